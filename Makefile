@@ -1,0 +1,58 @@
+# With Python 3.11 and make, `make demo` and `make test` do everything.
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+# Workers for the tests: one per core.
+JOBS ?= auto
+
+.PHONY: help setup demo demo-short test lint lock check-lock clean
+
+help:
+	@echo 'make demo        FedAvg, FedEvolve and FedEvp on rotated digits'
+	@echo 'make test        the whole test suite'
+	@echo 'make lint        the linter, and whether the lock is up to date'
+	@echo 'make lock        compiles requirements.in into requirements.txt'
+	@echo 'make clean       removes the environment and all results'
+
+setup: $(INSTALLED)
+
+$(INSTALLED): requirements.txt setup.py setup.sh
+	@./setup.sh '$(PYTHON)' '$(VENV)'
+	@touch $@
+
+demo: setup
+	$(BIN)/python -m experiments.evolving \
+	  --flagfile=experiments/presets/demo.flags \
+	  --output_dir=runs/demo --overwrite
+
+demo-short: setup
+	$(BIN)/python -m experiments.evolving \
+	  --flagfile=experiments/presets/demo.flags \
+	  --rounds=2 --output_dir=runs/demo-short --overwrite
+
+test: setup
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+
+lint: setup check-lock
+	$(BIN)/ruff check .
+
+# The override lifts TFF's pin of a release of jaxlib that is gone.
+COMPILE := $(BIN)/uv pip compile --quiet --no-config --no-header \
+  --python-version 3.11 --override overrides.txt requirements.in
+
+lock: setup
+	$(COMPILE) --upgrade --output-file requirements.txt
+
+# Compiling on top of the lock keeps its versions: it only changes where
+# requirements.in or overrides.txt ask for something else.
+check-lock: setup
+	@cp requirements.txt $(VENV)/lock.txt
+	@$(COMPILE) --output-file $(VENV)/lock.txt 2>$(VENV)/lock.log || \
+	  { cat $(VENV)/lock.log >&2; exit 1; }
+	@cmp -s requirements.txt $(VENV)/lock.txt || \
+	  { echo 'requirements.txt is not up to date: run make lock' >&2; exit 1; }
+
+clean:
+	rm -rf $(VENV) runs *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,316 @@
+"""What all binaries share: flags, their checks, and how a binary ends.
+
+Exit codes: 0 done; 2 a flag or a file is wrong, said in one line; 130 stopped
+by Ctrl-C, with what was written kept.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import os
+import pathlib
+import sys
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+# Before TensorFlow is imported: its own notes on start are of no use here.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Clients in parallel with one thread each are faster than one client after the
+# other with all threads each.
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+
+from absl import app
+from absl import flags
+from absl import logging
+
+from tff_shift import algorithms
+from tff_shift import execution
+from tff_shift.learning import hyperparameters
+
+_FLAG_NAMES_OF_BASE = tuple(
+    field.name for field in dataclasses.fields(hyperparameters.LocalHParams)
+)
+_PARSERS = {
+    bool: flags.DEFINE_bool,
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
+    str: flags.DEFINE_string,
+}
+
+
+class UsageError(ValueError):
+  """A flag or file is wrong; its message is one line for the user."""
+
+
+@contextlib.contextmanager
+def usage_errors() -> Iterator[None]:
+  """Makes the errors of checks and of loading data the user's."""
+  try:
+    yield
+  except UsageError:
+    raise
+  except (ValueError, FileNotFoundError) as error:
+    raise UsageError(str(error)) from error
+
+
+def define_common_flags(binary: str) -> None:
+  """Defines the flags that every binary has."""
+  flags.DEFINE_list(
+      "algorithm", None,
+      "Comma-separated algorithms to compare: " + ", ".join(algorithms.names()),
+  )
+  flags.DEFINE_list("seeds", ["0"], "Comma-separated seeds; one run for each.")
+  flags.DEFINE_string(
+      "output_dir", None,
+      f"Folder of the results. Default: runs/{binary}-<date>-<time>.",
+  )
+  flags.DEFINE_bool(
+      "overwrite", False, "Replaces an earlier run in --output_dir."
+  )
+  flags.DEFINE_string(
+      "data_dir", None,
+      "Folder of the data sets. Default: TFDS_DATA_DIR, else"
+      " ~/tensorflow_datasets.",
+  )
+  flags.DEFINE_bool(
+      "progress", None,
+      "Shows a progress bar. Default: if standard error is a terminal.",
+  )
+  flags.DEFINE_string(
+      "executor", "auto",
+      "Where computations run: auto, in_process (this process, on a GPU if"
+      " TensorFlow sees one) or local (TFF's C++ executor, a child process).",
+  )
+  flags.DEFINE_integer(
+      "max_concurrent_clients", 0,
+      "Clients that train at the same time. 0: one per core (in_process), no"
+      " limit (local).",
+  )
+
+
+def define_hparam_flags() -> None:
+  """Defines a flag for each hyper-parameter of each algorithm."""
+  defined = set()
+  for name in algorithms.names():
+    for field in dataclasses.fields(algorithms.get(name).HParams):
+      if field.name in defined:
+        continue
+      defined.add(field.name)
+      owners = owners_of(field.name)
+      scope = "" if len(owners) == len(algorithms.names()) else (
+          f" ({', '.join(owners)})"
+      )
+      text = f"{field.metadata['help']} Default: {field.default}.{scope}"
+      if field.name == "learning_rate":
+        # A list: the rates among which `--select` chooses.
+        flags.DEFINE_list(field.name, None, text + " Several: comma-separated.")
+      else:
+        _PARSERS[type(field.default)](field.name, None, text)
+
+
+def owners_of(hparam: str) -> list[str]:
+  """Returns the algorithms that have a hyper-parameter."""
+  return [
+      name
+      for name in algorithms.names()
+      if hparam in {
+          field.name
+          for field in dataclasses.fields(algorithms.get(name).HParams)
+      }
+  ]
+
+
+def parse_numbers(
+    flag: str, kind: Callable[[str], Any], requirement: str
+) -> list[Any]:
+  """Parses a comma-separated flag.
+
+  Args:
+    flag: The flag's name.
+    kind: Turns a part into a number.
+    requirement: What is right, for the message.
+
+  Returns:
+    The numbers, at least one and all different.
+
+  Raises:
+    UsageError: If a part is no such number, one comes twice or there is none.
+  """
+  parts = flags.FLAGS[flag].value
+  try:
+    numbers = [kind(part) for part in parts]
+  except ValueError as error:
+    raise UsageError(
+        f"--{flag}={','.join(parts)}: {requirement} wanted"
+    ) from error
+  if not numbers or len(set(numbers)) != len(numbers):
+    raise UsageError(
+        f"--{flag}={','.join(parts)}: {requirement} wanted, at least one and"
+        " none twice"
+    )
+  return numbers
+
+
+def chosen_algorithms() -> list[str]:
+  """Returns the algorithms of `--algorithm`, checked."""
+  names = flags.FLAGS.algorithm
+  if not names:
+    raise UsageError(
+        f"--algorithm: name at least one of {', '.join(algorithms.names())}"
+    )
+  for name in names:
+    if name not in algorithms.names():
+      raise UsageError(
+          f"--algorithm={name}: there is no such algorithm; there are"
+          f" {', '.join(algorithms.names())}"
+      )
+  if len(set(names)) != len(names):
+    raise UsageError(f"--algorithm={','.join(names)}: an algorithm comes twice")
+  return names
+
+
+def chosen_seeds(flag: str) -> list[int]:
+  """Returns the seeds of a flag, checked."""
+
+  def parse(text):
+    seed = int(text)
+    if not 0 <= seed < 2**31:
+      raise ValueError(text)
+    return seed
+
+  return parse_numbers(flag, parse, "integers from 0 to 2147483647")
+
+
+def chosen_learning_rates(default: float) -> list[float]:
+  """Returns the rates of `--learning_rate`, or the default."""
+  if flags.FLAGS.learning_rate is None:
+    return [default]
+  return parse_numbers("learning_rate", float, "numbers above 0")
+
+
+def make_hparams(algorithm: str, **overrides: Any) -> Any:
+  """Makes the hyper-parameters of an algorithm from the flags.
+
+  Args:
+    algorithm: The algorithm's name.
+    **overrides: Values that count instead of the flags'.
+
+  Returns:
+    The algorithm's `HParams`.
+
+  Raises:
+    UsageError: If a value is not allowed; names the flag and what is allowed.
+  """
+  kind = algorithms.get(algorithm).HParams
+  values = {
+      field.name: flags.FLAGS[field.name].value
+      for field in dataclasses.fields(kind)
+      if field.name not in overrides
+      and flags.FLAGS[field.name].value is not None
+  }
+  hparams = kind(**values, **overrides)
+  try:
+    hyperparameters.validate(hparams)
+  except ValueError as error:
+    raise UsageError(f"--{error}") from error
+  return hparams
+
+
+def refuse_foreign_flags(chosen: Sequence[str]) -> None:
+  """Refuses flags that none of the chosen algorithms has.
+
+  Args:
+    chosen: The algorithms.
+
+  Raises:
+    UsageError: If such a flag is set; names it and the algorithms that have it.
+  """
+  for name in flags.FLAGS:
+    if name in _FLAG_NAMES_OF_BASE or flags.FLAGS[name].value is None:
+      continue
+    owners = owners_of(name)
+    if owners and not set(owners) & set(chosen):
+      raise UsageError(
+          f"--{name} belongs to {', '.join(owners)}, none of which is in"
+          f" --algorithm={','.join(chosen)}"
+      )
+
+
+def require(flag: str, is_right: bool, requirement: str) -> None:
+  """Refuses a flag's value unless it is right."""
+  if not is_right:
+    raise UsageError(
+        f"--{flag}={flags.FLAGS[flag].value}: it must be {requirement}"
+    )
+
+
+def output_dir(binary: str) -> pathlib.Path:
+  """Returns `--output_dir` or a new name below runs/."""
+  if flags.FLAGS.output_dir is not None:
+    return pathlib.Path(flags.FLAGS.output_dir)
+  now = datetime.datetime.now().astimezone()
+  return pathlib.Path("runs") / f"{binary}-{now:%Y%m%d-%H%M%S}"
+
+
+def flag_values(module: str) -> dict[str, Any]:
+  """Returns all flags of this package with their values."""
+  by_module = flags.FLAGS.flags_by_module_dict()
+  return {
+      flag.name: flag.value
+      for name in (module, __name__)
+      for flag in by_module.get(name, ())
+  }
+
+
+def executor() -> contextlib.AbstractContextManager:
+  """Returns the executor of the flags, to be used in a `with`."""
+  require(
+      "max_concurrent_clients",
+      flags.FLAGS.max_concurrent_clients >= 0,
+      "at least 0",
+  )
+  with usage_errors():
+    concurrent = flags.FLAGS.max_concurrent_clients or None
+    if flags.FLAGS.executor == "local":
+      return execution.use("local", max_concurrent_clients=concurrent)
+    return execution.use(flags.FLAGS.executor, num_threads=concurrent)
+
+
+def run(main: Callable[[], None]) -> None:
+  """Parses the flags, runs a binary and ends the process.
+
+  Args:
+    main: The binary; what it raises as `UsageError` is the user's to mend.
+  """
+  binary = pathlib.Path(sys.argv[0]).stem
+
+  def fail(message: str, code: int):
+    print(f"{binary}: {message}", file=sys.stderr, flush=True)
+    sys.exit(code)
+
+  def parse(arguments):
+    try:
+      rest = flags.FLAGS(arguments)
+    except flags.Error as error:
+      fail(" ".join(str(error).split()), 2)
+    if len(rest) > 1:
+      fail(f"what is {rest[1]!r}? All arguments are --flags", 2)
+    return rest
+
+  def guarded_main(_):
+    # TFF logs each compilation at INFO.
+    logging.set_verbosity(logging.WARNING)
+    try:
+      main()
+    except UsageError as error:
+      fail(" ".join(str(error).split()), 2)
+    except KeyboardInterrupt:
+      fail("interrupted; what was written is kept", 130)
+
+  try:
+    app.run(guarded_main, flags_parser=parse)
+  except KeyboardInterrupt:
+    # Between the parsing of flags and the binary's own first line.
+    fail("interrupted before anything was written", 130)

@@ -1,0 +1,219 @@
+"""What the tests of the algorithms share: tiny clients and a NumPy oracle."""
+
+import types
+from unittest import mock
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift.execution import in_process
+from tff_shift.learning import local_training
+from tff_shift.learning import process
+from tff_shift.learning import randomness
+from tff_shift.models import mlp
+
+
+@pytest.fixture(scope="session")
+def model():
+  """A model of which no weight has the shape of an example or of metrics."""
+  return mlp.build((5,), num_classes=3, width=8, head_width=6)
+
+
+def _make_client(client_id, domain_sizes, y=None, run_seed=0):
+  generator = np.random.default_rng([run_seed, client_id])
+  num_examples = sum(domain_sizes)
+  if y is None:
+    y = generator.integers(0, 3, num_examples)
+  return local_training.ClientData(
+      x=generator.normal(size=(num_examples, 5)).astype(np.float32),
+      y=np.asarray(y, np.int32),
+      domain_sizes=np.array(domain_sizes, np.int32),
+      seed=randomness.client_seed(run_seed, client_id),
+  )
+
+
+@pytest.fixture(scope="session")
+def make_client():
+  """Returns `make(client_id, domain_sizes, y=None)` for random examples."""
+  return _make_client
+
+
+def _run_in_graph(function, *arguments):
+  # A client's work without TFF, and without the eager execution that models as
+  # functions of their weights do not know.
+  with tf.Graph().as_default():
+    arrays = [np.asarray(value) for value in tf.nest.flatten(arguments)]
+    inputs = [
+        tf.compat.v1.placeholder(array.dtype, array.shape) for array in arrays
+    ]
+    outputs = function(*tf.nest.pack_sequence_as(arguments, inputs))
+    config = tf.compat.v1.ConfigProto()
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    with tf.compat.v1.Session(config=config) as session:
+      values = session.run(
+          [tf.convert_to_tensor(each) for each in tf.nest.flatten(outputs)],
+          dict(zip(inputs, arrays, strict=True)),
+      )
+  return tf.nest.pack_sequence_as(outputs, values)
+
+
+@pytest.fixture(scope="session")
+def run_in_graph():
+  """Returns `run(function, *structures of arrays)`, which gives arrays."""
+  return _run_in_graph
+
+
+def _build_with_functions(module, model, hparams, **options):
+  with mock.patch.object(
+      process, "build_algorithm", wraps=process.build_algorithm
+  ) as build_algorithm:
+    algorithm = module.build(model, hparams, **options)
+  functions = {
+      "initial_client_state": lambda seed: (),
+      "summarize_client": lambda weights, data: (),
+      **build_algorithm.call_args.kwargs,
+  }
+  return algorithm, types.SimpleNamespace(**functions)
+
+
+@pytest.fixture(scope="session")
+def build_with_functions():
+  """Returns `build(module, model, hparams, **options)`.
+
+  It gives the algorithm and the pure functions of tensors that it is made of.
+  """
+  return _build_with_functions
+
+
+def _dense_layers(weights, x, last_is_linear):
+  pairs = list(zip(weights[::2], weights[1::2], strict=True))
+  for position, (kernel, bias) in enumerate(pairs):
+    x = x @ kernel + bias
+    if not (last_is_linear and position == len(pairs) - 1):
+      x = np.maximum(x, 0)
+  return x
+
+
+def _embed(backbone, x):
+  return _dense_layers(backbone, x, last_is_linear=False)
+
+
+def _classify(head, embeddings):
+  return _dense_layers(head, embeddings, last_is_linear=True)
+
+
+def _predict(weights, x):
+  return _classify(weights.head, _embed(weights.backbone, x))
+
+
+def _softmax_loss(logits, label):
+  return np.log(np.sum(np.exp(logits - logits[label])))
+
+
+def _cross_entropy(logits, y):
+  return np.mean([
+      _softmax_loss(row, label) for row, label in zip(logits, y, strict=True)
+  ])
+
+
+def _class_means(embeddings, y):
+  return {int(c): embeddings[y == c].mean(axis=0) for c in np.unique(y)}
+
+
+def _distance(one, other, name):
+  if name == "l2":
+    return np.sum((one - other) ** 2)
+  return 1 - one @ other / np.linalg.norm(one) / np.linalg.norm(other)
+
+
+def _alignment_loss(embeddings, y, means, distance):
+  classes = sorted(means.keys() & set(y.tolist()))
+  losses = [
+      _softmax_loss(
+          np.array([-_distance(row, means[c], distance) for c in classes]),
+          classes.index(label),
+      )
+      for row, label in zip(embeddings, y.tolist(), strict=True)
+      if label in classes
+  ]
+  return np.mean(losses) if losses else 0.0
+
+
+def _gradient(loss, weights, chosen=None, step=1e-6):
+  """Central differences of `loss(weights)`, weight by weight."""
+  flat = [np.array(w, np.float64) for w in tf.nest.flatten(weights)]
+  chosen = tf.nest.flatten(chosen) if chosen else [True] * len(flat)
+  gradient = [np.zeros_like(w) for w in flat]
+
+  def loss_at():
+    return loss(tf.nest.pack_sequence_as(weights, flat))
+
+  for values, slopes, moves in zip(flat, gradient, chosen, strict=True):
+    for index in np.ndindex(values.shape if moves else (0,)):
+      middle = values[index]
+      values[index] = middle + step
+      above = loss_at()
+      values[index] = middle - step
+      below = loss_at()
+      values[index] = middle
+      slopes[index] = (above - below) / (2 * step)
+  return tf.nest.pack_sequence_as(weights, gradient)
+
+
+def _descend(weights, losses, rate, chosen=None):
+  """Plain gradient descent; returns the weights and the mean loss."""
+  weights = tf.nest.map_structure(np.float64, weights)
+  values = []
+  for loss in losses:
+    values.append(loss(weights))
+    weights = tf.nest.map_structure(
+        lambda w, g: w - rate * g, weights, _gradient(loss, weights, chosen)
+    )
+  return weights, np.mean(values)
+
+
+@pytest.fixture(scope="session")
+def oracle():
+  """The model, the losses and gradient descent in NumPy, in float64."""
+  return types.SimpleNamespace(
+      embed=_embed,
+      classify=_classify,
+      predict=_predict,
+      cross_entropy=_cross_entropy,
+      class_means=_class_means,
+      alignment_loss=_alignment_loss,
+      gradient=_gradient,
+      descend=_descend,
+  )
+
+
+def _assert_close(actual, expected, tolerance):
+  for one, other in zip(
+      tf.nest.flatten(actual), tf.nest.flatten(expected), strict=True
+  ):
+    np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
+
+
+def _equal_bits(one, other):
+  pairs = zip(tf.nest.flatten(one), tf.nest.flatten(other), strict=True)
+  return all(
+      np.asarray(a).dtype == np.asarray(b).dtype
+      and np.shape(a) == np.shape(b)
+      and np.asarray(a).tobytes() == np.asarray(b).tobytes()
+      for a, b in pairs
+  )
+
+
+@pytest.fixture(scope="session")
+def compare():
+  """`assert_close(a, b, tolerance)`, `equal_bits(a, b)` of structures."""
+  return types.SimpleNamespace(
+      assert_close=_assert_close, equal_bits=_equal_bits
+  )
+
+
+@pytest.fixture(scope="session")
+def context():
+  with in_process.in_process_context() as installed:
+    yield installed

@@ -1,0 +1,622 @@
+"""What every algorithm owes to the template, whatever it does.
+
+A new file in `tff_shift/algorithms` is tested here without a change.
+"""
+
+import ast
+import collections
+import dataclasses
+import inspect
+import math
+import pathlib
+import re
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_shift import algorithms
+from tff_shift.execution import local as local_execution
+from tff_shift.learning import process
+from tff_shift.learning import randomness
+from tff_shift.simulation import rounds
+
+NUM_EVALUATION_DOMAINS = 4
+RUN_SEED = 5
+METRICS = ("accuracy", "pooled_accuracy", "loss", "num_examples")
+
+
+@pytest.fixture(scope="module")
+def data(make_client):
+  """Clients with three source domains of different sizes."""
+  return [make_client(i, [5 + i, 7, 6]) for i in range(4)]
+
+
+@pytest.fixture(scope="module")
+def other_data(make_client):
+  return [make_client(20 + i, [6, 4, 5]) for i in range(4)]
+
+
+@pytest.fixture(scope="module")
+def evaluation_data(make_client):
+  """The source domains and the next; some clients lack a domain."""
+  sizes = [[3, 2, 4, 6], [2, 0, 5, 3], [0, 0, 0, 7], [4, 1, 2, 0]]
+  return [make_client(10 + i, each) for i, each in enumerate(sizes)]
+
+
+def build(name, model, build_with_functions):
+  module = algorithms.get(name)
+  hparams = module.HParams(batch_size=4, local_steps=2, learning_rate=0.2)
+  algorithm, functions = build_with_functions(
+      module, model, hparams, num_evaluation_domains=NUM_EVALUATION_DOMAINS
+  )
+  return types.SimpleNamespace(
+      name=name, algorithm=algorithm, functions=functions
+  )
+
+
+@pytest.fixture(scope="module", params=algorithms.names())
+def built(request, model, build_with_functions, context):
+  """An algorithm, and the pure functions it is made of."""
+  return build(request.param, model, build_with_functions)
+
+
+def start(built, data, run_seed=RUN_SEED, participation=1.0):
+  return rounds.Rounds(
+      built.algorithm, data, run_seed=run_seed, participation=participation
+  )
+
+
+def snapshot(run):
+  """Returns the states of a run as NumPy arrays."""
+  return tf.nest.map_structure(
+      np.array, (run.server_state, tuple(run.client_states))
+  )
+
+
+@pytest.fixture(scope="module")
+def run(built, data):
+  """The states at the start and after each of two rounds, and the metrics."""
+  running = start(built, data)
+  states, metrics = [snapshot(running)], []
+  for _ in range(2):
+    metrics.append(running.step())
+    states.append(snapshot(running))
+  return types.SimpleNamespace(states=states, metrics=metrics)
+
+
+def tensors(type_signature):
+  """Returns the tensor types within a type, functions left out."""
+  if isinstance(type_signature, tff.TensorType):
+    return [type_signature]
+  if isinstance(type_signature, tff.FederatedType):
+    return tensors(type_signature.member)
+  if isinstance(type_signature, tff.StructType):
+    return [tensor for part in type_signature for tensor in tensors(part)]
+  assert isinstance(type_signature, tff.FunctionType), type_signature
+  return []
+
+
+def placed(type_signature, placement):
+  """Returns the federated types at a placement within a type."""
+  if isinstance(type_signature, tff.FederatedType):
+    return [type_signature] if type_signature.placement is placement else []
+  if isinstance(type_signature, tff.StructType):
+    return [
+        found for part in type_signature for found in placed(part, placement)
+    ]
+  return []
+
+
+def aggregations(computation):
+  """Returns the type of everything that turns client values into a server's.
+
+  They are what is left after TFF has compiled the computation for an executor.
+  """
+  found = []
+
+  def visit(block):
+    if isinstance(block, tff.framework.Intrinsic):
+      signature = block.type_signature
+      if placed(signature.parameter, tff.CLIENTS) and placed(
+          signature.result, tff.SERVER
+      ):
+        found.append(signature)
+    return block, False
+
+  native = tff.backends.native.desugar_and_transform_to_native(computation)
+  tff.framework.transform_postorder(native.to_building_block(), visit)
+  return found
+
+
+def sent_tensors(signatures):
+  """Returns the types of what clients put into aggregations."""
+  return [
+      tensor
+      for signature in signatures
+      for value in placed(signature.parameter, tff.CLIENTS)
+      for tensor in tensors(value)
+  ]
+
+
+def count_shapes(tensor_types):
+  return collections.Counter(tuple(t.shape) for t in tensor_types)
+
+
+class TestForm:
+
+  def test_names_are_those_of_the_files(self):
+    folder = pathlib.Path(algorithms.__file__).parent
+    files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    assert set(algorithms.names()) == files
+    assert {"fed_avg", "fed_evolve", "fed_evp"} <= files
+
+  def test_unknown_name_is_refused_with_those_that_there_are(self):
+    with pytest.raises(ValueError, match=r"'fed_up'.*fed_avg, fed_avg_ft"):
+      algorithms.get("fed_up")
+
+  def test_build_takes_what_every_algorithm_takes(self, built):
+    parameters = inspect.signature(algorithms.get(built.name).build).parameters
+    assert list(parameters) == [
+        "model", "hparams", "num_evaluation_domains", "aggregator",
+    ]
+    assert parameters["num_evaluation_domains"].default == 1
+    assert parameters["aggregator"].default is None
+    assert built.algorithm.name == built.name
+
+  def test_phases_have_the_form_of_the_template(self, built, model):
+    algorithm = built.algorithm
+    server_type = algorithm.initialize.type_signature.result
+    clients_type = algorithm.initialize_client.type_signature.result
+    assert server_type.placement is tff.SERVER
+    assert clients_type.placement is tff.CLIENTS
+    assert algorithm.is_stateless == (not tensors(clients_type))
+    for phase in algorithm.phases:
+      state, client_states, client_data = phase.type_signature.parameter
+      new_state, new_client_states, metrics = phase.type_signature.result
+      assert state == new_state == server_type
+      assert client_states == new_client_states == clients_type
+      assert client_data == tff.FederatedType(
+          process.data_type(model), tff.CLIENTS
+      )
+      assert metrics.placement is tff.SERVER
+      assert metrics.member["loss"] == tff.TensorType(np.float32)
+
+  def test_evaluations_have_the_form_of_the_template(self, built, model):
+    algorithm = built.algorithm
+    state = algorithm.initialize.type_signature.result
+    client_states = algorithm.initialize_client.type_signature.result
+    examples = process.data_type(model)
+    to_predict = process.data_type(model, NUM_EVALUATION_DOMAINS)
+    sums = tff.TensorType(np.float32, [NUM_EVALUATION_DOMAINS])
+    at_server = tff.FederatedType(
+        tff.StructWithPythonType(
+            [(name, sums) for name in METRICS], collections.OrderedDict
+        ),
+        tff.SERVER,
+    )
+    at_clients = [
+        tff.FederatedType(each, tff.CLIENTS) for each in (examples, to_predict)
+    ]
+    signature = algorithm.evaluate_clients.type_signature
+    assert list(signature.parameter) == [state, client_states, *at_clients]
+    assert signature.result == at_server
+    if algorithm.evaluate_server is not None:
+      signature = algorithm.evaluate_server.type_signature
+      assert list(signature.parameter) == [
+          state, at_clients[0], tff.FederatedType(to_predict, tff.SERVER),
+      ]
+      assert signature.result == at_server
+
+
+@pytest.fixture(scope="module")
+def aggregated(built):
+  """What `aggregations` finds in the phases and in the evaluations."""
+  algorithm = built.algorithm
+  found = types.SimpleNamespace(
+      phases=[aggregations(phase) for phase in algorithm.phases],
+      evaluate_clients=aggregations(algorithm.evaluate_clients),
+      evaluate_server=(
+          aggregations(algorithm.evaluate_server)
+          if algorithm.evaluate_server
+          else []
+      ),
+  )
+  # Losses and metrics are; if they are not found, nothing is.
+  assert all(found.phases)
+  assert found.evaluate_clients
+  return found
+
+
+class TestPrivacyByType:
+  """What the server can ever hold, by the types of what reaches it."""
+
+  def test_no_example_reaches_the_server(self, built, aggregated, model):
+    algorithm = built.algorithm
+    computations = [
+        algorithm.initialize, *algorithm.phases, algorithm.evaluate_clients,
+        *([algorithm.evaluate_server] if algorithm.evaluate_server else []),
+    ]
+    reach_server = [
+        tensor
+        for computation in computations
+        for held in placed(computation.type_signature.result, tff.SERVER)
+        for tensor in tensors(held)
+    ]
+    for signature in (
+        *sum(aggregated.phases, []),
+        *aggregated.evaluate_clients,
+        *aggregated.evaluate_server,
+    ):
+      # With them come what an aggregation starts from and accumulates.
+      reach_server += tensors(signature.parameter) + tensors(signature.result)
+    assert reach_server
+    for tensor in reach_server:
+      # The number of examples differs from client to client: what has them all
+      # has an unknown size.
+      assert None not in tensor.shape, f"{tensor} grows with a client's data"
+      tail = tensor.shape[-len(model.input_shape):]
+      assert tuple(tail) != model.input_shape, f"{tensor} has room for examples"
+
+  def test_personal_state_does_not_reach_the_server(self, built, aggregated):
+    algorithm = built.algorithm
+    state_type = algorithm.initialize.type_signature.result
+    shared = count_shapes(tensors(state_type.member.weights))
+    held = count_shapes(tensors(state_type))
+    sent = [
+        count_shapes(sent_tensors(signatures))
+        for signatures in aggregated.phases
+    ]
+    metrics = count_shapes(
+        tensor
+        for phase in algorithm.phases
+        for tensor in tensors(phase.type_signature.result[2])
+    ) + count_shapes(sent_tensors(aggregated.evaluate_clients))
+    personal = tensors(algorithm.initialize_client.type_signature.result)
+    for shape in count_shapes(personal):
+      if math.prod(shape) == 1:
+        continue  # A number may be a loss or a count.
+      # What a client keeps may have the shape of what it shares; but then there
+      # is no more of that shape than the server averages.
+      assert held[shape] <= shared[shape]
+      assert max(each[shape] for each in sent) <= shared[shape]
+      assert shape not in metrics
+
+  def test_server_evaluation_takes_no_personal_state(self, built):
+    if built.algorithm.evaluate_server is None:
+      pytest.skip("the server has no model")
+    clients = placed(
+        built.algorithm.evaluate_server.type_signature.parameter, tff.CLIENTS
+    )
+    (client_data,) = clients
+    names = list(tff.structure.name_list(client_data.member))
+    assert names == ["x", "y", "domain_sizes", "seed"]
+
+
+class TestRounds:
+
+  def test_two_rounds_move_all_weights(self, run):
+    for before, after in zip(run.states, run.states[1:], strict=False):
+      shared = before[0].weights, after[0].weights
+      kept = before[1], after[1]
+      # Weights are shared or, where nothing is, kept.
+      for old, new in zip(
+          *map(tf.nest.flatten, shared if tf.nest.flatten(shared) else kept),
+          strict=True,
+      ):
+        assert np.any(old != new)
+        assert np.all(np.isfinite(new))
+      if tf.nest.flatten(kept):
+        for old, new in zip(*kept, strict=True):
+          flat = tf.nest.flatten(old), tf.nest.flatten(new)
+          assert any(np.any(o != n) for o, n in zip(*flat, strict=True))
+    assert [int(state[0].round_num) for state in run.states] == [0, 1, 2]
+    for metrics in run.metrics:
+      assert np.isfinite(metrics["loss"])
+      assert metrics["num_clients"] == 4
+
+  def test_same_seeds_give_the_same_bits(self, built, data, run, compare):
+    again = start(built, data)
+    for state in run.states[1:]:
+      again.step()
+      assert compare.equal_bits(snapshot(again), state)
+
+  def test_other_seed_gives_other_weights(self, built, data, run, compare):
+    seed = RUN_SEED + 1
+    other = start(
+        built,
+        [
+            client._replace(seed=randomness.client_seed(seed, position))
+            for position, client in enumerate(data)
+        ],
+        run_seed=seed,
+    )
+    assert not compare.equal_bits(snapshot(other), run.states[0])
+
+  def test_batches_differ_from_round_to_round(self, built, data, run, compare):
+    (server_state, client_states), _, _ = run.states
+    (phase, *_) = built.algorithm.phases
+    first = phase(server_state, list(client_states), data)
+    later = phase(
+        server_state._replace(round_num=np.int32(7)), list(client_states), data
+    )
+    assert not compare.equal_bits(
+        (first[0].weights, first[1]), (later[0].weights, later[1])
+    )
+
+  def test_resumed_run_gives_the_same_bits(
+      self, built, data, run, compare, tmp_path
+  ):
+    flat = tf.nest.flatten(run.states[1])
+    np.savez(tmp_path / "state.npz", *flat)
+    with np.load(tmp_path / "state.npz") as stored:
+      arrays = [stored[f"arr_{i}"] for i in range(len(flat))]
+    # A run that starts anew knows the structure, and the file the values.
+    resumed = start(built, data, run_seed=RUN_SEED)
+    server_state, client_states = tf.nest.pack_sequence_as(
+        snapshot(resumed), arrays
+    )
+    resumed.server_state = server_state
+    resumed.client_states = list(client_states)
+    resumed.round_num = 1
+    resumed.step()
+    assert compare.equal_bits(snapshot(resumed), run.states[2])
+
+  def test_client_that_was_not_sampled_is_untouched(
+      self, built, data, other_data, compare
+  ):
+    half = start(built, data, participation=0.5)
+    chosen = rounds.sample_clients(4, 0.5, RUN_SEED, 0)
+    left_out = sorted({0, 1, 2, 3} - set(chosen))
+    before = snapshot(half)
+    assert half.step()["num_clients"] == 2
+    after = snapshot(half)
+    for client in left_out:
+      assert compare.equal_bits(before[1][client], after[1][client])
+    for client in chosen:
+      if not built.algorithm.is_stateless:
+        assert not compare.equal_bits(before[1][client], after[1][client])
+    # Nor do its data count.
+    changed = list(data)
+    for client in left_out:
+      changed[client] = other_data[client]._replace(seed=data[client].seed)
+    again = start(built, changed, participation=0.5)
+    again.step()
+    assert compare.equal_bits(snapshot(again), after)
+
+
+class TestWorkAlone:
+  """The pure functions outside of TFF do what they do inside."""
+
+  def test_a_round_of_one_client(
+      self, built, data, run, run_in_graph, compare
+  ):
+    server_state, client_states = run.states[1]
+    alone = run_in_graph(
+        built.functions.train_client,
+        server_state.weights,
+        client_states[2],
+        data[2],
+        server_state.round_num,
+    )
+    (phase,) = built.algorithm.phases
+    state, (client_state,), metrics = phase(
+        server_state, [client_states[2]], [data[2]]
+    )
+    compare.assert_close(
+        state.weights,
+        tf.nest.map_structure(np.add, server_state.weights, alone.update),
+        1e-6,
+    )
+    compare.assert_close(client_state, alone.client_state, 1e-6)
+    compare.assert_close(metrics["loss"], alone.loss, 1e-6)
+
+  def test_initial_states(self, built, data, run, run_in_graph, compare):
+    server_state, client_states = run.states[0]
+    functions = built.functions
+    for client, state in zip(data, client_states, strict=True):
+      compare.assert_close(
+          state,
+          run_in_graph(functions.initial_client_state, client.seed),
+          1e-6,
+      )
+    shapes = [np.shape(w) for w in tf.nest.flatten(server_state.weights)]
+    assert shapes == [
+        w.shape
+        for w in tf.nest.flatten(
+            run_in_graph(functions.initial_weights, data[0].seed)
+        )
+    ]
+
+  def test_evaluation_of_clients(
+      self, built, data, evaluation_data, run, run_in_graph
+  ):
+    server_state, client_states = run.states[2]
+    metrics = built.algorithm.evaluate_clients(
+        server_state, list(client_states), data, evaluation_data
+    )
+    logits = [
+        run_in_graph(
+            built.functions.predict_as_client,
+            server_state.weights, *each,
+        )
+        for each in zip(client_states, data, evaluation_data, strict=True)
+    ]
+    check_metrics(metrics, logits, evaluation_data)
+
+  def test_evaluation_of_the_server(
+      self, built, data, evaluation_data, run, run_in_graph
+  ):
+    if built.algorithm.evaluate_server is None:
+      pytest.skip("the server has no model")
+    server_state, _ = run.states[2]
+    metrics = built.algorithm.evaluate_server(
+        server_state, data, evaluation_data[1]
+    )
+    summaries = [
+        run_in_graph(
+            built.functions.summarize_client, server_state.weights, client
+        )
+        for client in data
+    ]
+    logits = run_in_graph(
+        built.functions.predict_as_server,
+        server_state.weights,
+        tf.nest.map_structure(lambda *each: sum(each), *summaries),
+        evaluation_data[1],
+    )
+    check_metrics(metrics, [logits], [evaluation_data[1]])
+
+
+def check_metrics(metrics, logits, examples):
+  """Compares metrics with those that NumPy computes from logits."""
+  assert tuple(metrics) == METRICS
+  per_domain = [[] for _ in range(NUM_EVALUATION_DOMAINS)]
+  for rows, client in zip(logits, examples, strict=True):
+    rows = rows.astype(np.float64)
+    highest = rows.max(axis=1)
+    losses = (
+        np.log(np.exp(rows - highest[:, np.newaxis]).sum(axis=1))
+        + highest - rows[np.arange(len(client.y)), client.y]
+    )
+    right = rows.argmax(axis=1) == client.y
+    ends = np.cumsum(client.domain_sizes)[:-1]
+    for domain, part in enumerate(
+        zip(np.split(right, ends), np.split(losses, ends), strict=True)
+    ):
+      if part[0].size:
+        per_domain[domain].append(part)
+  for domain, parts in enumerate(per_domain):
+    found = {name: metrics[name][domain] for name in METRICS}
+    right = np.concatenate([p[0] for p in parts] or [[]])
+    assert found["num_examples"] == right.size
+    if not parts:
+      assert np.isnan([found["accuracy"], found["loss"]]).all()
+      continue
+    assert 0 <= found["accuracy"] <= 1
+    assert 0 <= found["pooled_accuracy"] <= 1
+    np.testing.assert_allclose(
+        found["accuracy"], np.mean([p[0].mean() for p in parts]), atol=1e-6
+    )
+    np.testing.assert_allclose(found["pooled_accuracy"], right.mean(), 1e-6)
+    np.testing.assert_allclose(
+        found["loss"], np.concatenate([p[1] for p in parts]).mean(), 1e-5
+    )
+
+
+@pytest.mark.cpp
+@pytest.mark.parametrize("name", ["fed_avg", "fed_evolve", "fed_evp", "fed_rep"])
+def test_round_agrees_with_the_cpp_executor(
+    name, model, build_with_functions, context, data, evaluation_data, compare
+):
+  built = build(name, model, build_with_functions)
+  algorithm = built.algorithm
+  run = start(built, data)
+  run.step()
+  server_state, client_states = snapshot(run)
+
+  def one_round():
+    results = [
+        phase(server_state, list(client_states), data)
+        for phase in algorithm.phases
+    ]
+    evaluations = [
+        algorithm.evaluate_clients(
+            server_state, list(client_states), data, evaluation_data
+        )
+    ]
+    if algorithm.evaluate_server:
+      evaluations.append(
+          algorithm.evaluate_server(server_state, data, evaluation_data[1])
+      )
+    return results, evaluations
+
+  here = one_round()
+  with local_execution.local_context():
+    there = one_round()
+  compare.assert_close(here, there, 1e-5)
+
+
+@pytest.mark.parametrize("name", algorithms.names())
+class TestFile:
+
+  def test_docstring_names_paper_and_what_leaves_a_client(self, name):
+    docstring = inspect.getdoc(algorithms.get(name))
+    title, empty, *_ = docstring.splitlines()
+    assert title.split(":")[0].lower() == name.replace("_", "")
+    assert title.endswith(".")
+    assert not empty
+    # Where in which paper, or when it appeared.
+    assert re.search(r"(Algorithm|Section|Table) \d|; (19|20)\d\d\)", docstring)
+    assert re.search(r"^What leaves a client: \w", docstring, re.MULTILINE)
+
+  def test_is_short_enough_to_read(self, name):
+    source = inspect.getsource(algorithms.get(name))
+    assert len(source.splitlines()) <= 250
+
+  def test_tensors_are_not_compared_by_identity(self, name):
+    # In a TFF computation `a == b` asks whether two tensors are one, and is
+    # False. What may be compared so are strings and lengths.
+    tree = ast.parse(inspect.getsource(algorithms.get(name)))
+    for node in ast.walk(tree):
+      if isinstance(node, ast.Compare) and any(
+          isinstance(operator, ast.Eq | ast.NotEq) for operator in node.ops
+      ):
+        sides = [node.left, *node.comparators]
+        assert any(
+            (isinstance(side, ast.Constant) and isinstance(side.value, str))
+            or (isinstance(side, ast.Call) and ast.unparse(side.func) == "len")
+            for side in sides
+        ), f"line {node.lineno}: {ast.unparse(node)}; use tf.equal"
+
+
+def hyperparameters():
+  return [
+      pytest.param(name, field, id=f"{name}-{field.name}")
+      for name in algorithms.names()
+      for field in dataclasses.fields(algorithms.get(name).HParams)
+  ]
+
+
+def bad_values(field):
+  limits = field.metadata
+  if limits["choices"]:
+    return ["nonsense", "", 1, None]
+  values = ["1", None, math.nan, math.inf]
+  if isinstance(field.default, bool):
+    return [*values, 1]
+  if isinstance(field.default, int):
+    values += [1.5, True]
+  if limits["minimum"] is not None:
+    values.append(limits["minimum"] - 1)
+    if limits["exclusive_minimum"]:
+      values.append(limits["minimum"])
+  if limits["maximum"] is not None:
+    values.append(limits["maximum"] + 1)
+  return values
+
+
+@pytest.mark.parametrize(("name", "field"), hyperparameters())
+class TestHyperParameters:
+
+  def test_has_help_and_limits(self, name, field):
+    help_text = field.metadata["help"]
+    assert help_text.endswith(".")
+    assert len(help_text) > 10
+    if field.metadata["choices"]:
+      assert field.default in field.metadata["choices"]
+    elif not isinstance(field.default, bool):
+      assert field.metadata["minimum"] is not None
+
+  def test_bad_value_is_refused_in_one_line(self, name, field, model):
+    module = algorithms.get(name)
+    for value in bad_values(field):
+      hparams = dataclasses.replace(module.HParams(), **{field.name: value})
+      with pytest.raises(ValueError, match=field.name) as error:
+        module.build(model, hparams)
+      message = str(error.value)
+      assert "\n" not in message
+      assert repr(value) in message
+      assert "must be" in message

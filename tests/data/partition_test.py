@@ -1,0 +1,235 @@
+import math
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from tff_shift.data import partition
+
+SEEDS = st.integers(0, 2**31)
+ALPHAS = st.floats(0.05, 100)
+
+
+@st.composite
+def labelled_clients(draw, alphas=ALPHAS):
+  """Labels, the number of clients and of classes, and class proportions."""
+  num_classes = draw(st.integers(1, 6))
+  num_clients = draw(st.integers(1, 9))
+  num_examples = draw(st.integers(num_clients, 200))
+  rng = np.random.default_rng(draw(SEEDS))
+  labels = rng.integers(0, num_classes, num_examples)
+  proportions = partition.dirichlet_proportions(
+    num_clients, num_classes, draw(alphas), draw(SEEDS)
+  )
+  return labels, proportions
+
+
+def class_counts(labels, parts, num_classes):
+  """`[num_clients, num_classes]`: how many of each class a client has."""
+  return np.stack(
+    [np.bincount(labels[part], minlength=num_classes) for part in parts]
+  )
+
+
+class TestGenerator:
+  def test_draws_same_purpose_and_seed_are_equal(self):
+    first = partition.generator("a", [3, 4]).random(5)
+    second = partition.generator("a", (3, 4)).random(5)
+    np.testing.assert_array_equal(first, second)
+
+  @pytest.mark.parametrize(
+    "purpose, seed", [("b", 3), ("a", 4), ("a", [3, 1]), ("a", [1, 3])]
+  )
+  def test_draws_other_purpose_or_seed_differ(self, purpose, seed):
+    first = partition.generator("a", 3).random(5)
+    assert not np.any(first == partition.generator(purpose, seed).random(5))
+
+  @pytest.mark.parametrize("seed", [-1, [0, -2], 1.5])
+  def test_generator_bad_seed_is_refused(self, seed):
+    with pytest.raises(ValueError, match=r"^seed must be .* got (-1|-2|1\.5)$"):
+      partition.generator("a", seed)
+
+
+class TestDirichletProportions:
+  def test_rows_infinite_alpha_are_uniform(self):
+    proportions = partition.dirichlet_proportions(3, 4, math.inf, 0)
+    np.testing.assert_array_equal(proportions, np.full((3, 4), 0.25))
+
+  def test_moments_match_the_dirichlet_distribution(self):
+    # Dir(a 1_C): mean 1/C, variance (1/C)(1 - 1/C) / (C a + 1).
+    proportions = partition.dirichlet_proportions(40_000, 4, 0.5, 7)
+    assert proportions.dtype == np.float64
+    np.testing.assert_allclose(proportions.sum(axis=1), 1)
+    # Standard errors: 0.25 / 200 of the mean, below 0.0004 of the variance.
+    np.testing.assert_allclose(proportions.mean(axis=0), 0.25, atol=0.007)
+    np.testing.assert_allclose(proportions.var(axis=0), 0.0625, atol=0.002)
+
+  def test_draw_is_a_function_of_the_seed(self):
+    draw = partition.dirichlet_proportions(5, 3, 1.0, 2)
+    np.testing.assert_array_equal(
+      draw, partition.dirichlet_proportions(5, 3, 1.0, 2)
+    )
+    assert not np.any(draw == partition.dirichlet_proportions(5, 3, 1.0, 3))
+
+  @pytest.mark.parametrize(
+    "alpha", [0, -1.0, math.nan, 1e-12, 1e308, -math.inf]
+  )
+  def test_alpha_out_of_range_is_refused(self, alpha):
+    with pytest.raises(ValueError, match=r"^dirichlet must lie between .*$"):
+      partition.dirichlet_proportions(5, 3, alpha, 0)
+
+  @pytest.mark.parametrize(
+    "counts, name", [((0, 3), "num_clients"), ((3, 0), "num_classes")]
+  )
+  def test_count_below_one_is_refused(self, counts, name):
+    with pytest.raises(ValueError, match=f"^{name} must be .* got 0$"):
+      partition.dirichlet_proportions(*counts, 1.0, 0)
+
+
+class TestPartitionByClass:
+  def test_sizes_follow_the_proportions(self):
+    # Class 0: 10 examples by 0.7, 0.2, 0.1; class 1: 20 by (0.3, 0.8, 0.9) / 2.
+    labels = np.repeat([0, 1], [10, 20])
+    proportions = np.array([[0.7, 0.3], [0.2, 0.8], [0.1, 0.9]])
+    parts = partition.partition_by_class(labels, proportions, 0)
+    np.testing.assert_array_equal(
+      class_counts(labels, parts, 2), [[7, 3], [2, 8], [1, 9]]
+    )
+
+  def test_equal_remainder_goes_to_who_has_least(self):
+    # 4.5, 3.5 and 2: one example is left over, and two remainders are 0.5.
+    parts = partition.partition_by_class(
+      np.zeros(10, int), np.array([[0.45], [0.35], [0.2]]), 0
+    )
+    assert [len(part) for part in parts] == [4, 4, 2]
+
+  def test_class_without_takers_is_dealt_evenly(self):
+    labels = np.repeat([0, 1], [4, 6])
+    parts = partition.partition_by_class(labels, np.array([[1.0, 0]] * 2), 0)
+    np.testing.assert_array_equal(
+      class_counts(labels, parts, 2), [[2, 3], [2, 3]]
+    )
+
+  @hypothesis.given(labelled_clients(), SEEDS)
+  @hypothesis.settings(max_examples=60, deadline=None)
+  def test_every_example_is_dealt_once_and_by_its_share(self, dealing, seed):
+    labels, proportions = dealing
+    parts = partition.partition_by_class(labels, proportions, seed)
+    np.testing.assert_array_equal(
+      np.sort(np.concatenate(parts)), np.arange(len(labels))
+    )
+    assert all(np.all(np.diff(part) > 0) for part in parts)
+    num_classes = proportions.shape[1]
+    shares = proportions / proportions.sum(axis=0)
+    quotas = shares * np.bincount(labels, minlength=num_classes)
+    counts = class_counts(labels, parts, num_classes)
+    assert np.all(np.abs(counts - quotas) < 1 + 1e-6)
+
+  @hypothesis.given(labelled_clients(st.just(math.inf)), SEEDS)
+  @hypothesis.settings(max_examples=60, deadline=None)
+  def test_sizes_iid_differ_by_at_most_one(self, dealing, seed):
+    labels, proportions = dealing
+    parts = partition.partition_by_class(labels, proportions, seed)
+    counts = class_counts(labels, parts, proportions.shape[1])
+    assert np.ptp(counts, axis=0).max() <= 1
+    assert np.ptp(counts.sum(axis=1)) <= 1
+
+  @hypothesis.given(labelled_clients(), SEEDS)
+  @hypothesis.settings(max_examples=20, deadline=None)
+  def test_partition_same_seed_is_equal(self, dealing, seed):
+    first = partition.partition_by_class(*dealing, seed)
+    second = partition.partition_by_class(*dealing, seed)
+    for one, other in zip(first, second, strict=True):
+      np.testing.assert_array_equal(one, other)
+
+  def test_partition_other_seed_differs_in_examples_not_in_sizes(self):
+    labels = np.tile(np.arange(4), 25)
+    proportions = np.full((5, 4), 0.25)
+    first, second = (
+      partition.partition_by_class(labels, proportions, seed) for seed in (1, 2)
+    )
+    assert [len(p) for p in first] == [len(p) for p in second] == [20] * 5
+    assert any(
+      np.any(one != other) for one, other in zip(first, second, strict=True)
+    )
+
+  def test_more_clients_than_examples_is_refused(self):
+    with pytest.raises(
+      ValueError, match=r"^3 clients cannot share 2 examples; use at most 2 "
+    ):
+      partition.partition_by_class(np.array([0, 0]), np.ones((3, 1)), 0)
+
+  @pytest.mark.parametrize("label", [-1, 2])
+  def test_label_without_proportion_is_refused(self, label):
+    with pytest.raises(ValueError, match=r"^labels must lie in 0\.\.1, got"):
+      partition.partition_by_class(np.array([0, label]), np.ones((1, 2)), 0)
+
+
+class TestShards:
+  @hypothesis.given(
+    st.integers(1, 6), st.integers(1, 5), st.integers(0, 50), SEEDS
+  )
+  @hypothesis.settings(max_examples=60, deadline=None)
+  def test_every_example_is_dealt_once_in_equal_shards(
+    self, num_clients, shards_per_client, surplus, seed
+  ):
+    num_examples = num_clients * shards_per_client + surplus
+    labels = np.random.default_rng(seed).integers(0, 3, num_examples)
+    parts = partition.shards(labels, num_clients, shards_per_client, seed)
+    np.testing.assert_array_equal(
+      np.sort(np.concatenate(parts)), np.arange(num_examples)
+    )
+    sizes = [len(part) for part in parts]
+    assert max(sizes) - min(sizes) <= shards_per_client
+
+  def test_shards_whole_classes_hold_one_label_each(self):
+    labels = np.tile(np.arange(4), 10)  # Eight shards of five examples.
+    parts = partition.shards(labels, 4, 2, 0)
+    for part in parts:
+      counts = np.bincount(labels[part], minlength=4)
+      assert len(part) == 10
+      assert set(counts) <= {0, 5, 10}
+
+  def test_shards_same_seed_is_equal_and_other_seed_differs(self):
+    labels = np.tile(np.arange(4), 10)
+    first, same, other = (partition.shards(labels, 4, 2, s) for s in (0, 0, 1))
+    np.testing.assert_array_equal(first, same)
+    assert np.any(np.array(first) != np.array(other))
+
+  def test_more_shards_than_examples_is_refused(self):
+    with pytest.raises(
+      ValueError, match=r"^3 clients of 2 shards need at least 6 .* got 5$"
+    ):
+      partition.shards(np.zeros(5, int), 3, 2, 0)
+
+
+class TestSplitTrainTest:
+  @hypothesis.given(
+    st.integers(0, 60),
+    st.floats(0, 1, exclude_min=True, exclude_max=True),
+    SEEDS,
+  )
+  @hypothesis.settings(max_examples=100, deadline=None)
+  def test_split_is_a_partition_of_the_asked_size(self, size, fraction, seed):
+    indices = np.arange(size) * 3 + 1
+    train, test = partition.split_train_test(indices, fraction, seed)
+    np.testing.assert_array_equal(np.union1d(train, test), indices)
+    assert len(train) + len(test) == size
+    assert len(train) >= min(size, 1)
+    if len(train) > 1:
+      assert abs(len(test) - fraction * size) <= 0.5
+
+  def test_split_is_a_function_of_the_seed(self):
+    first, same, other = (
+      partition.split_train_test(np.arange(100), 0.2, seed)[1]
+      for seed in ([0, 1], [0, 1], [0, 2])
+    )
+    assert len(first) == 20
+    np.testing.assert_array_equal(first, same)
+    assert np.any(first != other)
+
+  @pytest.mark.parametrize("fraction", [0, 1, -0.1, 1.5, math.nan])
+  def test_fraction_outside_zero_and_one_is_refused(self, fraction):
+    with pytest.raises(ValueError, match=r"^test_fraction must lie between 0"):
+      partition.split_train_test(np.arange(5), fraction, 0)

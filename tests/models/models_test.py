@@ -1,0 +1,220 @@
+"""Tests of what every model has to be, and of finding one by its name."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift import models
+
+INPUT_SHAPE = (16, 16, 2)
+NUM_CLASSES = 3
+BATCH_SIZE = 4
+
+# Small versions. A family that is not named here is tested as it is.
+SMALL = {
+    "cnn": {"channels": (16, 16, 16, 16), "head_width": 16},
+    "mlp": {"width": 32, "head_width": 16},
+    "resnet": {"width": 8, "groups": 4},
+    "wide_resnet": {"depth": 10, "widening_factor": 1},
+}
+
+
+def glorot_variance(shape):
+  positions = np.prod(shape[:-2])
+  return 2 / (positions * (shape[-2] + shape[-1]))
+
+
+def he_variance(shape):
+  return 2 / (np.prod(shape[:-2]) * shape[-1])
+
+
+def kernel_variance(name, weight_name, shape):
+  residual = name in ("resnet", "wide_resnet")
+  if residual and weight_name.startswith("backbone/"):
+    return he_variance(shape)
+  return glorot_variance(shape)
+
+
+@pytest.fixture(scope="module", params=models.names())
+def case(request, run_in_graph):
+  """One model and all that the tests look at, from one graph."""
+  name = request.param
+  model = models.build(
+      name,
+      input_shape=INPUT_SHAPE,
+      num_classes=NUM_CLASSES,
+      input_dtype=tf.uint8,
+      **SMALL.get(name, {}),
+  )
+  generator = np.random.default_rng(0)
+  x = generator.integers(0, 256, (BATCH_SIZE, *INPUT_SHAPE), np.uint8)
+  others = x.copy()
+  others[1:] = generator.integers(0, 256, others[1:].shape, np.uint8)
+  y = generator.integers(0, NUM_CLASSES, BATCH_SIZE, np.int32)
+  scaled = dataclasses.replace(model, input_dtype=tf.float32)
+
+  def values(seed, other_seed, x, others, y):
+    weights = model.initial_weights(seed)
+    logits = model.predict(weights, x)
+    embedding = model.embed(weights.backbone, x)
+    loss = tf.reduce_mean(
+        tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+    )
+    return {
+        "weights": weights,
+        "backbone": model.initial_backbone(seed),
+        "other_weights": model.initial_weights(other_seed),
+        "logits": logits,
+        "embedding": embedding,
+        "logits_of_embedding": model.classify(weights.head, embedding),
+        "embedding_of_scaled": scaled.embed(
+            weights.backbone, tf.cast(x, tf.float32) / 255
+        ),
+        "logits_among_others": model.predict(weights, others),
+        "gradients": tf.nest.map_structure(
+            lambda g: tf.zeros([]) if g is None else g,
+            tf.gradients(loss, tf.nest.flatten(weights)),
+        ),
+    }
+
+  first, second = np.array([3, 4], np.int32), np.array([4, 3], np.int32)
+  arguments = (first, second, x, others, y)
+  result = run_in_graph(values, *arguments)
+  result["again"] = run_in_graph(model.initial_weights, first)
+  return name, model, result
+
+
+class TestEveryModel:
+
+  def test_initial_weights_of_equal_seeds_are_equal(self, case):
+    _, _, result = case
+    for one, again in zip(
+        tf.nest.flatten(result["weights"]),
+        tf.nest.flatten(result["again"]),
+        strict=True,
+    ):
+      np.testing.assert_array_equal(one, again)
+    for one, again in zip(
+        result["weights"].backbone, result["backbone"], strict=True
+    ):
+      np.testing.assert_array_equal(one, again)
+
+  def test_initial_kernels_of_other_seed_or_layer_differ(self, case):
+    name, model, result = case
+    starts = []
+    for weight_name, *kernels in zip(
+        tf.nest.flatten(model.weight_names()),
+        tf.nest.flatten(result["weights"]),
+        tf.nest.flatten(result["other_weights"]),
+        strict=True,
+    ):
+      if weight_name.endswith("/kernel"):
+        one, other = kernels
+        assert not np.any(one == other), weight_name
+        # In units of the standard deviation: one seed for two layers would give
+        # equal numbers, whatever the shapes.
+        deviation = np.sqrt(kernel_variance(name, weight_name, one.shape))
+        starts += [round(float(k.flat[0] / deviation), 5) for k in kernels]
+    assert len(starts) >= 2 * 5
+    assert len(set(starts)) == len(starts)
+
+  def test_initial_values_have_their_distribution(self, case):
+    name, model, result = case
+    assert model.num_parameters == sum(
+        w.size for w in tf.nest.flatten(result["weights"])
+    )
+    for weight_name, weight in zip(
+        tf.nest.flatten(model.weight_names()),
+        tf.nest.flatten(result["weights"]),
+        strict=True,
+    ):
+      assert weight.dtype == np.float32
+      kind = weight_name.split("/")[-1]
+      if kind == "kernel":
+        # Five standard errors of a variance, which are largest for a normal
+        # distribution: sqrt(2 / n).
+        variance = kernel_variance(name, weight_name, weight.shape)
+        ratio = np.mean(np.square(weight, dtype=np.float64)) / variance
+        assert abs(ratio - 1) < 5 * np.sqrt(2 / weight.size), weight_name
+        mean = np.mean(weight, dtype=np.float64)
+        assert abs(mean) < 5 * np.sqrt(variance / weight.size), weight_name
+      else:
+        constant = {"bias": 0, "beta": 0, "gamma": 1}[kind]
+        np.testing.assert_array_equal(weight, constant, weight_name)
+
+  def test_prediction_is_classification_of_embedding(self, case):
+    _, model, result = case
+    assert result["embedding"].shape == (BATCH_SIZE, model.embedding_size)
+    assert result["logits"].shape == (BATCH_SIZE, NUM_CLASSES)
+    assert result["logits"].dtype == np.float32
+    np.testing.assert_allclose(
+        result["logits"], result["logits_of_embedding"], rtol=1e-6
+    )
+
+  def test_uint8_image_is_scaled_to_one(self, case):
+    _, _, result = case
+    np.testing.assert_allclose(
+        result["embedding"], result["embedding_of_scaled"], rtol=1e-5, atol=1e-6
+    )
+
+  def test_prediction_does_not_depend_on_the_batch(self, case):
+    _, _, result = case
+    logits, among_others = result["logits"], result["logits_among_others"]
+    assert np.abs(logits[1:] - among_others[1:]).min() > 1e-4
+    np.testing.assert_allclose(
+        among_others[0], logits[0], rtol=1e-5, atol=1e-6
+    )
+
+  def test_gradient_reaches_every_weight(self, case):
+    _, model, result = case
+    for name, weight, gradient in zip(
+        tf.nest.flatten(model.weight_names()),
+        tf.nest.flatten(result["weights"]),
+        result["gradients"],
+        strict=True,
+    ):
+      assert gradient.shape == weight.shape, name
+      assert np.all(np.isfinite(gradient)), name
+      assert np.any(gradient), name
+
+  def test_last_layer_is_the_end_of_the_backbone_only(self, case):
+    _, model, _ = case
+    is_last = model.last_backbone_layer()
+    assert len(is_last) == len(model.backbone.names)
+    assert is_last[-1]
+    assert not is_last[0]
+
+  def test_weight_names_are_unique(self, case):
+    _, model, _ = case
+    names = tf.nest.flatten(model.weight_names())
+    assert len(set(names)) == len(names)
+
+
+class TestBuild:
+
+  def test_names_are_the_families(self):
+    assert {"cnn", "mlp", "resnet", "wide_resnet"} <= set(models.names())
+    assert "split_model" not in models.names()
+    assert "residual" not in models.names()
+
+  def test_build_passes_options_on(self):
+    model = models.build(
+        "mlp", input_shape=(3,), num_classes=4, width=5, head_width=6
+    )
+    # 3*5 + 5, twice 5*5 + 5; 5*6 + 6, 6*4 + 4.
+    assert model.num_parameters == 20 + 2 * 30 + 36 + 28
+    assert model.input_shape == (3,)
+    assert model.num_classes == 4
+    assert model.embedding_size == 5
+
+  def test_unknown_name_is_refused_with_the_known_ones(self):
+    with pytest.raises(ValueError, match=r"'vgg'.*cnn, mlp, resnet") as error:
+      models.build("vgg", input_shape=(2,), num_classes=2)
+    assert "\n" not in str(error.value)
+
+  def test_unknown_option_is_refused_with_the_known_ones(self):
+    with pytest.raises(ValueError, match=r"'depth'.*head_width") as error:
+      models.build("mlp", input_shape=(2,), num_classes=2, depth=3)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,552 @@
+import asyncio
+import concurrent.futures
+import contextlib
+import csv
+import importlib.util
+import json
+import math
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing import event_accumulator
+
+from tff_shift.simulation import results
+
+_COLUMNS = ("algorithm", "seed", "round", "accuracy")
+
+
+def _summary(algorithm="fed_avg", **changes):
+  values = {
+      "algorithm": algorithm,
+      "dataset": "circle",
+      "setting": {"dirichlet": "inf"},
+      "metrics_by_seed": {
+          0: {"client_accuracy": 70.0, "server_accuracy": 60.0},
+          1: {"client_accuracy": 72.0, "server_accuracy": 60.0},
+          2: {"client_accuracy": 77.0, "server_accuracy": 60.0},
+      },
+      "rounds": 50,
+      "seconds_per_round": 0.25,
+  }
+  return results.RunSummary(**(values | changes))
+
+
+def _tree(folder):
+  """Returns every path below the folder with its content."""
+  return {
+      str(path.relative_to(folder)): path.read_bytes() if path.is_file() else ""
+      for path in sorted(folder.rglob("*"))
+  }
+
+
+@contextlib.contextmanager
+def _read_only(folder):
+  """Takes the right to write to a folder, even if root runs the tests."""
+  user = os.geteuid()
+  os.chmod(folder, 0o555)
+  if user == 0:
+    os.seteuid(65534)
+  try:
+    yield
+  finally:
+    os.seteuid(user)
+    os.chmod(folder, 0o755)
+
+
+@pytest.fixture
+def open_folder():
+  """A folder that every user may enter, unlike those of `tmp_path`."""
+  with tempfile.TemporaryDirectory() as folder:
+    os.chmod(folder, 0o755)
+    yield pathlib.Path(folder)
+
+
+def _reject_constant(name):
+  raise AssertionError(f"{name} is not JSON")
+
+
+def _read_json(path):
+  return json.loads(path.read_text(), parse_constant=_reject_constant)
+
+
+@pytest.fixture
+def folder(tmp_path):
+  return results.RunFolder.create(tmp_path / "run", columns=_COLUMNS)
+
+
+class TestCreate:
+
+  def test_makes_missing_parents_and_the_header(self, tmp_path):
+    path = tmp_path / "a" / "b"
+    folder = results.RunFolder.create(path, columns=_COLUMNS)
+    assert folder.path == path
+    assert _tree(path) == {"metrics.csv": b"algorithm,seed,round,accuracy\n"}
+
+  def test_accepts_an_empty_folder(self, tmp_path):
+    results.RunFolder.create(str(tmp_path), columns=_COLUMNS)
+    assert list(_tree(tmp_path)) == ["metrics.csv"]
+
+  def test_refuses_a_folder_with_files(self, folder):
+    before = _tree(folder.path)
+    with pytest.raises(ValueError, match=r"^--output_dir: .*--overwrite$"):
+      results.RunFolder.create(folder.path, columns=("other",))
+    assert _tree(folder.path) == before
+
+  def test_overwrite_replaces_an_earlier_run_only(self, folder):
+    folder.write_config({})
+    folder.write_metrics({"seed": 1})
+    folder.write_summary([_summary()])
+    folder.figure_path("curves").write_bytes(b"png")
+    (folder.path / "tensorboard" / "fed_avg").mkdir(parents=True)
+    (folder.path / "notes.txt").write_text("mine")
+    results.RunFolder.create(folder.path, columns=("seed",), overwrite=True)
+    expected = {"metrics.csv": b"seed\n", "notes.txt": b"mine"}
+    assert _tree(folder.path) == expected
+
+  def test_overwrite_refuses_a_folder_without_a_run(self, tmp_path):
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "mine.png").write_bytes(b"png")
+    before = _tree(tmp_path)
+    with pytest.raises(ValueError, match=r"^--output_dir: .*no earlier run"):
+      results.RunFolder.create(tmp_path, columns=_COLUMNS, overwrite=True)
+    assert _tree(tmp_path) == before
+
+  @pytest.mark.parametrize("overwrite", [False, True])
+  def test_refuses_a_file(self, tmp_path, overwrite):
+    (tmp_path / "file").write_text("text")
+    with pytest.raises(ValueError, match=r"^--output_dir: .*is a file"):
+      results.RunFolder.create(
+          tmp_path / "file", columns=_COLUMNS, overwrite=overwrite
+      )
+    assert _tree(tmp_path) == {"file": b"text"}
+
+  def test_refuses_a_folder_below_a_file(self, tmp_path):
+    (tmp_path / "file").write_text("text")
+    with pytest.raises(ValueError, match=r"^--output_dir: .*Not a directory"):
+      results.RunFolder.create(tmp_path / "file" / "run", columns=_COLUMNS)
+    assert _tree(tmp_path) == {"file": b"text"}
+
+  def test_leaves_no_parent_behind_when_it_fails(self, tmp_path):
+    path = tmp_path / "new" / ("x" * 300) / "run"
+    with pytest.raises(ValueError, match=r"^--output_dir: .*name too long"):
+      results.RunFolder.create(path, columns=_COLUMNS)
+    assert _tree(tmp_path) == {}
+
+  @pytest.mark.parametrize("name", ["", "run"])
+  def test_refuses_a_folder_without_permission(self, open_folder, name):
+    path = open_folder / name
+    with (
+        _read_only(open_folder),
+        pytest.raises(ValueError, match=r"^--output_dir: .*denied") as info,
+    ):
+      results.RunFolder.create(path, columns=_COLUMNS)
+    assert "\n" not in str(info.value)
+    assert _tree(open_folder) == {}
+
+  def test_overwrite_without_permission_keeps_the_earlier_run(
+      self, open_folder
+  ):
+    folder = results.RunFolder.create(open_folder, columns=_COLUMNS)
+    folder.write_summary([_summary()])
+    before = _tree(open_folder)
+    with (
+        _read_only(open_folder),
+        pytest.raises(ValueError, match=r"^--output_dir: .*denied"),
+    ):
+      results.RunFolder.create(open_folder, columns=("a",), overwrite=True)
+    assert _tree(open_folder) == before
+
+
+  @pytest.mark.parametrize("exists", [False, True])
+  def test_only_one_of_several_runs_gets_the_folder(self, tmp_path, exists):
+    barrier = threading.Barrier(8)
+
+    def create(path):
+      barrier.wait()
+      try:
+        return results.RunFolder.create(path, columns=_COLUMNS)
+      except ValueError as error:
+        return str(error)
+
+    with concurrent.futures.ThreadPoolExecutor(max_workers=8) as pool:
+      for attempt in range(20):
+        path = tmp_path / str(attempt)
+        if exists:
+          path.mkdir()
+        outcomes = list(pool.map(create, [path] * 8))
+        refused = [line for line in outcomes if isinstance(line, str)]
+        assert len(refused) == 7
+        assert all(line.startswith("--output_dir: ") for line in refused)
+        assert list(_tree(path)) == ["metrics.csv"]
+
+
+class TestMetrics:
+
+  def test_each_row_is_readable_at_once(self, folder):
+    for seed in range(3):
+      folder.write_metrics({"accuracy": 10.0 * seed, "seed": seed})
+      with open(folder.path / "metrics.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+      assert len(rows) == seed + 1
+      assert rows[-1] == {
+          "algorithm": "",
+          "seed": str(seed),
+          "round": "",
+          "accuracy": str(10.0 * seed),
+      }
+
+  def test_values_survive_the_file_unchanged(self, folder):
+    value = 100.0 / 3.0
+    name = 'a "quoted", name\nin two lines'
+    folder.write_metrics({"algorithm": name, "accuracy": value})
+    folder.write_metrics({"accuracy": np.float64(value), "round": np.int32(7)})
+    folder.write_metrics({"accuracy": math.nan})
+    with open(folder.path / "metrics.csv", newline="") as file:
+      rows = list(csv.DictReader(file))
+    assert rows[0]["algorithm"] == name
+    assert [float(row["accuracy"]) for row in rows[:2]] == [value, value]
+    assert rows[1]["round"] == "7"
+    assert rows[2]["accuracy"] == "nan"
+
+  def test_refuses_an_unknown_column(self, folder):
+    with pytest.raises(ValueError, match=r"no columns \['acuracy'\]"):
+      folder.write_metrics({"acuracy": 1.0})
+    assert (folder.path / "metrics.csv").read_text().count("\n") == 1
+
+  def test_rows_outlive_a_killed_process(self, tmp_path):
+    program = f"""
+import os, signal, sys
+from tff_shift.simulation.results import RunFolder
+folder = RunFolder.create(sys.argv[1], columns={_COLUMNS})
+folder.write_metrics({{"seed": 0, "round": 1}})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    path = tmp_path / "run"
+    result = subprocess.run([sys.executable, "-c", program, path], timeout=60)
+    assert result.returncode == -signal.SIGKILL
+    lines = (path / "metrics.csv").read_text().splitlines()
+    assert lines[1:] == [",0,1,"]
+
+
+class TestConfig:
+
+  def test_holds_what_a_result_depends_on(self, folder):
+    folder.write_config({"rounds": 2, "dirichlet": math.inf, "seeds": [0, 1]})
+    config = _read_json(folder.path / "config.json")
+    assert list(config["flags"]) == ["dirichlet", "rounds", "seeds"]
+    assert config["flags"] == {
+        "dirichlet": "inf",
+        "rounds": 2,
+        "seeds": [0, 1],
+    }
+    assert config["versions"]["python"] == sys.version.split()[0]
+    assert config["versions"]["tensorflow"] == tf.__version__
+    assert config["versions"]["numpy"] == np.__version__
+    assert config["versions"]["tensorflow_federated"] == "0.87.0"
+    assert "tff_shift" in config["versions"]
+    assert config["cores"] == len(os.sched_getaffinity(0))
+    assert "pytest" in config["command_line"]
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", config["start_time"]
+    )
+
+  @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+  def test_git_commit_is_that_of_the_package(self, tmp_path):
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    module_path = repository / "results.py"
+    shutil.copy(results.__file__, module_path)
+
+    def git(*arguments):
+      settings = (
+          "user.name=name",
+          "user.email=name@example.com",
+          "commit.gpgSign=false",
+          "tag.gpgSign=false",
+      )
+      options = [word for setting in settings for word in ("-c", setting)]
+      return subprocess.check_output(
+          ["git", *options, *arguments], cwd=repository, text=True
+      ).strip()
+
+    def recorded_commit():
+      spec = importlib.util.spec_from_file_location("copy", module_path)
+      module = importlib.util.module_from_spec(spec)
+      sys.modules["copy_of_results"] = module
+      spec.loader.exec_module(module)
+      folder = module.RunFolder.create(
+          tempfile.mkdtemp(dir=tmp_path), columns=_COLUMNS
+      )
+      folder.write_config({})
+      return _read_json(folder.path / "config.json")["git_commit"]
+
+    git("init", "--quiet")
+    assert recorded_commit() is None
+    (repository / "other.txt").write_text("other")
+    git("add", "other.txt")
+    git("commit", "--quiet", "--message=other")
+    assert recorded_commit() is None
+    git("add", "results.py")
+    git("commit", "--quiet", "--message=results")
+    git("tag", "--annotate", "v1", "--message=v1")
+    commit = git("rev-parse", "HEAD")
+    assert re.fullmatch("[0-9a-f]{40}", commit)
+    assert recorded_commit() == commit
+    module_path.write_text(module_path.read_text() + "\n")
+    assert recorded_commit() == commit + "-dirty"
+
+  def test_refuses_a_value_without_json_form(self, folder):
+    with pytest.raises(TypeError, match=r"config.json: flags: rounds: a set"):
+      folder.write_config({"rounds": {1, 2}})
+    assert not (folder.path / "config.json").exists()
+
+
+class TestRunSummary:
+
+  def test_mean_and_standard_deviation_by_hand(self):
+    run = _summary()
+    # Mean of 70, 72, 77: 73; squares of -3, -1, 4: 26; 26 / (3 - 1) = 13.
+    assert run.mean("client_accuracy") == 73.0
+    assert run.standard_deviation("client_accuracy") == math.sqrt(13.0)
+    assert run.values("client_accuracy") == [70.0, 72.0, 77.0]
+
+  @pytest.mark.parametrize("seeds", [1, 3])
+  def test_equal_values_have_no_spread(self, seeds):
+    rows = {seed: {"accuracy": 0.1} for seed in range(seeds)}
+    run = _summary(metrics_by_seed=rows)
+    assert run.mean("accuracy") == 0.1
+    assert run.standard_deviation("accuracy") == 0.0
+
+  @pytest.mark.parametrize(
+      ("values", "mean"),
+      [
+          ([1.0, math.nan], math.nan),
+          ([1.0, math.inf], math.inf),
+          ([math.inf, -math.inf], math.nan),
+      ],
+  )
+  def test_values_that_are_not_finite(self, values, mean):
+    rows = {seed: {"loss": value} for seed, value in enumerate(values)}
+    run = _summary(metrics_by_seed=rows)
+    np.testing.assert_equal(run.mean("loss"), mean)
+    assert math.isnan(run.standard_deviation("loss"))
+
+  def test_refuses_seeds_with_different_metrics(self):
+    rows = {4: {"accuracy": 1.0}, 5: {"loss": 1.0}}
+    with pytest.raises(ValueError, match="seed 5 has the metrics"):
+      _summary(metrics_by_seed=rows)
+
+  def test_refuses_no_seeds(self):
+    with pytest.raises(ValueError, match="at least one seed"):
+      _summary(metrics_by_seed={})
+
+
+class TestSummaryFile:
+
+  def test_has_the_common_form(self, folder):
+    folder.write_summary([_summary(), _summary("fed_evp", rounds=7)])
+    summary = _read_json(folder.path / "summary.json")
+    assert list(summary) == ["runs"]
+    assert [run["algorithm"] for run in summary["runs"]] == [
+        "fed_avg",
+        "fed_evp",
+    ]
+    run = summary["runs"][0]
+    assert list(run) == [
+        "algorithm",
+        "dataset",
+        "setting",
+        "metrics",
+        "rounds",
+        "seconds_per_round",
+    ]
+    assert run == {
+        "algorithm": "fed_avg",
+        "dataset": "circle",
+        "setting": {"dirichlet": "inf"},
+        "metrics": {
+            "client_accuracy": {
+                "mean": 73.0,
+                "std": math.sqrt(13.0),
+                "seeds": [70.0, 72.0, 77.0],
+            },
+            "server_accuracy": {
+                "mean": 60.0,
+                "std": 0.0,
+                "seeds": [60.0, 60.0, 60.0],
+            },
+        },
+        "rounds": 50,
+        "seconds_per_round": 0.25,
+    }
+
+  def test_is_bit_identical_for_equal_values(self, tmp_path):
+    third = 100.0 / 3.0
+    texts = []
+    for name, keys in (("a", "xyz"), ("b", "zyx")):
+      folder = results.RunFolder.create(tmp_path / name, columns=_COLUMNS)
+      rows = {seed: dict.fromkeys(keys, third * seed) for seed in range(3)}
+      setting = {key: np.float32(0.5) for key in keys}
+      folder.write_summary([_summary(setting=setting, metrics_by_seed=rows)])
+      texts.append((folder.path / "summary.json").read_bytes())
+    assert texts[0] == texts[1]
+    run = json.loads(texts[0])["runs"][0]
+    assert run["metrics"]["x"]["seeds"] == [0.0, third, 2 * third]
+
+  def test_what_json_lacks_is_written_as_json(self, folder):
+    run = _summary(
+        setting={
+            "dirichlet": math.inf,
+            "shape": (np.int64(2), np.array([0.5, math.nan])),
+            "flag": np.bool_(True),
+            "nothing": None,
+        },
+        metrics_by_seed={
+            0: {"accuracy": math.nan},
+            1: {"accuracy": np.float32(0.5)},
+        },
+    )
+    folder.write_summary([run])
+    record = _read_json(folder.path / "summary.json")["runs"][0]
+    assert record["setting"] == {
+        "dirichlet": "inf",
+        "flag": True,
+        "nothing": None,
+        "shape": [2, [0.5, None]],
+    }
+    assert record["metrics"] == {
+        "accuracy": {"mean": None, "std": None, "seeds": [None, 0.5]}
+    }
+
+  def test_failure_keeps_the_earlier_file(self, folder):
+    folder.write_summary([_summary()])
+    before = _tree(folder.path)
+    with pytest.raises(TypeError, match=r"summary.json: runs: .*object has no"):
+      folder.write_summary([_summary(setting={"model": object()})])
+    assert _tree(folder.path) == before
+
+  def test_reader_never_sees_half_a_file(self, folder):
+    path = folder.path / "summary.json"
+    folder.write_summary([_summary()])
+    stop = threading.Event()
+
+    def write():
+      for count in range(200):
+        folder.write_summary([_summary()] * (1 + count % 2 * 40))
+      stop.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    sizes = set()
+    while not stop.is_set():
+      sizes.add(len(_read_json(path)["runs"]))
+    writer.join()
+    assert sizes == {1, 41}
+    assert sorted(_tree(folder.path)) == ["metrics.csv", "summary.json"]
+
+
+class TestTensorBoard:
+
+  def _events(self, folder, run_name):
+    accumulator = event_accumulator.EventAccumulator(
+        str(folder.path / "tensorboard" / run_name)
+    )
+    accumulator.Reload()
+    return {
+        name: [
+            (event.step, float(tf.make_ndarray(event.tensor_proto)))
+            for event in accumulator.Tensors(name)
+        ]
+        for name in accumulator.Tags()["tensors"]
+    }
+
+  def test_values_can_be_read_back_at_once(self, folder):
+    for run_name, offset in (("fed_avg/seed_0", 0.0), ("fed_evp/seed_0", 8.0)):
+      for step in (1, 2, 5):
+        value = {"loss": offset + step, "accuracy": np.float32(0.5 * step)}
+        folder.release_to_tensorboard(run_name, value, step)
+    expected_accuracy = [(1, 0.5), (2, 1.0), (5, 2.5)]
+    assert self._events(folder, "fed_avg/seed_0") == {
+        "loss": [(1, 1.0), (2, 2.0), (5, 5.0)],
+        "accuracy": expected_accuracy,
+    }
+    assert self._events(folder, "fed_evp/seed_0") == {
+        "loss": [(1, 9.0), (2, 10.0), (5, 13.0)],
+        "accuracy": expected_accuracy,
+    }
+
+  def test_releases_below_a_running_event_loop(self, folder):
+    async def cell_of_a_notebook():
+      folder.release_to_tensorboard("run", {"loss": 2.0}, 3)
+
+    asyncio.run(cell_of_a_notebook())
+    assert self._events(folder, "run") == {"loss": [(3, 2.0)]}
+
+
+class TestComparisonTable:
+
+  def test_layout(self):
+    runs = [
+        _summary(setting={"dirichlet": "inf", "learning_rate": 5e-6}),
+        _summary(
+            "local",
+            setting={"dirichlet": "inf"},
+            metrics_by_seed={
+                0: {"client_accuracy": 100.0},
+                1: {"client_accuracy": 60.0},
+            },
+            seconds_per_round=12.3456,
+        ),
+    ]
+    # Samples 100 and 60: mean 80, standard deviation sqrt(2 * 400) = 28.28.
+    assert results.comparison_table(runs).splitlines() == [
+        "algorithm  learning_rate  client accuracy (%)  server accuracy (%)"
+        "  s/round",
+        "---------  -------------  -------------------  -------------------"
+        "  -------",
+        "fed_avg    5e-06                73.00 ±  3.61        60.00 ±  0.00"
+        "     0.25",
+        "local      -                    80.00 ± 28.28                    -"
+        "     12.3",
+    ]
+
+  def test_one_seed_shows_no_spread(self):
+    rows = {7: {"loss": 0.123456, "accuracy": 8.0}}
+    table = results.comparison_table(
+        [_summary(metrics_by_seed=rows)], metrics=["loss", "accuracy"]
+    )
+    assert table.splitlines() == [
+        "algorithm    loss  accuracy (%)  s/round",
+        "---------  ------  ------------  -------",
+        "fed_avg    0.1235          8.00     0.25",
+    ]
+
+  def test_several_data_sets_are_told_apart(self):
+    runs = [_summary(), _summary(dataset="rotated_mnist")]
+    table = results.comparison_table(runs, metrics=["server_accuracy"])
+    assert [line.split()[:2] for line in table.splitlines()] == [
+        ["algorithm", "dataset"],
+        ["---------", "-------------"],
+        ["fed_avg", "circle"],
+        ["fed_avg", "rotated_mnist"],
+    ]
+
+
+def test_import_does_not_load_tensorflow():
+  program = """
+import sys
+from tff_shift.simulation import figures, progress, results
+assert "tensorflow" not in sys.modules
+assert "tensorflow_federated" not in sys.modules
+"""
+  subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

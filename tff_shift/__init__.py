@@ -1,0 +1,1 @@
+"""Federated learning under distribution shift, as TensorFlow Federated computations."""

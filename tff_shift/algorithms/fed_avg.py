@@ -1,0 +1,117 @@
+"""FedAvg: the mean of what clients train.
+
+Communication-Efficient Learning of Deep Networks from Decentralized Data
+(McMahan, Moore, Ramage, Hampson, Agüera y Arcas; AISTATS 2017), Algorithm 1.
+
+Each client starts from the server's weights, trains on its examples whatever
+their domain, and sends the change of the weights; the server adds the mean.
+
+What leaves a client: the change of all weights, and the mean training loss.
+"""
+
+import dataclasses
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_shift.learning import evaluation
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
+from tff_shift.learning import process
+from tff_shift.learning import randomness
+from tff_shift.models import split_model
+
+
+@dataclasses.dataclass(frozen=True)
+class HParams(hyperparameters.LocalHParams):
+  """FedAvg has no hyper-parameters but those of local training."""
+
+
+def train_client(
+    model: split_model.SplitModel,
+    hparams: hyperparameters.LocalHParams,
+    weights: split_model.SplitWeights,
+    data: local_training.ClientData,
+    round_num,
+) -> process.ClientResult:
+  """Trains the shared weights on one client's examples.
+
+  A local iteration takes one gradient step per domain, so that the number of
+  gradient steps is that of the algorithms which go through the domains in
+  turn; the batches come from all domains alike.
+
+  Args:
+    model: The model.
+    hparams: Local training.
+    weights: The server's weights.
+    data: The client's data.
+    round_num: The round, an int32 scalar.
+
+  Returns:
+    The change of the weights; there is no personal state.
+  """
+  seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
+  num_steps = local_training.num_local_steps(hparams, data, round_num)
+  result = local_training.train_on_pool(
+      model.predict,
+      weights,
+      data,
+      num_steps * tf.size(data.domain_sizes),
+      seed,
+      hparams,
+  )
+  return process.ClientResult(
+      update=tf.nest.map_structure(tf.subtract, result.weights, weights),
+      client_state=(),
+      loss=result.loss,
+  )
+
+
+def predict(
+    model: split_model.SplitModel, weights: split_model.SplitWeights, x
+) -> tf.Tensor:
+  """Predicts the logits of examples [num_examples, ...]."""
+  return evaluation.predict_in_batches(
+      lambda batch: model.predict(weights, batch), x, model.num_classes
+  )
+
+
+def build(
+    model: split_model.SplitModel,
+    hparams: HParams,
+    *,
+    num_evaluation_domains: int = 1,
+    aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
+) -> process.FederatedAlgorithm:
+  """Builds FedAvg.
+
+  Args:
+    model: The model.
+    hparams: Hyper-parameters.
+    num_evaluation_domains: The number of domains of the data to predict.
+    aggregator: Averages the clients' updates. None: the plain mean.
+
+  Returns:
+    The algorithm.
+
+  Raises:
+    ValueError: If a hyper-parameter has a value that is not allowed.
+  """
+  hyperparameters.validate(hparams)
+  return process.build_algorithm(
+      "fed_avg",
+      model,
+      hparams,
+      initial_weights=model.initial_weights,
+      train_client=lambda weights, _, data, round_num: train_client(
+          model, hparams, weights, data, round_num
+      ),
+      predict_as_client=lambda weights, _, data, examples: predict(
+          model, weights, examples.x
+      ),
+      predict_as_server=lambda weights, _, examples: predict(
+          model, weights, examples.x
+      ),
+      num_evaluation_domains=num_evaluation_domains,
+      aggregator=aggregator,
+  )

@@ -1,0 +1,111 @@
+"""FedAvgFT: FedAvg, then every client fine-tunes the global model.
+
+Federated Evaluation of On-device Personalization (Wang, Mathews, Kiddon,
+Eichner, Beaufays, Ramage; 2019). The baseline FedAvg + FT of Federated Learning
+under Evolving Distribution Shifts: the server's model is FedAvg's, a client
+predicts with the one that it fine-tuned on its own training data.
+
+What leaves a client: the change of all weights, and the mean training loss. The
+fine-tuned model does not.
+"""
+
+import dataclasses
+
+import tensorflow_federated as tff
+
+from tff_shift.algorithms import fed_avg
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
+from tff_shift.learning import process
+from tff_shift.learning import randomness
+from tff_shift.models import split_model
+
+
+@dataclasses.dataclass(frozen=True)
+class HParams(hyperparameters.LocalHParams):
+  """Hyper-parameters of FedAvgFT."""
+
+  fine_tuning_epochs: int = hyperparameters.hparam(
+      1,
+      "Passes over the client's training data before it predicts; 0 is FedAvg.",
+      minimum=0,
+  )
+
+
+def fine_tune(
+    model: split_model.SplitModel,
+    hparams: hyperparameters.LocalHParams,
+    num_epochs: int,
+    weights: split_model.SplitWeights,
+    data: local_training.ClientData,
+    *,
+    trainable: split_model.SplitWeights | None = None,
+) -> split_model.SplitWeights:
+  """Fine-tunes weights with cross-entropy on a client's training data.
+
+  Args:
+    model: The model.
+    hparams: Optimizer, learning rate and batch size.
+    num_epochs: The number of passes over the data.
+    weights: The weights to start from.
+    data: The client's data.
+    trainable: Which weights to train, see `local_training.train`.
+
+  Returns:
+    The fine-tuned weights.
+  """
+  return local_training.train_on_pool(
+      model.predict,
+      weights,
+      data,
+      num_epochs * local_training.epoch_steps(data, hparams.batch_size),
+      randomness.fold(data.seed, randomness.Purpose.PERSONALIZE),
+      hparams,
+      trainable=trainable,
+  ).weights
+
+
+def build(
+    model: split_model.SplitModel,
+    hparams: HParams,
+    *,
+    num_evaluation_domains: int = 1,
+    aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
+) -> process.FederatedAlgorithm:
+  """Builds FedAvgFT.
+
+  Args:
+    model: The model.
+    hparams: Hyper-parameters.
+    num_evaluation_domains: The number of domains of the data to predict.
+    aggregator: Averages the clients' updates. None: the plain mean.
+
+  Returns:
+    The algorithm.
+
+  Raises:
+    ValueError: If a hyper-parameter has a value that is not allowed.
+  """
+  hyperparameters.validate(hparams)
+
+  def predict_as_client(weights, _, data, examples):
+    personal_weights = fine_tune(
+        model, hparams, hparams.fine_tuning_epochs, weights, data
+    )
+    return fed_avg.predict(model, personal_weights, examples.x)
+
+  return process.build_algorithm(
+      "fed_avg_ft",
+      model,
+      hparams,
+      initial_weights=model.initial_weights,
+      train_client=lambda weights, _, data, round_num: fed_avg.train_client(
+          model, hparams, weights, data, round_num
+      ),
+      predict_as_client=predict_as_client,
+      predict_as_server=lambda weights, _, examples: fed_avg.predict(
+          model, weights, examples.x
+      ),
+      num_evaluation_domains=num_evaluation_domains,
+      aggregator=aggregator,
+  )

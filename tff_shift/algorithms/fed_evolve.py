@@ -1,0 +1,249 @@
+"""FedEvolve: learns how a domain turns into the next one.
+
+Federated Learning under Evolving Distribution Shifts, Section 4.1, Algorithms 1
+and 3.
+
+Two representations: phi maps a domain to what the next one will look like, psi
+maps a domain to what it is. A client goes through its pairs of consecutive
+domains (m, m + 1): the class means of phi over a batch of domain m are
+prototypes (eq. 3), and psi of a batch of domain m + 1 is drawn to the prototype
+of its class (eq. 4). The gradient flows through the prototypes into phi. The
+unseen domain is predicted by the distance of its psi to the prototypes of the
+last source domain. There is no classifier.
+
+What leaves a client: the change of phi and psi and the mean training loss; for
+the server's evaluation, the sum of phi over the last source domain by class,
+and the class counts: the server holds no data, so its prototypes are the mean
+over clients weighted by class counts.
+
+Where the paper is silent:
+  * Classes that are absent from either batch are left out of the softmax.
+  * phi and psi start from different random weights.
+  * A domain other than the target is predicted from the prototypes of the
+    domain before it; the first, which has none before it, from its own.
+"""
+
+import dataclasses
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_shift.learning import evaluation
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
+from tff_shift.learning import process
+from tff_shift.learning import prototypes
+from tff_shift.learning import randomness
+from tff_shift.models import split_model
+
+
+class Weights(NamedTuple):
+  """The two representations, each the weights of a backbone."""
+
+  phi: Any
+  psi: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class HParams(hyperparameters.LocalHParams):
+  """Hyper-parameters of FedEvolve."""
+
+  distance: str = hyperparameters.hparam(
+      "l2",
+      "The distance d to a prototype: l2 (squared Euclidean, what the paper's"
+      " main tables use) or cosine (Table 14).",
+      choices=prototypes.DISTANCES,
+  )
+
+
+def initial_weights(model: split_model.SplitModel, seed) -> Weights:
+  """Draws both representations; seed is int32 [2]."""
+  return Weights(
+      phi=model.initial_backbone(seed),
+      psi=model.initial_backbone(randomness.fold(seed, 2)),
+  )
+
+
+def transition_loss(
+    model: split_model.SplitModel,
+    distance: str,
+    weights: Weights,
+    earlier: local_training.Batch,
+    later: local_training.Batch,
+) -> tf.Tensor:
+  """Computes eq. 4 for a batch of a domain and one of the next.
+
+  Args:
+    model: The model, of which the backbone is used.
+    distance: See `prototypes.distances`.
+    weights: phi and psi.
+    earlier: The batch of domain m, which gives the prototypes of eq. 3.
+    later: The batch of domain m + 1.
+
+  Returns:
+    The loss, a float32 scalar.
+  """
+  sums = prototypes.class_sums(
+      model.embed(weights.phi, earlier.x), earlier.y, model.num_classes
+  )
+  means = prototypes.class_means(sums)
+  return prototypes.alignment_loss(
+      model.embed(weights.psi, later.x), later.y, means, distance
+  )
+
+
+def train_client(
+    model: split_model.SplitModel,
+    hparams: HParams,
+    weights: Weights,
+    data: local_training.ClientData,
+    round_num,
+) -> process.ClientResult:
+  """Algorithm 3, lines 5 to 21, for one client.
+
+  Args:
+    model: The model.
+    hparams: Hyper-parameters.
+    weights: The server's phi and psi.
+    data: The client's data, with two domains at least.
+    round_num: The round, an int32 scalar.
+
+  Returns:
+    The change of the weights; there is no personal state.
+  """
+  seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
+  seed_earlier, seed_later = randomness.fold(seed, 0), randomness.fold(seed, 1)
+  num_pairs = tf.size(data.domain_sizes) - 1
+  num_steps = local_training.num_local_steps(hparams, data, round_num)
+
+  def loss_fn(current, step, carry):
+    visit, domain = step // num_pairs, step % num_pairs
+    earlier = local_training.domain_batch(
+        data, domain, visit, hparams.batch_size, seed_earlier
+    )
+    later = local_training.domain_batch(
+        data, domain + 1, visit, hparams.batch_size, seed_later
+    )
+    loss = transition_loss(model, hparams.distance, current, earlier, later)
+    return loss, carry
+
+  result = local_training.train(
+      loss_fn, weights, num_steps * num_pairs, hparams
+  )
+  return process.ClientResult(
+      update=tf.nest.map_structure(tf.subtract, result.weights, weights),
+      client_state=(),
+      loss=result.loss,
+  )
+
+
+def domain_sums(
+    model: split_model.SplitModel, phi, data: local_training.ClientData, domain
+) -> prototypes.ClassSums:
+  """Adds up phi over all examples of one domain, by class."""
+  end = tf.reduce_sum(data.domain_sizes[: domain + 1])
+  start = end - data.domain_sizes[domain]
+  embeddings = evaluation.predict_in_batches(
+      lambda x: model.embed(phi, x), data.x[start:end], model.embedding_size
+  )
+  return prototypes.class_sums(embeddings, data.y[start:end], model.num_classes)
+
+
+def _predict(model, distance, weights, prototypes_of, examples):
+  """Predicts each domain of the examples from its own prototypes."""
+  embeddings = evaluation.predict_in_batches(
+      lambda x: model.embed(weights.psi, x), examples.x, model.embedding_size
+  )
+
+  def predict_domain(domain, part):
+    # Without the branch, a domain without examples would still cost a pass over
+    # the training data.
+    return tf.cond(
+        tf.size(part) > 0,
+        lambda: prototypes.logits(part, prototypes_of(domain), distance),
+        lambda: tf.zeros([0, model.num_classes]),
+    )
+
+  sizes = examples.domain_sizes
+  parts = tf.split(embeddings, sizes, num=sizes.shape[0])
+  return tf.concat([predict_domain(*each) for each in enumerate(parts)], axis=0)
+
+
+def predict_as_client(
+    model: split_model.SplitModel,
+    distance: str,
+    weights: Weights,
+    data: local_training.ClientData,
+    examples: local_training.ClientData,
+) -> tf.Tensor:
+  """Predicts each domain from the client's prototypes of the domain before.
+
+  Args:
+    model: The model.
+    distance: See `prototypes.distances`.
+    weights: phi and psi.
+    data: The client's training data.
+    examples: What to predict; domains are numbered as in `data`, and those that
+      follow its last domain are predicted from that one.
+
+  Returns:
+    Logits [num_examples, num_classes].
+  """
+
+  def prototypes_of(domain):
+    before = tf.minimum(max(domain - 1, 0), tf.size(data.domain_sizes) - 1)
+    sums = domain_sums(model, weights.phi, data, before)
+    return prototypes.class_means(sums)
+
+  return _predict(model, distance, weights, prototypes_of, examples)
+
+
+def build(
+    model: split_model.SplitModel,
+    hparams: HParams,
+    *,
+    num_evaluation_domains: int = 1,
+    aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
+) -> process.FederatedAlgorithm:
+  """Builds FedEvolve.
+
+  Args:
+    model: The model, of which the backbone is used, twice.
+    hparams: Hyper-parameters.
+    num_evaluation_domains: The number of domains of the data to predict.
+    aggregator: Averages the clients' updates. None: the plain mean.
+
+  Returns:
+    The algorithm.
+
+  Raises:
+    ValueError: If a hyper-parameter has a value that is not allowed.
+  """
+  hyperparameters.validate(hparams)
+
+  def summarize_client(weights, data):
+    last = tf.size(data.domain_sizes) - 1
+    return domain_sums(model, weights.phi, data, last)
+
+  def predict_as_server(weights, summed, examples):
+    means = prototypes.class_means(summed)
+    return _predict(model, hparams.distance, weights, lambda _: means, examples)
+
+  return process.build_algorithm(
+      "fed_evolve",
+      model,
+      hparams,
+      initial_weights=lambda seed: initial_weights(model, seed),
+      train_client=lambda weights, _, data, round_num: train_client(
+          model, hparams, weights, data, round_num
+      ),
+      predict_as_client=lambda weights, _, data, examples: predict_as_client(
+          model, hparams.distance, weights, data, examples
+      ),
+      summarize_client=summarize_client,
+      predict_as_server=predict_as_server,
+      num_evaluation_domains=num_evaluation_domains,
+      aggregator=aggregator,
+  )

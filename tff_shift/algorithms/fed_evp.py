@@ -1,0 +1,240 @@
+"""FedEvp: learns a representation that the evolution leaves alone.
+
+Federated Learning under Evolving Distribution Shifts, Section 4.2, Algorithms 2
+and 4.
+
+One representation phi and one classifier w. A client goes through its domains
+in order and keeps a running prototype of each class (eq. 5); the batch of a
+domain is drawn to the prototypes (eq. 6) while the classifier learns from it
+(eq. 7). Before a client predicts, it personalises the classifier and the last
+layer of phi, one more epoch on its own data.
+
+What leaves a client: the change of phi and w and the mean training loss. The
+prototypes and what is personalised do not.
+
+Where the paper is silent or contradicts itself:
+  * The text aligns the batch of domain m + 1 to C_m, which has not seen it;
+    Algorithm 4 aligns the batch of domain m to C_m, which it is part of. Both
+    are there, as the hyper-parameter `prototype`.
+  * The gradient flows into the current batch's share of a prototype
+    (`prototype=current`), not into what earlier batches left: those came from
+    earlier weights.
+  * A class that a batch lacks keeps its prototype; a class seen for the first
+    time starts with its mean, where eq. 5 as printed would average it with
+    zeros.
+  * The classifier's loss is the cross-entropy over all classes ("the classical
+    cross-entropy loss").
+  * The personal epoch is cross-entropy with the optimizer and the rate of
+    training.
+"""
+
+import dataclasses
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_shift.algorithms import fed_avg
+from tff_shift.algorithms import fed_avg_ft
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
+from tff_shift.learning import process
+from tff_shift.learning import prototypes
+from tff_shift.learning import randomness
+from tff_shift.models import split_model
+
+
+@dataclasses.dataclass(frozen=True)
+class HParams(hyperparameters.LocalHParams):
+  """Hyper-parameters of FedEvp."""
+
+  distance: str = hyperparameters.hparam(
+      "l2",
+      "The distance d to a prototype: l2 (squared Euclidean, what the paper's"
+      " main tables use) or cosine (Table 14).",
+      choices=prototypes.DISTANCES,
+  )
+  prototype: str = hyperparameters.hparam(
+      "current",
+      "Which prototype a batch is aligned to: current (Algorithm 4, the batch"
+      " is part of it) or previous (the text, it is not).",
+      choices=("current", "previous"),
+  )
+  personalization: str = hyperparameters.hparam(
+      "default",
+      "What a client personalises (Table 8): default (classifier and last layer"
+      " of phi), none, classifier, all.",
+      choices=("default", "none", "classifier", "all"),
+  )
+  personalization_epochs: int = hyperparameters.hparam(
+      1, "Passes over the client's data when it personalises; 0 is none.",
+      minimum=0,
+  )
+
+
+def update_prototypes(
+    running: prototypes.Prototypes, batch: prototypes.Prototypes, domain
+) -> prototypes.Prototypes:
+  """Computes eq. 5: C_m = (m - 1)/m C_{m-1} + 1/m (mean of the batch).
+
+  Args:
+    running: C_{m-1}, with `present` for the classes seen so far.
+    batch: The class means of the batch of domain m.
+    domain: m - 1, an int32 scalar: the domains are numbered from 0.
+
+  Returns:
+    C_m. A class that the batch lacks keeps its value, a class seen for the
+    first time takes the batch's.
+  """
+  share = 1.0 / tf.cast(domain + 1, tf.float32)
+  share = tf.where(running.present, share, 1.0)
+  share = tf.where(batch.present, share, 0.0)[:, tf.newaxis]
+  return prototypes.Prototypes(
+      (1.0 - share) * running.mean + share * batch.mean,
+      running.present | batch.present,
+  )
+
+
+def train_client(
+    model: split_model.SplitModel,
+    hparams: HParams,
+    weights: split_model.SplitWeights,
+    data: local_training.ClientData,
+    round_num,
+) -> process.ClientResult:
+  """Algorithm 4, lines 5 to 25, for one client.
+
+  Args:
+    model: The model.
+    hparams: Hyper-parameters.
+    weights: The server's phi (backbone) and w (head).
+    data: The client's data, with two domains at least.
+    round_num: The round, an int32 scalar.
+
+  Returns:
+    The change of the weights; there is no personal state.
+  """
+  seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
+  num_steps = local_training.num_local_steps(hparams, data, round_num)
+  # The first domain of an iteration only starts the prototypes: its gradient
+  # step is left out (Algorithm 4, line 17).
+  steps_per_iteration = tf.size(data.domain_sizes) - 1
+
+  def embed_batch(current, domain, visit):
+    batch = local_training.domain_batch(
+        data, domain, visit, hparams.batch_size, seed
+    )
+    embeddings = model.embed(current.backbone, batch.x)
+    means = prototypes.class_means(
+        prototypes.class_sums(embeddings, batch.y, model.num_classes)
+    )
+    return embeddings, batch.y, means
+
+  def loss_fn(current, step, running):
+    visit = step // steps_per_iteration
+    domain = 1 + step % steps_per_iteration
+
+    def start():
+      _, _, means = embed_batch(current, 0, visit)
+      return tf.nest.map_structure(tf.stop_gradient, means)
+
+    running = tf.cond(tf.equal(domain, 1), start, lambda: running)
+    embeddings, y, means = embed_batch(current, domain, visit)
+    updated = update_prototypes(running, means, domain)
+    target = updated if hparams.prototype == "current" else running
+    loss = prototypes.alignment_loss(
+        embeddings, y, target, hparams.distance
+    ) + local_training.cross_entropy(
+        model.classify(current.head, embeddings), y
+    )
+    return loss, tf.nest.map_structure(tf.stop_gradient, updated)
+
+  result = local_training.train(
+      loss_fn,
+      weights,
+      num_steps * steps_per_iteration,
+      hparams,
+      carry=prototypes.Prototypes(
+          tf.zeros([model.num_classes, model.embedding_size]),
+          tf.zeros([model.num_classes], tf.bool),
+      ),
+  )
+  return process.ClientResult(
+      update=tf.nest.map_structure(tf.subtract, result.weights, weights),
+      client_state=(),
+      loss=result.loss,
+  )
+
+
+def personal_weights(
+    model: split_model.SplitModel, personalization: str
+) -> split_model.SplitWeights:
+  """Tells which weights a client personalises.
+
+  Args:
+    model: The model.
+    personalization: See `HParams.personalization`.
+
+  Returns:
+    `SplitWeights` of Python bools.
+  """
+  num_backbone = len(model.backbone.names)
+  backbone = {
+      "none": (False,) * num_backbone,
+      "classifier": (False,) * num_backbone,
+      "default": model.last_backbone_layer(),
+      "all": (True,) * num_backbone,
+  }[personalization]
+  head = (personalization != "none",) * len(model.head.names)
+  return split_model.SplitWeights(backbone, head)
+
+
+def build(
+    model: split_model.SplitModel,
+    hparams: HParams,
+    *,
+    num_evaluation_domains: int = 1,
+    aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
+) -> process.FederatedAlgorithm:
+  """Builds FedEvp.
+
+  Args:
+    model: The model.
+    hparams: Hyper-parameters.
+    num_evaluation_domains: The number of domains of the data to predict.
+    aggregator: Averages the clients' updates. None: the plain mean.
+
+  Returns:
+    The algorithm.
+
+  Raises:
+    ValueError: If a hyper-parameter has a value that is not allowed.
+  """
+  hyperparameters.validate(hparams)
+
+  def predict_as_client(weights, _, data, examples):
+    if hparams.personalization != "none":
+      weights = fed_avg_ft.fine_tune(
+          model,
+          hparams,
+          hparams.personalization_epochs,
+          weights,
+          data,
+          trainable=personal_weights(model, hparams.personalization),
+      )
+    return fed_avg.predict(model, weights, examples.x)
+
+  return process.build_algorithm(
+      "fed_evp",
+      model,
+      hparams,
+      initial_weights=model.initial_weights,
+      train_client=lambda weights, _, data, round_num: train_client(
+          model, hparams, weights, data, round_num
+      ),
+      predict_as_client=predict_as_client,
+      predict_as_server=lambda weights, _, examples: fed_avg.predict(
+          model, weights, examples.x
+      ),
+      num_evaluation_domains=num_evaluation_domains,
+      aggregator=aggregator,
+  )

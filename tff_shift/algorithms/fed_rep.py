@@ -1,0 +1,99 @@
+"""FedRep: a shared representation, a head of its own for every client.
+
+Exploiting Shared Representations for Personalized Federated Learning (Collins,
+Hassani, Mokhtari, Shakkottai; ICML 2021), Algorithm 1.
+
+In a round a client first trains its head on the received backbone, then the
+backbone under that head. Only the backbone is averaged.
+
+What leaves a client: the change of the backbone, and the mean training loss of
+its backbone steps. The head does not.
+"""
+
+import dataclasses
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_shift.algorithms import fed_avg
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
+from tff_shift.learning import process
+from tff_shift.learning import randomness
+from tff_shift.models import split_model
+
+
+@dataclasses.dataclass(frozen=True)
+class HParams(hyperparameters.LocalHParams):
+  """Hyper-parameters of FedRep; `local_steps` train the backbone."""
+
+  head_steps: int = hyperparameters.hparam(
+      5, "Local iterations on the head before those on the backbone.",
+      minimum=1,
+  )
+
+
+def build(
+    model: split_model.SplitModel,
+    hparams: HParams,
+    *,
+    num_evaluation_domains: int = 1,
+    aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
+) -> process.FederatedAlgorithm:
+  """Builds FedRep.
+
+  Args:
+    model: The model.
+    hparams: Hyper-parameters.
+    num_evaluation_domains: The number of domains of the data to predict.
+    aggregator: Averages the clients' backbones. None: the plain mean.
+
+  Returns:
+    The algorithm. A client's state is its head; the server has none to predict
+    with.
+
+  Raises:
+    ValueError: If a hyper-parameter has a value that is not allowed.
+  """
+  hyperparameters.validate(hparams)
+  all_of = lambda names, value: (value,) * len(names)  # noqa: E731
+  only_head = split_model.SplitWeights(
+      all_of(model.backbone.names, False), all_of(model.head.names, True)
+  )
+  only_backbone = tf.nest.map_structure(lambda moves: not moves, only_head)
+
+  def train_client(backbone, head, data, round_num):
+    seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
+    num_domains = tf.size(data.domain_sizes)
+    with_head = local_training.train_on_pool(
+        model.predict, split_model.SplitWeights(backbone, head), data,
+        hparams.head_steps * num_domains, randomness.fold(seed, 0), hparams,
+        trainable=only_head,
+    )
+    steps = local_training.num_local_steps(hparams, data, round_num)
+    trained = local_training.train_on_pool(
+        model.predict, with_head.weights, data, steps * num_domains,
+        randomness.fold(seed, 1), hparams, trainable=only_backbone,
+    )
+    return process.ClientResult(
+        update=tf.nest.map_structure(
+            tf.subtract, trained.weights.backbone, backbone
+        ),
+        client_state=trained.weights.head,
+        loss=trained.loss,
+    )
+
+  return process.build_algorithm(
+      "fed_rep",
+      model,
+      hparams,
+      initial_weights=model.initial_backbone,
+      initial_client_state=lambda seed: model.initial_weights(seed).head,
+      train_client=train_client,
+      predict_as_client=lambda backbone, head, data, examples: fed_avg.predict(
+          model, split_model.SplitWeights(backbone, head), examples.x
+      ),
+      predict_as_server=None,
+      num_evaluation_domains=num_evaluation_domains,
+      aggregator=aggregator,
+  )

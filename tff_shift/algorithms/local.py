@@ -1,0 +1,74 @@
+"""Local: every client trains a model of its own; nothing is shared.
+
+The baseline of Table 15 of Federated Learning under Evolving Distribution
+Shifts: no communication, no aggregation.
+
+What leaves a client: the mean training loss.
+"""
+
+import dataclasses
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_shift.algorithms import fed_avg
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import process
+from tff_shift.models import split_model
+
+
+@dataclasses.dataclass(frozen=True)
+class HParams(hyperparameters.LocalHParams):
+  """Local training has no hyper-parameters of its own."""
+
+
+def build(
+    model: split_model.SplitModel,
+    hparams: HParams,
+    *,
+    num_evaluation_domains: int = 1,
+    aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
+) -> process.FederatedAlgorithm:
+  """Builds local training.
+
+  Args:
+    model: The model.
+    hparams: Hyper-parameters.
+    num_evaluation_domains: The number of domains of the data to predict.
+    aggregator: Has nothing to aggregate; taken because all algorithms take it.
+
+  Returns:
+    The algorithm. A client's state is its whole model; the server has none.
+
+  Raises:
+    ValueError: If a hyper-parameter has a value that is not allowed.
+  """
+  hyperparameters.validate(hparams)
+
+  def train_client(weights, personal_weights, data, round_num):
+    del weights  # The server has none.
+    result = fed_avg.train_client(
+        model, hparams, personal_weights, data, round_num
+    )
+    return process.ClientResult(
+        update=(),
+        client_state=tf.nest.map_structure(
+            tf.add, personal_weights, result.update
+        ),
+        loss=result.loss,
+    )
+
+  return process.build_algorithm(
+      "local",
+      model,
+      hparams,
+      initial_weights=lambda seed: (),
+      initial_client_state=model.initial_weights,
+      train_client=train_client,
+      predict_as_client=lambda _, weights, data, examples: fed_avg.predict(
+          model, weights, examples.x
+      ),
+      predict_as_server=None,
+      num_evaluation_domains=num_evaluation_domains,
+      aggregator=aggregator,
+  )

@@ -1,0 +1,387 @@
+"""Evolving domains, and the clients that hold a part of each.
+
+"Federated Learning under Evolving Distribution Shifts", section 5.1 and
+Appendix C: a data set is an ordered sequence of domains, the last of which is
+the target that nobody trains on. A domain is a rotation of its images by k
+times an angle, a range of years or hours, or a place on a half circle. Every
+example belongs to exactly one domain.
+
+What the paper leaves open, and what is done here: images go to the domains of a
+rotation at random and in equal numbers (they differ by at most one); rotations
+are counter-clockwise; the last range of years has 13 of them, so that it ends
+with the data, in 2013; a client has the same class distribution in all domains;
+a client is tested on its own share of the target domain.
+"""
+
+import dataclasses
+import itertools
+import math
+import os
+import types
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from tff_shift.data import partition
+from tff_shift.data import sources
+from tff_shift.data import transforms
+
+
+@dataclasses.dataclass(frozen=True)
+class Evolution:
+  """How a data set evolves, with the numbers that hold unless others are given.
+
+  Attributes:
+    source: Name of the data set for `sources.load`; None: it is generated.
+    num_domains: Number of domains, the target included.
+    angle_step: Degrees between two domains; None: domains are not rotations.
+    time_range: The first and the last year or hour, which the domains divide
+      into ranges as equal as whole numbers allow; None: they are not ranges.
+    range_format: What to call a range from its first and its last year or hour.
+  """
+
+  source: str | None
+  num_domains: int
+  angle_step: float | None = None
+  time_range: tuple[int, int] | None = None
+  range_format: str | None = None
+
+
+EVOLUTIONS: Mapping[str, Evolution] = types.MappingProxyType({
+    "rotated_digits": Evolution("digits", 8, angle_step=15.0),
+    "circle": Evolution(None, 30),
+    "rotated_mnist": Evolution("mnist", 12, angle_step=15.0),
+    "rotated_emnist_letters": Evolution("emnist/letters", 12, angle_step=8.0),
+    "portraits": Evolution(
+        "portraits", 9, time_range=(1905, 2013), range_format="{}-{}"
+    ),
+    "caltran": Evolution(
+        "caltran",
+        12,
+        time_range=(0, 23),
+        range_format="{:02d}:00-{:02d}:59",
+    ),
+})
+
+
+class Domain(NamedTuple):
+  """One domain.
+
+  Attributes:
+    x: `[n, height, width, channels]` uint8 images, or `[n, features]` float32.
+    y: `[n]` int32 labels.
+    name: What to call it in a figure, such as "15 deg" or "1905-1916".
+  """
+
+  x: np.ndarray
+  y: np.ndarray
+  name: str
+
+
+class EvolvingDataset(NamedTuple):
+  """Domains in their order; the last one is the target.
+
+  To hold out the last source domain instead, drop the target:
+  `dataset._replace(domains=dataset.domains[:-1])`.
+
+  Attributes:
+    name: One of `EVOLUTIONS`.
+    domains: At least two domains.
+    class_names: The name of each label.
+  """
+
+  name: str
+  domains: tuple[Domain, ...]
+  class_names: tuple[str, ...]
+
+
+class ClientExamples(NamedTuple):
+  """Examples of one client, stored domain by domain.
+
+  Attributes:
+    x: `[n, …]`, all examples of domain 0 before those of domain 1, and so on.
+    y: `[n]` int32 labels.
+    domain_sizes: `[num_domains]` int32; domain m is the slice that ends at
+      `cumsum(domain_sizes)[m]`. A domain may be empty.
+  """
+
+  x: np.ndarray
+  y: np.ndarray
+  domain_sizes: np.ndarray
+
+
+class Client(NamedTuple):
+  """What one client holds.
+
+  Attributes:
+    client_id: Its position among the clients.
+    train: Training examples; none of them is of the target domain.
+    test: Test examples of every domain, and all it has of the target domain.
+  """
+
+  client_id: int
+  train: ClientExamples
+  test: ClientExamples
+
+
+def load_evolving(
+    name: str,
+    *,
+    num_domains: int | None = None,
+    angle_step: float | None = None,
+    first_angle: float = 0.0,
+    target_extra_angle: float = 0.0,
+    max_examples_per_domain: int | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+) -> EvolvingDataset:
+  """Loads a data set and makes its domains.
+
+  Args:
+    name: One of `EVOLUTIONS`, which also holds the defaults.
+    num_domains: Number of domains, the target included.
+    angle_step: Degrees between two domains of a rotated data set.
+    first_angle: Degrees of the first domain of a rotated data set (Table 5 has
+      7 domains from 75 and 10 domains from 30 degrees).
+    target_extra_angle: Degrees by which the target alone is turned further
+      (Table 12).
+    max_examples_per_domain: Keeps at most so many random examples of a domain.
+    data_dir: The folder of all data sets, see `sources`.
+    seed: Seed of which image goes to which domain, of what is kept, and of the
+      points of circle.
+
+  Returns:
+    The domains in their order.
+
+  Raises:
+    ValueError: A name, number or angle is wrong, does not apply to the data
+      set, or asks for more domains than the data can fill.
+    sources.DatasetNotFoundError: The data set is not on the disk.
+  """
+  if name not in EVOLUTIONS:
+    raise ValueError(
+        f"unknown data set {name!r}; known are {', '.join(EVOLUTIONS)}"
+    )
+  evolution = EVOLUTIONS[name]
+  if num_domains is None:
+    num_domains = evolution.num_domains
+  _check_num_domains(name, num_domains)
+  _check_angles(name, angle_step, first_angle, target_extra_angle)
+  if max_examples_per_domain is not None:
+    partition.check_positive_integer(
+        "max_examples_per_domain", max_examples_per_domain
+    )
+
+  if evolution.source is None:
+    source = sources.circle(seed, num_domains)
+  else:
+    source = sources.load(evolution.source, data_dir=data_dir)
+
+  angles = [0.0] * num_domains
+  if evolution.angle_step is not None:
+    members = _random_groups(name, len(source.y), num_domains, seed)
+    step = evolution.angle_step if angle_step is None else angle_step
+    angles = [first_angle + step * m for m in range(num_domains)]
+    angles[-1] += target_extra_angle
+    domain_names = [f"{angle:g} deg" for angle in angles]
+  elif evolution.time_range is not None:
+    members, domain_names = _time_groups(name, source.time, num_domains)
+  else:
+    members = [np.flatnonzero(source.time == m) for m in range(num_domains)]
+    domain_names = [f"centre {m + 1}" for m in range(num_domains)]
+
+  domains = []
+  for m, (indices, angle) in enumerate(zip(members, angles, strict=True)):
+    if max_examples_per_domain is not None:
+      rng = partition.generator("examples of a domain", [seed, m])
+      indices = np.sort(rng.permutation(indices)[:max_examples_per_domain])
+    x = source.x[indices]
+    if angle:
+      x = transforms.rotate(x, angle)
+    domains.append(Domain(x, source.y[indices], domain_names[m]))
+  return EvolvingDataset(name, tuple(domains), source.class_names)
+
+
+def assemble_clients(
+    dataset: EvolvingDataset,
+    *,
+    num_clients: int,
+    dirichlet: float = math.inf,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+) -> tuple[Client, ...]:
+  """Deals every domain to the clients and splits each part into train and test.
+
+  The examples of domain m are dealt and split by (seed, m) alone. So a data set
+  without its last domain gives every client the same examples in the domains
+  that are left; only the domain that is now last turns from train and test into
+  test as a whole.
+
+  Args:
+    dataset: The domains; the last one goes to the test side as a whole.
+    num_clients: Number of clients.
+    dirichlet: Concentration of the classes per client, the same distribution in
+      all domains; `math.inf`: iid.
+    test_fraction: Share of a client's examples of a source domain that it keeps
+      for testing.
+    seed: Seed of all draws.
+
+  Returns:
+    The clients, by id. Each has at least one training example in every source
+    domain, and at least one test example in the target domain.
+
+  Raises:
+    ValueError: A number is out of range, or a client would have no example in a
+      domain.
+  """
+  if len(dataset.domains) < 2:
+    raise ValueError(
+        f"{dataset.name} needs at least 2 domains (a source and a target), got"
+        f" {len(dataset.domains)}"
+    )
+  proportions = partition.dirichlet_proportions(
+      num_clients, len(dataset.class_names), dirichlet, seed
+  )
+  target = len(dataset.domains) - 1
+  train_parts, test_parts = [], []  # [domain][client] -> positions
+  for m, domain in enumerate(dataset.domains):
+    if len(domain.y) < num_clients:
+      raise ValueError(
+          f"client {len(domain.y)} would have no example in domain"
+          f" {domain.name!r}, whose {len(domain.y)} examples are too few for"
+          f" {num_clients} clients; use fewer clients or fewer domains"
+      )
+    parts = partition.partition_by_class(domain.y, proportions, [seed, m])
+    for client, part in enumerate(parts):
+      if not len(part):
+        raise ValueError(
+            f"client {client} would have no example in domain {domain.name!r}"
+            f" ({len(domain.y)} examples for {num_clients} clients, dirichlet"
+            f" {dirichlet:g}); use fewer clients, fewer domains, a larger"
+            " dirichlet or another seed"
+        )
+    splits = [
+        partition.split_train_test(part, test_fraction, [seed, m, client])
+        for client, part in enumerate(parts)
+    ]
+    if m == target:
+      splits = [(part[:0], part) for part in parts]
+    train_parts.append([train for train, _ in splits])
+    test_parts.append([test for _, test in splits])
+  return tuple(
+      Client(
+          client,
+          _gather(dataset.domains, [parts[client] for parts in train_parts]),
+          _gather(dataset.domains, [parts[client] for parts in test_parts]),
+      )
+      for client in range(num_clients)
+  )
+
+
+def _gather(
+    domains: tuple[Domain, ...], positions: list[np.ndarray]
+) -> ClientExamples:
+  """Copies the chosen examples of every domain into one client's arrays."""
+  return ClientExamples(
+      np.concatenate([d.x[p] for d, p in zip(domains, positions, strict=True)]),
+      np.concatenate([d.y[p] for d, p in zip(domains, positions, strict=True)]),
+      np.array([len(p) for p in positions], np.int32),
+  )
+
+
+def _check_num_domains(name: str, num_domains: int) -> None:
+  """Raises ValueError for a number of domains that the data set cannot have."""
+  partition.check_positive_integer("num_domains", num_domains)
+  if num_domains < 2:
+    raise ValueError(
+        "num_domains must be at least 2 (a source and a target), got"
+        f" {num_domains}"
+    )
+  time_range = EVOLUTIONS[name].time_range
+  if time_range is not None:
+    first, last = time_range
+    if num_domains > last - first + 1:
+      raise ValueError(
+          f"num_domains of {name} must be at most {last - first + 1}, one for"
+          f" each of {first}..{last}, got {num_domains}"
+      )
+
+
+def _check_angles(
+    name: str,
+    angle_step: float | None,
+    first_angle: float,
+    target_extra_angle: float,
+) -> None:
+  """Raises ValueError for an angle that is not finite or does not apply."""
+  given = {
+      "angle_step": angle_step,
+      "first_angle": first_angle or None,
+      "target_extra_angle": target_extra_angle or None,
+  }
+  rotated = [n for n, e in EVOLUTIONS.items() if e.angle_step is not None]
+  for option, angle in given.items():
+    if angle is None:
+      continue
+    if name not in rotated:
+      raise ValueError(
+          f"{option} does not apply to {name}, which is not rotated; it applies"
+          f" to {', '.join(rotated)}"
+      )
+    if not math.isfinite(angle):
+      raise ValueError(f"{option} must be a finite number, got {angle}")
+
+
+def _random_groups(
+    name: str, num_examples: int, num_domains: int, seed: int
+) -> list[np.ndarray]:
+  """Deals all positions to the domains at random and in equal numbers."""
+  if num_domains > num_examples:
+    raise ValueError(
+        f"num_domains of {name} must be at most {num_examples}, one for each"
+        f" example, got {num_domains}"
+    )
+  order = partition.generator("domains", seed).permutation(num_examples)
+  return [np.sort(group) for group in np.array_split(order, num_domains)]
+
+
+def _time_groups(
+    name: str, time: np.ndarray, num_domains: int
+) -> tuple[list[np.ndarray], list[str]]:
+  """Groups positions by equal ranges of the data set's years or hours.
+
+  Args:
+    name: One of `EVOLUTIONS` with a range of time.
+    time: `[N]` int32, the year or hour of each example.
+    num_domains: Number of ranges.
+
+  Returns:
+    For each range the positions of its examples, and its name.
+
+  Raises:
+    ValueError: A range has no example, or an example lies in no range.
+  """
+  evolution = EVOLUTIONS[name]
+  first, last = evolution.time_range
+  # The 109 years of Portraits give eight ranges of 12, and one of 13 at last.
+  edges = first + np.arange(num_domains + 1) * (last - first + 1) // num_domains
+  groups = np.searchsorted(edges, time, side="right") - 1
+  outside = time[(groups < 0) | (groups >= num_domains)]
+  if outside.size:
+    raise ValueError(
+        f"{name} holds an example of {outside[0]}; all must lie in"
+        f" {first}..{last}"
+    )
+  range_names = [
+      evolution.range_format.format(start, end - 1)
+      for start, end in itertools.pairwise(edges)
+  ]
+  members = [np.flatnonzero(groups == m) for m in range(num_domains)]
+  for range_name, indices in zip(range_names, members, strict=True):
+    if not indices.size:
+      raise ValueError(
+          f"num_domains {num_domains} is too many for {name}: it has no example"
+          f" in {range_name}"
+      )
+  return members, range_names

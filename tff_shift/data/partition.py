@@ -1,0 +1,238 @@
+"""Who gets which example: Dirichlet, label shards, and train beside test.
+
+Every function returns positions into the caller's array and never the examples
+themselves, so that one partition serves images, features and labels alike.
+Every draw is a pure function of its arguments and of a seed; a seed is one
+non-negative integer or a sequence of them, such as `(run seed, domain)`.
+"""
+
+import math
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+
+Seed = int | Sequence[int]
+
+# Beyond these, NumPy's sampler does not end (1e-12) or overflows (1e308).
+_SMALLEST_ALPHA, _LARGEST_ALPHA = 1e-6, 1e6
+
+# Quotas are computed in floating point: two that differ by less are one.
+_QUOTA_TOLERANCE = 1e-9
+
+
+def generator(purpose: str, seed: Seed) -> np.random.Generator:
+  """Makes the random generator of one purpose.
+
+  Args:
+    purpose: What is drawn. Draws of different purposes are independent of each
+      other although they share a seed.
+    seed: One non-negative integer, or a sequence of them.
+
+  Returns:
+    A new generator, the same one for the same arguments.
+
+  Raises:
+    ValueError: A part of the seed is not a non-negative integer.
+  """
+  parts = (seed,) if np.ndim(seed) == 0 else tuple(seed)
+  for part in parts:
+    if not isinstance(part, int | np.integer) or part < 0:
+      raise ValueError(f"seed must be a non-negative integer, got {part!r}")
+  # The purpose comes first: NumPy pads a short seed with zeros, so that [s] and
+  # [s, 0] are one stream, and a trailing number could not tell purposes apart.
+  return np.random.default_rng([zlib.crc32(purpose.encode()), *parts])
+
+
+def check_positive_integer(name: str, value: int) -> None:
+  """Raises ValueError unless `value` is an integer of at least 1.
+
+  Args:
+    name: What the message calls the value.
+    value: The value to check.
+
+  Raises:
+    ValueError: It is not an integer, or it is below 1.
+  """
+  if not isinstance(value, int | np.integer) or value < 1:
+    raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+
+
+def dirichlet_proportions(
+    num_clients: int, num_classes: int, alpha: float, seed: Seed
+) -> np.ndarray:
+  """Draws each client's distribution over the classes, p_k ~ Dir(alpha 1_C).
+
+  Args:
+    num_clients: Number of clients K.
+    num_classes: Number of classes C.
+    alpha: Concentration. The smaller, the fewer classes a client has;
+      `math.inf` is the limit in which all have the uniform distribution.
+    seed: Seed of the draw.
+
+  Returns:
+    `[num_clients, num_classes]` float64; every row sums to one.
+
+  Raises:
+    ValueError: `alpha` is not positive or too extreme, or a count is below 1.
+  """
+  check_positive_integer("num_clients", num_clients)
+  check_positive_integer("num_classes", num_classes)
+  if alpha == math.inf:
+    return np.full((num_clients, num_classes), 1 / num_classes)
+  if not _SMALLEST_ALPHA <= alpha <= _LARGEST_ALPHA:  # Also refuses NaN.
+    raise ValueError(
+        f"dirichlet must lie between {_SMALLEST_ALPHA:g} and"
+        f" {_LARGEST_ALPHA:g}, or be inf for iid, got {alpha}"
+    )
+  rng = generator("dirichlet proportions", seed)
+  return rng.dirichlet(np.full(num_classes, alpha), size=num_clients)
+
+
+def partition_by_class(
+    labels: np.ndarray, proportions: np.ndarray, seed: Seed
+) -> list[np.ndarray]:
+  """Deals the examples of every class to clients by their class distributions.
+
+  Client k receives the share p_k[c] / sum_j p_j[c] of the examples of class c.
+  Shares become whole numbers by largest remainder. Equal remainders (always the
+  case when all clients have the same distribution) go to the clients with the
+  fewest examples so far: then the sizes differ by at most one, per class and in
+  total. A class that no client wants is dealt evenly, so that every example
+  belongs to exactly one client.
+
+  Args:
+    labels: `[N]` integers, each below the number of classes.
+    proportions: `[num_clients, num_classes]` as `dirichlet_proportions` draws.
+    seed: Seed of the shuffle within every class and of what breaks ties.
+
+  Returns:
+    For each client its positions in `labels`, ascending int64.
+
+  Raises:
+    ValueError: There are more clients than examples, or a label has no column
+      in `proportions`.
+  """
+  labels = np.asarray(labels)
+  num_clients, num_classes = proportions.shape
+  if num_clients > len(labels):
+    raise ValueError(
+        f"{num_clients} clients cannot share {len(labels)} examples; use at"
+        f" most {len(labels)} clients"
+    )
+  if labels.min() < 0 or labels.max() >= num_classes:
+    raise ValueError(
+        f"labels must lie in 0..{num_classes - 1}, got"
+        f" {labels.min()}..{labels.max()}"
+    )
+  rng = generator("partition by class", seed)
+  owners = np.empty(len(labels), np.int64)
+  totals = np.zeros(num_clients, np.int64)
+  for label in range(num_classes):
+    members = rng.permutation(np.flatnonzero(labels == label))
+    wanted = proportions[:, label]
+    if not wanted.any():
+      wanted = np.ones(num_clients)
+    sizes = _whole_shares(len(members), wanted / wanted.sum(), totals, rng)
+    owners[members] = np.repeat(np.arange(num_clients), sizes)
+    totals += sizes
+  return [np.flatnonzero(owners == client) for client in range(num_clients)]
+
+
+def _whole_shares(
+    total: int,
+    shares: np.ndarray,
+    held: np.ndarray,
+    rng: np.random.Generator,
+) -> np.ndarray:
+  """Splits `total` by `shares` into whole numbers (largest remainder).
+
+  Args:
+    total: The number to split.
+    shares: `[num_clients]` float64 that sum to one.
+    held: `[num_clients]` int64, what each client already has; among equal
+      remainders, the client that would hold least comes first.
+    rng: Breaks the ties that are left.
+
+  Returns:
+    `[num_clients]` int64 that sum to `total`.
+  """
+  quotas = total * shares
+  # A hair below the quota: rounding must never hand out more than `total`.
+  sizes = np.floor(quotas - _QUOTA_TOLERANCE).clip(min=0).astype(np.int64)
+  remainders = (quotas - sizes) / _QUOTA_TOLERANCE
+  lots = rng.permutation(len(shares))
+  # np.lexsort sorts by its last key first.
+  order = np.lexsort((lots, held + sizes, -np.round(remainders)))
+  sizes[order[: total - sizes.sum()]] += 1
+  return sizes
+
+
+def shards(
+    labels: np.ndarray, num_clients: int, shards_per_client: int, seed: Seed
+) -> list[np.ndarray]:
+  """Sorts by label, cuts into equal shards, and deals the shards at random.
+
+  McMahan et al., "Communication-Efficient Learning of Deep Networks from
+  Decentralized Data" (AISTATS 2017), section 3. Shards differ in size by at
+  most one example; examples of a class are in random order before the cut.
+
+  Args:
+    labels: `[N]` integers.
+    num_clients: Number of clients.
+    shards_per_client: Shards that each client receives.
+    seed: Seed of the order within a class and of the deal.
+
+  Returns:
+    For each client its positions in `labels`, ascending int64; every example
+    belongs to exactly one client.
+
+  Raises:
+    ValueError: A count is below 1, or there are more shards than examples.
+  """
+  check_positive_integer("num_clients", num_clients)
+  check_positive_integer("shards_per_client", shards_per_client)
+  labels = np.asarray(labels)
+  num_shards = num_clients * shards_per_client
+  if num_shards > len(labels):
+    raise ValueError(
+        f"{num_clients} clients of {shards_per_client} shards need at least"
+        f" {num_shards} examples, got {len(labels)}"
+    )
+  rng = generator("shards", seed)
+  mixed = rng.permutation(len(labels))
+  by_label = mixed[np.argsort(labels[mixed], kind="stable")]
+  pieces = np.array_split(by_label, num_shards)
+  dealt = rng.permutation(num_shards).reshape(num_clients, shards_per_client)
+  return [
+      np.sort(np.concatenate([pieces[shard] for shard in hand]))
+      for hand in dealt
+  ]
+
+
+def split_train_test(
+    indices: np.ndarray, test_fraction: float, seed: Seed
+) -> tuple[np.ndarray, np.ndarray]:
+  """Splits positions at random into a training and a test part.
+
+  Args:
+    indices: `[n]` integers.
+    test_fraction: Share of the test part. Its size is rounded, but training
+      keeps at least one example.
+    seed: Seed of the draw.
+
+  Returns:
+    The training positions and the test positions, both ascending.
+
+  Raises:
+    ValueError: `test_fraction` is not strictly between 0 and 1.
+  """
+  if not 0 < test_fraction < 1:
+    raise ValueError(
+        "test_fraction must lie between 0 and 1, both excluded, got"
+        f" {test_fraction}"
+    )
+  indices = np.asarray(indices)
+  num_test = max(0, min(round(test_fraction * len(indices)), len(indices) - 1))
+  order = generator("split train test", seed).permutation(indices)
+  return np.sort(order[num_test:]), np.sort(order[:num_test])

@@ -1,0 +1,99 @@
+"""Where TensorFlow Federated computations run.
+
+    from tff_shift import execution
+
+    with execution.use("auto"):
+      state = process.initialize()
+      result = process.next(state, client_data)
+
+Importing this package is cheap; TensorFlow Federated is imported by `use`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+  import tensorflow_federated as tff
+
+# What `use` accepts; the values of the binaries' flag `--executor`.
+EXECUTORS = ("auto", "in_process", "local")
+
+
+def use(
+  executor: str = "auto",
+  *,
+  num_threads: int | None = None,
+  max_concurrent_clients: int | None = None,
+  server_device: str | None = None,
+  client_devices: Sequence[str] | None = None,
+  default_num_clients: int = 0,
+  materialize: bool = True,
+) -> contextlib.AbstractContextManager[tff.framework.SyncContext]:
+  """Returns a context manager that runs the TFF computations of its block.
+
+  Args:
+    executor: `in_process` runs them with the TensorFlow of this process, on a
+      GPU if there is one; `local` on TFF's C++ worker, a child process without
+      GPU; `auto` is `in_process`.
+    num_threads: For `in_process`: how many clients run side by side; by default
+      as many as there are CPU cores.
+    max_concurrent_clients: For `local`: the same for the worker; by default all
+      clients of a round.
+    server_device: For `in_process`: where the server's work runs, e.g. `GPU:0`;
+      by default the first GPU, or else the CPU.
+    client_devices: For `in_process`: where the clients' work runs, dealt out in
+      turn; by default every GPU, or else the CPU.
+    default_num_clients: The number of clients where the arguments of a
+      computation do not tell it.
+    materialize: For `in_process`: whether results are NumPy values (as with
+      `local`) or stay tensors on their device, which spares a driver that
+      carries a state from round to round the conversion in both directions;
+      `in_process.to_numpy` then makes NumPy values of them.
+
+  Returns:
+    A context manager; entering it makes the context TFF's current one, for
+    this thread, and leaving it brings back the former one.
+
+  Raises:
+    ValueError: If `executor` is not one of `EXECUTORS`, a setting of the other
+      executor is given, or a value is out of range.
+  """
+  if executor not in EXECUTORS:
+    raise ValueError(
+      f"executor must be one of {', '.join(EXECUTORS)}; got {executor!r}"
+    )
+  if executor == "local":
+    in_process_settings = {
+      "num_threads": num_threads,
+      "server_device": server_device,
+      "client_devices": client_devices,
+    }
+    for name, value in in_process_settings.items():
+      if value is not None:
+        raise ValueError(
+          f"{name} is a setting of the executor in_process; local takes "
+          "max_concurrent_clients"
+        )
+    from tff_shift.execution import local
+
+    return local.local_context(
+      -1 if max_concurrent_clients is None else max_concurrent_clients,
+      default_num_clients,
+    )
+  if max_concurrent_clients is not None:
+    raise ValueError(
+      "max_concurrent_clients is a setting of the executor local; in_process "
+      "takes num_threads"
+    )
+  from tff_shift.execution import in_process
+
+  return in_process.in_process_context(
+    server_device,
+    client_devices,
+    num_threads,
+    default_num_clients=default_num_clients,
+    materialize=materialize,
+  )

@@ -1,0 +1,286 @@
+"""TFF contexts that run computations with the TensorFlow of this process."""
+
+import asyncio
+import concurrent.futures
+import functools
+import inspect
+import textwrap
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Self
+
+import tensorflow_federated as tff
+
+from tff_shift.execution.in_process import devices
+from tff_shift.execution.in_process import federated
+from tff_shift.execution.in_process import programs
+from tff_shift.execution.in_process import values
+
+
+class _CompiledComputation:
+  """A computation in the form that this process runs."""
+
+  def __init__(self, computation: tff.framework.ConcreteComputation):
+    native = tff.backends.native.desugar_and_transform_to_native(computation)
+    self.function = native.to_building_block()
+    self.programs = programs.ProgramCache()
+    for block in programs.walk(self.function):
+      problem = _unsupported(block)
+      if problem is not None:
+        signature = computation.type_signature.compact_representation()
+        raise NotImplementedError(
+          f"the in-process context cannot run {problem}, which is part of the "
+          f"computation {textwrap.shorten(signature, 200)}"
+        )
+
+
+def _unsupported(block: tff.framework.ComputationBuildingBlock) -> str | None:
+  """Returns what a building block is called if it cannot be run here."""
+  if isinstance(block, tff.framework.Intrinsic):
+    if block.uri not in federated.INTRINSICS:
+      return f"the intrinsic {block.uri}"
+  elif isinstance(block, tff.framework.CompiledComputation):
+    kind = block.proto.WhichOneof("computation")
+    if kind != "tensorflow":
+      return f"a compiled block of the kind {kind}"
+  elif isinstance(block, (tff.framework.Data, tff.framework.Placement)):
+    return f"a block of the kind {type(block).__name__}"
+  return None
+
+
+class _Installable:
+  """Lets a `with` block make the context TFF's current one."""
+
+  def __init__(self):
+    super().__init__()
+    # TFF has a stack of contexts for each thread.
+    self._installed = threading.local()
+
+  def __enter__(self) -> Self:
+    installation = tff.framework.get_context_stack().install(self)
+    installation.__enter__()
+    self._installed.__dict__.setdefault("stack", []).append(installation)
+    return self
+
+  def __exit__(self, *exception_info) -> None:
+    self._installed.stack.pop().__exit__(*exception_info)
+
+
+class InProcessContext(_Installable, tff.framework.SyncContext):
+  """Runs TFF computations in this process; see `in_process_context`.
+
+  Attributes:
+    num_imports: How many times a TensorFlow block was imported into a graph:
+      once per block and device for the computations that are alive.
+    num_traces: How many TensorFlow functions were made for them.
+  """
+
+  def __init__(
+    self,
+    server_device: str | None,
+    client_devices: Sequence[str] | None,
+    num_threads: int | None,
+    default_num_clients: int,
+    materialize: bool,
+  ):
+    super().__init__()
+    if num_threads is not None and num_threads < 1:
+      raise ValueError(f"num_threads must be 1 or more; got {num_threads}")
+    if default_num_clients < 0:
+      raise ValueError(
+        f"default_num_clients must be 0 or more; got {default_num_clients}"
+      )
+    self._server_device, self._client_devices = devices.choose(
+      server_device, client_devices
+    )
+    if num_threads is None:
+      num_threads = devices.default_num_threads(self._client_devices)
+    self._client_pool = None
+    if num_threads > 1:
+      self._client_pool = concurrent.futures.ThreadPoolExecutor(
+        num_threads, thread_name_prefix="client"
+      )
+    self._default_num_clients = default_num_clients
+    self._materialize = materialize
+    self._compiled = {}
+    self._compilation_lock = threading.Lock()
+
+  @property
+  def num_imports(self) -> int:
+    """The number of blocks imported."""
+    return sum(
+      compiled.programs.num_imports for _, compiled in self._compiled.values()
+    )
+
+  @property
+  def num_traces(self) -> int:
+    """The number of functions made."""
+    return sum(
+      compiled.programs.num_traces for _, compiled in self._compiled.values()
+    )
+
+  def invoke(
+    self, comp: tff.framework.ConcreteComputation, arg: object
+  ) -> object:
+    """Runs a computation; TFF calls this where a computation is called.
+
+    Args:
+      comp: The computation.
+      arg: Its argument, or None if it takes none.
+
+    Returns:
+      The result: NumPy values or, by the option `materialize`, tensors.
+
+    Raises:
+      TypeError: If the argument is not of the computation's parameter type.
+      ValueError: If parts of the argument disagree on the number of clients.
+      NotImplementedError: If a part of the computation cannot run here.
+      ClientError: If a client's work fails.
+      tf.errors.OpError: If the server's work fails.
+    """
+    if not isinstance(comp, tff.framework.ConcreteComputation):
+      raise TypeError(
+        f"a tff.Computation was expected; got {type(comp).__name__}"
+      )
+    compiled = self._compile(comp)
+    parameter_type = comp.type_signature.parameter
+    num_clients = values.count_clients(arg, parameter_type)
+    if num_clients is None:
+      num_clients = self._default_num_clients
+    if parameter_type is not None:
+      arg = values.to_tensors(
+        arg, parameter_type, self._client_devices, self._server_device
+      )
+    evaluator = federated.FederatedEvaluator(
+      compiled.programs,
+      self._server_device,
+      self._client_devices,
+      num_clients,
+      self._client_pool,
+    )
+    result_type = comp.type_signature.result
+    result = evaluator.run(compiled.function, arg, result_type)
+    return values.to_python(result, result_type, materialize=self._materialize)
+
+  def _compile(
+    self, computation: tff.framework.ConcreteComputation
+  ) -> _CompiledComputation:
+    """Compiles a computation, once for as long as it lives."""
+    # By identity: a computation's hash serializes all of its graphs.
+    key = id(computation)
+    with self._compilation_lock:
+      if key not in self._compiled:
+        compiled = _CompiledComputation(computation)
+        forget = functools.partial(_forget, self._compiled, key)
+        self._compiled[key] = weakref.ref(computation, forget), compiled
+      return self._compiled[key][1]
+
+
+def _forget(cache: dict[int, object], key: int, _: weakref.ref) -> None:
+  """Drops the compiled form of a computation that is no more."""
+  cache.pop(key, None)
+
+
+class AsyncInProcessContext(_Installable, tff.framework.AsyncContext):
+  """The asynchronous form of `InProcessContext`."""
+
+  def __init__(self, context: InProcessContext):
+    super().__init__()
+    self._context = context
+
+  async def invoke(
+    self, comp: tff.framework.ConcreteComputation, arg: object
+  ) -> object:
+    """As `InProcessContext.invoke`, in a thread; `arg` may be awaitable."""
+    if inspect.isawaitable(arg):
+      arg = await arg
+    return await asyncio.to_thread(self._context.invoke, comp, arg)
+
+
+def in_process_context(
+  server_device: str | None = None,
+  client_devices: Sequence[str] | None = None,
+  num_threads: int | None = None,
+  *,
+  default_num_clients: int = 0,
+  materialize: bool = True,
+) -> InProcessContext:
+  """Returns a TFF context that runs computations in this process.
+
+  It can be made the default with `tff.framework.set_default_context`, or TFF's
+  current context for a `with` block, after which the former one is back:
+
+      with in_process_context() as context:
+        state = process.initialize()
+
+  It runs what TFF's native compiler makes of a computation, and that is any
+  computation but those with secure or sequence intrinsics and those with JAX.
+  Results are the same for any `num_threads`, bit for bit, as long as clients
+  draw random numbers from seeds (`tf.random.stateless_uniform` and its like).
+
+  Args:
+    server_device: Where the server's work runs, e.g. `GPU:0`; by default the
+      first GPU, or the CPU where TensorFlow sees no GPU.
+    client_devices: Where the clients' work runs, client i on the i-th of them
+      in turn; by default every GPU, or the CPU where TensorFlow sees no GPU.
+    num_threads: How many clients run side by side; by default as many as there
+      are CPU cores, or two per GPU.
+    default_num_clients: The number of clients where the arguments of a
+      computation do not tell it.
+    materialize: Whether results are NumPy values, as in TFF's other contexts.
+      If not, they are eager tensors on the device where they were computed;
+      passed to the next call, a state is then neither copied nor moved.
+      `to_numpy` makes NumPy values of them.
+
+  Returns:
+    The context.
+
+  Raises:
+    ValueError: If a device does not exist or a number is out of range.
+  """
+  return InProcessContext(
+    server_device,
+    client_devices,
+    num_threads,
+    default_num_clients,
+    materialize,
+  )
+
+
+def async_in_process_context(
+  server_device: str | None = None,
+  client_devices: Sequence[str] | None = None,
+  num_threads: int | None = None,
+  *,
+  default_num_clients: int = 0,
+  materialize: bool = True,
+) -> AsyncInProcessContext:
+  """Returns the asynchronous form of `in_process_context`.
+
+  A call of a computation is then a coroutine. This is what
+  `tff.backends.native.create_mergeable_comp_execution_context` and
+  `tff.program.NativeFederatedContext` work with.
+
+  Args:
+    server_device: As in `in_process_context`.
+    client_devices: As in `in_process_context`.
+    num_threads: As in `in_process_context`.
+    default_num_clients: As in `in_process_context`.
+    materialize: As in `in_process_context`.
+
+  Returns:
+    The context.
+
+  Raises:
+    ValueError: As in `in_process_context`.
+  """
+  return AsyncInProcessContext(
+    InProcessContext(
+      server_device,
+      client_devices,
+      num_threads,
+      default_num_clients,
+      materialize,
+    )
+  )

@@ -1,0 +1,80 @@
+"""The devices and threads that computations run on in this process."""
+
+import contextlib
+import os
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+
+def choose(
+  server_device: str | None, client_devices: Sequence[str] | None
+) -> tuple[str, list[str]]:
+  """Returns the full names of the devices to use.
+
+  Starts TensorFlow's runtime. Where clients run on the CPU and the runtime was
+  not started before, each operation is limited to one thread, unless
+  `tf.config.threading.set_intra_op_parallelism_threads` was called: clients
+  side by side with one thread each take less time than one after the other
+  with all threads each.
+
+  Args:
+    server_device: Where the server's work runs, e.g. `GPU:0`; None for the
+      first GPU, or the CPU where TensorFlow sees no GPU.
+    client_devices: Where the clients' work runs; None for every GPU, or the CPU
+      where TensorFlow sees no GPU.
+
+  Returns:
+    The server's device, and those of the clients.
+
+  Raises:
+    ValueError: If there is no device of such a name, or no client device.
+  """
+  gpus = tf.config.list_physical_devices("GPU")
+  for gpu in gpus:
+    # All memory at once would leave none to other processes. The setting
+    # cannot be changed any more once the runtime has been started.
+    with contextlib.suppress(RuntimeError):
+      tf.config.experimental.set_memory_growth(gpu, True)
+  if client_devices is None:
+    on_cpu = not gpus
+  else:
+    on_cpu = all("CPU" in device.upper() for device in client_devices)
+  if on_cpu and not tf.config.threading.get_intra_op_parallelism_threads():
+    with contextlib.suppress(RuntimeError):
+      tf.config.threading.set_intra_op_parallelism_threads(1)
+
+  default_devices = [
+    device.name for device in tf.config.list_logical_devices("GPU")
+  ] or ["CPU:0"]
+  if server_device is None:
+    server_device = default_devices[0]
+  if client_devices is None:
+    client_devices = default_devices
+  if not client_devices:
+    raise ValueError("client_devices must name at least one device; got none")
+  return _full_name(server_device), [
+    _full_name(device) for device in client_devices
+  ]
+
+
+def default_num_threads(client_devices: Sequence[str]) -> int:
+  """Returns how many clients run side by side unless the caller says it."""
+  if all("CPU" in device for device in client_devices):
+    return len(os.sched_getaffinity(0))
+  # One client keeps a GPU busy while another one waits for the host.
+  return 2 * len(client_devices)
+
+
+def _full_name(device: str) -> str:
+  """Returns a device's name as TensorFlow lists it."""
+  available = [each.name for each in tf.config.list_logical_devices()]
+  try:
+    name = tf.DeviceSpec.from_string(device).to_string()
+  except ValueError:
+    name = device
+  if name not in available:
+    raise ValueError(
+      f"a device must be one of {', '.join(available)}; got {device!r}"
+    )
+  return name

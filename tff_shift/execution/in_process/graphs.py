@@ -1,0 +1,287 @@
+"""GraphDef surgery that makes a TFF block fit to run in this process.
+
+A `tff.tensorflow.computation` is a serialized graph that TFF's C++ executor
+runs once per call in a fresh session. Run as a function of this process,
+several calls at a time, the same graph needs six changes, all made by
+`prepare` and `import_into_current_graph`:
+
+*   only what the results need is kept;
+*   variables and lookup tables become anonymous: a named one is shared by the
+    whole process, and parallel clients would train each other's model;
+*   the initializer runs before whatever reads what it initializes;
+*   loops over data sets become part of the graph (see `loops`);
+*   functions get new names, since two blocks may hold different functions of
+    one name and a process has one name space;
+*   nodes are pinned to the device asked for, in functions too, except where
+    `tf.data` runs them (it works on the host).
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from collections.abc import Set
+
+import tensorflow as tf
+
+from tff_shift.execution.in_process import loops
+
+# The name that gives every execution of a `VarHandleOp` a variable of its own
+# (`ResourceHandle::ANONYMOUS_NAME` in TensorFlow's C++ sources). TensorFlow
+# has no public Python symbol for it.
+_ANONYMOUS_NAME = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
+
+# Named lookup tables and their anonymous twins, with the same output and, but
+# for the names, the same attributes.
+_ANONYMOUS_TABLES = {
+  "HashTableV2": "AnonymousHashTable",
+  "MutableHashTableV2": "AnonymousMutableHashTable",
+  "MutableHashTableOfTensorsV2": "AnonymousMutableHashTableOfTensors",
+  "MutableDenseHashTableV2": "AnonymousMutableDenseHashTable",
+}
+_NAMING_ATTRIBUTES = ("container", "shared_name", "use_node_name_sharing")
+
+# Where `tf.data` works.
+_HOST = "/device:CPU:0"
+
+# Makes the function names of every import unique in the process.
+_import_numbers = itertools.count()
+
+
+@dataclasses.dataclass(frozen=True)
+class PreparedGraph:
+  """A block's graph, fit for import on any device.
+
+  Attributes:
+    graph_def: The graph without the placeholders of `feeds`.
+    feeds: The names of the tensors that receive the argument's leaves.
+    fetches: The names of the tensors that hold the result's leaves.
+  """
+
+  graph_def: tf.compat.v1.GraphDef
+  feeds: Sequence[str]
+  fetches: Sequence[str]
+
+  def import_into_current_graph(
+    self, arguments: Sequence[tf.Tensor], device: str
+  ) -> list[tf.Tensor]:
+    """Adds the block to the graph under construction.
+
+    Args:
+      arguments: A symbolic tensor for each of `feeds`.
+      device: Where the block's operations run, e.g. `/device:CPU:0`.
+
+    Returns:
+      A symbolic tensor for each of `fetches`.
+    """
+    arguments_by_name = dict(zip(self.feeds, arguments, strict=True))
+    graph_def = tf.compat.v1.GraphDef()
+    graph_def.CopyFrom(self.graph_def)
+    _rename_functions(graph_def, suffix=f"_import{next(_import_numbers)}")
+    _pin_to_device(graph_def, device)
+    used_names = {
+      _tensor_name(name) for node in graph_def.node for name in node.input
+    }
+    computed = [name for name in self.fetches if name not in arguments_by_name]
+    outputs = tf.import_graph_def(
+      graph_def,
+      input_map={
+        name: tensor
+        for name, tensor in arguments_by_name.items()
+        if name in used_names
+      },
+      return_elements=computed,
+    )
+    results = arguments_by_name | dict(zip(computed, outputs, strict=True))
+    return [results[name] for name in self.fetches]
+
+
+def prepare(
+  graph_def: tf.compat.v1.GraphDef,
+  feeds: Sequence[str],
+  fetches: Sequence[str],
+  initializer: str,
+) -> PreparedGraph:
+  """Rewrites a block's graph as the module's docstring says.
+
+  Args:
+    graph_def: The graph as TFF serialized it.
+    feeds: The names of the tensors that receive the argument.
+    fetches: The names of the tensors that hold the result.
+    initializer: The name of the operation to run first, or ''.
+
+  Returns:
+    The rewritten graph.
+  """
+  feeds = [_tensor_name(name) for name in feeds]
+  fetches = [_tensor_name(name) for name in fetches]
+  fed_nodes = {_node_name(name) for name in feeds}
+  targets = {_node_name(name) for name in fetches} - fed_nodes
+  if initializer:
+    targets.add(_node_name(initializer))
+  kept = _ancestors(graph_def, targets, stop_at=fed_nodes) - fed_nodes
+  pruned = tf.compat.v1.GraphDef(
+    node=[node for node in graph_def.node if node.name in kept],
+    library=graph_def.library,
+    versions=graph_def.versions,
+  )
+  control_edges_of_feeds = {f"^{name}" for name in fed_nodes}
+  for node in pruned.node:
+    _replace_inputs(
+      node, [name for name in node.input if name not in control_edges_of_feeds]
+    )
+    _make_resource_anonymous(node)
+  for node in _all_nodes(pruned):
+    # Colocation is settled by pinning, and may be with a node that is gone.
+    node.attr.pop("_class", None)
+  if initializer:
+    _run_first(pruned, _node_name(initializer))
+  loops.loop_over_datasets(pruned)
+  _drop_unused_functions(pruned)
+  return PreparedGraph(pruned, feeds, fetches)
+
+
+def _ancestors(
+  graph_def: tf.compat.v1.GraphDef,
+  targets: Iterable[str],
+  stop_at: Set[str] = frozenset(),
+) -> set[str]:
+  """Returns the names of `targets` and of the nodes that they depend on."""
+  nodes = {node.name: node for node in graph_def.node}
+  found = set(targets)
+  pending = list(targets)
+  while pending:
+    name = pending.pop()
+    if name in stop_at:
+      continue
+    for source in map(_node_name, nodes[name].input):
+      if source not in found:
+        found.add(source)
+        pending.append(source)
+  return found
+
+
+def _all_nodes(
+  graph_def: tf.compat.v1.GraphDef,
+) -> Iterator[tf.compat.v1.NodeDef]:
+  """Yields the nodes of a graph and of its functions."""
+  yield from graph_def.node
+  for function in graph_def.library.function:
+    yield from function.node_def
+
+
+def _replace_inputs(node: tf.compat.v1.NodeDef, inputs: Iterable[str]) -> None:
+  """Gives `node` other inputs."""
+  inputs = list(inputs)
+  del node.input[:]
+  node.input.extend(inputs)
+
+
+def _tensor_name(name: str) -> str:
+  """Returns the name of a tensor or control edge in its full form."""
+  return name if name.startswith("^") or ":" in name else f"{name}:0"
+
+
+def _node_name(name: str) -> str:
+  """Returns the name of the node that a tensor or control edge comes from."""
+  return name.removeprefix("^").split(":")[0]
+
+
+def _make_resource_anonymous(node: tf.compat.v1.NodeDef) -> None:
+  """Gives a variable or table to each execution of `node` for itself."""
+  if node.op == "VarHandleOp":
+    node.attr["shared_name"].s = _ANONYMOUS_NAME.encode()
+  elif node.op in _ANONYMOUS_TABLES:
+    node.op = _ANONYMOUS_TABLES[node.op]
+    for attribute in _NAMING_ATTRIBUTES:
+      node.attr.pop(attribute, None)
+
+
+def _run_first(graph_def: tf.compat.v1.GraphDef, initializer: str) -> None:
+  """Adds control edges from `initializer` to what reads its ancestors.
+
+  An edge to every node of the graph would be wrong: a node inside the frame of
+  a loop may not wait for one outside.
+
+  Args:
+    graph_def: The graph to change.
+    initializer: The name of the operation that is to run first.
+  """
+  ancestors = _ancestors(graph_def, {initializer})
+  for node in graph_def.node:
+    if node.name not in ancestors and any(
+      _node_name(name) in ancestors for name in node.input
+    ):
+      node.input.append(f"^{initializer}")
+
+
+def _function_attributes(
+  node: tf.compat.v1.NodeDef,
+) -> Iterator[tf.compat.v1.NameAttrList]:
+  """Yields the attributes of `node` that name functions."""
+  for value in node.attr.values():
+    if value.HasField("func"):
+      yield value.func
+    yield from value.list.func
+
+
+def _called_names(node: tf.compat.v1.NodeDef) -> list[str]:
+  """Returns the names of the functions that `node` may call."""
+  # A function can also be called as if it were an operation.
+  return [node.op, *(each.name for each in _function_attributes(node))]
+
+
+def _drop_unused_functions(graph_def: tf.compat.v1.GraphDef) -> None:
+  """Removes the library's functions that no node reaches."""
+  functions = {
+    function.signature.name: function for function in graph_def.library.function
+  }
+  reached = {}
+  pending = list(graph_def.node)
+  while pending:
+    for name in _called_names(pending.pop()):
+      if name in functions and name not in reached:
+        reached[name] = functions[name]
+        pending.extend(functions[name].node_def)
+  pruned = tf.compat.v1.GraphDef()
+  pruned.library.function.extend(reached.values())
+  graph_def.library.CopyFrom(pruned.library)
+
+
+def _rename_functions(graph_def: tf.compat.v1.GraphDef, suffix: str) -> None:
+  """Appends `suffix` to the name of every function of the library."""
+  names = {function.signature.name for function in graph_def.library.function}
+  for function in graph_def.library.function:
+    function.signature.name += suffix
+  for node in _all_nodes(graph_def):
+    if node.op in names:
+      node.op += suffix
+    for attribute in _function_attributes(node):
+      if attribute.name in names:
+        attribute.name += suffix
+
+
+def _pin_to_device(graph_def: tf.compat.v1.GraphDef, device: str) -> None:
+  """Pins to `device` all nodes but those of data sets or of another device."""
+  functions = {
+    function.signature.name: function for function in graph_def.library.function
+  }
+  pinned = set()
+  pending = [graph_def.node]
+  while pending:
+    for node in pending.pop():
+      if _runs_on_host(node):
+        node.device = _HOST
+        continue
+      if not node.device:
+        node.device = device
+      for name in _called_names(node):
+        if name in functions and name not in pinned:
+          pinned.add(name)
+          pending.append(functions[name].node_def)
+
+
+def _runs_on_host(node: tf.compat.v1.NodeDef) -> bool:
+  """Returns whether `node` makes or reads a data set."""
+  return any(part in node.op for part in ("Dataset", "Iterator", "Optional"))

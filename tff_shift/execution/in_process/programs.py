@@ -1,0 +1,284 @@
+"""Building blocks of TFF as TensorFlow functions of this process.
+
+A `Program` is one function argument of a federated intrinsic (a client's work,
+an accumulation step, ...) traced into one TensorFlow graph for one device:
+however many blocks it is made of, a call is one call into TensorFlow.
+"""
+
+import dataclasses
+import threading
+from collections.abc import Iterator
+from collections.abc import Mapping
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_shift.execution.in_process import graphs
+from tff_shift.execution.in_process import values
+
+_BuildingBlock = tff.framework.ComputationBuildingBlock
+
+
+@dataclasses.dataclass(frozen=True)
+class Closure:
+  """A function and the values of the names that it refers to.
+
+  Attributes:
+    function: A lambda, a compiled computation or an intrinsic.
+    environment: The value of each name in scope where it was defined.
+  """
+
+  function: _BuildingBlock
+  environment: Mapping[str, object]
+
+
+def walk(block: _BuildingBlock) -> Iterator[_BuildingBlock]:
+  """Yields a building block and all that it contains."""
+  yield block
+  for child in block.children():
+    yield from walk(child)
+
+
+class Evaluator:
+  """Evaluates building blocks; what a block computes is up to the subclass."""
+
+  def evaluate(
+    self, block: _BuildingBlock, environment: Mapping[str, object]
+  ) -> object:
+    """Returns the value of `block`: tensors in tuples, or a `Closure`."""
+    if isinstance(block, tff.framework.Reference):
+      return environment[block.name]
+    if isinstance(block, tff.framework.Selection):
+      return self.evaluate(block.source, environment)[block.as_index()]
+    if isinstance(block, tff.framework.Struct):
+      return tuple(
+        self.evaluate(element, environment) for element in block.children()
+      )
+    if isinstance(block, tff.framework.Block):
+      for name, local in block.locals:
+        environment = {**environment, name: self.evaluate(local, environment)}
+      return self.evaluate(block.result, environment)
+    if isinstance(block, tff.framework.Call):
+      closure = self.evaluate(block.function, environment)
+      argument = block.argument
+      if argument is not None:
+        argument = self.evaluate(argument, environment)
+      return self.call(closure, argument)
+    if isinstance(block, tff.framework.Literal):
+      return tf.constant(block.value, values.tensor_dtype(block.type_signature))
+    return Closure(block, environment)
+
+  def call(self, closure: Closure, argument: object) -> object:
+    """Applies a function to a value, which is None if it takes none."""
+    function = closure.function
+    if isinstance(function, tff.framework.Lambda):
+      environment = closure.environment
+      if function.parameter_name is not None:
+        environment = {**environment, function.parameter_name: argument}
+      return self.evaluate(function.result, environment)
+    if isinstance(function, tff.framework.CompiledComputation):
+      return self.call_compiled(function, argument)
+    return self.call_intrinsic(function, argument)
+
+  def call_compiled(
+    self, function: tff.framework.CompiledComputation, argument: object
+  ) -> object:
+    """Applies a TensorFlow block to a value."""
+    raise NotImplementedError
+
+  def call_intrinsic(
+    self, function: tff.framework.Intrinsic, argument: object
+  ) -> object:
+    """Applies an intrinsic to a value."""
+    raise NotImplementedError
+
+
+class ProgramCache:
+  """The programs of one computation.
+
+  A program is made at its first call, once for a function and device.
+
+  Attributes:
+    num_imports: How many times a block was imported into a graph.
+    num_traces: How many programs were made.
+  """
+
+  def __init__(self):
+    self.num_imports = 0
+    self.num_traces = 0
+    self._lock = threading.Lock()
+    self._prepared = {}
+    self._programs = {}
+    self._is_pure_python = {}
+
+  def call(self, closure: Closure, argument: object, device: str) -> object:
+    """Applies a function without intrinsics to a value, on `device`.
+
+    Args:
+      closure: The function.
+      argument: Its argument, or None if it takes none.
+      device: The full name of the device.
+
+    Returns:
+      Its result.
+    """
+    function = closure.function
+    is_pure_python = self._is_pure_python.get(id(function))
+    if is_pure_python is None:
+      # What merely selects and arranges needs no TensorFlow.
+      is_pure_python = not any(
+        isinstance(
+          block,
+          (tff.framework.CompiledComputation, tff.framework.Literal),
+        )
+        for block in walk(function)
+      )
+      self._is_pure_python[id(function)] = is_pure_python
+    if is_pure_python:
+      return Evaluator().call(closure, argument)
+    key = (id(function), device)
+    program = self._programs.get(key)
+    if program is None:
+      with self._lock:
+        program = self._programs.get(key)
+        if program is None:
+          program = _Program(closure, device, self)
+          self._programs[key] = program
+          self.num_traces += 1
+    return program(closure, argument)
+
+  def import_compiled(
+    self,
+    function: tff.framework.CompiledComputation,
+    arguments: list[tf.Tensor],
+    device: str,
+  ) -> list[tf.Tensor]:
+    """Adds a TensorFlow block to the graph under construction.
+
+    Args:
+      function: The block.
+      arguments: A symbolic tensor for each leaf of its argument.
+      device: The full name of the device.
+
+    Returns:
+      A symbolic tensor for each leaf of its result.
+    """
+    prepared = self._prepared.get(id(function))
+    if prepared is None:
+      prepared = _prepare(function.proto.tensorflow)
+      self._prepared[id(function)] = prepared
+    self.num_imports += 1
+    return prepared.import_into_current_graph(arguments, device)
+
+
+class _GraphEvaluator(Evaluator):
+  """Evaluates building blocks to symbolic tensors of the current graph."""
+
+  def __init__(self, cache: ProgramCache, device: str):
+    self._cache = cache
+    self._device = device
+
+  def call_compiled(self, function, argument):
+    arguments = [] if argument is None else values.flatten(argument)
+    results = self._cache.import_compiled(function, arguments, self._device)
+    return values.unflatten(iter(results), function.type_signature.result)
+
+
+class _Program:
+  """One function, traced for one device."""
+
+  def __init__(self, closure: Closure, device: str, cache: ProgramCache):
+    self._device = device
+    self._result_type = closure.function.type_signature.result
+    self._free_references = list(_free_references(closure.function, ()))
+    parameter_type = closure.function.type_signature.parameter
+    captured_types = [block.type_signature for block in self._free_references]
+    captured_names = [block.name for block in self._free_references]
+
+    def trace(*leaves):
+      leaves = iter(leaves)
+      environment = {
+        name: values.unflatten(leaves, type_spec)
+        for name, type_spec in zip(captured_names, captured_types, strict=True)
+      }
+      argument = (
+        None
+        if parameter_type is None
+        else values.unflatten(leaves, parameter_type)
+      )
+      result = _GraphEvaluator(cache, device).call(
+        Closure(closure.function, environment), argument
+      )
+      return values.flatten(result)
+
+    signature = [
+      spec
+      for type_spec in (*captured_types, parameter_type)
+      for spec in values.leaf_specs(type_spec)
+    ]
+    # `tf.function` would add automatic control dependencies, which cannot cope
+    # with an imported graph; the graph has all the dependencies it needs.
+    self._function = tf.compat.v1.wrap_function(trace, signature)
+
+  def __call__(self, closure: Closure, argument: object) -> object:
+    leaves = [] if argument is None else values.flatten(argument)
+    if self._free_references:
+      captured = tuple(
+        closure.environment[block.name] for block in self._free_references
+      )
+      leaves = values.flatten(captured) + leaves
+    with tf.device(self._device):
+      results = self._function(*leaves)
+    return values.unflatten(iter(results), self._result_type)
+
+
+def _free_references(
+  block: _BuildingBlock, bound: tuple[str, ...]
+) -> Iterator[tff.framework.Reference]:
+  """Yields, once per name, the references that `block` does not bind."""
+  seen = set(bound)
+
+  def visit(part, bound):
+    if isinstance(part, tff.framework.Reference):
+      if part.name not in bound and part.name not in seen:
+        seen.add(part.name)
+        yield part
+    elif isinstance(part, tff.framework.Lambda):
+      yield from visit(part.result, bound | {part.parameter_name})
+    elif isinstance(part, tff.framework.Block):
+      for name, local in part.locals:
+        yield from visit(local, bound)
+        bound = bound | {name}
+      yield from visit(part.result, bound)
+    else:
+      for child in part.children():
+        yield from visit(child, bound)
+
+  yield from visit(block, frozenset())
+
+
+def _prepare(proto: object) -> graphs.PreparedGraph:
+  """Prepares the graph of a `TensorFlow` protocol buffer."""
+  graph_def = tf.compat.v1.GraphDef()
+  proto.graph_def.Unpack(graph_def)
+  feeds = (
+    list(_tensor_names(proto.parameter)) if proto.HasField("parameter") else []
+  )
+  return graphs.prepare(
+    graph_def,
+    feeds,
+    list(_tensor_names(proto.result)),
+    proto.initialize_op,
+  )
+
+
+def _tensor_names(binding: object) -> Iterator[str]:
+  """Yields the names of the tensors that a binding lists, in order."""
+  kind = binding.WhichOneof("binding")
+  if kind == "tensor":
+    yield binding.tensor.tensor_name
+  elif kind == "sequence":
+    yield binding.sequence.variant_tensor_name
+  else:
+    for element in binding.struct.element:
+      yield from _tensor_names(element)

@@ -1,0 +1,378 @@
+"""TFF's C++ executor on this machine, with a worker process that always ends.
+
+TensorFlow Federated (TFF) runs computations in a child process, the
+`worker_binary` of its wheel, over gRPC. TFF's own context lets it inherit the
+standard output and error of Python and ends it only when a Python object is
+collected, so that it outlives errors and signals and keeps pipes such as
+`python run.py | cat` open for ever. Here it belongs to a `with` block:
+
+    with local.local_context(max_concurrent_computation_calls=2):
+      process.next(state, data)
+
+    Python -- pipe --> supervisor -- parent-death signal --> worker_binary
+
+- The block is left, normally or by an exception (Ctrl-C is one): Python tells
+  the supervisor, a Python process of 12 MB, to end the worker, and waits.
+- Python dies in any other way (SIGTERM, SIGKILL, `os._exit`): the kernel
+  closes Python's end of the pipe, and the supervisor ends the worker.
+- The supervisor is killed, too (`killall -9 python`): on Linux the kernel
+  kills the worker.
+
+The parent-death signal alone would not do: Linux sends it when the *thread*
+that forked ends, so a worker started in a thread of a pool would die with it;
+setting it between fork and exec can deadlock in a process with the threads of
+TensorFlow and gRPC; macOS has no such signal. The supervisor has one thread.
+
+The output of both processes goes to a nameless temporary file, whose end is
+part of the error messages, and both run in a session of their own: a Ctrl-C in
+the terminal reaches only Python, which then ends them in order.
+"""
+
+import contextlib
+import inspect
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import BinaryIO
+
+import grpc
+import tensorflow_federated as tff
+
+# No function of TFF tells where its worker is: this is the place below the
+# package where `tff.framework.local_cpp_executor_factory` looks.
+_WORKER_BINARY = os.path.join(
+  os.path.dirname(tff.__file__), "data", "worker_binary"
+)
+
+_CHANNEL_OPTIONS = [
+  # Model weights and client data exceed gRPC's default of 4 MB.
+  ("grpc.max_receive_message_length", -1),
+  ("grpc.max_send_message_length", -1),
+  # gRPC would ask the proxy named in `http_proxy` even for this machine.
+  ("grpc.enable_http_proxy", 0),
+]
+
+
+def _supervise() -> None:
+  """Runs a command and ends it on request or when the parent is gone.
+
+  This is the whole program of the supervisor process: a fresh interpreter gets
+  its source, so it uses nothing outside itself and does not wait for TFF's
+  import. Its arguments are the parent's pid and the command; it writes the pid
+  of the command to standard output. A byte on standard input, the end of
+  standard input or another parent asks for the end. A process forked from the
+  parent holds a copy of that pipe, hence the byte and the look at the parent.
+  """
+  import ctypes
+  import os
+  import select
+  import signal
+  import subprocess
+  import sys
+
+  parent_pid, command = int(sys.argv[1]), sys.argv[2:]
+  supervisor_pid = os.getpid()
+  # Loaded before the fork: less to do between fork and exec.
+  libc = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
+
+  def follow_supervisor():
+    if libc is not None:
+      libc.prctl(1, signal.SIGKILL)  # 1 is PR_SET_PDEATHSIG.
+    # The supervisor may have died before the line above took effect.
+    if os.getppid() != supervisor_pid:
+      os._exit(1)
+
+  # A signal handler leaves a byte in this pipe and so ends `select` at once.
+  wake_read, wake_write = os.pipe()
+  os.set_blocking(wake_write, False)
+  signal.set_wakeup_fd(wake_write)
+  signal.signal(signal.SIGCHLD, lambda *_: None)
+  signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+  try:
+    worker = subprocess.Popen(
+      command, stdin=subprocess.DEVNULL, stdout=2, preexec_fn=follow_supervisor
+    )
+  except OSError as error:
+    sys.exit(str(error))
+  try:
+    os.write(1, b"%d\n" % worker.pid)
+    os.close(1)
+    while worker.poll() is None and os.getppid() == parent_pid:
+      readable, _, _ = select.select([0, wake_read], [], [], 1.0)
+      if wake_read in readable:
+        os.read(wake_read, 4096)
+      if 0 in readable:
+        break
+    code = worker.returncode
+    if code is not None:
+      how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+      sys.exit(f"The worker ended by itself: {how}.")
+  finally:
+    # SIGTERM rather than SIGINT, which a shell lets its background jobs, and
+    # so their children, ignore.
+    worker.terminate()
+    try:
+      worker.wait(5.0)
+    except subprocess.TimeoutExpired:
+      worker.kill()
+      worker.wait()
+
+
+_SUPERVISOR_PROGRAM = inspect.getsource(_supervise) + "_supervise()\n"
+
+
+def _reserve_port() -> socket.socket:
+  """Returns a socket bound to a free port that the worker can bind, too.
+
+  The worker binds its port with SO_REUSEPORT, so two workers on the same port
+  both start and silently share the connections. A port that is looked up and
+  let go (as portpicker does) can be handed out twice before a worker binds it;
+  one that stays bound cannot. A socket that does not listen gets no connection.
+  """
+  reservation = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+  reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+  reservation.bind(("", 0))
+  return reservation
+
+
+class Worker(contextlib.AbstractContextManager):
+  """A running `worker_binary`, TFF's C++ executor service, and its end.
+
+  Ended by `stop`, at the end of a `with` block, when the object is collected,
+  or with the Python process, however that ends. In a process that was forked
+  from that one, `stop` does nothing.
+
+  The binary listens on all network interfaces (it has no flag for that),
+  without encryption, and runs whatever it is sent: use it where the other users
+  and the network are trusted.
+  """
+
+  def __init__(
+    self, binary: str, port: int, supervisor: subprocess.Popen, log: BinaryIO
+  ):
+    self._binary, self._port = binary, port
+    self._supervisor, self._log = supervisor, log
+    self._owner_pid = os.getpid()
+    self._pid: int | None = None
+    self._stopped = False
+    # `subprocess` would keep the pipe of a process that still runs.
+    weakref.finalize(self, supervisor.stdin.close)
+
+  @classmethod
+  def start(
+    cls,
+    max_concurrent_computation_calls: int = -1,
+    *,
+    binary: str = _WORKER_BINARY,
+    timeout_seconds: float = 60.0,
+  ) -> "Worker":
+    """Starts a worker and waits until it takes connections.
+
+    Args:
+      max_concurrent_computation_calls: How many calls of one computation (the
+        clients of a round) run at the same time; 0 or -1 for no limit.
+      binary: The program to run.
+      timeout_seconds: How long the worker may take to start.
+
+    Returns:
+      The running worker.
+
+    Raises:
+      ValueError: If `max_concurrent_computation_calls` is below -1.
+      RuntimeError: If the program is missing or ends before it is ready.
+      TimeoutError: If the worker is not ready in time.
+    """
+    limit = max_concurrent_computation_calls
+    if limit < -1:
+      raise ValueError(
+        "max_concurrent_computation_calls must be a positive number, or 0 or"
+        f" -1 for no limit; got {limit}."
+      )
+    if not os.access(binary, os.X_OK) or not os.path.isfile(binary):
+      raise RuntimeError(f"There is no executable TFF worker at {binary}.")
+    with contextlib.ExitStack() as on_error, _reserve_port() as reservation:
+      port = reservation.getsockname()[1]
+      arguments = [str(os.getpid()), binary, f"--port={port}"]
+      arguments += [f"--max_concurrent_computation_calls={limit}"]
+      log = on_error.enter_context(tempfile.TemporaryFile())
+      supervisor = subprocess.Popen(
+        # -I and -S: the environment cannot change what the program imports.
+        [sys.executable, *("-I", "-S", "-c", _SUPERVISOR_PROGRAM), *arguments],
+        bufsize=0,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        start_new_session=True,
+      )
+      worker = cls(binary, port, supervisor, log)
+      on_error.callback(worker.stop)
+      worker._wait_until_ready(timeout_seconds)
+      on_error.pop_all()
+    return worker
+
+  @property
+  def pid(self) -> int:
+    """The process id of the worker."""
+    return self._pid
+
+  @property
+  def port(self) -> int:
+    """The TCP port that the worker listens on."""
+    return self._port
+
+  @property
+  def address(self) -> str:
+    """Host and port, as `grpc.insecure_channel` takes them."""
+    return f"127.0.0.1:{self._port}"
+
+  def log_tail(self) -> str:
+    """Returns the end of what the worker has written, at most 2,000 bytes."""
+    log = self._log.fileno()
+    # Not `seek` and `read`: the worker writes at the same file position.
+    tail = os.pread(log, 2000, max(0, os.fstat(log).st_size - 2000))
+    return tail.decode(errors="replace").strip()
+
+  def check_running(self) -> None:
+    """Raises an error that says why the worker cannot be used, if it cannot.
+
+    Raises:
+      RuntimeError: If it was stopped, has died or belongs to another process.
+    """
+    if os.getpid() != self._owner_pid:
+      raise RuntimeError(
+        f"The TFF worker {self._pid} belongs to process {self._owner_pid}; a"
+        " process forked from it must start its own."
+      )
+    if self._stopped:
+      raise RuntimeError(f"The TFF worker {self._pid} was stopped.")
+    if self._supervisor.poll() is not None:
+      raise RuntimeError(
+        f"The TFF worker {self._pid} ({self._binary}) died. If memory ran out,"
+        " lower max_concurrent_computation_calls. Its last output:\n"
+        + self.log_tail()
+      )
+
+  def stop(self) -> None:
+    """Ends the worker and waits for its end; safe to call again."""
+    if self._stopped or os.getpid() != self._owner_pid:
+      return
+    self._stopped = True
+    with contextlib.suppress(BrokenPipeError):
+      self._supervisor.stdin.write(b"\n")
+    try:
+      self._supervisor.wait(10.0)  # It gives the worker 5 seconds.
+    except subprocess.TimeoutExpired:
+      # The supervisor leads its session's process group: this reaches both.
+      os.killpg(self._supervisor.pid, signal.SIGKILL)
+      self._supervisor.wait()
+    self._supervisor.stdin.close()
+    self._supervisor.stdout.close()
+    self._log.close()
+
+  def __exit__(self, *exception_details: object) -> None:
+    self.stop()
+
+  def _wait_until_ready(self, timeout_seconds: float) -> None:
+    """Waits for the worker's pid, then for its port; see `start`."""
+    deadline = time.monotonic() + timeout_seconds
+    os.set_blocking(self._supervisor.stdout.fileno(), False)
+    while True:
+      if self._supervisor.poll() is not None:
+        raise RuntimeError(
+          f"The TFF worker {self._binary} ended before it was ready. Its last"
+          f" output:\n{self.log_tail()}"
+        )
+      if self._pid is None:
+        # Written at once: either nothing or the whole line is there.
+        line = self._supervisor.stdout.read(32)
+        self._pid = int(line) if line else None
+      if self._pid is not None:
+        with contextlib.suppress(OSError):
+          socket.create_connection(("127.0.0.1", self._port), 1.0).close()
+          return
+      if time.monotonic() >= deadline:
+        raise TimeoutError(
+          f"The TFF worker {self._binary} was not ready after"
+          f" {timeout_seconds:g} seconds. Its last output:\n{self.log_tail()}"
+        )
+      time.sleep(0.05)
+
+
+class _WorkerExecutorFactory(tff.framework.ResourceManagingExecutorFactory):
+  """Makes the executors that send the parts of a computation to a worker.
+
+  TFF repeats an invocation for ever when the connection is lost, and asks for
+  an executor each time. The check there turns a dead worker into an error.
+  """
+
+  def __init__(self, worker: Worker, default_num_clients: int):
+    super().__init__(self._connected_executor)
+    self._worker, self._default_num_clients = worker, default_num_clients
+    channel = grpc.insecure_channel(worker.address, _CHANNEL_OPTIONS)
+    # TFF's stub would watch the channel to tell whether it is ready, which is
+    # known without: a thread of gRPC would poll it five times a second, and
+    # would keep it and go on when the context has long ended.
+    channel.subscribe = lambda callback, try_to_connect=False: None
+    self._stub = tff.framework.RemoteExecutorGrpcStub(channel)
+
+  def create_executor(
+    self, cardinalities: tff.framework.CardinalitiesType
+  ) -> tff.framework.RemoteExecutor:
+    self._worker.check_running()
+    return super().create_executor(cardinalities)
+
+  def _connected_executor(
+    self, cardinalities: Mapping[tff.framework.PlacementLiteral, int]
+  ) -> tff.framework.RemoteExecutor:
+    executor = tff.framework.RemoteExecutor(self._stub)
+    executor.set_cardinalities(
+      {tff.CLIENTS: self._default_num_clients, **cardinalities}
+    )
+    return executor
+
+
+@contextlib.contextmanager
+def local_context(
+  max_concurrent_computation_calls: int = -1, default_num_clients: int = 0
+) -> Iterator[tff.framework.SyncExecutionContext]:
+  """Runs the TFF computations of a `with` block on a C++ worker of its own.
+
+  As everywhere in TFF, this holds for the thread that enters the block. Blocks
+  can be nested: the innermost counts, and each ends its own worker.
+
+  Args:
+    max_concurrent_computation_calls: How many clients of a round are computed
+      at the same time; 0 or -1 for no limit. Fewer need less memory.
+    default_num_clients: The number of clients where the arguments of a
+      computation do not tell it.
+
+  Yields:
+    The context, which is TFF's current one until the block ends.
+
+  Raises:
+    ValueError: If `max_concurrent_computation_calls` is below -1 or
+      `default_num_clients` below 0.
+    RuntimeError, TimeoutError: If the worker does not start (`Worker.start`);
+      the first also from a computation in the block, if the worker has died.
+  """
+  if default_num_clients < 0:
+    raise ValueError(
+      f"default_num_clients must be 0 or more; got {default_num_clients}."
+    )
+  with Worker.start(max_concurrent_computation_calls) as worker:
+    factory = _WorkerExecutorFactory(worker, default_num_clients)
+    # The same context as `tff.backends.native` makes, around our executors.
+    context = tff.framework.SyncExecutionContext(
+      factory,
+      tff.backends.native.desugar_and_transform_to_native,
+      transform_args=tff.tensorflow.transform_args,
+      transform_result=tff.tensorflow.transform_result,
+    )
+    with tff.framework.get_context_stack().install(context):
+      yield context

@@ -1,0 +1,150 @@
+"""Hyper-parameters: frozen dataclasses whose fields know their limits.
+
+An algorithm's `HParams` lists what it can be told, with meaning and limits. The
+command lines make their flags from it, and `validate` refuses bad values with
+one line that names the field and the allowed values.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+
+def hparam(
+    default: Any,
+    help: str,
+    *,
+    choices: tuple[str, ...] | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    exclusive_minimum: bool = False,
+) -> Any:
+  """Declares a field of a dataclass of hyper-parameters.
+
+  Args:
+    default: The default value; its type is the type of the field.
+    help: What the field means, with its meaning at the limits.
+    choices: The allowed values, for strings.
+    minimum: The smallest allowed value.
+    maximum: The largest allowed value.
+    exclusive_minimum: Whether `minimum` itself is refused.
+
+  Returns:
+    A dataclass field.
+  """
+  return dataclasses.field(
+      default=default,
+      metadata={
+          "help": help,
+          "choices": choices,
+          "minimum": minimum,
+          "maximum": maximum,
+          "exclusive_minimum": exclusive_minimum,
+      },
+  )
+
+
+def describe_limits(field: dataclasses.Field) -> str:
+  """Says in words which values a field allows."""
+  choices = field.metadata["choices"]
+  if choices:
+    return "one of " + ", ".join(choices)
+  minimum, maximum = field.metadata["minimum"], field.metadata["maximum"]
+  kind = "an integer" if isinstance(field.default, int) else "a number"
+  limits = []
+  if minimum is not None:
+    limits.append(
+        f"above {minimum}" if field.metadata["exclusive_minimum"]
+        else f"at least {minimum}"
+    )
+  if maximum is not None:
+    limits.append(f"at most {maximum}")
+  return " ".join([kind, " and ".join(limits)]).strip()
+
+
+def _is_allowed(field: dataclasses.Field, value: Any) -> bool:
+  choices = field.metadata["choices"]
+  if choices:
+    return value in choices
+  if isinstance(field.default, bool):
+    return isinstance(value, bool)
+  if isinstance(field.default, int):
+    if not isinstance(value, int) or isinstance(value, bool):
+      return False
+  elif not isinstance(value, int | float) or not math.isfinite(value):
+    return False
+  minimum, maximum = field.metadata["minimum"], field.metadata["maximum"]
+  if minimum is not None and (
+      value < minimum or (field.metadata["exclusive_minimum"]
+                          and value == minimum)
+  ):
+    return False
+  return maximum is None or value <= maximum
+
+
+def validate(hparams: Any) -> None:
+  """Checks every field of a dataclass of hyper-parameters.
+
+  Args:
+    hparams: An instance of a dataclass whose fields come from `hparam`.
+
+  Raises:
+    ValueError: If a value is not allowed; one line that names the field, the
+      value and the allowed values.
+  """
+  for field in dataclasses.fields(hparams):
+    value = getattr(hparams, field.name)
+    if not _is_allowed(field, value):
+      raise ValueError(
+          f"{field.name}={value!r} is not allowed: it must be"
+          f" {describe_limits(field)}"
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalHParams:
+  """What every algorithm that trains on clients can be told."""
+
+  local_steps: int = hparam(
+      5,
+      "Local training iterations per round (the papers' tau). An iteration"
+      " visits every source domain once with one batch; on data without"
+      " domains it is one gradient step.",
+      minimum=1,
+  )
+  local_epochs: int = hparam(
+      0,
+      "If above 0, replaces local_steps: as many iterations as pass that often"
+      " over the client's examples, rounded up.",
+      minimum=0,
+  )
+  batch_size: int = hparam(32, "Examples in a batch.", minimum=1)
+  optimizer: str = hparam(
+      "sgd", "The clients' optimizer; new at every round.",
+      choices=("sgd", "adam", "adamw"),
+  )
+  learning_rate: float = hparam(
+      0.05, "The clients' learning rate.", minimum=0, exclusive_minimum=True
+  )
+  momentum: float = hparam(
+      0.0, "Momentum of sgd; 0 is plain gradient descent.",
+      minimum=0, maximum=1,
+  )
+  weight_decay: float = hparam(
+      0.0,
+      "Added to the gradient as weight_decay * weight (sgd, adam), or decoupled"
+      " from it (adamw); 0 is none.",
+      minimum=0,
+  )
+  straggler_ratio: float = hparam(
+      0.0,
+      "Probability that a client trains only a random number of iterations,"
+      " uniform in 1..tau (Table 6 of the FedEvolve paper); 0 is never.",
+      minimum=0, maximum=1,
+  )
+  client_weighting: str = hparam(
+      "uniform",
+      "Weight of a client in the server's mean: uniform, as in Algorithms 3 and"
+      " 4 of the FedEvolve paper, or num_examples.",
+      choices=("uniform", "num_examples"),
+  )

@@ -1,0 +1,296 @@
+"""The one local training loop, and how batches are drawn from a client's data.
+
+Everything here is a pure TensorFlow function of tensors: it can be tested alone
+and becomes part of a client's computation in TFF.
+"""
+
+from collections.abc import Callable
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import randomness
+
+
+class ClientData(NamedTuple):
+  """The examples of one client, domain by domain.
+
+  Attributes:
+    x: The examples, [num_examples, ...] uint8 or float32.
+    y: The classes, [num_examples] int32.
+    domain_sizes: How many of the examples belong to each domain, in order,
+      [num_domains] int32. Data without domains are one domain.
+    seed: The client's seed, [2] int32 (`randomness.client_seed`).
+  """
+
+  x: Any
+  y: Any
+  domain_sizes: Any
+  seed: Any
+
+
+class Batch(NamedTuple):
+  """A batch: x [batch_size, ...], y [batch_size] int32."""
+
+  x: Any
+  y: Any
+
+
+def _draw(data: ClientData, start, size, visit, batch_size, seed) -> Batch:
+  """Draws batch number `visit` of the examples start .. start + size - 1.
+
+  Batches walk through a random order of the examples and go on into the next
+  random order where one ends, so that all batches are full and all examples are
+  seen equally often. A position's example is computed, not stored: no shuffled
+  copy of the data is ever made.
+  """
+  positions = visit * batch_size + tf.range(batch_size)
+  epochs = positions // size
+  seeds = tf.concat(
+      [tf.tile(seed[tf.newaxis], [batch_size, 1]), epochs[:, tf.newaxis]],
+      axis=1,
+  )  # [batch_size, 3]
+  # The raw operation, because `tf.random.experimental.index_shuffle` around it
+  # has no room for the epoch in the seed. It wants to know its shapes even
+  # where a graph was serialised and the shapes inside of loops are forgotten.
+  offsets = tf.raw_ops.RandomIndexShuffle(
+      index=tf.ensure_shape(positions % size, [batch_size]),
+      seed=tf.ensure_shape(seeds, [batch_size, 3]),
+      max_index=tf.repeat(size - 1, batch_size),
+  )
+  indices = start + offsets
+  return Batch(tf.gather(data.x, indices), tf.gather(data.y, indices))
+
+
+def pooled_batch(data: ClientData, visit, batch_size: int, seed) -> Batch:
+  """Draws batch number `visit` from all examples, whatever their domain.
+
+  Args:
+    data: The client's data.
+    visit: The number of batches drawn before, an int32 scalar.
+    batch_size: The number of examples.
+    seed: An int32 tensor of shape [2]; fixes the random order.
+
+  Returns:
+    A `Batch`.
+  """
+  return _draw(data, 0, tf.shape(data.y)[0], visit, batch_size, seed)
+
+
+def domain_batch(
+    data: ClientData, domain, visit, batch_size: int, seed
+) -> Batch:
+  """Draws batch number `visit` from the examples of one domain.
+
+  Args:
+    data: The client's data.
+    domain: The index of the domain, an int32 scalar.
+    visit: The number of batches drawn before from this domain.
+    batch_size: The number of examples.
+    seed: An int32 tensor of shape [2]; fixes the random order.
+
+  Returns:
+    A `Batch`.
+  """
+  return _draw(
+      data,
+      tf.reduce_sum(data.domain_sizes[:domain]),
+      data.domain_sizes[domain],
+      visit,
+      batch_size,
+      randomness.fold(seed, domain),
+  )
+
+
+def domain_of_example(data: ClientData) -> tf.Tensor:
+  """Returns the domain of every example, [num_examples] int32."""
+  return tf.repeat(tf.range(tf.size(data.domain_sizes)), data.domain_sizes)
+
+
+def epoch_steps(data: ClientData, batch_size: int) -> tf.Tensor:
+  """Returns the number of batches that pass over all examples once."""
+  return -(-tf.shape(data.y)[0] // batch_size)
+
+
+def num_local_steps(
+    hparams: hyperparameters.LocalHParams, data: ClientData, round_num
+) -> tf.Tensor:
+  """Returns how many local iterations (tau) a client trains in a round.
+
+  Args:
+    hparams: See `LocalHParams.local_steps`, `local_epochs`, `straggler_ratio`.
+    data: The client's data.
+    round_num: The round, an int32 scalar.
+
+  Returns:
+    An int32 scalar, at least 1.
+  """
+  steps = tf.constant(hparams.local_steps)
+  if hparams.local_epochs:
+    per_step = tf.size(data.domain_sizes) * hparams.batch_size
+    steps = -(-hparams.local_epochs * tf.shape(data.y)[0] // per_step)
+  if not hparams.straggler_ratio:
+    return steps
+  seed = randomness.fold(data.seed, randomness.Purpose.STRAGGLE, round_num)
+  is_straggler = (
+      tf.random.stateless_uniform([], seed) < hparams.straggler_ratio
+  )
+  fewer = tf.random.stateless_uniform(
+      [], randomness.fold(seed, 1), 1, steps + 1, tf.int32
+  )
+  return tf.where(is_straggler, fewer, steps)
+
+
+def build_optimizer(
+    hparams: hyperparameters.LocalHParams,
+) -> tff.learning.optimizers.Optimizer:
+  """Builds the clients' optimizer from TFF's functional ones."""
+  if hparams.optimizer == "sgd":
+    return tff.learning.optimizers.build_sgdm(
+        hparams.learning_rate, hparams.momentum or None
+    )
+  if hparams.optimizer == "adam":
+    return tff.learning.optimizers.build_adam(hparams.learning_rate)
+  return tff.learning.optimizers.build_adamw(
+      hparams.learning_rate, weight_decay=hparams.weight_decay
+  )
+
+
+class TrainingResult(NamedTuple):
+  """What local training gives.
+
+  Attributes:
+    weights: The trained weights, in the structure they came in.
+    carry: What `loss_fn` carried from step to step.
+    loss: The mean of the losses, a float32 scalar.
+  """
+
+  weights: Any
+  carry: Any
+  loss: Any
+
+
+def train(
+    loss_fn: Callable[[Any, tf.Tensor, Any], tuple[tf.Tensor, Any]],
+    weights: Any,
+    num_steps,
+    hparams: hyperparameters.LocalHParams,
+    *,
+    carry: Any = (),
+    trainable: Any = None,
+) -> TrainingResult:
+  """Takes gradient steps: the one local loop of the package.
+
+  Args:
+    loss_fn: `(weights, step, carry) -> (loss, carry)`; step is an int32 scalar
+      that counts from 0, loss a float32 scalar. No gradient flows from one step
+      to the next through `carry`.
+    weights: The weights to start from, a nested structure of float32 tensors.
+    num_steps: The number of gradient steps, an int32 scalar.
+    hparams: Optimizer, learning rate, momentum and weight decay.
+    carry: The first value of what is carried, a nested structure of tensors.
+    trainable: A structure like `weights` of Python bools; weights that are
+      False stay as they are, bit for bit. None trains all.
+
+  Returns:
+    A `TrainingResult`.
+  """
+  weights = tf.nest.map_structure(tf.convert_to_tensor, weights)
+  flat = tf.nest.flatten(weights)
+  chosen = (
+      [True] * len(flat) if trainable is None else tf.nest.flatten(trainable)
+  )
+  moving = tuple(w for w, c in zip(flat, chosen, strict=True) if c)
+
+  def assemble(moving_now):
+    supply = iter(moving_now)
+    return tf.nest.pack_sequence_as(
+        weights,
+        [next(supply) if c else w for w, c in zip(flat, chosen, strict=True)],
+    )
+
+  optimizer = build_optimizer(hparams)
+  optimizer_state = tf.nest.map_structure(
+      tf.convert_to_tensor,
+      optimizer.initialize(
+          tuple(tf.TensorSpec(w.shape, w.dtype) for w in moving)
+      ),
+  )
+  # adamw decays the weights itself.
+  decay = 0.0 if hparams.optimizer == "adamw" else hparams.weight_decay
+
+  def take_step(step, moving_now, state, carried, loss_sum):
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+      tape.watch(moving_now)
+      loss, carried = loss_fn(assemble(moving_now), step, carried)
+    gradients = tape.gradient(
+        loss, moving_now, unconnected_gradients=tf.UnconnectedGradients.ZERO
+    )
+    if decay:
+      gradients = tuple(
+          g + decay * w for g, w in zip(gradients, moving_now, strict=True)
+      )
+    state, moving_now = optimizer.next(state, moving_now, tuple(gradients))
+    return step + 1, moving_now, state, carried, loss_sum + loss
+
+  _, moving, _, carry, loss_sum = tf.while_loop(
+      lambda step, *_: step < num_steps,
+      take_step,
+      (
+          tf.constant(0),
+          moving,
+          optimizer_state,
+          tf.nest.map_structure(tf.convert_to_tensor, carry),
+          tf.constant(0.0),
+      ),
+      # Steps depend on each other; without this TensorFlow keeps the
+      # intermediate values of ten of them.
+      parallel_iterations=1,
+  )
+  return TrainingResult(
+      assemble(moving),
+      carry,
+      loss_sum / tf.cast(tf.maximum(num_steps, 1), tf.float32),
+  )
+
+
+def cross_entropy(logits, y) -> tf.Tensor:
+  """Returns the mean cross-entropy of logits [batch, classes], y [batch]."""
+  return tf.reduce_mean(
+      tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
+  )
+
+
+def train_on_pool(
+    predict: Callable[[Any, tf.Tensor], tf.Tensor],
+    weights: Any,
+    data: ClientData,
+    num_steps,
+    seed,
+    hparams: hyperparameters.LocalHParams,
+    *,
+    trainable: Any = None,
+) -> TrainingResult:
+  """Trains with cross-entropy on batches from all of a client's examples.
+
+  Args:
+    predict: `(weights, x) -> logits`.
+    weights: The weights to start from.
+    data: The client's data.
+    num_steps: The number of gradient steps, an int32 scalar.
+    seed: An int32 tensor of shape [2]; fixes the batches.
+    hparams: See `train`.
+    trainable: See `train`.
+
+  Returns:
+    A `TrainingResult` without carry.
+  """
+
+  def loss_fn(current, step, carry):
+    batch = pooled_batch(data, step, hparams.batch_size, seed)
+    return cross_entropy(predict(current, batch.x), batch.y), carry
+
+  return train(loss_fn, weights, num_steps, hparams, trainable=trainable)

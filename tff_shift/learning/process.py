@@ -1,0 +1,410 @@
+"""The one template for every algorithm.
+
+An algorithm is a frozen dataclass of TFF computations. A round is one phase or
+more; a phase is a federated computation
+
+    (S@SERVER, {C}@CLIENTS, {D}@CLIENTS) -> <S@SERVER, {C}@CLIENTS, M@SERVER>
+
+with S the server's state, C a client's personal state, D a client's data and M
+metrics. What is personal is placed at CLIENTS, so the type of a computation
+shows that it does not leave the client. A phase aggregates once and no
+aggregate depends on another: the same computation then runs on one executor
+and, in TFF's mergeable form, spread over several.
+
+What an algorithm's file writes are pure TensorFlow functions of one client's or
+the server's tensors; `training_phase`, `client_evaluation` and
+`server_evaluation` turn them into federated computations.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_shift.learning import evaluation
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
+from tff_shift.models import split_model
+
+SEED_TYPE = tff.TensorType(np.int32, randomness.SEED_SHAPE)
+
+
+class ServerState(NamedTuple):
+  """The state of the server.
+
+  Attributes:
+    weights: What all clients share, a nested structure of float32 tensors.
+    aggregator: The state of the aggregator.
+    round_num: The number of rounds done, an int32 scalar.
+  """
+
+  weights: Any
+  aggregator: Any
+  round_num: Any
+
+
+class ClientResult(NamedTuple):
+  """What a client's work in a phase gives.
+
+  Attributes:
+    update: What the server averages, in the structure of the server's weights:
+      the change of the weights.
+    client_state: The client's new personal state; it stays with the client.
+    loss: The mean training loss, a float32 scalar.
+  """
+
+  update: Any
+  client_state: Any
+  loss: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class FederatedAlgorithm:
+  """An algorithm as TFF computations.
+
+  S is the server's state, C a client's personal state, D a client's training
+  data and E data to predict, both `local_training.ClientData`.
+
+  Attributes:
+    name: The name of the algorithm, its file's name.
+    initialize: `(seed@SERVER) -> S@SERVER`; seed is int32 [2].
+    initialize_client: `({seed}@CLIENTS) -> {C}@CLIENTS`.
+    phases: The phases of a round, `(S@SERVER, {C}@CLIENTS, {D}@CLIENTS) ->
+      <S@SERVER, {C}@CLIENTS, metrics@SERVER>`.
+    evaluate_clients: `(S@SERVER, {C}@CLIENTS, {D}@CLIENTS, {E}@CLIENTS) ->
+      metrics@SERVER`: each client predicts its own E with its own model. The
+      metrics are those of `evaluation.finalize`.
+    evaluate_server: `(S@SERVER, {D}@CLIENTS, E@SERVER) -> metrics@SERVER`: the
+      server predicts E with the shared model. None where the server has none.
+    is_stateless: Whether C is empty.
+  """
+
+  name: str
+  initialize: tff.Computation
+  initialize_client: tff.Computation
+  phases: tuple[tff.Computation, ...]
+  evaluate_clients: tff.Computation
+  evaluate_server: tff.Computation | None
+  is_stateless: bool
+
+  def as_learning_process(
+      self, seed: int = 0
+  ) -> tff.learning.templates.LearningProcess:
+    """Makes a process that TFF's own training loops run.
+
+    Args:
+      seed: The run's seed, from which the initial weights are drawn.
+
+    Returns:
+      A `LearningProcess` whose `next` takes `(S@SERVER, {D}@CLIENTS)`.
+
+    Raises:
+      ValueError: If clients keep a personal state between rounds, which a
+        learning process has no place for, or a round has several phases.
+    """
+    if not self.is_stateless or len(self.phases) != 1:
+      raise ValueError(
+          f"{self.name} keeps a personal state at clients or has more than one"
+          " phase; a LearningProcess has no place for either"
+      )
+    phase = self.phases[0]
+    server_type, _, data_type = phase.type_signature.parameter
+    initial_seed = randomness.server_seed(seed)
+
+    @tff.tensorflow.computation
+    def seed_value():
+      return tf.constant(initial_seed)
+
+    @tff.federated_computation
+    def initialize():
+      return self.initialize(tff.federated_eval(seed_value, tff.SERVER))
+
+    @tff.tensorflow.computation
+    def no_state():
+      return ()
+
+    @tff.federated_computation(server_type, data_type)
+    def run_round(state, data):
+      nothing = tff.federated_eval(no_state, tff.CLIENTS)
+      state, _, metrics = phase(state, nothing, data)
+      return tff.learning.templates.LearningProcessOutput(state, metrics)
+
+    weights_type = server_type.member.weights
+
+    @tff.tensorflow.computation(server_type.member)
+    def get_model_weights(state):
+      return state.weights
+
+    @tff.tensorflow.computation(server_type.member, weights_type)
+    def set_model_weights(state, weights):
+      return state._replace(weights=weights)
+
+    return tff.learning.templates.LearningProcess(
+        initialize, run_round, get_model_weights, set_model_weights
+    )
+
+
+def data_type(
+    model: split_model.SplitModel, num_domains: int | None = None
+) -> tff.Type:
+  """Returns the TFF type of `ClientData` for a model's inputs.
+
+  Args:
+    model: The model.
+    num_domains: The number of domains. None: any, as for training data. What is
+      summed over clients needs a shape of its own, so data to predict have a
+      fixed number.
+
+  Returns:
+    The type.
+  """
+  return tff.types.to_type(
+      local_training.ClientData(
+          x=tff.TensorType(
+              model.input_dtype.as_numpy_dtype, (None, *model.input_shape)
+          ),
+          y=tff.TensorType(np.int32, (None,)),
+          domain_sizes=tff.TensorType(np.int32, (num_domains,)),
+          seed=SEED_TYPE,
+      )
+  )
+
+
+def _client_weight(data, client_weighting: str):
+  if client_weighting == "num_examples":
+    return tf.cast(tf.shape(data.y)[0], tf.float32)
+  return tf.constant(1.0)
+
+
+def build_algorithm(
+    name: str,
+    model: split_model.SplitModel,
+    hparams: hyperparameters.LocalHParams,
+    *,
+    initial_weights: Callable[[Any], Any],
+    train_client: Callable[[Any, Any, Any, Any], ClientResult],
+    predict_as_client: Callable[[Any, Any, Any, Any], tf.Tensor],
+    predict_as_server: Callable[[Any, Any, Any], tf.Tensor] | None,
+    initial_client_state: Callable[[Any], Any] = lambda seed: (),
+    summarize_client: Callable[[Any, Any], Any] = lambda weights, data: (),
+    num_evaluation_domains: int = 1,
+    aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
+) -> FederatedAlgorithm:
+  """Builds an algorithm of one training phase from pure TensorFlow functions.
+
+  Args:
+    name: The algorithm's name.
+    model: The model; its inputs fix the type of the clients' data.
+    hparams: Hyper-parameters, for `client_weighting`.
+    initial_weights: `(seed) -> weights`, what the server holds at round 0.
+    train_client: `(weights, client_state, data, round_num) -> ClientResult`.
+    predict_as_client: `(weights, client_state, data, evaluation_data) ->
+      logits` of a client's own model.
+    predict_as_server: `(weights, summary, evaluation_data) -> logits` of the
+      server's model. None where the server has no model.
+    initial_client_state: `(seed) -> client_state`.
+    summarize_client: `(weights, data) -> summary`, summed over clients for
+      `predict_as_server`; empty for most algorithms.
+    num_evaluation_domains: The number of domains of the data to predict.
+    aggregator: A weighted factory that averages updates. None:
+      `tff.aggregators.MeanFactory()`.
+
+  Returns:
+    A `FederatedAlgorithm`.
+  """
+  examples_type = data_type(model)
+  evaluation_type = data_type(model, num_evaluation_domains)
+  initial_weights_fn = tff.tensorflow.computation(initial_weights, SEED_TYPE)
+  weights_type = initial_weights_fn.type_signature.result
+  initial_client_fn = tff.tensorflow.computation(
+      initial_client_state, SEED_TYPE
+  )
+  client_type = initial_client_fn.type_signature.result
+  aggregation = (aggregator or tff.aggregators.MeanFactory()).create(
+      weights_type, tff.TensorType(np.float32)
+  )
+
+  @tff.tensorflow.computation
+  def round_zero():
+    return tf.constant(0)
+
+  @tff.federated_computation(tff.FederatedType(SEED_TYPE, tff.SERVER))
+  def initialize(seed):
+    return tff.federated_zip(
+        ServerState(
+            tff.federated_map(initial_weights_fn, seed),
+            aggregation.initialize(),
+            tff.federated_eval(round_zero, tff.SERVER),
+        )
+    )
+
+  @tff.federated_computation(tff.FederatedType(SEED_TYPE, tff.CLIENTS))
+  def initialize_client(seeds):
+    return tff.federated_map(initial_client_fn, seeds)
+
+  server_type = initialize.type_signature.result
+  phase = _training_phase(
+      server_type,
+      client_type,
+      examples_type,
+      train_client,
+      aggregation,
+      hparams.client_weighting,
+  )
+
+  @tff.tensorflow.computation(
+      weights_type, client_type, examples_type, evaluation_type
+  )
+  def evaluate_client(weights, client_state, data, evaluation_data):
+    logits = predict_as_client(weights, client_state, data, evaluation_data)
+    return evaluation.domain_metrics(
+        logits, evaluation_data.y, evaluation_data.domain_sizes
+    )
+
+  @tff.federated_computation(
+      server_type,
+      tff.FederatedType(client_type, tff.CLIENTS),
+      tff.FederatedType(examples_type, tff.CLIENTS),
+      tff.FederatedType(evaluation_type, tff.CLIENTS),
+  )
+  def evaluate_clients(state, client_states, data, evaluation_data):
+    weights = tff.federated_broadcast(state.weights)
+    sums = tff.federated_map(
+        evaluate_client, (weights, client_states, data, evaluation_data)
+    )
+    return evaluation.federated_metrics(sums)
+
+  evaluate_server = None
+  if predict_as_server is not None:
+    evaluate_server = _server_evaluation(
+        server_type,
+        examples_type,
+        evaluation_type,
+        predict_as_server,
+        summarize_client,
+    )
+  return FederatedAlgorithm(
+      name=name,
+      initialize=initialize,
+      initialize_client=initialize_client,
+      phases=(phase,),
+      evaluate_clients=evaluate_clients,
+      evaluate_server=evaluate_server,
+      is_stateless=not tff.structure.flatten(client_type),
+  )
+
+
+def _training_phase(
+    server_type,
+    client_type,
+    examples_type,
+    train_client,
+    aggregation,
+    client_weighting,
+) -> tff.Computation:
+  """Builds the phase: broadcast, train, average, apply."""
+  weights_type = server_type.member.weights
+
+  @tff.tensorflow.computation(
+      weights_type, client_type, examples_type, np.int32
+  )
+  def work(weights, client_state, data, round_num):
+    result = train_client(weights, client_state, data, round_num)
+    return (
+        result.update,
+        result.client_state,
+        result.loss,
+        _client_weight(data, client_weighting),
+    )
+
+  @tff.tensorflow.computation(weights_type, weights_type)
+  def apply_update(weights, mean_update):
+    return tf.nest.map_structure(tf.add, weights, mean_update)
+
+  @tff.tensorflow.computation(np.int32)
+  def next_round(round_num):
+    return round_num + 1
+
+  @tff.tensorflow.computation
+  def one():
+    return tf.constant(1.0)
+
+  @tff.federated_computation(
+      server_type,
+      tff.FederatedType(client_type, tff.CLIENTS),
+      tff.FederatedType(examples_type, tff.CLIENTS),
+  )
+  def phase(state, client_states, data):
+    weights, round_num = tff.federated_broadcast(
+        (state.weights, state.round_num)
+    )
+    update, new_client_states, loss, weight = tff.federated_map(
+        work, (weights, client_states, data, round_num)
+    )
+    aggregated = aggregation.next(state.aggregator, update, weight)
+    new_state = ServerState(
+        tff.federated_map(apply_update, (state.weights, aggregated.result)),
+        aggregated.state,
+        tff.federated_map(next_round, state.round_num),
+    )
+    metrics = collections.OrderedDict(
+        loss=tff.federated_mean(loss),
+        num_clients=tff.federated_sum(tff.federated_eval(one, tff.CLIENTS)),
+    )
+    return (
+        tff.federated_zip(new_state),
+        new_client_states,
+        tff.federated_zip(metrics),
+    )
+
+  return phase
+
+
+def _server_evaluation(
+    server_type,
+    examples_type,
+    evaluation_type,
+    predict_as_server,
+    summarize_client,
+) -> tff.Computation:
+  """Builds the evaluation of the shared model on data of the server."""
+  weights_type = server_type.member.weights
+  summarize = tff.tensorflow.computation(
+      summarize_client, weights_type, examples_type
+  )
+  summary_type = summarize.type_signature.result
+  has_summary = bool(tff.structure.flatten(summary_type))
+
+  @tff.tensorflow.computation(weights_type, summary_type, evaluation_type)
+  def evaluate(weights, summary, evaluation_data):
+    logits = predict_as_server(weights, summary, evaluation_data)
+    return evaluation.domain_metrics(
+        logits, evaluation_data.y, evaluation_data.domain_sizes
+    )
+
+  @tff.federated_computation(
+      server_type,
+      tff.FederatedType(examples_type, tff.CLIENTS),
+      tff.FederatedType(evaluation_type, tff.SERVER),
+  )
+  def evaluate_server(state, data, evaluation_data):
+    if has_summary:
+      weights = tff.federated_broadcast(state.weights)
+      summary = tff.federated_sum(
+          tff.federated_map(summarize, (weights, data))
+      )
+    else:
+      summary = tff.federated_value((), tff.SERVER)
+    return evaluation.server_metrics(
+        tff.federated_map(
+            evaluate, (state.weights, summary, evaluation_data)
+        )
+    )
+
+  return evaluate_server

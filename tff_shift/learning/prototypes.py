@@ -1,0 +1,150 @@
+"""Class prototypes, and classification by the distance to them.
+
+Sources: Prototypical Networks for Few-shot Learning (Snell, Swersky, Zemel;
+NeurIPS 2017); Federated Learning under Evolving Distribution Shifts, eq. 3, 4
+and 6.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+# Takes a class out of a softmax. Finite, because the gradient of a softmax at
+# minus infinity is not a number.
+_MASKED = -1e9
+
+DISTANCES = ("l2", "cosine")
+
+
+class ClassSums(NamedTuple):
+  """Sums of embeddings by class; they add up over batches and clients.
+
+  Attributes:
+    total: The sum of the embeddings of each class, [num_classes, size] float32.
+    count: The number of examples of each class, [num_classes] float32.
+  """
+
+  total: tf.Tensor
+  count: tf.Tensor
+
+
+class Prototypes(NamedTuple):
+  """The mean embedding of each class.
+
+  Attributes:
+    mean: [num_classes, size] float32; zero where a class has no example.
+    present: Whether a class has an example, [num_classes] bool.
+  """
+
+  mean: tf.Tensor
+  present: tf.Tensor
+
+
+def class_sums(embeddings, y, num_classes: int) -> ClassSums:
+  """Adds up the embeddings of each class.
+
+  Args:
+    embeddings: [batch, size] float32.
+    y: The classes, [batch] int32.
+    num_classes: The number of classes.
+
+  Returns:
+    `ClassSums`.
+  """
+  # A matrix product rather than a segment sum, whose order of addition is not
+  # fixed on a GPU.
+  membership = tf.one_hot(y, num_classes)  # [batch, num_classes]
+  return ClassSums(
+      tf.matmul(membership, embeddings, transpose_a=True),
+      tf.reduce_sum(membership, axis=0),
+  )
+
+
+def class_means(sums: ClassSums) -> Prototypes:
+  """Computes prototypes, eq. 3: the mean embedding of each class."""
+  return Prototypes(
+      tf.math.divide_no_nan(sums.total, sums.count[:, tf.newaxis]),
+      sums.count > 0,
+  )
+
+
+def distances(embeddings, means, distance: str) -> tf.Tensor:
+  """Computes the distance d of each embedding to each prototype.
+
+  Args:
+    embeddings: [batch, size] float32.
+    means: [num_classes, size] float32.
+    distance: `l2`, the squared Euclidean distance, as Snell et al. argue for
+      (the paper does not say whether its Euclidean distance is squared), or
+      `cosine`, 1 minus the cosine of the angle.
+
+  Returns:
+    [batch, num_classes] float32, not negative.
+
+  Raises:
+    ValueError: If the name of the distance is unknown.
+  """
+  if distance == "l2":
+    # By the difference and not by the expanded square: the latter cancels where
+    # an embedding is close to a prototype.
+    return tf.reduce_sum(
+        tf.math.squared_difference(embeddings[:, tf.newaxis], means), axis=-1
+    )
+  if distance == "cosine":
+    return 1.0 - tf.matmul(
+        tf.math.l2_normalize(embeddings, axis=1, epsilon=1e-12),
+        tf.math.l2_normalize(means, axis=1, epsilon=1e-12),
+        transpose_b=True,
+    )
+  raise ValueError(
+      f"no distance {distance!r}; there are {', '.join(DISTANCES)}"
+  )
+
+
+def logits(embeddings, prototypes: Prototypes, distance: str) -> tf.Tensor:
+  """Computes minus the distances; classes without prototype are masked out.
+
+  Args:
+    embeddings: [batch, size] float32.
+    prototypes: The prototypes.
+    distance: See `distances`.
+
+  Returns:
+    [batch, num_classes] float32.
+  """
+  negative = -distances(embeddings, prototypes.mean, distance)
+  return tf.where(prototypes.present, negative, _MASKED)
+
+
+def alignment_loss(
+    embeddings, y, prototypes: Prototypes, distance: str
+) -> tf.Tensor:
+  """Computes the loss of eq. 4 and 6 on a batch.
+
+  -log softmax(-d(embedding, C)) at the true class. The softmax goes over the
+  classes that have both a prototype and an example in the batch. Examples whose
+  class has no prototype count for nothing; if there are no others, the loss is
+  0.
+
+  Args:
+    embeddings: [batch, size] float32.
+    y: The classes, [batch] int32.
+    prototypes: The prototypes.
+    distance: See `distances`.
+
+  Returns:
+    The mean over the examples that count, a float32 scalar.
+  """
+  num_classes = prototypes.present.shape[0]
+  in_batch = tf.reduce_any(tf.one_hot(y, num_classes, True, False), axis=0)
+  known = prototypes.present & in_batch
+  counts = tf.cast(tf.gather(known, y), tf.float32)
+  losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
+      labels=y,
+      logits=logits(
+          embeddings, prototypes._replace(present=known), distance
+      ),
+  )
+  return tf.math.divide_no_nan(
+      tf.reduce_sum(losses * counts), tf.reduce_sum(counts)
+  )

@@ -1,0 +1,58 @@
+"""Seeds: every draw is a pure function of (run seed, round, client).
+
+A seed is an int32 vector of length 2, as TensorFlow's stateless random
+operations take it. A client's own seed is derived outside the graph from the
+run's seed and the client's id and travels with its data; inside the graph the
+round and the purpose are folded in. So the order in which clients happen to run
+changes nothing, and a resumed run draws what one that never stopped draws.
+"""
+
+import enum
+
+import numpy as np
+import tensorflow as tf
+
+SEED_SHAPE = (2,)
+
+
+class Purpose(enum.IntEnum):
+  """What a seed is used for; keeps the streams of one client apart."""
+
+  INITIALIZE = 0
+  TRAIN = 1
+  STRAGGLE = 2
+  PERSONALIZE = 3
+  SAMPLE_CLIENTS = 4
+
+
+def derive(run_seed: int, *path: int) -> np.ndarray:
+  """Derives a seed from the run's seed and a path of non-negative integers.
+
+  Args:
+    run_seed: The run's seed, a non-negative integer.
+    *path: Where in the run: a purpose, a client id, a round.
+
+  Returns:
+    An int32 array of shape [2].
+  """
+  words = np.random.SeedSequence([run_seed, *path]).generate_state(2)
+  return words.view(np.int32)
+
+
+def client_seed(run_seed: int, client_id: int) -> np.ndarray:
+  """Returns the seed, int32 [2], that travels with a client's data."""
+  return derive(run_seed, Purpose.TRAIN, client_id)
+
+
+def server_seed(run_seed: int) -> np.ndarray:
+  """Returns the seed, int32 [2], of the server's initial weights."""
+  return derive(run_seed, Purpose.INITIALIZE)
+
+
+def fold(seed, *values) -> tf.Tensor:
+  """Folds integers (tensors or Python's) into a seed, inside the graph."""
+  for value in values:
+    seed = tf.random.experimental.stateless_fold_in(
+        seed, tf.cast(value, tf.int32)
+    )
+  return seed

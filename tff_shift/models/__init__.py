@@ -1,0 +1,65 @@
+"""Models as pure functions of their weights, found by the name of their file.
+
+Every module of this folder that has a function `build` is a family of models: a
+new one is a new file, and nothing else changes.
+"""
+
+import importlib
+import inspect
+import pkgutil
+
+from tff_shift.models import split_model
+
+
+def _builders():
+  modules = (
+      importlib.import_module(f"{__name__}.{module.name}")
+      for module in pkgutil.iter_modules(__path__)
+  )
+  return {
+      module.__name__.rpartition(".")[2]: module.build
+      for module in modules
+      if hasattr(module, "build")
+  }
+
+
+def names() -> tuple[str, ...]:
+  """Returns the names that `build` knows, in alphabetical order."""
+  return tuple(sorted(_builders()))
+
+
+def build(
+    name: str, *, input_shape: tuple[int, ...], num_classes: int, **options
+) -> split_model.SplitModel:
+  """Builds the model of a name.
+
+  Args:
+    name: The file of the model without `.py`, one of `names()`.
+    input_shape: The shape of one example, without the batch.
+    num_classes: The number of classes.
+    **options: Further arguments of the module's `build`.
+
+  Returns:
+    The `SplitModel`.
+
+  Raises:
+    ValueError: If no model has this name, if it lacks an option, or if its
+      `build` refuses a value.
+  """
+  builders = _builders()
+  if name not in builders:
+    raise ValueError(
+        f"unknown model {name!r}; known models: {', '.join(sorted(builders))}"
+    )
+  known = set(inspect.signature(builders[name]).parameters) - {
+      "input_shape", "num_classes"
+  }
+  unknown = sorted(set(options) - known)
+  if unknown:
+    raise ValueError(
+        f"model {name!r} has no option {unknown[0]!r}; its options:"
+        f" {', '.join(sorted(known))}"
+    )
+  return builders[name](
+      input_shape=input_shape, num_classes=num_classes, **options
+  )

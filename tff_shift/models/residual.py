@@ -1,0 +1,79 @@
+"""What the residual networks have in common: convolution and normalisation.
+
+Both follow the published networks: kernels from a normal distribution of
+variance 2 / (kernel positions x output channels), no bias (a normalisation
+comes after it), and zeros around the image in equal numbers on all sides, which
+Keras's own "same" does not do at stride 2. So weights trained elsewhere give
+the same values here.
+"""
+
+import tensorflow as tf
+
+# Other libraries' default; Keras has 1e-3.
+_EPSILON = 1e-5
+
+
+def convolve(
+    x, channels: int, kernel_size: int, *, strides: int = 1, name: str
+):
+  """Applies a square convolution to a Keras tensor [batch, y, x, channels].
+
+  Args:
+    x: The Keras tensor.
+    channels: The number of output channels.
+    kernel_size: Height and width of the kernel, an odd number.
+    strides: The step of the kernel in both directions.
+    name: The layer's name is `<name>_convolution`.
+
+  Returns:
+    A Keras tensor, height and width divided by `strides` and rounded up.
+  """
+  if strides > 1 and kernel_size > 1:
+    x = tf.keras.layers.ZeroPadding2D(kernel_size // 2)(x)
+  return tf.keras.layers.Conv2D(
+      channels,
+      kernel_size,
+      strides=strides,
+      padding="valid" if strides > 1 else "same",
+      use_bias=False,
+      kernel_initializer=tf.keras.initializers.VarianceScaling(
+          scale=2.0, mode="fan_out", distribution="untruncated_normal"
+      ),
+      name=f"{name}_convolution",
+  )(x)
+
+
+def normalize(x, groups: int, *, name: str):
+  """Normalises a Keras tensor [batch, y, x, channels] in groups of channels.
+
+  Args:
+    x: The Keras tensor.
+    groups: The number of groups, a divisor of the number of channels.
+    name: The layer's name is `<name>_normalization`.
+
+  Returns:
+    A Keras tensor of the same shape.
+
+  Raises:
+    ValueError: If the channels cannot be parted into the groups.
+  """
+  channels = x.shape[-1]
+  if groups < 1 or channels % groups:
+    raise ValueError(
+        f"groups={groups} does not divide the {channels} channels of layer"
+        f" {name!r}"
+    )
+  return tf.keras.layers.GroupNormalization(
+      groups, epsilon=_EPSILON, name=f"{name}_normalization"
+  )(x)
+
+
+def linear_head(embedding_size: int, num_classes: int) -> tf.keras.Model:
+  """Builds the head of both networks: one linear layer with a bias."""
+  return tf.keras.Sequential(
+      [
+          tf.keras.layers.InputLayer((embedding_size,)),
+          tf.keras.layers.Dense(num_classes, name="classifier"),
+      ],
+      name="linear_head",
+  )

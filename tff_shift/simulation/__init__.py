@@ -1,0 +1,1 @@
+"""Drivers, one per scenario, and what they share: results and progress."""

@@ -1,0 +1,256 @@
+"""Training on domains that evolve, judged on the next, unseen one.
+
+The driver of the scenario of Federated Learning under Evolving Distribution
+Shifts: clients train on the source domains; the last domain, the target, is
+only ever predicted, by every client with its own model on its own share and by
+the server on all clients' shares together.
+"""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tff_shift.data import domains
+from tff_shift.learning import local_training
+from tff_shift.learning import process
+from tff_shift.learning import randomness
+from tff_shift.simulation import figures
+from tff_shift.simulation import results
+from tff_shift.simulation import rounds
+
+_EXAMPLES_PER_FIGURE_ROW = 10
+_POINTS_PER_DOMAIN = 60
+
+
+class Evaluation(NamedTuple):
+  """What is measured after a round, accuracies in percent.
+
+  Attributes:
+    round_num: The number of rounds done.
+    train_loss: The mean training loss of the round.
+    client_accuracy: On the target: the mean over clients, each with its own
+      model on its own share.
+    server_accuracy: On the target: the server's model on all clients' shares;
+      None where the server has no model.
+    client_loss: On the target, the mean over examples.
+    server_loss: On the target, the mean over examples, or None.
+    client_accuracy_per_domain: [num_domains], after the last round only.
+  """
+
+  round_num: int
+  train_loss: float
+  client_accuracy: float
+  server_accuracy: float | None
+  client_loss: float
+  server_loss: float | None
+  client_accuracy_per_domain: np.ndarray | None
+
+
+class EvolvingResult(NamedTuple):
+  """The evaluations of a run, the last of which counts, and its speed."""
+
+  evaluations: tuple[Evaluation, ...]
+  seconds_per_round: float
+
+  @property
+  def final(self) -> Evaluation:
+    """The evaluation after the last round."""
+    return self.evaluations[-1]
+
+
+def training_data(
+    client: domains.Client, run_seed: int
+) -> local_training.ClientData:
+  """Returns a client's examples of the source domains."""
+  return local_training.ClientData(
+      x=client.train.x,
+      y=client.train.y,
+      domain_sizes=client.train.domain_sizes[:-1],
+      seed=randomness.client_seed(run_seed, client.client_id),
+  )
+
+
+def _only_target(examples: domains.ClientExamples) -> domains.ClientExamples:
+  """Leaves the other domains empty."""
+  size = int(examples.domain_sizes[-1])
+  start = len(examples.y) - size
+  sizes = np.zeros_like(examples.domain_sizes)
+  sizes[-1] = size
+  return domains.ClientExamples(examples.x[start:], examples.y[start:], sizes)
+
+
+def _pool(parts: Sequence[domains.ClientExamples]) -> domains.ClientExamples:
+  """Joins the examples of several clients, domain by domain."""
+  ends = [np.cumsum(part.domain_sizes) for part in parts]
+  slices = [
+      (part, slice(end[m] - part.domain_sizes[m], end[m]))
+      for m in range(len(ends[0]))
+      for part, end in zip(parts, ends, strict=True)
+  ]
+  return domains.ClientExamples(
+      np.concatenate([part.x[where] for part, where in slices]),
+      np.concatenate([part.y[where] for part, where in slices]),
+      np.sum([part.domain_sizes for part in parts], axis=0, dtype=np.int32),
+  )
+
+
+def _to_predict(
+    examples: domains.ClientExamples,
+) -> local_training.ClientData:
+  # Predictions draw nothing with the seed of the examples to predict.
+  seed = np.zeros(randomness.SEED_SHAPE, np.int32)
+  return local_training.ClientData(*examples, seed=seed)
+
+
+def run(
+    algorithm: process.FederatedAlgorithm,
+    clients: Sequence[domains.Client],
+    *,
+    num_rounds: int,
+    run_seed: int,
+    participation: float = 1.0,
+    evaluate_every: int = 1,
+    on_round: Callable[[int, float, Evaluation | None], None] = (
+        lambda round_num, train_loss, evaluation: None
+    ),
+) -> EvolvingResult:
+  """Trains and evaluates an algorithm.
+
+  Args:
+    algorithm: The algorithm, built for as many evaluation domains as the
+      clients have domains.
+    clients: The clients; none has training examples of the last domain.
+    num_rounds: The number of rounds.
+    run_seed: Fixes initial weights, batches and who takes part.
+    participation: The share of clients in a round, above 0 and at most 1.
+    evaluate_every: Evaluates after every so many rounds, and after the last.
+    on_round: Called after each round with the number of rounds done, the
+      training loss and, if there was one, the evaluation.
+
+  Returns:
+    The evaluations and the mean duration of a round.
+  """
+  data = [training_data(client, run_seed) for client in clients]
+  run_rounds = rounds.Rounds(
+      algorithm, data, run_seed=run_seed, participation=participation
+  )
+  evaluations = []
+  for round_num in range(1, num_rounds + 1):
+    train_loss = float(run_rounds.step()["loss"])
+    evaluation = None
+    is_last = round_num == num_rounds
+    if is_last or round_num % evaluate_every == 0:
+      evaluation = _evaluate(run_rounds, clients, data, train_loss, is_last)
+      evaluations.append(evaluation)
+    on_round(round_num, train_loss, evaluation)
+  return EvolvingResult(tuple(evaluations), run_rounds.seconds_per_round)
+
+
+def _evaluate(
+    run_rounds: rounds.Rounds,
+    clients: Sequence[domains.Client],
+    data: Sequence[local_training.ClientData],
+    train_loss: float,
+    all_domains: bool,
+) -> Evaluation:
+  """Evaluates the clients' models and the server's."""
+  algorithm = run_rounds.algorithm
+  tests = [client.test for client in clients]
+  targets = [_only_target(test) for test in tests]
+  at_clients = algorithm.evaluate_clients(
+      run_rounds.server_state,
+      run_rounds.client_states,
+      data,
+      [_to_predict(part) for part in (tests if all_domains else targets)],
+  )
+  at_server = None
+  if algorithm.evaluate_server is not None:
+    at_server = algorithm.evaluate_server(
+        run_rounds.server_state, data, _to_predict(_pool(targets))
+    )
+  return Evaluation(
+      round_num=run_rounds.round_num,
+      train_loss=train_loss,
+      client_accuracy=100.0 * float(at_clients["accuracy"][-1]),
+      server_accuracy=at_server and 100.0 * float(at_server["accuracy"][-1]),
+      client_loss=float(at_clients["loss"][-1]),
+      server_loss=at_server and float(at_server["loss"][-1]),
+      client_accuracy_per_domain=(
+          100.0 * np.asarray(at_clients["accuracy"]) if all_domains else None
+      ),
+  )
+
+
+def draw_domains(
+    dataset: domains.EvolvingDataset, folder: results.RunFolder
+) -> None:
+  """Draws examples of each domain into a run's folder."""
+  title = f"Examples of each domain of {dataset.name}; the last is the target"
+  path = folder.figure_path("domains")
+  if dataset.domains[0].x.ndim == 2:
+    few = slice(_POINTS_PER_DOMAIN)
+    figures.scatter_domains(
+        {domain.name: domain.x[few] for domain in dataset.domains},
+        {domain.name: domain.y[few] for domain in dataset.domains},
+        path,
+        title=title,
+        class_names=dataset.class_names,
+    )
+  else:
+    few = slice(_EXAMPLES_PER_FIGURE_ROW)
+    figures.example_images(
+        {domain.name: domain.x[few] for domain in dataset.domains},
+        path,
+        title=title,
+    )
+
+
+def draw_results(
+    by_label: Mapping[str, Mapping[int, EvolvingResult]],
+    dataset: domains.EvolvingDataset,
+    folder: results.RunFolder,
+) -> None:
+  """Draws learning curves and the accuracy on each domain.
+
+  Args:
+    by_label: For each label, the results by seed.
+    dataset: The domains, for their names.
+    folder: The run's folder.
+  """
+  for who in ("client", "server"):
+    curves = {}
+    for label, by_seed in by_label.items():
+      series = [
+          [getattr(each, f"{who}_accuracy") for each in result.evaluations]
+          for result in by_seed.values()
+      ]
+      if series[0][0] is None:
+        continue
+      evaluations = next(iter(by_seed.values())).evaluations
+      curves[label] = figures.Curve(
+          np.array([each.round_num for each in evaluations]),
+          np.mean(series, axis=0),
+          np.std(series, axis=0, ddof=1) if len(series) > 1 else None,
+      )
+    if curves:
+      figures.learning_curves(
+          curves,
+          folder.figure_path(f"{who}_accuracy"),
+          f"{who.capitalize()} accuracy on the unseen domain (%)",
+      )
+  figures.accuracy_per_domain(
+      {
+          label: np.mean(
+              [r.final.client_accuracy_per_domain for r in by_seed.values()],
+              axis=0,
+          )
+          for label, by_seed in by_label.items()
+      },
+      [domain.name for domain in dataset.domains],
+      len(dataset.domains) - 1,
+      folder.figure_path("accuracy_per_domain"),
+      ylabel="Client accuracy (%)",
+  )

@@ -7,19 +7,12 @@ by Ctrl-C, with what was written kept.
 import contextlib
 import dataclasses
 import datetime
-import os
 import pathlib
 import sys
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
-
-# Before TensorFlow is imported: its own notes on start are of no use here.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# Clients in parallel with one thread each are faster than one client after the
-# other with all threads each.
-os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 
 from absl import app
 from absl import flags

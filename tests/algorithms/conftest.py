@@ -6,8 +6,8 @@ from unittest import mock
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
-from tff_shift.execution import in_process
 from tff_shift.learning import local_training
 from tff_shift.learning import process
 from tff_shift.learning import randomness
@@ -37,31 +37,6 @@ def _make_client(client_id, domain_sizes, y=None, run_seed=0):
 def make_client():
   """Returns `make(client_id, domain_sizes, y=None)` for random examples."""
   return _make_client
-
-
-def _run_in_graph(function, *arguments):
-  # A client's work without TFF, and without the eager execution that models as
-  # functions of their weights do not know.
-  with tf.Graph().as_default():
-    arrays = [np.asarray(value) for value in tf.nest.flatten(arguments)]
-    inputs = [
-        tf.compat.v1.placeholder(array.dtype, array.shape) for array in arrays
-    ]
-    outputs = function(*tf.nest.pack_sequence_as(arguments, inputs))
-    config = tf.compat.v1.ConfigProto()
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
-    with tf.compat.v1.Session(config=config) as session:
-      values = session.run(
-          [tf.convert_to_tensor(each) for each in tf.nest.flatten(outputs)],
-          dict(zip(inputs, arrays, strict=True)),
-      )
-  return tf.nest.pack_sequence_as(outputs, values)
-
-
-@pytest.fixture(scope="session")
-def run_in_graph():
-  """Returns `run(function, *structures of arrays)`, which gives arrays."""
-  return _run_in_graph
 
 
 def _build_with_functions(module, model, hparams, **options):
@@ -213,7 +188,66 @@ def compare():
   )
 
 
+def _tensors(type_signature):
+  """Returns the tensor types within a type, functions left out."""
+  if isinstance(type_signature, tff.TensorType):
+    return [type_signature]
+  if isinstance(type_signature, tff.FederatedType):
+    return _tensors(type_signature.member)
+  if isinstance(type_signature, tff.StructType):
+    return [tensor for part in type_signature for tensor in _tensors(part)]
+  assert isinstance(type_signature, tff.FunctionType), type_signature
+  return []
+
+
+def _placed(type_signature, placement):
+  """Returns the federated types at a placement within a type."""
+  if isinstance(type_signature, tff.FederatedType):
+    return [type_signature] if type_signature.placement is placement else []
+  if isinstance(type_signature, tff.StructType):
+    return [
+        found for part in type_signature for found in _placed(part, placement)
+    ]
+  return []
+
+
+def _aggregations(computation):
+  """Returns the type of everything that turns client values into a server's.
+
+  They are what is left after TFF has compiled the computation for an executor.
+  """
+  found = []
+
+  def visit(block):
+    if isinstance(block, tff.framework.Intrinsic):
+      signature = block.type_signature
+      if _placed(signature.parameter, tff.CLIENTS) and _placed(
+          signature.result, tff.SERVER
+      ):
+        found.append(signature)
+    return block, False
+
+  native = tff.backends.native.desugar_and_transform_to_native(computation)
+  tff.framework.transform_postorder(native.to_building_block(), visit)
+  return found
+
+
+def _sent_tensors(signatures):
+  """Returns the types of what clients put into aggregations."""
+  return [
+      tensor
+      for signature in signatures
+      for value in _placed(signature.parameter, tff.CLIENTS)
+      for tensor in _tensors(value)
+  ]
+
+
 @pytest.fixture(scope="session")
-def context():
-  with in_process.in_process_context() as installed:
-    yield installed
+def type_walk():
+  """What is in TFF's types and computations, see the functions above."""
+  return types.SimpleNamespace(
+      tensors=_tensors,
+      placed=_placed,
+      aggregations=_aggregations,
+      sent_tensors=_sent_tensors,
+  )

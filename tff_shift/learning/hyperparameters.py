@@ -6,7 +6,7 @@ one line that names the field and the allowed values.
 """
 
 import dataclasses
-import math
+import sys
 from typing import Any
 
 
@@ -49,6 +49,8 @@ def describe_limits(field: dataclasses.Field) -> str:
   choices = field.metadata["choices"]
   if choices:
     return "one of " + ", ".join(choices)
+  if isinstance(field.default, bool):
+    return "True or False"
   minimum, maximum = field.metadata["minimum"], field.metadata["maximum"]
   kind = "an integer" if isinstance(field.default, int) else "a number"
   limits = []
@@ -66,12 +68,12 @@ def _is_allowed(field: dataclasses.Field, value: Any) -> bool:
   choices = field.metadata["choices"]
   if choices:
     return value in choices
-  if isinstance(field.default, bool):
-    return isinstance(value, bool)
-  if isinstance(field.default, int):
-    if not isinstance(value, int) or isinstance(value, bool):
-      return False
-  elif not isinstance(value, int | float) or not math.isfinite(value):
+  # True and False are integers to Python, and here only where they are meant.
+  if isinstance(field.default, bool) or isinstance(value, bool):
+    return isinstance(field.default, bool) and isinstance(value, bool)
+  kind = int if isinstance(field.default, int) else int | float
+  # Infinity and not-a-number fail the comparison.
+  if not isinstance(value, kind) or not abs(value) <= sys.float_info.max:
     return False
   minimum, maximum = field.metadata["minimum"], field.metadata["maximum"]
   if minimum is not None and (

@@ -12,8 +12,7 @@ aggregate depends on another: the same computation then runs on one executor
 and, in TFF's mergeable form, spread over several.
 
 What an algorithm's file writes are pure TensorFlow functions of one client's or
-the server's tensors; `training_phase`, `client_evaluation` and
-`server_evaluation` turn them into federated computations.
+the server's tensors; `build_algorithm` turns them into federated computations.
 """
 
 import collections
@@ -125,13 +124,9 @@ class FederatedAlgorithm:
     def initialize():
       return self.initialize(tff.federated_eval(seed_value, tff.SERVER))
 
-    @tff.tensorflow.computation
-    def no_state():
-      return ()
-
     @tff.federated_computation(server_type, data_type)
     def run_round(state, data):
-      nothing = tff.federated_eval(no_state, tff.CLIENTS)
+      nothing = tff.federated_value((), tff.CLIENTS)
       state, _, metrics = phase(state, nothing, data)
       return tff.learning.templates.LearningProcessOutput(state, metrics)
 
@@ -230,17 +225,13 @@ def build_algorithm(
       weights_type, tff.TensorType(np.float32)
   )
 
-  @tff.tensorflow.computation
-  def round_zero():
-    return tf.constant(0)
-
   @tff.federated_computation(tff.FederatedType(SEED_TYPE, tff.SERVER))
   def initialize(seed):
     return tff.federated_zip(
         ServerState(
             tff.federated_map(initial_weights_fn, seed),
             aggregation.initialize(),
-            tff.federated_eval(round_zero, tff.SERVER),
+            tff.federated_value(0, tff.SERVER),
         )
     )
 
@@ -331,10 +322,6 @@ def _training_phase(
   def next_round(round_num):
     return round_num + 1
 
-  @tff.tensorflow.computation
-  def one():
-    return tf.constant(1.0)
-
   @tff.federated_computation(
       server_type,
       tff.FederatedType(client_type, tff.CLIENTS),
@@ -355,7 +342,7 @@ def _training_phase(
     )
     metrics = collections.OrderedDict(
         loss=tff.federated_mean(loss),
-        num_clients=tff.federated_sum(tff.federated_eval(one, tff.CLIENTS)),
+        num_clients=tff.federated_sum(tff.federated_value(1.0, tff.CLIENTS)),
     )
     return (
         tff.federated_zip(new_state),

@@ -79,7 +79,7 @@ def distances(embeddings, means, distance: str) -> tf.Tensor:
       `cosine`, 1 minus the cosine of the angle.
 
   Returns:
-    [batch, num_classes] float32, not negative.
+    [batch, num_classes] float32; not negative, but for the rounding of cosine.
 
   Raises:
     ValueError: If the name of the distance is unknown.

@@ -28,12 +28,18 @@ class Purpose(enum.IntEnum):
 def derive(run_seed: int, *path: int) -> np.ndarray:
   """Derives a seed from the run's seed and a path of non-negative integers.
 
+  Different paths give different seeds, but for zeros at their end, which NumPy
+  does not tell from nothing: a purpose has paths of one length.
+
   Args:
-    run_seed: The run's seed, a non-negative integer.
-    *path: Where in the run: a purpose, a client id, a round.
+    run_seed: The run's seed, from 0 to 2**32 - 1.
+    *path: Where in the run: a purpose, a client id, a round; each likewise.
 
   Returns:
     An int32 array of shape [2].
+
+  Raises:
+    ValueError: If an integer is negative.
   """
   words = np.random.SeedSequence([run_seed, *path]).generate_state(2)
   return words.view(np.int32)

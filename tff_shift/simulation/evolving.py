@@ -64,11 +64,13 @@ class EvolvingResult(NamedTuple):
 def training_data(
     client: domains.Client, run_seed: int
 ) -> local_training.ClientData:
-  """Returns a client's examples of the source domains."""
+  """Returns a client's examples of the source domains, and no others."""
+  domain_sizes = client.train.domain_sizes[:-1]
+  end = int(domain_sizes.sum())
   return local_training.ClientData(
-      x=client.train.x,
-      y=client.train.y,
-      domain_sizes=client.train.domain_sizes[:-1],
+      x=client.train.x[:end],
+      y=client.train.y[:end],
+      domain_sizes=domain_sizes,
       seed=randomness.client_seed(run_seed, client.client_id),
   )
 

@@ -32,7 +32,15 @@ def sample_clients(
   Returns:
     The ids of different clients, in ascending order: the order of clients
     changes the bits of a mean.
+
+  Raises:
+    ValueError: If the participation is out of range.
   """
+  if not 0 < participation <= 1:
+    raise ValueError(
+        f"participation={participation!r} is not allowed: it must be a number"
+        " above 0 and at most 1"
+    )
   size = max(1, math.floor(participation * num_clients + 0.5))
   words = randomness.derive(
       run_seed, randomness.Purpose.SAMPLE_CLIENTS, round_num

@@ -1,0 +1,125 @@
+"""Shows where TFF computations run on this machine, and how fast.
+
+  python -m benchmarks.device_check
+
+Runs stock TFF FedAvg with a convolutional network (the workload `stock_cnn` of
+`benchmarks.executor_speed`) in the in-process context, and prints
+
+*   the devices that TensorFlow sees;
+*   how often TensorFlow's placer put each of the heavy operations on which
+    device, from a round with the placer's log switched on;
+*   the seconds of a round on those devices, on the CPU alone, and on TFF's C++
+    executor, which has no GPU.
+
+It runs without a GPU too, and then shows the CPU.
+"""
+
+import collections
+import re
+import statistics
+import subprocess
+import sys
+
+import tensorflow as tf
+import tensorflow_federated as tff
+from absl import app
+from absl import flags
+from absl import logging
+
+from benchmarks import executor_speed
+from tff_shift import execution
+
+_SERVER_DEVICE = flags.DEFINE_string(
+  "server_device", None, "Where the server's work runs; default: the GPU."
+)
+_CLIENT_DEVICES = flags.DEFINE_list(
+  "client_devices", None, "Where clients run, in turn; default: every GPU."
+)
+_PLACE_ONLY = flags.DEFINE_bool(
+  "place_only", False, "Run one round with the placer's log and stop."
+)
+
+# What takes the time of a round, and what holds the weights.
+_HEAVY_OPERATIONS = (
+  "Conv2D",
+  "Conv2DBackpropFilter",
+  "Conv2DBackpropInput",
+  "MatMul",
+  "VarHandleOp",
+  "AssignVariableOp",
+)
+
+
+def _in_process(**devices: object) -> tff.framework.SyncContext:
+  return execution.use("in_process", materialize=False, **devices)
+
+
+def _chosen_devices() -> dict[str, object]:
+  return {
+    "server_device": _SERVER_DEVICE.value,
+    "client_devices": _CLIENT_DEVICES.value,
+  }
+
+
+def _run_with_placer_log() -> None:
+  tf.debugging.set_log_device_placement(True)
+  with _in_process(**_chosen_devices()):
+    executor_speed.build_round("stock_cnn")()
+
+
+def _print_placement() -> None:
+  """Prints on which devices a child process placed the heavy operations."""
+  # The log is a setting of the whole process, and slow.
+  log = subprocess.run(
+    [sys.executable, "-m", "benchmarks.device_check", "--place_only"]
+    + [argument for argument in sys.argv[1:] if argument.startswith("--")],
+    stdout=subprocess.PIPE,
+    stderr=subprocess.DEVNULL,
+    text=True,
+    check=True,
+  ).stdout
+  placed = collections.Counter(
+    # The placer prints a line "name: (operation): device" for each node.
+    re.findall(r"^\S+: \((\w+)\): /\S*device:(\w+:\d+)$", log, re.MULTILINE)
+  )
+  for operation in _HEAVY_OPERATIONS:
+    devices = ", ".join(
+      f"{device} {count} times"
+      for (name, device), count in sorted(placed.items())
+      if name == operation
+    )
+    print(f"{operation:22} {devices or 'nowhere'}")
+
+
+def _print_speed() -> None:
+  """Prints the seconds of a round for each executor, taking turns."""
+  managers = {
+    "in process, devices as above": _in_process(**_chosen_devices()),
+    "in process, CPU": _in_process(
+      server_device="CPU:0", client_devices=["CPU:0"]
+    ),
+    "C++ executor": execution.use("local"),
+  }
+  seconds = executor_speed.time_in_turn("stock_cnn", managers)
+  for label, each in seconds.items():
+    print(f"{statistics.median(each):8.3f} s  {label}")
+
+
+def main(_) -> None:
+  """Prints devices, placement and speed."""
+  logging.set_verbosity(logging.WARNING)
+  if _PLACE_ONLY.value:
+    _run_with_placer_log()
+    return
+  print(f"TensorFlow {tf.__version__}, TFF {tff.__version__}")
+  for device in tf.config.list_physical_devices():
+    details = tf.config.experimental.get_device_details(device)
+    print(f"{device.device_type}: {details.get('device_name', device.name)}")
+  print("\nOperations of one client and the server, by device:")
+  _print_placement()
+  print("\nMedian of a round (10 clients, 320 images each):", flush=True)
+  _print_speed()
+
+
+if __name__ == "__main__":
+  app.run(main)

@@ -1,0 +1,130 @@
+"""FedAvgFT: FedAvg whose clients predict with a fine-tuned model."""
+
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift.algorithms import fed_avg
+from tff_shift.algorithms import fed_avg_ft
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
+from tff_shift.simulation import rounds
+
+NUM_DOMAINS = 2
+RATE = 0.3
+
+
+class TestFineTuning:
+
+  @pytest.mark.parametrize("num_epochs", [0, 1, 2])
+  def test_agrees_with_the_oracle(
+      self, model, make_client, oracle, run_in_graph, compare, num_epochs
+  ):
+    client = make_client(0, [6, 4])
+    hparams = fed_avg_ft.HParams(batch_size=4, learning_rate=RATE)
+    weights = run_in_graph(model.initial_weights, client.seed)
+    tuned = run_in_graph(
+        lambda w, data: fed_avg_ft.fine_tune(
+            model, hparams, num_epochs, w, data
+        ),
+        weights,
+        client,
+    )
+
+    # 10 examples are three batches of 4, the last of which begins anew.
+    def draw_batches(data):
+      seed = randomness.fold(data.seed, randomness.Purpose.PERSONALIZE)
+      return [
+          local_training.pooled_batch(data, visit, 4, seed)
+          for visit in range(3 * num_epochs)
+      ]
+
+    for batch in run_in_graph(draw_batches, client):
+      weights, _ = oracle.descend(
+          weights,
+          [
+              lambda w, batch=batch: oracle.cross_entropy(
+                  oracle.predict(w, batch.x), batch.y
+              )
+          ],
+          RATE,
+      )
+    compare.assert_close(tuned, weights, 1e-5)
+
+
+class TestBesideFedAvg:
+
+  @pytest.fixture(scope="class")
+  def clients(self, make_client):
+    return [make_client(i, [6 + i, 5]) for i in range(3)]
+
+  @pytest.fixture(scope="class")
+  def results(self, model, clients, context):
+    """States after two rounds and what the evaluations say, by algorithm."""
+    common = {"batch_size": 4, "local_steps": 1, "learning_rate": RATE}
+    algorithms = {
+        "fed_avg": fed_avg.build(
+            model, fed_avg.HParams(**common), num_evaluation_domains=NUM_DOMAINS
+        ),
+        **{
+            num_epochs: fed_avg_ft.build(
+                model,
+                fed_avg_ft.HParams(fine_tuning_epochs=num_epochs, **common),
+                num_evaluation_domains=NUM_DOMAINS,
+            )
+            for num_epochs in (0, 2)
+        },
+    }
+    results = {}
+    for key, algorithm in algorithms.items():
+      run = rounds.Rounds(algorithm, clients, run_seed=3)
+      run.step()
+      run.step()
+      state = run.server_state
+      results[key] = types.SimpleNamespace(
+          state=state,
+          at_clients=algorithm.evaluate_clients(
+              state, run.client_states, clients, clients
+          ),
+          at_server=algorithm.evaluate_server(state, clients, clients[0]),
+      )
+    return results
+
+  def test_training_is_that_of_fed_avg(self, results, compare):
+    for num_epochs in (0, 2):
+      assert compare.equal_bits(
+          results[num_epochs].state, results["fed_avg"].state
+      )
+
+  def test_without_epochs_it_is_fed_avg(self, results, compare):
+    compare.assert_close(
+        results[0].at_clients, results["fed_avg"].at_clients, 1e-6
+    )
+    compare.assert_close(
+        results[0].at_server, results["fed_avg"].at_server, 1e-6
+    )
+
+  def test_clients_predict_their_own_examples_better(self, results):
+    before = results["fed_avg"].at_clients["loss"]
+    assert np.all(results[2].at_clients["loss"] < before)
+
+  def test_server_predicts_as_before(self, results, compare):
+    assert compare.equal_bits(
+        results[2].at_server, results["fed_avg"].at_server
+    )
+
+  def test_clients_that_fine_tune_differ(self, model, clients, run_in_graph):
+    hparams = fed_avg_ft.HParams(learning_rate=RATE)
+    weights = run_in_graph(model.initial_weights, clients[0].seed)
+    tuned = [
+        run_in_graph(
+            lambda w, data: fed_avg_ft.fine_tune(model, hparams, 1, w, data),
+            weights,
+            client,
+        )
+        for client in clients[:2]
+    ]
+    for one, other in zip(*map(tf.nest.flatten, tuned), strict=True):
+      assert np.any(one != other)

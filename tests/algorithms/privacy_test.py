@@ -1,0 +1,114 @@
+"""Privacy by type: what reaches the server has no room for what is personal.
+
+A new file in `tff_shift/algorithms` is tested here without a change. The types
+are those of what is left after TFF has compiled a computation for an executor.
+"""
+
+import collections
+import itertools
+import math
+import types
+
+import pytest
+import tensorflow_federated as tff
+
+from tff_shift import algorithms
+
+
+def count_shapes(tensor_types):
+  return collections.Counter(tuple(each.shape) for each in tensor_types)
+
+
+@pytest.fixture(scope="module", params=algorithms.names())
+def algorithm(request, model):
+  module = algorithms.get(request.param)
+  return module.build(model, module.HParams(), num_evaluation_domains=4)
+
+
+@pytest.fixture(scope="module")
+def aggregated(algorithm, type_walk):
+  """What `aggregations` finds in the phases and in the evaluations."""
+  found = types.SimpleNamespace(
+      phases=[type_walk.aggregations(phase) for phase in algorithm.phases],
+      evaluate_clients=type_walk.aggregations(algorithm.evaluate_clients),
+      evaluate_server=(
+          type_walk.aggregations(algorithm.evaluate_server)
+          if algorithm.evaluate_server
+          else []
+      ),
+  )
+  # Losses and metrics are; if they are not found, nothing is.
+  assert all(found.phases)
+  assert found.evaluate_clients
+  return found
+
+
+class TestPrivacyByType:
+
+  def test_no_example_reaches_the_server(
+      self, algorithm, aggregated, model, type_walk
+  ):
+    computations = [
+        algorithm.initialize, *algorithm.phases, algorithm.evaluate_clients,
+        *([algorithm.evaluate_server] if algorithm.evaluate_server else []),
+    ]
+    results = [
+        at_server
+        for computation in computations
+        for at_server in type_walk.placed(
+            computation.type_signature.result, tff.SERVER
+        )
+    ]
+    signatures = itertools.chain(
+        *aggregated.phases,
+        aggregated.evaluate_clients,
+        aggregated.evaluate_server,
+    )
+    # With what is sent comes what an aggregation starts from and accumulates.
+    steps = [
+        part for each in signatures for part in (each.parameter, each.result)
+    ]
+    for tensor in itertools.chain(*map(type_walk.tensors, results + steps)):
+      # The number of examples differs from client to client: what has them all
+      # has an unknown size.
+      assert None not in tensor.shape, f"{tensor} grows with a client's data"
+      tail = tuple(tensor.shape[-len(model.input_shape) :])
+      assert tail != model.input_shape, f"{tensor} has room for an example"
+
+  def test_personal_state_does_not_reach_the_server(
+      self, algorithm, aggregated, type_walk
+  ):
+    state = algorithm.initialize.type_signature.result
+    held = count_shapes(type_walk.tensors(state))
+    shared = count_shapes(type_walk.tensors(state.member.weights))
+    sent = [
+        count_shapes(type_walk.sent_tensors(signatures))
+        for signatures in aggregated.phases
+    ]
+    metrics = count_shapes(
+        tensor
+        for phase in algorithm.phases
+        for tensor in type_walk.tensors(phase.type_signature.result[2])
+    ) + count_shapes(type_walk.sent_tensors(aggregated.evaluate_clients))
+    personal = type_walk.tensors(
+        algorithm.initialize_client.type_signature.result
+    )
+    for shape in count_shapes(personal):
+      if math.prod(shape) == 1:
+        continue  # A number may be a loss or a count.
+      # What a client keeps may have the shape of what it shares; but then there
+      # is no more of that shape than the server averages.
+      assert held[shape] <= shared[shape]
+      assert max(each[shape] for each in sent) <= shared[shape]
+      assert shape not in metrics
+
+  def test_server_evaluation_takes_no_personal_state(
+      self, algorithm, type_walk
+  ):
+    if algorithm.evaluate_server is None:
+      pytest.skip("the server has no model")
+    (client_data,) = type_walk.placed(
+        algorithm.evaluate_server.type_signature.parameter, tff.CLIENTS
+    )
+    names = list(tff.structure.name_list(client_data.member))
+    assert names == ["x", "y", "domain_sizes", "seed"]

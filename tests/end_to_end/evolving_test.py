@@ -1,0 +1,310 @@
+"""The binary `experiments.evolving`, run whole."""
+
+import csv
+import json
+import math
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from experiments import command_line
+from experiments import evolving
+from tff_shift import algorithms
+
+_ROOT = pathlib.Path(__file__).parents[2]
+_SMALL = (
+    "--dataset=circle", "--num_domains=4", "--max_examples_per_domain=90",
+    "--num_clients=3", "--rounds=2", "--local_steps=1", "--evaluate_every=1",
+    "--optimizer=adam", "--learning_rate=1e-3", "--noprogress",
+)
+
+
+def _run_here(arguments, monkeypatch):
+  """Runs the binary in this process; returns its exit code."""
+  monkeypatch.setattr(sys, "argv", ["evolving", *arguments])
+  with flagsaver.flagsaver(), pytest.raises(SystemExit) as end:
+    flags.FLAGS.unparse_flags()
+    command_line.run(evolving.main)
+  return end.value.code or 0
+
+
+def _start(arguments, **options):
+  return subprocess.Popen(
+      [sys.executable, "-m", "experiments.evolving", *arguments],
+      cwd=_ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+      **options,
+  )
+
+
+def _rows(folder):
+  with open(folder / "metrics.csv", encoding="utf-8") as file:
+    return list(csv.DictReader(file))
+
+
+def _without_times(folder):
+  runs = json.loads((folder / "summary.json").read_text())["runs"]
+  for run in runs:
+    del run["seconds_per_round"]
+  return runs
+
+
+class TestWholeRun:
+
+  @pytest.fixture(scope="class")
+  def finished(self, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "all"
+    process = _start([
+        *_SMALL, f"--algorithm={','.join(algorithms.names())}", "--seeds=0,1",
+        f"--output_dir={folder}",
+    ])
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    return folder, output, errors
+
+  def test_summary_has_an_entry_per_algorithm(self, finished):
+    runs = json.loads((finished[0] / "summary.json").read_text())["runs"]
+    assert [run["algorithm"] for run in runs] == list(algorithms.names())
+    for run in runs:
+      assert set(run) == {
+          "algorithm", "dataset", "setting", "metrics", "rounds",
+          "seconds_per_round",
+      }
+      assert run["dataset"] == "circle"
+      assert run["rounds"] == 2
+      assert run["setting"]["dirichlet"] == "inf"
+      assert run["setting"]["num_domains"] == 4
+      has_server = run["algorithm"] not in ("fed_rep", "local")
+      assert ("server_accuracy" in run["metrics"]) == has_server
+      for metric in run["metrics"].values():
+        assert len(metric["seeds"]) == 2
+        assert all(0 <= value <= 100 for value in metric["seeds"])
+        mean = sum(metric["seeds"]) / 2
+        assert metric["mean"] == pytest.approx(mean)
+        assert metric["std"] == pytest.approx(
+            math.sqrt(sum((v - mean) ** 2 for v in metric["seeds"]))
+        )
+
+  def test_metrics_have_a_row_per_evaluation(self, finished):
+    rows = _rows(finished[0])
+    assert [
+        (row["algorithm"], row["seed"], row["round"]) for row in rows
+    ] == [
+        (name, seed, num)
+        for name in algorithms.names() for seed in "01" for num in "12"
+    ]
+    assert all(float(row["train_loss"]) > 0 for row in rows)
+
+  def test_last_row_is_the_summary(self, finished):
+    runs = _without_times(finished[0])
+    for run in runs:
+      last = [
+          float(row["client_accuracy"]) for row in _rows(finished[0])
+          if row["algorithm"] == run["algorithm"] and row["round"] == "2"
+      ]
+      assert last == run["metrics"]["client_accuracy"]["seeds"]
+
+  def test_configuration_and_figures_are_there(self, finished):
+    folder = finished[0]
+    config = json.loads((folder / "config.json").read_text())
+    assert config["flags"]["num_clients"] == 3
+    assert config["versions"]["tensorflow_federated"] == "0.87.0"
+    for figure in (
+        "domains", "client_accuracy", "server_accuracy", "accuracy_per_domain"
+    ):
+      assert (folder / "figures" / f"{figure}.png").stat().st_size > 1000
+    events = list((folder / "tensorboard").rglob("events*"))
+    assert len(events) == 2 * len(algorithms.names())
+
+  def test_output_is_one_table(self, finished):
+    lines = finished[1].splitlines()
+    assert lines[0].startswith("algorithm")
+    assert len(lines) == 2 + len(algorithms.names()) + 1
+    assert finished[2] == ""
+
+  def test_same_flags_give_the_same_bits(
+      self, finished, tmp_path, monkeypatch
+  ):
+    chosen = "fed_avg,fed_evolve,fed_evp"
+    folder = tmp_path / "again"
+    code = _run_here(
+        [*_SMALL, f"--algorithm={chosen}", "--seeds=0,1",
+         f"--output_dir={folder}", "--max_concurrent_clients=1"],
+        monkeypatch,
+    )
+    assert code == 0
+    first = [r for r in _without_times(finished[0])
+             if r["algorithm"] in chosen.split(",")]
+    assert _without_times(folder) == first
+
+
+def test_selection_runs_each_rate_and_keeps_the_best(
+    tmp_path, monkeypatch, capsys
+):
+  folder = tmp_path / "selected"
+  code = _run_here(
+      [*_SMALL, "--algorithm=fed_avg", "--learning_rate=1e-9,1e-2",
+       "--rounds=4", "--select=last_source", f"--output_dir={folder}"],
+      monkeypatch,
+  )
+  assert code == 0
+  rows = _rows(folder)
+  scores = {
+      rate: float(row["client_accuracy"])
+      for rate in ("1e-09", "0.01") for row in rows
+      if row["held_out"] == "last_source" and row["learning_rate"] == rate
+  }
+  assert len(scores) == 2
+  # The smaller rate wins a draw.
+  best = "1e-09" if scores["1e-09"] >= scores["0.01"] else "0.01"
+  (run,) = _without_times(folder)
+  assert run["setting"]["learning_rate"] == float(best)
+  assert run["setting"]["selection"] == "last_source"
+  assert {row["learning_rate"] for row in rows
+          if row["held_out"] == "target"} == {best}
+  assert f"chosen: {float(best):g}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("arguments", "expected"), [
+    (["--algorithm=fedavg"], ("--algorithm=fedavg", "fed_avg, fed_avg_ft")),
+    (["--algorithm="], ("--algorithm", "fed_avg")),
+    (["--algorithm=local,local"], ("--algorithm", "twice")),
+    (["--dataset=mnits"], ("--dataset=mnits", "rotated_mnist")),
+    (["--learning_rate=-1"], ("--learning_rate=-1.0", "above 0")),
+    (["--learning_rate=fast"], ("--learning_rate=fast", "numbers above 0")),
+    (["--learning_rate=nan"], ("--learning_rate=nan", "above 0")),
+    (["--learning_rate=1,1"], ("--learning_rate=1,1", "twice")),
+    (["--participation=0"], ("--participation=0.0", "at most 1")),
+    (["--participation=1.5"], ("--participation=1.5", "at most 1")),
+    (["--rounds=0"], ("--rounds=0", "at least 1")),
+    (["--rounds=two"], ("--rounds=two", "integer")),
+    (["--evaluate_every=0"], ("--evaluate_every=0", "at least 1")),
+    (["--num_clients=0"], ("--num_clients=0", "at least 1")),
+    (["--local_steps=0"], ("--local_steps=0", "at least 1")),
+    (["--batch_size=0"], ("--batch_size=0", "at least 1")),
+    (["--optimizer=lion"], ("--optimizer='lion'", "sgd, adam, adamw")),
+    (["--weight_decay=-1"], ("--weight_decay=-1.0", "at least 0")),
+    (["--straggler_ratio=2"], ("--straggler_ratio=2.0", "at most 1")),
+    (["--dirichlet=0"], ("--dirichlet=0", "above 0, or inf")),
+    (["--dirichlet=even"], ("--dirichlet=even", "above 0, or inf")),
+    (["--test_fraction=1"], ("--test_fraction=1.0", "below 1")),
+    (["--seeds=-1"], ("--seeds=-1", "integers")),
+    (["--seeds=0,0"], ("--seeds=0,0", "twice")),
+    (["--selection_seeds=7"], ("--selection_seeds", "part of --seeds")),
+    (["--select=target"], ("--select=target", "last_source")),
+    (["--select=last_source", "--num_domains=3"],
+     ("--num_domains=3", "at least 4")),
+    (["--distance=cosine"], ("--distance", "fed_evolve, fed_evp")),
+    (["--algorithm=fed_evolve", "--distance=l1"],
+     ("--distance='l1'", "l2, cosine")),
+    (["--num_domains=1"], ("num_domains", "at least 2")),
+    (["--num_domains=9999", "--dataset=rotated_digits"],
+     ("num_domains", "9999")),
+    (["--num_clients=500"], ("client", "fewer clients")),
+    (["--angle_step=10"], ("angle_step", "circle")),
+    (["--model=alexnet"], ("--model=alexnet", "mlp")),
+    (["--weights_file=/nowhere.npz"], ("/nowhere.npz",)),
+    (["--executor=cloud"], ("cloud", "in_process")),
+    (["--max_concurrent_clients=-1"], ("--max_concurrent_clients=-1", "0")),
+    (["--dataset=rotated_emnist_letters", "--data_dir=/nowhere"],
+     ("/nowhere", "emnist")),
+    (["--dataset=portraits", "--data_dir=/nowhere"],
+     ("/nowhere", "portraits")),
+    (["--no_such_flag=1"], ("no_such_flag",)),
+    (["word"], ("'word'", "--flags")),
+])
+def test_bad_flags_end_with_one_line_and_nothing_written(
+    arguments, expected, tmp_path, monkeypatch, capsys
+):
+  folder = tmp_path / "run"
+  code = _run_here(
+      [*_SMALL, "--algorithm=fed_avg", f"--output_dir={folder}", *arguments],
+      monkeypatch,
+  )
+  output, errors = capsys.readouterr()
+  assert code == 2
+  assert output == ""
+  assert errors.startswith("evolving: ")
+  assert errors.count("\n") == 1
+  for part in expected:
+    assert part in errors
+  assert not folder.exists()
+
+
+def test_existing_folder_is_not_overwritten_silently(
+    tmp_path, monkeypatch, capsys
+):
+  (tmp_path / "metrics.csv").write_text("precious\n")
+  arguments = [*_SMALL, "--algorithm=fed_avg", f"--output_dir={tmp_path}"]
+  assert _run_here(arguments, monkeypatch) == 2
+  assert "--overwrite" in capsys.readouterr().err
+  assert (tmp_path / "metrics.csv").read_text() == "precious\n"
+  assert _run_here([*arguments, "--overwrite"], monkeypatch) == 0
+  assert len(_rows(tmp_path)) == 2
+
+
+def test_missing_algorithm_names_those_there_are(monkeypatch, capsys):
+  assert _run_here(list(_SMALL), monkeypatch) == 2
+  assert "fed_evolve" in capsys.readouterr().err
+
+
+class TestInterrupt:
+
+  @pytest.fixture(
+      scope="class",
+      params=["in_process", pytest.param("local", marks=pytest.mark.cpp)],
+  )
+  def interrupted(self, request, tmp_path_factory):
+    """A long run, stopped by Ctrl-C after it has written a few rows."""
+    folder = tmp_path_factory.mktemp("runs") / "long"
+    process = _start(
+        [*_SMALL, "--rounds=100000", "--algorithm=fed_avg",
+         f"--output_dir={folder}", f"--executor={request.param}"],
+        start_new_session=True,
+    )
+    try:
+      deadline = time.monotonic() + 200
+      while not (folder / "metrics.csv").exists() or len(_rows(folder)) < 3:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+      # As a terminal does: to the whole foreground group.
+      os.killpg(process.pid, signal.SIGINT)
+      # Returns only when nobody holds the pipes any more.
+      output, errors = process.communicate(timeout=60)
+    finally:
+      if process.poll() is None:
+        process.kill()
+        process.wait()
+    return process.returncode, folder, output, errors
+
+  def test_ends_with_130_and_one_line(self, interrupted):
+    code, _, output, errors = interrupted
+    assert code == 130
+    assert output == ""
+    assert errors == "evolving: interrupted; what was written is kept\n"
+
+  def test_keeps_what_was_written(self, interrupted):
+    rows = _rows(interrupted[1])
+    assert [int(row["round"]) for row in rows] == list(range(1, len(rows) + 1))
+    assert all(row["client_accuracy"] for row in rows)
+
+
+def test_presets_are_read(monkeypatch, tmp_path, capsys):
+  presets = sorted((_ROOT / "experiments" / "presets").glob("*.flags"))
+  assert presets
+  for preset in presets:
+    # A rate that is not allowed stops the run once all flags are known.
+    code = _run_here(
+        [f"--flagfile={preset}", "--algorithm=fed_avg", "--learning_rate=0",
+         f"--output_dir={tmp_path / 'run'}"],
+        monkeypatch,
+    )
+    assert code == 2
+    assert "--learning_rate=0.0" in capsys.readouterr().err

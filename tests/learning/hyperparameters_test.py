@@ -1,0 +1,189 @@
+"""Tests of hyper-parameters: which values are allowed, and what is said."""
+
+import dataclasses
+import math
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from tff_shift.learning import hyperparameters
+from tff_shift.learning.hyperparameters import hparam
+from tff_shift.learning.hyperparameters import LocalHParams
+
+
+@dataclasses.dataclass(frozen=True)
+class Every:
+  """A field of each kind."""
+
+  word: str = hparam("one", "A word.", choices=("one", "two"))
+  flag: bool = hparam(False, "A switch.")
+  count: int = hparam(3, "A number of things.", minimum=1, maximum=7)
+  share: float = hparam(0.5, "A share.", minimum=0, maximum=1)
+  rate: float = hparam(0.1, "A rate.", minimum=0, exclusive_minimum=True)
+  number: float = hparam(0.0, "Any number.")
+
+
+def refusal(hparams) -> str:
+  with pytest.raises(ValueError) as error:
+    hyperparameters.validate(hparams)
+  return str(error.value)
+
+
+class TestMessages:
+
+  @pytest.mark.parametrize(
+      "name, value, message",
+      [
+          (
+              "word",
+              "three",
+              "word='three' is not allowed: it must be one of one, two",
+          ),
+          ("flag", 1, "flag=1 is not allowed: it must be True or False"),
+          (
+              "count",
+              0,
+              "count=0 is not allowed: it must be an integer at least 1 and at"
+              " most 7",
+          ),
+          (
+              "share",
+              1.5,
+              "share=1.5 is not allowed: it must be a number at least 0 and at"
+              " most 1",
+          ),
+          ("rate", 0, "rate=0 is not allowed: it must be a number above 0"),
+          (
+              "number",
+              math.nan,
+              "number=nan is not allowed: it must be a number",
+          ),
+      ],
+  )
+  def test_refusal_names_field_value_and_what_is_allowed(
+      self, name, value, message
+  ):
+    assert refusal(Every(**{name: value})) == message
+
+  def test_first_bad_field_is_named(self):
+    assert refusal(Every(count=8, share=2.0)).startswith("count=8 ")
+
+  def test_limits_of_a_field_without_limits_are_its_type(self):
+    (number,) = (f for f in dataclasses.fields(Every) if f.name == "number")
+    assert hyperparameters.describe_limits(number) == "a number"
+
+  def test_help_is_kept_for_the_command_line(self):
+    assert {f.metadata["help"] for f in dataclasses.fields(Every)} == {
+        "A word.",
+        "A switch.",
+        "A number of things.",
+        "A share.",
+        "A rate.",
+        "Any number.",
+    }
+
+
+class TestValidate:
+
+  @pytest.mark.parametrize(
+      "values",
+      [
+          {},
+          {"word": "two", "flag": True},
+          {"count": 1},
+          {"count": 7},
+          {"share": 0},
+          {"share": 1},
+          {"share": np.float64(0.25)},
+          {"rate": 5e-324},
+          {"rate": 10},
+          {"number": -1e308},
+      ],
+  )
+  def test_values_within_the_limits_are_taken(self, values):
+    hyperparameters.validate(Every(**values))
+
+  @pytest.mark.parametrize(
+      "name, values",
+      [
+          ("word", ["", "One", None, 1]),
+          ("flag", [0, 1, "True", None, 1.0]),
+          ("count", [8, -1, 2.0, "2", None, math.nan, math.inf]),
+          ("share", [-1e-9, 1 + 1e-9, "0.5", None, 1j]),
+          ("rate", [0.0, -0.0, -1]),
+          # More than a float holds, as a Python integer.
+          ("number", [10**400, -(10**400)]),
+      ],
+  )
+  def test_values_beyond_the_limits_or_of_other_types_are_refused(
+      self, name, values
+  ):
+    for value in values:
+      assert refusal(Every(**{name: value})).startswith(f"{name}={value!r} ")
+
+  @pytest.mark.parametrize("name", ["count", "share", "rate", "number"])
+  @pytest.mark.parametrize("value", [True, False])
+  def test_true_and_false_are_not_numbers(self, name, value):
+    assert refusal(Every(**{name: value})).startswith(f"{name}={value} ")
+
+  @pytest.mark.parametrize("name", ["share", "rate", "number"])
+  @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+  def test_numbers_that_are_not_finite_are_refused(self, name, value):
+    assert refusal(Every(**{name: value})).startswith(f"{name}={value} ")
+
+  @hypothesis.given(
+      st.one_of(st.floats(), st.integers(-3, 3)), st.integers(-3, 12)
+  )
+  def test_the_limits_decide(self, number, count):
+    allowed = 0 <= number <= 1 and 1 <= count <= 7
+    hparams = Every(share=number, count=count)
+    if allowed:
+      hyperparameters.validate(hparams)
+    else:
+      refusal(hparams)
+
+
+class TestLocalHParams:
+
+  def test_defaults_are_allowed(self):
+    hyperparameters.validate(LocalHParams())
+
+  @pytest.mark.parametrize(
+      "values",
+      [
+          {"momentum": 1.0},
+          {"straggler_ratio": 1.0},
+          {"local_steps": 1, "batch_size": 1},
+          {"local_epochs": 3},
+          {"optimizer": "adamw", "weight_decay": 0.01},
+          {"client_weighting": "num_examples"},
+      ],
+  )
+  def test_values_at_the_limits_are_taken(self, values):
+    hyperparameters.validate(LocalHParams(**values))
+
+  @pytest.mark.parametrize(
+      "name, value, limits",
+      [
+          ("local_steps", 0, "an integer at least 1"),
+          ("local_epochs", -1, "an integer at least 0"),
+          ("batch_size", 0, "an integer at least 1"),
+          ("optimizer", "lamb", "one of sgd, adam, adamw"),
+          ("learning_rate", 0.0, "a number above 0"),
+          ("learning_rate", -0.1, "a number above 0"),
+          ("momentum", 1.1, "a number at least 0 and at most 1"),
+          ("weight_decay", -1e-4, "a number at least 0"),
+          ("straggler_ratio", 1.1, "a number at least 0 and at most 1"),
+          ("client_weighting", "size", "one of uniform, num_examples"),
+      ],
+  )
+  def test_refusals(self, name, value, limits):
+    assert refusal(LocalHParams(**{name: value})) == (
+        f"{name}={value!r} is not allowed: it must be {limits}"
+    )
+
+  def test_values_are_fixed_once_made(self):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+      LocalHParams().learning_rate = 1.0

@@ -1,0 +1,281 @@
+"""Tests of runs on evolving domains: when and on what they are evaluated."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import scipy.special
+
+from tff_shift.algorithms import fed_avg
+from tff_shift.algorithms import fed_rep
+from tff_shift.data import domains
+from tff_shift.learning import randomness
+from tff_shift.models import mlp
+from tff_shift.simulation import evolving
+
+pytestmark = pytest.mark.usefixtures("context")
+
+NUM_CLIENTS = 3
+NUM_DOMAINS = 4
+DOMAIN_SIZE = 40
+RUN_SEED = 2
+
+
+@pytest.fixture(scope="module")
+def clients():
+  """Points beside a line that turns; the first feature tells the domain.
+
+  The class is the side of the line, with some noise: nobody is always right.
+  """
+  generator = np.random.default_rng(0)
+  parts = []
+  for m in range(NUM_DOMAINS):
+    x = generator.normal(size=(DOMAIN_SIZE, 2))
+    direction = np.array([np.cos(m * np.pi / 6), np.sin(m * np.pi / 6)])
+    noise = 0.3 * generator.normal(size=DOMAIN_SIZE)
+    mark = np.full((DOMAIN_SIZE, 1), m)
+    parts.append(
+        domains.Domain(
+            np.concatenate([mark, x], axis=1).astype(np.float32),
+            (x @ direction + noise > 0).astype(np.int32),
+            f"domain {m}",
+        )
+    )
+  dataset = domains.EvolvingDataset("lines", tuple(parts), ("left", "right"))
+  return domains.assemble_clients(
+      dataset, num_clients=NUM_CLIENTS, dirichlet=2.0, seed=1
+  )
+
+
+@pytest.fixture(scope="module")
+def model():
+  return mlp.build((3,), width=8, head_width=4)
+
+
+@pytest.fixture(scope="module")
+def algorithm(model):
+  return fed_avg.build(
+      model,
+      fed_avg.HParams(batch_size=8, local_steps=2, learning_rate=0.1),
+      num_evaluation_domains=NUM_DOMAINS,
+  )
+
+
+def recording(algorithm):
+  """The algorithm, and lists of its phases' arguments and server states."""
+  arguments, states = [], []
+
+  def record(phase):
+    def run(*values):
+      arguments.append(values)
+      result = phase(*values)
+      states.append(result[0])
+      return result
+
+    return run
+
+  return (
+      dataclasses.replace(
+          algorithm, phases=tuple(map(record, algorithm.phases))
+      ),
+      arguments,
+      states,
+  )
+
+
+def share_of_target(client):
+  """A client's examples of the last domain, by their mark."""
+  of_target = client.test.x[:, 0] == NUM_DOMAINS - 1
+  return client.test.x[of_target], client.test.y[of_target]
+
+
+def mean_loss(logits, y):
+  log_probabilities = scipy.special.log_softmax(np.float64(logits), axis=1)
+  return -log_probabilities[np.arange(len(y)), y].mean()
+
+
+@dataclasses.dataclass
+class Finished:
+  """A run, with what it was seen to do."""
+
+  result: evolving.EvolvingResult
+  calls: list
+  arguments: list
+  states: list
+
+
+@pytest.fixture(scope="module")
+def finished(algorithm, clients):
+  recorded, arguments, states = recording(algorithm)
+  calls = []
+  result = evolving.run(
+      recorded,
+      clients,
+      num_rounds=5,
+      run_seed=RUN_SEED,
+      participation=0.7,
+      evaluate_every=2,
+      on_round=lambda *values: calls.append(values),
+  )
+  return Finished(result, calls, arguments, states)
+
+
+class TestTrainingData:
+
+  def test_it_is_all_training_examples_of_the_source_domains(self, clients):
+    for client in clients:
+      data = evolving.training_data(client, RUN_SEED)
+      assert len(data.domain_sizes) == NUM_DOMAINS - 1
+      np.testing.assert_array_equal(
+          data.x[:, 0], np.repeat(np.arange(NUM_DOMAINS - 1), data.domain_sizes)
+      )
+      np.testing.assert_array_equal(data.x, client.train.x)
+      np.testing.assert_array_equal(data.y, client.train.y)
+      np.testing.assert_array_equal(
+          data.seed, randomness.client_seed(RUN_SEED, client.client_id)
+      )
+
+  def test_examples_of_the_target_are_left_out_even_if_there_are_any(
+      self, clients
+  ):
+    wrong = clients[0]._replace(train=clients[0].test)
+    assert wrong.train.domain_sizes[-1] > 0
+    data = evolving.training_data(wrong, RUN_SEED)
+    assert len(data.x) == len(data.y) == data.domain_sizes.sum()
+    assert data.x[:, 0].max() == NUM_DOMAINS - 2
+
+
+class TestRun:
+
+  def test_evaluations_come_after_every_second_round_and_the_last(
+      self, finished
+  ):
+    assert [e.round_num for e in finished.result.evaluations] == [2, 4, 5]
+    rounds_seen = [call[0] for call in finished.calls]
+    assert rounds_seen == [1, 2, 3, 4, 5]
+    evaluations = iter(finished.result.evaluations)
+    for round_num, train_loss, evaluation in finished.calls:
+      if round_num in (2, 4, 5):
+        assert evaluation is next(evaluations)
+        assert evaluation.train_loss == train_loss
+      else:
+        assert evaluation is None
+
+  def test_domains_are_measured_after_the_last_round_alone(self, finished):
+    *earlier, last = finished.result.evaluations
+    assert all(e.client_accuracy_per_domain is None for e in earlier)
+    assert last.client_accuracy_per_domain.shape == (NUM_DOMAINS,)
+    assert last.client_accuracy_per_domain[-1] == pytest.approx(
+        last.client_accuracy, rel=1e-6
+    )
+
+  def test_no_example_of_the_target_is_trained_on(self, finished, clients):
+    target = np.concatenate([share_of_target(client)[0] for client in clients])
+    assert len(target) == DOMAIN_SIZE
+    for _, _, data in finished.arguments:
+      assert len(data) == 2  # 0.7 of 3.
+      for each in data:
+        assert each.x[:, 0].max() == NUM_DOMAINS - 2
+        assert not (each.x[:, np.newaxis] == target).all(axis=2).any()
+
+  @pytest.fixture(scope="class")
+  def logits(self, model, finished, run_in_graph):
+    """Returns `logits(position, x)` of the model after an evaluated round."""
+
+    def compute(position, x):
+      state = finished.states[(2, 4, 5)[position] - 1]
+      return run_in_graph(model.predict, state.weights, x)
+
+    return compute
+
+  @pytest.mark.parametrize("position", [0, 1, 2])
+  def test_server_is_judged_on_the_target_of_all_clients(
+      self, finished, clients, logits, position
+  ):
+    shares = [share_of_target(client) for client in clients]
+    x, y = (np.concatenate(parts) for parts in zip(*shares, strict=True))
+    assert (x[:, 0] == NUM_DOMAINS - 1).all() and len(y) == DOMAIN_SIZE
+    predicted = logits(position, x)
+    evaluation = finished.result.evaluations[position]
+    correct = (predicted.argmax(axis=1) == y).sum()
+    # Of 40 examples in float32; not all are right, nor wrong.
+    assert 0 < correct < DOMAIN_SIZE
+    assert evaluation.server_accuracy == pytest.approx(
+        100 * correct / DOMAIN_SIZE, rel=1e-6
+    )
+    assert evaluation.server_loss == pytest.approx(
+        mean_loss(predicted, y), rel=1e-5
+    )
+
+  @pytest.mark.parametrize("position", [0, 1, 2])
+  def test_clients_are_judged_on_their_share_and_count_alike(
+      self, finished, clients, logits, position
+  ):
+    shares, accuracies, losses = [], [], []
+    for x, y in map(share_of_target, clients):
+      predicted = logits(position, x)
+      shares.append(len(y))
+      accuracies.append(100 * (predicted.argmax(axis=1) == y).mean())
+      losses.append(mean_loss(predicted, y))
+    # Shares of different sizes: the two means are not the same.
+    assert len(set(shares)) > 1
+    evaluation = finished.result.evaluations[position]
+    assert evaluation.client_accuracy == pytest.approx(
+        np.mean(accuracies), rel=1e-6
+    )
+    assert evaluation.client_loss == pytest.approx(
+        np.average(losses, weights=shares), rel=1e-5
+    )
+
+  def test_domains_are_judged_on_the_test_examples(
+      self, finished, clients, logits
+  ):
+    accuracies = [[] for _ in range(NUM_DOMAINS)]
+    for client in clients:
+      right = logits(2, client.test.x).argmax(axis=1) == client.test.y
+      for m in range(NUM_DOMAINS):
+        of_domain = client.test.x[:, 0] == m
+        if of_domain.any():
+          accuracies[m].append(100 * right[of_domain].mean())
+    np.testing.assert_allclose(
+        finished.result.evaluations[-1].client_accuracy_per_domain,
+        [np.mean(each) for each in accuracies],
+        rtol=1e-6,
+    )
+
+  def test_same_seed_gives_the_same_numbers_and_another_does_not(
+      self, finished, algorithm, clients
+  ):
+    def evaluations(run_seed):
+      return evolving.run(
+          algorithm,
+          clients,
+          num_rounds=2,
+          run_seed=run_seed,
+          participation=0.7,
+      ).evaluations
+
+    # All that is measured after round 2 but the single domains, which the
+    # longer run does not measure there.
+    assert evaluations(RUN_SEED)[-1][:-1] == (
+        finished.result.evaluations[0][:-1]
+    )
+    assert evaluations(RUN_SEED + 1)[-1][:-1] != (
+        finished.result.evaluations[0][:-1]
+    )
+
+  def test_speed_is_that_of_the_rounds(self, finished):
+    assert 0 < finished.result.seconds_per_round < 60
+
+  def test_algorithm_without_a_model_at_the_server(self, model, clients):
+    personal = fed_rep.build(
+        model,
+        fed_rep.HParams(batch_size=8, local_steps=1, head_steps=1),
+        num_evaluation_domains=NUM_DOMAINS,
+    )
+    (evaluation,) = evolving.run(
+        personal, clients, num_rounds=1, run_seed=0
+    ).evaluations
+    assert evaluation.server_accuracy is None
+    assert evaluation.server_loss is None
+    assert 0 <= evaluation.client_accuracy <= 100

@@ -70,9 +70,13 @@ def _run_with_placer_log() -> None:
 def _print_placement() -> None:
   """Prints on which devices a child process placed the heavy operations."""
   # The log is a setting of the whole process, and slow.
+  command = [sys.executable, "-m", "benchmarks.device_check", "--place_only"]
+  if _SERVER_DEVICE.value:
+    command.append(f"--server_device={_SERVER_DEVICE.value}")
+  if _CLIENT_DEVICES.value:
+    command.append(f"--client_devices={','.join(_CLIENT_DEVICES.value)}")
   log = subprocess.run(
-    [sys.executable, "-m", "benchmarks.device_check", "--place_only"]
-    + [argument for argument in sys.argv[1:] if argument.startswith("--")],
+    command,
     stdout=subprocess.PIPE,
     stderr=subprocess.DEVNULL,
     text=True,

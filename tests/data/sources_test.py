@@ -85,19 +85,22 @@ class TestDigits:
     assert source.time is None
 
   def test_pixel_between_four_is_their_mean(self):
-    # Pixel (3, 10) lies at ((3 + 0.5) / 3.5 - 0.5, (10 + 0.5) / 3.5 - 0.5) =
-    # (0.5, 2.5) of the 8x8 image, amid the values 5, 13, 13 and 15 of 16.
+    # Behind the margin of 4, pixel (2, 7) lies at ((2 + 0.5) / 2.5 - 0.5,
+    # (7 + 0.5) / 2.5 - 0.5) = (0.5, 2.5) of the 8x8 image, amid the values 5,
+    # 13, 13 and 15 of 16.
     image = datasets.load_digits().images[0]
     np.testing.assert_array_equal(image[:2, 2:4], [[5, 13], [13, 15]])
-    pixel = sources.load("digits").x[0, 3, 10, 0]
+    pixel = sources.load("digits").x[0, 4 + 2, 4 + 7, 0]
     assert pixel == round((5 + 13 + 13 + 15) / 4 * 255 / 16)
 
   def test_pixels_match_another_library(self):
     images = datasets.load_digits().images * 255 / 16
     expected = scipy.ndimage.zoom(
-      images, (1, 3.5, 3.5), order=1, mode="nearest", grid_mode=True
+      images, (1, 2.5, 2.5), order=1, mode="nearest", grid_mode=True
     )
-    actual = sources.load("digits").x[..., 0]
+    whole = sources.load("digits").x[..., 0]
+    actual = whole[:, 4:24, 4:24]
+    assert whole.sum(dtype=int) == actual.sum(dtype=int)
     np.testing.assert_allclose(actual, expected, atol=0.5 + 1e-3)
 
 

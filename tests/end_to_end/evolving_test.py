@@ -183,7 +183,7 @@ def test_selection_runs_each_rate_and_keeps_the_best(
     (["--participation=0"], ("--participation=0.0", "at most 1")),
     (["--participation=1.5"], ("--participation=1.5", "at most 1")),
     (["--rounds=0"], ("--rounds=0", "at least 1")),
-    (["--rounds=two"], ("--rounds=two", "integer")),
+    (["--rounds=two"], ("--rounds=two", "int")),
     (["--evaluate_every=0"], ("--evaluate_every=0", "at least 1")),
     (["--num_clients=0"], ("--num_clients=0", "at least 1")),
     (["--local_steps=0"], ("--local_steps=0", "at least 1")),

@@ -1,4 +1,4 @@
-"""Tests of the template: a toy algorithm by hand, and FedAvg in plain graphs."""
+"""Tests of the template: a toy algorithm by hand, FedAvg without TFF."""
 
 import collections
 
@@ -282,6 +282,19 @@ class TestAggregators:
     # (0.6, 0.8), and three times (0.3, 0.4).
     np.testing.assert_allclose(
         state.weights["centre"], [1.5 / 4, 2 / 4], rtol=1e-6
+    )
+
+  def test_aggregator_without_weights_is_made_to_fit(self, model):
+    # Differential privacy without its noise leaves the clipping, at 1.
+    private = tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
+        noise_multiplier=0.0, clients_per_round=2, clip=1.0
+    )
+    algorithm = build_centre(
+        model, aggregator=tff.aggregators.as_weighted_aggregator(private)
+    )
+    state, _, _ = algorithm.phases[0](*self.start(algorithm), self.DATA)
+    np.testing.assert_allclose(
+        state.weights["centre"], [0.45, 0.6], rtol=1e-6
     )
 
   def test_state_of_the_aggregator_lives_through_the_rounds(self, model):

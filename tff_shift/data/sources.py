@@ -53,6 +53,7 @@ CALTRAN_LABELS = "caltran_dataset_labels.mat"
 CALTRAN_URL = "http://cma.berkeleyvision.org"
 CALTRAN_SIZE = 224
 DIGITS_SIZE = 28
+DIGITS_MARGIN = 4
 
 CIRCLE_RADIUS = 10.0
 CIRCLE_STDDEV = 0.6
@@ -153,7 +154,10 @@ def circle(
 
 
 def _digits(folder: pathlib.Path) -> Source:
-  """Loads scikit-learn's digits, upsampled from 8x8 to 28x28."""
+  """Loads scikit-learn's digits, upsampled from 8x8 to 20x20 in 28x28.
+
+  The margin is MNIST's: with it a digit stays in the image when that is turned.
+  """
   del folder  # They come with scikit-learn.
   from PIL import Image
   from sklearn import datasets
@@ -161,13 +165,14 @@ def _digits(folder: pathlib.Path) -> Source:
   bunch = datasets.load_digits()
   # 0..16 -> 0..255. Pillow puts samples at pixel centres and repeats the edge.
   images = (bunch.images * (255 / 16)).astype(np.float32)
-  size = (DIGITS_SIZE, DIGITS_SIZE)
+  size = (DIGITS_SIZE - 2 * DIGITS_MARGIN,) * 2
   bilinear = Image.Resampling.BILINEAR
   upsampled = np.stack(
       [np.asarray(Image.fromarray(i).resize(size, bilinear)) for i in images]
   )
-  x = np.rint(upsampled).astype(np.uint8)[..., np.newaxis]
-  return Source(x, bunch.target.astype(np.int32), _DIGIT_NAMES)
+  margin = (DIGITS_MARGIN, DIGITS_MARGIN)
+  x = np.pad(np.rint(upsampled).astype(np.uint8), ((0, 0), margin, margin))
+  return Source(x[..., np.newaxis], bunch.target.astype(np.int32), _DIGIT_NAMES)
 
 
 def _mnist(folder: pathlib.Path) -> Source:

@@ -11,7 +11,9 @@ Importing this package is cheap; TensorFlow Federated is imported by `use`.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,19 @@ if TYPE_CHECKING:
 
 # What `use` accepts; the values of the binaries' flag `--executor`.
 EXECUTORS = ("auto", "in_process", "local")
+
+
+@atexit.register
+def _let_default_context_go() -> None:
+  """Replaces TFF's default context while the interpreter is still whole.
+
+  Its end is a `__del__` that needs modules of Python; at the very end of the
+  process these are gone, and every program that has imported TFF and never used
+  the default context would end with the traceback of an AttributeError.
+  """
+  tff = sys.modules.get("tensorflow_federated")
+  if tff is not None:
+    tff.framework.set_default_context(tff.test.create_runtime_error_context())
 
 
 def use(

@@ -38,7 +38,8 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import BinaryIO
 
 import grpc
@@ -49,6 +50,10 @@ import tensorflow_federated as tff
 _WORKER_BINARY = os.path.join(
   os.path.dirname(tff.__file__), "data", "worker_binary"
 )
+
+# With glibc's default, an arena per thread, the worker grows for hundreds of
+# rounds; with two arenas it does not, and is not slower.
+_ENVIRONMENT = {"MALLOC_ARENA_MAX": "2"}
 
 _CHANNEL_OPTIONS = [
   # Model weights and client data exceed gRPC's default of 4 MB.
@@ -209,6 +214,7 @@ class Worker(contextlib.AbstractContextManager):
         stdout=subprocess.PIPE,
         stderr=log,
         start_new_session=True,
+        env=_ENVIRONMENT | os.environ,
       )
       worker = cls(binary, port, supervisor, log)
       on_error.callback(worker.stop)

@@ -208,7 +208,8 @@ def build_algorithm(
       `predict_as_server`; empty for most algorithms.
     num_evaluation_domains: The number of domains of the data to predict.
     aggregator: A weighted factory that averages updates. None:
-      `tff.aggregators.MeanFactory()`.
+      `tff.aggregators.MeanFactory()`. One without weights is made into one by
+      `tff.aggregators.as_weighted_aggregator`.
 
   Returns:
     A `FederatedAlgorithm`.

@@ -284,7 +284,7 @@ def build_split_model(
           (tf.TensorSpec((None, *embedding_shape), tf.float32), label_spec),
       ),
       input_shape=tuple(input_shape),
-      input_dtype=input_dtype,
+      input_dtype=tf.as_dtype(input_dtype),
       num_classes=keras_head.output_shape[-1],
       embedding_size=embedding_shape[0],
   )

@@ -284,7 +284,9 @@ def scatter_domains(
       aspect=50,
       ticks=ticks,
   )
-  color_bar.set_ticklabels([names[tick] for tick in ticks], size=_TICK_SIZE)
+  color_bar.set_ticklabels(
+      [names[tick] for tick in ticks], size=_TICK_SIZE, rotation=45, ha="right"
+  )
   color_bar.minorticks_off()
   color_bar.set_label("Domain", size=_LABEL_SIZE)
   _add_legend(figure)

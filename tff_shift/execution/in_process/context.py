@@ -109,16 +109,16 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
   @property
   def num_imports(self) -> int:
     """The number of blocks imported."""
-    return sum(
-      compiled.programs.num_imports for _, compiled in self._compiled.values()
-    )
+    return sum(compiled.programs.num_imports for compiled in self._living())
 
   @property
   def num_traces(self) -> int:
     """The number of functions made."""
-    return sum(
-      compiled.programs.num_traces for _, compiled in self._compiled.values()
-    )
+    return sum(compiled.programs.num_traces for compiled in self._living())
+
+  def _living(self) -> list[_CompiledComputation]:
+    """Returns the computations that are alive."""
+    return [compiled for _, compiled in list(self._compiled.values())]
 
   def invoke(
     self, comp: tff.framework.ConcreteComputation, arg: object
@@ -218,6 +218,12 @@ def in_process_context(
   computation but those with secure or sequence intrinsics and those with JAX.
   Results are the same for any `num_threads`, bit for bit, as long as clients
   draw random numbers from seeds (`tf.random.stateless_uniform` and its like).
+
+  Where clients run on the CPU and TensorFlow's runtime has not started, this
+  limits each operation to one thread, for the whole process: clients side by
+  side with one thread each are faster than one after the other with all. To
+  have it otherwise, call `tf.config.threading.set_intra_op_parallelism_threads`
+  before.
 
   Args:
     server_device: Where the server's work runs, e.g. `GPU:0`; by default the

@@ -109,7 +109,7 @@ class ProgramCache:
     self._lock = threading.Lock()
     self._prepared = {}
     self._programs = {}
-    self._is_pure_python = {}
+    self._needs_tensorflow = {}
 
   def call(self, closure: Closure, argument: object, device: str) -> object:
     """Applies a function without intrinsics to a value, on `device`.
@@ -123,18 +123,15 @@ class ProgramCache:
       Its result.
     """
     function = closure.function
-    is_pure_python = self._is_pure_python.get(id(function))
-    if is_pure_python is None:
-      # What merely selects and arranges needs no TensorFlow.
-      is_pure_python = not any(
+    if id(function) not in self._needs_tensorflow:
+      self._needs_tensorflow[id(function)] = any(
         isinstance(
-          block,
-          (tff.framework.CompiledComputation, tff.framework.Literal),
+          block, (tff.framework.CompiledComputation, tff.framework.Literal)
         )
         for block in walk(function)
       )
-      self._is_pure_python[id(function)] = is_pure_python
-    if is_pure_python:
+    if not self._needs_tensorflow[id(function)]:
+      # It merely selects and arranges.
       return Evaluator().call(closure, argument)
     key = (id(function), device)
     program = self._programs.get(key)
@@ -188,32 +185,33 @@ class _Program:
   """One function, traced for one device."""
 
   def __init__(self, closure: Closure, device: str, cache: ProgramCache):
+    function = closure.function
+    parameter_type = function.type_signature.parameter
     self._device = device
-    self._result_type = closure.function.type_signature.result
-    self._free_references = list(_free_references(closure.function, ()))
-    parameter_type = closure.function.type_signature.parameter
-    captured_types = [block.type_signature for block in self._free_references]
-    captured_names = [block.name for block in self._free_references]
+    self._result_type = function.type_signature.result
+    # What the function refers to outside of itself becomes further arguments.
+    self._captured = list(_free_references(function))
 
-    def trace(*leaves):
+    def trace(*leaves: tf.Tensor) -> list[tf.Tensor]:
       leaves = iter(leaves)
       environment = {
-        name: values.unflatten(leaves, type_spec)
-        for name, type_spec in zip(captured_names, captured_types, strict=True)
+        reference.name: values.unflatten(leaves, reference.type_signature)
+        for reference in self._captured
       }
-      argument = (
-        None
-        if parameter_type is None
-        else values.unflatten(leaves, parameter_type)
-      )
+      argument = None
+      if parameter_type is not None:
+        argument = values.unflatten(leaves, parameter_type)
       result = _GraphEvaluator(cache, device).call(
-        Closure(closure.function, environment), argument
+        Closure(function, environment), argument
       )
       return values.flatten(result)
 
     signature = [
       spec
-      for type_spec in (*captured_types, parameter_type)
+      for type_spec in (
+        *(reference.type_signature for reference in self._captured),
+        parameter_type,
+      )
       for spec in values.leaf_specs(type_spec)
     ]
     # `tf.function` would add automatic control dependencies, which cannot cope
@@ -221,22 +219,21 @@ class _Program:
     self._function = tf.compat.v1.wrap_function(trace, signature)
 
   def __call__(self, closure: Closure, argument: object) -> object:
-    leaves = [] if argument is None else values.flatten(argument)
-    if self._free_references:
-      captured = tuple(
-        closure.environment[block.name] for block in self._free_references
-      )
-      leaves = values.flatten(captured) + leaves
+    leaves = values.flatten(
+      tuple(closure.environment[each.name] for each in self._captured)
+    )
+    if argument is not None:
+      leaves += values.flatten(argument)
     with tf.device(self._device):
       results = self._function(*leaves)
     return values.unflatten(iter(results), self._result_type)
 
 
 def _free_references(
-  block: _BuildingBlock, bound: tuple[str, ...]
+  block: _BuildingBlock,
 ) -> Iterator[tff.framework.Reference]:
   """Yields, once per name, the references that `block` does not bind."""
-  seen = set(bound)
+  seen = set()
 
   def visit(part, bound):
     if isinstance(part, tff.framework.Reference):

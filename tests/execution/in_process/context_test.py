@@ -1,0 +1,168 @@
+"""Tests of the context: errors, installation, and rounds of FedAvg."""
+
+import asyncio
+import gc
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+import tree
+
+from tff_shift.execution import in_process
+
+AT_CLIENTS = tff.FederatedType(np.float32, tff.CLIENTS)
+INTS_AT_CLIENTS = tff.FederatedType(np.int32, tff.CLIENTS)
+
+
+@tff.tensorflow.computation(np.float32, np.float32)
+def multiply(a, b):
+  return a * b
+
+
+def test_unsupported_intrinsic_and_block_are_named(run, context):
+  secure = tff.federated_computation(
+    lambda values: tff.federated_secure_sum_bitwidth(values, 4),
+    INTS_AT_CLIENTS,
+  )
+  with pytest.raises(
+    NotImplementedError,
+    match=r"federated_secure_sum_bitwidth.*\{int32\}@CLIENTS -> int32@SERVER",
+  ):
+    run(context, secure, [1, 2])
+  with pytest.raises(NotImplementedError, match="kind xla"):
+    run(context, tff.jax.computation(lambda x: x + 1, np.int32), 1)
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({"num_threads": 0}, "num_threads must be 1 or more; got 0"),
+    ({"default_num_clients": -1}, "default_num_clients"),
+    ({"server_device": "GPU:7"}, "/device:CPU:0.*got 'GPU:7'"),
+    ({"client_devices": ["toaster"]}, "/device:CPU:0.*got 'toaster'"),
+    ({"client_devices": []}, "at least one"),
+  ],
+)
+def test_bad_options(options, message):
+  with pytest.raises(ValueError, match=message):
+    in_process.in_process_context(**options)
+
+
+def test_with_block_restores_the_former_context(context):
+  stack = tff.framework.get_context_stack()
+  former = stack.current
+  with context as entered:
+    assert stack.current is entered is context
+    with context:  # Again, within itself.
+      assert multiply(2.0, 3.0) == 6.0
+    assert stack.current is context
+  assert stack.current is former
+  with pytest.raises(KeyError), context:
+    raise KeyError
+  assert stack.current is former
+
+
+def test_one_import_and_trace_for_each_block(run):
+  @tff.federated_computation(AT_CLIENTS)
+  def sum_of_squares(values):
+    return tff.federated_sum(tff.federated_map(multiply, (values, values)))
+
+  context = in_process.in_process_context()
+  for _ in range(3):
+    assert run(context, sum_of_squares, [1.0, 2.0, 3.0]) == 14.0
+  # The square, the zero to start from, and the addition.
+  assert (context.num_imports, context.num_traces) == (3, 3)
+  # A computation's functions go with it.
+  del sum_of_squares
+  gc.collect()
+  assert (context.num_imports, context.num_traces) == (0, 0)
+
+
+def leaves(value):
+  return tree.flatten(in_process.to_numpy(value))
+
+
+class TestRounds:
+  """Federated averaging over rounds, on this context alone."""
+
+  @pytest.fixture(scope="class")
+  def process(self, build_model):
+    return tff.learning.algorithms.build_weighted_fed_avg(
+      build_model(),
+      tff.learning.optimizers.build_sgdm(0.1),
+      tff.learning.optimizers.build_sgdm(1.0, 0.9),
+    )
+
+  @pytest.fixture(scope="class")
+  def start(self, run, process):
+    return run(in_process.in_process_context(), process.initialize)
+
+  @pytest.fixture(scope="class")
+  def train(self, run, process, start, client_datasets):
+    def train_rounds(context, num_rounds):
+      outputs = []
+      state = start
+      for seed in range(num_rounds):
+        datasets = client_datasets([20, 13, 7, 0, 9], seed)
+        outputs.append(run(context, process.next, state, datasets))
+        state = outputs[-1].state
+      return outputs
+
+    return train_rounds
+
+  def test_same_bits_for_any_number_of_threads(self, train):
+    expected = None
+    for num_threads in (1, 2, 5, 2):
+      context = in_process.in_process_context(num_threads=num_threads)
+      found = [leaf.tobytes() for leaf in leaves(train(context, 3))]
+      expected = expected or found
+      assert found == expected
+
+  def test_tensors_are_carried_as_they_are(self, run, process, train):
+    tensor_context = in_process.in_process_context(materialize=False)
+    found = train(tensor_context, 2)
+    expected = train(in_process.in_process_context(), 2)
+    assert all(isinstance(leaf, tf.Tensor) for leaf in tree.flatten(found))
+    tree.map_structure(
+      np.testing.assert_array_equal, in_process.to_numpy(found), expected
+    )
+    # A state that only passes through is the very same object.
+    state = found[-1].state
+    same = tff.federated_computation(
+      lambda state: state, process.next.type_signature.parameter[0]
+    )
+    passed = run(tensor_context, same, state)
+    assert all(
+      ours is theirs
+      for ours, theirs in zip(
+        tree.flatten(passed), tree.flatten(state), strict=True
+      )
+    )
+
+  def test_imports_and_traces_do_not_grow(self, train):
+    context = in_process.in_process_context()
+    train(context, 1)
+    counts = context.num_imports, context.num_traces
+    train(context, 4)
+    assert (context.num_imports, context.num_traces) == counts
+
+  def test_asynchronous_and_mergeable_forms(
+    self, run, process, start, client_datasets
+  ):
+    datasets = client_datasets([20, 13, 7], seed=0)
+    expected = run(
+      in_process.in_process_context(), process.next, start, datasets
+    )
+    asynchronous = in_process.async_in_process_context()
+    found = asyncio.run(run(asynchronous, process.next, start, datasets))
+    tree.map_structure(np.testing.assert_array_equal, found, expected)
+    mergeable = tff.backends.native.create_mergeable_comp_execution_context(
+      [asynchronous, in_process.async_in_process_context()]
+    )
+    merged = run(mergeable, process.next, start, datasets)
+    for ours, theirs in zip(
+      tree.flatten(merged), tree.flatten(expected), strict=True
+    ):
+      # Two partial sums are added: another order of the same numbers.
+      np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-6)

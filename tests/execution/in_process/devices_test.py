@@ -1,0 +1,91 @@
+"""Tests of where operations run."""
+
+import collections
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+
+PLACEMENT_SCRIPT = """
+import sys
+import numpy as np
+import tensorflow as tf
+tf.debugging.set_log_device_placement(True)
+tf.config.set_logical_device_configuration(
+  tf.config.list_physical_devices("CPU")[0],
+  [tf.config.LogicalDeviceConfiguration()] * 3,
+)
+import tensorflow_federated as tff
+from tff_shift.execution import in_process
+
+# Before any computation: defining one may start TensorFlow's runtime.
+context = in_process.in_process_context("CPU:0", ["CPU:1", "CPU:2"])
+
+@tff.tensorflow.computation(
+  (np.float32, [2, 2]), tff.SequenceType((np.float32, [None, 2]))
+)
+def client_work(weights, batches):
+  total = tf.Variable(tf.zeros([2, 2]))
+  def step(state, batch):
+    total.assign_add(tf.matmul(batch, batch @ weights, transpose_a=True))
+    return state + 1
+  with tf.control_dependencies([batches.reduce(0, step)]):
+    return tf.linalg.inv(total.read_value() + tf.eye(2))
+
+@tff.federated_computation(
+  tff.FederatedType((np.float32, [2, 2]), tff.SERVER),
+  tff.FederatedType(tff.SequenceType((np.float32, [None, 2])), tff.CLIENTS),
+)
+def one_round(weights, data):
+  results = tff.federated_map(
+    client_work, (tff.federated_broadcast(weights), data)
+  )
+  server_work = tff.tensorflow.computation(lambda x: tf.linalg.det(x))
+  return tff.federated_map(server_work, tff.federated_sum(results))
+
+datasets = [
+  tf.data.Dataset.from_tensor_slices(np.eye(2, dtype=np.float32)).batch(1)
+] * 3
+with context:
+  # Each client: (I + I)^-1 = I / 2. The sum is 1.5 I, with determinant 2.25.
+  print("RESULT", one_round(np.eye(2, dtype=np.float32), datasets))
+  print("IMPORTS", context.num_imports)
+print("THREADS", tf.config.threading.get_intra_op_parallelism_threads())
+"""
+
+
+def test_placer_puts_each_operation_where_it_was_asked_for():
+  # TensorFlow's devices are settled once for a process.
+  finished = subprocess.run(
+    [sys.executable, "-c", textwrap.dedent(PLACEMENT_SCRIPT)],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+  assert "RESULT 2.25" in finished.stdout, finished.stderr[-2000:]
+  # Client work on two devices; zero, addition and determinant on the server.
+  assert "IMPORTS 5" in finished.stdout
+  # Clients side by side leave one thread to each operation.
+  assert "THREADS 1" in finished.stdout
+  devices = collections.defaultdict(set)
+  for operation, device in re.findall(
+    # The placer prints each node's name, operation and device.
+    r"^\S+: \((\w+)\): /job:localhost.*/device:(CPU:\d)$",
+    finished.stdout,
+    re.MULTILINE,
+  ):
+    devices[operation].add(device)
+  for operation in (
+    "MatMul",
+    "MatrixInverse",
+    "VarHandleOp",
+    "AssignAddVariableOp",
+    "ReadVariableOp",
+  ):
+    assert devices[operation] == {"CPU:1", "CPU:2"}, operation
+  assert devices["MatrixDeterminant"] == {"CPU:0"}
+  assert devices["IteratorGetNextAsOptional"] == {"CPU:0"}

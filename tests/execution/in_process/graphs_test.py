@@ -1,0 +1,67 @@
+"""Tests of serialized graphs made fit to run side by side."""
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+INTS_AT_CLIENTS = tff.FederatedType(np.int32, tff.CLIENTS)
+
+
+def test_variables_of_parallel_clients(run, context):
+  @tff.tensorflow.computation(np.int32)
+  def count(limit):
+    counter = tf.Variable(0)
+    steps = tf.while_loop(
+      # Read inside the loop: the initializer must have run before.
+      lambda _: counter.read_value() < limit,
+      lambda step: counter.assign_add(1) * 0 + step + 1,
+      [0],
+    )
+    with tf.control_dependencies(steps):
+      return counter.read_value(), steps[0]
+
+  limits = [37 * index % 101 for index in range(60)]
+  counted = run(
+    context,
+    tff.federated_computation(
+      lambda values: tff.federated_map(count, values), INTS_AT_CLIENTS
+    ),
+    limits,
+  )
+  assert counted == [(limit, limit) for limit in limits]
+
+
+def test_tables_of_parallel_clients(run, context):
+  @tff.tensorflow.computation(np.int32)
+  def look_up(key):
+    table = tf.lookup.StaticHashTable(
+      tf.lookup.KeyValueTensorInitializer([1, 2], ["one", "two"]), "none"
+    )
+    return table.lookup(key)
+
+  words = run(
+    context,
+    tff.federated_computation(
+      lambda values: tff.federated_map(look_up, values), INTS_AT_CLIENTS
+    ),
+    [1, 2, 3] * 10,
+  )
+  assert words == [b"one", b"two", b"none"] * 10
+
+
+def test_loop_over_a_dataset_within_another(run, context):
+  # The inner reduction is part of a function of the graph.
+  @tff.tensorflow.computation(tff.SequenceType(np.int64))
+  def sum_of_sums(limits):
+    def add(a, b):
+      return a + b
+
+    return limits.reduce(
+      np.int64(0),
+      lambda total, limit: (
+        total + tf.data.Dataset.range(limit).reduce(np.int64(0), add)
+      ),
+    )
+
+  # 0, 0, 0 + 1, 0 + 1 + 2, 0 + 1 + 2 + 3
+  assert run(context, sum_of_sums, tf.data.Dataset.range(5)) == 10

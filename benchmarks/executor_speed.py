@@ -329,9 +329,11 @@ def _compare(name: str) -> None:
   """Times one workload on all executors and prints a line for each."""
   num_threads = _NUM_THREADS.value
   managers = {
-    "in process": execution.use("in_process", num_threads=num_threads),
+    "in process": execution.use(
+      "in_process", max_concurrent_clients=num_threads
+    ),
     "in process, tensors kept": execution.use(
-      "in_process", num_threads=num_threads, materialize=False
+      "in_process", max_concurrent_clients=num_threads, materialize=False
     ),
     "C++ executor": execution.use("local"),
   }
@@ -365,7 +367,9 @@ def _resident_megabytes() -> float:
 
 def _watch_memory(name: str) -> None:
   """Prints the resident size, imports and traces over many rounds."""
-  with execution.use("in_process", num_threads=_NUM_THREADS.value) as context:
+  with execution.use(
+    "in_process", max_concurrent_clients=_NUM_THREADS.value
+  ) as context:
     run = build_round(name)
     for number in range(1, _ROUNDS.value + 1):
       run()

@@ -265,10 +265,10 @@ def executor() -> contextlib.AbstractContextManager:
       "at least 0",
   )
   with usage_errors():
-    concurrent = flags.FLAGS.max_concurrent_clients or None
-    if flags.FLAGS.executor == "local":
-      return execution.use("local", max_concurrent_clients=concurrent)
-    return execution.use(flags.FLAGS.executor, num_threads=concurrent)
+    return execution.use(
+        flags.FLAGS.executor,
+        max_concurrent_clients=flags.FLAGS.max_concurrent_clients or None,
+    )
 
 
 def run(main: Callable[[], None]) -> None:

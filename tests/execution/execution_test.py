@@ -22,7 +22,7 @@ def total(values):
 @pytest.mark.parametrize("executor", ["auto", "in_process"])
 def test_in_process_runs_and_gives_way(executor):
   former = tff.framework.get_context_stack().current
-  with execution.use(executor, num_threads=2) as context:
+  with execution.use(executor, max_concurrent_clients=2) as context:
     assert isinstance(context, in_process.InProcessContext)
     assert tff.framework.get_context_stack().current is context
     assert total([1, 2, 3]) == 6
@@ -40,10 +40,10 @@ def test_local_runs_in_another_process():
   ("executor", "settings", "message"),
   [
     ("gpu", {}, "one of auto, in_process, local; got 'gpu'"),
-    ("local", {"num_threads": 2}, "num_threads is a setting of .* in_process"),
+    ("local", {"materialize": False}, "materialize is a setting of .* in_pro"),
     ("local", {"client_devices": ["GPU:0"]}, "client_devices is a setting"),
-    ("auto", {"max_concurrent_clients": 2}, "max_concurrent_clients is a sett"),
-    ("in_process", {"num_threads": 0}, "num_threads must be 1 or more"),
+    ("local", {"max_concurrent_clients": 0}, "clients must be 1 or more"),
+    ("in_process", {"max_concurrent_clients": 0}, "clients must be 1 or more"),
   ],
 )
 def test_bad_settings_are_named(executor, settings, message):

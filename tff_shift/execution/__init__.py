@@ -40,7 +40,6 @@ def _let_default_context_go() -> None:
 def use(
   executor: str = "auto",
   *,
-  num_threads: int | None = None,
   max_concurrent_clients: int | None = None,
   server_device: str | None = None,
   client_devices: Sequence[str] | None = None,
@@ -53,10 +52,8 @@ def use(
     executor: `in_process` runs them with the TensorFlow of this process, on a
       GPU if there is one; `local` on TFF's C++ worker, a child process without
       GPU; `auto` is `in_process`.
-    num_threads: For `in_process`: how many clients run side by side; by default
-      as many as there are CPU cores.
-    max_concurrent_clients: For `local`: the same for the worker; by default all
-      clients of a round.
+    max_concurrent_clients: How many clients run side by side. By default as
+      many as there are CPU cores (`in_process`), or all of a round (`local`).
     server_device: For `in_process`: where the server's work runs, e.g. `GPU:0`;
       by default the first GPU, or else the CPU.
     client_devices: For `in_process`: where the clients' work runs, dealt out in
@@ -73,42 +70,38 @@ def use(
     this thread, and leaving it brings back the former one.
 
   Raises:
-    ValueError: If `executor` is not one of `EXECUTORS`, a setting of the other
-      executor is given, or a value is out of range.
+    ValueError: If `executor` is not one of `EXECUTORS`, a setting of
+      `in_process` is given for `local`, or a value is out of range.
   """
   if executor not in EXECUTORS:
     raise ValueError(
       f"executor must be one of {', '.join(EXECUTORS)}; got {executor!r}"
     )
+  if max_concurrent_clients is not None and max_concurrent_clients < 1:
+    raise ValueError(
+      f"max_concurrent_clients must be 1 or more; got {max_concurrent_clients}"
+    )
   if executor == "local":
     in_process_settings = {
-      "num_threads": num_threads,
-      "server_device": server_device,
-      "client_devices": client_devices,
+      "server_device": server_device is not None,
+      "client_devices": client_devices is not None,
+      "materialize": not materialize,
     }
-    for name, value in in_process_settings.items():
-      if value is not None:
-        raise ValueError(
-          f"{name} is a setting of the executor in_process; local takes "
-          "max_concurrent_clients"
-        )
+    for name, is_given in in_process_settings.items():
+      if is_given:
+        raise ValueError(f"{name} is a setting of the executor in_process")
     from tff_shift.execution import local
 
     return local.local_context(
       -1 if max_concurrent_clients is None else max_concurrent_clients,
       default_num_clients,
     )
-  if max_concurrent_clients is not None:
-    raise ValueError(
-      "max_concurrent_clients is a setting of the executor local; in_process "
-      "takes num_threads"
-    )
   from tff_shift.execution import in_process
 
   return in_process.in_process_context(
     server_device,
     client_devices,
-    num_threads,
+    max_concurrent_clients,
     default_num_clients=default_num_clients,
     materialize=materialize,
   )

@@ -1,4 +1,4 @@
-"""Metadata of the package; requirements.txt is the lock that `make` installs."""
+"""Metadata of the package; `make` installs the lock requirements.txt."""
 
 import pathlib
 

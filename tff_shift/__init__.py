@@ -1,1 +1,1 @@
-"""Federated learning under distribution shift, as TensorFlow Federated computations."""
+"""Federated learning under distribution shift, as TFF computations."""

@@ -10,7 +10,10 @@ import pytest
 import scipy.io
 from PIL import Image
 
-from tff_shift.data import domains, partition, sources, transforms
+from tff_shift.data import domains
+from tff_shift.data import partition
+from tff_shift.data import sources
+from tff_shift.data import transforms
 
 
 def sorted_rows(x):

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift.models import cnn, split_model
+from tff_shift.models import cnn
+from tff_shift.models import split_model
 
 
 def test_parameters_are_those_of_table_7():

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from tff_shift.models import mlp, split_model
+from tff_shift.models import mlp
+from tff_shift.models import split_model
 
 
 def test_parameters_are_those_of_appendix_d():

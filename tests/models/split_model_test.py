@@ -6,7 +6,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_shift.execution import local
-from tff_shift.models import mlp, split_model
+from tff_shift.models import mlp
+from tff_shift.models import split_model
 
 layers = tf.keras.layers
 SEED = np.array([1, 2], np.int32)

@@ -1,8 +1,8 @@
 """One file per algorithm, found by its name.
 
 A new algorithm is a new file with `HParams` (a frozen dataclass, usually a
-subclass of `LocalHParams`) and `build(model, hparams, aggregator=None)`; there
-is no list to edit.
+subclass of `LocalHParams`) and `build(model, hparams, **options)`; there is no
+list to edit.
 """
 
 import importlib

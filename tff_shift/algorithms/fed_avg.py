@@ -10,9 +10,9 @@ What leaves a client: the change of all weights, and the mean training loss.
 """
 
 import dataclasses
+from typing import Any
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -79,17 +79,14 @@ def predict(
 def build(
     model: split_model.SplitModel,
     hparams: HParams,
-    *,
-    num_evaluation_domains: int = 1,
-    aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
+    **options: Any,
 ) -> process.FederatedAlgorithm:
   """Builds FedAvg.
 
   Args:
     model: The model.
     hparams: Hyper-parameters.
-    num_evaluation_domains: The number of domains of the data to predict.
-    aggregator: Averages the clients' updates. None: the plain mean.
+    **options: See `process.build_algorithm`.
 
   Returns:
     The algorithm.
@@ -97,7 +94,6 @@ def build(
   Raises:
     ValueError: If a hyper-parameter has a value that is not allowed.
   """
-  hyperparameters.validate(hparams)
   return process.build_algorithm(
       "fed_avg",
       model,
@@ -112,6 +108,5 @@ def build(
       predict_as_server=lambda weights, _, examples: predict(
           model, weights, examples.x
       ),
-      num_evaluation_domains=num_evaluation_domains,
-      aggregator=aggregator,
+      **options,
   )

@@ -10,8 +10,7 @@ fine-tuned model does not.
 """
 
 import dataclasses
-
-import tensorflow_federated as tff
+from typing import Any
 
 from tff_shift.algorithms import fed_avg
 from tff_shift.learning import hyperparameters
@@ -68,17 +67,14 @@ def fine_tune(
 def build(
     model: split_model.SplitModel,
     hparams: HParams,
-    *,
-    num_evaluation_domains: int = 1,
-    aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
+    **options: Any,
 ) -> process.FederatedAlgorithm:
   """Builds FedAvgFT.
 
   Args:
     model: The model.
     hparams: Hyper-parameters.
-    num_evaluation_domains: The number of domains of the data to predict.
-    aggregator: Averages the clients' updates. None: the plain mean.
+    **options: See `process.build_algorithm`.
 
   Returns:
     The algorithm.
@@ -86,7 +82,6 @@ def build(
   Raises:
     ValueError: If a hyper-parameter has a value that is not allowed.
   """
-  hyperparameters.validate(hparams)
 
   def predict_as_client(weights, _, data, examples):
     personal_weights = fine_tune(
@@ -106,6 +101,5 @@ def build(
       predict_as_server=lambda weights, _, examples: fed_avg.predict(
           model, weights, examples.x
       ),
-      num_evaluation_domains=num_evaluation_domains,
-      aggregator=aggregator,
+      **options,
   )

@@ -28,7 +28,6 @@ from typing import Any
 from typing import NamedTuple
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -203,17 +202,14 @@ def predict_as_client(
 def build(
     model: split_model.SplitModel,
     hparams: HParams,
-    *,
-    num_evaluation_domains: int = 1,
-    aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
+    **options: Any,
 ) -> process.FederatedAlgorithm:
   """Builds FedEvolve.
 
   Args:
     model: The model, of which the backbone is used, twice.
     hparams: Hyper-parameters.
-    num_evaluation_domains: The number of domains of the data to predict.
-    aggregator: Averages the clients' updates. None: the plain mean.
+    **options: See `process.build_algorithm`.
 
   Returns:
     The algorithm.
@@ -221,7 +217,6 @@ def build(
   Raises:
     ValueError: If a hyper-parameter has a value that is not allowed.
   """
-  hyperparameters.validate(hparams)
 
   def summarize_client(weights, data):
     last = tf.size(data.domain_sizes) - 1
@@ -244,6 +239,5 @@ def build(
       ),
       summarize_client=summarize_client,
       predict_as_server=predict_as_server,
-      num_evaluation_domains=num_evaluation_domains,
-      aggregator=aggregator,
+      **options,
   )

@@ -29,9 +29,9 @@ Where the paper is silent or contradicts itself:
 """
 
 import dataclasses
+from typing import Any
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_avg_ft
@@ -191,17 +191,14 @@ def personal_weights(
 def build(
     model: split_model.SplitModel,
     hparams: HParams,
-    *,
-    num_evaluation_domains: int = 1,
-    aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
+    **options: Any,
 ) -> process.FederatedAlgorithm:
   """Builds FedEvp.
 
   Args:
     model: The model.
     hparams: Hyper-parameters.
-    num_evaluation_domains: The number of domains of the data to predict.
-    aggregator: Averages the clients' updates. None: the plain mean.
+    **options: See `process.build_algorithm`.
 
   Returns:
     The algorithm.
@@ -209,7 +206,6 @@ def build(
   Raises:
     ValueError: If a hyper-parameter has a value that is not allowed.
   """
-  hyperparameters.validate(hparams)
 
   def predict_as_client(weights, _, data, examples):
     if hparams.personalization != "none":
@@ -235,6 +231,5 @@ def build(
       predict_as_server=lambda weights, _, examples: fed_avg.predict(
           model, weights, examples.x
       ),
-      num_evaluation_domains=num_evaluation_domains,
-      aggregator=aggregator,
+      **options,
   )

@@ -11,9 +11,9 @@ its backbone steps. The head does not.
 """
 
 import dataclasses
+from typing import Any
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tff_shift.algorithms import fed_avg
 from tff_shift.learning import hyperparameters
@@ -36,17 +36,14 @@ class HParams(hyperparameters.LocalHParams):
 def build(
     model: split_model.SplitModel,
     hparams: HParams,
-    *,
-    num_evaluation_domains: int = 1,
-    aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
+    **options: Any,
 ) -> process.FederatedAlgorithm:
   """Builds FedRep.
 
   Args:
     model: The model.
     hparams: Hyper-parameters.
-    num_evaluation_domains: The number of domains of the data to predict.
-    aggregator: Averages the clients' backbones. None: the plain mean.
+    **options: See `process.build_algorithm`.
 
   Returns:
     The algorithm. A client's state is its head; the server has none to predict
@@ -55,7 +52,6 @@ def build(
   Raises:
     ValueError: If a hyper-parameter has a value that is not allowed.
   """
-  hyperparameters.validate(hparams)
   all_of = lambda names, value: (value,) * len(names)  # noqa: E731
   only_head = split_model.SplitWeights(
       all_of(model.backbone.names, False), all_of(model.head.names, True)
@@ -94,6 +90,5 @@ def build(
           model, split_model.SplitWeights(backbone, head), examples.x
       ),
       predict_as_server=None,
-      num_evaluation_domains=num_evaluation_domains,
-      aggregator=aggregator,
+      **options,
   )

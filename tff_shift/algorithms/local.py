@@ -7,9 +7,9 @@ What leaves a client: the mean training loss.
 """
 
 import dataclasses
+from typing import Any
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tff_shift.algorithms import fed_avg
 from tff_shift.learning import hyperparameters
@@ -25,17 +25,14 @@ class HParams(hyperparameters.LocalHParams):
 def build(
     model: split_model.SplitModel,
     hparams: HParams,
-    *,
-    num_evaluation_domains: int = 1,
-    aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
+    **options: Any,
 ) -> process.FederatedAlgorithm:
   """Builds local training.
 
   Args:
     model: The model.
     hparams: Hyper-parameters.
-    num_evaluation_domains: The number of domains of the data to predict.
-    aggregator: Has nothing to aggregate; taken because all algorithms take it.
+    **options: See `process.build_algorithm`.
 
   Returns:
     The algorithm. A client's state is its whole model; the server has none.
@@ -43,7 +40,6 @@ def build(
   Raises:
     ValueError: If a hyper-parameter has a value that is not allowed.
   """
-  hyperparameters.validate(hparams)
 
   def train_client(weights, personal_weights, data, round_num):
     del weights  # The server has none.
@@ -69,6 +65,5 @@ def build(
           model, weights, examples.x
       ),
       predict_as_server=None,
-      num_evaluation_domains=num_evaluation_domains,
-      aggregator=aggregator,
+      **options,
   )

@@ -196,7 +196,7 @@ def build_algorithm(
   Args:
     name: The algorithm's name.
     model: The model; its inputs fix the type of the clients' data.
-    hparams: Hyper-parameters, for `client_weighting`.
+    hparams: Hyper-parameters; they are checked.
     initial_weights: `(seed) -> weights`, what the server holds at round 0.
     train_client: `(weights, client_state, data, round_num) -> ClientResult`.
     predict_as_client: `(weights, client_state, data, evaluation_data) ->
@@ -213,7 +213,11 @@ def build_algorithm(
 
   Returns:
     A `FederatedAlgorithm`.
+
+  Raises:
+    ValueError: If a hyper-parameter has a value that is not allowed.
   """
+  hyperparameters.validate(hparams)
   examples_type = data_type(model)
   evaluation_type = data_type(model, num_evaluation_domains)
   initial_weights_fn = tff.tensorflow.computation(initial_weights, SEED_TYPE)

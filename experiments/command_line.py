@@ -248,12 +248,21 @@ def output_dir(binary: str) -> pathlib.Path:
 
 
 def flag_values(module: str) -> dict[str, Any]:
-  """Returns all flags of this package with their values."""
+  """Returns the flags of a binary and the common ones with their values.
+
+  Args:
+    module: The `__name__` of the binary.
+
+  Returns:
+    The values by name.
+  """
+  # absl knows a module that is run by what it was called with.
+  binary = sys.argv[0] if module == "__main__" else module
   by_module = flags.FLAGS.flags_by_module_dict()
   return {
       flag.name: flag.value
-      for name in (module, __name__)
-      for flag in by_module.get(name, ())
+      for name in (binary, __name__)
+      for flag in by_module[name]
   }
 
 

@@ -36,10 +36,12 @@ def _run_here(arguments, monkeypatch):
 
 
 def _start(arguments, **options):
+  # As from a shell: TensorFlow has put settings of its own into this process's.
+  environment = {k: v for k, v in os.environ.items() if k[:3] != "TF_"}
   return subprocess.Popen(
       [sys.executable, "-m", "experiments.evolving", *arguments],
       cwd=_ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-      **options,
+      env=environment, **options,
   )
 
 

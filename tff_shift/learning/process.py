@@ -114,11 +114,10 @@ class FederatedAlgorithm:
       )
     phase = self.phases[0]
     server_type, _, data_type = phase.type_signature.parameter
-    initial_seed = randomness.server_seed(seed)
 
     @tff.tensorflow.computation
     def seed_value():
-      return tf.constant(initial_seed)
+      return tf.constant(randomness.server_seed(seed))
 
     @tff.federated_computation
     def initialize():
@@ -130,13 +129,11 @@ class FederatedAlgorithm:
       state, _, metrics = phase(state, nothing, data)
       return tff.learning.templates.LearningProcessOutput(state, metrics)
 
-    weights_type = server_type.member.weights
-
     @tff.tensorflow.computation(server_type.member)
     def get_model_weights(state):
       return state.weights
 
-    @tff.tensorflow.computation(server_type.member, weights_type)
+    @tff.tensorflow.computation(server_type.member, server_type.member.weights)
     def set_model_weights(state, weights):
       return state._replace(weights=weights)
 

@@ -18,7 +18,7 @@ help:
 
 setup: $(INSTALLED)
 
-$(INSTALLED): requirements.txt setup.py setup.sh
+$(INSTALLED): requirements.txt setup.sh
 	@./setup.sh '$(PYTHON)' '$(VENV)'
 	@touch $@
 

@@ -86,9 +86,7 @@ class TestForm:
 
   def test_build_takes_what_every_algorithm_takes(self, built):
     parameters = inspect.signature(algorithms.get(built.name).build).parameters
-    assert list(parameters) == [
-        "model", "hparams", "num_evaluation_domains", "aggregator",
-    ]
+    assert list(parameters) == ["model", "hparams", "options"]
     assert parameters["num_evaluation_domains"].default == 1
     assert parameters["aggregator"].default is None
     assert built.algorithm.name == built.name

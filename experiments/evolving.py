@@ -177,21 +177,30 @@ def _make_plan() -> _Plan:
     }
   with command_line.usage_errors():
     datasets = {seed: _load(seed) for seed in seeds}
+    _check_num_domains(chosen, len(datasets[seeds[0]].domains))
     # Splits that leave a client without examples are refused here.
     for seed, dataset in datasets.items():
       _assemble(dataset, seed, dirichlet)
     if FLAGS.select == _LAST_SOURCE:
-      if len(next(iter(datasets.values())).domains) < 4:
-        raise command_line.UsageError(
-            f"--num_domains={FLAGS.num_domains}: --select=last_source needs at"
-            " least 4, two to train on when two are held out"
-        )
       for seed, dataset in datasets.items():
         _assemble(_without_target(dataset), seed, dirichlet)
-    model = _build_model(next(iter(datasets.values())))
+    model = _build_model(datasets[seeds[0]])
   return _Plan(
       datasets, hparams, seeds, selection_seeds, model, dirichlet
   )
+
+
+def _check_num_domains(chosen: Sequence[str], num_domains: int) -> None:
+  """Refuses fewer source domains than an algorithm can train on."""
+  num_held_out = 2 if FLAGS.select == _LAST_SOURCE else 1
+  for name in chosen:
+    needed = getattr(algorithms.get(name), "MIN_SOURCE_DOMAINS", 1)
+    if num_domains < needed + num_held_out:
+      raise command_line.UsageError(
+          f"--num_domains={num_domains}: {name} with --select={FLAGS.select}"
+          f" needs at least {needed + num_held_out}, {num_held_out} of which"
+          " held out"
+      )
 
 
 def _parse_dirichlet() -> float:

@@ -2,7 +2,8 @@
 
 A new algorithm is a new file with `HParams` (a frozen dataclass, usually a
 subclass of `LocalHParams`) and `build(model, hparams, **options)`; there is no
-list to edit.
+list to edit. One that needs more than one source domain says so in
+`MIN_SOURCE_DOMAINS`.
 """
 
 import importlib

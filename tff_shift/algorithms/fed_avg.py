@@ -36,9 +36,9 @@ def train_client(
 ) -> process.ClientResult:
   """Trains the shared weights on one client's examples.
 
-  A local iteration takes one gradient step per domain, so that the number of
-  gradient steps is that of the algorithms which go through the domains in
-  turn; the batches come from all domains alike.
+  A local iteration takes one gradient step per domain, which is one step more
+  than the algorithms take that go from a domain to the next; the batches come
+  from all domains alike.
 
   Args:
     model: The model.

@@ -45,14 +45,18 @@ class Weights(NamedTuple):
   psi: Any
 
 
+# A step goes from one source domain to the next.
+MIN_SOURCE_DOMAINS = 2
+
+
 @dataclasses.dataclass(frozen=True)
 class HParams(hyperparameters.LocalHParams):
   """Hyper-parameters of FedEvolve."""
 
   distance: str = hyperparameters.hparam(
       "l2",
-      "The distance d to a prototype: l2 (squared Euclidean, what the paper's"
-      " main tables use) or cosine (Table 14).",
+      "The distance d to a prototype: l2 (Euclidean, squared) or cosine, both"
+      " of Table 14.",
       choices=prototypes.DISTANCES,
   )
 

@@ -42,6 +42,9 @@ from tff_shift.learning import prototypes
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 
+# A step goes from one source domain to the next.
+MIN_SOURCE_DOMAINS = 2
+
 
 @dataclasses.dataclass(frozen=True)
 class HParams(hyperparameters.LocalHParams):
@@ -49,8 +52,8 @@ class HParams(hyperparameters.LocalHParams):
 
   distance: str = hyperparameters.hparam(
       "l2",
-      "The distance d to a prototype: l2 (squared Euclidean, what the paper's"
-      " main tables use) or cosine (Table 14).",
+      "The distance d to a prototype: l2 (Euclidean, squared) or cosine, both"
+      " of Table 14.",
       choices=prototypes.DISTANCES,
   )
   prototype: str = hyperparameters.hparam(

@@ -35,11 +35,19 @@ def _run_here(arguments, monkeypatch):
   return end.value.code or 0
 
 
+# A process in the background of a shell ignores Ctrl-C, and so do its children.
+_WITH_CTRL_C = (
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL);"
+    " os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+)
+
+
 def _start(arguments, **options):
   # As from a shell: TensorFlow has put settings of its own into this process's.
   environment = {k: v for k, v in os.environ.items() if k[:3] != "TF_"}
   return subprocess.Popen(
-      [sys.executable, "-m", "experiments.evolving", *arguments],
+      [sys.executable, "-c", _WITH_CTRL_C,
+       "-m", "experiments.evolving", *arguments],
       cwd=_ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
       env=environment, **options,
   )

@@ -1,5 +1,6 @@
 """Tests of the template: a toy algorithm by hand, FedAvg without TFF."""
 
+import asyncio
 import collections
 
 import numpy as np
@@ -434,6 +435,9 @@ class TestFedAvgBesidePlainGraphs:
     assert changed.round_num == state.round_num
 
   def test_training_loop_of_tff_runs_it(self, learning_process, data):
+    # TFF's loop asks for the thread's event loop, which `asyncio.run` elsewhere
+    # takes away.
+    asyncio.set_event_loop(asyncio.new_event_loop())
     chosen = []
 
     def choose(round_num):

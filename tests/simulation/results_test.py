@@ -8,6 +8,7 @@ import math
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -255,7 +256,7 @@ class TestConfig:
     assert config["versions"]["tensorflow_federated"] == "0.87.0"
     assert "tff_shift" in config["versions"]
     assert config["cores"] == len(os.sched_getaffinity(0))
-    assert "pytest" in config["command_line"]
+    assert shlex.split(config["command_line"]) == sys.orig_argv
     assert re.fullmatch(
         r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", config["start_time"]
     )

@@ -348,9 +348,7 @@ def check_metrics(metrics, logits, examples):
 
 
 @pytest.mark.cpp
-@pytest.mark.parametrize(
-    "name", ["fed_avg", "fed_evolve", "fed_evp", "fed_rep"]
-)
+@pytest.mark.parametrize("name", algorithms.names())
 def test_round_agrees_with_the_cpp_executor(
     name, model, build_with_functions, context, data, evaluation_data, compare
 ):

@@ -38,6 +38,7 @@ from absl import app
 from absl import flags
 from absl import logging
 
+from benchmarks import plain_cnn
 from tff_shift import execution
 
 _WORKLOADS = flags.DEFINE_list(
@@ -87,16 +88,6 @@ def _cnn_data() -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
   )
 
 
-def _cnn_logits(weights, images):
-  hidden = tf.image.convert_image_dtype(images, tf.float32)
-  for layer, stride in enumerate((1, 2, 2, 1)):
-    kernel, bias = weights[2 * layer : 2 * layer + 2]
-    hidden = tf.nn.relu(tf.nn.conv2d(hidden, kernel, stride, "SAME") + bias)
-  hidden = tf.reduce_mean(hidden, [1, 2])
-  hidden = tf.nn.relu(tf.matmul(hidden, weights[8]) + weights[9])
-  return tf.matmul(hidden, weights[10]) + weights[11]
-
-
 def _train_cnn(weights, images, labels):
   """A client's work: SGD over its batches in order."""
 
@@ -107,7 +98,7 @@ def _train_cnn(weights, images, labels):
       loss = tf.reduce_mean(
         tf.nn.sparse_softmax_cross_entropy_with_logits(
           labels[batch],
-          _cnn_logits(
+          plain_cnn.logits(
             current, tf.ensure_shape(images[batch], [_BATCH, *_IMAGE])
           ),
         )

@@ -20,6 +20,7 @@ import tensorflow_federated as tff
 from absl import app
 from absl import flags
 
+from benchmarks import plain_cnn
 from tff_shift import execution
 from tff_shift.algorithms import fed_avg
 from tff_shift.learning import local_training
@@ -98,22 +99,14 @@ def _as_drawn(
   )
 
 
-def _forward(weights, x):
-  """The network, written out."""
-  for i, stride in enumerate((1, 2, 2, 1)):
-    kernel, bias = weights[2 * i], weights[2 * i + 1]
-    x = tf.nn.relu(tf.nn.conv2d(x, kernel, stride, "SAME") + bias)
-  x = tf.reduce_mean(x, axis=[1, 2])
-  x = tf.nn.relu(tf.matmul(x, weights[8]) + weights[9])
-  return tf.matmul(x, weights[10]) + weights[11]
-
-
 def _plain_client(weights, x, y):
   def step(i, current):
     batch = slice(i * _BATCH, (i + 1) * _BATCH)
     with tf.GradientTape() as tape:
       tape.watch(current)
-      loss = local_training.cross_entropy(_forward(current, x[batch]), y[batch])
+      loss = local_training.cross_entropy(
+          plain_cnn.logits(current, x[batch]), y[batch]
+      )
     gradients = tape.gradient(loss, current)
     return i + 1, tuple(
         w - _RATE * g for w, g in zip(current, gradients, strict=True)

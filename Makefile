@@ -7,10 +7,11 @@ INSTALLED := $(VENV)/.installed
 # Workers for the tests: one per core.
 JOBS ?= auto
 
-.PHONY: help setup demo demo-short test lint lock check-lock clean
+.PHONY: help setup demo demo-short demo-online test lint lock check-lock clean
 
 help:
 	@echo 'make demo        FedAvg, FedEvolve and FedEvp on rotated digits'
+	@echo 'make demo-online Fed-ADE, fixed rates and no adaptation on a drifting stream'
 	@echo 'make test        the whole test suite'
 	@echo 'make lint        the linter, and whether the lock is up to date'
 	@echo 'make lock        compiles requirements.in into requirements.txt'
@@ -24,13 +25,18 @@ $(INSTALLED): requirements.txt setup.sh
 
 demo: setup
 	$(BIN)/python -m experiments.evolving \
-	  --flagfile=experiments/presets/demo.flags \
+	  --flagfile=experiments/presets/evolving/demo.flags \
 	  --output_dir=runs/demo --overwrite
 
 demo-short: setup
 	$(BIN)/python -m experiments.evolving \
-	  --flagfile=experiments/presets/demo.flags \
+	  --flagfile=experiments/presets/evolving/demo.flags \
 	  --rounds=2 --output_dir=runs/demo-short --overwrite
+
+demo-online: setup
+	$(BIN)/python -m experiments.online_adaptation \
+	  --flagfile=experiments/presets/online_adaptation/demo.flags \
+	  --output_dir=runs/demo-online --overwrite
 
 test: setup
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile

@@ -16,7 +16,7 @@ setuptools.setup(
     long_description=(_HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     packages=setuptools.find_packages(include=["tff_shift*", "experiments*"]),
-    package_data={"experiments": ["presets/*.flags"]},
+    package_data={"experiments": ["presets/*/*.flags"]},
     python_requires=">=3.11,<3.12",
     # What a user of the library needs; bounds and reasons: requirements.in.
     # pip alone cannot resolve these, see overrides.txt.

@@ -7,11 +7,11 @@ by Ctrl-C, with what was written kept.
 import contextlib
 import dataclasses
 import datetime
+import math
 import pathlib
 import sys
 from collections.abc import Callable
 from collections.abc import Iterator
-from collections.abc import Sequence
 from typing import Any
 
 from absl import app
@@ -22,9 +22,6 @@ from tff_shift import algorithms
 from tff_shift import execution
 from tff_shift.learning import hyperparameters
 
-_FLAG_NAMES_OF_BASE = tuple(
-    field.name for field in dataclasses.fields(hyperparameters.LocalHParams)
-)
 _PARSERS = {
     bool: flags.DEFINE_bool,
     int: flags.DEFINE_integer,
@@ -48,16 +45,21 @@ def usage_errors() -> Iterator[None]:
     raise UsageError(str(error)) from error
 
 
-def define_common_flags(binary: str) -> None:
-  """Defines the flags that every binary has."""
+def define_common_flags(scenario: str) -> None:
+  """Defines the flags that every binary has.
+
+  Args:
+    scenario: The binary's name, which its algorithms have in `SCENARIOS`.
+  """
   flags.DEFINE_list(
       "algorithm", None,
-      "Comma-separated algorithms to compare: " + ", ".join(algorithms.names()),
+      "Comma-separated algorithms to compare: "
+      + ", ".join(algorithms.names(scenario)),
   )
   flags.DEFINE_list("seeds", ["0"], "Comma-separated seeds; one run for each.")
   flags.DEFINE_string(
       "output_dir", None,
-      f"Folder of the results. Default: runs/{binary}-<date>-<time>.",
+      f"Folder of the results. Default: runs/{scenario}-<date>-<time>.",
   )
   flags.DEFINE_bool(
       "overwrite", False, "Replaces an earlier run in --output_dir."
@@ -81,33 +83,33 @@ def define_common_flags(binary: str) -> None:
       "Clients that train at the same time. 0: one per core (in_process), no"
       " limit (local).",
   )
+  _define_hparam_flags(scenario)
 
 
-def define_hparam_flags() -> None:
+def _define_hparam_flags(scenario: str) -> None:
   """Defines a flag for each hyper-parameter of each algorithm."""
+  names = algorithms.names(scenario)
   defined = set()
-  for name in algorithms.names():
+  for name in names:
     for field in dataclasses.fields(algorithms.get(name).HParams):
       if field.name in defined:
         continue
       defined.add(field.name)
-      owners = owners_of(field.name)
-      scope = "" if len(owners) == len(algorithms.names()) else (
-          f" ({', '.join(owners)})"
-      )
+      owners = owners_of(field.name, scenario)
+      scope = "" if len(owners) == len(names) else f" ({', '.join(owners)})"
       text = f"{field.metadata['help']} Default: {field.default}.{scope}"
       if field.name == "learning_rate":
-        # A list: the rates among which `--select` chooses.
+        # A list: the rates that are compared.
         flags.DEFINE_list(field.name, None, text + " Several: comma-separated.")
       else:
         _PARSERS[type(field.default)](field.name, None, text)
 
 
-def owners_of(hparam: str) -> list[str]:
-  """Returns the algorithms that have a hyper-parameter."""
+def owners_of(hparam: str, scenario: str) -> list[str]:
+  """Returns the algorithms of a scenario that have a hyper-parameter."""
   return [
       name
-      for name in algorithms.names()
+      for name in algorithms.names(scenario)
       if hparam in {
           field.name
           for field in dataclasses.fields(algorithms.get(name).HParams)
@@ -146,21 +148,40 @@ def parse_numbers(
   return numbers
 
 
-def chosen_algorithms() -> list[str]:
-  """Returns the algorithms of `--algorithm`, checked."""
+def chosen_algorithms(scenario: str) -> list[str]:
+  """Returns the algorithms of `--algorithm`, checked.
+
+  Args:
+    scenario: The binary's name.
+
+  Returns:
+    The names.
+
+  Raises:
+    UsageError: If one does not run in the scenario, if one comes twice, if
+      there is none, or if a flag is set that belongs to none of them.
+  """
   names = flags.FLAGS.algorithm
+  known = algorithms.names(scenario)
   if not names:
-    raise UsageError(
-        f"--algorithm: name at least one of {', '.join(algorithms.names())}"
-    )
+    raise UsageError(f"--algorithm: name at least one of {', '.join(known)}")
   for name in names:
-    if name not in algorithms.names():
+    if name not in known:
       raise UsageError(
           f"--algorithm={name}: there is no such algorithm; there are"
-          f" {', '.join(algorithms.names())}"
+          f" {', '.join(known)}"
       )
   if len(set(names)) != len(names):
     raise UsageError(f"--algorithm={','.join(names)}: an algorithm comes twice")
+  for flag in flags.FLAGS:
+    if flags.FLAGS[flag].value is None:
+      continue
+    owners = owners_of(flag, scenario)
+    if owners and not set(owners) & set(names):
+      raise UsageError(
+          f"--{flag} belongs to {', '.join(owners)}, none of which is in"
+          f" --algorithm={','.join(names)}"
+      )
   return names
 
 
@@ -174,6 +195,17 @@ def chosen_seeds(flag: str) -> list[int]:
     return seed
 
   return parse_numbers(flag, parse, "integers from 0 to 2147483647")
+
+
+def positive_number(flag: str) -> float:
+  """Returns the number above 0, infinity included, that a flag's text is."""
+  text = flags.FLAGS[flag].value
+  try:
+    value = float(text)
+  except ValueError:
+    value = math.nan
+  require(flag, value > 0, "a number above 0, or inf")
+  return value
 
 
 def chosen_learning_rates(default: float) -> list[float]:
@@ -203,32 +235,15 @@ def make_hparams(algorithm: str, **overrides: Any) -> Any:
       if field.name not in overrides
       and flags.FLAGS[field.name].value is not None
   }
+  if {"local_steps", "local_epochs"} & set(values) == {"local_steps"}:
+    # Who asks for steps does not want the epochs of the default.
+    values["local_epochs"] = 0
   hparams = kind(**values, **overrides)
   try:
     hyperparameters.validate(hparams)
   except ValueError as error:
     raise UsageError(f"--{error}") from error
   return hparams
-
-
-def refuse_foreign_flags(chosen: Sequence[str]) -> None:
-  """Refuses flags that none of the chosen algorithms has.
-
-  Args:
-    chosen: The algorithms.
-
-  Raises:
-    UsageError: If such a flag is set; names it and the algorithms that have it.
-  """
-  for name in flags.FLAGS:
-    if name in _FLAG_NAMES_OF_BASE or flags.FLAGS[name].value is None:
-      continue
-    owners = owners_of(name)
-    if owners and not set(owners) & set(chosen):
-      raise UsageError(
-          f"--{name} belongs to {', '.join(owners)}, none of which is in"
-          f" --algorithm={','.join(chosen)}"
-      )
 
 
 def require(flag: str, is_right: bool, requirement: str) -> None:
@@ -239,29 +254,27 @@ def require(flag: str, is_right: bool, requirement: str) -> None:
     )
 
 
-def output_dir(binary: str) -> pathlib.Path:
+def output_dir(scenario: str) -> pathlib.Path:
   """Returns `--output_dir` or a new name below runs/."""
   if flags.FLAGS.output_dir is not None:
     return pathlib.Path(flags.FLAGS.output_dir)
   now = datetime.datetime.now().astimezone()
-  return pathlib.Path("runs") / f"{binary}-{now:%Y%m%d-%H%M%S}"
+  return pathlib.Path("runs") / f"{scenario}-{now:%Y%m%d-%H%M%S}"
 
 
 def flag_values(module: str) -> dict[str, Any]:
   """Returns the flags of a binary and the common ones with their values.
 
   Args:
-    module: The `__name__` of the binary.
+    module: The name of the module that defines the binary's own flags.
 
   Returns:
     The values by name.
   """
-  # absl knows a module that is run by what it was called with.
-  binary = sys.argv[0] if module == "__main__" else module
   by_module = flags.FLAGS.flags_by_module_dict()
   return {
       flag.name: flag.value
-      for name in (binary, __name__)
+      for name in (module, __name__)
       for flag in by_module[name]
   }
 
@@ -280,12 +293,17 @@ def executor() -> contextlib.AbstractContextManager:
     )
 
 
-def run(main: Callable[[], None]) -> None:
-  """Parses the flags, runs a binary and ends the process.
+def run(
+    main: Callable[[], None], define_flags: Callable[[], None]
+) -> None:
+  """Defines and parses the flags, runs a binary and ends the process.
 
   Args:
     main: The binary; what it raises as `UsageError` is the user's to mend.
+    define_flags: Defines the binary's flags. Not done on import, so that
+      several binaries can be imported into one process.
   """
+  define_flags()
   binary = pathlib.Path(sys.argv[0]).stem
 
   def fail(message: str, code: int):

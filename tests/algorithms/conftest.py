@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift.learning import adaptation
 from tff_shift.learning import local_training
 from tff_shift.learning import process
 from tff_shift.learning import randomness
@@ -39,6 +40,27 @@ def make_client():
   return _make_client
 
 
+def _make_adapting_client(client_id, num_initial, num_stream, run_seed=0):
+  """Makes random data to adapt to, of the shapes of `_make_client`."""
+  generator = np.random.default_rng([run_seed, client_id, 1])
+  confusion = np.eye(3) + 0.1 * generator.random((3, 3))
+  return adaptation.AdaptationData(
+      x=generator.normal(size=(num_initial, 5)).astype(np.float32),
+      # Every class occurs.
+      y=np.arange(num_initial, dtype=np.int32) % 3,
+      stream_x=generator.normal(size=(num_stream, 5)).astype(np.float32),
+      timestep=np.int32(1),
+      confusion=(confusion / confusion.sum(axis=0)).astype(np.float32),
+      seed=randomness.client_seed(run_seed, client_id),
+  )
+
+
+@pytest.fixture(scope="session")
+def make_adapting_client():
+  """Returns `make(client_id, num_initial, num_stream)` for random data."""
+  return _make_adapting_client
+
+
 def _build_with_functions(module, model, hparams, **options):
   with mock.patch.object(
       process, "build_algorithm", wraps=process.build_algorithm
@@ -46,6 +68,7 @@ def _build_with_functions(module, model, hparams, **options):
     algorithm = module.build(model, hparams, **options)
   functions = {
       "initial_client_state": lambda seed: (),
+      "personalize_client": None,
       "summarize_client": lambda weights, data: (),
       **build_algorithm.call_args.kwargs,
   }

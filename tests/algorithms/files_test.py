@@ -39,6 +39,7 @@ class TestFile:
     assert not empty
     # Where in which paper, or when it appeared.
     assert re.search(r"(Algorithm|Section|Table) \d|; (19|20)\d\d\)", docstring)
+    assert algorithms.get(name).SCENARIOS
     assert re.search(r"^What leaves a client: \w", docstring, re.MULTILINE)
 
   def test_is_short_enough_to_read(self, name):

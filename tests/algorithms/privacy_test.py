@@ -38,6 +38,7 @@ def aggregated(algorithm, type_walk):
       ),
   )
   # Losses and metrics are; if they are not found, nothing is.
+  assert len(found.phases) == len(algorithm.phases)
   assert all(found.phases)
   assert found.evaluate_clients
   return found
@@ -99,8 +100,22 @@ class TestPrivacyByType:
       # What a client keeps may have the shape of what it shares; but then there
       # is no more of that shape than the server averages.
       assert held[shape] <= shared[shape]
-      assert max(each[shape] for each in sent) <= shared[shape]
+      assert max([each[shape] for each in sent], default=0) <= shared[shape]
       assert shape not in metrics
+
+  def test_classes_of_a_stream_do_not_reach_what_adapts(
+      self, algorithm, model
+  ):
+    scenarios = algorithms.get(algorithm.name).SCENARIOS
+    if "online_adaptation" not in scenarios:
+      pytest.skip("there are no streams")
+    for phase in algorithm.phases:
+      client_data = phase.type_signature.parameter[2].member
+      # Unlabelled examples are there, and one vector of classes: that of the
+      # labelled examples from before deployment.
+      assert list(tff.structure.name_list(client_data)) == [
+          "x", "y", "stream_x", "timestep", "confusion", "seed",
+      ]
 
   def test_server_evaluation_takes_no_personal_state(
       self, algorithm, type_walk

@@ -5,9 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-import scipy.io
 import scipy.ndimage
-from PIL import Image
 from sklearn import datasets
 
 from tff_shift.data import sources
@@ -35,6 +33,9 @@ class TestLoad:
         "emnist/letters",
         "tfds.load('emnist/letters', data_dir='{}')",
       ),
+      ("cifar10", "cifar10", "tfds.load('cifar10', data_dir='{}')"),
+      ("cifar100", "cifar100", "tfds.load('cifar100', data_dir='{}')"),
+      ("tiny_imagenet", sources.TINY_IMAGENET_FOLDER, "unzip -q"),
       ("portraits", sources.PORTRAITS_FOLDER, "curl -L"),
       ("caltran", "caltran", "caltran_dataset_labels.mat"),
     ],
@@ -48,6 +49,11 @@ class TestLoad:
       error, repr(name), str(tmp_path / searched), command.format(tmp_path)
     )
     assert isinstance(error.value, FileNotFoundError)
+
+  def test_superclasses_missing_name_the_set_that_has_them(self, tmp_path):
+    with pytest.raises(sources.DatasetNotFoundError) as error:
+      sources.load("cifar20", data_dir=tmp_path)
+    assert_one_line(error, f"tfds.load('cifar100', data_dir='{tmp_path}')")
 
   def test_data_dir_comes_before_the_environment(self, tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "environment"))
@@ -83,6 +89,7 @@ class TestDigits:
     np.testing.assert_array_equal(source.y, datasets.load_digits().target)
     assert source.class_names == tuple("0123456789")
     assert source.time is None
+    assert source.num_train is None
 
   def test_pixel_between_four_is_their_mean(self):
     # Behind the margin of 4, pixel (2, 7) lies at ((2 + 0.5) / 2.5 - 0.5,
@@ -156,57 +163,78 @@ class TestCircle:
       sources.circle(*arguments)
 
 
-def write_emnist(folder, train, test):
-  """Writes a tiny EMNIST with the writers of tensorflow-datasets.
+def write_tfds(folder, name, version, features, splits, config=None):
+  """Writes a tiny data set with the writers of tensorflow-datasets.
 
   Args:
     folder: Where tensorflow-datasets puts its data sets.
-    train: (image, label) pairs, as the official files hold them.
-    test: The same of the test split.
+    name: Name of the data set.
+    version: Its version.
+    features: The features of the official builder.
+    splits: The examples of each split.
+    config: Name of the configuration, where there is one.
   """
   import tensorflow_datasets as tfds
 
-  class Emnist(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+  class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     """The layout of the official builder, with other examples."""
 
-    VERSION = tfds.core.Version("3.1.0")
-    BUILDER_CONFIGS = (tfds.core.BuilderConfig(name="letters"),)
+    VERSION = tfds.core.Version(version)
+    BUILDER_CONFIGS = (
+      (tfds.core.BuilderConfig(name=config),) if config else ()
+    )
     url_infos = None  # Nothing is downloaded, so no checksums are looked up.
 
     def _info(self):
       return self.dataset_info_from_configs(
-        features=tfds.features.FeaturesDict({
-          "image": tfds.features.Image(shape=(28, 28, 1)),
-          "label": tfds.features.ClassLabel(num_classes=37),
-        }),
+        features=tfds.features.FeaturesDict(features),
         supervised_keys=("image", "label"),
         disable_shuffling=True,
       )
 
     def _split_generators(self, dl_manager):
       del dl_manager
-      return {"train": self._examples(train), "test": self._examples(test)}
+      return {split: enumerate(rows) for split, rows in splits.items()}
 
     def _generate_examples(self):
       raise AssertionError("the splits bring their own examples")
 
-    @staticmethod
-    def _examples(pairs):
-      for key, (image, label) in enumerate(pairs):
-        yield key, {"image": image, "label": label}
-
+  Builder.name = name
   with tfds.testing.disable_gcs_access():
-    Emnist(config="letters", data_dir=folder).download_and_prepare()
+    Builder(config=config, data_dir=folder).download_and_prepare()
+
+
+@pytest.fixture(scope="module")
+def cifar10():
+  folder = os.environ.get("TFDS_DATA_DIR", "")
+  if not (folder and (pathlib.Path(folder) / "cifar10").is_dir()):
+    pytest.skip("TFDS_DATA_DIR does not name a folder that holds cifar10")
+  return sources.load("cifar10")
 
 
 class TestTfds:
   def test_emnist_is_upright_and_counts_from_zero(self, tmp_path):
+    import tensorflow_datasets as tfds
+
     upright = np.zeros((28, 28, 1), np.uint8)
     upright[4:24, 8] = 255  # The letter L: a stroke down,
     upright[23, 8:20] = 255  # and one to the right.
     other = np.full((28, 28, 1), 7, np.uint8)
     stored = upright.transpose(1, 0, 2)
-    write_emnist(tmp_path, [(stored, 12), (other, 1)], [(other, 26)])
+    write_tfds(
+      tmp_path,
+      "emnist",
+      "3.1.0",
+      {
+        "image": tfds.features.Image(shape=(28, 28, 1)),
+        "label": tfds.features.ClassLabel(num_classes=37),
+      },
+      {
+        "train": [{"image": stored, "label": 12}, {"image": other, "label": 1}],
+        "test": [{"image": other, "label": 26}],
+      },
+      config="letters",
+    )
     source = sources.load("emnist/letters", data_dir=tmp_path)
     np.testing.assert_array_equal(source.x, [upright, other, other])
     np.testing.assert_array_equal(source.y, [11, 0, 25])
@@ -214,6 +242,65 @@ class TestTfds:
     assert source.x.flags.c_contiguous
     assert source.y.dtype == np.int32
     assert [source.class_names[y] for y in source.y] == ["L", "A", "Z"]
+    assert source.num_train == 2
+
+  def test_cifar100_has_fine_and_coarse_labels(self, tmp_path):
+    import tensorflow_datasets as tfds
+
+    fine = [f"fine {label}" for label in range(100)]
+    coarse = [f"coarse {label}" for label in range(20)]
+    images = np.random.default_rng(0).integers(
+      0, 256, (3, 32, 32, 3), dtype=np.uint8
+    )
+    rows = [
+      {"id": "a", "image": image, "label": label, "coarse_label": superclass}
+      for image, label, superclass in zip(
+        images, [99, 4, 63], [13, 0, 19], strict=True
+      )
+    ]
+    write_tfds(
+      tmp_path,
+      "cifar100",
+      "3.0.2",
+      {
+        "id": tfds.features.Text(),
+        "image": tfds.features.Image(shape=(32, 32, 3)),
+        "label": tfds.features.ClassLabel(names=fine),
+        "coarse_label": tfds.features.ClassLabel(names=coarse),
+      },
+      {"train": rows[:2], "test": rows[2:]},
+    )
+    for name, labels, class_names in (
+      ("cifar100", [99, 4, 63], fine),
+      ("cifar20", [13, 0, 19], coarse),
+    ):
+      source = sources.load(name, data_dir=tmp_path)
+      np.testing.assert_array_equal(source.x, images)
+      np.testing.assert_array_equal(source.y, labels)
+      assert source.y.dtype == np.int32
+      assert source.class_names == tuple(class_names)
+      assert source.num_train == 2
+      assert source.time is None
+
+  def test_fashion_mnist_is_read_by_its_newest_version(self, tmp_path):
+    import tensorflow_datasets as tfds
+
+    for version, grey in (("3.0.1", 30), ("3.0.0", 20)):
+      row = {"image": np.full((28, 28, 1), grey, np.uint8), "label": 9}
+      write_tfds(
+        tmp_path,
+        "fashion_mnist",
+        version,
+        {
+          "image": tfds.features.Image(shape=(28, 28, 1)),
+          "label": tfds.features.ClassLabel(num_classes=10),
+        },
+        {"train": [row], "test": [row]},
+      )
+    source = sources.load("fashion_mnist", data_dir=tmp_path)
+    np.testing.assert_array_equal(source.x, np.full((2, 28, 28, 1), 30))
+    np.testing.assert_array_equal(source.y, [9, 9])
+    assert source.num_train == 1
 
   def test_mnist_is_the_official_one(self):
     folder = os.environ.get("TFDS_DATA_DIR", "")
@@ -221,6 +308,8 @@ class TestTfds:
       pytest.skip("TFDS_DATA_DIR does not name a folder that holds mnist")
     source = sources.load("mnist")
     assert source.x.shape == (70_000, 28, 28, 1)
+    assert source.num_train == 60_000
+    assert source.class_names == tuple("0123456789")
     assert source.x.dtype == np.uint8
     assert source.y.dtype == np.int32
     # Published counts per class of the two splits, training first.
@@ -243,122 +332,28 @@ class TestTfds:
       stored = [example["image"] for example in tfds.as_numpy(head)]
       np.testing.assert_array_equal(source.x[start : start + 9], stored)
 
-
-def write_portrait(folder, gender, name, image):
-  path = folder / sources.PORTRAITS_FOLDER / gender / name
-  path.parent.mkdir(parents=True, exist_ok=True)
-  Image.fromarray(image).save(path)
-
-
-class TestPortraits:
-  def test_portraits_carry_year_and_gender(self, tmp_path):
-    flat = np.full((171, 186), 90, np.uint8)
-    half = np.zeros((64, 64, 3), np.uint8)
-    half[:, 32:] = 200  # Left half black, right half grey; stored as colour.
-    write_portrait(tmp_path, "M", "1905_Ohio_Cleveland_Central_0-1.png", flat)
-    write_portrait(tmp_path, "F", "2013_Texas_Dallas_0-2.png", half)
-    write_portrait(tmp_path, "F", "1950_Iowa_Ames_0-1.png", flat)
-    source = sources.load("portraits", data_dir=tmp_path)
-    assert source.x.shape == (3, 32, 32, 1)
-    assert source.x.dtype == np.uint8
-    np.testing.assert_array_equal(source.time, [1950, 2013, 1905])
-    assert [source.class_names[y] for y in source.y] == [
-      "female",
-      "female",
-      "male",
-    ]
-    assert (source.y.dtype, source.time.dtype) == (np.int32, np.int32)
-    assert np.all(source.x[0] == 90)
-    assert np.all(source.x[1, :, :15] == 0)
-    assert np.all(source.x[1, :, 17:] == 200)
-
-  def test_name_without_year_is_refused(self, tmp_path):
-    flat = np.zeros((8, 8), np.uint8)
-    write_portrait(tmp_path, "F", "Ohio_1905.png", flat)
-    with pytest.raises(ValueError) as error:
-      sources.load("portraits", data_dir=tmp_path)
-    assert_one_line(error, "Ohio_1905.png", "time")
-
-  def test_file_broken_is_named(self, tmp_path):
-    flat = np.random.default_rng(0).integers(0, 255, (64, 64)).astype(np.uint8)
-    write_portrait(tmp_path, "F", "1905_Ohio.png", flat)
-    path = tmp_path / sources.PORTRAITS_FOLDER / "F" / "1905_Ohio.png"
-    path.write_bytes(path.read_bytes()[:500])
-    with pytest.raises(ValueError) as error:
-      sources.load("portraits", data_dir=tmp_path)
-    assert_one_line(error, "1905_Ohio.png", "cannot be read as an image")
-
-
-def write_caltran(folder, images, labels):
-  """Writes images `{stem: array}` and the labels as the archive holds them."""
-  archive = folder / "caltran"
-  archive.mkdir()
-  for stem, image in images.items():
-    Image.fromarray(image).save(archive / f"{stem}.jpg", quality=95)
-  stems = np.empty((len(images), 1), object)
-  stems[:, 0] = list(images)
-  scipy.io.savemat(
-    archive / "caltran_dataset_labels.mat",
-    {"names": stems, "labels": np.array([labels], np.float64)},
-  )
-  return archive
-
-
-class TestCaltran:
-  def test_caltran_carries_hour_and_label(self, tmp_path):
-    red = np.zeros((240, 320, 3), np.uint8)
-    red[..., 0] = 250
-    blue = red[..., ::-1].copy()
-    write_caltran(
-      tmp_path,
-      {
-        "2013-03-04-23-57": red,
-        "2013-03-05-00-03": blue,
-        "2013-03-05-14-30": red,
-      },
-      [1, -1, -1],
+  def test_cifar10_is_the_official_one(self, cifar10):
+    assert cifar10.x.shape == (60_000, 32, 32, 3)
+    assert cifar10.x.dtype == np.uint8
+    assert cifar10.y.dtype == np.int32
+    assert cifar10.num_train == 50_000
+    assert cifar10.class_names == (
+      "airplane",
+      "automobile",
+      "bird",
+      "cat",
+      "deer",
+      "dog",
+      "frog",
+      "horse",
+      "ship",
+      "truck",
     )
-    source = sources.load("caltran", data_dir=tmp_path)
-    assert source.x.shape == (3, 224, 224, 3)
-    assert source.x.dtype == np.uint8
-    np.testing.assert_array_equal(source.time, [23, 0, 14])
-    assert [source.class_names[y] for y in source.y] == [
-      "car",
-      "no car",
-      "no car",
-    ]
-    assert (source.y.dtype, source.time.dtype) == (np.int32, np.int32)
-    # JPEG keeps a flat colour to within a few levels.
-    np.testing.assert_allclose(source.x[0, 100, 100], [250, 0, 0], atol=5)
-    np.testing.assert_allclose(source.x[1, 100, 100], [0, 0, 250], atol=5)
-
-  def test_single_image_is_a_data_set_too(self, tmp_path):
-    image = np.zeros((8, 8, 3), np.uint8)
-    write_caltran(tmp_path, {"2013-03-04-07-00": image}, [1])
-    source = sources.load("caltran", data_dir=tmp_path)
-    np.testing.assert_array_equal(source.time, [7])
-
-  def test_image_missing_is_named(self, tmp_path):
-    image = np.zeros((8, 8, 3), np.uint8)
-    names = ["2013-03-04-07-00", "2013-03-04-08-00"]
-    archive = write_caltran(tmp_path, dict.fromkeys(names, image), [1, -1])
-    (archive / "2013-03-04-08-00.jpg").unlink()
-    with pytest.raises(ValueError) as error:
-      sources.load("caltran", data_dir=tmp_path)
-    assert_one_line(error, "2013-03-04-08-00.jpg")
-
-  @pytest.mark.parametrize("stem", ["2013-03-04-24-00", "2013-03-04-0700"])
-  def test_name_without_hour_is_refused(self, tmp_path, stem):
-    image = np.zeros((8, 8, 3), np.uint8)
-    write_caltran(tmp_path, {stem: image}, [1])
-    with pytest.raises(ValueError) as error:
-      sources.load("caltran", data_dir=tmp_path)
-    assert_one_line(error, stem)
-
-  def test_labels_too_few_are_refused(self, tmp_path):
-    image = np.zeros((8, 8, 3), np.uint8)
-    names = ["2013-03-04-07-00", "2013-03-04-08-00"]
-    write_caltran(tmp_path, dict.fromkeys(names, image), [1])
-    with pytest.raises(ValueError) as error:
-      sources.load("caltran", data_dir=tmp_path)
-    assert_one_line(error, "2 names", "1 labels")
+    # Both splits are balanced.
+    train, test = np.split(cifar10.y, [50_000])
+    np.testing.assert_array_equal(np.bincount(train), [5000] * 10)
+    np.testing.assert_array_equal(np.bincount(test), [1000] * 10)
+    # The published means of red, green and blue; a copy that was stored as JPEG
+    # is off by up to 0.01.
+    means = cifar10.x[:50_000].mean(axis=(0, 1, 2)) / 255
+    np.testing.assert_allclose(means, [0.4914, 0.4822, 0.4465], atol=0.01)

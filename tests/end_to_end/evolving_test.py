@@ -1,24 +1,19 @@
 """The binary `experiments.evolving`, run whole."""
 
-import csv
+import functools
 import json
 import math
 import os
-import pathlib
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
-from absl import flags
-from absl.testing import flagsaver
 
-from experiments import command_line
 from experiments import evolving
+from experiments import evolving_plan
 from tff_shift import algorithms
 
-_ROOT = pathlib.Path(__file__).parents[2]
+_ALGORITHMS = algorithms.names("evolving")
 _SMALL = (
     "--dataset=circle", "--num_domains=4", "--max_examples_per_domain=90",
     "--num_clients=3", "--rounds=2", "--local_steps=1", "--evaluate_every=1",
@@ -26,36 +21,10 @@ _SMALL = (
 )
 
 
-def _run_here(arguments, monkeypatch):
-  """Runs the binary in this process; returns its exit code."""
-  monkeypatch.setattr(sys, "argv", ["evolving", *arguments])
-  with flagsaver.flagsaver(), pytest.raises(SystemExit) as end:
-    flags.FLAGS.unparse_flags()
-    command_line.run(evolving.main)
-  return end.value.code or 0
-
-
-# A process in the background of a shell ignores Ctrl-C, and so do its children.
-_WITH_CTRL_C = (
-    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL);"
-    " os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
-)
-
-
-def _start(arguments, **options):
-  # As from a shell: TensorFlow has put settings of its own into this process's.
-  environment = {k: v for k, v in os.environ.items() if k[:3] != "TF_"}
-  return subprocess.Popen(
-      [sys.executable, "-c", _WITH_CTRL_C,
-       "-m", "experiments.evolving", *arguments],
-      cwd=_ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-      env=environment, **options,
-  )
-
-
-def _rows(folder):
-  with open(folder / "metrics.csv", encoding="utf-8") as file:
-    return list(csv.DictReader(file))
+@pytest.fixture
+def run_evolving(run_here):
+  """Returns `run(arguments) -> exit code`."""
+  return functools.partial(run_here, evolving, evolving_plan)
 
 
 def _without_times(folder):
@@ -68,10 +37,10 @@ def _without_times(folder):
 class TestWholeRun:
 
   @pytest.fixture(scope="class")
-  def finished(self, tmp_path_factory):
+  def finished(self, start_binary, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "all"
-    process = _start([
-        *_SMALL, f"--algorithm={','.join(algorithms.names())}", "--seeds=0,1",
+    process = start_binary("evolving", [
+        *_SMALL, f"--algorithm={','.join(_ALGORITHMS)}", "--seeds=0,1",
         f"--output_dir={folder}",
     ])
     output, errors = process.communicate(timeout=300)
@@ -80,7 +49,7 @@ class TestWholeRun:
 
   def test_summary_has_an_entry_per_algorithm(self, finished):
     runs = json.loads((finished[0] / "summary.json").read_text())["runs"]
-    assert [run["algorithm"] for run in runs] == list(algorithms.names())
+    assert [run["algorithm"] for run in runs] == list(_ALGORITHMS)
     for run in runs:
       assert set(run) == {
           "algorithm", "dataset", "setting", "metrics", "rounds",
@@ -101,21 +70,21 @@ class TestWholeRun:
             math.sqrt(sum((v - mean) ** 2 for v in metric["seeds"]))
         )
 
-  def test_metrics_have_a_row_per_evaluation(self, finished):
-    rows = _rows(finished[0])
+  def test_metrics_have_a_row_per_evaluation(self, finished, read_rows):
+    rows = read_rows(finished[0])
     assert [
         (row["algorithm"], row["seed"], row["round"]) for row in rows
     ] == [
         (name, seed, num)
-        for name in algorithms.names() for seed in "01" for num in "12"
+        for name in _ALGORITHMS for seed in "01" for num in "12"
     ]
     assert all(float(row["train_loss"]) > 0 for row in rows)
 
-  def test_last_row_is_the_summary(self, finished):
+  def test_last_row_is_the_summary(self, finished, read_rows):
     runs = _without_times(finished[0])
     for run in runs:
       last = [
-          float(row["client_accuracy"]) for row in _rows(finished[0])
+          float(row["client_accuracy"]) for row in read_rows(finished[0])
           if row["algorithm"] == run["algorithm"] and row["round"] == "2"
       ]
       assert last == run["metrics"]["client_accuracy"]["seeds"]
@@ -130,24 +99,21 @@ class TestWholeRun:
     ):
       assert (folder / "figures" / f"{figure}.png").stat().st_size > 1000
     events = list((folder / "tensorboard").rglob("events*"))
-    assert len(events) == 2 * len(algorithms.names())
+    assert len(events) == 2 * len(_ALGORITHMS)
 
   def test_output_is_one_table(self, finished):
     lines = finished[1].splitlines()
     assert lines[0].startswith("algorithm")
-    assert len(lines) == 2 + len(algorithms.names()) + 1
+    assert len(lines) == 2 + len(_ALGORITHMS) + 1
     assert finished[2] == ""
 
   def test_same_flags_give_the_same_bits(
-      self, finished, tmp_path, monkeypatch
+      self, finished, tmp_path, run_evolving
   ):
     chosen = "fed_avg,fed_evolve,fed_evp"
     folder = tmp_path / "again"
-    code = _run_here(
-        [*_SMALL, f"--algorithm={chosen}", "--seeds=0,1",
-         f"--output_dir={folder}", "--max_concurrent_clients=1"],
-        monkeypatch,
-    )
+    code = run_evolving([*_SMALL, f"--algorithm={chosen}", "--seeds=0,1",
+         f"--output_dir={folder}", "--max_concurrent_clients=1"])
     assert code == 0
     first = [r for r in _without_times(finished[0])
              if r["algorithm"] in chosen.split(",")]
@@ -155,16 +121,15 @@ class TestWholeRun:
 
 
 def test_selection_runs_each_rate_and_keeps_the_best(
-    tmp_path, monkeypatch, capsys
+    tmp_path, run_evolving, read_rows, capsys
 ):
   folder = tmp_path / "selected"
-  code = _run_here(
-      [*_SMALL, "--algorithm=fed_avg", "--learning_rate=1e-9,1e-2",
-       "--rounds=4", "--select=last_source", f"--output_dir={folder}"],
-      monkeypatch,
-  )
+  code = run_evolving([
+      *_SMALL, "--algorithm=fed_avg", "--learning_rate=1e-9,1e-2",
+      "--rounds=4", "--select=last_source", f"--output_dir={folder}",
+  ])
   assert code == 0
-  rows = _rows(folder)
+  rows = read_rows(folder)
   scores = {
       rate: float(row["client_accuracy"])
       for rate in ("1e-09", "0.01") for row in rows
@@ -234,13 +199,12 @@ def test_selection_runs_each_rate_and_keeps_the_best(
     (["word"], ("'word'", "--flags")),
 ])
 def test_bad_flags_end_with_one_line_and_nothing_written(
-    arguments, expected, tmp_path, monkeypatch, capsys
+    arguments, expected, tmp_path, run_evolving, capsys
 ):
   folder = tmp_path / "run"
-  code = _run_here(
-      [*_SMALL, "--algorithm=fed_avg", f"--output_dir={folder}", *arguments],
-      monkeypatch,
-  )
+  code = run_evolving([
+      *_SMALL, "--algorithm=fed_avg", f"--output_dir={folder}", *arguments,
+  ])
   output, errors = capsys.readouterr()
   assert code == 2
   assert output == ""
@@ -252,19 +216,19 @@ def test_bad_flags_end_with_one_line_and_nothing_written(
 
 
 def test_existing_folder_is_not_overwritten_silently(
-    tmp_path, monkeypatch, capsys
+    tmp_path, run_evolving, read_rows, capsys
 ):
   (tmp_path / "metrics.csv").write_text("precious\n")
   arguments = [*_SMALL, "--algorithm=fed_avg", f"--output_dir={tmp_path}"]
-  assert _run_here(arguments, monkeypatch) == 2
+  assert run_evolving(arguments) == 2
   assert "--overwrite" in capsys.readouterr().err
   assert (tmp_path / "metrics.csv").read_text() == "precious\n"
-  assert _run_here([*arguments, "--overwrite"], monkeypatch) == 0
-  assert len(_rows(tmp_path)) == 2
+  assert run_evolving([*arguments, "--overwrite"]) == 0
+  assert len(read_rows(tmp_path)) == 2
 
 
-def test_missing_algorithm_names_those_there_are(monkeypatch, capsys):
-  assert _run_here(list(_SMALL), monkeypatch) == 2
+def test_missing_algorithm_names_those_there_are(run_evolving, capsys):
+  assert run_evolving(list(_SMALL)) == 2
   assert "fed_evolve" in capsys.readouterr().err
 
 
@@ -274,17 +238,20 @@ class TestInterrupt:
       scope="class",
       params=["in_process", pytest.param("local", marks=pytest.mark.cpp)],
   )
-  def interrupted(self, request, tmp_path_factory):
+  def interrupted(
+      self, request, start_binary, read_rows, tmp_path_factory
+  ):
     """A long run, stopped by Ctrl-C after it has written a few rows."""
     folder = tmp_path_factory.mktemp("runs") / "long"
-    process = _start(
+    process = start_binary(
+        "evolving",
         [*_SMALL, "--rounds=100000", "--algorithm=fed_avg",
          f"--output_dir={folder}", f"--executor={request.param}"],
         start_new_session=True,
     )
     try:
       deadline = time.monotonic() + 200
-      while not (folder / "metrics.csv").exists() or len(_rows(folder)) < 3:
+      while not (folder / "metrics.csv").exists() or len(read_rows(folder)) < 3:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.2)
@@ -304,21 +271,19 @@ class TestInterrupt:
     assert output == ""
     assert errors == "evolving: interrupted; what was written is kept\n"
 
-  def test_keeps_what_was_written(self, interrupted):
-    rows = _rows(interrupted[1])
+  def test_keeps_what_was_written(self, interrupted, read_rows):
+    rows = read_rows(interrupted[1])
     assert [int(row["round"]) for row in rows] == list(range(1, len(rows) + 1))
     assert all(row["client_accuracy"] for row in rows)
 
 
-def test_presets_are_read(monkeypatch, tmp_path, capsys):
-  presets = sorted((_ROOT / "experiments" / "presets").glob("*.flags"))
-  assert presets
-  for preset in presets:
+def test_presets_are_read(presets, run_evolving, tmp_path, capsys):
+  assert len(presets("evolving")) == 6
+  for preset in presets("evolving"):
     # A rate that is not allowed stops the run once all flags are known.
-    code = _run_here(
-        [f"--flagfile={preset}", "--algorithm=fed_avg", "--learning_rate=0",
-         f"--output_dir={tmp_path / 'run'}"],
-        monkeypatch,
-    )
+    code = run_evolving([
+        f"--flagfile={preset}", "--algorithm=fed_avg", "--learning_rate=0",
+        f"--output_dir={tmp_path / 'run'}",
+    ])
     assert code == 2
     assert "--learning_rate=0.0" in capsys.readouterr().err

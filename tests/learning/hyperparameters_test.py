@@ -14,7 +14,7 @@ from tff_shift.learning.hyperparameters import LocalHParams
 
 
 @dataclasses.dataclass(frozen=True)
-class Every:
+class Every(hyperparameters.HParams):
   """A field of each kind."""
 
   word: str = hparam("one", "A word.", choices=("one", "two"))
@@ -143,6 +143,35 @@ class TestValidate:
       hyperparameters.validate(hparams)
     else:
       refusal(hparams)
+
+
+@dataclasses.dataclass(frozen=True)
+class Interval(hyperparameters.HParams):
+  """Two fields that are allowed or not depending on each other."""
+
+  low: float = hparam(0.0, "The smaller end.", minimum=0)
+  high: float = hparam(1.0, "The larger end.", minimum=0)
+
+  def check_together(self):
+    if self.high < self.low:
+      raise ValueError(f"high={self.high} must be at least low={self.low}")
+
+
+class TestCheckTogether:
+
+  def test_values_are_checked_beside_each_other(self):
+    hyperparameters.validate(Interval(low=1.0, high=1.0))
+    assert refusal(Interval(low=2.0, high=1.0)) == (
+        "high=1.0 must be at least low=2.0"
+    )
+
+  def test_each_value_is_checked_by_itself_before(self):
+    assert refusal(Interval(low=2.0, high=-1.0)) == (
+        "high=-1.0 is not allowed: it must be a number at least 0"
+    )
+
+  def test_hyperparameters_without_fields_have_nothing_to_refuse(self):
+    hyperparameters.validate(hyperparameters.HParams())
 
 
 class TestLocalHParams:

@@ -1,5 +1,6 @@
 """Tests of local training: batches, numbers of steps, and the steps."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -418,21 +419,29 @@ def problem():
   return weights, examples
 
 
-def run_training(run_in_graph, problem, hparams, num_steps, trainable=None):
-  """Trains on the problem; the number of steps is known only in the graph."""
+def run_training(
+    run_in_graph, problem, hparams, num_steps, trainable=None, rate=None
+):
+  """Trains on the problem.
 
-  def work(weights, x, y, steps):
+  The number of steps, and the rate where one is given, are known only in the
+  graph.
+  """
+
+  def work(weights, x, y, steps, *rates):
     def loss_fn(current, step, carry):
       (kernel,), (bias,) = current
       error = x[step] @ kernel + bias - y[step]
       return tf.reduce_mean(error**2), carry
 
     return local_training.train(
-        loss_fn, weights, steps, hparams, trainable=trainable
+        loss_fn, weights, steps, hparams, trainable=trainable,
+        learning_rate=rates[0] if rates else None,
     )
 
   weights, (x, y) = problem
-  return run_in_graph(work, weights, x, y, np.int32(num_steps))
+  rates = () if rate is None else (np.float32(rate),)
+  return run_in_graph(work, weights, x, y, np.int32(num_steps), *rates)
 
 
 class TestTrain:
@@ -457,6 +466,24 @@ class TestTrain:
       # Seven steps of float32 beside float64.
       np.testing.assert_allclose(actual, value, rtol=0, atol=2e-6)
     np.testing.assert_allclose(result.loss, np.mean(losses), rtol=1e-6)
+
+  @pytest.mark.parametrize("name", OPTIMIZERS)
+  def test_rate_that_is_computed_replaces_that_of_the_hyperparameters(
+      self, run_in_graph, problem, name
+  ):
+    hparams = LocalHParams(**OPTIMIZERS[name])
+    given = run_training(run_in_graph, problem, hparams, NUM_STEPS)
+    computed = run_training(
+        run_in_graph,
+        problem,
+        dataclasses.replace(hparams, learning_rate=0.7),
+        NUM_STEPS,
+        rate=hparams.learning_rate,
+    )
+    for one, other in zip(
+        tf.nest.flatten(given), tf.nest.flatten(computed), strict=True
+    ):
+      assert one.tobytes() == other.tobytes()
 
   def test_optimizers_tell_each_other_apart(self, problem):
     ends = [

@@ -2,6 +2,8 @@
 
 import asyncio
 import collections
+import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -157,7 +159,7 @@ class TestTypes:
 
   def test_data_of_images(self):
     images = mlp.build((4, 4, 1), input_dtype=tf.uint8)
-    assert process.data_type(images, 3).compact_representation() == (
+    assert local_training.data_type(images, 3).compact_representation() == (
         "<x=uint8[?,4,4,1],y=int32[?],domain_sizes=int32[3],seed=int32[2]>"
     )
 
@@ -257,6 +259,175 @@ class TestWeighting:
     )
     # The loss is a mean over clients all the same.
     np.testing.assert_allclose(metrics["loss"], 8 / 3, rtol=1e-6)
+
+
+class Numbers(NamedTuple):
+  """Data of a kind of its own: values [n] float32 and a weight, int32."""
+
+  values: np.ndarray
+  weight: np.int32
+
+
+NUMBERS_TYPE = tff.types.to_type(
+    Numbers(tff.TensorType(np.float32, (None,)), tff.TensorType(np.int32))
+)
+
+
+def build_on_numbers(model, **functions) -> process.FederatedAlgorithm:
+  """The server knows a centre, or nothing, and a client a number."""
+  functions = {
+      "initial_weights": lambda seed: collections.OrderedDict(
+          centre=tf.cast(seed[0], tf.float32)
+      ),
+      "initial_client_state": lambda seed: tf.cast(seed[1], tf.float32),
+      "train_client": None,
+      "predict_as_client": lambda weights, number, data, examples: tf.stack(
+          [tf.fill(tf.shape(examples.y), data.values[0]), examples.x[:, 0]],
+          axis=1,
+      ),
+      "predict_as_server": None,
+      "examples_type": NUMBERS_TYPE,
+      **functions,
+  }
+  return process.build_algorithm(
+      "numbers",
+      model,
+      hyperparameters.LocalHParams(client_weighting="num_examples"),
+      **functions,
+  )
+
+
+NUMBERS = [
+    Numbers(np.array([1, 5], np.float32), np.int32(1)),
+    Numbers(np.array([7], np.float32), np.int32(3)),
+]
+
+
+class TestTwoPhases:
+  """Clients move the centre to their mean; then note what it has become."""
+
+  @pytest.fixture(scope="class")
+  def algorithm(self, model):
+    def train_client(weights, number, data, round_num):
+      return process.ClientResult(
+          collections.OrderedDict(
+              centre=tf.reduce_mean(data.values) - weights["centre"]
+          ),
+          number + 1.0,
+          tf.cast(round_num, tf.float32),
+      )
+
+    def personalize_client(weights, number, data, round_num):
+      return process.PersonalResult(
+          100.0 * number + weights["centre"],
+          data.values[0] + 10.0 * tf.cast(round_num, tf.float32),
+      )
+
+    return build_on_numbers(
+        model,
+        train_client=train_client,
+        personalize_client=personalize_client,
+        num_examples=lambda data: data.weight,
+    )
+
+  def test_round_by_hand(self, algorithm):
+    train, personalize = algorithm.phases
+    state, numbers = algorithm.initialize(SEED), [np.float32(2), np.float32(4)]
+    for round_num in (0, 1):
+      state, trained, metrics = train(state, numbers, NUMBERS)
+      # Means 3 and 7, of weights 1 and 3.
+      np.testing.assert_allclose(state.weights["centre"], 6, rtol=1e-6)
+      assert state.round_num == round_num
+      assert list(trained) == [numbers[0] + 1, numbers[1] + 1]
+      assert metrics["loss"] == round_num
+
+      before = state
+      state, numbers, metrics = personalize(state, trained, NUMBERS)
+      # With the average of this round, which stays as it is.
+      np.testing.assert_allclose(
+          numbers, 100 * np.array(trained) + 6, rtol=1e-6
+      )
+      assert state.weights == before.weights
+      assert state.round_num == round_num + 1
+      # Of the second phase: 1 and 7, and the same round as in the first.
+      assert metrics["loss"] == 4 + 10 * round_num
+      assert metrics["num_clients"] == 2
+
+  def test_one_client_alone(self, algorithm):
+    train, personalize = algorithm.phases
+    state, numbers, _ = train(
+        algorithm.initialize(SEED), [np.float32(0)], NUMBERS[:1]
+    )
+    np.testing.assert_allclose(state.weights["centre"], 3, rtol=1e-6)
+    state, numbers, _ = personalize(state, numbers, NUMBERS[:1])
+    np.testing.assert_allclose(numbers, [103], rtol=1e-6)
+
+  def test_clients_predict_other_data_than_they_adapt_to(self, algorithm):
+    for phase in algorithm.phases:
+      assert phase.type_signature.parameter[2] == tff.FederatedType(
+          NUMBERS_TYPE, tff.CLIENTS
+      )
+    # Class 1 where x is above the first of the client's values, 1 and 7.
+    metrics = algorithm.evaluate_clients(
+        algorithm.initialize(SEED),
+        [np.float32(0)] * 2,
+        NUMBERS,
+        [client([[2, 0], [0, 0]], [1, 0]), client([[2, 0], [0, 0]], [1, 0])],
+    )
+    np.testing.assert_allclose(metrics["accuracy"], [0.75], rtol=1e-6)
+    assert algorithm.evaluate_server is None
+
+  def test_it_is_no_learning_process(self, algorithm):
+    assert not algorithm.is_local and not algorithm.is_stateless
+    stateless = dataclasses.replace(algorithm, is_stateless=True)
+    with pytest.raises(ValueError, match="has not one phase a round"):
+      stateless.as_learning_process()
+
+
+class TestFewerPhases:
+
+  def test_algorithm_that_trains_nothing_has_no_phase(self, model):
+    algorithm = build_on_numbers(model)
+    assert algorithm.phases == ()
+    assert not algorithm.is_local
+    state = algorithm.initialize(SEED)
+    assert state.weights["centre"] == 3 and state.round_num == 0
+    metrics = algorithm.evaluate_clients(
+        state, [np.float32(0)], NUMBERS[:1], [client([[2, 0]], [1])]
+    )
+    assert metrics["accuracy"] == [1]
+    with pytest.raises(ValueError, match="has not one phase a round"):
+      dataclasses.replace(algorithm, is_stateless=True).as_learning_process()
+
+  def test_clients_that_share_nothing_are_local(self, model):
+    algorithm = build_on_numbers(
+        model,
+        initial_weights=lambda seed: (),
+        train_client=lambda nothing, number, data, round_num: (
+            process.ClientResult((), number + 1.0, data.values[0])
+        ),
+    )
+    assert algorithm.is_local
+    (phase,) = algorithm.phases
+    state, numbers, metrics = phase(
+        algorithm.initialize(SEED), [np.float32(2), np.float32(4)], NUMBERS
+    )
+    assert list(numbers) == [3, 5]
+    assert state.round_num == 1 and metrics["loss"] == 4
+
+  def test_what_is_personal_may_be_all_of_a_round(self, model):
+    algorithm = build_on_numbers(
+        model,
+        personalize_client=lambda weights, number, data, round_num: (
+            process.PersonalResult(number + weights["centre"], data.values[0])
+        ),
+    )
+    (phase,) = algorithm.phases
+    state, numbers, _ = phase(
+        algorithm.initialize(SEED), [np.float32(2), np.float32(4)], NUMBERS
+    )
+    assert list(numbers) == [5, 7]
+    assert state.weights["centre"] == 3 and state.round_num == 1
 
 
 class TestAggregators:

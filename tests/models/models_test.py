@@ -17,6 +17,7 @@ SMALL = {
     "cnn": {"channels": (16, 16, 16, 16), "head_width": 16},
     "mlp": {"width": 32, "head_width": 16},
     "resnet": {"width": 8, "groups": 4},
+    "residual_cnn": {"width": 8, "groups": 4},
     "wide_resnet": {"depth": 10, "widening_factor": 1},
 }
 
@@ -31,7 +32,7 @@ def he_variance(shape):
 
 
 def kernel_variance(name, weight_name, shape):
-  residual = name in ("resnet", "wide_resnet")
+  residual = name in ("residual_cnn", "resnet", "wide_resnet")
   if residual and weight_name.startswith("backbone/"):
     return he_variance(shape)
   return glorot_variance(shape)
@@ -195,7 +196,9 @@ class TestEveryModel:
 class TestBuild:
 
   def test_names_are_the_families(self):
-    assert {"cnn", "mlp", "resnet", "wide_resnet"} <= set(models.names())
+    assert {"cnn", "mlp", "residual_cnn", "resnet", "wide_resnet"} <= set(
+        models.names()
+    )
     assert "split_model" not in models.names()
     assert "residual" not in models.names()
 
@@ -210,7 +213,7 @@ class TestBuild:
     assert model.embedding_size == 5
 
   def test_unknown_name_is_refused_with_the_known_ones(self):
-    with pytest.raises(ValueError, match=r"'vgg'.*cnn, mlp, resnet") as error:
+    with pytest.raises(ValueError, match=r"'vgg'.*cnn, mlp, resid") as error:
       models.build("vgg", input_shape=(2,), num_classes=2)
     assert "\n" not in str(error.value)
 

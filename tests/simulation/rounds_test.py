@@ -232,8 +232,43 @@ class TestRounds:
       run.step()
     assert run.round_num == 0
 
+  def test_data_may_be_replaced_between_rounds(self, algorithm, data):
+    run = self.start(algorithm, data, participation=0.5)
+    run.step()
+    before = Snapshot.of(run)
+    # Each client goes on with the examples of its neighbour.
+    run.data = [
+        neighbour._replace(seed=own.seed)
+        for own, neighbour in zip(data, data[1:] + data[:1], strict=True)
+    ]
+    run.step()
+    chosen = rounds.sample_clients(NUM_CLIENTS, 0.5, RUN_SEED, 1)
+    expected, by_old_data = (
+        algorithm.phases[0](
+            before.server,
+            [before.clients[client] for client in chosen],
+            [clients[client] for client in chosen],
+        )
+        for clients in (run.data, data)
+    )
+    assert equal_bits((run.server_state, *[
+        run.client_states[client] for client in chosen
+    ]), (expected[0], *expected[1]))
+    assert not equal_bits(expected[0], by_old_data[0])
+
+  def test_algorithm_without_phases_changes_nothing(self, algorithm, data):
+    run = self.start(dataclasses.replace(algorithm, phases=()), data)
+    assert run.seconds_per_round == 0.0
+    before = Snapshot.of(run)
+    for round_num in (1, 2):
+      assert run.step() == {}
+      assert equal_bits(run.server_state, before.server)
+      assert equal_bits(run.client_states, list(before.clients))
+      assert run.round_num == len(run.seconds) == round_num
+    assert np.isfinite(run.seconds_per_round)
+
   @pytest.mark.parametrize(
-      "seconds, mean", [([9.0, 1.0, 2.0], 1.5), ([9.0], 9.0)]
+      "seconds, mean", [([9.0, 1.0, 2.0], 1.5), ([9.0], 9.0), ([], 0.0)]
   )
   def test_first_round_does_not_count_for_the_speed_unless_alone(
       self, algorithm, data, seconds, mean

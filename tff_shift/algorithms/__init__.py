@@ -1,9 +1,9 @@
 """One file per algorithm, found by its name.
 
 A new algorithm is a new file with `HParams` (a frozen dataclass, usually a
-subclass of `LocalHParams`) and `build(model, hparams, **options)`; there is no
-list to edit. One that needs more than one source domain says so in
-`MIN_SOURCE_DOMAINS`.
+subclass of `LocalHParams`), `SCENARIOS` (the binaries that run it) and
+`build(model, hparams, **options)`; there is no list to edit. One that needs
+more than one source domain says so in `MIN_SOURCE_DOMAINS`.
 """
 
 import importlib
@@ -11,9 +11,20 @@ import pkgutil
 import types
 
 
-def names() -> tuple[str, ...]:
-  """Returns the names of all algorithms, in alphabetical order."""
-  return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__)))
+def names(scenario: str | None = None) -> tuple[str, ...]:
+  """Returns the names of the algorithms, in alphabetical order.
+
+  Args:
+    scenario: Leaves only those that run in this scenario, a binary's name. None
+      leaves all.
+
+  Returns:
+    The names.
+  """
+  found = sorted(m.name for m in pkgutil.iter_modules(__path__))
+  if scenario is None:
+    return tuple(found)
+  return tuple(name for name in found if scenario in get(name).SCENARIOS)
 
 
 def get(name: str) -> types.ModuleType:
@@ -23,7 +34,7 @@ def get(name: str) -> types.ModuleType:
     name: The algorithm's name, which is its file's.
 
   Returns:
-    The module, with `HParams` and `build`.
+    The module, with `HParams`, `SCENARIOS` and `build`.
 
   Raises:
     ValueError: If there is no such algorithm; names those that there are.

@@ -37,6 +37,8 @@ from tff_shift.learning import prototypes
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 
+SCENARIOS = ("evolving",)
+
 
 class Weights(NamedTuple):
   """The two representations, each the weights of a backbone."""

@@ -42,6 +42,8 @@ from tff_shift.learning import prototypes
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 
+SCENARIOS = ("evolving",)
+
 # A step goes from one source domain to the next.
 MIN_SOURCE_DOMAINS = 2
 

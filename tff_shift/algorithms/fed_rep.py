@@ -22,6 +22,8 @@ from tff_shift.learning import process
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 
+SCENARIOS = ("evolving",)
+
 
 @dataclasses.dataclass(frozen=True)
 class HParams(hyperparameters.LocalHParams):

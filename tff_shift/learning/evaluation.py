@@ -1,4 +1,4 @@
-"""Accuracy per domain, as sums that clients can add up.
+"""Accuracy per domain, as sums that clients can add up, and who computes it.
 
 What leaves a client is, for each domain, the number of right predictions, the
 number of examples and the sum of losses, never a prediction.
@@ -153,3 +153,103 @@ def server_metrics(sums_at_server: Any) -> tff.Value:
       ),
       sums_at_server,
   )
+
+
+def client_evaluation(
+    server_type: tff.Type,
+    client_type: tff.Type,
+    examples_type: tff.Type,
+    evaluation_type: tff.Type,
+    predict: Callable[[Any, Any, Any, Any], tf.Tensor],
+) -> tff.Computation:
+  """Builds the evaluation of the clients' own models on data of the clients.
+
+  Args:
+    server_type: The type of the server's state, placed at SERVER.
+    client_type: The type of a client's state.
+    examples_type: The type of a client's data.
+    evaluation_type: The type of the data to predict.
+    predict: `(weights, client_state, data, evaluation_data) -> logits`.
+
+  Returns:
+    `(S@SERVER, {C}@CLIENTS, {D}@CLIENTS, {E}@CLIENTS) -> metrics@SERVER`.
+  """
+
+  @tff.tensorflow.computation(
+      server_type.member.weights, client_type, examples_type, evaluation_type
+  )
+  def evaluate_client(weights, client_state, data, evaluation_data):
+    logits = predict(weights, client_state, data, evaluation_data)
+    return domain_metrics(
+        logits, evaluation_data.y, evaluation_data.domain_sizes
+    )
+
+  @tff.federated_computation(
+      server_type,
+      tff.FederatedType(client_type, tff.CLIENTS),
+      tff.FederatedType(examples_type, tff.CLIENTS),
+      tff.FederatedType(evaluation_type, tff.CLIENTS),
+  )
+  def evaluate_clients(state, client_states, data, evaluation_data):
+    weights = tff.federated_broadcast(state.weights)
+    sums = tff.federated_map(
+        evaluate_client, (weights, client_states, data, evaluation_data)
+    )
+    return federated_metrics(sums)
+
+  return evaluate_clients
+
+
+def server_evaluation(
+    server_type: tff.Type,
+    examples_type: tff.Type,
+    evaluation_type: tff.Type,
+    predict: Callable[[Any, Any, Any], tf.Tensor],
+    summarize_client: Callable[[Any, Any], Any],
+) -> tff.Computation:
+  """Builds the evaluation of the shared model on data of the server.
+
+  Args:
+    server_type: The type of the server's state, placed at SERVER.
+    examples_type: The type of a client's data.
+    evaluation_type: The type of the data to predict.
+    predict: `(weights, summary, evaluation_data) -> logits`.
+    summarize_client: `(weights, data) -> summary`, summed over clients.
+
+  Returns:
+    `(S@SERVER, {D}@CLIENTS, E@SERVER) -> metrics@SERVER`.
+  """
+  weights_type = server_type.member.weights
+  summarize = tff.tensorflow.computation(
+      summarize_client, weights_type, examples_type
+  )
+  summary_type = summarize.type_signature.result
+  has_summary = bool(tff.structure.flatten(summary_type))
+
+  @tff.tensorflow.computation(weights_type, summary_type, evaluation_type)
+  def evaluate(weights, summary, evaluation_data):
+    logits = predict(weights, summary, evaluation_data)
+    return domain_metrics(
+        logits, evaluation_data.y, evaluation_data.domain_sizes
+    )
+
+  @tff.federated_computation(
+      server_type,
+      tff.FederatedType(examples_type, tff.CLIENTS),
+      tff.FederatedType(evaluation_type, tff.SERVER),
+  )
+  def evaluate_server(state, data, evaluation_data):
+    if has_summary:
+      weights = tff.federated_broadcast(state.weights)
+      summary = tff.federated_sum(
+          tff.federated_map(summarize, (weights, data))
+      )
+    else:
+      summary = tff.federated_value((), tff.SERVER)
+    return server_metrics(
+        tff.federated_map(
+            evaluate, (state.weights, summary, evaluation_data)
+        )
+    )
+
+  return evaluate_server

@@ -88,7 +88,7 @@ def validate(hparams: Any) -> None:
   """Checks every field of a dataclass of hyper-parameters.
 
   Args:
-    hparams: An instance of a dataclass whose fields come from `hparam`.
+    hparams: A subclass of `HParams`.
 
   Raises:
     ValueError: If a value is not allowed; one line that names the field, the
@@ -101,11 +101,24 @@ def validate(hparams: Any) -> None:
           f"{field.name}={value!r} is not allowed: it must be"
           f" {describe_limits(field)}"
       )
+  hparams.check_together()
 
 
 @dataclasses.dataclass(frozen=True)
-class LocalHParams:
-  """What every algorithm that trains on clients can be told."""
+class HParams:
+  """Hyper-parameters; the fields of subclasses come from `hparam`."""
+
+  def check_together(self) -> None:
+    """Refuses values that are allowed each by itself but not together.
+
+    Raises:
+      ValueError: If there are such; one line that names a field.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalWorkHParams(HParams):
+  """Local training but for its learning rate, which may be computed."""
 
   local_steps: int = hparam(
       5,
@@ -124,9 +137,6 @@ class LocalHParams:
   optimizer: str = hparam(
       "sgd", "The clients' optimizer; new at every round.",
       choices=("sgd", "adam", "adamw"),
-  )
-  learning_rate: float = hparam(
-      0.05, "The clients' learning rate.", minimum=0, exclusive_minimum=True
   )
   momentum: float = hparam(
       0.0, "Momentum of sgd; 0 is plain gradient descent.",
@@ -149,4 +159,13 @@ class LocalHParams:
       "Weight of a client in the server's mean: uniform, as in Algorithms 3 and"
       " 4 of the FedEvolve paper, or num_examples.",
       choices=("uniform", "num_examples"),
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalHParams(LocalWorkHParams):
+  """Local training at a learning rate that is given."""
+
+  learning_rate: float = hparam(
+      0.05, "The clients' learning rate.", minimum=0, exclusive_minimum=True
   )

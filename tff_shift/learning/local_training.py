@@ -8,11 +8,13 @@ from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import randomness
+from tff_shift.models import split_model
 
 
 class ClientData(NamedTuple):
@@ -30,6 +32,32 @@ class ClientData(NamedTuple):
   y: Any
   domain_sizes: Any
   seed: Any
+
+
+def data_type(
+    model: split_model.SplitModel, num_domains: int | None = None
+) -> tff.Type:
+  """Returns the TFF type of `ClientData` for a model's inputs.
+
+  Args:
+    model: The model.
+    num_domains: The number of domains. None: any, as for training data. What is
+      summed over clients needs a shape of its own, so data to predict have a
+      fixed number.
+
+  Returns:
+    The type.
+  """
+  return tff.types.to_type(
+      ClientData(
+          x=tff.TensorType(
+              model.input_dtype.as_numpy_dtype, (None, *model.input_shape)
+          ),
+          y=tff.TensorType(np.int32, (None,)),
+          domain_sizes=tff.TensorType(np.int32, (num_domains,)),
+          seed=randomness.SEED_TYPE,
+      )
+  )
 
 
 class Batch(NamedTuple):
@@ -116,12 +144,12 @@ def epoch_steps(data: ClientData, batch_size: int) -> tf.Tensor:
 
 
 def num_local_steps(
-    hparams: hyperparameters.LocalHParams, data: ClientData, round_num
+    hparams: hyperparameters.LocalWorkHParams, data: ClientData, round_num
 ) -> tf.Tensor:
   """Returns how many local iterations (tau) a client trains in a round.
 
   Args:
-    hparams: See `LocalHParams.local_steps`, `local_epochs`, `straggler_ratio`.
+    hparams: `local_steps`, `local_epochs` and `straggler_ratio` count.
     data: The client's data.
     round_num: The round, an int32 scalar.
 
@@ -145,17 +173,17 @@ def num_local_steps(
 
 
 def build_optimizer(
-    hparams: hyperparameters.LocalHParams,
+    hparams: hyperparameters.LocalWorkHParams, learning_rate: float | tf.Tensor
 ) -> tff.learning.optimizers.Optimizer:
   """Builds the clients' optimizer from TFF's functional ones."""
   if hparams.optimizer == "sgd":
     return tff.learning.optimizers.build_sgdm(
-        hparams.learning_rate, hparams.momentum or None
+        learning_rate, hparams.momentum or None
     )
   if hparams.optimizer == "adam":
-    return tff.learning.optimizers.build_adam(hparams.learning_rate)
+    return tff.learning.optimizers.build_adam(learning_rate)
   return tff.learning.optimizers.build_adamw(
-      hparams.learning_rate, weight_decay=hparams.weight_decay
+      learning_rate, weight_decay=hparams.weight_decay
   )
 
 
@@ -177,10 +205,11 @@ def train(
     loss_fn: Callable[[Any, tf.Tensor, Any], tuple[tf.Tensor, Any]],
     weights: Any,
     num_steps,
-    hparams: hyperparameters.LocalHParams,
+    hparams: hyperparameters.LocalWorkHParams,
     *,
     carry: Any = (),
     trainable: Any = None,
+    learning_rate: tf.Tensor | None = None,
 ) -> TrainingResult:
   """Takes gradient steps: the one local loop of the package.
 
@@ -190,10 +219,13 @@ def train(
       to the next through `carry`.
     weights: The weights to start from, a nested structure of float32 tensors.
     num_steps: The number of gradient steps, an int32 scalar.
-    hparams: Optimizer, learning rate, momentum and weight decay.
+    hparams: Optimizer, momentum, weight decay, and the learning rate where
+      none is given.
     carry: The first value of what is carried, a nested structure of tensors.
     trainable: A structure like `weights` of Python bools; weights that are
       False stay as they are, bit for bit. None trains all.
+    learning_rate: A rate that is computed, a float32 scalar, in place of that
+      of `hparams`.
 
   Returns:
     A `TrainingResult`.
@@ -212,7 +244,10 @@ def train(
         [next(supply) if c else w for w, c in zip(flat, chosen, strict=True)],
     )
 
-  optimizer = build_optimizer(hparams)
+  optimizer = build_optimizer(
+      hparams,
+      hparams.learning_rate if learning_rate is None else learning_rate,
+  )
   optimizer_state = tf.nest.map_structure(
       tf.convert_to_tensor,
       optimizer.initialize(

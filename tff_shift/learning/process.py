@@ -7,9 +7,9 @@ more; a phase is a federated computation
 
 with S the server's state, C a client's personal state, D a client's data and M
 metrics. What is personal is placed at CLIENTS, so the type of a computation
-shows that it does not leave the client. A phase aggregates once and no
-aggregate depends on another: the same computation then runs on one executor
-and, in TFF's mergeable form, spread over several.
+shows that it does not leave the client. In a phase no aggregate depends on
+another: the same computation then runs on one executor and, in TFF's mergeable
+form, spread over several.
 
 What an algorithm's file writes are pure TensorFlow functions of one client's or
 the server's tensors; `build_algorithm` turns them into federated computations.
@@ -30,8 +30,6 @@ from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
-
-SEED_TYPE = tff.TensorType(np.int32, randomness.SEED_SHAPE)
 
 
 class ServerState(NamedTuple):
@@ -63,12 +61,24 @@ class ClientResult(NamedTuple):
   loss: Any
 
 
+class PersonalResult(NamedTuple):
+  """What a client's work on what is personal gives.
+
+  Attributes:
+    client_state: The client's new personal state; it stays with the client.
+    loss: The mean training loss, a float32 scalar.
+  """
+
+  client_state: Any
+  loss: Any
+
+
 @dataclasses.dataclass(frozen=True)
 class FederatedAlgorithm:
   """An algorithm as TFF computations.
 
-  S is the server's state, C a client's personal state, D a client's training
-  data and E data to predict, both `local_training.ClientData`.
+  S is the server's state, C a client's personal state, D the data that a client
+  trains on or adapts to and E data to predict, a `local_training.ClientData`.
 
   Attributes:
     name: The name of the algorithm, its file's name.
@@ -82,6 +92,7 @@ class FederatedAlgorithm:
     evaluate_server: `(S@SERVER, {D}@CLIENTS, E@SERVER) -> metrics@SERVER`: the
       server predicts E with the shared model. None where the server has none.
     is_stateless: Whether C is empty.
+    is_local: Whether the server's weights are empty: clients share nothing.
   """
 
   name: str
@@ -91,6 +102,7 @@ class FederatedAlgorithm:
   evaluate_clients: tff.Computation
   evaluate_server: tff.Computation | None
   is_stateless: bool
+  is_local: bool
 
   def as_learning_process(
       self, seed: int = 0
@@ -105,12 +117,12 @@ class FederatedAlgorithm:
 
     Raises:
       ValueError: If clients keep a personal state between rounds, which a
-        learning process has no place for, or a round has several phases.
+        learning process has no place for, or a round has not one phase.
     """
     if not self.is_stateless or len(self.phases) != 1:
       raise ValueError(
-          f"{self.name} keeps a personal state at clients or has more than one"
-          " phase; a LearningProcess has no place for either"
+          f"{self.name} keeps a personal state at clients or has not one phase"
+          " a round; a LearningProcess has no place for either"
       )
     phase = self.phases[0]
     server_type, _, data_type = phase.type_signature.parameter
@@ -142,53 +154,29 @@ class FederatedAlgorithm:
     )
 
 
-def data_type(
-    model: split_model.SplitModel, num_domains: int | None = None
-) -> tff.Type:
-  """Returns the TFF type of `ClientData` for a model's inputs.
-
-  Args:
-    model: The model.
-    num_domains: The number of domains. None: any, as for training data. What is
-      summed over clients needs a shape of its own, so data to predict have a
-      fixed number.
-
-  Returns:
-    The type.
-  """
-  return tff.types.to_type(
-      local_training.ClientData(
-          x=tff.TensorType(
-              model.input_dtype.as_numpy_dtype, (None, *model.input_shape)
-          ),
-          y=tff.TensorType(np.int32, (None,)),
-          domain_sizes=tff.TensorType(np.int32, (num_domains,)),
-          seed=SEED_TYPE,
-      )
-  )
-
-
-def _client_weight(data, client_weighting: str):
-  if client_weighting == "num_examples":
-    return tf.cast(tf.shape(data.y)[0], tf.float32)
-  return tf.constant(1.0)
-
-
 def build_algorithm(
     name: str,
     model: split_model.SplitModel,
-    hparams: hyperparameters.LocalHParams,
+    hparams: hyperparameters.LocalWorkHParams,
     *,
     initial_weights: Callable[[Any], Any],
-    train_client: Callable[[Any, Any, Any, Any], ClientResult],
+    train_client: Callable[[Any, Any, Any, Any], ClientResult] | None,
+    personalize_client: (
+        Callable[[Any, Any, Any, Any], PersonalResult] | None
+    ) = None,
     predict_as_client: Callable[[Any, Any, Any, Any], tf.Tensor],
     predict_as_server: Callable[[Any, Any, Any], tf.Tensor] | None,
     initial_client_state: Callable[[Any], Any] = lambda seed: (),
     summarize_client: Callable[[Any, Any], Any] = lambda weights, data: (),
+    examples_type: tff.Type | None = None,
+    num_examples: Callable[[Any], tf.Tensor] = lambda data: tf.shape(data.y)[0],
     num_evaluation_domains: int = 1,
     aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
 ) -> FederatedAlgorithm:
-  """Builds an algorithm of one training phase from pure TensorFlow functions.
+  """Builds an algorithm from pure TensorFlow functions.
+
+  A round has up to two phases: clients train and the server averages; then,
+  with the new average, clients work on what is personal.
 
   Args:
     name: The algorithm's name.
@@ -196,6 +184,10 @@ def build_algorithm(
     hparams: Hyper-parameters; they are checked.
     initial_weights: `(seed) -> weights`, what the server holds at round 0.
     train_client: `(weights, client_state, data, round_num) -> ClientResult`.
+      None where nothing is ever trained: a round has no phase.
+    personalize_client: `(weights, client_state, data, round_num) ->
+      PersonalResult`, with the weights that the server has just averaged. None:
+      a round has one phase.
     predict_as_client: `(weights, client_state, data, evaluation_data) ->
       logits` of a client's own model.
     predict_as_server: `(weights, summary, evaluation_data) -> logits` of the
@@ -203,6 +195,10 @@ def build_algorithm(
     initial_client_state: `(seed) -> client_state`.
     summarize_client: `(weights, data) -> summary`, summed over clients for
       `predict_as_server`; empty for most algorithms.
+    examples_type: The type of a client's data. None:
+      `local_training.data_type(model)`.
+    num_examples: `data -> number`, the client's weight in the mean where
+      `hparams.client_weighting` is `num_examples`.
     num_evaluation_domains: The number of domains of the data to predict.
     aggregator: A weighted factory that averages updates. None:
       `tff.aggregators.MeanFactory()`. One without weights is made into one by
@@ -215,19 +211,20 @@ def build_algorithm(
     ValueError: If a hyper-parameter has a value that is not allowed.
   """
   hyperparameters.validate(hparams)
-  examples_type = data_type(model)
-  evaluation_type = data_type(model, num_evaluation_domains)
-  initial_weights_fn = tff.tensorflow.computation(initial_weights, SEED_TYPE)
+  examples_type = examples_type or local_training.data_type(model)
+  evaluation_type = local_training.data_type(model, num_evaluation_domains)
+  seed_type = randomness.SEED_TYPE
+  initial_weights_fn = tff.tensorflow.computation(initial_weights, seed_type)
   weights_type = initial_weights_fn.type_signature.result
   initial_client_fn = tff.tensorflow.computation(
-      initial_client_state, SEED_TYPE
+      initial_client_state, seed_type
   )
   client_type = initial_client_fn.type_signature.result
   aggregation = (aggregator or tff.aggregators.MeanFactory()).create(
       weights_type, tff.TensorType(np.float32)
   )
 
-  @tff.federated_computation(tff.FederatedType(SEED_TYPE, tff.SERVER))
+  @tff.federated_computation(tff.FederatedType(seed_type, tff.SERVER))
   def initialize(seed):
     return tff.federated_zip(
         ServerState(
@@ -237,45 +234,31 @@ def build_algorithm(
         )
     )
 
-  @tff.federated_computation(tff.FederatedType(SEED_TYPE, tff.CLIENTS))
+  @tff.federated_computation(tff.FederatedType(seed_type, tff.CLIENTS))
   def initialize_client(seeds):
     return tff.federated_map(initial_client_fn, seeds)
 
   server_type = initialize.type_signature.result
-  phase = _training_phase(
-      server_type,
-      client_type,
-      examples_type,
-      train_client,
-      aggregation,
-      hparams.client_weighting,
-  )
-
-  @tff.tensorflow.computation(
-      weights_type, client_type, examples_type, evaluation_type
-  )
-  def evaluate_client(weights, client_state, data, evaluation_data):
-    logits = predict_as_client(weights, client_state, data, evaluation_data)
-    return evaluation.domain_metrics(
-        logits, evaluation_data.y, evaluation_data.domain_sizes
+  types = server_type, client_type, examples_type
+  is_local = not tff.structure.flatten(weights_type)
+  phases = []
+  if train_client is not None:
+    phases.append(
+        _training_phase(
+            *types,
+            train_client,
+            aggregation,
+            lambda data: 1
+            if is_local or hparams.client_weighting == "uniform"
+            else num_examples(data),
+            is_last=personalize_client is None,
+        )
     )
-
-  @tff.federated_computation(
-      server_type,
-      tff.FederatedType(client_type, tff.CLIENTS),
-      tff.FederatedType(examples_type, tff.CLIENTS),
-      tff.FederatedType(evaluation_type, tff.CLIENTS),
-  )
-  def evaluate_clients(state, client_states, data, evaluation_data):
-    weights = tff.federated_broadcast(state.weights)
-    sums = tff.federated_map(
-        evaluate_client, (weights, client_states, data, evaluation_data)
-    )
-    return evaluation.federated_metrics(sums)
-
+  if personalize_client is not None:
+    phases.append(_personal_phase(*types, personalize_client))
   evaluate_server = None
   if predict_as_server is not None:
-    evaluate_server = _server_evaluation(
+    evaluate_server = evaluation.server_evaluation(
         server_type,
         examples_type,
         evaluation_type,
@@ -286,11 +269,19 @@ def build_algorithm(
       name=name,
       initialize=initialize,
       initialize_client=initialize_client,
-      phases=(phase,),
-      evaluate_clients=evaluate_clients,
+      phases=tuple(phases),
+      evaluate_clients=evaluation.client_evaluation(
+          *types, evaluation_type, predict_as_client
+      ),
       evaluate_server=evaluate_server,
       is_stateless=not tff.structure.flatten(client_type),
+      is_local=is_local,
   )
+
+
+@tff.tensorflow.computation(np.int32)
+def _next_round(round_num):
+  return round_num + 1
 
 
 def _training_phase(
@@ -299,7 +290,8 @@ def _training_phase(
     examples_type,
     train_client,
     aggregation,
-    client_weighting,
+    num_examples,
+    is_last,
 ) -> tff.Computation:
   """Builds the phase: broadcast, train, average, apply."""
   weights_type = server_type.member.weights
@@ -313,16 +305,12 @@ def _training_phase(
         result.update,
         result.client_state,
         result.loss,
-        _client_weight(data, client_weighting),
+        tf.cast(num_examples(data), tf.float32),
     )
 
   @tff.tensorflow.computation(weights_type, weights_type)
   def apply_update(weights, mean_update):
     return tf.nest.map_structure(tf.add, weights, mean_update)
-
-  @tff.tensorflow.computation(np.int32)
-  def next_round(round_num):
-    return round_num + 1
 
   @tff.federated_computation(
       server_type,
@@ -340,60 +328,56 @@ def _training_phase(
     new_state = ServerState(
         tff.federated_map(apply_update, (state.weights, aggregated.result)),
         aggregated.state,
-        tff.federated_map(next_round, state.round_num),
+        tff.federated_map(_next_round, state.round_num)
+        if is_last
+        else state.round_num,
     )
-    metrics = collections.OrderedDict(
-        loss=tff.federated_mean(loss),
-        num_clients=tff.federated_sum(tff.federated_value(1.0, tff.CLIENTS)),
+    return tff.federated_zip(new_state), new_client_states, _metrics(loss)
+
+  return phase
+
+
+def _personal_phase(
+    server_type, client_type, examples_type, personalize_client
+) -> tff.Computation:
+  """Builds the phase: broadcast, work on what is personal, send a loss."""
+  work = tff.tensorflow.computation(
+      personalize_client,
+      server_type.member.weights,
+      client_type,
+      examples_type,
+      np.int32,
+  )
+
+  @tff.federated_computation(
+      server_type,
+      tff.FederatedType(client_type, tff.CLIENTS),
+      tff.FederatedType(examples_type, tff.CLIENTS),
+  )
+  def phase(state, client_states, data):
+    weights, round_num = tff.federated_broadcast(
+        (state.weights, state.round_num)
+    )
+    result = tff.federated_map(work, (weights, client_states, data, round_num))
+    new_state = ServerState(
+        state.weights,
+        state.aggregator,
+        tff.federated_map(_next_round, state.round_num),
     )
     return (
         tff.federated_zip(new_state),
-        new_client_states,
-        tff.federated_zip(metrics),
+        result.client_state,
+        _metrics(result.loss),
     )
 
   return phase
 
 
-def _server_evaluation(
-    server_type,
-    examples_type,
-    evaluation_type,
-    predict_as_server,
-    summarize_client,
-) -> tff.Computation:
-  """Builds the evaluation of the shared model on data of the server."""
-  weights_type = server_type.member.weights
-  summarize = tff.tensorflow.computation(
-      summarize_client, weights_type, examples_type
-  )
-  summary_type = summarize.type_signature.result
-  has_summary = bool(tff.structure.flatten(summary_type))
-
-  @tff.tensorflow.computation(weights_type, summary_type, evaluation_type)
-  def evaluate(weights, summary, evaluation_data):
-    logits = predict_as_server(weights, summary, evaluation_data)
-    return evaluation.domain_metrics(
-        logits, evaluation_data.y, evaluation_data.domain_sizes
-    )
-
-  @tff.federated_computation(
-      server_type,
-      tff.FederatedType(examples_type, tff.CLIENTS),
-      tff.FederatedType(evaluation_type, tff.SERVER),
-  )
-  def evaluate_server(state, data, evaluation_data):
-    if has_summary:
-      weights = tff.federated_broadcast(state.weights)
-      summary = tff.federated_sum(
-          tff.federated_map(summarize, (weights, data))
+def _metrics(loss) -> tff.Value:
+  """What every phase tells the server of its clients' losses."""
+  return tff.federated_zip(
+      collections.OrderedDict(
+          loss=tff.federated_mean(loss),
+          num_clients=tff.federated_sum(tff.federated_value(1.0, tff.CLIENTS)),
       )
-    else:
-      summary = tff.federated_value((), tff.SERVER)
-    return evaluation.server_metrics(
-        tff.federated_map(
-            evaluate, (state.weights, summary, evaluation_data)
-        )
-    )
-
-  return evaluate_server
+  )

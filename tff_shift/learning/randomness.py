@@ -11,8 +11,10 @@ import enum
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_federated as tff
 
 SEED_SHAPE = (2,)
+SEED_TYPE = tff.TensorType(np.int32, SEED_SHAPE)
 
 
 class Purpose(enum.IntEnum):
@@ -23,6 +25,7 @@ class Purpose(enum.IntEnum):
   STRAGGLE = 2
   PERSONALIZE = 3
   SAMPLE_CLIENTS = 4
+  PRETRAIN = 5
 
 
 def derive(run_seed: int, *path: int) -> np.ndarray:

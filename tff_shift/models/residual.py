@@ -1,10 +1,10 @@
-"""What the residual networks have in common: convolution and normalisation.
+"""What the residual networks have in common: layers and the basic block.
 
-Both follow the published networks: kernels from a normal distribution of
-variance 2 / (kernel positions x output channels), no bias (a normalisation
-comes after it), and zeros around the image in equal numbers on all sides, which
-Keras's own "same" does not do at stride 2. So weights trained elsewhere give
-the same values here.
+Convolutions and normalisations follow the published networks: kernels from a
+normal distribution of variance 2 / (kernel positions x output channels), no
+bias (a normalisation comes after it), and zeros around the image in equal
+numbers on all sides, which Keras's own "same" does not do at stride 2. So
+weights trained elsewhere give the same values here.
 """
 
 import tensorflow as tf
@@ -68,8 +68,39 @@ def normalize(x, groups: int, *, name: str):
   )(x)
 
 
+def block(x, channels: int, *, strides: int = 1, groups: int, name: str):
+  """Applies two 3x3 convolutions and a way around them; ReLU after the sum.
+
+  The basic block of Deep Residual Learning for Image Recognition (He et al.,
+  CVPR 2016), with option B for the way around: nothing where the shape stays, a
+  1x1 convolution where it changes.
+
+  Args:
+    x: A Keras tensor [batch, y, x, channels].
+    channels: The number of output channels.
+    strides: The step of the first convolution in both directions.
+    groups: The number of groups of each normalisation, a divisor of `channels`.
+    name: The layers' names begin with `<name>.`.
+
+  Returns:
+    A Keras tensor, height and width divided by `strides` and rounded up.
+
+  Raises:
+    ValueError: If the channels cannot be parted into the groups.
+  """
+  relu = tf.keras.layers.ReLU
+  y = convolve(x, channels, 3, strides=strides, name=f"{name}.layer1")
+  y = relu()(normalize(y, groups, name=f"{name}.layer1"))
+  y = convolve(y, channels, 3, name=f"{name}.layer2")
+  y = normalize(y, groups, name=f"{name}.layer2")
+  if x.shape[1:] != y.shape[1:]:
+    x = convolve(x, channels, 1, strides=strides, name=f"{name}.shortcut")
+    x = normalize(x, groups, name=f"{name}.shortcut")
+  return relu()(tf.keras.layers.Add()([x, y]))
+
+
 def linear_head(embedding_size: int, num_classes: int) -> tf.keras.Model:
-  """Builds the head of both networks: one linear layer with a bias."""
+  """Builds the head of these networks: one linear layer with a bias."""
   return tf.keras.Sequential(
       [
           tf.keras.layers.InputLayer((embedding_size,)),

@@ -22,21 +22,6 @@ _NUM_STAGES = 4
 _BLOCKS_PER_STAGE = 2
 
 
-def _block(x, channels: int, strides: int, groups: int, name: str):
-  """Two 3x3 convolutions and a way around them; ReLU after the sum."""
-  relu = tf.keras.layers.ReLU
-  y = residual.convolve(x, channels, 3, strides=strides, name=f"{name}.layer1")
-  y = relu()(residual.normalize(y, groups, name=f"{name}.layer1"))
-  y = residual.convolve(y, channels, 3, name=f"{name}.layer2")
-  y = residual.normalize(y, groups, name=f"{name}.layer2")
-  if x.shape[1:] != y.shape[1:]:
-    x = residual.convolve(
-        x, channels, 1, strides=strides, name=f"{name}.shortcut"
-    )
-    x = residual.normalize(x, groups, name=f"{name}.shortcut")
-  return relu()(tf.keras.layers.Add()([x, y]))
-
-
 def build(
     input_shape: tuple[int, ...] = (224, 224, 3),
     num_classes: int = 2,
@@ -80,7 +65,7 @@ def build(
       x = layers.MaxPooling2D(3, strides=2)(layers.ZeroPadding2D(1)(x))
     for stage in range(1, _NUM_STAGES + 1):
       for block in range(1, _BLOCKS_PER_STAGE + 1):
-        x = _block(
+        x = residual.block(
             x,
             channels=width * 2 ** (stage - 1),
             strides=2 if stage > 1 and block == 1 else 1,

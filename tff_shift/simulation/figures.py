@@ -35,9 +35,10 @@ _COLORS = (
 _LINE_STYLES = ("-", "--", "-.", ":")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
 _MAX_TICK_LABELS = 16
-_TITLE_SIZE = 12
-_LABEL_SIZE = 11
-_TICK_SIZE = 9
+TITLE_SIZE = 12
+# Font sizes of titles, of labels, and of tick labels and legends.
+LABEL_SIZE = 11
+TICK_SIZE = 9
 
 
 class Curve(NamedTuple):
@@ -77,28 +78,9 @@ def learning_curves(
   Raises:
     ValueError: If a curve's arrays differ in length.
   """
-  figure, axes = _new_figure(title, xlabel, ylabel)
-  has_spread = False
-  for index, (label, curve) in enumerate(curves.items()):
-    rounds, mean, spread = Curve(*curve)
-    _check_length(label, "mean", mean, len(rounds))
-    style = _style(index)
-    # About ten markers on a line, and never on the same rounds for all lines.
-    stride = max(1, len(rounds) // 10)
-    first = index * stride // max(1, len(curves))
-    axes.plot(rounds, mean, label=label, markevery=(first, stride), **style)
-    if spread is not None:
-      _check_length(label, "spread", spread, len(rounds))
-      low, high = np.subtract(mean, spread), np.add(mean, spread)
-      axes.fill_between(
-          rounds, low, high, color=style["color"], alpha=0.15, linewidth=0
-      )
-      has_spread = True
-  axes.xaxis.set_major_locator(
-      ticker.MaxNLocator(integer=True, steps=[1, 2, 5, 10])
-  )
-  _add_legend(figure, "mean ± std. dev." if has_spread else "")
-  return _save(figure, path)
+  figure, axes = new_figure(title, xlabel, ylabel)
+  add_legend(figure, draw_curves(axes, curves))
+  return save(figure, path)
 
 
 def accuracy_per_domain(
@@ -131,25 +113,20 @@ def accuracy_per_domain(
     raise ValueError(
         f"target_index must be 0 to {num_domains - 1}; got {target_index}"
     )
-  figure, axes = _new_figure(title, "Domain", ylabel)
+  figure, axes = new_figure(title, "Domain", ylabel)
   if target_index is not None:
-    axes.axvspan(
-        target_index - 0.5,
-        target_index + 0.5,
-        color="0.85",
-        linewidth=0,
-        label="target (held out)",
-    )
+    edges = target_index - 0.5, target_index + 0.5
+    axes.axvspan(*edges, color="0.85", linewidth=0, label="target (held out)")
   for index, (label, row) in enumerate(values.items()):
-    _check_length(label, "values", row, num_domains)
-    axes.plot(range(num_domains), row, label=label, **_style(index))
+    check_length(label, "values", row, num_domains)
+    axes.plot(range(num_domains), row, label=label, **line_style(index))
   axes.set_xlim(-0.5, num_domains - 0.5)
-  ticks = _thinned(num_domains, target_index)
+  ticks = thinned(num_domains, target_index)
   names = [str(domain_names[tick]) for tick in ticks]
   crowded = sum(len(name) + 2 for name in names) > 70
   axes.set_xticks(ticks, names, rotation=90 if crowded else 0)
-  _add_legend(figure)
-  return _save(figure, path)
+  add_legend(figure)
+  return save(figure, path)
 
 
 def example_images(
@@ -208,12 +185,12 @@ def example_images(
   ))
   axes.imshow(canvas, interpolation="nearest", aspect="auto")
   centers = [gap / 2 + (row + 0.5) * cell_height for row in range(len(rows))]
-  axes.set_yticks(centers, list(images_by_row), fontsize=_TICK_SIZE)
+  axes.set_yticks(centers, list(images_by_row), fontsize=TICK_SIZE)
   axes.set_xticks([])
   axes.tick_params(length=0)
   axes.spines[:].set_visible(False)
-  axes.set_title(title, fontsize=_TITLE_SIZE, loc="left")
-  return _save(figure, path)
+  axes.set_title(title, fontsize=TITLE_SIZE, loc="left")
+  return save(figure, path)
 
 
 def scatter_domains(
@@ -238,7 +215,7 @@ def scatter_domains(
   Raises:
     ValueError: If a domain's points are not two-dimensional or lack labels.
   """
-  figure, axes = _new_figure(title, "", "")
+  figure, axes = new_figure(title, "", "")
   names = list(points_by_domain)
   # Up to 0.95: the last yellow of the map is too pale for thin markers.
   colors = matplotlib.colormaps["viridis"](np.linspace(0, 0.95, len(names)))
@@ -252,7 +229,7 @@ def scatter_domains(
           f"points of {name} must be [count, 2]; got {list(points.shape)}"
       )
     labels = np.asarray(labels_by_domain.get(name, ()))
-    _check_length(name, "labels", labels, len(points))
+    check_length(name, "labels", labels, len(points))
     for index, label in enumerate(classes):
       axes.scatter(
           *points[labels == label].T,
@@ -273,7 +250,7 @@ def scatter_domains(
         label=class_names[label] if class_names else f"class {label}",
     )
   axes.set_aspect("equal", adjustable="datalim")
-  ticks = _thinned(len(names), None)
+  ticks = thinned(len(names), None)
   color_bar = figure.colorbar(
       cm.ScalarMappable(
           BoundaryNorm(np.arange(len(names) + 1) - 0.5, len(names)),
@@ -285,29 +262,76 @@ def scatter_domains(
       ticks=ticks,
   )
   color_bar.set_ticklabels(
-      [names[tick] for tick in ticks], size=_TICK_SIZE, rotation=45, ha="right"
+      [names[tick] for tick in ticks], size=TICK_SIZE, rotation=45, ha="right"
   )
   color_bar.minorticks_off()
-  color_bar.set_label("Domain", size=_LABEL_SIZE)
-  _add_legend(figure)
-  return _save(figure, path)
+  color_bar.set_label("Domain", size=LABEL_SIZE)
+  add_legend(figure)
+  return save(figure, path)
 
 
-def _new_figure(title: str, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
-  figure = Figure(figsize=(8, 4.5), dpi=_DPI)
+def blank_figure(height: float = 4.5) -> Figure:
+  """Returns a figure without axes, 8 inches wide and `height` inches high."""
+  figure = Figure(figsize=(8, height), dpi=_DPI)
   figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.1)
+  return figure
+
+
+def new_figure(title: str, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
+  """Returns a figure and its only axes, titled and labelled."""
+  figure = blank_figure()
   axes = figure.add_subplot()
-  axes.set_title(title, fontsize=_TITLE_SIZE, loc="left")
-  axes.set_xlabel(xlabel, fontsize=_LABEL_SIZE)
-  axes.set_ylabel(ylabel, fontsize=_LABEL_SIZE)
-  axes.tick_params(labelsize=_TICK_SIZE)
-  axes.spines[["top", "right"]].set_visible(False)
-  axes.grid(color="0.9", linewidth=0.8)
-  axes.set_axisbelow(True)
+  style_axes(axes, title, xlabel, ylabel)
   return figure, axes
 
 
-def _style(index: int) -> dict[str, object]:
+def style_axes(axes: Axes, title: str, xlabel: str, ylabel: str) -> None:
+  """Gives axes their title, their labels, and the look of all figures."""
+  axes.set_title(title, fontsize=TITLE_SIZE, loc="left")
+  axes.set_xlabel(xlabel, fontsize=LABEL_SIZE)
+  axes.set_ylabel(ylabel, fontsize=LABEL_SIZE)
+  axes.tick_params(labelsize=TICK_SIZE)
+  axes.spines[["top", "right"]].set_visible(False)
+  axes.grid(color="0.9", linewidth=0.8)
+  axes.set_axisbelow(True)
+
+
+def draw_curves(axes: Axes, curves: Mapping[str, Curve]) -> str:
+  """Draws curves with their spread and returns the title of their legend.
+
+  Args:
+    axes: Where to draw; its horizontal axis gets whole numbers only.
+    curves: The curves by label.
+
+  Returns:
+    What lines and bands mean, or an empty text where there are no bands.
+
+  Raises:
+    ValueError: If a curve's arrays differ in length.
+  """
+  has_spread = False
+  for index, (label, curve) in enumerate(curves.items()):
+    rounds, mean, spread = Curve(*curve)
+    check_length(label, "mean", mean, len(rounds))
+    style = line_style(index)
+    # About ten markers on a line, and never on the same rounds for all lines.
+    stride = max(1, len(rounds) // 10)
+    first = index * stride // max(1, len(curves))
+    axes.plot(rounds, mean, label=label, markevery=(first, stride), **style)
+    if spread is not None:
+      check_length(label, "spread", spread, len(rounds))
+      low, high = np.subtract(mean, spread), np.add(mean, spread)
+      axes.fill_between(
+          rounds, low, high, color=style["color"], alpha=0.15, linewidth=0
+      )
+      has_spread = True
+  axes.xaxis.set_major_locator(
+      ticker.MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1)
+  )
+  return "mean ± std. dev." if has_spread else ""
+
+
+def line_style(index: int) -> dict[str, object]:
   """Returns colour, marker and line style of the line with this index."""
   return {
       "color": _COLORS[index % len(_COLORS)],
@@ -318,18 +342,18 @@ def _style(index: int) -> dict[str, object]:
   }
 
 
-def _add_legend(figure: Figure, title: str = "") -> None:
+def add_legend(figure: Figure, title: str = "") -> None:
   """Adds the legend outside the axes, where it hides no data."""
   figure.legend(
       loc="outside right upper",
-      fontsize=_TICK_SIZE,
+      fontsize=TICK_SIZE,
       title=title or None,
-      title_fontsize=_TICK_SIZE,
+      title_fontsize=TICK_SIZE,
       frameon=False,
   )
 
 
-def _thinned(count: int, kept: int | None) -> list[int]:
+def thinned(count: int, kept: int | None) -> list[int]:
   """Returns evenly spaced indices, few enough to label, with `kept` among."""
   stride = -(-count // _MAX_TICK_LABELS)
   indices = list(range(0, count, stride))
@@ -355,17 +379,19 @@ def _as_rgb(name: str, images: np.ndarray) -> np.ndarray:
   return np.broadcast_to(images, (*images.shape[:3], 3))
 
 
-def _check_length(
+def check_length(
     name: str, what: str, values: Sequence[float] | np.ndarray, expected: int
 ) -> None:
+  """Raises a ValueError if values have not the expected number of entries."""
   if len(values) != expected:
     raise ValueError(
         f"{name}: {what} must have {expected} entries; got {len(values)}"
     )
 
 
-def _save(
+def save(
     figure: Figure, path: str | os.PathLike[str]
 ) -> str | os.PathLike[str]:
+  """Writes the figure as a PNG file and returns `path`."""
   FigureCanvasAgg(figure).print_png(path)
   return path

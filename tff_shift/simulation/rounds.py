@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from tff_shift.learning import local_training
 from tff_shift.learning import process
 from tff_shift.learning import randomness
 
@@ -55,6 +54,8 @@ class Rounds:
 
   Attributes:
     algorithm: The algorithm.
+    data: What each client trains on or adapts to; may be replaced between
+      rounds.
     server_state: The server's state.
     client_states: The clients' states, by position.
     round_num: The number of rounds done.
@@ -64,7 +65,7 @@ class Rounds:
   def __init__(
       self,
       algorithm: process.FederatedAlgorithm,
-      data: Sequence[local_training.ClientData],
+      data: Sequence[Any],
       *,
       run_seed: int,
       participation: float = 1.0,
@@ -73,18 +74,18 @@ class Rounds:
 
     Args:
       algorithm: The algorithm.
-      data: The training data of each client.
+      data: What each client trains on or adapts to.
       run_seed: The run's seed.
       participation: The share of clients in a round, above 0 and at most 1.
     """
     self.algorithm = algorithm
+    self.data = data
     self.server_state = algorithm.initialize(randomness.server_seed(run_seed))
     self.client_states = list(
         algorithm.initialize_client([client.seed for client in data])
     )
     self.round_num = 0
     self.seconds = []
-    self._data = data
     self._run_seed = run_seed
     self._participation = participation
 
@@ -92,14 +93,14 @@ class Rounds:
     """Runs a round.
 
     Returns:
-      The metrics of its last phase.
+      The metrics of its last phase; none where a round has no phase.
     """
     start = time.perf_counter()
     chosen = sample_clients(
-        len(self._data), self._participation, self._run_seed, self.round_num
+        len(self.data), self._participation, self._run_seed, self.round_num
     )
-    data = [self._data[client] for client in chosen]
-    server_state = self.server_state
+    data = [self.data[client] for client in chosen]
+    server_state, metrics = self.server_state, {}
     states = [self.client_states[client] for client in chosen]
     for phase in self.algorithm.phases:
       server_state, states, metrics = phase(server_state, states, data)
@@ -113,5 +114,8 @@ class Rounds:
 
   @property
   def seconds_per_round(self) -> float:
-    """The mean duration of a round but for the first, which compiles."""
-    return float(np.mean(self.seconds[1:] or self.seconds))
+    """The mean duration of a round but for the first, which compiles.
+
+    It is 0 if there was no round.
+    """
+    return float(np.mean(self.seconds[1:] or self.seconds or [0.0]))

@@ -1,0 +1,287 @@
+"""Fed-ADE against its equations in NumPy, and what its options change."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift.algorithms import fed_ade
+from tff_shift.algorithms import fix_lr
+from tff_shift.learning import two_phase_adaptation
+from tff_shift.models import split_model
+from tff_shift.simulation import rounds
+
+NUM_INITIAL = 9
+# One batch is all labelled examples, so that a step is a step of the risk.
+HPARAMS = fed_ade.HParams(
+    batch_size=NUM_INITIAL, local_epochs=1, head_epochs=2, eta_min=0.1,
+    eta_max=2.0,
+)
+
+
+def softmax(logits):
+  exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+  return exponentials / exponentials.sum(axis=1, keepdims=True)
+
+
+def cosine(one, other):
+  return one @ other / np.linalg.norm(one) / np.linalg.norm(other)
+
+
+@pytest.fixture(scope="module")
+def pretrained(model, run_in_graph):
+  """The model with fixed weights, as after pre-training, and the weights."""
+  weights = run_in_graph(model.initial_weights, np.array([3, 4], np.int32))
+  names = tf.nest.flatten(model.weight_names())
+  values = dict(zip(names, tf.nest.flatten(weights), strict=True))
+  return split_model.with_weights(model, values), weights
+
+
+@pytest.fixture(scope="module")
+def clients(make_adapting_client):
+  """Two clients, with 4 and 12 unlabelled examples."""
+  return [
+      make_adapting_client(0, NUM_INITIAL, 4),
+      make_adapting_client(1, NUM_INITIAL, 12),
+  ]
+
+
+@pytest.fixture(scope="module")
+def algorithm(pretrained, context):
+  return fed_ade.build(pretrained[0], HPARAMS)
+
+
+@pytest.fixture(scope="module")
+def oracle_round(oracle):
+  """Returns `run(weights, client, previous)`: eq. 4, 6 and 9 to 14 in NumPy."""
+
+  def summarize(weights, x):
+    embeddings = oracle.embed(weights.backbone, x)
+    lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
+    return (
+        softmax(oracle.predict(weights, x)).mean(axis=0),
+        # An embedding of zeros counts as zero.
+        (embeddings / np.where(lengths > 0, lengths, 1)).mean(axis=0),
+    )
+
+  def risk(logits, client, classes):
+    """Eq. 4, class by class."""
+    return sum(
+        classes[c] * oracle.cross_entropy(logits[client.y == c],
+                                          client.y[client.y == c])
+        for c in range(3)
+    )
+
+  def run(pretrained, weights, client):
+    q0, z0 = summarize(pretrained, client.x)
+    q1, z1 = summarize(weights, client.stream_x)
+    signal = ((1 - cosine(q0, q1)) + (1 - cosine(z0, z1)) / 2) / 2
+    rate = HPARAMS.eta_min + (HPARAMS.eta_max - HPARAMS.eta_min) * signal
+    predicted = oracle.predict(pretrained, client.stream_x).argmax(axis=1)
+    shares = np.bincount(predicted, minlength=3) / len(predicted)
+    classes = np.maximum(np.linalg.solve(client.confusion, shares), 0)
+    classes /= classes.sum()
+    trained, _ = oracle.descend(
+        weights,
+        [lambda w: risk(oracle.predict(w, client.x), client, classes)],
+        rate,
+    )
+    return trained, rate, classes, risk
+
+  return run
+
+
+class TestRound:
+  """A round of two clients, phase by phase."""
+
+  @pytest.fixture(scope="class")
+  def start(self, algorithm, clients):
+    run = rounds.Rounds(algorithm, clients, run_seed=0)
+    return run.server_state, run.client_states
+
+  @pytest.fixture(scope="class")
+  def first(self, algorithm, clients, start):
+    return algorithm.phases[0](*start, clients)
+
+  @pytest.fixture(scope="class")
+  def expected(self, pretrained, clients, oracle_round):
+    _, weights = pretrained
+    return [oracle_round(weights, weights, client) for client in clients]
+
+  def test_every_client_starts_from_the_pretrained_model(
+      self, pretrained, start, compare
+  ):
+    _, weights = pretrained
+    server_state, client_states = start
+    compare.assert_close(server_state.weights, weights.backbone, 0.0)
+    for state in client_states:
+      compare.assert_close(state.head, weights.head, 0.0)
+
+  def test_rate_and_classes(self, first, expected):
+    for state, (_, rate, classes, _) in zip(first[1], expected, strict=True):
+      np.testing.assert_allclose(state.learning_rate, rate, rtol=1e-5)
+      np.testing.assert_allclose(state.classes, classes, atol=1e-6)
+      assert HPARAMS.eta_min < state.learning_rate < HPARAMS.eta_max
+
+  def test_heads_take_a_step_of_the_risk(self, first, expected, compare):
+    for state, (trained, *_) in zip(first[1], expected, strict=True):
+      compare.assert_close(state.head, trained.head, 1e-5)
+
+  def test_backbones_are_averaged_by_unlabelled_examples(
+      self, first, expected, compare
+  ):
+    (one, *_), (other, *_) = expected
+    compare.assert_close(
+        first[0].weights,
+        tf.nest.map_structure(
+            lambda a, b: (4 * a + 12 * b) / 16, one.backbone, other.backbone
+        ),
+        1e-5,
+    )
+
+  def test_second_phase_moves_heads_alone(
+      self, algorithm, clients, first, expected, oracle, compare
+  ):
+    server_state, client_states, _ = first
+    state, states, _ = algorithm.phases[1](server_state, client_states, clients)
+    assert int(server_state.round_num) == 0
+    assert int(state.round_num) == 1
+    compare.assert_close(state.weights, server_state.weights, 0.0)
+    for before, after, client, (_, rate, classes, risk) in zip(
+        client_states, states, clients, expected, strict=True
+    ):
+      embeddings = oracle.embed(server_state.weights, client.x)
+      head, _ = oracle.descend(
+          before.head,
+          [
+              lambda h, e=embeddings, c=client, k=classes, r=risk: r(
+                  oracle.classify(h, e), c, k
+              )
+          ] * HPARAMS.head_epochs,
+          rate,
+      )
+      compare.assert_close(after.head, head, 1e-5)
+      compare.assert_close(after.dynamics, before.dynamics, 0.0)
+
+  def test_memory_of_the_estimators_is_classes_and_embedding(
+      self, model, start
+  ):
+    summaries = start[1][0].dynamics.summaries
+    assert sum(np.size(s) for s in tf.nest.flatten(summaries)) == (
+        model.num_classes + model.embedding_size
+    )
+    measures = start[1][0].dynamics
+    assert tf.nest.flatten((measures.uncertainty, measures.representation)) == (
+        []
+    )
+
+
+def dynamics_after(algorithm, clients, timesteps):
+  """Returns the first client's state after a round at each time step."""
+  run = rounds.Rounds(algorithm, clients, run_seed=0)
+  states = []
+  for timestep in timesteps:
+    run.data = [c._replace(timestep=np.int32(timestep)) for c in clients]
+    run.step()
+    states.append(tf.nest.map_structure(np.array, run.client_states[0]))
+  return states
+
+
+class TestWhatIsCompared:
+
+  def test_rounds_of_one_timestep_have_one_rate(
+      self, algorithm, clients, compare
+  ):
+    first, second, third = dynamics_after(algorithm, clients, [1, 1, 2])
+    compare.assert_close(first.dynamics, second.dynamics, 0.0)
+    assert first.learning_rate == second.learning_rate
+    assert second.learning_rate != third.learning_rate
+    assert int(third.dynamics.timestep) == 2
+
+  def test_rounds_are_compared_on_demand(self, pretrained, clients, context):
+    model, _ = pretrained
+    hparams = dataclasses.replace(HPARAMS, compare="rounds")
+    first, second = dynamics_after(
+        fed_ade.build(model, hparams), clients, [1, 1]
+    )
+    # The same batch again: only the model has moved.
+    assert second.learning_rate != first.learning_rate
+    assert np.any(
+        first.dynamics.summaries.probabilities
+        != second.dynamics.summaries.probabilities
+    )
+
+  def test_same_stream_again_is_no_shift_where_the_model_stays(
+      self, pretrained, clients, context
+  ):
+    model, _ = pretrained
+    tiny = dataclasses.replace(HPARAMS, eta_min=0.0, eta_max=1e-30)
+    first, second = dynamics_after(
+        fed_ade.build(model, tiny), clients, [1, 2]
+    )
+    assert first.learning_rate > 0.0
+    assert second.learning_rate == 0.0
+
+  @pytest.mark.parametrize(
+      "similarity", ["kl_divergence", "wasserstein", "bayesian_cpd"]
+  )
+  def test_other_measures_give_rates_within_the_bounds(
+      self, similarity, pretrained, clients, context
+  ):
+    hparams = dataclasses.replace(HPARAMS, similarity=similarity)
+    (state,) = dynamics_after(
+        fed_ade.build(pretrained[0], hparams), clients, [1]
+    )
+    assert HPARAMS.eta_min <= state.learning_rate <= HPARAMS.eta_max
+
+  @pytest.mark.parametrize("which", ["use_uncertainty", "use_representation"])
+  def test_one_estimator_alone(self, which, pretrained, clients, context):
+    model, _ = pretrained
+    hparams = dataclasses.replace(HPARAMS, **{which: False})
+    (state,) = dynamics_after(fed_ade.build(model, hparams), clients, [1])
+    (both,) = dynamics_after(fed_ade.build(model, HPARAMS), clients, [1])
+    assert state.learning_rate != both.learning_rate
+
+
+class TestFixLr:
+
+  def test_is_fed_ade_without_a_range(
+      self, pretrained, clients, context, compare
+  ):
+    model, _ = pretrained
+    shared = {
+        field.name: getattr(HPARAMS, field.name)
+        for field in dataclasses.fields(two_phase_adaptation.TwoPhaseHParams)
+    }
+    adaptive = fed_ade.build(
+        model, fed_ade.HParams(**shared, eta_min=0.3, eta_max=0.3)
+    )
+    fixed = fix_lr.build(model, fix_lr.HParams(**shared, learning_rate=0.3))
+    runs = [
+        rounds.Rounds(each, clients, run_seed=0) for each in (adaptive, fixed)
+    ]
+    for run in runs:
+      run.step()
+    assert compare.equal_bits(
+        runs[0].server_state.weights, runs[1].server_state.weights
+    )
+    for one, other in zip(*(run.client_states for run in runs), strict=True):
+      assert compare.equal_bits(one.head, other.head)
+
+
+class TestRefusals:
+
+  @pytest.mark.parametrize(
+      ("values", "message"),
+      [
+          ({"eta_min": 0.2, "eta_max": 0.1}, "eta_max=0.1.*eta_min=0.2"),
+          (
+              {"use_uncertainty": False, "use_representation": False},
+              "use_uncertainty=False.*use_representation",
+          ),
+      ],
+  )
+  def test_values_that_do_not_go_together(self, model, values, message):
+    with pytest.raises(ValueError, match=message):
+      fed_ade.build(model, fed_ade.HParams(**values))

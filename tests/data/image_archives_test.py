@@ -1,0 +1,243 @@
+import numpy as np
+import pytest
+import scipy.io
+from PIL import Image
+
+from tff_shift.data import image_archives
+from tff_shift.data import sources
+
+
+def write_portrait(folder, gender, name, image):
+  path = folder / image_archives.PORTRAITS_FOLDER / gender / name
+  path.parent.mkdir(parents=True, exist_ok=True)
+  Image.fromarray(image).save(path)
+
+
+class TestPortraits:
+  def test_portraits_carry_year_and_gender(self, tmp_path):
+    flat = np.full((171, 186), 90, np.uint8)
+    half = np.zeros((64, 64, 3), np.uint8)
+    half[:, 32:] = 200  # Left half black, right half grey; stored as colour.
+    write_portrait(tmp_path, "M", "1905_Ohio_Cleveland_Central_0-1.png", flat)
+    write_portrait(tmp_path, "F", "2013_Texas_Dallas_0-2.png", half)
+    write_portrait(tmp_path, "F", "1950_Iowa_Ames_0-1.png", flat)
+    source = image_archives.portraits(tmp_path)
+    assert source.x.shape == (3, 32, 32, 1)
+    assert source.x.dtype == np.uint8
+    np.testing.assert_array_equal(source.time, [1950, 2013, 1905])
+    assert [source.class_names[y] for y in source.y] == [
+      "female",
+      "female",
+      "male",
+    ]
+    assert (source.y.dtype, source.time.dtype) == (np.int32, np.int32)
+    assert np.all(source.x[0] == 90)
+    assert np.all(source.x[1, :, :15] == 0)
+    assert np.all(source.x[1, :, 17:] == 200)
+
+  def test_name_without_year_is_refused(self, tmp_path):
+    flat = np.zeros((8, 8), np.uint8)
+    write_portrait(tmp_path, "F", "Ohio_1905.png", flat)
+    with pytest.raises(
+      ValueError, match=r"^.+Ohio_1905\.png does not carry its time .+$"
+    ):
+      image_archives.portraits(tmp_path)
+
+  def test_file_broken_is_named(self, tmp_path):
+    flat = np.random.default_rng(0).integers(0, 255, (64, 64)).astype(np.uint8)
+    write_portrait(tmp_path, "F", "1905_Ohio.png", flat)
+    path = tmp_path / image_archives.PORTRAITS_FOLDER / "F" / "1905_Ohio.png"
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(
+      ValueError, match=r"^.+1905_Ohio\.png cannot be read as an image .+$"
+    ):
+      image_archives.portraits(tmp_path)
+
+
+def write_caltran(folder, images, labels):
+  """Writes images `{stem: array}` and the labels as the archive holds them."""
+  archive = folder / "caltran"
+  archive.mkdir()
+  for stem, image in images.items():
+    Image.fromarray(image).save(archive / f"{stem}.jpg", quality=95)
+  stems = np.empty((len(images), 1), object)
+  stems[:, 0] = list(images)
+  scipy.io.savemat(
+    archive / "caltran_dataset_labels.mat",
+    {"names": stems, "labels": np.array([labels], np.float64)},
+  )
+  return archive
+
+
+class TestCaltran:
+  def test_caltran_carries_hour_and_label(self, tmp_path):
+    red = np.zeros((240, 320, 3), np.uint8)
+    red[..., 0] = 250
+    blue = red[..., ::-1].copy()
+    write_caltran(
+      tmp_path,
+      {
+        "2013-03-04-23-57": red,
+        "2013-03-05-00-03": blue,
+        "2013-03-05-14-30": red,
+      },
+      [1, -1, -1],
+    )
+    source = image_archives.caltran(tmp_path)
+    assert source.x.shape == (3, 224, 224, 3)
+    assert source.x.dtype == np.uint8
+    np.testing.assert_array_equal(source.time, [23, 0, 14])
+    assert [source.class_names[y] for y in source.y] == [
+      "car",
+      "no car",
+      "no car",
+    ]
+    assert (source.y.dtype, source.time.dtype) == (np.int32, np.int32)
+    # JPEG keeps a flat colour to within a few levels.
+    np.testing.assert_allclose(source.x[0, 100, 100], [250, 0, 0], atol=5)
+    np.testing.assert_allclose(source.x[1, 100, 100], [0, 0, 250], atol=5)
+
+  def test_single_image_is_a_data_set_too(self, tmp_path):
+    image = np.zeros((8, 8, 3), np.uint8)
+    write_caltran(tmp_path, {"2013-03-04-07-00": image}, [1])
+    source = image_archives.caltran(tmp_path)
+    np.testing.assert_array_equal(source.time, [7])
+
+  def test_image_missing_is_named(self, tmp_path):
+    image = np.zeros((8, 8, 3), np.uint8)
+    names = ["2013-03-04-07-00", "2013-03-04-08-00"]
+    archive = write_caltran(tmp_path, dict.fromkeys(names, image), [1, -1])
+    (archive / "2013-03-04-08-00.jpg").unlink()
+    with pytest.raises(
+      ValueError, match=r"^.+2013-03-04-08-00\.jpg cannot be read .+$"
+    ):
+      image_archives.caltran(tmp_path)
+
+  @pytest.mark.parametrize("stem", ["2013-03-04-24-00", "2013-03-04-0700"])
+  def test_name_without_hour_is_refused(self, tmp_path, stem):
+    image = np.zeros((8, 8, 3), np.uint8)
+    write_caltran(tmp_path, {stem: image}, [1])
+    with pytest.raises(
+      ValueError, match=rf"^.+{stem}\.jpg does not carry its time .+$"
+    ):
+      image_archives.caltran(tmp_path)
+
+  def test_labels_too_few_are_refused(self, tmp_path):
+    image = np.zeros((8, 8, 3), np.uint8)
+    names = ["2013-03-04-07-00", "2013-03-04-08-00"]
+    write_caltran(tmp_path, dict.fromkeys(names, image), [1])
+    with pytest.raises(
+      ValueError, match=r"^.+ holds 2 names and 1 labels; it must .+$"
+    ):
+      image_archives.caltran(tmp_path)
+
+
+WNIDS = ("n02", "n01", "n03")
+
+
+def write_tiny_imagenet(folder, annotations=(("val_0.JPEG", "n03"),)):
+  """Writes two training images a class, and the validation images.
+
+  Training image i of class c has the grey level 40 c + 20 i. The validation
+  images are blue, and the first training image of the first class is stored as
+  a grey one.
+  """
+  archive = folder / image_archives.TINY_IMAGENET_FOLDER
+  for label, wnid in enumerate(WNIDS):
+    images = archive / "train" / wnid / "images"
+    images.mkdir(parents=True)
+    for number in range(2):
+      pixels = np.full((64, 64, 3), 40 * label + 20 * number, np.uint8)
+      mode = "L" if label == number == 0 else "RGB"
+      path = images / f"{wnid}_{number}.JPEG"
+      Image.fromarray(pixels).convert(mode).save(path, quality=95)
+    boxes = [f"{wnid}_{number}.JPEG\t0\t0\t63\t63\n" for number in range(2)]
+    (images.parent / f"{wnid}_boxes.txt").write_text("".join(boxes))
+  validation = archive / "val" / "images"
+  validation.mkdir(parents=True)
+  for name, _ in annotations:
+    pixels = np.zeros((64, 64, 3), np.uint8)
+    pixels[..., 2] = 250
+    Image.fromarray(pixels).save(validation / name, quality=95)
+  lines = [f"{name}\t{wnid}\t0\t32\t44\t62\n" for name, wnid in annotations]
+  (archive / "val" / "val_annotations.txt").write_text("".join(lines))
+  # The test images come without labels.
+  (archive / "test" / "images").mkdir(parents=True)
+  (archive / "test" / "images" / "test_0.JPEG").write_bytes(b"not read")
+  (archive / "wnids.txt").write_text("\n".join(WNIDS))
+  (archive / "words.txt").write_text(
+    "n01\tgoldfish, Carassius auratus\nn00\tentity\nn02\ttailed frog\n"
+    "n03\tEuropean fire salamander\n"
+  )
+  return archive
+
+
+class TestTinyImagenet:
+  def test_splits_follow_each_other_with_labels_by_wnids(self, tmp_path):
+    write_tiny_imagenet(
+      tmp_path,
+      [("val_1.JPEG", "n03"), ("val_0.JPEG", "n01"), ("val_2.JPEG", "n02")],
+    )
+    source = sources.load("tiny_imagenet", data_dir=tmp_path)
+    assert source.x.shape == (9, 64, 64, 3)
+    assert source.x.dtype == np.uint8
+    assert source.y.dtype == np.int32
+    assert source.num_train == 6
+    assert source.time is None
+    np.testing.assert_array_equal(source.y, [0, 0, 1, 1, 2, 2, 2, 1, 0])
+    assert source.class_names == (
+      "tailed frog",
+      "goldfish, Carassius auratus",
+      "European fire salamander",
+    )
+    # JPEG keeps a flat colour to within a few levels; grey became RGB.
+    greys = [[0] * 3, [20] * 3, [40] * 3, [60] * 3, [80] * 3, [100] * 3]
+    np.testing.assert_allclose(source.x[:6, 32, 32], greys, atol=5)
+    np.testing.assert_allclose(
+      source.x[6:, 32, 32], [[0, 0, 250]] * 3, atol=5
+    )
+
+  def test_validation_image_of_no_class_is_refused(self, tmp_path):
+    write_tiny_imagenet(tmp_path, [("val_0.JPEG", "n04")])
+    with pytest.raises(
+      ValueError, match=r"^.+ gives val_0\.JPEG the class n04, .+$"
+    ):
+      image_archives.tiny_imagenet(tmp_path)
+
+  @pytest.mark.parametrize(
+    "name, message",
+    [
+      ("words.txt", r"^.+words\.txt cannot be read \(.+; unpack .+ again$"),
+      ("val/val_annotations.txt", r"^.+annotations\.txt cannot be read .+$"),
+      ("val/images/val_0.JPEG", r"^.+val_0\.JPEG cannot be read as .+$"),
+    ],
+  )
+  def test_file_missing_is_named(self, tmp_path, name, message):
+    (write_tiny_imagenet(tmp_path) / name).unlink()
+    with pytest.raises(ValueError, match=message):
+      image_archives.tiny_imagenet(tmp_path)
+
+  def test_class_without_name_is_refused(self, tmp_path):
+    words = write_tiny_imagenet(tmp_path) / "words.txt"
+    words.write_text("n01\tgoldfish\nn02\tfrog\n")
+    with pytest.raises(
+      ValueError, match=r"^.+words\.txt does not name n03, .+$"
+    ):
+      image_archives.tiny_imagenet(tmp_path)
+
+  def test_line_without_tab_is_refused(self, tmp_path):
+    words = write_tiny_imagenet(tmp_path) / "words.txt"
+    words.write_text("n01 goldfish\n")
+    with pytest.raises(
+      ValueError, match=r"^.+words\.txt has the line 'n01 goldfish'; .+$"
+    ):
+      image_archives.tiny_imagenet(tmp_path)
+
+  def test_class_without_images_is_refused(self, tmp_path):
+    archive = write_tiny_imagenet(tmp_path)
+    for path in (archive / "train" / "n01" / "images").iterdir():
+      path.unlink()
+    with pytest.raises(
+      ValueError, match=r"^.+n01/images holds no \*\.JPEG; .+$"
+    ):
+      image_archives.tiny_imagenet(tmp_path)

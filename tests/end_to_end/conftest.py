@@ -1,0 +1,75 @@
+"""Binaries run whole: in this process, or in one of their own."""
+
+import csv
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from experiments import command_line
+
+_ROOT = pathlib.Path(__file__).parents[2]
+
+# A process in the background of a shell ignores Ctrl-C, and so do its children.
+_WITH_CTRL_C = (
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL);"
+    " os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+)
+
+
+@pytest.fixture
+def run_here(monkeypatch):
+  """Returns `run(binary, planning, arguments) -> exit code`.
+
+  It runs the binary, a module, in this process.
+  """
+
+  def run(binary, planning, arguments):
+    name = binary.__name__.rpartition(".")[2]
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    # Takes away the flags that the binary defines, too.
+    with flagsaver.flagsaver(), pytest.raises(SystemExit) as end:
+      flags.FLAGS.unparse_flags()
+      command_line.run(binary.main, planning.define_flags)
+    return end.value.code or 0
+
+  return run
+
+
+def _start(binary, arguments, **options):
+  # As from a shell: TensorFlow has put settings of its own into this process's.
+  environment = {k: v for k, v in os.environ.items() if k[:3] != "TF_"}
+  return subprocess.Popen(
+      [sys.executable, "-c", _WITH_CTRL_C,
+       "-m", f"experiments.{binary}", *arguments],
+      cwd=_ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+      env=environment, **options,
+  )
+
+
+@pytest.fixture(scope="session")
+def start_binary():
+  """Returns `start(binary, arguments, **options)`, which gives a `Popen`."""
+  return _start
+
+
+def _read_rows(folder):
+  with open(folder / "metrics.csv", encoding="utf-8") as file:
+    return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="session")
+def read_rows():
+  """Returns `read(folder)`, which gives the rows of metrics.csv."""
+  return _read_rows
+
+
+@pytest.fixture(scope="session")
+def presets():
+  """Returns `presets(binary)`, the files of settings of a binary."""
+  folder = _ROOT / "experiments" / "presets"
+  return lambda binary: sorted((folder / binary).glob("*.flags"))

@@ -1,0 +1,80 @@
+"""Tests of the digest of a model's function."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+
+import tff_shift
+from tff_shift.models import fingerprint
+from tff_shift.models import mlp
+from tff_shift.models import residual_cnn
+from tff_shift.models import split_model
+
+
+def build_mlp(**options):
+  return mlp.build(**({"width": 8, "head_width": 4} | options))
+
+
+def build_convolution(
+    strides=1, activation="relu", epsilon=1e-3, input_dtype=tf.uint8
+):
+  """A model whose options leave its weights as they are."""
+  layers = tf.keras.layers
+
+  def backbone():
+    image = layers.Input((6, 6, 1))
+    x = layers.Conv2D(4, 3, strides=strides, activation=activation)(image)
+    x = layers.GroupNormalization(2, epsilon=epsilon)(x)
+    return tf.keras.Model(image, layers.GlobalAveragePooling2D()(x))
+
+  def head():
+    return tf.keras.Sequential([layers.InputLayer((4,)), layers.Dense(3)])
+
+  return split_model.build_split_model(
+      "convolution", backbone=backbone, head=head, input_dtype=input_dtype
+  )
+
+
+def test_equal_models_have_equal_digests_whatever_was_built_before():
+  first = fingerprint.function_digest(build_mlp())
+  build_mlp(width=5)
+  second = fingerprint.function_digest(build_mlp())
+  assert first == second
+  assert len(first) == 64
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"strides": 2},
+        {"activation": "elu"},
+        {"epsilon": 1e-5},
+        {"input_dtype": tf.float32},
+    ],
+)
+def test_option_without_trace_in_the_weights_changes_the_digest(option):
+  one, other = build_convolution(), build_convolution(**option)
+  assert one.backbone.shapes == other.backbone.shapes
+  assert fingerprint.function_digest(one) != fingerprint.function_digest(other)
+
+
+def test_digest_is_the_same_in_another_process():
+  script = (
+      "from tff_shift.models import fingerprint, residual_cnn;"
+      "print(fingerprint.function_digest(residual_cnn.build(width=8)))"
+  )
+  root = pathlib.Path(tff_shift.__file__).parents[1]
+  result = subprocess.run(
+      [sys.executable, "-c", script],
+      env=os.environ | {"PYTHONPATH": str(root), "PYTHONHASHSEED": "1"},
+      capture_output=True,
+      text=True,
+      check=True,
+      timeout=120,
+  )
+  here = fingerprint.function_digest(residual_cnn.build(width=8))
+  assert result.stdout.split()[-1] == here

@@ -1,0 +1,179 @@
+"""Tests of the shift signal beside NumPy and SciPy (Fed-ADE, eq. 9 to 14)."""
+
+import hypothesis
+import hypothesis.extra.numpy as hnp
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import scipy.spatial.distance
+import scipy.special
+import tensorflow as tf
+
+from tff_shift.shift import dynamics
+
+SIZE = 5
+ROWS = tf.TensorSpec([None, SIZE], tf.float32)
+VECTOR = tf.TensorSpec([SIZE], tf.float32)
+SCALAR = tf.TensorSpec([], tf.float32)
+
+ENTRIES = st.floats(-10, 10, width=32)
+VECTORS = hnp.arrays(np.float32, SIZE, elements=ENTRIES)
+BATCHES = hnp.arrays(
+    np.float32, st.tuples(st.integers(0, 6), st.just(SIZE)), elements=ENTRIES
+)
+SIGNALS = st.floats(0, 1, width=32)
+
+
+def unit(vector):
+  """The vector as float64 of length 1; zero if it is zero."""
+  vector = vector.astype(np.float64)
+  length = np.linalg.norm(vector)
+  return vector / length if length else vector
+
+
+class TestSummaries:
+  @pytest.fixture(scope="class")
+  def summaries(self, compile_in_graph):
+    """q and z of the same rows."""
+    return compile_in_graph(
+        lambda rows: (
+            dynamics.mean_probabilities(rows), dynamics.mean_direction(rows)
+        ),
+        ROWS,
+    )
+
+  @hypothesis.settings(deadline=None, max_examples=25)
+  @hypothesis.given(BATCHES.filter(len))
+  def test_summaries_match_equations_11_and_13(self, summaries, rows):
+    q, z = summaries(rows)
+    probabilities = scipy.special.softmax(rows.astype(np.float64), axis=1)
+    np.testing.assert_allclose(q, probabilities.mean(axis=0), rtol=1e-5)
+    directions = [unit(row) for row in rows]
+    np.testing.assert_allclose(z, np.mean(directions, axis=0), atol=1e-6)
+
+  def test_zero_embeddings_contribute_zero(self, summaries):
+    rows = np.zeros([4, SIZE], np.float32)
+    rows[0] = [3, 4, 0, 0, 0]
+    _, z = summaries(rows)
+    np.testing.assert_allclose(z, [0.15, 0.2, 0, 0, 0], rtol=1e-6)
+
+  def test_tiny_and_huge_embeddings_have_a_direction(self, summaries):
+    row = np.array([3, 4, 0, 0, 0], np.float32)
+    _, z = summaries(np.stack([row * 1e-30, row * 1e30]).astype(np.float32))
+    np.testing.assert_allclose(z, [0.6, 0.8, 0, 0, 0], rtol=1e-6)
+
+  def test_empty_batch_is_zero(self, summaries):
+    q, z = summaries(np.zeros([0, SIZE], np.float32))
+    np.testing.assert_array_equal(q, np.zeros(SIZE))
+    np.testing.assert_array_equal(z, np.zeros(SIZE))
+
+
+class TestSignals:
+  @pytest.fixture(scope="class")
+  def signals(self, compile_in_graph):
+    """S_unc and S_rep of the same two vectors."""
+    return compile_in_graph(
+        lambda previous, current: (
+            dynamics.uncertainty_dynamics(previous, current),
+            dynamics.representation_dynamics(previous, current),
+        ),
+        VECTOR,
+        VECTOR,
+    )
+
+  @hypothesis.settings(deadline=None, max_examples=50)
+  @hypothesis.given(VECTORS.filter(np.any), VECTORS.filter(np.any))
+  def test_signals_match_equations_12_and_14(self, signals, previous, current):
+    uncertainty, representation = signals(previous, current)
+    assert 0 <= uncertainty <= 1
+    assert 0 <= representation <= 1
+    # Of unit vectors: SciPy's cosine loses the squares of tiny entries.
+    distance = scipy.spatial.distance.cosine(unit(previous), unit(current))
+    np.testing.assert_allclose(representation, distance / 2, atol=1e-6)
+    # Probabilities are not negative, and eq. 12 is 1 at most.
+    np.testing.assert_allclose(uncertainty, min(distance, 1), atol=1e-6)
+
+  @hypothesis.settings(deadline=None, max_examples=50)
+  @hypothesis.given(VECTORS)
+  def test_signals_identical_vectors_are_exactly_zero(self, signals, vector):
+    assert signals(vector, vector) == (0, 0)
+
+  def test_signals_parallel_vectors_are_zero_and_never_negative(self, signals):
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+      vector = rng.normal(size=SIZE)
+      for signal in signals(vector, rng.uniform(0.1, 10) * vector):
+        assert 0 <= signal <= 1e-7
+
+  def test_signals_orthogonal_and_opposite_vectors(self, signals):
+    first, second = np.eye(SIZE)[:2]
+    np.testing.assert_allclose(signals(first, second), [1, 0.5])
+    np.testing.assert_allclose(signals(first, -first), [1, 1])
+
+  def test_signals_zero_vector_is_no_shift(self, signals):
+    zero, vector = np.zeros(SIZE), np.arange(SIZE)
+    assert signals(zero, vector) == (0, 0)
+    assert signals(vector, zero) == (0, 0)
+
+
+class TestCombine:
+  @hypothesis.settings(deadline=None, max_examples=25)
+  @hypothesis.given(SIGNALS, SIGNALS)
+  def test_combine_matches_equation_10_and_its_ablations(
+      self, uncertainty, representation
+  ):
+    first, second = tf.constant(uncertainty), tf.constant(representation)
+    combined = dynamics.combine(first, second).numpy()
+    np.testing.assert_allclose(
+        combined, (uncertainty + representation) / 2, rtol=1e-6, atol=1e-37
+    )
+    assert dynamics.combine(first, second, True, False).numpy() == uncertainty
+    assert (
+        dynamics.combine(first, second, False, True).numpy() == representation
+    )
+
+  def test_combine_nothing_is_refused(self):
+    with pytest.raises(ValueError, match=r"^there is no signal: .* be True$"):
+      dynamics.combine(
+          tf.constant(0.1), tf.constant(0.2),
+          use_uncertainty=False, use_representation=False,
+      )
+
+
+class TestLearningRate:
+  @hypothesis.settings(deadline=None, max_examples=50)
+  @hypothesis.given(
+      SIGNALS, st.floats(0, 1), st.floats(0, 1)
+  )
+  def test_rate_matches_equation_9_within_its_bounds(
+      self, signal, one, other
+  ):
+    minimum, maximum = sorted((one, other))
+    rate = dynamics.learning_rate(tf.constant(signal), minimum, maximum)
+    assert np.float32(minimum) <= rate.numpy() <= np.float32(maximum)
+    np.testing.assert_allclose(
+        rate, minimum + (maximum - minimum) * signal, rtol=1e-6, atol=1e-37
+    )
+
+  @pytest.mark.parametrize(
+      "minimum, maximum", [(5e-6, 1e-4), (1e-3, 1e-2), (0, 0.1), (0.3, 0.3)]
+  )
+  def test_rate_at_the_ends_and_beyond_is_the_bound(
+      self, run_in_graph, minimum, maximum
+  ):
+    signals = np.array([-0.5, 0, 1, 1.0000001, 7], np.float32)
+    rates = run_in_graph(
+        lambda signal: dynamics.learning_rate(signal, minimum, maximum), signals
+    )
+    np.testing.assert_array_equal(
+        rates, np.array([minimum] * 2 + [maximum] * 3, np.float32)
+    )
+
+  @pytest.mark.parametrize(
+      "minimum, maximum", [(0.2, 0.1), (-0.1, 0.1), (float("nan"), 0.1)]
+  )
+  def test_rate_bad_bounds_are_refused(self, minimum, maximum):
+    with pytest.raises(
+        ValueError, match=r"^learning rates must be 0 <= minimum <= maximum, .*"
+    ):
+      dynamics.learning_rate(tf.constant(0.5), minimum, maximum)

@@ -1,0 +1,383 @@
+"""Tests of runs on drifting streams: what is measured, and what is not seen."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift.algorithms import atlas
+from tff_shift.algorithms import fed_ade
+from tff_shift.algorithms import fth
+from tff_shift.algorithms import source
+from tff_shift.data import streams
+from tff_shift.learning import adaptation
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
+from tff_shift.models import mlp
+from tff_shift.models import split_model
+from tff_shift.simulation import online
+from tff_shift.simulation import rounds
+
+pytestmark = pytest.mark.usefixtures("context")
+
+RUN_SEED = 4
+NUM_CLIENTS = 4
+NUM_TIMESTEPS = 3
+BATCH = 20
+ETA_MIN, ETA_MAX = 0.2, 1.0
+
+
+def make_examples(num_examples, seed) -> streams.Examples:
+  """Points around a centre for each class."""
+  generator = np.random.default_rng(seed)
+  y = np.arange(num_examples, dtype=np.int32) % 3
+  x = generator.normal(size=(num_examples, 5)) + 2 * np.eye(5)[y]
+  return streams.Examples(x.astype(np.float32), y)
+
+
+@pytest.fixture(scope="module")
+def drawn_model():
+  return mlp.build((5,), num_classes=3, width=8, head_width=6)
+
+
+@pytest.fixture(scope="module")
+def weights(drawn_model, run_in_graph):
+  """Weights that a little pre-training gives."""
+  examples = make_examples(60, 9)
+  seed = np.array([3, 4], np.int32)
+  hparams = hyperparameters.LocalHParams(learning_rate=0.1)
+
+  def pretrain(x, y, seed):
+    data = local_training.ClientData(x, y, tf.shape(y), seed)
+    return local_training.train_on_pool(
+        drawn_model.predict, drawn_model.initial_weights(seed), data, 30, seed,
+        hparams,
+    ).weights
+
+  return run_in_graph(pretrain, examples.x, examples.y, seed)
+
+
+@pytest.fixture(scope="module")
+def model(drawn_model, weights):
+  names = tf.nest.flatten(drawn_model.weight_names())
+  values = tf.nest.flatten(weights)
+  return split_model.with_weights(
+      drawn_model, dict(zip(names, values, strict=True))
+  )
+
+
+def make_streams(kind=streams.Streams) -> streams.Streams:
+  return kind(
+      make_examples(90, 0),
+      3,
+      np.array([0, 0.3, 0.9, 0.2]),
+      num_clients=NUM_CLIENTS,
+      samples_per_step=BATCH,
+      dirichlet=0.5,
+      seed=1,
+  )
+
+
+DEPLOYMENT = online.Deployment(
+    [make_examples(9, [1, client]) for client in range(NUM_CLIENTS)],
+    np.array([[0.8, 0.1, 0.1], [0.1, 0.7, 0.1], [0.1, 0.2, 0.8]], np.float32),
+)
+
+# What each builds its algorithm from; quick, and far from standing still.
+HPARAMS = {
+    fed_ade: fed_ade.HParams(
+        batch_size=4, local_epochs=3, head_epochs=1, eta_min=ETA_MIN,
+        eta_max=ETA_MAX,
+    ),
+    fth: fth.HParams(),
+    atlas: atlas.HParams(
+        batch_size=4, local_epochs=1, smallest_rate=0.1, num_learners=2
+    ),
+    source: source.HParams(),
+}
+
+
+@pytest.fixture(scope="module")
+def build(model):
+  """Returns `build(module)`; an algorithm is built once for all tests."""
+  built = {}
+
+  def build_once(module):
+    if module not in built:
+      built[module] = module.build(model, HPARAMS[module])
+    return built[module]
+
+  return build_once
+
+
+def start(algorithm, client_streams=None, **options) -> online.Adaptation:
+  return online.Adaptation(
+      algorithm,
+      client_streams or make_streams(),
+      DEPLOYMENT,
+      run_seed=RUN_SEED,
+      **options,
+  )
+
+
+def state_bits(run: online.Adaptation) -> list[bytes]:
+  states = run.rounds.server_state, run.rounds.client_states
+  return [np.asarray(value).tobytes() for value in tf.nest.flatten(states)]
+
+
+class ScrambledStreams(streams.Streams):
+  """The same streams with random classes."""
+
+  def batch(self, client, timestep):
+    examples = super().batch(client, timestep)
+    generator = np.random.default_rng([client, timestep])
+    return examples._replace(
+        y=generator.integers(0, 3, len(examples.y), np.int32)
+    )
+
+
+class TestScrambledClasses:
+
+  @pytest.mark.parametrize(
+      "module", [fed_ade, fth, atlas], ids=["fed_ade", "fth", "atlas"]
+  )
+  def test_states_do_not_depend_on_the_classes_of_the_stream(
+      self, build, module
+  ):
+    run, scrambled = (
+        start(
+            build(module), make_streams(kind), rounds_per_step=2,
+            participation=0.5,
+        )
+        for kind in (streams.Streams, ScrambledStreams)
+    )
+    accuracies, seen = [], {tuple(state_bits(run))}
+    for timestep in range(1, NUM_TIMESTEPS + 1):
+      accuracies.append([
+          (step.accuracy_before, step.accuracy)
+          for step in (run.step(timestep), scrambled.step(timestep))
+      ])
+      assert state_bits(run) == state_bits(scrambled)
+      seen.add(tuple(state_bits(run)))
+    # And there was something to compare: states move, classes count.
+    assert len(seen) == NUM_TIMESTEPS + 1
+    true, random = np.moveaxis(accuracies, 1, 0)
+    assert np.all(true != random)
+
+
+class TestWhatClientsSee:
+
+  def test_data_are_those_of_the_client_and_the_step(self, build):
+    run, client_streams = start(build(source)), make_streams()
+    for timestep in (1, 3):
+      for client, data in enumerate(run.data(timestep)):
+        assert isinstance(data, adaptation.AdaptationData)
+        np.testing.assert_array_equal(
+            data.stream_x, client_streams.batch(client, timestep).x
+        )
+        assert data.timestep == timestep and data.timestep.dtype == np.int32
+        np.testing.assert_array_equal(data.x, DEPLOYMENT.initial[client].x)
+        np.testing.assert_array_equal(data.y, DEPLOYMENT.initial[client].y)
+        np.testing.assert_array_equal(data.confusion, DEPLOYMENT.confusion)
+        np.testing.assert_array_equal(
+            data.seed, randomness.client_seed(RUN_SEED, client)
+        )
+
+
+class TestFedAde:
+
+  ROUNDS_PER_STEP = 3
+  PARTICIPATION = 0.5
+
+  @pytest.fixture(scope="class")
+  def algorithm(self, build):
+    return build(fed_ade)
+
+  def start(self, algorithm) -> online.Adaptation:
+    return start(
+        algorithm,
+        rounds_per_step=self.ROUNDS_PER_STEP,
+        participation=self.PARTICIPATION,
+    )
+
+  @pytest.fixture(scope="class")
+  def whole(self, algorithm):
+    """A run that never stops: what was measured and the states, by step."""
+    run = self.start(algorithm)
+    measured, states = [], []
+    for timestep in range(1, NUM_TIMESTEPS + 1):
+      measured.append(run.step(timestep))
+      states.append(state_bits(run))
+    return measured, states
+
+  def test_run_resumed_in_the_middle_of_a_step_ends_the_same(
+      self, algorithm, whole
+  ):
+    stopped = self.start(algorithm)
+    stopped.step(1)
+    stopped.rounds.data = stopped.data(2)
+    stopped.rounds.step()
+    # Nothing but arrays and a number is kept.
+    server_state, client_states = tf.nest.map_structure(
+        np.array, (stopped.rounds.server_state, stopped.rounds.client_states)
+    )
+    round_num = stopped.rounds.round_num
+    assert round_num == self.ROUNDS_PER_STEP + 1
+
+    resumed = self.start(algorithm)
+    resumed.rounds.server_state = server_state
+    resumed.rounds.client_states = client_states
+    resumed.rounds.round_num = round_num
+    resumed.rounds.data = resumed.data(2)
+    for _ in range(self.ROUNDS_PER_STEP - 1):
+      assert state_bits(resumed) != whole[1][1]
+      resumed.rounds.step()
+    assert state_bits(resumed) == whole[1][1]
+    last = resumed.step(3)
+    assert state_bits(resumed) == whole[1][2]
+    assert last.accuracy_before == whole[0][2].accuracy_before
+    assert last.accuracy == whole[0][2].accuracy
+    assert last.loss == whole[0][2].loss
+
+  def test_same_flags_give_the_same_numbers(self, algorithm, whole):
+    told = []
+    result = online.run(
+        algorithm,
+        make_streams(),
+        DEPLOYMENT,
+        run_seed=RUN_SEED,
+        rounds_per_step=self.ROUNDS_PER_STEP,
+        participation=self.PARTICIPATION,
+        on_timestep=told.append,
+    )
+    assert [step.timestep for step in result.timesteps] == [1, 2, 3]
+    assert [step.omega for step in result.timesteps] == [0.3, 0.9, 0.2]
+    assert all(
+        one is other for one, other in zip(told, result.timesteps, strict=True)
+    )
+    for one, other in zip(result.timesteps, whole[0], strict=True):
+      for first, second in zip(one, other, strict=True):
+        np.testing.assert_array_equal(first, second)
+    assert result.seconds_per_round > 0
+    for name in ("accuracy", "accuracy_before", "loss"):
+      assert result.mean(name) == pytest.approx(
+          sum(getattr(step, name) for step in whole[0]) / 3
+      )
+
+  def test_run_starts_from_the_pretrained_model(
+      self, whole, model, weights, run_in_graph
+  ):
+    client_streams = make_streams()
+    accuracies = []
+    for client in range(NUM_CLIENTS):
+      batch = client_streams.batch(client, 1)
+      logits = run_in_graph(model.predict, weights, batch.x)
+      accuracies.append(100 * np.mean(logits.argmax(axis=1) == batch.y))
+    assert len(set(accuracies)) > 1
+    assert whole[0][0].accuracy_before == pytest.approx(np.mean(accuracies))
+
+  def test_adaptation_shows_in_the_accuracy(self, whole):
+    assert any(step.accuracy != step.accuracy_before for step in whole[0])
+
+  def test_rates_and_estimates_are_those_of_the_clients(
+      self, algorithm, whole
+  ):
+    first = whole[0][0]
+    assert first.learning_rates.shape == (NUM_CLIENTS,)
+    assert first.estimates.shape == (NUM_CLIENTS, 3)
+    for step in whole[0]:
+      np.testing.assert_allclose(step.estimates.sum(axis=1), 1, rtol=1e-5)
+      assert np.all(step.learning_rates >= np.float32(ETA_MIN))
+      assert np.all(step.learning_rates <= np.float32(ETA_MAX))
+    # Clients that have not taken part yet have the rate without shift and the
+    # uniform estimate.
+    one_round = start(algorithm, participation=0.5)
+    step = one_round.step(1)
+    chosen = rounds.sample_clients(NUM_CLIENTS, 0.5, RUN_SEED, 0)
+    for client in range(NUM_CLIENTS):
+      is_new = step.learning_rates[client] == np.float32(ETA_MIN)
+      is_uniform = np.ptp(step.estimates[client]) == 0
+      assert is_new == is_uniform == (client not in chosen)
+
+  def test_every_step_has_its_rounds(self, algorithm):
+    run = self.start(algorithm)
+    for timestep in (1, 2):
+      run.step(timestep)
+      assert run.rounds.round_num == timestep * self.ROUNDS_PER_STEP
+      assert run.rounds.server_state.round_num == run.rounds.round_num
+
+
+class TestLocalAlgorithms:
+  """Clients that share nothing adapt once a step, and all of them."""
+
+  @pytest.mark.parametrize(
+      "module, changed",
+      [(fth, "num_timesteps"), (atlas, "cumulative_risk")],
+      ids=["fth", "atlas"],
+  )
+  def test_all_clients_have_one_round_a_step(self, build, module, changed):
+    run = start(build(module), rounds_per_step=3, participation=0.25)
+    for timestep in range(1, NUM_TIMESTEPS + 1):
+      before = [np.array(getattr(state, changed))
+                for state in run.rounds.client_states]
+      step = run.step(timestep)
+      assert run.rounds.round_num == timestep
+      for old, state in zip(before, run.rounds.client_states, strict=True):
+        assert np.all(getattr(state, changed) != old)
+      assert step.learning_rates.shape == (NUM_CLIENTS,)
+      assert np.all(np.isnan(step.learning_rates))
+      assert step.estimates is None
+
+  def test_history_has_one_estimate_for_each_step(self, build):
+    run = start(build(fth), rounds_per_step=3)
+    for timestep in range(1, NUM_TIMESTEPS + 1):
+      run.step(timestep)
+    for state in run.rounds.client_states:
+      assert state.num_timesteps == NUM_TIMESTEPS
+      np.testing.assert_allclose(state.total.sum(), NUM_TIMESTEPS, rtol=1e-5)
+
+
+class TestSource:
+
+  @pytest.fixture(scope="class")
+  def result(self, build):
+    return online.run(
+        build(source), make_streams(), DEPLOYMENT, run_seed=RUN_SEED,
+        rounds_per_step=3,
+    )
+
+  def test_model_without_adaptation_is_the_pretrained_one(
+      self, result, model, weights, run_in_graph
+  ):
+    client_streams = make_streams()
+    for step in result.timesteps:
+      batches = [
+          client_streams.batch(client, step.timestep)
+          for client in range(NUM_CLIENTS)
+      ]
+      logits = np.float64([
+          run_in_graph(model.predict, weights, batch.x) for batch in batches
+      ])
+      y = np.array([batch.y for batch in batches])
+      # Batches have one size, so that a mean of means is the mean.
+      assert step.accuracy == pytest.approx(
+          100 * np.mean(logits.argmax(axis=-1) == y)
+      )
+      right = np.take_along_axis(logits, y[..., np.newaxis], -1)[..., 0]
+      losses = np.log(np.exp(logits).sum(axis=-1)) - right
+      assert step.loss == pytest.approx(losses.mean(), rel=1e-5)
+
+  def test_there_are_no_rounds(self, build, result):
+    run = start(build(source), rounds_per_step=3)
+    before = state_bits(run)
+    run.step(1)
+    assert run.rounds.round_num == 0 and state_bits(run) == before
+    assert result.seconds_per_round == 0
+    for step in result.timesteps:
+      assert step.accuracy == step.accuracy_before
+      assert np.all(np.isnan(step.learning_rates))
+      assert len(step.learning_rates) == NUM_CLIENTS
+      assert step.estimates is None
+
+  def test_accuracy_moves_with_the_stream(self, result):
+    assert len({step.accuracy for step in result.timesteps}) > 1

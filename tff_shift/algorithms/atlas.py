@@ -1,0 +1,175 @@
+"""ATLAS: learners at many rates, weighted by how well each has done.
+
+Adapting to Online Label Shift with Provable Guarantees (Bai, Zhang, Zhao,
+Sugiyama, Zhou; NeurIPS 2022), Algorithm 2; a localised baseline of Fed-ADE:
+Adaptive Learning Rate for Federated Post-adaptation under Distribution Shift
+(Park, Joe, Kim, Im, Kwon; 2026), Table 1.
+
+A client runs online gradient descent on the unsupervised risk (eq. 4 of
+Fed-ADE) once for each rate of a geometric grid. A learner's weight falls
+exponentially with its cumulative risk, and the model is the weighted mean of
+the learners. ATLAS is made for convex risks: here the learners are heads on the
+pre-trained backbone, which stays as it is.
+
+What leaves a client: the mean risk of its learners. The learners do not.
+"""
+
+import dataclasses
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tff_shift.learning import adaptation
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
+from tff_shift.learning import process
+from tff_shift.learning import randomness
+from tff_shift.models import split_model
+
+SCENARIOS = ("online_adaptation",)
+
+
+@dataclasses.dataclass(frozen=True)
+class HParams(adaptation.LabelShiftHParams, hyperparameters.LocalWorkHParams):
+  """Hyper-parameters of ATLAS."""
+
+  local_epochs: int = hyperparameters.hparam(
+      4,
+      "Passes of each learner over the client's labelled examples in a time"
+      " step, rounded up to whole batches; 0: local_steps counts.",
+      minimum=0,
+  )
+  smallest_rate: float = hyperparameters.hparam(
+      5e-6,
+      "The learning rate of the first learner; each other has twice that of the"
+      " one before it.",
+      minimum=0, exclusive_minimum=True,
+  )
+  num_learners: int = hyperparameters.hparam(
+      6, "The number of learners.", minimum=1
+  )
+  meta_rate: float = hyperparameters.hparam(
+      0.1,
+      "How fast the weight of a learner falls with its risk; the theory has the"
+      " order of sqrt(log(num_learners) / number of time steps).",
+      minimum=0,
+  )
+
+
+class Ensemble(NamedTuple):
+  """A client's learners.
+
+  Attributes:
+    heads: The weights of the heads, each with a first axis of num_learners.
+    cumulative_risk: [num_learners] float32.
+  """
+
+  heads: Any
+  cumulative_risk: Any
+
+
+def build(
+    model: split_model.SplitModel,
+    hparams: HParams,
+    **options: Any,
+) -> process.FederatedAlgorithm:
+  """Builds ATLAS.
+
+  Args:
+    model: The model; its initial weights are the pre-trained ones.
+    hparams: Hyper-parameters.
+    **options: See `process.build_algorithm`.
+
+  Returns:
+    The algorithm. A client's state is its `Ensemble`; nothing is shared.
+
+  Raises:
+    ValueError: If a hyper-parameter has a value that is not allowed.
+  """
+  hyperparameters.validate(hparams)
+  rates = [hparams.smallest_rate * 2**i for i in range(hparams.num_learners)]
+
+  def learner(heads, i):
+    return tf.nest.map_structure(lambda stacked: stacked[i], heads)
+
+  def initial_client_state(seed):
+    head = model.initial_weights(seed).head
+    return Ensemble(
+        tf.nest.map_structure(lambda w: tf.stack([w] * len(rates)), head),
+        tf.zeros([len(rates)]),
+    )
+
+  def combine(ensemble):
+    """Returns the mean of the heads under exponential weights."""
+    shares = tf.nn.softmax(-hparams.meta_rate * ensemble.cumulative_risk)
+    return tf.nest.map_structure(
+        lambda stacked: tf.tensordot(shares, stacked, 1), ensemble.heads
+    )
+
+  def train_client(nothing, ensemble, data, round_num):
+    del nothing
+    pretrained = model.initial_weights(data.seed)
+    classes = adaptation.estimate_classes(
+        model, hparams,
+        split_model.SplitWeights(pretrained.backbone, combine(ensemble)), data,
+    )
+    class_weights = adaptation.class_weights(classes, data.y)
+    embedded = data.labelled._replace(
+        x=adaptation.embed(model, pretrained.backbone, data.x)
+    )
+
+    def risk(head, examples):
+      logits = model.classify(head, examples.x)
+      return adaptation.risk(logits, examples.y, class_weights)
+
+    seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
+    num_steps = local_training.num_local_steps(hparams, embedded, round_num)
+
+    def loss_fn(current, step, carry):
+      # All learners see the same batches.
+      batch = local_training.pooled_batch(
+          embedded, step, hparams.batch_size, seed
+      )
+      return risk(current, batch), carry
+
+    heads = [learner(ensemble.heads, i) for i in range(len(rates))]
+    trained = [
+        local_training.train(
+            loss_fn, head, num_steps, hparams, learning_rate=tf.constant(rate)
+        )
+        for head, rate in zip(heads, rates, strict=True)
+    ]
+    return process.ClientResult(
+        update=(),
+        client_state=Ensemble(
+            tf.nest.map_structure(
+                lambda *each: tf.stack(each), *[t.weights for t in trained]
+            ),
+            # A learner answers for the risk that it came with.
+            ensemble.cumulative_risk
+            + tf.stack([risk(head, embedded) for head in heads]),
+        ),
+        loss=tf.reduce_mean(tf.stack([t.loss for t in trained])),
+    )
+
+  def predict_as_client(nothing, ensemble, data, examples):
+    del nothing
+    weights = split_model.SplitWeights(
+        model.initial_weights(data.seed).backbone, combine(ensemble)
+    )
+    return adaptation.predict(model, weights, examples.x)
+
+  return process.build_algorithm(
+      "atlas",
+      model,
+      hparams,
+      initial_weights=lambda seed: (),
+      initial_client_state=initial_client_state,
+      train_client=train_client,
+      predict_as_client=predict_as_client,
+      predict_as_server=None,
+      examples_type=adaptation.data_type(model),
+      num_examples=adaptation.num_stream_examples,
+      **options,
+  )

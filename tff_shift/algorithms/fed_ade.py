@@ -1,0 +1,192 @@
+"""FedADE: adapts to a drifting stream at a rate set by the measured shift.
+
+Fed-ADE: Adaptive Learning Rate for Federated Post-adaptation under Distribution
+Shift (Park, Joe, Kim, Im, Kwon; 2026), Algorithm 1.
+
+A deployed model meets unlabelled data whose distribution moves. At a time step
+a client estimates the classes of its data and weights the risk on its labelled
+data from before deployment with them (eq. 4). How far mean probabilities and
+mean embedding have moved since the time step before (eq. 10 to 14) sets its
+learning rate (eq. 9). A round has two phases: the client updates backbone and
+head (eq. 6) and the server averages the backbones (eq. 7); then the client
+updates its head on the new backbone, which stays as it is (eq. 8).
+
+What leaves a client: the change of the backbone, the number of its unlabelled
+examples, and the mean risk of both updates. Head, summaries, class estimates
+and learning rate do not.
+"""
+
+import dataclasses
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tff_shift.learning import adaptation
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import process
+from tff_shift.learning import two_phase_adaptation
+from tff_shift.models import split_model
+from tff_shift.shift import dynamics
+from tff_shift.shift import measures
+
+SCENARIOS = ("online_adaptation",)
+
+
+@dataclasses.dataclass(frozen=True)
+class HParams(two_phase_adaptation.TwoPhaseHParams):
+  """Hyper-parameters of FedADE."""
+
+  eta_min: float = hyperparameters.hparam(
+      5e-6, "The learning rate without shift (eq. 9).", minimum=0
+  )
+  eta_max: float = hyperparameters.hparam(
+      1e-4, "The learning rate at the largest shift (eq. 9).",
+      minimum=0, exclusive_minimum=True,
+  )
+  use_uncertainty: bool = hyperparameters.hparam(
+      True, "Whether S_unc counts (eq. 12); without it S is S_rep alone."
+  )
+  use_representation: bool = hyperparameters.hparam(
+      True, "Whether S_rep counts (eq. 14); without it S is S_unc alone."
+  )
+  similarity: str = hyperparameters.hparam(
+      "cosine", "What compares two summaries (Table 3).",
+      choices=measures.names(),
+  )
+  compare: str = hyperparameters.hparam(
+      "timesteps",
+      "Which summaries are compared: timesteps, those of consecutive time steps"
+      " that the client took part in; rounds, those of consecutive rounds.",
+      choices=("timesteps", "rounds"),
+  )
+
+  def check_together(self) -> None:
+    """See `hyperparameters.HParams`."""
+    if self.eta_max < self.eta_min:
+      raise ValueError(
+          f"eta_max={self.eta_max} is not allowed: it must be at least"
+          f" eta_min={self.eta_min}"
+      )
+    if not (self.use_uncertainty or self.use_representation):
+      raise ValueError(
+          "use_uncertainty=False is not allowed: it must be True where"
+          " use_representation=False"
+      )
+
+
+class Summaries(NamedTuple):
+  """q of eq. 11, [num_classes], and z of eq. 13, [embedding_size]; float32."""
+
+  probabilities: Any
+  direction: Any
+
+
+class Dynamics(NamedTuple):
+  """What a client remembers of its stream to measure its shift.
+
+  Attributes:
+    summaries: Those of the last time step that the client took part in.
+    uncertainty: The state of the measure of eq. 12; empty for the cosine.
+    representation: The state of the measure of eq. 14; empty for the cosine.
+    timestep: That time step, an int32 scalar; 0 before the first.
+  """
+
+  summaries: Summaries
+  uncertainty: Any
+  representation: Any
+  timestep: Any
+
+
+def summarize(
+    model: split_model.SplitModel, weights: split_model.SplitWeights, x
+) -> Summaries:
+  """Computes q (eq. 11) and z (eq. 13) of examples [n, ...]."""
+  embeddings = adaptation.embed(model, weights.backbone, x)
+  return Summaries(
+      dynamics.mean_probabilities(model.classify(weights.head, embeddings)),
+      dynamics.mean_direction(embeddings),
+  )
+
+
+def build(
+    model: split_model.SplitModel,
+    hparams: HParams,
+    **options: Any,
+) -> process.FederatedAlgorithm:
+  """Builds FedADE.
+
+  Args:
+    model: The model; its initial weights are the pre-trained ones.
+    hparams: Hyper-parameters.
+    **options: See `process.build_algorithm`.
+
+  Returns:
+    The algorithm. A client's state is a `two_phase_adaptation.ClientState` with
+    a `Dynamics`.
+
+  Raises:
+    ValueError: If a hyper-parameter has a value that is not allowed.
+  """
+  hyperparameters.validate(hparams)
+  measure = measures.get(hparams.similarity)
+
+  def initial_dynamics():
+    return Dynamics(
+        Summaries(
+            tf.zeros([model.num_classes]), tf.zeros([model.embedding_size])
+        ),
+        measure.initial_state(model.num_classes),
+        measure.initial_state(model.embedding_size),
+        timestep=tf.constant(0),
+    )
+
+  def observe(state, weights, data):
+    """Sets the learning rate (Algorithm 1, lines 7 to 10)."""
+    memory = state.dynamics
+    # At t = 0 there was the pre-trained model, on the labelled examples.
+    previous = tf.cond(
+        tf.equal(memory.timestep, 0),
+        lambda: summarize(model, model.initial_weights(data.seed), data.x),
+        lambda: memory.summaries,
+    )
+    current = summarize(model, weights, data.stream_x)
+    uncertainty, uncertainty_state = measure.uncertainty(
+        memory.uncertainty, previous.probabilities, current.probabilities
+    )  # Eq. 12.
+    representation, representation_state = measure.representation(
+        memory.representation, previous.direction, current.direction
+    )  # Eq. 14.
+    signal = dynamics.combine(
+        uncertainty,
+        representation,
+        use_uncertainty=hparams.use_uncertainty,
+        use_representation=hparams.use_representation,
+    )  # Eq. 10.
+    return state._replace(
+        learning_rate=dynamics.learning_rate(
+            signal, hparams.eta_min, hparams.eta_max
+        ),  # Eq. 9.
+        dynamics=Dynamics(
+            current, uncertainty_state, representation_state, data.timestep
+        ),
+    )
+
+  def observe_once_a_timestep(state, weights, data):
+    return tf.cond(
+        tf.equal(state.dynamics.timestep, data.timestep),
+        lambda: state,
+        lambda: observe(state, weights, data),
+    )
+
+  return two_phase_adaptation.build(
+      "fed_ade",
+      model,
+      hparams,
+      initial_rate=hparams.eta_min,
+      initial_dynamics=initial_dynamics,
+      observe=(
+          observe if hparams.compare == "rounds" else observe_once_a_timestep
+      ),
+      **options,
+  )

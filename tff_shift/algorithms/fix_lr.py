@@ -1,0 +1,51 @@
+"""FixLR: the updates of Fed-ADE at a rate that never changes.
+
+Fed-ADE: Adaptive Learning Rate for Federated Post-adaptation under Distribution
+Shift (Park, Joe, Kim, Im, Kwon; 2026), Section 6.1: FixLR(Low), FixLR(Mid) and
+FixLR(High) are this algorithm at 5e-6, 1e-5 and 1e-4 on images.
+
+What leaves a client: the change of the backbone, the number of its unlabelled
+examples, and the mean risk of both updates. Head and class estimates do not.
+"""
+
+import dataclasses
+from typing import Any
+
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import process
+from tff_shift.learning import two_phase_adaptation
+from tff_shift.models import split_model
+
+SCENARIOS = ("online_adaptation",)
+
+
+@dataclasses.dataclass(frozen=True)
+class HParams(two_phase_adaptation.TwoPhaseHParams):
+  """Hyper-parameters of FixLR."""
+
+  learning_rate: float = hyperparameters.hparam(
+      1e-5, "The clients' learning rate.", minimum=0, exclusive_minimum=True
+  )
+
+
+def build(
+    model: split_model.SplitModel,
+    hparams: HParams,
+    **options: Any,
+) -> process.FederatedAlgorithm:
+  """Builds FixLR.
+
+  Args:
+    model: The model; its initial weights are the pre-trained ones.
+    hparams: Hyper-parameters.
+    **options: See `process.build_algorithm`.
+
+  Returns:
+    The algorithm. A client's state is a `two_phase_adaptation.ClientState`.
+
+  Raises:
+    ValueError: If a hyper-parameter has a value that is not allowed.
+  """
+  return two_phase_adaptation.build(
+      "fix_lr", model, hparams, initial_rate=hparams.learning_rate, **options
+  )

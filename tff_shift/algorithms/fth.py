@@ -1,0 +1,117 @@
+"""FTH: predictions weighted by the mean of all class estimates so far.
+
+Online Adaptation to Label Distribution Shift (Wu, Guo, Su, Weinberger; NeurIPS
+2021), Follow The History; a localised baseline of Fed-ADE: Adaptive Learning
+Rate for Federated Post-adaptation under Distribution Shift (Park, Joe, Kim, Im,
+Kwon; 2026), Table 1.
+
+The model stays as it was trained. A client keeps the mean of its estimates of
+the class distribution over time steps and multiplies the predicted
+probabilities with it, relative to the uniform prior that clients of Fed-ADE
+start from (Section 6.1).
+
+What leaves a client: the mean risk on its labelled data. The history does not.
+"""
+
+import dataclasses
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tff_shift.learning import adaptation
+from tff_shift.learning import process
+from tff_shift.models import split_model
+
+SCENARIOS = ("online_adaptation",)
+
+# Keeps a class that was never estimated finite, and out of the way.
+_SMALLEST_SHARE = 1e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class HParams(adaptation.LabelShiftHParams):
+  """Hyper-parameters of FTH: those of the class estimates."""
+
+
+class History(NamedTuple):
+  """What a client remembers.
+
+  Attributes:
+    total: The sum of its estimates of the class distribution, [num_classes].
+    num_timesteps: How many there were, a float32 scalar.
+    timestep: The time step of the last one, an int32 scalar; 0: none yet.
+  """
+
+  total: Any
+  num_timesteps: Any
+  timestep: Any
+
+
+def build(
+    model: split_model.SplitModel,
+    hparams: HParams,
+    **options: Any,
+) -> process.FederatedAlgorithm:
+  """Builds FTH.
+
+  Args:
+    model: The model; its initial weights are the pre-trained ones.
+    hparams: Hyper-parameters.
+    **options: See `process.build_algorithm`.
+
+  Returns:
+    The algorithm. A client's state is its `History`; nothing is shared.
+
+  Raises:
+    ValueError: If a hyper-parameter has a value that is not allowed.
+  """
+
+  def reweight(logits, history):
+    """Weights probabilities by mean estimate over uniform prior."""
+    uniform = 1.0 / model.num_classes
+    # Without a history, the prior.
+    shares = tf.math.divide_no_nan(
+        history.total, history.num_timesteps
+    ) + uniform * tf.cast(tf.equal(history.num_timesteps, 0), tf.float32)
+    return logits + tf.math.log(tf.maximum(shares, _SMALLEST_SHARE) / uniform)
+
+  def train_client(nothing, history, data, round_num):
+    del nothing, round_num
+    weights = model.initial_weights(data.seed)
+    classes = adaptation.estimate_classes(model, hparams, weights, data)
+    # Rounds of one time step see the same data: they count once.
+    is_new = tf.cast(tf.not_equal(history.timestep, data.timestep), tf.float32)
+    history = History(
+        history.total + is_new * classes,
+        history.num_timesteps + is_new,
+        data.timestep,
+    )
+    logits = reweight(adaptation.predict(model, weights, data.x), history)
+    class_weights = adaptation.class_weights(classes, data.y)
+    return process.ClientResult(
+        update=(),
+        client_state=history,
+        loss=adaptation.risk(logits, data.y, class_weights),
+    )
+
+  def predict_as_client(nothing, history, data, examples):
+    del nothing
+    weights = model.initial_weights(data.seed)
+    return reweight(adaptation.predict(model, weights, examples.x), history)
+
+  return process.build_algorithm(
+      "fth",
+      model,
+      hparams,
+      initial_weights=lambda seed: (),
+      initial_client_state=lambda seed: History(
+          tf.zeros([model.num_classes]), tf.constant(0.0), tf.constant(0)
+      ),
+      train_client=train_client,
+      predict_as_client=predict_as_client,
+      predict_as_server=None,
+      examples_type=adaptation.data_type(model),
+      num_examples=adaptation.num_stream_examples,
+      **options,
+  )

@@ -1,0 +1,53 @@
+"""Source: the pre-trained model as it is, never adapted.
+
+The reading without adaptation beside which every method of Fed-ADE: Adaptive
+Learning Rate for Federated Post-adaptation under Distribution Shift (Park, Joe,
+Kim, Im, Kwon; 2026), Table 1, has to be seen; the paper does not show it.
+
+What leaves a client: nothing but the counts and losses of its evaluation.
+"""
+
+import dataclasses
+from typing import Any
+
+from tff_shift.learning import adaptation
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import process
+from tff_shift.models import split_model
+
+SCENARIOS = ("online_adaptation",)
+
+
+@dataclasses.dataclass(frozen=True)
+class HParams(hyperparameters.HParams):
+  """Source has no hyper-parameters."""
+
+
+def build(
+    model: split_model.SplitModel,
+    hparams: HParams,
+    **options: Any,
+) -> process.FederatedAlgorithm:
+  """Builds the reading without adaptation.
+
+  Args:
+    model: The model; its initial weights are the pre-trained ones.
+    hparams: Hyper-parameters; there are none.
+    **options: See `process.build_algorithm`.
+
+  Returns:
+    The algorithm, whose rounds have no phase.
+  """
+  return process.build_algorithm(
+      "source",
+      model,
+      hparams,
+      initial_weights=model.initial_weights,
+      train_client=None,
+      predict_as_client=lambda weights, state, data, examples: (
+          adaptation.predict(model, weights, examples.x)
+      ),
+      predict_as_server=None,
+      examples_type=adaptation.data_type(model),
+      **options,
+  )

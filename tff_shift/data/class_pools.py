@@ -1,0 +1,258 @@
+"""Drawing examples by class: the class distribution of a batch is prescribed.
+
+The label shift of Fed-ADE ("Fed-ADE: Adaptive Learning Rate for Federated
+Post-adaptation under Distribution Shift", Section 3 and Appendix G) moves the
+class distribution of what a client sees, and its model is pre-trained on
+examples of a chosen class distribution. Both draw from a pool of examples that
+has a distribution of its own; a `ClassPool` knows which example is of which
+class.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tff_shift.data import partition
+
+# Quotas are computed in floating point: two that differ by less are one.
+_QUOTA_DECIMALS = 9
+
+# How far the sum of a distribution may be from one (float32 arithmetic).
+_SUM_TOLERANCE = 1e-4
+
+
+class ClassPool:
+  """Examples that are drawn by class.
+
+  Attributes:
+    counts: `[num_classes]` int64, how many examples a class has.
+  """
+
+  def __init__(self, labels: np.ndarray, num_classes: int):
+    """Sorts the examples by class.
+
+    Args:
+      labels: `[N]` integers, each below `num_classes`.
+      num_classes: Number of classes; some may have no example.
+
+    Raises:
+      ValueError: A label is not an integer in 0..num_classes - 1, or
+        `num_classes` is below 1.
+    """
+    partition.check_positive_integer("num_classes", num_classes)
+    labels = np.asarray(labels)
+    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+      raise ValueError(
+          "labels must be a vector of integers, got"
+          f" {labels.dtype} {list(labels.shape)}"
+      )
+    if len(labels) and (labels.min() < 0 or labels.max() >= num_classes):
+      raise ValueError(
+          f"labels must lie in 0..{num_classes - 1}, got"
+          f" {labels.min()}..{labels.max()}"
+      )
+    self.counts = np.bincount(labels, minlength=num_classes)
+    # Class c is at _by_class[_starts[c] : _starts[c] + counts[c]].
+    self._by_class = np.argsort(labels, kind="stable")
+    self._starts = np.cumsum(self.counts) - self.counts
+
+  def draw(
+      self,
+      distribution: np.ndarray,
+      size: int,
+      generator: np.random.Generator,
+  ) -> np.ndarray:
+    """Draws with replacement: every example's class is from `distribution`.
+
+    The class counts are multinomial. The probability of classes without
+    examples goes to the others, in proportion to theirs.
+
+    Args:
+      distribution: `[num_classes]`, non-negative with the sum 1.
+      size: Number of examples to draw, 0 or more.
+      generator: What draws.
+
+    Returns:
+      `[size]` int64 positions in `labels`, in random order.
+
+    Raises:
+      ValueError: `distribution` is not one, `size` is negative, or every class
+        that has a probability is without examples.
+    """
+    probabilities = self._check(distribution, size)
+    probabilities = np.where(self.counts > 0, probabilities, 0)
+    if not probabilities.any():
+      raise ValueError(
+          "no class of the distribution has an example in the pool; give a"
+          " probability to a class that has one"
+      )
+    class_counts = generator.multinomial(
+        size, probabilities / probabilities.sum()
+    )
+    classes = np.repeat(np.arange(len(self.counts)), class_counts)
+    places = self._starts[classes] + generator.integers(self.counts[classes])
+    return generator.permutation(self._by_class[places])
+
+  def draw_without_replacement(
+      self,
+      distribution: np.ndarray,
+      size: int,
+      generator: np.random.Generator,
+  ) -> np.ndarray:
+    """Draws different examples, as near `distribution` as the pool allows.
+
+    Class c receives min(counts[c], lambda distribution[c]) examples, with the
+    one lambda for which that gives `size`: a class that has too few gives all,
+    and the others share the rest in proportion. The numbers become whole by
+    largest remainder; among equal remainders lots decide.
+
+    Args:
+      distribution: `[num_classes]`, non-negative with the sum 1.
+      size: Number of examples to draw, 0 or more.
+      generator: What draws.
+
+    Returns:
+      `[size]` int64 positions in `labels`, all different, in random order.
+
+    Raises:
+      ValueError: `distribution` is not one, `size` is negative, or the classes
+        that have a probability have fewer than `size` examples.
+    """
+    probabilities = self._check(distribution, size)
+    available = self.counts[probabilities > 0].sum()
+    if size > available:
+      raise ValueError(
+          f"{size} examples cannot be drawn without replacement: the classes of"
+          f" the distribution have {available}"
+      )
+    drawn = [
+        generator.choice(
+            self._by_class[start : start + held], count, replace=False
+        )
+        for start, held, count in zip(
+            self._starts,
+            self.counts,
+            self._capped_counts(probabilities, size, generator),
+            strict=True,
+        )
+        if count
+    ]
+    # Typed: without any class, NumPy would make it float64.
+    positions = np.concatenate([np.empty(0, np.int64), *drawn])
+    return generator.permutation(positions)
+
+  def _check(self, distribution: np.ndarray, size: int) -> np.ndarray:
+    """Returns `distribution` as float64; raises ValueError where it is none."""
+    probabilities = np.asarray(distribution, np.float64)
+    if probabilities.shape != self.counts.shape:
+      raise ValueError(
+          f"distribution must have the shape [{len(self.counts)}], one number"
+          f" for each class, got {list(probabilities.shape)}"
+      )
+    # Written so that NaN is refused too.
+    if not (
+        np.all(probabilities >= 0)
+        and abs(probabilities.sum() - 1) <= _SUM_TOLERANCE
+    ):
+      raise ValueError(
+          "distribution must be non-negative with the sum 1, got the minimum"
+          f" {probabilities.min():g} and the sum {probabilities.sum():g}"
+      )
+    if not isinstance(size, int | np.integer) or size < 0:
+      raise ValueError(
+          f"size must be an integer of at least 0, got {size!r}"
+      )
+    return probabilities
+
+  def _capped_counts(
+      self,
+      probabilities: np.ndarray,
+      size: int,
+      generator: np.random.Generator,
+  ) -> np.ndarray:
+    """Splits `size` over the classes, none of which gives more than it has.
+
+    Args:
+      probabilities: `[num_classes]` float64.
+      size: At most what the classes with a probability have.
+      generator: Draws the lots.
+
+    Returns:
+      `[num_classes]` int64 with the sum `size`.
+    """
+    result = np.zeros_like(self.counts)
+    is_open = (probabilities > 0) & (self.counts > 0)
+    while size > 0:
+      shares = np.where(is_open, probabilities, 0)
+      quotas = np.round(size * (shares / shares.sum()), _QUOTA_DECIMALS)
+      is_exhausted = is_open & (quotas > self.counts)
+      if not is_exhausted.any():
+        # Quotas are at most whole capacities: rounding up stays within them.
+        whole = np.floor(quotas).astype(np.int64)
+        lots = generator.permutation(len(quotas))
+        # np.lexsort sorts by its last key first.
+        order = np.lexsort((lots, np.round(whole - quotas, _QUOTA_DECIMALS)))
+        whole[order[: size - whole.sum()]] += 1
+        return result + whole
+      result[is_exhausted] = self.counts[is_exhausted]
+      size -= self.counts[is_exhausted].sum()
+      is_open &= ~is_exhausted
+    return result
+
+
+def pretraining_distribution(name: str, num_classes: int) -> np.ndarray:
+  """Returns a class distribution for pre-training.
+
+  Fed-ADE, Tables 1, 2, 9 and 10, names three and states no parameter of any;
+  these are the ones here, with I classes, i = 0..I - 1, before normalisation:
+
+    uniform            p_i = 1
+    gaussian           p_i = exp(-(i - (I - 1) / 2)^2 / (2 (I / 4)^2))
+    exponential_decay  p_i = 10^(-i / (I - 1))
+
+  Gaussian: classes in the middle are the most frequent ones. Exponential decay:
+  class 0 is 10 times as frequent as the last class (an imbalance factor of 10
+  in the sense of Y. Cui et al., "Class-Balanced Loss Based on Effective Number
+  of Samples", CVPR 2019). For I = 10 the rarest class has 3.3 % (gaussian) and
+  2.4 % (exponential decay).
+
+  Args:
+    name: "uniform", "gaussian" or "exponential_decay".
+    num_classes: Number of classes I.
+
+  Returns:
+    `[num_classes]` float64 with the sum 1.
+
+  Raises:
+    ValueError: The name is unknown, or `num_classes` is below 1.
+  """
+  if name not in PRETRAINING_DISTRIBUTIONS:
+    raise ValueError(
+        f"unknown pre-training distribution {name!r}; known are"
+        f" {', '.join(PRETRAINING_DISTRIBUTIONS)}"
+    )
+  partition.check_positive_integer("num_classes", num_classes)
+  weights = PRETRAINING_DISTRIBUTIONS[name](
+      np.arange(num_classes, dtype=np.float64)
+  )
+  return weights / weights.sum()
+
+
+def _gaussian(i: np.ndarray) -> np.ndarray:
+  """Weights of classes `i` `[I]` around the middle one."""
+  deviations = (i - (len(i) - 1) / 2) / (len(i) / 4)
+  return np.exp(-np.square(deviations) / 2)
+
+
+def _exponential_decay(i: np.ndarray) -> np.ndarray:
+  """Weights of classes `i` `[I]`, from 1 to 1 / 10."""
+  # A single class has nothing to decay to, and no division by zero.
+  return 10.0 ** (-i / max(len(i) - 1, 1))
+
+
+# Name -> weights of the classes 0..I - 1, before normalisation.
+PRETRAINING_DISTRIBUTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "uniform": np.ones_like,
+    "gaussian": _gaussian,
+    "exponential_decay": _exponential_decay,
+}

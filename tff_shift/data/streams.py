@@ -1,0 +1,346 @@
+"""Streams of unlabelled data whose distribution moves, client by client.
+
+Fed-ADE: Adaptive Learning Rate for Federated Post-adaptation under Distribution
+Shift (Park, Joe, Kim, Im, Kwon; 2026), eq. 1 and Appendix G. A data set is cut
+into four parts that share no example: one pre-trains the model, one stops that
+training and measures the confusion matrix, one gives clients their labelled
+data from before deployment, and one is what streams are drawn from.
+
+  - Label shift: Q_t = (1 - omega(t)) Q_0 + omega(t) Q_T, Q_0 uniform, Q_T drawn
+    for each client from a Dirichlet distribution.
+  - Covariate shift: a client has one corruption; its severity is 5 omega(t),
+    rounded; its classes are uniform.
+
+What the paper leaves open, and what is done here: omega is common to all
+clients, as eq. 1 has it; where a data set has a test part, streams are drawn
+from that; a client's labelled data have the class distribution of pre-training
+and may share examples with another client's; a stream is drawn with
+replacement.
+"""
+
+import functools
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from tff_shift.data import class_pools
+from tff_shift.data import corrupted_sources
+from tff_shift.data import corruptions
+from tff_shift.data import partition
+from tff_shift.data import sources
+
+DATASETS = ("digits", "mnist", "cifar10", "cifar100", "tiny_imagenet")
+SHIFT_KINDS = ("label", "covariate")
+
+# Shares of what streams are not drawn from: pre-training, held out, clients.
+_PART_SHARES = (0.65, 0.15, 0.2)
+# The share for streams of a data set without a test part.
+_STREAM_SHARE = 0.3
+_ARCHIVES = {"cifar10": "cifar10_corrupted", "cifar100": "cifar100_corrupted"}
+
+
+class Examples(NamedTuple):
+  """Examples x [n, ...] and their classes y [n] int32."""
+
+  x: np.ndarray
+  y: np.ndarray
+
+
+class OnlineDataset(NamedTuple):
+  """A data set in its four parts.
+
+  Attributes:
+    name: Its name, one of `DATASETS`.
+    pretraining: What the model is pre-trained on.
+    validation: What stops that training; the confusion matrix is measured here.
+    initial: What clients' labelled data are drawn from.
+    stream: What streams are drawn from.
+    class_names: The name of each class.
+    class_distribution: That of pre-training, [num_classes].
+  """
+
+  name: str
+  pretraining: Examples
+  validation: Examples
+  initial: Examples
+  stream: Examples
+  class_names: tuple[str, ...]
+  class_distribution: np.ndarray
+
+
+def load_online(
+    name: str,
+    *,
+    pretraining_distribution: str = "uniform",
+    max_pretraining_examples: int | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+) -> OnlineDataset:
+  """Loads a data set and cuts it into its four parts.
+
+  Args:
+    name: One of `DATASETS`.
+    pretraining_distribution: `uniform`, `gaussian` or `exponential_decay`, see
+      `class_pools.pretraining_distribution`.
+    max_pretraining_examples: Pre-trains on at most so many, in the distribution
+      as nearly as there are enough of each class. None: on at most half of the
+      part, and on no more than keep the distribution.
+    data_dir: See `sources.load`.
+    seed: Seed of the cut.
+
+  Returns:
+    The data set.
+
+  Raises:
+    ValueError: If a name is unknown or a number is not allowed.
+    DatasetNotFoundError: If the data set is not on the disk.
+  """
+  if name not in DATASETS:
+    raise ValueError(
+        f"dataset must be one of {', '.join(DATASETS)}, got {name!r}"
+    )
+  source = sources.load(name, data_dir=data_dir)
+  num_classes = len(source.class_names)
+  distribution = class_pools.pretraining_distribution(
+      pretraining_distribution, num_classes
+  )
+  rng = partition.generator("online parts", seed)
+  order = np.arange(len(source.y))
+  if source.num_train is None:
+    order = rng.permutation(order)
+    num_stream = round(_STREAM_SHARE * len(order))
+    rest, stream = order[num_stream:], order[:num_stream]
+  else:
+    rest, stream = order[: source.num_train], order[source.num_train :]
+    rest = rng.permutation(rest)
+  ends = np.rint(np.cumsum(_PART_SHARES[:2]) * len(rest)).astype(int)
+  pretraining, validation, initial = np.split(rest, ends)
+  pool = class_pools.ClassPool(source.y[pretraining], num_classes)
+  size = max_pretraining_examples
+  if size is None:
+    most = int(np.min(pool.counts / distribution))
+    size = max(1, min(len(pretraining) // 2, most))
+  partition.check_positive_integer("max_pretraining_examples", size)
+  chosen = pool.draw_without_replacement(
+      distribution, min(size, len(pretraining)), rng
+  )
+
+  def take(positions):
+    positions = np.sort(positions)
+    return Examples(source.x[positions], source.y[positions])
+
+  return OnlineDataset(
+      name=name,
+      pretraining=take(pretraining[chosen]),
+      validation=take(validation),
+      initial=take(initial),
+      stream=take(stream),
+      class_names=source.class_names,
+      class_distribution=distribution,
+  )
+
+
+def initial_examples(
+    dataset: OnlineDataset, num_examples: int, client_id: int, seed: int
+) -> Examples:
+  """Draws a client's labelled examples from before deployment.
+
+  Args:
+    dataset: The data set.
+    num_examples: How many examples a client has.
+    client_id: The client.
+    seed: Seed of the draw.
+
+  Returns:
+    Different examples in the class distribution of pre-training, as nearly as
+    there are enough of each class.
+
+  Raises:
+    ValueError: If there are not so many examples.
+  """
+  pool = class_pools.ClassPool(dataset.initial.y, len(dataset.class_names))
+  chosen = pool.draw_without_replacement(
+      dataset.class_distribution,
+      num_examples,
+      partition.generator("initial examples", [seed, client_id]),
+  )
+  return Examples(dataset.initial.x[chosen], dataset.initial.y[chosen])
+
+
+def archive_of(
+    dataset: str, data_dir: str | os.PathLike[str] | None = None
+) -> Callable[[str, int], Examples]:
+  """Returns what reads the published corrupted images of a data set.
+
+  Args:
+    dataset: `cifar10` (CIFAR-10-C) or `cifar100` (CIFAR-100-C).
+    data_dir: See `sources.load`.
+
+  Returns:
+    `(corruption, severity) -> Examples`; what was read is kept.
+
+  Raises:
+    ValueError: If there is no such archive.
+  """
+  if dataset not in _ARCHIVES:
+    raise ValueError(
+        "corrupted images are published for"
+        f" {' and '.join(_ARCHIVES)}, not for {dataset!r}"
+    )
+
+  @functools.cache
+  def read(corruption: str, severity: int) -> Examples:
+    source = corrupted_sources.load_corrupted(
+        _ARCHIVES[dataset], corruption, severity, data_dir=data_dir
+    )
+    return Examples(source.x, source.y)
+
+  return read
+
+
+class Streams:
+  """The streams of all clients; every draw is a function of (client, step).
+
+  Attributes:
+    omega: The weight of eq. 1 at the time steps 0..T, [T + 1].
+    targets: Q_T of each client, [num_clients, num_classes].
+    corruption_names: The corruption of each client; empty under label shift.
+  """
+
+  def __init__(
+      self,
+      pool: Examples,
+      num_classes: int,
+      omega: np.ndarray,
+      *,
+      num_clients: int,
+      samples_per_step: int,
+      shift_kind: str = "label",
+      dirichlet: float = 0.1,
+      archive: Callable[[str, int], Examples] | None = None,
+      seed: int = 0,
+  ):
+    """Draws what distinguishes the clients.
+
+    Args:
+      pool: What streams are drawn from.
+      num_classes: The number of classes.
+      omega: The weight of eq. 1, [T + 1], see `schedules.omega`.
+      num_clients: The number of clients.
+      samples_per_step: The number of examples of a client at a time step.
+      shift_kind: `label` or `covariate`.
+      dirichlet: Concentration of the Dirichlet distribution of Q_T.
+      archive: Where corrupted images come from, see `archive_of`. None: they
+        are computed from the pool.
+      seed: Seed of all draws.
+
+    Raises:
+      ValueError: If a value is not allowed.
+    """
+    if shift_kind not in SHIFT_KINDS:
+      raise ValueError(
+          f"shift_kind must be one of {', '.join(SHIFT_KINDS)}, got"
+          f" {shift_kind!r}"
+      )
+    partition.check_positive_integer("num_clients", num_clients)
+    partition.check_positive_integer("samples_per_step", samples_per_step)
+    self.omega = omega
+    self.targets = partition.dirichlet_proportions(
+        num_clients, num_classes, dirichlet, seed
+    )
+    self.corruption_names = ()
+    if shift_kind == "covariate":
+      # All corruptions occur before one comes twice.
+      order = partition.generator("corruptions", seed).permutation(
+          corruptions.names()
+      )
+      self.corruption_names = tuple(
+          str(order[client % len(order)]) for client in range(num_clients)
+      )
+    self._pool = pool
+    self._num_classes = num_classes
+    self._num_samples = samples_per_step
+    self._archive = archive
+    self._seed = seed
+    self._by_class = functools.cache(
+        lambda name, severity: class_pools.ClassPool(
+            self._examples(name, severity).y, num_classes
+        )
+    )
+
+  @property
+  def num_clients(self) -> int:
+    """The number of clients."""
+    return len(self.targets)
+
+  @property
+  def num_timesteps(self) -> int:
+    """T, the last time step."""
+    return len(self.omega) - 1
+
+  def class_distribution(self, client: int, timestep: int) -> np.ndarray:
+    """Returns Q_t of a client (eq. 1), [num_classes]."""
+    uniform = np.full(self._num_classes, 1 / self._num_classes)
+    if self.corruption_names:
+      return uniform
+    weight = self.omega[timestep]
+    return (1 - weight) * uniform + weight * self.targets[client]
+
+  def severity(self, timestep: int) -> int:
+    """Returns the severity of all corruptions at a time step, 0 (none) to 5."""
+    if not self.corruption_names:
+      return 0
+    return int(np.floor(corruptions.MAX_SEVERITY * self.omega[timestep] + 0.5))
+
+  def shift(self, client: int, timestep: int) -> float:
+    """Returns how far a client's distribution moved since the step before.
+
+    Args:
+      client: The client.
+      timestep: The time step, from 1.
+
+    Returns:
+      The L1 distance of Q_t and Q_t-1; under covariate shift, the difference of
+      the severities over 5.
+
+    Raises:
+      ValueError: If nothing was before the time step.
+    """
+    partition.check_positive_integer("timestep", timestep)
+    if self.corruption_names:
+      steps = self.severity(timestep) - self.severity(timestep - 1)
+      return abs(steps) / corruptions.MAX_SEVERITY
+    change = self.class_distribution(
+        client, timestep
+    ) - self.class_distribution(client, timestep - 1)
+    return float(np.abs(change).sum())
+
+  def batch(self, client: int, timestep: int) -> Examples:
+    """Draws what a client meets at a time step.
+
+    Args:
+      client: The client.
+      timestep: The time step, from 1.
+
+    Returns:
+      `samples_per_step` examples. Their classes are for evaluation only.
+    """
+    severity = self.severity(timestep)
+    name = self.corruption_names[client] if severity else ""
+    positions = self._by_class(name, severity).draw(
+        self.class_distribution(client, timestep),
+        self._num_samples,
+        partition.generator("stream", [self._seed, client, timestep]),
+    )
+    examples = self._examples(name, severity)
+    x = examples.x[positions]
+    if severity and self._archive is None:
+      x = corruptions.corrupt(x, name, severity, positions)
+    return Examples(x, examples.y[positions])
+
+  def _examples(self, name: str, severity: int) -> Examples:
+    if severity and self._archive is not None:
+      return self._archive(name, severity)
+    return self._pool

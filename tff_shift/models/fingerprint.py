@@ -1,0 +1,104 @@
+"""What tells two models apart, the same in every process.
+
+Strides, numbers of groups or activations leave no trace in the names and shapes
+of a model's weights. They do in the graph that maps weights and examples to
+logits, so a digest of that graph identifies the function.
+"""
+
+import copy
+import functools
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from tff_shift.models import split_model
+
+
+def function_digest(model: split_model.SplitModel) -> str:
+  """Returns a digest of the function `(weights, x) -> logits` of a model.
+
+  Initial weights have no part in it.
+
+  Args:
+    model: The model.
+
+  Returns:
+    A SHA-256 digest of 64 hexadecimal digits. Equal digests mean equal
+    operations in equal order; it depends on the version of TensorFlow.
+  """
+  with tf.Graph().as_default() as graph:
+    weights = split_model.SplitWeights(
+        *(
+            tuple(
+                tf.compat.v1.placeholder(tf.float32, shape)
+                for shape in part.shapes
+            )
+            for part in (model.backbone, model.head)
+        )
+    )
+    x = tf.compat.v1.placeholder(model.input_dtype, (None, *model.input_shape))
+    logits = model.predict(weights, x)
+  graph_def = graph.as_graph_def()
+  functions = {
+      function.signature.name: function
+      for function in graph_def.library.function
+  }
+
+  @functools.cache
+  def digest_function(name: str) -> str:
+    function = functions[name]
+    return _digest_nodes(
+        function.node_def,
+        [argument.name for argument in function.signature.input_arg],
+        [function.ret[out.name] for out in function.signature.output_arg],
+        digest_function,
+    )
+
+  return _digest_nodes(graph_def.node, [], [logits.name], digest_function)
+
+
+def _digest_nodes(
+    nodes: Iterable[Any], arguments, results, digest_function
+) -> str:
+  """Returns a digest of operations, whatever they and functions are called.
+
+  Names end in numbers that depend on what a process has built before. So a node
+  is known by its place in the order of creation and a function by its digest.
+  """
+  names = [*arguments, *(node.name for node in nodes)]
+  numbers = {name: str(number) for number, name in enumerate(names)}
+
+  def renumber(tensor: str) -> str:
+    # `node`, `node:0`, `node:output:0`, or `^node` for a control dependency.
+    name, *output = tensor.removeprefix("^").split(":")
+    return ":".join([tensor[: tensor.startswith("^")] + numbers[name], *output])
+
+  def describe(attribute: Any) -> bytes:
+    attribute = copy.deepcopy(attribute)
+    called = (
+        [attribute.func] if attribute.HasField("func") else attribute.list.func
+    )
+    for function in called:
+      function.name = digest_function(function.name)
+    return attribute.SerializeToString(deterministic=True)
+
+  description = [
+      len(arguments),
+      [renumber(tensor) for tensor in results],
+      *(
+          (
+              node.op,
+              [renumber(tensor) for tensor in node.input],
+              # Devices and threads of the process, and notes of TensorFlow's.
+              [
+                  (key, describe(node.attr[key]))
+                  for key in sorted(node.attr)
+                  if key != "config_proto" and not key.startswith("_")
+              ],
+          )
+          for node in nodes
+      ),
+  ]
+  return hashlib.sha256(repr(description).encode()).hexdigest()

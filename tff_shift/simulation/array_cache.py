@@ -1,0 +1,89 @@
+"""A cache of results that are arrays: one .npz file per key.
+
+A key is a digest of everything that determines a result. A file appears whole
+or not at all, holds its own key, and one that is damaged counts as missing.
+"""
+
+import hashlib
+import json
+import os
+import pathlib
+import zipfile
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from absl import logging
+
+
+def array_digest(array: np.ndarray) -> str:
+  """Returns the SHA-256 digest of an array's type, shape and content."""
+  digest = hashlib.sha256(f"{array.dtype.str} {array.shape} ".encode())
+  digest.update(np.ascontiguousarray(array))
+  return digest.hexdigest()
+
+
+def key(description: Mapping[str, Any]) -> str:
+  """Returns the key of a result.
+
+  Args:
+    description: All that determines the result, of JSON types; `array_digest`
+      stands for an array. The order of its keys has no part in it.
+
+  Returns:
+    A SHA-256 digest of 64 hexadecimal digits, the same in every process.
+  """
+  text = json.dumps(description, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()
+
+
+def save(
+    path: pathlib.Path, key: str, arrays: Mapping[str, np.ndarray]
+) -> None:
+  """Writes a result, so that a reader sees the whole file or none.
+
+  Args:
+    path: The file, in a folder that exists.
+    key: The key of the result.
+    arrays: The result; no name is `key` or `file`.
+  """
+  temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+  try:
+    with open(temporary, "wb") as file:
+      np.savez(file, key=key, **arrays)
+    os.replace(temporary, path)
+  finally:
+    temporary.unlink(missing_ok=True)
+
+
+def load(
+    path: pathlib.Path, key: str, names: Sequence[str]
+) -> dict[str, np.ndarray] | None:
+  """Reads a result.
+
+  A file that is damaged or holds something else is reported in one line of the
+  log.
+
+  Args:
+    path: The file.
+    key: The key of the result.
+    names: The names of the arrays of the result.
+
+  Returns:
+    The arrays by name; None if there is no such file or it cannot be used.
+  """
+  if not path.exists():
+    return None
+  try:
+    # First, because NumPy opens other kinds of files as well.
+    if not zipfile.is_zipfile(path):
+      raise ValueError("it is not an .npz file")
+    with np.load(path, allow_pickle=False) as arrays:
+      if str(arrays["key"]) != key:
+        raise ValueError("it holds another result")
+      return {name: arrays[name] for name in names}
+  except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    reason = " ".join(str(error).split())
+  logging.warning("cached result %s cannot be used: %s", path, reason)
+  return None

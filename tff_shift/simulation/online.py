@@ -1,0 +1,256 @@
+"""Adapting a deployed model to streams that drift, a time step at a time.
+
+The driver of the scenario of Fed-ADE: Adaptive Learning Rate for Federated
+Post-adaptation under Distribution Shift (Park, Joe, Kim, Im, Kwon; 2026),
+Section 6.1: at each time step clients adapt on unlabelled data in a number of
+rounds, and are evaluated on the same data with their classes, before and after.
+What the classes of the stream are is known to nothing that adapts.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tff_shift.data import streams
+from tff_shift.learning import adaptation
+from tff_shift.learning import local_training
+from tff_shift.learning import process
+from tff_shift.learning import randomness
+from tff_shift.simulation import rounds
+
+
+class Timestep(NamedTuple):
+  """What is measured at a time step, accuracies in percent.
+
+  Attributes:
+    timestep: Counts from 1.
+    omega: The weight of eq. 1.
+    accuracy_before: The mean over all clients, each with its own model, before
+      the step's rounds.
+    accuracy: The same, after them.
+    loss: The mean loss over examples, after them.
+    learning_rates: Of all clients, [num_clients]; NaN where an algorithm has
+      none.
+    estimates: The clients' estimates of their class distribution,
+      [num_clients, num_classes], or None.
+  """
+
+  timestep: int
+  omega: float
+  accuracy_before: float
+  accuracy: float
+  loss: float
+  learning_rates: np.ndarray
+  estimates: np.ndarray | None
+
+
+class OnlineResult(NamedTuple):
+  """All time steps of a run, and its speed.
+
+  Attributes:
+    timesteps: What was measured, step by step.
+    seconds_per_round: The mean duration of a round; 0 if there was none.
+  """
+
+  timesteps: tuple[Timestep, ...]
+  seconds_per_round: float
+
+  def mean(self, name: str) -> float:
+    """Returns the mean of an accuracy or loss over the time steps."""
+    return float(np.mean([getattr(step, name) for step in self.timesteps]))
+
+
+class Deployment(NamedTuple):
+  """What clients hold when a model is deployed.
+
+  Attributes:
+    initial: Each client's labelled examples.
+    confusion: The confusion matrix of the pre-trained model,
+      [num_classes, num_classes] float32, see `bbse.confusion_matrix`.
+  """
+
+  initial: Sequence[streams.Examples]
+  confusion: np.ndarray
+
+
+def adaptation_data(
+    deployment: Deployment,
+    client: int,
+    stream_x: np.ndarray,
+    timestep: int,
+    run_seed: int,
+) -> adaptation.AdaptationData:
+  """Returns what a client adapts to; there is no class of the stream in it."""
+  return adaptation.AdaptationData(
+      x=deployment.initial[client].x,
+      y=deployment.initial[client].y,
+      stream_x=stream_x,
+      timestep=np.int32(timestep),
+      confusion=deployment.confusion,
+      seed=randomness.client_seed(run_seed, client),
+  )
+
+
+def _to_predict(examples: streams.Examples) -> local_training.ClientData:
+  return local_training.ClientData(
+      x=examples.x,
+      y=examples.y,
+      domain_sizes=np.array([len(examples.y)], np.int32),
+      # Predictions draw nothing.
+      seed=np.zeros(randomness.SEED_SHAPE, np.int32),
+  )
+
+
+class Adaptation:
+  """A run, a time step at a time.
+
+  Attributes:
+    rounds: The rounds, with the states of server and clients.
+  """
+
+  def __init__(
+      self,
+      algorithm: process.FederatedAlgorithm,
+      client_streams: streams.Streams,
+      deployment: Deployment,
+      *,
+      run_seed: int,
+      rounds_per_step: int = 1,
+      participation: float = 1.0,
+  ):
+    """Draws the initial states.
+
+    Args:
+      algorithm: An algorithm whose clients take `AdaptationData`.
+      client_streams: The streams of all clients.
+      deployment: What clients hold from before.
+      run_seed: Fixes batches and who takes part.
+      rounds_per_step: The rounds of a time step. An algorithm whose clients
+        share nothing has one: there is no one to talk to.
+      participation: The share of clients in a round, above 0 and at most 1.
+        Clients that share nothing adapt at each time step.
+    """
+    self._streams = client_streams
+    self._deployment = deployment
+    self._run_seed = run_seed
+    self._drawn = 0, []
+    self._num_rounds = 1 if algorithm.is_local else rounds_per_step
+    self.rounds = rounds.Rounds(
+        algorithm,
+        self.data(1),
+        run_seed=run_seed,
+        participation=1.0 if algorithm.is_local else participation,
+    )
+
+  def data(self, timestep: int) -> list[adaptation.AdaptationData]:
+    """Returns what each client adapts to at a time step."""
+    return [
+        adaptation_data(
+            self._deployment,
+            client,
+            examples.x,
+            timestep,
+            self._run_seed,
+        )
+        for client, examples in enumerate(self._batches(timestep))
+    ]
+
+  def _batches(self, timestep: int) -> list[streams.Examples]:
+    """Draws what each client meets; once, for corruption takes its time."""
+    if self._drawn[0] != timestep:
+      self._drawn = timestep, [
+          self._streams.batch(client, timestep)
+          for client in range(self._streams.num_clients)
+      ]
+    return self._drawn[1]
+
+  def step(self, timestep: int) -> Timestep:
+    """Runs the rounds of a time step and evaluates before and after.
+
+    Args:
+      timestep: Counts from 1.
+
+    Returns:
+      What was measured.
+    """
+    self.rounds.data = self.data(timestep)
+    labelled = [_to_predict(each) for each in self._batches(timestep)]
+    before = self._evaluate(labelled)
+    after = before
+    if self.rounds.algorithm.phases:
+      for _ in range(self._num_rounds):
+        self.rounds.step()
+      after = self._evaluate(labelled)
+    states = self.rounds.client_states
+    has_estimates = hasattr(states[0], "classes")
+    return Timestep(
+        timestep=timestep,
+        omega=float(self._streams.omega[timestep]),
+        accuracy_before=before["accuracy"],
+        accuracy=after["accuracy"],
+        loss=after["loss"],
+        learning_rates=np.array(
+            [getattr(state, "learning_rate", np.nan) for state in states],
+            np.float32,
+        ),
+        estimates=(
+            np.array([state.classes for state in states])
+            if has_estimates
+            else None
+        ),
+    )
+
+  def _evaluate(self, labelled) -> dict[str, float]:
+    metrics = self.rounds.algorithm.evaluate_clients(
+        self.rounds.server_state,
+        self.rounds.client_states,
+        self.rounds.data,
+        labelled,
+    )
+    return {
+        "accuracy": 100.0 * float(metrics["accuracy"][0]),
+        "loss": float(metrics["loss"][0]),
+    }
+
+
+def run(
+    algorithm: process.FederatedAlgorithm,
+    client_streams: streams.Streams,
+    deployment: Deployment,
+    *,
+    run_seed: int,
+    rounds_per_step: int = 1,
+    participation: float = 1.0,
+    on_timestep: Callable[[Timestep], None] = lambda timestep: None,
+) -> OnlineResult:
+  """Adapts an algorithm through all time steps.
+
+  Args:
+    algorithm: See `Adaptation`.
+    client_streams: See `Adaptation`.
+    deployment: See `Adaptation`.
+    run_seed: See `Adaptation`.
+    rounds_per_step: See `Adaptation`.
+    participation: See `Adaptation`.
+    on_timestep: Called with what was measured after each time step.
+
+  Returns:
+    What was measured.
+  """
+  running = Adaptation(
+      algorithm,
+      client_streams,
+      deployment,
+      run_seed=run_seed,
+      rounds_per_step=rounds_per_step,
+      participation=participation,
+  )
+  timesteps = []
+  for timestep in range(1, client_streams.num_timesteps + 1):
+    timesteps.append(running.step(timestep))
+    on_timestep(timesteps[-1])
+  return OnlineResult(
+      tuple(timesteps), running.rounds.seconds_per_round
+  )

@@ -1,0 +1,155 @@
+"""What runs on drifting streams have shown: the measured shift, and figures."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from scipy import stats
+
+from tff_shift.data import corruptions
+from tff_shift.data import streams
+from tff_shift.simulation import figures
+from tff_shift.simulation import online
+from tff_shift.simulation import online_figures
+from tff_shift.simulation import results
+
+_NUM_SHOWN_CLIENTS = 4
+
+
+def true_shift(client_streams: streams.Streams) -> np.ndarray:
+  """Returns how far clients moved at each step, [timesteps, num_clients]."""
+  return np.array([
+      [
+          client_streams.shift(client, timestep)
+          for client in range(client_streams.num_clients)
+      ]
+      for timestep in range(1, client_streams.num_timesteps + 1)
+  ])
+
+
+def learning_rates(result: online.OnlineResult) -> np.ndarray:
+  """Returns the rates of all clients, [timesteps, num_clients]."""
+  return np.array([step.learning_rates for step in result.timesteps])
+
+
+def measured_shift(
+    result: online.OnlineResult, eta_min: float, eta_max: float
+) -> np.ndarray:
+  """Returns S, from which the rates of Fed-ADE came (eq. 9 solved for S).
+
+  Args:
+    result: A run in which all clients took part in each step.
+    eta_min: The rate without shift.
+    eta_max: The rate at the largest shift, above `eta_min`.
+
+  Returns:
+    [timesteps, num_clients], between 0 and 1.
+  """
+  shift = (learning_rates(result) - eta_min) / (eta_max - eta_min)
+  # Rates are float32.
+  return np.clip(shift, 0.0, 1.0)
+
+
+def rank_correlation(measured: np.ndarray, true: np.ndarray) -> float:
+  """Returns Spearman's correlation of cumulative shifts over clients.
+
+  Args:
+    measured: [timesteps, num_clients].
+    true: Likewise.
+
+  Returns:
+    A number from -1 to 1; NaN where all clients have moved as far.
+  """
+  totals = measured.sum(axis=0), true.sum(axis=0)
+  if any(np.ptp(total) == 0 for total in totals):
+    return float("nan")
+  return float(stats.spearmanr(*totals).correlation)
+
+
+def draw_accuracy(
+    by_label: Mapping[str, Mapping[int, online.OnlineResult]],
+    omega: np.ndarray,
+    folder: results.RunFolder,
+    shift: str,
+) -> None:
+  """Draws the accuracy of all algorithms over time, with omega below.
+
+  Args:
+    by_label: For each label, the results by seed.
+    omega: The weight of eq. 1 at the steps 0..T, mean over seeds.
+    folder: The run's folder.
+    shift: The schedule, for the name of the file.
+  """
+  curves = {}
+  for label, by_seed in by_label.items():
+    series = [
+        [step.accuracy for step in result.timesteps]
+        for result in by_seed.values()
+    ]
+    curves[label] = figures.Curve(
+        np.arange(1, len(omega)),
+        np.mean(series, axis=0),
+        np.std(series, axis=0, ddof=1) if len(series) > 1 else None,
+    )
+  online_figures.accuracy_over_time(
+      curves,
+      omega,
+      folder.figure_path(f"accuracy_{shift}"),
+      ylabel="Accuracy after adaptation (%)",
+  )
+
+
+def draw_adaptation(
+    result: online.OnlineResult,
+    client_streams: streams.Streams,
+    class_names: tuple[str, ...],
+    folder: results.RunFolder,
+    shift: str,
+) -> None:
+  """Draws rates beside the true shift, and class estimates beside the truth.
+
+  Args:
+    result: A run of an algorithm whose clients set their rates.
+    client_streams: What it ran on.
+    class_names: The name of each class.
+    folder: The run's folder.
+    shift: The schedule, for the names of the files.
+  """
+  rates, shifts = learning_rates(result), true_shift(client_streams)
+  shown = range(min(_NUM_SHOWN_CLIENTS, client_streams.num_clients))
+  online_figures.rates_over_time(
+      {f"client {client}": rates[:, client] for client in shown},
+      {f"client {client}": shifts[:, client] for client in shown},
+      folder.figure_path(f"learning_rates_{shift}"),
+  )
+  online_figures.class_distributions(
+      np.array([step.estimates[0] for step in result.timesteps]),
+      np.array([
+          client_streams.class_distribution(0, step.timestep)
+          for step in result.timesteps
+      ]),
+      class_names,
+      folder.figure_path(f"class_estimates_{shift}"),
+      title=f"Classes of client 0, {shift} shift",
+  )
+
+
+def draw_corruptions(image: np.ndarray, folder: results.RunFolder) -> None:
+  """Draws an image under every corruption at every severity.
+
+  Args:
+    image: [height, width, channels] uint8.
+    folder: The run's folder.
+  """
+  # The image as it is, then each severity.
+  severities = range(corruptions.MAX_SEVERITY + 1)
+  figures.example_images(
+      {
+          name: np.concatenate([
+              corruptions.corrupt(image[np.newaxis], name, severity, [0])
+              for severity in severities
+          ])
+          for name in corruptions.names()
+      },
+      folder.figure_path("corruptions"),
+      title="Every corruption at severities 0 (none) to 5",
+  )

@@ -1,0 +1,394 @@
+"""Pre-training of the global model at the server, before deployment (t = 0).
+
+Fed-ADE, Section 3: every client's model theta_c starts from a global model
+theta that was trained at the server on labelled data. Which classes these hold
+is the caller's choice; here are the training, its early stopping on held-out
+data, and a cache.
+
+What the paper leaves open, and how it is settled here:
+  * Training: the package's local loop, an epoch at a time; at most `max_epochs`
+    of them, ended after `patience` epochs without a smaller cross-entropy on
+    the held-out data. The weights of the best epoch count.
+  * The optimizer starts anew in every epoch, as the clients' does in every
+    round: Adam's moments are of the epoch so far.
+  * No augmentation of the images.
+
+The cache is a folder of .npz files, named by a key of everything that
+determines the result (`cache_key`); see `array_cache`.
+"""
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+from collections.abc import Callable
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tff_shift.learning import evaluation
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
+from tff_shift.models import fingerprint
+from tff_shift.models import split_model
+from tff_shift.simulation import array_cache
+
+# Part of the key: to be raised with every change of the training or the file.
+FORMAT = 1
+
+# What the file of a result holds besides the weights.
+_OTHER_ARRAYS = (
+    "validation_logits", "validation_accuracy", "num_epochs", "best_epoch"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingHParams(hyperparameters.HParams):
+  """How the global model is trained before deployment."""
+
+  max_epochs: int = hyperparameters.hparam(
+      30, "Passes over the training data at most.", minimum=1
+  )
+  patience: int = hyperparameters.hparam(
+      5,
+      "Training ends after so many epochs in a row without a smaller"
+      " cross-entropy on the held-out data.",
+      minimum=1,
+  )
+  batch_size: int = hyperparameters.hparam(
+      32, "Examples in a batch.", minimum=1
+  )
+  optimizer: str = hyperparameters.hparam(
+      "adam", "The optimizer; new in every epoch.",
+      choices=("sgd", "adam", "adamw"),
+  )
+  learning_rate: float = hyperparameters.hparam(
+      1e-3, "The learning rate.", minimum=0, exclusive_minimum=True
+  )
+  momentum: float = hyperparameters.hparam(
+      0.0, "Momentum of sgd; 0 is plain gradient descent.",
+      minimum=0, maximum=1,
+  )
+  weight_decay: float = hyperparameters.hparam(
+      0.0,
+      "Added to the gradient as weight_decay * weight (sgd, adam), or decoupled"
+      " from it (adamw); 0 is none.",
+      minimum=0,
+  )
+
+
+class Examples(NamedTuple):
+  """Labelled examples.
+
+  Attributes:
+    x: The examples, [num_examples, ...] uint8 or float32, as the model's.
+    y: The classes, [num_examples] int32.
+  """
+
+  x: np.ndarray
+  y: np.ndarray
+
+
+class Epoch(NamedTuple):
+  """What is reported after an epoch.
+
+  Attributes:
+    number: The number of the epoch, from 1.
+    training_loss: The mean of the losses of its batches.
+    validation_loss: The mean cross-entropy on the held-out data.
+    validation_accuracy: The accuracy on the held-out data, in percent.
+  """
+
+  number: int
+  training_loss: float
+  validation_loss: float
+  validation_accuracy: float
+
+
+class Pretrained(NamedTuple):
+  """A pre-trained model, and what it predicts on the held-out data.
+
+  Attributes:
+    weights: The weights of the best epoch, `SplitWeights` of NumPy arrays.
+    validation_logits: What they predict, [num_validation, num_classes] float32.
+    validation_y: The true classes, [num_validation] int32.
+    validation_accuracy: The share of right predictions, in percent.
+    num_epochs: The number of epochs that were run.
+    best_epoch: The number of the epoch of the weights, from 1.
+  """
+
+  weights: split_model.SplitWeights
+  validation_logits: np.ndarray
+  validation_y: np.ndarray
+  validation_accuracy: float
+  num_epochs: int
+  best_epoch: int
+
+
+def pretrain(
+    model: split_model.SplitModel,
+    train: tuple[np.ndarray, np.ndarray],
+    validation: tuple[np.ndarray, np.ndarray],
+    hparams: PretrainingHParams,
+    *,
+    seed: int,
+    cache_dir: str | os.PathLike[str] | None = None,
+    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+) -> Pretrained:
+  """Trains a model, or takes it from the cache.
+
+  Args:
+    model: The model; it starts from its initial weights of the seed.
+    train: The training data, x [num_examples, ...] uint8 or float32 as the
+      model's input, y [num_examples] int32 (see `Examples`).
+    validation: The held-out data, likewise.
+    hparams: The hyper-parameters.
+    seed: Fixes the initial weights and the order of the examples, at least 0.
+    cache_dir: The folder of the cache; it is made if missing. None: no cache.
+    on_epoch: Called after every epoch that is run: not for a cached result.
+
+  Returns:
+    The pre-trained model.
+
+  Raises:
+    ValueError: If a hyper-parameter, the seed or the data are not allowed, or
+      if a loss is not finite.
+  """
+  train, validation = Examples(*train), Examples(*validation)
+  _check(model, train, validation, hparams)
+  if cache_dir is None:
+    return _train(model, train, validation, hparams, seed, on_epoch)
+  key = cache_key(model, train, validation, hparams, seed=seed)
+  path = pathlib.Path(cache_dir) / f"pretrained-{key}.npz"
+  # Before the training: a folder that cannot be made costs no epochs.
+  path.parent.mkdir(parents=True, exist_ok=True)
+  names = tf.nest.flatten(model.weight_names())
+  arrays = array_cache.load(path, key, [*names, *_OTHER_ARRAYS])
+  if arrays is None:
+    pretrained = _train(model, train, validation, hparams, seed, on_epoch)
+    array_cache.save(
+        path,
+        key,
+        _by_name(model, pretrained.weights)
+        | {name: getattr(pretrained, name) for name in _OTHER_ARRAYS},
+    )
+    return pretrained
+  return Pretrained(
+      weights=tf.nest.map_structure(arrays.get, model.weight_names()),
+      validation_logits=arrays["validation_logits"],
+      validation_y=validation.y,
+      validation_accuracy=float(arrays["validation_accuracy"]),
+      num_epochs=int(arrays["num_epochs"]),
+      best_epoch=int(arrays["best_epoch"]),
+  )
+
+
+def cache_key(
+    model: split_model.SplitModel,
+    train: tuple[np.ndarray, np.ndarray],
+    validation: tuple[np.ndarray, np.ndarray],
+    hparams: PretrainingHParams,
+    *,
+    seed: int,
+) -> str:
+  """Returns the key of everything that determines what `pretrain` gives.
+
+  That is the model (names and shapes of weights, their initial values, and the
+  function itself as a graph: strides and numbers of groups leave no trace in
+  the weights), both sets of examples, the hyper-parameters, the seed, and the
+  versions of TensorFlow and of this module's format.
+
+  Args:
+    model: See `pretrain`, as for all arguments.
+    train: The training data.
+    validation: The held-out data.
+    hparams: The hyper-parameters.
+    seed: The seed.
+
+  Returns:
+    A SHA-256 digest of 64 hexadecimal digits, the same in every process.
+
+  Raises:
+    ValueError: If a hyper-parameter, the seed or the data are not allowed.
+  """
+  train, validation = Examples(*train), Examples(*validation)
+  _check(model, train, validation, hparams)
+  initial_weights = _initial_weights(model, seed)
+  description = {
+      "format": FORMAT,
+      "tensorflow": tf.__version__,
+      "model": model.name,
+      "input_dtype": model.input_dtype.name,
+      "input_shape": model.input_shape,
+      "num_classes": model.num_classes,
+      "function": fingerprint.function_digest(model),
+      "initial_weights": {
+          name: array_cache.array_digest(weight)
+          for name, weight in _by_name(model, initial_weights).items()
+      },
+      "train": [array_cache.array_digest(array) for array in train],
+      "validation": [array_cache.array_digest(array) for array in validation],
+      "hparams": dataclasses.asdict(hparams),
+      "seed": int(seed),
+  }
+  return array_cache.key(description)
+
+
+def with_pretrained(
+    model: split_model.SplitModel, pretrained: Pretrained
+) -> split_model.SplitModel:
+  """Makes a model start from pre-trained weights, whatever the seed.
+
+  Args:
+    model: The model that was pre-trained, or one of the same weights.
+    pretrained: What `pretrain` gave.
+
+  Returns:
+    The model; see `split_model.with_weights`.
+
+  Raises:
+    ValueError: If the weights' names or shapes are not the model's.
+  """
+  return split_model.with_weights(model, _by_name(model, pretrained.weights))
+
+
+def _by_name(model, weights) -> dict[str, Any]:
+  return dict(
+      zip(
+          tf.nest.flatten(model.weight_names()),
+          tf.nest.flatten(weights),
+          strict=True,
+      )
+  )
+
+
+def _check(model, train, validation, hparams) -> None:
+  """Refuses what cannot be trained on."""
+  hyperparameters.validate(hparams)
+  dtype = model.input_dtype.as_numpy_dtype
+  for name, (x, y) in (("training", train), ("validation", validation)):
+    if x.dtype != dtype or x.shape[1:] != model.input_shape:
+      raise ValueError(
+          f"{name} examples are {x.dtype} of shape {x.shape[1:]}, and model"
+          f" {model.name!r} takes {np.dtype(dtype)} of shape"
+          f" {model.input_shape}"
+      )
+    if y.dtype != np.int32 or y.shape != x.shape[:1] or not y.size:
+      raise ValueError(
+          f"{name} classes are {y.dtype} of shape {y.shape}; there have to be"
+          f" int32, one for each of the {len(x)} examples, at least one"
+      )
+    if y.min() < 0 or y.max() >= model.num_classes:
+      raise ValueError(
+          f"{name} classes go from {y.min()} to {y.max()}; model"
+          f" {model.name!r} knows 0 to {model.num_classes - 1}"
+      )
+
+
+@contextlib.contextmanager
+def _compiled(function, *examples):
+  """Compiles a function for arrays like the examples, nested structures.
+
+  A plain graph and a session, for a model's functions work neither eagerly nor
+  in a `tf.function` that is called eagerly.
+  """
+  with tf.Graph().as_default() as graph:
+    inputs = tf.nest.map_structure(
+        lambda array: tf.compat.v1.placeholder(array.dtype, array.shape),
+        examples,
+    )
+    outputs = function(*inputs)
+  # Not as a context: it would make its graph the default one of the caller.
+  with contextlib.closing(tf.compat.v1.Session(graph=graph)) as session:
+    yield lambda *arrays: session.run(
+        outputs,
+        dict(
+            zip(tf.nest.flatten(inputs), tf.nest.flatten(arrays), strict=True)
+        ),
+    )
+
+
+def _initial_weights(model, seed: int) -> split_model.SplitWeights:
+  words = randomness.server_seed(seed)
+  with _compiled(model.initial_weights, words) as initial_weights:
+    return initial_weights(words)
+
+
+def _train(
+    model, train, validation, hparams, seed, on_epoch
+) -> Pretrained:
+  """Trains with early stopping."""
+  local_hparams = hyperparameters.LocalHParams(
+      batch_size=hparams.batch_size,
+      optimizer=hparams.optimizer,
+      learning_rate=hparams.learning_rate,
+      momentum=hparams.momentum,
+      weight_decay=hparams.weight_decay,
+  )
+  batches_seed = randomness.derive(seed, randomness.Purpose.PRETRAIN)
+
+  def run_epoch(weights, number, train, validation):
+    data = local_training.ClientData(
+        train.x, train.y, tf.shape(train.y), batches_seed
+    )
+    result = local_training.train_on_pool(
+        model.predict,
+        weights,
+        data,
+        local_training.epoch_steps(data, hparams.batch_size),
+        randomness.fold(batches_seed, number),
+        local_hparams,
+    )
+    logits = evaluation.predict_in_batches(
+        lambda x: model.predict(result.weights, x),
+        validation.x,
+        model.num_classes,
+    )
+    sums = evaluation.domain_metrics(
+        logits, validation.y, tf.shape(validation.y)
+    )
+    return (
+        result.weights,
+        logits,
+        result.loss,
+        sums["loss_sum"][0],
+        sums["correct"][0],
+    )
+
+  weights = _initial_weights(model, seed)
+  best = best_loss = None
+  arguments = weights, np.int32(0), train, validation
+  with _compiled(run_epoch, *arguments) as run:
+    for number in range(1, hparams.max_epochs + 1):
+      weights, logits, loss, validation_loss_sum, num_correct = run(
+          weights, np.int32(number), train, validation
+      )
+      epoch = Epoch(
+          number=number,
+          training_loss=float(loss),
+          validation_loss=float(validation_loss_sum) / len(validation.y),
+          validation_accuracy=100 * float(num_correct) / len(validation.y),
+      )
+      if not np.isfinite([epoch.training_loss, epoch.validation_loss]).all():
+        raise ValueError(
+            f"pre-training with learning_rate={hparams.learning_rate} diverges:"
+            f" the loss of epoch {number} is not finite; use a smaller"
+            " learning_rate"
+        )
+      on_epoch(epoch)
+      if best is None or epoch.validation_loss < best_loss:
+        best, best_loss = (epoch, weights, logits), epoch.validation_loss
+      elif number - best[0].number >= hparams.patience:
+        break
+  best_epoch, weights, logits = best
+  return Pretrained(
+      weights=weights,
+      validation_logits=logits,
+      validation_y=validation.y,
+      validation_accuracy=best_epoch.validation_accuracy,
+      num_epochs=number,
+      best_epoch=best_epoch.number,
+  )

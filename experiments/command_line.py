@@ -249,9 +249,9 @@ def make_hparams(algorithm: str, **overrides: Any) -> Any:
 def require(flag: str, is_right: bool, requirement: str) -> None:
   """Refuses a flag's value unless it is right."""
   if not is_right:
-    raise UsageError(
-        f"--{flag}={flags.FLAGS[flag].value}: it must be {requirement}"
-    )
+    value = flags.FLAGS[flag].value
+    shown = ",".join(value) if isinstance(value, list) else value
+    raise UsageError(f"--{flag}={shown}: it must be {requirement}")
 
 
 def output_dir(scenario: str) -> pathlib.Path:

@@ -46,8 +46,8 @@ FLAGS = flags.FLAGS
 
 _FED_ADE = "fed_ade"
 _FIXED_RATES = {"fix_low": 0.03, "fix_mid": 0.3, "fix_high": 3.0}
-# eta* = 3 (V / T)^(1/3). The theorem leaves the constant open. With 1, rates are
-# too low to follow the growing schedules within these T.
+# eta* = 3 (V / T)^(1/3). The theorem leaves the constant open; with 1, rates
+# are too low to follow the growing schedules at the default T.
 _RATE_SCALE = 3.0
 _ETA_MIN, _ETA_MAX = 0.5, 10.0  # In units of eta*.
 _SAMPLES_PER_STEP = 50
@@ -308,12 +308,13 @@ def _timesteps() -> list[int]:
 
   def parse(text):
     number = int(text)
-    if number < 1:
+    # In a single step the regret can be 0, which has no logarithm.
+    if number < 2:
       raise ValueError(text)
     return number
 
   numbers = command_line.parse_numbers(
-      "timesteps", parse, "integers of at least 1"
+      "timesteps", parse, "integers of at least 2"
   )
   command_line.require(
       "timesteps",

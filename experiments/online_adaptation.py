@@ -186,14 +186,18 @@ def _summarize(
     }
     measured = _measured_shift(contestant, result)
     if measured is not None and FLAGS.shift_kind == "label":
-      metrics_by_seed[seed]["shift_rank_correlation"] = (
-          online_results.rank_correlation(
-              measured,
-              online_results.true_shift(
-                  planning.client_streams(plan, shift, seed)
-              ),
-          )
+      true = online_results.true_shift(
+          planning.client_streams(plan, shift, seed)
       )
+      metrics_by_seed[seed] |= {
+          # Over clients, as the theorems have it; and over clients and steps.
+          "cumulative_shift_correlation": online_results.rank_correlation(
+              measured.sum(axis=0), true.sum(axis=0)
+          ),
+          "step_shift_correlation": online_results.rank_correlation(
+              measured, true
+          ),
+      }
   return results.RunSummary(
       algorithm=contestant.algorithm,
       dataset=FLAGS.dataset,

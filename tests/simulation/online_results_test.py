@@ -83,26 +83,25 @@ class TestShift:
 
 class TestRankCorrelation:
 
-  def totals(self, *columns):
-    """Splits totals of clients over two steps that differ."""
-    total = np.array(columns, np.float64)
-    return np.array([0.25 * total + 10, 0.75 * total - 10])
-
-  def test_ranks_of_the_sums_over_time_count(self):
-    true = self.totals(1, 2, 3, 4)
-    assert online_results.rank_correlation(
-        self.totals(1, 8, 9, 1000), true
-    ) == pytest.approx(1)
-    assert online_results.rank_correlation(
-        self.totals(3, 2, 1, 0), true
-    ) == pytest.approx(-1)
+  def test_ranks_count(self):
+    true = np.array([1.0, 2, 3, 4])
     # Ranks 2, 1, 4, 3: 1 - 6 (1 + 1 + 1 + 1) / (4 (16 - 1)).
+    for measured, expected in (
+        ([1, 8, 9, 1000], 1), ([3, 2, 1, 0], -1), ([0.2, 0.1, 7, 5], 0.6)
+    ):
+      assert online_results.rank_correlation(
+          np.array(measured), true
+      ) == pytest.approx(expected)
+
+  def test_all_clients_and_steps_are_ranked_together(self):
+    true = np.array([[1.0, 2], [3, 4]])
+    measured = np.array([[0.2, 0.1], [7, 5]])
     assert online_results.rank_correlation(
-        self.totals(0.2, 0.1, 7, 5), true
+        measured, true
     ) == pytest.approx(0.6)
 
-  def test_clients_that_have_moved_as_far_have_no_ranks(self):
-    equal, other = self.totals(1, 1, 1), self.totals(1, 2, 3)
+  def test_what_is_the_same_throughout_has_no_ranks(self):
+    equal, other = np.ones(3), np.array([1.0, 2, 3])
     assert np.isnan(online_results.rank_correlation(equal, other))
     assert np.isnan(online_results.rank_correlation(other, equal))
 

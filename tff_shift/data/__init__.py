@@ -1,7 +1,10 @@
 """Data of the scenarios, as plain NumPy arrays.
 
-Read in this order: `sources` (a named data set as it is), `transforms` (what
-happens to its images), `partition` (who gets which example), `domains`
-(evolving domains, and the clients that hold them). Nothing here knows a model,
-and nothing imports TensorFlow before a data set needs it.
+Read in this order: `sources` (a named data set as it is; `image_archives` reads
+folders of images, `corrupted_sources` the published corrupted images),
+`transforms` and `corruptions` (what happens to its images), `partition` and
+`class_pools` (who gets which example), `domains` (evolving domains, and the
+clients that hold them), `schedules` and `streams` (how a client's data drift
+after deployment). Nothing here knows a model, and nothing imports TensorFlow
+before a data set needs it.
 """

@@ -50,19 +50,19 @@ def measured_shift(
 
 
 def rank_correlation(measured: np.ndarray, true: np.ndarray) -> float:
-  """Returns Spearman's correlation of cumulative shifts over clients.
+  """Returns Spearman's correlation of two shifts.
 
   Args:
-    measured: [timesteps, num_clients].
+    measured: Of any shape: the shift of each client at each step, or summed
+      over the steps.
     true: Likewise.
 
   Returns:
-    A number from -1 to 1; NaN where all clients have moved as far.
+    A number from -1 to 1; NaN where one of them is the same throughout.
   """
-  totals = measured.sum(axis=0), true.sum(axis=0)
-  if any(np.ptp(total) == 0 for total in totals):
+  if np.ptp(measured) == 0 or np.ptp(true) == 0:
     return float("nan")
-  return float(stats.spearmanr(*totals).correlation)
+  return float(stats.spearmanr(measured.ravel(), true.ravel()).correlation)
 
 
 def draw_accuracy(

@@ -1,0 +1,54 @@
+"""The binary `experiments.dynamic_regret`, run whole."""
+
+import functools
+import json
+
+import pytest
+
+from experiments import dynamic_regret
+
+_SMALL = ("--seeds=0,1", "--timesteps=4,16")
+
+
+@pytest.fixture
+def run_regret(run_here):
+  """Returns `run(arguments) -> exit code`."""
+  return functools.partial(run_here, dynamic_regret, dynamic_regret)
+
+
+def test_run_gives_rows_figures_and_a_table(
+    tmp_path, run_regret, read_rows, capsys
+):
+  folder = tmp_path / "run"
+  assert run_regret([*_SMALL, f"--output_dir={folder}"]) == 0
+  rows = read_rows(folder)
+  # Four algorithms, two readings, four schedules, two seeds, two lengths.
+  assert len(rows) == 4 * 2 * 4 * 2 * 2
+  assert all(float(row["regret"]) >= 0 for row in rows)
+  flags = json.loads((folder / "config.json").read_text())["flags"]
+  assert flags["timesteps"] == ["4", "16"]
+  for figure in ("regret_fixed", "regret_growing"):
+    assert (folder / "figures" / f"{figure}.png").stat().st_size > 1000
+  output = capsys.readouterr().out
+  for shift in ("linear", "sine", "square", "bernoulli"):
+    assert output.count(shift) >= 2
+
+
+@pytest.mark.parametrize(("arguments", "expected"), [
+    (["--timesteps=16"], ("--timesteps=16",)),
+    (["--timesteps=4,6"], ("--timesteps=4,6",)),
+    (["--timesteps=4,x"], ("--timesteps=4,x",)),
+    (["--seeds=-1"], ("--seeds=-1",)),
+])
+def test_bad_flags_end_with_one_line_and_nothing_written(
+    arguments, expected, tmp_path, run_regret, capsys
+):
+  folder = tmp_path / "run"
+  code = run_regret([*_SMALL, f"--output_dir={folder}", *arguments])
+  output, errors = capsys.readouterr()
+  assert code == 2
+  assert output == ""
+  assert errors.count("\n") == 1
+  for part in expected:
+    assert part in errors
+  assert not folder.exists()

@@ -147,13 +147,17 @@ def test_covariate_shift_corrupts_and_keeps_classes_even(
 ):
   folder = tmp_path / "covariate"
   code = run_online([
-      *_CORRUPTED, f"--cache_dir={cache_dir}", f"--output_dir={folder}",
-      "--participation=0.5", "--rounds_per_step=2",
+      *(each for each in _CORRUPTED if each != "--local_epochs=1"),
+      f"--cache_dir={cache_dir}", f"--output_dir={folder}",
+      "--participation=0.5", "--rounds_per_step=2", "--local_steps=2",
   ])
   assert code == 0
   assert len(read_rows(folder)) == 3
   (run,) = _runs(folder)
   assert (folder / "figures" / "corruptions.png").stat().st_size > 1000
+  # Who asks for steps does not get the epochs of the default on top.
+  assert run["setting"]["local_steps"] == 2
+  assert run["setting"]["local_epochs"] == 0
   # The severity of all clients moves alike: there is nothing to rank.
   assert set(run["metrics"]) == {"accuracy", "before_adaptation_accuracy"}
 
@@ -162,7 +166,8 @@ def test_covariate_shift_corrupts_and_keeps_classes_even(
     (["--algorithm=fed_avg"], ("--algorithm=fed_avg", "atlas, fed_ade")),
     (["--algorithm="], ("--algorithm", "fed_ade")),
     (["--dataset=cifar"], ("--dataset=cifar", "cifar10")),
-    (["--shift=linear,cosine"], ("--shift=linear,cosine:", "bernoulli", "none twice")),
+    (["--shift=linear,cosine"],
+     ("--shift=linear,cosine:", "bernoulli", "none twice")),
     (["--shift=sine,sine"], ("--shift=sine,sine:", "none twice")),
     (["--shift="], ("--shift=", "linear")),
     (["--shift_kind=concept"], ("--shift_kind=concept", "covariate")),

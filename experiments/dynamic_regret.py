@@ -41,6 +41,7 @@ from tff_shift.data import schedules
 from tff_shift.simulation import online_figures
 from tff_shift.simulation import regret
 from tff_shift.simulation import results
+from tff_shift.simulation import summary
 
 FLAGS = flags.FLAGS
 
@@ -221,7 +222,7 @@ def _summarize(
     rows: Sequence[Mapping[str, Any]],
     setting: Mapping[str, str],
     seconds: float,
-) -> results.RunSummary:
+) -> summary.RunSummary:
   """Makes the entry of summary.json of an algorithm in a setting."""
   metrics_by_seed = {}
   for seed in dict.fromkeys(row["seed"] for row in rows):
@@ -236,7 +237,7 @@ def _summarize(
             for name in ("regret", "cumulative_shift", "measured_shift")
         },
     }
-  return results.RunSummary(
+  return summary.RunSummary(
       algorithm=rows[0]["algorithm"],
       dataset="convex",
       setting=setting,
@@ -355,7 +356,7 @@ def main() -> None:
     summaries += [_summarize(rows, setting, seconds) for setting in settings]
     folder.write_summary(summaries)
   _draw(rows_by_algorithm, timesteps, folder)
-  table = results.comparison_table(
+  table = summary.comparison_table(
       sorted(summaries, key=lambda run: settings.index(run.setting)),
       metrics=(
           "regret_exponent", "bound_exponent", "regret", "cumulative_shift",

@@ -26,6 +26,7 @@ from tff_shift.simulation import evolving
 from tff_shift.simulation import progress
 from tff_shift.simulation import results
 from tff_shift.simulation import selection
+from tff_shift.simulation import summary
 
 FLAGS = flags.FLAGS
 
@@ -136,7 +137,7 @@ def _report_choice(name, scores, chosen) -> None:
 
 def _summarize(
     plan: planning.Plan, reading: selection.Reading
-) -> results.RunSummary:
+) -> summary.RunSummary:
   """Makes the entry of summary.json of an algorithm at a rate."""
   dataset = plan.datasets[plan.seeds[0]]
   setting = {
@@ -166,7 +167,7 @@ def _summarize(
     if result.final.server_accuracy is not None:
       metrics["server_accuracy"] = result.final.server_accuracy
     metrics_by_seed[seed] = metrics
-  return results.RunSummary(
+  return summary.RunSummary(
       algorithm=reading.algorithm,
       dataset=dataset.name,
       setting=setting,
@@ -209,11 +210,11 @@ def main() -> None:
       by_label[label] = reading.by_seed
   evolving.draw_results(by_label, dataset, folder)
   shown = ("learning_rate", "selection")
-  table = results.comparison_table([
+  table = summary.comparison_table([
       dataclasses.replace(
-          summary, setting={key: summary.setting[key] for key in shown}
+          run, setting={key: run.setting[key] for key in shown}
       )
-      for summary in summaries
+      for run in summaries
   ])
   print(table)
   print(f"results: {folder.path}")

@@ -29,6 +29,7 @@ from tff_shift.simulation import online_results
 from tff_shift.simulation import pretraining
 from tff_shift.simulation import progress
 from tff_shift.simulation import results
+from tff_shift.simulation import summary
 
 FLAGS = flags.FLAGS
 
@@ -176,7 +177,7 @@ def _summarize(
     contestant: planning.Contestant,
     shift: str,
     by_seed: Mapping[int, online.OnlineResult],
-) -> results.RunSummary:
+) -> summary.RunSummary:
   """Makes the entry of summary.json of a contestant on a schedule."""
   metrics_by_seed = {}
   for seed, result in by_seed.items():
@@ -198,7 +199,7 @@ def _summarize(
               measured, true
           ),
       }
-  return results.RunSummary(
+  return summary.RunSummary(
       algorithm=contestant.algorithm,
       dataset=FLAGS.dataset,
       setting={
@@ -278,16 +279,14 @@ def main() -> None:
     omega = np.mean(list(plan.omegas[shift].values()), axis=0)
     online_results.draw_accuracy(by_label, omega, folder, shift)
   shown = ("shift", "learning_rate")
-  table = results.comparison_table([
+  table = summary.comparison_table([
       dataclasses.replace(
-          summary,
+          run,
           setting={
-              key: summary.setting[key]
-              for key in shown
-              if key in summary.setting
+              key: run.setting[key] for key in shown if key in run.setting
           },
       )
-      for summary in sorted(
+      for run in sorted(
           summaries, key=lambda each: FLAGS.shift.index(each.setting["shift"])
       )
   ])

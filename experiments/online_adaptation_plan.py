@@ -1,6 +1,7 @@
 """The flags of `experiments.online_adaptation`, and what they ask for."""
 
 import dataclasses
+import itertools
 import pathlib
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -194,6 +195,11 @@ def make_plan() -> Plan:
         flag, FLAGS[flag].value in allowed,
         "one of " + ", ".join(name for name in allowed if name),
     )
+  if (FLAGS.corrupted_images, FLAGS.shift_kind) == ("archive", "label"):
+    raise command_line.UsageError(
+        "--corrupted_images=archive does not apply to --shift_kind=label;"
+        " leave it out, or pass --shift_kind=covariate"
+    )
   command_line.require(
       "shift",
       FLAGS.shift
@@ -249,10 +255,29 @@ def make_plan() -> Plan:
     )
     # What cannot be drawn is refused here.
     for seed in seeds:
-      client_streams(plan, FLAGS.shift[0], seed).batch(0, 1)
       streams.initial_examples(dataset, FLAGS.initial_examples, 0, seed)
+      client_streams(plan, FLAGS.shift[0], seed).batch(0, 1)
+      if archive is not None:
+        for shift in FLAGS.shift:
+          _draw_each_part(client_streams(plan, shift, seed))
   _make_cache_folder()
   return plan
+
+
+def _draw_each_part(drawn: streams.Streams) -> None:
+  """Draws a batch of every corruption at every severity of the streams.
+
+  After it, all that the streams need of an archive has been read.
+  """
+  clients = {name: i for i, name in enumerate(drawn.corruption_names)}
+  timesteps = {
+      drawn.severity(timestep): timestep
+      for timestep in range(1, drawn.num_timesteps + 1)
+  }
+  for client, timestep in itertools.product(
+      clients.values(), timesteps.values()
+  ):
+    drawn.batch(client, timestep)
 
 
 def _make_cache_folder() -> None:

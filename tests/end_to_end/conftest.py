@@ -1,6 +1,7 @@
 """Binaries run whole: in this process, or in one of their own."""
 
 import csv
+import json
 import os
 import pathlib
 import subprocess
@@ -66,6 +67,22 @@ def _read_rows(folder):
 def read_rows():
   """Returns `read(folder)`, which gives the rows of metrics.csv."""
   return _read_rows
+
+
+def _read_runs(folder):
+  runs = json.loads((folder / "summary.json").read_text())["runs"]
+  for run in runs:
+    del run["seconds_per_round"]
+  return runs
+
+
+@pytest.fixture(scope="session")
+def read_runs():
+  """Returns `read(folder)`, which gives the runs of summary.json.
+
+  They come without their times: the same flags give the same runs.
+  """
+  return _read_runs
 
 
 @pytest.fixture(scope="session")

@@ -27,13 +27,6 @@ def run_evolving(run_here):
   return functools.partial(run_here, evolving, evolving_plan)
 
 
-def _without_times(folder):
-  runs = json.loads((folder / "summary.json").read_text())["runs"]
-  for run in runs:
-    del run["seconds_per_round"]
-  return runs
-
-
 class TestWholeRun:
 
   @pytest.fixture(scope="class")
@@ -80,9 +73,8 @@ class TestWholeRun:
     ]
     assert all(float(row["train_loss"]) > 0 for row in rows)
 
-  def test_last_row_is_the_summary(self, finished, read_rows):
-    runs = _without_times(finished[0])
-    for run in runs:
+  def test_last_row_is_the_summary(self, finished, read_rows, read_runs):
+    for run in read_runs(finished[0]):
       last = [
           float(row["client_accuracy"]) for row in read_rows(finished[0])
           if row["algorithm"] == run["algorithm"] and row["round"] == "2"
@@ -108,20 +100,20 @@ class TestWholeRun:
     assert finished[2] == ""
 
   def test_same_flags_give_the_same_bits(
-      self, finished, tmp_path, run_evolving
+      self, finished, tmp_path, run_evolving, read_runs
   ):
     chosen = "fed_avg,fed_evolve,fed_evp"
     folder = tmp_path / "again"
     code = run_evolving([*_SMALL, f"--algorithm={chosen}", "--seeds=0,1",
          f"--output_dir={folder}", "--max_concurrent_clients=1"])
     assert code == 0
-    first = [r for r in _without_times(finished[0])
+    first = [r for r in read_runs(finished[0])
              if r["algorithm"] in chosen.split(",")]
-    assert _without_times(folder) == first
+    assert read_runs(folder) == first
 
 
 def test_selection_runs_each_rate_and_keeps_the_best(
-    tmp_path, run_evolving, read_rows, capsys
+    tmp_path, run_evolving, read_rows, read_runs, capsys
 ):
   folder = tmp_path / "selected"
   code = run_evolving([
@@ -138,7 +130,7 @@ def test_selection_runs_each_rate_and_keeps_the_best(
   assert len(scores) == 2
   # The smaller rate wins a draw.
   best = "1e-09" if scores["1e-09"] >= scores["0.01"] else "0.01"
-  (run,) = _without_times(folder)
+  (run,) = read_runs(folder)
   assert run["setting"]["learning_rate"] == float(best)
   assert run["setting"]["selection"] == "last_source"
   assert {row["learning_rate"] for row in rows

@@ -1,8 +1,10 @@
 """The binary `experiments.online_adaptation`, run whole."""
 
 import functools
-import json
+import itertools
 import os
+import pathlib
+import types
 
 import numpy as np
 import pytest
@@ -10,6 +12,8 @@ import pytest
 from experiments import online_adaptation
 from experiments import online_adaptation_plan
 from tff_shift import algorithms
+from tff_shift.data import sources
+from tff_shift.data import streams
 
 _ALGORITHMS = algorithms.names("online_adaptation")
 _SMALL = (
@@ -32,13 +36,6 @@ def cache_dir(tmp_path_factory):
 def run_online(run_here):
   """Returns `run(arguments) -> exit code`."""
   return functools.partial(run_here, online_adaptation, online_adaptation_plan)
-
-
-def _runs(folder):
-  runs = json.loads((folder / "summary.json").read_text())["runs"]
-  for run in runs:
-    del run["seconds_per_round"]
-  return runs
 
 
 class TestWholeRun:
@@ -71,9 +68,11 @@ class TestWholeRun:
     linear = [float(r["omega"]) for r in rows[:3]]
     np.testing.assert_allclose(linear, [1 / 3, 2 / 3, 1])
 
-  def test_summary_is_the_mean_over_steps(self, finished, read_rows):
+  def test_summary_is_the_mean_over_steps(
+      self, finished, read_rows, read_runs
+  ):
     rows = read_rows(finished[0])
-    for run in _runs(finished[0]):
+    for run in read_runs(finished[0]):
       rate = run["setting"].get("learning_rate", "")
       for column, metric in (
           ("accuracy", "accuracy"),
@@ -129,7 +128,7 @@ class TestWholeRun:
     assert len(lines) == 1 + 2 + 2 * (len(_ALGORITHMS) + 1) + 1
 
   def test_same_flags_same_numbers(
-      self, finished, cache_dir, run_online, tmp_path
+      self, finished, cache_dir, run_online, read_runs, tmp_path
   ):
     folder = tmp_path / "again"
     code = run_online([
@@ -138,12 +137,14 @@ class TestWholeRun:
         "--max_concurrent_clients=1",
     ])
     assert code == 0
-    first = [r for r in _runs(finished[0]) if r["algorithm"] == "fed_ade"]
-    assert _runs(folder) == first
+    first = [
+        run for run in read_runs(finished[0]) if run["algorithm"] == "fed_ade"
+    ]
+    assert read_runs(folder) == first
 
 
 def test_covariate_shift_corrupts_and_keeps_classes_even(
-    cache_dir, run_online, read_rows, tmp_path
+    cache_dir, run_online, read_rows, read_runs, tmp_path
 ):
   folder = tmp_path / "covariate"
   code = run_online([
@@ -153,7 +154,7 @@ def test_covariate_shift_corrupts_and_keeps_classes_even(
   ])
   assert code == 0
   assert len(read_rows(folder)) == 3
-  (run,) = _runs(folder)
+  (run,) = read_runs(folder)
   assert (folder / "figures" / "corruptions.png").stat().st_size > 1000
   # Who asks for steps does not get the epochs of the default on top.
   assert run["setting"]["local_steps"] == 2
@@ -202,6 +203,8 @@ def test_covariate_shift_corrupts_and_keeps_classes_even(
      ("/nowhere", "tiny")),
     (["--shift_kind=covariate", "--corrupted_images=archive"],
      ("cifar10", "digits")),
+    (["--corrupted_images=archive"],
+     ("--corrupted_images=archive", "does not apply", "--shift_kind=label")),
 ])
 def test_bad_flags_end_with_one_line_and_nothing_written(
     arguments, expected, tmp_path, run_online, capsys
@@ -237,14 +240,119 @@ def test_cache_folder_that_cannot_be_made_is_refused(
   assert not os.path.exists(tmp_path / "run")
 
 
-def test_archive_that_is_not_there_is_refused(tmp_path, run_online, capsys):
-  # Without CIFAR-10 the data set itself is named, with it the archive.
-  code = run_online([
-      *_CORRUPTED, "--dataset=cifar10", "--corrupted_images=archive",
-      f"--output_dir={tmp_path / 'run'}", f"--data_dir={tmp_path}",
-  ])
-  assert code == 2
-  assert "cifar10" in capsys.readouterr().err
+@pytest.fixture
+def only_cifar10(tmp_path):
+  """A folder of data sets that holds CIFAR-10 and nothing else."""
+  found = os.environ.get("TFDS_DATA_DIR", "")
+  if not (found and (pathlib.Path(found) / "cifar10").is_dir()):
+    pytest.skip("TFDS_DATA_DIR does not name a folder that holds cifar10")
+  folder = tmp_path / "data"
+  folder.mkdir()
+  (folder / "cifar10").symlink_to(
+      pathlib.Path(found).resolve() / "cifar10", target_is_directory=True
+  )
+  return folder
+
+
+class TestArchive:
+
+  def test_archive_that_is_not_there_is_refused_at_the_start(
+      self, only_cifar10, tmp_path, run_online, capsys
+  ):
+    folder, cache = tmp_path / "run", tmp_path / "cache"
+    # The first of 20 steps is at severity 5 / 20, rounded: 0, no archive yet.
+    code = run_online([
+        *_CORRUPTED, "--dataset=cifar10", "--corrupted_images=archive",
+        "--timesteps=20", f"--output_dir={folder}", f"--cache_dir={cache}",
+        f"--data_dir={only_cifar10}",
+    ])
+    output, errors = capsys.readouterr()
+    assert code == 2
+    assert output == ""
+    assert errors.startswith("online_adaptation: data set 'cifar10_corrupted/")
+    assert errors.count("\n") == 1
+    assert not folder.exists()
+    assert not cache.exists()
+
+  # The weights of 3 steps: linear 1/3, 2/3, 1, square 1, 0, 1; 5 times that,
+  # rounded, is severity 2, 3, 5 and 5, 0, 5.
+  _SCHEDULES = ("--shift=square,linear", "--timesteps=3", "--seeds=0,1")
+  _SEVERITIES = (2, 3, 5)
+
+  @pytest.fixture
+  def corruption_names(self):
+    """Those of the three clients with each of the two seeds."""
+    pool = streams.Examples(np.zeros((2, 1)), np.arange(2))
+    return [
+        streams.Streams(
+            pool, 2, np.arange(2), num_clients=3, samples_per_step=1,
+            shift_kind="covariate", seed=seed,
+        ).corruption_names
+        for seed in (0, 1)
+    ]
+
+  @pytest.fixture
+  def archive(self, monkeypatch):
+    """Stands in for a published archive of the digits.
+
+    It notes in `asked` what is read of it, lacks what is in `missing`, and
+    calls `on_read` each time.
+    """
+    source = sources.load("digits")
+    found = types.SimpleNamespace(
+        asked=set(), missing=set(), on_read=lambda part: None
+    )
+
+    def read(*part):
+      found.on_read(part)
+      found.asked.add(part)
+      if part in found.missing:
+        raise sources.DatasetNotFoundError(f"{part} is missing")
+      return streams.Examples(source.x, source.y)
+
+    monkeypatch.setattr(streams, "archive_of", lambda *_: read)
+    return found
+
+  def test_all_that_the_run_reads_is_read_before_it_writes(
+      self, archive, corruption_names, tmp_path, cache_dir, run_online
+  ):
+    folder = tmp_path / "run"
+    late = set()
+
+    def on_read(part):
+      if folder.exists() and part not in archive.asked:
+        late.add(part)
+
+    archive.on_read = on_read
+    code = run_online([
+        *(each for each in _CORRUPTED if each != "--local_epochs=1"),
+        *self._SCHEDULES, "--algorithm=source", "--corrupted_images=archive",
+        f"--output_dir={folder}", f"--cache_dir={cache_dir}",
+    ])
+    assert code == 0
+    assert late == set()
+    assert archive.asked == set(
+        itertools.product(
+            {*corruption_names[0], *corruption_names[1]}, self._SEVERITIES
+        )
+    )
+
+  def test_one_part_that_is_missing_is_refused(
+      self, archive, corruption_names, tmp_path, run_online, capsys
+  ):
+    folder, cache = tmp_path / "run", tmp_path / "cache"
+    # Only the last client of the second seed on the second schedule needs it.
+    part = corruption_names[1][2], 3
+    assert part[0] not in (*corruption_names[0], *corruption_names[1][:2])
+    archive.missing = {part}
+    code = run_online([
+        *_CORRUPTED, *self._SCHEDULES, "--corrupted_images=archive",
+        f"--output_dir={folder}", f"--cache_dir={cache}",
+    ])
+    assert code == 2
+    assert capsys.readouterr().err == f"online_adaptation: {part} is missing\n"
+    assert not folder.exists()
+    assert not cache.exists()
 
 
 def test_presets_are_read(presets, run_online, tmp_path, capsys):

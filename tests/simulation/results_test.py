@@ -26,22 +26,6 @@ from tff_shift.simulation import results
 _COLUMNS = ("algorithm", "seed", "round", "accuracy")
 
 
-def _summary(algorithm="fed_avg", **changes):
-  values = {
-      "algorithm": algorithm,
-      "dataset": "circle",
-      "setting": {"dirichlet": "inf"},
-      "metrics_by_seed": {
-          0: {"client_accuracy": 70.0, "server_accuracy": 60.0},
-          1: {"client_accuracy": 72.0, "server_accuracy": 60.0},
-          2: {"client_accuracy": 77.0, "server_accuracy": 60.0},
-      },
-      "rounds": 50,
-      "seconds_per_round": 0.25,
-  }
-  return results.RunSummary(**(values | changes))
-
-
 def _tree(folder):
   """Returns every path below the folder with its content."""
   return {
@@ -103,10 +87,10 @@ class TestCreate:
       results.RunFolder.create(folder.path, columns=("other",))
     assert _tree(folder.path) == before
 
-  def test_overwrite_replaces_an_earlier_run_only(self, folder):
+  def test_overwrite_replaces_an_earlier_run_only(self, folder, make_summary):
     folder.write_config({})
     folder.write_metrics({"seed": 1})
-    folder.write_summary([_summary()])
+    folder.write_summary([make_summary()])
     folder.figure_path("curves").write_bytes(b"png")
     (folder.path / "tensorboard" / "fed_avg").mkdir(parents=True)
     (folder.path / "notes.txt").write_text("mine")
@@ -155,10 +139,10 @@ class TestCreate:
     assert _tree(open_folder) == {}
 
   def test_overwrite_without_permission_keeps_the_earlier_run(
-      self, open_folder
+      self, open_folder, make_summary
   ):
     folder = results.RunFolder.create(open_folder, columns=_COLUMNS)
-    folder.write_summary([_summary()])
+    folder.write_summary([make_summary()])
     before = _tree(open_folder)
     with (
         _read_only(open_folder),
@@ -312,50 +296,10 @@ class TestConfig:
     assert not (folder.path / "config.json").exists()
 
 
-class TestRunSummary:
-
-  def test_mean_and_standard_deviation_by_hand(self):
-    run = _summary()
-    # Mean of 70, 72, 77: 73; squares of -3, -1, 4: 26; 26 / (3 - 1) = 13.
-    assert run.mean("client_accuracy") == 73.0
-    assert run.standard_deviation("client_accuracy") == math.sqrt(13.0)
-    assert run.values("client_accuracy") == [70.0, 72.0, 77.0]
-
-  @pytest.mark.parametrize("seeds", [1, 3])
-  def test_equal_values_have_no_spread(self, seeds):
-    rows = {seed: {"accuracy": 0.1} for seed in range(seeds)}
-    run = _summary(metrics_by_seed=rows)
-    assert run.mean("accuracy") == 0.1
-    assert run.standard_deviation("accuracy") == 0.0
-
-  @pytest.mark.parametrize(
-      ("values", "mean"),
-      [
-          ([1.0, math.nan], math.nan),
-          ([1.0, math.inf], math.inf),
-          ([math.inf, -math.inf], math.nan),
-      ],
-  )
-  def test_values_that_are_not_finite(self, values, mean):
-    rows = {seed: {"loss": value} for seed, value in enumerate(values)}
-    run = _summary(metrics_by_seed=rows)
-    np.testing.assert_equal(run.mean("loss"), mean)
-    assert math.isnan(run.standard_deviation("loss"))
-
-  def test_refuses_seeds_with_different_metrics(self):
-    rows = {4: {"accuracy": 1.0}, 5: {"loss": 1.0}}
-    with pytest.raises(ValueError, match="seed 5 has the metrics"):
-      _summary(metrics_by_seed=rows)
-
-  def test_refuses_no_seeds(self):
-    with pytest.raises(ValueError, match="at least one seed"):
-      _summary(metrics_by_seed={})
-
-
 class TestSummaryFile:
 
-  def test_has_the_common_form(self, folder):
-    folder.write_summary([_summary(), _summary("fed_evp", rounds=7)])
+  def test_has_the_common_form(self, folder, make_summary):
+    folder.write_summary([make_summary(), make_summary("fed_evp", rounds=7)])
     summary = _read_json(folder.path / "summary.json")
     assert list(summary) == ["runs"]
     assert [run["algorithm"] for run in summary["runs"]] == [
@@ -391,21 +335,23 @@ class TestSummaryFile:
         "seconds_per_round": 0.25,
     }
 
-  def test_is_bit_identical_for_equal_values(self, tmp_path):
+  def test_is_bit_identical_for_equal_values(self, tmp_path, make_summary):
     third = 100.0 / 3.0
     texts = []
     for name, keys in (("a", "xyz"), ("b", "zyx")):
       folder = results.RunFolder.create(tmp_path / name, columns=_COLUMNS)
       rows = {seed: dict.fromkeys(keys, third * seed) for seed in range(3)}
       setting = {key: np.float32(0.5) for key in keys}
-      folder.write_summary([_summary(setting=setting, metrics_by_seed=rows)])
+      folder.write_summary(
+          [make_summary(setting=setting, metrics_by_seed=rows)]
+      )
       texts.append((folder.path / "summary.json").read_bytes())
     assert texts[0] == texts[1]
     run = json.loads(texts[0])["runs"][0]
     assert run["metrics"]["x"]["seeds"] == [0.0, third, 2 * third]
 
-  def test_what_json_lacks_is_written_as_json(self, folder):
-    run = _summary(
+  def test_what_json_lacks_is_written_as_json(self, folder, make_summary):
+    run = make_summary(
         setting={
             "dirichlet": math.inf,
             "shape": (np.int64(2), np.array([0.5, math.nan])),
@@ -429,21 +375,21 @@ class TestSummaryFile:
         "accuracy": {"mean": None, "std": None, "seeds": [None, 0.5]}
     }
 
-  def test_failure_keeps_the_earlier_file(self, folder):
-    folder.write_summary([_summary()])
+  def test_failure_keeps_the_earlier_file(self, folder, make_summary):
+    folder.write_summary([make_summary()])
     before = _tree(folder.path)
     with pytest.raises(TypeError, match=r"summary.json: runs: .*object has no"):
-      folder.write_summary([_summary(setting={"model": object()})])
+      folder.write_summary([make_summary(setting={"model": object()})])
     assert _tree(folder.path) == before
 
-  def test_reader_never_sees_half_a_file(self, folder):
+  def test_reader_never_sees_half_a_file(self, folder, make_summary):
     path = folder.path / "summary.json"
-    folder.write_summary([_summary()])
+    folder.write_summary([make_summary()])
     stop = threading.Event()
 
     def write():
       for count in range(200):
-        folder.write_summary([_summary()] * (1 + count % 2 * 40))
+        folder.write_summary([make_summary()] * (1 + count % 2 * 40))
       stop.set()
 
     writer = threading.Thread(target=write)
@@ -492,55 +438,6 @@ class TestTensorBoard:
 
     asyncio.run(cell_of_a_notebook())
     assert self._events(folder, "run") == {"loss": [(3, 2.0)]}
-
-
-class TestComparisonTable:
-
-  def test_layout(self):
-    runs = [
-        _summary(setting={"dirichlet": "inf", "learning_rate": 5e-6}),
-        _summary(
-            "local",
-            setting={"dirichlet": "inf"},
-            metrics_by_seed={
-                0: {"client_accuracy": 100.0},
-                1: {"client_accuracy": 60.0},
-            },
-            seconds_per_round=12.3456,
-        ),
-    ]
-    # Samples 100 and 60: mean 80, standard deviation sqrt(2 * 400) = 28.28.
-    assert results.comparison_table(runs).splitlines() == [
-        "algorithm  learning_rate  client accuracy (%)  server accuracy (%)"
-        "  s/round",
-        "---------  -------------  -------------------  -------------------"
-        "  -------",
-        "fed_avg    5e-06                73.00 ±  3.61        60.00 ±  0.00"
-        "     0.25",
-        "local      -                    80.00 ± 28.28                    -"
-        "     12.3",
-    ]
-
-  def test_one_seed_shows_no_spread(self):
-    rows = {7: {"loss": 0.123456, "accuracy": 8.0}}
-    table = results.comparison_table(
-        [_summary(metrics_by_seed=rows)], metrics=["loss", "accuracy"]
-    )
-    assert table.splitlines() == [
-        "algorithm    loss  accuracy (%)  s/round",
-        "---------  ------  ------------  -------",
-        "fed_avg    0.1235          8.00     0.25",
-    ]
-
-  def test_several_data_sets_are_told_apart(self):
-    runs = [_summary(), _summary(dataset="rotated_mnist")]
-    table = results.comparison_table(runs, metrics=["server_accuracy"])
-    assert [line.split()[:2] for line in table.splitlines()] == [
-        ["algorithm", "dataset"],
-        ["---------", "-------------"],
-        ["fed_avg", "circle"],
-        ["fed_avg", "rotated_mnist"],
-    ]
 
 
 def test_import_does_not_load_tensorflow():

@@ -18,13 +18,13 @@ import pathlib
 
 import numpy as np
 
+from tff_shift.data import corruptions
 from tff_shift.data import partition
 from tff_shift.data import source
 from tff_shift.data import sources
 
 CIFAR100_FOLDER = "CIFAR-100-C"
 CIFAR100_URL = "https://zenodo.org/record/3555552"
-NUM_SEVERITIES = 5
 
 # The name in tensorflow-datasets -> the file in the archive.
 _FILE_OF = {
@@ -115,9 +115,9 @@ def load_corrupted(
         f"unknown corruption {corruption!r}; known are {', '.join(_FILE_OF)}"
     )
   partition.check_positive_integer("severity", severity)
-  if severity > NUM_SEVERITIES:
+  if severity > corruptions.MAX_SEVERITY:
     raise ValueError(
-        f"severity must lie in 1..{NUM_SEVERITIES}, got {severity}"
+        f"severity must lie in 1..{corruptions.MAX_SEVERITY}, got {severity}"
     )
   folder = sources.data_folder(data_dir)
   return _LOADERS[dataset](folder, corruption, severity)
@@ -161,12 +161,12 @@ def _cifar100(
   if (
       labels.ndim != 1
       or not len(labels)
-      or len(labels) % NUM_SEVERITIES
+      or len(labels) % corruptions.MAX_SEVERITY
       or not np.issubdtype(labels.dtype, np.integer)
   ):
     raise ValueError(
         f"{paths[1]} holds {labels.dtype} {list(labels.shape)}; it must hold"
-        f" integers [{NUM_SEVERITIES} * number of images]"
+        f" integers [{corruptions.MAX_SEVERITY} * number of images]"
     )
   expected = (len(labels), 32, 32, 3)
   if images.shape != expected or images.dtype != np.uint8:
@@ -174,7 +174,7 @@ def _cifar100(
         f"{paths[0]} holds {images.dtype} {list(images.shape)}; it must hold"
         f" uint8 {list(expected)}"
     )
-  num_images = len(labels) // NUM_SEVERITIES
+  num_images = len(labels) // corruptions.MAX_SEVERITY
   rows = slice((severity - 1) * num_images, severity * num_images)
   y = np.array(labels[rows], np.int32)
   if y.min() < 0 or y.max() >= len(_CIFAR100_NAMES):

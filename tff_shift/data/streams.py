@@ -329,18 +329,19 @@ class Streams:
     """
     severity = self.severity(timestep)
     name = self.corruption_names[client] if severity else ""
-    positions = self._by_class(name, severity).draw(
+    # Computed corruptions change the images of the pool, not their classes.
+    part = ("", 0) if self._archive is None else (name, severity)
+    positions = self._by_class(*part).draw(
         self.class_distribution(client, timestep),
         self._num_samples,
         partition.generator("stream", [self._seed, client, timestep]),
     )
-    examples = self._examples(name, severity)
+    examples = self._examples(*part)
     x = examples.x[positions]
     if severity and self._archive is None:
       x = corruptions.corrupt(x, name, severity, positions)
     return Examples(x, examples.y[positions])
 
   def _examples(self, name: str, severity: int) -> Examples:
-    if severity and self._archive is not None:
-      return self._archive(name, severity)
-    return self._pool
+    """Returns a part of the archive; without a severity, the pool."""
+    return self._archive(name, severity) if severity else self._pool

@@ -28,6 +28,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tff_shift.data import streams
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
@@ -78,18 +79,6 @@ class PretrainingHParams(hyperparameters.HParams):
       " from it (adamw); 0 is none.",
       minimum=0,
   )
-
-
-class Examples(NamedTuple):
-  """Labelled examples.
-
-  Attributes:
-    x: The examples, [num_examples, ...] uint8 or float32, as the model's.
-    y: The classes, [num_examples] int32.
-  """
-
-  x: np.ndarray
-  y: np.ndarray
 
 
 class Epoch(NamedTuple):
@@ -143,7 +132,7 @@ def pretrain(
   Args:
     model: The model; it starts from its initial weights of the seed.
     train: The training data, x [num_examples, ...] uint8 or float32 as the
-      model's input, y [num_examples] int32 (see `Examples`).
+      model's input, y [num_examples] int32 (see `streams.Examples`).
     validation: The held-out data, likewise.
     hparams: The hyper-parameters.
     seed: Fixes the initial weights and the order of the examples, at least 0.
@@ -157,7 +146,7 @@ def pretrain(
     ValueError: If a hyper-parameter, the seed or the data are not allowed, or
       if a loss is not finite.
   """
-  train, validation = Examples(*train), Examples(*validation)
+  train, validation = streams.Examples(*train), streams.Examples(*validation)
   _check(model, train, validation, hparams)
   if cache_dir is None:
     return _train(model, train, validation, hparams, seed, on_epoch)
@@ -214,7 +203,7 @@ def cache_key(
   Raises:
     ValueError: If a hyper-parameter, the seed or the data are not allowed.
   """
-  train, validation = Examples(*train), Examples(*validation)
+  train, validation = streams.Examples(*train), streams.Examples(*validation)
   _check(model, train, validation, hparams)
   initial_weights = _initial_weights(model, seed)
   description = {

@@ -1,0 +1,95 @@
+import math
+
+import numpy as np
+import pytest
+
+from tff_shift.simulation import summary
+
+
+class TestRunSummary:
+
+  def test_mean_and_standard_deviation_by_hand(self, make_summary):
+    run = make_summary()
+    # Mean of 70, 72, 77: 73; squares of -3, -1, 4: 26; 26 / (3 - 1) = 13.
+    assert run.mean("client_accuracy") == 73.0
+    assert run.standard_deviation("client_accuracy") == math.sqrt(13.0)
+    assert run.values("client_accuracy") == [70.0, 72.0, 77.0]
+
+  @pytest.mark.parametrize("seeds", [1, 3])
+  def test_equal_values_have_no_spread(self, make_summary, seeds):
+    rows = {seed: {"accuracy": 0.1} for seed in range(seeds)}
+    run = make_summary(metrics_by_seed=rows)
+    assert run.mean("accuracy") == 0.1
+    assert run.standard_deviation("accuracy") == 0.0
+
+  @pytest.mark.parametrize(
+      ("values", "mean"),
+      [
+          ([1.0, math.nan], math.nan),
+          ([1.0, math.inf], math.inf),
+          ([math.inf, -math.inf], math.nan),
+      ],
+  )
+  def test_values_that_are_not_finite(self, make_summary, values, mean):
+    rows = {seed: {"loss": value} for seed, value in enumerate(values)}
+    run = make_summary(metrics_by_seed=rows)
+    np.testing.assert_equal(run.mean("loss"), mean)
+    assert math.isnan(run.standard_deviation("loss"))
+
+  def test_refuses_seeds_with_different_metrics(self, make_summary):
+    rows = {4: {"accuracy": 1.0}, 5: {"loss": 1.0}}
+    with pytest.raises(ValueError, match="seed 5 has the metrics"):
+      make_summary(metrics_by_seed=rows)
+
+  def test_refuses_no_seeds(self, make_summary):
+    with pytest.raises(ValueError, match="at least one seed"):
+      make_summary(metrics_by_seed={})
+
+
+class TestComparisonTable:
+
+  def test_layout(self, make_summary):
+    runs = [
+        make_summary(setting={"dirichlet": "inf", "learning_rate": 5e-6}),
+        make_summary(
+            "local",
+            setting={"dirichlet": "inf"},
+            metrics_by_seed={
+                0: {"client_accuracy": 100.0},
+                1: {"client_accuracy": 60.0},
+            },
+            seconds_per_round=12.3456,
+        ),
+    ]
+    # Samples 100 and 60: mean 80, standard deviation sqrt(2 * 400) = 28.28.
+    assert summary.comparison_table(runs).splitlines() == [
+        "algorithm  learning_rate  client accuracy (%)  server accuracy (%)"
+        "  s/round",
+        "---------  -------------  -------------------  -------------------"
+        "  -------",
+        "fed_avg    5e-06                73.00 ±  3.61        60.00 ±  0.00"
+        "     0.25",
+        "local      -                    80.00 ± 28.28                    -"
+        "     12.3",
+    ]
+
+  def test_one_seed_shows_no_spread(self, make_summary):
+    rows = {7: {"loss": 0.123456, "accuracy": 8.0}}
+    table = summary.comparison_table(
+        [make_summary(metrics_by_seed=rows)], metrics=["loss", "accuracy"]
+    )
+    assert table.splitlines() == [
+        "algorithm    loss  accuracy (%)  s/round",
+        "---------  ------  ------------  -------",
+        "fed_avg    0.1235          8.00     0.25",
+    ]
+
+  def test_several_data_sets_are_told_apart(self, make_summary):
+    runs = [make_summary(), make_summary(dataset="rotated_mnist")]
+    table = summary.comparison_table(runs, metrics=["server_accuracy"])
+    assert [line.split()[:2] for line in table.splitlines()] == [
+        ["algorithm", "dataset"],
+        ["---------", "-------------"],
+        ["fed_avg", "circle"],
+        ["fed_avg", "rotated_mnist"],
+    ]

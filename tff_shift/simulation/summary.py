@@ -1,0 +1,139 @@
+"""Final metrics of runs over their seeds, and a table that compares them.
+
+Spread is the sample standard deviation (divided by the number of seeds minus
+one) because the seeds are a sample of all runs; the papers do not say which
+form they print. With one seed it is 0.0. Accuracies are in percent throughout.
+"""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSummary:
+  """The final metrics of one algorithm in one setting, for every seed.
+
+  Attributes:
+    algorithm: Name of the algorithm, as in its file name.
+    dataset: Name of the data set.
+    setting: What else distinguishes the run, for example the learning rate.
+    metrics_by_seed: For each seed, in the order to be kept, its final metrics
+      by name; all seeds have the same metrics, accuracies in percent.
+    rounds: Number of rounds of each seed.
+    seconds_per_round: Wall-clock seconds per round, mean over the seeds.
+  """
+
+  algorithm: str
+  dataset: str
+  setting: Mapping[str, Any]
+  metrics_by_seed: Mapping[int, Mapping[str, float]]
+  rounds: int
+  seconds_per_round: float
+
+  def __post_init__(self):
+    if not self.metrics_by_seed:
+      raise ValueError(f"summary of {self.algorithm}: needs at least one seed")
+    for seed, metrics in self.metrics_by_seed.items():
+      if sorted(metrics) != self.metric_names:
+        raise ValueError(
+            f"summary of {self.algorithm}: seed {seed} has the metrics"
+            f" {sorted(metrics)}, the first seed has {self.metric_names}"
+        )
+
+  @property
+  def metric_names(self) -> list[str]:
+    """The names of the metrics, sorted."""
+    return sorted(next(iter(self.metrics_by_seed.values())))
+
+  def values(self, metric: str) -> list[float]:
+    """Returns the values of a metric, one per seed."""
+    return [float(row[metric]) for row in self.metrics_by_seed.values()]
+
+  def mean(self, metric: str) -> float:
+    """Returns the mean of a metric over the seeds."""
+    values = self.values(metric)
+    finite = all(map(math.isfinite, values))
+    return statistics.mean(values) if finite else sum(values)
+
+  def standard_deviation(self, metric: str) -> float:
+    """Returns the spread over the seeds; NaN where a value is not finite."""
+    values = self.values(metric)
+    if not all(map(math.isfinite, values)):
+      return math.nan
+    # Like `mean` exact until its last rounding: equal values give 0.0.
+    return statistics.stdev(values) if len(values) > 1 else 0.0
+
+  def to_record(self) -> dict[str, Any]:
+    """Returns the entry of `summary.json`, with its keys in their order."""
+    return {
+        "algorithm": self.algorithm,
+        "dataset": self.dataset,
+        "setting": dict(sorted(self.setting.items())),
+        "metrics": {
+            name: {
+                "mean": self.mean(name),
+                "std": self.standard_deviation(name),
+                "seeds": self.values(name),
+            }
+            for name in self.metric_names
+        },
+        "rounds": self.rounds,
+        "seconds_per_round": self.seconds_per_round,
+    }
+
+
+def comparison_table(
+    runs: Sequence[RunSummary], metrics: Sequence[str] | None = None
+) -> str:
+  """Formats runs as an aligned table of plain text.
+
+  Args:
+    runs: One row each, in this order.
+    metrics: The metrics to show, in order; by default all that occur. Those
+      named `...accuracy` are in percent.
+
+  Returns:
+    The table: algorithm, data set if there are several, the settings in which
+    the runs differ, `mean ± standard deviation` of each metric (the mean alone
+    for one seed, `-` where a run lacks the metric), and seconds per round.
+  """
+  labels = {"algorithm": [run.algorithm for run in runs]}
+  labels["dataset"] = [run.dataset for run in runs]
+  for name in dict.fromkeys(name for run in runs for name in run.setting):
+    labels[name] = [str(run.setting.get(name, "-")) for run in runs]
+  if metrics is None:
+    metrics = sorted({name for run in runs for name in run.metric_names})
+  columns = []
+  for name, cells in labels.items():
+    if name == "algorithm" or len(set(cells)) > 1:
+      width = max(map(len, [name, *cells]))
+      columns.append([cell.ljust(width) for cell in [name, *cells]])
+  numbers = {}
+  for name in metrics:
+    unit = " (%)" if name.endswith("accuracy") else ""
+    title = name.replace("_", " ") + unit
+    numbers[title] = [_metric_cell(run, name) for run in runs]
+  numbers["s/round"] = [f"{run.seconds_per_round:.3g}" for run in runs]
+  for title, cells in numbers.items():
+    width = max(map(len, [title, *cells]))
+    columns.append([cell.rjust(width) for cell in [title, *cells]])
+  for column in columns:
+    column.insert(1, "-" * len(column[0]))
+  return "\n".join("  ".join(row) for row in zip(*columns, strict=True))
+
+
+def _metric_cell(run: RunSummary, metric: str) -> str:
+  """Returns the mean, and the spread if the run has several seeds."""
+  if metric not in run.metric_names:
+    return "-"
+  # Percentages have fixed widths, so that decimal points align in a column.
+  percent = metric.endswith("accuracy")
+  mean = format(run.mean(metric), ".2f" if percent else ".4g")
+  if len(run.metrics_by_seed) == 1:
+    return mean
+  spread = format(run.standard_deviation(metric), "5.2f" if percent else ".4g")
+  return f"{mean} ± {spread}"

@@ -12,6 +12,7 @@ import pathlib
 import sys
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 from absl import app
@@ -45,11 +46,19 @@ def usage_errors() -> Iterator[None]:
     raise UsageError(str(error)) from error
 
 
-def define_common_flags(scenario: str) -> None:
+def define_common_flags(
+    scenario: str,
+    *,
+    defaults: Mapping[str, str] | None = None,
+    grids: tuple[str, ...] = ("learning_rate",),
+) -> None:
   """Defines the flags that every binary has.
 
   Args:
     scenario: The binary's name, which its algorithms have in `SCENARIOS`.
+    defaults: Says the default of a hyper-parameter where it is not that of the
+      algorithm's own file.
+    grids: The hyper-parameters of which several values may be compared.
   """
   flags.DEFINE_list(
       "algorithm", None,
@@ -83,10 +92,12 @@ def define_common_flags(scenario: str) -> None:
       "Clients that train at the same time. 0: one per core (in_process), no"
       " limit (local).",
   )
-  _define_hparam_flags(scenario)
+  _define_hparam_flags(scenario, defaults or {}, grids)
 
 
-def _define_hparam_flags(scenario: str) -> None:
+def _define_hparam_flags(
+    scenario: str, defaults: Mapping[str, str], grids: tuple[str, ...]
+) -> None:
   """Defines a flag for each hyper-parameter of each algorithm."""
   names = algorithms.names(scenario)
   defined = set()
@@ -97,9 +108,10 @@ def _define_hparam_flags(scenario: str) -> None:
       defined.add(field.name)
       owners = owners_of(field.name, scenario)
       scope = "" if len(owners) == len(names) else f" ({', '.join(owners)})"
-      text = f"{field.metadata['help']} Default: {field.default}.{scope}"
-      if field.name == "learning_rate":
-        # A list: the rates that are compared.
+      default = defaults.get(field.name, field.default)
+      text = f"{field.metadata['help']} Default: {default}.{scope}"
+      if field.name in grids:
+        # A list: the values that are compared.
         flags.DEFINE_list(field.name, None, text + " Several: comma-separated.")
       else:
         _PARSERS[type(field.default)](field.name, None, text)
@@ -210,16 +222,39 @@ def positive_number(flag: str) -> float:
 
 def chosen_learning_rates(default: float) -> list[float]:
   """Returns the rates of `--learning_rate`, or the default."""
-  if flags.FLAGS.learning_rate is None:
+  return chosen_grid("learning_rate", default, "numbers above 0")
+
+
+def chosen_grid(flag: str, default: float, requirement: str) -> list[float]:
+  """Returns the values of a flag to be compared, or the default.
+
+  Args:
+    flag: The flag's name, one of the `grids` of `define_common_flags`.
+    default: What counts where the flag is not set.
+    requirement: What is right, for the message.
+
+  Returns:
+    The values.
+
+  Raises:
+    UsageError: See `parse_numbers`.
+  """
+  if flags.FLAGS[flag].value is None:
     return [default]
-  return parse_numbers("learning_rate", float, "numbers above 0")
+  return parse_numbers(flag, float, requirement)
 
 
-def make_hparams(algorithm: str, **overrides: Any) -> Any:
+def make_hparams(
+    algorithm: str,
+    defaults: Mapping[str, Any] | None = None,
+    **overrides: Any,
+) -> Any:
   """Makes the hyper-parameters of an algorithm from the flags.
 
   Args:
     algorithm: The algorithm's name.
+    defaults: Values of hyper-parameters whose flags are not set; those that the
+      algorithm does not have are left out.
     **overrides: Values that count instead of the flags'.
 
   Returns:
@@ -229,15 +264,17 @@ def make_hparams(algorithm: str, **overrides: Any) -> Any:
     UsageError: If a value is not allowed; names the flag and what is allowed.
   """
   kind = algorithms.get(algorithm).HParams
+  names = {field.name for field in dataclasses.fields(kind)} - set(overrides)
   values = {
-      field.name: flags.FLAGS[field.name].value
-      for field in dataclasses.fields(kind)
-      if field.name not in overrides
-      and flags.FLAGS[field.name].value is not None
+      name: flags.FLAGS[name].value
+      for name in names
+      if flags.FLAGS[name].value is not None
   }
   if {"local_steps", "local_epochs"} & set(values) == {"local_steps"}:
     # Who asks for steps does not want the epochs of the default.
     values["local_epochs"] = 0
+  for name in names & set(defaults or {}):
+    values.setdefault(name, defaults[name])
   hparams = kind(**values, **overrides)
   try:
     hyperparameters.validate(hparams)

@@ -10,15 +10,28 @@ import tensorflow_federated as tff
 
 from tff_shift.learning import adaptation
 from tff_shift.learning import local_training
+from tff_shift.learning import periods
 from tff_shift.learning import process
 from tff_shift.learning import randomness
+from tff_shift.models import guided_model
 from tff_shift.models import mlp
+from tff_shift.models import split_model
+
+# How many clients a model with a guide tells apart.
+NUM_CLIENTS = 4
 
 
 @pytest.fixture(scope="session")
 def model():
-  """A model of which no weight has the shape of an example or of metrics."""
-  return mlp.build((5,), num_classes=3, width=8, head_width=6)
+  """A model of which no weight has the shape of an example or of metrics.
+
+  It has a guide that tells four clients apart, which most algorithms ignore.
+  """
+  return guided_model.with_guide(
+      mlp.build((5,), num_classes=3, width=8, head_width=6),
+      num_clients=NUM_CLIENTS,
+      width=7,
+  )
 
 
 def _make_client(client_id, domain_sizes, y=None, run_seed=0):
@@ -31,6 +44,7 @@ def _make_client(client_id, domain_sizes, y=None, run_seed=0):
       y=np.asarray(y, np.int32),
       domain_sizes=np.array(domain_sizes, np.int32),
       seed=randomness.client_seed(run_seed, client_id),
+      client_id=np.int32(client_id % NUM_CLIENTS),
   )
 
 
@@ -59,6 +73,72 @@ def _make_adapting_client(client_id, num_initial, num_stream, run_seed=0):
 def make_adapting_client():
   """Returns `make(client_id, num_initial, num_stream)` for random data."""
   return _make_adapting_client
+
+
+def _make_period_client(
+    client_id, num_examples, representation_size, run_seed=0
+):
+  """Makes random data of a period; their representation is of order 1."""
+  generator = np.random.default_rng([run_seed, client_id, 2])
+  representation = generator.normal(size=representation_size)
+  return periods.PeriodData(
+      *_make_client(client_id, [num_examples], run_seed=run_seed),
+      representation=representation.astype(np.float32),
+  )
+
+
+@pytest.fixture(scope="session")
+def make_period_client():
+  """Returns `make(client_id, num_examples, representation_size)`."""
+  return _make_period_client
+
+
+def _client_data_type(algorithm):
+  return algorithm.evaluate_clients.type_signature.parameter[2].member
+
+
+def _make_client_of(algorithm, client_id, more=0):
+  """Makes random data of the kind that an algorithm takes.
+
+  They have three domains, a stream or a period; `more` is how many examples a
+  client has more than the smallest one.
+  """
+  data_type = _client_data_type(algorithm)
+  make = {
+      local_training.ClientData: lambda: _make_client(
+          client_id, [5 + more, 7, 6]
+      ),
+      adaptation.AdaptationData: lambda: _make_adapting_client(
+          client_id, 9 + more, 6 + more
+      ),
+      periods.PeriodData: lambda: _make_period_client(
+          client_id, 9 + more, *data_type.representation.shape
+      ),
+  }
+  return make[data_type.python_container]()
+
+
+def _expected_data_type(algorithm, model):
+  """Returns the type that the data of an algorithm's kind ought to have."""
+  data_type = _client_data_type(algorithm)
+  expected = {
+      local_training.ClientData: lambda: local_training.data_type(model),
+      adaptation.AdaptationData: lambda: adaptation.data_type(model),
+      periods.PeriodData: lambda: periods.data_type(
+          model, *data_type.representation.shape
+      ),
+  }
+  return expected[data_type.python_container]()
+
+
+@pytest.fixture(scope="session")
+def client_data():
+  """What clients of an algorithm take, see the functions above."""
+  return types.SimpleNamespace(
+      kind=lambda algorithm: _client_data_type(algorithm).python_container,
+      expected_type=_expected_data_type,
+      make=_make_client_of,
+  )
 
 
 def _build_with_functions(module, model, hparams, **options):
@@ -171,6 +251,44 @@ def _descend(weights, losses, rate, chosen=None):
   return weights, np.mean(values)
 
 
+def _work_network(phi, vector):
+  """The work-network of a meta-network, layer by layer."""
+  features = vector
+  for kernel, bias in phi.hidden:
+    features = np.maximum(features @ kernel + bias, 0)
+  weights = tuple(
+      np.tensordot(features, kernel, axes=1) + bias
+      for kernel, bias in phi.output
+  )
+  # Two layers are the head's.
+  return split_model.SplitWeights(weights[:-4], weights[-4:])
+
+
+def _train_work_network(phi, vector, batches, rate):
+  """Trains h(vector; phi) and differentiates h along the change.
+
+  Returns:
+    The trained weights less the initial ones, pulled back to phi and to the
+    vector, and the mean loss.
+  """
+  weights = _work_network(phi, vector)
+  trained, loss = _descend(
+      weights,
+      [
+          lambda w, batch=batch: _cross_entropy(_predict(w, batch.x), batch.y)
+          for batch in batches
+      ],
+      rate,
+  )
+  change = tf.nest.flatten(tf.nest.map_structure(np.subtract, trained, weights))
+
+  def along_the_change(phi_and_vector):
+    made = tf.nest.flatten(_work_network(*phi_and_vector))
+    return sum(np.sum(w * c) for w, c in zip(made, change, strict=True))
+
+  return *_gradient(along_the_change, (phi, vector)), loss
+
+
 @pytest.fixture(scope="session")
 def oracle():
   """The model, the losses and gradient descent in NumPy, in float64."""
@@ -183,6 +301,8 @@ def oracle():
       alignment_loss=_alignment_loss,
       gradient=_gradient,
       descend=_descend,
+      work_network=_work_network,
+      train_work_network=_train_work_network,
   )
 
 

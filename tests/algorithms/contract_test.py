@@ -17,30 +17,22 @@ from tff_shift import algorithms
 from tff_shift.execution import local as local_execution
 from tff_shift.learning import adaptation
 from tff_shift.learning import local_training
+from tff_shift.learning import periods
 from tff_shift.learning import randomness
 from tff_shift.simulation import rounds
 
 NUM_EVALUATION_DOMAINS = 4
 RUN_SEED = 5
+# What the clients of a scenario have.
+KINDS = {
+    "evolving": {local_training.ClientData},
+    "guidance": {local_training.ClientData},
+    "online_adaptation": {adaptation.AdaptationData},
+    "dynamic_personalization": {
+        local_training.ClientData, periods.PeriodData,
+    },
+}
 METRICS = ("accuracy", "pooled_accuracy", "loss", "num_examples")
-
-
-@pytest.fixture(scope="module")
-def make_data(make_client, make_adapting_client):
-  """Returns `make(name, first_client)`: data of four clients of an algorithm.
-
-  Their sizes differ; they have three domains, or a stream.
-  """
-
-  def make(name, first_client=0):
-    if takes_streams(name):
-      return [
-          make_adapting_client(first_client + i, 9 + i, 6 + i)
-          for i in range(4)
-      ]
-    return [make_client(first_client + i, [5 + i, 7, 6]) for i in range(4)]
-
-  return make
 
 
 @pytest.fixture(scope="module")
@@ -48,15 +40,6 @@ def evaluation_data(make_client):
   """The source domains and the next; some clients lack a domain."""
   sizes = [[3, 2, 4, 6], [2, 0, 5, 3], [0, 0, 0, 7], [4, 1, 2, 0]]
   return [make_client(10 + i, each) for i, each in enumerate(sizes)]
-
-
-def takes_streams(name):
-  return "online_adaptation" in algorithms.get(name).SCENARIOS
-
-
-def data_type(name, model):
-  kind = adaptation if takes_streams(name) else local_training
-  return kind.data_type(model)
 
 
 def trains(name):
@@ -89,13 +72,14 @@ def built(request, model, build_with_functions, context):
 
 
 @pytest.fixture(scope="module")
-def data(built, make_data):
-  return make_data(built.name)
+def data(built, client_data):
+  """The data of four clients of different sizes."""
+  return [client_data.make(built.algorithm, i, more=i) for i in range(4)]
 
 
 @pytest.fixture(scope="module")
-def other_data(built, make_data):
-  return make_data(built.name, first_client=20)
+def other_data(built, client_data):
+  return [client_data.make(built.algorithm, 20 + i, more=i) for i in range(4)]
 
 
 def step(run):
@@ -105,7 +89,7 @@ def step(run):
 
 
 def at_round(data, round_num):
-  if not isinstance(data[0], adaptation.AdaptationData):
+  if "timestep" not in data[0]._fields:
     return data
   return [each._replace(timestep=np.int32(round_num + 1)) for each in data]
 
@@ -141,7 +125,15 @@ class TestForm:
     assert list(parameters) == ["model", "hparams", "options"]
     assert built.algorithm.name == built.name
 
-  def test_phases_have_the_form_of_the_template(self, built, model):
+  def test_clients_take_what_they_have_in_every_scenario(
+      self, built, client_data
+  ):
+    for scenario in algorithms.get(built.name).SCENARIOS:
+      assert client_data.kind(built.algorithm) in KINDS[scenario]
+
+  def test_phases_have_the_form_of_the_template(
+      self, built, model, client_data
+  ):
     algorithm = built.algorithm
     server_type = algorithm.initialize.type_signature.result
     clients_type = algorithm.initialize_client.type_signature.result
@@ -150,22 +142,35 @@ class TestForm:
     assert algorithm.is_stateless == (
         not tff.structure.flatten(clients_type.member)
     )
+    examples = client_data.expected_type(algorithm, model)
     for phase in algorithm.phases:
-      state, client_states, client_data = phase.type_signature.parameter
+      state, client_states, data = phase.type_signature.parameter
       new_state, new_client_states, metrics = phase.type_signature.result
       assert state == new_state == server_type
       assert client_states == new_client_states == clients_type
-      assert client_data == tff.FederatedType(
-          data_type(built.name, model), tff.CLIENTS
-      )
+      assert data == tff.FederatedType(examples, tff.CLIENTS)
       assert metrics.placement is tff.SERVER
       assert metrics.member["loss"] == tff.TensorType(np.float32)
 
-  def test_evaluations_have_the_form_of_the_template(self, built, model):
+  def test_request_is_answered_with_a_state_of_a_client(self, built):
+    algorithm = built.algorithm
+    if algorithm.request is None:
+      pytest.skip("clients cannot ask for a state")
+    signature = algorithm.request.type_signature
+    state, content = signature.parameter
+    assert state == algorithm.initialize.type_signature.result
+    assert content.placement is tff.SERVER
+    assert signature.result == tff.FederatedType(
+        algorithm.initialize_client.type_signature.result.member, tff.SERVER
+    )
+
+  def test_evaluations_have_the_form_of_the_template(
+      self, built, model, client_data
+  ):
     algorithm = built.algorithm
     state = algorithm.initialize.type_signature.result
     client_states = algorithm.initialize_client.type_signature.result
-    examples = data_type(built.name, model)
+    examples = client_data.expected_type(algorithm, model)
     to_predict = local_training.data_type(model, NUM_EVALUATION_DOMAINS)
     sums = tff.TensorType(np.float32, [NUM_EVALUATION_DOMAINS])
     at_server = tff.FederatedType(

@@ -18,16 +18,16 @@ RATE = 0.3
 
 class TestFineTuning:
 
-  @pytest.mark.parametrize("num_epochs", [0, 1, 2])
+  @pytest.mark.parametrize("num_steps", [0, 1, 4])
   def test_agrees_with_the_oracle(
-      self, model, make_client, oracle, run_in_graph, compare, num_epochs
+      self, model, make_client, oracle, run_in_graph, compare, num_steps
   ):
     client = make_client(0, [6, 4])
     hparams = fed_avg_ft.HParams(batch_size=4, learning_rate=RATE)
     weights = run_in_graph(model.initial_weights, client.seed)
     tuned = run_in_graph(
         lambda w, data: fed_avg_ft.fine_tune(
-            model, hparams, num_epochs, w, data
+            model, hparams, num_steps, w, data
         ),
         weights,
         client,
@@ -38,7 +38,7 @@ class TestFineTuning:
       seed = randomness.fold(data.seed, randomness.Purpose.PERSONALIZE)
       return [
           local_training.pooled_batch(data, visit, 4, seed)
-          for visit in range(3 * num_epochs)
+          for visit in range(num_steps)
       ]
 
     for batch in run_in_graph(draw_batches, client):
@@ -52,6 +52,36 @@ class TestFineTuning:
           RATE,
       )
     compare.assert_close(tuned, weights, 1e-5)
+
+  @pytest.mark.parametrize(
+      ("num_epochs", "given_steps", "num_steps"),
+      # 10 examples are three batches of 4.
+      [(2, 0, 6), (2, 4, 4), (0, 1, 1)],
+  )
+  def test_steps_replace_epochs(
+      self, model, make_client, build_with_functions, oracle, run_in_graph,
+      num_epochs, given_steps, num_steps,
+  ):
+    client, examples = make_client(0, [6, 4]), make_client(1, [7])
+    hparams = fed_avg_ft.HParams(
+        batch_size=4, learning_rate=RATE, fine_tuning_epochs=num_epochs,
+        fine_tuning_steps=given_steps,
+    )
+    _, functions = build_with_functions(fed_avg_ft, model, hparams)
+    weights = run_in_graph(model.initial_weights, client.seed)
+    logits = run_in_graph(
+        functions.predict_as_client, weights, (), client, examples
+    )
+    tuned = run_in_graph(
+        lambda w, data: fed_avg_ft.fine_tune(
+            model, hparams, num_steps, w, data
+        ),
+        weights,
+        client,
+    )
+    np.testing.assert_allclose(
+        logits, oracle.predict(tuned, examples.x), atol=1e-5
+    )
 
 
 class TestBesideFedAvg:

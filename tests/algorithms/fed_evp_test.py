@@ -254,7 +254,7 @@ class TestPersonalization:
     weights = run_in_graph(model.initial_weights, clients[0].seed)
     personal = run_in_graph(
         lambda w, data: fed_avg_ft.fine_tune(
-            model, fed_evp.HParams(batch_size=4), 1, w, data, trainable=chosen
+            model, fed_evp.HParams(batch_size=4), 5, w, data, trainable=chosen
         ),
         weights,
         clients[0],

@@ -65,6 +65,8 @@ class TestPrivacyByType:
         aggregated.evaluate_clients,
         aggregated.evaluate_server,
     )
+    if algorithm.request is not None:
+      results.append(algorithm.request.type_signature.parameter[1])
     # With what is sent comes what an aggregation starts from and accumulates.
     steps = [
         part for each in signatures for part in (each.parameter, each.result)
@@ -126,4 +128,4 @@ class TestPrivacyByType:
         algorithm.evaluate_server.type_signature.parameter, tff.CLIENTS
     )
     names = list(tff.structure.name_list(client_data.member))
-    assert names == ["x", "y", "domain_sizes", "seed"]
+    assert names == ["x", "y", "domain_sizes", "seed", "client_id"]

@@ -4,6 +4,7 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from scipy import stats
 
 from tff_shift.data import partition
 
@@ -166,6 +167,136 @@ class TestPartitionByClass:
       partition.partition_by_class(np.array([0, label]), np.ones((1, 2)), 0)
 
 
+class TestDirichletOverClients:
+  # From 0.5: with less, one class for nine clients may leave someone nothing.
+  @hypothesis.given(labelled_clients(), st.floats(0.5, 100), SEEDS)
+  @hypothesis.settings(max_examples=60, deadline=None)
+  def test_every_example_is_dealt_once(self, dealing, alpha, seed):
+    labels, proportions = dealing
+    hypothesis.assume(len(labels) >= 10 * len(proportions))
+    parts = partition.dirichlet_over_clients(
+      labels, len(proportions), alpha, seed, min_examples=1
+    )
+    np.testing.assert_array_equal(
+      np.sort(np.concatenate(parts)), np.arange(len(labels))
+    )
+    assert all(np.all(np.diff(part) > 0) for part in parts)
+    assert min(len(part) for part in parts) >= 1
+
+  @hypothesis.given(labelled_clients(), SEEDS)
+  @hypothesis.settings(max_examples=30, deadline=None)
+  def test_infinite_alpha_splits_evenly(self, dealing, seed):
+    labels, proportions = dealing
+    num_clients, num_classes = proportions.shape
+    parts = partition.dirichlet_over_clients(
+      labels, num_clients, math.inf, seed, min_examples=1
+    )
+    counts = class_counts(labels, parts, num_classes)
+    assert np.ptp(counts, axis=0).max() <= 1
+    assert np.ptp(counts.sum(axis=1)) <= 1
+
+  def test_large_alpha_splits_nearly_evenly(self):
+    labels = np.tile(np.arange(10), 600)
+    parts = partition.dirichlet_over_clients(labels, 8, 1e6, 0)
+    counts = class_counts(labels, parts, 10)
+    # The standard deviation of a share of 600 is 0.07 examples.
+    assert np.all(np.abs(counts - 75) <= 1)
+
+  @pytest.mark.parametrize("alpha", [0.3, 0.5])
+  def test_sizes_are_distributed_as_by_rejection(self, alpha):
+    # The rule in other words: zero shares for who has enough, then rescaling.
+    rng = np.random.default_rng(5)
+
+    def expected_sizes():
+      sizes = np.zeros(8)
+      for _ in range(10):
+        shares = rng.dirichlet([alpha] * 8) * (sizes < 7500)
+        sizes += np.diff(
+          np.floor(6000 * np.cumsum(shares / shares.sum())), prepend=0
+        )
+      return sizes
+
+    labels = np.repeat(np.arange(10), 6000)
+    drawn = []
+    for seed in range(150):
+      parts = partition.dirichlet_over_clients(labels, 8, alpha, seed)
+      drawn.append([len(part) for part in parts])
+    expected = [expected_sizes() for _ in range(1000)]
+    for statistic in (np.min, np.max, np.std):
+      test = stats.ks_2samp(
+        statistic(drawn, axis=1), statistic(expected, axis=1)
+      )
+      assert test.pvalue > 1e-3
+
+  def test_sizes_are_as_uneven_as_those_of_the_paper(self):
+    # CIFAR-10, 8 clients, alpha 0.3, the seed 2025 of the authors' program.
+    paper = [7961, 7952, 11586, 2938, 7863, 10282, 5117, 6301]
+    labels = np.repeat(np.arange(10), 6000)
+    deviations = []
+    for seed in range(100):
+      parts = partition.dirichlet_over_clients(labels, 8, 0.3, seed)
+      deviations.append(np.std([len(part) for part in parts]))
+    low, high = np.percentile(deviations, [5, 95])
+    assert low < np.std(paper) < high
+    # With equal sizes nothing of this would be left.
+    assert low > 800
+
+  def test_no_client_with_enough_receives_a_further_class(self):
+    # One client holds all of class 0, which is more than a half: the rest is
+    # left to the other client, as soon as alpha gives a class to one alone.
+    labels = np.repeat([0, 1, 2], [60, 20, 20])
+    parts = partition.dirichlet_over_clients(labels, 2, 1e-6, 3)
+    counts = class_counts(labels, parts, 3)
+    assert sorted(counts.tolist()) == [[0, 20, 20], [60, 0, 0]]
+
+  def test_smallest_client_has_min_examples(self):
+    labels = np.repeat(np.arange(10), 60)
+    sizes = {}
+    for min_examples in (1, 40):
+      sizes[min_examples] = [
+        min(
+          len(part)
+          for part in partition.dirichlet_over_clients(
+            labels, 8, 0.1, seed, min_examples
+          )
+        )
+        for seed in range(30)
+      ]
+    assert min(sizes[1]) < 40 <= min(sizes[40])
+    # By default as many as there are classes.
+    default = [
+      partition.dirichlet_over_clients(labels, 8, 0.1, seed)
+      for seed in range(30)
+    ]
+    assert min(len(part) for parts in default for part in parts) >= 10
+
+  def test_draw_is_a_function_of_the_seed(self):
+    labels = np.repeat(np.arange(5), 40)
+    first, same, other = (
+      partition.dirichlet_over_clients(labels, 4, 0.5, seed)
+      for seed in (0, 0, 1)
+    )
+    for one, again in zip(first, same, strict=True):
+      np.testing.assert_array_equal(one, again)
+    assert [len(part) for part in first] != [len(part) for part in other]
+
+  def test_too_few_examples_are_refused(self):
+    with pytest.raises(
+      ValueError, match=r"^3 clients of at least 4 examples need 12, got 11; "
+    ):
+      partition.dirichlet_over_clients(np.zeros(11, int), 3, 1.0, 0, 4)
+
+  def test_draws_without_end_are_refused(self):
+    # One client takes the only class as a whole.
+    with pytest.raises(ValueError, match=r"^none of .* use a larger alpha, "):
+      partition.dirichlet_over_clients(np.zeros(20, int), 2, 1e-6, 0, 5)
+
+  @pytest.mark.parametrize("alpha", [0, -1.0, math.nan])
+  def test_alpha_out_of_range_is_refused(self, alpha):
+    with pytest.raises(ValueError, match=r"^alpha must lie between .*$"):
+      partition.dirichlet_over_clients(np.zeros(20, int), 2, alpha, 0)
+
+
 class TestShards:
   @hypothesis.given(
     st.integers(1, 6), st.integers(1, 5), st.integers(0, 50), SEEDS
@@ -190,6 +321,15 @@ class TestShards:
       counts = np.bincount(labels[part], minlength=4)
       assert len(part) == 10
       assert set(counts) <= {0, 5, 10}
+
+  @pytest.mark.parametrize("seed", range(5))
+  def test_clients_have_at_most_as_many_classes_as_shards(self, seed):
+    labels = np.tile(np.arange(10), 6000)  # Forty shards of 1,500 examples.
+    parts = partition.shards(labels, 8, 5, seed)
+    assert [len(part) for part in parts] == [7500] * 8
+    counts = class_counts(labels, parts, 10)
+    assert np.all(np.isin(counts, 1500 * np.arange(5)))
+    assert np.count_nonzero(counts, axis=1).max() <= 5
 
   def test_shards_same_seed_is_equal_and_other_seed_differs(self):
     labels = np.tile(np.arange(4), 10)

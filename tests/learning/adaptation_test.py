@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tff_shift.learning import adaptation
+from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.models import mlp
 from tff_shift.models import split_model
@@ -363,7 +364,7 @@ def test_predictions_and_embeddings_are_those_of_the_model(
       data.stream_x,
   )
   logits = run_in_graph(
-      lambda *arguments: adaptation.predict(model, *arguments),
+      lambda *arguments: evaluation.predict(model, *arguments),
       weights,
       data.stream_x,
   )

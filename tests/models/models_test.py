@@ -15,6 +15,9 @@ BATCH_SIZE = 4
 # Small versions. A family that is not named here is tested as it is.
 SMALL = {
     "cnn": {"channels": (16, 16, 16, 16), "head_width": 16},
+    "guided_cnn": {"channels": (8, 16, 16), "width": 16},
+    # By default blocks start at a scale of 0, where no gradient passes.
+    "guided_resnet": {"width": 8, "groups": 4, "initial_scale": 1.0},
     "mlp": {"width": 32, "head_width": 16},
     "resnet": {"width": 8, "groups": 4},
     "residual_cnn": {"width": 8, "groups": 4},
@@ -32,9 +35,14 @@ def he_variance(shape):
 
 
 def kernel_variance(name, weight_name, shape):
-  residual = name in ("residual_cnn", "resnet", "wide_resnet")
-  if residual and weight_name.startswith("backbone/"):
-    return he_variance(shape)
+  if name == "lenet":
+    return 1 / (3 * np.prod(shape[:-1]))  # Uniform in +-1 / sqrt(inputs).
+  if name in ("residual_cnn", "resnet", "wide_resnet"):
+    of_backbone = weight_name.startswith("backbone/")
+    return he_variance(shape) if of_backbone else glorot_variance(shape)
+  if name in ("guided_cnn", "guided_resnet"):
+    is_linear = len(shape) == 2
+    return 2 / shape[0] if is_linear else he_variance(shape)
   return glorot_variance(shape)
 
 
@@ -141,6 +149,8 @@ class TestEveryModel:
         assert abs(ratio - 1) < 5 * np.sqrt(2 / weight.size), weight_name
         mean = np.mean(weight, dtype=np.float64)
         assert abs(mean) < 5 * np.sqrt(variance / weight.size), weight_name
+      elif kind == "bias" and name == "lenet":
+        assert 0 < np.abs(weight).max() < 1  # In lenet_test, exactly.
       else:
         constant = {"bias": 0, "beta": 0, "gamma": 1}[kind]
         np.testing.assert_array_equal(weight, constant, weight_name)
@@ -196,11 +206,18 @@ class TestEveryModel:
 class TestBuild:
 
   def test_names_are_the_families(self):
-    assert {"cnn", "mlp", "residual_cnn", "resnet", "wide_resnet"} <= set(
-        models.names()
-    )
-    assert "split_model" not in models.names()
-    assert "residual" not in models.names()
+    assert {
+        "cnn",
+        "guided_cnn",
+        "guided_resnet",
+        "lenet",
+        "mlp",
+        "residual_cnn",
+        "resnet",
+        "wide_resnet",
+    } <= set(models.names())
+    for module in ("guided_model", "projection", "residual", "split_model"):
+      assert module not in models.names()
 
   def test_build_passes_options_on(self):
     model = models.build(
@@ -213,7 +230,7 @@ class TestBuild:
     assert model.embedding_size == 5
 
   def test_unknown_name_is_refused_with_the_known_ones(self):
-    with pytest.raises(ValueError, match=r"'vgg'.*cnn, mlp, resid") as error:
+    with pytest.raises(ValueError, match=r"'vgg'.*lenet, mlp, resid") as error:
       models.build("vgg", input_shape=(2,), num_classes=2)
     assert "\n" not in str(error.value)
 

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_shift.learning import adaptation
+from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning import process
@@ -158,7 +159,7 @@ def build(
     weights = split_model.SplitWeights(
         model.initial_weights(data.seed).backbone, combine(ensemble)
     )
-    return adaptation.predict(model, weights, examples.x)
+    return evaluation.predict(model, weights, examples.x)
 
   return process.build_algorithm(
       "atlas",

@@ -21,7 +21,7 @@ from tff_shift.learning import process
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 
-SCENARIOS = ("evolving",)
+SCENARIOS = ("evolving", "guidance", "dynamic_personalization")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,20 +61,12 @@ def train_client(
       num_steps * tf.size(data.domain_sizes),
       seed,
       hparams,
+      round_num=round_num,
   )
   return process.ClientResult(
       update=tf.nest.map_structure(tf.subtract, result.weights, weights),
       client_state=(),
       loss=result.loss,
-  )
-
-
-def predict(
-    model: split_model.SplitModel, weights: split_model.SplitWeights, x
-) -> tf.Tensor:
-  """Predicts the logits of examples [num_examples, ...]."""
-  return evaluation.predict_in_batches(
-      lambda batch: model.predict(weights, batch), x, model.num_classes
   )
 
 
@@ -104,10 +96,10 @@ def build(
       train_client=lambda weights, _, data, round_num: train_client(
           model, hparams, weights, data, round_num
       ),
-      predict_as_client=lambda weights, _, data, examples: predict(
+      predict_as_client=lambda weights, _, data, examples: evaluation.predict(
           model, weights, examples.x
       ),
-      predict_as_server=lambda weights, _, examples: predict(
+      predict_as_server=lambda weights, _, examples: evaluation.predict(
           model, weights, examples.x
       ),
       **options,

@@ -13,13 +13,14 @@ import dataclasses
 from typing import Any
 
 from tff_shift.algorithms import fed_avg
+from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning import process
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 
-SCENARIOS = ("evolving",)
+SCENARIOS = ("evolving", "guidance")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,12 +32,17 @@ class HParams(hyperparameters.LocalHParams):
       "Passes over the client's training data before it predicts; 0 is FedAvg.",
       minimum=0,
   )
+  fine_tuning_steps: int = hyperparameters.hparam(
+      0,
+      "If above 0, replaces fine_tuning_epochs: so many gradient steps.",
+      minimum=0,
+  )
 
 
 def fine_tune(
     model: split_model.SplitModel,
     hparams: hyperparameters.LocalHParams,
-    num_epochs: int,
+    num_steps: Any,
     weights: split_model.SplitWeights,
     data: local_training.ClientData,
     *,
@@ -47,7 +53,7 @@ def fine_tune(
   Args:
     model: The model.
     hparams: Optimizer, learning rate and batch size.
-    num_epochs: The number of passes over the data.
+    num_steps: The number of gradient steps, an int32 scalar.
     weights: The weights to start from.
     data: The client's data.
     trainable: Which weights to train, see `local_training.train`.
@@ -59,7 +65,7 @@ def fine_tune(
       model.predict,
       weights,
       data,
-      num_epochs * local_training.epoch_steps(data, hparams.batch_size),
+      num_steps,
       randomness.fold(data.seed, randomness.Purpose.PERSONALIZE),
       hparams,
       trainable=trainable,
@@ -86,10 +92,12 @@ def build(
   """
 
   def predict_as_client(weights, _, data, examples):
-    personal_weights = fine_tune(
-        model, hparams, hparams.fine_tuning_epochs, weights, data
+    num_steps = hparams.fine_tuning_steps or (
+        hparams.fine_tuning_epochs
+        * local_training.epoch_steps(data, hparams.batch_size)
     )
-    return fed_avg.predict(model, personal_weights, examples.x)
+    personal_weights = fine_tune(model, hparams, num_steps, weights, data)
+    return evaluation.predict(model, personal_weights, examples.x)
 
   return process.build_algorithm(
       "fed_avg_ft",
@@ -100,7 +108,7 @@ def build(
           model, hparams, weights, data, round_num
       ),
       predict_as_client=predict_as_client,
-      predict_as_server=lambda weights, _, examples: fed_avg.predict(
+      predict_as_server=lambda weights, _, examples: evaluation.predict(
           model, weights, examples.x
       ),
       **options,

@@ -135,7 +135,7 @@ def train_client(
     return loss, carry
 
   result = local_training.train(
-      loss_fn, weights, num_steps * num_pairs, hparams
+      loss_fn, weights, num_steps * num_pairs, hparams, round_num=round_num
   )
   return process.ClientResult(
       update=tf.nest.map_structure(tf.subtract, result.weights, weights),

@@ -33,8 +33,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_avg_ft
+from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning import process
@@ -162,6 +162,7 @@ def train_client(
           tf.zeros([model.num_classes, model.embedding_size]),
           tf.zeros([model.num_classes], tf.bool),
       ),
+      round_num=round_num,
   )
   return process.ClientResult(
       update=tf.nest.map_structure(tf.subtract, result.weights, weights),
@@ -217,12 +218,13 @@ def build(
       weights = fed_avg_ft.fine_tune(
           model,
           hparams,
-          hparams.personalization_epochs,
+          hparams.personalization_epochs
+          * local_training.epoch_steps(data, hparams.batch_size),
           weights,
           data,
           trainable=personal_weights(model, hparams.personalization),
       )
-    return fed_avg.predict(model, weights, examples.x)
+    return evaluation.predict(model, weights, examples.x)
 
   return process.build_algorithm(
       "fed_evp",
@@ -233,7 +235,7 @@ def build(
           model, hparams, weights, data, round_num
       ),
       predict_as_client=predict_as_client,
-      predict_as_server=lambda weights, _, examples: fed_avg.predict(
+      predict_as_server=lambda weights, _, examples: evaluation.predict(
           model, weights, examples.x
       ),
       **options,

@@ -15,14 +15,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tff_shift.algorithms import fed_avg
+from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning import process
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 
-SCENARIOS = ("evolving",)
+SCENARIOS = ("evolving", "guidance")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,12 +66,13 @@ def build(
     with_head = local_training.train_on_pool(
         model.predict, split_model.SplitWeights(backbone, head), data,
         hparams.head_steps * num_domains, randomness.fold(seed, 0), hparams,
-        trainable=only_head,
+        trainable=only_head, round_num=round_num,
     )
     steps = local_training.num_local_steps(hparams, data, round_num)
     trained = local_training.train_on_pool(
         model.predict, with_head.weights, data, steps * num_domains,
         randomness.fold(seed, 1), hparams, trainable=only_backbone,
+        round_num=round_num,
     )
     return process.ClientResult(
         update=tf.nest.map_structure(
@@ -88,7 +89,7 @@ def build(
       initial_weights=model.initial_backbone,
       initial_client_state=lambda seed: model.initial_weights(seed).head,
       train_client=train_client,
-      predict_as_client=lambda backbone, head, data, examples: fed_avg.predict(
+      predict_as_client=lambda backbone, head, _, examples: evaluation.predict(
           model, split_model.SplitWeights(backbone, head), examples.x
       ),
       predict_as_server=None,

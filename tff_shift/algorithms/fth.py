@@ -20,6 +20,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_shift.learning import adaptation
+from tff_shift.learning import evaluation
 from tff_shift.learning import process
 from tff_shift.models import split_model
 
@@ -87,7 +88,7 @@ def build(
         history.num_timesteps + is_new,
         data.timestep,
     )
-    logits = reweight(adaptation.predict(model, weights, data.x), history)
+    logits = reweight(evaluation.predict(model, weights, data.x), history)
     class_weights = adaptation.class_weights(classes, data.y)
     return process.ClientResult(
         update=(),
@@ -98,7 +99,7 @@ def build(
   def predict_as_client(nothing, history, data, examples):
     del nothing
     weights = model.initial_weights(data.seed)
-    return reweight(adaptation.predict(model, weights, examples.x), history)
+    return reweight(evaluation.predict(model, weights, examples.x), history)
 
   return process.build_algorithm(
       "fth",

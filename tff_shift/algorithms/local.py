@@ -12,11 +12,12 @@ from typing import Any
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
+from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import process
 from tff_shift.models import split_model
 
-SCENARIOS = ("evolving",)
+SCENARIOS = ("evolving", "dynamic_personalization")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +64,7 @@ def build(
       initial_weights=lambda seed: (),
       initial_client_state=model.initial_weights,
       train_client=train_client,
-      predict_as_client=lambda _, weights, data, examples: fed_avg.predict(
+      predict_as_client=lambda _, weights, data, examples: evaluation.predict(
           model, weights, examples.x
       ),
       predict_as_server=None,

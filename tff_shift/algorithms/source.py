@@ -11,6 +11,7 @@ import dataclasses
 from typing import Any
 
 from tff_shift.learning import adaptation
+from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import process
 from tff_shift.models import split_model
@@ -45,7 +46,7 @@ def build(
       initial_weights=model.initial_weights,
       train_client=None,
       predict_as_client=lambda weights, state, data, examples: (
-          adaptation.predict(model, weights, examples.x)
+          evaluation.predict(model, weights, examples.x)
       ),
       predict_as_server=None,
       examples_type=adaptation.data_type(model),

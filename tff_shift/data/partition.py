@@ -20,6 +20,9 @@ _SMALLEST_ALPHA, _LARGEST_ALPHA = 1e-6, 1e6
 # Quotas are computed in floating point: two that differ by less are one.
 _QUOTA_TOLERANCE = 1e-9
 
+# Draws of `dirichlet_over_clients` that may leave a client with too little.
+_MAX_TRIES = 1000
+
 
 def generator(purpose: str, seed: Seed) -> np.random.Generator:
   """Makes the random generator of one purpose.
@@ -80,13 +83,18 @@ def dirichlet_proportions(
   check_positive_integer("num_classes", num_classes)
   if alpha == math.inf:
     return np.full((num_clients, num_classes), 1 / num_classes)
-  if not _SMALLEST_ALPHA <= alpha <= _LARGEST_ALPHA:  # Also refuses NaN.
-    raise ValueError(
-        f"dirichlet must lie between {_SMALLEST_ALPHA:g} and"
-        f" {_LARGEST_ALPHA:g}, or be inf for iid, got {alpha}"
-    )
+  _check_concentration("dirichlet", alpha)
   rng = generator("dirichlet proportions", seed)
   return rng.dirichlet(np.full(num_classes, alpha), size=num_clients)
+
+
+def _check_concentration(name: str, alpha: float) -> None:
+  """Raises ValueError for a finite concentration that cannot be drawn from."""
+  if not _SMALLEST_ALPHA <= alpha <= _LARGEST_ALPHA:  # Also refuses NaN.
+    raise ValueError(
+        f"{name} must lie between {_SMALLEST_ALPHA:g} and"
+        f" {_LARGEST_ALPHA:g}, or be inf for iid, got {alpha}"
+    )
 
 
 def partition_by_class(
@@ -165,6 +173,109 @@ def _whole_shares(
   # np.lexsort sorts by its last key first.
   order = np.lexsort((lots, held + sizes, -np.round(remainders)))
   sizes[order[: total - sizes.sum()]] += 1
+  return sizes
+
+
+def dirichlet_over_clients(
+    labels: np.ndarray,
+    num_clients: int,
+    alpha: float,
+    seed: Seed,
+    min_examples: int | None = None,
+) -> list[np.ndarray]:
+  """Deals every class by a draw p ~ Dir(alpha 1_m) over the clients.
+
+  Yurochkin et al., "Bayesian Nonparametric Federated Learning of Neural
+  Networks" (ICML 2019), which the FedDRM paper follows; the details are those
+  of the program of FedDRM's authors. Classes are dealt in the order of their
+  labels. A client that already holds N / m examples or more receives nothing of
+  further classes, and the others' shares are rescaled to the sum one. Shares
+  become whole numbers by rounding down their running sums. All classes are
+  drawn anew until every client has `min_examples`.
+
+  Clients differ in size here, and by much: `partition_by_class` draws a
+  distribution over the classes for each client instead.
+
+  Args:
+    labels: `[N]` integers.
+    num_clients: Number of clients m.
+    alpha: Concentration. The smaller, the fewer clients share a class;
+      `math.inf` is the limit, an even split: sizes differ by at most one, per
+      class and in total.
+    seed: Seed of all draws.
+    min_examples: What the smallest client has at least. None: as many as there
+      are different labels, as in the program.
+
+  Returns:
+    For each client its positions in `labels`, ascending int64; every example
+    belongs to exactly one client.
+
+  Raises:
+    ValueError: A number is out of range, there are too few examples, or no draw
+      of many gave every client enough.
+  """
+  check_positive_integer("num_clients", num_clients)
+  classes, columns = np.unique(labels, return_inverse=True)
+  if min_examples is None:
+    min_examples = len(classes)
+  check_positive_integer("min_examples", min_examples)
+  if num_clients * min_examples > len(columns):
+    raise ValueError(
+        f"{num_clients} clients of at least {min_examples} examples need"
+        f" {num_clients * min_examples}, got {len(columns)}; use fewer clients,"
+        " more examples or a smaller min_examples"
+    )
+  if alpha == math.inf:
+    even = np.ones((num_clients, len(classes)))
+    return partition_by_class(columns, even, seed)
+  _check_concentration("alpha", alpha)
+  rng = generator("dirichlet over clients", seed)
+  class_sizes = np.bincount(columns)
+  for _ in range(_MAX_TRIES):
+    sizes = _sizes_over_clients(class_sizes, num_clients, alpha, rng)
+    if sizes.sum(axis=0).min() >= min_examples:
+      break
+  else:
+    raise ValueError(
+        f"none of {_MAX_TRIES} draws with alpha {alpha:g} gave each of"
+        f" {num_clients} clients {min_examples} of {len(columns)} examples; use"
+        " a larger alpha, fewer clients, more examples or a smaller"
+        " min_examples"
+    )
+  owners = np.empty(len(columns), np.int64)
+  for column, row in enumerate(sizes):
+    members = rng.permutation(np.flatnonzero(columns == column))
+    owners[members] = np.repeat(np.arange(num_clients), row)
+  return [np.flatnonzero(owners == client) for client in range(num_clients)]
+
+
+def _sizes_over_clients(
+    class_sizes: np.ndarray,
+    num_clients: int,
+    alpha: float,
+    rng: np.random.Generator,
+) -> np.ndarray:
+  """Draws once how many examples of each class each client receives.
+
+  Args:
+    class_sizes: `[num_classes]` int64.
+    num_clients: Number of clients.
+    alpha: Concentration, finite.
+    rng: What draws.
+
+  Returns:
+    `[num_classes, num_clients]` int64; the rows sum to `class_sizes`.
+  """
+  sizes = np.zeros((len(class_sizes), num_clients), np.int64)
+  for column, total in enumerate(class_sizes):
+    # There always is such a client: not everything has been dealt yet.
+    is_open = sizes.sum(axis=0) * num_clients < class_sizes.sum()
+    # A part of a Dirichlet draw, rescaled, is a Dirichlet draw of that part. To
+    # draw it directly divides by no sum that may be 0 where alpha is small.
+    shares = rng.dirichlet(np.full(is_open.sum(), alpha))
+    ends = np.floor(np.cumsum(shares) * total + _QUOTA_TOLERANCE)
+    ends[-1] = total
+    sizes[column, is_open] = np.diff(ends, prepend=0)
   return sizes
 
 

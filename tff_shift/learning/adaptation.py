@@ -103,15 +103,6 @@ class LabelShiftHParams(hyperparameters.HParams):
   )
 
 
-def predict(
-    model: split_model.SplitModel, weights: split_model.SplitWeights, x
-) -> tf.Tensor:
-  """Predicts the logits of examples [num_examples, ...]."""
-  return evaluation.predict_in_batches(
-      lambda batch: model.predict(weights, batch), x, model.num_classes
-  )
-
-
 def embed(model: split_model.SplitModel, backbone, x) -> tf.Tensor:
   """Returns the embeddings of examples [num_examples, ...]."""
   return evaluation.predict_in_batches(
@@ -140,7 +131,8 @@ def estimate_classes(
   if hparams.label_estimator == "pretrained":
     weights = model.initial_weights(data.seed)
   predicted = bbse.prediction_distribution(
-      predict(model, weights, data.stream_x), soft=hparams.soft_predictions
+      evaluation.predict(model, weights, data.stream_x),
+      soft=hparams.soft_predictions,
   )
   return bbse.estimate(
       predicted, data.confusion, threshold=hparams.svd_threshold

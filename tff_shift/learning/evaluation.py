@@ -11,6 +11,8 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift.models import split_model
+
 # Bounds the memory of a forward pass over a whole test set.
 _EVALUATION_BATCH = 256
 
@@ -54,6 +56,15 @@ def predict_in_batches(
       num_examples > 0,
       outputs.concat,
       lambda: tf.zeros([0, width], tf.float32),
+  )
+
+
+def predict(
+    model: split_model.SplitModel, weights: split_model.SplitWeights, x
+) -> tf.Tensor:
+  """Predicts the logits of examples [num_examples, ...]."""
+  return predict_in_batches(
+      lambda batch: model.predict(weights, batch), x, model.num_classes
   )
 
 

@@ -169,3 +169,9 @@ class LocalHParams(LocalWorkHParams):
   learning_rate: float = hparam(
       0.05, "The clients' learning rate.", minimum=0, exclusive_minimum=True
   )
+  cosine_rounds: int = hparam(
+      0,
+      "If above 0, the rate falls from round to round along a half cosine and"
+      " is 0 after this many rounds; 0: the rate stays.",
+      minimum=0,
+  )

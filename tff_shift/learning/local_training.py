@@ -26,12 +26,15 @@ class ClientData(NamedTuple):
     domain_sizes: How many of the examples belong to each domain, in order,
       [num_domains] int32. Data without domains are one domain.
     seed: The client's seed, [2] int32 (`randomness.client_seed`).
+    client_id: The client's number, an int32 scalar, for algorithms that tell
+      clients apart.
   """
 
   x: Any
   y: Any
   domain_sizes: Any
   seed: Any
+  client_id: Any = np.int32(0)
 
 
 def data_type(
@@ -56,6 +59,7 @@ def data_type(
           y=tff.TensorType(np.int32, (None,)),
           domain_sizes=tff.TensorType(np.int32, (num_domains,)),
           seed=randomness.SEED_TYPE,
+          client_id=tff.TensorType(np.int32),
       )
   )
 
@@ -172,6 +176,28 @@ def num_local_steps(
   return tf.where(is_straggler, fewer, steps)
 
 
+def scheduled_rate(
+    hparams: hyperparameters.LocalHParams, round_num
+) -> float | tf.Tensor:
+  """Returns the learning rate of a round.
+
+  Args:
+    hparams: `learning_rate` and `cosine_rounds` count.
+    round_num: The round from 0, an int32 scalar. None: outside of rounds, where
+      the rate does not fall.
+
+  Returns:
+    `learning_rate * (1 + cos(pi * round_num / cosine_rounds)) / 2`, and 0 from
+    then on; `learning_rate` itself without a schedule.
+  """
+  if not hparams.cosine_rounds or round_num is None:
+    return hparams.learning_rate
+  done = tf.cast(round_num, tf.float32) / hparams.cosine_rounds
+  return hparams.learning_rate * (
+      (1.0 + tf.cos(np.pi * tf.minimum(done, 1.0))) / 2.0
+  )
+
+
 def build_optimizer(
     hparams: hyperparameters.LocalWorkHParams, learning_rate: float | tf.Tensor
 ) -> tff.learning.optimizers.Optimizer:
@@ -210,6 +236,7 @@ def train(
     carry: Any = (),
     trainable: Any = None,
     learning_rate: tf.Tensor | None = None,
+    round_num: Any = None,
 ) -> TrainingResult:
   """Takes gradient steps: the one local loop of the package.
 
@@ -226,6 +253,7 @@ def train(
       False stay as they are, bit for bit. None trains all.
     learning_rate: A rate that is computed, a float32 scalar, in place of that
       of `hparams`.
+    round_num: See `scheduled_rate`.
 
   Returns:
     A `TrainingResult`.
@@ -246,7 +274,9 @@ def train(
 
   optimizer = build_optimizer(
       hparams,
-      hparams.learning_rate if learning_rate is None else learning_rate,
+      scheduled_rate(hparams, round_num)
+      if learning_rate is None
+      else learning_rate,
   )
   optimizer_state = tf.nest.map_structure(
       tf.convert_to_tensor,
@@ -308,6 +338,7 @@ def train_on_pool(
     hparams: hyperparameters.LocalHParams,
     *,
     trainable: Any = None,
+    round_num: Any = None,
 ) -> TrainingResult:
   """Trains with cross-entropy on batches from all of a client's examples.
 
@@ -319,6 +350,7 @@ def train_on_pool(
     seed: An int32 tensor of shape [2]; fixes the batches.
     hparams: See `train`.
     trainable: See `train`.
+    round_num: See `train`.
 
   Returns:
     A `TrainingResult` without carry.
@@ -328,4 +360,7 @@ def train_on_pool(
     batch = pooled_batch(data, step, hparams.batch_size, seed)
     return cross_entropy(predict(current, batch.x), batch.y), carry
 
-  return train(loss_fn, weights, num_steps, hparams, trainable=trainable)
+  return train(
+      loss_fn, weights, num_steps, hparams,
+      trainable=trainable, round_num=round_num,
+  )

@@ -15,62 +15,26 @@ What an algorithm's file writes are pure TensorFlow functions of one client's or
 the server's tensors; `build_algorithm` turns them into federated computations.
 """
 
-import collections
 import dataclasses
 from collections.abc import Callable
 from typing import Any
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_shift.learning import evaluation
+from tff_shift.learning import guidance
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
+from tff_shift.learning import phases
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 
-
-class ServerState(NamedTuple):
-  """The state of the server.
-
-  Attributes:
-    weights: What all clients share, a nested structure of float32 tensors.
-    aggregator: The state of the aggregator.
-    round_num: The number of rounds done, an int32 scalar.
-  """
-
-  weights: Any
-  aggregator: Any
-  round_num: Any
-
-
-class ClientResult(NamedTuple):
-  """What a client's work in a phase gives.
-
-  Attributes:
-    update: What the server averages, in the structure of the server's weights:
-      the change of the weights.
-    client_state: The client's new personal state; it stays with the client.
-    loss: The mean training loss, a float32 scalar.
-  """
-
-  update: Any
-  client_state: Any
-  loss: Any
-
-
-class PersonalResult(NamedTuple):
-  """What a client's work on what is personal gives.
-
-  Attributes:
-    client_state: The client's new personal state; it stays with the client.
-    loss: The mean training loss, a float32 scalar.
-  """
-
-  client_state: Any
-  loss: Any
+# The one door: algorithms need no other module than this one.
+ServerState = phases.ServerState
+ClientResult = phases.ClientResult
+PersonalResult = phases.PersonalResult
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +55,10 @@ class FederatedAlgorithm:
       metrics are those of `evaluation.finalize`.
     evaluate_server: `(S@SERVER, {D}@CLIENTS, E@SERVER) -> metrics@SERVER`: the
       server predicts E with the shared model. None where the server has none.
+    request: `(S@SERVER, R@SERVER) -> C@SERVER`: a client that sends the request
+      R is sent a new personal state for it. None where there is no such thing.
+    guidance: How queries that reach the server are answered, see
+      `guidance.Guidance`. None unless it was asked for.
     is_stateless: Whether C is empty.
     is_local: Whether the server's weights are empty: clients share nothing.
   """
@@ -101,6 +69,8 @@ class FederatedAlgorithm:
   phases: tuple[tff.Computation, ...]
   evaluate_clients: tff.Computation
   evaluate_server: tff.Computation | None
+  request: tff.Computation | None
+  guidance: guidance.Guidance | None
   is_stateless: bool
   is_local: bool
 
@@ -168,9 +138,13 @@ def build_algorithm(
     predict_as_server: Callable[[Any, Any, Any], tf.Tensor] | None,
     initial_client_state: Callable[[Any], Any] = lambda seed: (),
     summarize_client: Callable[[Any, Any], Any] = lambda weights, data: (),
+    answer_request: Callable[[Any, Any], Any] | None = None,
+    request_type: tff.Type | None = None,
+    guide_queries: Callable[[Any, Any], tf.Tensor] | None = None,
     examples_type: tff.Type | None = None,
     num_examples: Callable[[Any], tf.Tensor] = lambda data: tf.shape(data.y)[0],
     num_evaluation_domains: int = 1,
+    num_queries: int | None = None,
     aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
 ) -> FederatedAlgorithm:
   """Builds an algorithm from pure TensorFlow functions.
@@ -195,11 +169,18 @@ def build_algorithm(
     initial_client_state: `(seed) -> client_state`.
     summarize_client: `(weights, data) -> summary`, summed over clients for
       `predict_as_server`; empty for most algorithms.
+    answer_request: `(weights, request) -> client_state`: what the server sends
+      to a client that asks for a new personal state. None: nothing.
+    request_type: The type of a request.
+    guide_queries: `(weights, x) -> logits` over the clients, for queries
+      [num_queries, ...]. None: the server cannot tell who knows best.
     examples_type: The type of a client's data. None:
       `local_training.data_type(model)`.
     num_examples: `data -> number`, the client's weight in the mean where
       `hparams.client_weighting` is `num_examples`.
     num_evaluation_domains: The number of domains of the data to predict.
+    num_queries: The number of queries that are answered at a time. None: the
+      algorithm is built without `guidance`.
     aggregator: A weighted factory that averages updates. None:
       `tff.aggregators.MeanFactory()`. One without weights is made into one by
       `tff.aggregators.as_weighted_aggregator`.
@@ -241,10 +222,10 @@ def build_algorithm(
   server_type = initialize.type_signature.result
   types = server_type, client_type, examples_type
   is_local = not tff.structure.flatten(weights_type)
-  phases = []
+  round_phases = []
   if train_client is not None:
-    phases.append(
-        _training_phase(
+    round_phases.append(
+        phases.training_phase(
             *types,
             train_client,
             aggregation,
@@ -255,7 +236,7 @@ def build_algorithm(
         )
     )
   if personalize_client is not None:
-    phases.append(_personal_phase(*types, personalize_client))
+    round_phases.append(phases.personal_phase(*types, personalize_client))
   evaluate_server = None
   if predict_as_server is not None:
     evaluate_server = evaluation.server_evaluation(
@@ -265,119 +246,47 @@ def build_algorithm(
         predict_as_server,
         summarize_client,
     )
+  request = None
+  if answer_request is not None:
+    request = _request(server_type, client_type, answer_request, request_type)
+  answering = None
+  if num_queries is not None:
+    answering = guidance.build_guidance(
+        model, *types, num_queries, predict_as_client, guide_queries
+    )
   return FederatedAlgorithm(
       name=name,
       initialize=initialize,
       initialize_client=initialize_client,
-      phases=tuple(phases),
+      phases=tuple(round_phases),
       evaluate_clients=evaluation.client_evaluation(
           *types, evaluation_type, predict_as_client
       ),
       evaluate_server=evaluate_server,
+      request=request,
+      guidance=answering,
       is_stateless=not tff.structure.flatten(client_type),
       is_local=is_local,
   )
 
 
-@tff.tensorflow.computation(np.int32)
-def _next_round(round_num):
-  return round_num + 1
-
-
-def _training_phase(
-    server_type,
-    client_type,
-    examples_type,
-    train_client,
-    aggregation,
-    num_examples,
-    is_last,
+def _request(
+    server_type, client_type, answer_request, request_type
 ) -> tff.Computation:
-  """Builds the phase: broadcast, train, average, apply."""
-  weights_type = server_type.member.weights
-
-  @tff.tensorflow.computation(
-      weights_type, client_type, examples_type, np.int32
-  )
-  def work(weights, client_state, data, round_num):
-    result = train_client(weights, client_state, data, round_num)
-    return (
-        result.update,
-        result.client_state,
-        result.loss,
-        tf.cast(num_examples(data), tf.float32),
-    )
-
-  @tff.tensorflow.computation(weights_type, weights_type)
-  def apply_update(weights, mean_update):
-    return tf.nest.map_structure(tf.add, weights, mean_update)
-
-  @tff.federated_computation(
-      server_type,
-      tff.FederatedType(client_type, tff.CLIENTS),
-      tff.FederatedType(examples_type, tff.CLIENTS),
-  )
-  def phase(state, client_states, data):
-    weights, round_num = tff.federated_broadcast(
-        (state.weights, state.round_num)
-    )
-    update, new_client_states, loss, weight = tff.federated_map(
-        work, (weights, client_states, data, round_num)
-    )
-    aggregated = aggregation.next(state.aggregator, update, weight)
-    new_state = ServerState(
-        tff.federated_map(apply_update, (state.weights, aggregated.result)),
-        aggregated.state,
-        tff.federated_map(_next_round, state.round_num)
-        if is_last
-        else state.round_num,
-    )
-    return tff.federated_zip(new_state), new_client_states, _metrics(loss)
-
-  return phase
-
-
-def _personal_phase(
-    server_type, client_type, examples_type, personalize_client
-) -> tff.Computation:
-  """Builds the phase: broadcast, work on what is personal, send a loss."""
+  """Builds the server's work for one client that asks for a new state."""
   work = tff.tensorflow.computation(
-      personalize_client,
-      server_type.member.weights,
-      client_type,
-      examples_type,
-      np.int32,
+      answer_request, server_type.member.weights, request_type
   )
+  if not work.type_signature.result.is_equivalent_to(client_type):
+    raise TypeError(
+        f"answer_request gives {work.type_signature.result}; a client's state"
+        f" is {client_type}"
+    )
 
   @tff.federated_computation(
-      server_type,
-      tff.FederatedType(client_type, tff.CLIENTS),
-      tff.FederatedType(examples_type, tff.CLIENTS),
+      server_type, tff.FederatedType(request_type, tff.SERVER)
   )
-  def phase(state, client_states, data):
-    weights, round_num = tff.federated_broadcast(
-        (state.weights, state.round_num)
-    )
-    result = tff.federated_map(work, (weights, client_states, data, round_num))
-    new_state = ServerState(
-        state.weights,
-        state.aggregator,
-        tff.federated_map(_next_round, state.round_num),
-    )
-    return (
-        tff.federated_zip(new_state),
-        result.client_state,
-        _metrics(result.loss),
-    )
+  def request(state, content):
+    return tff.federated_map(work, (state.weights, content))
 
-  return phase
-
-
-def _metrics(loss) -> tff.Value:
-  """What every phase tells the server of its clients' losses."""
-  return tff.federated_zip(
-      collections.OrderedDict(
-          loss=tff.federated_mean(loss),
-          num_clients=tff.federated_sum(tff.federated_value(1.0, tff.CLIENTS)),
-      )
-  )
+  return request

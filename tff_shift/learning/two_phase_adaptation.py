@@ -19,6 +19,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_shift.learning import adaptation
+from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning import process
@@ -163,7 +164,7 @@ def build(
   def predict_as_client(backbone, state, data, examples):
     del data  # What a client knows of its stream is in its state.
     weights = split_model.SplitWeights(backbone, state.head)
-    return adaptation.predict(model, weights, examples.x)
+    return evaluation.predict(model, weights, examples.x)
 
   return process.build_algorithm(
       name,

@@ -28,8 +28,29 @@ def names() -> tuple[str, ...]:
   return tuple(sorted(_builders()))
 
 
+def options(name: str) -> frozenset[str]:
+  """Returns the options of a model, which `build` takes.
+
+  Args:
+    name: One of `names()`.
+
+  Returns:
+    The names of the further arguments of the module's `build`.
+
+  Raises:
+    ValueError: If no model has this name.
+  """
+  builders = _builders()
+  if name not in builders:
+    raise ValueError(
+        f"unknown model {name!r}; known models: {', '.join(sorted(builders))}"
+    )
+  parameters = inspect.signature(builders[name]).parameters
+  return frozenset(parameters) - {"input_shape", "num_classes"}
+
+
 def build(
-    name: str, *, input_shape: tuple[int, ...], num_classes: int, **options
+    name: str, *, input_shape: tuple[int, ...], num_classes: int, **chosen
 ) -> split_model.SplitModel:
   """Builds the model of a name.
 
@@ -37,7 +58,7 @@ def build(
     name: The file of the model without `.py`, one of `names()`.
     input_shape: The shape of one example, without the batch.
     num_classes: The number of classes.
-    **options: Further arguments of the module's `build`.
+    **chosen: Options, see `options`.
 
   Returns:
     The `SplitModel`.
@@ -46,20 +67,13 @@ def build(
     ValueError: If no model has this name, if it lacks an option, or if its
       `build` refuses a value.
   """
-  builders = _builders()
-  if name not in builders:
-    raise ValueError(
-        f"unknown model {name!r}; known models: {', '.join(sorted(builders))}"
-    )
-  known = set(inspect.signature(builders[name]).parameters) - {
-      "input_shape", "num_classes"
-  }
-  unknown = sorted(set(options) - known)
+  known = options(name)
+  unknown = sorted(set(chosen) - known)
   if unknown:
     raise ValueError(
         f"model {name!r} has no option {unknown[0]!r}; its options:"
         f" {', '.join(sorted(known))}"
     )
-  return builders[name](
-      input_shape=input_shape, num_classes=num_classes, **options
+  return _builders()[name](
+      input_shape=input_shape, num_classes=num_classes, **chosen
   )

@@ -43,13 +43,14 @@ def convolve(
   )(x)
 
 
-def normalize(x, groups: int, *, name: str):
+def normalize(x, groups: int, *, name: str, initial_scale: float = 1.0):
   """Normalises a Keras tensor [batch, y, x, channels] in groups of channels.
 
   Args:
     x: The Keras tensor.
     groups: The number of groups, a divisor of the number of channels.
     name: The layer's name is `<name>_normalization`.
+    initial_scale: The value at which the scale of all channels starts.
 
   Returns:
     A Keras tensor of the same shape.
@@ -64,11 +65,22 @@ def normalize(x, groups: int, *, name: str):
         f" {name!r}"
     )
   return tf.keras.layers.GroupNormalization(
-      groups, epsilon=_EPSILON, name=f"{name}_normalization"
+      groups,
+      epsilon=_EPSILON,
+      gamma_initializer=tf.keras.initializers.Constant(initial_scale),
+      name=f"{name}_normalization",
   )(x)
 
 
-def block(x, channels: int, *, strides: int = 1, groups: int, name: str):
+def block(
+    x,
+    channels: int,
+    *,
+    strides: int = 1,
+    groups: int,
+    name: str,
+    initial_scale: float = 1.0,
+):
   """Applies two 3x3 convolutions and a way around them; ReLU after the sum.
 
   The basic block of Deep Residual Learning for Image Recognition (He et al.,
@@ -81,6 +93,8 @@ def block(x, channels: int, *, strides: int = 1, groups: int, name: str):
     strides: The step of the first convolution in both directions.
     groups: The number of groups of each normalisation, a divisor of `channels`.
     name: The layers' names begin with `<name>.`.
+    initial_scale: The value at which the scale of the second normalisation
+      starts. At 0 the block starts as its way around and a ReLU.
 
   Returns:
     A Keras tensor, height and width divided by `strides` and rounded up.
@@ -92,7 +106,9 @@ def block(x, channels: int, *, strides: int = 1, groups: int, name: str):
   y = convolve(x, channels, 3, strides=strides, name=f"{name}.layer1")
   y = relu()(normalize(y, groups, name=f"{name}.layer1"))
   y = convolve(y, channels, 3, name=f"{name}.layer2")
-  y = normalize(y, groups, name=f"{name}.layer2")
+  y = normalize(
+      y, groups, name=f"{name}.layer2", initial_scale=initial_scale
+  )
   if x.shape[1:] != y.shape[1:]:
     x = convolve(x, channels, 1, strides=strides, name=f"{name}.shortcut")
     x = normalize(x, groups, name=f"{name}.shortcut")

@@ -22,6 +22,55 @@ _NUM_STAGES = 4
 _BLOCKS_PER_STAGE = 2
 
 
+def trunk(
+    input_shape: tuple[int, ...],
+    *,
+    stem: str,
+    width: int,
+    groups: int,
+    initial_scale: float = 1.0,
+) -> tf.keras.Model:
+  """Builds the network up to the mean over positions.
+
+  Args:
+    input_shape: Height, width and channels of an image.
+    stem: See `build`.
+    width: See `build`.
+    groups: See `build`.
+    initial_scale: See `residual.block`.
+
+  Returns:
+    A Keras model from images to vectors of 8 x `width`.
+
+  Raises:
+    ValueError: If the stem is unknown or `groups` does not divide `width`.
+  """
+  layers = tf.keras.layers
+  if stem not in ("imagenet", "cifar"):
+    raise ValueError(f"unknown stem {stem!r}; known stems: imagenet, cifar")
+  image = layers.Input(input_shape)
+  if stem == "imagenet":
+    x = residual.convolve(image, width, 7, strides=2, name="stem")
+  else:
+    x = residual.convolve(image, width, 3, name="stem")
+  x = layers.ReLU()(residual.normalize(x, groups, name="stem"))
+  if stem == "imagenet":
+    # After a ReLU, zeros around the image change no maximum.
+    x = layers.MaxPooling2D(3, strides=2)(layers.ZeroPadding2D(1)(x))
+  for stage in range(1, _NUM_STAGES + 1):
+    for block in range(1, _BLOCKS_PER_STAGE + 1):
+      x = residual.block(
+          x,
+          channels=width * 2 ** (stage - 1),
+          strides=2 if stage > 1 and block == 1 else 1,
+          groups=groups,
+          name=f"stage{stage}.block{block}",
+          initial_scale=initial_scale,
+      )
+  x = layers.GlobalAveragePooling2D()(x)
+  return tf.keras.Model(image, x, name="resnet18_backbone")
+
+
 def build(
     input_shape: tuple[int, ...] = (224, 224, 3),
     num_classes: int = 2,
@@ -49,31 +98,9 @@ def build(
   Raises:
     ValueError: If the stem is unknown or `groups` does not divide `width`.
   """
-  layers = tf.keras.layers
-  if stem not in ("imagenet", "cifar"):
-    raise ValueError(f"unknown stem {stem!r}; known stems: imagenet, cifar")
 
   def backbone():
-    image = layers.Input(input_shape)
-    if stem == "imagenet":
-      x = residual.convolve(image, width, 7, strides=2, name="stem")
-    else:
-      x = residual.convolve(image, width, 3, name="stem")
-    x = layers.ReLU()(residual.normalize(x, groups, name="stem"))
-    if stem == "imagenet":
-      # After a ReLU, zeros around the image change no maximum.
-      x = layers.MaxPooling2D(3, strides=2)(layers.ZeroPadding2D(1)(x))
-    for stage in range(1, _NUM_STAGES + 1):
-      for block in range(1, _BLOCKS_PER_STAGE + 1):
-        x = residual.block(
-            x,
-            channels=width * 2 ** (stage - 1),
-            strides=2 if stage > 1 and block == 1 else 1,
-            groups=groups,
-            name=f"stage{stage}.block{block}",
-        )
-    x = layers.GlobalAveragePooling2D()(x)
-    return tf.keras.Model(image, x, name="resnet18_backbone")
+    return trunk(input_shape, stem=stem, width=width, groups=groups)
 
   def head():
     return residual.linear_head(width * 2 ** (_NUM_STAGES - 1), num_classes)

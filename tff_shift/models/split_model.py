@@ -50,23 +50,24 @@ def _cross_entropy(y_true, y_pred, sample_weight=None):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Part:
-  """A Keras model as a pure function, with what initialises its weights.
+class Part:
+  """A pure function of weights, with what names and initialises these.
 
   Attributes:
-    function: The functional model.
+    function: `(weights, x) -> y`, all float32.
     names: A name for each weight, `<layer>/<weight>`.
     initializers: A Keras initializer for each weight.
     shapes: The shape of each weight.
   """
 
-  function: tff.learning.models.FunctionalModel
+  function: Callable[[Any, tf.Tensor], tf.Tensor]
   names: tuple[str, ...]
   initializers: tuple[tf.keras.initializers.Initializer, ...]
   shapes: tuple[tuple[int, ...], ...]
 
   @property
   def num_parameters(self) -> int:
+    """The number of weights."""
     return sum(int(np.prod(shape)) for shape in self.shapes)
 
   def initial_weights(self, seed) -> tuple[tf.Tensor, ...]:
@@ -93,10 +94,11 @@ class _Part:
       weights.append(initializer(shape, dtype=tf.float32))
     return tuple(weights)
 
-  def __call__(self, weights, x):
-    return self.function.predict_on_batch((tuple(weights), ()), x, True)
+  def __call__(self, weights, x) -> tf.Tensor:
+    """Applies the function to a tuple of weights and a batch."""
+    return self.function(weights, x)
 
-  def with_values(self, values: Mapping[str, Any], prefix: str) -> "_Part":
+  def with_values(self, values: Mapping[str, Any], prefix: str) -> "Part":
     """Returns the part with initial weights that are given, not drawn."""
     initializers = []
     for name, shape in zip(self.names, self.shapes, strict=True):
@@ -126,11 +128,27 @@ def _initializer(layer: tf.keras.layers.Layer, name: str):
   return initializer
 
 
-def _make_part(keras_model: tf.keras.Model, input_spec) -> _Part:
-  """Turns a Keras model into a `_Part`."""
+def make_part(keras_model: tf.keras.Model) -> Part:
+  """Turns a Keras model into a part.
+
+  Args:
+    keras_model: A model of one float32 input and one output.
+
+  Returns:
+    The part; its function works only inside a graph.
+
+  Raises:
+    ValueError: If the model has no weights, or one that has no initializer or
+      is not trainable.
+  """
   if keras_model.non_trainable_variables:
     raise ValueError(
         f"model {keras_model.name!r} has weights that are not trainable"
+    )
+  if not keras_model.trainable_variables:
+    raise ValueError(
+        f"model {keras_model.name!r} has no weights; join its layers to the"
+        " model before or after it"
     )
   names, initializers = [], []
   for layer in keras_model.layers:
@@ -140,15 +158,24 @@ def _make_part(keras_model: tf.keras.Model, input_spec) -> _Part:
       variable.assign(tf.fill(variable.shape, float(len(names))))
       names.append(f"{layer.name}/{name}")
       initializers.append(_initializer(layer, name))
-  function = tff.learning.models.functional_model_from_keras(
-      keras_model, _cross_entropy, input_spec
+  functional_model = tff.learning.models.functional_model_from_keras(
+      keras_model,
+      _cross_entropy,
+      (
+          tf.TensorSpec(keras_model.input_shape, tf.float32),
+          tf.TensorSpec((None,), tf.int32),
+      ),
   )
+
+  def function(weights, x):
+    return functional_model.predict_on_batch((tuple(weights), ()), x, True)
+
   # TFF orders the weights as they are created when it copies the model. In a
   # model with shortcuts this need not be the order of the layers, and equal
   # shapes would hide it: hence the marks.
-  values, _ = function.initial_weights
+  values, _ = functional_model.initial_weights
   order = [int(value.flat[0]) for value in values]
-  return _Part(
+  return Part(
       function=function,
       names=tuple(names[i] for i in order),
       initializers=tuple(initializers[i] for i in order),
@@ -172,8 +199,8 @@ class SplitModel:
   """
 
   name: str
-  backbone: _Part
-  head: _Part
+  backbone: Part
+  head: Part
   input_shape: tuple[int, ...]
   input_dtype: tf.DType
   num_classes: int
@@ -201,11 +228,15 @@ class SplitModel:
         tf.random.experimental.stateless_fold_in(seed, 0)
     )
 
+  def scale(self, x) -> tf.Tensor:
+    """Maps examples [batch, ...] to what the backbone takes, in float32."""
+    if self.input_dtype == tf.uint8:
+      return tf.cast(x, tf.float32) / 255.0
+    return x
+
   def embed(self, backbone_weights, x) -> tf.Tensor:
     """Maps examples [batch, ...] to embeddings [batch, embedding_size]."""
-    if self.input_dtype == tf.uint8:
-      x = tf.cast(x, tf.float32) / 255.0
-    return self.backbone(backbone_weights, x)
+    return self.backbone(backbone_weights, self.scale(x))
 
   def classify(self, head_weights, embedding) -> tf.Tensor:
     """Maps embeddings to logits [batch, num_classes]."""
@@ -272,17 +303,10 @@ def build_split_model(
         f"model {name!r}: backbone gives {embedding_shape} and head takes"
         f" {keras_head.input_shape[1:]}; both must be one and the same vector"
     )
-  label_spec = tf.TensorSpec((None,), tf.int32)
   return SplitModel(
       name=name,
-      backbone=_make_part(
-          keras_backbone,
-          (tf.TensorSpec((None, *input_shape), tf.float32), label_spec),
-      ),
-      head=_make_part(
-          keras_head,
-          (tf.TensorSpec((None, *embedding_shape), tf.float32), label_spec),
-      ),
+      backbone=make_part(keras_backbone),
+      head=make_part(keras_head),
       input_shape=tuple(input_shape),
       input_dtype=tf.as_dtype(input_dtype),
       num_classes=keras_head.output_shape[-1],

@@ -72,6 +72,7 @@ def training_data(
       y=client.train.y[:end],
       domain_sizes=domain_sizes,
       seed=randomness.client_seed(run_seed, client.client_id),
+      client_id=np.int32(client.client_id),
   )
 
 
@@ -232,10 +233,8 @@ def draw_results(
       if series[0][0] is None:
         continue
       evaluations = next(iter(by_seed.values())).evaluations
-      curves[label] = figures.Curve(
-          np.array([each.round_num for each in evaluations]),
-          np.mean(series, axis=0),
-          np.std(series, axis=0, ddof=1) if len(series) > 1 else None,
+      curves[label] = figures.curve_over_seeds(
+          [each.round_num for each in evaluations], series
       )
     if curves:
       figures.learning_curves(

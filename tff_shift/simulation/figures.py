@@ -56,6 +56,23 @@ class Curve(NamedTuple):
   spread: Sequence[float] | np.ndarray | None = None
 
 
+def curve_over_seeds(
+    rounds: Sequence[float] | np.ndarray,
+    series: Sequence[Sequence[float]] | np.ndarray,
+) -> Curve:
+  """Makes the curve of the mean over seeds, with their spread.
+
+  Args:
+    rounds: `[points]`, where the values were taken.
+    series: `[seeds, points]` values.
+
+  Returns:
+    The curve; the spread of a single seed is None.
+  """
+  spread = np.std(series, axis=0, ddof=1) if len(series) > 1 else None
+  return Curve(rounds, np.mean(series, axis=0), spread)
+
+
 def learning_curves(
     curves: Mapping[str, Curve],
     path: str | os.PathLike[str],

@@ -85,10 +85,8 @@ def draw_accuracy(
         [step.accuracy for step in result.timesteps]
         for result in by_seed.values()
     ]
-    curves[label] = figures.Curve(
-        np.arange(1, len(omega)),
-        np.mean(series, axis=0),
-        np.std(series, axis=0, ddof=1) if len(series) > 1 else None,
+    curves[label] = figures.curve_over_seeds(
+        np.arange(1, len(omega)), series
     )
   online_figures.accuracy_over_time(
       curves,

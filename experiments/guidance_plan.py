@@ -1,0 +1,220 @@
+"""The flags of `experiments.guidance`, and what they ask for."""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+from absl import flags
+
+from experiments import command_line
+from tff_shift import algorithms
+from tff_shift import models
+from tff_shift.data import color_transforms
+from tff_shift.data import guidance
+from tff_shift.models import guided_model
+from tff_shift.models import lenet
+
+FLAGS = flags.FLAGS
+
+SCENARIO = "guidance"
+
+# The width of the client branch that is put on a model without one.
+_GUIDE_WIDTH = 64
+
+# The settings of the FedDRM paper, which all algorithms share.
+_DEFAULTS = {
+    "local_steps": 10,
+    "batch_size": 128,
+    "learning_rate": 0.01,
+    "momentum": 0.9,
+    "weight_decay": 5e-4,
+    "client_weighting": "num_examples",
+    "fine_tuning_steps": 100,
+}
+# Head and backbone together take as many steps as others take.
+_OWN_DEFAULTS = {"fed_rep": {"head_steps": 5, "local_steps": 5}}
+
+
+def define_flags() -> None:
+  """Defines the flags of this binary."""
+  described = {name: str(value) for name, value in _DEFAULTS.items()}
+  described["local_steps"] += "; fed_rep: 5, besides 5 of the head"
+  described["cosine_rounds"] = "--rounds"
+  command_line.define_common_flags(
+      SCENARIO, defaults=described, grids=("learning_rate", "lambda_")
+  )
+  flags.DEFINE_string(
+      "dataset", "digits", "One of " + ", ".join(guidance.DATASETS) + "."
+  )
+  flags.DEFINE_string(
+      "partition", "dirichlet_0.3",
+      "How classes are dealt to clients: dirichlet_<alpha>, or <S>_spc, S"
+      " shards per client.",
+  )
+  flags.DEFINE_string(
+      "intensity", "high",
+      "How far the clients' colours are moved: "
+      + ", ".join(color_transforms.INTENSITIES) + ".",
+  )
+  flags.DEFINE_integer("num_clients", 8, "Number of clients.")
+  flags.DEFINE_integer(
+      "max_examples", None,
+      "Deals at most so many examples of the data set. Default: all.",
+  )
+  flags.DEFINE_integer("rounds", 60, "Number of rounds.")
+  flags.DEFINE_float(
+      "participation", 1.0,
+      "Share of clients in a round, above 0 and at most 1.",
+  )
+  flags.DEFINE_integer(
+      "evaluate_every", 20, "Evaluates after every so many rounds."
+  )
+  flags.DEFINE_integer(
+      "final_rounds", 1,
+      "Final metrics are means over the last so many rounds, each of which is"
+      " evaluated (50 in the paper).",
+  )
+  flags.DEFINE_string(
+      "model", "guided_cnn",
+      "One of " + ", ".join(models.names()) + ". One without a client branch is"
+      " given one on its embedding.",
+  )
+  flags.DEFINE_integer(
+      "model_width", None,
+      "Channels of the first layer, for models with an option width. Default:"
+      " the model's.",
+  )
+  flags.DEFINE_string(
+      "sharing", None,
+      "What the two tasks of --model=lenet share: "
+      + ", ".join(lenet.SHARED_STAGES) + ". Default: deep.",
+  )
+
+
+class Contestant(NamedTuple):
+  """An algorithm at one setting of its hyper-parameters."""
+
+  algorithm: str
+  hparams: Any
+  label: str
+
+
+class Plan(NamedTuple):
+  """What the flags ask for, checked.
+
+  Attributes:
+    contestants: What is compared.
+    seeds: The seeds.
+    datasets: What the clients hold, by seed.
+    model: The model.
+  """
+
+  contestants: Sequence[Contestant]
+  seeds: Sequence[int]
+  datasets: Mapping[int, guidance.GuidanceDataset]
+  model: guided_model.GuidedModel
+
+
+def make_plan() -> Plan:
+  """Checks all flags and loads the data, before anything is written.
+
+  Returns:
+    The plan.
+
+  Raises:
+    UsageError: If a flag or a file is wrong.
+  """
+  for flag, allowed in (
+      ("dataset", guidance.DATASETS),
+      ("intensity", color_transforms.INTENSITIES),
+      ("model", models.names()),
+      ("sharing", (None, *lenet.SHARED_STAGES)),
+  ):
+    command_line.require(
+        flag, FLAGS[flag].value in allowed,
+        "one of " + ", ".join(name for name in allowed if name),
+    )
+  for flag in (
+      "num_clients", "max_examples", "rounds", "evaluate_every",
+      "final_rounds", "model_width",
+  ):
+    value = FLAGS[flag].value
+    command_line.require(flag, value is None or value >= 1, "at least 1")
+  command_line.require(
+      "final_rounds", FLAGS.final_rounds <= FLAGS.rounds,
+      f"at most --rounds={FLAGS.rounds}",
+  )
+  command_line.require(
+      "participation", 0 < FLAGS.participation <= 1, "above 0 and at most 1"
+  )
+  contestants = _contestants()
+  seeds = command_line.chosen_seeds("seeds")
+  with command_line.usage_errors():
+    datasets = {
+        seed: guidance.load_guidance(
+            FLAGS.dataset,
+            num_clients=FLAGS.num_clients,
+            partition=FLAGS.partition,
+            intensity=FLAGS.intensity,
+            seed=seed,
+            max_examples=FLAGS.max_examples,
+            data_dir=FLAGS.data_dir,
+        )
+        for seed in seeds
+    }
+    model = _build_model(datasets[seeds[0]])
+  return Plan(contestants, seeds, datasets, model)
+
+
+def _contestants() -> list[Contestant]:
+  """Returns every algorithm at every rate, and FedDRM at every lambda."""
+  found = []
+  for name in command_line.chosen_algorithms(SCENARIO):
+    defaults = _DEFAULTS | {"cosine_rounds": FLAGS.rounds}
+    defaults |= _OWN_DEFAULTS.get(name, {})
+    grids = [{}]
+    for field, requirement in (
+        ("learning_rate", "numbers above 0"),
+        ("lambda_", "numbers from 0 to 1"),
+    ):
+      own = getattr(algorithms.get(name).HParams(), field, None)
+      if own is None:
+        continue
+      values = command_line.chosen_grid(
+          field, defaults.get(field, own), requirement
+      )
+      grids = [grid | {field: value} for grid in grids for value in values]
+    compared = [
+        field for field in grids[0] if len({grid[field] for grid in grids}) > 1
+    ]
+    for grid in grids:
+      label = ", ".join([
+          name, *(f"{field.strip('_')} {grid[field]:g}" for field in compared)
+      ])
+      hparams = command_line.make_hparams(name, defaults, **grid)
+      found.append(Contestant(name, hparams, label))
+  return found
+
+
+def _build_model(
+    dataset: guidance.GuidanceDataset,
+) -> guided_model.GuidedModel:
+  options = {}
+  if FLAGS.sharing is not None:
+    options["sharing"] = FLAGS.sharing
+  if FLAGS.model_width is not None:
+    options["width"] = FLAGS.model_width
+  if "num_clients" in models.options(FLAGS.model):
+    options["num_clients"] = FLAGS.num_clients
+  model = models.build(
+      FLAGS.model,
+      input_shape=dataset.sample.shape,
+      num_classes=len(dataset.class_names),
+      input_dtype=tf.uint8,
+      **options,
+  )
+  if isinstance(model, guided_model.GuidedModel):
+    return model
+  return guided_model.with_guide(model, FLAGS.num_clients, _GUIDE_WIDTH)

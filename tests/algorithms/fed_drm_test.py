@@ -1,0 +1,302 @@
+"""FedDRM: two tasks on one backbone, a head that stays at home."""
+
+import dataclasses
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_shift.algorithms import fed_drm
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
+from tff_shift.models import guided_model
+from tff_shift.models import mlp
+from tff_shift.simulation import queries
+from tff_shift.simulation import rounds
+
+NUM_CLIENTS = 4
+LAMBDA = 0.7
+HPARAMS = fed_drm.HParams(
+    lambda_=LAMBDA, local_steps=2, batch_size=4, learning_rate=0.3
+)
+# Of the layer normalisation.
+EPSILON = 1e-5
+
+
+@pytest.fixture(scope="module")
+def plain_model():
+  return mlp.build((5,), num_classes=3, width=8, head_width=6)
+
+
+@pytest.fixture(scope="module")
+def guided(plain_model):
+  return guided_model.with_guide(plain_model, NUM_CLIENTS, width=7)
+
+
+@pytest.fixture(scope="module")
+def algorithm(guided):
+  return fed_drm.build(guided, HPARAMS, num_queries=11)
+
+
+@pytest.fixture(scope="module")
+def clients(make_client):
+  return [make_client(i, [6 + 3 * i]) for i in range(NUM_CLIENTS)]
+
+
+@pytest.fixture(scope="module")
+def weights(guided, run_in_graph):
+  """Weights of all parts; those of the client branch moved off their start."""
+  seed = randomness.server_seed(0)
+  initial = run_in_graph(guided.initial_weights, seed)
+  branch = run_in_graph(guided.initial_client_branch, seed)
+  generator = np.random.default_rng(0)
+  branch = tuple(
+      w + 0.1 * generator.normal(size=w.shape).astype(np.float32)
+      for w in branch
+  )
+  return fed_drm.Weights(
+      fed_drm.Shared(initial.backbone, branch), initial.head
+  )
+
+
+def client_logits(branch, embeddings):
+  """The client branch in NumPy: linear, layer normalisation, ReLU, linear."""
+  kernel, bias, scale, offset, last_kernel, last_bias = branch
+  x = embeddings @ kernel + bias
+  x = (x - x.mean(axis=1, keepdims=True)) / np.sqrt(
+      x.var(axis=1, keepdims=True) + EPSILON
+  )
+  return np.maximum(x * scale + offset, 0) @ last_kernel + last_bias
+
+
+def reweighted_loss(oracle, current, batch, client_id):
+  embeddings = oracle.embed(current.shared.backbone, batch.x)
+  return LAMBDA * oracle.cross_entropy(
+      oracle.classify(current.head, embeddings), batch.y
+  ) + (1 - LAMBDA) * oracle.cross_entropy(
+      client_logits(current.shared.client_branch, embeddings),
+      np.full(len(batch.y), client_id),
+  )
+
+
+class TestLoss:
+
+  def test_loss_and_gradient_are_those_of_the_equation(
+      self, guided, weights, clients, oracle, run_in_graph, compare
+  ):
+    batch = local_training.Batch(clients[2].x, clients[2].y)
+
+    def loss_and_gradient(current, batch):
+      with tf.GradientTape() as tape:
+        tape.watch(current)
+        loss = fed_drm.reweighted_loss(
+            guided, LAMBDA, current, batch, tf.constant(2)
+        )
+      return loss, tape.gradient(loss, current)
+
+    loss, gradient = run_in_graph(loss_and_gradient, weights, batch)
+    expected = lambda w: reweighted_loss(oracle, w, batch, 2)  # noqa: E731
+    assert loss == pytest.approx(expected(weights), abs=1e-5)
+    compare.assert_close(gradient, oracle.gradient(expected, weights), 1e-5)
+
+  def test_only_the_own_row_of_the_guide_is_pulled_up(
+      self, guided, weights, clients, run_in_graph
+  ):
+    # A client sees one label of the second task, its own (Section 2.4).
+    batch = local_training.Batch(clients[1].x, clients[1].y)
+
+    def gradient_of_biases(current, batch):
+      with tf.GradientTape() as tape:
+        tape.watch(current)
+        loss = fed_drm.reweighted_loss(
+            guided, LAMBDA, current, batch, tf.constant(1)
+        )
+      return tape.gradient(loss, current).shared.client_branch[-1]
+
+    slopes = run_in_graph(gradient_of_biases, weights, batch)
+    assert slopes[1] < 0
+    assert (np.delete(slopes, 1) > 0).all()
+    assert slopes.sum() == pytest.approx(0, abs=1e-6)
+
+
+class TestTraining:
+
+  @pytest.fixture(scope="class")
+  def train(self, guided, compile_in_graph, clients, weights):
+    """Returns `train(client, **changes)`, from the same weights each time."""
+
+    def train(client, **changes):
+      hparams = dataclasses.replace(HPARAMS, **changes)
+      specs = tf.nest.map_structure(
+          lambda value: tf.TensorSpec(np.shape(value), np.asarray(value).dtype),
+          (weights.shared, weights.head, client),
+      )
+      run = compile_in_graph(
+          lambda shared, head, data: fed_drm.train_client(
+              guided, hparams, shared, head, data, tf.constant(3)
+          ),
+          *specs,
+      )
+      return run(weights.shared, weights.head, client)
+
+    return train
+
+  def test_two_steps_are_those_of_gradient_descent(
+      self, train, weights, clients, oracle, run_in_graph, compare
+  ):
+    client = clients[3]
+
+    def draw_batches(data):
+      seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, 3)
+      return [
+          local_training.pooled_batch(data, visit, 4, seed) for visit in (0, 1)
+      ]
+
+    batches = run_in_graph(draw_batches, client)
+    expected, loss = oracle.descend(
+        weights,
+        [
+            lambda w, batch=batch: reweighted_loss(oracle, w, batch, 3)
+            for batch in batches
+        ],
+        0.3,
+    )
+    result = train(client)
+    compare.assert_close(
+        tf.nest.map_structure(np.add, weights.shared, result.update),
+        expected.shared,
+        1e-5,
+    )
+    compare.assert_close(result.client_state, expected.head, 1e-5)
+    assert result.loss == pytest.approx(loss, abs=1e-5)
+
+  def test_a_task_without_weight_learns_nothing(
+      self, train, weights, clients, compare
+  ):
+    only_classes = train(clients[0], lambda_=1.0)
+    assert not any(np.any(u) for u in only_classes.update.client_branch)
+    assert all(np.any(u) for u in only_classes.update.backbone)
+    only_clients = train(clients[0], lambda_=0.0)
+    assert compare.equal_bits(only_clients.client_state, weights.head)
+    assert np.any(only_clients.update.client_branch[0])
+
+  def test_the_rate_falls_along_a_half_cosine(
+      self, train, clients, compare
+  ):
+    # At round 3 of 6, half the rate.
+    falling = train(clients[1], cosine_rounds=6)
+    half = train(clients[1], learning_rate=0.15)
+    compare.assert_close(falling.update, half.update, 1e-6)
+    at_the_end = train(clients[1], cosine_rounds=3)
+    assert not any(np.any(u) for u in tf.nest.flatten(at_the_end.update))
+
+
+class TestFederated:
+
+  @pytest.fixture(scope="class")
+  def run(self, algorithm, clients, context):
+    del context
+    running = rounds.Rounds(algorithm, clients, run_seed=0)
+    before = tf.nest.map_structure(
+        np.array, (running.server_state.weights, tuple(running.client_states))
+    )
+    running.step()
+    return types.SimpleNamespace(rounds=running, before=before)
+
+  def test_shared_parts_are_averaged_by_numbers_of_examples(
+      self, run, guided, clients, run_in_graph, compare
+  ):
+    shared, heads = run.before
+    results = [
+        run_in_graph(
+            lambda *arguments: fed_drm.train_client(
+                guided, HPARAMS, *arguments, tf.constant(0)
+            ),
+            shared, head, client,
+        )
+        for head, client in zip(heads, clients, strict=True)
+    ]
+    sizes = [6, 9, 12, 15]
+    assert [len(client.y) for client in clients] == sizes
+    expected = tf.nest.map_structure(
+        lambda start, *updates: start + np.average(
+            updates, axis=0, weights=sizes
+        ),
+        shared,
+        *[result.update for result in results],
+    )
+    compare.assert_close(run.rounds.server_state.weights, expected, 1e-6)
+    for state, result in zip(run.rounds.client_states, results, strict=True):
+      compare.assert_close(state, result.client_state, 1e-6)
+
+  def test_no_head_is_placed_at_the_server(self, algorithm, guided, type_walk):
+    heads = {tuple(shape) for shape in guided.head.shapes}
+    computations = [
+        algorithm.initialize, *algorithm.phases, algorithm.evaluate_clients,
+        algorithm.guidance.guide, algorithm.guidance.answer,
+        algorithm.guidance.vote,
+    ]
+    for computation in computations:
+      signature = computation.type_signature
+      for part in (signature.parameter, signature.result):
+        if part is None:
+          continue
+        for placed in type_walk.placed(part, tff.SERVER):
+          shapes = {tuple(each.shape) for each in type_walk.tensors(placed)}
+          assert not shapes & heads, signature
+      for sent in type_walk.aggregations(computation):
+        shapes = {
+            tuple(each.shape) for each in type_walk.sent_tensors([sent])
+        }
+        assert not shapes & heads, signature
+
+  def test_guide_is_the_softmax_of_the_client_branch(
+      self, run, algorithm, clients, oracle
+  ):
+    shared = run.rounds.server_state.weights
+    federation = queries.Federation(
+        algorithm, run.rounds.server_state, run.rounds.client_states, clients
+    )
+    x = clients[0].x[:5]
+    logits = client_logits(
+        shared.client_branch, oracle.embed(shared.backbone, x)
+    )
+    for corrected in (False, True):
+      if corrected:
+        logits = logits - np.log(np.array([6, 9, 12, 15]) / 42)
+      exponentials = np.exp(logits)
+      routing = federation.guide(x, corrected=corrected)
+      np.testing.assert_allclose(
+          routing.probabilities,
+          exponentials / exponentials.sum(axis=1, keepdims=True),
+          atol=1e-5,
+      )
+      np.testing.assert_array_equal(routing.routes, logits.argmax(axis=1))
+
+  def test_routed_client_answers_with_its_own_head(
+      self, run, algorithm, clients, oracle
+  ):
+    federation = queries.Federation(
+        algorithm, run.rounds.server_state, run.rounds.client_states, clients
+    )
+    x = np.concatenate([client.x for client in clients])
+    answers = federation.answer(x)
+    np.testing.assert_array_equal(answers.routes, federation.guide(x).routes)
+    embeddings = oracle.embed(run.rounds.server_state.weights.backbone, x)
+    expected = [
+        np.argmax(oracle.classify(run.rounds.client_states[route], row))
+        for route, row in zip(answers.routes, embeddings, strict=True)
+    ]
+    np.testing.assert_array_equal(answers.classes, expected)
+
+
+def test_model_without_a_guide_is_refused(plain_model):
+  with pytest.raises(ValueError, match="has no guide, which fed_drm needs"):
+    fed_drm.build(plain_model, HPARAMS)
+
+
+def test_weights_of_the_loss_out_of_range_are_refused(guided):
+  with pytest.raises(ValueError, match=r"lambda_=1\.5 is not allowed"):
+    fed_drm.build(guided, fed_drm.HParams(lambda_=1.5))

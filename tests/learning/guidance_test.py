@@ -1,0 +1,77 @@
+"""Who answers a query: routes by hand, and computations by type."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies
+from hypothesis.extra import numpy as numpy_strategies
+
+from tff_shift.learning import guidance
+
+
+def route(logits, sizes):
+  return tf.nest.map_structure(
+      np.array,
+      guidance.route(
+          tf.constant(logits, tf.float32), tf.constant(sizes, tf.float32)
+      ),
+  )
+
+
+def test_probabilities_by_hand():
+  # Odds of 3 : 1 between clients of 30 and of 10 examples are even odds.
+  routing = route([[np.log(3.0), 0.0]], [30.0, 10.0])
+  np.testing.assert_allclose(
+      routing["uncorrected_probabilities"], [[0.75, 0.25]], rtol=1e-6
+  )
+  np.testing.assert_allclose(routing["probabilities"], [[0.5, 0.5]], rtol=1e-6)
+
+
+def test_correction_changes_the_route():
+  routing = route([[np.log(2.0), 0.0]], [30.0, 10.0])
+  assert routing["uncorrected_routes"] == [0]
+  assert routing["routes"] == [1]
+
+
+def test_lowest_client_wins_a_tie():
+  routing = route([[1.0, 2.0, 2.0]], [5.0, 5.0, 5.0])
+  assert routing["routes"] == [1]
+  assert routing["uncorrected_routes"] == [1]
+
+
+def test_client_without_examples_is_no_route():
+  routing = route([[9.0, 1.0, 0.0]], [0.0, 5.0, 5.0])
+  assert routing["routes"] == [1]
+  assert routing["probabilities"][0, 0] == 0
+  assert np.isfinite(routing["probabilities"]).all()
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    numpy_strategies.arrays(
+        np.float32, (3, 4), elements=strategies.floats(-30, 30, width=32)
+    ),
+    numpy_strategies.arrays(
+        np.float32, 4, elements=strategies.integers(1, 1000)
+    ),
+)
+def test_routing_is_a_distribution_and_deterministic(logits, sizes):
+  routing = route(logits, sizes)
+  for prefix in ("", "uncorrected_"):
+    probabilities = routing[f"{prefix}probabilities"]
+    assert (probabilities >= 0).all()
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
+    chosen = probabilities[range(3), routing[f"{prefix}routes"]]
+    assert (chosen == probabilities.max(axis=1)).all()
+  again = route(logits, sizes)
+  for name, value in routing.items():
+    np.testing.assert_array_equal(value, again[name])
+
+
+@pytest.mark.parametrize("prefix", ["", "uncorrected_"])
+def test_no_query_has_no_route(prefix):
+  routing = route(np.zeros((0, 4)), np.ones(4))
+  assert routing[f"{prefix}probabilities"].shape == (0, 4)
+  assert routing[f"{prefix}routes"].shape == (0,)

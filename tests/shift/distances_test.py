@@ -1,0 +1,265 @@
+"""Tests of eq. 2 of Fed-3DA beside an assignment by SciPy, and of DT."""
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from scipy import optimize
+from scipy.spatial import distance as scipy_distance
+from sklearn import preprocessing
+
+from tff_shift.shift import distances
+
+SEEDS = st.integers(0, 2**31)
+
+
+def assignment(cost) -> float:
+  """The mean cost of the cheapest one-to-one pairing."""
+  rows, columns = optimize.linear_sum_assignment(cost)
+  return cost[rows, columns].mean()
+
+
+def squares(one, other):
+  return scipy_distance.cdist(one, other, "sqeuclidean")
+
+
+def pair(seed, n=20, m=20, size=3):
+  rng = np.random.default_rng(seed)
+  return rng.normal(size=(n, size)), rng.normal(0.5, 2, size=(m, size))
+
+
+def refusal(function, *arguments, **options) -> str:
+  with pytest.raises(ValueError) as error:
+    function(*arguments, **options)
+  assert "\n" not in str(error.value)
+  return str(error.value)
+
+
+class TestFeatureDistance:
+
+  def test_distance_by_hand(self):
+    # Not in order: 0 with 1 and 10 with 12 cost 1 and 4.
+    one = np.array([[0.0], [10.0]])
+    other = np.array([[12.0], [1.0]])
+    assert distances.distance(one, other) == pytest.approx(2.5, rel=1e-12)
+    # Features add up, and are not averaged.
+    assert distances.distance(
+        np.repeat(one, 4, axis=1), np.repeat(other, 4, axis=1)
+    ) == pytest.approx(10, rel=1e-12)
+
+  @hypothesis.settings(deadline=None, max_examples=25)
+  @hypothesis.given(SEEDS, st.integers(2, 30))
+  def test_distance_is_the_cheapest_pairing(self, seed, n):
+    one, other = pair(seed, n, n)
+    expected = assignment(squares(one, other))
+    for method in ("auto", "exact"):
+      assert distances.distance(
+          one, other, method=method
+      ) == pytest.approx(expected, rel=1e-9)
+    assert distances.distance(other, one) == pytest.approx(expected, rel=1e-9)
+
+  def test_periods_of_different_sizes_have_equal_weight(self):
+    one, other = pair(1, n=12, m=4)
+    # Each example of the smaller one counts as three.
+    expected = assignment(squares(one, np.repeat(other, 3, axis=0)))
+    assert distances.distance(one, other) == pytest.approx(expected, rel=1e-9)
+
+  def test_large_periods_are_paired_to_the_end(self):
+    one, other = pair(7, 2000, 2000, size=64)
+    expected = assignment(squares(one, other))
+    assert distances.distance(one, other) == pytest.approx(expected, rel=1e-9)
+
+  def test_distance_does_not_grow_with_the_number_of_examples(self):
+    one, other = pair(2)
+    assert distances.distance(
+        np.tile(one, (5, 1)), np.tile(other, (5, 1))
+    ) == pytest.approx(distances.distance(one, other), rel=1e-9)
+
+  @pytest.mark.parametrize("seed", range(3))
+  def test_same_examples_in_another_order_are_at_no_distance(self, seed):
+    one, _ = pair(seed)
+    shuffled = np.random.default_rng(seed).permutation(one)
+    assert 0 <= distances.distance(one, shuffled) < 1e-12
+
+  def test_features_are_standardised_by_the_scaler(self):
+    one, other = pair(3)
+    public = np.random.default_rng(0).normal(3, [1, 10, 100], size=(50, 3))
+    scaler = preprocessing.StandardScaler().fit(public)
+    deviations = public.std(axis=0)
+    expected = assignment(squares(one / deviations, other / deviations))
+    assert distances.distance(one, other, scaler=scaler) == pytest.approx(
+        expected, rel=1e-9
+    )
+
+  def test_images_are_flat_and_between_0_and_1(self):
+    one, other = np.random.default_rng(4).integers(
+        0, 256, (2, 9, 5, 4, 1), np.uint8
+    )
+    expected = assignment(
+        squares(one.reshape(9, 20) / 255, other.reshape(9, 20) / 255)
+    )
+    assert distances.distance(one, other) == pytest.approx(expected, rel=1e-9)
+
+
+class TestSinkhorn:
+
+  @pytest.mark.parametrize("scale", [1e-3, 1, 1e4])
+  def test_sinkhorn_is_close_and_never_below(self, scale):
+    for seed in range(3):
+      one, other = (scale * each for each in pair(seed, 60, 60))
+      exact = distances.distance(one, other, method="exact")
+      smooth = distances.distance(one, other, method="sinkhorn")
+      assert exact * (1 - 1e-6) <= smooth <= 1.5 * exact
+
+  def test_auto_is_sinkhorn_for_large_periods_alone(self, monkeypatch):
+    monkeypatch.setattr(distances, "EXACT_SIZE", 20)
+    for n, method in ((20, "exact"), (21, "sinkhorn")):
+      one, other = pair(5, n, 7)
+      assert distances.distance(one, other) == distances.distance(
+          one, other, method=method
+      )
+      others = {"exact", "sinkhorn"} - {method}
+      assert distances.distance(one, other) != distances.distance(
+          one, other, method=others.pop()
+      )
+
+  def test_equal_examples_are_at_no_distance(self):
+    same = np.full([4, 2], 0.5)
+    assert distances.distance(same, same, method="sinkhorn") == 0
+
+
+class TestLabelDistance:
+
+  def test_distance_by_hand(self):
+    # Means of the labels: 1 and 10; 2 and 9.
+    one, labels = np.array([[0.0], [2.0], [10.0]]), np.array([7, 7, 3])
+    other, other_labels = np.array([[2.0], [8.0], [10.0]]), np.array([0, 5, 5])
+    # d_f: 0 with 2, 2 with 8 (not 10), 10 with 10: (4 + 36 + 0) / 3.
+    assert distances.distance(one, other) == pytest.approx(40 / 3)
+    # d_l of the pairs: (1 - 2)^2 = 1, (1 - 9)^2 = 64, (10 - 9)^2 = 1.
+    assert distances.distance(
+        one, other, labels=(labels, other_labels)
+    ) == pytest.approx((40 + 66) / 3)
+
+  @hypothesis.settings(deadline=None, max_examples=25)
+  @hypothesis.given(SEEDS)
+  def test_both_terms_share_the_cheapest_pairing(self, seed):
+    one, other = pair(seed)
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 3, size=(2, 20))
+    means, other_means = (
+        np.stack([x[y == label].mean(axis=0) for label in y])
+        for x, y in zip((one, other), labels, strict=True)
+    )
+    cost = squares(one, other) + squares(means, other_means)
+    found = distances.distance(one, other, labels=tuple(labels))
+    assert found == pytest.approx(assignment(cost), rel=1e-9)
+    assert found >= distances.distance(one, other)
+
+  def test_labels_are_of_standardised_features(self):
+    one, other = pair(6)
+    scaler = preprocessing.StandardScaler().fit(one)
+    labels = np.arange(20) % 2, np.arange(20) % 3
+    assert distances.distance(
+        one, other, labels=labels, scaler=scaler
+    ) == pytest.approx(
+        distances.distance(
+            scaler.transform(one), scaler.transform(other), labels=labels
+        ),
+        rel=1e-9,
+    )
+
+
+class TestThreshold:
+
+  def test_iid_distances_are_of_independent_samples(self):
+    x = np.random.default_rng(0).normal(size=(5000, 2))
+    found = distances.iid_distances(x, period_size=30, num_pairs=20, seed=1)
+    assert found.shape == (20,) and len(set(found)) == 20
+    assert found.min() > 0
+    again = distances.iid_distances(x, period_size=30, num_pairs=20, seed=1)
+    np.testing.assert_array_equal(found, again)
+    other = distances.iid_distances(x, period_size=30, num_pairs=20, seed=2)
+    assert set(found).isdisjoint(other)
+    # New samples of the same distribution are as far apart.
+    rng = np.random.default_rng(2)
+    fresh = [
+        distances.distance(*rng.normal(size=(2, 30, 2))) for _ in range(20)
+    ]
+    assert found.mean() == pytest.approx(np.mean(fresh), rel=0.3)
+
+  def test_pool_of_less_than_two_periods_is_refused(self):
+    x = np.random.default_rng(0).normal(size=(60, 2))
+    options = {"period_size": 30, "num_pairs": 3, "seed": 1}
+    assert distances.iid_distances(x, **options).min() > 0
+    for few, number in ((x[:59], 59), (x[:0], 0)):
+      assert refusal(distances.iid_distances, few, **options) == (
+          "x must have examples for two periods, at least 60, or their pairs"
+          f" share too many, got {number}"
+      )
+
+  def test_options_reach_the_distance(self):
+    x = np.random.default_rng(0).normal(size=(100, 2))
+    plain, smooth = (
+        distances.iid_distances(
+            x, period_size=20, num_pairs=2, seed=1, method=method
+        )
+        for method in ("exact", "sinkhorn")
+    )
+    assert np.all(smooth > plain)
+
+  @pytest.mark.parametrize(
+      "quantile, expected", [(0.1, 1), (0.5, 5), (0.95, 10), (0.9, 9), (1, 10)]
+  )
+  def test_threshold_by_hand(self, quantile, expected):
+    values = np.random.default_rng(0).permutation(np.arange(1, 11))
+    assert distances.calibrate(values, quantile) == expected
+
+  @hypothesis.settings(deadline=None, max_examples=50)
+  @hypothesis.given(
+      st.lists(st.floats(0, 100), min_size=1, max_size=30), st.floats(0.01, 1)
+  )
+  def test_enough_distances_do_not_exceed_the_threshold(
+      self, values, quantile
+  ):
+    threshold = distances.calibrate(values, quantile)
+    assert threshold in values
+    assert np.mean(np.array(values) <= threshold) >= quantile - 1e-9
+
+
+class TestRefusals:
+
+  @pytest.mark.parametrize(
+      "change, start",
+      [
+          (lambda x: x[:0], "one must have the shape [n, ...] with n of at"),
+          (lambda x: x[:1], "one must have the shape [n, ...] with n of at"),
+          (lambda x: x[:, 0], "one must have the shape [n, ...]"),
+          (lambda x: x + np.nan, "one must be finite numbers"),
+          (lambda x: x[:, :2], "one and other must have examples of one shape"),
+      ],
+  )
+  def test_bad_periods_are_refused(self, change, start):
+    one, other = pair(0)
+    assert refusal(distances.distance, change(one), other).startswith(start)
+    assert "got" in refusal(distances.distance, other, change(one))
+
+  def test_bad_options_are_refused(self):
+    one, other = pair(0)
+    assert refusal(distances.distance, one, other, method="fast") == (
+        "method must be one of auto, exact, sinkhorn, got 'fast'"
+    )
+    assert refusal(
+        distances.distance, one, other, labels=(np.zeros(20), np.zeros(19))
+    ) == "labels must have the shape [20], one for each example, got [19]"
+    assert refusal(
+        distances.iid_distances, one, period_size=4, num_pairs=0, seed=0
+    ).startswith("num_pairs must be ")
+    for quantile in (0, 1.1, np.nan):
+      assert refusal(distances.calibrate, [1.0], quantile).startswith(
+          "quantile must be above 0"
+      )
+    for values in ([], [1.0, np.nan]):
+      assert refusal(distances.calibrate, values, 0.5).startswith(
+          "distances must be finite numbers"
+      )

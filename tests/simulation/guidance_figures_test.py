@@ -1,0 +1,260 @@
+import subprocess
+import sys
+
+import matplotlib
+import numpy as np
+import pytest
+from PIL import Image
+
+from tff_shift.data import color_transforms
+from tff_shift.simulation import guidance_figures
+
+_BLUE, _VERMILION = (0, 114, 178), (213, 94, 0)
+# Left of this column are axes, right of it the colour bar or the legend.
+_BAR, _LEGEND = 830, 780
+
+
+def _pixels(path):
+  """Returns a PNG file as [height, width, 3] uint8."""
+  with Image.open(path) as image:
+    assert image.format == "PNG"
+    return np.asarray(image.convert("RGB"))
+
+
+def _box(pixels, color):
+  """Returns top, bottom, left and right of all pixels of exactly a colour."""
+  rows, columns = np.nonzero(np.all(pixels == color, axis=-1))
+  return rows.min(), rows.max(), columns.min(), columns.max()
+
+
+def _shade(share):
+  """Returns the colour of a share of the scale."""
+  return tuple(matplotlib.colormaps["viridis"](share, bytes=True)[:3])
+
+
+def _assert_refused(path, message, function, *args):
+  """Asserts that a figure is refused with one line, before a file is there."""
+  with pytest.raises(ValueError, match=message) as caught:
+    function(*args, path)
+  assert "\n" not in str(caught.value)
+  assert not path.exists()
+
+
+class TestClientTransforms:
+
+  def test_each_client_has_its_image_in_reading_order(self, tmp_path):
+    orange = np.full((8, 8, 3), (240, 180, 120), np.uint8)
+    transforms = color_transforms.pool(8)
+    path = guidance_figures.client_transforms(
+        orange, transforms, tmp_path / "transforms.png"
+    )
+    assert path == tmp_path / "transforms.png"
+    pixels = _pixels(path)
+    assert pixels.shape == (576, 960, 3)
+    boxes = []
+    for transform in transforms:
+      color = color_transforms.apply(orange[None], transform)[0, 0, 0]
+      top, bottom, left, right = _box(pixels, color)
+      # It is a square, filled, and large.
+      assert right - left > 150
+      assert bottom - top == pytest.approx(right - left, abs=1)
+      assert np.all(pixels[top : bottom + 1, left : right + 1] == color)
+      boxes.append((top, left))
+    assert boxes == sorted(boxes)
+    assert [left for _, left in boxes[:4]] == [left for _, left in boxes[4:]]
+    # Above each image stands its caption.
+    for top, left in boxes:
+      assert np.any(pixels[top - 30 : top - 5, left : left + 200] < 100)
+
+  def test_many_clients_make_a_higher_figure(self, tmp_path):
+    sample = np.zeros((4, 4, 3), np.uint8)
+    path = guidance_figures.client_transforms(
+        sample, color_transforms.pool(32), tmp_path / "transforms.png"
+    )
+    assert _pixels(path).shape == (1680, 960, 3)
+
+  @pytest.mark.parametrize(
+      ("sample", "transforms", "message"),
+      [
+          (np.zeros((4, 4, 1), np.uint8), color_transforms.pool(1), "images"),
+          (np.zeros((4, 4, 3)), color_transforms.pool(1), "images must be"),
+          (np.zeros((4, 4, 3), np.uint8), (), "transforms must have at least"),
+      ],
+  )
+  def test_refuses_other_images_and_no_clients(
+      self, tmp_path, sample, transforms, message
+  ):
+    _assert_refused(
+        tmp_path / "transforms.png",
+        message,
+        guidance_figures.client_transforms,
+        sample,
+        transforms,
+    )
+
+
+class TestClassCounts:
+
+  def test_bars_show_sizes_and_cells_show_classes(self, tmp_path):
+    path = guidance_figures.class_counts(
+        np.array([[30, 10], [80, 0], [0, 20]]),
+        ["cat", "dog"],
+        tmp_path / "counts.png",
+    )
+    pixels = _pixels(path)
+    assert pixels.shape == (660, 960, 3)
+    # Three bars of 40, 80 and 20 examples.
+    upper = np.all(pixels[:, :_BAR] == _BLUE, axis=-1)
+    heights = upper.sum(axis=0)
+    starts = np.flatnonzero(np.diff((heights > 5).astype(int)) == 1)
+    bars = heights[starts + 20]
+    np.testing.assert_allclose(bars / bars.max(), [0.5, 1, 0.25], atol=0.03)
+    # The class that has most, 80, and an empty one lie below the second bar.
+    lower = pixels[200:, :_BAR]
+    top, bottom, left, right = _box(lower, _shade(1.0))
+    assert left < starts[1] < right
+    assert bottom - top > 100
+    cells = [lower[(top + bottom) // 2, start + 20] for start in starts]
+    below = [
+        lower[bottom + (bottom - top) // 2, start + 20] for start in starts
+    ]
+    np.testing.assert_array_equal(
+        cells, [_shade(30 / 80), _shade(1.0), _shade(0.0)]
+    )
+    np.testing.assert_array_equal(
+        below, [_shade(10 / 80), _shade(0.0), _shade(20 / 80)]
+    )
+
+  @pytest.mark.parametrize(
+      ("counts", "message"),
+      [
+          (np.ones(3), r"counts must be \[clients, classes\]; got \[3\]"),
+          (np.ones((0, 2)), "counts must be"),
+          (np.ones((2, 3)), "class_names must have 3 entries; got 2"),
+      ],
+  )
+  def test_refuses_what_does_not_match(self, tmp_path, counts, message):
+    _assert_refused(
+        tmp_path / "counts.png",
+        message,
+        guidance_figures.class_counts,
+        counts,
+        ["cat", "dog"],
+    )
+
+
+class TestRoutingMatrix:
+
+  def test_rows_are_shown_in_percent_of_their_sum(self, tmp_path):
+    # 100 and 0 %, then 25 and 75 % of other numbers of queries.
+    path = guidance_figures.routing_matrix(
+        np.array([[7, 0], [100, 300]]), tmp_path / "routing.png"
+    )
+    pixels = _pixels(path)
+    assert pixels.shape == (540, 960, 3)
+    panel = pixels[:, 60:_BAR]
+    boxes = {
+        share: _box(panel, _shade(share)) for share in (1.0, 0.0, 0.25, 0.75)
+    }
+    top, bottom, left, right = range(4)
+    # From above to below: the client of the query; from left to right: where
+    # it is guided to.
+    assert boxes[1.0][right] < boxes[0.0][left] + 2
+    assert boxes[1.0][bottom] < boxes[0.25][top] + 2
+    assert boxes[0.75][left] > boxes[0.25][right] - 2
+    assert boxes[0.75][top] > boxes[0.0][bottom] - 2
+
+  @pytest.mark.parametrize(("num_clients", "has_numbers"), [(16, 1), (17, 0)])
+  def test_numbers_stand_in_cells_of_few_clients(
+      self, tmp_path, num_clients, has_numbers
+  ):
+    path = guidance_figures.routing_matrix(
+        np.eye(num_clients), tmp_path / "routing.png"
+    )
+    panel = _pixels(path)[40:440, 100:700]
+    # White digits on the dark cells outside the diagonal.
+    assert np.any(np.all(panel > 250, axis=-1)) == has_numbers
+
+  def test_row_without_queries_stays_grey(self, tmp_path):
+    path = guidance_figures.routing_matrix(
+        np.array([[1, 1], [0, 0]]), tmp_path / "routing.png"
+    )
+    panel = _pixels(path)[:, 60:_BAR]
+    grey = np.all(panel == 217, axis=-1) | np.all(panel == 216, axis=-1)
+    rows = np.nonzero(grey.sum(axis=1) > 500)[0]
+    assert rows.min() > 200
+    assert np.ptp(rows) > 150
+
+  @pytest.mark.parametrize("shape", [(2, 3), (4,), (0, 0)])
+  def test_refuses_what_is_no_square(self, tmp_path, shape):
+    _assert_refused(
+        tmp_path / "routing.png",
+        r"^counts must be \[clients, clients\], origin by route; got",
+        guidance_figures.routing_matrix,
+        np.ones(shape),
+    )
+
+
+class TestTradeOff:
+
+  def test_draws_each_accuracy_over_the_weight(self, tmp_path):
+    path = guidance_figures.trade_off(
+        [0.1, 0.3, 0.9],
+        {"client": ([90, 80, 50], None), "system": ([50, 60, 90], [2, 2, 2])},
+        tmp_path / "trade_off.png",
+    )
+    pixels = _pixels(path)
+    assert pixels.shape == (540, 960, 3)
+    panel = pixels[:, 75:_LEGEND]
+    for color, first, last in ((_BLUE, 90, 50), (_VERMILION, 50, 90)):
+      rows, columns = np.nonzero(np.all(panel == color, axis=-1))
+      start, end = columns.min(), columns.max()
+      # Half a marker before the first and after the last weight.
+      rising = rows[columns == start].mean() > rows[columns == end].mean()
+      assert rising == (last > first)
+      assert end - start > 500
+    # A pale band around the curve that has a spread, and no other.
+    red, _, blue = panel.astype(int).transpose(2, 0, 1)
+    pale = panel.min(axis=-1) > 180
+    assert np.sum(pale & (red - blue > 20)) > 3000
+    assert np.sum(pale & (blue - red > 20)) < 2000
+
+  def test_refuses_unequal_lengths(self, tmp_path):
+    _assert_refused(
+        tmp_path / "trade_off.png",
+        "^system: mean must have 2 entries; got 1$",
+        guidance_figures.trade_off,
+        [0.1, 0.9],
+        {"system": ([50.0], None)},
+    )
+
+
+def test_figures_leave_the_host_application_alone(tmp_path):
+  program = """
+import pathlib
+import sys
+import matplotlib
+import numpy as np
+matplotlib.use("svg")
+before = dict(matplotlib.rcParams)
+from tff_shift.data import color_transforms
+from tff_shift.simulation import guidance_figures
+folder = pathlib.Path(sys.argv[1])
+one = np.ones((1, 1))
+identity = (color_transforms.ColorTransform(),)
+guidance_figures.client_transforms(
+    np.zeros((4, 4, 3), np.uint8), identity, folder / "transforms.png"
+)
+guidance_figures.class_counts(one, ["a"], folder / "counts.png")
+guidance_figures.routing_matrix(one, folder / "routing.png")
+guidance_figures.trade_off([0.5], {"a": ([1.0], None)}, folder / "lambda.png")
+assert dict(matplotlib.rcParams) == before
+for module in ("matplotlib.pyplot", "tensorflow", "tensorflow_federated"):
+  assert module not in sys.modules, module
+"""
+  subprocess.run(
+      [sys.executable, "-W", "error", "-c", program, tmp_path],
+      check=True,
+      timeout=60,
+  )
+  assert len(list(tmp_path.glob("*.png"))) == 4

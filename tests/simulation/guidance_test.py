@@ -1,0 +1,203 @@
+"""The driver of clients that answer queries, by hand and whole."""
+
+import numpy as np
+import pytest
+
+from tff_shift.algorithms import fed_avg
+from tff_shift.algorithms import fed_drm
+from tff_shift.data import streams
+from tff_shift.models import guided_model
+from tff_shift.models import mlp
+from tff_shift.simulation import guidance
+from tff_shift.simulation import queries
+
+
+def make_examples(x, y):
+  return streams.Examples(
+      np.array(x, np.float32)[:, np.newaxis], np.array(y, np.int32)
+  )
+
+
+class PlannedFederation:
+  """Answers as planned; a query is its own number, 0 to 4.
+
+  Attributes:
+    asked: The queries that each call of `answer` asked.
+  """
+
+  # Of each client, what it says to each query.
+  CLASSES = np.array([[0, 1, 0, 0, 1], [1, 1, 0, 1, 1]])
+  ROUTES = ([0, 0, 0, 0, 0], [0, 1, 1, 1, 0])  # Without, with correction.
+
+  def __init__(self, can_guide):
+    self.can_guide = can_guide
+    self.asked = []
+
+  def answer(self, x, routes):
+    numbers = x[:, 0].astype(int)
+    self.asked.append(numbers.tolist())
+    return queries.Answers(self.CLASSES[routes, numbers], routes)
+
+  def guide(self, x, corrected):
+    routes = np.array(self.ROUTES[int(corrected)], np.int32)
+    return queries.Routing(routes, np.eye(2)[routes])
+
+  def vote(self, x):
+    return np.array([1, 1, 0, 0, 0])
+
+
+# Two queries of client 0, three of client 1.
+TEST = (make_examples([0, 1], [0, 1]), make_examples([2, 3, 4], [0, 1, 0]))
+
+
+class TestEvaluate:
+
+  def test_accuracies_with_a_guide_by_hand(self):
+    federation = PlannedFederation(can_guide=True)
+    evaluation, routing = guidance.evaluate(federation, [3, 1], TEST)
+    # Right answers of the routed clients: to 0, 1, 2, 3, and not to 4.
+    assert evaluation.system_accuracy == pytest.approx(80)
+    # Client 0 alone: right on 0, 1, 2.
+    assert evaluation.uncorrected_system_accuracy == pytest.approx(60)
+    # Queries 0, 2 and 3 went home; of the others', 0 and 1.
+    assert evaluation.client_accuracy == pytest.approx(60)
+    assert evaluation.uncorrected_client_accuracy == pytest.approx(40)
+    # Own tests: 2 of 2, and 2 of 3; weights 3 and 1.
+    assert evaluation.average_accuracy == pytest.approx(
+        100 * (3 * 1 + 1 * 2 / 3) / 4
+    )
+    np.testing.assert_array_equal(routing, [[1, 1], [1, 2]])
+
+  def test_only_queries_away_from_home_are_asked_again(self):
+    federation = PlannedFederation(can_guide=True)
+    guidance.evaluate(federation, [1, 1], TEST)
+    assert federation.asked == [[0, 1, 2, 3, 4], [1, 4], [2, 3, 4]]
+
+  def test_without_a_guide_the_vote_counts(self):
+    evaluation, routing = guidance.evaluate(
+        PlannedFederation(can_guide=False), [1, 1], TEST
+    )
+    # The vote is right on 1, 2 and 4.
+    assert evaluation.system_accuracy == pytest.approx(60)
+    assert routing is None
+    assert set(evaluation.measured()) == {
+        "system_accuracy", "average_accuracy"
+    }
+
+
+class TestFinal:
+
+  def test_mean_and_spread_over_the_last_rounds(self):
+    result = guidance.GuidanceResult(
+        {
+            round_num: guidance.Evaluation(value, 2 * value)
+            for round_num, value in ((2, 1.0), (5, 30.0), (6, 40.0))
+        },
+        final_rounds=(5, 6),
+        routing=None,
+        seconds_per_round=0.0,
+    )
+    final = result.final()
+    assert final == {
+        "system_accuracy": 35.0,
+        "system_accuracy_over_rounds": pytest.approx(np.sqrt(50)),
+        "average_accuracy": 70.0,
+        "average_accuracy_over_rounds": pytest.approx(np.sqrt(200)),
+    }
+
+  def test_one_round_has_no_spread(self):
+    result = guidance.GuidanceResult(
+        {3: guidance.Evaluation(1.0, 2.0)}, (3,), None, 0.0
+    )
+    assert result.final() == {"system_accuracy": 1.0, "average_accuracy": 2.0}
+
+
+def make_federation_data(generator, num_clients=2):
+  """Clients apart in the first feature, classes apart in the second."""
+  found = []
+  for client in range(num_clients):
+    y = generator.integers(0, 2, 40)
+    x = generator.normal(scale=0.2, size=(40, 2))
+    x[:, 0] += 2 * client - 1
+    # The same side means another class at the other client.
+    x[:, 1] += (2 * y - 1) * (1 - 2 * client)
+    found.append(streams.Examples(x.astype(np.float32), y.astype(np.int32)))
+  return found
+
+
+class TestRun:
+
+  HPARAMS = fed_drm.HParams(
+      lambda_=0.7, local_steps=10, batch_size=20, learning_rate=0.1
+  )
+
+  @pytest.fixture(scope="class")
+  def data(self):
+    generator = np.random.default_rng(3)
+    return make_federation_data(generator), make_federation_data(generator)
+
+  @pytest.fixture(scope="class")
+  def algorithm(self, context):
+    del context
+    model = guided_model.with_guide(
+        mlp.build((2,), num_classes=2, width=8, head_width=6), 2, width=8
+    )
+    return fed_drm.build(model, self.HPARAMS, num_queries=100)
+
+  @pytest.fixture(scope="class")
+  def finished(self, algorithm, data):
+    rows = []
+    result = guidance.run(
+        algorithm, *data, num_rounds=7, run_seed=0, evaluate_every=3,
+        num_final_rounds=2, on_round=lambda *row: rows.append(row),
+    )
+    return result, rows
+
+  def test_queries_find_the_client_that_knows(self, finished):
+    result, _ = finished
+    final = result.evaluations[7]
+    assert final.client_accuracy > 95
+    assert final.system_accuracy > 90
+    assert final.average_accuracy > 90
+    assert np.trace(result.routing) > 0.95 * 80
+
+  def test_a_vote_of_contradicting_clients_does_not(self, data, context):
+    del context
+    algorithm = fed_avg.build(
+        mlp.build((2,), num_classes=2, width=8, head_width=6),
+        # So few steps that the shared model cannot tell the clients apart.
+        fed_avg.HParams(local_steps=1, learning_rate=0.01),
+        num_queries=80,
+    )
+    result = guidance.run(algorithm, *data, num_rounds=1, run_seed=0)
+    assert result.evaluations[1].system_accuracy < 70
+    assert result.routing is None
+
+  def test_evaluated_rounds_are_those_asked_for(self, finished):
+    result, rows = finished
+    assert list(result.evaluations) == [3, 6, 7]
+    assert result.final_rounds == (6, 7)
+    assert [row[0] for row in rows] == list(range(1, 8))
+    assert [row[2] is not None for row in rows] == [
+        False, False, True, False, False, True, True,
+    ]
+    assert rows[-1][1] < rows[0][1]
+
+  def test_same_seed_same_numbers(self, algorithm, data, finished):
+    again = guidance.run(
+        algorithm, *data, num_rounds=7, run_seed=0, evaluate_every=7
+    )
+    assert again.evaluations[7] == finished[0].evaluations[7]
+    other = guidance.run(
+        algorithm, *data, num_rounds=1, run_seed=1, evaluate_every=1
+    )
+    assert other.evaluations[1] != finished[0].evaluations[3]
+
+
+def test_clients_are_numbered_by_position():
+  data = guidance.training_data(TEST, run_seed=4)
+  assert [int(client.client_id) for client in data] == [0, 1]
+  assert [client.domain_sizes.tolist() for client in data] == [[2], [3]]
+  assert not np.array_equal(data[0].seed, data[1].seed)
+
+

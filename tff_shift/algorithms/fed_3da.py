@@ -1,0 +1,105 @@
+"""Fed3DA: a meta-network gives a model to every distribution of data.
+
+Fed-3DA: A Dynamic and Personalized Federated Learning Framework (Wang, Sun, Wo,
+Liu; ICASSP 2023), Algorithms 1 and 2.
+
+A vector r represents the distribution of a client's data in a period, and the
+server's meta-network h makes the weights of a work-network from it, theta =
+h(r; phi). In training a client starts from theta, trains it to theta~ and moves
+phi; the server averages phi. In use nothing is trained: a client whose data
+have drifted sends its new r and is sent h(r; phi) in place of its work-network.
+
+The paper prints phi <- phi - alpha * (theta - theta~) * L (Algorithm 2, line
+6), in which theta has not the shape of phi. Line 5 prints L for the gradient of
+L, so line 6 is read likewise, as the rule of pFedHN, which Section 2.3
+describes in words:
+
+    phi <- phi + alpha * (dh/dphi)^T (theta~ - theta)
+
+In the paper the server computes theta from an r that the client sends in every
+round of training. Here the client, which receives phi in any case, computes it,
+and r leaves it only in use.
+
+What leaves a client: in training the change of the meta-network's weights, and
+the mean training loss; in use r, when its data have drifted. The work-network
+that it trained does not.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tff_shift.algorithms import p_fed_hn
+from tff_shift.learning import evaluation
+from tff_shift.learning import hypernetwork
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import periods
+from tff_shift.learning import process
+from tff_shift.models import split_model
+
+SCENARIOS = ("dynamic_personalization",)
+
+
+@dataclasses.dataclass(frozen=True)
+class HParams(hypernetwork.MetaHParams):
+  """Hyper-parameters of Fed-3DA; `local_epochs` are its LE."""
+
+  representation_size: int = hyperparameters.hparam(
+      32, "Length of the vector r that represents a period's data.", minimum=1
+  )
+
+
+def build(
+    model: split_model.SplitModel,
+    hparams: HParams,
+    **options: Any,
+) -> process.FederatedAlgorithm:
+  """Builds Fed-3DA.
+
+  Args:
+    model: The work-network.
+    hparams: Hyper-parameters.
+    **options: See `process.build_algorithm`.
+
+  Returns:
+    The algorithm. Clients train on a `periods.PeriodData`. A client's state is
+    the work-network in use: as it was received, not as it was trained, for only
+    the former comes from the meta-network that others share. A request is an r,
+    [representation_size] float32. The server has no model to predict with.
+
+  Raises:
+    ValueError: If a hyper-parameter has a value that is not allowed.
+  """
+  hyperparameters.validate(hparams)
+  network = hypernetwork.Hypernetwork(
+      model,
+      hparams.representation_size,
+      hparams.hidden_width,
+      hparams.num_hidden,
+  )
+
+  def train_client(phi, weights_in_use, data, round_num):
+    del weights_in_use  # A round has data of its own, and so an r.
+    result = p_fed_hn.train_work_network(
+        network, hparams, phi, data.representation, data, round_num
+    )
+    return process.ClientResult(result.update, result.weights, result.loss)
+
+  return process.build_algorithm(
+      "fed_3da",
+      model,
+      hparams,
+      initial_weights=network.initial_weights,
+      initial_client_state=model.initial_weights,
+      train_client=train_client,
+      predict_as_client=lambda _, weights, data, examples: evaluation.predict(
+          model, weights, examples.x
+      ),
+      predict_as_server=None,
+      answer_request=network,
+      request_type=tff.TensorType(np.float32, (hparams.representation_size,)),
+      examples_type=periods.data_type(model, hparams.representation_size),
+      **options,
+  )

@@ -1,0 +1,205 @@
+"""FedDRM: a shared guide that tells which client is best equipped for a query.
+
+Beyond Aggregation: Guiding Clients in Heterogeneous Federated Learning,
+Sections 2.3 and 2.4, Algorithm 1; the head of its own of every client is that
+of Remark 2.3.
+
+On one backbone g stand two tasks: the target class, through a head that is the
+client's own (alpha_i, beta_i), and the client of origin, through a client
+branch h with its linear layer (tau, gamma, xi) that all share. A client
+minimises
+
+    lambda * CE(class) + (1 - lambda) * CE(client of origin)      (Section 2.4)
+
+over both together; the server averages backbone and client branch with weights
+n_i / N. Without the weights lambda this is the profile log empirical likelihood
+of a density ratio model (Theorem 2.2, eq. 7).
+
+What leaves a client: the change of backbone and client branch, its number of
+examples and the mean training loss. The target head does not.
+"""
+
+import dataclasses
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tff_shift.learning import evaluation
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
+from tff_shift.learning import process
+from tff_shift.learning import randomness
+from tff_shift.models import guided_model
+from tff_shift.models import split_model
+
+SCENARIOS = ("guidance",)
+
+
+@dataclasses.dataclass(frozen=True)
+class HParams(hyperparameters.LocalHParams):
+  """Hyper-parameters of FedDRM."""
+
+  lambda_: float = hyperparameters.hparam(
+      0.9,
+      "Weight of the loss of the target class; the rest weighs that of the"
+      " client of origin. At 1 the guide learns nothing, at 0 nothing else"
+      " does; the paper asks for more than 0.5.",
+      minimum=0, maximum=1,
+  )
+  client_weighting: str = hyperparameters.hparam(
+      "num_examples",
+      "Weight of a client in the server's mean: num_examples, as in Algorithm 1"
+      " of the FedDRM paper, or uniform.",
+      choices=("uniform", "num_examples"),
+  )
+
+
+class Shared(NamedTuple):
+  """What all clients share.
+
+  Attributes:
+    backbone: The weights of g, a tuple of float32 tensors.
+    client_branch: The weights of h and of the linear layer on it, likewise.
+  """
+
+  backbone: Any
+  client_branch: Any
+
+
+class Weights(NamedTuple):
+  """What a client trains: what is shared, and its head."""
+
+  shared: Shared
+  head: Any
+
+
+def reweighted_loss(
+    model: guided_model.GuidedModel,
+    lambda_: float,
+    weights: Weights,
+    batch: local_training.Batch,
+    client_id,
+) -> tf.Tensor:
+  """Computes the reweighted loss of Section 2.4 on a batch of one client.
+
+  Args:
+    model: The model.
+    lambda_: The weight of the loss of the target class.
+    weights: What is shared, and the client's head.
+    batch: The batch.
+    client_id: The client, an int32 scalar.
+
+  Returns:
+    The loss, a float32 scalar.
+  """
+  class_logits, client_logits = model.predict_both(
+      split_model.SplitWeights(weights.shared.backbone, weights.head),
+      weights.shared.client_branch,
+      batch.x,
+  )
+  origin = tf.fill(tf.shape(batch.y), client_id)
+  return lambda_ * local_training.cross_entropy(class_logits, batch.y) + (
+      1.0 - lambda_
+  ) * local_training.cross_entropy(client_logits, origin)
+
+
+def train_client(
+    model: guided_model.GuidedModel,
+    hparams: HParams,
+    shared: Shared,
+    head,
+    data: local_training.ClientData,
+    round_num,
+) -> process.ClientResult:
+  """Algorithm 1, lines 6 to 15, for one client.
+
+  Args:
+    model: The model.
+    hparams: Hyper-parameters.
+    shared: The server's weights.
+    head: The client's head.
+    data: The client's data.
+    round_num: The round, an int32 scalar.
+
+  Returns:
+    The change of what is shared, and the client's new head.
+  """
+  seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
+  # One step per domain, as FedAvg takes: data of clients to guide have one.
+  num_steps = local_training.num_local_steps(
+      hparams, data, round_num
+  ) * tf.size(data.domain_sizes)
+
+  def loss_fn(weights, step, carry):
+    batch = local_training.pooled_batch(data, step, hparams.batch_size, seed)
+    loss = reweighted_loss(
+        model, hparams.lambda_, weights, batch, data.client_id
+    )
+    return loss, carry
+
+  result = local_training.train(
+      loss_fn, Weights(shared, head), num_steps, hparams, round_num=round_num
+  )
+  return process.ClientResult(
+      update=tf.nest.map_structure(tf.subtract, result.weights.shared, shared),
+      client_state=result.weights.head,
+      loss=result.loss,
+  )
+
+
+def build(
+    model: guided_model.GuidedModel,
+    hparams: HParams,
+    **options: Any,
+) -> process.FederatedAlgorithm:
+  """Builds FedDRM.
+
+  Args:
+    model: The model, for as many clients as there are. A `client_id` is a
+      number below that.
+    hparams: Hyper-parameters.
+    **options: See `process.build_algorithm`.
+
+  Returns:
+    The algorithm. A client's state is its head; the server has none to predict
+    with, but it can guide queries.
+
+  Raises:
+    ValueError: If a hyper-parameter has a value that is not allowed, or if the
+      model has no guide.
+  """
+  if not isinstance(model, guided_model.GuidedModel):
+    raise ValueError(
+        f"model {model.name!r} has no guide, which fed_drm needs: see"
+        " `guided_model.with_guide`"
+    )
+
+  def guide_queries(shared, x):
+    logits = evaluation.predict_in_batches(
+        lambda batch: model.predict_client(
+            shared.backbone, shared.client_branch, batch
+        ),
+        x,
+        model.num_clients,
+    )
+    return tf.ensure_shape(logits, [x.shape[0], model.num_clients])
+
+  return process.build_algorithm(
+      "fed_drm",
+      model,
+      hparams,
+      initial_weights=lambda seed: Shared(
+          model.initial_backbone(seed), model.initial_client_branch(seed)
+      ),
+      initial_client_state=lambda seed: model.initial_weights(seed).head,
+      train_client=lambda shared, head, data, round_num: train_client(
+          model, hparams, shared, head, data, round_num
+      ),
+      predict_as_client=lambda shared, head, _, examples: evaluation.predict(
+          model, split_model.SplitWeights(shared.backbone, head), examples.x
+      ),
+      predict_as_server=None,
+      guide_queries=guide_queries,
+      **options,
+  )

@@ -1,0 +1,165 @@
+"""PFedHN: a hypernetwork gives every client a model from its own embedding.
+
+Personalized Federated Learning using Hypernetworks (Shamsian, Navon, Fetaya,
+Chechik; ICML 2021), Algorithm 1.
+
+The model of client i is theta_i = h(v_i; phi). The client trains it to
+theta_i~, and the change, delta_i = theta_i~ - theta_i, stands for the gradient
+of its loss by theta_i, with the sign turned:
+
+    phi <- phi + alpha * (dh/dphi)^T delta_i, the mean over clients
+    v_i <- v_i + alpha_v * (dh/dv)^T delta_i
+
+pFedHN keeps the embeddings v_i and h at the server, which sends theta_i and
+receives delta_i. Here phi travels to the client, which computes both products
+itself, and v_i stays there: the gradients are the same, the server sees neither
+a client's embedding nor its model, and more is sent. The authors' program takes
+one client a round, with momentum, weight decay and clipped gradients of phi;
+here it is the plain mean over the clients of a round.
+
+What leaves a client: the change of the hypernetwork's weights, and the mean
+training loss. The embedding does not.
+"""
+
+import dataclasses
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tff_shift.algorithms import fed_avg
+from tff_shift.learning import evaluation
+from tff_shift.learning import hypernetwork
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
+from tff_shift.learning import process
+from tff_shift.learning import randomness
+from tff_shift.models import split_model
+
+SCENARIOS = ("dynamic_personalization",)
+
+
+@dataclasses.dataclass(frozen=True)
+class HParams(hypernetwork.MetaHParams):
+  """Hyper-parameters of pFedHN."""
+
+  embedding_size: int = hyperparameters.hparam(
+      3,
+      "Length of a client's embedding; the authors take 1 plus a quarter of the"
+      " number of clients, rounded down, which is 3 for ten clients.",
+      minimum=1,
+  )
+  embedding_learning_rate: float = hyperparameters.hparam(
+      0.01,
+      "Learning rate of the embeddings; the authors take the hypernetwork's. At"
+      " 0 they stay as they were drawn.",
+      minimum=0,
+  )
+
+
+class MetaTraining(NamedTuple):
+  """What a client's training gives for the network above its work-network.
+
+  Attributes:
+    weights: theta = h(vector; phi), the work-network before training, a
+      `SplitWeights`.
+    update: The change of phi, alpha * (dh/dphi)^T (theta~ - theta).
+    direction: (dh/dvector)^T (theta~ - theta), in the shape of the vector.
+    loss: The mean training loss, a float32 scalar.
+  """
+
+  weights: Any
+  update: Any
+  direction: Any
+  loss: Any
+
+
+def train_work_network(
+    network: hypernetwork.Hypernetwork,
+    hparams: hypernetwork.MetaHParams,
+    phi: hypernetwork.MetaWeights,
+    vector,
+    data: local_training.ClientData,
+    round_num,
+) -> MetaTraining:
+  """Trains what the meta-network gives a client, and learns from the change.
+
+  Args:
+    network: The meta-network.
+    hparams: Local training and the meta-network's learning rate.
+    phi: The meta-network's weights.
+    vector: What the meta-network makes the work-network from, [input_size].
+    data: The client's data.
+    round_num: The round, an int32 scalar.
+
+  Returns:
+    A `MetaTraining`.
+  """
+  weights = network(phi, vector)
+  trained = fed_avg.train_client(
+      network.model, hparams, weights, data, round_num
+  )
+  by_phi, by_vector = network.vector_jacobian_product(
+      phi, vector, trained.update
+  )
+  update = tf.nest.map_structure(
+      lambda change: hparams.meta_learning_rate * change, by_phi
+  )
+  return MetaTraining(weights, update, by_vector, trained.loss)
+
+
+def build(
+    model: split_model.SplitModel,
+    hparams: HParams,
+    **options: Any,
+) -> process.FederatedAlgorithm:
+  """Builds pFedHN.
+
+  Args:
+    model: The model of a client.
+    hparams: Hyper-parameters.
+    **options: See `process.build_algorithm`.
+
+  Returns:
+    The algorithm. A client's state is its embedding, [embedding_size] float32,
+    drawn from a standard normal distribution; the server has no model to
+    predict with.
+
+  Raises:
+    ValueError: If a hyper-parameter has a value that is not allowed.
+  """
+  network = hypernetwork.Hypernetwork(
+      model, hparams.embedding_size, hparams.hidden_width, hparams.num_hidden
+  )
+
+  def initial_embedding(seed):
+    return tf.random.stateless_normal(
+        [hparams.embedding_size],
+        randomness.fold(seed, randomness.Purpose.INITIALIZE),
+    )
+
+  def train_client(phi, embedding, data, round_num):
+    result = train_work_network(
+        network, hparams, phi, embedding, data, round_num
+    )
+    return process.ClientResult(
+        update=result.update,
+        client_state=(
+            embedding + hparams.embedding_learning_rate * result.direction
+        ),
+        loss=result.loss,
+    )
+
+  return process.build_algorithm(
+      "p_fed_hn",
+      model,
+      hparams,
+      initial_weights=network.initial_weights,
+      initial_client_state=initial_embedding,
+      train_client=train_client,
+      predict_as_client=lambda phi, embedding, _, examples: evaluation.predict(
+          model, network(phi, embedding), examples.x
+      ),
+      predict_as_server=None,
+      **options,
+  )

@@ -1,0 +1,198 @@
+"""Colour as covariate shift: each client sees its images in its own light.
+
+FedDRM, Section 3.1 ("Non-IID settings") and Appendix F.2.1 and F.2.2: gamma
+correction, a shift of the hue, and a scaling of the saturation, whose values
+differ from client to client; with many clients also posterisation, which keeps
+few bits of each channel.
+
+What the paper leaves open, and what is done here: which client has which
+values, the order of the steps (saturation, hue, gamma, posterisation) and the
+2 bits are those of the program of FedDRM's authors. Hue and saturation are
+those of the HSV colour space, as in `tf.image`; that program blends with grey
+instead of scaling S. It rounds to 8 bits after every step and crops at random
+whenever it reads an image; here an image is rounded once, after the last step,
+and never cropped, so that a client's images are the same in every round.
+"""
+
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+
+# Level of intensity -> (gamma, hue, saturation), two values each (F.2.2).
+INTENSITIES = {
+    "low": ((0.9, 1.1), (-0.01, 0.01), (0.9, 1.1)),
+    "mid": ((0.75, 1.25), (-0.05, 0.05), (0.7, 1.3)),
+    "high": ((0.6, 1.4), (-0.1, 0.1), (0.5, 1.5)),
+}
+# The finer values for more clients than the eight of a level (F.2.1).
+_MANY_CLIENTS = ((0.6, 1.0, 1.4), (-0.15, 0.0, 0.15), (0.4, 1.0, 1.6))
+_ALL_BITS = 8
+_FEW_BITS = 2
+
+# Orange: hue 1/12, saturation 1/2, value 1.
+TINT = (1.0, 0.75, 0.5)
+
+# Images at a time: in float32, some 12 MB of 32x32 colour images.
+_CHUNK_SIZE = 1024
+
+
+class ColorTransform(NamedTuple):
+  """What happens to all images of one client; the default changes nothing.
+
+  Attributes:
+    gamma: The exponent of the channels in [0, 1]; below 1 makes brighter.
+    hue: What is added to the hue, in turns of the colour circle.
+    saturation: What the saturation is multiplied by, at least 0.
+    posterize_bits: How many bits of each channel are kept, 1 to 8 (all).
+  """
+
+  gamma: float = 1.0
+  hue: float = 0.0
+  saturation: float = 1.0
+  posterize_bits: int = _ALL_BITS
+
+
+def pool(
+    num_clients: int, intensity: str = "high"
+) -> tuple[ColorTransform, ...]:
+  """Returns the transforms of the clients, all different.
+
+  Up to 8 clients have the first of the 8 combinations of a level of intensity
+  (F.2.2), more of them the first of the 54 combinations of F.2.1. Gamma changes
+  from one client to the next, then the hue, then the saturation, at last
+  posterisation.
+
+  Args:
+    num_clients: Number of clients, 1 to 54.
+    intensity: One of `INTENSITIES`; with more than 8 clients, "high".
+
+  Returns:
+    For each client its transform.
+
+  Raises:
+    ValueError: There are no or too many clients, or the intensity is unknown or
+      does not go with so many clients.
+  """
+  if intensity not in INTENSITIES:
+    raise ValueError(
+        f"intensity must be one of {', '.join(INTENSITIES)}, got {intensity!r}"
+    )
+  few = _combinations(*INTENSITIES[intensity], (_ALL_BITS,))
+  many = _combinations(*_MANY_CLIENTS, (_ALL_BITS, _FEW_BITS))
+  if not 1 <= num_clients <= len(many):
+    raise ValueError(
+        f"num_clients must be 1 to {len(many)}, the number of different colour"
+        f" transforms, got {num_clients}"
+    )
+  if num_clients <= len(few):
+    return few[:num_clients]
+  if intensity != "high":
+    raise ValueError(
+        f"intensity must be high when num_clients is above {len(few)}, got"
+        f" intensity {intensity} and num_clients {num_clients}"
+    )
+  return many[:num_clients]
+
+
+def apply(images: np.ndarray, transform: ColorTransform) -> np.ndarray:
+  """Transforms the colours of images.
+
+  Args:
+    images: `[N, height, width, 3]` uint8, red, green and blue.
+    transform: What to do. A step that changes nothing is left out, so that the
+      default transform returns the images bit for bit.
+
+  Returns:
+    A new array of the same shape and dtype.
+
+  Raises:
+    ValueError: The images are not such an array, or a number of the transform
+      is out of range.
+  """
+  _check_images(images, 3)
+  gamma, hue, saturation, bits = transform
+  # Written so that NaN is refused too.
+  if not (gamma > 0 and -1 <= hue <= 1 and saturation >= 0):
+    raise ValueError(
+        "transform must have gamma > 0, hue in [-1, 1] and saturation >= 0, got"
+        f" {transform}"
+    )
+  if bits not in range(1, _ALL_BITS + 1):
+    raise ValueError(f"posterize_bits must be 1 to {_ALL_BITS}, got {bits}")
+  result = images.copy()
+  if (gamma, hue, saturation) != (1, 0, 1):
+    for start in range(0, len(images), _CHUNK_SIZE):
+      chunk = slice(start, start + _CHUNK_SIZE)
+      result[chunk] = _adjusted(images[chunk], gamma, hue, saturation)
+  # The highest bits: 11000000 for two of them.
+  result &= np.uint8(256 - 2 ** (_ALL_BITS - bits))
+  return result
+
+
+def tint(images: np.ndarray) -> np.ndarray:
+  """Colours grey images by `TINT`, so that they have a hue and a saturation.
+
+  White becomes a bright orange and black stays black. The red channel is the
+  grey image itself, so nothing of it is lost; the three channels differ, so a
+  shift of the hue changes all of them; and a saturation of 1/2 leaves room for
+  the largest factor, 1.6, before anything is cut off at 1.
+
+  Args:
+    images: `[N, height, width, 1]` uint8.
+
+  Returns:
+    `[N, height, width, 3]` uint8, rounded to nearest.
+
+  Raises:
+    ValueError: The images are not such an array.
+  """
+  _check_images(images, 1)
+  # One colour for each of the 256 greys: no image is ever held as floats.
+  colors = np.rint(np.outer(np.arange(256), TINT)).astype(np.uint8)
+  return colors[images[..., 0]]
+
+
+def _combinations(
+    gammas: tuple[float, ...],
+    hues: tuple[float, ...],
+    saturations: tuple[float, ...],
+    bits: tuple[int, ...],
+) -> tuple[ColorTransform, ...]:
+  """Returns all combinations; gamma changes fastest and bits slowest."""
+  # itertools.product changes its last factor fastest.
+  slow_to_fast = itertools.product(bits, saturations, hues, gammas)
+  return tuple(ColorTransform(*values[::-1]) for values in slow_to_fast)
+
+
+def _adjusted(
+    images: np.ndarray, gamma: float, hue: float, saturation: float
+) -> np.ndarray:
+  """Scales the saturation, shifts the hue, corrects gamma, and rounds."""
+  # Here, so that who reads other data need not wait for TensorFlow.
+  import tensorflow as tf
+
+  # One place for all machines: the same images with or without a GPU.
+  with tf.device("CPU"):
+    x = tf.image.convert_image_dtype(images, tf.float32)
+    if saturation != 1:
+      x = tf.image.adjust_saturation(x, saturation)
+    if hue != 0:
+      x = tf.image.adjust_hue(x, hue)
+    if gamma != 1:
+      # A hair below 0, after a change of colour space, has no power.
+      x = tf.image.adjust_gamma(tf.clip_by_value(x, 0, 1), gamma)
+    return np.rint(255 * x.numpy().clip(0, 1)).astype(np.uint8)
+
+
+def _check_images(images: np.ndarray, num_channels: int) -> None:
+  """Raises ValueError unless images are uint8 with so many channels."""
+  if (
+      images.dtype != np.uint8
+      or images.ndim != 4
+      or images.shape[-1] != num_channels
+  ):
+    raise ValueError(
+        f"images must be uint8 [N, height, width, {num_channels}], got"
+        f" {images.dtype} {list(images.shape)}"
+    )

@@ -1,0 +1,185 @@
+"""Clients that differ in their classes and in their colours.
+
+FedDRM, Section 3.1 and Appendix F: a data set is dealt to the clients by a
+Dirichlet distribution or by shards, each client splits its part 70/30 into
+training and test, and each client's images, training and test alike, get the
+client's own colour transform.
+
+What the paper leaves open, and what is done here: training and test split of an
+archive are one pool (the paper counts 60,000 images of CIFAR-10); a Dirichlet
+draw that leaves a client with too little is repeated, see
+`partition.dirichlet_over_clients`; CIFAR-100 with its 20 superclasses is dealt
+by the 100 fine labels, as in the program of FedDRM's authors. Grey images are
+tinted first.
+"""
+
+import os
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from tff_shift.data import class_pools
+from tff_shift.data import color_transforms
+from tff_shift.data import partition as partitions
+from tff_shift.data import sources
+from tff_shift.data import streams
+
+DATASETS = (
+    "digits",
+    "mnist",
+    "fashion_mnist",
+    "cifar10",
+    "cifar20",
+    "cifar100",
+)
+_PARTITION = re.compile(r"dirichlet_(inf|\d*\.?\d+(?:e-?\d+)?)|(\d+)_spc")
+
+
+class GuidanceDataset(NamedTuple):
+  """What the clients hold; the position in a tuple is the client's id.
+
+  Attributes:
+    train: Training examples of each client, as the client sees them: `x`
+      `[n, height, width, 3]` uint8, `y` `[n]` int32.
+    test: Test examples of each client, as the client sees them.
+    transforms: The colour transform of each client.
+    class_names: The name of each class.
+    sample: One image of the data set before any transform, `[height, width, 3]`
+      uint8.
+  """
+
+  train: tuple[streams.Examples, ...]
+  test: tuple[streams.Examples, ...]
+  transforms: tuple[color_transforms.ColorTransform, ...]
+  class_names: tuple[str, ...]
+  sample: np.ndarray
+
+
+def parse_partition(text: str) -> tuple[str, float | int]:
+  """Reads how a data set is dealt to the clients.
+
+  Args:
+    text: `dirichlet_<alpha>`, such as `dirichlet_0.3` (`dirichlet_inf` deals
+      evenly), or `<S>_spc`, such as `5_spc`, S shards per client.
+
+  Returns:
+    `("dirichlet", alpha)` or `("shards", S)`.
+
+  Raises:
+    ValueError: The text is neither, or its number is not positive.
+  """
+  found = _PARTITION.fullmatch(text)
+  if found:
+    alpha, num_shards = found.groups()
+    if alpha and float(alpha) > 0:
+      return "dirichlet", float(alpha)
+    if num_shards and int(num_shards) > 0:
+      return "shards", int(num_shards)
+  raise ValueError(
+      "partition must be dirichlet_<alpha> or <S>_spc with a positive number,"
+      f" such as dirichlet_0.3 or 5_spc, got {text!r}"
+  )
+
+
+def load_guidance(
+    dataset: str,
+    *,
+    num_clients: int,
+    partition: str,
+    intensity: str,
+    seed: int,
+    max_examples: int | None = None,
+    test_fraction: float = 0.3,
+    data_dir: str | os.PathLike[str] | None = None,
+) -> GuidanceDataset:
+  """Loads a data set, deals it to the clients, and transforms its colours.
+
+  Args:
+    dataset: One of `DATASETS`.
+    num_clients: Number of clients, see `color_transforms.pool`.
+    partition: How examples are dealt, see `parse_partition`.
+    intensity: How far colours are moved, see `color_transforms.pool`.
+    seed: Seed of all draws. Who gets what does not depend on `intensity`.
+    max_examples: Deals at most so many examples, drawn by class in the
+      proportions of the data set. None: all.
+    test_fraction: Share of a client's examples that it keeps for testing.
+    data_dir: The folder of all data sets, see `sources`.
+
+  Returns:
+    What the clients hold. Each has at least one training and one test example.
+
+  Raises:
+    ValueError: A name or number is wrong, or a client would have too few
+      examples.
+    sources.DatasetNotFoundError: The data set is not on the disk.
+  """
+  if dataset not in DATASETS:
+    raise ValueError(
+        f"dataset must be one of {', '.join(DATASETS)}, got {dataset!r}"
+    )
+  # Checked before a large data set is read.
+  kind, number = parse_partition(partition)
+  transforms = color_transforms.pool(num_clients, intensity)
+  source = sources.load(dataset, data_dir=data_dir)
+  dealt_by = source.y
+  if dataset == "cifar20":
+    # The same archive once more, in the same order, with its fine labels.
+    dealt_by = sources.load("cifar100", data_dir=data_dir).y
+  chosen = np.arange(len(source.y))
+  if max_examples is not None:
+    partitions.check_positive_integer("max_examples", max_examples)
+    chosen = _stratified(dealt_by, min(max_examples, len(chosen)), seed)
+  deal = (
+      partitions.shards
+      if kind == "shards"
+      else partitions.dirichlet_over_clients
+  )
+  parts = deal(dealt_by[chosen], num_clients, number, seed)
+  train, test = [], []
+  for client, part in enumerate(parts):
+    splits = partitions.split_train_test(
+        chosen[part], test_fraction, [seed, client]
+    )
+    if not len(splits[1]):
+      raise ValueError(
+          f"client {client} would have no test example: it has {len(part)}"
+          f" examples, and test_fraction is {test_fraction:g}; use fewer"
+          " clients, more examples, a larger test_fraction or another partition"
+      )
+    for examples, positions in zip((train, test), splits, strict=True):
+      x = color_transforms.apply(
+          _colored(source.x[positions]), transforms[client]
+      )
+      examples.append(streams.Examples(x, source.y[positions]))
+  return GuidanceDataset(
+      train=tuple(train),
+      test=tuple(test),
+      transforms=transforms,
+      class_names=source.class_names,
+      sample=_colored(source.x[chosen[:1]])[0],
+  )
+
+
+def _stratified(labels: np.ndarray, size: int, seed: int) -> np.ndarray:
+  """Draws positions in which classes are as frequent as they are in `labels`.
+
+  Args:
+    labels: `[N]` integers from 0.
+    size: Number of positions, at most N.
+    seed: Seed of the draw.
+
+  Returns:
+    `[size]` int64, ascending.
+  """
+  frequencies = np.bincount(labels) / len(labels)
+  return np.sort(
+      class_pools.ClassPool(labels, len(frequencies)).draw_without_replacement(
+          frequencies, size, partitions.generator("max examples", seed)
+      )
+  )
+
+
+def _colored(images: np.ndarray) -> np.ndarray:
+  """Returns images with three channels; grey ones are tinted."""
+  return color_transforms.tint(images) if images.shape[-1] == 1 else images

@@ -1,0 +1,342 @@
+"""Periods of a client's data whose class distribution is drawn anew.
+
+Fed-3DA: A Dynamic and Personalized Federated Learning Framework (Wang, Sun, Wo,
+Liu; ICASSP 2023), Section 2.3 and Figure 3. Time is cut into periods of equal
+size. The data of a period have one of eight distributions: `iid` is a random
+sample of the pool; in `0.5` half of the examples have one label and the rest
+are random; in `0.1+0.8` a tenth have label A and eight tenths label B. A and B
+differ and are drawn at random. Labels that a distribution names are called
+heavy here.
+
+What the paper leaves open, and what is done here:
+
+  - The rest has none of the heavy labels (`rest="others"`): only then does a
+    label have the share that names the distribution. With `rest="any"`, the
+    period of `0.5` has the label in 55 % of ten classes.
+  - The rest is a random sample of what it is drawn from, as iid is of the pool.
+  - Examples of a period differ from each other; those of two periods need not.
+  - Every client draws its own distributions and heavy labels.
+  - How long a distribution lasts is the caller's choice; one period by default,
+    which is what "we randomize the distribution in each training period" says.
+"""
+
+import fractions
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tff_shift.data import partition
+from tff_shift.data import sources
+from tff_shift.data import streams
+
+DATASETS = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100")
+
+# A name is `iid`, or the share of each heavy label.
+DISTRIBUTIONS = (
+    "iid", "0.5", "0.7", "0.8", "0.9", "0.4+0.4", "0.5+0.5", "0.1+0.8"
+)
+
+RESTS = ("others", "any")
+
+
+class DynamicDataset(NamedTuple):
+  """A data set in four parts that share no example.
+
+  Attributes:
+    name: Its name, one of `DATASETS`.
+    train: What the periods of training are drawn from.
+    validation: Measures the validation accuracy of a model.
+    test: What the periods of inference are drawn from.
+    public: What the server knows: it fits representations and thresholds.
+    class_names: The name of each class.
+  """
+
+  name: str
+  train: streams.Examples
+  validation: streams.Examples
+  test: streams.Examples
+  public: streams.Examples
+  class_names: tuple[str, ...]
+
+
+def load_dynamic(
+    dataset: str,
+    *,
+    seed: int,
+    data_dir: str | os.PathLike[str] | None = None,
+    max_examples: int | None = None,
+    public_fraction: float = 0.1,
+    validation_fraction: float = 0.1,
+    test_fraction: float = 0.2,
+) -> DynamicDataset:
+  """Loads a data set and cuts it into its four parts.
+
+  Args:
+    dataset: One of `DATASETS`.
+    seed: Seed of the cut.
+    data_dir: See `sources.load`.
+    max_examples: So many examples of the whole data set at most, drawn at
+      random before the cut. None: all.
+    public_fraction: Share of what is not for the test.
+    validation_fraction: Likewise.
+    test_fraction: Share of the test where the archive has no test part of its
+      own (digits); where it has one, that is the test part.
+
+  Returns:
+    The data set; training has what the other parts leave.
+
+  Raises:
+    ValueError: If a value is not allowed, or a part would be empty.
+    DatasetNotFoundError: If the data set is not on the disk.
+  """
+  if dataset not in DATASETS:
+    raise ValueError(
+        f"dataset must be one of {', '.join(DATASETS)}, got {dataset!r}"
+    )
+  shares = {
+      "public_fraction": public_fraction,
+      "validation_fraction": validation_fraction,
+      "test_fraction": test_fraction,
+  }
+  for name, share in shares.items():
+    if not 0 < share < 1:  # Also refuses NaN.
+      raise ValueError(
+          f"{name} must lie between 0 and 1, both excluded, got {share}"
+      )
+  if public_fraction + validation_fraction >= 1:
+    raise ValueError(
+        "public_fraction and validation_fraction must leave a part for"
+        f" training, got the sum {public_fraction + validation_fraction:g}"
+    )
+  source = sources.load(dataset, data_dir=data_dir)
+  order = partition.generator("dynamic parts", seed).permutation(len(source.y))
+  if max_examples is not None:
+    partition.check_positive_integer("max_examples", max_examples)
+    order = order[:max_examples]
+  if source.num_train is None:
+    num_test = round(test_fraction * len(order))
+    test, rest = order[:num_test], order[num_test:]
+  else:
+    is_test = order >= source.num_train
+    test, rest = order[is_test], order[~is_test]
+  ends = np.rint(
+      np.cumsum([public_fraction, validation_fraction]) * len(rest)
+  ).astype(int)
+  public, validation, train = np.split(rest, ends)
+  parts = {
+      "train": train, "validation": validation, "test": test, "public": public
+  }
+  for name, positions in parts.items():
+    if not len(positions):
+      raise ValueError(
+          f"the {name} part of {dataset} would be empty; use a larger"
+          f" max_examples or fraction, got {len(order)} examples"
+      )
+
+  def take(positions):
+    positions = np.sort(positions)
+    return streams.Examples(source.x[positions], source.y[positions])
+
+  return DynamicDataset(
+      name=dataset,
+      class_names=source.class_names,
+      **{name: take(positions) for name, positions in parts.items()},
+  )
+
+
+class Periods:
+  """Draws the examples of each client and period.
+
+  All methods are pure functions of (seed, client, period). Clients and periods
+  count from 0. Which distribution and heavy labels a period has does not depend
+  on the examples of the pool or the period's size (only on which classes the
+  pool has): with one seed, the periods of two pools go together.
+  """
+
+  def __init__(
+      self,
+      pool: streams.Examples,
+      num_classes: int,
+      distribution: str | Sequence[str],
+      *,
+      num_clients: int,
+      period_size: int,
+      seed: int,
+      rest: str = "others",
+      periods_per_distribution: int = 1,
+  ):
+    """Sorts the pool by class.
+
+    Args:
+      pool: What periods are drawn from, x [N, ...] and y [N] integers.
+      num_classes: The number of classes.
+      distribution: One of `DISTRIBUTIONS`, or several: then a client draws one
+        of them, each with the same probability.
+      num_clients: The number of clients.
+      period_size: The number of examples of a period.
+      seed: Seed of all draws.
+      rest: `others`: the rest has none of the heavy labels. `any`: it is drawn
+        from all examples that are left.
+      periods_per_distribution: How many periods in a row keep a distribution
+        and its heavy labels; drawn anew after that, both may come again.
+
+    Raises:
+      ValueError: If a value is not allowed, or the pool has fewer classes than
+        the distributions need.
+    """
+    names = (
+        (distribution,)
+        if isinstance(distribution, str)
+        else tuple(distribution)
+    )
+    for name in names or ("",):
+      if name not in DISTRIBUTIONS:
+        raise ValueError(
+            f"distribution must be one of {', '.join(DISTRIBUTIONS)}, got"
+            f" {name!r}"
+        )
+    if rest not in RESTS:
+      raise ValueError(f"rest must be one of {', '.join(RESTS)}, got {rest!r}")
+    for name, value in (
+        ("num_classes", num_classes),
+        ("num_clients", num_clients),
+        ("period_size", period_size),
+        ("periods_per_distribution", periods_per_distribution),
+    ):
+      partition.check_positive_integer(name, value)
+    self.num_clients = num_clients
+    self.period_size = period_size
+    self._names = names
+    self._pool = pool
+    self._rest = rest
+    self._periods_per_distribution = periods_per_distribution
+    self._seed = seed
+    self._by_class = [
+        np.flatnonzero(pool.y == label) for label in range(num_classes)
+    ]
+    if sum(map(len, self._by_class)) != len(pool.y):
+      raise ValueError(f"labels of the pool must lie in 0..{num_classes - 1}")
+    # A class without examples cannot be a heavy one.
+    self._classes = np.flatnonzero([len(each) for each in self._by_class])
+    num_heavy = max(len(_shares(name)) for name in names)
+    num_needed = max(1, num_heavy + (num_heavy > 0 and rest == "others"))
+    if len(self._classes) < num_needed:
+      raise ValueError(
+          f"the pool must have examples of at least {num_needed} classes for"
+          f" distribution {', '.join(names)} and rest={rest}, got"
+          f" {len(self._classes)}"
+      )
+
+  def distribution(self, client: int, period: int) -> str:
+    """Returns the name of a period's distribution, one of `DISTRIBUTIONS`."""
+    name, _ = self._choice(client, period)
+    return name
+
+  def heavy_labels(self, client: int, period: int) -> tuple[int, ...]:
+    """Returns the heavy labels, in the order of the name's shares; iid: ()."""
+    _, labels = self._choice(client, period)
+    return labels
+
+  def is_drift(self, client: int, period: int) -> bool:
+    """Returns whether a period's distribution is not that of the one before.
+
+    The two are equal if each label has the same share: iid follows iid without
+    drift, and `0.4+0.4` of labels 2 and 5 is that of 5 and 2.
+
+    Args:
+      client: The client.
+      period: The period, from 1.
+
+    Returns:
+      True if the distribution or the heavy labels differ.
+
+    Raises:
+      ValueError: If nothing was before the period.
+    """
+    partition.check_positive_integer("period", period)
+    before, now = (
+        dict(zip(labels, _shares(name), strict=True))
+        for name, labels in (
+            self._choice(client, period - 1), self._choice(client, period)
+        )
+    )
+    return before != now
+
+  def batch(self, client: int, period: int) -> streams.Examples:
+    """Draws the examples of a period.
+
+    The first heavy label has round(share * period_size) of them (halves to
+    even), and so has the second, but never more than are left (`0.5+0.5` of
+    three examples: two and one). Examples differ from each other unless there
+    are too few: a heavy label of which the pool has fewer is drawn with
+    replacement, and so is the rest.
+
+    Args:
+      client: The client.
+      period: The period.
+
+    Returns:
+      `period_size` examples, in random order.
+
+    Raises:
+      ValueError: If there is no such client or period.
+    """
+    name, labels = self._choice(client, period)
+    rng = partition.generator(
+        "examples of a period", [self._seed, client, period]
+    )
+    left = self.period_size
+    drawn = [np.empty(0, np.int64)]
+    for label, share in zip(labels, _shares(name), strict=True):
+      count = min(round(share * self.period_size), left)
+      drawn.append(_draw(self._by_class[label], count, rng))
+      left -= count
+    drawn.append(_draw(self._rest_positions(labels, drawn, left), left, rng))
+    positions = rng.permutation(np.concatenate(drawn))
+    return streams.Examples(self._pool.x[positions], self._pool.y[positions])
+
+  def _choice(self, client, period) -> tuple[str, tuple[int, ...]]:
+    """Draws the name of the distribution and the heavy labels."""
+    for name, value in (("client", client), ("period", period)):
+      if not isinstance(value, int | np.integer) or value < 0:
+        raise ValueError(
+            f"{name} must be an integer of at least 0, got {value!r}"
+        )
+    if client >= self.num_clients:
+      raise ValueError(
+          f"client must be below num_clients={self.num_clients}, got {client}"
+      )
+    rng = partition.generator(
+        "distribution of a period",
+        [self._seed, client, period // self._periods_per_distribution],
+    )
+    name = self._names[rng.integers(len(self._names))]
+    labels = rng.choice(self._classes, len(_shares(name)), replace=False)
+    return name, tuple(int(label) for label in labels)
+
+  def _rest_positions(self, labels, drawn, count) -> np.ndarray:
+    """Returns the positions that the `count` examples of the rest are from."""
+    if self._rest == "others":
+      return np.concatenate([
+          positions
+          for label, positions in enumerate(self._by_class)
+          if label not in labels
+      ])
+    everything = np.arange(len(self._pool.y))
+    left = np.setdiff1d(everything, np.concatenate(drawn))
+    return left if len(left) >= count else everything
+
+
+def _shares(name: str) -> tuple[fractions.Fraction, ...]:
+  """Returns the share of each heavy label; iid: ()."""
+  # Exact: as a float, 0.7 * 45 is less than a half above 31.
+  if name == "iid":
+    return ()
+  return tuple(fractions.Fraction(share) for share in name.split("+"))
+
+
+def _draw(positions, count, rng) -> np.ndarray:
+  """Draws `count` positions, with replacement only if there are fewer."""
+  return rng.choice(positions, count, replace=count > len(positions))

@@ -1,0 +1,187 @@
+"""A meta-network: maps a vector to the weights of a work-network.
+
+Fed-3DA: A Dynamic and Personalized Federated Learning Framework (Wang, Sun, Wo,
+Liu; ICASSP 2023), Section 2.3: theta = meta-network(phi, r). The hypernetwork
+h(v; phi) of Personalized Federated Learning using Hypernetworks (Shamsian,
+Navon, Fetaya, Chechik; ICML 2021) is the same thing.
+
+The first paper says no more of the meta-network than that it is deep. Here it
+has the form of the second: fully connected layers with ReLU and, for each
+weight tensor of the work-network, one linear output of its own.
+
+Both papers are silent on initial weights. Here the biases of the outputs are
+initial weights of the work-network and the kernels of the outputs small, so
+that at the start every vector gives nearly the same sensible work-network, the
+one that federated averaging of the same seed starts from.
+"""
+
+import dataclasses
+import itertools
+import math
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import randomness
+from tff_shift.models import split_model
+
+# How far the initial weights of a work-network, root mean square, are from
+# those in the biases if the numbers of the vector are of order 1.
+_INITIAL_SPREAD = 0.01
+
+# Where the seeds of hidden and output layers part from those of the
+# work-network, which takes 0 and 1 (`SplitModel.initial_weights`).
+_HIDDEN, _OUTPUT = 2, 3
+
+
+@dataclasses.dataclass(frozen=True)
+class MetaHParams(hyperparameters.LocalHParams):
+  """Local training of a work-network whose meta-network learns.
+
+  The paper on Fed-3DA gives no values; the defaults are those of the program of
+  the pFedHN paper's authors (https://github.com/AvivSham/pFedHN).
+  """
+
+  hidden_width: int = hyperparameters.hparam(
+      100, "Width of the meta-network's hidden layers.", minimum=1
+  )
+  num_hidden: int = hyperparameters.hparam(
+      3, "Number of the meta-network's hidden layers.", minimum=1
+  )
+  meta_learning_rate: float = hyperparameters.hparam(
+      0.01,
+      "Learning rate of the meta-network (alpha of Algorithm 2 of the Fed-3DA"
+      " paper). For a small rate, work-networks move by rate * (1 + squared"
+      " length of the last hidden layer) of what the client's training moved"
+      " them, or more; at 0 the meta-network stays.",
+      minimum=0,
+  )
+
+
+class Linear(NamedTuple):
+  """A linear layer: kernel [inputs, *outputs] and bias [*outputs], float32."""
+
+  kernel: Any
+  bias: Any
+
+
+class MetaWeights(NamedTuple):
+  """The weights of a meta-network, phi.
+
+  Attributes:
+    hidden: A `Linear` for each hidden layer, from the input on.
+    output: A `Linear` for each weight tensor of the work-network, backbone
+      before head; its bias has the shape of that tensor.
+  """
+
+  hidden: Any
+  output: Any
+
+
+def _apply(layer: Linear, vector) -> tf.Tensor:
+  """Applies a layer to a vector [inputs]; returns [*outputs]."""
+  return tf.tensordot(vector, layer.kernel, axes=1) + layer.bias
+
+
+@dataclasses.dataclass(frozen=True)
+class Hypernetwork:
+  """A meta-network h(r; phi), a pure function of its weights phi.
+
+  Attributes:
+    model: The work-network.
+    input_size: The length of the vector r.
+    hidden_width: The width of a hidden layer.
+    num_hidden: The number of hidden layers, at least 1.
+  """
+
+  model: split_model.SplitModel
+  input_size: int
+  hidden_width: int
+  num_hidden: int
+
+  def initial_weights(self, seed) -> MetaWeights:
+    """Draws initial weights; see the docstring of the module.
+
+    Kernels are normal: those of hidden layers of variance 2 / inputs, which
+    keeps the size of what passes through ReLU; biases of hidden layers are 0.
+
+    Args:
+      seed: An int32 tensor of shape [2]. Equal seeds give equal weights.
+
+    Returns:
+      The weights, phi. The biases of the outputs are
+      `model.initial_weights(seed)`.
+    """
+
+    def draw_kernel(shape, scale, *path):
+      return tf.random.stateless_normal(
+          shape,
+          randomness.fold(seed, *path),
+          stddev=scale * math.sqrt(1 / shape[0]),
+      )
+
+    hidden, output = [], []
+    for position in range(self.num_hidden):
+      inputs = self.hidden_width if position else self.input_size
+      shape = inputs, self.hidden_width
+      kernel = draw_kernel(shape, math.sqrt(2), _HIDDEN, position)
+      hidden.append(Linear(kernel, tf.zeros([self.hidden_width])))
+    biases = tf.nest.flatten(self.model.initial_weights(seed))
+    for position, bias in enumerate(biases):
+      shape = self.hidden_width, *bias.shape
+      kernel = draw_kernel(shape, _INITIAL_SPREAD, _OUTPUT, position)
+      output.append(Linear(kernel, bias))
+    return MetaWeights(tuple(hidden), tuple(output))
+
+  def __call__(self, phi: MetaWeights, r) -> split_model.SplitWeights:
+    """Computes the weights of the work-network, theta = h(r; phi).
+
+    Args:
+      phi: The weights of the meta-network.
+      r: A vector, [input_size] float32.
+
+    Returns:
+      The work-network's weights.
+    """
+    features = r
+    for layer in phi.hidden:
+      features = tf.nn.relu(_apply(layer, features))
+    weights = tuple(_apply(layer, features) for layer in phi.output)
+    num_backbone = len(self.model.backbone.shapes)
+    return split_model.SplitWeights(
+        weights[:num_backbone], weights[num_backbone:]
+    )
+
+  def vector_jacobian_product(
+      self, phi: MetaWeights, r, direction: split_model.SplitWeights
+  ) -> tuple[MetaWeights, tf.Tensor]:
+    """Pulls a change of the work-network's weights back through h.
+
+    Args:
+      phi: The weights of the meta-network.
+      r: A vector, [input_size] float32.
+      direction: A change of theta, in the structure of theta.
+
+    Returns:
+      The gradients of the scalar product of h(r; phi) and the direction, by phi
+      and by r: (dh/dphi)^T direction and (dh/dr)^T direction.
+    """
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+      tape.watch((phi, r))
+      weights = self(phi, r)
+    return tape.gradient(
+        tf.nest.flatten(weights),
+        (phi, r),
+        output_gradients=tf.nest.flatten(direction),
+    )
+
+  @property
+  def num_parameters(self) -> int:
+    """The number of weights in phi."""
+    widths = [self.input_size] + [self.hidden_width] * self.num_hidden
+    hidden = sum(
+        (inputs + 1) * outputs for inputs, outputs in itertools.pairwise(widths)
+    )
+    return hidden + (self.hidden_width + 1) * self.model.num_parameters

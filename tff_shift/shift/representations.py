@@ -1,0 +1,264 @@
+"""Vectors that represent the data of a period: what the meta-network reads.
+
+Fed-3DA: A Dynamic and Personalized Federated Learning Framework (Wang, Sun, Wo,
+Liu; ICASSP 2023), Section 2.3 and Figure 2: "vector r consists of the
+low-dimensional features extracted from the samples in D^p using t-SNE". How an
+embedding of each sample becomes one vector of a fixed size, the paper does not
+say. There are four ways to r here; labels are never looked at:
+
+  t_sne      t-SNE of the period alone, as the paper has it; r holds quantiles
+             of its two axes. Every period has a map of its own, in which no
+             place stands for a class: r says how the data cluster, and next to
+             nothing about which classes they are. It is here to compare with.
+  t_sne_map  t-SNE of public data, once and for all clients; r tells which share
+             of the period falls into each region of that map.
+  moments    Mean and standard deviation of each feature of an extractor, such
+             as a network's backbone.
+  pca        Mean and standard deviation of each principal component.
+
+The last three are fitted to public data at the server, and comparable between
+periods and clients. All are deterministic and independent of the order of the
+examples.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import threadpoolctl
+from sklearn import cluster
+from sklearn import decomposition
+from sklearn import manifold
+from sklearn import neighbors
+from sklearn import preprocessing
+
+from tff_shift.data import partition
+from tff_shift.shift import distances
+
+NAMES = ("t_sne", "t_sne_map", "moments", "pca")
+
+# t-SNE takes the first so many principal components, as its authors do
+# (van der Maaten, Hinton; JMLR 2008, section 4.2).
+_T_SNE_COMPONENTS = 30
+_PERPLEXITY = 30
+# t-SNE of the whole of a large data set would take minutes.
+_MAP_EXAMPLES = 1000
+# A new example lies on the map between so many of its nearest public ones.
+_MAP_NEIGHBOURS = 3
+
+_Rows = np.ndarray  # [n, features] float64.
+
+
+@dataclasses.dataclass(frozen=True)
+class Representation:
+  """A function from the examples of a period to a vector r.
+
+  Attributes:
+    name: One of `NAMES`.
+    size: The length of r.
+  """
+
+  name: str
+  size: int
+  _extractor: Callable[[np.ndarray], np.ndarray] | None
+  _num_features: int
+  _summary: Callable[[_Rows], np.ndarray]
+
+  def __call__(self, x: np.ndarray) -> np.ndarray:
+    """Computes r.
+
+    Args:
+      x: The examples of a period, [n, ...] of the shape of the public ones, at
+        least two.
+
+    Returns:
+      [size] float32.
+
+    Raises:
+      ValueError: If there are fewer than two examples, their shape is another,
+        or a number is not finite.
+    """
+    rows = _rows("examples of a period", x, self._extractor)
+    if rows.shape[1] != self._num_features:
+      raise ValueError(
+          "examples of a period must have as many features as the public ones,"
+          f" {self._num_features}, got {rows.shape[1]}"
+      )
+    return np.asarray(self._summary(rows), np.float32)
+
+
+def fit(
+    name: str,
+    public_x: np.ndarray,
+    *,
+    size: int = 64,
+    extractor: Callable[[np.ndarray], np.ndarray] | None = None,
+    seed: int = 0,
+) -> Representation:
+  """Fits a representation to public data.
+
+  Args:
+    name: One of `NAMES`.
+    public_x: Public examples, [n, ...], at least two; uint8 images count as
+      floats between 0 and 1.
+    size: The length of r: one number for each region of `t_sne_map`, two for
+      each component of `pca`, and half of it for each axis of `t_sne`. That of
+      `moments` is twice the number of features.
+    extractor: For `moments`: examples [n, ...] -> features [n, features].
+    seed: Seed of what is random in fitting.
+
+  Returns:
+    The representation.
+
+  Raises:
+    ValueError: If a value is not allowed or does not fit the public data.
+  """
+  if name not in NAMES:
+    raise ValueError(
+        f"representation must be one of {', '.join(NAMES)}, got {name!r}"
+    )
+  partition.check_positive_integer("size", size)
+  if (name == "moments") != (extractor is not None):
+    raise ValueError(
+        "extractor must be given for moments, and for nothing else; the"
+        f" representation is {name}"
+    )
+  if name in ("t_sne", "pca") and size % 2:
+    raise ValueError(f"size must be even for {name}, got {size}")
+  public = _rows("public examples", public_x, extractor)
+  rng = partition.generator("representation", seed)
+  # scikit-learn takes nothing but a number or NumPy's old generator.
+  random_state = int(rng.integers(2**31))
+  if name == "moments":
+    size = 2 * public.shape[1]
+    summary = _fit_moments(public)
+  elif name == "pca":
+    summary = _fit_pca(public, size, random_state)
+  elif name == "t_sne":
+    summary = _fit_t_sne(public, size, random_state)
+  else:
+    public = public[np.sort(rng.permutation(len(public))[:_MAP_EXAMPLES])]
+    summary = _fit_t_sne_map(public, size, random_state)
+  return Representation(name, size, extractor, public.shape[1], summary)
+
+
+def _rows(name, x, extractor) -> _Rows:
+  """Returns the examples or their features as rows in an order of their own."""
+  rows = distances.as_rows(name, x, 2)
+  # Sums, t-SNE's start and its path depend on the order by a rounding error,
+  # which t-SNE magnifies: sorted by their bytes, all orders are one. Whatever
+  # has equal bytes may be exchanged.
+  order = sorted(range(len(rows)), key=lambda i: rows[i].tobytes())
+  if extractor is None:
+    return rows[order]
+  features = distances.as_rows("features", extractor(np.asarray(x)[order]), 2)
+  if len(features) != len(rows):
+    raise ValueError(
+        "extractor must give features for each example, got"
+        f" {len(features)} for {len(rows)}"
+    )
+  return features
+
+
+def _mean_and_deviation(rows) -> np.ndarray:
+  return np.concatenate([rows.mean(axis=0), rows.std(axis=0)])
+
+
+def _fit_moments(public):
+  scaler = preprocessing.StandardScaler().fit(public)
+  return lambda rows: _mean_and_deviation(scaler.transform(rows))
+
+
+def _fit_pca(public, size, random_state):
+  # Whitened: the standard deviation of public data is 1 in each component.
+  pca = _components(public, size // 2, random_state, whiten=True)
+  return lambda rows: _mean_and_deviation(pca.transform(rows))
+
+
+def _components(public, number, random_state, whiten=False):
+  """Fits principal components."""
+  most = min(public.shape)
+  if number > most:
+    raise ValueError(
+        f"size must be at most {2 * most} for pca with public examples"
+        f" {list(public.shape)}, got {2 * number}"
+    )
+  return decomposition.PCA(
+      number, whiten=whiten, random_state=random_state
+  ).fit(public)
+
+
+def _reduced(public, random_state):
+  """Fits what t-SNE embeds: the first components, or all if there are fewer."""
+  return _components(
+      public, min(_T_SNE_COMPONENTS, *public.shape), random_state
+  )
+
+
+def _embed(rows, random_state) -> np.ndarray:
+  """Embeds rows by t-SNE, [n, 2]; both axes with mean 0, and deviation 1."""
+  if rows.shape[1] < 2:
+    raise ValueError("examples must have at least two features for t-SNE")
+  if not np.ptp(rows, axis=0).any():
+    # Equal examples: there is nothing to embed.
+    return np.zeros([len(rows), 2])
+  # Which of several threads comes first decides how t-SNE's sums are rounded.
+  with threadpoolctl.threadpool_limits(1):
+    embedding = manifold.TSNE(
+        2,
+        init="pca",
+        perplexity=min(_PERPLEXITY, (len(rows) - 1) / 3),
+        random_state=random_state,
+    ).fit_transform(rows)
+  return preprocessing.StandardScaler().fit_transform(
+      embedding.astype(np.float64)
+  )
+
+
+def _fit_t_sne(public, size, random_state):
+  """Makes the summary by quantiles of the two axes of a period's own t-SNE.
+
+  Which end of an axis is the positive one is an accident of the start. The
+  longer tail is, so that the sign is the same wherever the shape is.
+  """
+  pca = _reduced(public, random_state)
+  number = size // 2
+  probabilities = (np.arange(number) + 0.5) / number
+
+  def summary(rows):
+    embedding = _embed(pca.transform(rows), random_state)
+    is_negative = (embedding**3).mean(axis=0) < 0
+    oriented = np.where(is_negative, -embedding, embedding)
+    return np.quantile(oriented, probabilities, axis=0).T.ravel()
+
+  return summary
+
+
+def _fit_t_sne_map(public, size, random_state):
+  """Makes the summary by shares of the regions of one map for all.
+
+  t-SNE itself cannot place new examples. They come between their nearest public
+  ones, weighted by the inverse of the distance. Regions are the clusters of the
+  map (k-means); a share is given in units of 1 / size, the average share.
+  """
+  if size > len(public):
+    raise ValueError(
+        f"size must be at most {len(public)}, the number of public examples"
+        f" that t_sne_map takes, got {size}"
+    )
+  pca = _reduced(public, random_state)
+  coordinates = pca.transform(public)
+  embedding = _embed(coordinates, random_state)
+  with threadpoolctl.threadpool_limits(1):
+    regions = cluster.KMeans(size, n_init=4, random_state=random_state).fit(
+        embedding
+    )
+  places = neighbors.KNeighborsRegressor(
+      min(_MAP_NEIGHBOURS, len(public)), weights="distance"
+  ).fit(coordinates, embedding)
+
+  def summary(rows):
+    found = regions.predict(places.predict(pca.transform(rows)))
+    return size * np.bincount(found, minlength=size) / len(rows)
+
+  return summary

@@ -1,0 +1,203 @@
+"""Training clients, and asking them what none of them alone would know.
+
+The driver of the scenario of Beyond Aggregation: Guiding Clients in
+Heterogeneous Federated Learning, Section 4: after rounds of training, queries
+from the pooled test sets of all clients reach the server. With a guide each is
+answered by one client; without, by the majority of all.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tff_shift.data import streams
+from tff_shift.learning import local_training
+from tff_shift.learning import process
+from tff_shift.learning import randomness
+from tff_shift.simulation import queries
+from tff_shift.simulation import rounds
+
+
+class Evaluation(NamedTuple):
+  """What is measured after a round, accuracies in percent.
+
+  Attributes:
+    system_accuracy: Over the pooled test sets of all clients: the answer of the
+      client that the guide names, corrected for the clients' shares; the vote
+      of all clients where there is no guide.
+    average_accuracy: Of each client on its own test set, weighted by its number
+      of training examples.
+    uncorrected_system_accuracy: As `system_accuracy`, by the guide's
+      probabilities as they are; None without a guide.
+    client_accuracy: The share of queries that are routed to the client from
+      which they come; None without a guide.
+    uncorrected_client_accuracy: Likewise, by the probabilities as they are.
+  """
+
+  system_accuracy: float
+  average_accuracy: float
+  uncorrected_system_accuracy: float | None = None
+  client_accuracy: float | None = None
+  uncorrected_client_accuracy: float | None = None
+
+  def measured(self) -> dict[str, float]:
+    """Returns what there is by name."""
+    return {k: v for k, v in self._asdict().items() if v is not None}
+
+
+class GuidanceResult(NamedTuple):
+  """All evaluations of a run.
+
+  Attributes:
+    evaluations: By the number of rounds done.
+    final_rounds: The evaluated rounds over which `final` takes its means.
+    routing: How many queries of each client were routed to each client after
+      the last round, [origin, route] int64; None without a guide.
+    seconds_per_round: The mean duration of a round, without evaluation.
+  """
+
+  evaluations: dict[int, Evaluation]
+  final_rounds: tuple[int, ...]
+  routing: np.ndarray | None
+  seconds_per_round: float
+
+  def final(self) -> dict[str, float]:
+    """Returns each metric's mean over the final rounds, and its spread there.
+
+    The spread is the standard deviation over rounds of one run, which is what
+    the tables of the paper print; its name ends in `_over_rounds`.
+    """
+    rows = [self.evaluations[each].measured() for each in self.final_rounds]
+    found = {}
+    for name in rows[0]:
+      values = [row[name] for row in rows]
+      found[name] = float(np.mean(values))
+      if len(values) > 1:
+        found[f"{name}_over_rounds"] = float(np.std(values, ddof=1))
+    return found
+
+
+def training_data(
+    examples: Sequence[streams.Examples], run_seed: int
+) -> list[local_training.ClientData]:
+  """Returns what each client trains on; a client's id is its position."""
+  return [
+      local_training.ClientData(
+          x=each.x,
+          y=each.y,
+          domain_sizes=np.array([len(each.y)], np.int32),
+          seed=randomness.client_seed(run_seed, client),
+          client_id=np.int32(client),
+      )
+      for client, each in enumerate(examples)
+  ]
+
+
+def evaluate(
+    federation: queries.Federation,
+    train_sizes: Sequence[int],
+    test: Sequence[streams.Examples],
+) -> tuple[Evaluation, np.ndarray | None]:
+  """Asks a federation all test examples of all clients.
+
+  Args:
+    federation: The federation.
+    train_sizes: The number of training examples of each client.
+    test: The test examples of each client.
+
+  Returns:
+    The evaluation; and how many queries of each client were routed to each,
+    [origin, route] int64, None without a guide.
+  """
+  x = np.concatenate([each.x for each in test])
+  y = np.concatenate([each.y for each in test])
+  origins = np.repeat(
+      np.arange(len(test), dtype=np.int32), [len(each.y) for each in test]
+  )
+  own = federation.answer(x, origins).classes
+  per_client = [np.mean((own == y)[origins == i]) for i in range(len(test))]
+  average = _percent(np.average(per_client, weights=train_sizes))
+  if not federation.can_guide:
+    vote = federation.vote(x)
+    return Evaluation(_percent(np.mean(vote == y)), average), None
+  found = []
+  for corrected in (True, False):
+    routes = federation.guide(x, corrected=corrected).routes
+    # Queries that go back to where they come from have their answer already.
+    away = np.flatnonzero(routes != origins)
+    classes = own.copy()
+    classes[away] = federation.answer(x[away], routes[away]).classes
+    found.append((
+        routes, _percent(np.mean(classes == y)),
+        _percent(np.mean(routes == origins)),
+    ))
+  (routes, system, client), (_, plain_system, plain_client) = found
+  routing = np.zeros([len(test)] * 2, np.int64)
+  np.add.at(routing, (origins, routes), 1)
+  evaluation = Evaluation(system, average, plain_system, client, plain_client)
+  return evaluation, routing
+
+
+def _percent(share: float) -> float:
+  return 100.0 * float(share)
+
+
+def run(
+    algorithm: process.FederatedAlgorithm,
+    train: Sequence[streams.Examples],
+    test: Sequence[streams.Examples],
+    *,
+    num_rounds: int,
+    run_seed: int,
+    participation: float = 1.0,
+    evaluate_every: int = 10,
+    num_final_rounds: int = 1,
+    on_round: Callable[[int, float, Evaluation | None], None] = (
+        lambda round_num, train_loss, evaluation: None
+    ),
+) -> GuidanceResult:
+  """Trains and evaluates an algorithm.
+
+  Args:
+    algorithm: The algorithm, built with `num_queries`.
+    train: The training examples of each client.
+    test: The test examples of each client.
+    num_rounds: The number of rounds.
+    run_seed: Fixes initial weights, batches and who takes part.
+    participation: The share of clients in a round, above 0 and at most 1.
+    evaluate_every: Evaluates after every so many rounds.
+    num_final_rounds: Evaluates after each of the last so many rounds as well,
+      over which final metrics are means.
+    on_round: Called after each round with the number of rounds done, the
+      training loss and, if there was one, the evaluation.
+
+  Returns:
+    What was measured.
+  """
+  data = training_data(train, run_seed)
+  running = rounds.Rounds(
+      algorithm, data, run_seed=run_seed, participation=participation
+  )
+  first_final = max(1, num_rounds - num_final_rounds + 1)
+  evaluations, routing = {}, None
+  for done in range(1, num_rounds + 1):
+    metrics = running.step()
+    evaluation = None
+    if done % evaluate_every == 0 or done >= first_final:
+      evaluation, routing = evaluate(
+          queries.Federation(
+              algorithm, running.server_state, running.client_states, data
+          ),
+          [len(each.y) for each in train],
+          test,
+      )
+      evaluations[done] = evaluation
+    on_round(done, float(metrics["loss"]), evaluation)
+  return GuidanceResult(
+      evaluations,
+      tuple(range(first_final, num_rounds + 1)),
+      routing,
+      running.seconds_per_round,
+  )

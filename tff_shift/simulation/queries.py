@@ -1,0 +1,166 @@
+"""Asking a federation: queries in any number, to the best client or to all."""
+
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+
+from tff_shift.learning import guidance
+from tff_shift.learning import process
+
+
+class Routing(NamedTuple):
+  """Who is best equipped for each query.
+
+  Attributes:
+    routes: The clients, [num_queries] int32.
+    probabilities: Of each client, [num_queries, num_clients] float32.
+  """
+
+  routes: np.ndarray
+  probabilities: np.ndarray
+
+
+class Answers(NamedTuple):
+  """What clients predict.
+
+  Attributes:
+    classes: The predicted classes, [num_queries] int32.
+    routes: The clients that predicted them, [num_queries] int32.
+  """
+
+  classes: np.ndarray
+  routes: np.ndarray
+
+
+class Federation:
+  """A server and its clients, to be asked in batches of a fixed size."""
+
+  def __init__(
+      self,
+      algorithm: process.FederatedAlgorithm,
+      server_state: Any,
+      client_states: Sequence[Any],
+      data: Sequence[Any],
+  ):
+    """Takes over the states of a run.
+
+    Args:
+      algorithm: An algorithm that was built with `num_queries`.
+      server_state: The server's state.
+      client_states: The clients' states, in the order of their ids.
+      data: What the clients train on, likewise.
+
+    Raises:
+      ValueError: If the algorithm was built without `num_queries`.
+    """
+    if algorithm.guidance is None:
+      raise ValueError(
+          f"{algorithm.name} was built without num_queries, which says how many"
+          " queries it answers at a time"
+      )
+    self._guidance = algorithm.guidance
+    self._name = algorithm.name
+    self._server_state = server_state
+    self._client_states = list(client_states)
+    self._data = list(data)
+
+  @property
+  def can_guide(self) -> bool:
+    """Whether the server can tell who is best equipped for a query."""
+    return self._guidance.guide is not None
+
+  def guide(self, queries: np.ndarray, *, corrected: bool = True) -> Routing:
+    """Tells which client is best equipped for each query.
+
+    Args:
+      queries: [num_queries, ...], any number of them.
+      corrected: Whether the probabilities are corrected for the clients' shares
+        of the training examples, see `guidance.route`.
+
+    Returns:
+      The routes and the probabilities.
+
+    Raises:
+      ValueError: If the algorithm has no guide.
+    """
+    if not self.can_guide:
+      raise ValueError(f"{self._name} has no guide; ask for a vote instead")
+    prefix = "" if corrected else "uncorrected_"
+    names = f"{prefix}routes", f"{prefix}probabilities"
+
+    def guide_batch(x):
+      routing = self._guidance.guide(self._server_state, self._data, x)
+      return tuple(np.asarray(routing[name]) for name in names)
+
+    return Routing(*self._in_batches(guide_batch, queries))
+
+  def answer(
+      self, queries: np.ndarray, routes: np.ndarray | None = None
+  ) -> Answers:
+    """Lets one client predict each query with its own model.
+
+    Args:
+      queries: [num_queries, ...], any number of them.
+      routes: The client to ask, [num_queries] int32. None: the guide's.
+
+    Returns:
+      Classes and routes. The class is `guidance.NO_CLIENT` where a route is no
+      client's id.
+
+    Raises:
+      ValueError: If there are no routes and the algorithm has no guide.
+    """
+    if routes is None:
+      routes = self.guide(queries).routes
+
+    def answer_batch(x, routes_of_batch):
+      classes = self._guidance.answer(
+          self._server_state, self._client_states, self._data, x,
+          routes_of_batch,
+      )
+      return (np.asarray(classes),)
+
+    (classes,) = self._in_batches(answer_batch, queries, routes)
+    return Answers(classes, routes)
+
+  def vote(self, queries: np.ndarray) -> np.ndarray:
+    """Lets all clients predict each query; the class of most of them wins.
+
+    Args:
+      queries: [num_queries, ...], any number of them.
+
+    Returns:
+      The classes, [num_queries] int32; the lowest of those with most votes.
+    """
+
+    def vote_batch(x):
+      classes = self._guidance.vote(
+          self._server_state, self._client_states, self._data, x
+      )
+      return (np.asarray(classes),)
+
+    return self._in_batches(vote_batch, queries)[0]
+
+  def _in_batches(self, ask, queries, routes=None):
+    """Fills batches up, asks, and leaves out what was filled in.
+
+    With no query at all, one batch tells the shapes of what there is none of.
+    """
+    size = self._guidance.num_queries
+    results = []
+    for start in range(0, max(len(queries), 1), size):
+      arguments = [_fill(queries[start : start + size], size, 0)]
+      if routes is not None:
+        batch = np.asarray(routes[start : start + size], np.int32)
+        arguments.append(_fill(batch, size, guidance.NO_CLIENT))
+      kept = len(queries[start : start + size])
+      results.append([values[:kept] for values in ask(*arguments)])
+    return tuple(np.concatenate(parts) for parts in zip(*results, strict=True))
+
+
+def _fill(values: np.ndarray, size: int, filling: int) -> np.ndarray:
+  """Fills up an array to a length with one value."""
+  width = [(0, size - len(values))] + [(0, 0)] * (values.ndim - 1)
+  return np.pad(values, width, constant_values=filling)

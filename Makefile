@@ -7,12 +7,13 @@ INSTALLED := $(VENV)/.installed
 # Workers for the tests: one per core.
 JOBS ?= auto
 
-.PHONY: help setup demo demo-short demo-online demo-guidance test lint lock check-lock clean
+.PHONY: help setup demo demo-short demo-online demo-guidance demo-dynamic test lint lock check-lock clean
 
 help:
 	@echo 'make demo        FedAvg, FedEvolve and FedEvp on rotated digits'
 	@echo 'make demo-online Fed-ADE, fixed rates and no adaptation on a drifting stream'
 	@echo 'make demo-guidance FedDRM guides queries about coloured digits to clients'
+	@echo 'make demo-dynamic Fed-3DA sends new weights to clients whose digits drift'
 	@echo 'make test        the whole test suite'
 	@echo 'make lint        the linter, and whether the lock is up to date'
 	@echo 'make lock        compiles requirements.in into requirements.txt'
@@ -43,6 +44,11 @@ demo-guidance: setup
 	$(BIN)/python -m experiments.guidance \
 	  --flagfile=experiments/presets/guidance/demo.flags \
 	  --output_dir=runs/demo-guidance --overwrite
+
+demo-dynamic: setup
+	$(BIN)/python -m experiments.dynamic_personalization \
+	  --flagfile=experiments/presets/dynamic_personalization/demo.flags \
+	  --output_dir=runs/demo-dynamic --overwrite
 
 test: setup
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile

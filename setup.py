@@ -29,6 +29,7 @@ setuptools.setup(
         "tensorflow==2.14.1",
         "tensorflow-datasets==4.9.10",
         "tensorflow-federated==0.87.0",
+        "threadpoolctl>=3.1,<4",
         "tqdm>=4.66,<5",
     ],
     extras_require={"gpu": ["tensorflow[and-cuda]==2.14.1"]},

@@ -1,0 +1,399 @@
+"""The flags of `experiments.dynamic_personalization`, and what they ask for."""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+from absl import flags
+
+from experiments import command_line
+from tff_shift import algorithms
+from tff_shift import models
+from tff_shift.data import periods
+from tff_shift.data import streams
+from tff_shift.models import split_model
+from tff_shift.shift import representations
+from tff_shift.simulation import dynamic
+from tff_shift.simulation import instruments
+from tff_shift.simulation import pretraining
+
+FLAGS = flags.FLAGS
+
+SCENARIO = "dynamic_personalization"
+
+# The paper gives none. Rates are the best of a few on digits with the default
+# network, the same few for all algorithms.
+_DEFAULTS = {
+    "local_epochs": 2,
+    "batch_size": 10,
+    "learning_rate": 0.03,
+    "meta_learning_rate": 0.01,
+}
+_OWN_DEFAULTS = {
+    "fed_3da": {"meta_learning_rate": 0.03},
+    "fed_avg": {"learning_rate": 0.1},
+}
+
+# Work-networks of 5,000 to 20,000 weights, for the meta-network has a hundred
+# times as many: the width of their first layer.
+_MODELS = {"mlp": 16, "cnn": 8}
+_GREY_DATASETS = ("digits", "mnist", "fashion_mnist")
+
+_QUANTILE = 0.95
+
+
+def define_flags() -> None:
+  """Defines the flags of this binary."""
+  described = {name: str(value) for name, value in _DEFAULTS.items()}
+  for name, own in _OWN_DEFAULTS.items():
+    for field, value in own.items():
+      described[field] += f"; {name}: {value}"
+  grids = "learning_rate", "meta_learning_rate"
+  command_line.define_common_flags(SCENARIO, defaults=described, grids=grids)
+  known = ", ".join(periods.DISTRIBUTIONS)
+  flags.DEFINE_string(
+      "dataset", "digits", "One of " + ", ".join(periods.DATASETS) + "."
+  )
+  flags.DEFINE_list(
+      "test_distributions", list(periods.DISTRIBUTIONS),
+      f"Comma-separated distributions of the periods in use, a stream for each:"
+      f" {known}.",
+  )
+  flags.DEFINE_list(
+      "train_distributions", list(periods.DISTRIBUTIONS),
+      "Comma-separated distributions; each client draws one of them for each"
+      " period of training.",
+  )
+  flags.DEFINE_integer("period_size", 100, "Examples of a period.")
+  flags.DEFINE_integer(
+      "periods", 100, "Measured periods of a stream (the paper's n)."
+  )
+  flags.DEFINE_integer(
+      "periods_per_distribution", 5,
+      "How many periods in a row of a stream keep a distribution and its heavy"
+      " labels. With 1, an update for the next period comes too late by"
+      " construction.",
+  )
+  flags.DEFINE_string(
+      "rest", "others",
+      "What the examples without a share are drawn from: others, the labels"
+      " without one, or any.",
+  )
+  flags.DEFINE_integer("num_clients", 10, "Number of clients.")
+  flags.DEFINE_integer(
+      "rounds", 100, "Rounds of training, a period of new data in each."
+  )
+  flags.DEFINE_float(
+      "participation", 1.0,
+      "Share of clients in a round, above 0 and at most 1.",
+  )
+  flags.DEFINE_string(
+      "representation", "moments",
+      "How the data of a period become a vector r: "
+      + ", ".join(representations.NAMES) + ". t_sne takes part of a second for"
+      " each client and round.",
+  )
+  flags.DEFINE_string(
+      "distance_features", "pixels",
+      "What the distance of two periods compares: "
+      + ", ".join(instruments.FEATURES) + ", a small network that is trained on"
+      " public data.",
+  )
+  flags.DEFINE_float(
+      "threshold_quantile", None,
+      "The distance above which there is a drift (DT) is this quantile of the"
+      f" distances between iid periods. Default: {_QUANTILE}.",
+  )
+  flags.DEFINE_float(
+      "distance_threshold", None,
+      "DT itself, at least 0: 0 is always a drift, inf never.",
+  )
+  flags.DEFINE_string(
+      "apply_update", "next",
+      "From when a model for a drift is in use: next, the period after the one"
+      " that showed the drift, or current, which predicts that one again.",
+  )
+  flags.DEFINE_float(
+      "public_fraction", 0.2,
+      "Share of the examples not for the test that the server knows; it fits"
+      " representations and trains the extractor on them.",
+  )
+  flags.DEFINE_integer(
+      "max_examples", None,
+      "Uses at most so many examples of the data set. Default: all.",
+  )
+  flags.DEFINE_string(
+      "model", None,
+      "The work-network: one of " + ", ".join(models.names())
+      + ". Default: mlp for images in grey, else cnn.",
+  )
+  flags.DEFINE_integer(
+      "model_width", None,
+      "Width of the first layer. All layers of mlp are that wide, those of cnn"
+      " 1, 2, 2 and 4 times, and those of others as the model says. Default: "
+      + ", ".join(f"{name} {width}" for name, width in _MODELS.items())
+      + ", else the model's.",
+  )
+  flags.DEFINE_integer(
+      "pretraining_epochs", None,
+      "Trains the extractor for at most so many epochs. Default: "
+      f"{pretraining.PretrainingHParams().max_epochs}.",
+  )
+  flags.DEFINE_integer(
+      "public_seed", 0,
+      "Seed of the parts of the data set and of what the server fits to them;"
+      " one extractor and one threshold serve all --seeds.",
+  )
+  flags.DEFINE_string(
+      "cache_dir", "runs/cache", "Folder in which extractors are kept."
+  )
+
+
+class Contestant(NamedTuple):
+  """An algorithm at one setting of its hyper-parameters."""
+
+  algorithm: str
+  hparams: Any
+  label: str
+
+
+class Plan(NamedTuple):
+  """What the flags ask for, checked.
+
+  Attributes:
+    contestants: What is compared.
+    seeds: The seeds.
+    dataset: The data set in its parts.
+    model: The work-network.
+    extractor: The network of the extractor, not yet trained; None where nothing
+      needs it.
+    pretraining: How it is trained.
+    representation_size: The length of r; None where no contestant needs r.
+    quantile: That of the threshold.
+  """
+
+  contestants: Sequence[Contestant]
+  seeds: Sequence[int]
+  dataset: periods.DynamicDataset
+  model: split_model.SplitModel
+  extractor: split_model.SplitModel | None
+  pretraining: pretraining.PretrainingHParams
+  representation_size: int | None
+  quantile: float
+
+
+def make_plan() -> Plan:
+  """Checks all flags and loads the data, before anything is written.
+
+  Returns:
+    The plan.
+
+  Raises:
+    UsageError: If a flag or a file is wrong.
+  """
+  _check_flags()
+  seeds = command_line.chosen_seeds("seeds")
+  chosen = command_line.chosen_algorithms(SCENARIO)
+  with command_line.usage_errors():
+    dataset = periods.load_dynamic(
+        FLAGS.dataset,
+        seed=FLAGS.public_seed,
+        data_dir=FLAGS.data_dir,
+        max_examples=FLAGS.max_examples,
+        public_fraction=FLAGS.public_fraction,
+    )
+    # What cannot be drawn is refused here.
+    for distribution in FLAGS.test_distributions:
+      test_periods(dataset, distribution, seeds[0])
+    train_periods(dataset, seeds[0])
+    model = _build_model(dataset)
+    extractor = instruments.extractor_model(
+        model.input_shape, model.num_classes
+    )
+  command_line.require(
+      "period_size",
+      FLAGS.distance_threshold is not None
+      or 2 * FLAGS.period_size <= len(dataset.train.y),
+      f"at most half of the {len(dataset.train.y)} examples of training, on"
+      " which the threshold is calibrated, or --distance_threshold given",
+  )
+  contestants = _contestants(chosen, 2 * extractor.embedding_size)
+  sizes = [
+      contestant.hparams.representation_size
+      for contestant in contestants
+      if hasattr(contestant.hparams, "representation_size")
+  ]
+  needs_extractor = (
+      sizes and FLAGS.representation == "moments"
+  ) or FLAGS.distance_features == "extractor"
+  hparams = pretraining.PretrainingHParams()
+  if FLAGS.pretraining_epochs is not None:
+    hparams = dataclasses.replace(hparams, max_epochs=FLAGS.pretraining_epochs)
+  return Plan(
+      contestants=contestants,
+      seeds=seeds,
+      dataset=dataset,
+      model=model,
+      extractor=extractor if needs_extractor else None,
+      pretraining=hparams,
+      representation_size=sizes[0] if sizes else None,
+      quantile=FLAGS.threshold_quantile or _QUANTILE,
+  )
+
+
+def _check_flags() -> None:
+  """Refuses values that are wrong whatever the data set holds."""
+  for flag, allowed in (
+      ("dataset", periods.DATASETS),
+      ("rest", periods.RESTS),
+      ("representation", representations.NAMES),
+      ("distance_features", instruments.FEATURES),
+      ("apply_update", dynamic.APPLY_UPDATES),
+      ("model", (None, *models.names())),
+  ):
+    command_line.require(
+        flag, FLAGS[flag].value in allowed,
+        "one of " + ", ".join(name for name in allowed if name),
+    )
+  for flag in ("test_distributions", "train_distributions"):
+    values = FLAGS[flag].value
+    command_line.require(
+        flag,
+        values
+        and set(values) <= set(periods.DISTRIBUTIONS)
+        and len(set(values)) == len(values),
+        "some of " + ", ".join(periods.DISTRIBUTIONS) + ", none twice",
+    )
+  for flag in (
+      "periods", "periods_per_distribution", "num_clients", "rounds",
+      "max_examples", "model_width", "pretraining_epochs",
+  ):
+    value = FLAGS[flag].value
+    command_line.require(flag, value is None or value >= 1, "at least 1")
+  # A distance needs two examples.
+  command_line.require("period_size", FLAGS.period_size >= 2, "at least 2")
+  command_line.require(
+      "public_seed", 0 <= FLAGS.public_seed < 2**31, "from 0 to 2147483647"
+  )
+  command_line.require(
+      "participation", 0 < FLAGS.participation <= 1, "above 0 and at most 1"
+  )
+  quantile, threshold = FLAGS.threshold_quantile, FLAGS.distance_threshold
+  command_line.require(
+      "threshold_quantile", quantile is None or 0 < quantile <= 1,
+      "above 0 and at most 1",
+  )
+  command_line.require(
+      "distance_threshold", threshold is None or threshold >= 0,
+      "a number of at least 0, or inf",
+  )
+  if None not in (quantile, threshold):
+    raise command_line.UsageError(
+        f"--threshold_quantile={quantile:g} does not apply to a given"
+        f" --distance_threshold={threshold:g}; leave one of them out"
+    )
+
+
+def _contestants(names: Sequence[str], moments_size: int) -> list[Contestant]:
+  """Returns every algorithm at every rate of its own."""
+  found = []
+  for name in names:
+    fields = algorithms.get(name).HParams()
+    defaults = _DEFAULTS | _OWN_DEFAULTS.get(name, {})
+    overrides = {}
+    if (
+        hasattr(fields, "representation_size")
+        and FLAGS.representation == "moments"
+    ):
+      command_line.require(
+          "representation_size",
+          FLAGS.representation_size in (None, moments_size),
+          f"{moments_size}, two for each feature of the extractor, for"
+          " --representation=moments",
+      )
+      overrides["representation_size"] = moments_size
+    grid = {
+        field: command_line.chosen_grid(field, defaults[field], requirement)
+        for field, requirement in (
+            ("learning_rate", "numbers above 0"),
+            ("meta_learning_rate", "numbers of at least 0"),
+        )
+        if hasattr(fields, field)
+    }
+    for values in itertools.product(*grid.values()):
+      setting = dict(zip(grid, values, strict=True))
+      compared = [
+          f"{field.replace('_', ' ')} {value:g}"
+          for field, value in setting.items()
+          if len(grid[field]) > 1
+      ]
+      hparams = command_line.make_hparams(
+          name, defaults, **setting, **overrides
+      )
+      found.append(Contestant(name, hparams, ", ".join([name, *compared])))
+  return found
+
+
+def _build_model(dataset: periods.DynamicDataset) -> split_model.SplitModel:
+  name = FLAGS.model or ("mlp" if dataset.name in _GREY_DATASETS else "cnn")
+  width = FLAGS.model_width or _MODELS.get(name)
+  options = {}
+  if name == "cnn":
+    options["channels"] = width, 2 * width, 2 * width, 4 * width
+    options["head_width"] = 4 * width
+  elif width is not None:
+    options["width"] = width
+    if name == "mlp":
+      options["head_width"] = width
+  return models.build(
+      name,
+      input_shape=dataset.train.x.shape[1:],
+      num_classes=len(dataset.class_names),
+      input_dtype=tf.as_dtype(dataset.train.x.dtype),
+      **options,
+  )
+
+
+def _periods(
+    dataset: periods.DynamicDataset,
+    pool: streams.Examples,
+    distribution: str | Sequence[str],
+    seed: int,
+    periods_per_distribution: int = 1,
+) -> periods.Periods:
+  return periods.Periods(
+      pool,
+      len(dataset.class_names),
+      distribution,
+      num_clients=FLAGS.num_clients,
+      period_size=FLAGS.period_size,
+      seed=seed,
+      rest=FLAGS.rest,
+      periods_per_distribution=periods_per_distribution,
+  )
+
+
+def train_periods(
+    dataset: periods.DynamicDataset, seed: int
+) -> periods.Periods:
+  """Draws the periods of training; each has a distribution of its own."""
+  return _periods(dataset, dataset.train, FLAGS.train_distributions, seed)
+
+
+def validation_periods(
+    dataset: periods.DynamicDataset, seed: int
+) -> periods.Periods:
+  """Draws the periods of validation, which are iid."""
+  return _periods(dataset, dataset.validation, "iid", seed)
+
+
+def test_periods(
+    dataset: periods.DynamicDataset, distribution: str, seed: int
+) -> periods.Periods:
+  """Draws the periods of a stream."""
+  return _periods(
+      dataset, dataset.test, distribution, seed, FLAGS.periods_per_distribution
+  )

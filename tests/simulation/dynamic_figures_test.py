@@ -1,0 +1,187 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tff_shift.simulation import dynamic_figures
+from tff_shift.simulation import figures
+
+_BLUE, _VERMILION = (0, 114, 178), (213, 94, 0)
+_GREY, _PALE = (89, 89, 89), (217, 217, 217)
+# Left of this column are axes, right of it the legend.
+_LEGEND = 770
+
+
+def _panel(path):
+  """Returns the axes of a PNG file as [height, width, 3] uint8."""
+  with Image.open(path) as image:
+    assert image.format == "PNG"
+    return np.asarray(image.convert("RGB"))[:, 75:_LEGEND]
+
+
+def _columns(panel, color, num_rows=1):
+  """Returns the columns that have a colour, give or take one, in some rows."""
+  close = np.all(np.abs(panel.astype(int) - color) <= 1, axis=-1)
+  return np.flatnonzero(close.sum(axis=0) >= num_rows)
+
+
+def _rows(panel, color):
+  return _columns(panel.transpose(1, 0, 2), color)
+
+
+def _runs(positions):
+  """Returns how many runs without a gap positions make."""
+  return 1 + int(np.sum(np.diff(positions) > 1)) if positions.size else 0
+
+
+def _curve(*values, spread=None):
+  return figures.Curve(np.arange(1, len(values) + 1), values, spread)
+
+
+class TestAccuracyOverPeriods:
+
+  def draw(self, tmp_path, **changes):
+    arguments = {
+        "curves": {"a": _curve(60, 70, 70, 80), "b": _curve(50, 50, 40, 30)},
+        "validation": {"a": 90, "b": 20},
+        "drifted": [0, 0, 100, 0],
+        "detected": [0, 0, 100, 0],
+        **changes,
+    }
+    return dynamic_figures.accuracy_over_periods(
+        **arguments, path=tmp_path / "accuracy.png"
+    )
+
+  def test_validation_accuracy_is_a_short_line_left_of_the_curve(
+      self, tmp_path
+  ):
+    panel = _panel(self.draw(tmp_path))
+    upper = panel[: int(0.65 * len(panel))]
+    for color, is_above in ((_BLUE, True), (_VERMILION, False)):
+      columns = _columns(upper, color)
+      # The line, a gap, and the curve.
+      assert _runs(columns) == 2
+      end = np.flatnonzero(np.diff(columns) > 1)[0]
+      line = upper[:, columns[0] : columns[end] + 1]
+      curve = upper[:, columns[end + 1] :]
+      assert line.shape[1] < 0.1 * curve.shape[1]
+      if is_above:
+        assert _rows(line, color).max() < _rows(curve, color).min()
+      else:
+        assert _rows(line, color).min() > _rows(curve, color).max()
+
+  def test_bars_are_drifts_and_points_what_is_detected(self, tmp_path):
+    panel = _panel(self.draw(tmp_path, detected=[0, 100, 0, 0]))
+    lower = panel[int(0.7 * len(panel)) :]
+    # Text has that grey at its edges, in a few rows.
+    bar = _columns(lower, _PALE, num_rows=50)
+    assert _runs(bar) == 1
+    # The third of four periods, and a wide bar.
+    assert 0.5 < bar.mean() / panel.shape[1] < 0.8
+    assert len(bar) > 80
+    high = _columns(lower[: len(lower) // 3], _GREY)
+    assert high.max() < bar.min()
+
+  def test_curves_of_several_seeds_have_a_band(self, tmp_path):
+    spread = np.full(4, 10.0)
+    curves = {
+        "a": _curve(60, 70, 70, 80, spread=spread), "b": _curve(50, 50, 40, 30)
+    }
+    panel = _panel(self.draw(tmp_path, curves=curves)).astype(int)
+    red, _, blue = panel.transpose(2, 0, 1)
+    assert np.sum((blue - red > 20) & (panel.min(axis=-1) > 180)) > 3000
+
+  @pytest.mark.parametrize(
+      ("changes", "message"),
+      [
+          ({"detected": [0, 0]}, "detected: values must have 4 entries; got 2"),
+          ({"validation": {"a": 1}}, "validation must have the curves"),
+          (
+              {"curves": {"a": _curve(1, 2)}, "validation": {"a": 1}},
+              "a: periods must have 4 entries; got 2",
+          ),
+      ],
+  )
+  def test_refuses_what_does_not_match(self, tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message) as caught:
+      self.draw(tmp_path, **changes)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "accuracy.png").exists()
+
+
+class TestDistanceOverPeriods:
+
+  def draw(self, tmp_path, threshold=5.0, drifted=(False, True, False, True)):
+    return dynamic_figures.distance_over_periods(
+        [1.0, 9.0, 2.0, 8.0], drifted, threshold,
+        tmp_path / "distance.png", title="client",
+    )
+
+  def test_bands_are_drifts(self, tmp_path):
+    panel = _panel(self.draw(tmp_path))
+    # The row at the top has bands and no line.
+    bands = _columns(panel[45:50], _PALE)
+    assert _runs(bands) == 2
+    none = _panel(self.draw(tmp_path, drifted=[False] * 4))
+    assert not _columns(none[45:50], _PALE).size
+
+  def test_points_lie_above_the_threshold(self, tmp_path):
+    panel = _panel(self.draw(tmp_path))
+    rows = _rows(panel[60:480], _GREY)
+    # A line, and no other grey but the ticks' text outside.
+    assert rows.size and np.ptp(rows) <= 3
+    dashes = _columns(panel[60:480], _GREY)
+    assert _runs(dashes) > 10
+    # Points are thicker than the line.
+    blue = np.all(panel == _BLUE, axis=-1)
+    wide = np.flatnonzero(
+        [_longest(row) >= 7 for row in blue]
+    )
+    assert wide.size and wide.max() < rows.min() + 60
+
+  def test_no_threshold_and_no_points_at_infinity(self, tmp_path):
+    panel = _panel(self.draw(tmp_path, threshold=np.inf))
+    assert not _rows(panel[60:480], _GREY).size
+    blue = np.all(panel == _BLUE, axis=-1)
+    assert max(map(_longest, blue)) < 7
+
+  def test_refuses_unequal_lengths(self, tmp_path):
+    with pytest.raises(ValueError) as caught:
+      self.draw(tmp_path, drifted=[True])
+    assert str(caught.value) == "drifted: values must have 4 entries; got 1"
+
+
+def _longest(row) -> int:
+  """Returns the length of the longest run of True."""
+  edges = np.flatnonzero(np.diff(np.concatenate([[0], row.astype(int), [0]])))
+  return int(np.max(np.diff(edges)[::2], initial=0))
+
+
+def test_figures_leave_the_host_application_alone(tmp_path):
+  program = """
+import pathlib
+import sys
+import matplotlib
+matplotlib.use("svg")
+before = dict(matplotlib.rcParams)
+from tff_shift.simulation import dynamic_figures
+from tff_shift.simulation import figures
+folder = pathlib.Path(sys.argv[1])
+dynamic_figures.accuracy_over_periods(
+    {"a": figures.Curve([1], [50])}, {"a": 60}, [0], [0], folder / "a.png"
+)
+dynamic_figures.distance_over_periods(
+    [1.0], [True], 0.5, folder / "d.png", title="a"
+)
+assert dict(matplotlib.rcParams) == before
+for module in ("matplotlib.pyplot", "tensorflow", "tensorflow_federated"):
+  assert module not in sys.modules, module
+"""
+  subprocess.run(
+      [sys.executable, "-W", "error", "-c", program, tmp_path],
+      check=True,
+      timeout=60,
+  )
+  assert len(list(tmp_path.glob("*.png"))) == 2

@@ -1,0 +1,132 @@
+"""Tests of what use on drifting periods has shown: numbers and figures."""
+
+import numpy as np
+import pytest
+
+from tff_shift.data import periods
+from tff_shift.data import streams
+from tff_shift.simulation import dynamic
+from tff_shift.simulation import dynamic_figures
+from tff_shift.simulation import dynamic_results
+from tff_shift.simulation import results
+
+# Three periods of two clients.
+INFERENCE = dynamic.Inference(
+    accuracy=np.array([[80.0, 71.0], [90.0, 72.0], [50.0, 83.0]]),
+    distances=np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]),
+    drifted=np.array([[True, False], [True, True], [False, False]]),
+    detected=np.array([[True, True], [False, True], [False, False]]),
+    requested=np.array([[True, False], [False, False], [False, False]]),
+)
+
+
+class TestFinalMetrics:
+
+  def test_metrics_by_hand(self):
+    found = dynamic_results.final_metrics(INFERENCE, 80.0)
+    assert found == pytest.approx({
+        "validation_accuracy": 80,
+        "accuracy": 446 / 6,
+        # 0, 81, 100, 64, 900, 9.
+        "multi_period_variance": 1154 / 6,
+        # Below 72: 71 and 50.
+        "low_accuracy_share": 100 * 2 / 6,
+        "request_share": 100 / 6,
+        # Of three drifts two are seen, of three others one seems to be.
+        "true_positive_rate": 100 * 2 / 3,
+        "false_positive_rate": 100 / 3,
+    })
+
+  @pytest.mark.parametrize(
+      ("drifts", "unknown"),
+      [(False, "true_positive_rate"), (True, "false_positive_rate")],
+  )
+  def test_rate_of_nothing_is_not_a_number(self, drifts, unknown):
+    found = dynamic_results.final_metrics(
+        INFERENCE._replace(drifted=np.full((3, 2), drifts)), 80.0
+    )
+    assert [name for name in found if np.isnan(found[name])] == [unknown]
+
+
+@pytest.fixture
+def folder(tmp_path):
+  return results.RunFolder.create(tmp_path / "run", columns=("a",))
+
+
+def make_result(validation_accuracy, inference) -> dynamic.DynamicResult:
+  return dynamic.DynamicResult(validation_accuracy, {"0.9": inference}, 1.0)
+
+
+class TestFigures:
+
+  @pytest.fixture
+  def drawn(self, monkeypatch):
+    """What figures are asked for, by the name of the function."""
+    asked = {}
+
+    def record(name):
+      def draw(*arguments, **options):
+        asked[name] = arguments, options
+
+      monkeypatch.setattr(dynamic_figures, name, draw)
+
+    record("accuracy_over_periods")
+    record("distance_over_periods")
+    return asked
+
+  def test_accuracy_is_the_mean_over_clients_and_seeds(self, drawn, folder):
+    better = INFERENCE._replace(
+        accuracy=INFERENCE.accuracy + 10, drifted=~INFERENCE.drifted
+    )
+    by_label = {
+        "one": {0: make_result(80.0, INFERENCE)},
+        "two": {0: make_result(70.0, INFERENCE), 1: make_result(90.0, better)},
+    }
+    dynamic_results.draw_accuracy(by_label, "0.9", folder)
+    (curves, validation, drifted, detected, path), _ = drawn[
+        "accuracy_over_periods"
+    ]
+    np.testing.assert_array_equal(curves["one"].rounds, [1, 2, 3])
+    np.testing.assert_allclose(curves["one"].mean, [75.5, 81, 66.5])
+    assert curves["one"].spread is None
+    np.testing.assert_allclose(curves["two"].mean, [80.5, 86, 71.5])
+    np.testing.assert_allclose(curves["two"].spread, [np.sqrt(50)] * 3)
+    assert validation == {"one": 80, "two": 80}
+    # Each drift of one seed is none of the other.
+    np.testing.assert_allclose(drifted, [50, 50, 50])
+    np.testing.assert_allclose(detected, [100, 50, 0])
+    assert path.name == "accuracy_0.9.png"
+
+  def test_distances_are_those_of_the_first_client(self, drawn, folder):
+    stream = dynamic.Stream(None, INFERENCE.distances, INFERENCE.drifted)
+    dynamic_results.draw_distances(stream, 2.5, "0.4+0.4", folder)
+    (found, drifted, threshold, path), options = drawn["distance_over_periods"]
+    np.testing.assert_array_equal(found, [1, 3, 5])
+    np.testing.assert_array_equal(drifted, [True, True, False])
+    assert threshold == 2.5
+    assert path.name == "distance_0.4_0.4.png"
+    assert options["title"] == "Client 0, distribution 0.4+0.4"
+
+
+def test_figures_of_a_run_are_written(folder):
+  pool = streams.Examples(
+      np.arange(20, dtype=np.float32), np.arange(20, dtype=np.int32) % 2
+  )
+  drawn = periods.Periods(
+      pool, 2, "0.9", num_clients=2, period_size=4, seed=0
+  )
+  stream = dynamic.Stream(drawn, INFERENCE.distances, INFERENCE.drifted)
+  dynamic_results.draw_distances(stream, 2.5, "0.9", folder)
+  dynamic_results.draw_accuracy(
+      {"a": {0: make_result(80.0, INFERENCE)}}, "0.9", folder
+  )
+  written = {path.name for path in (folder.path / "figures").iterdir()}
+  assert written == {"distance_0.9.png", "accuracy_0.9.png"}
+
+
+def test_names_of_distributions_give_names_of_their_own():
+  names = [
+      dynamic_results.figure_name("a", name) for name in periods.DISTRIBUTIONS
+  ]
+  assert len(set(names)) == len(names)
+  assert all("+" not in name for name in names)

@@ -1,0 +1,108 @@
+"""What use on drifting periods has shown: final metrics and figures."""
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from tff_shift.simulation import dynamic
+from tff_shift.simulation import dynamic_figures
+from tff_shift.simulation import figures
+from tff_shift.simulation import metrics
+from tff_shift.simulation import results
+
+
+def final_metrics(
+    inference: dynamic.Inference, validation_accuracy: float
+) -> dict[str, float]:
+  """Returns what a stream has shown, by name.
+
+  Args:
+    inference: The use on the stream.
+    validation_accuracy: VACC, in percent.
+
+  Returns:
+    `validation_accuracy` and `accuracy`, the mean over clients and periods, in
+    percent; `multi_period_variance`, MPV over all periods, in squared
+    percentage points; `low_accuracy_share`, LAT, and `request_share`, how often
+    a client was sent another model, in percent of all pairs of client and
+    period; `true_positive_rate` and `false_positive_rate` of the detection, in
+    percent of the pairs with and without a drift, NaN where there are none.
+  """
+  (variance,) = metrics.multi_period_variance(
+      inference.accuracy, validation_accuracy
+  )
+  (low_share,) = metrics.low_accuracy_share(
+      inference.accuracy, validation_accuracy
+  )
+  return {
+      "validation_accuracy": validation_accuracy,
+      "accuracy": float(np.mean(inference.accuracy)),
+      "multi_period_variance": float(variance),
+      "low_accuracy_share": float(low_share),
+      "request_share": _percent(inference.requested),
+      "true_positive_rate": _percent(inference.detected[inference.drifted]),
+      "false_positive_rate": _percent(inference.detected[~inference.drifted]),
+  }
+
+
+def _percent(happened: np.ndarray) -> float:
+  return 100.0 * float(np.mean(happened)) if happened.size else float("nan")
+
+
+def figure_name(kind: str, distribution: str) -> str:
+  """Returns the name of a figure of a distribution, such as `0.4+0.4`."""
+  name = re.sub(r"[^\w.]+", "_", distribution)
+  return f"{kind}_{name}"
+
+
+def draw_distances(
+    stream: dynamic.Stream,
+    threshold: float,
+    distribution: str,
+    folder: results.RunFolder,
+) -> None:
+  """Draws the distances of client 0, with what it takes for drifts."""
+  dynamic_figures.distance_over_periods(
+      stream.distances[:, 0],
+      stream.drifted[:, 0],
+      threshold,
+      folder.figure_path(figure_name("distance", distribution)),
+      title=f"Client 0, distribution {distribution}",
+  )
+
+
+def draw_accuracy(
+    by_label: Mapping[str, Mapping[int, dynamic.DynamicResult]],
+    distribution: str,
+    folder: results.RunFolder,
+) -> None:
+  """Draws the accuracy of all contestants on the streams of a distribution.
+
+  Args:
+    by_label: For each label, the results by seed; all on the same streams.
+    distribution: The distribution.
+    folder: The run's folder.
+  """
+  curves, validation = {}, {}
+  for label, by_seed in by_label.items():
+    streams = [result.inferences[distribution] for result in by_seed.values()]
+    curves[label] = figures.curve_over_seeds(
+        np.arange(1, len(streams[0].accuracy) + 1),
+        [stream.accuracy.mean(axis=1) for stream in streams],
+    )
+    validation[label] = float(
+        np.mean([result.validation_accuracy for result in by_seed.values()])
+    )
+
+  def share(happened):
+    # Of all clients with all seeds.
+    return 100 * np.mean(happened, axis=(0, 2))
+
+  dynamic_figures.accuracy_over_periods(
+      curves,
+      validation,
+      share([stream.drifted for stream in streams]),
+      share([stream.detected for stream in streams]),
+      folder.figure_path(figure_name("accuracy", distribution)),
+  )

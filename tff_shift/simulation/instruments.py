@@ -1,0 +1,196 @@
+"""What clients measure their data with: r, distances and the threshold.
+
+Fed-3DA: A Dynamic and Personalized Federated Learning Framework (Wang, Sun, Wo,
+Liu; ICASSP 2023), Sections 2.2 and 2.3. Everything is fitted at the server,
+before any client has seen a drift: representations and an extractor of features
+to public data, the threshold DT to iid periods of the pool of training.
+
+The paper does not say in which space the distance is. Here it is that of
+pixels, as its Section 2.1 calls x the features, or that of the extractor, a
+small network that is trained on public data and then never changes.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+from sklearn import preprocessing
+
+from tff_shift import models
+from tff_shift.data import partition
+from tff_shift.data import periods
+from tff_shift.data import streams
+from tff_shift.learning import evaluation
+from tff_shift.models import split_model
+from tff_shift.shift import distances
+from tff_shift.shift import representations
+
+FEATURES = ("pixels", "extractor")
+
+# Pairs of periods that give the threshold: enough for a quantile of 0.95.
+_NUM_PAIRS = 200
+
+# Four convolutions of the extractor; as many features as the last has channels.
+_EXTRACTOR_CHANNELS = (16, 32, 32, 32)
+_HELD_OUT_SHARE = 0.2
+
+_Function = Callable[[np.ndarray], np.ndarray]
+
+
+class Instruments(NamedTuple):
+  """What a client measures with; none of it looks at a label.
+
+  Attributes:
+    represent: Examples of a period to r. None: nobody needs it.
+    features: Examples to what distances compare, [n, ...].
+    distance: The features of two periods to their distance.
+    threshold: DT: a greater distance is a drift.
+  """
+
+  represent: representations.Representation | None
+  features: _Function
+  distance: Callable[[np.ndarray, np.ndarray], float]
+  threshold: float
+
+
+def extractor_model(
+    input_shape: tuple[int, ...], num_classes: int
+) -> split_model.SplitModel:
+  """Builds the network whose backbone is the extractor.
+
+  Args:
+    input_shape: Height, width and channels of an image, uint8.
+    num_classes: The number of classes.
+
+  Returns:
+    The network, with an embedding of 32.
+  """
+  return models.build(
+      "cnn",
+      input_shape=input_shape,
+      num_classes=num_classes,
+      channels=_EXTRACTOR_CHANNELS,
+      head_width=_EXTRACTOR_CHANNELS[-1],
+      input_dtype=tf.uint8,
+  )
+
+
+def split_public(
+    public: streams.Examples, seed: int
+) -> tuple[streams.Examples, streams.Examples]:
+  """Splits public data into what trains the extractor and what stops that.
+
+  Args:
+    public: The public data, at least two examples.
+    seed: Seed of the split.
+
+  Returns:
+    Four fifths, and one fifth but at least one example.
+  """
+  order = partition.generator("extractor", seed).permutation(len(public.y))
+  num_held_out = max(1, round(_HELD_OUT_SHARE * len(order)))
+  held_out, train = np.split(order, [num_held_out])
+  return tuple(
+      streams.Examples(public.x[each], public.y[each])
+      for each in (train, held_out)
+  )
+
+
+def make_extractor(
+    model: split_model.SplitModel, weights: split_model.SplitWeights
+) -> _Function:
+  """Makes a function of a trained backbone, which runs where TFF runs.
+
+  Args:
+    model: The model.
+    weights: Its weights, NumPy arrays.
+
+  Returns:
+    Examples [n, ...] to embeddings [n, embedding_size] float32.
+  """
+
+  @tff.tensorflow.computation(
+      tff.TensorType(
+          model.input_dtype.as_numpy_dtype, (None, *model.input_shape)
+      )
+  )
+  def extract(x):
+    return evaluation.predict_in_batches(
+        lambda batch: model.embed(weights.backbone, batch),
+        x,
+        model.embedding_size,
+    )
+
+  return lambda x: np.asarray(extract(x))
+
+
+def fit(
+    dataset: periods.DynamicDataset,
+    *,
+    representation: str | None,
+    representation_size: int,
+    distance_features: str,
+    period_size: int,
+    extractor: _Function | None = None,
+    threshold: float | None = None,
+    quantile: float = 0.95,
+    seed: int = 0,
+) -> Instruments:
+  """Fits what clients measure with.
+
+  Args:
+    dataset: The data set; of its parts, `public` and `train`.
+    representation: One of `representations.NAMES`. None: no client needs r.
+    representation_size: The length of r; for `moments`, which has its own, it
+      does not count.
+    distance_features: One of `FEATURES`. Features of the extractor are
+      standardised to mean 0 and deviation 1 on public data; pixels are not.
+    period_size: The number of examples of a period, which the threshold suits.
+    extractor: For `moments` and for distances in its space.
+    threshold: DT. None: the quantile of distances between iid periods of the
+      pool of training.
+    quantile: The share of them that is no drift.
+    seed: Seed of what is random in fitting.
+
+  Returns:
+    The instruments.
+
+  Raises:
+    ValueError: If a value is not allowed or does not fit the data.
+  """
+  if distance_features not in FEATURES:
+    raise ValueError(
+        f"distance_features must be one of {', '.join(FEATURES)}, got"
+        f" {distance_features!r}"
+    )
+  represent = None
+  if representation is not None:
+    represent = representations.fit(
+        representation,
+        dataset.public.x,
+        size=representation_size,
+        extractor=extractor if representation == "moments" else None,
+        seed=seed,
+    )
+  features, scaler = lambda x: x, None
+  if distance_features == "extractor":
+    features = extractor
+    scaler = preprocessing.StandardScaler().fit(extractor(dataset.public.x))
+
+  def distance(one, other):
+    return distances.distance(one, other, scaler=scaler)
+
+  if threshold is None:
+    threshold = distances.calibrate(
+        distances.iid_distances(
+            features(dataset.train.x),
+            period_size=period_size,
+            num_pairs=_NUM_PAIRS,
+            seed=seed,
+            scaler=scaler,
+        ),
+        quantile,
+    )
+  return Instruments(represent, features, distance, threshold)

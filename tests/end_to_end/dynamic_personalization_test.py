@@ -250,7 +250,7 @@ class TestBadFlags:
           (["--meta_learning_rate=fast"], "--meta_learning_rate=fast"),
           (
               ["--algorithm=local", "--meta_learning_rate=1"],
-              "--meta_learning_rate belongs to",
+              "belongs to fed_3da, p_fed_hn, none of which",
           ),
           (["--algorithm=fed_ade"], "--algorithm=fed_ade"),
           (["--cache_dir=/dev/null/cache"], "--cache_dir=/dev/null/cache"),
@@ -272,7 +272,7 @@ class TestBadFlags:
 
   def test_missing_data_set_is_named(self, run_dynamic, tmp_path, capsys):
     code = run_dynamic([
-        *_SMALL, "--algorithm=local", "--dataset=fashion_mnist",
+        *_SMALL, "--algorithm=fed_3da", "--dataset=fashion_mnist",
         f"--data_dir={tmp_path}", f"--output_dir={tmp_path / 'run'}",
     ])
     assert code == 2

@@ -4,16 +4,20 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# Workers for the tests: one per core.
+# Processes for the tests: one per core.
 JOBS ?= auto
+# TFF workers of `make workers`.
+N ?= 2
 
-.PHONY: help setup demo demo-short demo-online demo-guidance demo-dynamic test lint lock check-lock clean
+.PHONY: help setup demo demo-short demo-online demo-guidance demo-dynamic workers \
+  test lint lock check-lock clean
 
 help:
 	@echo 'make demo        FedAvg, FedEvolve and FedEvp on rotated digits'
 	@echo 'make demo-online Fed-ADE, fixed rates and no adaptation on a drifting stream'
 	@echo 'make demo-guidance FedDRM guides queries about coloured digits to clients'
 	@echo 'make demo-dynamic Fed-3DA sends new weights to clients whose digits drift'
+	@echo 'make workers N=2 TFF workers on this machine, until Ctrl-C'
 	@echo 'make test        the whole test suite'
 	@echo 'make lint        the linter, and whether the lock is up to date'
 	@echo 'make lock        compiles requirements.in into requirements.txt'
@@ -49,6 +53,9 @@ demo-dynamic: setup
 	$(BIN)/python -m experiments.dynamic_personalization \
 	  --flagfile=experiments/presets/dynamic_personalization/demo.flags \
 	  --output_dir=runs/demo-dynamic --overwrite
+
+workers: setup
+	@$(BIN)/python -m experiments.workers --num_workers=$(N)
 
 test: setup
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile

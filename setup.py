@@ -23,6 +23,8 @@ setuptools.setup(
     install_requires=[
         "POT>=0.9.4,<0.10",
         "absl-py>=1.2,<2",
+        "dp-accounting>=0.4.3,<0.5",
+        "grpcio>=1.46,<2",
         "matplotlib>=3.8,<3.11",
         "numpy~=1.25",
         "scikit-learn>=1.5,<1.6",

@@ -126,4 +126,5 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
+  executor_speed.define_flags()
   app.run(main)

@@ -41,23 +41,7 @@ from absl import logging
 from benchmarks import plain_cnn
 from tff_shift import execution
 
-_WORKLOADS = flags.DEFINE_list(
-  "workloads",
-  ["cnn", "stock_cnn", "small_clients", "tiny", "large_state"],
-  "Which workloads to time, comma-separated.",
-)
-_REPETITIONS = flags.DEFINE_integer(
-  "repetitions", 7, "Turns of each executor.", lower_bound=1
-)
-_NUM_THREADS = flags.DEFINE_integer(
-  "num_threads", None, "Clients side by side in process; default: one per core."
-)
-_ROUNDS = flags.DEFINE_integer(
-  "rounds",
-  0,
-  "Instead of timing: run so many rounds in process and print the resident "
-  "size at round 50 and at the end.",
-)
+FLAGS = flags.FLAGS
 
 # Before the first turn: tracing, and whatever TensorFlow sets up lazily.
 _WARM_UP_ROUNDS = 2
@@ -71,6 +55,25 @@ _CNN_SHAPES = (
   *((3, 3, 32, 64), (64,), (3, 3, 64, 64), (64,)),
   *((64, 64), (64,), (64, 10), (10,)),
 )
+
+
+def define_flags() -> None:
+  """Defines the flags, not on import: binaries have some of these names."""
+  flags.DEFINE_list(
+    "workloads",
+    ["cnn", "stock_cnn", "small_clients", "tiny", "large_state"],
+    "Which workloads to time, comma-separated.",
+  )
+  flags.DEFINE_integer("repetitions", 7, "Turns of each executor.", 1)
+  flags.DEFINE_integer(
+    "num_threads", None, "Clients side by side in process. Default: as cores."
+  )
+  flags.DEFINE_integer(
+    "rounds",
+    0,
+    "Instead of timing: run so many rounds in process and print the resident "
+    "size at round 50 and at the end.",
+  )
 
 
 def _cnn_data() -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
@@ -309,7 +312,7 @@ def time_in_turn(
       for _ in range(_WARM_UP_ROUNDS):
         run()
     seconds = {label: [] for label in contestants}
-    for _ in range(_REPETITIONS.value):
+    for _ in range(FLAGS.repetitions):
       for label, run in contestants.items():
         gc.collect()
         seconds[label].append(run())
@@ -318,7 +321,7 @@ def time_in_turn(
 
 def _compare(name: str) -> None:
   """Times one workload on all executors and prints a line for each."""
-  num_threads = _NUM_THREADS.value
+  num_threads = FLAGS.num_threads
   managers = {
     "in process": execution.use(
       "in_process", max_concurrent_clients=num_threads
@@ -359,12 +362,12 @@ def _resident_megabytes() -> float:
 def _watch_memory(name: str) -> None:
   """Prints the resident size, imports and traces over many rounds."""
   with execution.use(
-    "in_process", max_concurrent_clients=_NUM_THREADS.value
+    "in_process", max_concurrent_clients=FLAGS.num_threads
   ) as context:
     run = build_round(name)
-    for number in range(1, _ROUNDS.value + 1):
+    for number in range(1, FLAGS.rounds + 1):
       run()
-      if number in (50, _ROUNDS.value):
+      if number in (50, FLAGS.rounds):
         print(
           f"{name:14} round {number:4}: {_resident_megabytes():.1f} MB, "
           f"{context.num_imports} imports, {context.num_traces} traces",
@@ -376,19 +379,20 @@ def main(_) -> None:
   """Times the workloads, or watches memory."""
   # TFF tells at each compilation which small graphs it did not optimise.
   logging.set_verbosity(logging.WARNING)
-  unknown = set(_WORKLOADS.value) - set(_BUILDERS)
+  unknown = set(FLAGS.workloads) - set(_BUILDERS)
   if unknown:
     raise app.UsageError(
       f"--workloads takes {', '.join(_BUILDERS)}; got {', '.join(unknown)}"
     )
-  if _ROUNDS.value:
-    for name in _WORKLOADS.value:
+  if FLAGS.rounds:
+    for name in FLAGS.workloads:
       _watch_memory(name)
     return
-  print(f"median of {_REPETITIONS.value}; ratios to the round in process")
-  for name in _WORKLOADS.value:
+  print(f"median of {FLAGS.repetitions}; ratios to the round in process")
+  for name in FLAGS.workloads:
     _compare(name)
 
 
 if __name__ == "__main__":
+  define_flags()
   app.run(main)

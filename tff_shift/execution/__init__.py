@@ -17,11 +17,23 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tff_shift.execution.errors import WorkerError
+from tff_shift.execution.remote_workers import ON_WORKER_FAILURE
+from tff_shift.execution.remote_workers import RemoteWorkers
+
 if TYPE_CHECKING:
   import tensorflow_federated as tff
 
+__all__ = [
+  "EXECUTORS",
+  "ON_WORKER_FAILURE",
+  "RemoteWorkers",
+  "WorkerError",
+  "use",
+]
+
 # What `use` accepts; the values of the binaries' flag `--executor`.
-EXECUTORS = ("auto", "in_process", "local")
+EXECUTORS = ("auto", "in_process", "local", "remote")
 
 
 @atexit.register
@@ -45,15 +57,18 @@ def use(
   client_devices: Sequence[str] | None = None,
   default_num_clients: int = 0,
   materialize: bool = True,
+  remote_workers: RemoteWorkers | None = None,
 ) -> contextlib.AbstractContextManager[tff.framework.SyncContext]:
   """Returns a context manager that runs the TFF computations of its block.
 
   Args:
     executor: `in_process` runs them with the TensorFlow of this process, on a
       GPU if there is one; `local` on TFF's C++ worker, a child process without
-      GPU; `auto` is `in_process`.
+      GPU; `remote` on TFF's workers on other machines, clients dealt out over
+      them; `auto` is `in_process`.
     max_concurrent_clients: How many clients run side by side. By default as
       many as there are CPU cores (`in_process`), or all of a round (`local`).
+      Workers of `remote` are told when they are started.
     server_device: For `in_process`: where the server's work runs, e.g. `GPU:0`;
       by default the first GPU, or else the CPU.
     client_devices: For `in_process`: where the clients' work runs, dealt out in
@@ -64,14 +79,15 @@ def use(
       `local`) or stay tensors on their device, which spares a driver that
       carries a state from round to round the conversion in both directions;
       `in_process.to_numpy` then makes NumPy values of them.
+    remote_workers: For `remote`, which must have it: the workers.
 
   Returns:
     A context manager; entering it makes the context TFF's current one, for
     this thread, and leaving it brings back the former one.
 
   Raises:
-    ValueError: If `executor` is not one of `EXECUTORS`, a setting of
-      `in_process` is given for `local`, or a value is out of range.
+    ValueError: If `executor` is not one of `EXECUTORS`, a setting is given that
+      it does not have, or a value is out of range.
   """
   if executor not in EXECUTORS:
     raise ValueError(
@@ -81,15 +97,29 @@ def use(
     raise ValueError(
       f"max_concurrent_clients must be 1 or more; got {max_concurrent_clients}"
     )
-  if executor == "local":
-    in_process_settings = {
-      "server_device": server_device is not None,
-      "client_devices": client_devices is not None,
-      "materialize": not materialize,
-    }
+  in_process_settings = {
+    "server_device": server_device is not None,
+    "client_devices": client_devices is not None,
+    "materialize": not materialize,
+  }
+  if executor in ("local", "remote"):
     for name, is_given in in_process_settings.items():
       if is_given:
         raise ValueError(f"{name} is a setting of the executor in_process")
+  if (executor == "remote") != (remote_workers is not None):
+    raise ValueError(
+      "remote_workers must be given for the executor remote, and for no other"
+    )
+  if executor == "remote":
+    if max_concurrent_clients is not None:
+      raise ValueError(
+        "max_concurrent_clients is a setting of the remote workers: they are"
+        " told when they are started"
+      )
+    from tff_shift.execution import remote
+
+    return remote.remote_context(remote_workers, default_num_clients)
+  if executor == "local":
     from tff_shift.execution import local
 
     return local.local_context(

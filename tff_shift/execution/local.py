@@ -39,11 +39,12 @@ import tempfile
 import time
 import weakref
 from collections.abc import Iterator
-from collections.abc import Mapping
 from typing import BinaryIO
 
 import grpc
 import tensorflow_federated as tff
+
+from tff_shift.execution import worker_executors
 
 # No function of TFF tells where its worker is: this is the place below the
 # package where `tff.framework.local_cpp_executor_factory` looks.
@@ -54,15 +55,6 @@ _WORKER_BINARY = os.path.join(
 # With glibc's default, an arena per thread, the worker grows for hundreds of
 # rounds; with two arenas it does not, and is not slower.
 _ENVIRONMENT = {"MALLOC_ARENA_MAX": "2"}
-
-_CHANNEL_OPTIONS = [
-  # Model weights and client data exceed gRPC's default of 4 MB.
-  ("grpc.max_receive_message_length", -1),
-  ("grpc.max_send_message_length", -1),
-  # gRPC would ask the proxy named in `http_proxy` even for this machine.
-  ("grpc.enable_http_proxy", 0),
-]
-
 
 def _supervise() -> None:
   """Runs a command and ends it on request or when the parent is gone.
@@ -132,18 +124,43 @@ def _supervise() -> None:
 _SUPERVISOR_PROGRAM = inspect.getsource(_supervise) + "_supervise()\n"
 
 
-def _reserve_port() -> socket.socket:
-  """Returns a socket bound to a free port that the worker can bind, too.
+def _reserve_port(port: int = 0) -> socket.socket:
+  """Returns a socket bound to a port that the worker can bind, too.
 
   The worker binds its port with SO_REUSEPORT, so two workers on the same port
   both start and silently share the connections. A port that is looked up and
   let go (as portpicker does) can be handed out twice before a worker binds it;
   one that stays bound cannot. A socket that does not listen gets no connection.
+
+  Args:
+    port: The port; 0 for a free one.
+
+  Returns:
+    The socket.
+
+  Raises:
+    ValueError: If the port is taken, or not this user's to take.
   """
-  reservation = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-  reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-  reservation.bind(("", 0))
-  return reservation
+
+  def bind(option: int) -> socket.socket:
+    with contextlib.ExitStack() as on_error:
+      bound = on_error.enter_context(
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+      )
+      bound.setsockopt(socket.SOL_SOCKET, option, 1)
+      bound.bind(("", port))
+      on_error.pop_all()
+    return bound
+
+  try:
+    if port:
+      # With this option there is an error where another worker listens.
+      bind(socket.SO_REUSEADDR).close()
+    return bind(socket.SO_REUSEPORT)
+  except OSError as error:
+    raise ValueError(
+      f"port must be a free one; {port} is not: {error.strerror}"
+    ) from error
 
 
 class Worker(contextlib.AbstractContextManager):
@@ -174,6 +191,7 @@ class Worker(contextlib.AbstractContextManager):
     cls,
     max_concurrent_computation_calls: int = -1,
     *,
+    port: int = 0,
     binary: str = _WORKER_BINARY,
     timeout_seconds: float = 60.0,
   ) -> "Worker":
@@ -182,6 +200,7 @@ class Worker(contextlib.AbstractContextManager):
     Args:
       max_concurrent_computation_calls: How many calls of one computation (the
         clients of a round) run at the same time; 0 or -1 for no limit.
+      port: The TCP port to listen on; 0 for a free one.
       binary: The program to run.
       timeout_seconds: How long the worker may take to start.
 
@@ -189,7 +208,8 @@ class Worker(contextlib.AbstractContextManager):
       The running worker.
 
     Raises:
-      ValueError: If `max_concurrent_computation_calls` is below -1.
+      ValueError: If `max_concurrent_computation_calls` is below -1, or the port
+        is taken.
       RuntimeError: If the program is missing or ends before it is ready.
       TimeoutError: If the worker is not ready in time.
     """
@@ -201,7 +221,7 @@ class Worker(contextlib.AbstractContextManager):
       )
     if not os.access(binary, os.X_OK) or not os.path.isfile(binary):
       raise RuntimeError(f"There is no executable TFF worker at {binary}.")
-    with contextlib.ExitStack() as on_error, _reserve_port() as reservation:
+    with contextlib.ExitStack() as on_error, _reserve_port(port) as reservation:
       port = reservation.getsockname()[1]
       arguments = [str(os.getpid()), binary, f"--port={port}"]
       arguments += [f"--max_concurrent_computation_calls={limit}"]
@@ -310,39 +330,6 @@ class Worker(contextlib.AbstractContextManager):
       time.sleep(0.05)
 
 
-class _WorkerExecutorFactory(tff.framework.ResourceManagingExecutorFactory):
-  """Makes the executors that send the parts of a computation to a worker.
-
-  TFF repeats an invocation for ever when the connection is lost, and asks for
-  an executor each time. The check there turns a dead worker into an error.
-  """
-
-  def __init__(self, worker: Worker, default_num_clients: int):
-    super().__init__(self._connected_executor)
-    self._worker, self._default_num_clients = worker, default_num_clients
-    channel = grpc.insecure_channel(worker.address, _CHANNEL_OPTIONS)
-    # TFF's stub would watch the channel to tell whether it is ready, which is
-    # known without: a thread of gRPC would poll it five times a second, and
-    # would keep it and go on when the context has long ended.
-    channel.subscribe = lambda callback, try_to_connect=False: None
-    self._stub = tff.framework.RemoteExecutorGrpcStub(channel)
-
-  def create_executor(
-    self, cardinalities: tff.framework.CardinalitiesType
-  ) -> tff.framework.RemoteExecutor:
-    self._worker.check_running()
-    return super().create_executor(cardinalities)
-
-  def _connected_executor(
-    self, cardinalities: Mapping[tff.framework.PlacementLiteral, int]
-  ) -> tff.framework.RemoteExecutor:
-    executor = tff.framework.RemoteExecutor(self._stub)
-    executor.set_cardinalities(
-      {tff.CLIENTS: self._default_num_clients, **cardinalities}
-    )
-    return executor
-
-
 @contextlib.contextmanager
 def local_context(
   max_concurrent_computation_calls: int = -1, default_num_clients: int = 0
@@ -372,7 +359,12 @@ def local_context(
       f"default_num_clients must be 0 or more; got {default_num_clients}."
     )
   with Worker.start(max_concurrent_computation_calls) as worker:
-    factory = _WorkerExecutorFactory(worker, default_num_clients)
+    channel = grpc.insecure_channel(
+      worker.address, worker_executors.CHANNEL_OPTIONS
+    )
+    factory = worker_executors.WorkerExecutorFactory(
+      channel, worker.check_running, default_num_clients
+    )
     # The same context as `tff.backends.native` makes, around our executors.
     context = tff.framework.SyncExecutionContext(
       factory,

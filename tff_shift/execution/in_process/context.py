@@ -2,16 +2,15 @@
 
 import asyncio
 import concurrent.futures
-import functools
 import inspect
 import textwrap
 import threading
-import weakref
 from collections.abc import Sequence
 from typing import Self
 
 import tensorflow_federated as tff
 
+from tff_shift.execution import compilation
 from tff_shift.execution.in_process import devices
 from tff_shift.execution.in_process import federated
 from tff_shift.execution.in_process import programs
@@ -103,22 +102,17 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
       )
     self._default_num_clients = default_num_clients
     self._materialize = materialize
-    self._compiled = {}
-    self._compilation_lock = threading.Lock()
+    self._compiled = compilation.CompilationCache(_CompiledComputation)
 
   @property
   def num_imports(self) -> int:
     """The number of blocks imported."""
-    return sum(compiled.programs.num_imports for compiled in self._living())
+    return sum(each.programs.num_imports for each in self._compiled.living())
 
   @property
   def num_traces(self) -> int:
     """The number of functions made."""
-    return sum(compiled.programs.num_traces for compiled in self._living())
-
-  def _living(self) -> list[_CompiledComputation]:
-    """Returns the computations that are alive."""
-    return [compiled for _, compiled in list(self._compiled.values())]
+    return sum(each.programs.num_traces for each in self._compiled.living())
 
   def invoke(
     self, comp: tff.framework.ConcreteComputation, arg: object
@@ -143,7 +137,7 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
       raise TypeError(
         f"a tff.Computation was expected; got {type(comp).__name__}"
       )
-    compiled = self._compile(comp)
+    compiled = self._compiled.get(comp)
     parameter_type = comp.type_signature.parameter
     num_clients = values.count_clients(arg, parameter_type)
     if num_clients is None:
@@ -162,24 +156,6 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
     result_type = comp.type_signature.result
     result = evaluator.run(compiled.function, arg, result_type)
     return values.to_python(result, result_type, materialize=self._materialize)
-
-  def _compile(
-    self, computation: tff.framework.ConcreteComputation
-  ) -> _CompiledComputation:
-    """Compiles a computation, once for as long as it lives."""
-    # By identity: a computation's hash serializes all of its graphs.
-    key = id(computation)
-    with self._compilation_lock:
-      if key not in self._compiled:
-        compiled = _CompiledComputation(computation)
-        forget = functools.partial(_forget, self._compiled, key)
-        self._compiled[key] = weakref.ref(computation, forget), compiled
-      return self._compiled[key][1]
-
-
-def _forget(cache: dict[int, object], key: int, _: weakref.ref) -> None:
-  """Drops the compiled form of a computation that is no more."""
-  cache.pop(key, None)
 
 
 class AsyncInProcessContext(_Installable, tff.framework.AsyncContext):

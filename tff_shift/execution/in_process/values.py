@@ -112,7 +112,7 @@ def count_clients(argument: object, type_spec: tff.Type | None) -> int | None:
     return None
   counts = {
     count_clients(part, element)
-    for part, element in _pair_elements(argument, type_spec)
+    for part, element in pair_elements(argument, type_spec)
   } - {None}
   if len(counts) > 1:
     raise ValueError(
@@ -151,7 +151,7 @@ def to_tensors(
   elif isinstance(type_spec, tff.StructType):
     return tuple(
       to_tensors(part, element, devices, server)
-      for part, element in _pair_elements(value, type_spec)
+      for part, element in pair_elements(value, type_spec)
     )
   with tf.device(server):
     return _convert(value, type_spec)
@@ -187,10 +187,21 @@ def to_numpy(value: object) -> object:
   return tff.tensorflow.transform_result(value)
 
 
-def _pair_elements(
+def pair_elements(
   value: object, type_spec: tff.StructType
 ) -> list[tuple[object, tff.Type]]:
-  """Pairs the elements of a container with their types."""
+  """Pairs the elements of a container with their types.
+
+  Args:
+    value: A Python container or a TFF structure.
+    type_spec: The type that it ought to be of.
+
+  Returns:
+    The elements and their types, in order.
+
+  Raises:
+    TypeError: If there are not as many, or a name differs.
+  """
   try:
     structure = tff.structure.from_container(value)
   except TypeError:
@@ -223,7 +234,7 @@ def _convert(value: object, type_spec: tff.Type) -> Value:
   if isinstance(type_spec, tff.StructType):
     return tuple(
       _convert(part, element)
-      for part, element in _pair_elements(value, type_spec)
+      for part, element in pair_elements(value, type_spec)
     )
   if isinstance(type_spec, tff.SequenceType):
     return _convert_sequence(value, type_spec)

@@ -1,0 +1,334 @@
+"""Whether every executor computes the same, and what remote workers cost.
+
+  python -m benchmarks.executor_equality
+  python -m benchmarks.executor_equality --algorithms=fed_ade --workloads=
+
+The table has the largest difference, over all numbers that all computations of
+an algorithm give in two rounds, between an executor and `local`. Each
+computation starts on all executors from what `local` gave before: differences
+do not add up. Whole numbers and the order of clients must be the same.
+
+Then remote workers take turns with the local executor, see
+`benchmarks.executor_speed`, which has the workloads. All workers share the
+cores of this machine: what is measured is what it costs to spread a round, not
+what several machines gain.
+"""
+
+import contextlib
+import dataclasses
+import statistics
+from collections.abc import Collection
+from collections.abc import Iterator
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+from absl import app
+from absl import flags
+from absl import logging
+
+from benchmarks import executor_speed
+from tff_shift import algorithms
+from tff_shift import execution
+from tff_shift.execution import local
+from tff_shift.learning import process
+from tff_shift.learning import randomness
+from tff_shift.models import guided_model
+from tff_shift.models import mlp
+
+FLAGS = flags.FLAGS
+
+# Five clients are dealt out unevenly to two workers, and to three.
+_NUM_CLIENTS = 5
+_NUM_CLASSES = 3
+_NUM_EVALUATION_DOMAINS = 4
+_NUM_QUERIES = 6
+_TOLERANCE = 1e-5
+# Small, so that a round is short, and large enough to move all weights.
+_HPARAMS = {
+    "batch_size": 4, "local_steps": 2, "learning_rate": 0.2,
+    "smallest_rate": 0.01, "eta_min": 0.1, "eta_max": 0.3,
+    "meta_learning_rate": 0.2,
+}
+
+
+class Call(NamedTuple):
+  """A computation that was called, and what it gave.
+
+  Attributes:
+    name: The computation's name, with the round where there are several.
+    computation: The computation.
+    arguments: Its arguments.
+    result: Its result.
+  """
+
+  name: str
+  computation: tff.Computation
+  arguments: tuple[Any, ...]
+  result: Any
+
+
+def build(name: str) -> process.FederatedAlgorithm:
+  """Builds an algorithm with a small model, for five clients.
+
+  Args:
+    name: The algorithm's name.
+
+  Returns:
+    The algorithm, which also answers queries where it does so at all.
+  """
+  module = algorithms.get(name)
+  model = guided_model.with_guide(
+      mlp.build((5,), num_classes=_NUM_CLASSES, width=8, head_width=6),
+      num_clients=_NUM_CLIENTS,
+      width=7,
+  )
+  hparams = module.HParams()
+  hparams = dataclasses.replace(
+      hparams, **{k: v for k, v in _HPARAMS.items() if hasattr(hparams, k)}
+  )
+  return module.build(
+      model,
+      hparams,
+      num_evaluation_domains=_NUM_EVALUATION_DOMAINS,
+      num_queries=_NUM_QUERIES if "guidance" in module.SCENARIOS else None,
+  )
+
+
+def make_data(
+    data_type: tff.Type, client: int, purpose: int, num_domains: int
+) -> Any:
+  """Makes random data of a client; some clients have more than others.
+
+  Args:
+    data_type: The type of the clients' data.
+    client: The client's id.
+    purpose: Another number gives other data.
+    num_domains: The number of domains of data that have domains.
+
+  Returns:
+    The data, in the type's own container.
+  """
+  generator = np.random.default_rng([client, purpose])
+  sizes = np.array([4 + client] + [5] * (num_domains - 1), np.int32)
+  num_examples = sizes.sum()
+  confusion = np.eye(_NUM_CLASSES) + 0.1 * generator.random([_NUM_CLASSES] * 2)
+  fields = {
+      "x": generator.normal(size=(num_examples, 5)).astype(np.float32),
+      "y": np.arange(num_examples, dtype=np.int32) % _NUM_CLASSES,
+      "domain_sizes": sizes,
+      "seed": randomness.client_seed(0, client),
+      "client_id": np.int32(client),
+      "stream_x": generator.normal(size=(6 + client, 5)).astype(np.float32),
+      "timestep": np.int32(1),
+      "confusion": (confusion / confusion.sum(axis=0)).astype(np.float32),
+  }
+  kind = data_type.python_container
+  if "representation" in kind._fields:
+    fields["representation"] = generator.normal(
+        size=data_type.representation.shape
+    ).astype(np.float32)
+  return kind(**{name: fields[name] for name in kind._fields})
+
+
+def run_all(
+    algorithm: process.FederatedAlgorithm,
+    beside_rounds: Collection[str] = (
+        "evaluate_clients", "evaluate_server", "request", "guide", "answer",
+        "vote",
+    ),
+    num_rounds: int = 2,
+) -> list[Call]:
+  """Calls the computations of an algorithm.
+
+  Args:
+    algorithm: What `build` gives.
+    beside_rounds: What to call after the rounds, where the algorithm has it.
+    num_rounds: The number of rounds.
+
+  Returns:
+    The calls, in TFF's current context.
+  """
+  calls = []
+
+  def call(name, computation, *arguments):
+    result = computation(*arguments)
+    calls.append(Call(name, computation, arguments, result))
+    return result
+
+  signature = algorithm.evaluate_clients.type_signature.parameter
+  data, to_predict = (
+      [
+          make_data(kind.member, client, purpose, num_domains)
+          for client in range(_NUM_CLIENTS)
+      ]
+      for purpose, (kind, num_domains) in enumerate(
+          [(signature[2], 3), (signature[3], _NUM_EVALUATION_DOMAINS)]
+      )
+  )
+  state = call("initialize", algorithm.initialize, randomness.server_seed(0))
+  states = call(
+      "initialize_client",
+      algorithm.initialize_client,
+      [each.seed for each in data],
+  )
+  for round_num in range(num_rounds):
+    if "timestep" in data[0]._fields:
+      data = [each._replace(timestep=np.int32(round_num + 1)) for each in data]
+    for position, phase in enumerate(algorithm.phases):
+      name = f"phase {position + 1} of round {round_num + 1}"
+      state, states, _ = call(name, phase, state, states, data)
+  others = {
+      "evaluate_clients": (
+          algorithm.evaluate_clients, state, states, data, to_predict,
+      ),
+      "evaluate_server": (
+          algorithm.evaluate_server, state, data, to_predict[1],
+      ),
+  }
+  if algorithm.request is not None:
+    (size,) = algorithm.request.type_signature.parameter[1].member.shape
+    content = np.linspace(-1, 1, size, dtype=np.float32)
+    others["request"] = algorithm.request, state, content
+  if algorithm.guidance is not None:
+    generator = np.random.default_rng(0)
+    queries = generator.normal(size=(_NUM_QUERIES, 5)).astype(np.float32)
+    routes = np.arange(_NUM_QUERIES, dtype=np.int32) % _NUM_CLIENTS
+    guidance = algorithm.guidance
+    others |= {
+        "guide": (guidance.guide, state, data, queries),
+        "answer": (guidance.answer, state, states, data, queries, routes),
+        "vote": (guidance.vote, state, states, data, queries),
+    }
+  for name, (computation, *arguments) in others.items():
+    if name in beside_rounds and computation is not None:
+      call(name, computation, *arguments)
+  return calls
+
+
+def largest_difference(found: Any, expected: Any) -> float:
+  """Compares two results.
+
+  Args:
+    found: A result.
+    expected: Another one, in the same containers.
+
+  Returns:
+    The largest difference of a number: infinity where a whole number or a NaN
+    differs, or a shape; 0 for results without numbers.
+  """
+  tf.nest.assert_same_structure(found, expected)
+  differences = [0.0]
+  for one, other in zip(
+      tf.nest.flatten(found), tf.nest.flatten(expected), strict=True
+  ):
+    one, other = np.asarray(one), np.asarray(other)
+    if one.dtype != other.dtype or one.shape != other.shape:
+      return np.inf
+    if not np.issubdtype(one.dtype, np.floating):
+      differences.append(0.0 if np.array_equal(one, other) else np.inf)
+    elif not np.array_equal(np.isnan(one), np.isnan(other)):
+      return np.inf
+    elif one.size:
+      differences.append(float(np.nanmax(np.nan_to_num(np.abs(one - other)))))
+  return max(differences)
+
+
+@contextlib.contextmanager
+def started_workers(num_workers: int) -> Iterator[execution.RemoteWorkers]:
+  """Starts workers on this machine for a `with` block."""
+  with contextlib.ExitStack() as stack:
+    yield execution.RemoteWorkers([
+        stack.enter_context(local.Worker.start()).address
+        for _ in range(num_workers)
+    ])
+
+
+def _compare_results(names: list[str]) -> bool:
+  """Prints the table; returns whether all executors agree."""
+  with contextlib.ExitStack() as stack:
+    managers = {
+        "in_process": execution.use("in_process"),
+        "local": execution.use("local"),
+    }
+    for number in (2, 3):
+      workers = stack.enter_context(started_workers(number))
+      managers[f"remote, {number}"] = execution.use(
+          "remote", remote_workers=workers
+      )
+    contexts = {}
+    for label, manager in managers.items():
+      # Nothing may run in a context that is installed by chance.
+      contexts[label] = stack.enter_context(manager)
+    install = tff.framework.get_context_stack().install
+    print(f"{'algorithm':12}" + "".join(f"{each:>22}" for each in contexts))
+    worst = 0.0
+    for name in names:
+      algorithm = build(name)
+      with install(contexts["local"]):
+        calls = run_all(algorithm)
+      cells = []
+      for context in contexts.values():
+        with install(context):
+          differences = {
+              call.name: largest_difference(
+                  call.computation(*call.arguments), call.result
+              )
+              for call in calls
+          }
+        largest = max(differences, key=differences.get)
+        value = differences[largest]
+        worst = max(worst, value)
+        cells.append(f"{value:.1e} {largest[:12]}" if value else "0")
+      print(
+          f"{name:12}" + "".join(f"{each:>22}" for each in cells)
+          + f"  {len(calls)} calls",
+          flush=True,
+      )
+  print(f"largest difference {worst:.1e}, allowed {_TOLERANCE:.0e}")
+  return worst <= _TOLERANCE
+
+
+def _compare_speed(workloads: list[str]) -> None:
+  """Prints what a round needs on remote workers, beside the local executor."""
+  print("median seconds a round; median ratio to local of the same turn")
+  for name in workloads:
+    with contextlib.ExitStack() as stack:
+      managers = {"local": execution.use("local")}
+      for number in (1, 2):
+        managers[f"remote, {number}"] = execution.use(
+            "remote",
+            remote_workers=stack.enter_context(started_workers(number)),
+        )
+      seconds = executor_speed.time_in_turn(name, managers)
+    for label, each in seconds.items():
+      ratio = statistics.median(
+          own / other
+          for own, other in zip(each, seconds["local"], strict=True)
+      )
+      print(
+          f"{name:14} {label:10} {statistics.median(each):9.4f} s {ratio:7.2f}",
+          flush=True,
+      )
+
+
+def main(_) -> None:
+  """Compares results, then speed."""
+  # TFF tells at each compilation which small graphs it did not optimise.
+  logging.set_verbosity(logging.WARNING)
+  names = FLAGS.algorithms or algorithms.names()
+  if names != ["none"] and not _compare_results(names):
+    raise SystemExit(1)
+  _compare_speed([name for name in FLAGS.workloads if name])
+
+
+if __name__ == "__main__":
+  executor_speed.define_flags()
+  flags.DEFINE_list(
+      "algorithms", [],
+      "Algorithms to compare, comma-separated. Default: all; none: none.",
+  )
+  FLAGS.set_default("workloads", ["cnn", "tiny", "large_state"])
+  app.run(main)

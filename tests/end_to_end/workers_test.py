@@ -1,0 +1,300 @@
+"""The binary `experiments.workers`, and `--executor=remote` beside it."""
+
+import contextlib
+import functools
+import os
+import signal
+import socket
+import threading
+import time
+
+import psutil
+import pytest
+
+from benchmarks import resume
+from experiments import evolving
+from experiments import evolving_plan
+from experiments import workers
+from tff_shift.execution import local
+from tff_shift.simulation import results
+
+pytestmark = pytest.mark.cpp
+
+_SMALL = (
+    "--algorithm=fed_rep", "--dataset=circle", "--num_domains=4",
+    "--max_examples_per_domain=90", "--num_clients=3", "--rounds=4",
+    "--local_steps=1", "--evaluate_every=1", "--learning_rate=1e-2",
+    "--checkpoint_every=1", "--noprogress",
+)
+
+
+@pytest.fixture
+def run_evolving(run_here):
+  """Returns `run(arguments) -> exit code`."""
+  return functools.partial(run_here, evolving, evolving_plan)
+
+
+@pytest.fixture(scope="module")
+def start_workers(start_binary):
+  """Returns `start(num_workers)`: the process, its flag, its workers' pids."""
+  with contextlib.ExitStack() as processes:
+
+    def start(num_workers):
+      process = start_binary("workers", [f"--num_workers={num_workers}"])
+      processes.enter_context(process)
+      processes.callback(process.kill)
+      flag = process.stdout.readline().strip()
+      assert flag, process.stderr.read()
+      pids = [
+          child.pid
+          for child in psutil.Process(process.pid).children(recursive=True)
+          if child.name() == "worker_binary"
+      ]
+      assert len(pids) == num_workers
+      return process, flag, pids
+
+    yield start
+
+
+def _all_end(pids):
+  deadline = time.monotonic() + 30.0
+  while any(map(psutil.pid_exists, pids)):
+    if time.monotonic() > deadline:
+      return False
+    time.sleep(0.05)
+  return True
+
+
+@pytest.fixture(scope="module")
+def whole(start_workers, tmp_path_factory):
+  """The folder of a run on two workers that both stayed."""
+  process, flag, pids = start_workers(2)
+  folder = tmp_path_factory.mktemp("runs") / "whole"
+  resume.run_whole("evolving", [*_SMALL, "--executor=remote", flag], folder)
+  process.send_signal(signal.SIGINT)
+  assert process.wait(60) == 0
+  assert _all_end(pids)
+  return folder
+
+
+def test_same_results_as_in_process(
+    whole, run_evolving, read_rows, read_runs, tmp_path
+):
+  folder = tmp_path / "here"
+  assert run_evolving([*_SMALL, f"--output_dir={folder}"]) == 0
+  assert read_runs(whole) == read_runs(folder)
+  for found, expected in zip(read_rows(whole), read_rows(folder), strict=True):
+    assert float(found["train_loss"]) == pytest.approx(
+        float(expected["train_loss"]), rel=1e-5
+    )
+
+
+class TestFaults:
+  """What happens in the third round of four, when workers have their parts."""
+
+  @pytest.fixture
+  def two_workers(self):
+    with local.Worker.start() as one, local.Worker.start() as other:
+      yield one, other
+
+  @pytest.fixture
+  def folder(self, tmp_path):
+    return tmp_path / "run"
+
+  @pytest.fixture
+  def run(self, run_evolving, two_workers, folder):
+    """Returns `run(*flags) -> exit code`, which uses the two workers."""
+    addresses = ",".join(worker.address for worker in two_workers)
+    return lambda *flags: run_evolving([
+        *_SMALL, f"--output_dir={folder}", "--executor=remote",
+        f"--workers={addresses}", "--worker_timeout=2", *flags,
+    ])
+
+  @pytest.fixture
+  def before_round_3(self, monkeypatch):
+    """Returns `do(action)`, which arranges for something to be done then."""
+    write = results.RunFolder.write_metrics
+
+    def do(action):
+      def write_and_act(self, row):
+        write(self, row)
+        if row["round"] == 2:
+          # Once: a run that is resumed writes this row again.
+          monkeypatch.setattr(results.RunFolder, "write_metrics", write)
+          action()
+
+      monkeypatch.setattr(results.RunFolder, "write_metrics", write_and_act)
+
+    return do
+
+  @pytest.mark.parametrize("is_killed", [True, False])
+  def test_round_is_repeated(
+      self, run, before_round_3, two_workers, folder, whole, caplog, is_killed
+  ):
+    one, other = two_workers
+    killer = threading.Timer(0.5, os.kill, (other.pid, signal.SIGKILL))
+
+    def stop_answering():
+      psutil.Process(other.pid).suspend()
+      if is_killed:
+        killer.start()
+
+    before_round_3(stop_answering)
+    assert run("--worker_timeout=3") == 0
+    if is_killed:
+      killer.join()
+    else:
+      psutil.Process(other.pid).resume()
+    (warning,) = (
+        each.message for each in caplog.records if "worker" in each.message
+    )
+    assert warning.startswith(
+        f"the worker {other.address} has not answered for 3 seconds"
+    )
+    assert warning.endswith(f" go to the other workers: {one.address}")
+    assert resume.differences(whole, folder) == []
+
+  def test_stop_and_resume(
+      self, run, before_round_3, two_workers, folder, whole, capsys
+  ):
+    lost = two_workers[0]
+    before_round_3(lambda: os.kill(lost.pid, signal.SIGKILL))
+    assert run("--on_worker_failure=stop") == 4
+    message = capsys.readouterr().err
+    assert message.startswith(
+        f"evolving: the worker {lost.address} has not answered for 2 seconds"
+    )
+    assert message.endswith(
+        "; what was written is kept; to go on, add --resume"
+        f" --output_dir={folder}\n"
+    )
+    assert message.count("\n") == 1
+    assert resume.num_rows(folder) == 2
+    with local.Worker.start(port=lost.port):
+      assert run("--on_worker_failure=stop", "--resume") == 0
+    # It does not complain about a checkpoint.
+    assert capsys.readouterr().err == ""
+    assert resume.differences(whole, folder) == []
+
+  def test_no_worker_is_left(
+      self, run, before_round_3, two_workers, folder, capsys
+  ):
+    def kill_both():
+      for worker in two_workers:
+        os.kill(worker.pid, signal.SIGKILL)
+
+    before_round_3(kill_both)
+    assert run() == 4
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert message.startswith("evolving: the worker 127.0.0.1:")
+    assert "; no worker is left; what was written is kept; to go on" in message
+    assert resume.num_rows(folder) == 2
+
+  def test_worker_that_is_not_there_at_the_start(
+      self, run, two_workers, folder, capsys
+  ):
+    os.kill(two_workers[1].pid, signal.SIGKILL)
+    start = time.monotonic()
+    assert run() == 4
+    assert time.monotonic() - start < 30.0
+    message = capsys.readouterr().err
+    assert message.startswith(f"evolving: the worker {two_workers[1].address}")
+    assert message.count("\n") == 1
+    assert resume.num_rows(folder) == 0
+
+
+class TestWorkers:
+
+  @pytest.mark.parametrize(
+      ("number", "code"),
+      [(signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)],
+  )
+  def test_workers_end_with_it(self, start_workers, number, code):
+    process, flag, pids = start_workers(2)
+    name, _, addresses = flag.partition("=")
+    assert name == "--workers"
+    ports = [
+        int(each.removeprefix("127.0.0.1:")) for each in addresses.split(",")
+    ]
+    for port in ports:
+      socket.create_connection(("127.0.0.1", port)).close()
+    process.send_signal(number)
+    assert process.wait(60) == code
+    assert _all_end(pids)
+    for port in ports:
+      with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+
+
+  def test_last_one_dies(self, start_workers):
+    process, flag, (pid,) = start_workers(1)
+    os.kill(pid, signal.SIGKILL)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert errors.startswith(flag.removeprefix("--workers="))
+    assert "SIGKILL" in errors
+    assert errors.endswith("no worker is left\n")
+
+  def test_ports_one_of_which_is_taken(self, run_here, capsys):
+    former = signal.getsignal(signal.SIGTERM)
+    try:
+      with local.Worker.start() as worker:
+        code = run_here(
+            workers, workers, ["--num_workers=2", f"--port={worker.port - 1}"]
+        )
+    finally:
+      signal.signal(signal.SIGTERM, former)
+    assert code == 2
+    assert capsys.readouterr().err == (
+        f"workers: port must be a free one; {worker.port} is not: Address"
+        " already in use\n"
+    )
+
+  @pytest.mark.parametrize("port", [-1, 2**16 - 1])
+  def test_ports_that_do_not_exist(self, run_here, capsys, port):
+    assert run_here(workers, workers, [f"--port={port}"]) == 2
+    assert capsys.readouterr().err == (
+        f"workers: --port={port}: it must be at least 0 and at most 65534\n"
+    )
+
+
+class TestBadFlags:
+
+  @pytest.mark.parametrize(
+      ("flags", "named"),
+      [
+          (["--executor=remote"], "--executor=remote needs --workers="),
+          (["--workers=one:1"], "--workers belongs to --executor=remote"),
+          (["--worker_timeout=3"], "--worker_timeout belongs to"),
+          (["--executor=remote", "--workers=one"], "must each be host:port"),
+          (
+              ["--executor=remote", "--workers=one:1", "--worker_timeout=0"],
+              "worker_timeout must be seconds above 0",
+          ),
+          (
+              ["--executor=remote", "--workers=one:1",
+               "--on_worker_failure=cry"],
+              "--on_worker_failure=cry",
+          ),
+          (
+              ["--executor=remote", "--workers=one:1",
+               "--worker_certificate=nowhere"],
+              "worker_certificate: there is no file nowhere",
+          ),
+          (
+              ["--executor=remote", "--workers=one:1",
+               "--max_concurrent_clients=2"],
+              "max_concurrent_clients is a setting of the remote workers",
+          ),
+      ],
+  )
+  def test_one_line_and_nothing_written(
+      self, run_evolving, tmp_path, capsys, flags, named
+  ):
+    folder = tmp_path / "run"
+    assert run_evolving([*_SMALL, f"--output_dir={folder}", *flags]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("evolving: ")
+    assert message.count("\n") == 1
+    assert named in message
+    assert not folder.exists()

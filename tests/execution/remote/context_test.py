@@ -1,0 +1,126 @@
+"""Tests of what remote workers compute together."""
+
+import contextlib
+
+import grpc
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from benchmarks import executor_equality
+from tff_shift import execution
+
+pytestmark = pytest.mark.cpp
+
+AT_CLIENTS = tff.FederatedType(np.float32, tff.CLIENTS)
+
+
+@tff.tensorflow.computation(np.float32, np.float32)
+def subtract(a, b):
+  return a - b
+
+
+@tff.federated_computation(AT_CLIENTS)
+def center(values):
+  mean = tff.federated_mean(values)
+  centered = tff.federated_map(
+    subtract, (values, tff.federated_broadcast(mean))
+  )
+  return centered, mean
+
+
+@tff.federated_computation(AT_CLIENTS)
+def mean_distance(values):
+  centered, _ = center(values)
+  distance = tff.tensorflow.computation(lambda x: tf.abs(x), np.float32)
+  return tff.federated_mean(tff.federated_map(distance, centered))
+
+
+class TestResults:
+  @pytest.fixture(scope="class", params=[1, 2, 3])
+  def context(self, request, workers, use):
+    with use(workers[: request.param]) as context:
+      yield context
+
+  def test_clients_keep_their_order(self, context, count):
+    # The first worker finishes last.
+    limits = [50_000, 3, 2, 1, 0]
+    own, mean = count(limits)
+    assert own == limits
+    np.testing.assert_allclose(mean, sum(limits) / 3 / 5, rtol=1e-6)
+
+  def test_fewer_clients_than_workers(self, context, count):
+    assert count([6]) == ([6], 2.0)
+
+  def test_result_of_clients_that_depends_on_an_aggregate(self, context):
+    assert center([1.0, 2.0, 3.0, 6.0]) == ([-2.0, -1.0, 0.0, 3.0], 3.0)
+
+  def test_aggregate_that_depends_on_another(self, context, caplog):
+    assert mean_distance([1.0, 2.0, 3.0, 6.0]) == 1.5
+    assert "one aggregate dependent on another" in caplog.text
+
+  def test_without_placement(self, context):
+    assert subtract(5.0, 3.0) == 2.0
+
+  def test_computation_that_fails_says_why(self, context):
+    @tff.tensorflow.computation(np.float32)
+    def check(value):
+      with tf.control_dependencies([tf.debugging.assert_positive(value)]):
+        return tf.identity(value)
+
+    total = tff.federated_computation(
+      lambda values: tff.federated_sum(tff.federated_map(check, values)),
+      AT_CLIENTS,
+    )
+    with pytest.raises(grpc.RpcError, match="x > 0 did not hold"):
+      total([1.0, -1.0, 2.0])
+    assert total([1.0, 1.0, 2.0]) == 4.0
+
+
+class TestAlgorithms:
+  """Each step from the same state as on the local executor.
+
+  `benchmarks.executor_equality` compares every computation of all algorithms.
+  """
+
+  @pytest.fixture(scope="class")
+  def contexts(self, workers, use):
+    with contextlib.ExitStack() as stack:
+      yield {
+        "local": stack.enter_context(execution.use("local")),
+        2: stack.enter_context(use(workers[:2])),
+        3: stack.enter_context(use(workers)),
+      }
+
+  @pytest.mark.parametrize(
+    ("name", "num_rounds", "beside_rounds", "num_workers"),
+    [
+      # The server evaluates alone; clients keep nothing.
+      ("fed_avg", 1, ["evaluate_server"], 3),
+      # Clients keep a state, and vote.
+      ("fed_rep", 2, ["vote"], 2),
+      # Two phases.
+      ("fed_ade", 2, [], 3),
+      # What clients count, and a guide.
+      ("fed_drm", 0, ["guide"], 2),
+      # The server answers a client.
+      ("fed_3da", 0, ["request"], 3),
+      # Clients send a summary.
+      ("fed_evolve", 0, ["evaluate_server"], 2),
+    ],
+  )
+  def test_same_as_local(
+    self, contexts, name, num_rounds, beside_rounds, num_workers
+  ):
+    algorithm = executor_equality.build(name)
+    install = tff.framework.get_context_stack().install
+    with install(contexts["local"]):
+      calls = executor_equality.run_all(algorithm, beside_rounds, num_rounds)
+    num_phases = num_rounds * len(algorithm.phases)
+    assert len(calls) == 2 + num_phases + len(beside_rounds)
+    for call in calls:
+      with install(contexts[num_workers]):
+        found = call.computation(*call.arguments)
+      difference = executor_equality.largest_difference(found, call.result)
+      assert difference <= 1e-5, call.name

@@ -1,0 +1,53 @@
+"""Tests of how computations are taken apart."""
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tff_shift.execution.in_process import programs
+from tff_shift.execution.remote import mergeable
+
+AT_CLIENTS = tff.FederatedType(np.float32, tff.CLIENTS)
+
+
+@tff.tensorflow.computation(np.float32, np.float32)
+def subtract(a, b):
+  return a - b
+
+
+@tff.federated_computation(AT_CLIENTS)
+def center(values):
+  mean = tff.federated_mean(values)
+  centered = tff.federated_map(
+    subtract, (values, tff.federated_broadcast(mean))
+  )
+  return centered, mean
+
+
+class TestPlan:
+  def num_maps(self, computation, member_type):
+    """Counts the calls that map something to values of a type at clients."""
+    mapped_type = tff.FederatedType(member_type, tff.CLIENTS)
+    return sum(
+      isinstance(part, tff.framework.Call)
+      and part.type_signature.is_equivalent_to(mapped_type)
+      for part in programs.walk(
+        tff.framework.to_call_dominant(computation.to_building_block())
+      )
+    )
+
+  def test_clients_work_once(self, count, count_up_to):
+    plan = mergeable.Plan(count)
+    work = count_up_to.type_signature.result
+    form = tff.backends.native.compile_to_mergeable_comp_form(count)
+    # As TFF has it, once for the mean and again for what clients keep.
+    assert self.num_maps(form.up_to_merge, work) == 1
+    assert self.num_maps(form.after_merge, work) == 1
+    assert self.num_maps(plan.start, work) == 1
+    assert self.num_maps(plan.finish(3), work) == 0
+
+  def test_who_needs_clients(self, count):
+    assert mergeable.Plan(subtract).whole is not None
+    plan = mergeable.Plan(center)
+    assert (plan.early, plan.late) == ([], [(0,), (1,)])
+    plan = mergeable.Plan(count)
+    assert (plan.early, plan.late) == ([(0,)], [(1,)])

@@ -1,0 +1,43 @@
+"""Compiled forms of computations, each for as long as its computation lives."""
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Generic
+from typing import TypeVar
+
+import tensorflow_federated as tff
+
+_Compiled = TypeVar("_Compiled")
+
+
+class CompilationCache(Generic[_Compiled]):
+  """Compiles a computation at its first call; for any number of threads."""
+
+  def __init__(
+    self, compile_fn: Callable[[tff.framework.ConcreteComputation], _Compiled]
+  ):
+    self._compile_fn = compile_fn
+    self._compiled = {}
+    self._lock = threading.Lock()
+
+  def get(self, computation: tff.framework.ConcreteComputation) -> _Compiled:
+    """Returns the compiled form of a computation, the same at each call."""
+    # By identity: a computation's hash serializes all of its graphs.
+    key = id(computation)
+    with self._lock:
+      if key not in self._compiled:
+        compiled = self._compile_fn(computation)
+        forget = functools.partial(_forget, self._compiled, key)
+        self._compiled[key] = weakref.ref(computation, forget), compiled
+      return self._compiled[key][1]
+
+  def living(self) -> list[_Compiled]:
+    """Returns the compiled forms of the computations that are alive."""
+    return [compiled for _, compiled in list(self._compiled.values())]
+
+
+def _forget(cache: dict[int, object], key: int, _: weakref.ref) -> None:
+  """Drops the compiled form of a computation that is no more."""
+  cache.pop(key, None)

@@ -1,0 +1,273 @@
+"""Computations taken apart so that several workers share the clients.
+
+TFF's mergeable form splits a computation at its aggregates: each worker does
+what comes before them with its own clients (`up_to_merge`), the partial
+aggregates are merged, and what comes after follows once (`after_merge`). Two
+things differ here from TFF's `MergeableCompExecutionContext`:
+
+- What clients keep (their new states) comes after the aggregates in TFF's form,
+  so that every client's work is done twice, before and after. Here it comes
+  with the partial aggregates unless it depends on the merged ones.
+- TFF puts clients' results together in the order in which workers finish. Here
+  they, and the partial aggregates, are taken in the order of the clients.
+"""
+
+import functools
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+import tensorflow_federated as tff
+from absl import logging
+
+from tff_shift.execution.in_process import programs
+from tff_shift.execution.in_process import values
+
+# Where an element of a nested structure is: an index for each level.
+_Path = tuple[int, ...]
+
+
+class Plan:
+  """How several workers run a computation.
+
+  Attributes:
+    result_type: The type of the computation's result.
+    whole: The computation itself if one worker is to run it, else None: it has
+      no clients, or cannot be taken apart.
+    start: `argument -> <partial aggregate, early results>`, to be run for each
+      part of the clients; without the former if nothing is aggregated.
+    has_aggregate: Whether there are partial aggregates, and `finish`.
+    early: Which parts of the result `start` gives.
+    late: Which parts of the result come after the aggregates.
+  """
+
+  def __init__(self, computation: tff.framework.ConcreteComputation):
+    signature = computation.type_signature
+    self.result_type = signature.result
+    self.whole = self.start = None
+    self.has_aggregate = False
+    paths = list(_leaf_paths(signature.result))
+    self.early, self.late = paths, []
+    if not _has_clients(signature.parameter):
+      self.whole = _compile(computation)
+      return
+    if not _aggregates(computation):
+      self.start = _compile(_function(
+          signature.parameter,
+          lambda argument: _select(computation(argument), paths),
+      ))
+      return
+    try:
+      self._form = tff.backends.native.compile_to_mergeable_comp_form(
+        computation
+      )
+    except ValueError as error:
+      logging.warning(
+        "one worker alone runs a computation that cannot be spread: %s",
+        # Examples follow, a page long.
+        str(error).split(". ")[0],
+      )
+      self.whole = _compile(computation)
+      return
+    self.has_aggregate = True
+    self._parameter_type = signature.parameter
+    self.early = [path for path in paths if self.is_at_clients(path)]
+    if _aggregates(_function(
+        signature.parameter,
+        lambda argument: _select(computation(argument), self.early),
+    )):
+      self.early = []
+    self.late = [path for path in paths if path not in self.early]
+    self.start = _compile(_share_calls(_function(
+        signature.parameter,
+        lambda argument: (
+          self._form.up_to_merge(argument),
+          _select(computation(argument), self.early),
+        ),
+    )))
+    self._partial_type = self._form.up_to_merge.type_signature.result
+    # A number of parts has its own computation.
+    self.finish = functools.cache(self._build_finish)
+
+  def is_at_clients(self, path: _Path) -> bool:
+    """Returns whether a part of the result has a value for each client."""
+    return values.is_clients_list_type(_type_at(self.result_type, path))
+
+  def _build_finish(
+    self, num_parts: int
+  ) -> tff.framework.ConcreteComputation:
+    """Builds `<argument, <partial aggregates>> -> late results`."""
+    def finish(argument, partials):
+      merged = partials[0]
+      for position in range(1, num_parts):
+        merged = tff.federated_map(
+          self._form.merge, (merged, partials[position])
+        )
+      return _select(self._form.after_merge(argument, merged), self.late)
+
+    return _compile(
+      _function(
+        [self._parameter_type, [self._partial_type] * num_parts],
+        lambda both: finish(both[0], both[1]),
+      )
+    )
+
+  def assemble(self, leaves: Mapping[_Path, object]) -> object:
+    """Makes the computation's result of its parts."""
+
+    def build(type_spec, path):
+      if path in leaves:
+        return leaves[path]
+      return tff.structure.Struct(
+        (name, build(element, (*path, position)))
+        for position, (name, element) in enumerate(
+          tff.structure.iter_elements(type_spec)
+        )
+      )
+
+    return tff.types.type_to_py_container(
+      build(self.result_type, ()), self.result_type
+    )
+
+
+def take_clients(
+  value: object, type_spec: tff.Type, clients: slice
+) -> object:
+  """Takes some clients' parts of an argument, and all that is the server's."""
+  if values.is_clients_list_type(type_spec):
+    return value[clients]
+  if not isinstance(type_spec, tff.StructType):
+    return value
+  names = [name for name, _ in tff.structure.iter_elements(type_spec)]
+  return tff.structure.Struct(
+    (name, take_clients(part, element, clients))
+    for name, (part, element) in zip(
+      names, values.pair_elements(value, type_spec), strict=True
+    )
+  )
+
+
+def _has_clients(type_spec: tff.Type | None) -> bool:
+  """Returns whether a value of the type tells how many clients there are."""
+  if isinstance(type_spec, tff.StructType):
+    return any(map(_has_clients, values.element_types(type_spec)))
+  return type_spec is not None and values.is_clients_list_type(type_spec)
+
+
+def _leaf_paths(type_spec: tff.Type) -> list[_Path]:
+  """Lists where the placed values of a result are."""
+  if not isinstance(type_spec, tff.StructType):
+    return [()]
+  return [
+    (position, *path)
+    for position, element in enumerate(values.element_types(type_spec))
+    for path in _leaf_paths(element)
+  ]
+
+
+def _type_at(type_spec: tff.Type, path: _Path) -> tff.Type:
+  return functools.reduce(lambda part, index: part[index], path, type_spec)
+
+
+def _select(value: object, paths: Sequence[_Path]) -> tuple[object, ...]:
+  return tuple(_type_at(value, path) for path in paths)
+
+
+def _function(
+  parameter_type: object, function: Callable[[object], object]
+) -> tff.framework.ConcreteComputation:
+  return tff.federated_computation(function, parameter_type)
+
+
+def _aggregates(computation: tff.framework.ConcreteComputation) -> bool:
+  """Returns whether anything of clients reaches the server."""
+  block = tff.framework.to_call_dominant(computation.to_building_block())
+  return any(
+    isinstance(part, tff.framework.Intrinsic)
+    and isinstance(part.type_signature, tff.FunctionType)
+    and _is_placed(part.type_signature.parameter, tff.CLIENTS)
+    and _is_placed(part.type_signature.result, tff.SERVER)
+    for part in programs.walk(block)
+  )
+
+
+def _is_placed(
+  type_spec: tff.Type, placement: tff.framework.PlacementLiteral
+) -> bool:
+  """Returns whether something within the type is at the placement."""
+  if isinstance(type_spec, tff.StructType):
+    return any(
+      _is_placed(element, placement)
+      for element in values.element_types(type_spec)
+    )
+  return (
+    isinstance(type_spec, tff.FederatedType)
+    and type_spec.placement is placement
+  )
+
+
+def _compile(
+  computation: tff.framework.ConcreteComputation,
+) -> tff.framework.ConcreteComputation:
+  """Compiles a computation for a worker, once for all of them."""
+  native = tff.backends.native.desugar_and_transform_to_native(computation)
+  # The compiled form has forgotten Python's containers.
+  return tff.framework.ConcreteComputation.with_type(
+    native,
+    tff.FunctionType(
+      native.type_signature.parameter, computation.type_signature.result
+    ),
+  )
+
+
+def _share_calls(
+  computation: tff.framework.ConcreteComputation,
+) -> tff.framework.ConcreteComputation:
+  """Makes one call of calls that are equal: clients work only once."""
+  function = tff.framework.to_call_dominant(computation.to_building_block())
+  kept, first, replaced = [], {}, {}
+
+  def replace(block):
+    if isinstance(block, tff.framework.Reference) and block.name in replaced:
+      return replaced[block.name], True
+    return block, False
+
+  for name, value in function.result.locals:
+    value, _ = tff.framework.transform_postorder(value, replace)
+    reference = tff.framework.Reference(name, value.type_signature)
+    replaced[name] = first.setdefault(_fingerprint(value, {}), reference)
+    if replaced[name] is reference:
+      kept.append((name, value))
+  result, _ = tff.framework.transform_postorder(
+    function.result.result, replace
+  )
+  shared = tff.framework.ConcreteComputation.from_building_block(
+    tff.framework.Lambda(
+      function.parameter_name,
+      function.parameter_type,
+      tff.framework.Block(kept, result),
+    )
+  )
+  return tff.framework.ConcreteComputation.with_type(
+    shared, computation.type_signature
+  )
+
+
+def _fingerprint(
+  block: tff.framework.ComputationBuildingBlock, parameters: Mapping[str, int]
+) -> object:
+  """Returns what is equal for blocks that differ in parameters' names only."""
+  if isinstance(block, tff.framework.Reference):
+    return parameters.get(block.name, block.name)
+  children = block.children()
+  if isinstance(block, tff.framework.Lambda):
+    parameters = {**parameters, block.parameter_name: len(parameters)}
+    own = "lambda"
+  elif isinstance(block, tff.framework.Selection):
+    own = "selection", block.as_index()
+  elif isinstance(block, (tff.framework.Call, tff.framework.Struct)):
+    own = type(block).__name__, block.type_signature.compact_representation()
+  else:
+    # TensorFlow, an intrinsic, a literal: equal as they are written.
+    own, children = block.proto.SerializeToString(deterministic=True), ()
+  return own, tuple(_fingerprint(child, parameters) for child in children)

@@ -1,0 +1,108 @@
+"""Several workers that share what is to be computed."""
+
+import collections
+import concurrent.futures
+from collections.abc import Sequence
+
+import tensorflow_federated as tff
+from absl import logging
+
+from tff_shift.execution import errors
+from tff_shift.execution.remote import worker as worker_lib
+
+# A computation in the form of `mergeable` and its argument.
+Task = tuple[tff.framework.ConcreteComputation, object]
+
+
+class WorkerPool:
+  """Runs computations on workers, again where a worker is lost on the way.
+
+  Attributes:
+    num_workers: The number of workers at the start, lost ones included.
+  """
+
+  def __init__(
+    self, workers: Sequence[worker_lib.RemoteWorker], *, repeat: bool
+  ):
+    """Takes over workers.
+
+    Args:
+      workers: The workers.
+      repeat: Whether the others compute what a lost worker was to compute.
+    """
+    self.num_workers = len(workers)
+    self._all_workers = tuple(workers)
+    self._workers = list(workers)
+    self._repeat = repeat
+    self._failure: str | None = None
+
+  def wait_until_ready(self) -> None:
+    """Waits for a first sign of life of each worker.
+
+    Raises:
+      WorkerError: If one is not there in time. It may as well have a wrong
+        address, so that the others do not do its work.
+    """
+    for worker in self._workers:
+      worker.ready.result()
+
+  def run(self, tasks: Sequence[Task]) -> list[object]:
+    """Runs computations side by side, at most one on each worker.
+
+    Args:
+      tasks: The computations. The first goes to the first worker that is left.
+
+    Returns:
+      The results, in the order of the tasks: each task's once, whatever the
+      number of times that it was begun.
+
+    Raises:
+      WorkerError: If a worker is lost and its task is not to be repeated, no
+        worker is left, or the pool is closed; then again at each call.
+      Exception: What a computation raises.
+    """
+    if self._failure is not None:
+      raise errors.WorkerError(self._failure)
+    results = [None] * len(tasks)
+    waiting = collections.deque(range(len(tasks)))
+    running = {}
+    while waiting or running:
+      busy = {worker for worker, _ in running.values()}
+      for worker in self._workers:
+        if waiting and worker not in busy:
+          position = waiting.popleft()
+          future = worker.submit(*tasks[position])
+          running[future] = worker, position
+      done, _ = concurrent.futures.wait(
+        running, return_when=concurrent.futures.FIRST_COMPLETED
+      )
+      for future in done:
+        worker, position = running.pop(future)
+        try:
+          results[position] = future.result()
+        except worker_lib.WorkerLostError as error:
+          self._remove(worker, str(error))
+          waiting.appendleft(position)
+    return results
+
+  def close(self) -> None:
+    """Ends the connections to all workers, which go on."""
+    self._failure = "the block in which the remote workers were used has ended"
+    for worker in self._all_workers:
+      worker.stop()
+
+  def _remove(self, worker: worker_lib.RemoteWorker, reason: str) -> None:
+    """Goes on without a worker, or gives up."""
+    if worker in self._workers:
+      self._workers.remove(worker)
+    if not self._repeat:
+      self._failure = reason
+    elif not self._workers:
+      self._failure = f"{reason}; no worker is left"
+    if self._failure is not None:
+      raise errors.WorkerError(self._failure)
+    logging.warning(
+      "%s; its clients go to the other workers: %s",
+      reason,
+      ", ".join(each.address for each in self._workers),
+    )

@@ -1,0 +1,78 @@
+"""Which workers the executor `remote` uses, and what if one of them fails."""
+
+import dataclasses
+import math
+import os
+import re
+
+# What `RemoteWorkers.on_worker_failure` may be.
+ON_WORKER_FAILURE = ("repeat", "stop")
+
+_ADDRESS = re.compile(r"([^\s:\[\]/]+|\[[0-9a-fA-F:.]+\]):(\d+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class RemoteWorkers:
+  """TFF workers on this or other machines, and how to use them.
+
+  Attributes:
+    workers: The workers' addresses, `host:port` (IPv6: `[host]:port`), one or
+      more, all different. Clients are dealt out to them in this order.
+    worker_timeout: How long a worker may be silent before it counts as lost,
+      in seconds, above 0. It says nothing about how long a computation takes.
+    on_worker_failure: What happens when a worker is lost. `repeat`: what it was
+      to compute is computed by the others; `stop`: a `WorkerError`.
+    worker_certificate: A PEM file with the certificates of the authorities that
+      the workers' certificates are signed by. None: no encryption.
+    worker_client_certificate: A PEM file with the certificate that shows the
+      workers who asks, with its chain. None: none is shown.
+    worker_client_key: A PEM file with the key of `worker_client_certificate`.
+
+  Raises:
+    ValueError: If a value is not allowed.
+    FileNotFoundError: If a file does not exist.
+  """
+
+  workers: tuple[str, ...]
+  worker_timeout: float = 60.0
+  on_worker_failure: str = "repeat"
+  worker_certificate: str | None = None
+  worker_client_certificate: str | None = None
+  worker_client_key: str | None = None
+
+  def __post_init__(self):
+    object.__setattr__(self, "workers", tuple(self.workers))
+    if not self.workers:
+      raise ValueError("workers must be one host:port or more; got none")
+    for address in self.workers:
+      match = _ADDRESS.fullmatch(address)
+      if match is None or not 0 < int(match[2]) < 2**16:
+        raise ValueError(f"workers must each be host:port; got {address!r}")
+    if len(set(self.workers)) != len(self.workers):
+      raise ValueError(
+        f"workers must all be different; got {','.join(self.workers)}"
+      )
+    if not 0 < self.worker_timeout < math.inf:
+      raise ValueError(
+        f"worker_timeout must be seconds above 0; got {self.worker_timeout}"
+      )
+    if self.on_worker_failure not in ON_WORKER_FAILURE:
+      raise ValueError(
+        f"on_worker_failure must be one of {', '.join(ON_WORKER_FAILURE)}; got"
+        f" {self.on_worker_failure!r}"
+      )
+    if bool(self.worker_client_certificate) != bool(self.worker_client_key):
+      raise ValueError(
+        "worker_client_certificate and worker_client_key must be given together"
+      )
+    if self.worker_client_certificate and not self.worker_certificate:
+      raise ValueError(
+        "worker_client_certificate must come with worker_certificate: without"
+        " it there is no encryption"
+      )
+    for name in (
+      "worker_certificate", "worker_client_certificate", "worker_client_key",
+    ):
+      path = getattr(self, name)
+      if path is not None and not os.path.isfile(path):
+        raise FileNotFoundError(f"{name}: there is no file {path}")

@@ -16,6 +16,7 @@ import tensorflow_federated as tff
 from tff_shift import algorithms
 from tff_shift.execution import local as local_execution
 from tff_shift.learning import adaptation
+from tff_shift.learning import aggregation
 from tff_shift.learning import local_training
 from tff_shift.learning import periods
 from tff_shift.learning import randomness
@@ -47,18 +48,24 @@ def trains(name):
   return hasattr(algorithms.get(name).HParams(), "batch_size")
 
 
-def build(name, model, build_with_functions):
+def make_hparams(name):
   module = algorithms.get(name)
   hparams = module.HParams()
   values = {
       "batch_size": 4, "local_steps": 2, "learning_rate": 0.2,
       "smallest_rate": 0.1, "eta_min": 0.1, "eta_max": 0.3,
   }
-  hparams = dataclasses.replace(
+  return dataclasses.replace(
       hparams, **{k: v for k, v in values.items() if hasattr(hparams, k)}
   )
+
+
+def build(name, model, build_with_functions):
   algorithm, functions = build_with_functions(
-      module, model, hparams, num_evaluation_domains=NUM_EVALUATION_DOMAINS
+      algorithms.get(name),
+      model,
+      make_hparams(name),
+      num_evaluation_domains=NUM_EVALUATION_DOMAINS,
   )
   return types.SimpleNamespace(
       name=name, algorithm=algorithm, functions=functions
@@ -191,6 +198,118 @@ class TestForm:
           state, at_clients[0], tff.FederatedType(to_predict, tff.SERVER),
       ]
       assert signature.result == at_server
+
+
+@pytest.fixture(scope="module")
+def aggregators():
+  """All aggregators; `dp` without noise, at a norm that clips nothing."""
+  unbounded = aggregation.AggregatorHParams(clipping="none", zeroing=False)
+  hparams = {
+      "dp": aggregation.AggregatorHParams(
+          noise_multiplier=0.0, clipping="fixed", clipping_norm=1e6
+      ),
+      # With clipping they take their time to build.
+      "secure": unbounded,
+      "compressed": unbounded,
+  }
+  return {
+      name: aggregation.build(name, hparams.get(name), clients_per_round=4)
+      for name in aggregation.NAMES
+  }
+
+
+class TestAggregators:
+
+  def uniform(self, name):
+    hparams = make_hparams(name)
+    if not hasattr(hparams, "client_weighting"):
+      return hparams
+    return dataclasses.replace(hparams, client_weighting="uniform")
+
+  def needs(self, name):
+    return getattr(
+        algorithms.get(name), "AGGREGATION_NEEDS", aggregation.NO_NEEDS
+    )
+
+  def test_algorithm_says_so_where_nothing_is_shared(self, built):
+    algorithm = built.algorithm
+    shares_nothing = algorithm.is_local or not algorithm.phases
+    assert bool(self.needs(built.name).nothing_shared) == shares_nothing
+
+  @pytest.mark.parametrize("aggregator", aggregation.NAMES)
+  def test_every_aggregator_fits_or_is_refused_with_a_reason(
+      self, built, aggregators, model, aggregator
+  ):
+    needs, hparams = self.needs(built.name), self.uniform(built.name)
+    factory = aggregators[aggregator]
+    try:
+      aggregation.check(built.name, needs, factory.traits, hparams)
+    except ValueError as refusal:
+      # What the module says, `build` enforces.
+      with pytest.raises(ValueError) as error:
+        algorithms.get(built.name).build(model, hparams, aggregator=factory)
+      assert str(error.value) == str(refusal)
+      assert str(refusal).partition(": ")[2] in dataclasses.astuple(needs)
+      return
+    server_type = built.algorithm.initialize.type_signature.result
+    process = factory.create(
+        server_type.member.weights, tff.TensorType(np.float32)
+    )
+    assert process.next.type_signature.result.result == tff.FederatedType(
+        server_type.member.weights, tff.SERVER
+    )
+
+  @pytest.fixture(scope="class")
+  def private(self, built, aggregators, model):
+    """The algorithm with `dp`, to which all clients count alike."""
+    needs = self.needs(built.name)
+    if needs.nothing_shared or needs.in_the_open:
+      pytest.skip("it refuses")
+    return algorithms.get(built.name).build(
+        model, self.uniform(built.name), aggregator=aggregators["dp"]
+    )
+
+  def test_private_mean_without_noise_is_the_uniform_mean(
+      self, built, private, model, data, compare
+  ):
+    algorithm, hparams = built.algorithm, self.uniform(built.name)
+    if hparams != make_hparams(built.name):
+      algorithm = algorithms.get(built.name).build(model, hparams)
+    runs = [
+        rounds.Rounds(each, data, run_seed=RUN_SEED)
+        for each in (private, algorithm)
+    ]
+    for each in runs:
+      step(each)
+    compare.assert_close(*[each.server_state.weights for each in runs], 1e-6)
+    compare.assert_close(*[each.client_states for each in runs], 1e-6)
+
+  def test_weights_are_refused_where_they_do_not_count(
+      self, built, aggregators, model
+  ):
+    hparams = self.uniform(built.name)
+    if not hasattr(hparams, "client_weighting"):
+      pytest.skip("clients have no weight")
+    with pytest.raises(ValueError, match="is not allowed"):
+      algorithms.get(built.name).build(
+          model,
+          dataclasses.replace(hparams, client_weighting="num_examples"),
+          aggregator=aggregators["dp"],
+      )
+
+  def test_sums_for_the_server_are_not_sent_where_clients_are_hidden(
+      self, built, private
+  ):
+    if built.algorithm.evaluate_server is None:
+      pytest.skip("the server has no model")
+    weights = built.algorithm.initialize.type_signature.result.member.weights
+    summarize = tff.tensorflow.computation(
+        built.functions.summarize_client,
+        weights,
+        built.algorithm.phases[0].type_signature.parameter[2].member,
+    )
+    sends_sums = tff.structure.flatten(summarize.type_signature.result)
+    assert (private.evaluate_server is None) == bool(sends_sums)
 
 
 class TestRounds:

@@ -131,7 +131,7 @@ class TestTypes:
     assert self.parts(phase.type_signature.result) == [
         self.STATE,
         "{float32}@CLIENTS",
-        "<loss=float32,num_clients=float32>@SERVER",
+        "<loss=float32,num_clients=float32,num_diverged=float32>@SERVER",
     ]
 
   def test_initial_states(self, algorithm):

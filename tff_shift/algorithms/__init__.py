@@ -3,7 +3,9 @@
 A new algorithm is a new file with `HParams` (a frozen dataclass, usually a
 subclass of `LocalHParams`), `SCENARIOS` (the binaries that run it) and
 `build(model, hparams, **options)`; there is no list to edit. One that needs
-more than one source domain says so in `MIN_SOURCE_DOMAINS`.
+more than one source domain says so in `MIN_SOURCE_DOMAINS`; one that cannot do
+with every aggregator says why in `AGGREGATION_NEEDS`, an `aggregation.Needs`,
+which it also gives to `process.build_algorithm`.
 """
 
 import importlib

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_shift.learning import adaptation
+from tff_shift.learning import aggregation
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
@@ -29,6 +30,10 @@ from tff_shift.learning import randomness
 from tff_shift.models import split_model
 
 SCENARIOS = ("online_adaptation",)
+
+AGGREGATION_NEEDS = aggregation.Needs(
+    nothing_shared="the learners stay with the client"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,5 +177,6 @@ def build(
       predict_as_server=None,
       examples_type=adaptation.data_type(model),
       num_examples=adaptation.num_stream_examples,
+      aggregation_needs=AGGREGATION_NEEDS,
       **options,
   )

@@ -32,6 +32,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tff_shift.algorithms import p_fed_hn
+from tff_shift.learning import aggregation
 from tff_shift.learning import evaluation
 from tff_shift.learning import hypernetwork
 from tff_shift.learning import hyperparameters
@@ -40,6 +41,11 @@ from tff_shift.learning import process
 from tff_shift.models import split_model
 
 SCENARIOS = ("dynamic_personalization",)
+
+AGGREGATION_NEEDS = aggregation.Needs(
+    in_the_open="in use a client sends the vector r that represents its data"
+    " (Section 2.3)",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,5 +107,6 @@ def build(
       answer_request=network,
       request_type=tff.TensorType(np.float32, (hparams.representation_size,)),
       examples_type=periods.data_type(model, hparams.representation_size),
+      aggregation_needs=AGGREGATION_NEEDS,
       **options,
   )

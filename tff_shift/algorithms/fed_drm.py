@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift.learning import aggregation
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
@@ -34,6 +35,12 @@ from tff_shift.models import guided_model
 from tff_shift.models import split_model
 
 SCENARIOS = ("guidance",)
+
+AGGREGATION_NEEDS = aggregation.Needs(
+    unbounded="its guide learns the clients' shares n_i / N from the mean"
+    " (Theorem 2.2), which clipping and zeroing change",
+    in_the_open="to guide, the server is told each client's number of examples",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,5 +208,6 @@ def build(
       ),
       predict_as_server=None,
       guide_queries=guide_queries,
+      aggregation_needs=AGGREGATION_NEEDS,
       **options,
   )

@@ -14,7 +14,8 @@ last source domain. There is no classifier.
 What leaves a client: the change of phi and psi and the mean training loss; for
 the server's evaluation, the sum of phi over the last source domain by class,
 and the class counts: the server holds no data, so its prototypes are the mean
-over clients weighted by class counts.
+over clients weighted by class counts. With an aggregator that hides what a
+client sends, the server is not told these sums, and predicts nothing.
 
 Where the paper is silent:
   * Classes that are absent from either batch are left out of the softmax.

@@ -20,11 +20,16 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_shift.learning import adaptation
+from tff_shift.learning import aggregation
 from tff_shift.learning import evaluation
 from tff_shift.learning import process
 from tff_shift.models import split_model
 
 SCENARIOS = ("online_adaptation",)
+
+AGGREGATION_NEEDS = aggregation.Needs(
+    nothing_shared="the model stays as it was trained"
+)
 
 # Keeps a class that was never estimated finite, and out of the way.
 _SMALLEST_SHARE = 1e-6
@@ -114,5 +119,6 @@ def build(
       predict_as_server=None,
       examples_type=adaptation.data_type(model),
       num_examples=adaptation.num_stream_examples,
+      aggregation_needs=AGGREGATION_NEEDS,
       **options,
   )

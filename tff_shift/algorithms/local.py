@@ -12,12 +12,17 @@ from typing import Any
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
+from tff_shift.learning import aggregation
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import process
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "dynamic_personalization")
+
+AGGREGATION_NEEDS = aggregation.Needs(
+    nothing_shared="every client trains a model of its own"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,5 +73,6 @@ def build(
           model, weights, examples.x
       ),
       predict_as_server=None,
+      aggregation_needs=AGGREGATION_NEEDS,
       **options,
   )

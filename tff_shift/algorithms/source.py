@@ -11,12 +11,17 @@ import dataclasses
 from typing import Any
 
 from tff_shift.learning import adaptation
+from tff_shift.learning import aggregation
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import process
 from tff_shift.models import split_model
 
 SCENARIOS = ("online_adaptation",)
+
+AGGREGATION_NEEDS = aggregation.Needs(
+    nothing_shared="the model stays as it was trained"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,5 +55,6 @@ def build(
       ),
       predict_as_server=None,
       examples_type=adaptation.data_type(model),
+      aggregation_needs=AGGREGATION_NEEDS,
       **options,
   )

@@ -23,6 +23,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift.learning import aggregation
 from tff_shift.learning import evaluation
 from tff_shift.learning import guidance
 from tff_shift.learning import hyperparameters
@@ -54,7 +55,8 @@ class FederatedAlgorithm:
       metrics@SERVER`: each client predicts its own E with its own model. The
       metrics are those of `evaluation.finalize`.
     evaluate_server: `(S@SERVER, {D}@CLIENTS, E@SERVER) -> metrics@SERVER`: the
-      server predicts E with the shared model. None where the server has none.
+      server predicts E with the shared model. None where the server has none,
+      or needs sums over clients for it that the aggregator would not hide.
     request: `(S@SERVER, R@SERVER) -> C@SERVER`: a client that sends the request
       R is sent a new personal state for it. None where there is no such thing.
     guidance: How queries that reach the server are answered, see
@@ -145,7 +147,12 @@ def build_algorithm(
     num_examples: Callable[[Any], tf.Tensor] = lambda data: tf.shape(data.y)[0],
     num_evaluation_domains: int = 1,
     num_queries: int | None = None,
-    aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
+    aggregator: (
+        tff.aggregators.WeightedAggregationFactory
+        | tff.aggregators.UnweightedAggregationFactory
+        | None
+    ) = None,
+    aggregation_needs: aggregation.Needs = aggregation.NO_NEEDS,
 ) -> FederatedAlgorithm:
   """Builds an algorithm from pure TensorFlow functions.
 
@@ -181,17 +188,21 @@ def build_algorithm(
     num_evaluation_domains: The number of domains of the data to predict.
     num_queries: The number of queries that are answered at a time. None: the
       algorithm is built without `guidance`.
-    aggregator: A weighted factory that averages updates. None:
-      `tff.aggregators.MeanFactory()`. One without weights is made into one by
-      `tff.aggregators.as_weighted_aggregator`.
+    aggregator: A factory that averages updates, such as `aggregation.build`
+      gives. None: `tff.aggregators.MeanFactory()`. One without weights is made
+      into one that ignores them, if `hparams.client_weighting` is `uniform`.
+    aggregation_needs: What the algorithm asks of an aggregator.
 
   Returns:
     A `FederatedAlgorithm`.
 
   Raises:
-    ValueError: If a hyper-parameter has a value that is not allowed.
+    ValueError: If a hyper-parameter has a value that is not allowed, or the
+      algorithm cannot do with the aggregator.
   """
   hyperparameters.validate(hparams)
+  traits = aggregation.traits_of(aggregator)
+  aggregation.check(name, aggregation_needs, traits, hparams)
   examples_type = examples_type or local_training.data_type(model)
   evaluation_type = local_training.data_type(model, num_evaluation_domains)
   seed_type = randomness.SEED_TYPE
@@ -201,16 +212,16 @@ def build_algorithm(
       initial_client_state, seed_type
   )
   client_type = initial_client_fn.type_signature.result
-  aggregation = (aggregator or tff.aggregators.MeanFactory()).create(
-      weights_type, tff.TensorType(np.float32)
-  )
+  aggregate = aggregation.as_weighted(
+      aggregator or tff.aggregators.MeanFactory()
+  ).create(weights_type, tff.TensorType(np.float32))
 
   @tff.federated_computation(tff.FederatedType(seed_type, tff.SERVER))
   def initialize(seed):
     return tff.federated_zip(
         ServerState(
             tff.federated_map(initial_weights_fn, seed),
-            aggregation.initialize(),
+            aggregate.initialize(),
             tff.federated_value(0, tff.SERVER),
         )
     )
@@ -228,7 +239,7 @@ def build_algorithm(
         phases.training_phase(
             *types,
             train_client,
-            aggregation,
+            aggregate,
             lambda data: 1
             if is_local or hparams.client_weighting == "uniform"
             else num_examples(data),
@@ -238,7 +249,10 @@ def build_algorithm(
   if personalize_client is not None:
     round_phases.append(phases.personal_phase(*types, personalize_client))
   evaluate_server = None
-  if predict_as_server is not None:
+  if predict_as_server is not None and not (
+      traits.hides_clients
+      and _has_result(summarize_client, weights_type, examples_type)
+  ):
     evaluate_server = evaluation.server_evaluation(
         server_type,
         examples_type,
@@ -268,6 +282,12 @@ def build_algorithm(
       is_stateless=not tff.structure.flatten(client_type),
       is_local=is_local,
   )
+
+
+def _has_result(function: Callable[..., Any], *types: tff.Type) -> bool:
+  """Tells whether a function of tensors gives any."""
+  signature = tff.tensorflow.computation(function, *types).type_signature
+  return bool(tff.structure.flatten(signature.result))
 
 
 def _request(

@@ -1,0 +1,242 @@
+"""Tests of phases: what becomes of clients whose work has diverged."""
+
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_shift.learning import aggregation
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
+from tff_shift.learning import phases
+from tff_shift.learning import process
+from tff_shift.models import mlp
+
+pytestmark = pytest.mark.usefixtures("context")
+
+SEED = np.array([3, 4], np.int32)
+NAN, INF = float("nan"), float("inf")
+
+
+class Memory(NamedTuple):
+  """A client's state, of three types."""
+
+  vector: Any
+  count: Any
+  seen: Any
+
+
+def client(update, *, vector=0.0, loss=1.0, size=1):
+  """A client that sends an update and keeps a vector; both are given."""
+  row = [*update, vector, loss]
+  return local_training.ClientData(
+      np.array([row] * size, np.float32).reshape(size, 4),
+      np.zeros(size, np.int32),
+      np.array([size], np.int32),
+      SEED,
+  )
+
+
+def remember(memory, data) -> Memory:
+  return Memory(
+      memory.vector + data.x[0, 2:3], memory.count + 1, tf.constant(True)
+  )
+
+
+def train_client(weights, memory, data, round_num):
+  update = data.x[0, :2]
+  return process.ClientResult(
+      update=(update[:1], update[1:]),
+      client_state=remember(memory, data),
+      loss=data.x[0, 3],
+  )
+
+
+def personalize_client(weights, memory, data, round_num):
+  return process.PersonalResult(remember(memory, data), data.x[0, 3])
+
+
+def build(aggregator=None, *, two_phases=False, weighting="num_examples"):
+  return process.build_algorithm(
+      "toy",
+      mlp.build((4,), num_classes=2, width=3, head_width=3),
+      hyperparameters.LocalHParams(client_weighting=weighting),
+      initial_weights=lambda seed: (tf.ones([1]), tf.ones([1])),
+      initial_client_state=lambda seed: Memory(
+          tf.ones([1]), tf.constant(0), tf.constant(False)
+      ),
+      train_client=train_client,
+      personalize_client=personalize_client if two_phases else None,
+      predict_as_client=lambda weights, memory, data, examples: (
+          examples.x[:, 2:]
+      ),
+      predict_as_server=None,
+      aggregator=aggregator,
+  )
+
+
+def first_round(algorithm, data):
+  """Returns weights, client states and metrics after each phase."""
+  state = algorithm.initialize(SEED)
+  clients = algorithm.initialize_client([SEED] * len(data))
+  found = []
+  for phase in algorithm.phases:
+    state, clients, metrics = phase(state, clients, data)
+    found.append((np.concatenate(state.weights), clients, metrics))
+  return found
+
+
+@pytest.fixture(scope="module")
+def by_mean():
+  return build()
+
+
+def is_untouched(memory) -> bool:
+  return memory == Memory(1.0, 0, False)
+
+
+class TestTrainingPhase:
+
+  @pytest.mark.parametrize("bad", [NAN, INF, -INF])
+  def test_mean_is_that_of_the_others(self, by_mean, bad):
+    data = [
+        client([1, 2], vector=5),
+        client([0, bad], vector=6, loss=NAN, size=4),
+        client([4, -4], vector=7, loss=4, size=2),
+    ]
+    ((weights, memories, metrics),) = first_round(by_mean, data)
+    # (1 * (1, 2) + 2 * (4, -4)) / 3 = (3, -2).
+    np.testing.assert_allclose(weights, [4, -1], rtol=1e-6)
+    assert [m.vector.item() for m in memories] == [6, 1, 8]
+    assert is_untouched(memories[1])
+    assert metrics == {"loss": 2.5, "num_clients": 3, "num_diverged": 1}
+
+  def test_state_alone_may_diverge(self, by_mean):
+    # Its next update would be infected.
+    data = [client([1, 2]), client([3, 3], vector=INF)]
+    ((weights, memories, metrics),) = first_round(by_mean, data)
+    np.testing.assert_allclose(weights, [2, 3])
+    assert is_untouched(memories[1]) and not is_untouched(memories[0])
+    assert metrics["num_diverged"] == 1
+
+  def test_others_get_the_bits_that_they_get_alone(self, by_mean):
+    generator = np.random.default_rng(3)
+    data = [client(generator.normal(size=2), size=i + 1) for i in range(5)]
+    ((expected, _, _),) = first_round(by_mean, data)
+    ((weights, _, _),) = first_round(
+        by_mean, [*data[:2], client([NAN, 0]), *data[2:]]
+    )
+    assert weights.tobytes() == expected.tobytes()
+
+  def test_loss_that_is_not_a_number_shows_and_the_update_counts(self, by_mean):
+    data = [client([1, 2]), client([3, 4], loss=NAN)]
+    ((weights, memories, metrics),) = first_round(by_mean, data)
+    np.testing.assert_allclose(weights, [3, 4])
+    assert memories[1].count == 1
+    assert np.isnan(metrics["loss"]) and metrics["num_diverged"] == 0
+
+  def test_all_clients_leave_the_weights_as_they_were(self, by_mean):
+    data = [client([NAN, 0]), client([0, INF])]
+    ((weights, memories, metrics),) = first_round(by_mean, data)
+    assert weights.tolist() == [1, 1]
+    assert all(map(is_untouched, memories))
+    assert metrics["num_diverged"] == metrics["num_clients"] == 2
+    assert np.isnan(metrics["loss"])
+
+  def test_total_weight_of_zero_leaves_the_weights_as_they_were(self):
+    algorithm = build()
+    server_type, client_type, data_type = algorithm.phases[
+        0
+    ].type_signature.parameter
+    mean = tff.aggregators.MeanFactory().create(
+        server_type.member.weights, tff.TensorType(np.float32)
+    )
+    phase = phases.training_phase(
+        server_type, client_type.member, data_type.member, train_client, mean,
+        num_examples=lambda data: 0, is_last=True,
+    )
+    state, _, metrics = phase(
+        algorithm.initialize(SEED), algorithm.initialize_client([SEED]),
+        [client([1, 2])],
+    )
+    assert np.concatenate(state.weights).tolist() == [1, 1]
+    # It has not diverged: it has nothing to say.
+    assert metrics["num_diverged"] == 0
+
+
+# Nothing is clipped, so that the expected means are those of a mean.
+AGGREGATORS = {
+    "robust": aggregation.AggregatorHParams(),
+    "dp": aggregation.AggregatorHParams(
+        noise_multiplier=0.0, clipping="fixed", clipping_norm=9.0
+    ),
+    "secure": aggregation.AggregatorHParams(clipping="none", zeroing=False),
+    "compressed": aggregation.AggregatorHParams(clipping="none", zeroing=False),
+}
+
+
+class TestAggregators:
+
+  @pytest.fixture(scope="class", params=AGGREGATORS)
+  def built(self, request):
+    name = request.param
+    aggregator = aggregation.build(
+        name, AGGREGATORS[name], clients_per_round=3
+    )
+    weighting = "uniform" if name == "dp" else "num_examples"
+    return name, build(aggregator, weighting=weighting)
+
+  def test_one_of_three_clients(self, built):
+    name, algorithm = built
+    ((weights, memories, metrics),) = first_round(algorithm, [
+        client([0.25, 0.5]),
+        client([NAN, INF], size=4),
+        client([0.5, -0.25], size=2),
+    ])
+    # (1 * (1/4, 1/2) + 2 * (1/2, -1/4)) / 3.
+    mean = 5 / 12, 0
+    if name == "dp":
+      # ((1/4, 1/2) + (0, 0) + (1/2, -1/4)) / 3: it cannot be left out.
+      mean = 1 / 4, 1 / 12
+    np.testing.assert_allclose(weights, np.add(1, mean), atol=1e-5)
+    assert metrics["num_diverged"] == 1 and is_untouched(memories[1])
+
+  def test_all_clients_leave_the_weights_as_they_were(self, built):
+    ((weights, _, metrics),) = first_round(built[1], [client([NAN, 0])] * 3)
+    assert weights.tolist() == [1, 1]
+    assert metrics["num_diverged"] == 3
+
+
+class TestPersonalPhase:
+
+  @pytest.fixture(scope="class")
+  def algorithm(self):
+    return build(two_phases=True)
+
+  def test_state_stays_as_it_was_before_the_phase(self, algorithm):
+    # 3e38 once is finite, and twice is not.
+    data = [client([1, 2], vector=5), client([3, 4], vector=3e38, loss=3)]
+    first, second = first_round(algorithm, data)
+    assert first[2] == {"loss": 2, "num_clients": 2, "num_diverged": 0}
+    assert second[2] == {"loss": 1, "num_clients": 2, "num_diverged": 1}
+    assert [m.count for m in second[1]] == [2, 1]
+    assert second[1][1] == first[1][1]
+    assert second[0].tolist() == first[0].tolist()
+
+  def test_client_that_diverged_in_training_goes_on_from_where_it_was(
+      self, algorithm
+  ):
+    data = [client([1, 2], vector=5), client([NAN, 4], vector=6)]
+    first, second = first_round(algorithm, data)
+    assert is_untouched(first[1][1])
+    assert [m.vector.item() for m in second[1]] == [11, 7]
+    assert second[2]["num_diverged"] == 0
+
+  def test_all_clients_are_counted(self, algorithm):
+    _, (_, _, metrics) = first_round(
+        algorithm, [client([1, 2], vector=3e38)] * 2
+    )
+    assert metrics["num_diverged"] == metrics["num_clients"] == 2

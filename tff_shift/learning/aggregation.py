@@ -1,0 +1,370 @@
+"""How the server combines the clients' updates: five ways, and what each needs.
+
+  * `mean`: the weighted mean.
+  * `robust`: the weighted mean of updates that are zeroed if their largest
+    number is far beyond the others', and clipped to a norm.
+  * `dp`: the mean of clipped updates, all clients alike, with Gaussian noise
+    (Learning Differentially Private Recurrent Language Models, McMahan, Ramage,
+    Talwar, Zhang; ICLR 2018). A norm that adapts is that of Differentially
+    Private Learning with Adaptive Clipping (Andrew, Thakkar, McMahan,
+    Ramaswamy; NeurIPS 2021).
+  * `secure`: as robust; the server sees no summand, only sums (Practical Secure
+    Aggregation for Privacy-Preserving Machine Learning, Bonawitz et al.; CCS
+    2017).
+  * `compressed`: as robust; tensors of more than 20,000 numbers are sent in 8
+    bits a number (Distributed Mean Estimation with Limited Communication,
+    Suresh, Yu, Kumar, McMahan; ICML 2017).
+
+All are made of the factories of `tff.learning` and `tff.aggregators`.
+
+What is hidden is the update and, in `secure`, the client's weight. Losses,
+counts and the sums of evaluations are measurements of the experiment: they are
+plain sums under every aggregator, and epsilon does not cover them.
+
+The noise of `dp` comes from TensorFlow's generator without a seed: whoever can
+compute the noise can take it away. Runs with noise are therefore the one kind
+of run that equal seeds do not repeat.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tensorflow_federated as tff
+
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import secure_sums
+
+NAMES = ("mean", "robust", "dp", "secure", "compressed")
+
+_BOUNDED = ("robust", "secure", "compressed")
+
+# Which aggregators a hyper-parameter means something to.
+USED_BY = {
+    "clipping": (*_BOUNDED, "dp"),
+    "clipping_norm": (*_BOUNDED, "dp"),
+    "zeroing": _BOUNDED,
+    "noise_multiplier": ("dp",),
+    "dp_delta": ("dp",),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class AggregatorHParams(hyperparameters.HParams):
+  """What an aggregator can be told; see `USED_BY`."""
+
+  clipping: str = hyperparameters.hparam(
+      "adaptive",
+      "How the norm is found that a client's whole update is clipped to:"
+      " adaptive, a quantile of the norms so far; fixed, clipping_norm; none:"
+      " nothing is clipped.",
+      choices=("adaptive", "fixed", "none"),
+  )
+  clipping_norm: float = hyperparameters.hparam(
+      1.0,
+      "The norm of clipping=fixed. Small: all updates count alike; large: none"
+      " is clipped.",
+      minimum=0, exclusive_minimum=True,
+  )
+  zeroing: bool = hyperparameters.hparam(
+      True,
+      "Whether an update counts as zero if its largest number is far beyond"
+      " those of most clients so far.",
+  )
+  noise_multiplier: float = hyperparameters.hparam(
+      1.0,
+      "Standard deviation of the noise in the sum of the updates, over the norm"
+      " that they are clipped to; 0 is no noise and no privacy.",
+      minimum=0,
+  )
+  dp_delta: float = hyperparameters.hparam(
+      0.0,
+      "The delta that epsilon is computed for; 0: one over the number of"
+      " clients to the power of 1.1.",
+      minimum=0, maximum=0.5,
+  )
+
+
+class Traits(NamedTuple):
+  """What an aggregator does to updates.
+
+  Attributes:
+    name: What it is called in messages.
+    is_mean: Whether it is the mean and nothing else.
+    is_weighted: Whether clients' weights count.
+    bounds_updates: Whether it clips or zeroes.
+    hides_clients: Whether it is there to keep from the server what a single
+      client sends.
+  """
+
+  name: str
+  is_mean: bool
+  is_weighted: bool
+  bounds_updates: bool
+  hides_clients: bool
+
+
+class Aggregator(tff.aggregators.WeightedAggregationFactory):
+  """A factory that says what it does.
+
+  Attributes:
+    traits: What it does.
+  """
+
+  def __init__(
+      self,
+      traits: Traits,
+      factory: (
+          tff.aggregators.WeightedAggregationFactory
+          | tff.aggregators.UnweightedAggregationFactory
+      ),
+      is_simulated: bool = False,
+  ):
+    """Wraps a factory.
+
+    Args:
+      traits: What it does.
+      factory: The factory. One without weights ignores them.
+      is_simulated: Whether secure sums become plain ones, see `build`.
+    """
+    self.traits = traits
+    self._factory = as_weighted(factory)
+    self._is_simulated = is_simulated
+
+  def create(
+      self, value_type: tff.Type, weight_type: tff.Type
+  ) -> tff.templates.AggregationProcess:
+    """See `tff.aggregators.WeightedAggregationFactory`."""
+    with secure_sums.quiet():
+      process = self._factory.create(value_type, weight_type)
+    if not self._is_simulated:
+      return process
+    return tff.templates.AggregationProcess(
+        process.initialize, secure_sums.in_the_open(process.next)
+    )
+
+
+def as_weighted(
+    factory: (
+        tff.aggregators.WeightedAggregationFactory
+        | tff.aggregators.UnweightedAggregationFactory
+    ),
+) -> tff.aggregators.WeightedAggregationFactory:
+  """Returns a factory that takes weights; one without ignores them."""
+  if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
+    return tff.aggregators.as_weighted_aggregator(factory)
+  return factory
+
+
+def traits_of(
+    factory: (
+        tff.aggregators.WeightedAggregationFactory
+        | tff.aggregators.UnweightedAggregationFactory
+        | None
+    ),
+) -> Traits:
+  """Tells what a factory does.
+
+  Args:
+    factory: A factory; None is the mean. Of one that does not come from `build`
+      nothing is known but whether weights count.
+
+  Returns:
+    Its traits.
+  """
+  if isinstance(factory, Aggregator):
+    return factory.traits
+  return Traits(
+      name=type(factory).__name__ if factory else "mean",
+      is_mean=factory is None
+      or isinstance(factory, tff.aggregators.MeanFactory),
+      is_weighted=not isinstance(
+          factory, tff.aggregators.UnweightedAggregationFactory
+      ),
+      bounds_updates=False,
+      hides_clients=False,
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Needs:
+  """What an algorithm asks of an aggregator: reasons, empty where it does not.
+
+  Attributes:
+    nothing_shared: Why there is nothing to aggregate.
+    unbounded: Why updates must neither be clipped nor zeroed.
+    in_the_open: What else the server must be told by single clients, so that it
+      would be no use to hide their updates.
+  """
+
+  nothing_shared: str = ""
+  unbounded: str = ""
+  in_the_open: str = ""
+
+
+NO_NEEDS = Needs()
+
+
+def check(
+    algorithm: str,
+    needs: Needs,
+    traits: Traits,
+    hparams: hyperparameters.HParams,
+) -> None:
+  """Refuses an aggregator that an algorithm cannot do with.
+
+  Args:
+    algorithm: The algorithm's name, for the message.
+    needs: What it needs.
+    traits: What the aggregator does.
+    hparams: The algorithm's hyper-parameters, of which `client_weighting`
+      counts.
+
+  Raises:
+    ValueError: If it cannot; one line with the reason.
+  """
+  if traits.is_mean:
+    return
+  reason = (
+      needs.nothing_shared
+      or (traits.bounds_updates and needs.unbounded)
+      or (traits.hides_clients and needs.in_the_open)
+  )
+  if reason:
+    raise ValueError(
+        f"aggregator={traits.name} is not allowed for {algorithm}: {reason}"
+    )
+  weighting = getattr(hparams, "client_weighting", "uniform")
+  if not traits.is_weighted and weighting != "uniform":
+    raise ValueError(
+        f"client_weighting={weighting} of {algorithm} is not allowed with"
+        f" aggregator={traits.name}, to which all clients count alike: it must"
+        " be uniform"
+    )
+
+
+def build(
+    name: str,
+    hparams: AggregatorHParams | None = None,
+    *,
+    clients_per_round: int | None = None,
+    is_simulated: bool = True,
+) -> Aggregator:
+  """Builds an aggregator.
+
+  Args:
+    name: One of `NAMES`.
+    hparams: What it is told; None: the defaults.
+    clients_per_round: How many clients take part in a round; `dp` needs it. Its
+      noise is for a sum, and its mean divides by this number whoever comes.
+    is_simulated: Whether secure sums are turned into plain ones, bit for bit
+      equal. No executor here speaks the protocol; what remains of `secure` is
+      its arithmetic, and a type that a platform which does can run (False).
+
+  Returns:
+    The aggregator.
+
+  Raises:
+    ValueError: If there is no such aggregator or it cannot be told so; one line
+      that names what is wrong.
+  """
+  if name not in NAMES:
+    raise ValueError(
+        f"aggregator={name} is not allowed: it must be one of"
+        f" {', '.join(NAMES)}"
+    )
+  hparams = hparams or AggregatorHParams()
+  hyperparameters.validate(hparams)
+  clips = hparams.clipping != "none"
+  traits = Traits(
+      name=name,
+      is_mean=name == "mean",
+      is_weighted=name != "dp",
+      # A sum that is secure has a range, which cuts numbers off.
+      bounds_updates=name in ("dp", "secure")
+      or (name in _BOUNDED and (clips or hparams.zeroing)),
+      hides_clients=name in ("dp", "secure"),
+  )
+  if name == "mean":
+    return Aggregator(traits, tff.aggregators.MeanFactory())
+  if name == "dp":
+    return Aggregator(traits, _private(hparams, clients_per_round))
+  stock = {
+      "robust": tff.learning.robust_aggregator,
+      "secure": tff.learning.secure_aggregator,
+      "compressed": tff.learning.compression_aggregator,
+  }[name]
+  is_secure = name == "secure"
+  with secure_sums.quiet():
+    factory = _bounded(stock, hparams, is_secure)
+  return Aggregator(traits, factory, is_secure and is_simulated)
+
+
+def _bounded(
+    stock: Callable[..., tff.aggregators.WeightedAggregationFactory],
+    hparams: AggregatorHParams,
+    is_secure: bool,
+) -> tff.aggregators.WeightedAggregationFactory:
+  """Zeroes and clips as told, and goes on with one of TFF's factories."""
+  if hparams.clipping != "fixed":
+    return stock(
+        zeroing=hparams.zeroing, clipping=hparams.clipping == "adaptive"
+    )
+  count = tff.aggregators.SumFactory()
+  if is_secure:
+    count = tff.aggregators.SecureSumFactory(1, 0)
+  factory = tff.aggregators.clipping_factory(
+      float(hparams.clipping_norm),
+      stock(zeroing=False, clipping=False),
+      clipped_count_sum_factory=count,
+  )
+  if not hparams.zeroing:
+    return factory
+  # TFF's own factories have no room between zeroing and their mean; this is the
+  # threshold that they zero at.
+  threshold = tff.aggregators.PrivateQuantileEstimationProcess.no_noise(
+      initial_estimate=10.0,
+      target_quantile=0.98,
+      learning_rate=math.log(10.0),
+      multiplier=2.0,
+      increment=1.0,
+      secure_estimation=is_secure,
+  )
+  return tff.aggregators.zeroing_factory(
+      threshold, factory, zeroed_count_sum_factory=count
+  )
+
+
+def _private(
+    hparams: AggregatorHParams, clients_per_round: int | None
+) -> tff.aggregators.UnweightedAggregationFactory:
+  """Builds `dp`.
+
+  There is no zeroing: TFF finds its threshold without noise, from all updates,
+  which no epsilon covers.
+  """
+  if clients_per_round is None or clients_per_round < 1:
+    raise ValueError(
+        f"clients_per_round={clients_per_round} is not allowed with"
+        " aggregator=dp: it must be an integer at least 1"
+    )
+  if hparams.clipping == "none":
+    raise ValueError(
+        "clipping=none is not allowed with aggregator=dp: it must be adaptive"
+        " or fixed, for noise hides only what is bounded"
+    )
+  noise, clients = float(hparams.noise_multiplier), float(clients_per_round)
+  if hparams.clipping == "fixed":
+    return tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
+        noise, clients, float(hparams.clipping_norm)
+    )
+  # How many updates are below the norm is itself told with noise, of the
+  # standard deviation clients / 20, which takes its part of the privacy.
+  if noise >= 0.1 * clients:
+    raise ValueError(
+        f"noise_multiplier={noise:g} is not allowed with clipping=adaptive and"
+        f" {clients_per_round} clients a round: it must be below"
+        f" {0.1 * clients:g}, or clipping=fixed"
+    )
+  return tff.learning.dp_aggregator(noise, clients, zeroing=False)

@@ -22,7 +22,7 @@ from tff_shift import execution
 from tff_shift import models
 from tff_shift.data import streams
 from tff_shift.learning import randomness
-from tff_shift.simulation import guidance
+from tff_shift.simulation import client_data
 from tff_shift.simulation import queries
 
 _REPETITIONS = flags.DEFINE_integer(
@@ -52,7 +52,7 @@ def _federation(num_clients: int) -> queries.Federation:
       module.HParams(),
       num_queries=_NUM_QUERIES.value,
   )
-  data = guidance.training_data(
+  data = client_data.training_data(
       [
           streams.Examples(
               np.zeros([1, *_SHAPE], np.uint8), np.zeros([1], np.int32)

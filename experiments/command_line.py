@@ -1,7 +1,9 @@
 """What all binaries share: flags, their checks, and how a binary ends.
 
-Exit codes: 0 done; 2 a flag or a file is wrong, said in one line; 130 stopped
-by Ctrl-C, with what was written kept.
+Exit codes: 0 done; 2 a flag or a file is wrong, said in one line; 3 a run has
+diverged, 4 a remote worker is not there or was lost (`--on_worker_failure`),
+both said in one line, with what was written kept; 130 stopped by Ctrl-C, with
+what was written kept. A full disk is a file that is wrong.
 """
 
 import contextlib
@@ -11,17 +13,26 @@ import math
 import pathlib
 import sys
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from absl import app
 from absl import flags
 from absl import logging
 
+from experiments import aggregator_flags
+from experiments import output_folder
+from experiments import worker_flags
 from tff_shift import algorithms
 from tff_shift import execution
+from tff_shift.learning import aggregation
 from tff_shift.learning import hyperparameters
+from tff_shift.simulation import checkpoints
+from tff_shift.simulation import results
+from tff_shift.simulation import rounds
 
 _PARSERS = {
     bool: flags.DEFINE_bool,
@@ -85,13 +96,17 @@ def define_common_flags(
   flags.DEFINE_string(
       "executor", "auto",
       "Where computations run: auto, in_process (this process, on a GPU if"
-      " TensorFlow sees one) or local (TFF's C++ executor, a child process).",
+      " TensorFlow sees one), local (TFF's C++ executor, a child process) or"
+      " remote (TFF's C++ executors on the machines of --workers).",
   )
   flags.DEFINE_integer(
       "max_concurrent_clients", 0,
       "Clients that train at the same time. 0: one per core (in_process), no"
-      " limit (local).",
+      " limit (local). Remote workers are told when they are started.",
   )
+  worker_flags.define_flags()
+  output_folder.define_flags()
+  aggregator_flags.define_flags()
   _define_hparam_flags(scenario, defaults or {}, grids)
 
 
@@ -283,6 +298,25 @@ def make_hparams(
   return hparams
 
 
+def chosen_aggregators(
+    contestants: Iterable[tuple[str, Any]], **federation: Any
+) -> dict[str, aggregation.Aggregator | None]:
+  """Returns the aggregator of `--aggregator` for each algorithm, checked.
+
+  Args:
+    contestants: See `aggregator_flags.chosen`.
+    **federation: See `aggregator_flags.chosen`.
+
+  Returns:
+    What `build` takes as `aggregator`, by the algorithm's name.
+
+  Raises:
+    UsageError: If a flag is wrong or an algorithm cannot do with it.
+  """
+  with usage_errors():
+    return aggregator_flags.chosen(contestants, **federation)
+
+
 def require(flag: str, is_right: bool, requirement: str) -> None:
   """Refuses a flag's value unless it is right."""
   if not is_right:
@@ -311,9 +345,35 @@ def flag_values(module: str) -> dict[str, Any]:
   by_module = flags.FLAGS.flags_by_module_dict()
   return {
       flag.name: flag.value
-      for name in (module, __name__)
+      for name in (
+          module, __name__, aggregator_flags.__name__, output_folder.__name__,
+          worker_flags.__name__,
+      )
       for flag in by_module[name]
   }
+
+
+def open_folder(
+    scenario: str, module: str, columns: Sequence[str]
+) -> tuple[results.RunFolder, checkpoints.Checkpoints]:
+  """Makes the folder of the run, or opens it again with `--resume`.
+
+  Args:
+    scenario: The binary's name.
+    module: See `flag_values`.
+    columns: The columns of `metrics.csv`.
+
+  Returns:
+    The folder, with `config.json` in it, and the checkpoints there.
+
+  Raises:
+    UsageError: If the folder cannot be used, or the flags are not those of the
+      run to be resumed.
+  """
+  with usage_errors():
+    return output_folder.open_folder(
+        output_dir(scenario), columns, flag_values(module)
+    )
 
 
 def executor() -> contextlib.AbstractContextManager:
@@ -327,6 +387,7 @@ def executor() -> contextlib.AbstractContextManager:
     return execution.use(
         flags.FLAGS.executor,
         max_concurrent_clients=flags.FLAGS.max_concurrent_clients or None,
+        remote_workers=worker_flags.chosen(),
     )
 
 
@@ -363,8 +424,16 @@ def run(
       main()
     except UsageError as error:
       fail(" ".join(str(error).split()), 2)
+    except rounds.DivergedError as error:
+      fail(f"{error}; what was written is kept", 3)
+    except execution.WorkerError as error:
+      fail(f"{error}; {output_folder.what_is_kept()}", 4)
+    except OSError as error:
+      if not output_folder.is_full(error):
+        raise
+      fail(f"{error}; {output_folder.what_is_kept()}", 2)
     except KeyboardInterrupt:
-      fail("interrupted; what was written is kept", 130)
+      fail(f"interrupted; {output_folder.what_is_kept()}", 130)
 
   try:
     app.run(guarded_main, flags_parser=parse)

@@ -8,11 +8,13 @@
       --flagfile=experiments/presets/dynamic_personalization/demo.flags \
       --seeds=0,1,2
 
-Writes config.json, metrics.csv, summary.json and figures/ into --output_dir,
-keeps extractors in --cache_dir, and prints one table.
+Writes config.json, metrics.csv, summary.json, figures/ and checkpoints/ into
+--output_dir, keeps extractors in --cache_dir, and prints one table. The same
+flags and --resume let a run that was stopped go on.
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 
 import numpy as np
@@ -21,6 +23,7 @@ from absl import flags
 from experiments import command_line
 from experiments import dynamic_personalization_plan as planning
 from tff_shift import algorithms
+from tff_shift.simulation import checkpoints
 from tff_shift.simulation import dynamic
 from tff_shift.simulation import dynamic_results
 from tff_shift.simulation import instruments as instruments_lib
@@ -118,10 +121,12 @@ class _Runner:
       plan: planning.Plan,
       instruments: instruments_lib.Instruments,
       folder: results.RunFolder,
+      saved: checkpoints.Checkpoints,
   ):
     self._plan = plan
     self._instruments = instruments
     self._folder = folder
+    self._saved = saved
     # What clients meet is the same for all contestants.
     self._streams = {
         (seed, distribution): self._measure(seed, distribution)
@@ -155,6 +160,7 @@ class _Runner:
         self._plan.model,
         contestant.hparams,
         num_evaluation_domains=FLAGS.num_clients,
+        aggregator=self._plan.aggregators[contestant.algorithm],
     )
     return {
         seed: self._run_one(algorithm, contestant, seed)
@@ -163,47 +169,6 @@ class _Runner:
 
   def _run_one(self, algorithm, contestant, seed) -> dynamic.DynamicResult:
     """Trains with a seed, and uses what that gives on every stream."""
-    represent = self._instruments.represent
-    name = f"{contestant.label}, seed {seed}"
-    with _progress(FLAGS.rounds, name) as bar:
-      running = dynamic.train(
-          algorithm,
-          planning.train_periods(self._plan.dataset, seed),
-          represent,
-          num_rounds=FLAGS.rounds,
-          run_seed=seed,
-          participation=FLAGS.participation,
-          on_round=bar.update,
-      )
-    validation_accuracy = dynamic.validate(
-        running,
-        planning.validation_periods(self._plan.dataset, seed),
-        represent,
-    )
-    inferences = {}
-    for distribution in FLAGS.test_distributions:
-      with _progress(FLAGS.periods, f"{name}, {distribution}") as bar:
-
-        def show(period, accuracy, bar=bar):
-          bar.update(period, accuracy=float(np.mean(accuracy)))
-
-        inferences[distribution] = dynamic.infer(
-            running,
-            self._streams[seed, distribution],
-            represent,
-            threshold=self._instruments.threshold,
-            apply_update=FLAGS.apply_update,
-            on_period=show,
-        )
-      self._write_rows(
-          contestant, seed, distribution, inferences[distribution]
-      )
-    return dynamic.DynamicResult(
-        validation_accuracy, inferences, running.seconds_per_round
-    )
-
-  def _write_rows(self, contestant, seed, distribution, inference) -> None:
-    """Writes a row for each period, of means over the clients."""
     labels = {
         "algorithm": contestant.algorithm,
         "dataset": FLAGS.dataset,
@@ -212,11 +177,40 @@ class _Runner:
             contestant.hparams, "meta_learning_rate", None
         ),
         "seed": seed,
-        "test_distribution": distribution,
     }
+    names = FLAGS.test_distributions
+    with _progress(
+        FLAGS.rounds + len(names) * FLAGS.periods,
+        f"{contestant.label}, seed {seed}",
+    ) as bar:
+
+      def on_period(name, period, accuracy):
+        done = FLAGS.rounds + names.index(name) * FLAGS.periods + period
+        bar.update(done, accuracy=float(np.mean(accuracy)))
+
+      return dynamic.run(
+          algorithm,
+          planning.train_periods(self._plan.dataset, seed),
+          planning.validation_periods(self._plan.dataset, seed),
+          {name: self._streams[seed, name] for name in names},
+          self._instruments.represent,
+          num_rounds=FLAGS.rounds,
+          run_seed=seed,
+          threshold=self._instruments.threshold,
+          participation=FLAGS.participation,
+          apply_update=FLAGS.apply_update,
+          on_round=bar.update,
+          on_period=on_period,
+          on_stream=functools.partial(self._write_rows, labels),
+          checkpoint=self._saved.run(labels),
+      )
+
+  def _write_rows(self, labels, distribution, inference) -> None:
+    """Writes a row for each period, of means over the clients."""
     for index in range(FLAGS.periods):
       self._folder.write_metrics({
           **labels,
+          "test_distribution": distribution,
           "period": index + 1,
           "accuracy": float(np.mean(inference.accuracy[index])),
           "distance": float(np.mean(inference.distances[index])),
@@ -264,6 +258,7 @@ def _summarize(
       seconds_per_round=float(
           np.mean([result.seconds_per_round for result in by_seed.values()])
       ),
+      num_diverged=[result.num_diverged for result in by_seed.values()],
   )
 
 
@@ -296,13 +291,10 @@ def main() -> None:
     # The fit refuses what does not suit the data, and the folder comes after.
     with command_line.usage_errors():
       instruments = _fit_instruments(plan)
-      folder = results.RunFolder.create(
-          command_line.output_dir(planning.SCENARIO),
-          columns=_COLUMNS,
-          overwrite=FLAGS.overwrite,
-      )
-    folder.write_config(command_line.flag_values(planning.__name__))
-    runner = _Runner(plan, instruments, folder)
+    folder, saved = command_line.open_folder(
+        planning.SCENARIO, planning.__name__, _COLUMNS
+    )
+    runner = _Runner(plan, instruments, folder, saved)
     for contestant in plan.contestants:
       by_label[contestant.label] = by_seed = runner.run(contestant)
       summaries.extend(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from tff_shift import algorithms
 from tff_shift import models
 from tff_shift.data import periods
 from tff_shift.data import streams
+from tff_shift.learning import aggregation
 from tff_shift.models import split_model
 from tff_shift.shift import representations
 from tff_shift.simulation import dynamic
@@ -53,14 +55,13 @@ def define_flags() -> None:
       described[field] += f"; {name}: {value}"
   grids = "learning_rate", "meta_learning_rate"
   command_line.define_common_flags(SCENARIO, defaults=described, grids=grids)
-  known = ", ".join(periods.DISTRIBUTIONS)
   flags.DEFINE_string(
       "dataset", "digits", "One of " + ", ".join(periods.DATASETS) + "."
   )
   flags.DEFINE_list(
       "test_distributions", list(periods.DISTRIBUTIONS),
-      f"Comma-separated distributions of the periods in use, a stream for each:"
-      f" {known}.",
+      "Comma-separated distributions of the periods in use, a stream for each: "
+      + ", ".join(periods.DISTRIBUTIONS) + ".",
   )
   flags.DEFINE_list(
       "train_distributions", list(periods.DISTRIBUTIONS),
@@ -83,9 +84,7 @@ def define_flags() -> None:
       " without one, or any.",
   )
   flags.DEFINE_integer("num_clients", 10, "Number of clients.")
-  flags.DEFINE_integer(
-      "rounds", 100, "Rounds of training, a period of new data in each."
-  )
+  flags.DEFINE_integer("rounds", 100, "Rounds of training, a new period each.")
   flags.DEFINE_float(
       "participation", 1.0,
       "Share of clients in a round, above 0 and at most 1.",
@@ -173,6 +172,7 @@ class Plan(NamedTuple):
     pretraining: How it is trained.
     representation_size: The length of r; None where no contestant needs r.
     quantile: That of the threshold.
+    aggregators: How the server combines updates, by algorithm.
   """
 
   contestants: Sequence[Contestant]
@@ -183,6 +183,7 @@ class Plan(NamedTuple):
   pretraining: pretraining.PretrainingHParams
   representation_size: int | None
   quantile: float
+  aggregators: Mapping[str, aggregation.Aggregator | None]
 
 
 def make_plan() -> Plan:
@@ -241,6 +242,12 @@ def make_plan() -> Plan:
       pretraining=hparams,
       representation_size=sizes[0] if sizes else None,
       quantile=FLAGS.threshold_quantile or _QUANTILE,
+      aggregators=command_line.chosen_aggregators(
+          [(each.algorithm, each.hparams) for each in contestants],
+          num_clients=FLAGS.num_clients,
+          participation=FLAGS.participation,
+          num_rounds=FLAGS.rounds,
+      ),
   )
 
 

@@ -8,8 +8,9 @@
       --algorithm=fed_evolve --learning_rate=1e-5,1e-4 --select=last_source \
       --seeds=0,1,2
 
-Writes config.json, metrics.csv, summary.json, figures/ and tensorboard/ into
---output_dir, and prints one table.
+Writes config.json, metrics.csv, summary.json, figures/, tensorboard/ and
+checkpoints/ into --output_dir, and prints one table. The same flags and
+--resume let a run that was stopped go on.
 """
 
 import dataclasses
@@ -22,6 +23,7 @@ from experiments import command_line
 from experiments import evolving_plan as planning
 from tff_shift import algorithms
 from tff_shift.data import domains
+from tff_shift.simulation import checkpoints
 from tff_shift.simulation import evolving
 from tff_shift.simulation import progress
 from tff_shift.simulation import results
@@ -40,9 +42,15 @@ _COLUMNS = (
 class _Runner:
   """Runs an algorithm of a plan and writes down what it gives."""
 
-  def __init__(self, plan: planning.Plan, folder: results.RunFolder):
+  def __init__(
+      self,
+      plan: planning.Plan,
+      folder: results.RunFolder,
+      saved: checkpoints.Checkpoints,
+  ):
     self._plan = plan
     self._folder = folder
+    self._saved = saved
 
   def run(
       self, name: str, rate: float, held_out: str
@@ -71,6 +79,7 @@ class _Runner:
         plan.model,
         plan.hparams[name][rate],
         num_evaluation_domains=len(datasets[seeds[0]].domains),
+        aggregator=plan.aggregators[name],
     )
     by_seed = {}
     for seed, dataset in datasets.items():
@@ -94,7 +103,9 @@ class _Runner:
             run_seed=seed,
             participation=FLAGS.participation,
             evaluate_every=FLAGS.evaluate_every,
+            evaluation_clients=FLAGS.evaluation_clients,
             on_round=self._recorder(labels, bar),
+            checkpoint=self._saved.run(labels),
         )
     return by_seed
 
@@ -145,6 +156,7 @@ def _summarize(
       "num_clients": FLAGS.num_clients,
       "num_domains": len(dataset.domains),
       "participation": FLAGS.participation,
+      "evaluation_clients": FLAGS.evaluation_clients,
       "model": plan.model.name,
       "selection": reading.selection,
       **dataclasses.asdict(
@@ -176,6 +188,7 @@ def _summarize(
       seconds_per_round=float(
           np.mean([r.seconds_per_round for r in reading.by_seed.values()])
       ),
+      num_diverged=[r.num_diverged for r in reading.by_seed.values()],
   )
 
 
@@ -183,20 +196,16 @@ def main() -> None:
   """Runs the comparison that the flags ask for."""
   plan = planning.make_plan()
   executor = command_line.executor()
-  with command_line.usage_errors():
-    folder = results.RunFolder.create(
-        command_line.output_dir(planning.SCENARIO),
-        columns=_COLUMNS,
-        overwrite=FLAGS.overwrite,
-    )
-  folder.write_config(command_line.flag_values(planning.__name__))
+  folder, saved = command_line.open_folder(
+      planning.SCENARIO, planning.__name__, _COLUMNS
+  )
   dataset = plan.datasets[plan.seeds[0]]
   evolving.draw_domains(dataset, folder)
   summaries, by_label = [], {}
   with executor:
     for reading in selection.compare(
         {name: list(rates) for name, rates in plan.hparams.items()},
-        _Runner(plan, folder).run,
+        _Runner(plan, folder, saved).run,
         select=FLAGS.select,
         score=_score,
         all_rates=FLAGS.all_rates,

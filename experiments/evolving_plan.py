@@ -12,6 +12,7 @@ from experiments import command_line
 from tff_shift import algorithms
 from tff_shift import models
 from tff_shift.data import domains
+from tff_shift.learning import aggregation
 from tff_shift.models import split_model
 from tff_shift.simulation import selection
 
@@ -65,6 +66,13 @@ def define_flags() -> None:
   flags.DEFINE_integer(
       "evaluate_every", 5, "Evaluates after every so many rounds and the last."
   )
+  flags.DEFINE_integer(
+      "evaluation_clients", 0,
+      "So many clients, drawn anew for each evaluation, are evaluated, and the"
+      " server on their shares. 0: all. This changes what is measured: a part"
+      " of the clients stands for all, so that results scatter, and curves,"
+      " final accuracies and --select look at that part alone.",
+  )
   flags.DEFINE_string(
       "dirichlet", "inf",
       "Concentration of the classes of a client; inf is iid, small is uneven.",
@@ -109,6 +117,7 @@ class Plan(NamedTuple):
     selection_seeds: Those of them that choose the learning rate.
     model: The model.
     dirichlet: The concentration of classes.
+    aggregators: How the server combines updates, by algorithm.
   """
 
   datasets: Mapping[int, domains.EvolvingDataset]
@@ -117,6 +126,7 @@ class Plan(NamedTuple):
   selection_seeds: Sequence[int]
   model: split_model.SplitModel
   dirichlet: float
+  aggregators: Mapping[str, aggregation.Aggregator | None]
 
 
 def make_plan() -> Plan:
@@ -145,6 +155,10 @@ def make_plan() -> Plan:
   for flag in ("rounds", "evaluate_every", "num_clients"):
     command_line.require(flag, FLAGS[flag].value >= 1, "at least 1")
   command_line.require(
+      "evaluation_clients", 0 <= FLAGS.evaluation_clients <= FLAGS.num_clients,
+      "at least 0 and at most --num_clients",
+  )
+  command_line.require(
       "participation", 0 < FLAGS.participation <= 1, "above 0 and at most 1"
   )
   command_line.require(
@@ -168,8 +182,14 @@ def make_plan() -> Plan:
       for seed, dataset in datasets.items():
         assemble(without_target(dataset), seed, dirichlet)
     model = _build_model(datasets[seeds[0]])
+  aggregators = command_line.chosen_aggregators(
+      [(name, each) for name in chosen for each in hparams[name].values()],
+      num_clients=FLAGS.num_clients,
+      participation=FLAGS.participation,
+      num_rounds=FLAGS.rounds,
+  )
   return Plan(
-      datasets, hparams, seeds, selection_seeds, model, dirichlet
+      datasets, hparams, seeds, selection_seeds, model, dirichlet, aggregators
   )
 
 

@@ -6,8 +6,9 @@
   python -m experiments.guidance \
       --flagfile=experiments/presets/guidance/demo.flags --seeds=0,1,2
 
-Writes config.json, metrics.csv, summary.json and figures/ into --output_dir,
-and prints one table.
+Writes config.json, metrics.csv, summary.json, figures/ and checkpoints/ into
+--output_dir, and prints one table. The same flags and --resume let a run that
+was stopped go on.
 """
 
 import dataclasses
@@ -19,6 +20,7 @@ from absl import flags
 from experiments import command_line
 from experiments import guidance_plan as planning
 from tff_shift import algorithms
+from tff_shift.simulation import checkpoints
 from tff_shift.simulation import guidance
 from tff_shift.simulation import guidance_results
 from tff_shift.simulation import progress
@@ -38,6 +40,7 @@ def _run(
     plan: planning.Plan,
     contestant: planning.Contestant,
     folder: results.RunFolder,
+    saved: checkpoints.Checkpoints,
 ) -> dict[int, guidance.GuidanceResult]:
   """Runs a contestant with every seed, and writes down what it gives."""
   algorithm = algorithms.get(contestant.algorithm).build(
@@ -48,6 +51,7 @@ def _run(
           sum(len(each.y) for each in dataset.test)
           for dataset in plan.datasets.values()
       ),
+      aggregator=plan.aggregators[contestant.algorithm],
   )
   by_seed = {}
   for seed in plan.seeds:
@@ -75,6 +79,7 @@ def _run(
           evaluate_every=FLAGS.evaluate_every,
           num_final_rounds=FLAGS.final_rounds,
           on_round=_recorder(folder, labels, bar),
+          checkpoint=saved.run(labels),
       )
   return by_seed
 
@@ -124,6 +129,7 @@ def _summarize(
       seconds_per_round=float(
           np.mean([result.seconds_per_round for result in by_seed.values()])
       ),
+      num_diverged=[result.num_diverged for result in by_seed.values()],
   )
 
 
@@ -131,18 +137,14 @@ def main() -> None:
   """Runs the comparison that the flags ask for."""
   plan = planning.make_plan()
   executor = command_line.executor()
-  with command_line.usage_errors():
-    folder = results.RunFolder.create(
-        command_line.output_dir(planning.SCENARIO),
-        columns=_COLUMNS,
-        overwrite=FLAGS.overwrite,
-    )
-  folder.write_config(command_line.flag_values(planning.__name__))
+  folder, saved = command_line.open_folder(
+      planning.SCENARIO, planning.__name__, _COLUMNS
+  )
   guidance_results.draw_clients(plan.datasets[plan.seeds[0]], folder)
   summaries, by_label = [], {}
   with executor:
     for contestant in plan.contestants:
-      by_seed = _run(plan, contestant, folder)
+      by_seed = _run(plan, contestant, folder, saved)
       by_label[contestant.label] = by_seed
       summaries.append(_summarize(plan, contestant, by_seed))
       folder.write_summary(summaries)

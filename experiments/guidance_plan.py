@@ -13,6 +13,7 @@ from tff_shift import algorithms
 from tff_shift import models
 from tff_shift.data import color_transforms
 from tff_shift.data import guidance
+from tff_shift.learning import aggregation
 from tff_shift.models import guided_model
 from tff_shift.models import lenet
 
@@ -109,12 +110,14 @@ class Plan(NamedTuple):
     seeds: The seeds.
     datasets: What the clients hold, by seed.
     model: The model.
+    aggregators: How the server combines updates, by algorithm.
   """
 
   contestants: Sequence[Contestant]
   seeds: Sequence[int]
   datasets: Mapping[int, guidance.GuidanceDataset]
   model: guided_model.GuidedModel
+  aggregators: Mapping[str, aggregation.Aggregator | None]
 
 
 def make_plan() -> Plan:
@@ -165,7 +168,13 @@ def make_plan() -> Plan:
         for seed in seeds
     }
     model = _build_model(datasets[seeds[0]])
-  return Plan(contestants, seeds, datasets, model)
+  aggregators = command_line.chosen_aggregators(
+      [(each.algorithm, each.hparams) for each in contestants],
+      num_clients=FLAGS.num_clients,
+      participation=FLAGS.participation,
+      num_rounds=FLAGS.rounds,
+  )
+  return Plan(contestants, seeds, datasets, model, aggregators)
 
 
 def _contestants() -> list[Contestant]:

@@ -7,8 +7,9 @@
       --flagfile=experiments/presets/online_adaptation/demo.flags \
       --seeds=0,1,2
 
-Writes config.json, metrics.csv, summary.json and figures/ into --output_dir,
-keeps pre-trained models in --cache_dir, and prints one table.
+Writes config.json, metrics.csv, summary.json, figures/ and checkpoints/ into
+--output_dir, keeps pre-trained models in --cache_dir, and prints one table. The
+same flags and --resume let a run that was stopped go on.
 """
 
 import dataclasses
@@ -23,6 +24,7 @@ from experiments import online_adaptation_plan as planning
 from tff_shift import algorithms
 from tff_shift.data import streams
 from tff_shift.shift import bbse
+from tff_shift.simulation import checkpoints
 from tff_shift.simulation import online
 from tff_shift.simulation import online_figures
 from tff_shift.simulation import online_results
@@ -78,10 +80,12 @@ class _Runner:
       plan: planning.Plan,
       pretrained: pretraining.Pretrained,
       folder: results.RunFolder,
+      saved: checkpoints.Checkpoints,
   ):
     self._plan = plan
     self._pretrained = pretrained
     self._folder = folder
+    self._saved = saved
     self._model = pretraining.with_pretrained(plan.model, pretrained)
 
   def _deployment(self, contestant: planning.Contestant, seed: int):
@@ -104,7 +108,9 @@ class _Runner:
   ) -> dict[str, dict[int, online.OnlineResult]]:
     """Runs a contestant on every schedule with every seed."""
     algorithm = algorithms.get(contestant.algorithm).build(
-        self._model, contestant.hparams
+        self._model,
+        contestant.hparams,
+        aggregator=self._plan.aggregators[contestant.algorithm],
     )
     return {
         shift: {
@@ -153,6 +159,7 @@ class _Runner:
           rounds_per_step=FLAGS.rounds_per_step,
           participation=FLAGS.participation,
           on_timestep=on_timestep,
+          checkpoint=self._saved.run(labels),
       )
 
 
@@ -220,6 +227,7 @@ def _summarize(
       seconds_per_round=float(
           np.mean([result.seconds_per_round for result in by_seed.values()])
       ),
+      num_diverged=[result.num_diverged for result in by_seed.values()],
   )
 
 
@@ -255,16 +263,12 @@ def main() -> None:
   """Runs the comparison that the flags ask for."""
   plan = planning.make_plan()
   executor = command_line.executor()
-  with command_line.usage_errors():
-    folder = results.RunFolder.create(
-        command_line.output_dir(planning.SCENARIO),
-        columns=_COLUMNS,
-        overwrite=FLAGS.overwrite,
-    )
-  folder.write_config(command_line.flag_values(planning.__name__))
+  folder, saved = command_line.open_folder(
+      planning.SCENARIO, planning.__name__, _COLUMNS
+  )
   if FLAGS.shift_kind == "covariate":
     online_results.draw_corruptions(plan.dataset.stream.x[0], folder)
-  runner = _Runner(plan, _pretrain(plan), folder)
+  runner = _Runner(plan, _pretrain(plan), folder, saved)
   summaries, by_shift = [], {shift: {} for shift in FLAGS.shift}
   with executor:
     for contestant in plan.contestants:

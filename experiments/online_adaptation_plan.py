@@ -19,6 +19,7 @@ from tff_shift import models
 from tff_shift.data import class_pools
 from tff_shift.data import schedules
 from tff_shift.data import streams
+from tff_shift.learning import aggregation
 from tff_shift.models import split_model
 from tff_shift.simulation import pretraining
 
@@ -143,6 +144,7 @@ class Plan(NamedTuple):
     archive: Where corrupted images come from; None: they are computed.
     pretraining: How the model is pre-trained.
     model: The model, not yet pre-trained.
+    aggregators: How the server combines updates, by algorithm.
   """
 
   contestants: Sequence[Contestant]
@@ -153,6 +155,7 @@ class Plan(NamedTuple):
   archive: Callable[[str, int], streams.Examples] | None
   pretraining: pretraining.PretrainingHParams
   model: split_model.SplitModel
+  aggregators: Mapping[str, aggregation.Aggregator | None]
 
 
 def _contestants() -> list[Contestant]:
@@ -252,6 +255,12 @@ def make_plan() -> Plan:
         archive=archive,
         pretraining=_pretraining_hparams(),
         model=_build_model(dataset),
+        aggregators=command_line.chosen_aggregators(
+            [(each.algorithm, each.hparams) for each in contestants],
+            num_clients=FLAGS.num_clients,
+            participation=FLAGS.participation,
+            num_rounds=FLAGS.timesteps * FLAGS.rounds_per_step,
+        ),
     )
     # What cannot be drawn is refused here.
     for seed in seeds:

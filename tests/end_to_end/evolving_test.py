@@ -258,10 +258,13 @@ class TestInterrupt:
     return process.returncode, folder, output, errors
 
   def test_ends_with_130_and_one_line(self, interrupted):
-    code, _, output, errors = interrupted
+    code, folder, output, errors = interrupted
     assert code == 130
     assert output == ""
-    assert errors == "evolving: interrupted; what was written is kept\n"
+    assert errors == (
+        "evolving: interrupted; what was written is kept; to go on, add"
+        f" --resume --output_dir={folder}\n"
+    )
 
   def test_keeps_what_was_written(self, interrupted, read_rows):
     rows = read_rows(interrupted[1])

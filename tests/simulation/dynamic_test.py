@@ -13,6 +13,7 @@ from scipy import stats
 
 from tff_shift.algorithms import fed_3da
 from tff_shift.algorithms import fed_avg
+from tff_shift.algorithms import fed_avg_ft
 from tff_shift.algorithms import local
 from tff_shift.algorithms import p_fed_hn
 from tff_shift.data import periods
@@ -22,6 +23,8 @@ from tff_shift.learning import periods as period_data
 from tff_shift.models import mlp
 from tff_shift.shift import distances
 from tff_shift.shift import representations
+from tff_shift.simulation import checkpoints
+from tff_shift.simulation import clients_in_use
 from tff_shift.simulation import dynamic
 from tff_shift.simulation import instruments
 
@@ -223,7 +226,7 @@ class TestClients:
           ],
       )
       expected.append(100 * float(metrics["accuracy"][0]))
-    found = dynamic.Clients(running, represent).accuracies(examples)
+    found = clients_in_use.Clients(running, represent).accuracies(examples)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert found.dtype == np.float64
 
@@ -233,7 +236,7 @@ class TestClients:
         client_states=[()] * NUM_CLIENTS,
     )
     with pytest.raises(ValueError) as error:
-      dynamic.Clients(running, None)
+      clients_in_use.Clients(running, None)
     assert str(error.value) == (
         "num_evaluation_domains of fed_avg must be 3, the number of clients,"
         " got 1"
@@ -243,7 +246,7 @@ class TestClients:
       self, train, run_in_graph, model
   ):
     running, _ = train(fed_3da)
-    clients = dynamic.Clients(running, represent)
+    clients = clients_in_use.Clients(running, represent)
     examples = dynamic.batches(make_periods("0.9"), 0)
     before = clients.accuracies(examples)
     answered = clients.request(examples, np.array([False, True, False]))
@@ -402,7 +405,7 @@ class TestInfer:
         train, stream, module, threshold=0, apply_update=apply_update
     )
     assert found.detected.all() and not found.requested.any()
-    trained = dynamic.Clients(train(module)[0], None)
+    trained = clients_in_use.Clients(train(module)[0], None)
     for period in range(1, 7):
       np.testing.assert_array_equal(
           found.accuracy[period - 1],
@@ -458,7 +461,7 @@ class TestValidate:
   def test_mean_over_clients_and_iid_periods(self, train):
     running, _ = train(fed_avg)
     drawn = make_periods("iid")
-    clients = dynamic.Clients(running, None)
+    clients = clients_in_use.Clients(running, None)
     expected = np.mean([
         clients.accuracies(dynamic.batches(drawn, period))
         for period in range(1, 11)
@@ -468,7 +471,7 @@ class TestValidate:
   def test_clients_ask_for_their_model_first(self, train):
     running, _ = train(fed_3da)
     drawn = make_periods("iid")
-    clients = dynamic.Clients(running, represent)
+    clients = clients_in_use.Clients(running, represent)
     clients.request(dynamic.batches(drawn, 0), np.ones(NUM_CLIENTS, bool))
     expected = np.mean([
         clients.accuracies(dynamic.batches(drawn, period))
@@ -477,6 +480,107 @@ class TestValidate:
     assert dynamic.validate(running, drawn, represent) == pytest.approx(
         expected
     )
+
+
+class TestRun:
+  """Three rounds and two streams: five steps, of which 2, 4 and 5 are saved."""
+
+  @pytest.fixture(scope="class")
+  def met(self, stream):
+    drawn = make_periods("iid")
+    return {
+        "0.8": stream, "iid": dynamic.measure_stream(drawn, 2, INSTRUMENTS)
+    }
+
+  @pytest.fixture(scope="class")
+  def fine_tuned(self, model):
+    """What its clients predict depends on their last data of training."""
+    return fed_avg_ft.build(
+        model, fed_avg_ft.HParams(fine_tuning_epochs=1, **LOCAL),
+        num_evaluation_domains=NUM_CLIENTS,
+    )
+
+  def run(self, algorithm, met, **options):
+    return dynamic.run(
+        algorithm, TRAINING, make_periods("iid", seed=3), met, represent,
+        num_rounds=3, run_seed=RUN_SEED, threshold=1.0, participation=0.7,
+        apply_update="current", **options,
+    )
+
+  def bits(self, result):
+    return bits((result.validation_accuracy, dict(result.inferences)))
+
+  def test_it_is_training_validation_and_use(self, train, met):
+    algorithm, calls = train(fed_3da)[0].algorithm, []
+    found = self.run(
+        algorithm, met,
+        on_round=lambda *row: calls.append(row),
+        on_period=lambda *row: calls.append(row[:2]),
+        on_stream=lambda *row: calls.append(row),
+    )
+    losses = []
+    running = dynamic.train(
+        algorithm, TRAINING, represent, num_rounds=3, run_seed=RUN_SEED,
+        participation=0.7, on_round=lambda *row: losses.append(row),
+    )
+    used = {
+        name: dynamic.infer(
+            running, each, represent, threshold=1.0, apply_update="current"
+        )
+        for name, each in met.items()
+    }
+    assert self.bits(found) == bits((
+        dynamic.validate(running, make_periods("iid", seed=3), represent), used
+    ))
+    assert calls == [
+        *losses,
+        *[("0.8", period) for period in range(1, 7)],
+        ("0.8", found.inferences["0.8"]),
+        ("iid", 1), ("iid", 2), ("iid", found.inferences["iid"]),
+    ]
+    assert 0 < found.seconds_per_round < 60
+
+  @pytest.mark.parametrize("has_answer", [True, False])
+  def test_run_that_was_stopped_ends_as_one_that_was_not(
+      self, train, fine_tuned, met, tmp_path, has_answer
+  ):
+    algorithm = train(fed_3da)[0].algorithm if has_answer else fine_tuned
+    whole, calls = self.run(algorithm, met), []
+
+    def run(stop_at):
+      calls.clear()
+
+      def call(*row):
+        calls.append(row[:2] if isinstance(row[0], int) else row[0])
+        if calls[-1] == stop_at:
+          raise KeyboardInterrupt
+
+      return self.run(
+          algorithm, met,
+          on_round=lambda round_num, _: call(round_num, "round"),
+          on_period=lambda name, period, _: call(period, name),
+          on_stream=call,
+          checkpoint=checkpoints.Run(tmp_path / "run", "key", every=2),
+      )
+
+    for stop_at, before in (
+        ((3, "round"), [(1, "round"), (2, "round"), (3, "round")]),
+        ((1, "iid"), [
+            (3, "round"), *[(period, "0.8") for period in range(1, 7)], "0.8",
+            (1, "iid"),
+        ]),
+    ):
+      with pytest.raises(KeyboardInterrupt):
+        run(stop_at)
+      assert calls == before
+    # The stream of before is told again, but not used again.
+    resumed = run(None)
+    assert calls == ["0.8", (1, "iid"), (2, "iid"), "iid"]
+    assert self.bits(resumed) == self.bits(whole)
+    again = run(None)
+    assert calls == ["0.8", "iid"]
+    assert self.bits(again) == self.bits(whole)
+    assert again.seconds_per_round == resumed.seconds_per_round
 
 
 def test_a_model_for_the_distribution_is_better_than_one_for_all(model):

@@ -11,6 +11,7 @@ from tff_shift.algorithms import fed_rep
 from tff_shift.data import domains
 from tff_shift.learning import randomness
 from tff_shift.models import mlp
+from tff_shift.simulation import checkpoints
 from tff_shift.simulation import evolving
 
 pytestmark = pytest.mark.usefixtures("context")
@@ -264,8 +265,59 @@ class TestRun:
         finished.result.evaluations[0][:-1]
     )
 
+  def test_run_that_was_stopped_ends_as_one_that_was_not(
+      self, finished, algorithm, clients, tmp_path
+  ):
+    calls = []
+
+    def run(on_round):
+      return evolving.run(
+          algorithm,
+          clients,
+          num_rounds=5,
+          run_seed=RUN_SEED,
+          participation=0.7,
+          evaluate_every=2,
+          on_round=on_round,
+          checkpoint=checkpoints.Run(tmp_path / "run", "key", every=3),
+      ).evaluations
+
+    def stop(round_num, *_):
+      if round_num == 4:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+      run(stop)
+    *earlier, last = run(lambda *values: calls.append(values))
+    # The evaluation of before is told again.
+    assert [call[0] for call in calls] == [2, 4, 5]
+    assert calls[0] == (2, earlier[0].train_loss, earlier[0])
+    assert earlier == list(finished.result.evaluations[:-1])
+    for one, other in zip(last, finished.result.final, strict=True):
+      np.testing.assert_array_equal(one, other)
+    # And one that has come to its end is told whole.
+    calls.clear()
+    *again, _ = run(lambda *values: calls.append(values))
+    assert again == earlier
+    assert [call[0] for call in calls] == [2, 4, 5]
+
   def test_speed_is_that_of_the_rounds(self, finished):
     assert 0 < finished.result.seconds_per_round < 60
+
+  def test_clients_that_diverge_are_counted(
+      self, algorithm, clients, finished
+  ):
+    assert finished.result.num_diverged == 0
+    bad = clients[1].train
+    bad = bad._replace(x=np.full_like(bad.x, np.nan))
+    result = evolving.run(
+        algorithm,
+        [clients[0], clients[1]._replace(train=bad), clients[2]],
+        num_rounds=2,
+        run_seed=RUN_SEED,
+    )
+    assert result.num_diverged == 2
+    assert np.isfinite(result.final.client_loss)
 
   def test_algorithm_without_a_model_at_the_server(self, model, clients):
     personal = fed_rep.build(

@@ -8,6 +8,7 @@ from tff_shift.algorithms import fed_drm
 from tff_shift.data import streams
 from tff_shift.models import guided_model
 from tff_shift.models import mlp
+from tff_shift.simulation import checkpoints
 from tff_shift.simulation import guidance
 from tff_shift.simulation import queries
 
@@ -183,6 +184,33 @@ class TestRun:
     ]
     assert rows[-1][1] < rows[0][1]
 
+  def test_run_that_was_stopped_ends_as_one_that_was_not(
+      self, algorithm, data, finished, tmp_path
+  ):
+    rows = []
+
+    def run(on_round):
+      return guidance.run(
+          algorithm, *data, num_rounds=7, run_seed=0, evaluate_every=3,
+          num_final_rounds=2, on_round=on_round,
+          checkpoint=checkpoints.Run(tmp_path / "run", "key", every=4),
+      )
+
+    def stop(round_num, *_):
+      if round_num == 6:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+      run(stop)
+    whole, all_rows = finished
+    for expected in ([3, 5, 6, 7], [3, 6, 7]):
+      rows.clear()
+      result = run(lambda *row: rows.append(row))
+      assert result.evaluations == whole.evaluations
+      assert result.final() == whole.final()
+      np.testing.assert_array_equal(result.routing, whole.routing)
+      assert rows == [row for row in all_rows if row[0] in expected]
+
   def test_same_seed_same_numbers(self, algorithm, data, finished):
     again = guidance.run(
         algorithm, *data, num_rounds=7, run_seed=0, evaluate_every=7
@@ -192,12 +220,3 @@ class TestRun:
         algorithm, *data, num_rounds=1, run_seed=1, evaluate_every=1
     )
     assert other.evaluations[1] != finished[0].evaluations[3]
-
-
-def test_clients_are_numbered_by_position():
-  data = guidance.training_data(TEST, run_seed=4)
-  assert [int(client.client_id) for client in data] == [0, 1]
-  assert [client.domain_sizes.tolist() for client in data] == [[2], [3]]
-  assert not np.array_equal(data[0].seed, data[1].seed)
-
-

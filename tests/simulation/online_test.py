@@ -15,6 +15,7 @@ from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import mlp
 from tff_shift.models import split_model
+from tff_shift.simulation import checkpoints
 from tff_shift.simulation import online
 from tff_shift.simulation import rounds
 
@@ -263,6 +264,37 @@ class TestFedAde:
       assert result.mean(name) == pytest.approx(
           sum(getattr(step, name) for step in whole[0]) / 3
       )
+
+  def test_run_that_was_stopped_ends_as_one_that_was_not(
+      self, algorithm, whole, tmp_path
+  ):
+    def run(on_timestep):
+      return online.run(
+          algorithm,
+          make_streams(),
+          DEPLOYMENT,
+          run_seed=RUN_SEED,
+          rounds_per_step=self.ROUNDS_PER_STEP,
+          participation=self.PARTICIPATION,
+          on_timestep=on_timestep,
+          checkpoint=checkpoints.Run(tmp_path / "run", "key", every=1),
+      ).timesteps
+
+    def stop(step):
+      if step.timestep == 2:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+      run(stop)
+    told = []
+    result = run(told.append)
+    # What was restored is told first.
+    assert [step.timestep for step in told] == [1, 2, 3]
+    for one, other, third in zip(result, whole[0], told, strict=True):
+      assert one is third
+      for first, second in zip(one, other, strict=True):
+        np.testing.assert_array_equal(first, second)
+        assert np.asarray(first).dtype == np.asarray(second).dtype
 
   def test_run_starts_from_the_pretrained_model(
       self, whole, model, weights, run_in_graph

@@ -13,7 +13,9 @@ from tff_shift.algorithms import fed_rep
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import mlp
+from tff_shift.simulation import client_states
 from tff_shift.simulation import rounds
+from tff_shift.simulation import state_file
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -152,6 +154,84 @@ class TestRounds:
     )
     assert len(run.client_states) == NUM_CLIENTS
 
+  def test_only_data_and_states_of_participants_are_asked_for(
+      self, algorithm, data
+  ):
+    made, first = [], []
+
+    def initialize_client(seeds):
+      first.append(len(seeds))
+      return algorithm.initialize_client(seeds)
+
+    def make(client):
+      made.append(client)
+      return data[client]
+
+    counting = dataclasses.replace(
+        algorithm, initialize_client=initialize_client
+    )
+    run = self.start(
+        counting, rounds.DataOnDemand(NUM_CLIENTS, make), participation=0.5
+    )
+    assert made == first == []
+    known = set()
+    for round_num in range(4):
+      run.step()
+      chosen = rounds.sample_clients(NUM_CLIENTS, 0.5, RUN_SEED, round_num)
+      new = len(set(chosen) - known)
+      assert made == chosen
+      assert first == ([new] if new else [])
+      known |= set(chosen)
+      assert run.states.in_memory.keys() == known
+      made.clear()
+      first.clear()
+
+    plain = self.start(algorithm, data, participation=0.5)
+    for _ in range(4):
+      plain.step()
+    assert equal_bits(run.server_state, plain.server_state)
+    assert equal_bits(run.client_states, plain.client_states)
+    assert len(run.data[1:3]) == 2 and run.data[-1] is data[-1]
+
+  def test_population_without_limit_costs_nothing(self, algorithm, data):
+    run = self.start(
+        algorithm,
+        rounds.DataOnDemand(
+            10**9,
+            lambda client: data[0]._replace(
+                seed=randomness.client_seed(RUN_SEED, client)
+            ),
+        ),
+        participation=2e-9,
+    )
+    run.step()
+    assert len(run.states) == 10**9 and len(run.states.in_memory) == 2
+
+  def test_states_on_disk_are_those_in_memory(self, algorithm, data, tmp_path):
+    plain, on_disk = (
+        self.start(algorithm, data, participation=0.5, storage=storage)
+        for storage in (None, client_states.Storage(
+            1, state_file.StateFile(tmp_path, is_temporary=True)
+        ))
+    )
+    for _ in range(5):
+      plain.step()
+      on_disk.step()
+      assert len(on_disk.states.in_memory) == 1
+      assert equal_bits(on_disk.client_states, plain.client_states)
+      assert equal_bits(on_disk.server_state, plain.server_state)
+    assert on_disk.states.storage.file.read(0) is not None
+    on_disk.close()
+
+  def test_list_of_all_states_is_a_copy(self, algorithm, data):
+    run = self.start(algorithm, data)
+    run.step()
+    states = run.client_states
+    states[0] = None
+    assert run.client_states[0] is not None
+    run.client_states = run.client_states[1:] + run.client_states[:1]
+    assert equal_bits(run.client_states[:-1], states[1:])
+
   def test_step_runs_the_phase_on_the_sampled_clients_alone(
       self, algorithm, data
   ):
@@ -226,6 +306,68 @@ class TestRounds:
     assert equal_bits(run.server_state, other.server_state)
     assert equal_bits(run.client_states, other.client_states)
 
+  def with_bad_numbers(self, data, clients):
+    """Makes the work of some clients diverge."""
+    return [
+        each._replace(x=np.full_like(each.x, np.nan)) if i in clients else each
+        for i, each in enumerate(data)
+    ]
+
+  def test_client_that_diverges_is_as_it_was_and_is_told(
+      self, algorithm, data, caplog
+  ):
+    run = self.start(algorithm, self.with_bad_numbers(data, {2}))
+    before = Snapshot.of(run)
+    assert run.step()["num_diverged"] == 1
+    assert run.num_diverged == 1
+    for client in range(NUM_CLIENTS):
+      assert (client == 2) == equal_bits(
+          run.client_states[client], before.clients[client]
+      )
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "fed_rep, round 1: what 1 of 6 clients trained is not finite and is"
+        " left out"
+    )
+
+  def test_round_counts_those_that_diverged_in_an_earlier_phase(
+      self, algorithm, data
+  ):
+    (phase,) = algorithm.phases
+    bad = self.with_bad_numbers(data, {1, 4})
+    run = self.start(
+        dataclasses.replace(
+            algorithm,
+            phases=(lambda state, states, _: phase(state, states, bad), phase),
+        ),
+        data,
+    )
+    assert run.step()["num_diverged"] == 2
+    assert run.step()["num_diverged"] == 2
+    assert run.num_diverged == 4
+
+  def test_round_of_which_all_clients_diverge_stops_the_run(
+      self, algorithm, data
+  ):
+    run = self.start(algorithm, data, participation=0.5)
+    run.step()
+    before = Snapshot.of(run)
+    run.data = self.with_bad_numbers(
+        data, rounds.sample_clients(NUM_CLIENTS, 0.5, RUN_SEED, 1)
+    )
+    with pytest.raises(rounds.DivergedError) as error:
+      run.step()
+    assert str(error.value) == (
+        "fed_rep diverged in round 2: what its 3 clients trained is not finite;"
+        " a smaller learning rate may help"
+    )
+    assert (error.value.algorithm, error.value.round_num) == ("fed_rep", 2)
+    after = Snapshot.of(run)
+    assert equal_bits(
+        (after.server, after.clients), (before.server, before.clients)
+    )
+    assert after.round_num == before.round_num == 1
+
   def test_bad_share_is_refused_and_no_round_runs(self, algorithm, data):
     run = self.start(algorithm, data, participation=0.0)
     with pytest.raises(ValueError, match="participation"):
@@ -276,3 +418,28 @@ class TestRounds:
     run = self.start(algorithm, data)
     run.seconds = seconds
     assert run.seconds_per_round == mean
+
+  def test_resumed_run_goes_on_as_the_one_before(self, algorithm, data):
+    whole = self.start(algorithm, data, participation=0.5)
+    for _ in range(2):
+      whole.step()
+    resumed = self.start(algorithm, data, participation=0.5)
+    resumed.resume(
+        whole.server_state, tuple(whole.client_states), whole.seconds,
+        whole.starts,
+    )
+    assert resumed.round_num == 2 and resumed.seconds == whole.seconds
+    whole.step()
+    resumed.step()
+    assert equal_bits(resumed.server_state, whole.server_state)
+    assert equal_bits(resumed.client_states, whole.client_states)
+    assert len(whole.seconds) == 3
+
+  def test_first_round_of_each_process_does_not_count_for_the_speed(
+      self, algorithm, data
+  ):
+    run = self.start(algorithm, data)
+    run.resume(run.server_state, run.client_states, [9.0, 1.0], [0])
+    assert run.starts == [0, 2]
+    run.seconds += [8.0, 2.0]
+    assert run.seconds_per_round == 1.5

@@ -84,6 +84,21 @@ class TestComparisonTable:
         "fed_avg    0.1235          8.00     0.25",
     ]
 
+  def test_divergence_is_told_if_there_was_any(self, make_summary):
+    runs = [
+        make_summary(num_diverged=(0, 2, 1)),
+        make_summary("local", num_diverged=(0, 0, 0)),
+    ]
+    lines = summary.comparison_table(runs, metrics=[]).splitlines()
+    assert [line.split() for line in lines] == [
+        ["algorithm", "s/round", "diverged"],
+        ["---------", "-------", "--------"],
+        ["fed_avg", "0.25", "3"],
+        ["local", "0.25", "0"],
+    ]
+    assert "diverged" not in summary.comparison_table(runs[1:])
+    assert runs[0].to_record()["num_diverged"] == [0, 2, 1]
+
   def test_several_data_sets_are_told_apart(self, make_summary):
     runs = [make_summary(), make_summary(dataset="rotated_mnist")]
     table = summary.comparison_table(runs, metrics=["server_accuracy"])

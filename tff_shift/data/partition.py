@@ -216,14 +216,17 @@ def dirichlet_over_clients(
   """
   check_positive_integer("num_clients", num_clients)
   classes, columns = np.unique(labels, return_inverse=True)
+  advice = "fewer clients (num_clients) or more examples (max_examples)"
   if min_examples is None:
     min_examples = len(classes)
+  else:
+    # Who has not set it cannot set it otherwise.
+    advice = f"a smaller min_examples, {advice}"
   check_positive_integer("min_examples", min_examples)
   if num_clients * min_examples > len(columns):
     raise ValueError(
         f"{num_clients} clients of at least {min_examples} examples need"
-        f" {num_clients * min_examples}, got {len(columns)}; use fewer clients,"
-        " more examples or a smaller min_examples"
+        f" {num_clients * min_examples}, got {len(columns)}; use {advice}"
     )
   if alpha == math.inf:
     even = np.ones((num_clients, len(classes)))
@@ -239,8 +242,7 @@ def dirichlet_over_clients(
     raise ValueError(
         f"none of {_MAX_TRIES} draws with alpha {alpha:g} gave each of"
         f" {num_clients} clients {min_examples} of {len(columns)} examples; use"
-        " a larger alpha, fewer clients, more examples or a smaller"
-        " min_examples"
+        f" a larger alpha (dirichlet_<alpha>), {advice}"
     )
   owners = np.empty(len(columns), np.int64)
   for column, row in enumerate(sizes):

@@ -18,9 +18,10 @@ What the paper leaves open, and what is done here:
     (theta^{p+1}, as Algorithm 2 has it), or at once (`apply_update`).
 """
 
+import contextlib
+import functools
 from collections.abc import Callable
 from collections.abc import Mapping
-from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
@@ -28,11 +29,11 @@ import numpy as np
 
 from tff_shift.data import periods
 from tff_shift.data import streams
-from tff_shift.learning import local_training
 from tff_shift.learning import periods as period_data
 from tff_shift.learning import process
-from tff_shift.learning import randomness
-from tff_shift.simulation import guidance
+from tff_shift.simulation import checkpoints
+from tff_shift.simulation import client_data
+from tff_shift.simulation import clients_in_use
 from tff_shift.simulation import instruments as instruments_lib
 from tff_shift.simulation import rounds
 
@@ -43,7 +44,7 @@ APPLY_UPDATES = ("next", "current")
 # So many iid periods of each client give the validation accuracy.
 NUM_VALIDATION_PERIODS = 10
 
-_Represent = Callable[[np.ndarray], np.ndarray]
+_Represent = clients_in_use.Represent
 
 
 class Stream(NamedTuple):
@@ -88,11 +89,13 @@ class DynamicResult(NamedTuple):
     inferences: By the name of the stream's distribution.
     seconds_per_round: The mean duration of a round of training, without the
       drawing of data and r.
+    num_diverged: How often the work of a client was left out, see `phases`.
   """
 
   validation_accuracy: float
   inferences: Mapping[str, Inference]
   seconds_per_round: float
+  num_diverged: int = 0
 
 
 def batches(drawn: periods.Periods, period: int) -> list[streams.Examples]:
@@ -126,7 +129,7 @@ def training_data(
     A `PeriodData` for each client where `takes_representation`, else a
     `ClientData`.
   """
-  data = guidance.training_data(batches(drawn, period), run_seed)
+  data = client_data.training_data(batches(drawn, period), run_seed)
   if not takes_representation(algorithm):
     return data
   return [period_data.PeriodData(*each, represent(each.x)) for each in data]
@@ -158,101 +161,40 @@ def train(
   Returns:
     The rounds, with the states of server and clients after the last.
   """
-
-  def data_of(period):
-    return training_data(algorithm, drawn, period, represent, run_seed)
-
-  running = rounds.Rounds(
-      algorithm, data_of(0), run_seed=run_seed, participation=participation
+  running, data_of = _start(
+      algorithm, drawn, represent, run_seed, participation
   )
   for done in range(1, num_rounds + 1):
-    loss = running.step()["loss"]
-    on_round(done, float(loss))
-    if done < num_rounds:
-      running.data = data_of(done)
+    running.data = data_of(done)
+    on_round(done, float(running.step()["loss"]))
   return running
 
 
-class Clients:
-  """The clients of a federation in use, each with a model of its own."""
+def _start(
+    algorithm: process.FederatedAlgorithm,
+    drawn: periods.Periods,
+    represent: _Represent | None,
+    run_seed: int,
+    participation: float,
+    checkpoint: checkpoints.Run | None = None,
+) -> tuple[rounds.Rounds, Callable[[int], list[Any]]]:
+  """Returns the rounds before the first, and the data of a round, from 1."""
 
-  def __init__(self, running: rounds.Rounds, represent: _Represent | None):
-    """Takes over the states after training.
-
-    Args:
-      running: The rounds, of an algorithm that was built with
-        `num_evaluation_domains` as many as there are clients; they stay as they
-        are.
-      represent: See `training_data`.
-
-    Raises:
-      ValueError: If the algorithm was built otherwise.
-    """
-    algorithm = running.algorithm
-    self._states = list(running.client_states)
-    to_predict = algorithm.evaluate_clients.type_signature.parameter[3].member
-    if list(to_predict.domain_sizes.shape) != [len(self._states)]:
-      raise ValueError(
-          f"num_evaluation_domains of {algorithm.name} must be"
-          f" {len(self._states)}, the number of clients, got"
-          f" {to_predict.domain_sizes.shape[0]}"
-      )
-    self._running = running
-    self._represent = represent
-
-  def accuracies(self, examples: Sequence[streams.Examples]) -> np.ndarray:
-    """Lets each client predict its own examples with its own model.
-
-    Args:
-      examples: The examples of each client, at least one of each.
-
-    Returns:
-      Percent, [num_clients] float64.
-    """
-    # Accuracies come as means over clients, for each domain: a domain of which
-    # one client alone has examples gives the accuracy of that client.
-    sizes = np.diag([len(each.y) for each in examples]).astype(np.int32)
-    metrics = self._running.algorithm.evaluate_clients(
-        self._running.server_state,
-        self._states,
-        self._running.data,
-        [
-            local_training.ClientData(
-                x=each.x,
-                y=each.y,
-                domain_sizes=sizes[client],
-                # Predictions draw nothing.
-                seed=np.zeros(randomness.SEED_SHAPE, np.int32),
-                client_id=np.int32(client),
-            )
-            for client, each in enumerate(examples)
-        ],
+  # To draw a period and its r may take longer than to train on it.
+  @functools.lru_cache(maxsize=1)
+  def data_of(round_num):
+    return training_data(
+        algorithm, drawn, round_num - 1, represent, run_seed
     )
-      # Multiplied in float32, so that a share such as 0.15 gives 15.
-    percent = np.float32(100) * np.asarray(metrics["accuracy"], np.float32)
-    return percent.astype(np.float64)
 
-  def request(
-      self, examples: Sequence[streams.Examples], wanted: np.ndarray
-  ) -> np.ndarray:
-    """Lets clients ask for another model, with the r of what they have met.
-
-    Args:
-      examples: The examples of each client.
-      wanted: Who would ask, [num_clients] bool.
-
-    Returns:
-      Who was answered, [num_clients] bool: nobody where the algorithm has no
-      answer, and else who asked.
-    """
-    algorithm = self._running.algorithm
-    if algorithm.request is None:
-      return np.zeros(len(examples), bool)
-    for client in np.flatnonzero(wanted):
-      self._states[client] = algorithm.request(
-          self._running.server_state, self._represent(examples[client].x)
-      )
-    return np.array(wanted)
+  running = rounds.Rounds(
+      algorithm,
+      data_of(1),
+      run_seed=run_seed,
+      participation=participation,
+      storage=checkpoint and checkpoint.storage,
+  )
+  return running, data_of
 
 
 def validate(
@@ -263,14 +205,14 @@ def validate(
   """Measures VACC, the accuracy on iid periods.
 
   Args:
-    running: See `Clients`.
+    running: See `clients_in_use.Clients`.
     drawn: Periods of examples held out; iid.
     represent: See `training_data`.
 
   Returns:
     Percent, the mean over clients and periods.
   """
-  clients = Clients(running, represent)
+  clients = clients_in_use.Clients(running, represent)
   clients.request(batches(drawn, 0), np.ones(drawn.num_clients, bool))
   return float(
       np.mean([
@@ -325,8 +267,8 @@ def infer(
   """Uses a trained algorithm on a stream.
 
   Args:
-    running: See `Clients`. They stay as they are: another stream finds the
-      states after training.
+    running: See `clients_in_use.Clients`. They stay as they are: another stream
+      finds the states after training.
     stream: The stream.
     represent: See `training_data`.
     threshold: DT: a greater distance is a drift.
@@ -345,7 +287,7 @@ def infer(
         f"apply_update must be one of {', '.join(APPLY_UPDATES)}, got"
         f" {apply_update!r}"
     )
-  clients = Clients(running, represent)
+  clients = clients_in_use.Clients(running, represent)
   clients.request(
       batches(stream.drawn, 0), np.ones(stream.drawn.num_clients, bool)
   )
@@ -366,4 +308,101 @@ def infer(
       stream.drifted,
       detected,
       np.array(requested),
+  )
+
+
+class _Used(NamedTuple):
+  """Use on a stream, with all that is told and kept of it."""
+
+  distribution: str
+  validation_accuracy: float
+  inference: Inference
+
+  @classmethod
+  def make(cls, *, inference: dict[str, np.ndarray], **fields):
+    return cls(inference=Inference(**inference), **fields)
+
+
+def run(
+    algorithm: process.FederatedAlgorithm,
+    training: periods.Periods,
+    validation: periods.Periods,
+    met: Mapping[str, Stream],
+    represent: _Represent | None,
+    *,
+    num_rounds: int,
+    run_seed: int,
+    threshold: float,
+    participation: float = 1.0,
+    apply_update: str = "next",
+    on_round: Callable[[int, float], None] = lambda round_num, loss: None,
+    on_period: Callable[[str, int, np.ndarray], None] = (
+        lambda distribution, period, accuracy: None
+    ),
+    on_stream: Callable[[str, Inference], None] = (
+        lambda distribution, inference: None
+    ),
+    checkpoint: checkpoints.Run | None = None,
+) -> DynamicResult:
+  """Trains an algorithm, validates it, and uses it on streams.
+
+  Args:
+    algorithm: The algorithm.
+    training: See `train`.
+    validation: See `validate`.
+    met: The streams by the names of their distributions, at least one.
+    represent: See `training_data`.
+    num_rounds: See `train`.
+    run_seed: Fixes initial weights, batches and who takes part.
+    threshold: See `infer`.
+    participation: The share of clients in a round.
+    apply_update: See `infer`.
+    on_round: See `train`.
+    on_period: Called as that of `infer`, after the name of the stream.
+    on_stream: Called with the name of each stream and what use on it gave.
+    checkpoint: Where the run is saved, and goes on if it was stopped; a stream
+      counts as a step, as a round does. Then `on_stream` is first called for
+      the streams of before.
+
+  Returns:
+    What was measured.
+  """
+  running, data_of = _start(
+      algorithm, training, represent, run_seed, participation, checkpoint
+  )
+  used = []
+  with contextlib.closing(running):
+    for step in checkpoints.steps(
+        checkpoint,
+        num_rounds + len(met),
+        running,
+        used,
+        make=_Used.make,
+        replay=lambda each: on_stream(each.distribution, each.inference),
+    ):
+      running.data = data_of(min(step, num_rounds))
+      if step <= num_rounds:
+        on_round(step, float(running.step()["loss"]))
+        continue
+      distribution = list(met)[len(used)]
+      validation_accuracy = (
+          used[0].validation_accuracy
+          if used
+          else validate(running, validation, represent)
+      )
+      inference = infer(
+          running,
+          met[distribution],
+          represent,
+          threshold=threshold,
+          apply_update=apply_update,
+          on_period=functools.partial(on_period, distribution),
+      )
+      used.append(_Used(distribution, validation_accuracy, inference))
+      on_stream(distribution, inference)
+  return DynamicResult(
+      used[0].validation_accuracy,
+      {each.distribution: each.inference for each in used},
+      running.seconds_per_round,
+      running.num_diverged,
   )

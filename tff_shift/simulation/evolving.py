@@ -6,6 +6,7 @@ only ever predicted, by every client with its own model on its own share and by
 the server on all clients' shares together.
 """
 
+import contextlib
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -14,9 +15,11 @@ from typing import NamedTuple
 import numpy as np
 
 from tff_shift.data import domains
+from tff_shift.data import partition
 from tff_shift.learning import local_training
 from tff_shift.learning import process
 from tff_shift.learning import randomness
+from tff_shift.simulation import checkpoints
 from tff_shift.simulation import figures
 from tff_shift.simulation import results
 from tff_shift.simulation import rounds
@@ -31,9 +34,9 @@ class Evaluation(NamedTuple):
   Attributes:
     round_num: The number of rounds done.
     train_loss: The mean training loss of the round.
-    client_accuracy: On the target: the mean over clients, each with its own
-      model on its own share.
-    server_accuracy: On the target: the server's model on all clients' shares;
+    client_accuracy: On the target: the mean over the clients that are
+      evaluated, each with its own model on its own share.
+    server_accuracy: On the target: the server's model on all their shares;
       None where the server has no model.
     client_loss: On the target, the mean over examples.
     server_loss: On the target, the mean over examples, or None.
@@ -50,10 +53,17 @@ class Evaluation(NamedTuple):
 
 
 class EvolvingResult(NamedTuple):
-  """The evaluations of a run, the last of which counts, and its speed."""
+  """The evaluations of a run, the last of which counts.
+
+  Attributes:
+    evaluations: In the order of rounds.
+    seconds_per_round: The mean duration of a round, without evaluation.
+    num_diverged: How often the work of a client was left out, see `phases`.
+  """
 
   evaluations: tuple[Evaluation, ...]
   seconds_per_round: float
+  num_diverged: int = 0
 
   @property
   def final(self) -> Evaluation:
@@ -116,9 +126,11 @@ def run(
     run_seed: int,
     participation: float = 1.0,
     evaluate_every: int = 1,
+    evaluation_clients: int = 0,
     on_round: Callable[[int, float, Evaluation | None], None] = (
         lambda round_num, train_loss, evaluation: None
     ),
+    checkpoint: checkpoints.Run | None = None,
 ) -> EvolvingResult:
   """Trains and evaluates an algorithm.
 
@@ -130,42 +142,93 @@ def run(
     run_seed: Fixes initial weights, batches and who takes part.
     participation: The share of clients in a round, above 0 and at most 1.
     evaluate_every: Evaluates after every so many rounds, and after the last.
+    evaluation_clients: So many clients are drawn anew for each evaluation, and
+      all that is measured is measured on these; 0: all clients.
     on_round: Called after each round with the number of rounds done, the
       training loss and, if there was one, the evaluation.
+    checkpoint: Where the run is saved, and goes on if it was stopped; then
+      `on_round` is first called for the rounds that were evaluated before.
 
   Returns:
     The evaluations and the mean duration of a round.
   """
-  data = [training_data(client, run_seed) for client in clients]
-  run_rounds = rounds.Rounds(
-      algorithm, data, run_seed=run_seed, participation=participation
+  data = rounds.DataOnDemand(
+      len(clients), lambda position: training_data(clients[position], run_seed)
   )
   evaluations = []
-  for round_num in range(1, num_rounds + 1):
-    train_loss = float(run_rounds.step()["loss"])
-    evaluation = None
-    is_last = round_num == num_rounds
-    if is_last or round_num % evaluate_every == 0:
-      evaluation = _evaluate(run_rounds, clients, data, train_loss, is_last)
-      evaluations.append(evaluation)
-    on_round(round_num, train_loss, evaluation)
-  return EvolvingResult(tuple(evaluations), run_rounds.seconds_per_round)
+  with contextlib.closing(
+      rounds.Rounds(
+          algorithm,
+          data,
+          run_seed=run_seed,
+          participation=participation,
+          storage=checkpoint and checkpoint.storage,
+      )
+  ) as run_rounds:
+    for round_num in checkpoints.steps(
+        checkpoint,
+        num_rounds,
+        run_rounds,
+        evaluations,
+        make=Evaluation,
+        replay=lambda each: on_round(each.round_num, each.train_loss, each),
+    ):
+      train_loss = float(run_rounds.step()["loss"])
+      evaluation = None
+      is_last = round_num == num_rounds
+      if is_last or round_num % evaluate_every == 0:
+        chosen = evaluated_clients(
+            len(clients), evaluation_clients, run_seed, round_num
+        )
+        evaluation = _evaluate(run_rounds, clients, chosen, train_loss, is_last)
+        evaluations.append(evaluation)
+      on_round(round_num, train_loss, evaluation)
+  return EvolvingResult(
+      tuple(evaluations),
+      run_rounds.seconds_per_round,
+      run_rounds.num_diverged,
+  )
+
+
+def evaluated_clients(
+    num_clients: int, num_evaluated: int, run_seed: int, round_num: int
+) -> list[int]:
+  """Draws who is evaluated after a round, a pure function of its arguments.
+
+  Args:
+    num_clients: The number of clients there are.
+    num_evaluated: So many are drawn, 0 at least and `num_clients` at most; all
+      if it is 0.
+    run_seed: The run's seed.
+    round_num: The number of rounds done.
+
+  Returns:
+    Different clients, in ascending order.
+  """
+  if not num_evaluated:
+    return list(range(num_clients))
+  generator = partition.generator(
+      "clients to evaluate", [run_seed, round_num]
+  )
+  chosen = generator.choice(num_clients, num_evaluated, replace=False)
+  return sorted(chosen.tolist())
 
 
 def _evaluate(
     run_rounds: rounds.Rounds,
     clients: Sequence[domains.Client],
-    data: Sequence[local_training.ClientData],
+    chosen: Sequence[int],
     train_loss: float,
     all_domains: bool,
 ) -> Evaluation:
-  """Evaluates the clients' models and the server's."""
+  """Evaluates the models of some clients, and the server's on their shares."""
   algorithm = run_rounds.algorithm
-  tests = [client.test for client in clients]
+  data = [run_rounds.data[client] for client in chosen]
+  tests = [clients[client].test for client in chosen]
   targets = [_only_target(test) for test in tests]
   at_clients = algorithm.evaluate_clients(
       run_rounds.server_state,
-      run_rounds.client_states,
+      run_rounds.states.take(chosen, [client.seed for client in data]),
       data,
       [_to_predict(part) for part in (tests if all_domains else targets)],
   )

@@ -6,6 +6,7 @@ from the pooled test sets of all clients reach the server. With a guide each is
 answered by one client; without, by the majority of all.
 """
 
+import contextlib
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from tff_shift.data import streams
-from tff_shift.learning import local_training
 from tff_shift.learning import process
-from tff_shift.learning import randomness
+from tff_shift.simulation import checkpoints
+from tff_shift.simulation import client_data
 from tff_shift.simulation import queries
 from tff_shift.simulation import rounds
 
@@ -56,12 +57,14 @@ class GuidanceResult(NamedTuple):
     routing: How many queries of each client were routed to each client after
       the last round, [origin, route] int64; None without a guide.
     seconds_per_round: The mean duration of a round, without evaluation.
+    num_diverged: How often the work of a client was left out, see `phases`.
   """
 
   evaluations: dict[int, Evaluation]
   final_rounds: tuple[int, ...]
   routing: np.ndarray | None
   seconds_per_round: float
+  num_diverged: int = 0
 
   def final(self) -> dict[str, float]:
     """Returns each metric's mean over the final rounds, and its spread there.
@@ -77,22 +80,6 @@ class GuidanceResult(NamedTuple):
       if len(values) > 1:
         found[f"{name}_over_rounds"] = float(np.std(values, ddof=1))
     return found
-
-
-def training_data(
-    examples: Sequence[streams.Examples], run_seed: int
-) -> list[local_training.ClientData]:
-  """Returns what each client trains on; a client's id is its position."""
-  return [
-      local_training.ClientData(
-          x=each.x,
-          y=each.y,
-          domain_sizes=np.array([len(each.y)], np.int32),
-          seed=randomness.client_seed(run_seed, client),
-          client_id=np.int32(client),
-      )
-      for client, each in enumerate(examples)
-  ]
 
 
 def evaluate(
@@ -144,6 +131,19 @@ def _percent(share: float) -> float:
   return 100.0 * float(share)
 
 
+class _Measured(NamedTuple):
+  """An evaluation with all that is told and kept of it."""
+
+  round_num: int
+  train_loss: float
+  evaluation: Evaluation
+  routing: np.ndarray | None
+
+  @classmethod
+  def make(cls, *, evaluation: dict[str, float | None], **fields):
+    return cls(evaluation=Evaluation(**evaluation), **fields)
+
+
 def run(
     algorithm: process.FederatedAlgorithm,
     train: Sequence[streams.Examples],
@@ -157,6 +157,7 @@ def run(
     on_round: Callable[[int, float, Evaluation | None], None] = (
         lambda round_num, train_loss, evaluation: None
     ),
+    checkpoint: checkpoints.Run | None = None,
 ) -> GuidanceResult:
   """Trains and evaluates an algorithm.
 
@@ -172,32 +173,48 @@ def run(
       over which final metrics are means.
     on_round: Called after each round with the number of rounds done, the
       training loss and, if there was one, the evaluation.
+    checkpoint: Where the run is saved, and goes on if it was stopped; then
+      `on_round` is first called for the rounds that were evaluated before.
 
   Returns:
     What was measured.
   """
-  data = training_data(train, run_seed)
-  running = rounds.Rounds(
-      algorithm, data, run_seed=run_seed, participation=participation
-  )
+  data = client_data.training_data(train, run_seed)
   first_final = max(1, num_rounds - num_final_rounds + 1)
-  evaluations, routing = {}, None
-  for done in range(1, num_rounds + 1):
-    metrics = running.step()
-    evaluation = None
-    if done % evaluate_every == 0 or done >= first_final:
-      evaluation, routing = evaluate(
-          queries.Federation(
-              algorithm, running.server_state, running.client_states, data
-          ),
-          [len(each.y) for each in train],
-          test,
+  measured = []
+  with contextlib.closing(
+      rounds.Rounds(
+          algorithm,
+          data,
+          run_seed=run_seed,
+          participation=participation,
+          storage=checkpoint and checkpoint.storage,
       )
-      evaluations[done] = evaluation
-    on_round(done, float(metrics["loss"]), evaluation)
+  ) as running:
+    for done in checkpoints.steps(
+        checkpoint,
+        num_rounds,
+        running,
+        measured,
+        make=_Measured.make,
+        replay=lambda each: on_round(*each[:3]),
+    ):
+      train_loss = float(running.step()["loss"])
+      evaluation = None
+      if done % evaluate_every == 0 or done >= first_final:
+        evaluation, routing = evaluate(
+            queries.Federation(
+                algorithm, running.server_state, running.client_states, data
+            ),
+            [len(each.y) for each in train],
+            test,
+        )
+        measured.append(_Measured(done, train_loss, evaluation, routing))
+      on_round(done, train_loss, evaluation)
   return GuidanceResult(
-      evaluations,
+      {each.round_num: each.evaluation for each in measured},
       tuple(range(first_final, num_rounds + 1)),
-      routing,
+      measured[-1].routing,
       running.seconds_per_round,
+      running.num_diverged,
   )

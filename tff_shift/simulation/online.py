@@ -7,6 +7,7 @@ rounds, and are evaluated on the same data with their classes, before and after.
 What the classes of the stream are is known to nothing that adapts.
 """
 
+import contextlib
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,6 +19,8 @@ from tff_shift.learning import adaptation
 from tff_shift.learning import local_training
 from tff_shift.learning import process
 from tff_shift.learning import randomness
+from tff_shift.simulation import checkpoints
+from tff_shift.simulation import client_states
 from tff_shift.simulation import rounds
 
 
@@ -52,10 +55,12 @@ class OnlineResult(NamedTuple):
   Attributes:
     timesteps: What was measured, step by step.
     seconds_per_round: The mean duration of a round; 0 if there was none.
+    num_diverged: How often the work of a client was left out, see `phases`.
   """
 
   timesteps: tuple[Timestep, ...]
   seconds_per_round: float
+  num_diverged: int = 0
 
   def mean(self, name: str) -> float:
     """Returns the mean of an accuracy or loss over the time steps."""
@@ -119,6 +124,7 @@ class Adaptation:
       run_seed: int,
       rounds_per_step: int = 1,
       participation: float = 1.0,
+      storage: client_states.Storage | None = None,
   ):
     """Draws the initial states.
 
@@ -131,6 +137,7 @@ class Adaptation:
         share nothing has one: there is no one to talk to.
       participation: The share of clients in a round, above 0 and at most 1.
         Clients that share nothing adapt at each time step.
+      storage: See `rounds.Rounds`.
     """
     self._streams = client_streams
     self._deployment = deployment
@@ -142,6 +149,7 @@ class Adaptation:
         self.data(1),
         run_seed=run_seed,
         participation=1.0 if algorithm.is_local else participation,
+        storage=storage,
     )
 
   def data(self, timestep: int) -> list[adaptation.AdaptationData]:
@@ -224,6 +232,7 @@ def run(
     rounds_per_step: int = 1,
     participation: float = 1.0,
     on_timestep: Callable[[Timestep], None] = lambda timestep: None,
+    checkpoint: checkpoints.Run | None = None,
 ) -> OnlineResult:
   """Adapts an algorithm through all time steps.
 
@@ -235,6 +244,8 @@ def run(
     rounds_per_step: See `Adaptation`.
     participation: See `Adaptation`.
     on_timestep: Called with what was measured after each time step.
+    checkpoint: Where the run is saved, and goes on if it was stopped; then
+      `on_timestep` is first called for the time steps of before.
 
   Returns:
     What was measured.
@@ -246,11 +257,22 @@ def run(
       run_seed=run_seed,
       rounds_per_step=rounds_per_step,
       participation=participation,
+      storage=checkpoint and checkpoint.storage,
   )
   timesteps = []
-  for timestep in range(1, client_streams.num_timesteps + 1):
-    timesteps.append(running.step(timestep))
-    on_timestep(timesteps[-1])
+  with contextlib.closing(running.rounds):
+    for timestep in checkpoints.steps(
+        checkpoint,
+        client_streams.num_timesteps,
+        running.rounds,
+        timesteps,
+        make=Timestep,
+        replay=on_timestep,
+    ):
+      timesteps.append(running.step(timestep))
+      on_timestep(timesteps[-1])
   return OnlineResult(
-      tuple(timesteps), running.rounds.seconds_per_round
+      tuple(timesteps),
+      running.rounds.seconds_per_round,
+      running.rounds.num_diverged,
   )

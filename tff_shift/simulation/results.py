@@ -6,12 +6,11 @@
                    `summary.RunSummary` gives them
     figures/       PNG files
     tensorboard/   event files, one folder per run name
+    checkpoints/   from which a stopped run goes on, see `checkpoints`
 
 Values are written as they are handed in. Accuracies are in percent throughout.
 """
 
-import asyncio
-import concurrent.futures
 import contextlib
 import csv
 import datetime
@@ -26,26 +25,69 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from tff_shift.simulation import asynchronous
 from tff_shift.simulation import summary
 
 _METRICS = "metrics.csv"
-_OTHERS = ("config.json", "summary.json", "figures", "tensorboard")
+_CONFIG = "config.json"
+_CHECKPOINTS = "checkpoints"
+_OTHERS = (_CONFIG, "summary.json", "figures", "tensorboard", _CHECKPOINTS)
+
+
+class WriteError(OSError):
+  """A file cannot be written, as on a full disk; the message is one line."""
+
+  def __init__(self, path: pathlib.Path, reason: str):
+    super().__init__(f"{path} cannot be written: {reason}")
+    self.strerror = reason
+
+
+@contextlib.contextmanager
+def writing(path: pathlib.Path) -> Iterator[None]:
+  """Makes the errors of writing a file or folder a `WriteError`."""
+  try:
+    yield
+  except Exception as error:
+    reason = _write_failure(error)
+    if reason is None:
+      raise
+    raise WriteError(path, reason) from error
+
+
+def _write_failure(error: Exception) -> str | None:
+  """Returns why a file was not written; None for an error of another kind."""
+  if isinstance(error, OSError):
+    return error.strerror or str(error)
+  # Imported here because it takes seconds; who gets its errors has done so.
+  import tensorflow as tf
+
+  if isinstance(error, tf.errors.OpError):
+    return " ".join(error.message.split())
+  return None
 
 
 class RunFolder:
-  """The output folder `path` of one run; made by `RunFolder.create`."""
+  """The output folder `path` of one run.
+
+  It is made by `RunFolder.create`, or by `RunFolder.resume` for a run that was
+  stopped. In the latter, rows that are written again have no effect: what is in
+  `metrics.csv` stays there until a row differs or the rest is cut off.
+  """
 
   def __init__(self, path: pathlib.Path, columns: Sequence[str]):
     self.path = path
     self._columns = tuple(columns)
     self._start_time = datetime.datetime.now(datetime.UTC)
     self._release_managers = {}
+    # What the run wrote to `metrics.csv` before, and has not yet again.
+    self._earlier_rows = b""
 
   @classmethod
   def create(
@@ -78,7 +120,7 @@ class RunFolder:
           made.append(folder)
       if has_files:
         # Replaced first: where this fails, the earlier run is still whole.
-        _write_atomically(path / _METRICS, header)
+        write_atomically(path / _METRICS, header)
         for name in _OTHERS:
           _remove(path / name)
       else:
@@ -95,14 +137,42 @@ class RunFolder:
       ) from error
     return cls(path, columns)
 
+  @classmethod
+  def resume(
+      cls, path: str | os.PathLike[str], *, columns: Sequence[str]
+  ) -> "RunFolder":
+    """Opens the folder of a run that was stopped; changes nothing yet.
+
+    `write_resumption` must follow before anything else is written.
+
+    Args:
+      path: The folder.
+      columns: The columns of `metrics.csv`, in order, as at the start.
+
+    Raises:
+      ValueError: If there is no run in the folder.
+    """
+    folder = cls(pathlib.Path(path), columns)
+    if not (folder.path / _METRICS).is_file():
+      raise ValueError(
+          f"--output_dir: {str(path)!r} holds no run to resume (no {_METRICS});"
+          " start it without --resume"
+      )
+    return folder
+
+  @property
+  def checkpoints(self) -> pathlib.Path:
+    """The folder of checkpoints; made by whoever writes there."""
+    return self.path / _CHECKPOINTS
+
   def figure_path(self, name: str) -> pathlib.Path:
     """Returns `figures/<name>.png`; makes the folder of figures if needed."""
     folder = self.path / "figures"
     folder.mkdir(exist_ok=True)
     return folder / f"{name}.png"
 
-  def write_config(self, flags: Mapping[str, Any]) -> None:
-    """Writes `config.json`: the flags and what else the result depends on.
+  def describe(self, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the flags and what else the result depends on, of JSON types.
 
     Args:
       flags: Every flag of the binary with its value.
@@ -124,7 +194,35 @@ class RunFolder:
         "command_line": shlex.join(sys.orig_argv),
         "cores": len(os.sched_getaffinity(0)),
     }
-    _write_json(self.path / "config.json", config)
+    return _to_json(config, _CONFIG)
+
+  def write_config(self, flags: Mapping[str, Any]) -> None:
+    """Writes `config.json`: what `describe` returns for the flags."""
+    _write_json(self.path / _CONFIG, self.describe(flags))
+
+  def read_config(self) -> dict[str, Any] | None:
+    """Returns what `config.json` holds; None if the run never wrote it."""
+    try:
+      return json.loads((self.path / _CONFIG).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+      return None
+
+  def write_resumption(self, flags: Mapping[str, Any]) -> None:
+    """Takes the folder over, and notes in `config.json` when and how.
+
+    Args:
+      flags: As for `write_config`, for a run that was stopped before that.
+    """
+    for leftover in self.path.glob(".*.tmp"):
+      leftover.unlink()
+    self._earlier_rows = (self.path / _METRICS).read_bytes()
+    self._append(_csv_line(self._columns))
+    config = self.read_config() or self.describe(flags)
+    config.setdefault("resumed", []).append({
+        "time": self._start_time.isoformat(timespec="seconds"),
+        "command_line": shlex.join(sys.orig_argv),
+    })
+    _write_json(self.path / _CONFIG, config)
 
   def write_metrics(self, row: Mapping[str, Any]) -> None:
     """Appends a row to `metrics.csv`, readable for others at return.
@@ -138,9 +236,27 @@ class RunFolder:
     unknown, known = sorted(row.keys() - self._columns), list(self._columns)
     if unknown:
       raise ValueError(f"{_METRICS}: no columns {unknown}; there are {known}")
+    self._append(_csv_line([row.get(name) for name in self._columns]))
+
+  def cut_metrics(self) -> None:
+    """Cuts off in one step what has not been written again since `resume`."""
+    if self._earlier_rows:
+      path = self.path / _METRICS
+      whole = path.read_bytes()
+      kept = whole[: len(whole) - len(self._earlier_rows)]
+      write_atomically(path, kept.decode())
+      self._earlier_rows = b""
+
+  def _append(self, line: str) -> None:
+    """Appends a line to `metrics.csv`, unless it is already in this place."""
+    if self._earlier_rows.startswith(line.encode()):
+      self._earlier_rows = self._earlier_rows[len(line.encode()):]
+      return
+    self.cut_metrics()
+    path = self.path / _METRICS
     # One write of a whole line: an interrupt never leaves half a row behind.
-    with open(self.path / _METRICS, "a", encoding="utf-8") as file:
-      file.write(_csv_line([row.get(name) for name in self._columns]))
+    with writing(path), open(path, "a", encoding="utf-8") as file:
+      file.write(line)
 
   def release_to_tensorboard(
       self, run_name: str, value: Mapping[str, float], key: int
@@ -153,18 +269,20 @@ class RunFolder:
       value: Scalars by name.
       key: The step, for example the round.
     """
+    path = self.path / "tensorboard" / run_name
     if run_name not in self._release_managers:
       # Imported here because importing TFF takes seconds.
       import tensorflow_federated as tff
 
+      # What a run that was stopped released, it releases again.
+      _remove(path)
       self._release_managers[run_name] = tff.program.TensorBoardReleaseManager(
-          self.path / "tensorboard" / run_name
+          path
       )
-    manager = self._release_managers[run_name]
-    # In a thread of its own: `asyncio.run` refuses to run where an event loop
-    # runs already, as it does in notebooks.
-    with concurrent.futures.ThreadPoolExecutor(max_workers=1) as pool:
-      pool.submit(asyncio.run, manager.release(dict(value), key)).result()
+    with writing(path):
+      asynchronous.run(
+          self._release_managers[run_name].release(dict(value), key)
+      )
 
   def write_summary(self, runs: Sequence[summary.RunSummary]) -> None:
     """Writes `summary.json`, replacing an earlier one in one step.
@@ -234,12 +352,21 @@ def _remove(path: pathlib.Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def _write_atomically(path: pathlib.Path, text: str) -> None:
-  """Writes a file so that a reader sees the old or the new one, never half."""
+def write_atomically(path: pathlib.Path, text: str) -> None:
+  """Writes a file so that a reader sees the old or the new one, never half.
+
+  Args:
+    path: The file.
+    text: What it is to hold.
+
+  Raises:
+    WriteError: If it cannot be written; the old file is kept.
+  """
   temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
   try:
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    with writing(path):
+      temporary.write_text(text, encoding="utf-8")
+      os.replace(temporary, path)
   finally:
     temporary.unlink(missing_ok=True)
 
@@ -247,7 +374,7 @@ def _write_atomically(path: pathlib.Path, text: str) -> None:
 def _write_json(path: pathlib.Path, value: Mapping[str, Any]) -> None:
   """Writes strict JSON; a value without a JSON form leaves the old file."""
   text = json.dumps(_to_json(value, path.name), indent=2, allow_nan=False)
-  _write_atomically(path, text + "\n")
+  write_atomically(path, text + "\n")
 
 
 def _to_json(value: Any, name: str) -> Any:

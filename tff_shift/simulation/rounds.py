@@ -1,25 +1,55 @@
 """Rounds of an algorithm over a population of clients.
 
 Whatever the scenario, a round is the same: draw who takes part, gather their
-states in the order of their ids, run the phases, put the states back.
+states in the order of their ids, run the phases, put the states back. Its time
+and memory depend on who takes part, not on how many clients there are.
 """
 
 import math
 import time
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from tff_shift.learning import process
 from tff_shift.learning import randomness
+from tff_shift.simulation import client_states as client_states_lib
+
+
+class DivergedError(RuntimeError):
+  """All clients of a round gave numbers that are not finite.
+
+  Attributes:
+    algorithm: The name of the algorithm.
+    round_num: The round, from 1.
+  """
+
+  def __init__(self, algorithm: str, round_num: int, num_clients: int):
+    super().__init__(
+        f"{algorithm} diverged in round {round_num}: what its"
+        f" {num_clients} clients trained is not finite; a smaller learning rate"
+        " may help"
+    )
+    self.algorithm = algorithm
+    self.round_num = round_num
+
+
+def num_sampled(num_clients: int, participation: float) -> int:
+  """Returns how many clients take part in a round, see `sample_clients`."""
+  return max(1, math.floor(participation * num_clients + 0.5))
 
 
 def sample_clients(
     num_clients: int, participation: float, run_seed: int, round_num: int
 ) -> list[int]:
   """Draws the clients of a round, a pure function of its arguments.
+
+  The time it takes depends on their number alone, unless that is above one in
+  50 of more than 10,000 clients.
 
   Args:
     num_clients: The number of clients there are.
@@ -40,7 +70,7 @@ def sample_clients(
         f"participation={participation!r} is not allowed: it must be a number"
         " above 0 and at most 1"
     )
-  size = max(1, math.floor(participation * num_clients + 0.5))
+  size = num_sampled(num_clients, participation)
   words = randomness.derive(
       run_seed, randomness.Purpose.SAMPLE_CLIENTS, round_num
   )
@@ -49,17 +79,43 @@ def sample_clients(
   return sorted(int(client) for client in chosen)
 
 
+class DataOnDemand(Sequence):
+  """The data of clients by position, each made when it is asked for."""
+
+  def __init__(self, num_clients: int, make: Callable[[int], Any]):
+    """Makes nothing yet.
+
+    Args:
+      num_clients: The number of clients.
+      make: A client to its data; a pure function.
+    """
+    self._num_clients = num_clients
+    self._make = make
+
+  def __len__(self) -> int:
+    return self._num_clients
+
+  def __getitem__(self, index: int | slice) -> Any:
+    clients = range(self._num_clients)[index]
+    if isinstance(index, slice):
+      return [self._make(client) for client in clients]
+    return self._make(clients)
+
+
 class Rounds:
   """The state of a run and the step to the next round.
 
   Attributes:
     algorithm: The algorithm.
     data: What each client trains on or adapts to; may be replaced between
-      rounds.
+      rounds. A round asks for that of its participants only.
     server_state: The server's state.
-    client_states: The clients' states, by position.
+    states: The clients' states, of which those of some can be had; see
+      `client_states`.
     round_num: The number of rounds done.
     seconds: The duration of each round done, in seconds.
+    starts: The rounds, from 0, that were the first of a process: they compile.
+    num_diverged: How many clients' work was left out so far, see `phases`.
   """
 
   def __init__(
@@ -69,23 +125,34 @@ class Rounds:
       *,
       run_seed: int,
       participation: float = 1.0,
+      storage: client_states_lib.Storage | None = None,
   ):
-    """Draws the initial states; all clients' at once.
+    """Draws the initial state of the server.
+
+    A client's is drawn when it is first needed, with the seed of its data here.
 
     Args:
       algorithm: The algorithm.
-      data: What each client trains on or adapts to.
+      data: What each client trains on or adapts to; a `DataOnDemand` where that
+        of all clients does not fit into memory.
       run_seed: The run's seed.
       participation: The share of clients in a round, above 0 and at most 1.
+      storage: Where clients' states go that are not to stay in memory. None:
+        all stay.
     """
     self.algorithm = algorithm
     self.data = data
     self.server_state = algorithm.initialize(randomness.server_seed(run_seed))
-    self.client_states = list(
-        algorithm.initialize_client([client.seed for client in data])
+    self.states = client_states_lib.ClientStates(
+        len(data),
+        algorithm.initialize_client,
+        lambda client: data[client].seed,
+        storage,
     )
     self.round_num = 0
     self.seconds = []
+    self.starts = [0]
+    self.num_diverged = 0
     self._run_seed = run_seed
     self._participation = participation
 
@@ -93,29 +160,93 @@ class Rounds:
     """Runs a round.
 
     Returns:
-      The metrics of its last phase; none where a round has no phase.
+      The metrics of its last phase; none where a round has no phase. But
+      `num_diverged` is the largest of all phases: how many clients' work was
+      left out, see `phases`.
+
+    Raises:
+      DivergedError: If the work of all clients in a phase has diverged. The run
+        stays as it was before the round.
     """
     start = time.perf_counter()
     chosen = sample_clients(
         len(self.data), self._participation, self._run_seed, self.round_num
     )
     data = [self.data[client] for client in chosen]
-    server_state, metrics = self.server_state, {}
-    states = [self.client_states[client] for client in chosen]
+    server_state, metrics, num_diverged = self.server_state, {}, 0
+    states = self.states.take(chosen, [client.seed for client in data])
     for phase in self.algorithm.phases:
       server_state, states, metrics = phase(server_state, states, data)
+      if metrics["num_diverged"] == metrics["num_clients"]:
+        raise DivergedError(
+            self.algorithm.name, self.round_num + 1, len(chosen)
+        )
+      num_diverged = max(metrics["num_diverged"], num_diverged)
+      metrics["num_diverged"] = num_diverged
+    if num_diverged:
+      logging.warning(
+          "%s, round %d: what %d of %d clients trained is not finite and is"
+          " left out",
+          self.algorithm.name, self.round_num + 1, num_diverged, len(chosen),
+      )
     # Only now, so that an interrupted round leaves the run as it was.
     self.server_state = server_state
-    for client, state in zip(chosen, states, strict=True):
-      self.client_states[client] = state
+    self.states.put(chosen, states)
+    self.num_diverged += int(num_diverged)
     self.round_num += 1
     self.seconds.append(time.perf_counter() - start)
     return metrics
 
+  def resume(
+      self,
+      server_state: Any,
+      client_states: Sequence[Any] | None,
+      seconds: Sequence[float],
+      starts: Sequence[int],
+      num_diverged: int = 0,
+  ) -> None:
+    """Takes over the rounds that another process has done.
+
+    Args:
+      server_state: The server's state after them.
+      client_states: All clients' states after them. None: `states` has them.
+      seconds: The duration of each, in seconds.
+      starts: Those that were the first of a process.
+      num_diverged: How many clients' work was left out in them.
+    """
+    self.server_state = server_state
+    if client_states is not None:
+      self.client_states = client_states
+    self.round_num = len(seconds)
+    self.seconds = list(seconds)
+    self.starts = [*starts, self.round_num]
+    self.num_diverged = num_diverged
+
+  def close(self) -> None:
+    """Ends the use of a file of states, if there is one."""
+    self.states.close()
+
+  @property
+  def client_states(self) -> list[Any]:
+    """All clients' states by position, as computations take them.
+
+    They are in memory at once, and a change of the list changes no state.
+    """
+    return self.states[:]
+
+  @client_states.setter
+  def client_states(self, states: Sequence[Any]) -> None:
+    self.states.replace(dict(enumerate(states)))
+
   @property
   def seconds_per_round(self) -> float:
-    """The mean duration of a round but for the first, which compiles.
+    """The mean duration of a round but for those that compile.
 
     It is 0 if there was no round.
     """
-    return float(np.mean(self.seconds[1:] or self.seconds or [0.0]))
+    compiled = [
+        seconds
+        for round_num, seconds in enumerate(self.seconds)
+        if round_num not in self.starts
+    ]
+    return float(np.mean(compiled or self.seconds or [0.0]))

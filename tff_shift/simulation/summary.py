@@ -25,6 +25,8 @@ class RunSummary:
       by name; all seeds have the same metrics, accuracies in percent.
     rounds: Number of rounds of each seed.
     seconds_per_round: Wall-clock seconds per round, mean over the seeds.
+    num_diverged: For each seed, how many times the work of a client was left
+      out because it was not finite.
   """
 
   algorithm: str
@@ -33,6 +35,7 @@ class RunSummary:
   metrics_by_seed: Mapping[int, Mapping[str, float]]
   rounds: int
   seconds_per_round: float
+  num_diverged: Sequence[int] = ()
 
   def __post_init__(self):
     if not self.metrics_by_seed:
@@ -83,6 +86,7 @@ class RunSummary:
         },
         "rounds": self.rounds,
         "seconds_per_round": self.seconds_per_round,
+        "num_diverged": list(self.num_diverged),
     }
 
 
@@ -99,7 +103,8 @@ def comparison_table(
   Returns:
     The table: algorithm, data set if there are several, the settings in which
     the runs differ, `mean ± standard deviation` of each metric (the mean alone
-    for one seed, `-` where a run lacks the metric), and seconds per round.
+    for one seed, `-` where a run lacks the metric), seconds per round, and, if
+    there were any, how often a client diverged, all seeds together.
   """
   labels = {"algorithm": [run.algorithm for run in runs]}
   labels["dataset"] = [run.dataset for run in runs]
@@ -118,6 +123,9 @@ def comparison_table(
     title = name.replace("_", " ") + unit
     numbers[title] = [_metric_cell(run, name) for run in runs]
   numbers["s/round"] = [f"{run.seconds_per_round:.3g}" for run in runs]
+  diverged = [sum(run.num_diverged) for run in runs]
+  if any(diverged):
+    numbers["diverged"] = list(map(str, diverged))
   for title, cells in numbers.items():
     width = max(map(len, [title, *cells]))
     columns.append([cell.rjust(width) for cell in [title, *cells]])

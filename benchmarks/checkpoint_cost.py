@@ -1,0 +1,95 @@
+"""What a checkpoint costs: seconds to save and to restore, and its size.
+
+  python -m benchmarks.checkpoint_cost
+
+For a small CNN of whose layers 20 clients keep the last ones to themselves, and
+for 20 clients with a million numbers each. Prints medians.
+"""
+
+import pathlib
+import statistics
+import tempfile
+import time
+
+import numpy as np
+import tensorflow as tf
+from absl import app
+
+from tff_shift.models import cnn
+from tff_shift.simulation import checkpoints
+from tff_shift.simulation import client_states as client_states_lib
+
+_NUM_CLIENTS = 20
+_REPETITIONS = 5
+
+
+class _Running:
+  """What a checkpoint needs of `rounds.Rounds`, with states that are given."""
+
+  def __init__(self, server_state, client_states):
+    self.seconds, self.starts, self.num_diverged = [], [0], 0
+    self.server_state = server_state
+    self.states = client_states_lib.ClientStates(
+        len(client_states),
+        lambda clients: [client_states[client] for client in clients],
+        seed_of=int,
+    )
+    self.states.replace(dict(enumerate(client_states)))
+
+  def resume(
+      self, server_state, client_states, seconds, starts, num_diverged
+  ):
+    del client_states
+    self.server_state = server_state
+
+
+def _states() -> dict[str, _Running]:
+  """Returns the states of which checkpoints are timed, by name."""
+  model = cnn.build((28, 28, 1), num_classes=10)
+  seed = np.zeros(2, np.int32)
+  with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as s:
+    weights = s.run(model.initial_weights(seed))
+  generator = np.random.default_rng(0)
+  return {
+      "CNN, 20 heads": _Running(
+          weights.backbone, [weights.head for _ in range(_NUM_CLIENTS)]
+      ),
+      "20 x 1 M numbers": _Running(
+          (),
+          list(generator.normal(size=(_NUM_CLIENTS, 10**6)).astype(np.float32)),
+      ),
+  }
+
+
+def main(_) -> None:
+  """Times and prints."""
+  for name, running in _states().items():
+    with tempfile.TemporaryDirectory() as folder:
+      run = checkpoints.Run(pathlib.Path(folder, "run"), "key", every=1)
+      steps = checkpoints.steps(
+          run, _REPETITIONS, running, [], make=dict, replay=print
+      )
+      next(steps)
+      saving, restoring = [], []
+      for _ in range(_REPETITIONS):
+        start = time.perf_counter()
+        # Between two steps lies nothing but a checkpoint.
+        next(steps, None)
+        saving.append(time.perf_counter() - start)
+      for _ in range(_REPETITIONS):
+        start = time.perf_counter()
+        list(checkpoints.steps(
+            run, _REPETITIONS, running, [], make=dict, replay=print
+        ))
+        restoring.append(time.perf_counter() - start)
+      last = pathlib.Path(folder, "run", f"state_{_REPETITIONS}")
+      size = sum(each.stat().st_size for each in last.rglob("*"))
+    print(
+        f"{name:16}  save {statistics.median(saving):.3f} s (first"
+        f" {saving[0]:.3f}), restore {statistics.median(restoring):.3f} s,"
+        f" {size / 1e6:.1f} MB"
+    )
+
+
+if __name__ == "__main__":
+  app.run(main)

@@ -1,0 +1,172 @@
+"""The output folder of a run that was stopped, opened again."""
+
+import errno
+import os
+import pathlib
+import re
+
+import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing import event_accumulator
+
+from tff_shift.simulation import results
+
+_COLUMNS = ("round", "accuracy")
+_FLAGS = {"rounds": 3, "seeds": ["0"]}
+
+
+def _row(round_num, accuracy=0.1):
+  return {"round": round_num, "accuracy": accuracy}
+
+
+def _resume(path, flags=None):
+  folder = results.RunFolder.resume(path, columns=_COLUMNS)
+  folder.write_resumption(flags or _FLAGS)
+  return folder
+
+
+@pytest.fixture
+def path(tmp_path):
+  """A folder with three rows."""
+  folder = results.RunFolder.create(tmp_path / "run", columns=_COLUMNS)
+  folder.write_config(_FLAGS)
+  for round_num in (1, 2, 3):
+    folder.write_metrics(_row(round_num))
+  return folder.path
+
+
+def _lines(path):
+  return (path / "metrics.csv").read_text().splitlines()[1:]
+
+
+class TestRows:
+
+  def test_rows_that_are_written_again_come_once(self, path):
+    folder = _resume(path)
+    for round_num in (1, 2):
+      folder.write_metrics(_row(round_num))
+      # Nothing is lost should this process be stopped, too.
+      assert _lines(path) == ["1,0.1", "2,0.1", "3,0.1"]
+    folder.write_metrics(_row(3))
+    folder.write_metrics(_row(4))
+    assert _lines(path) == ["1,0.1", "2,0.1", "3,0.1", "4,0.1"]
+
+  def test_rest_is_cut_off(self, path):
+    folder = _resume(path)
+    folder.write_metrics(_row(1))
+    folder.cut_metrics()
+    assert _lines(path) == ["1,0.1"]
+    folder.cut_metrics()
+    folder.write_metrics(_row(2, 0.7))
+    assert _lines(path) == ["1,0.1", "2,0.7"]
+
+  def test_row_that_differs_takes_the_place_of_all_that_followed(self, path):
+    folder = _resume(path)
+    folder.write_metrics(_row(1))
+    folder.write_metrics(_row(2, 0.75))
+    assert _lines(path) == ["1,0.1", "2,0.75"]
+
+  def test_longer_row_is_another_one(self, path):
+    folder = _resume(path)
+    folder.write_metrics(_row(1, 0.12))
+    assert _lines(path) == ["1,0.12"]
+
+  def test_half_a_row_is_replaced(self, path):
+    with open(path / "metrics.csv", "a") as file:
+      file.write("4,0")
+    folder = _resume(path)
+    for round_num in (1, 2, 3, 4):
+      folder.write_metrics(_row(round_num))
+    assert _lines(path) == ["1,0.1", "2,0.1", "3,0.1", "4,0.1"]
+
+  @pytest.mark.parametrize("content", ["", "rou", "other\n1\n"])
+  def test_header_that_is_not_whole_is_written(self, path, content):
+    (path / "metrics.csv").write_text(content)
+    _resume(path).write_metrics(_row(1))
+    assert (path / "metrics.csv").read_text() == "round,accuracy\n1,0.1\n"
+
+  def test_folder_of_a_new_run_has_nothing_to_cut(self, tmp_path):
+    folder = results.RunFolder.create(tmp_path / "new", columns=_COLUMNS)
+    folder.write_metrics(_row(1))
+    folder.cut_metrics()
+    assert _lines(folder.path) == ["1,0.1"]
+
+
+class TestResume:
+
+  @pytest.mark.parametrize("name", ["", "none", "notes.txt"])
+  def test_folder_without_a_run_is_refused(self, tmp_path, name):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(
+        ValueError, match=r"^--output_dir: .* holds no run to resume"
+    ):
+      results.RunFolder.resume(tmp_path / name, columns=_COLUMNS)
+    assert os.listdir(tmp_path) == ["notes.txt"]
+
+  def test_nothing_changes_before_the_folder_is_taken_over(self, path):
+    (path / ".summary.json.7.tmp").write_text("{")
+    before = {each: each.read_bytes() for each in path.iterdir()}
+    results.RunFolder.resume(path, columns=_COLUMNS)
+    assert before == {each: each.read_bytes() for each in path.iterdir()}
+    _resume(path)
+    assert sorted(os.listdir(path)) == ["config.json", "metrics.csv"]
+
+  def test_configuration_stays_and_says_when_it_was_resumed(self, path):
+    before = results.RunFolder(path, _COLUMNS).read_config()
+    for _ in range(2):
+      folder = _resume(path, {"rounds": 99})
+    after = folder.read_config()
+    resumed = after.pop("resumed")
+    assert after == before
+    assert [set(each) for each in resumed] == [{"time", "command_line"}] * 2
+    assert re.fullmatch(r"[\d-]{10}T[\d:]{8}\+00:00", resumed[0]["time"])
+
+  def test_configuration_that_is_missing_is_written(self, path):
+    (path / "config.json").unlink()
+    assert _resume(path).read_config()["flags"] == _FLAGS
+
+  def test_run_that_is_overwritten_loses_its_checkpoints(self, path):
+    folder = results.RunFolder(path, _COLUMNS)
+    (folder.checkpoints / "run").mkdir(parents=True)
+    results.RunFolder.create(path, columns=_COLUMNS, overwrite=True)
+    assert os.listdir(path) == ["metrics.csv"]
+
+  def test_values_that_are_released_again_come_once(self, path):
+    folder = results.RunFolder(path, _COLUMNS)
+    for key in (1, 2, 3):
+      folder.release_to_tensorboard("a/b", {"accuracy": 0.5}, key)
+    folder = _resume(path)
+    for key in (1, 2):
+      folder.release_to_tensorboard("a/b", {"accuracy": 0.5}, key)
+    (file,) = (path / "tensorboard").rglob("events*")
+    events = event_accumulator.EventAccumulator(str(file))
+    events.Reload()
+    assert [each.step for each in events.Tensors("accuracy")] == [1, 2]
+
+
+class TestWriting:
+
+  def test_errors_of_files_are_told_in_one_line(self):
+    path = pathlib.Path("folder") / "file"
+    for error in (
+        OSError(errno.ENOSPC, "No space left on device"),
+        tf.errors.ResourceExhaustedError(None, None, "No space left\non it"),
+    ):
+      with (
+          pytest.raises(results.WriteError) as raised, results.writing(path)
+      ):
+        raise error
+      assert str(raised.value).startswith(
+          "folder/file cannot be written: No space left"
+      )
+      assert "\n" not in str(raised.value)
+
+  def test_other_errors_stay_what_they_are(self):
+    with pytest.raises(KeyError), results.writing(pathlib.Path("file")):
+      raise KeyError("other")
+
+  def test_row_on_a_full_disk(self, path):
+    (path / "metrics.csv").unlink()
+    (path / "metrics.csv").symlink_to("/dev/full")
+    with pytest.raises(results.WriteError, match=r"metrics\.csv .*No space"):
+      results.RunFolder(path, _COLUMNS).write_metrics(_row(4))

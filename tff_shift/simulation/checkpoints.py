@@ -1,0 +1,405 @@
+"""Checkpoints: a run that was stopped goes on, and ends with the same bits.
+
+A driver loops over `steps`, which yields the steps that are still to be done
+and saves after every so many. A run has a folder of its own with its last two
+checkpoints, each of which is
+
+    state_<step>/       the states of the server and of the clients that have
+                        taken part, as `tff.program.FileProgramStateManager`
+                        writes them
+    state_<step>.json   the record: what was measured so far, the durations of
+                        rounds, and digests, by which damage is noticed
+
+Where only so many states of clients stay in memory, those of both checkpoints
+are in one file instead, to which a checkpoint adds what has changed:
+
+    states.sqlite       see `state_file`
+
+TFF makes the folder appear in one step, SQLite commits; the record follows, and
+a checkpoint without it is none. So a process may end at any moment and leaves
+the checkpoint before. What is damaged, or belongs to another run, is reported,
+and the checkpoint before it counts. All random numbers are functions of seed
+and round (`randomness`): there is nothing else to save.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow_federated as tff
+
+from tff_shift.simulation import array_cache
+from tff_shift.simulation import asynchronous
+from tff_shift.simulation import client_states
+from tff_shift.simulation import encoding
+from tff_shift.simulation import results
+from tff_shift.simulation import rounds
+from tff_shift.simulation import state_file
+
+_PREFIX = "state_"
+_NUM_KEPT = 2
+_STATES = "states.sqlite"
+
+
+def _print_problem(message: str) -> None:
+  print(message, file=sys.stderr, flush=True)
+
+
+class Checkpoints:
+  """The checkpoints of all runs in an output folder."""
+
+  def __init__(
+      self,
+      folder: results.RunFolder,
+      identity: Mapping[str, Any],
+      *,
+      every: int,
+      max_states_in_memory: int | None = None,
+      on_problem: Callable[[str], None] = _print_problem,
+  ):
+    """Takes the checkpoints of a folder for this process.
+
+    Args:
+      folder: The output folder.
+      identity: All that determines the results of the runs, of JSON types. A
+        checkpoint of another identity is not used.
+      every: Saves after every so many steps of a run, and after its last; 0
+        never saves.
+      max_states_in_memory: So many states of clients stay in memory, the others
+        on disk. None: all.
+      on_problem: Called with a line for each checkpoint that cannot be used.
+
+    Raises:
+      ValueError: If another process has them.
+    """
+    self._folder = folder
+    self._identity = identity
+    self._every = every
+    self._max_states_in_memory = max_states_in_memory
+    self._on_problem = on_problem
+    if every or folder.checkpoints.exists():
+      with results.writing(folder.checkpoints):
+        folder.checkpoints.mkdir(exist_ok=True)
+        lock = os.open(folder.checkpoints / ".lock", os.O_CREAT | os.O_WRONLY)
+      try:
+        # Held until the process ends, however it does.
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      except BlockingIOError as error:
+        raise ValueError(
+            f"--output_dir: a run is still going on in {str(folder.path)!r};"
+            " wait for its end"
+        ) from error
+
+  def run(self, labels: Mapping[str, Any]) -> "Run":
+    """Returns the checkpoints of a run.
+
+    Args:
+      labels: What distinguishes it from the other runs, such as the columns of
+        `metrics.csv` that are the same in all its rows.
+    """
+    label = "-".join(str(value) for value in labels.values())
+    return Run(
+        self._folder.checkpoints / re.sub(r"[^\w.+-]+", "_", label),
+        array_cache.key({"identity": self._identity, "run": label}),
+        every=self._every,
+        max_states_in_memory=self._max_states_in_memory,
+        scratch=self._folder.path,
+        on_restored=self._folder.cut_metrics,
+        on_problem=self._on_problem,
+    )
+
+
+class Run:
+  """The checkpoints of one run, for `steps`.
+
+  Attributes:
+    storage: Where its `rounds.Rounds` shall keep the states of clients.
+  """
+
+  def __init__(
+      self,
+      path: pathlib.Path,
+      key: str,
+      *,
+      every: int,
+      max_states_in_memory: int | None = None,
+      scratch: pathlib.Path | None = None,
+      on_restored: Callable[[], None] = lambda: None,
+      on_problem: Callable[[str], None] = _print_problem,
+  ):
+    """Names where they are; nothing is read or written yet.
+
+    Args:
+      path: The folder of this run; made when it is needed.
+      key: Of all that determines the results; see `array_cache.key`.
+      every: Saves after every so many steps and the last; 0 never saves.
+      max_states_in_memory: See `Checkpoints`.
+      scratch: A folder for states on disk if nothing is ever saved. Default:
+        that above the folder of this run.
+      on_restored: Called when what was measured before has been handed over,
+        if there are steps to be done.
+      on_problem: Called with a line for each checkpoint that cannot be used.
+    """
+    self._path = path
+    self._key = key
+    self._every = every
+    self._on_restored = on_restored
+    self._on_problem = on_problem
+    self._states = state_file.StateFile(path / _STATES, key)
+    self.storage = None
+    if max_states_in_memory is not None:
+      file = self._states
+      if not every and not file.path.exists():
+        file = state_file.StateFile(scratch or path.parent, is_temporary=True)
+      self.storage = client_states.Storage(max_states_in_memory, file)
+
+  def steps(
+      self,
+      num_steps: int,
+      running: rounds.Rounds,
+      measured: list[Any],
+      make: Callable[..., Any],
+      replay: Callable[[Any], None],
+  ) -> Iterator[int]:
+    """See the function `steps`."""
+    done = self._restore(running, measured, make)
+    for each in measured:
+      replay(each)
+    if done < num_steps:
+      self._on_restored()
+    for step in range(done + 1, num_steps + 1):
+      yield step
+      # The driver has done the step, and asks for the next one.
+      if self._every and (step % self._every == 0 or step == num_steps):
+        self._save(step, running, measured)
+
+  @property
+  def _manager(self) -> tff.program.FileProgramStateManager:
+    # It makes its folder.
+    with results.writing(self._path):
+      return tff.program.FileProgramStateManager(
+          self._path, _PREFIX, keep_total=_NUM_KEPT, keep_first=False
+      )
+
+  def _state(self, step: int) -> pathlib.Path:
+    return self._path / f"{_PREFIX}{step}"
+
+  def _record(self, step: int) -> pathlib.Path:
+    return self._path / f"{_PREFIX}{step}.json"
+
+  def _recorded_steps(self) -> list[int]:
+    """Returns the steps that have a record, the last one first."""
+    names = re.compile(rf"{_PREFIX}(\d+)\.json")
+    found = (names.fullmatch(path.name) for path in self._path.glob("*"))
+    return sorted((int(each[1]) for each in found if each), reverse=True)
+
+  def _save(
+      self, step: int, running: rounds.Rounds, measured: Sequence[Any]
+  ) -> None:
+    """Saves a run after a step.
+
+    Raises:
+      results.WriteError: If it cannot be written; what was saved before is
+        kept.
+    """
+    states = running.states
+    saved, content = {}, None
+    if states.storage is None:
+      saved = dict(sorted(states.in_memory.items()))
+    values = running.server_state, tuple(saved.values())
+    try:
+      with results.writing(self._state(step)):
+        asynchronous.run(self._manager.save(encoding.join(values), step))
+      if states.storage is not None:
+        content = states.commit(step)
+      record = {
+          "step": step,
+          "run": self._key,
+          "structure": _structure(running),
+          "files": _digest(self._state(step)),
+          "clients": list(saved),
+          "states": content and content._asdict(),
+          "seconds": running.seconds,
+          "starts": running.starts,
+          "num_diverged": running.num_diverged,
+          "measured": [encoding.to_json(each) for each in measured],
+      }
+      results.write_atomically(
+          self._record(step),
+          json.dumps(record | {"digest": array_cache.key(record)}),
+      )
+    except results.WriteError:
+      self._clear(step)
+      raise
+    for earlier in self._recorded_steps():
+      if not self._state(earlier).exists():
+        self._record(earlier).unlink()
+    self._prune(states)
+
+  def _prune(self, states: client_states.ClientStates) -> None:
+    """Removes states of clients that no checkpoint needs any more."""
+    steps = self._recorded_steps()
+    if states.storage is not None:
+      states.storage.file.prune(min(steps))
+    elif self._states.path.exists() and not any(
+        json.loads(self._record(step).read_text(encoding="utf-8"))["states"]
+        for step in steps
+    ):
+      self._states.remove()
+
+  def _restore(
+      self,
+      running: rounds.Rounds,
+      measured: list[Any],
+      make: Callable[..., Any],
+  ) -> int:
+    """Takes over the last checkpoint that can be used.
+
+    Returns:
+      Its step; 0 if there is none.
+    """
+    done = 0
+    for step in self._recorded_steps():
+      try:
+        record = self._read_record(step, running)
+        server_state = self._restore_states(record, running)
+      except state_file.UnusableError as error:
+        self._on_problem(
+            f"checkpoint {self._state(step)} cannot be used: {error}; the run"
+            " goes on from the one before, or starts again if there is none"
+        )
+        continue
+      running.resume(
+          server_state,
+          None,
+          *(record[name] for name in ("seconds", "starts", "num_diverged")),
+      )
+      measured[:] = [
+          make(**encoding.from_json(each)) for each in record["measured"]
+      ]
+      done = step
+      break
+    self._clear(done + 1)
+    if not done:
+      self._states.remove()
+    return done
+
+  def _read_record(self, step: int, running: rounds.Rounds) -> dict[str, Any]:
+    """Returns the record of a step, checked."""
+    try:
+      record = json.loads(self._record(step).read_text(encoding="utf-8"))
+      digest = record.pop("digest")
+      is_whole = digest == array_cache.key(record) and record["step"] == step
+    except (ValueError, KeyError, AttributeError, TypeError):
+      is_whole = False
+    if not is_whole:
+      raise state_file.UnusableError("its record is damaged")
+    if record["run"] != self._key:
+      raise state_file.UnusableError("it is of a run with other flags")
+    if record["structure"] != _structure(running):
+      raise state_file.UnusableError("its states have another structure")
+    if record["files"] != _digest(self._state(step)):
+      raise state_file.UnusableError("its states are damaged")
+    return record
+
+  def _restore_states(
+      self, record: Mapping[str, Any], running: rounds.Rounds
+  ) -> Any:
+    """Restores the states of clients, and returns that of the server."""
+    step, clients = record["step"], record["clients"]
+    template = (
+        running.server_state, tuple([running.states.template] * len(clients))
+    )
+    # TFF needs the structure, whatever its values.
+    joined = asynchronous.run(
+        self._manager.load(step, encoding.join(template))
+    )
+    server_state, values = encoding.split(joined, template)
+    if record["states"] is None:
+      running.states.replace(dict(zip(clients, values, strict=True)))
+    else:
+      running.states.restore(
+          self._states,
+          step,
+          state_file.Content(**record["states"]),
+          oldest=min(self._recorded_steps()),
+      )
+      if running.states.storage is None:
+        # It was read whole.
+        self._states.close()
+    return server_state
+
+  def _clear(self, first: int) -> None:
+    """Removes all from a step on, and what was never finished."""
+    name = re.compile(rf"\.?{_PREFIX}(\d+)(_temp\d+|\.json|\.json\..*\.tmp)?")
+    for path in list(self._path.glob("*")):
+      found = name.fullmatch(path.name)
+      is_finished = found and found[2] in (None, ".json")
+      if found and (int(found[1]) >= first or not is_finished):
+        if path.is_dir():
+          shutil.rmtree(path)
+        else:
+          path.unlink()
+
+
+def steps(
+    checkpoint: Run | None,
+    num_steps: int,
+    running: rounds.Rounds,
+    measured: list[Any],
+    *,
+    make: Callable[..., Any],
+    replay: Callable[[Any], None],
+) -> Iterator[int]:
+  """Returns the steps of a run that are still to be done, from 1.
+
+  The body of the loop does a step and appends what it measured. Before the
+  first one, a run that was stopped is as it was after its last checkpoint.
+
+  Args:
+    checkpoint: The checkpoints of the run; None if it has none.
+    num_steps: The number of rounds or time steps.
+    running: The rounds, as they are at the start.
+    measured: An empty list, filled with what was measured before; named tuples
+      of numbers, strings, None, arrays and named tuples.
+    make: Makes such a named tuple from its fields; inner ones come as
+      dictionaries.
+    replay: Called with each of what was measured before, in order.
+
+  Returns:
+    The steps; to go through them raises a `results.WriteError` if a checkpoint
+    cannot be written.
+  """
+  if checkpoint is None:
+    return iter(range(1, num_steps + 1))
+  return checkpoint.steps(num_steps, running, measured, make, replay)
+
+
+def _structure(running: rounds.Rounds) -> str:
+  """Returns a digest of the structure of all that is saved."""
+  return array_cache.key({
+      "server": encoding.structure(running.server_state),
+      "client": encoding.structure(running.states.template),
+      "num_clients": len(running.states),
+  })
+
+
+def _digest(folder: pathlib.Path) -> str:
+  """Returns a digest of the names and contents of all files in a folder."""
+  found = hashlib.sha256()
+  for path in sorted(folder.rglob("*")):
+    if path.is_file():
+      with open(path, "rb") as file:
+        content = hashlib.file_digest(file, "sha256").hexdigest()
+      found.update(f"{path.relative_to(folder)} {content}\n".encode())
+  return found.hexdigest()

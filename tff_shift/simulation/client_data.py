@@ -1,0 +1,33 @@
+"""What a client trains on, made of its examples."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tff_shift.data import streams
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
+
+
+def training_data(
+    examples: Sequence[streams.Examples], run_seed: int
+) -> list[local_training.ClientData]:
+  """Returns what each client trains on; a client's id is its position.
+
+  Args:
+    examples: The examples of each client; they are one domain.
+    run_seed: Fixes the clients' batches.
+
+  Returns:
+    The data of each client.
+  """
+  return [
+      local_training.ClientData(
+          x=each.x,
+          y=each.y,
+          domain_sizes=np.array([len(each.y)], np.int32),
+          seed=randomness.client_seed(run_seed, client),
+          client_id=np.int32(client),
+      )
+      for client, each in enumerate(examples)
+  ]

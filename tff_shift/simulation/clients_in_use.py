@@ -1,0 +1,99 @@
+"""The clients of a federation in use: they predict, and ask for other models.
+
+Nobody trains here. See `dynamic` for the scenario.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence
+
+import numpy as np
+
+from tff_shift.data import streams
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
+from tff_shift.simulation import rounds
+
+# The examples of a period, [n, ...], to r.
+Represent = Callable[[np.ndarray], np.ndarray]
+
+
+class Clients:
+  """The clients of a federation in use, each with a model of its own."""
+
+  def __init__(self, running: rounds.Rounds, represent: Represent | None):
+    """Takes over the states after training.
+
+    Args:
+      running: The rounds, of an algorithm that was built with
+        `num_evaluation_domains` as many as there are clients; they stay as they
+        are.
+      represent: Examples to r. None where the algorithm takes none.
+
+    Raises:
+      ValueError: If the algorithm was built otherwise.
+    """
+    algorithm = running.algorithm
+    self._states = list(running.client_states)
+    to_predict = algorithm.evaluate_clients.type_signature.parameter[3].member
+    if list(to_predict.domain_sizes.shape) != [len(self._states)]:
+      raise ValueError(
+          f"num_evaluation_domains of {algorithm.name} must be"
+          f" {len(self._states)}, the number of clients, got"
+          f" {to_predict.domain_sizes.shape[0]}"
+      )
+    self._running = running
+    self._represent = represent
+
+  def accuracies(self, examples: Sequence[streams.Examples]) -> np.ndarray:
+    """Lets each client predict its own examples with its own model.
+
+    Args:
+      examples: The examples of each client, at least one of each.
+
+    Returns:
+      Percent, [num_clients] float64.
+    """
+    # Accuracies come as means over clients, for each domain: a domain of which
+    # one client alone has examples gives the accuracy of that client.
+    sizes = np.diag([len(each.y) for each in examples]).astype(np.int32)
+    metrics = self._running.algorithm.evaluate_clients(
+        self._running.server_state,
+        self._states,
+        self._running.data,
+        [
+            local_training.ClientData(
+                x=each.x,
+                y=each.y,
+                domain_sizes=sizes[client],
+                # Predictions draw nothing.
+                seed=np.zeros(randomness.SEED_SHAPE, np.int32),
+                client_id=np.int32(client),
+            )
+            for client, each in enumerate(examples)
+        ],
+    )
+    # Multiplied in float32, so that a share such as 0.15 gives 15.
+    percent = np.float32(100) * np.asarray(metrics["accuracy"], np.float32)
+    return percent.astype(np.float64)
+
+  def request(
+      self, examples: Sequence[streams.Examples], wanted: np.ndarray
+  ) -> np.ndarray:
+    """Lets clients ask for another model, with the r of what they have met.
+
+    Args:
+      examples: The examples of each client.
+      wanted: Who would ask, [num_clients] bool.
+
+    Returns:
+      Who was answered, [num_clients] bool: nobody where the algorithm has no
+      answer, and else who asked.
+    """
+    algorithm = self._running.algorithm
+    if algorithm.request is None:
+      return np.zeros(len(examples), bool)
+    for client in np.flatnonzero(wanted):
+      self._states[client] = algorithm.request(
+          self._running.server_state, self._represent(examples[client].x)
+      )
+    return np.array(wanted)

@@ -1,0 +1,323 @@
+"""One file with the states of clients, in the versions that checkpoints need.
+
+An SQLite database, with a row for each version of a client's state. What is
+written after the checkpoint of step P has version P + 1, until the checkpoint
+of a step S makes it last, in one transaction. So checkpoint S needs of each
+client its last version up to S, and to go back to it is to remove the versions
+above. What a process wrote after its last checkpoint, SQLite removes if it
+ends, however it does.
+
+What a commit and a removal of old versions cost depends on the clients that
+changed, not on those there are. To see, when the file is opened again, that it
+holds what it ought to, all rows have digests, whose sum is kept up to date.
+"""
+
+import contextlib
+import hashlib
+import os
+import pathlib
+import sqlite3
+import tempfile
+from collections.abc import Iterable
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tff_shift.simulation import results
+
+_MODULUS = 2**256
+_SCHEMA = (
+    "CREATE TABLE run (key TEXT NOT NULL)",
+    # The digest first: SQLite finds it without a look at a long content.
+    "CREATE TABLE states (client INTEGER, version INTEGER,"
+    " digest BLOB NOT NULL, content BLOB NOT NULL,"
+    " PRIMARY KEY (client, version))",
+)
+_WRITE = (
+    "INSERT INTO states VALUES (?, ?, ?, ?) ON CONFLICT (client, version)"
+    " DO UPDATE SET digest = excluded.digest, content = excluded.content"
+)
+_LAST = (
+    "SELECT {} FROM states WHERE client = ? ORDER BY version DESC LIMIT 1"
+)
+# Of a row with MAX, SQLite gives the other columns of that row.
+_ALL = (
+    "SELECT client, digest, content, MAX(version) FROM states"
+    " WHERE version <= ? GROUP BY client"
+)
+# The versions that have a newer one up to a step.
+_PRUNE_ALL = (
+    "DELETE FROM states AS old WHERE EXISTS (SELECT 1 FROM states AS newer"
+    " WHERE newer.client = old.client AND newer.version > old.version"
+    " AND newer.version <= ?)"
+)
+
+
+# What SQLite says of a file that is none of its own, or has no such table.
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+
+
+class UnusableError(ValueError):
+  """Why a checkpoint cannot be used."""
+
+
+class UseError(results.WriteError):
+  """The file cannot be used any longer, as on a full disk.
+
+  Attributes:
+    is_damage: Whether the reason is what the file holds.
+  """
+
+  def __init__(self, path: pathlib.Path, error: sqlite3.Error):
+    OSError.__init__(self, f"{path} cannot be used: {error}")
+    self.strerror = str(error)
+    # Of an extended code, the last byte is the code.
+    self.is_damage = getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
+
+
+class Content(NamedTuple):
+  """What a file holds.
+
+  Attributes:
+    num_clients: The clients that have a state.
+    digest: Of all their last states, 64 hexadecimal digits.
+  """
+
+  num_clients: int
+  digest: str
+
+
+def _digest(client: int, content: bytes) -> bytes:
+  return hashlib.sha256(client.to_bytes(8, "little") + content).digest()
+
+
+class StateFile:
+  """The states of some clients as bytes; made when the first one is written.
+
+  Attributes:
+    path: The file. Of a temporary one, the folder: it has no name, and is gone
+      when the process has ended, however it does.
+  """
+
+  def __init__(
+      self, path: pathlib.Path, key: str = "", *, is_temporary: bool = False
+  ):
+    """Names the file; nothing is read or written yet.
+
+    Args:
+      path: See above.
+      key: Of the run to which the file belongs.
+      is_temporary: Whether it has no name.
+    """
+    self.path = path
+    self._key = key
+    self._is_temporary = is_temporary
+    self._connection = None
+    self._version = 1
+    # The clients of each version that may have replaced another one.
+    self._written = {}
+    self._num_clients = 0
+    self._sum = 0
+
+  def __len__(self) -> int:
+    """Returns how many clients have a state."""
+    return self._num_clients
+
+  def read(self, client: int) -> bytes | None:
+    """Returns a client's last state; None if there is none."""
+    if not self._num_clients:
+      return None
+    with self._using() as connection:
+      row = connection.execute(_LAST.format("content"), (client,)).fetchone()
+    return row and row[0]
+
+  def read_all(self) -> Iterator[tuple[int, bytes]]:
+    """Yields each client that has a state, in order, and its last state."""
+    if self._num_clients:
+      with self._using() as connection:
+        for client, _, content, _ in connection.execute(_ALL, (2**62,)):
+          yield client, content
+
+  def write(self, states: Iterable[tuple[int, bytes]]) -> None:
+    """Writes new states of clients, to last from the next `commit` on.
+
+    Args:
+      states: Clients and their states.
+
+    Raises:
+      UseError: If they cannot be written.
+    """
+    with self._changing() as connection:
+      for client, content in states:
+        digest = _digest(client, content)
+        last = connection.execute(_LAST.format("digest"), (client,)).fetchone()
+        if last is None:
+          self._num_clients += 1
+        else:
+          self._sum -= int.from_bytes(last[0], "little")
+        self._sum += int.from_bytes(digest, "little")
+        connection.execute(_WRITE, (client, self._version, digest, content))
+        self._written.setdefault(self._version, set()).add(client)
+
+  def commit(self, step: int) -> Content:
+    """Makes last what was written, as the states at a step.
+
+    Args:
+      step: The step, above those of earlier calls.
+
+    Returns:
+      What `restore` must be given.
+
+    Raises:
+      UseError: If it cannot be written.
+    """
+    if self._connection is not None:
+      with self._using() as connection:
+        if connection.in_transaction:
+          connection.execute("COMMIT")
+    self._version = step + 1
+    return self._content
+
+  def prune(self, oldest: int) -> None:
+    """Removes the versions that no step needs, from some on.
+
+    Args:
+      oldest: The first step that is still needed.
+
+    Raises:
+      UseError: If the file cannot be written.
+    """
+    for version in [each for each in self._written if each <= oldest]:
+      clients = self._written.pop(version)
+      with self._changing() as connection:
+        connection.executemany(
+            "DELETE FROM states WHERE client = ? AND version < ?",
+            ((client, version) for client in sorted(clients)),
+        )
+
+  def restore(self, step: int, content: Content, oldest: int) -> None:
+    """Goes back to the states at a step, which it checks.
+
+    Args:
+      step: The step.
+      content: What `commit` gave for it.
+      oldest: The first step that is still needed.
+
+    Raises:
+      UnusableError: If the file is missing, damaged or another one; it stays as
+        it is.
+    """
+    if not content.num_clients:
+      # Nor had any before.
+      self.remove()
+    else:
+      problem = self._problem(step, content)
+      if problem is not None:
+        self._forget()
+        raise UnusableError(f"the file of its clients' states {problem}")
+      self._remove_above(step, oldest)
+    self._version = step + 1
+    self._num_clients, digest = content
+    self._sum = int(digest, 16)
+
+  def _remove_above(self, step: int, oldest: int) -> None:
+    """Removes what is newer than a step, and what no step needs."""
+    with self._changing() as connection:
+      connection.execute("DELETE FROM states WHERE version > ?", (step,))
+      connection.execute(_PRUNE_ALL, (oldest,))
+      self._written = {}
+      for client, version in connection.execute(
+          "SELECT client, version FROM states WHERE version > ?", (oldest,)
+      ):
+        self._written.setdefault(version, set()).add(client)
+
+  def _problem(self, step: int, content: Content) -> str | None:
+    """Returns why the file does not give the states of a step."""
+    if not self.path.exists():
+      return "is missing"
+    num_clients = total = 0
+    try:
+      with self._using() as connection:
+        (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+        if found != "ok":
+          return "is damaged: " + " ".join(found.split())
+        key = connection.execute("SELECT key FROM run").fetchall()
+        if key != [(self._key,)]:
+          return "is of another run"
+        for client, digest, state, _ in connection.execute(_ALL, (step,)):
+          is_whole = isinstance(state, bytes)
+          if not is_whole or digest != _digest(client, state):
+            return f"is damaged: that of client {client} has changed"
+          num_clients += 1
+          total += int.from_bytes(digest, "little")
+    except UseError as error:
+      if error.is_damage:
+        return f"is damaged: {error.strerror}"
+      raise
+    if content != _content(num_clients, total):
+      return "holds other ones"
+    return None
+
+  def remove(self) -> None:
+    """Removes the file, whatever its condition; a write makes a new one."""
+    self._forget()
+    if not self._is_temporary:
+      for suffix in ("", "-journal"):
+        path = self.path.with_name(self.path.name + suffix)
+        if path.exists():
+          path.unlink()
+
+  def close(self) -> None:
+    """Ends the use of the file; what was not committed is lost."""
+    if self._connection is not None:
+      self._connection.close()
+
+  def _forget(self) -> None:
+    """Makes all as if the file had not been opened."""
+    self.close()
+    self._connection = None
+    self._version, self._written = 1, {}
+    self._num_clients = self._sum = 0
+
+  @property
+  def _content(self) -> Content:
+    return _content(self._num_clients, self._sum)
+
+  @contextlib.contextmanager
+  def _using(self) -> Iterator[sqlite3.Connection]:
+    """Gives the open file."""
+    try:
+      if self._connection is None:
+        self._connection = self._open()
+      yield self._connection
+    except sqlite3.Error as error:
+      raise UseError(self.path, error) from error
+
+  @contextlib.contextmanager
+  def _changing(self) -> Iterator[sqlite3.Connection]:
+    """Gives the open file in a transaction that stays open."""
+    with self._using() as connection:
+      if not connection.in_transaction:
+        connection.execute("BEGIN IMMEDIATE")
+      if not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+        for statement in _SCHEMA:
+          connection.execute(statement)
+        connection.execute("INSERT INTO run VALUES (?)", (self._key,))
+      yield connection
+
+  def _open(self) -> sqlite3.Connection:
+    with results.writing(self.path):
+      if not self._is_temporary:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        return sqlite3.connect(self.path, isolation_level=None, timeout=1.0)
+      handle, name = tempfile.mkstemp(".tmp", ".states-", self.path)
+      os.close(handle)
+    connection = sqlite3.connect(name, isolation_level=None)
+    # It is never committed: nothing need survive the process.
+    connection.execute("PRAGMA journal_mode = OFF")
+    connection.execute("PRAGMA synchronous = OFF")
+    os.unlink(name)
+    return connection
+
+
+def _content(num_clients: int, total: int) -> Content:
+  return Content(num_clients, f"{total % _MODULUS:064x}")

@@ -46,8 +46,9 @@ class TestWholeRun:
     for run in runs:
       assert set(run) == {
           "algorithm", "dataset", "setting", "metrics", "rounds",
-          "seconds_per_round",
+          "seconds_per_round", "num_diverged",
       }
+      assert run["num_diverged"] == [0, 0]
       assert run["dataset"] == "circle"
       assert run["rounds"] == 2
       assert run["setting"]["dirichlet"] == "inf"

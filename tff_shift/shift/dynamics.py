@@ -6,7 +6,8 @@ Distribution Shift (2026), section 4, eq. 9 to 14.
 A batch is summarised by its mean probabilities q and its mean direction z. An
 empty batch, and embeddings that are all zero, have the zero vector as summary.
 It has no direction, so that its cosine with anything is not defined: it counts
-as no shift, S = 0.
+as no shift, S = 0. So does a vector of subnormal numbers (below 1.2e-38), which
+TensorFlow's kernels take for zero.
 """
 
 import tensorflow as tf

@@ -21,14 +21,15 @@ import numpy as np
 from absl import flags
 
 from experiments import command_line
+from experiments import contestants
 from experiments import dynamic_personalization_plan as planning
+from experiments import program
 from tff_shift import algorithms
 from tff_shift.simulation import checkpoints
 from tff_shift.simulation import dynamic
 from tff_shift.simulation import dynamic_results
 from tff_shift.simulation import instruments as instruments_lib
 from tff_shift.simulation import pretraining
-from tff_shift.simulation import progress
 from tff_shift.simulation import results
 from tff_shift.simulation import summary
 
@@ -48,21 +49,12 @@ _SHOWN_METRICS = (
 )
 
 
-def _progress(total: int, description: str):
-  """Returns a progress bar that heeds `--progress`."""
-  return progress.progress(
-      total,
-      enabled=False if FLAGS.progress is False else None,
-      description=description,
-  )
-
-
 def _train_extractor(plan: planning.Plan) -> pretraining.Pretrained:
   """Trains the extractor on public data, or takes it from the cache."""
   train, held_out = instruments_lib.split_public(
       plan.dataset.public, FLAGS.public_seed
   )
-  with _progress(
+  with command_line.progress_bar(
       plan.pretraining.max_epochs, f"extractor, {len(train.y)} examples"
   ) as bar:
     try:
@@ -142,7 +134,7 @@ class _Runner:
       )
 
   def _measure(self, seed: int, distribution: str) -> dynamic.Stream:
-    with _progress(
+    with command_line.progress_bar(
         FLAGS.periods, f"distances, {distribution}, seed {seed}"
     ) as bar:
       return dynamic.measure_stream(
@@ -153,7 +145,7 @@ class _Runner:
       )
 
   def run(
-      self, contestant: planning.Contestant
+      self, contestant: contestants.Contestant
   ) -> dict[int, dynamic.DynamicResult]:
     """Runs a contestant with every seed."""
     algorithm = algorithms.get(contestant.algorithm).build(
@@ -179,7 +171,7 @@ class _Runner:
         "seed": seed,
     }
     names = FLAGS.test_distributions
-    with _progress(
+    with command_line.progress_bar(
         FLAGS.rounds + len(names) * FLAGS.periods,
         f"{contestant.label}, seed {seed}",
     ) as bar:
@@ -222,7 +214,7 @@ class _Runner:
 
 def _summarize(
     plan: planning.Plan,
-    contestant: planning.Contestant,
+    contestant: contestants.Contestant,
     distribution: str,
     threshold: float,
     by_seed: Mapping[int, dynamic.DynamicResult],
@@ -311,4 +303,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  command_line.run(main, planning.define_flags)
+  program.run(main, planning.define_flags)

@@ -1,16 +1,15 @@
 """The flags of `experiments.dynamic_personalization`, and what they ask for."""
 
 import dataclasses
-import itertools
 from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import Any
 from typing import NamedTuple
 
 import tensorflow as tf
 from absl import flags
 
 from experiments import command_line
+from experiments import contestants as contestants_lib
 from tff_shift import algorithms
 from tff_shift import models
 from tff_shift.data import periods
@@ -151,14 +150,6 @@ def define_flags() -> None:
   )
 
 
-class Contestant(NamedTuple):
-  """An algorithm at one setting of its hyper-parameters."""
-
-  algorithm: str
-  hparams: Any
-  label: str
-
-
 class Plan(NamedTuple):
   """What the flags ask for, checked.
 
@@ -175,7 +166,7 @@ class Plan(NamedTuple):
     aggregators: How the server combines updates, by algorithm.
   """
 
-  contestants: Sequence[Contestant]
+  contestants: Sequence[contestants_lib.Contestant]
   seeds: Sequence[int]
   dataset: periods.DynamicDataset
   model: split_model.SplitModel
@@ -304,7 +295,9 @@ def _check_flags() -> None:
     )
 
 
-def _contestants(names: Sequence[str], moments_size: int) -> list[Contestant]:
+def _contestants(
+    names: Sequence[str], moments_size: int
+) -> list[contestants_lib.Contestant]:
   """Returns every algorithm at every rate of its own."""
   found = []
   for name in names:
@@ -322,25 +315,15 @@ def _contestants(names: Sequence[str], moments_size: int) -> list[Contestant]:
           " --representation=moments",
       )
       overrides["representation_size"] = moments_size
-    grid = {
-        field: command_line.chosen_grid(field, defaults[field], requirement)
-        for field, requirement in (
-            ("learning_rate", "numbers above 0"),
-            ("meta_learning_rate", "numbers of at least 0"),
-        )
-        if hasattr(fields, field)
-    }
-    for values in itertools.product(*grid.values()):
-      setting = dict(zip(grid, values, strict=True))
-      compared = [
-          f"{field.replace('_', ' ')} {value:g}"
-          for field, value in setting.items()
-          if len(grid[field]) > 1
-      ]
-      hparams = command_line.make_hparams(
-          name, defaults, **setting, **overrides
-      )
-      found.append(Contestant(name, hparams, ", ".join([name, *compared])))
+    found += contestants_lib.over_grid(
+        name,
+        {
+            "learning_rate": "numbers above 0",
+            "meta_learning_rate": "numbers of at least 0",
+        },
+        defaults,
+        **overrides,
+    )
   return found
 
 

@@ -36,6 +36,7 @@ import numpy as np
 from absl import flags
 
 from experiments import command_line
+from experiments import program
 from tff_shift.data import partition
 from tff_shift.data import schedules
 from tff_shift.simulation import online_figures
@@ -368,4 +369,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  command_line.run(main, define_flags)
+  program.run(main, define_flags)

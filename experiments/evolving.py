@@ -21,11 +21,11 @@ from absl import flags
 
 from experiments import command_line
 from experiments import evolving_plan as planning
+from experiments import program
 from tff_shift import algorithms
 from tff_shift.data import domains
 from tff_shift.simulation import checkpoints
 from tff_shift.simulation import evolving
-from tff_shift.simulation import progress
 from tff_shift.simulation import results
 from tff_shift.simulation import selection
 from tff_shift.simulation import summary
@@ -91,10 +91,8 @@ class _Runner:
           "seed": seed,
       }
       shown = f"{name}, rate {rate:g}, seed {seed}"
-      with progress.progress(
-          FLAGS.rounds,
-          enabled=False if FLAGS.progress is False else None,
-          description=f"{shown}, {held_out}" if is_selection else shown,
+      with command_line.progress_bar(
+          FLAGS.rounds, f"{shown}, {held_out}" if is_selection else shown
       ) as bar:
         by_seed[seed] = evolving.run(
             algorithm,
@@ -230,4 +228,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  command_line.run(main, planning.define_flags)
+  program.run(main, planning.define_flags)

@@ -18,12 +18,13 @@ import numpy as np
 from absl import flags
 
 from experiments import command_line
+from experiments import contestants
 from experiments import guidance_plan as planning
+from experiments import program
 from tff_shift import algorithms
 from tff_shift.simulation import checkpoints
 from tff_shift.simulation import guidance
 from tff_shift.simulation import guidance_results
-from tff_shift.simulation import progress
 from tff_shift.simulation import results
 from tff_shift.simulation import summary
 
@@ -38,7 +39,7 @@ _COLUMNS = (
 
 def _run(
     plan: planning.Plan,
-    contestant: planning.Contestant,
+    contestant: contestants.Contestant,
     folder: results.RunFolder,
     saved: checkpoints.Checkpoints,
 ) -> dict[int, guidance.GuidanceResult]:
@@ -64,10 +65,8 @@ def _run(
         "lambda_": getattr(contestant.hparams, "lambda_", None),
         "seed": seed,
     }
-    with progress.progress(
-        FLAGS.rounds,
-        enabled=False if FLAGS.progress is False else None,
-        description=f"{contestant.label}, seed {seed}",
+    with command_line.progress_bar(
+        FLAGS.rounds, f"{contestant.label}, seed {seed}"
     ) as bar:
       by_seed[seed] = guidance.run(
           algorithm,
@@ -105,7 +104,7 @@ def _recorder(folder, labels, bar):
 
 def _summarize(
     plan: planning.Plan,
-    contestant: planning.Contestant,
+    contestant: contestants.Contestant,
     by_seed: Mapping[int, guidance.GuidanceResult],
 ) -> summary.RunSummary:
   """Makes the entry of summary.json of a contestant."""
@@ -171,4 +170,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  command_line.run(main, planning.define_flags)
+  program.run(main, planning.define_flags)

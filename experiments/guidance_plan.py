@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import Any
 from typing import NamedTuple
 
 import tensorflow as tf
 from absl import flags
 
 from experiments import command_line
-from tff_shift import algorithms
+from experiments import contestants as contestants_lib
 from tff_shift import models
 from tff_shift.data import color_transforms
 from tff_shift.data import guidance
@@ -94,14 +93,6 @@ def define_flags() -> None:
   )
 
 
-class Contestant(NamedTuple):
-  """An algorithm at one setting of its hyper-parameters."""
-
-  algorithm: str
-  hparams: Any
-  label: str
-
-
 class Plan(NamedTuple):
   """What the flags ask for, checked.
 
@@ -113,7 +104,7 @@ class Plan(NamedTuple):
     aggregators: How the server combines updates, by algorithm.
   """
 
-  contestants: Sequence[Contestant]
+  contestants: Sequence[contestants_lib.Contestant]
   seeds: Sequence[int]
   datasets: Mapping[int, guidance.GuidanceDataset]
   model: guided_model.GuidedModel
@@ -177,33 +168,20 @@ def make_plan() -> Plan:
   return Plan(contestants, seeds, datasets, model, aggregators)
 
 
-def _contestants() -> list[Contestant]:
+def _contestants() -> list[contestants_lib.Contestant]:
   """Returns every algorithm at every rate, and FedDRM at every lambda."""
   found = []
   for name in command_line.chosen_algorithms(SCENARIO):
     defaults = _DEFAULTS | {"cosine_rounds": FLAGS.rounds}
     defaults |= _OWN_DEFAULTS.get(name, {})
-    grids = [{}]
-    for field, requirement in (
-        ("learning_rate", "numbers above 0"),
-        ("lambda_", "numbers from 0 to 1"),
-    ):
-      own = getattr(algorithms.get(name).HParams(), field, None)
-      if own is None:
-        continue
-      values = command_line.chosen_grid(
-          field, defaults.get(field, own), requirement
-      )
-      grids = [grid | {field: value} for grid in grids for value in values]
-    compared = [
-        field for field in grids[0] if len({grid[field] for grid in grids}) > 1
-    ]
-    for grid in grids:
-      label = ", ".join([
-          name, *(f"{field.strip('_')} {grid[field]:g}" for field in compared)
-      ])
-      hparams = command_line.make_hparams(name, defaults, **grid)
-      found.append(Contestant(name, hparams, label))
+    found += contestants_lib.over_grid(
+        name,
+        {
+            "learning_rate": "numbers above 0",
+            "lambda_": "numbers from 0 to 1",
+        },
+        defaults,
+    )
   return found
 
 

@@ -21,6 +21,7 @@ from absl import flags
 
 from experiments import command_line
 from experiments import online_adaptation_plan as planning
+from experiments import program
 from tff_shift import algorithms
 from tff_shift.data import streams
 from tff_shift.shift import bbse
@@ -29,7 +30,6 @@ from tff_shift.simulation import online
 from tff_shift.simulation import online_figures
 from tff_shift.simulation import online_results
 from tff_shift.simulation import pretraining
-from tff_shift.simulation import progress
 from tff_shift.simulation import results
 from tff_shift.simulation import summary
 
@@ -45,10 +45,9 @@ _COLUMNS = (
 def _pretrain(plan: planning.Plan) -> pretraining.Pretrained:
   """Pre-trains the model or takes it from the cache."""
   dataset = plan.dataset
-  with progress.progress(
+  with command_line.progress_bar(
       plan.pretraining.max_epochs,
-      enabled=False if FLAGS.progress is False else None,
-      description=f"pre-training on {len(dataset.pretraining.y)} examples",
+      f"pre-training on {len(dataset.pretraining.y)} examples",
   ) as bar, command_line.usage_errors():
     pretrained = pretraining.pretrain(
         plan.model,
@@ -129,10 +128,8 @@ class _Runner:
         "learning_rate": contestant.learning_rate,
         "seed": seed,
     }
-    with progress.progress(
-        FLAGS.timesteps,
-        enabled=False if FLAGS.progress is False else None,
-        description=f"{contestant.label}, {shift}, seed {seed}",
+    with command_line.progress_bar(
+        FLAGS.timesteps, f"{contestant.label}, {shift}, seed {seed}"
     ) as bar:
 
       def on_timestep(step):
@@ -299,4 +296,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  command_line.run(main, planning.define_flags)
+  program.run(main, planning.define_flags)

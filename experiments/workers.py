@@ -25,6 +25,7 @@ import time
 from absl import flags
 
 from experiments import command_line
+from experiments import program
 from tff_shift.execution import local
 
 FLAGS = flags.FLAGS
@@ -81,4 +82,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  command_line.run(main, define_flags)
+  program.run(main, define_flags)

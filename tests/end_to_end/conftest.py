@@ -1,6 +1,7 @@
 """Binaries run whole: in this process, or in one of their own."""
 
 import csv
+import functools
 import json
 import os
 import pathlib
@@ -11,7 +12,9 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from experiments import command_line
+from experiments import evolving
+from experiments import evolving_plan
+from experiments import program
 
 _ROOT = pathlib.Path(__file__).parents[2]
 
@@ -35,10 +38,16 @@ def run_here(monkeypatch):
     # Takes away the flags that the binary defines, too.
     with flagsaver.flagsaver(), pytest.raises(SystemExit) as end:
       flags.FLAGS.unparse_flags()
-      command_line.run(binary.main, planning.define_flags)
+      program.run(binary.main, planning.define_flags)
     return end.value.code or 0
 
   return run
+
+
+@pytest.fixture
+def run_evolving(run_here):
+  """Returns `run(arguments) -> exit code`."""
+  return functools.partial(run_here, evolving, evolving_plan)
 
 
 def _start(binary, arguments, **options):

@@ -1,6 +1,5 @@
 """The binary `experiments.evolving`, run whole."""
 
-import functools
 import json
 import math
 import os
@@ -9,8 +8,6 @@ import time
 
 import pytest
 
-from experiments import evolving
-from experiments import evolving_plan
 from tff_shift import algorithms
 
 _ALGORITHMS = algorithms.names("evolving")
@@ -19,12 +16,6 @@ _SMALL = (
     "--num_clients=3", "--rounds=2", "--local_steps=1", "--evaluate_every=1",
     "--optimizer=adam", "--learning_rate=1e-3", "--noprogress",
 )
-
-
-@pytest.fixture
-def run_evolving(run_here):
-  """Returns `run(arguments) -> exit code`."""
-  return functools.partial(run_here, evolving, evolving_plan)
 
 
 class TestWholeRun:

@@ -1,7 +1,6 @@
 """Runs whose clients' states are on disk are the runs they are in memory."""
 
 import contextlib
-import functools
 import json
 import random
 import sqlite3
@@ -12,7 +11,6 @@ from benchmarks import resume
 from experiments import dynamic_personalization
 from experiments import dynamic_personalization_plan
 from experiments import evolving
-from experiments import evolving_plan
 from experiments import guidance
 from experiments import guidance_plan
 from experiments import online_adaptation
@@ -49,12 +47,6 @@ _OTHERS = {
     )),
 }
 _RUN = "checkpoints/fed_rep-circle-target-0.01-0"
-
-
-@pytest.fixture
-def run_evolving(run_here):
-  """Returns `run(arguments) -> exit code`."""
-  return functools.partial(run_here, evolving, evolving_plan)
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,6 @@ import pytest
 from benchmarks import resume
 from experiments import dynamic_personalization
 from experiments import dynamic_personalization_plan
-from experiments import evolving
-from experiments import evolving_plan
 from tff_shift.simulation import checkpoints
 from tff_shift.simulation import results
 from tff_shift.simulation import rounds
@@ -35,12 +33,6 @@ _DYNAMIC = (
     "--representation_size=6", "--participation=0.7", "--noprogress",
     "--seeds=0,1", "--checkpoint_every=2",
 )
-
-
-@pytest.fixture
-def run_evolving(run_here):
-  """Returns `run(arguments) -> exit code`."""
-  return functools.partial(run_here, evolving, evolving_plan)
 
 
 @pytest.fixture(scope="module")

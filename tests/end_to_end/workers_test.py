@@ -1,7 +1,6 @@
 """The binary `experiments.workers`, and `--executor=remote` beside it."""
 
 import contextlib
-import functools
 import os
 import signal
 import socket
@@ -12,8 +11,6 @@ import psutil
 import pytest
 
 from benchmarks import resume
-from experiments import evolving
-from experiments import evolving_plan
 from experiments import workers
 from tff_shift.execution import local
 from tff_shift.simulation import results
@@ -26,12 +23,6 @@ _SMALL = (
     "--local_steps=1", "--evaluate_every=1", "--learning_rate=1e-2",
     "--checkpoint_every=1", "--noprogress",
 )
-
-
-@pytest.fixture
-def run_evolving(run_here):
-  """Returns `run(arguments) -> exit code`."""
-  return functools.partial(run_here, evolving, evolving_plan)
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,8 @@ class Clients:
       ValueError: If the algorithm was built otherwise.
     """
     algorithm = running.algorithm
-    self._states = list(running.client_states)
+    # A list of its own: what is put there changes no state.
+    self._states = running.client_states
     to_predict = algorithm.evaluate_clients.type_signature.parameter[3].member
     if list(to_predict.domain_sizes.shape) != [len(self._states)]:
       raise ValueError(

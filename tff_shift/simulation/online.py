@@ -185,13 +185,14 @@ class Adaptation:
     """
     self.rounds.data = self.data(timestep)
     labelled = [_to_predict(each) for each in self._batches(timestep)]
-    before = self._evaluate(labelled)
+    states = self.rounds.client_states
+    before = self._evaluate(labelled, states)
     after = before
     if self.rounds.algorithm.phases:
       for _ in range(self._num_rounds):
         self.rounds.step()
-      after = self._evaluate(labelled)
-    states = self.rounds.client_states
+      states = self.rounds.client_states
+      after = self._evaluate(labelled, states)
     has_estimates = hasattr(states[0], "classes")
     return Timestep(
         timestep=timestep,
@@ -210,10 +211,10 @@ class Adaptation:
         ),
     )
 
-  def _evaluate(self, labelled) -> dict[str, float]:
+  def _evaluate(self, labelled, states) -> dict[str, float]:
     metrics = self.rounds.algorithm.evaluate_clients(
         self.rounds.server_state,
-        self.rounds.client_states,
+        states,
         self.rounds.data,
         labelled,
     )

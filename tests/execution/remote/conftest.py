@@ -70,6 +70,35 @@ def _count(limits):
   return own, tff.federated_mean(sent)
 
 
+@tff.tensorflow.computation(np.float32, np.float32)
+def _subtract(a, b):
+  return a - b
+
+
+@tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+def _center(values):
+  mean = tff.federated_mean(values)
+  centered = tff.federated_map(
+    _subtract, (values, tff.federated_broadcast(mean))
+  )
+  return centered, mean
+
+
+@pytest.fixture(scope="session")
+def subtract():
+  """Returns a computation without placement."""
+  return _subtract
+
+
+@pytest.fixture(scope="session")
+def center():
+  """Returns a computation: clients subtract the mean of all their numbers.
+
+  It gives what each has then, and the mean.
+  """
+  return _center
+
+
 @pytest.fixture(scope="session")
 def count():
   """Returns a computation: clients count up to limits that they are given.

@@ -16,27 +16,6 @@ pytestmark = pytest.mark.cpp
 AT_CLIENTS = tff.FederatedType(np.float32, tff.CLIENTS)
 
 
-@tff.tensorflow.computation(np.float32, np.float32)
-def subtract(a, b):
-  return a - b
-
-
-@tff.federated_computation(AT_CLIENTS)
-def center(values):
-  mean = tff.federated_mean(values)
-  centered = tff.federated_map(
-    subtract, (values, tff.federated_broadcast(mean))
-  )
-  return centered, mean
-
-
-@tff.federated_computation(AT_CLIENTS)
-def mean_distance(values):
-  centered, _ = center(values)
-  distance = tff.tensorflow.computation(lambda x: tf.abs(x), np.float32)
-  return tff.federated_mean(tff.federated_map(distance, centered))
-
-
 class TestResults:
   @pytest.fixture(scope="class", params=[1, 2, 3])
   def context(self, request, workers, use):
@@ -53,14 +32,22 @@ class TestResults:
   def test_fewer_clients_than_workers(self, context, count):
     assert count([6]) == ([6], 2.0)
 
-  def test_result_of_clients_that_depends_on_an_aggregate(self, context):
+  def test_result_of_clients_that_depends_on_an_aggregate(
+    self, context, center
+  ):
     assert center([1.0, 2.0, 3.0, 6.0]) == ([-2.0, -1.0, 0.0, 3.0], 3.0)
 
-  def test_aggregate_that_depends_on_another(self, context, caplog):
+  def test_aggregate_that_depends_on_another(self, context, center, caplog):
+    @tff.federated_computation(AT_CLIENTS)
+    def mean_distance(values):
+      centered, _ = center(values)
+      distance = tff.tensorflow.computation(lambda x: tf.abs(x), np.float32)
+      return tff.federated_mean(tff.federated_map(distance, centered))
+
     assert mean_distance([1.0, 2.0, 3.0, 6.0]) == 1.5
     assert "one aggregate dependent on another" in caplog.text
 
-  def test_without_placement(self, context):
+  def test_without_placement(self, context, subtract):
     assert subtract(5.0, 3.0) == 2.0
 
   def test_computation_that_fails_says_why(self, context):

@@ -1,26 +1,9 @@
 """Tests of how computations are taken apart."""
 
-import numpy as np
 import tensorflow_federated as tff
 
 from tff_shift.execution.in_process import programs
 from tff_shift.execution.remote import mergeable
-
-AT_CLIENTS = tff.FederatedType(np.float32, tff.CLIENTS)
-
-
-@tff.tensorflow.computation(np.float32, np.float32)
-def subtract(a, b):
-  return a - b
-
-
-@tff.federated_computation(AT_CLIENTS)
-def center(values):
-  mean = tff.federated_mean(values)
-  centered = tff.federated_map(
-    subtract, (values, tff.federated_broadcast(mean))
-  )
-  return centered, mean
 
 
 class TestPlan:
@@ -45,7 +28,7 @@ class TestPlan:
     assert self.num_maps(plan.start, work) == 1
     assert self.num_maps(plan.finish(3), work) == 0
 
-  def test_who_needs_clients(self, count):
+  def test_who_needs_clients(self, count, subtract, center):
     assert mergeable.Plan(subtract).whole is not None
     plan = mergeable.Plan(center)
     assert (plan.early, plan.late) == ([], [(0,), (1,)])

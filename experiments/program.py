@@ -1,0 +1,71 @@
+"""How a binary begins and ends.
+
+Exit codes: 0 done; 2 a flag or a file is wrong, said in one line; 3 a run has
+diverged, 4 a remote worker is not there or was lost (`--on_worker_failure`),
+both said in one line, with what was written kept; 130 stopped by Ctrl-C, with
+what was written kept. A full disk is a file that is wrong.
+"""
+
+import pathlib
+import sys
+from collections.abc import Callable
+
+from absl import app
+from absl import flags
+from absl import logging
+
+from experiments import command_line
+from experiments import output_folder
+from tff_shift import execution
+from tff_shift.simulation import rounds
+
+
+def run(
+    main: Callable[[], None], define_flags: Callable[[], None]
+) -> None:
+  """Defines and parses the flags, runs a binary and ends the process.
+
+  Args:
+    main: The binary; a `command_line.UsageError` of it is the user's to mend.
+    define_flags: Defines the binary's flags. Not done on import, so that
+      several binaries can be imported into one process.
+  """
+  define_flags()
+  binary = pathlib.Path(sys.argv[0]).stem
+
+  def fail(message: str, code: int):
+    print(f"{binary}: {message}", file=sys.stderr, flush=True)
+    sys.exit(code)
+
+  def parse(arguments):
+    try:
+      rest = flags.FLAGS(arguments)
+    except flags.Error as error:
+      fail(" ".join(str(error).split()), 2)
+    if len(rest) > 1:
+      fail(f"what is {rest[1]!r}? All arguments are --flags", 2)
+    return rest
+
+  def guarded_main(_):
+    # TFF logs each compilation at INFO.
+    logging.set_verbosity(logging.WARNING)
+    try:
+      main()
+    except command_line.UsageError as error:
+      fail(" ".join(str(error).split()), 2)
+    except rounds.DivergedError as error:
+      fail(f"{error}; what was written is kept", 3)
+    except execution.WorkerError as error:
+      fail(f"{error}; {output_folder.what_is_kept()}", 4)
+    except OSError as error:
+      if not output_folder.is_full(error):
+        raise
+      fail(f"{error}; {output_folder.what_is_kept()}", 2)
+    except KeyboardInterrupt:
+      fail(f"interrupted; {output_folder.what_is_kept()}", 130)
+
+  try:
+    app.run(guarded_main, flags_parser=parse)
+  except KeyboardInterrupt:
+    # Between the parsing of flags and the binary's own first line.
+    fail("interrupted before anything was written", 130)

@@ -19,7 +19,7 @@ help:
 	@echo 'make demo-dynamic Fed-3DA sends new weights to clients whose digits drift'
 	@echo 'make workers N=2 TFF workers on this machine, until Ctrl-C'
 	@echo 'make test        the whole test suite'
-	@echo 'make lint        the linter, and whether the lock is up to date'
+	@echo 'make lint        the linter, the format, and whether the lock is up to date'
 	@echo 'make lock        compiles requirements.in into requirements.txt'
 	@echo 'make clean       removes the environment and all results'
 
@@ -62,6 +62,7 @@ test: setup
 
 lint: setup check-lock
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 
 # The override lifts TFF's pin of a release of jaxlib that is gone.
 COMPILE := $(BIN)/uv pip compile --quiet --no-config --no-header \

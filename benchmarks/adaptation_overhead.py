@@ -25,10 +25,10 @@ from tff_shift.data import streams
 from tff_shift.simulation import online
 
 _REPETITIONS = flags.DEFINE_integer(
-    "repetitions", 15, "Turns of each algorithm.", lower_bound=1
+  "repetitions", 15, "Turns of each algorithm.", lower_bound=1
 )
 _WIDTH = flags.DEFINE_integer(
-    "model_width", 8, "Channels of the network's first layer.", lower_bound=8
+  "model_width", 8, "Channels of the network's first layer.", lower_bound=8
 )
 
 _NUM_CLIENTS = 10
@@ -43,35 +43,35 @@ def main(_) -> None:
   dataset = streams.load_online("digits")
   num_classes = len(dataset.class_names)
   model = models.build(
-      "residual_cnn",
-      input_shape=dataset.stream.x.shape[1:],
-      num_classes=num_classes,
-      width=_WIDTH.value,
+    "residual_cnn",
+    input_shape=dataset.stream.x.shape[1:],
+    num_classes=num_classes,
+    width=_WIDTH.value,
   )
   num_turns = _WARM_UP_ROUNDS + _REPETITIONS.value
   client_streams = streams.Streams(
-      dataset.stream,
-      num_classes,
-      schedules.omega("linear", num_turns),
-      num_clients=_NUM_CLIENTS,
-      samples_per_step=50,
+    dataset.stream,
+    num_classes,
+    schedules.omega("linear", num_turns),
+    num_clients=_NUM_CLIENTS,
+    samples_per_step=50,
   )
   deployment = online.Deployment(
-      [
-          streams.initial_examples(dataset, 64, client, 0)
-          for client in range(_NUM_CLIENTS)
-      ],
-      np.eye(num_classes, dtype=np.float32),
+    [
+      streams.initial_examples(dataset, 64, client, 0)
+      for client in range(_NUM_CLIENTS)
+    ],
+    np.eye(num_classes, dtype=np.float32),
   )
   with execution.use("in_process"):
     running = {}
     for name in _NAMES:
       module = algorithms.get(name)
       running[name] = online.Adaptation(
-          module.build(model, module.HParams()),
-          client_streams,
-          deployment,
-          run_seed=0,
+        module.build(model, module.HParams()),
+        client_streams,
+        deployment,
+        run_seed=0,
       )
     seconds = {name: [] for name in _NAMES}
     for turn in range(num_turns):
@@ -84,12 +84,11 @@ def main(_) -> None:
   for name, each in timed.items():
     print(f"{name:8} {statistics.median(each):.3f} s a round")
   ratios = [
-      adaptive / fixed
-      for fixed, adaptive in zip(*timed.values(), strict=True)
+    adaptive / fixed for fixed, adaptive in zip(*timed.values(), strict=True)
   ]
   print(
-      f"fed_ade / fix_lr: {statistics.median(ratios):.3f} (median of"
-      f" {len(ratios)} turns, {min(ratios):.3f} to {max(ratios):.3f})"
+    f"fed_ade / fix_lr: {statistics.median(ratios):.3f} (median of"
+    f" {len(ratios)} turns, {min(ratios):.3f} to {max(ratios):.3f})"
   )
 
 

@@ -30,15 +30,13 @@ class _Running:
     self.seconds, self.starts, self.num_diverged = [], [0], 0
     self.server_state = server_state
     self.states = client_states_lib.ClientStates(
-        len(client_states),
-        lambda clients: [client_states[client] for client in clients],
-        seed_of=int,
+      len(client_states),
+      lambda clients: [client_states[client] for client in clients],
+      seed_of=int,
     )
     self.states.replace(dict(enumerate(client_states)))
 
-  def resume(
-      self, server_state, client_states, seconds, starts, num_diverged
-  ):
+  def resume(self, server_state, client_states, seconds, starts, num_diverged):
     del client_states
     self.server_state = server_state
 
@@ -51,13 +49,13 @@ def _states() -> dict[str, _Running]:
     weights = s.run(model.initial_weights(seed))
   generator = np.random.default_rng(0)
   return {
-      "CNN, 20 heads": _Running(
-          weights.backbone, [weights.head for _ in range(_NUM_CLIENTS)]
-      ),
-      "20 x 1 M numbers": _Running(
-          (),
-          list(generator.normal(size=(_NUM_CLIENTS, 10**6)).astype(np.float32)),
-      ),
+    "CNN, 20 heads": _Running(
+      weights.backbone, [weights.head for _ in range(_NUM_CLIENTS)]
+    ),
+    "20 x 1 M numbers": _Running(
+      (),
+      list(generator.normal(size=(_NUM_CLIENTS, 10**6)).astype(np.float32)),
+    ),
   }
 
 
@@ -67,7 +65,7 @@ def main(_) -> None:
     with tempfile.TemporaryDirectory() as folder:
       run = checkpoints.Run(pathlib.Path(folder, "run"), "key", every=1)
       steps = checkpoints.steps(
-          run, _REPETITIONS, running, [], make=dict, replay=print
+        run, _REPETITIONS, running, [], make=dict, replay=print
       )
       next(steps)
       saving, restoring = [], []
@@ -78,16 +76,18 @@ def main(_) -> None:
         saving.append(time.perf_counter() - start)
       for _ in range(_REPETITIONS):
         start = time.perf_counter()
-        list(checkpoints.steps(
+        list(
+          checkpoints.steps(
             run, _REPETITIONS, running, [], make=dict, replay=print
-        ))
+          )
+        )
         restoring.append(time.perf_counter() - start)
       last = pathlib.Path(folder, "run", f"state_{_REPETITIONS}")
       size = sum(each.stat().st_size for each in last.rglob("*"))
     print(
-        f"{name:16}  save {statistics.median(saving):.3f} s (first"
-        f" {saving[0]:.3f}), restore {statistics.median(restoring):.3f} s,"
-        f" {size / 1e6:.1f} MB"
+      f"{name:16}  save {statistics.median(saving):.3f} s (first"
+      f" {saving[0]:.3f}), restore {statistics.median(restoring):.3f} s,"
+      f" {size / 1e6:.1f} MB"
     )
 
 

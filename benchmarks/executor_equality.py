@@ -48,9 +48,13 @@ _NUM_QUERIES = 6
 _TOLERANCE = 1e-5
 # Small, so that a round is short, and large enough to move all weights.
 _HPARAMS = {
-    "batch_size": 4, "local_steps": 2, "learning_rate": 0.2,
-    "smallest_rate": 0.01, "eta_min": 0.1, "eta_max": 0.3,
-    "meta_learning_rate": 0.2,
+  "batch_size": 4,
+  "local_steps": 2,
+  "learning_rate": 0.2,
+  "smallest_rate": 0.01,
+  "eta_min": 0.1,
+  "eta_max": 0.3,
+  "meta_learning_rate": 0.2,
 }
 
 
@@ -81,24 +85,24 @@ def build(name: str) -> process.FederatedAlgorithm:
   """
   module = algorithms.get(name)
   model = guided_model.with_guide(
-      mlp.build((5,), num_classes=_NUM_CLASSES, width=8, head_width=6),
-      num_clients=_NUM_CLIENTS,
-      width=7,
+    mlp.build((5,), num_classes=_NUM_CLASSES, width=8, head_width=6),
+    num_clients=_NUM_CLIENTS,
+    width=7,
   )
   hparams = module.HParams()
   hparams = dataclasses.replace(
-      hparams, **{k: v for k, v in _HPARAMS.items() if hasattr(hparams, k)}
+    hparams, **{k: v for k, v in _HPARAMS.items() if hasattr(hparams, k)}
   )
   return module.build(
-      model,
-      hparams,
-      num_evaluation_domains=_NUM_EVALUATION_DOMAINS,
-      num_queries=_NUM_QUERIES if "guidance" in module.SCENARIOS else None,
+    model,
+    hparams,
+    num_evaluation_domains=_NUM_EVALUATION_DOMAINS,
+    num_queries=_NUM_QUERIES if "guidance" in module.SCENARIOS else None,
   )
 
 
 def make_data(
-    data_type: tff.Type, client: int, purpose: int, num_domains: int
+  data_type: tff.Type, client: int, purpose: int, num_domains: int
 ) -> Any:
   """Makes random data of a client; some clients have more than others.
 
@@ -116,30 +120,34 @@ def make_data(
   num_examples = sizes.sum()
   confusion = np.eye(_NUM_CLASSES) + 0.1 * generator.random([_NUM_CLASSES] * 2)
   fields = {
-      "x": generator.normal(size=(num_examples, 5)).astype(np.float32),
-      "y": np.arange(num_examples, dtype=np.int32) % _NUM_CLASSES,
-      "domain_sizes": sizes,
-      "seed": randomness.client_seed(0, client),
-      "client_id": np.int32(client),
-      "stream_x": generator.normal(size=(6 + client, 5)).astype(np.float32),
-      "timestep": np.int32(1),
-      "confusion": (confusion / confusion.sum(axis=0)).astype(np.float32),
+    "x": generator.normal(size=(num_examples, 5)).astype(np.float32),
+    "y": np.arange(num_examples, dtype=np.int32) % _NUM_CLASSES,
+    "domain_sizes": sizes,
+    "seed": randomness.client_seed(0, client),
+    "client_id": np.int32(client),
+    "stream_x": generator.normal(size=(6 + client, 5)).astype(np.float32),
+    "timestep": np.int32(1),
+    "confusion": (confusion / confusion.sum(axis=0)).astype(np.float32),
   }
   kind = data_type.python_container
   if "representation" in kind._fields:
     fields["representation"] = generator.normal(
-        size=data_type.representation.shape
+      size=data_type.representation.shape
     ).astype(np.float32)
   return kind(**{name: fields[name] for name in kind._fields})
 
 
 def run_all(
-    algorithm: process.FederatedAlgorithm,
-    beside_rounds: Collection[str] = (
-        "evaluate_clients", "evaluate_server", "request", "guide", "answer",
-        "vote",
-    ),
-    num_rounds: int = 2,
+  algorithm: process.FederatedAlgorithm,
+  beside_rounds: Collection[str] = (
+    "evaluate_clients",
+    "evaluate_server",
+    "request",
+    "guide",
+    "answer",
+    "vote",
+  ),
+  num_rounds: int = 2,
 ) -> list[Call]:
   """Calls the computations of an algorithm.
 
@@ -160,19 +168,19 @@ def run_all(
 
   signature = algorithm.evaluate_clients.type_signature.parameter
   data, to_predict = (
-      [
-          make_data(kind.member, client, purpose, num_domains)
-          for client in range(_NUM_CLIENTS)
-      ]
-      for purpose, (kind, num_domains) in enumerate(
-          [(signature[2], 3), (signature[3], _NUM_EVALUATION_DOMAINS)]
-      )
+    [
+      make_data(kind.member, client, purpose, num_domains)
+      for client in range(_NUM_CLIENTS)
+    ]
+    for purpose, (kind, num_domains) in enumerate(
+      [(signature[2], 3), (signature[3], _NUM_EVALUATION_DOMAINS)]
+    )
   )
   state = call("initialize", algorithm.initialize, randomness.server_seed(0))
   states = call(
-      "initialize_client",
-      algorithm.initialize_client,
-      [each.seed for each in data],
+    "initialize_client",
+    algorithm.initialize_client,
+    [each.seed for each in data],
   )
   for round_num in range(num_rounds):
     if "timestep" in data[0]._fields:
@@ -181,12 +189,19 @@ def run_all(
       name = f"phase {position + 1} of round {round_num + 1}"
       state, states, _ = call(name, phase, state, states, data)
   others = {
-      "evaluate_clients": (
-          algorithm.evaluate_clients, state, states, data, to_predict,
-      ),
-      "evaluate_server": (
-          algorithm.evaluate_server, state, data, to_predict[1],
-      ),
+    "evaluate_clients": (
+      algorithm.evaluate_clients,
+      state,
+      states,
+      data,
+      to_predict,
+    ),
+    "evaluate_server": (
+      algorithm.evaluate_server,
+      state,
+      data,
+      to_predict[1],
+    ),
   }
   if algorithm.request is not None:
     (size,) = algorithm.request.type_signature.parameter[1].member.shape
@@ -198,9 +213,9 @@ def run_all(
     routes = np.arange(_NUM_QUERIES, dtype=np.int32) % _NUM_CLIENTS
     guidance = algorithm.guidance
     others |= {
-        "guide": (guidance.guide, state, data, queries),
-        "answer": (guidance.answer, state, states, data, queries, routes),
-        "vote": (guidance.vote, state, states, data, queries),
+      "guide": (guidance.guide, state, data, queries),
+      "answer": (guidance.answer, state, states, data, queries, routes),
+      "vote": (guidance.vote, state, states, data, queries),
     }
   for name, (computation, *arguments) in others.items():
     if name in beside_rounds and computation is not None:
@@ -222,7 +237,7 @@ def largest_difference(found: Any, expected: Any) -> float:
   tf.nest.assert_same_structure(found, expected)
   differences = [0.0]
   for one, other in zip(
-      tf.nest.flatten(found), tf.nest.flatten(expected), strict=True
+    tf.nest.flatten(found), tf.nest.flatten(expected), strict=True
   ):
     one, other = np.asarray(one), np.asarray(other)
     if one.dtype != other.dtype or one.shape != other.shape:
@@ -240,23 +255,25 @@ def largest_difference(found: Any, expected: Any) -> float:
 def started_workers(num_workers: int) -> Iterator[execution.RemoteWorkers]:
   """Starts workers on this machine for a `with` block."""
   with contextlib.ExitStack() as stack:
-    yield execution.RemoteWorkers([
+    yield execution.RemoteWorkers(
+      [
         stack.enter_context(local.Worker.start()).address
         for _ in range(num_workers)
-    ])
+      ]
+    )
 
 
 def _compare_results(names: list[str]) -> bool:
   """Prints the table; returns whether all executors agree."""
   with contextlib.ExitStack() as stack:
     managers = {
-        "in_process": execution.use("in_process"),
-        "local": execution.use("local"),
+      "in_process": execution.use("in_process"),
+      "local": execution.use("local"),
     }
     for number in (2, 3):
       workers = stack.enter_context(started_workers(number))
       managers[f"remote, {number}"] = execution.use(
-          "remote", remote_workers=workers
+        "remote", remote_workers=workers
       )
     contexts = {}
     for label, manager in managers.items():
@@ -273,19 +290,20 @@ def _compare_results(names: list[str]) -> bool:
       for context in contexts.values():
         with install(context):
           differences = {
-              call.name: largest_difference(
-                  call.computation(*call.arguments), call.result
-              )
-              for call in calls
+            call.name: largest_difference(
+              call.computation(*call.arguments), call.result
+            )
+            for call in calls
           }
         largest = max(differences, key=differences.get)
         value = differences[largest]
         worst = max(worst, value)
         cells.append(f"{value:.1e} {largest[:12]}" if value else "0")
       print(
-          f"{name:12}" + "".join(f"{each:>22}" for each in cells)
-          + f"  {len(calls)} calls",
-          flush=True,
+        f"{name:12}"
+        + "".join(f"{each:>22}" for each in cells)
+        + f"  {len(calls)} calls",
+        flush=True,
       )
   print(f"largest difference {worst:.1e}, allowed {_TOLERANCE:.0e}")
   return worst <= _TOLERANCE
@@ -299,18 +317,17 @@ def _compare_speed(workloads: list[str]) -> None:
       managers = {"local": execution.use("local")}
       for number in (1, 2):
         managers[f"remote, {number}"] = execution.use(
-            "remote",
-            remote_workers=stack.enter_context(started_workers(number)),
+          "remote",
+          remote_workers=stack.enter_context(started_workers(number)),
         )
       seconds = executor_speed.time_in_turn(name, managers)
     for label, each in seconds.items():
       ratio = statistics.median(
-          own / other
-          for own, other in zip(each, seconds["local"], strict=True)
+        own / other for own, other in zip(each, seconds["local"], strict=True)
       )
       print(
-          f"{name:14} {label:10} {statistics.median(each):9.4f} s {ratio:7.2f}",
-          flush=True,
+        f"{name:14} {label:10} {statistics.median(each):9.4f} s {ratio:7.2f}",
+        flush=True,
       )
 
 
@@ -327,8 +344,9 @@ def main(_) -> None:
 if __name__ == "__main__":
   executor_speed.define_flags()
   flags.DEFINE_list(
-      "algorithms", [],
-      "Algorithms to compare, comma-separated. Default: all; none: none.",
+    "algorithms",
+    [],
+    "Algorithms to compare, comma-separated. Default: all; none: none.",
   )
   FLAGS.set_default("workloads", ["cnn", "tiny", "large_state"])
   app.run(main)

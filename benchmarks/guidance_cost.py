@@ -26,13 +26,13 @@ from tff_shift.simulation import client_data
 from tff_shift.simulation import queries
 
 _REPETITIONS = flags.DEFINE_integer(
-    "repetitions", 7, "Turns of each way.", lower_bound=1
+  "repetitions", 7, "Turns of each way.", lower_bound=1
 )
 _NUM_QUERIES = flags.DEFINE_integer(
-    "num_queries", 2048, "Queries that are answered in a turn.", lower_bound=1
+  "num_queries", 2048, "Queries that are answered in a turn.", lower_bound=1
 )
 _NUM_CLIENTS = flags.DEFINE_list(
-    "num_clients", ["8", "32"], "Comma-separated numbers of clients."
+  "num_clients", ["8", "32"], "Comma-separated numbers of clients."
 )
 _MODEL = flags.DEFINE_string("model", "guided_cnn", "The model.")
 
@@ -43,29 +43,29 @@ def _federation(num_clients: int) -> queries.Federation:
   """Makes a federation in its initial state."""
   module = algorithms.get("fed_drm")
   algorithm = module.build(
-      models.build(
-          _MODEL.value,
-          input_shape=_SHAPE,
-          num_classes=10,
-          num_clients=num_clients,
-      ),
-      module.HParams(),
-      num_queries=_NUM_QUERIES.value,
+    models.build(
+      _MODEL.value,
+      input_shape=_SHAPE,
+      num_classes=10,
+      num_clients=num_clients,
+    ),
+    module.HParams(),
+    num_queries=_NUM_QUERIES.value,
   )
   data = client_data.training_data(
-      [
-          streams.Examples(
-              np.zeros([1, *_SHAPE], np.uint8), np.zeros([1], np.int32)
-          )
-      ]
-      * num_clients,
-      run_seed=0,
+    [
+      streams.Examples(
+        np.zeros([1, *_SHAPE], np.uint8), np.zeros([1], np.int32)
+      )
+    ]
+    * num_clients,
+    run_seed=0,
   )
   return queries.Federation(
-      algorithm,
-      algorithm.initialize(randomness.server_seed(0)),
-      algorithm.initialize_client([client.seed for client in data]),
-      data,
+    algorithm,
+    algorithm.initialize(randomness.server_seed(0)),
+    algorithm.initialize_client([client.seed for client in data]),
+    data,
   )
 
 
@@ -74,7 +74,7 @@ def main(_) -> None:
   # TFF logs each compilation at INFO.
   logging.set_verbosity(logging.WARNING)
   x = np.random.default_rng(0).integers(
-      0, 256, [_NUM_QUERIES.value, *_SHAPE], np.uint8
+    0, 256, [_NUM_QUERIES.value, *_SHAPE], np.uint8
   )
   for num_clients in map(int, _NUM_CLIENTS.value):
     with execution.use("in_process"):
@@ -89,17 +89,17 @@ def main(_) -> None:
           seconds[name].append(time.perf_counter() - start)
     timed = {name: each[1:] for name, each in seconds.items()}
     ratios = [
-        vote / guided
-        for guided, vote in zip(timed["guided"], timed["vote"], strict=True)
+      vote / guided
+      for guided, vote in zip(timed["guided"], timed["vote"], strict=True)
     ]
     print(
-        f"{num_clients} clients:"
-        + "".join(
-            f" {name} {1e3 * statistics.median(each) / len(x):.3f} ms a query,"
-            for name, each in timed.items()
-        )
-        + f" vote / guided {statistics.median(ratios):.2f}"
-        f" ({min(ratios):.2f} to {max(ratios):.2f})"
+      f"{num_clients} clients:"
+      + "".join(
+        f" {name} {1e3 * statistics.median(each) / len(x):.3f} ms a query,"
+        for name, each in timed.items()
+      )
+      + f" vote / guided {statistics.median(ratios):.2f}"
+      f" ({min(ratios):.2f} to {max(ratios):.2f})"
     )
 
 

@@ -42,36 +42,34 @@ def _memory(pid: int) -> dict[str, float]:
   """Returns `VmRSS` and `VmHWM`, resident now and at most, in MiB."""
   status = pathlib.Path(f"/proc/{pid}/status").read_text()
   return {
-      name: int(kilobytes) / 2**10
-      for name, kilobytes in re.findall(r"(VmRSS|VmHWM):\s+(\d+) kB", status)
+    name: int(kilobytes) / 2**10
+    for name, kilobytes in re.findall(r"(VmRSS|VmHWM):\s+(\d+) kB", status)
   }
 
 
 def _all_memory() -> dict[str, dict[str, float]]:
   """Returns the memory of this process and of its workers, by name."""
   pids = [
-      child.pid
-      for child in psutil.Process().children(recursive=True)
-      if child.name() == "worker_binary"
+    child.pid
+    for child in psutil.Process().children(recursive=True)
+    if child.name() == "worker_binary"
   ]
   return {"driver": _memory(os.getpid())} | {
-      f"worker {position + 1}": _memory(pid)
-      for position, pid in enumerate(sorted(pids))
+    f"worker {position + 1}": _memory(pid)
+    for position, pid in enumerate(sorted(pids))
   }
 
 
 def _build(name: str) -> rounds.Rounds:
   """Builds an algorithm and its clients; the first states are drawn."""
   dataset = domains.load_evolving("rotated_digits", seed=0)
-  clients = domains.assemble_clients(
-      dataset, num_clients=_NUM_CLIENTS, seed=0
-  )
+  clients = domains.assemble_clients(dataset, num_clients=_NUM_CLIENTS, seed=0)
   model = models.build(
-      "mlp",
-      input_shape=dataset.domains[0].x.shape[1:],
-      num_classes=len(dataset.class_names),
-      input_dtype=np.uint8,
-      width=64,
+    "mlp",
+    input_shape=dataset.domains[0].x.shape[1:],
+    num_classes=len(dataset.class_names),
+    input_dtype=np.uint8,
+    width=64,
   )
   module = algorithms.get(name)
   algorithm = module.build(model, module.HParams(local_steps=1))
@@ -80,7 +78,7 @@ def _build(name: str) -> rounds.Rounds:
 
 
 def measure(
-    executor: str, algorithm: str
+  executor: str, algorithm: str
 ) -> dict[int, dict[str, dict[str, float]]]:
   """Runs the rounds.
 
@@ -98,11 +96,9 @@ def measure(
     remote_workers = None
     if executor == "remote":
       remote_workers = stack.enter_context(
-          executor_equality.started_workers(_NUM_WORKERS)
+        executor_equality.started_workers(_NUM_WORKERS)
       )
-    stack.enter_context(
-        execution.use(executor, remote_workers=remote_workers)
-    )
+    stack.enter_context(execution.use(executor, remote_workers=remote_workers))
     run = _build(algorithm)
     found = {}
     for round_num in range(1, max(_ROUNDS) + 1):
@@ -117,30 +113,30 @@ def main(_) -> None:
   algorithm = flags.FLAGS.algorithm
   print(f"{algorithm}, {_NUM_CLIENTS} clients; resident MiB after round")
   print(
-      f"{'executor':12}{'process':10}"
-      + "".join(f"{each:>8}" for each in _ROUNDS)
-      + f"{'peak':>8}   growth from {_SETTLED} to {_ROUNDS[-1]}",
-      flush=True,
+    f"{'executor':12}{'process':10}"
+    + "".join(f"{each:>8}" for each in _ROUNDS)
+    + f"{'peak':>8}   growth from {_SETTLED} to {_ROUNDS[-1]}",
+    flush=True,
   )
   for executor in flags.FLAGS.executors:
     with concurrent.futures.ProcessPoolExecutor(
-        1, multiprocessing.get_context("spawn")
+      1, multiprocessing.get_context("spawn")
     ) as child:
       found = child.submit(measure, executor, algorithm).result()
     for name, last in found[_ROUNDS[-1]].items():
       sizes = [found[each][name]["VmRSS"] for each in _ROUNDS]
       growth = last["VmRSS"] / found[_SETTLED][name]["VmRSS"] - 1
       print(
-          f"{executor:12}{name:10}"
-          + "".join(f"{size:8.1f}" for size in [*sizes, last["VmHWM"]])
-          + f"   {growth:+.1%}",
-          flush=True,
+        f"{executor:12}{name:10}"
+        + "".join(f"{size:8.1f}" for size in [*sizes, last["VmHWM"]])
+        + f"   {growth:+.1%}",
+        flush=True,
       )
 
 
 if __name__ == "__main__":
   flags.DEFINE_list(
-      "executors", ["in_process", "local", "remote"], "Where rounds run."
+    "executors", ["in_process", "local", "remote"], "Where rounds run."
   )
   flags.DEFINE_string("algorithm", "fed_rep", "The algorithm.")
   app.run(main)

@@ -28,14 +28,16 @@ from tff_shift.simulation import instruments
 from tff_shift.simulation import pretraining
 
 _REPETITIONS = flags.DEFINE_integer(
-    "repetitions", 50, "Turns of each.", lower_bound=1
+  "repetitions", 50, "Turns of each.", lower_bound=1
 )
 _WIDTH = flags.DEFINE_integer(
-    "model_width", 16, "Width of the layers of the work-network.",
-    lower_bound=1,
+  "model_width",
+  16,
+  "Width of the layers of the work-network.",
+  lower_bound=1,
 )
 _PERIOD_SIZE = flags.DEFINE_integer(
-    "period_size", 100, "Examples of a period.", lower_bound=2
+  "period_size", 100, "Examples of a period.", lower_bound=2
 )
 
 _WARM_UP_TURNS = 3
@@ -45,23 +47,23 @@ _BYTES_PER_NUMBER = 4
 def _fit_representation(dataset):
   """Fits `moments` with an extractor that has seen the data once."""
   model = instruments.extractor_model(
-      dataset.train.x.shape[1:], len(dataset.class_names)
+    dataset.train.x.shape[1:], len(dataset.class_names)
   )
   # How good it is has no part in how long it takes.
   trained = pretraining.pretrain(
-      model,
-      *instruments.split_public(dataset.public, seed=0),
-      pretraining.PretrainingHParams(max_epochs=1),
-      seed=0,
+    model,
+    *instruments.split_public(dataset.public, seed=0),
+    pretraining.PretrainingHParams(max_epochs=1),
+    seed=0,
   )
   return instruments.fit(
-      dataset,
-      representation="moments",
-      representation_size=2 * model.embedding_size,
-      distance_features="pixels",
-      period_size=_PERIOD_SIZE.value,
-      extractor=instruments.make_extractor(model, trained.weights),
-      threshold=0.0,
+    dataset,
+    representation="moments",
+    representation_size=2 * model.embedding_size,
+    distance_features="pixels",
+    period_size=_PERIOD_SIZE.value,
+    extractor=instruments.make_extractor(model, trained.weights),
+    threshold=0.0,
   ).represent
 
 
@@ -72,33 +74,38 @@ def main(_) -> None:
   dataset = periods.load_dynamic("digits", seed=0, public_fraction=0.2)
   num_classes = len(dataset.class_names)
   model = models.build(
-      "mlp",
-      input_shape=dataset.train.x.shape[1:],
-      num_classes=num_classes,
-      width=_WIDTH.value,
-      head_width=_WIDTH.value,
-      input_dtype=tf.uint8,
+    "mlp",
+    input_shape=dataset.train.x.shape[1:],
+    num_classes=num_classes,
+    width=_WIDTH.value,
+    head_width=_WIDTH.value,
+    input_dtype=tf.uint8,
   )
   drawn = periods.Periods(
-      dataset.train, num_classes, periods.DISTRIBUTIONS, num_clients=1,
-      period_size=_PERIOD_SIZE.value, seed=0,
+    dataset.train,
+    num_classes,
+    periods.DISTRIBUTIONS,
+    num_clients=1,
+    period_size=_PERIOD_SIZE.value,
+    seed=0,
   )
   with execution.use("in_process"):
     represent = _fit_representation(dataset)
     running = {
-        module: dynamic.train(
-            module.build(model, hparams), drawn, represent, num_rounds=1,
-            run_seed=0,
-        )
-        for module, hparams in (
-            (
-                fed_3da,
-                fed_3da.HParams(
-                    representation_size=represent.size, local_epochs=1
-                ),
-            ),
-            (fed_avg, fed_avg.HParams(local_epochs=1)),
-        )
+      module: dynamic.train(
+        module.build(model, hparams),
+        drawn,
+        represent,
+        num_rounds=1,
+        run_seed=0,
+      )
+      for module, hparams in (
+        (
+          fed_3da,
+          fed_3da.HParams(representation_size=represent.size, local_epochs=1),
+        ),
+        (fed_avg, fed_avg.HParams(local_epochs=1)),
+      )
     }
     asking, training = running.values()
 
@@ -114,7 +121,7 @@ def main(_) -> None:
     seconds = {ask: [], train: []}
     for turn in range(_WARM_UP_TURNS + _REPETITIONS.value):
       data = dynamic.training_data(
-          training.algorithm, drawn, turn, None, run_seed=0
+        training.algorithm, drawn, turn, None, run_seed=0
       )
       for update, measured in seconds.items():
         start = time.perf_counter()
@@ -122,22 +129,22 @@ def main(_) -> None:
         measured.append(time.perf_counter() - start)
   timed = [each[_WARM_UP_TURNS:] for each in seconds.values()]
   weights = _BYTES_PER_NUMBER * model.num_parameters
-  phi = sum(np.size(each) for each in tf.nest.flatten(
-      asking.server_state.weights
-  ))
+  phi = sum(
+    np.size(each) for each in tf.nest.flatten(asking.server_state.weights)
+  )
   print(f"work-network {model.num_parameters} weights, meta-network {phi}")
   for name, each, up in (
-      ("asked for", timed[0], _BYTES_PER_NUMBER * represent.size),
-      ("one epoch", timed[1], weights),
+    ("asked for", timed[0], _BYTES_PER_NUMBER * represent.size),
+    ("one epoch", timed[1], weights),
   ):
     print(
-        f"{name}: {1e3 * statistics.median(each):.2f} ms, {up} bytes up,"
-        f" {weights} down"
+      f"{name}: {1e3 * statistics.median(each):.2f} ms, {up} bytes up,"
+      f" {weights} down"
     )
   ratios = [one / other for one, other in zip(*timed, strict=True)]
   print(
-      f"asked for / one epoch: {statistics.median(ratios):.3f} (median of"
-      f" {len(ratios)} turns, {min(ratios):.3f} to {max(ratios):.3f})"
+    f"asked for / one epoch: {statistics.median(ratios):.3f} (median of"
+    f" {len(ratios)} turns, {min(ratios):.3f} to {max(ratios):.3f})"
   )
 
 

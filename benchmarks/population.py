@@ -42,7 +42,7 @@ from tff_shift.simulation import rounds
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list(
-    "populations", ["100", "1000", "10000", "100000"], "Numbers of clients."
+  "populations", ["100", "1000", "10000", "100000"], "Numbers of clients."
 )
 flags.DEFINE_list("storage", ["disk", "memory"], "disk, memory or both.")
 flags.DEFINE_list("had_turn", ["sampled", "everyone"], "See above.")
@@ -66,46 +66,46 @@ def _make_data(client: int) -> local_training.ClientData:
   x = generator.normal(size=(_NUM_EXAMPLES, _NUM_FEATURES))
   x[np.arange(_NUM_EXAMPLES), y] += 2
   return local_training.ClientData(
-      x.astype(np.float32),
-      y,
-      np.array([_NUM_EXAMPLES], np.int32),
-      randomness.client_seed(0, client),
-      np.int32(client),
+    x.astype(np.float32),
+    y,
+    np.array([_NUM_EXAMPLES], np.int32),
+    randomness.client_seed(0, client),
+    np.int32(client),
   )
 
 
 def _start(population: int, checkpoint: checkpoints.Run) -> rounds.Rounds:
   model = mlp.build(
-      (_NUM_FEATURES,), num_classes=_NUM_CLASSES, width=64, head_width=44
+    (_NUM_FEATURES,), num_classes=_NUM_CLASSES, width=64, head_width=44
   )
   return rounds.Rounds(
-      fed_rep.build(model, fed_rep.HParams(batch_size=20, local_steps=3)),
-      rounds.DataOnDemand(population, _make_data),
-      run_seed=0,
-      participation=_NUM_PARTICIPANTS / population,
-      storage=checkpoint.storage,
+    fed_rep.build(model, fed_rep.HParams(batch_size=20, local_steps=3)),
+    rounds.DataOnDemand(population, _make_data),
+    run_seed=0,
+    participation=_NUM_PARTICIPANTS / population,
+    storage=checkpoint.storage,
   )
 
 
 def _steps(checkpoint: checkpoints.Run, running: rounds.Rounds):
   return checkpoints.steps(
-      checkpoint, FLAGS.rounds, running, [], make=dict, replay=print
+    checkpoint, FLAGS.rounds, running, [], make=dict, replay=print
   )
 
 
 def _measure(
-    population: int, storage: str, had_turn: str, folder: pathlib.Path
+  population: int, storage: str, had_turn: str, folder: pathlib.Path
 ) -> dict[str, Any]:
   """Runs the rounds of one population, and returns what they cost."""
 
   def make_checkpoint():
     return checkpoints.Run(
-        folder / "run",
-        "key",
-        every=10,
-        max_states_in_memory=(
-            FLAGS.max_states_in_memory if storage == "disk" else None
-        ),
+      folder / "run",
+      "key",
+      every=10,
+      max_states_in_memory=(
+        FLAGS.max_states_in_memory if storage == "disk" else None
+      ),
     )
 
   checkpoint = make_checkpoint()
@@ -117,11 +117,11 @@ def _measure(
     for start in range(0, population, _CHUNK):
       clients = range(start, min(start + _CHUNK, population))
       running.states.put(
-          clients,
-          [
-              tuple(leaf + np.float32(client) for leaf in state)
-              for client in clients
-          ],
+        clients,
+        [
+          tuple(leaf + np.float32(client) for leaf in state)
+          for client in clients
+        ],
       )
   saving = []
   for step in range(1, FLAGS.rounds + 1):
@@ -145,36 +145,41 @@ def _measure(
   if resumed.round_num != FLAGS.rounds:
     raise AssertionError(f"resumed at round {resumed.round_num}")
   last = (
-      [folder / "run" / "states.sqlite"]
-      if storage == "disk"
-      else (folder / "run" / f"state_{FLAGS.rounds}").rglob("*")
+    [folder / "run" / "states.sqlite"]
+    if storage == "disk"
+    else (folder / "run" / f"state_{FLAGS.rounds}").rglob("*")
   )
   return {
-      "population": population,
-      "storage": storage,
-      "had_turn": had_turn,
-      "first": statistics.median(seconds[:_WINDOW]),
-      "last": statistics.median(seconds[-_WINDOW:]),
-      "peak": peak,
-      "states": sum(path.stat().st_size for path in last) / _MIB,
-      "checkpoint": statistics.median(saving),
-      # The first of all states comes at once where all had their turn.
-      "slowest": max(saving),
-      "resume": resuming,
+    "population": population,
+    "storage": storage,
+    "had_turn": had_turn,
+    "first": statistics.median(seconds[:_WINDOW]),
+    "last": statistics.median(seconds[-_WINDOW:]),
+    "peak": peak,
+    "states": sum(path.stat().st_size for path in last) / _MIB,
+    "checkpoint": statistics.median(saving),
+    # The first of all states comes at once where all had their turn.
+    "slowest": max(saving),
+    "resume": resuming,
   }
 
 
 def _measure_in_child(population: str, storage: str, had_turn: str):
   ended = subprocess.run(
-      [
-          sys.executable, "-m", "benchmarks.population", "--here",
-          f"--populations={population}", f"--storage={storage}",
-          f"--had_turn={had_turn}", f"--rounds={FLAGS.rounds}",
-          f"--max_states_in_memory={FLAGS.max_states_in_memory}",
-      ],
-      stdout=subprocess.PIPE,
-      text=True,
-      check=True,
+    [
+      sys.executable,
+      "-m",
+      "benchmarks.population",
+      "--here",
+      f"--populations={population}",
+      f"--storage={storage}",
+      f"--had_turn={had_turn}",
+      f"--rounds={FLAGS.rounds}",
+      f"--max_states_in_memory={FLAGS.max_states_in_memory}",
+    ],
+    stdout=subprocess.PIPE,
+    text=True,
+    check=True,
   )
   return json.loads(ended.stdout)
 
@@ -186,24 +191,26 @@ def main(_) -> None:
   if FLAGS.here:
     with tempfile.TemporaryDirectory() as folder, execution.use("in_process"):
       found = _measure(
-          int(FLAGS.populations[0]), FLAGS.storage[0], FLAGS.had_turn[0],
-          pathlib.Path(folder),
+        int(FLAGS.populations[0]),
+        FLAGS.storage[0],
+        FLAGS.had_turn[0],
+        pathlib.Path(folder),
       )
     print(json.dumps(found))
     return
   print(
-      f"{'clients':>8} {'states':7} {'have one':9} {'round (s)':>15}"
-      f" {'peak':>9} {'states':>10} {'checkpoint (s)':>20} {'resume':>8}"
+    f"{'clients':>8} {'states':7} {'have one':9} {'round (s)':>15}"
+    f" {'peak':>9} {'states':>10} {'checkpoint (s)':>20} {'resume':>8}"
   )
   for storage in FLAGS.storage:
     for had_turn in FLAGS.had_turn:
       for population in FLAGS.populations:
         found = _measure_in_child(population, storage, had_turn)
         print(
-            "{population:8} {storage:7} {had_turn:9} {first:7.4f} {last:7.4f}"
-            " {peak:5.0f} MiB {states:6.1f} MiB {checkpoint:7.3f} (max"
-            " {slowest:6.3f}) {resume:6.2f} s".format(**found),
-            flush=True,
+          "{population:8} {storage:7} {had_turn:9} {first:7.4f} {last:7.4f}"
+          " {peak:5.0f} MiB {states:6.1f} MiB {checkpoint:7.3f} (max"
+          " {slowest:6.3f}) {resume:6.2f} s".format(**found),
+          flush=True,
         )
 
 

@@ -32,30 +32,57 @@ from tensorboard.backend.event_processing import event_accumulator
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _SMALL = {
-    "evolving": (
-        "--algorithm=fed_avg,fed_rep", "--dataset=circle", "--num_domains=4",
-        "--max_examples_per_domain=90", "--num_clients=4",
-        "--participation=0.5", "--rounds=30", "--local_steps=2",
-        "--evaluate_every=2", "--optimizer=adam", "--learning_rate=1e-2",
-    ),
-    "online_adaptation": (
-        "--algorithm=fed_ade,fth", "--dataset=digits", "--model_width=8",
-        "--timesteps=20", "--num_clients=4", "--initial_examples=20",
-        "--samples_per_step=20", "--pretraining_epochs=1",
-        "--max_pretraining_examples=200",
-    ),
-    "guidance": (
-        "--algorithm=fed_drm,fed_rep", "--dataset=digits", "--num_clients=4",
-        "--max_examples=400", "--rounds=20", "--local_steps=2",
-        "--batch_size=16", "--evaluate_every=2", "--final_rounds=3",
-    ),
-    "dynamic_personalization": (
-        "--algorithm=fed_3da,p_fed_hn", "--dataset=digits",
-        "--max_examples=600", "--num_clients=4", "--participation=0.5",
-        "--rounds=40", "--period_size=20", "--periods=10",
-        "--test_distributions=iid,0.5,0.9", "--model=mlp", "--model_width=4",
-        "--hidden_width=6", "--num_hidden=1", "--pretraining_epochs=1",
-    ),
+  "evolving": (
+    "--algorithm=fed_avg,fed_rep",
+    "--dataset=circle",
+    "--num_domains=4",
+    "--max_examples_per_domain=90",
+    "--num_clients=4",
+    "--participation=0.5",
+    "--rounds=30",
+    "--local_steps=2",
+    "--evaluate_every=2",
+    "--optimizer=adam",
+    "--learning_rate=1e-2",
+  ),
+  "online_adaptation": (
+    "--algorithm=fed_ade,fth",
+    "--dataset=digits",
+    "--model_width=8",
+    "--timesteps=20",
+    "--num_clients=4",
+    "--initial_examples=20",
+    "--samples_per_step=20",
+    "--pretraining_epochs=1",
+    "--max_pretraining_examples=200",
+  ),
+  "guidance": (
+    "--algorithm=fed_drm,fed_rep",
+    "--dataset=digits",
+    "--num_clients=4",
+    "--max_examples=400",
+    "--rounds=20",
+    "--local_steps=2",
+    "--batch_size=16",
+    "--evaluate_every=2",
+    "--final_rounds=3",
+  ),
+  "dynamic_personalization": (
+    "--algorithm=fed_3da,p_fed_hn",
+    "--dataset=digits",
+    "--max_examples=600",
+    "--num_clients=4",
+    "--participation=0.5",
+    "--rounds=40",
+    "--period_size=20",
+    "--periods=10",
+    "--test_distributions=iid,0.5,0.9",
+    "--model=mlp",
+    "--model_width=4",
+    "--hidden_width=6",
+    "--num_hidden=1",
+    "--pretraining_epochs=1",
+  ),
 }
 # They keep what they train beforehand.
 _WITH_CACHE = ("online_adaptation", "dynamic_personalization")
@@ -71,13 +98,13 @@ def num_rows(folder: pathlib.Path) -> int:
 
 def _start(binary: str, arguments: Sequence[str]) -> subprocess.Popen:
   return subprocess.Popen(
-      [sys.executable, "-m", f"experiments.{binary}", *arguments],
-      cwd=_ROOT,
-      stdout=subprocess.PIPE,
-      stderr=subprocess.STDOUT,
-      text=True,
-      # Of its own, to be killed with all that it has started.
-      start_new_session=True,
+    [sys.executable, "-m", f"experiments.{binary}", *arguments],
+    cwd=_ROOT,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+    # Of its own, to be killed with all that it has started.
+    start_new_session=True,
   )
 
 
@@ -88,7 +115,7 @@ def _finish(process: subprocess.Popen) -> None:
 
 
 def _kill_after(
-    process: subprocess.Popen, folder: pathlib.Path, rows: int, delay: float
+  process: subprocess.Popen, folder: pathlib.Path, rows: int, delay: float
 ) -> bool:
   """Ends a process some time after it has written so many rows.
 
@@ -110,17 +137,17 @@ def _kill_after(
 
 
 def run_whole(
-    binary: str, arguments: Sequence[str], folder: pathlib.Path
+  binary: str, arguments: Sequence[str], folder: pathlib.Path
 ) -> None:
   """Runs a binary to its end."""
   _finish(_start(binary, [*arguments, f"--output_dir={folder}"]))
 
 
 def run_killed(
-    binary: str,
-    arguments: Sequence[str],
-    folder: pathlib.Path,
-    moments: Sequence[tuple[int, float]],
+  binary: str,
+  arguments: Sequence[str],
+  folder: pathlib.Path,
+  moments: Sequence[tuple[int, float]],
 ) -> Iterator[int]:
   """Runs a binary to its end, killed and resumed at some moments.
 
@@ -139,8 +166,8 @@ def run_killed(
     # A run that was killed before it made its folder cannot be resumed.
     started = (folder / "metrics.csv").exists()
     return _start(
-        binary,
-        [*arguments, f"--output_dir={folder}", *["--resume"] * started],
+      binary,
+      [*arguments, f"--output_dir={folder}", *["--resume"] * started],
     )
 
   for rows, delay in moments:
@@ -156,10 +183,10 @@ def _final_arrays(folder: pathlib.Path) -> dict[str, np.ndarray]:
     if not run.is_dir():
       continue
     last = max(
-        run.glob("state_*.json"), key=lambda path: int(path.stem.split("_")[1])
+      run.glob("state_*.json"), key=lambda path: int(path.stem.split("_")[1])
     )
     reader = tf.train.load_checkpoint(
-        str(last.with_suffix("") / "variables" / "variables")
+      str(last.with_suffix("") / "variables" / "variables")
     )
     for name, dtype in reader.get_variable_to_dtype_map().items():
       # Names of objects are strings.
@@ -173,13 +200,13 @@ def _tensorboard(folder: pathlib.Path) -> dict[str, Any]:
   found = {}
   for path in sorted(folder.rglob("events*")):
     events = event_accumulator.EventAccumulator(
-        str(path), size_guidance={event_accumulator.TENSORS: 0}
+      str(path), size_guidance={event_accumulator.TENSORS: 0}
     )
     events.Reload()
     for tag in events.Tags()["tensors"]:
       found[f"{path.parent.relative_to(folder)}/{tag}"] = [
-          (each.step, tf.make_ndarray(each.tensor_proto).tolist())
-          for each in events.Tensors(tag)
+        (each.step, tf.make_ndarray(each.tensor_proto).tolist())
+        for each in events.Tensors(tag)
       ]
   return found
 
@@ -191,30 +218,30 @@ def _summary(folder: pathlib.Path) -> list[dict[str, Any]]:
 
 def _figures(folder: pathlib.Path) -> dict[str, bytes]:
   return {
-      path.name: path.read_bytes()
-      for path in sorted((folder / "figures").iterdir())
+    path.name: path.read_bytes()
+    for path in sorted((folder / "figures").iterdir())
   }
 
 
 def differences(one: pathlib.Path, other: pathlib.Path) -> list[str]:
   """Returns what two output folders do not agree in, bit by bit."""
   found = [
-      name
-      for name, read in (
-          ("metrics.csv", lambda path: (path / "metrics.csv").read_bytes()),
-          ("summary.json", _summary),
-          ("figures", _figures),
-          ("tensorboard", _tensorboard),
-      )
-      if read(one) != read(other)
+    name
+    for name, read in (
+      ("metrics.csv", lambda path: (path / "metrics.csv").read_bytes()),
+      ("summary.json", _summary),
+      ("figures", _figures),
+      ("tensorboard", _tensorboard),
+    )
+    if read(one) != read(other)
   ]
   arrays, others = _final_arrays(one), _final_arrays(other)
   if not arrays or arrays.keys() != others.keys():
     return [*found, "names of weights"]
   return found + [
-      name
-      for name, array in arrays.items()
-      if array.tobytes() != others[name].tobytes()
+    name
+    for name, array in arrays.items()
+    if array.tobytes() != others[name].tobytes()
   ]
 
 
@@ -223,7 +250,10 @@ def main(_) -> None:
   binary, seed = flags.FLAGS.binary, flags.FLAGS.seed
   with tempfile.TemporaryDirectory() as name:
     arguments = [
-        *_SMALL[binary], "--seeds=0,1", "--checkpoint_every=5", "--noprogress"
+      *_SMALL[binary],
+      "--seeds=0,1",
+      "--checkpoint_every=5",
+      "--noprogress",
     ]
     if binary in _WITH_CACHE:
       arguments.append(f"--cache_dir={name}/cache")
@@ -232,18 +262,18 @@ def main(_) -> None:
     generator = random.Random(seed)
     # A start takes seconds, a round and a checkpoint a tenth of one.
     rows = sorted(
-        generator.randrange(num_rows(whole)) for _ in range(flags.FLAGS.kills)
+      generator.randrange(num_rows(whole)) for _ in range(flags.FLAGS.kills)
     )
     moments = [
-        (each, generator.choice([0.05, 0.5, 5]) * generator.random())
-        for each in rows
+      (each, generator.choice([0.05, 0.5, 5]) * generator.random())
+      for each in rows
     ]
     at = list(run_killed(binary, arguments, killed, moments))
     found = differences(whole, killed)
     print(
-        f"{binary}: killed at {at} of {num_rows(whole)} rows;"
-        f" {len(_final_arrays(whole))} arrays compared; differences:"
-        f" {', '.join(found) or 'none'}"
+      f"{binary}: killed at {at} of {num_rows(whole)} rows;"
+      f" {len(_final_arrays(whole))} arrays compared; differences:"
+      f" {', '.join(found) or 'none'}"
     )
   sys.exit(bool(found))
 

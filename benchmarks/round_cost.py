@@ -45,57 +45,65 @@ def _backbone() -> tf.keras.Model:
   stack = [layers.InputLayer(_IMAGE)]
   for i, (width, stride) in enumerate(((32, 1), (32, 2), (64, 2), (64, 1))):
     stack.append(
-        layers.Conv2D(
-            width, 3, strides=stride, padding="same", activation="relu",
-            name=f"layer{i + 1}",
-        )
+      layers.Conv2D(
+        width,
+        3,
+        strides=stride,
+        padding="same",
+        activation="relu",
+        name=f"layer{i + 1}",
+      )
     )
   return tf.keras.Sequential([*stack, layers.GlobalAveragePooling2D()])
 
 
 def _head() -> tf.keras.Model:
   layers = tf.keras.layers
-  return tf.keras.Sequential([
+  return tf.keras.Sequential(
+    [
       layers.InputLayer((64,)),
       layers.Dense(64, activation="relu", name="layer5"),
       layers.Dense(_CLASSES, name="layer6"),
-  ])
+    ]
+  )
 
 
 def _whole() -> tf.keras.Model:
-  return tf.keras.Sequential([
+  return tf.keras.Sequential(
+    [
       tf.keras.layers.InputLayer(_IMAGE),
       *_backbone().layers,
       *_head().layers,
-  ])
+    ]
+  )
 
 
 def _client_data() -> list[local_training.ClientData]:
   generator = np.random.default_rng(0)
   size = _BATCH * FLAGS.num_steps
   return [
-      local_training.ClientData(
-          x=generator.random((size, *_IMAGE), np.float32),
-          y=generator.integers(0, _CLASSES, size, np.int32),
-          domain_sizes=np.array([size], np.int32),
-          seed=randomness.client_seed(0, client),
-      )
-      for client in range(FLAGS.num_clients)
+    local_training.ClientData(
+      x=generator.random((size, *_IMAGE), np.float32),
+      y=generator.integers(0, _CLASSES, size, np.int32),
+      domain_sizes=np.array([size], np.int32),
+      seed=randomness.client_seed(0, client),
+    )
+    for client in range(FLAGS.num_clients)
   ]
 
 
 def _as_drawn(
-    data: local_training.ClientData,
+  data: local_training.ClientData,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns a client's examples in the order in which FedAvg draws them."""
   seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, 0)
   batches = [
-      local_training.pooled_batch(data, step, _BATCH, seed)
-      for step in range(FLAGS.num_steps)
+    local_training.pooled_batch(data, step, _BATCH, seed)
+    for step in range(FLAGS.num_steps)
   ]
   return (
-      np.concatenate([batch.x for batch in batches]),
-      np.concatenate([batch.y for batch in batches]),
+    np.concatenate([batch.x for batch in batches]),
+    np.concatenate([batch.y for batch in batches]),
   )
 
 
@@ -105,23 +113,23 @@ def _plain_client(weights, x, y):
     with tf.GradientTape() as tape:
       tape.watch(current)
       loss = local_training.cross_entropy(
-          plain_cnn.logits(current, x[batch]), y[batch]
+        plain_cnn.logits(current, x[batch]), y[batch]
       )
     gradients = tape.gradient(loss, current)
     return i + 1, tuple(
-        w - _RATE * g for w, g in zip(current, gradients, strict=True)
+      w - _RATE * g for w, g in zip(current, gradients, strict=True)
     )
 
   return tf.while_loop(
-      lambda i, _: i < FLAGS.num_steps,
-      step,
-      (tf.constant(0), weights),
-      parallel_iterations=1,
+    lambda i, _: i < FLAGS.num_steps,
+    step,
+    (tf.constant(0), weights),
+    parallel_iterations=1,
   )[1]
 
 
 def _plain_loop(
-    initial, drawn, *, in_sequence: bool
+  initial, drawn, *, in_sequence: bool
 ) -> Callable[[], list[np.ndarray]]:
   """Plain TensorFlow: all clients in one `tf.function`.
 
@@ -140,11 +148,9 @@ def _plain_loop(
     trained = []
     for x, y in zip(xs, ys, strict=True):
       with tf.control_dependencies(
-          trained[-1] if in_sequence and trained else ()
+        trained[-1] if in_sequence and trained else ()
       ):
-        trained.append(
-            _plain_client(tuple(map(tf.identity, weights)), x, y)
-        )
+        trained.append(_plain_client(tuple(map(tf.identity, weights)), x, y))
     return [tf.add_n(list(parts)) / len(xs) for parts in zip(*trained)]  # noqa: B905
 
   weights = tuple(map(tf.constant, initial))
@@ -155,28 +161,26 @@ def _plain_loop(
 def _stock(initial, drawn) -> Callable[[], list[np.ndarray]]:
   """Stock TFF: `build_weighted_fed_avg` on batched data sets."""
   spec = (
-      tf.TensorSpec((None, *_IMAGE), tf.float32),
-      tf.TensorSpec((None,), tf.int32),
+    tf.TensorSpec((None, *_IMAGE), tf.float32),
+    tf.TensorSpec((None,), tf.int32),
   )
 
   def loss(y_true, y_pred, sample_weight=None):
     del sample_weight
     return local_training.cross_entropy(y_pred, y_true)
 
-  model = tff.learning.models.functional_model_from_keras(
-      _whole(), loss, spec
-  )
+  model = tff.learning.models.functional_model_from_keras(_whole(), loss, spec)
   learning_process = tff.learning.algorithms.build_weighted_fed_avg(
-      model,
-      client_optimizer_fn=tff.learning.optimizers.build_sgdm(_RATE),
-      server_optimizer_fn=tff.learning.optimizers.build_sgdm(1.0),
+    model,
+    client_optimizer_fn=tff.learning.optimizers.build_sgdm(_RATE),
+    server_optimizer_fn=tff.learning.optimizers.build_sgdm(1.0),
   )
   state = learning_process.set_model_weights(
-      learning_process.initialize(),
-      tff.learning.models.ModelWeights(tuple(initial), ()),
+    learning_process.initialize(),
+    tff.learning.models.ModelWeights(tuple(initial), ()),
   )
   datasets = [
-      tf.data.Dataset.from_tensor_slices(part).batch(_BATCH) for part in drawn
+    tf.data.Dataset.from_tensor_slices(part).batch(_BATCH) for part in drawn
   ]
 
   def run():
@@ -189,20 +193,20 @@ def _stock(initial, drawn) -> Callable[[], list[np.ndarray]]:
 def _ours(initial, data) -> Callable[[], list[np.ndarray]]:
   """This package's FedAvg."""
   model = split_model.build_split_model(
-      "benchmark", backbone=_backbone, head=_head, input_dtype=tf.float32
+    "benchmark", backbone=_backbone, head=_head, input_dtype=tf.float32
   )
   algorithm = fed_avg.build(
-      model,
-      fed_avg.HParams(
-          local_steps=FLAGS.num_steps, batch_size=_BATCH, learning_rate=_RATE
-      ),
+    model,
+    fed_avg.HParams(
+      local_steps=FLAGS.num_steps, batch_size=_BATCH, learning_rate=_RATE
+    ),
   )
   state = algorithm.initialize(randomness.server_seed(0))
   num_backbone = len(model.backbone.names)
   state = state._replace(
-      weights=split_model.SplitWeights(
-          tuple(initial[:num_backbone]), tuple(initial[num_backbone:])
-      )
+    weights=split_model.SplitWeights(
+      tuple(initial[:num_backbone]), tuple(initial[num_backbone:])
+    )
   )
   nothing = [()] * len(data)
 
@@ -232,30 +236,28 @@ def main(_) -> None:
   data = _client_data()
   drawn = [_as_drawn(client) for client in data]
   with (
-      execution.use("in_process") as in_process,
-      execution.use("local") as local,
+    execution.use("in_process") as in_process,
+    execution.use("local") as local,
   ):
     contestants = {
-        "plain TensorFlow, clients in sequence": _plain_loop(
-            initial, drawn, in_sequence=True
-        ),
-        "plain TensorFlow, clients as independent chains": _plain_loop(
-            initial, drawn, in_sequence=False
-        ),
-        "stock TFF, C++ executor": _in(local, lambda: _stock(initial, drawn)),
-        "tff_shift, C++ executor": _in(local, lambda: _ours(initial, data)),
-        "stock TFF, in process": _in(
-            in_process, lambda: _stock(initial, drawn)
-        ),
-        "tff_shift, in process": _in(in_process, lambda: _ours(initial, data)),
+      "plain TensorFlow, clients in sequence": _plain_loop(
+        initial, drawn, in_sequence=True
+      ),
+      "plain TensorFlow, clients as independent chains": _plain_loop(
+        initial, drawn, in_sequence=False
+      ),
+      "stock TFF, C++ executor": _in(local, lambda: _stock(initial, drawn)),
+      "tff_shift, C++ executor": _in(local, lambda: _ours(initial, data)),
+      "stock TFF, in process": _in(in_process, lambda: _stock(initial, drawn)),
+      "tff_shift, in process": _in(in_process, lambda: _ours(initial, data)),
     }
     reference = None
     for name, run in contestants.items():
       weights = run()
       reference = reference or weights
       difference = max(
-          float(np.abs(a - b).max())
-          for a, b in zip(reference, weights, strict=True)
+        float(np.abs(a - b).max())
+        for a, b in zip(reference, weights, strict=True)
       )
       print(f"{name}: weights differ from plain TensorFlow by {difference:.1e}")
       if difference > _TOLERANCE:

@@ -14,19 +14,20 @@ from tff_shift.simulation import rounds
 FLAGS = flags.FLAGS
 
 _DEFINE = {
-    bool: flags.DEFINE_bool,
-    float: flags.DEFINE_float,
-    str: flags.DEFINE_string,
+  bool: flags.DEFINE_bool,
+  float: flags.DEFINE_float,
+  str: flags.DEFINE_string,
 }
 
 
 def define_flags() -> None:
   """Defines the flags."""
   flags.DEFINE_string(
-      "aggregator", "mean",
-      "How the server combines updates: mean; robust (clipped and zeroed); dp"
-      " (clipped, with noise for differential privacy); secure (only sums reach"
-      " the server); compressed (8 bits a number).",
+    "aggregator",
+    "mean",
+    "How the server combines updates: mean; robust (clipped and zeroed); dp"
+    " (clipped, with noise for differential privacy); secure (only sums reach"
+    " the server); compressed (8 bits a number).",
   )
   for field in dataclasses.fields(aggregation.AggregatorHParams):
     owners = ", ".join(aggregation.USED_BY[field.name])
@@ -43,8 +44,8 @@ def _hparams() -> aggregation.AggregatorHParams:
       continue
     if FLAGS.aggregator not in owners:
       raise ValueError(
-          f"--{flag} belongs to --aggregator={'|'.join(owners)}, not to"
-          f" --aggregator={FLAGS.aggregator}"
+        f"--{flag} belongs to --aggregator={'|'.join(owners)}, not to"
+        f" --aggregator={FLAGS.aggregator}"
       )
     values[flag] = value
   if "clipping_norm" in values and values.get("clipping") != "fixed":
@@ -53,11 +54,11 @@ def _hparams() -> aggregation.AggregatorHParams:
 
 
 def chosen(
-    contestants: Iterable[tuple[str, Any]],
-    *,
-    num_clients: int,
-    participation: float,
-    num_rounds: int,
+  contestants: Iterable[tuple[str, Any]],
+  *,
+  num_clients: int,
+  participation: float,
+  num_rounds: int,
 ) -> dict[str, aggregation.Aggregator | None]:
   """Returns the aggregator of the flags for each algorithm, checked.
 
@@ -81,22 +82,22 @@ def chosen(
   clients_per_round = rounds.num_sampled(num_clients, participation)
   if FLAGS.aggregator not in aggregation.NAMES:
     raise ValueError(
-        f"--aggregator={FLAGS.aggregator}: it must be one of"
-        f" {', '.join(aggregation.NAMES)}"
+      f"--aggregator={FLAGS.aggregator}: it must be one of"
+      f" {', '.join(aggregation.NAMES)}"
     )
   hparams = _hparams()
   try:
     aggregator = aggregation.build(
-        FLAGS.aggregator, hparams, clients_per_round=clients_per_round
+      FLAGS.aggregator, hparams, clients_per_round=clients_per_round
     )
     found = _check(contestants, aggregator)
     if FLAGS.aggregator == "dp":
       guarantee = privacy.account(
-          noise_multiplier=hparams.noise_multiplier,
-          num_clients=num_clients,
-          clients_per_round=clients_per_round,
-          num_rounds=num_rounds,
-          delta=hparams.dp_delta,
+        noise_multiplier=hparams.noise_multiplier,
+        num_clients=num_clients,
+        clients_per_round=clients_per_round,
+        num_rounds=num_rounds,
+        delta=hparams.dp_delta,
       )
       print(_describe(guarantee), flush=True)
   except ValueError as error:
@@ -105,7 +106,7 @@ def chosen(
 
 
 def _check(
-    contestants: Iterable[tuple[str, Any]], aggregator: aggregation.Aggregator
+  contestants: Iterable[tuple[str, Any]], aggregator: aggregation.Aggregator
 ) -> dict[str, aggregation.Aggregator | None]:
   """Refuses the aggregator where an algorithm cannot do with it.
 
@@ -114,7 +115,7 @@ def _check(
   found, refusals = {}, []
   for name, hparams in contestants:
     needs = getattr(
-        algorithms.get(name), "AGGREGATION_NEEDS", aggregation.NO_NEEDS
+      algorithms.get(name), "AGGREGATION_NEEDS", aggregation.NO_NEEDS
     )
     found[name] = None if needs.nothing_shared else aggregator
     try:
@@ -130,11 +131,11 @@ def _check(
 
 def _describe(guarantee: privacy.Guarantee) -> str:
   return (
-      f"dp: epsilon={guarantee.epsilon:.4g} at delta={guarantee.delta:.4g} for"
-      f" the weights of a run of {guarantee.num_rounds} rounds with noise"
-      f" multiplier {guarantee.noise_multiplier:g}, if each client takes part"
-      f" in a round with probability {guarantee.sampling_probability:g},"
-      " independently of the others; if exactly that share takes part, as here,"
-      f" epsilon={guarantee.replacement_epsilon:.4g} for replacing a client;"
-      " losses and accuracies are not covered"
+    f"dp: epsilon={guarantee.epsilon:.4g} at delta={guarantee.delta:.4g} for"
+    f" the weights of a run of {guarantee.num_rounds} rounds with noise"
+    f" multiplier {guarantee.noise_multiplier:g}, if each client takes part"
+    f" in a round with probability {guarantee.sampling_probability:g},"
+    " independently of the others; if exactly that share takes part, as here,"
+    f" epsilon={guarantee.replacement_epsilon:.4g} for replacing a client;"
+    " losses and accuracies are not covered"
   )

@@ -26,10 +26,10 @@ from tff_shift.simulation import progress
 from tff_shift.simulation import results
 
 _PARSERS = {
-    bool: flags.DEFINE_bool,
-    int: flags.DEFINE_integer,
-    float: flags.DEFINE_float,
-    str: flags.DEFINE_string,
+  bool: flags.DEFINE_bool,
+  int: flags.DEFINE_integer,
+  float: flags.DEFINE_float,
+  str: flags.DEFINE_string,
 }
 
 
@@ -49,10 +49,10 @@ def usage_errors() -> Iterator[None]:
 
 
 def define_common_flags(
-    scenario: str,
-    *,
-    defaults: Mapping[str, str] | None = None,
-    grids: tuple[str, ...] = ("learning_rate",),
+  scenario: str,
+  *,
+  defaults: Mapping[str, str] | None = None,
+  grids: tuple[str, ...] = ("learning_rate",),
 ) -> None:
   """Defines the flags that every binary has.
 
@@ -63,37 +63,43 @@ def define_common_flags(
     grids: The hyper-parameters of which several values may be compared.
   """
   flags.DEFINE_list(
-      "algorithm", None,
-      "Comma-separated algorithms to compare: "
-      + ", ".join(algorithms.names(scenario)),
+    "algorithm",
+    None,
+    "Comma-separated algorithms to compare: "
+    + ", ".join(algorithms.names(scenario)),
   )
   flags.DEFINE_list("seeds", ["0"], "Comma-separated seeds; one run for each.")
   flags.DEFINE_string(
-      "output_dir", None,
-      f"Folder of the results. Default: runs/{scenario}-<date>-<time>.",
+    "output_dir",
+    None,
+    f"Folder of the results. Default: runs/{scenario}-<date>-<time>.",
   )
   flags.DEFINE_bool(
-      "overwrite", False, "Replaces an earlier run in --output_dir."
+    "overwrite", False, "Replaces an earlier run in --output_dir."
   )
   flags.DEFINE_string(
-      "data_dir", None,
-      "Folder of the data sets. Default: TFDS_DATA_DIR, else"
-      " ~/tensorflow_datasets.",
+    "data_dir",
+    None,
+    "Folder of the data sets. Default: TFDS_DATA_DIR, else"
+    " ~/tensorflow_datasets.",
   )
   flags.DEFINE_bool(
-      "progress", None,
-      "Shows a progress bar. Default: if standard error is a terminal.",
+    "progress",
+    None,
+    "Shows a progress bar. Default: if standard error is a terminal.",
   )
   flags.DEFINE_string(
-      "executor", "auto",
-      "Where computations run: auto, in_process (this process, on a GPU if"
-      " TensorFlow sees one), local (TFF's C++ executor, a child process) or"
-      " remote (TFF's C++ executors on the machines of --workers).",
+    "executor",
+    "auto",
+    "Where computations run: auto, in_process (this process, on a GPU if"
+    " TensorFlow sees one), local (TFF's C++ executor, a child process) or"
+    " remote (TFF's C++ executors on the machines of --workers).",
   )
   flags.DEFINE_integer(
-      "max_concurrent_clients", 0,
-      "Clients that train at the same time. 0: one per core (in_process), no"
-      " limit (local). Remote workers are told when they are started.",
+    "max_concurrent_clients",
+    0,
+    "Clients that train at the same time. 0: one per core (in_process), no"
+    " limit (local). Remote workers are told when they are started.",
   )
   worker_flags.define_flags()
   output_folder.define_flags()
@@ -102,7 +108,7 @@ def define_common_flags(
 
 
 def _define_hparam_flags(
-    scenario: str, defaults: Mapping[str, str], grids: tuple[str, ...]
+  scenario: str, defaults: Mapping[str, str], grids: tuple[str, ...]
 ) -> None:
   """Defines a flag for each hyper-parameter of each algorithm."""
   names = algorithms.names(scenario)
@@ -126,17 +132,17 @@ def _define_hparam_flags(
 def owners_of(hparam: str, scenario: str) -> list[str]:
   """Returns the algorithms of a scenario that have a hyper-parameter."""
   return [
-      name
-      for name in algorithms.names(scenario)
-      if hparam in {
-          field.name
-          for field in dataclasses.fields(algorithms.get(name).HParams)
-      }
+    name
+    for name in algorithms.names(scenario)
+    if hparam
+    in {
+      field.name for field in dataclasses.fields(algorithms.get(name).HParams)
+    }
   ]
 
 
 def parse_numbers(
-    flag: str, kind: Callable[[str], Any], requirement: str
+  flag: str, kind: Callable[[str], Any], requirement: str
 ) -> list[Any]:
   """Parses a comma-separated flag.
 
@@ -156,12 +162,12 @@ def parse_numbers(
     numbers = [kind(part) for part in parts]
   except ValueError as error:
     raise UsageError(
-        f"--{flag}={','.join(parts)}: {requirement} wanted"
+      f"--{flag}={','.join(parts)}: {requirement} wanted"
     ) from error
   if not numbers or len(set(numbers)) != len(numbers):
     raise UsageError(
-        f"--{flag}={','.join(parts)}: {requirement} wanted, at least one and"
-        " none twice"
+      f"--{flag}={','.join(parts)}: {requirement} wanted, at least one and"
+      " none twice"
     )
   return numbers
 
@@ -186,8 +192,8 @@ def chosen_algorithms(scenario: str) -> list[str]:
   for name in names:
     if name not in known:
       raise UsageError(
-          f"--algorithm={name}: there is no such algorithm; there are"
-          f" {', '.join(known)}"
+        f"--algorithm={name}: there is no such algorithm; there are"
+        f" {', '.join(known)}"
       )
   if len(set(names)) != len(names):
     raise UsageError(f"--algorithm={','.join(names)}: an algorithm comes twice")
@@ -197,8 +203,8 @@ def chosen_algorithms(scenario: str) -> list[str]:
     owners = owners_of(flag, scenario)
     if owners and not set(owners) & set(names):
       raise UsageError(
-          f"--{flag} belongs to {', '.join(owners)}, none of which is in"
-          f" --algorithm={','.join(names)}"
+        f"--{flag} belongs to {', '.join(owners)}, none of which is in"
+        f" --algorithm={','.join(names)}"
       )
   return names
 
@@ -251,9 +257,9 @@ def chosen_grid(flag: str, default: float, requirement: str) -> list[float]:
 
 
 def make_hparams(
-    algorithm: str,
-    defaults: Mapping[str, Any] | None = None,
-    **overrides: Any,
+  algorithm: str,
+  defaults: Mapping[str, Any] | None = None,
+  **overrides: Any,
 ) -> Any:
   """Makes the hyper-parameters of an algorithm from the flags.
 
@@ -272,9 +278,9 @@ def make_hparams(
   kind = algorithms.get(algorithm).HParams
   names = {field.name for field in dataclasses.fields(kind)} - set(overrides)
   values = {
-      name: flags.FLAGS[name].value
-      for name in names
-      if flags.FLAGS[name].value is not None
+    name: flags.FLAGS[name].value
+    for name in names
+    if flags.FLAGS[name].value is not None
   }
   if {"local_steps", "local_epochs"} & set(values) == {"local_steps"}:
     # Who asks for steps does not want the epochs of the default.
@@ -290,7 +296,7 @@ def make_hparams(
 
 
 def chosen_aggregators(
-    contestants: Iterable[tuple[str, Any]], **federation: Any
+  contestants: Iterable[tuple[str, Any]], **federation: Any
 ) -> dict[str, aggregation.Aggregator | None]:
   """Returns the aggregator of `--aggregator` for each algorithm, checked.
 
@@ -335,17 +341,20 @@ def flag_values(module: str) -> dict[str, Any]:
   """
   by_module = flags.FLAGS.flags_by_module_dict()
   return {
-      flag.name: flag.value
-      for name in (
-          module, __name__, aggregator_flags.__name__, output_folder.__name__,
-          worker_flags.__name__,
-      )
-      for flag in by_module[name]
+    flag.name: flag.value
+    for name in (
+      module,
+      __name__,
+      aggregator_flags.__name__,
+      output_folder.__name__,
+      worker_flags.__name__,
+    )
+    for flag in by_module[name]
   }
 
 
 def open_folder(
-    scenario: str, module: str, columns: Sequence[str]
+  scenario: str, module: str, columns: Sequence[str]
 ) -> tuple[results.RunFolder, checkpoints.Checkpoints]:
   """Makes the folder of the run, or opens it again with `--resume`.
 
@@ -363,27 +372,27 @@ def open_folder(
   """
   with usage_errors():
     return output_folder.open_folder(
-        output_dir(scenario), columns, flag_values(module)
+      output_dir(scenario), columns, flag_values(module)
     )
 
 
 def executor() -> contextlib.AbstractContextManager:
   """Returns the executor of the flags, to be used in a `with`."""
   require(
-      "max_concurrent_clients",
-      flags.FLAGS.max_concurrent_clients >= 0,
-      "at least 0",
+    "max_concurrent_clients",
+    flags.FLAGS.max_concurrent_clients >= 0,
+    "at least 0",
   )
   with usage_errors():
     return execution.use(
-        flags.FLAGS.executor,
-        max_concurrent_clients=flags.FLAGS.max_concurrent_clients or None,
-        remote_workers=worker_flags.chosen(),
+      flags.FLAGS.executor,
+      max_concurrent_clients=flags.FLAGS.max_concurrent_clients or None,
+      remote_workers=worker_flags.chosen(),
     )
 
 
 def progress_bar(
-    total: int, description: str
+  total: int, description: str
 ) -> contextlib.AbstractContextManager[progress.ProgressBar]:
   """Returns a progress bar that heeds `--progress`, to be used in a `with`.
 
@@ -392,7 +401,7 @@ def progress_bar(
     description: What stands beside the bar.
   """
   return progress.progress(
-      total,
-      enabled=False if flags.FLAGS.progress is False else None,
-      description=description,
+    total,
+    enabled=False if flags.FLAGS.progress is False else None,
+    description=description,
   )

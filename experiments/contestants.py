@@ -25,10 +25,10 @@ class Contestant(NamedTuple):
 
 
 def over_grid(
-    name: str,
-    requirements: Mapping[str, str],
-    defaults: Mapping[str, Any],
-    **overrides: Any,
+  name: str,
+  requirements: Mapping[str, str],
+  defaults: Mapping[str, Any],
+  **overrides: Any,
 ) -> list[Contestant]:
   """Returns an algorithm at every combination of values of some flags.
 
@@ -47,25 +47,25 @@ def over_grid(
   """
   hparams = algorithms.get(name).HParams()
   grid = {
-      field: command_line.chosen_grid(
-          field, defaults.get(field, getattr(hparams, field)), requirement
-      )
-      for field, requirement in requirements.items()
-      if hasattr(hparams, field)
+    field: command_line.chosen_grid(
+      field, defaults.get(field, getattr(hparams, field)), requirement
+    )
+    for field, requirement in requirements.items()
+    if hasattr(hparams, field)
   }
   found = []
   for values in itertools.product(*grid.values()):
     setting = dict(zip(grid, values, strict=True))
     compared = [
-        f"{field.replace('_', ' ').strip()} {value:g}"
-        for field, value in setting.items()
-        if len(grid[field]) > 1
+      f"{field.replace('_', ' ').strip()} {value:g}"
+      for field, value in setting.items()
+      if len(grid[field]) > 1
     ]
     found.append(
-        Contestant(
-            name,
-            command_line.make_hparams(name, defaults, **setting, **overrides),
-            ", ".join([name, *compared]),
-        )
+      Contestant(
+        name,
+        command_line.make_hparams(name, defaults, **setting, **overrides),
+        ", ".join([name, *compared]),
+      )
     )
   return found

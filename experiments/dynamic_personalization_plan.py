@@ -28,14 +28,14 @@ SCENARIO = "dynamic_personalization"
 # The paper gives none. Rates are the best of a few on digits with the default
 # network, the same few for all algorithms.
 _DEFAULTS = {
-    "local_epochs": 2,
-    "batch_size": 10,
-    "learning_rate": 0.03,
-    "meta_learning_rate": 0.01,
+  "local_epochs": 2,
+  "batch_size": 10,
+  "learning_rate": 0.03,
+  "meta_learning_rate": 0.01,
 }
 _OWN_DEFAULTS = {
-    "fed_3da": {"meta_learning_rate": 0.03},
-    "fed_avg": {"learning_rate": 0.1},
+  "fed_3da": {"meta_learning_rate": 0.03},
+  "fed_avg": {"learning_rate": 0.1},
 }
 
 # Work-networks of 5,000 to 20,000 weights, for the meta-network has a hundred
@@ -55,98 +55,118 @@ def define_flags() -> None:
   grids = "learning_rate", "meta_learning_rate"
   command_line.define_common_flags(SCENARIO, defaults=described, grids=grids)
   flags.DEFINE_string(
-      "dataset", "digits", "One of " + ", ".join(periods.DATASETS) + "."
+    "dataset", "digits", "One of " + ", ".join(periods.DATASETS) + "."
   )
   flags.DEFINE_list(
-      "test_distributions", list(periods.DISTRIBUTIONS),
-      "Comma-separated distributions of the periods in use, a stream for each: "
-      + ", ".join(periods.DISTRIBUTIONS) + ".",
+    "test_distributions",
+    list(periods.DISTRIBUTIONS),
+    "Comma-separated distributions of the periods in use, a stream for each: "
+    + ", ".join(periods.DISTRIBUTIONS)
+    + ".",
   )
   flags.DEFINE_list(
-      "train_distributions", list(periods.DISTRIBUTIONS),
-      "Comma-separated distributions; each client draws one of them for each"
-      " period of training.",
+    "train_distributions",
+    list(periods.DISTRIBUTIONS),
+    "Comma-separated distributions; each client draws one of them for each"
+    " period of training.",
   )
   flags.DEFINE_integer("period_size", 100, "Examples of a period.")
   flags.DEFINE_integer(
-      "periods", 100, "Measured periods of a stream (the paper's n)."
+    "periods", 100, "Measured periods of a stream (the paper's n)."
   )
   flags.DEFINE_integer(
-      "periods_per_distribution", 5,
-      "How many periods in a row of a stream keep a distribution and its heavy"
-      " labels. With 1, an update for the next period comes too late by"
-      " construction.",
+    "periods_per_distribution",
+    5,
+    "How many periods in a row of a stream keep a distribution and its heavy"
+    " labels. With 1, an update for the next period comes too late by"
+    " construction.",
   )
   flags.DEFINE_string(
-      "rest", "others",
-      "What the examples without a share are drawn from: others, the labels"
-      " without one, or any.",
+    "rest",
+    "others",
+    "What the examples without a share are drawn from: others, the labels"
+    " without one, or any.",
   )
   flags.DEFINE_integer("num_clients", 10, "Number of clients.")
   flags.DEFINE_integer("rounds", 100, "Rounds of training, a new period each.")
   flags.DEFINE_float(
-      "participation", 1.0,
-      "Share of clients in a round, above 0 and at most 1.",
+    "participation",
+    1.0,
+    "Share of clients in a round, above 0 and at most 1.",
   )
   flags.DEFINE_string(
-      "representation", "moments",
-      "How the data of a period become a vector r: "
-      + ", ".join(representations.NAMES) + ". t_sne takes part of a second for"
-      " each client and round.",
+    "representation",
+    "moments",
+    "How the data of a period become a vector r: "
+    + ", ".join(representations.NAMES)
+    + ". t_sne takes part of a second for"
+    " each client and round.",
   )
   flags.DEFINE_string(
-      "distance_features", "pixels",
-      "What the distance of two periods compares: "
-      + ", ".join(instruments.FEATURES) + ", a small network that is trained on"
-      " public data.",
+    "distance_features",
+    "pixels",
+    "What the distance of two periods compares: "
+    + ", ".join(instruments.FEATURES)
+    + ", a small network that is trained on"
+    " public data.",
   )
   flags.DEFINE_float(
-      "threshold_quantile", None,
-      "The distance above which there is a drift (DT) is this quantile of the"
-      f" distances between iid periods. Default: {_QUANTILE}.",
+    "threshold_quantile",
+    None,
+    "The distance above which there is a drift (DT) is this quantile of the"
+    f" distances between iid periods. Default: {_QUANTILE}.",
   )
   flags.DEFINE_float(
-      "distance_threshold", None,
-      "DT itself, at least 0: 0 is always a drift, inf never.",
+    "distance_threshold",
+    None,
+    "DT itself, at least 0: 0 is always a drift, inf never.",
   )
   flags.DEFINE_string(
-      "apply_update", "next",
-      "From when a model for a drift is in use: next, the period after the one"
-      " that showed the drift, or current, which predicts that one again.",
+    "apply_update",
+    "next",
+    "From when a model for a drift is in use: next, the period after the one"
+    " that showed the drift, or current, which predicts that one again.",
   )
   flags.DEFINE_float(
-      "public_fraction", 0.2,
-      "Share of the examples not for the test that the server knows; it fits"
-      " representations and trains the extractor on them.",
+    "public_fraction",
+    0.2,
+    "Share of the examples not for the test that the server knows; it fits"
+    " representations and trains the extractor on them.",
   )
   flags.DEFINE_integer(
-      "max_examples", None,
-      "Uses at most so many examples of the data set. Default: all.",
+    "max_examples",
+    None,
+    "Uses at most so many examples of the data set. Default: all.",
   )
   flags.DEFINE_string(
-      "model", None,
-      "The work-network: one of " + ", ".join(models.names())
-      + ". Default: mlp for images in grey, else cnn.",
+    "model",
+    None,
+    "The work-network: one of "
+    + ", ".join(models.names())
+    + ". Default: mlp for images in grey, else cnn.",
   )
   flags.DEFINE_integer(
-      "model_width", None,
-      "Width of the first layer. All layers of mlp are that wide, those of cnn"
-      " 1, 2, 2 and 4 times, and those of others as the model says. Default: "
-      + ", ".join(f"{name} {width}" for name, width in _MODELS.items())
-      + ", else the model's.",
+    "model_width",
+    None,
+    "Width of the first layer. All layers of mlp are that wide, those of cnn"
+    " 1, 2, 2 and 4 times, and those of others as the model says. Default: "
+    + ", ".join(f"{name} {width}" for name, width in _MODELS.items())
+    + ", else the model's.",
   )
   flags.DEFINE_integer(
-      "pretraining_epochs", None,
-      "Trains the extractor for at most so many epochs. Default: "
-      f"{pretraining.PretrainingHParams().max_epochs}.",
+    "pretraining_epochs",
+    None,
+    "Trains the extractor for at most so many epochs. Default: "
+    f"{pretraining.PretrainingHParams().max_epochs}.",
   )
   flags.DEFINE_integer(
-      "public_seed", 0,
-      "Seed of the parts of the data set and of what the server fits to them;"
-      " one extractor and one threshold serve all --seeds.",
+    "public_seed",
+    0,
+    "Seed of the parts of the data set and of what the server fits to them;"
+    " one extractor and one threshold serve all --seeds.",
   )
   flags.DEFINE_string(
-      "cache_dir", "runs/cache", "Folder in which extractors are kept."
+    "cache_dir", "runs/cache", "Folder in which extractors are kept."
   )
 
 
@@ -191,11 +211,11 @@ def make_plan() -> Plan:
   chosen = command_line.chosen_algorithms(SCENARIO)
   with command_line.usage_errors():
     dataset = periods.load_dynamic(
-        FLAGS.dataset,
-        seed=FLAGS.public_seed,
-        data_dir=FLAGS.data_dir,
-        max_examples=FLAGS.max_examples,
-        public_fraction=FLAGS.public_fraction,
+      FLAGS.dataset,
+      seed=FLAGS.public_seed,
+      data_dir=FLAGS.data_dir,
+      max_examples=FLAGS.max_examples,
+      public_fraction=FLAGS.public_fraction,
     )
     # What cannot be drawn is refused here.
     for distribution in FLAGS.test_distributions:
@@ -203,100 +223,108 @@ def make_plan() -> Plan:
     train_periods(dataset, seeds[0])
     model = _build_model(dataset)
     extractor = instruments.extractor_model(
-        model.input_shape, model.num_classes
+      model.input_shape, model.num_classes
     )
   command_line.require(
-      "period_size",
-      FLAGS.distance_threshold is not None
-      or 2 * FLAGS.period_size <= len(dataset.train.y),
-      f"at most half of the {len(dataset.train.y)} examples of training, on"
-      " which the threshold is calibrated, or --distance_threshold given",
+    "period_size",
+    FLAGS.distance_threshold is not None
+    or 2 * FLAGS.period_size <= len(dataset.train.y),
+    f"at most half of the {len(dataset.train.y)} examples of training, on"
+    " which the threshold is calibrated, or --distance_threshold given",
   )
   contestants = _contestants(chosen, 2 * extractor.embedding_size)
   sizes = [
-      contestant.hparams.representation_size
-      for contestant in contestants
-      if hasattr(contestant.hparams, "representation_size")
+    contestant.hparams.representation_size
+    for contestant in contestants
+    if hasattr(contestant.hparams, "representation_size")
   ]
   needs_extractor = (
-      sizes and FLAGS.representation == "moments"
+    sizes and FLAGS.representation == "moments"
   ) or FLAGS.distance_features == "extractor"
   hparams = pretraining.PretrainingHParams()
   if FLAGS.pretraining_epochs is not None:
     hparams = dataclasses.replace(hparams, max_epochs=FLAGS.pretraining_epochs)
   return Plan(
-      contestants=contestants,
-      seeds=seeds,
-      dataset=dataset,
-      model=model,
-      extractor=extractor if needs_extractor else None,
-      pretraining=hparams,
-      representation_size=sizes[0] if sizes else None,
-      quantile=FLAGS.threshold_quantile or _QUANTILE,
-      aggregators=command_line.chosen_aggregators(
-          [(each.algorithm, each.hparams) for each in contestants],
-          num_clients=FLAGS.num_clients,
-          participation=FLAGS.participation,
-          num_rounds=FLAGS.rounds,
-      ),
+    contestants=contestants,
+    seeds=seeds,
+    dataset=dataset,
+    model=model,
+    extractor=extractor if needs_extractor else None,
+    pretraining=hparams,
+    representation_size=sizes[0] if sizes else None,
+    quantile=FLAGS.threshold_quantile or _QUANTILE,
+    aggregators=command_line.chosen_aggregators(
+      [(each.algorithm, each.hparams) for each in contestants],
+      num_clients=FLAGS.num_clients,
+      participation=FLAGS.participation,
+      num_rounds=FLAGS.rounds,
+    ),
   )
 
 
 def _check_flags() -> None:
   """Refuses values that are wrong whatever the data set holds."""
   for flag, allowed in (
-      ("dataset", periods.DATASETS),
-      ("rest", periods.RESTS),
-      ("representation", representations.NAMES),
-      ("distance_features", instruments.FEATURES),
-      ("apply_update", dynamic.APPLY_UPDATES),
-      ("model", (None, *models.names())),
+    ("dataset", periods.DATASETS),
+    ("rest", periods.RESTS),
+    ("representation", representations.NAMES),
+    ("distance_features", instruments.FEATURES),
+    ("apply_update", dynamic.APPLY_UPDATES),
+    ("model", (None, *models.names())),
   ):
     command_line.require(
-        flag, FLAGS[flag].value in allowed,
-        "one of " + ", ".join(name for name in allowed if name),
+      flag,
+      FLAGS[flag].value in allowed,
+      "one of " + ", ".join(name for name in allowed if name),
     )
   for flag in ("test_distributions", "train_distributions"):
     values = FLAGS[flag].value
     command_line.require(
-        flag,
-        values
-        and set(values) <= set(periods.DISTRIBUTIONS)
-        and len(set(values)) == len(values),
-        "some of " + ", ".join(periods.DISTRIBUTIONS) + ", none twice",
+      flag,
+      values
+      and set(values) <= set(periods.DISTRIBUTIONS)
+      and len(set(values)) == len(values),
+      "some of " + ", ".join(periods.DISTRIBUTIONS) + ", none twice",
     )
   for flag in (
-      "periods", "periods_per_distribution", "num_clients", "rounds",
-      "max_examples", "model_width", "pretraining_epochs",
+    "periods",
+    "periods_per_distribution",
+    "num_clients",
+    "rounds",
+    "max_examples",
+    "model_width",
+    "pretraining_epochs",
   ):
     value = FLAGS[flag].value
     command_line.require(flag, value is None or value >= 1, "at least 1")
   # A distance needs two examples.
   command_line.require("period_size", FLAGS.period_size >= 2, "at least 2")
   command_line.require(
-      "public_seed", 0 <= FLAGS.public_seed < 2**31, "from 0 to 2147483647"
+    "public_seed", 0 <= FLAGS.public_seed < 2**31, "from 0 to 2147483647"
   )
   command_line.require(
-      "participation", 0 < FLAGS.participation <= 1, "above 0 and at most 1"
+    "participation", 0 < FLAGS.participation <= 1, "above 0 and at most 1"
   )
   quantile, threshold = FLAGS.threshold_quantile, FLAGS.distance_threshold
   command_line.require(
-      "threshold_quantile", quantile is None or 0 < quantile <= 1,
-      "above 0 and at most 1",
+    "threshold_quantile",
+    quantile is None or 0 < quantile <= 1,
+    "above 0 and at most 1",
   )
   command_line.require(
-      "distance_threshold", threshold is None or threshold >= 0,
-      "a number of at least 0, or inf",
+    "distance_threshold",
+    threshold is None or threshold >= 0,
+    "a number of at least 0, or inf",
   )
   if None not in (quantile, threshold):
     raise command_line.UsageError(
-        f"--threshold_quantile={quantile:g} does not apply to a given"
-        f" --distance_threshold={threshold:g}; leave one of them out"
+      f"--threshold_quantile={quantile:g} does not apply to a given"
+      f" --distance_threshold={threshold:g}; leave one of them out"
     )
 
 
 def _contestants(
-    names: Sequence[str], moments_size: int
+  names: Sequence[str], moments_size: int
 ) -> list[contestants_lib.Contestant]:
   """Returns every algorithm at every rate of its own."""
   found = []
@@ -305,24 +333,24 @@ def _contestants(
     defaults = _DEFAULTS | _OWN_DEFAULTS.get(name, {})
     overrides = {}
     if (
-        hasattr(fields, "representation_size")
-        and FLAGS.representation == "moments"
+      hasattr(fields, "representation_size")
+      and FLAGS.representation == "moments"
     ):
       command_line.require(
-          "representation_size",
-          FLAGS.representation_size in (None, moments_size),
-          f"{moments_size}, two for each feature of the extractor, for"
-          " --representation=moments",
+        "representation_size",
+        FLAGS.representation_size in (None, moments_size),
+        f"{moments_size}, two for each feature of the extractor, for"
+        " --representation=moments",
       )
       overrides["representation_size"] = moments_size
     found += contestants_lib.over_grid(
-        name,
-        {
-            "learning_rate": "numbers above 0",
-            "meta_learning_rate": "numbers of at least 0",
-        },
-        defaults,
-        **overrides,
+      name,
+      {
+        "learning_rate": "numbers above 0",
+        "meta_learning_rate": "numbers of at least 0",
+      },
+      defaults,
+      **overrides,
     )
   return found
 
@@ -339,51 +367,51 @@ def _build_model(dataset: periods.DynamicDataset) -> split_model.SplitModel:
     if name == "mlp":
       options["head_width"] = width
   return models.build(
-      name,
-      input_shape=dataset.train.x.shape[1:],
-      num_classes=len(dataset.class_names),
-      input_dtype=tf.as_dtype(dataset.train.x.dtype),
-      **options,
+    name,
+    input_shape=dataset.train.x.shape[1:],
+    num_classes=len(dataset.class_names),
+    input_dtype=tf.as_dtype(dataset.train.x.dtype),
+    **options,
   )
 
 
 def _periods(
-    dataset: periods.DynamicDataset,
-    pool: streams.Examples,
-    distribution: str | Sequence[str],
-    seed: int,
-    periods_per_distribution: int = 1,
+  dataset: periods.DynamicDataset,
+  pool: streams.Examples,
+  distribution: str | Sequence[str],
+  seed: int,
+  periods_per_distribution: int = 1,
 ) -> periods.Periods:
   return periods.Periods(
-      pool,
-      len(dataset.class_names),
-      distribution,
-      num_clients=FLAGS.num_clients,
-      period_size=FLAGS.period_size,
-      seed=seed,
-      rest=FLAGS.rest,
-      periods_per_distribution=periods_per_distribution,
+    pool,
+    len(dataset.class_names),
+    distribution,
+    num_clients=FLAGS.num_clients,
+    period_size=FLAGS.period_size,
+    seed=seed,
+    rest=FLAGS.rest,
+    periods_per_distribution=periods_per_distribution,
   )
 
 
 def train_periods(
-    dataset: periods.DynamicDataset, seed: int
+  dataset: periods.DynamicDataset, seed: int
 ) -> periods.Periods:
   """Draws the periods of training; each has a distribution of its own."""
   return _periods(dataset, dataset.train, FLAGS.train_distributions, seed)
 
 
 def validation_periods(
-    dataset: periods.DynamicDataset, seed: int
+  dataset: periods.DynamicDataset, seed: int
 ) -> periods.Periods:
   """Draws the periods of validation, which are iid."""
   return _periods(dataset, dataset.validation, "iid", seed)
 
 
 def test_periods(
-    dataset: periods.DynamicDataset, distribution: str, seed: int
+  dataset: periods.DynamicDataset, distribution: str, seed: int
 ) -> periods.Periods:
   """Draws the periods of a stream."""
   return _periods(
-      dataset, dataset.test, distribution, seed, FLAGS.periods_per_distribution
+    dataset, dataset.test, distribution, seed, FLAGS.periods_per_distribution
   )

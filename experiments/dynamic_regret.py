@@ -57,28 +57,38 @@ _DIRICHLET = 0.1
 _UNIFORM_SHARE = 0.5
 _TOTAL_SHIFTS = ("fixed", "growing")
 _COLUMNS = (
-    "algorithm", "total_shift", "shift", "seed", "timesteps", "regret",
-    "cumulative_shift", "measured_shift", "mean_learning_rate",
+  "algorithm",
+  "total_shift",
+  "shift",
+  "seed",
+  "timesteps",
+  "regret",
+  "cumulative_shift",
+  "measured_shift",
+  "mean_learning_rate",
 )
 
 
 def define_flags() -> None:
   """Defines the flags of this binary."""
   flags.DEFINE_list(
-      "seeds", ["0", "1", "2", "3", "4"],
-      "Comma-separated seeds of the stream and of what it drifts to.",
+    "seeds",
+    ["0", "1", "2", "3", "4"],
+    "Comma-separated seeds of the stream and of what it drifts to.",
   )
   # Squares of even numbers, for which the phases of the schedules are whole.
   flags.DEFINE_list(
-      "timesteps", ["100", "400", "900", "1600", "3600"],
-      "Comma-separated numbers of time steps (T), multiples of the smallest.",
+    "timesteps",
+    ["100", "400", "900", "1600", "3600"],
+    "Comma-separated numbers of time steps (T), multiples of the smallest.",
   )
   flags.DEFINE_string(
-      "output_dir", None,
-      "Folder of the results. Default: runs/dynamic_regret-<date>-<time>.",
+    "output_dir",
+    None,
+    "Folder of the results. Default: runs/dynamic_regret-<date>-<time>.",
   )
   flags.DEFINE_bool(
-      "overwrite", False, "Replaces an earlier run in --output_dir."
+    "overwrite", False, "Replaces an earlier run in --output_dir."
   )
 
 
@@ -101,7 +111,7 @@ class _Case(NamedTuple):
 
 
 def _omega(
-    total_shift: str, shift: str, seed: int, timesteps: int, smallest: int
+  total_shift: str, shift: str, seed: int, timesteps: int, smallest: int
 ) -> np.ndarray:
   """Computes the weight of Q_T at the steps 0 to T, [timesteps + 1]."""
   if total_shift == "growing":
@@ -111,30 +121,30 @@ def _omega(
 
 
 def _draw_cases(
-    problem: regret.Problem, seeds: Sequence[int], timesteps: Sequence[int]
+  problem: regret.Problem, seeds: Sequence[int], timesteps: Sequence[int]
 ) -> list[_Case]:
   """Draws the streams of all schedules, seeds and numbers of steps."""
   cases = []
   for total_shift, shift, seed, num_steps in itertools.product(
-      _TOTAL_SHIFTS, schedules.names(), seeds, timesteps
+    _TOTAL_SHIFTS, schedules.names(), seeds, timesteps
   ):
     [drawn] = partition.dirichlet_proportions(
-        1, problem.num_classes, _DIRICHLET, seed
+      1, problem.num_classes, _DIRICHLET, seed
     )
     uniform = 1 / problem.num_classes
     stream = regret.draw_stream(
-        problem,
-        _omega(total_shift, shift, seed, num_steps, min(timesteps)),
-        _UNIFORM_SHARE * uniform + (1 - _UNIFORM_SHARE) * drawn,
-        _SAMPLES_PER_STEP,
-        (seed, num_steps),
+      problem,
+      _omega(total_shift, shift, seed, num_steps, min(timesteps)),
+      _UNIFORM_SHARE * uniform + (1 - _UNIFORM_SHARE) * drawn,
+      _SAMPLES_PER_STEP,
+      (seed, num_steps),
     )
     cases.append(_Case(total_shift, shift, seed, num_steps, stream))
   return cases
 
 
 def _optimal_risks(
-    problem: regret.Problem, cases: Sequence[_Case]
+  problem: regret.Problem, cases: Sequence[_Case]
 ) -> list[np.ndarray]:
   """Computes min F^t of the steps 1 to T of each stream."""
   # All at once: the streams of a seed have many distributions in common.
@@ -170,22 +180,23 @@ class _Runner:
     # The streams of one length in one go.
     for timesteps in dict.fromkeys(case.timesteps for case in self._cases):
       chosen = [
-          (case, risks)
-          for case, risks in zip(self._cases, self._optimal_risks, strict=True)
-          if case.timesteps == timesteps
+        (case, risks)
+        for case, risks in zip(self._cases, self._optimal_risks, strict=True)
+        if case.timesteps == timesteps
       ]
       found = adapt(
-          [case.stream for case, _ in chosen],
-          [_largest_rate(algorithm, case) for case, _ in chosen],
+        [case.stream for case, _ in chosen],
+        [_largest_rate(algorithm, case) for case, _ in chosen],
       )
       for index, (case, risks) in enumerate(chosen):
         by_step = regret.regrets(
-            self._problem,
-            found.theta[index],
-            case.stream.distributions[1:],
-            risks,
+          self._problem,
+          found.theta[index],
+          case.stream.distributions[1:],
+          risks,
         )
-        rows.append({
+        rows.append(
+          {
             "algorithm": algorithm,
             "total_shift": case.total_shift,
             "shift": case.shift,
@@ -195,7 +206,8 @@ class _Runner:
             "cumulative_shift": case.stream.cumulative_shift,
             "measured_shift": float(found.signals[index].sum()),
             "mean_learning_rate": float(found.learning_rates[index].mean()),
-        })
+          }
+        )
         self._folder.write_metrics(rows[-1])
     return rows
 
@@ -203,8 +215,8 @@ class _Runner:
 def _of(rows: Sequence[Mapping[str, Any]], **values: Any) -> list:
   """Returns the rows that have these values, by the number of steps."""
   return sorted(
-      (row for row in rows if values.items() <= row.items()),
-      key=lambda row: row["timesteps"],
+    (row for row in rows if values.items() <= row.items()),
+    key=lambda row: row["timesteps"],
   )
 
 
@@ -220,62 +232,64 @@ def _exponent(rows: Sequence[Mapping[str, Any]], values: list[float]) -> float:
 
 
 def _summarize(
-    rows: Sequence[Mapping[str, Any]],
-    setting: Mapping[str, str],
-    seconds: float,
+  rows: Sequence[Mapping[str, Any]],
+  setting: Mapping[str, str],
+  seconds: float,
 ) -> summary.RunSummary:
   """Makes the entry of summary.json of an algorithm in a setting."""
   metrics_by_seed = {}
   for seed in dict.fromkeys(row["seed"] for row in rows):
     by_steps = _of(rows, seed=seed, **setting)
     metrics_by_seed[seed] = {
-        "regret_exponent": _exponent(
-            by_steps, [row["regret"] for row in by_steps]
-        ),
-        "bound_exponent": _exponent(by_steps, list(map(_bound, by_steps))),
-        **{
-            name: by_steps[-1][name]
-            for name in ("regret", "cumulative_shift", "measured_shift")
-        },
+      "regret_exponent": _exponent(
+        by_steps, [row["regret"] for row in by_steps]
+      ),
+      "bound_exponent": _exponent(by_steps, list(map(_bound, by_steps))),
+      **{
+        name: by_steps[-1][name]
+        for name in ("regret", "cumulative_shift", "measured_shift")
+      },
     }
   return summary.RunSummary(
-      algorithm=rows[0]["algorithm"],
-      dataset="convex",
-      setting=setting,
-      metrics_by_seed=metrics_by_seed,
-      rounds=by_steps[-1]["timesteps"],
-      seconds_per_round=seconds / sum(row["timesteps"] for row in rows),
+    algorithm=rows[0]["algorithm"],
+    dataset="convex",
+    setting=setting,
+    metrics_by_seed=metrics_by_seed,
+    rounds=by_steps[-1]["timesteps"],
+    seconds_per_round=seconds / sum(row["timesteps"] for row in rows),
   )
 
 
 def _draw(
-    rows_by_algorithm: Mapping[str, Sequence[Mapping[str, Any]]],
-    timesteps: Sequence[int],
-    folder: results.RunFolder,
+  rows_by_algorithm: Mapping[str, Sequence[Mapping[str, Any]]],
+  timesteps: Sequence[int],
+  folder: results.RunFolder,
 ) -> None:
   """Draws mean regret over T: Fed-ADE alone, and all on each schedule."""
   x = np.sort(timesteps)
 
   def mean(algorithm, value, **setting):
     rows = _of(rows_by_algorithm[algorithm], **setting)
-    return np.array([
+    return np.array(
+      [
         np.mean([value(row) for row in _of(rows, timesteps=num_steps)])
         for num_steps in x
-    ])
+      ]
+    )
 
   def draw(name, series, references):
     # References start where the first curve does.
     first = next(iter(series.values()))[0]
     online_figures.lines_with_slopes(
-        x,
-        series,
-        {
-            label: first * values / values[0]
-            for label, values in references.items()
-        },
-        folder.figure_path(name),
-        xlabel="Time steps T",
-        ylabel="Dynamic regret",
+      x,
+      series,
+      {
+        label: first * values / values[0]
+        for label, values in references.items()
+      },
+      folder.figure_path(name),
+      xlabel="Time steps T",
+      ylabel="Dynamic regret",
     )
 
   def of_regret(row):
@@ -284,24 +298,25 @@ def _draw(
   powers = {"T$^{2/3}$": x ** (2 / 3), "T$^{5/6}$": x ** (5 / 6)}
   for total_shift in _TOTAL_SHIFTS:
     by_shift = {
-        shift: {
-            algorithm: mean(
-                algorithm, of_regret, total_shift=total_shift, shift=shift
-            )
-            for algorithm in rows_by_algorithm
-        }
-        for shift in schedules.names()
+      shift: {
+        algorithm: mean(
+          algorithm, of_regret, total_shift=total_shift, shift=shift
+        )
+        for algorithm in rows_by_algorithm
+      }
+      for shift in schedules.names()
     }
     draw(
-        f"regret_{total_shift}",
-        {shift: found[_FED_ADE] for shift, found in by_shift.items()},
-        powers,
+      f"regret_{total_shift}",
+      {shift: found[_FED_ADE] for shift, found in by_shift.items()},
+      powers,
     )
     for shift, found in by_shift.items():
       bounds = mean(_FED_ADE, _bound, total_shift=total_shift, shift=shift)
       draw(
-          f"regret_{total_shift}_{shift}", found,
-          {"V$^{1/3}$ T$^{2/3}$": bounds},
+        f"regret_{total_shift}_{shift}",
+        found,
+        {"V$^{1/3}$ T$^{2/3}$": bounds},
       )
 
 
@@ -316,12 +331,12 @@ def _timesteps() -> list[int]:
     return number
 
   numbers = command_line.parse_numbers(
-      "timesteps", parse, "integers of at least 2"
+    "timesteps", parse, "integers of at least 2"
   )
   command_line.require(
-      "timesteps",
-      len(numbers) > 1 and not np.any(np.mod(numbers, min(numbers))),
-      "two numbers or more, all of them multiples of the smallest",
+    "timesteps",
+    len(numbers) > 1 and not np.any(np.mod(numbers, min(numbers))),
+    "two numbers or more, all of them multiples of the smallest",
   )
   return numbers
 
@@ -332,21 +347,23 @@ def main() -> None:
   timesteps = _timesteps()
   with command_line.usage_errors():
     folder = results.RunFolder.create(
-        command_line.output_dir("dynamic_regret"),
-        columns=_COLUMNS,
-        overwrite=FLAGS.overwrite,
+      command_line.output_dir("dynamic_regret"),
+      columns=_COLUMNS,
+      overwrite=FLAGS.overwrite,
     )
-  folder.write_config({
+  folder.write_config(
+    {
       name: FLAGS[name].value
       for name in ("seeds", "timesteps", "output_dir", "overwrite")
-  })
+    }
+  )
   problem = regret.Problem()
   cases = _draw_cases(problem, seeds, timesteps)
   runner = _Runner(problem, cases, folder)
   settings = [
-      {"total_shift": total_shift, "shift": shift}
-      for total_shift in _TOTAL_SHIFTS
-      for shift in schedules.names()
+    {"total_shift": total_shift, "shift": shift}
+    for total_shift in _TOTAL_SHIFTS
+    for shift in schedules.names()
   ]
   rows_by_algorithm, summaries = {}, []
   for algorithm in (_FED_ADE, *_FIXED_RATES):
@@ -358,11 +375,14 @@ def main() -> None:
     folder.write_summary(summaries)
   _draw(rows_by_algorithm, timesteps, folder)
   table = summary.comparison_table(
-      sorted(summaries, key=lambda run: settings.index(run.setting)),
-      metrics=(
-          "regret_exponent", "bound_exponent", "regret", "cumulative_shift",
-          "measured_shift",
-      ),
+    sorted(summaries, key=lambda run: settings.index(run.setting)),
+    metrics=(
+      "regret_exponent",
+      "bound_exponent",
+      "regret",
+      "cumulative_shift",
+      "measured_shift",
+    ),
   )
   print(table)
   print(f"results: {folder.path}")

@@ -33,9 +33,18 @@ from tff_shift.simulation import summary
 FLAGS = flags.FLAGS
 
 _COLUMNS = (
-    "algorithm", "dataset", "held_out", "learning_rate", "seed", "round",
-    "train_loss", "client_accuracy", "server_accuracy", "client_loss",
-    "server_loss", "seconds_per_round",
+  "algorithm",
+  "dataset",
+  "held_out",
+  "learning_rate",
+  "seed",
+  "round",
+  "train_loss",
+  "client_accuracy",
+  "server_accuracy",
+  "client_loss",
+  "server_loss",
+  "seconds_per_round",
 )
 
 
@@ -43,17 +52,17 @@ class _Runner:
   """Runs an algorithm of a plan and writes down what it gives."""
 
   def __init__(
-      self,
-      plan: planning.Plan,
-      folder: results.RunFolder,
-      saved: checkpoints.Checkpoints,
+    self,
+    plan: planning.Plan,
+    folder: results.RunFolder,
+    saved: checkpoints.Checkpoints,
   ):
     self._plan = plan
     self._folder = folder
     self._saved = saved
 
   def run(
-      self, name: str, rate: float, held_out: str
+    self, name: str, rate: float, held_out: str
   ) -> dict[int, evolving.EvolvingResult]:
     """Runs an algorithm at a rate for each seed.
 
@@ -70,40 +79,40 @@ class _Runner:
     is_selection = held_out == planning.LAST_SOURCE
     seeds = plan.selection_seeds if is_selection else plan.seeds
     datasets = {
-        seed: planning.without_target(plan.datasets[seed])
-        if is_selection
-        else plan.datasets[seed]
-        for seed in seeds
+      seed: planning.without_target(plan.datasets[seed])
+      if is_selection
+      else plan.datasets[seed]
+      for seed in seeds
     }
     algorithm = algorithms.get(name).build(
-        plan.model,
-        plan.hparams[name][rate],
-        num_evaluation_domains=len(datasets[seeds[0]].domains),
-        aggregator=plan.aggregators[name],
+      plan.model,
+      plan.hparams[name][rate],
+      num_evaluation_domains=len(datasets[seeds[0]].domains),
+      aggregator=plan.aggregators[name],
     )
     by_seed = {}
     for seed, dataset in datasets.items():
       labels = {
-          "algorithm": name,
-          "dataset": dataset.name,
-          "held_out": held_out,
-          "learning_rate": rate,
-          "seed": seed,
+        "algorithm": name,
+        "dataset": dataset.name,
+        "held_out": held_out,
+        "learning_rate": rate,
+        "seed": seed,
       }
       shown = f"{name}, rate {rate:g}, seed {seed}"
       with command_line.progress_bar(
-          FLAGS.rounds, f"{shown}, {held_out}" if is_selection else shown
+        FLAGS.rounds, f"{shown}, {held_out}" if is_selection else shown
       ) as bar:
         by_seed[seed] = evolving.run(
-            algorithm,
-            planning.assemble(dataset, seed, plan.dirichlet),
-            num_rounds=FLAGS.rounds,
-            run_seed=seed,
-            participation=FLAGS.participation,
-            evaluate_every=FLAGS.evaluate_every,
-            evaluation_clients=FLAGS.evaluation_clients,
-            on_round=self._recorder(labels, bar),
-            checkpoint=self._saved.run(labels),
+          algorithm,
+          planning.assemble(dataset, seed, plan.dirichlet),
+          num_rounds=FLAGS.rounds,
+          run_seed=seed,
+          participation=FLAGS.participation,
+          evaluate_every=FLAGS.evaluate_every,
+          evaluation_clients=FLAGS.evaluation_clients,
+          on_round=self._recorder(labels, bar),
+          checkpoint=self._saved.run(labels),
         )
     return by_seed
 
@@ -117,13 +126,13 @@ class _Runner:
       if evaluation is not None:
         accuracy = evaluation.client_accuracy
         measured = {
-            key: value
-            for key, value in evaluation._asdict().items()
-            if isinstance(value, float)
+          key: value
+          for key, value in evaluation._asdict().items()
+          if isinstance(value, float)
         }
         self._folder.write_metrics({**labels, "round": round_num, **measured})
         self._folder.release_to_tensorboard(
-            curve.format(**labels), measured, round_num
+          curve.format(**labels), measured, round_num
         )
       bar.update(round_num, loss=train_loss, accuracy=accuracy)
 
@@ -137,29 +146,29 @@ def _score(by_seed: Mapping[int, evolving.EvolvingResult]) -> float:
 def _report_choice(name, scores, chosen) -> None:
   listed = ", ".join(f"{rate:g}: {scores[rate]:.2f}" for rate in sorted(scores))
   print(
-      f"{name}: client accuracy (%) on the last source domain by rate: "
-      f"{listed};"
-      f" chosen: {chosen:g}",
-      flush=True,
+    f"{name}: client accuracy (%) on the last source domain by rate: "
+    f"{listed};"
+    f" chosen: {chosen:g}",
+    flush=True,
   )
 
 
 def _summarize(
-    plan: planning.Plan, reading: selection.Reading
+  plan: planning.Plan, reading: selection.Reading
 ) -> summary.RunSummary:
   """Makes the entry of summary.json of an algorithm at a rate."""
   dataset = plan.datasets[plan.seeds[0]]
   setting = {
-      "dirichlet": str(plan.dirichlet),
-      "num_clients": FLAGS.num_clients,
-      "num_domains": len(dataset.domains),
-      "participation": FLAGS.participation,
-      "evaluation_clients": FLAGS.evaluation_clients,
-      "model": plan.model.name,
-      "selection": reading.selection,
-      **dataclasses.asdict(
-          plan.hparams[reading.algorithm][reading.learning_rate]
-      ),
+    "dirichlet": str(plan.dirichlet),
+    "num_clients": FLAGS.num_clients,
+    "num_domains": len(dataset.domains),
+    "participation": FLAGS.participation,
+    "evaluation_clients": FLAGS.evaluation_clients,
+    "model": plan.model.name,
+    "selection": reading.selection,
+    **dataclasses.asdict(
+      plan.hparams[reading.algorithm][reading.learning_rate]
+    ),
   }
   evolution = domains.EVOLUTIONS[FLAGS.dataset]
   if evolution.angle_step is not None:
@@ -167,9 +176,9 @@ def _summarize(
     step = evolution.angle_step if step is None else step
     setting["angle_step"] = step
     setting["target_rotation_degrees"] = (
-        FLAGS.first_angle
-        + step * (len(dataset.domains) - 1)
-        + FLAGS.target_extra_angle
+      FLAGS.first_angle
+      + step * (len(dataset.domains) - 1)
+      + FLAGS.target_extra_angle
     )
   metrics_by_seed = {}
   for seed, result in reading.by_seed.items():
@@ -178,15 +187,15 @@ def _summarize(
       metrics["server_accuracy"] = result.final.server_accuracy
     metrics_by_seed[seed] = metrics
   return summary.RunSummary(
-      algorithm=reading.algorithm,
-      dataset=dataset.name,
-      setting=setting,
-      metrics_by_seed=metrics_by_seed,
-      rounds=FLAGS.rounds,
-      seconds_per_round=float(
-          np.mean([r.seconds_per_round for r in reading.by_seed.values()])
-      ),
-      num_diverged=[r.num_diverged for r in reading.by_seed.values()],
+    algorithm=reading.algorithm,
+    dataset=dataset.name,
+    setting=setting,
+    metrics_by_seed=metrics_by_seed,
+    rounds=FLAGS.rounds,
+    seconds_per_round=float(
+      np.mean([r.seconds_per_round for r in reading.by_seed.values()])
+    ),
+    num_diverged=[r.num_diverged for r in reading.by_seed.values()],
   )
 
 
@@ -195,19 +204,19 @@ def main() -> None:
   plan = planning.make_plan()
   executor = command_line.executor()
   folder, saved = command_line.open_folder(
-      planning.SCENARIO, planning.__name__, _COLUMNS
+    planning.SCENARIO, planning.__name__, _COLUMNS
   )
   dataset = plan.datasets[plan.seeds[0]]
   evolving.draw_domains(dataset, folder)
   summaries, by_label = [], {}
   with executor:
     for reading in selection.compare(
-        {name: list(rates) for name, rates in plan.hparams.items()},
-        _Runner(plan, folder, saved).run,
-        select=FLAGS.select,
-        score=_score,
-        all_rates=FLAGS.all_rates,
-        on_choice=_report_choice,
+      {name: list(rates) for name, rates in plan.hparams.items()},
+      _Runner(plan, folder, saved).run,
+      select=FLAGS.select,
+      score=_score,
+      all_rates=FLAGS.all_rates,
+      on_choice=_report_choice,
     ):
       summaries.append(_summarize(plan, reading))
       folder.write_summary(summaries)
@@ -217,12 +226,12 @@ def main() -> None:
       by_label[label] = reading.by_seed
   evolving.draw_results(by_label, dataset, folder)
   shown = ("learning_rate", "selection")
-  table = summary.comparison_table([
-      dataclasses.replace(
-          run, setting={key: run.setting[key] for key in shown}
-      )
+  table = summary.comparison_table(
+    [
+      dataclasses.replace(run, setting={key: run.setting[key] for key in shown})
       for run in summaries
-  ])
+    ]
+  )
   print(table)
   print(f"results: {folder.path}")
 

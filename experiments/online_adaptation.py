@@ -36,37 +36,49 @@ from tff_shift.simulation import summary
 FLAGS = flags.FLAGS
 
 _COLUMNS = (
-    "algorithm", "dataset", "shift", "shift_kind", "learning_rate", "seed",
-    "timestep", "omega", "accuracy_before", "accuracy", "loss",
-    "mean_learning_rate",
+  "algorithm",
+  "dataset",
+  "shift",
+  "shift_kind",
+  "learning_rate",
+  "seed",
+  "timestep",
+  "omega",
+  "accuracy_before",
+  "accuracy",
+  "loss",
+  "mean_learning_rate",
 )
 
 
 def _pretrain(plan: planning.Plan) -> pretraining.Pretrained:
   """Pre-trains the model or takes it from the cache."""
   dataset = plan.dataset
-  with command_line.progress_bar(
+  with (
+    command_line.progress_bar(
       plan.pretraining.max_epochs,
       f"pre-training on {len(dataset.pretraining.y)} examples",
-  ) as bar, command_line.usage_errors():
+    ) as bar,
+    command_line.usage_errors(),
+  ):
     pretrained = pretraining.pretrain(
-        plan.model,
-        dataset.pretraining,
-        dataset.validation,
-        plan.pretraining,
-        seed=FLAGS.pretraining_seed,
-        cache_dir=FLAGS.cache_dir,
-        on_epoch=lambda epoch: bar.update(
-            epoch.number,
-            loss=epoch.validation_loss,
-            accuracy=epoch.validation_accuracy,
-        ),
+      plan.model,
+      dataset.pretraining,
+      dataset.validation,
+      plan.pretraining,
+      seed=FLAGS.pretraining_seed,
+      cache_dir=FLAGS.cache_dir,
+      on_epoch=lambda epoch: bar.update(
+        epoch.number,
+        loss=epoch.validation_loss,
+        accuracy=epoch.validation_accuracy,
+      ),
     )
   print(
-      f"pre-trained model: {pretrained.validation_accuracy:.2f} % on"
-      f" {len(dataset.validation.y)} held-out examples, epoch"
-      f" {pretrained.best_epoch} of {pretrained.num_epochs}",
-      flush=True,
+    f"pre-trained model: {pretrained.validation_accuracy:.2f} % on"
+    f" {len(dataset.validation.y)} held-out examples, epoch"
+    f" {pretrained.best_epoch} of {pretrained.num_epochs}",
+    flush=True,
   )
   return pretrained
 
@@ -75,11 +87,11 @@ class _Runner:
   """Runs the contestants of a plan and writes down what they give."""
 
   def __init__(
-      self,
-      plan: planning.Plan,
-      pretrained: pretraining.Pretrained,
-      folder: results.RunFolder,
-      saved: checkpoints.Checkpoints,
+    self,
+    plan: planning.Plan,
+    pretrained: pretraining.Pretrained,
+    folder: results.RunFolder,
+    saved: checkpoints.Checkpoints,
   ):
     self._plan = plan
     self._pretrained = pretrained
@@ -90,50 +102,51 @@ class _Runner:
   def _deployment(self, contestant: planning.Contestant, seed: int):
     """Returns what clients hold from before deployment."""
     confusion = bbse.confusion_matrix(
-        tf.constant(self._pretrained.validation_logits),
-        tf.constant(self._pretrained.validation_y),
-        soft=getattr(contestant.hparams, "soft_predictions", False),
+      tf.constant(self._pretrained.validation_logits),
+      tf.constant(self._pretrained.validation_y),
+      soft=getattr(contestant.hparams, "soft_predictions", False),
     )
     initial = [
-        streams.initial_examples(
-            self._plan.dataset, FLAGS.initial_examples, client, seed
-        )
-        for client in range(FLAGS.num_clients)
+      streams.initial_examples(
+        self._plan.dataset, FLAGS.initial_examples, client, seed
+      )
+      for client in range(FLAGS.num_clients)
     ]
     return online.Deployment(initial, confusion.numpy())
 
   def run(
-      self, contestant: planning.Contestant
+    self, contestant: planning.Contestant
   ) -> dict[str, dict[int, online.OnlineResult]]:
     """Runs a contestant on every schedule with every seed."""
     algorithm = algorithms.get(contestant.algorithm).build(
-        self._model,
-        contestant.hparams,
-        aggregator=self._plan.aggregators[contestant.algorithm],
+      self._model,
+      contestant.hparams,
+      aggregator=self._plan.aggregators[contestant.algorithm],
     )
     return {
-        shift: {
-            seed: self._run_one(algorithm, contestant, shift, seed)
-            for seed in self._plan.seeds
-        }
-        for shift in FLAGS.shift
+      shift: {
+        seed: self._run_one(algorithm, contestant, shift, seed)
+        for seed in self._plan.seeds
+      }
+      for shift in FLAGS.shift
     }
 
   def _run_one(self, algorithm, contestant, shift, seed):
     labels = {
-        "algorithm": contestant.algorithm,
-        "dataset": FLAGS.dataset,
-        "shift": shift,
-        "shift_kind": FLAGS.shift_kind,
-        "learning_rate": contestant.learning_rate,
-        "seed": seed,
+      "algorithm": contestant.algorithm,
+      "dataset": FLAGS.dataset,
+      "shift": shift,
+      "shift_kind": FLAGS.shift_kind,
+      "learning_rate": contestant.learning_rate,
+      "seed": seed,
     }
     with command_line.progress_bar(
-        FLAGS.timesteps, f"{contestant.label}, {shift}, seed {seed}"
+      FLAGS.timesteps, f"{contestant.label}, {shift}, seed {seed}"
     ) as bar:
 
       def on_timestep(step):
-        self._folder.write_metrics({
+        self._folder.write_metrics(
+          {
             **labels,
             "timestep": step.timestep,
             "omega": step.omega,
@@ -141,27 +154,28 @@ class _Runner:
             "accuracy": step.accuracy,
             "loss": step.loss,
             "mean_learning_rate": (
-                None
-                if np.isnan(step.learning_rates).any()
-                else float(np.mean(step.learning_rates))
+              None
+              if np.isnan(step.learning_rates).any()
+              else float(np.mean(step.learning_rates))
             ),
-        })
+          }
+        )
         bar.update(step.timestep, loss=step.loss, accuracy=step.accuracy)
 
       return online.run(
-          algorithm,
-          planning.client_streams(self._plan, shift, seed),
-          self._deployment(contestant, seed),
-          run_seed=seed,
-          rounds_per_step=FLAGS.rounds_per_step,
-          participation=FLAGS.participation,
-          on_timestep=on_timestep,
-          checkpoint=self._saved.run(labels),
+        algorithm,
+        planning.client_streams(self._plan, shift, seed),
+        self._deployment(contestant, seed),
+        run_seed=seed,
+        rounds_per_step=FLAGS.rounds_per_step,
+        participation=FLAGS.participation,
+        on_timestep=on_timestep,
+        checkpoint=self._saved.run(labels),
       )
 
 
 def _measured_shift(
-    contestant: planning.Contestant, result: online.OnlineResult
+  contestant: planning.Contestant, result: online.OnlineResult
 ) -> np.ndarray | None:
   """Returns S of each client at each step, [timesteps, num_clients].
 
@@ -177,62 +191,62 @@ def _measured_shift(
 
 
 def _summarize(
-    plan: planning.Plan,
-    contestant: planning.Contestant,
-    shift: str,
-    by_seed: Mapping[int, online.OnlineResult],
+  plan: planning.Plan,
+  contestant: planning.Contestant,
+  shift: str,
+  by_seed: Mapping[int, online.OnlineResult],
 ) -> summary.RunSummary:
   """Makes the entry of summary.json of a contestant on a schedule."""
   metrics_by_seed = {}
   for seed, result in by_seed.items():
     metrics_by_seed[seed] = {
-        "accuracy": result.mean("accuracy"),
-        "before_adaptation_accuracy": result.mean("accuracy_before"),
+      "accuracy": result.mean("accuracy"),
+      "before_adaptation_accuracy": result.mean("accuracy_before"),
     }
     measured = _measured_shift(contestant, result)
     if measured is not None and FLAGS.shift_kind == "label":
       true = online_results.true_shift(
-          planning.client_streams(plan, shift, seed)
+        planning.client_streams(plan, shift, seed)
       )
       metrics_by_seed[seed] |= {
-          # Over clients, as the theorems have it; and over clients and steps.
-          "cumulative_shift_correlation": online_results.rank_correlation(
-              measured.sum(axis=0), true.sum(axis=0)
-          ),
-          "step_shift_correlation": online_results.rank_correlation(
-              measured, true
-          ),
+        # Over clients, as the theorems have it; and over clients and steps.
+        "cumulative_shift_correlation": online_results.rank_correlation(
+          measured.sum(axis=0), true.sum(axis=0)
+        ),
+        "step_shift_correlation": online_results.rank_correlation(
+          measured, true
+        ),
       }
   return summary.RunSummary(
-      algorithm=contestant.algorithm,
-      dataset=FLAGS.dataset,
-      setting={
-          "shift": shift,
-          "shift_kind": FLAGS.shift_kind,
-          "dirichlet": str(plan.dirichlet),
-          "num_clients": FLAGS.num_clients,
-          "participation": FLAGS.participation,
-          "rounds_per_step": FLAGS.rounds_per_step,
-          "samples_per_step": FLAGS.samples_per_step,
-          "initial_examples": FLAGS.initial_examples,
-          "pretraining_distribution": FLAGS.pretraining_distribution,
-          "model": plan.model.name,
-          **dataclasses.asdict(contestant.hparams),
-      },
-      metrics_by_seed=metrics_by_seed,
-      rounds=FLAGS.timesteps,
-      seconds_per_round=float(
-          np.mean([result.seconds_per_round for result in by_seed.values()])
-      ),
-      num_diverged=[result.num_diverged for result in by_seed.values()],
+    algorithm=contestant.algorithm,
+    dataset=FLAGS.dataset,
+    setting={
+      "shift": shift,
+      "shift_kind": FLAGS.shift_kind,
+      "dirichlet": str(plan.dirichlet),
+      "num_clients": FLAGS.num_clients,
+      "participation": FLAGS.participation,
+      "rounds_per_step": FLAGS.rounds_per_step,
+      "samples_per_step": FLAGS.samples_per_step,
+      "initial_examples": FLAGS.initial_examples,
+      "pretraining_distribution": FLAGS.pretraining_distribution,
+      "model": plan.model.name,
+      **dataclasses.asdict(contestant.hparams),
+    },
+    metrics_by_seed=metrics_by_seed,
+    rounds=FLAGS.timesteps,
+    seconds_per_round=float(
+      np.mean([result.seconds_per_round for result in by_seed.values()])
+    ),
+    num_diverged=[result.num_diverged for result in by_seed.values()],
   )
 
 
 def _draw_rates(
-    plan: planning.Plan,
-    contestant: planning.Contestant,
-    by_shift: Mapping[str, Mapping[int, online.OnlineResult]],
-    folder: results.RunFolder,
+  plan: planning.Plan,
+  contestant: planning.Contestant,
+  by_shift: Mapping[str, Mapping[int, online.OnlineResult]],
+  folder: results.RunFolder,
 ) -> None:
   """Draws where the rates of the first seed came from."""
   seed = plan.seeds[0]
@@ -240,7 +254,7 @@ def _draw_rates(
   for shift, by_seed in by_shift.items():
     client_streams = planning.client_streams(plan, shift, seed)
     online_results.draw_adaptation(
-        by_seed[seed], client_streams, plan.dataset.class_names, folder, shift
+      by_seed[seed], client_streams, plan.dataset.class_names, folder, shift
     )
     signal = _measured_shift(contestant, by_seed[seed])
     if signal is not None:
@@ -248,11 +262,11 @@ def _draw_rates(
       measured[shift] = signal.sum(axis=0)
   if measured:
     online_figures.shift_scatter(
-        true,
-        measured,
-        folder.figure_path("measured_shift"),
-        xlabel="True cumulative shift of a client",
-        ylabel="Cumulative S",
+      true,
+      measured,
+      folder.figure_path("measured_shift"),
+      xlabel="True cumulative shift of a client",
+      ylabel="Cumulative S",
     )
 
 
@@ -261,7 +275,7 @@ def main() -> None:
   plan = planning.make_plan()
   executor = command_line.executor()
   folder, saved = command_line.open_folder(
-      planning.SCENARIO, planning.__name__, _COLUMNS
+    planning.SCENARIO, planning.__name__, _COLUMNS
   )
   if FLAGS.shift_kind == "covariate":
     online_results.draw_corruptions(plan.dataset.stream.x[0], folder)
@@ -280,17 +294,17 @@ def main() -> None:
     omega = np.mean(list(plan.omegas[shift].values()), axis=0)
     online_results.draw_accuracy(by_label, omega, folder, shift)
   shown = ("shift", "learning_rate")
-  table = summary.comparison_table([
+  table = summary.comparison_table(
+    [
       dataclasses.replace(
-          run,
-          setting={
-              key: run.setting[key] for key in shown if key in run.setting
-          },
+        run,
+        setting={key: run.setting[key] for key in shown if key in run.setting},
       )
       for run in sorted(
-          summaries, key=lambda each: FLAGS.shift.index(each.setting["shift"])
+        summaries, key=lambda each: FLAGS.shift.index(each.setting["shift"])
       )
-  ])
+    ]
+  )
   print(table)
   print(f"results: {folder.path}")
 

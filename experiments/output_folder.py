@@ -18,37 +18,48 @@ FLAGS = flags.FLAGS
 
 # Flags that may change when a run is resumed: they leave its results as they
 # are; another executor to within its rounding.
-_WITHOUT_EFFECT = frozenset({
-    "checkpoint_every", "executor", "max_concurrent_clients",
-    "max_states_in_memory", "output_dir", "overwrite", "progress", "resume",
+_WITHOUT_EFFECT = frozenset(
+  {
+    "checkpoint_every",
+    "executor",
+    "max_concurrent_clients",
+    "max_states_in_memory",
+    "output_dir",
+    "overwrite",
+    "progress",
+    "resume",
     *(field.name for field in dataclasses.fields(execution.RemoteWorkers)),
-})
+  }
+)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def define_flags() -> None:
   """Defines the flags."""
   flags.DEFINE_bool(
-      "resume", False,
-      "Continues the run in --output_dir after its last checkpoints, with the"
-      " same flags. Runs that were finished are not run again.",
+    "resume",
+    False,
+    "Continues the run in --output_dir after its last checkpoints, with the"
+    " same flags. Runs that were finished are not run again.",
   )
   # To save takes about 0.1 s, less than one of ten rounds of all but toys.
   flags.DEFINE_integer(
-      "checkpoint_every", 10,
-      "Saves each run after every so many rounds or time steps, and at its end,"
-      " for --resume. 0: never.",
+    "checkpoint_every",
+    10,
+    "Saves each run after every so many rounds or time steps, and at its end,"
+    " for --resume. 0: never.",
   )
   flags.DEFINE_integer(
-      "max_states_in_memory", None,
-      "Personal states of so many clients stay in memory, those used last; the"
-      " others are kept in a file in --output_dir. Results are the same."
-      " Default: no limit.",
+    "max_states_in_memory",
+    None,
+    "Personal states of so many clients stay in memory, those used last; the"
+    " others are kept in a file in --output_dir. Results are the same."
+    " Default: no limit.",
   )
 
 
 def open_folder(
-    path: pathlib.Path, columns: Sequence[str], values: Mapping[str, Any]
+  path: pathlib.Path, columns: Sequence[str], values: Mapping[str, Any]
 ) -> tuple[results.RunFolder, checkpoints.Checkpoints]:
   """Makes the folder of the run, or opens it again with `--resume`.
 
@@ -66,7 +77,7 @@ def open_folder(
   """
   if FLAGS.checkpoint_every < 0:
     raise ValueError(
-        f"--checkpoint_every={FLAGS.checkpoint_every}: it must be at least 0"
+      f"--checkpoint_every={FLAGS.checkpoint_every}: it must be at least 0"
     )
   limit = FLAGS.max_states_in_memory
   if limit is not None and limit < 1:
@@ -79,21 +90,21 @@ def open_folder(
     folder = results.RunFolder.resume(path, columns=columns)
   else:
     folder = results.RunFolder.create(
-        path, columns=columns, overwrite=FLAGS.overwrite
+      path, columns=columns, overwrite=FLAGS.overwrite
     )
   described = folder.describe(values)
   if FLAGS.resume:
     _check_same(folder.read_config() or described, described)
   saved = checkpoints.Checkpoints(
-      folder,
-      {
-          name: value
-          for name, value in described["flags"].items()
-          if name not in _WITHOUT_EFFECT
-      },
-      every=FLAGS.checkpoint_every,
-      max_states_in_memory=FLAGS.max_states_in_memory,
-      on_problem=_warn,
+    folder,
+    {
+      name: value
+      for name, value in described["flags"].items()
+      if name not in _WITHOUT_EFFECT
+    },
+    every=FLAGS.checkpoint_every,
+    max_states_in_memory=FLAGS.max_states_in_memory,
+    on_problem=_warn,
   )
   if FLAGS.resume:
     folder.write_resumption(values)
@@ -113,13 +124,13 @@ def _check_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
       changes.append(f"--{name} was {_shown(old)} and is {_shown(new)}")
   if changes:
     raise ValueError(
-        "--resume goes on with the flags of the start: " + "; ".join(changes)
+      "--resume goes on with the flags of the start: " + "; ".join(changes)
     )
   for name in ("versions", "git_commit"):
     if before[name] != now[name]:
       _warn(
-          f"{name} differ from those of the start; what follows may not be what"
-          " a run that never stopped gives"
+        f"{name} differ from those of the start; what follows may not be what"
+        " a run that never stopped gives"
       )
 
 

@@ -20,9 +20,7 @@ from tff_shift import execution
 from tff_shift.simulation import rounds
 
 
-def run(
-    main: Callable[[], None], define_flags: Callable[[], None]
-) -> None:
+def run(main: Callable[[], None], define_flags: Callable[[], None]) -> None:
   """Defines and parses the flags, runs a binary and ends the process.
 
   Args:

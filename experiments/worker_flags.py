@@ -10,34 +10,41 @@ from tff_shift import execution
 def define_flags() -> None:
   """Defines the flags that all binaries have for remote workers."""
   flags.DEFINE_list(
-      "workers", None,
-      "For --executor=remote: comma-separated host:port of its workers.",
+    "workers",
+    None,
+    "For --executor=remote: comma-separated host:port of its workers.",
   )
   flags.DEFINE_float(
-      "worker_timeout", None,
-      "For --executor=remote: seconds of silence after which a worker counts as"
-      " lost. Default: 60.",
+    "worker_timeout",
+    None,
+    "For --executor=remote: seconds of silence after which a worker counts as"
+    " lost. Default: 60.",
   )
   flags.DEFINE_enum(
-      "on_worker_failure", None, execution.ON_WORKER_FAILURE,
-      "For --executor=remote, when a worker is lost in the middle of a run:"
-      " repeat its clients' work on the other workers (default), or stop.",
+    "on_worker_failure",
+    None,
+    execution.ON_WORKER_FAILURE,
+    "For --executor=remote, when a worker is lost in the middle of a run:"
+    " repeat its clients' work on the other workers (default), or stop.",
   )
   flags.DEFINE_string(
-      "worker_certificate", None,
-      "For --executor=remote: a PEM file with the authority that has signed the"
-      " workers' certificates; connections are then encrypted. Default: they"
-      " are not.",
+    "worker_certificate",
+    None,
+    "For --executor=remote: a PEM file with the authority that has signed the"
+    " workers' certificates; connections are then encrypted. Default: they"
+    " are not.",
   )
   flags.DEFINE_string(
-      "worker_client_certificate", None,
-      "For --executor=remote: a PEM file with the certificate to show the"
-      " workers. Default: none.",
+    "worker_client_certificate",
+    None,
+    "For --executor=remote: a PEM file with the certificate to show the"
+    " workers. Default: none.",
   )
   flags.DEFINE_string(
-      "worker_client_key", None,
-      "For --executor=remote: a PEM file with the key of"
-      " --worker_client_certificate.",
+    "worker_client_key",
+    None,
+    "For --executor=remote: a PEM file with the key of"
+    " --worker_client_certificate.",
   )
 
 
@@ -52,8 +59,8 @@ def chosen() -> execution.RemoteWorkers | None:
     FileNotFoundError: If a file is missing.
   """
   values = {
-      field.name: flags.FLAGS[field.name].value
-      for field in dataclasses.fields(execution.RemoteWorkers)
+    field.name: flags.FLAGS[field.name].value
+    for field in dataclasses.fields(execution.RemoteWorkers)
   }
   given = {name: value for name, value in values.items() if value is not None}
   if flags.FLAGS.executor != "remote":

@@ -35,13 +35,15 @@ def define_flags() -> None:
   """Defines the flags."""
   flags.DEFINE_integer("num_workers", 2, "How many workers to start.")
   flags.DEFINE_integer(
-      "port", 0,
-      "The TCP port of the first worker; the others have those that follow. 0:"
-      " free ones.",
+    "port",
+    0,
+    "The TCP port of the first worker; the others have those that follow. 0:"
+    " free ones.",
   )
   flags.DEFINE_integer(
-      "max_concurrent_clients", 0,
-      "Clients that a worker trains at the same time. 0: no limit.",
+    "max_concurrent_clients",
+    0,
+    "Clients that a worker trains at the same time. 0: no limit.",
   )
 
 
@@ -53,12 +55,12 @@ def main() -> None:
   """Starts the workers, says where they are, and waits for the end."""
   command_line.require("num_workers", FLAGS.num_workers >= 1, "at least 1")
   command_line.require(
-      "port",
-      0 <= FLAGS.port <= 2**16 - FLAGS.num_workers,
-      f"at least 0 and at most {2**16 - FLAGS.num_workers}",
+    "port",
+    0 <= FLAGS.port <= 2**16 - FLAGS.num_workers,
+    f"at least 0 and at most {2**16 - FLAGS.num_workers}",
   )
   command_line.require(
-      "max_concurrent_clients", FLAGS.max_concurrent_clients >= 0, "at least 0"
+    "max_concurrent_clients", FLAGS.max_concurrent_clients >= 0, "at least 0"
   )
   signal.signal(signal.SIGTERM, _terminate)
   with contextlib.ExitStack() as stack, contextlib.suppress(KeyboardInterrupt):

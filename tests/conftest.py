@@ -20,8 +20,8 @@ def context():
 def _compile_in_graph(function, *specs) -> Callable[..., Any]:
   with tf.Graph().as_default() as graph:
     inputs = [
-        tf.compat.v1.placeholder(spec.dtype, spec.shape)
-        for spec in tf.nest.flatten(specs)
+      tf.compat.v1.placeholder(spec.dtype, spec.shape)
+      for spec in tf.nest.flatten(specs)
     ]
     outputs = function(*tf.nest.pack_sequence_as(specs, inputs))
     flat = [tf.convert_to_tensor(each) for each in tf.nest.flatten(outputs)]
@@ -32,7 +32,7 @@ def _compile_in_graph(function, *specs) -> Callable[..., Any]:
 
   def run(*arguments):
     values = session.run(
-        flat, dict(zip(inputs, tf.nest.flatten(arguments), strict=True))
+      flat, dict(zip(inputs, tf.nest.flatten(arguments), strict=True))
     )
     return tf.nest.pack_sequence_as(outputs, values)
 
@@ -56,8 +56,8 @@ def run_in_graph():
 
   def run(function, *arguments):
     specs = tf.nest.map_structure(
-        lambda value: tf.TensorSpec(np.shape(value), np.asarray(value).dtype),
-        arguments,
+      lambda value: tf.TensorSpec(np.shape(value), np.asarray(value).dtype),
+      arguments,
     )
     return _compile_in_graph(function, *specs)(*arguments)
 

@@ -28,9 +28,9 @@ def model():
   It has a guide that tells four clients apart, which most algorithms ignore.
   """
   return guided_model.with_guide(
-      mlp.build((5,), num_classes=3, width=8, head_width=6),
-      num_clients=NUM_CLIENTS,
-      width=7,
+    mlp.build((5,), num_classes=3, width=8, head_width=6),
+    num_clients=NUM_CLIENTS,
+    width=7,
   )
 
 
@@ -40,11 +40,11 @@ def _make_client(client_id, domain_sizes, y=None, run_seed=0):
   if y is None:
     y = generator.integers(0, 3, num_examples)
   return local_training.ClientData(
-      x=generator.normal(size=(num_examples, 5)).astype(np.float32),
-      y=np.asarray(y, np.int32),
-      domain_sizes=np.array(domain_sizes, np.int32),
-      seed=randomness.client_seed(run_seed, client_id),
-      client_id=np.int32(client_id % NUM_CLIENTS),
+    x=generator.normal(size=(num_examples, 5)).astype(np.float32),
+    y=np.asarray(y, np.int32),
+    domain_sizes=np.array(domain_sizes, np.int32),
+    seed=randomness.client_seed(run_seed, client_id),
+    client_id=np.int32(client_id % NUM_CLIENTS),
   )
 
 
@@ -59,13 +59,13 @@ def _make_adapting_client(client_id, num_initial, num_stream, run_seed=0):
   generator = np.random.default_rng([run_seed, client_id, 1])
   confusion = np.eye(3) + 0.1 * generator.random((3, 3))
   return adaptation.AdaptationData(
-      x=generator.normal(size=(num_initial, 5)).astype(np.float32),
-      # Every class occurs.
-      y=np.arange(num_initial, dtype=np.int32) % 3,
-      stream_x=generator.normal(size=(num_stream, 5)).astype(np.float32),
-      timestep=np.int32(1),
-      confusion=(confusion / confusion.sum(axis=0)).astype(np.float32),
-      seed=randomness.client_seed(run_seed, client_id),
+    x=generator.normal(size=(num_initial, 5)).astype(np.float32),
+    # Every class occurs.
+    y=np.arange(num_initial, dtype=np.int32) % 3,
+    stream_x=generator.normal(size=(num_stream, 5)).astype(np.float32),
+    timestep=np.int32(1),
+    confusion=(confusion / confusion.sum(axis=0)).astype(np.float32),
+    seed=randomness.client_seed(run_seed, client_id),
   )
 
 
@@ -76,14 +76,14 @@ def make_adapting_client():
 
 
 def _make_period_client(
-    client_id, num_examples, representation_size, run_seed=0
+  client_id, num_examples, representation_size, run_seed=0
 ):
   """Makes random data of a period; their representation is of order 1."""
   generator = np.random.default_rng([run_seed, client_id, 2])
   representation = generator.normal(size=representation_size)
   return periods.PeriodData(
-      *_make_client(client_id, [num_examples], run_seed=run_seed),
-      representation=representation.astype(np.float32),
+    *_make_client(client_id, [num_examples], run_seed=run_seed),
+    representation=representation.astype(np.float32),
   )
 
 
@@ -105,15 +105,15 @@ def _make_client_of(algorithm, client_id, more=0):
   """
   data_type = _client_data_type(algorithm)
   make = {
-      local_training.ClientData: lambda: _make_client(
-          client_id, [5 + more, 7, 6]
-      ),
-      adaptation.AdaptationData: lambda: _make_adapting_client(
-          client_id, 9 + more, 6 + more
-      ),
-      periods.PeriodData: lambda: _make_period_client(
-          client_id, 9 + more, *data_type.representation.shape
-      ),
+    local_training.ClientData: lambda: _make_client(
+      client_id, [5 + more, 7, 6]
+    ),
+    adaptation.AdaptationData: lambda: _make_adapting_client(
+      client_id, 9 + more, 6 + more
+    ),
+    periods.PeriodData: lambda: _make_period_client(
+      client_id, 9 + more, *data_type.representation.shape
+    ),
   }
   return make[data_type.python_container]()
 
@@ -122,11 +122,11 @@ def _expected_data_type(algorithm, model):
   """Returns the type that the data of an algorithm's kind ought to have."""
   data_type = _client_data_type(algorithm)
   expected = {
-      local_training.ClientData: lambda: local_training.data_type(model),
-      adaptation.AdaptationData: lambda: adaptation.data_type(model),
-      periods.PeriodData: lambda: periods.data_type(
-          model, *data_type.representation.shape
-      ),
+    local_training.ClientData: lambda: local_training.data_type(model),
+    adaptation.AdaptationData: lambda: adaptation.data_type(model),
+    periods.PeriodData: lambda: periods.data_type(
+      model, *data_type.representation.shape
+    ),
   }
   return expected[data_type.python_container]()
 
@@ -135,22 +135,22 @@ def _expected_data_type(algorithm, model):
 def client_data():
   """What clients of an algorithm take, see the functions above."""
   return types.SimpleNamespace(
-      kind=lambda algorithm: _client_data_type(algorithm).python_container,
-      expected_type=_expected_data_type,
-      make=_make_client_of,
+    kind=lambda algorithm: _client_data_type(algorithm).python_container,
+    expected_type=_expected_data_type,
+    make=_make_client_of,
   )
 
 
 def _build_with_functions(module, model, hparams, **options):
   with mock.patch.object(
-      process, "build_algorithm", wraps=process.build_algorithm
+    process, "build_algorithm", wraps=process.build_algorithm
   ) as build_algorithm:
     algorithm = module.build(model, hparams, **options)
   functions = {
-      "initial_client_state": lambda seed: (),
-      "personalize_client": None,
-      "summarize_client": lambda weights, data: (),
-      **build_algorithm.call_args.kwargs,
+    "initial_client_state": lambda seed: (),
+    "personalize_client": None,
+    "summarize_client": lambda weights, data: (),
+    **build_algorithm.call_args.kwargs,
   }
   return algorithm, types.SimpleNamespace(**functions)
 
@@ -190,9 +190,9 @@ def _softmax_loss(logits, label):
 
 
 def _cross_entropy(logits, y):
-  return np.mean([
-      _softmax_loss(row, label) for row, label in zip(logits, y, strict=True)
-  ])
+  return np.mean(
+    [_softmax_loss(row, label) for row, label in zip(logits, y, strict=True)]
+  )
 
 
 def _class_means(embeddings, y):
@@ -208,12 +208,12 @@ def _distance(one, other, name):
 def _alignment_loss(embeddings, y, means, distance):
   classes = sorted(means.keys() & set(y.tolist()))
   losses = [
-      _softmax_loss(
-          np.array([-_distance(row, means[c], distance) for c in classes]),
-          classes.index(label),
-      )
-      for row, label in zip(embeddings, y.tolist(), strict=True)
-      if label in classes
+    _softmax_loss(
+      np.array([-_distance(row, means[c], distance) for c in classes]),
+      classes.index(label),
+    )
+    for row, label in zip(embeddings, y.tolist(), strict=True)
+    if label in classes
   ]
   return np.mean(losses) if losses else 0.0
 
@@ -246,7 +246,7 @@ def _descend(weights, losses, rate, chosen=None):
   for loss in losses:
     values.append(loss(weights))
     weights = tf.nest.map_structure(
-        lambda w, g: w - rate * g, weights, _gradient(loss, weights, chosen)
+      lambda w, g: w - rate * g, weights, _gradient(loss, weights, chosen)
     )
   return weights, np.mean(values)
 
@@ -257,8 +257,7 @@ def _work_network(phi, vector):
   for kernel, bias in phi.hidden:
     features = np.maximum(features @ kernel + bias, 0)
   weights = tuple(
-      np.tensordot(features, kernel, axes=1) + bias
-      for kernel, bias in phi.output
+    np.tensordot(features, kernel, axes=1) + bias for kernel, bias in phi.output
   )
   # Two layers are the head's.
   return split_model.SplitWeights(weights[:-4], weights[-4:])
@@ -273,12 +272,12 @@ def _train_work_network(phi, vector, batches, rate):
   """
   weights = _work_network(phi, vector)
   trained, loss = _descend(
-      weights,
-      [
-          lambda w, batch=batch: _cross_entropy(_predict(w, batch.x), batch.y)
-          for batch in batches
-      ],
-      rate,
+    weights,
+    [
+      lambda w, batch=batch: _cross_entropy(_predict(w, batch.x), batch.y)
+      for batch in batches
+    ],
+    rate,
   )
   change = tf.nest.flatten(tf.nest.map_structure(np.subtract, trained, weights))
 
@@ -293,22 +292,22 @@ def _train_work_network(phi, vector, batches, rate):
 def oracle():
   """The model, the losses and gradient descent in NumPy, in float64."""
   return types.SimpleNamespace(
-      embed=_embed,
-      classify=_classify,
-      predict=_predict,
-      cross_entropy=_cross_entropy,
-      class_means=_class_means,
-      alignment_loss=_alignment_loss,
-      gradient=_gradient,
-      descend=_descend,
-      work_network=_work_network,
-      train_work_network=_train_work_network,
+    embed=_embed,
+    classify=_classify,
+    predict=_predict,
+    cross_entropy=_cross_entropy,
+    class_means=_class_means,
+    alignment_loss=_alignment_loss,
+    gradient=_gradient,
+    descend=_descend,
+    work_network=_work_network,
+    train_work_network=_train_work_network,
   )
 
 
 def _assert_close(actual, expected, tolerance):
   for one, other in zip(
-      tf.nest.flatten(actual), tf.nest.flatten(expected), strict=True
+    tf.nest.flatten(actual), tf.nest.flatten(expected), strict=True
   ):
     np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
 
@@ -316,10 +315,10 @@ def _assert_close(actual, expected, tolerance):
 def _equal_bits(one, other):
   pairs = zip(tf.nest.flatten(one), tf.nest.flatten(other), strict=True)
   return all(
-      np.asarray(a).dtype == np.asarray(b).dtype
-      and np.shape(a) == np.shape(b)
-      and np.asarray(a).tobytes() == np.asarray(b).tobytes()
-      for a, b in pairs
+    np.asarray(a).dtype == np.asarray(b).dtype
+    and np.shape(a) == np.shape(b)
+    and np.asarray(a).tobytes() == np.asarray(b).tobytes()
+    for a, b in pairs
   )
 
 
@@ -327,7 +326,7 @@ def _equal_bits(one, other):
 def compare():
   """`assert_close(a, b, tolerance)`, `equal_bits(a, b)` of structures."""
   return types.SimpleNamespace(
-      assert_close=_assert_close, equal_bits=_equal_bits
+    assert_close=_assert_close, equal_bits=_equal_bits
   )
 
 
@@ -349,7 +348,7 @@ def _placed(type_signature, placement):
     return [type_signature] if type_signature.placement is placement else []
   if isinstance(type_signature, tff.StructType):
     return [
-        found for part in type_signature for found in _placed(part, placement)
+      found for part in type_signature for found in _placed(part, placement)
     ]
   return []
 
@@ -365,7 +364,7 @@ def _aggregations(computation):
     if isinstance(block, tff.framework.Intrinsic):
       signature = block.type_signature
       if _placed(signature.parameter, tff.CLIENTS) and _placed(
-          signature.result, tff.SERVER
+        signature.result, tff.SERVER
       ):
         found.append(signature)
     return block, False
@@ -378,10 +377,10 @@ def _aggregations(computation):
 def _sent_tensors(signatures):
   """Returns the types of what clients put into aggregations."""
   return [
-      tensor
-      for signature in signatures
-      for value in _placed(signature.parameter, tff.CLIENTS)
-      for tensor in _tensors(value)
+    tensor
+    for signature in signatures
+    for value in _placed(signature.parameter, tff.CLIENTS)
+    for tensor in _tensors(value)
   ]
 
 
@@ -389,8 +388,8 @@ def _sent_tensors(signatures):
 def type_walk():
   """What is in TFF's types and computations, see the functions above."""
   return types.SimpleNamespace(
-      tensors=_tensors,
-      placed=_placed,
-      aggregations=_aggregations,
-      sent_tensors=_sent_tensors,
+    tensors=_tensors,
+    placed=_placed,
+    aggregations=_aggregations,
+    sent_tensors=_sent_tensors,
   )

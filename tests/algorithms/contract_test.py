@@ -26,12 +26,13 @@ NUM_EVALUATION_DOMAINS = 4
 RUN_SEED = 5
 # What the clients of a scenario have.
 KINDS = {
-    "evolving": {local_training.ClientData},
-    "guidance": {local_training.ClientData},
-    "online_adaptation": {adaptation.AdaptationData},
-    "dynamic_personalization": {
-        local_training.ClientData, periods.PeriodData,
-    },
+  "evolving": {local_training.ClientData},
+  "guidance": {local_training.ClientData},
+  "online_adaptation": {adaptation.AdaptationData},
+  "dynamic_personalization": {
+    local_training.ClientData,
+    periods.PeriodData,
+  },
 }
 METRICS = ("accuracy", "pooled_accuracy", "loss", "num_examples")
 
@@ -52,23 +53,27 @@ def make_hparams(name):
   module = algorithms.get(name)
   hparams = module.HParams()
   values = {
-      "batch_size": 4, "local_steps": 2, "learning_rate": 0.2,
-      "smallest_rate": 0.1, "eta_min": 0.1, "eta_max": 0.3,
+    "batch_size": 4,
+    "local_steps": 2,
+    "learning_rate": 0.2,
+    "smallest_rate": 0.1,
+    "eta_min": 0.1,
+    "eta_max": 0.3,
   }
   return dataclasses.replace(
-      hparams, **{k: v for k, v in values.items() if hasattr(hparams, k)}
+    hparams, **{k: v for k, v in values.items() if hasattr(hparams, k)}
   )
 
 
 def build(name, model, build_with_functions):
   algorithm, functions = build_with_functions(
-      algorithms.get(name),
-      model,
-      make_hparams(name),
-      num_evaluation_domains=NUM_EVALUATION_DOMAINS,
+    algorithms.get(name),
+    model,
+    make_hparams(name),
+    num_evaluation_domains=NUM_EVALUATION_DOMAINS,
   )
   return types.SimpleNamespace(
-      name=name, algorithm=algorithm, functions=functions
+    name=name, algorithm=algorithm, functions=functions
   )
 
 
@@ -103,14 +108,14 @@ def at_round(data, round_num):
 
 def start(built, data, run_seed=RUN_SEED, participation=1.0):
   return rounds.Rounds(
-      built.algorithm, data, run_seed=run_seed, participation=participation
+    built.algorithm, data, run_seed=run_seed, participation=participation
   )
 
 
 def snapshot(run):
   """Returns the states of a run as NumPy arrays."""
   return tf.nest.map_structure(
-      np.array, (run.server_state, tuple(run.client_states))
+    np.array, (run.server_state, tuple(run.client_states))
   )
 
 
@@ -126,20 +131,19 @@ def run(built, data):
 
 
 class TestForm:
-
   def test_build_takes_what_every_algorithm_takes(self, built):
     parameters = inspect.signature(algorithms.get(built.name).build).parameters
     assert list(parameters) == ["model", "hparams", "options"]
     assert built.algorithm.name == built.name
 
   def test_clients_take_what_they_have_in_every_scenario(
-      self, built, client_data
+    self, built, client_data
   ):
     for scenario in algorithms.get(built.name).SCENARIOS:
       assert client_data.kind(built.algorithm) in KINDS[scenario]
 
   def test_phases_have_the_form_of_the_template(
-      self, built, model, client_data
+    self, built, model, client_data
   ):
     algorithm = built.algorithm
     server_type = algorithm.initialize.type_signature.result
@@ -147,7 +151,7 @@ class TestForm:
     assert server_type.placement is tff.SERVER
     assert clients_type.placement is tff.CLIENTS
     assert algorithm.is_stateless == (
-        not tff.structure.flatten(clients_type.member)
+      not tff.structure.flatten(clients_type.member)
     )
     examples = client_data.expected_type(algorithm, model)
     for phase in algorithm.phases:
@@ -168,11 +172,11 @@ class TestForm:
     assert state == algorithm.initialize.type_signature.result
     assert content.placement is tff.SERVER
     assert signature.result == tff.FederatedType(
-        algorithm.initialize_client.type_signature.result.member, tff.SERVER
+      algorithm.initialize_client.type_signature.result.member, tff.SERVER
     )
 
   def test_evaluations_have_the_form_of_the_template(
-      self, built, model, client_data
+    self, built, model, client_data
   ):
     algorithm = built.algorithm
     state = algorithm.initialize.type_signature.result
@@ -181,13 +185,13 @@ class TestForm:
     to_predict = local_training.data_type(model, NUM_EVALUATION_DOMAINS)
     sums = tff.TensorType(np.float32, [NUM_EVALUATION_DOMAINS])
     at_server = tff.FederatedType(
-        tff.StructWithPythonType(
-            [(name, sums) for name in METRICS], collections.OrderedDict
-        ),
-        tff.SERVER,
+      tff.StructWithPythonType(
+        [(name, sums) for name in METRICS], collections.OrderedDict
+      ),
+      tff.SERVER,
     )
     at_clients = [
-        tff.FederatedType(each, tff.CLIENTS) for each in (examples, to_predict)
+      tff.FederatedType(each, tff.CLIENTS) for each in (examples, to_predict)
     ]
     signature = algorithm.evaluate_clients.type_signature
     assert list(signature.parameter) == [state, client_states, *at_clients]
@@ -195,7 +199,9 @@ class TestForm:
     if algorithm.evaluate_server is not None:
       signature = algorithm.evaluate_server.type_signature
       assert list(signature.parameter) == [
-          state, at_clients[0], tff.FederatedType(to_predict, tff.SERVER),
+        state,
+        at_clients[0],
+        tff.FederatedType(to_predict, tff.SERVER),
       ]
       assert signature.result == at_server
 
@@ -205,21 +211,20 @@ def aggregators():
   """All aggregators; `dp` without noise, at a norm that clips nothing."""
   unbounded = aggregation.AggregatorHParams(clipping="none", zeroing=False)
   hparams = {
-      "dp": aggregation.AggregatorHParams(
-          noise_multiplier=0.0, clipping="fixed", clipping_norm=1e6
-      ),
-      # With clipping they take their time to build.
-      "secure": unbounded,
-      "compressed": unbounded,
+    "dp": aggregation.AggregatorHParams(
+      noise_multiplier=0.0, clipping="fixed", clipping_norm=1e6
+    ),
+    # With clipping they take their time to build.
+    "secure": unbounded,
+    "compressed": unbounded,
   }
   return {
-      name: aggregation.build(name, hparams.get(name), clients_per_round=4)
-      for name in aggregation.NAMES
+    name: aggregation.build(name, hparams.get(name), clients_per_round=4)
+    for name in aggregation.NAMES
   }
 
 
 class TestAggregators:
-
   def uniform(self, name):
     hparams = make_hparams(name)
     if not hasattr(hparams, "client_weighting"):
@@ -228,7 +233,7 @@ class TestAggregators:
 
   def needs(self, name):
     return getattr(
-        algorithms.get(name), "AGGREGATION_NEEDS", aggregation.NO_NEEDS
+      algorithms.get(name), "AGGREGATION_NEEDS", aggregation.NO_NEEDS
     )
 
   def test_algorithm_says_so_where_nothing_is_shared(self, built):
@@ -238,7 +243,7 @@ class TestAggregators:
 
   @pytest.mark.parametrize("aggregator", aggregation.NAMES)
   def test_every_aggregator_fits_or_is_refused_with_a_reason(
-      self, built, aggregators, model, aggregator
+    self, built, aggregators, model, aggregator
   ):
     needs, hparams = self.needs(built.name), self.uniform(built.name)
     factory = aggregators[aggregator]
@@ -253,10 +258,10 @@ class TestAggregators:
       return
     server_type = built.algorithm.initialize.type_signature.result
     process = factory.create(
-        server_type.member.weights, tff.TensorType(np.float32)
+      server_type.member.weights, tff.TensorType(np.float32)
     )
     assert process.next.type_signature.result.result == tff.FederatedType(
-        server_type.member.weights, tff.SERVER
+      server_type.member.weights, tff.SERVER
     )
 
   @pytest.fixture(scope="class")
@@ -266,18 +271,18 @@ class TestAggregators:
     if needs.nothing_shared or needs.in_the_open:
       pytest.skip("it refuses")
     return algorithms.get(built.name).build(
-        model, self.uniform(built.name), aggregator=aggregators["dp"]
+      model, self.uniform(built.name), aggregator=aggregators["dp"]
     )
 
   def test_private_mean_without_noise_is_the_uniform_mean(
-      self, built, private, model, data, compare
+    self, built, private, model, data, compare
   ):
     algorithm, hparams = built.algorithm, self.uniform(built.name)
     if hparams != make_hparams(built.name):
       algorithm = algorithms.get(built.name).build(model, hparams)
     runs = [
-        rounds.Rounds(each, data, run_seed=RUN_SEED)
-        for each in (private, algorithm)
+      rounds.Rounds(each, data, run_seed=RUN_SEED)
+      for each in (private, algorithm)
     ]
     for each in runs:
       step(each)
@@ -285,35 +290,34 @@ class TestAggregators:
     compare.assert_close(*[each.client_states for each in runs], 1e-6)
 
   def test_weights_are_refused_where_they_do_not_count(
-      self, built, aggregators, model
+    self, built, aggregators, model
   ):
     hparams = self.uniform(built.name)
     if not hasattr(hparams, "client_weighting"):
       pytest.skip("clients have no weight")
     with pytest.raises(ValueError, match="is not allowed"):
       algorithms.get(built.name).build(
-          model,
-          dataclasses.replace(hparams, client_weighting="num_examples"),
-          aggregator=aggregators["dp"],
+        model,
+        dataclasses.replace(hparams, client_weighting="num_examples"),
+        aggregator=aggregators["dp"],
       )
 
   def test_sums_for_the_server_are_not_sent_where_clients_are_hidden(
-      self, built, private
+    self, built, private
   ):
     if built.algorithm.evaluate_server is None:
       pytest.skip("the server has no model")
     weights = built.algorithm.initialize.type_signature.result.member.weights
     summarize = tff.tensorflow.computation(
-        built.functions.summarize_client,
-        weights,
-        built.algorithm.phases[0].type_signature.parameter[2].member,
+      built.functions.summarize_client,
+      weights,
+      built.algorithm.phases[0].type_signature.parameter[2].member,
     )
     sends_sums = tff.structure.flatten(summarize.type_signature.result)
     assert (private.evaluate_server is None) == bool(sends_sums)
 
 
 class TestRounds:
-
   def test_two_rounds_move_all_weights(self, built, run):
     if not built.algorithm.phases:
       pytest.skip("nothing moves")
@@ -322,8 +326,8 @@ class TestRounds:
       kept = before[1], after[1]
       # Weights are shared or, where nothing is, kept.
       for old, new in zip(
-          *map(tf.nest.flatten, shared if tf.nest.flatten(shared) else kept),
-          strict=True,
+        *map(tf.nest.flatten, shared if tf.nest.flatten(shared) else kept),
+        strict=True,
       ):
         assert np.any(old != new)
         assert np.all(np.isfinite(new))
@@ -347,12 +351,12 @@ class TestRounds:
       pytest.skip("there are no weights")
     seed = RUN_SEED + 1
     other = start(
-        built,
-        [
-            client._replace(seed=randomness.client_seed(seed, position))
-            for position, client in enumerate(data)
-        ],
-        run_seed=seed,
+      built,
+      [
+        client._replace(seed=randomness.client_seed(seed, position))
+        for position, client in enumerate(data)
+      ],
+      run_seed=seed,
     )
     assert not compare.equal_bits(snapshot(other), run.states[0])
 
@@ -363,14 +367,14 @@ class TestRounds:
     (phase, *_) = built.algorithm.phases
     first = phase(server_state, list(client_states), data)
     later = phase(
-        server_state._replace(round_num=np.int32(7)), list(client_states), data
+      server_state._replace(round_num=np.int32(7)), list(client_states), data
     )
     assert not compare.equal_bits(
-        (first[0].weights, first[1]), (later[0].weights, later[1])
+      (first[0].weights, first[1]), (later[0].weights, later[1])
     )
 
   def test_resumed_run_gives_the_same_bits(
-      self, built, data, run, compare, tmp_path
+    self, built, data, run, compare, tmp_path
   ):
     flat = tf.nest.flatten(run.states[1])
     np.savez(tmp_path / "state.npz", *flat)
@@ -379,7 +383,7 @@ class TestRounds:
     # A run that starts anew knows the structure, and the file the values.
     resumed = start(built, data, run_seed=RUN_SEED)
     server_state, client_states = tf.nest.pack_sequence_as(
-        snapshot(resumed), arrays
+      snapshot(resumed), arrays
     )
     resumed.server_state = server_state
     resumed.client_states = list(client_states)
@@ -388,7 +392,7 @@ class TestRounds:
     assert compare.equal_bits(snapshot(resumed), run.states[2])
 
   def test_client_that_was_not_sampled_is_untouched(
-      self, built, data, other_data, compare
+    self, built, data, other_data, compare
   ):
     if not built.algorithm.phases:
       pytest.skip("nothing is done by any client")
@@ -415,25 +419,26 @@ class TestRounds:
 class TestWorkAlone:
   """The pure functions outside of TFF do what they do inside."""
 
-  def test_a_round_of_one_client(
-      self, built, data, run, run_in_graph, compare
-  ):
+  def test_a_round_of_one_client(self, built, data, run, run_in_graph, compare):
     server_state, client_states = run.states[1]
     functions, phases = built.functions, built.algorithm.phases
     if not phases:
       pytest.skip("a round has no phase")
     (client,) = at_round([data[2]], 1)
     state, (client_state,), metrics = phases[0](
-        server_state, [client_states[2]], [client]
+      server_state, [client_states[2]], [client]
     )
     alone = run_in_graph(
-        functions.train_client, server_state.weights, client_states[2], client,
-        server_state.round_num,
+      functions.train_client,
+      server_state.weights,
+      client_states[2],
+      client,
+      server_state.round_num,
     )
     compare.assert_close(
-        state.weights,
-        tf.nest.map_structure(np.add, server_state.weights, alone.update),
-        1e-6,
+      state.weights,
+      tf.nest.map_structure(np.add, server_state.weights, alone.update),
+      1e-6,
     )
     compare.assert_close(client_state, alone.client_state, 1e-6)
     compare.assert_close(metrics["loss"], alone.loss, 1e-6)
@@ -441,11 +446,14 @@ class TestWorkAlone:
       assert len(phases) == 1
       return
     new_state, (new_client_state,), metrics = phases[1](
-        state, [client_state], [client]
+      state, [client_state], [client]
     )
     alone = run_in_graph(
-        functions.personalize_client, state.weights, client_state, client,
-        server_state.round_num,
+      functions.personalize_client,
+      state.weights,
+      client_state,
+      client,
+      server_state.round_num,
     )
     compare.assert_close(new_state.weights, state.weights, 0.0)
     compare.assert_close(new_client_state, alone.client_state, 1e-6)
@@ -456,54 +464,55 @@ class TestWorkAlone:
     functions = built.functions
     for client, state in zip(data, client_states, strict=True):
       compare.assert_close(
-          state,
-          run_in_graph(functions.initial_client_state, client.seed),
-          1e-6,
+        state,
+        run_in_graph(functions.initial_client_state, client.seed),
+        1e-6,
       )
     shapes = [np.shape(w) for w in tf.nest.flatten(server_state.weights)]
     assert shapes == [
-        w.shape
-        for w in tf.nest.flatten(
-            run_in_graph(functions.initial_weights, data[0].seed)
-        )
+      w.shape
+      for w in tf.nest.flatten(
+        run_in_graph(functions.initial_weights, data[0].seed)
+      )
     ]
 
   def test_evaluation_of_clients(
-      self, built, data, evaluation_data, run, run_in_graph
+    self, built, data, evaluation_data, run, run_in_graph
   ):
     server_state, client_states = run.states[2]
     metrics = built.algorithm.evaluate_clients(
-        server_state, list(client_states), data, evaluation_data
+      server_state, list(client_states), data, evaluation_data
     )
     logits = [
-        run_in_graph(
-            built.functions.predict_as_client,
-            server_state.weights, *each,
-        )
-        for each in zip(client_states, data, evaluation_data, strict=True)
+      run_in_graph(
+        built.functions.predict_as_client,
+        server_state.weights,
+        *each,
+      )
+      for each in zip(client_states, data, evaluation_data, strict=True)
     ]
     check_metrics(metrics, logits, evaluation_data)
 
   def test_evaluation_of_the_server(
-      self, built, data, evaluation_data, run, run_in_graph
+    self, built, data, evaluation_data, run, run_in_graph
   ):
     if built.algorithm.evaluate_server is None:
       pytest.skip("the server has no model")
     server_state, _ = run.states[2]
     metrics = built.algorithm.evaluate_server(
-        server_state, data, evaluation_data[1]
+      server_state, data, evaluation_data[1]
     )
     summaries = [
-        run_in_graph(
-            built.functions.summarize_client, server_state.weights, client
-        )
-        for client in data
+      run_in_graph(
+        built.functions.summarize_client, server_state.weights, client
+      )
+      for client in data
     ]
     logits = run_in_graph(
-        built.functions.predict_as_server,
-        server_state.weights,
-        tf.nest.map_structure(lambda *each: sum(each), *summaries),
-        evaluation_data[1],
+      built.functions.predict_as_server,
+      server_state.weights,
+      tf.nest.map_structure(lambda *each: sum(each), *summaries),
+      evaluation_data[1],
     )
     check_metrics(metrics, [logits], [evaluation_data[1]])
 
@@ -516,13 +525,14 @@ def check_metrics(metrics, logits, examples):
     rows = rows.astype(np.float64)
     highest = rows.max(axis=1)
     losses = (
-        np.log(np.exp(rows - highest[:, np.newaxis]).sum(axis=1))
-        + highest - rows[np.arange(len(client.y)), client.y]
+      np.log(np.exp(rows - highest[:, np.newaxis]).sum(axis=1))
+      + highest
+      - rows[np.arange(len(client.y)), client.y]
     )
     right = rows.argmax(axis=1) == client.y
     ends = np.cumsum(client.domain_sizes)[:-1]
     for domain, part in enumerate(
-        zip(np.split(right, ends), np.split(losses, ends), strict=True)
+      zip(np.split(right, ends), np.split(losses, ends), strict=True)
     ):
       if part[0].size:
         per_domain[domain].append(part)
@@ -536,17 +546,17 @@ def check_metrics(metrics, logits, examples):
     assert 0 <= found["accuracy"] <= 1
     assert 0 <= found["pooled_accuracy"] <= 1
     np.testing.assert_allclose(
-        found["accuracy"], np.mean([p[0].mean() for p in parts]), atol=1e-6
+      found["accuracy"], np.mean([p[0].mean() for p in parts]), atol=1e-6
     )
     np.testing.assert_allclose(found["pooled_accuracy"], right.mean(), 1e-6)
     np.testing.assert_allclose(
-        found["loss"], np.concatenate([p[1] for p in parts]).mean(), 1e-5
+      found["loss"], np.concatenate([p[1] for p in parts]).mean(), 1e-5
     )
 
 
 @pytest.mark.cpp
 def test_round_agrees_with_the_cpp_executor(
-    built, data, evaluation_data, compare
+  built, data, evaluation_data, compare
 ):
   algorithm = built.algorithm
   run = start(built, data)
@@ -560,11 +570,11 @@ def test_round_agrees_with_the_cpp_executor(
       state, states, measured = phase(state, states, later)
       metrics.append(measured)
     evaluations = [
-        algorithm.evaluate_clients(state, states, later, evaluation_data)
+      algorithm.evaluate_clients(state, states, later, evaluation_data)
     ]
     if algorithm.evaluate_server:
       evaluations.append(
-          algorithm.evaluate_server(state, later, evaluation_data[1])
+        algorithm.evaluate_server(state, later, evaluation_data[1])
       )
     return state, states, metrics, evaluations
 

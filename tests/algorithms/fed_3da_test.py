@@ -15,16 +15,19 @@ from tff_shift.simulation import rounds
 
 SIZE = 3
 HPARAMS = fed_3da.HParams(
-    hidden_width=4, num_hidden=2, representation_size=SIZE,
-    meta_learning_rate=0.5, local_epochs=1, batch_size=4, learning_rate=0.3,
+  hidden_width=4,
+  num_hidden=2,
+  representation_size=SIZE,
+  meta_learning_rate=0.5,
+  local_epochs=1,
+  batch_size=4,
+  learning_rate=0.3,
 )
 
 
 @pytest.fixture(scope="module")
 def built(model, build_with_functions):
-  return build_with_functions(
-      fed_3da, model, HPARAMS, num_evaluation_domains=1
-  )
+  return build_with_functions(fed_3da, model, HPARAMS, num_evaluation_domains=1)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +52,7 @@ def first_round(algorithm, clients, context):
   before = run.server_state, list(run.client_states)
   run.step()
   return types.SimpleNamespace(
-      before=before, after=(run.server_state, list(run.client_states))
+    before=before, after=(run.server_state, list(run.client_states))
   )
 
 
@@ -59,7 +62,6 @@ def examples_of(client):
 
 
 class TestPeriodData:
-
   def test_has_the_fields_of_client_data_in_their_order(self, model):
     names = local_training.ClientData._fields
     assert periods.PeriodData._fields == (*names, "representation")
@@ -70,32 +72,30 @@ class TestPeriodData:
 
 
 class TestTraining:
-
   def test_agrees_with_the_oracle(
-      self, model, functions, clients, oracle, run_in_graph, compare
+    self, model, functions, clients, oracle, run_in_graph, compare
   ):
     round_num = 5
     client = clients[0]
     phi = run_in_graph(functions.initial_weights, randomness.server_seed(0))
     result = run_in_graph(
-        lambda phi, in_use, data: functions.train_client(
-            phi, in_use, data, tf.constant(round_num)
-        ),
-        phi,
-        run_in_graph(model.initial_weights, client.seed),
-        client,
+      lambda phi, in_use, data: functions.train_client(
+        phi, in_use, data, tf.constant(round_num)
+      ),
+      phi,
+      run_in_graph(model.initial_weights, client.seed),
+      client,
     )
 
     # One epoch of 10 examples is three batches of 4.
     def draw_batches(data):
       seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
       return [
-          local_training.pooled_batch(data, visit, 4, seed)
-          for visit in range(3)
+        local_training.pooled_batch(data, visit, 4, seed) for visit in range(3)
       ]
 
     by_phi, _, mean_loss = oracle.train_work_network(
-        phi, client.representation, run_in_graph(draw_batches, client), 0.3
+      phi, client.representation, run_in_graph(draw_batches, client), 0.3
     )
     # Towards the trained weights; alpha is 0.5.
     expected = tf.nest.map_structure(lambda change: 0.5 * change, by_phi)
@@ -105,38 +105,41 @@ class TestTraining:
     np.testing.assert_allclose(result.loss, mean_loss, rtol=1e-5)
     # What is used is what was received.
     compare.assert_close(
-        result.client_state,
-        oracle.work_network(phi, client.representation),
-        1e-6,
+      result.client_state,
+      oracle.work_network(phi, client.representation),
+      1e-6,
     )
 
   def test_server_moves_by_the_mean(
-      self, functions, clients, first_round, run_in_graph, compare
+    self, functions, clients, first_round, run_in_graph, compare
   ):
     server_state, client_states = first_round.before
     alone = [
-        run_in_graph(
-            functions.train_client, server_state.weights, state, client,
-            np.int32(0),
-        )
-        for state, client in zip(client_states, clients, strict=True)
+      run_in_graph(
+        functions.train_client,
+        server_state.weights,
+        state,
+        client,
+        np.int32(0),
+      )
+      for state, client in zip(client_states, clients, strict=True)
     ]
     new_server_state, new_client_states = first_round.after
     compare.assert_close(
-        new_server_state.weights,
-        tf.nest.map_structure(
-            lambda w, *updates: w + np.mean(updates, axis=0),
-            server_state.weights,
-            *(result.update for result in alone),
-        ),
-        1e-6,
+      new_server_state.weights,
+      tf.nest.map_structure(
+        lambda w, *updates: w + np.mean(updates, axis=0),
+        server_state.weights,
+        *(result.update for result in alone),
+      ),
+      1e-6,
     )
     compare.assert_close(
-        new_client_states, [result.client_state for result in alone], 1e-6
+      new_client_states, [result.client_state for result in alone], 1e-6
     )
 
   def test_without_a_rate_the_meta_network_stays(
-      self, model, clients, oracle, context, compare
+    self, model, clients, oracle, context, compare
   ):
     hparams = dataclasses.replace(HPARAMS, meta_learning_rate=0.0)
     run = rounds.Rounds(fed_3da.build(model, hparams), clients, run_seed=0)
@@ -145,7 +148,7 @@ class TestTraining:
     assert compare.equal_bits(run.server_state.weights, before)
     for client, state in zip(clients, run.client_states, strict=True):
       compare.assert_close(
-          state, oracle.work_network(before, client.representation), 1e-6
+        state, oracle.work_network(before, client.representation), 1e-6
       )
 
   def test_only_the_meta_network_is_aggregated(self, algorithm, type_walk):
@@ -154,58 +157,57 @@ class TestTraining:
     weights = algorithm.initialize.type_signature.result.member.weights
     # The scalars are losses and weights of the mean.
     assert [tuple(each.shape) for each in sent if each.shape] == [
-        tuple(each.shape) for each in type_walk.tensors(weights)
+      tuple(each.shape) for each in type_walk.tensors(weights)
     ]
 
 
 class TestUse:
-
   def test_client_predicts_with_what_it_holds(
-      self, model, functions, clients, oracle, run_in_graph
+    self, model, functions, clients, oracle, run_in_graph
   ):
     phi = run_in_graph(functions.initial_weights, randomness.server_seed(1))
     held = run_in_graph(model.initial_weights, clients[0].seed)
     examples = examples_of(clients[1])
     logits = run_in_graph(
-        functions.predict_as_client, phi, held, clients[0], examples
+      functions.predict_as_client, phi, held, clients[0], examples
     )
     np.testing.assert_allclose(
-        logits, oracle.predict(held, examples.x), atol=1e-5
+      logits, oracle.predict(held, examples.x), atol=1e-5
     )
 
   def test_request_gives_what_the_meta_network_gives(
-      self, algorithm, first_round, oracle, compare
+    self, algorithm, first_round, oracle, compare
   ):
     server_state, _ = first_round.after
     r = np.array([0.5, -1.0, 2.0], np.float32)
     compare.assert_close(
-        algorithm.request(server_state, r),
-        oracle.work_network(server_state.weights, r),
-        1e-6,
+      algorithm.request(server_state, r),
+      oracle.work_network(server_state.weights, r),
+      1e-6,
     )
 
   def test_request_of_a_client_does_not_touch_others(
-      self, algorithm, clients, first_round, compare
+    self, algorithm, clients, first_round, compare
   ):
     server_state, client_states = first_round.after
     drifted, *steady = clients
 
     def loss_of(client, state):
       return algorithm.evaluate_clients(
-          server_state, [state], [client], [examples_of(client)]
+        server_state, [state], [client], [examples_of(client)]
       )["loss"]
 
     before = list(map(loss_of, clients, client_states))
     answer = algorithm.request(server_state, drifted.representation + 1)
     assert loss_of(drifted, answer) != before[0]
     for client, state, loss in zip(
-        steady, client_states[1:], before[1:], strict=True
+      steady, client_states[1:], before[1:], strict=True
     ):
       assert loss_of(client, state) == loss
     # Nor does the server remember who asked.
     algorithm.request(server_state, drifted.representation - 1)
     assert compare.equal_bits(
-        algorithm.request(server_state, drifted.representation + 1), answer
+      algorithm.request(server_state, drifted.representation + 1), answer
     )
 
 
@@ -213,22 +215,24 @@ class TestDrift:
   """Two distributions whose classes contradict each other."""
 
   def test_client_that_drifts_is_sent_the_other_model(
-      self, model, make_client, context
+    self, model, make_client, context
   ):
     representations = np.array([[1, 0, -1], [-1, 1, 0]], np.float32)
     x = make_client(0, [60]).x
     y = (x[:, 0] > 0).astype(np.int32)
     clients = [
-        periods.PeriodData(
-            *make_client(i, [60])._replace(x=x, y=classes), representation
-        )
-        for i, (classes, representation) in enumerate(
-            zip((y, 1 - y), representations, strict=True)
-        )
+      periods.PeriodData(
+        *make_client(i, [60])._replace(x=x, y=classes), representation
+      )
+      for i, (classes, representation) in enumerate(
+        zip((y, 1 - y), representations, strict=True)
+      )
     ]
     hparams = fed_3da.HParams(
-        representation_size=SIZE, local_steps=20, batch_size=20,
-        learning_rate=0.1,
+      representation_size=SIZE,
+      local_steps=20,
+      batch_size=20,
+      learning_rate=0.1,
     )
     algorithm = fed_3da.build(model, hparams)
     run = rounds.Rounds(algorithm, clients, run_seed=0)
@@ -237,7 +241,7 @@ class TestDrift:
 
     def accuracy(client, state):
       metrics = algorithm.evaluate_clients(
-          run.server_state, [state], [client], [examples_of(client)]
+        run.server_state, [state], [client], [examples_of(client)]
       )
       return metrics["accuracy"][0]
 

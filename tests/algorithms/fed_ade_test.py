@@ -15,8 +15,11 @@ from tff_shift.simulation import rounds
 NUM_INITIAL = 9
 # One batch is all labelled examples, so that a step is a step of the risk.
 HPARAMS = fed_ade.HParams(
-    batch_size=NUM_INITIAL, local_epochs=1, head_epochs=2, eta_min=0.1,
-    eta_max=2.0,
+  batch_size=NUM_INITIAL,
+  local_epochs=1,
+  head_epochs=2,
+  eta_min=0.1,
+  eta_max=2.0,
 )
 
 
@@ -42,8 +45,8 @@ def pretrained(model, run_in_graph):
 def clients(make_adapting_client):
   """Two clients, with 4 and 12 unlabelled examples."""
   return [
-      make_adapting_client(0, NUM_INITIAL, 4),
-      make_adapting_client(1, NUM_INITIAL, 12),
+    make_adapting_client(0, NUM_INITIAL, 4),
+    make_adapting_client(1, NUM_INITIAL, 12),
   ]
 
 
@@ -60,17 +63,17 @@ def oracle_round(oracle):
     embeddings = oracle.embed(weights.backbone, x)
     lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
     return (
-        softmax(oracle.predict(weights, x)).mean(axis=0),
-        # An embedding of zeros counts as zero.
-        (embeddings / np.where(lengths > 0, lengths, 1)).mean(axis=0),
+      softmax(oracle.predict(weights, x)).mean(axis=0),
+      # An embedding of zeros counts as zero.
+      (embeddings / np.where(lengths > 0, lengths, 1)).mean(axis=0),
     )
 
   def risk(logits, client, classes):
     """Eq. 4, class by class."""
     return sum(
-        classes[c] * oracle.cross_entropy(logits[client.y == c],
-                                          client.y[client.y == c])
-        for c in range(3)
+      classes[c]
+      * oracle.cross_entropy(logits[client.y == c], client.y[client.y == c])
+      for c in range(3)
     )
 
   def run(pretrained, weights, client):
@@ -83,9 +86,9 @@ def oracle_round(oracle):
     classes = np.maximum(np.linalg.solve(client.confusion, shares), 0)
     classes /= classes.sum()
     trained, _ = oracle.descend(
-        weights,
-        [lambda w: risk(oracle.predict(w, client.x), client, classes)],
-        rate,
+      weights,
+      [lambda w: risk(oracle.predict(w, client.x), client, classes)],
+      rate,
     )
     return trained, rate, classes, risk
 
@@ -110,7 +113,7 @@ class TestRound:
     return [oracle_round(weights, weights, client) for client in clients]
 
   def test_every_client_starts_from_the_pretrained_model(
-      self, pretrained, start, compare
+    self, pretrained, start, compare
   ):
     _, weights = pretrained
     server_state, client_states = start
@@ -129,19 +132,19 @@ class TestRound:
       compare.assert_close(state.head, trained.head, 1e-5)
 
   def test_backbones_are_averaged_by_unlabelled_examples(
-      self, first, expected, compare
+    self, first, expected, compare
   ):
     (one, *_), (other, *_) = expected
     compare.assert_close(
-        first[0].weights,
-        tf.nest.map_structure(
-            lambda a, b: (4 * a + 12 * b) / 16, one.backbone, other.backbone
-        ),
-        1e-5,
+      first[0].weights,
+      tf.nest.map_structure(
+        lambda a, b: (4 * a + 12 * b) / 16, one.backbone, other.backbone
+      ),
+      1e-5,
     )
 
   def test_second_phase_moves_heads_alone(
-      self, algorithm, clients, first, expected, oracle, compare
+    self, algorithm, clients, first, expected, oracle, compare
   ):
     server_state, client_states, _ = first
     state, states, _ = algorithm.phases[1](server_state, client_states, clients)
@@ -149,31 +152,32 @@ class TestRound:
     assert int(state.round_num) == 1
     compare.assert_close(state.weights, server_state.weights, 0.0)
     for before, after, client, (_, rate, classes, risk) in zip(
-        client_states, states, clients, expected, strict=True
+      client_states, states, clients, expected, strict=True
     ):
       embeddings = oracle.embed(server_state.weights, client.x)
       head, _ = oracle.descend(
-          before.head,
-          [
-              lambda h, e=embeddings, c=client, k=classes, r=risk: r(
-                  oracle.classify(h, e), c, k
-              )
-          ] * HPARAMS.head_epochs,
-          rate,
+        before.head,
+        [
+          lambda h, e=embeddings, c=client, k=classes, r=risk: r(
+            oracle.classify(h, e), c, k
+          )
+        ]
+        * HPARAMS.head_epochs,
+        rate,
       )
       compare.assert_close(after.head, head, 1e-5)
       compare.assert_close(after.dynamics, before.dynamics, 0.0)
 
   def test_memory_of_the_estimators_is_classes_and_embedding(
-      self, model, start
+    self, model, start
   ):
     summaries = start[1][0].dynamics.summaries
     assert sum(np.size(s) for s in tf.nest.flatten(summaries)) == (
-        model.num_classes + model.embedding_size
+      model.num_classes + model.embedding_size
     )
     measures = start[1][0].dynamics
     assert tf.nest.flatten((measures.uncertainty, measures.representation)) == (
-        []
+      []
     )
 
 
@@ -189,9 +193,8 @@ def dynamics_after(algorithm, clients, timesteps):
 
 
 class TestWhatIsCompared:
-
   def test_rounds_of_one_timestep_have_one_rate(
-      self, algorithm, clients, compare
+    self, algorithm, clients, compare
   ):
     first, second, third = dynamics_after(algorithm, clients, [1, 1, 2])
     compare.assert_close(first.dynamics, second.dynamics, 0.0)
@@ -203,35 +206,33 @@ class TestWhatIsCompared:
     model, _ = pretrained
     hparams = dataclasses.replace(HPARAMS, compare="rounds")
     first, second = dynamics_after(
-        fed_ade.build(model, hparams), clients, [1, 1]
+      fed_ade.build(model, hparams), clients, [1, 1]
     )
     # The same batch again: only the model has moved.
     assert second.learning_rate != first.learning_rate
     assert np.any(
-        first.dynamics.summaries.probabilities
-        != second.dynamics.summaries.probabilities
+      first.dynamics.summaries.probabilities
+      != second.dynamics.summaries.probabilities
     )
 
   def test_same_stream_again_is_no_shift_where_the_model_stays(
-      self, pretrained, clients, context
+    self, pretrained, clients, context
   ):
     model, _ = pretrained
     tiny = dataclasses.replace(HPARAMS, eta_min=0.0, eta_max=1e-30)
-    first, second = dynamics_after(
-        fed_ade.build(model, tiny), clients, [1, 2]
-    )
+    first, second = dynamics_after(fed_ade.build(model, tiny), clients, [1, 2])
     assert first.learning_rate > 0.0
     assert second.learning_rate == 0.0
 
   @pytest.mark.parametrize(
-      "similarity", ["kl_divergence", "wasserstein", "bayesian_cpd"]
+    "similarity", ["kl_divergence", "wasserstein", "bayesian_cpd"]
   )
   def test_other_measures_give_rates_within_the_bounds(
-      self, similarity, pretrained, clients, context
+    self, similarity, pretrained, clients, context
   ):
     hparams = dataclasses.replace(HPARAMS, similarity=similarity)
     (state,) = dynamics_after(
-        fed_ade.build(pretrained[0], hparams), clients, [1]
+      fed_ade.build(pretrained[0], hparams), clients, [1]
     )
     assert HPARAMS.eta_min <= state.learning_rate <= HPARAMS.eta_max
 
@@ -245,42 +246,40 @@ class TestWhatIsCompared:
 
 
 class TestFixLr:
-
   def test_is_fed_ade_without_a_range(
-      self, pretrained, clients, context, compare
+    self, pretrained, clients, context, compare
   ):
     model, _ = pretrained
     shared = {
-        field.name: getattr(HPARAMS, field.name)
-        for field in dataclasses.fields(two_phase_adaptation.TwoPhaseHParams)
+      field.name: getattr(HPARAMS, field.name)
+      for field in dataclasses.fields(two_phase_adaptation.TwoPhaseHParams)
     }
     adaptive = fed_ade.build(
-        model, fed_ade.HParams(**shared, eta_min=0.3, eta_max=0.3)
+      model, fed_ade.HParams(**shared, eta_min=0.3, eta_max=0.3)
     )
     fixed = fix_lr.build(model, fix_lr.HParams(**shared, learning_rate=0.3))
     runs = [
-        rounds.Rounds(each, clients, run_seed=0) for each in (adaptive, fixed)
+      rounds.Rounds(each, clients, run_seed=0) for each in (adaptive, fixed)
     ]
     for run in runs:
       run.step()
     assert compare.equal_bits(
-        runs[0].server_state.weights, runs[1].server_state.weights
+      runs[0].server_state.weights, runs[1].server_state.weights
     )
     for one, other in zip(*(run.client_states for run in runs), strict=True):
       assert compare.equal_bits(one.head, other.head)
 
 
 class TestRefusals:
-
   @pytest.mark.parametrize(
-      ("values", "message"),
-      [
-          ({"eta_min": 0.2, "eta_max": 0.1}, "eta_max=0.1.*eta_min=0.2"),
-          (
-              {"use_uncertainty": False, "use_representation": False},
-              "use_uncertainty=False.*use_representation",
-          ),
-      ],
+    ("values", "message"),
+    [
+      ({"eta_min": 0.2, "eta_max": 0.1}, "eta_max=0.1.*eta_min=0.2"),
+      (
+        {"use_uncertainty": False, "use_representation": False},
+        "use_uncertainty=False.*use_representation",
+      ),
+    ],
   )
   def test_values_that_do_not_go_together(self, model, values, message):
     with pytest.raises(ValueError, match=message):

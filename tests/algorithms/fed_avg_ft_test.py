@@ -17,75 +17,78 @@ RATE = 0.3
 
 
 class TestFineTuning:
-
   @pytest.mark.parametrize("num_steps", [0, 1, 4])
   def test_agrees_with_the_oracle(
-      self, model, make_client, oracle, run_in_graph, compare, num_steps
+    self, model, make_client, oracle, run_in_graph, compare, num_steps
   ):
     client = make_client(0, [6, 4])
     hparams = fed_avg_ft.HParams(batch_size=4, learning_rate=RATE)
     weights = run_in_graph(model.initial_weights, client.seed)
     tuned = run_in_graph(
-        lambda w, data: fed_avg_ft.fine_tune(
-            model, hparams, num_steps, w, data
-        ),
-        weights,
-        client,
+      lambda w, data: fed_avg_ft.fine_tune(model, hparams, num_steps, w, data),
+      weights,
+      client,
     )
 
     # 10 examples are three batches of 4, the last of which begins anew.
     def draw_batches(data):
       seed = randomness.fold(data.seed, randomness.Purpose.PERSONALIZE)
       return [
-          local_training.pooled_batch(data, visit, 4, seed)
-          for visit in range(num_steps)
+        local_training.pooled_batch(data, visit, 4, seed)
+        for visit in range(num_steps)
       ]
 
     for batch in run_in_graph(draw_batches, client):
       weights, _ = oracle.descend(
-          weights,
-          [
-              lambda w, batch=batch: oracle.cross_entropy(
-                  oracle.predict(w, batch.x), batch.y
-              )
-          ],
-          RATE,
+        weights,
+        [
+          lambda w, batch=batch: oracle.cross_entropy(
+            oracle.predict(w, batch.x), batch.y
+          )
+        ],
+        RATE,
       )
     compare.assert_close(tuned, weights, 1e-5)
 
   @pytest.mark.parametrize(
-      ("num_epochs", "given_steps", "num_steps"),
-      # 10 examples are three batches of 4.
-      [(2, 0, 6), (2, 4, 4), (0, 1, 1)],
+    ("num_epochs", "given_steps", "num_steps"),
+    # 10 examples are three batches of 4.
+    [(2, 0, 6), (2, 4, 4), (0, 1, 1)],
   )
   def test_steps_replace_epochs(
-      self, model, make_client, build_with_functions, oracle, run_in_graph,
-      num_epochs, given_steps, num_steps,
+    self,
+    model,
+    make_client,
+    build_with_functions,
+    oracle,
+    run_in_graph,
+    num_epochs,
+    given_steps,
+    num_steps,
   ):
     client, examples = make_client(0, [6, 4]), make_client(1, [7])
     hparams = fed_avg_ft.HParams(
-        batch_size=4, learning_rate=RATE, fine_tuning_epochs=num_epochs,
-        fine_tuning_steps=given_steps,
+      batch_size=4,
+      learning_rate=RATE,
+      fine_tuning_epochs=num_epochs,
+      fine_tuning_steps=given_steps,
     )
     _, functions = build_with_functions(fed_avg_ft, model, hparams)
     weights = run_in_graph(model.initial_weights, client.seed)
     logits = run_in_graph(
-        functions.predict_as_client, weights, (), client, examples
+      functions.predict_as_client, weights, (), client, examples
     )
     tuned = run_in_graph(
-        lambda w, data: fed_avg_ft.fine_tune(
-            model, hparams, num_steps, w, data
-        ),
-        weights,
-        client,
+      lambda w, data: fed_avg_ft.fine_tune(model, hparams, num_steps, w, data),
+      weights,
+      client,
     )
     np.testing.assert_allclose(
-        logits, oracle.predict(tuned, examples.x), atol=1e-5
+      logits, oracle.predict(tuned, examples.x), atol=1e-5
     )
 
 
 class TestBesideFedAvg:
-
   @pytest.fixture(scope="class")
   def clients(self, make_client):
     return [make_client(i, [6 + i, 5]) for i in range(3)]
@@ -95,17 +98,17 @@ class TestBesideFedAvg:
     """States after two rounds and what the evaluations say, by algorithm."""
     common = {"batch_size": 4, "local_steps": 1, "learning_rate": RATE}
     algorithms = {
-        "fed_avg": fed_avg.build(
-            model, fed_avg.HParams(**common), num_evaluation_domains=NUM_DOMAINS
-        ),
-        **{
-            num_epochs: fed_avg_ft.build(
-                model,
-                fed_avg_ft.HParams(fine_tuning_epochs=num_epochs, **common),
-                num_evaluation_domains=NUM_DOMAINS,
-            )
-            for num_epochs in (0, 2)
-        },
+      "fed_avg": fed_avg.build(
+        model, fed_avg.HParams(**common), num_evaluation_domains=NUM_DOMAINS
+      ),
+      **{
+        num_epochs: fed_avg_ft.build(
+          model,
+          fed_avg_ft.HParams(fine_tuning_epochs=num_epochs, **common),
+          num_evaluation_domains=NUM_DOMAINS,
+        )
+        for num_epochs in (0, 2)
+      },
     }
     results = {}
     for key, algorithm in algorithms.items():
@@ -114,26 +117,26 @@ class TestBesideFedAvg:
       run.step()
       state = run.server_state
       results[key] = types.SimpleNamespace(
-          state=state,
-          at_clients=algorithm.evaluate_clients(
-              state, run.client_states, clients, clients
-          ),
-          at_server=algorithm.evaluate_server(state, clients, clients[0]),
+        state=state,
+        at_clients=algorithm.evaluate_clients(
+          state, run.client_states, clients, clients
+        ),
+        at_server=algorithm.evaluate_server(state, clients, clients[0]),
       )
     return results
 
   def test_training_is_that_of_fed_avg(self, results, compare):
     for num_epochs in (0, 2):
       assert compare.equal_bits(
-          results[num_epochs].state, results["fed_avg"].state
+        results[num_epochs].state, results["fed_avg"].state
       )
 
   def test_without_epochs_it_is_fed_avg(self, results, compare):
     compare.assert_close(
-        results[0].at_clients, results["fed_avg"].at_clients, 1e-6
+      results[0].at_clients, results["fed_avg"].at_clients, 1e-6
     )
     compare.assert_close(
-        results[0].at_server, results["fed_avg"].at_server, 1e-6
+      results[0].at_server, results["fed_avg"].at_server, 1e-6
     )
 
   def test_clients_predict_their_own_examples_better(self, results):
@@ -142,19 +145,19 @@ class TestBesideFedAvg:
 
   def test_server_predicts_as_before(self, results, compare):
     assert compare.equal_bits(
-        results[2].at_server, results["fed_avg"].at_server
+      results[2].at_server, results["fed_avg"].at_server
     )
 
   def test_clients_that_fine_tune_differ(self, model, clients, run_in_graph):
     hparams = fed_avg_ft.HParams(learning_rate=RATE)
     weights = run_in_graph(model.initial_weights, clients[0].seed)
     tuned = [
-        run_in_graph(
-            lambda w, data: fed_avg_ft.fine_tune(model, hparams, 1, w, data),
-            weights,
-            client,
-        )
-        for client in clients[:2]
+      run_in_graph(
+        lambda w, data: fed_avg_ft.fine_tune(model, hparams, 1, w, data),
+        weights,
+        client,
+      )
+      for client in clients[:2]
     ]
     for one, other in zip(*map(tf.nest.flatten, tuned), strict=True):
       assert np.any(one != other)

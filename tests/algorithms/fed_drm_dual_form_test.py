@@ -28,7 +28,7 @@ def problem():
   logits = z @ generator.normal(size=(NUM_FEATURES, NUM_CLASSES))
   y = np.argmax(logits + generator.gumbel(size=logits.shape), axis=1)
   return types.SimpleNamespace(
-      z=z, y=y, clients=clients, sizes=np.array(SIZES), total=len(clients)
+    z=z, y=y, clients=clients, sizes=np.array(SIZES), total=len(clients)
   )
 
 
@@ -91,10 +91,12 @@ def client_term(parameters, problem):
   # rho is stationary, so that only the parameters themselves count.
   inputs = np.concatenate([np.ones((problem.total, 1)), problem.z], axis=1)
   gradient = [
-      inputs[problem.clients == client].sum(axis=0)
-      - problem.total * rho[client - 1]
-      * (probabilities * tilt[:, client - 1]) @ inputs
-      for client in range(1, len(SIZES))
+    inputs[problem.clients == client].sum(axis=0)
+    - problem.total
+    * rho[client - 1]
+    * (probabilities * tilt[:, client - 1])
+    @ inputs
+    for client in range(1, len(SIZES))
   ]
   return value, np.concatenate(gradient), rho, probabilities
 
@@ -111,17 +113,17 @@ def maximum(problem):
 
   # With these intercepts rho = 0 and p = 1 / N satisfy all constraints.
   slopes = 0.2 * np.random.default_rng(1).normal(
-      size=(len(SIZES) - 1, NUM_FEATURES)
+    size=(len(SIZES) - 1, NUM_FEATURES)
   )
   intercepts = -np.log(np.mean(np.exp(problem.z @ slopes.T), axis=0))
   start = np.column_stack([intercepts, slopes]).ravel()
   found = optimize.minimize(
-      negative, start, jac=True, method="BFGS", options={"gtol": 1e-8}
+    negative, start, jac=True, method="BFGS", options={"gtol": 1e-8}
   )
   value, gradient, rho, probabilities = client_term(found.x, problem)
   assert np.abs(gradient).max() < 1e-4
   return types.SimpleNamespace(
-      parameters=found.x, value=value, rho=rho, probabilities=probabilities
+    parameters=found.x, value=value, rho=rho, probabilities=probabilities
   )
 
 
@@ -132,7 +134,7 @@ def test_gradient_is_that_of_the_value(problem, maximum):
   rows[:, 0] = -np.log(np.mean(np.exp(problem.z @ rows[:, 1:].T), axis=0))
   _, gradient, _, _ = client_term(parameters, problem)
   differences = optimize.approx_fprime(
-      parameters, lambda each: client_term(each, problem)[0], 1e-6
+    parameters, lambda each: client_term(each, problem)[0], 1e-6
   )
   np.testing.assert_allclose(gradient, differences, atol=1e-2, rtol=1e-3)
 
@@ -148,7 +150,7 @@ def smallest_cross_entropy(z, labels, num_labels):
 
   def logits(free):
     layer = np.concatenate(
-        [np.zeros((1, inputs.shape[1])), free.reshape(num_labels - 1, -1)]
+      [np.zeros((1, inputs.shape[1])), free.reshape(num_labels - 1, -1)]
     )
     return inputs @ layer.T
 
@@ -158,35 +160,31 @@ def smallest_cross_entropy(z, labels, num_labels):
     return (errors.T @ inputs)[1:].ravel()
 
   found = optimize.minimize(
-      lambda free: cross_entropy(logits(free), labels),
-      np.zeros((num_labels - 1) * inputs.shape[1]),
-      jac=gradient,
-      method="BFGS",
-      options={"gtol": 1e-9},
+    lambda free: cross_entropy(logits(free), labels),
+    np.zeros((num_labels - 1) * inputs.shape[1]),
+    jac=gradient,
+    method="BFGS",
+    options={"gtol": 1e-9},
   )
   return found.fun, found.x.reshape(num_labels - 1, -1)
 
 
 def test_profile_likelihood_is_the_two_cross_entropies(problem, maximum):
-  of_clients, _ = smallest_cross_entropy(
-      problem.z, problem.clients, len(SIZES)
-  )
+  of_clients, _ = smallest_cross_entropy(problem.z, problem.clients, len(SIZES))
   of_classes, _ = smallest_cross_entropy(problem.z, problem.y, NUM_CLASSES)
   # The class part of eq. 6 is a log likelihood already.
   profile = maximum.value - of_classes
   shares = problem.sizes / problem.total
   # The constant of Appendix C.4, and the N log N that it leaves out.
   constant = -np.sum(problem.sizes * np.log(shares)) - problem.total * np.log(
-      problem.total
+    problem.total
   )
-  assert profile == pytest.approx(
-      -of_clients - of_classes + constant, abs=1e-6
-  )
+  assert profile == pytest.approx(-of_clients - of_classes + constant, abs=1e-6)
 
 
 def test_multipliers_are_the_shares_of_the_clients(problem, maximum):
   np.testing.assert_allclose(
-      maximum.rho, problem.sizes[1:] / problem.total, atol=1e-5
+    maximum.rho, problem.sizes[1:] / problem.total, atol=1e-5
   )
 
 

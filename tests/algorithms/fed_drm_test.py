@@ -19,7 +19,7 @@ from tff_shift.simulation import rounds
 NUM_CLIENTS = 4
 LAMBDA = 0.7
 HPARAMS = fed_drm.HParams(
-    lambda_=LAMBDA, local_steps=2, batch_size=4, learning_rate=0.3
+  lambda_=LAMBDA, local_steps=2, batch_size=4, learning_rate=0.3
 )
 # Of the layer normalisation.
 EPSILON = 1e-5
@@ -53,12 +53,9 @@ def weights(guided, run_in_graph):
   branch = run_in_graph(guided.initial_client_branch, seed)
   generator = np.random.default_rng(0)
   branch = tuple(
-      w + 0.1 * generator.normal(size=w.shape).astype(np.float32)
-      for w in branch
+    w + 0.1 * generator.normal(size=w.shape).astype(np.float32) for w in branch
   )
-  return fed_drm.Weights(
-      fed_drm.Shared(initial.backbone, branch), initial.head
-  )
+  return fed_drm.Weights(fed_drm.Shared(initial.backbone, branch), initial.head)
 
 
 def client_logits(branch, embeddings):
@@ -66,7 +63,7 @@ def client_logits(branch, embeddings):
   kernel, bias, scale, offset, last_kernel, last_bias = branch
   x = embeddings @ kernel + bias
   x = (x - x.mean(axis=1, keepdims=True)) / np.sqrt(
-      x.var(axis=1, keepdims=True) + EPSILON
+    x.var(axis=1, keepdims=True) + EPSILON
   )
   return np.maximum(x * scale + offset, 0) @ last_kernel + last_bias
 
@@ -74,17 +71,16 @@ def client_logits(branch, embeddings):
 def reweighted_loss(oracle, current, batch, client_id):
   embeddings = oracle.embed(current.shared.backbone, batch.x)
   return LAMBDA * oracle.cross_entropy(
-      oracle.classify(current.head, embeddings), batch.y
+    oracle.classify(current.head, embeddings), batch.y
   ) + (1 - LAMBDA) * oracle.cross_entropy(
-      client_logits(current.shared.client_branch, embeddings),
-      np.full(len(batch.y), client_id),
+    client_logits(current.shared.client_branch, embeddings),
+    np.full(len(batch.y), client_id),
   )
 
 
 class TestLoss:
-
   def test_loss_and_gradient_are_those_of_the_equation(
-      self, guided, weights, clients, oracle, run_in_graph, compare
+    self, guided, weights, clients, oracle, run_in_graph, compare
   ):
     batch = local_training.Batch(clients[2].x, clients[2].y)
 
@@ -92,7 +88,7 @@ class TestLoss:
       with tf.GradientTape() as tape:
         tape.watch(current)
         loss = fed_drm.reweighted_loss(
-            guided, LAMBDA, current, batch, tf.constant(2)
+          guided, LAMBDA, current, batch, tf.constant(2)
         )
       return loss, tape.gradient(loss, current)
 
@@ -102,7 +98,7 @@ class TestLoss:
     compare.assert_close(gradient, oracle.gradient(expected, weights), 1e-5)
 
   def test_only_the_own_row_of_the_guide_is_pulled_up(
-      self, guided, weights, clients, run_in_graph
+    self, guided, weights, clients, run_in_graph
   ):
     # A client sees one label of the second task, its own (Section 2.4).
     batch = local_training.Batch(clients[1].x, clients[1].y)
@@ -111,7 +107,7 @@ class TestLoss:
       with tf.GradientTape() as tape:
         tape.watch(current)
         loss = fed_drm.reweighted_loss(
-            guided, LAMBDA, current, batch, tf.constant(1)
+          guided, LAMBDA, current, batch, tf.constant(1)
         )
       return tape.gradient(loss, current).shared.client_branch[-1]
 
@@ -122,7 +118,6 @@ class TestLoss:
 
 
 class TestTraining:
-
   @pytest.fixture(scope="class")
   def train(self, guided, compile_in_graph, clients, weights):
     """Returns `train(client, **changes)`, from the same weights each time."""
@@ -130,50 +125,50 @@ class TestTraining:
     def train(client, **changes):
       hparams = dataclasses.replace(HPARAMS, **changes)
       specs = tf.nest.map_structure(
-          lambda value: tf.TensorSpec(np.shape(value), np.asarray(value).dtype),
-          (weights.shared, weights.head, client),
+        lambda value: tf.TensorSpec(np.shape(value), np.asarray(value).dtype),
+        (weights.shared, weights.head, client),
       )
       run = compile_in_graph(
-          lambda shared, head, data: fed_drm.train_client(
-              guided, hparams, shared, head, data, tf.constant(3)
-          ),
-          *specs,
+        lambda shared, head, data: fed_drm.train_client(
+          guided, hparams, shared, head, data, tf.constant(3)
+        ),
+        *specs,
       )
       return run(weights.shared, weights.head, client)
 
     return train
 
   def test_two_steps_are_those_of_gradient_descent(
-      self, train, weights, clients, oracle, run_in_graph, compare
+    self, train, weights, clients, oracle, run_in_graph, compare
   ):
     client = clients[3]
 
     def draw_batches(data):
       seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, 3)
       return [
-          local_training.pooled_batch(data, visit, 4, seed) for visit in (0, 1)
+        local_training.pooled_batch(data, visit, 4, seed) for visit in (0, 1)
       ]
 
     batches = run_in_graph(draw_batches, client)
     expected, loss = oracle.descend(
-        weights,
-        [
-            lambda w, batch=batch: reweighted_loss(oracle, w, batch, 3)
-            for batch in batches
-        ],
-        0.3,
+      weights,
+      [
+        lambda w, batch=batch: reweighted_loss(oracle, w, batch, 3)
+        for batch in batches
+      ],
+      0.3,
     )
     result = train(client)
     compare.assert_close(
-        tf.nest.map_structure(np.add, weights.shared, result.update),
-        expected.shared,
-        1e-5,
+      tf.nest.map_structure(np.add, weights.shared, result.update),
+      expected.shared,
+      1e-5,
     )
     compare.assert_close(result.client_state, expected.head, 1e-5)
     assert result.loss == pytest.approx(loss, abs=1e-5)
 
   def test_a_task_without_weight_learns_nothing(
-      self, train, weights, clients, compare
+    self, train, weights, clients, compare
   ):
     only_classes = train(clients[0], lambda_=1.0)
     assert not any(np.any(u) for u in only_classes.update.client_branch)
@@ -182,9 +177,7 @@ class TestTraining:
     assert compare.equal_bits(only_clients.client_state, weights.head)
     assert np.any(only_clients.update.client_branch[0])
 
-  def test_the_rate_falls_along_a_half_cosine(
-      self, train, clients, compare
-  ):
+  def test_the_rate_falls_along_a_half_cosine(self, train, clients, compare):
     # At round 3 of 6, half the rate.
     falling = train(clients[1], cosine_rounds=6)
     half = train(clients[1], learning_rate=0.15)
@@ -194,38 +187,38 @@ class TestTraining:
 
 
 class TestFederated:
-
   @pytest.fixture(scope="class")
   def run(self, algorithm, clients, context):
     del context
     running = rounds.Rounds(algorithm, clients, run_seed=0)
     before = tf.nest.map_structure(
-        np.array, (running.server_state.weights, tuple(running.client_states))
+      np.array, (running.server_state.weights, tuple(running.client_states))
     )
     running.step()
     return types.SimpleNamespace(rounds=running, before=before)
 
   def test_shared_parts_are_averaged_by_numbers_of_examples(
-      self, run, guided, clients, run_in_graph, compare
+    self, run, guided, clients, run_in_graph, compare
   ):
     shared, heads = run.before
     results = [
-        run_in_graph(
-            lambda *arguments: fed_drm.train_client(
-                guided, HPARAMS, *arguments, tf.constant(0)
-            ),
-            shared, head, client,
-        )
-        for head, client in zip(heads, clients, strict=True)
+      run_in_graph(
+        lambda *arguments: fed_drm.train_client(
+          guided, HPARAMS, *arguments, tf.constant(0)
+        ),
+        shared,
+        head,
+        client,
+      )
+      for head, client in zip(heads, clients, strict=True)
     ]
     sizes = [6, 9, 12, 15]
     assert [len(client.y) for client in clients] == sizes
     expected = tf.nest.map_structure(
-        lambda start, *updates: start + np.average(
-            updates, axis=0, weights=sizes
-        ),
-        shared,
-        *[result.update for result in results],
+      lambda start, *updates: start
+      + np.average(updates, axis=0, weights=sizes),
+      shared,
+      *[result.update for result in results],
     )
     compare.assert_close(run.rounds.server_state.weights, expected, 1e-6)
     for state, result in zip(run.rounds.client_states, results, strict=True):
@@ -234,9 +227,12 @@ class TestFederated:
   def test_no_head_is_placed_at_the_server(self, algorithm, guided, type_walk):
     heads = {tuple(shape) for shape in guided.head.shapes}
     computations = [
-        algorithm.initialize, *algorithm.phases, algorithm.evaluate_clients,
-        algorithm.guidance.guide, algorithm.guidance.answer,
-        algorithm.guidance.vote,
+      algorithm.initialize,
+      *algorithm.phases,
+      algorithm.evaluate_clients,
+      algorithm.guidance.guide,
+      algorithm.guidance.answer,
+      algorithm.guidance.vote,
     ]
     for computation in computations:
       signature = computation.type_signature
@@ -247,21 +243,19 @@ class TestFederated:
           shapes = {tuple(each.shape) for each in type_walk.tensors(placed)}
           assert not shapes & heads, signature
       for sent in type_walk.aggregations(computation):
-        shapes = {
-            tuple(each.shape) for each in type_walk.sent_tensors([sent])
-        }
+        shapes = {tuple(each.shape) for each in type_walk.sent_tensors([sent])}
         assert not shapes & heads, signature
 
   def test_guide_is_the_softmax_of_the_client_branch(
-      self, run, algorithm, clients, oracle
+    self, run, algorithm, clients, oracle
   ):
     shared = run.rounds.server_state.weights
     federation = queries.Federation(
-        algorithm, run.rounds.server_state, run.rounds.client_states, clients
+      algorithm, run.rounds.server_state, run.rounds.client_states, clients
     )
     x = clients[0].x[:5]
     logits = client_logits(
-        shared.client_branch, oracle.embed(shared.backbone, x)
+      shared.client_branch, oracle.embed(shared.backbone, x)
     )
     for corrected in (False, True):
       if corrected:
@@ -269,25 +263,25 @@ class TestFederated:
       exponentials = np.exp(logits)
       routing = federation.guide(x, corrected=corrected)
       np.testing.assert_allclose(
-          routing.probabilities,
-          exponentials / exponentials.sum(axis=1, keepdims=True),
-          atol=1e-5,
+        routing.probabilities,
+        exponentials / exponentials.sum(axis=1, keepdims=True),
+        atol=1e-5,
       )
       np.testing.assert_array_equal(routing.routes, logits.argmax(axis=1))
 
   def test_routed_client_answers_with_its_own_head(
-      self, run, algorithm, clients, oracle
+    self, run, algorithm, clients, oracle
   ):
     federation = queries.Federation(
-        algorithm, run.rounds.server_state, run.rounds.client_states, clients
+      algorithm, run.rounds.server_state, run.rounds.client_states, clients
     )
     x = np.concatenate([client.x for client in clients])
     answers = federation.answer(x)
     np.testing.assert_array_equal(answers.routes, federation.guide(x).routes)
     embeddings = oracle.embed(run.rounds.server_state.weights.backbone, x)
     expected = [
-        np.argmax(oracle.classify(run.rounds.client_states[route], row))
-        for route, row in zip(answers.routes, embeddings, strict=True)
+      np.argmax(oracle.classify(run.rounds.client_states[route], row))
+      for route, row in zip(answers.routes, embeddings, strict=True)
     ]
     np.testing.assert_array_equal(answers.classes, expected)
 

@@ -17,19 +17,19 @@ layers = tf.keras.layers
 
 # y of the earlier and of the later batch, three classes.
 BATCHES = {
-    "all_classes": ([0, 1, 2, 0, 1], [2, 1, 0, 0]),
-    "class_without_prototype": ([0, 0, 2, 2, 2], [0, 1, 2, 1]),
-    "class_only_in_the_prototypes": ([0, 1, 2, 1, 1], [2, 0, 0, 2]),
-    "absent_from_either": ([0, 1, 1, 1, 0], [1, 2, 1, 0]),
-    "one_class_in_common": ([0, 1, 1, 0, 1], [1, 2, 2, 1]),
-    "no_class_in_common": ([0, 0, 0, 0, 0], [1, 2, 2, 1]),
+  "all_classes": ([0, 1, 2, 0, 1], [2, 1, 0, 0]),
+  "class_without_prototype": ([0, 0, 2, 2, 2], [0, 1, 2, 1]),
+  "class_only_in_the_prototypes": ([0, 1, 2, 1, 1], [2, 0, 0, 2]),
+  "absent_from_either": ([0, 1, 1, 1, 0], [1, 2, 1, 0]),
+  "one_class_in_common": ([0, 1, 1, 0, 1], [1, 2, 2, 1]),
+  "no_class_in_common": ([0, 0, 0, 0, 0], [1, 2, 2, 1]),
 }
 
 
 def linear_model(num_classes=3):
   """A representation that is a product with its only weight."""
   return types.SimpleNamespace(
-      embed=lambda weights, x: tf.matmul(x, weights[0]), num_classes=num_classes
+    embed=lambda weights, x: tf.matmul(x, weights[0]), num_classes=num_classes
   )
 
 
@@ -51,7 +51,7 @@ def random_weights(seed=4):
 def oracle_loss(oracle, distance, weights, earlier, later):
   means = oracle.class_means(earlier.x @ weights.phi[0], earlier.y)
   return oracle.alignment_loss(
-      later.x @ weights.psi[0], later.y, means, distance
+    later.x @ weights.psi[0], later.y, means, distance
   )
 
 
@@ -61,14 +61,14 @@ class TestTransitionLoss:
   def test_l2_by_hand(self):
     identity = np.eye(2, dtype=np.float32)
     loss = fed_evolve.transition_loss(
-        linear_model(),
-        "l2",
-        # psi doubles, phi does nothing.
-        fed_evolve.Weights((identity,), (2 * identity,)),
-        # The prototypes are (1, 0) and (0, 4).
-        batch([[0, 0], [2, 0], [0, 4]], [0, 0, 1]),
-        # (2, 2) is 5 and 8 away, (0, 2) is 5 and 4 away.
-        batch([[1, 1], [0, 1]], [0, 1]),
+      linear_model(),
+      "l2",
+      # psi doubles, phi does nothing.
+      fed_evolve.Weights((identity,), (2 * identity,)),
+      # The prototypes are (1, 0) and (0, 4).
+      batch([[0, 0], [2, 0], [0, 4]], [0, 0, 1]),
+      # (2, 2) is 5 and 8 away, (0, 2) is 5 and 4 away.
+      batch([[1, 1], [0, 1]], [0, 1]),
     )
     expected = (np.log1p(np.exp(5 - 8)) + np.log1p(np.exp(4 - 5))) / 2
     np.testing.assert_allclose(loss, expected, rtol=1e-6)
@@ -76,12 +76,12 @@ class TestTransitionLoss:
   def test_cosine_by_hand(self):
     identity = np.eye(2, dtype=np.float32)
     loss = fed_evolve.transition_loss(
-        linear_model(),
-        "cosine",
-        fed_evolve.Weights((identity,), (2 * identity,)),
-        batch([[3, 0], [0, 4]], [0, 1]),
-        # 3-4-5: cosines of 0.6 and 0.8; then of 0 and 1.
-        batch([[3, 4], [0, 7]], [0, 1]),
+      linear_model(),
+      "cosine",
+      fed_evolve.Weights((identity,), (2 * identity,)),
+      batch([[3, 0], [0, 4]], [0, 1]),
+      # 3-4-5: cosines of 0.6 and 0.8; then of 0 and 1.
+      batch([[3, 4], [0, 7]], [0, 1]),
     )
     expected = (np.log1p(np.exp(0.8 - 0.6)) + np.log1p(np.exp(0 - 1))) / 2
     np.testing.assert_allclose(loss, expected, rtol=1e-6)
@@ -92,21 +92,21 @@ class TestTransitionLoss:
     earlier, later = random_batches(BATCHES[case])
     weights = random_weights()
     loss = fed_evolve.transition_loss(
-        linear_model(), distance, weights, earlier, later
+      linear_model(), distance, weights, earlier, later
     )
     np.testing.assert_allclose(
-        loss,
-        oracle_loss(oracle, distance, weights, earlier, later),
-        rtol=1e-5,
-        atol=1e-6,
+      loss,
+      oracle_loss(oracle, distance, weights, earlier, later),
+      rtol=1e-5,
+      atol=1e-6,
     )
 
   @pytest.mark.parametrize(
-      "case", ["one_class_in_common", "no_class_in_common"]
+    "case", ["one_class_in_common", "no_class_in_common"]
   )
   def test_one_class_or_none_has_nothing_to_learn(self, case):
     loss = fed_evolve.transition_loss(
-        linear_model(), "l2", random_weights(), *random_batches(BATCHES[case])
+      linear_model(), "l2", random_weights(), *random_batches(BATCHES[case])
     )
     assert loss == 0
 
@@ -119,14 +119,14 @@ class TestTransitionLoss:
       variables = tf.nest.map_structure(tf.constant, weights)
       tape.watch(variables)
       loss = fed_evolve.transition_loss(
-          linear_model(), distance, variables, earlier, later
+        linear_model(), distance, variables, earlier, later
       )
     gradient = tape.gradient(loss, variables)
     expected = oracle.gradient(
-        lambda w: oracle_loss(oracle, distance, w, earlier, later), weights
+      lambda w: oracle_loss(oracle, distance, w, earlier, later), weights
     )
     for found, wanted in zip(
-        tf.nest.flatten(gradient), tf.nest.flatten(expected), strict=True
+      tf.nest.flatten(gradient), tf.nest.flatten(expected), strict=True
     ):
       np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
       # Both representations learn, if there is anything to learn.
@@ -134,40 +134,41 @@ class TestTransitionLoss:
 
 
 class TestTraining:
-
   @pytest.mark.parametrize("distance", DISTANCES)
   def test_sweeps_over_domains_agree_with_the_oracle(
-      self, model, make_client, oracle, run_in_graph, compare, distance
+    self, model, make_client, oracle, run_in_graph, compare, distance
   ):
     num_sweeps, num_domains, rate, round_num = 2, 3, 0.3, 6
     hparams = fed_evolve.HParams(
-        local_steps=num_sweeps, batch_size=4, learning_rate=rate,
-        distance=distance,
+      local_steps=num_sweeps,
+      batch_size=4,
+      learning_rate=rate,
+      distance=distance,
     )
     client = make_client(0, [6, 5, 7])
 
     def draw_batches(data):
       seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
       return [
-          [
-              local_training.domain_batch(
-                  data, domain + which, sweep, 4, randomness.fold(seed, which)
-              )
-              for which in (0, 1)
-          ]
-          for sweep in range(num_sweeps)
-          for domain in range(num_domains - 1)
+        [
+          local_training.domain_batch(
+            data, domain + which, sweep, 4, randomness.fold(seed, which)
+          )
+          for which in (0, 1)
+        ]
+        for sweep in range(num_sweeps)
+        for domain in range(num_domains - 1)
       ]
 
     weights = run_in_graph(
-        lambda seed: fed_evolve.initial_weights(model, seed), client.seed
+      lambda seed: fed_evolve.initial_weights(model, seed), client.seed
     )
     result = run_in_graph(
-        lambda w, data: fed_evolve.train_client(
-            model, hparams, w, data, tf.constant(round_num)
-        ),
-        weights,
-        client,
+      lambda w, data: fed_evolve.train_client(
+        model, hparams, w, data, tf.constant(round_num)
+      ),
+      weights,
+      client,
     )
 
     def pair_loss(pair):
@@ -176,7 +177,7 @@ class TestTraining:
       def loss(w):
         means = oracle.class_means(oracle.embed(w.phi, earlier.x), earlier.y)
         return oracle.alignment_loss(
-            oracle.embed(w.psi, later.x), later.y, means, distance
+          oracle.embed(w.psi, later.x), later.y, means, distance
         )
 
       return loss
@@ -184,7 +185,7 @@ class TestTraining:
     pairs = run_in_graph(draw_batches, client)
     assert len(pairs) == 4
     expected, mean_loss = oracle.descend(
-        weights, [pair_loss(pair) for pair in pairs], rate
+      weights, [pair_loss(pair) for pair in pairs], rate
     )
     update = tf.nest.map_structure(np.subtract, expected, weights)
     assert max(np.abs(w).max() for w in tf.nest.flatten(update.phi)) > 1e-2
@@ -193,28 +194,28 @@ class TestTraining:
     assert result.client_state == ()
 
   def test_one_domain_has_no_pair_to_learn_from(
-      self, model, make_client, run_in_graph
+    self, model, make_client, run_in_graph
   ):
     client = make_client(0, [6])
     update = run_in_graph(
-        lambda data: fed_evolve.train_client(
-            model,
-            fed_evolve.HParams(),
-            fed_evolve.initial_weights(model, data.seed),
-            data,
-            tf.constant(0),
-        ).update,
-        client,
+      lambda data: fed_evolve.train_client(
+        model,
+        fed_evolve.HParams(),
+        fed_evolve.initial_weights(model, data.seed),
+        data,
+        tf.constant(0),
+      ).update,
+      client,
     )
     assert all(np.all(w == 0) for w in tf.nest.flatten(update))
 
   def test_representations_start_different(self, model, run_in_graph):
     weights = run_in_graph(
-        lambda seed: fed_evolve.initial_weights(model, seed),
-        randomness.server_seed(0),
+      lambda seed: fed_evolve.initial_weights(model, seed),
+      randomness.server_seed(0),
     )
     for name, phi, psi in zip(
-        model.backbone.names, weights.phi, weights.psi, strict=True
+      model.backbone.names, weights.phi, weights.psi, strict=True
     ):
       if name.endswith("kernel"):
         assert np.all(phi != psi)
@@ -227,10 +228,10 @@ class TestTraining:
 def points(values, y, domain_sizes):
   """A client whose examples are numbers."""
   return local_training.ClientData(
-      x=np.array(values, np.float32)[:, np.newaxis],
-      y=np.array(y, np.int32),
-      domain_sizes=np.array(domain_sizes, np.int32),
-      seed=randomness.client_seed(0, 0),
+    x=np.array(values, np.float32)[:, np.newaxis],
+    y=np.array(y, np.int32),
+    domain_sizes=np.array(domain_sizes, np.int32),
+    seed=randomness.client_seed(0, 0),
   )
 
 
@@ -238,41 +239,42 @@ def points(values, y, domain_sizes):
 def line():
   """A model of three classes whose representation starts as the identity."""
   return split_model.build_split_model(
-      "line",
-      backbone=lambda: tf.keras.Sequential([
-          layers.InputLayer((1,)),
-          layers.Dense(1, use_bias=False, kernel_initializer="ones"),
-      ]),
-      head=lambda: tf.keras.Sequential(
-          [layers.InputLayer((1,)), layers.Dense(3)]
-      ),
-      input_dtype=tf.float32,
+    "line",
+    backbone=lambda: tf.keras.Sequential(
+      [
+        layers.InputLayer((1,)),
+        layers.Dense(1, use_bias=False, kernel_initializer="ones"),
+      ]
+    ),
+    head=lambda: tf.keras.Sequential(
+      [layers.InputLayer((1,)), layers.Dense(3)]
+    ),
+    input_dtype=tf.float32,
   )
 
 
 class TestClientPrediction:
-
   # The prototypes are 1 and 10 in the first domain, 20 and 40 in the second,
   # and there is no example of class 2.
   TRAINING = points(
-      [0, 2, 10, 18, 22, 20, 35, 45], [0, 0, 1, 0, 0, 0, 1, 1], [3, 5]
+    [0, 2, 10, 18, 22, 20, 35, 45], [0, 0, 1, 0, 0, 0, 1, 1], [3, 5]
   )
 
   def predict(self, line, run_in_graph, examples):
     one, two = np.ones((1, 1), np.float32), np.full((1, 1), 2, np.float32)
     return run_in_graph(
-        lambda weights, data, to_predict: fed_evolve.predict_as_client(
-            line, "l2", weights, data, to_predict
-        ),
-        # psi doubles, phi does nothing.
-        fed_evolve.Weights((one,), (two,)),
-        self.TRAINING,
-        examples,
+      lambda weights, data, to_predict: fed_evolve.predict_as_client(
+        line, "l2", weights, data, to_predict
+      ),
+      # psi doubles, phi does nothing.
+      fed_evolve.Weights((one,), (two,)),
+      self.TRAINING,
+      examples,
     )
 
   def test_uses_prototypes_of_the_domain_before(self, line, run_in_graph):
     logits = self.predict(
-        line, run_in_graph, points([3, 4, 5, 6, 7], [0] * 5, [1, 1, 2, 1])
+      line, run_in_graph, points([3, 4, 5, 6, 7], [0] * 5, [1, 1, 2, 1])
     )
     # The first domain has none before it; what follows the last has the last.
     psi = 2 * np.arange(3, 8)[:, np.newaxis]
@@ -296,7 +298,6 @@ class TestClientPrediction:
 
 
 class TestServerEvaluation:
-
   @pytest.fixture(scope="class")
   def algorithm(self, line):
     return fed_evolve.build(line, fed_evolve.HParams())
@@ -304,16 +305,16 @@ class TestServerEvaluation:
   # In the last domain the first client has class 0 at 0 and 0.2 and class 1 at
   # 1, the second class 0 at 0.8 and class 1 at 2 and 3.
   CLIENTS = (
-      points([99, -99, 0, 0.2, 1], [0, 1, 0, 0, 1], [2, 3]),
-      points([-50, 0.8, 2, 3], [1, 0, 1, 1], [1, 3]),
+    points([99, -99, 0, 0.2, 1], [0, 1, 0, 0, 1], [2, 3]),
+    points([-50, 0.8, 2, 3], [1, 0, 1, 1], [1, 3]),
   )
 
   def evaluate(self, algorithm, clients, examples):
     one = np.ones((1, 1), np.float32)
     state = process.ServerState(
-        fed_evolve.Weights((one,), (one,)),
-        algorithm.initialize(randomness.server_seed(0)).aggregator,
-        np.int32(0),
+      fed_evolve.Weights((one,), (one,)),
+      algorithm.initialize(randomness.server_seed(0)).aggregator,
+      np.int32(0),
     )
     return algorithm.evaluate_server(state, list(clients), examples)
 
@@ -325,24 +326,24 @@ class TestServerEvaluation:
     assert metrics["accuracy"] == 1
     margin = (2 - 1.13) ** 2 - (1.13 - 1 / 3) ** 2
     np.testing.assert_allclose(
-        metrics["loss"], np.log1p(np.exp(-margin)), rtol=1e-5
+      metrics["loss"], np.log1p(np.exp(-margin)), rtol=1e-5
     )
 
   def test_client_without_a_class_does_not_move_its_prototype(
-      self, algorithm, context
+    self, algorithm, context
   ):
     third = points([1000], [2], [1])
     # Now there is a third class, at 1000; the other two are where they were.
     metrics = self.evaluate(
-        algorithm, [*self.CLIENTS, third], points([1.13, 600], [0, 2], [2])
+      algorithm, [*self.CLIENTS, third], points([1.13, 600], [0, 2], [2])
     )
     assert metrics["accuracy"] == 1
 
   def test_class_that_no_client_has_is_never_predicted(
-      self, algorithm, context
+    self, algorithm, context
   ):
     metrics = self.evaluate(
-        algorithm, self.CLIENTS, points([-1e4, 0, 1e4], [2, 2, 2], [3])
+      algorithm, self.CLIENTS, points([-1e4, 0, 1e4], [2, 2, 2], [3])
     )
     assert metrics["accuracy"] == 0
     assert metrics["num_examples"] == 3

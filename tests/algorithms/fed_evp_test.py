@@ -20,8 +20,8 @@ ROUND_NUM = 6
 def numbers(values):
   """Prototypes of dimension 1; None stands for a class that is missing."""
   return prototypes.Prototypes(
-      np.array([[v or 0] for v in values], np.float32),
-      np.array([v is not None for v in values]),
+    np.array([[v or 0] for v in values], np.float32),
+    np.array([v is not None for v in values]),
   )
 
 
@@ -38,42 +38,44 @@ class TestUpdatePrototypes:
   """Eq. 5."""
 
   def test_by_hand(self):
-    steps = update_all([
+    steps = update_all(
+      [
         [3, 4, None, None],
         [6, None, None, None],
         [9, 10, 7, None],
         [2, None, 11, None],
-    ])
+      ]
+    )
     np.testing.assert_allclose(
-        [step.mean[:, 0] for step in steps],
-        [
-            [3, 4, 0, 0],
-            # A half of 3 and a half of 6; a class that is missing keeps its
-            # value.
-            [4.5, 4, 0, 0],
-            # Two thirds of 4.5 and of 4, a third of 9 and of 10. What comes
-            # for the first time counts whole, though it comes late.
-            [6, 6, 7, 0],
-            # Three quarters of 6 and of 7, a quarter of 2 and of 11.
-            [5, 6, 8, 0],
-        ],
-        rtol=1e-6,
+      [step.mean[:, 0] for step in steps],
+      [
+        [3, 4, 0, 0],
+        # A half of 3 and a half of 6; a class that is missing keeps its
+        # value.
+        [4.5, 4, 0, 0],
+        # Two thirds of 4.5 and of 4, a third of 9 and of 10. What comes
+        # for the first time counts whole, though it comes late.
+        [6, 6, 7, 0],
+        # Three quarters of 6 and of 7, a quarter of 2 and of 11.
+        [5, 6, 8, 0],
+      ],
+      rtol=1e-6,
     )
     np.testing.assert_array_equal(
-        [step.present for step in steps],
-        [
-            [True, True, False, False],
-            [True, True, False, False],
-            [True, True, True, False],
-            [True, True, True, False],
-        ],
+      [step.present for step in steps],
+      [
+        [True, True, False, False],
+        [True, True, False, False],
+        [True, True, True, False],
+        [True, True, True, False],
+      ],
     )
 
   def test_class_of_all_domains_has_the_mean_of_their_means(self):
     means = np.random.default_rng(0).normal(size=(7, 3)).tolist()
     last = update_all(means)[-1]
     np.testing.assert_allclose(
-        last.mean[:, 0], np.mean(means, axis=0), rtol=1e-5, atol=1e-6
+      last.mean[:, 0], np.mean(means, axis=0), rtol=1e-5, atol=1e-6
     )
 
 
@@ -81,10 +83,10 @@ class TestUpdatePrototypes:
 def clients(make_client):
   """Clients some of whose domains lack a class."""
   return [
-      make_client(
-          0, [6, 5, 7], [0, 0, 1, 1, 0, 1, 0, 2, 2, 0, 2, 2, 1, 0, 1, 2, 2, 1]
-      ),
-      make_client(1, [4, 8, 3]),
+    make_client(
+      0, [6, 5, 7], [0, 0, 1, 1, 0, 1, 0, 2, 2, 0, 2, 2, 1, 0, 1, 2, 2, 1]
+    ),
+    make_client(1, [4, 8, 3]),
   ]
 
 
@@ -92,11 +94,11 @@ def train(run_in_graph, model, hparams, client):
   """Returns initial weights and the result of a client's training."""
   weights = run_in_graph(model.initial_weights, client.seed)
   result = run_in_graph(
-      lambda w, data: fed_evp.train_client(
-          model, hparams, w, data, tf.constant(ROUND_NUM)
-      ),
-      weights,
-      client,
+    lambda w, data: fed_evp.train_client(
+      model, hparams, w, data, tf.constant(ROUND_NUM)
+    ),
+    weights,
+    client,
   )
   return weights, result
 
@@ -108,13 +110,13 @@ def train_oracle(oracle, run_in_graph, weights, hparams, client):
   def draw_batches(data):
     seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, ROUND_NUM)
     return [
-        [
-            local_training.domain_batch(
-                data, domain, visit, hparams.batch_size, seed
-            )
-            for domain in range(num_domains)
-        ]
-        for visit in range(hparams.local_steps)
+      [
+        local_training.domain_batch(
+          data, domain, visit, hparams.batch_size, seed
+        )
+        for domain in range(num_domains)
+      ]
+      for visit in range(hparams.local_steps)
     ]
 
   losses = []
@@ -135,17 +137,17 @@ def sweep_oracle(oracle, weights, hparams, batches):
     def update(backbone, running=running, batch=batch, m=m):
       means = oracle.class_means(oracle.embed(backbone, batch.x), batch.y)
       return running | {
-          c: (m - 1) / m * running[c] + mean / m if c in running else mean
-          for c, mean in means.items()
+        c: (m - 1) / m * running[c] + mean / m if c in running else mean
+        for c, mean in means.items()
       }
 
     def loss(w, running=running, batch=batch, update=update):
       targets = (
-          update(w.backbone) if hparams.prototype == "current" else running
+        update(w.backbone) if hparams.prototype == "current" else running
       )
       embeddings = oracle.embed(w.backbone, batch.x)
       return oracle.alignment_loss(
-          embeddings, batch.y, targets, hparams.distance
+        embeddings, batch.y, targets, hparams.distance
       ) + oracle.cross_entropy(oracle.classify(w.head, embeddings), batch.y)
 
     running = update(weights.backbone)
@@ -155,19 +157,21 @@ def sweep_oracle(oracle, weights, hparams, batches):
 
 
 class TestTraining:
-
   @pytest.mark.parametrize("prototype", ["current", "previous"])
   @pytest.mark.parametrize("distance", ["l2", "cosine"])
   def test_sweeps_over_domains_agree_with_the_oracle(
-      self, model, clients, oracle, run_in_graph, compare, prototype, distance
+    self, model, clients, oracle, run_in_graph, compare, prototype, distance
   ):
     hparams = fed_evp.HParams(
-        local_steps=2, batch_size=4, learning_rate=0.2,
-        prototype=prototype, distance=distance,
+      local_steps=2,
+      batch_size=4,
+      learning_rate=0.2,
+      prototype=prototype,
+      distance=distance,
     )
     weights, result = train(run_in_graph, model, hparams, clients[0])
     expected, mean_loss = train_oracle(
-        oracle, run_in_graph, weights, hparams, clients[0]
+      oracle, run_in_graph, weights, hparams, clients[0]
     )
     update = tf.nest.map_structure(np.subtract, expected, weights)
     for part in update:
@@ -177,31 +181,36 @@ class TestTraining:
     assert result.client_state == ()
 
   def test_prototypes_of_text_and_algorithm_differ(
-      self, model, clients, run_in_graph, compare
+    self, model, clients, run_in_graph, compare
   ):
     updates = [
-        train(
-            run_in_graph, model, fed_evp.HParams(prototype=prototype),
-            clients[0],
-        )[1].update
-        for prototype in ("current", "previous")
+      train(
+        run_in_graph,
+        model,
+        fed_evp.HParams(prototype=prototype),
+        clients[0],
+      )[1].update
+      for prototype in ("current", "previous")
     ]
     # Both start the classifier's training alike; the representation feels it.
     assert not compare.equal_bits(updates[0].backbone, updates[1].backbone)
 
   @pytest.mark.parametrize("sizes", [[6], [6, 5], [2, 3, 4, 5]])
   def test_first_domain_has_no_gradient_step(
-      self, model, make_client, run_in_graph, sizes
+    self, model, make_client, run_in_graph, sizes
   ):
     hparams = fed_evp.HParams(local_steps=3)
 
     def count_steps(data):
       with mock.patch.object(
-          local_training, "train", wraps=local_training.train
+        local_training, "train", wraps=local_training.train
       ) as loop:
         result = fed_evp.train_client(
-            model, hparams, model.initial_weights(data.seed), data,
-            tf.constant(0),
+          model,
+          hparams,
+          model.initial_weights(data.seed),
+          data,
+          tf.constant(0),
         )
       _, _, num_steps, _ = loop.call_args.args
       return num_steps, result.update
@@ -212,7 +221,7 @@ class TestTraining:
     assert moved == [len(sizes) > 1] * len(moved)
 
   def test_first_domain_teaches_nothing_but_prototypes(
-      self, model, clients, run_in_graph
+    self, model, clients, run_in_graph
   ):
     client = clients[0]
     # In another order of classes the prototypes of domain 0 belong to others.
@@ -225,129 +234,142 @@ class TestTraining:
     # The classifier's first step has not seen them, neither has its second but
     # for what the representation has learnt.
     np.testing.assert_allclose(
-        one.update.head[last_bias], other.update.head[last_bias], atol=1e-6
+      one.update.head[last_bias], other.update.head[last_bias], atol=1e-6
     )
     assert np.any(one.update.backbone[0] != other.update.backbone[0])
 
 
 ALL_BACKBONE = tuple(
-    f"layer{i}/{kind}" for i in (1, 2, 3) for kind in ("kernel", "bias")
+  f"layer{i}/{kind}" for i in (1, 2, 3) for kind in ("kernel", "bias")
 )
 ALL_HEAD = tuple(
-    f"layer{i}/{kind}" for i in (4, 5) for kind in ("kernel", "bias")
+  f"layer{i}/{kind}" for i in (4, 5) for kind in ("kernel", "bias")
 )
 PERSONALIZED = {
-    "default": (*ALL_BACKBONE[-2:], *ALL_HEAD),
-    "none": (),
-    "classifier": ALL_HEAD,
-    "all": (*ALL_BACKBONE, *ALL_HEAD),
+  "default": (*ALL_BACKBONE[-2:], *ALL_HEAD),
+  "none": (),
+  "classifier": ALL_HEAD,
+  "all": (*ALL_BACKBONE, *ALL_HEAD),
 }
 
 
 class TestPersonalization:
-
   @pytest.mark.parametrize("personalization", PERSONALIZED)
   def test_weights_that_change(
-      self, model, clients, run_in_graph, personalization
+    self, model, clients, run_in_graph, personalization
   ):
     chosen = fed_evp.personal_weights(model, personalization)
     weights = run_in_graph(model.initial_weights, clients[0].seed)
     personal = run_in_graph(
-        lambda w, data: fed_avg_ft.fine_tune(
-            model, fed_evp.HParams(batch_size=4), 5, w, data, trainable=chosen
-        ),
-        weights,
-        clients[0],
+      lambda w, data: fed_avg_ft.fine_tune(
+        model, fed_evp.HParams(batch_size=4), 5, w, data, trainable=chosen
+      ),
+      weights,
+      clients[0],
     )
     names = (*model.backbone.names, *model.head.names)
     changed = tuple(
-        name
-        for name, old, new in zip(
-            names, tf.nest.flatten(weights), tf.nest.flatten(personal),
-            strict=True,
-        )
-        if np.any(old != new)
+      name
+      for name, old, new in zip(
+        names,
+        tf.nest.flatten(weights),
+        tf.nest.flatten(personal),
+        strict=True,
+      )
+      if np.any(old != new)
     )
     assert changed == PERSONALIZED[personalization]
     assert changed == tuple(
-        name
-        for name, moves in zip(names, tf.nest.flatten(chosen), strict=True)
-        if moves
+      name
+      for name, moves in zip(names, tf.nest.flatten(chosen), strict=True)
+      if moves
     )
 
   @pytest.mark.parametrize(
-      ("personalization", "num_epochs"),
-      [*((name, 1) for name in PERSONALIZED), ("default", 0), ("default", 2)],
+    ("personalization", "num_epochs"),
+    [*((name, 1) for name in PERSONALIZED), ("default", 0), ("default", 2)],
   )
   def test_client_predicts_with_its_personal_weights(
-      self, model, clients, build_with_functions, oracle, run_in_graph,
-      personalization, num_epochs,
+    self,
+    model,
+    clients,
+    build_with_functions,
+    oracle,
+    run_in_graph,
+    personalization,
+    num_epochs,
   ):
     hparams = fed_evp.HParams(
-        batch_size=6, learning_rate=0.3, personalization=personalization,
-        personalization_epochs=num_epochs,
+      batch_size=6,
+      learning_rate=0.3,
+      personalization=personalization,
+      personalization_epochs=num_epochs,
     )
     _, functions = build_with_functions(fed_evp, model, hparams)
     client, examples = clients
     weights = run_in_graph(model.initial_weights, client.seed)
     logits = run_in_graph(
-        functions.predict_as_client, weights, (), client, examples
+      functions.predict_as_client, weights, (), client, examples
     )
 
     # 18 examples are three batches of 6.
     def draw_batches(data):
       seed = randomness.fold(data.seed, randomness.Purpose.PERSONALIZE)
       return [
-          local_training.pooled_batch(data, visit, 6, seed)
-          for visit in range(3 * num_epochs)
+        local_training.pooled_batch(data, visit, 6, seed)
+        for visit in range(3 * num_epochs)
       ]
 
     def loss_of(batch):
       return lambda w: oracle.cross_entropy(oracle.predict(w, batch.x), batch.y)
 
-    chosen = split_model.SplitWeights(*(
+    chosen = split_model.SplitWeights(
+      *(
         tuple(name in PERSONALIZED[personalization] for name in names)
         for names in (model.backbone.names, model.head.names)
-    ))
+      )
+    )
     batches = run_in_graph(draw_batches, client)
     if num_epochs:
       weights, _ = oracle.descend(
-          weights, [loss_of(batch) for batch in batches], 0.3, chosen
+        weights, [loss_of(batch) for batch in batches], 0.3, chosen
       )
     np.testing.assert_allclose(
-        logits, oracle.predict(weights, examples.x), atol=1e-5
+      logits, oracle.predict(weights, examples.x), atol=1e-5
     )
 
 
 class TestServerState:
-
   def test_personal_weights_do_not_change_it(
-      self, model, clients, context, compare
+    self, model, clients, context, compare
   ):
     algorithm = fed_evp.build(
-        model, fed_evp.HParams(batch_size=4, local_steps=1, learning_rate=0.3),
-        num_evaluation_domains=3,
+      model,
+      fed_evp.HParams(batch_size=4, local_steps=1, learning_rate=0.3),
+      num_evaluation_domains=3,
     )
     evaluated, plain = (
-        rounds.Rounds(algorithm, clients, run_seed=0) for _ in range(2)
+      rounds.Rounds(algorithm, clients, run_seed=0) for _ in range(2)
     )
     for _ in range(2):
       evaluated.step()
       plain.step()
       at_clients, at_clients_again = (
-          algorithm.evaluate_clients(
-              evaluated.server_state, evaluated.client_states, clients, clients
-          )
-          for _ in range(2)
+        algorithm.evaluate_clients(
+          evaluated.server_state, evaluated.client_states, clients, clients
+        )
+        for _ in range(2)
       )
       assert compare.equal_bits(at_clients, at_clients_again)
       assert compare.equal_bits(evaluated.server_state, plain.server_state)
     # The client's is the personal model, the server's is not.
     at_server = algorithm.evaluate_server(
-        evaluated.server_state, clients, clients[0]
+      evaluated.server_state, clients, clients[0]
     )
     at_client = algorithm.evaluate_clients(
-        evaluated.server_state, evaluated.client_states[:1], clients[:1],
-        clients[:1],
+      evaluated.server_state,
+      evaluated.client_states[:1],
+      clients[:1],
+      clients[:1],
     )
     assert np.all(at_client["loss"] != at_server["loss"])

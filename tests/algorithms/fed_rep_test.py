@@ -13,7 +13,7 @@ from tff_shift.models import split_model
 from tff_shift.simulation import rounds
 
 HPARAMS = fed_rep.HParams(
-    head_steps=2, local_steps=1, batch_size=4, learning_rate=0.3
+  head_steps=2, local_steps=1, batch_size=4, learning_rate=0.3
 )
 
 
@@ -33,75 +33,73 @@ def functions(built):
 
 
 class TestTraining:
-
   def test_head_first_then_backbone(
-      self, model, functions, make_client, oracle, run_in_graph, compare
+    self, model, functions, make_client, oracle, run_in_graph, compare
   ):
     round_num = 5
     client = make_client(0, [6, 5])
     backbone = run_in_graph(model.initial_backbone, randomness.server_seed(0))
     head = run_in_graph(functions.initial_client_state, client.seed)
     result = run_in_graph(
-        lambda shared, own, data: functions.train_client(
-            shared, own, data, tf.constant(round_num)
-        ),
-        backbone,
-        head,
-        client,
+      lambda shared, own, data: functions.train_client(
+        shared, own, data, tf.constant(round_num)
+      ),
+      backbone,
+      head,
+      client,
     )
 
     def draw_batches(data):
       seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
       return [
-          [
-              local_training.pooled_batch(
-                  data, visit, 4, randomness.fold(seed, part)
-              )
-              # Per iteration a step for each of the two domains.
-              for visit in range(2 * num_steps)
-          ]
-          for part, num_steps in enumerate((2, 1))
+        [
+          local_training.pooled_batch(
+            data, visit, 4, randomness.fold(seed, part)
+          )
+          # Per iteration a step for each of the two domains.
+          for visit in range(2 * num_steps)
+        ]
+        for part, num_steps in enumerate((2, 1))
       ]
 
     def losses(batches):
       return [
-          lambda w, batch=batch: oracle.cross_entropy(
-              oracle.predict(w, batch.x), batch.y
-          )
-          for batch in batches
+        lambda w, batch=batch: oracle.cross_entropy(
+          oracle.predict(w, batch.x), batch.y
+        )
+        for batch in batches
       ]
 
     weights = split_model.SplitWeights(backbone, head)
     for_head, for_backbone = run_in_graph(draw_batches, client)
     assert (len(for_head), len(for_backbone)) == (4, 2)
     only_head = split_model.SplitWeights(
-        (False,) * len(backbone), (True,) * len(head)
+      (False,) * len(backbone), (True,) * len(head)
     )
     with_head, _ = oracle.descend(weights, losses(for_head), 0.3, only_head)
     trained, mean_loss = oracle.descend(
-        with_head,
-        losses(for_backbone),
-        0.3,
-        tf.nest.map_structure(lambda moves: not moves, only_head),
+      with_head,
+      losses(for_backbone),
+      0.3,
+      tf.nest.map_structure(lambda moves: not moves, only_head),
     )
     compare.assert_close(result.client_state, with_head.head, 1e-5)
     compare.assert_close(
-        result.update,
-        tf.nest.map_structure(np.subtract, trained.backbone, backbone),
-        1e-5,
+      result.update,
+      tf.nest.map_structure(np.subtract, trained.backbone, backbone),
+      1e-5,
     )
     np.testing.assert_allclose(result.loss, mean_loss, rtol=1e-5)
     assert max(np.abs(w).max() for w in result.update) > 1e-3
 
 
 class TestRounds:
-
   @pytest.fixture(scope="class")
   def clients(self, make_client):
     return [make_client(i, [5 + i]) for i in range(3)]
 
   def test_backbone_is_averaged_and_heads_are_kept(
-      self, algorithm, functions, clients, context, run_in_graph, compare
+    self, algorithm, functions, clients, context, run_in_graph, compare
   ):
     run = rounds.Rounds(algorithm, clients, run_seed=0)
     backbone, heads = run.server_state.weights, list(run.client_states)
@@ -109,22 +107,20 @@ class TestRounds:
       assert not compare.equal_bits(one, other)
     run.step()
     alone = [
-        run_in_graph(
-            functions.train_client, backbone, head, client, np.int32(0)
-        )
-        for head, client in zip(heads, clients, strict=True)
+      run_in_graph(functions.train_client, backbone, head, client, np.int32(0))
+      for head, client in zip(heads, clients, strict=True)
     ]
     compare.assert_close(
-        run.server_state.weights,
-        tf.nest.map_structure(
-            lambda w, *updates: w + np.mean(updates, axis=0),
-            backbone,
-            *(result.update for result in alone),
-        ),
-        1e-6,
+      run.server_state.weights,
+      tf.nest.map_structure(
+        lambda w, *updates: w + np.mean(updates, axis=0),
+        backbone,
+        *(result.update for result in alone),
+      ),
+      1e-6,
     )
     compare.assert_close(
-        run.client_states, [result.client_state for result in alone], 1e-6
+      run.client_states, [result.client_state for result in alone], 1e-6
     )
 
   def test_only_the_backbone_is_aggregated(self, algorithm, model, type_walk):

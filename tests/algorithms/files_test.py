@@ -16,7 +16,6 @@ from tff_shift import algorithms
 
 
 class TestNames:
-
   def test_names_are_those_of_the_files(self):
     folder = pathlib.Path(algorithms.__file__).parent
     files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
@@ -30,7 +29,6 @@ class TestNames:
 
 @pytest.mark.parametrize("name", algorithms.names())
 class TestFile:
-
   def test_docstring_names_paper_and_what_leaves_a_client(self, name):
     docstring = inspect.getdoc(algorithms.get(name))
     title, empty, *_ = docstring.splitlines()
@@ -52,21 +50,21 @@ class TestFile:
     tree = ast.parse(inspect.getsource(algorithms.get(name)))
     for node in ast.walk(tree):
       if isinstance(node, ast.Compare) and any(
-          isinstance(operator, ast.Eq | ast.NotEq) for operator in node.ops
+        isinstance(operator, ast.Eq | ast.NotEq) for operator in node.ops
       ):
         sides = [node.left, *node.comparators]
         assert any(
-            (isinstance(side, ast.Constant) and isinstance(side.value, str))
-            or (isinstance(side, ast.Call) and ast.unparse(side.func) == "len")
-            for side in sides
+          (isinstance(side, ast.Constant) and isinstance(side.value, str))
+          or (isinstance(side, ast.Call) and ast.unparse(side.func) == "len")
+          for side in sides
         ), f"line {node.lineno}: {ast.unparse(node)}; use tf.equal"
 
 
 def hyperparameters():
   return [
-      pytest.param(name, field, id=f"{name}-{field.name}")
-      for name in algorithms.names()
-      for field in dataclasses.fields(algorithms.get(name).HParams)
+    pytest.param(name, field, id=f"{name}-{field.name}")
+    for name in algorithms.names()
+    for field in dataclasses.fields(algorithms.get(name).HParams)
   ]
 
 
@@ -90,7 +88,6 @@ def bad_values(field):
 
 @pytest.mark.parametrize(("name", "field"), hyperparameters())
 class TestHyperParameters:
-
   def test_has_help_and_limits(self, name, field):
     help_text = field.metadata["help"]
     assert help_text.endswith(".")

@@ -13,7 +13,6 @@ HPARAMS = local.HParams(local_steps=1, batch_size=4, learning_rate=0.3)
 
 
 class TestLocal:
-
   @pytest.fixture(scope="class")
   def algorithm(self, model, context):
     return local.build(model, HPARAMS, num_evaluation_domains=2)
@@ -25,36 +24,36 @@ class TestLocal:
     return run
 
   def test_client_learns_the_same_in_any_company(
-      self, algorithm, make_client, compare
+    self, algorithm, make_client, compare
   ):
     client = make_client(0, [6, 5])
     companies = [
-        [],
-        [make_client(1, [7, 4])],
-        [make_client(2, [3, 8]), make_client(3, [5, 5])],
+      [],
+      [make_client(1, [7, 4])],
+      [make_client(2, [3, 8]), make_client(3, [5, 5])],
     ]
     states = [
-        self.run(algorithm, [client, *others]).client_states
-        for others in companies
+      self.run(algorithm, [client, *others]).client_states
+      for others in companies
     ]
     for one in states[1:]:
       assert compare.equal_bits(one[0], states[0][0])
       assert not compare.equal_bits(one[0], one[1])
 
   def test_rounds_are_local_training_of_fed_avg(
-      self, algorithm, model, make_client, run_in_graph, compare
+    self, algorithm, model, make_client, run_in_graph, compare
   ):
     client = make_client(0, [6, 5])
     (state,) = self.run(algorithm, [client]).client_states
     weights = run_in_graph(model.initial_weights, client.seed)
     for round_num in range(2):
       update = run_in_graph(
-          lambda w, data, i: fed_avg.train_client(
-              model, HPARAMS, w, data, i
-          ).update,
-          weights,
-          client,
-          np.int32(round_num),
+        lambda w, data, i: fed_avg.train_client(
+          model, HPARAMS, w, data, i
+        ).update,
+        weights,
+        client,
+        np.int32(round_num),
       )
       weights = tf.nest.map_structure(np.add, weights, update)
     compare.assert_close(state, weights, 1e-6)
@@ -64,7 +63,7 @@ class TestLocal:
     start = algorithm.initialize(randomness.server_seed(0))
     assert start.weights == ()
     assert compare.equal_bits(
-        run.server_state, start._replace(round_num=np.int32(2))
+      run.server_state, start._replace(round_num=np.int32(2))
     )
     assert algorithm.evaluate_server is None
     with pytest.raises(ValueError, match="local keeps a personal state"):
@@ -77,21 +76,21 @@ class TestLocal:
     assert {tuple(each.shape) for each in sent} == {()}
 
   def test_every_client_predicts_with_its_own_model(
-      self, algorithm, make_client, oracle
+    self, algorithm, make_client, oracle
   ):
     clients = [make_client(0, [6, 5]), make_client(1, [7, 4])]
     run = self.run(algorithm, clients)
     metrics = algorithm.evaluate_clients(
-        run.server_state, run.client_states, clients, clients
+      run.server_state, run.client_states, clients, clients
     )
     right = [
-        np.argmax(oracle.predict(state, client.x), axis=1) == client.y
-        for state, client in zip(run.client_states, clients, strict=True)
+      np.argmax(oracle.predict(state, client.x), axis=1) == client.y
+      for state, client in zip(run.client_states, clients, strict=True)
     ]
     per_domain = [
-        [part.mean() for part in np.split(each, client.domain_sizes[:1])]
-        for each, client in zip(right, clients, strict=True)
+      [part.mean() for part in np.split(each, client.domain_sizes[:1])]
+      for each, client in zip(right, clients, strict=True)
     ]
     np.testing.assert_allclose(
-        metrics["accuracy"], np.mean(per_domain, axis=0), rtol=1e-6
+      metrics["accuracy"], np.mean(per_domain, axis=0), rtol=1e-6
     )

@@ -12,8 +12,14 @@ from tff_shift.learning import randomness
 from tff_shift.simulation import rounds
 
 HPARAMS = p_fed_hn.HParams(
-    hidden_width=4, num_hidden=2, embedding_size=7, meta_learning_rate=0.5,
-    embedding_learning_rate=2.0, local_steps=2, batch_size=4, learning_rate=0.3,
+  hidden_width=4,
+  num_hidden=2,
+  embedding_size=7,
+  meta_learning_rate=0.5,
+  embedding_learning_rate=2.0,
+  local_steps=2,
+  batch_size=4,
+  learning_rate=0.3,
 )
 
 
@@ -38,85 +44,83 @@ def clients(make_client):
 
 
 class TestTraining:
-
   def test_agrees_with_the_oracle(
-      self, functions, clients, oracle, run_in_graph, compare
+    self, functions, clients, oracle, run_in_graph, compare
   ):
     round_num = 5
     client = clients[0]
     phi = run_in_graph(functions.initial_weights, randomness.server_seed(0))
     embedding = run_in_graph(functions.initial_client_state, client.seed)
     result = run_in_graph(
-        lambda phi, own, data: functions.train_client(
-            phi, own, data, tf.constant(round_num)
-        ),
-        phi,
-        embedding,
-        client,
+      lambda phi, own, data: functions.train_client(
+        phi, own, data, tf.constant(round_num)
+      ),
+      phi,
+      embedding,
+      client,
     )
 
     def draw_batches(data):
       seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
       return [
-          local_training.pooled_batch(data, visit, 4, seed)
-          for visit in range(2)
+        local_training.pooled_batch(data, visit, 4, seed) for visit in range(2)
       ]
 
     by_phi, by_embedding, mean_loss = oracle.train_work_network(
-        phi, embedding, run_in_graph(draw_batches, client), 0.3
+      phi, embedding, run_in_graph(draw_batches, client), 0.3
     )
     compare.assert_close(
-        result.update,
-        tf.nest.map_structure(lambda change: 0.5 * change, by_phi),
-        1e-5,
+      result.update,
+      tf.nest.map_structure(lambda change: 0.5 * change, by_phi),
+      1e-5,
     )
     moved = 2.0 * by_embedding
     assert np.abs(moved).max() > 1e-4
     np.testing.assert_allclose(
-        result.client_state - embedding, moved, rtol=0, atol=2e-6
+      result.client_state - embedding, moved, rtol=0, atol=2e-6
     )
     np.testing.assert_allclose(result.loss, mean_loss, rtol=1e-5)
 
   def test_server_moves_by_the_mean_and_embeddings_are_kept(
-      self, algorithm, functions, clients, context, run_in_graph, compare
+    self, algorithm, functions, clients, context, run_in_graph, compare
   ):
     run = rounds.Rounds(algorithm, clients, run_seed=0)
     phi, embeddings = run.server_state.weights, list(run.client_states)
     run.step()
     alone = [
-        run_in_graph(functions.train_client, phi, own, client, np.int32(0))
-        for own, client in zip(embeddings, clients, strict=True)
+      run_in_graph(functions.train_client, phi, own, client, np.int32(0))
+      for own, client in zip(embeddings, clients, strict=True)
     ]
     compare.assert_close(
-        run.server_state.weights,
-        tf.nest.map_structure(
-            lambda w, *updates: w + np.mean(updates, axis=0),
-            phi,
-            *(result.update for result in alone),
-        ),
-        1e-6,
+      run.server_state.weights,
+      tf.nest.map_structure(
+        lambda w, *updates: w + np.mean(updates, axis=0),
+        phi,
+        *(result.update for result in alone),
+      ),
+      1e-6,
     )
     compare.assert_close(
-        run.client_states, [result.client_state for result in alone], 1e-6
+      run.client_states, [result.client_state for result in alone], 1e-6
     )
 
   @pytest.mark.parametrize(
-      ("still", "moving"),
-      [
-          ("meta_learning_rate", "embedding_learning_rate"),
-          ("embedding_learning_rate", "meta_learning_rate"),
-      ],
+    ("still", "moving"),
+    [
+      ("meta_learning_rate", "embedding_learning_rate"),
+      ("embedding_learning_rate", "meta_learning_rate"),
+    ],
   )
   def test_what_has_no_rate_stays(
-      self, model, clients, context, compare, still, moving
+    self, model, clients, context, compare, still, moving
   ):
     hparams = dataclasses.replace(HPARAMS, **{still: 0.0})
     run = rounds.Rounds(p_fed_hn.build(model, hparams), clients, run_seed=0)
 
     def states():
       return {
-          "meta_learning_rate": run.server_state.weights,
-          "embedding_learning_rate": list(run.client_states),
+        "meta_learning_rate": run.server_state.weights,
+        "embedding_learning_rate": list(run.client_states),
       }
 
     before = states()
@@ -126,15 +130,14 @@ class TestTraining:
 
 
 class TestEmbeddings:
-
   def test_are_drawn_from_a_standard_normal_distribution(
-      self, functions, compile_in_graph
+    self, functions, compile_in_graph
   ):
     draw = compile_in_graph(
-        functions.initial_client_state, tf.TensorSpec([2], tf.int32)
+      functions.initial_client_state, tf.TensorSpec([2], tf.int32)
     )
     numbers = np.concatenate(
-        [draw(randomness.client_seed(0, client)) for client in range(100)]
+      [draw(randomness.client_seed(0, client)) for client in range(100)]
     )
     assert len(set(numbers.tolist())) == 700
     # Five standard errors of the mean and of the variance.
@@ -150,13 +153,13 @@ class TestEmbeddings:
     assert (7,) not in shapes
 
   def test_client_predicts_with_the_model_of_its_embedding(
-      self, functions, clients, oracle, run_in_graph
+    self, functions, clients, oracle, run_in_graph
   ):
     phi = run_in_graph(functions.initial_weights, randomness.server_seed(1))
     client, other = clients[:2]
     embedding = run_in_graph(functions.initial_client_state, client.seed)
     logits = run_in_graph(
-        functions.predict_as_client, phi, embedding, client, other
+      functions.predict_as_client, phi, embedding, client, other
     )
     expected = oracle.predict(oracle.work_network(phi, embedding), other.x)
     np.testing.assert_allclose(logits, expected, atol=1e-5)

@@ -29,13 +29,13 @@ def algorithm(request, model):
 def aggregated(algorithm, type_walk):
   """What `aggregations` finds in the phases and in the evaluations."""
   found = types.SimpleNamespace(
-      phases=[type_walk.aggregations(phase) for phase in algorithm.phases],
-      evaluate_clients=type_walk.aggregations(algorithm.evaluate_clients),
-      evaluate_server=(
-          type_walk.aggregations(algorithm.evaluate_server)
-          if algorithm.evaluate_server
-          else []
-      ),
+    phases=[type_walk.aggregations(phase) for phase in algorithm.phases],
+    evaluate_clients=type_walk.aggregations(algorithm.evaluate_clients),
+    evaluate_server=(
+      type_walk.aggregations(algorithm.evaluate_server)
+      if algorithm.evaluate_server
+      else []
+    ),
   )
   # Losses and metrics are; if they are not found, nothing is.
   assert len(found.phases) == len(algorithm.phases)
@@ -45,31 +45,32 @@ def aggregated(algorithm, type_walk):
 
 
 class TestPrivacyByType:
-
   def test_no_example_reaches_the_server(
-      self, algorithm, aggregated, model, type_walk
+    self, algorithm, aggregated, model, type_walk
   ):
     computations = [
-        algorithm.initialize, *algorithm.phases, algorithm.evaluate_clients,
-        *([algorithm.evaluate_server] if algorithm.evaluate_server else []),
+      algorithm.initialize,
+      *algorithm.phases,
+      algorithm.evaluate_clients,
+      *([algorithm.evaluate_server] if algorithm.evaluate_server else []),
     ]
     results = [
-        at_server
-        for computation in computations
-        for at_server in type_walk.placed(
-            computation.type_signature.result, tff.SERVER
-        )
+      at_server
+      for computation in computations
+      for at_server in type_walk.placed(
+        computation.type_signature.result, tff.SERVER
+      )
     ]
     signatures = itertools.chain(
-        *aggregated.phases,
-        aggregated.evaluate_clients,
-        aggregated.evaluate_server,
+      *aggregated.phases,
+      aggregated.evaluate_clients,
+      aggregated.evaluate_server,
     )
     if algorithm.request is not None:
       results.append(algorithm.request.type_signature.parameter[1])
     # With what is sent comes what an aggregation starts from and accumulates.
     steps = [
-        part for each in signatures for part in (each.parameter, each.result)
+      part for each in signatures for part in (each.parameter, each.result)
     ]
     for tensor in itertools.chain(*map(type_walk.tensors, results + steps)):
       # The number of examples differs from client to client: what has them all
@@ -79,22 +80,22 @@ class TestPrivacyByType:
       assert tail != model.input_shape, f"{tensor} has room for an example"
 
   def test_personal_state_does_not_reach_the_server(
-      self, algorithm, aggregated, type_walk
+    self, algorithm, aggregated, type_walk
   ):
     state = algorithm.initialize.type_signature.result
     held = count_shapes(type_walk.tensors(state))
     shared = count_shapes(type_walk.tensors(state.member.weights))
     sent = [
-        count_shapes(type_walk.sent_tensors(signatures))
-        for signatures in aggregated.phases
+      count_shapes(type_walk.sent_tensors(signatures))
+      for signatures in aggregated.phases
     ]
     metrics = count_shapes(
-        tensor
-        for phase in algorithm.phases
-        for tensor in type_walk.tensors(phase.type_signature.result[2])
+      tensor
+      for phase in algorithm.phases
+      for tensor in type_walk.tensors(phase.type_signature.result[2])
     ) + count_shapes(type_walk.sent_tensors(aggregated.evaluate_clients))
     personal = type_walk.tensors(
-        algorithm.initialize_client.type_signature.result
+      algorithm.initialize_client.type_signature.result
     )
     for shape in count_shapes(personal):
       if math.prod(shape) == 1:
@@ -105,9 +106,7 @@ class TestPrivacyByType:
       assert max([each[shape] for each in sent], default=0) <= shared[shape]
       assert shape not in metrics
 
-  def test_classes_of_a_stream_do_not_reach_what_adapts(
-      self, algorithm, model
-  ):
+  def test_classes_of_a_stream_do_not_reach_what_adapts(self, algorithm, model):
     scenarios = algorithms.get(algorithm.name).SCENARIOS
     if "online_adaptation" not in scenarios:
       pytest.skip("there are no streams")
@@ -116,16 +115,21 @@ class TestPrivacyByType:
       # Unlabelled examples are there, and one vector of classes: that of the
       # labelled examples from before deployment.
       assert list(tff.structure.name_list(client_data)) == [
-          "x", "y", "stream_x", "timestep", "confusion", "seed",
+        "x",
+        "y",
+        "stream_x",
+        "timestep",
+        "confusion",
+        "seed",
       ]
 
   def test_server_evaluation_takes_no_personal_state(
-      self, algorithm, type_walk
+    self, algorithm, type_walk
   ):
     if algorithm.evaluate_server is None:
       pytest.skip("the server has no model")
     (client_data,) = type_walk.placed(
-        algorithm.evaluate_server.type_signature.parameter, tff.CLIENTS
+      algorithm.evaluate_server.type_signature.parameter, tff.CLIENTS
     )
     names = list(tff.structure.name_list(client_data.member))
     assert names == ["x", "y", "domain_sizes", "seed", "client_id"]

@@ -22,22 +22,21 @@ def random_images(num_images=3, num_channels=3):
 
 
 class TestPool:
-
   @pytest.mark.parametrize(
-      ("intensity", "gammas", "hues", "saturations"),
-      [
-          ("low", (0.9, 1.1), (-0.01, 0.01), (0.9, 1.1)),
-          ("mid", (0.75, 1.25), (-0.05, 0.05), (0.7, 1.3)),
-          ("high", (0.6, 1.4), (-0.1, 0.1), (0.5, 1.5)),
-      ],
+    ("intensity", "gammas", "hues", "saturations"),
+    [
+      ("low", (0.9, 1.1), (-0.01, 0.01), (0.9, 1.1)),
+      ("mid", (0.75, 1.25), (-0.05, 0.05), (0.7, 1.3)),
+      ("high", (0.6, 1.4), (-0.1, 0.1), (0.5, 1.5)),
+    ],
   )
   def test_eight_clients_have_the_bits_of_their_number(
-      self, intensity, gammas, hues, saturations
+    self, intensity, gammas, hues, saturations
   ):
     pool = color_transforms.pool(8, intensity)
     for client, transform in enumerate(pool):
       assert transform == ColorTransform(
-          gammas[client & 1], hues[client >> 1 & 1], saturations[client >> 2]
+        gammas[client & 1], hues[client >> 1 & 1], saturations[client >> 2]
       )
     assert color_transforms.pool(5, intensity) == pool[:5]
 
@@ -46,10 +45,10 @@ class TestPool:
     assert len(set(pool)) == 54
     for client, transform in enumerate(pool):
       assert transform == (
-          (0.6, 1.0, 1.4)[client % 3],
-          (-0.15, 0.0, 0.15)[client // 3 % 3],
-          (0.4, 1.0, 1.6)[client // 9 % 3],
-          (8, 2)[client // 27],
+        (0.6, 1.0, 1.4)[client % 3],
+        (-0.15, 0.0, 0.15)[client // 3 % 3],
+        (0.4, 1.0, 1.6)[client // 9 % 3],
+        (8, 2)[client // 27],
       )
     assert color_transforms.pool(9) == pool[:9]
 
@@ -68,7 +67,6 @@ class TestPool:
 
 
 class TestApply:
-
   def test_saturation_scales_the_distance_from_the_brightest(self):
     # HSV keeps the largest channel; 0 makes all channels equal to it.
     assert apply_to_color((200, 100, 50), saturation=0.0) == (200, 200, 200)
@@ -99,9 +97,11 @@ class TestApply:
     color, order = (200, 100, 50), {"saturation": 0.5, "hue": 1 / 3}
     assert apply_to_color(color, **order) == (125, 200, 150)
     assert apply_to_color(color, gamma=2.0, **order) == (61, 157, 88)
-    assert apply_to_color(
-        color, gamma=2.0, posterize_bits=2, **order
-    ) == (0, 128, 64)
+    assert apply_to_color(color, gamma=2.0, posterize_bits=2, **order) == (
+      0,
+      128,
+      64,
+    )
     # Gamma first would give (157, 39, 10), and then paler colours.
     assert apply_to_color(color, gamma=2.0) == (157, 39, 10)
     assert apply_to_color((157, 39, 10), **order) == (84, 157, 98)
@@ -116,9 +116,9 @@ class TestApply:
       color = colorsys.hsv_to_rgb((h + hue) % 1, min(1, s * saturation), v)
       expected.append(255 * np.array(color) ** gamma)
     np.testing.assert_allclose(
-        color_transforms.apply(images, transform).reshape(-1, 3),
-        expected,
-        atol=0.5 + 1e-2,
+      color_transforms.apply(images, transform).reshape(-1, 3),
+      expected,
+      atol=0.5 + 1e-2,
     )
 
   def test_default_returns_a_copy_bit_for_bit(self):
@@ -134,10 +134,10 @@ class TestApply:
     transform = color_transforms.pool(8)[6]
     result = color_transforms.apply(images, transform)
     three = [
-        color_transforms.apply(images[i : i + 1], transform) for i in range(3)
+      color_transforms.apply(images[i : i + 1], transform) for i in range(3)
     ]
     np.testing.assert_array_equal(
-        result, np.tile(np.concatenate(three), (700, 1, 1, 1))
+      result, np.tile(np.concatenate(three), (700, 1, 1, 1))
     )
 
   def test_no_images_give_none(self):
@@ -146,22 +146,22 @@ class TestApply:
     assert result.shape == images.shape
 
   @pytest.mark.parametrize(
-      ("transform", "message"),
-      [
-          ({"gamma": 0.0}, "gamma > 0"),
-          ({"gamma": float("nan")}, "gamma > 0"),
-          ({"hue": 1.5}, "hue in"),
-          ({"saturation": -0.1}, "saturation >= 0"),
-          ({"posterize_bits": 0}, "^posterize_bits must be 1 to 8, got 0$"),
-          ({"posterize_bits": 9}, "^posterize_bits must be 1 to 8, got 9$"),
-      ],
+    ("transform", "message"),
+    [
+      ({"gamma": 0.0}, "gamma > 0"),
+      ({"gamma": float("nan")}, "gamma > 0"),
+      ({"hue": 1.5}, "hue in"),
+      ({"saturation": -0.1}, "saturation >= 0"),
+      ({"posterize_bits": 0}, "^posterize_bits must be 1 to 8, got 0$"),
+      ({"posterize_bits": 9}, "^posterize_bits must be 1 to 8, got 9$"),
+    ],
   )
   def test_number_out_of_range_is_refused(self, transform, message):
     with pytest.raises(ValueError, match=message):
       apply_to_color((1, 2, 3), **transform)
 
   @pytest.mark.parametrize(
-      "images", [random_images()[0], random_images(3, 1), random_images() / 255]
+    "images", [random_images()[0], random_images(3, 1), random_images() / 255]
   )
   def test_other_arrays_are_refused(self, images):
     with pytest.raises(ValueError, match=r"^images must be uint8 \[N, .* 3\],"):
@@ -169,19 +169,18 @@ class TestApply:
 
 
 class TestTint:
-
   def test_grey_becomes_a_shade_of_orange(self):
     images = np.array([0, 100, 255], np.uint8).reshape(3, 1, 1, 1)
     result = color_transforms.tint(images)
     assert result.dtype == np.uint8
     np.testing.assert_array_equal(
-        result.reshape(3, 3), [[0, 0, 0], [100, 75, 50], [255, 191, 128]]
+      result.reshape(3, 3), [[0, 0, 0], [100, 75, 50], [255, 191, 128]]
     )
 
   def test_red_channel_is_the_image(self):
     images = random_images(3, 1)
     np.testing.assert_array_equal(
-        color_transforms.tint(images)[..., :1], images
+      color_transforms.tint(images)[..., :1], images
     )
 
   @pytest.mark.parametrize("saturation", [0.4, 1.5, 1.6])
@@ -189,18 +188,18 @@ class TestTint:
     # White, tinted: hue 30 degrees and saturation 1/2, now s = saturation / 2.
     white = color_transforms.tint(np.full((1, 1, 1, 1), 255, np.uint8))
     changed = color_transforms.apply(
-        white, ColorTransform(saturation=saturation)
+      white, ColorTransform(saturation=saturation)
     )
     s = saturation / 2
     np.testing.assert_allclose(
-        changed.reshape(3), [255, 255 * (1 - s / 2), 255 * (1 - s)], atol=1.5
+      changed.reshape(3), [255, 255 * (1 - s / 2), 255 * (1 - s)], atol=1.5
     )
 
   def test_every_client_sees_another_color(self):
     white = color_transforms.tint(np.full((1, 1, 1, 1), 160, np.uint8))
     colors = {
-        tuple(color_transforms.apply(white, transform).flat)
-        for transform in color_transforms.pool(8)
+      tuple(color_transforms.apply(white, transform).flat)
+      for transform in color_transforms.pool(8)
     }
     assert len(colors) == 8
 

@@ -57,10 +57,12 @@ class TestRotatedDomains:
     ]
     sizes = [len(domain.y) for domain in dataset.domains]
     assert max(sizes) - min(sizes) == 1  # 1,797 is not a multiple of 5.
-    turned_back = np.concatenate([
-      np.rot90(domain.x, 1 - m, axes=(1, 2))
-      for m, domain in enumerate(dataset.domains)
-    ])
+    turned_back = np.concatenate(
+      [
+        np.rot90(domain.x, 1 - m, axes=(1, 2))
+        for m, domain in enumerate(dataset.domains)
+      ]
+    )
     source = sources.load("digits")
     np.testing.assert_array_equal(
       sorted_rows(turned_back), sorted_rows(source.x)
@@ -386,10 +388,12 @@ class TestAssembleClients:
     )
     for client in clients:
       source = np.bincount(
-        np.concatenate([
-          client.train.y,
-          client.test.y[: client.test.domain_sizes[0]],
-        ]),
+        np.concatenate(
+          [
+            client.train.y,
+            client.test.y[: client.test.domain_sizes[0]],
+          ]
+        ),
         minlength=10,
       )
       target = np.bincount(

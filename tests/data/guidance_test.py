@@ -15,10 +15,10 @@ from tff_shift.data import sources
 def load(dataset="digits", **changes):
   """Loads with few, small clients unless the test asks for others."""
   arguments = {
-      "num_clients": 8,
-      "partition": "dirichlet_0.3",
-      "intensity": "high",
-      "seed": 0,
+    "num_clients": 8,
+    "partition": "dirichlet_0.3",
+    "intensity": "high",
+    "seed": 0,
   }
   return guidance.load_guidance(dataset, **(arguments | changes))
 
@@ -26,7 +26,7 @@ def load(dataset="digits", **changes):
 def class_counts(examples, num_classes=10):
   """Returns `[clients, classes]`, how many of each class a client has."""
   return np.stack(
-      [np.bincount(each.y, minlength=num_classes) for each in examples]
+    [np.bincount(each.y, minlength=num_classes) for each in examples]
   )
 
 
@@ -48,38 +48,37 @@ def loaded(monkeypatch):
 
 
 class TestParsePartition:
-
   @pytest.mark.parametrize(
-      ("text", "expected"),
-      [
-          ("dirichlet_0.3", ("dirichlet", 0.3)),
-          ("dirichlet_10", ("dirichlet", 10.0)),
-          ("dirichlet_1e-2", ("dirichlet", 0.01)),
-          ("dirichlet_inf", ("dirichlet", math.inf)),
-          ("5_spc", ("shards", 5)),
-          ("25_spc", ("shards", 25)),
-      ],
+    ("text", "expected"),
+    [
+      ("dirichlet_0.3", ("dirichlet", 0.3)),
+      ("dirichlet_10", ("dirichlet", 10.0)),
+      ("dirichlet_1e-2", ("dirichlet", 0.01)),
+      ("dirichlet_inf", ("dirichlet", math.inf)),
+      ("5_spc", ("shards", 5)),
+      ("25_spc", ("shards", 25)),
+    ],
   )
   def test_reads_kind_and_number(self, text, expected):
     assert guidance.parse_partition(text) == expected
 
   @pytest.mark.parametrize(
-      "text",
-      [
-          "",
-          "iid",
-          "dirichlet",
-          "dirichlet_",
-          "dirichlet_0",
-          "dirichlet_-1",
-          "dirichlet_nan",
-          "dirichlet_1.2.3",
-          "spc_5",
-          "0_spc",
-          "-5_spc",
-          "2.5_spc",
-          "5_spc\n",
-      ],
+    "text",
+    [
+      "",
+      "iid",
+      "dirichlet",
+      "dirichlet_",
+      "dirichlet_0",
+      "dirichlet_-1",
+      "dirichlet_nan",
+      "dirichlet_1.2.3",
+      "spc_5",
+      "0_spc",
+      "-5_spc",
+      "2.5_spc",
+      "5_spc\n",
+    ],
   )
   def test_refuses_anything_else_in_one_line(self, text):
     with pytest.raises(ValueError) as caught:
@@ -91,10 +90,9 @@ class TestParsePartition:
 
 
 class TestDigits:
-
   @pytest.mark.parametrize("partition_name", ["dirichlet_0.3", "5_spc"])
   def test_every_digit_is_held_once_under_its_clients_transform(
-      self, partition_name
+    self, partition_name
   ):
     whole = sources.load("digits")
     dataset = load(partition=partition_name, num_clients=3)
@@ -105,10 +103,10 @@ class TestDigits:
     held = []
     for client, transform in enumerate(dataset.transforms):
       expected = {
-          image.tobytes(): position
-          for position, image in enumerate(
-              color_transforms.apply(images, transform)
-          )
+        image.tobytes(): position
+        for position, image in enumerate(
+          color_transforms.apply(images, transform)
+        )
       }
       for examples in (dataset.train[client], dataset.test[client]):
         assert examples.x.dtype == np.uint8
@@ -129,8 +127,8 @@ class TestDigits:
 
   def test_sizes_are_uneven_by_dirichlet_and_even_by_shards(self):
     sizes = {
-        name: class_counts(load(partition=name).train).sum(axis=1)
-        for name in ("dirichlet_0.3", "5_spc", "dirichlet_inf")
+      name: class_counts(load(partition=name).train).sum(axis=1)
+      for name in ("dirichlet_0.3", "5_spc", "dirichlet_inf")
     }
     assert sizes["dirichlet_0.3"].max() > 1.5 * sizes["dirichlet_0.3"].min()
     assert np.ptp(sizes["5_spc"]) <= 5
@@ -147,7 +145,7 @@ class TestDigits:
     first, same, other = (load(seed=seed) for seed in (0, 0, 1))
     for side in ("train", "test"):
       for one, again in zip(
-          getattr(first, side), getattr(same, side), strict=True
+        getattr(first, side), getattr(same, side), strict=True
       ):
         np.testing.assert_array_equal(one.x, again.x)
         np.testing.assert_array_equal(one.y, again.y)
@@ -161,7 +159,7 @@ class TestDigits:
     assert 38 <= counts.sum(axis=0).min() <= counts.sum(axis=0).max() <= 41
     everything = load(max_examples=5000)
     assert sum(len(each.y) for each in everything.train + everything.test) == (
-        1797
+      1797
     )
 
   def test_many_clients_have_different_transforms(self):
@@ -171,22 +169,22 @@ class TestDigits:
 
   def test_client_without_test_examples_is_refused(self):
     with pytest.raises(
-        ValueError, match=r"^client 0 would have no test .* has 3 .*; use fewer"
+      ValueError, match=r"^client 0 would have no test .* has 3 .*; use fewer"
     ):
       load(partition="3_spc", max_examples=24, test_fraction=0.1)
 
   @pytest.mark.parametrize(
-      ("changes", "message"),
-      [
-          ({"dataset": "svhn"}, "^dataset must be one of digits, .* 'svhn'$"),
-          ({"partition": "iid"}, "^partition must be"),
-          ({"intensity": "max"}, "^intensity must be"),
-          ({"num_clients": 55}, "^num_clients must be 1 to 54"),
-          ({"max_examples": 0}, "^max_examples must be .* got 0$"),
-          ({"test_fraction": 1.0}, "^test_fraction must lie"),
-          ({"max_examples": 50}, "need 80, got 50; use fewer clients"),
-          ({"seed": -1}, "^seed must be"),
-      ],
+    ("changes", "message"),
+    [
+      ({"dataset": "svhn"}, "^dataset must be one of digits, .* 'svhn'$"),
+      ({"partition": "iid"}, "^partition must be"),
+      ({"intensity": "max"}, "^intensity must be"),
+      ({"num_clients": 55}, "^num_clients must be 1 to 54"),
+      ({"max_examples": 0}, "^max_examples must be .* got 0$"),
+      ({"test_fraction": 1.0}, "^test_fraction must lie"),
+      ({"max_examples": 50}, "need 80, got 50; use fewer clients"),
+      ({"seed": -1}, "^seed must be"),
+    ],
   )
   def test_wrong_arguments_are_refused_in_one_line(self, changes, message):
     with pytest.raises(ValueError, match=message) as caught:
@@ -195,7 +193,6 @@ class TestDigits:
 
 
 class TestCifar20:
-
   @pytest.mark.parametrize("partition_name", ["4_spc", "dirichlet_0.3"])
   def test_fine_labels_decide_who_gets_what(self, loaded, partition_name):
     # 100 fine classes of 8, five of which make up a superclass.
@@ -205,20 +202,19 @@ class TestCifar20:
     loaded["cifar100"] = source.Source(x, fine, names)
     loaded["cifar20"] = source.Source(x, fine // 5, names[:20])
     by_fine, by_superclass = (
-        load(dataset, num_clients=5, partition=partition_name)
-        for dataset in ("cifar100", "cifar20")
+      load(dataset, num_clients=5, partition=partition_name)
+      for dataset in ("cifar100", "cifar20")
     )
     assert by_superclass.class_names == names[:20]
     for one, other in zip(
-        by_fine.train + by_fine.test,
-        by_superclass.train + by_superclass.test,
-        strict=True,
+      by_fine.train + by_fine.test,
+      by_superclass.train + by_superclass.test,
+      strict=True,
     ):
       np.testing.assert_array_equal(one.y // 5, other.y)
 
 
 class TestCifar10:
-
   def test_dirichlet_sizes_are_as_uneven_as_the_papers(self, cifar10):
     # The sizes that the authors' program draws with its seed, 2025.
     paper = [7961, 7952, 11586, 2938, 7863, 10282, 5117, 6301]

@@ -193,9 +193,7 @@ class TestTinyImagenet:
     # JPEG keeps a flat colour to within a few levels; grey became RGB.
     greys = [[0] * 3, [20] * 3, [40] * 3, [60] * 3, [80] * 3, [100] * 3]
     np.testing.assert_allclose(source.x[:6, 32, 32], greys, atol=5)
-    np.testing.assert_allclose(
-      source.x[6:, 32, 32], [[0, 0, 250]] * 3, atol=5
-    )
+    np.testing.assert_allclose(source.x[6:, 32, 32], [[0, 0, 250]] * 3, atol=5)
 
   def test_validation_image_of_no_class_is_refused(self, tmp_path):
     write_tiny_imagenet(tmp_path, [("val_0.JPEG", "n04")])

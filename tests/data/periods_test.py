@@ -35,19 +35,18 @@ def equal(one, other) -> bool:
 
 
 class TestBatch:
-
   @pytest.mark.parametrize(
-      "name, heavy",
-      [
-          ("iid", []),
-          ("0.5", [20]),
-          ("0.7", [28]),
-          ("0.8", [32]),
-          ("0.9", [36]),
-          ("0.4+0.4", [16, 16]),
-          ("0.5+0.5", [20, 20]),
-          ("0.1+0.8", [4, 32]),
-      ],
+    "name, heavy",
+    [
+      ("iid", []),
+      ("0.5", [20]),
+      ("0.7", [28]),
+      ("0.8", [32]),
+      ("0.9", [36]),
+      ("0.4+0.4", [16, 16]),
+      ("0.5+0.5", [20, 20]),
+      ("0.1+0.8", [4, 32]),
+    ],
   )
   def test_heavy_labels_have_their_shares(self, name, heavy):
     found = make(name)
@@ -60,14 +59,14 @@ class TestBatch:
       assert counts.sum() == 40
 
   @pytest.mark.parametrize(
-      "name, size, heavy",
-      [
-          ("0.7", 45, [32]),  # 31.5, although 0.7 * 45 < 31.5 as floats.
-          ("0.5", 5, [2]),  # 2.5: halves to even.
-          ("0.5+0.5", 5, [2, 2]),
-          ("0.5+0.5", 3, [2, 1]),  # Two each would be four.
-          ("0.1+0.8", 1, [0, 1]),
-      ],
+    "name, size, heavy",
+    [
+      ("0.7", 45, [32]),  # 31.5, although 0.7 * 45 < 31.5 as floats.
+      ("0.5", 5, [2]),  # 2.5: halves to even.
+      ("0.5+0.5", 5, [2, 2]),
+      ("0.5+0.5", 3, [2, 1]),  # Two each would be four.
+      ("0.1+0.8", 1, [0, 1]),
+    ],
   )
   def test_shares_that_are_no_whole_numbers(self, name, size, heavy):
     found = make(name, period_size=size)
@@ -76,15 +75,15 @@ class TestBatch:
 
   @hypothesis.settings(deadline=None, max_examples=60)
   @hypothesis.given(
-      st.sampled_from(periods.DISTRIBUTIONS),
-      st.sampled_from(periods.RESTS),
-      st.integers(1, 60),
-      st.integers(0, 2**31),
-      st.integers(0, 2),
-      st.integers(0, 1000),
+    st.sampled_from(periods.DISTRIBUTIONS),
+    st.sampled_from(periods.RESTS),
+    st.integers(1, 60),
+    st.integers(0, 2**31),
+    st.integers(0, 2),
+    st.integers(0, 1000),
   )
   def test_batch_has_the_size_the_counts_and_different_examples(
-      self, name, rest, size, seed, client, period
+    self, name, rest, size, seed, client, period
   ):
     found = make(name, rest=rest, period_size=size, seed=seed)
     batch = found.batch(client, period)
@@ -97,7 +96,7 @@ class TestBatch:
     for label, share in zip(labels, shares, strict=True):
       # At most a half more or less; with any rest, that may add to it.
       assert counts[label] >= math.ceil(share * size - 0.5 - 1e-9) - (
-          name == "0.5+0.5"
+        name == "0.5+0.5"
       )
       if rest == "others":
         assert counts[label] <= math.floor(share * size + 0.5 + 1e-9)
@@ -138,8 +137,8 @@ class TestBatch:
   def test_iid_is_a_random_sample_of_the_pool(self):
     found = make("iid", period_size=100)
     counts = sum(
-        np.bincount(found.batch(0, p).x.astype(int), minlength=500)
-        for p in range(300)
+      np.bincount(found.batch(0, p).x.astype(int), minlength=500)
+      for p in range(300)
     )
     assert counts.sum() == 30_000
     assert scipy.stats.chisquare(counts).pvalue > 1e-3
@@ -161,15 +160,14 @@ class TestBatch:
   def test_order_does_not_tell_the_label(self):
     found = make("0.5+0.5", period_size=60)
     first = [
-        (found.batch(0, p).y[:30] == found.heavy_labels(0, p)[0]).sum()
-        for p in range(100)
+      (found.batch(0, p).y[:30] == found.heavy_labels(0, p)[0]).sum()
+      for p in range(100)
     ]
     # Hypergeometric: variance 3.8 for one period.
     assert np.mean(first) == pytest.approx(15, abs=5 * np.sqrt(3.8 / 100))
 
 
 class TestDistribution:
-
   def test_every_distribution_and_label_is_equally_likely(self):
     found = make(periods.DISTRIBUTIONS, num_clients=4)
     names = collections.Counter()
@@ -178,9 +176,12 @@ class TestDistribution:
       for period in range(400):
         names[found.distribution(client, period)] += 1
         labels.update(found.heavy_labels(client, period))
-    assert scipy.stats.chisquare(
+    assert (
+      scipy.stats.chisquare(
         [names[name] for name in periods.DISTRIBUTIONS]
-    ).pvalue > 1e-3
+      ).pvalue
+      > 1e-3
+    )
     # Rare classes too: the pool's class sizes do not matter.
     assert scipy.stats.chisquare([labels[c] for c in range(5)]).pvalue > 1e-3
 
@@ -191,17 +192,21 @@ class TestDistribution:
     again.batch(0, 3)
     assert equal(again.batch(2, 9), expected)
     drawn = {
-        tuple(make("iid", seed=seed).batch(client, period).x)
-        for seed in range(2)
-        for client in range(3)
-        for period in range(3)
+      tuple(make("iid", seed=seed).batch(client, period).x)
+      for seed in range(2)
+      for client in range(3)
+      for period in range(3)
     }
     assert len(drawn) == 18
 
   def test_two_pools_with_one_seed_have_the_same_distributions(self):
     other = periods.Periods(
-        streams.Examples(POOL.x[::2], POOL.y[::2]), 5, periods.DISTRIBUTIONS,
-        num_clients=3, period_size=11, seed=7,
+      streams.Examples(POOL.x[::2], POOL.y[::2]),
+      5,
+      periods.DISTRIBUTIONS,
+      num_clients=3,
+      period_size=11,
+      seed=7,
     )
     found = make(periods.DISTRIBUTIONS)
     for period in range(20):
@@ -213,13 +218,12 @@ class TestDistribution:
     for client in range(3):
       for block in range(10):
         choices = {
-            (found.distribution(client, p), found.heavy_labels(client, p))
-            for p in range(4 * block, 4 * block + 4)
+          (found.distribution(client, p), found.heavy_labels(client, p))
+          for p in range(4 * block, 4 * block + 4)
         }
         assert len(choices) == 1
         assert not any(
-            found.is_drift(client, p)
-            for p in range(4 * block + 1, 4 * block + 4)
+          found.is_drift(client, p) for p in range(4 * block + 1, 4 * block + 4)
         )
       # Examples are new in each period.
       assert not equal(found.batch(client, 0), found.batch(client, 1))
@@ -232,8 +236,8 @@ class TestDistribution:
     seen = collections.Counter()
     for period in range(1, 600):
       before, now = (
-          (found.distribution(0, p), found.heavy_labels(0, p))
-          for p in (period - 1, period)
+        (found.distribution(0, p), found.heavy_labels(0, p))
+        for p in (period - 1, period)
       )
       same_name = before[0] == now[0]
       if now[0] == "0.4+0.4":
@@ -250,18 +254,17 @@ class TestDistribution:
 
 
 class TestRefusals:
-
   @pytest.mark.parametrize(
-      "options, start",
-      [
-          ({"distribution": "0.6"}, "distribution must be one of iid, 0.5,"),
-          ({"distribution": ()}, "distribution must be one of "),
-          ({"distribution": ["iid", "x"]}, "distribution must be one of "),
-          ({"rest": "all"}, "rest must be one of others, any, got 'all'"),
-          ({"num_clients": 0}, "num_clients must be "),
-          ({"period_size": 0}, "period_size must be "),
-          ({"periods_per_distribution": 0}, "periods_per_distribution must "),
-      ],
+    "options, start",
+    [
+      ({"distribution": "0.6"}, "distribution must be one of iid, 0.5,"),
+      ({"distribution": ()}, "distribution must be one of "),
+      ({"distribution": ["iid", "x"]}, "distribution must be one of "),
+      ({"rest": "all"}, "rest must be one of others, any, got 'all'"),
+      ({"num_clients": 0}, "num_clients must be "),
+      ({"period_size": 0}, "period_size must be "),
+      ({"periods_per_distribution": 0}, "periods_per_distribution must "),
+    ],
   )
   def test_bad_values_are_refused(self, options, start):
     options = {"distribution": "iid", **options}
@@ -270,23 +273,23 @@ class TestRefusals:
   def test_bad_clients_and_periods_are_refused(self):
     found = make("iid")
     assert refusal(found.batch, 3, 0) == (
-        "client must be below num_clients=3, got 3"
+      "client must be below num_clients=3, got 3"
     )
     assert refusal(found.batch, -1, 0).startswith("client must be ")
     assert refusal(found.heavy_labels, 0, -1).startswith("period must be ")
     assert refusal(found.is_drift, 0, 0).startswith("period must be ")
 
   @pytest.mark.parametrize(
-      "name, rest, needed",
-      [("0.4+0.4", "others", 3), ("0.4+0.4", "any", 2), ("0.5", "others", 2)],
+    "name, rest, needed",
+    [("0.4+0.4", "others", 3), ("0.4+0.4", "any", 2), ("0.5", "others", 2)],
   )
   def test_pool_with_too_few_classes_is_refused(self, name, rest, needed):
     def make_with(num_present):
       pool = streams.Examples(
-          np.zeros(9), np.arange(9, dtype=np.int32) % num_present
+        np.zeros(9), np.arange(9, dtype=np.int32) % num_present
       )
       return periods.Periods(
-          pool, 8, name, num_clients=1, period_size=4, seed=0, rest=rest
+        pool, 8, name, num_clients=1, period_size=4, seed=0, rest=rest
       )
 
     assert f"at least {needed} classes" in refusal(make_with, needed - 1)
@@ -294,50 +297,53 @@ class TestRefusals:
     assert max(heavy) < needed
 
   def test_labels_beyond_the_classes_are_refused(self):
-    assert refusal(
+    assert (
+      refusal(
         periods.Periods, POOL, 4, "iid", num_clients=1, period_size=1, seed=0
-    ) == "labels of the pool must lie in 0..3"
+      )
+      == "labels of the pool must lie in 0..3"
+    )
 
 
 def numbered(monkeypatch, num_train):
   source = sources.Source(
-      np.arange(300)[:, np.newaxis],
-      (np.arange(300) % 4).astype(np.int32),
-      ("a", "b", "c", "d"),
-      num_train=num_train,
+    np.arange(300)[:, np.newaxis],
+    (np.arange(300) % 4).astype(np.int32),
+    ("a", "b", "c", "d"),
+    num_train=num_train,
   )
   monkeypatch.setattr(sources, "load", lambda name, *, data_dir=None: source)
 
 
 class TestLoadDynamic:
-
   def test_digits_are_cut_into_parts_that_share_no_example(self):
     dataset = periods.load_dynamic("digits", seed=0)
     source = sources.load("digits")
     # 20 % of 1797 for the test; a tenth of the other 1438 each.
     assert [len(part.y) for part in dataset[1:5]] == [1150, 144, 359, 144]
     found = collections.Counter(
-        x.tobytes() for part in dataset[1:5] for x in part.x
+      x.tobytes() for part in dataset[1:5] for x in part.x
     )
     assert found == collections.Counter(x.tobytes() for x in source.x)
     assert dataset.name == "digits"
     assert dataset.class_names == source.class_names
 
   @hypothesis.settings(
-      deadline=None, max_examples=25,
-      suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+    deadline=None,
+    max_examples=25,
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
   )
   @hypothesis.given(
-      st.sampled_from([None, 210]),
-      st.none() | st.integers(100, 400),
-      st.integers(0, 2**31),
+    st.sampled_from([None, 210]),
+    st.none() | st.integers(100, 400),
+    st.integers(0, 2**31),
   )
   def test_parts_share_nothing_and_keep_the_labels(
-      self, monkeypatch, num_train, max_examples, seed
+    self, monkeypatch, num_train, max_examples, seed
   ):
     numbered(monkeypatch, num_train)
     dataset = periods.load_dynamic(
-        "mnist", seed=seed, max_examples=max_examples
+      "mnist", seed=seed, max_examples=max_examples
     )
     positions = np.concatenate([part.x[:, 0] for part in dataset[1:5]])
     assert len(positions) == min(300, max_examples or 300)
@@ -346,15 +352,18 @@ class TestLoadDynamic:
       np.testing.assert_array_equal(part.y, part.x[:, 0] % 4)
     if num_train is not None:
       assert dataset.test.x.min() >= num_train
-      assert max(
+      assert (
+        max(
           part.x.max()
           for part in (dataset.train, dataset.validation, dataset.public)
-      ) < num_train
+        )
+        < num_train
+      )
 
   def test_archives_test_part_is_the_test(self, monkeypatch):
     numbered(monkeypatch, 200)
     dataset = periods.load_dynamic(
-        "mnist", seed=3, public_fraction=0.25, validation_fraction=0.05
+      "mnist", seed=3, public_fraction=0.25, validation_fraction=0.05
     )
     assert list(dataset.test.x[:, 0]) == list(range(200, 300))
     assert [len(part.y) for part in dataset[1:5]] == [140, 10, 100, 50]
@@ -362,26 +371,26 @@ class TestLoadDynamic:
   def test_cut_is_a_function_of_the_seed(self, monkeypatch):
     numbered(monkeypatch, None)
     first, again, other = (
-        periods.load_dynamic("mnist", seed=seed) for seed in (1, 1, 2)
+      periods.load_dynamic("mnist", seed=seed) for seed in (1, 1, 2)
     )
     for one, same, another in zip(
-        first[1:5], again[1:5], other[1:5], strict=True
+      first[1:5], again[1:5], other[1:5], strict=True
     ):
       assert equal(one, same) and not equal(one, another)
 
   @pytest.mark.parametrize(
-      "options, start",
-      [
-          ({"dataset": "emnist"}, "dataset must be one of digits, mnist, "),
-          ({"public_fraction": 0}, "public_fraction must lie between 0 and 1"),
-          (
-              {"public_fraction": 0.6, "validation_fraction": 0.4},
-              "public_fraction and validation_fraction must leave a part",
-          ),
-          ({"test_fraction": math.nan}, "test_fraction must lie "),
-          ({"max_examples": 0}, "max_examples must be "),
-          ({"max_examples": 3}, "the validation part of digits would be empty"),
-      ],
+    "options, start",
+    [
+      ({"dataset": "emnist"}, "dataset must be one of digits, mnist, "),
+      ({"public_fraction": 0}, "public_fraction must lie between 0 and 1"),
+      (
+        {"public_fraction": 0.6, "validation_fraction": 0.4},
+        "public_fraction and validation_fraction must leave a part",
+      ),
+      ({"test_fraction": math.nan}, "test_fraction must lie "),
+      ({"max_examples": 0}, "max_examples must be "),
+      ({"max_examples": 3}, "the validation part of digits would be empty"),
+    ],
   )
   def test_bad_values_are_refused(self, options, start):
     options = {"dataset": "digits", "seed": 0, **options}

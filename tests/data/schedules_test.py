@@ -89,9 +89,7 @@ class TestOmega:
   )
   def test_bernoulli_one_timestep_is_certain(self, flip, expected):
     for seed in range(20):
-      weights = schedules.omega(
-        "bernoulli", 1, seed=seed, bernoulli_flip=flip
-      )
+      weights = schedules.omega("bernoulli", 1, seed=seed, bernoulli_flip=flip)
       np.testing.assert_array_equal(weights, expected)
 
   def test_bernoulli_clients_differ_and_repeat(self):

@@ -180,9 +180,7 @@ def write_tfds(folder, name, version, features, splits, config=None):
     """The layout of the official builder, with other examples."""
 
     VERSION = tfds.core.Version(version)
-    BUILDER_CONFIGS = (
-      (tfds.core.BuilderConfig(name=config),) if config else ()
-    )
+    BUILDER_CONFIGS = (tfds.core.BuilderConfig(name=config),) if config else ()
     url_infos = None  # Nothing is downloaded, so no checksums are looked up.
 
     def _info(self):

@@ -20,10 +20,10 @@ ALL = 10**9
 # 100 training and 50 test examples; an example is its position.
 NUM_TRAIN = 100
 NUMBERED = sources.Source(
-    x=np.arange(150, dtype=np.float32)[:, np.newaxis],
-    y=(np.arange(150) % 4).astype(np.int32),
-    class_names=("a", "b", "c", "d"),
-    num_train=NUM_TRAIN,
+  x=np.arange(150, dtype=np.float32)[:, np.newaxis],
+  y=(np.arange(150) % 4).astype(np.int32),
+  class_names=("a", "b", "c", "d"),
+  num_train=NUM_TRAIN,
 )
 
 
@@ -36,21 +36,18 @@ def refusal(function, *arguments, **options) -> str:
 
 def equal(one, other) -> bool:
   return all(
-      np.array_equal(first, second)
-      for first, second in zip(one, other, strict=True)
+    np.array_equal(first, second)
+    for first, second in zip(one, other, strict=True)
   )
 
 
 @pytest.fixture
 def numbered(monkeypatch):
   """Lets every data set be `NUMBERED`."""
-  monkeypatch.setattr(
-      sources, "load", lambda name, *, data_dir=None: NUMBERED
-  )
+  monkeypatch.setattr(sources, "load", lambda name, *, data_dir=None: NUMBERED)
 
 
 class TestLoadOnline:
-
   def test_digits_are_cut_into_parts_that_share_no_example(self):
     dataset = streams.load_online("digits", max_pretraining_examples=ALL)
     source = sources.load("digits")
@@ -59,20 +56,19 @@ class TestLoadOnline:
     assert [len(part.y) for part in parts] == [818, 188, 252, 539]
     # As often as the data set has it, each image is in one of the parts.
     found = collections.Counter(
-        (x.tobytes(), int(y))
-        for part in parts
-        for x, y in zip(part.x, part.y, strict=True)
+      (x.tobytes(), int(y))
+      for part in parts
+      for x, y in zip(part.x, part.y, strict=True)
     )
     assert found == collections.Counter(
-        (x.tobytes(), int(y))
-        for x, y in zip(source.x, source.y, strict=True)
+      (x.tobytes(), int(y)) for x, y in zip(source.x, source.y, strict=True)
     )
     assert dataset.name == "digits"
     assert dataset.class_names == source.class_names
     np.testing.assert_array_equal(dataset.class_distribution, np.full(10, 0.1))
 
   def test_streams_of_a_data_set_with_a_test_part_come_from_that(
-      self, numbered
+    self, numbered
   ):
     dataset = streams.load_online("mnist", max_pretraining_examples=ALL)
     assert list(dataset.stream.x[:, 0]) == list(range(NUM_TRAIN, 150))
@@ -85,10 +81,10 @@ class TestLoadOnline:
 
   def test_cut_is_a_function_of_the_seed(self, numbered):
     first, again, other = (
-        streams.load_online("mnist", seed=seed) for seed in (3, 3, 4)
+      streams.load_online("mnist", seed=seed) for seed in (3, 3, 4)
     )
     for one, same, another in zip(
-        first[1:4], again[1:4], other[1:4], strict=True
+      first[1:4], again[1:4], other[1:4], strict=True
     ):
       assert equal(one, same) and not equal(one, another)
     # The archive's own cut moves with no seed.
@@ -101,9 +97,7 @@ class TestLoadOnline:
     assert len(dataset.pretraining.y) == size
 
   def test_pretraining_has_the_class_distribution_that_is_named(self):
-    dataset = streams.load_online(
-        "digits", pretraining_distribution="gaussian"
-    )
+    dataset = streams.load_online("digits", pretraining_distribution="gaussian")
     expected = class_pools.pretraining_distribution("gaussian", 10)
     np.testing.assert_array_equal(dataset.class_distribution, expected)
     counts = np.bincount(dataset.pretraining.y, minlength=10)
@@ -113,14 +107,14 @@ class TestLoadOnline:
 
   def test_refusals(self, numbered):
     assert refusal(streams.load_online, "emnist") == (
-        "dataset must be one of digits, mnist, cifar10, cifar100,"
-        " tiny_imagenet, got 'emnist'"
+      "dataset must be one of digits, mnist, cifar10, cifar100,"
+      " tiny_imagenet, got 'emnist'"
     )
     assert "'normal'" in refusal(
-        streams.load_online, "mnist", pretraining_distribution="normal"
+      streams.load_online, "mnist", pretraining_distribution="normal"
     )
     assert refusal(
-        streams.load_online, "mnist", max_pretraining_examples=0
+      streams.load_online, "mnist", max_pretraining_examples=0
     ).startswith("max_pretraining_examples must be ")
 
   def test_absent_data_set_is_named(self, tmp_path):
@@ -129,15 +123,19 @@ class TestLoadOnline:
 
 
 class TestInitialExamples:
-
   @pytest.fixture(scope="class")
   def dataset(self):
     # Classes a, b, c and d have 30, 20, 6 and 4 examples.
     y = np.repeat(np.arange(4, dtype=np.int32), [30, 20, 6, 4])
     pool = streams.Examples(np.arange(60, dtype=np.float32), y)
     return streams.OnlineDataset(
-        "toy", pool, pool, pool, pool, tuple("abcd"),
-        np.array([0.4, 0.3, 0.2, 0.1]),
+      "toy",
+      pool,
+      pool,
+      pool,
+      pool,
+      tuple("abcd"),
+      np.array([0.4, 0.3, 0.2, 0.1]),
     )
 
   def test_examples_differ_and_have_the_classes_of_pretraining(self, dataset):
@@ -145,7 +143,7 @@ class TestInitialExamples:
       drawn = streams.initial_examples(dataset, 20, client, seed=2)
       assert len(set(drawn.x)) == 20
       np.testing.assert_array_equal(
-          drawn.y, dataset.initial.y[drawn.x.astype(int)]
+        drawn.y, dataset.initial.y[drawn.x.astype(int)]
       )
       assert list(np.bincount(drawn.y)) == [8, 6, 4, 2]
 
@@ -160,13 +158,13 @@ class TestInitialExamples:
 
     assert equal(draw(1, 2), draw(1, 2))
     drawn = {
-        tuple(draw(client, seed).x) for client in range(3) for seed in range(3)
+      tuple(draw(client, seed).x) for client in range(3) for seed in range(3)
     }
     assert len(drawn) == 9
 
   def test_more_than_there_are_is_refused(self, dataset):
     assert refusal(streams.initial_examples, dataset, 61, 0, 0).startswith(
-        "61 examples cannot be drawn"
+      "61 examples cannot be drawn"
     )
 
 
@@ -184,34 +182,29 @@ def assert_frequencies(y, distribution):
   """Each count is binomial: five standard deviations."""
   counts = np.bincount(y, minlength=len(distribution))
   deviations = np.sqrt(len(y) * distribution * (1 - distribution))
-  assert np.all(
-      np.abs(counts - len(y) * distribution) <= 5 * deviations + 1e-9
-  )
+  assert np.all(np.abs(counts - len(y) * distribution) <= 5 * deviations + 1e-9)
 
 
 class TestLabelShift:
-
   def test_distribution_moves_from_uniform_to_the_target(self):
     found = make_streams([0, 0.25, 1], dirichlet=1.0)
     assert found.num_clients == 4 and found.num_timesteps == 2
     for client, target in enumerate(found.targets):
       np.testing.assert_array_equal(
-          found.class_distribution(client, 0), np.full(3, 1 / 3)
+        found.class_distribution(client, 0), np.full(3, 1 / 3)
       )
       # Eq. 1.
       np.testing.assert_allclose(
-          found.class_distribution(client, 1), 0.25 + 0.25 * target, rtol=1e-12
+        found.class_distribution(client, 1), 0.25 + 0.25 * target, rtol=1e-12
       )
-      np.testing.assert_array_equal(
-          found.class_distribution(client, 2), target
-      )
+      np.testing.assert_array_equal(found.class_distribution(client, 2), target)
     assert len({tuple(target) for target in found.targets}) == 4
 
   @hypothesis.settings(deadline=None, max_examples=25)
   @hypothesis.given(
-      st.lists(st.floats(0, 1), min_size=2, max_size=5),
-      st.floats(0.05, 10),
-      st.integers(0, 2**31),
+    st.lists(st.floats(0, 1), min_size=2, max_size=5),
+    st.floats(0.05, 10),
+    st.integers(0, 2**31),
   )
   def test_distribution_is_one_for_every_weight(self, omega, dirichlet, seed):
     found = make_streams(omega, dirichlet=dirichlet, seed=seed)
@@ -227,17 +220,19 @@ class TestLabelShift:
     assert still.shift(0, 1) == 0
     # The mean of sum q_i^2 is (a + 1) / (3 a + 1): 0.85 at 0.1, 0.35 at 10.
     uneven, even = (
-        np.square(
-            make_streams([0, 1], dirichlet=dirichlet, num_clients=200).targets
-        ).sum(axis=1).mean()
-        for dirichlet in (0.1, 10.0)
+      np.square(
+        make_streams([0, 1], dirichlet=dirichlet, num_clients=200).targets
+      )
+      .sum(axis=1)
+      .mean()
+      for dirichlet in (0.1, 10.0)
     )
     assert uneven == pytest.approx(1.1 / 1.3, abs=0.1)
     assert even == pytest.approx(11 / 31, abs=0.03)
 
   def test_batch_has_the_class_distribution_of_its_step(self):
     found = make_streams(
-        [0, 0.5, 1], dirichlet=1.0, num_clients=2, samples_per_step=20_000
+      [0, 0.5, 1], dirichlet=1.0, num_clients=2, samples_per_step=20_000
     )
     for client in range(2):
       for timestep in range(3):
@@ -245,9 +240,7 @@ class TestLabelShift:
         assert len(batch.x) == len(batch.y) == 20_000
         assert batch.y.dtype == np.int32
         np.testing.assert_array_equal(batch.y, TOY_Y[batch.x.astype(int)])
-        assert_frequencies(
-            batch.y, found.class_distribution(client, timestep)
-        )
+        assert_frequencies(batch.y, found.class_distribution(client, timestep))
     # Every example of a class, the rarest one too.
     assert set(found.batch(0, 0).x) == set(TOY.x)
 
@@ -260,10 +253,10 @@ class TestLabelShift:
     assert equal(first, found.batch(2, 1))
     assert equal(first, make_streams(omega).batch(2, 1))
     drawn = {
-        tuple(make_streams(omega, seed=seed).batch(client, timestep).x)
-        for seed in range(2)
-        for client in range(4)
-        for timestep in range(1, 4)
+      tuple(make_streams(omega, seed=seed).batch(client, timestep).x)
+      for seed in range(2)
+      for client in range(4)
+      for timestep in range(1, 4)
     }
     assert len(drawn) == 24
 
@@ -272,9 +265,9 @@ class TestLabelShift:
     for client, target in enumerate(found.targets):
       whole_way = np.abs(target - 1 / 3).sum()
       np.testing.assert_allclose(
-          [found.shift(client, timestep) for timestep in (1, 2, 3)],
-          [0.5 * whole_way, 0.3 * whole_way, 0],
-          rtol=1e-9,
+        [found.shift(client, timestep) for timestep in (1, 2, 3)],
+        [0.5 * whole_way, 0.3 * whole_way, 0],
+        rtol=1e-9,
       )
 
   def test_no_image_is_ever_corrupted(self):
@@ -301,10 +294,9 @@ def positions_in(pool: streams.Examples, x: np.ndarray) -> list[int]:
 
 
 class TestCovariateShift:
-
   def test_every_corruption_comes_before_one_comes_twice(self, images):
     names = make_covariate_streams(
-        [0, 1], images, num_clients=2 * NUM_CORRUPTIONS + 3
+      [0, 1], images, num_clients=2 * NUM_CORRUPTIONS + 3
     ).corruption_names
     first, second = names[:NUM_CORRUPTIONS], names[NUM_CORRUPTIONS:-3]
     assert sorted(first) == sorted(corruptions.names())
@@ -312,17 +304,26 @@ class TestCovariateShift:
     assert first == second and names[-3:] == first[:3]
     # The clients of another run have others.
     other = make_covariate_streams(
-        [0, 1], images, num_clients=NUM_CORRUPTIONS, seed=7
+      [0, 1], images, num_clients=NUM_CORRUPTIONS, seed=7
     ).corruption_names
     assert sorted(other) == sorted(first) and other != first
 
   def test_severity_follows_the_weight(self, images):
     found = make_covariate_streams(
-        [0, 0.09, 0.1, 0.29, 0.3, 0.5, 0.69, 0.7, 0.9, 1], images
+      [0, 0.09, 0.1, 0.29, 0.3, 0.5, 0.69, 0.7, 0.9, 1], images
     )
     # 5 omega = 0, 0.45, 0.5, 1.45, 1.5, 2.5, 3.45, 3.5, 4.5, 5.
     assert [found.severity(t) for t in range(10)] == [
-        0, 0, 1, 1, 2, 3, 3, 4, 5, 5,
+      0,
+      0,
+      1,
+      1,
+      2,
+      3,
+      3,
+      4,
+      5,
+      5,
     ]
 
   def test_shift_is_the_change_of_severity(self, images):
@@ -330,8 +331,8 @@ class TestCovariateShift:
     # Severities 0, 1, 3, 2, 2.
     for client in range(4):
       np.testing.assert_allclose(
-          [found.shift(client, timestep) for timestep in (1, 2, 3, 4)],
-          [0.2, 0.4, 0.2, 0],
+        [found.shift(client, timestep) for timestep in (1, 2, 3, 4)],
+        [0.2, 0.4, 0.2, 0],
       )
 
   def test_images_are_untouched_without_severity(self, images):
@@ -341,15 +342,17 @@ class TestCovariateShift:
 
   def test_image_is_corrupted_in_one_way_wherever_it_is_drawn(self, images):
     found = make_covariate_streams(
-        [0, 1, 1], images, num_clients=NUM_CORRUPTIONS, samples_per_step=20
+      [0, 1, 1], images, num_clients=NUM_CORRUPTIONS, samples_per_step=20
     )
     # A corruption that draws random numbers.
     client = found.corruption_names.index("gaussian_noise")
     corrupted = images._replace(
-        x=np.concatenate([
-            corruptions.corrupt(image[np.newaxis], "gaussian_noise", 5, [i])
-            for i, image in enumerate(images.x)
-        ])
+      x=np.concatenate(
+        [
+          corruptions.corrupt(image[np.newaxis], "gaussian_noise", 5, [i])
+          for i, image in enumerate(images.x)
+        ]
+      )
     )
     assert np.all(np.any(corrupted.x != images.x, axis=(1, 2, 3)))
     for timestep in (1, 2):
@@ -378,20 +381,21 @@ class TestCovariateShift:
 
   @pytest.mark.parametrize("has_archive", [False, True])
   def test_classes_are_sorted_once_for_the_same_labels(
-      self, images, has_archive, monkeypatch
+    self, images, has_archive, monkeypatch
   ):
     sorted_labels = []
 
     class CountingPool(class_pools.ClassPool):
-
       def __init__(self, labels, num_classes):
         sorted_labels.append(labels)
         super().__init__(labels, num_classes)
 
     monkeypatch.setattr(class_pools, "ClassPool", CountingPool)
     found = make_covariate_streams(
-        [0, 0.05, 0.4, 1, 0.4], images, num_clients=2,
-        archive=(lambda name, severity: images) if has_archive else None,
+      [0, 0.05, 0.4, 1, 0.4],
+      images,
+      num_clients=2,
+      archive=(lambda name, severity: images) if has_archive else None,
     )
     for client, timestep in itertools.product(range(2), range(1, 5)):
       found.batch(client, timestep)
@@ -401,18 +405,19 @@ class TestCovariateShift:
   @pytest.mark.parametrize("has_archive", [False, True])
   def test_classes_stay_uniform(self, has_archive):
     found = make_covariate_streams(
-        [0, 1] if has_archive else [0, 0], TOY, samples_per_step=20_000,
-        archive=(lambda name, severity: TOY) if has_archive else None,
+      [0, 1] if has_archive else [0, 0],
+      TOY,
+      samples_per_step=20_000,
+      archive=(lambda name, severity: TOY) if has_archive else None,
     )
     for timestep in range(2):
       np.testing.assert_array_equal(
-          found.class_distribution(1, timestep), np.full(3, 1 / 3)
+        found.class_distribution(1, timestep), np.full(3, 1 / 3)
       )
     assert_frequencies(found.batch(1, 1).y, np.full(3, 1 / 3))
 
 
 class TestArchiveOf:
-
   def test_archive_of_the_data_set_is_read_once(self, monkeypatch, tmp_path):
     asked = []
 
@@ -431,23 +436,23 @@ class TestArchiveOf:
 
   def test_data_set_without_archive_is_refused(self):
     assert refusal(streams.archive_of, "digits") == (
-        "corrupted images are published for cifar10 and cifar100, not for"
-        " 'digits'"
+      "corrupted images are published for cifar10 and cifar100, not for"
+      " 'digits'"
     )
 
 
 @pytest.mark.parametrize(
-    "options, start",
-    [
-        (
-            {"shift_kind": "both"},
-            "shift_kind must be one of label, covariate, got 'both'",
-        ),
-        ({"num_clients": 0}, "num_clients must be "),
-        ({"samples_per_step": 0}, "samples_per_step must be "),
-        ({"dirichlet": -1.0}, "dirichlet must "),
-        ({"seed": -1}, "seed must "),
-    ],
+  "options, start",
+  [
+    (
+      {"shift_kind": "both"},
+      "shift_kind must be one of label, covariate, got 'both'",
+    ),
+    ({"num_clients": 0}, "num_clients must be "),
+    ({"samples_per_step": 0}, "samples_per_step must be "),
+    ({"dirichlet": -1.0}, "dirichlet must "),
+    ({"seed": -1}, "seed must "),
+  ],
 )
 def test_bad_values_are_refused(options, start):
   assert refusal(make_streams, [0, 1], **options).startswith(start)

@@ -17,20 +17,41 @@ from experiments import online_adaptation_plan
 from tff_shift.learning import privacy
 
 _SMALL = (
-    "--dataset=circle", "--num_domains=4", "--max_examples_per_domain=90",
-    "--num_clients=4", "--rounds=2", "--local_steps=1", "--evaluate_every=1",
-    "--optimizer=adam", "--learning_rate=1e-3", "--noprogress",
+  "--dataset=circle",
+  "--num_domains=4",
+  "--max_examples_per_domain=90",
+  "--num_clients=4",
+  "--rounds=2",
+  "--local_steps=1",
+  "--evaluate_every=1",
+  "--optimizer=adam",
+  "--learning_rate=1e-3",
+  "--noprogress",
 )
 _ONLINE = (
-    "--dataset=digits", "--model_width=8", "--pretraining_epochs=1",
-    "--timesteps=2", "--num_clients=2", "--samples_per_step=5",
-    "--initial_examples=6", "--head_epochs=1", "--local_epochs=1",
-    "--noprogress",
+  "--dataset=digits",
+  "--model_width=8",
+  "--pretraining_epochs=1",
+  "--timesteps=2",
+  "--num_clients=2",
+  "--samples_per_step=5",
+  "--initial_examples=6",
+  "--head_epochs=1",
+  "--local_epochs=1",
+  "--noprogress",
 )
 _DYNAMIC = (
-    "--dataset=digits", "--max_examples=600", "--num_clients=3", "--rounds=1",
-    "--period_size=20", "--periods=1", "--test_distributions=iid",
-    "--model=mlp", "--model_width=4", "--representation=pca", "--noprogress",
+  "--dataset=digits",
+  "--max_examples=600",
+  "--num_clients=3",
+  "--rounds=1",
+  "--period_size=20",
+  "--periods=1",
+  "--test_distributions=iid",
+  "--model=mlp",
+  "--model_width=4",
+  "--representation=pca",
+  "--noprogress",
 )
 
 
@@ -40,8 +61,9 @@ def run_evolving(run_here, tmp_path):
 
   def run(*arguments):
     return run_here(
-        evolving, evolving_plan,
-        [*_SMALL, *arguments, f"--output_dir={tmp_path / 'run'}"],
+      evolving,
+      evolving_plan,
+      [*_SMALL, *arguments, f"--output_dir={tmp_path / 'run'}"],
     )
 
   return run
@@ -53,30 +75,34 @@ def run_dynamic(run_here, tmp_path):
 
   def run(*arguments):
     return run_here(
-        dynamic_personalization, dynamic_personalization_plan,
-        [*_DYNAMIC, *arguments, f"--output_dir={tmp_path / 'run'}"],
+      dynamic_personalization,
+      dynamic_personalization_plan,
+      [*_DYNAMIC, *arguments, f"--output_dir={tmp_path / 'run'}"],
     )
 
   return run
 
 
 class TestAggregators:
-
   def test_private_run_says_how_private_it_is(
-      self, run_evolving, capsys, tmp_path, read_rows
+    self, run_evolving, capsys, tmp_path, read_rows
   ):
     code = run_evolving(
-        "--algorithm=local,fed_evolve", "--aggregator=dp", "--clipping=fixed",
-        "--clipping_norm=0.5", "--noise_multiplier=2", "--participation=0.5",
+      "--algorithm=local,fed_evolve",
+      "--aggregator=dp",
+      "--clipping=fixed",
+      "--clipping_norm=0.5",
+      "--noise_multiplier=2",
+      "--participation=0.5",
     )
     output, errors = capsys.readouterr()
     assert (code, errors) == (0, "")
     expected = privacy.account(
-        noise_multiplier=2.0, num_clients=4, clients_per_round=2, num_rounds=2
+      noise_multiplier=2.0, num_clients=4, clients_per_round=2, num_rounds=2
     )
     first = output.splitlines()[0]
     assert first.startswith(
-        f"dp: epsilon={expected.epsilon:.4g} at delta={4 ** -1.1:.4g} for"
+      f"dp: epsilon={expected.epsilon:.4g} at delta={4**-1.1:.4g} for"
     )
     assert f"epsilon={expected.replacement_epsilon:.4g} for rep" in first
     flags = json.loads((tmp_path / "run" / "config.json").read_text())["flags"]
@@ -86,46 +112,67 @@ class TestAggregators:
     assert all(row["server_accuracy"] == "" for row in rows)
 
   def test_secure_run_is_that_of_the_mean_and_prints_a_table(
-      self, run_evolving, capsys, tmp_path, read_rows
+    self, run_evolving, capsys, tmp_path, read_rows
   ):
     losses = []
     for flags in (
-        [], ["--aggregator=secure", "--nozeroing", "--clipping=none"]
+      [],
+      ["--aggregator=secure", "--nozeroing", "--clipping=none"],
     ):
       code = run_evolving("--algorithm=fed_avg", "--overwrite", *flags)
       output, errors = capsys.readouterr()
       assert (code, errors) == (0, "")
       assert output.startswith("algorithm")
       losses.append(
-          [float(row["train_loss"]) for row in read_rows(tmp_path / "run")]
+        [float(row["train_loss"]) for row in read_rows(tmp_path / "run")]
       )
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
-  @pytest.mark.parametrize("arguments, message", [
-      (["--aggregator=median"],
-       "--aggregator=median: it must be one of mean, robust, dp, secure,"
-       " compressed"),
-      (["--zeroing"],
-       "--zeroing belongs to --aggregator=robust|secure|compressed, not to"
-       " --aggregator=mean"),
-      (["--aggregator=robust", "--clipping_norm=2"],
-       "--clipping_norm belongs to --clipping=fixed"),
-      (["--aggregator=robust", "--clipping=often"],
-       "--clipping='often' is not allowed: it must be one of adaptive, fixed,"
-       " none"),
-      (["--aggregator=dp"],
-       "--noise_multiplier=1 is not allowed with clipping=adaptive and 4"
-       " clients a round: it must be below 0.4, or clipping=fixed"),
-      (["--aggregator=dp", "--clipping=fixed",
-        "--client_weighting=num_examples"],
-       "--client_weighting=num_examples of fed_avg is not allowed with"
-       " aggregator=dp, to which all clients count alike: it must be uniform"),
-      (["--aggregator=robust", "--algorithm=local"],
-       "--aggregator=robust is not allowed for local: every client trains a"
-       " model of its own"),
-  ])
+  @pytest.mark.parametrize(
+    "arguments, message",
+    [
+      (
+        ["--aggregator=median"],
+        "--aggregator=median: it must be one of mean, robust, dp, secure,"
+        " compressed",
+      ),
+      (
+        ["--zeroing"],
+        "--zeroing belongs to --aggregator=robust|secure|compressed, not to"
+        " --aggregator=mean",
+      ),
+      (
+        ["--aggregator=robust", "--clipping_norm=2"],
+        "--clipping_norm belongs to --clipping=fixed",
+      ),
+      (
+        ["--aggregator=robust", "--clipping=often"],
+        "--clipping='often' is not allowed: it must be one of adaptive, fixed,"
+        " none",
+      ),
+      (
+        ["--aggregator=dp"],
+        "--noise_multiplier=1 is not allowed with clipping=adaptive and 4"
+        " clients a round: it must be below 0.4, or clipping=fixed",
+      ),
+      (
+        [
+          "--aggregator=dp",
+          "--clipping=fixed",
+          "--client_weighting=num_examples",
+        ],
+        "--client_weighting=num_examples of fed_avg is not allowed with"
+        " aggregator=dp, to which all clients count alike: it must be uniform",
+      ),
+      (
+        ["--aggregator=robust", "--algorithm=local"],
+        "--aggregator=robust is not allowed for local: every client trains a"
+        " model of its own",
+      ),
+    ],
+  )
   def test_wrong_flags_are_refused_in_one_line_before_anything_is_written(
-      self, run_evolving, capsys, tmp_path, arguments, message
+    self, run_evolving, capsys, tmp_path, arguments, message
   ):
     assert run_evolving("--algorithm=fed_avg", *arguments) == 2
     output, errors = capsys.readouterr()
@@ -133,27 +180,37 @@ class TestAggregators:
     assert not (tmp_path / "run").exists()
 
   def test_guide_cannot_do_with_clipping(self, run_here, tmp_path, capsys):
-    code = run_here(guidance, guidance_plan, [
-        "--algorithm=fed_drm", "--dataset=digits", "--num_clients=3",
-        "--max_examples=200", "--aggregator=robust",
+    code = run_here(
+      guidance,
+      guidance_plan,
+      [
+        "--algorithm=fed_drm",
+        "--dataset=digits",
+        "--num_clients=3",
+        "--max_examples=200",
+        "--aggregator=robust",
         f"--output_dir={tmp_path / 'run'}",
-    ])
+      ],
+    )
     assert code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
-        "guidance: --aggregator=robust is not allowed for fed_drm: its guide"
-        " learns the clients' shares n_i / N from the mean (Theorem 2.2), which"
-        " clipping and zeroing change"
+      "guidance: --aggregator=robust is not allowed for fed_drm: its guide"
+      " learns the clients' shares n_i / N from the mean (Theorem 2.2), which"
+      " clipping and zeroing change"
     )
 
   def test_streams_are_adapted_to_with_a_private_mean(
-      self, run_here, tmp_path, capsys
+    self, run_here, tmp_path, capsys
   ):
     run = functools.partial(run_here, online_adaptation, online_adaptation_plan)
     arguments = [
-        *_ONLINE, "--algorithm=source,fed_ade", "--aggregator=dp",
-        "--clipping=fixed", f"--output_dir={tmp_path / 'run'}",
-        f"--cache_dir={tmp_path / 'cache'}",
+      *_ONLINE,
+      "--algorithm=source,fed_ade",
+      "--aggregator=dp",
+      "--clipping=fixed",
+      f"--output_dir={tmp_path / 'run'}",
+      f"--cache_dir={tmp_path / 'cache'}",
     ]
     # Eq. 7 weights clients, which this mean does not.
     assert run(arguments) == 2
@@ -162,79 +219,93 @@ class TestAggregators:
     assert re.match(r"dp: epsilon=\d", capsys.readouterr().out)
 
   def test_clients_that_drift_learn_from_a_private_mean(
-      self, run_dynamic, capsys, tmp_path, read_runs
+    self, run_dynamic, capsys, tmp_path, read_runs
   ):
     code = run_dynamic(
-        "--algorithm=p_fed_hn,local", "--aggregator=dp", "--clipping=fixed"
+      "--algorithm=p_fed_hn,local", "--aggregator=dp", "--clipping=fixed"
     )
     output, errors = capsys.readouterr()
     assert (code, errors) == (0, "")
     assert re.match(r"dp: epsilon=\d", output)
     assert [run["algorithm"] for run in read_runs(tmp_path / "run")] == [
-        "p_fed_hn", "local"
+      "p_fed_hn",
+      "local",
     ]
 
-  @pytest.mark.parametrize("algorithm, aggregator, message", [
-      ("fed_3da", "dp",
-       "in use a client sends the vector r that represents its data (Section"
-       " 2.3)"),
-      ("fed_3da", "secure",
-       "in use a client sends the vector r that represents its data (Section"
-       " 2.3)"),
+  @pytest.mark.parametrize(
+    "algorithm, aggregator, message",
+    [
+      (
+        "fed_3da",
+        "dp",
+        "in use a client sends the vector r that represents its data (Section"
+        " 2.3)",
+      ),
+      (
+        "fed_3da",
+        "secure",
+        "in use a client sends the vector r that represents its data (Section"
+        " 2.3)",
+      ),
       ("local", "robust", "every client trains a model of its own"),
-  ])
+    ],
+  )
   def test_what_clients_that_drift_cannot_do_with_is_refused(
-      self, run_dynamic, capsys, tmp_path, algorithm, aggregator, message
+    self, run_dynamic, capsys, tmp_path, algorithm, aggregator, message
   ):
     code = run_dynamic(
-        f"--algorithm={algorithm}", f"--aggregator={aggregator}",
-        "--clipping=fixed",
+      f"--algorithm={algorithm}",
+      f"--aggregator={aggregator}",
+      "--clipping=fixed",
     )
     assert code == 2
     assert capsys.readouterr().err == (
-        f"dynamic_personalization: --aggregator={aggregator} is not allowed for"
-        f" {algorithm}: {message}\n"
+      f"dynamic_personalization: --aggregator={aggregator} is not allowed for"
+      f" {algorithm}: {message}\n"
     )
     assert not (tmp_path / "run").exists()
 
 
 class TestDivergence:
-
   def test_run_that_diverges_ends_with_its_code_and_keeps_what_was_written(
-      self, run_evolving, capsys, tmp_path
+    self, run_evolving, capsys, tmp_path
   ):
-    code = run_evolving("--algorithm=local,fed_avg", "--optimizer=sgd",
-                        "--learning_rate=1e30")
+    code = run_evolving(
+      "--algorithm=local,fed_avg", "--optimizer=sgd", "--learning_rate=1e30"
+    )
     assert code == 3
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
-        "evolving: local diverged in round 1: what its 4 clients trained is not"
-        " finite; a smaller learning rate may help; what was written is kept"
+      "evolving: local diverged in round 1: what its 4 clients trained is not"
+      " finite; a smaller learning rate may help; what was written is kept"
     )
     assert (tmp_path / "run" / "config.json").exists()
 
   def test_runs_before_it_keep_their_rows(
-      self, run_evolving, tmp_path, read_rows
+    self, run_evolving, tmp_path, read_rows
   ):
-    code = run_evolving("--algorithm=fed_avg", "--optimizer=sgd",
-                        "--learning_rate=1e-3,1e30")
+    code = run_evolving(
+      "--algorithm=fed_avg", "--optimizer=sgd", "--learning_rate=1e-3,1e30"
+    )
     assert code == 3
     rows = read_rows(tmp_path / "run")
     assert [(row["learning_rate"], row["round"]) for row in rows] == [
-        ("0.001", "1"), ("0.001", "2"),
+      ("0.001", "1"),
+      ("0.001", "2"),
     ]
 
   def test_clients_that_drift(self, run_dynamic, capsys, tmp_path, read_rows):
     code = run_dynamic(
-        "--algorithm=fed_3da", "--representation_size=6",
-        "--learning_rate=0.03,1e30",
+      "--algorithm=fed_3da",
+      "--representation_size=6",
+      "--learning_rate=0.03,1e30",
     )
     assert code == 3
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
-        "dynamic_personalization: fed_3da diverged in round 1: what its 3"
-        " clients trained is not finite; a smaller learning rate may help; what"
-        " was written is kept"
+      "dynamic_personalization: fed_3da diverged in round 1: what its 3"
+      " clients trained is not finite; a smaller learning rate may help; what"
+      " was written is kept"
     )
     rows = read_rows(tmp_path / "run")
     assert [row["learning_rate"] for row in rows] == ["0.03"]

@@ -20,8 +20,8 @@ _ROOT = pathlib.Path(__file__).parents[2]
 
 # A process in the background of a shell ignores Ctrl-C, and so do its children.
 _WITH_CTRL_C = (
-    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL);"
-    " os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+  "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL);"
+  " os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
 )
 
 
@@ -54,10 +54,20 @@ def _start(binary, arguments, **options):
   # As from a shell: TensorFlow has put settings of its own into this process's.
   environment = {k: v for k, v in os.environ.items() if k[:3] != "TF_"}
   return subprocess.Popen(
-      [sys.executable, "-c", _WITH_CTRL_C,
-       "-m", f"experiments.{binary}", *arguments],
-      cwd=_ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-      env=environment, **options,
+    [
+      sys.executable,
+      "-c",
+      _WITH_CTRL_C,
+      "-m",
+      f"experiments.{binary}",
+      *arguments,
+    ],
+    cwd=_ROOT,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+    env=environment,
+    **options,
   )
 
 

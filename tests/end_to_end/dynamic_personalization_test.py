@@ -12,10 +12,19 @@ from tff_shift import algorithms
 
 _ALGORITHMS = algorithms.names("dynamic_personalization")
 _SMALL = (
-    "--dataset=digits", "--max_examples=600", "--num_clients=3", "--rounds=2",
-    "--period_size=20", "--periods=4", "--periods_per_distribution=2",
-    "--pretraining_epochs=1", "--model=mlp", "--model_width=4",
-    "--hidden_width=6", "--num_hidden=1", "--noprogress",
+  "--dataset=digits",
+  "--max_examples=600",
+  "--num_clients=3",
+  "--rounds=2",
+  "--period_size=20",
+  "--periods=4",
+  "--periods_per_distribution=2",
+  "--pretraining_epochs=1",
+  "--model=mlp",
+  "--model_width=4",
+  "--hidden_width=6",
+  "--num_hidden=1",
+  "--noprogress",
 )
 _SHARES = ("drifted_share", "detected_share")
 
@@ -24,22 +33,27 @@ _SHARES = ("drifted_share", "detected_share")
 def run_dynamic(run_here, tmp_path):
   """Returns `run(arguments) -> exit code`."""
   run = functools.partial(
-      run_here, dynamic_personalization, dynamic_personalization_plan
+    run_here, dynamic_personalization, dynamic_personalization_plan
   )
   cache = f"--cache_dir={tmp_path / 'cache'}"
   return lambda arguments: run([cache, *arguments])
 
 
 class TestWholeRun:
-
   @pytest.fixture(scope="class")
   def finished(self, start_binary, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "all"
-    process = start_binary("dynamic_personalization", [
-        *_SMALL, f"--algorithm={','.join(_ALGORITHMS)}", "--seeds=0,1",
-        "--test_distributions=iid,0.9", f"--output_dir={folder}",
+    process = start_binary(
+      "dynamic_personalization",
+      [
+        *_SMALL,
+        f"--algorithm={','.join(_ALGORITHMS)}",
+        "--seeds=0,1",
+        "--test_distributions=iid,0.9",
+        f"--output_dir={folder}",
         f"--cache_dir={folder.parent / 'cache'}",
-    ])
+      ],
+    )
     output, errors = process.communicate(timeout=500)
     assert process.returncode == 0, errors
     assert errors == ""
@@ -47,20 +61,22 @@ class TestWholeRun:
 
   def test_rows_are_those_of_every_period(self, finished, read_rows):
     assert [
-        (r["algorithm"], r["seed"], r["test_distribution"], r["period"])
-        for r in read_rows(finished[0])
+      (r["algorithm"], r["seed"], r["test_distribution"], r["period"])
+      for r in read_rows(finished[0])
     ] == [
-        (name, seed, distribution, period)
-        for name in _ALGORITHMS for seed in "01"
-        for distribution in ("iid", "0.9") for period in "1234"
+      (name, seed, distribution, period)
+      for name in _ALGORITHMS
+      for seed in "01"
+      for distribution in ("iid", "0.9")
+      for period in "1234"
     ]
 
   def test_only_meta_networks_have_a_rate_of_their_own(
-      self, finished, read_rows
+    self, finished, read_rows
   ):
     for row in read_rows(finished[0]):
       assert bool(row["meta_learning_rate"]) == (
-          row["algorithm"] in ("fed_3da", "p_fed_hn")
+        row["algorithm"] in ("fed_3da", "p_fed_hn")
       )
 
   def test_what_clients_meet_is_the_same_for_all(self, finished, read_rows):
@@ -86,7 +102,7 @@ class TestWholeRun:
         assert asking == 0
 
   def test_summary_is_the_mean_over_the_periods(
-      self, finished, read_rows, read_runs
+    self, finished, read_rows, read_runs
   ):
     rows, runs = read_rows(finished[0]), read_runs(finished[0])
     assert len(runs) == 2 * len(_ALGORITHMS)
@@ -94,9 +110,10 @@ class TestWholeRun:
       distribution = run["setting"]["test_distribution"]
       for seed in (0, 1):
         mine = [
-            r for r in rows
-            if (r["algorithm"], r["seed"], r["test_distribution"])
-            == (run["algorithm"], str(seed), distribution)
+          r
+          for r in rows
+          if (r["algorithm"], r["seed"], r["test_distribution"])
+          == (run["algorithm"], str(seed), distribution)
         ]
 
         def value(name, seed=seed, metrics=run["metrics"]):
@@ -106,7 +123,7 @@ class TestWholeRun:
         assert value("accuracy") == pytest.approx(np.mean(accuracy))
         requests = [float(r["requests"]) for r in mine]
         assert value("request_share") == pytest.approx(
-            100 * np.mean(requests) / 3
+          100 * np.mean(requests) / 3
         )
         # At least the variance of the means of the periods.
         deviation = np.array(accuracy) - value("validation_accuracy")
@@ -117,7 +134,7 @@ class TestWholeRun:
         assert 0 <= value("false_positive_rate") <= 100
 
   def test_validation_accuracy_does_not_depend_on_the_stream(
-      self, finished, read_runs
+    self, finished, read_runs
   ):
     found = {}
     for run in read_runs(finished[0]):
@@ -127,8 +144,9 @@ class TestWholeRun:
   def test_figures_are_there(self, finished):
     figures = {p.stem for p in (finished[0] / "figures").glob("*.png")}
     assert figures == {
-        f"{kind}_{name}" for kind in ("accuracy", "distance")
-        for name in ("iid", "0.9")
+      f"{kind}_{name}"
+      for kind in ("accuracy", "distance")
+      for name in ("iid", "0.9")
     }
 
   def test_table_has_a_row_per_run(self, finished):
@@ -138,42 +156,54 @@ class TestWholeRun:
     assert lines[-1] == f"results: {finished[0]}"
 
   def test_same_flags_same_numbers(
-      self, finished, run_dynamic, read_runs, tmp_path
+    self, finished, run_dynamic, read_runs, tmp_path
   ):
     folder = tmp_path / "again"
-    code = run_dynamic([
-        *_SMALL, "--algorithm=fed_3da", "--seeds=0,1",
-        "--test_distributions=iid,0.9", f"--output_dir={folder}",
+    code = run_dynamic(
+      [
+        *_SMALL,
+        "--algorithm=fed_3da",
+        "--seeds=0,1",
+        "--test_distributions=iid,0.9",
+        f"--output_dir={folder}",
         "--max_concurrent_clients=1",
-    ])
+      ]
+    )
     assert code == 0
     first = [
-        run for run in read_runs(finished[0]) if run["algorithm"] == "fed_3da"
+      run for run in read_runs(finished[0]) if run["algorithm"] == "fed_3da"
     ]
     assert read_runs(folder) == first
 
 
 class TestOptions:
-
   def run(self, run_dynamic, tmp_path, *arguments):
     folder = tmp_path / "run"
-    code = run_dynamic([
-        *_SMALL, "--algorithm=fed_3da", "--test_distributions=0.9",
-        f"--output_dir={folder}", *arguments,
-    ])
+    code = run_dynamic(
+      [
+        *_SMALL,
+        "--algorithm=fed_3da",
+        "--test_distributions=0.9",
+        f"--output_dir={folder}",
+        *arguments,
+      ]
+    )
     assert code == 0
     return folder
 
   @pytest.mark.parametrize(
-      ("threshold", "requests"), [("0", "3"), ("inf", "0")]
+    ("threshold", "requests"), [("0", "3"), ("inf", "0")]
   )
   def test_threshold_given(
-      self, run_dynamic, read_rows, read_runs, tmp_path, threshold, requests
+    self, run_dynamic, read_rows, read_runs, tmp_path, threshold, requests
   ):
     folder = self.run(
-        run_dynamic, tmp_path, f"--distance_threshold={threshold}",
-        "--representation=pca", "--representation_size=6",
-        "--apply_update=current",
+      run_dynamic,
+      tmp_path,
+      f"--distance_threshold={threshold}",
+      "--representation=pca",
+      "--representation_size=6",
+      "--apply_update=current",
     )
     assert [r["requests"] for r in read_rows(folder)] == [requests] * 4
     # A threshold that is given and principal components need no extractor.
@@ -183,11 +213,16 @@ class TestOptions:
     assert str(run["setting"]["distance_threshold"]) in ("0.0", "inf")
 
   def test_distance_of_features_and_another_model(
-      self, run_dynamic, read_runs, tmp_path
+    self, run_dynamic, read_runs, tmp_path
   ):
     folder = self.run(
-        run_dynamic, tmp_path, "--distance_features=extractor", "--model=cnn",
-        "--model_width=8", "--rounds=1", "--threshold_quantile=0.5",
+      run_dynamic,
+      tmp_path,
+      "--distance_features=extractor",
+      "--model=cnn",
+      "--model_width=8",
+      "--rounds=1",
+      "--threshold_quantile=0.5",
     )
     (run,) = read_runs(folder)
     assert run["setting"]["model"] == "cnn"
@@ -196,73 +231,80 @@ class TestOptions:
     config = json.loads((folder / "config.json").read_text())
     assert config["flags"]["threshold_quantile"] == 0.5
 
-
   def test_every_pair_of_rates_is_run(self, run_dynamic, read_rows, tmp_path):
     folder = self.run(
-        run_dynamic, tmp_path, "--algorithm=p_fed_hn", "--rounds=1",
-        "--periods=1", "--learning_rate=0.1,0.2",
-        "--meta_learning_rate=0.01,0.02",
+      run_dynamic,
+      tmp_path,
+      "--algorithm=p_fed_hn",
+      "--rounds=1",
+      "--periods=1",
+      "--learning_rate=0.1,0.2",
+      "--meta_learning_rate=0.01,0.02",
     )
     assert [
-        (r["learning_rate"], r["meta_learning_rate"]) for r in read_rows(folder)
+      (r["learning_rate"], r["meta_learning_rate"]) for r in read_rows(folder)
     ] == [("0.1", "0.01"), ("0.1", "0.02"), ("0.2", "0.01"), ("0.2", "0.02")]
 
 
 class TestBadFlags:
-
   @pytest.mark.parametrize(
-      ("flags", "named"),
-      [
-          (["--dataset=cifar"], "--dataset=cifar"),
-          (["--test_distributions=0.6"], "--test_distributions=0.6"),
-          (["--test_distributions=iid,iid"], "none twice"),
-          (["--train_distributions="], "--train_distributions="),
-          (["--period_size=1"], "--period_size=1: it must be at least 2"),
-          (["--period_size=200"], "--period_size=200: it must be at most half"),
-          (["--periods=0"], "--periods=0"),
-          (["--periods_per_distribution=0"], "--periods_per_distribution=0"),
-          (["--rest=none"], "--rest=none"),
-          (["--num_clients=0"], "--num_clients=0"),
-          (["--rounds=0"], "--rounds=0"),
-          (["--participation=1.5"], "--participation=1.5"),
-          (["--representation=mean"], "--representation=mean"),
-          (["--representation_size=9"], "=9: it must be 64"),
-          (
-              ["--representation=pca", "--representation_size=9"],
-              "size must be even for pca",
-          ),
-          (["--distance_features=labels"], "--distance_features=labels"),
-          (["--threshold_quantile=0"], "--threshold_quantile=0"),
-          (["--distance_threshold=-1"], "--distance_threshold=-1"),
-          (["--distance_threshold=nan"], "--distance_threshold=nan"),
-          (
-              ["--distance_threshold=1", "--threshold_quantile=0.9"],
-              "leave one of them out",
-          ),
-          (["--apply_update=later"], "--apply_update=later"),
-          (["--public_fraction=0.95"], "public_fraction"),
-          (["--public_seed=-1"], "--public_seed=-1"),
-          (["--max_examples=0"], "--max_examples=0"),
-          (["--max_examples=5"], "part of digits would be empty"),
-          (["--model=resnet9"], "--model=resnet9"),
-          (["--model=cnn", "--model_width=5"], "channels"),
-          (["--learning_rate=0"], "--learning_rate=0"),
-          (["--meta_learning_rate=fast"], "--meta_learning_rate=fast"),
-          (
-              ["--algorithm=local", "--meta_learning_rate=1"],
-              "belongs to fed_3da, p_fed_hn, none of which",
-          ),
-          (["--algorithm=fed_ade"], "--algorithm=fed_ade"),
-          (["--cache_dir=/dev/null/cache"], "--cache_dir=/dev/null/cache"),
-      ],
+    ("flags", "named"),
+    [
+      (["--dataset=cifar"], "--dataset=cifar"),
+      (["--test_distributions=0.6"], "--test_distributions=0.6"),
+      (["--test_distributions=iid,iid"], "none twice"),
+      (["--train_distributions="], "--train_distributions="),
+      (["--period_size=1"], "--period_size=1: it must be at least 2"),
+      (["--period_size=200"], "--period_size=200: it must be at most half"),
+      (["--periods=0"], "--periods=0"),
+      (["--periods_per_distribution=0"], "--periods_per_distribution=0"),
+      (["--rest=none"], "--rest=none"),
+      (["--num_clients=0"], "--num_clients=0"),
+      (["--rounds=0"], "--rounds=0"),
+      (["--participation=1.5"], "--participation=1.5"),
+      (["--representation=mean"], "--representation=mean"),
+      (["--representation_size=9"], "=9: it must be 64"),
+      (
+        ["--representation=pca", "--representation_size=9"],
+        "size must be even for pca",
+      ),
+      (["--distance_features=labels"], "--distance_features=labels"),
+      (["--threshold_quantile=0"], "--threshold_quantile=0"),
+      (["--distance_threshold=-1"], "--distance_threshold=-1"),
+      (["--distance_threshold=nan"], "--distance_threshold=nan"),
+      (
+        ["--distance_threshold=1", "--threshold_quantile=0.9"],
+        "leave one of them out",
+      ),
+      (["--apply_update=later"], "--apply_update=later"),
+      (["--public_fraction=0.95"], "public_fraction"),
+      (["--public_seed=-1"], "--public_seed=-1"),
+      (["--max_examples=0"], "--max_examples=0"),
+      (["--max_examples=5"], "part of digits would be empty"),
+      (["--model=resnet9"], "--model=resnet9"),
+      (["--model=cnn", "--model_width=5"], "channels"),
+      (["--learning_rate=0"], "--learning_rate=0"),
+      (["--meta_learning_rate=fast"], "--meta_learning_rate=fast"),
+      (
+        ["--algorithm=local", "--meta_learning_rate=1"],
+        "belongs to fed_3da, p_fed_hn, none of which",
+      ),
+      (["--algorithm=fed_ade"], "--algorithm=fed_ade"),
+      (["--cache_dir=/dev/null/cache"], "--cache_dir=/dev/null/cache"),
+    ],
   )
   def test_one_line_and_nothing_written(
-      self, run_dynamic, tmp_path, capsys, flags, named
+    self, run_dynamic, tmp_path, capsys, flags, named
   ):
     folder = tmp_path / "run"
-    code = run_dynamic([
-        *_SMALL, "--algorithm=fed_3da", f"--output_dir={folder}", *flags,
-    ])
+    code = run_dynamic(
+      [
+        *_SMALL,
+        "--algorithm=fed_3da",
+        f"--output_dir={folder}",
+        *flags,
+      ]
+    )
     assert code == 2
     message = capsys.readouterr().err
     assert message.startswith("dynamic_personalization: ")
@@ -271,10 +313,15 @@ class TestBadFlags:
     assert not folder.exists()
 
   def test_missing_data_set_is_named(self, run_dynamic, tmp_path, capsys):
-    code = run_dynamic([
-        *_SMALL, "--algorithm=fed_3da", "--dataset=fashion_mnist",
-        f"--data_dir={tmp_path}", f"--output_dir={tmp_path / 'run'}",
-    ])
+    code = run_dynamic(
+      [
+        *_SMALL,
+        "--algorithm=fed_3da",
+        "--dataset=fashion_mnist",
+        f"--data_dir={tmp_path}",
+        f"--output_dir={tmp_path / 'run'}",
+      ]
+    )
     assert code == 2
     assert "'fashion_mnist' is not in" in capsys.readouterr().err
 

@@ -17,7 +17,7 @@ def run_regret(run_here):
 
 
 def test_run_gives_rows_figures_and_a_table(
-    tmp_path, run_regret, read_rows, capsys
+  tmp_path, run_regret, read_rows, capsys
 ):
   folder = tmp_path / "run"
   assert run_regret([*_SMALL, f"--output_dir={folder}"]) == 0
@@ -34,14 +34,17 @@ def test_run_gives_rows_figures_and_a_table(
     assert output.count(shift) >= 2
 
 
-@pytest.mark.parametrize(("arguments", "expected"), [
+@pytest.mark.parametrize(
+  ("arguments", "expected"),
+  [
     (["--timesteps=16"], ("--timesteps=16",)),
     (["--timesteps=4,6"], ("--timesteps=4,6",)),
     (["--timesteps=4,x"], ("--timesteps=4,x",)),
     (["--seeds=-1"], ("--seeds=-1",)),
-])
+  ],
+)
 def test_bad_flags_end_with_one_line_and_nothing_written(
-    arguments, expected, tmp_path, run_regret, capsys
+  arguments, expected, tmp_path, run_regret, capsys
 ):
   folder = tmp_path / "run"
   code = run_regret([*_SMALL, f"--output_dir={folder}", *arguments])

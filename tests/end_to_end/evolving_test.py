@@ -12,21 +12,32 @@ from tff_shift import algorithms
 
 _ALGORITHMS = algorithms.names("evolving")
 _SMALL = (
-    "--dataset=circle", "--num_domains=4", "--max_examples_per_domain=90",
-    "--num_clients=3", "--rounds=2", "--local_steps=1", "--evaluate_every=1",
-    "--optimizer=adam", "--learning_rate=1e-3", "--noprogress",
+  "--dataset=circle",
+  "--num_domains=4",
+  "--max_examples_per_domain=90",
+  "--num_clients=3",
+  "--rounds=2",
+  "--local_steps=1",
+  "--evaluate_every=1",
+  "--optimizer=adam",
+  "--learning_rate=1e-3",
+  "--noprogress",
 )
 
 
 class TestWholeRun:
-
   @pytest.fixture(scope="class")
   def finished(self, start_binary, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "all"
-    process = start_binary("evolving", [
-        *_SMALL, f"--algorithm={','.join(_ALGORITHMS)}", "--seeds=0,1",
+    process = start_binary(
+      "evolving",
+      [
+        *_SMALL,
+        f"--algorithm={','.join(_ALGORITHMS)}",
+        "--seeds=0,1",
         f"--output_dir={folder}",
-    ])
+      ],
+    )
     output, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     return folder, output, errors
@@ -36,8 +47,13 @@ class TestWholeRun:
     assert [run["algorithm"] for run in runs] == list(_ALGORITHMS)
     for run in runs:
       assert set(run) == {
-          "algorithm", "dataset", "setting", "metrics", "rounds",
-          "seconds_per_round", "num_diverged",
+        "algorithm",
+        "dataset",
+        "setting",
+        "metrics",
+        "rounds",
+        "seconds_per_round",
+        "num_diverged",
       }
       assert run["num_diverged"] == [0, 0]
       assert run["dataset"] == "circle"
@@ -52,24 +68,22 @@ class TestWholeRun:
         mean = sum(metric["seeds"]) / 2
         assert metric["mean"] == pytest.approx(mean)
         assert metric["std"] == pytest.approx(
-            math.sqrt(sum((v - mean) ** 2 for v in metric["seeds"]))
+          math.sqrt(sum((v - mean) ** 2 for v in metric["seeds"]))
         )
 
   def test_metrics_have_a_row_per_evaluation(self, finished, read_rows):
     rows = read_rows(finished[0])
-    assert [
-        (row["algorithm"], row["seed"], row["round"]) for row in rows
-    ] == [
-        (name, seed, num)
-        for name in _ALGORITHMS for seed in "01" for num in "12"
+    assert [(row["algorithm"], row["seed"], row["round"]) for row in rows] == [
+      (name, seed, num) for name in _ALGORITHMS for seed in "01" for num in "12"
     ]
     assert all(float(row["train_loss"]) > 0 for row in rows)
 
   def test_last_row_is_the_summary(self, finished, read_rows, read_runs):
     for run in read_runs(finished[0]):
       last = [
-          float(row["client_accuracy"]) for row in read_rows(finished[0])
-          if row["algorithm"] == run["algorithm"] and row["round"] == "2"
+        float(row["client_accuracy"])
+        for row in read_rows(finished[0])
+        if row["algorithm"] == run["algorithm"] and row["round"] == "2"
       ]
       assert last == run["metrics"]["client_accuracy"]["seeds"]
 
@@ -79,7 +93,10 @@ class TestWholeRun:
     assert config["flags"]["num_clients"] == 3
     assert config["versions"]["tensorflow_federated"] == "0.87.0"
     for figure in (
-        "domains", "client_accuracy", "server_accuracy", "accuracy_per_domain"
+      "domains",
+      "client_accuracy",
+      "server_accuracy",
+      "accuracy_per_domain",
     ):
       assert (folder / "figures" / f"{figure}.png").stat().st_size > 1000
     events = list((folder / "tensorboard").rglob("events*"))
@@ -92,32 +109,47 @@ class TestWholeRun:
     assert finished[2] == ""
 
   def test_same_flags_give_the_same_bits(
-      self, finished, tmp_path, run_evolving, read_runs
+    self, finished, tmp_path, run_evolving, read_runs
   ):
     chosen = "fed_avg,fed_evolve,fed_evp"
     folder = tmp_path / "again"
-    code = run_evolving([*_SMALL, f"--algorithm={chosen}", "--seeds=0,1",
-         f"--output_dir={folder}", "--max_concurrent_clients=1"])
+    code = run_evolving(
+      [
+        *_SMALL,
+        f"--algorithm={chosen}",
+        "--seeds=0,1",
+        f"--output_dir={folder}",
+        "--max_concurrent_clients=1",
+      ]
+    )
     assert code == 0
-    first = [r for r in read_runs(finished[0])
-             if r["algorithm"] in chosen.split(",")]
+    first = [
+      r for r in read_runs(finished[0]) if r["algorithm"] in chosen.split(",")
+    ]
     assert read_runs(folder) == first
 
 
 def test_selection_runs_each_rate_and_keeps_the_best(
-    tmp_path, run_evolving, read_rows, read_runs, capsys
+  tmp_path, run_evolving, read_rows, read_runs, capsys
 ):
   folder = tmp_path / "selected"
-  code = run_evolving([
-      *_SMALL, "--algorithm=fed_avg", "--learning_rate=1e-9,1e-2",
-      "--rounds=4", "--select=last_source", f"--output_dir={folder}",
-  ])
+  code = run_evolving(
+    [
+      *_SMALL,
+      "--algorithm=fed_avg",
+      "--learning_rate=1e-9,1e-2",
+      "--rounds=4",
+      "--select=last_source",
+      f"--output_dir={folder}",
+    ]
+  )
   assert code == 0
   rows = read_rows(folder)
   scores = {
-      rate: float(row["client_accuracy"])
-      for rate in ("1e-09", "0.01") for row in rows
-      if row["held_out"] == "last_source" and row["learning_rate"] == rate
+    rate: float(row["client_accuracy"])
+    for rate in ("1e-09", "0.01")
+    for row in rows
+    if row["held_out"] == "last_source" and row["learning_rate"] == rate
   }
   assert len(scores) == 2
   # The smaller rate wins a draw.
@@ -125,12 +157,15 @@ def test_selection_runs_each_rate_and_keeps_the_best(
   (run,) = read_runs(folder)
   assert run["setting"]["learning_rate"] == float(best)
   assert run["setting"]["selection"] == "last_source"
-  assert {row["learning_rate"] for row in rows
-          if row["held_out"] == "target"} == {best}
+  assert {
+    row["learning_rate"] for row in rows if row["held_out"] == "target"
+  } == {best}
   assert f"chosen: {float(best):g}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("arguments", "expected"), [
+@pytest.mark.parametrize(
+  ("arguments", "expected"),
+  [
     (["--algorithm=fedavg"], ("--algorithm=fedavg", "fed_avg, fed_avg_ft")),
     (["--algorithm="], ("--algorithm", "fed_avg")),
     (["--algorithm=local,local"], ("--algorithm", "twice")),
@@ -157,38 +192,55 @@ def test_selection_runs_each_rate_and_keeps_the_best(
     (["--seeds=0,0"], ("--seeds=0,0", "twice")),
     (["--selection_seeds=7"], ("--selection_seeds", "part of --seeds")),
     (["--select=target"], ("--select=target", "last_source")),
-    (["--select=last_source", "--num_domains=2"],
-     ("--num_domains=2", "at least 3")),
-    (["--algorithm=fed_avg,fed_evp", "--num_domains=2"],
-     ("--num_domains=2", "fed_evp", "at least 3")),
-    (["--algorithm=fed_evolve", "--select=last_source", "--num_domains=3"],
-     ("--num_domains=3", "fed_evolve", "at least 4")),
+    (
+      ["--select=last_source", "--num_domains=2"],
+      ("--num_domains=2", "at least 3"),
+    ),
+    (
+      ["--algorithm=fed_avg,fed_evp", "--num_domains=2"],
+      ("--num_domains=2", "fed_evp", "at least 3"),
+    ),
+    (
+      ["--algorithm=fed_evolve", "--select=last_source", "--num_domains=3"],
+      ("--num_domains=3", "fed_evolve", "at least 4"),
+    ),
     (["--distance=cosine"], ("--distance", "fed_evolve, fed_evp")),
-    (["--algorithm=fed_evolve", "--distance=l1"],
-     ("--distance='l1'", "l2, cosine")),
+    (
+      ["--algorithm=fed_evolve", "--distance=l1"],
+      ("--distance='l1'", "l2, cosine"),
+    ),
     (["--num_domains=1"], ("num_domains", "at least 2")),
-    (["--num_domains=9999", "--dataset=rotated_digits"],
-     ("num_domains", "9999")),
+    (
+      ["--num_domains=9999", "--dataset=rotated_digits"],
+      ("num_domains", "9999"),
+    ),
     (["--num_clients=500"], ("client", "fewer clients")),
     (["--angle_step=10"], ("angle_step", "circle")),
     (["--model=alexnet"], ("--model=alexnet", "mlp")),
     (["--weights_file=/nowhere.npz"], ("/nowhere.npz",)),
     (["--executor=cloud"], ("cloud", "in_process")),
     (["--max_concurrent_clients=-1"], ("--max_concurrent_clients=-1", "0")),
-    (["--dataset=rotated_emnist_letters", "--data_dir=/nowhere"],
-     ("/nowhere", "emnist")),
-    (["--dataset=portraits", "--data_dir=/nowhere"],
-     ("/nowhere", "portraits")),
+    (
+      ["--dataset=rotated_emnist_letters", "--data_dir=/nowhere"],
+      ("/nowhere", "emnist"),
+    ),
+    (["--dataset=portraits", "--data_dir=/nowhere"], ("/nowhere", "portraits")),
     (["--no_such_flag=1"], ("no_such_flag",)),
     (["word"], ("'word'", "--flags")),
-])
+  ],
+)
 def test_bad_flags_end_with_one_line_and_nothing_written(
-    arguments, expected, tmp_path, run_evolving, capsys
+  arguments, expected, tmp_path, run_evolving, capsys
 ):
   folder = tmp_path / "run"
-  code = run_evolving([
-      *_SMALL, "--algorithm=fed_avg", f"--output_dir={folder}", *arguments,
-  ])
+  code = run_evolving(
+    [
+      *_SMALL,
+      "--algorithm=fed_avg",
+      f"--output_dir={folder}",
+      *arguments,
+    ]
+  )
   output, errors = capsys.readouterr()
   assert code == 2
   assert output == ""
@@ -200,7 +252,7 @@ def test_bad_flags_end_with_one_line_and_nothing_written(
 
 
 def test_existing_folder_is_not_overwritten_silently(
-    tmp_path, run_evolving, read_rows, capsys
+  tmp_path, run_evolving, read_rows, capsys
 ):
   (tmp_path / "metrics.csv").write_text("precious\n")
   arguments = [*_SMALL, "--algorithm=fed_avg", f"--output_dir={tmp_path}"]
@@ -217,21 +269,23 @@ def test_missing_algorithm_names_those_there_are(run_evolving, capsys):
 
 
 class TestInterrupt:
-
   @pytest.fixture(
-      scope="class",
-      params=["in_process", pytest.param("local", marks=pytest.mark.cpp)],
+    scope="class",
+    params=["in_process", pytest.param("local", marks=pytest.mark.cpp)],
   )
-  def interrupted(
-      self, request, start_binary, read_rows, tmp_path_factory
-  ):
+  def interrupted(self, request, start_binary, read_rows, tmp_path_factory):
     """A long run, stopped by Ctrl-C after it has written a few rows."""
     folder = tmp_path_factory.mktemp("runs") / "long"
     process = start_binary(
-        "evolving",
-        [*_SMALL, "--rounds=100000", "--algorithm=fed_avg",
-         f"--output_dir={folder}", f"--executor={request.param}"],
-        start_new_session=True,
+      "evolving",
+      [
+        *_SMALL,
+        "--rounds=100000",
+        "--algorithm=fed_avg",
+        f"--output_dir={folder}",
+        f"--executor={request.param}",
+      ],
+      start_new_session=True,
     )
     try:
       deadline = time.monotonic() + 200
@@ -254,8 +308,8 @@ class TestInterrupt:
     assert code == 130
     assert output == ""
     assert errors == (
-        "evolving: interrupted; what was written is kept; to go on, add"
-        f" --resume --output_dir={folder}\n"
+      "evolving: interrupted; what was written is kept; to go on, add"
+      f" --resume --output_dir={folder}\n"
     )
 
   def test_keeps_what_was_written(self, interrupted, read_rows):
@@ -268,9 +322,13 @@ def test_presets_are_read(presets, run_evolving, tmp_path, capsys):
   assert len(presets("evolving")) == 6
   for preset in presets("evolving"):
     # A rate that is not allowed stops the run once all flags are known.
-    code = run_evolving([
-        f"--flagfile={preset}", "--algorithm=fed_avg", "--learning_rate=0",
+    code = run_evolving(
+      [
+        f"--flagfile={preset}",
+        "--algorithm=fed_avg",
+        "--learning_rate=0",
         f"--output_dir={tmp_path / 'run'}",
-    ])
+      ]
+    )
     assert code == 2
     assert "--learning_rate=0.0" in capsys.readouterr().err

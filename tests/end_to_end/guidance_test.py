@@ -13,9 +13,15 @@ from tff_shift import algorithms
 
 _ALGORITHMS = algorithms.names("guidance")
 _SMALL = (
-    "--dataset=digits", "--max_examples=400", "--num_clients=4", "--rounds=3",
-    "--evaluate_every=2", "--local_steps=2", "--batch_size=8",
-    "--learning_rate=0.05", "--noprogress",
+  "--dataset=digits",
+  "--max_examples=400",
+  "--num_clients=4",
+  "--rounds=3",
+  "--evaluate_every=2",
+  "--local_steps=2",
+  "--batch_size=8",
+  "--learning_rate=0.05",
+  "--noprogress",
 )
 
 
@@ -26,15 +32,21 @@ def run_guidance(run_here):
 
 
 class TestWholeRun:
-
   @pytest.fixture(scope="class")
   def finished(self, start_binary, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "all"
-    process = start_binary("guidance", [
-        *_SMALL, f"--algorithm={','.join(_ALGORITHMS)}", "--seeds=0,1",
-        "--lambda_=0.6,0.9", "--final_rounds=2", "--fine_tuning_steps=3",
+    process = start_binary(
+      "guidance",
+      [
+        *_SMALL,
+        f"--algorithm={','.join(_ALGORITHMS)}",
+        "--seeds=0,1",
+        "--lambda_=0.6,0.9",
+        "--final_rounds=2",
+        "--fine_tuning_steps=3",
         f"--output_dir={folder}",
-    ])
+      ],
+    )
     output, errors = process.communicate(timeout=500)
     assert process.returncode == 0, errors
     assert errors == ""
@@ -44,13 +56,15 @@ class TestWholeRun:
     lambdas = {name: [""] for name in _ALGORITHMS}
     lambdas["fed_drm"] = ["0.6", "0.9"]
     assert [
-        (r["algorithm"], r["lambda_"], r["seed"], r["round"])
-        for r in read_rows(finished[0])
+      (r["algorithm"], r["lambda_"], r["seed"], r["round"])
+      for r in read_rows(finished[0])
     ] == [
-        (name, lambda_, seed, round_num)
-        for name in _ALGORITHMS for lambda_ in lambdas[name] for seed in "01"
-        # Every second, and each of the last two.
-        for round_num in "23"
+      (name, lambda_, seed, round_num)
+      for name in _ALGORITHMS
+      for lambda_ in lambdas[name]
+      for seed in "01"
+      # Every second, and each of the last two.
+      for round_num in "23"
     ]
 
   def test_only_a_guide_knows_clients(self, finished, read_rows):
@@ -61,7 +75,7 @@ class TestWholeRun:
       assert bool(row["uncorrected_system_accuracy"]) == has_guide
 
   def test_summary_is_the_mean_over_the_last_rounds(
-      self, finished, read_rows, read_runs
+    self, finished, read_rows, read_runs
   ):
     rows = read_rows(finished[0])
     runs = read_runs(finished[0])
@@ -70,9 +84,10 @@ class TestWholeRun:
       lambda_ = str(run["setting"].get("lambda_", ""))
       for seed, value in enumerate(run["metrics"]["system_accuracy"]["seeds"]):
         values = [
-            float(r["system_accuracy"]) for r in rows
-            if (r["algorithm"], r["lambda_"], r["seed"])
-            == (run["algorithm"], lambda_, str(seed))
+          float(r["system_accuracy"])
+          for r in rows
+          if (r["algorithm"], r["lambda_"], r["seed"])
+          == (run["algorithm"], lambda_, str(seed))
         ]
         assert len(values) == 2
         assert value == pytest.approx(np.mean(values))
@@ -80,7 +95,7 @@ class TestWholeRun:
         assert spread == pytest.approx(np.std(values, ddof=1))
 
   def test_settings_are_those_of_the_paper_unless_asked_otherwise(
-      self, finished, read_runs
+    self, finished, read_runs
   ):
     for run in read_runs(finished[0]):
       setting = run["setting"]
@@ -92,9 +107,14 @@ class TestWholeRun:
   def test_figures_are_there(self, finished):
     figures = {p.stem for p in (finished[0] / "figures").glob("*.png")}
     assert figures == {
-        "transforms", "class_counts", "system_accuracy", "average_accuracy",
-        "client_accuracy", "routing_fed_drm_lambda_0.6",
-        "routing_fed_drm_lambda_0.9", "trade_off",
+      "transforms",
+      "class_counts",
+      "system_accuracy",
+      "average_accuracy",
+      "client_accuracy",
+      "routing_fed_drm_lambda_0.6",
+      "routing_fed_drm_lambda_0.9",
+      "trade_off",
     }
 
   def test_table_has_a_row_per_run(self, finished):
@@ -103,17 +123,23 @@ class TestWholeRun:
     assert lines[-1] == f"results: {finished[0]}"
 
   def test_same_flags_same_numbers(
-      self, finished, run_guidance, read_runs, tmp_path
+    self, finished, run_guidance, read_runs, tmp_path
   ):
     folder = tmp_path / "again"
-    code = run_guidance([
-        *_SMALL, "--algorithm=fed_drm", "--seeds=0,1", "--lambda_=0.6,0.9",
-        "--final_rounds=2", f"--output_dir={folder}",
+    code = run_guidance(
+      [
+        *_SMALL,
+        "--algorithm=fed_drm",
+        "--seeds=0,1",
+        "--lambda_=0.6,0.9",
+        "--final_rounds=2",
+        f"--output_dir={folder}",
         "--max_concurrent_clients=1",
-    ])
+      ]
+    )
     assert code == 0
     first = [
-        run for run in read_runs(finished[0]) if run["algorithm"] == "fed_drm"
+      run for run in read_runs(finished[0]) if run["algorithm"] == "fed_drm"
     ]
     again = read_runs(folder)
     for run in (*first, *again):
@@ -123,37 +149,41 @@ class TestWholeRun:
 
 
 class TestBadFlags:
-
   @pytest.mark.parametrize(
-      ("flags", "named"),
-      [
-          (["--dataset=cifar"], "--dataset=cifar"),
-          (["--partition=dirichlet"], "partition must be dirichlet_<alpha>"),
-          (["--intensity=huge"], "--intensity=huge"),
-          (["--num_clients=0"], "--num_clients=0"),
-          (["--num_clients=60"], "54"),
-          (["--num_clients=9", "--intensity=low"], "intensity"),
-          (["--rounds=0"], "--rounds=0"),
-          (["--final_rounds=4"], "--final_rounds=4"),
-          (["--participation=0"], "--participation=0"),
-          (["--lambda_=1.5"], "lambda_=1.5"),
-          (["--lambda_=half"], "--lambda_=half"),
-          (["--lambda_=0.9", "--algorithm=fed_rep"], "--lambda_ belongs to"),
-          (["--learning_rate=-1"], "learning_rate=-1"),
-          (["--sharing=deep"], "no option 'sharing'"),
-          (["--model=lenet", "--sharing=some"], "--sharing=some"),
-          (["--model=resnet9"], "--model=resnet9"),
-          (["--algorithm=fed_ade"], "--algorithm=fed_ade"),
-          (["--max_examples=20"], "examples"),
-      ],
+    ("flags", "named"),
+    [
+      (["--dataset=cifar"], "--dataset=cifar"),
+      (["--partition=dirichlet"], "partition must be dirichlet_<alpha>"),
+      (["--intensity=huge"], "--intensity=huge"),
+      (["--num_clients=0"], "--num_clients=0"),
+      (["--num_clients=60"], "54"),
+      (["--num_clients=9", "--intensity=low"], "intensity"),
+      (["--rounds=0"], "--rounds=0"),
+      (["--final_rounds=4"], "--final_rounds=4"),
+      (["--participation=0"], "--participation=0"),
+      (["--lambda_=1.5"], "lambda_=1.5"),
+      (["--lambda_=half"], "--lambda_=half"),
+      (["--lambda_=0.9", "--algorithm=fed_rep"], "--lambda_ belongs to"),
+      (["--learning_rate=-1"], "learning_rate=-1"),
+      (["--sharing=deep"], "no option 'sharing'"),
+      (["--model=lenet", "--sharing=some"], "--sharing=some"),
+      (["--model=resnet9"], "--model=resnet9"),
+      (["--algorithm=fed_ade"], "--algorithm=fed_ade"),
+      (["--max_examples=20"], "examples"),
+    ],
   )
   def test_one_line_and_nothing_written(
-      self, run_guidance, tmp_path, capsys, flags, named
+    self, run_guidance, tmp_path, capsys, flags, named
   ):
     folder = tmp_path / "run"
-    code = run_guidance([
-        *_SMALL, "--algorithm=fed_drm", f"--output_dir={folder}", *flags,
-    ])
+    code = run_guidance(
+      [
+        *_SMALL,
+        "--algorithm=fed_drm",
+        f"--output_dir={folder}",
+        *flags,
+      ]
+    )
     assert code == 2
     message = capsys.readouterr().err
     assert message.startswith("guidance: ")
@@ -162,29 +192,38 @@ class TestBadFlags:
     assert not folder.exists()
 
   def test_missing_data_set_is_named(self, run_guidance, tmp_path, capsys):
-    code = run_guidance([
-        *_SMALL, "--algorithm=fed_drm", "--dataset=cifar10",
-        f"--data_dir={tmp_path}", f"--output_dir={tmp_path / 'run'}",
-    ])
+    code = run_guidance(
+      [
+        *_SMALL,
+        "--algorithm=fed_drm",
+        "--dataset=cifar10",
+        f"--data_dir={tmp_path}",
+        f"--output_dir={tmp_path / 'run'}",
+      ]
+    )
     assert code == 2
     assert "'cifar10' is not in" in capsys.readouterr().err
 
 
 class TestModels:
-
   @pytest.mark.parametrize(
-      "flags",
-      [["--model=lenet", "--sharing=shallow"], ["--model=cnn"]],
-      ids=["own guide", "given guide"],
+    "flags",
+    [["--model=lenet", "--sharing=shallow"], ["--model=cnn"]],
+    ids=["own guide", "given guide"],
   )
   def test_other_models_guide_too(
-      self, run_guidance, read_rows, tmp_path, flags
+    self, run_guidance, read_rows, tmp_path, flags
   ):
     folder = tmp_path / "run"
-    code = run_guidance([
-        *_SMALL, "--algorithm=fed_drm", "--rounds=1", *flags,
+    code = run_guidance(
+      [
+        *_SMALL,
+        "--algorithm=fed_drm",
+        "--rounds=1",
+        *flags,
         f"--output_dir={folder}",
-    ])
+      ]
+    )
     assert code == 0
     (row,) = read_rows(folder)
     assert row["client_accuracy"]
@@ -194,10 +233,16 @@ class TestModels:
     if not data_dir or not (pathlib.Path(data_dir) / "cifar10").is_dir():
       pytest.skip("TFDS_DATA_DIR names no folder with cifar10")
     folder = tmp_path / "run"
-    code = run_guidance([
-        *_SMALL, "--algorithm=fed_drm", "--dataset=cifar10", "--rounds=1",
-        "--partition=5_spc", f"--output_dir={folder}",
-    ])
+    code = run_guidance(
+      [
+        *_SMALL,
+        "--algorithm=fed_drm",
+        "--dataset=cifar10",
+        "--rounds=1",
+        "--partition=5_spc",
+        f"--output_dir={folder}",
+      ]
+    )
     assert code == 0
     (row,) = read_rows(folder)
     assert row["dataset"] == "cifar10"

@@ -17,12 +17,20 @@ from tff_shift.data import streams
 
 _ALGORITHMS = algorithms.names("online_adaptation")
 _SMALL = (
-    "--dataset=digits", "--model=cnn", "--timesteps=3", "--num_clients=3",
-    "--samples_per_step=10", "--initial_examples=20", "--local_epochs=1",
-    "--pretraining_epochs=1", "--noprogress",
+  "--dataset=digits",
+  "--model=cnn",
+  "--timesteps=3",
+  "--num_clients=3",
+  "--samples_per_step=10",
+  "--initial_examples=20",
+  "--local_epochs=1",
+  "--pretraining_epochs=1",
+  "--noprogress",
 )
 _CORRUPTED = (
-    *_SMALL, "--algorithm=fed_ade", "--shift_kind=covariate",
+  *_SMALL,
+  "--algorithm=fed_ade",
+  "--shift_kind=covariate",
 )
 
 
@@ -39,15 +47,21 @@ def run_online(run_here):
 
 
 class TestWholeRun:
-
   @pytest.fixture(scope="class")
   def finished(self, start_binary, cache_dir, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "all"
-    process = start_binary("online_adaptation", [
-        *_SMALL, f"--algorithm={','.join(_ALGORITHMS)}", "--seeds=0,1",
-        "--shift=linear,square", "--learning_rate=1e-3,1e-1",
-        f"--cache_dir={cache_dir}", f"--output_dir={folder}",
-    ])
+    process = start_binary(
+      "online_adaptation",
+      [
+        *_SMALL,
+        f"--algorithm={','.join(_ALGORITHMS)}",
+        "--seeds=0,1",
+        "--shift=linear,square",
+        "--learning_rate=1e-3,1e-1",
+        f"--cache_dir={cache_dir}",
+        f"--output_dir={folder}",
+      ],
+    )
     output, errors = process.communicate(timeout=500)
     assert process.returncode == 0, errors
     return folder, output, errors
@@ -57,33 +71,33 @@ class TestWholeRun:
     rates = {name: [""] for name in _ALGORITHMS}
     rates["fix_lr"] = ["0.001", "0.1"]
     assert [
-        (r["algorithm"], r["learning_rate"], r["shift"], r["seed"],
-         r["timestep"])
-        for r in rows
+      (r["algorithm"], r["learning_rate"], r["shift"], r["seed"], r["timestep"])
+      for r in rows
     ] == [
-        (name, rate, shift, seed, step)
-        for name in _ALGORITHMS for rate in rates[name]
-        for shift in ("linear", "square") for seed in "01" for step in "123"
+      (name, rate, shift, seed, step)
+      for name in _ALGORITHMS
+      for rate in rates[name]
+      for shift in ("linear", "square")
+      for seed in "01"
+      for step in "123"
     ]
     linear = [float(r["omega"]) for r in rows[:3]]
     np.testing.assert_allclose(linear, [1 / 3, 2 / 3, 1])
 
-  def test_summary_is_the_mean_over_steps(
-      self, finished, read_rows, read_runs
-  ):
+  def test_summary_is_the_mean_over_steps(self, finished, read_rows, read_runs):
     rows = read_rows(finished[0])
     for run in read_runs(finished[0]):
       rate = run["setting"].get("learning_rate", "")
       for column, metric in (
-          ("accuracy", "accuracy"),
-          ("accuracy_before", "before_adaptation_accuracy"),
+        ("accuracy", "accuracy"),
+        ("accuracy_before", "before_adaptation_accuracy"),
       ):
         for seed, value in enumerate(run["metrics"][metric]["seeds"]):
           steps = [
-              float(r[column]) for r in rows
-              if (r["algorithm"], r["learning_rate"], r["shift"], r["seed"])
-              == (run["algorithm"], str(rate), run["setting"]["shift"],
-                  str(seed))
+            float(r[column])
+            for r in rows
+            if (r["algorithm"], r["learning_rate"], r["shift"], r["seed"])
+            == (run["algorithm"], str(rate), run["setting"]["shift"], str(seed))
           ]
           assert len(steps) == 3
           assert value == pytest.approx(np.mean(steps))
@@ -98,8 +112,9 @@ class TestWholeRun:
     for shift in ("linear", "square"):
       for seed in "01":
         found = {
-            r["accuracy_before"] for r in rows
-            if (r["shift"], r["seed"]) == (shift, seed)
+          r["accuracy_before"]
+          for r in rows
+          if (r["shift"], r["seed"]) == (shift, seed)
         }
         assert len(found) == 1
 
@@ -115,9 +130,9 @@ class TestWholeRun:
   def test_figures_are_there(self, finished):
     figures = {p.stem for p in (finished[0] / "figures").glob("*.png")}
     assert figures == {
-        f"{kind}_{shift}"
-        for kind in ("accuracy", "learning_rates", "class_estimates")
-        for shift in ("linear", "square")
+      f"{kind}_{shift}"
+      for kind in ("accuracy", "learning_rates", "class_estimates")
+      for shift in ("linear", "square")
     } | {"measured_shift"}
 
   def test_table_has_a_row_per_run(self, finished):
@@ -128,30 +143,41 @@ class TestWholeRun:
     assert len(lines) == 1 + 2 + 2 * (len(_ALGORITHMS) + 1) + 1
 
   def test_same_flags_same_numbers(
-      self, finished, cache_dir, run_online, read_runs, tmp_path
+    self, finished, cache_dir, run_online, read_runs, tmp_path
   ):
     folder = tmp_path / "again"
-    code = run_online([
-        *_SMALL, "--algorithm=fed_ade", "--seeds=0,1", "--shift=linear,square",
-        f"--cache_dir={cache_dir}", f"--output_dir={folder}",
+    code = run_online(
+      [
+        *_SMALL,
+        "--algorithm=fed_ade",
+        "--seeds=0,1",
+        "--shift=linear,square",
+        f"--cache_dir={cache_dir}",
+        f"--output_dir={folder}",
         "--max_concurrent_clients=1",
-    ])
+      ]
+    )
     assert code == 0
     first = [
-        run for run in read_runs(finished[0]) if run["algorithm"] == "fed_ade"
+      run for run in read_runs(finished[0]) if run["algorithm"] == "fed_ade"
     ]
     assert read_runs(folder) == first
 
 
 def test_covariate_shift_corrupts_and_keeps_classes_even(
-    cache_dir, run_online, read_rows, read_runs, tmp_path
+  cache_dir, run_online, read_rows, read_runs, tmp_path
 ):
   folder = tmp_path / "covariate"
-  code = run_online([
+  code = run_online(
+    [
       *(each for each in _CORRUPTED if each != "--local_epochs=1"),
-      f"--cache_dir={cache_dir}", f"--output_dir={folder}",
-      "--participation=0.5", "--rounds_per_step=2", "--local_steps=2",
-  ])
+      f"--cache_dir={cache_dir}",
+      f"--output_dir={folder}",
+      "--participation=0.5",
+      "--rounds_per_step=2",
+      "--local_steps=2",
+    ]
+  )
   assert code == 0
   assert len(read_rows(folder)) == 3
   (run,) = read_runs(folder)
@@ -163,19 +189,25 @@ def test_covariate_shift_corrupts_and_keeps_classes_even(
   assert set(run["metrics"]) == {"accuracy", "before_adaptation_accuracy"}
 
 
-@pytest.mark.parametrize(("arguments", "expected"), [
+@pytest.mark.parametrize(
+  ("arguments", "expected"),
+  [
     (["--algorithm=fed_avg"], ("--algorithm=fed_avg", "atlas, fed_ade")),
     (["--algorithm="], ("--algorithm", "fed_ade")),
     (["--dataset=cifar"], ("--dataset=cifar", "cifar10")),
-    (["--shift=linear,cosine"],
-     ("--shift=linear,cosine:", "bernoulli", "none twice")),
+    (
+      ["--shift=linear,cosine"],
+      ("--shift=linear,cosine:", "bernoulli", "none twice"),
+    ),
     (["--shift=sine,sine"], ("--shift=sine,sine:", "none twice")),
     (["--shift="], ("--shift=", "linear")),
     (["--shift_kind=concept"], ("--shift_kind=concept", "covariate")),
     (["--corrupted_images=downloaded"], ("--corrupted_images", "archive")),
     (["--bernoulli_flip=always"], ("--bernoulli_flip", "as_printed")),
-    (["--pretraining_distribution=zipf"],
-     ("--pretraining_distribution=zipf", "gaussian")),
+    (
+      ["--pretraining_distribution=zipf"],
+      ("--pretraining_distribution=zipf", "gaussian"),
+    ),
     (["--model=alexnet"], ("--model=alexnet", "residual_cnn")),
     (["--model_width=8"], ("width", "cnn")),
     (["--timesteps=0"], ("--timesteps=0", "at least 1")),
@@ -184,36 +216,49 @@ def test_covariate_shift_corrupts_and_keeps_classes_even(
     (["--samples_per_step=0"], ("--samples_per_step=0", "at least 1")),
     (["--initial_examples=0"], ("--initial_examples=0", "at least 1")),
     (["--initial_examples=5000"], ("5000",)),
-    (["--max_pretraining_examples=0"],
-     ("--max_pretraining_examples=0", "at least 1")),
+    (
+      ["--max_pretraining_examples=0"],
+      ("--max_pretraining_examples=0", "at least 1"),
+    ),
     (["--pretraining_epochs=0"], ("--pretraining_epochs=0", "at least 1")),
     (["--pretraining_seed=-1"], ("--pretraining_seed=-1", "2147483647")),
     (["--participation=0"], ("--participation=0.0", "at most 1")),
     (["--dirichlet=0"], ("--dirichlet=0", "above 0")),
     (["--eta_min=1", "--eta_max=0.5"], ("--eta_max=0.5", "eta_min=1.0")),
     (["--eta_max=-1"], ("--eta_max=-1.0", "above 0")),
-    (["--nouse_uncertainty", "--nouse_representation"],
-     ("--use_uncertainty=False", "use_representation=False")),
+    (
+      ["--nouse_uncertainty", "--nouse_representation"],
+      ("--use_uncertainty=False", "use_representation=False"),
+    ),
     (["--similarity=l2"], ("--similarity='l2'", "wasserstein")),
     (["--learning_rate=1e-5"], ("--learning_rate", "fix_lr")),
     (["--num_learners=3"], ("--num_learners", "atlas")),
     (["--seeds=0,0"], ("--seeds=0,0", "twice")),
     (["--dataset=cifar10", "--data_dir=/nowhere"], ("/nowhere", "cifar10")),
-    (["--dataset=tiny_imagenet", "--data_dir=/nowhere"],
-     ("/nowhere", "tiny")),
-    (["--shift_kind=covariate", "--corrupted_images=archive"],
-     ("cifar10", "digits")),
-    (["--corrupted_images=archive"],
-     ("--corrupted_images=archive", "does not apply", "--shift_kind=label")),
-])
+    (["--dataset=tiny_imagenet", "--data_dir=/nowhere"], ("/nowhere", "tiny")),
+    (
+      ["--shift_kind=covariate", "--corrupted_images=archive"],
+      ("cifar10", "digits"),
+    ),
+    (
+      ["--corrupted_images=archive"],
+      ("--corrupted_images=archive", "does not apply", "--shift_kind=label"),
+    ),
+  ],
+)
 def test_bad_flags_end_with_one_line_and_nothing_written(
-    arguments, expected, tmp_path, run_online, capsys
+  arguments, expected, tmp_path, run_online, capsys
 ):
   folder, cache = tmp_path / "run", tmp_path / "cache"
-  code = run_online([
-      *_SMALL, "--algorithm=fed_ade", f"--output_dir={folder}",
-      f"--cache_dir={cache}", *arguments,
-  ])
+  code = run_online(
+    [
+      *_SMALL,
+      "--algorithm=fed_ade",
+      f"--output_dir={folder}",
+      f"--cache_dir={cache}",
+      *arguments,
+    ]
+  )
   output, errors = capsys.readouterr()
   assert code == 2
   assert output == ""
@@ -226,13 +271,17 @@ def test_bad_flags_end_with_one_line_and_nothing_written(
 
 
 def test_cache_folder_that_cannot_be_made_is_refused(
-    tmp_path, run_online, capsys
+  tmp_path, run_online, capsys
 ):
   (tmp_path / "file").write_text("in the way")
-  code = run_online([
-      *_SMALL, "--algorithm=fed_ade", f"--output_dir={tmp_path / 'run'}",
+  code = run_online(
+    [
+      *_SMALL,
+      "--algorithm=fed_ade",
+      f"--output_dir={tmp_path / 'run'}",
       f"--cache_dir={tmp_path / 'file' / 'cache'}",
-  ])
+    ]
+  )
   assert code == 2
   errors = capsys.readouterr().err
   assert "--cache_dir" in errors
@@ -249,23 +298,28 @@ def only_cifar10(tmp_path):
   folder = tmp_path / "data"
   folder.mkdir()
   (folder / "cifar10").symlink_to(
-      pathlib.Path(found).resolve() / "cifar10", target_is_directory=True
+    pathlib.Path(found).resolve() / "cifar10", target_is_directory=True
   )
   return folder
 
 
 class TestArchive:
-
   def test_archive_that_is_not_there_is_refused_at_the_start(
-      self, only_cifar10, tmp_path, run_online, capsys
+    self, only_cifar10, tmp_path, run_online, capsys
   ):
     folder, cache = tmp_path / "run", tmp_path / "cache"
     # The first of 20 steps is at severity 5 / 20, rounded: 0, no archive yet.
-    code = run_online([
-        *_CORRUPTED, "--dataset=cifar10", "--corrupted_images=archive",
-        "--timesteps=20", f"--output_dir={folder}", f"--cache_dir={cache}",
+    code = run_online(
+      [
+        *_CORRUPTED,
+        "--dataset=cifar10",
+        "--corrupted_images=archive",
+        "--timesteps=20",
+        f"--output_dir={folder}",
+        f"--cache_dir={cache}",
         f"--data_dir={only_cifar10}",
-    ])
+      ]
+    )
     output, errors = capsys.readouterr()
     assert code == 2
     assert output == ""
@@ -284,11 +338,16 @@ class TestArchive:
     """Those of the three clients with each of the two seeds."""
     pool = streams.Examples(np.zeros((2, 1)), np.arange(2))
     return [
-        streams.Streams(
-            pool, 2, np.arange(2), num_clients=3, samples_per_step=1,
-            shift_kind="covariate", seed=seed,
-        ).corruption_names
-        for seed in (0, 1)
+      streams.Streams(
+        pool,
+        2,
+        np.arange(2),
+        num_clients=3,
+        samples_per_step=1,
+        shift_kind="covariate",
+        seed=seed,
+      ).corruption_names
+      for seed in (0, 1)
     ]
 
   @pytest.fixture
@@ -300,7 +359,7 @@ class TestArchive:
     """
     source = sources.load("digits")
     found = types.SimpleNamespace(
-        asked=set(), missing=set(), on_read=lambda part: None
+      asked=set(), missing=set(), on_read=lambda part: None
     )
 
     def read(*part):
@@ -314,7 +373,7 @@ class TestArchive:
     return found
 
   def test_all_that_the_run_reads_is_read_before_it_writes(
-      self, archive, corruption_names, tmp_path, cache_dir, run_online
+    self, archive, corruption_names, tmp_path, cache_dir, run_online
   ):
     folder = tmp_path / "run"
     late = set()
@@ -324,31 +383,41 @@ class TestArchive:
         late.add(part)
 
     archive.on_read = on_read
-    code = run_online([
+    code = run_online(
+      [
         *(each for each in _CORRUPTED if each != "--local_epochs=1"),
-        *self._SCHEDULES, "--algorithm=source", "--corrupted_images=archive",
-        f"--output_dir={folder}", f"--cache_dir={cache_dir}",
-    ])
+        *self._SCHEDULES,
+        "--algorithm=source",
+        "--corrupted_images=archive",
+        f"--output_dir={folder}",
+        f"--cache_dir={cache_dir}",
+      ]
+    )
     assert code == 0
     assert late == set()
     assert archive.asked == set(
-        itertools.product(
-            {*corruption_names[0], *corruption_names[1]}, self._SEVERITIES
-        )
+      itertools.product(
+        {*corruption_names[0], *corruption_names[1]}, self._SEVERITIES
+      )
     )
 
   def test_one_part_that_is_missing_is_refused(
-      self, archive, corruption_names, tmp_path, run_online, capsys
+    self, archive, corruption_names, tmp_path, run_online, capsys
   ):
     folder, cache = tmp_path / "run", tmp_path / "cache"
     # Only the last client of the second seed on the second schedule needs it.
     part = corruption_names[1][2], 3
     assert part[0] not in (*corruption_names[0], *corruption_names[1][:2])
     archive.missing = {part}
-    code = run_online([
-        *_CORRUPTED, *self._SCHEDULES, "--corrupted_images=archive",
-        f"--output_dir={folder}", f"--cache_dir={cache}",
-    ])
+    code = run_online(
+      [
+        *_CORRUPTED,
+        *self._SCHEDULES,
+        "--corrupted_images=archive",
+        f"--output_dir={folder}",
+        f"--cache_dir={cache}",
+      ]
+    )
     assert code == 2
     assert capsys.readouterr().err == f"online_adaptation: {part} is missing\n"
     assert not folder.exists()
@@ -359,9 +428,13 @@ def test_presets_are_read(presets, run_online, tmp_path, capsys):
   assert len(presets("online_adaptation")) == 5
   for preset in presets("online_adaptation"):
     # A bound that is not allowed stops the run once all flags are known.
-    code = run_online([
-        f"--flagfile={preset}", "--algorithm=fed_ade,fix_lr", "--eta_max=0",
+    code = run_online(
+      [
+        f"--flagfile={preset}",
+        "--algorithm=fed_ade,fix_lr",
+        "--eta_max=0",
         f"--output_dir={tmp_path / 'run'}",
-    ])
+      ]
+    )
     assert code == 2
     assert "--eta_max=0.0" in capsys.readouterr().err

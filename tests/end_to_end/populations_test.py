@@ -17,34 +17,73 @@ from experiments import online_adaptation
 from experiments import online_adaptation_plan
 
 _SMALL = (
-    "--dataset=circle", "--num_domains=4", "--max_examples_per_domain=200",
-    "--num_clients=12", "--participation=0.25", "--rounds=12",
-    "--local_steps=1", "--evaluate_every=1", "--optimizer=adam",
-    "--learning_rate=1e-2", "--noprogress", "--algorithm=fed_rep",
-    "--checkpoint_every=3",
+  "--dataset=circle",
+  "--num_domains=4",
+  "--max_examples_per_domain=200",
+  "--num_clients=12",
+  "--participation=0.25",
+  "--rounds=12",
+  "--local_steps=1",
+  "--evaluate_every=1",
+  "--optimizer=adam",
+  "--learning_rate=1e-2",
+  "--noprogress",
+  "--algorithm=fed_rep",
+  "--checkpoint_every=3",
 )
 _ON_DISK = (*_SMALL, "--max_states_in_memory=2")
 _OTHERS = {
-    "dynamic_personalization": (
-        dynamic_personalization, dynamic_personalization_plan, (
-            "--algorithm=p_fed_hn", "--dataset=digits", "--max_examples=600",
-            "--num_clients=3", "--rounds=3", "--period_size=20", "--periods=2",
-            "--test_distributions=0.9", "--model=mlp", "--model_width=4",
-            "--participation=0.5", "--hidden_width=6", "--num_hidden=1",
-            "--pretraining_epochs=1",
-        ),
+  "dynamic_personalization": (
+    dynamic_personalization,
+    dynamic_personalization_plan,
+    (
+      "--algorithm=p_fed_hn",
+      "--dataset=digits",
+      "--max_examples=600",
+      "--num_clients=3",
+      "--rounds=3",
+      "--period_size=20",
+      "--periods=2",
+      "--test_distributions=0.9",
+      "--model=mlp",
+      "--model_width=4",
+      "--participation=0.5",
+      "--hidden_width=6",
+      "--num_hidden=1",
+      "--pretraining_epochs=1",
     ),
-    "guidance": (guidance, guidance_plan, (
-        "--algorithm=fed_rep", "--dataset=digits", "--num_clients=4",
-        "--max_examples=200", "--rounds=3", "--local_steps=1",
-        "--batch_size=16", "--evaluate_every=2", "--participation=0.5",
-    )),
-    "online_adaptation": (online_adaptation, online_adaptation_plan, (
-        "--algorithm=fth", "--dataset=digits", "--model_width=8",
-        "--timesteps=3", "--num_clients=4", "--initial_examples=20",
-        "--samples_per_step=20", "--pretraining_epochs=1",
-        "--max_pretraining_examples=200", "--participation=0.5",
-    )),
+  ),
+  "guidance": (
+    guidance,
+    guidance_plan,
+    (
+      "--algorithm=fed_rep",
+      "--dataset=digits",
+      "--num_clients=4",
+      "--max_examples=200",
+      "--rounds=3",
+      "--local_steps=1",
+      "--batch_size=16",
+      "--evaluate_every=2",
+      "--participation=0.5",
+    ),
+  ),
+  "online_adaptation": (
+    online_adaptation,
+    online_adaptation_plan,
+    (
+      "--algorithm=fth",
+      "--dataset=digits",
+      "--model_width=8",
+      "--timesteps=3",
+      "--num_clients=4",
+      "--initial_examples=20",
+      "--samples_per_step=20",
+      "--pretraining_epochs=1",
+      "--max_pretraining_examples=200",
+      "--participation=0.5",
+    ),
+  ),
 }
 _RUN = "checkpoints/fed_rep-circle-target-0.01-0"
 
@@ -74,7 +113,7 @@ def last_states(folder):
   path = folder / _RUN / "states.sqlite"
   with contextlib.closing(sqlite3.connect(path)) as connection:
     return connection.execute(
-        "SELECT client, content, MAX(version) FROM states GROUP BY client"
+      "SELECT client, content, MAX(version) FROM states GROUP BY client"
     ).fetchall()
 
 
@@ -97,7 +136,7 @@ def test_killed_run_ends_as_one_that_was_not(in_memory, on_disk, tmp_path):
 
 
 def test_limit_may_change_on_resume(
-    in_memory, tmp_path, run_evolving, monkeypatch
+  in_memory, tmp_path, run_evolving, monkeypatch
 ):
   folder = tmp_path / "run"
   arguments = [*_SMALL, f"--output_dir={folder}"]
@@ -111,17 +150,19 @@ def test_limit_may_change_on_resume(
 
     with monkeypatch.context() as patches:
       patches.setattr(evolving.results.RunFolder, "write_metrics", stop)
-      code = run_evolving([
+      code = run_evolving(
+        [
           *arguments,
           *["--resume"] * folder.exists(),
           *[f"--max_states_in_memory={limit}"] * (limit is not None),
-      ])
+        ]
+      )
     assert code == (0 if stop_in is None else 130)
   assert metrics(folder) == metrics(in_memory)
 
 
 def test_damaged_file_is_told_in_a_line_and_the_run_starts_again(
-    in_memory, tmp_path, run_evolving, capsys, monkeypatch
+  in_memory, tmp_path, run_evolving, capsys, monkeypatch
 ):
   folder = tmp_path / "run"
   arguments = [*_ON_DISK, f"--output_dir={folder}"]
@@ -139,12 +180,17 @@ def test_damaged_file_is_told_in_a_line_and_the_run_starts_again(
 
 def test_without_checkpoints_no_file_is_left(in_memory, tmp_path, run_evolving):
   folder = tmp_path / "run"
-  assert run_evolving(
-      [*_ON_DISK, "--checkpoint_every=0", f"--output_dir={folder}"]
-  ) == 0
+  assert (
+    run_evolving([*_ON_DISK, "--checkpoint_every=0", f"--output_dir={folder}"])
+    == 0
+  )
   assert metrics(folder) == metrics(in_memory)
   assert sorted(path.name for path in folder.iterdir()) == [
-      "config.json", "figures", "metrics.csv", "summary.json", "tensorboard"
+    "config.json",
+    "figures",
+    "metrics.csv",
+    "summary.json",
+    "tensorboard",
   ]
 
 
@@ -152,11 +198,17 @@ def test_without_checkpoints_no_file_is_left(in_memory, tmp_path, run_evolving):
 def test_other_scenarios_have_it_too(tmp_path, run_here, name):
   binary, planning, arguments = _OTHERS[name]
   for folder, limit in (("in_memory", ()), ("on_disk", (1,))):
-    code = run_here(binary, planning, [
-        *arguments, "--noprogress", f"--output_dir={tmp_path / folder}",
+    code = run_here(
+      binary,
+      planning,
+      [
+        *arguments,
+        "--noprogress",
+        f"--output_dir={tmp_path / folder}",
         *[f"--cache_dir={tmp_path / 'cache'}"] * (name != "guidance"),
         *[f"--max_states_in_memory={each}" for each in limit],
-    ])
+      ],
+    )
     assert code == 0
   assert metrics(tmp_path / "on_disk") == metrics(tmp_path / "in_memory")
   assert len(list(tmp_path.glob("on_disk/checkpoints/*/states.sqlite"))) > 0
@@ -169,32 +221,37 @@ def test_some_clients_are_evaluated(tmp_path, run_evolving, read_runs):
     return folder
 
   some, again = (
-      run(name, "--evaluation_clients=3", "--rounds=3")
-      for name in ("some", "again")
+    run(name, "--evaluation_clients=3", "--rounds=3")
+    for name in ("some", "again")
   )
   everybody, same = (
-      run(name, f"--evaluation_clients={number}", "--rounds=3")
-      for name, number in (("everybody", 0), ("same", 12))
+    run(name, f"--evaluation_clients={number}", "--rounds=3")
+    for name, number in (("everybody", 0), ("same", 12))
   )
   assert metrics(some) == metrics(again) != metrics(everybody) == metrics(same)
   (entry,) = read_runs(some)
   assert entry["setting"]["evaluation_clients"] == 3
   # Training is as before.
   losses = [
-      [line.split(",")[6] for line in metrics(folder).decode().splitlines()]
-      for folder in (some, everybody)
+    [line.split(",")[6] for line in metrics(folder).decode().splitlines()]
+    for folder in (some, everybody)
   ]
   assert losses[0] == losses[1]
 
 
-@pytest.mark.parametrize(("arguments", "expected"), [
+@pytest.mark.parametrize(
+  ("arguments", "expected"),
+  [
     (["--max_states_in_memory=0"], ("--max_states_in_memory=0", "at least 1")),
     (["--evaluation_clients=-1"], ("--evaluation_clients=-1", "at least 0")),
-    (["--evaluation_clients=13"],
-     ("--evaluation_clients=13", "at most --num_clients")),
-])
+    (
+      ["--evaluation_clients=13"],
+      ("--evaluation_clients=13", "at most --num_clients"),
+    ),
+  ],
+)
 def test_wrong_flags_are_refused(
-    tmp_path, run_evolving, capsys, arguments, expected
+  tmp_path, run_evolving, capsys, arguments, expected
 ):
   folder = tmp_path / "run"
   assert run_evolving([*_SMALL, *arguments, f"--output_dir={folder}"]) == 2
@@ -203,15 +260,16 @@ def test_wrong_flags_are_refused(
   assert not folder.exists()
 
 
-def test_other_evaluation_is_another_run(
-    tmp_path, run_evolving, capsys
-):
+def test_other_evaluation_is_another_run(tmp_path, run_evolving, capsys):
   folder = tmp_path / "run"
   arguments = [*_SMALL, "--rounds=1", f"--output_dir={folder}"]
   assert run_evolving(arguments) == 0
-  assert json.loads((folder / "config.json").read_text())["flags"][
+  assert (
+    json.loads((folder / "config.json").read_text())["flags"][
       "max_states_in_memory"
-  ] is None
+    ]
+    is None
+  )
   capsys.readouterr()
   assert run_evolving([*arguments, "--resume", "--evaluation_clients=3"]) == 2
   assert "--evaluation_clients was 0 and is 3" in capsys.readouterr().err

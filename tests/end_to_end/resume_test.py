@@ -18,20 +18,41 @@ from tff_shift.simulation import results
 from tff_shift.simulation import rounds
 
 _SMALL = (
-    "--dataset=circle", "--num_domains=4", "--max_examples_per_domain=90",
-    "--num_clients=3", "--rounds=8", "--local_steps=1", "--evaluate_every=1",
-    "--optimizer=adam", "--learning_rate=1e-2", "--participation=0.7",
-    "--noprogress", "--algorithm=fed_rep", "--seeds=0,1",
-    "--checkpoint_every=3",
+  "--dataset=circle",
+  "--num_domains=4",
+  "--max_examples_per_domain=90",
+  "--num_clients=3",
+  "--rounds=8",
+  "--local_steps=1",
+  "--evaluate_every=1",
+  "--optimizer=adam",
+  "--learning_rate=1e-2",
+  "--participation=0.7",
+  "--noprogress",
+  "--algorithm=fed_rep",
+  "--seeds=0,1",
+  "--checkpoint_every=3",
 )
 # Five steps in a run, three rounds and two streams; 2, 4 and 5 are saved.
 _DYNAMIC = (
-    "--algorithm=fed_3da", "--dataset=digits", "--max_examples=600",
-    "--num_clients=3", "--rounds=3", "--period_size=20", "--periods=2",
-    "--test_distributions=iid,0.9", "--model=mlp", "--model_width=4",
-    "--hidden_width=6", "--num_hidden=1", "--representation=pca",
-    "--representation_size=6", "--participation=0.7", "--noprogress",
-    "--seeds=0,1", "--checkpoint_every=2",
+  "--algorithm=fed_3da",
+  "--dataset=digits",
+  "--max_examples=600",
+  "--num_clients=3",
+  "--rounds=3",
+  "--period_size=20",
+  "--periods=2",
+  "--test_distributions=iid,0.9",
+  "--model=mlp",
+  "--model_width=4",
+  "--hidden_width=6",
+  "--num_hidden=1",
+  "--representation=pca",
+  "--representation_size=6",
+  "--participation=0.7",
+  "--noprogress",
+  "--seeds=0,1",
+  "--checkpoint_every=2",
 )
 
 
@@ -51,7 +72,7 @@ def finished(whole, tmp_path):
 
 def tree(folder):
   return {
-      path: path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    path: path.read_bytes() for path in folder.rglob("*") if path.is_file()
   }
 
 
@@ -59,9 +80,7 @@ def test_killed_run_ends_as_one_that_was_not(whole, tmp_path):
   generator = random.Random(7)
   # In the first run, between the two, and in the second.
   moments = [(rows, 0.3 * generator.random()) for rows in (2, 6, 11)]
-  at = list(
-      resume.run_killed("evolving", _SMALL, tmp_path / "killed", moments)
-  )
+  at = list(resume.run_killed("evolving", _SMALL, tmp_path / "killed", moments))
   assert len(at) == 3 and at[0] >= 2
   assert resume.num_rows(tmp_path / "killed") == 16
   assert resume.differences(whole, tmp_path / "killed") == []
@@ -77,9 +96,7 @@ def test_comparison_sees_a_difference(whole, finished):
   assert resume.differences(whole, finished) == ["metrics.csv", "figures"]
 
 
-def test_damage_and_lost_rows_are_mended(
-    whole, finished, run_evolving, capsys
-):
+def test_damage_and_lost_rows_are_mended(whole, finished, run_evolving, capsys):
   runs = finished / "checkpoints"
   for path in (runs / "fed_rep-circle-target-0.01-0").glob("state_*.json"):
     path.unlink()
@@ -97,21 +114,26 @@ def test_damage_and_lost_rows_are_mended(
   assert resume.differences(whole, finished) == []
 
 
-@pytest.mark.parametrize(("arguments", "expected"), [
+@pytest.mark.parametrize(
+  ("arguments", "expected"),
+  [
     (["--rounds=9"], ("--rounds was 8 and is 9",)),
-    (["--seeds=0", "--aggregator=robust"],
-     ("--seeds was 0,1 and is 0", "--aggregator was mean and is robust")),
+    (
+      ["--seeds=0", "--aggregator=robust"],
+      ("--seeds was 0,1 and is 0", "--aggregator was mean and is robust"),
+    ),
     (["--batch_size=7"], ("--batch_size was not set and is 7",)),
     (["--overwrite"], ("--resume", "--overwrite")),
     (["--checkpoint_every=-1"], ("--checkpoint_every=-1", "at least 0")),
     (["--output_dir=/nowhere"], ("/nowhere", "no run to resume")),
-])
+  ],
+)
 def test_other_flags_are_refused_and_nothing_is_changed(
-    finished, run_evolving, capsys, arguments, expected
+  finished, run_evolving, capsys, arguments, expected
 ):
   before = tree(finished)
   code = run_evolving(
-      [*_SMALL, f"--output_dir={finished}", "--resume", *arguments]
+    [*_SMALL, f"--output_dir={finished}", "--resume", *arguments]
   )
   errors = capsys.readouterr().err
   assert code == 2
@@ -127,15 +149,21 @@ def test_resume_without_a_folder_is_refused(run_evolving, capsys):
 
 
 def test_what_leaves_results_as_they_are_may_change(
-    whole, finished, run_evolving, capsys
+  whole, finished, run_evolving, capsys
 ):
   config = json.loads((finished / "config.json").read_text())
   config["versions"]["tensorflow"] = "2.0"
   (finished / "config.json").write_text(json.dumps(config))
-  code = run_evolving([
-      *_SMALL, f"--output_dir={finished}", "--resume", "--checkpoint_every=0",
-      "--max_concurrent_clients=1", "--executor=in_process",
-  ])
+  code = run_evolving(
+    [
+      *_SMALL,
+      f"--output_dir={finished}",
+      "--resume",
+      "--checkpoint_every=0",
+      "--max_concurrent_clients=1",
+      "--executor=in_process",
+    ]
+  )
   errors = capsys.readouterr().err
   assert code == 0
   assert resume.differences(whole, finished) == []
@@ -145,7 +173,7 @@ def test_what_leaves_results_as_they_are_may_change(
 
 
 def test_run_that_is_still_going_on_is_left_alone(
-    finished, run_evolving, capsys, monkeypatch
+  finished, run_evolving, capsys, monkeypatch
 ):
   def is_held(*_):
     raise BlockingIOError
@@ -159,15 +187,15 @@ def test_run_that_is_still_going_on_is_left_alone(
 
 
 def test_end_that_comes_too_early_says_how_to_go_on(
-    tmp_path, run_evolving, capsys, monkeypatch, whole
+  tmp_path, run_evolving, capsys, monkeypatch, whole
 ):
   folder = tmp_path / "run"
   arguments = [*_SMALL, f"--output_dir={folder}"]
   write = results.RunFolder.write_metrics
   full = results.WriteError("here", "No space left on device")
   for seed, error, code, told in (
-      (0, KeyboardInterrupt(), 130, "interrupted"),
-      (1, full, 2, "here cannot be written: No space left on device"),
+    (0, KeyboardInterrupt(), 130, "interrupted"),
+    (1, full, 2, "here cannot be written: No space left on device"),
   ):
 
     def stop(self, row, seed=seed, error=error):
@@ -179,8 +207,8 @@ def test_end_that_comes_too_early_says_how_to_go_on(
       patches.setattr(results.RunFolder, "write_metrics", stop)
       assert run_evolving([*arguments, *["--resume"] * seed]) == code
     assert capsys.readouterr().err == (
-        f"evolving: {told}; what was written is kept; to go on, add --resume"
-        f" --output_dir={folder}\n"
+      f"evolving: {told}; what was written is kept; to go on, add --resume"
+      f" --output_dir={folder}\n"
     )
     assert resume.num_rows(folder) == 8 * seed + 4
   assert run_evolving([*arguments, "--resume"]) == 0
@@ -188,11 +216,11 @@ def test_end_that_comes_too_early_says_how_to_go_on(
 
 
 def test_drifting_clients_go_on_in_training_and_in_use(
-    tmp_path, run_here, capsys, monkeypatch
+  tmp_path, run_here, capsys, monkeypatch
 ):
   whole, folder = tmp_path / "whole", tmp_path / "run"
   run = functools.partial(
-      run_here, dynamic_personalization, dynamic_personalization_plan
+    run_here, dynamic_personalization, dynamic_personalization_plan
   )
   assert run([*_DYNAMIC, f"--output_dir={whole}"]) == 0
   arguments = [*_DYNAMIC, f"--output_dir={folder}"]
@@ -211,15 +239,15 @@ def test_drifting_clients_go_on_in_training_and_in_use(
 
   capsys.readouterr()
   for num_rows, owner, name, stop in (
-      (3, results.RunFolder, "write_metrics", stop_in_use),
-      (4, rounds.Rounds, "step", stop_in_training),
+    (3, results.RunFolder, "write_metrics", stop_in_use),
+    (4, rounds.Rounds, "step", stop_in_training),
   ):
     with monkeypatch.context() as patches:
       patches.setattr(owner, name, stop)
       assert run([*arguments, *["--resume"] * folder.exists()]) == 130
     assert capsys.readouterr().err == (
-        "dynamic_personalization: interrupted; what was written is kept; to go"
-        f" on, add --resume --output_dir={folder}\n"
+      "dynamic_personalization: interrupted; what was written is kept; to go"
+      f" on, add --resume --output_dir={folder}\n"
     )
     assert resume.num_rows(folder) == num_rows
   assert run([*arguments, "--resume"]) == 0
@@ -231,11 +259,11 @@ def test_full_disk_ends_the_run_in_one_line(start_binary, tmp_path):
   folder = tmp_path / "run"
   # Wide enough that weights are the largest file.
   process = start_binary(
-      "evolving",
-      [*_SMALL, "--dataset=rotated_digits", f"--output_dir={folder}"],
-      preexec_fn=lambda: resource.setrlimit(
-          resource.RLIMIT_FSIZE, (120_000, 120_000)
-      ),
+    "evolving",
+    [*_SMALL, "--dataset=rotated_digits", f"--output_dir={folder}"],
+    preexec_fn=lambda: resource.setrlimit(
+      resource.RLIMIT_FSIZE, (120_000, 120_000)
+    ),
   )
   try:
     _, errors = process.communicate(timeout=120)

@@ -18,10 +18,17 @@ from tff_shift.simulation import results
 pytestmark = pytest.mark.cpp
 
 _SMALL = (
-    "--algorithm=fed_rep", "--dataset=circle", "--num_domains=4",
-    "--max_examples_per_domain=90", "--num_clients=3", "--rounds=4",
-    "--local_steps=1", "--evaluate_every=1", "--learning_rate=1e-2",
-    "--checkpoint_every=1", "--noprogress",
+  "--algorithm=fed_rep",
+  "--dataset=circle",
+  "--num_domains=4",
+  "--max_examples_per_domain=90",
+  "--num_clients=3",
+  "--rounds=4",
+  "--local_steps=1",
+  "--evaluate_every=1",
+  "--learning_rate=1e-2",
+  "--checkpoint_every=1",
+  "--noprogress",
 )
 
 
@@ -37,9 +44,9 @@ def start_workers(start_binary):
       flag = process.stdout.readline().strip()
       assert flag, process.stderr.read()
       pids = [
-          child.pid
-          for child in psutil.Process(process.pid).children(recursive=True)
-          if child.name() == "worker_binary"
+        child.pid
+        for child in psutil.Process(process.pid).children(recursive=True)
+        if child.name() == "worker_binary"
       ]
       assert len(pids) == num_workers
       return process, flag, pids
@@ -69,14 +76,14 @@ def whole(start_workers, tmp_path_factory):
 
 
 def test_same_results_as_in_process(
-    whole, run_evolving, read_rows, read_runs, tmp_path
+  whole, run_evolving, read_rows, read_runs, tmp_path
 ):
   folder = tmp_path / "here"
   assert run_evolving([*_SMALL, f"--output_dir={folder}"]) == 0
   assert read_runs(whole) == read_runs(folder)
   for found, expected in zip(read_rows(whole), read_rows(folder), strict=True):
     assert float(found["train_loss"]) == pytest.approx(
-        float(expected["train_loss"]), rel=1e-5
+      float(expected["train_loss"]), rel=1e-5
     )
 
 
@@ -96,10 +103,16 @@ class TestFaults:
   def run(self, run_evolving, two_workers, folder):
     """Returns `run(*flags) -> exit code`, which uses the two workers."""
     addresses = ",".join(worker.address for worker in two_workers)
-    return lambda *flags: run_evolving([
-        *_SMALL, f"--output_dir={folder}", "--executor=remote",
-        f"--workers={addresses}", "--worker_timeout=2", *flags,
-    ])
+    return lambda *flags: run_evolving(
+      [
+        *_SMALL,
+        f"--output_dir={folder}",
+        "--executor=remote",
+        f"--workers={addresses}",
+        "--worker_timeout=2",
+        *flags,
+      ]
+    )
 
   @pytest.fixture
   def before_round_3(self, monkeypatch):
@@ -120,7 +133,7 @@ class TestFaults:
 
   @pytest.mark.parametrize("is_killed", [True, False])
   def test_round_is_repeated(
-      self, run, before_round_3, two_workers, folder, whole, caplog, is_killed
+    self, run, before_round_3, two_workers, folder, whole, caplog, is_killed
   ):
     one, other = two_workers
     killer = threading.Timer(0.5, os.kill, (other.pid, signal.SIGKILL))
@@ -137,27 +150,27 @@ class TestFaults:
     else:
       psutil.Process(other.pid).resume()
     (warning,) = (
-        each.message for each in caplog.records if "worker" in each.message
+      each.message for each in caplog.records if "worker" in each.message
     )
     assert warning.startswith(
-        f"the worker {other.address} has not answered for 3 seconds"
+      f"the worker {other.address} has not answered for 3 seconds"
     )
     assert warning.endswith(f" go to the other workers: {one.address}")
     assert resume.differences(whole, folder) == []
 
   def test_stop_and_resume(
-      self, run, before_round_3, two_workers, folder, whole, capsys
+    self, run, before_round_3, two_workers, folder, whole, capsys
   ):
     lost = two_workers[0]
     before_round_3(lambda: os.kill(lost.pid, signal.SIGKILL))
     assert run("--on_worker_failure=stop") == 4
     message = capsys.readouterr().err
     assert message.startswith(
-        f"evolving: the worker {lost.address} has not answered for 2 seconds"
+      f"evolving: the worker {lost.address} has not answered for 2 seconds"
     )
     assert message.endswith(
-        "; what was written is kept; to go on, add --resume"
-        f" --output_dir={folder}\n"
+      "; what was written is kept; to go on, add --resume"
+      f" --output_dir={folder}\n"
     )
     assert message.count("\n") == 1
     assert resume.num_rows(folder) == 2
@@ -168,7 +181,7 @@ class TestFaults:
     assert resume.differences(whole, folder) == []
 
   def test_no_worker_is_left(
-      self, run, before_round_3, two_workers, folder, capsys
+    self, run, before_round_3, two_workers, folder, capsys
   ):
     def kill_both():
       for worker in two_workers:
@@ -182,7 +195,7 @@ class TestFaults:
     assert resume.num_rows(folder) == 2
 
   def test_worker_that_is_not_there_at_the_start(
-      self, run, two_workers, folder, capsys
+    self, run, two_workers, folder, capsys
   ):
     os.kill(two_workers[1].pid, signal.SIGKILL)
     start = time.monotonic()
@@ -195,17 +208,16 @@ class TestFaults:
 
 
 class TestWorkers:
-
   @pytest.mark.parametrize(
-      ("number", "code"),
-      [(signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)],
+    ("number", "code"),
+    [(signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)],
   )
   def test_workers_end_with_it(self, start_workers, number, code):
     process, flag, pids = start_workers(2)
     name, _, addresses = flag.partition("=")
     assert name == "--workers"
     ports = [
-        int(each.removeprefix("127.0.0.1:")) for each in addresses.split(",")
+      int(each.removeprefix("127.0.0.1:")) for each in addresses.split(",")
     ]
     for port in ports:
       socket.create_connection(("127.0.0.1", port)).close()
@@ -215,7 +227,6 @@ class TestWorkers:
     for port in ports:
       with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))
-
 
   def test_last_one_dies(self, start_workers):
     process, flag, (pid,) = start_workers(1)
@@ -231,56 +242,56 @@ class TestWorkers:
     try:
       with local.Worker.start() as worker:
         code = run_here(
-            workers, workers, ["--num_workers=2", f"--port={worker.port - 1}"]
+          workers, workers, ["--num_workers=2", f"--port={worker.port - 1}"]
         )
     finally:
       signal.signal(signal.SIGTERM, former)
     assert code == 2
     assert capsys.readouterr().err == (
-        f"workers: port must be a free one; {worker.port} is not: Address"
-        " already in use\n"
+      f"workers: port must be a free one; {worker.port} is not: Address"
+      " already in use\n"
     )
 
   @pytest.mark.parametrize("port", [-1, 2**16 - 1])
   def test_ports_that_do_not_exist(self, run_here, capsys, port):
     assert run_here(workers, workers, [f"--port={port}"]) == 2
     assert capsys.readouterr().err == (
-        f"workers: --port={port}: it must be at least 0 and at most 65534\n"
+      f"workers: --port={port}: it must be at least 0 and at most 65534\n"
     )
 
 
 class TestBadFlags:
-
   @pytest.mark.parametrize(
-      ("flags", "named"),
-      [
-          (["--executor=remote"], "--executor=remote needs --workers="),
-          (["--workers=one:1"], "--workers belongs to --executor=remote"),
-          (["--worker_timeout=3"], "--worker_timeout belongs to"),
-          (["--executor=remote", "--workers=one"], "must each be host:port"),
-          (
-              ["--executor=remote", "--workers=one:1", "--worker_timeout=0"],
-              "worker_timeout must be seconds above 0",
-          ),
-          (
-              ["--executor=remote", "--workers=one:1",
-               "--on_worker_failure=cry"],
-              "--on_worker_failure=cry",
-          ),
-          (
-              ["--executor=remote", "--workers=one:1",
-               "--worker_certificate=nowhere"],
-              "worker_certificate: there is no file nowhere",
-          ),
-          (
-              ["--executor=remote", "--workers=one:1",
-               "--max_concurrent_clients=2"],
-              "max_concurrent_clients is a setting of the remote workers",
-          ),
-      ],
+    ("flags", "named"),
+    [
+      (["--executor=remote"], "--executor=remote needs --workers="),
+      (["--workers=one:1"], "--workers belongs to --executor=remote"),
+      (["--worker_timeout=3"], "--worker_timeout belongs to"),
+      (["--executor=remote", "--workers=one"], "must each be host:port"),
+      (
+        ["--executor=remote", "--workers=one:1", "--worker_timeout=0"],
+        "worker_timeout must be seconds above 0",
+      ),
+      (
+        ["--executor=remote", "--workers=one:1", "--on_worker_failure=cry"],
+        "--on_worker_failure=cry",
+      ),
+      (
+        [
+          "--executor=remote",
+          "--workers=one:1",
+          "--worker_certificate=nowhere",
+        ],
+        "worker_certificate: there is no file nowhere",
+      ),
+      (
+        ["--executor=remote", "--workers=one:1", "--max_concurrent_clients=2"],
+        "max_concurrent_clients is a setting of the remote workers",
+      ),
+    ],
   )
   def test_one_line_and_nothing_written(
-      self, run_evolving, tmp_path, capsys, flags, named
+    self, run_evolving, tmp_path, capsys, flags, named
   ):
     folder = tmp_path / "run"
     assert run_evolving([*_SMALL, f"--output_dir={folder}", *flags]) == 2

@@ -39,6 +39,4 @@ class TestSettings:
     with pytest.raises(ValueError, match="remote_workers must be given"):
       execution.use("remote")
     with pytest.raises(ValueError, match="max_concurrent_clients is a setting"):
-      execution.use(
-        "remote", remote_workers=workers, max_concurrent_clients=2
-      )
+      execution.use("remote", remote_workers=workers, max_concurrent_clients=2)

@@ -36,10 +36,10 @@ class TestRisk:
       return weights, adaptation.risk(logits, y, weights)
 
     return compile_in_graph(
-        work,
-        tf.TensorSpec([4], tf.float32),
-        tf.TensorSpec([None, 4], tf.float32),
-        tf.TensorSpec([None], tf.int32),
+      work,
+      tf.TensorSpec([4], tf.float32),
+      tf.TensorSpec([None, 4], tf.float32),
+      tf.TensorSpec([None], tf.int32),
     )
 
   @pytest.fixture(scope="class")
@@ -53,7 +53,7 @@ class TestRisk:
     np.testing.assert_allclose(weights, [1, 1.8, 0.9, 0.3], rtol=1e-6)
     losses = losses_by_hand(logits, y)
     expected = sum(
-        self.DISTRIBUTION[c] * losses[y == c].mean() for c in range(4)
+      self.DISTRIBUTION[c] * losses[y == c].mean() for c in range(4)
     )
     np.testing.assert_allclose(risk, expected, rtol=1e-6)
     # The plain mean is another number.
@@ -65,18 +65,16 @@ class TestRisk:
     np.testing.assert_allclose(weights, [2, 1.2, 0, 0.1], rtol=1e-6)
     losses = losses_by_hand(logits, y)
     expected = sum(
-        self.DISTRIBUTION[c] * losses[y == c].mean() for c in (0, 1, 3)
+      self.DISTRIBUTION[c] * losses[y == c].mean() for c in (0, 1, 3)
     )
     np.testing.assert_allclose(risk, expected, rtol=1e-6)
 
   def test_class_that_is_not_expected_has_no_weight(self, compute, logits):
     y = np.arange(12, dtype=np.int32) % 4
-    weights, risk = compute(
-        np.array([0, 0, 1, 0], np.float32), logits, y
-    )
+    weights, risk = compute(np.array([0, 0, 1, 0], np.float32), logits, y)
     np.testing.assert_array_equal(weights, [0, 0, 4, 0])
     np.testing.assert_allclose(
-        risk, losses_by_hand(logits, y)[y == 2].mean(), rtol=1e-6
+      risk, losses_by_hand(logits, y)[y == 2].mean(), rtol=1e-6
     )
 
   def test_own_distribution_gives_the_plain_mean(self, compute, logits):
@@ -85,24 +83,24 @@ class TestRisk:
     weights, risk = compute(shares.astype(np.float32), logits, y)
     np.testing.assert_allclose(weights, np.ones(4), rtol=1e-6)
     np.testing.assert_allclose(
-        risk, losses_by_hand(logits, y).mean(), rtol=1e-6
+      risk, losses_by_hand(logits, y).mean(), rtol=1e-6
     )
 
   def test_client_without_examples_has_finite_weights(self, compute):
     weights, _ = compute(
-        self.DISTRIBUTION, np.zeros((0, 4), np.float32), np.zeros(0, np.int32)
+      self.DISTRIBUTION, np.zeros((0, 4), np.float32), np.zeros(0, np.int32)
     )
     np.testing.assert_array_equal(weights, np.zeros(4))
 
   def test_mean_over_batches_is_the_risk_over_all(
-      self, run_in_graph, compute, logits
+    self, run_in_graph, compute, logits
   ):
     y = np.array([0, 1, 2, 3, 0, 0, 0, 1, 2, 0, 0, 3], np.int32)
     weights, whole = compute(self.DISTRIBUTION, logits, y)
     order = np.random.default_rng(1).permutation(12).reshape(4, 3)
     parts = [
-        run_in_graph(adaptation.risk, logits[part], y[part], weights)
-        for part in order
+      run_in_graph(adaptation.risk, logits[part], y[part], weights)
+      for part in order
     ]
     assert np.std(parts) > 0.1
     np.testing.assert_allclose(np.mean(parts), whole, rtol=1e-6)
@@ -121,13 +119,22 @@ class TestUnbiasedness:
   # Class 0 is taken for class 1 once in three times, class 1 for class 2, and
   # class 2 for class 0. The mean losses are about 0.4, 2.4 and 1.5.
   CLASSES = np.repeat(np.arange(3), 3)
-  LOGITS = np.array([
-      [3.0, 0.0, 0.0], [3.5, 1.0, 0.0], [1.0, 1.2, 0.0],
-      [0.0, 0.7, 0.0], [4.0, 4.2, 0.0], [0.0, 0.0, 6.0],
-      [0.0, 0.0, 6.0], [0.0, 1.0, 2.0], [4.0, 0.0, 0.0],
-  ], np.float32)
+  LOGITS = np.array(
+    [
+      [3.0, 0.0, 0.0],
+      [3.5, 1.0, 0.0],
+      [1.0, 1.2, 0.0],
+      [0.0, 0.7, 0.0],
+      [4.0, 4.2, 0.0],
+      [0.0, 0.0, 6.0],
+      [0.0, 0.0, 6.0],
+      [0.0, 1.0, 2.0],
+      [4.0, 0.0, 0.0],
+    ],
+    np.float32,
+  )
   CONFUSION = np.array(
-      [[2, 0, 1], [1, 2, 0], [0, 1, 2]], np.float32
+    [[2, 0, 1], [1, 2, 0], [0, 1, 2]], np.float32
   ) / np.float32(3)
 
   @pytest.fixture(scope="class")
@@ -145,10 +152,10 @@ class TestUnbiasedness:
       return predicted, classes, adaptation.risk(logits, y, weights)
 
     compiled = compile_in_graph(
-        work,
-        tf.TensorSpec([None, 3], tf.float32),
-        tf.TensorSpec([None, 3], tf.float32),
-        tf.TensorSpec([None], tf.int32),
+      work,
+      tf.TensorSpec([None, 3], tf.float32),
+      tf.TensorSpec([None, 3], tf.float32),
+      tf.TensorSpec([None], tf.int32),
     )
     generator = np.random.default_rng(3)
     inputs_of_stream = np.repeat(self.TRUE, 3) / 3
@@ -158,11 +165,11 @@ class TestUnbiasedness:
       # All classes alike before deployment.
       labelled = generator.integers(0, 9, 60)
       results.append(
-          compiled(
-              self.LOGITS[stream],
-              self.LOGITS[labelled],
-              self.CLASSES[labelled].astype(np.int32),
-          )
+        compiled(
+          self.LOGITS[stream],
+          self.LOGITS[labelled],
+          self.CLASSES[labelled].astype(np.int32),
+        )
       )
     predicted, classes, risks = map(np.array, zip(*results, strict=True))
     unclipped = np.linalg.solve(np.float64(self.CONFUSION), predicted.T).T
@@ -173,11 +180,11 @@ class TestUnbiasedness:
 
   def test_confusion_matrix_is_that_of_the_inputs(self, run_in_graph):
     np.testing.assert_allclose(
-        run_in_graph(
-            bbse.confusion_matrix, self.LOGITS, self.CLASSES.astype(np.int32)
-        ),
-        self.CONFUSION,
-        rtol=1e-6,
+      run_in_graph(
+        bbse.confusion_matrix, self.LOGITS, self.CLASSES.astype(np.int32)
+      ),
+      self.CONFUSION,
+      rtol=1e-6,
     )
 
   def test_class_estimates_are_unbiased_where_nothing_is_clipped(self, trials):
@@ -207,7 +214,7 @@ def drawn_model():
 def draw(drawn_model, compile_in_graph):
   """Returns `draw(seed)`: initial weights of the model."""
   return compile_in_graph(
-      drawn_model.initial_weights, tf.TensorSpec([2], tf.int32)
+    drawn_model.initial_weights, tf.TensorSpec([2], tf.int32)
   )
 
 
@@ -217,7 +224,7 @@ def model(drawn_model, draw):
   values = tf.nest.flatten(draw(SEED))
   names = tf.nest.flatten(drawn_model.weight_names())
   return split_model.with_weights(
-      drawn_model, dict(zip(names, values, strict=True))
+    drawn_model, dict(zip(names, values, strict=True))
   )
 
 
@@ -225,19 +232,18 @@ def model(drawn_model, draw):
 def data():
   generator = np.random.default_rng(2)
   return adaptation.AdaptationData(
-      x=generator.normal(size=(4, 5)).astype(np.float32),
-      y=np.array([2, 0, 1, 1], np.int32),
-      stream_x=generator.normal(size=(300, 5)).astype(np.float32),
-      timestep=np.int32(3),
-      confusion=np.array(
-          [[0.8, 0.1, 0.0], [0.1, 0.9, 0.2], [0.1, 0.0, 0.8]], np.float32
-      ),
-      seed=np.array([1, 2], np.int32),
+    x=generator.normal(size=(4, 5)).astype(np.float32),
+    y=np.array([2, 0, 1, 1], np.int32),
+    stream_x=generator.normal(size=(300, 5)).astype(np.float32),
+    timestep=np.int32(3),
+    confusion=np.array(
+      [[0.8, 0.1, 0.0], [0.1, 0.9, 0.2], [0.1, 0.0, 0.8]], np.float32
+    ),
+    seed=np.array([1, 2], np.int32),
   )
 
 
 class TestEstimateClasses:
-
   @pytest.fixture(scope="class")
   def current(self, draw):
     """The weights of a client that has moved away from the model."""
@@ -246,11 +252,11 @@ class TestEstimateClasses:
   def estimate(self, run_in_graph, model, weights, data, **options):
     hparams = adaptation.LabelShiftHParams(**options)
     return run_in_graph(
-        lambda *arguments: adaptation.estimate_classes(
-            model, hparams, *arguments
-        ),
-        weights,
-        data,
+      lambda *arguments: adaptation.estimate_classes(
+        model, hparams, *arguments
+      ),
+      weights,
+      data,
     )
 
   def by_hand(self, logits, confusion, soft=False) -> np.ndarray:
@@ -260,24 +266,24 @@ class TestEstimateClasses:
     else:
       predicted = np.eye(3)[logits.argmax(axis=1)]
     solution = np.linalg.solve(
-        np.float64(confusion), predicted.mean(axis=0)
+      np.float64(confusion), predicted.mean(axis=0)
     ).clip(0)
     return solution / solution.sum()
 
   def test_each_estimator_asks_the_model_of_its_name(
-      self, run_in_graph, model, current, data, draw
+    self, run_in_graph, model, current, data, draw
   ):
     expected = {
-        name: self.by_hand(
-            run_in_graph(model.predict, weights, data.stream_x),
-            data.confusion,
-        )
-        for name, weights in (("pretrained", draw(SEED)), ("current", current))
+      name: self.by_hand(
+        run_in_graph(model.predict, weights, data.stream_x),
+        data.confusion,
+      )
+      for name, weights in (("pretrained", draw(SEED)), ("current", current))
     }
     assert np.abs(expected["pretrained"] - expected["current"]).max() > 0.1
     for name, distribution in expected.items():
       estimate = self.estimate(
-          run_in_graph, model, current, data, label_estimator=name
+        run_in_graph, model, current, data, label_estimator=name
       )
       np.testing.assert_allclose(estimate, distribution, rtol=0, atol=1e-5)
 
@@ -286,8 +292,12 @@ class TestEstimateClasses:
     # So mild a matrix that soft predictions, all near uniform, are not clipped.
     data = data._replace(confusion=np.eye(3, dtype=np.float32))
     estimate = self.estimate(
-        run_in_graph, model, current, data,
-        label_estimator="current", soft_predictions=True,
+      run_in_graph,
+      model,
+      current,
+      data,
+      label_estimator="current",
+      soft_predictions=True,
     )
     expected = self.by_hand(logits, data.confusion, soft=True)
     hard = self.by_hand(logits, data.confusion)
@@ -295,26 +305,26 @@ class TestEstimateClasses:
     np.testing.assert_allclose(estimate, expected, rtol=0, atol=1e-5)
 
   def test_threshold_leaves_out_what_it_says(
-      self, run_in_graph, model, current, data
+    self, run_in_graph, model, current, data
   ):
     # Singular values 1, 0.1 and 0.1: above 0.1 only the mean is left.
     confusion = (0.1 * np.eye(3) + 0.3).astype(np.float32)
     data = data._replace(confusion=confusion)
     estimate = functools.partial(
-        self.estimate, run_in_graph, model, current, data
+      self.estimate, run_in_graph, model, current, data
     )
     np.testing.assert_allclose(
-        estimate(svd_threshold=0.11), np.full(3, 1 / 3), rtol=1e-4
+      estimate(svd_threshold=0.11), np.full(3, 1 / 3), rtol=1e-4
     )
     assert np.abs(estimate(svd_threshold=0.09) - 1 / 3).max() > 0.1
 
   @pytest.mark.parametrize(
-      "name, value",
-      [
-          ("label_estimator", "mine"),
-          ("soft_predictions", 1),
-          ("svd_threshold", 1.5),
-      ],
+    "name, value",
+    [
+      ("label_estimator", "mine"),
+      ("soft_predictions", 1),
+      ("svd_threshold", 1.5),
+    ],
   )
   def test_bad_values_are_refused(self, name, value):
     with pytest.raises(ValueError, match=f"^{name}=.* is not allowed.*$"):
@@ -322,22 +332,26 @@ class TestEstimateClasses:
 
 
 class TestAdaptationData:
-
   def test_there_is_no_room_for_the_classes_of_the_stream(self, model):
     # One vector of classes, that of the labelled examples.
     assert adaptation.AdaptationData._fields == (
-        "x", "y", "stream_x", "timestep", "confusion", "seed"
+      "x",
+      "y",
+      "stream_x",
+      "timestep",
+      "confusion",
+      "seed",
     )
     assert adaptation.data_type(model).compact_representation() == (
-        "<x=float32[?,5],y=int32[?],stream_x=float32[?,5],timestep=int32,"
-        "confusion=float32[3,3],seed=int32[2]>"
+      "<x=float32[?,5],y=int32[?],stream_x=float32[?,5],timestep=int32,"
+      "confusion=float32[3,3],seed=int32[2]>"
     )
 
   def test_type_of_images(self):
     images = mlp.build((4, 4, 1), num_classes=2, input_dtype=tf.uint8)
     assert adaptation.data_type(images).compact_representation() == (
-        "<x=uint8[?,4,4,1],y=int32[?],stream_x=uint8[?,4,4,1],timestep=int32,"
-        "confusion=float32[2,2],seed=int32[2]>"
+      "<x=uint8[?,4,4,1],y=int32[?],stream_x=uint8[?,4,4,1],timestep=int32,"
+      "confusion=float32[2,2],seed=int32[2]>"
     )
 
   def test_labelled_examples_are_one_domain(self, run_in_graph, data):
@@ -348,36 +362,36 @@ class TestAdaptationData:
     np.testing.assert_array_equal(labelled.seed, data.seed)
 
   def test_weight_of_a_client_is_the_size_of_its_stream(
-      self, run_in_graph, data
+    self, run_in_graph, data
   ):
     assert run_in_graph(adaptation.num_stream_examples, data) == 300
 
 
 def test_predictions_and_embeddings_are_those_of_the_model(
-    run_in_graph, model, draw, data
+  run_in_graph, model, draw, data
 ):
   # More examples than one batch of the evaluation holds.
   weights = draw(SEED)
   embeddings = run_in_graph(
-      lambda *arguments: adaptation.embed(model, *arguments),
-      weights.backbone,
-      data.stream_x,
+    lambda *arguments: adaptation.embed(model, *arguments),
+    weights.backbone,
+    data.stream_x,
   )
   logits = run_in_graph(
-      lambda *arguments: evaluation.predict(model, *arguments),
-      weights,
-      data.stream_x,
+    lambda *arguments: evaluation.predict(model, *arguments),
+    weights,
+    data.stream_x,
   )
   assert embeddings.shape == (300, 8) and logits.shape == (300, 3)
   np.testing.assert_allclose(
-      embeddings,
-      run_in_graph(model.embed, weights.backbone, data.stream_x),
-      rtol=0,
-      atol=1e-5,
+    embeddings,
+    run_in_graph(model.embed, weights.backbone, data.stream_x),
+    rtol=0,
+    atol=1e-5,
   )
   np.testing.assert_allclose(
-      logits,
-      run_in_graph(model.predict, weights, data.stream_x),
-      rtol=0,
-      atol=1e-5,
+    logits,
+    run_in_graph(model.predict, weights, data.stream_x),
+    rtol=0,
+    atol=1e-5,
   )

@@ -40,31 +40,29 @@ def clipped(updates, norm):
 
 
 class TestMean:
-
   def test_weights_count(self):
     result, _ = run(create("mean"), UPDATES, WEIGHTS)
     np.testing.assert_allclose(
-        result, np.average(UPDATES, axis=0, weights=WEIGHTS), rtol=1e-6
+      result, np.average(UPDATES, axis=0, weights=WEIGHTS), rtol=1e-6
     )
 
 
 class TestRobust:
-
   def test_adaptive_norm_is_one_at_first_and_grows_with_the_norms(self):
     process = create("robust")
     result, output = run(process, UPDATES, WEIGHTS)
     np.testing.assert_allclose(
-        result,
-        np.average(clipped(UPDATES, 1.0), axis=0, weights=WEIGHTS),
-        rtol=1e-5,
+      result,
+      np.average(clipped(UPDATES, 1.0), axis=0, weights=WEIGHTS),
+      rtol=1e-5,
     )
     result, _ = run(process, UPDATES, WEIGHTS, output.state)
     # One norm of three is below; the target is 0.8 and the rate 0.2.
     norm = np.exp(0.2 * (0.8 - 1 / 3))
     np.testing.assert_allclose(
-        result,
-        np.average(clipped(UPDATES, norm), axis=0, weights=WEIGHTS),
-        rtol=1e-5,
+      result,
+      np.average(clipped(UPDATES, norm), axis=0, weights=WEIGHTS),
+      rtol=1e-5,
     )
 
   def test_fixed_norm_and_zeroing_of_what_is_far_beyond(self):
@@ -74,7 +72,7 @@ class TestRobust:
     result, output = run(process, updates, [1, 1, 2])
     kept = clipped(updates, 2.5) * [[1], [0], [1]]
     np.testing.assert_allclose(
-        result, np.average(kept, axis=0, weights=[1, 1, 2]), rtol=1e-5
+      result, np.average(kept, axis=0, weights=[1, 1, 2]), rtol=1e-5
     )
     assert output.measurements["zeroed_count"] == 1
 
@@ -90,7 +88,6 @@ class TestRobust:
 
 
 class TestSecure:
-
   @pytest.fixture(scope="class")
   def process(self):
     return create("secure", HParams(clipping="none", zeroing=False))
@@ -99,8 +96,10 @@ class TestSecure:
     result, output = run(process, UPDATES, WEIGHTS)
     # A sum of three numbers in -100 .. 100 is computed in float32.
     np.testing.assert_allclose(
-        result, np.average(UPDATES, axis=0, weights=WEIGHTS),
-        rtol=0, atol=3 * 100 * 2.0**-23,
+      result,
+      np.average(UPDATES, axis=0, weights=WEIGHTS),
+      rtol=0,
+      atol=3 * 100 * 2.0**-23,
     )
     assert output.measurements["mean_value"]["secure_upper_threshold"] == 100
 
@@ -109,9 +108,7 @@ class TestSecure:
     np.testing.assert_allclose(result, [51.5, 4], atol=1e-4)
 
   def test_all_that_leaves_clients_is_a_secure_sum(self, type_walk_uris):
-    process = create(
-        "secure", HParams(clipping="fixed"), is_simulated=False
-    )
+    process = create("secure", HParams(clipping="fixed"), is_simulated=False)
     assert type_walk_uris(process.next) == {"federated_secure_sum_bitwidth"}
     simulated = create("secure", HParams(clipping="fixed"))
     assert type_walk_uris(simulated.next) == {"federated_sum"}
@@ -128,10 +125,10 @@ def type_walk_uris():
     def visit(block):
       signature = getattr(block, "type_signature", None)
       if (
-          isinstance(block, tff.framework.Intrinsic)
-          and isinstance(signature.result, tff.FederatedType)
-          and signature.result.placement is tff.SERVER
-          and "CLIENTS" in str(signature.parameter)
+        isinstance(block, tff.framework.Intrinsic)
+        and isinstance(signature.result, tff.FederatedType)
+        and signature.result.placement is tff.SERVER
+        and "CLIENTS" in str(signature.parameter)
       ):
         found.add(block.uri)
       return block, False
@@ -143,18 +140,17 @@ def type_walk_uris():
 
 
 class TestCompressed:
-
   def test_large_tensors_are_close_and_small_ones_the_same(self):
     updates = np.random.default_rng(1).normal(size=(3, 20_001))
     updates = updates.astype(np.float32)
     types = tff.types.to_type([(np.float32, (20_001,)), (np.float32, (20,))])
     process = aggregation.build(
-        "compressed", HParams(clipping="none", zeroing=False)
+      "compressed", HParams(clipping="none", zeroing=False)
     ).create(types, WEIGHT)
     output = process.next(
-        process.initialize(),
-        [[row, row[:20]] for row in updates],
-        list(WEIGHTS),
+      process.initialize(),
+      [[row, row[:20]] for row in updates],
+      list(WEIGHTS),
     )
     expected = np.average(updates, axis=0, weights=WEIGHTS)
     large, small = output.result
@@ -166,7 +162,6 @@ class TestCompressed:
 
 
 class TestPrivate:
-
   FIXED = HParams(noise_multiplier=0.0, clipping="fixed", clipping_norm=2.5)
 
   def test_without_noise_it_is_the_sum_over_the_expected_clients(self):
@@ -174,21 +169,22 @@ class TestPrivate:
     result, _ = run(process, UPDATES, WEIGHTS)
     # Weights do not count, and three clients came.
     np.testing.assert_allclose(
-        result, clipped(UPDATES, 2.5).sum(axis=0) / 4, rtol=1e-5
+      result, clipped(UPDATES, 2.5).sum(axis=0) / 4, rtol=1e-5
     )
 
   def test_noise_has_its_standard_deviation_and_differs(self):
     size, clients, noise, norm = 20_000, 8, 1.5, 0.5
     process = create(
-        "dp",
-        HParams(noise_multiplier=noise, clipping="fixed", clipping_norm=norm),
-        size=size, clients_per_round=clients,
+      "dp",
+      HParams(noise_multiplier=noise, clipping="fixed", clipping_norm=norm),
+      size=size,
+      clients_per_round=clients,
     )
     zeros = [[np.zeros(size, np.float32)] * 2] * 3
     state = process.initialize()
-    drawn = np.concatenate([
-        process.next(state, zeros, [1.0] * 3).result for _ in range(2)
-    ])
+    drawn = np.concatenate(
+      [process.next(state, zeros, [1.0] * 3).result for _ in range(2)]
+    )
     assert len({row.tobytes() for row in drawn}) == 4
     expected = noise * norm / clients
     # The standard error of a standard deviation is 1 / sqrt(2 n) of it.
@@ -199,15 +195,17 @@ class TestPrivate:
   def test_ledger_of_the_process_gives_the_same_epsilon(self, clipping):
     noise = 1.2
     process = create(
-        "dp", HParams(noise_multiplier=noise, clipping=clipping),
-        clients_per_round=20,
+      "dp",
+      HParams(noise_multiplier=noise, clipping=clipping),
+      clients_per_round=20,
     )
     _, output = run(process, UPDATES, WEIGHTS)
     event = tff.structure.from_container(output.state.dp_event, recursive=True)
     # The other leaves are names.
-    multipliers = np.array([
-        leaf for leaf in tff.structure.flatten(event) if np.isreal(leaf)
-    ], np.float64)
+    multipliers = np.array(
+      [leaf for leaf in tff.structure.flatten(event) if np.isreal(leaf)],
+      np.float64,
+    )
     assert len(multipliers) == (1 if clipping == "fixed" else 2)
     # Gaussians compose to one; the second is of the count of clipped updates.
     total = np.sum(multipliers**-2.0) ** -0.5
@@ -215,20 +213,26 @@ class TestPrivate:
 
     accountant = dp_accounting.rdp.RdpAccountant()
     composed = dp_accounting.ComposedDpEvent(
-        [dp_accounting.GaussianDpEvent(each) for each in multipliers]
+      [dp_accounting.GaussianDpEvent(each) for each in multipliers]
     )
     accountant.compose(dp_accounting.PoissonSampledDpEvent(0.2, composed), 30)
     assert privacy.account(
-        noise_multiplier=noise, num_clients=100, clients_per_round=20,
-        num_rounds=30, delta=1e-3,
+      noise_multiplier=noise,
+      num_clients=100,
+      clients_per_round=20,
+      num_rounds=30,
+      delta=1e-3,
     ).epsilon == pytest.approx(accountant.get_epsilon(1e-3), rel=1e-4)
 
-  @pytest.mark.parametrize("hparams, clients, message", [
+  @pytest.mark.parametrize(
+    "hparams, clients, message",
+    [
       (HParams(), None, "clients_per_round=None is not allowed with"),
       (HParams(), 0, "clients_per_round=0 is not allowed with"),
       (HParams(clipping="none"), 20, "clipping=none is not allowed with"),
       (HParams(), 10, "noise_multiplier=1 is not allowed with clipping=adap"),
-  ])
+    ],
+  )
   def test_what_cannot_be_private_is_refused(self, hparams, clients, message):
     with pytest.raises(ValueError, match=message) as error:
       aggregation.build("dp", hparams, clients_per_round=clients)
@@ -240,23 +244,30 @@ class TestPrivate:
 
 
 class TestTraits:
-
-  @pytest.mark.parametrize("name, traits", [
+  @pytest.mark.parametrize(
+    "name, traits",
+    [
       ("mean", (True, True, False, False)),
       ("robust", (False, True, True, False)),
       ("dp", (False, False, True, True)),
       ("secure", (False, True, True, True)),
       ("compressed", (False, True, True, False)),
-  ])
+    ],
+  )
   def test_of_those_that_are_built(self, name, traits):
     found = aggregation.build(name, clients_per_round=50).traits
     assert found == aggregation.Traits(name, *traits)
 
-  @pytest.mark.parametrize("name, bounds", [
-      ("robust", False), ("compressed", False), ("secure", True),
-  ])
+  @pytest.mark.parametrize(
+    "name, bounds",
+    [
+      ("robust", False),
+      ("compressed", False),
+      ("secure", True),
+    ],
+  )
   def test_what_neither_clips_nor_zeroes_bounds_only_a_secure_sum(
-      self, name, bounds
+    self, name, bounds
   ):
     hparams = HParams(clipping="none", zeroing=False)
     found = aggregation.build(name, hparams).traits
@@ -274,8 +285,8 @@ class TestTraits:
     with pytest.raises(ValueError) as error:
       aggregation.build("median")
     assert str(error.value) == (
-        "aggregator=median is not allowed: it must be one of mean, robust, dp,"
-        " secure, compressed"
+      "aggregator=median is not allowed: it must be one of mean, robust, dp,"
+      " secure, compressed"
     )
     with pytest.raises(ValueError, match="clipping_norm=0 is not allowed"):
       aggregation.build("robust", HParams(clipping_norm=0))
@@ -288,15 +299,14 @@ class TestTraits:
 
 
 class TestCheck:
-
   UNIFORM = hyperparameters.LocalHParams()
   WEIGHTED = hyperparameters.LocalHParams(client_weighting="num_examples")
 
   @pytest.fixture(scope="class")
   def traits(self):
     return {
-        name: aggregation.build(name, clients_per_round=50).traits
-        for name in aggregation.NAMES
+      name: aggregation.build(name, clients_per_round=50).traits
+      for name in aggregation.NAMES
     }
 
   def refusal(self, traits, needs, hparams):
@@ -307,11 +317,14 @@ class TestCheck:
       return str(error)
     return None
 
-  @pytest.mark.parametrize("need, refused", [
+  @pytest.mark.parametrize(
+    "need, refused",
+    [
       ("nothing_shared", {"robust", "dp", "secure", "compressed"}),
       ("unbounded", {"robust", "dp", "secure", "compressed"}),
       ("in_the_open", {"dp", "secure"}),
-  ])
+    ],
+  )
   def test_needs(self, traits, need, refused):
     needs = aggregation.Needs(**{need: "it is so"})
     for name in aggregation.NAMES:
@@ -323,11 +336,15 @@ class TestCheck:
   def test_weights_need_a_weighted_mean(self, traits):
     for name in aggregation.NAMES:
       refusal = functools.partial(
-          self.refusal, traits[name], aggregation.NO_NEEDS
+        self.refusal, traits[name], aggregation.NO_NEEDS
       )
       found = refusal(self.WEIGHTED)
-      assert found == (None if name != "dp" else (
+      assert found == (
+        None
+        if name != "dp"
+        else (
           "client_weighting=num_examples of toy is not allowed with"
           " aggregator=dp, to which all clients count alike: it must be uniform"
-      ))
+        )
+      )
       assert not refusal(self.UNIFORM)

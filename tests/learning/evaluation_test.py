@@ -26,9 +26,9 @@ def sums_by_hand(logits, y, domain_sizes):
     correct[domain] += np.argmax(row) == label
     losses[domain] += scipy.special.logsumexp(row) - row[label]
   return {
-      "correct": correct,
-      "num_examples": np.array(domain_sizes),
-      "loss_sum": losses,
+    "correct": correct,
+    "num_examples": np.array(domain_sizes),
+    "loss_sum": losses,
   }
 
 
@@ -36,14 +36,13 @@ def predictions(generator, domain_sizes):
   """Random logits and classes; logits of a row are never equal."""
   size = sum(domain_sizes)
   return (
-      generator.normal(size=(size, NUM_CLASSES)).astype(np.float32),
-      generator.integers(0, NUM_CLASSES, size).astype(np.int32),
-      np.array(domain_sizes, np.int32),
+    generator.normal(size=(size, NUM_CLASSES)).astype(np.float32),
+    generator.integers(0, NUM_CLASSES, size).astype(np.int32),
+    np.array(domain_sizes, np.int32),
   )
 
 
 class TestPredictInBatches:
-
   @pytest.fixture(scope="class")
   def predict(self, compile_in_graph):
     """Gives [sum, first entry, size of the batch] of each example."""
@@ -51,29 +50,29 @@ class TestPredictInBatches:
     def by_example(x):
       size = tf.shape(x)[0]
       return tf.stack(
-          [
-              tf.reduce_sum(x, axis=[1, 2]),
-              x[:, 0, 0],
-              tf.cast(tf.fill([size], size), tf.float32),
-          ],
-          axis=1,
+        [
+          tf.reduce_sum(x, axis=[1, 2]),
+          x[:, 0, 0],
+          tf.cast(tf.fill([size], size), tf.float32),
+        ],
+        axis=1,
       )
 
     return compile_in_graph(
-        lambda x: evaluation.predict_in_batches(by_example, x, 3),
-        tf.TensorSpec([None, 2, 2], tf.float32),
+      lambda x: evaluation.predict_in_batches(by_example, x, 3),
+      tf.TensorSpec([None, 2, 2], tf.float32),
     )
 
   @pytest.mark.parametrize(
-      "size, batch_sizes",
-      [
-          (0, []),
-          (1, [1]),
-          (255, [255]),
-          (256, [256]),
-          (257, [256, 1]),
-          (600, [256, 256, 88]),
-      ],
+    "size, batch_sizes",
+    [
+      (0, []),
+      (1, [1]),
+      (255, [255]),
+      (256, [256]),
+      (257, [256, 1]),
+      (600, [256, 256, 88]),
+    ],
   )
   def test_result_is_that_of_one_call(self, predict, size, batch_sizes):
     # Whole numbers: sums of float32 are exact.
@@ -84,36 +83,35 @@ class TestPredictInBatches:
     np.testing.assert_array_equal(outputs[:, 0], x.sum(axis=(1, 2)))
     np.testing.assert_array_equal(outputs[:, 1], x[:, 0, 0])
     np.testing.assert_array_equal(
-        outputs[:, 2], np.repeat(batch_sizes, batch_sizes)
+      outputs[:, 2], np.repeat(batch_sizes, batch_sizes)
     )
 
 
 class TestDomainMetrics:
-
   def test_sums_by_hand(self, run_in_graph):
     # Probabilities of the true classes: 3/4 and 1/4 in the first domain, none
     # in the second, 7/8 in the third.
     logits = np.log(np.float32([[3, 1], [3, 1], [1, 7]]))
     sums = run_in_graph(
-        evaluation.domain_metrics,
-        logits,
-        np.int32([0, 1, 1]),
-        np.int32([2, 0, 1]),
+      evaluation.domain_metrics,
+      logits,
+      np.int32([0, 1, 1]),
+      np.int32([2, 0, 1]),
     )
     assert list(sums) == ["correct", "num_examples", "loss_sum"]
     assert all(value.dtype == np.float32 for value in sums.values())
     np.testing.assert_array_equal(sums["correct"], [1, 0, 1])
     np.testing.assert_array_equal(sums["num_examples"], [2, 0, 1])
     np.testing.assert_allclose(
-        sums["loss_sum"],
-        [np.log(4 / 3) + np.log(4), 0, np.log(8 / 7)],
-        rtol=1e-6,
+      sums["loss_sum"],
+      [np.log(4 / 3) + np.log(4), 0, np.log(8 / 7)],
+      rtol=1e-6,
     )
 
   @hypothesis.settings(max_examples=40, deadline=None)
   @hypothesis.given(
-      st.lists(st.integers(0, 9), min_size=1, max_size=5),
-      st.integers(0, 2**32 - 1),
+    st.lists(st.integers(0, 9), min_size=1, max_size=5),
+    st.integers(0, 2**32 - 1),
   )
   def test_sums_of_random_predictions(self, metrics, domain_sizes, seed):
     drawn = predictions(np.random.default_rng(seed), domain_sizes)
@@ -126,29 +124,31 @@ class TestDomainMetrics:
   @pytest.fixture(scope="class")
   def metrics(self, compile_in_graph):
     return compile_in_graph(
-        evaluation.domain_metrics,
-        tf.TensorSpec([None, NUM_CLASSES], tf.float32),
-        tf.TensorSpec([None], tf.int32),
-        tf.TensorSpec([None], tf.int32),
+      evaluation.domain_metrics,
+      tf.TensorSpec([None, NUM_CLASSES], tf.float32),
+      tf.TensorSpec([None], tf.int32),
+      tf.TensorSpec([None], tf.int32),
     )
 
 
 class TestFinalize:
-
   def test_means_by_hand(self, run_in_graph):
     # Three clients in the first domain, none in the second.
     means = run_in_graph(
-        evaluation.finalize,
-        collections.OrderedDict(
-            correct=np.float32([6, 0, 1]),
-            num_examples=np.float32([8, 0, 1]),
-            loss_sum=np.float32([4, 0, 0.5]),
-            accuracy_sum=np.float32([1.5, 0, 1]),
-            num_clients=np.float32([3, 0, 1]),
-        ),
+      evaluation.finalize,
+      collections.OrderedDict(
+        correct=np.float32([6, 0, 1]),
+        num_examples=np.float32([8, 0, 1]),
+        loss_sum=np.float32([4, 0, 0.5]),
+        accuracy_sum=np.float32([1.5, 0, 1]),
+        num_clients=np.float32([3, 0, 1]),
+      ),
     )
     assert list(means) == [
-        "accuracy", "pooled_accuracy", "loss", "num_examples",
+      "accuracy",
+      "pooled_accuracy",
+      "loss",
+      "num_examples",
     ]
     np.testing.assert_array_equal(means["accuracy"], [0.5, np.nan, 1])
     np.testing.assert_array_equal(means["pooled_accuracy"], [0.75, np.nan, 1])
@@ -157,59 +157,60 @@ class TestFinalize:
 
 
 class TestThroughTff:
-
   NUM_DOMAINS = 4
 
   @pytest.fixture(scope="class")
   def sums_type(self):
     per_domain = tff.TensorType(np.float32, (self.NUM_DOMAINS,))
     return tff.types.to_type(
-        collections.OrderedDict(
-            correct=per_domain, num_examples=per_domain, loss_sum=per_domain
-        )
+      collections.OrderedDict(
+        correct=per_domain, num_examples=per_domain, loss_sum=per_domain
+      )
     )
 
   @pytest.fixture(scope="class")
   def evaluate_clients(self, sums_type):
     return tff.federated_computation(
-        evaluation.federated_metrics,
-        tff.FederatedType(sums_type, tff.CLIENTS),
+      evaluation.federated_metrics,
+      tff.FederatedType(sums_type, tff.CLIENTS),
     )
 
   @pytest.fixture(scope="class")
   def evaluate_server(self, sums_type):
     return tff.federated_computation(
-        evaluation.server_metrics, tff.FederatedType(sums_type, tff.SERVER)
+      evaluation.server_metrics, tff.FederatedType(sums_type, tff.SERVER)
     )
 
   @pytest.fixture(scope="class")
   def sums_of(self, compile_in_graph):
     return compile_in_graph(
-        evaluation.domain_metrics,
-        tf.TensorSpec([None, NUM_CLASSES], tf.float32),
-        tf.TensorSpec([None], tf.int32),
-        tf.TensorSpec([self.NUM_DOMAINS], tf.int32),
+      evaluation.domain_metrics,
+      tf.TensorSpec([None, NUM_CLASSES], tf.float32),
+      tf.TensorSpec([None], tf.int32),
+      tf.TensorSpec([self.NUM_DOMAINS], tf.int32),
     )
 
   def test_clients_count_alike_in_accuracy_and_examples_in_the_rest(
-      self, evaluate_clients
+    self, evaluate_clients
   ):
     def sums(correct, num_examples, loss_sum):
       return collections.OrderedDict(
-          correct=np.float32(correct),
-          num_examples=np.float32(num_examples),
-          loss_sum=np.float32(loss_sum),
+        correct=np.float32(correct),
+        num_examples=np.float32(num_examples),
+        loss_sum=np.float32(loss_sum),
       )
 
-    means = evaluate_clients([
+    means = evaluate_clients(
+      [
         sums([1, 3, 0, 0], [1, 4, 0, 0], [2, 1, 0, 0]),
         sums([0, 0, 0, 2], [9, 0, 0, 2], [8, 0, 0, 1]),
-    ])
+      ]
+    )
     # A client of one example and a client of nine; a domain of one client; one
     # of none; one of the other client.
     np.testing.assert_array_equal(means["accuracy"], [0.5, 0.75, np.nan, 1])
     np.testing.assert_allclose(
-        means["pooled_accuracy"], [0.1, 0.75, np.nan, 1], rtol=1e-6
+      means["pooled_accuracy"], [0.1, 0.75, np.nan, 1], rtol=1e-6
     )
     np.testing.assert_array_equal(means["loss"], [1, 0.25, np.nan, 0.5])
     np.testing.assert_array_equal(means["num_examples"], [10, 4, 0, 2])
@@ -218,8 +219,8 @@ class TestThroughTff:
   def test_metrics_of_random_clients(self, evaluate_clients, sums_of, seed):
     generator = np.random.default_rng(seed)
     clients = [
-        predictions(generator, sizes)
-        for sizes in ([5, 1, 0, 3], [0, 7, 0, 2], [3, 0, 0, 8])
+      predictions(generator, sizes)
+      for sizes in ([5, 1, 0, 3], [0, 7, 0, 2], [3, 0, 0, 8])
     ]
     means = evaluate_clients([sums_of(*client) for client in clients])
 
@@ -227,16 +228,16 @@ class TestThroughTff:
     total = {name: sum(s[name] for s in by_hand) for name in by_hand[0]}
     for domain in (0, 1, 3):
       accuracies = [
-          s["correct"][domain] / s["num_examples"][domain]
-          for s in by_hand
-          if s["num_examples"][domain]
+        s["correct"][domain] / s["num_examples"][domain]
+        for s in by_hand
+        if s["num_examples"][domain]
       ]
       size = total["num_examples"][domain]
       for name, expected in (
-          ("accuracy", np.mean(accuracies)),
-          ("pooled_accuracy", total["correct"][domain] / size),
-          ("loss", total["loss_sum"][domain] / size),
-          ("num_examples", size),
+        ("accuracy", np.mean(accuracies)),
+        ("pooled_accuracy", total["correct"][domain] / size),
+        ("loss", total["loss_sum"][domain] / size),
+        ("num_examples", size),
       ):
         np.testing.assert_allclose(means[name][domain], expected, rtol=1e-6)
     for name in ("accuracy", "pooled_accuracy", "loss"):
@@ -244,25 +245,25 @@ class TestThroughTff:
     assert means["num_examples"][2] == 0
 
   def test_server_counts_as_one_client(
-      self, evaluate_clients, evaluate_server, sums_of
+    self, evaluate_clients, evaluate_server, sums_of
   ):
     sums = sums_of(*predictions(np.random.default_rng(9), [4, 0, 6, 1]))
     at_server, at_client = evaluate_server(sums), evaluate_clients([sums])
     assert np.isnan(at_server["accuracy"][1])
     np.testing.assert_array_equal(
-        at_server["accuracy"][[0, 2, 3]],
-        sums["correct"][[0, 2, 3]] / np.float32([4, 6, 1]),
+      at_server["accuracy"][[0, 2, 3]],
+      sums["correct"][[0, 2, 3]] / np.float32([4, 6, 1]),
     )
     for name, value in at_client.items():
       np.testing.assert_array_equal(at_server[name], value)
     np.testing.assert_array_equal(
-        at_server["accuracy"], at_server["pooled_accuracy"]
+      at_server["accuracy"], at_server["pooled_accuracy"]
     )
 
   def test_only_sums_leave_a_client(self, evaluate_clients):
     four = "float32[4]"
     assert evaluate_clients.type_signature.compact_representation() == (
-        "({<correct=float32[4],num_examples=float32[4],loss_sum=float32[4]>}"
-        f"@CLIENTS -> <accuracy={four},pooled_accuracy={four},loss={four},"
-        f"num_examples={four}>@SERVER)"
+      "({<correct=float32[4],num_examples=float32[4],loss_sum=float32[4]>}"
+      f"@CLIENTS -> <accuracy={four},pooled_accuracy={four},loss={four},"
+      f"num_examples={four}>@SERVER)"
     )

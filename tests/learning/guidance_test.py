@@ -13,10 +13,10 @@ from tff_shift.learning import guidance
 
 def route(logits, sizes):
   return tf.nest.map_structure(
-      np.array,
-      guidance.route(
-          tf.constant(logits, tf.float32), tf.constant(sizes, tf.float32)
-      ),
+    np.array,
+    guidance.route(
+      tf.constant(logits, tf.float32), tf.constant(sizes, tf.float32)
+    ),
   )
 
 
@@ -24,7 +24,7 @@ def test_probabilities_by_hand():
   # Odds of 3 : 1 between clients of 30 and of 10 examples are even odds.
   routing = route([[np.log(3.0), 0.0]], [30.0, 10.0])
   np.testing.assert_allclose(
-      routing["uncorrected_probabilities"], [[0.75, 0.25]], rtol=1e-6
+    routing["uncorrected_probabilities"], [[0.75, 0.25]], rtol=1e-6
   )
   np.testing.assert_allclose(routing["probabilities"], [[0.5, 0.5]], rtol=1e-6)
 
@@ -50,12 +50,10 @@ def test_client_without_examples_is_no_route():
 
 @settings(max_examples=30, deadline=None)
 @given(
-    numpy_strategies.arrays(
-        np.float32, (3, 4), elements=strategies.floats(-30, 30, width=32)
-    ),
-    numpy_strategies.arrays(
-        np.float32, 4, elements=strategies.integers(1, 1000)
-    ),
+  numpy_strategies.arrays(
+    np.float32, (3, 4), elements=strategies.floats(-30, 30, width=32)
+  ),
+  numpy_strategies.arrays(np.float32, 4, elements=strategies.integers(1, 1000)),
 )
 def test_routing_is_a_distribution_and_deterministic(logits, sizes):
   routing = route(logits, sizes)

@@ -32,38 +32,37 @@ def refusal(hparams) -> str:
 
 
 class TestMessages:
-
   @pytest.mark.parametrize(
-      "name, value, message",
-      [
-          (
-              "word",
-              "three",
-              "word='three' is not allowed: it must be one of one, two",
-          ),
-          ("flag", 1, "flag=1 is not allowed: it must be True or False"),
-          (
-              "count",
-              0,
-              "count=0 is not allowed: it must be an integer at least 1 and at"
-              " most 7",
-          ),
-          (
-              "share",
-              1.5,
-              "share=1.5 is not allowed: it must be a number at least 0 and at"
-              " most 1",
-          ),
-          ("rate", 0, "rate=0 is not allowed: it must be a number above 0"),
-          (
-              "number",
-              math.nan,
-              "number=nan is not allowed: it must be a number",
-          ),
-      ],
+    "name, value, message",
+    [
+      (
+        "word",
+        "three",
+        "word='three' is not allowed: it must be one of one, two",
+      ),
+      ("flag", 1, "flag=1 is not allowed: it must be True or False"),
+      (
+        "count",
+        0,
+        "count=0 is not allowed: it must be an integer at least 1 and at"
+        " most 7",
+      ),
+      (
+        "share",
+        1.5,
+        "share=1.5 is not allowed: it must be a number at least 0 and at"
+        " most 1",
+      ),
+      ("rate", 0, "rate=0 is not allowed: it must be a number above 0"),
+      (
+        "number",
+        math.nan,
+        "number=nan is not allowed: it must be a number",
+      ),
+    ],
   )
   def test_refusal_names_field_value_and_what_is_allowed(
-      self, name, value, message
+    self, name, value, message
   ):
     assert refusal(Every(**{name: value})) == message
 
@@ -76,49 +75,48 @@ class TestMessages:
 
   def test_help_is_kept_for_the_command_line(self):
     assert {f.metadata["help"] for f in dataclasses.fields(Every)} == {
-        "A word.",
-        "A switch.",
-        "A number of things.",
-        "A share.",
-        "A rate.",
-        "Any number.",
+      "A word.",
+      "A switch.",
+      "A number of things.",
+      "A share.",
+      "A rate.",
+      "Any number.",
     }
 
 
 class TestValidate:
-
   @pytest.mark.parametrize(
-      "values",
-      [
-          {},
-          {"word": "two", "flag": True},
-          {"count": 1},
-          {"count": 7},
-          {"share": 0},
-          {"share": 1},
-          {"share": np.float64(0.25)},
-          {"rate": 5e-324},
-          {"rate": 10},
-          {"number": -1e308},
-      ],
+    "values",
+    [
+      {},
+      {"word": "two", "flag": True},
+      {"count": 1},
+      {"count": 7},
+      {"share": 0},
+      {"share": 1},
+      {"share": np.float64(0.25)},
+      {"rate": 5e-324},
+      {"rate": 10},
+      {"number": -1e308},
+    ],
   )
   def test_values_within_the_limits_are_taken(self, values):
     hyperparameters.validate(Every(**values))
 
   @pytest.mark.parametrize(
-      "name, values",
-      [
-          ("word", ["", "One", None, 1]),
-          ("flag", [0, 1, "True", None, 1.0]),
-          ("count", [8, -1, 2.0, "2", None, math.nan, math.inf]),
-          ("share", [-1e-9, 1 + 1e-9, "0.5", None, 1j]),
-          ("rate", [0.0, -0.0, -1]),
-          # More than a float holds, as a Python integer.
-          ("number", [10**400, -(10**400)]),
-      ],
+    "name, values",
+    [
+      ("word", ["", "One", None, 1]),
+      ("flag", [0, 1, "True", None, 1.0]),
+      ("count", [8, -1, 2.0, "2", None, math.nan, math.inf]),
+      ("share", [-1e-9, 1 + 1e-9, "0.5", None, 1j]),
+      ("rate", [0.0, -0.0, -1]),
+      # More than a float holds, as a Python integer.
+      ("number", [10**400, -(10**400)]),
+    ],
   )
   def test_values_beyond_the_limits_or_of_other_types_are_refused(
-      self, name, values
+    self, name, values
   ):
     for value in values:
       assert refusal(Every(**{name: value})).startswith(f"{name}={value!r} ")
@@ -134,7 +132,7 @@ class TestValidate:
     assert refusal(Every(**{name: value})).startswith(f"{name}={value} ")
 
   @hypothesis.given(
-      st.one_of(st.floats(), st.integers(-3, 3)), st.integers(-3, 12)
+    st.one_of(st.floats(), st.integers(-3, 3)), st.integers(-3, 12)
   )
   def test_the_limits_decide(self, number, count):
     allowed = 0 <= number <= 1 and 1 <= count <= 7
@@ -158,16 +156,15 @@ class Interval(hyperparameters.HParams):
 
 
 class TestCheckTogether:
-
   def test_values_are_checked_beside_each_other(self):
     hyperparameters.validate(Interval(low=1.0, high=1.0))
     assert refusal(Interval(low=2.0, high=1.0)) == (
-        "high=1.0 must be at least low=2.0"
+      "high=1.0 must be at least low=2.0"
     )
 
   def test_each_value_is_checked_by_itself_before(self):
     assert refusal(Interval(low=2.0, high=-1.0)) == (
-        "high=-1.0 is not allowed: it must be a number at least 0"
+      "high=-1.0 is not allowed: it must be a number at least 0"
     )
 
   def test_hyperparameters_without_fields_have_nothing_to_refuse(self):
@@ -175,42 +172,41 @@ class TestCheckTogether:
 
 
 class TestLocalHParams:
-
   def test_defaults_are_allowed(self):
     hyperparameters.validate(LocalHParams())
 
   @pytest.mark.parametrize(
-      "values",
-      [
-          {"momentum": 1.0},
-          {"straggler_ratio": 1.0},
-          {"local_steps": 1, "batch_size": 1},
-          {"local_epochs": 3},
-          {"optimizer": "adamw", "weight_decay": 0.01},
-          {"client_weighting": "num_examples"},
-      ],
+    "values",
+    [
+      {"momentum": 1.0},
+      {"straggler_ratio": 1.0},
+      {"local_steps": 1, "batch_size": 1},
+      {"local_epochs": 3},
+      {"optimizer": "adamw", "weight_decay": 0.01},
+      {"client_weighting": "num_examples"},
+    ],
   )
   def test_values_at_the_limits_are_taken(self, values):
     hyperparameters.validate(LocalHParams(**values))
 
   @pytest.mark.parametrize(
-      "name, value, limits",
-      [
-          ("local_steps", 0, "an integer at least 1"),
-          ("local_epochs", -1, "an integer at least 0"),
-          ("batch_size", 0, "an integer at least 1"),
-          ("optimizer", "lamb", "one of sgd, adam, adamw"),
-          ("learning_rate", 0.0, "a number above 0"),
-          ("learning_rate", -0.1, "a number above 0"),
-          ("momentum", 1.1, "a number at least 0 and at most 1"),
-          ("weight_decay", -1e-4, "a number at least 0"),
-          ("straggler_ratio", 1.1, "a number at least 0 and at most 1"),
-          ("client_weighting", "size", "one of uniform, num_examples"),
-      ],
+    "name, value, limits",
+    [
+      ("local_steps", 0, "an integer at least 1"),
+      ("local_epochs", -1, "an integer at least 0"),
+      ("batch_size", 0, "an integer at least 1"),
+      ("optimizer", "lamb", "one of sgd, adam, adamw"),
+      ("learning_rate", 0.0, "a number above 0"),
+      ("learning_rate", -0.1, "a number above 0"),
+      ("momentum", 1.1, "a number at least 0 and at most 1"),
+      ("weight_decay", -1e-4, "a number at least 0"),
+      ("straggler_ratio", 1.1, "a number at least 0 and at most 1"),
+      ("client_weighting", "size", "one of uniform, num_examples"),
+    ],
   )
   def test_refusals(self, name, value, limits):
     assert refusal(LocalHParams(**{name: value})) == (
-        f"{name}={value!r} is not allowed: it must be {limits}"
+      f"{name}={value!r} is not allowed: it must be {limits}"
     )
 
   def test_values_are_fixed_once_made(self):

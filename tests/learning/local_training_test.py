@@ -18,10 +18,10 @@ from tff_shift.models.split_model import SplitWeights
 
 SEED = np.array([11, -12], np.int32)
 DATA_SPEC = local_training.ClientData(
-    x=tf.TensorSpec([None, 1], tf.float32),
-    y=tf.TensorSpec([None], tf.int32),
-    domain_sizes=tf.TensorSpec([None], tf.int32),
-    seed=tf.TensorSpec([2], tf.int32),
+  x=tf.TensorSpec([None, 1], tf.float32),
+  y=tf.TensorSpec([None], tf.int32),
+  domain_sizes=tf.TensorSpec([None], tf.int32),
+  seed=tf.TensorSpec([2], tf.int32),
 )
 SCALAR = tf.TensorSpec([], tf.int32)
 # Tests of frequencies fail by chance once in so many runs.
@@ -29,7 +29,7 @@ CHANCE = 1e-6
 
 sizes_of_domains = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 seeds = st.tuples(*[st.integers(-(2**31), 2**31 - 1)] * 2).map(
-    lambda words: np.array(words, np.int32)
+  lambda words: np.array(words, np.int32)
 )
 
 
@@ -37,10 +37,10 @@ def numbered(domain_sizes, seed=SEED) -> local_training.ClientData:
   """A client's data whose class is the number of the example."""
   number = np.arange(sum(domain_sizes), dtype=np.int32)
   return local_training.ClientData(
-      x=10.0 * number[:, np.newaxis].astype(np.float32),
-      y=number,
-      domain_sizes=np.array(domain_sizes, np.int32),
-      seed=np.asarray(seed, np.int32),
+    x=10.0 * number[:, np.newaxis].astype(np.float32),
+    y=number,
+    domain_sizes=np.array(domain_sizes, np.int32),
+    seed=np.asarray(seed, np.int32),
   )
 
 
@@ -51,12 +51,12 @@ def draw_pooled(compile_in_graph):
   @functools.cache
   def draw(batch_size):
     return compile_in_graph(
-        lambda data, visit, seed: local_training.pooled_batch(
-            data, visit, batch_size, seed
-        ),
-        DATA_SPEC,
-        SCALAR,
-        DATA_SPEC.seed,
+      lambda data, visit, seed: local_training.pooled_batch(
+        data, visit, batch_size, seed
+      ),
+      DATA_SPEC,
+      SCALAR,
+      DATA_SPEC.seed,
     )
 
   return draw
@@ -69,13 +69,13 @@ def draw_domain(compile_in_graph):
   @functools.cache
   def draw(batch_size):
     return compile_in_graph(
-        lambda data, domain, visit, seed: local_training.domain_batch(
-            data, domain, visit, batch_size, seed
-        ),
-        DATA_SPEC,
-        SCALAR,
-        SCALAR,
-        DATA_SPEC.seed,
+      lambda data, domain, visit, seed: local_training.domain_batch(
+        data, domain, visit, batch_size, seed
+      ),
+      DATA_SPEC,
+      SCALAR,
+      SCALAR,
+      DATA_SPEC.seed,
     )
 
   return draw
@@ -93,17 +93,16 @@ def stream(draw, batch_size, size, num_epochs=3) -> np.ndarray:
 
 
 class TestBatches:
-
   @hypothesis.settings(max_examples=40, deadline=None)
   @hypothesis.given(sizes_of_domains, st.integers(1, 12), seeds)
   def test_pooled_epochs_hold_each_example_once(
-      self, draw_pooled, sizes, batch_size, seed
+    self, draw_pooled, sizes, batch_size, seed
   ):
     data, size = numbered(sizes), sum(sizes)
     drawn = stream(
-        lambda visit: draw_pooled(batch_size)(data, visit, seed),
-        batch_size,
-        size,
+      lambda visit: draw_pooled(batch_size)(data, visit, seed),
+      batch_size,
+      size,
     )
     for epoch in range(3):
       in_epoch = drawn[epoch * size : (epoch + 1) * size]
@@ -112,14 +111,14 @@ class TestBatches:
   @hypothesis.settings(max_examples=40, deadline=None)
   @hypothesis.given(sizes_of_domains, st.integers(1, 12), seeds, st.data())
   def test_domain_epochs_hold_each_example_of_the_domain_once(
-      self, draw_domain, sizes, batch_size, seed, choice
+    self, draw_domain, sizes, batch_size, seed, choice
   ):
     domain = choice.draw(st.integers(0, len(sizes) - 1))
     data, size, start = numbered(sizes), sizes[domain], sum(sizes[:domain])
     drawn = stream(
-        lambda visit: draw_domain(batch_size)(data, domain, visit, seed),
-        batch_size,
-        size,
+      lambda visit: draw_domain(batch_size)(data, domain, visit, seed),
+      batch_size,
+      size,
     )
     # Also what is drawn beyond the last full epoch is of the domain.
     assert start <= drawn.min() and drawn.max() < start + size
@@ -128,7 +127,7 @@ class TestBatches:
       np.testing.assert_array_equal(np.sort(in_epoch), start + np.arange(size))
 
   def test_batch_larger_than_the_data_repeats_all_examples_alike(
-      self, draw_pooled, draw_domain
+    self, draw_pooled, draw_domain
   ):
     # 8 of 3: two whole epochs and two examples of the third.
     pooled = draw_pooled(8)(numbered([3]), 0, SEED)
@@ -144,8 +143,8 @@ class TestBatches:
     data = numbered([60])
     clients = [randomness.client_seed(0, i) for i in range(10)]
     first, again = (
-        [draw_pooled(30)(data, 0, seed).y.tolist() for seed in clients]
-        for _ in range(2)
+      [draw_pooled(30)(data, 0, seed).y.tolist() for seed in clients]
+      for _ in range(2)
     )
     assert first == again
     assert len({tuple(batch) for batch in first}) == 10
@@ -153,34 +152,34 @@ class TestBatches:
 
   def test_seed_of_the_data_has_no_part_in_it(self, draw_pooled):
     one, other = (
-        draw_pooled(9)(numbered([9], seed), 0, SEED) for seed in (SEED, -SEED)
+      draw_pooled(9)(numbered([9], seed), 0, SEED) for seed in (SEED, -SEED)
     )
     np.testing.assert_array_equal(one.y, other.y)
 
   def test_epochs_and_domains_have_orders_of_their_own(
-      self, draw_pooled, draw_domain
+    self, draw_pooled, draw_domain
   ):
     orders = [
-        draw_pooled(30)(numbered([30]), epoch, SEED).y for epoch in range(5)
+      draw_pooled(30)(numbered([30]), epoch, SEED).y for epoch in range(5)
     ] + [
-        draw_domain(30)(numbered([30] * 5), domain, 0, SEED).y - 30 * domain
-        for domain in range(5)
+      draw_domain(30)(numbered([30] * 5), domain, 0, SEED).y - 30 * domain
+      for domain in range(5)
     ]
     assert len({tuple(order) for order in orders}) == 10
     assert tuple(range(30)) not in {tuple(order) for order in orders}
 
   def test_every_example_is_drawn_first_equally_often_over_rounds(
-      self, compile_in_graph
+    self, compile_in_graph
   ):
     first = compile_in_graph(
-        lambda data, round_num: local_training.pooled_batch(
-            data,
-            0,
-            2,
-            randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num),
-        ).y,
-        DATA_SPEC,
-        SCALAR,
+      lambda data, round_num: local_training.pooled_batch(
+        data,
+        0,
+        2,
+        randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num),
+      ).y,
+      DATA_SPEC,
+      SCALAR,
     )
     drawn = [first(numbered([5]), round_num) for round_num in range(2000)]
     for position in (0, 1):
@@ -192,33 +191,31 @@ class TestBatches:
     x = np.arange(4 * 2 * 3).reshape(4, 2, 3, 1).astype(dtype)
     data = numbered([4])._replace(x=x)
     batch = run_in_graph(
-        lambda data: local_training.pooled_batch(data, 0, 6, SEED), data
+      lambda data: local_training.pooled_batch(data, 0, 6, SEED), data
     )
     assert batch.x.dtype == dtype
     np.testing.assert_array_equal(batch.x, x[batch.y])
 
 
 class TestSizes:
-
   def test_domain_of_example(self, run_in_graph):
     domains = run_in_graph(
-        local_training.domain_of_example, numbered([3, 0, 2])
+      local_training.domain_of_example, numbered([3, 0, 2])
     )
     np.testing.assert_array_equal(domains, [0, 0, 0, 2, 2])
 
   @pytest.mark.parametrize(
-      "sizes, batch_size, steps",
-      [([5], 2, 3), ([4], 2, 2), ([1], 32, 1), ([3, 4], 7, 1), ([3, 5], 7, 2)],
+    "sizes, batch_size, steps",
+    [([5], 2, 3), ([4], 2, 2), ([1], 32, 1), ([3, 4], 7, 1), ([3, 5], 7, 2)],
   )
   def test_epoch_steps(self, run_in_graph, sizes, batch_size, steps):
     assert steps == run_in_graph(
-        lambda data: local_training.epoch_steps(data, batch_size),
-        numbered(sizes),
+      lambda data: local_training.epoch_steps(data, batch_size),
+      numbered(sizes),
     )
 
 
 class TestNumLocalSteps:
-
   @pytest.fixture(scope="class")
   def count(self, compile_in_graph):
     """Returns `count(data, round_num, **hparams)`."""
@@ -226,41 +223,41 @@ class TestNumLocalSteps:
     @functools.cache
     def compiled(hparams):
       return compile_in_graph(
-          lambda data, round_num: local_training.num_local_steps(
-              hparams, data, round_num
-          ),
-          DATA_SPEC,
-          SCALAR,
+        lambda data, round_num: local_training.num_local_steps(
+          hparams, data, round_num
+        ),
+        DATA_SPEC,
+        SCALAR,
       )
 
     return lambda data, round_num, **values: int(
-        compiled(LocalHParams(**values))(data, round_num)
+      compiled(LocalHParams(**values))(data, round_num)
     )
 
   def test_steps_are_those_asked_for(self, count):
     assert count(numbered([50, 50]), 3, local_steps=7) == 7
 
   @pytest.mark.parametrize(
-      "sizes, batch_size, epochs, steps",
-      [
-          ([10], 5, 1, 2),
-          ([10], 4, 1, 3),  # 2.5 rounded up.
-          ([10], 4, 2, 5),  # Rounded once, not per epoch.
-          ([6, 4], 3, 1, 2),  # 10 examples, 6 of them in an iteration.
-          ([6, 4], 3, 3, 5),  # 30 of 6.
-          ([2, 2, 2], 100, 1, 1),
-          ([200], 32, 5, 32),  # 31.25 rounded up.
-      ],
+    "sizes, batch_size, epochs, steps",
+    [
+      ([10], 5, 1, 2),
+      ([10], 4, 1, 3),  # 2.5 rounded up.
+      ([10], 4, 2, 5),  # Rounded once, not per epoch.
+      ([6, 4], 3, 1, 2),  # 10 examples, 6 of them in an iteration.
+      ([6, 4], 3, 3, 5),  # 30 of 6.
+      ([2, 2, 2], 100, 1, 1),
+      ([200], 32, 5, 32),  # 31.25 rounded up.
+    ],
   )
   def test_epochs_replace_the_steps(
-      self, count, sizes, batch_size, epochs, steps
+    self, count, sizes, batch_size, epochs, steps
   ):
     assert steps == count(
-        numbered(sizes),
-        0,
-        local_steps=99,
-        local_epochs=epochs,
-        batch_size=batch_size,
+      numbered(sizes),
+      0,
+      local_steps=99,
+      local_epochs=epochs,
+      batch_size=batch_size,
     )
 
   def test_without_stragglers_all_clients_train_all_steps(self, count):
@@ -272,13 +269,13 @@ class TestNumLocalSteps:
   def test_stragglers_train_a_uniform_number_of_steps(self, count, ratio):
     tau, num_draws = 4, 2000
     drawn = [
-        count(
-            numbered([4], randomness.client_seed(1, client)),
-            round_num,
-            local_steps=tau,
-            straggler_ratio=ratio,
-        )
-        for client, round_num in itertools.product(range(40), range(50))
+      count(
+        numbered([4], randomness.client_seed(1, client)),
+        round_num,
+        local_steps=tau,
+        straggler_ratio=ratio,
+      )
+      for client, round_num in itertools.product(range(40), range(50))
     ]
     counts = np.bincount(drawn, minlength=tau + 1)
     assert counts[0] == 0 and len(counts) == tau + 1
@@ -286,18 +283,16 @@ class TestNumLocalSteps:
     # trains tau. Each count is binomial.
     for steps in range(1, tau + 1):
       probability = ratio / tau + (1 - ratio) * (steps == tau)
-      low, high = scipy.stats.binom.interval(
-          1 - CHANCE, num_draws, probability
-      )
+      low, high = scipy.stats.binom.interval(1 - CHANCE, num_draws, probability)
       assert low <= counts[steps] <= high, (steps, counts)
 
   def test_stragglers_are_drawn_by_client_and_round_alone(self, count):
     def draw(client, round_num, sizes):
       return count(
-          numbered(sizes, randomness.client_seed(0, client)),
-          round_num,
-          local_steps=1000,
-          straggler_ratio=1.0,
+        numbered(sizes, randomness.client_seed(0, client)),
+        round_num,
+        local_steps=1000,
+        straggler_ratio=1.0,
       )
 
     by_client = [draw(client, 0, [4]) for client in range(8)]
@@ -308,14 +303,14 @@ class TestNumLocalSteps:
 
   def test_stragglers_of_epochs_train_at_most_the_epochs(self, count):
     drawn = {
-        count(
-            numbered([10], randomness.client_seed(0, client)),
-            0,
-            local_epochs=3,
-            batch_size=10,
-            straggler_ratio=1.0,
-        )
-        for client in range(60)
+      count(
+        numbered([10], randomness.client_seed(0, client)),
+        0,
+        local_epochs=3,
+        batch_size=10,
+        straggler_ratio=1.0,
+      )
+      for client in range(60)
     }
     assert drawn == {1, 2, 3}
 
@@ -361,10 +356,10 @@ class Oracle:
     self.mean = self.BETA_1 * self.mean + (1 - self.BETA_1) * gradient
     self.square = self.BETA_2 * self.square + (1 - self.BETA_2) * gradient**2
     correction = np.sqrt(1 - self.BETA_2**self.step) / (
-        1 - self.BETA_1**self.step
+      1 - self.BETA_1**self.step
     )
     return weight - rate * correction * self.mean / (
-        np.sqrt(self.square) + self.EPSILON
+      np.sqrt(self.square) + self.EPSILON
     )
 
 
@@ -377,30 +372,36 @@ def train_by_hand(hparams, weights, examples, trainable=(True, True)):
     losses.append(regression_loss(weights, x, y))
     gradients = regression_gradient(weights, x, y)
     weights = [
-        optimizer.update(weight, gradient) if moves else weight
-        for optimizer, weight, gradient, moves in zip(
-            optimizers, weights, gradients, trainable, strict=True
-        )
+      optimizer.update(weight, gradient) if moves else weight
+      for optimizer, weight, gradient, moves in zip(
+        optimizers, weights, gradients, trainable, strict=True
+      )
     ]
   return weights, losses
 
 
 NUM_STEPS = 7
 OPTIMIZERS = {
-    "sgd": {"learning_rate": 0.1},
-    "sgd_decay": {"learning_rate": 0.1, "weight_decay": 0.3},
-    "momentum": {"learning_rate": 0.05, "momentum": 0.9},
-    "momentum_decay": {
-        "learning_rate": 0.05, "momentum": 0.5, "weight_decay": 0.3,
-    },
-    "adam": {"optimizer": "adam", "learning_rate": 0.01},
-    "adam_decay": {
-        "optimizer": "adam", "learning_rate": 0.01, "weight_decay": 0.3,
-    },
-    "adamw": {"optimizer": "adamw", "learning_rate": 0.01},
-    "adamw_decay": {
-        "optimizer": "adamw", "learning_rate": 0.01, "weight_decay": 0.3,
-    },
+  "sgd": {"learning_rate": 0.1},
+  "sgd_decay": {"learning_rate": 0.1, "weight_decay": 0.3},
+  "momentum": {"learning_rate": 0.05, "momentum": 0.9},
+  "momentum_decay": {
+    "learning_rate": 0.05,
+    "momentum": 0.5,
+    "weight_decay": 0.3,
+  },
+  "adam": {"optimizer": "adam", "learning_rate": 0.01},
+  "adam_decay": {
+    "optimizer": "adam",
+    "learning_rate": 0.01,
+    "weight_decay": 0.3,
+  },
+  "adamw": {"optimizer": "adamw", "learning_rate": 0.01},
+  "adamw_decay": {
+    "optimizer": "adamw",
+    "learning_rate": 0.01,
+    "weight_decay": 0.3,
+  },
 }
 
 
@@ -409,18 +410,18 @@ def problem():
   """Weights [3, 2] and [2], and a batch of 5 examples for each step."""
   generator = np.random.default_rng(0)
   weights = SplitWeights(
-      (generator.normal(size=(3, 2)).astype(np.float32),),
-      (generator.normal(size=2).astype(np.float32),),
+    (generator.normal(size=(3, 2)).astype(np.float32),),
+    (generator.normal(size=2).astype(np.float32),),
   )
   examples = (
-      generator.normal(size=(NUM_STEPS, 5, 3)).astype(np.float32),
-      generator.normal(size=(NUM_STEPS, 5, 2)).astype(np.float32),
+    generator.normal(size=(NUM_STEPS, 5, 3)).astype(np.float32),
+    generator.normal(size=(NUM_STEPS, 5, 2)).astype(np.float32),
   )
   return weights, examples
 
 
 def run_training(
-    run_in_graph, problem, hparams, num_steps, trainable=None, rate=None
+  run_in_graph, problem, hparams, num_steps, trainable=None, rate=None
 ):
   """Trains on the problem.
 
@@ -435,8 +436,12 @@ def run_training(
       return tf.reduce_mean(error**2), carry
 
     return local_training.train(
-        loss_fn, weights, steps, hparams, trainable=trainable,
-        learning_rate=rates[0] if rates else None,
+      loss_fn,
+      weights,
+      steps,
+      hparams,
+      trainable=trainable,
+      learning_rate=rates[0] if rates else None,
     )
 
   weights, (x, y) = problem
@@ -445,22 +450,21 @@ def run_training(
 
 
 class TestTrain:
-
   @pytest.mark.parametrize("name", OPTIMIZERS)
   def test_steps_are_those_of_the_optimizer(self, run_in_graph, problem, name):
     hparams = LocalHParams(**OPTIMIZERS[name])
     expected, losses = train_by_hand(
-        hparams, tf.nest.flatten(problem[0]), problem[1]
+      hparams, tf.nest.flatten(problem[0]), problem[1]
     )
 
     result = run_training(run_in_graph, problem, hparams, NUM_STEPS)
 
     assert isinstance(result.weights, SplitWeights)
     for actual, value, start in zip(
-        tf.nest.flatten(result.weights),
-        expected,
-        tf.nest.flatten(problem[0]),
-        strict=True,
+      tf.nest.flatten(result.weights),
+      expected,
+      tf.nest.flatten(problem[0]),
+      strict=True,
     ):
       assert np.abs(value - start).max() > 0.02
       # Seven steps of float32 beside float64.
@@ -469,80 +473,80 @@ class TestTrain:
 
   @pytest.mark.parametrize("name", OPTIMIZERS)
   def test_rate_that_is_computed_replaces_that_of_the_hyperparameters(
-      self, run_in_graph, problem, name
+    self, run_in_graph, problem, name
   ):
     hparams = LocalHParams(**OPTIMIZERS[name])
     given = run_training(run_in_graph, problem, hparams, NUM_STEPS)
     computed = run_training(
-        run_in_graph,
-        problem,
-        dataclasses.replace(hparams, learning_rate=0.7),
-        NUM_STEPS,
-        rate=hparams.learning_rate,
+      run_in_graph,
+      problem,
+      dataclasses.replace(hparams, learning_rate=0.7),
+      NUM_STEPS,
+      rate=hparams.learning_rate,
     )
     for one, other in zip(
-        tf.nest.flatten(given), tf.nest.flatten(computed), strict=True
+      tf.nest.flatten(given), tf.nest.flatten(computed), strict=True
     ):
       assert one.tobytes() == other.tobytes()
 
   def test_optimizers_tell_each_other_apart(self, problem):
     ends = [
-        train_by_hand(
-            LocalHParams(**values), tf.nest.flatten(problem[0]), problem[1]
-        )[0][0]
-        for values in OPTIMIZERS.values()
+      train_by_hand(
+        LocalHParams(**values), tf.nest.flatten(problem[0]), problem[1]
+      )[0][0]
+      for values in OPTIMIZERS.values()
     ]
     pairs = list(itertools.combinations(OPTIMIZERS, 2))
     for (one, other), (first, second) in zip(
-        pairs, itertools.combinations(ends, 2), strict=True
+      pairs, itertools.combinations(ends, 2), strict=True
     ):
       # Without decay adam and adamw are one.
       assert (np.abs(first - second).max() < 1e-4) == (
-          {one, other} == {"adam", "adamw"}
+        {one, other} == {"adam", "adamw"}
       )
 
   @pytest.mark.parametrize("name", ["momentum_decay", "adam_decay", "adamw"])
   @pytest.mark.parametrize("moves", [(True, False), (False, True)])
   def test_frozen_weights_stay_bit_for_bit(
-      self, run_in_graph, problem, name, moves
+    self, run_in_graph, problem, name, moves
   ):
     hparams = LocalHParams(**OPTIMIZERS[name])
     start = tf.nest.flatten(problem[0])
     expected, losses = train_by_hand(hparams, start, problem[1], moves)
 
     result = run_training(
-        run_in_graph,
-        problem,
-        hparams,
-        NUM_STEPS,
-        trainable=SplitWeights((moves[0],), (moves[1],)),
+      run_in_graph,
+      problem,
+      hparams,
+      NUM_STEPS,
+      trainable=SplitWeights((moves[0],), (moves[1],)),
     )
 
     moving, frozen = moves.index(True), moves.index(False)
     actual = tf.nest.flatten(result.weights)
     assert actual[frozen].tobytes() == start[frozen].tobytes()
     np.testing.assert_allclose(
-        actual[moving], expected[moving], rtol=0, atol=2e-6
+      actual[moving], expected[moving], rtol=0, atol=2e-6
     )
     np.testing.assert_allclose(result.loss, np.mean(losses), rtol=1e-6)
 
   @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
   def test_all_weights_frozen_only_measures_the_loss(
-      self, run_in_graph, problem, optimizer
+    self, run_in_graph, problem, optimizer
   ):
     result = run_training(
-        run_in_graph,
-        problem,
-        LocalHParams(optimizer=optimizer, weight_decay=0.5, momentum=0.5),
-        NUM_STEPS,
-        trainable=SplitWeights((False,), (False,)),
+      run_in_graph,
+      problem,
+      LocalHParams(optimizer=optimizer, weight_decay=0.5, momentum=0.5),
+      NUM_STEPS,
+      trainable=SplitWeights((False,), (False,)),
     )
     weights = tf.nest.flatten(problem[0])
     losses = [
-        regression_loss(weights, x, y) for x, y in zip(*problem[1], strict=True)
+      regression_loss(weights, x, y) for x, y in zip(*problem[1], strict=True)
     ]
     for actual, start in zip(
-        tf.nest.flatten(result.weights), weights, strict=True
+      tf.nest.flatten(result.weights), weights, strict=True
     ):
       assert actual.tobytes() == start.tobytes()
     np.testing.assert_allclose(result.loss, np.mean(losses), rtol=1e-6)
@@ -550,28 +554,28 @@ class TestTrain:
   @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
   def test_no_step_changes_nothing(self, run_in_graph, problem, optimizer):
     result = run_training(
-        run_in_graph,
-        problem,
-        LocalHParams(optimizer=optimizer, weight_decay=0.5),
-        0,
+      run_in_graph,
+      problem,
+      LocalHParams(optimizer=optimizer, weight_decay=0.5),
+      0,
     )
     for actual, start in zip(
-        tf.nest.flatten(result.weights),
-        tf.nest.flatten(problem[0]),
-        strict=True,
+      tf.nest.flatten(result.weights),
+      tf.nest.flatten(problem[0]),
+      strict=True,
     ):
       assert actual.tobytes() == start.tobytes()
     assert result.loss == 0.0
 
   def test_weight_without_part_in_the_loss_only_decays(self, run_in_graph):
     result = run_in_graph(
-        lambda weights: local_training.train(
-            lambda now, step, carry: (tf.reduce_sum(now["used"]), carry),
-            weights,
-            2,
-            LocalHParams(learning_rate=0.5, weight_decay=0.2),
-        ),
-        {"used": np.float32([1.0]), "unused": np.float32([8.0])},
+      lambda weights: local_training.train(
+        lambda now, step, carry: (tf.reduce_sum(now["used"]), carry),
+        weights,
+        2,
+        LocalHParams(learning_rate=0.5, weight_decay=0.2),
+      ),
+      {"used": np.float32([1.0]), "unused": np.float32([8.0])},
     )
     # Each step takes 0.5 * 0.2 of it: 8, 7.2, 6.48.
     np.testing.assert_allclose(result.weights["unused"], [6.48], rtol=1e-6)
@@ -587,15 +591,15 @@ class TestTrain:
       return weight * value, (3.0 * weight, steps + step)
 
     result = run_in_graph(
-        lambda weight, value: local_training.train(
-            loss_fn,
-            (weight,),
-            3,
-            LocalHParams(learning_rate=0.5),
-            carry=(value, tf.constant(10)),
-        ),
-        np.float32(1.0),
-        np.float32(2.0),
+      lambda weight, value: local_training.train(
+        loss_fn,
+        (weight,),
+        3,
+        LocalHParams(learning_rate=0.5),
+        carry=(value, tf.constant(10)),
+      ),
+      np.float32(1.0),
+      np.float32(2.0),
     )
     # (w, c): (1, 2), (0, 3), (-1.5, 0), (-1.5, -4.5); losses 2, 0, 0.
     assert result.weights == (-1.5,)
@@ -606,70 +610,68 @@ class TestTrain:
     # The carry of a step is the weight of that step; the next step's loss is
     # its square and says nothing about the next step's weight.
     result = run_in_graph(
-        lambda weight: local_training.train(
-            lambda weights, step, carry: (carry**2, weights[0]),
-            (weight,),
-            4,
-            LocalHParams(learning_rate=0.5),
-            carry=tf.constant(5.0),
-        ),
-        np.float32(3.0),
+      lambda weight: local_training.train(
+        lambda weights, step, carry: (carry**2, weights[0]),
+        (weight,),
+        4,
+        LocalHParams(learning_rate=0.5),
+        carry=tf.constant(5.0),
+      ),
+      np.float32(3.0),
     )
     assert result.weights == (3.0,)
     np.testing.assert_allclose(result.loss, (25 + 3 * 9) / 4)
 
   def test_carry_without_steps_is_what_came_in(self, run_in_graph):
     result = run_in_graph(
-        lambda weight: local_training.train(
-            lambda weights, step, carry: (weights[0], carry + 1),
-            (weight,),
-            0,
-            LocalHParams(),
-            carry=tf.constant(4),
-        ),
-        np.float32(1.0),
+      lambda weight: local_training.train(
+        lambda weights, step, carry: (weights[0], carry + 1),
+        (weight,),
+        0,
+        LocalHParams(),
+        carry=tf.constant(4),
+      ),
+      np.float32(1.0),
     )
     assert result.carry == 4
 
 
 class TestCrossEntropy:
-
   def test_mean_over_the_batch(self, run_in_graph):
     # Probabilities 1/2 and 1/4 of the true classes.
     value = run_in_graph(
-        local_training.cross_entropy,
-        np.float32([[0, 0], [np.log(3), 0]]),
-        np.int32([0, 1]),
+      local_training.cross_entropy,
+      np.float32([[0, 0], [np.log(3), 0]]),
+      np.int32([0, 1]),
     )
     np.testing.assert_allclose(value, (np.log(2) + np.log(4)) / 2, rtol=1e-6)
 
 
 class TestTrainOnPool:
-
   def test_steps_use_the_pooled_batches_in_order(
-      self, run_in_graph, draw_pooled
+    self, run_in_graph, draw_pooled
   ):
     generator = np.random.default_rng(5)
     data = numbered([4, 3])
     data = data._replace(
-        x=generator.normal(size=(7, 1)).astype(np.float32),
+      x=generator.normal(size=(7, 1)).astype(np.float32),
     )
     labels = generator.integers(0, 3, 7).astype(np.int32)
     start = generator.normal(size=(1, 3)).astype(np.float32)
     hparams = LocalHParams(batch_size=4, learning_rate=0.5)
 
     result = run_in_graph(
-        lambda data, weight, steps: local_training.train_on_pool(
-            lambda weights, x: x @ weights[0],
-            (weight,),
-            data,
-            steps,
-            SEED,
-            hparams,
-        ),
-        data._replace(y=labels),
-        start,
-        np.int32(5),
+      lambda data, weight, steps: local_training.train_on_pool(
+        lambda weights, x: x @ weights[0],
+        (weight,),
+        data,
+        steps,
+        SEED,
+        hparams,
+      ),
+      data._replace(y=labels),
+      start,
+      np.int32(5),
     )
 
     weight, losses = np.float64(start), []

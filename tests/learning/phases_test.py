@@ -33,25 +33,25 @@ def client(update, *, vector=0.0, loss=1.0, size=1):
   """A client that sends an update and keeps a vector; both are given."""
   row = [*update, vector, loss]
   return local_training.ClientData(
-      np.array([row] * size, np.float32).reshape(size, 4),
-      np.zeros(size, np.int32),
-      np.array([size], np.int32),
-      SEED,
+    np.array([row] * size, np.float32).reshape(size, 4),
+    np.zeros(size, np.int32),
+    np.array([size], np.int32),
+    SEED,
   )
 
 
 def remember(memory, data) -> Memory:
   return Memory(
-      memory.vector + data.x[0, 2:3], memory.count + 1, tf.constant(True)
+    memory.vector + data.x[0, 2:3], memory.count + 1, tf.constant(True)
   )
 
 
 def train_client(weights, memory, data, round_num):
   update = data.x[0, :2]
   return process.ClientResult(
-      update=(update[:1], update[1:]),
-      client_state=remember(memory, data),
-      loss=data.x[0, 3],
+    update=(update[:1], update[1:]),
+    client_state=remember(memory, data),
+    loss=data.x[0, 3],
   )
 
 
@@ -61,20 +61,20 @@ def personalize_client(weights, memory, data, round_num):
 
 def build(aggregator=None, *, two_phases=False, weighting="num_examples"):
   return process.build_algorithm(
-      "toy",
-      mlp.build((4,), num_classes=2, width=3, head_width=3),
-      hyperparameters.LocalHParams(client_weighting=weighting),
-      initial_weights=lambda seed: (tf.ones([1]), tf.ones([1])),
-      initial_client_state=lambda seed: Memory(
-          tf.ones([1]), tf.constant(0), tf.constant(False)
-      ),
-      train_client=train_client,
-      personalize_client=personalize_client if two_phases else None,
-      predict_as_client=lambda weights, memory, data, examples: (
-          examples.x[:, 2:]
-      ),
-      predict_as_server=None,
-      aggregator=aggregator,
+    "toy",
+    mlp.build((4,), num_classes=2, width=3, head_width=3),
+    hyperparameters.LocalHParams(client_weighting=weighting),
+    initial_weights=lambda seed: (tf.ones([1]), tf.ones([1])),
+    initial_client_state=lambda seed: Memory(
+      tf.ones([1]), tf.constant(0), tf.constant(False)
+    ),
+    train_client=train_client,
+    personalize_client=personalize_client if two_phases else None,
+    predict_as_client=lambda weights, memory, data, examples: (
+      examples.x[:, 2:]
+    ),
+    predict_as_server=None,
+    aggregator=aggregator,
   )
 
 
@@ -99,13 +99,12 @@ def is_untouched(memory) -> bool:
 
 
 class TestTrainingPhase:
-
   @pytest.mark.parametrize("bad", [NAN, INF, -INF])
   def test_mean_is_that_of_the_others(self, by_mean, bad):
     data = [
-        client([1, 2], vector=5),
-        client([0, bad], vector=6, loss=NAN, size=4),
-        client([4, -4], vector=7, loss=4, size=2),
+      client([1, 2], vector=5),
+      client([0, bad], vector=6, loss=NAN, size=4),
+      client([4, -4], vector=7, loss=4, size=2),
     ]
     ((weights, memories, metrics),) = first_round(by_mean, data)
     # (1 * (1, 2) + 2 * (4, -4)) / 3 = (3, -2).
@@ -127,7 +126,7 @@ class TestTrainingPhase:
     data = [client(generator.normal(size=2), size=i + 1) for i in range(5)]
     ((expected, _, _),) = first_round(by_mean, data)
     ((weights, _, _),) = first_round(
-        by_mean, [*data[:2], client([NAN, 0]), *data[2:]]
+      by_mean, [*data[:2], client([NAN, 0]), *data[2:]]
     )
     assert weights.tobytes() == expected.tobytes()
 
@@ -149,18 +148,24 @@ class TestTrainingPhase:
   def test_total_weight_of_zero_leaves_the_weights_as_they_were(self):
     algorithm = build()
     server_type, client_type, data_type = algorithm.phases[
-        0
+      0
     ].type_signature.parameter
     mean = tff.aggregators.MeanFactory().create(
-        server_type.member.weights, tff.TensorType(np.float32)
+      server_type.member.weights, tff.TensorType(np.float32)
     )
     phase = phases.training_phase(
-        server_type, client_type.member, data_type.member, train_client, mean,
-        num_examples=lambda data: 0, is_last=True,
+      server_type,
+      client_type.member,
+      data_type.member,
+      train_client,
+      mean,
+      num_examples=lambda data: 0,
+      is_last=True,
     )
     state, _, metrics = phase(
-        algorithm.initialize(SEED), algorithm.initialize_client([SEED]),
-        [client([1, 2])],
+      algorithm.initialize(SEED),
+      algorithm.initialize_client([SEED]),
+      [client([1, 2])],
     )
     assert np.concatenate(state.weights).tolist() == [1, 1]
     # It has not diverged: it has nothing to say.
@@ -169,33 +174,33 @@ class TestTrainingPhase:
 
 # Nothing is clipped, so that the expected means are those of a mean.
 AGGREGATORS = {
-    "robust": aggregation.AggregatorHParams(),
-    "dp": aggregation.AggregatorHParams(
-        noise_multiplier=0.0, clipping="fixed", clipping_norm=9.0
-    ),
-    "secure": aggregation.AggregatorHParams(clipping="none", zeroing=False),
-    "compressed": aggregation.AggregatorHParams(clipping="none", zeroing=False),
+  "robust": aggregation.AggregatorHParams(),
+  "dp": aggregation.AggregatorHParams(
+    noise_multiplier=0.0, clipping="fixed", clipping_norm=9.0
+  ),
+  "secure": aggregation.AggregatorHParams(clipping="none", zeroing=False),
+  "compressed": aggregation.AggregatorHParams(clipping="none", zeroing=False),
 }
 
 
 class TestAggregators:
-
   @pytest.fixture(scope="class", params=AGGREGATORS)
   def built(self, request):
     name = request.param
-    aggregator = aggregation.build(
-        name, AGGREGATORS[name], clients_per_round=3
-    )
+    aggregator = aggregation.build(name, AGGREGATORS[name], clients_per_round=3)
     weighting = "uniform" if name == "dp" else "num_examples"
     return name, build(aggregator, weighting=weighting)
 
   def test_one_of_three_clients(self, built):
     name, algorithm = built
-    ((weights, memories, metrics),) = first_round(algorithm, [
+    ((weights, memories, metrics),) = first_round(
+      algorithm,
+      [
         client([0.25, 0.5]),
         client([NAN, INF], size=4),
         client([0.5, -0.25], size=2),
-    ])
+      ],
+    )
     # (1 * (1/4, 1/2) + 2 * (1/2, -1/4)) / 3.
     mean = 5 / 12, 0
     if name == "dp":
@@ -211,7 +216,6 @@ class TestAggregators:
 
 
 class TestPersonalPhase:
-
   @pytest.fixture(scope="class")
   def algorithm(self):
     return build(two_phases=True)
@@ -227,7 +231,7 @@ class TestPersonalPhase:
     assert second[0].tolist() == first[0].tolist()
 
   def test_client_that_diverged_in_training_goes_on_from_where_it_was(
-      self, algorithm
+    self, algorithm
   ):
     data = [client([1, 2], vector=5), client([NAN, 4], vector=6)]
     first, second = first_round(algorithm, data)
@@ -237,6 +241,6 @@ class TestPersonalPhase:
 
   def test_all_clients_are_counted(self, algorithm):
     _, (_, _, metrics) = first_round(
-        algorithm, [client([1, 2], vector=3e38)] * 2
+      algorithm, [client([1, 2], vector=3e38)] * 2
     )
     assert metrics["num_diverged"] == metrics["num_clients"] == 2

@@ -12,8 +12,11 @@ from tff_shift.learning import privacy
 
 def account(**changes) -> privacy.Guarantee:
   values = {
-      "noise_multiplier": 4.0, "num_clients": 100, "clients_per_round": 1,
-      "num_rounds": 10_000, "delta": 1e-5,
+    "noise_multiplier": 4.0,
+    "num_clients": 100,
+    "clients_per_round": 1,
+    "num_rounds": 10_000,
+    "delta": 1e-5,
   }
   return privacy.account(**(values | changes))
 
@@ -25,10 +28,10 @@ def best_epsilon(divergence, delta, max_order=200) -> float:
   Kamath, Steinke; NeurIPS 2020).
   """
   return min(
-      divergence(a)
-      + math.log1p(-1 / a)
-      - (math.log(delta) + math.log(a)) / (a - 1)
-      for a in range(2, max_order)
+    divergence(a)
+    + math.log1p(-1 / a)
+    - (math.log(delta) + math.log(a)) / (a - 1)
+    for a in range(2, max_order)
   )
 
 
@@ -36,15 +39,15 @@ def subsampled_divergence(order, q, noise) -> float:
   """Section 3.3 of Mironov, Talwar, Zhang (2019), for an integer order."""
   k = np.arange(order + 1)
   logs = (
-      np.log(scipy.special.binom(order, k))
-      + k * np.log(q) + (order - k) * np.log1p(-q)
-      + (k * k - k) / (2 * noise**2)
+    np.log(scipy.special.binom(order, k))
+    + k * np.log(q)
+    + (order - k) * np.log1p(-q)
+    + (k * k - k) / (2 * noise**2)
   )
   return scipy.special.logsumexp(logs) / (order - 1)
 
 
 class TestEpsilon:
-
   def test_published_value_is_an_upper_bound(self):
     # Deep Learning with Differential Privacy (Abadi et al.; CCS 2016), Section
     # 3.2: q = 0.01, sigma = 4, delta = 1e-5 and 10,000 steps give 1.26. The
@@ -57,23 +60,24 @@ class TestEpsilon:
     accountant.compose(dp_accounting.PoissonSampledDpEvent(0.1, event), 100)
     lower = accountant.get_epsilon(1e-5)
     found = account(
-        noise_multiplier=2.0, clients_per_round=10, num_rounds=100
+      noise_multiplier=2.0, clients_per_round=10, num_rounds=100
     ).epsilon
     assert lower < found < 1.15 * lower
 
   @pytest.mark.parametrize(
-      "num_rounds, noise, clients_per_round", [(10_000, 4.0, 1), (50, 1.5, 20)]
+    "num_rounds, noise, clients_per_round", [(10_000, 4.0, 1), (50, 1.5, 20)]
   )
   def test_series_of_the_paper(self, num_rounds, noise, clients_per_round):
     found = account(
-        num_rounds=num_rounds, noise_multiplier=noise,
-        clients_per_round=clients_per_round,
+      num_rounds=num_rounds,
+      noise_multiplier=noise,
+      clients_per_round=clients_per_round,
     ).epsilon
     expected = best_epsilon(
-        lambda a: num_rounds
-        * subsampled_divergence(a, clients_per_round / 100, noise),
-        1e-5,
-        max_order=60,
+      lambda a: num_rounds
+      * subsampled_divergence(a, clients_per_round / 100, noise),
+      1e-5,
+      max_order=60,
     )
     # There are orders between the integers, which may do a little better.
     assert 0.97 * expected < found <= expected * (1 + 1e-9)
@@ -82,7 +86,8 @@ class TestEpsilon:
     found = account(clients_per_round=100, num_rounds=10)
     # A Gaussian has the divergence order / (2 noise^2).
     for epsilon, noise in (
-        (found.epsilon, 4.0), (found.replacement_epsilon, 2.0)
+      (found.epsilon, 4.0),
+      (found.replacement_epsilon, 2.0),
     ):
       expected = best_epsilon(lambda a, n=noise: 10 * a / (2 * n * n), 1e-5)
       assert 0.97 * expected < epsilon <= expected * (1 + 1e-9)
@@ -90,8 +95,10 @@ class TestEpsilon:
   def test_more_noise_fewer_rounds_and_fewer_clients_are_more_private(self):
     middle = account(clients_per_round=2)
     for better in (
-        {"noise_multiplier": 5.0}, {"num_rounds": 9_000}, {"delta": 1e-4},
-        {"clients_per_round": 1},
+      {"noise_multiplier": 5.0},
+      {"num_rounds": 9_000},
+      {"delta": 1e-4},
+      {"clients_per_round": 1},
     ):
       other = account(**({"clients_per_round": 2} | better))
       assert other.epsilon < middle.epsilon
@@ -103,7 +110,6 @@ class TestEpsilon:
 
 
 class TestDelta:
-
   def test_default_is_a_power_of_the_number_of_clients(self):
     assert account(delta=0.0).delta == pytest.approx(100**-1.1)
 

@@ -32,7 +32,7 @@ def alignment_loss(embeddings, y, means, distance):
     return 0.0
   chosen = np.isin(y, known)
   scores = -distance_matrix(
-      embeddings[chosen], np.stack([means[c] for c in known]), distance
+    embeddings[chosen], np.stack([means[c] for c in known]), distance
   )
   labels = np.searchsorted(known, y[chosen])
   log_probabilities = scipy.special.log_softmax(scores, axis=1)
@@ -49,8 +49,8 @@ def batches(draw, min_examples=1):
   def batch():
     num_examples = draw(st.integers(min_examples, 10))
     return (
-        generator.normal(size=(num_examples, size)),
-        generator.integers(0, num_classes, num_examples),
+      generator.normal(size=(num_examples, size)),
+      generator.integers(0, num_classes, num_examples),
     )
 
   return num_classes, batch(), batch()
@@ -62,7 +62,7 @@ CLASSES = tf.TensorSpec([None], tf.int32)
 
 def means_of(embeddings, y, num_classes):
   return prototypes.class_means(
-      prototypes.class_sums(embeddings, y, num_classes)
+    prototypes.class_sums(embeddings, y, num_classes)
   )
 
 
@@ -93,10 +93,10 @@ def compute_loss(compile_in_graph):
   def compute(num_classes, distance):
     def work(earlier, y_earlier, later, y_later):
       loss = prototypes.alignment_loss(
-          later,
-          y_later,
-          means_of(earlier, y_earlier, num_classes),
-          distance,
+        later,
+        y_later,
+        means_of(earlier, y_earlier, num_classes),
+        distance,
       )
       return loss, tf.gradients(loss, [earlier, later])
 
@@ -107,19 +107,16 @@ def compute_loss(compile_in_graph):
 
 
 class TestClassMeans:
-
   def test_means_by_hand(self, run_in_graph):
     sums, means = run_in_graph(
-        lambda embeddings, y: (
-            prototypes.class_sums(embeddings, y, 4),
-            means_of(embeddings, y, 4),
-        ),
-        np.float32([[1, 2], [3, 4], [5, 6], [0, 0]]),
-        np.int32([2, 0, 2, 3]),
+      lambda embeddings, y: (
+        prototypes.class_sums(embeddings, y, 4),
+        means_of(embeddings, y, 4),
+      ),
+      np.float32([[1, 2], [3, 4], [5, 6], [0, 0]]),
+      np.int32([2, 0, 2, 3]),
     )
-    np.testing.assert_array_equal(
-        sums.total, [[3, 4], [0, 0], [6, 8], [0, 0]]
-    )
+    np.testing.assert_array_equal(sums.total, [[3, 4], [0, 0], [6, 8], [0, 0]])
     np.testing.assert_array_equal(sums.count, [1, 0, 2, 1])
     np.testing.assert_array_equal(means.mean, [[3, 4], [0, 0], [3, 4], [0, 0]])
     # The last class has an example, and it is zero; the second has none.
@@ -132,47 +129,44 @@ class TestClassMeans:
     sums, means = compute_means(num_classes)(embeddings, y)
     expected = class_means(embeddings, y)
     np.testing.assert_array_equal(
-        sums.count, np.bincount(y, minlength=num_classes)
+      sums.count, np.bincount(y, minlength=num_classes)
     )
     for label in range(num_classes):
       assert means.present[label] == (label in expected)
       # Sums of at most 10 values of float32.
       np.testing.assert_allclose(
-          sums.total[label], embeddings[y == label].sum(axis=0), atol=1e-5
+        sums.total[label], embeddings[y == label].sum(axis=0), atol=1e-5
       )
       np.testing.assert_allclose(
-          means.mean[label], expected.get(label, 0), rtol=0, atol=2e-6
+        means.mean[label], expected.get(label, 0), rtol=0, atol=2e-6
       )
 
   @hypothesis.settings(max_examples=20, deadline=None)
   @hypothesis.given(batches())
   def test_sums_of_parts_add_up_to_the_sums_of_the_whole(
-      self, compute_means, drawn
+    self, compute_means, drawn
   ):
     num_classes, one, other = drawn
     compute = compute_means(num_classes)
     parts = [compute(*part)[0] for part in (one, other)]
     whole = compute(
-        np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]])
+      np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]])
     )[0]
-    for added, value in zip(
-        map(np.add, *parts), whole, strict=True
-    ):
+    for added, value in zip(map(np.add, *parts), whole, strict=True):
       np.testing.assert_allclose(added, value, rtol=0, atol=1e-5)
 
 
 class TestDistances:
-
   @hypothesis.settings(max_examples=40, deadline=None)
   @hypothesis.given(batches())
   def test_distances_of_random_batches(self, compute_distances, drawn):
     _, (embeddings, _), (means, _) = drawn
     squares, cosines = compute_distances(embeddings, means)
     np.testing.assert_allclose(
-        squares, distance_matrix(embeddings, means, "l2"), rtol=1e-5, atol=1e-6
+      squares, distance_matrix(embeddings, means, "l2"), rtol=1e-5, atol=1e-6
     )
     np.testing.assert_allclose(
-        cosines, distance_matrix(embeddings, means, "cosine"), atol=2e-6
+      cosines, distance_matrix(embeddings, means, "cosine"), atol=2e-6
     )
     assert (squares >= 0).all()
     # Rounding makes -1e-7 of zero.
@@ -181,26 +175,26 @@ class TestDistances:
   @pytest.fixture(scope="class")
   def compute_distances(self, compile_in_graph):
     run = compile_in_graph(
-        lambda embeddings, means: [
-            prototypes.distances(embeddings, means, name) for name in DISTANCES
-        ],
-        EMBEDDINGS,
-        EMBEDDINGS,
+      lambda embeddings, means: [
+        prototypes.distances(embeddings, means, name) for name in DISTANCES
+      ],
+      EMBEDDINGS,
+      EMBEDDINGS,
     )
     return lambda *lists: run(*map(np.asarray, lists))
 
   def test_distances_by_hand(self, compute_distances):
     squares, cosines = compute_distances(
-        [[3.0, 4.0], [0.0, 2.0]], [[0.0, 0.0], [-6.0, -8.0], [5.0, 0.0]]
+      [[3.0, 4.0], [0.0, 2.0]], [[0.0, 0.0], [-6.0, -8.0], [5.0, 0.0]]
     )
     np.testing.assert_array_equal(squares, [[25, 225, 20], [4, 136, 29]])
     # The angle to a prototype without length counts as a right one.
     np.testing.assert_allclose(
-        cosines, [[1, 2, 0.4], [1, 1.8, 1]], rtol=0, atol=1e-6
+      cosines, [[1, 2, 0.4], [1, 1.8, 1]], rtol=0, atol=1e-6
     )
 
   def test_small_distance_between_long_vectors_is_exact(
-      self, compute_distances
+    self, compute_distances
   ):
     squares, _ = compute_distances([[4096.0, 4096.0]], [[4096.5, 4096.25]])
     assert squares == 0.5**2 + 0.25**2
@@ -209,7 +203,7 @@ class TestDistances:
     embeddings, means = [[1.0, 2.0], [3.0, -1.0]], [[0.5, 0.5]]
     _, cosines = compute_distances(embeddings, means)
     _, longer = compute_distances(
-        np.multiply(embeddings, 100), np.multiply(means, 0.01)
+      np.multiply(embeddings, 100), np.multiply(means, 0.01)
     )
     np.testing.assert_allclose(cosines, longer, rtol=0, atol=1e-6)
 
@@ -220,27 +214,26 @@ class TestDistances:
 
 
 class TestLogits:
-
   @pytest.mark.parametrize("distance", DISTANCES)
   def test_classes_without_prototype_have_no_probability(
-      self, run_in_graph, distance
+    self, run_in_graph, distance
   ):
     embeddings = np.float32([[1, 0], [0, 3]])
     means = np.float32([[1, 1], [0, 0], [2, 0]])
     logits = run_in_graph(
-        lambda embeddings, means, present: prototypes.logits(
-            embeddings, prototypes.Prototypes(means, present), distance
-        ),
-        embeddings,
-        means,
-        np.array([True, False, True]),
+      lambda embeddings, means, present: prototypes.logits(
+        embeddings, prototypes.Prototypes(means, present), distance
+      ),
+      embeddings,
+      means,
+      np.array([True, False, True]),
     )
     # The masked prototype is the nearest of all by l2 for the first embedding.
     np.testing.assert_allclose(
-        logits[:, [0, 2]],
-        -distance_matrix(embeddings, means[[0, 2]], distance),
-        rtol=0,
-        atol=1e-6,
+      logits[:, [0, 2]],
+      -distance_matrix(embeddings, means[[0, 2]], distance),
+      rtol=0,
+      atol=1e-6,
     )
     probabilities = scipy.special.softmax(np.float64(logits), axis=1)
     assert (probabilities[:, 1] == 0).all()
@@ -249,16 +242,15 @@ class TestLogits:
 
 @pytest.mark.parametrize("distance", DISTANCES)
 class TestAlignmentLoss:
-
   @hypothesis.settings(max_examples=60, deadline=None)
   @hypothesis.given(drawn=batches())
   def test_loss_of_random_batches(self, compute_loss, distance, drawn):
     num_classes, (earlier, y_earlier), (later, y_later) = drawn
     loss, gradients = compute_loss(num_classes, distance)(
-        earlier, y_earlier, later, y_later
+      earlier, y_earlier, later, y_later
     )
     expected = alignment_loss(
-        later, y_later, class_means(earlier, y_earlier), distance
+      later, y_later, class_means(earlier, y_earlier), distance
     )
     # Distances of up to 100 in float32.
     np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=1e-5)
@@ -268,28 +260,28 @@ class TestAlignmentLoss:
     # Prototypes (2, 0) and (0, 2); of the three examples of the second batch
     # one has a class without prototype.
     loss, _ = compute_loss(3, distance)(
-        [[1.0, 0.0], [3.0, 0.0], [0.0, 2.0]],
-        [0, 0, 1],
-        [[2.0, 0.0], [1.0, 1.0], [9.0, 9.0]],
-        [0, 1, 2],
+      [[1.0, 0.0], [3.0, 0.0], [0.0, 2.0]],
+      [0, 0, 1],
+      [[2.0, 0.0], [1.0, 1.0], [9.0, 9.0]],
+      [0, 1, 2],
     )
     # (2, 0) is 0 and 8 from them by l2, 0 and 1 by cosine; (1, 1) is as far
     # from one as from the other.
     gap = {"l2": 8, "cosine": 1}[distance]
     np.testing.assert_allclose(
-        loss, (np.log(1 + np.exp(-gap)) + np.log(2)) / 2, rtol=1e-6
+      loss, (np.log(1 + np.exp(-gap)) + np.log(2)) / 2, rtol=1e-6
     )
 
   @pytest.mark.parametrize(
-      "y_earlier, y_later",
-      [
-          ([0, 1, 2, 3], [1, 3, 3, 1]),  # Prototypes that nobody needs.
-          ([1, 3, 3, 1], [0, 1, 2, 3]),  # Examples without prototype.
-          ([0, 1, 2, 0], [2, 1, 3, 3]),  # Both.
-      ],
+    "y_earlier, y_later",
+    [
+      ([0, 1, 2, 3], [1, 3, 3, 1]),  # Prototypes that nobody needs.
+      ([1, 3, 3, 1], [0, 1, 2, 3]),  # Examples without prototype.
+      ([0, 1, 2, 0], [2, 1, 3, 3]),  # Both.
+    ],
   )
   def test_classes_absent_from_either_batch_are_left_out(
-      self, compute_loss, distance, y_earlier, y_later
+    self, compute_loss, distance, y_earlier, y_later
   ):
     generator = np.random.default_rng(3)
     earlier, later = generator.normal(size=(2, 4, 3))
@@ -298,56 +290,56 @@ class TestAlignmentLoss:
     both = np.intersect1d(y_earlier, y_later)
     in_earlier, in_later = np.isin(y_earlier, both), np.isin(y_later, both)
     alone, (to_earlier_alone, to_later_alone) = compute(
-        earlier[in_earlier],
-        np.array(y_earlier)[in_earlier],
-        later[in_later],
-        np.array(y_later)[in_later],
+      earlier[in_earlier],
+      np.array(y_earlier)[in_earlier],
+      later[in_later],
+      np.array(y_later)[in_later],
     )
     np.testing.assert_allclose(loss, alone, rtol=1e-6)
     np.testing.assert_allclose(
-        to_earlier[in_earlier], to_earlier_alone, rtol=0, atol=1e-6
+      to_earlier[in_earlier], to_earlier_alone, rtol=0, atol=1e-6
     )
     np.testing.assert_allclose(
-        to_later[in_later], to_later_alone, rtol=0, atol=1e-6
+      to_later[in_later], to_later_alone, rtol=0, atol=1e-6
     )
     assert not to_earlier[~in_earlier].any()
     assert not to_later[~in_later].any()
 
   @pytest.mark.parametrize(
-      "y_earlier, y_later",
-      [
-          ([1, 1, 1], [1, 1, 1]),
-          ([0, 1, 2], [1, 1, 1]),
-          ([1, 1, 1], [0, 1, 2]),
-      ],
+    "y_earlier, y_later",
+    [
+      ([1, 1, 1], [1, 1, 1]),
+      ([0, 1, 2], [1, 1, 1]),
+      ([1, 1, 1], [0, 1, 2]),
+    ],
   )
   def test_one_class_in_common_leaves_nothing_to_learn(
-      self, compute_loss, distance, y_earlier, y_later
+    self, compute_loss, distance, y_earlier, y_later
   ):
     earlier, later = np.random.default_rng(4).normal(size=(2, 3, 2))
     loss, gradients = compute_loss(3, distance)(
-        earlier, y_earlier, later, y_later
+      earlier, y_earlier, later, y_later
     )
     assert loss == 0
     for gradient in gradients:
       np.testing.assert_array_equal(gradient, np.zeros((3, 2)))
 
   def test_no_class_in_common_gives_zero_and_no_gradient(
-      self, compute_loss, distance
+    self, compute_loss, distance
   ):
     earlier, later = np.random.default_rng(5).normal(size=(2, 3, 2))
     loss, gradients = compute_loss(4, distance)(
-        earlier, [0, 1, 0], later, [2, 3, 3]
+      earlier, [0, 1, 0], later, [2, 3, 3]
     )
     assert loss == 0
     for gradient in gradients:
       np.testing.assert_array_equal(gradient, np.zeros((3, 2)))
 
   def test_embeddings_without_length_have_finite_gradients(
-      self, compute_loss, distance
+    self, compute_loss, distance
   ):
     loss, gradients = compute_loss(2, distance)(
-        np.zeros((2, 3)), [0, 1], np.zeros((2, 3)), [0, 1]
+      np.zeros((2, 3)), [0, 1], np.zeros((2, 3)), [0, 1]
     )
     np.testing.assert_allclose(loss, np.log(2), rtol=1e-6)
     assert all(np.isfinite(gradient).all() for gradient in gradients)
@@ -360,17 +352,15 @@ class TestAlignmentLoss:
     earlier = generator.normal(size=(6, 3)).astype(np.float32)
     later = generator.normal(size=(5, 3)).astype(np.float32)
 
-    _, gradients = compute_loss(5, distance)(
-        earlier, y_earlier, later, y_later
-    )
+    _, gradients = compute_loss(5, distance)(earlier, y_earlier, later, y_later)
 
     def loss(flat):
       flat_earlier, flat_later = np.split(flat, [earlier.size])
       return alignment_loss(
-          flat_later.reshape(later.shape),
-          y_later,
-          class_means(flat_earlier.reshape(earlier.shape), y_earlier),
-          distance,
+        flat_later.reshape(later.shape),
+        y_later,
+        class_means(flat_earlier.reshape(earlier.shape), y_earlier),
+        distance,
       )
 
     start = np.concatenate([earlier.ravel(), later.ravel()]).astype(np.float64)
@@ -379,10 +369,12 @@ class TestAlignmentLoss:
     # and rounding (1e-16 / 1e-6): both stay far below the error of float32 on
     # the other side, 1e-7 for each of a handful of operations.
     step = 1e-6
-    expected = np.array([
+    expected = np.array(
+      [
         (loss(start + step * unit) - loss(start - step * unit)) / (2 * step)
         for unit in np.eye(start.size)
-    ])
+      ]
+    )
     actual = np.concatenate([gradient.ravel() for gradient in gradients])
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=2e-6)
     to_earlier = gradients[0]

@@ -15,21 +15,20 @@ words = st.integers(0, 2**32 - 1)
 
 
 class TestDerive:
-
   # A change of these values changes the numbers of every run ever recorded.
   @pytest.mark.parametrize(
-      "seed, expected",
-      [
-          (randomness.derive(0), [-1326155586, -617818137]),
-          (randomness.derive(1), [1835504127, 1731038949]),
-          (randomness.derive(7, 1, 3), [1916955614, -585991299]),
-          (randomness.server_seed(7), [2083679832, -355404031]),
-          (randomness.client_seed(7, 3), [1916955614, -585991299]),
-          (
-              randomness.derive(7, Purpose.SAMPLE_CLIENTS, 2),
-              [1523371816, -38706155],
-          ),
-      ],
+    "seed, expected",
+    [
+      (randomness.derive(0), [-1326155586, -617818137]),
+      (randomness.derive(1), [1835504127, 1731038949]),
+      (randomness.derive(7, 1, 3), [1916955614, -585991299]),
+      (randomness.server_seed(7), [2083679832, -355404031]),
+      (randomness.client_seed(7, 3), [1916955614, -585991299]),
+      (
+        randomness.derive(7, Purpose.SAMPLE_CLIENTS, 2),
+        [1523371816, -38706155],
+      ),
+    ],
   )
   def test_seeds_are_stable(self, seed, expected):
     np.testing.assert_array_equal(seed, expected)
@@ -42,24 +41,24 @@ class TestDerive:
   @hypothesis.given(st.lists(words, min_size=1, max_size=4), st.data())
   def test_paths_of_one_length_differ_in_their_seeds(self, path, data):
     other = data.draw(
-        st.lists(words, min_size=len(path), max_size=len(path)).filter(
-            lambda drawn: drawn != path
-        )
+      st.lists(words, min_size=len(path), max_size=len(path)).filter(
+        lambda drawn: drawn != path
+      )
     )
     # Two of 2**64 seeds: no chance event.
-    assert randomness.derive(*path).tolist() != randomness.derive(
-        *other
-    ).tolist()
+    assert (
+      randomness.derive(*path).tolist() != randomness.derive(*other).tolist()
+    )
     np.testing.assert_array_equal(
-        randomness.derive(*path), randomness.derive(*path)
+      randomness.derive(*path), randomness.derive(*path)
     )
 
   def test_runs_purposes_clients_and_rounds_have_seeds_of_their_own(self):
     seeds = {
-        tuple(randomness.derive(run_seed, purpose, place).tolist())
-        for run_seed, purpose, place in itertools.product(
-            range(5), Purpose, range(200)
-        )
+      tuple(randomness.derive(run_seed, purpose, place).tolist())
+      for run_seed, purpose, place in itertools.product(
+        range(5), Purpose, range(200)
+      )
     }
     assert len(seeds) == 5 * len(Purpose) * 200
 
@@ -74,60 +73,61 @@ class TestDerive:
 
 
 class TestFold:
-
   SEED = np.array([1, 2], np.int32)
 
   # The first is the example in TensorFlow's documentation of the operation.
   @pytest.mark.parametrize(
-      "values, expected",
-      [((3,), [1105988140, 3]), ((Purpose.TRAIN, 5), [-722887628, 5])],
+    "values, expected",
+    [((3,), [1105988140, 3]), ((Purpose.TRAIN, 5), [-722887628, 5])],
   )
   def test_values_are_stable(self, run_in_graph, values, expected):
     folded = run_in_graph(
-        lambda seed: randomness.fold(seed, *values), self.SEED
+      lambda seed: randomness.fold(seed, *values), self.SEED
     )
     assert folded.dtype == np.int32
     np.testing.assert_array_equal(folded, expected)
 
   def test_numbers_and_tensors_fold_alike(self, run_in_graph):
     as_numbers, as_tensors, one_by_one = run_in_graph(
-        lambda seed, purpose, round_num: (
-            randomness.fold(seed, Purpose.STRAGGLE, 9),
-            randomness.fold(seed, purpose, round_num),
-            randomness.fold(randomness.fold(seed, purpose), round_num),
-        ),
-        self.SEED,
-        np.int32(Purpose.STRAGGLE),
-        np.int64(9),
+      lambda seed, purpose, round_num: (
+        randomness.fold(seed, Purpose.STRAGGLE, 9),
+        randomness.fold(seed, purpose, round_num),
+        randomness.fold(randomness.fold(seed, purpose), round_num),
+      ),
+      self.SEED,
+      np.int32(Purpose.STRAGGLE),
+      np.int64(9),
     )
     np.testing.assert_array_equal(as_tensors, as_numbers)
     np.testing.assert_array_equal(one_by_one, as_numbers)
 
   def test_nothing_folded_leaves_the_seed(self, run_in_graph):
     np.testing.assert_array_equal(
-        run_in_graph(randomness.fold, self.SEED), self.SEED
+      run_in_graph(randomness.fold, self.SEED), self.SEED
     )
 
   def test_purposes_and_rounds_of_many_clients_differ(self, compile_in_graph):
     fold = compile_in_graph(
-        lambda seed: tf.stack([
-            randomness.fold(seed, purpose, round_num)
-            for purpose in Purpose
-            for round_num in range(10)
-        ]),
-        tf.TensorSpec([2], tf.int32),
+      lambda seed: tf.stack(
+        [
+          randomness.fold(seed, purpose, round_num)
+          for purpose in Purpose
+          for round_num in range(10)
+        ]
+      ),
+      tf.TensorSpec([2], tf.int32),
     )
     folded = np.concatenate(
-        [fold(randomness.client_seed(0, client)) for client in range(20)]
+      [fold(randomness.client_seed(0, client)) for client in range(20)]
     )
     assert len(np.unique(folded, axis=0)) == 20 * len(Purpose) * 10
 
   def test_order_of_what_is_folded_counts(self, run_in_graph):
     first, second = run_in_graph(
-        lambda seed: (
-            randomness.fold(seed, 1, 2, 7),
-            randomness.fold(seed, 2, 1, 7),
-        ),
-        self.SEED,
+      lambda seed: (
+        randomness.fold(seed, 1, 2, 7),
+        randomness.fold(seed, 2, 1, 7),
+      ),
+      self.SEED,
     )
     assert first.tolist() != second.tolist()

@@ -14,30 +14,29 @@ pytestmark = pytest.mark.usefixtures("context")
 
 
 class TestInTheOpen:
-
   def test_sum_is_that_of_the_integers(self):
     @tff.federated_computation(
-        tff.FederatedType(
-            tff.types.to_type(
-                collections.OrderedDict(a=np.int32, b=(np.int64, (2,)))
-            ),
-            tff.CLIENTS,
-        )
+      tff.FederatedType(
+        tff.types.to_type(
+          collections.OrderedDict(a=np.int32, b=(np.int64, (2,)))
+        ),
+        tff.CLIENTS,
+      )
     )
     def total(value):
       ones = tff.federated_value(1, tff.CLIENTS)
       return (
-          tff.federated_secure_sum_bitwidth(
-              value, collections.OrderedDict(a=8, b=40)
-          ),
-          tff.federated_secure_sum_bitwidth(ones, 1),
+        tff.federated_secure_sum_bitwidth(
+          value, collections.OrderedDict(a=8, b=40)
+        ),
+        tff.federated_secure_sum_bitwidth(ones, 1),
       )
 
     plain = secure_sums.in_the_open(total)
     assert plain.type_signature == total.type_signature
     values = [
-        collections.OrderedDict(a=i, b=np.array([2**33 + i, -i]))
-        for i in range(4)
+      collections.OrderedDict(a=i, b=np.array([2**33 + i, -i]))
+      for i in range(4)
     ]
     summed, count = plain(values)
     assert summed["a"] == 6 and count == 4
@@ -54,7 +53,6 @@ class TestInTheOpen:
 
 
 class TestQuiet:
-
   def test_only_the_one_message_is_left_out(self, caplog, monkeypatch):
     logger = tf.get_logger()
     monkeypatch.setattr(logger, "propagate", True)
@@ -64,5 +62,6 @@ class TestQuiet:
         logger.error("something else")
       logger.error("Object was never used, later")
     assert [record.getMessage() for record in caplog.records] == [
-        "something else", "Object was never used, later",
+      "something else",
+      "Object was never used, later",
     ]

@@ -12,8 +12,8 @@ def _run_in_graph(function, *arguments):
   with tf.Graph().as_default():
     # Each graph runs once: to optimise it or to fold constants takes longer.
     inputs = [
-        tf.compat.v1.placeholder(argument.dtype, argument.shape)
-        for argument in arguments
+      tf.compat.v1.placeholder(argument.dtype, argument.shape)
+      for argument in arguments
     ]
     outputs = function(*inputs)
     config = tf.compat.v1.ConfigProto()
@@ -32,7 +32,7 @@ def _convolve(x, kernel, strides=1):
   border = kernel.shape[0] // 2
   x = np.pad(x, ((0, 0), (border, border), (border, border), (0, 0)))
   windows = np.lib.stride_tricks.sliding_window_view(
-      x, kernel.shape[:2], axis=(1, 2)
+    x, kernel.shape[:2], axis=(1, 2)
   )[:, ::strides, ::strides]  # [batch, y, x, channels, kernel y, kernel x]
   return np.einsum("byxcij,ijcd->byxd", windows, kernel, optimize=True)
 
@@ -63,8 +63,8 @@ def _random_weights(model, seed):
 def reference():
   """Returns NumPy versions of the layers, and random weights by name."""
   return types.SimpleNamespace(
-      convolve=_convolve,
-      normalize=_normalize,
-      random_weights=_random_weights,
-      relu=lambda x: np.maximum(x, 0),
+    convolve=_convolve,
+    normalize=_normalize,
+    random_weights=_random_weights,
+    relu=lambda x: np.maximum(x, 0),
   )

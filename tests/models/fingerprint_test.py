@@ -20,7 +20,7 @@ def build_mlp(**options):
 
 
 def build_convolution(
-    strides=1, activation="relu", epsilon=1e-3, input_dtype=tf.uint8
+  strides=1, activation="relu", epsilon=1e-3, input_dtype=tf.uint8
 ):
   """A model whose options leave its weights as they are."""
   layers = tf.keras.layers
@@ -35,7 +35,7 @@ def build_convolution(
     return tf.keras.Sequential([layers.InputLayer((4,)), layers.Dense(3)])
 
   return split_model.build_split_model(
-      "convolution", backbone=backbone, head=head, input_dtype=input_dtype
+    "convolution", backbone=backbone, head=head, input_dtype=input_dtype
   )
 
 
@@ -48,13 +48,13 @@ def test_equal_models_have_equal_digests_whatever_was_built_before():
 
 
 @pytest.mark.parametrize(
-    "option",
-    [
-        {"strides": 2},
-        {"activation": "elu"},
-        {"epsilon": 1e-5},
-        {"input_dtype": tf.float32},
-    ],
+  "option",
+  [
+    {"strides": 2},
+    {"activation": "elu"},
+    {"epsilon": 1e-5},
+    {"input_dtype": tf.float32},
+  ],
 )
 def test_option_without_trace_in_the_weights_changes_the_digest(option):
   one, other = build_convolution(), build_convolution(**option)
@@ -64,17 +64,17 @@ def test_option_without_trace_in_the_weights_changes_the_digest(option):
 
 def test_digest_is_the_same_in_another_process():
   script = (
-      "from tff_shift.models import fingerprint, residual_cnn;"
-      "print(fingerprint.function_digest(residual_cnn.build(width=8)))"
+    "from tff_shift.models import fingerprint, residual_cnn;"
+    "print(fingerprint.function_digest(residual_cnn.build(width=8)))"
   )
   root = pathlib.Path(tff_shift.__file__).parents[1]
   result = subprocess.run(
-      [sys.executable, "-c", script],
-      env=os.environ | {"PYTHONPATH": str(root), "PYTHONHASHSEED": "1"},
-      capture_output=True,
-      text=True,
-      check=True,
-      timeout=120,
+    [sys.executable, "-c", script],
+    env=os.environ | {"PYTHONPATH": str(root), "PYTHONHASHSEED": "1"},
+    capture_output=True,
+    text=True,
+    check=True,
+    timeout=120,
   )
   here = fingerprint.function_digest(residual_cnn.build(width=8))
   assert result.stdout.split()[-1] == here

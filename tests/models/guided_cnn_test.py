@@ -15,7 +15,7 @@ def test_parameters_are_counted_by_hand():
   projection = (4 * 4 * 64 + 1) * 64 + 2 * 64
   assert model.num_parameters == trunk + projection + 65 * 10
   assert model.num_guided_parameters == (
-      model.num_parameters + projection + 65 * 8
+    model.num_parameters + projection + 65 * 8
   )
   assert model.num_guided_parameters == 157_090
   assert model.trunk_size == 9
@@ -30,7 +30,7 @@ def test_last_layer_is_the_projection():
 def test_features_agree_with_numpy(run_in_graph, reference):
   # 9, 5, 3 and 2 positions on a side.
   model = guided_cnn.build(
-      (9, 9, 2), channels=(4, 8, 8), groups=2, width=4, input_dtype=tf.float32
+    (9, 9, 2), channels=(4, 8, 8), groups=2, width=4, input_dtype=tf.float32
   )
   values = reference.random_weights(model, seed=1)
   x = np.random.default_rng(0).random((3, 9, 9, 2), np.float32)
@@ -38,24 +38,24 @@ def test_features_agree_with_numpy(run_in_graph, reference):
   expected = x
   for layer in ("layer1", "layer2", "layer3"):
     expected = reference.convolve(
-        expected, values[f"backbone/{layer}_convolution/kernel"], strides=2
+      expected, values[f"backbone/{layer}_convolution/kernel"], strides=2
     )
     expected = reference.relu(
-        reference.normalize(
-            expected,
-            2,
-            values[f"backbone/{layer}_normalization/gamma"],
-            values[f"backbone/{layer}_normalization/beta"],
-        )
+      reference.normalize(
+        expected,
+        2,
+        values[f"backbone/{layer}_normalization/gamma"],
+        values[f"backbone/{layer}_normalization/beta"],
+      )
     )
   assert expected.shape == (3, 2, 2, 8)
 
   weights = tuple(values[name] for name in model.weight_names().backbone)
   features = run_in_graph(
-      lambda x: model.trunk(weights[: model.trunk_size], x), x
+    lambda x: model.trunk(weights[: model.trunk_size], x), x
   )
   np.testing.assert_allclose(
-      features, expected.reshape(3, -1), rtol=1e-3, atol=1e-4
+    features, expected.reshape(3, -1), rtol=1e-3, atol=1e-4
   )
 
 

@@ -23,49 +23,51 @@ def keras_model(input_shape, *stack):
 def build_small(input_dtype=tf.float32, **replaced):
   """Points [3] to features [4], embedding [2], 2 classes and 5 clients."""
   parts = {
-      "trunk": lambda: keras_model((3,), layers.Dense(4, name="trunk")),
-      "target_branch": lambda: keras_model((4,), layers.Dense(2, name="goal")),
-      "head": lambda: keras_model((2,), layers.Dense(2, name="head")),
-      "client_branch": lambda: keras_model(
-          (4,), layers.Dense(NUM_CLIENTS, name="guide")
-      ),
+    "trunk": lambda: keras_model((3,), layers.Dense(4, name="trunk")),
+    "target_branch": lambda: keras_model((4,), layers.Dense(2, name="goal")),
+    "head": lambda: keras_model((2,), layers.Dense(2, name="head")),
+    "client_branch": lambda: keras_model(
+      (4,), layers.Dense(NUM_CLIENTS, name="guide")
+    ),
   }
   return guided_model.build_guided_model(
-      "small", **(parts | replaced), input_dtype=input_dtype
+    "small", **(parts | replaced), input_dtype=input_dtype
   )
 
 
 def build_without_sharing():
   return build_small(
-      trunk=None,
-      target_branch=lambda: keras_model((3,), layers.Dense(2, name="goal")),
-      client_branch=lambda: keras_model((3,), layers.Dense(NUM_CLIENTS)),
+    trunk=None,
+    target_branch=lambda: keras_model((3,), layers.Dense(2, name="goal")),
+    client_branch=lambda: keras_model((3,), layers.Dense(NUM_CLIENTS)),
   )
 
 
 def build_with_images():
   """Features are an image, and each branch has a convolution."""
   return build_small(
-      trunk=lambda: keras_model((6, 6, 1), layers.Conv2D(2, 3, name="trunk")),
-      target_branch=lambda: keras_model(
-          (4, 4, 2),
-          layers.Conv2D(3, 3, name="goal"),
-          layers.GlobalAveragePooling2D(),
-          layers.Dense(2, name="goal_linear"),
-      ),
-      client_branch=lambda: keras_model(
-          (4, 4, 2),
-          layers.Conv2D(3, 3, name="guide"),
-          layers.Flatten(),
-          layers.Dense(NUM_CLIENTS, name="guide_linear"),
-      ),
+    trunk=lambda: keras_model((6, 6, 1), layers.Conv2D(2, 3, name="trunk")),
+    target_branch=lambda: keras_model(
+      (4, 4, 2),
+      layers.Conv2D(3, 3, name="goal"),
+      layers.GlobalAveragePooling2D(),
+      layers.Dense(2, name="goal_linear"),
+    ),
+    client_branch=lambda: keras_model(
+      (4, 4, 2),
+      layers.Conv2D(3, 3, name="guide"),
+      layers.Flatten(),
+      layers.Dense(NUM_CLIENTS, name="guide_linear"),
+    ),
   )
 
 
 def build_with_guide():
   return guided_model.with_guide(
-      # Wide enough that some unit of each layer is above zero.
-      mlp.build((3,), width=16, head_width=16), NUM_CLIENTS, width=6
+    # Wide enough that some unit of each layer is above zero.
+    mlp.build((3,), width=16, head_width=16),
+    NUM_CLIENTS,
+    width=6,
   )
 
 
@@ -75,8 +77,7 @@ def random_weights(model, seed=0):
 
   def draw(part):
     return tuple(
-        generator.normal(size=shape).astype(np.float32)
-        for shape in part.shapes
+      generator.normal(size=shape).astype(np.float32) for shape in part.shapes
     )
 
   weights = split_model.SplitWeights(draw(model.backbone), draw(model.head))
@@ -89,25 +90,27 @@ def examples(model):
 
 
 @pytest.fixture(
-    scope="module",
-    params=[
-        build_small, build_without_sharing, build_with_images, build_with_guide
-    ],
+  scope="module",
+  params=[
+    build_small,
+    build_without_sharing,
+    build_with_images,
+    build_with_guide,
+  ],
 )
 def model(request):
   return request.param()
 
 
 class TestPrediction:
-
   def test_both_are_the_single_predictions(self, model, run_in_graph):
     weights, client_branch = random_weights(model)
 
     def predict(x):
       return (
-          model.predict_both(weights, client_branch, x),
-          model.predict(weights, x),
-          model.predict_client(weights.backbone, client_branch, x),
+        model.predict_both(weights, client_branch, x),
+        model.predict(weights, x),
+        model.predict_client(weights.backbone, client_branch, x),
       )
 
     both, classes, clients = run_in_graph(predict, examples(model))
@@ -125,14 +128,14 @@ class TestPrediction:
     embedding = features @ weights.backbone[2] + weights.backbone[3]
 
     classes, clients = run_in_graph(
-        lambda x: model.predict_both(weights, client_branch, x), x
+      lambda x: model.predict_both(weights, client_branch, x), x
     )
 
     np.testing.assert_allclose(
-        classes, embedding @ weights.head[0] + weights.head[1], rtol=1e-4
+      classes, embedding @ weights.head[0] + weights.head[1], rtol=1e-4
     )
     np.testing.assert_allclose(
-        clients, features @ client_branch[0] + client_branch[1], rtol=1e-4
+      clients, features @ client_branch[0] + client_branch[1], rtol=1e-4
     )
 
   def test_trunk_is_computed_once(self, run_in_graph):
@@ -145,8 +148,8 @@ class TestPrediction:
 
     counted = dataclasses.replace(model, trunk=trunk)
     run_in_graph(
-        lambda x: counted.predict_both(*random_weights(model), x),
-        examples(model),
+      lambda x: counted.predict_both(*random_weights(model), x),
+      examples(model),
     )
     assert len(calls) == 1
 
@@ -157,47 +160,46 @@ class TestPrediction:
     x = np.array([[0, 51, 255]], np.uint8)
 
     clients, expected = run_in_graph(
-        lambda x: (
-            model.predict_client(weights.backbone, client_branch, x),
-            scaled.predict_client(
-                weights.backbone, client_branch, tf.constant([[0, 0.2, 1]])
-            ),
+      lambda x: (
+        model.predict_client(weights.backbone, client_branch, x),
+        scaled.predict_client(
+          weights.backbone, client_branch, tf.constant([[0, 0.2, 1]])
         ),
-        x,
+      ),
+      x,
     )
 
     np.testing.assert_allclose(clients, expected, rtol=1e-5)
 
 
 class TestGradients:
-
   def test_each_loss_moves_its_own_branch_and_the_trunk(
-      self, model, run_in_graph
+    self, model, run_in_graph
   ):
     # A loss on which a weight has no influence has the gradient None.
     def gradients(x):
       weights, client_branch = tf.nest.map_structure(
-          tf.constant, random_weights(model)
+        tf.constant, random_weights(model)
       )
       classes, clients = model.predict_both(weights, client_branch, x)
       zeros = tf.zeros(tf.shape(x)[0], tf.int32)
       size = model.trunk_size
       parts = {
-          "trunk": weights.backbone[:size],
-          "target": (*weights.backbone[size:], *weights.head),
-          "client": client_branch,
+        "trunk": weights.backbone[:size],
+        "target": (*weights.backbone[size:], *weights.head),
+        "client": client_branch,
       }
       return {
-          (task, part): [
-              tf.constant(0.0) if g is None else tf.norm(g)
-              for g in tf.gradients(
-                  tf.nn.sparse_softmax_cross_entropy_with_logits(zeros, logits),
-                  values,
-              )
-          ]
-          for task, logits in (("class", classes), ("client", clients))
-          for part, values in parts.items()
-          if values
+        (task, part): [
+          tf.constant(0.0) if g is None else tf.norm(g)
+          for g in tf.gradients(
+            tf.nn.sparse_softmax_cross_entropy_with_logits(zeros, logits),
+            values,
+          )
+        ]
+        for task, logits in (("class", classes), ("client", clients))
+        for part, values in parts.items()
+        if values
       }
 
     norms = run_in_graph(gradients, examples(model))
@@ -211,11 +213,13 @@ class TestGradients:
 
 
 class TestParts:
-
   def test_backbone_is_trunk_then_target_branch(self):
     model = build_small()
     assert model.backbone.names == (
-        "trunk/kernel", "trunk/bias", "goal/kernel", "goal/bias"
+      "trunk/kernel",
+      "trunk/bias",
+      "goal/kernel",
+      "goal/bias",
     )
     assert model.trunk_size == 2
     assert model.input_shape == (3,)
@@ -240,51 +244,48 @@ class TestParts:
     weights, client_branch = random_weights(model)
     names = tf.nest.flatten(model.weight_names())
     given = split_model.with_weights(
-        model, dict(zip(names, tf.nest.flatten(weights), strict=True))
+      model, dict(zip(names, tf.nest.flatten(weights), strict=True))
     )
 
     def predict(seed, x):
       backbone = given.initial_weights(seed).backbone
       return (
-          given.predict_client(backbone, client_branch, x),
-          model.predict_client(weights.backbone, client_branch, x),
+        given.predict_client(backbone, client_branch, x),
+        model.predict_client(weights.backbone, client_branch, x),
       )
 
     clients, expected = run_in_graph(predict, SEED, examples(model))
     np.testing.assert_array_equal(clients, expected)
 
-
   def test_digest_is_that_of_the_function_without_the_guide(self):
     digest = fingerprint.function_digest(build_small())
     other_guide = build_small(
-        client_branch=lambda: keras_model((4,), layers.Dense(9))
+      client_branch=lambda: keras_model((4,), layers.Dense(9))
     )
     other_trunk = build_small(
-        trunk=lambda: keras_model(
-            (3,), layers.Dense(4, activation="relu", name="trunk")
-        )
+      trunk=lambda: keras_model(
+        (3,), layers.Dense(4, activation="relu", name="trunk")
+      )
     )
     assert fingerprint.function_digest(other_guide) == digest
     assert fingerprint.function_digest(other_trunk) != digest
 
 
 class TestInitialWeights:
-
   def test_client_branch_is_a_function_of_the_seed(self, run_in_graph):
     model = build_with_guide()
     first, second = (
-        run_in_graph(model.initial_client_branch, seed)
-        for seed in (SEED, SEED)
+      run_in_graph(model.initial_client_branch, seed) for seed in (SEED, SEED)
     )
     for one, other in zip(first, second, strict=True):
       np.testing.assert_array_equal(one, other)
     other = run_in_graph(model.initial_client_branch, SEED + 1)
     for shape, name, weight, another in zip(
-        model.client_branch.shapes,
-        model.client_branch.names,
-        first,
-        other,
-        strict=True,
+      model.client_branch.shapes,
+      model.client_branch.names,
+      first,
+      other,
+      strict=True,
     ):
       assert weight.shape == shape
       if name.endswith("/kernel"):
@@ -296,56 +297,54 @@ class TestInitialWeights:
       return keras_model((3,), layers.Dense(3))
 
     model = build_small(
-        trunk=None,
-        target_branch=build_square,
-        head=build_square,
-        client_branch=build_square,
+      trunk=None,
+      target_branch=build_square,
+      head=build_square,
+      client_branch=build_square,
     )
     weights, client_branch = run_in_graph(
-        lambda seed: (
-            model.initial_weights(seed), model.initial_client_branch(seed)
-        ),
-        SEED,
+      lambda seed: (
+        model.initial_weights(seed),
+        model.initial_client_branch(seed),
+      ),
+      SEED,
     )
     assert not np.any(client_branch[0] == weights.backbone[0])
     assert not np.any(client_branch[0] == weights.head[0])
 
 
 class TestWithGuide:
-
   def test_model_stays_as_it_is(self, run_in_graph):
     model = mlp.build(width=4, head_width=3)
     guided = guided_model.with_guide(model, NUM_CLIENTS, width=6)
     one, other = run_in_graph(
-        lambda seed: (
-            model.initial_weights(seed), guided.initial_weights(seed)
-        ),
-        SEED,
+      lambda seed: (model.initial_weights(seed), guided.initial_weights(seed)),
+      SEED,
     )
     for weight, expected in zip(
-        tf.nest.flatten(other), tf.nest.flatten(one), strict=True
+      tf.nest.flatten(other), tf.nest.flatten(one), strict=True
     ):
       np.testing.assert_array_equal(weight, expected)
     assert guided.weight_names() == model.weight_names()
     assert guided.num_parameters == model.num_parameters
     assert fingerprint.function_digest(guided) == (
-        fingerprint.function_digest(model)
+      fingerprint.function_digest(model)
     )
 
   def test_guide_is_that_of_figure_2(self):
     guided = guided_model.with_guide(
-        mlp.build(width=4, head_width=3), NUM_CLIENTS, width=6
+      mlp.build(width=4, head_width=3), NUM_CLIENTS, width=6
     )
     # 4*6 + 6, a scale and an offset for each of 6, 6*5 + 5.
     added = guided.num_guided_parameters - guided.num_parameters
     assert added == 30 + 12 + 35
     assert guided.client_branch.names == (
-        "projection_linear/kernel",
-        "projection_linear/bias",
-        "projection_normalization/gamma",
-        "projection_normalization/beta",
-        "client_classifier/kernel",
-        "client_classifier/bias",
+      "projection_linear/kernel",
+      "projection_linear/bias",
+      "projection_normalization/gamma",
+      "projection_normalization/beta",
+      "client_classifier/kernel",
+      "client_classifier/bias",
     )
     assert guided.trunk_size == len(guided.backbone.names)
 
@@ -356,8 +355,8 @@ class TestWithGuide:
     assert guided.client_branch.num_parameters == 18 + 12 + 63
 
   @pytest.mark.parametrize(
-      ("num_clients", "width", "culprit"),
-      [(0, 6, "num_clients=0"), (5, 0, "width=0")],
+    ("num_clients", "width", "culprit"),
+    [(0, 6, "num_clients=0"), (5, 0, "width=0")],
   )
   def test_numbers_below_one_are_refused(self, num_clients, width, culprit):
     with pytest.raises(ValueError, match=culprit):
@@ -365,45 +364,49 @@ class TestWithGuide:
 
 
 class TestErrors:
-
   @pytest.mark.parametrize(
-      ("replaced", "message"),
-      [
-          (
-              {"target_branch": lambda: keras_model((3,), layers.Dense(2))},
-              r"trunk gives \(4,\) and target branch takes \(3,\)",
-          ),
-          (
-              {"client_branch": lambda: keras_model((3,), layers.Dense(5))},
-              r"trunk gives \(4,\) and client branch takes \(3,\)",
-          ),
-          (
-              {"trunk": None, "client_branch": lambda: keras_model(
-                  (3,), layers.Dense(5)
-              )},
-              r"target branch takes \(4,\) and client branch takes \(3,\)",
-          ),
-          (
-              {"head": lambda: keras_model((3,), layers.Dense(2))},
-              r"target branch gives \(2,\) and head takes \(3,\)",
-          ),
-          (
-              {"client_branch": lambda: keras_model(
-                  (4,), layers.Dense(4), layers.Reshape((2, 2))
-              )},
-              r"client branch gives \(2, 2\); logits",
-          ),
-          (
-              {"trunk": lambda: keras_model((2, 2), layers.Flatten())},
-              "has no weights",
-          ),
-          (
-              {"target_branch": lambda: keras_model(
-                  (4,), layers.Dense(2, name="trunk")
-              )},
-              "both have a weight 'trunk/bias'",
-          ),
-      ],
+    ("replaced", "message"),
+    [
+      (
+        {"target_branch": lambda: keras_model((3,), layers.Dense(2))},
+        r"trunk gives \(4,\) and target branch takes \(3,\)",
+      ),
+      (
+        {"client_branch": lambda: keras_model((3,), layers.Dense(5))},
+        r"trunk gives \(4,\) and client branch takes \(3,\)",
+      ),
+      (
+        {
+          "trunk": None,
+          "client_branch": lambda: keras_model((3,), layers.Dense(5)),
+        },
+        r"target branch takes \(4,\) and client branch takes \(3,\)",
+      ),
+      (
+        {"head": lambda: keras_model((3,), layers.Dense(2))},
+        r"target branch gives \(2,\) and head takes \(3,\)",
+      ),
+      (
+        {
+          "client_branch": lambda: keras_model(
+            (4,), layers.Dense(4), layers.Reshape((2, 2))
+          )
+        },
+        r"client branch gives \(2, 2\); logits",
+      ),
+      (
+        {"trunk": lambda: keras_model((2, 2), layers.Flatten())},
+        "has no weights",
+      ),
+      (
+        {
+          "target_branch": lambda: keras_model(
+            (4,), layers.Dense(2, name="trunk")
+          )
+        },
+        "both have a weight 'trunk/bias'",
+      ),
+    ],
   )
   def test_parts_that_do_not_fit_are_refused(self, replaced, message):
     with pytest.raises(ValueError, match=message) as error:

@@ -22,20 +22,20 @@ def full():
 @pytest.fixture(scope="module")
 def small():
   return guided_resnet.build(
-      (8, 8, 3), 4, num_clients=5, width=4, groups=2, input_dtype=tf.float32
+    (8, 8, 3), 4, num_clients=5, width=4, groups=2, input_dtype=tf.float32
   )
 
 
 @pytest.mark.parametrize(
-    ("num_classes", "guided", "split", "head"),
-    [
-        (10, 11_437_138, 11_303_242, 2_570),
-        (20, 11_439_708, 11_305_812, 5_140),
-        (100, 11_460_268, 11_326_372, 25_700),
-    ],
+  ("num_classes", "guided", "split", "head"),
+  [
+    (10, 11_437_138, 11_303_242, 2_570),
+    (20, 11_439_708, 11_305_812, 5_140),
+    (100, 11_460_268, 11_326_372, 25_700),
+  ],
 )
 def test_parameters_are_the_published_numbers(
-    full, num_classes, guided, split, head
+  full, num_classes, guided, split, head
 ):
   model = full
   if num_classes != full.num_classes:
@@ -56,15 +56,15 @@ def test_sizes_are_passed_on(full, small):
 def test_last_layer_is_the_projection(small):
   is_last = small.last_backbone_layer()
   last = [
-      name
-      for name, last in zip(small.backbone.names, is_last, strict=True)
-      if last
+    name
+    for name, last in zip(small.backbone.names, is_last, strict=True)
+    if last
   ]
   assert last == [
-      "projection_linear/kernel",
-      "projection_linear/bias",
-      "projection_normalization/gamma",
-      "projection_normalization/beta",
+    "projection_linear/kernel",
+    "projection_linear/bias",
+    "projection_normalization/gamma",
+    "projection_normalization/beta",
   ]
   assert small.trunk_size == len(is_last) - 4
 
@@ -72,9 +72,9 @@ def test_last_layer_is_the_projection(small):
 def test_scale_of_the_second_normalization_starts_at_zero(small, run_in_graph):
   weights = run_in_graph(small.initial_backbone, SEED)
   starts = {
-      name: set(weight)
-      for name, weight in zip(small.backbone.names, weights, strict=True)
-      if name.endswith("/gamma")
+    name: set(weight)
+    for name, weight in zip(small.backbone.names, weights, strict=True)
+    if name.endswith("/gamma")
   }
   second = [n for n in starts if n.endswith(".layer2_normalization/gamma")]
   assert len(second) == 8
@@ -84,7 +84,7 @@ def test_scale_of_the_second_normalization_starts_at_zero(small, run_in_graph):
 
 def test_trunk_is_the_network_of_resnet(small, run_in_graph, reference):
   other = resnet.build(
-      (8, 8, 3), stem="cifar", width=4, groups=2, input_dtype=tf.float32
+    (8, 8, 3), stem="cifar", width=4, groups=2, input_dtype=tf.float32
   )
   assert small.backbone.names[: small.trunk_size] == other.backbone.names
   values = reference.random_weights(other, seed=1)
@@ -92,7 +92,7 @@ def test_trunk_is_the_network_of_resnet(small, run_in_graph, reference):
   x = np.random.default_rng(0).random((2, 8, 8, 3), np.float32)
 
   features, expected = run_in_graph(
-      lambda x: (small.trunk(weights, x), other.embed(weights, x)), x
+    lambda x: (small.trunk(weights, x), other.embed(weights, x)), x
   )
 
   assert features.shape == (2, 32)

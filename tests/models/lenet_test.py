@@ -15,10 +15,10 @@ SHARING = ("none", "shallow", "mid", "deep")
 def models():
   """Small images: 20, 16, 8, 4 and 2 positions on a side."""
   return {
-      sharing: lenet.build(
-          (20, 20, 2), 3, num_clients=4, sharing=sharing, input_dtype=tf.float32
-      )
-      for sharing in SHARING
+    sharing: lenet.build(
+      (20, 20, 2), 3, num_clients=4, sharing=sharing, input_dtype=tf.float32
+    )
+    for sharing in SHARING
   }
 
 
@@ -34,13 +34,13 @@ def x():
 
 
 @pytest.mark.parametrize(
-    ("sharing", "guided", "trunk_size"),
-    [
-        ("none", 2_081_554, 0),
-        ("shallow", 2_079_058, 4),
-        ("mid", 2_027_666, 8),
-        ("deep", 1_075_090, 16),
-    ],
+  ("sharing", "guided", "trunk_size"),
+  [
+    ("none", 2_081_554, 0),
+    ("shallow", 2_079_058, 4),
+    ("mid", 2_027_666, 8),
+    ("deep", 1_075_090, 16),
+  ],
 )
 def test_parameters_are_the_published_numbers(sharing, guided, trunk_size):
   model = lenet.build(sharing=sharing)
@@ -53,7 +53,7 @@ def test_parameters_are_the_published_numbers(sharing, guided, trunk_size):
 
 
 def test_class_logits_agree_with_numpy(
-    models, values, x, run_in_graph, reference
+  models, values, x, run_in_graph, reference
 ):
   def weight(layer, kind):
     return values[f"backbone/{layer}/{kind}"]
@@ -63,28 +63,26 @@ def test_class_logits_agree_with_numpy(
     x = reference.convolve(x, weight(f"{layer}_convolution", "kernel"))
     x = x[:, 2:-2, 2:-2] + weight(f"{layer}_convolution", "bias")
     x = reference.relu(
-        reference.normalize(
-            x,
-            groups,
-            weight(f"{layer}_normalization", "gamma"),
-            weight(f"{layer}_normalization", "beta"),
-        )
+      reference.normalize(
+        x,
+        groups,
+        weight(f"{layer}_normalization", "gamma"),
+        weight(f"{layer}_normalization", "beta"),
+      )
     )
     batch, height, width, channels = x.shape
-    return x.reshape(
-        batch, height // 2, 2, width // 2, 2, channels
-    ).max((2, 4))
+    return x.reshape(batch, height // 2, 2, width // 2, 2, channels).max((2, 4))
 
   def project(x, layer):
     x = x @ weight(f"{layer}_linear", "kernel") + weight(
-        f"{layer}_linear", "bias"
+      f"{layer}_linear", "bias"
     )
     # Layer normalisation is group normalisation at one position in one group.
     normalized = reference.normalize(
-        x[:, None, None],
-        1,
-        weight(f"{layer}_normalization", "gamma"),
-        weight(f"{layer}_normalization", "beta"),
+      x[:, None, None],
+      1,
+      weight(f"{layer}_normalization", "gamma"),
+      weight(f"{layer}_normalization", "beta"),
     )
     return reference.relu(normalized[:, 0, 0])
 
@@ -93,13 +91,12 @@ def test_class_logits_agree_with_numpy(
   for layer in ("layer3", "layer4", "projection"):
     expected = project(expected, layer)
   expected = (
-      expected @ values["head/classifier/kernel"]
-      + values["head/classifier/bias"]
+    expected @ values["head/classifier/kernel"] + values["head/classifier/bias"]
   )
 
   model = models["deep"]
   weights = split_model.SplitWeights(
-      *(tuple(values[name] for name in part) for part in model.weight_names())
+    *(tuple(values[name] for name in part) for part in model.weight_names())
   )
   logits = run_in_graph(lambda x: model.predict(weights, x), x)
   np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-4)
@@ -107,27 +104,27 @@ def test_class_logits_agree_with_numpy(
 
 @pytest.mark.parametrize("sharing", ["none", "shallow", "mid"])
 def test_copies_of_shared_weights_give_what_sharing_gives(
-    sharing, models, values, x, run_in_graph
+  sharing, models, values, x, run_in_graph
 ):
   deep, model = models["deep"], models[sharing]
   generator = np.random.default_rng(2)
   client_branch = tuple(
-      generator.normal(size=shape).astype(np.float32)
-      for shape in deep.client_branch.shapes
+    generator.normal(size=shape).astype(np.float32)
+    for shape in deep.client_branch.shapes
   )
   weights = split_model.SplitWeights(
-      *(tuple(values[name] for name in part) for part in deep.weight_names())
+    *(tuple(values[name] for name in part) for part in deep.weight_names())
   )
   assert model.weight_names() == deep.weight_names()
   copied = weights.backbone[model.trunk_size : deep.trunk_size] + client_branch
   assert model.client_branch.shapes == tuple(w.shape for w in copied)
 
   found, expected = run_in_graph(
-      lambda x: (
-          model.predict_both(weights, copied, x),
-          deep.predict_both(weights, client_branch, x),
-      ),
-      x,
+    lambda x: (
+      model.predict_both(weights, copied, x),
+      deep.predict_both(weights, client_branch, x),
+    ),
+    x,
   )
 
   for one, other in zip(found, expected, strict=True):
@@ -135,15 +132,15 @@ def test_copies_of_shared_weights_give_what_sharing_gives(
 
 
 def test_weights_start_uniformly_up_to_one_over_the_root_of_inputs(
-    models, run_in_graph
+  models, run_in_graph
 ):
   model = models["deep"]
   weights = dict(
-      zip(
-          model.backbone.names,
-          run_in_graph(model.initial_backbone, SEED),
-          strict=True,
-      )
+    zip(
+      model.backbone.names,
+      run_in_graph(model.initial_backbone, SEED),
+      strict=True,
+    )
   )
   layers = [n.split("/")[0] for n in weights if n.endswith("/kernel")]
   assert len(layers) == 5
@@ -158,7 +155,6 @@ def test_weights_start_uniformly_up_to_one_over_the_root_of_inputs(
 
 
 class TestErrors:
-
   def test_unknown_sharing_is_refused_with_the_known_ones(self):
     with pytest.raises(ValueError, match=r"'half'.*none, shallow, mid, deep"):
       lenet.build(sharing="half")

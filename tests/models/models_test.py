@@ -14,14 +14,14 @@ BATCH_SIZE = 4
 
 # Small versions. A family that is not named here is tested as it is.
 SMALL = {
-    "cnn": {"channels": (16, 16, 16, 16), "head_width": 16},
-    "guided_cnn": {"channels": (8, 16, 16), "width": 16},
-    # By default blocks start at a scale of 0, where no gradient passes.
-    "guided_resnet": {"width": 8, "groups": 4, "initial_scale": 1.0},
-    "mlp": {"width": 32, "head_width": 16},
-    "resnet": {"width": 8, "groups": 4},
-    "residual_cnn": {"width": 8, "groups": 4},
-    "wide_resnet": {"depth": 10, "widening_factor": 1},
+  "cnn": {"channels": (16, 16, 16, 16), "head_width": 16},
+  "guided_cnn": {"channels": (8, 16, 16), "width": 16},
+  # By default blocks start at a scale of 0, where no gradient passes.
+  "guided_resnet": {"width": 8, "groups": 4, "initial_scale": 1.0},
+  "mlp": {"width": 32, "head_width": 16},
+  "resnet": {"width": 8, "groups": 4},
+  "residual_cnn": {"width": 8, "groups": 4},
+  "wide_resnet": {"depth": 10, "widening_factor": 1},
 }
 
 
@@ -51,11 +51,11 @@ def case(request, run_in_graph):
   """One model and all that the tests look at, from one graph."""
   name = request.param
   model = models.build(
-      name,
-      input_shape=INPUT_SHAPE,
-      num_classes=NUM_CLASSES,
-      input_dtype=tf.uint8,
-      **SMALL.get(name, {}),
+    name,
+    input_shape=INPUT_SHAPE,
+    num_classes=NUM_CLASSES,
+    input_dtype=tf.uint8,
+    **SMALL.get(name, {}),
   )
   generator = np.random.default_rng(0)
   x = generator.integers(0, 256, (BATCH_SIZE, *INPUT_SHAPE), np.uint8)
@@ -69,23 +69,23 @@ def case(request, run_in_graph):
     logits = model.predict(weights, x)
     embedding = model.embed(weights.backbone, x)
     loss = tf.reduce_mean(
-        tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+      tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
     )
     return {
-        "weights": weights,
-        "backbone": model.initial_backbone(seed),
-        "other_weights": model.initial_weights(other_seed),
-        "logits": logits,
-        "embedding": embedding,
-        "logits_of_embedding": model.classify(weights.head, embedding),
-        "embedding_of_scaled": scaled.embed(
-            weights.backbone, tf.cast(x, tf.float32) / 255
-        ),
-        "logits_among_others": model.predict(weights, others),
-        "gradients": tf.nest.map_structure(
-            lambda g: tf.zeros([]) if g is None else g,
-            tf.gradients(loss, tf.nest.flatten(weights)),
-        ),
+      "weights": weights,
+      "backbone": model.initial_backbone(seed),
+      "other_weights": model.initial_weights(other_seed),
+      "logits": logits,
+      "embedding": embedding,
+      "logits_of_embedding": model.classify(weights.head, embedding),
+      "embedding_of_scaled": scaled.embed(
+        weights.backbone, tf.cast(x, tf.float32) / 255
+      ),
+      "logits_among_others": model.predict(weights, others),
+      "gradients": tf.nest.map_structure(
+        lambda g: tf.zeros([]) if g is None else g,
+        tf.gradients(loss, tf.nest.flatten(weights)),
+      ),
     }
 
   first, second = np.array([3, 4], np.int32), np.array([4, 3], np.int32)
@@ -96,17 +96,16 @@ def case(request, run_in_graph):
 
 
 class TestEveryModel:
-
   def test_initial_weights_of_equal_seeds_are_equal(self, case):
     _, _, result = case
     for one, again in zip(
-        tf.nest.flatten(result["weights"]),
-        tf.nest.flatten(result["again"]),
-        strict=True,
+      tf.nest.flatten(result["weights"]),
+      tf.nest.flatten(result["again"]),
+      strict=True,
     ):
       np.testing.assert_array_equal(one, again)
     for one, again in zip(
-        result["weights"].backbone, result["backbone"], strict=True
+      result["weights"].backbone, result["backbone"], strict=True
     ):
       np.testing.assert_array_equal(one, again)
 
@@ -114,10 +113,10 @@ class TestEveryModel:
     name, model, result = case
     starts = []
     for weight_name, *kernels in zip(
-        tf.nest.flatten(model.weight_names()),
-        tf.nest.flatten(result["weights"]),
-        tf.nest.flatten(result["other_weights"]),
-        strict=True,
+      tf.nest.flatten(model.weight_names()),
+      tf.nest.flatten(result["weights"]),
+      tf.nest.flatten(result["other_weights"]),
+      strict=True,
     ):
       if weight_name.endswith("/kernel"):
         one, other = kernels
@@ -132,12 +131,12 @@ class TestEveryModel:
   def test_initial_values_have_their_distribution(self, case):
     name, model, result = case
     assert model.num_parameters == sum(
-        w.size for w in tf.nest.flatten(result["weights"])
+      w.size for w in tf.nest.flatten(result["weights"])
     )
     for weight_name, weight in zip(
-        tf.nest.flatten(model.weight_names()),
-        tf.nest.flatten(result["weights"]),
-        strict=True,
+      tf.nest.flatten(model.weight_names()),
+      tf.nest.flatten(result["weights"]),
+      strict=True,
     ):
       assert weight.dtype == np.float32
       kind = weight_name.split("/")[-1]
@@ -161,30 +160,28 @@ class TestEveryModel:
     assert result["logits"].shape == (BATCH_SIZE, NUM_CLASSES)
     assert result["logits"].dtype == np.float32
     np.testing.assert_allclose(
-        result["logits"], result["logits_of_embedding"], rtol=1e-6
+      result["logits"], result["logits_of_embedding"], rtol=1e-6
     )
 
   def test_uint8_image_is_scaled_to_one(self, case):
     _, _, result = case
     np.testing.assert_allclose(
-        result["embedding"], result["embedding_of_scaled"], rtol=1e-5, atol=1e-6
+      result["embedding"], result["embedding_of_scaled"], rtol=1e-5, atol=1e-6
     )
 
   def test_prediction_does_not_depend_on_the_batch(self, case):
     _, _, result = case
     logits, among_others = result["logits"], result["logits_among_others"]
     assert np.abs(logits[1:] - among_others[1:]).min() > 1e-4
-    np.testing.assert_allclose(
-        among_others[0], logits[0], rtol=1e-5, atol=1e-6
-    )
+    np.testing.assert_allclose(among_others[0], logits[0], rtol=1e-5, atol=1e-6)
 
   def test_gradient_reaches_every_weight(self, case):
     _, model, result = case
     for name, weight, gradient in zip(
-        tf.nest.flatten(model.weight_names()),
-        tf.nest.flatten(result["weights"]),
-        result["gradients"],
-        strict=True,
+      tf.nest.flatten(model.weight_names()),
+      tf.nest.flatten(result["weights"]),
+      result["gradients"],
+      strict=True,
     ):
       assert gradient.shape == weight.shape, name
       assert np.all(np.isfinite(gradient)), name
@@ -204,24 +201,23 @@ class TestEveryModel:
 
 
 class TestBuild:
-
   def test_names_are_the_families(self):
     assert {
-        "cnn",
-        "guided_cnn",
-        "guided_resnet",
-        "lenet",
-        "mlp",
-        "residual_cnn",
-        "resnet",
-        "wide_resnet",
+      "cnn",
+      "guided_cnn",
+      "guided_resnet",
+      "lenet",
+      "mlp",
+      "residual_cnn",
+      "resnet",
+      "wide_resnet",
     } <= set(models.names())
     for module in ("guided_model", "projection", "residual", "split_model"):
       assert module not in models.names()
 
   def test_build_passes_options_on(self):
     model = models.build(
-        "mlp", input_shape=(3,), num_classes=4, width=5, head_width=6
+      "mlp", input_shape=(3,), num_classes=4, width=5, head_width=6
     )
     # 3*5 + 5, twice 5*5 + 5; 5*6 + 6, 6*4 + 4.
     assert model.num_parameters == 20 + 2 * 30 + 36 + 28

@@ -13,7 +13,7 @@ def test_client_branch_agrees_with_numpy(run_in_graph):
   part = split_model.make_part(projection.client_branch(3, 4, 5))
   generator = np.random.default_rng(0)
   kernel, bias, gamma, beta, kernel2, bias2 = weights = tuple(
-      generator.normal(size=shape).astype(np.float32) for shape in part.shapes
+    generator.normal(size=shape).astype(np.float32) for shape in part.shapes
   )
   x = generator.normal(size=(6, 3)).astype(np.float32)
 
@@ -47,11 +47,11 @@ def test_kernel_starts_with_variance_two_over_inputs(run_in_graph):
 def test_initializers_can_be_replaced(run_in_graph):
   inputs = tf.keras.layers.Input((2,))
   outputs = projection.project(
-      inputs, 3, kernel_initializer="ones", bias_initializer="ones"
+    inputs, 3, kernel_initializer="ones", bias_initializer="ones"
   )
   part = split_model.make_part(tf.keras.Model(inputs, outputs))
   weights = dict(
-      zip(part.names, run_in_graph(part.initial_weights, SEED), strict=True)
+    zip(part.names, run_in_graph(part.initial_weights, SEED), strict=True)
   )
   np.testing.assert_array_equal(weights["projection_linear/kernel"], 1)
   np.testing.assert_array_equal(weights["projection_linear/bias"], 1)

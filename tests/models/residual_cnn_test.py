@@ -8,7 +8,6 @@ from tff_shift.models import residual_cnn
 
 
 class TestParameters:
-
   def test_number_for_cifar10_is_counted_by_hand(self):
     model = residual_cnn.build((32, 32, 3), num_classes=10, width=16)
     # A 3x3 convolution with a scale and an offset per channel; in a block, two
@@ -31,16 +30,16 @@ class TestParameters:
 def test_last_layer_is_the_last_convolution_with_its_normalization():
   model = residual_cnn.build((28, 28, 1), width=8)
   last = [
-      name
-      for name, is_last in zip(
-          model.backbone.names, model.last_backbone_layer(), strict=True
-      )
-      if is_last
+    name
+    for name, is_last in zip(
+      model.backbone.names, model.last_backbone_layer(), strict=True
+    )
+    if is_last
   ]
   assert last == [
-      "block3.layer2_convolution/kernel",
-      "block3.layer2_normalization/gamma",
-      "block3.layer2_normalization/beta",
+    "block3.layer2_convolution/kernel",
+    "block3.layer2_normalization/gamma",
+    "block3.layer2_normalization/beta",
   ]
 
 
@@ -49,13 +48,13 @@ def forward(reference, values, x, groups):
 
   def layer(x, name, strides=1):
     x = reference.convolve(
-        x, values[f"backbone/{name}_convolution/kernel"], strides
+      x, values[f"backbone/{name}_convolution/kernel"], strides
     )
     return reference.normalize(
-        x,
-        groups,
-        values[f"backbone/{name}_normalization/gamma"],
-        values[f"backbone/{name}_normalization/beta"],
+      x,
+      groups,
+      values[f"backbone/{name}_normalization/gamma"],
+      values[f"backbone/{name}_normalization/beta"],
     )
 
   x = reference.relu(layer(x, "stem"))
@@ -69,10 +68,10 @@ def forward(reference, values, x, groups):
 # The second size is odd in the last two blocks.
 @pytest.mark.parametrize("input_shape", [(32, 32, 3), (28, 28, 1)])
 def test_embedding_and_logits_agree_with_numpy(
-    input_shape, run_in_graph, reference
+  input_shape, run_in_graph, reference
 ):
   model = residual_cnn.build(
-      input_shape, num_classes=5, width=4, groups=2, input_dtype=tf.float32
+    input_shape, num_classes=5, width=4, groups=2, input_dtype=tf.float32
   )
   values = reference.random_weights(model, seed=1)
   x = np.random.default_rng(0).random((2, *input_shape), np.float32)
@@ -80,18 +79,18 @@ def test_embedding_and_logits_agree_with_numpy(
   weights = tf.nest.map_structure(values.get, model.weight_names())
 
   embedding, logits = run_in_graph(
-      lambda x: (model.embed(weights.backbone, x), model.predict(weights, x)), x
+    lambda x: (model.embed(weights.backbone, x), model.predict(weights, x)), x
   )
 
   assert embedding.shape == (2, 32)
   assert logits.shape == (2, 5)
   np.testing.assert_allclose(embedding, expected, rtol=1e-3, atol=1e-4)
   np.testing.assert_allclose(
-      logits,
-      expected @ values["head/classifier/kernel"]
-      + values["head/classifier/bias"],
-      rtol=1e-3,
-      atol=1e-4,
+    logits,
+    expected @ values["head/classifier/kernel"]
+    + values["head/classifier/bias"],
+    rtol=1e-3,
+    atol=1e-4,
   )
 
 

@@ -17,15 +17,14 @@ def stage_parameters(inputs, channels):
 
 
 STAGES = (
-    stage_parameters(64, 64)
-    + stage_parameters(64, 128)
-    + stage_parameters(128, 256)
-    + stage_parameters(256, 512)
+  stage_parameters(64, 64)
+  + stage_parameters(64, 128)
+  + stage_parameters(128, 256)
+  + stage_parameters(256, 512)
 )
 
 
 class TestParameters:
-
   def test_imagenet_stem_has_the_published_number(self):
     model = resnet.build()
     stem = 7 * 7 * 3 * 64 + 2 * 64
@@ -43,24 +42,22 @@ class TestParameters:
 def test_last_layer_is_the_last_convolution_with_its_normalization():
   model = resnet.build((32, 32, 3), width=4, groups=2, stem="cifar")
   last = [
-      name
-      for name, is_last in zip(
-          model.backbone.names, model.last_backbone_layer(), strict=True
-      )
-      if is_last
+    name
+    for name, is_last in zip(
+      model.backbone.names, model.last_backbone_layer(), strict=True
+    )
+    if is_last
   ]
   assert last == [
-      "stage4.block2.layer2_convolution/kernel",
-      "stage4.block2.layer2_normalization/gamma",
-      "stage4.block2.layer2_normalization/beta",
+    "stage4.block2.layer2_convolution/kernel",
+    "stage4.block2.layer2_normalization/gamma",
+    "stage4.block2.layer2_normalization/beta",
   ]
 
 
 def max_pool(x):
   """Maximum of 3x3 positions, at stride 2, nothing counted outside."""
-  x = np.pad(
-      x, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=-np.inf
-  )
+  x = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=-np.inf)
   windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(1, 2))
   return windows[:, ::2, ::2].max((-2, -1))
 
@@ -70,13 +67,13 @@ def forward(reference, values, x, stem, groups):
 
   def layer(x, name, strides=1):
     x = reference.convolve(
-        x, values[f"backbone/{name}_convolution/kernel"], strides
+      x, values[f"backbone/{name}_convolution/kernel"], strides
     )
     return reference.normalize(
-        x,
-        groups,
-        values[f"backbone/{name}_normalization/gamma"],
-        values[f"backbone/{name}_normalization/beta"],
+      x,
+      groups,
+      values[f"backbone/{name}_normalization/gamma"],
+      values[f"backbone/{name}_normalization/beta"],
     )
 
   if stem == "imagenet":
@@ -94,25 +91,21 @@ def forward(reference, values, x, stem, groups):
   return x.mean((1, 2))
 
 
-@pytest.mark.parametrize(
-    ("stem", "size"), [("imagenet", 70), ("cifar", 20)]
-)
-def test_embedding_agrees_with_numpy(
-    stem, size, run_in_graph, reference
-):
+@pytest.mark.parametrize(("stem", "size"), [("imagenet", 70), ("cifar", 20)])
+def test_embedding_agrees_with_numpy(stem, size, run_in_graph, reference):
   # Sizes that are even in some layers and odd in others: padding differs.
   model = resnet.build(
-      (size, size, 3), stem=stem, width=4, groups=2, input_dtype=tf.float32
+    (size, size, 3), stem=stem, width=4, groups=2, input_dtype=tf.float32
   )
   values = reference.random_weights(model, seed=1)
   x = np.random.default_rng(0).random((2, size, size, 3), np.float32)
   expected = forward(reference, values, x, stem, groups=2)
 
   embedding = run_in_graph(
-      lambda x: model.embed(
-          tuple(values[name] for name in model.weight_names().backbone), x
-      ),
-      x,
+    lambda x: model.embed(
+      tuple(values[name] for name in model.weight_names().backbone), x
+    ),
+    x,
   )
 
   assert embedding.shape == (2, 32)
@@ -120,7 +113,6 @@ def test_embedding_agrees_with_numpy(
 
 
 class TestErrors:
-
   def test_unknown_stem_is_refused_with_the_known_ones(self):
     with pytest.raises(ValueError, match=r"'mnist'.*imagenet, cifar"):
       resnet.build(stem="mnist")

@@ -30,7 +30,7 @@ def two_branches(branch=lambda name: layers.Dense(3, name=name)):
     return tf.keras.Sequential([layers.InputLayer((3,)), layers.Dense(2)])
 
   return split_model.build_split_model(
-      "branches", backbone=backbone, head=head, input_dtype=tf.float32
+    "branches", backbone=backbone, head=head, input_dtype=tf.float32
   )
 
 
@@ -48,47 +48,45 @@ def drawn(small_mlp, run_in_graph):
 def values(small_mlp, drawn):
   """The drawn weights plus one, by name."""
   return {
-      name: weight + 1
-      for name, weight in zip(
-          tf.nest.flatten(small_mlp.weight_names()),
-          tf.nest.flatten(drawn),
-          strict=True,
-      )
+    name: weight + 1
+    for name, weight in zip(
+      tf.nest.flatten(small_mlp.weight_names()),
+      tf.nest.flatten(drawn),
+      strict=True,
+    )
   }
 
 
 class TestNames:
-
   def test_names_of_branches_belong_to_the_weights_used(self, run_in_graph):
     model = two_branches()
     generator = np.random.default_rng(0)
     values = {
-        f"backbone/{layer}/{kind}": generator.normal(size=shape)
-        for layer in ("first", "second")
-        for kind, shape in (("kernel", (3, 3)), ("bias", (3,)))
+      f"backbone/{layer}/{kind}": generator.normal(size=shape)
+      for layer in ("first", "second")
+      for kind, shape in (("kernel", (3, 3)), ("bias", (3,)))
     }
     x = generator.normal(size=(5, 3)).astype(np.float32)
     given = split_model.with_weights(model, values)
 
     embedding = run_in_graph(
-        lambda seed, x: given.embed(given.initial_backbone(seed), x), SEED, x
+      lambda seed, x: given.embed(given.initial_backbone(seed), x), SEED, x
     )
 
     first, second = (
-        x @ values[f"backbone/{layer}/kernel"]
-        + values[f"backbone/{layer}/bias"]
-        for layer in ("first", "second")
+      x @ values[f"backbone/{layer}/kernel"] + values[f"backbone/{layer}/bias"]
+      for layer in ("first", "second")
     )
     np.testing.assert_allclose(embedding, first - second, rtol=1e-5, atol=1e-5)
 
   def test_initializers_of_branches_belong_to_their_names(self, run_in_graph):
     scales = {"first": 2.0, "second": 5.0}
     model = two_branches(
-        lambda name: layers.Dense(
-            3,
-            kernel_initializer=tf.keras.initializers.Constant(scales[name]),
-            name=name,
-        )
+      lambda name: layers.Dense(
+        3,
+        kernel_initializer=tf.keras.initializers.Constant(scales[name]),
+        name=name,
+      )
     )
     weights = run_in_graph(model.initial_backbone, SEED)
     found = dict(zip(model.backbone.names, weights, strict=True))
@@ -97,18 +95,17 @@ class TestNames:
 
 
 class TestErrors:
-
   def test_parts_that_do_not_fit_are_refused(self):
     with pytest.raises(ValueError, match=r"gives \(3,\) and head takes \(4,\)"):
       split_model.build_split_model(
-          "misfit",
-          backbone=lambda: tf.keras.Sequential(
-              [layers.InputLayer((2,)), layers.Dense(3)]
-          ),
-          head=lambda: tf.keras.Sequential(
-              [layers.InputLayer((4,)), layers.Dense(2)]
-          ),
-          input_dtype=tf.float32,
+        "misfit",
+        backbone=lambda: tf.keras.Sequential(
+          [layers.InputLayer((2,)), layers.Dense(3)]
+        ),
+        head=lambda: tf.keras.Sequential(
+          [layers.InputLayer((4,)), layers.Dense(2)]
+        ),
+        input_dtype=tf.float32,
       )
 
   def test_weights_that_are_not_trainable_are_refused(self):
@@ -117,7 +114,6 @@ class TestErrors:
 
   def test_weight_without_initializer_is_refused(self):
     class Scale(layers.Layer):
-
       def build(self, input_shape):
         self.scale = self.add_weight("scale", (), initializer="ones")
 
@@ -129,16 +125,15 @@ class TestErrors:
 
 
 class TestGivenWeights:
-
   def test_given_weights_are_initial_weights_of_any_seed(
-      self, small_mlp, values, run_in_graph
+    self, small_mlp, values, run_in_graph
   ):
     given = split_model.with_weights(small_mlp, values)
     weights = run_in_graph(given.initial_weights, SEED + 7)
     for name, weight in zip(
-        tf.nest.flatten(given.weight_names()),
-        tf.nest.flatten(weights),
-        strict=True,
+      tf.nest.flatten(given.weight_names()),
+      tf.nest.flatten(weights),
+      strict=True,
     ):
       np.testing.assert_array_equal(weight, values[name])
 
@@ -166,7 +161,7 @@ class TestGivenWeights:
   def test_wrong_shape_is_named(self, small_mlp, values):
     values["head/layer5/kernel"] = np.zeros((3, 10))
     with pytest.raises(
-        ValueError, match=r"'head/layer5/kernel'.*\(3, 10\).*\(3, 2\)"
+      ValueError, match=r"'head/layer5/kernel'.*\(3, 10\).*\(3, 2\)"
     ) as error:
       split_model.with_weights(small_mlp, values)
     assert one_line(error)
@@ -177,17 +172,16 @@ class TestGivenWeights:
 
 
 class TestWeightsFile:
-
   def test_round_trip_gives_equal_bits(
-      self, small_mlp, values, run_in_graph, tmp_path
+    self, small_mlp, values, run_in_graph, tmp_path
   ):
     np.savez(tmp_path / "weights.npz", **values)
     loaded = split_model.load_weights(small_mlp, tmp_path / "weights.npz")
     weights = run_in_graph(loaded.initial_weights, SEED)
     for name, weight in zip(
-        tf.nest.flatten(loaded.weight_names()),
-        tf.nest.flatten(weights),
-        strict=True,
+      tf.nest.flatten(loaded.weight_names()),
+      tf.nest.flatten(weights),
+      strict=True,
     ):
       np.testing.assert_array_equal(weight, values[name])
 
@@ -208,7 +202,7 @@ class TestWeightsFile:
     values["head/layer5/bias"] = np.zeros(9)
     np.savez(path, **values)
     with pytest.raises(
-        ValueError, match=r"weights\.npz.*'head/layer5/bias'"
+      ValueError, match=r"weights\.npz.*'head/layer5/bias'"
     ) as error:
       split_model.load_weights(small_mlp, path)
     assert one_line(error)
@@ -216,7 +210,6 @@ class TestWeightsFile:
 
 @pytest.mark.cpp
 class TestThroughTff:
-
   def test_tff_and_graph_agree(self, small_mlp, run_in_graph):
     def predict(seed, x):
       weights = small_mlp.initial_weights(seed)
@@ -225,18 +218,18 @@ class TestThroughTff:
     x = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)
     expected_weights, expected_logits = run_in_graph(predict, SEED, x)
     computation = tff.tensorflow.computation(
-        predict,
-        tff.types.tensorflow_to_type(
-            (tf.TensorSpec([2], tf.int32), tf.TensorSpec([5, 2], tf.float32))
-        ),
+      predict,
+      tff.types.tensorflow_to_type(
+        (tf.TensorSpec([2], tf.int32), tf.TensorSpec([5, 2], tf.float32))
+      ),
     )
     with local.local_context():
       weights, logits = computation(SEED, x)
     assert isinstance(weights, split_model.SplitWeights)
     for one, other in zip(
-        tf.nest.flatten(weights),
-        tf.nest.flatten(expected_weights),
-        strict=True,
+      tf.nest.flatten(weights),
+      tf.nest.flatten(expected_weights),
+      strict=True,
     ):
       np.testing.assert_array_equal(one, other)
     np.testing.assert_allclose(logits, expected_logits, rtol=1e-6, atol=1e-6)

@@ -39,42 +39,42 @@ def test_depth_is_the_number_of_convolutions():
 def test_last_layer_is_the_last_convolution_with_its_normalizations():
   model = wide_resnet.build((8, 8, 1), depth=10, widening_factor=1)
   last = [
-      name
-      for name, is_last in zip(
-          model.backbone.names, model.last_backbone_layer(), strict=True
-      )
-      if is_last
+    name
+    for name, is_last in zip(
+      model.backbone.names, model.last_backbone_layer(), strict=True
+    )
+    if is_last
   ]
   assert last == [
-      "stage3.block1.layer2_normalization/gamma",
-      "stage3.block1.layer2_normalization/beta",
-      "stage3.block1.layer2_convolution/kernel",
-      "stage3.block1.layer2_last_normalization/gamma",
-      "stage3.block1.layer2_last_normalization/beta",
+    "stage3.block1.layer2_normalization/gamma",
+    "stage3.block1.layer2_normalization/beta",
+    "stage3.block1.layer2_convolution/kernel",
+    "stage3.block1.layer2_last_normalization/gamma",
+    "stage3.block1.layer2_last_normalization/beta",
   ]
 
 
 @pytest.mark.parametrize("widening_factor", [1, 2])
 def test_embedding_agrees_with_numpy(widening_factor, run_in_graph, reference):
   model = wide_resnet.build(
-      (10, 10, 3),
-      depth=10,
-      widening_factor=widening_factor,
-      groups=4,
-      input_dtype=tf.float32,
+    (10, 10, 3),
+    depth=10,
+    widening_factor=widening_factor,
+    groups=4,
+    input_dtype=tf.float32,
   )
   values = reference.random_weights(model, seed=1)
   x = np.random.default_rng(0).random((2, 10, 10, 3), np.float32)
 
   def convolve(x, name, strides=1):
     return reference.convolve(
-        x, values[f"backbone/{name}_convolution/kernel"], strides
+      x, values[f"backbone/{name}_convolution/kernel"], strides
     )
 
   def activate(x, name):
     gamma, beta = (
-        values[f"backbone/{name}_normalization/{kind}"]
-        for kind in ("gamma", "beta")
+      values[f"backbone/{name}_normalization/{kind}"]
+      for kind in ("gamma", "beta")
     )
     return reference.relu(reference.normalize(x, 4, gamma, beta))
 
@@ -90,10 +90,10 @@ def test_embedding_agrees_with_numpy(widening_factor, run_in_graph, reference):
   expected = activate(expected, f"{name}.layer2_last").mean((1, 2))
 
   embedding = run_in_graph(
-      lambda x: model.embed(
-          tuple(values[name] for name in model.weight_names().backbone), x
-      ),
-      x,
+    lambda x: model.embed(
+      tuple(values[name] for name in model.weight_names().backbone), x
+    ),
+    x,
   )
 
   assert embedding.shape == (2, 64 * widening_factor)

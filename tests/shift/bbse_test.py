@@ -42,11 +42,11 @@ class TestPredictionDistribution:
   def distributions(self, compile_in_graph):
     """Hard and soft distribution of logits."""
     return compile_in_graph(
-        lambda logits: (
-            bbse.prediction_distribution(logits),
-            bbse.prediction_distribution(logits, soft=True),
-        ),
-        LOGITS,
+      lambda logits: (
+        bbse.prediction_distribution(logits),
+        bbse.prediction_distribution(logits, soft=True),
+      ),
+      LOGITS,
     )
 
   @hypothesis.settings(deadline=None, max_examples=25)
@@ -76,12 +76,12 @@ class TestConfusionMatrix:
   def confusions(self, compile_in_graph):
     """Hard and soft confusion matrix of logits and classes."""
     return compile_in_graph(
-        lambda logits, y: (
-            bbse.confusion_matrix(logits, y),
-            bbse.confusion_matrix(logits, y, soft=True),
-        ),
-        LOGITS,
-        CLASSES,
+      lambda logits, y: (
+        bbse.confusion_matrix(logits, y),
+        bbse.confusion_matrix(logits, y, soft=True),
+      ),
+      LOGITS,
+      CLASSES,
     )
 
   @hypothesis.settings(deadline=None, max_examples=25)
@@ -90,8 +90,8 @@ class TestConfusionMatrix:
     logits, y = random_batch(seed, num_examples)
     hard, soft = confusions(logits, y)
     predictions = {
-        "hard": np.eye(NUM_CLASSES)[logits.argmax(axis=1)],
-        "soft": scipy.special.softmax(logits.astype(np.float64), axis=1),
+      "hard": np.eye(NUM_CLASSES)[logits.argmax(axis=1)],
+      "soft": scipy.special.softmax(logits.astype(np.float64), axis=1),
     }
     for measured, kind in ((hard, "hard"), (soft, "soft")):
       np.testing.assert_allclose(measured.sum(axis=0), 1, rtol=1e-6)
@@ -104,7 +104,7 @@ class TestConfusionMatrix:
   @hypothesis.settings(deadline=None, max_examples=10)
   @hypothesis.given(SEEDS)
   def test_matrix_times_true_distribution_is_the_predicted_one(
-      self, confusions, seed
+    self, confusions, seed
   ):
     """Q_yhat = M Q_y on the data that M was measured on."""
     logits, y = random_batch(seed, 40)
@@ -122,19 +122,19 @@ class TestEstimate:
   @hypothesis.settings(deadline=None, max_examples=25)
   @hypothesis.given(SEEDS, st.floats(0.5, 1))
   def test_estimate_invertible_matrix_recovers_the_distribution(
-      self, estimate, seed, diagonal
+    self, estimate, seed, diagonal
   ):
     confusion, truth = random_confusion(seed, diagonal)
     values = np.linalg.svd(confusion, compute_uv=False)
     hypothesis.assume(values[-1] > 0.06 * values[0])
     np.testing.assert_allclose(
-        estimate(confusion @ truth, confusion), truth, atol=2e-5
+      estimate(confusion @ truth, confusion), truth, atol=2e-5
     )
 
   @hypothesis.settings(deadline=None, max_examples=25)
   @hypothesis.given(SEEDS, st.floats(0, 0.2))
   def test_estimate_any_matrix_matches_pseudo_inverse(
-      self, estimate, seed, diagonal
+    self, estimate, seed, diagonal
   ):
     """Ill-conditioned matrices, and predictions that no prior explains."""
     confusion, predicted = random_confusion(seed, diagonal)
@@ -144,47 +144,47 @@ class TestEstimate:
     solution = np.linalg.pinv(confusion, rcond=threshold) @ predicted
     positive = solution.clip(min=0)
     np.testing.assert_allclose(
-        estimate(predicted, confusion), positive / positive.sum(), atol=1e-4
+      estimate(predicted, confusion), positive / positive.sum(), atol=1e-4
     )
 
   @pytest.mark.parametrize("threshold", [0, 0.05])
   def test_estimate_singular_matrix_shares_equal_columns_evenly(
-      self, run_in_graph, threshold
+    self, run_in_graph, threshold
   ):
     """Two classes that are predicted alike cannot be told apart."""
     confusion = np.array(
-        [
-            [0.9, 0.0, 0.0, 0.1],
-            [0.0, 0.5, 0.5, 0.0],
-            [0.0, 0.5, 0.5, 0.0],
-            [0.1, 0.0, 0.0, 0.9],
-        ],
-        np.float32,
+      [
+        [0.9, 0.0, 0.0, 0.1],
+        [0.0, 0.5, 0.5, 0.0],
+        [0.0, 0.5, 0.5, 0.0],
+        [0.1, 0.0, 0.0, 0.9],
+      ],
+      np.float32,
     )
     truth = np.array([0.3, 0.5, 0.1, 0.1])
     estimated = run_in_graph(
-        lambda predicted, matrix: bbse.estimate(
-            predicted, matrix, threshold=threshold
-        ),
-        (confusion @ truth).astype(np.float32),
-        confusion,
+      lambda predicted, matrix: bbse.estimate(
+        predicted, matrix, threshold=threshold
+      ),
+      (confusion @ truth).astype(np.float32),
+      confusion,
     )
     np.testing.assert_allclose(estimated, [0.3, 0.3, 0.3, 0.1], atol=1e-6)
 
   def test_estimate_threshold_one_keeps_the_largest_direction(
-      self, run_in_graph
+    self, run_in_graph
   ):
     confusion, predicted = random_confusion(3, 0.5)
     left, values, right = np.linalg.svd(confusion)
     direction = right[0] * (left[:, 0] @ predicted) / values[0]
     assert (direction > 0).all()
     estimated = run_in_graph(
-        lambda histogram, matrix: bbse.estimate(histogram, matrix, threshold=1),
-        predicted.astype(np.float32),
-        confusion.astype(np.float32),
+      lambda histogram, matrix: bbse.estimate(histogram, matrix, threshold=1),
+      predicted.astype(np.float32),
+      confusion.astype(np.float32),
     )
     np.testing.assert_allclose(
-        estimated, direction / direction.sum(), atol=1e-6
+      estimated, direction / direction.sum(), atol=1e-6
     )
 
   def test_estimate_class_never_predicted_is_clipped_to_zero(self, estimate):
@@ -192,10 +192,10 @@ class TestEstimate:
     confusion = np.eye(NUM_CLASSES)
     confusion[:2, :2] = [[0.9, 0.1], [0.1, 0.9]]
     np.testing.assert_allclose(
-        np.linalg.solve(confusion, [0, 1, 0, 0]), [-1 / 8, 9 / 8, 0, 0]
+      np.linalg.solve(confusion, [0, 1, 0, 0]), [-1 / 8, 9 / 8, 0, 0]
     )
     np.testing.assert_allclose(
-        estimate(np.eye(NUM_CLASSES)[1], confusion), [0, 1, 0, 0], atol=1e-6
+      estimate(np.eye(NUM_CLASSES)[1], confusion), [0, 1, 0, 0], atol=1e-6
     )
 
   def test_estimate_model_that_never_predicts_a_class_is_finite(self, estimate):
@@ -203,32 +203,32 @@ class TestEstimate:
     confusion = np.eye(NUM_CLASSES)
     confusion[:, 3] = [0, 0, 1, 0]
     np.testing.assert_allclose(
-        estimate(np.array([0.5, 0, 0.5, 0]), confusion),
-        [0.5, 0, 0.25, 0.25],
-        atol=1e-6,
+      estimate(np.array([0.5, 0, 0.5, 0]), confusion),
+      [0.5, 0, 0.25, 0.25],
+      atol=1e-6,
     )
 
   @hypothesis.settings(deadline=None, max_examples=10)
   @hypothesis.given(SEEDS)
   def test_estimate_is_on_the_simplex_and_empty_batch_is_uniform(
-      self, estimate, seed
+    self, estimate, seed
   ):
     confusion, _ = random_confusion(seed, 0)
     for label in range(NUM_CLASSES):
       assert on_simplex(estimate(np.eye(NUM_CLASSES)[label], confusion))
     np.testing.assert_array_equal(
-        estimate(np.zeros(NUM_CLASSES), confusion), UNIFORM
+      estimate(np.zeros(NUM_CLASSES), confusion), UNIFORM
     )
 
   def test_estimate_zero_matrix_is_uniform(self, estimate):
     zeros = np.zeros([NUM_CLASSES, NUM_CLASSES])
     np.testing.assert_array_equal(
-        estimate(np.eye(NUM_CLASSES)[0], zeros), UNIFORM
+      estimate(np.eye(NUM_CLASSES)[0], zeros), UNIFORM
     )
 
   @pytest.mark.parametrize("threshold", [-0.1, 1.5, float("nan")])
   def test_estimate_bad_threshold_is_refused(self, threshold):
     with pytest.raises(
-        ValueError, match=r"^threshold must lie between 0 and 1, got \S+$"
+      ValueError, match=r"^threshold must lie between 0 and 1, got \S+$"
     ):
       bbse.estimate(tf.zeros([2]), tf.eye(2), threshold=threshold)

@@ -26,7 +26,7 @@ def log_marginal(segment):
   length, size = segment.shape
   covariance = (1 + np.eye(length) / change_point.BATCH_SIZE) / size
   return scipy.stats.multivariate_normal.logpdf(
-      segment.T, np.zeros(length), covariance
+    segment.T, np.zeros(length), covariance
   ).sum()
 
 
@@ -37,16 +37,16 @@ def change_probability(sequence):
   for changes in itertools.product([False, True], repeat=length - 1):
     starts = [0, *(1 + np.flatnonzero(changes)), length]
     log_probability = sum(
-        log_marginal(sequence[start:end])
-        for start, end in itertools.pairwise(starts)
+      log_marginal(sequence[start:end])
+      for start, end in itertools.pairwise(starts)
     )
     for change in changes:
       log_probability += np.log(
-          change_point.HAZARD if change else 1 - change_point.HAZARD
+        change_point.HAZARD if change else 1 - change_point.HAZARD
       )
     joint[changes[-1]].append(log_probability)
   changed, unchanged = (
-      scipy.special.logsumexp(joint[each]) for each in (True, False)
+    scipy.special.logsumexp(joint[each]) for each in (True, False)
   )
   return scipy.special.expit(changed - unchanged)
 
@@ -65,8 +65,8 @@ def detect(compile_in_graph):
       specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, state)
       vector = tf.TensorSpec([SIZE], tf.float32)
       steps[num_lengths] = (
-          compile_in_graph(change_point.observe, specs, vector, vector),
-          tf.nest.map_structure(lambda each: each.numpy(), state),
+        compile_in_graph(change_point.observe, specs, vector, vector),
+        tf.nest.map_structure(lambda each: each.numpy(), state),
       )
     step, state = steps[num_lengths]
     signals = []
@@ -94,12 +94,11 @@ class TestObserve:
   @hypothesis.settings(deadline=None, max_examples=15)
   @hypothesis.given(sequences())
   def test_signals_match_the_enumeration_of_segmentations(
-      self, detect, sequence
+    self, detect, sequence
   ):
     signals, _ = detect(sequence)
     expected = [
-        change_probability(sequence[: end + 1])
-        for end in range(1, len(sequence))
+      change_probability(sequence[: end + 1]) for end in range(1, len(sequence))
     ]
     np.testing.assert_allclose(signals, expected, rtol=1e-3, atol=1e-5)
 
@@ -137,12 +136,12 @@ class TestObserve:
     first, second = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.3, 0.5])
     (signal,), state = detect([first, second], num_lengths=1)
     np.testing.assert_allclose(
-        signal, change_probability(np.array([first, second])), rtol=1e-4
+      signal, change_probability(np.array([first, second])), rtol=1e-4
     )
     np.testing.assert_allclose(state.log_probability, [0], atol=1e-6)
     np.testing.assert_allclose(state.count, [2 - signal], rtol=1e-5)
     np.testing.assert_allclose(
-        state.total, [second + (1 - signal) * first], rtol=1e-5
+      state.total, [second + (1 - signal) * first], rtol=1e-5
     )
 
   def test_zero_vectors_are_not_observed(self, detect):
@@ -170,13 +169,13 @@ class TestObserve:
     for each in state:
       assert np.isfinite(each).all()
     np.testing.assert_allclose(
-        np.exp(state.log_probability).sum(), 1, rtol=1e-5
+      np.exp(state.log_probability).sum(), 1, rtol=1e-5
     )
 
   @pytest.mark.parametrize("size", [10, 512])
   @pytest.mark.parametrize("steps, even", [(1, 0.15), (10, 0.1)])
   def test_signal_even_odds_are_at_the_documented_distance(
-      self, size, steps, even
+    self, size, steps, even
   ):
     first = np.zeros(size, np.float32)
     first[0] = np.sqrt(0.7)

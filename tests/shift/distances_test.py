@@ -36,7 +36,6 @@ def refusal(function, *arguments, **options) -> str:
 
 
 class TestFeatureDistance:
-
   def test_distance_by_hand(self):
     # Not in order: 0 with 1 and 10 with 12 cost 1 and 4.
     one = np.array([[0.0], [10.0]])
@@ -44,7 +43,7 @@ class TestFeatureDistance:
     assert distances.distance(one, other) == pytest.approx(2.5, rel=1e-12)
     # Features add up, and are not averaged.
     assert distances.distance(
-        np.repeat(one, 4, axis=1), np.repeat(other, 4, axis=1)
+      np.repeat(one, 4, axis=1), np.repeat(other, 4, axis=1)
     ) == pytest.approx(10, rel=1e-12)
 
   @hypothesis.settings(deadline=None, max_examples=25)
@@ -53,9 +52,9 @@ class TestFeatureDistance:
     one, other = pair(seed, n, n)
     expected = assignment(squares(one, other))
     for method in ("auto", "exact"):
-      assert distances.distance(
-          one, other, method=method
-      ) == pytest.approx(expected, rel=1e-9)
+      assert distances.distance(one, other, method=method) == pytest.approx(
+        expected, rel=1e-9
+      )
     assert distances.distance(other, one) == pytest.approx(expected, rel=1e-9)
 
   def test_periods_of_different_sizes_have_equal_weight(self):
@@ -72,7 +71,7 @@ class TestFeatureDistance:
   def test_distance_does_not_grow_with_the_number_of_examples(self):
     one, other = pair(2)
     assert distances.distance(
-        np.tile(one, (5, 1)), np.tile(other, (5, 1))
+      np.tile(one, (5, 1)), np.tile(other, (5, 1))
     ) == pytest.approx(distances.distance(one, other), rel=1e-9)
 
   @pytest.mark.parametrize("seed", range(3))
@@ -88,21 +87,20 @@ class TestFeatureDistance:
     deviations = public.std(axis=0)
     expected = assignment(squares(one / deviations, other / deviations))
     assert distances.distance(one, other, scaler=scaler) == pytest.approx(
-        expected, rel=1e-9
+      expected, rel=1e-9
     )
 
   def test_images_are_flat_and_between_0_and_1(self):
     one, other = np.random.default_rng(4).integers(
-        0, 256, (2, 9, 5, 4, 1), np.uint8
+      0, 256, (2, 9, 5, 4, 1), np.uint8
     )
     expected = assignment(
-        squares(one.reshape(9, 20) / 255, other.reshape(9, 20) / 255)
+      squares(one.reshape(9, 20) / 255, other.reshape(9, 20) / 255)
     )
     assert distances.distance(one, other) == pytest.approx(expected, rel=1e-9)
 
 
 class TestSinkhorn:
-
   @pytest.mark.parametrize("scale", [1e-3, 1, 1e4])
   def test_sinkhorn_is_close_and_never_below(self, scale):
     for seed in range(3):
@@ -116,11 +114,11 @@ class TestSinkhorn:
     for n, method in ((20, "exact"), (21, "sinkhorn")):
       one, other = pair(5, n, 7)
       assert distances.distance(one, other) == distances.distance(
-          one, other, method=method
+        one, other, method=method
       )
       others = {"exact", "sinkhorn"} - {method}
       assert distances.distance(one, other) != distances.distance(
-          one, other, method=others.pop()
+        one, other, method=others.pop()
       )
 
   def test_equal_examples_are_at_no_distance(self):
@@ -129,7 +127,6 @@ class TestSinkhorn:
 
 
 class TestLabelDistance:
-
   def test_distance_by_hand(self):
     # Means of the labels: 1 and 10; 2 and 9.
     one, labels = np.array([[0.0], [2.0], [10.0]]), np.array([7, 7, 3])
@@ -138,7 +135,7 @@ class TestLabelDistance:
     assert distances.distance(one, other) == pytest.approx(40 / 3)
     # d_l of the pairs: (1 - 2)^2 = 1, (1 - 9)^2 = 64, (10 - 9)^2 = 1.
     assert distances.distance(
-        one, other, labels=(labels, other_labels)
+      one, other, labels=(labels, other_labels)
     ) == pytest.approx((40 + 66) / 3)
 
   @hypothesis.settings(deadline=None, max_examples=25)
@@ -148,8 +145,8 @@ class TestLabelDistance:
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 3, size=(2, 20))
     means, other_means = (
-        np.stack([x[y == label].mean(axis=0) for label in y])
-        for x, y in zip((one, other), labels, strict=True)
+      np.stack([x[y == label].mean(axis=0) for label in y])
+      for x, y in zip((one, other), labels, strict=True)
     )
     cost = squares(one, other) + squares(means, other_means)
     found = distances.distance(one, other, labels=tuple(labels))
@@ -161,17 +158,16 @@ class TestLabelDistance:
     scaler = preprocessing.StandardScaler().fit(one)
     labels = np.arange(20) % 2, np.arange(20) % 3
     assert distances.distance(
-        one, other, labels=labels, scaler=scaler
+      one, other, labels=labels, scaler=scaler
     ) == pytest.approx(
-        distances.distance(
-            scaler.transform(one), scaler.transform(other), labels=labels
-        ),
-        rel=1e-9,
+      distances.distance(
+        scaler.transform(one), scaler.transform(other), labels=labels
+      ),
+      rel=1e-9,
     )
 
 
 class TestThreshold:
-
   def test_iid_distances_are_of_independent_samples(self):
     x = np.random.default_rng(0).normal(size=(5000, 2))
     found = distances.iid_distances(x, period_size=30, num_pairs=20, seed=1)
@@ -184,7 +180,7 @@ class TestThreshold:
     # New samples of the same distribution are as far apart.
     rng = np.random.default_rng(2)
     fresh = [
-        distances.distance(*rng.normal(size=(2, 30, 2))) for _ in range(20)
+      distances.distance(*rng.normal(size=(2, 30, 2))) for _ in range(20)
     ]
     assert found.mean() == pytest.approx(np.mean(fresh), rel=0.3)
 
@@ -194,22 +190,22 @@ class TestThreshold:
     assert distances.iid_distances(x, **options).min() > 0
     for few, number in ((x[:59], 59), (x[:0], 0)):
       assert refusal(distances.iid_distances, few, **options) == (
-          "x must have examples for two periods, at least 60, or their pairs"
-          f" share too many, got {number}"
+        "x must have examples for two periods, at least 60, or their pairs"
+        f" share too many, got {number}"
       )
 
   def test_options_reach_the_distance(self):
     x = np.random.default_rng(0).normal(size=(100, 2))
     plain, smooth = (
-        distances.iid_distances(
-            x, period_size=20, num_pairs=2, seed=1, method=method
-        )
-        for method in ("exact", "sinkhorn")
+      distances.iid_distances(
+        x, period_size=20, num_pairs=2, seed=1, method=method
+      )
+      for method in ("exact", "sinkhorn")
     )
     assert np.all(smooth > plain)
 
   @pytest.mark.parametrize(
-      "quantile, expected", [(0.1, 1), (0.5, 5), (0.95, 10), (0.9, 9), (1, 10)]
+    "quantile, expected", [(0.1, 1), (0.5, 5), (0.95, 10), (0.9, 9), (1, 10)]
   )
   def test_threshold_by_hand(self, quantile, expected):
     values = np.random.default_rng(0).permutation(np.arange(1, 11))
@@ -217,27 +213,24 @@ class TestThreshold:
 
   @hypothesis.settings(deadline=None, max_examples=50)
   @hypothesis.given(
-      st.lists(st.floats(0, 100), min_size=1, max_size=30), st.floats(0.01, 1)
+    st.lists(st.floats(0, 100), min_size=1, max_size=30), st.floats(0.01, 1)
   )
-  def test_enough_distances_do_not_exceed_the_threshold(
-      self, values, quantile
-  ):
+  def test_enough_distances_do_not_exceed_the_threshold(self, values, quantile):
     threshold = distances.calibrate(values, quantile)
     assert threshold in values
     assert np.mean(np.array(values) <= threshold) >= quantile - 1e-9
 
 
 class TestRefusals:
-
   @pytest.mark.parametrize(
-      "change, start",
-      [
-          (lambda x: x[:0], "one must have the shape [n, ...] with n of at"),
-          (lambda x: x[:1], "one must have the shape [n, ...] with n of at"),
-          (lambda x: x[:, 0], "one must have the shape [n, ...]"),
-          (lambda x: x + np.nan, "one must be finite numbers"),
-          (lambda x: x[:, :2], "one and other must have examples of one shape"),
-      ],
+    "change, start",
+    [
+      (lambda x: x[:0], "one must have the shape [n, ...] with n of at"),
+      (lambda x: x[:1], "one must have the shape [n, ...] with n of at"),
+      (lambda x: x[:, 0], "one must have the shape [n, ...]"),
+      (lambda x: x + np.nan, "one must be finite numbers"),
+      (lambda x: x[:, :2], "one and other must have examples of one shape"),
+    ],
   )
   def test_bad_periods_are_refused(self, change, start):
     one, other = pair(0)
@@ -247,19 +240,22 @@ class TestRefusals:
   def test_bad_options_are_refused(self):
     one, other = pair(0)
     assert refusal(distances.distance, one, other, method="fast") == (
-        "method must be one of auto, exact, sinkhorn, got 'fast'"
+      "method must be one of auto, exact, sinkhorn, got 'fast'"
+    )
+    assert (
+      refusal(
+        distances.distance, one, other, labels=(np.zeros(20), np.zeros(19))
+      )
+      == "labels must have the shape [20], one for each example, got [19]"
     )
     assert refusal(
-        distances.distance, one, other, labels=(np.zeros(20), np.zeros(19))
-    ) == "labels must have the shape [20], one for each example, got [19]"
-    assert refusal(
-        distances.iid_distances, one, period_size=4, num_pairs=0, seed=0
+      distances.iid_distances, one, period_size=4, num_pairs=0, seed=0
     ).startswith("num_pairs must be ")
     for quantile in (0, 1.1, np.nan):
       assert refusal(distances.calibrate, [1.0], quantile).startswith(
-          "quantile must be above 0"
+        "quantile must be above 0"
       )
     for values in ([], [1.0, np.nan]):
       assert refusal(distances.calibrate, values, 0.5).startswith(
-          "distances must be finite numbers"
+        "distances must be finite numbers"
       )

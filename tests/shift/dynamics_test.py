@@ -20,7 +20,7 @@ SCALAR = tf.TensorSpec([], tf.float32)
 ENTRIES = st.floats(-10, 10, width=32, allow_subnormal=False)
 VECTORS = hnp.arrays(np.float32, SIZE, elements=ENTRIES)
 BATCHES = hnp.arrays(
-    np.float32, st.tuples(st.integers(0, 6), st.just(SIZE)), elements=ENTRIES
+  np.float32, st.tuples(st.integers(0, 6), st.just(SIZE)), elements=ENTRIES
 )
 SIGNALS = st.floats(0, 1, width=32)
 
@@ -37,10 +37,11 @@ class TestSummaries:
   def summaries(self, compile_in_graph):
     """q and z of the same rows."""
     return compile_in_graph(
-        lambda rows: (
-            dynamics.mean_probabilities(rows), dynamics.mean_direction(rows)
-        ),
-        ROWS,
+      lambda rows: (
+        dynamics.mean_probabilities(rows),
+        dynamics.mean_direction(rows),
+      ),
+      ROWS,
     )
 
   @hypothesis.settings(deadline=None, max_examples=25)
@@ -74,12 +75,12 @@ class TestSignals:
   def signals(self, compile_in_graph):
     """S_unc and S_rep of the same two vectors."""
     return compile_in_graph(
-        lambda previous, current: (
-            dynamics.uncertainty_dynamics(previous, current),
-            dynamics.representation_dynamics(previous, current),
-        ),
-        VECTOR,
-        VECTOR,
+      lambda previous, current: (
+        dynamics.uncertainty_dynamics(previous, current),
+        dynamics.representation_dynamics(previous, current),
+      ),
+      VECTOR,
+      VECTOR,
     )
 
   @hypothesis.settings(deadline=None, max_examples=50)
@@ -121,23 +122,25 @@ class TestCombine:
   @hypothesis.settings(deadline=None, max_examples=25)
   @hypothesis.given(SIGNALS, SIGNALS)
   def test_combine_matches_equation_10_and_its_ablations(
-      self, uncertainty, representation
+    self, uncertainty, representation
   ):
     first, second = tf.constant(uncertainty), tf.constant(representation)
     combined = dynamics.combine(first, second).numpy()
     np.testing.assert_allclose(
-        combined, (uncertainty + representation) / 2, rtol=1e-6, atol=1e-37
+      combined, (uncertainty + representation) / 2, rtol=1e-6, atol=1e-37
     )
     assert dynamics.combine(first, second, True, False).numpy() == uncertainty
     assert (
-        dynamics.combine(first, second, False, True).numpy() == representation
+      dynamics.combine(first, second, False, True).numpy() == representation
     )
 
   def test_combine_nothing_is_refused(self):
     with pytest.raises(ValueError, match=r"^there is no signal: .* be True$"):
       dynamics.combine(
-          tf.constant(0.1), tf.constant(0.2),
-          use_uncertainty=False, use_representation=False,
+        tf.constant(0.1),
+        tf.constant(0.2),
+        use_uncertainty=False,
+        use_representation=False,
       )
 
 
@@ -147,38 +150,34 @@ RATES = st.just(0.0) | st.floats(1e-37, 1)
 
 class TestLearningRate:
   @hypothesis.settings(deadline=None, max_examples=50)
-  @hypothesis.given(
-      SIGNALS, RATES, RATES
-  )
-  def test_rate_matches_equation_9_within_its_bounds(
-      self, signal, one, other
-  ):
+  @hypothesis.given(SIGNALS, RATES, RATES)
+  def test_rate_matches_equation_9_within_its_bounds(self, signal, one, other):
     minimum, maximum = sorted((one, other))
     rate = dynamics.learning_rate(tf.constant(signal), minimum, maximum)
     assert np.float32(minimum) <= rate.numpy() <= np.float32(maximum)
     np.testing.assert_allclose(
-        rate, minimum + (maximum - minimum) * signal, rtol=1e-6, atol=1e-37
+      rate, minimum + (maximum - minimum) * signal, rtol=1e-6, atol=1e-37
     )
 
   @pytest.mark.parametrize(
-      "minimum, maximum", [(5e-6, 1e-4), (1e-3, 1e-2), (0, 0.1), (0.3, 0.3)]
+    "minimum, maximum", [(5e-6, 1e-4), (1e-3, 1e-2), (0, 0.1), (0.3, 0.3)]
   )
   def test_rate_at_the_ends_and_beyond_is_the_bound(
-      self, run_in_graph, minimum, maximum
+    self, run_in_graph, minimum, maximum
   ):
     signals = np.array([-0.5, 0, 1, 1.0000001, 7], np.float32)
     rates = run_in_graph(
-        lambda signal: dynamics.learning_rate(signal, minimum, maximum), signals
+      lambda signal: dynamics.learning_rate(signal, minimum, maximum), signals
     )
     np.testing.assert_array_equal(
-        rates, np.array([minimum] * 2 + [maximum] * 3, np.float32)
+      rates, np.array([minimum] * 2 + [maximum] * 3, np.float32)
     )
 
   @pytest.mark.parametrize(
-      "minimum, maximum", [(0.2, 0.1), (-0.1, 0.1), (float("nan"), 0.1)]
+    "minimum, maximum", [(0.2, 0.1), (-0.1, 0.1), (float("nan"), 0.1)]
   )
   def test_rate_bad_bounds_are_refused(self, minimum, maximum):
     with pytest.raises(
-        ValueError, match=r"^learning rates must be 0 <= minimum <= maximum, .*"
+      ValueError, match=r"^learning rates must be 0 <= minimum <= maximum, .*"
     ):
       dynamics.learning_rate(tf.constant(0.5), minimum, maximum)

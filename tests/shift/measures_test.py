@@ -27,7 +27,7 @@ def line_distance(first, second):
   """W1 on a line of equal steps from 0 to 1, by POT."""
   line = np.linspace(0, 1, len(first))
   return ot.wasserstein_1d(
-      line, line, first.astype(np.float64), second.astype(np.float64)
+    line, line, first.astype(np.float64), second.astype(np.float64)
   )
 
 
@@ -40,8 +40,8 @@ def compare(compile_in_graph):
     def both(previous, current):
       state = measure.initial_state(SIZE)
       return (
-          measure.uncertainty(state, previous, current)[0],
-          measure.representation(state, previous, current)[0],
+        measure.uncertainty(state, previous, current)[0],
+        measure.representation(state, previous, current)[0],
       )
 
     return compile_in_graph(both, VECTOR, VECTOR)
@@ -59,7 +59,7 @@ class TestMeasures:
   @hypothesis.settings(deadline=None, max_examples=20)
   @hypothesis.given(SEEDS, st.sampled_from([0.05, 1, 20]))
   def test_signals_lie_between_zero_and_one(
-      self, compare, name, seed, concentration
+    self, compare, name, seed, concentration
   ):
     for signal in compare(name, *distributions(seed, concentration)):
       assert 0 <= signal <= 1
@@ -67,11 +67,13 @@ class TestMeasures:
   @pytest.mark.parametrize("name", measures.names())
   def test_signals_grow_with_the_shift(self, compare, name):
     near, far = np.eye(SIZE)[0], np.eye(SIZE)[-1]
-    signals = np.array([
+    signals = np.array(
+      [
         compare(name, near, near),
         compare(name, near, 0.75 * near + 0.25 * far),
         compare(name, near, far),
-    ])
+      ]
+    )
     assert (np.diff(signals, axis=0) > 0).all()
 
   @pytest.mark.parametrize("name", measures.names())
@@ -84,13 +86,11 @@ class TestMeasures:
   def test_cosine_is_equations_12_and_14(self, compare):
     previous, current = distributions(0, 1)
     assert compare("cosine", previous, current) == (
-        dynamics.uncertainty_dynamics(previous, current).numpy(),
-        dynamics.representation_dynamics(previous, current).numpy(),
+      dynamics.uncertainty_dynamics(previous, current).numpy(),
+      dynamics.representation_dynamics(previous, current).numpy(),
     )
 
-  @pytest.mark.parametrize(
-      "name", ["cosine", "kl_divergence", "wasserstein"]
-  )
+  @pytest.mark.parametrize("name", ["cosine", "kl_divergence", "wasserstein"])
   def test_signals_same_vector_is_no_shift(self, compare, name):
     vector, _ = distributions(1, 1)
     assert compare(name, vector, vector) == (0, 0)
@@ -102,7 +102,7 @@ class TestMeasures:
     expected = compare(name, previous, current)
     previous[1] = current[4] = -3
     np.testing.assert_allclose(
-        compare(name, 5 * previous, 0.1 * current), expected, rtol=1e-5
+      compare(name, 5 * previous, 0.1 * current), expected, rtol=1e-5
     )
     assert compare(name, -np.ones(SIZE), current) == (0, 0)
 
@@ -120,14 +120,14 @@ class TestMeasures:
     @tff.tensorflow.computation(state_type, vector_type, vector_type)
     def step(states, previous, current):
       results = {
-          measure.name: measure.uncertainty(
-              states[measure.name], previous, current
-          )
-          for measure in every
+        measure.name: measure.uncertainty(
+          states[measure.name], previous, current
+        )
+        for measure in every
       }
       return (
-          {name: signal for name, (signal, _) in results.items()},
-          {name: state for name, (_, state) in results.items()},
+        {name: signal for name, (signal, _) in results.items()},
+        {name: state for name, (_, state) in results.items()},
       )
 
     assert step.type_signature.result[1].is_equivalent_to(state_type)
@@ -143,28 +143,26 @@ class TestKlDivergence:
   @hypothesis.settings(deadline=None, max_examples=25)
   @hypothesis.given(SEEDS, st.sampled_from([0.1, 1, 20]))
   def test_signal_matches_entropy_with_floor(
-      self, compare, seed, concentration
+    self, compare, seed, concentration
   ):
     previous, current = distributions(seed, concentration).astype(np.float64)
     # SciPy divides by the sums itself.
     divergence = scipy.stats.entropy(
-        current.clip(min=measures.KL_FLOOR),
-        previous.clip(min=measures.KL_FLOOR),
+      current.clip(min=measures.KL_FLOOR),
+      previous.clip(min=measures.KL_FLOOR),
     )
     for signal in compare("kl_divergence", previous, current):
       np.testing.assert_allclose(signal, 1 - np.exp(-divergence), atol=2e-6)
 
-  def test_signal_above_the_floor_is_the_divergence_of_the_paper(
-      self, compare
-  ):
+  def test_signal_above_the_floor_is_the_divergence_of_the_paper(self, compare):
     """KL(current || previous) by hand, and not the other way round."""
     previous = np.array([0.5, 0.1, 0.1, 0.1, 0.1, 0.1])
     current = np.array([0.25, 0.35, 0.1, 0.1, 0.1, 0.1])
     divergence = 0.25 * np.log(0.5) + 0.35 * np.log(3.5)
     np.testing.assert_allclose(
-        compare("kl_divergence", previous, current),
-        1 - np.exp(-divergence),
-        rtol=1e-5,
+      compare("kl_divergence", previous, current),
+      1 - np.exp(-divergence),
+      rtol=1e-5,
     )
 
 
@@ -175,7 +173,7 @@ class TestWasserstein:
     previous, current = distributions(seed, concentration)
     for signal in compare("wasserstein", previous, current):
       np.testing.assert_allclose(
-          signal, line_distance(previous, current), atol=2e-6
+        signal, line_distance(previous, current), atol=2e-6
       )
 
   def test_signal_is_the_distance_of_two_classes(self, compare):
@@ -190,14 +188,17 @@ class TestWasserstein:
 class TestGet:
   def test_names_are_those_of_table_3(self):
     assert measures.names() == (
-        "cosine", "kl_divergence", "wasserstein", "bayesian_cpd"
+      "cosine",
+      "kl_divergence",
+      "wasserstein",
+      "bayesian_cpd",
     )
     assert [measures.get(name).name for name in measures.names()] == list(
-        measures.names()
+      measures.names()
     )
 
   def test_get_unknown_name_is_refused(self):
     with pytest.raises(
-        ValueError, match=r"^no measure 'l2'; there are cosine, .*bayesian_cpd$"
+      ValueError, match=r"^no measure 'l2'; there are cosine, .*bayesian_cpd$"
     ):
       measures.get("l2")

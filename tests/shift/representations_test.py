@@ -10,10 +10,10 @@ from tff_shift.data import periods
 from tff_shift.shift import representations
 
 OPTIONS = {
-    "t_sne": {"size": 16},
-    "t_sne_map": {"size": 24},
-    "moments": {"extractor": lambda x: x.reshape(len(x), -1)[:, 300:340] / 7.0},
-    "pca": {"size": 12},
+  "t_sne": {"size": 16},
+  "t_sne_map": {"size": 24},
+  "moments": {"extractor": lambda x: x.reshape(len(x), -1)[:, 300:340] / 7.0},
+  "pca": {"size": 12},
 }
 SIZES = {"t_sne": 16, "t_sne_map": 24, "moments": 80, "pca": 12}
 NAMES = st.sampled_from(representations.NAMES)
@@ -35,17 +35,16 @@ def digits():
 def fitted(digits):
   """All four representations, fitted to public digits."""
   return {
-      name: representations.fit(name, digits.public.x, seed=3, **options)
-      for name, options in OPTIONS.items()
+    name: representations.fit(name, digits.public.x, seed=3, **options)
+    for name, options in OPTIONS.items()
   }
 
 
 class TestAll:
-
   @hypothesis.settings(deadline=None, max_examples=15)
   @hypothesis.given(NAMES, st.integers(2, 50), st.integers(0, 2**31))
   def test_vector_has_a_fixed_size_and_no_order(
-      self, fitted, digits, name, n, seed
+    self, fitted, digits, name, n, seed
   ):
     rng = np.random.default_rng(seed)
     x = digits.train.x[rng.choice(len(digits.train.x), n)]
@@ -57,10 +56,10 @@ class TestAll:
 
   @pytest.mark.parametrize("name", representations.NAMES)
   def test_vector_is_a_function_of_public_data_seed_and_period(
-      self, fitted, digits, name
+    self, fitted, digits, name
   ):
     again = representations.fit(
-        name, digits.public.x[::-1], seed=3, **OPTIONS[name]
+      name, digits.public.x[::-1], seed=3, **OPTIONS[name]
     )
     first, second = digits.train.x[:40], digits.train.x[40:80]
     np.testing.assert_array_equal(again(first), fitted[name](first))
@@ -84,27 +83,25 @@ class TestAll:
     x = digits.train.x[:9] / 255
     for count in (0, 1):
       assert refusal(fitted[name], x[:count]).startswith(
-          "examples of a period must have the shape [n, ...] with n of at least"
-          " 2, got"
+        "examples of a period must have the shape [n, ...] with n of at least"
+        " 2, got"
       )
     assert refusal(fitted[name], x + np.nan) == (
-        "examples of a period must be finite numbers, got NaN or infinity"
+      "examples of a period must be finite numbers, got NaN or infinity"
     )
     if name != "moments":
       assert refusal(fitted[name], x[:, 1:]) == (
-          "examples of a period must have as many features as the public ones,"
-          " 784, got 756"
+        "examples of a period must have as many features as the public ones,"
+        " 784, got 756"
       )
 
   def test_labels_can_be_read_from_what_is_fitted_at_the_server(
-      self, fitted, digits
+    self, fitted, digits
   ):
     """The nearest of ten means tells which label has 80 %."""
     seen, new = (
-        periods.Periods(
-            pool, 10, "0.8", num_clients=1, period_size=50, seed=seed
-        )
-        for pool, seed in ((digits.train, 1), (digits.test, 2))
+      periods.Periods(pool, 10, "0.8", num_clients=1, period_size=50, seed=seed)
+      for pool, seed in ((digits.train, 1), (digits.test, 2))
     )
     heavy = np.array([seen.heavy_labels(0, p)[0] for p in range(80)])
     truth = np.array([new.heavy_labels(0, p)[0] for p in range(20)])
@@ -117,33 +114,32 @@ class TestAll:
 
 
 class TestMoments:
-
   def test_moments_by_hand(self):
     # Means 1 and 10, deviations 1 and 10.
     public = np.array([[0.0, 0.0], [2.0, 20.0]])
     r = representations.fit("moments", public, extractor=lambda x: x)
     assert r.size == 4
     np.testing.assert_allclose(
-        r(np.array([[3.0, 10.0], [1.0, 10.0], [5.0, 40.0]])),
-        # Standardised: 2, 0, 4 and 0, 0, 3.
-        [2, 1, np.sqrt(8 / 3), np.sqrt(2)],
-        rtol=1e-6,
+      r(np.array([[3.0, 10.0], [1.0, 10.0], [5.0, 40.0]])),
+      # Standardised: 2, 0, 4 and 0, 0, 3.
+      [2, 1, np.sqrt(8 / 3), np.sqrt(2)],
+      rtol=1e-6,
     )
     # Of public data: nothing but the standard.
     np.testing.assert_allclose(r(public), [0, 0, 1, 1], atol=1e-7)
 
   def test_extractor_must_give_features_of_each_example(self):
     x = np.ones([4, 3])
+    assert (
+      refusal(representations.fit, "moments", x, extractor=lambda x: x[:3])
+      == "extractor must give features for each example, got 3 for 4"
+    )
     assert refusal(
-        representations.fit, "moments", x, extractor=lambda x: x[:3]
-    ) == "extractor must give features for each example, got 3 for 4"
-    assert refusal(
-        representations.fit, "moments", x, extractor=lambda x: x * np.nan
+      representations.fit, "moments", x, extractor=lambda x: x * np.nan
     ).startswith("features must be finite numbers")
 
 
 class TestPca:
-
   def test_moments_are_of_principal_components(self, fitted, digits):
     public = digits.public.x.reshape(len(digits.public.x), -1) / 255
     pca = decomposition.PCA(6, svd_solver="full").fit(public)
@@ -153,13 +149,12 @@ class TestPca:
     r = fitted["pca"](x)
     # The sign of a component is open.
     np.testing.assert_allclose(
-        np.abs(r[:6]), np.abs(coordinates.mean(axis=0)), atol=0.02
+      np.abs(r[:6]), np.abs(coordinates.mean(axis=0)), atol=0.02
     )
     np.testing.assert_allclose(r[6:], coordinates.std(axis=0), atol=0.02)
 
 
 class TestTSne:
-
   def test_quantiles_of_each_axis_ascend(self, fitted, digits):
     for start in (0, 60):
       r = fitted["t_sne"](digits.train.x[start : start + 60])
@@ -181,7 +176,6 @@ class TestTSne:
 
 
 class TestTSneMap:
-
   def test_shares_are_in_units_of_the_average(self, fitted, digits):
     r = fitted["t_sne_map"](digits.train.x[:200])
     assert r.sum() == pytest.approx(24, rel=1e-6)
@@ -201,19 +195,18 @@ class TestTSneMap:
 
 
 class TestRefusals:
-
   @pytest.mark.parametrize(
-      "name, options, start",
-      [
-          ("umap", {}, "representation must be one of t_sne, t_sne_map, "),
-          ("moments", {}, "extractor must be given for moments, and for "),
-          ("pca", {"extractor": abs}, "extractor must be given for moments, "),
-          ("pca", {"size": 0}, "size must be "),
-          ("pca", {"size": 5}, "size must be even for pca, got 5"),
-          ("t_sne", {"size": 5}, "size must be even for t_sne, got 5"),
-          ("pca", {"size": 14}, "size must be at most 12 for pca with public"),
-          ("t_sne_map", {"size": 10}, "size must be at most 9, the number of "),
-      ],
+    "name, options, start",
+    [
+      ("umap", {}, "representation must be one of t_sne, t_sne_map, "),
+      ("moments", {}, "extractor must be given for moments, and for "),
+      ("pca", {"extractor": abs}, "extractor must be given for moments, "),
+      ("pca", {"size": 0}, "size must be "),
+      ("pca", {"size": 5}, "size must be even for pca, got 5"),
+      ("t_sne", {"size": 5}, "size must be even for t_sne, got 5"),
+      ("pca", {"size": 14}, "size must be at most 12 for pca with public"),
+      ("t_sne_map", {"size": 10}, "size must be at most 9, the number of "),
+    ],
   )
   def test_bad_values_are_refused(self, name, options, start):
     x = np.random.default_rng(0).normal(size=(9, 6))
@@ -224,12 +217,12 @@ class TestRefusals:
     x = np.ones([1, 6])
     options = OPTIONS[name]
     assert refusal(representations.fit, name, x, **options).startswith(
-        "public examples must have the shape [n, ...] with n of at least 2"
+      "public examples must have the shape [n, ...] with n of at least 2"
     )
 
   def test_one_feature_is_too_few_for_t_sne(self):
     x = np.arange(10.0)[:, np.newaxis]
     r = representations.fit("t_sne", x, size=4)
     assert refusal(r, x) == (
-        "examples must have at least two features for t-SNE"
+      "examples must have at least two features for t-SNE"
     )

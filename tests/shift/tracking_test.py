@@ -32,8 +32,8 @@ def rank_correlation(schedule, batch_size):
       seen = generator.multinomial(batch_size, truth) / batch_size
     seen = tf.constant(seen, tf.float32)
     signals = [
-        dynamics.uncertainty_dynamics(before, after)
-        for before, after in itertools.pairwise(seen)
+      dynamics.uncertainty_dynamics(before, after)
+      for before, after in itertools.pairwise(seen)
     ]
     measured.append(np.sum(signals))
     true.append(np.abs(np.diff(truth, axis=0)).sum())

@@ -10,8 +10,8 @@ from tff_shift.simulation import array_cache
 
 KEY = array_cache.key({"seed": 1})
 ARRAYS = {
-    "backbone/layer/kernel": np.arange(6, dtype=np.float32).reshape(2, 3) / 7,
-    "num_epochs": np.array(5),
+  "backbone/layer/kernel": np.arange(6, dtype=np.float32).reshape(2, 3) / 7,
+  "num_epochs": np.array(5),
 }
 
 
@@ -28,7 +28,7 @@ def warnings(monkeypatch):
   """What is logged as a warning."""
   lines = []
   monkeypatch.setattr(
-      logging, "warning", lambda *args: lines.append(args[0] % args[1:])
+    logging, "warning", lambda *args: lines.append(args[0] % args[1:])
   )
   return lines
 
@@ -68,9 +68,7 @@ def replace_by_array(path):
 def flip_bit_of_array(path):
   content = path.read_bytes()
   at = content.index(ARRAYS["backbone/layer/kernel"].tobytes()) + 9
-  path.write_bytes(
-      content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
-  )
+  path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
 
 
 def replace_by_other_result(path):
@@ -82,16 +80,16 @@ def leave_array_out(path):
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [
-        truncate,
-        empty,
-        replace_by_text,
-        replace_by_array,
-        flip_bit_of_array,
-        replace_by_other_result,
-        leave_array_out,
-    ],
+  "damage",
+  [
+    truncate,
+    empty,
+    replace_by_text,
+    replace_by_array,
+    flip_bit_of_array,
+    replace_by_other_result,
+    leave_array_out,
+  ],
 )
 def test_damaged_file_is_no_result_and_one_warning(damage, path, warnings):
   damage(path)
@@ -103,7 +101,7 @@ def test_damaged_file_is_no_result_and_one_warning(damage, path, warnings):
 
 @pytest.mark.parametrize("module, name", [(np, "savez"), (os, "replace")])
 def test_interrupted_write_leaves_the_folder_as_it_was(
-    module, name, path, monkeypatch
+  module, name, path, monkeypatch
 ):
   content = path.read_bytes()
 
@@ -122,11 +120,11 @@ def test_interrupted_write_leaves_the_folder_as_it_was(
 
 def test_key_depends_on_content_and_not_on_order():
   assert array_cache.key({"a": 1, "b": [2]}) == array_cache.key(
-      {"b": [2], "a": 1}
+    {"b": [2], "a": 1}
   )
   keys = {
-      array_cache.key(description)
-      for description in ({"a": 1}, {"a": 2}, {"b": 1}, {"a": [1]}, {"a": 1.5})
+    array_cache.key(description)
+    for description in ({"a": 1}, {"a": 2}, {"b": 1}, {"a": [1]}, {"a": 1.5})
   }
   assert len(keys) == 5
 
@@ -134,10 +132,10 @@ def test_key_depends_on_content_and_not_on_order():
 def test_array_digest_depends_on_type_shape_and_content():
   array = np.arange(6, dtype=np.int32).reshape(2, 3)
   others = [
-      array.view(np.float32),
-      array.reshape(3, 2),
-      array + 1,
-      array.T,
+    array.view(np.float32),
+    array.reshape(3, 2),
+    array + 1,
+    array.T,
   ]
   digests = [array_cache.array_digest(each) for each in [array, *others]]
   assert len(set(digests)) == 5

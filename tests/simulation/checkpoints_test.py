@@ -66,12 +66,12 @@ def phase(server_state, client_states, data):
   """A round without TFF: everybody's numbers are replaced by others."""
   round_num = int(server_state.round_num)
   server_state = server_state._replace(
-      weights=odd_numbers([round_num, 99]).reshape(2, 3),
-      round_num=np.int32(round_num + 1),
+    weights=odd_numbers([round_num, 99]).reshape(2, 3),
+    round_num=np.int32(round_num + 1),
   )
   client_states = [
-      state._replace(weights=(odd_numbers([round_num, each]),))
-      for state, each in zip(client_states, data, strict=True)
+    state._replace(weights=(odd_numbers([round_num, each]),))
+    for state, each in zip(client_states, data, strict=True)
   ]
   metrics = {"num_diverged": round_num % 2, "num_clients": len(data)}
   return server_state, client_states, metrics
@@ -79,17 +79,17 @@ def phase(server_state, client_states, data):
 
 def make_algorithm(width=3):
   extra = collections.OrderedDict(
-      flag=np.bool_(True), count=np.int64(2**62 + 1), none=np.zeros([0, 4])
+    flag=np.bool_(True), count=np.int64(2**62 + 1), none=np.zeros([0, 4])
   )
   return types.SimpleNamespace(
-      name="odd",
-      initialize=lambda seed: process.ServerState(
-          np.zeros([2, width], np.float32), (), np.int32(0)
-      ),
-      initialize_client=lambda seeds: [
-          Kept((np.zeros(6, np.float32),), extra) for _ in seeds
-      ],
-      phases=(phase,),
+    name="odd",
+    initialize=lambda seed: process.ServerState(
+      np.zeros([2, width], np.float32), (), np.int32(0)
+    ),
+    initialize_client=lambda seeds: [
+      Kept((np.zeros(6, np.float32),), extra) for _ in seeds
+    ],
+    phases=(phase,),
   )
 
 
@@ -116,34 +116,37 @@ class Drive:
   """
 
   def __init__(
-      self, checkpoint, stop_in=None, num_clients=3, width=3, closes=True
+    self, checkpoint, stop_in=None, num_clients=3, width=3, closes=True
   ):
     self.running = rounds.Rounds(
-        make_algorithm(width),
-        [Client(i) for i in range(num_clients)],
-        run_seed=0,
-        participation=0.7,
-        storage=checkpoint and checkpoint.storage,
+      make_algorithm(width),
+      [Client(i) for i in range(num_clients)],
+      run_seed=0,
+      participation=0.7,
+      storage=checkpoint and checkpoint.storage,
     )
     self.measured, self.done, self.replayed = [], [], []
     with contextlib.suppress(InterruptedRunError):
       for step in checkpoints.steps(
-          checkpoint,
-          NUM_STEPS,
-          self.running,
-          self.measured,
-          make=make_row,
-          replay=self.replayed.append,
+        checkpoint,
+        NUM_STEPS,
+        self.running,
+        self.measured,
+        make=make_row,
+        replay=self.replayed.append,
       ):
         self.running.step()
         if step == stop_in:
           raise InterruptedRunError
         self.done.append(step)
         if step != 2:
-          self.measured.append(Row(
-              step, [float("nan"), -0.0, 0.1, float("inf")][step % 4],
-              Inner(odd_numbers(step), None if step % 2 else "odd, \"text\""),
-          ))
+          self.measured.append(
+            Row(
+              step,
+              [float("nan"), -0.0, 0.1, float("inf")][step % 4],
+              Inner(odd_numbers(step), None if step % 2 else 'odd, "text"'),
+            )
+          )
     self._bits = self._all_bits()
     if closes:
       self.running.close()
@@ -154,13 +157,15 @@ class Drive:
 
   def _all_bits(self):
     values = (
-        self.running.server_state, tuple(self.running.client_states),
-        self.measured, self.running.round_num,
+      self.running.server_state,
+      tuple(self.running.client_states),
+      self.measured,
+      self.running.round_num,
     )
     return [
-        (np.asarray(each).dtype, np.shape(each), np.asarray(each).tobytes())
-        for each in tf.nest.flatten(values)
-        if each is not None
+      (np.asarray(each).dtype, np.shape(each), np.asarray(each).tobytes())
+      for each in tf.nest.flatten(values)
+      if each is not None
     ]
 
 
@@ -181,8 +186,11 @@ def make(tmp_path, problems):
 
   def make_run(every=2, key="a", **options):
     return checkpoints.Run(
-        tmp_path / "run", key, every=every, on_problem=problems.append,
-        **options,
+      tmp_path / "run",
+      key,
+      every=every,
+      on_problem=problems.append,
+      **options,
     )
 
   return make_run
@@ -208,7 +216,6 @@ def stopped(stopped_folder, tmp_path):
 
 
 class TestResume:
-
   @pytest.mark.parametrize("stop_in", [1, 2, 3, 5])
   def test_stopped_run_ends_with_the_same_bits(self, make, whole, stop_in):
     Drive(make(), stop_in=stop_in)
@@ -217,7 +224,7 @@ class TestResume:
     assert resumed.done == list(range(saved + 1, NUM_STEPS + 1))
     assert resumed.bits() == whole.bits()
     assert [row.step for row in resumed.replayed] == [
-        row.step for row in whole.measured if row.step <= saved
+      row.step for row in whole.measured if row.step <= saved
     ]
     assert len(resumed.running.seconds) == NUM_STEPS
     assert resumed.running.starts == ([0, saved] if saved else [0])
@@ -228,7 +235,7 @@ class TestResume:
     del stopped
     resumed = Drive(make())
     for one, other in zip(
-        resumed.running.client_states, whole.running.client_states, strict=True
+      resumed.running.client_states, whole.running.client_states, strict=True
     ):
       assert type(one) is Kept and type(one.extra) is collections.OrderedDict
       assert type(one.extra["count"]) is type(other.extra["count"])
@@ -238,7 +245,10 @@ class TestResume:
   def test_finished_run_is_not_run_again(self, make, whole, tmp_path):
     finished = Drive(make(every=3))
     assert names(tmp_path) == [
-        "state_3", "state_3.json", "state_5", "state_5.json"
+      "state_3",
+      "state_3.json",
+      "state_5",
+      "state_5.json",
     ]
     again = Drive(make(every=3))
     assert again.done == []
@@ -249,11 +259,14 @@ class TestResume:
 
   def test_last_two_are_kept(self, stopped):
     assert sorted(path.name for path in stopped.iterdir()) == [
-        "state_2", "state_2.json", "state_4", "state_4.json"
+      "state_2",
+      "state_2.json",
+      "state_4",
+      "state_4.json",
     ]
 
   def test_zero_saves_nothing_and_restores_all_the_same(
-      self, make, stopped, whole, tmp_path
+    self, make, stopped, whole, tmp_path
   ):
     before = names(tmp_path)
     resumed = Drive(make(every=0))
@@ -265,7 +278,7 @@ class TestResume:
     assert not stopped.exists()
 
   def test_what_a_killed_process_leaves_is_no_checkpoint(
-      self, make, stopped, whole, problems
+    self, make, stopped, whole, problems
   ):
     shutil.copytree(stopped / "state_4", stopped / "state_5")
     shutil.copytree(stopped / "state_4", stopped / "state_6_temp1234")
@@ -274,11 +287,15 @@ class TestResume:
     assert Drive(make()).bits() == whole.bits()
     assert problems == []
     assert sorted(path.name for path in stopped.iterdir()) == [
-        "notes.txt", "state_4", "state_4.json", "state_5", "state_5.json"
+      "notes.txt",
+      "state_4",
+      "state_4.json",
+      "state_5",
+      "state_5.json",
     ]
 
   def test_rest_of_the_metrics_is_cut_before_the_first_step_only(
-      self, make, stopped
+    self, make, stopped
   ):
     del stopped
     cut = []
@@ -305,40 +322,50 @@ def change_value(path):
 
 
 class TestUnusable:
-
   @pytest.mark.parametrize(
-      "name, damage, reason",
-      [
-          ("state_4/saved_model.pb", truncate, "its states are damaged"),
-          ("state_4/variables/variables.data-00000-of-00001", flip,
-           "its states are damaged"),
-          ("state_4/variables/variables.index", os.unlink,
-           "its states are damaged"),
-          ("state_4", shutil.rmtree, "its states are damaged"),
-          ("state_4.json", truncate, "its record is damaged"),
-          ("state_4.json", flip, "its record is damaged"),
-          ("state_4.json", change_value, "its record is damaged"),
-          ("state_4.json", lambda path: path.write_text("[]"),
-           "its record is damaged"),
-          ("state_4.json",
-           lambda path: shutil.copy(path.with_name("state_2.json"), path),
-           "its record is damaged"),
-      ],
+    "name, damage, reason",
+    [
+      ("state_4/saved_model.pb", truncate, "its states are damaged"),
+      (
+        "state_4/variables/variables.data-00000-of-00001",
+        flip,
+        "its states are damaged",
+      ),
+      (
+        "state_4/variables/variables.index",
+        os.unlink,
+        "its states are damaged",
+      ),
+      ("state_4", shutil.rmtree, "its states are damaged"),
+      ("state_4.json", truncate, "its record is damaged"),
+      ("state_4.json", flip, "its record is damaged"),
+      ("state_4.json", change_value, "its record is damaged"),
+      (
+        "state_4.json",
+        lambda path: path.write_text("[]"),
+        "its record is damaged",
+      ),
+      (
+        "state_4.json",
+        lambda path: shutil.copy(path.with_name("state_2.json"), path),
+        "its record is damaged",
+      ),
+    ],
   )
   def test_damage_is_reported_and_the_one_before_counts(
-      self, make, stopped, whole, problems, name, damage, reason
+    self, make, stopped, whole, problems, name, damage, reason
   ):
     damage(stopped / name)
     resumed = Drive(make())
     assert resumed.done == [3, 4, 5]
     assert resumed.bits() == whole.bits()
     assert problems == [
-        f"checkpoint {stopped / 'state_4'} cannot be used: {reason}; the run"
-        " goes on from the one before, or starts again if there is none"
+      f"checkpoint {stopped / 'state_4'} cannot be used: {reason}; the run"
+      " goes on from the one before, or starts again if there is none"
     ]
 
   def test_without_any_that_is_whole_the_run_starts_again(
-      self, make, stopped, whole, problems
+    self, make, stopped, whole, problems
   ):
     truncate(stopped / "state_4.json")
     truncate(stopped / "state_2" / "saved_model.pb")
@@ -349,15 +376,15 @@ class TestUnusable:
     assert len(problems) == 2
 
   @pytest.mark.parametrize(
-      "options, reason",
-      [
-          ({"key": "b"}, "it is of a run with other flags"),
-          ({"num_clients": 4}, "its states have another structure"),
-          ({"width": 4}, "its states have another structure"),
-      ],
+    "options, reason",
+    [
+      ({"key": "b"}, "it is of a run with other flags"),
+      ({"num_clients": 4}, "its states have another structure"),
+      ({"width": 4}, "its states have another structure"),
+    ],
   )
   def test_that_of_another_run_is_reported(
-      self, make, stopped, problems, options, reason
+    self, make, stopped, problems, options, reason
   ):
     del stopped
     run = make(key=options.pop("key", "a"))
@@ -379,25 +406,25 @@ def no_file_above(size):
 
 
 class TestFullDisk:
-
   def test_earlier_checkpoint_stays_whole(self, make, stopped, whole):
     before = {path: path.stat().st_mtime_ns for path in stopped.rglob("*")}
     # Not enough for the graph of a SavedModel.
     with (
-        no_file_above(1000),
-        pytest.raises(results.WriteError, match="state_5 cannot be written: "),
+      no_file_above(1000),
+      pytest.raises(results.WriteError, match="state_5 cannot be written: "),
     ):
       Drive(make())
     assert before.keys() == set(stopped.rglob("*"))
     assert all(
-        path.stat().st_mtime_ns == time
-        for path, time in before.items() if path.is_file()
+      path.stat().st_mtime_ns == time
+      for path, time in before.items()
+      if path.is_file()
     )
     resumed = Drive(make())
     assert resumed.done == [5] and resumed.bits() == whole.bits()
 
   def test_record_that_cannot_be_written_leaves_no_checkpoint(
-      self, make, stopped, monkeypatch
+    self, make, stopped, monkeypatch
   ):
     def fails(path, text):
       raise results.WriteError(path, "No space left on device")
@@ -415,7 +442,6 @@ class TestFullDisk:
 
 
 class TestStatesOnDisk:
-
   @pytest.fixture
   def make(self, make):
     """Returns `make(limit=1, **options)`, with a limit by default."""
@@ -435,7 +461,7 @@ class TestStatesOnDisk:
   @pytest.mark.parametrize("limit", [1, 2])
   @pytest.mark.parametrize("stop_in", [1, 3, 5, None])
   def test_run_ends_with_the_same_bits(
-      self, make, whole, problems, stop_in, limit
+    self, make, whole, problems, stop_in, limit
   ):
     Drive(make(limit), stop_in=stop_in)
     resumed = Drive(make(limit))
@@ -446,7 +472,11 @@ class TestStatesOnDisk:
 
   def test_checkpoints_share_a_file_and_hold_no_states(self, stopped, tmp_path):
     assert names(tmp_path) == [
-        "state_2", "state_2.json", "state_4", "state_4.json", "states.sqlite"
+      "state_2",
+      "state_2.json",
+      "state_4",
+      "state_4.json",
+      "states.sqlite",
     ]
     record = json.loads((stopped / "state_4.json").read_text())
     assert record["clients"] == [] and record["states"]["num_clients"] == 3
@@ -463,12 +493,18 @@ class TestStatesOnDisk:
       assert drive.done == [5] and drive.bits() == whole.bits()
       assert before == {path: path.read_bytes() for path in before}
 
-  @pytest.mark.parametrize("limits", [
-      (None, 1, None), (1, None, 1), (None, None, 2), (2, 2, None),
-  ])
+  @pytest.mark.parametrize(
+    "limits",
+    [
+      (None, 1, None),
+      (1, None, 1),
+      (None, None, 2),
+      (2, 2, None),
+    ],
+  )
   @pytest.mark.parametrize("stops", [(3, 5), (4, 5)])
   def test_limit_may_change(
-      self, make, whole, problems, tmp_path, limits, stops
+    self, make, whole, problems, tmp_path, limits, stops
   ):
     for limit, stop_in in zip(limits, (*stops, None), strict=True):
       drive = Drive(make(limit), stop_in=stop_in)
@@ -486,19 +522,22 @@ class TestStatesOnDisk:
     assert "states.sqlite" in names(tmp_path)
     Drive(make(None, every=1), stop_in=5)
     assert names(tmp_path) == [
-        "state_3", "state_3.json", "state_4", "state_4.json"
+      "state_3",
+      "state_3.json",
+      "state_4",
+      "state_4.json",
     ]
 
   @pytest.mark.parametrize(
-      "damage, reason",
-      [
-          (os.unlink, "is missing"),
-          (truncate, "is damaged: "),
-          (lambda path: path.write_bytes(b""), "is damaged: no such table"),
-      ],
+    "damage, reason",
+    [
+      (os.unlink, "is missing"),
+      (truncate, "is damaged: "),
+      (lambda path: path.write_bytes(b""), "is damaged: no such table"),
+    ],
   )
   def test_damage_is_reported_and_the_run_starts_again(
-      self, make, stopped, whole, problems, damage, reason
+    self, make, stopped, whole, problems, damage, reason
   ):
     damage(stopped / "states.sqlite")
     resumed = Drive(make())
@@ -506,14 +545,14 @@ class TestStatesOnDisk:
     assert resumed.bits() == whole.bits()
     assert len(problems) == 2
     assert problems[0].startswith(
-        f"checkpoint {stopped / 'state_4'} cannot be used: the file of its"
-        f" clients' states {reason}"
+      f"checkpoint {stopped / 'state_4'} cannot be used: the file of its"
+      f" clients' states {reason}"
     )
     again = Drive(make())
     assert again.done == [] and again.bits() == whole.bits()
 
   def test_file_of_another_run_is_reported(
-      self, make, stopped, whole, problems, tmp_path
+    self, make, stopped, whole, problems, tmp_path
   ):
     mine = stopped.rename(tmp_path / "mine")
     Drive(make(key="b"), stop_in=5)
@@ -524,7 +563,7 @@ class TestStatesOnDisk:
     assert len(problems) == 2 and all("of another run" in p for p in problems)
 
   def test_checkpoint_before_is_whole_where_the_last_is_damaged(
-      self, make, stopped, whole, problems
+    self, make, stopped, whole, problems
   ):
     truncate(stopped / "state_4.json")
     resumed = Drive(make())
@@ -532,9 +571,8 @@ class TestStatesOnDisk:
     assert len(problems) == 1
 
   def test_end_between_states_and_record_leaves_the_checkpoint_before(
-      self, make, stopped, whole, problems, monkeypatch
+    self, make, stopped, whole, problems, monkeypatch
   ):
-
     def end(path, text):
       raise InterruptedRunError
 
@@ -550,8 +588,8 @@ class TestStatesOnDisk:
     size = (stopped / "states.sqlite").stat().st_size
     running = Drive(make(), stop_in=5, closes=False).running
     with (
-        no_file_above(size - 1),
-        pytest.raises(results.WriteError, match=r"sqlite cannot be used: "),
+      no_file_above(size - 1),
+      pytest.raises(results.WriteError, match=r"sqlite cannot be used: "),
     ):
       running.states.put([0, 1, 2], running.client_states)
       running.states.commit(5)
@@ -568,7 +606,6 @@ def test_states_of_those_that_took_part_are_saved(make, tmp_path):
 
 
 class TestFolder:
-
   @pytest.fixture
   def folder(self, tmp_path):
     return results.RunFolder.create(tmp_path / "out", columns=("a",))
@@ -578,7 +615,9 @@ class TestFolder:
     for labels in ({"name": "a/b c", "rate": 1e-5}, {"name": "d", "rate": 2.0}):
       Drive(saved.run(labels))
     assert sorted(path.name for path in folder.checkpoints.iterdir()) == [
-        ".lock", "a_b_c-1e-05", "d-2.0"
+      ".lock",
+      "a_b_c-1e-05",
+      "d-2.0",
     ]
     again = Drive(saved.run({"name": "d", "rate": 2.0}))
     assert again.done == [] and again.bits() == whole.bits()
@@ -588,7 +627,7 @@ class TestFolder:
 
     def start(value, name):
       saved = checkpoints.Checkpoints(
-          folder, {"rounds": value}, every=5, on_problem=problems.append
+        folder, {"rounds": value}, every=5, on_problem=problems.append
       )
       return Drive(saved.run({"name": name}), stop_in=1)
 
@@ -602,24 +641,31 @@ class TestFolder:
   def test_two_processes_do_not_share_it(self, folder):
     checkpoints.Checkpoints(folder, {}, every=1)
     with subprocess.Popen(
-        [sys.executable, "-c",
-         "import fcntl, sys; file = open(sys.argv[1], 'w');"
-         " fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)",
-         folder.checkpoints / ".lock"],
-        stderr=subprocess.DEVNULL,
+      [
+        sys.executable,
+        "-c",
+        "import fcntl, sys; file = open(sys.argv[1], 'w');"
+        " fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+        folder.checkpoints / ".lock",
+      ],
+      stderr=subprocess.DEVNULL,
     ) as refused:
       assert refused.wait(60) == 1
     with subprocess.Popen(
-        [sys.executable, "-c",
-         "import fcntl, sys; file = open(sys.argv[1], 'w');"
-         " fcntl.lockf(file, fcntl.LOCK_EX); print('held', flush=True);"
-         " sys.stdin.read()",
-         folder.checkpoints / "other.lock"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+      [
+        sys.executable,
+        "-c",
+        "import fcntl, sys; file = open(sys.argv[1], 'w');"
+        " fcntl.lockf(file, fcntl.LOCK_EX); print('held', flush=True);"
+        " sys.stdin.read()",
+        folder.checkpoints / "other.lock",
+      ],
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
     ) as holder:
       assert holder.stdout.readline() == b"held\n"
       os.replace(
-          folder.checkpoints / "other.lock", folder.checkpoints / ".lock"
+        folder.checkpoints / "other.lock", folder.checkpoints / ".lock"
       )
       with pytest.raises(ValueError, match="still going on") as error:
         checkpoints.Checkpoints(folder, {}, every=1)
@@ -643,32 +689,30 @@ def test_real_algorithm_with_a_state_of_its_aggregator(context, make):
   del context
   generator = np.random.default_rng(1)
   data = [
-      local_training.ClientData(
-          generator.normal(size=(6, 2)).astype(np.float32),
-          generator.integers(0, 2, 6).astype(np.int32),
-          np.array([6], np.int32),
-          randomness.client_seed(0, i),
-      )
-      for i in range(3)
+    local_training.ClientData(
+      generator.normal(size=(6, 2)).astype(np.float32),
+      generator.integers(0, 2, 6).astype(np.int32),
+      np.array([6], np.int32),
+      randomness.client_seed(0, i),
+    )
+    for i in range(3)
   ]
   algorithm = fed_rep.build(
-      mlp.build((2,), width=4, head_width=3),
-      fed_rep.HParams(batch_size=4, local_steps=1, head_steps=1),
-      # Its state has clipping norms and thresholds.
-      aggregator=tff.learning.robust_aggregator(),
+    mlp.build((2,), width=4, head_width=3),
+    fed_rep.HParams(batch_size=4, local_steps=1, head_steps=1),
+    # Its state has clipping norms and thresholds.
+    aggregator=tff.learning.robust_aggregator(),
   )
 
   def run(num_steps, checkpoint=None):
     running = rounds.Rounds(algorithm, data, run_seed=0)
     for _ in checkpoints.steps(
-        checkpoint, num_steps, running, [], make=dict, replay=print
+      checkpoint, num_steps, running, [], make=dict, replay=print
     ):
       running.step()
     return [
-        np.asarray(each).tobytes()
-        for each in tf.nest.flatten(
-            (running.server_state, running.client_states)
-        )
+      np.asarray(each).tobytes()
+      for each in tf.nest.flatten((running.server_state, running.client_states))
     ]
 
   run(2, make())

@@ -9,7 +9,7 @@ from tff_shift.simulation import client_data
 
 def make_examples(size):
   return streams.Examples(
-      np.full([size, 2], size, np.float32), np.arange(size, dtype=np.int32)
+    np.full([size, 2], size, np.float32), np.arange(size, dtype=np.int32)
   )
 
 
@@ -21,6 +21,4 @@ def test_examples_are_one_domain_of_a_client_that_is_numbered_by_position():
     assert each.domain_sizes.tolist() == [len(expected.y)]
     assert each.domain_sizes.dtype == each.client_id.dtype == np.int32
     assert each.client_id == client
-    np.testing.assert_array_equal(
-        each.seed, randomness.client_seed(4, client)
-    )
+    np.testing.assert_array_equal(each.seed, randomness.client_seed(4, client))

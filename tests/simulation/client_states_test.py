@@ -32,16 +32,17 @@ def make_state(number) -> State:
   # NaN with a payload, -0.0, and a tiny number.
   bits[0], bits[1], bits[2] = 0x7FC00000 + number, 0x80000000, 1
   extra = collections.OrderedDict(
-      flag=np.bool_(number % 2), count=np.int64(2**62 + number),
-      none=np.zeros([0, 4]),
+    flag=np.bool_(number % 2),
+    count=np.int64(2**62 + number),
+    none=np.zeros([0, 4]),
   )
   return State((bits.view(np.float32).reshape(2, 3),), extra)
 
 
 def bits(states):
   return [
-      (np.asarray(each).dtype, np.shape(each), np.asarray(each).tobytes())
-      for each in tf.nest.flatten(list(states))
+    (np.asarray(each).dtype, np.shape(each), np.asarray(each).tobytes())
+    for each in tf.nest.flatten(list(states))
   ]
 
 
@@ -62,7 +63,7 @@ def open_states(path, limit=2, initialize=None, key="run"):
   if limit is not None:
     storage = client_states.Storage(limit, state_file.StateFile(path, key))
   return client_states.ClientStates(
-      NUM_CLIENTS, initialize or Initializer(), lambda client: client, storage
+    NUM_CLIENTS, initialize or Initializer(), lambda client: client, storage
   )
 
 
@@ -73,15 +74,15 @@ def path(tmp_path):
 
 subsets = st.lists(st.integers(0, NUM_CLIENTS - 1), unique=True, max_size=5)
 operations = st.lists(
-    st.one_of(
-        st.tuples(st.just("put"), subsets),
-        st.tuples(st.just("take"), subsets),
-        st.tuples(st.just("commit"), st.booleans()),
-        # How many checkpoints are skipped, because they are damaged.
-        st.tuples(st.just("crash"), st.integers(0, 1)),
-        st.tuples(st.just("crash in commit"), st.integers(0, 1)),
-    ),
-    max_size=25,
+  st.one_of(
+    st.tuples(st.just("put"), subsets),
+    st.tuples(st.just("take"), subsets),
+    st.tuples(st.just("commit"), st.booleans()),
+    # How many checkpoints are skipped, because they are damaged.
+    st.tuples(st.just("crash"), st.integers(0, 1)),
+    st.tuples(st.just("crash in commit"), st.integers(0, 1)),
+  ),
+  max_size=25,
 )
 
 
@@ -115,7 +116,7 @@ class Machine:
 
   def take(self, clients):
     assert bits(self.states.take(clients)) == bits(
-        self.plain[client] for client in clients
+      self.plain[client] for client in clients
     )
 
   def commit(self, skips_a_step):
@@ -130,7 +131,7 @@ class Machine:
     earlier = self.path
     self.num_files += 1
     for each in self.folder.glob(f"{earlier.name}*"):
-      shutil.copy(each, str(self.path) + each.name[len(earlier.name):])
+      shutil.copy(each, str(self.path) + each.name[len(earlier.name) :])
     self.states.close()
     self.states = open_states(self.path, self.limit)
     kept = sorted(self.saved)[: max(len(self.saved) - num_skipped, 1)]
@@ -143,7 +144,7 @@ class Machine:
     content, self.plain = self.saved[self.step]
     self.plain = list(self.plain)
     self.states.restore(
-        self.states.storage.file, self.step, content, min(self.saved)
+      self.states.storage.file, self.step, content, min(self.saved)
     )
 
   def crash_in_commit(self, num_skipped):
@@ -153,7 +154,6 @@ class Machine:
 
 
 class TestSameAsAList:
-
   @hypothesis.settings(deadline=None, max_examples=60)
   @hypothesis.given(operations, st.integers(1, 7))
   def test_whatever_is_done(self, todo, limit):
@@ -187,7 +187,6 @@ class TestSameAsAList:
 
 
 class TestFirstStates:
-
   @pytest.mark.parametrize("limit", [None, 2])
   def test_they_are_computed_in_one_call_when_needed(self, path, limit):
     initialize = Initializer()
@@ -232,7 +231,6 @@ class TestFirstStates:
 
 
 class TestLimit:
-
   def test_those_used_last_stay(self, path):
     states = open_states(path, 3)
     states.put([0, 1, 2], [make_state(i) for i in range(3)])
@@ -278,11 +276,10 @@ class TestLimit:
 
 
 class TestTemporaryFile:
-
   def open(self, folder):
     file = state_file.StateFile(folder, is_temporary=True)
     return client_states.ClientStates(
-        NUM_CLIENTS, Initializer(), int, client_states.Storage(1, file)
+      NUM_CLIENTS, Initializer(), int, client_states.Storage(1, file)
     )
 
   def test_it_is_never_seen(self, tmp_path):

@@ -41,21 +41,20 @@ def _curve(*values, spread=None):
 
 
 class TestAccuracyOverPeriods:
-
   def draw(self, tmp_path, **changes):
     arguments = {
-        "curves": {"a": _curve(60, 70, 70, 80), "b": _curve(50, 50, 40, 30)},
-        "validation": {"a": 90, "b": 20},
-        "drifted": [0, 0, 100, 0],
-        "detected": [0, 0, 100, 0],
-        **changes,
+      "curves": {"a": _curve(60, 70, 70, 80), "b": _curve(50, 50, 40, 30)},
+      "validation": {"a": 90, "b": 20},
+      "drifted": [0, 0, 100, 0],
+      "detected": [0, 0, 100, 0],
+      **changes,
     }
     return dynamic_figures.accuracy_over_periods(
-        **arguments, path=tmp_path / "accuracy.png"
+      **arguments, path=tmp_path / "accuracy.png"
     )
 
   def test_validation_accuracy_is_a_short_line_left_of_the_curve(
-      self, tmp_path
+    self, tmp_path
   ):
     panel = _panel(self.draw(tmp_path))
     upper = panel[: int(0.65 * len(panel))]
@@ -87,22 +86,23 @@ class TestAccuracyOverPeriods:
   def test_curves_of_several_seeds_have_a_band(self, tmp_path):
     spread = np.full(4, 10.0)
     curves = {
-        "a": _curve(60, 70, 70, 80, spread=spread), "b": _curve(50, 50, 40, 30)
+      "a": _curve(60, 70, 70, 80, spread=spread),
+      "b": _curve(50, 50, 40, 30),
     }
     panel = _panel(self.draw(tmp_path, curves=curves)).astype(int)
     red, _, blue = panel.transpose(2, 0, 1)
     assert np.sum((blue - red > 20) & (panel.min(axis=-1) > 180)) > 3000
 
   @pytest.mark.parametrize(
-      ("changes", "message"),
-      [
-          ({"detected": [0, 0]}, "detected: values must have 4 entries; got 2"),
-          ({"validation": {"a": 1}}, "validation must have the curves"),
-          (
-              {"curves": {"a": _curve(1, 2)}, "validation": {"a": 1}},
-              "a: periods must have 4 entries; got 2",
-          ),
-      ],
+    ("changes", "message"),
+    [
+      ({"detected": [0, 0]}, "detected: values must have 4 entries; got 2"),
+      ({"validation": {"a": 1}}, "validation must have the curves"),
+      (
+        {"curves": {"a": _curve(1, 2)}, "validation": {"a": 1}},
+        "a: periods must have 4 entries; got 2",
+      ),
+    ],
   )
   def test_refuses_what_does_not_match(self, tmp_path, changes, message):
     with pytest.raises(ValueError, match=message) as caught:
@@ -112,11 +112,13 @@ class TestAccuracyOverPeriods:
 
 
 class TestDistanceOverPeriods:
-
   def draw(self, tmp_path, threshold=5.0, drifted=(False, True, False, True)):
     return dynamic_figures.distance_over_periods(
-        [1.0, 9.0, 2.0, 8.0], drifted, threshold,
-        tmp_path / "distance.png", title="client",
+      [1.0, 9.0, 2.0, 8.0],
+      drifted,
+      threshold,
+      tmp_path / "distance.png",
+      title="client",
     )
 
   def test_bands_are_drifts(self, tmp_path):
@@ -136,9 +138,7 @@ class TestDistanceOverPeriods:
     assert _runs(dashes) > 10
     # Points are thicker than the line.
     blue = np.all(panel == _BLUE, axis=-1)
-    wide = np.flatnonzero(
-        [_longest(row) >= 7 for row in blue]
-    )
+    wide = np.flatnonzero([_longest(row) >= 7 for row in blue])
     assert wide.size and wide.max() < rows.min() + 60
 
   def test_no_threshold_and_no_points_at_infinity(self, tmp_path):
@@ -180,8 +180,8 @@ for module in ("matplotlib.pyplot", "tensorflow", "tensorflow_federated"):
   assert module not in sys.modules, module
 """
   subprocess.run(
-      [sys.executable, "-W", "error", "-c", program, tmp_path],
-      check=True,
-      timeout=60,
+    [sys.executable, "-W", "error", "-c", program, tmp_path],
+    check=True,
+    timeout=60,
   )
   assert len(list(tmp_path.glob("*.png"))) == 2

@@ -12,19 +12,19 @@ from tff_shift.simulation import results
 
 # Three periods of two clients.
 INFERENCE = dynamic.Inference(
-    accuracy=np.array([[80.0, 71.0], [90.0, 72.0], [50.0, 83.0]]),
-    distances=np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]),
-    drifted=np.array([[True, False], [True, True], [False, False]]),
-    detected=np.array([[True, True], [False, True], [False, False]]),
-    requested=np.array([[True, False], [False, False], [False, False]]),
+  accuracy=np.array([[80.0, 71.0], [90.0, 72.0], [50.0, 83.0]]),
+  distances=np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]),
+  drifted=np.array([[True, False], [True, True], [False, False]]),
+  detected=np.array([[True, True], [False, True], [False, False]]),
+  requested=np.array([[True, False], [False, False], [False, False]]),
 )
 
 
 class TestFinalMetrics:
-
   def test_metrics_by_hand(self):
     found = dynamic_results.final_metrics(INFERENCE, 80.0)
-    assert found == pytest.approx({
+    assert found == pytest.approx(
+      {
         "validation_accuracy": 80,
         "accuracy": 446 / 6,
         # 0, 81, 100, 64, 900, 9.
@@ -35,15 +35,16 @@ class TestFinalMetrics:
         # Of three drifts two are seen, of three others one seems to be.
         "true_positive_rate": 100 * 2 / 3,
         "false_positive_rate": 100 / 3,
-    })
+      }
+    )
 
   @pytest.mark.parametrize(
-      ("drifts", "unknown"),
-      [(False, "true_positive_rate"), (True, "false_positive_rate")],
+    ("drifts", "unknown"),
+    [(False, "true_positive_rate"), (True, "false_positive_rate")],
   )
   def test_rate_of_nothing_is_not_a_number(self, drifts, unknown):
     found = dynamic_results.final_metrics(
-        INFERENCE._replace(drifted=np.full((3, 2), drifts)), 80.0
+      INFERENCE._replace(drifted=np.full((3, 2), drifts)), 80.0
     )
     assert [name for name in found if np.isnan(found[name])] == [unknown]
 
@@ -58,7 +59,6 @@ def make_result(validation_accuracy, inference) -> dynamic.DynamicResult:
 
 
 class TestFigures:
-
   @pytest.fixture
   def drawn(self, monkeypatch):
     """What figures are asked for, by the name of the function."""
@@ -76,15 +76,15 @@ class TestFigures:
 
   def test_accuracy_is_the_mean_over_clients_and_seeds(self, drawn, folder):
     better = INFERENCE._replace(
-        accuracy=INFERENCE.accuracy + 10, drifted=~INFERENCE.drifted
+      accuracy=INFERENCE.accuracy + 10, drifted=~INFERENCE.drifted
     )
     by_label = {
-        "one": {0: make_result(80.0, INFERENCE)},
-        "two": {0: make_result(70.0, INFERENCE), 1: make_result(90.0, better)},
+      "one": {0: make_result(80.0, INFERENCE)},
+      "two": {0: make_result(70.0, INFERENCE), 1: make_result(90.0, better)},
     }
     dynamic_results.draw_accuracy(by_label, "0.9", folder)
     (curves, validation, drifted, detected, path), _ = drawn[
-        "accuracy_over_periods"
+      "accuracy_over_periods"
     ]
     np.testing.assert_array_equal(curves["one"].rounds, [1, 2, 3])
     np.testing.assert_allclose(curves["one"].mean, [75.5, 81, 66.5])
@@ -110,15 +110,13 @@ class TestFigures:
 
 def test_figures_of_a_run_are_written(folder):
   pool = streams.Examples(
-      np.arange(20, dtype=np.float32), np.arange(20, dtype=np.int32) % 2
+    np.arange(20, dtype=np.float32), np.arange(20, dtype=np.int32) % 2
   )
-  drawn = periods.Periods(
-      pool, 2, "0.9", num_clients=2, period_size=4, seed=0
-  )
+  drawn = periods.Periods(pool, 2, "0.9", num_clients=2, period_size=4, seed=0)
   stream = dynamic.Stream(drawn, INFERENCE.distances, INFERENCE.drifted)
   dynamic_results.draw_distances(stream, 2.5, "0.9", folder)
   dynamic_results.draw_accuracy(
-      {"a": {0: make_result(80.0, INFERENCE)}}, "0.9", folder
+    {"a": {0: make_result(80.0, INFERENCE)}}, "0.9", folder
   )
   written = {path.name for path in (folder.path / "figures").iterdir()}
   assert written == {"distance_0.9.png", "accuracy_0.9.png"}
@@ -126,7 +124,7 @@ def test_figures_of_a_run_are_written(folder):
 
 def test_names_of_distributions_give_names_of_their_own():
   names = [
-      dynamic_results.figure_name("a", name) for name in periods.DISTRIBUTIONS
+    dynamic_results.figure_name("a", name) for name in periods.DISTRIBUTIONS
   ]
   assert len(set(names)) == len(names)
   assert all("+" not in name for name in names)

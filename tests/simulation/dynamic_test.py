@@ -38,13 +38,13 @@ RUN_SEED = 5
 META = {"hidden_width": 8, "num_hidden": 1, "meta_learning_rate": 0.1}
 LOCAL = {"local_epochs": 1, "batch_size": 10, "learning_rate": 0.1}
 HPARAMS = {
-    fed_3da: fed_3da.HParams(representation_size=6, **META, **LOCAL),
-    p_fed_hn: p_fed_hn.HParams(**META, **LOCAL),
-    fed_avg: fed_avg.HParams(**LOCAL),
-    local: local.HParams(**LOCAL),
+  fed_3da: fed_3da.HParams(representation_size=6, **META, **LOCAL),
+  p_fed_hn: p_fed_hn.HParams(**META, **LOCAL),
+  fed_avg: fed_avg.HParams(**LOCAL),
+  local: local.HParams(**LOCAL),
 }
 ALL = pytest.mark.parametrize(
-    "module", HPARAMS, ids=lambda module: module.__name__.rpartition(".")[2]
+  "module", HPARAMS, ids=lambda module: module.__name__.rpartition(".")[2]
 )
 
 
@@ -59,8 +59,11 @@ def make_pool(num_examples, seed, noise=1.0) -> streams.Examples:
 def make_periods(distribution, seed=2, kind=periods.Periods, **options):
   options = {"num_clients": NUM_CLIENTS, "seed": RUN_SEED, **options}
   return kind(
-      make_pool(400, seed), NUM_CLASSES, distribution, period_size=PERIOD_SIZE,
-      **options,
+    make_pool(400, seed),
+    NUM_CLASSES,
+    distribution,
+    period_size=PERIOD_SIZE,
+    **options,
   )
 
 
@@ -69,7 +72,7 @@ def represent(x):
 
 
 INSTRUMENTS = instruments.Instruments(
-    represent, lambda x: x, distances.distance, threshold=2.0
+  represent, lambda x: x, distances.distance, threshold=2.0
 )
 TRAINING = make_periods(periods.DISTRIBUTIONS, seed=1)
 
@@ -87,12 +90,16 @@ def train(model):
   def train_once(module):
     if module not in done:
       algorithm = module.build(
-          model, HPARAMS[module], num_evaluation_domains=NUM_CLIENTS
+        model, HPARAMS[module], num_evaluation_domains=NUM_CLIENTS
       )
       losses = []
       running = dynamic.train(
-          algorithm, TRAINING, represent, num_rounds=3, run_seed=RUN_SEED,
-          on_round=lambda *row: losses.append(row),
+        algorithm,
+        TRAINING,
+        represent,
+        num_rounds=3,
+        run_seed=RUN_SEED,
+        on_round=lambda *row: losses.append(row),
       )
       done[module] = running, losses
     return done[module]
@@ -114,19 +121,18 @@ def bits(values) -> list[bytes]:
 def client_accuracy(model, weights, examples, run_in_graph) -> float:
   """The accuracy of weights on examples, without TFF."""
   logits = run_in_graph(
-      model.predict, tf.nest.map_structure(np.asarray, weights), examples.x
+    model.predict, tf.nest.map_structure(np.asarray, weights), examples.x
   )
   return 100 * float(np.mean(np.argmax(logits, axis=1) == examples.y))
 
 
 class TestTrainingData:
-
   @ALL
   def test_examples_are_those_of_the_period_whatever_the_algorithm(
-      self, train, module
+    self, train, module
   ):
     data = dynamic.training_data(
-        train(module)[0].algorithm, TRAINING, 7, represent, RUN_SEED
+      train(module)[0].algorithm, TRAINING, 7, represent, RUN_SEED
     )
     assert len(data) == NUM_CLIENTS
     for client, each in enumerate(data):
@@ -141,7 +147,7 @@ class TestTrainingData:
   def test_only_who_takes_it_is_given_an_r(self, train, module):
     algorithm = train(module)[0].algorithm
     (first, *_) = dynamic.training_data(
-        algorithm, TRAINING, 0, represent, RUN_SEED
+      algorithm, TRAINING, 0, represent, RUN_SEED
     )
     if module is fed_3da:
       assert isinstance(first, period_data.PeriodData)
@@ -152,26 +158,21 @@ class TestTrainingData:
 
 
 class TestTrain:
-
   @ALL
   def test_each_round_is_a_period_of_its_own(self, train, module):
     running, losses = train(module)
     assert [round_num for round_num, _ in losses] == [1, 2, 3]
     assert np.isfinite([loss for _, loss in losses]).all()
-    np.testing.assert_array_equal(
-        running.data[1].x, TRAINING.batch(1, 2).x
-    )
+    np.testing.assert_array_equal(running.data[1].x, TRAINING.batch(1, 2).x)
 
   def test_loss_is_that_of_the_data_of_the_round(self, train, model):
     """Two rounds by hand, with the algorithm's own phase."""
     running, losses = train(fed_avg)
     (phase,) = running.algorithm.phases
     state = dynamic.train(
-        running.algorithm, TRAINING, None, num_rounds=1, run_seed=RUN_SEED
+      running.algorithm, TRAINING, None, num_rounds=1, run_seed=RUN_SEED
     ).server_state
-    data = dynamic.training_data(
-        running.algorithm, TRAINING, 1, None, RUN_SEED
-    )
+    data = dynamic.training_data(running.algorithm, TRAINING, 1, None, RUN_SEED)
     _, _, metrics = phase(state, [()] * NUM_CLIENTS, data)
     assert float(metrics["loss"]) == losses[1][1]
 
@@ -179,35 +180,33 @@ class TestTrain:
   def test_same_seed_same_numbers(self, train, module):
     running, _ = train(module)
     runs = [
-        dynamic.train(
-            running.algorithm, TRAINING, represent, num_rounds=3, run_seed=seed
-        )
-        for seed in (RUN_SEED, RUN_SEED + 1)
+      dynamic.train(
+        running.algorithm, TRAINING, represent, num_rounds=3, run_seed=seed
+      )
+      for seed in (RUN_SEED, RUN_SEED + 1)
     ]
     first, again, other = (
-        bits((run.server_state, run.client_states))
-        for run in (running, *runs)
+      bits((run.server_state, run.client_states)) for run in (running, *runs)
     )
     assert first == again != other
 
   def test_who_does_not_take_part_stays(self, train):
     algorithm = train(local)[0].algorithm
     one = dynamic.train(
-        algorithm, TRAINING, None, num_rounds=1, run_seed=0, participation=0.3
+      algorithm, TRAINING, None, num_rounds=1, run_seed=0, participation=0.3
     )
     before = algorithm.initialize_client([each.seed for each in one.data])
     changed = [
-        bits(state) != bits(old)
-        for state, old in zip(one.client_states, before, strict=True)
+      bits(state) != bits(old)
+      for state, old in zip(one.client_states, before, strict=True)
     ]
     assert sum(changed) == 1
 
 
 class TestClients:
-
   @ALL
   def test_accuracies_are_those_of_each_client_alone(
-      self, train, module, model
+    self, train, module, model
   ):
     running, _ = train(module)
     alone = module.build(model, HPARAMS[module])
@@ -215,15 +214,17 @@ class TestClients:
     expected = []
     for client, each in enumerate(examples):
       metrics = alone.evaluate_clients(
-          running.server_state,
-          [running.client_states[client]],
-          [running.data[client]],
-          [
-              local_training.ClientData(
-                  each.x, each.y, np.array([PERIOD_SIZE], np.int32),
-                  np.zeros(2, np.int32),
-              )
-          ],
+        running.server_state,
+        [running.client_states[client]],
+        [running.data[client]],
+        [
+          local_training.ClientData(
+            each.x,
+            each.y,
+            np.array([PERIOD_SIZE], np.int32),
+            np.zeros(2, np.int32),
+          )
+        ],
       )
       expected.append(100 * float(metrics["accuracy"][0]))
     found = clients_in_use.Clients(running, represent).accuracies(examples)
@@ -232,18 +233,18 @@ class TestClients:
 
   def test_number_of_domains_is_checked(self, train, model):
     running = types.SimpleNamespace(
-        algorithm=fed_avg.build(model, HPARAMS[fed_avg]),
-        client_states=[()] * NUM_CLIENTS,
+      algorithm=fed_avg.build(model, HPARAMS[fed_avg]),
+      client_states=[()] * NUM_CLIENTS,
     )
     with pytest.raises(ValueError) as error:
       clients_in_use.Clients(running, None)
     assert str(error.value) == (
-        "num_evaluation_domains of fed_avg must be 3, the number of clients,"
-        " got 1"
+      "num_evaluation_domains of fed_avg must be 3, the number of clients,"
+      " got 1"
     )
 
   def test_only_who_asks_is_sent_another_model(
-      self, train, run_in_graph, model
+    self, train, run_in_graph, model
   ):
     running, _ = train(fed_3da)
     clients = clients_in_use.Clients(running, represent)
@@ -253,26 +254,25 @@ class TestClients:
     assert answered.tolist() == [False, True, False]
     after = clients.accuracies(examples)
     weights = running.algorithm.request(
-        running.server_state, represent(examples[1].x)
+      running.server_state, represent(examples[1].x)
     )
     expected = client_accuracy(model, weights, examples[1], run_in_graph)
     np.testing.assert_allclose(
-        after, [before[0], expected, before[2]], rtol=1e-6
+      after, [before[0], expected, before[2]], rtol=1e-6
     )
 
 
 class TestMeasureStream:
-
   def test_distances_and_drifts_are_those_of_each_period(self, stream):
     drawn = stream.drawn
     assert stream.distances.shape == stream.drifted.shape == (6, NUM_CLIENTS)
     for client in range(NUM_CLIENTS):
       for period in range(1, 7):
         assert stream.distances[period - 1, client] == distances.distance(
-            drawn.batch(client, period).x, drawn.batch(client, period - 1).x
+          drawn.batch(client, period).x, drawn.batch(client, period - 1).x
         )
         assert stream.drifted[period - 1, client] == drawn.is_drift(
-            client, period
+          client, period
         )
     assert not stream.drifted[::2].any()
     assert stream.drifted.any()
@@ -280,7 +280,7 @@ class TestMeasureStream:
   def test_features_are_taken_first(self):
     seen = []
     doubled = INSTRUMENTS._replace(
-        features=lambda x: 2 * x, distance=lambda *pair: seen.append(pair) or 1
+      features=lambda x: 2 * x, distance=lambda *pair: seen.append(pair) or 1
     )
     drawn = make_periods("iid")
     found = dynamic.measure_stream(drawn, 1, doubled)
@@ -300,22 +300,31 @@ class TestDetection:
   @pytest.fixture(scope="class")
   def fitted(self):
     parts = {
-        name: make_pool(4000, seed)
-        for seed, name in enumerate(("train", "validation", "test", "public"))
+      name: make_pool(4000, seed)
+      for seed, name in enumerate(("train", "validation", "test", "public"))
     }
     dataset = periods.DynamicDataset(
-        name="points", class_names=tuple("abcd"), **parts
+      name="points", class_names=tuple("abcd"), **parts
     )
     return dataset, instruments.fit(
-        dataset, representation=None, representation_size=2,
-        distance_features="pixels", period_size=PERIOD_SIZE, quantile=0.9,
+      dataset,
+      representation=None,
+      representation_size=2,
+      distance_features="pixels",
+      period_size=PERIOD_SIZE,
+      quantile=0.9,
     )
 
   def measure(self, fitted, distribution):
     dataset, measured_by = fitted
     drawn = periods.Periods(
-        dataset.test, NUM_CLASSES, distribution, num_clients=10,
-        period_size=PERIOD_SIZE, seed=1, periods_per_distribution=4,
+      dataset.test,
+      NUM_CLASSES,
+      distribution,
+      num_clients=10,
+      period_size=PERIOD_SIZE,
+      seed=1,
+      periods_per_distribution=4,
     )
     found = dynamic.measure_stream(drawn, 40, measured_by)
     return found, found.distances > measured_by.threshold
@@ -324,9 +333,7 @@ class TestDetection:
     found, detected = self.measure(fitted, "iid")
     assert not found.drifted.any()
     # The threshold comes from 200 pairs and is uncertain as well.
-    low, high = (
-        stats.binom.ppf(p, 200, 0.1) / 200 for p in (0.001, 0.999)
-    )
+    low, high = (stats.binom.ppf(p, 200, 0.1) / 200 for p in (0.001, 0.999))
     least = stats.binom.ppf(0.001, detected.size, low)
     most = stats.binom.ppf(0.999, detected.size, high)
     assert 0 < least <= detected.sum() <= most < 0.3 * detected.size
@@ -339,7 +346,6 @@ class TestDetection:
 
 
 class TestInfer:
-
   def infer(self, train, stream, module=fed_3da, **options):
     options = {"threshold": 2.0, **options}
     return dynamic.infer(train(module)[0], stream, represent, **options)
@@ -347,9 +353,7 @@ class TestInfer:
   def test_detection_is_a_distance_above_the_threshold(self, train, stream):
     threshold = float(np.median(stream.distances))
     found = self.infer(train, stream, threshold=threshold)
-    np.testing.assert_array_equal(
-        found.detected, stream.distances > threshold
-    )
+    np.testing.assert_array_equal(found.detected, stream.distances > threshold)
     np.testing.assert_array_equal(found.requested, found.detected)
     np.testing.assert_array_equal(found.distances, stream.distances)
     np.testing.assert_array_equal(found.drifted, stream.drifted)
@@ -361,55 +365,53 @@ class TestInfer:
     """The accuracy of client 0 in a period, with the model for another."""
     running, _ = train(fed_3da)
     weights = running.algorithm.request(
-        running.server_state, represent(stream.drawn.batch(0, asked).x)
+      running.server_state, represent(stream.drawn.batch(0, asked).x)
     )
     return client_accuracy(
-        model, weights, stream.drawn.batch(0, period), run_in_graph
+      model, weights, stream.drawn.batch(0, period), run_in_graph
     )
 
   @pytest.mark.parametrize(
-      ("apply_update", "late"), [("next", 1), ("current", 0)]
+    ("apply_update", "late"), [("next", 1), ("current", 0)]
   )
   def test_model_is_that_for_the_period_before_or_for_this_one(
-      self, train, stream, model, run_in_graph, apply_update, late
+    self, train, stream, model, run_in_graph, apply_update, late
   ):
-    found = self.infer(
-        train, stream, threshold=0, apply_update=apply_update
-    )
+    found = self.infer(train, stream, threshold=0, apply_update=apply_update)
     assert found.requested.all()
     for period in range(1, 7):
       assert found.accuracy[period - 1, 0] == pytest.approx(
-          self.accuracy_with(
-              train, stream, model, run_in_graph, period - late, period
-          ),
-          rel=1e-6,
+        self.accuracy_with(
+          train, stream, model, run_in_graph, period - late, period
+        ),
+        rel=1e-6,
       )
 
   def test_without_detection_the_first_model_stays(
-      self, train, stream, model, run_in_graph
+    self, train, stream, model, run_in_graph
   ):
     found = self.infer(train, stream, threshold=np.inf)
     assert not found.detected.any() and not found.requested.any()
     for period in (1, 6):
       assert found.accuracy[period - 1, 0] == pytest.approx(
-          self.accuracy_with(train, stream, model, run_in_graph, 0, period),
-          rel=1e-6,
+        self.accuracy_with(train, stream, model, run_in_graph, 0, period),
+        rel=1e-6,
       )
 
   @pytest.mark.parametrize("apply_update", dynamic.APPLY_UPDATES)
   @pytest.mark.parametrize("module", [p_fed_hn, fed_avg, local])
   def test_algorithms_without_an_answer_never_change(
-      self, train, stream, module, apply_update
+    self, train, stream, module, apply_update
   ):
     found = self.infer(
-        train, stream, module, threshold=0, apply_update=apply_update
+      train, stream, module, threshold=0, apply_update=apply_update
     )
     assert found.detected.all() and not found.requested.any()
     trained = clients_in_use.Clients(train(module)[0], None)
     for period in range(1, 7):
       np.testing.assert_array_equal(
-          found.accuracy[period - 1],
-          trained.accuracies(dynamic.batches(stream.drawn, period)),
+        found.accuracy[period - 1],
+        trained.accuracies(dynamic.batches(stream.drawn, period)),
       )
 
   def test_states_after_training_stay(self, train, stream):
@@ -422,26 +424,24 @@ class TestInfer:
 
   def test_each_period_is_reported(self, train, stream):
     rows = []
-    found = self.infer(
-        train, stream, on_period=lambda *row: rows.append(row)
-    )
+    found = self.infer(train, stream, on_period=lambda *row: rows.append(row))
     assert [period for period, _ in rows] == list(range(1, 7))
     np.testing.assert_array_equal([row for _, row in rows], found.accuracy)
 
   def test_labels_have_no_part_in_detection_and_models(self, train, stream):
     class Mislabelled(periods.Periods):
-
       def batch(self, client, period):
         x, y = super().batch(client, period)
         return streams.Examples(x, (y + 1) % NUM_CLASSES)
 
     other = dynamic.measure_stream(
-        make_periods("0.8", kind=Mislabelled, periods_per_distribution=2),
-        6, INSTRUMENTS,
+      make_periods("0.8", kind=Mislabelled, periods_per_distribution=2),
+      6,
+      INSTRUMENTS,
     )
     np.testing.assert_array_equal(other.distances, stream.distances)
     found, moved = (
-        self.infer(train, each, threshold=0) for each in (stream, other)
+      self.infer(train, each, threshold=0) for each in (stream, other)
     )
     np.testing.assert_array_equal(found.requested, moved.requested)
     assert (found.accuracy != moved.accuracy).any()
@@ -452,20 +452,21 @@ class TestInfer:
     with pytest.raises(ValueError) as error:
       self.infer(train, stream, apply_update="later")
     assert str(error.value) == (
-        "apply_update must be one of next, current, got 'later'"
+      "apply_update must be one of next, current, got 'later'"
     )
 
 
 class TestValidate:
-
   def test_mean_over_clients_and_iid_periods(self, train):
     running, _ = train(fed_avg)
     drawn = make_periods("iid")
     clients = clients_in_use.Clients(running, None)
-    expected = np.mean([
+    expected = np.mean(
+      [
         clients.accuracies(dynamic.batches(drawn, period))
         for period in range(1, 11)
-    ])
+      ]
+    )
     assert dynamic.validate(running, drawn, None) == pytest.approx(expected)
 
   def test_clients_ask_for_their_model_first(self, train):
@@ -473,12 +474,14 @@ class TestValidate:
     drawn = make_periods("iid")
     clients = clients_in_use.Clients(running, represent)
     clients.request(dynamic.batches(drawn, 0), np.ones(NUM_CLIENTS, bool))
-    expected = np.mean([
+    expected = np.mean(
+      [
         clients.accuracies(dynamic.batches(drawn, period))
         for period in range(1, 11)
-    ])
+      ]
+    )
     assert dynamic.validate(running, drawn, represent) == pytest.approx(
-        expected
+      expected
     )
 
 
@@ -488,23 +491,30 @@ class TestRun:
   @pytest.fixture(scope="class")
   def met(self, stream):
     drawn = make_periods("iid")
-    return {
-        "0.8": stream, "iid": dynamic.measure_stream(drawn, 2, INSTRUMENTS)
-    }
+    return {"0.8": stream, "iid": dynamic.measure_stream(drawn, 2, INSTRUMENTS)}
 
   @pytest.fixture(scope="class")
   def fine_tuned(self, model):
     """What its clients predict depends on their last data of training."""
     return fed_avg_ft.build(
-        model, fed_avg_ft.HParams(fine_tuning_epochs=1, **LOCAL),
-        num_evaluation_domains=NUM_CLIENTS,
+      model,
+      fed_avg_ft.HParams(fine_tuning_epochs=1, **LOCAL),
+      num_evaluation_domains=NUM_CLIENTS,
     )
 
   def run(self, algorithm, met, **options):
     return dynamic.run(
-        algorithm, TRAINING, make_periods("iid", seed=3), met, represent,
-        num_rounds=3, run_seed=RUN_SEED, threshold=1.0, participation=0.7,
-        apply_update="current", **options,
+      algorithm,
+      TRAINING,
+      make_periods("iid", seed=3),
+      met,
+      represent,
+      num_rounds=3,
+      run_seed=RUN_SEED,
+      threshold=1.0,
+      participation=0.7,
+      apply_update="current",
+      **options,
     )
 
   def bits(self, result):
@@ -513,36 +523,44 @@ class TestRun:
   def test_it_is_training_validation_and_use(self, train, met):
     algorithm, calls = train(fed_3da)[0].algorithm, []
     found = self.run(
-        algorithm, met,
-        on_round=lambda *row: calls.append(row),
-        on_period=lambda *row: calls.append(row[:2]),
-        on_stream=lambda *row: calls.append(row),
+      algorithm,
+      met,
+      on_round=lambda *row: calls.append(row),
+      on_period=lambda *row: calls.append(row[:2]),
+      on_stream=lambda *row: calls.append(row),
     )
     losses = []
     running = dynamic.train(
-        algorithm, TRAINING, represent, num_rounds=3, run_seed=RUN_SEED,
-        participation=0.7, on_round=lambda *row: losses.append(row),
+      algorithm,
+      TRAINING,
+      represent,
+      num_rounds=3,
+      run_seed=RUN_SEED,
+      participation=0.7,
+      on_round=lambda *row: losses.append(row),
     )
     used = {
-        name: dynamic.infer(
-            running, each, represent, threshold=1.0, apply_update="current"
-        )
-        for name, each in met.items()
+      name: dynamic.infer(
+        running, each, represent, threshold=1.0, apply_update="current"
+      )
+      for name, each in met.items()
     }
-    assert self.bits(found) == bits((
-        dynamic.validate(running, make_periods("iid", seed=3), represent), used
-    ))
+    assert self.bits(found) == bits(
+      (dynamic.validate(running, make_periods("iid", seed=3), represent), used)
+    )
     assert calls == [
-        *losses,
-        *[("0.8", period) for period in range(1, 7)],
-        ("0.8", found.inferences["0.8"]),
-        ("iid", 1), ("iid", 2), ("iid", found.inferences["iid"]),
+      *losses,
+      *[("0.8", period) for period in range(1, 7)],
+      ("0.8", found.inferences["0.8"]),
+      ("iid", 1),
+      ("iid", 2),
+      ("iid", found.inferences["iid"]),
     ]
     assert 0 < found.seconds_per_round < 60
 
   @pytest.mark.parametrize("has_answer", [True, False])
   def test_run_that_was_stopped_ends_as_one_that_was_not(
-      self, train, fine_tuned, met, tmp_path, has_answer
+    self, train, fine_tuned, met, tmp_path, has_answer
   ):
     algorithm = train(fed_3da)[0].algorithm if has_answer else fine_tuned
     whole, calls = self.run(algorithm, met), []
@@ -556,19 +574,25 @@ class TestRun:
           raise KeyboardInterrupt
 
       return self.run(
-          algorithm, met,
-          on_round=lambda round_num, _: call(round_num, "round"),
-          on_period=lambda name, period, _: call(period, name),
-          on_stream=call,
-          checkpoint=checkpoints.Run(tmp_path / "run", "key", every=2),
+        algorithm,
+        met,
+        on_round=lambda round_num, _: call(round_num, "round"),
+        on_period=lambda name, period, _: call(period, name),
+        on_stream=call,
+        checkpoint=checkpoints.Run(tmp_path / "run", "key", every=2),
       )
 
     for stop_at, before in (
-        ((3, "round"), [(1, "round"), (2, "round"), (3, "round")]),
-        ((1, "iid"), [
-            (3, "round"), *[(period, "0.8") for period in range(1, 7)], "0.8",
-            (1, "iid"),
-        ]),
+      ((3, "round"), [(1, "round"), (2, "round"), (3, "round")]),
+      (
+        (1, "iid"),
+        [
+          (3, "round"),
+          *[(period, "0.8") for period in range(1, 7)],
+          "0.8",
+          (1, "iid"),
+        ],
+      ),
     ):
       with pytest.raises(KeyboardInterrupt):
         run(stop_at)
@@ -588,26 +612,33 @@ def test_a_model_for_the_distribution_is_better_than_one_for_all(model):
   pool = make_pool(2000, 3, noise=2.0)
   fitted = representations.fit("pca", pool.x, size=6)
   hparams = {
-      fed_3da: fed_3da.HParams(
-          representation_size=6, hidden_width=20, num_hidden=1,
-          meta_learning_rate=0.05, local_epochs=2, learning_rate=0.1,
-      ),
-      fed_avg: fed_avg.HParams(local_epochs=2, learning_rate=0.1),
+    fed_3da: fed_3da.HParams(
+      representation_size=6,
+      hidden_width=20,
+      num_hidden=1,
+      meta_learning_rate=0.05,
+      local_epochs=2,
+      learning_rate=0.1,
+    ),
+    fed_avg: fed_avg.HParams(local_epochs=2, learning_rate=0.1),
   }
   options = {"num_clients": NUM_CLIENTS, "period_size": 50, "seed": 0}
   drawn = periods.Periods(pool, NUM_CLASSES, "0.9", **options)
   used = periods.Periods(
-      make_pool(2000, 4, noise=2.0), NUM_CLASSES, "0.9", **options
+    make_pool(2000, 4, noise=2.0), NUM_CLASSES, "0.9", **options
   )
   met = dynamic.measure_stream(used, 10, INSTRUMENTS)
   accuracy = {}
   for module, values in hparams.items():
     running = dynamic.train(
-        module.build(model, values, num_evaluation_domains=NUM_CLIENTS),
-        drawn, fitted, num_rounds=40, run_seed=0,
+      module.build(model, values, num_evaluation_domains=NUM_CLIENTS),
+      drawn,
+      fitted,
+      num_rounds=40,
+      run_seed=0,
     )
     found = dynamic.infer(
-        running, met, fitted, threshold=0, apply_update="current"
+      running, met, fitted, threshold=0, apply_update="current"
     )
     accuracy[module] = found.accuracy.mean()
   # A model for all is right on about a third, one for nine tenths on most.

@@ -36,15 +36,15 @@ def clients():
     noise = 0.3 * generator.normal(size=DOMAIN_SIZE)
     mark = np.full((DOMAIN_SIZE, 1), m)
     parts.append(
-        domains.Domain(
-            np.concatenate([mark, x], axis=1).astype(np.float32),
-            (x @ direction + noise > 0).astype(np.int32),
-            f"domain {m}",
-        )
+      domains.Domain(
+        np.concatenate([mark, x], axis=1).astype(np.float32),
+        (x @ direction + noise > 0).astype(np.int32),
+        f"domain {m}",
+      )
     )
   dataset = domains.EvolvingDataset("lines", tuple(parts), ("left", "right"))
   return domains.assemble_clients(
-      dataset, num_clients=NUM_CLIENTS, dirichlet=2.0, seed=1
+    dataset, num_clients=NUM_CLIENTS, dirichlet=2.0, seed=1
   )
 
 
@@ -56,9 +56,9 @@ def model():
 @pytest.fixture(scope="module")
 def algorithm(model):
   return fed_avg.build(
-      model,
-      fed_avg.HParams(batch_size=8, local_steps=2, learning_rate=0.1),
-      num_evaluation_domains=NUM_DOMAINS,
+    model,
+    fed_avg.HParams(batch_size=8, local_steps=2, learning_rate=0.1),
+    num_evaluation_domains=NUM_DOMAINS,
   )
 
 
@@ -76,11 +76,9 @@ def recording(algorithm):
     return run
 
   return (
-      dataclasses.replace(
-          algorithm, phases=tuple(map(record, algorithm.phases))
-      ),
-      arguments,
-      states,
+    dataclasses.replace(algorithm, phases=tuple(map(record, algorithm.phases))),
+    arguments,
+    states,
   )
 
 
@@ -110,34 +108,33 @@ def finished(algorithm, clients):
   recorded, arguments, states = recording(algorithm)
   calls = []
   result = evolving.run(
-      recorded,
-      clients,
-      num_rounds=5,
-      run_seed=RUN_SEED,
-      participation=0.7,
-      evaluate_every=2,
-      on_round=lambda *values: calls.append(values),
+    recorded,
+    clients,
+    num_rounds=5,
+    run_seed=RUN_SEED,
+    participation=0.7,
+    evaluate_every=2,
+    on_round=lambda *values: calls.append(values),
   )
   return Finished(result, calls, arguments, states)
 
 
 class TestTrainingData:
-
   def test_it_is_all_training_examples_of_the_source_domains(self, clients):
     for client in clients:
       data = evolving.training_data(client, RUN_SEED)
       assert len(data.domain_sizes) == NUM_DOMAINS - 1
       np.testing.assert_array_equal(
-          data.x[:, 0], np.repeat(np.arange(NUM_DOMAINS - 1), data.domain_sizes)
+        data.x[:, 0], np.repeat(np.arange(NUM_DOMAINS - 1), data.domain_sizes)
       )
       np.testing.assert_array_equal(data.x, client.train.x)
       np.testing.assert_array_equal(data.y, client.train.y)
       np.testing.assert_array_equal(
-          data.seed, randomness.client_seed(RUN_SEED, client.client_id)
+        data.seed, randomness.client_seed(RUN_SEED, client.client_id)
       )
 
   def test_examples_of_the_target_are_left_out_even_if_there_are_any(
-      self, clients
+    self, clients
   ):
     wrong = clients[0]._replace(train=clients[0].test)
     assert wrong.train.domain_sizes[-1] > 0
@@ -147,9 +144,8 @@ class TestTrainingData:
 
 
 class TestRun:
-
   def test_evaluations_come_after_every_second_round_and_the_last(
-      self, finished
+    self, finished
   ):
     assert [e.round_num for e in finished.result.evaluations] == [2, 4, 5]
     rounds_seen = [call[0] for call in finished.calls]
@@ -167,7 +163,7 @@ class TestRun:
     assert all(e.client_accuracy_per_domain is None for e in earlier)
     assert last.client_accuracy_per_domain.shape == (NUM_DOMAINS,)
     assert last.client_accuracy_per_domain[-1] == pytest.approx(
-        last.client_accuracy, rel=1e-6
+      last.client_accuracy, rel=1e-6
     )
 
   def test_no_example_of_the_target_is_trained_on(self, finished, clients):
@@ -191,7 +187,7 @@ class TestRun:
 
   @pytest.mark.parametrize("position", [0, 1, 2])
   def test_server_is_judged_on_the_target_of_all_clients(
-      self, finished, clients, logits, position
+    self, finished, clients, logits, position
   ):
     shares = [share_of_target(client) for client in clients]
     x, y = (np.concatenate(parts) for parts in zip(*shares, strict=True))
@@ -202,15 +198,15 @@ class TestRun:
     # Of 40 examples in float32; not all are right, nor wrong.
     assert 0 < correct < DOMAIN_SIZE
     assert evaluation.server_accuracy == pytest.approx(
-        100 * correct / DOMAIN_SIZE, rel=1e-6
+      100 * correct / DOMAIN_SIZE, rel=1e-6
     )
     assert evaluation.server_loss == pytest.approx(
-        mean_loss(predicted, y), rel=1e-5
+      mean_loss(predicted, y), rel=1e-5
     )
 
   @pytest.mark.parametrize("position", [0, 1, 2])
   def test_clients_are_judged_on_their_share_and_count_alike(
-      self, finished, clients, logits, position
+    self, finished, clients, logits, position
   ):
     shares, accuracies, losses = [], [], []
     for x, y in map(share_of_target, clients):
@@ -222,14 +218,14 @@ class TestRun:
     assert len(set(shares)) > 1
     evaluation = finished.result.evaluations[position]
     assert evaluation.client_accuracy == pytest.approx(
-        np.mean(accuracies), rel=1e-6
+      np.mean(accuracies), rel=1e-6
     )
     assert evaluation.client_loss == pytest.approx(
-        np.average(losses, weights=shares), rel=1e-5
+      np.average(losses, weights=shares), rel=1e-5
     )
 
   def test_domains_are_judged_on_the_test_examples(
-      self, finished, clients, logits
+    self, finished, clients, logits
   ):
     accuracies = [[] for _ in range(NUM_DOMAINS)]
     for client in clients:
@@ -239,47 +235,48 @@ class TestRun:
         if of_domain.any():
           accuracies[m].append(100 * right[of_domain].mean())
     np.testing.assert_allclose(
-        finished.result.evaluations[-1].client_accuracy_per_domain,
-        [np.mean(each) for each in accuracies],
-        rtol=1e-6,
+      finished.result.evaluations[-1].client_accuracy_per_domain,
+      [np.mean(each) for each in accuracies],
+      rtol=1e-6,
     )
 
   def test_same_seed_gives_the_same_numbers_and_another_does_not(
-      self, finished, algorithm, clients
+    self, finished, algorithm, clients
   ):
     def evaluations(run_seed):
       return evolving.run(
-          algorithm,
-          clients,
-          num_rounds=2,
-          run_seed=run_seed,
-          participation=0.7,
+        algorithm,
+        clients,
+        num_rounds=2,
+        run_seed=run_seed,
+        participation=0.7,
       ).evaluations
 
     # All that is measured after round 2 but the single domains, which the
     # longer run does not measure there.
-    assert evaluations(RUN_SEED)[-1][:-1] == (
-        finished.result.evaluations[0][:-1]
+    assert (
+      evaluations(RUN_SEED)[-1][:-1] == (finished.result.evaluations[0][:-1])
     )
-    assert evaluations(RUN_SEED + 1)[-1][:-1] != (
-        finished.result.evaluations[0][:-1]
+    assert (
+      evaluations(RUN_SEED + 1)[-1][:-1]
+      != (finished.result.evaluations[0][:-1])
     )
 
   def test_run_that_was_stopped_ends_as_one_that_was_not(
-      self, finished, algorithm, clients, tmp_path
+    self, finished, algorithm, clients, tmp_path
   ):
     calls = []
 
     def run(on_round):
       return evolving.run(
-          algorithm,
-          clients,
-          num_rounds=5,
-          run_seed=RUN_SEED,
-          participation=0.7,
-          evaluate_every=2,
-          on_round=on_round,
-          checkpoint=checkpoints.Run(tmp_path / "run", "key", every=3),
+        algorithm,
+        clients,
+        num_rounds=5,
+        run_seed=RUN_SEED,
+        participation=0.7,
+        evaluate_every=2,
+        on_round=on_round,
+        checkpoint=checkpoints.Run(tmp_path / "run", "key", every=3),
       ).evaluations
 
     def stop(round_num, *_):
@@ -304,29 +301,27 @@ class TestRun:
   def test_speed_is_that_of_the_rounds(self, finished):
     assert 0 < finished.result.seconds_per_round < 60
 
-  def test_clients_that_diverge_are_counted(
-      self, algorithm, clients, finished
-  ):
+  def test_clients_that_diverge_are_counted(self, algorithm, clients, finished):
     assert finished.result.num_diverged == 0
     bad = clients[1].train
     bad = bad._replace(x=np.full_like(bad.x, np.nan))
     result = evolving.run(
-        algorithm,
-        [clients[0], clients[1]._replace(train=bad), clients[2]],
-        num_rounds=2,
-        run_seed=RUN_SEED,
+      algorithm,
+      [clients[0], clients[1]._replace(train=bad), clients[2]],
+      num_rounds=2,
+      run_seed=RUN_SEED,
     )
     assert result.num_diverged == 2
     assert np.isfinite(result.final.client_loss)
 
   def test_algorithm_without_a_model_at_the_server(self, model, clients):
     personal = fed_rep.build(
-        model,
-        fed_rep.HParams(batch_size=8, local_steps=1, head_steps=1),
-        num_evaluation_domains=NUM_DOMAINS,
+      model,
+      fed_rep.HParams(batch_size=8, local_steps=1, head_steps=1),
+      num_evaluation_domains=NUM_DOMAINS,
     )
     (evaluation,) = evolving.run(
-        personal, clients, num_rounds=1, run_seed=0
+      personal, clients, num_rounds=1, run_seed=0
     ).evaluations
     assert evaluation.server_accuracy is None
     assert evaluation.server_loss is None

@@ -24,18 +24,17 @@ _BLUE, _VERMILION, _GREEN = "#0072B2", "#D55E00", "#009E73"
 
 
 class TestLearningCurves:
-
   def test_draws_one_color_per_curve_at_the_expected_size(self, tmp_path):
     path = tmp_path / "curves.png"
     rounds = np.arange(1, 21)
     result = figures.learning_curves(
-        {
-            "fed_avg": (rounds, rounds * 2.0, np.full(20, 3.0)),
-            "fed_evp": figures.Curve(rounds, rounds * 3.0),
-        },
-        path,
-        "Accuracy (%)",
-        "title",
+      {
+        "fed_avg": (rounds, rounds * 2.0, np.full(20, 3.0)),
+        "fed_evp": figures.Curve(rounds, rounds * 3.0),
+      },
+      path,
+      "Accuracy (%)",
+      "title",
     )
     assert result == path
     assert _read(path).shape == (540, 960, 3)
@@ -65,9 +64,9 @@ class TestLearningCurves:
   def test_draws_a_single_round_and_gaps(self, tmp_path):
     path = tmp_path / "curves.png"
     figures.learning_curves(
-        {"a": ([1], [50.0]), "b": ([1, 2, 3], [1.0, np.nan, 2.0], [0.1] * 3)},
-        path,
-        "value",
+      {"a": ([1], [50.0]), "b": ([1, 2, 3], [1.0, np.nan, 2.0], [0.1] * 3)},
+      path,
+      "value",
     )
     assert _count_pixels(path, _BLUE) > 50
     assert _count_pixels(path, _VERMILION) > 50
@@ -75,20 +74,20 @@ class TestLearningCurves:
   def test_equal_input_gives_equal_files(self, tmp_path):
     for name in ("a.png", "b.png"):
       figures.learning_curves(
-          {"a": ([1, 2], [3.0, 4.0])}, tmp_path / name, "value"
+        {"a": ([1, 2], [3.0, 4.0])}, tmp_path / name, "value"
       )
     first, second = (tmp_path / name for name in ("a.png", "b.png"))
     assert first.read_bytes() == second.read_bytes()
 
   @pytest.mark.parametrize(
-      ("curve", "message"),
-      [
-          (([1, 2], [1.0]), "fed_avg: mean must have 2 entries; got 1"),
-          (
-              ([1, 2], [1.0, 2.0], [0.1]),
-              "fed_avg: spread must have 2 entries; got 1",
-          ),
-      ],
+    ("curve", "message"),
+    [
+      (([1, 2], [1.0]), "fed_avg: mean must have 2 entries; got 1"),
+      (
+        ([1, 2], [1.0, 2.0], [0.1]),
+        "fed_avg: spread must have 2 entries; got 1",
+      ),
+    ],
   )
   def test_refuses_unequal_lengths(self, tmp_path, curve, message):
     with pytest.raises(ValueError, match=message):
@@ -97,7 +96,6 @@ class TestLearningCurves:
 
 
 class TestAccuracyPerDomain:
-
   def _grey_columns(self, path):
     """Returns the columns of pixels inside the axes that are marked."""
     image = _read(path)[60, :760]
@@ -108,10 +106,10 @@ class TestAccuracyPerDomain:
     for target in (0, 3, 5):
       path = tmp_path / f"{target}.png"
       figures.accuracy_per_domain(
-          {"fed_avg": np.linspace(90, 40, 6), "local": [10.0] * 6},
-          [f"{15 * index}" for index in range(6)],
-          target,
-          path,
+        {"fed_avg": np.linspace(90, 40, 6), "local": [10.0] * 6},
+        [f"{15 * index}" for index in range(6)],
+        target,
+        path,
       )
       assert _read(path).shape == (540, 960, 3)
       assert _count_pixels(path, _BLUE) > 500
@@ -135,25 +133,24 @@ class TestAccuracyPerDomain:
   def test_refuses_a_target_that_is_no_domain(self, tmp_path, target):
     with pytest.raises(ValueError, match="target_index must be 0 to 1"):
       figures.accuracy_per_domain(
-          {"a": [1.0, 2.0]}, ["x", "y"], target, tmp_path / "d.png"
+        {"a": [1.0, 2.0]}, ["x", "y"], target, tmp_path / "d.png"
       )
 
   def test_refuses_a_missing_domain(self, tmp_path):
     with pytest.raises(ValueError, match="a: values must have 2 entries"):
       figures.accuracy_per_domain(
-          {"a": [1.0]}, ["x", "y"], 1, tmp_path / "d.png"
+        {"a": [1.0]}, ["x", "y"], 1, tmp_path / "d.png"
       )
 
 
 class TestExampleImages:
-
   def test_grid_holds_every_image_unchanged(self, tmp_path):
     generator = np.random.default_rng([7])
     shape = (2, 28, 28, 3)
     first = generator.integers(0, 256, shape, dtype=np.uint8)
     second = generator.integers(0, 256, (3, 28, 28), dtype=np.uint8)
     path = figures.example_images(
-        {"0": first, "15": second}, tmp_path / "images.png"
+      {"0": first, "15": second}, tmp_path / "images.png"
     )
     picture = _read(path)
     # Each image pixel is 3 x 3 screen pixels; 4 pixels lie between images.
@@ -179,25 +176,25 @@ class TestExampleImages:
     named = figures.example_images({"row": images}, tmp_path / "named.png")
     assert np.any(_read(named) < 100)
     titled = figures.example_images(
-        {"": images}, tmp_path / "titled.png", title="digits"
+      {"": images}, tmp_path / "titled.png", title="digits"
     )
     assert np.any(_read(titled)[:36] < 100)
 
   @pytest.mark.parametrize(
-      ("images", "message"),
-      [
-          ({"a": np.zeros((1, 8, 8), np.float32)}, "a must be uint8"),
-          ({"a": np.zeros((8, 8), np.uint8)}, "a must be uint8"),
-          ({"a": np.zeros((1, 8, 8, 2), np.uint8)}, "a must be uint8"),
-          (
-              {
-                  "a": np.zeros((1, 8, 8), np.uint8),
-                  "b": np.zeros((1, 9, 8), np.uint8),
-              },
-              "one size",
-          ),
-          ({}, "one size"),
-      ],
+    ("images", "message"),
+    [
+      ({"a": np.zeros((1, 8, 8), np.float32)}, "a must be uint8"),
+      ({"a": np.zeros((8, 8), np.uint8)}, "a must be uint8"),
+      ({"a": np.zeros((1, 8, 8, 2), np.uint8)}, "a must be uint8"),
+      (
+        {
+          "a": np.zeros((1, 8, 8), np.uint8),
+          "b": np.zeros((1, 9, 8), np.uint8),
+        },
+        "one size",
+      ),
+      ({}, "one size"),
+    ],
   )
   def test_refuses_what_is_no_image(self, tmp_path, images, message):
     with pytest.raises(ValueError, match=message):
@@ -205,7 +202,6 @@ class TestExampleImages:
 
 
 class TestScatterDomains:
-
   def test_draws_each_domain_in_its_own_color(self, tmp_path):
     points, labels = {}, {}
     for index in range(3):
@@ -231,16 +227,16 @@ class TestScatterDomains:
     assert 500 < above.sum() < 0.9 * below.sum()
 
   @pytest.mark.parametrize(
-      ("points", "labels", "message"),
-      [
-          (np.zeros([4, 3]), np.zeros(4), "points of a must be"),
-          (np.zeros([4, 2]), np.zeros(3), "a: labels must have 4 entries"),
-      ],
+    ("points", "labels", "message"),
+    [
+      (np.zeros([4, 3]), np.zeros(4), "points of a must be"),
+      (np.zeros([4, 2]), np.zeros(3), "a: labels must have 4 entries"),
+    ],
   )
   def test_refuses_wrong_shapes(self, tmp_path, points, labels, message):
     with pytest.raises(ValueError, match=message):
       figures.scatter_domains(
-          {"a": points}, {"a": labels}, tmp_path / "points.png"
+        {"a": points}, {"a": labels}, tmp_path / "points.png"
       )
 
 

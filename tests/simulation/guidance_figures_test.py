@@ -41,12 +41,11 @@ def _assert_refused(path, message, function, *args):
 
 
 class TestClientTransforms:
-
   def test_each_client_has_its_image_in_reading_order(self, tmp_path):
     orange = np.full((8, 8, 3), (240, 180, 120), np.uint8)
     transforms = color_transforms.pool(8)
     path = guidance_figures.client_transforms(
-        orange, transforms, tmp_path / "transforms.png"
+      orange, transforms, tmp_path / "transforms.png"
     )
     assert path == tmp_path / "transforms.png"
     pixels = _pixels(path)
@@ -69,37 +68,36 @@ class TestClientTransforms:
   def test_many_clients_make_a_higher_figure(self, tmp_path):
     sample = np.zeros((4, 4, 3), np.uint8)
     path = guidance_figures.client_transforms(
-        sample, color_transforms.pool(32), tmp_path / "transforms.png"
+      sample, color_transforms.pool(32), tmp_path / "transforms.png"
     )
     assert _pixels(path).shape == (1680, 960, 3)
 
   @pytest.mark.parametrize(
-      ("sample", "transforms", "message"),
-      [
-          (np.zeros((4, 4, 1), np.uint8), color_transforms.pool(1), "images"),
-          (np.zeros((4, 4, 3)), color_transforms.pool(1), "images must be"),
-          (np.zeros((4, 4, 3), np.uint8), (), "transforms must have at least"),
-      ],
+    ("sample", "transforms", "message"),
+    [
+      (np.zeros((4, 4, 1), np.uint8), color_transforms.pool(1), "images"),
+      (np.zeros((4, 4, 3)), color_transforms.pool(1), "images must be"),
+      (np.zeros((4, 4, 3), np.uint8), (), "transforms must have at least"),
+    ],
   )
   def test_refuses_other_images_and_no_clients(
-      self, tmp_path, sample, transforms, message
+    self, tmp_path, sample, transforms, message
   ):
     _assert_refused(
-        tmp_path / "transforms.png",
-        message,
-        guidance_figures.client_transforms,
-        sample,
-        transforms,
+      tmp_path / "transforms.png",
+      message,
+      guidance_figures.client_transforms,
+      sample,
+      transforms,
     )
 
 
 class TestClassCounts:
-
   def test_bars_show_sizes_and_cells_show_classes(self, tmp_path):
     path = guidance_figures.class_counts(
-        np.array([[30, 10], [80, 0], [0, 20]]),
-        ["cat", "dog"],
-        tmp_path / "counts.png",
+      np.array([[30, 10], [80, 0], [0, 20]]),
+      ["cat", "dog"],
+      tmp_path / "counts.png",
     )
     pixels = _pixels(path)
     assert pixels.shape == (660, 960, 3)
@@ -116,45 +114,44 @@ class TestClassCounts:
     assert bottom - top > 100
     cells = [lower[(top + bottom) // 2, start + 20] for start in starts]
     below = [
-        lower[bottom + (bottom - top) // 2, start + 20] for start in starts
+      lower[bottom + (bottom - top) // 2, start + 20] for start in starts
     ]
     np.testing.assert_array_equal(
-        cells, [_shade(30 / 80), _shade(1.0), _shade(0.0)]
+      cells, [_shade(30 / 80), _shade(1.0), _shade(0.0)]
     )
     np.testing.assert_array_equal(
-        below, [_shade(10 / 80), _shade(0.0), _shade(20 / 80)]
+      below, [_shade(10 / 80), _shade(0.0), _shade(20 / 80)]
     )
 
   @pytest.mark.parametrize(
-      ("counts", "message"),
-      [
-          (np.ones(3), r"counts must be \[clients, classes\]; got \[3\]"),
-          (np.ones((0, 2)), "counts must be"),
-          (np.ones((2, 3)), "class_names must have 3 entries; got 2"),
-      ],
+    ("counts", "message"),
+    [
+      (np.ones(3), r"counts must be \[clients, classes\]; got \[3\]"),
+      (np.ones((0, 2)), "counts must be"),
+      (np.ones((2, 3)), "class_names must have 3 entries; got 2"),
+    ],
   )
   def test_refuses_what_does_not_match(self, tmp_path, counts, message):
     _assert_refused(
-        tmp_path / "counts.png",
-        message,
-        guidance_figures.class_counts,
-        counts,
-        ["cat", "dog"],
+      tmp_path / "counts.png",
+      message,
+      guidance_figures.class_counts,
+      counts,
+      ["cat", "dog"],
     )
 
 
 class TestRoutingMatrix:
-
   def test_rows_are_shown_in_percent_of_their_sum(self, tmp_path):
     # 100 and 0 %, then 25 and 75 % of other numbers of queries.
     path = guidance_figures.routing_matrix(
-        np.array([[7, 0], [100, 300]]), tmp_path / "routing.png"
+      np.array([[7, 0], [100, 300]]), tmp_path / "routing.png"
     )
     pixels = _pixels(path)
     assert pixels.shape == (540, 960, 3)
     panel = pixels[:, 60:_BAR]
     boxes = {
-        share: _box(panel, _shade(share)) for share in (1.0, 0.0, 0.25, 0.75)
+      share: _box(panel, _shade(share)) for share in (1.0, 0.0, 0.25, 0.75)
     }
     top, bottom, left, right = range(4)
     # From above to below: the client of the query; from left to right: where
@@ -166,10 +163,10 @@ class TestRoutingMatrix:
 
   @pytest.mark.parametrize(("num_clients", "has_numbers"), [(16, 1), (17, 0)])
   def test_numbers_stand_in_cells_of_few_clients(
-      self, tmp_path, num_clients, has_numbers
+    self, tmp_path, num_clients, has_numbers
   ):
     path = guidance_figures.routing_matrix(
-        np.eye(num_clients), tmp_path / "routing.png"
+      np.eye(num_clients), tmp_path / "routing.png"
     )
     panel = _pixels(path)[40:440, 100:700]
     # White digits on the dark cells outside the diagonal.
@@ -177,7 +174,7 @@ class TestRoutingMatrix:
 
   def test_row_without_queries_stays_grey(self, tmp_path):
     path = guidance_figures.routing_matrix(
-        np.array([[1, 1], [0, 0]]), tmp_path / "routing.png"
+      np.array([[1, 1], [0, 0]]), tmp_path / "routing.png"
     )
     panel = _pixels(path)[:, 60:_BAR]
     grey = np.all(panel == 217, axis=-1) | np.all(panel == 216, axis=-1)
@@ -188,20 +185,19 @@ class TestRoutingMatrix:
   @pytest.mark.parametrize("shape", [(2, 3), (4,), (0, 0)])
   def test_refuses_what_is_no_square(self, tmp_path, shape):
     _assert_refused(
-        tmp_path / "routing.png",
-        r"^counts must be \[clients, clients\], origin by route; got",
-        guidance_figures.routing_matrix,
-        np.ones(shape),
+      tmp_path / "routing.png",
+      r"^counts must be \[clients, clients\], origin by route; got",
+      guidance_figures.routing_matrix,
+      np.ones(shape),
     )
 
 
 class TestTradeOff:
-
   def test_draws_each_accuracy_over_the_weight(self, tmp_path):
     path = guidance_figures.trade_off(
-        [0.1, 0.3, 0.9],
-        {"client": ([90, 80, 50], None), "system": ([50, 60, 90], [2, 2, 2])},
-        tmp_path / "trade_off.png",
+      [0.1, 0.3, 0.9],
+      {"client": ([90, 80, 50], None), "system": ([50, 60, 90], [2, 2, 2])},
+      tmp_path / "trade_off.png",
     )
     pixels = _pixels(path)
     assert pixels.shape == (540, 960, 3)
@@ -221,11 +217,11 @@ class TestTradeOff:
 
   def test_refuses_unequal_lengths(self, tmp_path):
     _assert_refused(
-        tmp_path / "trade_off.png",
-        "^system: mean must have 2 entries; got 1$",
-        guidance_figures.trade_off,
-        [0.1, 0.9],
-        {"system": ([50.0], None)},
+      tmp_path / "trade_off.png",
+      "^system: mean must have 2 entries; got 1$",
+      guidance_figures.trade_off,
+      [0.1, 0.9],
+      {"system": ([50.0], None)},
     )
 
 
@@ -253,8 +249,8 @@ for module in ("matplotlib.pyplot", "tensorflow", "tensorflow_federated"):
   assert module not in sys.modules, module
 """
   subprocess.run(
-      [sys.executable, "-W", "error", "-c", program, tmp_path],
-      check=True,
-      timeout=60,
+    [sys.executable, "-W", "error", "-c", program, tmp_path],
+    check=True,
+    timeout=60,
   )
   assert len(list(tmp_path.glob("*.png"))) == 4

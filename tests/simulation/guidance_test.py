@@ -15,7 +15,7 @@ from tff_shift.simulation import queries
 
 def make_examples(x, y):
   return streams.Examples(
-      np.array(x, np.float32)[:, np.newaxis], np.array(y, np.int32)
+    np.array(x, np.float32)[:, np.newaxis], np.array(y, np.int32)
   )
 
 
@@ -52,7 +52,6 @@ TEST = (make_examples([0, 1], [0, 1]), make_examples([2, 3, 4], [0, 1, 0]))
 
 
 class TestEvaluate:
-
   def test_accuracies_with_a_guide_by_hand(self):
     federation = PlannedFederation(can_guide=True)
     evaluation, routing = guidance.evaluate(federation, [3, 1], TEST)
@@ -65,7 +64,7 @@ class TestEvaluate:
     assert evaluation.uncorrected_client_accuracy == pytest.approx(40)
     # Own tests: 2 of 2, and 2 of 3; weights 3 and 1.
     assert evaluation.average_accuracy == pytest.approx(
-        100 * (3 * 1 + 1 * 2 / 3) / 4
+      100 * (3 * 1 + 1 * 2 / 3) / 4
     )
     np.testing.assert_array_equal(routing, [[1, 1], [1, 2]])
 
@@ -76,39 +75,36 @@ class TestEvaluate:
 
   def test_without_a_guide_the_vote_counts(self):
     evaluation, routing = guidance.evaluate(
-        PlannedFederation(can_guide=False), [1, 1], TEST
+      PlannedFederation(can_guide=False), [1, 1], TEST
     )
     # The vote is right on 1, 2 and 4.
     assert evaluation.system_accuracy == pytest.approx(60)
     assert routing is None
-    assert set(evaluation.measured()) == {
-        "system_accuracy", "average_accuracy"
-    }
+    assert set(evaluation.measured()) == {"system_accuracy", "average_accuracy"}
 
 
 class TestFinal:
-
   def test_mean_and_spread_over_the_last_rounds(self):
     result = guidance.GuidanceResult(
-        {
-            round_num: guidance.Evaluation(value, 2 * value)
-            for round_num, value in ((2, 1.0), (5, 30.0), (6, 40.0))
-        },
-        final_rounds=(5, 6),
-        routing=None,
-        seconds_per_round=0.0,
+      {
+        round_num: guidance.Evaluation(value, 2 * value)
+        for round_num, value in ((2, 1.0), (5, 30.0), (6, 40.0))
+      },
+      final_rounds=(5, 6),
+      routing=None,
+      seconds_per_round=0.0,
     )
     final = result.final()
     assert final == {
-        "system_accuracy": 35.0,
-        "system_accuracy_over_rounds": pytest.approx(np.sqrt(50)),
-        "average_accuracy": 70.0,
-        "average_accuracy_over_rounds": pytest.approx(np.sqrt(200)),
+      "system_accuracy": 35.0,
+      "system_accuracy_over_rounds": pytest.approx(np.sqrt(50)),
+      "average_accuracy": 70.0,
+      "average_accuracy_over_rounds": pytest.approx(np.sqrt(200)),
     }
 
   def test_one_round_has_no_spread(self):
     result = guidance.GuidanceResult(
-        {3: guidance.Evaluation(1.0, 2.0)}, (3,), None, 0.0
+      {3: guidance.Evaluation(1.0, 2.0)}, (3,), None, 0.0
     )
     assert result.final() == {"system_accuracy": 1.0, "average_accuracy": 2.0}
 
@@ -127,9 +123,8 @@ def make_federation_data(generator, num_clients=2):
 
 
 class TestRun:
-
   HPARAMS = fed_drm.HParams(
-      lambda_=0.7, local_steps=10, batch_size=20, learning_rate=0.1
+    lambda_=0.7, local_steps=10, batch_size=20, learning_rate=0.1
   )
 
   @pytest.fixture(scope="class")
@@ -141,7 +136,7 @@ class TestRun:
   def algorithm(self, context):
     del context
     model = guided_model.with_guide(
-        mlp.build((2,), num_classes=2, width=8, head_width=6), 2, width=8
+      mlp.build((2,), num_classes=2, width=8, head_width=6), 2, width=8
     )
     return fed_drm.build(model, self.HPARAMS, num_queries=100)
 
@@ -149,8 +144,13 @@ class TestRun:
   def finished(self, algorithm, data):
     rows = []
     result = guidance.run(
-        algorithm, *data, num_rounds=7, run_seed=0, evaluate_every=3,
-        num_final_rounds=2, on_round=lambda *row: rows.append(row),
+      algorithm,
+      *data,
+      num_rounds=7,
+      run_seed=0,
+      evaluate_every=3,
+      num_final_rounds=2,
+      on_round=lambda *row: rows.append(row),
     )
     return result, rows
 
@@ -165,10 +165,10 @@ class TestRun:
   def test_a_vote_of_contradicting_clients_does_not(self, data, context):
     del context
     algorithm = fed_avg.build(
-        mlp.build((2,), num_classes=2, width=8, head_width=6),
-        # So few steps that the shared model cannot tell the clients apart.
-        fed_avg.HParams(local_steps=1, learning_rate=0.01),
-        num_queries=80,
+      mlp.build((2,), num_classes=2, width=8, head_width=6),
+      # So few steps that the shared model cannot tell the clients apart.
+      fed_avg.HParams(local_steps=1, learning_rate=0.01),
+      num_queries=80,
     )
     result = guidance.run(algorithm, *data, num_rounds=1, run_seed=0)
     assert result.evaluations[1].system_accuracy < 70
@@ -180,20 +180,31 @@ class TestRun:
     assert result.final_rounds == (6, 7)
     assert [row[0] for row in rows] == list(range(1, 8))
     assert [row[2] is not None for row in rows] == [
-        False, False, True, False, False, True, True,
+      False,
+      False,
+      True,
+      False,
+      False,
+      True,
+      True,
     ]
     assert rows[-1][1] < rows[0][1]
 
   def test_run_that_was_stopped_ends_as_one_that_was_not(
-      self, algorithm, data, finished, tmp_path
+    self, algorithm, data, finished, tmp_path
   ):
     rows = []
 
     def run(on_round):
       return guidance.run(
-          algorithm, *data, num_rounds=7, run_seed=0, evaluate_every=3,
-          num_final_rounds=2, on_round=on_round,
-          checkpoint=checkpoints.Run(tmp_path / "run", "key", every=4),
+        algorithm,
+        *data,
+        num_rounds=7,
+        run_seed=0,
+        evaluate_every=3,
+        num_final_rounds=2,
+        on_round=on_round,
+        checkpoint=checkpoints.Run(tmp_path / "run", "key", every=4),
       )
 
     def stop(round_num, *_):
@@ -213,10 +224,10 @@ class TestRun:
 
   def test_same_seed_same_numbers(self, algorithm, data, finished):
     again = guidance.run(
-        algorithm, *data, num_rounds=7, run_seed=0, evaluate_every=7
+      algorithm, *data, num_rounds=7, run_seed=0, evaluate_every=7
     )
     assert again.evaluations[7] == finished[0].evaluations[7]
     other = guidance.run(
-        algorithm, *data, num_rounds=1, run_seed=1, evaluate_every=1
+      algorithm, *data, num_rounds=1, run_seed=1, evaluate_every=1
     )
     assert other.evaluations[1] != finished[0].evaluations[3]

@@ -16,34 +16,40 @@ PERIOD_SIZE = 12
 def make_examples(num_examples, seed) -> streams.Examples:
   generator = np.random.default_rng(seed)
   return streams.Examples(
-      generator.integers(0, 256, (num_examples, 8, 8, 1), np.uint8),
-      np.arange(num_examples, dtype=np.int32) % 3,
+    generator.integers(0, 256, (num_examples, 8, 8, 1), np.uint8),
+    np.arange(num_examples, dtype=np.int32) % 3,
   )
 
 
 DATASET = periods.DynamicDataset(
-    "noise", make_examples(60, 0), make_examples(10, 1), make_examples(10, 2),
-    make_examples(30, 3), ("a", "b", "c"),
+  "noise",
+  make_examples(60, 0),
+  make_examples(10, 1),
+  make_examples(10, 2),
+  make_examples(30, 3),
+  ("a", "b", "c"),
 )
 
 
 def halves(x):
   """Two features: the brightness of the upper and of the lower half."""
   return np.stack(
-      [x[:, :4].mean(axis=(1, 2, 3)), x[:, 4:].mean(axis=(1, 2, 3))], axis=1
+    [x[:, :4].mean(axis=(1, 2, 3)), x[:, 4:].mean(axis=(1, 2, 3))], axis=1
   )
 
 
 def fit(**options) -> instruments.Instruments:
   options = {
-      "representation": None, "representation_size": 4,
-      "distance_features": "pixels", "period_size": PERIOD_SIZE, **options,
+    "representation": None,
+    "representation_size": 4,
+    "distance_features": "pixels",
+    "period_size": PERIOD_SIZE,
+    **options,
   }
   return instruments.fit(DATASET, **options)
 
 
 class TestSplitPublic:
-
   def test_parts_share_no_example(self):
     train, held_out = instruments.split_public(DATASET.public, 4)
     assert (len(train.y), len(held_out.y)) == (24, 6)
@@ -56,8 +62,8 @@ class TestSplitPublic:
 
   def test_labels_stay_with_their_images(self):
     images = {
-        image.tobytes(): label
-        for image, label in zip(*DATASET.public, strict=True)
+      image.tobytes(): label
+      for image, label in zip(*DATASET.public, strict=True)
     }
     for part in instruments.split_public(DATASET.public, 0):
       assert [images[image.tobytes()] for image in part.x] == list(part.y)
@@ -68,7 +74,6 @@ class TestSplitPublic:
 
 
 class TestExtractor:
-
   def test_features_are_the_embedding(self, run_in_graph, context):
     del context
     model = instruments.extractor_model((8, 8, 1), 3)
@@ -83,27 +88,24 @@ class TestExtractor:
 
 
 class TestFit:
-
   def test_distance_of_pixels_is_as_it_is(self):
     fitted = fit(threshold=1.5)
     one, other = DATASET.test.x[:5], DATASET.test.x[5:]
     assert fitted.distance(
-        fitted.features(one), fitted.features(other)
+      fitted.features(one), fitted.features(other)
     ) == distances.distance(one, other)
     assert fitted.threshold == 1.5
     assert fitted.represent is None
 
   def test_distance_of_features_is_standardised_on_public_data(self):
-    fitted = fit(
-        distance_features="extractor", extractor=halves, threshold=0.0
-    )
+    fitted = fit(distance_features="extractor", extractor=halves, threshold=0.0)
     one, other = DATASET.test.x[:5], DATASET.test.x[5:]
     scaler = preprocessing.StandardScaler().fit(halves(DATASET.public.x))
     expected = distances.distance(
-        scaler.transform(halves(one)), scaler.transform(halves(other))
+      scaler.transform(halves(one)), scaler.transform(halves(other))
     )
     assert fitted.distance(
-        fitted.features(one), fitted.features(other)
+      fitted.features(one), fitted.features(other)
     ) == pytest.approx(expected)
     assert fitted.threshold == 0
 
@@ -111,25 +113,29 @@ class TestFit:
   def test_threshold_is_the_quantile_without_drift(self, features):
     extractor = halves if features == "extractor" else None
     fitted = fit(
-        distance_features=features, extractor=extractor, quantile=0.8, seed=3
+      distance_features=features, extractor=extractor, quantile=0.8, seed=3
     )
     # Of the pool of training.
     pairs = distances.iid_distances(
-        fitted.features(DATASET.train.x), period_size=PERIOD_SIZE,
-        num_pairs=200, seed=3,
-        scaler=preprocessing.StandardScaler().fit(halves(DATASET.public.x))
-        if extractor
-        else None,
+      fitted.features(DATASET.train.x),
+      period_size=PERIOD_SIZE,
+      num_pairs=200,
+      seed=3,
+      scaler=preprocessing.StandardScaler().fit(halves(DATASET.public.x))
+      if extractor
+      else None,
     )
     assert np.mean(pairs <= fitted.threshold) == 0.8
 
   @pytest.mark.parametrize(
-      ("name", "size"), [("moments", 4), ("pca", 6), ("t_sne_map", 6)]
+    ("name", "size"), [("moments", 4), ("pca", 6), ("t_sne_map", 6)]
   )
   def test_representation_is_fitted_to_public_data(self, name, size):
     fitted = fit(
-        representation=name, representation_size=6, extractor=halves,
-        threshold=0.0,
+      representation=name,
+      representation_size=6,
+      extractor=halves,
+      threshold=0.0,
     )
     assert (fitted.represent.name, fitted.represent.size) == (name, size)
     r = fitted.represent(DATASET.public.x)
@@ -143,20 +149,20 @@ class TestFit:
         np.testing.assert_allclose(r, expected, atol=0.05)
 
   @pytest.mark.parametrize(
-      ("options", "start"),
-      [
-          (
-              {"distance_features": "labels"},
-              "distance_features must be one of pixels, extractor, got",
-          ),
-          ({"representation": "mean"}, "representation must be one of t_sne"),
-          (
-              {"representation": "pca", "representation_size": 5},
-              "size must be even for pca",
-          ),
-          ({"period_size": 31}, "x must have examples for two periods"),
-          ({"quantile": 0.0}, "quantile must be above 0"),
-      ],
+    ("options", "start"),
+    [
+      (
+        {"distance_features": "labels"},
+        "distance_features must be one of pixels, extractor, got",
+      ),
+      ({"representation": "mean"}, "representation must be one of t_sne"),
+      (
+        {"representation": "pca", "representation_size": 5},
+        "size must be even for pca",
+      ),
+      ({"period_size": 31}, "x must have examples for two periods"),
+      ({"quantile": 0.0}, "quantile must be above 0"),
+    ],
   )
   def test_bad_values_are_refused(self, options, start):
     with pytest.raises(ValueError) as error:

@@ -36,17 +36,16 @@ def _assert_refused(path, message, function, *args, **kwargs):
 
 
 class TestAccuracyOverTime:
-
   def test_draws_each_algorithm_in_its_color(self, tmp_path):
     steps = np.arange(1, 101)
     path = online_figures.accuracy_over_time(
-        {
-            "fed_ade": figures.Curve(steps, 60 + steps / 10, np.full(100, 2.0)),
-            "source": figures.Curve(steps, 60 - steps / 10),
-        },
-        np.linspace(0, 1, 101),
-        tmp_path / "accuracy.png",
-        ylabel="Accuracy (%)",
+      {
+        "fed_ade": figures.Curve(steps, 60 + steps / 10, np.full(100, 2.0)),
+        "source": figures.Curve(steps, 60 - steps / 10),
+      },
+      np.linspace(0, 1, 101),
+      tmp_path / "accuracy.png",
+      ylabel="Accuracy (%)",
     )
     assert path == tmp_path / "accuracy.png"
     pixels = _pixels(path)
@@ -65,10 +64,10 @@ class TestAccuracyOverTime:
 
   def test_omega_steps_below_on_the_same_time_axis(self, tmp_path):
     path = online_figures.accuracy_over_time(
-        {"a": ([1, 2, 3, 4], [50.0, 60.0, 50.0, 60.0])},
-        np.array([0.0, 0.0, 1.0, 1.0, 0.0]),
-        tmp_path / "accuracy.png",
-        ylabel="Accuracy (%)",
+      {"a": ([1, 2, 3, 4], [50.0, 60.0, 50.0, 60.0])},
+      np.array([0.0, 0.0, 1.0, 1.0, 0.0]),
+      tmp_path / "accuracy.png",
+      ylabel="Accuracy (%)",
     )
     # The lower panel, without the labels at its left.
     panel = _pixels(path)[445:595, 80:]
@@ -90,53 +89,52 @@ class TestAccuracyOverTime:
 
   def test_draws_a_single_step(self, tmp_path):
     path = online_figures.accuracy_over_time(
-        {"a": ([1], [50.0])}, [0.0, 1.0], tmp_path / "a.png", ylabel="Accuracy"
+      {"a": ([1], [50.0])}, [0.0, 1.0], tmp_path / "a.png", ylabel="Accuracy"
     )
     # The legend, whose label is short, begins farther to the right.
     _, columns = _rows_and_columns(_pixels(path)[:, :860], _BLUE)
     assert columns.size > 20
 
   @pytest.mark.parametrize(
-      ("curve", "message"),
-      [
-          (([1, 2], [1.0, 2.0]), "fth: time steps must have 3 entries; got 2"),
-          (([1, 2, 3], [1.0]), "fth: mean must have 3 entries; got 1"),
-          (
-              ([1, 2, 3], [1.0] * 3, [0.1] * 2),
-              "fth: spread must have 3 entries; got 2",
-          ),
-      ],
+    ("curve", "message"),
+    [
+      (([1, 2], [1.0, 2.0]), "fth: time steps must have 3 entries; got 2"),
+      (([1, 2, 3], [1.0]), "fth: mean must have 3 entries; got 1"),
+      (
+        ([1, 2, 3], [1.0] * 3, [0.1] * 2),
+        "fth: spread must have 3 entries; got 2",
+      ),
+    ],
   )
   def test_refuses_unequal_lengths(self, tmp_path, curve, message):
     _assert_refused(
-        tmp_path / "a.png",
-        message,
-        online_figures.accuracy_over_time,
-        {"fth": curve},
-        np.zeros(4),
-        ylabel="Accuracy",
+      tmp_path / "a.png",
+      message,
+      online_figures.accuracy_over_time,
+      {"fth": curve},
+      np.zeros(4),
+      ylabel="Accuracy",
     )
 
 
 class TestRatesOverTime:
-
   @pytest.mark.parametrize("num_steps", [1, 2, 100])
   def test_rates_stand_above_shifts_in_the_same_colors(
-      self, tmp_path, num_steps
+    self, tmp_path, num_steps
   ):
     constant = np.ones(num_steps)
     path = online_figures.rates_over_time(
-        {"client 0": 3e-4 * constant, "client 7": 1e-4 * constant},
-        {"client 7": 1.2 * constant, "client 0": 0.4 * constant},
-        tmp_path / "rates.png",
+      {"client 0": 3e-4 * constant, "client 7": 1e-4 * constant},
+      {"client 7": 1.2 * constant, "client 0": 0.4 * constant},
+      tmp_path / "rates.png",
     )
     pixels = _pixels(path)
     assert pixels.shape == (660, 960, 3)
     upper, lower = pixels[:310, :_LEGEND], pixels[320:, :_LEGEND]
     row = {
-        (name, color): _rows_and_columns(panel, color)[0].mean()
-        for name, panel in (("upper", upper), ("lower", lower))
-        for color in (_BLUE, _VERMILION)
+      (name, color): _rows_and_columns(panel, color)[0].mean()
+      for name, panel in (("upper", upper), ("lower", lower))
+      for color in (_BLUE, _VERMILION)
     }
     # Client 0 has the larger rate, client 7 the larger shift.
     assert row["upper", _BLUE] < row["upper", _VERMILION]
@@ -150,7 +148,7 @@ class TestRatesOverTime:
     rates, shifts = np.zeros(50), np.zeros(50)
     rates[20], shifts[20] = 1.0, 2.0
     path = online_figures.rates_over_time(
-        {"a": rates}, {"a": shifts}, tmp_path / "rates.png"
+      {"a": rates}, {"a": shifts}, tmp_path / "rates.png"
     )
     pixels = _pixels(path)[:, :_LEGEND]
     peaks = []
@@ -164,7 +162,7 @@ class TestRatesOverTime:
     shift[5::10] = 1.0
     series = {"low": 0.6 * shift, "high": shift}
     path = online_figures.rates_over_time(
-        series, series, tmp_path / "rates.png"
+      series, series, tmp_path / "rates.png"
     )
     panel = _pixels(path)[320:, 90:_LEGEND]
     # The markers of the lower peaks, drawn first, far above the base line.
@@ -173,37 +171,36 @@ class TestRatesOverTime:
 
   def test_draws_gaps(self, tmp_path):
     path = online_figures.rates_over_time(
-        {"a": [np.nan, 1.0, np.nan]}, {"a": [np.nan] * 3}, tmp_path / "r.png"
+      {"a": [np.nan, 1.0, np.nan]}, {"a": [np.nan] * 3}, tmp_path / "r.png"
     )
     rows, columns = _rows_and_columns(_pixels(path), _BLUE)
     assert 0 < np.sum(columns < _LEGEND) < 100
     assert rows.max() < 310
 
   @pytest.mark.parametrize(
-      ("rates", "shifts", "message"),
-      [
-          ({"a": [1.0, 2.0]}, {"a": [1.0]}, "a: series must have 2 entries"),
-          (
-              {"a": [1.0], "b": [1.0, 2.0]},
-              {"a": [1.0], "b": [1.0]},
-              "b: series must have 1 entries; got 2",
-          ),
-          ({"a": [1.0]}, {"b": [1.0]}, r"shifts must have the series \['a'\]"),
-          ({}, {}, "at least one"),
-      ],
+    ("rates", "shifts", "message"),
+    [
+      ({"a": [1.0, 2.0]}, {"a": [1.0]}, "a: series must have 2 entries"),
+      (
+        {"a": [1.0], "b": [1.0, 2.0]},
+        {"a": [1.0], "b": [1.0]},
+        "b: series must have 1 entries; got 2",
+      ),
+      ({"a": [1.0]}, {"b": [1.0]}, r"shifts must have the series \['a'\]"),
+      ({}, {}, "at least one"),
+    ],
   )
   def test_refuses_what_does_not_match(self, tmp_path, rates, shifts, message):
     _assert_refused(
-        tmp_path / "rates.png",
-        message,
-        online_figures.rates_over_time,
-        rates,
-        shifts,
+      tmp_path / "rates.png",
+      message,
+      online_figures.rates_over_time,
+      rates,
+      shifts,
     )
 
 
 class TestClassDistributions:
-
   def _color(self, probability):
     """Returns the colour of a probability: its root on the viridis scale."""
     color = matplotlib.colormaps["viridis"](probability**0.5, bytes=True)
@@ -212,11 +209,11 @@ class TestClassDistributions:
   def test_both_sides_have_one_color_scale(self, tmp_path):
     # Three steps and two classes; no 1 on the left and no 0.09 on the right.
     path = online_figures.class_distributions(
-        np.array([[0.09, 0.26], [0.26, 0.26], [0.26, np.nan]]),
-        np.array([[1.0, 0.0], [0.26, 0.26], [0.26, 0.26]]),
-        ("cat", "dog"),
-        tmp_path / "classes.png",
-        title="Classes of client 0",
+      np.array([[0.09, 0.26], [0.26, 0.26], [0.26, np.nan]]),
+      np.array([[1.0, 0.0], [0.26, 0.26], [0.26, 0.26]]),
+      ("cat", "dog"),
+      tmp_path / "classes.png",
+      title="Classes of client 0",
     )
     pixels = _pixels(path)
     assert pixels.shape == (540, 960, 3)
@@ -224,10 +221,10 @@ class TestClassDistributions:
     panels = pixels[:, :840]
     box = {}
     for name, color in (
-        ("0.09", self._color(0.09)),
-        ("0", self._color(0.0)),
-        ("1", self._color(1.0)),
-        ("NaN", (216, 216, 216)),
+      ("0.09", self._color(0.09)),
+      ("0", self._color(0.0)),
+      ("1", self._color(1.0)),
+      ("NaN", (216, 216, 216)),
     ):
       # The largest patch: a few pixels of the letters have this grey, too.
       patches, _ = ndimage.label(np.all(panels == color, axis=-1))
@@ -250,20 +247,20 @@ class TestClassDistributions:
     assert np.sum(columns > between) == pytest.approx(4 * area, rel=0.03)
 
   @pytest.mark.parametrize(
-      ("num_classes", "num_labels"), [(10, 10), (100, 15), (200, 16)]
+    ("num_classes", "num_labels"), [(10, 10), (100, 15), (200, 16)]
   )
   def test_labels_of_many_classes_are_thinned(
-      self, tmp_path, num_classes, num_labels
+    self, tmp_path, num_classes, num_labels
   ):
     steps = np.linspace(0, 1, 100)[:, np.newaxis]
     last = np.random.default_rng([3]).dirichlet(np.full(num_classes, 0.1))
     values = (1 - steps) / num_classes + steps * last
     path = online_figures.class_distributions(
-        values,
-        values,
-        ["xxxxxxxx"] * num_classes,
-        tmp_path / "classes.png",
-        title="",
+      values,
+      values,
+      ["xxxxxxxx"] * num_classes,
+      tmp_path / "classes.png",
+      title="",
     )
     pixels = _pixels(path)
     # Dark pixels in the column of the names; between names lies a free row.
@@ -272,51 +269,50 @@ class TestClassDistributions:
 
   def test_draws_a_single_step(self, tmp_path):
     path = online_figures.class_distributions(
-        np.array([[0.0, 1.0]]),
-        np.array([[1.0, 0.0]]),
-        ("a", "b"),
-        tmp_path / "classes.png",
-        title="",
+      np.array([[0.0, 1.0]]),
+      np.array([[1.0, 0.0]]),
+      ("a", "b"),
+      tmp_path / "classes.png",
+      title="",
     )
     rows, _ = _rows_and_columns(_pixels(path)[:, :840], self._color(1.0))
     assert rows.size > 50000
 
   @pytest.mark.parametrize(
-      ("estimated", "true", "names", "message"),
-      [
-          (np.ones((3, 2)), np.ones((4, 2)), "ab", r"\[3, 2\] and \[4, 2\]"),
-          (np.ones(2), np.ones(2), "ab", "one shape"),
-          (
-              np.ones((3, 2)),
-              np.ones((3, 2)),
-              "abc",
-              "class_names must have 2 entries; got 3",
-          ),
-      ],
+    ("estimated", "true", "names", "message"),
+    [
+      (np.ones((3, 2)), np.ones((4, 2)), "ab", r"\[3, 2\] and \[4, 2\]"),
+      (np.ones(2), np.ones(2), "ab", "one shape"),
+      (
+        np.ones((3, 2)),
+        np.ones((3, 2)),
+        "abc",
+        "class_names must have 2 entries; got 3",
+      ),
+    ],
   )
   def test_refuses_wrong_shapes(
-      self, tmp_path, estimated, true, names, message
+    self, tmp_path, estimated, true, names, message
   ):
     _assert_refused(
-        tmp_path / "classes.png",
-        message,
-        online_figures.class_distributions,
-        estimated,
-        true,
-        names,
-        title="",
+      tmp_path / "classes.png",
+      message,
+      online_figures.class_distributions,
+      estimated,
+      true,
+      names,
+      title="",
     )
 
 
 class TestShiftScatter:
-
   def test_draws_one_point_per_client(self, tmp_path):
     path = online_figures.shift_scatter(
-        {"linear": np.arange(20.0), "sine": np.arange(20.0)},
-        {"linear": np.arange(20.0) ** 2, "sine": np.arange(20.0) + 500},
-        tmp_path / "shift.png",
-        xlabel="True cumulative shift",
-        ylabel="Cumulative S",
+      {"linear": np.arange(20.0), "sine": np.arange(20.0)},
+      {"linear": np.arange(20.0) ** 2, "sine": np.arange(20.0) + 500},
+      tmp_path / "shift.png",
+      xlabel="True cumulative shift",
+      ylabel="Cumulative S",
     )
     pixels = _pixels(path)
     assert pixels.shape == (540, 960, 3)
@@ -326,55 +322,52 @@ class TestShiftScatter:
     assert num_linear == ndimage.label(red - blue > 80)[1] == 20
     # In the order of their columns, true shifts lie evenly, and the measured
     # ones grow as they were given.
-    centers = np.array(
-        ndimage.center_of_mass(linear > 0, linear, range(1, 21))
-    )
+    centers = np.array(ndimage.center_of_mass(linear > 0, linear, range(1, 21)))
     rows, columns = centers[np.argsort(centers[:, 1])].T
     np.testing.assert_allclose(np.diff(columns), np.ptp(columns) / 19, atol=1)
     np.testing.assert_allclose(
-        (rows[0] - rows) / np.ptp(rows), (np.arange(20) / 19) ** 2, atol=0.01
+      (rows[0] - rows) / np.ptp(rows), (np.arange(20) / 19) ** 2, atol=0.01
     )
 
   @pytest.mark.parametrize(
-      ("true", "estimated", "message"),
-      [
-          (
-              {"sine": np.ones(3)},
-              {"sine": np.ones(2)},
-              "sine: series must have 3 entries; got 2",
-          ),
-          (
-              {"sine": np.ones(3)},
-              {"linear": np.ones(3)},
-              r"estimated must have the series \['sine'\]",
-          ),
-      ],
+    ("true", "estimated", "message"),
+    [
+      (
+        {"sine": np.ones(3)},
+        {"sine": np.ones(2)},
+        "sine: series must have 3 entries; got 2",
+      ),
+      (
+        {"sine": np.ones(3)},
+        {"linear": np.ones(3)},
+        r"estimated must have the series \['sine'\]",
+      ),
+    ],
   )
   def test_refuses_what_does_not_match(
-      self, tmp_path, true, estimated, message
+    self, tmp_path, true, estimated, message
   ):
     _assert_refused(
-        tmp_path / "shift.png",
-        message,
-        online_figures.shift_scatter,
-        true,
-        estimated,
-        xlabel="",
-        ylabel="",
+      tmp_path / "shift.png",
+      message,
+      online_figures.shift_scatter,
+      true,
+      estimated,
+      xlabel="",
+      ylabel="",
     )
 
 
 class TestLinesWithSlopes:
-
   def test_powers_are_straight_lines_of_their_slope(self, tmp_path):
     x = np.array([10, 20, 50, 100, 400])
     path = online_figures.lines_with_slopes(
-        x,
-        {"two thirds": 3 * x ** (2 / 3), "one third": x ** (1 / 3)},
-        {"T^(2/3)": 9 * x ** (2 / 3)},
-        tmp_path / "regret.png",
-        xlabel="Time steps",
-        ylabel="Regret",
+      x,
+      {"two thirds": 3 * x ** (2 / 3), "one third": x ** (1 / 3)},
+      {"T^(2/3)": 9 * x ** (2 / 3)},
+      tmp_path / "regret.png",
+      xlabel="Time steps",
+      ylabel="Regret",
     )
     pixels = _pixels(path)
     assert pixels.shape == (540, 960, 3)
@@ -392,7 +385,7 @@ class TestLinesWithSlopes:
   def test_only_the_reference_is_dashed(self, tmp_path):
     x = np.geomspace(10, 1000, 5)
     path = online_figures.lines_with_slopes(
-        x, {"a": x}, {"b": 2 * x}, tmp_path / "a.png", xlabel="", ylabel=""
+      x, {"a": x}, {"b": 2 * x}, tmp_path / "a.png", xlabel="", ylabel=""
     )
     plot = _pixels(path)[:, 80:_LEGEND]
     pieces = {}
@@ -403,24 +396,24 @@ class TestLinesWithSlopes:
     assert pieces[_GREY] > 20
 
   @pytest.mark.parametrize(
-      ("x", "series", "references", "message"),
-      [
-          ([1, 2], {"a": [1.0]}, {}, "a: values must have 2 entries; got 1"),
-          ([1, 2], {}, {"b": [1.0]}, "b: values must have 2 entries; got 1"),
-          ([0, 2], {"a": [1.0, 2.0]}, {}, "x: .* must be positive; got 0"),
-          ([1, 2], {"a": [np.nan, -3.0]}, {}, "a: .* positive; got -3"),
-          ([1, 2], {}, {"b": [0.0, 1.0]}, "b: .* positive; got 0"),
-      ],
+    ("x", "series", "references", "message"),
+    [
+      ([1, 2], {"a": [1.0]}, {}, "a: values must have 2 entries; got 1"),
+      ([1, 2], {}, {"b": [1.0]}, "b: values must have 2 entries; got 1"),
+      ([0, 2], {"a": [1.0, 2.0]}, {}, "x: .* must be positive; got 0"),
+      ([1, 2], {"a": [np.nan, -3.0]}, {}, "a: .* positive; got -3"),
+      ([1, 2], {}, {"b": [0.0, 1.0]}, "b: .* positive; got 0"),
+    ],
   )
   def test_refuses_bad_values(self, tmp_path, x, series, references, message):
     _assert_refused(
-        tmp_path / "a.png",
-        message,
-        lambda path, **labels: online_figures.lines_with_slopes(
-            x, series, references, path, **labels
-        ),
-        xlabel="",
-        ylabel="",
+      tmp_path / "a.png",
+      message,
+      lambda path, **labels: online_figures.lines_with_slopes(
+        x, series, references, path, **labels
+      ),
+      xlabel="",
+      ylabel="",
     )
 
 
@@ -454,16 +447,16 @@ for module in ("matplotlib.pyplot", "tensorflow", "tensorflow_federated"):
   assert module not in sys.modules, module
 """
   subprocess.run(
-      [sys.executable, "-W", "error", "-c", program, tmp_path],
-      check=True,
-      timeout=60,
+    [sys.executable, "-W", "error", "-c", program, tmp_path],
+    check=True,
+    timeout=60,
   )
   heights = {
-      "accuracy": 660,
-      "rates": 660,
-      "classes": 540,
-      "scatter": 540,
-      "slopes": 540,
+    "accuracy": 660,
+    "rates": 660,
+    "classes": 540,
+    "scatter": 540,
+    "slopes": 540,
   }
   for name, height in heights.items():
     assert _pixels(tmp_path / f"{name}.png").shape == (height, 960, 3)

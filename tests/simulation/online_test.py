@@ -51,8 +51,12 @@ def weights(drawn_model, run_in_graph):
   def pretrain(x, y, seed):
     data = local_training.ClientData(x, y, tf.shape(y), seed)
     return local_training.train_on_pool(
-        drawn_model.predict, drawn_model.initial_weights(seed), data, 30, seed,
-        hparams,
+      drawn_model.predict,
+      drawn_model.initial_weights(seed),
+      data,
+      30,
+      seed,
+      hparams,
     ).weights
 
   return run_in_graph(pretrain, examples.x, examples.y, seed)
@@ -63,38 +67,41 @@ def model(drawn_model, weights):
   names = tf.nest.flatten(drawn_model.weight_names())
   values = tf.nest.flatten(weights)
   return split_model.with_weights(
-      drawn_model, dict(zip(names, values, strict=True))
+    drawn_model, dict(zip(names, values, strict=True))
   )
 
 
 def make_streams(kind=streams.Streams) -> streams.Streams:
   return kind(
-      make_examples(90, 0),
-      3,
-      np.array([0, 0.3, 0.9, 0.2]),
-      num_clients=NUM_CLIENTS,
-      samples_per_step=BATCH,
-      dirichlet=0.5,
-      seed=1,
+    make_examples(90, 0),
+    3,
+    np.array([0, 0.3, 0.9, 0.2]),
+    num_clients=NUM_CLIENTS,
+    samples_per_step=BATCH,
+    dirichlet=0.5,
+    seed=1,
   )
 
 
 DEPLOYMENT = online.Deployment(
-    [make_examples(9, [1, client]) for client in range(NUM_CLIENTS)],
-    np.array([[0.8, 0.1, 0.1], [0.1, 0.7, 0.1], [0.1, 0.2, 0.8]], np.float32),
+  [make_examples(9, [1, client]) for client in range(NUM_CLIENTS)],
+  np.array([[0.8, 0.1, 0.1], [0.1, 0.7, 0.1], [0.1, 0.2, 0.8]], np.float32),
 )
 
 # What each builds its algorithm from; quick, and far from standing still.
 HPARAMS = {
-    fed_ade: fed_ade.HParams(
-        batch_size=4, local_epochs=3, head_epochs=1, eta_min=ETA_MIN,
-        eta_max=ETA_MAX,
-    ),
-    fth: fth.HParams(),
-    atlas: atlas.HParams(
-        batch_size=4, local_epochs=1, smallest_rate=0.1, num_learners=2
-    ),
-    source: source.HParams(),
+  fed_ade: fed_ade.HParams(
+    batch_size=4,
+    local_epochs=3,
+    head_epochs=1,
+    eta_min=ETA_MIN,
+    eta_max=ETA_MAX,
+  ),
+  fth: fth.HParams(),
+  atlas: atlas.HParams(
+    batch_size=4, local_epochs=1, smallest_rate=0.1, num_learners=2
+  ),
+  source: source.HParams(),
 }
 
 
@@ -113,11 +120,11 @@ def build(model):
 
 def start(algorithm, client_streams=None, **options) -> online.Adaptation:
   return online.Adaptation(
-      algorithm,
-      client_streams or make_streams(),
-      DEPLOYMENT,
-      run_seed=RUN_SEED,
-      **options,
+    algorithm,
+    client_streams or make_streams(),
+    DEPLOYMENT,
+    run_seed=RUN_SEED,
+    **options,
   )
 
 
@@ -133,31 +140,34 @@ class ScrambledStreams(streams.Streams):
     examples = super().batch(client, timestep)
     generator = np.random.default_rng([client, timestep])
     return examples._replace(
-        y=generator.integers(0, 3, len(examples.y), np.int32)
+      y=generator.integers(0, 3, len(examples.y), np.int32)
     )
 
 
 class TestScrambledClasses:
-
   @pytest.mark.parametrize(
-      "module", [fed_ade, fth, atlas], ids=["fed_ade", "fth", "atlas"]
+    "module", [fed_ade, fth, atlas], ids=["fed_ade", "fth", "atlas"]
   )
   def test_states_do_not_depend_on_the_classes_of_the_stream(
-      self, build, module
+    self, build, module
   ):
     run, scrambled = (
-        start(
-            build(module), make_streams(kind), rounds_per_step=2,
-            participation=0.5,
-        )
-        for kind in (streams.Streams, ScrambledStreams)
+      start(
+        build(module),
+        make_streams(kind),
+        rounds_per_step=2,
+        participation=0.5,
+      )
+      for kind in (streams.Streams, ScrambledStreams)
     )
     accuracies, seen = [], {tuple(state_bits(run))}
     for timestep in range(1, NUM_TIMESTEPS + 1):
-      accuracies.append([
+      accuracies.append(
+        [
           (step.accuracy_before, step.accuracy)
           for step in (run.step(timestep), scrambled.step(timestep))
-      ])
+        ]
+      )
       assert state_bits(run) == state_bits(scrambled)
       seen.add(tuple(state_bits(run)))
     # And there was something to compare: states move, classes count.
@@ -167,26 +177,24 @@ class TestScrambledClasses:
 
 
 class TestWhatClientsSee:
-
   def test_data_are_those_of_the_client_and_the_step(self, build):
     run, client_streams = start(build(source)), make_streams()
     for timestep in (1, 3):
       for client, data in enumerate(run.data(timestep)):
         assert isinstance(data, adaptation.AdaptationData)
         np.testing.assert_array_equal(
-            data.stream_x, client_streams.batch(client, timestep).x
+          data.stream_x, client_streams.batch(client, timestep).x
         )
         assert data.timestep == timestep and data.timestep.dtype == np.int32
         np.testing.assert_array_equal(data.x, DEPLOYMENT.initial[client].x)
         np.testing.assert_array_equal(data.y, DEPLOYMENT.initial[client].y)
         np.testing.assert_array_equal(data.confusion, DEPLOYMENT.confusion)
         np.testing.assert_array_equal(
-            data.seed, randomness.client_seed(RUN_SEED, client)
+          data.seed, randomness.client_seed(RUN_SEED, client)
         )
 
 
 class TestFedAde:
-
   ROUNDS_PER_STEP = 3
   PARTICIPATION = 0.5
 
@@ -196,9 +204,9 @@ class TestFedAde:
 
   def start(self, algorithm) -> online.Adaptation:
     return start(
-        algorithm,
-        rounds_per_step=self.ROUNDS_PER_STEP,
-        participation=self.PARTICIPATION,
+      algorithm,
+      rounds_per_step=self.ROUNDS_PER_STEP,
+      participation=self.PARTICIPATION,
     )
 
   @pytest.fixture(scope="class")
@@ -212,7 +220,7 @@ class TestFedAde:
     return measured, states
 
   def test_run_resumed_in_the_middle_of_a_step_ends_the_same(
-      self, algorithm, whole
+    self, algorithm, whole
   ):
     stopped = self.start(algorithm)
     stopped.step(1)
@@ -220,7 +228,7 @@ class TestFedAde:
     stopped.rounds.step()
     # Nothing but arrays and a number is kept.
     server_state, client_states = tf.nest.map_structure(
-        np.array, (stopped.rounds.server_state, stopped.rounds.client_states)
+      np.array, (stopped.rounds.server_state, stopped.rounds.client_states)
     )
     round_num = stopped.rounds.round_num
     assert round_num == self.ROUNDS_PER_STEP + 1
@@ -243,18 +251,18 @@ class TestFedAde:
   def test_same_flags_give_the_same_numbers(self, algorithm, whole):
     told = []
     result = online.run(
-        algorithm,
-        make_streams(),
-        DEPLOYMENT,
-        run_seed=RUN_SEED,
-        rounds_per_step=self.ROUNDS_PER_STEP,
-        participation=self.PARTICIPATION,
-        on_timestep=told.append,
+      algorithm,
+      make_streams(),
+      DEPLOYMENT,
+      run_seed=RUN_SEED,
+      rounds_per_step=self.ROUNDS_PER_STEP,
+      participation=self.PARTICIPATION,
+      on_timestep=told.append,
     )
     assert [step.timestep for step in result.timesteps] == [1, 2, 3]
     assert [step.omega for step in result.timesteps] == [0.3, 0.9, 0.2]
     assert all(
-        one is other for one, other in zip(told, result.timesteps, strict=True)
+      one is other for one, other in zip(told, result.timesteps, strict=True)
     )
     for one, other in zip(result.timesteps, whole[0], strict=True):
       for first, second in zip(one, other, strict=True):
@@ -262,22 +270,22 @@ class TestFedAde:
     assert result.seconds_per_round > 0
     for name in ("accuracy", "accuracy_before", "loss"):
       assert result.mean(name) == pytest.approx(
-          sum(getattr(step, name) for step in whole[0]) / 3
+        sum(getattr(step, name) for step in whole[0]) / 3
       )
 
   def test_run_that_was_stopped_ends_as_one_that_was_not(
-      self, algorithm, whole, tmp_path
+    self, algorithm, whole, tmp_path
   ):
     def run(on_timestep):
       return online.run(
-          algorithm,
-          make_streams(),
-          DEPLOYMENT,
-          run_seed=RUN_SEED,
-          rounds_per_step=self.ROUNDS_PER_STEP,
-          participation=self.PARTICIPATION,
-          on_timestep=on_timestep,
-          checkpoint=checkpoints.Run(tmp_path / "run", "key", every=1),
+        algorithm,
+        make_streams(),
+        DEPLOYMENT,
+        run_seed=RUN_SEED,
+        rounds_per_step=self.ROUNDS_PER_STEP,
+        participation=self.PARTICIPATION,
+        on_timestep=on_timestep,
+        checkpoint=checkpoints.Run(tmp_path / "run", "key", every=1),
       ).timesteps
 
     def stop(step):
@@ -297,7 +305,7 @@ class TestFedAde:
         assert np.asarray(first).dtype == np.asarray(second).dtype
 
   def test_run_starts_from_the_pretrained_model(
-      self, whole, model, weights, run_in_graph
+    self, whole, model, weights, run_in_graph
   ):
     client_streams = make_streams()
     accuracies = []
@@ -311,9 +319,7 @@ class TestFedAde:
   def test_adaptation_shows_in_the_accuracy(self, whole):
     assert any(step.accuracy != step.accuracy_before for step in whole[0])
 
-  def test_rates_and_estimates_are_those_of_the_clients(
-      self, algorithm, whole
-  ):
+  def test_rates_and_estimates_are_those_of_the_clients(self, algorithm, whole):
     first = whole[0][0]
     assert first.learning_rates.shape == (NUM_CLIENTS,)
     assert first.estimates.shape == (NUM_CLIENTS, 3)
@@ -343,15 +349,16 @@ class TestLocalAlgorithms:
   """Clients that share nothing adapt once a step, and all of them."""
 
   @pytest.mark.parametrize(
-      "module, changed",
-      [(fth, "num_timesteps"), (atlas, "cumulative_risk")],
-      ids=["fth", "atlas"],
+    "module, changed",
+    [(fth, "num_timesteps"), (atlas, "cumulative_risk")],
+    ids=["fth", "atlas"],
   )
   def test_all_clients_have_one_round_a_step(self, build, module, changed):
     run = start(build(module), rounds_per_step=3, participation=0.25)
     for timestep in range(1, NUM_TIMESTEPS + 1):
-      before = [np.array(getattr(state, changed))
-                for state in run.rounds.client_states]
+      before = [
+        np.array(getattr(state, changed)) for state in run.rounds.client_states
+      ]
       step = run.step(timestep)
       assert run.rounds.round_num == timestep
       for old, state in zip(before, run.rounds.client_states, strict=True):
@@ -370,30 +377,32 @@ class TestLocalAlgorithms:
 
 
 class TestSource:
-
   @pytest.fixture(scope="class")
   def result(self, build):
     return online.run(
-        build(source), make_streams(), DEPLOYMENT, run_seed=RUN_SEED,
-        rounds_per_step=3,
+      build(source),
+      make_streams(),
+      DEPLOYMENT,
+      run_seed=RUN_SEED,
+      rounds_per_step=3,
     )
 
   def test_model_without_adaptation_is_the_pretrained_one(
-      self, result, model, weights, run_in_graph
+    self, result, model, weights, run_in_graph
   ):
     client_streams = make_streams()
     for step in result.timesteps:
       batches = [
-          client_streams.batch(client, step.timestep)
-          for client in range(NUM_CLIENTS)
+        client_streams.batch(client, step.timestep)
+        for client in range(NUM_CLIENTS)
       ]
-      logits = np.float64([
-          run_in_graph(model.predict, weights, batch.x) for batch in batches
-      ])
+      logits = np.float64(
+        [run_in_graph(model.predict, weights, batch.x) for batch in batches]
+      )
       y = np.array([batch.y for batch in batches])
       # Batches have one size, so that a mean of means is the mean.
       assert step.accuracy == pytest.approx(
-          100 * np.mean(logits.argmax(axis=-1) == y)
+        100 * np.mean(logits.argmax(axis=-1) == y)
       )
       right = np.take_along_axis(logits, y[..., np.newaxis], -1)[..., 0]
       losses = np.log(np.exp(logits).sum(axis=-1)) - right

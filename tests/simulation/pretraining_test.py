@@ -17,25 +17,25 @@ from tff_shift.simulation.pretraining import PretrainingHParams
 
 def build_model(width=16):
   return mlp.build(
-      (28, 28, 1), 10, width=width, head_width=8, input_dtype=tf.uint8
+    (28, 28, 1), 10, width=width, head_width=8, input_dtype=tf.uint8
   )
 
 
 def build_small(activation):
   layers = tf.keras.layers
   return split_model.build_split_model(
-      "small",
-      backbone=lambda: tf.keras.Sequential(
-          [
-              layers.InputLayer((28, 28, 1)),
-              layers.Flatten(),
-              layers.Dense(4, activation, name="first"),
-          ]
-      ),
-      head=lambda: tf.keras.Sequential(
-          [layers.InputLayer((4,)), layers.Dense(10, name="second")]
-      ),
-      input_dtype=tf.uint8,
+    "small",
+    backbone=lambda: tf.keras.Sequential(
+      [
+        layers.InputLayer((28, 28, 1)),
+        layers.Flatten(),
+        layers.Dense(4, activation, name="first"),
+      ]
+    ),
+    head=lambda: tf.keras.Sequential(
+      [layers.InputLayer((4,)), layers.Dense(10, name="second")]
+    ),
+    input_dtype=tf.uint8,
   )
 
 
@@ -51,8 +51,8 @@ def digits():
   order = np.random.default_rng(0).permutation(len(source.y))
   train, validation = order[:700], order[700:1000]
   return (
-      (source.x[train], source.y[train]),
-      (source.x[validation], source.y[validation]),
+    (source.x[train], source.y[train]),
+    (source.x[validation], source.y[validation]),
   )
 
 
@@ -65,7 +65,7 @@ def few(digits):
 
 def assert_equal_bits(one, other):
   for left, right in zip(
-      tf.nest.flatten(one), tf.nest.flatten(other), strict=True
+    tf.nest.flatten(one), tf.nest.flatten(other), strict=True
   ):
     assert np.asarray(left).dtype == np.asarray(right).dtype
     np.testing.assert_array_equal(left, right)
@@ -73,31 +73,26 @@ def assert_equal_bits(one, other):
 
 def differs(one, other):
   return any(
-      np.any(left != right)
-      for left, right in zip(
-          tf.nest.flatten(one), tf.nest.flatten(other), strict=True
-      )
+    np.any(left != right)
+    for left, right in zip(
+      tf.nest.flatten(one), tf.nest.flatten(other), strict=True
+    )
   )
 
 
 def cross_entropies(logits, y):
   """The loss of each example, with NumPy."""
   logits = np.float64(logits)
-  return (
-      np.log(np.exp(logits).sum(1)) - logits[np.arange(len(y)), y]
-  )
+  return np.log(np.exp(logits).sum(1)) - logits[np.arange(len(y)), y]
 
 
 class TestTraining:
-
   @pytest.fixture(scope="class")
   def run(self, model, digits):
     epochs = []
-    hparams = PretrainingHParams(
-        max_epochs=25, patience=2, learning_rate=5e-3
-    )
+    hparams = PretrainingHParams(max_epochs=25, patience=2, learning_rate=5e-3)
     pretrained = pretraining.pretrain(
-        model, *digits, hparams, seed=1, on_epoch=epochs.append
+      model, *digits, hparams, seed=1, on_epoch=epochs.append
     )
     return pretrained, epochs, hparams
 
@@ -106,11 +101,11 @@ class TestTraining:
     assert pretrained.validation_accuracy > 85
     assert epochs[-1].training_loss < 0.2 * epochs[0].training_loss
     assert [epoch.number for epoch in epochs] == list(
-        range(1, pretrained.num_epochs + 1)
+      range(1, pretrained.num_epochs + 1)
     )
 
   def test_result_is_the_epoch_of_the_smallest_validation_loss(
-      self, run, digits
+    self, run, digits
   ):
     pretrained, epochs, _ = run
     _, (_, y) = digits
@@ -122,20 +117,20 @@ class TestTraining:
     assert logits.shape == (300, 10)
     assert logits.dtype == np.float32
     assert pretrained.validation_accuracy == pytest.approx(
-        100 * np.mean(logits.argmax(1) == y), rel=1e-12
+      100 * np.mean(logits.argmax(1) == y), rel=1e-12
     )
     assert cross_entropies(logits, y).mean() == pytest.approx(
-        best.validation_loss, rel=1e-5
+      best.validation_loss, rel=1e-5
     )
 
   def test_logits_are_those_of_the_weights(
-      self, run, model, digits, run_in_graph
+    self, run, model, digits, run_in_graph
   ):
     pretrained, _, _ = run
     _, (x, _) = digits
     logits = run_in_graph(model.predict, pretrained.weights, x)
     np.testing.assert_allclose(
-        logits, pretrained.validation_logits, rtol=1e-4, atol=1e-4
+      logits, pretrained.validation_logits, rtol=1e-4, atol=1e-4
     )
 
   def test_training_ends_at_the_first_run_of_bad_epochs(self, run):
@@ -144,15 +139,15 @@ class TestTraining:
     smallest = np.minimum.accumulate(losses)
     # An epoch is a good one if it is below all before it.
     good = [True, *(smallest[1:] < smallest[:-1])]
-    assert good[-hparams.patience:] == [False] * hparams.patience
+    assert good[-hparams.patience :] == [False] * hparams.patience
     assert not any(
-        good[i : i + hparams.patience] == [False] * hparams.patience
-        for i in range(len(good) - hparams.patience)
+      good[i : i + hparams.patience] == [False] * hparams.patience
+      for i in range(len(good) - hparams.patience)
     )
     assert pretrained.num_epochs < hparams.max_epochs
 
   def test_model_with_pretrained_weights_starts_from_them(
-      self, run, model, run_in_graph
+    self, run, model, run_in_graph
   ):
     pretrained, _, _ = run
     started = pretraining.with_pretrained(model, pretrained)
@@ -163,8 +158,7 @@ class TestTraining:
 def test_equal_seeds_give_equal_bits_and_others_other_weights(model, few):
   hparams = PretrainingHParams(max_epochs=2, batch_size=8)
   first, again, other = (
-      pretraining.pretrain(model, *few, hparams, seed=seed)
-      for seed in (1, 1, 2)
+    pretraining.pretrain(model, *few, hparams, seed=seed) for seed in (1, 1, 2)
   )
   assert_equal_bits(first, again)
   assert differs(first.weights, other.weights)
@@ -173,11 +167,11 @@ def test_equal_seeds_give_equal_bits_and_others_other_weights(model, few):
 def test_seed_changes_the_order_of_the_examples(model, few):
   hparams = PretrainingHParams(max_epochs=1, batch_size=8)
   start = pretraining.with_pretrained(
-      model, pretraining.pretrain(model, *few, hparams, seed=1)
+    model, pretraining.pretrain(model, *few, hparams, seed=1)
   )
   # Equal initial weights.
   one, other = (
-      pretraining.pretrain(start, *few, hparams, seed=seed) for seed in (1, 2)
+    pretraining.pretrain(start, *few, hparams, seed=seed) for seed in (1, 2)
   )
   assert differs(one.weights, other.weights)
 
@@ -188,15 +182,15 @@ def test_epoch_goes_on_from_the_weights_of_the_one_before(model, few):
   # With one batch of all examples, the loss of a step is that of the weights
   # before it, which is what the epoch before found on the same examples.
   hparams = PretrainingHParams(
-      max_epochs=4, batch_size=24, optimizer="sgd", learning_rate=0.1
+    max_epochs=4, batch_size=24, optimizer="sgd", learning_rate=0.1
   )
   pretraining.pretrain(
-      model, train, train, hparams, seed=0, on_epoch=epochs.append
+    model, train, train, hparams, seed=0, on_epoch=epochs.append
   )
   np.testing.assert_allclose(
-      [epoch.training_loss for epoch in epochs[1:]],
-      [epoch.validation_loss for epoch in epochs[:-1]],
-      rtol=1e-5,
+    [epoch.training_loss for epoch in epochs[1:]],
+    [epoch.validation_loss for epoch in epochs[:-1]],
+    rtol=1e-5,
   )
   losses = [epoch.validation_loss for epoch in epochs]
   assert losses == sorted(losses, reverse=True)
@@ -204,10 +198,9 @@ def test_epoch_goes_on_from_the_weights_of_the_one_before(model, few):
 
 
 class TestEarlyStopping:
-
   def test_weights_that_do_not_move_stop_after_patience(self, model, few):
     hparams = PretrainingHParams(
-        max_epochs=9, patience=1, optimizer="sgd", learning_rate=1e-30
+      max_epochs=9, patience=1, optimizer="sgd", learning_rate=1e-30
     )
     pretrained = pretraining.pretrain(model, *few, hparams, seed=0)
     assert (pretrained.num_epochs, pretrained.best_epoch) == (2, 1)
@@ -216,29 +209,29 @@ class TestEarlyStopping:
     (x, y), validation = few
     x, y = x[:3], y[:3]
     hparams = PretrainingHParams(
-        max_epochs=99,
-        patience=8,
-        batch_size=2,
-        optimizer="sgd",
-        learning_rate=1e-30,
+      max_epochs=99,
+      patience=8,
+      batch_size=2,
+      optimizer="sgd",
+      learning_rate=1e-30,
     )
     epochs = []
     pretrained = pretraining.pretrain(
-        model, (x, y), validation, hparams, seed=0, on_epoch=epochs.append
+      model, (x, y), validation, hparams, seed=0, on_epoch=epochs.append
     )
     assert (pretrained.num_epochs, pretrained.best_epoch) == (9, 1)
     # Two batches of two for three examples: all once, and one of them, at
     # random, once more. The weights stay as they are.
     losses = cross_entropies(
-        pretraining.pretrain(
-            model, (x, y), (x, y), hparams, seed=0
-        ).validation_logits,
-        y,
+      pretraining.pretrain(
+        model, (x, y), (x, y), hparams, seed=0
+      ).validation_logits,
+      y,
     )
     possible = (losses.sum() + losses) / 4
     found = [
-        np.flatnonzero(np.isclose(epoch.training_loss, possible, rtol=1e-6))
-        for epoch in epochs
+      np.flatnonzero(np.isclose(epoch.training_loss, possible, rtol=1e-6))
+      for epoch in epochs
     ]
     assert all(len(each) == 1 for each in found)
     assert len({int(each[0]) for each in found}) > 1
@@ -247,24 +240,21 @@ class TestEarlyStopping:
     train, (x, y) = few
     # Whoever learns the training data gets worse at these.
     wrong = x, (y + 1) % 10
-    hparams = PretrainingHParams(
-        patience=3, learning_rate=1e-2, batch_size=8
-    )
+    hparams = PretrainingHParams(patience=3, learning_rate=1e-2, batch_size=8)
     stopped = pretraining.pretrain(model, train, wrong, hparams, seed=0)
     assert stopped.num_epochs == stopped.best_epoch + 3
     until_best = pretraining.pretrain(
-        model,
-        train,
-        wrong,
-        dataclasses.replace(hparams, max_epochs=stopped.best_epoch),
-        seed=0,
+      model,
+      train,
+      wrong,
+      dataclasses.replace(hparams, max_epochs=stopped.best_epoch),
+      seed=0,
     )
     assert_equal_bits(stopped.weights, until_best.weights)
     assert_equal_bits(stopped.validation_logits, until_best.validation_logits)
 
 
 class TestCache:
-
   hparams = PretrainingHParams(max_epochs=2, batch_size=8)
 
   @pytest.fixture
@@ -274,12 +264,12 @@ class TestCache:
     def pretrain(model):
       epochs = []
       pretrained = pretraining.pretrain(
-          model,
-          *few,
-          self.hparams,
-          seed=3,
-          cache_dir=tmp_path / "cache",
-          on_epoch=epochs.append,
+        model,
+        *few,
+        self.hparams,
+        seed=3,
+        cache_dir=tmp_path / "cache",
+        on_epoch=epochs.append,
       )
       return pretrained, len(epochs)
 
@@ -299,14 +289,14 @@ class TestCache:
       assert set(tf.nest.flatten(model.weight_names())) < set(arrays)
 
   def test_truncated_file_is_reported_once_and_replaced(
-      self, model, pretrain, tmp_path, monkeypatch
+    self, model, pretrain, tmp_path, monkeypatch
   ):
     trained, _ = pretrain(model)
     (path,) = (tmp_path / "cache").iterdir()
     path.write_bytes(path.read_bytes()[:-100])
     warnings = []
     monkeypatch.setattr(
-        logging, "warning", lambda *args: warnings.append(args[0] % args[1:])
+      logging, "warning", lambda *args: warnings.append(args[0] % args[1:])
     )
     again, num_epochs = pretrain(model)
     assert num_epochs == 2
@@ -318,24 +308,22 @@ class TestCache:
     assert str(path) in warning
 
   def test_interrupted_training_leaves_nothing(self, model, few, tmp_path):
-
     def interrupt(epoch):
       raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
       pretraining.pretrain(
-          model,
-          *few,
-          self.hparams,
-          seed=3,
-          cache_dir=tmp_path,
-          on_epoch=interrupt,
+        model,
+        *few,
+        self.hparams,
+        seed=3,
+        cache_dir=tmp_path,
+        on_epoch=interrupt,
       )
     assert not list(tmp_path.iterdir())
 
 
 class TestCacheKey:
-
   hparams = PretrainingHParams()
 
   @pytest.fixture(scope="class")
@@ -365,18 +353,16 @@ class TestCacheKey:
     changed_x[-1, 5, 5] ^= 1
     changed_other_x[-1, 5, 5] ^= 1
     keys = {
-        key,
-        self.key_of(model, (changed_x, y), (other_x, other_y)),
-        self.key_of(model, (x, (y + 1) % 10), (other_x, other_y)),
-        self.key_of(model, (x, y), (changed_other_x, other_y)),
-        self.key_of(model, (x, y), (other_x, (other_y + 1) % 10)),
-        self.key_of(model, (other_x, other_y), (x, y)),
+      key,
+      self.key_of(model, (changed_x, y), (other_x, other_y)),
+      self.key_of(model, (x, (y + 1) % 10), (other_x, other_y)),
+      self.key_of(model, (x, y), (changed_other_x, other_y)),
+      self.key_of(model, (x, y), (other_x, (other_y + 1) % 10)),
+      self.key_of(model, (other_x, other_y), (x, y)),
     }
     assert len(keys) == 6
 
-  def test_key_depends_on_seed_and_versions(
-      self, model, few, key, monkeypatch
-  ):
+  def test_key_depends_on_seed_and_versions(self, model, few, key, monkeypatch):
     keys = {key, self.key_of(model, *few, seed=1)}
     monkeypatch.setattr(pretraining, "FORMAT", pretraining.FORMAT + 1)
     keys.add(self.key_of(model, *few))
@@ -386,17 +372,17 @@ class TestCacheKey:
 
   def test_key_depends_on_the_model(self, model, few, key):
     weights = {
-        name: np.zeros(shape, np.float32)
-        for name, shape in zip(
-            tf.nest.flatten(model.weight_names()),
-            [*model.backbone.shapes, *model.head.shapes],
-            strict=True,
-        )
+      name: np.zeros(shape, np.float32)
+      for name, shape in zip(
+        tf.nest.flatten(model.weight_names()),
+        [*model.backbone.shapes, *model.head.shapes],
+        strict=True,
+      )
     }
     others = [
-        build_model(width=12),
-        dataclasses.replace(model, name="other"),
-        split_model.with_weights(model, weights),
+      build_model(width=12),
+      dataclasses.replace(model, name="other"),
+      split_model.with_weights(model, weights),
     ]
     keys = [self.key_of(other, *few) for other in others]
     assert len({key, *keys}) == 4
@@ -408,7 +394,6 @@ class TestCacheKey:
 
 
 class TestErrors:
-
   def test_loss_that_is_not_finite_names_the_learning_rate(self, model, few):
     hparams = PretrainingHParams(optimizer="sgd", learning_rate=1e30)
     with pytest.raises(ValueError, match=r"learning_rate=1e\+30") as error:
@@ -416,24 +401,24 @@ class TestErrors:
     assert "\n" not in str(error.value)
 
   @pytest.mark.parametrize(
-      ("change", "message"),
-      [
-          (lambda x, y: (np.float32(x), y), "float32 .* takes uint8"),
-          (lambda x, y: (x[:, 1:], y), r"\(27, 28, 1\).* \(28, 28, 1\)"),
-          (lambda x, y: (x, np.int64(y)), "int64"),
-          (lambda x, y: (x, y[1:]), r"each of the \d+ examples"),
-          (lambda x, y: (x[:0], y[:0]), "at least one"),
-          (lambda x, y: (x, y + 9), "knows 0 to 9"),
-          (lambda x, y: (x, y - 9), "knows 0 to 9"),
-      ],
+    ("change", "message"),
+    [
+      (lambda x, y: (np.float32(x), y), "float32 .* takes uint8"),
+      (lambda x, y: (x[:, 1:], y), r"\(27, 28, 1\).* \(28, 28, 1\)"),
+      (lambda x, y: (x, np.int64(y)), "int64"),
+      (lambda x, y: (x, y[1:]), r"each of the \d+ examples"),
+      (lambda x, y: (x[:0], y[:0]), "at least one"),
+      (lambda x, y: (x, y + 9), "knows 0 to 9"),
+      (lambda x, y: (x, y - 9), "knows 0 to 9"),
+    ],
   )
   def test_data_that_do_not_fit_the_model_are_refused(
-      self, change, message, model, few
+    self, change, message, model, few
   ):
     train, validation = few
     for name, data in (
-        ("training", (change(*train), validation)),
-        ("validation", (train, change(*validation))),
+      ("training", (change(*train), validation)),
+      ("validation", (train, change(*validation))),
     ):
       with pytest.raises(ValueError, match=f"^{name} .*{message}") as error:
         pretraining.pretrain(model, *data, PretrainingHParams(), seed=0)
@@ -442,5 +427,5 @@ class TestErrors:
   def test_hyperparameter_that_is_not_allowed_is_refused(self, model, few):
     with pytest.raises(ValueError, match="max_epochs=0"):
       pretraining.pretrain(
-          model, *few, PretrainingHParams(max_epochs=0), seed=0
+        model, *few, PretrainingHParams(max_epochs=0), seed=0
       )

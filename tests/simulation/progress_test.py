@@ -20,19 +20,18 @@ with progress(4, enabled={enabled}, description="fed_avg, seed 0") as bar:
 
 
 class _Terminal(io.StringIO):
-
   def isatty(self):
     return True
 
 
 def _run(enabled, stderr):
   return subprocess.run(
-      [sys.executable, "-c", _TWO_ROUNDS.format(enabled=enabled)],
-      stdout=subprocess.PIPE,
-      stderr=stderr,
-      check=True,
-      text=True,
-      timeout=60,
+    [sys.executable, "-c", _TWO_ROUNDS.format(enabled=enabled)],
+    stdout=subprocess.PIPE,
+    stderr=stderr,
+    check=True,
+    text=True,
+    timeout=60,
   )
 
 
@@ -87,7 +86,7 @@ def test_progress_shows_in_a_pipe_when_forced():
 
 
 @pytest.mark.parametrize(
-    ("rounds", "expected"), [([1], "1/10"), ([1, 5], "5/10"), ([10], "10/10")]
+  ("rounds", "expected"), [([1], "1/10"), ([1, 5], "5/10"), ([10], "10/10")]
 )
 def test_update_moves_to_the_given_round(monkeypatch, rounds, expected):
   terminal = _Terminal()

@@ -29,14 +29,14 @@ def model():
 @pytest.fixture(scope="module")
 def data():
   return [
-      local_training.ClientData(
-          x=QUERIES,
-          y=np.zeros(len(QUERIES), np.int32),
-          domain_sizes=np.array([len(QUERIES)], np.int32),
-          seed=randomness.client_seed(0, client),
-          client_id=np.int32(client),
-      )
-      for client in range(NUM_CLIENTS)
+    local_training.ClientData(
+      x=QUERIES,
+      y=np.zeros(len(QUERIES), np.int32),
+      domain_sizes=np.array([len(QUERIES)], np.int32),
+      seed=randomness.client_seed(0, client),
+      client_id=np.int32(client),
+    )
+    for client in range(NUM_CLIENTS)
   ]
 
 
@@ -46,26 +46,29 @@ def federation(model, data, context):
   del context
   algorithm = local.build(model, local.HParams(), num_queries=NUM_QUERIES)
   return queries.Federation(
-      algorithm,
-      algorithm.initialize(randomness.server_seed(0)),
-      algorithm.initialize_client([client.seed for client in data]),
-      data,
+    algorithm,
+    algorithm.initialize(randomness.server_seed(0)),
+    algorithm.initialize_client([client.seed for client in data]),
+    data,
   )
 
 
 @pytest.fixture(scope="module")
 def predictions(model, data, run_in_graph):
   """What each client predicts of each query, [clients, queries]."""
-  return np.array([
+  return np.array(
+    [
       np.argmax(
-          run_in_graph(
-              lambda seed, x: model.predict(model.initial_weights(seed), x),
-              client.seed, QUERIES,
-          ),
-          axis=1,
+        run_in_graph(
+          lambda seed, x: model.predict(model.initial_weights(seed), x),
+          client.seed,
+          QUERIES,
+        ),
+        axis=1,
       )
       for client in data
-  ])
+    ]
+  )
 
 
 def test_clients_disagree(predictions):
@@ -74,24 +77,23 @@ def test_clients_disagree(predictions):
 
 
 class TestAnswer:
-
   @settings(max_examples=20, deadline=None)
   @given(
-      strategies.lists(
-          strategies.integers(-1, NUM_CLIENTS), max_size=len(QUERIES)
-      )
+    strategies.lists(
+      strategies.integers(-1, NUM_CLIENTS), max_size=len(QUERIES)
+    )
   )
   def test_only_the_routed_client_answers(
-      self, federation, predictions, routes
+    self, federation, predictions, routes
   ):
     routes = np.array(routes, np.int32)
     classes = federation.answer(QUERIES[: len(routes)], routes).classes
     assert classes.dtype == np.int32
     expected = [
-        predictions[route, query]
-        if 0 <= route < NUM_CLIENTS
-        else guidance.NO_CLIENT
-        for query, route in enumerate(routes)
+      predictions[route, query]
+      if 0 <= route < NUM_CLIENTS
+      else guidance.NO_CLIENT
+      for query, route in enumerate(routes)
     ]
     np.testing.assert_array_equal(classes, np.array(expected, np.int32))
 
@@ -109,13 +111,12 @@ class TestAnswer:
 
 
 class TestVote:
-
   @pytest.mark.parametrize("number", [0, 1, len(QUERIES)])
   def test_majority_wins(self, federation, predictions, number):
     votes = federation.vote(QUERIES[:number])
     expected = [
-        np.bincount(column, minlength=NUM_CLASSES).argmax()
-        for column in predictions[:, :number].T
+      np.bincount(column, minlength=NUM_CLASSES).argmax()
+      for column in predictions[:, :number].T
     ]
     np.testing.assert_array_equal(votes, np.array(expected, np.int32))
 
@@ -123,7 +124,7 @@ class TestVote:
     is_tie = [len(set(column)) == NUM_CLIENTS for column in predictions.T]
     assert any(is_tie)
     np.testing.assert_array_equal(
-        federation.vote(QUERIES[is_tie]), predictions[:, is_tie].min(axis=0)
+      federation.vote(QUERIES[is_tie]), predictions[:, is_tie].min(axis=0)
     )
 
 

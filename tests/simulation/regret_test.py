@@ -35,17 +35,17 @@ def adapt_constantly(problem):
 
 def stream_of(problem, omega, num_examples=50, seed=0, target=SKEWED):
   return regret.draw_stream(
-      problem, np.asarray(omega, float), target, num_examples, seed
+    problem, np.asarray(omega, float), target, num_examples, seed
   )
 
 
 def regrets_of(problem, stream, adaptation, index=0):
   distributions = stream.distributions[1:]
   return regret.regrets(
-      problem,
-      adaptation.theta[index],
-      distributions,
-      problem.optimal_risks(distributions),
+    problem,
+    adaptation.theta[index],
+    distributions,
+    problem.optimal_risks(distributions),
   )
 
 
@@ -56,7 +56,7 @@ def random_theta(problem, seed, scale=1.0):
 def keras_risk(problem, theta, sample_weight):
   """The mean weighted cross-entropy and the quadratic term, by Keras."""
   losses = tf.keras.losses.sparse_categorical_crossentropy(
-      problem.y, problem.inputs @ theta, from_logits=True
+    problem.y, problem.inputs @ theta, from_logits=True
   )
   decay = problem.weight_decay / 2 * np.linalg.norm(theta) ** 2
   return np.mean(sample_weight * losses.numpy()) + decay
@@ -71,7 +71,7 @@ class TestRisk:
     # All classes have the same share of the examples, 1 / 5.
     expected = keras_risk(problem, theta, 5 * distribution[problem.y])
     assert distribution @ problem.class_risks(theta) == pytest.approx(
-        expected, rel=1e-12
+      expected, rel=1e-12
     )
 
   def test_class_risks_of_zeros_are_the_logarithm_of_the_classes(self, problem):
@@ -81,8 +81,7 @@ class TestRisk:
   def test_class_risk_counts_the_class_alone(self, problem):
     theta = random_theta(problem, 1)
     expected = [
-        keras_risk(problem, theta, 5.0 * (problem.y == each))
-        for each in range(5)
+      keras_risk(problem, theta, 5.0 * (problem.y == each)) for each in range(5)
     ]
     np.testing.assert_allclose(problem.class_risks(theta), expected, rtol=1e-12)
 
@@ -92,17 +91,17 @@ class TestRisk:
     theta = random_theta(problem, seed)
     distribution = np.random.default_rng(seed).dirichlet(np.ones(5))
     error = optimize.check_grad(
-        lambda x: distribution @ problem.class_risks(x.reshape(problem.shape)),
-        lambda x: problem.gradient(
-            x.reshape(problem.shape), distribution
-        ).ravel(),
-        theta.ravel(),
+      lambda x: distribution @ problem.class_risks(x.reshape(problem.shape)),
+      lambda x: problem.gradient(
+        x.reshape(problem.shape), distribution
+      ).ravel(),
+      theta.ravel(),
     )
     assert error < 1e-6
 
   def test_problem_without_quadratic_term_is_refused(self):
     with pytest.raises(
-        ValueError, match=r"^weight_decay must be above 0, got 0$"
+      ValueError, match=r"^weight_decay must be above 0, got 0$"
     ):
       regret.Problem(weight_decay=0)
 
@@ -126,11 +125,11 @@ class TestOptimum:
   def test_optimum_matches_another_solver_and_start(self, problem):
     shape = problem.shape
     expected = optimize.minimize(
-        lambda x: SKEWED @ problem.class_risks(x.reshape(shape)),
-        random_theta(problem, 3).ravel(),
-        jac=lambda x: problem.gradient(x.reshape(shape), SKEWED).ravel(),
-        method="BFGS",
-        options={"gtol": 1e-6},
+      lambda x: SKEWED @ problem.class_risks(x.reshape(shape)),
+      random_theta(problem, 3).ravel(),
+      jac=lambda x: problem.gradient(x.reshape(shape), SKEWED).ravel(),
+      method="BFGS",
+      options={"gtol": 1e-6},
     )
     [found] = problem.optimal_risks(SKEWED[None])
     assert found == pytest.approx(expected.fun, abs=1e-9)
@@ -147,7 +146,7 @@ class TestDrawStream:
   def test_distributions_and_shift_match_a_hand_count(self, problem):
     stream = stream_of(problem, [0, 1, 0.5])
     np.testing.assert_allclose(
-        stream.distributions, [UNIFORM, SKEWED, (UNIFORM + SKEWED) / 2]
+      stream.distributions, [UNIFORM, SKEWED, (UNIFORM + SKEWED) / 2]
     )
     # |SKEWED - UNIFORM|_1 is 0.6, and half of it leads back.
     assert stream.cumulative_shift == pytest.approx(0.9)
@@ -164,14 +163,13 @@ class TestDrawStream:
 
   def test_class_without_probability_is_never_drawn(self, problem):
     stream = stream_of(
-        problem, [0, 1, 1], 5000, target=np.array([0, 0.5, 0, 0.5, 0])
+      problem, [0, 1, 1], 5000, target=np.array([0, 0.5, 0, 0.5, 0])
     )
     assert set(problem.y[stream.examples.ravel()]) == {1, 3}
 
   def test_stream_is_a_function_of_the_seed(self, problem):
     first, second, other = (
-        stream_of(problem, [0, 0.5, 1], seed=seed).examples
-        for seed in (4, 4, 5)
+      stream_of(problem, [0, 0.5, 1], seed=seed).examples for seed in (4, 4, 5)
     )
     np.testing.assert_array_equal(first, second)
     assert not np.array_equal(first, other)
@@ -182,9 +180,9 @@ class TestDrawStream:
 
 
 @pytest.mark.parametrize(
-    "shift, num_timesteps, expected",
-    # 8^(1/3) 1000^(2/3) = 200; sqrt(10000) where nothing shifts.
-    [(8, 1000, 200), (0, 10000, 100)],
+  "shift, num_timesteps, expected",
+  # 8^(1/3) 1000^(2/3) = 200; sqrt(10000) where nothing shifts.
+  [(8, 1000, 200), (0, 10000, 100)],
 )
 def test_bound_matches_a_hand_count(shift, num_timesteps, expected):
   assert regret.bound(shift, num_timesteps) == pytest.approx(expected)
@@ -196,7 +194,7 @@ class TestAdaptation:
     found = adapt([stream], [2.0])
     inputs = tf.constant(problem.inputs, tf.float32)
     confusion = bbse.confusion_matrix(
-        inputs @ problem.pretrained, tf.constant(problem.y)
+      inputs @ problem.pretrained, tf.constant(problem.y)
     )
     theta = np.asarray(problem.pretrained, np.float64)
     q = dynamics.mean_probabilities(inputs @ problem.pretrained)
@@ -208,23 +206,23 @@ class TestAdaptation:
       q = dynamics.mean_probabilities(x @ tf.constant(theta, tf.float32))
       z = dynamics.mean_direction(x[:, :-1])
       signal = dynamics.combine(
-          dynamics.uncertainty_dynamics(previous_q, q),
-          dynamics.representation_dynamics(previous_z, z),
+        dynamics.uncertainty_dynamics(previous_q, q),
+        dynamics.representation_dynamics(previous_z, z),
       )
       rate = dynamics.learning_rate(signal, 0.1, 2.0)
       assert found.signals[0, step] == pytest.approx(float(signal), abs=1e-5)
       assert found.learning_rates[0, step] == pytest.approx(
-          float(rate), abs=1e-5
+        float(rate), abs=1e-5
       )
       estimate = bbse.estimate(
-          bbse.prediction_distribution(x @ problem.pretrained), confusion
+        bbse.prediction_distribution(x @ problem.pretrained), confusion
       )
       theta = theta - float(rate) * problem.gradient(theta, estimate.numpy())
 
   def test_streams_do_not_see_each_other(self, problem, adapt):
     streams = [
-        stream_of(problem, omega, seed=seed)
-        for seed, omega in enumerate([[0, 0, 1, 1], [0, 1, 0, 1]])
+      stream_of(problem, omega, seed=seed)
+      for seed, omega in enumerate([[0, 0, 1, 1], [0, 1, 0, 1]])
     ]
     together = adapt(streams, [2.0, 4.0])
     for index, rate in enumerate([2.0, 4.0]):
@@ -267,21 +265,23 @@ class TestRegret:
     np.testing.assert_allclose(by_step, by_step[0], rtol=1e-6)
 
   def test_rate_that_falls_with_the_length_gives_sublinear_regret(
-      self, problem, adapt_constantly
+    self, problem, adapt_constantly
   ):
     falling, constant = [], []
     for num_timesteps in (100, 900):
       # Stationary, for which eta = Theta(T^(-1/2)), E.2.
       streams = [
-          stream_of(problem, [0, *np.ones(num_timesteps)], seed=seed)
-          for seed in range(4)
+        stream_of(problem, [0, *np.ones(num_timesteps)], seed=seed)
+        for seed in range(4)
       ]
       for totals, rate in (falling, 3 / num_timesteps**0.5), (constant, 3.0):
         found = adapt_constantly(streams, [rate] * len(streams))
-        totals.append(sum(
+        totals.append(
+          sum(
             regrets_of(problem, stream, found, index).sum()
             for index, stream in enumerate(streams)
-        ))
+          )
+        )
     # T grows by 9. What grows like T^(2/3) grows by 4.3.
     assert 1 < falling[1] / falling[0] < 9 ** (2 / 3)
     assert constant[1] / constant[0] > 7
@@ -290,6 +290,6 @@ class TestRegret:
     stream = stream_of(problem, np.linspace(0, 1, 201))
     found = adapt([stream, stream], [4.0, 0.0])
     adapted, stayed = (
-        regrets_of(problem, stream, found, index).sum() for index in (0, 1)
+      regrets_of(problem, stream, found, index).sum() for index in (0, 1)
     )
     assert adapted < 0.3 * stayed

@@ -40,7 +40,6 @@ def _lines(path):
 
 
 class TestRows:
-
   def test_rows_that_are_written_again_come_once(self, path):
     folder = _resume(path)
     for round_num in (1, 2):
@@ -93,12 +92,11 @@ class TestRows:
 
 
 class TestResume:
-
   @pytest.mark.parametrize("name", ["", "none", "notes.txt"])
   def test_folder_without_a_run_is_refused(self, tmp_path, name):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(
-        ValueError, match=r"^--output_dir: .* holds no run to resume"
+      ValueError, match=r"^--output_dir: .* holds no run to resume"
     ):
       results.RunFolder.resume(tmp_path / name, columns=_COLUMNS)
     assert os.listdir(tmp_path) == ["notes.txt"]
@@ -145,19 +143,16 @@ class TestResume:
 
 
 class TestWriting:
-
   def test_errors_of_files_are_told_in_one_line(self):
     path = pathlib.Path("folder") / "file"
     for error in (
-        OSError(errno.ENOSPC, "No space left on device"),
-        tf.errors.ResourceExhaustedError(None, None, "No space left\non it"),
+      OSError(errno.ENOSPC, "No space left on device"),
+      tf.errors.ResourceExhaustedError(None, None, "No space left\non it"),
     ):
-      with (
-          pytest.raises(results.WriteError) as raised, results.writing(path)
-      ):
+      with pytest.raises(results.WriteError) as raised, results.writing(path):
         raise error
       assert str(raised.value).startswith(
-          "folder/file cannot be written: No space left"
+        "folder/file cannot be written: No space left"
       )
       assert "\n" not in str(raised.value)
 

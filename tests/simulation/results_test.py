@@ -29,8 +29,8 @@ _COLUMNS = ("algorithm", "seed", "round", "accuracy")
 def _tree(folder):
   """Returns every path below the folder with its content."""
   return {
-      str(path.relative_to(folder)): path.read_bytes() if path.is_file() else ""
-      for path in sorted(folder.rglob("*"))
+    str(path.relative_to(folder)): path.read_bytes() if path.is_file() else ""
+    for path in sorted(folder.rglob("*"))
   }
 
 
@@ -70,7 +70,6 @@ def folder(tmp_path):
 
 
 class TestCreate:
-
   def test_makes_missing_parents_and_the_header(self, tmp_path):
     path = tmp_path / "a" / "b"
     folder = results.RunFolder.create(path, columns=_COLUMNS)
@@ -111,7 +110,7 @@ class TestCreate:
     (tmp_path / "file").write_text("text")
     with pytest.raises(ValueError, match=r"^--output_dir: .*is a file"):
       results.RunFolder.create(
-          tmp_path / "file", columns=_COLUMNS, overwrite=overwrite
+        tmp_path / "file", columns=_COLUMNS, overwrite=overwrite
       )
     assert _tree(tmp_path) == {"file": b"text"}
 
@@ -131,26 +130,25 @@ class TestCreate:
   def test_refuses_a_folder_without_permission(self, open_folder, name):
     path = open_folder / name
     with (
-        _read_only(open_folder),
-        pytest.raises(ValueError, match=r"^--output_dir: .*denied") as info,
+      _read_only(open_folder),
+      pytest.raises(ValueError, match=r"^--output_dir: .*denied") as info,
     ):
       results.RunFolder.create(path, columns=_COLUMNS)
     assert "\n" not in str(info.value)
     assert _tree(open_folder) == {}
 
   def test_overwrite_without_permission_keeps_the_earlier_run(
-      self, open_folder, make_summary
+    self, open_folder, make_summary
   ):
     folder = results.RunFolder.create(open_folder, columns=_COLUMNS)
     folder.write_summary([make_summary()])
     before = _tree(open_folder)
     with (
-        _read_only(open_folder),
-        pytest.raises(ValueError, match=r"^--output_dir: .*denied"),
+      _read_only(open_folder),
+      pytest.raises(ValueError, match=r"^--output_dir: .*denied"),
     ):
       results.RunFolder.create(open_folder, columns=("a",), overwrite=True)
     assert _tree(open_folder) == before
-
 
   @pytest.mark.parametrize("exists", [False, True])
   def test_only_one_of_several_runs_gets_the_folder(self, tmp_path, exists):
@@ -176,7 +174,6 @@ class TestCreate:
 
 
 class TestMetrics:
-
   def test_each_row_is_readable_at_once(self, folder):
     for seed in range(3):
       folder.write_metrics({"accuracy": 10.0 * seed, "seed": seed})
@@ -184,10 +181,10 @@ class TestMetrics:
         rows = list(csv.DictReader(file))
       assert len(rows) == seed + 1
       assert rows[-1] == {
-          "algorithm": "",
-          "seed": str(seed),
-          "round": "",
-          "accuracy": str(10.0 * seed),
+        "algorithm": "",
+        "seed": str(seed),
+        "round": "",
+        "accuracy": str(10.0 * seed),
       }
 
   def test_values_survive_the_file_unchanged(self, folder):
@@ -224,15 +221,14 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 class TestConfig:
-
   def test_holds_what_a_result_depends_on(self, folder):
     folder.write_config({"rounds": 2, "dirichlet": math.inf, "seeds": [0, 1]})
     config = _read_json(folder.path / "config.json")
     assert list(config["flags"]) == ["dirichlet", "rounds", "seeds"]
     assert config["flags"] == {
-        "dirichlet": "inf",
-        "rounds": 2,
-        "seeds": [0, 1],
+      "dirichlet": "inf",
+      "rounds": 2,
+      "seeds": [0, 1],
     }
     assert config["versions"]["python"] == sys.version.split()[0]
     assert config["versions"]["tensorflow"] == tf.__version__
@@ -242,7 +238,7 @@ class TestConfig:
     assert config["cores"] == len(os.sched_getaffinity(0))
     assert shlex.split(config["command_line"]) == sys.orig_argv
     assert re.fullmatch(
-        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", config["start_time"]
+      r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", config["start_time"]
     )
 
   @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
@@ -254,14 +250,14 @@ class TestConfig:
 
     def git(*arguments):
       settings = (
-          "user.name=name",
-          "user.email=name@example.com",
-          "commit.gpgSign=false",
-          "tag.gpgSign=false",
+        "user.name=name",
+        "user.email=name@example.com",
+        "commit.gpgSign=false",
+        "tag.gpgSign=false",
       )
       options = [word for setting in settings for word in ("-c", setting)]
       return subprocess.check_output(
-          ["git", *options, *arguments], cwd=repository, text=True
+        ["git", *options, *arguments], cwd=repository, text=True
       ).strip()
 
     def recorded_commit():
@@ -270,7 +266,7 @@ class TestConfig:
       sys.modules["copy_of_results"] = module
       spec.loader.exec_module(module)
       folder = module.RunFolder.create(
-          tempfile.mkdtemp(dir=tmp_path), columns=_COLUMNS
+        tempfile.mkdtemp(dir=tmp_path), columns=_COLUMNS
       )
       folder.write_config({})
       return _read_json(folder.path / "config.json")["git_commit"]
@@ -297,44 +293,43 @@ class TestConfig:
 
 
 class TestSummaryFile:
-
   def test_has_the_common_form(self, folder, make_summary):
     folder.write_summary([make_summary(), make_summary("fed_evp", rounds=7)])
     summary = _read_json(folder.path / "summary.json")
     assert list(summary) == ["runs"]
     assert [run["algorithm"] for run in summary["runs"]] == [
-        "fed_avg",
-        "fed_evp",
+      "fed_avg",
+      "fed_evp",
     ]
     run = summary["runs"][0]
     assert list(run) == [
-        "algorithm",
-        "dataset",
-        "setting",
-        "metrics",
-        "rounds",
-        "seconds_per_round",
-        "num_diverged",
+      "algorithm",
+      "dataset",
+      "setting",
+      "metrics",
+      "rounds",
+      "seconds_per_round",
+      "num_diverged",
     ]
     assert run == {
-        "algorithm": "fed_avg",
-        "dataset": "circle",
-        "setting": {"dirichlet": "inf"},
-        "metrics": {
-            "client_accuracy": {
-                "mean": 73.0,
-                "std": math.sqrt(13.0),
-                "seeds": [70.0, 72.0, 77.0],
-            },
-            "server_accuracy": {
-                "mean": 60.0,
-                "std": 0.0,
-                "seeds": [60.0, 60.0, 60.0],
-            },
+      "algorithm": "fed_avg",
+      "dataset": "circle",
+      "setting": {"dirichlet": "inf"},
+      "metrics": {
+        "client_accuracy": {
+          "mean": 73.0,
+          "std": math.sqrt(13.0),
+          "seeds": [70.0, 72.0, 77.0],
         },
-        "rounds": 50,
-        "seconds_per_round": 0.25,
-        "num_diverged": [],
+        "server_accuracy": {
+          "mean": 60.0,
+          "std": 0.0,
+          "seeds": [60.0, 60.0, 60.0],
+        },
+      },
+      "rounds": 50,
+      "seconds_per_round": 0.25,
+      "num_diverged": [],
     }
 
   def test_is_bit_identical_for_equal_values(self, tmp_path, make_summary):
@@ -345,7 +340,7 @@ class TestSummaryFile:
       rows = {seed: dict.fromkeys(keys, third * seed) for seed in range(3)}
       setting = {key: np.float32(0.5) for key in keys}
       folder.write_summary(
-          [make_summary(setting=setting, metrics_by_seed=rows)]
+        [make_summary(setting=setting, metrics_by_seed=rows)]
       )
       texts.append((folder.path / "summary.json").read_bytes())
     assert texts[0] == texts[1]
@@ -354,27 +349,27 @@ class TestSummaryFile:
 
   def test_what_json_lacks_is_written_as_json(self, folder, make_summary):
     run = make_summary(
-        setting={
-            "dirichlet": math.inf,
-            "shape": (np.int64(2), np.array([0.5, math.nan])),
-            "flag": np.bool_(True),
-            "nothing": None,
-        },
-        metrics_by_seed={
-            0: {"accuracy": math.nan},
-            1: {"accuracy": np.float32(0.5)},
-        },
+      setting={
+        "dirichlet": math.inf,
+        "shape": (np.int64(2), np.array([0.5, math.nan])),
+        "flag": np.bool_(True),
+        "nothing": None,
+      },
+      metrics_by_seed={
+        0: {"accuracy": math.nan},
+        1: {"accuracy": np.float32(0.5)},
+      },
     )
     folder.write_summary([run])
     record = _read_json(folder.path / "summary.json")["runs"][0]
     assert record["setting"] == {
-        "dirichlet": "inf",
-        "flag": True,
-        "nothing": None,
-        "shape": [2, [0.5, None]],
+      "dirichlet": "inf",
+      "flag": True,
+      "nothing": None,
+      "shape": [2, [0.5, None]],
     }
     assert record["metrics"] == {
-        "accuracy": {"mean": None, "std": None, "seeds": [None, 0.5]}
+      "accuracy": {"mean": None, "std": None, "seeds": [None, 0.5]}
     }
 
   def test_failure_keeps_the_earlier_file(self, folder, make_summary):
@@ -405,18 +400,17 @@ class TestSummaryFile:
 
 
 class TestTensorBoard:
-
   def _events(self, folder, run_name):
     accumulator = event_accumulator.EventAccumulator(
-        str(folder.path / "tensorboard" / run_name)
+      str(folder.path / "tensorboard" / run_name)
     )
     accumulator.Reload()
     return {
-        name: [
-            (event.step, float(tf.make_ndarray(event.tensor_proto)))
-            for event in accumulator.Tensors(name)
-        ]
-        for name in accumulator.Tags()["tensors"]
+      name: [
+        (event.step, float(tf.make_ndarray(event.tensor_proto)))
+        for event in accumulator.Tensors(name)
+      ]
+      for name in accumulator.Tags()["tensors"]
     }
 
   def test_values_can_be_read_back_at_once(self, folder):
@@ -426,12 +420,12 @@ class TestTensorBoard:
         folder.release_to_tensorboard(run_name, value, step)
     expected_accuracy = [(1, 0.5), (2, 1.0), (5, 2.5)]
     assert self._events(folder, "fed_avg/seed_0") == {
-        "loss": [(1, 1.0), (2, 2.0), (5, 5.0)],
-        "accuracy": expected_accuracy,
+      "loss": [(1, 1.0), (2, 2.0), (5, 5.0)],
+      "accuracy": expected_accuracy,
     }
     assert self._events(folder, "fed_evp/seed_0") == {
-        "loss": [(1, 9.0), (2, 10.0), (5, 13.0)],
-        "accuracy": expected_accuracy,
+      "loss": [(1, 9.0), (2, 10.0), (5, 13.0)],
+      "accuracy": expected_accuracy,
     }
 
   def test_releases_below_a_running_event_loop(self, folder):

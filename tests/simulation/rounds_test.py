@@ -26,56 +26,53 @@ NUM_CLIENTS = 6
 def equal_bits(one, other) -> bool:
   pairs = zip(tf.nest.flatten(one), tf.nest.flatten(other), strict=True)
   return all(
-      np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs
+    np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs
   )
 
 
 class TestSampleClients:
-
   @hypothesis.settings(deadline=None)
   @hypothesis.given(
-      st.integers(1, 50),
-      st.floats(0, 1, exclude_min=True),
-      st.integers(0, 2**32 - 1),
-      st.integers(0, 1000),
+    st.integers(1, 50),
+    st.floats(0, 1, exclude_min=True),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 1000),
   )
   def test_ids_are_distinct_sorted_and_fixed_by_seed_and_round(
-      self, num_clients, participation, run_seed, round_num
+    self, num_clients, participation, run_seed, round_num
   ):
     chosen = rounds.sample_clients(
-        num_clients, participation, run_seed, round_num
+      num_clients, participation, run_seed, round_num
     )
     assert chosen == sorted(set(chosen))
     assert all(type(client) is int for client in chosen)
     assert chosen and set(chosen) <= set(range(num_clients))
     assert abs(len(chosen) - participation * num_clients) <= 0.5 or (
-        len(chosen) == 1
+      len(chosen) == 1
     )
     assert chosen == rounds.sample_clients(
-        num_clients, participation, run_seed, round_num
+      num_clients, participation, run_seed, round_num
     )
 
   @pytest.mark.parametrize(
-      "num_clients, participation, size",
-      [
-          (20, 1.0, 20),
-          (20, 0.3, 6),
-          (10, 0.25, 3),  # Half a client counts as one.
-          (10, 0.24, 2),
-          (10, 0.01, 1),
-          (1, 0.5, 1),
-          (3, 1e-9, 1),
-      ],
+    "num_clients, participation, size",
+    [
+      (20, 1.0, 20),
+      (20, 0.3, 6),
+      (10, 0.25, 3),  # Half a client counts as one.
+      (10, 0.24, 2),
+      (10, 0.01, 1),
+      (1, 0.5, 1),
+      (3, 1e-9, 1),
+    ],
   )
   def test_number_of_clients(self, num_clients, participation, size):
-    assert size == len(
-        rounds.sample_clients(num_clients, participation, 0, 0)
-    )
+    assert size == len(rounds.sample_clients(num_clients, participation, 0, 0))
 
   def test_every_client_takes_part_equally_often_over_rounds(self):
     num_rounds = 1000
     chosen = np.concatenate(
-        [rounds.sample_clients(10, 0.3, RUN_SEED, r) for r in range(num_rounds)]
+      [rounds.sample_clients(10, 0.3, RUN_SEED, r) for r in range(num_rounds)]
     )
     # A client is in 3 of 10 rounds; a binomial count leaves this interval once
     # in a million.
@@ -94,8 +91,8 @@ class TestSampleClients:
     with pytest.raises(ValueError) as error:
       rounds.sample_clients(10, share, 0, 0)
     assert str(error.value) == (
-        f"participation={share!r} is not allowed: it must be a number above 0"
-        " and at most 1"
+      f"participation={share!r} is not allowed: it must be a number above 0"
+      " and at most 1"
     )
 
 
@@ -103,23 +100,23 @@ class TestSampleClients:
 def data():
   generator = np.random.default_rng(1)
   return [
-      local_training.ClientData(
-          generator.normal(size=(5 + i, 2)).astype(np.float32),
-          generator.integers(0, 2, 5 + i).astype(np.int32),
-          np.array([2, 3 + i], np.int32),
-          randomness.client_seed(RUN_SEED, i),
-      )
-      for i in range(NUM_CLIENTS)
+    local_training.ClientData(
+      generator.normal(size=(5 + i, 2)).astype(np.float32),
+      generator.integers(0, 2, 5 + i).astype(np.int32),
+      np.array([2, 3 + i], np.int32),
+      randomness.client_seed(RUN_SEED, i),
+    )
+    for i in range(NUM_CLIENTS)
   ]
 
 
 @pytest.fixture(scope="module")
 def algorithm():
   return fed_rep.build(
-      mlp.build((2,), width=4, head_width=3),
-      fed_rep.HParams(
-          batch_size=4, local_steps=1, head_steps=1, learning_rate=0.2
-      ),
+    mlp.build((2,), width=4, head_width=3),
+    fed_rep.HParams(
+      batch_size=4, local_steps=1, head_steps=1, learning_rate=0.2
+    ),
   )
 
 
@@ -137,7 +134,6 @@ class Snapshot:
 
 
 class TestRounds:
-
   def start(self, algorithm, data, **options):
     return rounds.Rounds(algorithm, data, run_seed=RUN_SEED, **options)
 
@@ -145,17 +141,17 @@ class TestRounds:
     run = self.start(algorithm, data, participation=0.5)
     assert run.round_num == 0 and run.seconds == []
     assert equal_bits(
-        run.server_state,
-        algorithm.initialize(randomness.server_seed(RUN_SEED)),
+      run.server_state,
+      algorithm.initialize(randomness.server_seed(RUN_SEED)),
     )
     assert equal_bits(
-        run.client_states,
-        algorithm.initialize_client([client.seed for client in data]),
+      run.client_states,
+      algorithm.initialize_client([client.seed for client in data]),
     )
     assert len(run.client_states) == NUM_CLIENTS
 
   def test_only_data_and_states_of_participants_are_asked_for(
-      self, algorithm, data
+    self, algorithm, data
   ):
     made, first = [], []
 
@@ -168,10 +164,10 @@ class TestRounds:
       return data[client]
 
     counting = dataclasses.replace(
-        algorithm, initialize_client=initialize_client
+      algorithm, initialize_client=initialize_client
     )
     run = self.start(
-        counting, rounds.DataOnDemand(NUM_CLIENTS, make), participation=0.5
+      counting, rounds.DataOnDemand(NUM_CLIENTS, make), participation=0.5
     )
     assert made == first == []
     known = set()
@@ -195,24 +191,27 @@ class TestRounds:
 
   def test_population_without_limit_costs_nothing(self, algorithm, data):
     run = self.start(
-        algorithm,
-        rounds.DataOnDemand(
-            10**9,
-            lambda client: data[0]._replace(
-                seed=randomness.client_seed(RUN_SEED, client)
-            ),
+      algorithm,
+      rounds.DataOnDemand(
+        10**9,
+        lambda client: data[0]._replace(
+          seed=randomness.client_seed(RUN_SEED, client)
         ),
-        participation=2e-9,
+      ),
+      participation=2e-9,
     )
     run.step()
     assert len(run.states) == 10**9 and len(run.states.in_memory) == 2
 
   def test_states_on_disk_are_those_in_memory(self, algorithm, data, tmp_path):
     plain, on_disk = (
-        self.start(algorithm, data, participation=0.5, storage=storage)
-        for storage in (None, client_states.Storage(
-            1, state_file.StateFile(tmp_path, is_temporary=True)
-        ))
+      self.start(algorithm, data, participation=0.5, storage=storage)
+      for storage in (
+        None,
+        client_states.Storage(
+          1, state_file.StateFile(tmp_path, is_temporary=True)
+        ),
+      )
     )
     for _ in range(5):
       plain.step()
@@ -233,7 +232,7 @@ class TestRounds:
     assert equal_bits(run.client_states[:-1], states[1:])
 
   def test_step_runs_the_phase_on_the_sampled_clients_alone(
-      self, algorithm, data
+    self, algorithm, data
   ):
     run = self.start(algorithm, data, participation=0.5)
     taken_part = set()
@@ -243,16 +242,16 @@ class TestRounds:
 
       chosen = rounds.sample_clients(NUM_CLIENTS, 0.5, RUN_SEED, round_num)
       server, states, expected = algorithm.phases[0](
-          before.server,
-          [before.clients[client] for client in chosen],
-          [data[client] for client in chosen],
+        before.server,
+        [before.clients[client] for client in chosen],
+        [data[client] for client in chosen],
       )
       assert equal_bits(run.server_state, server)
       assert equal_bits([run.client_states[c] for c in chosen], states)
       assert equal_bits(metrics, expected)
       for client in range(NUM_CLIENTS):
         assert (client not in chosen) == equal_bits(
-            run.client_states[client], before.clients[client]
+          run.client_states[client], before.clients[client]
         )
       assert run.round_num == round_num + 1 == run.server_state.round_num
       assert len(run.seconds) == round_num + 1
@@ -260,7 +259,7 @@ class TestRounds:
     assert len(taken_part) > 3
 
   def test_phases_follow_each_other_and_the_last_tells_the_metrics(
-      self, algorithm, data
+    self, algorithm, data
   ):
     (phase,) = algorithm.phases
     run = self.start(dataclasses.replace(algorithm, phases=(phase,) * 2), data)
@@ -276,7 +275,7 @@ class TestRounds:
 
   @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
   def test_phase_that_fails_leaves_the_run_as_it_was(
-      self, algorithm, data, error
+    self, algorithm, data, error
   ):
     (phase,) = algorithm.phases
 
@@ -292,8 +291,8 @@ class TestRounds:
 
     assert run.server_state is before.server
     assert all(
-        one is other
-        for one, other in zip(run.client_states, before.clients, strict=True)
+      one is other
+      for one, other in zip(run.client_states, before.clients, strict=True)
     )
     assert run.round_num == 1 and run.seconds == seconds
 
@@ -309,12 +308,12 @@ class TestRounds:
   def with_bad_numbers(self, data, clients):
     """Makes the work of some clients diverge."""
     return [
-        each._replace(x=np.full_like(each.x, np.nan)) if i in clients else each
-        for i, each in enumerate(data)
+      each._replace(x=np.full_like(each.x, np.nan)) if i in clients else each
+      for i, each in enumerate(data)
     ]
 
   def test_client_that_diverges_is_as_it_was_and_is_told(
-      self, algorithm, data, caplog
+    self, algorithm, data, caplog
   ):
     run = self.start(algorithm, self.with_bad_numbers(data, {2}))
     before = Snapshot.of(run)
@@ -322,49 +321,49 @@ class TestRounds:
     assert run.num_diverged == 1
     for client in range(NUM_CLIENTS):
       assert (client == 2) == equal_bits(
-          run.client_states[client], before.clients[client]
+        run.client_states[client], before.clients[client]
       )
     (record,) = caplog.records
     assert record.getMessage() == (
-        "fed_rep, round 1: what 1 of 6 clients trained is not finite and is"
-        " left out"
+      "fed_rep, round 1: what 1 of 6 clients trained is not finite and is"
+      " left out"
     )
 
   def test_round_counts_those_that_diverged_in_an_earlier_phase(
-      self, algorithm, data
+    self, algorithm, data
   ):
     (phase,) = algorithm.phases
     bad = self.with_bad_numbers(data, {1, 4})
     run = self.start(
-        dataclasses.replace(
-            algorithm,
-            phases=(lambda state, states, _: phase(state, states, bad), phase),
-        ),
-        data,
+      dataclasses.replace(
+        algorithm,
+        phases=(lambda state, states, _: phase(state, states, bad), phase),
+      ),
+      data,
     )
     assert run.step()["num_diverged"] == 2
     assert run.step()["num_diverged"] == 2
     assert run.num_diverged == 4
 
   def test_round_of_which_all_clients_diverge_stops_the_run(
-      self, algorithm, data
+    self, algorithm, data
   ):
     run = self.start(algorithm, data, participation=0.5)
     run.step()
     before = Snapshot.of(run)
     run.data = self.with_bad_numbers(
-        data, rounds.sample_clients(NUM_CLIENTS, 0.5, RUN_SEED, 1)
+      data, rounds.sample_clients(NUM_CLIENTS, 0.5, RUN_SEED, 1)
     )
     with pytest.raises(rounds.DivergedError) as error:
       run.step()
     assert str(error.value) == (
-        "fed_rep diverged in round 2: what its 3 clients trained is not finite;"
-        " a smaller learning rate may help"
+      "fed_rep diverged in round 2: what its 3 clients trained is not finite;"
+      " a smaller learning rate may help"
     )
     assert (error.value.algorithm, error.value.round_num) == ("fed_rep", 2)
     after = Snapshot.of(run)
     assert equal_bits(
-        (after.server, after.clients), (before.server, before.clients)
+      (after.server, after.clients), (before.server, before.clients)
     )
     assert after.round_num == before.round_num == 1
 
@@ -380,22 +379,23 @@ class TestRounds:
     before = Snapshot.of(run)
     # Each client goes on with the examples of its neighbour.
     run.data = [
-        neighbour._replace(seed=own.seed)
-        for own, neighbour in zip(data, data[1:] + data[:1], strict=True)
+      neighbour._replace(seed=own.seed)
+      for own, neighbour in zip(data, data[1:] + data[:1], strict=True)
     ]
     run.step()
     chosen = rounds.sample_clients(NUM_CLIENTS, 0.5, RUN_SEED, 1)
     expected, by_old_data = (
-        algorithm.phases[0](
-            before.server,
-            [before.clients[client] for client in chosen],
-            [clients[client] for client in chosen],
-        )
-        for clients in (run.data, data)
+      algorithm.phases[0](
+        before.server,
+        [before.clients[client] for client in chosen],
+        [clients[client] for client in chosen],
+      )
+      for clients in (run.data, data)
     )
-    assert equal_bits((run.server_state, *[
-        run.client_states[client] for client in chosen
-    ]), (expected[0], *expected[1]))
+    assert equal_bits(
+      (run.server_state, *[run.client_states[client] for client in chosen]),
+      (expected[0], *expected[1]),
+    )
     assert not equal_bits(expected[0], by_old_data[0])
 
   def test_algorithm_without_phases_changes_nothing(self, algorithm, data):
@@ -410,10 +410,10 @@ class TestRounds:
     assert np.isfinite(run.seconds_per_round)
 
   @pytest.mark.parametrize(
-      "seconds, mean", [([9.0, 1.0, 2.0], 1.5), ([9.0], 9.0), ([], 0.0)]
+    "seconds, mean", [([9.0, 1.0, 2.0], 1.5), ([9.0], 9.0), ([], 0.0)]
   )
   def test_first_round_does_not_count_for_the_speed_unless_alone(
-      self, algorithm, data, seconds, mean
+    self, algorithm, data, seconds, mean
   ):
     run = self.start(algorithm, data)
     run.seconds = seconds
@@ -425,8 +425,10 @@ class TestRounds:
       whole.step()
     resumed = self.start(algorithm, data, participation=0.5)
     resumed.resume(
-        whole.server_state, tuple(whole.client_states), whole.seconds,
-        whole.starts,
+      whole.server_state,
+      tuple(whole.client_states),
+      whole.seconds,
+      whole.starts,
     )
     assert resumed.round_num == 2 and resumed.seconds == whole.seconds
     whole.step()
@@ -436,7 +438,7 @@ class TestRounds:
     assert len(whole.seconds) == 3
 
   def test_first_round_of_each_process_does_not_count_for_the_speed(
-      self, algorithm, data
+    self, algorithm, data
   ):
     run = self.start(algorithm, data)
     run.resume(run.server_state, run.client_states, [9.0, 1.0], [0])

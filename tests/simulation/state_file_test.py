@@ -26,7 +26,7 @@ def open_file(path, key="run"):
 def rows(path):
   with contextlib.closing(sqlite3.connect(path)) as connection:
     return connection.execute(
-        "SELECT client, version, content FROM states ORDER BY client, version"
+      "SELECT client, version, content FROM states ORDER BY client, version"
     ).fetchall()
 
 
@@ -55,8 +55,11 @@ def test_rows_are_the_versions_that_two_checkpoints_need(path):
   assert file.commit(9) == contents[2]
   file.close()
   assert rows(path) == [
-      (1, 1, b"one"), (2, 3, b"two''"), (3, 1, b"three"), (3, 5, b"three'"),
-      (4, 5, b"four"),
+    (1, 1, b"one"),
+    (2, 3, b"two''"),
+    (3, 1, b"three"),
+    (3, 5, b"three'"),
+    (4, 5, b"four"),
   ]
 
 
@@ -132,19 +135,21 @@ def other_database(path):
 
 
 @pytest.mark.parametrize(
-    "damage, reason",
-    [
-        (os.unlink, "is missing"),
-        (lambda path: os.truncate(path, 0), "is damaged: no such table: run"),
-        (lambda path: os.truncate(path, 5000), "is damaged: "),
-        (lambda path: path.write_text("text, text " * 1000),
-         "is damaged: file is not a database"),
-        (flip, "is damaged: that of client 1 has changed"),
-        (change_content, "is damaged: that of client 1 has changed"),
-        (remove_row, "holds other ones"),
-        (other_key, "is of another run"),
-        (other_database, "is damaged: no such table: run"),
-    ],
+  "damage, reason",
+  [
+    (os.unlink, "is missing"),
+    (lambda path: os.truncate(path, 0), "is damaged: no such table: run"),
+    (lambda path: os.truncate(path, 5000), "is damaged: "),
+    (
+      lambda path: path.write_text("text, text " * 1000),
+      "is damaged: file is not a database",
+    ),
+    (flip, "is damaged: that of client 1 has changed"),
+    (change_content, "is damaged: that of client 1 has changed"),
+    (remove_row, "holds other ones"),
+    (other_key, "is of another run"),
+    (other_database, "is damaged: no such table: run"),
+  ],
 )
 def test_damage_is_noticed_and_a_new_file_can_be_made(path, damage, reason):
   contents = write_three_steps(path)
@@ -154,7 +159,7 @@ def test_damage_is_noticed_and_a_new_file_can_be_made(path, damage, reason):
     with pytest.raises(state_file.UnusableError) as error:
       file.restore(step, content, 4)
     assert str(error.value).startswith(
-        f"the file of its clients' states {reason}"
+      f"the file of its clients' states {reason}"
     )
     assert "\n" not in str(error.value)
   file.remove()
@@ -182,9 +187,9 @@ os.kill(os.getpid(), 9)
 def test_killed_process_leaves_the_states_of_before(path, moment):
   content = write_three_steps(path)[-1]
   ended = subprocess.run(
-      [sys.executable, "-c", _WRITER, path, content.digest, moment],
-      env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-      check=False,
+    [sys.executable, "-c", _WRITER, path, content.digest, moment],
+    env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    check=False,
   )
   assert ended.returncode == -signal.SIGKILL
   # It did write there.
@@ -192,7 +197,10 @@ def test_killed_process_leaves_the_states_of_before(path, moment):
   file = open_file(path)
   file.restore(9, content, 4)
   assert dict(file.read_all()) == {
-      1: b"one", 2: b"two''", 3: b"three'", 4: b"four"
+    1: b"one",
+    2: b"two''",
+    3: b"three'",
+    4: b"four",
   }
   assert file.commit(9) == content
   file.close()

@@ -7,7 +7,6 @@ from tff_shift.simulation import summary
 
 
 class TestRunSummary:
-
   def test_mean_and_standard_deviation_by_hand(self, make_summary):
     run = make_summary()
     # Mean of 70, 72, 77: 73; squares of -3, -1, 4: 26; 26 / (3 - 1) = 13.
@@ -23,12 +22,12 @@ class TestRunSummary:
     assert run.standard_deviation("accuracy") == 0.0
 
   @pytest.mark.parametrize(
-      ("values", "mean"),
-      [
-          ([1.0, math.nan], math.nan),
-          ([1.0, math.inf], math.inf),
-          ([math.inf, -math.inf], math.nan),
-      ],
+    ("values", "mean"),
+    [
+      ([1.0, math.nan], math.nan),
+      ([1.0, math.inf], math.inf),
+      ([math.inf, -math.inf], math.nan),
+    ],
   )
   def test_values_that_are_not_finite(self, make_summary, values, mean):
     rows = {seed: {"loss": value} for seed, value in enumerate(values)}
@@ -47,54 +46,53 @@ class TestRunSummary:
 
 
 class TestComparisonTable:
-
   def test_layout(self, make_summary):
     runs = [
-        make_summary(setting={"dirichlet": "inf", "learning_rate": 5e-6}),
-        make_summary(
-            "local",
-            setting={"dirichlet": "inf"},
-            metrics_by_seed={
-                0: {"client_accuracy": 100.0},
-                1: {"client_accuracy": 60.0},
-            },
-            seconds_per_round=12.3456,
-        ),
+      make_summary(setting={"dirichlet": "inf", "learning_rate": 5e-6}),
+      make_summary(
+        "local",
+        setting={"dirichlet": "inf"},
+        metrics_by_seed={
+          0: {"client_accuracy": 100.0},
+          1: {"client_accuracy": 60.0},
+        },
+        seconds_per_round=12.3456,
+      ),
     ]
     # Samples 100 and 60: mean 80, standard deviation sqrt(2 * 400) = 28.28.
     assert summary.comparison_table(runs).splitlines() == [
-        "algorithm  learning_rate  client accuracy (%)  server accuracy (%)"
-        "  s/round",
-        "---------  -------------  -------------------  -------------------"
-        "  -------",
-        "fed_avg    5e-06                73.00 ±  3.61        60.00 ±  0.00"
-        "     0.25",
-        "local      -                    80.00 ± 28.28                    -"
-        "     12.3",
+      "algorithm  learning_rate  client accuracy (%)  server accuracy (%)"
+      "  s/round",
+      "---------  -------------  -------------------  -------------------"
+      "  -------",
+      "fed_avg    5e-06                73.00 ±  3.61        60.00 ±  0.00"
+      "     0.25",
+      "local      -                    80.00 ± 28.28                    -"
+      "     12.3",
     ]
 
   def test_one_seed_shows_no_spread(self, make_summary):
     rows = {7: {"loss": 0.123456, "accuracy": 8.0}}
     table = summary.comparison_table(
-        [make_summary(metrics_by_seed=rows)], metrics=["loss", "accuracy"]
+      [make_summary(metrics_by_seed=rows)], metrics=["loss", "accuracy"]
     )
     assert table.splitlines() == [
-        "algorithm    loss  accuracy (%)  s/round",
-        "---------  ------  ------------  -------",
-        "fed_avg    0.1235          8.00     0.25",
+      "algorithm    loss  accuracy (%)  s/round",
+      "---------  ------  ------------  -------",
+      "fed_avg    0.1235          8.00     0.25",
     ]
 
   def test_divergence_is_told_if_there_was_any(self, make_summary):
     runs = [
-        make_summary(num_diverged=(0, 2, 1)),
-        make_summary("local", num_diverged=(0, 0, 0)),
+      make_summary(num_diverged=(0, 2, 1)),
+      make_summary("local", num_diverged=(0, 0, 0)),
     ]
     lines = summary.comparison_table(runs, metrics=[]).splitlines()
     assert [line.split() for line in lines] == [
-        ["algorithm", "s/round", "diverged"],
-        ["---------", "-------", "--------"],
-        ["fed_avg", "0.25", "3"],
-        ["local", "0.25", "0"],
+      ["algorithm", "s/round", "diverged"],
+      ["---------", "-------", "--------"],
+      ["fed_avg", "0.25", "3"],
+      ["local", "0.25", "0"],
     ]
     assert "diverged" not in summary.comparison_table(runs[1:])
     assert runs[0].to_record()["num_diverged"] == [0, 2, 1]
@@ -103,8 +101,8 @@ class TestComparisonTable:
     runs = [make_summary(), make_summary(dataset="rotated_mnist")]
     table = summary.comparison_table(runs, metrics=["server_accuracy"])
     assert [line.split()[:2] for line in table.splitlines()] == [
-        ["algorithm", "dataset"],
-        ["---------", "-------------"],
-        ["fed_avg", "circle"],
-        ["fed_avg", "rotated_mnist"],
+      ["algorithm", "dataset"],
+      ["---------", "-------------"],
+      ["fed_avg", "circle"],
+      ["fed_avg", "rotated_mnist"],
     ]

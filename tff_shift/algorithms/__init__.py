@@ -42,7 +42,5 @@ def get(name: str) -> types.ModuleType:
     ValueError: If there is no such algorithm; names those that there are.
   """
   if name not in names():
-    raise ValueError(
-        f"no algorithm {name!r}; there are {', '.join(names())}"
-    )
+    raise ValueError(f"no algorithm {name!r}; there are {', '.join(names())}")
   return importlib.import_module(f"{__name__}.{name}")

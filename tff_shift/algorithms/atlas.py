@@ -32,7 +32,7 @@ from tff_shift.models import split_model
 SCENARIOS = ("online_adaptation",)
 
 AGGREGATION_NEEDS = aggregation.Needs(
-    nothing_shared="the learners stay with the client"
+  nothing_shared="the learners stay with the client"
 )
 
 
@@ -41,25 +41,26 @@ class HParams(adaptation.LabelShiftHParams, hyperparameters.LocalWorkHParams):
   """Hyper-parameters of ATLAS."""
 
   local_epochs: int = hyperparameters.hparam(
-      4,
-      "Passes of each learner over the client's labelled examples in a time"
-      " step, rounded up to whole batches; 0: local_steps counts.",
-      minimum=0,
+    4,
+    "Passes of each learner over the client's labelled examples in a time"
+    " step, rounded up to whole batches; 0: local_steps counts.",
+    minimum=0,
   )
   smallest_rate: float = hyperparameters.hparam(
-      5e-6,
-      "The learning rate of the first learner; each other has twice that of the"
-      " one before it.",
-      minimum=0, exclusive_minimum=True,
+    5e-6,
+    "The learning rate of the first learner; each other has twice that of the"
+    " one before it.",
+    minimum=0,
+    exclusive_minimum=True,
   )
   num_learners: int = hyperparameters.hparam(
-      6, "The number of learners.", minimum=1
+    6, "The number of learners.", minimum=1
   )
   meta_rate: float = hyperparameters.hparam(
-      0.1,
-      "How fast the weight of a learner falls with its risk; the theory has the"
-      " order of sqrt(log(num_learners) / number of time steps).",
-      minimum=0,
+    0.1,
+    "How fast the weight of a learner falls with its risk; the theory has the"
+    " order of sqrt(log(num_learners) / number of time steps).",
+    minimum=0,
   )
 
 
@@ -76,9 +77,9 @@ class Ensemble(NamedTuple):
 
 
 def build(
-    model: split_model.SplitModel,
-    hparams: HParams,
-    **options: Any,
+  model: split_model.SplitModel,
+  hparams: HParams,
+  **options: Any,
 ) -> process.FederatedAlgorithm:
   """Builds ATLAS.
 
@@ -102,27 +103,29 @@ def build(
   def initial_client_state(seed):
     head = model.initial_weights(seed).head
     return Ensemble(
-        tf.nest.map_structure(lambda w: tf.stack([w] * len(rates)), head),
-        tf.zeros([len(rates)]),
+      tf.nest.map_structure(lambda w: tf.stack([w] * len(rates)), head),
+      tf.zeros([len(rates)]),
     )
 
   def combine(ensemble):
     """Returns the mean of the heads under exponential weights."""
     shares = tf.nn.softmax(-hparams.meta_rate * ensemble.cumulative_risk)
     return tf.nest.map_structure(
-        lambda stacked: tf.tensordot(shares, stacked, 1), ensemble.heads
+      lambda stacked: tf.tensordot(shares, stacked, 1), ensemble.heads
     )
 
   def train_client(nothing, ensemble, data, round_num):
     del nothing
     pretrained = model.initial_weights(data.seed)
     classes = adaptation.estimate_classes(
-        model, hparams,
-        split_model.SplitWeights(pretrained.backbone, combine(ensemble)), data,
+      model,
+      hparams,
+      split_model.SplitWeights(pretrained.backbone, combine(ensemble)),
+      data,
     )
     class_weights = adaptation.class_weights(classes, data.y)
     embedded = data.labelled._replace(
-        x=adaptation.embed(model, pretrained.backbone, data.x)
+      x=adaptation.embed(model, pretrained.backbone, data.x)
     )
 
     def risk(head, examples):
@@ -135,48 +138,48 @@ def build(
     def loss_fn(current, step, carry):
       # All learners see the same batches.
       batch = local_training.pooled_batch(
-          embedded, step, hparams.batch_size, seed
+        embedded, step, hparams.batch_size, seed
       )
       return risk(current, batch), carry
 
     heads = [learner(ensemble.heads, i) for i in range(len(rates))]
     trained = [
-        local_training.train(
-            loss_fn, head, num_steps, hparams, learning_rate=tf.constant(rate)
-        )
-        for head, rate in zip(heads, rates, strict=True)
+      local_training.train(
+        loss_fn, head, num_steps, hparams, learning_rate=tf.constant(rate)
+      )
+      for head, rate in zip(heads, rates, strict=True)
     ]
     return process.ClientResult(
-        update=(),
-        client_state=Ensemble(
-            tf.nest.map_structure(
-                lambda *each: tf.stack(each), *[t.weights for t in trained]
-            ),
-            # A learner answers for the risk that it came with.
-            ensemble.cumulative_risk
-            + tf.stack([risk(head, embedded) for head in heads]),
+      update=(),
+      client_state=Ensemble(
+        tf.nest.map_structure(
+          lambda *each: tf.stack(each), *[t.weights for t in trained]
         ),
-        loss=tf.reduce_mean(tf.stack([t.loss for t in trained])),
+        # A learner answers for the risk that it came with.
+        ensemble.cumulative_risk
+        + tf.stack([risk(head, embedded) for head in heads]),
+      ),
+      loss=tf.reduce_mean(tf.stack([t.loss for t in trained])),
     )
 
   def predict_as_client(nothing, ensemble, data, examples):
     del nothing
     weights = split_model.SplitWeights(
-        model.initial_weights(data.seed).backbone, combine(ensemble)
+      model.initial_weights(data.seed).backbone, combine(ensemble)
     )
     return evaluation.predict(model, weights, examples.x)
 
   return process.build_algorithm(
-      "atlas",
-      model,
-      hparams,
-      initial_weights=lambda seed: (),
-      initial_client_state=initial_client_state,
-      train_client=train_client,
-      predict_as_client=predict_as_client,
-      predict_as_server=None,
-      examples_type=adaptation.data_type(model),
-      num_examples=adaptation.num_stream_examples,
-      aggregation_needs=AGGREGATION_NEEDS,
-      **options,
+    "atlas",
+    model,
+    hparams,
+    initial_weights=lambda seed: (),
+    initial_client_state=initial_client_state,
+    train_client=train_client,
+    predict_as_client=predict_as_client,
+    predict_as_server=None,
+    examples_type=adaptation.data_type(model),
+    num_examples=adaptation.num_stream_examples,
+    aggregation_needs=AGGREGATION_NEEDS,
+    **options,
   )

@@ -43,8 +43,8 @@ from tff_shift.models import split_model
 SCENARIOS = ("dynamic_personalization",)
 
 AGGREGATION_NEEDS = aggregation.Needs(
-    in_the_open="in use a client sends the vector r that represents its data"
-    " (Section 2.3)",
+  in_the_open="in use a client sends the vector r that represents its data"
+  " (Section 2.3)",
 )
 
 
@@ -53,14 +53,14 @@ class HParams(hypernetwork.MetaHParams):
   """Hyper-parameters of Fed-3DA; `local_epochs` are its LE."""
 
   representation_size: int = hyperparameters.hparam(
-      32, "Length of the vector r that represents a period's data.", minimum=1
+    32, "Length of the vector r that represents a period's data.", minimum=1
   )
 
 
 def build(
-    model: split_model.SplitModel,
-    hparams: HParams,
-    **options: Any,
+  model: split_model.SplitModel,
+  hparams: HParams,
+  **options: Any,
 ) -> process.FederatedAlgorithm:
   """Builds Fed-3DA.
 
@@ -80,33 +80,33 @@ def build(
   """
   hyperparameters.validate(hparams)
   network = hypernetwork.Hypernetwork(
-      model,
-      hparams.representation_size,
-      hparams.hidden_width,
-      hparams.num_hidden,
+    model,
+    hparams.representation_size,
+    hparams.hidden_width,
+    hparams.num_hidden,
   )
 
   def train_client(phi, weights_in_use, data, round_num):
     del weights_in_use  # A round has data of its own, and so an r.
     result = p_fed_hn.train_work_network(
-        network, hparams, phi, data.representation, data, round_num
+      network, hparams, phi, data.representation, data, round_num
     )
     return process.ClientResult(result.update, result.weights, result.loss)
 
   return process.build_algorithm(
-      "fed_3da",
-      model,
-      hparams,
-      initial_weights=network.initial_weights,
-      initial_client_state=model.initial_weights,
-      train_client=train_client,
-      predict_as_client=lambda _, weights, data, examples: evaluation.predict(
-          model, weights, examples.x
-      ),
-      predict_as_server=None,
-      answer_request=network,
-      request_type=tff.TensorType(np.float32, (hparams.representation_size,)),
-      examples_type=periods.data_type(model, hparams.representation_size),
-      aggregation_needs=AGGREGATION_NEEDS,
-      **options,
+    "fed_3da",
+    model,
+    hparams,
+    initial_weights=network.initial_weights,
+    initial_client_state=model.initial_weights,
+    train_client=train_client,
+    predict_as_client=lambda _, weights, data, examples: evaluation.predict(
+      model, weights, examples.x
+    ),
+    predict_as_server=None,
+    answer_request=network,
+    request_type=tff.TensorType(np.float32, (hparams.representation_size,)),
+    examples_type=periods.data_type(model, hparams.representation_size),
+    aggregation_needs=AGGREGATION_NEEDS,
+    **options,
   )

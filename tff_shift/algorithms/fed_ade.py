@@ -38,40 +38,43 @@ class HParams(two_phase_adaptation.TwoPhaseHParams):
   """Hyper-parameters of FedADE."""
 
   eta_min: float = hyperparameters.hparam(
-      5e-6, "The learning rate without shift (eq. 9).", minimum=0
+    5e-6, "The learning rate without shift (eq. 9).", minimum=0
   )
   eta_max: float = hyperparameters.hparam(
-      1e-4, "The learning rate at the largest shift (eq. 9).",
-      minimum=0, exclusive_minimum=True,
+    1e-4,
+    "The learning rate at the largest shift (eq. 9).",
+    minimum=0,
+    exclusive_minimum=True,
   )
   use_uncertainty: bool = hyperparameters.hparam(
-      True, "Whether S_unc counts (eq. 12); without it S is S_rep alone."
+    True, "Whether S_unc counts (eq. 12); without it S is S_rep alone."
   )
   use_representation: bool = hyperparameters.hparam(
-      True, "Whether S_rep counts (eq. 14); without it S is S_unc alone."
+    True, "Whether S_rep counts (eq. 14); without it S is S_unc alone."
   )
   similarity: str = hyperparameters.hparam(
-      "cosine", "What compares two summaries (Table 3).",
-      choices=measures.names(),
+    "cosine",
+    "What compares two summaries (Table 3).",
+    choices=measures.names(),
   )
   compare: str = hyperparameters.hparam(
-      "timesteps",
-      "Which summaries are compared: timesteps, those of consecutive time steps"
-      " that the client took part in; rounds, those of consecutive rounds.",
-      choices=("timesteps", "rounds"),
+    "timesteps",
+    "Which summaries are compared: timesteps, those of consecutive time steps"
+    " that the client took part in; rounds, those of consecutive rounds.",
+    choices=("timesteps", "rounds"),
   )
 
   def check_together(self) -> None:
     """See `hyperparameters.HParams`."""
     if self.eta_max < self.eta_min:
       raise ValueError(
-          f"eta_max={self.eta_max} is not allowed: it must be at least"
-          f" eta_min={self.eta_min}"
+        f"eta_max={self.eta_max} is not allowed: it must be at least"
+        f" eta_min={self.eta_min}"
       )
     if not (self.use_uncertainty or self.use_representation):
       raise ValueError(
-          "use_uncertainty=False is not allowed: it must be True where"
-          " use_representation=False"
+        "use_uncertainty=False is not allowed: it must be True where"
+        " use_representation=False"
       )
 
 
@@ -99,20 +102,20 @@ class Dynamics(NamedTuple):
 
 
 def summarize(
-    model: split_model.SplitModel, weights: split_model.SplitWeights, x
+  model: split_model.SplitModel, weights: split_model.SplitWeights, x
 ) -> Summaries:
   """Computes q (eq. 11) and z (eq. 13) of examples [n, ...]."""
   embeddings = adaptation.embed(model, weights.backbone, x)
   return Summaries(
-      dynamics.mean_probabilities(model.classify(weights.head, embeddings)),
-      dynamics.mean_direction(embeddings),
+    dynamics.mean_probabilities(model.classify(weights.head, embeddings)),
+    dynamics.mean_direction(embeddings),
   )
 
 
 def build(
-    model: split_model.SplitModel,
-    hparams: HParams,
-    **options: Any,
+  model: split_model.SplitModel,
+  hparams: HParams,
+  **options: Any,
 ) -> process.FederatedAlgorithm:
   """Builds FedADE.
 
@@ -133,12 +136,12 @@ def build(
 
   def initial_dynamics():
     return Dynamics(
-        Summaries(
-            tf.zeros([model.num_classes]), tf.zeros([model.embedding_size])
-        ),
-        measure.initial_state(model.num_classes),
-        measure.initial_state(model.embedding_size),
-        timestep=tf.constant(0),
+      Summaries(
+        tf.zeros([model.num_classes]), tf.zeros([model.embedding_size])
+      ),
+      measure.initial_state(model.num_classes),
+      measure.initial_state(model.embedding_size),
+      timestep=tf.constant(0),
     )
 
   def observe(state, weights, data):
@@ -146,47 +149,47 @@ def build(
     memory = state.dynamics
     # At t = 0 there was the pre-trained model, on the labelled examples.
     previous = tf.cond(
-        tf.equal(memory.timestep, 0),
-        lambda: summarize(model, model.initial_weights(data.seed), data.x),
-        lambda: memory.summaries,
+      tf.equal(memory.timestep, 0),
+      lambda: summarize(model, model.initial_weights(data.seed), data.x),
+      lambda: memory.summaries,
     )
     current = summarize(model, weights, data.stream_x)
     uncertainty, uncertainty_state = measure.uncertainty(
-        memory.uncertainty, previous.probabilities, current.probabilities
+      memory.uncertainty, previous.probabilities, current.probabilities
     )  # Eq. 12.
     representation, representation_state = measure.representation(
-        memory.representation, previous.direction, current.direction
+      memory.representation, previous.direction, current.direction
     )  # Eq. 14.
     signal = dynamics.combine(
-        uncertainty,
-        representation,
-        use_uncertainty=hparams.use_uncertainty,
-        use_representation=hparams.use_representation,
+      uncertainty,
+      representation,
+      use_uncertainty=hparams.use_uncertainty,
+      use_representation=hparams.use_representation,
     )  # Eq. 10.
     return state._replace(
-        learning_rate=dynamics.learning_rate(
-            signal, hparams.eta_min, hparams.eta_max
-        ),  # Eq. 9.
-        dynamics=Dynamics(
-            current, uncertainty_state, representation_state, data.timestep
-        ),
+      learning_rate=dynamics.learning_rate(
+        signal, hparams.eta_min, hparams.eta_max
+      ),  # Eq. 9.
+      dynamics=Dynamics(
+        current, uncertainty_state, representation_state, data.timestep
+      ),
     )
 
   def observe_once_a_timestep(state, weights, data):
     return tf.cond(
-        tf.equal(state.dynamics.timestep, data.timestep),
-        lambda: state,
-        lambda: observe(state, weights, data),
+      tf.equal(state.dynamics.timestep, data.timestep),
+      lambda: state,
+      lambda: observe(state, weights, data),
     )
 
   return two_phase_adaptation.build(
-      "fed_ade",
-      model,
-      hparams,
-      initial_rate=hparams.eta_min,
-      initial_dynamics=initial_dynamics,
-      observe=(
-          observe if hparams.compare == "rounds" else observe_once_a_timestep
-      ),
-      **options,
+    "fed_ade",
+    model,
+    hparams,
+    initial_rate=hparams.eta_min,
+    initial_dynamics=initial_dynamics,
+    observe=(
+      observe if hparams.compare == "rounds" else observe_once_a_timestep
+    ),
+    **options,
   )

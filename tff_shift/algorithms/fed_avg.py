@@ -30,11 +30,11 @@ class HParams(hyperparameters.LocalHParams):
 
 
 def train_client(
-    model: split_model.SplitModel,
-    hparams: hyperparameters.LocalHParams,
-    weights: split_model.SplitWeights,
-    data: local_training.ClientData,
-    round_num,
+  model: split_model.SplitModel,
+  hparams: hyperparameters.LocalHParams,
+  weights: split_model.SplitWeights,
+  data: local_training.ClientData,
+  round_num,
 ) -> process.ClientResult:
   """Trains the shared weights on one client's examples.
 
@@ -55,25 +55,25 @@ def train_client(
   seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
   num_steps = local_training.num_local_steps(hparams, data, round_num)
   result = local_training.train_on_pool(
-      model.predict,
-      weights,
-      data,
-      num_steps * tf.size(data.domain_sizes),
-      seed,
-      hparams,
-      round_num=round_num,
+    model.predict,
+    weights,
+    data,
+    num_steps * tf.size(data.domain_sizes),
+    seed,
+    hparams,
+    round_num=round_num,
   )
   return process.ClientResult(
-      update=tf.nest.map_structure(tf.subtract, result.weights, weights),
-      client_state=(),
-      loss=result.loss,
+    update=tf.nest.map_structure(tf.subtract, result.weights, weights),
+    client_state=(),
+    loss=result.loss,
   )
 
 
 def build(
-    model: split_model.SplitModel,
-    hparams: HParams,
-    **options: Any,
+  model: split_model.SplitModel,
+  hparams: HParams,
+  **options: Any,
 ) -> process.FederatedAlgorithm:
   """Builds FedAvg.
 
@@ -89,18 +89,18 @@ def build(
     ValueError: If a hyper-parameter has a value that is not allowed.
   """
   return process.build_algorithm(
-      "fed_avg",
-      model,
-      hparams,
-      initial_weights=model.initial_weights,
-      train_client=lambda weights, _, data, round_num: train_client(
-          model, hparams, weights, data, round_num
-      ),
-      predict_as_client=lambda weights, _, data, examples: evaluation.predict(
-          model, weights, examples.x
-      ),
-      predict_as_server=lambda weights, _, examples: evaluation.predict(
-          model, weights, examples.x
-      ),
-      **options,
+    "fed_avg",
+    model,
+    hparams,
+    initial_weights=model.initial_weights,
+    train_client=lambda weights, _, data, round_num: train_client(
+      model, hparams, weights, data, round_num
+    ),
+    predict_as_client=lambda weights, _, data, examples: evaluation.predict(
+      model, weights, examples.x
+    ),
+    predict_as_server=lambda weights, _, examples: evaluation.predict(
+      model, weights, examples.x
+    ),
+    **options,
   )

@@ -28,25 +28,25 @@ class HParams(hyperparameters.LocalHParams):
   """Hyper-parameters of FedAvgFT."""
 
   fine_tuning_epochs: int = hyperparameters.hparam(
-      1,
-      "Passes over the client's training data before it predicts; 0 is FedAvg.",
-      minimum=0,
+    1,
+    "Passes over the client's training data before it predicts; 0 is FedAvg.",
+    minimum=0,
   )
   fine_tuning_steps: int = hyperparameters.hparam(
-      0,
-      "If above 0, replaces fine_tuning_epochs: so many gradient steps.",
-      minimum=0,
+    0,
+    "If above 0, replaces fine_tuning_epochs: so many gradient steps.",
+    minimum=0,
   )
 
 
 def fine_tune(
-    model: split_model.SplitModel,
-    hparams: hyperparameters.LocalHParams,
-    num_steps: Any,
-    weights: split_model.SplitWeights,
-    data: local_training.ClientData,
-    *,
-    trainable: split_model.SplitWeights | None = None,
+  model: split_model.SplitModel,
+  hparams: hyperparameters.LocalHParams,
+  num_steps: Any,
+  weights: split_model.SplitWeights,
+  data: local_training.ClientData,
+  *,
+  trainable: split_model.SplitWeights | None = None,
 ) -> split_model.SplitWeights:
   """Fine-tunes weights with cross-entropy on a client's training data.
 
@@ -62,20 +62,20 @@ def fine_tune(
     The fine-tuned weights.
   """
   return local_training.train_on_pool(
-      model.predict,
-      weights,
-      data,
-      num_steps,
-      randomness.fold(data.seed, randomness.Purpose.PERSONALIZE),
-      hparams,
-      trainable=trainable,
+    model.predict,
+    weights,
+    data,
+    num_steps,
+    randomness.fold(data.seed, randomness.Purpose.PERSONALIZE),
+    hparams,
+    trainable=trainable,
   ).weights
 
 
 def build(
-    model: split_model.SplitModel,
-    hparams: HParams,
-    **options: Any,
+  model: split_model.SplitModel,
+  hparams: HParams,
+  **options: Any,
 ) -> process.FederatedAlgorithm:
   """Builds FedAvgFT.
 
@@ -93,23 +93,23 @@ def build(
 
   def predict_as_client(weights, _, data, examples):
     num_steps = hparams.fine_tuning_steps or (
-        hparams.fine_tuning_epochs
-        * local_training.epoch_steps(data, hparams.batch_size)
+      hparams.fine_tuning_epochs
+      * local_training.epoch_steps(data, hparams.batch_size)
     )
     personal_weights = fine_tune(model, hparams, num_steps, weights, data)
     return evaluation.predict(model, personal_weights, examples.x)
 
   return process.build_algorithm(
-      "fed_avg_ft",
-      model,
-      hparams,
-      initial_weights=model.initial_weights,
-      train_client=lambda weights, _, data, round_num: fed_avg.train_client(
-          model, hparams, weights, data, round_num
-      ),
-      predict_as_client=predict_as_client,
-      predict_as_server=lambda weights, _, examples: evaluation.predict(
-          model, weights, examples.x
-      ),
-      **options,
+    "fed_avg_ft",
+    model,
+    hparams,
+    initial_weights=model.initial_weights,
+    train_client=lambda weights, _, data, round_num: fed_avg.train_client(
+      model, hparams, weights, data, round_num
+    ),
+    predict_as_client=predict_as_client,
+    predict_as_server=lambda weights, _, examples: evaluation.predict(
+      model, weights, examples.x
+    ),
+    **options,
   )

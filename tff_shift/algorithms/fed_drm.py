@@ -37,9 +37,9 @@ from tff_shift.models import split_model
 SCENARIOS = ("guidance",)
 
 AGGREGATION_NEEDS = aggregation.Needs(
-    unbounded="its guide learns the clients' shares n_i / N from the mean"
-    " (Theorem 2.2), which clipping and zeroing change",
-    in_the_open="to guide, the server is told each client's number of examples",
+  unbounded="its guide learns the clients' shares n_i / N from the mean"
+  " (Theorem 2.2), which clipping and zeroing change",
+  in_the_open="to guide, the server is told each client's number of examples",
 )
 
 
@@ -48,17 +48,18 @@ class HParams(hyperparameters.LocalHParams):
   """Hyper-parameters of FedDRM."""
 
   lambda_: float = hyperparameters.hparam(
-      0.9,
-      "Weight of the loss of the target class; the rest weighs that of the"
-      " client of origin. At 1 the guide learns nothing, at 0 nothing else"
-      " does; the paper asks for more than 0.5.",
-      minimum=0, maximum=1,
+    0.9,
+    "Weight of the loss of the target class; the rest weighs that of the"
+    " client of origin. At 1 the guide learns nothing, at 0 nothing else"
+    " does; the paper asks for more than 0.5.",
+    minimum=0,
+    maximum=1,
   )
   client_weighting: str = hyperparameters.hparam(
-      "num_examples",
-      "Weight of a client in the server's mean: num_examples, as in Algorithm 1"
-      " of the FedDRM paper, or uniform.",
-      choices=("uniform", "num_examples"),
+    "num_examples",
+    "Weight of a client in the server's mean: num_examples, as in Algorithm 1"
+    " of the FedDRM paper, or uniform.",
+    choices=("uniform", "num_examples"),
   )
 
 
@@ -82,11 +83,11 @@ class Weights(NamedTuple):
 
 
 def reweighted_loss(
-    model: guided_model.GuidedModel,
-    lambda_: float,
-    weights: Weights,
-    batch: local_training.Batch,
-    client_id,
+  model: guided_model.GuidedModel,
+  lambda_: float,
+  weights: Weights,
+  batch: local_training.Batch,
+  client_id,
 ) -> tf.Tensor:
   """Computes the reweighted loss of Section 2.4 on a batch of one client.
 
@@ -101,23 +102,23 @@ def reweighted_loss(
     The loss, a float32 scalar.
   """
   class_logits, client_logits = model.predict_both(
-      split_model.SplitWeights(weights.shared.backbone, weights.head),
-      weights.shared.client_branch,
-      batch.x,
+    split_model.SplitWeights(weights.shared.backbone, weights.head),
+    weights.shared.client_branch,
+    batch.x,
   )
   origin = tf.fill(tf.shape(batch.y), client_id)
   return lambda_ * local_training.cross_entropy(class_logits, batch.y) + (
-      1.0 - lambda_
+    1.0 - lambda_
   ) * local_training.cross_entropy(client_logits, origin)
 
 
 def train_client(
-    model: guided_model.GuidedModel,
-    hparams: HParams,
-    shared: Shared,
-    head,
-    data: local_training.ClientData,
-    round_num,
+  model: guided_model.GuidedModel,
+  hparams: HParams,
+  shared: Shared,
+  head,
+  data: local_training.ClientData,
+  round_num,
 ) -> process.ClientResult:
   """Algorithm 1, lines 6 to 15, for one client.
 
@@ -135,30 +136,30 @@ def train_client(
   seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
   # One step per domain, as FedAvg takes: data of clients to guide have one.
   num_steps = local_training.num_local_steps(
-      hparams, data, round_num
+    hparams, data, round_num
   ) * tf.size(data.domain_sizes)
 
   def loss_fn(weights, step, carry):
     batch = local_training.pooled_batch(data, step, hparams.batch_size, seed)
     loss = reweighted_loss(
-        model, hparams.lambda_, weights, batch, data.client_id
+      model, hparams.lambda_, weights, batch, data.client_id
     )
     return loss, carry
 
   result = local_training.train(
-      loss_fn, Weights(shared, head), num_steps, hparams, round_num=round_num
+    loss_fn, Weights(shared, head), num_steps, hparams, round_num=round_num
   )
   return process.ClientResult(
-      update=tf.nest.map_structure(tf.subtract, result.weights.shared, shared),
-      client_state=result.weights.head,
-      loss=result.loss,
+    update=tf.nest.map_structure(tf.subtract, result.weights.shared, shared),
+    client_state=result.weights.head,
+    loss=result.loss,
   )
 
 
 def build(
-    model: guided_model.GuidedModel,
-    hparams: HParams,
-    **options: Any,
+  model: guided_model.GuidedModel,
+  hparams: HParams,
+  **options: Any,
 ) -> process.FederatedAlgorithm:
   """Builds FedDRM.
 
@@ -178,36 +179,36 @@ def build(
   """
   if not isinstance(model, guided_model.GuidedModel):
     raise ValueError(
-        f"model {model.name!r} has no guide, which fed_drm needs: see"
-        " `guided_model.with_guide`"
+      f"model {model.name!r} has no guide, which fed_drm needs: see"
+      " `guided_model.with_guide`"
     )
 
   def guide_queries(shared, x):
     logits = evaluation.predict_in_batches(
-        lambda batch: model.predict_client(
-            shared.backbone, shared.client_branch, batch
-        ),
-        x,
-        model.num_clients,
+      lambda batch: model.predict_client(
+        shared.backbone, shared.client_branch, batch
+      ),
+      x,
+      model.num_clients,
     )
     return tf.ensure_shape(logits, [x.shape[0], model.num_clients])
 
   return process.build_algorithm(
-      "fed_drm",
-      model,
-      hparams,
-      initial_weights=lambda seed: Shared(
-          model.initial_backbone(seed), model.initial_client_branch(seed)
-      ),
-      initial_client_state=lambda seed: model.initial_weights(seed).head,
-      train_client=lambda shared, head, data, round_num: train_client(
-          model, hparams, shared, head, data, round_num
-      ),
-      predict_as_client=lambda shared, head, _, examples: evaluation.predict(
-          model, split_model.SplitWeights(shared.backbone, head), examples.x
-      ),
-      predict_as_server=None,
-      guide_queries=guide_queries,
-      aggregation_needs=AGGREGATION_NEEDS,
-      **options,
+    "fed_drm",
+    model,
+    hparams,
+    initial_weights=lambda seed: Shared(
+      model.initial_backbone(seed), model.initial_client_branch(seed)
+    ),
+    initial_client_state=lambda seed: model.initial_weights(seed).head,
+    train_client=lambda shared, head, data, round_num: train_client(
+      model, hparams, shared, head, data, round_num
+    ),
+    predict_as_client=lambda shared, head, _, examples: evaluation.predict(
+      model, split_model.SplitWeights(shared.backbone, head), examples.x
+    ),
+    predict_as_server=None,
+    guide_queries=guide_queries,
+    aggregation_needs=AGGREGATION_NEEDS,
+    **options,
   )

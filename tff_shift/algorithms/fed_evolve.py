@@ -57,27 +57,27 @@ class HParams(hyperparameters.LocalHParams):
   """Hyper-parameters of FedEvolve."""
 
   distance: str = hyperparameters.hparam(
-      "l2",
-      "The distance d to a prototype: l2 (Euclidean, squared) or cosine, both"
-      " of Table 14.",
-      choices=prototypes.DISTANCES,
+    "l2",
+    "The distance d to a prototype: l2 (Euclidean, squared) or cosine, both"
+    " of Table 14.",
+    choices=prototypes.DISTANCES,
   )
 
 
 def initial_weights(model: split_model.SplitModel, seed) -> Weights:
   """Draws both representations; seed is int32 [2]."""
   return Weights(
-      phi=model.initial_backbone(seed),
-      psi=model.initial_backbone(randomness.fold(seed, 2)),
+    phi=model.initial_backbone(seed),
+    psi=model.initial_backbone(randomness.fold(seed, 2)),
   )
 
 
 def transition_loss(
-    model: split_model.SplitModel,
-    distance: str,
-    weights: Weights,
-    earlier: local_training.Batch,
-    later: local_training.Batch,
+  model: split_model.SplitModel,
+  distance: str,
+  weights: Weights,
+  earlier: local_training.Batch,
+  later: local_training.Batch,
 ) -> tf.Tensor:
   """Computes eq. 4 for a batch of a domain and one of the next.
 
@@ -92,20 +92,20 @@ def transition_loss(
     The loss, a float32 scalar.
   """
   sums = prototypes.class_sums(
-      model.embed(weights.phi, earlier.x), earlier.y, model.num_classes
+    model.embed(weights.phi, earlier.x), earlier.y, model.num_classes
   )
   means = prototypes.class_means(sums)
   return prototypes.alignment_loss(
-      model.embed(weights.psi, later.x), later.y, means, distance
+    model.embed(weights.psi, later.x), later.y, means, distance
   )
 
 
 def train_client(
-    model: split_model.SplitModel,
-    hparams: HParams,
-    weights: Weights,
-    data: local_training.ClientData,
-    round_num,
+  model: split_model.SplitModel,
+  hparams: HParams,
+  weights: Weights,
+  data: local_training.ClientData,
+  round_num,
 ) -> process.ClientResult:
   """Algorithm 3, lines 5 to 21, for one client.
 
@@ -127,32 +127,32 @@ def train_client(
   def loss_fn(current, step, carry):
     visit, domain = step // num_pairs, step % num_pairs
     earlier = local_training.domain_batch(
-        data, domain, visit, hparams.batch_size, seed_earlier
+      data, domain, visit, hparams.batch_size, seed_earlier
     )
     later = local_training.domain_batch(
-        data, domain + 1, visit, hparams.batch_size, seed_later
+      data, domain + 1, visit, hparams.batch_size, seed_later
     )
     loss = transition_loss(model, hparams.distance, current, earlier, later)
     return loss, carry
 
   result = local_training.train(
-      loss_fn, weights, num_steps * num_pairs, hparams, round_num=round_num
+    loss_fn, weights, num_steps * num_pairs, hparams, round_num=round_num
   )
   return process.ClientResult(
-      update=tf.nest.map_structure(tf.subtract, result.weights, weights),
-      client_state=(),
-      loss=result.loss,
+    update=tf.nest.map_structure(tf.subtract, result.weights, weights),
+    client_state=(),
+    loss=result.loss,
   )
 
 
 def domain_sums(
-    model: split_model.SplitModel, phi, data: local_training.ClientData, domain
+  model: split_model.SplitModel, phi, data: local_training.ClientData, domain
 ) -> prototypes.ClassSums:
   """Adds up phi over all examples of one domain, by class."""
   end = tf.reduce_sum(data.domain_sizes[: domain + 1])
   start = end - data.domain_sizes[domain]
   embeddings = evaluation.predict_in_batches(
-      lambda x: model.embed(phi, x), data.x[start:end], model.embedding_size
+    lambda x: model.embed(phi, x), data.x[start:end], model.embedding_size
   )
   return prototypes.class_sums(embeddings, data.y[start:end], model.num_classes)
 
@@ -160,16 +160,16 @@ def domain_sums(
 def _predict(model, distance, weights, prototypes_of, examples):
   """Predicts each domain of the examples from its own prototypes."""
   embeddings = evaluation.predict_in_batches(
-      lambda x: model.embed(weights.psi, x), examples.x, model.embedding_size
+    lambda x: model.embed(weights.psi, x), examples.x, model.embedding_size
   )
 
   def predict_domain(domain, part):
     # Without the branch, a domain without examples would still cost a pass over
     # the training data.
     return tf.cond(
-        tf.size(part) > 0,
-        lambda: prototypes.logits(part, prototypes_of(domain), distance),
-        lambda: tf.zeros([0, model.num_classes]),
+      tf.size(part) > 0,
+      lambda: prototypes.logits(part, prototypes_of(domain), distance),
+      lambda: tf.zeros([0, model.num_classes]),
     )
 
   sizes = examples.domain_sizes
@@ -178,11 +178,11 @@ def _predict(model, distance, weights, prototypes_of, examples):
 
 
 def predict_as_client(
-    model: split_model.SplitModel,
-    distance: str,
-    weights: Weights,
-    data: local_training.ClientData,
-    examples: local_training.ClientData,
+  model: split_model.SplitModel,
+  distance: str,
+  weights: Weights,
+  data: local_training.ClientData,
+  examples: local_training.ClientData,
 ) -> tf.Tensor:
   """Predicts each domain from the client's prototypes of the domain before.
 
@@ -207,9 +207,9 @@ def predict_as_client(
 
 
 def build(
-    model: split_model.SplitModel,
-    hparams: HParams,
-    **options: Any,
+  model: split_model.SplitModel,
+  hparams: HParams,
+  **options: Any,
 ) -> process.FederatedAlgorithm:
   """Builds FedEvolve.
 
@@ -234,17 +234,17 @@ def build(
     return _predict(model, hparams.distance, weights, lambda _: means, examples)
 
   return process.build_algorithm(
-      "fed_evolve",
-      model,
-      hparams,
-      initial_weights=lambda seed: initial_weights(model, seed),
-      train_client=lambda weights, _, data, round_num: train_client(
-          model, hparams, weights, data, round_num
-      ),
-      predict_as_client=lambda weights, _, data, examples: predict_as_client(
-          model, hparams.distance, weights, data, examples
-      ),
-      summarize_client=summarize_client,
-      predict_as_server=predict_as_server,
-      **options,
+    "fed_evolve",
+    model,
+    hparams,
+    initial_weights=lambda seed: initial_weights(model, seed),
+    train_client=lambda weights, _, data, round_num: train_client(
+      model, hparams, weights, data, round_num
+    ),
+    predict_as_client=lambda weights, _, data, examples: predict_as_client(
+      model, hparams.distance, weights, data, examples
+    ),
+    summarize_client=summarize_client,
+    predict_as_server=predict_as_server,
+    **options,
   )

@@ -53,31 +53,32 @@ class HParams(hyperparameters.LocalHParams):
   """Hyper-parameters of FedEvp."""
 
   distance: str = hyperparameters.hparam(
-      "l2",
-      "The distance d to a prototype: l2 (Euclidean, squared) or cosine, both"
-      " of Table 14.",
-      choices=prototypes.DISTANCES,
+    "l2",
+    "The distance d to a prototype: l2 (Euclidean, squared) or cosine, both"
+    " of Table 14.",
+    choices=prototypes.DISTANCES,
   )
   prototype: str = hyperparameters.hparam(
-      "current",
-      "Which prototype a batch is aligned to: current (Algorithm 4, the batch"
-      " is part of it) or previous (the text, it is not).",
-      choices=("current", "previous"),
+    "current",
+    "Which prototype a batch is aligned to: current (Algorithm 4, the batch"
+    " is part of it) or previous (the text, it is not).",
+    choices=("current", "previous"),
   )
   personalization: str = hyperparameters.hparam(
-      "default",
-      "What a client personalises (Table 8): default (classifier and last layer"
-      " of phi), none, classifier, all.",
-      choices=("default", "none", "classifier", "all"),
+    "default",
+    "What a client personalises (Table 8): default (classifier and last layer"
+    " of phi), none, classifier, all.",
+    choices=("default", "none", "classifier", "all"),
   )
   personalization_epochs: int = hyperparameters.hparam(
-      1, "Passes over the client's data when it personalises; 0 is none.",
-      minimum=0,
+    1,
+    "Passes over the client's data when it personalises; 0 is none.",
+    minimum=0,
   )
 
 
 def update_prototypes(
-    running: prototypes.Prototypes, batch: prototypes.Prototypes, domain
+  running: prototypes.Prototypes, batch: prototypes.Prototypes, domain
 ) -> prototypes.Prototypes:
   """Computes eq. 5: C_m = (m - 1)/m C_{m-1} + 1/m (mean of the batch).
 
@@ -94,17 +95,17 @@ def update_prototypes(
   share = tf.where(running.present, share, 1.0)
   share = tf.where(batch.present, share, 0.0)[:, tf.newaxis]
   return prototypes.Prototypes(
-      (1.0 - share) * running.mean + share * batch.mean,
-      running.present | batch.present,
+    (1.0 - share) * running.mean + share * batch.mean,
+    running.present | batch.present,
   )
 
 
 def train_client(
-    model: split_model.SplitModel,
-    hparams: HParams,
-    weights: split_model.SplitWeights,
-    data: local_training.ClientData,
-    round_num,
+  model: split_model.SplitModel,
+  hparams: HParams,
+  weights: split_model.SplitWeights,
+  data: local_training.ClientData,
+  round_num,
 ) -> process.ClientResult:
   """Algorithm 4, lines 5 to 25, for one client.
 
@@ -126,11 +127,11 @@ def train_client(
 
   def embed_batch(current, domain, visit):
     batch = local_training.domain_batch(
-        data, domain, visit, hparams.batch_size, seed
+      data, domain, visit, hparams.batch_size, seed
     )
     embeddings = model.embed(current.backbone, batch.x)
     means = prototypes.class_means(
-        prototypes.class_sums(embeddings, batch.y, model.num_classes)
+      prototypes.class_sums(embeddings, batch.y, model.num_classes)
     )
     return embeddings, batch.y, means
 
@@ -147,32 +148,32 @@ def train_client(
     updated = update_prototypes(running, means, domain)
     target = updated if hparams.prototype == "current" else running
     loss = prototypes.alignment_loss(
-        embeddings, y, target, hparams.distance
+      embeddings, y, target, hparams.distance
     ) + local_training.cross_entropy(
-        model.classify(current.head, embeddings), y
+      model.classify(current.head, embeddings), y
     )
     return loss, tf.nest.map_structure(tf.stop_gradient, updated)
 
   result = local_training.train(
-      loss_fn,
-      weights,
-      num_steps * steps_per_iteration,
-      hparams,
-      carry=prototypes.Prototypes(
-          tf.zeros([model.num_classes, model.embedding_size]),
-          tf.zeros([model.num_classes], tf.bool),
-      ),
-      round_num=round_num,
+    loss_fn,
+    weights,
+    num_steps * steps_per_iteration,
+    hparams,
+    carry=prototypes.Prototypes(
+      tf.zeros([model.num_classes, model.embedding_size]),
+      tf.zeros([model.num_classes], tf.bool),
+    ),
+    round_num=round_num,
   )
   return process.ClientResult(
-      update=tf.nest.map_structure(tf.subtract, result.weights, weights),
-      client_state=(),
-      loss=result.loss,
+    update=tf.nest.map_structure(tf.subtract, result.weights, weights),
+    client_state=(),
+    loss=result.loss,
   )
 
 
 def personal_weights(
-    model: split_model.SplitModel, personalization: str
+  model: split_model.SplitModel, personalization: str
 ) -> split_model.SplitWeights:
   """Tells which weights a client personalises.
 
@@ -185,19 +186,19 @@ def personal_weights(
   """
   num_backbone = len(model.backbone.names)
   backbone = {
-      "none": (False,) * num_backbone,
-      "classifier": (False,) * num_backbone,
-      "default": model.last_backbone_layer(),
-      "all": (True,) * num_backbone,
+    "none": (False,) * num_backbone,
+    "classifier": (False,) * num_backbone,
+    "default": model.last_backbone_layer(),
+    "all": (True,) * num_backbone,
   }[personalization]
   head = (personalization != "none",) * len(model.head.names)
   return split_model.SplitWeights(backbone, head)
 
 
 def build(
-    model: split_model.SplitModel,
-    hparams: HParams,
-    **options: Any,
+  model: split_model.SplitModel,
+  hparams: HParams,
+  **options: Any,
 ) -> process.FederatedAlgorithm:
   """Builds FedEvp.
 
@@ -216,27 +217,27 @@ def build(
   def predict_as_client(weights, _, data, examples):
     if hparams.personalization != "none":
       weights = fed_avg_ft.fine_tune(
-          model,
-          hparams,
-          hparams.personalization_epochs
-          * local_training.epoch_steps(data, hparams.batch_size),
-          weights,
-          data,
-          trainable=personal_weights(model, hparams.personalization),
+        model,
+        hparams,
+        hparams.personalization_epochs
+        * local_training.epoch_steps(data, hparams.batch_size),
+        weights,
+        data,
+        trainable=personal_weights(model, hparams.personalization),
       )
     return evaluation.predict(model, weights, examples.x)
 
   return process.build_algorithm(
-      "fed_evp",
-      model,
-      hparams,
-      initial_weights=model.initial_weights,
-      train_client=lambda weights, _, data, round_num: train_client(
-          model, hparams, weights, data, round_num
-      ),
-      predict_as_client=predict_as_client,
-      predict_as_server=lambda weights, _, examples: evaluation.predict(
-          model, weights, examples.x
-      ),
-      **options,
+    "fed_evp",
+    model,
+    hparams,
+    initial_weights=model.initial_weights,
+    train_client=lambda weights, _, data, round_num: train_client(
+      model, hparams, weights, data, round_num
+    ),
+    predict_as_client=predict_as_client,
+    predict_as_server=lambda weights, _, examples: evaluation.predict(
+      model, weights, examples.x
+    ),
+    **options,
   )

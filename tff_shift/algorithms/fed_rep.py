@@ -30,15 +30,16 @@ class HParams(hyperparameters.LocalHParams):
   """Hyper-parameters of FedRep; `local_steps` train the backbone."""
 
   head_steps: int = hyperparameters.hparam(
-      5, "Local iterations on the head before those on the backbone.",
-      minimum=1,
+    5,
+    "Local iterations on the head before those on the backbone.",
+    minimum=1,
   )
 
 
 def build(
-    model: split_model.SplitModel,
-    hparams: HParams,
-    **options: Any,
+  model: split_model.SplitModel,
+  hparams: HParams,
+  **options: Any,
 ) -> process.FederatedAlgorithm:
   """Builds FedRep.
 
@@ -56,7 +57,7 @@ def build(
   """
   all_of = lambda names, value: (value,) * len(names)  # noqa: E731
   only_head = split_model.SplitWeights(
-      all_of(model.backbone.names, False), all_of(model.head.names, True)
+    all_of(model.backbone.names, False), all_of(model.head.names, True)
   )
   only_backbone = tf.nest.map_structure(lambda moves: not moves, only_head)
 
@@ -64,34 +65,44 @@ def build(
     seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
     num_domains = tf.size(data.domain_sizes)
     with_head = local_training.train_on_pool(
-        model.predict, split_model.SplitWeights(backbone, head), data,
-        hparams.head_steps * num_domains, randomness.fold(seed, 0), hparams,
-        trainable=only_head, round_num=round_num,
+      model.predict,
+      split_model.SplitWeights(backbone, head),
+      data,
+      hparams.head_steps * num_domains,
+      randomness.fold(seed, 0),
+      hparams,
+      trainable=only_head,
+      round_num=round_num,
     )
     steps = local_training.num_local_steps(hparams, data, round_num)
     trained = local_training.train_on_pool(
-        model.predict, with_head.weights, data, steps * num_domains,
-        randomness.fold(seed, 1), hparams, trainable=only_backbone,
-        round_num=round_num,
+      model.predict,
+      with_head.weights,
+      data,
+      steps * num_domains,
+      randomness.fold(seed, 1),
+      hparams,
+      trainable=only_backbone,
+      round_num=round_num,
     )
     return process.ClientResult(
-        update=tf.nest.map_structure(
-            tf.subtract, trained.weights.backbone, backbone
-        ),
-        client_state=trained.weights.head,
-        loss=trained.loss,
+      update=tf.nest.map_structure(
+        tf.subtract, trained.weights.backbone, backbone
+      ),
+      client_state=trained.weights.head,
+      loss=trained.loss,
     )
 
   return process.build_algorithm(
-      "fed_rep",
-      model,
-      hparams,
-      initial_weights=model.initial_backbone,
-      initial_client_state=lambda seed: model.initial_weights(seed).head,
-      train_client=train_client,
-      predict_as_client=lambda backbone, head, _, examples: evaluation.predict(
-          model, split_model.SplitWeights(backbone, head), examples.x
-      ),
-      predict_as_server=None,
-      **options,
+    "fed_rep",
+    model,
+    hparams,
+    initial_weights=model.initial_backbone,
+    initial_client_state=lambda seed: model.initial_weights(seed).head,
+    train_client=train_client,
+    predict_as_client=lambda backbone, head, _, examples: evaluation.predict(
+      model, split_model.SplitWeights(backbone, head), examples.x
+    ),
+    predict_as_server=None,
+    **options,
   )

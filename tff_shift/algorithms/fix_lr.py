@@ -24,14 +24,14 @@ class HParams(two_phase_adaptation.TwoPhaseHParams):
   """Hyper-parameters of FixLR."""
 
   learning_rate: float = hyperparameters.hparam(
-      1e-5, "The clients' learning rate.", minimum=0, exclusive_minimum=True
+    1e-5, "The clients' learning rate.", minimum=0, exclusive_minimum=True
   )
 
 
 def build(
-    model: split_model.SplitModel,
-    hparams: HParams,
-    **options: Any,
+  model: split_model.SplitModel,
+  hparams: HParams,
+  **options: Any,
 ) -> process.FederatedAlgorithm:
   """Builds FixLR.
 
@@ -47,5 +47,5 @@ def build(
     ValueError: If a hyper-parameter has a value that is not allowed.
   """
   return two_phase_adaptation.build(
-      "fix_lr", model, hparams, initial_rate=hparams.learning_rate, **options
+    "fix_lr", model, hparams, initial_rate=hparams.learning_rate, **options
   )

@@ -28,7 +28,7 @@ from tff_shift.models import split_model
 SCENARIOS = ("online_adaptation",)
 
 AGGREGATION_NEEDS = aggregation.Needs(
-    nothing_shared="the model stays as it was trained"
+  nothing_shared="the model stays as it was trained"
 )
 
 # Keeps a class that was never estimated finite, and out of the way.
@@ -55,9 +55,9 @@ class History(NamedTuple):
 
 
 def build(
-    model: split_model.SplitModel,
-    hparams: HParams,
-    **options: Any,
+  model: split_model.SplitModel,
+  hparams: HParams,
+  **options: Any,
 ) -> process.FederatedAlgorithm:
   """Builds FTH.
 
@@ -78,7 +78,7 @@ def build(
     uniform = 1.0 / model.num_classes
     # Without a history, the prior.
     shares = tf.math.divide_no_nan(
-        history.total, history.num_timesteps
+      history.total, history.num_timesteps
     ) + uniform * tf.cast(tf.equal(history.num_timesteps, 0), tf.float32)
     return logits + tf.math.log(tf.maximum(shares, _SMALLEST_SHARE) / uniform)
 
@@ -89,16 +89,16 @@ def build(
     # Rounds of one time step see the same data: they count once.
     is_new = tf.cast(tf.not_equal(history.timestep, data.timestep), tf.float32)
     history = History(
-        history.total + is_new * classes,
-        history.num_timesteps + is_new,
-        data.timestep,
+      history.total + is_new * classes,
+      history.num_timesteps + is_new,
+      data.timestep,
     )
     logits = reweight(evaluation.predict(model, weights, data.x), history)
     class_weights = adaptation.class_weights(classes, data.y)
     return process.ClientResult(
-        update=(),
-        client_state=history,
-        loss=adaptation.risk(logits, data.y, class_weights),
+      update=(),
+      client_state=history,
+      loss=adaptation.risk(logits, data.y, class_weights),
     )
 
   def predict_as_client(nothing, history, data, examples):
@@ -107,18 +107,18 @@ def build(
     return reweight(evaluation.predict(model, weights, examples.x), history)
 
   return process.build_algorithm(
-      "fth",
-      model,
-      hparams,
-      initial_weights=lambda seed: (),
-      initial_client_state=lambda seed: History(
-          tf.zeros([model.num_classes]), tf.constant(0.0), tf.constant(0)
-      ),
-      train_client=train_client,
-      predict_as_client=predict_as_client,
-      predict_as_server=None,
-      examples_type=adaptation.data_type(model),
-      num_examples=adaptation.num_stream_examples,
-      aggregation_needs=AGGREGATION_NEEDS,
-      **options,
+    "fth",
+    model,
+    hparams,
+    initial_weights=lambda seed: (),
+    initial_client_state=lambda seed: History(
+      tf.zeros([model.num_classes]), tf.constant(0.0), tf.constant(0)
+    ),
+    train_client=train_client,
+    predict_as_client=predict_as_client,
+    predict_as_server=None,
+    examples_type=adaptation.data_type(model),
+    num_examples=adaptation.num_stream_examples,
+    aggregation_needs=AGGREGATION_NEEDS,
+    **options,
   )

@@ -21,7 +21,7 @@ from tff_shift.models import split_model
 SCENARIOS = ("evolving", "dynamic_personalization")
 
 AGGREGATION_NEEDS = aggregation.Needs(
-    nothing_shared="every client trains a model of its own"
+  nothing_shared="every client trains a model of its own"
 )
 
 
@@ -31,9 +31,9 @@ class HParams(hyperparameters.LocalHParams):
 
 
 def build(
-    model: split_model.SplitModel,
-    hparams: HParams,
-    **options: Any,
+  model: split_model.SplitModel,
+  hparams: HParams,
+  **options: Any,
 ) -> process.FederatedAlgorithm:
   """Builds local training.
 
@@ -52,27 +52,27 @@ def build(
   def train_client(weights, personal_weights, data, round_num):
     del weights  # The server has none.
     result = fed_avg.train_client(
-        model, hparams, personal_weights, data, round_num
+      model, hparams, personal_weights, data, round_num
     )
     return process.ClientResult(
-        update=(),
-        client_state=tf.nest.map_structure(
-            tf.add, personal_weights, result.update
-        ),
-        loss=result.loss,
+      update=(),
+      client_state=tf.nest.map_structure(
+        tf.add, personal_weights, result.update
+      ),
+      loss=result.loss,
     )
 
   return process.build_algorithm(
-      "local",
-      model,
-      hparams,
-      initial_weights=lambda seed: (),
-      initial_client_state=model.initial_weights,
-      train_client=train_client,
-      predict_as_client=lambda _, weights, data, examples: evaluation.predict(
-          model, weights, examples.x
-      ),
-      predict_as_server=None,
-      aggregation_needs=AGGREGATION_NEEDS,
-      **options,
+    "local",
+    model,
+    hparams,
+    initial_weights=lambda seed: (),
+    initial_client_state=model.initial_weights,
+    train_client=train_client,
+    predict_as_client=lambda _, weights, data, examples: evaluation.predict(
+      model, weights, examples.x
+    ),
+    predict_as_server=None,
+    aggregation_needs=AGGREGATION_NEEDS,
+    **options,
   )

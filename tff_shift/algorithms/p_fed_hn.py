@@ -44,16 +44,16 @@ class HParams(hypernetwork.MetaHParams):
   """Hyper-parameters of pFedHN."""
 
   embedding_size: int = hyperparameters.hparam(
-      3,
-      "Length of a client's embedding; the authors take 1 plus a quarter of the"
-      " number of clients, rounded down, which is 3 for ten clients.",
-      minimum=1,
+    3,
+    "Length of a client's embedding; the authors take 1 plus a quarter of the"
+    " number of clients, rounded down, which is 3 for ten clients.",
+    minimum=1,
   )
   embedding_learning_rate: float = hyperparameters.hparam(
-      0.01,
-      "Learning rate of the embeddings; the authors take the hypernetwork's. At"
-      " 0 they stay as they were drawn.",
-      minimum=0,
+    0.01,
+    "Learning rate of the embeddings; the authors take the hypernetwork's. At"
+    " 0 they stay as they were drawn.",
+    minimum=0,
   )
 
 
@@ -75,12 +75,12 @@ class MetaTraining(NamedTuple):
 
 
 def train_work_network(
-    network: hypernetwork.Hypernetwork,
-    hparams: hypernetwork.MetaHParams,
-    phi: hypernetwork.MetaWeights,
-    vector,
-    data: local_training.ClientData,
-    round_num,
+  network: hypernetwork.Hypernetwork,
+  hparams: hypernetwork.MetaHParams,
+  phi: hypernetwork.MetaWeights,
+  vector,
+  data: local_training.ClientData,
+  round_num,
 ) -> MetaTraining:
   """Trains what the meta-network gives a client, and learns from the change.
 
@@ -97,21 +97,21 @@ def train_work_network(
   """
   weights = network(phi, vector)
   trained = fed_avg.train_client(
-      network.model, hparams, weights, data, round_num
+    network.model, hparams, weights, data, round_num
   )
   by_phi, by_vector = network.vector_jacobian_product(
-      phi, vector, trained.update
+    phi, vector, trained.update
   )
   update = tf.nest.map_structure(
-      lambda change: hparams.meta_learning_rate * change, by_phi
+    lambda change: hparams.meta_learning_rate * change, by_phi
   )
   return MetaTraining(weights, update, by_vector, trained.loss)
 
 
 def build(
-    model: split_model.SplitModel,
-    hparams: HParams,
-    **options: Any,
+  model: split_model.SplitModel,
+  hparams: HParams,
+  **options: Any,
 ) -> process.FederatedAlgorithm:
   """Builds pFedHN.
 
@@ -129,37 +129,37 @@ def build(
     ValueError: If a hyper-parameter has a value that is not allowed.
   """
   network = hypernetwork.Hypernetwork(
-      model, hparams.embedding_size, hparams.hidden_width, hparams.num_hidden
+    model, hparams.embedding_size, hparams.hidden_width, hparams.num_hidden
   )
 
   def initial_embedding(seed):
     return tf.random.stateless_normal(
-        [hparams.embedding_size],
-        randomness.fold(seed, randomness.Purpose.INITIALIZE),
+      [hparams.embedding_size],
+      randomness.fold(seed, randomness.Purpose.INITIALIZE),
     )
 
   def train_client(phi, embedding, data, round_num):
     result = train_work_network(
-        network, hparams, phi, embedding, data, round_num
+      network, hparams, phi, embedding, data, round_num
     )
     return process.ClientResult(
-        update=result.update,
-        client_state=(
-            embedding + hparams.embedding_learning_rate * result.direction
-        ),
-        loss=result.loss,
+      update=result.update,
+      client_state=(
+        embedding + hparams.embedding_learning_rate * result.direction
+      ),
+      loss=result.loss,
     )
 
   return process.build_algorithm(
-      "p_fed_hn",
-      model,
-      hparams,
-      initial_weights=network.initial_weights,
-      initial_client_state=initial_embedding,
-      train_client=train_client,
-      predict_as_client=lambda phi, embedding, _, examples: evaluation.predict(
-          model, network(phi, embedding), examples.x
-      ),
-      predict_as_server=None,
-      **options,
+    "p_fed_hn",
+    model,
+    hparams,
+    initial_weights=network.initial_weights,
+    initial_client_state=initial_embedding,
+    train_client=train_client,
+    predict_as_client=lambda phi, embedding, _, examples: evaluation.predict(
+      model, network(phi, embedding), examples.x
+    ),
+    predict_as_server=None,
+    **options,
   )

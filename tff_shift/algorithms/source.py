@@ -20,7 +20,7 @@ from tff_shift.models import split_model
 SCENARIOS = ("online_adaptation",)
 
 AGGREGATION_NEEDS = aggregation.Needs(
-    nothing_shared="the model stays as it was trained"
+  nothing_shared="the model stays as it was trained"
 )
 
 
@@ -30,9 +30,9 @@ class HParams(hyperparameters.HParams):
 
 
 def build(
-    model: split_model.SplitModel,
-    hparams: HParams,
-    **options: Any,
+  model: split_model.SplitModel,
+  hparams: HParams,
+  **options: Any,
 ) -> process.FederatedAlgorithm:
   """Builds the reading without adaptation.
 
@@ -45,16 +45,16 @@ def build(
     The algorithm, whose rounds have no phase.
   """
   return process.build_algorithm(
-      "source",
-      model,
-      hparams,
-      initial_weights=model.initial_weights,
-      train_client=None,
-      predict_as_client=lambda weights, state, data, examples: (
-          evaluation.predict(model, weights, examples.x)
-      ),
-      predict_as_server=None,
-      examples_type=adaptation.data_type(model),
-      aggregation_needs=AGGREGATION_NEEDS,
-      **options,
+    "source",
+    model,
+    hparams,
+    initial_weights=model.initial_weights,
+    train_client=None,
+    predict_as_client=lambda weights, state, data, examples: (
+      evaluation.predict(model, weights, examples.x)
+    ),
+    predict_as_server=None,
+    examples_type=adaptation.data_type(model),
+    aggregation_needs=AGGREGATION_NEEDS,
+    **options,
   )

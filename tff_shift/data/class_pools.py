@@ -43,13 +43,13 @@ class ClassPool:
     labels = np.asarray(labels)
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
       raise ValueError(
-          "labels must be a vector of integers, got"
-          f" {labels.dtype} {list(labels.shape)}"
+        "labels must be a vector of integers, got"
+        f" {labels.dtype} {list(labels.shape)}"
       )
     if len(labels) and (labels.min() < 0 or labels.max() >= num_classes):
       raise ValueError(
-          f"labels must lie in 0..{num_classes - 1}, got"
-          f" {labels.min()}..{labels.max()}"
+        f"labels must lie in 0..{num_classes - 1}, got"
+        f" {labels.min()}..{labels.max()}"
       )
     self.counts = np.bincount(labels, minlength=num_classes)
     # Class c is at _by_class[_starts[c] : _starts[c] + counts[c]].
@@ -57,10 +57,10 @@ class ClassPool:
     self._starts = np.cumsum(self.counts) - self.counts
 
   def draw(
-      self,
-      distribution: np.ndarray,
-      size: int,
-      generator: np.random.Generator,
+    self,
+    distribution: np.ndarray,
+    size: int,
+    generator: np.random.Generator,
   ) -> np.ndarray:
     """Draws with replacement: every example's class is from `distribution`.
 
@@ -83,21 +83,21 @@ class ClassPool:
     probabilities = np.where(self.counts > 0, probabilities, 0)
     if not probabilities.any():
       raise ValueError(
-          "no class of the distribution has an example in the pool; give a"
-          " probability to a class that has one"
+        "no class of the distribution has an example in the pool; give a"
+        " probability to a class that has one"
       )
     class_counts = generator.multinomial(
-        size, probabilities / probabilities.sum()
+      size, probabilities / probabilities.sum()
     )
     classes = np.repeat(np.arange(len(self.counts)), class_counts)
     places = self._starts[classes] + generator.integers(self.counts[classes])
     return generator.permutation(self._by_class[places])
 
   def draw_without_replacement(
-      self,
-      distribution: np.ndarray,
-      size: int,
-      generator: np.random.Generator,
+    self,
+    distribution: np.ndarray,
+    size: int,
+    generator: np.random.Generator,
   ) -> np.ndarray:
     """Draws different examples, as near `distribution` as the pool allows.
 
@@ -122,20 +122,20 @@ class ClassPool:
     available = self.counts[probabilities > 0].sum()
     if size > available:
       raise ValueError(
-          f"{size} examples cannot be drawn without replacement: the classes of"
-          f" the distribution have {available}"
+        f"{size} examples cannot be drawn without replacement: the classes of"
+        f" the distribution have {available}"
       )
     drawn = [
-        generator.choice(
-            self._by_class[start : start + held], count, replace=False
-        )
-        for start, held, count in zip(
-            self._starts,
-            self.counts,
-            self._capped_counts(probabilities, size, generator),
-            strict=True,
-        )
-        if count
+      generator.choice(
+        self._by_class[start : start + held], count, replace=False
+      )
+      for start, held, count in zip(
+        self._starts,
+        self.counts,
+        self._capped_counts(probabilities, size, generator),
+        strict=True,
+      )
+      if count
     ]
     # Typed: without any class, NumPy would make it float64.
     positions = np.concatenate([np.empty(0, np.int64), *drawn])
@@ -146,29 +146,27 @@ class ClassPool:
     probabilities = np.asarray(distribution, np.float64)
     if probabilities.shape != self.counts.shape:
       raise ValueError(
-          f"distribution must have the shape [{len(self.counts)}], one number"
-          f" for each class, got {list(probabilities.shape)}"
+        f"distribution must have the shape [{len(self.counts)}], one number"
+        f" for each class, got {list(probabilities.shape)}"
       )
     # Written so that NaN is refused too.
     if not (
-        np.all(probabilities >= 0)
-        and abs(probabilities.sum() - 1) <= _SUM_TOLERANCE
+      np.all(probabilities >= 0)
+      and abs(probabilities.sum() - 1) <= _SUM_TOLERANCE
     ):
       raise ValueError(
-          "distribution must be non-negative with the sum 1, got the minimum"
-          f" {probabilities.min():g} and the sum {probabilities.sum():g}"
+        "distribution must be non-negative with the sum 1, got the minimum"
+        f" {probabilities.min():g} and the sum {probabilities.sum():g}"
       )
     if not isinstance(size, int | np.integer) or size < 0:
-      raise ValueError(
-          f"size must be an integer of at least 0, got {size!r}"
-      )
+      raise ValueError(f"size must be an integer of at least 0, got {size!r}")
     return probabilities
 
   def _capped_counts(
-      self,
-      probabilities: np.ndarray,
-      size: int,
-      generator: np.random.Generator,
+    self,
+    probabilities: np.ndarray,
+    size: int,
+    generator: np.random.Generator,
   ) -> np.ndarray:
     """Splits `size` over the classes, none of which gives more than it has.
 
@@ -228,12 +226,12 @@ def pretraining_distribution(name: str, num_classes: int) -> np.ndarray:
   """
   if name not in PRETRAINING_DISTRIBUTIONS:
     raise ValueError(
-        f"unknown pre-training distribution {name!r}; known are"
-        f" {', '.join(PRETRAINING_DISTRIBUTIONS)}"
+      f"unknown pre-training distribution {name!r}; known are"
+      f" {', '.join(PRETRAINING_DISTRIBUTIONS)}"
     )
   partition.check_positive_integer("num_classes", num_classes)
   weights = PRETRAINING_DISTRIBUTIONS[name](
-      np.arange(num_classes, dtype=np.float64)
+    np.arange(num_classes, dtype=np.float64)
   )
   return weights / weights.sum()
 
@@ -252,7 +250,7 @@ def _exponential_decay(i: np.ndarray) -> np.ndarray:
 
 # Name -> weights of the classes 0..I - 1, before normalisation.
 PRETRAINING_DISTRIBUTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "uniform": np.ones_like,
-    "gaussian": _gaussian,
-    "exponential_decay": _exponential_decay,
+  "uniform": np.ones_like,
+  "gaussian": _gaussian,
+  "exponential_decay": _exponential_decay,
 }

@@ -21,9 +21,9 @@ import numpy as np
 
 # Level of intensity -> (gamma, hue, saturation), two values each (F.2.2).
 INTENSITIES = {
-    "low": ((0.9, 1.1), (-0.01, 0.01), (0.9, 1.1)),
-    "mid": ((0.75, 1.25), (-0.05, 0.05), (0.7, 1.3)),
-    "high": ((0.6, 1.4), (-0.1, 0.1), (0.5, 1.5)),
+  "low": ((0.9, 1.1), (-0.01, 0.01), (0.9, 1.1)),
+  "mid": ((0.75, 1.25), (-0.05, 0.05), (0.7, 1.3)),
+  "high": ((0.6, 1.4), (-0.1, 0.1), (0.5, 1.5)),
 }
 # The finer values for more clients than the eight of a level (F.2.1).
 _MANY_CLIENTS = ((0.6, 1.0, 1.4), (-0.15, 0.0, 0.15), (0.4, 1.0, 1.6))
@@ -54,7 +54,7 @@ class ColorTransform(NamedTuple):
 
 
 def pool(
-    num_clients: int, intensity: str = "high"
+  num_clients: int, intensity: str = "high"
 ) -> tuple[ColorTransform, ...]:
   """Returns the transforms of the clients, all different.
 
@@ -76,21 +76,21 @@ def pool(
   """
   if intensity not in INTENSITIES:
     raise ValueError(
-        f"intensity must be one of {', '.join(INTENSITIES)}, got {intensity!r}"
+      f"intensity must be one of {', '.join(INTENSITIES)}, got {intensity!r}"
     )
   few = _combinations(*INTENSITIES[intensity], (_ALL_BITS,))
   many = _combinations(*_MANY_CLIENTS, (_ALL_BITS, _FEW_BITS))
   if not 1 <= num_clients <= len(many):
     raise ValueError(
-        f"num_clients must be 1 to {len(many)}, the number of different colour"
-        f" transforms, got {num_clients}"
+      f"num_clients must be 1 to {len(many)}, the number of different colour"
+      f" transforms, got {num_clients}"
     )
   if num_clients <= len(few):
     return few[:num_clients]
   if intensity != "high":
     raise ValueError(
-        f"intensity must be high when num_clients is above {len(few)}, got"
-        f" intensity {intensity} and num_clients {num_clients}"
+      f"intensity must be high when num_clients is above {len(few)}, got"
+      f" intensity {intensity} and num_clients {num_clients}"
     )
   return many[:num_clients]
 
@@ -115,8 +115,8 @@ def apply(images: np.ndarray, transform: ColorTransform) -> np.ndarray:
   # Written so that NaN is refused too.
   if not (gamma > 0 and -1 <= hue <= 1 and saturation >= 0):
     raise ValueError(
-        "transform must have gamma > 0, hue in [-1, 1] and saturation >= 0, got"
-        f" {transform}"
+      "transform must have gamma > 0, hue in [-1, 1] and saturation >= 0, got"
+      f" {transform}"
     )
   if bits not in range(1, _ALL_BITS + 1):
     raise ValueError(f"posterize_bits must be 1 to {_ALL_BITS}, got {bits}")
@@ -154,10 +154,10 @@ def tint(images: np.ndarray) -> np.ndarray:
 
 
 def _combinations(
-    gammas: tuple[float, ...],
-    hues: tuple[float, ...],
-    saturations: tuple[float, ...],
-    bits: tuple[int, ...],
+  gammas: tuple[float, ...],
+  hues: tuple[float, ...],
+  saturations: tuple[float, ...],
+  bits: tuple[int, ...],
 ) -> tuple[ColorTransform, ...]:
   """Returns all combinations; gamma changes fastest and bits slowest."""
   # itertools.product changes its last factor fastest.
@@ -166,7 +166,7 @@ def _combinations(
 
 
 def _adjusted(
-    images: np.ndarray, gamma: float, hue: float, saturation: float
+  images: np.ndarray, gamma: float, hue: float, saturation: float
 ) -> np.ndarray:
   """Scales the saturation, shifts the hue, corrects gamma, and rounds."""
   # Here, so that who reads other data need not wait for TensorFlow.
@@ -188,11 +188,11 @@ def _adjusted(
 def _check_images(images: np.ndarray, num_channels: int) -> None:
   """Raises ValueError unless images are uint8 with so many channels."""
   if (
-      images.dtype != np.uint8
-      or images.ndim != 4
-      or images.shape[-1] != num_channels
+    images.dtype != np.uint8
+    or images.ndim != 4
+    or images.shape[-1] != num_channels
   ):
     raise ValueError(
-        f"images must be uint8 [N, height, width, {num_channels}], got"
-        f" {images.dtype} {list(images.shape)}"
+      f"images must be uint8 [N, height, width, {num_channels}], got"
+      f" {images.dtype} {list(images.shape)}"
     )

@@ -28,25 +28,25 @@ CIFAR100_URL = "https://zenodo.org/record/3555552"
 
 # The name in tensorflow-datasets -> the file in the archive.
 _FILE_OF = {
-    "brightness": "brightness.npy",
-    "contrast": "contrast.npy",
-    "defocus_blur": "defocus_blur.npy",
-    "elastic": "elastic_transform.npy",
-    "fog": "fog.npy",
-    "frost": "frost.npy",
-    "frosted_glass_blur": "glass_blur.npy",
-    "gaussian_blur": "gaussian_blur.npy",
-    "gaussian_noise": "gaussian_noise.npy",
-    "impulse_noise": "impulse_noise.npy",
-    "jpeg_compression": "jpeg_compression.npy",
-    "motion_blur": "motion_blur.npy",
-    "pixelate": "pixelate.npy",
-    "saturate": "saturate.npy",
-    "shot_noise": "shot_noise.npy",
-    "snow": "snow.npy",
-    "spatter": "spatter.npy",
-    "speckle_noise": "speckle_noise.npy",
-    "zoom_blur": "zoom_blur.npy",
+  "brightness": "brightness.npy",
+  "contrast": "contrast.npy",
+  "defocus_blur": "defocus_blur.npy",
+  "elastic": "elastic_transform.npy",
+  "fog": "fog.npy",
+  "frost": "frost.npy",
+  "frosted_glass_blur": "glass_blur.npy",
+  "gaussian_blur": "gaussian_blur.npy",
+  "gaussian_noise": "gaussian_noise.npy",
+  "impulse_noise": "impulse_noise.npy",
+  "jpeg_compression": "jpeg_compression.npy",
+  "motion_blur": "motion_blur.npy",
+  "pixelate": "pixelate.npy",
+  "saturate": "saturate.npy",
+  "shot_noise": "shot_noise.npy",
+  "snow": "snow.npy",
+  "spatter": "spatter.npy",
+  "speckle_noise": "speckle_noise.npy",
+  "zoom_blur": "zoom_blur.npy",
 }
 
 # CIFAR's own names: neither archive carries them.
@@ -87,10 +87,10 @@ def corruption_names(dataset: str) -> tuple[str, ...]:
 
 
 def load_corrupted(
-    dataset: str,
-    corruption: str,
-    severity: int,
-    data_dir: str | os.PathLike[str] | None = None,
+  dataset: str,
+  corruption: str,
+  severity: int,
+  data_dir: str | os.PathLike[str] | None = None,
 ) -> sources.Source:
   """Loads the test images of CIFAR under one corruption at one severity.
 
@@ -112,12 +112,12 @@ def load_corrupted(
   _check_dataset(dataset)
   if corruption not in _FILE_OF:
     raise ValueError(
-        f"unknown corruption {corruption!r}; known are {', '.join(_FILE_OF)}"
+      f"unknown corruption {corruption!r}; known are {', '.join(_FILE_OF)}"
     )
   partition.check_positive_integer("severity", severity)
   if severity > corruptions.MAX_SEVERITY:
     raise ValueError(
-        f"severity must lie in 1..{corruptions.MAX_SEVERITY}, got {severity}"
+      f"severity must lie in 1..{corruptions.MAX_SEVERITY}, got {severity}"
     )
   folder = sources.data_folder(data_dir)
   return _LOADERS[dataset](folder, corruption, severity)
@@ -127,23 +127,22 @@ def _check_dataset(dataset: str) -> None:
   """Raises ValueError unless the data set has corrupted images."""
   if dataset not in _LOADERS:
     raise ValueError(
-        f"unknown corrupted data set {dataset!r}; known are"
-        f" {', '.join(_LOADERS)}"
+      f"unknown corrupted data set {dataset!r}; known are {', '.join(_LOADERS)}"
     )
 
 
 def _cifar10(
-    folder: pathlib.Path, corruption: str, severity: int
+  folder: pathlib.Path, corruption: str, severity: int
 ) -> sources.Source:
   """Loads a configuration that tensorflow-datasets has written."""
   images = sources.load_tfds(
-      f"cifar10_corrupted/{corruption}_{severity}", folder, splits=("test",)
+    f"cifar10_corrupted/{corruption}_{severity}", folder, splits=("test",)
   )
   return images._replace(class_names=_CIFAR10_NAMES)
 
 
 def _cifar100(
-    folder: pathlib.Path, corruption: str, severity: int
+  folder: pathlib.Path, corruption: str, severity: int
 ) -> sources.Source:
   """Reads one severity of a file of the archive."""
   archive = folder / CIFAR100_FOLDER
@@ -151,36 +150,36 @@ def _cifar100(
   for path in paths:
     if not path.is_file():
       raise source.not_found(
-          "cifar100_corrupted",
-          path,
-          f'mkdir -p "{folder}" && curl -L'
-          f" {CIFAR100_URL}/files/{CIFAR100_FOLDER}.tar | tar -x -C"
-          f' "{folder}"',
+        "cifar100_corrupted",
+        path,
+        f'mkdir -p "{folder}" && curl -L'
+        f" {CIFAR100_URL}/files/{CIFAR100_FOLDER}.tar | tar -x -C"
+        f' "{folder}"',
       )
   images, labels = map(_map_array, paths)
   if (
-      labels.ndim != 1
-      or not len(labels)
-      or len(labels) % corruptions.MAX_SEVERITY
-      or not np.issubdtype(labels.dtype, np.integer)
+    labels.ndim != 1
+    or not len(labels)
+    or len(labels) % corruptions.MAX_SEVERITY
+    or not np.issubdtype(labels.dtype, np.integer)
   ):
     raise ValueError(
-        f"{paths[1]} holds {labels.dtype} {list(labels.shape)}; it must hold"
-        f" integers [{corruptions.MAX_SEVERITY} * number of images]"
+      f"{paths[1]} holds {labels.dtype} {list(labels.shape)}; it must hold"
+      f" integers [{corruptions.MAX_SEVERITY} * number of images]"
     )
   expected = (len(labels), 32, 32, 3)
   if images.shape != expected or images.dtype != np.uint8:
     raise ValueError(
-        f"{paths[0]} holds {images.dtype} {list(images.shape)}; it must hold"
-        f" uint8 {list(expected)}"
+      f"{paths[0]} holds {images.dtype} {list(images.shape)}; it must hold"
+      f" uint8 {list(expected)}"
     )
   num_images = len(labels) // corruptions.MAX_SEVERITY
   rows = slice((severity - 1) * num_images, severity * num_images)
   y = np.array(labels[rows], np.int32)
   if y.min() < 0 or y.max() >= len(_CIFAR100_NAMES):
     raise ValueError(
-        f"{paths[1]} holds labels {y.min()}..{y.max()}; they must lie in"
-        f" 0..{len(_CIFAR100_NAMES) - 1}"
+      f"{paths[1]} holds labels {y.min()}..{y.max()}; they must lie in"
+      f" 0..{len(_CIFAR100_NAMES) - 1}"
     )
   return sources.Source(np.array(images[rows]), y, _CIFAR100_NAMES)
 
@@ -192,8 +191,7 @@ def _map_array(path: pathlib.Path) -> np.ndarray:
   except (ValueError, OSError, EOFError) as error:
     reason = str(error).splitlines()[0]
     raise ValueError(
-        f"{path} cannot be read as an array ({reason}); unpack the archive"
-        " again"
+      f"{path} cannot be read as an array ({reason}); unpack the archive again"
     ) from error
 
 

@@ -40,7 +40,7 @@ _MOST_PASSES = 2
 
 
 def gaussian_noise(
-    images: Images, rngs: Generators, scale: float, deviation: float
+  images: Images, rngs: Generators, scale: float, deviation: float
 ) -> Images:
   """Adds normal noise of one standard deviation to every value."""
   del scale
@@ -48,7 +48,7 @@ def gaussian_noise(
 
 
 def shot_noise(
-    images: Images, rngs: Generators, scale: float, photons: float
+  images: Images, rngs: Generators, scale: float, photons: float
 ) -> Images:
   """Counts photons: Poisson noise, where white is `photons` on average."""
   del scale
@@ -58,7 +58,7 @@ def shot_noise(
 
 
 def impulse_noise(
-    images: Images, rngs: Generators, scale: float, amount: float
+  images: Images, rngs: Generators, scale: float, amount: float
 ) -> Images:
   """Sets a share of the values to 0 or 1, as often the one as the other."""
   del scale
@@ -70,7 +70,7 @@ def impulse_noise(
 
 
 def speckle_noise(
-    images: Images, rngs: Generators, scale: float, deviation: float
+  images: Images, rngs: Generators, scale: float, deviation: float
 ) -> Images:
   """Multiplies every value with 1 plus normal noise."""
   del scale
@@ -78,7 +78,7 @@ def speckle_noise(
 
 
 def gaussian_blur(
-    images: Images, rngs: Generators, scale: float, sigma: float
+  images: Images, rngs: Generators, scale: float, sigma: float
 ) -> Images:
   """Blurs with a Gaussian of standard deviation `sigma` pixels."""
   del rngs
@@ -86,7 +86,7 @@ def gaussian_blur(
 
 
 def defocus_blur(
-    images: Images, rngs: Generators, scale: float, radius: float, edge: float
+  images: Images, rngs: Generators, scale: float, radius: float, edge: float
 ) -> Images:
   """Averages over a disk whose edge is smoothed by a Gaussian of `edge`."""
   del rngs
@@ -95,21 +95,21 @@ def defocus_blur(
   offsets = np.arange(-reach, reach + 1)
   inside = np.hypot(offsets, offsets[:, np.newaxis]) <= radius
   disk = ndimage.gaussian_filter(
-      inside / inside.sum(), edge, mode="constant", truncate=2
+    inside / inside.sum(), edge, mode="constant", truncate=2
   )
   disk = (disk / disk.sum()).astype(np.float32)
   return ndimage.correlate(
-      images, disk[np.newaxis, :, :, np.newaxis], mode="mirror"
+    images, disk[np.newaxis, :, :, np.newaxis], mode="mirror"
   )
 
 
 def frosted_glass_blur(
-    images: Images,
-    rngs: Generators,
-    scale: float,
-    sigma: float,
-    reach: int,
-    passes: int,
+  images: Images,
+  rngs: Generators,
+  scale: float,
+  sigma: float,
+  reach: int,
+  passes: int,
 ) -> Images:
   """Replaces each pixel by a near one, between two blurs.
 
@@ -136,7 +136,7 @@ def frosted_glass_blur(
 
 
 def motion_blur(
-    images: Images, rngs: Generators, scale: float, radius: float, sigma: float
+  images: Images, rngs: Generators, scale: float, radius: float, sigma: float
 ) -> Images:
   """Smears towards one side, within 45 degrees of the horizontal."""
   angles = np.array([rng.uniform(-45, 45) for rng in rngs])
@@ -144,7 +144,7 @@ def motion_blur(
 
 
 def zoom_blur(
-    images: Images, rngs: Generators, scale: float, steps: int
+  images: Images, rngs: Generators, scale: float, steps: int
 ) -> Images:
   """Averages the image with `steps` zooms into it, 1 % apart from 1.00 on."""
   del rngs, scale
@@ -153,16 +153,16 @@ def zoom_blur(
 
 
 def snow(
-    images: Images,
-    rngs: Generators,
-    scale: float,
-    mean: float,
-    deviation: float,
-    zoom: float,
-    threshold: float,
-    radius: float,
-    sigma: float,
-    keep: float,
+  images: Images,
+  rngs: Generators,
+  scale: float,
+  mean: float,
+  deviation: float,
+  zoom: float,
+  threshold: float,
+  radius: float,
+  sigma: float,
+  keep: float,
 ) -> Images:
   """Whitens the image and adds flakes that fall, once from each side.
 
@@ -182,7 +182,7 @@ def snow(
 
 
 def frost(
-    images: Images, rngs: Generators, scale: float, keep: float, ice: float
+  images: Images, rngs: Generators, scale: float, keep: float, ice: float
 ) -> Images:
   """Adds `ice` times a texture of ice to `keep` times the image.
 
@@ -201,11 +201,11 @@ def frost(
 
 
 def fog(
-    images: Images,
-    rngs: Generators,
-    scale: float,
-    thickness: float,
-    decay: float,
+  images: Images,
+  rngs: Generators,
+  scale: float,
+  thickness: float,
+  decay: float,
 ) -> Images:
   """Adds a plasma fractal, and dims so that the brightest value stays."""
   del scale
@@ -218,7 +218,7 @@ def fog(
 
 
 def brightness(
-    images: Images, rngs: Generators, scale: float, added: float
+  images: Images, rngs: Generators, scale: float, added: float
 ) -> Images:
   """Adds to the value of HSV and keeps hue and saturation."""
   del rngs, scale
@@ -230,7 +230,7 @@ def brightness(
 
 
 def contrast(
-    images: Images, rngs: Generators, scale: float, factor: float
+  images: Images, rngs: Generators, scale: float, factor: float
 ) -> Images:
   """Shrinks the distance of every value from its channel's mean."""
   del rngs, scale
@@ -240,7 +240,7 @@ def contrast(
 
 
 def saturate(
-    images: Images, rngs: Generators, scale: float, factor: float, added: float
+  images: Images, rngs: Generators, scale: float, factor: float, added: float
 ) -> Images:
   """Multiplies the saturation of HSV and adds to it.
 
@@ -264,12 +264,12 @@ def saturate(
 
 
 def elastic(
-    images: Images,
-    rngs: Generators,
-    scale: float,
-    amplitude: float,
-    sigma: float,
-    affine: float,
+  images: Images,
+  rngs: Generators,
+  scale: float,
+  amplitude: float,
+  sigma: float,
+  affine: float,
 ) -> Images:
   """Moves pixels by a random affine map and by smooth noise.
 
@@ -295,7 +295,7 @@ def elastic(
 
 
 def pixelate(
-    images: Images, rngs: Generators, scale: float, share: float
+  images: Images, rngs: Generators, scale: float, share: float
 ) -> Images:
   """Shrinks to a share of the size, and back to blocks of one colour."""
   del rngs, scale
@@ -310,7 +310,7 @@ def pixelate(
 
 
 def jpeg_compression(
-    images: Images, rngs: Generators, scale: float, quality: int
+  images: Images, rngs: Generators, scale: float, quality: int
 ) -> Images:
   """Writes and reads a JPEG file of a quality from 1 to 95."""
   del rngs, scale
@@ -324,15 +324,15 @@ def jpeg_compression(
 
 
 def spatter(
-    images: Images,
-    rngs: Generators,
-    scale: float,
-    mean: float,
-    deviation: float,
-    sigma: float,
-    threshold: float,
-    strength: float,
-    mud: bool,
+  images: Images,
+  rngs: Generators,
+  scale: float,
+  mean: float,
+  deviation: float,
+  sigma: float,
+  threshold: float,
+  strength: float,
+  mud: bool,
 ) -> Images:
   """Spatters drops where blurred noise exceeds `threshold`.
 
@@ -350,9 +350,9 @@ def spatter(
     cover = np.where(cover < 0.8, np.float32(0), cover)
     return images * (1 - cover) + primitives.tinted(cover, _MUD, channels)
   relief = ndimage.correlate(
-      np.where(inside, surface, np.float32(0)),
-      _EMBOSS[np.newaxis, :, :, np.newaxis],
-      mode="nearest",
+    np.where(inside, surface, np.float32(0)),
+    _EMBOSS[np.newaxis, :, :, np.newaxis],
+    mode="nearest",
   )
   relief = ndimage.uniform_filter(relief.clip(0), (0, 3, 3, 0), mode="nearest")
   light = strength * relief / primitives.largest(relief)

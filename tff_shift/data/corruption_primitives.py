@@ -43,13 +43,13 @@ def grey(images: Images) -> np.ndarray:
   if images.shape[3] == 1:
     return images
   return sum(
-      weight * images[..., channel, np.newaxis]
-      for channel, weight in enumerate(_LUMA)
+    weight * images[..., channel, np.newaxis]
+    for channel, weight in enumerate(_LUMA)
   )
 
 
 def tinted(
-    layer: np.ndarray, color: tuple[float, float, float], num_channels: int
+  layer: np.ndarray, color: tuple[float, float, float], num_channels: int
 ) -> Images:
   """Returns a layer of one channel in a colour.
 
@@ -72,7 +72,7 @@ def blur(images: Images, sigma: float) -> Images:
 
 
 def smear(
-    images: Images, angles: np.ndarray, radius: float, sigma: float
+  images: Images, angles: np.ndarray, radius: float, sigma: float
 ) -> np.ndarray:
   """Averages along a line that starts at each pixel, by half a Gaussian.
 
@@ -97,7 +97,7 @@ def smear(
   lefts = reach + np.rint(distances * np.cos(radians)).astype(np.int64)
   result = np.zeros_like(images)
   for smeared, image, top, left in zip(
-      result, padded, tops, lefts, strict=True
+    result, padded, tops, lefts, strict=True
   ):
     for weight, y, x in zip(weights, top, left, strict=True):
       smeared += weight * image[y : y + height, x : x + width]
@@ -111,18 +111,18 @@ def zoom(images: Images, factors: tuple[float, ...]) -> np.ndarray:
   columns = images.transpose(1, 2, 0, 3).reshape(height * width, -1)
   zoomed = _zoom_matrix(height, width, factors) @ columns
   return zoomed.reshape(height, width, num_images, channels).transpose(
-      2, 0, 1, 3
+    2, 0, 1, 3
   )
 
 
 @functools.lru_cache(maxsize=16)
 def _zoom_matrix(
-    height: int, width: int, factors: tuple[float, ...]
+  height: int, width: int, factors: tuple[float, ...]
 ) -> sparse.csr_matrix:
   """Returns `[height * width, height * width]`, the mean of the zooms."""
   zooms = [
-      sparse.kron(_stretch(height, factor), _stretch(width, factor), "csr")
-      for factor in factors
+    sparse.kron(_stretch(height, factor), _stretch(width, factor), "csr")
+    for factor in factors
   ]
   return (sum(zooms[1:], zooms[0]) / len(factors)).astype(np.float32)
 
@@ -135,11 +135,11 @@ def _stretch(length: int, factor: float) -> sparse.csr_matrix:
   upper_weight = sources - lower
   rows = np.arange(length)
   return sparse.csr_matrix(
-      (
-          np.concatenate([1 - upper_weight, upper_weight]),
-          (np.tile(rows, 2), np.concatenate([lower, lower + 1])),
-      ),
-      shape=(length, length),
+    (
+      np.concatenate([1 - upper_weight, upper_weight]),
+      (np.tile(rows, 2), np.concatenate([lower, lower + 1])),
+    ),
+    shape=(length, length),
   )
 
 
@@ -164,11 +164,11 @@ def sample(images: Images, moves: np.ndarray) -> np.ndarray:
     upper_weight = (places - lower)[..., np.newaxis]
     weights.append((1 - upper_weight, upper_weight))
   return sum(
-      weights[0][down]
-      * weights[1][right]
-      * images[which, corners[0][down], corners[1][right]]
-      for down in (0, 1)
-      for right in (0, 1)
+    weights[0][down]
+    * weights[1][right]
+    * images[which, corners[0][down], corners[1][right]]
+    for down in (0, 1)
+    for right in (0, 1)
   )
 
 
@@ -198,8 +198,8 @@ def plasma(rngs: Generators, side: int, decay: float) -> np.ndarray:
     plasma[middles] += amplitude * noise[middles]
     # Then the middles of their sides, between two corners and two middles.
     for edges, along, across in (
-        (np.s_[:, ::step, half::step], 2, 1),
-        (np.s_[:, half::step, ::step], 1, 2),
+      (np.s_[:, ::step, half::step], 2, 1),
+      (np.s_[:, half::step, ::step], 1, 2),
     ):
       total = corners + np.roll(corners, -1, axis=along)
       total += plasma[middles] + np.roll(plasma[middles], 1, axis=across)
@@ -210,7 +210,7 @@ def plasma(rngs: Generators, side: int, decay: float) -> np.ndarray:
 
 
 def by_pillow(
-    images: Images, operation: Callable[[Image.Image], Image.Image]
+  images: Images, operation: Callable[[Image.Image], Image.Image]
 ) -> np.ndarray:
   """Applies an operation of Pillow to one image after the other."""
   pixels = np.rint(255 * images).astype(np.uint8)

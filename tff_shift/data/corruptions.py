@@ -71,100 +71,100 @@ _Level = tuple[float, ...]
 
 # For each corruption its operator and the operator's numbers per severity.
 _CORRUPTIONS: dict[str, tuple[_Operator, tuple[_Level, ...]]] = {
-    "gaussian_noise": (
-        operators.gaussian_noise,
-        ((0.04,), (0.06,), (0.08,), (0.09,), (0.10,)),
+  "gaussian_noise": (
+    operators.gaussian_noise,
+    ((0.04,), (0.06,), (0.08,), (0.09,), (0.10,)),
+  ),
+  "shot_noise": (
+    operators.shot_noise,
+    ((500,), (250,), (100,), (75,), (50,)),
+  ),
+  "impulse_noise": (
+    operators.impulse_noise,
+    ((0.01,), (0.02,), (0.03,), (0.05,), (0.07,)),
+  ),
+  "defocus_blur": (
+    operators.defocus_blur,
+    ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.5), (1.5, 0.3)),
+  ),
+  "frosted_glass_blur": (
+    operators.frosted_glass_blur,
+    ((0.5, 1, 1), (0.4, 1, 1), (0.25, 1, 1), (0.4, 1, 2), (0.25, 1, 2)),
+  ),
+  "motion_blur": (
+    operators.motion_blur,
+    ((6, 1), (6, 1.5), (6, 2), (8, 2.25), (9, 2.5)),
+  ),
+  "zoom_blur": (
+    operators.zoom_blur,
+    ((6,), (11,), (16,), (21,), (26,)),
+  ),
+  "snow": (
+    operators.snow,
+    (
+      (0.1, 0.2, 1, 0.6, 8, 3, 0.95),
+      (0.1, 0.2, 1, 0.5, 10, 4, 0.9),
+      (0.15, 0.3, 1.75, 0.52, 10, 4, 0.9),
+      (0.25, 0.3, 2.25, 0.6, 12, 6, 0.85),
+      (0.3, 0.3, 1.25, 0.65, 14, 12, 0.8),
     ),
-    "shot_noise": (
-        operators.shot_noise,
-        ((500,), (250,), (100,), (75,), (50,)),
+  ),
+  "frost": (
+    operators.frost,
+    ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.5), (0.75, 0.6)),
+  ),
+  "fog": (
+    operators.fog,
+    ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)),
+  ),
+  "brightness": (
+    operators.brightness,
+    ((0.05,), (0.1,), (0.15,), (0.2,), (0.3,)),
+  ),
+  "contrast": (
+    operators.contrast,
+    ((0.75,), (0.5,), (0.4,), (0.3,), (0.15,)),
+  ),
+  "elastic": (
+    operators.elastic,
+    (
+      (0, 0, 0.96),
+      (1.6, 6.4, 1.6),
+      (2.56, 1.92, 1.92),
+      (3.2, 1.28, 2.24),
+      (3.2, 0.96, 2.56),
     ),
-    "impulse_noise": (
-        operators.impulse_noise,
-        ((0.01,), (0.02,), (0.03,), (0.05,), (0.07,)),
+  ),
+  "pixelate": (
+    operators.pixelate,
+    ((0.95,), (0.9,), (0.85,), (0.75,), (0.65,)),
+  ),
+  "jpeg_compression": (
+    operators.jpeg_compression,
+    ((80,), (65,), (58,), (50,), (40,)),
+  ),
+  "gaussian_blur": (
+    operators.gaussian_blur,
+    ((0.4,), (0.6,), (0.7,), (0.8,), (1,)),
+  ),
+  "saturate": (
+    operators.saturate,
+    ((1.5, 0), (1.75, 0.05), (2, 0.1), (2.25, 0.15), (2.5, 0.2)),
+  ),
+  "spatter": (
+    operators.spatter,
+    (
+      (0.62, 0.1, 0.7, 0.7, 0.3, False),
+      (0.65, 0.1, 0.8, 0.7, 0.3, False),
+      (0.65, 0.3, 1, 0.69, 0.3, False),
+      (0.65, 0.1, 0.7, 0.67, 0.6, True),
+      (0.65, 0.1, 0.5, 0.65, 0.6, True),
     ),
-    "defocus_blur": (
-        operators.defocus_blur,
-        ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.5), (1.5, 0.3)),
-    ),
-    "frosted_glass_blur": (
-        operators.frosted_glass_blur,
-        ((0.5, 1, 1), (0.4, 1, 1), (0.25, 1, 1), (0.4, 1, 2), (0.25, 1, 2)),
-    ),
-    "motion_blur": (
-        operators.motion_blur,
-        ((6, 1), (6, 1.5), (6, 2), (8, 2.25), (9, 2.5)),
-    ),
-    "zoom_blur": (
-        operators.zoom_blur,
-        ((6,), (11,), (16,), (21,), (26,)),
-    ),
-    "snow": (
-        operators.snow,
-        (
-            (0.1, 0.2, 1, 0.6, 8, 3, 0.95),
-            (0.1, 0.2, 1, 0.5, 10, 4, 0.9),
-            (0.15, 0.3, 1.75, 0.52, 10, 4, 0.9),
-            (0.25, 0.3, 2.25, 0.6, 12, 6, 0.85),
-            (0.3, 0.3, 1.25, 0.65, 14, 12, 0.8),
-        ),
-    ),
-    "frost": (
-        operators.frost,
-        ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.5), (0.75, 0.6)),
-    ),
-    "fog": (
-        operators.fog,
-        ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)),
-    ),
-    "brightness": (
-        operators.brightness,
-        ((0.05,), (0.1,), (0.15,), (0.2,), (0.3,)),
-    ),
-    "contrast": (
-        operators.contrast,
-        ((0.75,), (0.5,), (0.4,), (0.3,), (0.15,)),
-    ),
-    "elastic": (
-        operators.elastic,
-        (
-            (0, 0, 0.96),
-            (1.6, 6.4, 1.6),
-            (2.56, 1.92, 1.92),
-            (3.2, 1.28, 2.24),
-            (3.2, 0.96, 2.56),
-        ),
-    ),
-    "pixelate": (
-        operators.pixelate,
-        ((0.95,), (0.9,), (0.85,), (0.75,), (0.65,)),
-    ),
-    "jpeg_compression": (
-        operators.jpeg_compression,
-        ((80,), (65,), (58,), (50,), (40,)),
-    ),
-    "gaussian_blur": (
-        operators.gaussian_blur,
-        ((0.4,), (0.6,), (0.7,), (0.8,), (1,)),
-    ),
-    "saturate": (
-        operators.saturate,
-        ((1.5, 0), (1.75, 0.05), (2, 0.1), (2.25, 0.15), (2.5, 0.2)),
-    ),
-    "spatter": (
-        operators.spatter,
-        (
-            (0.62, 0.1, 0.7, 0.7, 0.3, False),
-            (0.65, 0.1, 0.8, 0.7, 0.3, False),
-            (0.65, 0.3, 1, 0.69, 0.3, False),
-            (0.65, 0.1, 0.7, 0.67, 0.6, True),
-            (0.65, 0.1, 0.5, 0.65, 0.6, True),
-        ),
-    ),
-    "speckle_noise": (
-        operators.speckle_noise,
-        ((0.06,), (0.1,), (0.12,), (0.16,), (0.2,)),
-    ),
+  ),
+  "speckle_noise": (
+    operators.speckle_noise,
+    ((0.06,), (0.1,), (0.12,), (0.16,), (0.2,)),
+  ),
 }
 
 
@@ -174,7 +174,7 @@ def names() -> tuple[str, ...]:
 
 
 def corrupt(
-    images: np.ndarray, name: str, severity: int, seeds: np.ndarray
+  images: np.ndarray, name: str, severity: int, seeds: np.ndarray
 ) -> np.ndarray:
   """Corrupts every image of a batch, each by its own seed.
 
@@ -198,30 +198,29 @@ def corrupt(
   if images.dtype != np.uint8:
     raise ValueError(f"images must be uint8, got {images.dtype}")
   if (
-      images.ndim != 4
-      or images.shape[3] not in (1, 3)
-      or min(images.shape[1:3]) < _SMALLEST_SIDE
+    images.ndim != 4
+    or images.shape[3] not in (1, 3)
+    or min(images.shape[1:3]) < _SMALLEST_SIDE
   ):
     raise ValueError(
-        "images must be [N, height, width, 1 or 3] with sides of at least"
-        f" {_SMALLEST_SIDE}, got shape {list(images.shape)}"
+      "images must be [N, height, width, 1 or 3] with sides of at least"
+      f" {_SMALLEST_SIDE}, got shape {list(images.shape)}"
     )
   if name not in _CORRUPTIONS:
     raise ValueError(
-        f"corruption must be one of {', '.join(names())}, got {name!r}"
+      f"corruption must be one of {', '.join(names())}, got {name!r}"
     )
   if (
-      not isinstance(severity, int | np.integer)
-      or not 0 <= severity <= MAX_SEVERITY
+    not isinstance(severity, int | np.integer)
+    or not 0 <= severity <= MAX_SEVERITY
   ):
     raise ValueError(
-        f"severity must be an integer from 0 to {MAX_SEVERITY}, got"
-        f" {severity!r}"
+      f"severity must be an integer from 0 to {MAX_SEVERITY}, got {severity!r}"
     )
   if seeds.shape != (len(images),):
     raise ValueError(
-        f"seeds must be one integer for each of {len(images)} images, got"
-        f" shape {list(seeds.shape)}"
+      f"seeds must be one integer for each of {len(images)} images, got"
+      f" shape {list(seeds.shape)}"
     )
   rngs = [partition.generator(f"corruption {name}", seed) for seed in seeds]
   if severity == 0 or not rngs:

@@ -48,21 +48,23 @@ class Evolution:
   range_format: str | None = None
 
 
-EVOLUTIONS: Mapping[str, Evolution] = types.MappingProxyType({
+EVOLUTIONS: Mapping[str, Evolution] = types.MappingProxyType(
+  {
     "rotated_digits": Evolution("digits", 8, angle_step=15.0),
     "circle": Evolution(None, 30),
     "rotated_mnist": Evolution("mnist", 12, angle_step=15.0),
     "rotated_emnist_letters": Evolution("emnist/letters", 12, angle_step=8.0),
     "portraits": Evolution(
-        "portraits", 9, time_range=(1905, 2013), range_format="{}-{}"
+      "portraits", 9, time_range=(1905, 2013), range_format="{}-{}"
     ),
     "caltran": Evolution(
-        "caltran",
-        12,
-        time_range=(0, 23),
-        range_format="{:02d}:00-{:02d}:59",
+      "caltran",
+      12,
+      time_range=(0, 23),
+      range_format="{:02d}:00-{:02d}:59",
     ),
-})
+  }
+)
 
 
 class Domain(NamedTuple):
@@ -126,15 +128,15 @@ class Client(NamedTuple):
 
 
 def load_evolving(
-    name: str,
-    *,
-    num_domains: int | None = None,
-    angle_step: float | None = None,
-    first_angle: float = 0.0,
-    target_extra_angle: float = 0.0,
-    max_examples_per_domain: int | None = None,
-    data_dir: str | os.PathLike[str] | None = None,
-    seed: int = 0,
+  name: str,
+  *,
+  num_domains: int | None = None,
+  angle_step: float | None = None,
+  first_angle: float = 0.0,
+  target_extra_angle: float = 0.0,
+  max_examples_per_domain: int | None = None,
+  data_dir: str | os.PathLike[str] | None = None,
+  seed: int = 0,
 ) -> EvolvingDataset:
   """Loads a data set and makes its domains.
 
@@ -161,7 +163,7 @@ def load_evolving(
   """
   if name not in EVOLUTIONS:
     raise ValueError(
-        f"unknown data set {name!r}; known are {', '.join(EVOLUTIONS)}"
+      f"unknown data set {name!r}; known are {', '.join(EVOLUTIONS)}"
     )
   evolution = EVOLUTIONS[name]
   if num_domains is None:
@@ -170,7 +172,7 @@ def load_evolving(
   _check_angles(name, angle_step, first_angle, target_extra_angle)
   if max_examples_per_domain is not None:
     partition.check_positive_integer(
-        "max_examples_per_domain", max_examples_per_domain
+      "max_examples_per_domain", max_examples_per_domain
     )
 
   if evolution.source is None:
@@ -204,12 +206,12 @@ def load_evolving(
 
 
 def assemble_clients(
-    dataset: EvolvingDataset,
-    *,
-    num_clients: int,
-    dirichlet: float = math.inf,
-    test_fraction: float = 0.2,
-    seed: int = 0,
+  dataset: EvolvingDataset,
+  *,
+  num_clients: int,
+  dirichlet: float = math.inf,
+  test_fraction: float = 0.2,
+  seed: int = 0,
 ) -> tuple[Client, ...]:
   """Deals every domain to the clients and splits each part into train and test.
 
@@ -237,56 +239,56 @@ def assemble_clients(
   """
   if len(dataset.domains) < 2:
     raise ValueError(
-        f"{dataset.name} needs at least 2 domains (a source and a target), got"
-        f" {len(dataset.domains)}"
+      f"{dataset.name} needs at least 2 domains (a source and a target), got"
+      f" {len(dataset.domains)}"
     )
   proportions = partition.dirichlet_proportions(
-      num_clients, len(dataset.class_names), dirichlet, seed
+    num_clients, len(dataset.class_names), dirichlet, seed
   )
   target = len(dataset.domains) - 1
   train_parts, test_parts = [], []  # [domain][client] -> positions
   for m, domain in enumerate(dataset.domains):
     if len(domain.y) < num_clients:
       raise ValueError(
-          f"client {len(domain.y)} would have no example in domain"
-          f" {domain.name!r}, whose {len(domain.y)} examples are too few for"
-          f" {num_clients} clients; use fewer clients or fewer domains"
+        f"client {len(domain.y)} would have no example in domain"
+        f" {domain.name!r}, whose {len(domain.y)} examples are too few for"
+        f" {num_clients} clients; use fewer clients or fewer domains"
       )
     parts = partition.partition_by_class(domain.y, proportions, [seed, m])
     for client, part in enumerate(parts):
       if not len(part):
         raise ValueError(
-            f"client {client} would have no example in domain {domain.name!r}"
-            f" ({len(domain.y)} examples for {num_clients} clients, dirichlet"
-            f" {dirichlet:g}); use fewer clients, fewer domains, a larger"
-            " dirichlet or another seed"
+          f"client {client} would have no example in domain {domain.name!r}"
+          f" ({len(domain.y)} examples for {num_clients} clients, dirichlet"
+          f" {dirichlet:g}); use fewer clients, fewer domains, a larger"
+          " dirichlet or another seed"
         )
     splits = [
-        partition.split_train_test(part, test_fraction, [seed, m, client])
-        for client, part in enumerate(parts)
+      partition.split_train_test(part, test_fraction, [seed, m, client])
+      for client, part in enumerate(parts)
     ]
     if m == target:
       splits = [(part[:0], part) for part in parts]
     train_parts.append([train for train, _ in splits])
     test_parts.append([test for _, test in splits])
   return tuple(
-      Client(
-          client,
-          _gather(dataset.domains, [parts[client] for parts in train_parts]),
-          _gather(dataset.domains, [parts[client] for parts in test_parts]),
-      )
-      for client in range(num_clients)
+    Client(
+      client,
+      _gather(dataset.domains, [parts[client] for parts in train_parts]),
+      _gather(dataset.domains, [parts[client] for parts in test_parts]),
+    )
+    for client in range(num_clients)
   )
 
 
 def _gather(
-    domains: tuple[Domain, ...], positions: list[np.ndarray]
+  domains: tuple[Domain, ...], positions: list[np.ndarray]
 ) -> ClientExamples:
   """Copies the chosen examples of every domain into one client's arrays."""
   return ClientExamples(
-      np.concatenate([d.x[p] for d, p in zip(domains, positions, strict=True)]),
-      np.concatenate([d.y[p] for d, p in zip(domains, positions, strict=True)]),
-      np.array([len(p) for p in positions], np.int32),
+    np.concatenate([d.x[p] for d, p in zip(domains, positions, strict=True)]),
+    np.concatenate([d.y[p] for d, p in zip(domains, positions, strict=True)]),
+    np.array([len(p) for p in positions], np.int32),
   )
 
 
@@ -295,30 +297,30 @@ def _check_num_domains(name: str, num_domains: int) -> None:
   partition.check_positive_integer("num_domains", num_domains)
   if num_domains < 2:
     raise ValueError(
-        "num_domains must be at least 2 (a source and a target), got"
-        f" {num_domains}"
+      "num_domains must be at least 2 (a source and a target), got"
+      f" {num_domains}"
     )
   time_range = EVOLUTIONS[name].time_range
   if time_range is not None:
     first, last = time_range
     if num_domains > last - first + 1:
       raise ValueError(
-          f"num_domains of {name} must be at most {last - first + 1}, one for"
-          f" each of {first}..{last}, got {num_domains}"
+        f"num_domains of {name} must be at most {last - first + 1}, one for"
+        f" each of {first}..{last}, got {num_domains}"
       )
 
 
 def _check_angles(
-    name: str,
-    angle_step: float | None,
-    first_angle: float,
-    target_extra_angle: float,
+  name: str,
+  angle_step: float | None,
+  first_angle: float,
+  target_extra_angle: float,
 ) -> None:
   """Raises ValueError for an angle that is not finite or does not apply."""
   given = {
-      "angle_step": angle_step,
-      "first_angle": first_angle or None,
-      "target_extra_angle": target_extra_angle or None,
+    "angle_step": angle_step,
+    "first_angle": first_angle or None,
+    "target_extra_angle": target_extra_angle or None,
   }
   rotated = [n for n, e in EVOLUTIONS.items() if e.angle_step is not None]
   for option, angle in given.items():
@@ -326,28 +328,28 @@ def _check_angles(
       continue
     if name not in rotated:
       raise ValueError(
-          f"{option} does not apply to {name}, which is not rotated; it applies"
-          f" to {', '.join(rotated)}"
+        f"{option} does not apply to {name}, which is not rotated; it applies"
+        f" to {', '.join(rotated)}"
       )
     if not math.isfinite(angle):
       raise ValueError(f"{option} must be a finite number, got {angle}")
 
 
 def _random_groups(
-    name: str, num_examples: int, num_domains: int, seed: int
+  name: str, num_examples: int, num_domains: int, seed: int
 ) -> list[np.ndarray]:
   """Deals all positions to the domains at random and in equal numbers."""
   if num_domains > num_examples:
     raise ValueError(
-        f"num_domains of {name} must be at most {num_examples}, one for each"
-        f" example, got {num_domains}"
+      f"num_domains of {name} must be at most {num_examples}, one for each"
+      f" example, got {num_domains}"
     )
   order = partition.generator("domains", seed).permutation(num_examples)
   return [np.sort(group) for group in np.array_split(order, num_domains)]
 
 
 def _time_groups(
-    name: str, time: np.ndarray, num_domains: int
+  name: str, time: np.ndarray, num_domains: int
 ) -> tuple[list[np.ndarray], list[str]]:
   """Groups positions by equal ranges of the data set's years or hours.
 
@@ -370,18 +372,18 @@ def _time_groups(
   outside = time[(groups < 0) | (groups >= num_domains)]
   if outside.size:
     raise ValueError(
-        f"{name} holds an example of {outside[0]}; all must lie in"
-        f" {first}..{last}"
+      f"{name} holds an example of {outside[0]}; all must lie in"
+      f" {first}..{last}"
     )
   range_names = [
-      evolution.range_format.format(start, end - 1)
-      for start, end in itertools.pairwise(edges)
+    evolution.range_format.format(start, end - 1)
+    for start, end in itertools.pairwise(edges)
   ]
   members = [np.flatnonzero(groups == m) for m in range(num_domains)]
   for range_name, indices in zip(range_names, members, strict=True):
     if not indices.size:
       raise ValueError(
-          f"num_domains {num_domains} is too many for {name}: it has no example"
-          f" in {range_name}"
+        f"num_domains {num_domains} is too many for {name}: it has no example"
+        f" in {range_name}"
       )
   return members, range_names

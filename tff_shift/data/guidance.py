@@ -26,12 +26,12 @@ from tff_shift.data import sources
 from tff_shift.data import streams
 
 DATASETS = (
-    "digits",
-    "mnist",
-    "fashion_mnist",
-    "cifar10",
-    "cifar20",
-    "cifar100",
+  "digits",
+  "mnist",
+  "fashion_mnist",
+  "cifar10",
+  "cifar20",
+  "cifar100",
 )
 _PARTITION = re.compile(r"dirichlet_(inf|\d*\.?\d+(?:e-?\d+)?)|(\d+)_spc")
 
@@ -77,21 +77,21 @@ def parse_partition(text: str) -> tuple[str, float | int]:
     if num_shards and int(num_shards) > 0:
       return "shards", int(num_shards)
   raise ValueError(
-      "partition must be dirichlet_<alpha> or <S>_spc with a positive number,"
-      f" such as dirichlet_0.3 or 5_spc, got {text!r}"
+    "partition must be dirichlet_<alpha> or <S>_spc with a positive number,"
+    f" such as dirichlet_0.3 or 5_spc, got {text!r}"
   )
 
 
 def load_guidance(
-    dataset: str,
-    *,
-    num_clients: int,
-    partition: str,
-    intensity: str,
-    seed: int,
-    max_examples: int | None = None,
-    test_fraction: float = 0.3,
-    data_dir: str | os.PathLike[str] | None = None,
+  dataset: str,
+  *,
+  num_clients: int,
+  partition: str,
+  intensity: str,
+  seed: int,
+  max_examples: int | None = None,
+  test_fraction: float = 0.3,
+  data_dir: str | os.PathLike[str] | None = None,
 ) -> GuidanceDataset:
   """Loads a data set, deals it to the clients, and transforms its colours.
 
@@ -116,7 +116,7 @@ def load_guidance(
   """
   if dataset not in DATASETS:
     raise ValueError(
-        f"dataset must be one of {', '.join(DATASETS)}, got {dataset!r}"
+      f"dataset must be one of {', '.join(DATASETS)}, got {dataset!r}"
     )
   # Checked before a large data set is read.
   kind, number = parse_partition(partition)
@@ -131,33 +131,31 @@ def load_guidance(
     partitions.check_positive_integer("max_examples", max_examples)
     chosen = _stratified(dealt_by, min(max_examples, len(chosen)), seed)
   deal = (
-      partitions.shards
-      if kind == "shards"
-      else partitions.dirichlet_over_clients
+    partitions.shards if kind == "shards" else partitions.dirichlet_over_clients
   )
   parts = deal(dealt_by[chosen], num_clients, number, seed)
   train, test = [], []
   for client, part in enumerate(parts):
     splits = partitions.split_train_test(
-        chosen[part], test_fraction, [seed, client]
+      chosen[part], test_fraction, [seed, client]
     )
     if not len(splits[1]):
       raise ValueError(
-          f"client {client} would have no test example: it has {len(part)}"
-          f" examples, and test_fraction is {test_fraction:g}; use fewer"
-          " clients, more examples, a larger test_fraction or another partition"
+        f"client {client} would have no test example: it has {len(part)}"
+        f" examples, and test_fraction is {test_fraction:g}; use fewer"
+        " clients, more examples, a larger test_fraction or another partition"
       )
     for examples, positions in zip((train, test), splits, strict=True):
       x = color_transforms.apply(
-          _colored(source.x[positions]), transforms[client]
+        _colored(source.x[positions]), transforms[client]
       )
       examples.append(streams.Examples(x, source.y[positions]))
   return GuidanceDataset(
-      train=tuple(train),
-      test=tuple(test),
-      transforms=transforms,
-      class_names=source.class_names,
-      sample=_colored(source.x[chosen[:1]])[0],
+    train=tuple(train),
+    test=tuple(test),
+    transforms=transforms,
+    class_names=source.class_names,
+    sample=_colored(source.x[chosen[:1]])[0],
   )
 
 
@@ -174,9 +172,9 @@ def _stratified(labels: np.ndarray, size: int, seed: int) -> np.ndarray:
   """
   frequencies = np.bincount(labels) / len(labels)
   return np.sort(
-      class_pools.ClassPool(labels, len(frequencies)).draw_without_replacement(
-          frequencies, size, partitions.generator("max examples", seed)
-      )
+    class_pools.ClassPool(labels, len(frequencies)).draw_without_replacement(
+      frequencies, size, partitions.generator("max examples", seed)
+    )
   )
 
 

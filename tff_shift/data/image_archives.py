@@ -32,7 +32,7 @@ from tff_shift.data import source
 
 PORTRAITS_FOLDER = "faces_aligned_small_mirrored_co_aligned_cropped_cleaned"
 PORTRAITS_URL = (
-    f"https://www.dropbox.com/s/ubjjoo0b2wz4vgz/{PORTRAITS_FOLDER}.tar.gz?dl=1"
+  f"https://www.dropbox.com/s/ubjjoo0b2wz4vgz/{PORTRAITS_FOLDER}.tar.gz?dl=1"
 )
 PORTRAITS_SIZE = 32
 CALTRAN_FOLDER = "caltran"
@@ -62,18 +62,18 @@ def portraits(folder: pathlib.Path) -> source.Source:
   paths = [p for c in class_of for p in sorted((archive / c).glob("*.png"))]
   if not paths:
     raise source.not_found(
-        "portraits",
-        archive,
-        f'mkdir -p "{folder}" && curl -L "{PORTRAITS_URL}" | tar -xz -C'
-        f' "{folder}"',
+      "portraits",
+      archive,
+      f'mkdir -p "{folder}" && curl -L "{PORTRAITS_URL}" | tar -xz -C'
+      f' "{folder}"',
     )
   years = [_number_in_name(path, r"(\d{4})_.*") for path in paths]
   labels = [class_of[path.parent.name] for path in paths]
   return source.Source(
-      _read_images(paths, "L", PORTRAITS_SIZE),
-      np.array(labels, np.int32),
-      ("female", "male"),
-      np.array(years, np.int32),
+    _read_images(paths, "L", PORTRAITS_SIZE),
+    np.array(labels, np.int32),
+    ("female", "male"),
+    np.array(years, np.int32),
   )
 
 
@@ -93,10 +93,10 @@ def caltran(folder: pathlib.Path) -> source.Source:
   archive = folder / CALTRAN_FOLDER
   if not (archive / CALTRAN_LABELS).is_file():
     raise source.not_found(
-        "caltran",
-        archive,
-        f'mkdir -p "{archive}", then unpack there the images and'
-        f" {CALTRAN_LABELS} from {CALTRAN_URL}",
+      "caltran",
+      archive,
+      f'mkdir -p "{archive}", then unpack there the images and'
+      f" {CALTRAN_LABELS} from {CALTRAN_URL}",
     )
   from scipy import io
 
@@ -105,17 +105,17 @@ def caltran(folder: pathlib.Path) -> source.Source:
   labels = np.atleast_1d(table["labels"])
   if len(stems) != len(labels):
     raise ValueError(
-        f"{archive / CALTRAN_LABELS} holds {len(stems)} names and"
-        f" {len(labels)} labels; it must hold as many of each"
+      f"{archive / CALTRAN_LABELS} holds {len(stems)} names and"
+      f" {len(labels)} labels; it must hold as many of each"
     )
   paths = [archive / f"{stem}.jpg" for stem in stems]
   pattern = r"\d{4}-\d{2}-\d{2}-([01]\d|2[0-3])-\d{2}\.jpg"
   hours = [_number_in_name(path, pattern) for path in paths]
   return source.Source(
-      _read_images(paths, "RGB", CALTRAN_SIZE),
-      (labels > 0).astype(np.int32),
-      ("no car", "car"),
-      np.array(hours, np.int32),
+    _read_images(paths, "RGB", CALTRAN_SIZE),
+    (labels > 0).astype(np.int32),
+    ("no car", "car"),
+    np.array(hours, np.int32),
   )
 
 
@@ -140,10 +140,10 @@ def tiny_imagenet(folder: pathlib.Path) -> source.Source:
   if not (archive / "wnids.txt").is_file():
     zip_file = f"{folder / TINY_IMAGENET_FOLDER}.zip"
     raise source.not_found(
-        "tiny_imagenet",
-        archive,
-        f'mkdir -p "{folder}" && curl -L "{TINY_IMAGENET_URL}" -o "{zip_file}"'
-        f' && unzip -q "{zip_file}" -d "{folder}"',
+      "tiny_imagenet",
+      archive,
+      f'mkdir -p "{folder}" && curl -L "{TINY_IMAGENET_URL}" -o "{zip_file}"'
+      f' && unzip -q "{zip_file}" -d "{folder}"',
     )
   wnids = [row[0] for row in _read_table(archive / "wnids.txt", 1)]
   label_of = {wnid: label for label, wnid in enumerate(wnids)}
@@ -151,8 +151,8 @@ def tiny_imagenet(folder: pathlib.Path) -> source.Source:
   unnamed = [wnid for wnid in wnids if wnid not in words]
   if unnamed:
     raise ValueError(
-        f"{archive / 'words.txt'} does not name {unnamed[0]}, which"
-        " wnids.txt lists; unpack the archive again"
+      f"{archive / 'words.txt'} does not name {unnamed[0]}, which"
+      " wnids.txt lists; unpack the archive again"
     )
   paths, labels = [], []
   for wnid, label in label_of.items():
@@ -167,16 +167,16 @@ def tiny_imagenet(folder: pathlib.Path) -> source.Source:
   for name, wnid, *_ in _read_table(annotations, 2):
     if wnid not in label_of:
       raise ValueError(
-          f"{annotations} gives {name} the class {wnid}, which is not in"
-          " wnids.txt; unpack the archive again"
+        f"{annotations} gives {name} the class {wnid}, which is not in"
+        " wnids.txt; unpack the archive again"
       )
     paths.append(archive / "val" / "images" / name)
     labels.append(label_of[wnid])
   return source.Source(
-      _read_images(paths, "RGB", TINY_IMAGENET_SIZE),
-      np.array(labels, np.int32),
-      tuple(words[wnid] for wnid in wnids),
-      num_train=num_train,
+    _read_images(paths, "RGB", TINY_IMAGENET_SIZE),
+    np.array(labels, np.int32),
+    tuple(words[wnid] for wnid in wnids),
+    num_train=num_train,
   )
 
 
@@ -197,14 +197,14 @@ def _read_table(path: pathlib.Path, num_columns: int) -> list[list[str]]:
     text = path.read_text(encoding="utf-8")
   except (OSError, UnicodeDecodeError) as error:
     raise ValueError(
-        f"{path} cannot be read ({error}); unpack the archive again"
+      f"{path} cannot be read ({error}); unpack the archive again"
     ) from error
   rows = [line.split("\t") for line in text.splitlines() if line.strip()]
   for row in rows:
     if len(row) < num_columns:
       raise ValueError(
-          f"{path} has the line {row[0]!r}; each line must have at least"
-          f" {num_columns} columns, separated by tabs"
+        f"{path} has the line {row[0]!r}; each line must have at least"
+        f" {num_columns} columns, separated by tabs"
       )
   return rows
 
@@ -218,7 +218,7 @@ def _number_in_name(path: pathlib.Path, pattern: str) -> int:
 
 
 def _read_images(
-    paths: Sequence[pathlib.Path], mode: str, size: int
+  paths: Sequence[pathlib.Path], mode: str, size: int
 ) -> np.ndarray:
   """Reads image files and resizes them to squares (bilinear, anti-aliased).
 
@@ -240,12 +240,11 @@ def _read_images(
     try:
       with Image.open(path) as image:
         resized = image.convert(mode).resize(
-            (size, size), Image.Resampling.BILINEAR
+          (size, size), Image.Resampling.BILINEAR
         )
     except (OSError, SyntaxError) as error:
       raise ValueError(
-          f"{path} cannot be read as an image ({error}); unpack the archive"
-          " again"
+        f"{path} cannot be read as an image ({error}); unpack the archive again"
       ) from error
     x[position] = np.asarray(resized).reshape(size, size, len(mode))
   return x

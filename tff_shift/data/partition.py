@@ -62,7 +62,7 @@ def check_positive_integer(name: str, value: int) -> None:
 
 
 def dirichlet_proportions(
-    num_clients: int, num_classes: int, alpha: float, seed: Seed
+  num_clients: int, num_classes: int, alpha: float, seed: Seed
 ) -> np.ndarray:
   """Draws each client's distribution over the classes, p_k ~ Dir(alpha 1_C).
 
@@ -92,13 +92,13 @@ def _check_concentration(name: str, alpha: float) -> None:
   """Raises ValueError for a finite concentration that cannot be drawn from."""
   if not _SMALLEST_ALPHA <= alpha <= _LARGEST_ALPHA:  # Also refuses NaN.
     raise ValueError(
-        f"{name} must lie between {_SMALLEST_ALPHA:g} and"
-        f" {_LARGEST_ALPHA:g}, or be inf for iid, got {alpha}"
+      f"{name} must lie between {_SMALLEST_ALPHA:g} and"
+      f" {_LARGEST_ALPHA:g}, or be inf for iid, got {alpha}"
     )
 
 
 def partition_by_class(
-    labels: np.ndarray, proportions: np.ndarray, seed: Seed
+  labels: np.ndarray, proportions: np.ndarray, seed: Seed
 ) -> list[np.ndarray]:
   """Deals the examples of every class to clients by their class distributions.
 
@@ -125,13 +125,13 @@ def partition_by_class(
   num_clients, num_classes = proportions.shape
   if num_clients > len(labels):
     raise ValueError(
-        f"{num_clients} clients cannot share {len(labels)} examples; use at"
-        f" most {len(labels)} clients"
+      f"{num_clients} clients cannot share {len(labels)} examples; use at"
+      f" most {len(labels)} clients"
     )
   if labels.min() < 0 or labels.max() >= num_classes:
     raise ValueError(
-        f"labels must lie in 0..{num_classes - 1}, got"
-        f" {labels.min()}..{labels.max()}"
+      f"labels must lie in 0..{num_classes - 1}, got"
+      f" {labels.min()}..{labels.max()}"
     )
   rng = generator("partition by class", seed)
   owners = np.empty(len(labels), np.int64)
@@ -148,10 +148,10 @@ def partition_by_class(
 
 
 def _whole_shares(
-    total: int,
-    shares: np.ndarray,
-    held: np.ndarray,
-    rng: np.random.Generator,
+  total: int,
+  shares: np.ndarray,
+  held: np.ndarray,
+  rng: np.random.Generator,
 ) -> np.ndarray:
   """Splits `total` by `shares` into whole numbers (largest remainder).
 
@@ -177,11 +177,11 @@ def _whole_shares(
 
 
 def dirichlet_over_clients(
-    labels: np.ndarray,
-    num_clients: int,
-    alpha: float,
-    seed: Seed,
-    min_examples: int | None = None,
+  labels: np.ndarray,
+  num_clients: int,
+  alpha: float,
+  seed: Seed,
+  min_examples: int | None = None,
 ) -> list[np.ndarray]:
   """Deals every class by a draw p ~ Dir(alpha 1_m) over the clients.
 
@@ -225,8 +225,8 @@ def dirichlet_over_clients(
   check_positive_integer("min_examples", min_examples)
   if num_clients * min_examples > len(columns):
     raise ValueError(
-        f"{num_clients} clients of at least {min_examples} examples need"
-        f" {num_clients * min_examples}, got {len(columns)}; use {advice}"
+      f"{num_clients} clients of at least {min_examples} examples need"
+      f" {num_clients * min_examples}, got {len(columns)}; use {advice}"
     )
   if alpha == math.inf:
     even = np.ones((num_clients, len(classes)))
@@ -240,9 +240,9 @@ def dirichlet_over_clients(
       break
   else:
     raise ValueError(
-        f"none of {_MAX_TRIES} draws with alpha {alpha:g} gave each of"
-        f" {num_clients} clients {min_examples} of {len(columns)} examples; use"
-        f" a larger alpha (dirichlet_<alpha>), {advice}"
+      f"none of {_MAX_TRIES} draws with alpha {alpha:g} gave each of"
+      f" {num_clients} clients {min_examples} of {len(columns)} examples; use"
+      f" a larger alpha (dirichlet_<alpha>), {advice}"
     )
   owners = np.empty(len(columns), np.int64)
   for column, row in enumerate(sizes):
@@ -252,10 +252,10 @@ def dirichlet_over_clients(
 
 
 def _sizes_over_clients(
-    class_sizes: np.ndarray,
-    num_clients: int,
-    alpha: float,
-    rng: np.random.Generator,
+  class_sizes: np.ndarray,
+  num_clients: int,
+  alpha: float,
+  rng: np.random.Generator,
 ) -> np.ndarray:
   """Draws once how many examples of each class each client receives.
 
@@ -282,7 +282,7 @@ def _sizes_over_clients(
 
 
 def shards(
-    labels: np.ndarray, num_clients: int, shards_per_client: int, seed: Seed
+  labels: np.ndarray, num_clients: int, shards_per_client: int, seed: Seed
 ) -> list[np.ndarray]:
   """Sorts by label, cuts into equal shards, and deals the shards at random.
 
@@ -309,8 +309,8 @@ def shards(
   num_shards = num_clients * shards_per_client
   if num_shards > len(labels):
     raise ValueError(
-        f"{num_clients} clients of {shards_per_client} shards need at least"
-        f" {num_shards} examples, got {len(labels)}"
+      f"{num_clients} clients of {shards_per_client} shards need at least"
+      f" {num_shards} examples, got {len(labels)}"
     )
   rng = generator("shards", seed)
   mixed = rng.permutation(len(labels))
@@ -318,13 +318,12 @@ def shards(
   pieces = np.array_split(by_label, num_shards)
   dealt = rng.permutation(num_shards).reshape(num_clients, shards_per_client)
   return [
-      np.sort(np.concatenate([pieces[shard] for shard in hand]))
-      for hand in dealt
+    np.sort(np.concatenate([pieces[shard] for shard in hand])) for hand in dealt
   ]
 
 
 def split_train_test(
-    indices: np.ndarray, test_fraction: float, seed: Seed
+  indices: np.ndarray, test_fraction: float, seed: Seed
 ) -> tuple[np.ndarray, np.ndarray]:
   """Splits positions at random into a training and a test part.
 
@@ -342,8 +341,8 @@ def split_train_test(
   """
   if not 0 < test_fraction < 1:
     raise ValueError(
-        "test_fraction must lie between 0 and 1, both excluded, got"
-        f" {test_fraction}"
+      "test_fraction must lie between 0 and 1, both excluded, got"
+      f" {test_fraction}"
     )
   indices = np.asarray(indices)
   num_test = max(0, min(round(test_fraction * len(indices)), len(indices) - 1))

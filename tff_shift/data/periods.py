@@ -35,7 +35,14 @@ DATASETS = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100")
 
 # A name is `iid`, or the share of each heavy label.
 DISTRIBUTIONS = (
-    "iid", "0.5", "0.7", "0.8", "0.9", "0.4+0.4", "0.5+0.5", "0.1+0.8"
+  "iid",
+  "0.5",
+  "0.7",
+  "0.8",
+  "0.9",
+  "0.4+0.4",
+  "0.5+0.5",
+  "0.1+0.8",
 )
 
 RESTS = ("others", "any")
@@ -62,14 +69,14 @@ class DynamicDataset(NamedTuple):
 
 
 def load_dynamic(
-    dataset: str,
-    *,
-    seed: int,
-    data_dir: str | os.PathLike[str] | None = None,
-    max_examples: int | None = None,
-    public_fraction: float = 0.1,
-    validation_fraction: float = 0.1,
-    test_fraction: float = 0.2,
+  dataset: str,
+  *,
+  seed: int,
+  data_dir: str | os.PathLike[str] | None = None,
+  max_examples: int | None = None,
+  public_fraction: float = 0.1,
+  validation_fraction: float = 0.1,
+  test_fraction: float = 0.2,
 ) -> DynamicDataset:
   """Loads a data set and cuts it into its four parts.
 
@@ -93,22 +100,22 @@ def load_dynamic(
   """
   if dataset not in DATASETS:
     raise ValueError(
-        f"dataset must be one of {', '.join(DATASETS)}, got {dataset!r}"
+      f"dataset must be one of {', '.join(DATASETS)}, got {dataset!r}"
     )
   shares = {
-      "public_fraction": public_fraction,
-      "validation_fraction": validation_fraction,
-      "test_fraction": test_fraction,
+    "public_fraction": public_fraction,
+    "validation_fraction": validation_fraction,
+    "test_fraction": test_fraction,
   }
   for name, share in shares.items():
     if not 0 < share < 1:  # Also refuses NaN.
       raise ValueError(
-          f"{name} must lie between 0 and 1, both excluded, got {share}"
+        f"{name} must lie between 0 and 1, both excluded, got {share}"
       )
   if public_fraction + validation_fraction >= 1:
     raise ValueError(
-        "public_fraction and validation_fraction must leave a part for"
-        f" training, got the sum {public_fraction + validation_fraction:g}"
+      "public_fraction and validation_fraction must leave a part for"
+      f" training, got the sum {public_fraction + validation_fraction:g}"
     )
   source = sources.load(dataset, data_dir=data_dir)
   order = partition.generator("dynamic parts", seed).permutation(len(source.y))
@@ -122,17 +129,20 @@ def load_dynamic(
     is_test = order >= source.num_train
     test, rest = order[is_test], order[~is_test]
   ends = np.rint(
-      np.cumsum([public_fraction, validation_fraction]) * len(rest)
+    np.cumsum([public_fraction, validation_fraction]) * len(rest)
   ).astype(int)
   public, validation, train = np.split(rest, ends)
   parts = {
-      "train": train, "validation": validation, "test": test, "public": public
+    "train": train,
+    "validation": validation,
+    "test": test,
+    "public": public,
   }
   for name, positions in parts.items():
     if not len(positions):
       raise ValueError(
-          f"the {name} part of {dataset} would be empty; use a larger"
-          f" max_examples or fraction, got {len(order)} examples"
+        f"the {name} part of {dataset} would be empty; use a larger"
+        f" max_examples or fraction, got {len(order)} examples"
       )
 
   def take(positions):
@@ -140,9 +150,9 @@ def load_dynamic(
     return streams.Examples(source.x[positions], source.y[positions])
 
   return DynamicDataset(
-      name=dataset,
-      class_names=source.class_names,
-      **{name: take(positions) for name, positions in parts.items()},
+    name=dataset,
+    class_names=source.class_names,
+    **{name: take(positions) for name, positions in parts.items()},
   )
 
 
@@ -156,16 +166,16 @@ class Periods:
   """
 
   def __init__(
-      self,
-      pool: streams.Examples,
-      num_classes: int,
-      distribution: str | Sequence[str],
-      *,
-      num_clients: int,
-      period_size: int,
-      seed: int,
-      rest: str = "others",
-      periods_per_distribution: int = 1,
+    self,
+    pool: streams.Examples,
+    num_classes: int,
+    distribution: str | Sequence[str],
+    *,
+    num_clients: int,
+    period_size: int,
+    seed: int,
+    rest: str = "others",
+    periods_per_distribution: int = 1,
   ):
     """Sorts the pool by class.
 
@@ -187,23 +197,21 @@ class Periods:
         the distributions need.
     """
     names = (
-        (distribution,)
-        if isinstance(distribution, str)
-        else tuple(distribution)
+      (distribution,) if isinstance(distribution, str) else tuple(distribution)
     )
     for name in names or ("",):
       if name not in DISTRIBUTIONS:
         raise ValueError(
-            f"distribution must be one of {', '.join(DISTRIBUTIONS)}, got"
-            f" {name!r}"
+          f"distribution must be one of {', '.join(DISTRIBUTIONS)}, got"
+          f" {name!r}"
         )
     if rest not in RESTS:
       raise ValueError(f"rest must be one of {', '.join(RESTS)}, got {rest!r}")
     for name, value in (
-        ("num_classes", num_classes),
-        ("num_clients", num_clients),
-        ("period_size", period_size),
-        ("periods_per_distribution", periods_per_distribution),
+      ("num_classes", num_classes),
+      ("num_clients", num_clients),
+      ("period_size", period_size),
+      ("periods_per_distribution", periods_per_distribution),
     ):
       partition.check_positive_integer(name, value)
     self.num_clients = num_clients
@@ -214,7 +222,7 @@ class Periods:
     self._periods_per_distribution = periods_per_distribution
     self._seed = seed
     self._by_class = [
-        np.flatnonzero(pool.y == label) for label in range(num_classes)
+      np.flatnonzero(pool.y == label) for label in range(num_classes)
     ]
     if sum(map(len, self._by_class)) != len(pool.y):
       raise ValueError(f"labels of the pool must lie in 0..{num_classes - 1}")
@@ -224,9 +232,9 @@ class Periods:
     num_needed = max(1, num_heavy + (num_heavy > 0 and rest == "others"))
     if len(self._classes) < num_needed:
       raise ValueError(
-          f"the pool must have examples of at least {num_needed} classes for"
-          f" distribution {', '.join(names)} and rest={rest}, got"
-          f" {len(self._classes)}"
+        f"the pool must have examples of at least {num_needed} classes for"
+        f" distribution {', '.join(names)} and rest={rest}, got"
+        f" {len(self._classes)}"
       )
 
   def distribution(self, client: int, period: int) -> str:
@@ -257,10 +265,11 @@ class Periods:
     """
     partition.check_positive_integer("period", period)
     before, now = (
-        dict(zip(labels, _shares(name), strict=True))
-        for name, labels in (
-            self._choice(client, period - 1), self._choice(client, period)
-        )
+      dict(zip(labels, _shares(name), strict=True))
+      for name, labels in (
+        self._choice(client, period - 1),
+        self._choice(client, period),
+      )
     )
     return before != now
 
@@ -285,7 +294,7 @@ class Periods:
     """
     name, labels = self._choice(client, period)
     rng = partition.generator(
-        "examples of a period", [self._seed, client, period]
+      "examples of a period", [self._seed, client, period]
     )
     left = self.period_size
     drawn = [np.empty(0, np.int64)]
@@ -302,15 +311,15 @@ class Periods:
     for name, value in (("client", client), ("period", period)):
       if not isinstance(value, int | np.integer) or value < 0:
         raise ValueError(
-            f"{name} must be an integer of at least 0, got {value!r}"
+          f"{name} must be an integer of at least 0, got {value!r}"
         )
     if client >= self.num_clients:
       raise ValueError(
-          f"client must be below num_clients={self.num_clients}, got {client}"
+        f"client must be below num_clients={self.num_clients}, got {client}"
       )
     rng = partition.generator(
-        "distribution of a period",
-        [self._seed, client, period // self._periods_per_distribution],
+      "distribution of a period",
+      [self._seed, client, period // self._periods_per_distribution],
     )
     name = self._names[rng.integers(len(self._names))]
     labels = rng.choice(self._classes, len(_shares(name)), replace=False)
@@ -319,11 +328,13 @@ class Periods:
   def _rest_positions(self, labels, drawn, count) -> np.ndarray:
     """Returns the positions that the `count` examples of the rest are from."""
     if self._rest == "others":
-      return np.concatenate([
+      return np.concatenate(
+        [
           positions
           for label, positions in enumerate(self._by_class)
           if label not in labels
-      ])
+        ]
+      )
     everything = np.arange(len(self._pool.y))
     left = np.setdiff1d(everything, np.concatenate(drawn))
     return left if len(left) >= count else everything

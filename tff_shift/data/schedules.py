@@ -33,11 +33,11 @@ def names() -> tuple[str, ...]:
 
 
 def omega(
-    name: str,
-    num_timesteps: int,
-    *,
-    seed: partition.Seed = 0,
-    bernoulli_flip: str = "inverse_sqrt",
+  name: str,
+  num_timesteps: int,
+  *,
+  seed: partition.Seed = 0,
+  bernoulli_flip: str = "inverse_sqrt",
 ) -> np.ndarray:
   """Computes the weight of the later distribution at every time step.
 
@@ -60,8 +60,8 @@ def omega(
   partition.check_positive_integer("num_timesteps", num_timesteps)
   if bernoulli_flip not in BERNOULLI_FLIPS:
     raise ValueError(
-        f"bernoulli_flip must be one of {', '.join(BERNOULLI_FLIPS)}, got"
-        f" {bernoulli_flip!r}"
+      f"bernoulli_flip must be one of {', '.join(BERNOULLI_FLIPS)}, got"
+      f" {bernoulli_flip!r}"
     )
   steps = np.arange(num_timesteps + 1)
   root = math.sqrt(num_timesteps)
@@ -79,6 +79,6 @@ def omega(
     weights = np.concatenate([[0.0], np.cumsum(flips) % 2])
   else:
     raise ValueError(
-        f"schedule must be one of {', '.join(names())}, got {name!r}"
+      f"schedule must be one of {', '.join(names())}, got {name!r}"
     )
   return weights.clip(0, 1)

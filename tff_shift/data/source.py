@@ -31,7 +31,7 @@ class Source(NamedTuple):
 
 
 def not_found(
-    name: str, searched: pathlib.Path, fetch: str
+  name: str, searched: pathlib.Path, fetch: str
 ) -> DatasetNotFoundError:
   """Makes the one-line error of a data set that is not on the disk.
 
@@ -44,5 +44,5 @@ def not_found(
     The error, for the caller to raise.
   """
   return DatasetNotFoundError(
-      f"data set {name!r} is not in {searched}; fetch it with: {fetch}"
+    f"data set {name!r} is not in {searched}; fetch it with: {fetch}"
   )

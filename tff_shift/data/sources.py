@@ -62,7 +62,7 @@ def names() -> tuple[str, ...]:
 
 
 def load(
-    name: str, *, data_dir: str | os.PathLike[str] | None = None
+  name: str, *, data_dir: str | os.PathLike[str] | None = None
 ) -> Source:
   """Loads a data set from the disk.
 
@@ -80,7 +80,7 @@ def load(
   """
   if name not in _LOADERS:
     raise ValueError(
-        f"unknown data set {name!r}; known are {', '.join(names())}"
+      f"unknown data set {name!r}; known are {', '.join(names())}"
     )
   return _LOADERS[name](data_folder(data_dir))
 
@@ -100,7 +100,7 @@ def data_folder(data_dir: str | os.PathLike[str] | None) -> pathlib.Path:
 
 
 def circle(
-    seed: int, num_domains: int = 30, examples_per_domain: int = 1000
+  seed: int, num_domains: int = 30, examples_per_domain: int = 1000
 ) -> Source:
   """Generates Circle: Gaussian clouds along a half circle.
 
@@ -126,10 +126,10 @@ def circle(
   angles = np.linspace(0, np.pi, num_domains)
   centres = CIRCLE_RADIUS * np.stack([np.cos(angles), np.sin(angles)], axis=1)
   points = [
-      partition.generator("circle", [seed, domain]).normal(
-          centre, CIRCLE_STDDEV, size=(examples_per_domain, 2)
-      )
-      for domain, centre in enumerate(centres)
+    partition.generator("circle", [seed, domain]).normal(
+      centre, CIRCLE_STDDEV, size=(examples_per_domain, 2)
+    )
+    for domain, centre in enumerate(centres)
   ]
   x = np.concatenate(points).astype(np.float32)
   # From the points as they are stored: no label contradicts its point.
@@ -154,7 +154,7 @@ def _digits(folder: pathlib.Path) -> Source:
   size = (DIGITS_SIZE - 2 * DIGITS_MARGIN,) * 2
   bilinear = Image.Resampling.BILINEAR
   upsampled = np.stack(
-      [np.asarray(Image.fromarray(i).resize(size, bilinear)) for i in images]
+    [np.asarray(Image.fromarray(i).resize(size, bilinear)) for i in images]
   )
   margin = (DIGITS_MARGIN, DIGITS_MARGIN)
   x = np.pad(np.rint(upsampled).astype(np.uint8), ((0, 0), margin, margin))
@@ -166,17 +166,15 @@ def _emnist_letters(folder: pathlib.Path) -> Source:
   letters = load_tfds("emnist/letters", folder)
   # EMNIST stores images column by column and counts the letters from 1.
   upright = np.ascontiguousarray(letters.x.transpose(0, 2, 1, 3))
-  return letters._replace(
-      x=upright, y=letters.y - 1, class_names=_LETTER_NAMES
-  )
+  return letters._replace(x=upright, y=letters.y - 1, class_names=_LETTER_NAMES)
 
 
 def load_tfds(
-    name: str,
-    folder: pathlib.Path,
-    *,
-    label: str = "label",
-    splits: Sequence[str] = ("train", "test"),
+  name: str,
+  folder: pathlib.Path,
+  *,
+  label: str = "label",
+  splits: Sequence[str] = ("train", "test"),
 ) -> Source:
   """Loads images that tensorflow-datasets has written.
 
@@ -196,51 +194,51 @@ def load_tfds(
   # Looked up before the import: a missing data set is reported at once, and
   # tensorflow-datasets never has a reason to ask the network.
   versions = [
-      info.parent.name
-      for info in (folder / name).glob("*/dataset_info.json")
-      if re.fullmatch(r"\d+\.\d+\.\d+", info.parent.name)
+    info.parent.name
+    for info in (folder / name).glob("*/dataset_info.json")
+    if re.fullmatch(r"\d+\.\d+\.\d+", info.parent.name)
   ]
   if not versions:
     raise source.not_found(
-        name,
-        folder / name,
-        'python -c "import tensorflow_datasets as tfds;'
-        f" tfds.load('{name}', data_dir='{folder}')\"",
+      name,
+      folder / name,
+      'python -c "import tensorflow_datasets as tfds;'
+      f" tfds.load('{name}', data_dir='{folder}')\"",
     )
   import tensorflow_datasets as tfds
 
   newest = max(versions, key=lambda v: tuple(map(int, v.split("."))))
   builder = tfds.builder(f"{name}:{newest}", data_dir=os.fspath(folder))
   examples = tfds.as_numpy(
-      builder.as_dataset(
-          split="+".join(splits),
-          decoders=tfds.decode.PartialDecoding({"image": True, label: True}),
-          batch_size=-1,
-          shuffle_files=False,
-          # One file after the other, so that the order is the stored one.
-          read_config=tfds.ReadConfig(interleave_cycle_length=1),
-      )
+    builder.as_dataset(
+      split="+".join(splits),
+      decoders=tfds.decode.PartialDecoding({"image": True, label: True}),
+      batch_size=-1,
+      shuffle_files=False,
+      # One file after the other, so that the order is the stored one.
+      read_config=tfds.ReadConfig(interleave_cycle_length=1),
+    )
   )
   num_train = None
   if splits[0] == "train":
     num_train = builder.info.splits["train"].num_examples
   return Source(
-      examples["image"],
-      examples[label].astype(np.int32),
-      tuple(builder.info.features[label].names),
-      num_train=num_train,
+    examples["image"],
+    examples[label].astype(np.int32),
+    tuple(builder.info.features[label].names),
+    num_train=num_train,
   )
 
 
 _LOADERS: dict[str, Callable[[pathlib.Path], Source]] = {
-    "digits": _digits,
-    "mnist": functools.partial(load_tfds, "mnist"),
-    "fashion_mnist": functools.partial(load_tfds, "fashion_mnist"),
-    "emnist/letters": _emnist_letters,
-    "cifar10": functools.partial(load_tfds, "cifar10"),
-    "cifar100": functools.partial(load_tfds, "cifar100"),
-    "cifar20": functools.partial(load_tfds, "cifar100", label="coarse_label"),
-    "tiny_imagenet": image_archives.tiny_imagenet,
-    "portraits": image_archives.portraits,
-    "caltran": image_archives.caltran,
+  "digits": _digits,
+  "mnist": functools.partial(load_tfds, "mnist"),
+  "fashion_mnist": functools.partial(load_tfds, "fashion_mnist"),
+  "emnist/letters": _emnist_letters,
+  "cifar10": functools.partial(load_tfds, "cifar10"),
+  "cifar100": functools.partial(load_tfds, "cifar100"),
+  "cifar20": functools.partial(load_tfds, "cifar100", label="coarse_label"),
+  "tiny_imagenet": image_archives.tiny_imagenet,
+  "portraits": image_archives.portraits,
+  "caltran": image_archives.caltran,
 }

@@ -71,12 +71,12 @@ class OnlineDataset(NamedTuple):
 
 
 def load_online(
-    name: str,
-    *,
-    pretraining_distribution: str = "uniform",
-    max_pretraining_examples: int | None = None,
-    data_dir: str | os.PathLike[str] | None = None,
-    seed: int = 0,
+  name: str,
+  *,
+  pretraining_distribution: str = "uniform",
+  max_pretraining_examples: int | None = None,
+  data_dir: str | os.PathLike[str] | None = None,
+  seed: int = 0,
 ) -> OnlineDataset:
   """Loads a data set and cuts it into its four parts.
 
@@ -99,12 +99,12 @@ def load_online(
   """
   if name not in DATASETS:
     raise ValueError(
-        f"dataset must be one of {', '.join(DATASETS)}, got {name!r}"
+      f"dataset must be one of {', '.join(DATASETS)}, got {name!r}"
     )
   source = sources.load(name, data_dir=data_dir)
   num_classes = len(source.class_names)
   distribution = class_pools.pretraining_distribution(
-      pretraining_distribution, num_classes
+    pretraining_distribution, num_classes
   )
   rng = partition.generator("online parts", seed)
   order = np.arange(len(source.y))
@@ -124,7 +124,7 @@ def load_online(
     size = max(1, min(len(pretraining) // 2, most))
   partition.check_positive_integer("max_pretraining_examples", size)
   chosen = pool.draw_without_replacement(
-      distribution, min(size, len(pretraining)), rng
+    distribution, min(size, len(pretraining)), rng
   )
 
   def take(positions):
@@ -132,18 +132,18 @@ def load_online(
     return Examples(source.x[positions], source.y[positions])
 
   return OnlineDataset(
-      name=name,
-      pretraining=take(pretraining[chosen]),
-      validation=take(validation),
-      initial=take(initial),
-      stream=take(stream),
-      class_names=source.class_names,
-      class_distribution=distribution,
+    name=name,
+    pretraining=take(pretraining[chosen]),
+    validation=take(validation),
+    initial=take(initial),
+    stream=take(stream),
+    class_names=source.class_names,
+    class_distribution=distribution,
   )
 
 
 def initial_examples(
-    dataset: OnlineDataset, num_examples: int, client_id: int, seed: int
+  dataset: OnlineDataset, num_examples: int, client_id: int, seed: int
 ) -> Examples:
   """Draws a client's labelled examples from before deployment.
 
@@ -162,15 +162,15 @@ def initial_examples(
   """
   pool = class_pools.ClassPool(dataset.initial.y, len(dataset.class_names))
   chosen = pool.draw_without_replacement(
-      dataset.class_distribution,
-      num_examples,
-      partition.generator("initial examples", [seed, client_id]),
+    dataset.class_distribution,
+    num_examples,
+    partition.generator("initial examples", [seed, client_id]),
   )
   return Examples(dataset.initial.x[chosen], dataset.initial.y[chosen])
 
 
 def archive_of(
-    dataset: str, data_dir: str | os.PathLike[str] | None = None
+  dataset: str, data_dir: str | os.PathLike[str] | None = None
 ) -> Callable[[str, int], Examples]:
   """Returns what reads the published corrupted images of a data set.
 
@@ -186,14 +186,14 @@ def archive_of(
   """
   if dataset not in _ARCHIVES:
     raise ValueError(
-        "corrupted images are published for"
-        f" {' and '.join(_ARCHIVES)}, not for {dataset!r}"
+      "corrupted images are published for"
+      f" {' and '.join(_ARCHIVES)}, not for {dataset!r}"
     )
 
   @functools.cache
   def read(corruption: str, severity: int) -> Examples:
     source = corrupted_sources.load_corrupted(
-        _ARCHIVES[dataset], corruption, severity, data_dir=data_dir
+      _ARCHIVES[dataset], corruption, severity, data_dir=data_dir
     )
     return Examples(source.x, source.y)
 
@@ -210,17 +210,17 @@ class Streams:
   """
 
   def __init__(
-      self,
-      pool: Examples,
-      num_classes: int,
-      omega: np.ndarray,
-      *,
-      num_clients: int,
-      samples_per_step: int,
-      shift_kind: str = "label",
-      dirichlet: float = 0.1,
-      archive: Callable[[str, int], Examples] | None = None,
-      seed: int = 0,
+    self,
+    pool: Examples,
+    num_classes: int,
+    omega: np.ndarray,
+    *,
+    num_clients: int,
+    samples_per_step: int,
+    shift_kind: str = "label",
+    dirichlet: float = 0.1,
+    archive: Callable[[str, int], Examples] | None = None,
+    seed: int = 0,
   ):
     """Draws what distinguishes the clients.
 
@@ -241,23 +241,23 @@ class Streams:
     """
     if shift_kind not in SHIFT_KINDS:
       raise ValueError(
-          f"shift_kind must be one of {', '.join(SHIFT_KINDS)}, got"
-          f" {shift_kind!r}"
+        f"shift_kind must be one of {', '.join(SHIFT_KINDS)}, got"
+        f" {shift_kind!r}"
       )
     partition.check_positive_integer("num_clients", num_clients)
     partition.check_positive_integer("samples_per_step", samples_per_step)
     self.omega = omega
     self.targets = partition.dirichlet_proportions(
-        num_clients, num_classes, dirichlet, seed
+      num_clients, num_classes, dirichlet, seed
     )
     self.corruption_names = ()
     if shift_kind == "covariate":
       # All corruptions occur before one comes twice.
       order = partition.generator("corruptions", seed).permutation(
-          corruptions.names()
+        corruptions.names()
       )
       self.corruption_names = tuple(
-          str(order[client % len(order)]) for client in range(num_clients)
+        str(order[client % len(order)]) for client in range(num_clients)
       )
     self._pool = pool
     self._num_classes = num_classes
@@ -265,9 +265,9 @@ class Streams:
     self._archive = archive
     self._seed = seed
     self._by_class = functools.cache(
-        lambda name, severity: class_pools.ClassPool(
-            self._examples(name, severity).y, num_classes
-        )
+      lambda name, severity: class_pools.ClassPool(
+        self._examples(name, severity).y, num_classes
+      )
     )
 
   @property
@@ -313,7 +313,7 @@ class Streams:
       steps = self.severity(timestep) - self.severity(timestep - 1)
       return abs(steps) / corruptions.MAX_SEVERITY
     change = self.class_distribution(
-        client, timestep
+      client, timestep
     ) - self.class_distribution(client, timestep - 1)
     return float(np.abs(change).sum())
 
@@ -332,9 +332,9 @@ class Streams:
     # Computed corruptions change the images of the pool, not their classes.
     part = ("", 0) if self._archive is None else (name, severity)
     positions = self._by_class(*part).draw(
-        self.class_distribution(client, timestep),
-        self._num_samples,
-        partition.generator("stream", [self._seed, client, timestep]),
+      self.class_distribution(client, timestep),
+      self._num_samples,
+      partition.generator("stream", [self._seed, client, timestep]),
     )
     examples = self._examples(*part)
     x = examples.x[positions]

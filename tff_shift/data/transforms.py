@@ -27,8 +27,8 @@ def rotate(images: np.ndarray, degrees: float) -> np.ndarray:
   """
   if images.ndim != 4:
     raise ValueError(
-        "images must be [N, height, width, channels], got shape"
-        f" {list(images.shape)}"
+      "images must be [N, height, width, channels], got shape"
+      f" {list(images.shape)}"
     )
   if not math.isfinite(degrees):
     raise ValueError(f"degrees must be a finite number, got {degrees}")
@@ -37,11 +37,11 @@ def rotate(images: np.ndarray, degrees: float) -> np.ndarray:
   # "grid-constant" interpolates towards the 0 outside, whereas "constant" cuts
   # off every pixel whose origin is less than one pixel outside.
   return ndimage.rotate(
-      images,
-      degrees,
-      axes=(1, 2),
-      reshape=False,
-      order=1,
-      mode="grid-constant",
-      cval=0,
+    images,
+    degrees,
+    axes=(1, 2),
+    reshape=False,
+    order=1,
+    mode="grid-constant",
+    cval=0,
   )

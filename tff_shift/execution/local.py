@@ -56,6 +56,7 @@ _WORKER_BINARY = os.path.join(
 # rounds; with two arenas it does not, and is not slower.
 _ENVIRONMENT = {"MALLOC_ARENA_MAX": "2"}
 
+
 def _supervise() -> None:
   """Runs a command and ends it on request or when the parent is gone.
 

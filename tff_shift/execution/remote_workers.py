@@ -71,7 +71,9 @@ class RemoteWorkers:
         " it there is no encryption"
       )
     for name in (
-      "worker_certificate", "worker_client_certificate", "worker_client_key",
+      "worker_certificate",
+      "worker_client_certificate",
+      "worker_client_key",
     ):
       path = getattr(self, name)
       if path is not None and not os.path.isfile(path):

@@ -50,27 +50,27 @@ class AdaptationData(NamedTuple):
   def labelled(self) -> local_training.ClientData:
     """The labelled examples, as local training takes them."""
     return local_training.ClientData(
-        x=self.x,
-        y=self.y,
-        domain_sizes=tf.shape(self.y)[:1],
-        seed=self.seed,
+      x=self.x,
+      y=self.y,
+      domain_sizes=tf.shape(self.y)[:1],
+      seed=self.seed,
     )
 
 
 def data_type(model: split_model.SplitModel) -> tff.Type:
   """Returns the TFF type of `AdaptationData` for a model's inputs."""
   examples = tff.TensorType(
-      model.input_dtype.as_numpy_dtype, (None, *model.input_shape)
+    model.input_dtype.as_numpy_dtype, (None, *model.input_shape)
   )
   return tff.types.to_type(
-      AdaptationData(
-          x=examples,
-          y=tff.TensorType(np.int32, (None,)),
-          stream_x=examples,
-          timestep=tff.TensorType(np.int32),
-          confusion=tff.TensorType(np.float32, (model.num_classes,) * 2),
-          seed=randomness.SEED_TYPE,
-      )
+    AdaptationData(
+      x=examples,
+      y=tff.TensorType(np.int32, (None,)),
+      stream_x=examples,
+      timestep=tff.TensorType(np.int32),
+      confusion=tff.TensorType(np.float32, (model.num_classes,) * 2),
+      seed=randomness.SEED_TYPE,
+    )
   )
 
 
@@ -84,37 +84,38 @@ class LabelShiftHParams(hyperparameters.HParams):
   """How a client estimates the classes of unlabelled data."""
 
   label_estimator: str = hyperparameters.hparam(
-      "pretrained",
-      "Whose predictions the class distribution is estimated from: pretrained,"
-      " the model that the confusion matrix was measured with; current, the"
-      " client's model of the moment, for which that matrix is not right.",
-      choices=("pretrained", "current"),
+    "pretrained",
+    "Whose predictions the class distribution is estimated from: pretrained,"
+    " the model that the confusion matrix was measured with; current, the"
+    " client's model of the moment, for which that matrix is not right.",
+    choices=("pretrained", "current"),
   )
   soft_predictions: bool = hyperparameters.hparam(
-      False,
-      "Estimates from mean probabilities in place of the histogram of predicted"
-      " classes.",
+    False,
+    "Estimates from mean probabilities in place of the histogram of predicted"
+    " classes.",
   )
   svd_threshold: float = hyperparameters.hparam(
-      bbse.DEFAULT_THRESHOLD,
-      "Singular values of the confusion matrix below this share of the largest"
-      " are left out when it is inverted; 0 inverts all that are not 0.",
-      minimum=0, maximum=1,
+    bbse.DEFAULT_THRESHOLD,
+    "Singular values of the confusion matrix below this share of the largest"
+    " are left out when it is inverted; 0 inverts all that are not 0.",
+    minimum=0,
+    maximum=1,
   )
 
 
 def embed(model: split_model.SplitModel, backbone, x) -> tf.Tensor:
   """Returns the embeddings of examples [num_examples, ...]."""
   return evaluation.predict_in_batches(
-      lambda batch: model.embed(backbone, batch), x, model.embedding_size
+    lambda batch: model.embed(backbone, batch), x, model.embedding_size
   )
 
 
 def estimate_classes(
-    model: split_model.SplitModel,
-    hparams: LabelShiftHParams,
-    weights: split_model.SplitWeights | None,
-    data: AdaptationData,
+  model: split_model.SplitModel,
+  hparams: LabelShiftHParams,
+  weights: split_model.SplitWeights | None,
+  data: AdaptationData,
 ) -> tf.Tensor:
   """Estimates the class distribution of the stream, M^-1 Q_yhat of eq. 4.
 
@@ -131,11 +132,11 @@ def estimate_classes(
   if hparams.label_estimator == "pretrained":
     weights = model.initial_weights(data.seed)
   predicted = bbse.prediction_distribution(
-      evaluation.predict(model, weights, data.stream_x),
-      soft=hparams.soft_predictions,
+    evaluation.predict(model, weights, data.stream_x),
+    soft=hparams.soft_predictions,
   )
   return bbse.estimate(
-      predicted, data.confusion, threshold=hparams.svd_threshold
+    predicted, data.confusion, threshold=hparams.svd_threshold
   )
 
 
@@ -156,7 +157,7 @@ def class_weights(class_distribution, y) -> tf.Tensor:
   """
   num_classes = tf.shape(class_distribution)[0]
   shares = tf.math.bincount(
-      y, minlength=num_classes, maxlength=num_classes, dtype=tf.float32
+    y, minlength=num_classes, maxlength=num_classes, dtype=tf.float32
   ) / tf.cast(tf.maximum(tf.shape(y)[0], 1), tf.float32)
   return tf.math.divide_no_nan(class_distribution, shares)
 
@@ -173,6 +174,6 @@ def risk(logits, y, weights) -> tf.Tensor:
     A float32 scalar; over a random batch, an unbiased estimate of eq. 4.
   """
   losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
-      labels=y, logits=logits
+    labels=y, logits=logits
   )
   return tf.reduce_mean(tf.gather(weights, y) * losses)

@@ -42,11 +42,11 @@ _BOUNDED = ("robust", "secure", "compressed")
 
 # Which aggregators a hyper-parameter means something to.
 USED_BY = {
-    "clipping": (*_BOUNDED, "dp"),
-    "clipping_norm": (*_BOUNDED, "dp"),
-    "zeroing": _BOUNDED,
-    "noise_multiplier": ("dp",),
-    "dp_delta": ("dp",),
+  "clipping": (*_BOUNDED, "dp"),
+  "clipping_norm": (*_BOUNDED, "dp"),
+  "zeroing": _BOUNDED,
+  "noise_multiplier": ("dp",),
+  "dp_delta": ("dp",),
 }
 
 
@@ -55,34 +55,36 @@ class AggregatorHParams(hyperparameters.HParams):
   """What an aggregator can be told; see `USED_BY`."""
 
   clipping: str = hyperparameters.hparam(
-      "adaptive",
-      "How the norm is found that a client's whole update is clipped to:"
-      " adaptive, a quantile of the norms so far; fixed, clipping_norm; none:"
-      " nothing is clipped.",
-      choices=("adaptive", "fixed", "none"),
+    "adaptive",
+    "How the norm is found that a client's whole update is clipped to:"
+    " adaptive, a quantile of the norms so far; fixed, clipping_norm; none:"
+    " nothing is clipped.",
+    choices=("adaptive", "fixed", "none"),
   )
   clipping_norm: float = hyperparameters.hparam(
-      1.0,
-      "The norm of clipping=fixed. Small: all updates count alike; large: none"
-      " is clipped.",
-      minimum=0, exclusive_minimum=True,
+    1.0,
+    "The norm of clipping=fixed. Small: all updates count alike; large: none"
+    " is clipped.",
+    minimum=0,
+    exclusive_minimum=True,
   )
   zeroing: bool = hyperparameters.hparam(
-      True,
-      "Whether an update counts as zero if its largest number is far beyond"
-      " those of most clients so far.",
+    True,
+    "Whether an update counts as zero if its largest number is far beyond"
+    " those of most clients so far.",
   )
   noise_multiplier: float = hyperparameters.hparam(
-      1.0,
-      "Standard deviation of the noise in the sum of the updates, over the norm"
-      " that they are clipped to; 0 is no noise and no privacy.",
-      minimum=0,
+    1.0,
+    "Standard deviation of the noise in the sum of the updates, over the norm"
+    " that they are clipped to; 0 is no noise and no privacy.",
+    minimum=0,
   )
   dp_delta: float = hyperparameters.hparam(
-      0.0,
-      "The delta that epsilon is computed for; 0: one over the number of"
-      " clients to the power of 1.1.",
-      minimum=0, maximum=0.5,
+    0.0,
+    "The delta that epsilon is computed for; 0: one over the number of"
+    " clients to the power of 1.1.",
+    minimum=0,
+    maximum=0.5,
   )
 
 
@@ -113,13 +115,13 @@ class Aggregator(tff.aggregators.WeightedAggregationFactory):
   """
 
   def __init__(
-      self,
-      traits: Traits,
-      factory: (
-          tff.aggregators.WeightedAggregationFactory
-          | tff.aggregators.UnweightedAggregationFactory
-      ),
-      is_simulated: bool = False,
+    self,
+    traits: Traits,
+    factory: (
+      tff.aggregators.WeightedAggregationFactory
+      | tff.aggregators.UnweightedAggregationFactory
+    ),
+    is_simulated: bool = False,
   ):
     """Wraps a factory.
 
@@ -133,7 +135,7 @@ class Aggregator(tff.aggregators.WeightedAggregationFactory):
     self._is_simulated = is_simulated
 
   def create(
-      self, value_type: tff.Type, weight_type: tff.Type
+    self, value_type: tff.Type, weight_type: tff.Type
   ) -> tff.templates.AggregationProcess:
     """See `tff.aggregators.WeightedAggregationFactory`."""
     with secure_sums.quiet():
@@ -141,15 +143,15 @@ class Aggregator(tff.aggregators.WeightedAggregationFactory):
     if not self._is_simulated:
       return process
     return tff.templates.AggregationProcess(
-        process.initialize, secure_sums.in_the_open(process.next)
+      process.initialize, secure_sums.in_the_open(process.next)
     )
 
 
 def as_weighted(
-    factory: (
-        tff.aggregators.WeightedAggregationFactory
-        | tff.aggregators.UnweightedAggregationFactory
-    ),
+  factory: (
+    tff.aggregators.WeightedAggregationFactory
+    | tff.aggregators.UnweightedAggregationFactory
+  ),
 ) -> tff.aggregators.WeightedAggregationFactory:
   """Returns a factory that takes weights; one without ignores them."""
   if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
@@ -158,11 +160,11 @@ def as_weighted(
 
 
 def traits_of(
-    factory: (
-        tff.aggregators.WeightedAggregationFactory
-        | tff.aggregators.UnweightedAggregationFactory
-        | None
-    ),
+  factory: (
+    tff.aggregators.WeightedAggregationFactory
+    | tff.aggregators.UnweightedAggregationFactory
+    | None
+  ),
 ) -> Traits:
   """Tells what a factory does.
 
@@ -176,14 +178,13 @@ def traits_of(
   if isinstance(factory, Aggregator):
     return factory.traits
   return Traits(
-      name=type(factory).__name__ if factory else "mean",
-      is_mean=factory is None
-      or isinstance(factory, tff.aggregators.MeanFactory),
-      is_weighted=not isinstance(
-          factory, tff.aggregators.UnweightedAggregationFactory
-      ),
-      bounds_updates=False,
-      hides_clients=False,
+    name=type(factory).__name__ if factory else "mean",
+    is_mean=factory is None or isinstance(factory, tff.aggregators.MeanFactory),
+    is_weighted=not isinstance(
+      factory, tff.aggregators.UnweightedAggregationFactory
+    ),
+    bounds_updates=False,
+    hides_clients=False,
   )
 
 
@@ -207,10 +208,10 @@ NO_NEEDS = Needs()
 
 
 def check(
-    algorithm: str,
-    needs: Needs,
-    traits: Traits,
-    hparams: hyperparameters.HParams,
+  algorithm: str,
+  needs: Needs,
+  traits: Traits,
+  hparams: hyperparameters.HParams,
 ) -> None:
   """Refuses an aggregator that an algorithm cannot do with.
 
@@ -227,29 +228,29 @@ def check(
   if traits.is_mean:
     return
   reason = (
-      needs.nothing_shared
-      or (traits.bounds_updates and needs.unbounded)
-      or (traits.hides_clients and needs.in_the_open)
+    needs.nothing_shared
+    or (traits.bounds_updates and needs.unbounded)
+    or (traits.hides_clients and needs.in_the_open)
   )
   if reason:
     raise ValueError(
-        f"aggregator={traits.name} is not allowed for {algorithm}: {reason}"
+      f"aggregator={traits.name} is not allowed for {algorithm}: {reason}"
     )
   weighting = getattr(hparams, "client_weighting", "uniform")
   if not traits.is_weighted and weighting != "uniform":
     raise ValueError(
-        f"client_weighting={weighting} of {algorithm} is not allowed with"
-        f" aggregator={traits.name}, to which all clients count alike: it must"
-        " be uniform"
+      f"client_weighting={weighting} of {algorithm} is not allowed with"
+      f" aggregator={traits.name}, to which all clients count alike: it must"
+      " be uniform"
     )
 
 
 def build(
-    name: str,
-    hparams: AggregatorHParams | None = None,
-    *,
-    clients_per_round: int | None = None,
-    is_simulated: bool = True,
+  name: str,
+  hparams: AggregatorHParams | None = None,
+  *,
+  clients_per_round: int | None = None,
+  is_simulated: bool = True,
 ) -> Aggregator:
   """Builds an aggregator.
 
@@ -271,29 +272,28 @@ def build(
   """
   if name not in NAMES:
     raise ValueError(
-        f"aggregator={name} is not allowed: it must be one of"
-        f" {', '.join(NAMES)}"
+      f"aggregator={name} is not allowed: it must be one of {', '.join(NAMES)}"
     )
   hparams = hparams or AggregatorHParams()
   hyperparameters.validate(hparams)
   clips = hparams.clipping != "none"
   traits = Traits(
-      name=name,
-      is_mean=name == "mean",
-      is_weighted=name != "dp",
-      # A sum that is secure has a range, which cuts numbers off.
-      bounds_updates=name in ("dp", "secure")
-      or (name in _BOUNDED and (clips or hparams.zeroing)),
-      hides_clients=name in ("dp", "secure"),
+    name=name,
+    is_mean=name == "mean",
+    is_weighted=name != "dp",
+    # A sum that is secure has a range, which cuts numbers off.
+    bounds_updates=name in ("dp", "secure")
+    or (name in _BOUNDED and (clips or hparams.zeroing)),
+    hides_clients=name in ("dp", "secure"),
   )
   if name == "mean":
     return Aggregator(traits, tff.aggregators.MeanFactory())
   if name == "dp":
     return Aggregator(traits, _private(hparams, clients_per_round))
   stock = {
-      "robust": tff.learning.robust_aggregator,
-      "secure": tff.learning.secure_aggregator,
-      "compressed": tff.learning.compression_aggregator,
+    "robust": tff.learning.robust_aggregator,
+    "secure": tff.learning.secure_aggregator,
+    "compressed": tff.learning.compression_aggregator,
   }[name]
   is_secure = name == "secure"
   with secure_sums.quiet():
@@ -302,42 +302,42 @@ def build(
 
 
 def _bounded(
-    stock: Callable[..., tff.aggregators.WeightedAggregationFactory],
-    hparams: AggregatorHParams,
-    is_secure: bool,
+  stock: Callable[..., tff.aggregators.WeightedAggregationFactory],
+  hparams: AggregatorHParams,
+  is_secure: bool,
 ) -> tff.aggregators.WeightedAggregationFactory:
   """Zeroes and clips as told, and goes on with one of TFF's factories."""
   if hparams.clipping != "fixed":
     return stock(
-        zeroing=hparams.zeroing, clipping=hparams.clipping == "adaptive"
+      zeroing=hparams.zeroing, clipping=hparams.clipping == "adaptive"
     )
   count = tff.aggregators.SumFactory()
   if is_secure:
     count = tff.aggregators.SecureSumFactory(1, 0)
   factory = tff.aggregators.clipping_factory(
-      float(hparams.clipping_norm),
-      stock(zeroing=False, clipping=False),
-      clipped_count_sum_factory=count,
+    float(hparams.clipping_norm),
+    stock(zeroing=False, clipping=False),
+    clipped_count_sum_factory=count,
   )
   if not hparams.zeroing:
     return factory
   # TFF's own factories have no room between zeroing and their mean; this is the
   # threshold that they zero at.
   threshold = tff.aggregators.PrivateQuantileEstimationProcess.no_noise(
-      initial_estimate=10.0,
-      target_quantile=0.98,
-      learning_rate=math.log(10.0),
-      multiplier=2.0,
-      increment=1.0,
-      secure_estimation=is_secure,
+    initial_estimate=10.0,
+    target_quantile=0.98,
+    learning_rate=math.log(10.0),
+    multiplier=2.0,
+    increment=1.0,
+    secure_estimation=is_secure,
   )
   return tff.aggregators.zeroing_factory(
-      threshold, factory, zeroed_count_sum_factory=count
+    threshold, factory, zeroed_count_sum_factory=count
   )
 
 
 def _private(
-    hparams: AggregatorHParams, clients_per_round: int | None
+  hparams: AggregatorHParams, clients_per_round: int | None
 ) -> tff.aggregators.UnweightedAggregationFactory:
   """Builds `dp`.
 
@@ -346,25 +346,25 @@ def _private(
   """
   if clients_per_round is None or clients_per_round < 1:
     raise ValueError(
-        f"clients_per_round={clients_per_round} is not allowed with"
-        " aggregator=dp: it must be an integer at least 1"
+      f"clients_per_round={clients_per_round} is not allowed with"
+      " aggregator=dp: it must be an integer at least 1"
     )
   if hparams.clipping == "none":
     raise ValueError(
-        "clipping=none is not allowed with aggregator=dp: it must be adaptive"
-        " or fixed, for noise hides only what is bounded"
+      "clipping=none is not allowed with aggregator=dp: it must be adaptive"
+      " or fixed, for noise hides only what is bounded"
     )
   noise, clients = float(hparams.noise_multiplier), float(clients_per_round)
   if hparams.clipping == "fixed":
     return tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
-        noise, clients, float(hparams.clipping_norm)
+      noise, clients, float(hparams.clipping_norm)
     )
   # How many updates are below the norm is itself told with noise, of the
   # standard deviation clients / 20, which takes its part of the privacy.
   if noise >= 0.1 * clients:
     raise ValueError(
-        f"noise_multiplier={noise:g} is not allowed with clipping=adaptive and"
-        f" {clients_per_round} clients a round: it must be below"
-        f" {0.1 * clients:g}, or clipping=fixed"
+      f"noise_multiplier={noise:g} is not allowed with clipping=adaptive and"
+      f" {clients_per_round} clients a round: it must be below"
+      f" {0.1 * clients:g}, or clipping=fixed"
     )
   return tff.learning.dp_aggregator(noise, clients, zeroing=False)

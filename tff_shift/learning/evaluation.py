@@ -18,7 +18,7 @@ _EVALUATION_BATCH = 256
 
 
 def predict_in_batches(
-    predict: Callable[[tf.Tensor], tf.Tensor], x, width: int
+  predict: Callable[[tf.Tensor], tf.Tensor], x, width: int
 ) -> tf.Tensor:
   """Applies a function to many examples, a batch at a time.
 
@@ -38,38 +38,38 @@ def predict_in_batches(
     return i + 1, outputs.write(i, predict(batch))
 
   _, outputs = tf.while_loop(
-      lambda i, _: i < num_batches,
-      predict_batch,
-      (
-          tf.constant(0),
-          tf.TensorArray(
-              tf.float32,
-              size=num_batches,
-              infer_shape=False,
-              element_shape=[None, width],
-          ),
+    lambda i, _: i < num_batches,
+    predict_batch,
+    (
+      tf.constant(0),
+      tf.TensorArray(
+        tf.float32,
+        size=num_batches,
+        infer_shape=False,
+        element_shape=[None, width],
       ),
-      parallel_iterations=1,
+    ),
+    parallel_iterations=1,
   )
   # The concatenation of no batch has no shape of its own.
   return tf.cond(
-      num_examples > 0,
-      outputs.concat,
-      lambda: tf.zeros([0, width], tf.float32),
+    num_examples > 0,
+    outputs.concat,
+    lambda: tf.zeros([0, width], tf.float32),
   )
 
 
 def predict(
-    model: split_model.SplitModel, weights: split_model.SplitWeights, x
+  model: split_model.SplitModel, weights: split_model.SplitWeights, x
 ) -> tf.Tensor:
   """Predicts the logits of examples [num_examples, ...]."""
   return predict_in_batches(
-      lambda batch: model.predict(weights, batch), x, model.num_classes
+    lambda batch: model.predict(weights, batch), x, model.num_classes
   )
 
 
 def domain_metrics(
-    logits, y, domain_sizes
+  logits, y, domain_sizes
 ) -> collections.OrderedDict[str, tf.Tensor]:
   """Adds up right predictions, examples and losses of each domain.
 
@@ -91,12 +91,12 @@ def domain_metrics(
 
   predictions = tf.argmax(logits, axis=1, output_type=tf.int32)
   losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
-      labels=y, logits=logits
+    labels=y, logits=logits
   )
   return collections.OrderedDict(
-      correct=per_domain(tf.cast(tf.equal(predictions, y), tf.float32)),
-      num_examples=tf.cast(domain_sizes, tf.float32),
-      loss_sum=per_domain(losses),
+    correct=per_domain(tf.cast(tf.equal(predictions, y), tf.float32)),
+    num_examples=tf.cast(domain_sizes, tf.float32),
+    loss_sum=per_domain(losses),
   )
 
 
@@ -105,7 +105,7 @@ def _per_client(sums):
   accuracy = tf.math.divide_no_nan(sums["correct"], sums["num_examples"])
   has_examples = tf.cast(sums["num_examples"] > 0, tf.float32)
   return collections.OrderedDict(
-      sums, accuracy_sum=accuracy, num_clients=has_examples
+    sums, accuracy_sum=accuracy, num_clients=has_examples
   )
 
 
@@ -123,10 +123,10 @@ def finalize(sums) -> collections.OrderedDict[str, tf.Tensor]:
     over nothing are NaN.
   """
   return collections.OrderedDict(
-      accuracy=sums["accuracy_sum"] / sums["num_clients"],
-      pooled_accuracy=sums["correct"] / sums["num_examples"],
-      loss=sums["loss_sum"] / sums["num_examples"],
-      num_examples=sums["num_examples"],
+    accuracy=sums["accuracy_sum"] / sums["num_clients"],
+    pooled_accuracy=sums["correct"] / sums["num_examples"],
+    loss=sums["loss_sum"] / sums["num_examples"],
+    num_examples=sums["num_examples"],
   )
 
 
@@ -143,8 +143,8 @@ def federated_metrics(sums_at_clients: Any) -> tff.Value:
   per_client = tff.tensorflow.computation(_per_client, sums_type)
   summed = tff.federated_sum(tff.federated_map(per_client, sums_at_clients))
   return tff.federated_map(
-      tff.tensorflow.computation(finalize, summed.type_signature.member),
-      summed,
+    tff.tensorflow.computation(finalize, summed.type_signature.member),
+    summed,
   )
 
 
@@ -159,19 +159,19 @@ def server_metrics(sums_at_server: Any) -> tff.Value:
   """
   sums_type = sums_at_server.type_signature.member
   return tff.federated_map(
-      tff.tensorflow.computation(
-          lambda sums: finalize(_per_client(sums)), sums_type
-      ),
-      sums_at_server,
+    tff.tensorflow.computation(
+      lambda sums: finalize(_per_client(sums)), sums_type
+    ),
+    sums_at_server,
   )
 
 
 def client_evaluation(
-    server_type: tff.Type,
-    client_type: tff.Type,
-    examples_type: tff.Type,
-    evaluation_type: tff.Type,
-    predict: Callable[[Any, Any, Any, Any], tf.Tensor],
+  server_type: tff.Type,
+  client_type: tff.Type,
+  examples_type: tff.Type,
+  evaluation_type: tff.Type,
+  predict: Callable[[Any, Any, Any, Any], tf.Tensor],
 ) -> tff.Computation:
   """Builds the evaluation of the clients' own models on data of the clients.
 
@@ -187,24 +187,24 @@ def client_evaluation(
   """
 
   @tff.tensorflow.computation(
-      server_type.member.weights, client_type, examples_type, evaluation_type
+    server_type.member.weights, client_type, examples_type, evaluation_type
   )
   def evaluate_client(weights, client_state, data, evaluation_data):
     logits = predict(weights, client_state, data, evaluation_data)
     return domain_metrics(
-        logits, evaluation_data.y, evaluation_data.domain_sizes
+      logits, evaluation_data.y, evaluation_data.domain_sizes
     )
 
   @tff.federated_computation(
-      server_type,
-      tff.FederatedType(client_type, tff.CLIENTS),
-      tff.FederatedType(examples_type, tff.CLIENTS),
-      tff.FederatedType(evaluation_type, tff.CLIENTS),
+    server_type,
+    tff.FederatedType(client_type, tff.CLIENTS),
+    tff.FederatedType(examples_type, tff.CLIENTS),
+    tff.FederatedType(evaluation_type, tff.CLIENTS),
   )
   def evaluate_clients(state, client_states, data, evaluation_data):
     weights = tff.federated_broadcast(state.weights)
     sums = tff.federated_map(
-        evaluate_client, (weights, client_states, data, evaluation_data)
+      evaluate_client, (weights, client_states, data, evaluation_data)
     )
     return federated_metrics(sums)
 
@@ -212,11 +212,11 @@ def client_evaluation(
 
 
 def server_evaluation(
-    server_type: tff.Type,
-    examples_type: tff.Type,
-    evaluation_type: tff.Type,
-    predict: Callable[[Any, Any, Any], tf.Tensor],
-    summarize_client: Callable[[Any, Any], Any],
+  server_type: tff.Type,
+  examples_type: tff.Type,
+  evaluation_type: tff.Type,
+  predict: Callable[[Any, Any, Any], tf.Tensor],
+  summarize_client: Callable[[Any, Any], Any],
 ) -> tff.Computation:
   """Builds the evaluation of the shared model on data of the server.
 
@@ -232,7 +232,7 @@ def server_evaluation(
   """
   weights_type = server_type.member.weights
   summarize = tff.tensorflow.computation(
-      summarize_client, weights_type, examples_type
+    summarize_client, weights_type, examples_type
   )
   summary_type = summarize.type_signature.result
   has_summary = bool(tff.structure.flatten(summary_type))
@@ -241,26 +241,22 @@ def server_evaluation(
   def evaluate(weights, summary, evaluation_data):
     logits = predict(weights, summary, evaluation_data)
     return domain_metrics(
-        logits, evaluation_data.y, evaluation_data.domain_sizes
+      logits, evaluation_data.y, evaluation_data.domain_sizes
     )
 
   @tff.federated_computation(
-      server_type,
-      tff.FederatedType(examples_type, tff.CLIENTS),
-      tff.FederatedType(evaluation_type, tff.SERVER),
+    server_type,
+    tff.FederatedType(examples_type, tff.CLIENTS),
+    tff.FederatedType(evaluation_type, tff.SERVER),
   )
   def evaluate_server(state, data, evaluation_data):
     if has_summary:
       weights = tff.federated_broadcast(state.weights)
-      summary = tff.federated_sum(
-          tff.federated_map(summarize, (weights, data))
-      )
+      summary = tff.federated_sum(tff.federated_map(summarize, (weights, data)))
     else:
       summary = tff.federated_value((), tff.SERVER)
     return server_metrics(
-        tff.federated_map(
-            evaluate, (state.weights, summary, evaluation_data)
-        )
+      tff.federated_map(evaluate, (state.weights, summary, evaluation_data))
     )
 
   return evaluate_server

@@ -51,7 +51,7 @@ class Guidance(NamedTuple):
 
 
 def route(
-    client_logits, client_sizes
+  client_logits, client_sizes
 ) -> collections.OrderedDict[str, tf.Tensor]:
   """Tells which client most probably knows best.
 
@@ -74,25 +74,23 @@ def route(
   """
   shares = client_sizes / tf.reduce_sum(client_sizes)
   corrected = tf.where(
-      shares > 0, client_logits - tf.math.log(shares), client_logits.dtype.min
+    shares > 0, client_logits - tf.math.log(shares), client_logits.dtype.min
   )
   routing = collections.OrderedDict()
   for prefix, logits in (("", corrected), ("uncorrected_", client_logits)):
     routing[f"{prefix}probabilities"] = tf.nn.softmax(logits)
-    routing[f"{prefix}routes"] = tf.argmax(
-        logits, axis=1, output_type=tf.int32
-    )
+    routing[f"{prefix}routes"] = tf.argmax(logits, axis=1, output_type=tf.int32)
   return routing
 
 
 def build_guidance(
-    model: split_model.SplitModel,
-    server_type: tff.Type,
-    client_type: tff.Type,
-    examples_type: tff.Type,
-    num_queries: int,
-    predict_as_client: Callable[[Any, Any, Any, Any], tf.Tensor],
-    guide_queries: Callable[[Any, Any], tf.Tensor] | None,
+  model: split_model.SplitModel,
+  server_type: tff.Type,
+  client_type: tff.Type,
+  examples_type: tff.Type,
+  num_queries: int,
+  predict_as_client: Callable[[Any, Any, Any, Any], tf.Tensor],
+  guide_queries: Callable[[Any, Any], tf.Tensor] | None,
 ) -> Guidance:
   """Builds how queries are answered.
 
@@ -112,7 +110,7 @@ def build_guidance(
   """
   weights_type = server_type.member.weights
   queries_type = tff.TensorType(
-      model.input_dtype.as_numpy_dtype, (num_queries, *model.input_shape)
+    model.input_dtype.as_numpy_dtype, (num_queries, *model.input_shape)
   )
   routes_type = tff.TensorType(np.int32, (num_queries,))
   client_types = weights_type, client_type, examples_type, queries_type
@@ -120,13 +118,13 @@ def build_guidance(
   def predict(weights, client_state, data, x):
     num_examples = tf.shape(x)[0]
     examples = local_training.ClientData(
-        x=x,
-        # What is not known.
-        y=tf.zeros([num_examples], tf.int32),
-        domain_sizes=num_examples[tf.newaxis],
-        # Predictions draw nothing.
-        seed=tf.zeros(randomness.SEED_SHAPE, tf.int32),
-        client_id=data.client_id,
+      x=x,
+      # What is not known.
+      y=tf.zeros([num_examples], tf.int32),
+      domain_sizes=num_examples[tf.newaxis],
+      # Predictions draw nothing.
+      seed=tf.zeros(randomness.SEED_SHAPE, tf.int32),
+      client_id=data.client_id,
     )
     logits = predict_as_client(weights, client_state, data, examples)
     return tf.argmax(logits, axis=1, output_type=tf.int32)
@@ -135,7 +133,7 @@ def build_guidance(
   def answer_own(weights, client_state, data, x, routes):
     own = tf.where(tf.equal(routes, data.client_id))
     classes = predict(
-        weights, client_state, data, tf.gather(x, tf.squeeze(own, 1))
+      weights, client_state, data, tf.gather(x, tf.squeeze(own, 1))
     )
     # Sums to NO_CLIENT where no client answers.
     return tf.scatter_nd(own, classes - NO_CLIENT, [num_queries])
@@ -144,9 +142,9 @@ def build_guidance(
   def cast_votes(weights, client_state, data, x):
     classes = predict(weights, client_state, data, x)
     return tf.one_hot(
-        tf.ensure_shape(classes, [num_queries]),
-        model.num_classes,
-        dtype=tf.int32,
+      tf.ensure_shape(classes, [num_queries]),
+      model.num_classes,
+      dtype=tf.int32,
     )
 
   @tff.tensorflow.computation(routes_type)
@@ -154,25 +152,24 @@ def build_guidance(
     return summed + NO_CLIENT
 
   @tff.tensorflow.computation(
-      tff.TensorType(np.int32, (num_queries, model.num_classes))
+    tff.TensorType(np.int32, (num_queries, model.num_classes))
   )
   def count_votes(votes):
     return tf.argmax(votes, axis=1, output_type=tf.int32)
 
   at_server = [
-      tff.FederatedType(each, tff.SERVER)
-      for each in (queries_type, routes_type)
+    tff.FederatedType(each, tff.SERVER) for each in (queries_type, routes_type)
   ]
   at_clients = [
-      tff.FederatedType(each, tff.CLIENTS)
-      for each in (client_type, examples_type)
+    tff.FederatedType(each, tff.CLIENTS)
+    for each in (client_type, examples_type)
   ]
 
   @tff.federated_computation(server_type, *at_clients, *at_server)
   def answer(state, client_states, data, x, routes):
     weights, x, routes = tff.federated_broadcast((state.weights, x, routes))
     answers = tff.federated_map(
-        answer_own, (weights, client_states, data, x, routes)
+      answer_own, (weights, client_states, data, x, routes)
     )
     return tff.federated_map(read_answers, tff.federated_sum(answers))
 
@@ -189,11 +186,11 @@ def build_guidance(
 
 
 def _guide(
-    server_type, data_at_clients, queries_at_server, guide_queries
+  server_type, data_at_clients, queries_at_server, guide_queries
 ) -> tff.Computation:
   """Builds the server's guidance; clients tell their numbers of examples."""
   logits_of = tff.tensorflow.computation(
-      guide_queries, server_type.member.weights, queries_at_server.member
+    guide_queries, server_type.member.weights, queries_at_server.member
   )
   logits_type = logits_of.type_signature.result
   num_clients = logits_type.shape[1]
@@ -204,7 +201,7 @@ def _guide(
     return size * tf.one_hot(data.client_id, num_clients)
 
   route_fn = tff.tensorflow.computation(
-      route, logits_type, tff.TensorType(np.float32, (num_clients,))
+    route, logits_type, tff.TensorType(np.float32, (num_clients,))
   )
 
   @tff.federated_computation(server_type, data_at_clients, queries_at_server)

@@ -45,18 +45,18 @@ class MetaHParams(hyperparameters.LocalHParams):
   """
 
   hidden_width: int = hyperparameters.hparam(
-      100, "Width of the meta-network's hidden layers.", minimum=1
+    100, "Width of the meta-network's hidden layers.", minimum=1
   )
   num_hidden: int = hyperparameters.hparam(
-      3, "Number of the meta-network's hidden layers.", minimum=1
+    3, "Number of the meta-network's hidden layers.", minimum=1
   )
   meta_learning_rate: float = hyperparameters.hparam(
-      0.01,
-      "Learning rate of the meta-network (alpha of Algorithm 2 of the Fed-3DA"
-      " paper). For a small rate, work-networks move by rate * (1 + squared"
-      " length of the last hidden layer) of what the client's training moved"
-      " them, or more; at 0 the meta-network stays.",
-      minimum=0,
+    0.01,
+    "Learning rate of the meta-network (alpha of Algorithm 2 of the Fed-3DA"
+    " paper). For a small rate, work-networks move by rate * (1 + squared"
+    " length of the last hidden layer) of what the client's training moved"
+    " them, or more; at 0 the meta-network stays.",
+    minimum=0,
   )
 
 
@@ -117,9 +117,9 @@ class Hypernetwork:
 
     def draw_kernel(shape, scale, *path):
       return tf.random.stateless_normal(
-          shape,
-          randomness.fold(seed, *path),
-          stddev=scale * math.sqrt(1 / shape[0]),
+        shape,
+        randomness.fold(seed, *path),
+        stddev=scale * math.sqrt(1 / shape[0]),
       )
 
     hidden, output = [], []
@@ -151,11 +151,11 @@ class Hypernetwork:
     weights = tuple(_apply(layer, features) for layer in phi.output)
     num_backbone = len(self.model.backbone.shapes)
     return split_model.SplitWeights(
-        weights[:num_backbone], weights[num_backbone:]
+      weights[:num_backbone], weights[num_backbone:]
     )
 
   def vector_jacobian_product(
-      self, phi: MetaWeights, r, direction: split_model.SplitWeights
+    self, phi: MetaWeights, r, direction: split_model.SplitWeights
   ) -> tuple[MetaWeights, tf.Tensor]:
     """Pulls a change of the work-network's weights back through h.
 
@@ -172,9 +172,9 @@ class Hypernetwork:
       tape.watch((phi, r))
       weights = self(phi, r)
     return tape.gradient(
-        tf.nest.flatten(weights),
-        (phi, r),
-        output_gradients=tf.nest.flatten(direction),
+      tf.nest.flatten(weights),
+      (phi, r),
+      output_gradients=tf.nest.flatten(direction),
     )
 
   @property
@@ -182,6 +182,6 @@ class Hypernetwork:
     """The number of weights in phi."""
     widths = [self.input_size] + [self.hidden_width] * self.num_hidden
     hidden = sum(
-        (inputs + 1) * outputs for inputs, outputs in itertools.pairwise(widths)
+      (inputs + 1) * outputs for inputs, outputs in itertools.pairwise(widths)
     )
     return hidden + (self.hidden_width + 1) * self.model.num_parameters

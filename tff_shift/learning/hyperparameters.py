@@ -11,13 +11,13 @@ from typing import Any
 
 
 def hparam(
-    default: Any,
-    help: str,
-    *,
-    choices: tuple[str, ...] | None = None,
-    minimum: float | None = None,
-    maximum: float | None = None,
-    exclusive_minimum: bool = False,
+  default: Any,
+  help: str,
+  *,
+  choices: tuple[str, ...] | None = None,
+  minimum: float | None = None,
+  maximum: float | None = None,
+  exclusive_minimum: bool = False,
 ) -> Any:
   """Declares a field of a dataclass of hyper-parameters.
 
@@ -33,14 +33,14 @@ def hparam(
     A dataclass field.
   """
   return dataclasses.field(
-      default=default,
-      metadata={
-          "help": help,
-          "choices": choices,
-          "minimum": minimum,
-          "maximum": maximum,
-          "exclusive_minimum": exclusive_minimum,
-      },
+    default=default,
+    metadata={
+      "help": help,
+      "choices": choices,
+      "minimum": minimum,
+      "maximum": maximum,
+      "exclusive_minimum": exclusive_minimum,
+    },
   )
 
 
@@ -56,8 +56,9 @@ def describe_limits(field: dataclasses.Field) -> str:
   limits = []
   if minimum is not None:
     limits.append(
-        f"above {minimum}" if field.metadata["exclusive_minimum"]
-        else f"at least {minimum}"
+      f"above {minimum}"
+      if field.metadata["exclusive_minimum"]
+      else f"at least {minimum}"
     )
   if maximum is not None:
     limits.append(f"at most {maximum}")
@@ -77,8 +78,8 @@ def _is_allowed(field: dataclasses.Field, value: Any) -> bool:
     return False
   minimum, maximum = field.metadata["minimum"], field.metadata["maximum"]
   if minimum is not None and (
-      value < minimum or (field.metadata["exclusive_minimum"]
-                          and value == minimum)
+    value < minimum
+    or (field.metadata["exclusive_minimum"] and value == minimum)
   ):
     return False
   return maximum is None or value <= maximum
@@ -98,8 +99,8 @@ def validate(hparams: Any) -> None:
     value = getattr(hparams, field.name)
     if not _is_allowed(field, value):
       raise ValueError(
-          f"{field.name}={value!r} is not allowed: it must be"
-          f" {describe_limits(field)}"
+        f"{field.name}={value!r} is not allowed: it must be"
+        f" {describe_limits(field)}"
       )
   hparams.check_together()
 
@@ -121,44 +122,48 @@ class LocalWorkHParams(HParams):
   """Local training but for its learning rate, which may be computed."""
 
   local_steps: int = hparam(
-      5,
-      "Local training iterations per round (the papers' tau). An iteration"
-      " visits every source domain once with one batch; on data without"
-      " domains it is one gradient step.",
-      minimum=1,
+    5,
+    "Local training iterations per round (the papers' tau). An iteration"
+    " visits every source domain once with one batch; on data without"
+    " domains it is one gradient step.",
+    minimum=1,
   )
   local_epochs: int = hparam(
-      0,
-      "If above 0, replaces local_steps: as many iterations as pass that often"
-      " over the client's examples, rounded up.",
-      minimum=0,
+    0,
+    "If above 0, replaces local_steps: as many iterations as pass that often"
+    " over the client's examples, rounded up.",
+    minimum=0,
   )
   batch_size: int = hparam(32, "Examples in a batch.", minimum=1)
   optimizer: str = hparam(
-      "sgd", "The clients' optimizer; new at every round.",
-      choices=("sgd", "adam", "adamw"),
+    "sgd",
+    "The clients' optimizer; new at every round.",
+    choices=("sgd", "adam", "adamw"),
   )
   momentum: float = hparam(
-      0.0, "Momentum of sgd; 0 is plain gradient descent.",
-      minimum=0, maximum=1,
+    0.0,
+    "Momentum of sgd; 0 is plain gradient descent.",
+    minimum=0,
+    maximum=1,
   )
   weight_decay: float = hparam(
-      0.0,
-      "Added to the gradient as weight_decay * weight (sgd, adam), or decoupled"
-      " from it (adamw); 0 is none.",
-      minimum=0,
+    0.0,
+    "Added to the gradient as weight_decay * weight (sgd, adam), or decoupled"
+    " from it (adamw); 0 is none.",
+    minimum=0,
   )
   straggler_ratio: float = hparam(
-      0.0,
-      "Probability that a client trains only a random number of iterations,"
-      " uniform in 1..tau (Table 6 of the FedEvolve paper); 0 is never.",
-      minimum=0, maximum=1,
+    0.0,
+    "Probability that a client trains only a random number of iterations,"
+    " uniform in 1..tau (Table 6 of the FedEvolve paper); 0 is never.",
+    minimum=0,
+    maximum=1,
   )
   client_weighting: str = hparam(
-      "uniform",
-      "Weight of a client in the server's mean: uniform, as in Algorithms 3 and"
-      " 4 of the FedEvolve paper, or num_examples.",
-      choices=("uniform", "num_examples"),
+    "uniform",
+    "Weight of a client in the server's mean: uniform, as in Algorithms 3 and"
+    " 4 of the FedEvolve paper, or num_examples.",
+    choices=("uniform", "num_examples"),
   )
 
 
@@ -167,11 +172,11 @@ class LocalHParams(LocalWorkHParams):
   """Local training at a learning rate that is given."""
 
   learning_rate: float = hparam(
-      0.05, "The clients' learning rate.", minimum=0, exclusive_minimum=True
+    0.05, "The clients' learning rate.", minimum=0, exclusive_minimum=True
   )
   cosine_rounds: int = hparam(
-      0,
-      "If above 0, the rate falls from round to round along a half cosine and"
-      " is 0 after this many rounds; 0: the rate stays.",
-      minimum=0,
+    0,
+    "If above 0, the rate falls from round to round along a half cosine and"
+    " is 0 after this many rounds; 0: the rate stays.",
+    minimum=0,
   )

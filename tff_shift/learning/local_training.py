@@ -38,7 +38,7 @@ class ClientData(NamedTuple):
 
 
 def data_type(
-    model: split_model.SplitModel, num_domains: int | None = None
+  model: split_model.SplitModel, num_domains: int | None = None
 ) -> tff.Type:
   """Returns the TFF type of `ClientData` for a model's inputs.
 
@@ -52,15 +52,15 @@ def data_type(
     The type.
   """
   return tff.types.to_type(
-      ClientData(
-          x=tff.TensorType(
-              model.input_dtype.as_numpy_dtype, (None, *model.input_shape)
-          ),
-          y=tff.TensorType(np.int32, (None,)),
-          domain_sizes=tff.TensorType(np.int32, (num_domains,)),
-          seed=randomness.SEED_TYPE,
-          client_id=tff.TensorType(np.int32),
-      )
+    ClientData(
+      x=tff.TensorType(
+        model.input_dtype.as_numpy_dtype, (None, *model.input_shape)
+      ),
+      y=tff.TensorType(np.int32, (None,)),
+      domain_sizes=tff.TensorType(np.int32, (num_domains,)),
+      seed=randomness.SEED_TYPE,
+      client_id=tff.TensorType(np.int32),
+    )
   )
 
 
@@ -82,16 +82,16 @@ def _draw(data: ClientData, start, size, visit, batch_size, seed) -> Batch:
   positions = visit * batch_size + tf.range(batch_size)
   epochs = positions // size
   seeds = tf.concat(
-      [tf.tile(seed[tf.newaxis], [batch_size, 1]), epochs[:, tf.newaxis]],
-      axis=1,
+    [tf.tile(seed[tf.newaxis], [batch_size, 1]), epochs[:, tf.newaxis]],
+    axis=1,
   )  # [batch_size, 3]
   # The raw operation, because `tf.random.experimental.index_shuffle` around it
   # has no room for the epoch in the seed. It wants to know its shapes even
   # where a graph was serialised and the shapes inside of loops are forgotten.
   offsets = tf.raw_ops.RandomIndexShuffle(
-      index=tf.ensure_shape(positions % size, [batch_size]),
-      seed=tf.ensure_shape(seeds, [batch_size, 3]),
-      max_index=tf.repeat(size - 1, batch_size),
+    index=tf.ensure_shape(positions % size, [batch_size]),
+    seed=tf.ensure_shape(seeds, [batch_size, 3]),
+    max_index=tf.repeat(size - 1, batch_size),
   )
   indices = start + offsets
   return Batch(tf.gather(data.x, indices), tf.gather(data.y, indices))
@@ -113,7 +113,7 @@ def pooled_batch(data: ClientData, visit, batch_size: int, seed) -> Batch:
 
 
 def domain_batch(
-    data: ClientData, domain, visit, batch_size: int, seed
+  data: ClientData, domain, visit, batch_size: int, seed
 ) -> Batch:
   """Draws batch number `visit` from the examples of one domain.
 
@@ -128,12 +128,12 @@ def domain_batch(
     A `Batch`.
   """
   return _draw(
-      data,
-      tf.reduce_sum(data.domain_sizes[:domain]),
-      data.domain_sizes[domain],
-      visit,
-      batch_size,
-      randomness.fold(seed, domain),
+    data,
+    tf.reduce_sum(data.domain_sizes[:domain]),
+    data.domain_sizes[domain],
+    visit,
+    batch_size,
+    randomness.fold(seed, domain),
   )
 
 
@@ -148,7 +148,7 @@ def epoch_steps(data: ClientData, batch_size: int) -> tf.Tensor:
 
 
 def num_local_steps(
-    hparams: hyperparameters.LocalWorkHParams, data: ClientData, round_num
+  hparams: hyperparameters.LocalWorkHParams, data: ClientData, round_num
 ) -> tf.Tensor:
   """Returns how many local iterations (tau) a client trains in a round.
 
@@ -167,17 +167,15 @@ def num_local_steps(
   if not hparams.straggler_ratio:
     return steps
   seed = randomness.fold(data.seed, randomness.Purpose.STRAGGLE, round_num)
-  is_straggler = (
-      tf.random.stateless_uniform([], seed) < hparams.straggler_ratio
-  )
+  is_straggler = tf.random.stateless_uniform([], seed) < hparams.straggler_ratio
   fewer = tf.random.stateless_uniform(
-      [], randomness.fold(seed, 1), 1, steps + 1, tf.int32
+    [], randomness.fold(seed, 1), 1, steps + 1, tf.int32
   )
   return tf.where(is_straggler, fewer, steps)
 
 
 def scheduled_rate(
-    hparams: hyperparameters.LocalHParams, round_num
+  hparams: hyperparameters.LocalHParams, round_num
 ) -> float | tf.Tensor:
   """Returns the learning rate of a round.
 
@@ -194,22 +192,22 @@ def scheduled_rate(
     return hparams.learning_rate
   done = tf.cast(round_num, tf.float32) / hparams.cosine_rounds
   return hparams.learning_rate * (
-      (1.0 + tf.cos(np.pi * tf.minimum(done, 1.0))) / 2.0
+    (1.0 + tf.cos(np.pi * tf.minimum(done, 1.0))) / 2.0
   )
 
 
 def build_optimizer(
-    hparams: hyperparameters.LocalWorkHParams, learning_rate: float | tf.Tensor
+  hparams: hyperparameters.LocalWorkHParams, learning_rate: float | tf.Tensor
 ) -> tff.learning.optimizers.Optimizer:
   """Builds the clients' optimizer from TFF's functional ones."""
   if hparams.optimizer == "sgd":
     return tff.learning.optimizers.build_sgdm(
-        learning_rate, hparams.momentum or None
+      learning_rate, hparams.momentum or None
     )
   if hparams.optimizer == "adam":
     return tff.learning.optimizers.build_adam(learning_rate)
   return tff.learning.optimizers.build_adamw(
-      learning_rate, weight_decay=hparams.weight_decay
+    learning_rate, weight_decay=hparams.weight_decay
   )
 
 
@@ -228,15 +226,15 @@ class TrainingResult(NamedTuple):
 
 
 def train(
-    loss_fn: Callable[[Any, tf.Tensor, Any], tuple[tf.Tensor, Any]],
-    weights: Any,
-    num_steps,
-    hparams: hyperparameters.LocalWorkHParams,
-    *,
-    carry: Any = (),
-    trainable: Any = None,
-    learning_rate: tf.Tensor | None = None,
-    round_num: Any = None,
+  loss_fn: Callable[[Any, tf.Tensor, Any], tuple[tf.Tensor, Any]],
+  weights: Any,
+  num_steps,
+  hparams: hyperparameters.LocalWorkHParams,
+  *,
+  carry: Any = (),
+  trainable: Any = None,
+  learning_rate: tf.Tensor | None = None,
+  round_num: Any = None,
 ) -> TrainingResult:
   """Takes gradient steps: the one local loop of the package.
 
@@ -261,28 +259,28 @@ def train(
   weights = tf.nest.map_structure(tf.convert_to_tensor, weights)
   flat = tf.nest.flatten(weights)
   chosen = (
-      [True] * len(flat) if trainable is None else tf.nest.flatten(trainable)
+    [True] * len(flat) if trainable is None else tf.nest.flatten(trainable)
   )
   moving = tuple(w for w, c in zip(flat, chosen, strict=True) if c)
 
   def assemble(moving_now):
     supply = iter(moving_now)
     return tf.nest.pack_sequence_as(
-        weights,
-        [next(supply) if c else w for w, c in zip(flat, chosen, strict=True)],
+      weights,
+      [next(supply) if c else w for w, c in zip(flat, chosen, strict=True)],
     )
 
   optimizer = build_optimizer(
-      hparams,
-      scheduled_rate(hparams, round_num)
-      if learning_rate is None
-      else learning_rate,
+    hparams,
+    scheduled_rate(hparams, round_num)
+    if learning_rate is None
+    else learning_rate,
   )
   optimizer_state = tf.nest.map_structure(
-      tf.convert_to_tensor,
-      optimizer.initialize(
-          tuple(tf.TensorSpec(w.shape, w.dtype) for w in moving)
-      ),
+    tf.convert_to_tensor,
+    optimizer.initialize(
+      tuple(tf.TensorSpec(w.shape, w.dtype) for w in moving)
+    ),
   )
   # adamw decays the weights itself.
   decay = 0.0 if hparams.optimizer == "adamw" else hparams.weight_decay
@@ -292,53 +290,53 @@ def train(
       tape.watch(moving_now)
       loss, carried = loss_fn(assemble(moving_now), step, carried)
     gradients = tape.gradient(
-        loss, moving_now, unconnected_gradients=tf.UnconnectedGradients.ZERO
+      loss, moving_now, unconnected_gradients=tf.UnconnectedGradients.ZERO
     )
     if decay:
       gradients = tuple(
-          g + decay * w for g, w in zip(gradients, moving_now, strict=True)
+        g + decay * w for g, w in zip(gradients, moving_now, strict=True)
       )
     state, moving_now = optimizer.next(state, moving_now, tuple(gradients))
     return step + 1, moving_now, state, carried, loss_sum + loss
 
   _, moving, _, carry, loss_sum = tf.while_loop(
-      lambda step, *_: step < num_steps,
-      take_step,
-      (
-          tf.constant(0),
-          moving,
-          optimizer_state,
-          tf.nest.map_structure(tf.convert_to_tensor, carry),
-          tf.constant(0.0),
-      ),
-      # Steps depend on each other; without this TensorFlow keeps the
-      # intermediate values of ten of them.
-      parallel_iterations=1,
+    lambda step, *_: step < num_steps,
+    take_step,
+    (
+      tf.constant(0),
+      moving,
+      optimizer_state,
+      tf.nest.map_structure(tf.convert_to_tensor, carry),
+      tf.constant(0.0),
+    ),
+    # Steps depend on each other; without this TensorFlow keeps the
+    # intermediate values of ten of them.
+    parallel_iterations=1,
   )
   return TrainingResult(
-      assemble(moving),
-      carry,
-      loss_sum / tf.cast(tf.maximum(num_steps, 1), tf.float32),
+    assemble(moving),
+    carry,
+    loss_sum / tf.cast(tf.maximum(num_steps, 1), tf.float32),
   )
 
 
 def cross_entropy(logits, y) -> tf.Tensor:
   """Returns the mean cross-entropy of logits [batch, classes], y [batch]."""
   return tf.reduce_mean(
-      tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
+    tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
   )
 
 
 def train_on_pool(
-    predict: Callable[[Any, tf.Tensor], tf.Tensor],
-    weights: Any,
-    data: ClientData,
-    num_steps,
-    seed,
-    hparams: hyperparameters.LocalHParams,
-    *,
-    trainable: Any = None,
-    round_num: Any = None,
+  predict: Callable[[Any, tf.Tensor], tf.Tensor],
+  weights: Any,
+  data: ClientData,
+  num_steps,
+  seed,
+  hparams: hyperparameters.LocalHParams,
+  *,
+  trainable: Any = None,
+  round_num: Any = None,
 ) -> TrainingResult:
   """Trains with cross-entropy on batches from all of a client's examples.
 
@@ -361,6 +359,10 @@ def train_on_pool(
     return cross_entropy(predict(current, batch.x), batch.y), carry
 
   return train(
-      loss_fn, weights, num_steps, hparams,
-      trainable=trainable, round_num=round_num,
+    loss_fn,
+    weights,
+    num_steps,
+    hparams,
+    trainable=trainable,
+    round_num=round_num,
   )

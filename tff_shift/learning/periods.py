@@ -40,7 +40,7 @@ class PeriodData(NamedTuple):
 
 
 def data_type(
-    model: split_model.SplitModel, representation_size: int
+  model: split_model.SplitModel, representation_size: int
 ) -> tff.Type:
   """Returns the TFF type of `PeriodData`.
 
@@ -52,8 +52,8 @@ def data_type(
     The type.
   """
   return tff.types.to_type(
-      PeriodData(
-          *local_training.data_type(model),
-          representation=tff.TensorType(np.float32, (representation_size,)),
-      )
+    PeriodData(
+      *local_training.data_type(model),
+      representation=tff.TensorType(np.float32, (representation_size,)),
+    )
   )

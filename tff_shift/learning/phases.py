@@ -71,9 +71,9 @@ def _has_diverged(values) -> tf.Tensor:
   """Tells whether any number in a nested structure is not finite."""
   tensors = map(tf.convert_to_tensor, tf.nest.flatten(values))
   are_finite = [
-      tf.reduce_all(tf.math.is_finite(tensor))
-      for tensor in tensors
-      if tensor.dtype.is_floating
+    tf.reduce_all(tf.math.is_finite(tensor))
+    for tensor in tensors
+    if tensor.dtype.is_floating
   ]
   return ~tf.reduce_all(tf.stack([tf.constant(True), *are_finite]))
 
@@ -81,10 +81,10 @@ def _has_diverged(values) -> tf.Tensor:
 def _unless(diverged, values, otherwise) -> Any:
   """Returns one nested structure or, if diverged, another of its form."""
   chosen = [
-      tf.where(diverged, old, new)
-      for new, old in zip(
-          tf.nest.flatten(values), tf.nest.flatten(otherwise), strict=True
-      )
+    tf.where(diverged, old, new)
+    for new, old in zip(
+      tf.nest.flatten(values), tf.nest.flatten(otherwise), strict=True
+    )
   ]
   return tf.nest.pack_sequence_as(values, chosen)
 
@@ -92,20 +92,20 @@ def _unless(diverged, values, otherwise) -> Any:
 def _report(loss, diverged) -> collections.OrderedDict[str, tf.Tensor]:
   """Returns what a client tells of its loss, see `_metrics`."""
   return collections.OrderedDict(
-      loss=tf.where(diverged, 0.0, loss),
-      counts=tf.where(diverged, 0.0, 1.0),
-      diverged=tf.where(diverged, 1.0, 0.0),
+    loss=tf.where(diverged, 0.0, loss),
+    counts=tf.where(diverged, 0.0, 1.0),
+    diverged=tf.where(diverged, 1.0, 0.0),
   )
 
 
 def training_phase(
-    server_type: tff.Type,
-    client_type: tff.Type,
-    examples_type: tff.Type,
-    train_client: Callable[[Any, Any, Any, Any], ClientResult],
-    aggregation: tff.templates.AggregationProcess,
-    num_examples: Callable[[Any], Any],
-    is_last: bool,
+  server_type: tff.Type,
+  client_type: tff.Type,
+  examples_type: tff.Type,
+  train_client: Callable[[Any, Any, Any, Any], ClientResult],
+  aggregation: tff.templates.AggregationProcess,
+  num_examples: Callable[[Any], Any],
+  is_last: bool,
 ) -> tff.Computation:
   """Builds the phase: broadcast, train, average, apply.
 
@@ -124,7 +124,7 @@ def training_phase(
   weights_type = server_type.member.weights
 
   @tff.tensorflow.computation(
-      weights_type, client_type, examples_type, np.int32
+    weights_type, client_type, examples_type, np.int32
   )
   def work(weights, client_state, data, round_num):
     result = train_client(weights, client_state, data, round_num)
@@ -133,59 +133,59 @@ def training_phase(
     weight = tf.cast(num_examples(data), tf.float32)
     weight = tf.where(diverged, 0.0, weight)
     return (
-        # Not a number times a weight of 0 is not a number.
-        _unless(diverged, result.update, nothing),
-        _unless(diverged, result.client_state, client_state),
-        weight,
-        tf.cast(weight > 0, tf.float32),
-        _report(result.loss, diverged),
+      # Not a number times a weight of 0 is not a number.
+      _unless(diverged, result.update, nothing),
+      _unless(diverged, result.client_state, client_state),
+      weight,
+      tf.cast(weight > 0, tf.float32),
+      _report(result.loss, diverged),
     )
 
   @tff.tensorflow.computation(weights_type, weights_type, np.float32)
   def apply_update(weights, mean_update, num_counted):
     # The mean of nothing is not a number.
     return tf.nest.map_structure(
-        lambda w, u: tf.where(num_counted > 0, w + u, w), weights, mean_update
+      lambda w, u: tf.where(num_counted > 0, w + u, w), weights, mean_update
     )
 
   @tff.federated_computation(
-      server_type,
-      tff.FederatedType(client_type, tff.CLIENTS),
-      tff.FederatedType(examples_type, tff.CLIENTS),
+    server_type,
+    tff.FederatedType(client_type, tff.CLIENTS),
+    tff.FederatedType(examples_type, tff.CLIENTS),
   )
   def phase(state, client_states, data):
     weights, round_num = tff.federated_broadcast(
-        (state.weights, state.round_num)
+      (state.weights, state.round_num)
     )
     update, new_client_states, weight, has_weight, report = tff.federated_map(
-        work, (weights, client_states, data, round_num)
+      work, (weights, client_states, data, round_num)
     )
     num_counted = tff.federated_sum(has_weight)
     aggregated = aggregation.next(state.aggregator, update, weight)
     new_state = ServerState(
-        tff.federated_map(
-            apply_update,
-            (state.weights, aggregated.result, num_counted),
-        ),
-        aggregated.state,
-        tff.federated_map(_next_round, state.round_num)
-        if is_last
-        else state.round_num,
+      tff.federated_map(
+        apply_update,
+        (state.weights, aggregated.result, num_counted),
+      ),
+      aggregated.state,
+      tff.federated_map(_next_round, state.round_num)
+      if is_last
+      else state.round_num,
     )
     return (
-        tff.federated_zip(new_state),
-        new_client_states,
-        _metrics(report),
+      tff.federated_zip(new_state),
+      new_client_states,
+      _metrics(report),
     )
 
   return phase
 
 
 def personal_phase(
-    server_type: tff.Type,
-    client_type: tff.Type,
-    examples_type: tff.Type,
-    personalize_client: Callable[[Any, Any, Any, Any], PersonalResult],
+  server_type: tff.Type,
+  client_type: tff.Type,
+  examples_type: tff.Type,
+  personalize_client: Callable[[Any, Any, Any, Any], PersonalResult],
 ) -> tff.Computation:
   """Builds the phase: broadcast, work on what is personal, send a loss.
 
@@ -201,7 +201,7 @@ def personal_phase(
   """
 
   @tff.tensorflow.computation(
-      server_type.member.weights, client_type, examples_type, np.int32
+    server_type.member.weights, client_type, examples_type, np.int32
   )
   def work(weights, client_state, data, round_num):
     result = personalize_client(weights, client_state, data, round_num)
@@ -210,26 +210,26 @@ def personal_phase(
     return new_client_state, _report(result.loss, diverged)
 
   @tff.federated_computation(
-      server_type,
-      tff.FederatedType(client_type, tff.CLIENTS),
-      tff.FederatedType(examples_type, tff.CLIENTS),
+    server_type,
+    tff.FederatedType(client_type, tff.CLIENTS),
+    tff.FederatedType(examples_type, tff.CLIENTS),
   )
   def phase(state, client_states, data):
     weights, round_num = tff.federated_broadcast(
-        (state.weights, state.round_num)
+      (state.weights, state.round_num)
     )
     new_client_states, report = tff.federated_map(
-        work, (weights, client_states, data, round_num)
+      work, (weights, client_states, data, round_num)
     )
     new_state = ServerState(
-        state.weights,
-        state.aggregator,
-        tff.federated_map(_next_round, state.round_num),
+      state.weights,
+      state.aggregator,
+      tff.federated_map(_next_round, state.round_num),
     )
     return (
-        tff.federated_zip(new_state),
-        new_client_states,
-        _metrics(report),
+      tff.federated_zip(new_state),
+      new_client_states,
+      _metrics(report),
     )
 
   return phase
@@ -247,9 +247,9 @@ def _metrics(report) -> tff.Value:
     `num_diverged`, those left out.
   """
   return tff.federated_zip(
-      collections.OrderedDict(
-          loss=tff.federated_mean(report["loss"], report["counts"]),
-          num_clients=tff.federated_sum(tff.federated_value(1.0, tff.CLIENTS)),
-          num_diverged=tff.federated_sum(report["diverged"]),
-      )
+    collections.OrderedDict(
+      loss=tff.federated_mean(report["loss"], report["counts"]),
+      num_clients=tff.federated_sum(tff.federated_value(1.0, tff.CLIENTS)),
+      num_diverged=tff.federated_sum(report["diverged"]),
+    )
   )

@@ -39,12 +39,12 @@ class Guarantee(NamedTuple):
 
 
 def account(
-    *,
-    noise_multiplier: float,
-    num_clients: int,
-    clients_per_round: int,
-    num_rounds: int,
-    delta: float = 0.0,
+  *,
+  noise_multiplier: float,
+  num_clients: int,
+  clients_per_round: int,
+  num_rounds: int,
+  delta: float = 0.0,
 ) -> Guarantee:
   """Accounts for the privacy of a run.
 
@@ -64,7 +64,7 @@ def account(
   delta = delta or num_clients**-1.1
   if delta >= 1:
     raise ValueError(
-        "dp_delta=0 is not allowed with one client: it must be above 0"
+      "dp_delta=0 is not allowed with one client: it must be above 0"
     )
   probability = clients_per_round / num_clients
   relation = dp_accounting.NeighboringRelation
@@ -73,29 +73,28 @@ def account(
     if not noise_multiplier:
       return math.inf
     accountant = dp_accounting.rdp.RdpAccountant(
-        neighboring_relation=neighbours
+      neighboring_relation=neighbours
     )
     accountant.compose(event, num_rounds)
     return float(accountant.get_epsilon(delta))
 
   # A client that is replaced moves the sum by up to twice the norm.
   gaussian, halved = (
-      dp_accounting.GaussianDpEvent(noise_multiplier / moved)
-      for moved in (1, 2)
+    dp_accounting.GaussianDpEvent(noise_multiplier / moved) for moved in (1, 2)
   )
   return Guarantee(
-      epsilon=epsilon(
-          relation.ADD_OR_REMOVE_ONE,
-          dp_accounting.PoissonSampledDpEvent(probability, gaussian),
+    epsilon=epsilon(
+      relation.ADD_OR_REMOVE_ONE,
+      dp_accounting.PoissonSampledDpEvent(probability, gaussian),
+    ),
+    replacement_epsilon=epsilon(
+      relation.REPLACE_ONE,
+      dp_accounting.SampledWithoutReplacementDpEvent(
+        num_clients, clients_per_round, halved
       ),
-      replacement_epsilon=epsilon(
-          relation.REPLACE_ONE,
-          dp_accounting.SampledWithoutReplacementDpEvent(
-              num_clients, clients_per_round, halved
-          ),
-      ),
-      delta=delta,
-      sampling_probability=probability,
-      noise_multiplier=noise_multiplier,
-      num_rounds=num_rounds,
+    ),
+    delta=delta,
+    sampling_probability=probability,
+    noise_multiplier=noise_multiplier,
+    num_rounds=num_rounds,
   )

@@ -77,7 +77,7 @@ class FederatedAlgorithm:
   is_local: bool
 
   def as_learning_process(
-      self, seed: int = 0
+    self, seed: int = 0
   ) -> tff.learning.templates.LearningProcess:
     """Makes a process that TFF's own training loops run.
 
@@ -93,8 +93,8 @@ class FederatedAlgorithm:
     """
     if not self.is_stateless or len(self.phases) != 1:
       raise ValueError(
-          f"{self.name} keeps a personal state at clients or has not one phase"
-          " a round; a LearningProcess has no place for either"
+        f"{self.name} keeps a personal state at clients or has not one phase"
+        " a round; a LearningProcess has no place for either"
       )
     phase = self.phases[0]
     server_type, _, data_type = phase.type_signature.parameter
@@ -122,37 +122,37 @@ class FederatedAlgorithm:
       return state._replace(weights=weights)
 
     return tff.learning.templates.LearningProcess(
-        initialize, run_round, get_model_weights, set_model_weights
+      initialize, run_round, get_model_weights, set_model_weights
     )
 
 
 def build_algorithm(
-    name: str,
-    model: split_model.SplitModel,
-    hparams: hyperparameters.LocalWorkHParams,
-    *,
-    initial_weights: Callable[[Any], Any],
-    train_client: Callable[[Any, Any, Any, Any], ClientResult] | None,
-    personalize_client: (
-        Callable[[Any, Any, Any, Any], PersonalResult] | None
-    ) = None,
-    predict_as_client: Callable[[Any, Any, Any, Any], tf.Tensor],
-    predict_as_server: Callable[[Any, Any, Any], tf.Tensor] | None,
-    initial_client_state: Callable[[Any], Any] = lambda seed: (),
-    summarize_client: Callable[[Any, Any], Any] = lambda weights, data: (),
-    answer_request: Callable[[Any, Any], Any] | None = None,
-    request_type: tff.Type | None = None,
-    guide_queries: Callable[[Any, Any], tf.Tensor] | None = None,
-    examples_type: tff.Type | None = None,
-    num_examples: Callable[[Any], tf.Tensor] = lambda data: tf.shape(data.y)[0],
-    num_evaluation_domains: int = 1,
-    num_queries: int | None = None,
-    aggregator: (
-        tff.aggregators.WeightedAggregationFactory
-        | tff.aggregators.UnweightedAggregationFactory
-        | None
-    ) = None,
-    aggregation_needs: aggregation.Needs = aggregation.NO_NEEDS,
+  name: str,
+  model: split_model.SplitModel,
+  hparams: hyperparameters.LocalWorkHParams,
+  *,
+  initial_weights: Callable[[Any], Any],
+  train_client: Callable[[Any, Any, Any, Any], ClientResult] | None,
+  personalize_client: (
+    Callable[[Any, Any, Any, Any], PersonalResult] | None
+  ) = None,
+  predict_as_client: Callable[[Any, Any, Any, Any], tf.Tensor],
+  predict_as_server: Callable[[Any, Any, Any], tf.Tensor] | None,
+  initial_client_state: Callable[[Any], Any] = lambda seed: (),
+  summarize_client: Callable[[Any, Any], Any] = lambda weights, data: (),
+  answer_request: Callable[[Any, Any], Any] | None = None,
+  request_type: tff.Type | None = None,
+  guide_queries: Callable[[Any, Any], tf.Tensor] | None = None,
+  examples_type: tff.Type | None = None,
+  num_examples: Callable[[Any], tf.Tensor] = lambda data: tf.shape(data.y)[0],
+  num_evaluation_domains: int = 1,
+  num_queries: int | None = None,
+  aggregator: (
+    tff.aggregators.WeightedAggregationFactory
+    | tff.aggregators.UnweightedAggregationFactory
+    | None
+  ) = None,
+  aggregation_needs: aggregation.Needs = aggregation.NO_NEEDS,
 ) -> FederatedAlgorithm:
   """Builds an algorithm from pure TensorFlow functions.
 
@@ -209,21 +209,21 @@ def build_algorithm(
   initial_weights_fn = tff.tensorflow.computation(initial_weights, seed_type)
   weights_type = initial_weights_fn.type_signature.result
   initial_client_fn = tff.tensorflow.computation(
-      initial_client_state, seed_type
+    initial_client_state, seed_type
   )
   client_type = initial_client_fn.type_signature.result
   aggregate = aggregation.as_weighted(
-      aggregator or tff.aggregators.MeanFactory()
+    aggregator or tff.aggregators.MeanFactory()
   ).create(weights_type, tff.TensorType(np.float32))
 
   @tff.federated_computation(tff.FederatedType(seed_type, tff.SERVER))
   def initialize(seed):
     return tff.federated_zip(
-        ServerState(
-            tff.federated_map(initial_weights_fn, seed),
-            aggregate.initialize(),
-            tff.federated_value(0, tff.SERVER),
-        )
+      ServerState(
+        tff.federated_map(initial_weights_fn, seed),
+        aggregate.initialize(),
+        tff.federated_value(0, tff.SERVER),
+      )
     )
 
   @tff.federated_computation(tff.FederatedType(seed_type, tff.CLIENTS))
@@ -236,29 +236,29 @@ def build_algorithm(
   round_phases = []
   if train_client is not None:
     round_phases.append(
-        phases.training_phase(
-            *types,
-            train_client,
-            aggregate,
-            lambda data: 1
-            if is_local or hparams.client_weighting == "uniform"
-            else num_examples(data),
-            is_last=personalize_client is None,
-        )
+      phases.training_phase(
+        *types,
+        train_client,
+        aggregate,
+        lambda data: 1
+        if is_local or hparams.client_weighting == "uniform"
+        else num_examples(data),
+        is_last=personalize_client is None,
+      )
     )
   if personalize_client is not None:
     round_phases.append(phases.personal_phase(*types, personalize_client))
   evaluate_server = None
   if predict_as_server is not None and not (
-      traits.hides_clients
-      and _has_result(summarize_client, weights_type, examples_type)
+    traits.hides_clients
+    and _has_result(summarize_client, weights_type, examples_type)
   ):
     evaluate_server = evaluation.server_evaluation(
-        server_type,
-        examples_type,
-        evaluation_type,
-        predict_as_server,
-        summarize_client,
+      server_type,
+      examples_type,
+      evaluation_type,
+      predict_as_server,
+      summarize_client,
     )
   request = None
   if answer_request is not None:
@@ -266,21 +266,21 @@ def build_algorithm(
   answering = None
   if num_queries is not None:
     answering = guidance.build_guidance(
-        model, *types, num_queries, predict_as_client, guide_queries
+      model, *types, num_queries, predict_as_client, guide_queries
     )
   return FederatedAlgorithm(
-      name=name,
-      initialize=initialize,
-      initialize_client=initialize_client,
-      phases=tuple(round_phases),
-      evaluate_clients=evaluation.client_evaluation(
-          *types, evaluation_type, predict_as_client
-      ),
-      evaluate_server=evaluate_server,
-      request=request,
-      guidance=answering,
-      is_stateless=not tff.structure.flatten(client_type),
-      is_local=is_local,
+    name=name,
+    initialize=initialize,
+    initialize_client=initialize_client,
+    phases=tuple(round_phases),
+    evaluate_clients=evaluation.client_evaluation(
+      *types, evaluation_type, predict_as_client
+    ),
+    evaluate_server=evaluate_server,
+    request=request,
+    guidance=answering,
+    is_stateless=not tff.structure.flatten(client_type),
+    is_local=is_local,
   )
 
 
@@ -291,20 +291,20 @@ def _has_result(function: Callable[..., Any], *types: tff.Type) -> bool:
 
 
 def _request(
-    server_type, client_type, answer_request, request_type
+  server_type, client_type, answer_request, request_type
 ) -> tff.Computation:
   """Builds the server's work for one client that asks for a new state."""
   work = tff.tensorflow.computation(
-      answer_request, server_type.member.weights, request_type
+    answer_request, server_type.member.weights, request_type
   )
   if not work.type_signature.result.is_equivalent_to(client_type):
     raise TypeError(
-        f"answer_request gives {work.type_signature.result}; a client's state"
-        f" is {client_type}"
+      f"answer_request gives {work.type_signature.result}; a client's state"
+      f" is {client_type}"
     )
 
   @tff.federated_computation(
-      server_type, tff.FederatedType(request_type, tff.SERVER)
+    server_type, tff.FederatedType(request_type, tff.SERVER)
   )
   def request(state, content):
     return tff.federated_map(work, (state.weights, content))

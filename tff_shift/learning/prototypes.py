@@ -55,16 +55,16 @@ def class_sums(embeddings, y, num_classes: int) -> ClassSums:
   # fixed on a GPU.
   membership = tf.one_hot(y, num_classes)  # [batch, num_classes]
   return ClassSums(
-      tf.matmul(membership, embeddings, transpose_a=True),
-      tf.reduce_sum(membership, axis=0),
+    tf.matmul(membership, embeddings, transpose_a=True),
+    tf.reduce_sum(membership, axis=0),
   )
 
 
 def class_means(sums: ClassSums) -> Prototypes:
   """Computes prototypes, eq. 3: the mean embedding of each class."""
   return Prototypes(
-      tf.math.divide_no_nan(sums.total, sums.count[:, tf.newaxis]),
-      sums.count > 0,
+    tf.math.divide_no_nan(sums.total, sums.count[:, tf.newaxis]),
+    sums.count > 0,
   )
 
 
@@ -88,16 +88,16 @@ def distances(embeddings, means, distance: str) -> tf.Tensor:
     # By the difference and not by the expanded square: the latter cancels where
     # an embedding is close to a prototype.
     return tf.reduce_sum(
-        tf.math.squared_difference(embeddings[:, tf.newaxis], means), axis=-1
+      tf.math.squared_difference(embeddings[:, tf.newaxis], means), axis=-1
     )
   if distance == "cosine":
     return 1.0 - tf.matmul(
-        tf.math.l2_normalize(embeddings, axis=1, epsilon=1e-12),
-        tf.math.l2_normalize(means, axis=1, epsilon=1e-12),
-        transpose_b=True,
+      tf.math.l2_normalize(embeddings, axis=1, epsilon=1e-12),
+      tf.math.l2_normalize(means, axis=1, epsilon=1e-12),
+      transpose_b=True,
     )
   raise ValueError(
-      f"no distance {distance!r}; there are {', '.join(DISTANCES)}"
+    f"no distance {distance!r}; there are {', '.join(DISTANCES)}"
   )
 
 
@@ -117,7 +117,7 @@ def logits(embeddings, prototypes: Prototypes, distance: str) -> tf.Tensor:
 
 
 def alignment_loss(
-    embeddings, y, prototypes: Prototypes, distance: str
+  embeddings, y, prototypes: Prototypes, distance: str
 ) -> tf.Tensor:
   """Computes the loss of eq. 4 and 6 on a batch.
 
@@ -140,11 +140,9 @@ def alignment_loss(
   known = prototypes.present & in_batch
   counts = tf.cast(tf.gather(known, y), tf.float32)
   losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
-      labels=y,
-      logits=logits(
-          embeddings, prototypes._replace(present=known), distance
-      ),
+    labels=y,
+    logits=logits(embeddings, prototypes._replace(present=known), distance),
   )
   return tf.math.divide_no_nan(
-      tf.reduce_sum(losses * counts), tf.reduce_sum(counts)
+    tf.reduce_sum(losses * counts), tf.reduce_sum(counts)
   )

@@ -62,6 +62,6 @@ def fold(seed, *values) -> tf.Tensor:
   """Folds integers (tensors or Python's) into a seed, inside the graph."""
   for value in values:
     seed = tf.random.experimental.stateless_fold_in(
-        seed, tf.cast(value, tf.int32)
+      seed, tf.cast(value, tf.int32)
     )
   return seed

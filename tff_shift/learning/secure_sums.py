@@ -27,30 +27,30 @@ def in_the_open(computation: tff.Computation) -> tff.Computation:
 
   def replace(block):
     if not (
-        isinstance(block, tff.framework.Call)
-        and isinstance(block.function, tff.framework.Intrinsic)
-        and block.function.uri == _SECURE_SUM
+      isinstance(block, tff.framework.Call)
+      and isinstance(block.function, tff.framework.Intrinsic)
+      and block.function.uri == _SECURE_SUM
     ):
       return block, False
     # The other argument is the number of bits.
     summand = tff.framework.Selection(block.argument, index=0)
     plain_sum = tff.framework.Intrinsic(
-        tff.framework.FEDERATED_SUM.uri,
-        tff.FunctionType(
-            # A number that all clients share may go where they may differ.
-            tff.FederatedType(summand.type_signature.member, tff.CLIENTS),
-            block.type_signature,
-        ),
+      tff.framework.FEDERATED_SUM.uri,
+      tff.FunctionType(
+        # A number that all clients share may go where they may differ.
+        tff.FederatedType(summand.type_signature.member, tff.CLIENTS),
+        block.type_signature,
+      ),
     )
     return tff.framework.Call(plain_sum, summand), True
 
   block, _ = tff.framework.transform_postorder(
-      computation.to_building_block(), replace
+    computation.to_building_block(), replace
   )
   # The types of the original know the Python containers.
   return tff.framework.ConcreteComputation.with_type(
-      tff.framework.ConcreteComputation.from_building_block(block),
-      computation.type_signature,
+    tff.framework.ConcreteComputation.from_building_block(block),
+    computation.type_signature,
   )
 
 

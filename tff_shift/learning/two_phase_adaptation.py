@@ -29,26 +29,26 @@ from tff_shift.models import split_model
 
 @dataclasses.dataclass(frozen=True)
 class TwoPhaseHParams(
-    adaptation.LabelShiftHParams, hyperparameters.LocalWorkHParams
+  adaptation.LabelShiftHParams, hyperparameters.LocalWorkHParams
 ):
   """What the updates of eq. 6 to 8 can be told, whatever sets their rate."""
 
   local_epochs: int = hyperparameters.hparam(
-      4,
-      "Passes over the client's labelled examples in the update of backbone and"
-      " head (eq. 6), rounded up to whole batches; 0: local_steps counts.",
-      minimum=0,
+    4,
+    "Passes over the client's labelled examples in the update of backbone and"
+    " head (eq. 6), rounded up to whole batches; 0: local_steps counts.",
+    minimum=0,
   )
   head_epochs: int = hyperparameters.hparam(
-      4,
-      "Passes over the same examples in the update of the head alone (eq. 8).",
-      minimum=1,
+    4,
+    "Passes over the same examples in the update of the head alone (eq. 8).",
+    minimum=1,
   )
   client_weighting: str = hyperparameters.hparam(
-      "num_examples",
-      "Weight of a client in the server's mean: num_examples, the number of"
-      " unlabelled examples (eq. 7), or uniform.",
-      choices=("uniform", "num_examples"),
+    "num_examples",
+    "Weight of a client in the server's mean: num_examples, the number of"
+    " unlabelled examples (eq. 7), or uniform.",
+    choices=("uniform", "num_examples"),
   )
 
 
@@ -70,17 +70,17 @@ class ClientState(NamedTuple):
 
 
 def build(
-    name: str,
-    model: split_model.SplitModel,
-    hparams: TwoPhaseHParams,
-    *,
-    initial_rate: float,
-    initial_dynamics: Callable[[], Any] = lambda: (),
-    observe: Callable[
-        [ClientState, split_model.SplitWeights, adaptation.AdaptationData],
-        ClientState,
-    ] = lambda state, weights, data: state,
-    **options: Any,
+  name: str,
+  model: split_model.SplitModel,
+  hparams: TwoPhaseHParams,
+  *,
+  initial_rate: float,
+  initial_dynamics: Callable[[], Any] = lambda: (),
+  observe: Callable[
+    [ClientState, split_model.SplitWeights, adaptation.AdaptationData],
+    ClientState,
+  ] = lambda state, weights, data: state,
+  **options: Any,
 ) -> process.FederatedAlgorithm:
   """Builds an algorithm of the two phases.
 
@@ -103,62 +103,68 @@ def build(
 
   def initial_client_state(seed):
     return ClientState(
-        head=model.initial_weights(seed).head,
-        classes=tf.fill([model.num_classes], 1.0 / model.num_classes),
-        learning_rate=tf.constant(initial_rate, tf.float32),
-        dynamics=initial_dynamics(),
+      head=model.initial_weights(seed).head,
+      classes=tf.fill([model.num_classes], 1.0 / model.num_classes),
+      learning_rate=tf.constant(initial_rate, tf.float32),
+      dynamics=initial_dynamics(),
     )
 
   def descend(
-      predict, weights, examples, state, num_steps, seed
+    predict, weights, examples, state, num_steps, seed
   ) -> local_training.TrainingResult:
     """Takes steps down the risk of eq. 4 on batches of labelled examples."""
     class_weights = adaptation.class_weights(state.classes, examples.y)
 
     def loss_fn(current, step, carry):
       batch = local_training.pooled_batch(
-          examples, step, hparams.batch_size, seed
+        examples, step, hparams.batch_size, seed
       )
       logits = predict(current, batch.x)
       return adaptation.risk(logits, batch.y, class_weights), carry
 
     return local_training.train(
-        loss_fn, weights, num_steps, hparams, learning_rate=state.learning_rate
+      loss_fn, weights, num_steps, hparams, learning_rate=state.learning_rate
     )
 
   def train_client(backbone, state, data, round_num):
     weights = split_model.SplitWeights(backbone, state.head)
     state = observe(state, weights, data)
     state = state._replace(
-        classes=adaptation.estimate_classes(model, hparams, weights, data)
+      classes=adaptation.estimate_classes(model, hparams, weights, data)
     )
     trained = descend(
-        model.predict, weights, data.labelled, state,
-        local_training.num_local_steps(hparams, data.labelled, round_num),
-        randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num),
+      model.predict,
+      weights,
+      data.labelled,
+      state,
+      local_training.num_local_steps(hparams, data.labelled, round_num),
+      randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num),
     )  # Eq. 6.
     return process.ClientResult(
-        # Their mean, added to the old backbone, is that of eq. 7.
-        update=tf.nest.map_structure(
-            tf.subtract, trained.weights.backbone, backbone
-        ),
-        client_state=state._replace(head=trained.weights.head),
-        loss=trained.loss,
+      # Their mean, added to the old backbone, is that of eq. 7.
+      update=tf.nest.map_structure(
+        tf.subtract, trained.weights.backbone, backbone
+      ),
+      client_state=state._replace(head=trained.weights.head),
+      loss=trained.loss,
     )
 
   def personalize_client(backbone, state, data, round_num):
     # The backbone stays as it is, so each example is embedded only once.
     examples = data.labelled._replace(
-        x=adaptation.embed(model, backbone, data.x)
+      x=adaptation.embed(model, backbone, data.x)
     )
     trained = descend(
-        model.classify, state.head, examples, state,
-        hparams.head_epochs
-        * local_training.epoch_steps(examples, hparams.batch_size),
-        randomness.fold(data.seed, randomness.Purpose.PERSONALIZE, round_num),
+      model.classify,
+      state.head,
+      examples,
+      state,
+      hparams.head_epochs
+      * local_training.epoch_steps(examples, hparams.batch_size),
+      randomness.fold(data.seed, randomness.Purpose.PERSONALIZE, round_num),
     )  # Eq. 8.
     return process.PersonalResult(
-        state._replace(head=trained.weights), trained.loss
+      state._replace(head=trained.weights), trained.loss
     )
 
   def predict_as_client(backbone, state, data, examples):
@@ -167,16 +173,16 @@ def build(
     return evaluation.predict(model, weights, examples.x)
 
   return process.build_algorithm(
-      name,
-      model,
-      hparams,
-      initial_weights=model.initial_backbone,
-      initial_client_state=initial_client_state,
-      train_client=train_client,
-      personalize_client=personalize_client,
-      predict_as_client=predict_as_client,
-      predict_as_server=None,
-      examples_type=adaptation.data_type(model),
-      num_examples=adaptation.num_stream_examples,
-      **options,
+    name,
+    model,
+    hparams,
+    initial_weights=model.initial_backbone,
+    initial_client_state=initial_client_state,
+    train_client=train_client,
+    personalize_client=personalize_client,
+    predict_as_client=predict_as_client,
+    predict_as_server=None,
+    examples_type=adaptation.data_type(model),
+    num_examples=adaptation.num_stream_examples,
+    **options,
   )

@@ -13,13 +13,13 @@ from tff_shift.models import split_model
 
 def _builders():
   modules = (
-      importlib.import_module(f"{__name__}.{module.name}")
-      for module in pkgutil.iter_modules(__path__)
+    importlib.import_module(f"{__name__}.{module.name}")
+    for module in pkgutil.iter_modules(__path__)
   )
   return {
-      module.__name__.rpartition(".")[2]: module.build
-      for module in modules
-      if hasattr(module, "build")
+    module.__name__.rpartition(".")[2]: module.build
+    for module in modules
+    if hasattr(module, "build")
   }
 
 
@@ -43,14 +43,14 @@ def options(name: str) -> frozenset[str]:
   builders = _builders()
   if name not in builders:
     raise ValueError(
-        f"unknown model {name!r}; known models: {', '.join(sorted(builders))}"
+      f"unknown model {name!r}; known models: {', '.join(sorted(builders))}"
     )
   parameters = inspect.signature(builders[name]).parameters
   return frozenset(parameters) - {"input_shape", "num_classes"}
 
 
 def build(
-    name: str, *, input_shape: tuple[int, ...], num_classes: int, **chosen
+  name: str, *, input_shape: tuple[int, ...], num_classes: int, **chosen
 ) -> split_model.SplitModel:
   """Builds the model of a name.
 
@@ -71,9 +71,9 @@ def build(
   unknown = sorted(set(chosen) - known)
   if unknown:
     raise ValueError(
-        f"model {name!r} has no option {unknown[0]!r}; its options:"
-        f" {', '.join(sorted(known))}"
+      f"model {name!r} has no option {unknown[0]!r}; its options:"
+      f" {', '.join(sorted(known))}"
     )
   return _builders()[name](
-      input_shape=input_shape, num_classes=num_classes, **chosen
+    input_shape=input_shape, num_classes=num_classes, **chosen
   )

@@ -23,11 +23,11 @@ _STRIDES = (2, 2, 2, 1)
 
 
 def build(
-    input_shape: tuple[int, ...] = (28, 28, 1),
-    num_classes: int = 10,
-    channels: tuple[int, int, int, int] = (64, 128, 128, 128),
-    head_width: int = 64,
-    input_dtype: tf.DType = tf.uint8,
+  input_shape: tuple[int, ...] = (28, 28, 1),
+  num_classes: int = 10,
+  channels: tuple[int, int, int, int] = (64, 128, 128, 128),
+  head_width: int = 64,
+  input_dtype: tf.DType = tf.uint8,
 ) -> split_model.SplitModel:
   """Builds the network.
 
@@ -47,42 +47,45 @@ def build(
   layers = tf.keras.layers
   if any(c < 1 or c % _CHANNELS_PER_GROUP for c in channels):
     raise ValueError(
-        f"channels={channels} of the CNN have to be multiples of"
-        f" {_CHANNELS_PER_GROUP}"
+      f"channels={channels} of the CNN have to be multiples of"
+      f" {_CHANNELS_PER_GROUP}"
     )
 
   def backbone():
     stack = [layers.InputLayer(input_shape)]
     for i, (width, stride) in enumerate(
-        zip(channels, _STRIDES, strict=True), start=1
+      zip(channels, _STRIDES, strict=True), start=1
     ):
       stack += [
-          layers.Conv2D(
-              width, 3, strides=stride, padding="same",
-              name=f"layer{i}_convolution",
-          ),
-          layers.GroupNormalization(
-              groups=width // _CHANNELS_PER_GROUP,
-              name=f"layer{i}_normalization",
-          ),
-          layers.ReLU(),
+        layers.Conv2D(
+          width,
+          3,
+          strides=stride,
+          padding="same",
+          name=f"layer{i}_convolution",
+        ),
+        layers.GroupNormalization(
+          groups=width // _CHANNELS_PER_GROUP,
+          name=f"layer{i}_normalization",
+        ),
+        layers.ReLU(),
       ]
     return tf.keras.Sequential(
-        [*stack, layers.GlobalAveragePooling2D()], name="cnn_backbone"
+      [*stack, layers.GlobalAveragePooling2D()], name="cnn_backbone"
     )
 
   def head():
     return tf.keras.Sequential(
-        [
-            layers.InputLayer((channels[-1],)),
-            layers.Dense(
-                head_width, activation="relu", use_bias=False, name="layer5"
-            ),
-            layers.Dense(num_classes, use_bias=False, name="layer6"),
-        ],
-        name="cnn_head",
+      [
+        layers.InputLayer((channels[-1],)),
+        layers.Dense(
+          head_width, activation="relu", use_bias=False, name="layer5"
+        ),
+        layers.Dense(num_classes, use_bias=False, name="layer6"),
+      ],
+      name="cnn_head",
     )
 
   return split_model.build_split_model(
-      "cnn", backbone=backbone, head=head, input_dtype=input_dtype
+    "cnn", backbone=backbone, head=head, input_dtype=input_dtype
   )

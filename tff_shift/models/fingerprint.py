@@ -30,37 +30,35 @@ def function_digest(model: split_model.SplitModel) -> str:
   """
   with tf.Graph().as_default() as graph:
     weights = split_model.SplitWeights(
-        *(
-            tuple(
-                tf.compat.v1.placeholder(tf.float32, shape)
-                for shape in part.shapes
-            )
-            for part in (model.backbone, model.head)
+      *(
+        tuple(
+          tf.compat.v1.placeholder(tf.float32, shape) for shape in part.shapes
         )
+        for part in (model.backbone, model.head)
+      )
     )
     x = tf.compat.v1.placeholder(model.input_dtype, (None, *model.input_shape))
     logits = model.predict(weights, x)
   graph_def = graph.as_graph_def()
   functions = {
-      function.signature.name: function
-      for function in graph_def.library.function
+    function.signature.name: function for function in graph_def.library.function
   }
 
   @functools.cache
   def digest_function(name: str) -> str:
     function = functions[name]
     return _digest_nodes(
-        function.node_def,
-        [argument.name for argument in function.signature.input_arg],
-        [function.ret[out.name] for out in function.signature.output_arg],
-        digest_function,
+      function.node_def,
+      [argument.name for argument in function.signature.input_arg],
+      [function.ret[out.name] for out in function.signature.output_arg],
+      digest_function,
     )
 
   return _digest_nodes(graph_def.node, [], [logits.name], digest_function)
 
 
 def _digest_nodes(
-    nodes: Iterable[Any], arguments, results, digest_function
+  nodes: Iterable[Any], arguments, results, digest_function
 ) -> str:
   """Returns a digest of operations, whatever they and functions are called.
 
@@ -78,27 +76,27 @@ def _digest_nodes(
   def describe(attribute: Any) -> bytes:
     attribute = copy.deepcopy(attribute)
     called = (
-        [attribute.func] if attribute.HasField("func") else attribute.list.func
+      [attribute.func] if attribute.HasField("func") else attribute.list.func
     )
     for function in called:
       function.name = digest_function(function.name)
     return attribute.SerializeToString(deterministic=True)
 
   description = [
-      len(arguments),
-      [renumber(tensor) for tensor in results],
-      *(
-          (
-              node.op,
-              [renumber(tensor) for tensor in node.input],
-              # Devices and threads of the process, and notes of TensorFlow's.
-              [
-                  (key, describe(node.attr[key]))
-                  for key in sorted(node.attr)
-                  if key != "config_proto" and not key.startswith("_")
-              ],
-          )
-          for node in nodes
-      ),
+    len(arguments),
+    [renumber(tensor) for tensor in results],
+    *(
+      (
+        node.op,
+        [renumber(tensor) for tensor in node.input],
+        # Devices and threads of the process, and notes of TensorFlow's.
+        [
+          (key, describe(node.attr[key]))
+          for key in sorted(node.attr)
+          if key != "config_proto" and not key.startswith("_")
+        ],
+      )
+      for node in nodes
+    ),
   ]
   return hashlib.sha256(repr(description).encode()).hexdigest()

@@ -21,13 +21,13 @@ _KERNEL_SIZES = (5, 3, 3)
 
 
 def build(
-    input_shape: tuple[int, ...] = (32, 32, 3),
-    num_classes: int = 10,
-    num_clients: int = 8,
-    channels: tuple[int, int, int] = (16, 32, 64),
-    groups: int = 8,
-    width: int = 64,
-    input_dtype: tf.DType = tf.uint8,
+  input_shape: tuple[int, ...] = (32, 32, 3),
+  num_classes: int = 10,
+  num_clients: int = 8,
+  channels: tuple[int, int, int] = (16, 32, 64),
+  groups: int = 8,
+  width: int = 64,
+  input_dtype: tf.DType = tf.uint8,
 ) -> guided_model.GuidedModel:
   """Builds the network.
 
@@ -50,24 +50,24 @@ def build(
   def trunk():
     x = image = tf.keras.layers.Input(input_shape)
     for index, (count, kernel_size) in enumerate(
-        zip(channels, _KERNEL_SIZES, strict=True), start=1
+      zip(channels, _KERNEL_SIZES, strict=True), start=1
     ):
       name = f"layer{index}"
       x = residual.convolve(x, count, kernel_size, strides=2, name=name)
       x = residual.normalize(x, groups, name=name)
       x = tf.keras.layers.ReLU()(x)
     return tf.keras.Model(
-        image, tf.keras.layers.Flatten()(x), name="guided_cnn_trunk"
+      image, tf.keras.layers.Flatten()(x), name="guided_cnn_trunk"
     )
 
   feature_size = trunk().output_shape[-1]
   return guided_model.build_guided_model(
-      "guided_cnn",
-      trunk=trunk,
-      target_branch=lambda: projection.target_branch(feature_size, width),
-      head=lambda: projection.head(width, num_classes),
-      client_branch=lambda: projection.client_branch(
-          feature_size, width, num_clients
-      ),
-      input_dtype=input_dtype,
+    "guided_cnn",
+    trunk=trunk,
+    target_branch=lambda: projection.target_branch(feature_size, width),
+    head=lambda: projection.head(width, num_classes),
+    client_branch=lambda: projection.client_branch(
+      feature_size, width, num_clients
+    ),
+    input_dtype=input_dtype,
   )

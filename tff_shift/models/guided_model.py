@@ -45,11 +45,11 @@ class GuidedModel(split_model.SplitModel):
     """Draws the client branch's initial weights; seed is int32 [2]."""
     # 0 and 1 are the backbone's and the head's: see `initial_weights`.
     return self.client_branch.initial_weights(
-        tf.random.experimental.stateless_fold_in(seed, 2)
+      tf.random.experimental.stateless_fold_in(seed, 2)
     )
 
   def predict_both(
-      self, weights: split_model.SplitWeights, client_branch_weights, x
+    self, weights: split_model.SplitWeights, client_branch_weights, x
   ) -> tuple[tf.Tensor, tf.Tensor]:
     """Maps examples to the logits of both tasks; the trunk is computed once.
 
@@ -64,15 +64,15 @@ class GuidedModel(split_model.SplitModel):
     """
     features = self._features(weights.backbone, x)
     embedding = self.target_branch(
-        weights.backbone[self.trunk_size :], features
+      weights.backbone[self.trunk_size :], features
     )
     return (
-        self.classify(weights.head, embedding),
-        self.client_branch(client_branch_weights, features),
+      self.classify(weights.head, embedding),
+      self.client_branch(client_branch_weights, features),
     )
 
   def predict_client(
-      self, backbone_weights, client_branch_weights, x
+    self, backbone_weights, client_branch_weights, x
   ) -> tf.Tensor:
     """Maps examples to client logits, without the target branch.
 
@@ -85,7 +85,7 @@ class GuidedModel(split_model.SplitModel):
       Client logits [batch, num_clients], float32.
     """
     return self.client_branch(
-        client_branch_weights, self._features(backbone_weights, x)
+      client_branch_weights, self._features(backbone_weights, x)
     )
 
   def _features(self, backbone_weights, x):
@@ -103,56 +103,55 @@ def _identity(weights, x):
 
 
 def _compose(
-    first: split_model.Part, second: split_model.Part
+  first: split_model.Part, second: split_model.Part
 ) -> split_model.Part:
   """Returns the part `second(first(x))` of the weights of both, in order."""
   size = len(first.names)
   return split_model.Part(
-      function=lambda weights, x: second(
-          weights[size:], first(weights[:size], x)
-      ),
-      names=first.names + second.names,
-      initializers=first.initializers + second.initializers,
-      shapes=first.shapes + second.shapes,
+    function=lambda weights, x: second(
+      weights[size:], first(weights[:size], x)
+    ),
+    names=first.names + second.names,
+    initializers=first.initializers + second.initializers,
+    shapes=first.shapes + second.shapes,
   )
 
 
 def _check_fit(name: str, trunk, target_branch, head, client_branch) -> None:
   """Raises a ValueError unless the Keras models fit together."""
   origin = "trunk gives" if trunk else "target branch takes"
-  features = (
-      trunk.output_shape[1:] if trunk else target_branch.input_shape[1:]
-  )
+  features = trunk.output_shape[1:] if trunk else target_branch.input_shape[1:]
   for branch, model in (
-      ("target branch", target_branch), ("client branch", client_branch)
+    ("target branch", target_branch),
+    ("client branch", client_branch),
   ):
     if model.input_shape[1:] != features:
       raise ValueError(
-          f"model {name!r}: {origin} {features} and {branch} takes"
-          f" {model.input_shape[1:]}; both must be the same"
+        f"model {name!r}: {origin} {features} and {branch} takes"
+        f" {model.input_shape[1:]}; both must be the same"
       )
   embedding = target_branch.output_shape[1:]
   if len(embedding) != 1 or head.input_shape[1:] != embedding:
     raise ValueError(
-        f"model {name!r}: target branch gives {embedding} and head takes"
-        f" {head.input_shape[1:]}; both must be one and the same vector"
+      f"model {name!r}: target branch gives {embedding} and head takes"
+      f" {head.input_shape[1:]}; both must be one and the same vector"
     )
   for part, model in (("head", head), ("client branch", client_branch)):
     if len(model.output_shape) != 2:
       raise ValueError(
-          f"model {name!r}: {part} gives {model.output_shape[1:]}; logits must"
-          " be a vector"
+        f"model {name!r}: {part} gives {model.output_shape[1:]}; logits must"
+        " be a vector"
       )
 
 
 def build_guided_model(
-    name: str,
-    *,
-    trunk: Callable[[], tf.keras.Model] | None,
-    target_branch: Callable[[], tf.keras.Model],
-    head: Callable[[], tf.keras.Model],
-    client_branch: Callable[[], tf.keras.Model],
-    input_dtype: tf.DType,
+  name: str,
+  *,
+  trunk: Callable[[], tf.keras.Model] | None,
+  target_branch: Callable[[], tf.keras.Model],
+  head: Callable[[], tf.keras.Model],
+  client_branch: Callable[[], tf.keras.Model],
+  input_dtype: tf.DType,
 ) -> GuidedModel:
   """Builds a `GuidedModel` from Keras models.
 
@@ -188,27 +187,27 @@ def build_guided_model(
   twice = sorted(n for n in backbone.names if backbone.names.count(n) > 1)
   if twice:
     raise ValueError(
-        f"model {name!r}: trunk and target branch both have a weight"
-        f" {twice[0]!r}; give their layers different names"
+      f"model {name!r}: trunk and target branch both have a weight"
+      f" {twice[0]!r}; give their layers different names"
     )
   return GuidedModel(
-      name=name,
-      backbone=backbone,
-      head=split_model.make_part(keras_head),
-      input_shape=tuple((keras_trunk or keras_target).input_shape[1:]),
-      input_dtype=tf.as_dtype(input_dtype),
-      num_classes=keras_head.output_shape[-1],
-      embedding_size=keras_target.output_shape[-1],
-      trunk=trunk_function,
-      target_branch=target_part,
-      trunk_size=trunk_size,
-      client_branch=split_model.make_part(keras_client),
-      num_clients=keras_client.output_shape[-1],
+    name=name,
+    backbone=backbone,
+    head=split_model.make_part(keras_head),
+    input_shape=tuple((keras_trunk or keras_target).input_shape[1:]),
+    input_dtype=tf.as_dtype(input_dtype),
+    num_classes=keras_head.output_shape[-1],
+    embedding_size=keras_target.output_shape[-1],
+    trunk=trunk_function,
+    target_branch=target_part,
+    trunk_size=trunk_size,
+    client_branch=split_model.make_part(keras_client),
+    num_clients=keras_client.output_shape[-1],
   )
 
 
 def with_guide(
-    model: split_model.SplitModel, num_clients: int, width: int
+  model: split_model.SplitModel, num_clients: int, width: int
 ) -> GuidedModel:
   """Gives a model the client branch of FedDRM's Fig. 2 on its embedding.
 
@@ -231,16 +230,16 @@ def with_guide(
     if value < 1:
       raise ValueError(f"{argument}={value} of a guide has to be positive")
   fields = {
-      field.name: getattr(model, field.name)
-      for field in dataclasses.fields(split_model.SplitModel)
+    field.name: getattr(model, field.name)
+    for field in dataclasses.fields(split_model.SplitModel)
   }
   return GuidedModel(
-      **fields,
-      trunk=model.backbone,
-      target_branch=_identity,
-      trunk_size=len(model.backbone.names),
-      client_branch=split_model.make_part(
-          projection.client_branch(model.embedding_size, width, num_clients)
-      ),
-      num_clients=num_clients,
+    **fields,
+    trunk=model.backbone,
+    target_branch=_identity,
+    trunk_size=len(model.backbone.names),
+    client_branch=split_model.make_part(
+      projection.client_branch(model.embedding_size, width, num_clients)
+    ),
+    num_clients=num_clients,
   )

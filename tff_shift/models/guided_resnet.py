@@ -19,13 +19,13 @@ from tff_shift.models import resnet
 
 
 def build(
-    input_shape: tuple[int, ...] = (32, 32, 3),
-    num_classes: int = 10,
-    num_clients: int = 8,
-    width: int = 64,
-    groups: int = 16,
-    initial_scale: float = 0.0,
-    input_dtype: tf.DType = tf.uint8,
+  input_shape: tuple[int, ...] = (32, 32, 3),
+  num_classes: int = 10,
+  num_clients: int = 8,
+  width: int = 64,
+  groups: int = 16,
+  initial_scale: float = 0.0,
+  input_dtype: tf.DType = tf.uint8,
 ) -> guided_model.GuidedModel:
   """Builds the network.
 
@@ -48,20 +48,20 @@ def build(
   """
   feature_size, embedding_size = 8 * width, 4 * width
   return guided_model.build_guided_model(
-      "guided_resnet18",
-      trunk=lambda: resnet.trunk(
-          input_shape,
-          stem="cifar",
-          width=width,
-          groups=groups,
-          initial_scale=initial_scale,
-      ),
-      target_branch=lambda: projection.target_branch(
-          feature_size, embedding_size
-      ),
-      head=lambda: projection.head(embedding_size, num_classes),
-      client_branch=lambda: projection.client_branch(
-          feature_size, embedding_size, num_clients
-      ),
-      input_dtype=input_dtype,
+    "guided_resnet18",
+    trunk=lambda: resnet.trunk(
+      input_shape,
+      stem="cifar",
+      width=width,
+      groups=groups,
+      initial_scale=initial_scale,
+    ),
+    target_branch=lambda: projection.target_branch(
+      feature_size, embedding_size
+    ),
+    head=lambda: projection.head(embedding_size, num_classes),
+    client_branch=lambda: projection.client_branch(
+      feature_size, embedding_size, num_clients
+    ),
+    input_dtype=input_dtype,
   )

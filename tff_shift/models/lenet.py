@@ -36,8 +36,8 @@ SHARED_STAGES = {"none": 0, "shallow": 1, "mid": 2, "deep": 3}
 def _initializers(num_inputs: int):
   bound = 1 / math.sqrt(num_inputs)
   return {
-      name: tf.keras.initializers.RandomUniform(-bound, bound)
-      for name in ("kernel_initializer", "bias_initializer")
+    name: tf.keras.initializers.RandomUniform(-bound, bound)
+    for name in ("kernel_initializer", "bias_initializer")
   }
 
 
@@ -45,26 +45,24 @@ def _convolve(x, index: int):
   """Applies one of the two convolutional stages, counted from 1."""
   channels, groups = _CHANNELS_AND_GROUPS[index - 1]
   x = tf.keras.layers.Conv2D(
-      channels,
-      _KERNEL_SIZE,
-      name=f"layer{index}_convolution",
-      **_initializers(_KERNEL_SIZE**2 * x.shape[-1]),
+    channels,
+    _KERNEL_SIZE,
+    name=f"layer{index}_convolution",
+    **_initializers(_KERNEL_SIZE**2 * x.shape[-1]),
   )(x)
   x = residual.normalize(x, groups, name=f"layer{index}")
   return tf.keras.layers.MaxPooling2D(2)(tf.keras.layers.ReLU()(x))
 
 
 def _project(x, width: int, name: str):
-  return projection.project(
-      x, width, name=name, **_initializers(x.shape[-1])
-  )
+  return projection.project(x, width, name=name, **_initializers(x.shape[-1]))
 
 
 def _connect(x):
   """Applies the stage of the linear layers."""
   x = tf.keras.layers.Flatten()(x)
   for index, width in enumerate(
-      _LINEAR_WIDTHS, start=len(_CHANNELS_AND_GROUPS) + 1
+    _LINEAR_WIDTHS, start=len(_CHANNELS_AND_GROUPS) + 1
   ):
     x = _project(x, width, f"layer{index}")
   return x
@@ -75,11 +73,11 @@ def _linear(x, units: int, name: str):
 
 
 def build(
-    input_shape: tuple[int, ...] = (32, 32, 3),
-    num_classes: int = 10,
-    num_clients: int = 8,
-    sharing: str = "deep",
-    input_dtype: tf.DType = tf.uint8,
+  input_shape: tuple[int, ...] = (32, 32, 3),
+  num_classes: int = 10,
+  num_clients: int = 8,
+  sharing: str = "deep",
+  input_dtype: tf.DType = tf.uint8,
 ) -> guided_model.GuidedModel:
   """Builds the network.
 
@@ -99,12 +97,12 @@ def build(
   """
   if sharing not in SHARED_STAGES:
     raise ValueError(
-        f"unknown sharing {sharing!r}; known: {', '.join(SHARED_STAGES)}"
+      f"unknown sharing {sharing!r}; known: {', '.join(SHARED_STAGES)}"
     )
   if min(input_shape[:2]) < _SMALLEST_IMAGE:
     raise ValueError(
-        f"input_shape={input_shape} of LeNet has to be {_SMALLEST_IMAGE} x"
-        f" {_SMALLEST_IMAGE} or larger"
+      f"input_shape={input_shape} of LeNet has to be {_SMALLEST_IMAGE} x"
+      f" {_SMALLEST_IMAGE} or larger"
     )
   stages = (lambda x: _convolve(x, 1), lambda x: _convolve(x, 2), _connect)
   num_shared = SHARED_STAGES[sharing]
@@ -138,10 +136,10 @@ def build(
     return tf.keras.Model(embedding, logits, name="head")
 
   return guided_model.build_guided_model(
-      f"lenet_{sharing}",
-      trunk=trunk if num_shared else None,
-      target_branch=target_branch,
-      head=head,
-      client_branch=client_branch,
-      input_dtype=input_dtype,
+    f"lenet_{sharing}",
+    trunk=trunk if num_shared else None,
+    target_branch=target_branch,
+    head=head,
+    client_branch=client_branch,
+    input_dtype=input_dtype,
   )

@@ -13,11 +13,11 @@ from tff_shift.models import split_model
 
 
 def build(
-    input_shape: tuple[int, ...] = (2,),
-    num_classes: int = 2,
-    width: int = 256,
-    head_width: int = 64,
-    input_dtype: tf.DType = tf.float32,
+  input_shape: tuple[int, ...] = (2,),
+  num_classes: int = 2,
+  width: int = 256,
+  head_width: int = 64,
+  input_dtype: tf.DType = tf.float32,
 ) -> split_model.SplitModel:
   """Builds the perceptron.
 
@@ -35,24 +35,24 @@ def build(
 
   def backbone():
     return tf.keras.Sequential(
-        [layers.InputLayer(input_shape), layers.Flatten()]
-        + [
-            layers.Dense(width, activation="relu", name=f"layer{i}")
-            for i in (1, 2, 3)
-        ],
-        name="mlp_backbone",
+      [layers.InputLayer(input_shape), layers.Flatten()]
+      + [
+        layers.Dense(width, activation="relu", name=f"layer{i}")
+        for i in (1, 2, 3)
+      ],
+      name="mlp_backbone",
     )
 
   def head():
     return tf.keras.Sequential(
-        [
-            layers.InputLayer((width,)),
-            layers.Dense(head_width, activation="relu", name="layer4"),
-            layers.Dense(num_classes, name="layer5"),
-        ],
-        name="mlp_head",
+      [
+        layers.InputLayer((width,)),
+        layers.Dense(head_width, activation="relu", name="layer4"),
+        layers.Dense(num_classes, name="layer5"),
+      ],
+      name="mlp_head",
     )
 
   return split_model.build_split_model(
-      "mlp", backbone=backbone, head=head, input_dtype=input_dtype
+    "mlp", backbone=backbone, head=head, input_dtype=input_dtype
   )

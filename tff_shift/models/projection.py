@@ -31,7 +31,7 @@ def linear(x, units: int, *, name: str, **initializers: Any):
   """
   # One for each layer: Keras warns of an initializer that layers share.
   kaiming_normal = tf.keras.initializers.VarianceScaling(
-      scale=2.0, mode="fan_in", distribution="untruncated_normal"
+    scale=2.0, mode="fan_in", distribution="untruncated_normal"
   )
   options = {"kernel_initializer": kaiming_normal} | initializers
   return tf.keras.layers.Dense(units, name=name, **options)(x)
@@ -51,7 +51,7 @@ def project(x, width: int, *, name: str = "projection", **initializers: Any):
   """
   x = linear(x, width, name=f"{name}_linear", **initializers)
   x = tf.keras.layers.LayerNormalization(
-      epsilon=_EPSILON, name=f"{name}_normalization"
+    epsilon=_EPSILON, name=f"{name}_normalization"
   )(x)
   return tf.keras.layers.ReLU()(x)
 
@@ -60,17 +60,17 @@ def target_branch(feature_size: int, width: int) -> tf.keras.Model:
   """Builds the target branch of Fig. 2: a projection of the features."""
   features = tf.keras.layers.Input((feature_size,))
   return tf.keras.Model(
-      features, project(features, width), name="target_branch"
+    features, project(features, width), name="target_branch"
   )
 
 
 def client_branch(
-    feature_size: int, width: int, num_clients: int
+  feature_size: int, width: int, num_clients: int
 ) -> tf.keras.Model:
   """Builds the client branch of Fig. 2: a projection and a linear layer."""
   features = tf.keras.layers.Input((feature_size,))
   logits = linear(
-      project(features, width), num_clients, name="client_classifier"
+    project(features, width), num_clients, name="client_classifier"
   )
   return tf.keras.Model(features, logits, name="client_branch")
 

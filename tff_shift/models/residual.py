@@ -14,7 +14,7 @@ _EPSILON = 1e-5
 
 
 def convolve(
-    x, channels: int, kernel_size: int, *, strides: int = 1, name: str
+  x, channels: int, kernel_size: int, *, strides: int = 1, name: str
 ):
   """Applies a square convolution to a Keras tensor [batch, y, x, channels].
 
@@ -31,15 +31,15 @@ def convolve(
   if strides > 1 and kernel_size > 1:
     x = tf.keras.layers.ZeroPadding2D(kernel_size // 2)(x)
   return tf.keras.layers.Conv2D(
-      channels,
-      kernel_size,
-      strides=strides,
-      padding="valid" if strides > 1 else "same",
-      use_bias=False,
-      kernel_initializer=tf.keras.initializers.VarianceScaling(
-          scale=2.0, mode="fan_out", distribution="untruncated_normal"
-      ),
-      name=f"{name}_convolution",
+    channels,
+    kernel_size,
+    strides=strides,
+    padding="valid" if strides > 1 else "same",
+    use_bias=False,
+    kernel_initializer=tf.keras.initializers.VarianceScaling(
+      scale=2.0, mode="fan_out", distribution="untruncated_normal"
+    ),
+    name=f"{name}_convolution",
   )(x)
 
 
@@ -61,25 +61,25 @@ def normalize(x, groups: int, *, name: str, initial_scale: float = 1.0):
   channels = x.shape[-1]
   if groups < 1 or channels % groups:
     raise ValueError(
-        f"groups={groups} does not divide the {channels} channels of layer"
-        f" {name!r}"
+      f"groups={groups} does not divide the {channels} channels of layer"
+      f" {name!r}"
     )
   return tf.keras.layers.GroupNormalization(
-      groups,
-      epsilon=_EPSILON,
-      gamma_initializer=tf.keras.initializers.Constant(initial_scale),
-      name=f"{name}_normalization",
+    groups,
+    epsilon=_EPSILON,
+    gamma_initializer=tf.keras.initializers.Constant(initial_scale),
+    name=f"{name}_normalization",
   )(x)
 
 
 def block(
-    x,
-    channels: int,
-    *,
-    strides: int = 1,
-    groups: int,
-    name: str,
-    initial_scale: float = 1.0,
+  x,
+  channels: int,
+  *,
+  strides: int = 1,
+  groups: int,
+  name: str,
+  initial_scale: float = 1.0,
 ):
   """Applies two 3x3 convolutions and a way around them; ReLU after the sum.
 
@@ -106,9 +106,7 @@ def block(
   y = convolve(x, channels, 3, strides=strides, name=f"{name}.layer1")
   y = relu()(normalize(y, groups, name=f"{name}.layer1"))
   y = convolve(y, channels, 3, name=f"{name}.layer2")
-  y = normalize(
-      y, groups, name=f"{name}.layer2", initial_scale=initial_scale
-  )
+  y = normalize(y, groups, name=f"{name}.layer2", initial_scale=initial_scale)
   if x.shape[1:] != y.shape[1:]:
     x = convolve(x, channels, 1, strides=strides, name=f"{name}.shortcut")
     x = normalize(x, groups, name=f"{name}.shortcut")
@@ -118,9 +116,9 @@ def block(
 def linear_head(embedding_size: int, num_classes: int) -> tf.keras.Model:
   """Builds the head of these networks: one linear layer with a bias."""
   return tf.keras.Sequential(
-      [
-          tf.keras.layers.InputLayer((embedding_size,)),
-          tf.keras.layers.Dense(num_classes, name="classifier"),
-      ],
-      name="linear_head",
+    [
+      tf.keras.layers.InputLayer((embedding_size,)),
+      tf.keras.layers.Dense(num_classes, name="classifier"),
+    ],
+    name="linear_head",
   )

@@ -26,11 +26,11 @@ _NUM_BLOCKS = 3
 
 
 def build(
-    input_shape: tuple[int, ...] = (32, 32, 3),
-    num_classes: int = 10,
-    width: int = 16,
-    groups: int = 8,
-    input_dtype: tf.DType = tf.uint8,
+  input_shape: tuple[int, ...] = (32, 32, 3),
+  num_classes: int = 10,
+  width: int = 16,
+  groups: int = 8,
+  input_dtype: tf.DType = tf.uint8,
 ) -> split_model.SplitModel:
   """Builds the network.
 
@@ -55,11 +55,11 @@ def build(
     x = tf.keras.layers.ReLU()(residual.normalize(x, groups, name="stem"))
     for block in range(1, _NUM_BLOCKS + 1):
       x = residual.block(
-          x,
-          channels=width * 2**block,
-          strides=2,
-          groups=groups,
-          name=f"block{block}",
+        x,
+        channels=width * 2**block,
+        strides=2,
+        groups=groups,
+        name=f"block{block}",
       )
     x = tf.keras.layers.GlobalAveragePooling2D()(x)
     return tf.keras.Model(image, x, name="residual_cnn_backbone")
@@ -68,5 +68,5 @@ def build(
     return residual.linear_head(width * 2**_NUM_BLOCKS, num_classes)
 
   return split_model.build_split_model(
-      "residual_cnn", backbone=backbone, head=head, input_dtype=input_dtype
+    "residual_cnn", backbone=backbone, head=head, input_dtype=input_dtype
   )

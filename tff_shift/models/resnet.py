@@ -23,12 +23,12 @@ _BLOCKS_PER_STAGE = 2
 
 
 def trunk(
-    input_shape: tuple[int, ...],
-    *,
-    stem: str,
-    width: int,
-    groups: int,
-    initial_scale: float = 1.0,
+  input_shape: tuple[int, ...],
+  *,
+  stem: str,
+  width: int,
+  groups: int,
+  initial_scale: float = 1.0,
 ) -> tf.keras.Model:
   """Builds the network up to the mean over positions.
 
@@ -60,24 +60,24 @@ def trunk(
   for stage in range(1, _NUM_STAGES + 1):
     for block in range(1, _BLOCKS_PER_STAGE + 1):
       x = residual.block(
-          x,
-          channels=width * 2 ** (stage - 1),
-          strides=2 if stage > 1 and block == 1 else 1,
-          groups=groups,
-          name=f"stage{stage}.block{block}",
-          initial_scale=initial_scale,
+        x,
+        channels=width * 2 ** (stage - 1),
+        strides=2 if stage > 1 and block == 1 else 1,
+        groups=groups,
+        name=f"stage{stage}.block{block}",
+        initial_scale=initial_scale,
       )
   x = layers.GlobalAveragePooling2D()(x)
   return tf.keras.Model(image, x, name="resnet18_backbone")
 
 
 def build(
-    input_shape: tuple[int, ...] = (224, 224, 3),
-    num_classes: int = 2,
-    stem: str = "imagenet",
-    width: int = 64,
-    groups: int = 16,
-    input_dtype: tf.DType = tf.uint8,
+  input_shape: tuple[int, ...] = (224, 224, 3),
+  num_classes: int = 2,
+  stem: str = "imagenet",
+  width: int = 64,
+  groups: int = 16,
+  input_dtype: tf.DType = tf.uint8,
 ) -> split_model.SplitModel:
   """Builds the network.
 
@@ -106,5 +106,5 @@ def build(
     return residual.linear_head(width * 2 ** (_NUM_STAGES - 1), num_classes)
 
   return split_model.build_split_model(
-      "resnet18", backbone=backbone, head=head, input_dtype=input_dtype
+    "resnet18", backbone=backbone, head=head, input_dtype=input_dtype
   )

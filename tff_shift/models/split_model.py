@@ -45,7 +45,7 @@ def _cross_entropy(y_true, y_pred, sample_weight=None):
   # algorithms of this package write their losses themselves.
   del sample_weight
   return tf.reduce_mean(
-      tf.nn.sparse_softmax_cross_entropy_with_logits(y_true, y_pred)
+    tf.nn.sparse_softmax_cross_entropy_with_logits(y_true, y_pred)
   )
 
 
@@ -74,7 +74,7 @@ class Part:
     """Draws the weights; seed is an int32 tensor of shape [2]."""
     weights = []
     for position, (initializer, shape) in enumerate(
-        zip(self.initializers, self.shapes, strict=True)
+      zip(self.initializers, self.shapes, strict=True)
     ):
       config = initializer.get_config()
       if "seed" in config:
@@ -84,11 +84,11 @@ class Part:
         # has to be drawn: folding leaves the position in the second half of the
         # seed, so that the first half is the same for all weights.
         config["seed"] = tf.random.stateless_uniform(
-            [],
-            tf.random.experimental.stateless_fold_in(seed, position),
-            minval=None,
-            maxval=None,
-            dtype=tf.int32,
+          [],
+          tf.random.experimental.stateless_fold_in(seed, position),
+          minval=None,
+          maxval=None,
+          dtype=tf.int32,
         )
         initializer = type(initializer).from_config(config)
       weights.append(initializer(shape, dtype=tf.float32))
@@ -105,13 +105,12 @@ class Part:
       key = f"{prefix}/{name}"
       if key not in values:
         raise ValueError(
-            f"weight {key!r} is missing; give all weights of {prefix!r} or none"
+          f"weight {key!r} is missing; give all weights of {prefix!r} or none"
         )
       value = np.asarray(values[key], np.float32)
       if value.shape != shape:
         raise ValueError(
-            f"weight {key!r} has shape {value.shape}, and the model takes"
-            f" {shape}"
+          f"weight {key!r} has shape {value.shape}, and the model takes {shape}"
         )
       initializers.append(tf.keras.initializers.Constant(value))
     return dataclasses.replace(self, initializers=tuple(initializers))
@@ -122,8 +121,8 @@ def _initializer(layer: tf.keras.layers.Layer, name: str):
   initializer = getattr(layer, f"{name}_initializer", None)
   if initializer is None:
     raise ValueError(
-        f"layer {layer.name!r} has no initializer for its weight {name!r};"
-        " build the model from Keras layers with `<weight>_initializer`"
+      f"layer {layer.name!r} has no initializer for its weight {name!r};"
+      " build the model from Keras layers with `<weight>_initializer`"
     )
   return initializer
 
@@ -143,12 +142,12 @@ def make_part(keras_model: tf.keras.Model) -> Part:
   """
   if keras_model.non_trainable_variables:
     raise ValueError(
-        f"model {keras_model.name!r} has weights that are not trainable"
+      f"model {keras_model.name!r} has weights that are not trainable"
     )
   if not keras_model.trainable_variables:
     raise ValueError(
-        f"model {keras_model.name!r} has no weights; join its layers to the"
-        " model before or after it"
+      f"model {keras_model.name!r} has no weights; join its layers to the"
+      " model before or after it"
     )
   names, initializers = [], []
   for layer in keras_model.layers:
@@ -159,12 +158,12 @@ def make_part(keras_model: tf.keras.Model) -> Part:
       names.append(f"{layer.name}/{name}")
       initializers.append(_initializer(layer, name))
   functional_model = tff.learning.models.functional_model_from_keras(
-      keras_model,
-      _cross_entropy,
-      (
-          tf.TensorSpec(keras_model.input_shape, tf.float32),
-          tf.TensorSpec((None,), tf.int32),
-      ),
+    keras_model,
+    _cross_entropy,
+    (
+      tf.TensorSpec(keras_model.input_shape, tf.float32),
+      tf.TensorSpec((None,), tf.int32),
+    ),
   )
 
   def function(weights, x):
@@ -176,10 +175,10 @@ def make_part(keras_model: tf.keras.Model) -> Part:
   values, _ = functional_model.initial_weights
   order = [int(value.flat[0]) for value in values]
   return Part(
-      function=function,
-      names=tuple(names[i] for i in order),
-      initializers=tuple(initializers[i] for i in order),
-      shapes=tuple(value.shape for value in values),
+    function=function,
+    names=tuple(names[i] for i in order),
+    initializers=tuple(initializers[i] for i in order),
+    shapes=tuple(value.shape for value in values),
   )
 
 
@@ -216,16 +215,16 @@ class SplitModel:
       `SplitWeights`.
     """
     return SplitWeights(
-        backbone=self.initial_backbone(seed),
-        head=self.head.initial_weights(
-            tf.random.experimental.stateless_fold_in(seed, 1)
-        ),
+      backbone=self.initial_backbone(seed),
+      head=self.head.initial_weights(
+        tf.random.experimental.stateless_fold_in(seed, 1)
+      ),
     )
 
   def initial_backbone(self, seed) -> tuple[tf.Tensor, ...]:
     """Draws the backbone's initial weights; seed is int32 [2]."""
     return self.backbone.initial_weights(
-        tf.random.experimental.stateless_fold_in(seed, 0)
+      tf.random.experimental.stateless_fold_in(seed, 0)
     )
 
   def scale(self, x) -> tf.Tensor:
@@ -249,8 +248,8 @@ class SplitModel:
   def weight_names(self) -> SplitWeights:
     """Returns a name for each weight, `backbone/...` or `head/...`."""
     return SplitWeights(
-        backbone=tuple(f"backbone/{name}" for name in self.backbone.names),
-        head=tuple(f"head/{name}" for name in self.head.names),
+      backbone=tuple(f"backbone/{name}" for name in self.backbone.names),
+      head=tuple(f"head/{name}" for name in self.head.names),
     )
 
   @property
@@ -267,18 +266,18 @@ class SplitModel:
       underscore are parts of one).
     """
     layers = [
-        name.split("/")[0].split(_PART_SEPARATOR)[0]
-        for name in self.backbone.names
+      name.split("/")[0].split(_PART_SEPARATOR)[0]
+      for name in self.backbone.names
     ]
     return tuple(layer == layers[-1] for layer in layers)
 
 
 def build_split_model(
-    name: str,
-    *,
-    backbone: Callable[[], tf.keras.Model],
-    head: Callable[[], tf.keras.Model],
-    input_dtype: tf.DType,
+  name: str,
+  *,
+  backbone: Callable[[], tf.keras.Model],
+  head: Callable[[], tf.keras.Model],
+  input_dtype: tf.DType,
 ) -> SplitModel:
   """Builds a `SplitModel` from two Keras models.
 
@@ -300,17 +299,17 @@ def build_split_model(
   embedding_shape = keras_backbone.output_shape[1:]
   if len(embedding_shape) != 1 or keras_head.input_shape[1:] != embedding_shape:
     raise ValueError(
-        f"model {name!r}: backbone gives {embedding_shape} and head takes"
-        f" {keras_head.input_shape[1:]}; both must be one and the same vector"
+      f"model {name!r}: backbone gives {embedding_shape} and head takes"
+      f" {keras_head.input_shape[1:]}; both must be one and the same vector"
     )
   return SplitModel(
-      name=name,
-      backbone=make_part(keras_backbone),
-      head=make_part(keras_head),
-      input_shape=tuple(input_shape),
-      input_dtype=tf.as_dtype(input_dtype),
-      num_classes=keras_head.output_shape[-1],
-      embedding_size=embedding_shape[0],
+    name=name,
+    backbone=make_part(keras_backbone),
+    head=make_part(keras_head),
+    input_shape=tuple(input_shape),
+    input_dtype=tf.as_dtype(input_dtype),
+    num_classes=keras_head.output_shape[-1],
+    embedding_size=embedding_shape[0],
   )
 
 
@@ -335,24 +334,22 @@ def with_weights(model: SplitModel, values: Mapping[str, Any]) -> SplitModel:
   unknown = sorted(set(values) - known)
   if unknown:
     raise ValueError(
-        f"model {model.name!r} has no weight {unknown[0]!r}; its weights have"
-        f" names like {min(known)!r}"
+      f"model {model.name!r} has no weight {unknown[0]!r}; its weights have"
+      f" names like {min(known)!r}"
     )
   if not values:
     raise ValueError(f"no weights are given for model {model.name!r}")
   given = {key.split("/")[0] for key in values}
   return dataclasses.replace(
-      model,
-      **{
-          prefix: getattr(model, prefix).with_values(values, prefix)
-          for prefix in given
-      },
+    model,
+    **{
+      prefix: getattr(model, prefix).with_values(values, prefix)
+      for prefix in given
+    },
   )
 
 
-def load_weights(
-    model: SplitModel, path: str | os.PathLike[str]
-) -> SplitModel:
+def load_weights(model: SplitModel, path: str | os.PathLike[str]) -> SplitModel:
   """Makes a model start from the weights of a file.
 
   A file for it is written by

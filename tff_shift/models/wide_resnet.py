@@ -29,24 +29,24 @@ def _block(x, channels: int, strides: int, groups: int, name: str):
   relu = tf.keras.layers.ReLU
   normalized = relu()(residual.normalize(x, groups, name=f"{name}.layer1"))
   y = residual.convolve(
-      normalized, channels, 3, strides=strides, name=f"{name}.layer1"
+    normalized, channels, 3, strides=strides, name=f"{name}.layer1"
   )
   y = relu()(residual.normalize(y, groups, name=f"{name}.layer2"))
   y = residual.convolve(y, channels, 3, name=f"{name}.layer2")
   if x.shape[1:] != y.shape[1:]:
     x = residual.convolve(
-        normalized, channels, 1, strides=strides, name=f"{name}.shortcut"
+      normalized, channels, 1, strides=strides, name=f"{name}.shortcut"
     )
   return tf.keras.layers.Add()([x, y])
 
 
 def build(
-    input_shape: tuple[int, ...] = (32, 32, 3),
-    num_classes: int = 2,
-    depth: int = 16,
-    widening_factor: int = 2,
-    groups: int = 8,
-    input_dtype: tf.DType = tf.uint8,
+  input_shape: tuple[int, ...] = (32, 32, 3),
+  num_classes: int = 2,
+  depth: int = 16,
+  widening_factor: int = 2,
+  groups: int = 8,
+  input_dtype: tf.DType = tf.uint8,
 ) -> split_model.SplitModel:
   """Builds the network.
 
@@ -69,7 +69,7 @@ def build(
   layers = tf.keras.layers
   if depth < 10 or depth % 6 != 4:
     raise ValueError(
-        f"depth={depth} of a wide ResNet has to be one of 10, 16, 22, 28, ..."
+      f"depth={depth} of a wide ResNet has to be one of 10, 16, 22, 28, ..."
     )
   blocks_per_stage = (depth - 4) // 6
 
@@ -80,11 +80,11 @@ def build(
       for block in range(1, blocks_per_stage + 1):
         name = f"stage{stage}.block{block}"
         x = _block(
-            x,
-            channels=_STEM_CHANNELS * 2 ** (stage - 1) * widening_factor,
-            strides=2 if stage > 1 and block == 1 else 1,
-            groups=groups,
-            name=name,
+          x,
+          channels=_STEM_CHANNELS * 2 ** (stage - 1) * widening_factor,
+          strides=2 if stage > 1 and block == 1 else 1,
+          groups=groups,
+          name=name,
         )
     # Named as a part of the last convolution's layer, so that whoever
     # personalises the last layer gets more than a scale and an offset.
@@ -97,8 +97,8 @@ def build(
     return residual.linear_head(embedding_size, num_classes)
 
   return split_model.build_split_model(
-      f"wide_resnet_{depth}_{widening_factor}",
-      backbone=backbone,
-      head=head,
-      input_dtype=input_dtype,
+    f"wide_resnet_{depth}_{widening_factor}",
+    backbone=backbone,
+    head=head,
+    input_dtype=input_dtype,
   )

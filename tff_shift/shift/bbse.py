@@ -27,7 +27,7 @@ def _predictions(logits, soft: bool) -> tf.Tensor:
   # Not `tf.argmax`, which does not promise which of several largest it returns.
   largest = tf.equal(logits, tf.reduce_max(logits, axis=-1, keepdims=True))
   lowest_index = tf.reduce_min(
-      tf.where(largest, tf.range(num_classes), num_classes), axis=-1
+    tf.where(largest, tf.range(num_classes), num_classes), axis=-1
   )
   return tf.one_hot(lowest_index, num_classes)
 
@@ -68,12 +68,12 @@ def confusion_matrix(logits, y, soft: bool = False) -> tf.Tensor:
   counts = tf.reduce_sum(truth, axis=0)
   totals = tf.matmul(_predictions(logits, soft), truth, transpose_a=True)
   return tf.where(
-      counts > 0, tf.math.divide_no_nan(totals, counts), tf.eye(num_classes)
+    counts > 0, tf.math.divide_no_nan(totals, counts), tf.eye(num_classes)
   )
 
 
 def estimate(
-    predicted, confusion, threshold: float = DEFAULT_THRESHOLD
+  predicted, confusion, threshold: float = DEFAULT_THRESHOLD
 ) -> tf.Tensor:
   """Estimates the class distribution, M^-1 Q_yhat of eq. 4.
 
@@ -103,11 +103,9 @@ def estimate(
   rank_tolerance = num_classes * float(np.finfo(np.float32).eps)
   kept = values >= max(threshold, rank_tolerance) * values[0]
   coordinates = tf.linalg.matvec(left, predicted, transpose_a=True)
-  coordinates = tf.where(
-      kept, tf.math.divide_no_nan(coordinates, values), 0.0
-  )
+  coordinates = tf.where(kept, tf.math.divide_no_nan(coordinates, values), 0.0)
   positive = tf.nn.relu(tf.linalg.matvec(right, coordinates))
   total = tf.reduce_sum(positive)
   return tf.where(
-      total > 0, tf.math.divide_no_nan(positive, total), 1.0 / num_classes
+    total > 0, tf.math.divide_no_nan(positive, total), 1.0 / num_classes
   )

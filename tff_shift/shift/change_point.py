@@ -76,9 +76,9 @@ def initial_state(size: int, num_lengths: int = NUM_LENGTHS) -> RunLengths:
     `RunLengths` without a segment.
   """
   return RunLengths(
-      tf.fill([num_lengths], _IMPOSSIBLE),
-      tf.zeros([num_lengths]),
-      tf.zeros([num_lengths, size]),
+    tf.fill([num_lengths], _IMPOSSIBLE),
+    tf.zeros([num_lengths]),
+    tf.zeros([num_lengths, size]),
   )
 
 
@@ -101,7 +101,7 @@ def _log_predictive(count, total, observation) -> tf.Tensor:
   mean = BATCH_SIZE * total / precision[:, tf.newaxis]
   variance = 1.0 / BATCH_SIZE + 1.0 / precision  # Times 1 / size.
   distance = tf.reduce_sum(
-      tf.math.squared_difference(observation, mean), axis=1
+    tf.math.squared_difference(observation, mean), axis=1
   )
   return -0.5 * size * (tf.math.log(variance) + distance / variance)
 
@@ -110,9 +110,9 @@ def _begin(state: RunLengths, observation) -> RunLengths:
   """Returns the state in which the first segment begins with `observation`."""
   initial = tf.one_hot(0, state.count.shape[0])
   return RunLengths(
-      (1.0 - initial) * _IMPOSSIBLE,
-      initial,
-      initial[:, tf.newaxis] * observation,
+    (1.0 - initial) * _IMPOSSIBLE,
+    initial,
+    initial[:, tf.newaxis] * observation,
   )
 
 
@@ -120,15 +120,15 @@ def _merge_last_two(state: RunLengths) -> RunLengths:
   """Merges the two longest segments; statistics by their probability."""
   weights = tf.nn.softmax(state.log_probability[-2:])
   merged = RunLengths(
-      tf.reduce_logsumexp(state.log_probability[-2:]),
-      tf.reduce_sum(weights * state.count[-2:]),
-      tf.linalg.matvec(state.total[-2:], weights, transpose_a=True),
+    tf.reduce_logsumexp(state.log_probability[-2:]),
+    tf.reduce_sum(weights * state.count[-2:]),
+    tf.linalg.matvec(state.total[-2:], weights, transpose_a=True),
   )
   return RunLengths(
-      *(
-          tf.concat([all_[:-2], last[tf.newaxis]], axis=0)
-          for all_, last in zip(state, merged, strict=True)
-      )
+    *(
+      tf.concat([all_[:-2], last[tf.newaxis]], axis=0)
+      for all_, last in zip(state, merged, strict=True)
+    )
   )
 
 
@@ -136,23 +136,21 @@ def _update(state: RunLengths, observation) -> tuple[tf.Tensor, RunLengths]:
   """Observes; returns the probability of a new segment and the new state."""
   exists = state.count > 0
   grown = tf.where(
-      exists,
-      state.log_probability
-      + math.log(1 - HAZARD)
-      + _log_predictive(state.count, state.total, observation),
-      _IMPOSSIBLE,
+    exists,
+    state.log_probability
+    + math.log(1 - HAZARD)
+    + _log_predictive(state.count, state.total, observation),
+    _IMPOSSIBLE,
   )
   nothing = tf.zeros([1, observation.shape[0]])
-  new = math.log(HAZARD) + _log_predictive(
-      tf.zeros([1]), nothing, observation
-  )
+  new = math.log(HAZARD) + _log_predictive(tf.zeros([1]), nothing, observation)
   joint = tf.concat([new, grown], axis=0)
   posterior = RunLengths(
-      joint - tf.reduce_logsumexp(joint),
-      tf.concat([[1.0], tf.where(exists, state.count + 1.0, 0.0)], axis=0),
-      tf.concat([nothing, state.total], axis=0)
-      + tf.concat([[1.0], tf.cast(exists, tf.float32)], axis=0)[:, tf.newaxis]
-      * observation,
+    joint - tf.reduce_logsumexp(joint),
+    tf.concat([[1.0], tf.where(exists, state.count + 1.0, 0.0)], axis=0),
+    tf.concat([nothing, state.total], axis=0)
+    + tf.concat([[1.0], tf.cast(exists, tf.float32)], axis=0)[:, tf.newaxis]
+    * observation,
   )
   probability = tf.minimum(tf.exp(posterior.log_probability[0]), 1.0)
   return probability, _merge_last_two(posterior)
@@ -161,12 +159,12 @@ def _update(state: RunLengths, observation) -> tuple[tf.Tensor, RunLengths]:
 def _choose(condition, first, second):
   """Returns the nested structure `first` where the scalar condition holds."""
   return tf.nest.map_structure(
-      lambda one, other: tf.where(condition, one, other), first, second
+    lambda one, other: tf.where(condition, one, other), first, second
   )
 
 
 def observe(
-    state: RunLengths, previous, current
+  state: RunLengths, previous, current
 ) -> tuple[tf.Tensor, RunLengths]:
   """Observes a summary and tells how probably a segment begins with it.
 
@@ -187,14 +185,12 @@ def observe(
   has_current = tf.reduce_any(tf.not_equal(current, 0.0))
   untouched = tf.logical_not(tf.reduce_any(state.count > 0))
   state = _choose(
-      tf.logical_and(untouched, has_previous), _begin(state, previous), state
+    tf.logical_and(untouched, has_previous), _begin(state, previous), state
   )
   has_segment = tf.reduce_any(state.count > 0)
   probability, updated = _choose(
-      has_segment,
-      _update(state, current),
-      (tf.constant(0.0), _begin(state, current)),
+    has_segment,
+    _update(state, current),
+    (tf.constant(0.0), _begin(state, current)),
   )
-  return _choose(
-      has_current, (probability, updated), (tf.constant(0.0), state)
-  )
+  return _choose(has_current, (probability, updated), (tf.constant(0.0), state))

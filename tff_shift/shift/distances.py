@@ -64,8 +64,8 @@ def as_rows(name: str, x: np.ndarray, minimum: int = 1) -> np.ndarray:
   x = np.asarray(x)
   if x.ndim < 2 or len(x) < minimum or not x.size:
     raise ValueError(
-        f"{name} must have the shape [n, ...] with n of at least {minimum}, got"
-        f" {list(x.shape)}"
+      f"{name} must have the shape [n, ...] with n of at least {minimum}, got"
+      f" {list(x.shape)}"
     )
   rows = x.reshape(len(x), -1).astype(np.float64)
   if not np.isfinite(rows).all():
@@ -74,12 +74,12 @@ def as_rows(name: str, x: np.ndarray, minimum: int = 1) -> np.ndarray:
 
 
 def distance(
-    one: np.ndarray,
-    other: np.ndarray,
-    *,
-    labels: tuple[np.ndarray, np.ndarray] | None = None,
-    scaler: Any = None,
-    method: str = "auto",
+  one: np.ndarray,
+  other: np.ndarray,
+  *,
+  labels: tuple[np.ndarray, np.ndarray] | None = None,
+  scaler: Any = None,
+  method: str = "auto",
 ) -> float:
   """Computes the distance of two periods, eq. 2.
 
@@ -107,21 +107,21 @@ def distance(
   """
   if method not in METHODS:
     raise ValueError(
-        f"method must be one of {', '.join(METHODS)}, got {method!r}"
+      f"method must be one of {', '.join(METHODS)}, got {method!r}"
     )
   features = [as_rows("one", one, 2), as_rows("other", other, 2)]
   if np.shape(one)[1:] != np.shape(other)[1:]:
     raise ValueError(
-        "one and other must have examples of one shape, got"
-        f" {list(np.shape(one)[1:])} and {list(np.shape(other)[1:])}"
+      "one and other must have examples of one shape, got"
+      f" {list(np.shape(one)[1:])} and {list(np.shape(other)[1:])}"
     )
   if scaler is not None:
     features = [scaler.transform(each) for each in features]
   cost = ot.dist(*features, metric="sqeuclidean")
   if labels is not None:
     means = [
-        _label_means(each, each_labels)
-        for each, each_labels in zip(features, labels, strict=True)
+      _label_means(each, each_labels)
+      for each, each_labels in zip(features, labels, strict=True)
     ]
     cost = cost + ot.dist(*means, metric="sqeuclidean")
   if method == "exact" or (method == "auto" and max(cost.shape) <= EXACT_SIZE):
@@ -131,7 +131,7 @@ def distance(
 
 
 def iid_distances(
-    x: np.ndarray, *, period_size: int, num_pairs: int, seed: int, **options
+  x: np.ndarray, *, period_size: int, num_pairs: int, seed: int, **options
 ) -> np.ndarray:
   """Computes distances between periods without drift.
 
@@ -159,20 +159,22 @@ def iid_distances(
   partition.check_positive_integer("period_size", period_size)
   if len(x) < 2 * period_size:
     raise ValueError(
-        "x must have examples for two periods, at least"
-        f" {2 * period_size}, or their pairs share too many, got {len(x)}"
+      "x must have examples for two periods, at least"
+      f" {2 * period_size}, or their pairs share too many, got {len(x)}"
     )
   # iid periods do not look at labels.
   pool = streams.Examples(x, np.zeros(len(x), np.int32))
   drawn = periods.Periods(
-      pool, 1, "iid", num_clients=1, period_size=period_size, seed=seed
+    pool, 1, "iid", num_clients=1, period_size=period_size, seed=seed
   )
-  return np.array([
+  return np.array(
+    [
       distance(
-          drawn.batch(0, 2 * pair).x, drawn.batch(0, 2 * pair + 1).x, **options
+        drawn.batch(0, 2 * pair).x, drawn.batch(0, 2 * pair + 1).x, **options
       )
       for pair in range(num_pairs)
-  ])
+    ]
+  )
 
 
 def calibrate(distances: np.ndarray, quantile: float) -> float:
@@ -192,13 +194,11 @@ def calibrate(distances: np.ndarray, quantile: float) -> float:
   distances = np.asarray(distances, np.float64)
   if not distances.size or not np.isfinite(distances).all():
     raise ValueError(
-        "distances must be finite numbers, at least one, got"
-        f" {distances.size} with {np.count_nonzero(np.isnan(distances))} NaN"
+      "distances must be finite numbers, at least one, got"
+      f" {distances.size} with {np.count_nonzero(np.isnan(distances))} NaN"
     )
   if not 0 < quantile <= 1:  # Also refuses NaN.
-    raise ValueError(
-        f"quantile must be above 0 and at most 1, got {quantile}"
-    )
+    raise ValueError(f"quantile must be above 0 and at most 1, got {quantile}")
   return float(np.quantile(distances, quantile, method="inverted_cdf"))
 
 
@@ -207,11 +207,11 @@ def _label_means(features, labels) -> np.ndarray:
   labels = np.asarray(labels)
   if labels.shape != features.shape[:1]:
     raise ValueError(
-        f"labels must have the shape [{len(features)}], one for each example,"
-        f" got {list(labels.shape)}"
+      f"labels must have the shape [{len(features)}], one for each example,"
+      f" got {list(labels.shape)}"
     )
   _, position, counts = np.unique(
-      labels, return_inverse=True, return_counts=True
+    labels, return_inverse=True, return_counts=True
   )
   sums = np.zeros([len(counts), features.shape[1]])
   np.add.at(sums, position, features)
@@ -224,7 +224,12 @@ def _sinkhorn(cost) -> float:
     return 0.0
   # In units of the mean cost and with logarithms: exp(-cost) would vanish.
   share = ot.sinkhorn2(
-      [], [], cost / scale, SINKHORN_REGULARISATION,
-      method="sinkhorn_log", numItermax=2000, stopThr=1e-6,
+    [],
+    [],
+    cost / scale,
+    SINKHORN_REGULARISATION,
+    method="sinkhorn_log",
+    numItermax=2000,
+    stopThr=1e-6,
   )
   return float(share) * float(scale)

@@ -23,11 +23,9 @@ def _unit(vectors) -> tf.Tensor:
   """Scales the last axis to length 1; a zero vector remains one."""
   # By the largest entry first: the squares of small ones would vanish.
   scaled = tf.math.divide_no_nan(
-      vectors, tf.reduce_max(tf.abs(vectors), axis=-1, keepdims=True)
+    vectors, tf.reduce_max(tf.abs(vectors), axis=-1, keepdims=True)
   )
-  return tf.math.divide_no_nan(
-      scaled, tf.norm(scaled, axis=-1, keepdims=True)
-  )
+  return tf.math.divide_no_nan(scaled, tf.norm(scaled, axis=-1, keepdims=True))
 
 
 def _cosine_distance(first, second) -> tf.Tensor:
@@ -35,11 +33,11 @@ def _cosine_distance(first, second) -> tf.Tensor:
   # As half the squared distance of the unit vectors: 0 for equal vectors and
   # never negative, where 1 - cos in float32 is off by about 1e-7.
   distance = 0.5 * tf.reduce_sum(
-      tf.math.squared_difference(_unit(first), _unit(second))
+    tf.math.squared_difference(_unit(first), _unit(second))
   )
   defined = tf.logical_and(
-      tf.reduce_any(tf.not_equal(first, 0.0)),
-      tf.reduce_any(tf.not_equal(second, 0.0)),
+    tf.reduce_any(tf.not_equal(first, 0.0)),
+    tf.reduce_any(tf.not_equal(second, 0.0)),
   )
   return tf.where(defined, distance, 0.0)
 
@@ -96,10 +94,10 @@ def representation_dynamics(previous, current) -> tf.Tensor:
 
 
 def combine(
-    uncertainty,
-    representation,
-    use_uncertainty: bool = True,
-    use_representation: bool = True,
+  uncertainty,
+  representation,
+  use_uncertainty: bool = True,
+  use_representation: bool = True,
 ) -> tf.Tensor:
   """Computes S = (S_unc + S_rep) / 2, eq. 10; or one of them alone (Table 4).
 
@@ -122,7 +120,7 @@ def combine(
   if use_representation:
     return representation
   raise ValueError(
-      "there is no signal: use_uncertainty or use_representation must be True"
+    "there is no signal: use_uncertainty or use_representation must be True"
   )
 
 
@@ -143,8 +141,8 @@ def learning_rate(signal, minimum: float, maximum: float) -> tf.Tensor:
   """
   if not 0 <= minimum <= maximum:  # Also refuses NaN.
     raise ValueError(
-        "learning rates must be 0 <= minimum <= maximum, got"
-        f" minimum={minimum} and maximum={maximum}"
+      "learning rates must be 0 <= minimum <= maximum, got"
+      f" minimum={minimum} and maximum={maximum}"
     )
   # Eq. 9 in the form which is exact at both ends.
   rate = (1.0 - signal) * minimum + signal * maximum

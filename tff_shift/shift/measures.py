@@ -67,9 +67,7 @@ def kl_divergence(previous, current) -> tf.Tensor:
   """
   *pair, defined = _distributions(previous, current)
   floored = tf.maximum(tf.stack(pair), KL_FLOOR)
-  old, new = tf.unstack(
-      floored / tf.reduce_sum(floored, axis=1, keepdims=True)
-  )
+  old, new = tf.unstack(floored / tf.reduce_sum(floored, axis=1, keepdims=True))
   divergence = tf.reduce_sum(new * tf.math.log(new / old))
   # It is never negative but for rounding.
   signal = -tf.math.expm1(-tf.nn.relu(divergence))
@@ -102,32 +100,30 @@ def wasserstein(previous, current) -> tf.Tensor:
 def _memoryless(name: str, uncertainty, representation) -> Measure:
   """Makes a `Measure` of two functions of (previous, current)."""
   return Measure(
-      name,
-      lambda size: (),
-      lambda state, previous, current: (uncertainty(previous, current), state),
-      lambda state, previous, current: (
-          representation(previous, current), state
-      ),
+    name,
+    lambda size: (),
+    lambda state, previous, current: (uncertainty(previous, current), state),
+    lambda state, previous, current: (representation(previous, current), state),
   )
 
 
 _MEASURES = {
-    measure.name: measure
-    for measure in (
-        _memoryless(
-            "cosine",
-            dynamics.uncertainty_dynamics,
-            dynamics.representation_dynamics,
-        ),
-        _memoryless("kl_divergence", kl_divergence, kl_divergence),
-        _memoryless("wasserstein", wasserstein, wasserstein),
-        Measure(
-            "bayesian_cpd",
-            change_point.initial_state,
-            change_point.observe,
-            change_point.observe,
-        ),
-    )
+  measure.name: measure
+  for measure in (
+    _memoryless(
+      "cosine",
+      dynamics.uncertainty_dynamics,
+      dynamics.representation_dynamics,
+    ),
+    _memoryless("kl_divergence", kl_divergence, kl_divergence),
+    _memoryless("wasserstein", wasserstein, wasserstein),
+    Measure(
+      "bayesian_cpd",
+      change_point.initial_state,
+      change_point.observe,
+      change_point.observe,
+    ),
+  )
 }
 
 
@@ -149,7 +145,5 @@ def get(name: str) -> Measure:
     ValueError: There is no measure of that name.
   """
   if name not in _MEASURES:
-    raise ValueError(
-        f"no measure {name!r}; there are {', '.join(_MEASURES)}"
-    )
+    raise ValueError(f"no measure {name!r}; there are {', '.join(_MEASURES)}")
   return _MEASURES[name]

@@ -81,19 +81,19 @@ class Representation:
     rows = _rows("examples of a period", x, self._extractor)
     if rows.shape[1] != self._num_features:
       raise ValueError(
-          "examples of a period must have as many features as the public ones,"
-          f" {self._num_features}, got {rows.shape[1]}"
+        "examples of a period must have as many features as the public ones,"
+        f" {self._num_features}, got {rows.shape[1]}"
       )
     return np.asarray(self._summary(rows), np.float32)
 
 
 def fit(
-    name: str,
-    public_x: np.ndarray,
-    *,
-    size: int = 64,
-    extractor: Callable[[np.ndarray], np.ndarray] | None = None,
-    seed: int = 0,
+  name: str,
+  public_x: np.ndarray,
+  *,
+  size: int = 64,
+  extractor: Callable[[np.ndarray], np.ndarray] | None = None,
+  seed: int = 0,
 ) -> Representation:
   """Fits a representation to public data.
 
@@ -115,13 +115,13 @@ def fit(
   """
   if name not in NAMES:
     raise ValueError(
-        f"representation must be one of {', '.join(NAMES)}, got {name!r}"
+      f"representation must be one of {', '.join(NAMES)}, got {name!r}"
     )
   partition.check_positive_integer("size", size)
   if (name == "moments") != (extractor is not None):
     raise ValueError(
-        "extractor must be given for moments, and for nothing else; the"
-        f" representation is {name}"
+      "extractor must be given for moments, and for nothing else; the"
+      f" representation is {name}"
     )
   if name in ("t_sne", "pca") and size % 2:
     raise ValueError(f"size must be even for {name}, got {size}")
@@ -154,8 +154,8 @@ def _rows(name, x, extractor) -> _Rows:
   features = distances.as_rows("features", extractor(np.asarray(x)[order]), 2)
   if len(features) != len(rows):
     raise ValueError(
-        "extractor must give features for each example, got"
-        f" {len(features)} for {len(rows)}"
+      "extractor must give features for each example, got"
+      f" {len(features)} for {len(rows)}"
     )
   return features
 
@@ -180,18 +180,18 @@ def _components(public, number, random_state, whiten=False):
   most = min(public.shape)
   if number > most:
     raise ValueError(
-        f"size must be at most {2 * most} for pca with public examples"
-        f" {list(public.shape)}, got {2 * number}"
+      f"size must be at most {2 * most} for pca with public examples"
+      f" {list(public.shape)}, got {2 * number}"
     )
   return decomposition.PCA(
-      number, whiten=whiten, random_state=random_state
+    number, whiten=whiten, random_state=random_state
   ).fit(public)
 
 
 def _reduced(public, random_state):
   """Fits what t-SNE embeds: the first components, or all if there are fewer."""
   return _components(
-      public, min(_T_SNE_COMPONENTS, *public.shape), random_state
+    public, min(_T_SNE_COMPONENTS, *public.shape), random_state
   )
 
 
@@ -205,13 +205,13 @@ def _embed(rows, random_state) -> np.ndarray:
   # Which of several threads comes first decides how t-SNE's sums are rounded.
   with threadpoolctl.threadpool_limits(1):
     embedding = manifold.TSNE(
-        2,
-        init="pca",
-        perplexity=min(_PERPLEXITY, (len(rows) - 1) / 3),
-        random_state=random_state,
+      2,
+      init="pca",
+      perplexity=min(_PERPLEXITY, (len(rows) - 1) / 3),
+      random_state=random_state,
     ).fit_transform(rows)
   return preprocessing.StandardScaler().fit_transform(
-      embedding.astype(np.float64)
+    embedding.astype(np.float64)
   )
 
 
@@ -243,18 +243,18 @@ def _fit_t_sne_map(public, size, random_state):
   """
   if size > len(public):
     raise ValueError(
-        f"size must be at most {len(public)}, the number of public examples"
-        f" that t_sne_map takes, got {size}"
+      f"size must be at most {len(public)}, the number of public examples"
+      f" that t_sne_map takes, got {size}"
     )
   pca = _reduced(public, random_state)
   coordinates = pca.transform(public)
   embedding = _embed(coordinates, random_state)
   with threadpoolctl.threadpool_limits(1):
     regions = cluster.KMeans(size, n_init=4, random_state=random_state).fit(
-        embedding
+      embedding
     )
   places = neighbors.KNeighborsRegressor(
-      min(_MAP_NEIGHBOURS, len(public)), weights="distance"
+    min(_MAP_NEIGHBOURS, len(public)), weights="distance"
   ).fit(coordinates, embedding)
 
   def summary(rows):

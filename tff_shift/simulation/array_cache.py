@@ -39,7 +39,7 @@ def key(description: Mapping[str, Any]) -> str:
 
 
 def save(
-    path: pathlib.Path, key: str, arrays: Mapping[str, np.ndarray]
+  path: pathlib.Path, key: str, arrays: Mapping[str, np.ndarray]
 ) -> None:
   """Writes a result, so that a reader sees the whole file or none.
 
@@ -58,7 +58,7 @@ def save(
 
 
 def load(
-    path: pathlib.Path, key: str, names: Sequence[str]
+  path: pathlib.Path, key: str, names: Sequence[str]
 ) -> dict[str, np.ndarray] | None:
   """Reads a result.
 

@@ -59,13 +59,13 @@ class Checkpoints:
   """The checkpoints of all runs in an output folder."""
 
   def __init__(
-      self,
-      folder: results.RunFolder,
-      identity: Mapping[str, Any],
-      *,
-      every: int,
-      max_states_in_memory: int | None = None,
-      on_problem: Callable[[str], None] = _print_problem,
+    self,
+    folder: results.RunFolder,
+    identity: Mapping[str, Any],
+    *,
+    every: int,
+    max_states_in_memory: int | None = None,
+    on_problem: Callable[[str], None] = _print_problem,
   ):
     """Takes the checkpoints of a folder for this process.
 
@@ -96,8 +96,8 @@ class Checkpoints:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
       except BlockingIOError as error:
         raise ValueError(
-            f"--output_dir: a run is still going on in {str(folder.path)!r};"
-            " wait for its end"
+          f"--output_dir: a run is still going on in {str(folder.path)!r};"
+          " wait for its end"
         ) from error
 
   def run(self, labels: Mapping[str, Any]) -> "Run":
@@ -109,13 +109,13 @@ class Checkpoints:
     """
     label = "-".join(str(value) for value in labels.values())
     return Run(
-        self._folder.checkpoints / re.sub(r"[^\w.+-]+", "_", label),
-        array_cache.key({"identity": self._identity, "run": label}),
-        every=self._every,
-        max_states_in_memory=self._max_states_in_memory,
-        scratch=self._folder.path,
-        on_restored=self._folder.cut_metrics,
-        on_problem=self._on_problem,
+      self._folder.checkpoints / re.sub(r"[^\w.+-]+", "_", label),
+      array_cache.key({"identity": self._identity, "run": label}),
+      every=self._every,
+      max_states_in_memory=self._max_states_in_memory,
+      scratch=self._folder.path,
+      on_restored=self._folder.cut_metrics,
+      on_problem=self._on_problem,
     )
 
 
@@ -127,15 +127,15 @@ class Run:
   """
 
   def __init__(
-      self,
-      path: pathlib.Path,
-      key: str,
-      *,
-      every: int,
-      max_states_in_memory: int | None = None,
-      scratch: pathlib.Path | None = None,
-      on_restored: Callable[[], None] = lambda: None,
-      on_problem: Callable[[str], None] = _print_problem,
+    self,
+    path: pathlib.Path,
+    key: str,
+    *,
+    every: int,
+    max_states_in_memory: int | None = None,
+    scratch: pathlib.Path | None = None,
+    on_restored: Callable[[], None] = lambda: None,
+    on_problem: Callable[[str], None] = _print_problem,
   ):
     """Names where they are; nothing is read or written yet.
 
@@ -164,12 +164,12 @@ class Run:
       self.storage = client_states.Storage(max_states_in_memory, file)
 
   def steps(
-      self,
-      num_steps: int,
-      running: rounds.Rounds,
-      measured: list[Any],
-      make: Callable[..., Any],
-      replay: Callable[[Any], None],
+    self,
+    num_steps: int,
+    running: rounds.Rounds,
+    measured: list[Any],
+    make: Callable[..., Any],
+    replay: Callable[[Any], None],
   ) -> Iterator[int]:
     """See the function `steps`."""
     done = self._restore(running, measured, make)
@@ -188,7 +188,7 @@ class Run:
     # It makes its folder.
     with results.writing(self._path):
       return tff.program.FileProgramStateManager(
-          self._path, _PREFIX, keep_total=_NUM_KEPT, keep_first=False
+        self._path, _PREFIX, keep_total=_NUM_KEPT, keep_first=False
       )
 
   def _state(self, step: int) -> pathlib.Path:
@@ -204,7 +204,7 @@ class Run:
     return sorted((int(each[1]) for each in found if each), reverse=True)
 
   def _save(
-      self, step: int, running: rounds.Rounds, measured: Sequence[Any]
+    self, step: int, running: rounds.Rounds, measured: Sequence[Any]
   ) -> None:
     """Saves a run after a step.
 
@@ -223,20 +223,20 @@ class Run:
       if states.storage is not None:
         content = states.commit(step)
       record = {
-          "step": step,
-          "run": self._key,
-          "structure": _structure(running),
-          "files": _digest(self._state(step)),
-          "clients": list(saved),
-          "states": content and content._asdict(),
-          "seconds": running.seconds,
-          "starts": running.starts,
-          "num_diverged": running.num_diverged,
-          "measured": [encoding.to_json(each) for each in measured],
+        "step": step,
+        "run": self._key,
+        "structure": _structure(running),
+        "files": _digest(self._state(step)),
+        "clients": list(saved),
+        "states": content and content._asdict(),
+        "seconds": running.seconds,
+        "starts": running.starts,
+        "num_diverged": running.num_diverged,
+        "measured": [encoding.to_json(each) for each in measured],
       }
       results.write_atomically(
-          self._record(step),
-          json.dumps(record | {"digest": array_cache.key(record)}),
+        self._record(step),
+        json.dumps(record | {"digest": array_cache.key(record)}),
       )
     except results.WriteError:
       self._clear(step)
@@ -252,16 +252,16 @@ class Run:
     if states.storage is not None:
       states.storage.file.prune(min(steps))
     elif self._states.path.exists() and not any(
-        json.loads(self._record(step).read_text(encoding="utf-8"))["states"]
-        for step in steps
+      json.loads(self._record(step).read_text(encoding="utf-8"))["states"]
+      for step in steps
     ):
       self._states.remove()
 
   def _restore(
-      self,
-      running: rounds.Rounds,
-      measured: list[Any],
-      make: Callable[..., Any],
+    self,
+    running: rounds.Rounds,
+    measured: list[Any],
+    make: Callable[..., Any],
   ) -> int:
     """Takes over the last checkpoint that can be used.
 
@@ -275,17 +275,17 @@ class Run:
         server_state = self._restore_states(record, running)
       except state_file.UnusableError as error:
         self._on_problem(
-            f"checkpoint {self._state(step)} cannot be used: {error}; the run"
-            " goes on from the one before, or starts again if there is none"
+          f"checkpoint {self._state(step)} cannot be used: {error}; the run"
+          " goes on from the one before, or starts again if there is none"
         )
         continue
       running.resume(
-          server_state,
-          None,
-          *(record[name] for name in ("seconds", "starts", "num_diverged")),
+        server_state,
+        None,
+        *(record[name] for name in ("seconds", "starts", "num_diverged")),
       )
       measured[:] = [
-          make(**encoding.from_json(each)) for each in record["measured"]
+        make(**encoding.from_json(each)) for each in record["measured"]
       ]
       done = step
       break
@@ -313,26 +313,25 @@ class Run:
     return record
 
   def _restore_states(
-      self, record: Mapping[str, Any], running: rounds.Rounds
+    self, record: Mapping[str, Any], running: rounds.Rounds
   ) -> Any:
     """Restores the states of clients, and returns that of the server."""
     step, clients = record["step"], record["clients"]
     template = (
-        running.server_state, tuple([running.states.template] * len(clients))
+      running.server_state,
+      tuple([running.states.template] * len(clients)),
     )
     # TFF needs the structure, whatever its values.
-    joined = asynchronous.run(
-        self._manager.load(step, encoding.join(template))
-    )
+    joined = asynchronous.run(self._manager.load(step, encoding.join(template)))
     server_state, values = encoding.split(joined, template)
     if record["states"] is None:
       running.states.replace(dict(zip(clients, values, strict=True)))
     else:
       running.states.restore(
-          self._states,
-          step,
-          state_file.Content(**record["states"]),
-          oldest=min(self._recorded_steps()),
+        self._states,
+        step,
+        state_file.Content(**record["states"]),
+        oldest=min(self._recorded_steps()),
       )
       if running.states.storage is None:
         # It was read whole.
@@ -353,13 +352,13 @@ class Run:
 
 
 def steps(
-    checkpoint: Run | None,
-    num_steps: int,
-    running: rounds.Rounds,
-    measured: list[Any],
-    *,
-    make: Callable[..., Any],
-    replay: Callable[[Any], None],
+  checkpoint: Run | None,
+  num_steps: int,
+  running: rounds.Rounds,
+  measured: list[Any],
+  *,
+  make: Callable[..., Any],
+  replay: Callable[[Any], None],
 ) -> Iterator[int]:
   """Returns the steps of a run that are still to be done, from 1.
 
@@ -387,11 +386,13 @@ def steps(
 
 def _structure(running: rounds.Rounds) -> str:
   """Returns a digest of the structure of all that is saved."""
-  return array_cache.key({
+  return array_cache.key(
+    {
       "server": encoding.structure(running.server_state),
       "client": encoding.structure(running.states.template),
       "num_clients": len(running.states),
-  })
+    }
+  )
 
 
 def _digest(folder: pathlib.Path) -> str:

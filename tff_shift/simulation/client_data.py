@@ -10,7 +10,7 @@ from tff_shift.learning import randomness
 
 
 def training_data(
-    examples: Sequence[streams.Examples], run_seed: int
+  examples: Sequence[streams.Examples], run_seed: int
 ) -> list[local_training.ClientData]:
   """Returns what each client trains on; a client's id is its position.
 
@@ -22,12 +22,12 @@ def training_data(
     The data of each client.
   """
   return [
-      local_training.ClientData(
-          x=each.x,
-          y=each.y,
-          domain_sizes=np.array([len(each.y)], np.int32),
-          seed=randomness.client_seed(run_seed, client),
-          client_id=np.int32(client),
-      )
-      for client, each in enumerate(examples)
+    local_training.ClientData(
+      x=each.x,
+      y=each.y,
+      domain_sizes=np.array([len(each.y)], np.int32),
+      seed=randomness.client_seed(run_seed, client),
+      client_id=np.int32(client),
+    )
+    for client, each in enumerate(examples)
   ]

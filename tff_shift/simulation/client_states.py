@@ -44,11 +44,11 @@ class ClientStates(Sequence):
   """
 
   def __init__(
-      self,
-      num_clients: int,
-      initialize: Callable[[list[Any]], Sequence[Any]],
-      seed_of: Callable[[int], Any],
-      storage: Storage | None = None,
+    self,
+    num_clients: int,
+    initialize: Callable[[list[Any]], Sequence[Any]],
+    seed_of: Callable[[int], Any],
+    storage: Storage | None = None,
   ):
     """Computes nothing yet.
 
@@ -99,7 +99,7 @@ class ClientStates(Sequence):
     return dict(self._in_memory)
 
   def take(
-      self, clients: Sequence[int], seeds: Sequence[Any] | None = None
+    self, clients: Sequence[int], seeds: Sequence[Any] | None = None
   ) -> list[Any]:
     """Returns the states of some clients; those in need are computed at once.
 
@@ -114,15 +114,17 @@ class ClientStates(Sequence):
       return [self.template] * len(clients)
     found = {client: self._find(client) for client in clients}
     new = [
-        (client, position)
-        for position, client in enumerate(clients)
-        if found[client] is None
+      (client, position)
+      for position, client in enumerate(clients)
+      if found[client] is None
     ]
     if new:
-      initial = self._initialize([
+      initial = self._initialize(
+        [
           self._seed_of(client) if seeds is None else seeds[position]
           for client, position in new
-      ])
+        ]
+      )
       self._learn(initial[0])
       for (client, _), state in zip(new, initial, strict=True):
         found[client] = (state,)
@@ -164,11 +166,11 @@ class ClientStates(Sequence):
     return self._storage.file.commit(step)
 
   def restore(
-      self,
-      file: state_file.StateFile,
-      step: int,
-      content: state_file.Content,
-      oldest: int,
+    self,
+    file: state_file.StateFile,
+    step: int,
+    content: state_file.Content,
+    oldest: int,
   ) -> None:
     """Goes back to the states at a step; see `StateFile.restore`.
 
@@ -185,10 +187,12 @@ class ClientStates(Sequence):
     if self._storage is not None and file is self._storage.file:
       self._in_memory, self._unwritten = {}, set()
     else:
-      self.replace({
+      self.replace(
+        {
           client: encoding.from_bytes(state, self.template)
           for client, state in file.read_all()
-      })
+        }
+      )
 
   def close(self) -> None:
     """Ends the use of the file; what is there cannot be asked for any more."""
@@ -233,7 +237,7 @@ class ClientStates(Sequence):
     unwritten = [each for each in clients if each in self._unwritten]
     if unwritten:
       self._storage.file.write(
-          (each, encoding.to_bytes(self._in_memory[each], self.template))
-          for each in unwritten
+        (each, encoding.to_bytes(self._in_memory[each], self.template))
+        for each in unwritten
       )
       self._unwritten.difference_update(unwritten)

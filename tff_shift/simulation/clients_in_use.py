@@ -38,9 +38,9 @@ class Clients:
     to_predict = algorithm.evaluate_clients.type_signature.parameter[3].member
     if list(to_predict.domain_sizes.shape) != [len(self._states)]:
       raise ValueError(
-          f"num_evaluation_domains of {algorithm.name} must be"
-          f" {len(self._states)}, the number of clients, got"
-          f" {to_predict.domain_sizes.shape[0]}"
+        f"num_evaluation_domains of {algorithm.name} must be"
+        f" {len(self._states)}, the number of clients, got"
+        f" {to_predict.domain_sizes.shape[0]}"
       )
     self._running = running
     self._represent = represent
@@ -58,27 +58,27 @@ class Clients:
     # one client alone has examples gives the accuracy of that client.
     sizes = np.diag([len(each.y) for each in examples]).astype(np.int32)
     metrics = self._running.algorithm.evaluate_clients(
-        self._running.server_state,
-        self._states,
-        self._running.data,
-        [
-            local_training.ClientData(
-                x=each.x,
-                y=each.y,
-                domain_sizes=sizes[client],
-                # Predictions draw nothing.
-                seed=np.zeros(randomness.SEED_SHAPE, np.int32),
-                client_id=np.int32(client),
-            )
-            for client, each in enumerate(examples)
-        ],
+      self._running.server_state,
+      self._states,
+      self._running.data,
+      [
+        local_training.ClientData(
+          x=each.x,
+          y=each.y,
+          domain_sizes=sizes[client],
+          # Predictions draw nothing.
+          seed=np.zeros(randomness.SEED_SHAPE, np.int32),
+          client_id=np.int32(client),
+        )
+        for client, each in enumerate(examples)
+      ],
     )
     # Multiplied in float32, so that a share such as 0.15 gives 15.
     percent = np.float32(100) * np.asarray(metrics["accuracy"], np.float32)
     return percent.astype(np.float64)
 
   def request(
-      self, examples: Sequence[streams.Examples], wanted: np.ndarray
+    self, examples: Sequence[streams.Examples], wanted: np.ndarray
   ) -> np.ndarray:
     """Lets clients ask for another model, with the r of what they have met.
 
@@ -95,6 +95,6 @@ class Clients:
       return np.zeros(len(examples), bool)
     for client in np.flatnonzero(wanted):
       self._states[client] = algorithm.request(
-          self._running.server_state, self._represent(examples[client].x)
+        self._running.server_state, self._represent(examples[client].x)
       )
     return np.array(wanted)

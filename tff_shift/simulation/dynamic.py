@@ -110,11 +110,11 @@ def takes_representation(algorithm: process.FederatedAlgorithm) -> bool:
 
 
 def training_data(
-    algorithm: process.FederatedAlgorithm,
-    drawn: periods.Periods,
-    period: int,
-    represent: _Represent | None,
-    run_seed: int,
+  algorithm: process.FederatedAlgorithm,
+  drawn: periods.Periods,
+  period: int,
+  represent: _Represent | None,
+  run_seed: int,
 ) -> list[Any]:
   """Returns what each client trains on in a period.
 
@@ -136,14 +136,14 @@ def training_data(
 
 
 def train(
-    algorithm: process.FederatedAlgorithm,
-    drawn: periods.Periods,
-    represent: _Represent | None,
-    *,
-    num_rounds: int,
-    run_seed: int,
-    participation: float = 1.0,
-    on_round: Callable[[int, float], None] = lambda round_num, loss: None,
+  algorithm: process.FederatedAlgorithm,
+  drawn: periods.Periods,
+  represent: _Represent | None,
+  *,
+  num_rounds: int,
+  run_seed: int,
+  participation: float = 1.0,
+  on_round: Callable[[int, float], None] = lambda round_num, loss: None,
 ) -> rounds.Rounds:
   """Trains an algorithm, a period in each round.
 
@@ -162,7 +162,7 @@ def train(
     The rounds, with the states of server and clients after the last.
   """
   running, data_of = _start(
-      algorithm, drawn, represent, run_seed, participation
+    algorithm, drawn, represent, run_seed, participation
   )
   for done in range(1, num_rounds + 1):
     running.data = data_of(done)
@@ -171,36 +171,34 @@ def train(
 
 
 def _start(
-    algorithm: process.FederatedAlgorithm,
-    drawn: periods.Periods,
-    represent: _Represent | None,
-    run_seed: int,
-    participation: float,
-    checkpoint: checkpoints.Run | None = None,
+  algorithm: process.FederatedAlgorithm,
+  drawn: periods.Periods,
+  represent: _Represent | None,
+  run_seed: int,
+  participation: float,
+  checkpoint: checkpoints.Run | None = None,
 ) -> tuple[rounds.Rounds, Callable[[int], list[Any]]]:
   """Returns the rounds before the first, and the data of a round, from 1."""
 
   # To draw a period and its r may take longer than to train on it.
   @functools.lru_cache(maxsize=1)
   def data_of(round_num):
-    return training_data(
-        algorithm, drawn, round_num - 1, represent, run_seed
-    )
+    return training_data(algorithm, drawn, round_num - 1, represent, run_seed)
 
   running = rounds.Rounds(
-      algorithm,
-      data_of(1),
-      run_seed=run_seed,
-      participation=participation,
-      storage=checkpoint and checkpoint.storage,
+    algorithm,
+    data_of(1),
+    run_seed=run_seed,
+    participation=participation,
+    storage=checkpoint and checkpoint.storage,
   )
   return running, data_of
 
 
 def validate(
-    running: rounds.Rounds,
-    drawn: periods.Periods,
-    represent: _Represent | None,
+  running: rounds.Rounds,
+  drawn: periods.Periods,
+  represent: _Represent | None,
 ) -> float:
   """Measures VACC, the accuracy on iid periods.
 
@@ -215,18 +213,20 @@ def validate(
   clients = clients_in_use.Clients(running, represent)
   clients.request(batches(drawn, 0), np.ones(drawn.num_clients, bool))
   return float(
-      np.mean([
-          clients.accuracies(batches(drawn, period))
-          for period in range(1, NUM_VALIDATION_PERIODS + 1)
-      ])
+    np.mean(
+      [
+        clients.accuracies(batches(drawn, period))
+        for period in range(1, NUM_VALIDATION_PERIODS + 1)
+      ]
+    )
   )
 
 
 def measure_stream(
-    drawn: periods.Periods,
-    num_periods: int,
-    instruments: instruments_lib.Instruments,
-    on_period: Callable[[int], None] = lambda period: None,
+  drawn: periods.Periods,
+  num_periods: int,
+  instruments: instruments_lib.Instruments,
+  on_period: Callable[[int], None] = lambda period: None,
 ) -> Stream:
   """Measures how far clients move, which no algorithm has a part in.
 
@@ -247,22 +247,22 @@ def measure_stream(
       on_period(period)
     before = now
   drifted = [
-      [drawn.is_drift(client, period) for client in range(drawn.num_clients)]
-      for period in range(1, num_periods + 1)
+    [drawn.is_drift(client, period) for client in range(drawn.num_clients)]
+    for period in range(1, num_periods + 1)
   ]
   return Stream(drawn, np.array(distances), np.array(drifted))
 
 
 def infer(
-    running: rounds.Rounds,
-    stream: Stream,
-    represent: _Represent | None,
-    *,
-    threshold: float,
-    apply_update: str = "next",
-    on_period: Callable[[int, np.ndarray], None] = (
-        lambda period, accuracy: None
-    ),
+  running: rounds.Rounds,
+  stream: Stream,
+  represent: _Represent | None,
+  *,
+  threshold: float,
+  apply_update: str = "next",
+  on_period: Callable[[int, np.ndarray], None] = (
+    lambda period, accuracy: None
+  ),
 ) -> Inference:
   """Uses a trained algorithm on a stream.
 
@@ -284,12 +284,12 @@ def infer(
   """
   if apply_update not in APPLY_UPDATES:
     raise ValueError(
-        f"apply_update must be one of {', '.join(APPLY_UPDATES)}, got"
-        f" {apply_update!r}"
+      f"apply_update must be one of {', '.join(APPLY_UPDATES)}, got"
+      f" {apply_update!r}"
     )
   clients = clients_in_use.Clients(running, represent)
   clients.request(
-      batches(stream.drawn, 0), np.ones(stream.drawn.num_clients, bool)
+    batches(stream.drawn, 0), np.ones(stream.drawn.num_clients, bool)
   )
   detected = stream.distances > threshold
   accuracy, requested = [], []
@@ -303,11 +303,11 @@ def infer(
     requested.append(answered)
     on_period(period, found)
   return Inference(
-      np.array(accuracy),
-      stream.distances,
-      stream.drifted,
-      detected,
-      np.array(requested),
+    np.array(accuracy),
+    stream.distances,
+    stream.drifted,
+    detected,
+    np.array(requested),
   )
 
 
@@ -324,25 +324,25 @@ class _Used(NamedTuple):
 
 
 def run(
-    algorithm: process.FederatedAlgorithm,
-    training: periods.Periods,
-    validation: periods.Periods,
-    met: Mapping[str, Stream],
-    represent: _Represent | None,
-    *,
-    num_rounds: int,
-    run_seed: int,
-    threshold: float,
-    participation: float = 1.0,
-    apply_update: str = "next",
-    on_round: Callable[[int, float], None] = lambda round_num, loss: None,
-    on_period: Callable[[str, int, np.ndarray], None] = (
-        lambda distribution, period, accuracy: None
-    ),
-    on_stream: Callable[[str, Inference], None] = (
-        lambda distribution, inference: None
-    ),
-    checkpoint: checkpoints.Run | None = None,
+  algorithm: process.FederatedAlgorithm,
+  training: periods.Periods,
+  validation: periods.Periods,
+  met: Mapping[str, Stream],
+  represent: _Represent | None,
+  *,
+  num_rounds: int,
+  run_seed: int,
+  threshold: float,
+  participation: float = 1.0,
+  apply_update: str = "next",
+  on_round: Callable[[int, float], None] = lambda round_num, loss: None,
+  on_period: Callable[[str, int, np.ndarray], None] = (
+    lambda distribution, period, accuracy: None
+  ),
+  on_stream: Callable[[str, Inference], None] = (
+    lambda distribution, inference: None
+  ),
+  checkpoint: checkpoints.Run | None = None,
 ) -> DynamicResult:
   """Trains an algorithm, validates it, and uses it on streams.
 
@@ -368,17 +368,17 @@ def run(
     What was measured.
   """
   running, data_of = _start(
-      algorithm, training, represent, run_seed, participation, checkpoint
+    algorithm, training, represent, run_seed, participation, checkpoint
   )
   used = []
   with contextlib.closing(running):
     for step in checkpoints.steps(
-        checkpoint,
-        num_rounds + len(met),
-        running,
-        used,
-        make=_Used.make,
-        replay=lambda each: on_stream(each.distribution, each.inference),
+      checkpoint,
+      num_rounds + len(met),
+      running,
+      used,
+      make=_Used.make,
+      replay=lambda each: on_stream(each.distribution, each.inference),
     ):
       running.data = data_of(min(step, num_rounds))
       if step <= num_rounds:
@@ -386,23 +386,23 @@ def run(
         continue
       distribution = list(met)[len(used)]
       validation_accuracy = (
-          used[0].validation_accuracy
-          if used
-          else validate(running, validation, represent)
+        used[0].validation_accuracy
+        if used
+        else validate(running, validation, represent)
       )
       inference = infer(
-          running,
-          met[distribution],
-          represent,
-          threshold=threshold,
-          apply_update=apply_update,
-          on_period=functools.partial(on_period, distribution),
+        running,
+        met[distribution],
+        represent,
+        threshold=threshold,
+        apply_update=apply_update,
+        on_period=functools.partial(on_period, distribution),
       )
       used.append(_Used(distribution, validation_accuracy, inference))
       on_stream(distribution, inference)
   return DynamicResult(
-      used[0].validation_accuracy,
-      {each.distribution: each.inference for each in used},
-      running.seconds_per_round,
-      running.num_diverged,
+    used[0].validation_accuracy,
+    {each.distribution: each.inference for each in used},
+    running.seconds_per_round,
+    running.num_diverged,
   )

@@ -17,11 +17,11 @@ _GREY, _PALE = "0.35", "0.85"
 
 
 def accuracy_over_periods(
-    curves: Mapping[str, figures.Curve],
-    validation: Mapping[str, float],
-    drifted: Sequence[float] | np.ndarray,
-    detected: Sequence[float] | np.ndarray,
-    path: str | os.PathLike[str],
+  curves: Mapping[str, figures.Curve],
+  validation: Mapping[str, float],
+  drifted: Sequence[float] | np.ndarray,
+  detected: Sequence[float] | np.ndarray,
+  path: str | os.PathLike[str],
 ) -> str | os.PathLike[str]:
   """Draws accuracies over the periods (Fed-3DA, Fig. 4), and drifts below them.
 
@@ -48,12 +48,11 @@ def accuracy_over_periods(
   figures.check_length("detected", "values", detected, num_periods)
   if validation.keys() != curves.keys():
     raise ValueError(
-        f"validation must have the curves {list(curves)}; got"
-        f" {list(validation)}"
+      f"validation must have the curves {list(curves)}; got {list(validation)}"
     )
   for label, curve in curves.items():
     figures.check_length(
-        label, "periods", figures.Curve(*curve).rounds, num_periods
+      label, "periods", figures.Curve(*curve).rounds, num_periods
     )
   figure = figures.blank_figure(height=5.5)
   upper, lower = figure.subplots(2, sharex=True, height_ratios=(3, 1))
@@ -65,22 +64,22 @@ def accuracy_over_periods(
   right = 1 - 0.02 * num_periods
   for index, label in enumerate(curves):
     upper.hlines(
-        validation[label],
-        left,
-        right,
-        color=figures.line_style(index)["color"],
-        linewidth=2.5,
+      validation[label],
+      left,
+      right,
+      color=figures.line_style(index)["color"],
+      linewidth=2.5,
     )
   steps = np.arange(1, num_periods + 1)
   lower.bar(steps, drifted, width=0.8, color=_PALE, label="drifts")
   lower.plot(
-      steps,
-      detected,
-      label="drift detected",
-      color=_GREY,
-      linestyle="none",
-      marker="o",
-      markersize=3.5,
+    steps,
+    detected,
+    label="drift detected",
+    color=_GREY,
+    linestyle="none",
+    marker="o",
+    markersize=3.5,
   )
   lower.set_ylim(-5, 105)
   figures.add_legend(figure, legend_title)
@@ -88,12 +87,12 @@ def accuracy_over_periods(
 
 
 def distance_over_periods(
-    distances: Sequence[float] | np.ndarray,
-    drifted: Sequence[bool] | np.ndarray,
-    threshold: float,
-    path: str | os.PathLike[str],
-    *,
-    title: str,
+  distances: Sequence[float] | np.ndarray,
+  drifted: Sequence[bool] | np.ndarray,
+  threshold: float,
+  path: str | os.PathLike[str],
+  *,
+  title: str,
 ) -> str | os.PathLike[str]:
   """Draws how far a client's data are from those of the period before.
 
@@ -120,28 +119,28 @@ def distance_over_periods(
   for index in np.flatnonzero(drifted):
     # A period stands at its number.
     axes.axvspan(
-        index + 0.5, index + 1.5, color=_PALE, linewidth=0, label=label
+      index + 0.5, index + 1.5, color=_PALE, linewidth=0, label=label
     )
     # One band is enough for the legend.
     label = "_nolegend_"
   steps = np.arange(1, len(distances) + 1)
   style = figures.line_style(0)
   axes.plot(
-      steps, distances, color=style["color"], linewidth=1.2, label="distance"
+    steps, distances, color=style["color"], linewidth=1.2, label="distance"
   )
   is_above = distances > threshold
   axes.plot(
-      steps[is_above],
-      distances[is_above],
-      label="drift detected",
-      color=style["color"],
-      linestyle="none",
-      marker="o",
-      markersize=5,
+    steps[is_above],
+    distances[is_above],
+    label="drift detected",
+    color=style["color"],
+    linestyle="none",
+    marker="o",
+    markersize=5,
   )
   if math.isfinite(threshold):
     axes.axhline(
-        threshold, color=_GREY, linestyle="--", linewidth=1.4, label="DT"
+      threshold, color=_GREY, linestyle="--", linewidth=1.4, label="DT"
     )
   axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
   figures.add_legend(figure)

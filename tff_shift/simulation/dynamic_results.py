@@ -13,7 +13,7 @@ from tff_shift.simulation import results
 
 
 def final_metrics(
-    inference: dynamic.Inference, validation_accuracy: float
+  inference: dynamic.Inference, validation_accuracy: float
 ) -> dict[str, float]:
   """Returns what a stream has shown, by name.
 
@@ -30,19 +30,19 @@ def final_metrics(
     percent of the pairs with and without a drift, NaN where there are none.
   """
   (variance,) = metrics.multi_period_variance(
-      inference.accuracy, validation_accuracy
+    inference.accuracy, validation_accuracy
   )
   (low_share,) = metrics.low_accuracy_share(
-      inference.accuracy, validation_accuracy
+    inference.accuracy, validation_accuracy
   )
   return {
-      "validation_accuracy": validation_accuracy,
-      "accuracy": float(np.mean(inference.accuracy)),
-      "multi_period_variance": float(variance),
-      "low_accuracy_share": float(low_share),
-      "request_share": _percent(inference.requested),
-      "true_positive_rate": _percent(inference.detected[inference.drifted]),
-      "false_positive_rate": _percent(inference.detected[~inference.drifted]),
+    "validation_accuracy": validation_accuracy,
+    "accuracy": float(np.mean(inference.accuracy)),
+    "multi_period_variance": float(variance),
+    "low_accuracy_share": float(low_share),
+    "request_share": _percent(inference.requested),
+    "true_positive_rate": _percent(inference.detected[inference.drifted]),
+    "false_positive_rate": _percent(inference.detected[~inference.drifted]),
   }
 
 
@@ -57,25 +57,25 @@ def figure_name(kind: str, distribution: str) -> str:
 
 
 def draw_distances(
-    stream: dynamic.Stream,
-    threshold: float,
-    distribution: str,
-    folder: results.RunFolder,
+  stream: dynamic.Stream,
+  threshold: float,
+  distribution: str,
+  folder: results.RunFolder,
 ) -> None:
   """Draws the distances of client 0, with what it takes for drifts."""
   dynamic_figures.distance_over_periods(
-      stream.distances[:, 0],
-      stream.drifted[:, 0],
-      threshold,
-      folder.figure_path(figure_name("distance", distribution)),
-      title=f"Client 0, distribution {distribution}",
+    stream.distances[:, 0],
+    stream.drifted[:, 0],
+    threshold,
+    folder.figure_path(figure_name("distance", distribution)),
+    title=f"Client 0, distribution {distribution}",
   )
 
 
 def draw_accuracy(
-    by_label: Mapping[str, Mapping[int, dynamic.DynamicResult]],
-    distribution: str,
-    folder: results.RunFolder,
+  by_label: Mapping[str, Mapping[int, dynamic.DynamicResult]],
+  distribution: str,
+  folder: results.RunFolder,
 ) -> None:
   """Draws the accuracy of all contestants on the streams of a distribution.
 
@@ -88,11 +88,11 @@ def draw_accuracy(
   for label, by_seed in by_label.items():
     streams = [result.inferences[distribution] for result in by_seed.values()]
     curves[label] = figures.curve_over_seeds(
-        np.arange(1, len(streams[0].accuracy) + 1),
-        [stream.accuracy.mean(axis=1) for stream in streams],
+      np.arange(1, len(streams[0].accuracy) + 1),
+      [stream.accuracy.mean(axis=1) for stream in streams],
     )
     validation[label] = float(
-        np.mean([result.validation_accuracy for result in by_seed.values()])
+      np.mean([result.validation_accuracy for result in by_seed.values()])
     )
 
   def share(happened):
@@ -100,9 +100,9 @@ def draw_accuracy(
     return 100 * np.mean(happened, axis=(0, 2))
 
   dynamic_figures.accuracy_over_periods(
-      curves,
-      validation,
-      share([stream.drifted for stream in streams]),
-      share([stream.detected for stream in streams]),
-      folder.figure_path(figure_name("accuracy", distribution)),
+    curves,
+    validation,
+    share([stream.drifted for stream in streams]),
+    share([stream.detected for stream in streams]),
+    folder.figure_path(figure_name("accuracy", distribution)),
   )

@@ -17,7 +17,7 @@ from tff_shift.simulation import array_cache
 def structure(states: Any) -> str:
   """Returns a digest of the names, types and shapes of a structure's leaves."""
   described = tf.nest.map_structure(
-      lambda leaf: f"{np.asarray(leaf).dtype}{np.shape(leaf)}", states
+    lambda leaf: f"{np.asarray(leaf).dtype}{np.shape(leaf)}", states
   )
   return array_cache.key({"structure": repr(described)})
 
@@ -34,8 +34,8 @@ def to_bytes(states: Any, template: Any) -> bytes:
   """
   leaves = [np.asarray(leaf) for leaf in tf.nest.flatten(states)]
   found, wanted = (
-      [(leaf.dtype, leaf.shape) for leaf in each]
-      for each in (leaves, map(np.asarray, tf.nest.flatten(template)))
+    [(leaf.dtype, leaf.shape) for leaf in each]
+    for each in (leaves, map(np.asarray, tf.nest.flatten(template)))
   )
   if found != wanted:
     raise ValueError(f"states must be of one kind, {wanted}, got {found}")
@@ -55,7 +55,7 @@ def from_bytes(content: bytes, template: Any) -> Any:
     return values.reshape(leaf.shape).copy()[()]
 
   return tf.nest.pack_sequence_as(
-      template, [take(leaf) for leaf in tf.nest.flatten(template)]
+    template, [take(leaf) for leaf in tf.nest.flatten(template)]
   )
 
 
@@ -80,7 +80,7 @@ def split(joined: Mapping[str, np.ndarray], template: Any) -> Any:
     return values.reshape(leaf.shape).copy()[()]
 
   return tf.nest.pack_sequence_as(
-      template, [take(leaf) for leaf in tf.nest.flatten(template)]
+    template, [take(leaf) for leaf in tf.nest.flatten(template)]
   )
 
 
@@ -96,17 +96,17 @@ def to_json(value: Any) -> Any:
   if isinstance(value, np.ndarray | np.generic):
     array = np.ascontiguousarray(value)
     return {
-        "dtype": array.dtype.str,
-        "shape": np.shape(value),
-        "bytes": base64.b64encode(array.tobytes()).decode(),
+      "dtype": array.dtype.str,
+      "shape": np.shape(value),
+      "bytes": base64.b64encode(array.tobytes()).decode(),
     }
   if hasattr(value, "_asdict"):
     return {name: to_json(each) for name, each in value._asdict().items()}
   if value is None or isinstance(value, bool | int | float | str):
     return value
   raise TypeError(
-      f"a {type(value).__name__} cannot be saved; what is measured consists of"
-      " numbers, strings, None, arrays and named tuples"
+    f"a {type(value).__name__} cannot be saved; what is measured consists of"
+    " numbers, strings, None, arrays and named tuples"
   )
 
 

@@ -72,17 +72,17 @@ class EvolvingResult(NamedTuple):
 
 
 def training_data(
-    client: domains.Client, run_seed: int
+  client: domains.Client, run_seed: int
 ) -> local_training.ClientData:
   """Returns a client's examples of the source domains, and no others."""
   domain_sizes = client.train.domain_sizes[:-1]
   end = int(domain_sizes.sum())
   return local_training.ClientData(
-      x=client.train.x[:end],
-      y=client.train.y[:end],
-      domain_sizes=domain_sizes,
-      seed=randomness.client_seed(run_seed, client.client_id),
-      client_id=np.int32(client.client_id),
+    x=client.train.x[:end],
+    y=client.train.y[:end],
+    domain_sizes=domain_sizes,
+    seed=randomness.client_seed(run_seed, client.client_id),
+    client_id=np.int32(client.client_id),
   )
 
 
@@ -99,19 +99,19 @@ def _pool(parts: Sequence[domains.ClientExamples]) -> domains.ClientExamples:
   """Joins the examples of several clients, domain by domain."""
   ends = [np.cumsum(part.domain_sizes) for part in parts]
   slices = [
-      (part, slice(end[m] - part.domain_sizes[m], end[m]))
-      for m in range(len(ends[0]))
-      for part, end in zip(parts, ends, strict=True)
+    (part, slice(end[m] - part.domain_sizes[m], end[m]))
+    for m in range(len(ends[0]))
+    for part, end in zip(parts, ends, strict=True)
   ]
   return domains.ClientExamples(
-      np.concatenate([part.x[where] for part, where in slices]),
-      np.concatenate([part.y[where] for part, where in slices]),
-      np.sum([part.domain_sizes for part in parts], axis=0, dtype=np.int32),
+    np.concatenate([part.x[where] for part, where in slices]),
+    np.concatenate([part.y[where] for part, where in slices]),
+    np.sum([part.domain_sizes for part in parts], axis=0, dtype=np.int32),
   )
 
 
 def _to_predict(
-    examples: domains.ClientExamples,
+  examples: domains.ClientExamples,
 ) -> local_training.ClientData:
   # Predictions draw nothing with the seed of the examples to predict.
   seed = np.zeros(randomness.SEED_SHAPE, np.int32)
@@ -119,18 +119,18 @@ def _to_predict(
 
 
 def run(
-    algorithm: process.FederatedAlgorithm,
-    clients: Sequence[domains.Client],
-    *,
-    num_rounds: int,
-    run_seed: int,
-    participation: float = 1.0,
-    evaluate_every: int = 1,
-    evaluation_clients: int = 0,
-    on_round: Callable[[int, float, Evaluation | None], None] = (
-        lambda round_num, train_loss, evaluation: None
-    ),
-    checkpoint: checkpoints.Run | None = None,
+  algorithm: process.FederatedAlgorithm,
+  clients: Sequence[domains.Client],
+  *,
+  num_rounds: int,
+  run_seed: int,
+  participation: float = 1.0,
+  evaluate_every: int = 1,
+  evaluation_clients: int = 0,
+  on_round: Callable[[int, float, Evaluation | None], None] = (
+    lambda round_num, train_loss, evaluation: None
+  ),
+  checkpoint: checkpoints.Run | None = None,
 ) -> EvolvingResult:
   """Trains and evaluates an algorithm.
 
@@ -153,45 +153,45 @@ def run(
     The evaluations and the mean duration of a round.
   """
   data = rounds.DataOnDemand(
-      len(clients), lambda position: training_data(clients[position], run_seed)
+    len(clients), lambda position: training_data(clients[position], run_seed)
   )
   evaluations = []
   with contextlib.closing(
-      rounds.Rounds(
-          algorithm,
-          data,
-          run_seed=run_seed,
-          participation=participation,
-          storage=checkpoint and checkpoint.storage,
-      )
+    rounds.Rounds(
+      algorithm,
+      data,
+      run_seed=run_seed,
+      participation=participation,
+      storage=checkpoint and checkpoint.storage,
+    )
   ) as run_rounds:
     for round_num in checkpoints.steps(
-        checkpoint,
-        num_rounds,
-        run_rounds,
-        evaluations,
-        make=Evaluation,
-        replay=lambda each: on_round(each.round_num, each.train_loss, each),
+      checkpoint,
+      num_rounds,
+      run_rounds,
+      evaluations,
+      make=Evaluation,
+      replay=lambda each: on_round(each.round_num, each.train_loss, each),
     ):
       train_loss = float(run_rounds.step()["loss"])
       evaluation = None
       is_last = round_num == num_rounds
       if is_last or round_num % evaluate_every == 0:
         chosen = evaluated_clients(
-            len(clients), evaluation_clients, run_seed, round_num
+          len(clients), evaluation_clients, run_seed, round_num
         )
         evaluation = _evaluate(run_rounds, clients, chosen, train_loss, is_last)
         evaluations.append(evaluation)
       on_round(round_num, train_loss, evaluation)
   return EvolvingResult(
-      tuple(evaluations),
-      run_rounds.seconds_per_round,
-      run_rounds.num_diverged,
+    tuple(evaluations),
+    run_rounds.seconds_per_round,
+    run_rounds.num_diverged,
   )
 
 
 def evaluated_clients(
-    num_clients: int, num_evaluated: int, run_seed: int, round_num: int
+  num_clients: int, num_evaluated: int, run_seed: int, round_num: int
 ) -> list[int]:
   """Draws who is evaluated after a round, a pure function of its arguments.
 
@@ -207,19 +207,17 @@ def evaluated_clients(
   """
   if not num_evaluated:
     return list(range(num_clients))
-  generator = partition.generator(
-      "clients to evaluate", [run_seed, round_num]
-  )
+  generator = partition.generator("clients to evaluate", [run_seed, round_num])
   chosen = generator.choice(num_clients, num_evaluated, replace=False)
   return sorted(chosen.tolist())
 
 
 def _evaluate(
-    run_rounds: rounds.Rounds,
-    clients: Sequence[domains.Client],
-    chosen: Sequence[int],
-    train_loss: float,
-    all_domains: bool,
+  run_rounds: rounds.Rounds,
+  clients: Sequence[domains.Client],
+  chosen: Sequence[int],
+  train_loss: float,
+  all_domains: bool,
 ) -> Evaluation:
   """Evaluates the models of some clients, and the server's on their shares."""
   algorithm = run_rounds.algorithm
@@ -227,31 +225,31 @@ def _evaluate(
   tests = [clients[client].test for client in chosen]
   targets = [_only_target(test) for test in tests]
   at_clients = algorithm.evaluate_clients(
-      run_rounds.server_state,
-      run_rounds.states.take(chosen, [client.seed for client in data]),
-      data,
-      [_to_predict(part) for part in (tests if all_domains else targets)],
+    run_rounds.server_state,
+    run_rounds.states.take(chosen, [client.seed for client in data]),
+    data,
+    [_to_predict(part) for part in (tests if all_domains else targets)],
   )
   at_server = None
   if algorithm.evaluate_server is not None:
     at_server = algorithm.evaluate_server(
-        run_rounds.server_state, data, _to_predict(_pool(targets))
+      run_rounds.server_state, data, _to_predict(_pool(targets))
     )
   return Evaluation(
-      round_num=run_rounds.round_num,
-      train_loss=train_loss,
-      client_accuracy=100.0 * float(at_clients["accuracy"][-1]),
-      server_accuracy=at_server and 100.0 * float(at_server["accuracy"][-1]),
-      client_loss=float(at_clients["loss"][-1]),
-      server_loss=at_server and float(at_server["loss"][-1]),
-      client_accuracy_per_domain=(
-          100.0 * np.asarray(at_clients["accuracy"]) if all_domains else None
-      ),
+    round_num=run_rounds.round_num,
+    train_loss=train_loss,
+    client_accuracy=100.0 * float(at_clients["accuracy"][-1]),
+    server_accuracy=at_server and 100.0 * float(at_server["accuracy"][-1]),
+    client_loss=float(at_clients["loss"][-1]),
+    server_loss=at_server and float(at_server["loss"][-1]),
+    client_accuracy_per_domain=(
+      100.0 * np.asarray(at_clients["accuracy"]) if all_domains else None
+    ),
   )
 
 
 def draw_domains(
-    dataset: domains.EvolvingDataset, folder: results.RunFolder
+  dataset: domains.EvolvingDataset, folder: results.RunFolder
 ) -> None:
   """Draws examples of each domain into a run's folder."""
   title = f"Examples of each domain of {dataset.name}; the last is the target"
@@ -259,25 +257,25 @@ def draw_domains(
   if dataset.domains[0].x.ndim == 2:
     few = slice(_POINTS_PER_DOMAIN)
     figures.scatter_domains(
-        {domain.name: domain.x[few] for domain in dataset.domains},
-        {domain.name: domain.y[few] for domain in dataset.domains},
-        path,
-        title=title,
-        class_names=dataset.class_names,
+      {domain.name: domain.x[few] for domain in dataset.domains},
+      {domain.name: domain.y[few] for domain in dataset.domains},
+      path,
+      title=title,
+      class_names=dataset.class_names,
     )
   else:
     few = slice(_EXAMPLES_PER_FIGURE_ROW)
     figures.example_images(
-        {domain.name: domain.x[few] for domain in dataset.domains},
-        path,
-        title=title,
+      {domain.name: domain.x[few] for domain in dataset.domains},
+      path,
+      title=title,
     )
 
 
 def draw_results(
-    by_label: Mapping[str, Mapping[int, EvolvingResult]],
-    dataset: domains.EvolvingDataset,
-    folder: results.RunFolder,
+  by_label: Mapping[str, Mapping[int, EvolvingResult]],
+  dataset: domains.EvolvingDataset,
+  folder: results.RunFolder,
 ) -> None:
   """Draws learning curves and the accuracy on each domain.
 
@@ -290,31 +288,31 @@ def draw_results(
     curves = {}
     for label, by_seed in by_label.items():
       series = [
-          [getattr(each, f"{who}_accuracy") for each in result.evaluations]
-          for result in by_seed.values()
+        [getattr(each, f"{who}_accuracy") for each in result.evaluations]
+        for result in by_seed.values()
       ]
       if series[0][0] is None:
         continue
       evaluations = next(iter(by_seed.values())).evaluations
       curves[label] = figures.curve_over_seeds(
-          [each.round_num for each in evaluations], series
+        [each.round_num for each in evaluations], series
       )
     if curves:
       figures.learning_curves(
-          curves,
-          folder.figure_path(f"{who}_accuracy"),
-          f"{who.capitalize()} accuracy on the unseen domain (%)",
+        curves,
+        folder.figure_path(f"{who}_accuracy"),
+        f"{who.capitalize()} accuracy on the unseen domain (%)",
       )
   figures.accuracy_per_domain(
-      {
-          label: np.mean(
-              [r.final.client_accuracy_per_domain for r in by_seed.values()],
-              axis=0,
-          )
-          for label, by_seed in by_label.items()
-      },
-      [domain.name for domain in dataset.domains],
-      len(dataset.domains) - 1,
-      folder.figure_path("accuracy_per_domain"),
-      ylabel="Client accuracy (%)",
+    {
+      label: np.mean(
+        [r.final.client_accuracy_per_domain for r in by_seed.values()],
+        axis=0,
+      )
+      for label, by_seed in by_label.items()
+    },
+    [domain.name for domain in dataset.domains],
+    len(dataset.domains) - 1,
+    folder.figure_path("accuracy_per_domain"),
+    ylabel="Client accuracy (%)",
   )

@@ -24,13 +24,13 @@ from matplotlib.figure import Figure
 
 _DPI = 120
 _COLORS = (
-    "#0072B2",  # blue
-    "#D55E00",  # vermilion
-    "#009E73",  # green
-    "#CC79A7",  # purple
-    "#E69F00",  # orange
-    "#56B4E9",  # sky blue
-    "#000000",  # black
+  "#0072B2",  # blue
+  "#D55E00",  # vermilion
+  "#009E73",  # green
+  "#CC79A7",  # purple
+  "#E69F00",  # orange
+  "#56B4E9",  # sky blue
+  "#000000",  # black
 )
 _LINE_STYLES = ("-", "--", "-.", ":")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
@@ -57,8 +57,8 @@ class Curve(NamedTuple):
 
 
 def curve_over_seeds(
-    rounds: Sequence[float] | np.ndarray,
-    series: Sequence[Sequence[float]] | np.ndarray,
+  rounds: Sequence[float] | np.ndarray,
+  series: Sequence[Sequence[float]] | np.ndarray,
 ) -> Curve:
   """Makes the curve of the mean over seeds, with their spread.
 
@@ -74,11 +74,11 @@ def curve_over_seeds(
 
 
 def learning_curves(
-    curves: Mapping[str, Curve],
-    path: str | os.PathLike[str],
-    ylabel: str,
-    title: str = "",
-    xlabel: str = "Round",
+  curves: Mapping[str, Curve],
+  path: str | os.PathLike[str],
+  ylabel: str,
+  title: str = "",
+  xlabel: str = "Round",
 ) -> str | os.PathLike[str]:
   """Draws a value over the rounds, one line per label, with its spread.
 
@@ -101,12 +101,12 @@ def learning_curves(
 
 
 def accuracy_per_domain(
-    values: Mapping[str, Sequence[float] | np.ndarray],
-    domain_names: Sequence[str],
-    target_index: int | None,
-    path: str | os.PathLike[str],
-    title: str = "",
-    ylabel: str = "Accuracy (%)",
+  values: Mapping[str, Sequence[float] | np.ndarray],
+  domain_names: Sequence[str],
+  target_index: int | None,
+  path: str | os.PathLike[str],
+  title: str = "",
+  ylabel: str = "Accuracy (%)",
 ) -> str | os.PathLike[str]:
   """Draws a value on each domain, one line per label.
 
@@ -128,7 +128,7 @@ def accuracy_per_domain(
   num_domains = len(domain_names)
   if target_index is not None and not 0 <= target_index < num_domains:
     raise ValueError(
-        f"target_index must be 0 to {num_domains - 1}; got {target_index}"
+      f"target_index must be 0 to {num_domains - 1}; got {target_index}"
     )
   figure, axes = new_figure(title, "Domain", ylabel)
   if target_index is not None:
@@ -147,9 +147,9 @@ def accuracy_per_domain(
 
 
 def example_images(
-    images_by_row: Mapping[str, np.ndarray],
-    path: str | os.PathLike[str],
-    title: str = "",
+  images_by_row: Mapping[str, np.ndarray],
+  path: str | os.PathLike[str],
+  title: str = "",
 ) -> str | os.PathLike[str]:
   """Draws a grid of example images, one named row per domain or client.
 
@@ -185,7 +185,7 @@ def example_images(
       enlarged = image.repeat(scale, axis=0).repeat(scale, axis=1)
       top, left = gap + row * cell_height, gap + column * cell_width
       canvas[top : top + len(enlarged), left : left + enlarged.shape[1]] = (
-          enlarged
+        enlarged
       )
 
   # Margins in pixels; few characters of a label are wider than ten of them.
@@ -194,12 +194,14 @@ def example_images(
   full_width = left + shape[1] + 6
   full_height = top + shape[0] + 6
   figure = Figure((full_width / _DPI, full_height / _DPI), dpi=_DPI)
-  axes = figure.add_axes((
+  axes = figure.add_axes(
+    (
       left / full_width,
       6 / full_height,
       shape[1] / full_width,
       shape[0] / full_height,
-  ))
+    )
+  )
   axes.imshow(canvas, interpolation="nearest", aspect="auto")
   centers = [gap / 2 + (row + 0.5) * cell_height for row in range(len(rows))]
   axes.set_yticks(centers, list(images_by_row), fontsize=TICK_SIZE)
@@ -211,11 +213,11 @@ def example_images(
 
 
 def scatter_domains(
-    points_by_domain: Mapping[str, np.ndarray],
-    labels_by_domain: Mapping[str, np.ndarray],
-    path: str | os.PathLike[str],
-    title: str = "",
-    class_names: Sequence[str] | None = None,
+  points_by_domain: Mapping[str, np.ndarray],
+  labels_by_domain: Mapping[str, np.ndarray],
+  path: str | os.PathLike[str],
+  title: str = "",
+  class_names: Sequence[str] | None = None,
 ) -> str | os.PathLike[str]:
   """Draws the points of all domains: domain as colour, class as marker.
 
@@ -237,49 +239,49 @@ def scatter_domains(
   # Up to 0.95: the last yellow of the map is too pale for thin markers.
   colors = matplotlib.colormaps["viridis"](np.linspace(0, 0.95, len(names)))
   classes = sorted(
-      {int(label) for labels in labels_by_domain.values() for label in labels}
+    {int(label) for labels in labels_by_domain.values() for label in labels}
   )
   for name, color in zip(names, colors, strict=True):
     points = np.asarray(points_by_domain[name])
     if points.ndim != 2 or points.shape[1] != 2:
       raise ValueError(
-          f"points of {name} must be [count, 2]; got {list(points.shape)}"
+        f"points of {name} must be [count, 2]; got {list(points.shape)}"
       )
     labels = np.asarray(labels_by_domain.get(name, ()))
     check_length(name, "labels", labels, len(points))
     for index, label in enumerate(classes):
       axes.scatter(
-          *points[labels == label].T,
-          s=14,
-          marker=_MARKERS[index % len(_MARKERS)],
-          facecolors=color if index % 2 == 0 else "none",
-          edgecolors=color,
-          linewidths=0.8,
-          alpha=0.7,
+        *points[labels == label].T,
+        s=14,
+        marker=_MARKERS[index % len(_MARKERS)],
+        facecolors=color if index % 2 == 0 else "none",
+        edgecolors=color,
+        linewidths=0.8,
+        alpha=0.7,
       )
   for index, label in enumerate(classes):
     axes.scatter(
-        [],
-        [],
-        marker=_MARKERS[index % len(_MARKERS)],
-        facecolors="black" if index % 2 == 0 else "none",
-        edgecolors="black",
-        label=class_names[label] if class_names else f"class {label}",
+      [],
+      [],
+      marker=_MARKERS[index % len(_MARKERS)],
+      facecolors="black" if index % 2 == 0 else "none",
+      edgecolors="black",
+      label=class_names[label] if class_names else f"class {label}",
     )
   axes.set_aspect("equal", adjustable="datalim")
   ticks = thinned(len(names), None)
   color_bar = figure.colorbar(
-      cm.ScalarMappable(
-          BoundaryNorm(np.arange(len(names) + 1) - 0.5, len(names)),
-          ListedColormap(colors),
-      ),
-      ax=axes,
-      location="bottom",
-      aspect=50,
-      ticks=ticks,
+    cm.ScalarMappable(
+      BoundaryNorm(np.arange(len(names) + 1) - 0.5, len(names)),
+      ListedColormap(colors),
+    ),
+    ax=axes,
+    location="bottom",
+    aspect=50,
+    ticks=ticks,
   )
   color_bar.set_ticklabels(
-      [names[tick] for tick in ticks], size=TICK_SIZE, rotation=45, ha="right"
+    [names[tick] for tick in ticks], size=TICK_SIZE, rotation=45, ha="right"
   )
   color_bar.minorticks_off()
   color_bar.set_label("Domain", size=LABEL_SIZE)
@@ -339,11 +341,11 @@ def draw_curves(axes: Axes, curves: Mapping[str, Curve]) -> str:
       check_length(label, "spread", spread, len(rounds))
       low, high = np.subtract(mean, spread), np.add(mean, spread)
       axes.fill_between(
-          rounds, low, high, color=style["color"], alpha=0.15, linewidth=0
+        rounds, low, high, color=style["color"], alpha=0.15, linewidth=0
       )
       has_spread = True
   axes.xaxis.set_major_locator(
-      ticker.MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1)
+    ticker.MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1)
   )
   return "mean ± std. dev." if has_spread else ""
 
@@ -351,22 +353,22 @@ def draw_curves(axes: Axes, curves: Mapping[str, Curve]) -> str:
 def line_style(index: int) -> dict[str, object]:
   """Returns colour, marker and line style of the line with this index."""
   return {
-      "color": _COLORS[index % len(_COLORS)],
-      "marker": _MARKERS[index % len(_MARKERS)],
-      "linestyle": _LINE_STYLES[index // len(_COLORS) % len(_LINE_STYLES)],
-      "linewidth": 1.8,
-      "markersize": 5,
+    "color": _COLORS[index % len(_COLORS)],
+    "marker": _MARKERS[index % len(_MARKERS)],
+    "linestyle": _LINE_STYLES[index // len(_COLORS) % len(_LINE_STYLES)],
+    "linewidth": 1.8,
+    "markersize": 5,
   }
 
 
 def add_legend(figure: Figure, title: str = "") -> None:
   """Adds the legend outside the axes, where it hides no data."""
   figure.legend(
-      loc="outside right upper",
-      fontsize=TICK_SIZE,
-      title=title or None,
-      title_fontsize=TICK_SIZE,
-      frameon=False,
+    loc="outside right upper",
+    fontsize=TICK_SIZE,
+    title=title or None,
+    title_fontsize=TICK_SIZE,
+    frameon=False,
   )
 
 
@@ -389,25 +391,25 @@ def _as_rgb(name: str, images: np.ndarray) -> np.ndarray:
   valid = images.ndim == 4 and images.shape[-1] in (1, 3)
   if images.dtype != np.uint8 or not valid:
     raise ValueError(
-        f"images of {name} must be uint8 [count, height, width] or"
-        f" [count, height, width, 1 or 3]; got {images.dtype}"
-        f" {list(images.shape)}"
+      f"images of {name} must be uint8 [count, height, width] or"
+      f" [count, height, width, 1 or 3]; got {images.dtype}"
+      f" {list(images.shape)}"
     )
   return np.broadcast_to(images, (*images.shape[:3], 3))
 
 
 def check_length(
-    name: str, what: str, values: Sequence[float] | np.ndarray, expected: int
+  name: str, what: str, values: Sequence[float] | np.ndarray, expected: int
 ) -> None:
   """Raises a ValueError if values have not the expected number of entries."""
   if len(values) != expected:
     raise ValueError(
-        f"{name}: {what} must have {expected} entries; got {len(values)}"
+      f"{name}: {what} must have {expected} entries; got {len(values)}"
     )
 
 
 def save(
-    figure: Figure, path: str | os.PathLike[str]
+  figure: Figure, path: str | os.PathLike[str]
 ) -> str | os.PathLike[str]:
   """Writes the figure as a PNG file and returns `path`."""
   FigureCanvasAgg(figure).print_png(path)

@@ -83,9 +83,9 @@ class GuidanceResult(NamedTuple):
 
 
 def evaluate(
-    federation: queries.Federation,
-    train_sizes: Sequence[int],
-    test: Sequence[streams.Examples],
+  federation: queries.Federation,
+  train_sizes: Sequence[int],
+  test: Sequence[streams.Examples],
 ) -> tuple[Evaluation, np.ndarray | None]:
   """Asks a federation all test examples of all clients.
 
@@ -101,7 +101,7 @@ def evaluate(
   x = np.concatenate([each.x for each in test])
   y = np.concatenate([each.y for each in test])
   origins = np.repeat(
-      np.arange(len(test), dtype=np.int32), [len(each.y) for each in test]
+    np.arange(len(test), dtype=np.int32), [len(each.y) for each in test]
   )
   own = federation.answer(x, origins).classes
   per_client = [np.mean((own == y)[origins == i]) for i in range(len(test))]
@@ -116,10 +116,13 @@ def evaluate(
     away = np.flatnonzero(routes != origins)
     classes = own.copy()
     classes[away] = federation.answer(x[away], routes[away]).classes
-    found.append((
-        routes, _percent(np.mean(classes == y)),
+    found.append(
+      (
+        routes,
+        _percent(np.mean(classes == y)),
         _percent(np.mean(routes == origins)),
-    ))
+      )
+    )
   (routes, system, client), (_, plain_system, plain_client) = found
   routing = np.zeros([len(test)] * 2, np.int64)
   np.add.at(routing, (origins, routes), 1)
@@ -145,19 +148,19 @@ class _Measured(NamedTuple):
 
 
 def run(
-    algorithm: process.FederatedAlgorithm,
-    train: Sequence[streams.Examples],
-    test: Sequence[streams.Examples],
-    *,
-    num_rounds: int,
-    run_seed: int,
-    participation: float = 1.0,
-    evaluate_every: int = 10,
-    num_final_rounds: int = 1,
-    on_round: Callable[[int, float, Evaluation | None], None] = (
-        lambda round_num, train_loss, evaluation: None
-    ),
-    checkpoint: checkpoints.Run | None = None,
+  algorithm: process.FederatedAlgorithm,
+  train: Sequence[streams.Examples],
+  test: Sequence[streams.Examples],
+  *,
+  num_rounds: int,
+  run_seed: int,
+  participation: float = 1.0,
+  evaluate_every: int = 10,
+  num_final_rounds: int = 1,
+  on_round: Callable[[int, float, Evaluation | None], None] = (
+    lambda round_num, train_loss, evaluation: None
+  ),
+  checkpoint: checkpoints.Run | None = None,
 ) -> GuidanceResult:
   """Trains and evaluates an algorithm.
 
@@ -183,38 +186,38 @@ def run(
   first_final = max(1, num_rounds - num_final_rounds + 1)
   measured = []
   with contextlib.closing(
-      rounds.Rounds(
-          algorithm,
-          data,
-          run_seed=run_seed,
-          participation=participation,
-          storage=checkpoint and checkpoint.storage,
-      )
+    rounds.Rounds(
+      algorithm,
+      data,
+      run_seed=run_seed,
+      participation=participation,
+      storage=checkpoint and checkpoint.storage,
+    )
   ) as running:
     for done in checkpoints.steps(
-        checkpoint,
-        num_rounds,
-        running,
-        measured,
-        make=_Measured.make,
-        replay=lambda each: on_round(*each[:3]),
+      checkpoint,
+      num_rounds,
+      running,
+      measured,
+      make=_Measured.make,
+      replay=lambda each: on_round(*each[:3]),
     ):
       train_loss = float(running.step()["loss"])
       evaluation = None
       if done % evaluate_every == 0 or done >= first_final:
         evaluation, routing = evaluate(
-            queries.Federation(
-                algorithm, running.server_state, running.client_states, data
-            ),
-            [len(each.y) for each in train],
-            test,
+          queries.Federation(
+            algorithm, running.server_state, running.client_states, data
+          ),
+          [len(each.y) for each in train],
+          test,
         )
         measured.append(_Measured(done, train_loss, evaluation, routing))
       on_round(done, train_loss, evaluation)
   return GuidanceResult(
-      {each.round_num: each.evaluation for each in measured},
-      tuple(range(first_final, num_rounds + 1)),
-      measured[-1].routing,
-      running.seconds_per_round,
-      running.num_diverged,
+    {each.round_num: each.evaluation for each in measured},
+    tuple(range(first_final, num_rounds + 1)),
+    measured[-1].routing,
+    running.seconds_per_round,
+    running.num_diverged,
   )

@@ -24,9 +24,9 @@ _FEW_COLUMNS, _MANY_COLUMNS = 4, 5
 
 
 def client_transforms(
-    sample: np.ndarray,
-    transforms: Sequence[color_transforms.ColorTransform],
-    path: str | os.PathLike[str],
+  sample: np.ndarray,
+  transforms: Sequence[color_transforms.ColorTransform],
+  path: str | os.PathLike[str],
 ) -> str | os.PathLike[str]:
   """Draws one image as each client sees it (FedDRM, Fig. 7 and 9 to 11).
 
@@ -44,8 +44,8 @@ def client_transforms(
   if not transforms:
     raise ValueError("transforms must have at least 1 entry; got 0")
   images = [
-      color_transforms.apply(sample[np.newaxis], transform)[0]
-      for transform in transforms
+    color_transforms.apply(sample[np.newaxis], transform)[0]
+    for transform in transforms
   ]
   is_few = len(images) <= _MAX_LARGE_IMAGES
   num_columns = _FEW_COLUMNS if is_few else _MANY_COLUMNS
@@ -56,7 +56,7 @@ def client_transforms(
   for axes in cells:
     axes.set_axis_off()
   for client, (image, transform) in enumerate(
-      zip(images, transforms, strict=True)
+    zip(images, transforms, strict=True)
   ):
     axes = cells[client]
     axes.imshow(image, interpolation="nearest")
@@ -65,9 +65,9 @@ def client_transforms(
 
 
 def class_counts(
-    counts: np.ndarray,
-    class_names: Sequence[str],
-    path: str | os.PathLike[str],
+  counts: np.ndarray,
+  class_names: Sequence[str],
+  path: str | os.PathLike[str],
 ) -> str | os.PathLike[str]:
   """Draws how many examples of each class a client has (FedDRM, Fig. 8).
 
@@ -88,7 +88,7 @@ def class_counts(
   counts = np.asarray(counts)
   if counts.ndim != 2 or not counts.size:
     raise ValueError(
-        f"counts must be [clients, classes]; got {list(counts.shape)}"
+      f"counts must be [clients, classes]; got {list(counts.shape)}"
     )
   num_clients, num_classes = counts.shape
   figures.check_length("classes", "class_names", class_names, num_classes)
@@ -97,10 +97,10 @@ def class_counts(
   figures.style_axes(upper, "", "", "Examples")
   figures.style_axes(lower, "", "Client", "Class")
   upper.bar(
-      range(num_clients),
-      counts.sum(axis=1),
-      color=figures.line_style(0)["color"],
-      width=0.7,
+    range(num_clients),
+    counts.sum(axis=1),
+    color=figures.line_style(0)["color"],
+    width=0.7,
   )
   lower.grid(visible=False)
   image = lower.imshow(counts.T, cmap="viridis", vmin=0, aspect="auto")
@@ -114,7 +114,7 @@ def class_counts(
 
 
 def routing_matrix(
-    counts: np.ndarray, path: str | os.PathLike[str]
+  counts: np.ndarray, path: str | os.PathLike[str]
 ) -> str | os.PathLike[str]:
   """Draws to which client the queries of each client are guided.
 
@@ -134,34 +134,34 @@ def routing_matrix(
   counts = np.asarray(counts)
   if counts.ndim != 2 or not counts.size or len(counts) != counts.shape[1]:
     raise ValueError(
-        "counts must be [clients, clients], origin by route; got"
-        f" {list(counts.shape)}"
+      "counts must be [clients, clients], origin by route; got"
+      f" {list(counts.shape)}"
     )
   totals = counts.sum(axis=1, keepdims=True)
   shares = 100 * np.divide(
-      counts, totals, out=np.full(counts.shape, np.nan), where=totals > 0
+    counts, totals, out=np.full(counts.shape, np.nan), where=totals > 0
   )
   figure, axes = figures.new_figure("", "Guided to client", "From client")
   axes.grid(visible=False)
   image = axes.imshow(
-      shares,
-      cmap=matplotlib.colormaps["viridis"].with_extremes(bad="0.85"),
-      vmin=0,
-      vmax=100,
-      aspect="auto",
+    shares,
+    cmap=matplotlib.colormaps["viridis"].with_extremes(bad="0.85"),
+    vmin=0,
+    vmax=100,
+    aspect="auto",
   )
   if len(counts) <= _MAX_CLIENTS_WITH_NUMBERS:
     for (origin, route), share in np.ndenumerate(shares):
       if not np.isnan(share):
         axes.text(
-            route,
-            origin,
-            f"{share:.0f}",
-            ha="center",
-            va="center",
-            size=figures.TICK_SIZE,
-            # The upper end of the colour map is bright.
-            color="black" if share > 60 else "white",
+          route,
+          origin,
+          f"{share:.0f}",
+          ha="center",
+          va="center",
+          size=figures.TICK_SIZE,
+          # The upper end of the colour map is bright.
+          color="black" if share > 60 else "white",
         )
   _client_ticks(axes, len(counts))
   axes.set_yticks(axes.get_xticks())
@@ -172,14 +172,12 @@ def routing_matrix(
 
 
 def trade_off(
-    lambdas: Sequence[float] | np.ndarray,
-    curves: Mapping[
-        str,
-        tuple[
-            Sequence[float] | np.ndarray, Sequence[float] | np.ndarray | None
-        ],
-    ],
-    path: str | os.PathLike[str],
+  lambdas: Sequence[float] | np.ndarray,
+  curves: Mapping[
+    str,
+    tuple[Sequence[float] | np.ndarray, Sequence[float] | np.ndarray | None],
+  ],
+  path: str | os.PathLike[str],
 ) -> str | os.PathLike[str]:
   """Draws accuracies over the weight of the classes' loss (FedDRM, Fig. 4).
 
@@ -197,11 +195,11 @@ def trade_off(
   """
   figure, axes = figures.new_figure("", "Weight λ", "Accuracy (%)")
   legend_title = figures.draw_curves(
-      axes,
-      {
-          name: figures.Curve(lambdas, mean, spread)
-          for name, (mean, spread) in curves.items()
-      },
+    axes,
+    {
+      name: figures.Curve(lambdas, mean, spread)
+      for name, (mean, spread) in curves.items()
+    },
   )
   # Weights are fractions, whereas rounds, for which curves are made, are not.
   axes.xaxis.set_major_locator(ticker.AutoLocator())

@@ -15,36 +15,36 @@ from tff_shift.simulation import summary
 
 
 def draw_clients(
-    dataset: guidance_data.GuidanceDataset, folder: results.RunFolder
+  dataset: guidance_data.GuidanceDataset, folder: results.RunFolder
 ) -> None:
   """Draws what tells clients apart: their colours and their classes."""
   guidance_figures.client_transforms(
-      dataset.sample, dataset.transforms, folder.figure_path("transforms")
+    dataset.sample, dataset.transforms, folder.figure_path("transforms")
   )
   num_classes = len(dataset.class_names)
   guidance_figures.class_counts(
-      np.array([
-          np.bincount(each.y, minlength=num_classes) for each in dataset.train
-      ]),
-      dataset.class_names,
-      folder.figure_path("class_counts"),
+    np.array(
+      [np.bincount(each.y, minlength=num_classes) for each in dataset.train]
+    ),
+    dataset.class_names,
+    folder.figure_path("class_counts"),
   )
 
 
 def draw_routing(
-    label: str, result: guidance.GuidanceResult, folder: results.RunFolder
+  label: str, result: guidance.GuidanceResult, folder: results.RunFolder
 ) -> None:
   """Draws which client's queries were routed where; nothing without a guide."""
   if result.routing is not None:
     name = re.sub(r"[^\w.]+", "_", label)
     guidance_figures.routing_matrix(
-        result.routing, folder.figure_path(f"routing_{name}")
+      result.routing, folder.figure_path(f"routing_{name}")
     )
 
 
 def draw_accuracy(
-    by_label: Mapping[str, Mapping[int, guidance.GuidanceResult]],
-    folder: results.RunFolder,
+  by_label: Mapping[str, Mapping[int, guidance.GuidanceResult]],
+  folder: results.RunFolder,
 ) -> None:
   """Draws each accuracy over the rounds, one line per contestant."""
   for metric in ("system_accuracy", "average_accuracy", "client_accuracy"):
@@ -52,26 +52,26 @@ def draw_accuracy(
     for label, by_seed in by_label.items():
       evaluations = next(iter(by_seed.values())).evaluations
       series = [
-          [getattr(each, metric) for each in result.evaluations.values()]
-          for result in by_seed.values()
+        [getattr(each, metric) for each in result.evaluations.values()]
+        for result in by_seed.values()
       ]
       if None not in series[0]:
         curves[label] = figures.curve_over_seeds(list(evaluations), series)
     if curves:
       figures.learning_curves(
-          curves,
-          folder.figure_path(metric),
-          metric.replace("_", " ").capitalize() + " (%)",
+        curves,
+        folder.figure_path(metric),
+        metric.replace("_", " ").capitalize() + " (%)",
       )
 
 
 def draw_trade_off(
-    summaries: Sequence[summary.RunSummary], folder: results.RunFolder
+  summaries: Sequence[summary.RunSummary], folder: results.RunFolder
 ) -> None:
   """Draws accuracies over lambda (Fig. 4) where several have been compared."""
   runs = sorted(
-      (run for run in summaries if "lambda_" in run.setting),
-      key=lambda run: run.setting["lambda_"],
+    (run for run in summaries if "lambda_" in run.setting),
+    key=lambda run: run.setting["lambda_"],
   )
   lambdas = [run.setting["lambda_"] for run in runs]
   # Several rates give several runs at a lambda, which are no curve.
@@ -79,17 +79,15 @@ def draw_trade_off(
     return
   has_spread = len(runs[0].metrics_by_seed) > 1
   guidance_figures.trade_off(
-      lambdas,
-      {
-          metric.replace("_", " "): (
-              [run.mean(metric) for run in runs],
-              [run.standard_deviation(metric) for run in runs]
-              if has_spread
-              else None,
-          )
-          for metric in (
-              "client_accuracy", "average_accuracy", "system_accuracy"
-          )
-      },
-      folder.figure_path("trade_off"),
+    lambdas,
+    {
+      metric.replace("_", " "): (
+        [run.mean(metric) for run in runs],
+        [run.standard_deviation(metric) for run in runs]
+        if has_spread
+        else None,
+      )
+      for metric in ("client_accuracy", "average_accuracy", "system_accuracy")
+    },
+    folder.figure_path("trade_off"),
   )

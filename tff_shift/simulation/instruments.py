@@ -56,7 +56,7 @@ class Instruments(NamedTuple):
 
 
 def extractor_model(
-    input_shape: tuple[int, ...], num_classes: int
+  input_shape: tuple[int, ...], num_classes: int
 ) -> split_model.SplitModel:
   """Builds the network whose backbone is the extractor.
 
@@ -68,17 +68,17 @@ def extractor_model(
     The network, with an embedding of 32.
   """
   return models.build(
-      "cnn",
-      input_shape=input_shape,
-      num_classes=num_classes,
-      channels=_EXTRACTOR_CHANNELS,
-      head_width=_EXTRACTOR_CHANNELS[-1],
-      input_dtype=tf.uint8,
+    "cnn",
+    input_shape=input_shape,
+    num_classes=num_classes,
+    channels=_EXTRACTOR_CHANNELS,
+    head_width=_EXTRACTOR_CHANNELS[-1],
+    input_dtype=tf.uint8,
   )
 
 
 def split_public(
-    public: streams.Examples, seed: int
+  public: streams.Examples, seed: int
 ) -> tuple[streams.Examples, streams.Examples]:
   """Splits public data into what trains the extractor and what stops that.
 
@@ -93,13 +93,13 @@ def split_public(
   num_held_out = max(1, round(_HELD_OUT_SHARE * len(order)))
   held_out, train = np.split(order, [num_held_out])
   return tuple(
-      streams.Examples(public.x[each], public.y[each])
-      for each in (train, held_out)
+    streams.Examples(public.x[each], public.y[each])
+    for each in (train, held_out)
   )
 
 
 def make_extractor(
-    model: split_model.SplitModel, weights: split_model.SplitWeights
+  model: split_model.SplitModel, weights: split_model.SplitWeights
 ) -> _Function:
   """Makes a function of a trained backbone, which runs where TFF runs.
 
@@ -112,31 +112,29 @@ def make_extractor(
   """
 
   @tff.tensorflow.computation(
-      tff.TensorType(
-          model.input_dtype.as_numpy_dtype, (None, *model.input_shape)
-      )
+    tff.TensorType(model.input_dtype.as_numpy_dtype, (None, *model.input_shape))
   )
   def extract(x):
     return evaluation.predict_in_batches(
-        lambda batch: model.embed(weights.backbone, batch),
-        x,
-        model.embedding_size,
+      lambda batch: model.embed(weights.backbone, batch),
+      x,
+      model.embedding_size,
     )
 
   return lambda x: np.asarray(extract(x))
 
 
 def fit(
-    dataset: periods.DynamicDataset,
-    *,
-    representation: str | None,
-    representation_size: int,
-    distance_features: str,
-    period_size: int,
-    extractor: _Function | None = None,
-    threshold: float | None = None,
-    quantile: float = 0.95,
-    seed: int = 0,
+  dataset: periods.DynamicDataset,
+  *,
+  representation: str | None,
+  representation_size: int,
+  distance_features: str,
+  period_size: int,
+  extractor: _Function | None = None,
+  threshold: float | None = None,
+  quantile: float = 0.95,
+  seed: int = 0,
 ) -> Instruments:
   """Fits what clients measure with.
 
@@ -162,17 +160,17 @@ def fit(
   """
   if distance_features not in FEATURES:
     raise ValueError(
-        f"distance_features must be one of {', '.join(FEATURES)}, got"
-        f" {distance_features!r}"
+      f"distance_features must be one of {', '.join(FEATURES)}, got"
+      f" {distance_features!r}"
     )
   represent = None
   if representation is not None:
     represent = representations.fit(
-        representation,
-        dataset.public.x,
-        size=representation_size,
-        extractor=extractor if representation == "moments" else None,
-        seed=seed,
+      representation,
+      dataset.public.x,
+      size=representation_size,
+      extractor=extractor if representation == "moments" else None,
+      seed=seed,
     )
   features, scaler = lambda x: x, None
   if distance_features == "extractor":
@@ -184,13 +182,13 @@ def fit(
 
   if threshold is None:
     threshold = distances.calibrate(
-        distances.iid_distances(
-            features(dataset.train.x),
-            period_size=period_size,
-            num_pairs=_NUM_PAIRS,
-            seed=seed,
-            scaler=scaler,
-        ),
-        quantile,
+      distances.iid_distances(
+        features(dataset.train.x),
+        period_size=period_size,
+        num_pairs=_NUM_PAIRS,
+        seed=seed,
+        scaler=scaler,
+      ),
+      quantile,
     )
   return Instruments(represent, features, distance, threshold)

@@ -28,9 +28,9 @@ _TOLERANCE = 1e-4
 
 
 def multi_period_variance(
-    test_accuracy: npt.ArrayLike,
-    validation_accuracy: npt.ArrayLike,
-    n: int | None = None,
+  test_accuracy: npt.ArrayLike,
+  validation_accuracy: npt.ArrayLike,
+  n: int | None = None,
 ) -> np.ndarray:
   """Computes MPV, the mean of (TACC - VACC)^2 (eq. 4).
 
@@ -54,9 +54,9 @@ def multi_period_variance(
 
 
 def low_accuracy_share(
-    test_accuracy: npt.ArrayLike,
-    validation_accuracy: npt.ArrayLike,
-    n: int | None = None,
+  test_accuracy: npt.ArrayLike,
+  validation_accuracy: npt.ArrayLike,
+  n: int | None = None,
 ) -> np.ndarray:
   """Computes LAT: how often the accuracy is below 90 % of the validation's.
 
@@ -85,21 +85,22 @@ def _accuracies(test, validation) -> tuple[np.ndarray, np.ndarray]:
   validation = np.asarray(validation, np.float64)
   if test.ndim != 2 or not test.size:
     raise ValueError(
-        "test_accuracy must have the shape [periods, clients] with at least one"
-        f" of each, got {list(test.shape)}"
+      "test_accuracy must have the shape [periods, clients] with at least one"
+      f" of each, got {list(test.shape)}"
     )
   if validation.shape not in ((), test.shape[1:]):
     raise ValueError(
-        "validation_accuracy must be a number or have the shape"
-        f" [{test.shape[1]}], one for each client, got {list(validation.shape)}"
+      "validation_accuracy must be a number or have the shape"
+      f" [{test.shape[1]}], one for each client, got {list(validation.shape)}"
     )
   for name, values in (
-      ("test_accuracy", test), ("validation_accuracy", validation)
+    ("test_accuracy", test),
+    ("validation_accuracy", validation),
   ):
     if not np.all((values >= 0) & (values <= 100)):  # Also refuses NaN.
       raise ValueError(
-          f"{name} must be percentages from 0 to 100, got"
-          f" {values.min():g} to {values.max():g}"
+        f"{name} must be percentages from 0 to 100, got"
+        f" {values.min():g} to {values.max():g}"
       )
   return test, validation
 
@@ -110,8 +111,8 @@ def _block_means(values, n) -> np.ndarray:
   n = num_periods if n is None else n
   if not isinstance(n, int | np.integer) or not 1 <= n <= num_periods:
     raise ValueError(
-        f"n must be an integer from 1 to the {num_periods} periods that there"
-        f" are, got {n!r}"
+      f"n must be an integer from 1 to the {num_periods} periods that there"
+      f" are, got {n!r}"
     )
   num_blocks = num_periods // n
   return values[: num_blocks * n].reshape(num_blocks, -1).mean(axis=1)

@@ -81,30 +81,30 @@ class Deployment(NamedTuple):
 
 
 def adaptation_data(
-    deployment: Deployment,
-    client: int,
-    stream_x: np.ndarray,
-    timestep: int,
-    run_seed: int,
+  deployment: Deployment,
+  client: int,
+  stream_x: np.ndarray,
+  timestep: int,
+  run_seed: int,
 ) -> adaptation.AdaptationData:
   """Returns what a client adapts to; there is no class of the stream in it."""
   return adaptation.AdaptationData(
-      x=deployment.initial[client].x,
-      y=deployment.initial[client].y,
-      stream_x=stream_x,
-      timestep=np.int32(timestep),
-      confusion=deployment.confusion,
-      seed=randomness.client_seed(run_seed, client),
+    x=deployment.initial[client].x,
+    y=deployment.initial[client].y,
+    stream_x=stream_x,
+    timestep=np.int32(timestep),
+    confusion=deployment.confusion,
+    seed=randomness.client_seed(run_seed, client),
   )
 
 
 def _to_predict(examples: streams.Examples) -> local_training.ClientData:
   return local_training.ClientData(
-      x=examples.x,
-      y=examples.y,
-      domain_sizes=np.array([len(examples.y)], np.int32),
-      # Predictions draw nothing.
-      seed=np.zeros(randomness.SEED_SHAPE, np.int32),
+    x=examples.x,
+    y=examples.y,
+    domain_sizes=np.array([len(examples.y)], np.int32),
+    # Predictions draw nothing.
+    seed=np.zeros(randomness.SEED_SHAPE, np.int32),
   )
 
 
@@ -116,15 +116,15 @@ class Adaptation:
   """
 
   def __init__(
-      self,
-      algorithm: process.FederatedAlgorithm,
-      client_streams: streams.Streams,
-      deployment: Deployment,
-      *,
-      run_seed: int,
-      rounds_per_step: int = 1,
-      participation: float = 1.0,
-      storage: client_states.Storage | None = None,
+    self,
+    algorithm: process.FederatedAlgorithm,
+    client_streams: streams.Streams,
+    deployment: Deployment,
+    *,
+    run_seed: int,
+    rounds_per_step: int = 1,
+    participation: float = 1.0,
+    storage: client_states.Storage | None = None,
   ):
     """Draws the initial states.
 
@@ -145,33 +145,36 @@ class Adaptation:
     self._drawn = 0, []
     self._num_rounds = 1 if algorithm.is_local else rounds_per_step
     self.rounds = rounds.Rounds(
-        algorithm,
-        self.data(1),
-        run_seed=run_seed,
-        participation=1.0 if algorithm.is_local else participation,
-        storage=storage,
+      algorithm,
+      self.data(1),
+      run_seed=run_seed,
+      participation=1.0 if algorithm.is_local else participation,
+      storage=storage,
     )
 
   def data(self, timestep: int) -> list[adaptation.AdaptationData]:
     """Returns what each client adapts to at a time step."""
     return [
-        adaptation_data(
-            self._deployment,
-            client,
-            examples.x,
-            timestep,
-            self._run_seed,
-        )
-        for client, examples in enumerate(self._batches(timestep))
+      adaptation_data(
+        self._deployment,
+        client,
+        examples.x,
+        timestep,
+        self._run_seed,
+      )
+      for client, examples in enumerate(self._batches(timestep))
     ]
 
   def _batches(self, timestep: int) -> list[streams.Examples]:
     """Draws what each client meets; once, for corruption takes its time."""
     if self._drawn[0] != timestep:
-      self._drawn = timestep, [
+      self._drawn = (
+        timestep,
+        [
           self._streams.batch(client, timestep)
           for client in range(self._streams.num_clients)
-      ]
+        ],
+      )
     return self._drawn[1]
 
   def step(self, timestep: int) -> Timestep:
@@ -195,45 +198,43 @@ class Adaptation:
       after = self._evaluate(labelled, states)
     has_estimates = hasattr(states[0], "classes")
     return Timestep(
-        timestep=timestep,
-        omega=float(self._streams.omega[timestep]),
-        accuracy_before=before["accuracy"],
-        accuracy=after["accuracy"],
-        loss=after["loss"],
-        learning_rates=np.array(
-            [getattr(state, "learning_rate", np.nan) for state in states],
-            np.float32,
-        ),
-        estimates=(
-            np.array([state.classes for state in states])
-            if has_estimates
-            else None
-        ),
+      timestep=timestep,
+      omega=float(self._streams.omega[timestep]),
+      accuracy_before=before["accuracy"],
+      accuracy=after["accuracy"],
+      loss=after["loss"],
+      learning_rates=np.array(
+        [getattr(state, "learning_rate", np.nan) for state in states],
+        np.float32,
+      ),
+      estimates=(
+        np.array([state.classes for state in states]) if has_estimates else None
+      ),
     )
 
   def _evaluate(self, labelled, states) -> dict[str, float]:
     metrics = self.rounds.algorithm.evaluate_clients(
-        self.rounds.server_state,
-        states,
-        self.rounds.data,
-        labelled,
+      self.rounds.server_state,
+      states,
+      self.rounds.data,
+      labelled,
     )
     return {
-        "accuracy": 100.0 * float(metrics["accuracy"][0]),
-        "loss": float(metrics["loss"][0]),
+      "accuracy": 100.0 * float(metrics["accuracy"][0]),
+      "loss": float(metrics["loss"][0]),
     }
 
 
 def run(
-    algorithm: process.FederatedAlgorithm,
-    client_streams: streams.Streams,
-    deployment: Deployment,
-    *,
-    run_seed: int,
-    rounds_per_step: int = 1,
-    participation: float = 1.0,
-    on_timestep: Callable[[Timestep], None] = lambda timestep: None,
-    checkpoint: checkpoints.Run | None = None,
+  algorithm: process.FederatedAlgorithm,
+  client_streams: streams.Streams,
+  deployment: Deployment,
+  *,
+  run_seed: int,
+  rounds_per_step: int = 1,
+  participation: float = 1.0,
+  on_timestep: Callable[[Timestep], None] = lambda timestep: None,
+  checkpoint: checkpoints.Run | None = None,
 ) -> OnlineResult:
   """Adapts an algorithm through all time steps.
 
@@ -252,28 +253,28 @@ def run(
     What was measured.
   """
   running = Adaptation(
-      algorithm,
-      client_streams,
-      deployment,
-      run_seed=run_seed,
-      rounds_per_step=rounds_per_step,
-      participation=participation,
-      storage=checkpoint and checkpoint.storage,
+    algorithm,
+    client_streams,
+    deployment,
+    run_seed=run_seed,
+    rounds_per_step=rounds_per_step,
+    participation=participation,
+    storage=checkpoint and checkpoint.storage,
   )
   timesteps = []
   with contextlib.closing(running.rounds):
     for timestep in checkpoints.steps(
-        checkpoint,
-        client_streams.num_timesteps,
-        running.rounds,
-        timesteps,
-        make=Timestep,
-        replay=on_timestep,
+      checkpoint,
+      client_streams.num_timesteps,
+      running.rounds,
+      timesteps,
+      make=Timestep,
+      replay=on_timestep,
     ):
       timesteps.append(running.step(timestep))
       on_timestep(timesteps[-1])
   return OnlineResult(
-      tuple(timesteps),
-      running.rounds.seconds_per_round,
-      running.rounds.num_diverged,
+    tuple(timesteps),
+    running.rounds.seconds_per_round,
+    running.rounds.num_diverged,
   )

@@ -23,11 +23,11 @@ _REFERENCE_DASHES = ("--", ":", "-.")
 
 
 def accuracy_over_time(
-    curves: Mapping[str, figures.Curve],
-    omega: np.ndarray,
-    path: str | os.PathLike[str],
-    *,
-    ylabel: str,
+  curves: Mapping[str, figures.Curve],
+  omega: np.ndarray,
+  path: str | os.PathLike[str],
+  *,
+  ylabel: str,
 ) -> str | os.PathLike[str]:
   """Draws the accuracy of each algorithm over time, with omega(t) below it.
 
@@ -59,9 +59,9 @@ def accuracy_over_time(
 
 
 def rates_over_time(
-    rates: Mapping[str, np.ndarray],
-    shifts: Mapping[str, np.ndarray],
-    path: str | os.PathLike[str],
+  rates: Mapping[str, np.ndarray],
+  shifts: Mapping[str, np.ndarray],
+  path: str | os.PathLike[str],
 ) -> str | os.PathLike[str]:
   """Draws clients' learning rates over time above their true shift.
 
@@ -78,15 +78,15 @@ def rates_over_time(
   """
   num_steps = _check_series("shifts", rates, shifts)
   figure, upper, lower = _two_panels(
-      "Learning rate η", "True shift $|Q_t - Q_{t-1}|_1$", (1, 1)
+    "Learning rate η", "True shift $|Q_t - Q_{t-1}|_1$", (1, 1)
   )
   steps = np.arange(1, num_steps + 1)
   figures.draw_curves(
-      upper, {name: figures.Curve(steps, rates[name]) for name in rates}
+    upper, {name: figures.Curve(steps, rates[name]) for name in rates}
   )
   # The underscore keeps labels out of the legend: the upper panel has them.
   figures.draw_curves(
-      lower, {f"_{name}": figures.Curve(steps, shifts[name]) for name in rates}
+    lower, {f"_{name}": figures.Curve(steps, shifts[name]) for name in rates}
   )
   for axes in (upper, lower):
     # Clients jump at the same steps: thin lines hide nobody's peak, and markers
@@ -99,12 +99,12 @@ def rates_over_time(
 
 
 def class_distributions(
-    estimated: np.ndarray,
-    true: np.ndarray,
-    class_names: Sequence[str],
-    path: str | os.PathLike[str],
-    *,
-    title: str,
+  estimated: np.ndarray,
+  true: np.ndarray,
+  class_names: Sequence[str],
+  path: str | os.PathLike[str],
+  *,
+  title: str,
 ) -> str | os.PathLike[str]:
   """Draws the estimated beside the true class distribution over time.
 
@@ -127,8 +127,8 @@ def class_distributions(
   estimated, true = np.asarray(estimated), np.asarray(true)
   if estimated.ndim != 2 or estimated.shape != true.shape:
     raise ValueError(
-        "estimated and true must have one shape [T, classes]; got"
-        f" {list(estimated.shape)} and {list(true.shape)}"
+      "estimated and true must have one shape [T, classes]; got"
+      f" {list(estimated.shape)} and {list(true.shape)}"
     )
   num_steps, num_classes = estimated.shape
   figures.check_length("classes", "class_names", class_names, num_classes)
@@ -142,17 +142,17 @@ def class_distributions(
     figures.style_axes(axes, name, "Time step", ylabel)
     axes.grid(visible=False)
     image = axes.imshow(
-        values.T,
-        cmap=color_map,
-        norm=scale,
-        aspect="auto",
-        extent=(0.5, num_steps + 0.5, num_classes - 0.5, -0.5),
+      values.T,
+      cmap=color_map,
+      norm=scale,
+      aspect="auto",
+      extent=(0.5, num_steps + 0.5, num_classes - 0.5, -0.5),
     )
     axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
   ticks = figures.thinned(num_classes, None)
   panels[0].set_yticks(ticks, [str(class_names[tick]) for tick in ticks])
   color_bar = figure.colorbar(
-      image, ax=panels, aspect=30, ticks=(0, 0.01, 0.05, 0.1, 0.2, 0.5, 1)
+    image, ax=panels, aspect=30, ticks=(0, 0.01, 0.05, 0.1, 0.2, 0.5, 1)
   )
   color_bar.set_label("Probability", size=figures.LABEL_SIZE)
   color_bar.ax.tick_params(labelsize=figures.TICK_SIZE)
@@ -160,12 +160,12 @@ def class_distributions(
 
 
 def shift_scatter(
-    true: Mapping[str, np.ndarray],
-    estimated: Mapping[str, np.ndarray],
-    path: str | os.PathLike[str],
-    *,
-    xlabel: str,
-    ylabel: str,
+  true: Mapping[str, np.ndarray],
+  estimated: Mapping[str, np.ndarray],
+  path: str | os.PathLike[str],
+  *,
+  xlabel: str,
+  ylabel: str,
 ) -> str | os.PathLike[str]:
   """Draws measured against true cumulative shift, one point per client.
 
@@ -193,13 +193,13 @@ def shift_scatter(
 
 
 def lines_with_slopes(
-    x: np.ndarray,
-    series: Mapping[str, np.ndarray],
-    references: Mapping[str, np.ndarray],
-    path: str | os.PathLike[str],
-    *,
-    xlabel: str,
-    ylabel: str,
+  x: np.ndarray,
+  series: Mapping[str, np.ndarray],
+  references: Mapping[str, np.ndarray],
+  path: str | os.PathLike[str],
+  *,
+  xlabel: str,
+  ylabel: str,
 ) -> str | os.PathLike[str]:
   """Draws measured growth beside reference lines on logarithmic axes.
 
@@ -225,8 +225,8 @@ def lines_with_slopes(
     figures.check_length(name, "values", values, len(x))
     if np.any(np.asarray(values) <= 0):
       raise ValueError(
-          f"{name}: values on a logarithmic axis must be positive; got"
-          f" {np.nanmin(values):g}"
+        f"{name}: values on a logarithmic axis must be positive; got"
+        f" {np.nanmin(values):g}"
       )
   figure, axes = figures.new_figure("", xlabel, ylabel)
   axes.set(xscale="log", yscale="log")
@@ -235,7 +235,7 @@ def lines_with_slopes(
   for index, (name, values) in enumerate(references.items()):
     dashes = _REFERENCE_DASHES[index % len(_REFERENCE_DASHES)]
     axes.plot(
-        x, values, label=name, color=_GREY, linestyle=dashes, linewidth=1.4
+      x, values, label=name, color=_GREY, linestyle=dashes, linewidth=1.4
     )
   for axis in (axes.xaxis, axes.yaxis):
     # Powers of ten alone would leave the usual axis of one decade bare.
@@ -247,7 +247,7 @@ def lines_with_slopes(
 
 
 def _two_panels(
-    upper_label: str, lower_label: str, height_ratios: tuple[int, int]
+  upper_label: str, lower_label: str, height_ratios: tuple[int, int]
 ) -> tuple[Figure, Axes, Axes]:
   """Returns a figure with two axes, one above the other, over time steps."""
   figure = figures.blank_figure(height=5.5)
@@ -258,15 +258,15 @@ def _two_panels(
 
 
 def _check_series(
-    other: str,
-    first_series: Mapping[str, np.ndarray],
-    second_series: Mapping[str, np.ndarray],
+  other: str,
+  first_series: Mapping[str, np.ndarray],
+  second_series: Mapping[str, np.ndarray],
 ) -> int:
   """Returns the common length of all series of both mappings."""
   if not first_series or first_series.keys() != second_series.keys():
     raise ValueError(
-        f"{other} must have the series {list(first_series)}, at least one; got"
-        f" {list(second_series)}"
+      f"{other} must have the series {list(first_series)}, at least one; got"
+      f" {list(second_series)}"
     )
   length = len(next(iter(first_series.values())))
   for name, values in [*first_series.items(), *second_series.items()]:

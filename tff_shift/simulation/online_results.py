@@ -17,13 +17,15 @@ _NUM_SHOWN_CLIENTS = 4
 
 def true_shift(client_streams: streams.Streams) -> np.ndarray:
   """Returns how far clients moved at each step, [timesteps, num_clients]."""
-  return np.array([
+  return np.array(
+    [
       [
-          client_streams.shift(client, timestep)
-          for client in range(client_streams.num_clients)
+        client_streams.shift(client, timestep)
+        for client in range(client_streams.num_clients)
       ]
       for timestep in range(1, client_streams.num_timesteps + 1)
-  ])
+    ]
+  )
 
 
 def learning_rates(result: online.OnlineResult) -> np.ndarray:
@@ -32,7 +34,7 @@ def learning_rates(result: online.OnlineResult) -> np.ndarray:
 
 
 def measured_shift(
-    result: online.OnlineResult, eta_min: float, eta_max: float
+  result: online.OnlineResult, eta_min: float, eta_max: float
 ) -> np.ndarray:
   """Returns S, from which the rates of Fed-ADE came (eq. 9 solved for S).
 
@@ -66,10 +68,10 @@ def rank_correlation(measured: np.ndarray, true: np.ndarray) -> float:
 
 
 def draw_accuracy(
-    by_label: Mapping[str, Mapping[int, online.OnlineResult]],
-    omega: np.ndarray,
-    folder: results.RunFolder,
-    shift: str,
+  by_label: Mapping[str, Mapping[int, online.OnlineResult]],
+  omega: np.ndarray,
+  folder: results.RunFolder,
+  shift: str,
 ) -> None:
   """Draws the accuracy of all algorithms over time, with omega below.
 
@@ -82,26 +84,24 @@ def draw_accuracy(
   curves = {}
   for label, by_seed in by_label.items():
     series = [
-        [step.accuracy for step in result.timesteps]
-        for result in by_seed.values()
+      [step.accuracy for step in result.timesteps]
+      for result in by_seed.values()
     ]
-    curves[label] = figures.curve_over_seeds(
-        np.arange(1, len(omega)), series
-    )
+    curves[label] = figures.curve_over_seeds(np.arange(1, len(omega)), series)
   online_figures.accuracy_over_time(
-      curves,
-      omega,
-      folder.figure_path(f"accuracy_{shift}"),
-      ylabel="Accuracy after adaptation (%)",
+    curves,
+    omega,
+    folder.figure_path(f"accuracy_{shift}"),
+    ylabel="Accuracy after adaptation (%)",
   )
 
 
 def draw_adaptation(
-    result: online.OnlineResult,
-    client_streams: streams.Streams,
-    class_names: tuple[str, ...],
-    folder: results.RunFolder,
-    shift: str,
+  result: online.OnlineResult,
+  client_streams: streams.Streams,
+  class_names: tuple[str, ...],
+  folder: results.RunFolder,
+  shift: str,
 ) -> None:
   """Draws rates beside the true shift, and class estimates beside the truth.
 
@@ -115,19 +115,21 @@ def draw_adaptation(
   rates, shifts = learning_rates(result), true_shift(client_streams)
   shown = range(min(_NUM_SHOWN_CLIENTS, client_streams.num_clients))
   online_figures.rates_over_time(
-      {f"client {client}": rates[:, client] for client in shown},
-      {f"client {client}": shifts[:, client] for client in shown},
-      folder.figure_path(f"learning_rates_{shift}"),
+    {f"client {client}": rates[:, client] for client in shown},
+    {f"client {client}": shifts[:, client] for client in shown},
+    folder.figure_path(f"learning_rates_{shift}"),
   )
   online_figures.class_distributions(
-      np.array([step.estimates[0] for step in result.timesteps]),
-      np.array([
-          client_streams.class_distribution(0, step.timestep)
-          for step in result.timesteps
-      ]),
-      class_names,
-      folder.figure_path(f"class_estimates_{shift}"),
-      title=f"Classes of client 0, {shift} shift",
+    np.array([step.estimates[0] for step in result.timesteps]),
+    np.array(
+      [
+        client_streams.class_distribution(0, step.timestep)
+        for step in result.timesteps
+      ]
+    ),
+    class_names,
+    folder.figure_path(f"class_estimates_{shift}"),
+    title=f"Classes of client 0, {shift} shift",
   )
 
 
@@ -141,13 +143,15 @@ def draw_corruptions(image: np.ndarray, folder: results.RunFolder) -> None:
   # The image as it is, then each severity.
   severities = range(corruptions.MAX_SEVERITY + 1)
   figures.example_images(
-      {
-          name: np.concatenate([
-              corruptions.corrupt(image[np.newaxis], name, severity, [0])
-              for severity in severities
-          ])
-          for name in corruptions.names()
-      },
-      folder.figure_path("corruptions"),
-      title="Every corruption at severities 0 (none) to 5",
+    {
+      name: np.concatenate(
+        [
+          corruptions.corrupt(image[np.newaxis], name, severity, [0])
+          for severity in severities
+        ]
+      )
+      for name in corruptions.names()
+    },
+    folder.figure_path("corruptions"),
+    title="Every corruption at severities 0 (none) to 5",
   )

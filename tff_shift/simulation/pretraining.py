@@ -42,7 +42,10 @@ FORMAT = 1
 
 # What the file of a result holds besides the weights.
 _OTHER_ARRAYS = (
-    "validation_logits", "validation_accuracy", "num_epochs", "best_epoch"
+  "validation_logits",
+  "validation_accuracy",
+  "num_epochs",
+  "best_epoch",
 )
 
 
@@ -51,33 +54,36 @@ class PretrainingHParams(hyperparameters.HParams):
   """How the global model is trained before deployment."""
 
   max_epochs: int = hyperparameters.hparam(
-      30, "Passes over the training data at most.", minimum=1
+    30, "Passes over the training data at most.", minimum=1
   )
   patience: int = hyperparameters.hparam(
-      5,
-      "Training ends after so many epochs in a row without a smaller"
-      " cross-entropy on the held-out data.",
-      minimum=1,
+    5,
+    "Training ends after so many epochs in a row without a smaller"
+    " cross-entropy on the held-out data.",
+    minimum=1,
   )
   batch_size: int = hyperparameters.hparam(
-      32, "Examples in a batch.", minimum=1
+    32, "Examples in a batch.", minimum=1
   )
   optimizer: str = hyperparameters.hparam(
-      "adam", "The optimizer; new in every epoch.",
-      choices=("sgd", "adam", "adamw"),
+    "adam",
+    "The optimizer; new in every epoch.",
+    choices=("sgd", "adam", "adamw"),
   )
   learning_rate: float = hyperparameters.hparam(
-      1e-3, "The learning rate.", minimum=0, exclusive_minimum=True
+    1e-3, "The learning rate.", minimum=0, exclusive_minimum=True
   )
   momentum: float = hyperparameters.hparam(
-      0.0, "Momentum of sgd; 0 is plain gradient descent.",
-      minimum=0, maximum=1,
+    0.0,
+    "Momentum of sgd; 0 is plain gradient descent.",
+    minimum=0,
+    maximum=1,
   )
   weight_decay: float = hyperparameters.hparam(
-      0.0,
-      "Added to the gradient as weight_decay * weight (sgd, adam), or decoupled"
-      " from it (adamw); 0 is none.",
-      minimum=0,
+    0.0,
+    "Added to the gradient as weight_decay * weight (sgd, adam), or decoupled"
+    " from it (adamw); 0 is none.",
+    minimum=0,
   )
 
 
@@ -118,14 +124,14 @@ class Pretrained(NamedTuple):
 
 
 def pretrain(
-    model: split_model.SplitModel,
-    train: tuple[np.ndarray, np.ndarray],
-    validation: tuple[np.ndarray, np.ndarray],
-    hparams: PretrainingHParams,
-    *,
-    seed: int,
-    cache_dir: str | os.PathLike[str] | None = None,
-    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+  model: split_model.SplitModel,
+  train: tuple[np.ndarray, np.ndarray],
+  validation: tuple[np.ndarray, np.ndarray],
+  hparams: PretrainingHParams,
+  *,
+  seed: int,
+  cache_dir: str | os.PathLike[str] | None = None,
+  on_epoch: Callable[[Epoch], None] = lambda epoch: None,
 ) -> Pretrained:
   """Trains a model, or takes it from the cache.
 
@@ -159,29 +165,29 @@ def pretrain(
   if arrays is None:
     pretrained = _train(model, train, validation, hparams, seed, on_epoch)
     array_cache.save(
-        path,
-        key,
-        _by_name(model, pretrained.weights)
-        | {name: getattr(pretrained, name) for name in _OTHER_ARRAYS},
+      path,
+      key,
+      _by_name(model, pretrained.weights)
+      | {name: getattr(pretrained, name) for name in _OTHER_ARRAYS},
     )
     return pretrained
   return Pretrained(
-      weights=tf.nest.map_structure(arrays.get, model.weight_names()),
-      validation_logits=arrays["validation_logits"],
-      validation_y=validation.y,
-      validation_accuracy=float(arrays["validation_accuracy"]),
-      num_epochs=int(arrays["num_epochs"]),
-      best_epoch=int(arrays["best_epoch"]),
+    weights=tf.nest.map_structure(arrays.get, model.weight_names()),
+    validation_logits=arrays["validation_logits"],
+    validation_y=validation.y,
+    validation_accuracy=float(arrays["validation_accuracy"]),
+    num_epochs=int(arrays["num_epochs"]),
+    best_epoch=int(arrays["best_epoch"]),
   )
 
 
 def cache_key(
-    model: split_model.SplitModel,
-    train: tuple[np.ndarray, np.ndarray],
-    validation: tuple[np.ndarray, np.ndarray],
-    hparams: PretrainingHParams,
-    *,
-    seed: int,
+  model: split_model.SplitModel,
+  train: tuple[np.ndarray, np.ndarray],
+  validation: tuple[np.ndarray, np.ndarray],
+  hparams: PretrainingHParams,
+  *,
+  seed: int,
 ) -> str:
   """Returns the key of everything that determines what `pretrain` gives.
 
@@ -207,27 +213,27 @@ def cache_key(
   _check(model, train, validation, hparams)
   initial_weights = _initial_weights(model, seed)
   description = {
-      "format": FORMAT,
-      "tensorflow": tf.__version__,
-      "model": model.name,
-      "input_dtype": model.input_dtype.name,
-      "input_shape": model.input_shape,
-      "num_classes": model.num_classes,
-      "function": fingerprint.function_digest(model),
-      "initial_weights": {
-          name: array_cache.array_digest(weight)
-          for name, weight in _by_name(model, initial_weights).items()
-      },
-      "train": [array_cache.array_digest(array) for array in train],
-      "validation": [array_cache.array_digest(array) for array in validation],
-      "hparams": dataclasses.asdict(hparams),
-      "seed": int(seed),
+    "format": FORMAT,
+    "tensorflow": tf.__version__,
+    "model": model.name,
+    "input_dtype": model.input_dtype.name,
+    "input_shape": model.input_shape,
+    "num_classes": model.num_classes,
+    "function": fingerprint.function_digest(model),
+    "initial_weights": {
+      name: array_cache.array_digest(weight)
+      for name, weight in _by_name(model, initial_weights).items()
+    },
+    "train": [array_cache.array_digest(array) for array in train],
+    "validation": [array_cache.array_digest(array) for array in validation],
+    "hparams": dataclasses.asdict(hparams),
+    "seed": int(seed),
   }
   return array_cache.key(description)
 
 
 def with_pretrained(
-    model: split_model.SplitModel, pretrained: Pretrained
+  model: split_model.SplitModel, pretrained: Pretrained
 ) -> split_model.SplitModel:
   """Makes a model start from pre-trained weights, whatever the seed.
 
@@ -246,11 +252,11 @@ def with_pretrained(
 
 def _by_name(model, weights) -> dict[str, Any]:
   return dict(
-      zip(
-          tf.nest.flatten(model.weight_names()),
-          tf.nest.flatten(weights),
-          strict=True,
-      )
+    zip(
+      tf.nest.flatten(model.weight_names()),
+      tf.nest.flatten(weights),
+      strict=True,
+    )
   )
 
 
@@ -261,19 +267,19 @@ def _check(model, train, validation, hparams) -> None:
   for name, (x, y) in (("training", train), ("validation", validation)):
     if x.dtype != dtype or x.shape[1:] != model.input_shape:
       raise ValueError(
-          f"{name} examples are {x.dtype} of shape {x.shape[1:]}, and model"
-          f" {model.name!r} takes {np.dtype(dtype)} of shape"
-          f" {model.input_shape}"
+        f"{name} examples are {x.dtype} of shape {x.shape[1:]}, and model"
+        f" {model.name!r} takes {np.dtype(dtype)} of shape"
+        f" {model.input_shape}"
       )
     if y.dtype != np.int32 or y.shape != x.shape[:1] or not y.size:
       raise ValueError(
-          f"{name} classes are {y.dtype} of shape {y.shape}; there have to be"
-          f" int32, one for each of the {len(x)} examples, at least one"
+        f"{name} classes are {y.dtype} of shape {y.shape}; there have to be"
+        f" int32, one for each of the {len(x)} examples, at least one"
       )
     if y.min() < 0 or y.max() >= model.num_classes:
       raise ValueError(
-          f"{name} classes go from {y.min()} to {y.max()}; model"
-          f" {model.name!r} knows 0 to {model.num_classes - 1}"
+        f"{name} classes go from {y.min()} to {y.max()}; model"
+        f" {model.name!r} knows 0 to {model.num_classes - 1}"
       )
 
 
@@ -286,17 +292,15 @@ def _compiled(function, *examples):
   """
   with tf.Graph().as_default() as graph:
     inputs = tf.nest.map_structure(
-        lambda array: tf.compat.v1.placeholder(array.dtype, array.shape),
-        examples,
+      lambda array: tf.compat.v1.placeholder(array.dtype, array.shape),
+      examples,
     )
     outputs = function(*inputs)
   # Not as a context: it would make its graph the default one of the caller.
   with contextlib.closing(tf.compat.v1.Session(graph=graph)) as session:
     yield lambda *arrays: session.run(
-        outputs,
-        dict(
-            zip(tf.nest.flatten(inputs), tf.nest.flatten(arrays), strict=True)
-        ),
+      outputs,
+      dict(zip(tf.nest.flatten(inputs), tf.nest.flatten(arrays), strict=True)),
     )
 
 
@@ -306,45 +310,43 @@ def _initial_weights(model, seed: int) -> split_model.SplitWeights:
     return initial_weights(words)
 
 
-def _train(
-    model, train, validation, hparams, seed, on_epoch
-) -> Pretrained:
+def _train(model, train, validation, hparams, seed, on_epoch) -> Pretrained:
   """Trains with early stopping."""
   local_hparams = hyperparameters.LocalHParams(
-      batch_size=hparams.batch_size,
-      optimizer=hparams.optimizer,
-      learning_rate=hparams.learning_rate,
-      momentum=hparams.momentum,
-      weight_decay=hparams.weight_decay,
+    batch_size=hparams.batch_size,
+    optimizer=hparams.optimizer,
+    learning_rate=hparams.learning_rate,
+    momentum=hparams.momentum,
+    weight_decay=hparams.weight_decay,
   )
   batches_seed = randomness.derive(seed, randomness.Purpose.PRETRAIN)
 
   def run_epoch(weights, number, train, validation):
     data = local_training.ClientData(
-        train.x, train.y, tf.shape(train.y), batches_seed
+      train.x, train.y, tf.shape(train.y), batches_seed
     )
     result = local_training.train_on_pool(
-        model.predict,
-        weights,
-        data,
-        local_training.epoch_steps(data, hparams.batch_size),
-        randomness.fold(batches_seed, number),
-        local_hparams,
+      model.predict,
+      weights,
+      data,
+      local_training.epoch_steps(data, hparams.batch_size),
+      randomness.fold(batches_seed, number),
+      local_hparams,
     )
     logits = evaluation.predict_in_batches(
-        lambda x: model.predict(result.weights, x),
-        validation.x,
-        model.num_classes,
+      lambda x: model.predict(result.weights, x),
+      validation.x,
+      model.num_classes,
     )
     sums = evaluation.domain_metrics(
-        logits, validation.y, tf.shape(validation.y)
+      logits, validation.y, tf.shape(validation.y)
     )
     return (
-        result.weights,
-        logits,
-        result.loss,
-        sums["loss_sum"][0],
-        sums["correct"][0],
+      result.weights,
+      logits,
+      result.loss,
+      sums["loss_sum"][0],
+      sums["correct"][0],
     )
 
   weights = _initial_weights(model, seed)
@@ -353,19 +355,19 @@ def _train(
   with _compiled(run_epoch, *arguments) as run:
     for number in range(1, hparams.max_epochs + 1):
       weights, logits, loss, validation_loss_sum, num_correct = run(
-          weights, np.int32(number), train, validation
+        weights, np.int32(number), train, validation
       )
       epoch = Epoch(
-          number=number,
-          training_loss=float(loss),
-          validation_loss=float(validation_loss_sum) / len(validation.y),
-          validation_accuracy=100 * float(num_correct) / len(validation.y),
+        number=number,
+        training_loss=float(loss),
+        validation_loss=float(validation_loss_sum) / len(validation.y),
+        validation_accuracy=100 * float(num_correct) / len(validation.y),
       )
       if not np.isfinite([epoch.training_loss, epoch.validation_loss]).all():
         raise ValueError(
-            f"pre-training with learning_rate={hparams.learning_rate} diverges:"
-            f" the loss of epoch {number} is not finite; use a smaller"
-            " learning_rate"
+          f"pre-training with learning_rate={hparams.learning_rate} diverges:"
+          f" the loss of epoch {number} is not finite; use a smaller"
+          " learning_rate"
         )
       on_epoch(epoch)
       if best is None or epoch.validation_loss < best_loss:
@@ -374,10 +376,10 @@ def _train(
         break
   best_epoch, weights, logits = best
   return Pretrained(
-      weights=weights,
-      validation_logits=logits,
-      validation_y=validation.y,
-      validation_accuracy=best_epoch.validation_accuracy,
-      num_epochs=number,
-      best_epoch=best_epoch.number,
+    weights=weights,
+    validation_logits=logits,
+    validation_y=validation.y,
+    validation_accuracy=best_epoch.validation_accuracy,
+    num_epochs=number,
+    best_epoch=best_epoch.number,
   )

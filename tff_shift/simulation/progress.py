@@ -13,7 +13,7 @@ import tqdm
 
 # Without the speed, so that all else fits into 80 columns.
 _BAR_FORMAT = (
-    "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+  "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 )
 
 
@@ -24,10 +24,10 @@ class ProgressBar:
     self._bar = bar
 
   def update(
-      self,
-      round_number: int,
-      loss: float | None = None,
-      accuracy: float | None = None,
+    self,
+    round_number: int,
+    loss: float | None = None,
+    accuracy: float | None = None,
   ) -> None:
     """Moves the bar to a round and shows its values.
 
@@ -48,7 +48,7 @@ class ProgressBar:
 
 @contextlib.contextmanager
 def progress(
-    total: int, *, enabled: bool | None = None, description: str = ""
+  total: int, *, enabled: bool | None = None, description: str = ""
 ) -> Iterator[ProgressBar]:
   """Shows a progress bar while its `with` block runs.
 
@@ -63,12 +63,12 @@ def progress(
   """
   disable = None if enabled is None else not enabled
   with tqdm.tqdm(
-      total=total,
-      desc=description or None,
-      file=sys.stderr,
-      disable=disable,
-      ncols=_terminal_width(),
-      bar_format=_BAR_FORMAT,
+    total=total,
+    desc=description or None,
+    file=sys.stderr,
+    disable=disable,
+    ncols=_terminal_width(),
+    bar_format=_BAR_FORMAT,
   ) as bar:
     yield ProgressBar(bar)
 

@@ -38,11 +38,11 @@ class Federation:
   """A server and its clients, to be asked in batches of a fixed size."""
 
   def __init__(
-      self,
-      algorithm: process.FederatedAlgorithm,
-      server_state: Any,
-      client_states: Sequence[Any],
-      data: Sequence[Any],
+    self,
+    algorithm: process.FederatedAlgorithm,
+    server_state: Any,
+    client_states: Sequence[Any],
+    data: Sequence[Any],
   ):
     """Takes over the states of a run.
 
@@ -57,8 +57,8 @@ class Federation:
     """
     if algorithm.guidance is None:
       raise ValueError(
-          f"{algorithm.name} was built without num_queries, which says how many"
-          " queries it answers at a time"
+        f"{algorithm.name} was built without num_queries, which says how many"
+        " queries it answers at a time"
       )
     self._guidance = algorithm.guidance
     self._name = algorithm.name
@@ -97,7 +97,7 @@ class Federation:
     return Routing(*self._in_batches(guide_batch, queries))
 
   def answer(
-      self, queries: np.ndarray, routes: np.ndarray | None = None
+    self, queries: np.ndarray, routes: np.ndarray | None = None
   ) -> Answers:
     """Lets one client predict each query with its own model.
 
@@ -117,8 +117,11 @@ class Federation:
 
     def answer_batch(x, routes_of_batch):
       classes = self._guidance.answer(
-          self._server_state, self._client_states, self._data, x,
-          routes_of_batch,
+        self._server_state,
+        self._client_states,
+        self._data,
+        x,
+        routes_of_batch,
       )
       return (np.asarray(classes),)
 
@@ -137,7 +140,7 @@ class Federation:
 
     def vote_batch(x):
       classes = self._guidance.vote(
-          self._server_state, self._client_states, self._data, x
+        self._server_state, self._client_states, self._data, x
       )
       return (np.asarray(classes),)
 

@@ -115,11 +115,11 @@ class Problem:
     errors[np.arange(len(self.y)), self.y] -= 1
     weights = distribution[self.y] / _CLASS_SIZE
     return (
-        self.inputs.T @ (weights[:, None] * errors) + self.weight_decay * theta
+      self.inputs.T @ (weights[:, None] * errors) + self.weight_decay * theta
     )
 
   def optimum(
-      self, distribution: np.ndarray, start: np.ndarray | None = None
+    self, distribution: np.ndarray, start: np.ndarray | None = None
   ) -> np.ndarray:
     """Finds the theta of smallest risk.
 
@@ -138,16 +138,16 @@ class Problem:
     def risk_and_gradient(flat):
       theta = flat.reshape(self.shape)
       return (
-          distribution @ self.class_risks(theta),
-          self.gradient(theta, distribution).ravel(),
+        distribution @ self.class_risks(theta),
+        self.gradient(theta, distribution).ravel(),
       )
 
     found = optimize.minimize(
-        risk_and_gradient,
-        np.zeros(np.prod(self.shape)) if start is None else start.ravel(),
-        jac=True,
-        method="L-BFGS-B",
-        options={"ftol": 0, "gtol": _GRADIENT_TOLERANCE, "maxcor": 30},
+      risk_and_gradient,
+      np.zeros(np.prod(self.shape)) if start is None else start.ravel(),
+      jac=True,
+      method="L-BFGS-B",
+      options={"ftol": 0, "gtol": _GRADIENT_TOLERANCE, "maxcor": 30},
     )
     if np.abs(found.jac).max() > _GRADIENT_TOLERANCE:
       raise RuntimeError(f"no optimum for {distribution}: {found.message}")
@@ -196,11 +196,11 @@ class Stream(NamedTuple):
 
 
 def draw_stream(
-    problem: Problem,
-    omega: np.ndarray,
-    target: np.ndarray,
-    num_examples: int,
-    seed: partition.Seed,
+  problem: Problem,
+  omega: np.ndarray,
+  target: np.ndarray,
+  num_examples: int,
+  seed: partition.Seed,
 ) -> Stream:
   """Draws the examples that a client meets while its classes drift.
 
@@ -226,7 +226,7 @@ def draw_stream(
   cumulative = np.cumsum(distributions[1:], axis=1)
   # Without the last entry, whose rounding could leave a draw above it.
   classes = np.sum(
-      rng.random(shape)[..., None] >= cumulative[:, None, :-1], axis=-1
+    rng.random(shape)[..., None] >= cumulative[:, None, :-1], axis=-1
   )
   members = rng.integers(_CLASS_SIZE, size=shape)
   examples = classes * _CLASS_SIZE + members
@@ -244,8 +244,8 @@ def bound(cumulative_shift: float, num_timesteps: int) -> float:
     The bound, without its constant.
   """
   return max(
-      cumulative_shift ** (1 / 3) * num_timesteps ** (2 / 3),
-      num_timesteps**0.5,
+    cumulative_shift ** (1 / 3) * num_timesteps ** (2 / 3),
+    num_timesteps**0.5,
   )
 
 
@@ -264,7 +264,7 @@ class Adaptation(NamedTuple):
 
 
 def build(
-    problem: Problem, ratio: float
+  problem: Problem, ratio: float
 ) -> Callable[[Sequence[Stream], Sequence[float]], Adaptation]:
   """Builds the adaptation of a client to a stream.
 
@@ -297,38 +297,36 @@ def build(
   def observe(examples):
     """Computes what does not depend on theta: Q_t estimated, and S_rep."""
     estimates, directions = tf.vectorized_map(
-        lambda batch: (
-            bbse.estimate(
-                bbse.prediction_distribution(
-                    tf.gather(inputs, batch) @ pretrained
-                ),
-                confusion,
-            ),
-            dynamics.mean_direction(tf.gather(embeddings, batch)),
+      lambda batch: (
+        bbse.estimate(
+          bbse.prediction_distribution(tf.gather(inputs, batch) @ pretrained),
+          confusion,
         ),
-        examples,
+        dynamics.mean_direction(tf.gather(embeddings, batch)),
+      ),
+      examples,
     )
     previous = tf.concat([first_direction[None], directions[:-1]], axis=0)
     return estimates, tf.vectorized_map(
-        lambda pair: dynamics.representation_dynamics(*pair),
-        (previous, directions),
+      lambda pair: dynamics.representation_dynamics(*pair),
+      (previous, directions),
     )
 
   def step(arguments):
     state, (batch, estimate, representation), eta_max = arguments
     theta, previous = state[:2]
     probabilities = dynamics.mean_probabilities(
-        tf.gather(inputs, batch) @ theta
+      tf.gather(inputs, batch) @ theta
     )
     signal = dynamics.combine(
-        dynamics.uncertainty_dynamics(previous, probabilities), representation
+      dynamics.uncertainty_dynamics(previous, probabilities), representation
     )
     # Eq. 9 in units of eta_max, of which each stream has its own.
     rate = eta_max * dynamics.learning_rate(signal, ratio, 1.0)
     with tf.GradientTape() as tape:
       tape.watch(theta)
       risk = adaptation.risk(
-          inputs @ theta, y, adaptation.class_weights(estimate, y)
+        inputs @ theta, y, adaptation.class_weights(estimate, y)
       ) + problem.weight_decay / 2 * tf.reduce_sum(theta**2)  # Eq. 4.
     theta -= rate * tape.gradient(risk, theta)  # Eq. 6.
     theta = tf.clip_by_norm(theta, problem.radius)
@@ -336,41 +334,39 @@ def build(
 
   # Compiled by XLA: the step is so small that its calls would take longer.
   @tf.function(
-      jit_compile=True,
-      input_signature=[
-          (
-              tf.TensorSpec([None, None, None], tf.int32),
-              tf.TensorSpec([None, None, problem.num_classes], tf.float32),
-              tf.TensorSpec([None, None], tf.float32),
-          ),
-          tf.TensorSpec([None], tf.float32),
-      ],
+    jit_compile=True,
+    input_signature=[
+      (
+        tf.TensorSpec([None, None, None], tf.int32),
+        tf.TensorSpec([None, None, problem.num_classes], tf.float32),
+        tf.TensorSpec([None, None], tf.float32),
+      ),
+      tf.TensorSpec([None], tf.float32),
+    ],
   )
   def run(observed, eta_max):
     num_streams = tf.shape(eta_max)[0]
     initial = (
-        tf.repeat(pretrained[None], num_streams, axis=0),
-        tf.repeat(first_probabilities[None], num_streams, axis=0),
-        tf.zeros_like(eta_max),
-        eta_max,
+      tf.repeat(pretrained[None], num_streams, axis=0),
+      tf.repeat(first_probabilities[None], num_streams, axis=0),
+      tf.zeros_like(eta_max),
+      eta_max,
     )
     theta, _, signals, rates = tf.scan(
-        lambda state, element: tf.vectorized_map(
-            step, (state, element, eta_max)
-        ),
-        observed,
-        initial,
+      lambda state, element: tf.vectorized_map(step, (state, element, eta_max)),
+      observed,
+      initial,
     )
     # Before a step: what the step before it left.
     return tf.concat([initial[0][None], theta[:-1]], axis=0), signals, rates
 
   def adapt(streams, eta_max):
     observed = [
-        (stream.examples, *observe(stream.examples)) for stream in streams
+      (stream.examples, *observe(stream.examples)) for stream in streams
     ]
     # Time comes first in what is scanned.
     by_step = tuple(
-        tf.stack(parts, axis=1) for parts in zip(*observed, strict=True)
+      tf.stack(parts, axis=1) for parts in zip(*observed, strict=True)
     )
     results = run(by_step, tf.constant(eta_max, tf.float32))
     return Adaptation(*(np.moveaxis(each.numpy(), 0, 1) for each in results))
@@ -379,10 +375,10 @@ def build(
 
 
 def regrets(
-    problem: Problem,
-    theta: np.ndarray,
-    distributions: np.ndarray,
-    optimal_risks: np.ndarray,
+  problem: Problem,
+  theta: np.ndarray,
+  distributions: np.ndarray,
+  optimal_risks: np.ndarray,
 ) -> np.ndarray:
   """Computes F^t(theta_t) - min F^t of each step; their sum is Reg_T.
 

@@ -91,11 +91,11 @@ class RunFolder:
 
   @classmethod
   def create(
-      cls,
-      path: str | os.PathLike[str],
-      *,
-      columns: Sequence[str],
-      overwrite: bool = False,
+    cls,
+    path: str | os.PathLike[str],
+    *,
+    columns: Sequence[str],
+    overwrite: bool = False,
   ) -> "RunFolder":
     """Makes the folder and an empty `metrics.csv` in it.
 
@@ -132,14 +132,14 @@ class RunFolder:
         with contextlib.suppress(OSError):
           folder.rmdir()
       raise ValueError(
-          f"--output_dir: {str(path)!r} cannot be written ({error.strerror});"
-          " name a folder that you may write to"
+        f"--output_dir: {str(path)!r} cannot be written ({error.strerror});"
+        " name a folder that you may write to"
       ) from error
     return cls(path, columns)
 
   @classmethod
   def resume(
-      cls, path: str | os.PathLike[str], *, columns: Sequence[str]
+    cls, path: str | os.PathLike[str], *, columns: Sequence[str]
   ) -> "RunFolder":
     """Opens the folder of a run that was stopped; changes nothing yet.
 
@@ -155,8 +155,8 @@ class RunFolder:
     folder = cls(pathlib.Path(path), columns)
     if not (folder.path / _METRICS).is_file():
       raise ValueError(
-          f"--output_dir: {str(path)!r} holds no run to resume (no {_METRICS});"
-          " start it without --resume"
+        f"--output_dir: {str(path)!r} holds no run to resume (no {_METRICS});"
+        " start it without --resume"
       )
     return folder
 
@@ -181,18 +181,18 @@ class RunFolder:
       TypeError: If a value has no JSON form.
     """
     config = {
-        "flags": {name: flags[name] for name in sorted(flags)},
-        "versions": {
-            "python": platform.python_version(),
-            "tensorflow": _version("tensorflow"),
-            "tensorflow_federated": _version("tensorflow_federated"),
-            "numpy": np.__version__,
-            "tff_shift": _version("tff_shift"),
-        },
-        "git_commit": _git_commit(pathlib.Path(__file__)),
-        "start_time": self._start_time.isoformat(timespec="seconds"),
-        "command_line": shlex.join(sys.orig_argv),
-        "cores": len(os.sched_getaffinity(0)),
+      "flags": {name: flags[name] for name in sorted(flags)},
+      "versions": {
+        "python": platform.python_version(),
+        "tensorflow": _version("tensorflow"),
+        "tensorflow_federated": _version("tensorflow_federated"),
+        "numpy": np.__version__,
+        "tff_shift": _version("tff_shift"),
+      },
+      "git_commit": _git_commit(pathlib.Path(__file__)),
+      "start_time": self._start_time.isoformat(timespec="seconds"),
+      "command_line": shlex.join(sys.orig_argv),
+      "cores": len(os.sched_getaffinity(0)),
     }
     return _to_json(config, _CONFIG)
 
@@ -218,10 +218,12 @@ class RunFolder:
     self._earlier_rows = (self.path / _METRICS).read_bytes()
     self._append(_csv_line(self._columns))
     config = self.read_config() or self.describe(flags)
-    config.setdefault("resumed", []).append({
+    config.setdefault("resumed", []).append(
+      {
         "time": self._start_time.isoformat(timespec="seconds"),
         "command_line": shlex.join(sys.orig_argv),
-    })
+      }
+    )
     _write_json(self.path / _CONFIG, config)
 
   def write_metrics(self, row: Mapping[str, Any]) -> None:
@@ -250,7 +252,7 @@ class RunFolder:
   def _append(self, line: str) -> None:
     """Appends a line to `metrics.csv`, unless it is already in this place."""
     if self._earlier_rows.startswith(line.encode()):
-      self._earlier_rows = self._earlier_rows[len(line.encode()):]
+      self._earlier_rows = self._earlier_rows[len(line.encode()) :]
       return
     self.cut_metrics()
     path = self.path / _METRICS
@@ -259,7 +261,7 @@ class RunFolder:
       file.write(line)
 
   def release_to_tensorboard(
-      self, run_name: str, value: Mapping[str, float], key: int
+    self, run_name: str, value: Mapping[str, float], key: int
   ) -> None:
     """Releases values through TFF to `tensorboard/<run_name>`.
 
@@ -277,11 +279,11 @@ class RunFolder:
       # What a run that was stopped released, it releases again.
       _remove(path)
       self._release_managers[run_name] = tff.program.TensorBoardReleaseManager(
-          path
+        path
       )
     with writing(path):
       asynchronous.run(
-          self._release_managers[run_name].release(dict(value), key)
+        self._release_managers[run_name].release(dict(value), key)
       )
 
   def write_summary(self, runs: Sequence[summary.RunSummary]) -> None:
@@ -310,7 +312,7 @@ def _git_commit(path: pathlib.Path) -> str | None:
     for arguments in (f"ls-files {path.name}", describe):
       command = ["git", "-C", str(path.parent), *arguments.split()]
       output = subprocess.check_output(
-          command, stderr=subprocess.DEVNULL, text=True, timeout=10
+        command, stderr=subprocess.DEVNULL, text=True, timeout=10
       )
       outputs.append(output.strip())
     return outputs[1] if outputs[0] else None
@@ -333,13 +335,13 @@ def _check_folder(path: pathlib.Path, overwrite: bool) -> bool:
     return False
   if not overwrite:
     raise ValueError(
-        f"--output_dir: {str(path)!r} already holds files; name another folder"
-        " or pass --overwrite"
+      f"--output_dir: {str(path)!r} already holds files; name another folder"
+      " or pass --overwrite"
     )
   if not (path / _METRICS).is_file():
     raise ValueError(
-        f"--output_dir: {str(path)!r} holds files but no earlier run (no"
-        f" {_METRICS}), so --overwrite does not apply; name another folder"
+      f"--output_dir: {str(path)!r} holds files but no earlier run (no"
+      f" {_METRICS}), so --overwrite does not apply; name another folder"
     )
   return True
 

@@ -30,9 +30,9 @@ class DivergedError(RuntimeError):
 
   def __init__(self, algorithm: str, round_num: int, num_clients: int):
     super().__init__(
-        f"{algorithm} diverged in round {round_num}: what its"
-        f" {num_clients} clients trained is not finite; a smaller learning rate"
-        " may help"
+      f"{algorithm} diverged in round {round_num}: what its"
+      f" {num_clients} clients trained is not finite; a smaller learning rate"
+      " may help"
     )
     self.algorithm = algorithm
     self.round_num = round_num
@@ -44,7 +44,7 @@ def num_sampled(num_clients: int, participation: float) -> int:
 
 
 def sample_clients(
-    num_clients: int, participation: float, run_seed: int, round_num: int
+  num_clients: int, participation: float, run_seed: int, round_num: int
 ) -> list[int]:
   """Draws the clients of a round, a pure function of its arguments.
 
@@ -67,12 +67,12 @@ def sample_clients(
   """
   if not 0 < participation <= 1:
     raise ValueError(
-        f"participation={participation!r} is not allowed: it must be a number"
-        " above 0 and at most 1"
+      f"participation={participation!r} is not allowed: it must be a number"
+      " above 0 and at most 1"
     )
   size = num_sampled(num_clients, participation)
   words = randomness.derive(
-      run_seed, randomness.Purpose.SAMPLE_CLIENTS, round_num
+    run_seed, randomness.Purpose.SAMPLE_CLIENTS, round_num
   )
   generator = np.random.default_rng(words.view(np.uint32))
   chosen = generator.choice(num_clients, size=size, replace=False)
@@ -119,13 +119,13 @@ class Rounds:
   """
 
   def __init__(
-      self,
-      algorithm: process.FederatedAlgorithm,
-      data: Sequence[Any],
-      *,
-      run_seed: int,
-      participation: float = 1.0,
-      storage: client_states_lib.Storage | None = None,
+    self,
+    algorithm: process.FederatedAlgorithm,
+    data: Sequence[Any],
+    *,
+    run_seed: int,
+    participation: float = 1.0,
+    storage: client_states_lib.Storage | None = None,
   ):
     """Draws the initial state of the server.
 
@@ -144,10 +144,10 @@ class Rounds:
     self.data = data
     self.server_state = algorithm.initialize(randomness.server_seed(run_seed))
     self.states = client_states_lib.ClientStates(
-        len(data),
-        algorithm.initialize_client,
-        lambda client: data[client].seed,
-        storage,
+      len(data),
+      algorithm.initialize_client,
+      lambda client: data[client].seed,
+      storage,
     )
     self.round_num = 0
     self.seconds = []
@@ -170,7 +170,7 @@ class Rounds:
     """
     start = time.perf_counter()
     chosen = sample_clients(
-        len(self.data), self._participation, self._run_seed, self.round_num
+      len(self.data), self._participation, self._run_seed, self.round_num
     )
     data = [self.data[client] for client in chosen]
     server_state, metrics, num_diverged = self.server_state, {}, 0
@@ -179,15 +179,18 @@ class Rounds:
       server_state, states, metrics = phase(server_state, states, data)
       if metrics["num_diverged"] == metrics["num_clients"]:
         raise DivergedError(
-            self.algorithm.name, self.round_num + 1, len(chosen)
+          self.algorithm.name, self.round_num + 1, len(chosen)
         )
       num_diverged = max(metrics["num_diverged"], num_diverged)
       metrics["num_diverged"] = num_diverged
     if num_diverged:
       logging.warning(
-          "%s, round %d: what %d of %d clients trained is not finite and is"
-          " left out",
-          self.algorithm.name, self.round_num + 1, num_diverged, len(chosen),
+        "%s, round %d: what %d of %d clients trained is not finite and is"
+        " left out",
+        self.algorithm.name,
+        self.round_num + 1,
+        num_diverged,
+        len(chosen),
       )
     # Only now, so that an interrupted round leaves the run as it was.
     self.server_state = server_state
@@ -198,12 +201,12 @@ class Rounds:
     return metrics
 
   def resume(
-      self,
-      server_state: Any,
-      client_states: Sequence[Any] | None,
-      seconds: Sequence[float],
-      starts: Sequence[int],
-      num_diverged: int = 0,
+    self,
+    server_state: Any,
+    client_states: Sequence[Any] | None,
+    seconds: Sequence[float],
+    starts: Sequence[int],
+    num_diverged: int = 0,
   ) -> None:
     """Takes over the rounds that another process has done.
 
@@ -245,8 +248,8 @@ class Rounds:
     It is 0 if there was no round.
     """
     compiled = [
-        seconds
-        for round_num, seconds in enumerate(self.seconds)
-        if round_num not in self.starts
+      seconds
+      for round_num, seconds in enumerate(self.seconds)
+      if round_num not in self.starts
     ]
     return float(np.mean(compiled or self.seconds or [0.0]))

@@ -47,15 +47,15 @@ def choose(scores: Mapping[float, float]) -> float:
 
 
 def compare(
-    rates: Mapping[str, Sequence[float]],
-    run: Callable[[str, float, str], Mapping[int, Any]],
-    *,
-    select: str = NONE,
-    score: Callable[[Mapping[int, Any]], float] | None = None,
-    all_rates: bool = False,
-    on_choice: Callable[[str, Mapping[float, float], float], None] = (
-        lambda algorithm, scores, chosen: None
-    ),
+  rates: Mapping[str, Sequence[float]],
+  run: Callable[[str, float, str], Mapping[int, Any]],
+  *,
+  select: str = NONE,
+  score: Callable[[Mapping[int, Any]], float] | None = None,
+  all_rates: bool = False,
+  on_choice: Callable[[str, Mapping[float, float], float], None] = (
+    lambda algorithm, scores, chosen: None
+  ),
 ) -> Iterator[Reading]:
   """Runs algorithms at their learning rates, chosen fairly if asked to.
 

@@ -26,29 +26,27 @@ from tff_shift.simulation import results
 
 _MODULUS = 2**256
 _SCHEMA = (
-    "CREATE TABLE run (key TEXT NOT NULL)",
-    # The digest first: SQLite finds it without a look at a long content.
-    "CREATE TABLE states (client INTEGER, version INTEGER,"
-    " digest BLOB NOT NULL, content BLOB NOT NULL,"
-    " PRIMARY KEY (client, version))",
+  "CREATE TABLE run (key TEXT NOT NULL)",
+  # The digest first: SQLite finds it without a look at a long content.
+  "CREATE TABLE states (client INTEGER, version INTEGER,"
+  " digest BLOB NOT NULL, content BLOB NOT NULL,"
+  " PRIMARY KEY (client, version))",
 )
 _WRITE = (
-    "INSERT INTO states VALUES (?, ?, ?, ?) ON CONFLICT (client, version)"
-    " DO UPDATE SET digest = excluded.digest, content = excluded.content"
+  "INSERT INTO states VALUES (?, ?, ?, ?) ON CONFLICT (client, version)"
+  " DO UPDATE SET digest = excluded.digest, content = excluded.content"
 )
-_LAST = (
-    "SELECT {} FROM states WHERE client = ? ORDER BY version DESC LIMIT 1"
-)
+_LAST = "SELECT {} FROM states WHERE client = ? ORDER BY version DESC LIMIT 1"
 # Of a row with MAX, SQLite gives the other columns of that row.
 _ALL = (
-    "SELECT client, digest, content, MAX(version) FROM states"
-    " WHERE version <= ? GROUP BY client"
+  "SELECT client, digest, content, MAX(version) FROM states"
+  " WHERE version <= ? GROUP BY client"
 )
 # The versions that have a newer one up to a step.
 _PRUNE_ALL = (
-    "DELETE FROM states AS old WHERE EXISTS (SELECT 1 FROM states AS newer"
-    " WHERE newer.client = old.client AND newer.version > old.version"
-    " AND newer.version <= ?)"
+  "DELETE FROM states AS old WHERE EXISTS (SELECT 1 FROM states AS newer"
+  " WHERE newer.client = old.client AND newer.version > old.version"
+  " AND newer.version <= ?)"
 )
 
 
@@ -99,7 +97,7 @@ class StateFile:
   """
 
   def __init__(
-      self, path: pathlib.Path, key: str = "", *, is_temporary: bool = False
+    self, path: pathlib.Path, key: str = "", *, is_temporary: bool = False
   ):
     """Names the file; nothing is read or written yet.
 
@@ -190,8 +188,8 @@ class StateFile:
       clients = self._written.pop(version)
       with self._changing() as connection:
         connection.executemany(
-            "DELETE FROM states WHERE client = ? AND version < ?",
-            ((client, version) for client in sorted(clients)),
+          "DELETE FROM states WHERE client = ? AND version < ?",
+          ((client, version) for client in sorted(clients)),
         )
 
   def restore(self, step: int, content: Content, oldest: int) -> None:
@@ -226,7 +224,7 @@ class StateFile:
       connection.execute(_PRUNE_ALL, (oldest,))
       self._written = {}
       for client, version in connection.execute(
-          "SELECT client, version FROM states WHERE version > ?", (oldest,)
+        "SELECT client, version FROM states WHERE version > ?", (oldest,)
       ):
         self._written.setdefault(version, set()).add(client)
 

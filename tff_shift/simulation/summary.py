@@ -43,8 +43,8 @@ class RunSummary:
     for seed, metrics in self.metrics_by_seed.items():
       if sorted(metrics) != self.metric_names:
         raise ValueError(
-            f"summary of {self.algorithm}: seed {seed} has the metrics"
-            f" {sorted(metrics)}, the first seed has {self.metric_names}"
+          f"summary of {self.algorithm}: seed {seed} has the metrics"
+          f" {sorted(metrics)}, the first seed has {self.metric_names}"
         )
 
   @property
@@ -73,25 +73,25 @@ class RunSummary:
   def to_record(self) -> dict[str, Any]:
     """Returns the entry of `summary.json`, with its keys in their order."""
     return {
-        "algorithm": self.algorithm,
-        "dataset": self.dataset,
-        "setting": dict(sorted(self.setting.items())),
-        "metrics": {
-            name: {
-                "mean": self.mean(name),
-                "std": self.standard_deviation(name),
-                "seeds": self.values(name),
-            }
-            for name in self.metric_names
-        },
-        "rounds": self.rounds,
-        "seconds_per_round": self.seconds_per_round,
-        "num_diverged": list(self.num_diverged),
+      "algorithm": self.algorithm,
+      "dataset": self.dataset,
+      "setting": dict(sorted(self.setting.items())),
+      "metrics": {
+        name: {
+          "mean": self.mean(name),
+          "std": self.standard_deviation(name),
+          "seeds": self.values(name),
+        }
+        for name in self.metric_names
+      },
+      "rounds": self.rounds,
+      "seconds_per_round": self.seconds_per_round,
+      "num_diverged": list(self.num_diverged),
     }
 
 
 def comparison_table(
-    runs: Sequence[RunSummary], metrics: Sequence[str] | None = None
+  runs: Sequence[RunSummary], metrics: Sequence[str] | None = None
 ) -> str:
   """Formats runs as an aligned table of plain text.
 

@@ -145,7 +145,6 @@ def check_same(call: executor_equality.Call) -> None:
 
 
 class TestHosts:
-
   def test_each_has_a_network_of_its_own(self, hosts):
     places = [os.readlink("/proc/self/ns/net")]
     for host in hosts:

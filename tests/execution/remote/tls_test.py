@@ -29,9 +29,7 @@ class TestTls:
 
     def make(name, issuer=None, is_authority=False):
       key = ec.generate_private_key(ec.SECP256R1())
-      subject = x509.Name(
-        [x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]
-      )
+      subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
       issuer_name, issuer_key = issuer or (subject, key)
       loopback = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
       certificate = (

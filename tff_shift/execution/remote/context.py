@@ -63,9 +63,9 @@ class RemoteContext(tff.framework.SyncContext):
       parts = [mergeable.take_clients(arg, parameter_type, slice(0))]
     finish = plan.finish(len(partials))
     merged = tff.structure.Struct.unnamed(*partials)
-    finished = self._pool.run([
-      (finish, tff.structure.Struct.unnamed(part, merged)) for part in parts
-    ])
+    finished = self._pool.run(
+      [(finish, tff.structure.Struct.unnamed(part, merged)) for part in parts]
+    )
     leaves |= _join(plan, plan.late, finished)
     return plan.assemble(leaves)
 
@@ -75,9 +75,7 @@ class RemoteContext(tff.framework.SyncContext):
     The parts are the same when a worker has been lost: the last bits of a mean
     depend on them.
     """
-    if not plan.has_aggregate and not any(
-      map(plan.is_at_clients, plan.early)
-    ):
+    if not plan.has_aggregate and not any(map(plan.is_at_clients, plan.early)):
       yield slice(0)
       return
     num_parts = max(1, min(self._pool.num_workers, num_clients))

@@ -52,10 +52,12 @@ class Plan:
       self.whole = _compile(computation)
       return
     if not _aggregates(computation):
-      self.start = _compile(_function(
+      self.start = _compile(
+        _function(
           signature.parameter,
           lambda argument: _select(computation(argument), paths),
-      ))
+        )
+      )
       return
     try:
       self._form = tff.backends.native.compile_to_mergeable_comp_form(
@@ -72,19 +74,25 @@ class Plan:
     self.has_aggregate = True
     self._parameter_type = signature.parameter
     self.early = [path for path in paths if self.is_at_clients(path)]
-    if _aggregates(_function(
+    if _aggregates(
+      _function(
         signature.parameter,
         lambda argument: _select(computation(argument), self.early),
-    )):
+      )
+    ):
       self.early = []
     self.late = [path for path in paths if path not in self.early]
-    self.start = _compile(_share_calls(_function(
-        signature.parameter,
-        lambda argument: (
-          self._form.up_to_merge(argument),
-          _select(computation(argument), self.early),
-        ),
-    )))
+    self.start = _compile(
+      _share_calls(
+        _function(
+          signature.parameter,
+          lambda argument: (
+            self._form.up_to_merge(argument),
+            _select(computation(argument), self.early),
+          ),
+        )
+      )
+    )
     self._partial_type = self._form.up_to_merge.type_signature.result
     # A number of parts has its own computation.
     self.finish = functools.cache(self._build_finish)
@@ -93,10 +101,9 @@ class Plan:
     """Returns whether a part of the result has a value for each client."""
     return values.is_clients_list_type(_type_at(self.result_type, path))
 
-  def _build_finish(
-    self, num_parts: int
-  ) -> tff.framework.ConcreteComputation:
+  def _build_finish(self, num_parts: int) -> tff.framework.ConcreteComputation:
     """Builds `<argument, <partial aggregates>> -> late results`."""
+
     def finish(argument, partials):
       merged = partials[0]
       for position in range(1, num_parts):
@@ -130,9 +137,7 @@ class Plan:
     )
 
 
-def take_clients(
-  value: object, type_spec: tff.Type, clients: slice
-) -> object:
+def take_clients(value: object, type_spec: tff.Type, clients: slice) -> object:
   """Takes some clients' parts of an argument, and all that is the server's."""
   if values.is_clients_list_type(type_spec):
     return value[clients]
@@ -238,9 +243,7 @@ def _share_calls(
     replaced[name] = first.setdefault(_fingerprint(value, {}), reference)
     if replaced[name] is reference:
       kept.append((name, value))
-  result, _ = tff.framework.transform_postorder(
-    function.result.result, replace
-  )
+  result, _ = tff.framework.transform_postorder(function.result.result, replace)
   shared = tff.framework.ConcreteComputation.from_building_block(
     tff.framework.Lambda(
       function.parameter_name,

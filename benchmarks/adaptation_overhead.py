@@ -68,7 +68,7 @@ def main(_) -> None:
     for name in _NAMES:
       module = algorithms.get(name)
       running[name] = online.Adaptation(
-        module.build(model, module.HParams()),
+        algorithms.build(module, model, module.HParams()),
         client_streams,
         deployment,
         run_seed=0,

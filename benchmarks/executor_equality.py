@@ -93,7 +93,8 @@ def build(name: str) -> process.FederatedAlgorithm:
   hparams = dataclasses.replace(
     hparams, **{k: v for k, v in _HPARAMS.items() if hasattr(hparams, k)}
   )
-  return module.build(
+  return algorithms.build(
+    module,
     model,
     hparams,
     num_evaluation_domains=_NUM_EVALUATION_DOMAINS,
@@ -180,6 +181,7 @@ def run_all(
   states = call(
     "initialize_client",
     algorithm.initialize_client,
+    state,
     [each.seed for each in data],
   )
   for round_num in range(num_rounds):

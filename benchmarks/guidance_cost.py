@@ -42,7 +42,8 @@ _SHAPE = (32, 32, 3)
 def _federation(num_clients: int) -> queries.Federation:
   """Makes a federation in its initial state."""
   module = algorithms.get("fed_drm")
-  algorithm = module.build(
+  algorithm = algorithms.build(
+    module,
     models.build(
       _MODEL.value,
       input_shape=_SHAPE,
@@ -61,10 +62,11 @@ def _federation(num_clients: int) -> queries.Federation:
     * num_clients,
     run_seed=0,
   )
+  state = algorithm.initialize(randomness.server_seed(0))
   return queries.Federation(
     algorithm,
-    algorithm.initialize(randomness.server_seed(0)),
-    algorithm.initialize_client([client.seed for client in data]),
+    state,
+    algorithm.initialize_client(state, [client.seed for client in data]),
     data,
   )
 

@@ -72,7 +72,7 @@ def _build(name: str) -> rounds.Rounds:
     width=64,
   )
   module = algorithms.get(name)
-  algorithm = module.build(model, module.HParams(local_steps=1))
+  algorithm = algorithms.build(module, model, module.HParams(local_steps=1))
   data = [evolving.training_data(client, 0) for client in clients]
   return rounds.Rounds(algorithm, data, run_seed=0)
 

@@ -18,6 +18,7 @@ from absl import app
 from absl import flags
 from absl import logging
 
+from tff_shift import algorithms
 from tff_shift import execution
 from tff_shift import models
 from tff_shift.algorithms import fed_3da
@@ -93,7 +94,7 @@ def main(_) -> None:
     represent = _fit_representation(dataset)
     running = {
       module: dynamic.train(
-        module.build(model, hparams),
+        algorithms.build(module, model, hparams),
         drawn,
         represent,
         num_rounds=1,

@@ -32,6 +32,7 @@ from absl import app
 from absl import flags
 from absl import logging
 
+from tff_shift import algorithms
 from tff_shift import execution
 from tff_shift.algorithms import fed_rep
 from tff_shift.learning import local_training
@@ -79,7 +80,9 @@ def _start(population: int, checkpoint: checkpoints.Run) -> rounds.Rounds:
     (_NUM_FEATURES,), num_classes=_NUM_CLASSES, width=64, head_width=44
   )
   return rounds.Rounds(
-    fed_rep.build(model, fed_rep.HParams(batch_size=20, local_steps=3)),
+    algorithms.build(
+      fed_rep, model, fed_rep.HParams(batch_size=20, local_steps=3)
+    ),
     rounds.DataOnDemand(population, _make_data),
     run_seed=0,
     participation=_NUM_PARTICIPANTS / population,

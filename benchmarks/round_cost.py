@@ -21,6 +21,7 @@ from absl import app
 from absl import flags
 
 from benchmarks import plain_cnn
+from tff_shift import algorithms
 from tff_shift import execution
 from tff_shift.algorithms import fed_avg
 from tff_shift.learning import local_training
@@ -195,7 +196,8 @@ def _ours(initial, data) -> Callable[[], list[np.ndarray]]:
   model = split_model.build_split_model(
     "benchmark", backbone=_backbone, head=_head, input_dtype=tf.float32
   )
-  algorithm = fed_avg.build(
+  algorithm = algorithms.build(
+    fed_avg,
     model,
     fed_avg.HParams(
       local_steps=FLAGS.num_steps, batch_size=_BATCH, learning_rate=_RATE

@@ -160,7 +160,8 @@ class _Runner:
     self, contestant: contestants.Contestant
   ) -> dict[int, dynamic.DynamicResult]:
     """Runs a contestant with every seed."""
-    algorithm = algorithms.get(contestant.algorithm).build(
+    algorithm = algorithms.build(
+      contestant.algorithm,
       self._plan.model,
       contestant.hparams,
       num_evaluation_domains=FLAGS.num_clients,

@@ -84,7 +84,8 @@ class _Runner:
       else plan.datasets[seed]
       for seed in seeds
     }
-    algorithm = algorithms.get(name).build(
+    algorithm = algorithms.build(
+      name,
       plan.model,
       plan.hparams[name][rate],
       num_evaluation_domains=len(datasets[seeds[0]].domains),

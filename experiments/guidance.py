@@ -51,7 +51,8 @@ def _run(
   saved: checkpoints.Checkpoints,
 ) -> dict[int, guidance.GuidanceResult]:
   """Runs a contestant with every seed, and writes down what it gives."""
-  algorithm = algorithms.get(contestant.algorithm).build(
+  algorithm = algorithms.build(
+    contestant.algorithm,
     plan.model,
     contestant.hparams,
     # All test examples of a seed at once; seeds may differ by a few.

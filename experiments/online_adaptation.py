@@ -118,7 +118,8 @@ class _Runner:
     self, contestant: planning.Contestant
   ) -> dict[str, dict[int, online.OnlineResult]]:
     """Runs a contestant on every schedule with every seed."""
-    algorithm = algorithms.get(contestant.algorithm).build(
+    algorithm = algorithms.build(
+      contestant.algorithm,
       self._model,
       contestant.hparams,
       aggregator=self._plan.aggregators[contestant.algorithm],

@@ -18,8 +18,8 @@ HPARAMS = atlas.HParams(
 
 
 @pytest.fixture(scope="module")
-def functions(model, build_with_functions, context):
-  return build_with_functions(atlas, model, HPARAMS)[1]
+def functions(model, context):
+  return atlas.work(model, HPARAMS)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ class TestAtlas:
   def test_learners_step_and_are_weighted(
     self, functions, client, pretrained, oracle, run_in_graph, compare
   ):
-    state = run_in_graph(functions.initial_client_state, client.seed)
+    state = run_in_graph(functions.initial_client_state, client.seed, ())
     states = [state]
     for round_num in range(2):
       result = run_in_graph(
@@ -80,7 +80,7 @@ class TestAtlas:
     self, functions, client, pretrained, make_client, oracle, run_in_graph
   ):
     examples = make_client(4, [5])
-    state = run_in_graph(functions.initial_client_state, client.seed)
+    state = run_in_graph(functions.initial_client_state, client.seed, ())
     scale = np.array([1.0, 2.0, 4.0], np.float32)
     state = atlas.Ensemble(
       tf.nest.map_structure(

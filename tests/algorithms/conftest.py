@@ -1,7 +1,6 @@
 """What the tests of the algorithms share: tiny clients and a NumPy oracle."""
 
 import types
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ import tensorflow_federated as tff
 from tff_shift.learning import adaptation
 from tff_shift.learning import local_training
 from tff_shift.learning import periods
-from tff_shift.learning import process
 from tff_shift.learning import randomness
 from tff_shift.models import guided_model
 from tff_shift.models import mlp
@@ -139,29 +137,6 @@ def client_data():
     expected_type=_expected_data_type,
     make=_make_client_of,
   )
-
-
-def _build_with_functions(module, model, hparams, **options):
-  with mock.patch.object(
-    process, "build_algorithm", wraps=process.build_algorithm
-  ) as build_algorithm:
-    algorithm = module.build(model, hparams, **options)
-  functions = {
-    "initial_client_state": lambda seed: (),
-    "personalize_client": None,
-    "summarize_client": lambda weights, data: (),
-    **build_algorithm.call_args.kwargs,
-  }
-  return algorithm, types.SimpleNamespace(**functions)
-
-
-@pytest.fixture(scope="session")
-def build_with_functions():
-  """Returns `build(module, model, hparams, **options)`.
-
-  It gives the algorithm and the pure functions of tensors that it is made of.
-  """
-  return _build_with_functions
 
 
 def _dense_layers(weights, x, last_is_linear):

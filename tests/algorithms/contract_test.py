@@ -19,6 +19,7 @@ from tff_shift.learning import adaptation
 from tff_shift.learning import aggregation
 from tff_shift.learning import local_training
 from tff_shift.learning import periods
+from tff_shift.learning import process
 from tff_shift.learning import randomness
 from tff_shift.simulation import rounds
 
@@ -65,22 +66,17 @@ def make_hparams(name):
   )
 
 
-def build(name, model, build_with_functions):
-  algorithm, functions = build_with_functions(
-    algorithms.get(name),
-    model,
-    make_hparams(name),
-    num_evaluation_domains=NUM_EVALUATION_DOMAINS,
-  )
-  return types.SimpleNamespace(
-    name=name, algorithm=algorithm, functions=functions
-  )
-
-
 @pytest.fixture(scope="module", params=algorithms.names())
-def built(request, model, build_with_functions, context):
+def built(request, model, context):
   """An algorithm, and the pure functions it is made of."""
-  return build(request.param, model, build_with_functions)
+  name, hparams = request.param, make_hparams(request.param)
+  return types.SimpleNamespace(
+    name=name,
+    algorithm=algorithms.build(
+      name, model, hparams, num_evaluation_domains=NUM_EVALUATION_DOMAINS
+    ),
+    functions=algorithms.get(name).work(model, hparams),
+  )
 
 
 @pytest.fixture(scope="module")
@@ -131,9 +127,10 @@ def run(built, data):
 
 
 class TestForm:
-  def test_build_takes_what_every_algorithm_takes(self, built):
-    parameters = inspect.signature(algorithms.get(built.name).build).parameters
-    assert list(parameters) == ["model", "hparams", "options"]
+  def test_file_ends_in_a_record_of_functions(self, built):
+    work = algorithms.get(built.name).work
+    assert list(inspect.signature(work).parameters) == ["model", "hparams"]
+    assert isinstance(built.functions, process.Work)
     assert built.algorithm.name == built.name
 
   def test_clients_take_what_they_have_in_every_scenario(
@@ -232,9 +229,7 @@ class TestAggregators:
     return dataclasses.replace(hparams, client_weighting="uniform")
 
   def needs(self, name):
-    return getattr(
-      algorithms.get(name), "AGGREGATION_NEEDS", aggregation.NO_NEEDS
-    )
+    return algorithms.needs(name)
 
   def test_algorithm_says_so_where_nothing_is_shared(self, built):
     algorithm = built.algorithm
@@ -252,15 +247,15 @@ class TestAggregators:
     except ValueError as refusal:
       # What the module says, `build` enforces.
       with pytest.raises(ValueError) as error:
-        algorithms.get(built.name).build(model, hparams, aggregator=factory)
+        algorithms.build(built.name, model, hparams, aggregator=factory)
       assert str(error.value) == str(refusal)
       assert str(refusal).partition(": ")[2] in dataclasses.astuple(needs)
       return
     server_type = built.algorithm.initialize.type_signature.result
-    process = factory.create(
+    averaging = factory.create(
       server_type.member.weights, tff.TensorType(np.float32)
     )
-    assert process.next.type_signature.result.result == tff.FederatedType(
+    assert averaging.next.type_signature.result.result == tff.FederatedType(
       server_type.member.weights, tff.SERVER
     )
 
@@ -270,8 +265,8 @@ class TestAggregators:
     needs = self.needs(built.name)
     if needs.nothing_shared or needs.in_the_open:
       pytest.skip("it refuses")
-    return algorithms.get(built.name).build(
-      model, self.uniform(built.name), aggregator=aggregators["dp"]
+    return algorithms.build(
+      built.name, model, self.uniform(built.name), aggregator=aggregators["dp"]
     )
 
   def test_private_mean_without_noise_is_the_uniform_mean(
@@ -279,7 +274,7 @@ class TestAggregators:
   ):
     algorithm, hparams = built.algorithm, self.uniform(built.name)
     if hparams != make_hparams(built.name):
-      algorithm = algorithms.get(built.name).build(model, hparams)
+      algorithm = algorithms.build(built.name, model, hparams)
     runs = [
       rounds.Rounds(each, data, run_seed=RUN_SEED)
       for each in (private, algorithm)
@@ -296,7 +291,8 @@ class TestAggregators:
     if not hasattr(hparams, "client_weighting"):
       pytest.skip("clients have no weight")
     with pytest.raises(ValueError, match="is not allowed"):
-      algorithms.get(built.name).build(
+      algorithms.build(
+        built.name,
         model,
         dataclasses.replace(hparams, client_weighting="num_examples"),
         aggregator=aggregators["dp"],
@@ -465,7 +461,9 @@ class TestWorkAlone:
     for client, state in zip(data, client_states, strict=True):
       compare.assert_close(
         state,
-        run_in_graph(functions.initial_client_state, client.seed),
+        run_in_graph(
+          functions.initial_client_state, client.seed, server_state.weights
+        ),
         1e-6,
       )
     shapes = [np.shape(w) for w in tf.nest.flatten(server_state.weights)]

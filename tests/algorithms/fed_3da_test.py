@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tff_shift import algorithms
 from tff_shift.algorithms import fed_3da
 from tff_shift.learning import local_training
 from tff_shift.learning import periods
@@ -26,8 +27,8 @@ HPARAMS = fed_3da.HParams(
 
 
 @pytest.fixture(scope="module")
-def built(model, build_with_functions):
-  return build_with_functions(fed_3da, model, HPARAMS, num_evaluation_domains=1)
+def built(model):
+  return algorithms.build(fed_3da, model, HPARAMS), fed_3da.work(model, HPARAMS)
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +143,9 @@ class TestTraining:
     self, model, clients, oracle, context, compare
   ):
     hparams = dataclasses.replace(HPARAMS, meta_learning_rate=0.0)
-    run = rounds.Rounds(fed_3da.build(model, hparams), clients, run_seed=0)
+    run = rounds.Rounds(
+      algorithms.build(fed_3da, model, hparams), clients, run_seed=0
+    )
     before = run.server_state.weights
     assert run.step()["loss"] > 0
     assert compare.equal_bits(run.server_state.weights, before)
@@ -234,7 +237,7 @@ class TestDrift:
       batch_size=20,
       learning_rate=0.1,
     )
-    algorithm = fed_3da.build(model, hparams)
+    algorithm = algorithms.build(fed_3da, model, hparams)
     run = rounds.Rounds(algorithm, clients, run_seed=0)
     for _ in range(25):
       run.step()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tff_shift import algorithms
 from tff_shift.algorithms import fed_ade
 from tff_shift.algorithms import fix_lr
 from tff_shift.learning import two_phase_adaptation
@@ -52,7 +53,7 @@ def clients(make_adapting_client):
 
 @pytest.fixture(scope="module")
 def algorithm(pretrained, context):
-  return fed_ade.build(pretrained[0], HPARAMS)
+  return algorithms.build(fed_ade, pretrained[0], HPARAMS)
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +207,7 @@ class TestWhatIsCompared:
     model, _ = pretrained
     hparams = dataclasses.replace(HPARAMS, compare="rounds")
     first, second = dynamics_after(
-      fed_ade.build(model, hparams), clients, [1, 1]
+      algorithms.build(fed_ade, model, hparams), clients, [1, 1]
     )
     # The same batch again: only the model has moved.
     assert second.learning_rate != first.learning_rate
@@ -220,7 +221,9 @@ class TestWhatIsCompared:
   ):
     model, _ = pretrained
     tiny = dataclasses.replace(HPARAMS, eta_min=0.0, eta_max=1e-30)
-    first, second = dynamics_after(fed_ade.build(model, tiny), clients, [1, 2])
+    first, second = dynamics_after(
+      algorithms.build(fed_ade, model, tiny), clients, [1, 2]
+    )
     assert first.learning_rate > 0.0
     assert second.learning_rate == 0.0
 
@@ -232,7 +235,7 @@ class TestWhatIsCompared:
   ):
     hparams = dataclasses.replace(HPARAMS, similarity=similarity)
     (state,) = dynamics_after(
-      fed_ade.build(pretrained[0], hparams), clients, [1]
+      algorithms.build(fed_ade, pretrained[0], hparams), clients, [1]
     )
     assert HPARAMS.eta_min <= state.learning_rate <= HPARAMS.eta_max
 
@@ -240,8 +243,12 @@ class TestWhatIsCompared:
   def test_one_estimator_alone(self, which, pretrained, clients, context):
     model, _ = pretrained
     hparams = dataclasses.replace(HPARAMS, **{which: False})
-    (state,) = dynamics_after(fed_ade.build(model, hparams), clients, [1])
-    (both,) = dynamics_after(fed_ade.build(model, HPARAMS), clients, [1])
+    (state,) = dynamics_after(
+      algorithms.build(fed_ade, model, hparams), clients, [1]
+    )
+    (both,) = dynamics_after(
+      algorithms.build(fed_ade, model, HPARAMS), clients, [1]
+    )
     assert state.learning_rate != both.learning_rate
 
 
@@ -254,10 +261,12 @@ class TestFixLr:
       field.name: getattr(HPARAMS, field.name)
       for field in dataclasses.fields(two_phase_adaptation.TwoPhaseHParams)
     }
-    adaptive = fed_ade.build(
-      model, fed_ade.HParams(**shared, eta_min=0.3, eta_max=0.3)
+    adaptive = algorithms.build(
+      fed_ade, model, fed_ade.HParams(**shared, eta_min=0.3, eta_max=0.3)
     )
-    fixed = fix_lr.build(model, fix_lr.HParams(**shared, learning_rate=0.3))
+    fixed = algorithms.build(
+      fix_lr, model, fix_lr.HParams(**shared, learning_rate=0.3)
+    )
     runs = [
       rounds.Rounds(each, clients, run_seed=0) for each in (adaptive, fixed)
     ]
@@ -283,4 +292,4 @@ class TestRefusals:
   )
   def test_values_that_do_not_go_together(self, model, values, message):
     with pytest.raises(ValueError, match=message):
-      fed_ade.build(model, fed_ade.HParams(**values))
+      algorithms.build(fed_ade, model, fed_ade.HParams(**values))

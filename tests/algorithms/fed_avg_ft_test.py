@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_avg_ft
 from tff_shift.learning import local_training
@@ -59,7 +60,6 @@ class TestFineTuning:
     self,
     model,
     make_client,
-    build_with_functions,
     oracle,
     run_in_graph,
     num_epochs,
@@ -73,7 +73,7 @@ class TestFineTuning:
       fine_tuning_epochs=num_epochs,
       fine_tuning_steps=given_steps,
     )
-    _, functions = build_with_functions(fed_avg_ft, model, hparams)
+    functions = fed_avg_ft.work(model, hparams)
     weights = run_in_graph(model.initial_weights, client.seed)
     logits = run_in_graph(
       functions.predict_as_client, weights, (), client, examples
@@ -97,12 +97,16 @@ class TestBesideFedAvg:
   def results(self, model, clients, context):
     """States after two rounds and what the evaluations say, by algorithm."""
     common = {"batch_size": 4, "local_steps": 1, "learning_rate": RATE}
-    algorithms = {
-      "fed_avg": fed_avg.build(
-        model, fed_avg.HParams(**common), num_evaluation_domains=NUM_DOMAINS
+    built = {
+      "fed_avg": algorithms.build(
+        fed_avg,
+        model,
+        fed_avg.HParams(**common),
+        num_evaluation_domains=NUM_DOMAINS,
       ),
       **{
-        num_epochs: fed_avg_ft.build(
+        num_epochs: algorithms.build(
+          fed_avg_ft,
           model,
           fed_avg_ft.HParams(fine_tuning_epochs=num_epochs, **common),
           num_evaluation_domains=NUM_DOMAINS,
@@ -111,7 +115,7 @@ class TestBesideFedAvg:
       },
     }
     results = {}
-    for key, algorithm in algorithms.items():
+    for key, algorithm in built.items():
       run = rounds.Rounds(algorithm, clients, run_seed=3)
       run.step()
       run.step()

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
@@ -92,7 +93,8 @@ class TestStockFedAvg:
     self, model, make_client, context, compare
   ):
     clients = [make_client(0, [6]), make_client(1, [12]), make_client(2, [4])]
-    algorithm = fed_avg.build(
+    algorithm = algorithms.build(
+      fed_avg,
       model,
       # Of 12 examples of 4 or 6, each occurs equally often: the gradient is
       # that of all examples of the client.
@@ -144,7 +146,9 @@ class TestAggregation:
       batch_size=4, learning_rate=RATE, client_weighting=client_weighting
     )
     clients = [make_client(0, [4]), make_client(1, [12])]
-    run = rounds.Rounds(fed_avg.build(model, hparams), clients, run_seed=0)
+    run = rounds.Rounds(
+      algorithms.build(fed_avg, model, hparams), clients, run_seed=0
+    )
     initial = run.server_state.weights
     metrics = run.step()
     results = [
@@ -173,7 +177,8 @@ class TestAggregation:
 
   def test_aggregator_may_be_replaced(self, model, make_client, context):
     norm = 0.01
-    algorithm = fed_avg.build(
+    algorithm = algorithms.build(
+      fed_avg,
       model,
       fed_avg.HParams(learning_rate=RATE),
       aggregator=tff.aggregators.MeanFactory(

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift import algorithms
 from tff_shift.algorithms import fed_drm
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
@@ -37,7 +38,7 @@ def guided(plain_model):
 
 @pytest.fixture(scope="module")
 def algorithm(guided):
-  return fed_drm.build(guided, HPARAMS, num_queries=11)
+  return algorithms.build(fed_drm, guided, HPARAMS, num_queries=11)
 
 
 @pytest.fixture(scope="module")
@@ -288,9 +289,9 @@ class TestFederated:
 
 def test_model_without_a_guide_is_refused(plain_model):
   with pytest.raises(ValueError, match="has no guide, which fed_drm needs"):
-    fed_drm.build(plain_model, HPARAMS)
+    algorithms.build(fed_drm, plain_model, HPARAMS)
 
 
 def test_weights_of_the_loss_out_of_range_are_refused(guided):
   with pytest.raises(ValueError, match=r"lambda_=1\.5 is not allowed"):
-    fed_drm.build(guided, fed_drm.HParams(lambda_=1.5))
+    algorithms.build(fed_drm, guided, fed_drm.HParams(lambda_=1.5))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tff_shift import algorithms
 from tff_shift.algorithms import fed_evolve
 from tff_shift.learning import local_training
 from tff_shift.learning import process
@@ -300,7 +301,7 @@ class TestClientPrediction:
 class TestServerEvaluation:
   @pytest.fixture(scope="class")
   def algorithm(self, line):
-    return fed_evolve.build(line, fed_evolve.HParams())
+    return algorithms.build(fed_evolve, line, fed_evolve.HParams())
 
   # In the last domain the first client has class 0 at 0 and 0.2 and class 1 at
   # 1, the second class 0 at 0.8 and class 1 at 2 and 3.

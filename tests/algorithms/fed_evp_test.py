@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg_ft
 from tff_shift.algorithms import fed_evp
 from tff_shift.learning import local_training
@@ -293,7 +294,6 @@ class TestPersonalization:
     self,
     model,
     clients,
-    build_with_functions,
     oracle,
     run_in_graph,
     personalization,
@@ -305,7 +305,7 @@ class TestPersonalization:
       personalization=personalization,
       personalization_epochs=num_epochs,
     )
-    _, functions = build_with_functions(fed_evp, model, hparams)
+    functions = fed_evp.work(model, hparams)
     client, examples = clients
     weights = run_in_graph(model.initial_weights, client.seed)
     logits = run_in_graph(
@@ -343,7 +343,8 @@ class TestServerState:
   def test_personal_weights_do_not_change_it(
     self, model, clients, context, compare
   ):
-    algorithm = fed_evp.build(
+    algorithm = algorithms.build(
+      fed_evp,
       model,
       fed_evp.HParams(batch_size=4, local_steps=1, learning_rate=0.3),
       num_evaluation_domains=3,

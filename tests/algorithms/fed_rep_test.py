@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tff_shift import algorithms
 from tff_shift.algorithms import fed_rep
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
@@ -18,8 +19,8 @@ HPARAMS = fed_rep.HParams(
 
 
 @pytest.fixture(scope="module")
-def built(model, build_with_functions):
-  return build_with_functions(fed_rep, model, HPARAMS)
+def built(model):
+  return algorithms.build(fed_rep, model, HPARAMS), fed_rep.work(model, HPARAMS)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ class TestTraining:
     round_num = 5
     client = make_client(0, [6, 5])
     backbone = run_in_graph(model.initial_backbone, randomness.server_seed(0))
-    head = run_in_graph(functions.initial_client_state, client.seed)
+    head = run_in_graph(functions.initial_client_state, client.seed, ())
     result = run_in_graph(
       lambda shared, own, data: functions.train_client(
         shared, own, data, tf.constant(round_num)

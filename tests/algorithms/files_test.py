@@ -102,7 +102,7 @@ class TestHyperParameters:
     for value in bad_values(field):
       hparams = dataclasses.replace(module.HParams(), **{field.name: value})
       with pytest.raises(ValueError, match=field.name) as error:
-        module.build(model, hparams)
+        algorithms.build(module, model, hparams)
       message = str(error.value)
       assert "\n" not in message
       assert repr(value) in message

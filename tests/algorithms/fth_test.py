@@ -3,18 +3,19 @@
 import numpy as np
 import pytest
 
+from tff_shift import algorithms
 from tff_shift.algorithms import fth
 from tff_shift.simulation import rounds
 
 
 @pytest.fixture(scope="module")
 def algorithm(model, context):
-  return fth.build(model, fth.HParams())
+  return algorithms.build(fth, model, fth.HParams())
 
 
 @pytest.fixture(scope="module")
-def functions(model, build_with_functions):
-  return build_with_functions(fth, model, fth.HParams())[1]
+def functions(model):
+  return fth.work(model, fth.HParams())
 
 
 class TestFth:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import local
 from tff_shift.learning import randomness
@@ -15,7 +16,7 @@ HPARAMS = local.HParams(local_steps=1, batch_size=4, learning_rate=0.3)
 class TestLocal:
   @pytest.fixture(scope="class")
   def algorithm(self, model, context):
-    return local.build(model, HPARAMS, num_evaluation_domains=2)
+    return algorithms.build(local, model, HPARAMS, num_evaluation_domains=2)
 
   def run(self, algorithm, clients, num_rounds=2):
     run = rounds.Rounds(algorithm, clients, run_seed=0)

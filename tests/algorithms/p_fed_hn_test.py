@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tff_shift import algorithms
 from tff_shift.algorithms import p_fed_hn
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
@@ -24,8 +25,10 @@ HPARAMS = p_fed_hn.HParams(
 
 
 @pytest.fixture(scope="module")
-def built(model, build_with_functions):
-  return build_with_functions(p_fed_hn, model, HPARAMS)
+def built(model):
+  return algorithms.build(p_fed_hn, model, HPARAMS), p_fed_hn.work(
+    model, HPARAMS
+  )
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +53,7 @@ class TestTraining:
     round_num = 5
     client = clients[0]
     phi = run_in_graph(functions.initial_weights, randomness.server_seed(0))
-    embedding = run_in_graph(functions.initial_client_state, client.seed)
+    embedding = run_in_graph(functions.initial_client_state, client.seed, ())
     result = run_in_graph(
       lambda phi, own, data: functions.train_client(
         phi, own, data, tf.constant(round_num)
@@ -115,7 +118,9 @@ class TestTraining:
     self, model, clients, context, compare, still, moving
   ):
     hparams = dataclasses.replace(HPARAMS, **{still: 0.0})
-    run = rounds.Rounds(p_fed_hn.build(model, hparams), clients, run_seed=0)
+    run = rounds.Rounds(
+      algorithms.build(p_fed_hn, model, hparams), clients, run_seed=0
+    )
 
     def states():
       return {
@@ -134,7 +139,7 @@ class TestEmbeddings:
     self, functions, compile_in_graph
   ):
     draw = compile_in_graph(
-      functions.initial_client_state, tf.TensorSpec([2], tf.int32)
+      functions.initial_client_state, tf.TensorSpec([2], tf.int32), ()
     )
     numbers = np.concatenate(
       [draw(randomness.client_seed(0, client)) for client in range(100)]
@@ -157,7 +162,7 @@ class TestEmbeddings:
   ):
     phi = run_in_graph(functions.initial_weights, randomness.server_seed(1))
     client, other = clients[:2]
-    embedding = run_in_graph(functions.initial_client_state, client.seed)
+    embedding = run_in_graph(functions.initial_client_state, client.seed, ())
     logits = run_in_graph(
       functions.predict_as_client, phi, embedding, client, other
     )

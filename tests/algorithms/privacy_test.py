@@ -22,7 +22,9 @@ def count_shapes(tensor_types):
 @pytest.fixture(scope="module", params=algorithms.names())
 def algorithm(request, model):
   module = algorithms.get(request.param)
-  return module.build(model, module.HParams(), num_evaluation_domains=4)
+  return algorithms.build(
+    module, model, module.HParams(), num_evaluation_domains=4
+  )
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +123,7 @@ class TestPrivacyByType:
         "timestep",
         "confusion",
         "seed",
+        "client_id",
       ]
 
   def test_server_evaluation_takes_no_personal_state(

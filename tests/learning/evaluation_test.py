@@ -42,6 +42,42 @@ def predictions(generator, domain_sizes):
   )
 
 
+class TestPredictByDomain:
+  """A predictor with a history: the running sum of what it has seen."""
+
+  @pytest.fixture(scope="class")
+  def predict(self, compile_in_graph):
+    def with_history(domain, x):
+      return tf.stack(
+        [tf.cumsum(x), tf.fill(tf.shape(x), tf.cast(domain, tf.float32))],
+        axis=1,
+      )
+
+    return compile_in_graph(
+      lambda x, sizes: evaluation.predict_by_domain(
+        with_history, x, sizes, width=2
+      ),
+      tf.TensorSpec([None], tf.float32),
+      tf.TensorSpec([3], tf.int32),
+    )
+
+  def test_history_starts_anew_at_every_domain(self, predict):
+    x = np.array([1, 2, 3, 4, 5], np.float32)
+    np.testing.assert_array_equal(
+      predict(x, np.array([2, 0, 3], np.int32)),
+      [[1, 0], [3, 0], [3, 2], [7, 2], [12, 2]],
+    )
+
+  @hypothesis.settings(max_examples=30, deadline=None)
+  @hypothesis.given(st.lists(st.integers(0, 4), min_size=3, max_size=3))
+  def test_target_alone_is_predicted_as_beside_the_others(self, predict, sizes):
+    x = np.arange(1, sum(sizes) + 1, dtype=np.float32)
+    target = x[len(x) - sizes[-1] :]
+    together = predict(x, np.array(sizes, np.int32))
+    alone = predict(target, np.array([0, 0, sizes[-1]], np.int32))
+    np.testing.assert_array_equal(together[len(x) - sizes[-1] :], alone)
+
+
 class TestPredictInBatches:
   @pytest.fixture(scope="class")
   def predict(self, compile_in_graph):

@@ -685,3 +685,98 @@ class TestTrainOnPool:
     np.testing.assert_allclose(result.weights[0], weight, rtol=0, atol=2e-6)
     np.testing.assert_allclose(result.loss, np.mean(losses), rtol=1e-6)
     assert result.carry == ()
+
+  def test_penalty_is_part_of_the_loss_and_of_the_gradient(self, run_in_graph):
+    # Two classes of one feature, and one example: every batch is the same.
+    data = local_training.ClientData(
+      x=np.array([[2.0]], np.float32),
+      y=np.array([1], np.int32),
+      domain_sizes=np.array([1], np.int32),
+      seed=SEED,
+    )
+    rate, mu, start = 0.3, 0.7, np.array([[0.5, -0.25]], np.float32)
+
+    def work(weights, client):
+      return local_training.train_on_pool(
+        lambda w, x: x @ w,
+        weights,
+        client,
+        3,
+        client.seed,
+        LocalHParams(batch_size=2, learning_rate=rate),
+        penalty=lambda w: mu / 2 * tf.reduce_sum((w - weights) ** 2),
+      )
+
+    result = run_in_graph(work, start, data)
+    weights, losses = start.astype(np.float64), []
+    for _ in range(3):
+      logits = 2.0 * weights[0]
+      shares = np.exp(logits) / np.exp(logits).sum()
+      distance = weights - start
+      losses.append(-np.log(shares[1]) + mu / 2 * np.sum(distance**2))
+      weights = weights - rate * (
+        2.0 * (shares - [0.0, 1.0])[np.newaxis] + mu * distance
+      )
+    np.testing.assert_allclose(result.weights, weights, atol=1e-6)
+    np.testing.assert_allclose(result.loss, np.mean(losses), atol=1e-6)
+
+
+class TestDifferentiate:
+  """Sharpness-aware minimisation of sum(a w^2) / 2, whose gradient is a w."""
+
+  CURVATURE = (np.array([1.0, 2.0], np.float32), np.float32(4.0))
+  START = (np.array([1.0, -2.0], np.float32), np.float32(0.5))
+  RHO, RATE, DECAY = 0.3, 0.1, 0.05
+
+  def train(self, run_in_graph, rho):
+    def work(weights):
+      def loss_fn(current, step, carry):
+        loss = sum(
+          tf.reduce_sum(a * w**2) / 2
+          for a, w in zip(self.CURVATURE, current, strict=True)
+        )
+        return loss, carry + 1
+
+      def sharpness_aware(gradient_at, trained):
+        first = gradient_at(trained)
+        scale = rho / tf.linalg.global_norm(first.gradients)
+        second = gradient_at(
+          tuple(
+            w + scale * g for w, g in zip(trained, first.gradients, strict=True)
+          )
+        )
+        return first._replace(gradients=second.gradients)
+
+      return local_training.train(
+        loss_fn,
+        weights,
+        4,
+        LocalHParams(learning_rate=self.RATE, weight_decay=self.DECAY),
+        carry=tf.constant(0),
+        **({} if rho is None else {"differentiate": sharpness_aware}),
+      )
+
+    return run_in_graph(work, self.START)
+
+  def test_gradient_is_that_at_the_moved_weights(self, run_in_graph):
+    result = self.train(run_in_graph, self.RHO)
+    weights = np.array([1.0, -2.0, 0.5])
+    a, losses = np.array([1.0, 2.0, 4.0]), []
+    for _ in range(4):
+      losses.append(np.sum(a * weights**2) / 2)
+      first = a * weights
+      moved = weights + self.RHO * first / np.linalg.norm(first)
+      # The decay is that at the weights themselves.
+      weights = weights - self.RATE * (a * moved + self.DECAY * weights)
+    np.testing.assert_allclose(
+      np.append(*result.weights), weights, rtol=0, atol=1e-6
+    )
+    np.testing.assert_allclose(result.loss, np.mean(losses), rtol=1e-6)
+    # What is carried is carried once a step, however often it was computed.
+    assert result.carry == 4
+
+  def test_without_a_move_it_is_plain_descent_bit_for_bit(self, run_in_graph):
+    plain = self.train(run_in_graph, None)
+    unmoved = self.train(run_in_graph, 0.0)
+    for one, other in zip(plain.weights, unmoved.weights, strict=True):
+      assert one.tobytes() == other.tobytes()

@@ -11,7 +11,6 @@ import tensorflow_federated as tff
 from tff_shift.learning import aggregation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
-from tff_shift.learning import phases
 from tff_shift.learning import process
 from tff_shift.models import mlp
 
@@ -59,21 +58,31 @@ def personalize_client(weights, memory, data, round_num):
   return process.PersonalResult(remember(memory, data), data.x[0, 3])
 
 
-def build(aggregator=None, *, two_phases=False, weighting="num_examples"):
-  return process.build_algorithm(
-    "toy",
-    mlp.build((4,), num_classes=2, width=3, head_width=3),
-    hyperparameters.LocalHParams(client_weighting=weighting),
+def build(
+  aggregator=None,
+  *,
+  two_phases=False,
+  weighting="num_examples",
+  needs=aggregation.NO_NEEDS,
+  **functions,
+):
+  work = process.Work(
     initial_weights=lambda seed: (tf.ones([1]), tf.ones([1])),
-    initial_client_state=lambda seed: Memory(
+    initial_client_state=lambda seed, weights: Memory(
       tf.ones([1]), tf.constant(0), tf.constant(False)
     ),
-    train_client=train_client,
+    **{"train_client": train_client, **functions},
     personalize_client=personalize_client if two_phases else None,
     predict_as_client=lambda weights, memory, data, examples: (
       examples.x[:, 2:]
     ),
-    predict_as_server=None,
+  )
+  return process.build(
+    "toy",
+    lambda model, hparams: work,
+    mlp.build((4,), num_classes=2, width=3, head_width=3),
+    hyperparameters.LocalHParams(client_weighting=weighting),
+    needs=needs,
     aggregator=aggregator,
   )
 
@@ -81,7 +90,7 @@ def build(aggregator=None, *, two_phases=False, weighting="num_examples"):
 def first_round(algorithm, data):
   """Returns weights, client states and metrics after each phase."""
   state = algorithm.initialize(SEED)
-  clients = algorithm.initialize_client([SEED] * len(data))
+  clients = algorithm.initialize_client(state, [SEED] * len(data))
   found = []
   for phase in algorithm.phases:
     state, clients, metrics = phase(state, clients, data)
@@ -146,28 +155,9 @@ class TestTrainingPhase:
     assert np.isnan(metrics["loss"])
 
   def test_total_weight_of_zero_leaves_the_weights_as_they_were(self):
-    algorithm = build()
-    server_type, client_type, data_type = algorithm.phases[
-      0
-    ].type_signature.parameter
-    mean = tff.aggregators.MeanFactory().create(
-      server_type.member.weights, tff.TensorType(np.float32)
-    )
-    phase = phases.training_phase(
-      server_type,
-      client_type.member,
-      data_type.member,
-      train_client,
-      mean,
-      num_examples=lambda data: 0,
-      is_last=True,
-    )
-    state, _, metrics = phase(
-      algorithm.initialize(SEED),
-      algorithm.initialize_client([SEED]),
-      [client([1, 2])],
-    )
-    assert np.concatenate(state.weights).tolist() == [1, 1]
+    algorithm = build(num_examples=lambda data: 0)
+    ((weights, _, metrics),) = first_round(algorithm, [client([1, 2])])
+    assert weights.tolist() == [1, 1]
     # It has not diverged: it has nothing to say.
     assert metrics["num_diverged"] == 0
 
@@ -244,3 +234,127 @@ class TestPersonalPhase:
       algorithm, [client([1, 2], vector=3e38)] * 2
     )
     assert metrics["num_diverged"] == metrics["num_clients"] == 2
+
+
+class TestWeightOfAResult:
+  """A client's weight is the vector that it is given."""
+
+  NEEDS = aggregation.Needs(weighted="weights come from training")
+
+  def train_client(self, weights, memory, data, round_num):
+    result = train_client(weights, memory, data, round_num)
+    return result._replace(weight=data.x[0, 2])
+
+  @pytest.fixture(scope="class")
+  def weighted(self):
+    return build(train_client=self.train_client, needs=self.NEEDS)
+
+  def test_counts_in_place_of_the_number_of_examples(self, weighted):
+    data = [
+      client([1, 2], vector=3, size=5),
+      client([5, -2], vector=1),
+      client([9, NAN], vector=7),
+    ]
+    ((weights, memories, metrics),) = first_round(weighted, data)
+    # (3 (1, 2) + 1 (5, -2)) / 4, added to ones.
+    np.testing.assert_allclose(weights, [3, 2])
+    assert metrics["num_diverged"] == 1 and is_untouched(memories[2])
+
+  def test_that_is_not_finite_is_a_divergence(self, weighted):
+    data = [client([1, 2], vector=2), client([5, 5], vector=INF)]
+    ((weights, memories, metrics),) = first_round(weighted, data)
+    np.testing.assert_allclose(weights, [2, 3])
+    assert metrics["num_diverged"] == 1 and is_untouched(memories[1])
+
+  def test_is_refused_where_clients_count_alike(self):
+    aggregator = aggregation.build(
+      "dp",
+      aggregation.AggregatorHParams(clipping="fixed"),
+      clients_per_round=2,
+    )
+    with pytest.raises(ValueError, match="weights come from training"):
+      build(
+        aggregator,
+        weighting="uniform",
+        train_client=self.train_client,
+        needs=self.NEEDS,
+      )
+
+  @pytest.mark.parametrize("has_weight", [True, False])
+  def test_and_needs_must_agree(self, has_weight):
+    with pytest.raises(TypeError, match="weight of its own"):
+      build(
+        train_client=self.train_client if has_weight else train_client,
+        needs=aggregation.NO_NEEDS if has_weight else self.NEEDS,
+      )
+
+
+class TestContribution:
+  """Beside its update a client sends its loss and a one."""
+
+  NEEDS = aggregation.Needs(in_the_open="the server is told a sum")
+
+  def train_client(self, weights, memory, data, round_num):
+    result = train_client(weights, memory, data, round_num)
+    # An update of a form of its own, and what is added up beside it.
+    return result._replace(
+      update=data.x[0, 0], contribution=(data.x[0, 3], tf.constant(1))
+    )
+
+  def update_server(self, weights, mean_update, contribution, round_num):
+    total, count = contribution
+    return (
+      weights[0] + mean_update,
+      weights[1] * total + tf.cast(10 * count + round_num, tf.float32),
+    )
+
+  @pytest.fixture(scope="class")
+  def algorithm(self):
+    return build(
+      train_client=self.train_client,
+      update_server=self.update_server,
+      needs=self.NEEDS,
+    )
+
+  def test_server_is_updated_by_mean_and_sum(self, algorithm):
+    data = [client([1, 0], loss=2), client([4, 0], loss=5, size=2)]
+    ((weights, _, _),) = first_round(algorithm, data)
+    # 1 + (1 + 2 * 4) / 3, and 1 * 7 + 20 in round 0.
+    np.testing.assert_allclose(weights, [4, 27])
+
+  def test_of_a_client_that_diverged_does_not_count(self, algorithm):
+    data = [client([1, 0], loss=2), client([4, 0], loss=INF)]
+    ((weights, memories, metrics),) = first_round(algorithm, data)
+    np.testing.assert_allclose(weights, [2, 12])
+    assert metrics["num_diverged"] == 1 and is_untouched(memories[1])
+
+  def test_of_nobody_leaves_the_server_as_it_was(self, algorithm):
+    ((weights, _, _),) = first_round(algorithm, [client([NAN, 0])])
+    assert weights.tolist() == [1, 1]
+
+  def test_depends_on_no_other_aggregate(self, algorithm):
+    # What remote workers need; TFF refuses what cannot be merged.
+    form = tff.backends.native.compile_to_mergeable_comp_form(
+      algorithm.phases[0]
+    )
+    assert isinstance(form, tff.framework.MergeableCompForm)
+
+  @pytest.mark.parametrize("name", ["dp", "secure"])
+  def test_is_refused_where_clients_are_hidden(self, name):
+    aggregator = aggregation.build(
+      name,
+      aggregation.AggregatorHParams(clipping="fixed"),
+      clients_per_round=2,
+    )
+    with pytest.raises(ValueError, match="the server is told a sum"):
+      build(
+        aggregator,
+        weighting="uniform",
+        train_client=self.train_client,
+        update_server=self.update_server,
+        needs=self.NEEDS,
+      )
+
+  def test_needs_must_speak_of_it(self):
+    with pytest.raises(TypeError, match="AGGREGATION_NEEDS"):
+      build(train_client=self.train_client, update_server=self.update_server)

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
@@ -58,14 +59,11 @@ def build_centre(
   def logits(x, threshold):
     return tf.stack([tf.fill(tf.shape(x)[:1], threshold), x[:, 0]], axis=1)
 
-  return process.build_algorithm(
-    "centre",
-    model,
-    hyperparameters.LocalHParams(client_weighting=client_weighting),
+  work = process.Work(
     initial_weights=lambda seed: collections.OrderedDict(
       centre=tf.cast(seed, tf.float32)
     ),
-    initial_client_state=lambda seed: (
+    initial_client_state=lambda seed, weights: (
       () if is_stateless else tf.cast(seed[0], tf.float32)
     ),
     train_client=train_client,
@@ -81,6 +79,12 @@ def build_centre(
     predict_as_server=lambda weights, summary, examples: logits(
       examples.x, weights["centre"][0] + summary
     ),
+  )
+  return process.build(
+    "centre",
+    lambda model, hparams: work,
+    model,
+    hyperparameters.LocalHParams(client_weighting=client_weighting),
     num_evaluation_domains=NUM_EVALUATION_DOMAINS,
     aggregator=aggregator,
   )
@@ -141,7 +145,8 @@ class TestTypes:
     )
     assert (
       algorithm.initialize_client.type_signature.compact_representation()
-      == "({int32[2]}@CLIENTS -> {float32}@CLIENTS)"
+      == f"(<server={self.STATE},seeds={{int32[2]}}@CLIENTS> ->"
+      " {float32}@CLIENTS)"
     )
 
   def test_evaluation_of_clients(self, algorithm):
@@ -179,7 +184,9 @@ class TestRounds:
   def test_two_rounds_by_hand(self, algorithm):
     (phase,) = algorithm.phases
     state = algorithm.initialize(SEED)
-    counts = algorithm.initialize_client([data.seed for data in CLIENTS])
+    counts = algorithm.initialize_client(
+      algorithm.initialize(SEED), [data.seed for data in CLIENTS]
+    )
     np.testing.assert_array_equal(state.weights["centre"], [3, 4])
     assert state.round_num == 0
     assert list(counts) == [10, 20, 30]
@@ -250,7 +257,9 @@ class TestRounds:
 class TestWeighting:
   def test_examples_count_alike_if_asked(self, model):
     algorithm = build_centre(model, client_weighting="num_examples")
-    counts = algorithm.initialize_client([data.seed for data in CLIENTS])
+    counts = algorithm.initialize_client(
+      algorithm.initialize(SEED), [data.seed for data in CLIENTS]
+    )
     state, _, metrics = algorithm.phases[0](
       algorithm.initialize(SEED), counts, CLIENTS
     )
@@ -280,7 +289,7 @@ def build_on_numbers(model, **functions) -> process.FederatedAlgorithm:
     "initial_weights": lambda seed: collections.OrderedDict(
       centre=tf.cast(seed[0], tf.float32)
     ),
-    "initial_client_state": lambda seed: tf.cast(seed[1], tf.float32),
+    "initial_client_state": lambda seed, weights: tf.cast(seed[1], tf.float32),
     "train_client": None,
     "predict_as_client": lambda weights, number, data, examples: tf.stack(
       [tf.fill(tf.shape(examples.y), data.values[0]), examples.x[:, 0]],
@@ -290,11 +299,11 @@ def build_on_numbers(model, **functions) -> process.FederatedAlgorithm:
     "examples_type": NUMBERS_TYPE,
     **functions,
   }
-  return process.build_algorithm(
+  return process.build(
     "numbers",
+    lambda model, hparams: process.Work(**functions),
     model,
     hyperparameters.LocalHParams(client_weighting="num_examples"),
-    **functions,
   )
 
 
@@ -437,10 +446,8 @@ class TestAggregators:
   ZERO = np.array([0, 0], np.int32)
 
   def start(self, algorithm):
-    return (
-      algorithm.initialize(self.ZERO),
-      algorithm.initialize_client([self.ZERO] * 2),
-    )
+    state = algorithm.initialize(self.ZERO)
+    return state, algorithm.initialize_client(state, [self.ZERO] * 2)
 
   def test_updates_are_clipped(self, model):
     algorithm = build_centre(
@@ -504,7 +511,7 @@ class TestFedAvgBesidePlainGraphs:
 
   @pytest.fixture(scope="class")
   def algorithm(self, model):
-    return fed_avg.build(model, self.HPARAMS)
+    return algorithms.build(fed_avg, model, self.HPARAMS)
 
   @pytest.fixture(scope="class")
   def data(self):

@@ -17,6 +17,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift import algorithms
 from tff_shift.algorithms import fed_rep
 from tff_shift.learning import local_training
 from tff_shift.learning import process
@@ -86,7 +87,7 @@ def make_algorithm(width=3):
     initialize=lambda seed: process.ServerState(
       np.zeros([2, width], np.float32), (), np.int32(0)
     ),
-    initialize_client=lambda seeds: [
+    initialize_client=lambda state, seeds: [
       Kept((np.zeros(6, np.float32),), extra) for _ in seeds
     ],
     phases=(phase,),
@@ -697,7 +698,8 @@ def test_real_algorithm_with_a_state_of_its_aggregator(context, make):
     )
     for i in range(3)
   ]
-  algorithm = fed_rep.build(
+  algorithm = algorithms.build(
+    fed_rep,
     mlp.build((2,), width=4, head_width=3),
     fed_rep.HParams(batch_size=4, local_steps=1, head_steps=1),
     # Its state has clipping norms and thresholds.

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 from scipy import stats
 
+from tff_shift import algorithms
 from tff_shift.algorithms import fed_3da
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_avg_ft
@@ -89,8 +90,8 @@ def train(model):
 
   def train_once(module):
     if module not in done:
-      algorithm = module.build(
-        model, HPARAMS[module], num_evaluation_domains=NUM_CLIENTS
+      algorithm = algorithms.build(
+        module, model, HPARAMS[module], num_evaluation_domains=NUM_CLIENTS
       )
       losses = []
       running = dynamic.train(
@@ -195,7 +196,9 @@ class TestTrain:
     one = dynamic.train(
       algorithm, TRAINING, None, num_rounds=1, run_seed=0, participation=0.3
     )
-    before = algorithm.initialize_client([each.seed for each in one.data])
+    before = algorithm.initialize_client(
+      one.server_state, [each.seed for each in one.data]
+    )
     changed = [
       bits(state) != bits(old)
       for state, old in zip(one.client_states, before, strict=True)
@@ -209,7 +212,7 @@ class TestClients:
     self, train, module, model
   ):
     running, _ = train(module)
-    alone = module.build(model, HPARAMS[module])
+    alone = algorithms.build(module, model, HPARAMS[module])
     examples = dynamic.batches(make_periods("0.5+0.5"), 3)
     expected = []
     for client, each in enumerate(examples):
@@ -233,7 +236,7 @@ class TestClients:
 
   def test_number_of_domains_is_checked(self, train, model):
     running = types.SimpleNamespace(
-      algorithm=fed_avg.build(model, HPARAMS[fed_avg]),
+      algorithm=algorithms.build(fed_avg, model, HPARAMS[fed_avg]),
       client_states=[()] * NUM_CLIENTS,
     )
     with pytest.raises(ValueError) as error:
@@ -496,7 +499,8 @@ class TestRun:
   @pytest.fixture(scope="class")
   def fine_tuned(self, model):
     """What its clients predict depends on their last data of training."""
-    return fed_avg_ft.build(
+    return algorithms.build(
+      fed_avg_ft,
       model,
       fed_avg_ft.HParams(fine_tuning_epochs=1, **LOCAL),
       num_evaluation_domains=NUM_CLIENTS,
@@ -631,7 +635,9 @@ def test_a_model_for_the_distribution_is_better_than_one_for_all(model):
   accuracy = {}
   for module, values in hparams.items():
     running = dynamic.train(
-      module.build(model, values, num_evaluation_domains=NUM_CLIENTS),
+      algorithms.build(
+        module, model, values, num_evaluation_domains=NUM_CLIENTS
+      ),
       drawn,
       fitted,
       num_rounds=40,

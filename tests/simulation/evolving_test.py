@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy.special
 
+from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_rep
 from tff_shift.data import domains
@@ -55,7 +56,8 @@ def model():
 
 @pytest.fixture(scope="module")
 def algorithm(model):
-  return fed_avg.build(
+  return algorithms.build(
+    fed_avg,
     model,
     fed_avg.HParams(batch_size=8, local_steps=2, learning_rate=0.1),
     num_evaluation_domains=NUM_DOMAINS,
@@ -315,7 +317,8 @@ class TestRun:
     assert np.isfinite(result.final.client_loss)
 
   def test_algorithm_without_a_model_at_the_server(self, model, clients):
-    personal = fed_rep.build(
+    personal = algorithms.build(
+      fed_rep,
       model,
       fed_rep.HParams(batch_size=8, local_steps=1, head_steps=1),
       num_evaluation_domains=NUM_DOMAINS,

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_drm
 from tff_shift.data import streams
@@ -138,7 +139,7 @@ class TestRun:
     model = guided_model.with_guide(
       mlp.build((2,), num_classes=2, width=8, head_width=6), 2, width=8
     )
-    return fed_drm.build(model, self.HPARAMS, num_queries=100)
+    return algorithms.build(fed_drm, model, self.HPARAMS, num_queries=100)
 
   @pytest.fixture(scope="class")
   def finished(self, algorithm, data):
@@ -164,7 +165,8 @@ class TestRun:
 
   def test_a_vote_of_contradicting_clients_does_not(self, data, context):
     del context
-    algorithm = fed_avg.build(
+    algorithm = algorithms.build(
+      fed_avg,
       mlp.build((2,), num_classes=2, width=8, head_width=6),
       # So few steps that the shared model cannot tell the clients apart.
       fed_avg.HParams(local_steps=1, learning_rate=0.01),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tff_shift import algorithms
 from tff_shift.algorithms import atlas
 from tff_shift.algorithms import fed_ade
 from tff_shift.algorithms import fth
@@ -112,7 +113,7 @@ def build(model):
 
   def build_once(module):
     if module not in built:
-      built[module] = module.build(model, HPARAMS[module])
+      built[module] = algorithms.build(module, model, HPARAMS[module])
     return built[module]
 
   return build_once

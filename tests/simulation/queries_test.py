@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies
 
+from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import local
 from tff_shift.learning import guidance
@@ -44,11 +45,14 @@ def data():
 def federation(model, data, context):
   """Clients with a model of their own each, as it was drawn."""
   del context
-  algorithm = local.build(model, local.HParams(), num_queries=NUM_QUERIES)
+  algorithm = algorithms.build(
+    local, model, local.HParams(), num_queries=NUM_QUERIES
+  )
+  state = algorithm.initialize(randomness.server_seed(0))
   return queries.Federation(
     algorithm,
-    algorithm.initialize(randomness.server_seed(0)),
-    algorithm.initialize_client([client.seed for client in data]),
+    state,
+    algorithm.initialize_client(state, [client.seed for client in data]),
     data,
   )
 
@@ -130,6 +134,6 @@ class TestVote:
 
 def test_algorithm_without_queries_is_refused(model, data, context):
   del context
-  algorithm = fed_avg.build(model, fed_avg.HParams())
+  algorithm = algorithms.build(fed_avg, model, fed_avg.HParams())
   with pytest.raises(ValueError, match="fed_avg was built without num_queries"):
     queries.Federation(algorithm, None, [], data)

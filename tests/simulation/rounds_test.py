@@ -9,8 +9,11 @@ import pytest
 import scipy.stats
 import tensorflow as tf
 
+from tff_shift import algorithms
 from tff_shift.algorithms import fed_rep
+from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
+from tff_shift.learning import process
 from tff_shift.learning import randomness
 from tff_shift.models import mlp
 from tff_shift.simulation import client_states
@@ -112,7 +115,8 @@ def data():
 
 @pytest.fixture(scope="module")
 def algorithm():
-  return fed_rep.build(
+  return algorithms.build(
+    fed_rep,
     mlp.build((2,), width=4, head_width=3),
     fed_rep.HParams(
       batch_size=4, local_steps=1, head_steps=1, learning_rate=0.2
@@ -146,7 +150,9 @@ class TestRounds:
     )
     assert equal_bits(
       run.client_states,
-      algorithm.initialize_client([client.seed for client in data]),
+      algorithm.initialize_client(
+        run.server_state, [client.seed for client in data]
+      ),
     )
     assert len(run.client_states) == NUM_CLIENTS
 
@@ -155,9 +161,9 @@ class TestRounds:
   ):
     made, first = [], []
 
-    def initialize_client(seeds):
+    def initialize_client(state, seeds):
       first.append(len(seeds))
-      return algorithm.initialize_client(seeds)
+      return algorithm.initialize_client(state, seeds)
 
     def make(client):
       made.append(client)
@@ -188,6 +194,49 @@ class TestRounds:
     assert equal_bits(run.server_state, plain.server_state)
     assert equal_bits(run.client_states, plain.client_states)
     assert len(run.data[1:3]) == 2 and run.data[-1] is data[-1]
+
+  def test_first_state_is_made_from_the_weights_of_its_time(
+    self, data, context
+  ):
+    del context
+
+    def count_rounds(model, hparams):
+      # The server counts rounds; a client keeps the number that it met first.
+      del model, hparams
+      return process.Work(
+        initial_weights=lambda seed: tf.constant(0.0),
+        initial_client_state=lambda seed, weights: weights,
+        train_client=lambda weights, met, data, round_num: (
+          process.ClientResult(tf.constant(1.0), met, tf.constant(0.0))
+        ),
+        predict_as_client=lambda weights, met, data, examples: tf.fill(
+          [tf.shape(examples.y)[0], 2], met
+        ),
+      )
+
+    counting = process.build(
+      "counting",
+      count_rounds,
+      mlp.build((2,), width=4, head_width=3),
+      hyperparameters.LocalHParams(),
+    )
+    run = self.start(counting, data, participation=0.5)
+    first = {}
+    for round_num in range(4):
+      for client in rounds.sample_clients(
+        NUM_CLIENTS, 0.5, RUN_SEED, round_num
+      ):
+        first.setdefault(client, round_num)
+      # Whoever has not taken part yet is asked with the weights of now.
+      assert list(run.client_states) == [
+        first.get(client, round_num)
+        if first.get(client, round_num) < round_num
+        else round_num
+        for client in range(NUM_CLIENTS)
+      ]
+      run.step()
+    assert len(set(first.values())) > 1
+    assert {client: run.states[client] for client in first} == first
 
   def test_population_without_limit_costs_nothing(self, algorithm, data):
     run = self.start(

@@ -76,31 +76,19 @@ class Ensemble(NamedTuple):
   cumulative_risk: Any
 
 
-def build(
-  model: split_model.SplitModel,
-  hparams: HParams,
-  **options: Any,
-) -> process.FederatedAlgorithm:
-  """Builds ATLAS.
+def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+  """The functions of ATLAS; see `process.Work`.
 
-  Args:
-    model: The model; its initial weights are the pre-trained ones.
-    hparams: Hyper-parameters.
-    **options: See `process.build_algorithm`.
-
-  Returns:
-    The algorithm. A client's state is its `Ensemble`; nothing is shared.
-
-  Raises:
-    ValueError: If a hyper-parameter has a value that is not allowed.
+  The initial weights of the model are the pre-trained ones. A client's state is
+  its `Ensemble`; nothing is shared.
   """
-  hyperparameters.validate(hparams)
   rates = [hparams.smallest_rate * 2**i for i in range(hparams.num_learners)]
 
   def learner(heads, i):
     return tf.nest.map_structure(lambda stacked: stacked[i], heads)
 
-  def initial_client_state(seed):
+  def initial_client_state(seed, weights):
+    del weights
     head = model.initial_weights(seed).head
     return Ensemble(
       tf.nest.map_structure(lambda w: tf.stack([w] * len(rates)), head),
@@ -169,17 +157,11 @@ def build(
     )
     return evaluation.predict(model, weights, examples.x)
 
-  return process.build_algorithm(
-    "atlas",
-    model,
-    hparams,
+  return process.Work(
     initial_weights=lambda seed: (),
     initial_client_state=initial_client_state,
     train_client=train_client,
     predict_as_client=predict_as_client,
-    predict_as_server=None,
     examples_type=adaptation.data_type(model),
     num_examples=adaptation.num_stream_examples,
-    aggregation_needs=AGGREGATION_NEEDS,
-    **options,
   )

@@ -26,7 +26,6 @@ that it trained does not.
 """
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import tensorflow_federated as tff
@@ -57,28 +56,14 @@ class HParams(hypernetwork.MetaHParams):
   )
 
 
-def build(
-  model: split_model.SplitModel,
-  hparams: HParams,
-  **options: Any,
-) -> process.FederatedAlgorithm:
-  """Builds Fed-3DA.
+def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+  """The functions of Fed-3DA; see `process.Work`.
 
-  Args:
-    model: The work-network.
-    hparams: Hyper-parameters.
-    **options: See `process.build_algorithm`.
-
-  Returns:
-    The algorithm. Clients train on a `periods.PeriodData`. A client's state is
-    the work-network in use: as it was received, not as it was trained, for only
-    the former comes from the meta-network that others share. A request is an r,
-    [representation_size] float32. The server has no model to predict with.
-
-  Raises:
-    ValueError: If a hyper-parameter has a value that is not allowed.
+  Clients train on a `periods.PeriodData`. A client's state is the work-network
+  in use: as it was received, not as it was trained, for only the former comes
+  from the meta-network that others share. A request is an r,
+  [representation_size] float32. The server has no model to predict with.
   """
-  hyperparameters.validate(hparams)
   network = hypernetwork.Hypernetwork(
     model,
     hparams.representation_size,
@@ -93,20 +78,14 @@ def build(
     )
     return process.ClientResult(result.update, result.weights, result.loss)
 
-  return process.build_algorithm(
-    "fed_3da",
-    model,
-    hparams,
+  return process.Work(
     initial_weights=network.initial_weights,
-    initial_client_state=model.initial_weights,
+    initial_client_state=lambda seed, weights: model.initial_weights(seed),
     train_client=train_client,
     predict_as_client=lambda _, weights, data, examples: evaluation.predict(
       model, weights, examples.x
     ),
-    predict_as_server=None,
     answer_request=network,
     request_type=tff.TensorType(np.float32, (hparams.representation_size,)),
     examples_type=periods.data_type(model, hparams.representation_size),
-    aggregation_needs=AGGREGATION_NEEDS,
-    **options,
   )

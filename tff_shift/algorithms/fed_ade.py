@@ -112,26 +112,12 @@ def summarize(
   )
 
 
-def build(
-  model: split_model.SplitModel,
-  hparams: HParams,
-  **options: Any,
-) -> process.FederatedAlgorithm:
-  """Builds FedADE.
+def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+  """The functions of FedADE; see `process.Work`.
 
-  Args:
-    model: The model; its initial weights are the pre-trained ones.
-    hparams: Hyper-parameters.
-    **options: See `process.build_algorithm`.
-
-  Returns:
-    The algorithm. A client's state is a `two_phase_adaptation.ClientState` with
-    a `Dynamics`.
-
-  Raises:
-    ValueError: If a hyper-parameter has a value that is not allowed.
+  The initial weights of the model are the pre-trained ones. A client's state is
+  a `two_phase_adaptation.ClientState` with a `Dynamics`.
   """
-  hyperparameters.validate(hparams)
   measure = measures.get(hparams.similarity)
 
   def initial_dynamics():
@@ -182,8 +168,7 @@ def build(
       lambda: observe(state, weights, data),
     )
 
-  return two_phase_adaptation.build(
-    "fed_ade",
+  return two_phase_adaptation.work(
     model,
     hparams,
     initial_rate=hparams.eta_min,
@@ -191,5 +176,4 @@ def build(
     observe=(
       observe if hparams.compare == "rounds" else observe_once_a_timestep
     ),
-    **options,
   )

@@ -10,7 +10,6 @@ What leaves a client: the change of all weights, and the mean training loss.
 """
 
 import dataclasses
-from typing import Any
 
 import tensorflow as tf
 
@@ -70,28 +69,9 @@ def train_client(
   )
 
 
-def build(
-  model: split_model.SplitModel,
-  hparams: HParams,
-  **options: Any,
-) -> process.FederatedAlgorithm:
-  """Builds FedAvg.
-
-  Args:
-    model: The model.
-    hparams: Hyper-parameters.
-    **options: See `process.build_algorithm`.
-
-  Returns:
-    The algorithm.
-
-  Raises:
-    ValueError: If a hyper-parameter has a value that is not allowed.
-  """
-  return process.build_algorithm(
-    "fed_avg",
-    model,
-    hparams,
+def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+  """The functions of FedAvg; see `process.Work`."""
+  return process.Work(
     initial_weights=model.initial_weights,
     train_client=lambda weights, _, data, round_num: train_client(
       model, hparams, weights, data, round_num
@@ -102,5 +82,4 @@ def build(
     predict_as_server=lambda weights, _, examples: evaluation.predict(
       model, weights, examples.x
     ),
-    **options,
   )

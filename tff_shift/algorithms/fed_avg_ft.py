@@ -72,24 +72,8 @@ def fine_tune(
   ).weights
 
 
-def build(
-  model: split_model.SplitModel,
-  hparams: HParams,
-  **options: Any,
-) -> process.FederatedAlgorithm:
-  """Builds FedAvgFT.
-
-  Args:
-    model: The model.
-    hparams: Hyper-parameters.
-    **options: See `process.build_algorithm`.
-
-  Returns:
-    The algorithm.
-
-  Raises:
-    ValueError: If a hyper-parameter has a value that is not allowed.
-  """
+def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+  """The functions of FedAvgFT; see `process.Work`."""
 
   def predict_as_client(weights, _, data, examples):
     num_steps = hparams.fine_tuning_steps or (
@@ -99,10 +83,7 @@ def build(
     personal_weights = fine_tune(model, hparams, num_steps, weights, data)
     return evaluation.predict(model, personal_weights, examples.x)
 
-  return process.build_algorithm(
-    "fed_avg_ft",
-    model,
-    hparams,
+  return process.Work(
     initial_weights=model.initial_weights,
     train_client=lambda weights, _, data, round_num: fed_avg.train_client(
       model, hparams, weights, data, round_num
@@ -111,5 +92,4 @@ def build(
     predict_as_server=lambda weights, _, examples: evaluation.predict(
       model, weights, examples.x
     ),
-    **options,
   )

@@ -156,26 +156,14 @@ def train_client(
   )
 
 
-def build(
-  model: guided_model.GuidedModel,
-  hparams: HParams,
-  **options: Any,
-) -> process.FederatedAlgorithm:
-  """Builds FedDRM.
+def work(model: guided_model.GuidedModel, hparams: HParams) -> process.Work:
+  """The functions of FedDRM; see `process.Work`.
 
-  Args:
-    model: The model, for as many clients as there are. A `client_id` is a
-      number below that.
-    hparams: Hyper-parameters.
-    **options: See `process.build_algorithm`.
-
-  Returns:
-    The algorithm. A client's state is its head; the server has none to predict
-    with, but it can guide queries.
+  A client's state is its head. The server has no model to predict with, but it
+  can guide queries. A `client_id` is below the model's number of clients.
 
   Raises:
-    ValueError: If a hyper-parameter has a value that is not allowed, or if the
-      model has no guide.
+    ValueError: If the model has no guide.
   """
   if not isinstance(model, guided_model.GuidedModel):
     raise ValueError(
@@ -193,22 +181,16 @@ def build(
     )
     return tf.ensure_shape(logits, [x.shape[0], model.num_clients])
 
-  return process.build_algorithm(
-    "fed_drm",
-    model,
-    hparams,
+  return process.Work(
     initial_weights=lambda seed: Shared(
       model.initial_backbone(seed), model.initial_client_branch(seed)
     ),
-    initial_client_state=lambda seed: model.initial_weights(seed).head,
+    initial_client_state=lambda seed, weights: model.initial_weights(seed).head,
     train_client=lambda shared, head, data, round_num: train_client(
       model, hparams, shared, head, data, round_num
     ),
     predict_as_client=lambda shared, head, _, examples: evaluation.predict(
       model, split_model.SplitWeights(shared.backbone, head), examples.x
     ),
-    predict_as_server=None,
     guide_queries=guide_queries,
-    aggregation_needs=AGGREGATION_NEEDS,
-    **options,
   )

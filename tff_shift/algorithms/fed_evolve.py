@@ -162,19 +162,14 @@ def _predict(model, distance, weights, prototypes_of, examples):
   embeddings = evaluation.predict_in_batches(
     lambda x: model.embed(weights.psi, x), examples.x, model.embedding_size
   )
-
-  def predict_domain(domain, part):
-    # Without the branch, a domain without examples would still cost a pass over
-    # the training data.
-    return tf.cond(
-      tf.size(part) > 0,
-      lambda: prototypes.logits(part, prototypes_of(domain), distance),
-      lambda: tf.zeros([0, model.num_classes]),
-    )
-
-  sizes = examples.domain_sizes
-  parts = tf.split(embeddings, sizes, num=sizes.shape[0])
-  return tf.concat([predict_domain(*each) for each in enumerate(parts)], axis=0)
+  return evaluation.predict_by_domain(
+    lambda domain, part: prototypes.logits(
+      part, prototypes_of(domain), distance
+    ),
+    embeddings,
+    examples.domain_sizes,
+    model.num_classes,
+  )
 
 
 def predict_as_client(
@@ -199,31 +194,15 @@ def predict_as_client(
   """
 
   def prototypes_of(domain):
-    before = tf.minimum(max(domain - 1, 0), tf.size(data.domain_sizes) - 1)
+    before = tf.clip_by_value(domain - 1, 0, tf.size(data.domain_sizes) - 1)
     sums = domain_sums(model, weights.phi, data, before)
     return prototypes.class_means(sums)
 
   return _predict(model, distance, weights, prototypes_of, examples)
 
 
-def build(
-  model: split_model.SplitModel,
-  hparams: HParams,
-  **options: Any,
-) -> process.FederatedAlgorithm:
-  """Builds FedEvolve.
-
-  Args:
-    model: The model, of which the backbone is used, twice.
-    hparams: Hyper-parameters.
-    **options: See `process.build_algorithm`.
-
-  Returns:
-    The algorithm.
-
-  Raises:
-    ValueError: If a hyper-parameter has a value that is not allowed.
-  """
+def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+  """The functions of FedEvolve, which uses the backbone of the model twice."""
 
   def summarize_client(weights, data):
     last = tf.size(data.domain_sizes) - 1
@@ -233,10 +212,7 @@ def build(
     means = prototypes.class_means(summed)
     return _predict(model, hparams.distance, weights, lambda _: means, examples)
 
-  return process.build_algorithm(
-    "fed_evolve",
-    model,
-    hparams,
+  return process.Work(
     initial_weights=lambda seed: initial_weights(model, seed),
     train_client=lambda weights, _, data, round_num: train_client(
       model, hparams, weights, data, round_num
@@ -246,5 +222,4 @@ def build(
     ),
     summarize_client=summarize_client,
     predict_as_server=predict_as_server,
-    **options,
   )

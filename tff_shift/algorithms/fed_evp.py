@@ -29,7 +29,6 @@ Where the paper is silent or contradicts itself:
 """
 
 import dataclasses
-from typing import Any
 
 import tensorflow as tf
 
@@ -195,24 +194,8 @@ def personal_weights(
   return split_model.SplitWeights(backbone, head)
 
 
-def build(
-  model: split_model.SplitModel,
-  hparams: HParams,
-  **options: Any,
-) -> process.FederatedAlgorithm:
-  """Builds FedEvp.
-
-  Args:
-    model: The model.
-    hparams: Hyper-parameters.
-    **options: See `process.build_algorithm`.
-
-  Returns:
-    The algorithm.
-
-  Raises:
-    ValueError: If a hyper-parameter has a value that is not allowed.
-  """
+def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+  """The functions of FedEvp; see `process.Work`."""
 
   def predict_as_client(weights, _, data, examples):
     if hparams.personalization != "none":
@@ -227,10 +210,7 @@ def build(
       )
     return evaluation.predict(model, weights, examples.x)
 
-  return process.build_algorithm(
-    "fed_evp",
-    model,
-    hparams,
+  return process.Work(
     initial_weights=model.initial_weights,
     train_client=lambda weights, _, data, round_num: train_client(
       model, hparams, weights, data, round_num
@@ -239,5 +219,4 @@ def build(
     predict_as_server=lambda weights, _, examples: evaluation.predict(
       model, weights, examples.x
     ),
-    **options,
   )

@@ -11,7 +11,6 @@ its backbone steps. The head does not.
 """
 
 import dataclasses
-from typing import Any
 
 import tensorflow as tf
 
@@ -36,24 +35,10 @@ class HParams(hyperparameters.LocalHParams):
   )
 
 
-def build(
-  model: split_model.SplitModel,
-  hparams: HParams,
-  **options: Any,
-) -> process.FederatedAlgorithm:
-  """Builds FedRep.
+def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+  """The functions of FedRep; see `process.Work`.
 
-  Args:
-    model: The model.
-    hparams: Hyper-parameters.
-    **options: See `process.build_algorithm`.
-
-  Returns:
-    The algorithm. A client's state is its head; the server has none to predict
-    with.
-
-  Raises:
-    ValueError: If a hyper-parameter has a value that is not allowed.
+  A client's state is its head; the server has no model to predict with.
   """
   all_of = lambda names, value: (value,) * len(names)  # noqa: E731
   only_head = split_model.SplitWeights(
@@ -93,16 +78,11 @@ def build(
       loss=trained.loss,
     )
 
-  return process.build_algorithm(
-    "fed_rep",
-    model,
-    hparams,
+  return process.Work(
     initial_weights=model.initial_backbone,
-    initial_client_state=lambda seed: model.initial_weights(seed).head,
+    initial_client_state=lambda seed, weights: model.initial_weights(seed).head,
     train_client=train_client,
     predict_as_client=lambda backbone, head, _, examples: evaluation.predict(
       model, split_model.SplitWeights(backbone, head), examples.x
     ),
-    predict_as_server=None,
-    **options,
   )

@@ -9,7 +9,6 @@ examples, and the mean risk of both updates. Head and class estimates do not.
 """
 
 import dataclasses
-from typing import Any
 
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import process
@@ -28,24 +27,8 @@ class HParams(two_phase_adaptation.TwoPhaseHParams):
   )
 
 
-def build(
-  model: split_model.SplitModel,
-  hparams: HParams,
-  **options: Any,
-) -> process.FederatedAlgorithm:
-  """Builds FixLR.
-
-  Args:
-    model: The model; its initial weights are the pre-trained ones.
-    hparams: Hyper-parameters.
-    **options: See `process.build_algorithm`.
-
-  Returns:
-    The algorithm. A client's state is a `two_phase_adaptation.ClientState`.
-
-  Raises:
-    ValueError: If a hyper-parameter has a value that is not allowed.
-  """
-  return two_phase_adaptation.build(
-    "fix_lr", model, hparams, initial_rate=hparams.learning_rate, **options
+def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+  """The functions of FixLR; the initial weights are the pre-trained ones."""
+  return two_phase_adaptation.work(
+    model, hparams, initial_rate=hparams.learning_rate
   )

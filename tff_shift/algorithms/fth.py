@@ -54,23 +54,11 @@ class History(NamedTuple):
   timestep: Any
 
 
-def build(
-  model: split_model.SplitModel,
-  hparams: HParams,
-  **options: Any,
-) -> process.FederatedAlgorithm:
-  """Builds FTH.
+def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+  """The functions of FTH; see `process.Work`.
 
-  Args:
-    model: The model; its initial weights are the pre-trained ones.
-    hparams: Hyper-parameters.
-    **options: See `process.build_algorithm`.
-
-  Returns:
-    The algorithm. A client's state is its `History`; nothing is shared.
-
-  Raises:
-    ValueError: If a hyper-parameter has a value that is not allowed.
+  The initial weights of the model are the pre-trained ones. A client's state is
+  its `History`; nothing is shared.
   """
 
   def reweight(logits, history):
@@ -106,19 +94,13 @@ def build(
     weights = model.initial_weights(data.seed)
     return reweight(evaluation.predict(model, weights, examples.x), history)
 
-  return process.build_algorithm(
-    "fth",
-    model,
-    hparams,
+  return process.Work(
     initial_weights=lambda seed: (),
-    initial_client_state=lambda seed: History(
+    initial_client_state=lambda seed, weights: History(
       tf.zeros([model.num_classes]), tf.constant(0.0), tf.constant(0)
     ),
     train_client=train_client,
     predict_as_client=predict_as_client,
-    predict_as_server=None,
     examples_type=adaptation.data_type(model),
     num_examples=adaptation.num_stream_examples,
-    aggregation_needs=AGGREGATION_NEEDS,
-    **options,
   )

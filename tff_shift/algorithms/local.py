@@ -7,7 +7,6 @@ What leaves a client: the mean training loss.
 """
 
 import dataclasses
-from typing import Any
 
 import tensorflow as tf
 
@@ -30,23 +29,10 @@ class HParams(hyperparameters.LocalHParams):
   """Local training has no hyper-parameters of its own."""
 
 
-def build(
-  model: split_model.SplitModel,
-  hparams: HParams,
-  **options: Any,
-) -> process.FederatedAlgorithm:
-  """Builds local training.
+def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+  """The functions of local training; see `process.Work`.
 
-  Args:
-    model: The model.
-    hparams: Hyper-parameters.
-    **options: See `process.build_algorithm`.
-
-  Returns:
-    The algorithm. A client's state is its whole model; the server has none.
-
-  Raises:
-    ValueError: If a hyper-parameter has a value that is not allowed.
+  A client's state is its whole model; the server has none.
   """
 
   def train_client(weights, personal_weights, data, round_num):
@@ -62,17 +48,11 @@ def build(
       loss=result.loss,
     )
 
-  return process.build_algorithm(
-    "local",
-    model,
-    hparams,
+  return process.Work(
     initial_weights=lambda seed: (),
-    initial_client_state=model.initial_weights,
+    initial_client_state=lambda seed, weights: model.initial_weights(seed),
     train_client=train_client,
     predict_as_client=lambda _, weights, data, examples: evaluation.predict(
       model, weights, examples.x
     ),
-    predict_as_server=None,
-    aggregation_needs=AGGREGATION_NEEDS,
-    **options,
   )

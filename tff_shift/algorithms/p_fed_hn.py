@@ -108,31 +108,18 @@ def train_work_network(
   return MetaTraining(weights, update, by_vector, trained.loss)
 
 
-def build(
-  model: split_model.SplitModel,
-  hparams: HParams,
-  **options: Any,
-) -> process.FederatedAlgorithm:
-  """Builds pFedHN.
+def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+  """The functions of pFedHN; see `process.Work`.
 
-  Args:
-    model: The model of a client.
-    hparams: Hyper-parameters.
-    **options: See `process.build_algorithm`.
-
-  Returns:
-    The algorithm. A client's state is its embedding, [embedding_size] float32,
-    drawn from a standard normal distribution; the server has no model to
-    predict with.
-
-  Raises:
-    ValueError: If a hyper-parameter has a value that is not allowed.
+  A client's state is its embedding, [embedding_size] float32, drawn from a
+  standard normal distribution; the server has no model to predict with.
   """
   network = hypernetwork.Hypernetwork(
     model, hparams.embedding_size, hparams.hidden_width, hparams.num_hidden
   )
 
-  def initial_embedding(seed):
+  def initial_embedding(seed, weights):
+    del weights
     return tf.random.stateless_normal(
       [hparams.embedding_size],
       randomness.fold(seed, randomness.Purpose.INITIALIZE),
@@ -150,16 +137,11 @@ def build(
       loss=result.loss,
     )
 
-  return process.build_algorithm(
-    "p_fed_hn",
-    model,
-    hparams,
+  return process.Work(
     initial_weights=network.initial_weights,
     initial_client_state=initial_embedding,
     train_client=train_client,
     predict_as_client=lambda phi, embedding, _, examples: evaluation.predict(
       model, network(phi, embedding), examples.x
     ),
-    predict_as_server=None,
-    **options,
   )

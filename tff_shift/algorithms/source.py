@@ -8,7 +8,6 @@ What leaves a client: nothing but the counts and losses of its evaluation.
 """
 
 import dataclasses
-from typing import Any
 
 from tff_shift.learning import adaptation
 from tff_shift.learning import aggregation
@@ -29,32 +28,13 @@ class HParams(hyperparameters.HParams):
   """Source has no hyper-parameters."""
 
 
-def build(
-  model: split_model.SplitModel,
-  hparams: HParams,
-  **options: Any,
-) -> process.FederatedAlgorithm:
-  """Builds the reading without adaptation.
-
-  Args:
-    model: The model; its initial weights are the pre-trained ones.
-    hparams: Hyper-parameters; there are none.
-    **options: See `process.build_algorithm`.
-
-  Returns:
-    The algorithm, whose rounds have no phase.
-  """
-  return process.build_algorithm(
-    "source",
-    model,
-    hparams,
+def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+  """The functions of the reading without adaptation: a round has no phase."""
+  return process.Work(
     initial_weights=model.initial_weights,
     train_client=None,
     predict_as_client=lambda weights, state, data, examples: (
       evaluation.predict(model, weights, examples.x)
     ),
-    predict_as_server=None,
     examples_type=adaptation.data_type(model),
-    aggregation_needs=AGGREGATION_NEEDS,
-    **options,
   )

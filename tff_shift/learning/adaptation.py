@@ -37,6 +37,8 @@ class AdaptationData(NamedTuple):
     confusion: What the server measured before deployment and told the client,
       [num_classes, num_classes] float32: M[i, j] = P(predicted i | true j).
     seed: The client's seed, [2] int32 (`randomness.client_seed`).
+    client_id: The client's number, an int32 scalar, for algorithms that tell
+      clients apart.
   """
 
   x: Any
@@ -45,6 +47,7 @@ class AdaptationData(NamedTuple):
   timestep: Any
   confusion: Any
   seed: Any
+  client_id: Any = np.int32(0)
 
   @property
   def labelled(self) -> local_training.ClientData:
@@ -54,6 +57,7 @@ class AdaptationData(NamedTuple):
       y=self.y,
       domain_sizes=tf.shape(self.y)[:1],
       seed=self.seed,
+      client_id=self.client_id,
     )
 
 
@@ -70,6 +74,7 @@ def data_type(model: split_model.SplitModel) -> tff.Type:
       timestep=tff.TensorType(np.int32),
       confusion=tff.TensorType(np.float32, (model.num_classes,) * 2),
       seed=randomness.SEED_TYPE,
+      client_id=tff.TensorType(np.int32),
     )
   )
 

@@ -98,6 +98,7 @@ class Traits(NamedTuple):
     bounds_updates: Whether it clips or zeroes.
     hides_clients: Whether it is there to keep from the server what a single
       client sends.
+    compresses: Whether it is there to send less.
   """
 
   name: str
@@ -105,6 +106,7 @@ class Traits(NamedTuple):
   is_weighted: bool
   bounds_updates: bool
   hides_clients: bool
+  compresses: bool
 
 
 class Aggregator(tff.aggregators.WeightedAggregationFactory):
@@ -185,6 +187,7 @@ def traits_of(
     ),
     bounds_updates=False,
     hides_clients=False,
+    compresses=False,
   )
 
 
@@ -195,13 +198,23 @@ class Needs:
   Attributes:
     nothing_shared: Why there is nothing to aggregate.
     unbounded: Why updates must neither be clipped nor zeroed.
-    in_the_open: What else the server must be told by single clients, so that it
-      would be no use to hide their updates.
+    in_the_open: What else the server must be told by clients, so that it would
+      be no use to hide their updates.
+    per_client: Why the server must know what each single client sends (see
+      `client_slots`), so that it would be no use to hide or to compress it.
+    weighted: Why clients must not count alike: they have weights of their own.
   """
 
   nothing_shared: str = ""
   unbounded: str = ""
   in_the_open: str = ""
+  per_client: str = ""
+  weighted: str = ""
+
+  @property
+  def contributes(self) -> bool:
+    """Whether clients may send more than their updates."""
+    return bool(self.in_the_open or self.per_client)
 
 
 NO_NEEDS = Needs()
@@ -230,7 +243,9 @@ def check(
   reason = (
     needs.nothing_shared
     or (traits.bounds_updates and needs.unbounded)
-    or (traits.hides_clients and needs.in_the_open)
+    or (traits.hides_clients and (needs.in_the_open or needs.per_client))
+    or (traits.compresses and needs.per_client)
+    or (not traits.is_weighted and needs.weighted)
   )
   if reason:
     raise ValueError(
@@ -285,6 +300,7 @@ def build(
     bounds_updates=name in ("dp", "secure")
     or (name in _BOUNDED and (clips or hparams.zeroing)),
     hides_clients=name in ("dp", "secure"),
+    compresses=name == "compressed",
   )
   if name == "mean":
     return Aggregator(traits, tff.aggregators.MeanFactory())

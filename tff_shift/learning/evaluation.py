@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift.learning import frozen_weights
 from tff_shift.models import split_model
 
 # Bounds the memory of a forward pass over a whole test set.
@@ -66,6 +67,57 @@ def predict(
   return predict_in_batches(
     lambda batch: model.predict(weights, batch), x, model.num_classes
   )
+
+
+def predict_by_domain(
+  predict: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+  x,
+  domain_sizes,
+  width: int,
+) -> tf.Tensor:
+  """Predicts the examples of each domain by themselves.
+
+  What a method carries from one example to the next, such as a history, starts
+  anew at every domain. So predictions for a domain do not depend on which other
+  domains are predicted with it.
+
+  Args:
+    predict: `(domain, x [n, ...]) -> [n, width] float32`, with the domain an
+      int32 scalar. It is not called for a domain without examples.
+    x: The examples, [num_examples, ...], domain by domain.
+    domain_sizes: How many belong to each domain, [num_domains] int32.
+    width: The length of the vector that `predict` gives for an example.
+
+  Returns:
+    A float32 tensor of shape [num_examples, width].
+  """
+  num_domains = tf.size(domain_sizes)
+  ends = tf.cumsum(domain_sizes)
+
+  def predict_domain(domain, outputs):
+    part = x[ends[domain] - domain_sizes[domain] : ends[domain]]
+    predicted = tf.cond(
+      domain_sizes[domain] > 0,
+      lambda: predict(domain, part),
+      lambda: tf.zeros([0, width]),
+    )
+    return domain + 1, outputs.write(domain, predicted)
+
+  _, outputs = tf.while_loop(
+    lambda domain, _: domain < num_domains,
+    predict_domain,
+    (
+      tf.constant(0),
+      tf.TensorArray(
+        tf.float32,
+        size=num_domains,
+        infer_shape=False,
+        element_shape=[None, width],
+      ),
+    ),
+    parallel_iterations=1,
+  )
+  return outputs.concat()
 
 
 def domain_metrics(
@@ -168,6 +220,7 @@ def server_metrics(sums_at_server: Any) -> tff.Value:
 
 def client_evaluation(
   server_type: tff.Type,
+  shared_type: tff.Type,
   client_type: tff.Type,
   examples_type: tff.Type,
   evaluation_type: tff.Type,
@@ -176,7 +229,9 @@ def client_evaluation(
   """Builds the evaluation of the clients' own models on data of the clients.
 
   Args:
-    server_type: The type of the server's state, placed at SERVER.
+    server_type: The type of what the computation takes at SERVER, see
+      `frozen_weights.server_type`.
+    shared_type: The type of what functions take as weights.
     client_type: The type of a client's state.
     examples_type: The type of a client's data.
     evaluation_type: The type of the data to predict.
@@ -187,7 +242,7 @@ def client_evaluation(
   """
 
   @tff.tensorflow.computation(
-    server_type.member.weights, client_type, examples_type, evaluation_type
+    shared_type, client_type, examples_type, evaluation_type
   )
   def evaluate_client(weights, client_state, data, evaluation_data):
     logits = predict(weights, client_state, data, evaluation_data)
@@ -201,8 +256,8 @@ def client_evaluation(
     tff.FederatedType(examples_type, tff.CLIENTS),
     tff.FederatedType(evaluation_type, tff.CLIENTS),
   )
-  def evaluate_clients(state, client_states, data, evaluation_data):
-    weights = tff.federated_broadcast(state.weights)
+  def evaluate_clients(server, client_states, data, evaluation_data):
+    weights = tff.federated_broadcast(frozen_weights.shared(server))
     sums = tff.federated_map(
       evaluate_client, (weights, client_states, data, evaluation_data)
     )
@@ -213,6 +268,7 @@ def client_evaluation(
 
 def server_evaluation(
   server_type: tff.Type,
+  shared_type: tff.Type,
   examples_type: tff.Type,
   evaluation_type: tff.Type,
   predict: Callable[[Any, Any, Any], tf.Tensor],
@@ -221,7 +277,9 @@ def server_evaluation(
   """Builds the evaluation of the shared model on data of the server.
 
   Args:
-    server_type: The type of the server's state, placed at SERVER.
+    server_type: The type of what the computation takes at SERVER, see
+      `frozen_weights.server_type`.
+    shared_type: The type of what functions take as weights.
     examples_type: The type of a client's data.
     evaluation_type: The type of the data to predict.
     predict: `(weights, summary, evaluation_data) -> logits`.
@@ -230,14 +288,13 @@ def server_evaluation(
   Returns:
     `(S@SERVER, {D}@CLIENTS, E@SERVER) -> metrics@SERVER`.
   """
-  weights_type = server_type.member.weights
   summarize = tff.tensorflow.computation(
-    summarize_client, weights_type, examples_type
+    summarize_client, shared_type, examples_type
   )
   summary_type = summarize.type_signature.result
   has_summary = bool(tff.structure.flatten(summary_type))
 
-  @tff.tensorflow.computation(weights_type, summary_type, evaluation_type)
+  @tff.tensorflow.computation(shared_type, summary_type, evaluation_type)
   def evaluate(weights, summary, evaluation_data):
     logits = predict(weights, summary, evaluation_data)
     return domain_metrics(
@@ -249,14 +306,16 @@ def server_evaluation(
     tff.FederatedType(examples_type, tff.CLIENTS),
     tff.FederatedType(evaluation_type, tff.SERVER),
   )
-  def evaluate_server(state, data, evaluation_data):
+  def evaluate_server(server, data, evaluation_data):
+    weights = frozen_weights.shared(server)
     if has_summary:
-      weights = tff.federated_broadcast(state.weights)
-      summary = tff.federated_sum(tff.federated_map(summarize, (weights, data)))
+      summary = tff.federated_sum(
+        tff.federated_map(summarize, (tff.federated_broadcast(weights), data))
+      )
     else:
       summary = tff.federated_value((), tff.SERVER)
     return server_metrics(
-      tff.federated_map(evaluate, (state.weights, summary, evaluation_data))
+      tff.federated_map(evaluate, (weights, summary, evaluation_data))
     )
 
   return evaluate_server

@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift.learning import frozen_weights
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
@@ -86,6 +87,7 @@ def route(
 def build_guidance(
   model: split_model.SplitModel,
   server_type: tff.Type,
+  shared_type: tff.Type,
   client_type: tff.Type,
   examples_type: tff.Type,
   num_queries: int,
@@ -96,7 +98,9 @@ def build_guidance(
 
   Args:
     model: The model; its inputs fix the type of a query.
-    server_type: The type of the server's state, placed at SERVER.
+    server_type: The type of what the computations take at SERVER, see
+      `frozen_weights.server_type`.
+    shared_type: The type of what functions take as weights.
     client_type: The type of a client's state.
     examples_type: The type of a client's data, which have a `client_id`.
     num_queries: The number of queries at a time, at least 1. What is summed
@@ -108,12 +112,11 @@ def build_guidance(
   Returns:
     A `Guidance`.
   """
-  weights_type = server_type.member.weights
   queries_type = tff.TensorType(
     model.input_dtype.as_numpy_dtype, (num_queries, *model.input_shape)
   )
   routes_type = tff.TensorType(np.int32, (num_queries,))
-  client_types = weights_type, client_type, examples_type, queries_type
+  client_types = shared_type, client_type, examples_type, queries_type
 
   def predict(weights, client_state, data, x):
     num_examples = tf.shape(x)[0]
@@ -166,31 +169,35 @@ def build_guidance(
   ]
 
   @tff.federated_computation(server_type, *at_clients, *at_server)
-  def answer(state, client_states, data, x, routes):
-    weights, x, routes = tff.federated_broadcast((state.weights, x, routes))
+  def answer(server, client_states, data, x, routes):
+    weights, x, routes = tff.federated_broadcast(
+      (frozen_weights.shared(server), x, routes)
+    )
     answers = tff.federated_map(
       answer_own, (weights, client_states, data, x, routes)
     )
     return tff.federated_map(read_answers, tff.federated_sum(answers))
 
   @tff.federated_computation(server_type, *at_clients, at_server[0])
-  def vote(state, client_states, data, x):
-    weights, x = tff.federated_broadcast((state.weights, x))
+  def vote(server, client_states, data, x):
+    weights, x = tff.federated_broadcast((frozen_weights.shared(server), x))
     votes = tff.federated_map(cast_votes, (weights, client_states, data, x))
     return tff.federated_map(count_votes, tff.federated_sum(votes))
 
   guide = None
   if guide_queries is not None:
-    guide = _guide(server_type, at_clients[1], at_server[0], guide_queries)
+    guide = _guide(
+      server_type, shared_type, at_clients[1], at_server[0], guide_queries
+    )
   return Guidance(num_queries, guide, answer, vote)
 
 
 def _guide(
-  server_type, data_at_clients, queries_at_server, guide_queries
+  server_type, shared_type, data_at_clients, queries_at_server, guide_queries
 ) -> tff.Computation:
   """Builds the server's guidance; clients tell their numbers of examples."""
   logits_of = tff.tensorflow.computation(
-    guide_queries, server_type.member.weights, queries_at_server.member
+    guide_queries, shared_type, queries_at_server.member
   )
   logits_type = logits_of.type_signature.result
   num_clients = logits_type.shape[1]
@@ -205,8 +212,8 @@ def _guide(
   )
 
   @tff.federated_computation(server_type, data_at_clients, queries_at_server)
-  def guide(state, data, x):
-    logits = tff.federated_map(logits_of, (state.weights, x))
+  def guide(server, data, x):
+    logits = tff.federated_map(logits_of, (frozen_weights.shared(server), x))
     sizes = tff.federated_sum(tff.federated_map(size_of, data))
     return tff.federated_map(route_fn, (logits, sizes))
 

@@ -225,6 +225,20 @@ class TrainingResult(NamedTuple):
   loss: Any
 
 
+class Gradient(NamedTuple):
+  """The gradient of a step's loss at some weights.
+
+  Attributes:
+    loss: The loss, a float32 scalar.
+    carry: What `loss_fn` carries to the next step.
+    gradients: A tensor for each weight that is trained, a tuple.
+  """
+
+  loss: Any
+  carry: Any
+  gradients: Any
+
+
 def train(
   loss_fn: Callable[[Any, tf.Tensor, Any], tuple[tf.Tensor, Any]],
   weights: Any,
@@ -235,6 +249,9 @@ def train(
   trainable: Any = None,
   learning_rate: tf.Tensor | None = None,
   round_num: Any = None,
+  differentiate: Callable[
+    [Callable[[Any], Gradient], Any], Gradient
+  ] = lambda gradient_at, trained: gradient_at(trained),
 ) -> TrainingResult:
   """Takes gradient steps: the one local loop of the package.
 
@@ -252,6 +269,12 @@ def train(
     learning_rate: A rate that is computed, a float32 scalar, in place of that
       of `hparams`.
     round_num: See `scheduled_rate`.
+    differentiate: `(gradient_at, trained) -> Gradient` says which gradient a
+      step goes down. `trained` are the weights that are trained, a tuple of
+      tensors, and `gradient_at` differentiates the loss of this step at any
+      such tuple, on the same batch. Sharpness-aware minimisation asks for the
+      gradient at `trained`, and then for that at weights moved along it. Weight
+      decay is added afterwards, at `trained`.
 
   Returns:
     A `TrainingResult`.
@@ -286,18 +309,22 @@ def train(
   decay = 0.0 if hparams.optimizer == "adamw" else hparams.weight_decay
 
   def take_step(step, moving_now, state, carried, loss_sum):
-    with tf.GradientTape(watch_accessed_variables=False) as tape:
-      tape.watch(moving_now)
-      loss, carried = loss_fn(assemble(moving_now), step, carried)
-    gradients = tape.gradient(
-      loss, moving_now, unconnected_gradients=tf.UnconnectedGradients.ZERO
-    )
+    def gradient_at(point):
+      with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(point)
+        loss, carry_after = loss_fn(assemble(point), step, carried)
+      gradients = tape.gradient(
+        loss, point, unconnected_gradients=tf.UnconnectedGradients.ZERO
+      )
+      return Gradient(loss, carry_after, gradients)
+
+    loss, carry_after, gradients = differentiate(gradient_at, moving_now)
     if decay:
       gradients = tuple(
         g + decay * w for g, w in zip(gradients, moving_now, strict=True)
       )
     state, moving_now = optimizer.next(state, moving_now, tuple(gradients))
-    return step + 1, moving_now, state, carried, loss_sum + loss
+    return step + 1, moving_now, state, carry_after, loss_sum + loss
 
   _, moving, _, carry, loss_sum = tf.while_loop(
     lambda step, *_: step < num_steps,
@@ -335,8 +362,8 @@ def train_on_pool(
   seed,
   hparams: hyperparameters.LocalHParams,
   *,
-  trainable: Any = None,
-  round_num: Any = None,
+  penalty: Callable[[Any], tf.Tensor] | None = None,
+  **options: Any,
 ) -> TrainingResult:
   """Trains with cross-entropy on batches from all of a client's examples.
 
@@ -347,8 +374,10 @@ def train_on_pool(
     num_steps: The number of gradient steps, an int32 scalar.
     seed: An int32 tensor of shape [2]; fixes the batches.
     hparams: See `train`.
-    trainable: See `train`.
-    round_num: See `train`.
+    penalty: `(weights) -> a float32 scalar` that is added to the loss of each
+      step, and to the loss that is reported, such as a proximal term.
+    **options: `trainable`, `learning_rate`, `round_num` and `differentiate` of
+      `train`.
 
   Returns:
     A `TrainingResult` without carry.
@@ -356,13 +385,9 @@ def train_on_pool(
 
   def loss_fn(current, step, carry):
     batch = pooled_batch(data, step, hparams.batch_size, seed)
-    return cross_entropy(predict(current, batch.x), batch.y), carry
+    loss = cross_entropy(predict(current, batch.x), batch.y)
+    if penalty is not None:
+      loss += penalty(current)
+    return loss, carry
 
-  return train(
-    loss_fn,
-    weights,
-    num_steps,
-    hparams,
-    trainable=trainable,
-    round_num=round_num,
-  )
+  return train(loss_fn, weights, num_steps, hparams, **options)

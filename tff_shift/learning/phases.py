@@ -20,6 +20,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift.learning import aggregation
+from tff_shift.learning import frozen_weights
+
 
 class ServerState(NamedTuple):
   """The state of the server.
@@ -39,15 +42,25 @@ class ClientResult(NamedTuple):
   """What a client's work in a phase gives.
 
   Attributes:
-    update: What the server averages, in the structure of the server's weights:
-      the change of the weights.
+    update: What the server averages: the change of its weights, in their
+      structure. Where `process.Work.update_server` says what becomes of the
+      mean, any nested structure of float32 tensors.
     client_state: The client's new personal state; it stays with the client.
     loss: The mean training loss, a float32 scalar.
+    weight: The client's weight in the mean, a scalar of at least 0, for
+      algorithms whose `aggregation.Needs.weighted` says why. Empty: it is the
+      template's, see `client_weighting`.
+    contribution: What the server adds up over clients beside the update, a
+      nested structure of tensors of fixed shapes. It leaves the client as it
+      is, whatever the aggregator does to updates: `aggregation.Needs` has to
+      say so.
   """
 
   update: Any
   client_state: Any
   loss: Any
+  weight: Any = ()
+  contribution: Any = ()
 
 
 class PersonalResult(NamedTuple):
@@ -98,39 +111,55 @@ def _report(loss, diverged) -> collections.OrderedDict[str, tf.Tensor]:
   )
 
 
-def training_phase(
-  server_type: tff.Type,
+def client_training(
+  shared_type: tff.Type,
   client_type: tff.Type,
   examples_type: tff.Type,
   train_client: Callable[[Any, Any, Any, Any], ClientResult],
-  aggregation: tff.templates.AggregationProcess,
+  needs: aggregation.Needs,
   num_examples: Callable[[Any], Any],
-  is_last: bool,
 ) -> tff.Computation:
-  """Builds the phase: broadcast, train, average, apply.
+  """Builds a client's part of the training phase.
 
   Args:
-    server_type: The type of the server's state, placed at SERVER.
+    shared_type: The type of what `train_client` takes as weights.
     client_type: The type of a client's state.
     examples_type: The type of a client's data.
     train_client: `(weights, client_state, data, round_num) -> ClientResult`.
-    aggregation: Averages the updates.
-    num_examples: `data -> weight` of a client in the mean.
-    is_last: Whether the phase ends a round.
+    needs: What the algorithm says of its weights and contributions.
+    num_examples: `data -> weight` of a client whose result has none.
 
   Returns:
-    The phase, see `process.FederatedAlgorithm`.
-  """
-  weights_type = server_type.member.weights
+    `(weights, client_state, data, round_num) -> <update, client_state, weight,
+    whether it is above 0, contribution, report>`.
 
-  @tff.tensorflow.computation(
-    weights_type, client_type, examples_type, np.int32
-  )
+  Raises:
+    TypeError: If a result has a weight or a contribution, or has none, and
+      `needs` says otherwise.
+  """
+
+  @tff.tensorflow.computation(shared_type, client_type, examples_type, np.int32)
   def work(weights, client_state, data, round_num):
     result = train_client(weights, client_state, data, round_num)
-    diverged = _has_diverged((result.update, result.client_state))
-    nothing = tf.nest.map_structure(tf.zeros_like, result.update)
-    weight = tf.cast(num_examples(data), tf.float32)
+    has_weight = bool(tf.nest.flatten(result.weight))
+    if has_weight != bool(needs.weighted):
+      raise TypeError(
+        "a client's result has a weight of its own if and only if"
+        " AGGREGATION_NEEDS says why (weighted)"
+      )
+    if tf.nest.flatten(result.contribution) and not needs.contributes:
+      raise TypeError(
+        "a client's result has a contribution, and AGGREGATION_NEEDS does not"
+        " say why it is told (in_the_open, or per_client)"
+      )
+    weight = result.weight if has_weight else num_examples(data)
+    weight = tf.cast(weight, tf.float32)
+    diverged = _has_diverged(
+      (result.update, result.client_state, result.contribution, weight)
+    )
+    nothing, no_contribution = tf.nest.map_structure(
+      tf.zeros_like, (result.update, result.contribution)
+    )
     weight = tf.where(diverged, 0.0, weight)
     return (
       # Not a number times a weight of 0 is not a number.
@@ -138,34 +167,80 @@ def training_phase(
       _unless(diverged, result.client_state, client_state),
       weight,
       tf.cast(weight > 0, tf.float32),
+      _unless(diverged, result.contribution, no_contribution),
       _report(result.loss, diverged),
     )
 
-  @tff.tensorflow.computation(weights_type, weights_type, np.float32)
-  def apply_update(weights, mean_update, num_counted):
+  return work
+
+
+def training_phase(
+  server_type: tff.Type,
+  training: tff.Computation,
+  aggregate: tff.templates.AggregationProcess,
+  update_server: Callable[[Any, Any, Any, Any], Any] | None,
+  is_last: bool,
+) -> tff.Computation:
+  """Builds the phase: broadcast, train, average, apply.
+
+  Args:
+    server_type: The type of what the phase takes at SERVER, see
+      `frozen_weights.server_type`.
+    training: A client's part, see `client_training`.
+    aggregate: Averages the updates.
+    update_server: `(weights, mean_update, contribution, round_num) -> weights`;
+      None adds the mean update.
+    is_last: Whether the phase ends a round.
+
+  Returns:
+    The phase, see `process.FederatedAlgorithm`.
+  """
+  _, client_type, examples_type, _ = training.type_signature.parameter
+  update_type, *_, contribution_type, _ = training.type_signature.result
+  weights_type = frozen_weights.state_type(server_type).weights
+  has_contribution = bool(tff.structure.flatten(contribution_type))
+
+  @tff.tensorflow.computation(
+    weights_type, update_type, contribution_type, np.float32, np.int32
+  )
+  def apply_update(weights, mean_update, summed, num_counted, round_num):
+    if update_server is None:
+      new_weights = tf.nest.map_structure(tf.add, weights, mean_update)
+    else:
+      new_weights = update_server(weights, mean_update, summed, round_num)
     # The mean of nothing is not a number.
-    return tf.nest.map_structure(
-      lambda w, u: tf.where(num_counted > 0, w + u, w), weights, mean_update
-    )
+    return _unless(tf.equal(num_counted, 0), new_weights, weights)
 
   @tff.federated_computation(
     server_type,
     tff.FederatedType(client_type, tff.CLIENTS),
     tff.FederatedType(examples_type, tff.CLIENTS),
   )
-  def phase(state, client_states, data):
+  def phase(server, client_states, data):
+    state = frozen_weights.state(server)
     weights, round_num = tff.federated_broadcast(
-      (state.weights, state.round_num)
+      (frozen_weights.shared(server), state.round_num)
     )
-    update, new_client_states, weight, has_weight, report = tff.federated_map(
-      work, (weights, client_states, data, round_num)
+    update, new_client_states, weight, has_weight, contribution, report = (
+      tff.federated_map(training, (weights, client_states, data, round_num))
     )
     num_counted = tff.federated_sum(has_weight)
-    aggregated = aggregation.next(state.aggregator, update, weight)
+    aggregated = aggregate.next(state.aggregator, update, weight)
+    summed = (
+      tff.federated_sum(contribution)
+      if has_contribution
+      else tff.federated_value((), tff.SERVER)
+    )
     new_state = ServerState(
       tff.federated_map(
         apply_update,
-        (state.weights, aggregated.result, num_counted),
+        (
+          state.weights,
+          aggregated.result,
+          summed,
+          num_counted,
+          state.round_num,
+        ),
       ),
       aggregated.state,
       tff.federated_map(_next_round, state.round_num)
@@ -183,6 +258,7 @@ def training_phase(
 
 def personal_phase(
   server_type: tff.Type,
+  shared_type: tff.Type,
   client_type: tff.Type,
   examples_type: tff.Type,
   personalize_client: Callable[[Any, Any, Any, Any], PersonalResult],
@@ -190,7 +266,8 @@ def personal_phase(
   """Builds the phase: broadcast, work on what is personal, send a loss.
 
   Args:
-    server_type: The type of the server's state, placed at SERVER.
+    server_type: The type of what the phase takes at SERVER.
+    shared_type: The type of what `personalize_client` takes as weights.
     client_type: The type of a client's state.
     examples_type: The type of a client's data.
     personalize_client: `(weights, client_state, data, round_num) ->
@@ -200,9 +277,7 @@ def personal_phase(
     The phase, see `process.FederatedAlgorithm`. It ends a round.
   """
 
-  @tff.tensorflow.computation(
-    server_type.member.weights, client_type, examples_type, np.int32
-  )
+  @tff.tensorflow.computation(shared_type, client_type, examples_type, np.int32)
   def work(weights, client_state, data, round_num):
     result = personalize_client(weights, client_state, data, round_num)
     diverged = _has_diverged(result.client_state)
@@ -214,9 +289,10 @@ def personal_phase(
     tff.FederatedType(client_type, tff.CLIENTS),
     tff.FederatedType(examples_type, tff.CLIENTS),
   )
-  def phase(state, client_states, data):
+  def phase(server, client_states, data):
+    state = frozen_weights.state(server)
     weights, round_num = tff.federated_broadcast(
-      (state.weights, state.round_num)
+      (frozen_weights.shared(server), state.round_num)
     )
     new_client_states, report = tff.federated_map(
       work, (weights, client_states, data, round_num)

@@ -11,13 +11,15 @@ shows that it does not leave the client. In a phase no aggregate depends on
 another: the same computation then runs on one executor and, in TFF's mergeable
 form, spread over several.
 
-What an algorithm's file writes are pure TensorFlow functions of one client's or
-the server's tensors; `build_algorithm` turns them into federated computations.
+What an algorithm's file writes is a `Work`: pure TensorFlow functions of one
+client's or the server's tensors. `build` turns them into federated
+computations.
 """
 
 import dataclasses
 from collections.abc import Callable
 from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -25,6 +27,7 @@ import tensorflow_federated as tff
 
 from tff_shift.learning import aggregation
 from tff_shift.learning import evaluation
+from tff_shift.learning import frozen_weights
 from tff_shift.learning import guidance
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
@@ -38,17 +41,81 @@ ClientResult = phases.ClientResult
 PersonalResult = phases.PersonalResult
 
 
+class Work(NamedTuple):
+  """What an algorithm computes, as pure TensorFlow functions of tensors.
+
+  A round has up to two phases: clients train and the server combines what they
+  send; then, with the server's new weights, clients work on what is personal.
+  `weights` are the server's, a nested structure of float32 tensors;
+  `client_state` is a client's own, any nested structure; `data` is a client's
+  data, of `examples_type`; `round_num` counts from 0, an int32 scalar; a seed
+  is int32 [2].
+
+  Attributes:
+    initial_weights: `(seed) -> weights`, what the server holds at round 0.
+      Without tensors, clients share nothing.
+    train_client: `(weights, client_state, data, round_num) -> ClientResult`.
+      None where nothing is ever trained: a round has no phase.
+    predict_as_client: `(weights, client_state, data, evaluation_data) ->
+      logits` [num_examples, num_classes] float32 of a client's own model.
+      `evaluation_data` is a `local_training.ClientData` whose seed is zeros.
+    predict_as_server: `(weights, summary, evaluation_data) -> logits` of the
+      server's model. None where the server has no model.
+    initial_client_state: `(seed, weights) -> client_state` of a client that has
+      not taken part yet, with its own seed and the server's weights of the
+      moment at which the state is asked for: a personal model may start from
+      what the server sends first.
+    personalize_client: `(weights, client_state, data, round_num) ->
+      PersonalResult`, with the weights that the server has just updated. None:
+      a round has one phase.
+    update_server: `(weights, mean_update, contribution, round_num) -> weights`,
+      with the mean of the clients' updates and the sum of their contributions.
+      It does not count in a round of which no client does. None: the mean
+      update is added.
+    summarize_client: `(weights, data) -> summary`, summed over clients for
+      `predict_as_server`; empty for most algorithms.
+    answer_request: `(weights, request) -> client_state`: what the server sends
+      to a client that asks for a new personal state. None: nothing.
+    request_type: The type of a request.
+    guide_queries: `(weights, x) -> logits` over the clients, [num_queries,
+      num_clients] float32. None: the server cannot tell who knows best.
+    examples_type: The type of a client's data. None:
+      `local_training.data_type(model)`.
+    num_examples: `(data) -> number`, the client's weight in the mean where
+      `client_weighting` is `num_examples`.
+  """
+
+  initial_weights: Callable[[Any], Any]
+  train_client: Callable[[Any, Any, Any, Any], ClientResult] | None
+  predict_as_client: Callable[[Any, Any, Any, Any], tf.Tensor]
+  predict_as_server: Callable[[Any, Any, Any], tf.Tensor] | None = None
+  initial_client_state: Callable[[Any, Any], Any] = lambda seed, weights: ()
+  personalize_client: Callable[[Any, Any, Any, Any], PersonalResult] | None = (
+    None
+  )
+  update_server: Callable[[Any, Any, Any, Any], Any] | None = None
+  summarize_client: Callable[[Any, Any], Any] = lambda weights, data: ()
+  answer_request: Callable[[Any, Any], Any] | None = None
+  request_type: tff.Type | None = None
+  guide_queries: Callable[[Any, Any], tf.Tensor] | None = None
+  examples_type: tff.Type | None = None
+  num_examples: Callable[[Any], tf.Tensor] = lambda data: tf.shape(data.y)[0]
+
+
 @dataclasses.dataclass(frozen=True)
 class FederatedAlgorithm:
   """An algorithm as TFF computations.
 
   S is the server's state, C a client's personal state, D the data that a client
   trains on or adapts to and E data to predict, a `local_training.ClientData`.
+  Where the model has frozen weights, the computations are
+  `frozen_weights.WithFrozen`: they are called in the same way.
 
   Attributes:
     name: The name of the algorithm, its file's name.
     initialize: `(seed@SERVER) -> S@SERVER`; seed is int32 [2].
-    initialize_client: `({seed}@CLIENTS) -> {C}@CLIENTS`.
+    initialize_client: `(S@SERVER, {seed}@CLIENTS) -> {C}@CLIENTS`, the state of
+      clients that have not taken part yet.
     phases: The phases of a round, `(S@SERVER, {C}@CLIENTS, {D}@CLIENTS) ->
       <S@SERVER, {C}@CLIENTS, metrics@SERVER>`.
     evaluate_clients: `(S@SERVER, {C}@CLIENTS, {D}@CLIENTS, {E}@CLIENTS) ->
@@ -88,8 +155,9 @@ class FederatedAlgorithm:
       A `LearningProcess` whose `next` takes `(S@SERVER, {D}@CLIENTS)`.
 
     Raises:
-      ValueError: If clients keep a personal state between rounds, which a
-        learning process has no place for, or a round has not one phase.
+      ValueError: If clients keep a personal state between rounds, a round has
+        not one phase, or the model has frozen weights: a learning process has
+        no place for any of these.
     """
     if not self.is_stateless or len(self.phases) != 1:
       raise ValueError(
@@ -97,6 +165,11 @@ class FederatedAlgorithm:
         " a round; a LearningProcess has no place for either"
       )
     phase = self.phases[0]
+    if isinstance(phase, frozen_weights.WithFrozen):
+      raise ValueError(
+        f"the model of {self.name} has frozen weights, which a LearningProcess"
+        " has no place for"
+      )
     server_type, _, data_type = phase.type_signature.parameter
 
     @tff.tensorflow.computation
@@ -126,161 +199,176 @@ class FederatedAlgorithm:
     )
 
 
-def build_algorithm(
+def build(
   name: str,
+  work: Callable[
+    [split_model.SplitModel, hyperparameters.LocalWorkHParams], Work
+  ],
   model: split_model.SplitModel,
   hparams: hyperparameters.LocalWorkHParams,
   *,
-  initial_weights: Callable[[Any], Any],
-  train_client: Callable[[Any, Any, Any, Any], ClientResult] | None,
-  personalize_client: (
-    Callable[[Any, Any, Any, Any], PersonalResult] | None
-  ) = None,
-  predict_as_client: Callable[[Any, Any, Any, Any], tf.Tensor],
-  predict_as_server: Callable[[Any, Any, Any], tf.Tensor] | None,
-  initial_client_state: Callable[[Any], Any] = lambda seed: (),
-  summarize_client: Callable[[Any, Any], Any] = lambda weights, data: (),
-  answer_request: Callable[[Any, Any], Any] | None = None,
-  request_type: tff.Type | None = None,
-  guide_queries: Callable[[Any, Any], tf.Tensor] | None = None,
-  examples_type: tff.Type | None = None,
-  num_examples: Callable[[Any], tf.Tensor] = lambda data: tf.shape(data.y)[0],
-  num_evaluation_domains: int = 1,
-  num_queries: int | None = None,
+  needs: aggregation.Needs = aggregation.NO_NEEDS,
   aggregator: (
     tff.aggregators.WeightedAggregationFactory
     | tff.aggregators.UnweightedAggregationFactory
     | None
   ) = None,
-  aggregation_needs: aggregation.Needs = aggregation.NO_NEEDS,
+  num_queries: int | None = None,
+  num_evaluation_domains: int = 1,
 ) -> FederatedAlgorithm:
-  """Builds an algorithm from pure TensorFlow functions.
-
-  A round has up to two phases: clients train and the server averages; then,
-  with the new average, clients work on what is personal.
+  """Builds an algorithm from its work.
 
   Args:
     name: The algorithm's name.
+    work: `(model, hparams) -> Work`. Called once or, for a model with frozen
+      weights, whenever a function is traced, with the model that has the
+      tensors of the graph in their place.
     model: The model; its inputs fix the type of the clients' data.
-    hparams: Hyper-parameters; they are checked.
-    initial_weights: `(seed) -> weights`, what the server holds at round 0.
-    train_client: `(weights, client_state, data, round_num) -> ClientResult`.
-      None where nothing is ever trained: a round has no phase.
-    personalize_client: `(weights, client_state, data, round_num) ->
-      PersonalResult`, with the weights that the server has just averaged. None:
-      a round has one phase.
-    predict_as_client: `(weights, client_state, data, evaluation_data) ->
-      logits` of a client's own model.
-    predict_as_server: `(weights, summary, evaluation_data) -> logits` of the
-      server's model. None where the server has no model.
-    initial_client_state: `(seed) -> client_state`.
-    summarize_client: `(weights, data) -> summary`, summed over clients for
-      `predict_as_server`; empty for most algorithms.
-    answer_request: `(weights, request) -> client_state`: what the server sends
-      to a client that asks for a new personal state. None: nothing.
-    request_type: The type of a request.
-    guide_queries: `(weights, x) -> logits` over the clients, for queries
-      [num_queries, ...]. None: the server cannot tell who knows best.
-    examples_type: The type of a client's data. None:
-      `local_training.data_type(model)`.
-    num_examples: `data -> number`, the client's weight in the mean where
-      `hparams.client_weighting` is `num_examples`.
-    num_evaluation_domains: The number of domains of the data to predict.
-    num_queries: The number of queries that are answered at a time. None: the
-      algorithm is built without `guidance`.
+    hparams: Hyper-parameters; they are checked before `work` is called.
+    needs: What the algorithm asks of an aggregator.
     aggregator: A factory that averages updates, such as `aggregation.build`
       gives. None: `tff.aggregators.MeanFactory()`. One without weights is made
       into one that ignores them, if `hparams.client_weighting` is `uniform`.
-    aggregation_needs: What the algorithm asks of an aggregator.
+    num_queries: The number of queries that are answered at a time. None: the
+      algorithm is built without `guidance`.
+    num_evaluation_domains: The number of domains of the data to predict.
 
   Returns:
     A `FederatedAlgorithm`.
 
   Raises:
     ValueError: If a hyper-parameter has a value that is not allowed, or the
-      algorithm cannot do with the aggregator.
+      algorithm cannot do with the aggregator or the model.
+    TypeError: If the functions do not fit together, or send what `needs` does
+      not speak of.
   """
   hyperparameters.validate(hparams)
   traits = aggregation.traits_of(aggregator)
-  aggregation.check(name, aggregation_needs, traits, hparams)
-  examples_type = examples_type or local_training.data_type(model)
-  evaluation_type = local_training.data_type(model, num_evaluation_domains)
+  aggregation.check(name, needs, traits, hparams)
+  functions = frozen_weights.bind(work, model, hparams)
   seed_type = randomness.SEED_TYPE
-  initial_weights_fn = tff.tensorflow.computation(initial_weights, seed_type)
-  weights_type = initial_weights_fn.type_signature.result
-  initial_client_fn = tff.tensorflow.computation(
-    initial_client_state, seed_type
+  initial_weights = tff.tensorflow.computation(
+    functions.initial_weights, seed_type
   )
-  client_type = initial_client_fn.type_signature.result
+  weights_type = initial_weights.type_signature.result
+  shared_type = frozen_weights.shared_type(weights_type, model)
+  initial_client_state = tff.tensorflow.computation(
+    lambda shared, seed: functions.initial_client_state(seed, shared),
+    shared_type,
+    seed_type,
+  )
+  client_type = initial_client_state.type_signature.result
+  examples_type = functions.examples_type or local_training.data_type(model)
+  evaluation_type = local_training.data_type(model, num_evaluation_domains)
+  is_local = not tff.structure.flatten(weights_type)
+  client_types = shared_type, client_type, examples_type
+
+  training, update_type = None, weights_type
+  if functions.train_client is not None:
+    training = phases.client_training(
+      *client_types,
+      functions.train_client,
+      needs,
+      lambda data: (
+        1
+        if is_local or hparams.client_weighting == "uniform"
+        else functions.num_examples(data)
+      ),
+    )
+    update_type = training.type_signature.result[0]
   aggregate = aggregation.as_weighted(
     aggregator or tff.aggregators.MeanFactory()
-  ).create(weights_type, tff.TensorType(np.float32))
+  ).create(update_type, tff.TensorType(np.float32))
 
   @tff.federated_computation(tff.FederatedType(seed_type, tff.SERVER))
   def initialize(seed):
     return tff.federated_zip(
       ServerState(
-        tff.federated_map(initial_weights_fn, seed),
+        tff.federated_map(initial_weights, seed),
         aggregate.initialize(),
         tff.federated_value(0, tff.SERVER),
       )
     )
 
-  @tff.federated_computation(tff.FederatedType(seed_type, tff.CLIENTS))
-  def initialize_client(seeds):
-    return tff.federated_map(initial_client_fn, seeds)
+  server_type = frozen_weights.server_type(
+    initialize.type_signature.result, model
+  )
 
-  server_type = initialize.type_signature.result
-  types = server_type, client_type, examples_type
-  is_local = not tff.structure.flatten(weights_type)
+  @tff.federated_computation(
+    server_type, tff.FederatedType(seed_type, tff.CLIENTS)
+  )
+  def initialize_client(server, seeds):
+    shared = tff.federated_broadcast(frozen_weights.shared(server))
+    return tff.federated_map(initial_client_state, (shared, seeds))
+
   round_phases = []
-  if train_client is not None:
+  if training is not None:
     round_phases.append(
       phases.training_phase(
-        *types,
-        train_client,
+        server_type,
+        training,
         aggregate,
-        lambda data: 1
-        if is_local or hparams.client_weighting == "uniform"
-        else num_examples(data),
-        is_last=personalize_client is None,
+        functions.update_server,
+        is_last=functions.personalize_client is None,
       )
     )
-  if personalize_client is not None:
-    round_phases.append(phases.personal_phase(*types, personalize_client))
+  if functions.personalize_client is not None:
+    round_phases.append(
+      phases.personal_phase(
+        server_type, *client_types, functions.personalize_client
+      )
+    )
   evaluate_server = None
-  if predict_as_server is not None and not (
+  if functions.predict_as_server is not None and not (
     traits.hides_clients
-    and _has_result(summarize_client, weights_type, examples_type)
+    and _has_result(functions.summarize_client, shared_type, examples_type)
   ):
     evaluate_server = evaluation.server_evaluation(
       server_type,
+      shared_type,
       examples_type,
       evaluation_type,
-      predict_as_server,
-      summarize_client,
+      functions.predict_as_server,
+      functions.summarize_client,
     )
   request = None
-  if answer_request is not None:
-    request = _request(server_type, client_type, answer_request, request_type)
+  if functions.answer_request is not None:
+    request = _request(
+      server_type,
+      shared_type,
+      client_type,
+      functions.answer_request,
+      functions.request_type,
+    )
   answering = None
   if num_queries is not None:
     answering = guidance.build_guidance(
-      model, *types, num_queries, predict_as_client, guide_queries
+      model,
+      server_type,
+      *client_types,
+      num_queries,
+      functions.predict_as_client,
+      functions.guide_queries,
     )
-  return FederatedAlgorithm(
-    name=name,
-    initialize=initialize,
-    initialize_client=initialize_client,
-    phases=tuple(round_phases),
-    evaluate_clients=evaluation.client_evaluation(
-      *types, evaluation_type, predict_as_client
+  return frozen_weights.attach(
+    FederatedAlgorithm(
+      name=name,
+      initialize=initialize,
+      initialize_client=initialize_client,
+      phases=tuple(round_phases),
+      evaluate_clients=evaluation.client_evaluation(
+        server_type,
+        *client_types,
+        evaluation_type,
+        functions.predict_as_client,
+      ),
+      evaluate_server=evaluate_server,
+      request=request,
+      guidance=answering,
+      is_stateless=not tff.structure.flatten(client_type),
+      is_local=is_local,
     ),
-    evaluate_server=evaluate_server,
-    request=request,
-    guidance=answering,
-    is_stateless=not tff.structure.flatten(client_type),
-    is_local=is_local,
+    model,
   )
 
 
@@ -291,12 +379,10 @@ def _has_result(function: Callable[..., Any], *types: tff.Type) -> bool:
 
 
 def _request(
-  server_type, client_type, answer_request, request_type
+  server_type, shared_type, client_type, answer_request, request_type
 ) -> tff.Computation:
   """Builds the server's work for one client that asks for a new state."""
-  work = tff.tensorflow.computation(
-    answer_request, server_type.member.weights, request_type
-  )
+  work = tff.tensorflow.computation(answer_request, shared_type, request_type)
   if not work.type_signature.result.is_equivalent_to(client_type):
     raise TypeError(
       f"answer_request gives {work.type_signature.result}; a client's state"
@@ -306,7 +392,7 @@ def _request(
   @tff.federated_computation(
     server_type, tff.FederatedType(request_type, tff.SERVER)
   )
-  def request(state, content):
-    return tff.federated_map(work, (state.weights, content))
+  def request(server, content):
+    return tff.federated_map(work, (frozen_weights.shared(server), content))
 
   return request

@@ -69,8 +69,7 @@ class ClientState(NamedTuple):
   dynamics: Any
 
 
-def build(
-  name: str,
+def work(
   model: split_model.SplitModel,
   hparams: TwoPhaseHParams,
   *,
@@ -80,28 +79,23 @@ def build(
     [ClientState, split_model.SplitWeights, adaptation.AdaptationData],
     ClientState,
   ] = lambda state, weights, data: state,
-  **options: Any,
-) -> process.FederatedAlgorithm:
-  """Builds an algorithm of the two phases.
+) -> process.Work:
+  """The functions of an algorithm of the two phases; see `process.Work`.
 
   Args:
-    name: The algorithm's name.
     model: The model; its initial weights are the pre-trained ones.
     hparams: The updates.
     initial_rate: The learning rate before anything was observed.
     initial_dynamics: `() -> dynamics` of a client's first state.
     observe: `(client_state, weights, data) -> client_state` sets the learning
       rate, given the client's weights before it updates them.
-    **options: See `process.build_algorithm`.
 
   Returns:
-    The algorithm. A client's state is a `ClientState`.
-
-  Raises:
-    ValueError: If a hyper-parameter has a value that is not allowed.
+    The functions. A client's state is a `ClientState`.
   """
 
-  def initial_client_state(seed):
+  def initial_client_state(seed, weights):
+    del weights
     return ClientState(
       head=model.initial_weights(seed).head,
       classes=tf.fill([model.num_classes], 1.0 / model.num_classes),
@@ -172,17 +166,12 @@ def build(
     weights = split_model.SplitWeights(backbone, state.head)
     return evaluation.predict(model, weights, examples.x)
 
-  return process.build_algorithm(
-    name,
-    model,
-    hparams,
+  return process.Work(
     initial_weights=model.initial_backbone,
     initial_client_state=initial_client_state,
     train_client=train_client,
     personalize_client=personalize_client,
     predict_as_client=predict_as_client,
-    predict_as_server=None,
     examples_type=adaptation.data_type(model),
     num_examples=adaptation.num_stream_examples,
-    **options,
   )

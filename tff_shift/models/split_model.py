@@ -204,6 +204,7 @@ class SplitModel:
   input_dtype: tf.DType
   num_classes: int
   embedding_size: int
+  frozen = ()
 
   def initial_weights(self, seed) -> SplitWeights:
     """Draws initial weights.

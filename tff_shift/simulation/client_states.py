@@ -1,7 +1,8 @@
 """The states of all clients, of which few need be in memory.
 
-A client's first state is a function of its seed alone: it is computed when it
-is asked for, and takes no memory until the client has another one. Of the other
+A client's first state is a function of its seed and of what the server holds at
+the moment: it is computed when it is asked for, and takes no memory until the
+client has another one. Of the other
 states so many as are allowed stay in memory, those that were used last; the
 rest goes to a file.
 """

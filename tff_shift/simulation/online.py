@@ -95,6 +95,7 @@ def adaptation_data(
     timestep=np.int32(timestep),
     confusion=deployment.confusion,
     seed=randomness.client_seed(run_seed, client),
+    client_id=np.int32(client),
   )
 
 

@@ -145,7 +145,8 @@ class Rounds:
     self.server_state = algorithm.initialize(randomness.server_seed(run_seed))
     self.states = client_states_lib.ClientStates(
       len(data),
-      algorithm.initialize_client,
+      # A client that has not taken part yet knows no other weights than these.
+      lambda seeds: self.algorithm.initialize_client(self.server_state, seeds),
       lambda client: data[client].seed,
       storage,
     )

@@ -57,7 +57,9 @@ ALGORITHM = types.SimpleNamespace(
     tff.FederatedType((np.int32, [2]), tff.SERVER),
   ),
   initialize_client=tff.federated_computation(
-    lambda seeds: seeds, INTS_AT_CLIENTS
+    lambda state, seeds: seeds,
+    tff.FederatedType(np.int64, tff.SERVER),
+    INTS_AT_CLIENTS,
   ),
   phases=(add_up,),
 )

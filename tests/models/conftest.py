@@ -1,31 +1,9 @@
-"""What the tests of the models share: running them, and a NumPy reference."""
+"""What the tests of the models share: a NumPy reference."""
 
 import types
 
 import numpy as np
 import pytest
-import tensorflow as tf
-
-
-def _run_in_graph(function, *arguments):
-  # Models work only inside a graph; this one needs no worker process.
-  with tf.Graph().as_default():
-    # Each graph runs once: to optimise it or to fold constants takes longer.
-    inputs = [
-      tf.compat.v1.placeholder(argument.dtype, argument.shape)
-      for argument in arguments
-    ]
-    outputs = function(*inputs)
-    config = tf.compat.v1.ConfigProto()
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
-    with tf.compat.v1.Session(config=config) as session:
-      return session.run(outputs, dict(zip(inputs, arguments, strict=True)))
-
-
-@pytest.fixture(scope="session")
-def run_in_graph():
-  """Returns `run(function, *arrays)`, which gives the values as arrays."""
-  return _run_in_graph
 
 
 def _convolve(x, kernel, strides=1):

@@ -11,6 +11,7 @@ import tensorflow as tf
 import tff_shift
 from tff_shift.models import fingerprint
 from tff_shift.models import mlp
+from tff_shift.models import residual
 from tff_shift.models import residual_cnn
 from tff_shift.models import split_model
 
@@ -60,6 +61,60 @@ def test_option_without_trace_in_the_weights_changes_the_digest(option):
   one, other = build_convolution(), build_convolution(**option)
   assert one.backbone.shapes == other.backbone.shapes
   assert fingerprint.function_digest(one) != fingerprint.function_digest(other)
+
+
+def build_frozen(kernel=1.0, bias=0.0, activation="relu"):
+  layers = tf.keras.layers
+  return split_model.build_split_model(
+    "frozen",
+    backbone=lambda: tf.keras.Sequential(
+      [
+        layers.InputLayer((2,)),
+        layers.Dense(
+          2,
+          activation=activation,
+          kernel_initializer=tf.keras.initializers.Constant(kernel),
+          bias_initializer=tf.keras.initializers.Constant(bias),
+          trainable=False,
+        ),
+      ]
+    ),
+    head=lambda: residual.linear_head(2, 3),
+    input_dtype=tf.float32,
+  )
+
+
+def test_frozen_weights_are_part_of_the_function():
+  digest = fingerprint.function_digest(build_frozen())
+  assert fingerprint.function_digest(build_frozen()) == digest
+  others = [
+    fingerprint.function_digest(build_frozen(**changed))
+    for changed in ({"kernel": 2.0}, {"bias": 1.0}, {"activation": "elu"})
+  ]
+  assert len({digest, *others}) == 4
+
+
+def test_recurrent_models_have_digests():
+  def build(layer):
+    layers = tf.keras.layers
+    return split_model.build_split_model(
+      "recurrent",
+      backbone=lambda: tf.keras.Sequential(
+        [
+          layers.InputLayer((4,), dtype="int32"),
+          layers.Embedding(5, 2, mask_zero=True),
+          layers.Bidirectional(layer),
+        ]
+      ),
+      head=lambda: residual.linear_head(6, 3),
+      input_dtype=tf.int32,
+    )
+
+  lstm = tf.keras.layers.LSTM
+  digest = fingerprint.function_digest(build(lstm(3)))
+  assert fingerprint.function_digest(build(lstm(3))) == digest
+  other = build(lstm(3, recurrent_activation="hard_sigmoid"))
+  assert fingerprint.function_digest(other) != digest
 
 
 def test_digest_is_the_same_in_another_process():

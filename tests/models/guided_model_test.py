@@ -142,11 +142,13 @@ class TestPrediction:
     model = build_small()
     calls = []
 
-    def trunk(weights, x):
+    def count(weights, x, frozen):
       calls.append(x)
-      return model.trunk(weights, x)
+      return model.trunk.function(weights, x, frozen)
 
-    counted = dataclasses.replace(model, trunk=trunk)
+    counted = dataclasses.replace(
+      model, trunk=dataclasses.replace(model.trunk, function=count)
+    )
     run_in_graph(
       lambda x: counted.predict_both(*random_weights(model), x),
       examples(model),
@@ -361,6 +363,119 @@ class TestWithGuide:
   def test_numbers_below_one_are_refused(self, num_clients, width, culprit):
     with pytest.raises(ValueError, match=culprit):
       guided_model.with_guide(mlp.build(width=4), num_clients, width)
+
+
+class TestWithHead:
+  @pytest.fixture(scope="class")
+  def model(self):
+    """With a hidden layer of 3 in its head."""
+    return build_small(
+      head=lambda: keras_model(
+        (2,),
+        layers.Dense(3, activation="tanh", name="hidden"),
+        layers.Dense(2, name="head"),
+      )
+    )
+
+  def test_target_branch_gets_the_hidden_layers(self, model, run_in_graph):
+    cut = split_model.with_head(model, "last_layer")
+    assert isinstance(cut, guided_model.GuidedModel)
+    assert cut.embedding_size == 3
+    assert cut.trunk is model.trunk
+    assert cut.client_branch is model.client_branch
+    assert cut.target_branch.names == (
+      *("goal/kernel", "goal/bias"),
+      *("hidden/kernel", "hidden/bias"),
+    )
+
+    def predict(seed, x):
+      one, other = model.initial_weights(seed), cut.initial_weights(seed)
+      guide = model.initial_client_branch(seed)
+      return (
+        (one, model.predict_both(one, guide, x)),
+        (other, cut.predict_both(other, cut.initial_client_branch(seed), x)),
+      )
+
+    one, other = run_in_graph(predict, SEED, examples(model))
+    assert len(other[0].head) == 2
+    for a, b in zip(tf.nest.flatten(one), tf.nest.flatten(other), strict=True):
+      np.testing.assert_array_equal(a, b)
+
+  def test_guide_stands_on_the_embedding_of_a_cut_model(self):
+    cut = split_model.with_head(mlp.build(width=4, head_width=3), "last_layer")
+    guided = guided_model.with_guide(cut, NUM_CLIENTS, width=6)
+    assert guided.client_branch.shapes[0] == (3, 6)
+    assert guided.trunk_size == 8
+
+  def test_one_layer_stays(self):
+    model = build_small()
+    assert split_model.with_head(model, "last_layer") is model
+
+
+class TestFrozen:
+  @pytest.fixture(scope="class")
+  def model(self):
+    """Half of the trunk, all of the target branch, half of the guide."""
+    return build_small(
+      trunk=lambda: keras_model(
+        (3,),
+        layers.Dense(4, name="trunk", trainable=False),
+        layers.Dense(4, name="trunk2"),
+      ),
+      target_branch=lambda: keras_model(
+        (4,), layers.Dense(2, name="goal", trainable=False)
+      ),
+      client_branch=lambda: keras_model(
+        (4,),
+        layers.Dense(4, name="guide", trainable=False),
+        layers.Dense(NUM_CLIENTS, name="guide2"),
+      ),
+    )
+
+  def test_numbers_and_names_are_those_of_trained_weights(self, model):
+    assert model.backbone.names == ("trunk2/kernel", "trunk2/bias")
+    assert model.trunk_size == 2
+    assert model.num_frozen_parameters == 16 + 10 + 20
+    assert model.num_guided_parameters == 20 + 6 + 25
+
+  def test_given_values_reach_both_tasks(self, model, run_in_graph):
+    generator = np.random.default_rng(0)
+    frozen = tf.nest.map_structure(
+      lambda v: generator.normal(size=v.shape).astype(np.float32), model.frozen
+    )
+    weights, client_branch = random_weights(model)
+    x = examples(model)
+
+    def predict(frozen, x):
+      bound = model.with_frozen(frozen)
+      return (
+        bound.predict(weights, x),
+        bound.predict_both(weights, client_branch, x),
+        bound.predict_client(weights.backbone, client_branch, x),
+      )
+
+    def dense(x, kernel, bias):
+      return x @ kernel + bias
+
+    (trunk, trunk_bias, goal, goal_bias), _, guide = frozen
+    features = dense(dense(x, trunk, trunk_bias), *weights.backbone)
+    classes = dense(dense(features, goal, goal_bias), *weights.head)
+    clients = dense(dense(features, *guide), *client_branch)
+    single, both, client = run_in_graph(predict, frozen, x)
+    for found, expected in (
+      (single, classes),
+      (both[0], classes),
+      (both[1], clients),
+      (client, clients),
+    ):
+      np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+
+  def test_guide_keeps_them(self, model):
+    guided = guided_model.with_guide(model, 9, width=6)
+    backbone, head, client_branch = guided.frozen
+    assert backbone is model.backbone.frozen
+    assert (head, client_branch) == ((), ())
+    assert guided.num_frozen_parameters == 26
 
 
 class TestErrors:

@@ -7,9 +7,10 @@ import pytest
 import tensorflow as tf
 
 from tff_shift.models import guided_resnet
+from tff_shift.models import keras_parts
+from tff_shift.models import parts
 from tff_shift.models import projection
 from tff_shift.models import resnet
-from tff_shift.models import split_model
 
 SEED = np.array([1, 2], np.int32)
 
@@ -41,7 +42,8 @@ def test_parameters_are_the_published_numbers(
   if num_classes != full.num_classes:
     # The rest does not depend on the classes and takes seconds to build.
     other_head = projection.head(full.embedding_size, num_classes)
-    model = dataclasses.replace(full, head=split_model.make_part(other_head))
+    head_part = keras_parts.make_part(other_head, parts.HEAD)
+    model = dataclasses.replace(full, head=head_part)
   assert model.num_guided_parameters == guided
   assert model.num_parameters == split
   assert model.head.num_parameters == head

@@ -3,14 +3,19 @@
 import numpy as np
 import tensorflow as tf
 
+from tff_shift.models import keras_parts
+from tff_shift.models import parts
 from tff_shift.models import projection
-from tff_shift.models import split_model
 
 SEED = np.array([1, 2], np.int32)
 
 
+def make_part(keras_model):
+  return keras_parts.make_part(keras_model, parts.HEAD)
+
+
 def test_client_branch_agrees_with_numpy(run_in_graph):
-  part = split_model.make_part(projection.client_branch(3, 4, 5))
+  part = make_part(projection.client_branch(3, 4, 5))
   generator = np.random.default_rng(0)
   kernel, bias, gamma, beta, kernel2, bias2 = weights = tuple(
     generator.normal(size=shape).astype(np.float32) for shape in part.shapes
@@ -28,14 +33,14 @@ def test_client_branch_agrees_with_numpy(run_in_graph):
 
 
 def test_target_branch_is_the_client_branch_without_its_last_layer():
-  target = split_model.make_part(projection.target_branch(3, 4))
-  client = split_model.make_part(projection.client_branch(3, 4, 5))
+  target = make_part(projection.target_branch(3, 4))
+  client = make_part(projection.client_branch(3, 4, 5))
   assert target.names == client.names[:-2]
   assert target.shapes == client.shapes[:-2]
 
 
 def test_kernel_starts_with_variance_two_over_inputs(run_in_graph):
-  part = split_model.make_part(projection.head(50, 400))
+  part = make_part(projection.head(50, 400))
   kernel, bias = run_in_graph(part.initial_weights, SEED)
   # Five standard errors of the variance of 20,000 normal numbers.
   assert abs(kernel.var() * 50 / 2 - 1) < 5 * np.sqrt(2 / kernel.size)
@@ -49,7 +54,7 @@ def test_initializers_can_be_replaced(run_in_graph):
   outputs = projection.project(
     inputs, 3, kernel_initializer="ones", bias_initializer="ones"
   )
-  part = split_model.make_part(tf.keras.Model(inputs, outputs))
+  part = make_part(tf.keras.Model(inputs, outputs))
   weights = dict(
     zip(part.names, run_in_graph(part.initial_weights, SEED), strict=True)
   )

@@ -1,12 +1,16 @@
 """Tests of models as pure functions: names, given weights, files, errors."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_shift.execution import local
+from tff_shift.models import cnn
 from tff_shift.models import mlp
+from tff_shift.models import parts
 from tff_shift.models import split_model
 
 layers = tf.keras.layers
@@ -32,6 +36,29 @@ def two_branches(branch=lambda name: layers.Dense(3, name=name)):
   return split_model.build_split_model(
     "branches", backbone=backbone, head=head, input_dtype=tf.float32
   )
+
+
+def build_words(input_dtype=tf.int32, taken=tf.int32):
+  """The mean of the vectors of four words, of which 0 stands for none."""
+  return split_model.build_split_model(
+    "words",
+    backbone=lambda: tf.keras.Sequential(
+      [
+        layers.InputLayer((4,), dtype=taken),
+        layers.Embedding(6, 2, mask_zero=True, name="words"),
+        layers.GlobalAveragePooling1D(),
+      ]
+    ),
+    head=lambda: tf.keras.Sequential(
+      [layers.InputLayer((2,)), layers.Dense(3, name="classifier")]
+    ),
+    input_dtype=input_dtype,
+  )
+
+
+def equal_bits(one, other):
+  for a, b in zip(tf.nest.flatten(one), tf.nest.flatten(other), strict=True):
+    np.testing.assert_array_equal(a, b)
 
 
 @pytest.fixture(scope="module")
@@ -108,9 +135,23 @@ class TestErrors:
         input_dtype=tf.float32,
       )
 
-  def test_weights_that_are_not_trainable_are_refused(self):
-    with pytest.raises(ValueError, match="not trainable"):
+  def test_batch_normalisation_is_refused_by_tff(self):
+    with pytest.raises(Exception, match="contains a batch normalization"):
       two_branches(lambda name: layers.BatchNormalization(name=name))
+
+  @pytest.mark.parametrize(
+    ("input_dtype", "taken", "message"),
+    [
+      (tf.int32, tf.float32, "come as int32 .* takes float32"),
+      (tf.uint8, tf.int32, "come as float32 .* takes int32"),
+    ],
+  )
+  def test_examples_of_another_dtype_are_refused(
+    self, input_dtype, taken, message
+  ):
+    with pytest.raises(ValueError, match=message) as error:
+      build_words(input_dtype, taken)
+    assert one_line(error)
 
   def test_weight_without_initializer_is_refused(self):
     class Scale(layers.Layer):
@@ -206,6 +247,236 @@ class TestWeightsFile:
     ) as error:
       split_model.load_weights(small_mlp, path)
     assert one_line(error)
+
+
+class TestWithHead:
+  @pytest.mark.parametrize("build", [cnn.build, mlp.build])
+  def test_last_layer_leaves_function_and_starts(self, build, run_in_graph):
+    model = build((8, 8, 1), num_classes=3)
+    cut = split_model.with_head(model, "last_layer")
+    x = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 1))
+    x = x.astype(model.input_dtype.as_numpy_dtype)
+
+    def predict(seed, x):
+      one, other = model.initial_weights(seed), cut.initial_weights(seed)
+      flat = tf.nest.flatten(other)
+      hidden = model.classify(one.head, model.embed(one.backbone, x))
+      return (
+        (one, model.predict(one, x)),
+        (other, cut.predict(other, x)),
+        (cut.embed(other.backbone, x), cut.initial_backbone(seed)),
+        (flat[-1 if model.name == "cnn" else -2], hidden),
+      )
+
+    whole, parted, (embedding, backbone), (kernel, logits) = run_in_graph(
+      predict, SEED, x
+    )
+    equal_bits(parted, whole)
+    equal_bits(backbone, parted[0].backbone)
+    assert embedding.shape == (4, cut.embedding_size) == (4, 64)
+    assert np.all(embedding >= 0)  # The ReLU is part of the backbone.
+    np.testing.assert_allclose(embedding @ kernel, logits, rtol=1e-4, atol=1e-5)
+
+  def test_names_and_numbers_are_those_of_the_cut(self):
+    model = cnn.build(channels=(8, 8, 8, 8))
+    cut = split_model.with_head(model, "last_layer")
+    assert cut.name == model.name
+    assert cut.weight_names().head == ("head/layer6/kernel",)
+    assert cut.weight_names().backbone == (
+      *model.weight_names().backbone,
+      "backbone/layer5/kernel",
+    )
+    assert cut.head.num_parameters == 640
+    assert cut.num_parameters == model.num_parameters
+    assert cut.last_backbone_layer() == (False,) * 16 + (True,)
+
+  def test_given_weights_are_kept(self, small_mlp, values, run_in_graph):
+    head = {k: v for k, v in values.items() if k.startswith("head/")}
+    given = split_model.with_weights(small_mlp, head)
+    cut = split_model.with_head(given, "last_layer")
+    equal_bits(
+      run_in_graph(cut.initial_weights, SEED),
+      run_in_graph(given.initial_weights, SEED),
+    )
+    again = split_model.with_weights(
+      cut, {"head/layer5/kernel": np.ones((3, 2)), "head/layer5/bias": [4, 5]}
+    )
+    weights = run_in_graph(again.initial_weights, SEED)
+    np.testing.assert_array_equal(weights.head[1], [4, 5])
+
+  @pytest.mark.parametrize("head", split_model.HEADS)
+  def test_model_is_itself_where_nothing_changes(self, head, small_mlp):
+    one_layer = two_branches()
+    assert split_model.with_head(one_layer, head) is one_layer
+    cut = split_model.with_head(small_mlp, "last_layer")
+    assert split_model.with_head(cut, head) is cut
+    assert split_model.with_head(small_mlp, "classifier") is small_mlp
+
+  def test_layers_without_weights_move_too(self, run_in_graph):
+    model = split_model.build_split_model(
+      "activated",
+      backbone=lambda: tf.keras.Sequential(
+        [layers.InputLayer((2,)), layers.Dense(3)]
+      ),
+      head=lambda: tf.keras.Sequential(
+        [layers.InputLayer((3,)), layers.ReLU(), layers.Dense(2)]
+      ),
+      input_dtype=tf.float32,
+    )
+    cut = split_model.with_head(model, "last_layer")
+    assert cut.weight_names() == model.weight_names()
+
+    def predict(seed, x):
+      weights = model.initial_weights(seed)
+      return (
+        cut.predict(weights, x),
+        model.predict(weights, x),
+        cut.embed(weights.backbone, x),
+        tf.nn.relu(model.embed(weights.backbone, x)),
+      )
+
+    x = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)
+    logits, expected, embedding, activated = run_in_graph(predict, SEED, x)
+    equal_bits((logits, embedding), (expected, activated))
+    assert np.any(embedding == 0) and np.any(embedding > 0)
+
+  def test_unknown_head_is_refused_with_the_known_ones(self, small_mlp):
+    with pytest.raises(ValueError, match=r"'all'.*last_layer, classifier"):
+      split_model.with_head(small_mlp, "all")
+
+  def test_model_that_cannot_be_cut_is_named(self, small_mlp):
+    model = dataclasses.replace(small_mlp, head=parts.identity())
+    with pytest.raises(ValueError, match="'mlp': the head does not") as error:
+      split_model.with_head(model, "last_layer")
+    assert one_line(error)
+
+
+class TestFrozen:
+  @pytest.fixture(scope="class")
+  def model(self):
+    """Layers a and c are frozen; the head is b -> ReLU -> c."""
+
+    def dense(name, trainable):
+      return layers.Dense(
+        2, bias_initializer="ones", name=name, trainable=trainable
+      )
+
+    return split_model.build_split_model(
+      "frozen",
+      backbone=lambda: tf.keras.Sequential(
+        [layers.InputLayer((2,)), dense("a", False)]
+      ),
+      head=lambda: tf.keras.Sequential(
+        [
+          layers.InputLayer((2,)),
+          dense("b", True),
+          layers.ReLU(),
+          dense("c", False),
+        ]
+      ),
+      input_dtype=tf.float32,
+    )
+
+  def test_frozen_weights_are_counted_apart(self, model):
+    assert model.weight_names() == ((), ("head/b/kernel", "head/b/bias"))
+    assert model.num_parameters == 6
+    assert model.num_frozen_parameters == 12
+    assert model.last_backbone_layer() == ()
+    shapes = tf.nest.map_structure(np.shape, model.frozen)
+    assert shapes == (((2, 2), (2,)), ((2, 2), (2,)))
+
+  @pytest.mark.parametrize("head", split_model.HEADS)
+  def test_tensors_take_their_place(self, model, head, run_in_graph):
+    model = split_model.with_head(model, head)
+    generator = np.random.default_rng(0)
+    frozen = tf.nest.map_structure(
+      lambda v: generator.normal(size=v.shape).astype(np.float32), model.frozen
+    )
+    kernel, bias, x = (
+      generator.normal(size=s).astype(np.float32)
+      for s in ((2, 2), (2,), (5, 2))
+    )
+
+    def predict(frozen, x):
+      weights = tf.nest.pack_sequence_as(model.weight_names(), [kernel, bias])
+      return model.with_frozen(frozen).predict(weights, x)
+
+    a, a_bias, c, c_bias = tf.nest.flatten(frozen)
+    hidden = np.maximum((x @ a + a_bias) @ kernel + bias, 0)
+    np.testing.assert_allclose(
+      run_in_graph(predict, frozen, x), hidden @ c + c_bias, rtol=1e-4
+    )
+
+  def test_cut_leaves_values_and_starts(self, model, run_in_graph):
+    cut = split_model.with_head(model, "last_layer")
+    equal_bits(cut.frozen, model.frozen)
+    assert cut.weight_names() == (("backbone/b/kernel", "backbone/b/bias"), ())
+    equal_bits(
+      run_in_graph(cut.initial_weights, SEED),
+      run_in_graph(model.initial_weights, SEED),
+    )
+
+  def test_model_without_frozen_weights_has_none(self, small_mlp):
+    assert small_mlp.frozen == ()
+    assert small_mlp.num_frozen_parameters == 0
+    assert small_mlp.with_frozen(()) == small_mlp
+
+  def test_values_of_another_structure_are_refused(self, model, small_mlp):
+    for one, values in ((model, ()), (small_mlp, model.frozen)):
+      with pytest.raises(ValueError, match="structure"):
+        one.with_frozen(values)
+
+  def test_traced_tensors_leave_no_constants(self, model):
+    large = tf.nest.map_structure(
+      lambda v: tf.TensorSpec(v.shape, v.dtype), model.frozen
+    )
+
+    def constants(compute, *specs):
+      with tf.Graph().as_default() as graph:
+        placeholders = tf.nest.map_structure(
+          lambda spec: tf.compat.v1.placeholder(spec.dtype, spec.shape), specs
+        )
+        compute(*placeholders)
+      return sum(
+        node.attr["value"].tensor.tensor_shape.dim[0].size == 2
+        for node in graph.as_graph_def().node
+        if node.op == "Const" and node.attr["value"].tensor.tensor_shape.dim
+      )
+
+    x = tf.TensorSpec((None, 2), tf.float32)
+    assert constants(lambda x: model.embed((), x), x) == 2
+    assert (
+      constants(lambda f, x: model.with_frozen(f).embed((), x), large, x) == 0
+    )
+
+
+class TestTokens:
+  def test_tokens_stay_whole_and_pads_are_left_out(self, run_in_graph):
+    model = build_words()
+    generator = np.random.default_rng(0)
+    words, kernel = (
+      generator.normal(size=shape).astype(np.float32)
+      for shape in ((6, 2), (2, 3))
+    )
+    weights = split_model.SplitWeights((words,), (kernel, np.zeros(3, "f")))
+    x = np.array([[5, 1, 0, 0], [2, 2, 3, 4]], np.int32)
+    expected = np.stack([words[[5, 1]].mean(0), words[[2, 2, 3, 4]].mean(0)])
+    embedding, logits = run_in_graph(
+      lambda x: (model.embed(weights.backbone, x), model.predict(weights, x)),
+      x,
+    )
+    np.testing.assert_allclose(embedding, expected, rtol=1e-5)
+    np.testing.assert_allclose(logits, expected @ kernel, rtol=1e-4)
+    assert model.input_dtype == tf.int32
+
+  def test_vectors_start_as_their_initializer_says(self, run_in_graph):
+    first, other = (
+      run_in_graph(build_words().initial_weights, seed).backbone[0]
+      for seed in (SEED, SEED + 1)
+    )
+    assert first.shape == (6, 2)
+    assert 0.03 < np.abs(first).max() <= 0.05
+    assert not np.any(first == other)
 
 
 @pytest.mark.cpp

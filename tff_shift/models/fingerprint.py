@@ -6,11 +6,13 @@ logits, so a digest of that graph identifies the function.
 """
 
 import copy
+import dataclasses
 import functools
 import hashlib
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tff_shift.models import split_model
@@ -19,15 +21,18 @@ from tff_shift.models import split_model
 def function_digest(model: split_model.SplitModel) -> str:
   """Returns a digest of the function `(weights, x) -> logits` of a model.
 
-  Initial weights have no part in it.
+  Initial weights have no part in it. Frozen weights have: nothing else tells
+  two models apart that differ in them alone.
 
   Args:
     model: The model.
 
   Returns:
     A SHA-256 digest of 64 hexadecimal digits. Equal digests mean equal
-    operations in equal order; it depends on the version of TensorFlow.
+    operations in equal order, and equal frozen weights; it depends on the
+    version of TensorFlow.
   """
+  frozen = tf.nest.flatten((model.backbone.frozen, model.head.frozen))
   with tf.Graph().as_default() as graph:
     weights = split_model.SplitWeights(
       *(
@@ -37,8 +42,16 @@ def function_digest(model: split_model.SplitModel) -> str:
         for part in (model.backbone, model.head)
       )
     )
+    # Frozen weights may be too large for constants of a graph.
+    bound = dataclasses.replace(
+      model,
+      **{
+        name: part.with_frozen(_placeholders_like(part.frozen))
+        for name, part in (("backbone", model.backbone), ("head", model.head))
+      },
+    )
     x = tf.compat.v1.placeholder(model.input_dtype, (None, *model.input_shape))
-    logits = model.predict(weights, x)
+    logits = bound.predict(weights, x)
   graph_def = graph.as_graph_def()
   functions = {
     function.signature.name: function for function in graph_def.library.function
@@ -54,7 +67,23 @@ def function_digest(model: split_model.SplitModel) -> str:
       digest_function,
     )
 
-  return _digest_nodes(graph_def.node, [], [logits.name], digest_function)
+  digest = _digest_nodes(graph_def.node, [], [logits.name], digest_function)
+  return _digest_values(digest, frozen) if frozen else digest
+
+
+def _placeholders_like(values):
+  return tf.nest.map_structure(
+    lambda value: tf.compat.v1.placeholder(value.dtype, value.shape), values
+  )
+
+
+def _digest_values(digest: str, values: Iterable[Any]) -> str:
+  """Returns a digest of a digest and of arrays or eager tensors."""
+  state = hashlib.sha256(digest.encode())
+  for value in map(np.asarray, values):
+    state.update(repr((value.dtype.name, value.shape)).encode())
+    state.update(np.ascontiguousarray(value).view(np.uint8))
+  return state.hexdigest()
 
 
 def _digest_nodes(

@@ -13,10 +13,11 @@ plain tuple of tensors, which only an algorithm with a guide asks for.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
 
+from tff_shift.models import keras_parts
+from tff_shift.models import parts
 from tff_shift.models import projection
 from tff_shift.models import split_model
 
@@ -27,25 +28,46 @@ class GuidedModel(split_model.SplitModel):
 
   Attributes:
     trunk: `(weights, x) -> features`, what both tasks share; its weights are
-      the first `trunk_size` of the backbone. Features may have any shape.
+      the first of the backbone. Features may have any shape. It is the identity
+      where the two tasks share nothing and both take the example itself.
     target_branch: `(weights, features) -> embedding`, the rest of the backbone.
-    trunk_size: The number of weights (tensors) of the trunk; 0 where the two
-      tasks share nothing and both branches take the example itself.
-    client_branch: `(weights, features) -> logits [batch, num_clients]`, a part.
+    client_branch: `(weights, features) -> logits [batch, num_clients]`.
     num_clients: The number of clients.
   """
 
-  trunk: Callable[[Any, tf.Tensor], tf.Tensor]
-  target_branch: Callable[[Any, tf.Tensor], tf.Tensor]
-  trunk_size: int
-  client_branch: split_model.Part
+  trunk: parts.Part
+  target_branch: parts.Part
+  client_branch: parts.Part
   num_clients: int
+
+  _PARTS = (*split_model.SplitModel._PARTS, "client_branch")
+
+  @property
+  def trunk_size(self) -> int:
+    """The number of weights (tensors) of the trunk."""
+    return len(self.trunk.names)
 
   def initial_client_branch(self, seed) -> tuple[tf.Tensor, ...]:
     """Draws the client branch's initial weights; seed is int32 [2]."""
-    # 0 and 1 are the backbone's and the head's: see `initial_weights`.
-    return self.client_branch.initial_weights(
-      tf.random.experimental.stateless_fold_in(seed, 2)
+    return self.client_branch.initial_weights(seed)
+
+  def with_frozen(self, values) -> "GuidedModel":
+    """See `SplitModel.with_frozen`; the client branch comes last."""
+    model = super().with_frozen(values)
+    frozen, size = model.backbone.frozen, len(model.trunk.frozen)
+    return dataclasses.replace(
+      model,
+      trunk=model.trunk.with_frozen(frozen[:size]),
+      target_branch=model.target_branch.with_frozen(frozen[size:]),
+    )
+
+  def move_to_backbone(
+    self, layers: parts.Part, head: parts.Part
+  ) -> "GuidedModel":
+    """See `SplitModel.move_to_backbone`; the target branch gets the layers."""
+    return dataclasses.replace(
+      super().move_to_backbone(layers, head),
+      target_branch=parts.compose(self.target_branch, layers),
     )
 
   def predict_both(
@@ -97,26 +119,6 @@ class GuidedModel(split_model.SplitModel):
     return self.num_parameters + self.client_branch.num_parameters
 
 
-def _identity(weights, x):
-  del weights
-  return x
-
-
-def _compose(
-  first: split_model.Part, second: split_model.Part
-) -> split_model.Part:
-  """Returns the part `second(first(x))` of the weights of both, in order."""
-  size = len(first.names)
-  return split_model.Part(
-    function=lambda weights, x: second(
-      weights[size:], first(weights[:size], x)
-    ),
-    names=first.names + second.names,
-    initializers=first.initializers + second.initializers,
-    shapes=first.shapes + second.shapes,
-  )
-
-
 def _check_fit(name: str, trunk, target_branch, head, client_branch) -> None:
   """Raises a ValueError unless the Keras models fit together."""
   origin = "trunk gives" if trunk else "target branch takes"
@@ -163,45 +165,46 @@ def build_guided_model(
     head: Builds a Keras model from that vector to class logits.
     client_branch: Builds a Keras model from features to client logits, whose
       number is the number of clients.
-    input_dtype: `tf.uint8` (images in 0..255) or `tf.float32`.
+    input_dtype: `tf.uint8` (images in 0..255), `tf.int32` (tokens) or
+      `tf.float32`.
 
   Returns:
-    The `GuidedModel`.
+    The `GuidedModel`. Weights that are not trainable are frozen, with the
+    values that the Keras models come with.
 
   Raises:
-    ValueError: If the Keras models do not fit together, if one of them has no
-      weights, if a weight has no initializer or is not trainable, or if trunk
-      and target branch have layers of one name.
+    ValueError: If the Keras models or the dtype do not fit together, if one of
+      them has no weights, if a weight has no initializer, or if trunk and
+      target branch have layers of one name.
   """
   keras_trunk = trunk() if trunk else None
   keras_target, keras_head = target_branch(), head()
   keras_client = client_branch()
   _check_fit(name, keras_trunk, keras_target, keras_head, keras_client)
-  target_part = split_model.make_part(keras_target)
-  if keras_trunk:
-    trunk_part = split_model.make_part(keras_trunk)
-    backbone = _compose(trunk_part, target_part)
-    trunk_function, trunk_size = trunk_part, len(trunk_part.names)
-  else:
-    backbone, trunk_function, trunk_size = target_part, _identity, 0
-  twice = sorted(n for n in backbone.names if backbone.names.count(n) > 1)
-  if twice:
-    raise ValueError(
-      f"model {name!r}: trunk and target branch both have a weight"
-      f" {twice[0]!r}; give their layers different names"
-    )
+  split_model.check_input_dtype(name, keras_trunk or keras_target, input_dtype)
+  trunk_part = (
+    keras_parts.make_part(keras_trunk, parts.BACKBONE)
+    if keras_trunk
+    else parts.identity()
+  )
+  target_part = keras_parts.make_part(
+    keras_target, parts.BACKBONE, start=len(trunk_part.names)
+  )
+  try:
+    backbone = parts.compose(trunk_part, target_part)
+  except ValueError as error:
+    raise ValueError(f"model {name!r}: {error}") from error
   return GuidedModel(
     name=name,
     backbone=backbone,
-    head=split_model.make_part(keras_head),
+    head=keras_parts.make_part(keras_head, parts.HEAD),
     input_shape=tuple((keras_trunk or keras_target).input_shape[1:]),
     input_dtype=tf.as_dtype(input_dtype),
     num_classes=keras_head.output_shape[-1],
     embedding_size=keras_target.output_shape[-1],
-    trunk=trunk_function,
+    trunk=trunk_part,
     target_branch=target_part,
-    trunk_size=trunk_size,
-    client_branch=split_model.make_part(keras_client),
+    client_branch=keras_parts.make_part(keras_client, parts.CLIENT_BRANCH),
     num_clients=keras_client.output_shape[-1],
   )
 
@@ -236,10 +239,10 @@ def with_guide(
   return GuidedModel(
     **fields,
     trunk=model.backbone,
-    target_branch=_identity,
-    trunk_size=len(model.backbone.names),
-    client_branch=split_model.make_part(
-      projection.client_branch(model.embedding_size, width, num_clients)
+    target_branch=parts.identity(),
+    client_branch=keras_parts.make_part(
+      projection.client_branch(model.embedding_size, width, num_clients),
+      parts.CLIENT_BRANCH,
     ),
     num_clients=num_clients,
   )

@@ -2,9 +2,10 @@
 
 Weights are plain nested tuples of tensors, so that gradients, averages,
 prototypes and per-client heads are ordinary functions of tensors. Each part is
-a small Keras model turned into a `tff.learning.models.FunctionalModel`; these
-work only inside a graph (a `tff.tensorflow.computation`, for example), which is
-where every computation of this package uses them.
+a small Keras model turned into a function (`keras_parts`), or a function that
+is written by hand (`parts`). The former work only inside a graph (a
+`tff.tensorflow.computation`, for example), which is where every computation of
+this package uses them.
 
 Models use group normalisation where papers use batch normalisation: TFF's
 functional models refuse the latter, because its running statistics are not a
@@ -17,11 +18,18 @@ import zipfile
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
+from typing import ClassVar
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
+
+from tff_shift.models import keras_parts
+from tff_shift.models import parts
+
+# Where a model can be cut into backbone and head: before its last linear layer,
+# or where its own file has it.
+HEADS = ("last_layer", "classifier")
 
 # Kept apart from the layers' position: a layer's name is a prefix common to its
 # parts (convolution, normalisation) and the part's own name.
@@ -40,148 +48,6 @@ class SplitWeights(NamedTuple):
   head: Any
 
 
-def _cross_entropy(y_true, y_pred, sample_weight=None):
-  # TFF asks for a loss at construction and for this very signature. The
-  # algorithms of this package write their losses themselves.
-  del sample_weight
-  return tf.reduce_mean(
-    tf.nn.sparse_softmax_cross_entropy_with_logits(y_true, y_pred)
-  )
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-  """A pure function of weights, with what names and initialises these.
-
-  Attributes:
-    function: `(weights, x) -> y`, all float32.
-    names: A name for each weight, `<layer>/<weight>`.
-    initializers: A Keras initializer for each weight.
-    shapes: The shape of each weight.
-  """
-
-  function: Callable[[Any, tf.Tensor], tf.Tensor]
-  names: tuple[str, ...]
-  initializers: tuple[tf.keras.initializers.Initializer, ...]
-  shapes: tuple[tuple[int, ...], ...]
-
-  @property
-  def num_parameters(self) -> int:
-    """The number of weights."""
-    return sum(int(np.prod(shape)) for shape in self.shapes)
-
-  def initial_weights(self, seed) -> tuple[tf.Tensor, ...]:
-    """Draws the weights; seed is an int32 tensor of shape [2]."""
-    weights = []
-    for position, (initializer, shape) in enumerate(
-      zip(self.initializers, self.shapes, strict=True)
-    ):
-      config = initializer.get_config()
-      if "seed" in config:
-        # A Keras initializer with a seed draws stateless random numbers, and a
-        # tensor will do as the seed: that makes initial weights a pure function
-        # of the run's seed, inside the graph. Keras takes one number, and it
-        # has to be drawn: folding leaves the position in the second half of the
-        # seed, so that the first half is the same for all weights.
-        config["seed"] = tf.random.stateless_uniform(
-          [],
-          tf.random.experimental.stateless_fold_in(seed, position),
-          minval=None,
-          maxval=None,
-          dtype=tf.int32,
-        )
-        initializer = type(initializer).from_config(config)
-      weights.append(initializer(shape, dtype=tf.float32))
-    return tuple(weights)
-
-  def __call__(self, weights, x) -> tf.Tensor:
-    """Applies the function to a tuple of weights and a batch."""
-    return self.function(weights, x)
-
-  def with_values(self, values: Mapping[str, Any], prefix: str) -> "Part":
-    """Returns the part with initial weights that are given, not drawn."""
-    initializers = []
-    for name, shape in zip(self.names, self.shapes, strict=True):
-      key = f"{prefix}/{name}"
-      if key not in values:
-        raise ValueError(
-          f"weight {key!r} is missing; give all weights of {prefix!r} or none"
-        )
-      value = np.asarray(values[key], np.float32)
-      if value.shape != shape:
-        raise ValueError(
-          f"weight {key!r} has shape {value.shape}, and the model takes {shape}"
-        )
-      initializers.append(tf.keras.initializers.Constant(value))
-    return dataclasses.replace(self, initializers=tuple(initializers))
-
-
-def _initializer(layer: tf.keras.layers.Layer, name: str):
-  """Returns the initializer of a layer's weight."""
-  initializer = getattr(layer, f"{name}_initializer", None)
-  if initializer is None:
-    raise ValueError(
-      f"layer {layer.name!r} has no initializer for its weight {name!r};"
-      " build the model from Keras layers with `<weight>_initializer`"
-    )
-  return initializer
-
-
-def make_part(keras_model: tf.keras.Model) -> Part:
-  """Turns a Keras model into a part.
-
-  Args:
-    keras_model: A model of one float32 input and one output.
-
-  Returns:
-    The part; its function works only inside a graph.
-
-  Raises:
-    ValueError: If the model has no weights, or one that has no initializer or
-      is not trainable.
-  """
-  if keras_model.non_trainable_variables:
-    raise ValueError(
-      f"model {keras_model.name!r} has weights that are not trainable"
-    )
-  if not keras_model.trainable_variables:
-    raise ValueError(
-      f"model {keras_model.name!r} has no weights; join its layers to the"
-      " model before or after it"
-    )
-  names, initializers = [], []
-  for layer in keras_model.layers:
-    for variable in layer.trainable_variables:
-      name = variable.name.split("/")[-1].split(":")[0]
-      # A mark, by which to know the weight again below.
-      variable.assign(tf.fill(variable.shape, float(len(names))))
-      names.append(f"{layer.name}/{name}")
-      initializers.append(_initializer(layer, name))
-  functional_model = tff.learning.models.functional_model_from_keras(
-    keras_model,
-    _cross_entropy,
-    (
-      tf.TensorSpec(keras_model.input_shape, tf.float32),
-      tf.TensorSpec((None,), tf.int32),
-    ),
-  )
-
-  def function(weights, x):
-    return functional_model.predict_on_batch((tuple(weights), ()), x, True)
-
-  # TFF orders the weights as they are created when it copies the model. In a
-  # model with shortcuts this need not be the order of the layers, and equal
-  # shapes would hide it: hence the marks.
-  values, _ = functional_model.initial_weights
-  order = [int(value.flat[0]) for value in values]
-  return Part(
-    function=function,
-    names=tuple(names[i] for i in order),
-    initializers=tuple(initializers[i] for i in order),
-    shapes=tuple(value.shape for value in values),
-  )
-
-
 @dataclasses.dataclass(frozen=True)
 class SplitModel:
   """A classifier made of a backbone (input to embedding) and a head.
@@ -192,19 +58,22 @@ class SplitModel:
     head: `(weights, embedding) -> logits [batch, num_classes] float32`.
     input_shape: The shape of one example, without the batch.
     input_dtype: `tf.uint8` for images in 0..255, which `embed` scales to
-      [0, 1]; `tf.float32` for anything else.
+      [0, 1]; `tf.int32` for tokens; `tf.float32` for anything else.
     num_classes: The number of classes.
     embedding_size: The length of an embedding.
   """
 
   name: str
-  backbone: Part
-  head: Part
+  backbone: parts.Part
+  head: parts.Part
   input_shape: tuple[int, ...]
   input_dtype: tf.DType
   num_classes: int
   embedding_size: int
   frozen = ()
+
+  # The fields that are parts.
+  _PARTS: ClassVar[tuple[str, ...]] = ("backbone", "head")
 
   def initial_weights(self, seed) -> SplitWeights:
     """Draws initial weights.
@@ -217,19 +86,15 @@ class SplitModel:
     """
     return SplitWeights(
       backbone=self.initial_backbone(seed),
-      head=self.head.initial_weights(
-        tf.random.experimental.stateless_fold_in(seed, 1)
-      ),
+      head=self.head.initial_weights(seed),
     )
 
   def initial_backbone(self, seed) -> tuple[tf.Tensor, ...]:
     """Draws the backbone's initial weights; seed is int32 [2]."""
-    return self.backbone.initial_weights(
-      tf.random.experimental.stateless_fold_in(seed, 0)
-    )
+    return self.backbone.initial_weights(seed)
 
   def scale(self, x) -> tf.Tensor:
-    """Maps examples [batch, ...] to what the backbone takes, in float32."""
+    """Maps examples [batch, ...] to what the backbone takes."""
     if self.input_dtype == tf.uint8:
       return tf.cast(x, tf.float32) / 255.0
     return x
@@ -255,8 +120,68 @@ class SplitModel:
 
   @property
   def num_parameters(self) -> int:
-    """The number of weights of backbone and head."""
+    """The number of weights of backbone and head, without the frozen ones."""
     return self.backbone.num_parameters + self.head.num_parameters
+
+  @property
+  def frozen(self) -> tuple[Any, ...]:
+    """The weights that nothing trains, averages or stores with a run.
+
+    They are () for a model that has none, else a tuple of the frozen weights of
+    each part. A function that is traced makes constants of them, unless it
+    takes them as an argument and gives them to the model by `with_frozen`.
+    """
+    values = tuple(getattr(self, name).frozen for name in self._PARTS)
+    return values if any(values) else ()
+
+  @property
+  def num_frozen_parameters(self) -> int:
+    """The number of frozen weights."""
+    return sum(
+      tf.TensorShape(value.shape).num_elements()
+      for value in tf.nest.flatten(self.frozen)
+    )
+
+  def with_frozen(self, values) -> "SplitModel":
+    """Returns the model with other frozen weights.
+
+    Args:
+      values: Arrays or tensors in the structure of `frozen`.
+
+    Returns:
+      The model; all of its functions use these values.
+
+    Raises:
+      ValueError: If the structure is not that of `frozen`.
+    """
+    tf.nest.assert_same_structure(self.frozen, values, check_types=False)
+    return dataclasses.replace(
+      self,
+      **{
+        name: getattr(self, name).with_frozen(value)
+        # Not strict: there may be none at all.
+        for name, value in zip(self._PARTS, values, strict=False)
+      },
+    )
+
+  def move_to_backbone(
+    self, layers: parts.Part, head: parts.Part
+  ) -> "SplitModel":
+    """Returns the model cut at another place.
+
+    Args:
+      layers: The layers of the head that become the end of the backbone.
+      head: The rest of the head, a Keras model.
+
+    Returns:
+      The model.
+    """
+    return dataclasses.replace(
+      self,
+      backbone=parts.compose(self.backbone, layers),
+      head=head,
+      embedding_size=head.keras_model.input_shape[-1],
+    )
 
   def last_backbone_layer(self) -> tuple[bool, ...]:
     """Tells which backbone weights belong to its last layer.
@@ -264,13 +189,26 @@ class SplitModel:
     Returns:
       A bool for each backbone weight: the last layer with weights, its
       normalisation included (layers whose names share a prefix up to the first
-      underscore are parts of one).
+      underscore are parts of one). Frozen weights do not count.
     """
     layers = [
       name.split("/")[0].split(_PART_SEPARATOR)[0]
       for name in self.backbone.names
     ]
     return tuple(layer == layers[-1] for layer in layers)
+
+
+def check_input_dtype(
+  name: str, keras_model: tf.keras.Model, input_dtype: tf.DType
+) -> None:
+  """Raises a ValueError unless a model takes what `SplitModel.scale` gives."""
+  scaled = tf.float32 if input_dtype == tf.uint8 else tf.as_dtype(input_dtype)
+  taken = keras_model.inputs[0].dtype
+  if taken != scaled:
+    raise ValueError(
+      f"model {name!r}: examples come as {scaled.name} and the Keras model"
+      f" takes {taken.name}; give its input this dtype"
+    )
 
 
 def build_split_model(
@@ -286,14 +224,16 @@ def build_split_model(
     name: The name of the architecture.
     backbone: Builds a Keras model from an example to a vector.
     head: Builds a Keras model from that vector to logits.
-    input_dtype: `tf.uint8` (images in 0..255) or `tf.float32`.
+    input_dtype: `tf.uint8` (images in 0..255), `tf.int32` (tokens) or
+      `tf.float32`.
 
   Returns:
-    The `SplitModel`.
+    The `SplitModel`. Weights that are not trainable are frozen, with the values
+    that the Keras models come with.
 
   Raises:
-    ValueError: If a weight has no initializer or is not trainable, or if head
-      and backbone do not fit.
+    ValueError: If a weight has no initializer, or if head, backbone and dtype
+      do not fit.
   """
   keras_backbone, keras_head = backbone(), head()
   input_shape = keras_backbone.input_shape[1:]
@@ -303,15 +243,49 @@ def build_split_model(
       f"model {name!r}: backbone gives {embedding_shape} and head takes"
       f" {keras_head.input_shape[1:]}; both must be one and the same vector"
     )
+  check_input_dtype(name, keras_backbone, input_dtype)
   return SplitModel(
     name=name,
-    backbone=make_part(keras_backbone),
-    head=make_part(keras_head),
+    backbone=keras_parts.make_part(keras_backbone, parts.BACKBONE),
+    head=keras_parts.make_part(keras_head, parts.HEAD),
     input_shape=tuple(input_shape),
     input_dtype=tf.as_dtype(input_dtype),
     num_classes=keras_head.output_shape[-1],
     embedding_size=embedding_shape[0],
   )
+
+
+def with_head(model: SplitModel, head: str) -> SplitModel:
+  """Cuts a model into backbone and head at another place.
+
+  Source: Federated Learning under Evolving Distribution Shifts, Appendix D:
+  FedRep, FedRoD and FedTHE take "the last fc layer of the model" as the head,
+  where its own methods have two layers.
+
+  Args:
+    model: The model; its initial weights may be given.
+    head: One of `HEADS`. "last_layer": the head is the last linear layer, and
+      all before it is the backbone. "classifier": the head is the model's.
+
+  Returns:
+    A model of the same function from examples to logits and of the same initial
+    weights; the model itself where nothing changes.
+
+  Raises:
+    ValueError: If `head` is unknown, or if the model's head does not end in a
+      linear layer that can be cut off.
+  """
+  if head not in HEADS:
+    raise ValueError(f"unknown head {head!r}; known heads: {', '.join(HEADS)}")
+  if head == "classifier":
+    return model
+  try:
+    layers, last = keras_parts.cut_last_layer(model.head)
+    if last is model.head:
+      return model
+    return model.move_to_backbone(layers, last)
+  except ValueError as error:
+    raise ValueError(f"model {model.name!r}: {error}") from error
 
 
 def with_weights(model: SplitModel, values: Mapping[str, Any]) -> SplitModel:

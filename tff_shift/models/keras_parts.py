@@ -1,0 +1,234 @@
+"""Parts of models from small Keras models.
+
+TFF's functional models (`tff.learning.models.functional_model_from_keras`) work
+only inside a graph, and so do these parts.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_shift.models import parts
+
+
+def _cross_entropy(y_true, y_pred, sample_weight=None):
+  # TFF asks for a loss at construction and for this very signature. The
+  # algorithms of this package write their losses themselves.
+  del sample_weight
+  return tf.reduce_mean(
+    tf.nn.sparse_softmax_cross_entropy_with_logits(y_true, y_pred)
+  )
+
+
+def _stateless(initializer: tf.keras.initializers.Initializer):
+  """Makes a Keras initializer a pure function of a shape and a seed."""
+
+  def draw(shape, seed):
+    config = initializer.get_config()
+    if "seed" not in config:
+      return initializer(shape, dtype=tf.float32)
+    # A Keras initializer with a seed draws stateless random numbers, and a
+    # tensor will do as the seed: that makes initial weights a pure function of
+    # the run's seed, inside the graph. Keras takes one number, and it has to be
+    # drawn: folding leaves the position in the second half of the seed, so that
+    # the first half is the same for all weights.
+    config["seed"] = tf.random.stateless_uniform(
+      [], seed, minval=None, maxval=None, dtype=tf.int32
+    )
+    return type(initializer).from_config(config)(shape, dtype=tf.float32)
+
+  return draw
+
+
+def _with_unit_forget_bias(draw: parts.Initializer, units: int):
+  """Sets the bias of the forget gate, the second of four, to one."""
+
+  def draw_with_ones(shape, seed):
+    bias = draw(shape, seed)
+    return tf.concat([bias[:units], tf.ones([units]), bias[2 * units :]], 0)
+
+  return draw_with_ones
+
+
+def _owners(layer: tf.keras.layers.Layer) -> Iterator[tuple[str, Any]]:
+  """Yields what has the initializers of a layer's weights, the inmost last."""
+  yield layer.name, layer
+  if isinstance(layer, tf.keras.layers.RNN):
+    yield layer.name, layer.cell
+  elif isinstance(layer, tf.keras.layers.Bidirectional):
+    for direction in ("forward", "backward"):
+      for _, owner in _owners(getattr(layer, f"{direction}_layer")):
+        # After an underscore: they are parts of one layer.
+        yield f"{layer.name}_{direction}", owner
+
+
+def _initializer(owner: Any, layer_name: str, name: str) -> parts.Initializer:
+  """Returns the initializer of a weight."""
+  attribute = {"recurrent_kernel": "recurrent_initializer"}.get(
+    name, f"{name}_initializer"
+  )
+  initializer = getattr(owner, attribute, None)
+  if initializer is None:
+    raise ValueError(
+      f"layer {layer_name!r} has no initializer for its weight {name!r};"
+      " build the model from Keras layers with `<weight>_initializer`"
+    )
+  draw = _stateless(initializer)
+  if name == "bias" and getattr(owner, "unit_forget_bias", False):
+    draw = _with_unit_forget_bias(draw, owner.units)
+  return draw
+
+
+def _copy_with_frozen_layers(keras_model: tf.keras.Model) -> tf.keras.Model:
+  copy = tf.keras.models.clone_model(keras_model)
+  if not keras_model.trainable:
+    # A copy has the flags of the layers and not the one of the model.
+    copy.trainable = False
+  return copy
+
+
+def make_part(
+  keras_model: tf.keras.Model, stream: int, start: int = 0
+) -> parts.Part:
+  """Turns a Keras model into a part.
+
+  Weights that are not trainable become the part's frozen weights, with the
+  values that they have now.
+
+  Args:
+    keras_model: A model of one input and one output; it may be changed, and
+      Keras takes no eager calls of it any more.
+    stream: See `parts.paths`.
+    start: See `parts.paths`.
+
+  Returns:
+    The part; its function works only inside a graph.
+
+  Raises:
+    ValueError: If the model has no weights, or a trainable one that has no
+      initializer.
+    KerasFunctionalModelError: TFF's, if the model has batch normalisation.
+  """
+  if not keras_model.variables:
+    raise ValueError(
+      f"model {keras_model.name!r} has no weights; join its layers to the"
+      " model before or after it"
+    )
+  values = keras_model.variables
+  marked = keras_model
+  if keras_model.non_trainable_variables:
+    marked = _copy_with_frozen_layers(keras_model)
+  owners = {
+    variable.ref(): (layer_name, owner)
+    for layer in marked.layers
+    for layer_name, owner in _owners(layer)
+    for variable in owner.variables
+  }
+  trainable = {variable.ref() for variable in marked.trainable_variables}
+  names, initializers = {}, {}
+  for number, variable in enumerate(marked.variables):
+    if variable.ref() in trainable:
+      layer_name, owner = owners[variable.ref()]
+      name = variable.name.split("/")[-1].split(":")[0]
+      names[number] = f"{layer_name}/{name}"
+      initializers[number] = _initializer(owner, layer_name, name)
+  for number, variable in enumerate(marked.variables):
+    # A mark, by which to know the weight again below.
+    variable.assign(tf.fill(variable.shape, tf.cast(number, variable.dtype)))
+  # TFF tells weights apart by how layers create them, which does not depend on
+  # whether a layer is frozen: it has to see a model without frozen layers.
+  marked.trainable = True
+  functional_model = tff.learning.models.functional_model_from_keras(
+    marked,
+    _cross_entropy,
+    (
+      tf.TensorSpec(keras_model.input_shape, keras_model.inputs[0].dtype),
+      tf.TensorSpec((None,), tf.int32),
+    ),
+  )
+  # TFF orders the weights as they are created when it copies the model. In a
+  # model with shortcuts this need not be the order of the layers, and equal
+  # shapes would hide it: hence the marks.
+  order, others = (
+    [int(value.flat[0]) for value in group]
+    for group in functional_model.initial_weights
+  )
+  is_trained = [number in names for number in order]
+
+  def function(weights, x, frozen):
+    trained, fixed = iter(weights), iter(frozen)
+    in_order = tuple(next(trained if t else fixed) for t in is_trained)
+    return functional_model.predict_on_batch((in_order, tuple(fixed)), x, True)
+
+  trained = [number for number in order if number in names]
+  fixed = [number for number in order if number not in names] + others
+  return parts.Part(
+    function=function,
+    names=tuple(names[number] for number in trained),
+    initializers=tuple(initializers[number] for number in trained),
+    shapes=tuple(tuple(values[number].shape) for number in trained),
+    paths=parts.paths(stream, len(trained), start),
+    frozen=tuple(values[number].numpy() for number in fixed),
+    keras_model=keras_model,
+  )
+
+
+def _make_part_like(keras_model: tf.keras.Model, whole: parts.Part):
+  """Makes a part of layers of another part; its weights start as there."""
+  if not keras_model.variables:
+
+    def function(weights, x, frozen):
+      del weights, frozen
+      # Made anew in the graph that calls it, as in TFF's functional models.
+      return tf.keras.models.clone_model(keras_model)(x, training=True)
+
+    return dataclasses.replace(parts.identity(), function=function)
+  part = make_part(keras_model, parts.HEAD)
+  positions = [whole.names.index(name) for name in part.names]
+  return dataclasses.replace(
+    part,
+    initializers=tuple(whole.initializers[i] for i in positions),
+    paths=tuple(whole.paths[i] for i in positions),
+  )
+
+
+def cut_last_layer(part: parts.Part) -> tuple[parts.Part, parts.Part]:
+  """Cuts a part before its last layer, which has to be linear.
+
+  Args:
+    part: A part that maps vectors to vectors, made by `make_part`; its initial
+      weights may be given.
+
+  Returns:
+    What comes before the last layer, `parts.identity` where nothing does, and
+    the last layer. All weights start as they do in the part.
+
+  Raises:
+    ValueError: If the part is no Keras model, or does not end in a linear layer
+      of a vector.
+  """
+  keras_model = part.keras_model
+  last = None if keras_model is None else keras_model.layers[-1]
+  if not (
+    isinstance(last, tf.keras.layers.Dense)
+    and last.activation is tf.keras.activations.linear
+    and len(last.inbound_nodes) == 1
+    and last.output is keras_model.output
+    and len(last.input_shape) == 2
+  ):
+    raise ValueError(
+      "the head does not end in a linear Keras layer of a vector that can be"
+      " cut off"
+    )
+  if last.input is keras_model.input:
+    return parts.identity(), part
+  hidden = tf.keras.Model(keras_model.input, last.input)
+  # A copy: to call the layer once more would add to the model that it is from.
+  copy = type(last).from_config(last.get_config())
+  layers = [tf.keras.layers.InputLayer(last.input_shape[1:]), copy]
+  linear = tf.keras.Sequential(layers, name=keras_model.name)
+  copy.set_weights(last.get_weights())
+  return _make_part_like(hidden, part), _make_part_like(linear, part)

@@ -70,7 +70,6 @@ class SplitModel:
   input_dtype: tf.DType
   num_classes: int
   embedding_size: int
-  frozen = ()
 
   # The fields that are parts.
   _PARTS: ClassVar[tuple[str, ...]] = ("backbone", "head")

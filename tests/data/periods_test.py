@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from tff_shift.data import examples
 from tff_shift.data import periods
 from tff_shift.data import sources
-from tff_shift.data import streams
 
 # An example is its position; classes have 4 to 300 examples.
 Y = np.repeat(np.arange(5, dtype=np.int32), [4, 60, 60, 300, 76])
-POOL = streams.Examples(np.arange(500, dtype=np.float32), Y)
+POOL = examples.Examples(np.arange(500, dtype=np.float32), Y)
 
 
 def make(distribution, **options) -> periods.Periods:
@@ -201,7 +201,7 @@ class TestDistribution:
 
   def test_two_pools_with_one_seed_have_the_same_distributions(self):
     other = periods.Periods(
-      streams.Examples(POOL.x[::2], POOL.y[::2]),
+      examples.Examples(POOL.x[::2], POOL.y[::2]),
       5,
       periods.DISTRIBUTIONS,
       num_clients=3,
@@ -285,7 +285,7 @@ class TestRefusals:
   )
   def test_pool_with_too_few_classes_is_refused(self, name, rest, needed):
     def make_with(num_present):
-      pool = streams.Examples(
+      pool = examples.Examples(
         np.zeros(9), np.arange(9, dtype=np.int32) % num_present
       )
       return periods.Periods(

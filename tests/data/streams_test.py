@@ -11,6 +11,7 @@ import pytest
 from tff_shift.data import class_pools
 from tff_shift.data import corrupted_sources
 from tff_shift.data import corruptions
+from tff_shift.data import examples as examples_lib
 from tff_shift.data import sources
 from tff_shift.data import streams
 
@@ -127,7 +128,7 @@ class TestInitialExamples:
   def dataset(self):
     # Classes a, b, c and d have 30, 20, 6 and 4 examples.
     y = np.repeat(np.arange(4, dtype=np.int32), [30, 20, 6, 4])
-    pool = streams.Examples(np.arange(60, dtype=np.float32), y)
+    pool = examples_lib.Examples(np.arange(60, dtype=np.float32), y)
     return streams.OnlineDataset(
       "toy",
       pool,
@@ -170,7 +171,7 @@ class TestInitialExamples:
 
 # Class sizes far from uniform: what is drawn is not what the pool has.
 TOY_Y = np.repeat(np.arange(3, dtype=np.int32), [5, 20, 75])
-TOY = streams.Examples(np.arange(100, dtype=np.float32), TOY_Y)
+TOY = examples_lib.Examples(np.arange(100, dtype=np.float32), TOY_Y)
 
 
 def make_streams(omega, pool=TOY, **options) -> streams.Streams:
@@ -280,14 +281,14 @@ class TestLabelShift:
 def images():
   """Six images that all differ, and their classes."""
   x = np.random.default_rng(0).integers(0, 256, (6, 16, 16, 3), np.uint8)
-  return streams.Examples(x, np.array([0, 0, 1, 1, 2, 2], np.int32))
+  return examples_lib.Examples(x, np.array([0, 0, 1, 1, 2, 2], np.int32))
 
 
 def make_covariate_streams(omega, pool, **options) -> streams.Streams:
   return make_streams(omega, pool, shift_kind="covariate", **options)
 
 
-def positions_in(pool: streams.Examples, x: np.ndarray) -> list[int]:
+def positions_in(pool: examples_lib.Examples, x: np.ndarray) -> list[int]:
   """Returns where the images are in the pool, which has each of them once."""
   place = {image.tobytes(): i for i, image in enumerate(pool.x)}
   return [place[image.tobytes()] for image in x]
@@ -366,7 +367,7 @@ class TestCovariateShift:
     def archive(name, severity):
       number = corruptions.names().index(name)
       x = 1000 * number + 100 * severity + np.arange(100, dtype=np.float32)
-      return streams.Examples(x, TOY_Y[::-1].copy())
+      return examples_lib.Examples(x, TOY_Y[::-1].copy())
 
     found = make_covariate_streams([0, 0.05, 0.4, 1], TOY, archive=archive)
     for client, name in enumerate(found.corruption_names):
@@ -430,7 +431,7 @@ class TestArchiveOf:
     for _ in range(2):
       examples = read("fog", 3)
     assert asked == [("cifar100_corrupted", "fog", 3, tmp_path)]
-    assert examples == streams.Examples(NUMBERED.x, NUMBERED.y)
+    assert examples == examples_lib.Examples(NUMBERED.x, NUMBERED.y)
     streams.archive_of("cifar10")("snow", 1)
     assert asked[1:] == [("cifar10_corrupted", "snow", 1, None)]
 

@@ -12,6 +12,7 @@ import pytest
 from experiments import online_adaptation
 from experiments import online_adaptation_plan
 from tff_shift import algorithms
+from tff_shift.data import examples
 from tff_shift.data import sources
 from tff_shift.data import streams
 
@@ -336,7 +337,7 @@ class TestArchive:
   @pytest.fixture
   def corruption_names(self):
     """Those of the three clients with each of the two seeds."""
-    pool = streams.Examples(np.zeros((2, 1)), np.arange(2))
+    pool = examples.Examples(np.zeros((2, 1)), np.arange(2))
     return [
       streams.Streams(
         pool,
@@ -367,7 +368,7 @@ class TestArchive:
       found.asked.add(part)
       if part in found.missing:
         raise sources.DatasetNotFoundError(f"{part} is missing")
-      return streams.Examples(source.x, source.y)
+      return examples.Examples(source.x, source.y)
 
     monkeypatch.setattr(streams, "archive_of", lambda *_: read)
     return found

@@ -176,7 +176,7 @@ class TestDigits:
   @pytest.mark.parametrize(
     ("changes", "message"),
     [
-      ({"dataset": "svhn"}, "^dataset must be one of digits, .* 'svhn'$"),
+      ({"dataset": "svhn"}, "^dataset must be one of cifar10, .* 'svhn'$"),
       ({"partition": "iid"}, "^partition must be"),
       ({"intensity": "max"}, "^intensity must be"),
       ({"num_clients": 55}, "^num_clients must be 1 to 54"),

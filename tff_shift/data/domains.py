@@ -318,7 +318,7 @@ def _time_groups(
   Args:
     name: The data set, for messages.
     evolution: How it evolves; not a rotation.
-    time: `[N]` int32, the time of each example, such as its year.
+    time: `[N]` integers, the time of each example, such as its year.
     num_domains: Number of ranges.
 
   Returns:

@@ -31,7 +31,7 @@ class Source(NamedTuple):
     x: `[N, height, width, channels]` uint8 images, or `[N, features]` float32.
     y: `[N]` int32 labels, which count from 0.
     class_names: The name of each label.
-    time: `[N]` int32, when an example was taken (the year for portraits, the
+    time: `[N]` integers, when an example was taken (the year for portraits, the
       hour for caltran, the number of the cloud for circle), or None.
     num_train: How many leading examples are the archive's own training split;
       its test or validation split follows. None: it has no such split.

@@ -20,7 +20,7 @@ from absl import logging
 from tff_shift import algorithms
 from tff_shift import execution
 from tff_shift import models
-from tff_shift.data import streams
+from tff_shift.data import examples
 from tff_shift.learning import randomness
 from tff_shift.simulation import client_data
 from tff_shift.simulation import queries
@@ -55,7 +55,7 @@ def _federation(num_clients: int) -> queries.Federation:
   )
   data = client_data.training_data(
     [
-      streams.Examples(
+      examples.Examples(
         np.zeros([1, *_SHAPE], np.uint8), np.zeros([1], np.int32)
       )
     ]

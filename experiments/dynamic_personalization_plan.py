@@ -12,8 +12,9 @@ from experiments import command_line
 from experiments import contestants as contestants_lib
 from tff_shift import algorithms
 from tff_shift import models
+from tff_shift.data import datasets
+from tff_shift.data import examples
 from tff_shift.data import periods
-from tff_shift.data import streams
 from tff_shift.learning import aggregation
 from tff_shift.models import split_model
 from tff_shift.shift import representations
@@ -40,8 +41,7 @@ _OWN_DEFAULTS = {
 
 # Work-networks of 5,000 to 20,000 weights, for the meta-network has a hundred
 # times as many: the width of their first layer.
-_MODELS = {"mlp": 16, "cnn": 8}
-_GREY_DATASETS = ("digits", "mnist", "fashion_mnist")
+_WIDTHS = {"mlp": 16, "cnn": 8}
 
 _QUANTILE = 0.95
 
@@ -55,7 +55,7 @@ def define_flags() -> None:
   grids = "learning_rate", "meta_learning_rate"
   command_line.define_common_flags(SCENARIO, defaults=described, grids=grids)
   flags.DEFINE_string(
-    "dataset", "digits", "One of " + ", ".join(periods.DATASETS) + "."
+    "dataset", "digits", "One of " + ", ".join(datasets.names(SCENARIO)) + "."
   )
   flags.DEFINE_list(
     "test_distributions",
@@ -143,14 +143,14 @@ def define_flags() -> None:
     None,
     "The work-network: one of "
     + ", ".join(models.names())
-    + ". Default: mlp for images in grey, else cnn.",
+    + ". Default: the data set's.",
   )
   flags.DEFINE_integer(
     "model_width",
     None,
     "Width of the first layer. All layers of mlp are that wide, those of cnn"
     " 1, 2, 2 and 4 times, and those of others as the model says. Default: "
-    + ", ".join(f"{name} {width}" for name, width in _MODELS.items())
+    + ", ".join(f"{name} {width}" for name, width in _WIDTHS.items())
     + ", else the model's.",
   )
   flags.DEFINE_integer(
@@ -265,7 +265,7 @@ def make_plan() -> Plan:
 def _check_flags() -> None:
   """Refuses values that are wrong whatever the data set holds."""
   for flag, allowed in (
-    ("dataset", periods.DATASETS),
+    ("dataset", datasets.names(SCENARIO)),
     ("rest", periods.RESTS),
     ("representation", representations.NAMES),
     ("distance_features", instruments.FEATURES),
@@ -356,8 +356,8 @@ def _contestants(
 
 
 def _build_model(dataset: periods.DynamicDataset) -> split_model.SplitModel:
-  name = FLAGS.model or ("mlp" if dataset.name in _GREY_DATASETS else "cnn")
-  width = FLAGS.model_width or _MODELS.get(name)
+  name = FLAGS.model or datasets.get(dataset.name).models[SCENARIO]
+  width = FLAGS.model_width or _WIDTHS.get(name)
   options = {}
   if name == "cnn":
     options["channels"] = width, 2 * width, 2 * width, 4 * width
@@ -377,7 +377,7 @@ def _build_model(dataset: periods.DynamicDataset) -> split_model.SplitModel:
 
 def _periods(
   dataset: periods.DynamicDataset,
-  pool: streams.Examples,
+  pool: examples.Examples,
   distribution: str | Sequence[str],
   seed: int,
   periods_per_distribution: int = 1,

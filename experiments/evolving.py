@@ -23,7 +23,7 @@ from experiments import command_line
 from experiments import evolving_plan as planning
 from experiments import program
 from tff_shift import algorithms
-from tff_shift.data import domains
+from tff_shift.data import datasets as datasets_lib
 from tff_shift.simulation import checkpoints
 from tff_shift.simulation import evolving
 from tff_shift.simulation import results
@@ -171,7 +171,7 @@ def _summarize(
       plan.hparams[reading.algorithm][reading.learning_rate]
     ),
   }
-  evolution = domains.EVOLUTIONS[FLAGS.dataset]
+  evolution = datasets_lib.get(FLAGS.dataset).evolution
   if evolution.angle_step is not None:
     step = FLAGS.angle_step
     step = evolution.angle_step if step is None else step

@@ -11,6 +11,7 @@ from absl import flags
 from experiments import command_line
 from tff_shift import algorithms
 from tff_shift import models
+from tff_shift.data import datasets as datasets_lib
 from tff_shift.data import domains
 from tff_shift.learning import aggregation
 from tff_shift.models import split_model
@@ -21,15 +22,6 @@ FLAGS = flags.FLAGS
 SCENARIO = "evolving"
 LAST_SOURCE = "last_source"
 
-_MODELS = {
-  "rotated_digits": "cnn",
-  "circle": "mlp",
-  "rotated_mnist": "cnn",
-  "rotated_emnist_letters": "cnn",
-  "portraits": "wide_resnet",
-  "caltran": "resnet",
-}
-
 
 def define_flags() -> None:
   """Defines the flags of this binary."""
@@ -37,7 +29,7 @@ def define_flags() -> None:
   flags.DEFINE_string(
     "dataset",
     "rotated_digits",
-    "One of " + ", ".join(domains.EVOLUTIONS) + ".",
+    "One of " + ", ".join(datasets_lib.names(SCENARIO)) + ".",
   )
   flags.DEFINE_integer(
     "num_domains",
@@ -157,8 +149,8 @@ def make_plan() -> Plan:
     )
   command_line.require(
     "dataset",
-    FLAGS.dataset in domains.EVOLUTIONS,
-    "one of " + ", ".join(domains.EVOLUTIONS),
+    FLAGS.dataset in datasets_lib.names(SCENARIO),
+    "one of " + ", ".join(datasets_lib.names(SCENARIO)),
   )
   command_line.require(
     "select",
@@ -261,7 +253,7 @@ def without_target(
 def _build_model(dataset: domains.EvolvingDataset) -> split_model.SplitModel:
   x = dataset.domains[0].x
   model = models.build(
-    FLAGS.model or _MODELS[FLAGS.dataset],
+    FLAGS.model or datasets_lib.get(FLAGS.dataset).models[SCENARIO],
     input_shape=x.shape[1:],
     num_classes=len(dataset.class_names),
     input_dtype=tf.as_dtype(x.dtype),

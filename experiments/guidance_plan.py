@@ -11,6 +11,7 @@ from experiments import command_line
 from experiments import contestants as contestants_lib
 from tff_shift import models
 from tff_shift.data import color_transforms
+from tff_shift.data import datasets as datasets_lib
 from tff_shift.data import guidance
 from tff_shift.learning import aggregation
 from tff_shift.models import guided_model
@@ -46,7 +47,9 @@ def define_flags() -> None:
     SCENARIO, defaults=described, grids=("learning_rate", "lambda_")
   )
   flags.DEFINE_string(
-    "dataset", "digits", "One of " + ", ".join(guidance.DATASETS) + "."
+    "dataset",
+    "digits",
+    "One of " + ", ".join(datasets_lib.names(SCENARIO)) + ".",
   )
   flags.DEFINE_string(
     "partition",
@@ -84,9 +87,9 @@ def define_flags() -> None:
   )
   flags.DEFINE_string(
     "model",
-    "guided_cnn",
+    None,
     "One of " + ", ".join(models.names()) + ". One without a client branch is"
-    " given one on its embedding.",
+    " given one on its embedding. Default: the data set's.",
   )
   flags.DEFINE_integer(
     "model_width",
@@ -131,9 +134,9 @@ def make_plan() -> Plan:
     UsageError: If a flag or a file is wrong.
   """
   for flag, allowed in (
-    ("dataset", guidance.DATASETS),
+    ("dataset", datasets_lib.names(SCENARIO)),
     ("intensity", color_transforms.INTENSITIES),
-    ("model", models.names()),
+    ("model", (None, *models.names())),
     ("sharing", (None, *lenet.SHARED_STAGES)),
   ):
     command_line.require(
@@ -204,15 +207,16 @@ def _contestants() -> list[contestants_lib.Contestant]:
 def _build_model(
   dataset: guidance.GuidanceDataset,
 ) -> guided_model.GuidedModel:
+  name = FLAGS.model or datasets_lib.get(FLAGS.dataset).models[SCENARIO]
   options = {}
   if FLAGS.sharing is not None:
     options["sharing"] = FLAGS.sharing
   if FLAGS.model_width is not None:
     options["width"] = FLAGS.model_width
-  if "num_clients" in models.options(FLAGS.model):
+  if "num_clients" in models.options(name):
     options["num_clients"] = FLAGS.num_clients
   model = models.build(
-    FLAGS.model,
+    name,
     input_shape=dataset.sample.shape,
     num_classes=len(dataset.class_names),
     input_dtype=tf.uint8,

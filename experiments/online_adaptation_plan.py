@@ -17,6 +17,8 @@ from experiments import command_line
 from tff_shift import algorithms
 from tff_shift import models
 from tff_shift.data import class_pools
+from tff_shift.data import datasets
+from tff_shift.data import examples
 from tff_shift.data import schedules
 from tff_shift.data import streams
 from tff_shift.learning import aggregation
@@ -27,20 +29,12 @@ FLAGS = flags.FLAGS
 
 SCENARIO = "online_adaptation"
 
-_MODELS = {
-  "digits": "residual_cnn",
-  "mnist": "residual_cnn",
-  "cifar10": "residual_cnn",
-  "cifar100": "residual_cnn",
-  "tiny_imagenet": "resnet",
-}
-
 
 def define_flags() -> None:
   """Defines the flags of this binary."""
   command_line.define_common_flags(SCENARIO)
   flags.DEFINE_string(
-    "dataset", "digits", "One of " + ", ".join(streams.DATASETS) + "."
+    "dataset", "digits", "One of " + ", ".join(datasets.names(SCENARIO)) + "."
   )
   flags.DEFINE_list(
     "shift",
@@ -168,7 +162,7 @@ class Plan(NamedTuple):
   seeds: Sequence[int]
   dirichlet: float
   dataset: streams.OnlineDataset
-  archive: Callable[[str, int], streams.Examples] | None
+  archive: Callable[[str, int], examples.Examples] | None
   pretraining: pretraining.PretrainingHParams
   model: split_model.SplitModel
   aggregators: Mapping[str, aggregation.Aggregator | None]
@@ -200,7 +194,7 @@ def make_plan() -> Plan:
   contestants = _contestants()
   seeds = command_line.chosen_seeds("seeds")
   for flag, allowed in (
-    ("dataset", streams.DATASETS),
+    ("dataset", datasets.names(SCENARIO)),
     ("shift_kind", streams.SHIFT_KINDS),
     ("corrupted_images", ("computed", "archive")),
     ("bernoulli_flip", schedules.BERNOULLI_FLIPS),
@@ -337,7 +331,7 @@ def _build_model(dataset: streams.OnlineDataset) -> split_model.SplitModel:
   if FLAGS.model_width is not None:
     options["width"] = FLAGS.model_width
   return models.build(
-    FLAGS.model or _MODELS[FLAGS.dataset],
+    FLAGS.model or datasets.get(FLAGS.dataset).models[SCENARIO],
     input_shape=x.shape[1:],
     num_classes=len(dataset.class_names),
     input_dtype=tf.as_dtype(x.dtype),

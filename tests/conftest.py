@@ -1,5 +1,7 @@
-"""What all tests share: a context for TFF computations, and plain graphs."""
+"""What tests share: a context for TFF, plain graphs, and a new data set."""
 
+import sys
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tff_shift.data import datasets
 from tff_shift.execution.in_process import in_process_context
 
 
@@ -62,3 +65,52 @@ def run_in_graph():
     return _compile_in_graph(function, *specs)(*arguments)
 
   return run
+
+
+_NEW_DATASET = textwrap.dedent(
+  '''
+  """scikit-learn's digits as they are, 8x8."""
+
+  import numpy as np
+  from sklearn import datasets
+
+  from tff_shift.data import dataset
+  from tff_shift.data import source
+
+
+  def _load(folder):
+    digits = datasets.load_digits()
+    x = (digits.images * (255 / 16)).astype(np.uint8)[..., np.newaxis]
+    return source.Source(x, digits.target, tuple("0123456789"))
+
+
+  DATASET = dataset.Dataset(
+    shape=(8, 8, 1),
+    dtype=np.uint8,
+    num_classes=10,
+    models={
+      "evolving": "cnn",
+      "online_adaptation": "mlp",
+      "guidance": "guided_cnn",
+      "dynamic_personalization": "mlp",
+    },
+    load=_load,
+    evolution=dataset.Evolution(num_domains=4, angle_step=90.0),
+  )
+  '''
+)
+
+
+@pytest.fixture
+def small_digits(tmp_path, monkeypatch):
+  """Puts the one file of a new data set where the package finds it.
+
+  It gives the name: scikit-learn's digits at 8x8, for every scenario.
+  """
+  name = "small_digits"
+  (tmp_path / f"{name}.py").write_text(_NEW_DATASET)
+  monkeypatch.setattr(datasets, "__path__", [*datasets.__path__, str(tmp_path)])
+  yield name
+  # What the import has left.
+  sys.modules.pop(f"{datasets.__name__}.{name}", None)
+  vars(datasets).pop(name, None)

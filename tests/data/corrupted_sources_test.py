@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from tff_shift.data import corrupted_sources
-from tff_shift.data import sources
+from tff_shift.data import source as source_lib
 
 DATASETS = ("cifar10_corrupted", "cifar100_corrupted")
 # One whose file has its name, and the two whose files have another.
@@ -215,7 +215,7 @@ class TestLoadCorrupted:
   def test_data_missing_names_folder_and_command(
     self, tmp_path, dataset, parts
   ):
-    with pytest.raises(sources.DatasetNotFoundError) as error:
+    with pytest.raises(source_lib.DatasetNotFoundError) as error:
       corrupted_sources.load_corrupted(dataset, "fog", 2, data_dir=tmp_path)
     message = str(error.value)
     assert "\n" not in message

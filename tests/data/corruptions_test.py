@@ -6,11 +6,11 @@ import pytest
 from matplotlib import colors
 from PIL import Image
 from scipy import ndimage
-from sklearn import datasets
+from sklearn import datasets as sklearn_datasets
 from tensorflow_datasets.image_classification import cifar10_corrupted
 
 from tff_shift.data import corruptions
-from tff_shift.data import sources
+from tff_shift.data import datasets
 
 NAMES = corruptions.names()
 # What draws nothing is a function of the image alone.
@@ -29,7 +29,7 @@ WITHOUT_DRAWS = {
 @functools.cache
 def digits():
   """`[24, 28, 28, 1]`: two or three of every class."""
-  return sources.load("digits").x[:24]
+  return datasets.load("digits").x[:24]
 
 
 @functools.cache
@@ -37,7 +37,7 @@ def photographs():
   """`[12, 32, 32, 3]`: pieces of the two photographs of scikit-learn."""
   pieces = []
   for file in ("china.jpg", "flower.jpg"):
-    photograph = Image.fromarray(datasets.load_sample_image(file))
+    photograph = Image.fromarray(sklearn_datasets.load_sample_image(file))
     small = np.asarray(photograph.resize((96, 64), Image.Resampling.BOX))
     pieces += [
       small[top : top + 32, left : left + 32]

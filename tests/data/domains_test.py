@@ -10,10 +10,13 @@ import pytest
 import scipy.io
 from PIL import Image
 
+from tff_shift.data import datasets
 from tff_shift.data import domains
+from tff_shift.data import image_archives
 from tff_shift.data import partition
-from tff_shift.data import sources
+from tff_shift.data import source as source_lib
 from tff_shift.data import transforms
+from tff_shift.data.datasets import circle
 
 
 def sorted_rows(x):
@@ -34,13 +37,9 @@ class TestEvolutions:
     ],
   )
   def test_defaults_are_those_of_the_paper(self, name, num_domains, angle_step):
-    evolution = domains.EVOLUTIONS[name]
+    evolution = datasets.get(name).evolution
     assert evolution.num_domains == num_domains
     assert evolution.angle_step == angle_step
-
-  def test_sources_are_known(self):
-    named = {e.source for e in domains.EVOLUTIONS.values() if e.source}
-    assert named <= set(sources.names())
 
 
 class TestRotatedDomains:
@@ -63,7 +62,7 @@ class TestRotatedDomains:
         for m, domain in enumerate(dataset.domains)
       ]
     )
-    source = sources.load("digits")
+    source = datasets.load("digits")
     np.testing.assert_array_equal(
       sorted_rows(turned_back), sorted_rows(source.x)
     )
@@ -157,7 +156,7 @@ class TestRotatedDomains:
 class TestCircleDomains:
   def test_domains_are_the_clouds_in_order(self):
     dataset = domains.load_evolving("circle", seed=4)
-    source = sources.circle(4)
+    source = circle.generate(4)
     assert len(dataset.domains) == 30
     assert dataset.domains[11].name == "centre 12"
     assert dataset.class_names == ("outside", "inside")
@@ -172,7 +171,7 @@ class TestCircleDomains:
 class TestTimeDomains:
   def write_portraits(self, folder, years):
     for position, year in enumerate(years):
-      gender = folder / sources.PORTRAITS_FOLDER / "FM"[position % 2]
+      gender = folder / image_archives.PORTRAITS_FOLDER / "FM"[position % 2]
       gender.mkdir(parents=True, exist_ok=True)
       path = gender / f"{year}_Ohio_{position}.png"
       Image.fromarray(np.full((8, 8), year - 1900, np.uint8)).save(path)
@@ -228,7 +227,7 @@ class TestTimeDomains:
       domains.load_evolving("portraits", data_dir=tmp_path, num_domains=2)
 
   def test_caltran_divides_into_two_hours(self, tmp_path):
-    archive = tmp_path / sources.CALTRAN_FOLDER
+    archive = tmp_path / image_archives.CALTRAN_FOLDER
     archive.mkdir()
     stems = np.empty((24, 1), object)
     for hour in range(24):
@@ -236,7 +235,7 @@ class TestTimeDomains:
       image = np.full((16, 16, 3), 10 * hour, np.uint8)
       Image.fromarray(image).save(archive / f"{stems[hour, 0]}.jpg")
     scipy.io.savemat(
-      archive / sources.CALTRAN_LABELS,
+      archive / image_archives.CALTRAN_LABELS,
       {"names": stems, "labels": [[1, -1] * 12]},
     )
     dataset = domains.load_evolving("caltran", data_dir=tmp_path)
@@ -253,7 +252,7 @@ class TestLoadEvolvingErrors:
   @pytest.mark.parametrize(
     "name, options, parts",
     [
-      ("rotated_minst", {}, ["'rotated_minst'", *domains.EVOLUTIONS]),
+      ("rotated_minst", {}, ["'rotated_minst'", *datasets.names("evolving")]),
       ("rotated_digits", {"num_domains": 0}, ["num_domains", "got 0"]),
       ("rotated_digits", {"num_domains": 2.5}, ["num_domains", "got 2.5"]),
       ("rotated_digits", {"num_domains": 1}, ["num_domains", "got 1"]),
@@ -288,7 +287,7 @@ class TestLoadEvolvingErrors:
       assert part in message
 
   def test_data_missing_is_reported(self, tmp_path):
-    with pytest.raises(sources.DatasetNotFoundError, match="'mnist'"):
+    with pytest.raises(source_lib.DatasetNotFoundError, match="'mnist'"):
       domains.load_evolving("rotated_mnist", data_dir=tmp_path)
 
 
@@ -421,7 +420,7 @@ class TestAssembleClients:
   def test_digits_keep_image_and_label_together(self):
     dataset = domains.load_evolving("rotated_digits", angle_step=0)
     clients = domains.assemble_clients(dataset, num_clients=10, dirichlet=0.5)
-    source = sources.load("digits")
+    source = datasets.load("digits")
     label_of = {x.tobytes(): y for x, y in zip(source.x, source.y, strict=True)}
     for client in clients:
       assert client.train.x.dtype == np.uint8

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tff_shift.data import color_transforms
+from tff_shift.data import datasets
 from tff_shift.data import guidance
 from tff_shift.data import partition
 from tff_shift.data import source
-from tff_shift.data import sources
 
 
 def load(dataset="digits", **changes):
@@ -36,14 +36,14 @@ def cifar10():
   folder = os.environ.get("TFDS_DATA_DIR")
   if not folder or not (pathlib.Path(folder) / "cifar10").is_dir():
     pytest.skip("TFDS_DATA_DIR does not name a folder that holds cifar10")
-  return sources.load("cifar10")
+  return datasets.load("cifar10")
 
 
 @pytest.fixture
 def loaded(monkeypatch):
-  """Lets `sources.load` give the data sets that a test puts in here."""
+  """Lets `datasets.load` give the data sets that a test puts in here."""
   held = {}
-  monkeypatch.setattr(sources, "load", lambda name, *, data_dir: held[name])
+  monkeypatch.setattr(datasets, "load", lambda name, *, data_dir: held[name])
   return held
 
 
@@ -94,7 +94,7 @@ class TestDigits:
   def test_every_digit_is_held_once_under_its_clients_transform(
     self, partition_name
   ):
-    whole = sources.load("digits")
+    whole = datasets.load("digits")
     dataset = load(partition=partition_name, num_clients=3)
     assert len(dataset.train) == len(dataset.test) == 3
     assert dataset.class_names == whole.class_names
@@ -176,7 +176,7 @@ class TestDigits:
   @pytest.mark.parametrize(
     ("changes", "message"),
     [
-      ({"dataset": "svhn"}, "^dataset must be one of digits, .* 'svhn'$"),
+      ({"dataset": "svhn"}, "^dataset must be one of cifar10, .* 'svhn'$"),
       ({"partition": "iid"}, "^partition must be"),
       ({"intensity": "max"}, "^intensity must be"),
       ({"num_clients": 55}, "^num_clients must be 1 to 54"),

@@ -4,7 +4,6 @@ import scipy.io
 from PIL import Image
 
 from tff_shift.data import image_archives
-from tff_shift.data import sources
 
 
 def write_portrait(folder, gender, name, image):
@@ -178,7 +177,7 @@ class TestTinyImagenet:
       tmp_path,
       [("val_1.JPEG", "n03"), ("val_0.JPEG", "n01"), ("val_2.JPEG", "n02")],
     )
-    source = sources.load("tiny_imagenet", data_dir=tmp_path)
+    source = image_archives.tiny_imagenet(tmp_path)
     assert source.x.shape == (9, 64, 64, 3)
     assert source.x.dtype == np.uint8
     assert source.y.dtype == np.int32

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from tff_shift.data import datasets
+from tff_shift.data import examples
 from tff_shift.data import periods
-from tff_shift.data import sources
-from tff_shift.data import streams
+from tff_shift.data import source as source_lib
 
 # An example is its position; classes have 4 to 300 examples.
 Y = np.repeat(np.arange(5, dtype=np.int32), [4, 60, 60, 300, 76])
-POOL = streams.Examples(np.arange(500, dtype=np.float32), Y)
+POOL = examples.Examples(np.arange(500, dtype=np.float32), Y)
 
 
 def make(distribution, **options) -> periods.Periods:
@@ -201,7 +202,7 @@ class TestDistribution:
 
   def test_two_pools_with_one_seed_have_the_same_distributions(self):
     other = periods.Periods(
-      streams.Examples(POOL.x[::2], POOL.y[::2]),
+      examples.Examples(POOL.x[::2], POOL.y[::2]),
       5,
       periods.DISTRIBUTIONS,
       num_clients=3,
@@ -285,7 +286,7 @@ class TestRefusals:
   )
   def test_pool_with_too_few_classes_is_refused(self, name, rest, needed):
     def make_with(num_present):
-      pool = streams.Examples(
+      pool = examples.Examples(
         np.zeros(9), np.arange(9, dtype=np.int32) % num_present
       )
       return periods.Periods(
@@ -306,19 +307,19 @@ class TestRefusals:
 
 
 def numbered(monkeypatch, num_train):
-  source = sources.Source(
+  source = source_lib.Source(
     np.arange(300)[:, np.newaxis],
     (np.arange(300) % 4).astype(np.int32),
     ("a", "b", "c", "d"),
     num_train=num_train,
   )
-  monkeypatch.setattr(sources, "load", lambda name, *, data_dir=None: source)
+  monkeypatch.setattr(datasets, "load", lambda name, *, data_dir=None: source)
 
 
 class TestLoadDynamic:
   def test_digits_are_cut_into_parts_that_share_no_example(self):
     dataset = periods.load_dynamic("digits", seed=0)
-    source = sources.load("digits")
+    source = datasets.load("digits")
     # 20 % of 1797 for the test; a tenth of the other 1438 each.
     assert [len(part.y) for part in dataset[1:5]] == [1150, 144, 359, 144]
     found = collections.Counter(
@@ -381,7 +382,10 @@ class TestLoadDynamic:
   @pytest.mark.parametrize(
     "options, start",
     [
-      ({"dataset": "emnist"}, "dataset must be one of digits, mnist, "),
+      (
+        {"dataset": "emnist"},
+        "dataset must be one of cifar10, cifar100, digits, ",
+      ),
       ({"public_fraction": 0}, "public_fraction must lie between 0 and 1"),
       (
         {"public_fraction": 0.6, "validation_fraction": 0.4},

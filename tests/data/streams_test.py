@@ -1,6 +1,7 @@
 """Tests of streams: four parts, what moves by eq. 1, and draws by seed."""
 
 import collections
+import dataclasses
 import itertools
 
 import hypothesis
@@ -9,17 +10,19 @@ import numpy as np
 import pytest
 
 from tff_shift.data import class_pools
-from tff_shift.data import corrupted_sources
 from tff_shift.data import corruptions
-from tff_shift.data import sources
+from tff_shift.data import datasets
+from tff_shift.data import examples as examples_lib
+from tff_shift.data import source as source_lib
 from tff_shift.data import streams
+from tff_shift.data.datasets import cifar100
 
 NUM_CORRUPTIONS = 19
 ALL = 10**9
 
 # 100 training and 50 test examples; an example is its position.
 NUM_TRAIN = 100
-NUMBERED = sources.Source(
+NUMBERED = source_lib.Source(
   x=np.arange(150, dtype=np.float32)[:, np.newaxis],
   y=(np.arange(150) % 4).astype(np.int32),
   class_names=("a", "b", "c", "d"),
@@ -44,13 +47,13 @@ def equal(one, other) -> bool:
 @pytest.fixture
 def numbered(monkeypatch):
   """Lets every data set be `NUMBERED`."""
-  monkeypatch.setattr(sources, "load", lambda name, *, data_dir=None: NUMBERED)
+  monkeypatch.setattr(datasets, "load", lambda name, *, data_dir=None: NUMBERED)
 
 
 class TestLoadOnline:
   def test_digits_are_cut_into_parts_that_share_no_example(self):
     dataset = streams.load_online("digits", max_pretraining_examples=ALL)
-    source = sources.load("digits")
+    source = datasets.load("digits")
     parts = dataset[1:5]
     # 30 % of 1797 for the streams; 65 %, 15 % and 20 % of the other 1258.
     assert [len(part.y) for part in parts] == [818, 188, 252, 539]
@@ -107,7 +110,7 @@ class TestLoadOnline:
 
   def test_refusals(self, numbered):
     assert refusal(streams.load_online, "emnist") == (
-      "dataset must be one of digits, mnist, cifar10, cifar100,"
+      "dataset must be one of cifar10, cifar100, digits, mnist,"
       " tiny_imagenet, got 'emnist'"
     )
     assert "'normal'" in refusal(
@@ -118,7 +121,7 @@ class TestLoadOnline:
     ).startswith("max_pretraining_examples must be ")
 
   def test_absent_data_set_is_named(self, tmp_path):
-    with pytest.raises(sources.DatasetNotFoundError, match="mnist"):
+    with pytest.raises(source_lib.DatasetNotFoundError, match="mnist"):
       streams.load_online("mnist", data_dir=tmp_path)
 
 
@@ -127,7 +130,7 @@ class TestInitialExamples:
   def dataset(self):
     # Classes a, b, c and d have 30, 20, 6 and 4 examples.
     y = np.repeat(np.arange(4, dtype=np.int32), [30, 20, 6, 4])
-    pool = streams.Examples(np.arange(60, dtype=np.float32), y)
+    pool = examples_lib.Examples(np.arange(60, dtype=np.float32), y)
     return streams.OnlineDataset(
       "toy",
       pool,
@@ -170,7 +173,7 @@ class TestInitialExamples:
 
 # Class sizes far from uniform: what is drawn is not what the pool has.
 TOY_Y = np.repeat(np.arange(3, dtype=np.int32), [5, 20, 75])
-TOY = streams.Examples(np.arange(100, dtype=np.float32), TOY_Y)
+TOY = examples_lib.Examples(np.arange(100, dtype=np.float32), TOY_Y)
 
 
 def make_streams(omega, pool=TOY, **options) -> streams.Streams:
@@ -280,14 +283,14 @@ class TestLabelShift:
 def images():
   """Six images that all differ, and their classes."""
   x = np.random.default_rng(0).integers(0, 256, (6, 16, 16, 3), np.uint8)
-  return streams.Examples(x, np.array([0, 0, 1, 1, 2, 2], np.int32))
+  return examples_lib.Examples(x, np.array([0, 0, 1, 1, 2, 2], np.int32))
 
 
 def make_covariate_streams(omega, pool, **options) -> streams.Streams:
   return make_streams(omega, pool, shift_kind="covariate", **options)
 
 
-def positions_in(pool: streams.Examples, x: np.ndarray) -> list[int]:
+def positions_in(pool: examples_lib.Examples, x: np.ndarray) -> list[int]:
   """Returns where the images are in the pool, which has each of them once."""
   place = {image.tobytes(): i for i, image in enumerate(pool.x)}
   return [place[image.tobytes()] for image in x]
@@ -366,7 +369,7 @@ class TestCovariateShift:
     def archive(name, severity):
       number = corruptions.names().index(name)
       x = 1000 * number + 100 * severity + np.arange(100, dtype=np.float32)
-      return streams.Examples(x, TOY_Y[::-1].copy())
+      return examples_lib.Examples(x, TOY_Y[::-1].copy())
 
     found = make_covariate_streams([0, 0.05, 0.4, 1], TOY, archive=archive)
     for client, name in enumerate(found.corruption_names):
@@ -420,19 +423,37 @@ class TestCovariateShift:
 class TestArchiveOf:
   def test_archive_of_the_data_set_is_read_once(self, monkeypatch, tmp_path):
     asked = []
+    x = np.zeros((2, 32, 32, 3), np.uint8)
+    y = np.array([99, 0], np.int32)
 
     def load(*arguments, data_dir):
       asked.append((*arguments, data_dir))
-      return NUMBERED
+      return source_lib.Source(x, y, tuple(map(str, range(100))))
 
-    monkeypatch.setattr(corrupted_sources, "load_corrupted", load)
+    monkeypatch.setattr(
+      cifar100,
+      "DATASET",
+      dataclasses.replace(cifar100.DATASET, corrupted=load),
+    )
     read = streams.archive_of("cifar100", tmp_path)
     for _ in range(2):
       examples = read("fog", 3)
-    assert asked == [("cifar100_corrupted", "fog", 3, tmp_path)]
-    assert examples == streams.Examples(NUMBERED.x, NUMBERED.y)
-    streams.archive_of("cifar10")("snow", 1)
-    assert asked[1:] == [("cifar10_corrupted", "snow", 1, None)]
+    assert asked == [("fog", 3, tmp_path)]
+    assert equal(examples, (x, y))
+    streams.archive_of("cifar100")("snow", 1)
+    assert asked[1:] == [("snow", 1, None)]
+    y[0] = 100
+    with pytest.raises(
+      ValueError, match=r"^y of cifar100 under snow of severity 2: .* got 100 "
+    ):
+      read("snow", 2)
+
+  @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+  def test_archive_that_is_absent_is_named(self, name, tmp_path):
+    with pytest.raises(
+      source_lib.DatasetNotFoundError, match=f"'{name}_corrupted"
+    ):
+      streams.archive_of(name, tmp_path)("fog", 3)
 
   def test_data_set_without_archive_is_refused(self):
     assert refusal(streams.archive_of, "digits") == (

@@ -12,7 +12,9 @@ import pytest
 from experiments import online_adaptation
 from experiments import online_adaptation_plan
 from tff_shift import algorithms
-from tff_shift.data import sources
+from tff_shift.data import datasets
+from tff_shift.data import examples
+from tff_shift.data import source as source_lib
 from tff_shift.data import streams
 
 _ALGORITHMS = algorithms.names("online_adaptation")
@@ -336,7 +338,7 @@ class TestArchive:
   @pytest.fixture
   def corruption_names(self):
     """Those of the three clients with each of the two seeds."""
-    pool = streams.Examples(np.zeros((2, 1)), np.arange(2))
+    pool = examples.Examples(np.zeros((2, 1)), np.arange(2))
     return [
       streams.Streams(
         pool,
@@ -357,7 +359,7 @@ class TestArchive:
     It notes in `asked` what is read of it, lacks what is in `missing`, and
     calls `on_read` each time.
     """
-    source = sources.load("digits")
+    source = datasets.load("digits")
     found = types.SimpleNamespace(
       asked=set(), missing=set(), on_read=lambda part: None
     )
@@ -366,8 +368,8 @@ class TestArchive:
       found.on_read(part)
       found.asked.add(part)
       if part in found.missing:
-        raise sources.DatasetNotFoundError(f"{part} is missing")
-      return streams.Examples(source.x, source.y)
+        raise source_lib.DatasetNotFoundError(f"{part} is missing")
+      return examples.Examples(source.x, source.y)
 
     monkeypatch.setattr(streams, "archive_of", lambda *_: read)
     return found

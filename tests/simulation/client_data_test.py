@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from tff_shift.data import streams
+from tff_shift.data import examples as examples_lib
 from tff_shift.learning import randomness
 from tff_shift.simulation import client_data
 
 
 def make_examples(size):
-  return streams.Examples(
+  return examples_lib.Examples(
     np.full([size, 2], size, np.float32), np.arange(size, dtype=np.int32)
   )
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from tff_shift.data import examples
 from tff_shift.data import periods
-from tff_shift.data import streams
 from tff_shift.simulation import dynamic
 from tff_shift.simulation import dynamic_figures
 from tff_shift.simulation import dynamic_results
@@ -109,7 +109,7 @@ class TestFigures:
 
 
 def test_figures_of_a_run_are_written(folder):
-  pool = streams.Examples(
+  pool = examples.Examples(
     np.arange(20, dtype=np.float32), np.arange(20, dtype=np.int32) % 2
   )
   drawn = periods.Periods(pool, 2, "0.9", num_clients=2, period_size=4, seed=0)

@@ -17,8 +17,8 @@ from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_avg_ft
 from tff_shift.algorithms import local
 from tff_shift.algorithms import p_fed_hn
+from tff_shift.data import examples as examples_lib
 from tff_shift.data import periods
-from tff_shift.data import streams
 from tff_shift.learning import local_training
 from tff_shift.learning import periods as period_data
 from tff_shift.models import mlp
@@ -49,12 +49,12 @@ ALL = pytest.mark.parametrize(
 )
 
 
-def make_pool(num_examples, seed, noise=1.0) -> streams.Examples:
+def make_pool(num_examples, seed, noise=1.0) -> examples_lib.Examples:
   generator = np.random.default_rng(seed)
   y = np.arange(num_examples, dtype=np.int32) % NUM_CLASSES
   x = 2 * np.array([[0, 0, 1], [1, 0, 0], [0, 1, 0], [1, 1, 1]])[y]
   x = x + noise * generator.normal(size=x.shape)
-  return streams.Examples(x.astype(np.float32), y)
+  return examples_lib.Examples(x.astype(np.float32), y)
 
 
 def make_periods(distribution, seed=2, kind=periods.Periods, **options):
@@ -435,7 +435,7 @@ class TestInfer:
     class Mislabelled(periods.Periods):
       def batch(self, client, period):
         x, y = super().batch(client, period)
-        return streams.Examples(x, (y + 1) % NUM_CLASSES)
+        return examples_lib.Examples(x, (y + 1) % NUM_CLASSES)
 
     other = dynamic.measure_stream(
       make_periods("0.8", kind=Mislabelled, periods_per_distribution=2),

@@ -6,7 +6,7 @@ import pytest
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_drm
-from tff_shift.data import streams
+from tff_shift.data import examples
 from tff_shift.models import guided_model
 from tff_shift.models import mlp
 from tff_shift.simulation import checkpoints
@@ -15,7 +15,7 @@ from tff_shift.simulation import queries
 
 
 def make_examples(x, y):
-  return streams.Examples(
+  return examples.Examples(
     np.array(x, np.float32)[:, np.newaxis], np.array(y, np.int32)
   )
 
@@ -119,7 +119,7 @@ def make_federation_data(generator, num_clients=2):
     x[:, 0] += 2 * client - 1
     # The same side means another class at the other client.
     x[:, 1] += (2 * y - 1) * (1 - 2 * client)
-    found.append(streams.Examples(x.astype(np.float32), y.astype(np.int32)))
+    found.append(examples.Examples(x.astype(np.float32), y.astype(np.int32)))
   return found
 
 

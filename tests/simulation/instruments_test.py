@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn import preprocessing
 
+from tff_shift.data import examples
 from tff_shift.data import periods
-from tff_shift.data import streams
 from tff_shift.learning import randomness
 from tff_shift.shift import distances
 from tff_shift.simulation import instruments
@@ -13,9 +13,9 @@ from tff_shift.simulation import instruments
 PERIOD_SIZE = 12
 
 
-def make_examples(num_examples, seed) -> streams.Examples:
+def make_examples(num_examples, seed) -> examples.Examples:
   generator = np.random.default_rng(seed)
-  return streams.Examples(
+  return examples.Examples(
     generator.integers(0, 256, (num_examples, 8, 8, 1), np.uint8),
     np.arange(num_examples, dtype=np.int32) % 3,
   )

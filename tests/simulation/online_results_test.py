@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tff_shift.data import examples
 from tff_shift.data import streams
 from tff_shift.shift import dynamics
 from tff_shift.simulation import online
@@ -19,7 +20,7 @@ CLASS_NAMES = ("a", "b", "c")
 def client_streams():
   y = np.arange(30, dtype=np.int32) % 3
   return streams.Streams(
-    streams.Examples(np.arange(30, dtype=np.float32), y),
+    examples.Examples(np.arange(30, dtype=np.float32), y),
     3,
     OMEGA,
     num_clients=NUM_CLIENTS,

@@ -9,6 +9,7 @@ from tff_shift.algorithms import atlas
 from tff_shift.algorithms import fed_ade
 from tff_shift.algorithms import fth
 from tff_shift.algorithms import source
+from tff_shift.data import examples as examples_lib
 from tff_shift.data import streams
 from tff_shift.learning import adaptation
 from tff_shift.learning import hyperparameters
@@ -29,12 +30,12 @@ BATCH = 20
 ETA_MIN, ETA_MAX = 0.2, 1.0
 
 
-def make_examples(num_examples, seed) -> streams.Examples:
+def make_examples(num_examples, seed) -> examples_lib.Examples:
   """Points around a centre for each class."""
   generator = np.random.default_rng(seed)
   y = np.arange(num_examples, dtype=np.int32) % 3
   x = generator.normal(size=(num_examples, 5)) + 2 * np.eye(5)[y]
-  return streams.Examples(x.astype(np.float32), y)
+  return examples_lib.Examples(x.astype(np.float32), y)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from absl import logging
 
-from tff_shift.data import sources
+from tff_shift.data import datasets
 from tff_shift.models import mlp
 from tff_shift.models import split_model
 from tff_shift.simulation import pretraining
@@ -47,7 +47,7 @@ def model():
 @pytest.fixture(scope="module")
 def digits():
   """700 training examples and 300 others."""
-  source = sources.load("digits")
+  source = datasets.load("digits")
   order = np.random.default_rng(0).permutation(len(source.y))
   train, validation = order[:700], order[700:1000]
   return (

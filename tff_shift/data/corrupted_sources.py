@@ -3,7 +3,7 @@
 D. Hendrycks and T. Dietterich, "Benchmarking Neural Network Robustness to
 Common Corruptions and Perturbations" (ICLR 2019): the 10,000 test images of
 CIFAR under 19 corruptions at 5 severities. They are never downloaded here, and
-they lie in the folder of all data sets (see `sources`):
+they lie in the folder of all data sets (see `source`):
 
     cifar10_corrupted/brightness_1/1.0.0/, …   written by tensorflow-datasets
     CIFAR-100-C/brightness.npy, …, labels.npy  the archive as it unpacks
@@ -21,7 +21,7 @@ import numpy as np
 from tff_shift.data import corruptions
 from tff_shift.data import partition
 from tff_shift.data import source
-from tff_shift.data import sources
+from tff_shift.data import tfds_archives
 
 CIFAR100_FOLDER = "CIFAR-100-C"
 CIFAR100_URL = "https://zenodo.org/record/3555552"
@@ -91,14 +91,14 @@ def load_corrupted(
   corruption: str,
   severity: int,
   data_dir: str | os.PathLike[str] | None = None,
-) -> sources.Source:
+) -> source.Source:
   """Loads the test images of CIFAR under one corruption at one severity.
 
   Args:
     dataset: "cifar10_corrupted" or "cifar100_corrupted".
     corruption: One of `corruption_names(dataset)`.
-    severity: 1 to 5; the images without corruption are `sources.load`'s.
-    data_dir: The folder of all data sets; see `sources`.
+    severity: 1 to 5; `datasets.load` has the images without corruption.
+    data_dir: The folder of all data sets; see `source`.
 
   Returns:
     The images `[10000, 32, 32, 3]` uint8 and their labels. It has no training
@@ -119,7 +119,7 @@ def load_corrupted(
     raise ValueError(
       f"severity must lie in 1..{corruptions.MAX_SEVERITY}, got {severity}"
     )
-  folder = sources.data_folder(data_dir)
+  folder = source.data_folder(data_dir)
   return _LOADERS[dataset](folder, corruption, severity)
 
 
@@ -133,9 +133,9 @@ def _check_dataset(dataset: str) -> None:
 
 def _cifar10(
   folder: pathlib.Path, corruption: str, severity: int
-) -> sources.Source:
+) -> source.Source:
   """Loads a configuration that tensorflow-datasets has written."""
-  images = sources.load_tfds(
+  images = tfds_archives.load(
     f"cifar10_corrupted/{corruption}_{severity}", folder, splits=("test",)
   )
   return images._replace(class_names=_CIFAR10_NAMES)
@@ -143,7 +143,7 @@ def _cifar10(
 
 def _cifar100(
   folder: pathlib.Path, corruption: str, severity: int
-) -> sources.Source:
+) -> source.Source:
   """Reads one severity of a file of the archive."""
   archive = folder / CIFAR100_FOLDER
   paths = archive / _FILE_OF[corruption], archive / "labels.npy"
@@ -181,7 +181,7 @@ def _cifar100(
       f"{paths[1]} holds labels {y.min()}..{y.max()}; they must lie in"
       f" 0..{len(_CIFAR100_NAMES) - 1}"
     )
-  return sources.Source(np.array(images[rows]), y, _CIFAR100_NAMES)
+  return source.Source(np.array(images[rows]), y, _CIFAR100_NAMES)
 
 
 def _map_array(path: pathlib.Path) -> np.ndarray:

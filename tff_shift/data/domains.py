@@ -13,58 +13,19 @@ with the data, in 2013; a client has the same class distribution in all domains;
 a client is tested on its own share of the target domain.
 """
 
-import dataclasses
 import itertools
 import math
 import os
-import types
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
+from tff_shift.data import dataset as dataset_lib
+from tff_shift.data import datasets
 from tff_shift.data import partition
-from tff_shift.data import sources
 from tff_shift.data import transforms
 
-
-@dataclasses.dataclass(frozen=True)
-class Evolution:
-  """How a data set evolves, with the numbers that hold unless others are given.
-
-  Attributes:
-    source: Name of the data set for `sources.load`; None: it is generated.
-    num_domains: Number of domains, the target included.
-    angle_step: Degrees between two domains; None: domains are not rotations.
-    time_range: The first and the last year or hour, which the domains divide
-      into ranges as equal as whole numbers allow; None: they are not ranges.
-    range_format: What to call a range from its first and its last year or hour.
-  """
-
-  source: str | None
-  num_domains: int
-  angle_step: float | None = None
-  time_range: tuple[int, int] | None = None
-  range_format: str | None = None
-
-
-EVOLUTIONS: Mapping[str, Evolution] = types.MappingProxyType(
-  {
-    "rotated_digits": Evolution("digits", 8, angle_step=15.0),
-    "circle": Evolution(None, 30),
-    "rotated_mnist": Evolution("mnist", 12, angle_step=15.0),
-    "rotated_emnist_letters": Evolution("emnist/letters", 12, angle_step=8.0),
-    "portraits": Evolution(
-      "portraits", 9, time_range=(1905, 2013), range_format="{}-{}"
-    ),
-    "caltran": Evolution(
-      "caltran",
-      12,
-      time_range=(0, 23),
-      range_format="{:02d}:00-{:02d}:59",
-    ),
-  }
-)
+SCENARIO = "evolving"
 
 
 class Domain(NamedTuple):
@@ -88,7 +49,7 @@ class EvolvingDataset(NamedTuple):
   `dataset._replace(domains=dataset.domains[:-1])`.
 
   Attributes:
-    name: One of `EVOLUTIONS`.
+    name: One of `datasets.names(SCENARIO)`.
     domains: At least two domains.
     class_names: The name of each label.
   """
@@ -141,7 +102,7 @@ def load_evolving(
   """Loads a data set and makes its domains.
 
   Args:
-    name: One of `EVOLUTIONS`, which also holds the defaults.
+    name: One of `datasets.names(SCENARIO)`, whose entry holds the defaults.
     num_domains: Number of domains, the target included.
     angle_step: Degrees between two domains of a rotated data set.
     first_angle: Degrees of the first domain of a rotated data set (Table 5 has
@@ -149,7 +110,7 @@ def load_evolving(
     target_extra_angle: Degrees by which the target alone is turned further
       (Table 12).
     max_examples_per_domain: Keeps at most so many random examples of a domain.
-    data_dir: The folder of all data sets, see `sources`.
+    data_dir: The folder of all data sets, see `source`.
     seed: Seed of which image goes to which domain, of what is kept, and of the
       points of circle.
 
@@ -159,27 +120,21 @@ def load_evolving(
   Raises:
     ValueError: A name, number or angle is wrong, does not apply to the data
       set, or asks for more domains than the data can fill.
-    sources.DatasetNotFoundError: The data set is not on the disk.
+    DatasetNotFoundError: The data set is not on the disk.
   """
-  if name not in EVOLUTIONS:
-    raise ValueError(
-      f"unknown data set {name!r}; known are {', '.join(EVOLUTIONS)}"
-    )
-  evolution = EVOLUTIONS[name]
+  evolution = datasets.get(name, SCENARIO).evolution
   if num_domains is None:
     num_domains = evolution.num_domains
-  _check_num_domains(name, num_domains)
+  _check_num_domains(name, evolution, num_domains)
   _check_angles(name, angle_step, first_angle, target_extra_angle)
   if max_examples_per_domain is not None:
     partition.check_positive_integer(
       "max_examples_per_domain", max_examples_per_domain
     )
 
-  if evolution.source is None:
-    source = sources.circle(seed, num_domains)
-  else:
-    source = sources.load(evolution.source, data_dir=data_dir)
-
+  source = datasets.load(
+    name, data_dir=data_dir, seed=seed, num_domains=num_domains
+  )
   angles = [0.0] * num_domains
   if evolution.angle_step is not None:
     members = _random_groups(name, len(source.y), num_domains, seed)
@@ -187,11 +142,10 @@ def load_evolving(
     angles = [first_angle + step * m for m in range(num_domains)]
     angles[-1] += target_extra_angle
     domain_names = [f"{angle:g} deg" for angle in angles]
-  elif evolution.time_range is not None:
-    members, domain_names = _time_groups(name, source.time, num_domains)
   else:
-    members = [np.flatnonzero(source.time == m) for m in range(num_domains)]
-    domain_names = [f"centre {m + 1}" for m in range(num_domains)]
+    members, domain_names = _time_groups(
+      name, evolution, source.time, num_domains
+    )
 
   domains = []
   for m, (indices, angle) in enumerate(zip(members, angles, strict=True)):
@@ -292,7 +246,9 @@ def _gather(
   )
 
 
-def _check_num_domains(name: str, num_domains: int) -> None:
+def _check_num_domains(
+  name: str, evolution: dataset_lib.Evolution, num_domains: int
+) -> None:
   """Raises ValueError for a number of domains that the data set cannot have."""
   partition.check_positive_integer("num_domains", num_domains)
   if num_domains < 2:
@@ -300,9 +256,8 @@ def _check_num_domains(name: str, num_domains: int) -> None:
       "num_domains must be at least 2 (a source and a target), got"
       f" {num_domains}"
     )
-  time_range = EVOLUTIONS[name].time_range
-  if time_range is not None:
-    first, last = time_range
+  if evolution.time_range is not None:
+    first, last = evolution.time_range
     if num_domains > last - first + 1:
       raise ValueError(
         f"num_domains of {name} must be at most {last - first + 1}, one for"
@@ -322,7 +277,11 @@ def _check_angles(
     "first_angle": first_angle or None,
     "target_extra_angle": target_extra_angle or None,
   }
-  rotated = [n for n, e in EVOLUTIONS.items() if e.angle_step is not None]
+  rotated = [
+    each
+    for each in datasets.names(SCENARIO)
+    if datasets.get(each).evolution.angle_step is not None
+  ]
   for option, angle in given.items():
     if angle is None:
       continue
@@ -349,13 +308,17 @@ def _random_groups(
 
 
 def _time_groups(
-  name: str, time: np.ndarray, num_domains: int
+  name: str,
+  evolution: dataset_lib.Evolution,
+  time: np.ndarray,
+  num_domains: int,
 ) -> tuple[list[np.ndarray], list[str]]:
-  """Groups positions by equal ranges of the data set's years or hours.
+  """Groups positions by equal ranges of the data set's times.
 
   Args:
-    name: One of `EVOLUTIONS` with a range of time.
-    time: `[N]` int32, the year or hour of each example.
+    name: The data set, for messages.
+    evolution: How it evolves; not a rotation.
+    time: `[N]` integers, the time of each example, such as its year.
     num_domains: Number of ranges.
 
   Returns:
@@ -364,8 +327,7 @@ def _time_groups(
   Raises:
     ValueError: A range has no example, or an example lies in no range.
   """
-  evolution = EVOLUTIONS[name]
-  first, last = evolution.time_range
+  first, last = evolution.time_range or (1, num_domains)
   # The 109 years of Portraits give eight ranges of 12, and one of 13 at last.
   edges = first + np.arange(num_domains + 1) * (last - first + 1) // num_domains
   groups = np.searchsorted(edges, time, side="right") - 1

@@ -21,18 +21,11 @@ import numpy as np
 
 from tff_shift.data import class_pools
 from tff_shift.data import color_transforms
+from tff_shift.data import datasets
+from tff_shift.data import examples as examples_lib
 from tff_shift.data import partition as partitions
-from tff_shift.data import sources
-from tff_shift.data import streams
 
-DATASETS = (
-  "digits",
-  "mnist",
-  "fashion_mnist",
-  "cifar10",
-  "cifar20",
-  "cifar100",
-)
+SCENARIO = "guidance"
 _PARTITION = re.compile(r"dirichlet_(inf|\d*\.?\d+(?:e-?\d+)?)|(\d+)_spc")
 
 
@@ -49,8 +42,8 @@ class GuidanceDataset(NamedTuple):
       uint8.
   """
 
-  train: tuple[streams.Examples, ...]
-  test: tuple[streams.Examples, ...]
+  train: tuple[examples_lib.Examples, ...]
+  test: tuple[examples_lib.Examples, ...]
   transforms: tuple[color_transforms.ColorTransform, ...]
   class_names: tuple[str, ...]
   sample: np.ndarray
@@ -96,7 +89,7 @@ def load_guidance(
   """Loads a data set, deals it to the clients, and transforms its colours.
 
   Args:
-    dataset: One of `DATASETS`.
+    dataset: One of `datasets.names(SCENARIO)`.
     num_clients: Number of clients, see `color_transforms.pool`.
     partition: How examples are dealt, see `parse_partition`.
     intensity: How far colours are moved, see `color_transforms.pool`.
@@ -104,7 +97,7 @@ def load_guidance(
     max_examples: Deals at most so many examples, drawn by class in the
       proportions of the data set. None: all.
     test_fraction: Share of a client's examples that it keeps for testing.
-    data_dir: The folder of all data sets, see `sources`.
+    data_dir: The folder of all data sets, see `source`.
 
   Returns:
     What the clients hold. Each has at least one training and one test example.
@@ -112,20 +105,16 @@ def load_guidance(
   Raises:
     ValueError: A name or number is wrong, or a client would have too few
       examples.
-    sources.DatasetNotFoundError: The data set is not on the disk.
+    DatasetNotFoundError: The data set is not on the disk.
   """
-  if dataset not in DATASETS:
-    raise ValueError(
-      f"dataset must be one of {', '.join(DATASETS)}, got {dataset!r}"
-    )
+  entry = datasets.get(dataset, SCENARIO)
   # Checked before a large data set is read.
   kind, number = parse_partition(partition)
   transforms = color_transforms.pool(num_clients, intensity)
-  source = sources.load(dataset, data_dir=data_dir)
+  source = datasets.load(dataset, data_dir=data_dir)
   dealt_by = source.y
-  if dataset == "cifar20":
-    # The same archive once more, in the same order, with its fine labels.
-    dealt_by = sources.load("cifar100", data_dir=data_dir).y
+  if entry.fine_labels is not None:
+    dealt_by = datasets.load(entry.fine_labels, data_dir=data_dir).y
   chosen = np.arange(len(source.y))
   if max_examples is not None:
     partitions.check_positive_integer("max_examples", max_examples)
@@ -149,7 +138,7 @@ def load_guidance(
       x = color_transforms.apply(
         _colored(source.x[positions]), transforms[client]
       )
-      examples.append(streams.Examples(x, source.y[positions]))
+      examples.append(examples_lib.Examples(x, source.y[positions]))
   return GuidanceDataset(
     train=tuple(train),
     test=tuple(test),

@@ -1,7 +1,7 @@
 """Data sets that are published as folders of image files.
 
 Each function takes the folder of all data sets and reads the archive as it
-unpacks there; `sources.load` is the door to them.
+unpacks there; `datasets` has an entry for each.
 
     faces_aligned_small_mirrored_co_aligned_cropped_cleaned/{F,M}/1905_….png
     caltran/2013-03-04-08-00.jpg, …, caltran/caltran_dataset_labels.mat

@@ -27,11 +27,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tff_shift.data import datasets
+from tff_shift.data import examples
 from tff_shift.data import partition
-from tff_shift.data import sources
-from tff_shift.data import streams
 
-DATASETS = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100")
+SCENARIO = "dynamic_personalization"
 
 # A name is `iid`, or the share of each heavy label.
 DISTRIBUTIONS = (
@@ -52,7 +52,7 @@ class DynamicDataset(NamedTuple):
   """A data set in four parts that share no example.
 
   Attributes:
-    name: Its name, one of `DATASETS`.
+    name: Its name, one of `datasets.names(SCENARIO)`.
     train: What the periods of training are drawn from.
     validation: Measures the validation accuracy of a model.
     test: What the periods of inference are drawn from.
@@ -61,10 +61,10 @@ class DynamicDataset(NamedTuple):
   """
 
   name: str
-  train: streams.Examples
-  validation: streams.Examples
-  test: streams.Examples
-  public: streams.Examples
+  train: examples.Examples
+  validation: examples.Examples
+  test: examples.Examples
+  public: examples.Examples
   class_names: tuple[str, ...]
 
 
@@ -81,9 +81,9 @@ def load_dynamic(
   """Loads a data set and cuts it into its four parts.
 
   Args:
-    dataset: One of `DATASETS`.
+    dataset: One of `datasets.names(SCENARIO)`.
     seed: Seed of the cut.
-    data_dir: See `sources.load`.
+    data_dir: See `source`.
     max_examples: So many examples of the whole data set at most, drawn at
       random before the cut. None: all.
     public_fraction: Share of what is not for the test.
@@ -98,10 +98,7 @@ def load_dynamic(
     ValueError: If a value is not allowed, or a part would be empty.
     DatasetNotFoundError: If the data set is not on the disk.
   """
-  if dataset not in DATASETS:
-    raise ValueError(
-      f"dataset must be one of {', '.join(DATASETS)}, got {dataset!r}"
-    )
+  datasets.get(dataset, SCENARIO)  # Refuses what the scenario cannot use.
   shares = {
     "public_fraction": public_fraction,
     "validation_fraction": validation_fraction,
@@ -117,7 +114,7 @@ def load_dynamic(
       "public_fraction and validation_fraction must leave a part for"
       f" training, got the sum {public_fraction + validation_fraction:g}"
     )
-  source = sources.load(dataset, data_dir=data_dir)
+  source = datasets.load(dataset, data_dir=data_dir)
   order = partition.generator("dynamic parts", seed).permutation(len(source.y))
   if max_examples is not None:
     partition.check_positive_integer("max_examples", max_examples)
@@ -147,7 +144,7 @@ def load_dynamic(
 
   def take(positions):
     positions = np.sort(positions)
-    return streams.Examples(source.x[positions], source.y[positions])
+    return examples.Examples(source.x[positions], source.y[positions])
 
   return DynamicDataset(
     name=dataset,
@@ -167,7 +164,7 @@ class Periods:
 
   def __init__(
     self,
-    pool: streams.Examples,
+    pool: examples.Examples,
     num_classes: int,
     distribution: str | Sequence[str],
     *,
@@ -273,7 +270,7 @@ class Periods:
     )
     return before != now
 
-  def batch(self, client: int, period: int) -> streams.Examples:
+  def batch(self, client: int, period: int) -> examples.Examples:
     """Draws the examples of a period.
 
     The first heavy label has round(share * period_size) of them (halves to
@@ -304,7 +301,7 @@ class Periods:
       left -= count
     drawn.append(_draw(self._rest_positions(labels, drawn, left), left, rng))
     positions = rng.permutation(np.concatenate(drawn))
-    return streams.Examples(self._pool.x[positions], self._pool.y[positions])
+    return examples.Examples(self._pool.x[positions], self._pool.y[positions])
 
   def _choice(self, client, period) -> tuple[str, tuple[int, ...]]:
     """Draws the name of the distribution and the heavy labels."""

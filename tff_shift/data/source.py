@@ -1,9 +1,23 @@
-"""What a data set is once it is loaded, and the error when it is absent."""
+"""What a data set is once it is loaded, where it lies, and what if it does not.
 
+Nothing is ever downloaded: a data set that is not on the disk ends in a
+`DatasetNotFoundError` with the command that fetches it. All of them live in one
+folder: `data_dir`, else the environment variable `TFDS_DATA_DIR`, else
+`~/tensorflow_datasets`.
+
+    mnist/3.0.1/, cifar10/3.0.2/, …   written by tensorflow-datasets, see
+    emnist/letters/3.1.0/             `tfds_archives`
+    tiny-imagenet-200/, caltran/, …   archives of image files as they unpack,
+                                      see `image_archives`
+"""
+
+import os
 import pathlib
 from typing import NamedTuple
 
 import numpy as np
+
+DEFAULT_DATA_DIR = "~/tensorflow_datasets"
 
 
 class DatasetNotFoundError(FileNotFoundError):
@@ -17,8 +31,8 @@ class Source(NamedTuple):
     x: `[N, height, width, channels]` uint8 images, or `[N, features]` float32.
     y: `[N]` int32 labels, which count from 0.
     class_names: The name of each label.
-    time: `[N]` int32, when an example was taken (the year for portraits, the
-      hour for caltran, the position along the half circle for circle), or None.
+    time: `[N]` integers, when an example was taken (the year for portraits, the
+      hour for caltran, the number of the cloud for circle), or None.
     num_train: How many leading examples are the archive's own training split;
       its test or validation split follows. None: it has no such split.
   """
@@ -46,3 +60,17 @@ def not_found(
   return DatasetNotFoundError(
     f"data set {name!r} is not in {searched}; fetch it with: {fetch}"
   )
+
+
+def data_folder(data_dir: str | os.PathLike[str] | None) -> pathlib.Path:
+  """Returns the folder of all data sets.
+
+  Args:
+    data_dir: The folder; None or empty: that of `TFDS_DATA_DIR`, else
+      `~/tensorflow_datasets`.
+
+  Returns:
+    The folder, which need not exist.
+  """
+  folder = data_dir or os.environ.get("TFDS_DATA_DIR") or DEFAULT_DATA_DIR
+  return pathlib.Path(folder).expanduser()

@@ -26,33 +26,25 @@ from typing import NamedTuple
 import numpy as np
 
 from tff_shift.data import class_pools
-from tff_shift.data import corrupted_sources
 from tff_shift.data import corruptions
+from tff_shift.data import datasets
+from tff_shift.data import examples as examples_lib
 from tff_shift.data import partition
-from tff_shift.data import sources
 
-DATASETS = ("digits", "mnist", "cifar10", "cifar100", "tiny_imagenet")
+SCENARIO = "online_adaptation"
 SHIFT_KINDS = ("label", "covariate")
 
 # Shares of what streams are not drawn from: pre-training, held out, clients.
 _PART_SHARES = (0.65, 0.15, 0.2)
 # The share for streams of a data set without a test part.
 _STREAM_SHARE = 0.3
-_ARCHIVES = {"cifar10": "cifar10_corrupted", "cifar100": "cifar100_corrupted"}
-
-
-class Examples(NamedTuple):
-  """Examples x [n, ...] and their classes y [n] int32."""
-
-  x: np.ndarray
-  y: np.ndarray
 
 
 class OnlineDataset(NamedTuple):
   """A data set in its four parts.
 
   Attributes:
-    name: Its name, one of `DATASETS`.
+    name: Its name, one of `datasets.names(SCENARIO)`.
     pretraining: What the model is pre-trained on.
     validation: What stops that training; the confusion matrix is measured here.
     initial: What clients' labelled data are drawn from.
@@ -62,10 +54,10 @@ class OnlineDataset(NamedTuple):
   """
 
   name: str
-  pretraining: Examples
-  validation: Examples
-  initial: Examples
-  stream: Examples
+  pretraining: examples_lib.Examples
+  validation: examples_lib.Examples
+  initial: examples_lib.Examples
+  stream: examples_lib.Examples
   class_names: tuple[str, ...]
   class_distribution: np.ndarray
 
@@ -81,13 +73,13 @@ def load_online(
   """Loads a data set and cuts it into its four parts.
 
   Args:
-    name: One of `DATASETS`.
+    name: One of `datasets.names(SCENARIO)`.
     pretraining_distribution: `uniform`, `gaussian` or `exponential_decay`, see
       `class_pools.pretraining_distribution`.
     max_pretraining_examples: Pre-trains on at most so many, in the distribution
       as nearly as there are enough of each class. None: on at most half of the
       part, and on no more than keep the distribution.
-    data_dir: See `sources.load`.
+    data_dir: See `source`.
     seed: Seed of the cut.
 
   Returns:
@@ -97,11 +89,8 @@ def load_online(
     ValueError: If a name is unknown or a number is not allowed.
     DatasetNotFoundError: If the data set is not on the disk.
   """
-  if name not in DATASETS:
-    raise ValueError(
-      f"dataset must be one of {', '.join(DATASETS)}, got {name!r}"
-    )
-  source = sources.load(name, data_dir=data_dir)
+  datasets.get(name, SCENARIO)  # Refuses what the scenario cannot use.
+  source = datasets.load(name, data_dir=data_dir)
   num_classes = len(source.class_names)
   distribution = class_pools.pretraining_distribution(
     pretraining_distribution, num_classes
@@ -129,7 +118,7 @@ def load_online(
 
   def take(positions):
     positions = np.sort(positions)
-    return Examples(source.x[positions], source.y[positions])
+    return examples_lib.Examples(source.x[positions], source.y[positions])
 
   return OnlineDataset(
     name=name,
@@ -144,7 +133,7 @@ def load_online(
 
 def initial_examples(
   dataset: OnlineDataset, num_examples: int, client_id: int, seed: int
-) -> Examples:
+) -> examples_lib.Examples:
   """Draws a client's labelled examples from before deployment.
 
   Args:
@@ -166,36 +155,46 @@ def initial_examples(
     num_examples,
     partition.generator("initial examples", [seed, client_id]),
   )
-  return Examples(dataset.initial.x[chosen], dataset.initial.y[chosen])
+  return examples_lib.Examples(
+    dataset.initial.x[chosen], dataset.initial.y[chosen]
+  )
 
 
 def archive_of(
   dataset: str, data_dir: str | os.PathLike[str] | None = None
-) -> Callable[[str, int], Examples]:
+) -> Callable[[str, int], examples_lib.Examples]:
   """Returns what reads the published corrupted images of a data set.
 
   Args:
-    dataset: `cifar10` (CIFAR-10-C) or `cifar100` (CIFAR-100-C).
-    data_dir: See `sources.load`.
+    dataset: One whose entry has `corrupted`, such as `cifar10` (CIFAR-10-C).
+    data_dir: See `source`.
 
   Returns:
     `(corruption, severity) -> Examples`; what was read is kept.
 
   Raises:
-    ValueError: If there is no such archive.
+    ValueError: If there is no such data set or archive.
   """
-  if dataset not in _ARCHIVES:
+  entry = datasets.get(dataset)
+  if entry.corrupted is None:
+    known = [
+      name
+      for name in datasets.names(SCENARIO)
+      if datasets.get(name).corrupted is not None
+    ]
     raise ValueError(
-      "corrupted images are published for"
-      f" {' and '.join(_ARCHIVES)}, not for {dataset!r}"
+      f"corrupted images are published for {' and '.join(known)}, not for"
+      f" {dataset!r}"
     )
 
   @functools.cache
-  def read(corruption: str, severity: int) -> Examples:
-    source = corrupted_sources.load_corrupted(
-      _ARCHIVES[dataset], corruption, severity, data_dir=data_dir
+  def read(corruption: str, severity: int) -> examples_lib.Examples:
+    source = datasets.checked(
+      entry.corrupted(corruption, severity, data_dir=data_dir),
+      entry,
+      f"{dataset} under {corruption} of severity {severity}",
     )
-    return Examples(source.x, source.y)
+    return examples_lib.Examples(source.x, source.y)
 
   return read
 
@@ -211,7 +210,7 @@ class Streams:
 
   def __init__(
     self,
-    pool: Examples,
+    pool: examples_lib.Examples,
     num_classes: int,
     omega: np.ndarray,
     *,
@@ -219,7 +218,7 @@ class Streams:
     samples_per_step: int,
     shift_kind: str = "label",
     dirichlet: float = 0.1,
-    archive: Callable[[str, int], Examples] | None = None,
+    archive: Callable[[str, int], examples_lib.Examples] | None = None,
     seed: int = 0,
   ):
     """Draws what distinguishes the clients.
@@ -317,7 +316,7 @@ class Streams:
     ) - self.class_distribution(client, timestep - 1)
     return float(np.abs(change).sum())
 
-  def batch(self, client: int, timestep: int) -> Examples:
+  def batch(self, client: int, timestep: int) -> examples_lib.Examples:
     """Draws what a client meets at a time step.
 
     Args:
@@ -340,8 +339,8 @@ class Streams:
     x = examples.x[positions]
     if severity and self._archive is None:
       x = corruptions.corrupt(x, name, severity, positions)
-    return Examples(x, examples.y[positions])
+    return examples_lib.Examples(x, examples.y[positions])
 
-  def _examples(self, name: str, severity: int) -> Examples:
+  def _examples(self, name: str, severity: int) -> examples_lib.Examples:
     """Returns a part of the archive; without a severity, the pool."""
     return self._archive(name, severity) if severity else self._pool

@@ -30,9 +30,9 @@ from typing import Any
 import numpy as np
 import ot
 
+from tff_shift.data import examples
 from tff_shift.data import partition
 from tff_shift.data import periods
-from tff_shift.data import streams
 
 METHODS = ("auto", "exact", "sinkhorn")
 
@@ -163,7 +163,7 @@ def iid_distances(
       f" {2 * period_size}, or their pairs share too many, got {len(x)}"
     )
   # iid periods do not look at labels.
-  pool = streams.Examples(x, np.zeros(len(x), np.int32))
+  pool = examples.Examples(x, np.zeros(len(x), np.int32))
   drawn = periods.Periods(
     pool, 1, "iid", num_clients=1, period_size=period_size, seed=seed
   )

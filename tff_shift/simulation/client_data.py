@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tff_shift.data import streams
+from tff_shift.data import examples as examples_lib
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 
 
 def training_data(
-  examples: Sequence[streams.Examples], run_seed: int
+  examples: Sequence[examples_lib.Examples], run_seed: int
 ) -> list[local_training.ClientData]:
   """Returns what each client trains on; a client's id is its position.
 

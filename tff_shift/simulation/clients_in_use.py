@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tff_shift.data import streams
+from tff_shift.data import examples as examples_lib
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.simulation import rounds
@@ -45,7 +45,7 @@ class Clients:
     self._running = running
     self._represent = represent
 
-  def accuracies(self, examples: Sequence[streams.Examples]) -> np.ndarray:
+  def accuracies(self, examples: Sequence[examples_lib.Examples]) -> np.ndarray:
     """Lets each client predict its own examples with its own model.
 
     Args:
@@ -78,7 +78,7 @@ class Clients:
     return percent.astype(np.float64)
 
   def request(
-    self, examples: Sequence[streams.Examples], wanted: np.ndarray
+    self, examples: Sequence[examples_lib.Examples], wanted: np.ndarray
   ) -> np.ndarray:
     """Lets clients ask for another model, with the r of what they have met.
 

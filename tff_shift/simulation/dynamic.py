@@ -27,8 +27,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tff_shift.data import examples as examples_lib
 from tff_shift.data import periods
-from tff_shift.data import streams
 from tff_shift.learning import periods as period_data
 from tff_shift.learning import process
 from tff_shift.simulation import checkpoints
@@ -98,7 +98,7 @@ class DynamicResult(NamedTuple):
   num_diverged: int = 0
 
 
-def batches(drawn: periods.Periods, period: int) -> list[streams.Examples]:
+def batches(drawn: periods.Periods, period: int) -> list[examples_lib.Examples]:
   """Returns the examples of all clients in a period."""
   return [drawn.batch(client, period) for client in range(drawn.num_clients)]
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tff_shift.data import streams
+from tff_shift.data import examples
 from tff_shift.learning import process
 from tff_shift.simulation import checkpoints
 from tff_shift.simulation import client_data
@@ -85,7 +85,7 @@ class GuidanceResult(NamedTuple):
 def evaluate(
   federation: queries.Federation,
   train_sizes: Sequence[int],
-  test: Sequence[streams.Examples],
+  test: Sequence[examples.Examples],
 ) -> tuple[Evaluation, np.ndarray | None]:
   """Asks a federation all test examples of all clients.
 
@@ -149,8 +149,8 @@ class _Measured(NamedTuple):
 
 def run(
   algorithm: process.FederatedAlgorithm,
-  train: Sequence[streams.Examples],
-  test: Sequence[streams.Examples],
+  train: Sequence[examples.Examples],
+  test: Sequence[examples.Examples],
   *,
   num_rounds: int,
   run_seed: int,

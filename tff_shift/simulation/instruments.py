@@ -19,9 +19,9 @@ import tensorflow_federated as tff
 from sklearn import preprocessing
 
 from tff_shift import models
+from tff_shift.data import examples
 from tff_shift.data import partition
 from tff_shift.data import periods
-from tff_shift.data import streams
 from tff_shift.learning import evaluation
 from tff_shift.models import split_model
 from tff_shift.shift import distances
@@ -78,8 +78,8 @@ def extractor_model(
 
 
 def split_public(
-  public: streams.Examples, seed: int
-) -> tuple[streams.Examples, streams.Examples]:
+  public: examples.Examples, seed: int
+) -> tuple[examples.Examples, examples.Examples]:
   """Splits public data into what trains the extractor and what stops that.
 
   Args:
@@ -93,7 +93,7 @@ def split_public(
   num_held_out = max(1, round(_HELD_OUT_SHARE * len(order)))
   held_out, train = np.split(order, [num_held_out])
   return tuple(
-    streams.Examples(public.x[each], public.y[each])
+    examples.Examples(public.x[each], public.y[each])
     for each in (train, held_out)
   )
 

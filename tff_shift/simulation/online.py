@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tff_shift.data import examples as examples_lib
 from tff_shift.data import streams
 from tff_shift.learning import adaptation
 from tff_shift.learning import local_training
@@ -76,7 +77,7 @@ class Deployment(NamedTuple):
       [num_classes, num_classes] float32, see `bbse.confusion_matrix`.
   """
 
-  initial: Sequence[streams.Examples]
+  initial: Sequence[examples_lib.Examples]
   confusion: np.ndarray
 
 
@@ -99,7 +100,7 @@ def adaptation_data(
   )
 
 
-def _to_predict(examples: streams.Examples) -> local_training.ClientData:
+def _to_predict(examples: examples_lib.Examples) -> local_training.ClientData:
   return local_training.ClientData(
     x=examples.x,
     y=examples.y,
@@ -166,7 +167,7 @@ class Adaptation:
       for client, examples in enumerate(self._batches(timestep))
     ]
 
-  def _batches(self, timestep: int) -> list[streams.Examples]:
+  def _batches(self, timestep: int) -> list[examples_lib.Examples]:
     """Draws what each client meets; once, for corruption takes its time."""
     if self._drawn[0] != timestep:
       self._drawn = (

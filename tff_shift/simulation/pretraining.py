@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tff_shift.data import streams
+from tff_shift.data import examples as examples_lib
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
@@ -138,7 +138,7 @@ def pretrain(
   Args:
     model: The model; it starts from its initial weights of the seed.
     train: The training data, x [num_examples, ...] uint8 or float32 as the
-      model's input, y [num_examples] int32 (see `streams.Examples`).
+      model's input, y [num_examples] int32 (see `examples.Examples`).
     validation: The held-out data, likewise.
     hparams: The hyper-parameters.
     seed: Fixes the initial weights and the order of the examples, at least 0.
@@ -152,7 +152,10 @@ def pretrain(
     ValueError: If a hyper-parameter, the seed or the data are not allowed, or
       if a loss is not finite.
   """
-  train, validation = streams.Examples(*train), streams.Examples(*validation)
+  train, validation = (
+    examples_lib.Examples(*train),
+    examples_lib.Examples(*validation),
+  )
   _check(model, train, validation, hparams)
   if cache_dir is None:
     return _train(model, train, validation, hparams, seed, on_epoch)
@@ -209,7 +212,10 @@ def cache_key(
   Raises:
     ValueError: If a hyper-parameter, the seed or the data are not allowed.
   """
-  train, validation = streams.Examples(*train), streams.Examples(*validation)
+  train, validation = (
+    examples_lib.Examples(*train),
+    examples_lib.Examples(*validation),
+  )
   _check(model, train, validation, hparams)
   initial_weights = _initial_weights(model, seed)
   description = {

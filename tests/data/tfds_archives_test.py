@@ -1,166 +1,12 @@
+"""Tests of what tensorflow-datasets writes, read as named data sets."""
+
 import os
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-import scipy.ndimage
-from sklearn import datasets
 
-from tff_shift.data import sources
-
-
-def assert_one_line(error, *parts):
-  message = str(error.value)
-  assert "\n" not in message
-  for part in parts:
-    assert part in message
-
-
-class TestLoad:
-  def test_name_unknown_lists_the_names(self):
-    with pytest.raises(ValueError) as error:
-      sources.load("minst")
-    assert_one_line(error, "'minst'", *sources.names())
-
-  @pytest.mark.parametrize(
-    "name, searched, command",
-    [
-      ("mnist", "mnist", "tfds.load('mnist', data_dir='{}')"),
-      (
-        "emnist/letters",
-        "emnist/letters",
-        "tfds.load('emnist/letters', data_dir='{}')",
-      ),
-      ("cifar10", "cifar10", "tfds.load('cifar10', data_dir='{}')"),
-      ("cifar100", "cifar100", "tfds.load('cifar100', data_dir='{}')"),
-      ("tiny_imagenet", sources.TINY_IMAGENET_FOLDER, "unzip -q"),
-      ("portraits", sources.PORTRAITS_FOLDER, "curl -L"),
-      ("caltran", "caltran", "caltran_dataset_labels.mat"),
-    ],
-  )
-  def test_data_missing_names_folder_and_command(
-    self, tmp_path, name, searched, command
-  ):
-    with pytest.raises(sources.DatasetNotFoundError) as error:
-      sources.load(name, data_dir=tmp_path)
-    assert_one_line(
-      error, repr(name), str(tmp_path / searched), command.format(tmp_path)
-    )
-    assert isinstance(error.value, FileNotFoundError)
-
-  def test_superclasses_missing_name_the_set_that_has_them(self, tmp_path):
-    with pytest.raises(sources.DatasetNotFoundError) as error:
-      sources.load("cifar20", data_dir=tmp_path)
-    assert_one_line(error, f"tfds.load('cifar100', data_dir='{tmp_path}')")
-
-  def test_data_dir_comes_before_the_environment(self, tmp_path, monkeypatch):
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "environment"))
-    with pytest.raises(sources.DatasetNotFoundError, match="/environment/"):
-      sources.load("mnist")
-    with pytest.raises(sources.DatasetNotFoundError, match="/argument/"):
-      sources.load("mnist", data_dir=tmp_path / "argument")
-    monkeypatch.delenv("TFDS_DATA_DIR")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    with pytest.raises(
-      sources.DatasetNotFoundError, match="/home/tensorflow_datasets/"
-    ):
-      sources.load("mnist")
-
-  def test_import_leaves_tensorflow_alone(self):
-    program = (
-      "import sys; from tff_shift.data import domains, partition, sources,"
-      " transforms; domains.load_evolving('rotated_digits');"
-      " sys.exit('tensorflow' in sys.modules)"
-    )
-    root = pathlib.Path(__file__).parents[2]
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=root)
-
-
-class TestDigits:
-  def test_digits_are_all_there_in_order(self):
-    source = sources.load("digits")
-    assert source.x.shape == (1797, 28, 28, 1)
-    assert source.x.dtype == np.uint8
-    assert (source.x.min(), source.x.max()) == (0, 255)
-    assert source.y.dtype == np.int32
-    np.testing.assert_array_equal(source.y[:10], np.arange(10))
-    np.testing.assert_array_equal(source.y, datasets.load_digits().target)
-    assert source.class_names == tuple("0123456789")
-    assert source.time is None
-    assert source.num_train is None
-
-  def test_pixel_between_four_is_their_mean(self):
-    # Behind the margin of 4, pixel (2, 7) lies at ((2 + 0.5) / 2.5 - 0.5,
-    # (7 + 0.5) / 2.5 - 0.5) = (0.5, 2.5) of the 8x8 image, amid the values 5,
-    # 13, 13 and 15 of 16.
-    image = datasets.load_digits().images[0]
-    np.testing.assert_array_equal(image[:2, 2:4], [[5, 13], [13, 15]])
-    pixel = sources.load("digits").x[0, 4 + 2, 4 + 7, 0]
-    assert pixel == round((5 + 13 + 13 + 15) / 4 * 255 / 16)
-
-  def test_pixels_match_another_library(self):
-    images = datasets.load_digits().images * 255 / 16
-    expected = scipy.ndimage.zoom(
-      images, (1, 2.5, 2.5), order=1, mode="nearest", grid_mode=True
-    )
-    whole = sources.load("digits").x[..., 0]
-    actual = whole[:, 4:24, 4:24]
-    assert whole.sum(dtype=int) == actual.sum(dtype=int)
-    np.testing.assert_allclose(actual, expected, atol=0.5 + 1e-3)
-
-
-class TestCircle:
-  def test_circle_has_the_sizes_of_the_paper(self):
-    source = sources.circle(0)
-    assert source.x.shape == (30_000, 2)
-    assert source.x.dtype == np.float32
-    assert source.y.dtype == np.int32
-    assert source.class_names == ("outside", "inside")
-    np.testing.assert_array_equal(np.bincount(source.time), [1000] * 30)
-    assert np.all(np.diff(source.time) >= 0)
-
-  def test_labels_agree_with_the_boundary(self):
-    source = sources.circle(3)
-    radii = np.hypot(*source.x.T.astype(np.float64))
-    np.testing.assert_array_equal(source.y, radii <= 10)
-    # The boundary runs through every cloud.
-    rates = [source.y[source.time == m].mean() for m in range(30)]
-    assert min(rates) > 0.4 and max(rates) < 0.6
-
-  def test_centres_lie_evenly_on_the_upper_half_circle(self):
-    source = sources.circle(1)
-    clouds = source.x.reshape(30, 1000, 2)
-    means = clouds.mean(axis=1)
-    angles = np.deg2rad(180 / 29 * np.arange(30))
-    centres = 10 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    # Five standard errors of a mean of 1,000 points: 5 * 0.6 / sqrt(1000).
-    np.testing.assert_allclose(means, centres, atol=0.095)
-
-  def test_spread_is_that_of_the_paper_in_both_coordinates(self):
-    source = sources.circle(2)
-    angles = np.pi * source.time / 29
-    offsets = source.x - 10 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    # Five standard errors: 5 * 0.6 / sqrt(2 * 30000), and 5 / sqrt(30000).
-    np.testing.assert_allclose(offsets.std(axis=0), 0.6, atol=0.0123)
-    assert abs(np.corrcoef(offsets.T)[0, 1]) < 0.029
-
-  def test_points_are_a_function_of_the_seed(self):
-    first, same, other = (sources.circle(s, 3, 50) for s in (0, 0, 1))
-    np.testing.assert_array_equal(first.x, same.x)
-    assert np.all(first.x != other.x)
-    # Clouds have their own draws: (10, 0) and (-10, 0) are 20 apart.
-    distances = first.x[:50] - first.x[100:]
-    assert np.ptp(distances[:, 0]) > 0.1
-
-  @pytest.mark.parametrize(
-    "arguments, name",
-    [((0, 0, 5), "num_domains"), ((0, 5, 0), "examples_per_domain")],
-  )
-  def test_count_below_one_is_refused(self, arguments, name):
-    with pytest.raises(ValueError, match=f"^{name} must be .* got 0$"):
-      sources.circle(*arguments)
+from tff_shift.data import datasets
 
 
 def write_tfds(folder, name, version, features, splits, config=None):
@@ -207,7 +53,7 @@ def cifar10():
   folder = os.environ.get("TFDS_DATA_DIR", "")
   if not (folder and (pathlib.Path(folder) / "cifar10").is_dir()):
     pytest.skip("TFDS_DATA_DIR does not name a folder that holds cifar10")
-  return sources.load("cifar10")
+  return datasets.load("cifar10")
 
 
 class TestTfds:
@@ -233,7 +79,7 @@ class TestTfds:
       },
       config="letters",
     )
-    source = sources.load("emnist/letters", data_dir=tmp_path)
+    source = datasets.load("emnist_letters", data_dir=tmp_path)
     np.testing.assert_array_equal(source.x, [upright, other, other])
     np.testing.assert_array_equal(source.y, [11, 0, 25])
     assert source.x.dtype == np.uint8
@@ -272,7 +118,7 @@ class TestTfds:
       ("cifar100", [99, 4, 63], fine),
       ("cifar20", [13, 0, 19], coarse),
     ):
-      source = sources.load(name, data_dir=tmp_path)
+      source = datasets.load(name, data_dir=tmp_path)
       np.testing.assert_array_equal(source.x, images)
       np.testing.assert_array_equal(source.y, labels)
       assert source.y.dtype == np.int32
@@ -295,7 +141,7 @@ class TestTfds:
         },
         {"train": [row], "test": [row]},
       )
-    source = sources.load("fashion_mnist", data_dir=tmp_path)
+    source = datasets.load("fashion_mnist", data_dir=tmp_path)
     np.testing.assert_array_equal(source.x, np.full((2, 28, 28, 1), 30))
     np.testing.assert_array_equal(source.y, [9, 9])
     assert source.num_train == 1
@@ -304,7 +150,7 @@ class TestTfds:
     folder = os.environ.get("TFDS_DATA_DIR", "")
     if not (folder and (pathlib.Path(folder) / "mnist").is_dir()):
       pytest.skip("TFDS_DATA_DIR does not name a folder that holds mnist")
-    source = sources.load("mnist")
+    source = datasets.load("mnist")
     assert source.x.shape == (70_000, 28, 28, 1)
     assert source.num_train == 60_000
     assert source.class_names == tuple("0123456789")

@@ -1,0 +1,41 @@
+"""Tests of the digits: all of them, and their pixels, which are upsampled."""
+
+import numpy as np
+import scipy.ndimage
+from sklearn import datasets as sklearn_datasets
+
+from tff_shift.data import datasets
+
+
+def test_digits_are_all_there_in_order():
+  source = datasets.load("digits")
+  assert source.x.shape == (1797, 28, 28, 1)
+  assert source.x.dtype == np.uint8
+  assert (source.x.min(), source.x.max()) == (0, 255)
+  assert source.y.dtype == np.int32
+  np.testing.assert_array_equal(source.y[:10], np.arange(10))
+  np.testing.assert_array_equal(source.y, sklearn_datasets.load_digits().target)
+  assert source.class_names == tuple("0123456789")
+  assert source.time is None
+  assert source.num_train is None
+
+
+def test_pixel_between_four_is_their_mean():
+  # Behind the margin of 4, pixel (2, 7) lies at ((2 + 0.5) / 2.5 - 0.5,
+  # (7 + 0.5) / 2.5 - 0.5) = (0.5, 2.5) of the 8x8 image, amid the values 5,
+  # 13, 13 and 15 of 16.
+  image = sklearn_datasets.load_digits().images[0]
+  np.testing.assert_array_equal(image[:2, 2:4], [[5, 13], [13, 15]])
+  pixel = datasets.load("digits").x[0, 4 + 2, 4 + 7, 0]
+  assert pixel == round((5 + 13 + 13 + 15) / 4 * 255 / 16)
+
+
+def test_pixels_match_another_library():
+  images = sklearn_datasets.load_digits().images * 255 / 16
+  expected = scipy.ndimage.zoom(
+    images, (1, 2.5, 2.5), order=1, mode="nearest", grid_mode=True
+  )
+  whole = datasets.load("digits").x[..., 0]
+  actual = whole[:, 4:24, 4:24]
+  assert whole.sum(dtype=int) == actual.sum(dtype=int)
+  np.testing.assert_allclose(actual, expected, atol=0.5 + 1e-3)

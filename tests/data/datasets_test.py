@@ -1,0 +1,307 @@
+"""Tests of the registry: entries keep their word, and a new one is one file."""
+
+import dataclasses
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from sklearn import datasets as sklearn_datasets
+
+from tff_shift import models
+from tff_shift.data import dataset
+from tff_shift.data import datasets
+from tff_shift.data import domains
+from tff_shift.data import guidance
+from tff_shift.data import periods
+from tff_shift.data import source
+from tff_shift.data import streams
+
+SCENARIOS = {
+  module.SCENARIO: module for module in (domains, streams, guidance, periods)
+}
+NAMES = datasets.names()
+
+
+def refusal(function, *arguments, **options) -> str:
+  with pytest.raises(ValueError) as error:
+    function(*arguments, **options)
+  assert "\n" not in str(error.value)
+  return str(error.value)
+
+
+class TestNames:
+  def test_scenarios_have_the_data_sets_of_their_papers(self):
+    assert {name: datasets.names(name) for name in SCENARIOS} == {
+      "evolving": (
+        "caltran",
+        "circle",
+        "portraits",
+        "rotated_digits",
+        "rotated_emnist_letters",
+        "rotated_mnist",
+      ),
+      "online_adaptation": (
+        "cifar10",
+        "cifar100",
+        "digits",
+        "mnist",
+        "tiny_imagenet",
+      ),
+      "guidance": (
+        "cifar10",
+        "cifar100",
+        "cifar20",
+        "digits",
+        "fashion_mnist",
+        "mnist",
+      ),
+      "dynamic_personalization": (
+        "cifar10",
+        "cifar100",
+        "digits",
+        "fashion_mnist",
+        "mnist",
+      ),
+    }
+
+  @pytest.mark.parametrize("function", [datasets.get, datasets.load])
+  def test_unknown_name_lists_those_that_there_are(self, function):
+    assert refusal(function, "minst") == (
+      f"dataset must be one of {', '.join(NAMES)}, got 'minst'"
+    )
+
+  def test_name_of_another_scenario_lists_those_of_this_one(self):
+    assert refusal(datasets.get, "circle", "guidance") == (
+      "dataset must be one of cifar10, cifar100, cifar20, digits,"
+      " fashion_mnist, mnist, got 'circle'"
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+class TestEntries:
+  def test_entry_says_what_it_is(self, name):
+    entry = datasets.get(name)
+    assert isinstance(entry, dataset.Dataset)
+    assert sys.modules[f"{datasets.__name__}.{name}"].__doc__
+    assert entry.dtype in (np.uint8, np.float32)
+    assert all(size >= 1 for size in entry.shape)
+    assert entry.num_classes >= 2
+
+  def test_scenarios_and_their_models_exist(self, name):
+    entry = datasets.get(name)
+    assert set(entry.models) <= set(SCENARIOS)
+    assert set(entry.models.values()) <= set(models.names())
+    assert ("evolving" in entry.models) == (entry.evolution is not None)
+    if "guidance" in entry.models:  # Which moves colours.
+      assert entry.dtype == np.uint8
+      assert len(entry.shape) == 3 and entry.shape[-1] in (1, 3)
+
+
+def test_finer_labels_are_of_the_same_examples():
+  coarse = [name for name in NAMES if datasets.get(name).fine_labels]
+  assert "cifar20" in coarse
+  for entry in map(datasets.get, coarse):
+    finer = datasets.get(entry.fine_labels)
+    assert (finer.shape, finer.dtype) == (entry.shape, entry.dtype)
+    assert finer.num_classes > entry.num_classes
+
+
+# Data sets that share a loader hold the same.
+_LOADERS = {
+  entry.load or entry.generate: name
+  for name, entry in ((name, datasets.get(name)) for name in NAMES)
+}
+
+
+class TestLoad:
+  @pytest.mark.parametrize("name", _LOADERS.values())
+  def test_data_are_what_the_entry_says(self, name):
+    entry = datasets.get(name)
+    try:
+      loaded = datasets.load(name)
+    except source.DatasetNotFoundError as error:
+      pytest.skip(str(error))
+    assert loaded.x.shape == (len(loaded.y), *entry.shape)
+    assert loaded.x.dtype == entry.dtype
+    assert loaded.y.dtype == np.int32
+    # Every class has an example, and there are no others.
+    np.testing.assert_array_equal(
+      np.unique(loaded.y), np.arange(entry.num_classes)
+    )
+    assert len(set(loaded.class_names)) == entry.num_classes
+
+  def test_generated_data_are_a_function_of_seed_and_domains(self):
+    first, again, other = (datasets.load("circle", seed=s) for s in (0, 0, 1))
+    np.testing.assert_array_equal(first.x, again.x)
+    assert np.all(first.x != other.x)
+    assert np.unique(first.time).tolist() == list(range(1, 31))
+    fewer = datasets.load("circle", num_domains=3)
+    assert np.unique(fewer.time).tolist() == [1, 2, 3]
+
+  def test_import_leaves_tensorflow_alone(self):
+    program = (
+      "import sys; from tff_shift.data import datasets, domains, guidance,"
+      " periods, streams; datasets.names('evolving');"
+      " domains.load_evolving('rotated_digits');"
+      " sys.exit('tensorflow' in sys.modules)"
+    )
+    root = pathlib.Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=root)
+
+
+LOADED = source.Source(
+  x=np.zeros((4, 2), np.float32),
+  y=np.array([0, 1, 2, 0], np.int32),
+  class_names=("a", "b", "c"),
+  time=np.array([1, 1, 2, 2]),
+  num_train=3,
+)
+
+
+def make_entry(**changes):
+  fields = {
+    "shape": (2,),
+    "dtype": np.float32,
+    "num_classes": 3,
+    "models": {"evolving": "mlp"},
+    "load": lambda folder: LOADED,
+    "evolution": dataset.Evolution(num_domains=2, range_format="{}"),
+  }
+  return dataset.Dataset(**(fields | changes))
+
+
+class TestChecked:
+  def test_source_is_given_the_types_of_the_entry(self):
+    loaded = LOADED._replace(
+      x=LOADED.x.astype(np.float64), y=LOADED.y.astype(np.int64)
+    )
+    checked = datasets.checked(loaded, make_entry(), "toy")
+    assert (checked.x.dtype, checked.y.dtype) == (np.float32, np.int32)
+    assert checked[2:] == loaded[2:]
+
+  @pytest.mark.parametrize(
+    "changes, message",
+    [
+      ({"x": np.zeros((4, 3), np.float32)}, "x of toy: the shape must be "),
+      ({"y": np.array([0, 1, 3, 0])}, "y of toy: classes must lie in 0..2, "),
+      ({"class_names": ("a",)}, "class_names of toy: there must be 3, got 1"),
+      ({"num_train": 0}, "num_train of toy: it must lie in 1..3, "),
+      ({"num_train": 4}, "num_train of toy: it must lie in 1..3, "),
+      ({"time": None}, "time of toy: its domains are ranges of time, "),
+      ({"time": np.arange(3)}, "time of toy: 4 integers wanted, "),
+      ({"time": np.zeros(4)}, "time of toy: 4 integers wanted, "),
+    ],
+  )
+  def test_what_is_wrong_is_named(self, changes, message):
+    assert refusal(
+      datasets.checked, LOADED._replace(**changes), make_entry(), "toy"
+    ).startswith(message)
+
+  def test_every_data_set_is_checked_under_its_name(
+    self, small_digits, monkeypatch
+  ):
+    entry = datasets.get(small_digits)
+    wrong = dataclasses.replace(entry, num_classes=9)
+    monkeypatch.setattr(
+      sys.modules[f"{datasets.__name__}.{small_digits}"], "DATASET", wrong
+    )
+    assert refusal(datasets.load, small_digits) == (
+      "y of small_digits: classes must lie in 0..8, got 9 for example 9"
+    )
+
+
+class TestDataset:
+  @pytest.mark.parametrize(
+    "changes, message",
+    [
+      ({"load": None}, "a data set must have load or generate"),
+      (
+        {"generate": lambda seed, num_domains: LOADED},
+        "a data set must have load or generate",
+      ),
+      (
+        {
+          "load": None,
+          "generate": lambda seed, num_domains: LOADED,
+          "evolution": None,
+        },
+        "a data set that is generated must have an evolution",
+      ),
+    ],
+  )
+  def test_entry_that_contradicts_itself_is_refused(self, changes, message):
+    assert refusal(make_entry, **changes).startswith(message)
+
+  @pytest.mark.parametrize(
+    "options",
+    [
+      {},
+      {"angle_step": 15.0, "range_format": "{}"},
+      {"angle_step": 15.0, "time_range": (0, 1)},
+    ],
+  )
+  def test_domains_that_are_both_or_neither_are_refused(self, options):
+    assert "evolution" in refusal(dataset.Evolution, num_domains=2, **options)
+
+
+class TestNewDataset:
+  def test_new_file_is_a_data_set_of_every_scenario(self, small_digits):
+    assert datasets.names() == tuple(sorted([*NAMES, small_digits]))
+    for scenario in SCENARIOS:
+      assert small_digits in datasets.names(scenario)
+
+  def test_new_data_set_evolves(self, small_digits):
+    loaded = domains.load_evolving(small_digits, num_domains=3)
+    assert [each.name for each in loaded.domains] == [
+      "0 deg",
+      "90 deg",
+      "180 deg",
+    ]
+    # Turned back, they are scikit-learn's images.
+    turned_back = np.concatenate(
+      [
+        np.rot90(each.x, -m, axes=(1, 2))
+        for m, each in enumerate(loaded.domains)
+      ]
+    )
+    pixels = (sklearn_datasets.load_digits().data * (255 / 16)).astype(np.uint8)
+    assert sorted(map(bytes, turned_back)) == sorted(map(bytes, pixels))
+
+  def test_new_data_set_is_refused_angles_by_its_own_evolution(
+    self, small_digits
+  ):
+    message = refusal(domains.load_evolving, "circle", angle_step=1.0)
+    assert small_digits in message
+
+  def test_new_data_set_serves_streams_guidance_and_periods(self, small_digits):
+    online = streams.load_online(small_digits)
+    assert online.stream.x.shape == (539, 8, 8, 1)
+    dealt = guidance.load_guidance(
+      small_digits,
+      num_clients=2,
+      partition="dirichlet_inf",
+      intensity="low",
+      seed=0,
+    )
+    assert sum(len(e.y) for e in (*dealt.train, *dealt.test)) == 1797
+    dynamic = periods.load_dynamic(small_digits, seed=0)
+    assert dynamic.name == small_digits
+    assert dynamic.test.x.shape == (359, 8, 8, 1)
+    assert dynamic.test.y.dtype == np.int32  # scikit-learn's are int64.
+
+  def test_domains_may_be_the_numbers_in_time(self, small_digits, monkeypatch):
+    datasets.get(small_digits)
+    evolution = dataset.Evolution(2, range_format="part {}")
+    monkeypatch.setattr(
+      sys.modules[f"{datasets.__name__}.{small_digits}"],
+      "DATASET",
+      make_entry(evolution=evolution),
+    )
+    loaded = domains.load_evolving(small_digits)
+    assert [each.name for each in loaded.domains] == ["part 1", "part 2"]
+    assert [each.y.tolist() for each in loaded.domains] == [[0, 1], [2, 0]]
+    assert "no example in part 3" in refusal(
+      domains.load_evolving, small_digits, num_domains=3
+    )

@@ -1,0 +1,79 @@
+"""A data set that is one new file runs in every binary, with its own model."""
+
+import json
+
+import pytest
+
+from experiments import dynamic_personalization
+from experiments import dynamic_personalization_plan
+from experiments import evolving
+from experiments import evolving_plan
+from experiments import guidance
+from experiments import guidance_plan
+from experiments import online_adaptation
+from experiments import online_adaptation_plan
+
+
+@pytest.mark.parametrize(
+  "binary, planning, model, arguments",
+  [
+    (
+      evolving,
+      evolving_plan,
+      "cnn",
+      ("--algorithm=local", "--num_domains=2", "--rounds=1"),
+    ),
+    (
+      online_adaptation,
+      online_adaptation_plan,
+      "mlp",
+      (
+        "--algorithm=source",
+        "--timesteps=1",
+        "--samples_per_step=5",
+        "--initial_examples=5",
+        "--pretraining_epochs=1",
+      ),
+    ),
+    (
+      guidance,
+      guidance_plan,
+      "guided_cnn",
+      ("--algorithm=fed_avg", "--rounds=1", "--local_steps=1"),
+    ),
+    (
+      dynamic_personalization,
+      dynamic_personalization_plan,
+      "mlp",
+      (
+        "--algorithm=local",
+        "--rounds=1",
+        "--periods=2",
+        "--test_distributions=iid",
+        "--period_size=20",
+        "--pretraining_epochs=1",
+      ),
+    ),
+  ],
+)
+def test_new_data_set_runs(
+  binary, planning, model, arguments, small_digits, run_here, tmp_path
+):
+  folder = tmp_path / "run"
+  if planning in (online_adaptation_plan, dynamic_personalization_plan):
+    arguments = (*arguments, f"--cache_dir={tmp_path / 'cache'}")
+  code = run_here(
+    binary,
+    planning,
+    [
+      *arguments,
+      f"--dataset={small_digits}",
+      "--num_clients=2",
+      "--noprogress",
+      f"--output_dir={folder}",
+    ],
+  )
+  assert code == 0
+  run = json.loads((folder / "summary.json").read_text())["runs"][0]
+  assert run["dataset"] == small_digits
+  assert run["setting"]["model"] == model

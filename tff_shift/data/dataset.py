@@ -1,0 +1,82 @@
+"""What is known of a data set before it is loaded: an entry of `datasets`."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable
+from collections.abc import Mapping
+
+import numpy as np
+
+from tff_shift.data import source
+
+
+@dataclasses.dataclass(frozen=True)
+class Evolution:
+  """How a data set evolves, with the numbers that hold unless others are given.
+
+  A domain is a rotation of its images (`angle_step`), or the examples of a
+  range of `Source.time` (`range_format`).
+
+  Attributes:
+    num_domains: Number of domains, the target included.
+    angle_step: Degrees between two domains; None: domains are not rotations.
+    time_range: The first and the last time, such as a year or an hour, which
+      the domains divide into ranges as equal as whole numbers allow. None: the
+      times are 1 to the number of domains, one for each.
+    range_format: What to call a range from its first and its last time.
+  """
+
+  num_domains: int
+  angle_step: float | None = None
+  time_range: tuple[int, int] | None = None
+  range_format: str | None = None
+
+  def __post_init__(self):
+    """Refuses domains that are both or neither."""
+    is_rotated = self.angle_step is not None
+    if is_rotated != (self.range_format is None):
+      raise ValueError(
+        "an evolution must have an angle_step or a range_format, and not both"
+      )
+    if is_rotated and self.time_range is not None:
+      raise ValueError("an evolution by rotation must have no time_range")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Dataset:
+  """A data set: what it holds, where it comes from, and who can use it.
+
+  Attributes:
+    shape: The shape of an example; `(height, width, channels)` of an image.
+    dtype: `np.uint8` (images in 0..255) or `np.float32`.
+    num_classes: The number of classes.
+    models: For each scenario that can use the data set (the name of its
+      binary), the name of the model that it has by default.
+    load: From the folder of all data sets to the data set, always in the same
+      order; None: it is generated.
+    generate: From a seed and a number of domains to the data set; None: it is
+      loaded.
+    evolution: How it evolves; None: it does not.
+    fine_labels: Name of the data set of the same examples in the same order
+      with finer classes, by which examples are dealt to clients. None: by its
+      own classes.
+    corrupted: `(corruption, severity, data_dir=...)` to the published corrupted
+      images, see `corrupted_sources.load_corrupted`. None: there are none.
+  """
+
+  shape: tuple[int, ...]
+  dtype: type[np.generic]
+  num_classes: int
+  models: Mapping[str, str]
+  load: Callable[[pathlib.Path], source.Source] | None = None
+  generate: Callable[[int, int], source.Source] | None = None
+  evolution: Evolution | None = None
+  fine_labels: str | None = None
+  corrupted: Callable[..., source.Source] | None = None
+
+  def __post_init__(self):
+    """Refuses an entry that contradicts itself."""
+    if (self.load is None) == (self.generate is None):
+      raise ValueError("a data set must have load or generate, and not both")
+    if self.generate is not None and self.evolution is None:
+      raise ValueError("a data set that is generated must have an evolution")

@@ -1,0 +1,28 @@
+"""CIFAR-100: colour images of a hundred kinds of things.
+
+A. Krizhevsky, "Learning Multiple Layers of Features from Tiny Images" (2009),
+as tensorflow-datasets stores it: the training split, then the test split.
+"""
+
+import functools
+
+import numpy as np
+
+from tff_shift.data import corrupted_sources
+from tff_shift.data import dataset
+from tff_shift.data import tfds_archives
+
+DATASET = dataset.Dataset(
+  shape=(32, 32, 3),
+  dtype=np.uint8,
+  num_classes=100,
+  models={
+    "online_adaptation": "residual_cnn",
+    "guidance": "guided_cnn",
+    "dynamic_personalization": "cnn",
+  },
+  load=functools.partial(tfds_archives.load, "cifar100"),
+  corrupted=functools.partial(
+    corrupted_sources.load_corrupted, "cifar100_corrupted"
+  ),
+)

@@ -1,0 +1,34 @@
+"""The letters of EMNIST, in grey; `rotated_emnist_letters` is made of them.
+
+G. Cohen, S. Afshar, J. Tapson and A. van Schaik, "EMNIST: Extending MNIST to
+Handwritten Letters" (IJCNN 2017), as tensorflow-datasets stores it: the
+training split, then the test split.
+"""
+
+import pathlib
+import string
+
+import numpy as np
+
+from tff_shift.data import dataset
+from tff_shift.data import source
+from tff_shift.data import tfds_archives
+
+
+def _load(folder: pathlib.Path) -> source.Source:
+  """Loads the letters, upright and with labels 0..25."""
+  letters = tfds_archives.load("emnist/letters", folder)
+  # EMNIST stores images column by column and counts the letters from 1.
+  upright = np.ascontiguousarray(letters.x.transpose(0, 2, 1, 3))
+  return letters._replace(
+    x=upright, y=letters.y - 1, class_names=tuple(string.ascii_uppercase)
+  )
+
+
+DATASET = dataset.Dataset(
+  shape=(28, 28, 1),
+  dtype=np.uint8,
+  num_classes=26,
+  models={},
+  load=_load,
+)

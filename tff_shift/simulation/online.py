@@ -9,6 +9,7 @@ What the classes of the stream are is known to nothing that adapts.
 
 import contextlib
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -16,10 +17,11 @@ import numpy as np
 
 from tff_shift.data import streams
 from tff_shift.learning import adaptation
-from tff_shift.learning import local_training
+from tff_shift.learning import evaluation
 from tff_shift.learning import process
 from tff_shift.learning import randomness
 from tff_shift.simulation import checkpoints
+from tff_shift.simulation import client_data
 from tff_shift.simulation import client_states
 from tff_shift.simulation import rounds
 
@@ -30,10 +32,9 @@ class Timestep(NamedTuple):
   Attributes:
     timestep: Counts from 1.
     omega: The weight of eq. 1.
-    accuracy_before: The mean over all clients, each with its own model, before
-      the step's rounds.
-    accuracy: The same, after them.
-    loss: The mean loss over examples, after them.
+    before: The metrics of `evaluation.METRICS` of all clients, each with its
+      own model, before the step's rounds.
+    after: The same, after them.
     learning_rates: Of all clients, [num_clients]; NaN where an algorithm has
       none.
     estimates: The clients' estimates of their class distribution,
@@ -42,11 +43,25 @@ class Timestep(NamedTuple):
 
   timestep: int
   omega: float
-  accuracy_before: float
-  accuracy: float
-  loss: float
+  before: Mapping[str, float]
+  after: Mapping[str, float]
   learning_rates: np.ndarray
   estimates: np.ndarray | None
+
+  def measured(self) -> dict[str, float | None]:
+    """Returns numbers by name, with those of `before` as `accuracy_before`.
+
+    The mean learning rate is None where an algorithm has none.
+    """
+    has_rates = not np.isnan(self.learning_rates).any()
+    return {
+      "omega": self.omega,
+      **{f"{name}_before": value for name, value in self.before.items()},
+      **self.after,
+      "mean_learning_rate": (
+        float(np.mean(self.learning_rates)) if has_rates else None
+      ),
+    }
 
 
 class OnlineResult(NamedTuple):
@@ -63,8 +78,8 @@ class OnlineResult(NamedTuple):
   num_diverged: int = 0
 
   def mean(self, name: str) -> float:
-    """Returns the mean of an accuracy or loss over the time steps."""
-    return float(np.mean([getattr(step, name) for step in self.timesteps]))
+    """Returns the mean over the time steps of what they have measured."""
+    return float(np.mean([step.measured()[name] for step in self.timesteps]))
 
 
 class Deployment(NamedTuple):
@@ -95,16 +110,6 @@ def adaptation_data(
     timestep=np.int32(timestep),
     confusion=deployment.confusion,
     seed=randomness.client_seed(run_seed, client),
-  )
-
-
-def _to_predict(examples: streams.Examples) -> local_training.ClientData:
-  return local_training.ClientData(
-    x=examples.x,
-    y=examples.y,
-    domain_sizes=np.array([len(examples.y)], np.int32),
-    # Predictions draw nothing.
-    seed=np.zeros(randomness.SEED_SHAPE, np.int32),
   )
 
 
@@ -187,7 +192,10 @@ class Adaptation:
       What was measured.
     """
     self.rounds.data = self.data(timestep)
-    labelled = [_to_predict(each) for each in self._batches(timestep)]
+    labelled = [
+      client_data.to_predict(each.x, each.y, [len(each.y)])
+      for each in self._batches(timestep)
+    ]
     states = self.rounds.client_states
     before = self._evaluate(labelled, states)
     after = before
@@ -200,9 +208,8 @@ class Adaptation:
     return Timestep(
       timestep=timestep,
       omega=float(self._streams.omega[timestep]),
-      accuracy_before=before["accuracy"],
-      accuracy=after["accuracy"],
-      loss=after["loss"],
+      before=before,
+      after=after,
       learning_rates=np.array(
         [getattr(state, "learning_rate", np.nan) for state in states],
         np.float32,
@@ -213,16 +220,13 @@ class Adaptation:
     )
 
   def _evaluate(self, labelled, states) -> dict[str, float]:
-    metrics = self.rounds.algorithm.evaluate_clients(
+    means = self.rounds.algorithm.evaluate_clients(
       self.rounds.server_state,
       states,
       self.rounds.data,
       labelled,
     )
-    return {
-      "accuracy": 100.0 * float(metrics["accuracy"][0]),
-      "loss": float(metrics["loss"][0]),
-    }
+    return evaluation.report(means, lambda values: float(values[0]))
 
 
 def run(

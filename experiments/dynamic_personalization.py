@@ -8,9 +8,9 @@
       --flagfile=experiments/presets/dynamic_personalization/demo.flags \
       --seeds=0,1,2
 
-Writes config.json, metrics.csv, summary.json, figures/ and checkpoints/ into
---output_dir, keeps extractors in --cache_dir, and prints one table. The same
-flags and --resume let a run that was stopped go on.
+Writes config.json, metrics.csv, summary.json, figures/, tensorboard/ and
+checkpoints/ into --output_dir, keeps extractors in --cache_dir, and prints one
+table. The same flags and --resume let a run that was stopped go on.
 """
 
 import dataclasses
@@ -22,50 +22,15 @@ from absl import flags
 from experiments import command_line
 from experiments import comparison
 from experiments import dynamic_personalization_plan as planning
+from experiments import pretrained
 from experiments import program
 from tff_shift.learning import evaluation
 from tff_shift.simulation import dynamic
 from tff_shift.simulation import dynamic_results
 from tff_shift.simulation import instruments as instruments_lib
-from tff_shift.simulation import pretraining
 from tff_shift.simulation import selection
 
 FLAGS = flags.FLAGS
-
-
-def _train_extractor(plan: planning.Plan) -> pretraining.Pretrained:
-  """Trains the extractor on public data, or takes it from the cache."""
-  train, held_out = instruments_lib.split_public(
-    plan.dataset.public, FLAGS.public_seed
-  )
-  with command_line.progress_bar(
-    plan.pretraining.max_epochs, f"extractor, {len(train.y)} examples"
-  ) as bar:
-    try:
-      trained = pretraining.pretrain(
-        plan.extractor,
-        train,
-        held_out,
-        plan.pretraining,
-        seed=FLAGS.public_seed,
-        cache_dir=FLAGS.cache_dir,
-        on_epoch=lambda epoch: bar.update(
-          epoch.number,
-          loss=epoch.validation_loss,
-          accuracy=epoch.validation_accuracy,
-        ),
-      )
-    except OSError as error:
-      raise command_line.UsageError(
-        f"--cache_dir={FLAGS.cache_dir}: it cannot be written"
-        f" ({error.strerror}); name a folder that you may write to"
-      ) from error
-  print(
-    f"extractor: {trained.validation_accuracy:.2f} % on {len(held_out.y)}"
-    " held-out public examples",
-    flush=True,
-  )
-  return trained
 
 
 def _fit_instruments(
@@ -77,9 +42,18 @@ def _fit_instruments(
   """
   extractor = None
   if plan.extractor is not None:
-    extractor = instruments_lib.make_extractor(
-      plan.extractor, _train_extractor(plan).weights
+    train, held_out = instruments_lib.split_public(
+      plan.dataset.public, FLAGS.public_seed
     )
+    trained = pretrained.train(
+      plan.extractor,
+      train,
+      held_out,
+      plan.pretraining,
+      seed=FLAGS.public_seed,
+      name="extractor",
+    )
+    extractor = instruments_lib.make_extractor(plan.extractor, trained.weights)
   sizes = dict.fromkeys(map(planning.representation_size, plan.contestants))
   return {
     size: instruments_lib.fit(

@@ -10,6 +10,7 @@ from absl import flags
 from experiments import command_line
 from experiments import comparison
 from experiments import contestants
+from experiments import pretrained
 from tff_shift import algorithms
 from tff_shift import models
 from tff_shift.data import periods
@@ -140,20 +141,12 @@ def define_flags() -> None:
     None,
     "Uses at most so many examples of the data set. Default: all.",
   )
-  flags.DEFINE_integer(
-    "pretraining_epochs",
-    None,
-    "Trains the extractor for at most so many epochs. Default: "
-    f"{pretraining.PretrainingHParams().max_epochs}.",
-  )
+  pretrained.define_flags("extractors")
   flags.DEFINE_integer(
     "public_seed",
     0,
     "Seed of the parts of the data set and of what the server fits to them;"
     " one extractor and one threshold serve all --seeds.",
-  )
-  flags.DEFINE_string(
-    "cache_dir", "runs/cache", "Folder in which extractors are kept."
   )
 
 
@@ -225,9 +218,6 @@ def make_plan() -> Plan:
   needs_extractor = (
     needs_r and FLAGS.representation == "moments"
   ) or FLAGS.distance_features == "extractor"
-  hparams = pretraining.PretrainingHParams()
-  if FLAGS.pretraining_epochs is not None:
-    hparams = dataclasses.replace(hparams, max_epochs=FLAGS.pretraining_epochs)
   return Plan(
     scenario=SCENARIO,
     contestants=chosen,
@@ -252,7 +242,7 @@ def make_plan() -> Plan:
     told_hparams=("learning_rate", "meta_learning_rate"),
     dataset=dataset,
     extractor=extractor if needs_extractor else None,
-    pretraining=hparams,
+    pretraining=pretrained.chosen_hparams(),
     quantile=FLAGS.threshold_quantile or _QUANTILE,
   )
 
@@ -271,7 +261,7 @@ def _check_flags() -> None:
   for flag in ("test_distributions", "train_distributions"):
     command_line.require_choices(flag, periods.DISTRIBUTIONS)
   command_line.require_at_least_one(
-    "periods", "periods_per_distribution", "max_examples", "pretraining_epochs"
+    "periods", "periods_per_distribution", "max_examples"
   )
   # A distance needs two examples.
   command_line.require("period_size", FLAGS.period_size >= 2, "at least 2")

@@ -6,9 +6,9 @@
   python -m experiments.guidance \
       --flagfile=experiments/presets/guidance/demo.flags --seeds=0,1,2
 
-Writes config.json, metrics.csv, summary.json, figures/ and checkpoints/ into
---output_dir, and prints one table. The same flags and --resume let a run that
-was stopped go on.
+Writes config.json, metrics.csv, summary.json, figures/, tensorboard/ and
+checkpoints/ into --output_dir, and prints one table. The same flags and
+--resume let a run that was stopped go on.
 """
 
 import functools

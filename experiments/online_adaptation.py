@@ -7,9 +7,9 @@
       --flagfile=experiments/presets/online_adaptation/demo.flags \
       --seeds=0,1,2
 
-Writes config.json, metrics.csv, summary.json, figures/ and checkpoints/ into
---output_dir, keeps pre-trained models in --cache_dir, and prints one table. The
-same flags and --resume let a run that was stopped go on.
+Writes config.json, metrics.csv, summary.json, figures/, tensorboard/ and
+checkpoints/ into --output_dir, keeps pre-trained models in --cache_dir, and
+prints one table. The same flags and --resume let a run that was stopped go on.
 """
 
 import functools
@@ -22,6 +22,7 @@ from absl import flags
 from experiments import command_line
 from experiments import comparison
 from experiments import online_adaptation_plan as planning
+from experiments import pretrained
 from experiments import program
 from tff_shift.data import streams
 from tff_shift.learning import evaluation
@@ -35,54 +36,22 @@ from tff_shift.simulation import selection
 FLAGS = flags.FLAGS
 
 
-def _pretrain(plan: planning.Plan) -> pretraining.Pretrained:
-  """Pre-trains the model or takes it from the cache."""
-  dataset = plan.dataset
-  with (
-    command_line.progress_bar(
-      plan.pretraining.max_epochs,
-      f"pre-training on {len(dataset.pretraining.y)} examples",
-    ) as bar,
-    command_line.usage_errors(),
-  ):
-    pretrained = pretraining.pretrain(
-      plan.model,
-      dataset.pretraining,
-      dataset.validation,
-      plan.pretraining,
-      seed=FLAGS.pretraining_seed,
-      cache_dir=FLAGS.cache_dir,
-      on_epoch=lambda epoch: bar.update(
-        epoch.number,
-        loss=epoch.validation_loss,
-        accuracy=epoch.validation_accuracy,
-      ),
-    )
-  print(
-    f"pre-trained model: {pretrained.validation_accuracy:.2f} % on"
-    f" {len(dataset.validation.y)} held-out examples, epoch"
-    f" {pretrained.best_epoch} of {pretrained.num_epochs}",
-    flush=True,
-  )
-  return pretrained
-
-
 class _Runner:
   """Runs the contestants of a plan and writes down what they give."""
 
   def __init__(
-    self, running: comparison.Comparison, pretrained: pretraining.Pretrained
+    self, running: comparison.Comparison, trained: pretraining.Pretrained
   ):
     self._running = running
     self._plan = running.plan
-    self._pretrained = pretrained
-    self._model = pretraining.with_pretrained(self._plan.model, pretrained)
+    self._trained = trained
+    self._model = pretraining.with_pretrained(self._plan.model, trained)
 
   def _deployment(self, contestant: selection.Contestant, seed: int):
     """Returns what clients hold from before deployment."""
     confusion = bbse.confusion_matrix(
-      tf.constant(self._pretrained.validation_logits),
-      tf.constant(self._pretrained.validation_y),
+      tf.constant(self._trained.validation_logits),
+      tf.constant(self._trained.validation_y),
       soft=getattr(contestant.hparams, "soft_predictions", False),
     )
     initial = [
@@ -214,7 +183,15 @@ def main() -> None:
     running = comparison.Comparison(plan)
     if FLAGS.shift_kind == "covariate":
       online_results.draw_corruptions(plan.dataset.stream.x[0], running.folder)
-    runner = _Runner(running, _pretrain(plan))
+    trained = pretrained.train(
+      plan.model,
+      plan.dataset.pretraining,
+      plan.dataset.validation,
+      plan.pretraining,
+      seed=FLAGS.pretraining_seed,
+      name="pre-trained model",
+    )
+    runner = _Runner(running, trained)
     for reading in running.runs(runner.run):
       contestant = reading.contestant
       for shift, by_label in by_shift.items():

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import pathlib
 from collections.abc import Callable
 from collections.abc import Mapping
 
@@ -13,6 +12,7 @@ from absl import flags
 from experiments import command_line
 from experiments import comparison
 from experiments import contestants
+from experiments import pretrained
 from tff_shift import models
 from tff_shift.data import class_pools
 from tff_shift.data import schedules
@@ -96,20 +96,12 @@ def define_flags() -> None:
     None,
     "Pre-trains on at most so many. Default: half of what there is.",
   )
-  flags.DEFINE_integer(
-    "pretraining_epochs",
-    None,
-    "Pre-trains for at most so many epochs. Default: "
-    f"{pretraining.PretrainingHParams().max_epochs}.",
-  )
+  pretrained.define_flags("pre-trained models")
   flags.DEFINE_integer(
     "pretraining_seed",
     0,
     "Seed of the parts of the data set and of pre-training; one deployed"
     " model serves all --seeds.",
-  )
-  flags.DEFINE_string(
-    "cache_dir", "runs/cache", "Folder in which pre-trained models are kept."
   )
 
 
@@ -164,7 +156,6 @@ def make_plan() -> Plan:
     "samples_per_step",
     "initial_examples",
     "max_pretraining_examples",
-    "pretraining_epochs",
   )
   command_line.require_seed("pretraining_seed")
   omegas = {
@@ -216,7 +207,7 @@ def make_plan() -> Plan:
       dirichlet=dirichlet,
       dataset=dataset,
       archive=archive,
-      pretraining=_pretraining_hparams(),
+      pretraining=pretrained.chosen_hparams(),
     )
     # What cannot be drawn is refused here.
     for seed in seeds:
@@ -225,7 +216,7 @@ def make_plan() -> Plan:
       if archive is not None:
         for shift in FLAGS.shift:
           _draw_each_part(client_streams(plan, shift, seed))
-  _make_cache_folder()
+  pretrained.make_cache_folder()
   return plan
 
 
@@ -243,23 +234,6 @@ def _draw_each_part(drawn: streams.Streams) -> None:
     clients.values(), timesteps.values()
   ):
     drawn.batch(client, timestep)
-
-
-def _make_cache_folder() -> None:
-  try:
-    pathlib.Path(FLAGS.cache_dir).mkdir(parents=True, exist_ok=True)
-  except OSError as error:
-    raise command_line.UsageError(
-      f"--cache_dir={FLAGS.cache_dir}: it cannot be made ({error.strerror});"
-      " name a folder that you may write to"
-    ) from error
-
-
-def _pretraining_hparams() -> pretraining.PretrainingHParams:
-  hparams = pretraining.PretrainingHParams()
-  if FLAGS.pretraining_epochs is None:
-    return hparams
-  return dataclasses.replace(hparams, max_epochs=FLAGS.pretraining_epochs)
 
 
 def _build_model(dataset: streams.OnlineDataset) -> split_model.SplitModel:

@@ -114,9 +114,7 @@ def _check(
   """
   found, refusals = {}, []
   for name, hparams in contestants:
-    needs = getattr(
-      algorithms.get(name), "AGGREGATION_NEEDS", aggregation.NO_NEEDS
-    )
+    needs = algorithms.needs(name)
     found[name] = None if needs.nothing_shared else aggregator
     try:
       aggregation.check(name, needs, aggregator.traits, hparams)

@@ -1,7 +1,6 @@
-"""The flags that all binaries share, and their checks."""
+"""The flags that all binaries share, and the checks of flags."""
 
 import contextlib
-import dataclasses
 import datetime
 import math
 import pathlib
@@ -9,28 +8,23 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
-from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
 
 from experiments import aggregator_flags
+from experiments import hparam_flags
 from experiments import output_folder
 from experiments import worker_flags
 from tff_shift import algorithms
 from tff_shift import execution
+from tff_shift import models
+from tff_shift.data import datasets
 from tff_shift.learning import aggregation
-from tff_shift.learning import hyperparameters
 from tff_shift.simulation import checkpoints
 from tff_shift.simulation import progress
 from tff_shift.simulation import results
-
-_PARSERS = {
-  bool: flags.DEFINE_bool,
-  int: flags.DEFINE_integer,
-  float: flags.DEFINE_float,
-  str: flags.DEFINE_string,
-}
+from tff_shift.simulation import selection
 
 
 class UsageError(ValueError):
@@ -51,22 +45,41 @@ def usage_errors() -> Iterator[None]:
 def define_common_flags(
   scenario: str,
   *,
-  defaults: Mapping[str, str] | None = None,
-  grids: tuple[str, ...] = ("learning_rate",),
+  dataset: str = "digits",
+  hparam_defaults: Mapping[str, str] | None = None,
+  num_clients: int = 10,
+  rounds: int | None = None,
+  rounds_help: str = "Number of rounds.",
+  evaluate_every: int | None = None,
+  evaluate_help: str = "",
+  model_help: str = "Default: the data set's.",
+  model_width_help: str = "Default: the model's.",
 ) -> None:
   """Defines the flags that every binary has.
 
   Args:
     scenario: The binary's name, which its algorithms have in `SCENARIOS`.
-    defaults: Says the default of a hyper-parameter where it is not that of the
-      algorithm's own file.
-    grids: The hyper-parameters of which several values may be compared.
+    dataset: The default data set.
+    hparam_defaults: Says the default of a hyper-parameter where it is not that
+      of the algorithm's own file.
+    num_clients: The default number of clients.
+    rounds: The default number of rounds. None: no flag; the binary counts
+      otherwise.
+    rounds_help: What is said of them.
+    evaluate_every: The default number of rounds between evaluations. None: no
+      flag.
+    evaluate_help: What is said of them.
+    model_help: What is said of the model; the default is that of the data set.
+    model_width_help: What is said of its width.
   """
   flags.DEFINE_list(
     "algorithm",
     None,
     "Comma-separated algorithms to compare: "
     + ", ".join(algorithms.names(scenario)),
+  )
+  flags.DEFINE_string(
+    "dataset", dataset, f"One of {', '.join(datasets.names(scenario))}."
   )
   flags.DEFINE_list("seeds", ["0"], "Comma-separated seeds; one run for each.")
   flags.DEFINE_string(
@@ -101,44 +114,52 @@ def define_common_flags(
     "Clients that train at the same time. 0: one per core (in_process), no"
     " limit (local). Remote workers are told when they are started.",
   )
+  flags.DEFINE_integer("num_clients", num_clients, "Number of clients.")
+  flags.DEFINE_float(
+    "participation",
+    1.0,
+    "Share of clients in a round, above 0 and at most 1.",
+  )
+  if rounds is not None:
+    flags.DEFINE_integer("rounds", rounds, rounds_help)
+  if evaluate_every is not None:
+    flags.DEFINE_integer("evaluate_every", evaluate_every, evaluate_help)
+  flags.DEFINE_string(
+    "model", None, f"One of {', '.join(models.names())}. {model_help}"
+  )
+  flags.DEFINE_integer(
+    "model_width",
+    None,
+    "Width of the first layer, for models with an option width."
+    f" {model_width_help}",
+  )
   worker_flags.define_flags()
   output_folder.define_flags()
   aggregator_flags.define_flags()
-  _define_hparam_flags(scenario, defaults or {}, grids)
+  hparam_flags.define_flags(scenario, hparam_defaults or {})
 
 
-def _define_hparam_flags(
-  scenario: str, defaults: Mapping[str, str], grids: tuple[str, ...]
-) -> None:
-  """Defines a flag for each hyper-parameter of each algorithm."""
-  names = algorithms.names(scenario)
-  defined = set()
-  for name in names:
-    for field in dataclasses.fields(algorithms.get(name).HParams):
-      if field.name in defined:
-        continue
-      defined.add(field.name)
-      owners = owners_of(field.name, scenario)
-      scope = "" if len(owners) == len(names) else f" ({', '.join(owners)})"
-      default = defaults.get(field.name, field.default)
-      text = f"{field.metadata['help']} Default: {default}.{scope}"
-      if field.name in grids:
-        # A list: the values that are compared.
-        flags.DEFINE_list(field.name, None, text + " Several: comma-separated.")
-      else:
-        _PARSERS[type(field.default)](field.name, None, text)
+def check_common_flags(scenario: str) -> None:
+  """Refuses wrong values of flags that every binary has.
 
+  Args:
+    scenario: The binary's name.
 
-def owners_of(hparam: str, scenario: str) -> list[str]:
-  """Returns the algorithms of a scenario that have a hyper-parameter."""
-  return [
-    name
-    for name in algorithms.names(scenario)
-    if hparam
-    in {
-      field.name for field in dataclasses.fields(algorithms.get(name).HParams)
-    }
-  ]
+  Raises:
+    UsageError: If there is one.
+  """
+  require_choice("dataset", datasets.names(scenario))
+  require_at_least_one("num_clients", "model_width")
+  for flag in ("rounds", "evaluate_every"):
+    if flag in flags.FLAGS:
+      require_at_least_one(flag)
+  require(
+    "participation",
+    0 < flags.FLAGS.participation <= 1,
+    "above 0 and at most 1",
+  )
+  if flags.FLAGS.model is not None:
+    require_choice("model", models.names())
 
 
 def parse_numbers(
@@ -200,7 +221,7 @@ def chosen_algorithms(scenario: str) -> list[str]:
   for flag in flags.FLAGS:
     if flags.FLAGS[flag].value is None:
       continue
-    owners = owners_of(flag, scenario)
+    owners = hparam_flags.owners_of(flag, scenario)
     if owners and not set(owners) & set(names):
       raise UsageError(
         f"--{flag} belongs to {', '.join(owners)}, none of which is in"
@@ -232,77 +253,14 @@ def positive_number(flag: str) -> float:
   return value
 
 
-def chosen_learning_rates(default: float) -> list[float]:
-  """Returns the rates of `--learning_rate`, or the default."""
-  return chosen_grid("learning_rate", default, "numbers above 0")
-
-
-def chosen_grid(flag: str, default: float, requirement: str) -> list[float]:
-  """Returns the values of a flag to be compared, or the default.
-
-  Args:
-    flag: The flag's name, one of the `grids` of `define_common_flags`.
-    default: What counts where the flag is not set.
-    requirement: What is right, for the message.
-
-  Returns:
-    The values.
-
-  Raises:
-    UsageError: See `parse_numbers`.
-  """
-  if flags.FLAGS[flag].value is None:
-    return [default]
-  return parse_numbers(flag, float, requirement)
-
-
-def make_hparams(
-  algorithm: str,
-  defaults: Mapping[str, Any] | None = None,
-  **overrides: Any,
-) -> Any:
-  """Makes the hyper-parameters of an algorithm from the flags.
-
-  Args:
-    algorithm: The algorithm's name.
-    defaults: Values of hyper-parameters whose flags are not set; those that the
-      algorithm does not have are left out.
-    **overrides: Values that count instead of the flags'.
-
-  Returns:
-    The algorithm's `HParams`.
-
-  Raises:
-    UsageError: If a value is not allowed; names the flag and what is allowed.
-  """
-  kind = algorithms.get(algorithm).HParams
-  names = {field.name for field in dataclasses.fields(kind)} - set(overrides)
-  values = {
-    name: flags.FLAGS[name].value
-    for name in names
-    if flags.FLAGS[name].value is not None
-  }
-  if {"local_steps", "local_epochs"} & set(values) == {"local_steps"}:
-    # Who asks for steps does not want the epochs of the default.
-    values["local_epochs"] = 0
-  for name in names & set(defaults or {}):
-    values.setdefault(name, defaults[name])
-  hparams = kind(**values, **overrides)
-  try:
-    hyperparameters.validate(hparams)
-  except ValueError as error:
-    raise UsageError(f"--{error}") from error
-  return hparams
-
-
 def chosen_aggregators(
-  contestants: Iterable[tuple[str, Any]], **federation: Any
+  contestants: Iterable[selection.Contestant], num_rounds: int
 ) -> dict[str, aggregation.Aggregator | None]:
   """Returns the aggregator of `--aggregator` for each algorithm, checked.
 
   Args:
-    contestants: See `aggregator_flags.chosen`.
-    **federation: See `aggregator_flags.chosen`.
+    contestants: What is compared.
+    num_rounds: The number of rounds of a run.
 
   Returns:
     What `build` takes as `aggregator`, by the algorithm's name.
@@ -311,15 +269,61 @@ def chosen_aggregators(
     UsageError: If a flag is wrong or an algorithm cannot do with it.
   """
   with usage_errors():
-    return aggregator_flags.chosen(contestants, **federation)
+    return aggregator_flags.chosen(
+      [(each.algorithm, each.hparams) for each in contestants],
+      num_clients=flags.FLAGS.num_clients,
+      participation=flags.FLAGS.participation,
+      num_rounds=num_rounds,
+    )
 
 
 def require(flag: str, is_right: bool, requirement: str) -> None:
   """Refuses a flag's value unless it is right."""
   if not is_right:
     value = flags.FLAGS[flag].value
-    shown = ",".join(value) if isinstance(value, list) else value
+    shown = ",".join(map(str, value)) if isinstance(value, list) else value
     raise UsageError(f"--{flag}={shown}: it must be {requirement}")
+
+
+def require_at_least_one(*names: str) -> None:
+  """Refuses numbers below 1; a flag that is not set is right."""
+  for flag in names:
+    value = flags.FLAGS[flag].value
+    require(flag, value is None or value >= 1, "at least 1")
+
+
+def require_choice(flag: str, allowed: Iterable[str]) -> None:
+  """Refuses what is not allowed."""
+  require(
+    flag, flags.FLAGS[flag].value in allowed, "one of " + ", ".join(allowed)
+  )
+
+
+def require_choices(flag: str, allowed: Iterable[str]) -> None:
+  """Refuses a list of which a part is not allowed or comes twice, or none."""
+  values = flags.FLAGS[flag].value
+  require(
+    flag,
+    values and set(values) <= set(allowed) and len(set(values)) == len(values),
+    "some of " + ", ".join(allowed) + ", none twice",
+  )
+
+
+def require_seed(flag: str) -> None:
+  """Refuses a number that is no seed."""
+  require(flag, 0 <= flags.FLAGS[flag].value < 2**31, "from 0 to 2147483647")
+
+
+def model_name(scenario: str) -> str:
+  """Returns the model of `--model`, or that of the data set."""
+  data = datasets.get(flags.FLAGS.dataset)
+  return flags.FLAGS.model or data.models[scenario]
+
+
+def model_options() -> dict[str, Any]:
+  """Returns the options of a model that the flags set."""
+  width = flags.FLAGS.model_width
+  return {} if width is None else {"width": width}
 
 
 def output_dir(scenario: str) -> pathlib.Path:
@@ -330,38 +334,23 @@ def output_dir(scenario: str) -> pathlib.Path:
   return pathlib.Path("runs") / f"{scenario}-{now:%Y%m%d-%H%M%S}"
 
 
-def flag_values(module: str) -> dict[str, Any]:
-  """Returns the flags of a binary and the common ones with their values.
-
-  Args:
-    module: The name of the module that defines the binary's own flags.
-
-  Returns:
-    The values by name.
-  """
-  by_module = flags.FLAGS.flags_by_module_dict()
+def _flag_values() -> dict[str, Any]:
+  """Returns all flags of the binary with their values."""
   return {
     flag.name: flag.value
-    for name in (
-      module,
-      __name__,
-      aggregator_flags.__name__,
-      output_folder.__name__,
-      worker_flags.__name__,
-    )
-    for flag in by_module[name]
+    for module, defined in flags.FLAGS.flags_by_module_dict().items()
+    if module.startswith(f"{__package__}.")
+    for flag in defined
   }
 
 
 def open_folder(
-  scenario: str, module: str, columns: Sequence[str]
+  scenario: str,
 ) -> tuple[results.RunFolder, checkpoints.Checkpoints]:
   """Makes the folder of the run, or opens it again with `--resume`.
 
   Args:
     scenario: The binary's name.
-    module: See `flag_values`.
-    columns: The columns of `metrics.csv`.
 
   Returns:
     The folder, with `config.json` in it, and the checkpoints there.
@@ -371,9 +360,7 @@ def open_folder(
       run to be resumed.
   """
   with usage_errors():
-    return output_folder.open_folder(
-      output_dir(scenario), columns, flag_values(module)
-    )
+    return output_folder.open_folder(output_dir(scenario), _flag_values())
 
 
 def executor() -> contextlib.AbstractContextManager:

@@ -1,71 +1,76 @@
 """Algorithms at the settings that the flags ask to compare."""
 
+import dataclasses
 import itertools
+from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
-from typing import NamedTuple
+
+from absl import flags
 
 from experiments import command_line
 from tff_shift import algorithms
+from tff_shift.learning import hyperparameters
+from tff_shift.simulation import selection
 
 
-class Contestant(NamedTuple):
-  """An algorithm at one setting of its hyper-parameters.
-
-  Attributes:
-    algorithm: The algorithm's name.
-    hparams: Its `HParams`.
-    label: What tables and figures call it: the name, and the values in which
-      it differs from other settings of the same algorithm.
-  """
-
-  algorithm: str
-  hparams: Any
-  label: str
+def _no_values(algorithm: str) -> Mapping[str, Any]:
+  del algorithm
+  return {}
 
 
-def over_grid(
-  name: str,
-  requirements: Mapping[str, str],
-  defaults: Mapping[str, Any],
-  **overrides: Any,
-) -> list[Contestant]:
-  """Returns an algorithm at every combination of values of some flags.
+def chosen(
+  scenario: str,
+  defaults: Callable[[str], Mapping[str, Any]] = _no_values,
+  overrides: Callable[[str], Mapping[str, Any]] = _no_values,
+) -> list[selection.Contestant]:
+  """Returns each algorithm at every combination of the values of its flags.
 
   Args:
-    name: The algorithm's name.
-    requirements: The flags of which several values may be compared, with what
-      is right for them; those that the algorithm does not have are left out.
-    defaults: Values of hyper-parameters whose flags are not set.
-    **overrides: Values that count instead of the flags'.
+    scenario: The binary's name.
+    defaults: An algorithm's name to values of hyper-parameters whose flags are
+      not set; those that it does not have are left out.
+    overrides: An algorithm's name to values that count instead of the flags'.
 
   Returns:
-    The contestants; the last flag's values change fastest.
+    The contestants, algorithm by algorithm; the values of the last
+    hyper-parameter change fastest.
 
   Raises:
     UsageError: If a flag is wrong.
   """
-  hparams = algorithms.get(name).HParams()
-  grid = {
-    field: command_line.chosen_grid(
-      field, defaults.get(field, getattr(hparams, field)), requirement
-    )
-    for field, requirement in requirements.items()
-    if hasattr(hparams, field)
+  return [
+    contestant
+    for name in command_line.chosen_algorithms(scenario)
+    for contestant in _of_algorithm(name, defaults(name), overrides(name))
+  ]
+
+
+def _of_algorithm(
+  name: str, defaults: Mapping[str, Any], overrides: Mapping[str, Any]
+) -> list[selection.Contestant]:
+  """Returns an algorithm at every combination of the values of its flags."""
+  kind = algorithms.get(name).HParams
+  names = [field.name for field in dataclasses.fields(kind)]
+  given = {
+    field: flags.FLAGS[field].value
+    for field in names
+    if field not in overrides and flags.FLAGS[field].value is not None
   }
+  common = {field: defaults[field] for field in names if field in defaults}
+  if {"local_steps", "local_epochs"} & set(given) == {"local_steps"}:
+    # Who asks for steps does not want the epochs of the default.
+    common["local_epochs"] = 0
   found = []
-  for values in itertools.product(*grid.values()):
-    setting = dict(zip(grid, values, strict=True))
-    compared = [
-      f"{field.replace('_', ' ').strip()} {value:g}"
-      for field, value in setting.items()
-      if len(grid[field]) > 1
-    ]
-    found.append(
-      Contestant(
-        name,
-        command_line.make_hparams(name, defaults, **setting, **overrides),
-        ", ".join([name, *compared]),
-      )
-    )
+  for values in itertools.product(*given.values()):
+    setting = dict(zip(given, values, strict=True))
+    hparams = kind(**{**common, **setting, **overrides})
+    try:
+      hyperparameters.validate(hparams)
+    except ValueError as error:
+      raise command_line.UsageError(f"--{error}") from error
+    compared = {
+      field: value for field, value in setting.items() if len(given[field]) > 1
+    }
+    found.append(selection.Contestant(name, hparams, compared))
   return found

@@ -1,26 +1,26 @@
 """The flags of `experiments.dynamic_personalization`, and what they ask for."""
 
 import dataclasses
-from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any
 
 import tensorflow as tf
 from absl import flags
 
 from experiments import command_line
-from experiments import contestants as contestants_lib
+from experiments import comparison
+from experiments import contestants
+from experiments import pretrained
 from tff_shift import algorithms
 from tff_shift import models
-from tff_shift.data import datasets
 from tff_shift.data import examples
 from tff_shift.data import periods
-from tff_shift.learning import aggregation
 from tff_shift.models import split_model
 from tff_shift.shift import representations
 from tff_shift.simulation import dynamic
 from tff_shift.simulation import instruments
 from tff_shift.simulation import pretraining
+from tff_shift.simulation import selection
 
 FLAGS = flags.FLAGS
 
@@ -52,10 +52,16 @@ def define_flags() -> None:
   for name, own in _OWN_DEFAULTS.items():
     for field, value in own.items():
       described[field] += f"; {name}: {value}"
-  grids = "learning_rate", "meta_learning_rate"
-  command_line.define_common_flags(SCENARIO, defaults=described, grids=grids)
-  flags.DEFINE_string(
-    "dataset", "digits", "One of " + ", ".join(datasets.names(SCENARIO)) + "."
+  command_line.define_common_flags(
+    SCENARIO,
+    hparam_defaults=described,
+    rounds=100,
+    rounds_help="Rounds of training, a new period each.",
+    model_help="The work-network. Default: the data set's.",
+    model_width_help="All layers of mlp are that wide, those of cnn 1, 2, 2 and"
+    " 4 times, and those of others as the model says. Default: "
+    + ", ".join(f"{name} {width}" for name, width in _WIDTHS.items())
+    + ", else the model's.",
   )
   flags.DEFINE_list(
     "test_distributions",
@@ -86,13 +92,6 @@ def define_flags() -> None:
     "others",
     "What the examples without a share are drawn from: others, the labels"
     " without one, or any.",
-  )
-  flags.DEFINE_integer("num_clients", 10, "Number of clients.")
-  flags.DEFINE_integer("rounds", 100, "Rounds of training, a new period each.")
-  flags.DEFINE_float(
-    "participation",
-    1.0,
-    "Share of clients in a round, above 0 and at most 1.",
   )
   flags.DEFINE_string(
     "representation",
@@ -138,63 +137,36 @@ def define_flags() -> None:
     None,
     "Uses at most so many examples of the data set. Default: all.",
   )
-  flags.DEFINE_string(
-    "model",
-    None,
-    "The work-network: one of "
-    + ", ".join(models.names())
-    + ". Default: the data set's.",
-  )
-  flags.DEFINE_integer(
-    "model_width",
-    None,
-    "Width of the first layer. All layers of mlp are that wide, those of cnn"
-    " 1, 2, 2 and 4 times, and those of others as the model says. Default: "
-    + ", ".join(f"{name} {width}" for name, width in _WIDTHS.items())
-    + ", else the model's.",
-  )
-  flags.DEFINE_integer(
-    "pretraining_epochs",
-    None,
-    "Trains the extractor for at most so many epochs. Default: "
-    f"{pretraining.PretrainingHParams().max_epochs}.",
-  )
+  pretrained.define_flags("extractors")
   flags.DEFINE_integer(
     "public_seed",
     0,
     "Seed of the parts of the data set and of what the server fits to them;"
     " one extractor and one threshold serve all --seeds.",
   )
-  flags.DEFINE_string(
-    "cache_dir", "runs/cache", "Folder in which extractors are kept."
-  )
 
 
-class Plan(NamedTuple):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan(comparison.Plan):
   """What the flags ask for, checked.
 
   Attributes:
-    contestants: What is compared.
-    seeds: The seeds.
     dataset: The data set in its parts.
-    model: The work-network.
     extractor: The network of the extractor, not yet trained; None where nothing
       needs it.
     pretraining: How it is trained.
-    representation_size: The length of r; None where no contestant needs r.
     quantile: That of the threshold.
-    aggregators: How the server combines updates, by algorithm.
   """
 
-  contestants: Sequence[contestants_lib.Contestant]
-  seeds: Sequence[int]
   dataset: periods.DynamicDataset
-  model: split_model.SplitModel
   extractor: split_model.SplitModel | None
   pretraining: pretraining.PretrainingHParams
-  representation_size: int | None
   quantile: float
-  aggregators: Mapping[str, aggregation.Aggregator | None]
+
+
+def representation_size(contestant: selection.Contestant) -> int | None:
+  """Returns the length of r; None where a contestant needs no r."""
+  return getattr(contestant.hparams, "representation_size", None)
 
 
 def make_plan() -> Plan:
@@ -208,7 +180,8 @@ def make_plan() -> Plan:
   """
   _check_flags()
   seeds = command_line.chosen_seeds("seeds")
-  chosen = command_line.chosen_algorithms(SCENARIO)
+  # Wrong names are told before data are loaded.
+  command_line.chosen_algorithms(SCENARIO)
   with command_line.usage_errors():
     dataset = periods.load_dynamic(
       FLAGS.dataset,
@@ -232,79 +205,62 @@ def make_plan() -> Plan:
     f"at most half of the {len(dataset.train.y)} examples of training, on"
     " which the threshold is calibrated, or --distance_threshold given",
   )
-  contestants = _contestants(chosen, 2 * extractor.embedding_size)
-  sizes = [
-    contestant.hparams.representation_size
-    for contestant in contestants
-    if hasattr(contestant.hparams, "representation_size")
-  ]
+  chosen = contestants.chosen(
+    SCENARIO,
+    lambda name: _DEFAULTS | _OWN_DEFAULTS.get(name, {}),
+    lambda name: _overrides(name, 2 * extractor.embedding_size),
+  )
+  needs_r = any(map(representation_size, chosen))
   needs_extractor = (
-    sizes and FLAGS.representation == "moments"
+    needs_r and FLAGS.representation == "moments"
   ) or FLAGS.distance_features == "extractor"
-  hparams = pretraining.PretrainingHParams()
-  if FLAGS.pretraining_epochs is not None:
-    hparams = dataclasses.replace(hparams, max_epochs=FLAGS.pretraining_epochs)
   return Plan(
-    contestants=contestants,
+    scenario=SCENARIO,
+    contestants=chosen,
     seeds=seeds,
-    dataset=dataset,
+    aggregators=command_line.chosen_aggregators(chosen, FLAGS.rounds),
     model=model,
+    settings={
+      "train_distributions": ",".join(FLAGS.train_distributions),
+      "period_size": FLAGS.period_size,
+      "periods": FLAGS.periods,
+      "periods_per_distribution": FLAGS.periods_per_distribution,
+      "rest": FLAGS.rest,
+      "num_clients": FLAGS.num_clients,
+      "participation": FLAGS.participation,
+      "representation": FLAGS.representation,
+      "distance_features": FLAGS.distance_features,
+      "apply_update": FLAGS.apply_update,
+      "model": model.name,
+      "model_parameters": model.num_parameters,
+    },
+    num_steps=FLAGS.rounds,
+    told_hparams=("learning_rate", "meta_learning_rate"),
+    dataset=dataset,
     extractor=extractor if needs_extractor else None,
-    pretraining=hparams,
-    representation_size=sizes[0] if sizes else None,
+    pretraining=pretrained.chosen_hparams(),
     quantile=FLAGS.threshold_quantile or _QUANTILE,
-    aggregators=command_line.chosen_aggregators(
-      [(each.algorithm, each.hparams) for each in contestants],
-      num_clients=FLAGS.num_clients,
-      participation=FLAGS.participation,
-      num_rounds=FLAGS.rounds,
-    ),
   )
 
 
 def _check_flags() -> None:
   """Refuses values that are wrong whatever the data set holds."""
+  command_line.check_common_flags(SCENARIO)
   for flag, allowed in (
-    ("dataset", datasets.names(SCENARIO)),
     ("rest", periods.RESTS),
     ("representation", representations.NAMES),
     ("distance_features", instruments.FEATURES),
     ("apply_update", dynamic.APPLY_UPDATES),
-    ("model", (None, *models.names())),
   ):
-    command_line.require(
-      flag,
-      FLAGS[flag].value in allowed,
-      "one of " + ", ".join(name for name in allowed if name),
-    )
+    command_line.require_choice(flag, allowed)
   for flag in ("test_distributions", "train_distributions"):
-    values = FLAGS[flag].value
-    command_line.require(
-      flag,
-      values
-      and set(values) <= set(periods.DISTRIBUTIONS)
-      and len(set(values)) == len(values),
-      "some of " + ", ".join(periods.DISTRIBUTIONS) + ", none twice",
-    )
-  for flag in (
-    "periods",
-    "periods_per_distribution",
-    "num_clients",
-    "rounds",
-    "max_examples",
-    "model_width",
-    "pretraining_epochs",
-  ):
-    value = FLAGS[flag].value
-    command_line.require(flag, value is None or value >= 1, "at least 1")
+    command_line.require_choices(flag, periods.DISTRIBUTIONS)
+  command_line.require_at_least_one(
+    "periods", "periods_per_distribution", "max_examples"
+  )
   # A distance needs two examples.
   command_line.require("period_size", FLAGS.period_size >= 2, "at least 2")
-  command_line.require(
-    "public_seed", 0 <= FLAGS.public_seed < 2**31, "from 0 to 2147483647"
-  )
-  command_line.require(
-    "participation", 0 < FLAGS.participation <= 1, "above 0 and at most 1"
-  )
+  command_line.require_seed("public_seed")
   quantile, threshold = FLAGS.threshold_quantile, FLAGS.distance_threshold
   command_line.require(
     "threshold_quantile",
@@ -323,40 +279,24 @@ def _check_flags() -> None:
     )
 
 
-def _contestants(
-  names: Sequence[str], moments_size: int
-) -> list[contestants_lib.Contestant]:
-  """Returns every algorithm at every rate of its own."""
-  found = []
-  for name in names:
-    fields = algorithms.get(name).HParams()
-    defaults = _DEFAULTS | _OWN_DEFAULTS.get(name, {})
-    overrides = {}
-    if (
-      hasattr(fields, "representation_size")
-      and FLAGS.representation == "moments"
-    ):
-      command_line.require(
-        "representation_size",
-        FLAGS.representation_size in (None, moments_size),
-        f"{moments_size}, two for each feature of the extractor, for"
-        " --representation=moments",
-      )
-      overrides["representation_size"] = moments_size
-    found += contestants_lib.over_grid(
-      name,
-      {
-        "learning_rate": "numbers above 0",
-        "meta_learning_rate": "numbers of at least 0",
-      },
-      defaults,
-      **overrides,
-    )
-  return found
+def _overrides(algorithm: str, moments_size: int) -> dict[str, Any]:
+  """Returns the hyper-parameters of an algorithm that the data fix."""
+  if (
+    not hasattr(algorithms.get(algorithm).HParams(), "representation_size")
+    or FLAGS.representation != "moments"
+  ):
+    return {}
+  command_line.require(
+    "representation_size",
+    FLAGS.representation_size in (None, [moments_size]),
+    f"{moments_size}, two for each feature of the extractor, for"
+    " --representation=moments",
+  )
+  return {"representation_size": moments_size}
 
 
 def _build_model(dataset: periods.DynamicDataset) -> split_model.SplitModel:
-  name = FLAGS.model or datasets.get(dataset.name).models[SCENARIO]
+  name = command_line.model_name(SCENARIO)
   width = FLAGS.model_width or _WIDTHS.get(name)
   options = {}
   if name == "cnn":

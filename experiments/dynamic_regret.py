@@ -56,17 +56,6 @@ _SAMPLES_PER_STEP = 50
 _DIRICHLET = 0.1
 _UNIFORM_SHARE = 0.5
 _TOTAL_SHIFTS = ("fixed", "growing")
-_COLUMNS = (
-  "algorithm",
-  "total_shift",
-  "shift",
-  "seed",
-  "timesteps",
-  "regret",
-  "cumulative_shift",
-  "measured_shift",
-  "mean_learning_rate",
-)
 
 
 def define_flags() -> None:
@@ -348,7 +337,6 @@ def main() -> None:
   with command_line.usage_errors():
     folder = results.RunFolder.create(
       command_line.output_dir("dynamic_regret"),
-      columns=_COLUMNS,
       overwrite=FLAGS.overwrite,
     )
   folder.write_config(

@@ -1,19 +1,20 @@
 """The flags of `experiments.evolving`, and what they ask for."""
 
+import dataclasses
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
-from typing import NamedTuple
 
 import tensorflow as tf
 from absl import flags
 
 from experiments import command_line
+from experiments import comparison
+from experiments import contestants
 from tff_shift import algorithms
 from tff_shift import models
 from tff_shift.data import datasets as datasets_lib
 from tff_shift.data import domains
-from tff_shift.learning import aggregation
 from tff_shift.models import split_model
 from tff_shift.simulation import selection
 
@@ -25,11 +26,12 @@ LAST_SOURCE = "last_source"
 
 def define_flags() -> None:
   """Defines the flags of this binary."""
-  command_line.define_common_flags(SCENARIO)
-  flags.DEFINE_string(
-    "dataset",
-    "rotated_digits",
-    "One of " + ", ".join(datasets_lib.names(SCENARIO)) + ".",
+  command_line.define_common_flags(
+    SCENARIO,
+    dataset="rotated_digits",
+    rounds=10,
+    evaluate_every=5,
+    evaluate_help="Evaluates after every so many rounds and the last.",
   )
   flags.DEFINE_integer(
     "num_domains",
@@ -54,16 +56,6 @@ def define_flags() -> None:
     None,
     "Keeps at most so many random examples of a domain. Default: all.",
   )
-  flags.DEFINE_integer("num_clients", 10, "Number of clients.")
-  flags.DEFINE_float(
-    "participation",
-    1.0,
-    "Share of clients in a round, above 0 and at most 1.",
-  )
-  flags.DEFINE_integer("rounds", 10, "Number of rounds.")
-  flags.DEFINE_integer(
-    "evaluate_every", 5, "Evaluates after every so many rounds and the last."
-  )
   flags.DEFINE_integer(
     "evaluation_clients",
     0,
@@ -83,11 +75,6 @@ def define_flags() -> None:
     "Share of a source domain that a client keeps for testing.",
   )
   flags.DEFINE_string(
-    "model",
-    None,
-    "One of " + ", ".join(models.names()) + ". Default: the data set's.",
-  )
-  flags.DEFINE_string(
     "weights_file",
     None,
     "File of weights to start from (resnet for caltran). Default: random.",
@@ -95,10 +82,10 @@ def define_flags() -> None:
   flags.DEFINE_string(
     "select",
     "none",
-    "none: every rate of --learning_rate is a run. last_source: the rate of"
-    " each algorithm is the one with the best client accuracy, mean over"
-    " seeds, on the last source domain when that is held out; the target is"
-    " never looked at.",
+    "none: every setting of an algorithm's hyper-parameters is a run."
+    " last_source: of the settings of each algorithm, that is run which has the"
+    " best client accuracy, mean over seeds, on the last source domain when"
+    " that is held out; the target is never looked at.",
   )
   flags.DEFINE_list(
     "selection_seeds",
@@ -107,37 +94,39 @@ def define_flags() -> None:
     " of --seeds.",
   )
   flags.DEFINE_bool(
-    "all_rates",
+    "all_settings",
     False,
-    "With --select=last_source: runs the rates that were not chosen as well.",
+    "With --select=last_source: runs the settings that were not chosen as"
+    " well.",
   )
 
 
-class Plan(NamedTuple):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan(comparison.Plan):
   """What the flags ask for, checked.
 
   Attributes:
     datasets: The domains, by seed.
-    hparams: The hyper-parameters by algorithm and learning rate.
-    seeds: The seeds.
-    selection_seeds: Those of them that choose the learning rate.
-    model: The model.
+    selection_seeds: The seeds with which the setting of an algorithm is chosen.
     dirichlet: The concentration of classes.
-    aggregators: How the server combines updates, by algorithm.
   """
 
   datasets: Mapping[int, domains.EvolvingDataset]
-  hparams: Mapping[str, Mapping[float, Any]]
-  seeds: Sequence[int]
   selection_seeds: Sequence[int]
-  model: split_model.SplitModel
   dirichlet: float
-  aggregators: Mapping[str, aggregation.Aggregator | None]
 
 
 def make_plan() -> Plan:
-  """Checks all flags and loads the data, before anything is written."""
-  chosen = command_line.chosen_algorithms(SCENARIO)
+  """Checks all flags and loads the data, before anything is written.
+
+  Returns:
+    The plan.
+
+  Raises:
+    UsageError: If a flag or a file is wrong.
+  """
+  command_line.check_common_flags(SCENARIO)
+  chosen = contestants.chosen(SCENARIO)
   seeds = command_line.chosen_seeds("seeds")
   selection_seeds = seeds
   if FLAGS.selection_seeds is not None:
@@ -147,42 +136,16 @@ def make_plan() -> Plan:
       set(selection_seeds) <= set(seeds),
       "a part of --seeds",
     )
-  command_line.require(
-    "dataset",
-    FLAGS.dataset in datasets_lib.names(SCENARIO),
-    "one of " + ", ".join(datasets_lib.names(SCENARIO)),
-  )
-  command_line.require(
-    "select",
-    FLAGS.select in (selection.NONE, LAST_SOURCE),
-    "none or last_source",
-  )
-  command_line.require(
-    "model",
-    FLAGS.model is None or FLAGS.model in models.names(),
-    "one of " + ", ".join(models.names()),
-  )
-  for flag in ("rounds", "evaluate_every", "num_clients"):
-    command_line.require(flag, FLAGS[flag].value >= 1, "at least 1")
+  command_line.require_choice("select", (selection.NONE, LAST_SOURCE))
   command_line.require(
     "evaluation_clients",
     0 <= FLAGS.evaluation_clients <= FLAGS.num_clients,
     "at least 0 and at most --num_clients",
   )
   command_line.require(
-    "participation", 0 < FLAGS.participation <= 1, "above 0 and at most 1"
-  )
-  command_line.require(
     "test_fraction", 0 < FLAGS.test_fraction < 1, "above 0 and below 1"
   )
   dirichlet = command_line.positive_number("dirichlet")
-  hparams = {}
-  for name in chosen:
-    default = algorithms.get(name).HParams().learning_rate
-    hparams[name] = {
-      rate: command_line.make_hparams(name, learning_rate=rate)
-      for rate in command_line.chosen_learning_rates(default)
-    }
   with command_line.usage_errors():
     datasets = {seed: _load(seed) for seed in seeds}
     _check_num_domains(chosen, len(datasets[seeds[0]].domains))
@@ -193,21 +156,49 @@ def make_plan() -> Plan:
       for seed, dataset in datasets.items():
         assemble(without_target(dataset), seed, dirichlet)
     model = _build_model(datasets[seeds[0]])
-  aggregators = command_line.chosen_aggregators(
-    [(name, each) for name in chosen for each in hparams[name].values()],
-    num_clients=FLAGS.num_clients,
-    participation=FLAGS.participation,
-    num_rounds=FLAGS.rounds,
-  )
   return Plan(
-    datasets, hparams, seeds, selection_seeds, model, dirichlet, aggregators
+    scenario=SCENARIO,
+    contestants=chosen,
+    seeds=seeds,
+    aggregators=command_line.chosen_aggregators(chosen, FLAGS.rounds),
+    model=model,
+    settings=_settings(len(datasets[seeds[0]].domains), model, dirichlet),
+    num_steps=FLAGS.rounds,
+    datasets=datasets,
+    selection_seeds=selection_seeds,
+    dirichlet=dirichlet,
   )
 
 
-def _check_num_domains(chosen: Sequence[str], num_domains: int) -> None:
+def _settings(
+  num_domains: int, model: split_model.SplitModel, dirichlet: float
+) -> dict[str, Any]:
+  """Returns what tells these runs from those of other flags."""
+  settings = {
+    "dirichlet": str(dirichlet),
+    "num_clients": FLAGS.num_clients,
+    "num_domains": num_domains,
+    "participation": FLAGS.participation,
+    "evaluation_clients": FLAGS.evaluation_clients,
+    "model": model.name,
+  }
+  evolution = datasets_lib.get(FLAGS.dataset).evolution
+  if evolution.angle_step is not None:
+    step = FLAGS.angle_step
+    step = evolution.angle_step if step is None else step
+    settings["angle_step"] = step
+    settings["target_rotation_degrees"] = (
+      FLAGS.first_angle + step * (num_domains - 1) + FLAGS.target_extra_angle
+    )
+  return settings
+
+
+def _check_num_domains(
+  chosen: Sequence[selection.Contestant], num_domains: int
+) -> None:
   """Refuses fewer source domains than an algorithm can train on."""
   num_held_out = 2 if FLAGS.select == LAST_SOURCE else 1
-  for name in chosen:
+  for name in dict.fromkeys(each.algorithm for each in chosen):
     needed = getattr(algorithms.get(name), "MIN_SOURCE_DOMAINS", 1)
     if num_domains < needed + num_held_out:
       raise command_line.UsageError(
@@ -253,10 +244,11 @@ def without_target(
 def _build_model(dataset: domains.EvolvingDataset) -> split_model.SplitModel:
   x = dataset.domains[0].x
   model = models.build(
-    FLAGS.model or datasets_lib.get(FLAGS.dataset).models[SCENARIO],
+    command_line.model_name(SCENARIO),
     input_shape=x.shape[1:],
     num_classes=len(dataset.class_names),
     input_dtype=tf.as_dtype(x.dtype),
+    **command_line.model_options(),
   )
   if FLAGS.weights_file is not None:
     model = split_model.load_weights(model, FLAGS.weights_file)

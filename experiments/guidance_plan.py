@@ -1,19 +1,18 @@
 """The flags of `experiments.guidance`, and what they ask for."""
 
+import dataclasses
 from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any
 
 import tensorflow as tf
 from absl import flags
 
 from experiments import command_line
-from experiments import contestants as contestants_lib
+from experiments import comparison
+from experiments import contestants
 from tff_shift import models
 from tff_shift.data import color_transforms
-from tff_shift.data import datasets as datasets_lib
 from tff_shift.data import guidance
-from tff_shift.learning import aggregation
 from tff_shift.models import guided_model
 from tff_shift.models import lenet
 
@@ -44,12 +43,14 @@ def define_flags() -> None:
   described["local_steps"] += "; fed_rep: 5, besides 5 of the head"
   described["cosine_rounds"] = "--rounds"
   command_line.define_common_flags(
-    SCENARIO, defaults=described, grids=("learning_rate", "lambda_")
-  )
-  flags.DEFINE_string(
-    "dataset",
-    "digits",
-    "One of " + ", ".join(datasets_lib.names(SCENARIO)) + ".",
+    SCENARIO,
+    hparam_defaults=described,
+    num_clients=8,
+    rounds=60,
+    evaluate_every=20,
+    evaluate_help="Evaluates after every so many rounds.",
+    model_help="Default: the data set's. One without a client branch is given"
+    " one on its embedding.",
   )
   flags.DEFINE_string(
     "partition",
@@ -64,38 +65,16 @@ def define_flags() -> None:
     + ", ".join(color_transforms.INTENSITIES)
     + ".",
   )
-  flags.DEFINE_integer("num_clients", 8, "Number of clients.")
   flags.DEFINE_integer(
     "max_examples",
     None,
     "Deals at most so many examples of the data set. Default: all.",
-  )
-  flags.DEFINE_integer("rounds", 60, "Number of rounds.")
-  flags.DEFINE_float(
-    "participation",
-    1.0,
-    "Share of clients in a round, above 0 and at most 1.",
-  )
-  flags.DEFINE_integer(
-    "evaluate_every", 20, "Evaluates after every so many rounds."
   )
   flags.DEFINE_integer(
     "final_rounds",
     1,
     "Final metrics are means over the last so many rounds, each of which is"
     " evaluated (50 in the paper).",
-  )
-  flags.DEFINE_string(
-    "model",
-    None,
-    "One of " + ", ".join(models.names()) + ". One without a client branch is"
-    " given one on its embedding. Default: the data set's.",
-  )
-  flags.DEFINE_integer(
-    "model_width",
-    None,
-    "Channels of the first layer, for models with an option width. Default:"
-    " the model's.",
   )
   flags.DEFINE_string(
     "sharing",
@@ -106,22 +85,15 @@ def define_flags() -> None:
   )
 
 
-class Plan(NamedTuple):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan(comparison.Plan):
   """What the flags ask for, checked.
 
   Attributes:
-    contestants: What is compared.
-    seeds: The seeds.
     datasets: What the clients hold, by seed.
-    model: The model.
-    aggregators: How the server combines updates, by algorithm.
   """
 
-  contestants: Sequence[contestants_lib.Contestant]
-  seeds: Sequence[int]
   datasets: Mapping[int, guidance.GuidanceDataset]
-  model: guided_model.GuidedModel
-  aggregators: Mapping[str, aggregation.Aggregator | None]
 
 
 def make_plan() -> Plan:
@@ -133,36 +105,17 @@ def make_plan() -> Plan:
   Raises:
     UsageError: If a flag or a file is wrong.
   """
-  for flag, allowed in (
-    ("dataset", datasets_lib.names(SCENARIO)),
-    ("intensity", color_transforms.INTENSITIES),
-    ("model", (None, *models.names())),
-    ("sharing", (None, *lenet.SHARED_STAGES)),
-  ):
-    command_line.require(
-      flag,
-      FLAGS[flag].value in allowed,
-      "one of " + ", ".join(name for name in allowed if name),
-    )
-  for flag in (
-    "num_clients",
-    "max_examples",
-    "rounds",
-    "evaluate_every",
-    "final_rounds",
-    "model_width",
-  ):
-    value = FLAGS[flag].value
-    command_line.require(flag, value is None or value >= 1, "at least 1")
+  command_line.check_common_flags(SCENARIO)
+  command_line.require_choice("intensity", color_transforms.INTENSITIES)
+  if FLAGS.sharing is not None:
+    command_line.require_choice("sharing", lenet.SHARED_STAGES)
+  command_line.require_at_least_one("max_examples", "final_rounds")
   command_line.require(
     "final_rounds",
     FLAGS.final_rounds <= FLAGS.rounds,
     f"at most --rounds={FLAGS.rounds}",
   )
-  command_line.require(
-    "participation", 0 < FLAGS.participation <= 1, "above 0 and at most 1"
-  )
-  contestants = _contestants()
+  chosen = contestants.chosen(SCENARIO, _defaults)
   seeds = command_line.chosen_seeds("seeds")
   with command_line.usage_errors():
     datasets = {
@@ -178,41 +131,40 @@ def make_plan() -> Plan:
       for seed in seeds
     }
     model = _build_model(datasets[seeds[0]])
-  aggregators = command_line.chosen_aggregators(
-    [(each.algorithm, each.hparams) for each in contestants],
-    num_clients=FLAGS.num_clients,
-    participation=FLAGS.participation,
-    num_rounds=FLAGS.rounds,
+  return Plan(
+    scenario=SCENARIO,
+    contestants=chosen,
+    seeds=seeds,
+    aggregators=command_line.chosen_aggregators(chosen, FLAGS.rounds),
+    model=model,
+    settings={
+      "partition": FLAGS.partition,
+      "intensity": FLAGS.intensity,
+      "num_clients": FLAGS.num_clients,
+      "participation": FLAGS.participation,
+      "model": model.name,
+      "sharing": FLAGS.sharing,
+      "final_rounds": FLAGS.final_rounds,
+    },
+    num_steps=FLAGS.rounds,
+    told_hparams=("learning_rate", "lambda_"),
+    datasets=datasets,
   )
-  return Plan(contestants, seeds, datasets, model, aggregators)
 
 
-def _contestants() -> list[contestants_lib.Contestant]:
-  """Returns every algorithm at every rate, and FedDRM at every lambda."""
-  found = []
-  for name in command_line.chosen_algorithms(SCENARIO):
-    defaults = _DEFAULTS | {"cosine_rounds": FLAGS.rounds}
-    defaults |= _OWN_DEFAULTS.get(name, {})
-    found += contestants_lib.over_grid(
-      name,
-      {
-        "learning_rate": "numbers above 0",
-        "lambda_": "numbers from 0 to 1",
-      },
-      defaults,
-    )
-  return found
+def _defaults(algorithm: str) -> dict[str, Any]:
+  """Returns the hyper-parameters of an algorithm whose flags are not set."""
+  shared = _DEFAULTS | {"cosine_rounds": FLAGS.rounds}
+  return shared | _OWN_DEFAULTS.get(algorithm, {})
 
 
 def _build_model(
   dataset: guidance.GuidanceDataset,
 ) -> guided_model.GuidedModel:
-  name = FLAGS.model or datasets_lib.get(FLAGS.dataset).models[SCENARIO]
-  options = {}
+  options = command_line.model_options()
   if FLAGS.sharing is not None:
     options["sharing"] = FLAGS.sharing
-  if FLAGS.model_width is not None:
-    options["width"] = FLAGS.model_width
+  name = command_line.model_name(SCENARIO)
   if "num_clients" in models.options(name):
     options["num_clients"] = FLAGS.num_clients
   model = models.build(

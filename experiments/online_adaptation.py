@@ -7,12 +7,12 @@
       --flagfile=experiments/presets/online_adaptation/demo.flags \
       --seeds=0,1,2
 
-Writes config.json, metrics.csv, summary.json, figures/ and checkpoints/ into
---output_dir, keeps pre-trained models in --cache_dir, and prints one table. The
-same flags and --resume let a run that was stopped go on.
+Writes config.json, metrics.csv, summary.json, figures/, tensorboard/ and
+checkpoints/ into --output_dir, keeps pre-trained models in --cache_dir, and
+prints one table. The same flags and --resume let a run that was stopped go on.
 """
 
-import dataclasses
+import functools
 from collections.abc import Mapping
 
 import numpy as np
@@ -20,90 +20,38 @@ import tensorflow as tf
 from absl import flags
 
 from experiments import command_line
+from experiments import comparison
 from experiments import online_adaptation_plan as planning
+from experiments import pretrained
 from experiments import program
-from tff_shift import algorithms
 from tff_shift.data import streams
+from tff_shift.learning import evaluation
 from tff_shift.shift import bbse
-from tff_shift.simulation import checkpoints
 from tff_shift.simulation import online
 from tff_shift.simulation import online_figures
 from tff_shift.simulation import online_results
 from tff_shift.simulation import pretraining
-from tff_shift.simulation import results
-from tff_shift.simulation import summary
+from tff_shift.simulation import selection
 
 FLAGS = flags.FLAGS
-
-_COLUMNS = (
-  "algorithm",
-  "dataset",
-  "shift",
-  "shift_kind",
-  "learning_rate",
-  "seed",
-  "timestep",
-  "omega",
-  "accuracy_before",
-  "accuracy",
-  "loss",
-  "mean_learning_rate",
-)
-
-
-def _pretrain(plan: planning.Plan) -> pretraining.Pretrained:
-  """Pre-trains the model or takes it from the cache."""
-  dataset = plan.dataset
-  with (
-    command_line.progress_bar(
-      plan.pretraining.max_epochs,
-      f"pre-training on {len(dataset.pretraining.y)} examples",
-    ) as bar,
-    command_line.usage_errors(),
-  ):
-    pretrained = pretraining.pretrain(
-      plan.model,
-      dataset.pretraining,
-      dataset.validation,
-      plan.pretraining,
-      seed=FLAGS.pretraining_seed,
-      cache_dir=FLAGS.cache_dir,
-      on_epoch=lambda epoch: bar.update(
-        epoch.number,
-        loss=epoch.validation_loss,
-        accuracy=epoch.validation_accuracy,
-      ),
-    )
-  print(
-    f"pre-trained model: {pretrained.validation_accuracy:.2f} % on"
-    f" {len(dataset.validation.y)} held-out examples, epoch"
-    f" {pretrained.best_epoch} of {pretrained.num_epochs}",
-    flush=True,
-  )
-  return pretrained
 
 
 class _Runner:
   """Runs the contestants of a plan and writes down what they give."""
 
   def __init__(
-    self,
-    plan: planning.Plan,
-    pretrained: pretraining.Pretrained,
-    folder: results.RunFolder,
-    saved: checkpoints.Checkpoints,
+    self, running: comparison.Comparison, trained: pretraining.Pretrained
   ):
-    self._plan = plan
-    self._pretrained = pretrained
-    self._folder = folder
-    self._saved = saved
-    self._model = pretraining.with_pretrained(plan.model, pretrained)
+    self._running = running
+    self._plan = running.plan
+    self._trained = trained
+    self._model = pretraining.with_pretrained(self._plan.model, trained)
 
-  def _deployment(self, contestant: planning.Contestant, seed: int):
+  def _deployment(self, contestant: selection.Contestant, seed: int):
     """Returns what clients hold from before deployment."""
     confusion = bbse.confusion_matrix(
-      tf.constant(self._pretrained.validation_logits),
-      tf.constant(self._pretrained.validation_y),
+      tf.constant(self._trained.validation_logits),
+      tf.constant(self._trained.validation_y),
       soft=getattr(contestant.hparams, "soft_predictions", False),
     )
     initial = [
@@ -115,53 +63,35 @@ class _Runner:
     return online.Deployment(initial, confusion.numpy())
 
   def run(
-    self, contestant: planning.Contestant
-  ) -> dict[str, dict[int, online.OnlineResult]]:
-    """Runs a contestant on every schedule with every seed."""
-    algorithm = algorithms.build(
-      contestant.algorithm,
-      self._model,
-      contestant.hparams,
-      aggregator=self._plan.aggregators[contestant.algorithm],
-    )
-    return {
-      shift: {
-        seed: self._run_one(algorithm, contestant, shift, seed)
-        for seed in self._plan.seeds
-      }
-      for shift in FLAGS.shift
-    }
+    self, contestant: selection.Contestant
+  ) -> dict[int, dict[str, online.OnlineResult]]:
+    """Runs a contestant on every schedule with every seed.
+
+    Args:
+      contestant: The contestant.
+
+    Returns:
+      The results by seed and schedule.
+    """
+    algorithm = self._running.build(contestant, self._model)
+    found = {seed: {} for seed in self._plan.seeds}
+    for shift in FLAGS.shift:
+      for seed, by_shift in found.items():
+        by_shift[shift] = self._run_one(algorithm, contestant, shift, seed)
+    return found
 
   def _run_one(self, algorithm, contestant, shift, seed):
-    labels = {
-      "algorithm": contestant.algorithm,
-      "dataset": FLAGS.dataset,
-      "shift": shift,
-      "shift_kind": FLAGS.shift_kind,
-      "learning_rate": contestant.learning_rate,
-      "seed": seed,
-    }
-    with command_line.progress_bar(
-      FLAGS.timesteps, f"{contestant.label}, {shift}, seed {seed}"
-    ) as bar:
+    with self._running.run(
+      contestant, seed, FLAGS.timesteps, shift=shift
+    ) as run:
 
       def on_timestep(step):
-        self._folder.write_metrics(
-          {
-            **labels,
-            "timestep": step.timestep,
-            "omega": step.omega,
-            "accuracy_before": step.accuracy_before,
-            "accuracy": step.accuracy,
-            "loss": step.loss,
-            "mean_learning_rate": (
-              None
-              if np.isnan(step.learning_rates).any()
-              else float(np.mean(step.learning_rates))
-            ),
-          }
+        run.write({"timestep": step.timestep}, step.measured())
+        run.bar.update(
+          step.timestep,
+          loss=step.after["loss"],
+          accuracy=step.after["accuracy"],
         )
-        bar.update(step.timestep, loss=step.loss, accuracy=step.accuracy)
 
       return online.run(
         algorithm,
@@ -171,12 +101,12 @@ class _Runner:
         rounds_per_step=FLAGS.rounds_per_step,
         participation=FLAGS.participation,
         on_timestep=on_timestep,
-        checkpoint=self._saved.run(labels),
+        checkpoint=run.checkpoint,
       )
 
 
 def _measured_shift(
-  contestant: planning.Contestant, result: online.OnlineResult
+  contestant: selection.Contestant, result: online.OnlineResult
 ) -> np.ndarray | None:
   """Returns S of each client at each step, [timesteps, num_clients].
 
@@ -191,73 +121,47 @@ def _measured_shift(
   return online_results.measured_shift(result, low, high)
 
 
-def _summarize(
+def _final_metrics(
   plan: planning.Plan,
-  contestant: planning.Contestant,
+  contestant: selection.Contestant,
   shift: str,
-  by_seed: Mapping[int, online.OnlineResult],
-) -> summary.RunSummary:
-  """Makes the entry of summary.json of a contestant on a schedule."""
-  metrics_by_seed = {}
-  for seed, result in by_seed.items():
-    metrics_by_seed[seed] = {
-      "accuracy": result.mean("accuracy"),
-      "before_adaptation_accuracy": result.mean("accuracy_before"),
-    }
-    measured = _measured_shift(contestant, result)
-    if measured is not None and FLAGS.shift_kind == "label":
-      true = online_results.true_shift(
-        planning.client_streams(plan, shift, seed)
-      )
-      metrics_by_seed[seed] |= {
-        # Over clients, as the theorems have it; and over clients and steps.
-        "cumulative_shift_correlation": online_results.rank_correlation(
-          measured.sum(axis=0), true.sum(axis=0)
-        ),
-        "step_shift_correlation": online_results.rank_correlation(
-          measured, true
-        ),
-      }
-  return summary.RunSummary(
-    algorithm=contestant.algorithm,
-    dataset=FLAGS.dataset,
-    setting={
-      "shift": shift,
-      "shift_kind": FLAGS.shift_kind,
-      "dirichlet": str(plan.dirichlet),
-      "num_clients": FLAGS.num_clients,
-      "participation": FLAGS.participation,
-      "rounds_per_step": FLAGS.rounds_per_step,
-      "samples_per_step": FLAGS.samples_per_step,
-      "initial_examples": FLAGS.initial_examples,
-      "pretraining_distribution": FLAGS.pretraining_distribution,
-      "model": plan.model.name,
-      **dataclasses.asdict(contestant.hparams),
-    },
-    metrics_by_seed=metrics_by_seed,
-    rounds=FLAGS.timesteps,
-    seconds_per_round=float(
-      np.mean([result.seconds_per_round for result in by_seed.values()])
-    ),
-    num_diverged=[result.num_diverged for result in by_seed.values()],
-  )
+  seed: int,
+  result: online.OnlineResult,
+) -> dict[str, float]:
+  """Returns means over the time steps, and how the measured shift ranks."""
+  found = {}
+  for name in evaluation.METRICS:
+    found[name] = result.mean(name)
+    found[f"before_adaptation_{name}"] = result.mean(f"{name}_before")
+  measured = _measured_shift(contestant, result)
+  if measured is not None and FLAGS.shift_kind == "label":
+    true = online_results.true_shift(planning.client_streams(plan, shift, seed))
+    # Over clients, as the theorems have it; and over clients and steps.
+    found["cumulative_shift_correlation"] = online_results.rank_correlation(
+      measured.sum(axis=0), true.sum(axis=0)
+    )
+    found["step_shift_correlation"] = online_results.rank_correlation(
+      measured, true
+    )
+  return found
 
 
 def _draw_rates(
-  plan: planning.Plan,
-  contestant: planning.Contestant,
-  by_shift: Mapping[str, Mapping[int, online.OnlineResult]],
-  folder: results.RunFolder,
+  running: comparison.Comparison,
+  contestant: selection.Contestant,
+  by_shift: Mapping[str, online.OnlineResult],
 ) -> None:
-  """Draws where the rates of the first seed came from."""
-  seed = plan.seeds[0]
+  """Draws where the rates of a run with the first seed came from."""
+  plan, folder = running.plan, running.folder
+  # Figures of several settings are told apart by their names.
+  names = [contestant.label] if contestant.compared else []
   true, measured = {}, {}
-  for shift, by_seed in by_shift.items():
-    client_streams = planning.client_streams(plan, shift, seed)
+  for shift, result in by_shift.items():
+    client_streams = planning.client_streams(plan, shift, plan.seeds[0])
     online_results.draw_adaptation(
-      by_seed[seed], client_streams, plan.dataset.class_names, folder, shift
+      result, client_streams, plan.dataset.class_names, folder, shift, *names
     )
-    signal = _measured_shift(contestant, by_seed[seed])
+    signal = _measured_shift(contestant, result)
     if signal is not None:
       true[shift] = online_results.true_shift(client_streams).sum(axis=0)
       measured[shift] = signal.sum(axis=0)
@@ -265,7 +169,7 @@ def _draw_rates(
     online_figures.shift_scatter(
       true,
       measured,
-      folder.figure_path("measured_shift"),
+      folder.figure_path("measured_shift", *names),
       xlabel="True cumulative shift of a client",
       ylabel="Cumulative S",
     )
@@ -274,40 +178,45 @@ def _draw_rates(
 def main() -> None:
   """Runs the comparison that the flags ask for."""
   plan = planning.make_plan()
-  executor = command_line.executor()
-  folder, saved = command_line.open_folder(
-    planning.SCENARIO, planning.__name__, _COLUMNS
-  )
-  if FLAGS.shift_kind == "covariate":
-    online_results.draw_corruptions(plan.dataset.stream.x[0], folder)
-  runner = _Runner(plan, _pretrain(plan), folder, saved)
-  summaries, by_shift = [], {shift: {} for shift in FLAGS.shift}
-  with executor:
-    for contestant in plan.contestants:
-      found = runner.run(contestant)
-      for shift, by_seed in found.items():
-        by_shift[shift][contestant.label] = by_seed
-        summaries.append(_summarize(plan, contestant, shift, by_seed))
-      folder.write_summary(summaries)
+  by_shift = {shift: {} for shift in FLAGS.shift}
+  with command_line.executor():
+    running = comparison.Comparison(plan)
+    if FLAGS.shift_kind == "covariate":
+      online_results.draw_corruptions(plan.dataset.stream.x[0], running.folder)
+    trained = pretrained.train(
+      plan.model,
+      plan.dataset.pretraining,
+      plan.dataset.validation,
+      plan.pretraining,
+      seed=FLAGS.pretraining_seed,
+      name="pre-trained model",
+    )
+    runner = _Runner(running, trained)
+    for reading in running.runs(runner.run):
+      contestant = reading.contestant
+      for shift, by_label in by_shift.items():
+        by_label[contestant.label] = by_seed = {
+          seed: results[shift] for seed, results in reading.by_seed.items()
+        }
+        running.summarize(
+          reading,
+          by_seed,
+          functools.partial(_final_metrics, plan, contestant, shift),
+          shift=shift,
+        )
       if hasattr(contestant.hparams, "eta_min"):
-        _draw_rates(plan, contestant, found, folder)
+        _draw_rates(running, contestant, reading.by_seed[plan.seeds[0]])
   for shift, by_label in by_shift.items():
     omega = np.mean(list(plan.omegas[shift].values()), axis=0)
-    online_results.draw_accuracy(by_label, omega, folder, shift)
-  shown = ("shift", "learning_rate")
-  table = summary.comparison_table(
+    online_results.draw_accuracy(by_label, omega, running.folder, shift)
+  running.finish(
     [
-      dataclasses.replace(
-        run,
-        setting={key: run.setting[key] for key in shown if key in run.setting},
-      )
-      for run in sorted(
-        summaries, key=lambda each: FLAGS.shift.index(each.setting["shift"])
-      )
+      *evaluation.compared(),
+      *(f"before_adaptation_{name}" for name in evaluation.compared()),
+      "cumulative_shift_correlation",
+      "step_shift_correlation",
     ]
   )
-  print(table)
-  print(f"results: {folder.path}")
 
 
 if __name__ == "__main__":

@@ -2,26 +2,22 @@
 
 import dataclasses
 import itertools
-import pathlib
 from collections.abc import Callable
 from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from absl import flags
 
 from experiments import command_line
-from tff_shift import algorithms
+from experiments import comparison
+from experiments import contestants
+from experiments import pretrained
 from tff_shift import models
 from tff_shift.data import class_pools
-from tff_shift.data import datasets
 from tff_shift.data import examples
 from tff_shift.data import schedules
 from tff_shift.data import streams
-from tff_shift.learning import aggregation
 from tff_shift.models import split_model
 from tff_shift.simulation import pretraining
 
@@ -33,9 +29,6 @@ SCENARIO = "online_adaptation"
 def define_flags() -> None:
   """Defines the flags of this binary."""
   command_line.define_common_flags(SCENARIO)
-  flags.DEFINE_string(
-    "dataset", "digits", "One of " + ", ".join(datasets.names(SCENARIO)) + "."
-  )
   flags.DEFINE_list(
     "shift",
     ["linear"],
@@ -65,12 +58,6 @@ def define_flags() -> None:
   flags.DEFINE_integer(
     "rounds_per_step", 1, "Rounds in a time step (the paper's R)."
   )
-  flags.DEFINE_integer("num_clients", 10, "Number of clients.")
-  flags.DEFINE_float(
-    "participation",
-    1.0,
-    "Share of clients in a round, above 0 and at most 1.",
-  )
   flags.DEFINE_integer(
     "samples_per_step",
     50,
@@ -99,87 +86,32 @@ def define_flags() -> None:
     None,
     "Pre-trains on at most so many. Default: half of what there is.",
   )
-  flags.DEFINE_integer(
-    "pretraining_epochs",
-    None,
-    "Pre-trains for at most so many epochs. Default: "
-    f"{pretraining.PretrainingHParams().max_epochs}.",
-  )
+  pretrained.define_flags("pre-trained models")
   flags.DEFINE_integer(
     "pretraining_seed",
     0,
     "Seed of the parts of the data set and of pre-training; one deployed"
     " model serves all --seeds.",
   )
-  flags.DEFINE_string(
-    "cache_dir", "runs/cache", "Folder in which pre-trained models are kept."
-  )
-  flags.DEFINE_string(
-    "model",
-    None,
-    "One of " + ", ".join(models.names()) + ". Default: the data set's.",
-  )
-  flags.DEFINE_integer(
-    "model_width",
-    None,
-    "Channels of the first layer of residual_cnn or resnet. Default: the"
-    " model's.",
-  )
 
 
-class Contestant(NamedTuple):
-  """An algorithm at one setting of its hyper-parameters."""
-
-  algorithm: str
-  hparams: Any
-  learning_rate: float | None
-
-  @property
-  def label(self) -> str:
-    """What tables and figures call it."""
-    if self.learning_rate is None:
-      return self.algorithm
-    return f"{self.algorithm}, rate {self.learning_rate:g}"
-
-
-class Plan(NamedTuple):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan(comparison.Plan):
   """What the flags ask for, checked.
 
   Attributes:
-    contestants: What is compared.
     omegas: The weight of eq. 1 by schedule and seed.
-    seeds: The seeds.
     dirichlet: The concentration of the classes that a client drifts to.
     dataset: The data set in its parts.
     archive: Where corrupted images come from; None: they are computed.
-    pretraining: How the model is pre-trained.
-    model: The model, not yet pre-trained.
-    aggregators: How the server combines updates, by algorithm.
+    pretraining: How the model, which is not, is pre-trained.
   """
 
-  contestants: Sequence[Contestant]
   omegas: Mapping[str, Mapping[int, np.ndarray]]
-  seeds: Sequence[int]
   dirichlet: float
   dataset: streams.OnlineDataset
   archive: Callable[[str, int], examples.Examples] | None
   pretraining: pretraining.PretrainingHParams
-  model: split_model.SplitModel
-  aggregators: Mapping[str, aggregation.Aggregator | None]
-
-
-def _contestants() -> list[Contestant]:
-  found = []
-  for name in command_line.chosen_algorithms(SCENARIO):
-    kind = algorithms.get(name).HParams
-    default = getattr(kind(), "learning_rate", None)
-    if default is None:
-      found.append(Contestant(name, command_line.make_hparams(name), None))
-      continue
-    for rate in command_line.chosen_learning_rates(default):
-      hparams = command_line.make_hparams(name, learning_rate=rate)
-      found.append(Contestant(name, hparams, rate))
-  return found
 
 
 def make_plan() -> Plan:
@@ -191,56 +123,30 @@ def make_plan() -> Plan:
   Raises:
     UsageError: If a flag or a file is wrong.
   """
-  contestants = _contestants()
+  command_line.check_common_flags(SCENARIO)
+  chosen = contestants.chosen(SCENARIO)
   seeds = command_line.chosen_seeds("seeds")
   for flag, allowed in (
-    ("dataset", datasets.names(SCENARIO)),
     ("shift_kind", streams.SHIFT_KINDS),
     ("corrupted_images", ("computed", "archive")),
     ("bernoulli_flip", schedules.BERNOULLI_FLIPS),
-    (
-      "pretraining_distribution",
-      tuple(class_pools.PRETRAINING_DISTRIBUTIONS),
-    ),
-    ("model", (None, *models.names())),
+    ("pretraining_distribution", class_pools.PRETRAINING_DISTRIBUTIONS),
   ):
-    command_line.require(
-      flag,
-      FLAGS[flag].value in allowed,
-      "one of " + ", ".join(name for name in allowed if name),
-    )
+    command_line.require_choice(flag, allowed)
   if (FLAGS.corrupted_images, FLAGS.shift_kind) == ("archive", "label"):
     raise command_line.UsageError(
       "--corrupted_images=archive does not apply to --shift_kind=label;"
       " leave it out, or pass --shift_kind=covariate"
     )
-  command_line.require(
-    "shift",
-    FLAGS.shift
-    and set(FLAGS.shift) <= set(schedules.names())
-    and len(set(FLAGS.shift)) == len(FLAGS.shift),
-    "some of " + ", ".join(schedules.names()) + ", none twice",
-  )
-  for flag in (
+  command_line.require_choices("shift", schedules.names())
+  command_line.require_at_least_one(
     "timesteps",
     "rounds_per_step",
-    "num_clients",
     "samples_per_step",
     "initial_examples",
     "max_pretraining_examples",
-    "pretraining_epochs",
-    "model_width",
-  ):
-    value = FLAGS[flag].value
-    command_line.require(flag, value is None or value >= 1, "at least 1")
-  command_line.require(
-    "pretraining_seed",
-    0 <= FLAGS.pretraining_seed < 2**31,
-    "from 0 to 2147483647",
   )
-  command_line.require(
-    "participation", 0 < FLAGS.participation <= 1, "above 0 and at most 1"
-  )
+  command_line.require_seed("pretraining_seed")
   omegas = {
     shift: {
       seed: schedules.omega(
@@ -265,21 +171,32 @@ def make_plan() -> Plan:
     archive = None
     if FLAGS.corrupted_images == "archive":
       archive = streams.archive_of(FLAGS.dataset, FLAGS.data_dir)
+    model = _build_model(dataset)
     plan = Plan(
-      contestants=contestants,
-      omegas=omegas,
+      scenario=SCENARIO,
+      contestants=chosen,
       seeds=seeds,
+      aggregators=command_line.chosen_aggregators(
+        chosen, FLAGS.timesteps * FLAGS.rounds_per_step
+      ),
+      model=model,
+      settings={
+        "shift_kind": FLAGS.shift_kind,
+        "dirichlet": str(dirichlet),
+        "num_clients": FLAGS.num_clients,
+        "participation": FLAGS.participation,
+        "rounds_per_step": FLAGS.rounds_per_step,
+        "samples_per_step": FLAGS.samples_per_step,
+        "initial_examples": FLAGS.initial_examples,
+        "pretraining_distribution": FLAGS.pretraining_distribution,
+        "model": model.name,
+      },
+      num_steps=FLAGS.timesteps,
+      omegas=omegas,
       dirichlet=dirichlet,
       dataset=dataset,
       archive=archive,
-      pretraining=_pretraining_hparams(),
-      model=_build_model(dataset),
-      aggregators=command_line.chosen_aggregators(
-        [(each.algorithm, each.hparams) for each in contestants],
-        num_clients=FLAGS.num_clients,
-        participation=FLAGS.participation,
-        num_rounds=FLAGS.timesteps * FLAGS.rounds_per_step,
-      ),
+      pretraining=pretrained.chosen_hparams(),
     )
     # What cannot be drawn is refused here.
     for seed in seeds:
@@ -288,7 +205,7 @@ def make_plan() -> Plan:
       if archive is not None:
         for shift in FLAGS.shift:
           _draw_each_part(client_streams(plan, shift, seed))
-  _make_cache_folder()
+  pretrained.make_cache_folder()
   return plan
 
 
@@ -308,34 +225,14 @@ def _draw_each_part(drawn: streams.Streams) -> None:
     drawn.batch(client, timestep)
 
 
-def _make_cache_folder() -> None:
-  try:
-    pathlib.Path(FLAGS.cache_dir).mkdir(parents=True, exist_ok=True)
-  except OSError as error:
-    raise command_line.UsageError(
-      f"--cache_dir={FLAGS.cache_dir}: it cannot be made ({error.strerror});"
-      " name a folder that you may write to"
-    ) from error
-
-
-def _pretraining_hparams() -> pretraining.PretrainingHParams:
-  hparams = pretraining.PretrainingHParams()
-  if FLAGS.pretraining_epochs is None:
-    return hparams
-  return dataclasses.replace(hparams, max_epochs=FLAGS.pretraining_epochs)
-
-
 def _build_model(dataset: streams.OnlineDataset) -> split_model.SplitModel:
   x = dataset.stream.x
-  options = {}
-  if FLAGS.model_width is not None:
-    options["width"] = FLAGS.model_width
   return models.build(
-    FLAGS.model or datasets.get(FLAGS.dataset).models[SCENARIO],
+    command_line.model_name(SCENARIO),
     input_shape=x.shape[1:],
     num_classes=len(dataset.class_names),
     input_dtype=tf.as_dtype(x.dtype),
-    **options,
+    **command_line.model_options(),
   )
 
 

@@ -5,7 +5,6 @@ import errno
 import pathlib
 import sys
 from collections.abc import Mapping
-from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
@@ -59,13 +58,12 @@ def define_flags() -> None:
 
 
 def open_folder(
-  path: pathlib.Path, columns: Sequence[str], values: Mapping[str, Any]
+  path: pathlib.Path, values: Mapping[str, Any]
 ) -> tuple[results.RunFolder, checkpoints.Checkpoints]:
   """Makes the folder of the run, or opens it again with `--resume`.
 
   Args:
     path: The folder.
-    columns: The columns of `metrics.csv`.
     values: Every flag of the binary with its value.
 
   Returns:
@@ -87,11 +85,9 @@ def open_folder(
       raise ValueError("--resume: name the folder of the run by --output_dir")
     if FLAGS.overwrite:
       raise ValueError("--resume goes on, --overwrite starts again: choose one")
-    folder = results.RunFolder.resume(path, columns=columns)
+    folder = results.RunFolder.resume(path)
   else:
-    folder = results.RunFolder.create(
-      path, columns=columns, overwrite=FLAGS.overwrite
-    )
+    folder = results.RunFolder.create(path, overwrite=FLAGS.overwrite)
   described = folder.describe(values)
   if FLAGS.resume:
     _check_same(folder.read_config() or described, described)

@@ -54,7 +54,7 @@ class TestWholeRun:
         f"--cache_dir={folder.parent / 'cache'}",
       ],
     )
-    output, errors = process.communicate(timeout=500)
+    output, errors = process.communicate()
     assert process.returncode == 0, errors
     assert errors == ""
     return folder, output
@@ -245,6 +245,20 @@ class TestOptions:
       (r["learning_rate"], r["meta_learning_rate"]) for r in read_rows(folder)
     ] == [("0.1", "0.01"), ("0.1", "0.02"), ("0.2", "0.01"), ("0.2", "0.02")]
 
+  def test_lengths_of_r_are_compared(self, run_dynamic, read_rows, tmp_path):
+    folder = self.run(
+      run_dynamic,
+      tmp_path,
+      "--algorithm=fed_3da,fed_avg",
+      "--rounds=1",
+      "--periods=1",
+      "--representation=pca",
+      "--representation_size=6,10",
+    )
+    assert [
+      (r["algorithm"], r["representation_size"]) for r in read_rows(folder)
+    ] == [("fed_3da", "6"), ("fed_3da", "10"), ("fed_avg", "")]
+
 
 class TestBadFlags:
   @pytest.mark.parametrize(
@@ -264,6 +278,7 @@ class TestBadFlags:
       (["--participation=1.5"], "--participation=1.5"),
       (["--representation=mean"], "--representation=mean"),
       (["--representation_size=9"], "=9: it must be 64"),
+      (["--representation_size=64,9"], "=64,9: it must be 64"),
       (
         ["--representation=pca", "--representation_size=9"],
         "size must be even for pca",

@@ -16,6 +16,7 @@ from tff_shift.data import datasets
 from tff_shift.data import examples
 from tff_shift.data import source as source_lib
 from tff_shift.data import streams
+from tff_shift.learning import evaluation
 
 _ALGORITHMS = algorithms.names("online_adaptation")
 _SMALL = (
@@ -64,7 +65,7 @@ class TestWholeRun:
         f"--output_dir={folder}",
       ],
     )
-    output, errors = process.communicate(timeout=500)
+    output, errors = process.communicate()
     assert process.returncode == 0, errors
     return folder, output, errors
 
@@ -188,7 +189,52 @@ def test_covariate_shift_corrupts_and_keeps_classes_even(
   assert run["setting"]["local_steps"] == 2
   assert run["setting"]["local_epochs"] == 0
   # The severity of all clients moves alike: there is nothing to rank.
-  assert set(run["metrics"]) == {"accuracy", "before_adaptation_accuracy"}
+  assert set(run["metrics"]) == {
+    f"{when}{name}"
+    for name in evaluation.METRICS
+    for when in ("", "before_adaptation_")
+  }
+
+
+@pytest.mark.parametrize(
+  ("flag", "values"),
+  [
+    ("--use_uncertainty", [True]),
+    ("--nouse_uncertainty", [False]),
+    ("--use_uncertainty=true,false", [True, False]),
+    ("--use_uncertainty=False", [False]),
+  ],
+)
+def test_what_is_on_or_off_may_be_compared(
+  flag, values, cache_dir, run_online, read_rows, read_runs, tmp_path
+):
+  folder = tmp_path / "run"
+  code = run_online(
+    [
+      *_SMALL,
+      "--algorithm=source,fed_ade",
+      "--timesteps=1",
+      flag,
+      f"--cache_dir={cache_dir}",
+      f"--output_dir={folder}",
+    ]
+  )
+  assert code == 0
+  source, *runs = read_runs(folder)
+  assert source["algorithm"] == "source"
+  assert [run["setting"]["use_uncertainty"] for run in runs] == values
+  rows = read_rows(folder)
+  is_compared = len(values) > 1
+  assert ("use_uncertainty" in rows[0]) == is_compared
+  figures = {path.stem for path in (folder / "figures").glob("learning_rates*")}
+  if is_compared:
+    assert [row["use_uncertainty"] for row in rows] == ["", "True", "False"]
+    assert figures == {
+      f"learning_rates_linear_fed_ade_use_uncertainty_{value}"
+      for value in values
+    }
+  else:
+    assert figures == {"learning_rates_linear"}
 
 
 @pytest.mark.parametrize(
@@ -232,6 +278,12 @@ def test_covariate_shift_corrupts_and_keeps_classes_even(
       ["--nouse_uncertainty", "--nouse_representation"],
       ("--use_uncertainty=False", "use_representation=False"),
     ),
+    (
+      ["--use_uncertainty=true,maybe"],
+      ("--use_uncertainty=true,maybe", "True or False"),
+    ),
+    (["--use_uncertainty=true,1"], ("--use_uncertainty=true,1", "twice")),
+    (["--eta_min=1e-5,1e-3"], ("--eta_max=0.0001", "eta_min=0.001")),
     (["--similarity=l2"], ("--similarity='l2'", "wasserstein")),
     (["--learning_rate=1e-5"], ("--learning_rate", "fix_lr")),
     (["--num_learners=3"], ("--num_learners", "atlas")),

@@ -10,11 +10,11 @@ import pytest
 from benchmarks import resume
 from experiments import dynamic_personalization
 from experiments import dynamic_personalization_plan
-from experiments import evolving
 from experiments import guidance
 from experiments import guidance_plan
 from experiments import online_adaptation
 from experiments import online_adaptation_plan
+from tff_shift.simulation import results
 
 _SMALL = (
   "--dataset=circle",
@@ -140,7 +140,7 @@ def test_limit_may_change_on_resume(
 ):
   folder = tmp_path / "run"
   arguments = [*_SMALL, f"--output_dir={folder}"]
-  write = evolving.results.RunFolder.write_metrics
+  write = results.RunFolder.write_metrics
   for limit, stop_in in ((2, 5), (None, 9), (1, None)):
 
     def stop(self, row, stop_in=stop_in):
@@ -149,7 +149,7 @@ def test_limit_may_change_on_resume(
       write(self, row)
 
     with monkeypatch.context() as patches:
-      patches.setattr(evolving.results.RunFolder, "write_metrics", stop)
+      patches.setattr(results.RunFolder, "write_metrics", stop)
       code = run_evolving(
         [
           *arguments,
@@ -214,7 +214,9 @@ def test_other_scenarios_have_it_too(tmp_path, run_here, name):
   assert len(list(tmp_path.glob("on_disk/checkpoints/*/states.sqlite"))) > 0
 
 
-def test_some_clients_are_evaluated(tmp_path, run_evolving, read_runs):
+def test_some_clients_are_evaluated(
+  tmp_path, run_evolving, read_rows, read_runs
+):
   def run(name, *flags):
     folder = tmp_path / name
     assert run_evolving([*_SMALL, *flags, f"--output_dir={folder}"]) == 0
@@ -228,13 +230,19 @@ def test_some_clients_are_evaluated(tmp_path, run_evolving, read_runs):
     run(name, f"--evaluation_clients={number}", "--rounds=3")
     for name, number in (("everybody", 0), ("same", 12))
   )
-  assert metrics(some) == metrics(again) != metrics(everybody) == metrics(same)
+  assert metrics(some) == metrics(again)
+  rows = {folder: read_rows(folder) for folder in (some, everybody, same)}
+  asked = {
+    folder: {row.pop("evaluation_clients") for row in found}
+    for folder, found in rows.items()
+  }
+  assert list(asked.values()) == [{"3"}, {"0"}, {"12"}]
+  assert rows[some] != rows[everybody] == rows[same]
   (entry,) = read_runs(some)
   assert entry["setting"]["evaluation_clients"] == 3
   # Training is as before.
   losses = [
-    [line.split(",")[6] for line in metrics(folder).decode().splitlines()]
-    for folder in (some, everybody)
+    [row["train_loss"] for row in rows[folder]] for folder in (some, everybody)
   ]
   assert losses[0] == losses[1]
 

@@ -26,9 +26,10 @@ def sums_by_hand(logits, y, domain_sizes):
     correct[domain] += np.argmax(row) == label
     losses[domain] += scipy.special.logsumexp(row) - row[label]
   return {
-    "correct": correct,
+    "accuracy": correct,
+    "pooled_accuracy": correct,
+    "loss": losses,
     "num_examples": np.array(domain_sizes),
-    "loss_sum": losses,
   }
 
 
@@ -134,12 +135,13 @@ class TestDomainMetrics:
       np.int32([0, 1, 1]),
       np.int32([2, 0, 1]),
     )
-    assert list(sums) == ["correct", "num_examples", "loss_sum"]
+    assert list(sums) == ["accuracy", "pooled_accuracy", "loss", "num_examples"]
     assert all(value.dtype == np.float32 for value in sums.values())
-    np.testing.assert_array_equal(sums["correct"], [1, 0, 1])
+    np.testing.assert_array_equal(sums["accuracy"], [1, 0, 1])
+    np.testing.assert_array_equal(sums["pooled_accuracy"], [1, 0, 1])
     np.testing.assert_array_equal(sums["num_examples"], [2, 0, 1])
     np.testing.assert_allclose(
-      sums["loss_sum"],
+      sums["loss"],
       [np.log(4 / 3) + np.log(4), 0, np.log(8 / 7)],
       rtol=1e-6,
     )
@@ -173,10 +175,10 @@ class TestFinalize:
     means = run_in_graph(
       evaluation.finalize,
       collections.OrderedDict(
-        correct=np.float32([6, 0, 1]),
+        accuracy=np.float32([1.5, 0, 1]),
+        pooled_accuracy=np.float32([6, 0, 1]),
+        loss=np.float32([4, 0, 0.5]),
         num_examples=np.float32([8, 0, 1]),
-        loss_sum=np.float32([4, 0, 0.5]),
-        accuracy_sum=np.float32([1.5, 0, 1]),
         num_clients=np.float32([3, 0, 1]),
       ),
     )
@@ -200,7 +202,10 @@ class TestThroughTff:
     per_domain = tff.TensorType(np.float32, (self.NUM_DOMAINS,))
     return tff.types.to_type(
       collections.OrderedDict(
-        correct=per_domain, num_examples=per_domain, loss_sum=per_domain
+        accuracy=per_domain,
+        pooled_accuracy=per_domain,
+        loss=per_domain,
+        num_examples=per_domain,
       )
     )
 
@@ -231,9 +236,10 @@ class TestThroughTff:
   ):
     def sums(correct, num_examples, loss_sum):
       return collections.OrderedDict(
-        correct=np.float32(correct),
+        accuracy=np.float32(correct),
+        pooled_accuracy=np.float32(correct),
+        loss=np.float32(loss_sum),
         num_examples=np.float32(num_examples),
-        loss_sum=np.float32(loss_sum),
       )
 
     means = evaluate_clients(
@@ -264,15 +270,15 @@ class TestThroughTff:
     total = {name: sum(s[name] for s in by_hand) for name in by_hand[0]}
     for domain in (0, 1, 3):
       accuracies = [
-        s["correct"][domain] / s["num_examples"][domain]
+        s["accuracy"][domain] / s["num_examples"][domain]
         for s in by_hand
         if s["num_examples"][domain]
       ]
       size = total["num_examples"][domain]
       for name, expected in (
         ("accuracy", np.mean(accuracies)),
-        ("pooled_accuracy", total["correct"][domain] / size),
-        ("loss", total["loss_sum"][domain] / size),
+        ("pooled_accuracy", total["accuracy"][domain] / size),
+        ("loss", total["loss"][domain] / size),
         ("num_examples", size),
       ):
         np.testing.assert_allclose(means[name][domain], expected, rtol=1e-6)
@@ -288,7 +294,7 @@ class TestThroughTff:
     assert np.isnan(at_server["accuracy"][1])
     np.testing.assert_array_equal(
       at_server["accuracy"][[0, 2, 3]],
-      sums["correct"][[0, 2, 3]] / np.float32([4, 6, 1]),
+      sums["accuracy"][[0, 2, 3]] / np.float32([4, 6, 1]),
     )
     for name, value in at_client.items():
       np.testing.assert_array_equal(at_server[name], value)
@@ -298,8 +304,68 @@ class TestThroughTff:
 
   def test_only_sums_leave_a_client(self, evaluate_clients):
     four = "float32[4]"
-    assert evaluate_clients.type_signature.compact_representation() == (
-      "({<correct=float32[4],num_examples=float32[4],loss_sum=float32[4]>}"
-      f"@CLIENTS -> <accuracy={four},pooled_accuracy={four},loss={four},"
-      f"num_examples={four}>@SERVER)"
+    four_each = (
+      f"<accuracy={four},pooled_accuracy={four},loss={four},"
+      f"num_examples={four}>"
     )
+    assert evaluate_clients.type_signature.compact_representation() == (
+      f"({{{four_each}}}@CLIENTS -> {four_each}@SERVER)"
+    )
+
+
+class TestTable:
+  def test_metric_that_is_added_is_summed_and_averaged_like_the_others(
+    self, monkeypatch
+  ):
+    def is_confident(logits, y):
+      del y
+      return tf.cast(tf.reduce_max(logits, axis=1) > 2, tf.float32)
+
+    for name, counts_clients in (("by_client", True), ("by_example", False)):
+      monkeypatch.setitem(
+        evaluation.METRICS,
+        name,
+        evaluation.Metric(is_confident, counts_clients=counts_clients),
+      )
+    logits = tff.TensorType(np.float32, (None, 2))
+    integers = tff.TensorType(np.int32, (None,))
+
+    @tff.tensorflow.computation(
+      logits, integers, tff.TensorType(np.int32, (1,))
+    )
+    def sums(logits, y, domain_sizes):
+      return evaluation.domain_metrics(logits, y, domain_sizes)
+
+    @tff.federated_computation(
+      tff.FederatedType(sums.type_signature.parameter, tff.CLIENTS)
+    )
+    def evaluate(clients):
+      return evaluation.federated_metrics(tff.federated_map(sums, clients))
+
+    sure, unsure = [3.0, 0.0], [1.0, 0.0]
+    means = evaluate(
+      [
+        (np.float32(rows), np.zeros(len(rows), np.int32), np.int32([len(rows)]))
+        for rows in ([sure], [sure, unsure, unsure, unsure])
+      ]
+    )
+    # Of one client all, of the other a quarter; of five examples two.
+    np.testing.assert_allclose(means["by_client"], [0.625], rtol=1e-6)
+    np.testing.assert_allclose(means["by_example"], [0.4], rtol=1e-6)
+    assert list(means)[-1] == "num_examples"
+
+  def test_accuracies_are_reported_in_percent(self):
+    means = {name: np.float32([0, 0.7]) for name in evaluation.METRICS}
+    found = evaluation.report(means, lambda values: float(values[1]))
+    share = float(np.float32(0.7))
+    assert found == {
+      "accuracy": 100 * share,
+      "pooled_accuracy": 100 * share,
+      "loss": share,
+    }
+    arrays = evaluation.report(means, np.asarray)
+    assert arrays["accuracy"].dtype == np.float32
+    np.testing.assert_array_equal(arrays["accuracy"], [0, 70])
+
+  def test_runs_are_compared_by_accuracy(self):
+    assert evaluation.compared() == ["accuracy"]

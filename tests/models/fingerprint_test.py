@@ -129,7 +129,6 @@ def test_digest_is_the_same_in_another_process():
     capture_output=True,
     text=True,
     check=True,
-    timeout=120,
   )
   here = fingerprint.function_digest(residual_cnn.build(width=8))
   assert result.stdout.split()[-1] == here

@@ -12,7 +12,10 @@ from tff_shift.simulation import results
 
 # Three periods of two clients.
 INFERENCE = dynamic.Inference(
-  accuracy=np.array([[80.0, 71.0], [90.0, 72.0], [50.0, 83.0]]),
+  measured={
+    "accuracy": np.array([[80.0, 71.0], [90.0, 72.0], [50.0, 83.0]]),
+    "loss": np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 9.0]]),
+  },
   distances=np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]),
   drifted=np.array([[True, False], [True, True], [False, False]]),
   detected=np.array([[True, True], [False, True], [False, False]]),
@@ -27,6 +30,7 @@ class TestFinalMetrics:
       {
         "validation_accuracy": 80,
         "accuracy": 446 / 6,
+        "loss": 4,
         # 0, 81, 100, 64, 900, 9.
         "multi_period_variance": 1154 / 6,
         # Below 72: 71 and 50.
@@ -49,9 +53,20 @@ class TestFinalMetrics:
     assert [name for name in found if np.isnan(found[name])] == [unknown]
 
 
+def test_means_of_a_period_by_hand():
+  assert INFERENCE.of_period(1) == {
+    "accuracy": 75.5,
+    "loss": 1.5,
+    "distance": 1.5,
+    "drifted_share": 50,
+    "detected_share": 100,
+    "requests": 1,
+  }
+
+
 @pytest.fixture
 def folder(tmp_path):
-  return results.RunFolder.create(tmp_path / "run", columns=("a",))
+  return results.RunFolder.create(tmp_path / "run")
 
 
 def make_result(validation_accuracy, inference) -> dynamic.DynamicResult:
@@ -76,7 +91,8 @@ class TestFigures:
 
   def test_accuracy_is_the_mean_over_clients_and_seeds(self, drawn, folder):
     better = INFERENCE._replace(
-      accuracy=INFERENCE.accuracy + 10, drifted=~INFERENCE.drifted
+      measured={"accuracy": INFERENCE.accuracy + 10},
+      drifted=~INFERENCE.drifted,
     )
     by_label = {
       "one": {0: make_result(80.0, INFERENCE)},
@@ -122,9 +138,7 @@ def test_figures_of_a_run_are_written(folder):
   assert written == {"distance_0.9.png", "accuracy_0.9.png"}
 
 
-def test_names_of_distributions_give_names_of_their_own():
-  names = [
-    dynamic_results.figure_name("a", name) for name in periods.DISTRIBUTIONS
-  ]
+def test_names_of_distributions_give_names_of_their_own(folder):
+  names = [folder.figure_path("a", name).name for name in periods.DISTRIBUTIONS]
   assert len(set(names)) == len(names)
   assert all("+" not in name for name in names)

@@ -230,7 +230,9 @@ class TestClients:
         ],
       )
       expected.append(100 * float(metrics["accuracy"][0]))
-    found = clients_in_use.Clients(running, represent).accuracies(examples)
+    found = clients_in_use.Clients(running, represent).measure(examples)[
+      "accuracy"
+    ]
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert found.dtype == np.float64
 
@@ -252,10 +254,10 @@ class TestClients:
     running, _ = train(fed_3da)
     clients = clients_in_use.Clients(running, represent)
     examples = dynamic.batches(make_periods("0.9"), 0)
-    before = clients.accuracies(examples)
+    before = clients.measure(examples)["accuracy"]
     answered = clients.request(examples, np.array([False, True, False]))
     assert answered.tolist() == [False, True, False]
-    after = clients.accuracies(examples)
+    after = clients.measure(examples)["accuracy"]
     weights = running.algorithm.request(
       running.server_state, represent(examples[1].x)
     )
@@ -414,7 +416,7 @@ class TestInfer:
     for period in range(1, 7):
       np.testing.assert_array_equal(
         found.accuracy[period - 1],
-        trained.accuracies(dynamic.batches(stream.drawn, period)),
+        trained.measure(dynamic.batches(stream.drawn, period))["accuracy"],
       )
 
   def test_states_after_training_stay(self, train, stream):
@@ -466,7 +468,7 @@ class TestValidate:
     clients = clients_in_use.Clients(running, None)
     expected = np.mean(
       [
-        clients.accuracies(dynamic.batches(drawn, period))
+        clients.measure(dynamic.batches(drawn, period))["accuracy"]
         for period in range(1, 11)
       ]
     )
@@ -479,7 +481,7 @@ class TestValidate:
     clients.request(dynamic.batches(drawn, 0), np.ones(NUM_CLIENTS, bool))
     expected = np.mean(
       [
-        clients.accuracies(dynamic.batches(drawn, period))
+        clients.measure(dynamic.batches(drawn, period))["accuracy"]
         for period in range(1, 11)
       ]
     )

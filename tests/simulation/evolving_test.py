@@ -10,6 +10,7 @@ from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_rep
 from tff_shift.data import domains
+from tff_shift.learning import evaluation
 from tff_shift.learning import randomness
 from tff_shift.models import mlp
 from tff_shift.simulation import checkpoints
@@ -153,20 +154,20 @@ class TestRun:
     rounds_seen = [call[0] for call in finished.calls]
     assert rounds_seen == [1, 2, 3, 4, 5]
     evaluations = iter(finished.result.evaluations)
-    for round_num, train_loss, evaluation in finished.calls:
+    for round_num, train_loss, found in finished.calls:
       if round_num in (2, 4, 5):
-        assert evaluation is next(evaluations)
-        assert evaluation.train_loss == train_loss
+        assert found is next(evaluations)
+        assert found.train_loss == train_loss
       else:
-        assert evaluation is None
+        assert found is None
 
   def test_domains_are_measured_after_the_last_round_alone(self, finished):
     *earlier, last = finished.result.evaluations
-    assert all(e.client_accuracy_per_domain is None for e in earlier)
-    assert last.client_accuracy_per_domain.shape == (NUM_DOMAINS,)
-    assert last.client_accuracy_per_domain[-1] == pytest.approx(
-      last.client_accuracy, rel=1e-6
-    )
+    assert all(e.client_per_domain is None for e in earlier)
+    assert list(last.client_per_domain) == list(evaluation.METRICS)
+    for name, values in last.client_per_domain.items():
+      assert values.shape == (NUM_DOMAINS,)
+      assert values[-1] == pytest.approx(last.client[name], rel=1e-6)
 
   def test_no_example_of_the_target_is_trained_on(self, finished, clients):
     target = np.concatenate([share_of_target(client)[0] for client in clients])
@@ -195,14 +196,14 @@ class TestRun:
     x, y = (np.concatenate(parts) for parts in zip(*shares, strict=True))
     assert (x[:, 0] == NUM_DOMAINS - 1).all() and len(y) == DOMAIN_SIZE
     predicted = logits(position, x)
-    evaluation = finished.result.evaluations[position]
+    found = finished.result.evaluations[position]
     correct = (predicted.argmax(axis=1) == y).sum()
     # Of 40 examples in float32; not all are right, nor wrong.
     assert 0 < correct < DOMAIN_SIZE
-    assert evaluation.server_accuracy == pytest.approx(
+    assert found.server["accuracy"] == pytest.approx(
       100 * correct / DOMAIN_SIZE, rel=1e-6
     )
-    assert evaluation.server_loss == pytest.approx(
+    assert found.server["loss"] == pytest.approx(
       mean_loss(predicted, y), rel=1e-5
     )
 
@@ -218,11 +219,11 @@ class TestRun:
       losses.append(mean_loss(predicted, y))
     # Shares of different sizes: the two means are not the same.
     assert len(set(shares)) > 1
-    evaluation = finished.result.evaluations[position]
-    assert evaluation.client_accuracy == pytest.approx(
+    found = finished.result.evaluations[position]
+    assert found.client["accuracy"] == pytest.approx(
       np.mean(accuracies), rel=1e-6
     )
-    assert evaluation.client_loss == pytest.approx(
+    assert found.client["loss"] == pytest.approx(
       np.average(losses, weights=shares), rel=1e-5
     )
 
@@ -237,7 +238,7 @@ class TestRun:
         if of_domain.any():
           accuracies[m].append(100 * right[of_domain].mean())
     np.testing.assert_allclose(
-      finished.result.evaluations[-1].client_accuracy_per_domain,
+      finished.result.evaluations[-1].client_per_domain["accuracy"],
       [np.mean(each) for each in accuracies],
       rtol=1e-6,
     )
@@ -292,8 +293,9 @@ class TestRun:
     assert [call[0] for call in calls] == [2, 4, 5]
     assert calls[0] == (2, earlier[0].train_loss, earlier[0])
     assert earlier == list(finished.result.evaluations[:-1])
-    for one, other in zip(last, finished.result.final, strict=True):
-      np.testing.assert_array_equal(one, other)
+    assert last[:-1] == finished.result.final[:-1]
+    for name, values in finished.result.final.client_per_domain.items():
+      np.testing.assert_array_equal(last.client_per_domain[name], values)
     # And one that has come to its end is told whole.
     calls.clear()
     *again, _ = run(lambda *values: calls.append(values))
@@ -314,7 +316,7 @@ class TestRun:
       run_seed=RUN_SEED,
     )
     assert result.num_diverged == 2
-    assert np.isfinite(result.final.client_loss)
+    assert np.isfinite(result.final.client["loss"])
 
   def test_algorithm_without_a_model_at_the_server(self, model, clients):
     personal = algorithms.build(
@@ -323,9 +325,14 @@ class TestRun:
       fed_rep.HParams(batch_size=8, local_steps=1, head_steps=1),
       num_evaluation_domains=NUM_DOMAINS,
     )
-    (evaluation,) = evolving.run(
+    (found,) = evolving.run(
       personal, clients, num_rounds=1, run_seed=0
     ).evaluations
-    assert evaluation.server_accuracy is None
-    assert evaluation.server_loss is None
-    assert 0 <= evaluation.client_accuracy <= 100
+    assert found.server is None
+    assert 0 <= found.client["accuracy"] <= 100
+    measured = found.measured()
+    assert measured["client_loss"] == found.client["loss"]
+    # A row has the same columns, whether there is a model or not.
+    assert [name for name in measured if measured[name] is None] == [
+      f"server_{name}" for name in evaluation.METRICS
+    ]

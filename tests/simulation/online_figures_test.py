@@ -449,7 +449,6 @@ for module in ("matplotlib.pyplot", "tensorflow", "tensorflow_federated"):
   subprocess.run(
     [sys.executable, "-W", "error", "-c", program, tmp_path],
     check=True,
-    timeout=60,
   )
   heights = {
     "accuracy": 660,

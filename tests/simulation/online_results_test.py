@@ -44,9 +44,8 @@ def make_result(accuracies, rates=None) -> online.OnlineResult:
       online.Timestep(
         i + 1,
         OMEGA[i + 1],
-        1.0,
-        accuracy,
-        2.0,
+        {"accuracy": 1.0},
+        {"accuracy": accuracy},
         np.asarray(rates[i], np.float32),
         estimates,
       )
@@ -112,7 +111,7 @@ class TestRankCorrelation:
 
 @pytest.fixture
 def folder(tmp_path):
-  return results.RunFolder.create(tmp_path / "run", columns=("a",))
+  return results.RunFolder.create(tmp_path / "run")
 
 
 class TestFigures:

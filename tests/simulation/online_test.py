@@ -166,7 +166,7 @@ class TestScrambledClasses:
     for timestep in range(1, NUM_TIMESTEPS + 1):
       accuracies.append(
         [
-          (step.accuracy_before, step.accuracy)
+          (step.before, step.after)
           for step in (run.step(timestep), scrambled.step(timestep))
         ]
       )
@@ -246,9 +246,8 @@ class TestFedAde:
     assert state_bits(resumed) == whole[1][1]
     last = resumed.step(3)
     assert state_bits(resumed) == whole[1][2]
-    assert last.accuracy_before == whole[0][2].accuracy_before
-    assert last.accuracy == whole[0][2].accuracy
-    assert last.loss == whole[0][2].loss
+    assert last.before == whole[0][2].before
+    assert last.after == whole[0][2].after
 
   def test_same_flags_give_the_same_numbers(self, algorithm, whole):
     told = []
@@ -270,10 +269,11 @@ class TestFedAde:
       for first, second in zip(one, other, strict=True):
         np.testing.assert_array_equal(first, second)
     assert result.seconds_per_round > 0
-    for name in ("accuracy", "accuracy_before", "loss"):
-      assert result.mean(name) == pytest.approx(
-        sum(getattr(step, name) for step in whole[0]) / 3
-      )
+    for name in ("accuracy", "loss"):
+      for means, when in (("after", ""), ("before", "_before")):
+        assert result.mean(name + when) == pytest.approx(
+          sum(getattr(step, means)[name] for step in whole[0]) / 3
+        )
 
   def test_run_that_was_stopped_ends_as_one_that_was_not(
     self, algorithm, whole, tmp_path
@@ -316,10 +316,10 @@ class TestFedAde:
       logits = run_in_graph(model.predict, weights, batch.x)
       accuracies.append(100 * np.mean(logits.argmax(axis=1) == batch.y))
     assert len(set(accuracies)) > 1
-    assert whole[0][0].accuracy_before == pytest.approx(np.mean(accuracies))
+    assert whole[0][0].before["accuracy"] == pytest.approx(np.mean(accuracies))
 
   def test_adaptation_shows_in_the_accuracy(self, whole):
-    assert any(step.accuracy != step.accuracy_before for step in whole[0])
+    assert any(step.after != step.before for step in whole[0])
 
   def test_rates_and_estimates_are_those_of_the_clients(self, algorithm, whole):
     first = whole[0][0]
@@ -403,12 +403,12 @@ class TestSource:
       )
       y = np.array([batch.y for batch in batches])
       # Batches have one size, so that a mean of means is the mean.
-      assert step.accuracy == pytest.approx(
+      assert step.after["accuracy"] == pytest.approx(
         100 * np.mean(logits.argmax(axis=-1) == y)
       )
       right = np.take_along_axis(logits, y[..., np.newaxis], -1)[..., 0]
       losses = np.log(np.exp(logits).sum(axis=-1)) - right
-      assert step.loss == pytest.approx(losses.mean(), rel=1e-5)
+      assert step.after["loss"] == pytest.approx(losses.mean(), rel=1e-5)
 
   def test_there_are_no_rounds(self, build, result):
     run = start(build(source), rounds_per_step=3)
@@ -417,10 +417,10 @@ class TestSource:
     assert run.rounds.round_num == 0 and state_bits(run) == before
     assert result.seconds_per_round == 0
     for step in result.timesteps:
-      assert step.accuracy == step.accuracy_before
+      assert step.after == step.before
       assert np.all(np.isnan(step.learning_rates))
       assert len(step.learning_rates) == NUM_CLIENTS
       assert step.estimates is None
 
   def test_accuracy_moves_with_the_stream(self, result):
-    assert len({step.accuracy for step in result.timesteps}) > 1
+    assert len({step.after["accuracy"] for step in result.timesteps}) > 1

@@ -31,7 +31,6 @@ def _run(enabled, stderr):
     stderr=stderr,
     check=True,
     text=True,
-    timeout=60,
   )
 
 

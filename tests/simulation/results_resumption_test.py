@@ -11,7 +11,6 @@ from tensorboard.backend.event_processing import event_accumulator
 
 from tff_shift.simulation import results
 
-_COLUMNS = ("round", "accuracy")
 _FLAGS = {"rounds": 3, "seeds": ["0"]}
 
 
@@ -20,7 +19,7 @@ def _row(round_num, accuracy=0.1):
 
 
 def _resume(path, flags=None):
-  folder = results.RunFolder.resume(path, columns=_COLUMNS)
+  folder = results.RunFolder.resume(path)
   folder.write_resumption(flags or _FLAGS)
   return folder
 
@@ -28,7 +27,7 @@ def _resume(path, flags=None):
 @pytest.fixture
 def path(tmp_path):
   """A folder with three rows."""
-  folder = results.RunFolder.create(tmp_path / "run", columns=_COLUMNS)
+  folder = results.RunFolder.create(tmp_path / "run")
   folder.write_config(_FLAGS)
   for round_num in (1, 2, 3):
     folder.write_metrics(_row(round_num))
@@ -85,7 +84,7 @@ class TestRows:
     assert (path / "metrics.csv").read_text() == "round,accuracy\n1,0.1\n"
 
   def test_folder_of_a_new_run_has_nothing_to_cut(self, tmp_path):
-    folder = results.RunFolder.create(tmp_path / "new", columns=_COLUMNS)
+    folder = results.RunFolder.create(tmp_path / "new")
     folder.write_metrics(_row(1))
     folder.cut_metrics()
     assert _lines(folder.path) == ["1,0.1"]
@@ -98,19 +97,19 @@ class TestResume:
     with pytest.raises(
       ValueError, match=r"^--output_dir: .* holds no run to resume"
     ):
-      results.RunFolder.resume(tmp_path / name, columns=_COLUMNS)
+      results.RunFolder.resume(tmp_path / name)
     assert os.listdir(tmp_path) == ["notes.txt"]
 
   def test_nothing_changes_before_the_folder_is_taken_over(self, path):
     (path / ".summary.json.7.tmp").write_text("{")
     before = {each: each.read_bytes() for each in path.iterdir()}
-    results.RunFolder.resume(path, columns=_COLUMNS)
+    results.RunFolder.resume(path)
     assert before == {each: each.read_bytes() for each in path.iterdir()}
     _resume(path)
     assert sorted(os.listdir(path)) == ["config.json", "metrics.csv"]
 
   def test_configuration_stays_and_says_when_it_was_resumed(self, path):
-    before = results.RunFolder(path, _COLUMNS).read_config()
+    before = results.RunFolder(path).read_config()
     for _ in range(2):
       folder = _resume(path, {"rounds": 99})
     after = folder.read_config()
@@ -124,13 +123,13 @@ class TestResume:
     assert _resume(path).read_config()["flags"] == _FLAGS
 
   def test_run_that_is_overwritten_loses_its_checkpoints(self, path):
-    folder = results.RunFolder(path, _COLUMNS)
+    folder = results.RunFolder(path)
     (folder.checkpoints / "run").mkdir(parents=True)
-    results.RunFolder.create(path, columns=_COLUMNS, overwrite=True)
+    results.RunFolder.create(path, overwrite=True)
     assert os.listdir(path) == ["metrics.csv"]
 
   def test_values_that_are_released_again_come_once(self, path):
-    folder = results.RunFolder(path, _COLUMNS)
+    folder = results.RunFolder(path)
     for key in (1, 2, 3):
       folder.release_to_tensorboard("a/b", {"accuracy": 0.5}, key)
     folder = _resume(path)
@@ -164,4 +163,4 @@ class TestWriting:
     (path / "metrics.csv").unlink()
     (path / "metrics.csv").symlink_to("/dev/full")
     with pytest.raises(results.WriteError, match=r"metrics\.csv .*No space"):
-      results.RunFolder(path, _COLUMNS).write_metrics(_row(4))
+      results.RunFolder(path).write_metrics(_row(4))

@@ -1,7 +1,7 @@
-"""Tests of the fair choice of a learning rate, with runs that are recorded."""
+"""Tests of the fair choice of settings, with runs that are recorded."""
 
+import hypothesis
 import pytest
-from hypothesis import given
 from hypothesis import strategies
 
 from tff_shift.simulation import selection
@@ -12,7 +12,14 @@ _SCORES = {
   ("b", 0.1): 60.0,
   ("b", 0.01): 60.0,
 }
-_RATES = {"a": [0.1, 0.01], "b": [0.1, 0.01]}
+_CONTESTANTS = [
+  selection.Contestant(name, None, {"learning_rate": rate})
+  for name, rate in _SCORES
+]
+
+
+def _key(contestant):
+  return contestant.algorithm, contestant.compared["learning_rate"]
 
 
 class _Recorder:
@@ -21,42 +28,46 @@ class _Recorder:
   def __init__(self):
     self.runs = []
 
-  def run(self, algorithm, rate, held_out):
-    self.runs.append((algorithm, rate, held_out))
+  def run(self, contestant):
+    self.runs.append((*_key(contestant), "target"))
     # On the target the order is the other way round: who looked at it would
     # choose another rate.
-    score = _SCORES[algorithm, rate]
-    return {0: 100 - score if held_out == "target" else score}
+    return {0: 100 - _SCORES[_key(contestant)]}
+
+  def score(self, contestant):
+    self.runs.append((*_key(contestant), "last_source"))
+    return _SCORES[_key(contestant)]
+
+  @property
+  def rule(self):
+    return selection.Rule("last_source", "accuracy", self.score)
 
 
-def _compare(recorder, **options):
-  return list(
-    selection.compare(
-      _RATES, recorder.run, score=lambda by_seed: by_seed[0], **options
-    )
-  )
+def _described(readings):
+  return [(*_key(each.contestant), each.selection) for each in readings]
 
 
-def test_compare_without_rule_runs_every_rate_once():
+def test_compare_without_rule_runs_every_setting_once():
   recorder = _Recorder()
-  readings = _compare(recorder)
+  readings = list(selection.compare(_CONTESTANTS, recorder.run))
   assert recorder.runs == [
     (name, rate, "target") for name in "ab" for rate in (0.1, 0.01)
   ]
-  assert [(r.algorithm, r.learning_rate, r.selection) for r in readings] == [
-    ("a", 0.1, "none"),
-    ("a", 0.01, "none"),
-    ("b", 0.1, "none"),
-    ("b", 0.01, "none"),
+  assert _described(readings) == [
+    (name, rate, "none") for name in "ab" for rate in (0.1, 0.01)
   ]
+  assert [each.by_seed[0] for each in readings] == [30, 20, 40, 40]
 
 
 def test_compare_with_rule_judges_only_what_it_chose():
   recorder, choices = _Recorder(), []
-  readings = _compare(
-    recorder,
-    select="last_source",
-    on_choice=lambda *choice: choices.append(choice),
+  readings = list(
+    selection.compare(
+      _CONTESTANTS,
+      recorder.run,
+      rule=recorder.rule,
+      on_choice=lambda *choice: choices.append(choice),
+    )
   )
   assert recorder.runs == [
     ("a", 0.1, "last_source"),
@@ -67,19 +78,22 @@ def test_compare_with_rule_judges_only_what_it_chose():
     # Both are equally good: the smaller one counts.
     ("b", 0.01, "target"),
   ]
-  assert [(r.learning_rate, r.selection) for r in readings] == [
-    (0.01, "last_source"),
-    (0.01, "last_source"),
+  assert _described(readings) == [
+    ("a", 0.01, "last_source"),
+    ("b", 0.01, "last_source"),
   ]
   assert choices == [
-    ("a", {0.1: 70.0, 0.01: 80.0}, 0.01),
-    ("b", {0.1: 60.0, 0.01: 60.0}, 0.01),
+    (_CONTESTANTS[:2], [70.0, 80.0], _CONTESTANTS[1]),
+    (_CONTESTANTS[2:], [60.0, 60.0], _CONTESTANTS[3]),
   ]
 
 
-def test_compare_with_all_rates_marks_the_chosen_one():
-  readings = _compare(_Recorder(), select="last_source", all_rates=True)
-  assert [(r.algorithm, r.learning_rate, r.selection) for r in readings] == [
+def test_compare_with_all_settings_marks_the_chosen_one():
+  recorder = _Recorder()
+  readings = selection.compare(
+    _CONTESTANTS, recorder.run, rule=recorder.rule, all_settings=True
+  )
+  assert _described(readings) == [
     ("a", 0.1, "none"),
     ("a", 0.01, "last_source"),
     ("b", 0.1, "none"),
@@ -89,26 +103,50 @@ def test_compare_with_all_rates_marks_the_chosen_one():
 
 def test_compare_gives_a_reading_before_it_runs_the_next():
   recorder = _Recorder()
-  readings = selection.compare(_RATES, recorder.run)
-  next(readings)
+  next(selection.compare(_CONTESTANTS, recorder.run))
   assert len(recorder.runs) == 1
 
 
-@given(
-  strategies.dictionaries(
-    strategies.floats(1e-6, 1.0), strategies.integers(0, 3), min_size=1
-  )
+_VALUES = strategies.tuples(
+  strategies.floats(1e-6, 1.0),
+  strategies.sampled_from(["adam", "sgd"]),
+  strategies.booleans(),
 )
-def test_choose_takes_the_smallest_of_the_best(scores):
-  chosen = selection.choose(scores)
-  assert scores[chosen] == max(scores.values())
-  assert all(
-    chosen <= value
-    for value, score in scores.items()
-    if score == scores[chosen]
-  )
+
+
+@hypothesis.given(
+  strategies.dictionaries(_VALUES, strategies.integers(0, 3), min_size=1)
+)
+def test_choose_takes_the_first_of_the_best(scores):
+  names = "learning_rate", "optimizer", "use_it"
+  contestants = [
+    selection.Contestant("a", None, dict(zip(names, values, strict=True)))
+    for values in scores
+  ]
+  chosen = selection.choose(contestants, list(scores.values()))
+  best = [v for v, score in scores.items() if score == max(scores.values())]
+  assert tuple(chosen.compared.values()) == min(best)
 
 
 def test_choose_refuses_nothing():
   with pytest.raises(ValueError):
-    selection.choose({})
+    selection.choose([], [])
+
+
+@pytest.mark.parametrize(
+  ("compared", "label"),
+  [
+    ({}, "fed_drm"),
+    ({"learning_rate": 0.1}, "fed_drm, learning rate 0.1"),
+    (
+      {"lambda_": 0.5, "optimizer": "adam"},
+      "fed_drm, lambda 0.5, optimizer adam",
+    ),
+    ({"use_it": False, "steps": 3}, "fed_drm, use it False, steps 3"),
+    ({"learning_rate": 1e-5}, "fed_drm, learning rate 1e-05"),
+    # Values that differ have labels that do.
+    ({"learning_rate": 0.12345678}, "fed_drm, learning rate 0.12345678"),
+  ],
+)
+def test_label_names_what_is_compared(compared, label):
+  assert selection.Contestant("fed_drm", None, compared).label == label

@@ -82,6 +82,23 @@ class TestComparisonTable:
       "fed_avg    0.1235          8.00     0.25",
     ]
 
+  def test_settings_and_metrics_that_are_asked_for_are_shown(
+    self, make_summary
+  ):
+    runs = [
+      make_summary(setting={"rate": rate, "steps": steps, "model": "mlp"})
+      for rate, steps in ((0.1, 1), (0.2, 2))
+    ]
+    table = summary.comparison_table(
+      runs,
+      metrics=["client_accuracy", "loss"],
+      settings=["rate", "model"],
+    )
+    # What is the same for all is not told, nor what nobody has measured.
+    assert table.splitlines()[0].split() == [
+      *("algorithm", "rate", "client", "accuracy", "(%)", "s/round")
+    ]
+
   def test_divergence_is_told_if_there_was_any(self, make_summary):
     runs = [
       make_summary(num_diverged=(0, 2, 1)),

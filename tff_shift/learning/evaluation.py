@@ -1,12 +1,18 @@
-"""Accuracy per domain, as sums that clients can add up, and who computes it.
+"""Metrics per domain, as sums that clients can add up, and who computes them.
 
-What leaves a client is, for each domain, the number of right predictions, the
-number of examples and the sum of losses, never a prediction.
+`METRICS` is the one place of a metric. All that is measured with
+`evaluate_clients` and `evaluate_server` follows from it: sums and means here,
+what drivers report, and the columns and tables of the binaries.
+
+What leaves a client is, for each domain, the number of examples and the sum or
+mean of each metric over them, never a prediction.
 """
 
 import collections
 from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
+from typing import NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -120,10 +126,70 @@ def predict_by_domain(
   return outputs.concat()
 
 
+class Metric(NamedTuple):
+  """What is measured of each example, and how it becomes a mean.
+
+  Attributes:
+    per_example: `(logits [n, num_classes] float32, y [n] int32) -> [n]
+      float32`.
+    counts_clients: Whether the mean is over clients, each with its own mean
+      over its examples of a domain; else it is over all examples.
+    is_compared: Whether tables and figures compare runs by it. What is not is
+      in `metrics.csv` and `summary.json` all the same.
+  """
+
+  per_example: Callable[[Any, Any], tf.Tensor]
+  counts_clients: bool = False
+  is_compared: bool = False
+
+
+def _is_right(logits, y) -> tf.Tensor:
+  predictions = tf.argmax(logits, axis=1, output_type=tf.int32)
+  return tf.cast(tf.equal(predictions, y), tf.float32)
+
+
+def _cross_entropy(logits, y) -> tf.Tensor:
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
+
+
+# By name. One that ends in `accuracy` is a share, and reported in percent.
+METRICS = {
+  "accuracy": Metric(_is_right, counts_clients=True, is_compared=True),
+  "pooled_accuracy": Metric(_is_right),
+  "loss": Metric(_cross_entropy),
+}
+
+
+def compared() -> list[str]:
+  """Returns the names of the metrics by which runs are compared."""
+  return [name for name, metric in METRICS.items() if metric.is_compared]
+
+
+def report(
+  means: Mapping[str, Any], read: Callable[[Any], Any]
+) -> dict[str, Any]:
+  """Returns the metrics as drivers report them, accuracies in percent.
+
+  Args:
+    means: What `finalize` gives.
+    read: Takes from the means of a metric, [num_domains] float32, what is
+      wanted, for example a domain's as a float. It is multiplied as it is.
+
+  Returns:
+    What was wanted, by the name of the metric.
+  """
+  return {
+    name: 100.0 * read(means[name])
+    if name.endswith("accuracy")
+    else read(means[name])
+    for name in METRICS
+  }
+
+
 def domain_metrics(
   logits, y, domain_sizes
 ) -> collections.OrderedDict[str, tf.Tensor]:
-  """Adds up right predictions, examples and losses of each domain.
+  """Adds up the metrics of the examples of each domain.
 
   Args:
     logits: [num_examples, num_classes] float32.
@@ -132,54 +198,66 @@ def domain_metrics(
       [num_domains] int32.
 
   Returns:
-    An ordered dictionary of float32 tensors of shape [num_domains]: `correct`,
-    `num_examples`, `loss_sum`.
+    An ordered dictionary of float32 tensors of shape [num_domains]: the sum of
+    each metric of `METRICS`, and `num_examples`.
   """
   num_domains = tf.size(domain_sizes)
   domains = tf.repeat(tf.range(num_domains), domain_sizes)
-
-  def per_domain(values):
-    return tf.math.unsorted_segment_sum(values, domains, num_domains)
-
-  predictions = tf.argmax(logits, axis=1, output_type=tf.int32)
-  losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
-    labels=y, logits=logits
+  sums = collections.OrderedDict(
+    (
+      name,
+      tf.math.unsorted_segment_sum(
+        metric.per_example(logits, y), domains, num_domains
+      ),
+    )
+    for name, metric in METRICS.items()
   )
-  return collections.OrderedDict(
-    correct=per_domain(tf.cast(tf.equal(predictions, y), tf.float32)),
-    num_examples=tf.cast(domain_sizes, tf.float32),
-    loss_sum=per_domain(losses),
-  )
+  sums["num_examples"] = tf.cast(domain_sizes, tf.float32)
+  return sums
 
 
 def _per_client(sums):
-  """Adds what the mean over clients needs to a client's sums."""
-  accuracy = tf.math.divide_no_nan(sums["correct"], sums["num_examples"])
-  has_examples = tf.cast(sums["num_examples"] > 0, tf.float32)
-  return collections.OrderedDict(
-    sums, accuracy_sum=accuracy, num_clients=has_examples
+  """Makes of a client's sums what is added up over clients."""
+  num_examples = sums["num_examples"]
+  parts = collections.OrderedDict(
+    (
+      name,
+      tf.math.divide_no_nan(sums[name], num_examples)
+      if metric.counts_clients
+      else sums[name],
+    )
+    for name, metric in METRICS.items()
   )
+  parts["num_examples"] = num_examples
+  parts["num_clients"] = tf.cast(num_examples > 0, tf.float32)
+  return parts
 
 
-def finalize(sums) -> collections.OrderedDict[str, tf.Tensor]:
+def finalize(totals) -> collections.OrderedDict[str, tf.Tensor]:
   """Turns summed metrics into means.
 
   Args:
-    sums: What `domain_metrics` gives, with `accuracy_sum` and `num_clients`.
+    totals: For each metric of `METRICS` the sum over clients of their means
+      where it counts clients, else of their sums; `num_examples`; and
+      `num_clients`, that of the clients with examples of a domain.
 
   Returns:
-    An ordered dictionary of float32 tensors of shape [num_domains]:
-    `accuracy`, the mean over the clients that have examples of the domain, each
-    client counting alike; `pooled_accuracy`, the share of right predictions
-    over all examples; `loss`, the mean over all examples; `num_examples`. Means
-    over nothing are NaN.
+    An ordered dictionary of float32 tensors of shape [num_domains]: each metric
+    of `METRICS` (`accuracy`, the mean over the clients that have examples of
+    the domain, each client counting alike; `pooled_accuracy`, the share of
+    right predictions over all examples; `loss`, the mean over all examples) and
+    `num_examples`. Means over nothing are NaN.
   """
-  return collections.OrderedDict(
-    accuracy=sums["accuracy_sum"] / sums["num_clients"],
-    pooled_accuracy=sums["correct"] / sums["num_examples"],
-    loss=sums["loss_sum"] / sums["num_examples"],
-    num_examples=sums["num_examples"],
+  means = collections.OrderedDict(
+    (
+      name,
+      totals[name]
+      / totals["num_clients" if metric.counts_clients else "num_examples"],
+    )
+    for name, metric in METRICS.items()
   )
+  means["num_examples"] = totals["num_examples"]
+  return means
 
 
 def federated_metrics(sums_at_clients: Any) -> tff.Value:

@@ -1,4 +1,4 @@
-"""What a client trains on, made of its examples."""
+"""What a client trains on and what it predicts, made of its examples."""
 
 from collections.abc import Sequence
 
@@ -31,3 +31,26 @@ def training_data(
     )
     for client, each in enumerate(examples)
   ]
+
+
+def to_predict(
+  x: np.ndarray, y: np.ndarray, domain_sizes: Sequence[int], client_id: int = 0
+) -> local_training.ClientData:
+  """Returns examples to predict.
+
+  Args:
+    x: The examples, [n, ...].
+    y: Their classes, [n] int32.
+    domain_sizes: How many belong to each domain, in order, [num_domains].
+    client_id: The client.
+
+  Returns:
+    The data. Its seed is no client's: predictions draw nothing.
+  """
+  return local_training.ClientData(
+    x=x,
+    y=y,
+    domain_sizes=np.asarray(domain_sizes, np.int32),
+    seed=np.zeros(randomness.SEED_SHAPE, np.int32),
+    client_id=np.int32(client_id),
+  )

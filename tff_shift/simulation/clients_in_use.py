@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from tff_shift.data import examples as examples_lib
-from tff_shift.learning import local_training
-from tff_shift.learning import randomness
+from tff_shift.learning import evaluation
+from tff_shift.simulation import client_data
 from tff_shift.simulation import rounds
 
 # The examples of a period, [n, ...], to r.
@@ -45,37 +45,33 @@ class Clients:
     self._running = running
     self._represent = represent
 
-  def accuracies(self, examples: Sequence[examples_lib.Examples]) -> np.ndarray:
+  def measure(
+    self, examples: Sequence[examples_lib.Examples]
+  ) -> dict[str, np.ndarray]:
     """Lets each client predict its own examples with its own model.
 
     Args:
       examples: The examples of each client, at least one of each.
 
     Returns:
-      Percent, [num_clients] float64.
+      The metrics of `evaluation.METRICS` of each client, [num_clients] float64
+      each.
     """
-    # Accuracies come as means over clients, for each domain: a domain of which
-    # one client alone has examples gives the accuracy of that client.
-    sizes = np.diag([len(each.y) for each in examples]).astype(np.int32)
-    metrics = self._running.algorithm.evaluate_clients(
+    # Metrics come as means over clients, for each domain: a domain of which one
+    # client alone has examples gives that of the client.
+    sizes = np.diag([len(each.y) for each in examples])
+    means = self._running.algorithm.evaluate_clients(
       self._running.server_state,
       self._states,
       self._running.data,
       [
-        local_training.ClientData(
-          x=each.x,
-          y=each.y,
-          domain_sizes=sizes[client],
-          # Predictions draw nothing.
-          seed=np.zeros(randomness.SEED_SHAPE, np.int32),
-          client_id=np.int32(client),
-        )
+        client_data.to_predict(each.x, each.y, sizes[client], client)
         for client, each in enumerate(examples)
       ],
     )
-    # Multiplied in float32, so that a share such as 0.15 gives 15.
-    percent = np.float32(100) * np.asarray(metrics["accuracy"], np.float32)
-    return percent.astype(np.float64)
+    # Percent are made in float32, so that a share such as 0.7 gives 70.
+    found = evaluation.report(means, np.asarray)
+    return {name: each.astype(np.float64) for name, each in found.items()}
 
   def request(
     self, examples: Sequence[examples_lib.Examples], wanted: np.ndarray

@@ -67,18 +67,38 @@ class Inference(NamedTuple):
   """What use on a stream gives, each [num_periods, num_clients].
 
   Attributes:
-    accuracy: Of each client with the model in use, in percent.
+    measured: The metrics of `evaluation.METRICS` of each client with the model
+      in use, by name.
     distances: See `Stream`.
     drifted: See `Stream`.
     detected: Whether the distance is above the threshold.
     requested: Whether the client was sent another model.
   """
 
-  accuracy: np.ndarray
+  measured: Mapping[str, np.ndarray]
   distances: np.ndarray
   drifted: np.ndarray
   detected: np.ndarray
   requested: np.ndarray
+
+  @property
+  def accuracy(self) -> np.ndarray:
+    """In percent, [num_periods, num_clients]."""
+    return self.measured["accuracy"]
+
+  def of_period(self, period: int) -> dict[str, float | int]:
+    """Returns the means over the clients in a period, from 1, by name."""
+    index = period - 1
+    return {
+      **{
+        name: float(np.mean(values[index]))
+        for name, values in self.measured.items()
+      },
+      "distance": float(np.mean(self.distances[index])),
+      "drifted_share": 100 * float(np.mean(self.drifted[index])),
+      "detected_share": 100 * float(np.mean(self.detected[index])),
+      "requests": int(np.sum(self.requested[index])),
+    }
 
 
 class DynamicResult(NamedTuple):
@@ -215,7 +235,7 @@ def validate(
   return float(
     np.mean(
       [
-        clients.accuracies(batches(drawn, period))
+        clients.measure(batches(drawn, period))["accuracy"]
         for period in range(1, NUM_VALIDATION_PERIODS + 1)
       ]
     )
@@ -292,18 +312,18 @@ def infer(
     batches(stream.drawn, 0), np.ones(stream.drawn.num_clients, bool)
   )
   detected = stream.distances > threshold
-  accuracy, requested = [], []
+  measured, requested = [], []
   for period, drifting in enumerate(detected, start=1):
     examples = batches(stream.drawn, period)
-    found = clients.accuracies(examples)
+    found = clients.measure(examples)
     answered = clients.request(examples, drifting)
     if apply_update == "current" and answered.any():
-      found = clients.accuracies(examples)
-    accuracy.append(found)
+      found = clients.measure(examples)
+    measured.append(found)
     requested.append(answered)
-    on_period(period, found)
+    on_period(period, found["accuracy"])
   return Inference(
-    np.array(accuracy),
+    {name: np.array([each[name] for each in measured]) for name in found},
     stream.distances,
     stream.drifted,
     detected,

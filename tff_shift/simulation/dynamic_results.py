@@ -1,6 +1,5 @@
 """What use on drifting periods has shown: final metrics and figures."""
 
-import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -22,12 +21,13 @@ def final_metrics(
     validation_accuracy: VACC, in percent.
 
   Returns:
-    `validation_accuracy` and `accuracy`, the mean over clients and periods, in
-    percent; `multi_period_variance`, MPV over all periods, in squared
-    percentage points; `low_accuracy_share`, LAT, and `request_share`, how often
-    a client was sent another model, in percent of all pairs of client and
-    period; `true_positive_rate` and `false_positive_rate` of the detection, in
-    percent of the pairs with and without a drift, NaN where there are none.
+    `validation_accuracy`, in percent; the mean over clients and periods of each
+    metric of `evaluation.METRICS`; `multi_period_variance`, MPV over all
+    periods, in squared percentage points; `low_accuracy_share`, LAT, and
+    `request_share`, how often a client was sent another model, in percent of
+    all pairs of client and period; `true_positive_rate` and
+    `false_positive_rate` of the detection, in percent of the pairs with and
+    without a drift, NaN where there are none.
   """
   (variance,) = metrics.multi_period_variance(
     inference.accuracy, validation_accuracy
@@ -37,7 +37,10 @@ def final_metrics(
   )
   return {
     "validation_accuracy": validation_accuracy,
-    "accuracy": float(np.mean(inference.accuracy)),
+    **{
+      name: float(np.mean(values))
+      for name, values in inference.measured.items()
+    },
     "multi_period_variance": float(variance),
     "low_accuracy_share": float(low_share),
     "request_share": _percent(inference.requested),
@@ -48,12 +51,6 @@ def final_metrics(
 
 def _percent(happened: np.ndarray) -> float:
   return 100.0 * float(np.mean(happened)) if happened.size else float("nan")
-
-
-def figure_name(kind: str, distribution: str) -> str:
-  """Returns the name of a figure of a distribution, such as `0.4+0.4`."""
-  name = re.sub(r"[^\w.]+", "_", distribution)
-  return f"{kind}_{name}"
 
 
 def draw_distances(
@@ -67,7 +64,7 @@ def draw_distances(
     stream.distances[:, 0],
     stream.drifted[:, 0],
     threshold,
-    folder.figure_path(figure_name("distance", distribution)),
+    folder.figure_path("distance", distribution),
     title=f"Client 0, distribution {distribution}",
   )
 
@@ -104,5 +101,5 @@ def draw_accuracy(
     validation,
     share([stream.drifted for stream in streams]),
     share([stream.detected for stream in streams]),
-    folder.figure_path(figure_name("accuracy", distribution)),
+    folder.figure_path("accuracy", distribution),
   )

@@ -88,7 +88,8 @@ def to_json(value: Any) -> Any:
   """Returns a value made of JSON types, from which `from_json` has every bit.
 
   Args:
-    value: Numbers, strings, None, arrays and named tuples.
+    value: Numbers, strings, None, arrays, and named tuples or dictionaries of
+      such by name.
 
   Raises:
     TypeError: If it is something else.
@@ -101,12 +102,14 @@ def to_json(value: Any) -> Any:
       "bytes": base64.b64encode(array.tobytes()).decode(),
     }
   if hasattr(value, "_asdict"):
-    return {name: to_json(each) for name, each in value._asdict().items()}
+    value = value._asdict()
+  if isinstance(value, Mapping):
+    return {name: to_json(each) for name, each in value.items()}
   if value is None or isinstance(value, bool | int | float | str):
     return value
   raise TypeError(
     f"a {type(value).__name__} cannot be saved; what is measured consists of"
-    " numbers, strings, None, arrays and named tuples"
+    " numbers, strings, None, arrays, named tuples and dictionaries"
   )
 
 

@@ -7,6 +7,7 @@ the server on all clients' shares together.
 """
 
 import contextlib
+import itertools
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -16,13 +17,16 @@ import numpy as np
 
 from tff_shift.data import domains
 from tff_shift.data import partition
+from tff_shift.learning import evaluation
 from tff_shift.learning import local_training
 from tff_shift.learning import process
 from tff_shift.learning import randomness
 from tff_shift.simulation import checkpoints
+from tff_shift.simulation import client_data
 from tff_shift.simulation import figures
 from tff_shift.simulation import results
 from tff_shift.simulation import rounds
+from tff_shift.simulation import summary
 
 _EXAMPLES_PER_FIGURE_ROW = 10
 _POINTS_PER_DOMAIN = 60
@@ -34,22 +38,30 @@ class Evaluation(NamedTuple):
   Attributes:
     round_num: The number of rounds done.
     train_loss: The mean training loss of the round.
-    client_accuracy: On the target: the mean over the clients that are
-      evaluated, each with its own model on its own share.
-    server_accuracy: On the target: the server's model on all their shares;
-      None where the server has no model.
-    client_loss: On the target, the mean over examples.
-    server_loss: On the target, the mean over examples, or None.
-    client_accuracy_per_domain: [num_domains], after the last round only.
+    client: The metrics of `evaluation.METRICS` on the target: of the clients
+      that are evaluated, each with its own model on its own share.
+    server: Likewise, of the server's model on all their shares; None where the
+      server has no model.
+    client_per_domain: As `client`, each [num_domains], after the last round
+      only.
   """
 
   round_num: int
   train_loss: float
-  client_accuracy: float
-  server_accuracy: float | None
-  client_loss: float
-  server_loss: float | None
-  client_accuracy_per_domain: np.ndarray | None
+  client: Mapping[str, float]
+  server: Mapping[str, float] | None
+  client_per_domain: Mapping[str, np.ndarray] | None
+
+  def measured(self) -> dict[str, float | None]:
+    """Returns what is measured on the target, by names as `client_loss`.
+
+    The values of a server that has no model are None.
+    """
+    return {
+      f"{who}_{name}": means and means[name]
+      for who, means in (("client", self.client), ("server", self.server))
+      for name in self.client
+    }
 
 
 class EvolvingResult(NamedTuple):
@@ -110,14 +122,6 @@ def _pool(parts: Sequence[domains.ClientExamples]) -> domains.ClientExamples:
   )
 
 
-def _to_predict(
-  examples: domains.ClientExamples,
-) -> local_training.ClientData:
-  # Predictions draw nothing with the seed of the examples to predict.
-  seed = np.zeros(randomness.SEED_SHAPE, np.int32)
-  return local_training.ClientData(*examples, seed=seed)
-
-
 def run(
   algorithm: process.FederatedAlgorithm,
   clients: Sequence[domains.Client],
@@ -174,15 +178,15 @@ def run(
       replay=lambda each: on_round(each.round_num, each.train_loss, each),
     ):
       train_loss = float(run_rounds.step()["loss"])
-      evaluation = None
+      found = None
       is_last = round_num == num_rounds
       if is_last or round_num % evaluate_every == 0:
         chosen = evaluated_clients(
           len(clients), evaluation_clients, run_seed, round_num
         )
-        evaluation = _evaluate(run_rounds, clients, chosen, train_loss, is_last)
-        evaluations.append(evaluation)
-      on_round(round_num, train_loss, evaluation)
+        found = _evaluate(run_rounds, clients, chosen, train_loss, is_last)
+        evaluations.append(found)
+      on_round(round_num, train_loss, found)
   return EvolvingResult(
     tuple(evaluations),
     run_rounds.seconds_per_round,
@@ -228,24 +232,29 @@ def _evaluate(
     run_rounds.server_state,
     run_rounds.states.take(chosen, [client.seed for client in data]),
     data,
-    [_to_predict(part) for part in (tests if all_domains else targets)],
+    [
+      client_data.to_predict(*part)
+      for part in (tests if all_domains else targets)
+    ],
   )
   at_server = None
   if algorithm.evaluate_server is not None:
     at_server = algorithm.evaluate_server(
-      run_rounds.server_state, data, _to_predict(_pool(targets))
+      run_rounds.server_state, data, client_data.to_predict(*_pool(targets))
     )
   return Evaluation(
     round_num=run_rounds.round_num,
     train_loss=train_loss,
-    client_accuracy=100.0 * float(at_clients["accuracy"][-1]),
-    server_accuracy=at_server and 100.0 * float(at_server["accuracy"][-1]),
-    client_loss=float(at_clients["loss"][-1]),
-    server_loss=at_server and float(at_server["loss"][-1]),
-    client_accuracy_per_domain=(
-      100.0 * np.asarray(at_clients["accuracy"]) if all_domains else None
+    client=evaluation.report(at_clients, _of_target),
+    server=at_server and evaluation.report(at_server, _of_target),
+    client_per_domain=(
+      evaluation.report(at_clients, np.asarray) if all_domains else None
     ),
   )
+
+
+def _of_target(means: np.ndarray) -> float:
+  return float(means[-1])
 
 
 def draw_domains(
@@ -284,11 +293,14 @@ def draw_results(
     dataset: The domains, for their names.
     folder: The run's folder.
   """
-  for who in ("client", "server"):
+  for who, metric in itertools.product(
+    ("client", "server"), evaluation.compared()
+  ):
+    name = f"{who}_{metric}"
     curves = {}
     for label, by_seed in by_label.items():
       series = [
-        [getattr(each, f"{who}_accuracy") for each in result.evaluations]
+        [each.measured()[name] for each in result.evaluations]
         for result in by_seed.values()
       ]
       if series[0][0] is None:
@@ -300,13 +312,13 @@ def draw_results(
     if curves:
       figures.learning_curves(
         curves,
-        folder.figure_path(f"{who}_accuracy"),
-        f"{who.capitalize()} accuracy on the unseen domain (%)",
+        folder.figure_path(name),
+        summary.title(name, " on the unseen domain").capitalize(),
       )
   figures.accuracy_per_domain(
     {
       label: np.mean(
-        [r.final.client_accuracy_per_domain for r in by_seed.values()],
+        [r.final.client_per_domain["accuracy"] for r in by_seed.values()],
         axis=0,
       )
       for label, by_seed in by_label.items()

@@ -43,9 +43,9 @@ class Evaluation(NamedTuple):
   client_accuracy: float | None = None
   uncorrected_client_accuracy: float | None = None
 
-  def measured(self) -> dict[str, float]:
-    """Returns what there is by name."""
-    return {k: v for k, v in self._asdict().items() if v is not None}
+  def measured(self) -> dict[str, float | None]:
+    """Returns the accuracies by name."""
+    return self._asdict()
 
 
 class GuidanceResult(NamedTuple):
@@ -74,7 +74,7 @@ class GuidanceResult(NamedTuple):
     """
     rows = [self.evaluations[each].measured() for each in self.final_rounds]
     found = {}
-    for name in rows[0]:
+    for name in (name for name in rows[0] if rows[0][name] is not None):
       values = [row[name] for row in rows]
       found[name] = float(np.mean(values))
       if len(values) > 1:

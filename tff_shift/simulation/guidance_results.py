@@ -1,6 +1,5 @@
 """What runs with a guide have shown, as figures."""
 
-import re
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -36,9 +35,8 @@ def draw_routing(
 ) -> None:
   """Draws which client's queries were routed where; nothing without a guide."""
   if result.routing is not None:
-    name = re.sub(r"[^\w.]+", "_", label)
     guidance_figures.routing_matrix(
-      result.routing, folder.figure_path(f"routing_{name}")
+      result.routing, folder.figure_path("routing", label)
     )
 
 

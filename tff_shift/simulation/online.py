@@ -9,6 +9,7 @@ What the classes of the stream are is known to nothing that adapts.
 
 import contextlib
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,10 +18,11 @@ import numpy as np
 from tff_shift.data import examples as examples_lib
 from tff_shift.data import streams
 from tff_shift.learning import adaptation
-from tff_shift.learning import local_training
+from tff_shift.learning import evaluation
 from tff_shift.learning import process
 from tff_shift.learning import randomness
 from tff_shift.simulation import checkpoints
+from tff_shift.simulation import client_data
 from tff_shift.simulation import client_states
 from tff_shift.simulation import rounds
 
@@ -31,10 +33,9 @@ class Timestep(NamedTuple):
   Attributes:
     timestep: Counts from 1.
     omega: The weight of eq. 1.
-    accuracy_before: The mean over all clients, each with its own model, before
-      the step's rounds.
-    accuracy: The same, after them.
-    loss: The mean loss over examples, after them.
+    before: The metrics of `evaluation.METRICS` of all clients, each with its
+      own model, before the step's rounds.
+    after: The same, after them.
     learning_rates: Of all clients, [num_clients]; NaN where an algorithm has
       none.
     estimates: The clients' estimates of their class distribution,
@@ -43,11 +44,25 @@ class Timestep(NamedTuple):
 
   timestep: int
   omega: float
-  accuracy_before: float
-  accuracy: float
-  loss: float
+  before: Mapping[str, float]
+  after: Mapping[str, float]
   learning_rates: np.ndarray
   estimates: np.ndarray | None
+
+  def measured(self) -> dict[str, float | None]:
+    """Returns numbers by name, with those of `before` as `accuracy_before`.
+
+    The mean learning rate is None where an algorithm has none.
+    """
+    has_rates = not np.isnan(self.learning_rates).any()
+    return {
+      "omega": self.omega,
+      **{f"{name}_before": value for name, value in self.before.items()},
+      **self.after,
+      "mean_learning_rate": (
+        float(np.mean(self.learning_rates)) if has_rates else None
+      ),
+    }
 
 
 class OnlineResult(NamedTuple):
@@ -64,8 +79,8 @@ class OnlineResult(NamedTuple):
   num_diverged: int = 0
 
   def mean(self, name: str) -> float:
-    """Returns the mean of an accuracy or loss over the time steps."""
-    return float(np.mean([getattr(step, name) for step in self.timesteps]))
+    """Returns the mean over the time steps of what they have measured."""
+    return float(np.mean([step.measured()[name] for step in self.timesteps]))
 
 
 class Deployment(NamedTuple):
@@ -97,16 +112,6 @@ def adaptation_data(
     confusion=deployment.confusion,
     seed=randomness.client_seed(run_seed, client),
     client_id=np.int32(client),
-  )
-
-
-def _to_predict(examples: examples_lib.Examples) -> local_training.ClientData:
-  return local_training.ClientData(
-    x=examples.x,
-    y=examples.y,
-    domain_sizes=np.array([len(examples.y)], np.int32),
-    # Predictions draw nothing.
-    seed=np.zeros(randomness.SEED_SHAPE, np.int32),
   )
 
 
@@ -189,7 +194,10 @@ class Adaptation:
       What was measured.
     """
     self.rounds.data = self.data(timestep)
-    labelled = [_to_predict(each) for each in self._batches(timestep)]
+    labelled = [
+      client_data.to_predict(each.x, each.y, [len(each.y)])
+      for each in self._batches(timestep)
+    ]
     states = self.rounds.client_states
     before = self._evaluate(labelled, states)
     after = before
@@ -202,9 +210,8 @@ class Adaptation:
     return Timestep(
       timestep=timestep,
       omega=float(self._streams.omega[timestep]),
-      accuracy_before=before["accuracy"],
-      accuracy=after["accuracy"],
-      loss=after["loss"],
+      before=before,
+      after=after,
       learning_rates=np.array(
         [getattr(state, "learning_rate", np.nan) for state in states],
         np.float32,
@@ -215,16 +222,13 @@ class Adaptation:
     )
 
   def _evaluate(self, labelled, states) -> dict[str, float]:
-    metrics = self.rounds.algorithm.evaluate_clients(
+    means = self.rounds.algorithm.evaluate_clients(
       self.rounds.server_state,
       states,
       self.rounds.data,
       labelled,
     )
-    return {
-      "accuracy": 100.0 * float(metrics["accuracy"][0]),
-      "loss": float(metrics["loss"][0]),
-    }
+    return evaluation.report(means, lambda values: float(values[0]))
 
 
 def run(

@@ -7,10 +7,12 @@ from scipy import stats
 
 from tff_shift.data import corruptions
 from tff_shift.data import streams
+from tff_shift.learning import evaluation
 from tff_shift.simulation import figures
 from tff_shift.simulation import online
 from tff_shift.simulation import online_figures
 from tff_shift.simulation import results
+from tff_shift.simulation import summary
 
 _NUM_SHOWN_CLIENTS = 4
 
@@ -73,7 +75,7 @@ def draw_accuracy(
   folder: results.RunFolder,
   shift: str,
 ) -> None:
-  """Draws the accuracy of all algorithms over time, with omega below.
+  """Draws the metrics of all algorithms over time, with omega below.
 
   Args:
     by_label: For each label, the results by seed.
@@ -81,19 +83,20 @@ def draw_accuracy(
     folder: The run's folder.
     shift: The schedule, for the name of the file.
   """
-  curves = {}
-  for label, by_seed in by_label.items():
-    series = [
-      [step.accuracy for step in result.timesteps]
-      for result in by_seed.values()
-    ]
-    curves[label] = figures.curve_over_seeds(np.arange(1, len(omega)), series)
-  online_figures.accuracy_over_time(
-    curves,
-    omega,
-    folder.figure_path(f"accuracy_{shift}"),
-    ylabel="Accuracy after adaptation (%)",
-  )
+  for metric in evaluation.compared():
+    curves = {}
+    for label, by_seed in by_label.items():
+      series = [
+        [step.after[metric] for step in result.timesteps]
+        for result in by_seed.values()
+      ]
+      curves[label] = figures.curve_over_seeds(np.arange(1, len(omega)), series)
+    online_figures.accuracy_over_time(
+      curves,
+      omega,
+      folder.figure_path(metric, shift),
+      ylabel=summary.title(metric, " after adaptation").capitalize(),
+    )
 
 
 def draw_adaptation(
@@ -102,6 +105,7 @@ def draw_adaptation(
   class_names: tuple[str, ...],
   folder: results.RunFolder,
   shift: str,
+  *names: str,
 ) -> None:
   """Draws rates beside the true shift, and class estimates beside the truth.
 
@@ -111,13 +115,14 @@ def draw_adaptation(
     class_names: The name of each class.
     folder: The run's folder.
     shift: The schedule, for the names of the files.
+    *names: What else their names tell.
   """
   rates, shifts = learning_rates(result), true_shift(client_streams)
   shown = range(min(_NUM_SHOWN_CLIENTS, client_streams.num_clients))
   online_figures.rates_over_time(
     {f"client {client}": rates[:, client] for client in shown},
     {f"client {client}": shifts[:, client] for client in shown},
-    folder.figure_path(f"learning_rates_{shift}"),
+    folder.figure_path("learning_rates", shift, *names),
   )
   online_figures.class_distributions(
     np.array([step.estimates[0] for step in result.timesteps]),
@@ -128,7 +133,7 @@ def draw_adaptation(
       ]
     ),
     class_names,
-    folder.figure_path(f"class_estimates_{shift}"),
+    folder.figure_path("class_estimates", shift, *names),
     title=f"Classes of client 0, {shift} shift",
   )
 

@@ -351,8 +351,8 @@ def _train(model, train, validation, hparams, seed, on_epoch) -> Pretrained:
       result.weights,
       logits,
       result.loss,
-      sums["loss_sum"][0],
-      sums["correct"][0],
+      sums["loss"][0],
+      sums["pooled_accuracy"][0],
     )
 
   weights = _initial_weights(model, seed)

@@ -1,7 +1,8 @@
 """The output folder of a run, in one form for every binary.
 
     config.json    flags, versions, commit, start time, command line, cores
-    metrics.csv    one row per evaluation, on disk as soon as it is written
+    metrics.csv    one row per evaluation, on disk as soon as it is written;
+                   the first row names the columns
     summary.json   mean, spread and every seed's value of each final metric, as
                    `summary.RunSummary` gives them
     figures/       PNG files
@@ -21,6 +22,7 @@ import math
 import os
 import pathlib
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -81,9 +83,10 @@ class RunFolder:
   `metrics.csv` stays there until a row differs or the rest is cut off.
   """
 
-  def __init__(self, path: pathlib.Path, columns: Sequence[str]):
+  def __init__(self, path: pathlib.Path):
     self.path = path
-    self._columns = tuple(columns)
+    # Of `metrics.csv`; known from the first row on.
+    self._columns = None
     self._start_time = datetime.datetime.now(datetime.UTC)
     self._release_managers = {}
     # What the run wrote to `metrics.csv` before, and has not yet again.
@@ -94,14 +97,12 @@ class RunFolder:
     cls,
     path: str | os.PathLike[str],
     *,
-    columns: Sequence[str],
     overwrite: bool = False,
   ) -> "RunFolder":
     """Makes the folder and an empty `metrics.csv` in it.
 
     Args:
       path: The folder. Parents are made where they are missing.
-      columns: The columns of `metrics.csv`, in order.
       overwrite: Whether an earlier run's files may be replaced; other files in
         the folder stay. Files without an earlier run are refused all the same.
 
@@ -110,7 +111,6 @@ class RunFolder:
         cannot be written. Then nothing has been made or changed.
     """
     path = pathlib.Path(path)
-    header = _csv_line(columns)
     made = []
     try:
       has_files = _check_folder(path, overwrite)
@@ -120,13 +120,12 @@ class RunFolder:
           made.append(folder)
       if has_files:
         # Replaced first: where this fails, the earlier run is still whole.
-        write_atomically(path / _METRICS, header)
+        write_atomically(path / _METRICS, "")
         for name in _OTHERS:
           _remove(path / name)
       else:
         # Exclusive: of two runs that start at once, only one gets the folder.
-        with open(path / _METRICS, "x", encoding="utf-8") as file:
-          file.write(header)
+        (path / _METRICS).touch(exist_ok=False)
     except OSError as error:
       for folder in reversed(made):
         with contextlib.suppress(OSError):
@@ -135,24 +134,21 @@ class RunFolder:
         f"--output_dir: {str(path)!r} cannot be written ({error.strerror});"
         " name a folder that you may write to"
       ) from error
-    return cls(path, columns)
+    return cls(path)
 
   @classmethod
-  def resume(
-    cls, path: str | os.PathLike[str], *, columns: Sequence[str]
-  ) -> "RunFolder":
+  def resume(cls, path: str | os.PathLike[str]) -> "RunFolder":
     """Opens the folder of a run that was stopped; changes nothing yet.
 
     `write_resumption` must follow before anything else is written.
 
     Args:
       path: The folder.
-      columns: The columns of `metrics.csv`, in order, as at the start.
 
     Raises:
       ValueError: If there is no run in the folder.
     """
-    folder = cls(pathlib.Path(path), columns)
+    folder = cls(pathlib.Path(path))
     if not (folder.path / _METRICS).is_file():
       raise ValueError(
         f"--output_dir: {str(path)!r} holds no run to resume (no {_METRICS});"
@@ -165,11 +161,16 @@ class RunFolder:
     """The folder of checkpoints; made by whoever writes there."""
     return self.path / _CHECKPOINTS
 
-  def figure_path(self, name: str) -> pathlib.Path:
-    """Returns `figures/<name>.png`; makes the folder of figures if needed."""
+  def figure_path(self, *parts: str) -> pathlib.Path:
+    """Returns the path of a figure; makes the folder of figures if needed.
+
+    Args:
+      *parts: Make its name, joined by `_`. What does not suit a file's name,
+        as in a label such as `fed_drm, lambda 0.6`, becomes `_` as well.
+    """
     folder = self.path / "figures"
     folder.mkdir(exist_ok=True)
-    return folder / f"{name}.png"
+    return folder / (re.sub(r"[^\w.]+", "_", "_".join(parts)) + ".png")
 
   def describe(self, flags: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the flags and what else the result depends on, of JSON types.
@@ -216,7 +217,6 @@ class RunFolder:
     for leftover in self.path.glob(".*.tmp"):
       leftover.unlink()
     self._earlier_rows = (self.path / _METRICS).read_bytes()
-    self._append(_csv_line(self._columns))
     config = self.read_config() or self.describe(flags)
     config.setdefault("resumed", []).append(
       {
@@ -230,11 +230,15 @@ class RunFolder:
     """Appends a row to `metrics.csv`, readable for others at return.
 
     Args:
-      row: Values by column. A column without a value stays empty.
+      row: Values by column. The first row names the columns, in order; where a
+        later one has no value, the column stays empty.
 
     Raises:
       ValueError: If a key is not a column.
     """
+    if self._columns is None:
+      self._columns = tuple(row)
+      self._append(_csv_line(self._columns))
     unknown, known = sorted(row.keys() - self._columns), list(self._columns)
     if unknown:
       raise ValueError(f"{_METRICS}: no columns {unknown}; there are {known}")

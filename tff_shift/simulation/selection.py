@@ -1,9 +1,10 @@
-"""Fair choice of a hyper-parameter: the same rule and budget for every method.
+"""Fair choice of hyper-parameters: the same rule and budget for every method.
 
-Every algorithm is tried at every value; the value with the best score counts.
-The score comes from a run that holds something else out than what is finally
-judged, for example the last source domain: the target is never looked at. The
-reading at each common value stands beside the reading after the choice.
+Every algorithm is tried at every setting; the setting with the best score
+counts. A rule's score comes from a run that holds something else out than what
+is finally judged, for example the last source domain: the target is never
+looked at. The reading at each common setting stands beside the reading after
+the choice.
 """
 
 from collections.abc import Callable
@@ -13,73 +14,124 @@ from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
-# What a run holds out, and so what it is judged on.
-TARGET = "target"
+# What stands for a rule where none has chosen.
 NONE = "none"
 
 
-class Reading(NamedTuple):
-  """The runs of an algorithm at one learning rate.
+class Contestant(NamedTuple):
+  """An algorithm at one setting of its hyper-parameters.
 
   Attributes:
-    algorithm: The name of the algorithm.
-    learning_rate: The learning rate.
-    selection: The rule that chose this rate; `none` if no rule did.
-    by_seed: What each run gave, by seed.
+    algorithm: The algorithm's name.
+    hparams: Its `HParams`.
+    compared: The hyper-parameters in which it differs from other contestants of
+      the same algorithm, by name; these have the same names.
   """
 
   algorithm: str
-  learning_rate: float
+  hparams: Any
+  compared: Mapping[str, Any]
+
+  @property
+  def label(self) -> str:
+    """What tables and figures call it."""
+    compared = [
+      f"{name.replace('_', ' ').strip()} {shown(value)}"
+      for name, value in self.compared.items()
+    ]
+    return ", ".join([self.algorithm, *compared])
+
+
+def shown(value: Any) -> str:
+  """Returns a value of a hyper-parameter as text, short and without loss."""
+  if isinstance(value, float) and float(f"{value:g}") == value:
+    return f"{value:g}"
+  return str(value)
+
+
+class Rule(NamedTuple):
+  """How one of an algorithm's contestants is chosen.
+
+  Attributes:
+    name: What summaries call the rule.
+    measure: What the score is, in words.
+    score: Runs a contestant, without what it is finally judged on, and turns
+      that into a number, not NaN; more is better.
+  """
+
+  name: str
+  measure: str
+  score: Callable[[Contestant], float]
+
+
+class Reading(NamedTuple):
+  """The runs of a contestant.
+
+  Attributes:
+    contestant: The contestant.
+    selection: The name of the rule that chose it; `none` if no rule did.
+    by_seed: What each run gave, by seed.
+  """
+
+  contestant: Contestant
   selection: str
   by_seed: Mapping[int, Any]
 
 
-def choose(scores: Mapping[float, float]) -> float:
-  """Returns the value with the highest score, the smaller one of equals.
+def choose(
+  contestants: Sequence[Contestant], scores: Sequence[float]
+) -> Contestant:
+  """Returns the contestant with the highest score.
 
   Args:
-    scores: A score, not NaN, for each value.
+    contestants: Contestants of one algorithm.
+    scores: The score of each.
 
   Returns:
-    One of the values.
+    One of them; of equals the one whose compared values come first when sorted,
+    by the first of them, then the second, and so on.
+
+  Raises:
+    ValueError: If there is none.
   """
-  return max(sorted(scores), key=scores.__getitem__)
+  pairs = sorted(
+    zip(contestants, scores, strict=True),
+    key=lambda pair: tuple(pair[0].compared.values()),
+  )
+  return max(pairs, key=lambda pair: pair[1])[0]
 
 
 def compare(
-  rates: Mapping[str, Sequence[float]],
-  run: Callable[[str, float, str], Mapping[int, Any]],
+  contestants: Sequence[Contestant],
+  run: Callable[[Contestant], Mapping[int, Any]],
   *,
-  select: str = NONE,
-  score: Callable[[Mapping[int, Any]], float] | None = None,
-  all_rates: bool = False,
-  on_choice: Callable[[str, Mapping[float, float], float], None] = (
-    lambda algorithm, scores, chosen: None
-  ),
+  rule: Rule | None = None,
+  all_settings: bool = False,
+  on_choice: Callable[
+    [Sequence[Contestant], Sequence[float], Contestant], None
+  ] = (lambda contestants, scores, chosen: None),
 ) -> Iterator[Reading]:
-  """Runs algorithms at their learning rates, chosen fairly if asked to.
+  """Runs algorithms at their settings, chosen fairly if asked to.
 
   Args:
-    rates: The learning rates of each algorithm.
-    run: `(algorithm, rate, held_out) -> results by seed`; held_out is `target`
-      or the rule's name.
-    select: `none` runs every rate; else the name of the rule, which is what its
-      runs hold out.
-    score: Turns a rule's runs into a number, more is better.
-    all_rates: Whether the rates that the rule did not choose are run as well.
-    on_choice: Called with an algorithm, its scores and the chosen rate.
+    contestants: What is compared.
+    run: A contestant to the results by seed.
+    rule: Chooses among the contestants of each algorithm. None: all are run.
+    all_settings: Whether those that the rule did not choose are run as well.
+    on_choice: Called with the contestants of an algorithm, their scores and the
+      chosen one.
 
   Yields:
-    A reading for each run rate, as soon as it is there.
+    A reading for each contestant that is run, as soon as it is there.
   """
-  for algorithm, values in rates.items():
+  for algorithm in dict.fromkeys(each.algorithm for each in contestants):
+    mine = [each for each in contestants if each.algorithm == algorithm]
     chosen = None
-    if select != NONE:
-      scores = {rate: score(run(algorithm, rate, select)) for rate in values}
-      chosen = choose(scores)
-      on_choice(algorithm, scores, chosen)
-    for rate in values:
-      if chosen is None or rate == chosen or all_rates:
-        selection = select if rate == chosen else NONE
-        by_seed = run(algorithm, rate, TARGET)
-        yield Reading(algorithm, rate, selection, by_seed)
+    if rule is not None:
+      scores = [rule.score(each) for each in mine]
+      chosen = choose(mine, scores)
+      on_choice(mine, scores, chosen)
+    for each in mine:
+      is_chosen = each is chosen
+      if rule is None or is_chosen or all_settings:
+        yield Reading(each, rule.name if is_chosen else NONE, run(each))

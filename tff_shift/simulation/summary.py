@@ -90,15 +90,29 @@ class RunSummary:
     }
 
 
+def title(metric: str, where: str = "") -> str:
+  """Returns what tables and figures call a metric, with its unit.
+
+  Args:
+    metric: Its name.
+    where: What stands between the name and the unit.
+  """
+  unit = " (%)" if metric.endswith("accuracy") else ""
+  return metric.replace("_", " ") + where + unit
+
+
 def comparison_table(
-  runs: Sequence[RunSummary], metrics: Sequence[str] | None = None
+  runs: Sequence[RunSummary],
+  metrics: Sequence[str] | None = None,
+  settings: Sequence[str] | None = None,
 ) -> str:
   """Formats runs as an aligned table of plain text.
 
   Args:
     runs: One row each, in this order.
-    metrics: The metrics to show, in order; by default all that occur. Those
-      named `...accuracy` are in percent.
+    metrics: The metrics to show, in order, of those that occur; by default all.
+      Those named `...accuracy` are in percent.
+    settings: The settings to show, in order, where runs differ; by default all.
 
   Returns:
     The table: algorithm, data set if there are several, the settings in which
@@ -108,10 +122,13 @@ def comparison_table(
   """
   labels = {"algorithm": [run.algorithm for run in runs]}
   labels["dataset"] = [run.dataset for run in runs]
-  for name in dict.fromkeys(name for run in runs for name in run.setting):
+  if settings is None:
+    settings = dict.fromkeys(name for run in runs for name in run.setting)
+  for name in settings:
     labels[name] = [str(run.setting.get(name, "-")) for run in runs]
+  occurring = sorted({name for run in runs for name in run.metric_names})
   if metrics is None:
-    metrics = sorted({name for run in runs for name in run.metric_names})
+    metrics = occurring
   columns = []
   for name, cells in labels.items():
     if name == "algorithm" or len(set(cells)) > 1:
@@ -119,16 +136,15 @@ def comparison_table(
       columns.append([cell.ljust(width) for cell in [name, *cells]])
   numbers = {}
   for name in metrics:
-    unit = " (%)" if name.endswith("accuracy") else ""
-    title = name.replace("_", " ") + unit
-    numbers[title] = [_metric_cell(run, name) for run in runs]
+    if name in occurring:
+      numbers[title(name)] = [_metric_cell(run, name) for run in runs]
   numbers["s/round"] = [f"{run.seconds_per_round:.3g}" for run in runs]
   diverged = [sum(run.num_diverged) for run in runs]
   if any(diverged):
     numbers["diverged"] = list(map(str, diverged))
-  for title, cells in numbers.items():
-    width = max(map(len, [title, *cells]))
-    columns.append([cell.rjust(width) for cell in [title, *cells]])
+  for head, cells in numbers.items():
+    width = max(map(len, [head, *cells]))
+    columns.append([cell.rjust(width) for cell in [head, *cells]])
   for column in columns:
     column.insert(1, "-" * len(column[0]))
   return "\n".join("  ".join(row) for row in zip(*columns, strict=True))

@@ -64,7 +64,6 @@ def test_placer_puts_each_operation_where_it_was_asked_for():
     cwd=ROOT,
     capture_output=True,
     text=True,
-    timeout=120,
   )
   assert "RESULT 2.25" in finished.stdout, finished.stderr[-2000:]
   # Client work on two devices; zero, addition and determinant on the server.

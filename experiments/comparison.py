@@ -1,0 +1,314 @@
+"""What the binaries that compare algorithms have in common, but for the flags.
+
+A binary makes a `Plan` of its own kind, starts a `Comparison`, runs what it
+compares in its own way (`Comparison.runs`, `Comparison.run`), tells what came
+of it (`Comparison.summarize`), and prints the table (`Comparison.finish`).
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from absl import flags
+
+from experiments import command_line
+from tff_shift import algorithms
+from tff_shift.learning import aggregation
+from tff_shift.learning import process
+from tff_shift.models import split_model
+from tff_shift.simulation import checkpoints
+from tff_shift.simulation import progress
+from tff_shift.simulation import results
+from tff_shift.simulation import selection
+from tff_shift.simulation import summary
+
+FLAGS = flags.FLAGS
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+  """What the flags of every binary ask for, checked.
+
+  Attributes:
+    scenario: The binary's name.
+    contestants: What is compared.
+    seeds: The seeds.
+    aggregators: How the server combines updates, by algorithm.
+    model: The model.
+    settings: What tells these runs from those of other flags, by name.
+    num_steps: The number of rounds or time steps of a run.
+    told_hparams: The hyper-parameters that rows and tables tell beside those
+      that are compared.
+  """
+
+  scenario: str
+  contestants: Sequence[selection.Contestant]
+  seeds: Sequence[int]
+  aggregators: Mapping[str, aggregation.Aggregator | None]
+  model: split_model.SplitModel
+  settings: Mapping[str, Any]
+  num_steps: int
+  told_hparams: Sequence[str] = ("learning_rate",)
+
+  @property
+  def hparam_names(self) -> list[str]:
+    """The hyper-parameters that rows and tables tell."""
+    compared = [name for each in self.contestants for name in each.compared]
+    return list(dict.fromkeys([*self.told_hparams, *compared]))
+
+
+class Run:
+  """A contestant with a seed: where its progress, rows and states go.
+
+  Attributes:
+    bar: The progress bar.
+    checkpoint: Where the run is saved.
+  """
+
+  def __init__(
+    self,
+    labels: Mapping[str, Any],
+    curve: Sequence[str],
+    bar: progress.ProgressBar,
+    checkpoint: checkpoints.Run,
+    folder: results.RunFolder,
+  ):
+    self.bar = bar
+    self.checkpoint = checkpoint
+    self._labels = labels
+    self._curve = curve
+    self._folder = folder
+
+  def write(
+    self, step: Mapping[str, Any], measured: Mapping[str, float | None]
+  ) -> None:
+    """Writes a row of `metrics.csv`, and its numbers for TensorBoard.
+
+    Args:
+      step: What tells the rows of the run apart, its number last.
+      measured: What was measured.
+    """
+    self._folder.write_metrics({**self._labels, **step, **measured})
+    *others, number = step.values()
+    self._folder.release_to_tensorboard(
+      "/".join([*self._curve, *others]),
+      {name: value for name, value in measured.items() if value is not None},
+      number,
+    )
+
+  def recorder(self, accuracy: str) -> Callable[[int, float, Any], None]:
+    """Returns what is to be done after each round.
+
+    Args:
+      accuracy: The metric that the progress bar shows.
+    """
+    latest = None
+
+    def on_round(round_num, train_loss, evaluation):
+      nonlocal latest
+      if evaluation is not None:
+        measured = evaluation.measured()
+        latest = measured[accuracy]
+        self.write({"round": round_num}, {"train_loss": train_loss, **measured})
+      self.bar.update(round_num, loss=train_loss, accuracy=latest)
+
+    return on_round
+
+
+class Comparison:
+  """The runs of a binary, from the making of the folder to the table.
+
+  Attributes:
+    plan: The plan.
+    folder: The output folder.
+  """
+
+  def __init__(self, plan: Plan):
+    """Makes the folder, or opens it again with `--resume`.
+
+    Args:
+      plan: What is compared.
+
+    Raises:
+      UsageError: See `command_line.open_folder`.
+    """
+    self.plan = plan
+    self.folder, self._saved = command_line.open_folder(plan.scenario)
+    self._summaries = []
+    # The values of each setting that runs of a contestant differ in.
+    self._varied = {}
+
+  def build(
+    self,
+    contestant: selection.Contestant,
+    model: split_model.SplitModel | None = None,
+    **options: Any,
+  ) -> process.FederatedAlgorithm:
+    """Builds the algorithm of a contestant.
+
+    Args:
+      contestant: The contestant.
+      model: The model, if it is another than the plan's.
+      **options: What else `algorithms.build` takes.
+
+    Returns:
+      The algorithm.
+    """
+    return algorithms.build(
+      contestant.algorithm,
+      model or self.plan.model,
+      contestant.hparams,
+      aggregator=self.plan.aggregators[contestant.algorithm],
+      **options,
+    )
+
+  def runs(
+    self,
+    run: Callable[[selection.Contestant], Mapping[int, Any]],
+    *,
+    rule: selection.Rule | None = None,
+    all_settings: bool = False,
+  ) -> Iterator[selection.Reading]:
+    """Runs the contestants, see `selection.compare`; prints what is chosen.
+
+    Args:
+      run: A contestant to the results by seed.
+      rule: Chooses among the contestants of each algorithm. None: all are run.
+      all_settings: Whether those that the rule did not choose are run as well.
+
+    Returns:
+      The readings, each as soon as it is there.
+    """
+
+    def report(contestants, scores, chosen):
+      listed = "; ".join(
+        f"{each.label}: {score:.2f}"
+        for each, score in zip(contestants, scores, strict=True)
+      )
+      print(f"{rule.measure}: {listed}; chosen: {chosen.label}", flush=True)
+
+    return selection.compare(
+      self.plan.contestants,
+      run,
+      rule=rule,
+      all_settings=all_settings,
+      on_choice=report,
+    )
+
+  @contextlib.contextmanager
+  def run(
+    self,
+    contestant: selection.Contestant,
+    seed: int,
+    num_steps: int,
+    **varied: str,
+  ) -> Iterator[Run]:
+    """Shows the progress of a run, for its `with` block.
+
+    Args:
+      contestant: The contestant.
+      seed: The seed.
+      num_steps: How many steps the bar shows.
+      **varied: What tells the runs of a contestant with a seed apart.
+
+    Yields:
+      Where what the run gives goes.
+    """
+    hparams = {
+      name: getattr(contestant.hparams, name, None)
+      for name in self.plan.hparam_names
+    }
+    own = {name: value for name, value in hparams.items() if value is not None}
+    run_labels = {
+      "algorithm": contestant.algorithm,
+      "dataset": FLAGS.dataset,
+      **varied,
+    }
+    curve = [
+      contestant.algorithm,
+      *varied.values(),
+      *(
+        f"{name.removeprefix('learning_')}_{selection.shown(value)}"
+        for name, value in own.items()
+      ),
+      f"seed_{seed}",
+    ]
+    with command_line.progress_bar(
+      num_steps, ", ".join([contestant.label, *varied.values(), f"seed {seed}"])
+    ) as bar:
+      yield Run(
+        {**run_labels, **self.plan.settings, **hparams, "seed": seed},
+        curve,
+        bar,
+        self._saved.run({**run_labels, **own, "seed": seed}),
+        self.folder,
+      )
+
+  def summarize(
+    self,
+    reading: selection.Reading,
+    by_seed: Mapping[int, Any],
+    metrics: Callable[[int, Any], Mapping[str, float]],
+    **varied: str,
+  ) -> None:
+    """Adds an entry to `summary.json`.
+
+    Args:
+      reading: The contestant, and what chose it.
+      by_seed: Its results by seed, with `seconds_per_round` and `num_diverged`.
+      metrics: A seed and its result to the final metrics.
+      **varied: What tells the entries of a contestant apart.
+    """
+    for name, value in varied.items():
+      self._varied.setdefault(name, {}).setdefault(value)
+    self._summaries.append(
+      summary.RunSummary(
+        algorithm=reading.contestant.algorithm,
+        dataset=FLAGS.dataset,
+        setting={
+          **self.plan.settings,
+          **varied,
+          "selection": reading.selection,
+          **dataclasses.asdict(reading.contestant.hparams),
+        },
+        metrics_by_seed={
+          seed: metrics(seed, result) for seed, result in by_seed.items()
+        },
+        rounds=self.plan.num_steps,
+        seconds_per_round=float(
+          np.mean([result.seconds_per_round for result in by_seed.values()])
+        ),
+        num_diverged=[result.num_diverged for result in by_seed.values()],
+      )
+    )
+    self.folder.write_summary(self._summaries)
+
+  @property
+  def summaries(self) -> Sequence[summary.RunSummary]:
+    """The entries of `summary.json`."""
+    return self._summaries
+
+  def finish(self, metrics: Sequence[str]) -> None:
+    """Prints the table and where the results are.
+
+    Args:
+      metrics: The metrics that the table shows.
+    """
+    runs = sorted(
+      self._summaries,
+      key=lambda run: [
+        list(values).index(run.setting[name])
+        for name, values in self._varied.items()
+      ],
+    )
+    print(
+      summary.comparison_table(
+        runs, metrics, [*self._varied, *self.plan.hparam_names, "selection"]
+      )
+    )
+    print(f"results: {self.folder.path}")

@@ -1,0 +1,118 @@
+"""Models that are trained beforehand and kept: their flags and training."""
+
+import dataclasses
+import pathlib
+
+from absl import flags
+
+from experiments import command_line
+from tff_shift.data import examples as examples_lib
+from tff_shift.models import split_model
+from tff_shift.simulation import pretraining
+
+FLAGS = flags.FLAGS
+
+
+def define_flags(what: str) -> None:
+  """Defines the flags.
+
+  Args:
+    what: What is trained and kept, in the plural.
+  """
+  flags.DEFINE_integer(
+    "pretraining_epochs",
+    None,
+    f"Trains {what} for at most so many epochs. Default: "
+    f"{pretraining.PretrainingHParams().max_epochs}.",
+  )
+  flags.DEFINE_string(
+    "cache_dir", "runs/cache", f"Folder in which {what} are kept."
+  )
+
+
+def chosen_hparams() -> pretraining.PretrainingHParams:
+  """Returns how the flags let it be trained.
+
+  Raises:
+    UsageError: If a flag is wrong.
+  """
+  command_line.require_at_least_one("pretraining_epochs")
+  hparams = pretraining.PretrainingHParams()
+  if FLAGS.pretraining_epochs is None:
+    return hparams
+  return dataclasses.replace(hparams, max_epochs=FLAGS.pretraining_epochs)
+
+
+def make_cache_folder() -> None:
+  """Makes the folder of `--cache_dir`.
+
+  Raises:
+    UsageError: If it cannot be made.
+  """
+  try:
+    pathlib.Path(FLAGS.cache_dir).mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    raise _unusable(error) from error
+
+
+def _unusable(error: OSError) -> command_line.UsageError:
+  return command_line.UsageError(
+    f"--cache_dir={FLAGS.cache_dir}: it cannot be written ({error.strerror});"
+    " name a folder that you may write to"
+  )
+
+
+def train(
+  model: split_model.SplitModel,
+  examples: examples_lib.Examples,
+  held_out: examples_lib.Examples,
+  hparams: pretraining.PretrainingHParams,
+  *,
+  seed: int,
+  name: str,
+) -> pretraining.Pretrained:
+  """Trains a model or takes it from the cache, and says how good it is.
+
+  Args:
+    model: The model.
+    examples: What it is trained on.
+    held_out: What tells when to stop.
+    hparams: How it is trained.
+    seed: The seed.
+    name: What the user is told that it is.
+
+  Returns:
+    The trained model's weights and predictions.
+
+  Raises:
+    UsageError: If it cannot be trained as asked for, or not be kept.
+  """
+  make_cache_folder()
+  with (
+    command_line.progress_bar(
+      hparams.max_epochs, f"{name}, {len(examples.y)} examples"
+    ) as bar,
+    command_line.usage_errors(),
+  ):
+    try:
+      trained = pretraining.pretrain(
+        model,
+        examples,
+        held_out,
+        hparams,
+        seed=seed,
+        cache_dir=FLAGS.cache_dir,
+        on_epoch=lambda epoch: bar.update(
+          epoch.number,
+          loss=epoch.validation_loss,
+          accuracy=epoch.validation_accuracy,
+        ),
+      )
+    except OSError as error:
+      raise _unusable(error) from error
+  print(
+    f"{name}: {trained.validation_accuracy:.2f} % on {len(held_out.y)}"
+    f" held-out examples, epoch {trained.best_epoch} of {trained.num_epochs}",
+    flush=True,
+  )
+  return trained

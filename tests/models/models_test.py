@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tff_shift import models
+from tff_shift.models import split_model
 
 INPUT_SHAPE = (16, 16, 2)
 NUM_CLASSES = 3
@@ -194,6 +195,13 @@ class TestEveryModel:
     assert is_last[-1]
     assert not is_last[0]
 
+  def test_head_can_be_cut_to_one_linear_layer(self, case):
+    _, model, _ = case
+    cut = split_model.with_head(model, "last_layer")
+    assert len({name.split("/")[0] for name in cut.head.names}) == 1
+    assert cut.head.shapes[0] == (cut.embedding_size, NUM_CLASSES)
+    assert cut.num_parameters == model.num_parameters
+
   def test_weight_names_are_unique(self, case):
     _, model, _ = case
     names = tf.nest.flatten(model.weight_names())
@@ -212,7 +220,7 @@ class TestBuild:
       "resnet",
       "wide_resnet",
     } <= set(models.names())
-    for module in ("guided_model", "projection", "residual", "split_model"):
+    for module in ("guided_model", "keras_parts", "parts", "split_model"):
       assert module not in models.names()
 
   def test_build_passes_options_on(self):

@@ -410,6 +410,9 @@ class TestFrozen:
   def test_cut_leaves_values_and_starts(self, model, run_in_graph):
     cut = split_model.with_head(model, "last_layer")
     equal_bits(cut.frozen, model.frozen)
+    others = tf.nest.map_structure(lambda value: value + 1, model.frozen)
+    cut_later = split_model.with_head(model.with_frozen(others), "last_layer")
+    equal_bits(cut_later.frozen, others)
     assert cut.weight_names() == (("backbone/b/kernel", "backbone/b/bias"), ())
     equal_bits(
       run_in_graph(cut.initial_weights, SEED),
@@ -447,6 +450,34 @@ class TestFrozen:
     assert constants(lambda x: model.embed((), x), x) == 2
     assert (
       constants(lambda f, x: model.with_frozen(f).embed((), x), large, x) == 0
+    )
+
+  def test_computation_takes_them_as_an_argument(self, context):
+    del context
+    model = split_model.build_split_model(
+      "one_part_only",
+      backbone=lambda: tf.keras.Sequential(
+        [layers.InputLayer((2,)), layers.Dense(3, trainable=False)]
+      ),
+      head=lambda: tf.keras.Sequential(
+        [layers.InputLayer((3,)), layers.Dense(2)]
+      ),
+      input_dtype=tf.float32,
+    )
+    (kernel, bias), head = model.frozen
+    assert head == ()
+    frozen = ((kernel + 1, bias + 2), ())
+    x = np.float32([[1, 2]])
+    specs = tf.nest.map_structure(
+      lambda value: tf.TensorSpec(value.shape, value.dtype), (frozen, x)
+    )
+
+    @tff.tensorflow.computation(tff.types.tensorflow_to_type(specs))
+    def embed(frozen, x):
+      return model.with_frozen(frozen).embed((), x)
+
+    np.testing.assert_allclose(
+      embed(frozen, x), x @ (kernel + 1) + bias + 2, rtol=1e-5
     )
 
 

@@ -62,11 +62,11 @@ class GuidedModel(split_model.SplitModel):
     )
 
   def move_to_backbone(
-    self, layers: parts.Part, head: parts.Part
+    self, layers: parts.Part, head: parts.Part, embedding_size: int
   ) -> "GuidedModel":
     """See `SplitModel.move_to_backbone`; the target branch gets the layers."""
     return dataclasses.replace(
-      super().move_to_backbone(layers, head),
+      super().move_to_backbone(layers, head, embedding_size),
       target_branch=parts.compose(self.target_branch, layers),
     )
 

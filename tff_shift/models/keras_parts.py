@@ -7,11 +7,20 @@ only inside a graph, and so do these parts.
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
+from typing import NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_shift.models import parts
+
+
+class _Source(NamedTuple):
+  """What a part was made of: `Part.source`."""
+
+  keras_model: tf.keras.Model
+  # A name for each frozen weight.
+  frozen_names: tuple[str, ...]
 
 
 def _cross_entropy(y_true, y_pred, sample_weight=None):
@@ -128,13 +137,15 @@ def make_part(
     for variable in owner.variables
   }
   trainable = {variable.ref() for variable in marked.trainable_variables}
-  names, initializers = {}, {}
+  names, initializers, frozen_names = {}, {}, {}
   for number, variable in enumerate(marked.variables):
+    layer_name, owner = owners[variable.ref()]
     if variable.ref() in trainable:
-      layer_name, owner = owners[variable.ref()]
       name = variable.name.split("/")[-1].split(":")[0]
       names[number] = f"{layer_name}/{name}"
       initializers[number] = _initializer(owner, layer_name, name)
+    else:
+      frozen_names[number] = f"{layer_name}/{variable.name}"
   for number, variable in enumerate(marked.variables):
     # A mark, by which to know the weight again below.
     variable.assign(tf.fill(variable.shape, tf.cast(number, variable.dtype)))
@@ -172,12 +183,14 @@ def make_part(
     shapes=tuple(tuple(values[number].shape) for number in trained),
     paths=parts.paths(stream, len(trained), start),
     frozen=tuple(values[number].numpy() for number in fixed),
-    keras_model=keras_model,
+    source=_Source(
+      keras_model, tuple(frozen_names[number] for number in fixed)
+    ),
   )
 
 
 def _make_part_like(keras_model: tf.keras.Model, whole: parts.Part):
-  """Makes a part of layers of another part; its weights start as there."""
+  """Makes a part of layers of another part; its weights are those there."""
   if not keras_model.variables:
 
     def function(weights, x, frozen):
@@ -188,19 +201,26 @@ def _make_part_like(keras_model: tf.keras.Model, whole: parts.Part):
     return dataclasses.replace(parts.identity(), function=function)
   part = make_part(keras_model, parts.HEAD)
   positions = [whole.names.index(name) for name in part.names]
+  frozen = dict(zip(whole.source.frozen_names, whole.frozen, strict=True))
   return dataclasses.replace(
     part,
     initializers=tuple(whole.initializers[i] for i in positions),
     paths=tuple(whole.paths[i] for i in positions),
+    frozen=tuple(frozen[name] for name in part.source.frozen_names),
   )
+
+
+def input_size(part: parts.Part) -> int:
+  """Returns the length of the vectors that a part of `make_part` takes."""
+  return part.source.keras_model.input_shape[-1]
 
 
 def cut_last_layer(part: parts.Part) -> tuple[parts.Part, parts.Part]:
   """Cuts a part before its last layer, which has to be linear.
 
   Args:
-    part: A part that maps vectors to vectors, made by `make_part`; its initial
-      weights may be given.
+    part: A part that maps vectors to vectors, made by `make_part`; initial and
+      frozen weights may be given.
 
   Returns:
     What comes before the last layer, `parts.identity` where nothing does, and
@@ -210,8 +230,8 @@ def cut_last_layer(part: parts.Part) -> tuple[parts.Part, parts.Part]:
     ValueError: If the part is no Keras model, or does not end in a linear layer
       of a vector.
   """
-  keras_model = part.keras_model
-  last = None if keras_model is None else keras_model.layers[-1]
+  keras_model = part.source.keras_model if part.source else None
+  last = keras_model.layers[-1] if part.source else None
   if not (
     isinstance(last, tf.keras.layers.Dense)
     and last.activation is tf.keras.activations.linear
@@ -227,8 +247,11 @@ def cut_last_layer(part: parts.Part) -> tuple[parts.Part, parts.Part]:
     return parts.identity(), part
   hidden = tf.keras.Model(keras_model.input, last.input)
   # A copy: to call the layer once more would add to the model that it is from.
-  copy = type(last).from_config(last.get_config())
-  layers = [tf.keras.layers.InputLayer(last.input_shape[1:]), copy]
-  linear = tf.keras.Sequential(layers, name=keras_model.name)
-  copy.set_weights(last.get_weights())
+  linear = tf.keras.Sequential(
+    [
+      tf.keras.layers.InputLayer(last.input_shape[1:]),
+      type(last).from_config(last.get_config()),
+    ],
+    name=keras_model.name,
+  )
   return _make_part_like(hidden, part), _make_part_like(linear, part)

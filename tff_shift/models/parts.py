@@ -50,7 +50,7 @@ class Part:
       weight that moves to another part, so that its start stays the same.
     frozen: What the function takes and nothing trains: a tuple of arrays or
       tensors, or of nested structures of them.
-    keras_model: The Keras model that the part was made of, if it was.
+    source: What the part was made of, for the module that made it.
   """
 
   function: Callable[[Any, tf.Tensor, Any], tf.Tensor]
@@ -59,7 +59,7 @@ class Part:
   shapes: tuple[tuple[int, ...], ...]
   paths: tuple[Path, ...]
   frozen: tuple[Any, ...] = ()
-  keras_model: tf.keras.Model | None = None
+  source: Any = None
 
   @property
   def num_parameters(self) -> int:

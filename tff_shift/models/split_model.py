@@ -164,13 +164,14 @@ class SplitModel:
     )
 
   def move_to_backbone(
-    self, layers: parts.Part, head: parts.Part
+    self, layers: parts.Part, head: parts.Part, embedding_size: int
   ) -> "SplitModel":
     """Returns the model cut at another place.
 
     Args:
       layers: The layers of the head that become the end of the backbone.
-      head: The rest of the head, a Keras model.
+      head: The rest of the head.
+      embedding_size: The length of what the head takes.
 
     Returns:
       The model.
@@ -179,7 +180,7 @@ class SplitModel:
       self,
       backbone=parts.compose(self.backbone, layers),
       head=head,
-      embedding_size=head.keras_model.input_shape[-1],
+      embedding_size=embedding_size,
     )
 
   def last_backbone_layer(self) -> tuple[bool, ...]:
@@ -282,7 +283,7 @@ def with_head(model: SplitModel, head: str) -> SplitModel:
     layers, last = keras_parts.cut_last_layer(model.head)
     if last is model.head:
       return model
-    return model.move_to_backbone(layers, last)
+    return model.move_to_backbone(layers, last, keras_parts.input_size(last))
   except ValueError as error:
     raise ValueError(f"model {model.name!r}: {error}") from error
 

@@ -1,5 +1,6 @@
 """FedRep: the head stays at home, the backbone is averaged."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -10,6 +11,7 @@ from tff_shift import algorithms
 from tff_shift.algorithms import fed_rep
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
+from tff_shift.models import cnn
 from tff_shift.models import split_model
 from tff_shift.simulation import rounds
 
@@ -18,9 +20,22 @@ HPARAMS = fed_rep.HParams(
 )
 
 
+@pytest.fixture(scope="module", params=split_model.HEADS)
+def head(request):
+  """What is personal."""
+  return request.param
+
+
 @pytest.fixture(scope="module")
-def built(model):
-  return algorithms.build(fed_rep, model, HPARAMS), fed_rep.work(model, HPARAMS)
+def cut(model, head):
+  """The model, cut where what is personal begins."""
+  return split_model.with_head(model, head)
+
+
+@pytest.fixture(scope="module")
+def built(model, head):
+  hparams = dataclasses.replace(HPARAMS, head=head)
+  return algorithms.build(fed_rep, model, hparams), fed_rep.work(model, hparams)
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +50,11 @@ def functions(built):
 
 class TestTraining:
   def test_head_first_then_backbone(
-    self, model, functions, make_client, oracle, run_in_graph, compare
+    self, cut, functions, make_client, oracle, run_in_graph, compare
   ):
     round_num = 5
     client = make_client(0, [6, 5])
-    backbone = run_in_graph(model.initial_backbone, randomness.server_seed(0))
+    backbone = run_in_graph(cut.initial_backbone, randomness.server_seed(0))
     head = run_in_graph(functions.initial_client_state, client.seed, ())
     result = run_in_graph(
       lambda shared, own, data: functions.train_client(
@@ -124,12 +139,21 @@ class TestRounds:
       run.client_states, [result.client_state for result in alone], 1e-6
     )
 
-  def test_only_the_backbone_is_aggregated(self, algorithm, model, type_walk):
+  def test_only_the_backbone_is_aggregated(self, algorithm, cut, type_walk):
     (phase,) = algorithm.phases
     sent = type_walk.sent_tensors(type_walk.aggregations(phase))
     shapes = [tuple(each.shape) for each in sent]
     # The scalars are losses and weights of the mean.
-    assert [s for s in shapes if s] == list(model.backbone.shapes)
+    assert [s for s in shapes if s] == list(cut.backbone.shapes)
+
+  def test_head_is_the_last_layer_by_default(self):
+    # On rotated MNIST the paper's network has 64 x 10 weights there.
+    assert fed_rep.HParams().head == "last_layer"
+    digits = cnn.build()
+    assert (
+      split_model.with_head(digits, "last_layer").head.num_parameters == 640
+    )
+    assert digits.head.num_parameters == 8832
 
   def test_server_has_no_model_to_predict_with(self, algorithm):
     assert algorithm.evaluate_server is None

@@ -33,6 +33,12 @@ class HParams(hyperparameters.LocalHParams):
     "Local iterations on the head before those on the backbone.",
     minimum=1,
   )
+  head: str = hyperparameters.hparam(
+    "last_layer",
+    "What is personal: last_layer, the last linear layer alone (Appendix D of"
+    " the FedEvolve paper); classifier, all of the model's head.",
+    choices=split_model.HEADS,
+  )
 
 
 def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
@@ -40,6 +46,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
 
   A client's state is its head; the server has no model to predict with.
   """
+  model = split_model.with_head(model, hparams.head)
   all_of = lambda names, value: (value,) * len(names)  # noqa: E731
   only_head = split_model.SplitWeights(
     all_of(model.backbone.names, False), all_of(model.head.names, True)

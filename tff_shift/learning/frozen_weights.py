@@ -14,6 +14,8 @@ a model that has the tensors of the graph in place of its frozen weights.
 """
 
 import dataclasses
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
@@ -158,9 +160,14 @@ def bind(
     return work(model.with_frozen(frozen), hparams)
 
   def bound(name):
-    def call(received, *arguments):
+    signature = inspect.signature(getattr(functions, name))
+
+    # TFF reads the names of the arguments, and passes them by name.
+    @functools.wraps(getattr(functions, name))
+    def call(*given, **named):
+      received, *others = signature.bind(*given, **named).args
       function = getattr(with_tensors(received.frozen), name)
-      return function(received.weights, *arguments)
+      return function(received.weights, *others)
 
     return call
 

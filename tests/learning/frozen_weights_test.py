@@ -1,0 +1,260 @@
+"""Tests of weights that nobody trains: beside constants of the same values."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_shift import algorithms
+from tff_shift.execution import in_process
+from tff_shift.execution import local as local_execution
+from tff_shift.learning import frozen_weights
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
+from tff_shift.models import guided_model
+from tff_shift.models import split_model
+from tff_shift.simulation import checkpoints
+from tff_shift.simulation import rounds
+
+NUM_CLIENTS = 3
+# No other tensor has this shape.
+FROZEN_SHAPE = (5, 11)
+
+
+def make_model(kernel=None):
+  """A frozen layer, a layer that is trained, and a head; with a guide."""
+  layers = tf.keras.layers
+  if kernel is None:
+    generator = np.random.default_rng(0)
+    kernel = generator.normal(size=FROZEN_SHAPE).astype(np.float32)
+
+  def backbone():
+    return tf.keras.Sequential(
+      [
+        layers.InputLayer((5,)),
+        layers.Dense(
+          11,
+          use_bias=False,
+          kernel_initializer=tf.keras.initializers.Constant(kernel),
+          trainable=False,
+          name="base",
+        ),
+        layers.Dense(6, activation="relu", name="adapter"),
+      ]
+    )
+
+  def head():
+    return tf.keras.Sequential(
+      [layers.InputLayer((6,)), layers.Dense(3, name="classifier")]
+    )
+
+  model = split_model.build_split_model(
+    "frozen", backbone=backbone, head=head, input_dtype=tf.float32
+  )
+  return guided_model.with_guide(model, NUM_CLIENTS, width=7)
+
+
+@pytest.fixture(scope="module")
+def model():
+  return make_model()
+
+
+@pytest.fixture(scope="module")
+def clients():
+  generator = np.random.default_rng(1)
+  return [
+    local_training.ClientData(
+      x=generator.normal(size=(6 + i, 5)).astype(np.float32),
+      y=generator.integers(0, 3, 6 + i).astype(np.int32),
+      domain_sizes=np.array([6 + i], np.int32),
+      seed=randomness.client_seed(0, i),
+      client_id=np.int32(i),
+    )
+    for i in range(NUM_CLIENTS)
+  ]
+
+
+def build(name, model):
+  module = algorithms.get(name)
+  hparams = dataclasses.replace(
+    module.HParams(), batch_size=4, local_steps=2, learning_rate=0.3
+  )
+  return algorithms.build(name, model, hparams, num_queries=4)
+
+
+@pytest.fixture(scope="module", params=["fed_drm", "fed_avg"])
+def algorithm(request, model, context):
+  """One with personal heads and a guide, and one whose server predicts."""
+  del context
+  return build(request.param, model)
+
+
+@pytest.fixture(scope="module")
+def with_constants(algorithm, model, monkeypatch_module):
+  """The same algorithm with the frozen weights as constants of its graphs."""
+  monkeypatch_module.setattr(frozen_weights, "has_any", lambda model: False)
+  built = build(algorithm.name, model)
+  monkeypatch_module.undo()
+  return built
+
+
+@pytest.fixture(scope="module")
+def monkeypatch_module():
+  with pytest.MonkeyPatch.context() as patch:
+    yield patch
+
+
+def two_rounds(algorithm, clients):
+  run = rounds.Rounds(algorithm, clients, run_seed=0)
+  for _ in range(2):
+    run.step()
+  return run
+
+
+def bits(value):
+  return [np.asarray(each).tobytes() for each in tf.nest.flatten(value)]
+
+
+def num_of_frozen_shape(type_signature):
+  tensors = tff.structure.flatten(
+    tff.types.to_type([type_signature])
+    if not isinstance(type_signature, tff.FederatedType)
+    else type_signature.member
+  )
+  return sum(each.shape == FROZEN_SHAPE for each in tensors)
+
+
+class TestComputations:
+  def test_rounds_and_evaluations_are_those_with_constants(
+    self, algorithm, with_constants, clients
+  ):
+    runs = [two_rounds(each, clients) for each in (algorithm, with_constants)]
+    one, other = runs
+    assert bits(one.server_state) == bits(other.server_state)
+    assert bits(one.client_states) == bits(other.client_states)
+
+    def evaluate(run):
+      found = [
+        run.algorithm.evaluate_clients(
+          run.server_state, run.client_states, clients, clients
+        ),
+        run.algorithm.guidance.vote(
+          run.server_state, run.client_states, clients, clients[0].x[:4]
+        ),
+      ]
+      if run.algorithm.evaluate_server is not None:
+        found.append(
+          run.algorithm.evaluate_server(run.server_state, clients, clients[0])
+        )
+      if run.algorithm.guidance.guide is not None:
+        found.append(
+          run.algorithm.guidance.guide(
+            run.server_state, clients, clients[0].x[:4]
+          )
+        )
+      return found
+
+    assert bits(evaluate(one)) == bits(evaluate(other))
+
+  def test_types_show_them_at_the_server_and_nowhere_else(self, algorithm):
+    state_type = algorithm.initialize.type_signature.result
+    assert num_of_frozen_shape(state_type) == 0
+    for computation in (
+      *algorithm.phases,
+      algorithm.evaluate_clients,
+      algorithm.guidance.vote,
+    ):
+      server, *others = computation.type_signature.parameter
+      assert server.placement is tff.SERVER
+      assert num_of_frozen_shape(server) == 1
+      assert server.member.state == state_type.member
+      assert not any(map(num_of_frozen_shape, others))
+    for phase in algorithm.phases:
+      assert not any(map(num_of_frozen_shape, phase.type_signature.result))
+
+  def test_graphs_do_not_contain_them(self, algorithm, with_constants):
+    def serialized(computation):
+      proto = tff.framework.serialize_computation(computation)
+      return proto.SerializeToString()
+
+    (phase,) = algorithm.phases
+    values = np.asarray(tf.nest.flatten(phase.frozen)[0]).tobytes()
+    assert values not in serialized(phase.computation)
+    assert values in serialized(with_constants.phases[0])
+
+  def test_other_values_take_their_place_without_a_new_computation(
+    self, algorithm, clients, model
+  ):
+    (phase,) = algorithm.phases
+    other = dataclasses.replace(
+      phase, frozen=tf.nest.map_structure(np.zeros_like, phase.frozen)
+    )
+    run = rounds.Rounds(algorithm, clients, run_seed=0)
+    states = run.client_states
+    with_values = phase(run.server_state, states, clients)[0]
+    without = other(run.server_state, states, clients)[0]
+    assert bits(with_values) != bits(without)
+    assert model.num_frozen_parameters == 55
+
+  def test_no_learning_process_is_made_of_them(self, algorithm):
+    with pytest.raises(ValueError, match=r"frozen weights|personal state"):
+      algorithm.as_learning_process()
+
+  @pytest.mark.cpp
+  def test_round_agrees_with_the_cpp_executor(self, algorithm, clients):
+    here = two_rounds(algorithm, clients)
+    with local_execution.local_context():
+      there = two_rounds(algorithm, clients)
+    for one, other in zip(
+      tf.nest.flatten((here.server_state.weights, here.client_states)),
+      tf.nest.flatten((there.server_state.weights, there.client_states)),
+      strict=True,
+    ):
+      np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
+
+
+class TestReferences:
+  def test_clients_receive_the_tensor_itself_in_process(self):
+    """An eager tensor is passed on, not copied: it keeps its address."""
+    frozen = tf.random.stateless_normal([1000, 100], [0, 1])
+
+    @tff.tensorflow.computation(
+      tff.TensorType(np.float32, (1000, 100)), np.float32
+    )
+    def pass_on(weights, number):
+      del number
+      return weights
+
+    @tff.federated_computation(
+      tff.FederatedType(tff.TensorType(np.float32, (1000, 100)), tff.SERVER),
+      tff.FederatedType(np.float32, tff.CLIENTS),
+    )
+    def received(weights, numbers):
+      return tff.federated_map(
+        pass_on, (tff.federated_broadcast(weights), numbers)
+      )
+
+    def address(tensor):
+      return tf.raw_ops.Identity(input=tensor).numpy().ctypes.data
+
+    with in_process.in_process_context(materialize=False):
+      results = received(frozen, [np.float32(1), np.float32(2)])
+    assert {address(each) for each in results} == {address(frozen)}
+
+
+class TestCheckpoints:
+  def test_hold_none_of_them(self, algorithm, clients, tmp_path):
+    checkpoint = checkpoints.Run(tmp_path / "run", "key", every=1)
+    run = rounds.Rounds(algorithm, clients, run_seed=0)
+    for _ in checkpoints.steps(
+      checkpoint, 1, run, [], make=dict, replay=lambda each: None
+    ):
+      run.step()
+    values = np.asarray(tf.nest.flatten(make_model().frozen)[0]).tobytes()
+    saved = [
+      path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()
+    ]
+    assert any(map(len, saved))
+    assert not any(values in content for content in saved)

@@ -316,6 +316,8 @@ def train(
       gradients = tape.gradient(
         loss, point, unconnected_gradients=tf.UnconnectedGradients.ZERO
       )
+      # That of an embedding table comes as slices.
+      gradients = tuple(map(tf.convert_to_tensor, gradients))
       return Gradient(loss, carry_after, gradients)
 
     loss, carry_after, gradients = differentiate(gradient_at, moving_now)
@@ -323,7 +325,7 @@ def train(
       gradients = tuple(
         g + decay * w for g, w in zip(gradients, moving_now, strict=True)
       )
-    state, moving_now = optimizer.next(state, moving_now, tuple(gradients))
+    state, moving_now = optimizer.next(state, moving_now, gradients)
     return step + 1, moving_now, state, carry_after, loss_sum + loss
 
   _, moving, _, carry, loss_sum = tf.while_loop(

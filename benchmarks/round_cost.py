@@ -99,7 +99,7 @@ def _as_drawn(
   """Returns a client's examples in the order in which FedAvg draws them."""
   seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, 0)
   batches = [
-    local_training.pooled_batch(data, step, _BATCH, seed)
+    local_training.pooled_batches(data, step + 1, _BATCH, seed)(step)
     for step in range(FLAGS.num_steps)
   ]
   return (

@@ -92,7 +92,8 @@ class TestTraining:
     def draw_batches(data):
       seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
       return [
-        local_training.pooled_batch(data, visit, 4, seed) for visit in range(3)
+        local_training.pooled_batches(data, visit + 1, 4, seed)(visit)
+        for visit in range(3)
       ]
 
     by_phi, _, mean_loss = oracle.train_work_network(

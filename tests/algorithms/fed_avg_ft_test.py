@@ -35,7 +35,7 @@ class TestFineTuning:
     def draw_batches(data):
       seed = randomness.fold(data.seed, randomness.Purpose.PERSONALIZE)
       return [
-        local_training.pooled_batch(data, visit, 4, seed)
+        local_training.pooled_batches(data, visit + 1, 4, seed)(visit)
         for visit in range(num_steps)
       ]
 

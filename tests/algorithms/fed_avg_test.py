@@ -38,7 +38,7 @@ class TestTraining:
     def draw_batches(data):
       seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
       return [
-        local_training.pooled_batch(data, visit, batch_size, seed)
+        local_training.pooled_batches(data, visit + 1, batch_size, seed)(visit)
         for visit in range(local_steps * len(sizes))
       ]
 

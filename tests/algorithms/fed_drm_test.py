@@ -147,7 +147,8 @@ class TestTraining:
     def draw_batches(data):
       seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, 3)
       return [
-        local_training.pooled_batch(data, visit, 4, seed) for visit in (0, 1)
+        local_training.pooled_batches(data, visit + 1, 4, seed)(visit)
+        for visit in (0, 1)
       ]
 
     batches = run_in_graph(draw_batches, client)

@@ -152,9 +152,9 @@ class TestTraining:
       seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
       return [
         [
-          local_training.domain_batch(
-            data, domain + which, sweep, 4, randomness.fold(seed, which)
-          )
+          local_training.domain_batches(
+            data, sweep + 1, 4, randomness.fold(seed, which)
+          )(domain + which, sweep)
           for which in (0, 1)
         ]
         for sweep in range(num_sweeps)

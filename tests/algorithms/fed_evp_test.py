@@ -112,9 +112,9 @@ def train_oracle(oracle, run_in_graph, weights, hparams, client):
     seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, ROUND_NUM)
     return [
       [
-        local_training.domain_batch(
-          data, domain, visit, hparams.batch_size, seed
-        )
+        local_training.domain_batches(
+          data, visit + 1, hparams.batch_size, seed
+        )(domain, visit)
         for domain in range(num_domains)
       ]
       for visit in range(hparams.local_steps)
@@ -316,7 +316,7 @@ class TestPersonalization:
     def draw_batches(data):
       seed = randomness.fold(data.seed, randomness.Purpose.PERSONALIZE)
       return [
-        local_training.pooled_batch(data, visit, 6, seed)
+        local_training.pooled_batches(data, visit + 1, 6, seed)(visit)
         for visit in range(3 * num_epochs)
       ]
 

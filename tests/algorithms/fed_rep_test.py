@@ -69,9 +69,9 @@ class TestTraining:
       seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
       return [
         [
-          local_training.pooled_batch(
-            data, visit, 4, randomness.fold(seed, part)
-          )
+          local_training.pooled_batches(
+            data, visit + 1, 4, randomness.fold(seed, part)
+          )(visit)
           # Per iteration a step for each of the two domains.
           for visit in range(2 * num_steps)
         ]

@@ -66,7 +66,8 @@ class TestTraining:
     def draw_batches(data):
       seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
       return [
-        local_training.pooled_batch(data, visit, 4, seed) for visit in range(2)
+        local_training.pooled_batches(data, visit + 1, 4, seed)(visit)
+        for visit in range(2)
       ]
 
     by_phi, by_embedding, mean_loss = oracle.train_work_network(

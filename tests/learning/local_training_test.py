@@ -51,9 +51,9 @@ def draw_pooled(compile_in_graph):
   @functools.cache
   def draw(batch_size):
     return compile_in_graph(
-      lambda data, visit, seed: local_training.pooled_batch(
-        data, visit, batch_size, seed
-      ),
+      lambda data, visit, seed: local_training.pooled_batches(
+        data, visit + 1, batch_size, seed
+      )(visit),
       DATA_SPEC,
       SCALAR,
       DATA_SPEC.seed,
@@ -69,9 +69,9 @@ def draw_domain(compile_in_graph):
   @functools.cache
   def draw(batch_size):
     return compile_in_graph(
-      lambda data, domain, visit, seed: local_training.domain_batch(
-        data, domain, visit, batch_size, seed
-      ),
+      lambda data, domain, visit, seed: local_training.domain_batches(
+        data, visit + 1, batch_size, seed
+      )(domain, visit),
       DATA_SPEC,
       SCALAR,
       SCALAR,
@@ -172,12 +172,12 @@ class TestBatches:
     self, compile_in_graph
   ):
     first = compile_in_graph(
-      lambda data, round_num: local_training.pooled_batch(
+      lambda data, round_num: local_training.pooled_batches(
         data,
-        0,
+        1,
         2,
         randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num),
-      ).y,
+      )(0).y,
       DATA_SPEC,
       SCALAR,
     )
@@ -191,7 +191,7 @@ class TestBatches:
     x = np.arange(4 * 2 * 3).reshape(4, 2, 3, 1).astype(dtype)
     data = numbered([4])._replace(x=x)
     batch = run_in_graph(
-      lambda data: local_training.pooled_batch(data, 0, 6, SEED), data
+      lambda data: local_training.pooled_batches(data, 1, 6, SEED)(0), data
     )
     assert batch.x.dtype == dtype
     np.testing.assert_array_equal(batch.x, x[batch.y])

@@ -123,12 +123,13 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
     num_steps = local_training.num_local_steps(hparams, embedded, round_num)
 
+    # All learners see the same.
+    batches = local_training.pooled_batches(
+      embedded, num_steps, hparams.batch_size, seed
+    )
+
     def loss_fn(current, step, carry):
-      # All learners see the same batches.
-      batch = local_training.pooled_batch(
-        embedded, step, hparams.batch_size, seed
-      )
-      return risk(current, batch), carry
+      return risk(current, batches(step)), carry
 
     heads = [learner(ensemble.heads, i) for i in range(len(rates))]
     trained = [

@@ -139,10 +139,13 @@ def train_client(
     hparams, data, round_num
   ) * tf.size(data.domain_sizes)
 
+  batches = local_training.pooled_batches(
+    data, num_steps, hparams.batch_size, seed
+  )
+
   def loss_fn(weights, step, carry):
-    batch = local_training.pooled_batch(data, step, hparams.batch_size, seed)
     loss = reweighted_loss(
-      model, hparams.lambda_, weights, batch, data.client_id
+      model, hparams.lambda_, weights, batches(step), data.client_id
     )
     return loss, carry
 

@@ -120,19 +120,24 @@ def train_client(
     The change of the weights; there is no personal state.
   """
   seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
-  seed_earlier, seed_later = randomness.fold(seed, 0), randomness.fold(seed, 1)
   num_pairs = tf.size(data.domain_sizes) - 1
   num_steps = local_training.num_local_steps(hparams, data, round_num)
+  earlier, later = (
+    local_training.domain_batches(
+      data, num_steps, hparams.batch_size, randomness.fold(seed, which)
+    )
+    for which in (0, 1)
+  )
 
   def loss_fn(current, step, carry):
     visit, domain = step // num_pairs, step % num_pairs
-    earlier = local_training.domain_batch(
-      data, domain, visit, hparams.batch_size, seed_earlier
+    loss = transition_loss(
+      model,
+      hparams.distance,
+      current,
+      earlier(domain, visit),
+      later(domain + 1, visit),
     )
-    later = local_training.domain_batch(
-      data, domain + 1, visit, hparams.batch_size, seed_later
-    )
-    loss = transition_loss(model, hparams.distance, current, earlier, later)
     return loss, carry
 
   result = local_training.train(

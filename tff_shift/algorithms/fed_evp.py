@@ -124,10 +124,12 @@ def train_client(
   # step is left out (Algorithm 4, line 17).
   steps_per_iteration = tf.size(data.domain_sizes) - 1
 
+  batches = local_training.domain_batches(
+    data, num_steps, hparams.batch_size, seed
+  )
+
   def embed_batch(current, domain, visit):
-    batch = local_training.domain_batch(
-      data, domain, visit, hparams.batch_size, seed
-    )
+    batch = batches(domain, visit)
     embeddings = model.embed(current.backbone, batch.x)
     means = prototypes.class_means(
       prototypes.class_sums(embeddings, batch.y, model.num_classes)

@@ -71,70 +71,91 @@ class Batch(NamedTuple):
   y: Any
 
 
-def _draw(data: ClientData, start, size, visit, batch_size, seed) -> Batch:
-  """Draws batch number `visit` of the examples start .. start + size - 1.
+def _draw(size, num_draws, seed) -> tf.Tensor:
+  """Draws places among examples, in a walk through them.
 
-  Batches walk through a random order of the examples and go on into the next
-  random order where one ends, so that all batches are full and all examples are
-  seen equally often. A position's example is computed, not stored: no shuffled
-  copy of the data is ever made.
+  A walk goes through a random order of the examples and on into the next random
+  order where one ends, so that all batches are full and all examples are seen
+  equally often.
+
+  Args:
+    size: The number of examples, an int32 scalar.
+    num_draws: How many are drawn, an int32 scalar. The first ones do not depend
+      on it.
+    seed: An int32 tensor of shape [2].
+
+  Returns:
+    [num_draws] int32, each from 0 to size - 1; zeros where there is no example.
   """
-  positions = visit * batch_size + tf.range(batch_size)
-  epochs = positions // size
-  seeds = tf.concat(
-    [tf.tile(seed[tf.newaxis], [batch_size, 1]), epochs[:, tf.newaxis]],
-    axis=1,
-  )  # [batch_size, 3]
-  # The raw operation, because `tf.random.experimental.index_shuffle` around it
-  # has no room for the epoch in the seed. It wants to know its shapes even
-  # where a graph was serialised and the shapes inside of loops are forgotten.
-  offsets = tf.raw_ops.RandomIndexShuffle(
-    index=tf.ensure_shape(positions % size, [batch_size]),
-    seed=tf.ensure_shape(seeds, [batch_size, 3]),
-    max_index=tf.repeat(size - 1, batch_size),
+  size = tf.maximum(size, 1)
+  num_orders = -(-num_draws // size)
+  # An order is that of random numbers: `RandomIndexShuffle`, which needs no
+  # memory, takes 10 microseconds for each place.
+  numbers = tf.random.stateless_uniform(
+    [num_orders, size], seed, minval=None, maxval=None, dtype=tf.int64
   )
-  indices = start + offsets
-  return Batch(tf.gather(data.x, indices), tf.gather(data.y, indices))
+  orders = tf.argsort(numbers, axis=1)
+  return tf.reshape(orders, [-1])[:num_draws]
 
 
-def pooled_batch(data: ClientData, visit, batch_size: int, seed) -> Batch:
-  """Draws batch number `visit` from all examples, whatever their domain.
+def _take(data: ClientData, places, number, batch_size: int) -> Batch:
+  """Returns batch `number` of those that are drawn, [n * batch_size] places."""
+  start = number * batch_size
+  places = tf.ensure_shape(places[start : start + batch_size], [batch_size])
+  return Batch(tf.gather(data.x, places), tf.gather(data.y, places))
+
+
+def pooled_batches(
+  data: ClientData, num_batches, batch_size: int, seed
+) -> Callable[[Any], Batch]:
+  """Draws batches from all examples, whatever their domain.
+
+  All are drawn at once, before the loop that goes through them.
 
   Args:
     data: The client's data.
-    visit: The number of batches drawn before, an int32 scalar.
-    batch_size: The number of examples.
+    num_batches: The number of batches, an int32 scalar.
+    batch_size: The number of examples of each.
     seed: An int32 tensor of shape [2]; fixes the random order.
 
   Returns:
-    A `Batch`.
+    `(number) -> Batch`, with the number from 0, an int32 scalar. A batch does
+    not depend on how many are drawn.
   """
-  return _draw(data, 0, tf.shape(data.y)[0], visit, batch_size, seed)
+  places = _draw(tf.shape(data.y)[0], num_batches * batch_size, seed)
+  return lambda number: _take(data, places, number, batch_size)
 
 
-def domain_batch(
-  data: ClientData, domain, visit, batch_size: int, seed
-) -> Batch:
-  """Draws batch number `visit` from the examples of one domain.
+def domain_batches(
+  data: ClientData, num_visits, batch_size: int, seed
+) -> Callable[[Any, Any], Batch]:
+  """Draws batches from the examples of each domain, see `pooled_batches`.
 
   Args:
-    data: The client's data.
-    domain: The index of the domain, an int32 scalar.
-    visit: The number of batches drawn before from this domain.
-    batch_size: The number of examples.
-    seed: An int32 tensor of shape [2]; fixes the random order.
+    data: The client's data. A batch of a domain without examples is an error.
+    num_visits: The number of batches of a domain, an int32 scalar.
+    batch_size: The number of examples of each.
+    seed: An int32 tensor of shape [2]; fixes the random orders.
 
   Returns:
-    A `Batch`.
+    `(domain, visit) -> Batch`, with the index of the domain and the number of
+    its batch, both from 0, int32 scalars.
   """
-  return _draw(
-    data,
-    tf.reduce_sum(data.domain_sizes[:domain]),
-    data.domain_sizes[domain],
-    visit,
-    batch_size,
-    randomness.fold(seed, domain),
-  )
+  starts = tf.cumsum(data.domain_sizes, exclusive=True)
+  num_draws = num_visits * batch_size
+
+  def draw(domain):
+    size = data.domain_sizes[domain]
+    places = _draw(size, num_draws, randomness.fold(seed, domain))
+    # There is no example -1.
+    return tf.where(size > 0, starts[domain] + places, -1)
+
+  places = tf.map_fn(
+    draw,
+    tf.range(tf.size(data.domain_sizes)),
+    fn_output_signature=tf.TensorSpec([None], tf.int32),
+  )  # [num_domains, num_draws]
+  return lambda domain, visit: _take(data, places[domain], visit, batch_size)
 
 
 def domain_of_example(data: ClientData) -> tf.Tensor:
@@ -384,9 +405,10 @@ def train_on_pool(
   Returns:
     A `TrainingResult` without carry.
   """
+  batches = pooled_batches(data, num_steps, hparams.batch_size, seed)
 
   def loss_fn(current, step, carry):
-    batch = pooled_batch(data, step, hparams.batch_size, seed)
+    batch = batches(step)
     loss = cross_entropy(predict(current, batch.x), batch.y)
     if penalty is not None:
       loss += penalty(current)

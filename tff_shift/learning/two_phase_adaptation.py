@@ -108,11 +108,12 @@ def work(
   ) -> local_training.TrainingResult:
     """Takes steps down the risk of eq. 4 on batches of labelled examples."""
     class_weights = adaptation.class_weights(state.classes, examples.y)
+    batches = local_training.pooled_batches(
+      examples, num_steps, hparams.batch_size, seed
+    )
 
     def loss_fn(current, step, carry):
-      batch = local_training.pooled_batch(
-        examples, step, hparams.batch_size, seed
-      )
+      batch = batches(step)
       logits = predict(current, batch.x)
       return adaptation.risk(logits, batch.y, class_weights), carry
 

@@ -8,9 +8,11 @@ import threading
 from collections.abc import Sequence
 from typing import Self
 
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_shift.execution import compilation
+from tff_shift.execution.in_process import cohorts
 from tff_shift.execution.in_process import devices
 from tff_shift.execution.in_process import federated
 from tff_shift.execution.in_process import programs
@@ -24,6 +26,8 @@ class _CompiledComputation:
     native = tff.backends.native.desugar_and_transform_to_native(computation)
     self.function = native.to_building_block()
     self.programs = programs.ProgramCache()
+    self._cohort_program = None
+    self._lock = threading.Lock()
     for block in programs.walk(self.function):
       problem = _unsupported(block)
       if problem is not None:
@@ -32,6 +36,19 @@ class _CompiledComputation:
           f"the in-process context cannot run {problem}, which is part of the "
           f"computation {textwrap.shorten(signature, 200)}"
         )
+    self.is_possible_for_cohorts = cohorts.is_possible(self.function)
+
+  def cohort_program(
+    self, device: str, num_parallel: int
+  ) -> cohorts.CohortProgram:
+    """Returns the whole computation as one function, made at the first call."""
+    with self._lock:
+      if self._cohort_program is None:
+        self._cohort_program = cohorts.CohortProgram(
+          self.function, self.programs, device, num_parallel
+        )
+        self.programs.num_traces += 1
+      return self._cohort_program
 
 
 def _unsupported(block: tff.framework.ComputationBuildingBlock) -> str | None:
@@ -95,6 +112,7 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
     )
     if num_threads is None:
       num_threads = devices.default_num_threads(self._client_devices)
+    self._num_threads = num_threads
     self._client_pool = None
     if num_threads > 1:
       self._client_pool = concurrent.futures.ThreadPoolExecutor(
@@ -142,6 +160,10 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
     num_clients = values.count_clients(arg, parameter_type)
     if num_clients is None:
       num_clients = self._default_num_clients
+    result_type = comp.type_signature.result
+    result = self._run_whole(compiled, arg, parameter_type, num_clients)
+    if result is not None:
+      return values.to_python(result, result_type, materialize=False)
     if parameter_type is not None:
       arg = values.to_tensors(
         arg, parameter_type, self._client_devices, self._server_device
@@ -153,9 +175,27 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
       num_clients,
       self._client_pool,
     )
-    result_type = comp.type_signature.result
     result = evaluator.run(compiled.function, arg, result_type)
     return values.to_python(result, result_type, materialize=self._materialize)
+
+  def _run_whole(self, compiled, arg, parameter_type, num_clients):
+    """Runs a computation as one function; None where that cannot be done."""
+    if (
+      not compiled.is_possible_for_cohorts
+      or not self._materialize
+      or num_clients == 0
+      or {*self._client_devices} != {self._server_device}
+    ):
+      return None
+    packed = cohorts.pack(arg, parameter_type)
+    if packed is None:
+      return None
+    program = compiled.cohort_program(self._server_device, self._num_threads)
+    try:
+      return program(num_clients, packed)
+    except tf.errors.OpError:
+      # Client by client, so that the error names the client.
+      return None
 
 
 class AsyncInProcessContext(_Installable, tff.framework.AsyncContext):

@@ -45,7 +45,7 @@ _NAMING_ATTRIBUTES = ("container", "shared_name", "use_node_name_sharing")
 # Where `tf.data` works.
 _HOST = "/device:CPU:0"
 
-# Makes the function names of every import unique in the process.
+# Makes the names of every import unique in the process.
 _import_numbers = itertools.count()
 
 
@@ -78,7 +78,8 @@ class PreparedGraph:
     arguments_by_name = dict(zip(self.feeds, arguments, strict=True))
     graph_def = tf.compat.v1.GraphDef()
     graph_def.CopyFrom(self.graph_def)
-    _rename_functions(graph_def, suffix=f"_import{next(_import_numbers)}")
+    number = next(_import_numbers)
+    _rename_functions(graph_def, suffix=f"_import{number}")
     _pin_to_device(graph_def, device)
     used_names = {
       _tensor_name(name) for node in graph_def.node for name in node.input
@@ -92,6 +93,9 @@ class PreparedGraph:
         if name in used_names
       },
       return_elements=computed,
+      # What a loop takes from outside keeps its name there, and nothing inside
+      # may have the same.
+      name=f"block{number}",
     )
     results = arguments_by_name | dict(zip(computed, outputs, strict=True))
     return [results[name] for name in self.fetches]
@@ -140,6 +144,16 @@ def prepare(
   loops.loop_over_datasets(pruned)
   _drop_unused_functions(pruned)
   return PreparedGraph(pruned, feeds, fetches)
+
+
+def has_resources(graph_def: tf.compat.v1.GraphDef) -> bool:
+  """Tells whether a graph has variables, tables or data sets."""
+  return any(
+    node.op == "VarHandleOp"
+    or node.op in _ANONYMOUS_TABLES
+    or _runs_on_host(node)
+    for node in _all_nodes(graph_def)
+  )
 
 
 def _ancestors(

@@ -168,15 +168,21 @@ class ProgramCache:
     return prepared.import_into_current_graph(arguments, device)
 
 
-class _GraphEvaluator(Evaluator):
+class GraphEvaluator(Evaluator):
   """Evaluates building blocks to symbolic tensors of the current graph."""
 
   def __init__(self, cache: ProgramCache, device: str):
     self._cache = cache
     self._device = device
 
-  def call_compiled(self, function, argument):
+  def call_compiled(
+    self, function: tff.framework.CompiledComputation, argument: object
+  ) -> object:
+    """See `Evaluator`."""
     arguments = [] if argument is None else values.flatten(argument)
+    # Inside of a loop, what comes from outside has to be brought in.
+    graph = tf.compat.v1.get_default_graph()
+    arguments = [graph.capture(each) for each in arguments]
     results = self._cache.import_compiled(function, arguments, self._device)
     return values.unflatten(iter(results), function.type_signature.result)
 
@@ -190,7 +196,7 @@ class _Program:
     self._device = device
     self._result_type = function.type_signature.result
     # What the function refers to outside of itself becomes further arguments.
-    self._captured = list(_free_references(function))
+    self._captured = list(free_references(function))
 
     def trace(*leaves: tf.Tensor) -> list[tf.Tensor]:
       leaves = iter(leaves)
@@ -201,7 +207,7 @@ class _Program:
       argument = None
       if parameter_type is not None:
         argument = values.unflatten(leaves, parameter_type)
-      result = _GraphEvaluator(cache, device).call(
+      result = GraphEvaluator(cache, device).call(
         Closure(function, environment), argument
       )
       return values.flatten(result)
@@ -229,7 +235,15 @@ class _Program:
     return values.unflatten(iter(results), self._result_type)
 
 
-def _free_references(
+def has_resources(function: tff.framework.CompiledComputation) -> bool:
+  """Tells whether a TensorFlow block has variables, tables or data sets."""
+  proto = function.proto.tensorflow
+  graph_def = tf.compat.v1.GraphDef()
+  proto.graph_def.Unpack(graph_def)
+  return bool(proto.initialize_op) or graphs.has_resources(graph_def)
+
+
+def free_references(
   block: _BuildingBlock,
 ) -> Iterator[tff.framework.Reference]:
   """Yields, once per name, the references that `block` does not bind."""

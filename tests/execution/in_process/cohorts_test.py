@@ -1,0 +1,272 @@
+"""Tests of whole computations as one function: beside client by client."""
+
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_shift.execution import in_process
+from tff_shift.execution.in_process import cohorts
+
+
+class Data(NamedTuple):
+  """Rows of any number, a vector and a number of a client."""
+
+  rows: Any
+  vector: Any
+  number: Any
+
+
+DATA_TYPE = tff.types.to_type(
+  Data(
+    tff.TensorType(np.float32, (None, 2)),
+    tff.TensorType(np.float32, (3,)),
+    tff.TensorType(np.int32),
+  )
+)
+STATE_TYPE = tff.types.to_type((tff.TensorType(np.float32, (2,)), np.int32))
+AT_SERVER = tff.FederatedType(tff.TensorType(np.float32, (2,)), tff.SERVER)
+
+
+@tff.tensorflow.computation(
+  tff.TensorType(np.float32, (2,)), STATE_TYPE, DATA_TYPE
+)
+def work(weights, state, data):
+  kept, count = state
+  # A loop within the loop over clients.
+  steps, total = tf.while_loop(
+    lambda step, _: step < tf.shape(data.rows)[0],
+    lambda step, total: (step + 1, 0.9 * total + data.rows[step] * weights),
+    (tf.constant(0), kept),
+  )
+  noise = tf.random.stateless_normal([2], tf.stack([data.number, steps]))
+  return total + 0.01 * noise, (total, count + steps), data.vector
+
+
+@tff.tensorflow.computation(tff.TensorType(np.float32, (2,)), np.float32)
+def divide(total, count):
+  return total / count
+
+
+@tff.federated_computation(
+  AT_SERVER,
+  tff.FederatedType(STATE_TYPE, tff.CLIENTS),
+  tff.FederatedType(DATA_TYPE, tff.CLIENTS),
+)
+def one_round(weights, states, data):
+  update, new_states, vector = tff.federated_map(
+    work, (tff.federated_broadcast(weights), states, data)
+  )
+  count = tff.federated_sum(tff.federated_value(1.0, tff.CLIENTS))
+  mean = tff.federated_map(divide, (tff.federated_sum(update), count))
+  return mean, new_states, tff.federated_sum(vector), weights
+
+
+def make_clients(num_clients, seed=0):
+  generator = np.random.default_rng([seed, num_clients])
+  states = [
+    (generator.normal(size=2).astype(np.float32), np.int32(i))
+    for i in range(num_clients)
+  ]
+  data = [
+    Data(
+      generator.normal(size=(int(generator.integers(0, 6)), 2)).astype("f4"),
+      generator.normal(size=3).astype(np.float32),
+      np.int32(100 + i),
+    )
+    for i in range(num_clients)
+  ]
+  return states, data
+
+
+WEIGHTS = np.array([1.5, -0.5], np.float32)
+
+
+def bits(value):
+  return [
+    (np.asarray(leaf).dtype, np.shape(leaf), np.asarray(leaf).tobytes())
+    for leaf in tf.nest.flatten(value)
+  ]
+
+
+@pytest.fixture
+def whole(monkeypatch):
+  """Counts the calls that run as one function."""
+  calls = []
+  run = cohorts.CohortProgram.__call__
+
+  def counted(self, num_clients, packed):
+    calls.append(num_clients)
+    return run(self, num_clients, packed)
+
+  monkeypatch.setattr(cohorts.CohortProgram, "__call__", counted)
+  return calls
+
+
+@pytest.fixture
+def one_by_one(monkeypatch, run):
+  """Runs a computation client by client."""
+
+  def run_it(*arguments):
+    with monkeypatch.context() as patch:
+      patch.setattr(cohorts, "pack", lambda argument, type_spec: None)
+      return run(in_process.in_process_context(), *arguments)
+
+  return run_it
+
+
+class TestOneFunction:
+  def test_same_bits_for_any_number_of_clients_with_one_trace(
+    self, run, whole, one_by_one
+  ):
+    context = in_process.in_process_context(num_threads=2)
+    for num_clients in (3, 1, 7, 3):
+      states, data = make_clients(num_clients)
+      found = run(context, one_round, WEIGHTS, states, data)
+      assert bits(found) == bits(one_by_one(one_round, WEIGHTS, states, data))
+      assert context.num_traces == 1
+    assert whole == [3, 1, 7, 3]
+
+  def test_containers_are_those_of_the_type(self, run):
+    states, data = make_clients(2)
+    mean, new_states, total, weights = run(
+      in_process.in_process_context(), one_round, WEIGHTS, states, data
+    )
+    assert isinstance(new_states, list) and len(new_states) == 2
+    assert mean.shape == (2,) and total.shape == (3,)
+    np.testing.assert_array_equal(weights, WEIGHTS)
+    np.testing.assert_allclose(
+      total, np.sum([each.vector for each in data], axis=0), rtol=1e-6
+    )
+
+  def test_clients_states_do_not_share_memory(self, run):
+    states, data = make_clients(3)
+    _, new_states, _, _ = run(
+      in_process.in_process_context(), one_round, WEIGHTS, states, data
+    )
+    arrays = [state[0] for state in new_states]
+    assert not any(
+      np.shares_memory(one, other)
+      for i, one in enumerate(arrays)
+      for other in arrays[:i]
+    )
+    # None is a part of what all clients have.
+    assert all(array.base is None for array in arrays)
+
+  @pytest.mark.parametrize("num_threads", [1, 2, 8])
+  def test_same_bits_for_any_number_of_threads(
+    self, run, one_by_one, num_threads
+  ):
+    states, data = make_clients(20)
+    context = in_process.in_process_context(num_threads=num_threads)
+    expected = bits(one_by_one(one_round, WEIGHTS, states, data))
+    for _ in range(3):
+      assert bits(run(context, one_round, WEIGHTS, states, data)) == expected
+
+  def test_aggregate_that_depends_on_another_takes_a_second_loop(
+    self, run, whole
+  ):
+    at_clients = tff.FederatedType(np.float32, tff.CLIENTS)
+
+    @tff.tensorflow.computation(np.float32, np.float32)
+    def squared_distance(value, mean):
+      return (value - mean) ** 2
+
+    @tff.federated_computation(at_clients)
+    def variance(numbers):
+      mean = tff.federated_broadcast(tff.federated_mean(numbers))
+      distances = tff.federated_map(squared_distance, (numbers, mean))
+      return tff.federated_mean(distances), distances
+
+    found, distances = run(
+      in_process.in_process_context(), variance, [*np.float32([1, 2, 6])]
+    )
+    assert found == np.float32(14 / 3) and distances == [4, 1, 9]
+    assert whole == [3]
+
+
+class TestOneByOne:
+  def test_error_names_the_client(self, run):
+    @tff.tensorflow.computation(np.int32)
+    def below_three(number):
+      check = tf.debugging.assert_less(number, 3, message="too many")
+      with tf.control_dependencies([check]):
+        return tf.identity(number)
+
+    @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+    def total(numbers):
+      return tff.federated_sum(tff.federated_map(below_three, numbers))
+
+    context = in_process.in_process_context()
+    assert run(context, total, [*np.int32([1, 2])]) == 3
+    with pytest.raises(
+      in_process.ClientError, match=r"(?s)client 2 of 3.*many"
+    ):
+      run(context, total, [*np.int32([1, 2, 3])])
+
+  def test_clients_with_much_data_are_called_one_by_one(
+    self, run, whole, monkeypatch
+  ):
+    states, data = make_clients(3)
+    context = in_process.in_process_context()
+    expected = bits(run(context, one_round, WEIGHTS, states, data))
+    assert whole == [3]
+    for limit in ("MAX_CLIENT_BYTES", "MAX_BYTES"):
+      with monkeypatch.context() as patch:
+        patch.setattr(cohorts, limit, 8)
+        found = run(context, one_round, WEIGHTS, states, data)
+      assert bits(found) == expected
+    assert whole == [3]
+
+  def test_other_values_than_arrays_of_the_type_are_converted(self, run, whole):
+    states, data = make_clients(2)
+    context = in_process.in_process_context()
+    expected = bits(run(context, one_round, WEIGHTS, states, data))
+    tensors = [each._replace(rows=tf.constant(each.rows)) for each in data]
+    found = run(context, one_round, WEIGHTS.tolist(), states, tensors)
+    assert bits(found) == expected
+    assert whole == [2]
+
+  @pytest.mark.parametrize(
+    ("change", "message"),
+    [
+      ({"rows": np.zeros([2, 2])}, "float64"),
+      ({"rows": np.zeros([2, 3], np.float32)}, "shape"),
+      ({"vector": np.zeros(2, np.float32)}, "shape"),
+      ({"number": np.float32(1)}, "float32"),
+    ],
+  )
+  def test_wrong_values_are_refused(self, run, change, message):
+    states, data = make_clients(2)
+    with pytest.raises(TypeError, match=message):
+      run(
+        in_process.in_process_context(),
+        one_round,
+        WEIGHTS,
+        states,
+        [data[0], data[1]._replace(**change)],
+      )
+
+  def test_without_clients(self, run, whole):
+    context = in_process.in_process_context()
+    _, states, total, _ = run(context, one_round, WEIGHTS, [], [])
+    assert states == [] and total.tolist() == [0, 0, 0]
+    assert whole == []
+
+  def test_data_sets_and_variables(self, run, whole):
+    @tff.tensorflow.computation(tff.SequenceType(np.int32))
+    def add_up(numbers):
+      return numbers.reduce(0, lambda a, b: a + b)
+
+    at_clients = tff.FederatedType(tff.SequenceType(np.int32), tff.CLIENTS)
+
+    @tff.federated_computation(at_clients)
+    def total(numbers):
+      return tff.federated_sum(tff.federated_map(add_up, numbers))
+
+    context = in_process.in_process_context()
+    assert run(context, total, [[1, 2], [3]]) == 6
+    assert whole == []

@@ -1,0 +1,671 @@
+"""A whole computation as one TensorFlow function, with a loop over clients.
+
+Python between TensorFlow's calls costs a small client more than its training.
+So where it can be done, a computation is traced once, for any number of
+clients: what all clients have is packed into one tensor per leaf, a loop takes
+each client's part, does its work and adds to the aggregates, and the server's
+work is before and after the loop. TensorFlow runs several turns of the loop
+side by side, as far as they do not wait for each other; only the aggregates do,
+so that they add up in the order of the clients, the same bits for any number of
+threads.
+
+An aggregate that depends on another one takes a further loop.
+
+What does not fit is done client by client, see `federated`: data sets, strings,
+variables, clients on several devices, and clients with so much data that a call
+costs nothing beside it.
+"""
+
+import itertools
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_shift.execution.in_process import programs
+from tff_shift.execution.in_process import values
+
+# Above it, per client, packing and unpacking copy more than calls cost.
+MAX_CLIENT_BYTES = 2**22
+# Above it, all clients together, the copy might not find room in memory.
+MAX_BYTES = 2**30
+
+_INTRINSICS = frozenset(
+  {
+    "federated_aggregate",
+    "federated_apply",
+    "federated_broadcast",
+    "federated_eval_at_clients",
+    "federated_eval_at_server",
+    "federated_map",
+    "federated_map_all_equal",
+    "federated_value_at_clients",
+    "federated_value_at_server",
+    "federated_zip_at_clients",
+    "federated_zip_at_server",
+  }
+)
+
+
+def is_possible(function: tff.framework.ComputationBuildingBlock) -> bool:
+  """Tells whether a computation can become one function.
+
+  Args:
+    function: The computation's building block, fit for this process.
+  """
+  if not isinstance(function, tff.framework.Lambda):
+    return False
+  signature = function.type_signature
+  if signature.parameter is None or not (
+    _is_dense(signature.parameter, _is_packable)
+    and _is_dense(signature.result, _is_stackable)
+  ):
+    return False
+  has_clients = any(
+    values.is_clients_list_type(each) for each in _walk(signature.parameter)
+  )
+  return has_clients and all(
+    _is_fit(block) for block in programs.walk(function)
+  )
+
+
+def _is_fit(block: tff.framework.ComputationBuildingBlock) -> bool:
+  if isinstance(block, tff.framework.Intrinsic):
+    return block.uri in _INTRINSICS
+  if isinstance(block, tff.framework.CompiledComputation):
+    return not programs.has_resources(block)
+  return True
+
+
+def _walk(type_spec: tff.Type) -> Iterator[tff.Type]:
+  """Yields a type and those in it, but for what is inside of a placement."""
+  yield type_spec
+  if isinstance(type_spec, tff.StructType):
+    for element in values.element_types(type_spec):
+      yield from _walk(element)
+
+
+def _is_dense(
+  type_spec: tff.Type, is_table: Callable[[tf.TensorSpec], bool]
+) -> bool:
+  """Tells whether a value is made of tensors, those of clients of a form."""
+  if isinstance(type_spec, tff.FederatedType):
+    at_clients = values.is_clients_list_type(type_spec)
+    try:
+      specs = values.leaf_specs(type_spec.member)
+    except TypeError:
+      return False
+    return all(
+      spec.dtype.is_numpy_compatible
+      and spec.dtype not in (tf.string, tf.variant)
+      and (not at_clients or is_table(spec))
+      for spec in specs
+    )
+  if isinstance(type_spec, tff.StructType):
+    return all(
+      _is_dense(element, is_table)
+      for element in values.element_types(type_spec)
+    )
+  return isinstance(type_spec, tff.TensorType) and (
+    values.tensor_dtype(type_spec) != tf.string
+  )
+
+
+def _is_packable(spec: tf.TensorSpec) -> bool:
+  """Only the first axis may differ from client to client."""
+  return spec.shape.rank is not None and None not in spec.shape.as_list()[1:]
+
+
+def _is_stackable(spec: tf.TensorSpec) -> bool:
+  return spec.shape.is_fully_defined()
+
+
+class _Lazy:
+  """A value at SERVER that is computed when it is asked for, once.
+
+  Attributes:
+    waits_for: The aggregates that have to be known before.
+  """
+
+  def __init__(self, compute: Callable[[], values.Value], *inputs: object):
+    self.waits_for = _aggregates_of(inputs)
+    self._compute = compute
+    self._value = None
+    self._is_done = False
+
+  def force(self) -> values.Value:
+    if not self._is_done:
+      self._value = self._compute()
+      self._is_done = True
+    return self._value
+
+
+class _Aggregate:
+  """An aggregate; a loop over clients gives it its value.
+
+  Attributes:
+    part: The clients' values, a `_ClientValue`.
+    zero: What it starts from.
+    accumulate: A closure, `(total, part) -> total`.
+    total: The sum, once the loop is done.
+    waits_for: As in `_Lazy`, without the aggregate itself.
+  """
+
+  def __init__(self, part, zero, accumulate):
+    self.part = part
+    self.zero = zero
+    self.accumulate = accumulate
+    self.total = None
+    self.waits_for = _aggregates_of((part, zero, accumulate))
+
+
+class _Collection:
+  """A value at CLIENTS that the computation returns.
+
+  Attributes:
+    part: The clients' values, a `_ClientValue`.
+    type_spec: The type of a client's value.
+    stacked: A tensor for each leaf, with a first axis of clients, once the loop
+      is done.
+    waits_for: As in `_Aggregate`.
+  """
+
+  def __init__(self, part, type_spec):
+    self.part = part
+    self.type_spec = type_spec
+    self.stacked = None
+    self.waits_for = _aggregates_of((part,))
+
+
+class _ClientValue:
+  """A value at CLIENTS: how it follows from others, for one client.
+
+  Attributes:
+    waits_for: As in `_Lazy`.
+  """
+
+  def __init__(self, compute: Callable[[dict], values.Value], *inputs: object):
+    self.waits_for = _aggregates_of(inputs)
+    self.inputs = inputs
+    self._compute = compute
+
+  def of_client(self, known: dict) -> values.Value:
+    """Returns a client's value; `known` holds those that are computed."""
+    if self not in known:
+      known[self] = self._compute(known)
+    return known[self]
+
+
+def _aggregates_of(value: object) -> frozenset[_Aggregate]:
+  """Returns the aggregates that a value depends on."""
+  if isinstance(value, tuple):
+    return frozenset(itertools.chain.from_iterable(map(_aggregates_of, value)))
+  if isinstance(value, _Aggregate):
+    return value.waits_for | {value}
+  if isinstance(value, programs.Closure):
+    return _aggregates_of(tuple(_captured(value).values()))
+  return getattr(value, "waits_for", frozenset())
+
+
+def _captured(closure: programs.Closure) -> dict[str, object]:
+  """Returns the values that a function refers to, by name."""
+  return {
+    reference.name: closure.environment[reference.name]
+    for reference in programs.free_references(closure.function)
+  }
+
+
+def _force(value: object) -> values.Value:
+  """Computes what is lazy in a value."""
+  if isinstance(value, tuple):
+    return tuple(map(_force, value))
+  return value.force() if isinstance(value, _Lazy) else value
+
+
+class _Builder(programs.Evaluator):
+  """Evaluates a computation to lazy values, and then to tensors."""
+
+  def __init__(
+    self,
+    cache: programs.ProgramCache,
+    device: str,
+    num_clients: tf.Tensor,
+    num_parallel: int,
+  ):
+    self._graph = programs.GraphEvaluator(cache, device)
+    self._num_clients = num_clients
+    self._num_parallel = num_parallel
+    self._loops = []
+
+  def call_compiled(self, function, argument):
+    return self._at_server(programs.Closure(function, {}), argument)
+
+  def call_intrinsic(self, function, argument):
+    parameter = function.type_signature.parameter
+    match function.uri:
+      case "federated_apply" | "federated_map_all_equal":
+        return self._at_server(*argument)
+      case "federated_eval_at_server":
+        return self._at_server(argument, None)
+      case "federated_eval_at_clients":
+        return self._at_clients(argument, None)
+      case "federated_map":
+        return self._at_clients(argument[0], _as_client_value(argument[1]))
+      case "federated_zip_at_clients":
+        return _as_client_value(argument)
+      case "federated_aggregate":
+        return self._aggregate(*argument, _spec_of(parameter[1]))
+    return argument
+
+  def _call(self, closure, argument):
+    """Adds the work of a function to the current graph."""
+    environment = {
+      name: _force(value) for name, value in _captured(closure).items()
+    }
+    return self._graph.call(
+      programs.Closure(closure.function, environment), argument
+    )
+
+  def _at_server(self, closure, argument):
+    return _Lazy(
+      lambda: self._call(closure, _force(argument)), closure, argument
+    )
+
+  def _at_clients(self, closure, argument):
+    if argument is None:
+      return _ClientValue(lambda known: self._call(closure, None), closure)
+    return _ClientValue(
+      lambda known: self._call(closure, argument.of_client(known)),
+      closure,
+      argument,
+    )
+
+  def _aggregate(self, value, zero, accumulate, merge, report, total_type):
+    del merge  # All clients are at hand.
+    aggregate = _Aggregate(_as_client_value(value), zero, accumulate)
+    aggregate.type_spec = total_type
+    self._loops.append(aggregate)
+    return _Lazy(
+      lambda: self._call(report, self._total(aggregate)), aggregate, report
+    )
+
+  def collect(self, value: object, type_spec: tff.Type) -> _Collection:
+    """Notes that clients' values are to be returned."""
+    collection = _Collection(_as_client_value(value), type_spec)
+    self._loops.append(collection)
+    return collection
+
+  def _total(self, aggregate):
+    while aggregate.total is None:
+      self.run_loop()
+    return aggregate.total
+
+  def run_loop(self) -> bool:
+    """Runs a loop for all that waits for nothing; tells if there was any."""
+    ready = [
+      each
+      for each in self._loops
+      if all(other.total is not None for other in each.waits_for)
+    ]
+    if not ready:
+      return False
+    self._loops = [each for each in self._loops if each not in ready]
+    aggregates = [each for each in ready if isinstance(each, _Aggregate)]
+    collections = [each for each in ready if isinstance(each, _Collection)]
+    # In the outer graph, not in the loop's.
+    seen = set()
+    for each in ready:
+      _force_inputs(each.part, seen)
+      if isinstance(each, _Aggregate):
+        _force_inputs(each.accumulate, seen)
+    totals = [values.flatten(_force(each.zero)) for each in aggregates]
+    lists = [
+      [
+        tf.TensorArray(
+          spec.dtype,
+          size=self._num_clients,
+          element_shape=spec.shape,
+          infer_shape=False,
+        )
+        for spec in values.leaf_specs(each.type_spec)
+      ]
+      for each in collections
+    ]
+
+    def body(index, totals, lists):
+      known = {_INDEX: index}
+      new_totals = []
+      for each, total in zip(aggregates, totals, strict=True):
+        argument = (
+          values.unflatten(iter(total), each.type_spec),
+          _kept_apart(each.part.of_client(known)),
+        )
+        found = values.flatten(self._call(each.accumulate, argument))
+        new_totals.append(
+          [
+            tf.ensure_shape(leaf, old.shape)
+            for leaf, old in zip(found, total, strict=True)
+          ]
+        )
+      new_lists = [
+        [
+          array.write(index, leaf)
+          for array, leaf in zip(
+            arrays, values.flatten(each.part.of_client(known)), strict=True
+          )
+        ]
+        for each, arrays in zip(collections, lists, strict=True)
+      ]
+      return index + 1, new_totals, new_lists
+
+    _, totals, lists = tf.while_loop(
+      lambda index, *_: index < self._num_clients,
+      body,
+      (tf.constant(0), totals, lists),
+      parallel_iterations=self._num_parallel,
+    )
+    for each, total in zip(aggregates, totals, strict=True):
+      each.total = values.unflatten(iter(total), each.type_spec)
+    for each, arrays in zip(collections, lists, strict=True):
+      each.stacked = [array.stack() for array in arrays]
+    return True
+
+
+def _kept_apart(value: values.Value) -> values.Value:
+  """Keeps TensorFlow from making one sum of a client's and the aggregate's.
+
+  It would take the summands in another order than where each is a call of its
+  own, and the last bits would differ from those.
+  """
+  if isinstance(value, tuple):
+    return tuple(map(_kept_apart, value))
+  return tf.ensure_shape(value, value.shape)
+
+
+# The key of the number of the client in what is known of it.
+_INDEX = object()
+
+
+def _spec_of(type_spec: tff.Type) -> tff.Type:
+  if isinstance(type_spec, tff.FederatedType):
+    return type_spec.member
+  return type_spec
+
+
+def _as_client_value(value: object) -> _ClientValue:
+  """Returns each client's part of a structure of values at CLIENTS."""
+  if isinstance(value, _ClientValue):
+    return value
+  if isinstance(value, tuple):
+    parts = tuple(map(_as_client_value, value))
+    return _ClientValue(
+      lambda known: tuple(part.of_client(known) for part in parts), parts
+    )
+  # What all clients share.
+  return _ClientValue(lambda known: _force(value), value)
+
+
+def _force_inputs(value: object, seen: set[int]) -> None:
+  """Computes all that is lazy in what a client's value follows from."""
+  if isinstance(value, tuple):
+    for part in value:
+      _force_inputs(part, seen)
+  elif id(value) in seen:
+    return
+  else:
+    seen.add(id(value))
+    if isinstance(value, _Lazy):
+      value.force()
+    elif isinstance(value, _ClientValue):
+      _force_inputs(value.inputs, seen)
+    elif isinstance(value, programs.Closure):
+      _force_inputs(tuple(_captured(value).values()), seen)
+
+
+class CohortProgram:
+  """A computation, traced for one device and any number of clients."""
+
+  def __init__(
+    self,
+    function: tff.framework.Lambda,
+    cache: programs.ProgramCache,
+    device: str,
+    num_parallel: int,
+  ):
+    """Traces the computation.
+
+    Args:
+      function: The computation's building block, for which `is_possible`.
+      cache: The programs of the computation.
+      device: The full name of the device of server and clients.
+      num_parallel: How many clients TensorFlow may have under way.
+    """
+    self._device = device
+    self._parameter_type = function.type_signature.parameter
+    self._result_type = function.type_signature.result
+    signature = [tf.TensorSpec([], tf.int32)]
+    for type_spec in _placed(self._parameter_type):
+      signature += _packed_specs(type_spec)
+
+    def trace(num_clients, *leaves):
+      builder = _Builder(cache, device, num_clients, num_parallel)
+      leaves = iter(leaves)
+      argument = _argument(self._parameter_type, leaves)
+      result = builder.call(programs.Closure(function, {}), argument)
+      results = _collect(result, self._result_type, builder)
+      while builder.run_loop():
+        pass
+      return [
+        tensor
+        for each in results
+        for tensor in (
+          each.stacked
+          if isinstance(each, _Collection)
+          else values.flatten(_force(each))
+        )
+      ]
+
+    self._function = tf.compat.v1.wrap_function(trace, signature)
+
+  def __call__(self, num_clients: int, packed: Sequence[np.ndarray]) -> object:
+    """Runs the computation.
+
+    Args:
+      num_clients: The number of clients.
+      packed: What `pack` gives.
+
+    Returns:
+      The result as `values.to_python` takes it, of NumPy values.
+    """
+    with tf.device(self._device):
+      results = self._function(
+        tf.constant(num_clients), *map(tf.convert_to_tensor, packed)
+      )
+    leaves = iter([tensor.numpy() for tensor in results])
+    return _unpack(leaves, self._result_type, num_clients)
+
+
+def _placed(type_spec: tff.Type) -> Iterator[tff.Type]:
+  """Yields the parts of a type that have a placement, or are bare tensors."""
+  if isinstance(type_spec, tff.StructType):
+    for element in values.element_types(type_spec):
+      yield from _placed(element)
+  else:
+    yield type_spec
+
+
+def _packed_specs(type_spec: tff.Type) -> list[tf.TensorSpec]:
+  """Returns the specs of what `pack` makes of a part."""
+  if not values.is_clients_list_type(type_spec):
+    return values.leaf_specs(_spec_of(type_spec))
+  specs = []
+  for spec in values.leaf_specs(type_spec.member):
+    shape = spec.shape.as_list()
+    if shape and shape[0] is None:
+      # All rows, and where each client's end.
+      specs += [
+        tf.TensorSpec([None, *shape[1:]], spec.dtype),
+        tf.TensorSpec([None], tf.int32),
+      ]
+    else:
+      specs.append(tf.TensorSpec([None, *shape], spec.dtype))
+  return specs
+
+
+def _argument(type_spec: tff.Type, leaves: Iterator[tf.Tensor]) -> object:
+  """Arranges the tensors of `pack` as the computation's argument."""
+  if isinstance(type_spec, tff.StructType):
+    return tuple(
+      _argument(element, leaves) for element in values.element_types(type_spec)
+    )
+  if not values.is_clients_list_type(type_spec):
+    return values.unflatten(leaves, _spec_of(type_spec))
+  parts = []
+  for spec in values.leaf_specs(type_spec.member):
+    table = next(leaves)
+    if spec.shape.rank and spec.shape[0] is None:
+      parts.append((table, next(leaves), spec.shape))
+    else:
+      parts.append((table, None, spec.shape))
+
+  def of_client(known):
+    index = known[_INDEX]
+    found = []
+    for table, ends, shape in parts:
+      if ends is None:
+        found.append(table[index])
+      else:
+        rows = table[ends[index] : ends[index + 1]]
+        found.append(tf.ensure_shape(rows, shape))
+    return values.unflatten(iter(found), type_spec.member)
+
+  return _ClientValue(of_client)
+
+
+def _collect(
+  value: object, type_spec: tff.Type, builder: _Builder
+) -> list[object]:
+  """Returns the parts of a result; clients' values as collections."""
+  if isinstance(type_spec, tff.StructType):
+    parts = _elements(value, len(type_spec))
+    return [
+      each
+      for part, element in zip(
+        parts, values.element_types(type_spec), strict=True
+      )
+      for each in _collect(part, element, builder)
+    ]
+  if values.is_clients_list_type(type_spec):
+    return [builder.collect(value, type_spec.member)]
+  return [value]
+
+
+def _elements(value: object, count: int) -> Sequence[object]:
+  """Returns the elements of a structure, which may be lazy."""
+  if isinstance(value, tuple):
+    return value
+  return [_Lazy(lambda i=i: value.force()[i], value) for i in range(count)]
+
+
+def _unpack(
+  leaves: Iterator[np.ndarray], type_spec: tff.Type, num_clients: int
+) -> object:
+  """Arranges the tensors of a result; clients' values become lists."""
+  if isinstance(type_spec, tff.StructType):
+    return tuple(
+      _unpack(leaves, element, num_clients)
+      for element in values.element_types(type_spec)
+    )
+  if not values.is_clients_list_type(type_spec):
+    return values.unflatten(leaves, _spec_of(type_spec))
+  tables = [next(leaves) for _ in values.leaf_specs(type_spec.member)]
+  return [
+    # A copy each: a view would keep the values of all clients alive.
+    values.unflatten(
+      (table[client].copy() for table in tables), type_spec.member
+    )
+    for client in range(num_clients)
+  ]
+
+
+def pack(argument: object, type_spec: tff.Type) -> list[np.ndarray] | None:
+  """Packs what clients have into one array per leaf.
+
+  Args:
+    argument: What the caller passed to a computation.
+    type_spec: The computation's parameter type.
+
+  Returns:
+    The arrays; None if the argument is not made of NumPy values of the very
+    types, or if clients have more than `MAX_CLIENT_BYTES` on average or
+    `MAX_BYTES` together.
+
+  Raises:
+    TypeError: If a structure is not that of the type.
+  """
+  if isinstance(type_spec, tff.StructType):
+    packed = []
+    for part, element in values.pair_elements(argument, type_spec):
+      found = pack(part, element)
+      if found is None:
+        return None
+      packed += found
+    return packed
+  if not values.is_clients_list_type(type_spec):
+    leaves = _numpy_leaves(argument, _spec_of(type_spec))
+    specs = values.leaf_specs(_spec_of(type_spec))
+    return leaves if _fits([leaves], specs) else None
+  rows = [_numpy_leaves(part, type_spec.member) for part in argument]
+  specs = values.leaf_specs(type_spec.member)
+  if not rows or not _fits(rows, specs):
+    return None
+  size = sum(leaf.nbytes for row in rows for leaf in row)
+  if size > min(MAX_CLIENT_BYTES * len(rows), MAX_BYTES):
+    return None
+  packed = []
+  for column, spec in zip(zip(*rows, strict=True), specs, strict=True):
+    if spec.shape.rank and spec.shape[0] is None:
+      sizes = [len(leaf) for leaf in column]
+      packed += [
+        np.concatenate(column),
+        np.cumsum([0, *sizes], dtype=np.int32),
+      ]
+    else:
+      packed.append(np.stack(column))
+  return packed
+
+
+def _numpy_leaves(value: object, type_spec: tff.Type) -> list[object]:
+  """Returns the leaves of a value without placement."""
+  if not isinstance(type_spec, tff.StructType):
+    return [value]
+  container = type_spec.python_container
+  if type(value) is container and hasattr(container, "_fields"):
+    # A named tuple has the names of its type: there is nothing to check.
+    pairs = zip(value, values.element_types(type_spec), strict=True)
+  else:
+    pairs = values.pair_elements(value, type_spec)
+  return [
+    leaf for part, element in pairs for leaf in _numpy_leaves(part, element)
+  ]
+
+
+def _fits(rows: Sequence[Sequence[object]], specs) -> bool:
+  """Tells whether all leaves are NumPy values of the very types."""
+  checks = [
+    (spec.dtype.as_numpy_dtype, tuple(spec.shape.as_list())) for spec in specs
+  ]
+  return all(
+    isinstance(leaf, np.ndarray | np.generic)
+    and leaf.dtype.type is kind
+    and len(leaf.shape) == len(shape)
+    and all(
+      size in (None, found)
+      for size, found in zip(shape, leaf.shape, strict=True)
+    )
+    for row in rows
+    for leaf, (kind, shape) in zip(row, checks, strict=True)
+  )

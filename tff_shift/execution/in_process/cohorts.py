@@ -28,8 +28,10 @@ import tensorflow_federated as tff
 from tff_shift.execution.in_process import programs
 from tff_shift.execution.in_process import values
 
+_ARRAYS = np.ndarray, np.generic
+
 # Above it, per client, packing and unpacking copy more than calls cost.
-MAX_CLIENT_BYTES = 2**22
+MAX_CLIENT_BYTES = 2**20
 # Above it, all clients together, the copy might not find room in memory.
 MAX_BYTES = 2**30
 
@@ -642,10 +644,14 @@ def _numpy_leaves(value: object, type_spec: tff.Type) -> list[object]:
   """Returns the leaves of a value without placement."""
   if not isinstance(type_spec, tff.StructType):
     return [value]
-  container = type_spec.python_container
-  if type(value) is container and hasattr(container, "_fields"):
+  elements = values.element_types(type_spec)
+  if type(value) is tuple and not elements and not value:
+    return []
+  if type(value) is type_spec.python_container and (
+    values.is_named_tuple_type(type_spec)
+  ):
     # A named tuple has the names of its type: there is nothing to check.
-    pairs = zip(value, values.element_types(type_spec), strict=True)
+    pairs = zip(value, elements, strict=True)
   else:
     pairs = values.pair_elements(value, type_spec)
   return [
@@ -659,7 +665,7 @@ def _fits(rows: Sequence[Sequence[object]], specs) -> bool:
     (spec.dtype.as_numpy_dtype, tuple(spec.shape.as_list())) for spec in specs
   ]
   return all(
-    isinstance(leaf, np.ndarray | np.generic)
+    isinstance(leaf, _ARRAYS)
     and leaf.dtype.type is kind
     and len(leaf.shape) == len(shape)
     and all(

@@ -170,8 +170,40 @@ def to_python(
   Returns:
     Python containers of tensors or NumPy values; lists for clients.
   """
+  if is_clients_list_type(type_spec):
+    if not leaf_specs(type_spec.member):
+      # Nothing, for each of many: made once.
+      nothing = to_python((), type_spec.member, materialize=materialize)
+      return [nothing] * len(value)
+    return [
+      to_python(part, type_spec.member, materialize=materialize)
+      for part in value
+    ]
+  names = is_named_tuple_type(type_spec)
+  if names or _is_plain_tuple_type(type_spec):
+    # TFF's own conversion looks at each container anew, which takes longer for
+    # many clients than their work.
+    parts = (
+      to_python(part, element, materialize=materialize)
+      for part, element in zip(value, element_types(type_spec), strict=True)
+    )
+    return type_spec.python_container(*parts) if names else tuple(parts)
   structure = _to_structure(value, type_spec, materialize)
   return tff.types.type_to_py_container(structure, type_spec)
+
+
+def is_named_tuple_type(type_spec: tff.Type) -> bool:
+  """Returns whether a type is that of a named tuple, with all of its names."""
+  container = getattr(type_spec, "python_container", None)
+  return hasattr(container, "_fields") and container._fields == tuple(
+    tff.structure.name_list(type_spec)
+  )
+
+
+def _is_plain_tuple_type(type_spec: tff.Type) -> bool:
+  return getattr(type_spec, "python_container", None) is tuple and not (
+    tff.structure.name_list(type_spec)
+  )
 
 
 def to_numpy(value: object) -> object:

@@ -126,6 +126,7 @@ def num_of_frozen_shape(type_signature):
   return sum(each.shape == FROZEN_SHAPE for each in tensors)
 
 
+@pytest.mark.slow
 class TestComputations:
   def test_rounds_and_evaluations_are_those_with_constants(
     self, algorithm, with_constants, clients

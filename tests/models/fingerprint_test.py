@@ -117,6 +117,7 @@ def test_recurrent_models_have_digests():
   assert fingerprint.function_digest(other) != digest
 
 
+@pytest.mark.slow
 def test_digest_is_the_same_in_another_process():
   script = (
     "from tff_shift.models import fingerprint, residual_cnn;"

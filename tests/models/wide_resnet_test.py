@@ -31,9 +31,9 @@ def test_parameters_are_those_of_wrn_16_2(image_channels):
 
 
 def test_depth_is_the_number_of_convolutions():
-  model = wide_resnet.build((8, 8, 1), depth=22, widening_factor=2)
+  model = wide_resnet.build((8, 8, 1), depth=16, widening_factor=2)
   kernels = [n for n in model.backbone.names if n.endswith("/kernel")]
-  assert len(kernels) == 22
+  assert len(kernels) == 16
 
 
 def test_last_layer_is_the_last_convolution_with_its_normalizations():

@@ -613,6 +613,7 @@ class TestRun:
     assert again.seconds_per_round == resumed.seconds_per_round
 
 
+@pytest.mark.slow
 def test_a_model_for_the_distribution_is_better_than_one_for_all(model):
   """Classes overlap, and the heavy label is what is mostly right."""
   pool = make_pool(2000, 3, noise=2.0)

@@ -146,6 +146,7 @@ class ScrambledStreams(streams.Streams):
     )
 
 
+@pytest.mark.slow
 class TestScrambledClasses:
   @pytest.mark.parametrize(
     "module", [fed_ade, fth, atlas], ids=["fed_ade", "fth", "atlas"]

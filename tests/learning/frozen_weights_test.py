@@ -245,6 +245,7 @@ class TestReferences:
     assert {address(each) for each in results} == {address(frozen)}
 
 
+@pytest.mark.slow
 class TestCheckpoints:
   def test_hold_none_of_them(self, algorithm, clients, tmp_path):
     checkpoint = checkpoints.Run(tmp_path / "run", "key", every=1)

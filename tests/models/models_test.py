@@ -47,8 +47,8 @@ def kernel_variance(name, weight_name, shape):
   return glorot_variance(shape)
 
 
-# With eighteen layers.
-LARGE = ("guided_resnet", "resnet")
+# With many layers, which take seconds to build.
+LARGE = ("guided_resnet", "residual_cnn", "resnet", "wide_resnet")
 
 
 @pytest.fixture(

@@ -45,7 +45,15 @@ HPARAMS = {
   local: local.HParams(**LOCAL),
 }
 ALL = pytest.mark.parametrize(
-  "module", HPARAMS, ids=lambda module: module.__name__.rpartition(".")[2]
+  "module",
+  [
+    fed_3da,
+    local,
+    *(
+      pytest.param(each, marks=pytest.mark.slow) for each in (fed_avg, p_fed_hn)
+    ),
+  ],
+  ids=lambda module: module.__name__.rpartition(".")[2],
 )
 
 

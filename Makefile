@@ -10,7 +10,7 @@ JOBS ?= auto
 N ?= 2
 
 .PHONY: help setup demo demo-short demo-online demo-guidance demo-dynamic workers \
-  test lint lock check-lock clean
+  test test-fast lint lock check-lock clean
 
 help:
 	@echo 'make demo        FedAvg, FedEvolve and FedEvp on rotated digits'
@@ -19,6 +19,7 @@ help:
 	@echo 'make demo-dynamic Fed-3DA sends new weights to clients whose digits drift'
 	@echo 'make workers N=2 TFF workers on this machine, until Ctrl-C'
 	@echo 'make test        the whole test suite'
+	@echo 'make test-fast   the tests that are not marked slow: every module, in minutes'
 	@echo 'make lint        the linter, the format, and whether the lock is up to date'
 	@echo 'make lock        compiles requirements.in into requirements.txt'
 	@echo 'make clean       removes the environment and all results'
@@ -58,7 +59,10 @@ workers: setup
 	@$(BIN)/python -m experiments.workers --num_workers=$(N)
 
 test: setup
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+test-fast: setup
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not slow'
 
 lint: setup check-lock
 	$(BIN)/ruff check .

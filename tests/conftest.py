@@ -5,12 +5,21 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tff_shift.data import datasets
 from tff_shift.execution.in_process import in_process_context
+
+# What a machine does else decides how long an example takes.
+hypothesis.settings.register_profile(
+  "tests",
+  deadline=None,
+  suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session")
@@ -63,6 +72,33 @@ def run_in_graph():
       arguments,
     )
     return _compile_in_graph(function, *specs)(*arguments)
+
+  return run
+
+
+def _common_spec(*values):
+  shapes = [np.shape(value) for value in values]
+  return tf.TensorSpec(
+    [
+      sizes[0] if len(set(sizes)) == 1 else None
+      for sizes in zip(*shapes, strict=True)
+    ],
+    np.asarray(values[0]).dtype,
+  )
+
+
+@pytest.fixture(scope="session")
+def run_for_each():
+  """Returns `run(function, calls)`, which compiles once, for all calls.
+
+  A call is the tuple of the arguments; sizes may differ from call to call. It
+  gives the list of the results.
+  """
+
+  def run(function, calls):
+    specs = tf.nest.map_structure(_common_spec, *calls)
+    compiled = _compile_in_graph(function, *specs)
+    return [compiled(*arguments) for arguments in calls]
 
   return run
 

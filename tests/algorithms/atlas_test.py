@@ -7,6 +7,8 @@ import tensorflow as tf
 from tff_shift.algorithms import atlas
 from tff_shift.models import split_model
 
+pytestmark = pytest.mark.slow
+
 NUM_INITIAL = 6
 HPARAMS = atlas.HParams(
   batch_size=NUM_INITIAL,

@@ -221,6 +221,7 @@ def aggregators():
   }
 
 
+@pytest.mark.slow
 class TestAggregators:
   def uniform(self, name):
     hparams = make_hparams(name)
@@ -412,6 +413,7 @@ class TestRounds:
     assert compare.equal_bits(snapshot(again), after)
 
 
+@pytest.mark.slow
 class TestWorkAlone:
   """The pure functions outside of TFF do what they do inside."""
 
@@ -455,17 +457,16 @@ class TestWorkAlone:
     compare.assert_close(new_client_state, alone.client_state, 1e-6)
     compare.assert_close(metrics["loss"], alone.loss, 1e-6)
 
-  def test_initial_states(self, built, data, run, run_in_graph, compare):
+  def test_initial_states(
+    self, built, data, run, run_in_graph, run_for_each, compare
+  ):
     server_state, client_states = run.states[0]
     functions = built.functions
-    for client, state in zip(data, client_states, strict=True):
-      compare.assert_close(
-        state,
-        run_in_graph(
-          functions.initial_client_state, client.seed, server_state.weights
-        ),
-        1e-6,
-      )
+    found = run_for_each(
+      functions.initial_client_state,
+      [(client.seed, server_state.weights) for client in data],
+    )
+    compare.assert_close(list(client_states), found, 1e-6)
     shapes = [np.shape(w) for w in tf.nest.flatten(server_state.weights)]
     assert shapes == [
       w.shape
@@ -475,24 +476,23 @@ class TestWorkAlone:
     ]
 
   def test_evaluation_of_clients(
-    self, built, data, evaluation_data, run, run_in_graph
+    self, built, data, evaluation_data, run, run_for_each
   ):
     server_state, client_states = run.states[2]
     metrics = built.algorithm.evaluate_clients(
       server_state, list(client_states), data, evaluation_data
     )
-    logits = [
-      run_in_graph(
-        built.functions.predict_as_client,
-        server_state.weights,
-        *each,
-      )
-      for each in zip(client_states, data, evaluation_data, strict=True)
-    ]
+    logits = run_for_each(
+      built.functions.predict_as_client,
+      [
+        (server_state.weights, *each)
+        for each in zip(client_states, data, evaluation_data, strict=True)
+      ],
+    )
     check_metrics(metrics, logits, evaluation_data)
 
   def test_evaluation_of_the_server(
-    self, built, data, evaluation_data, run, run_in_graph
+    self, built, data, evaluation_data, run, run_in_graph, run_for_each
   ):
     if built.algorithm.evaluate_server is None:
       pytest.skip("the server has no model")
@@ -500,12 +500,10 @@ class TestWorkAlone:
     metrics = built.algorithm.evaluate_server(
       server_state, data, evaluation_data[1]
     )
-    summaries = [
-      run_in_graph(
-        built.functions.summarize_client, server_state.weights, client
-      )
-      for client in data
-    ]
+    summaries = run_for_each(
+      built.functions.summarize_client,
+      [(server_state.weights, client) for client in data],
+    )
     logits = run_in_graph(
       built.functions.predict_as_server,
       server_state.weights,
@@ -552,6 +550,7 @@ def check_metrics(metrics, logits, examples):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.cpp
 def test_round_agrees_with_the_cpp_executor(
   built, data, evaluation_data, compare

@@ -14,6 +14,8 @@ from tff_shift.learning import periods
 from tff_shift.learning import randomness
 from tff_shift.simulation import rounds
 
+pytestmark = pytest.mark.slow
+
 SIZE = 3
 HPARAMS = fed_3da.HParams(
   hidden_width=4,

@@ -13,6 +13,8 @@ from tff_shift.learning import two_phase_adaptation
 from tff_shift.models import split_model
 from tff_shift.simulation import rounds
 
+pytestmark = pytest.mark.slow
+
 NUM_INITIAL = 9
 # One batch is all labelled examples, so that a step is a step of the risk.
 HPARAMS = fed_ade.HParams(

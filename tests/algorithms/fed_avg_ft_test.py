@@ -13,6 +13,8 @@ from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.simulation import rounds
 
+pytestmark = pytest.mark.slow
+
 NUM_DOMAINS = 2
 RATE = 0.3
 

@@ -11,6 +11,8 @@ from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.simulation import rounds
 
+pytestmark = pytest.mark.slow
+
 layers = tf.keras.layers
 RATE = 0.5
 
@@ -137,7 +139,7 @@ class TestAggregation:
     model,
     make_client,
     context,
-    run_in_graph,
+    run_for_each,
     compare,
     client_weighting,
     shares,
@@ -151,16 +153,12 @@ class TestAggregation:
     )
     initial = run.server_state.weights
     metrics = run.step()
-    results = [
-      run_in_graph(
-        lambda w, data: fed_avg.train_client(
-          model, hparams, w, data, tf.constant(0)
-        ),
-        initial,
-        client,
-      )
-      for client in clients
-    ]
+    results = run_for_each(
+      lambda w, data: fed_avg.train_client(
+        model, hparams, w, data, tf.constant(0)
+      ),
+      [(initial, client) for client in clients],
+    )
     compare.assert_close(
       run.server_state.weights,
       tf.nest.map_structure(

@@ -13,6 +13,8 @@ import pytest
 from scipy import optimize
 from scipy import special
 
+pytestmark = pytest.mark.slow
+
 SIZES = (40, 25, 60)
 NUM_FEATURES = 2
 NUM_CLASSES = 3

@@ -17,6 +17,8 @@ from tff_shift.models import mlp
 from tff_shift.simulation import queries
 from tff_shift.simulation import rounds
 
+pytestmark = pytest.mark.slow
+
 NUM_CLIENTS = 4
 LAMBDA = 0.7
 HPARAMS = fed_drm.HParams(

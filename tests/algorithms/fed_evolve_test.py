@@ -13,6 +13,8 @@ from tff_shift.learning import process
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 
+pytestmark = pytest.mark.slow
+
 DISTANCES = ("l2", "cosine")
 layers = tf.keras.layers
 

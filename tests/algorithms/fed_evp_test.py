@@ -15,6 +15,8 @@ from tff_shift.learning import randomness
 from tff_shift.models import split_model
 from tff_shift.simulation import rounds
 
+pytestmark = pytest.mark.slow
+
 ROUND_NUM = 6
 
 

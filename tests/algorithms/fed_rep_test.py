@@ -15,6 +15,8 @@ from tff_shift.models import cnn
 from tff_shift.models import split_model
 from tff_shift.simulation import rounds
 
+pytestmark = pytest.mark.slow
+
 HPARAMS = fed_rep.HParams(
   head_steps=2, local_steps=1, batch_size=4, learning_rate=0.3
 )

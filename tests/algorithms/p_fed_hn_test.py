@@ -12,6 +12,8 @@ from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.simulation import rounds
 
+pytestmark = pytest.mark.slow
+
 HPARAMS = p_fed_hn.HParams(
   hidden_width=4,
   num_hidden=2,
@@ -86,15 +88,18 @@ class TestTraining:
     np.testing.assert_allclose(result.loss, mean_loss, rtol=1e-5)
 
   def test_server_moves_by_the_mean_and_embeddings_are_kept(
-    self, algorithm, functions, clients, context, run_in_graph, compare
+    self, algorithm, functions, clients, context, run_for_each, compare
   ):
     run = rounds.Rounds(algorithm, clients, run_seed=0)
     phi, embeddings = run.server_state.weights, list(run.client_states)
     run.step()
-    alone = [
-      run_in_graph(functions.train_client, phi, own, client, np.int32(0))
-      for own, client in zip(embeddings, clients, strict=True)
-    ]
+    alone = run_for_each(
+      functions.train_client,
+      [
+        (phi, own, client, np.int32(0))
+        for own, client in zip(embeddings, clients, strict=True)
+      ],
+    )
     compare.assert_close(
       run.server_state.weights,
       tf.nest.map_structure(

@@ -14,6 +14,8 @@ import tensorflow_federated as tff
 
 from tff_shift import algorithms
 
+pytestmark = pytest.mark.slow
+
 
 def count_shapes(tensor_types):
   return collections.Counter(tuple(each.shape) for each in tensor_types)

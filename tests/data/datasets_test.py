@@ -116,6 +116,7 @@ _LOADERS = {
 
 
 class TestLoad:
+  @pytest.mark.slow
   @pytest.mark.parametrize("name", _LOADERS.values())
   def test_data_are_what_the_entry_says(self, name):
     entry = datasets.get(name)

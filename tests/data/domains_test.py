@@ -137,6 +137,7 @@ class TestRotatedDomains:
     domains.assemble_clients(dataset, num_clients=3, dirichlet=1.0)
     assert np.random.random() == expected
 
+  @pytest.mark.slow
   def test_mnist_of_the_disk_is_rotated(self):
     folder = os.environ.get("TFDS_DATA_DIR", "")
     if not (folder and (pathlib.Path(folder) / "mnist").is_dir()):

@@ -214,6 +214,7 @@ class TestCifar20:
       np.testing.assert_array_equal(one.y // 5, other.y)
 
 
+@pytest.mark.slow
 class TestCifar10:
   def test_dirichlet_sizes_are_as_uneven_as_the_papers(self, cifar10):
     # The sizes that the authors' program draws with its seed, 2025.

@@ -146,6 +146,7 @@ class TestTfds:
     np.testing.assert_array_equal(source.y, [9, 9])
     assert source.num_train == 1
 
+  @pytest.mark.slow
   def test_mnist_is_the_official_one(self):
     folder = os.environ.get("TFDS_DATA_DIR", "")
     if not (folder and (pathlib.Path(folder) / "mnist").is_dir()):
@@ -176,6 +177,7 @@ class TestTfds:
       stored = [example["image"] for example in tfds.as_numpy(head)]
       np.testing.assert_array_equal(source.x[start : start + 9], stored)
 
+  @pytest.mark.slow
   def test_cifar10_is_the_official_one(self, cifar10):
     assert cifar10.x.shape == (60_000, 32, 32, 3)
     assert cifar10.x.dtype == np.uint8

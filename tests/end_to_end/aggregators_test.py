@@ -30,7 +30,8 @@ _SMALL = (
 )
 _ONLINE = (
   "--dataset=digits",
-  "--model_width=8",
+  "--model=mlp",
+  "--model_width=4",
   "--pretraining_epochs=1",
   "--timesteps=2",
   "--num_clients=2",
@@ -84,6 +85,7 @@ def run_dynamic(run_here, tmp_path):
 
 
 class TestAggregators:
+  @pytest.mark.slow
   def test_private_run_says_how_private_it_is(
     self, run_evolving, capsys, tmp_path, read_rows
   ):
@@ -111,6 +113,7 @@ class TestAggregators:
     rows = read_rows(tmp_path / "run")
     assert all(row["server_accuracy"] == "" for row in rows)
 
+  @pytest.mark.slow
   def test_secure_run_is_that_of_the_mean_and_prints_a_table(
     self, run_evolving, capsys, tmp_path, read_rows
   ):
@@ -200,6 +203,7 @@ class TestAggregators:
       " clipping and zeroing change"
     )
 
+  @pytest.mark.slow
   def test_streams_are_adapted_to_with_a_private_mean(
     self, run_here, tmp_path, capsys
   ):
@@ -218,6 +222,7 @@ class TestAggregators:
     assert run([*arguments, "--client_weighting=uniform"]) == 0
     assert re.match(r"dp: epsilon=\d", capsys.readouterr().out)
 
+  @pytest.mark.slow
   def test_clients_that_drift_learn_from_a_private_mean(
     self, run_dynamic, capsys, tmp_path, read_runs
   ):
@@ -266,6 +271,7 @@ class TestAggregators:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 class TestDivergence:
   def test_run_that_diverges_ends_with_its_code_and_keeps_what_was_written(
     self, run_evolving, capsys, tmp_path

@@ -1,7 +1,9 @@
 """Binaries run whole: in this process, or in one of their own."""
 
+import contextlib
 import csv
 import functools
+import io
 import json
 import os
 import pathlib
@@ -25,29 +27,50 @@ _WITH_CTRL_C = (
 )
 
 
-@pytest.fixture
-def run_here(monkeypatch):
+def _run_here(binary, planning, arguments):
+  name = binary.__name__.rpartition(".")[2]
+  with (
+    pytest.MonkeyPatch.context() as patches,
+    # Takes away the flags that the binary defines, too.
+    flagsaver.flagsaver(),
+    pytest.raises(SystemExit) as end,
+  ):
+    patches.setattr(sys, "argv", [name, *arguments])
+    flags.FLAGS.unparse_flags()
+    program.run(binary.main, planning.define_flags)
+  return end.value.code or 0
+
+
+@pytest.fixture(scope="session")
+def run_here():
   """Returns `run(binary, planning, arguments) -> exit code`.
 
   It runs the binary, a module, in this process.
   """
+  return _run_here
+
+
+@pytest.fixture(scope="session")
+def run_whole():
+  """Returns `run(binary, planning, arguments) -> output`.
+
+  It runs the binary as `run_here` does, to its end and without a complaint.
+  """
 
   def run(binary, planning, arguments):
-    name = binary.__name__.rpartition(".")[2]
-    monkeypatch.setattr(sys, "argv", [name, *arguments])
-    # Takes away the flags that the binary defines, too.
-    with flagsaver.flagsaver(), pytest.raises(SystemExit) as end:
-      flags.FLAGS.unparse_flags()
-      program.run(binary.main, planning.define_flags)
-    return end.value.code or 0
+    output, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+      code = _run_here(binary, planning, arguments)
+    assert (code, errors.getvalue()) == (0, "")
+    return output.getvalue()
 
   return run
 
 
-@pytest.fixture
-def run_evolving(run_here):
+@pytest.fixture(scope="session")
+def run_evolving():
   """Returns `run(arguments) -> exit code`."""
-  return functools.partial(run_here, evolving, evolving_plan)
+  return functools.partial(_run_here, evolving, evolving_plan)
 
 
 def _start(binary, arguments, **options):

@@ -39,6 +39,7 @@ def run_dynamic(run_here, tmp_path):
   return lambda arguments: run([cache, *arguments])
 
 
+@pytest.mark.slow
 class TestWholeRun:
   @pytest.fixture(scope="class")
   def finished(self, start_binary, tmp_path_factory):
@@ -176,6 +177,7 @@ class TestWholeRun:
     assert read_runs(folder) == first
 
 
+@pytest.mark.slow
 class TestOptions:
   def run(self, run_dynamic, tmp_path, *arguments):
     folder = tmp_path / "run"

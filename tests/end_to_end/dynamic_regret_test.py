@@ -16,6 +16,7 @@ def run_regret(run_here):
   return functools.partial(run_here, dynamic_regret, dynamic_regret)
 
 
+@pytest.mark.slow
 def test_run_gives_rows_figures_and_a_table(
   tmp_path, run_regret, read_rows, capsys
 ):

@@ -31,6 +31,7 @@ def run_guidance(run_here):
   return functools.partial(run_here, guidance, guidance_plan)
 
 
+@pytest.mark.slow
 class TestWholeRun:
   @pytest.fixture(scope="class")
   def finished(self, start_binary, tmp_path_factory):
@@ -206,6 +207,7 @@ class TestBadFlags:
     assert "'cifar10' is not in" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 class TestModels:
   @pytest.mark.parametrize(
     "flags",

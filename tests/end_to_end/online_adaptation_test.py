@@ -49,6 +49,7 @@ def run_online(run_here):
   return functools.partial(run_here, online_adaptation, online_adaptation_plan)
 
 
+@pytest.mark.slow
 class TestWholeRun:
   @pytest.fixture(scope="class")
   def finished(self, start_binary, cache_dir, tmp_path_factory):
@@ -167,6 +168,7 @@ class TestWholeRun:
     assert read_runs(folder) == first
 
 
+@pytest.mark.slow
 def test_covariate_shift_corrupts_and_keeps_classes_even(
   cache_dir, run_online, read_rows, read_runs, tmp_path
 ):
@@ -196,6 +198,7 @@ def test_covariate_shift_corrupts_and_keeps_classes_even(
   }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("flag", "values"),
   [
@@ -358,6 +361,7 @@ def only_cifar10(tmp_path):
 
 
 class TestArchive:
+  @pytest.mark.slow
   def test_archive_that_is_not_there_is_refused_at_the_start(
     self, only_cifar10, tmp_path, run_online, capsys
   ):
@@ -426,6 +430,7 @@ class TestArchive:
     monkeypatch.setattr(streams, "archive_of", lambda *_: read)
     return found
 
+  @pytest.mark.slow
   def test_all_that_the_run_reads_is_read_before_it_writes(
     self, archive, corruption_names, tmp_path, cache_dir, run_online
   ):

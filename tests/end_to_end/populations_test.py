@@ -10,11 +10,15 @@ import pytest
 from benchmarks import resume
 from experiments import dynamic_personalization
 from experiments import dynamic_personalization_plan
+from experiments import evolving
+from experiments import evolving_plan
 from experiments import guidance
 from experiments import guidance_plan
 from experiments import online_adaptation
 from experiments import online_adaptation_plan
 from tff_shift.simulation import results
+
+pytestmark = pytest.mark.slow
 
 _SMALL = (
   "--dataset=circle",
@@ -61,6 +65,8 @@ _OTHERS = {
       "--dataset=digits",
       "--num_clients=4",
       "--max_examples=200",
+      "--model=mlp",
+      "--model_width=4",
       "--rounds=3",
       "--local_steps=1",
       "--batch_size=16",
@@ -74,7 +80,8 @@ _OTHERS = {
     (
       "--algorithm=fth",
       "--dataset=digits",
-      "--model_width=8",
+      "--model=mlp",
+      "--model_width=4",
       "--timesteps=3",
       "--num_clients=4",
       "--initial_examples=20",
@@ -89,18 +96,18 @@ _RUN = "checkpoints/fed_rep-circle-target-0.01-0"
 
 
 @pytest.fixture(scope="module")
-def in_memory(tmp_path_factory):
+def in_memory(tmp_path_factory, run_whole):
   """The folder of a run that was never stopped, all of it in memory."""
   folder = tmp_path_factory.mktemp("runs") / "in_memory"
-  resume.run_whole("evolving", _SMALL, folder)
+  run_whole(evolving, evolving_plan, [*_SMALL, f"--output_dir={folder}"])
   return folder
 
 
 @pytest.fixture(scope="module")
-def on_disk(tmp_path_factory):
+def on_disk(tmp_path_factory, run_whole):
   """The folder of the same run with states on disk."""
   folder = tmp_path_factory.mktemp("runs") / "on_disk"
-  resume.run_whole("evolving", _ON_DISK, folder)
+  run_whole(evolving, evolving_plan, [*_ON_DISK, f"--output_dir={folder}"])
   return folder
 
 
@@ -128,7 +135,7 @@ def test_metrics_are_the_same(in_memory, on_disk):
 def test_killed_run_ends_as_one_that_was_not(in_memory, on_disk, tmp_path):
   generator = random.Random(3)
   folder = tmp_path / "killed"
-  moments = [(rows, 0.2 * generator.random()) for rows in (1, 5, 8)]
+  moments = [(rows, 0.2 * generator.random()) for rows in (1, 6)]
   assert len(list(resume.run_killed("evolving", _ON_DISK, folder, moments))) > 1
   assert metrics(folder) == metrics(in_memory)
   assert resume.differences(on_disk, folder) == []
@@ -223,11 +230,11 @@ def test_some_clients_are_evaluated(
     return folder
 
   some, again = (
-    run(name, "--evaluation_clients=3", "--rounds=3")
+    run(name, "--evaluation_clients=3", "--rounds=2")
     for name in ("some", "again")
   )
   everybody, same = (
-    run(name, f"--evaluation_clients={number}", "--rounds=3")
+    run(name, f"--evaluation_clients={number}", "--rounds=2")
     for name, number in (("everybody", 0), ("same", 12))
   )
   assert metrics(some) == metrics(again)

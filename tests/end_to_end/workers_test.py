@@ -71,6 +71,7 @@ def whole(start_workers, tmp_path_factory):
   return folder
 
 
+@pytest.mark.slow
 def test_same_results_as_in_process(
   whole, run_evolving, read_rows, read_runs, tmp_path
 ):
@@ -89,6 +90,7 @@ def test_same_results_as_in_process(
     )
 
 
+@pytest.mark.slow
 class TestFaults:
   """What happens in the third round of four, when workers have their parts."""
 
@@ -207,6 +209,7 @@ class TestFaults:
     assert resume.num_rows(folder) == 0
 
 
+@pytest.mark.slow
 class TestWorkers:
   @pytest.mark.parametrize(
     ("number", "code"),

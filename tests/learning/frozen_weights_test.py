@@ -126,6 +126,7 @@ def num_of_frozen_shape(type_signature):
   return sum(each.shape == FROZEN_SHAPE for each in tensors)
 
 
+@pytest.mark.slow
 class TestComputations:
   def test_rounds_and_evaluations_are_those_with_constants(
     self, algorithm, with_constants, clients
@@ -244,6 +245,7 @@ class TestReferences:
     assert {address(each) for each in results} == {address(frozen)}
 
 
+@pytest.mark.slow
 class TestCheckpoints:
   def test_hold_none_of_them(self, algorithm, clients, tmp_path):
     checkpoint = checkpoints.Run(tmp_path / "run", "key", every=1)

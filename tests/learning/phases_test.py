@@ -181,6 +181,7 @@ class TestAggregators:
     weighting = "uniform" if name == "dp" else "num_examples"
     return name, build(aggregator, weighting=weighting)
 
+  @pytest.mark.slow
   def test_one_of_three_clients(self, built):
     name, algorithm = built
     ((weights, memories, metrics),) = first_round(

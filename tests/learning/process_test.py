@@ -500,6 +500,7 @@ def flat_close(actual, expected, tolerance):
     np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
 
 
+@pytest.mark.slow
 class TestFedAvgBesidePlainGraphs:
   HPARAMS = fed_avg.HParams(
     batch_size=4,

@@ -94,6 +94,7 @@ def test_frozen_weights_are_part_of_the_function():
   assert len({digest, *others}) == 4
 
 
+@pytest.mark.slow
 def test_recurrent_models_have_digests():
   def build(layer):
     layers = tf.keras.layers
@@ -117,6 +118,7 @@ def test_recurrent_models_have_digests():
   assert fingerprint.function_digest(other) != digest
 
 
+@pytest.mark.slow
 def test_digest_is_the_same_in_another_process():
   script = (
     "from tff_shift.models import fingerprint, residual_cnn;"

@@ -27,6 +27,7 @@ def small():
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("num_classes", "guided", "split", "head"),
   [
@@ -49,6 +50,7 @@ def test_parameters_are_the_published_numbers(
   assert model.head.num_parameters == head
 
 
+@pytest.mark.slow
 def test_sizes_are_passed_on(full, small):
   assert (full.embedding_size, small.embedding_size) == (256, 16)
   assert (full.num_classes, small.num_classes) == (10, 4)
@@ -71,6 +73,7 @@ def test_last_layer_is_the_projection(small):
   assert small.trunk_size == len(is_last) - 4
 
 
+@pytest.mark.slow
 def test_scale_of_the_second_normalization_starts_at_zero(small, run_in_graph):
   weights = run_in_graph(small.initial_backbone, SEED)
   starts = {
@@ -84,6 +87,7 @@ def test_scale_of_the_second_normalization_starts_at_zero(small, run_in_graph):
     assert start == {0.0 if name in second else 1.0}, name
 
 
+@pytest.mark.slow
 def test_trunk_is_the_network_of_resnet(small, run_in_graph, reference):
   other = resnet.build(
     (8, 8, 3), stem="cifar", width=4, groups=2, input_dtype=tf.float32

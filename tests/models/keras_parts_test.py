@@ -91,6 +91,7 @@ def loss_and_gradients(part):
   return compute
 
 
+@pytest.mark.slow
 class TestRecurrent:
   @pytest.mark.parametrize("kind", RECURRENT)
   def test_outputs_and_gradients_are_those_of_keras(self, kind, run_in_graph):
@@ -214,6 +215,7 @@ class TestRecurrent:
     assert len(set(others)) == len(others)
 
 
+@pytest.mark.slow
 class TestThroughTff:
   @pytest.fixture(scope="class")
   def case(self, stack, run_in_graph):
@@ -345,6 +347,7 @@ class TestFrozen:
     ):
       np.testing.assert_array_equal(one, other)
 
+  @pytest.mark.slow
   @pytest.mark.parametrize("whole", [True, False])
   def test_model_can_be_frozen_as_a_whole(self, whole, run_in_graph):
     keras_model = embed_and(RECURRENT["bidirectional_lstm"]())

@@ -33,6 +33,7 @@ def x():
   return np.random.default_rng(0).random((3, 20, 20, 2), np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("sharing", "guided", "trunk_size"),
   [
@@ -52,6 +53,7 @@ def test_parameters_are_the_published_numbers(sharing, guided, trunk_size):
   assert model.embedding_size == 128
 
 
+@pytest.mark.slow
 def test_class_logits_agree_with_numpy(
   models, values, x, run_in_graph, reference
 ):
@@ -102,6 +104,7 @@ def test_class_logits_agree_with_numpy(
   np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharing", ["none", "shallow", "mid"])
 def test_copies_of_shared_weights_give_what_sharing_gives(
   sharing, models, values, x, run_in_graph
@@ -131,6 +134,7 @@ def test_copies_of_shared_weights_give_what_sharing_gives(
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_weights_start_uniformly_up_to_one_over_the_root_of_inputs(
   models, run_in_graph
 ):

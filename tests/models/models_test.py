@@ -47,7 +47,17 @@ def kernel_variance(name, weight_name, shape):
   return glorot_variance(shape)
 
 
-@pytest.fixture(scope="module", params=models.names())
+# With many layers, which take seconds to build.
+LARGE = ("guided_resnet", "residual_cnn", "resnet", "wide_resnet")
+
+
+@pytest.fixture(
+  scope="module",
+  params=[
+    pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE))
+    for name in models.names()
+  ],
+)
 def case(request, run_in_graph):
   """One model and all that the tests look at, from one graph."""
   name = request.param

@@ -7,6 +7,7 @@ import tensorflow as tf
 from tff_shift.models import residual_cnn
 
 
+@pytest.mark.slow
 class TestParameters:
   def test_number_for_cifar10_is_counted_by_hand(self):
     model = residual_cnn.build((32, 32, 3), num_classes=10, width=16)
@@ -66,7 +67,10 @@ def forward(reference, values, x, groups):
 
 
 # The second size is odd in the last two blocks.
-@pytest.mark.parametrize("input_shape", [(32, 32, 3), (28, 28, 1)])
+@pytest.mark.parametrize(
+  "input_shape",
+  [(32, 32, 3), pytest.param((28, 28, 1), marks=pytest.mark.slow)],
+)
 def test_embedding_and_logits_agree_with_numpy(
   input_shape, run_in_graph, reference
 ):

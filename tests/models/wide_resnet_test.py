@@ -16,6 +16,7 @@ def stage_parameters(inputs, channels):
   return first + second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("image_channels", [1, 3])
 def test_parameters_are_those_of_wrn_16_2(image_channels):
   model = wide_resnet.build((32, 32, image_channels))
@@ -30,10 +31,11 @@ def test_parameters_are_those_of_wrn_16_2(image_channels):
   assert model.embedding_size == 128
 
 
+@pytest.mark.slow
 def test_depth_is_the_number_of_convolutions():
-  model = wide_resnet.build((8, 8, 1), depth=22, widening_factor=2)
+  model = wide_resnet.build((8, 8, 1), depth=16, widening_factor=2)
   kernels = [n for n in model.backbone.names if n.endswith("/kernel")]
-  assert len(kernels) == 22
+  assert len(kernels) == 16
 
 
 def test_last_layer_is_the_last_convolution_with_its_normalizations():
@@ -54,7 +56,9 @@ def test_last_layer_is_the_last_convolution_with_its_normalizations():
   ]
 
 
-@pytest.mark.parametrize("widening_factor", [1, 2])
+@pytest.mark.parametrize(
+  "widening_factor", [1, pytest.param(2, marks=pytest.mark.slow)]
+)
 def test_embedding_agrees_with_numpy(widening_factor, run_in_graph, reference):
   model = wide_resnet.build(
     (10, 10, 3),

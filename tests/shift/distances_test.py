@@ -63,6 +63,7 @@ class TestFeatureDistance:
     expected = assignment(squares(one, np.repeat(other, 3, axis=0)))
     assert distances.distance(one, other) == pytest.approx(expected, rel=1e-9)
 
+  @pytest.mark.slow
   def test_large_periods_are_paired_to_the_end(self):
     one, other = pair(7, 2000, 2000, size=64)
     expected = assignment(squares(one, other))

@@ -686,6 +686,7 @@ def test_what_has_no_form_is_refused(make):
       pass
 
 
+@pytest.mark.slow
 def test_real_algorithm_with_a_state_of_its_aggregator(context, make):
   del context
   generator = np.random.default_rng(1)

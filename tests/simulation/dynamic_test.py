@@ -45,7 +45,15 @@ HPARAMS = {
   local: local.HParams(**LOCAL),
 }
 ALL = pytest.mark.parametrize(
-  "module", HPARAMS, ids=lambda module: module.__name__.rpartition(".")[2]
+  "module",
+  [
+    fed_3da,
+    local,
+    *(
+      pytest.param(each, marks=pytest.mark.slow) for each in (fed_avg, p_fed_hn)
+    ),
+  ],
+  ids=lambda module: module.__name__.rpartition(".")[2],
 )
 
 
@@ -613,6 +621,7 @@ class TestRun:
     assert again.seconds_per_round == resumed.seconds_per_round
 
 
+@pytest.mark.slow
 def test_a_model_for_the_distribution_is_better_than_one_for_all(model):
   """Classes overlap, and the heavy label is what is mostly right."""
   pool = make_pool(2000, 3, noise=2.0)

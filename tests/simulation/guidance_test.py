@@ -167,6 +167,7 @@ class TestRun:
     assert final.average_accuracy > 90
     assert np.trace(result.routing) > 0.95 * 80
 
+  @pytest.mark.slow
   def test_a_vote_of_contradicting_clients_does_not(self, data, context):
     del context
     algorithm = algorithms.build(

@@ -146,6 +146,7 @@ class ScrambledStreams(streams.Streams):
     )
 
 
+@pytest.mark.slow
 class TestScrambledClasses:
   @pytest.mark.parametrize(
     "module", [fed_ade, fth, atlas], ids=["fed_ade", "fth", "atlas"]
@@ -221,6 +222,7 @@ class TestFedAde:
       states.append(state_bits(run))
     return measured, states
 
+  @pytest.mark.slow
   def test_run_resumed_in_the_middle_of_a_step_ends_the_same(
     self, algorithm, whole
   ):
@@ -347,6 +349,7 @@ class TestFedAde:
       assert run.rounds.server_state.round_num == run.rounds.round_num
 
 
+@pytest.mark.slow
 class TestLocalAlgorithms:
   """Clients that share nothing adapt once a step, and all of them."""
 

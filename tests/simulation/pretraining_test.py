@@ -96,6 +96,7 @@ class TestTraining:
     )
     return pretrained, epochs, hparams
 
+  @pytest.mark.slow
   def test_digits_are_learned(self, run):
     pretrained, epochs, _ = run
     assert pretrained.validation_accuracy > 85
@@ -164,6 +165,7 @@ def test_equal_seeds_give_equal_bits_and_others_other_weights(model, few):
   assert differs(first.weights, other.weights)
 
 
+@pytest.mark.slow
 def test_seed_changes_the_order_of_the_examples(model, few):
   hparams = PretrainingHParams(max_epochs=1, batch_size=8)
   start = pretraining.with_pretrained(

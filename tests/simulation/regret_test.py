@@ -244,6 +244,7 @@ class TestAdaptation:
       regret.build(problem, ratio)
 
 
+@pytest.mark.slow
 class TestRegret:
   def test_regret_is_not_negative_at_any_step(self, problem, adapt):
     stream = stream_of(problem, np.tile([0, 0.5, 1, 0.5], 20))

@@ -8,7 +8,7 @@ import tree
 
 from tff_shift.execution import local
 
-pytestmark = pytest.mark.cpp
+pytestmark = [pytest.mark.cpp, pytest.mark.slow]
 
 ALGORITHMS = tff.learning.algorithms
 SGD = tff.learning.optimizers.build_sgdm(0.1)

@@ -111,6 +111,7 @@ class TestRounds:
 
     return train_rounds
 
+  @pytest.mark.slow
   def test_same_bits_for_any_number_of_threads(self, train):
     expected = None
     for num_threads in (1, 2, 5, 2):
@@ -147,6 +148,7 @@ class TestRounds:
     train(context, 4)
     assert (context.num_imports, context.num_traces) == counts
 
+  @pytest.mark.slow
   def test_asynchronous_and_mergeable_forms(
     self, run, process, start, client_datasets
   ):

@@ -7,6 +7,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 
 PLACEMENT_SCRIPT = """
@@ -57,6 +59,7 @@ print("THREADS", tf.config.threading.get_intra_op_parallelism_threads())
 """
 
 
+@pytest.mark.slow
 def test_placer_puts_each_operation_where_it_was_asked_for():
   # TensorFlow's devices are settled once for a process.
   finished = subprocess.run(

@@ -65,6 +65,7 @@ class TestResults:
     assert total([1.0, 1.0, 2.0]) == 4.0
 
 
+@pytest.mark.slow
 class TestAlgorithms:
   """Each step from the same state as on the local executor.
 

@@ -19,7 +19,7 @@ from tff_shift import execution
 from tff_shift.execution import local
 from tff_shift.simulation import rounds
 
-pytestmark = pytest.mark.cpp
+pytestmark = [pytest.mark.cpp, pytest.mark.slow]
 
 # Far below what a hang lasts.
 DEADLINE = 60.0
@@ -226,12 +226,20 @@ class TestLostWorker:
 
 
 def test_broken_connection_is_mended(workers, proxy, use, count, caplog):
-  limits = [100_000, 100_001]
+  limits = [1_000, 1_001]
+  worker = psutil.Process(workers[0].pid)
   with (
     proxy(workers[0].port) as passing,
-    use([passing], worker_timeout=30.0),
+    use([passing], worker_timeout=DEADLINE),
   ):
-    breaker = threading.Timer(0.3, passing.break_connections)
+
+    def break_connections():
+      passing.break_connections()
+      worker.resume()
+
+    # It cannot be done before the connection is broken.
+    worker.suspend()
+    breaker = threading.Timer(0.3, break_connections)
     breaker.start()
     own, _ = count(limits)
     breaker.join()

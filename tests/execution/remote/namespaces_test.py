@@ -25,7 +25,7 @@ from benchmarks import executor_equality
 from tff_shift import execution
 from tff_shift.execution import local
 
-pytestmark = pytest.mark.cpp
+pytestmark = [pytest.mark.cpp, pytest.mark.slow]
 
 # Far below what a hang lasts.
 DEADLINE = 60.0

@@ -11,8 +11,8 @@ TensorFlow that the program has loaded anyway:
       state = process.initialize()
       result = process.next(state, client_data)
 
-From the outside in: `context` (TFF's interface), `cohorts` (a whole computation as
-one TensorFlow function), `federated` (what server and clients do, client by
+From the outside in: `context` (TFF's interface), `cohorts` (a whole computation
+as one TensorFlow function), `federated` (what server and clients do, client by
 client, where that cannot be), `programs` (a client's work as one TensorFlow
 function), `graphs` (making a serialized graph fit for that), `values` and
 `devices`.

@@ -209,8 +209,8 @@ class TestFaults:
     assert resume.num_rows(folder) == 0
 
 
-@pytest.mark.slow
 class TestWorkers:
+  @pytest.mark.slow
   @pytest.mark.parametrize(
     ("number", "code"),
     [(signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)],
@@ -231,6 +231,7 @@ class TestWorkers:
       with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))
 
+  @pytest.mark.slow
   def test_last_one_dies(self, start_workers):
     process, flag, (pid,) = start_workers(1)
     os.kill(pid, signal.SIGKILL)
@@ -240,6 +241,7 @@ class TestWorkers:
     assert "SIGKILL" in errors
     assert errors.endswith("no worker is left\n")
 
+  @pytest.mark.slow
   def test_ports_one_of_which_is_taken(self, run_here, capsys):
     former = signal.getsignal(signal.SIGTERM)
     try:

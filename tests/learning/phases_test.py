@@ -173,6 +173,7 @@ AGGREGATORS = {
 }
 
 
+@pytest.mark.slow
 class TestAggregators:
   @pytest.fixture(scope="class", params=AGGREGATORS)
   def built(self, request):
@@ -181,7 +182,6 @@ class TestAggregators:
     weighting = "uniform" if name == "dp" else "num_examples"
     return name, build(aggregator, weighting=weighting)
 
-  @pytest.mark.slow
   def test_one_of_three_clients(self, built):
     name, algorithm = built
     ((weights, memories, metrics),) = first_round(

@@ -95,6 +95,7 @@ class TestAll:
         " 784, got 756"
       )
 
+  @pytest.mark.slow
   def test_labels_can_be_read_from_what_is_fitted_at_the_server(
     self, fitted, digits
   ):

@@ -15,6 +15,8 @@ from tff_shift.data import partition
 from tff_shift.data import schedules
 from tff_shift.shift import dynamics
 
+pytestmark = pytest.mark.slow
+
 NUM_CLIENTS, NUM_CLASSES, NUM_TIMESTEPS = 20, 10, 16
 
 

@@ -73,6 +73,7 @@ class TestSplitPublic:
     assert [len(part.y) for part in parts] == [1, 1]
 
 
+@pytest.mark.slow
 class TestExtractor:
   def test_features_are_the_embedding(self, run_in_graph, context):
     del context

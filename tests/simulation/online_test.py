@@ -251,6 +251,7 @@ class TestFedAde:
     assert last.before == whole[0][2].before
     assert last.after == whole[0][2].after
 
+  @pytest.mark.slow
   def test_same_flags_give_the_same_numbers(self, algorithm, whole):
     told = []
     result = online.run(

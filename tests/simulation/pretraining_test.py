@@ -156,6 +156,7 @@ class TestTraining:
     assert_equal_bits(weights, pretrained.weights)
 
 
+@pytest.mark.slow
 def test_equal_seeds_give_equal_bits_and_others_other_weights(model, few):
   hparams = PretrainingHParams(max_epochs=2, batch_size=8)
   first, again, other = (
@@ -178,6 +179,7 @@ def test_seed_changes_the_order_of_the_examples(model, few):
   assert differs(one.weights, other.weights)
 
 
+@pytest.mark.slow
 def test_epoch_goes_on_from_the_weights_of_the_one_before(model, few):
   train, _ = few
   epochs = []

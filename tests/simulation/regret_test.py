@@ -188,6 +188,7 @@ def test_bound_matches_a_hand_count(shift, num_timesteps, expected):
   assert regret.bound(shift, num_timesteps) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 class TestAdaptation:
   def test_steps_match_numpy(self, problem, adapt):
     stream = stream_of(problem, [0, 0.3, 1, 0])

@@ -341,17 +341,18 @@ class TestAdaptationData:
       "timestep",
       "confusion",
       "seed",
+      "client_id",
     )
     assert adaptation.data_type(model).compact_representation() == (
       "<x=float32[?,5],y=int32[?],stream_x=float32[?,5],timestep=int32,"
-      "confusion=float32[3,3],seed=int32[2]>"
+      "confusion=float32[3,3],seed=int32[2],client_id=int32>"
     )
 
   def test_type_of_images(self):
     images = mlp.build((4, 4, 1), num_classes=2, input_dtype=tf.uint8)
     assert adaptation.data_type(images).compact_representation() == (
       "<x=uint8[?,4,4,1],y=int32[?],stream_x=uint8[?,4,4,1],timestep=int32,"
-      "confusion=float32[2,2],seed=int32[2]>"
+      "confusion=float32[2,2],seed=int32[2],client_id=int32>"
     )
 
   def test_labelled_examples_are_one_domain(self, run_in_graph, data):

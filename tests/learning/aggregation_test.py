@@ -247,11 +247,11 @@ class TestTraits:
   @pytest.mark.parametrize(
     "name, traits",
     [
-      ("mean", (True, True, False, False)),
-      ("robust", (False, True, True, False)),
-      ("dp", (False, False, True, True)),
-      ("secure", (False, True, True, True)),
-      ("compressed", (False, True, True, False)),
+      ("mean", (True, True, False, False, False)),
+      ("robust", (False, True, True, False, False)),
+      ("dp", (False, False, True, True, False)),
+      ("secure", (False, True, True, True, False)),
+      ("compressed", (False, True, True, False, True)),
     ],
   )
   def test_of_those_that_are_built(self, name, traits):

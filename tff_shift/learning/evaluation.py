@@ -24,6 +24,36 @@ from tff_shift.models import split_model
 _EVALUATION_BATCH = 256
 
 
+def _predict_parts(
+  predict_part: Callable[[tf.Tensor], tf.Tensor], num_parts, width: int
+) -> tf.Tensor:
+  """Joins what a function gives for each part, one after the other.
+
+  Args:
+    predict_part: `(number of the part) -> [n, width] float32`.
+    num_parts: The number of parts, at least 1, an int32 scalar.
+    width: The length of a row.
+
+  Returns:
+    A float32 tensor of shape [sum of n, width].
+  """
+  _, outputs = tf.while_loop(
+    lambda part, _: part < num_parts,
+    lambda part, outputs: (part + 1, outputs.write(part, predict_part(part))),
+    (
+      tf.constant(0),
+      tf.TensorArray(
+        tf.float32,
+        size=num_parts,
+        infer_shape=False,
+        element_shape=[None, width],
+      ),
+    ),
+    parallel_iterations=1,
+  )
+  return outputs.concat()
+
+
 def predict_in_batches(
   predict: Callable[[tf.Tensor], tf.Tensor], x, width: int
 ) -> tf.Tensor:
@@ -38,30 +68,16 @@ def predict_in_batches(
     A float32 tensor of shape [num_examples, width].
   """
   num_examples = tf.shape(x)[0]
-  num_batches = -(-num_examples // _EVALUATION_BATCH)
 
-  def predict_batch(i, outputs):
-    batch = x[i * _EVALUATION_BATCH : (i + 1) * _EVALUATION_BATCH]
-    return i + 1, outputs.write(i, predict(batch))
+  def predict_batch(i):
+    return predict(x[i * _EVALUATION_BATCH : (i + 1) * _EVALUATION_BATCH])
 
-  _, outputs = tf.while_loop(
-    lambda i, _: i < num_batches,
-    predict_batch,
-    (
-      tf.constant(0),
-      tf.TensorArray(
-        tf.float32,
-        size=num_batches,
-        infer_shape=False,
-        element_shape=[None, width],
-      ),
-    ),
-    parallel_iterations=1,
-  )
   # The concatenation of no batch has no shape of its own.
   return tf.cond(
     num_examples > 0,
-    outputs.concat,
+    lambda: _predict_parts(
+      predict_batch, -(-num_examples // _EVALUATION_BATCH), width
+    ),
     lambda: tf.zeros([0, width], tf.float32),
   )
 
@@ -97,33 +113,17 @@ def predict_by_domain(
   Returns:
     A float32 tensor of shape [num_examples, width].
   """
-  num_domains = tf.size(domain_sizes)
   ends = tf.cumsum(domain_sizes)
 
-  def predict_domain(domain, outputs):
+  def predict_domain(domain):
     part = x[ends[domain] - domain_sizes[domain] : ends[domain]]
-    predicted = tf.cond(
+    return tf.cond(
       domain_sizes[domain] > 0,
       lambda: predict(domain, part),
       lambda: tf.zeros([0, width]),
     )
-    return domain + 1, outputs.write(domain, predicted)
 
-  _, outputs = tf.while_loop(
-    lambda domain, _: domain < num_domains,
-    predict_domain,
-    (
-      tf.constant(0),
-      tf.TensorArray(
-        tf.float32,
-        size=num_domains,
-        infer_shape=False,
-        element_shape=[None, width],
-      ),
-    ),
-    parallel_iterations=1,
-  )
-  return outputs.concat()
+  return _predict_parts(predict_domain, tf.size(domain_sizes), width)
 
 
 class Metric(NamedTuple):

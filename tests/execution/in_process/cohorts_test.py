@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 
 from tff_shift.execution import in_process
 from tff_shift.execution.in_process import cohorts
+from tff_shift.execution.in_process import packing
 
 
 class Data(NamedTuple):
@@ -112,7 +113,7 @@ def one_by_one(monkeypatch, run):
 
   def run_it(*arguments):
     with monkeypatch.context() as patch:
-      patch.setattr(cohorts, "pack", lambda argument, type_spec: None)
+      patch.setattr(packing, "pack", lambda argument, type_spec: None)
       return run(in_process.in_process_context(), *arguments)
 
   return run_it
@@ -216,7 +217,7 @@ class TestOneByOne:
     assert whole == [3]
     for limit in ("MAX_CLIENT_BYTES", "MAX_BYTES"):
       with monkeypatch.context() as patch:
-        patch.setattr(cohorts, limit, 8)
+        patch.setattr(packing, limit, 8)
         found = run(context, one_round, WEIGHTS, states, data)
       assert bits(found) == expected
     assert whole == [3]

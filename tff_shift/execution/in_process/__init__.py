@@ -14,8 +14,8 @@ TensorFlow that the program has loaded anyway:
 From the outside in: `context` (TFF's interface), `cohorts` (a whole computation
 as one TensorFlow function), `federated` (what server and clients do, client by
 client, where that cannot be), `programs` (a client's work as one TensorFlow
-function), `graphs` (making a serialized graph fit for that), `values` and
-`devices`.
+function), `graphs` (making a serialized graph fit for that), `values`,
+`devices`, and `packing` (what all clients have, in one array per leaf).
 """
 
 from tff_shift.execution.in_process.context import async_in_process_context

@@ -25,15 +25,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift.execution.in_process import packing
 from tff_shift.execution.in_process import programs
 from tff_shift.execution.in_process import values
-
-_ARRAYS = np.ndarray, np.generic
-
-# Above it, per client, packing and unpacking copy more than calls cost.
-MAX_CLIENT_BYTES = 2**20
-# Above it, all clients together, the copy might not find room in memory.
-MAX_BYTES = 2**30
 
 _INTRINSICS = frozenset(
   {
@@ -259,7 +253,7 @@ class _Builder(programs.Evaluator):
       case "federated_zip_at_clients":
         return _as_client_value(argument)
       case "federated_aggregate":
-        return self._aggregate(*argument, _spec_of(parameter[1]))
+        return self._aggregate(*argument, packing.member_of(parameter[1]))
     return argument
 
   def _call(self, closure, argument):
@@ -391,12 +385,6 @@ def _kept_apart(value: values.Value) -> values.Value:
 _INDEX = object()
 
 
-def _spec_of(type_spec: tff.Type) -> tff.Type:
-  if isinstance(type_spec, tff.FederatedType):
-    return type_spec.member
-  return type_spec
-
-
 def _as_client_value(value: object) -> _ClientValue:
   """Returns each client's part of a structure of values at CLIENTS."""
   if isinstance(value, _ClientValue):
@@ -450,7 +438,7 @@ class CohortProgram:
     self._result_type = function.type_signature.result
     signature = [tf.TensorSpec([], tf.int32)]
     for type_spec in _placed(self._parameter_type):
-      signature += _packed_specs(type_spec)
+      signature += packing.packed_specs(type_spec)
 
     def trace(num_clients, *leaves):
       builder = _Builder(cache, device, num_clients, num_parallel)
@@ -477,7 +465,7 @@ class CohortProgram:
 
     Args:
       num_clients: The number of clients.
-      packed: What `pack` gives.
+      packed: What `packing.pack` gives.
 
     Returns:
       The result as `values.to_python` takes it, of NumPy values.
@@ -487,7 +475,7 @@ class CohortProgram:
         tf.constant(num_clients), *map(tf.convert_to_tensor, packed)
       )
     leaves = iter([tensor.numpy() for tensor in results])
-    return _unpack(leaves, self._result_type, num_clients)
+    return packing.unpack(leaves, self._result_type, num_clients)
 
 
 def _placed(type_spec: tff.Type) -> Iterator[tff.Type]:
@@ -499,32 +487,14 @@ def _placed(type_spec: tff.Type) -> Iterator[tff.Type]:
     yield type_spec
 
 
-def _packed_specs(type_spec: tff.Type) -> list[tf.TensorSpec]:
-  """Returns the specs of what `pack` makes of a part."""
-  if not values.is_clients_list_type(type_spec):
-    return values.leaf_specs(_spec_of(type_spec))
-  specs = []
-  for spec in values.leaf_specs(type_spec.member):
-    shape = spec.shape.as_list()
-    if shape and shape[0] is None:
-      # All rows, and where each client's end.
-      specs += [
-        tf.TensorSpec([None, *shape[1:]], spec.dtype),
-        tf.TensorSpec([None], tf.int32),
-      ]
-    else:
-      specs.append(tf.TensorSpec([None, *shape], spec.dtype))
-  return specs
-
-
 def _argument(type_spec: tff.Type, leaves: Iterator[tf.Tensor]) -> object:
-  """Arranges the tensors of `pack` as the computation's argument."""
+  """Arranges the tensors of `packing.pack` as the computation's argument."""
   if isinstance(type_spec, tff.StructType):
     return tuple(
       _argument(element, leaves) for element in values.element_types(type_spec)
     )
   if not values.is_clients_list_type(type_spec):
-    return values.unflatten(leaves, _spec_of(type_spec))
+    return values.unflatten(leaves, packing.member_of(type_spec))
   parts = []
   for spec in values.leaf_specs(type_spec.member):
     table = next(leaves)
@@ -570,108 +540,3 @@ def _elements(value: object, count: int) -> Sequence[object]:
   if isinstance(value, tuple):
     return value
   return [_Lazy(lambda i=i: value.force()[i], value) for i in range(count)]
-
-
-def _unpack(
-  leaves: Iterator[np.ndarray], type_spec: tff.Type, num_clients: int
-) -> object:
-  """Arranges the tensors of a result; clients' values become lists."""
-  if isinstance(type_spec, tff.StructType):
-    return tuple(
-      _unpack(leaves, element, num_clients)
-      for element in values.element_types(type_spec)
-    )
-  if not values.is_clients_list_type(type_spec):
-    return values.unflatten(leaves, _spec_of(type_spec))
-  tables = [next(leaves) for _ in values.leaf_specs(type_spec.member)]
-  return [
-    # A copy each: a view would keep the values of all clients alive.
-    values.unflatten(
-      (table[client].copy() for table in tables), type_spec.member
-    )
-    for client in range(num_clients)
-  ]
-
-
-def pack(argument: object, type_spec: tff.Type) -> list[np.ndarray] | None:
-  """Packs what clients have into one array per leaf.
-
-  Args:
-    argument: What the caller passed to a computation.
-    type_spec: The computation's parameter type.
-
-  Returns:
-    The arrays; None if the argument is not made of NumPy values of the very
-    types, or if clients have more than `MAX_CLIENT_BYTES` on average or
-    `MAX_BYTES` together.
-
-  Raises:
-    TypeError: If a structure is not that of the type.
-  """
-  if isinstance(type_spec, tff.StructType):
-    packed = []
-    for part, element in values.pair_elements(argument, type_spec):
-      found = pack(part, element)
-      if found is None:
-        return None
-      packed += found
-    return packed
-  if not values.is_clients_list_type(type_spec):
-    leaves = _numpy_leaves(argument, _spec_of(type_spec))
-    specs = values.leaf_specs(_spec_of(type_spec))
-    return leaves if _fits([leaves], specs) else None
-  rows = [_numpy_leaves(part, type_spec.member) for part in argument]
-  specs = values.leaf_specs(type_spec.member)
-  if not rows or not _fits(rows, specs):
-    return None
-  size = sum(leaf.nbytes for row in rows for leaf in row)
-  if size > min(MAX_CLIENT_BYTES * len(rows), MAX_BYTES):
-    return None
-  packed = []
-  for column, spec in zip(zip(*rows, strict=True), specs, strict=True):
-    if spec.shape.rank and spec.shape[0] is None:
-      sizes = [len(leaf) for leaf in column]
-      packed += [
-        np.concatenate(column),
-        np.cumsum([0, *sizes], dtype=np.int32),
-      ]
-    else:
-      packed.append(np.stack(column))
-  return packed
-
-
-def _numpy_leaves(value: object, type_spec: tff.Type) -> list[object]:
-  """Returns the leaves of a value without placement."""
-  if not isinstance(type_spec, tff.StructType):
-    return [value]
-  elements = values.element_types(type_spec)
-  if type(value) is tuple and not elements and not value:
-    return []
-  if type(value) is type_spec.python_container and (
-    values.is_named_tuple_type(type_spec)
-  ):
-    # A named tuple has the names of its type: there is nothing to check.
-    pairs = zip(value, elements, strict=True)
-  else:
-    pairs = values.pair_elements(value, type_spec)
-  return [
-    leaf for part, element in pairs for leaf in _numpy_leaves(part, element)
-  ]
-
-
-def _fits(rows: Sequence[Sequence[object]], specs) -> bool:
-  """Tells whether all leaves are NumPy values of the very types."""
-  checks = [
-    (spec.dtype.as_numpy_dtype, tuple(spec.shape.as_list())) for spec in specs
-  ]
-  return all(
-    isinstance(leaf, _ARRAYS)
-    and leaf.dtype.type is kind
-    and len(leaf.shape) == len(shape)
-    and all(
-      size in (None, found)
-      for size, found in zip(shape, leaf.shape, strict=True)
-    )
-    for row in rows
-    for leaf, (kind, shape) in zip(row, checks, strict=True)
-  )

@@ -15,6 +15,7 @@ from tff_shift.execution import compilation
 from tff_shift.execution.in_process import cohorts
 from tff_shift.execution.in_process import devices
 from tff_shift.execution.in_process import federated
+from tff_shift.execution.in_process import packing
 from tff_shift.execution.in_process import programs
 from tff_shift.execution.in_process import values
 
@@ -187,7 +188,7 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
       or {*self._client_devices} != {self._server_device}
     ):
       return None
-    packed = cohorts.pack(arg, parameter_type)
+    packed = packing.pack(arg, parameter_type)
     if packed is None:
       return None
     program = compiled.cohort_program(self._server_device, self._num_threads)

@@ -1,0 +1,151 @@
+"""What all clients have in one array per leaf, and back.
+
+A leaf whose first axis differs from client to client becomes the rows of all of
+them, with where each client's end; any other leaf becomes a table of clients.
+"""
+
+from collections.abc import Iterator
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_shift.execution.in_process import values
+
+_ARRAYS = np.ndarray, np.generic
+
+# Above it, per client, packing and unpacking copy more than calls cost.
+MAX_CLIENT_BYTES = 2**20
+# Above it, all clients together, the copy might not find room in memory.
+MAX_BYTES = 2**30
+
+
+def member_of(type_spec: tff.Type) -> tff.Type:
+  """Returns a type without its placement, if it has one."""
+  if isinstance(type_spec, tff.FederatedType):
+    return type_spec.member
+  return type_spec
+
+
+def packed_specs(type_spec: tff.Type) -> list[tf.TensorSpec]:
+  """Returns the specs of what `pack` makes of a part."""
+  if not values.is_clients_list_type(type_spec):
+    return values.leaf_specs(member_of(type_spec))
+  specs = []
+  for spec in values.leaf_specs(type_spec.member):
+    shape = spec.shape.as_list()
+    if shape and shape[0] is None:
+      # All rows, and where each client's end.
+      specs += [
+        tf.TensorSpec([None, *shape[1:]], spec.dtype),
+        tf.TensorSpec([None], tf.int32),
+      ]
+    else:
+      specs.append(tf.TensorSpec([None, *shape], spec.dtype))
+  return specs
+
+
+def unpack(
+  leaves: Iterator[np.ndarray], type_spec: tff.Type, num_clients: int
+) -> object:
+  """Arranges the tensors of a result; clients' values become lists."""
+  if isinstance(type_spec, tff.StructType):
+    return tuple(
+      unpack(leaves, element, num_clients)
+      for element in values.element_types(type_spec)
+    )
+  if not values.is_clients_list_type(type_spec):
+    return values.unflatten(leaves, member_of(type_spec))
+  tables = [next(leaves) for _ in values.leaf_specs(type_spec.member)]
+  return [
+    # A copy each: a view would keep the values of all clients alive.
+    values.unflatten(
+      (table[client].copy() for table in tables), type_spec.member
+    )
+    for client in range(num_clients)
+  ]
+
+
+def pack(argument: object, type_spec: tff.Type) -> list[np.ndarray] | None:
+  """Packs what clients have into one array per leaf.
+
+  Args:
+    argument: What the caller passed to a computation.
+    type_spec: The computation's parameter type.
+
+  Returns:
+    The arrays; None if the argument is not made of NumPy values of the very
+    types, or if clients have more than `MAX_CLIENT_BYTES` on average or
+    `MAX_BYTES` together.
+
+  Raises:
+    TypeError: If a structure is not that of the type.
+  """
+  if isinstance(type_spec, tff.StructType):
+    packed = []
+    for part, element in values.pair_elements(argument, type_spec):
+      found = pack(part, element)
+      if found is None:
+        return None
+      packed += found
+    return packed
+  if not values.is_clients_list_type(type_spec):
+    leaves = _numpy_leaves(argument, member_of(type_spec))
+    specs = values.leaf_specs(member_of(type_spec))
+    return leaves if _fits([leaves], specs) else None
+  rows = [_numpy_leaves(part, type_spec.member) for part in argument]
+  specs = values.leaf_specs(type_spec.member)
+  if not rows or not _fits(rows, specs):
+    return None
+  size = sum(leaf.nbytes for row in rows for leaf in row)
+  if size > min(MAX_CLIENT_BYTES * len(rows), MAX_BYTES):
+    return None
+  packed = []
+  for column, spec in zip(zip(*rows, strict=True), specs, strict=True):
+    if spec.shape.rank and spec.shape[0] is None:
+      sizes = [len(leaf) for leaf in column]
+      packed += [
+        np.concatenate(column),
+        np.cumsum([0, *sizes], dtype=np.int32),
+      ]
+    else:
+      packed.append(np.stack(column))
+  return packed
+
+
+def _numpy_leaves(value: object, type_spec: tff.Type) -> list[object]:
+  """Returns the leaves of a value without placement."""
+  if not isinstance(type_spec, tff.StructType):
+    return [value]
+  elements = values.element_types(type_spec)
+  if type(value) is tuple and not elements and not value:
+    return []
+  if type(value) is type_spec.python_container and (
+    values.is_named_tuple_type(type_spec)
+  ):
+    # A named tuple has the names of its type: there is nothing to check.
+    pairs = zip(value, elements, strict=True)
+  else:
+    pairs = values.pair_elements(value, type_spec)
+  return [
+    leaf for part, element in pairs for leaf in _numpy_leaves(part, element)
+  ]
+
+
+def _fits(rows: Sequence[Sequence[object]], specs) -> bool:
+  """Tells whether all leaves are NumPy values of the very types."""
+  checks = [
+    (spec.dtype.as_numpy_dtype, tuple(spec.shape.as_list())) for spec in specs
+  ]
+  return all(
+    isinstance(leaf, _ARRAYS)
+    and leaf.dtype.type is kind
+    and len(leaf.shape) == len(shape)
+    and all(
+      size in (None, found)
+      for size, found in zip(shape, leaf.shape, strict=True)
+    )
+    for row in rows
+    for leaf, (kind, shape) in zip(row, checks, strict=True)
+  )

@@ -19,6 +19,7 @@ import dataclasses
 import statistics
 from collections.abc import Collection
 from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
@@ -103,34 +104,40 @@ def build(name: str) -> process.FederatedAlgorithm:
 
 
 def make_data(
-  data_type: tff.Type, client: int, purpose: int, num_domains: int
+  data_type: tff.Type, client: int, purpose: int, domain_sizes: Sequence[int]
 ) -> Any:
-  """Makes random data of a client; some clients have more than others.
+  """Makes random data of a client.
 
   Args:
     data_type: The type of the clients' data.
     client: The client's id.
     purpose: Another number gives other data.
-    num_domains: The number of domains of data that have domains.
+    domain_sizes: How many examples each domain has; a stream has one more than
+      the last of them.
 
   Returns:
     The data, in the type's own container.
   """
+  kind = data_type.python_container
+  shape = data_type.x.shape[1:]
   generator = np.random.default_rng([client, purpose])
-  sizes = np.array([4 + client] + [5] * (num_domains - 1), np.int32)
-  num_examples = sizes.sum()
-  confusion = np.eye(_NUM_CLASSES) + 0.1 * generator.random([_NUM_CLASSES] * 2)
+  num_examples = sum(domain_sizes)
   fields = {
-    "x": generator.normal(size=(num_examples, 5)).astype(np.float32),
+    "x": generator.normal(size=(num_examples, *shape)).astype(np.float32),
     "y": np.arange(num_examples, dtype=np.int32) % _NUM_CLASSES,
-    "domain_sizes": sizes,
+    "domain_sizes": np.array(domain_sizes, np.int32),
     "seed": randomness.client_seed(0, client),
     "client_id": np.int32(client),
-    "stream_x": generator.normal(size=(6 + client, 5)).astype(np.float32),
+    "stream_x": generator.normal(size=(domain_sizes[-1] + 1, *shape)).astype(
+      np.float32
+    ),
     "timestep": np.int32(1),
-    "confusion": (confusion / confusion.sum(axis=0)).astype(np.float32),
   }
-  kind = data_type.python_container
+  if "confusion" in kind._fields:
+    size = data_type.confusion.shape
+    confusion = np.eye(*size) + 0.1 * generator.random(size)
+    confusion /= confusion.sum(axis=0)
+    fields["confusion"] = confusion.astype(np.float32)
   if "representation" in kind._fields:
     fields["representation"] = generator.normal(
       size=data_type.representation.shape
@@ -170,7 +177,13 @@ def run_all(
   signature = algorithm.evaluate_clients.type_signature.parameter
   data, to_predict = (
     [
-      make_data(kind.member, client, purpose, num_domains)
+      make_data(
+        kind.member,
+        client,
+        purpose,
+        # Some clients have more than others.
+        [4 + client] + [5] * (num_domains - 1),
+      )
       for client in range(_NUM_CLIENTS)
     ]
     for purpose, (kind, num_domains) in enumerate(

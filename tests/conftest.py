@@ -1,5 +1,6 @@
 """What tests share: a context for TFF, plain graphs, and a new data set."""
 
+import gc
 import sys
 import textwrap
 from collections.abc import Callable
@@ -20,6 +21,16 @@ hypothesis.settings.register_profile(
   suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("tests")
+
+
+def pytest_collection_finish():
+  """Spares what was imported, and the graphs of tests, most looks for garbage.
+
+  Graphs are built of very many small objects.
+  """
+  gc.collect()
+  gc.freeze()
+  gc.set_threshold(50_000, 10, 10)
 
 
 @pytest.fixture(scope="session")

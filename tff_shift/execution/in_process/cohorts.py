@@ -16,7 +16,6 @@ variables, clients on several devices, and clients with so much data that a call
 costs nothing beside it.
 """
 
-import itertools
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift.execution.in_process import lazy
 from tff_shift.execution.in_process import packing
 from tff_shift.execution.in_process import programs
 from tff_shift.execution.in_process import values
@@ -119,108 +119,6 @@ def _is_stackable(spec: tf.TensorSpec) -> bool:
   return spec.shape.is_fully_defined()
 
 
-class _Lazy:
-  """A value at SERVER that is computed when it is asked for, once.
-
-  Attributes:
-    waits_for: The aggregates that have to be known before.
-  """
-
-  def __init__(self, compute: Callable[[], values.Value], *inputs: object):
-    self.waits_for = _aggregates_of(inputs)
-    self._compute = compute
-    self._value = None
-    self._is_done = False
-
-  def force(self) -> values.Value:
-    if not self._is_done:
-      self._value = self._compute()
-      self._is_done = True
-    return self._value
-
-
-class _Aggregate:
-  """An aggregate; a loop over clients gives it its value.
-
-  Attributes:
-    part: The clients' values, a `_ClientValue`.
-    zero: What it starts from.
-    accumulate: A closure, `(total, part) -> total`.
-    total: The sum, once the loop is done.
-    waits_for: As in `_Lazy`, without the aggregate itself.
-  """
-
-  def __init__(self, part, zero, accumulate):
-    self.part = part
-    self.zero = zero
-    self.accumulate = accumulate
-    self.total = None
-    self.waits_for = _aggregates_of((part, zero, accumulate))
-
-
-class _Collection:
-  """A value at CLIENTS that the computation returns.
-
-  Attributes:
-    part: The clients' values, a `_ClientValue`.
-    type_spec: The type of a client's value.
-    stacked: A tensor for each leaf, with a first axis of clients, once the loop
-      is done.
-    waits_for: As in `_Aggregate`.
-  """
-
-  def __init__(self, part, type_spec):
-    self.part = part
-    self.type_spec = type_spec
-    self.stacked = None
-    self.waits_for = _aggregates_of((part,))
-
-
-class _ClientValue:
-  """A value at CLIENTS: how it follows from others, for one client.
-
-  Attributes:
-    waits_for: As in `_Lazy`.
-  """
-
-  def __init__(self, compute: Callable[[dict], values.Value], *inputs: object):
-    self.waits_for = _aggregates_of(inputs)
-    self.inputs = inputs
-    self._compute = compute
-
-  def of_client(self, known: dict) -> values.Value:
-    """Returns a client's value; `known` holds those that are computed."""
-    if self not in known:
-      known[self] = self._compute(known)
-    return known[self]
-
-
-def _aggregates_of(value: object) -> frozenset[_Aggregate]:
-  """Returns the aggregates that a value depends on."""
-  if isinstance(value, tuple):
-    return frozenset(itertools.chain.from_iterable(map(_aggregates_of, value)))
-  if isinstance(value, _Aggregate):
-    return value.waits_for | {value}
-  if isinstance(value, programs.Closure):
-    return _aggregates_of(tuple(_captured(value).values()))
-  return getattr(value, "waits_for", frozenset())
-
-
-def _captured(closure: programs.Closure) -> dict[str, object]:
-  """Returns the values that a function refers to, by name."""
-  return {
-    reference.name: closure.environment[reference.name]
-    for reference in programs.free_references(closure.function)
-  }
-
-
-def _force(value: object) -> values.Value:
-  """Computes what is lazy in a value."""
-  if isinstance(value, tuple):
-    return tuple(map(_force, value))
-  return value.force() if isinstance(value, _Lazy) else value
-
-
 class _Builder(programs.Evaluator):
   """Evaluates a computation to lazy values, and then to tensors."""
 
@@ -249,9 +147,9 @@ class _Builder(programs.Evaluator):
       case "federated_eval_at_clients":
         return self._at_clients(argument, None)
       case "federated_map":
-        return self._at_clients(argument[0], _as_client_value(argument[1]))
+        return self._at_clients(argument[0], lazy.as_client_value(argument[1]))
       case "federated_zip_at_clients":
-        return _as_client_value(argument)
+        return lazy.as_client_value(argument)
       case "federated_aggregate":
         return self._aggregate(*argument, packing.member_of(parameter[1]))
     return argument
@@ -259,21 +157,21 @@ class _Builder(programs.Evaluator):
   def _call(self, closure, argument):
     """Adds the work of a function to the current graph."""
     environment = {
-      name: _force(value) for name, value in _captured(closure).items()
+      name: lazy.force(value) for name, value in lazy.captured(closure).items()
     }
     return self._graph.call(
       programs.Closure(closure.function, environment), argument
     )
 
   def _at_server(self, closure, argument):
-    return _Lazy(
-      lambda: self._call(closure, _force(argument)), closure, argument
+    return lazy.Lazy(
+      lambda: self._call(closure, lazy.force(argument)), closure, argument
     )
 
   def _at_clients(self, closure, argument):
     if argument is None:
-      return _ClientValue(lambda known: self._call(closure, None), closure)
-    return _ClientValue(
+      return lazy.ClientValue(lambda known: self._call(closure, None), closure)
+    return lazy.ClientValue(
       lambda known: self._call(closure, argument.of_client(known)),
       closure,
       argument,
@@ -281,16 +179,16 @@ class _Builder(programs.Evaluator):
 
   def _aggregate(self, value, zero, accumulate, merge, report, total_type):
     del merge  # All clients are at hand.
-    aggregate = _Aggregate(_as_client_value(value), zero, accumulate)
+    aggregate = lazy.Aggregate(lazy.as_client_value(value), zero, accumulate)
     aggregate.type_spec = total_type
     self._loops.append(aggregate)
-    return _Lazy(
+    return lazy.Lazy(
       lambda: self._call(report, self._total(aggregate)), aggregate, report
     )
 
-  def collect(self, value: object, type_spec: tff.Type) -> _Collection:
+  def collect(self, value: object, type_spec: tff.Type) -> lazy.Collection:
     """Notes that clients' values are to be returned."""
-    collection = _Collection(_as_client_value(value), type_spec)
+    collection = lazy.Collection(lazy.as_client_value(value), type_spec)
     self._loops.append(collection)
     return collection
 
@@ -309,15 +207,15 @@ class _Builder(programs.Evaluator):
     if not ready:
       return False
     self._loops = [each for each in self._loops if each not in ready]
-    aggregates = [each for each in ready if isinstance(each, _Aggregate)]
-    collections = [each for each in ready if isinstance(each, _Collection)]
+    aggregates = [each for each in ready if isinstance(each, lazy.Aggregate)]
+    collections = [each for each in ready if isinstance(each, lazy.Collection)]
     # In the outer graph, not in the loop's.
     seen = set()
     for each in ready:
-      _force_inputs(each.part, seen)
-      if isinstance(each, _Aggregate):
-        _force_inputs(each.accumulate, seen)
-    totals = [values.flatten(_force(each.zero)) for each in aggregates]
+      lazy.force_inputs(each.part, seen)
+      if isinstance(each, lazy.Aggregate):
+        lazy.force_inputs(each.accumulate, seen)
+    totals = [values.flatten(lazy.force(each.zero)) for each in aggregates]
     lists = [
       [
         tf.TensorArray(
@@ -332,7 +230,7 @@ class _Builder(programs.Evaluator):
     ]
 
     def body(index, totals, lists):
-      known = {_INDEX: index}
+      known = {lazy.INDEX: index}
       new_totals = []
       for each, total in zip(aggregates, totals, strict=True):
         argument = (
@@ -381,40 +279,6 @@ def _kept_apart(value: values.Value) -> values.Value:
   return tf.ensure_shape(value, value.shape)
 
 
-# The key of the number of the client in what is known of it.
-_INDEX = object()
-
-
-def _as_client_value(value: object) -> _ClientValue:
-  """Returns each client's part of a structure of values at CLIENTS."""
-  if isinstance(value, _ClientValue):
-    return value
-  if isinstance(value, tuple):
-    parts = tuple(map(_as_client_value, value))
-    return _ClientValue(
-      lambda known: tuple(part.of_client(known) for part in parts), parts
-    )
-  # What all clients share.
-  return _ClientValue(lambda known: _force(value), value)
-
-
-def _force_inputs(value: object, seen: set[int]) -> None:
-  """Computes all that is lazy in what a client's value follows from."""
-  if isinstance(value, tuple):
-    for part in value:
-      _force_inputs(part, seen)
-  elif id(value) in seen:
-    return
-  else:
-    seen.add(id(value))
-    if isinstance(value, _Lazy):
-      value.force()
-    elif isinstance(value, _ClientValue):
-      _force_inputs(value.inputs, seen)
-    elif isinstance(value, programs.Closure):
-      _force_inputs(tuple(_captured(value).values()), seen)
-
-
 class CohortProgram:
   """A computation, traced for one device and any number of clients."""
 
@@ -453,8 +317,8 @@ class CohortProgram:
         for each in results
         for tensor in (
           each.stacked
-          if isinstance(each, _Collection)
-          else values.flatten(_force(each))
+          if isinstance(each, lazy.Collection)
+          else values.flatten(lazy.force(each))
         )
       ]
 
@@ -472,7 +336,7 @@ class CohortProgram:
     """
     with tf.device(self._device):
       results = self._function(
-        tf.constant(num_clients), *map(tf.convert_to_tensor, packed)
+        tf.constant(num_clients), *map(packing.to_tensor, packed)
       )
     leaves = iter([tensor.numpy() for tensor in results])
     return packing.unpack(leaves, self._result_type, num_clients)
@@ -504,7 +368,7 @@ def _argument(type_spec: tff.Type, leaves: Iterator[tf.Tensor]) -> object:
       parts.append((table, None, spec.shape))
 
   def of_client(known):
-    index = known[_INDEX]
+    index = known[lazy.INDEX]
     found = []
     for table, ends, shape in parts:
       if ends is None:
@@ -514,7 +378,7 @@ def _argument(type_spec: tff.Type, leaves: Iterator[tf.Tensor]) -> object:
         found.append(tf.ensure_shape(rows, shape))
     return values.unflatten(iter(found), type_spec.member)
 
-  return _ClientValue(of_client)
+  return lazy.ClientValue(of_client)
 
 
 def _collect(
@@ -522,7 +386,7 @@ def _collect(
 ) -> list[object]:
   """Returns the parts of a result; clients' values as collections."""
   if isinstance(type_spec, tff.StructType):
-    parts = _elements(value, len(type_spec))
+    parts = lazy.elements(value, len(type_spec))
     return [
       each
       for part, element in zip(
@@ -533,10 +397,3 @@ def _collect(
   if values.is_clients_list_type(type_spec):
     return [builder.collect(value, type_spec.member)]
   return [value]
-
-
-def _elements(value: object, count: int) -> Sequence[object]:
-  """Returns the elements of a structure, which may be lazy."""
-  if isinstance(value, tuple):
-    return value
-  return [_Lazy(lambda i=i: value.force()[i], value) for i in range(count)]

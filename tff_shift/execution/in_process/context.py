@@ -20,12 +20,50 @@ from tff_shift.execution.in_process import programs
 from tff_shift.execution.in_process import values
 
 
+def _to_native(
+  computation: tff.framework.ConcreteComputation,
+) -> tff.framework.ComputationBuildingBlock:
+  """Does what TFF's native compiler does, but for most of its optimisation.
+
+  TensorFlow optimises a function of this process at its first call, so here
+  graphs need but what makes them fit to be a part of one: functions are put in
+  line, without which the order of what reads and writes variables is lost.
+  """
+  config = tf.compat.v1.ConfigProto()
+  options = config.graph_options.rewrite_options
+  for name in (
+    "arithmetic_optimization",
+    "constant_folding",
+    "dependency_optimization",
+    "implementation_selector",
+    "layout_optimizer",
+    "loop_optimization",
+    "pin_to_host_optimization",
+    "remapping",
+    "shape_optimization",
+  ):
+    setattr(options, name, options.OFF)
+  options.memory_optimization = options.NO_MEM_OPT
+  options.meta_optimizer_iterations = options.ONE
+  options.function_optimization = options.ON
+  whole, _ = tff.tensorflow.replace_intrinsics_with_bodies(
+    computation.to_building_block()
+  )
+  native = tff.backends.native.transform_to_native_form(
+    tff.framework.ConcreteComputation(
+      computation_proto=whole.proto,
+      context_stack=tff.framework.get_context_stack(),
+    ),
+    grappler_config=config,
+  )
+  return native.to_building_block()
+
+
 class _CompiledComputation:
   """A computation in the form that this process runs."""
 
   def __init__(self, computation: tff.framework.ConcreteComputation):
-    native = tff.backends.native.desugar_and_transform_to_native(computation)
-    self.function = native.to_building_block()
+    self.function = _to_native(computation)
     self.programs = programs.ProgramCache()
     self._cohort_program = None
     self._lock = threading.Lock()

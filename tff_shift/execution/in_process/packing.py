@@ -4,6 +4,7 @@ A leaf whose first axis differs from client to client becomes the rows of all of
 them, with where each client's end; any other leaf becomes a table of clients.
 """
 
+import math
 from collections.abc import Iterator
 from collections.abc import Sequence
 
@@ -14,6 +15,11 @@ import tensorflow_federated as tff
 from tff_shift.execution.in_process import values
 
 _ARRAYS = np.ndarray, np.generic
+
+# What TensorFlow asks of memory that it did not allocate, in bytes.
+_ALIGNMENT = 64
+# Below it, a copy costs less than a way around it.
+_MIN_SHARED_BYTES = 2**16
 
 # Above it, per client, packing and unpacking copy more than calls cost.
 MAX_CLIENT_BYTES = 2**20
@@ -105,13 +111,35 @@ def pack(argument: object, type_spec: tff.Type) -> list[np.ndarray] | None:
   for column, spec in zip(zip(*rows, strict=True), specs, strict=True):
     if spec.shape.rank and spec.shape[0] is None:
       sizes = [len(leaf) for leaf in column]
+      shape = (sum(sizes), *column[0].shape[1:])
+      rows = _aligned(shape, column[0].dtype)
       packed += [
-        np.concatenate(column),
+        np.concatenate(column, out=rows),
         np.cumsum([0, *sizes], dtype=np.int32),
       ]
     else:
-      packed.append(np.stack(column))
+      shape = (len(column), *column[0].shape)
+      packed.append(np.stack(column, out=_aligned(shape, column[0].dtype)))
   return packed
+
+
+def _aligned(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+  """Returns a new array that TensorFlow can use where it lies."""
+  size = math.prod(shape) * dtype.itemsize
+  memory = np.empty(size + _ALIGNMENT, np.uint8)
+  start = -memory.ctypes.data % _ALIGNMENT
+  return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def to_tensor(array: np.ndarray) -> tf.Tensor:
+  """Returns an array as a tensor; a large one of `pack` is not copied."""
+  if array.nbytes < _MIN_SHARED_BYTES or array.ctypes.data % _ALIGNMENT:
+    return tf.convert_to_tensor(array)
+  try:
+    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+  except (tf.errors.InvalidArgumentError, BufferError, TypeError):
+    # A type that the protocol does not know, or an array that is read only.
+    return tf.convert_to_tensor(array)
 
 
 def _numpy_leaves(value: object, type_spec: tff.Type) -> list[object]:

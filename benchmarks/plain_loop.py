@@ -1,0 +1,201 @@
+"""Plain TensorFlow: many small clients in one loop, without TFF.
+
+What rounds of ours are held against. A client has 64 examples of 784 numbers
+and takes SGD steps (rate 0.1) on batches of 16 with a perceptron of 63,370
+parameters; then the mean. One `tf.function` does all clients in sequence, on
+data that TensorFlow holds already, in a process of its own with the threads
+that TensorFlow chooses. It sees the batches that FedAvg draws.
+
+    with plain_loop.started(num_clients=100, num_steps=4) as plain:
+      plain.seconds()
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+from absl import app
+from absl import flags
+
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
+from tff_shift.models import mlp
+from tff_shift.models import split_model
+
+EXAMPLES, FEATURES, CLASSES = 64, 784, 10
+BATCH, RATE, WIDTH = 16, 0.1, 64
+
+FLAGS = flags.FLAGS
+
+
+def build_model() -> split_model.SplitModel:
+  """Returns the perceptron: the last two of five layers are the head."""
+  return mlp.build(
+    (FEATURES,), num_classes=CLASSES, width=WIDTH, head_width=WIDTH
+  )
+
+
+def make_client(number: int) -> local_training.ClientData:
+  """Returns the random examples of a client, of one domain."""
+  generator = np.random.default_rng([0, number])
+  return local_training.ClientData(
+    x=generator.normal(size=(EXAMPLES, FEATURES)).astype(np.float32),
+    y=generator.integers(0, CLASSES, EXAMPLES).astype(np.int32),
+    domain_sizes=np.array([EXAMPLES], np.int32),
+    seed=randomness.client_seed(0, number),
+    client_id=np.int32(number),
+  )
+
+
+def initial_weights() -> list[np.ndarray]:
+  """Returns the same weights in every process, in the order of the layers."""
+  generator = np.random.default_rng(1)
+  model = build_model()
+  return [
+    (generator.normal(size=shape) * (0.05 if len(shape) > 1 else 0)).astype(
+      np.float32
+    )
+    for shape in model.backbone.shapes + model.head.shapes
+  ]
+
+
+def _draw(num_clients: int, num_steps: int) -> tuple[tf.Tensor, tf.Tensor]:
+  """Returns the batches of the first round of FedAvg, client by client."""
+
+  @tf.function
+  def draw(data):
+    seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, 0)
+    batches = local_training.pooled_batches(data, num_steps, BATCH, seed)
+    drawn = [batches(step) for step in range(num_steps)]
+    return [tf.concat(parts, axis=0) for parts in zip(*drawn, strict=True)]
+
+  drawn = [
+    draw(tf.nest.map_structure(tf.constant, make_client(number)))
+    for number in range(num_clients)
+  ]
+  x, y = (tf.stack(parts) for parts in zip(*drawn, strict=True))
+  return x, y
+
+
+def _dense(features: tf.Tensor, weights: list[tf.Tensor]) -> tf.Tensor:
+  for kernel, bias in zip(weights[::2], weights[1::2], strict=True):
+    features = tf.nn.relu(features @ kernel + bias)
+  return features
+
+
+def _step(weights, x, y) -> list[tf.Tensor]:
+  with tf.GradientTape() as tape:
+    tape.watch(weights)
+    logits = _dense(x, weights[:-2]) @ weights[-2] + weights[-1]
+    loss = local_training.cross_entropy(logits, y)
+  gradients = tape.gradient(loss, weights)
+  return [w - RATE * g for w, g in zip(weights, gradients, strict=True)]
+
+
+def _round(num_clients: int, num_steps: int, num_head_steps: int):
+  """Returns a function of weights to the weights after a round."""
+  x, y = _draw(num_clients, max(num_steps, EXAMPLES // BATCH))
+
+  @tf.function
+  def run(initial):
+    total = [tf.zeros_like(w) for w in initial]
+    for client in tf.range(num_clients):
+      weights = initial
+      for number in tf.range(num_steps):
+        batch = slice(number * BATCH, (number + 1) * BATCH)
+        weights = _step(weights, x[client, batch], y[client, batch])
+      if num_head_steps:
+        body, head = weights[:-4], weights[-4:]
+        features = _dense(x[client, :EXAMPLES], body)
+        for number in tf.range(num_head_steps):
+          first = number % (EXAMPLES // BATCH) * BATCH
+          batch = slice(first, first + BATCH)
+          head = _step(head, features[batch], y[client, batch])
+        weights = body + head
+      total = [t + w for t, w in zip(total, weights, strict=True)]
+    return [t / num_clients for t in total]
+
+  return run
+
+
+class Plain:
+  """A plain loop that runs in a process of its own.
+
+  Attributes:
+    sums: The sum of each weight tensor after one round from
+      `initial_weights`.
+  """
+
+  def __init__(self, process: subprocess.Popen):
+    self._process = process
+    self.sums = [float(each) for each in process.stdout.readline().split()]
+
+  def seconds(self) -> float:
+    """Runs a round; returns its seconds."""
+    self._process.stdin.write("go\n")
+    self._process.stdin.flush()
+    return float(self._process.stdout.readline())
+
+
+@contextlib.contextmanager
+def started(
+  num_clients: int, num_steps: int, num_head_steps: int = 0
+) -> Iterator[Plain]:
+  """Starts the loop for a `with` block.
+
+  Args:
+    num_clients: The number of clients.
+    num_steps: The gradient steps of a client on all weights.
+    num_head_steps: Those that follow on the last two layers, for which each
+      example is embedded once.
+
+  Yields:
+    A `Plain`.
+  """
+  # This process's settings of TensorFlow's threads are not for it.
+  environment = {k: v for k, v in os.environ.items() if k[:3] != "TF_"}
+  command = [
+    sys.executable,
+    "-m",
+    "benchmarks.plain_loop",
+    f"--num_clients={num_clients}",
+    f"--num_steps={num_steps}",
+    f"--num_head_steps={num_head_steps}",
+  ]
+  with subprocess.Popen(
+    command,
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.DEVNULL,
+    text=True,
+    env=environment,
+  ) as process:
+    try:
+      yield Plain(process)
+    finally:
+      process.stdin.close()
+
+
+def main(_) -> None:
+  """Runs a round for each line of the standard input, and prints seconds."""
+  run = _round(FLAGS.num_clients, FLAGS.num_steps, FLAGS.num_head_steps)
+  weights = [tf.constant(w) for w in initial_weights()]
+  first = [w.numpy() for w in run(weights)]
+  print(*(np.float64(w).sum() for w in first), flush=True)
+  for _ in sys.stdin:
+    start = time.perf_counter()
+    weights = run(weights)
+    weights[-1].numpy()
+    print(time.perf_counter() - start, flush=True)
+
+
+if __name__ == "__main__":
+  flags.DEFINE_integer("num_clients", 100, "Clients in a round.")
+  flags.DEFINE_integer("num_steps", 4, "Steps of a client on all weights.")
+  flags.DEFINE_integer("num_head_steps", 0, "Steps on the head after them.")
+  app.run(main)

@@ -8,6 +8,8 @@ Runs stock TFF FedAvg with a convolutional network (the workload `stock_cnn` of
 *   the devices that TensorFlow sees;
 *   how often TensorFlow's placer put each of the heavy operations on which
     device, from a round with the placer's log switched on;
+*   how many operations and GPU kernels a round runs, and how often Python calls
+    into TensorFlow for it, from TensorFlow's profiler;
 *   the seconds of a round on those devices, on the CPU alone, and on TFF's C++
     executor, which has no GPU.
 
@@ -15,18 +17,22 @@ It runs without a GPU too, and then shows the CPU.
 """
 
 import collections
+import pathlib
 import re
 import statistics
 import subprocess
 import sys
+import tempfile
 
 import tensorflow as tf
 import tensorflow_federated as tff
 from absl import app
 from absl import flags
 from absl import logging
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from benchmarks import executor_speed
+from benchmarks import plain_loop
 from tff_shift import execution
 
 _SERVER_DEVICE = flags.DEFINE_string(
@@ -95,6 +101,43 @@ def _print_placement() -> None:
     print(f"{operation:22} {devices or 'nowhere'}")
 
 
+def _count_events(folder: pathlib.Path) -> collections.Counter:
+  """Counts what the profiler saw, by kind."""
+  (path,) = folder.rglob("*.xplane.pb")
+  space = xplane_pb2.XSpace.FromString(path.read_bytes())
+  counts = collections.Counter()
+  for plane in space.planes:
+    names = {k: each.name for k, each in plane.event_metadata.items()}
+    for line in plane.lines:
+      for event in line.events:
+        name = names[event.metadata_id]
+        if plane.name.startswith("/device:GPU"):
+          counts["GPU kernels and copies"] += line.name.startswith("Stream")
+        elif name.startswith("TFE_Py_Execute"):
+          counts["calls into TensorFlow"] += 1
+        elif re.fullmatch(r"[^ ]*:[A-Z]\w*(#.*)?", name):
+          counts["operations"] += 1
+  return counts
+
+
+def _print_launches() -> None:
+  """Prints what one round makes TensorFlow do."""
+  workloads = {
+    "stock FedAvg, images": lambda: executor_speed.build_round("stock_cnn"),
+    "fed_avg, 100 small clients": lambda: plain_loop.start_fed_avg(100, 4).step,
+  }
+  with execution.use("in_process", **_chosen_devices()):
+    for label, build in workloads.items():
+      run_round = build()
+      run_round()
+      with tempfile.TemporaryDirectory() as folder:
+        with tf.profiler.experimental.Profile(folder):
+          run_round()
+        counts = _count_events(pathlib.Path(folder))
+      listed = ", ".join(f"{v} {k}" for k, v in sorted(counts.items()))
+      print(f"{label:28} {listed}", flush=True)
+
+
 def _print_speed() -> None:
   """Prints the seconds of a round for each executor, taking turns."""
   managers = {
@@ -121,6 +164,8 @@ def main(_) -> None:
     print(f"{device.device_type}: {details.get('device_name', device.name)}")
   print("\nOperations of one client and the server, by device:")
   _print_placement()
+  print("\nWhat a round is made of:")
+  _print_launches()
   print("\nMedian of a round (10 clients, 320 images each):", flush=True)
   _print_speed()
 

@@ -22,10 +22,12 @@ import tensorflow as tf
 from absl import app
 from absl import flags
 
+from tff_shift import algorithms
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import mlp
 from tff_shift.models import split_model
+from tff_shift.simulation import rounds
 
 EXAMPLES, FEATURES, CLASSES = 64, 784, 10
 BATCH, RATE, WIDTH = 16, 0.1, 64
@@ -62,6 +64,27 @@ def initial_weights() -> list[np.ndarray]:
     )
     for shape in model.backbone.shapes + model.head.shapes
   ]
+
+
+def start_fed_avg(num_clients: int, num_steps: int) -> rounds.Rounds:
+  """Returns FedAvg of the package on the same work, before its first round."""
+  model = build_model()
+  hparams = algorithms.get("fed_avg").HParams(
+    batch_size=BATCH, local_steps=num_steps, learning_rate=RATE
+  )
+  run = rounds.Rounds(
+    algorithms.build("fed_avg", model, hparams),
+    [make_client(number) for number in range(num_clients)],
+    run_seed=0,
+  )
+  weights = initial_weights()
+  size = len(model.backbone.shapes)
+  run.server_state = run.server_state._replace(
+    weights=split_model.SplitWeights(
+      tuple(weights[:size]), tuple(weights[size:])
+    )
+  )
+  return run
 
 
 def _draw(num_clients: int, num_steps: int) -> tuple[tf.Tensor, tf.Tensor]:

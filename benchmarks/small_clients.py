@@ -16,11 +16,8 @@ from absl import app
 from absl import flags
 
 from benchmarks import plain_loop
-from tff_shift import algorithms
 from tff_shift import execution
-from tff_shift.models import split_model
 from tff_shift.simulation import client_data
-from tff_shift.simulation import rounds
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("num_clients", ["10", "100", "1000"], "Clients in a round.")
@@ -28,29 +25,6 @@ flags.DEFINE_integer("repetitions", 7, "Rounds of each.")
 
 _STEPS = 4
 _TOLERANCE = 1e-5
-
-
-def _start(num_clients: int) -> rounds.Rounds:
-  """Returns FedAvg at the weights that the plain loop starts from."""
-  model = plain_loop.build_model()
-  hparams = algorithms.get("fed_avg").HParams(
-    batch_size=plain_loop.BATCH,
-    local_steps=_STEPS,
-    learning_rate=plain_loop.RATE,
-  )
-  run = rounds.Rounds(
-    algorithms.build("fed_avg", model, hparams),
-    [plain_loop.make_client(number) for number in range(num_clients)],
-    run_seed=0,
-  )
-  weights = plain_loop.initial_weights()
-  size = len(model.backbone.shapes)
-  run.server_state = run.server_state._replace(
-    weights=split_model.SplitWeights(
-      tuple(weights[:size]), tuple(weights[size:])
-    )
-  )
-  return run
 
 
 def _time(run) -> float:
@@ -61,7 +35,7 @@ def _time(run) -> float:
 
 def _compare(num_clients: int) -> None:
   with plain_loop.started(num_clients, _STEPS) as plain:
-    run = _start(num_clients)
+    run = plain_loop.start_fed_avg(num_clients, _STEPS)
     run.step()
     ours = [
       np.float64(w).sum() for w in tf.nest.flatten(run.server_state.weights)
@@ -86,7 +60,7 @@ def _compare(num_clients: int) -> None:
 
 def _changing_cohorts() -> None:
   """Times 20 rounds of 50 to 150 of 150 clients, and of 100."""
-  run = _start(150)
+  run = plain_loop.start_fed_avg(150, _STEPS)
   (phase,) = run.algorithm.phases
   generator = np.random.default_rng(2)
   sizes = generator.integers(50, 151, 20)
@@ -105,7 +79,7 @@ def _changing_cohorts() -> None:
 
 def _evaluation() -> None:
   """Times the evaluation of 1,000 clients."""
-  run = _start(1000)
+  run = plain_loop.start_fed_avg(1000, _STEPS)
   to_predict = [
     client_data.to_predict(each.x, each.y, each.domain_sizes)
     for each in run.data

@@ -1,4 +1,4 @@
-"""Compares algorithms on clients whose data drift from period to period.
+r"""Compares algorithms on clients whose data drift from period to period.
 
   python -m experiments.dynamic_personalization \
       --algorithm=fed_3da,p_fed_hn,fed_avg,local --dataset=digits \

@@ -1,4 +1,4 @@
-"""Compares algorithms on domains that evolve; the last domain is unseen.
+r"""Compares algorithms on domains that evolve; the last domain is unseen.
 
   python -m experiments.evolving --algorithm=fed_avg,fed_evolve,fed_evp \
       --dataset=rotated_digits --rounds=10

@@ -1,4 +1,4 @@
-"""Compares algorithms that answer queries from anywhere in a federation.
+r"""Compares algorithms that answer queries from anywhere in a federation.
 
   python -m experiments.guidance --algorithm=fed_drm,fed_avg_ft,fed_rep \
       --dataset=digits --partition=dirichlet_0.3

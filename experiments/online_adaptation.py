@@ -1,4 +1,4 @@
-"""Compares algorithms that adapt a deployed model to unlabelled, drifting data.
+r"""Adapts a deployed model to unlabelled, drifting data by several algorithms.
 
   python -m experiments.online_adaptation --algorithm=source,fix_lr,fed_ade \
       --dataset=digits --shift=linear,square --timesteps=20

@@ -7,6 +7,7 @@ what was written kept. A full disk is a file that is wrong.
 """
 
 import gc
+import inspect
 import pathlib
 import sys
 from collections.abc import Callable
@@ -19,6 +20,31 @@ from experiments import command_line
 from experiments import output_folder
 from tff_shift import execution
 from tff_shift.simulation import rounds
+
+# Those of absl know the flags of one module only.
+_HELP = frozenset({"-h", "--help", "-help", "--helpshort", "-helpshort"})
+
+
+def _help(main: Callable[[], None], define_flags: Callable[[], None]) -> str:
+  """Returns what a binary is for, and its flags: first those of its own."""
+  own = define_flags.__module__
+  modules = [
+    name
+    for name in flags.FLAGS.flags_by_module_dict()
+    if name.startswith(f"{__package__}.") and name != own
+  ]
+  parts = [inspect.getdoc(sys.modules[main.__module__])]
+  for name in (own, *modules):
+    heading, _, listed = flags.FLAGS.module_help(name).partition(":\n")
+    if listed:
+      purpose, _, _ = inspect.getdoc(sys.modules[name]).partition("\n\n")
+      purpose = " ".join(purpose.split())
+      parts.append(f"{purpose} ({heading.strip()})\n{listed}")
+  parts.append(
+    "--flagfile=FILE reads flags from a file, one in a line. --helpfull lists"
+    " those of the libraries as well."
+  )
+  return "\n\n".join(parts)
 
 
 def _collect_seldom() -> None:
@@ -47,6 +73,9 @@ def run(main: Callable[[], None], define_flags: Callable[[], None]) -> None:
     sys.exit(code)
 
   def parse(arguments):
+    if _HELP.intersection(arguments[1:]):
+      print(_help(main, define_flags), flush=True)
+      sys.exit(0)
     try:
       rest = flags.FLAGS(arguments)
     except flags.Error as error:

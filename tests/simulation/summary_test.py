@@ -14,12 +14,18 @@ class TestRunSummary:
     assert run.standard_deviation("client_accuracy") == math.sqrt(13.0)
     assert run.values("client_accuracy") == [70.0, 72.0, 77.0]
 
-  @pytest.mark.parametrize("seeds", [1, 3])
-  def test_equal_values_have_no_spread(self, make_summary, seeds):
-    rows = {seed: {"accuracy": 0.1} for seed in range(seeds)}
+  def test_equal_values_have_no_spread(self, make_summary):
+    rows = {seed: {"accuracy": 0.1} for seed in range(3)}
     run = make_summary(metrics_by_seed=rows)
     assert run.mean("accuracy") == 0.1
     assert run.standard_deviation("accuracy") == 0.0
+
+  def test_spread_of_one_seed_is_not_known(self, make_summary):
+    run = make_summary(metrics_by_seed={0: {"accuracy": 0.1}})
+    assert run.mean("accuracy") == 0.1
+    assert math.isnan(run.standard_deviation("accuracy"))
+    # `results` writes what is not a number as null.
+    assert math.isnan(run.to_record()["metrics"]["accuracy"]["std"])
 
   @pytest.mark.parametrize(
     ("values", "mean"),

@@ -93,12 +93,14 @@ def _has_diverged(values) -> tf.Tensor:
 
 def _unless(diverged, values, otherwise) -> Any:
   """Returns one nested structure or, if diverged, another of its form."""
-  chosen = [
-    tf.where(diverged, old, new)
-    for new, old in zip(
-      tf.nest.flatten(values), tf.nest.flatten(otherwise), strict=True
-    )
-  ]
+  new, old = (
+    list(map(tf.convert_to_tensor, tf.nest.flatten(each)))
+    for each in (values, otherwise)
+  )
+  if not new:
+    return values
+  # Neither is copied, as `tf.where` would.
+  chosen = tf.cond(diverged, lambda: old, lambda: new)
   return tf.nest.pack_sequence_as(values, chosen)
 
 

@@ -63,12 +63,16 @@ class RunSummary:
     return statistics.mean(values) if finite else sum(values)
 
   def standard_deviation(self, metric: str) -> float:
-    """Returns the spread over the seeds; NaN where a value is not finite."""
+    """Returns the spread over the seeds.
+
+    It is NaN for a single seed, of which nothing is known, and where a value is
+    not finite.
+    """
     values = self.values(metric)
-    if not all(map(math.isfinite, values)):
+    if len(values) == 1 or not all(map(math.isfinite, values)):
       return math.nan
     # Like `mean` exact until its last rounding: equal values give 0.0.
-    return statistics.stdev(values) if len(values) > 1 else 0.0
+    return statistics.stdev(values)
 
   def to_record(self) -> dict[str, Any]:
     """Returns the entry of `summary.json`, with its keys in their order."""

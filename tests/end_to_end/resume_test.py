@@ -14,7 +14,7 @@ from experiments import dynamic_personalization
 from experiments import dynamic_personalization_plan
 from experiments import evolving
 from experiments import evolving_plan
-from tff_shift.simulation import checkpoints
+from tff_shift.simulation import folder_lock
 from tff_shift.simulation import results
 from tff_shift.simulation import rounds
 
@@ -181,7 +181,7 @@ def test_run_that_is_still_going_on_is_left_alone(
   def is_held(*_):
     raise BlockingIOError
 
-  monkeypatch.setattr(checkpoints.fcntl, "lockf", is_held)
+  monkeypatch.setattr(folder_lock.fcntl, "lockf", is_held)
   before = tree(finished)
   code = run_evolving([*_SMALL, f"--output_dir={finished}", "--resume"])
   assert code == 2

@@ -7,8 +7,6 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 import types
 from typing import NamedTuple
 
@@ -616,7 +614,6 @@ class TestFolder:
     for labels in ({"name": "a/b c", "rate": 1e-5}, {"name": "d", "rate": 2.0}):
       Drive(saved.run(labels))
     assert sorted(path.name for path in folder.checkpoints.iterdir()) == [
-      ".lock",
       "a_b_c-1e-05",
       "d-2.0",
     ]
@@ -638,41 +635,6 @@ class TestFolder:
     assert start(5, "a").replayed and problems == []
     assert not start(5, "b").replayed and len(problems) == 1
     assert not start(6, "a").replayed and len(problems) == 2
-
-  def test_two_processes_do_not_share_it(self, folder):
-    checkpoints.Checkpoints(folder, {}, every=1)
-    with subprocess.Popen(
-      [
-        sys.executable,
-        "-c",
-        "import fcntl, sys; file = open(sys.argv[1], 'w');"
-        " fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)",
-        folder.checkpoints / ".lock",
-      ],
-      stderr=subprocess.DEVNULL,
-    ) as refused:
-      assert refused.wait() == 1
-    with subprocess.Popen(
-      [
-        sys.executable,
-        "-c",
-        "import fcntl, sys; file = open(sys.argv[1], 'w');"
-        " fcntl.lockf(file, fcntl.LOCK_EX); print('held', flush=True);"
-        " sys.stdin.read()",
-        folder.checkpoints / "other.lock",
-      ],
-      stdin=subprocess.PIPE,
-      stdout=subprocess.PIPE,
-    ) as holder:
-      assert holder.stdout.readline() == b"held\n"
-      os.replace(
-        folder.checkpoints / "other.lock", folder.checkpoints / ".lock"
-      )
-      with pytest.raises(ValueError, match="still going on") as error:
-        checkpoints.Checkpoints(folder, {}, every=1)
-      assert "\n" not in str(error.value)
-      holder.stdin.close()
-    checkpoints.Checkpoints(folder, {}, every=1)
 
   def test_zero_makes_no_folder(self, folder):
     Drive(checkpoints.Checkpoints(folder, {}, every=0).run({"name": "a"}))

@@ -106,7 +106,7 @@ class TestResume:
     results.RunFolder.resume(path)
     assert before == {each: each.read_bytes() for each in path.iterdir()}
     _resume(path)
-    assert sorted(os.listdir(path)) == ["config.json", "metrics.csv"]
+    assert sorted(os.listdir(path)) == [".lock", "config.json", "metrics.csv"]
 
   def test_configuration_stays_and_says_when_it_was_resumed(self, path):
     before = results.RunFolder(path).read_config()
@@ -126,7 +126,7 @@ class TestResume:
     folder = results.RunFolder(path)
     (folder.checkpoints / "run").mkdir(parents=True)
     results.RunFolder.create(path, overwrite=True)
-    assert os.listdir(path) == ["metrics.csv"]
+    assert sorted(os.listdir(path)) == [".lock", "metrics.csv"]
 
   def test_values_that_are_released_again_come_once(self, path):
     folder = results.RunFolder(path)

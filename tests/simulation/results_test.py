@@ -21,16 +21,18 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing import event_accumulator
 
+from tff_shift.simulation import folder_lock
 from tff_shift.simulation import results
 
 _ROW = dict.fromkeys(("algorithm", "seed", "round", "accuracy"))
 
 
 def _tree(folder):
-  """Returns every path below the folder with its content."""
+  """Returns every path below the folder but its lock, with its content."""
   return {
     str(path.relative_to(folder)): path.read_bytes() if path.is_file() else ""
     for path in sorted(folder.rglob("*"))
+    if path.name != folder_lock.NAME
   }
 
 

@@ -22,10 +22,8 @@ and the checkpoint before it counts. All random numbers are functions of seed
 and round (`randomness`): there is nothing else to save.
 """
 
-import fcntl
 import hashlib
 import json
-import os
 import pathlib
 import re
 import shutil
@@ -67,7 +65,7 @@ class Checkpoints:
     max_states_in_memory: int | None = None,
     on_problem: Callable[[str], None] = _print_problem,
   ):
-    """Takes the checkpoints of a folder for this process.
+    """Makes a place for them in a folder.
 
     Args:
       folder: The output folder.
@@ -78,27 +76,15 @@ class Checkpoints:
       max_states_in_memory: So many states of clients stay in memory, the others
         on disk. None: all.
       on_problem: Called with a line for each checkpoint that cannot be used.
-
-    Raises:
-      ValueError: If another process has them.
     """
     self._folder = folder
     self._identity = identity
     self._every = every
     self._max_states_in_memory = max_states_in_memory
     self._on_problem = on_problem
-    if every or folder.checkpoints.exists():
+    if every:
       with results.writing(folder.checkpoints):
         folder.checkpoints.mkdir(exist_ok=True)
-        lock = os.open(folder.checkpoints / ".lock", os.O_CREAT | os.O_WRONLY)
-      try:
-        # Held until the process ends, however it does.
-        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-      except BlockingIOError as error:
-        raise ValueError(
-          f"--output_dir: a run is still going on in {str(folder.path)!r};"
-          " wait for its end"
-        ) from error
 
   def run(self, labels: Mapping[str, Any]) -> "Run":
     """Returns the checkpoints of a run.

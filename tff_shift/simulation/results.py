@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 
 from tff_shift.simulation import asynchronous
+from tff_shift.simulation import folder_lock
 from tff_shift.simulation import summary
 
 _METRICS = "metrics.csv"
@@ -107,8 +108,9 @@ class RunFolder:
         the folder stay. Files without an earlier run are refused all the same.
 
     Raises:
-      ValueError: If the folder holds files that may not be replaced, or if it
-        cannot be written. Then nothing has been made or changed.
+      ValueError: If the folder holds files that may not be replaced, if a run
+        is going on in it, or if it cannot be written. Then nothing has been
+        made or changed.
     """
     path = pathlib.Path(path)
     made = []
@@ -118,6 +120,8 @@ class RunFolder:
         if not folder.exists():
           folder.mkdir()
           made.append(folder)
+      # Before anything of an earlier run is lost: it may be going on.
+      folder_lock.take(path)
       if has_files:
         # Replaced first: where this fails, the earlier run is still whole.
         write_atomically(path / _METRICS, "")
@@ -127,6 +131,9 @@ class RunFolder:
         # Exclusive: of two runs that start at once, only one gets the folder.
         (path / _METRICS).touch(exist_ok=False)
     except OSError as error:
+      if made:
+        with contextlib.suppress(OSError):
+          (path / folder_lock.NAME).unlink()
       for folder in reversed(made):
         with contextlib.suppress(OSError):
           folder.rmdir()
@@ -146,7 +153,7 @@ class RunFolder:
       path: The folder.
 
     Raises:
-      ValueError: If there is no run in the folder.
+      ValueError: If there is no run in the folder, or one that is going on.
     """
     folder = cls(pathlib.Path(path))
     if not (folder.path / _METRICS).is_file():
@@ -154,6 +161,8 @@ class RunFolder:
         f"--output_dir: {str(path)!r} holds no run to resume (no {_METRICS});"
         " start it without --resume"
       )
+    with writing(folder.path):
+      folder_lock.take(folder.path)
     return folder
 
   @property
@@ -335,7 +344,9 @@ def _check_folder(path: pathlib.Path, overwrite: bool) -> bool:
   """Returns whether the folder has files to replace; refuses it if not ours."""
   if path.exists() and not path.is_dir():
     raise ValueError(f"--output_dir: {str(path)!r} is a file; name a folder")
-  if not path.exists() or not any(path.iterdir()):
+  if not path.exists() or {each.name for each in path.iterdir()} <= {
+    folder_lock.NAME
+  }:
     return False
   if not overwrite:
     raise ValueError(

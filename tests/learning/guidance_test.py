@@ -8,7 +8,13 @@ from hypothesis import settings
 from hypothesis import strategies
 from hypothesis.extra import numpy as numpy_strategies
 
+from tff_shift import algorithms
+from tff_shift.algorithms import fed_drm
 from tff_shift.learning import guidance
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
+from tff_shift.models import guided_model
+from tff_shift.models import mlp
 
 
 def route(logits, sizes):
@@ -73,3 +79,40 @@ def test_no_query_has_no_route(prefix):
   routing = route(np.zeros((0, 4)), np.ones(4))
   assert routing[f"{prefix}probabilities"].shape == (0, 4)
   assert routing[f"{prefix}routes"].shape == (0,)
+
+
+@pytest.mark.parametrize(
+  ("weighting", "shares"),
+  [("num_examples", [0.9, 0.1]), ("uniform", [0.5, 0.5])],
+)
+def test_correction_is_that_of_the_weights_in_training(
+  context, weighting, shares
+):
+  del context
+  model = guided_model.with_guide(
+    mlp.build((2,), num_classes=2, width=3, head_width=3),
+    num_clients=2,
+    width=3,
+  )
+  algorithm = algorithms.build(
+    "fed_drm",
+    model,
+    fed_drm.HParams(client_weighting=weighting),
+    num_queries=3,
+  )
+  data = [
+    local_training.ClientData(
+      x=np.zeros([size, 2], np.float32),
+      y=np.zeros([size], np.int32),
+      domain_sizes=np.array([size], np.int32),
+      seed=randomness.client_seed(0, client),
+      client_id=np.int32(client),
+    )
+    for client, size in enumerate((18, 2))
+  ]
+  state = algorithm.initialize(randomness.server_seed(0))
+  x = np.array([[1, 2], [-3, 1], [0, 0]], np.float32)
+  routing = algorithm.guidance.guide(state, data, x)
+  expected = np.array(routing["uncorrected_probabilities"]) / shares
+  expected /= expected.sum(axis=1, keepdims=True)
+  np.testing.assert_allclose(routing["probabilities"], expected, rtol=1e-5)

@@ -52,19 +52,21 @@ class Guidance(NamedTuple):
 
 
 def route(
-  client_logits, client_sizes
+  client_logits, client_weights
 ) -> collections.OrderedDict[str, tf.Tensor]:
   """Tells which client most probably knows best.
 
   A softmax of the logits is the probability of each client if a query came from
-  a client as often as training examples did (gamma of Theorem 2.2 holds
-  log n_i); divided by the clients' shares n_i / N and normalised again, it is
-  the probability if all clients were asked alike.
+  a client as often as training examples did, each weighed as its client is
+  (with n_i, as in Algorithm 1, gamma of Theorem 2.2 holds log n_i); divided by
+  the clients' shares n_i / N and normalised again, it is the probability if all
+  clients were asked alike.
 
   Args:
     client_logits: [num_queries, num_clients] float32.
-    client_sizes: The clients' numbers of training examples, n_i, [num_clients]
-      float32. A client without examples is no route of the corrected kind.
+    client_weights: What each client counted in the mean of training, such as
+      its number of examples, n_i: [num_clients] float32. A client of weight 0
+      is no route of the corrected kind.
 
   Returns:
     An ordered dictionary: `probabilities` [num_queries, num_clients] float32
@@ -73,7 +75,7 @@ def route(
     `uncorrected_routes`. A route is the client of highest probability, the
     lowest id if there are several.
   """
-  shares = client_sizes / tf.reduce_sum(client_sizes)
+  shares = client_weights / tf.reduce_sum(client_weights)
   corrected = tf.where(
     shares > 0, client_logits - tf.math.log(shares), client_logits.dtype.min
   )
@@ -93,6 +95,7 @@ def build_guidance(
   num_queries: int,
   predict_as_client: Callable[[Any, Any, Any, Any], tf.Tensor],
   guide_queries: Callable[[Any, Any], tf.Tensor] | None,
+  client_weight: Callable[[Any], Any],
 ) -> Guidance:
   """Builds how queries are answered.
 
@@ -108,6 +111,7 @@ def build_guidance(
     predict_as_client: `(weights, client_state, data, evaluation_data) ->
       logits`.
     guide_queries: `(weights, x) -> logits` over the clients, or None.
+    client_weight: `data -> weight` of a client in the mean of training.
 
   Returns:
     A `Guidance`.
@@ -187,15 +191,25 @@ def build_guidance(
   guide = None
   if guide_queries is not None:
     guide = _guide(
-      server_type, shared_type, at_clients[1], at_server[0], guide_queries
+      server_type,
+      shared_type,
+      at_clients[1],
+      at_server[0],
+      guide_queries,
+      client_weight,
     )
   return Guidance(num_queries, guide, answer, vote)
 
 
 def _guide(
-  server_type, shared_type, data_at_clients, queries_at_server, guide_queries
+  server_type,
+  shared_type,
+  data_at_clients,
+  queries_at_server,
+  guide_queries,
+  client_weight,
 ) -> tff.Computation:
-  """Builds the server's guidance; clients tell their numbers of examples."""
+  """Builds the server's guidance; clients tell what they count in the mean."""
   logits_of = tff.tensorflow.computation(
     guide_queries, shared_type, queries_at_server.member
   )
@@ -203,9 +217,11 @@ def _guide(
   num_clients = logits_type.shape[1]
 
   @tff.tensorflow.computation(data_at_clients.member)
-  def size_of(data):
-    size = tf.cast(tf.shape(data.y)[0], tf.float32)
-    return size * tf.one_hot(data.client_id, num_clients)
+  def weight_of(data):
+    weight = tf.cast(client_weight(data), tf.float32)
+    # Who has no examples has taught nothing.
+    weight = tf.where(tf.size(data.y) > 0, weight, 0.0)
+    return weight * tf.one_hot(data.client_id, num_clients)
 
   route_fn = tff.tensorflow.computation(
     route, logits_type, tff.TensorType(np.float32, (num_clients,))
@@ -214,7 +230,7 @@ def _guide(
   @tff.federated_computation(server_type, data_at_clients, queries_at_server)
   def guide(server, data, x):
     logits = tff.federated_map(logits_of, (frozen_weights.shared(server), x))
-    sizes = tff.federated_sum(tff.federated_map(size_of, data))
-    return tff.federated_map(route_fn, (logits, sizes))
+    weights = tff.federated_sum(tff.federated_map(weight_of, data))
+    return tff.federated_map(route_fn, (logits, weights))
 
   return guide

@@ -263,17 +263,19 @@ def build(
   is_local = not tff.structure.flatten(weights_type)
   client_types = shared_type, client_type, examples_type
 
+  def client_weight(data):
+    """Returns what a client counts in the server's mean."""
+    if is_local or hparams.client_weighting == "uniform":
+      return 1
+    return functions.num_examples(data)
+
   training, update_type = None, weights_type
   if functions.train_client is not None:
     training = phases.client_training(
       *client_types,
       functions.train_client,
       needs,
-      lambda data: (
-        1
-        if is_local or hparams.client_weighting == "uniform"
-        else functions.num_examples(data)
-      ),
+      client_weight,
     )
     update_type = training.type_signature.result[0]
   aggregate = aggregation.as_weighted(
@@ -349,6 +351,7 @@ def build(
       num_queries,
       functions.predict_as_client,
       functions.guide_queries,
+      client_weight,
     )
   return frozen_weights.attach(
     FederatedAlgorithm(

@@ -17,6 +17,7 @@ import numpy as np
 from absl import flags
 
 from experiments import command_line
+from experiments import output_folder
 from tff_shift import algorithms
 from tff_shift.learning import aggregation
 from tff_shift.learning import process
@@ -83,6 +84,7 @@ class Run:
     self._labels = labels
     self._curve = curve
     self._folder = folder
+    self._has_warned = False
 
   def write(
     self, step: Mapping[str, Any], measured: Mapping[str, float | None]
@@ -94,12 +96,25 @@ class Run:
       measured: What was measured.
     """
     self._folder.write_metrics({**self._labels, **step, **measured})
+    self._warn_of_no_numbers(measured)
     *others, number = step.values()
     self._folder.release_to_tensorboard(
       "/".join([*self._curve, *others]),
       {name: value for name, value in measured.items() if value is not None},
       number,
     )
+
+  def _warn_of_no_numbers(self, measured):
+    """Says once that predictions are not finite, as of a diverged model."""
+    shares = [
+      value for name, value in measured.items() if name.endswith("not_finite")
+    ]
+    if not self._has_warned and any(share and share > 0 for share in shares):
+      self._has_warned = True
+      output_folder.warn(
+        f"{', '.join(self._curve)}: predictions are not finite numbers, which"
+        " counts as wrong (column not_finite); a smaller learning rate may help"
+      )
 
   def recorder(self, accuracy: str) -> Callable[[int, float, Any], None]:
     """Returns what is to be done after each round.

@@ -100,7 +100,7 @@ def open_folder(
     },
     every=FLAGS.checkpoint_every,
     max_states_in_memory=FLAGS.max_states_in_memory,
-    on_problem=_warn,
+    on_problem=warn,
   )
   if FLAGS.resume:
     folder.write_resumption(values)
@@ -124,7 +124,7 @@ def _check_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     )
   for name in ("versions", "git_commit"):
     if before[name] != now[name]:
-      _warn(
+      warn(
         f"{name} differ from those of the start; what follows may not be what"
         " a run that never stopped gives"
       )
@@ -136,7 +136,8 @@ def _shown(value: Any) -> str:
   return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _warn(message: str) -> None:
+def warn(message: str) -> None:
+  """Prints a line for the user that stops nothing."""
   binary = pathlib.Path(sys.argv[0]).stem
   print(f"{binary}: {message}", file=sys.stderr, flush=True)
 

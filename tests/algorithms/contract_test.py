@@ -35,7 +35,13 @@ KINDS = {
     periods.PeriodData,
   },
 }
-METRICS = ("accuracy", "pooled_accuracy", "loss", "num_examples")
+METRICS = (
+  "accuracy",
+  "pooled_accuracy",
+  "loss",
+  "not_finite",
+  "num_examples",
+)
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,7 @@ def sums_by_hand(logits, y, domain_sizes):
     "accuracy": correct,
     "pooled_accuracy": correct,
     "loss": losses,
+    "not_finite": np.zeros(len(domain_sizes)),
     "num_examples": np.array(domain_sizes),
   }
 
@@ -135,7 +136,13 @@ class TestDomainMetrics:
       np.int32([0, 1, 1]),
       np.int32([2, 0, 1]),
     )
-    assert list(sums) == ["accuracy", "pooled_accuracy", "loss", "num_examples"]
+    assert list(sums) == [
+      "accuracy",
+      "pooled_accuracy",
+      "loss",
+      "not_finite",
+      "num_examples",
+    ]
     assert all(value.dtype == np.float32 for value in sums.values())
     np.testing.assert_array_equal(sums["accuracy"], [1, 0, 1])
     np.testing.assert_array_equal(sums["pooled_accuracy"], [1, 0, 1])
@@ -169,6 +176,37 @@ class TestDomainMetrics:
     )
 
 
+class TestPredictedClasses:
+  def test_what_is_no_number_is_no_class(self, run_in_graph):
+    nan, inf = np.nan, np.inf
+    logits = np.float32(
+      [
+        [1, 3, 2],
+        [nan, 3, 2],
+        [1, 3, nan],
+        [nan, nan, nan],
+        [1, inf, 2],
+        [-inf, -inf, -inf],
+        # A class that is impossible.
+        [-inf, 1, 2],
+      ]
+    )
+    classes = run_in_graph(evaluation.predicted_classes, logits)
+    none = evaluation.NO_CLASS
+    np.testing.assert_array_equal(classes, [1, none, none, none, none, none, 2])
+
+  def test_diverged_model_is_never_right(self, run_in_graph):
+    sums = run_in_graph(
+      evaluation.domain_metrics,
+      np.full([8, 3], np.nan, np.float32),
+      np.arange(8, dtype=np.int32) % 3,
+      np.int32([3, 5]),
+    )
+    np.testing.assert_array_equal(sums["accuracy"], [0, 0])
+    np.testing.assert_array_equal(sums["pooled_accuracy"], [0, 0])
+    np.testing.assert_array_equal(sums["not_finite"], [3, 5])
+
+
 class TestFinalize:
   def test_means_by_hand(self, run_in_graph):
     # Three clients in the first domain, none in the second.
@@ -178,6 +216,7 @@ class TestFinalize:
         accuracy=np.float32([1.5, 0, 1]),
         pooled_accuracy=np.float32([6, 0, 1]),
         loss=np.float32([4, 0, 0.5]),
+        not_finite=np.float32([2, 0, 0]),
         num_examples=np.float32([8, 0, 1]),
         num_clients=np.float32([3, 0, 1]),
       ),
@@ -186,8 +225,10 @@ class TestFinalize:
       "accuracy",
       "pooled_accuracy",
       "loss",
+      "not_finite",
       "num_examples",
     ]
+    np.testing.assert_array_equal(means["not_finite"], [0.25, np.nan, 0])
     np.testing.assert_array_equal(means["accuracy"], [0.5, np.nan, 1])
     np.testing.assert_array_equal(means["pooled_accuracy"], [0.75, np.nan, 1])
     np.testing.assert_array_equal(means["loss"], [0.5, np.nan, 0.5])
@@ -205,6 +246,7 @@ class TestThroughTff:
         accuracy=per_domain,
         pooled_accuracy=per_domain,
         loss=per_domain,
+        not_finite=per_domain,
         num_examples=per_domain,
       )
     )
@@ -239,6 +281,7 @@ class TestThroughTff:
         accuracy=np.float32(correct),
         pooled_accuracy=np.float32(correct),
         loss=np.float32(loss_sum),
+        not_finite=np.zeros(4, np.float32),
         num_examples=np.float32(num_examples),
       )
 
@@ -306,7 +349,7 @@ class TestThroughTff:
     four = "float32[4]"
     four_each = (
       f"<accuracy={four},pooled_accuracy={four},loss={four},"
-      f"num_examples={four}>"
+      f"not_finite={four},num_examples={four}>"
     )
     assert evaluate_clients.type_signature.compact_representation() == (
       f"({{{four_each}}}@CLIENTS -> {four_each}@SERVER)"
@@ -362,6 +405,7 @@ class TestTable:
       "accuracy": 100 * share,
       "pooled_accuracy": 100 * share,
       "loss": share,
+      "not_finite": share,
     }
     arrays = evaluation.report(means, np.asarray)
     assert arrays["accuracy"].dtype == np.float32

@@ -113,7 +113,7 @@ class TestTypes:
   )
   METRICS = (
     "<accuracy=float32[2],pooled_accuracy=float32[2],loss=float32[2],"
-    "num_examples=float32[2]>@SERVER"
+    "not_finite=float32[2],num_examples=float32[2]>@SERVER"
   )
 
   @pytest.fixture(scope="class")

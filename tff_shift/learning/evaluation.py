@@ -20,6 +20,9 @@ import tensorflow_federated as tff
 from tff_shift.learning import frozen_weights
 from tff_shift.models import split_model
 
+# The class of a prediction that is no number.
+NO_CLASS = -1
+
 # Bounds the memory of a forward pass over a whole test set.
 _EVALUATION_BATCH = 256
 
@@ -143,9 +146,33 @@ class Metric(NamedTuple):
   is_compared: bool = False
 
 
+def predicted_classes(logits) -> tf.Tensor:
+  """Returns the class of the largest logit, `NO_CLASS` where it is no number.
+
+  A model that has diverged predicts nothing: the largest of numbers that are
+  not finite would be the first class, which may well be right by chance.
+
+  Args:
+    logits: [n, num_classes] float32.
+
+  Returns:
+    [n] int32.
+  """
+  largest = tf.reduce_max(logits, axis=1)
+  is_number = tf.math.is_finite(largest) & ~tf.reduce_any(
+    tf.math.is_nan(logits), axis=1
+  )
+  classes = tf.argmax(logits, axis=1, output_type=tf.int32)
+  return tf.where(is_number, classes, NO_CLASS)
+
+
 def _is_right(logits, y) -> tf.Tensor:
-  predictions = tf.argmax(logits, axis=1, output_type=tf.int32)
-  return tf.cast(tf.equal(predictions, y), tf.float32)
+  return tf.cast(tf.equal(predicted_classes(logits), y), tf.float32)
+
+
+def _is_not_finite(logits, y) -> tf.Tensor:
+  del y
+  return tf.cast(tf.equal(predicted_classes(logits), NO_CLASS), tf.float32)
 
 
 def _cross_entropy(logits, y) -> tf.Tensor:
@@ -157,6 +184,7 @@ METRICS = {
   "accuracy": Metric(_is_right, counts_clients=True, is_compared=True),
   "pooled_accuracy": Metric(_is_right),
   "loss": Metric(_cross_entropy),
+  "not_finite": Metric(_is_not_finite),
 }
 
 
@@ -245,8 +273,9 @@ def finalize(totals) -> collections.OrderedDict[str, tf.Tensor]:
     An ordered dictionary of float32 tensors of shape [num_domains]: each metric
     of `METRICS` (`accuracy`, the mean over the clients that have examples of
     the domain, each client counting alike; `pooled_accuracy`, the share of
-    right predictions over all examples; `loss`, the mean over all examples) and
-    `num_examples`. Means over nothing are NaN.
+    right predictions over all examples; `loss`, the mean over all examples;
+    `not_finite`, the share of predictions that are no numbers, and so wrong)
+    and `num_examples`. Means over nothing are NaN.
   """
   means = collections.OrderedDict(
     (

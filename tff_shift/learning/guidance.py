@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift.learning import evaluation
 from tff_shift.learning import frozen_weights
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
@@ -38,11 +39,11 @@ class Guidance(NamedTuple):
       `route` gives. None where the server cannot tell.
     answer: `(S@SERVER, {C}@CLIENTS, {D}@CLIENTS, x@SERVER, routes@SERVER) ->
       classes@SERVER`: each client predicts the queries whose route, an int32,
-      is its id, and no others. The class of a query without such a client is
-      `NO_CLIENT`.
+      is its id, and no others. The class of a query without such a client, or
+      with one that does not predict a number, is `NO_CLIENT`.
     vote: `(S@SERVER, {C}@CLIENTS, {D}@CLIENTS, x@SERVER) -> classes@SERVER`:
       every client predicts every query, and the class of most clients wins, the
-      lowest of them if there are several.
+      lowest of them if there are several. What is no number is no vote.
   """
 
   num_queries: int
@@ -134,7 +135,7 @@ def build_guidance(
       client_id=data.client_id,
     )
     logits = predict_as_client(weights, client_state, data, examples)
-    return tf.argmax(logits, axis=1, output_type=tf.int32)
+    return evaluation.predicted_classes(logits)
 
   @tff.tensorflow.computation(*client_types, routes_type)
   def answer_own(weights, client_state, data, x, routes):
@@ -142,7 +143,7 @@ def build_guidance(
     classes = predict(
       weights, client_state, data, tf.gather(x, tf.squeeze(own, 1))
     )
-    # Sums to NO_CLIENT where no client answers.
+    # Sums to NO_CLIENT where no client answers, or not with a number.
     return tf.scatter_nd(own, classes - NO_CLIENT, [num_queries])
 
   @tff.tensorflow.computation(*client_types)

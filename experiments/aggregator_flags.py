@@ -136,4 +136,10 @@ def _describe(guarantee: privacy.Guarantee) -> str:
     " independently of the others; if exactly that share takes part, as here,"
     f" epsilon={guarantee.replacement_epsilon:.4g} for replacing a client;"
     " losses and accuracies are not covered"
+    + (
+      "; who takes part follows from --seeds, and a share of the clients hides"
+      " one only from those who do not know them"
+      if guarantee.sampling_probability < 1
+      else ""
+    )
   )

@@ -26,6 +26,9 @@ from tff_shift.simulation import progress
 from tff_shift.simulation import results
 from tff_shift.simulation import selection
 
+# Of anything that is counted. What has no end looks like a run that hangs.
+_MOST = 10_000_000
+
 
 class UsageError(ValueError):
   """A flag or file is wrong; its message is one line for the user."""
@@ -286,10 +289,14 @@ def require(flag: str, is_right: bool, requirement: str) -> None:
 
 
 def require_at_least_one(*names: str) -> None:
-  """Refuses numbers below 1; a flag that is not set is right."""
+  """Refuses numbers below 1, or beyond all that can be meant.
+
+  A flag that is not set is right.
+  """
   for flag in names:
     value = flags.FLAGS[flag].value
     require(flag, value is None or value >= 1, "at least 1")
+    require(flag, value is None or value <= _MOST, f"at most {_MOST}")
 
 
 def require_choice(flag: str, allowed: Iterable[str]) -> None:

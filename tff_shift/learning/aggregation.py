@@ -39,6 +39,8 @@ from tff_shift.learning import secure_sums
 NAMES = ("mean", "robust", "dp", "secure", "compressed")
 
 _BOUNDED = ("robust", "secure", "compressed")
+# Less hides nothing, and the accounting of it overflows.
+_LEAST_NOISE = 1e-3
 
 # Which aggregators a hyper-parameter means something to.
 USED_BY = {
@@ -78,6 +80,7 @@ class AggregatorHParams(hyperparameters.HParams):
     "Standard deviation of the noise in the sum of the updates, over the norm"
     " that they are clipped to; 0 is no noise and no privacy.",
     minimum=0,
+    maximum=1e6,
   )
   dp_delta: float = hyperparameters.hparam(
     0.0,
@@ -86,6 +89,14 @@ class AggregatorHParams(hyperparameters.HParams):
     minimum=0,
     maximum=0.5,
   )
+
+  def check_together(self) -> None:
+    """See `hyperparameters.HParams`."""
+    if 0 < self.noise_multiplier < _LEAST_NOISE:
+      raise ValueError(
+        f"noise_multiplier={self.noise_multiplier!r} is not allowed: it must be"
+        f" 0 or at least {_LEAST_NOISE}"
+      )
 
 
 class Traits(NamedTuple):

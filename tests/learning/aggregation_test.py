@@ -352,5 +352,5 @@ class TestCheck:
 
 @pytest.mark.parametrize("noise", [1e-300, 9e-4, 1e7, np.nan])
 def test_noise_that_cannot_be_meant_is_refused(noise):
-  with pytest.raises(ValueError, match="^noise_multiplier=.* is not allowed"):
+  with pytest.raises(ValueError, match=r"^noise_multiplier=.* is not allowed"):
     aggregation.build("dp", HParams(noise_multiplier=noise))

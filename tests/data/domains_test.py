@@ -1,6 +1,4 @@
 import math
-import os
-import pathlib
 import re
 
 import hypothesis
@@ -138,10 +136,9 @@ class TestRotatedDomains:
     assert np.random.random() == expected
 
   @pytest.mark.slow
-  def test_mnist_of_the_disk_is_rotated(self):
-    folder = os.environ.get("TFDS_DATA_DIR", "")
-    if not (folder and (pathlib.Path(folder) / "mnist").is_dir()):
-      pytest.skip("TFDS_DATA_DIR does not name a folder that holds mnist")
+  def test_mnist_of_the_disk_is_rotated(self, load_once, monkeypatch):
+    mnist = load_once("rotated_mnist")
+    monkeypatch.setattr(datasets, "load", lambda name, **_: mnist)
     dataset = domains.load_evolving("rotated_mnist")
     assert [d.name for d in dataset.domains] == [
       f"{angle} deg" for angle in range(0, 166, 15)

@@ -1,6 +1,4 @@
 import math
-import os
-import pathlib
 
 import numpy as np
 import pytest
@@ -30,13 +28,10 @@ def class_counts(examples, num_classes=10):
   )
 
 
-@pytest.fixture(scope="module")
-def cifar10():
-  """The 60,000 images of CIFAR-10, read once."""
-  folder = os.environ.get("TFDS_DATA_DIR")
-  if not folder or not (pathlib.Path(folder) / "cifar10").is_dir():
-    pytest.skip("TFDS_DATA_DIR does not name a folder that holds cifar10")
-  return datasets.load("cifar10")
+@pytest.fixture
+def cifar10(load_once):
+  """The 60,000 images of CIFAR-10."""
+  return load_once("cifar10")
 
 
 @pytest.fixture
@@ -90,6 +85,10 @@ class TestParsePartition:
 
 
 class TestDigits:
+  @pytest.fixture(scope="class")
+  def dataset(self):
+    return load()
+
   @pytest.mark.parametrize("partition_name", ["dirichlet_0.3", "5_spc"])
   def test_every_digit_is_held_once_under_its_clients_transform(
     self, partition_name
@@ -117,32 +116,35 @@ class TestDigits:
     assert sorted(held) == list(range(len(whole.y)))
     np.testing.assert_array_equal(dataset.sample, images[0])
 
-  def test_thirty_percent_are_for_testing(self):
-    dataset = load()
+  def test_thirty_percent_are_for_testing(self, dataset):
     for train, test in zip(dataset.train, dataset.test, strict=True):
       assert len(test.y) == round(0.3 * (len(train.y) + len(test.y)))
     tenth = load(test_fraction=0.1)
     for train, test in zip(tenth.train, tenth.test, strict=True):
       assert len(test.y) == round(0.1 * (len(train.y) + len(test.y)))
 
-  def test_sizes_are_uneven_by_dirichlet_and_even_by_shards(self):
+  def test_sizes_are_uneven_by_dirichlet_and_even_by_shards(self, dataset):
     sizes = {
-      name: class_counts(load(partition=name).train).sum(axis=1)
-      for name in ("dirichlet_0.3", "5_spc", "dirichlet_inf")
+      name: class_counts(found.train).sum(axis=1)
+      for name, found in (
+        ("dirichlet_0.3", dataset),
+        ("5_spc", load(partition="5_spc")),
+        ("dirichlet_inf", load(partition="dirichlet_inf")),
+      )
     }
     assert sizes["dirichlet_0.3"].max() > 1.5 * sizes["dirichlet_0.3"].min()
     assert np.ptp(sizes["5_spc"]) <= 5
     assert np.ptp(sizes["dirichlet_inf"]) <= 1
 
-  def test_intensity_changes_the_colors_alone(self):
-    low, high = load(intensity="low"), load(intensity="high")
+  def test_intensity_changes_the_colors_alone(self, dataset):
+    low = load(intensity="low")
     assert low.transforms == color_transforms.pool(8, "low")
-    for one, other in zip(low.test, high.test, strict=True):
+    for one, other in zip(low.test, dataset.test, strict=True):
       np.testing.assert_array_equal(one.y, other.y)
       assert np.any(one.x != other.x)
 
-  def test_result_is_a_function_of_the_seed(self):
-    first, same, other = (load(seed=seed) for seed in (0, 0, 1))
+  def test_result_is_a_function_of_the_seed(self, dataset):
+    first, same, other = dataset, load(seed=0), load(seed=1)
     for side in ("train", "test"):
       for one, again in zip(
         getattr(first, side), getattr(same, side), strict=True

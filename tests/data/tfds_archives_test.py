@@ -1,7 +1,6 @@
 """Tests of what tensorflow-datasets writes, read as named data sets."""
 
 import os
-import pathlib
 
 import numpy as np
 import pytest
@@ -46,14 +45,6 @@ def write_tfds(folder, name, version, features, splits, config=None):
   Builder.name = name
   with tfds.testing.disable_gcs_access():
     Builder(config=config, data_dir=folder).download_and_prepare()
-
-
-@pytest.fixture(scope="module")
-def cifar10():
-  folder = os.environ.get("TFDS_DATA_DIR", "")
-  if not (folder and (pathlib.Path(folder) / "cifar10").is_dir()):
-    pytest.skip("TFDS_DATA_DIR does not name a folder that holds cifar10")
-  return datasets.load("cifar10")
 
 
 class TestTfds:
@@ -147,11 +138,8 @@ class TestTfds:
     assert source.num_train == 1
 
   @pytest.mark.slow
-  def test_mnist_is_the_official_one(self):
-    folder = os.environ.get("TFDS_DATA_DIR", "")
-    if not (folder and (pathlib.Path(folder) / "mnist").is_dir()):
-      pytest.skip("TFDS_DATA_DIR does not name a folder that holds mnist")
-    source = datasets.load("mnist")
+  def test_mnist_is_the_official_one(self, load_once):
+    source = load_once("mnist")
     assert source.x.shape == (70_000, 28, 28, 1)
     assert source.num_train == 60_000
     assert source.class_names == tuple("0123456789")
@@ -173,12 +161,18 @@ class TestTfds:
     import tensorflow_datasets as tfds
 
     for split, start in (("train[:9]", 0), ("test[:9]", 60_000)):
-      head = tfds.load("mnist", split=split, data_dir=folder, download=False)
+      head = tfds.load(
+        "mnist",
+        split=split,
+        data_dir=os.environ["TFDS_DATA_DIR"],
+        download=False,
+      )
       stored = [example["image"] for example in tfds.as_numpy(head)]
       np.testing.assert_array_equal(source.x[start : start + 9], stored)
 
   @pytest.mark.slow
-  def test_cifar10_is_the_official_one(self, cifar10):
+  def test_cifar10_is_the_official_one(self, load_once):
+    cifar10 = load_once("cifar10")
     assert cifar10.x.shape == (60_000, 32, 32, 3)
     assert cifar10.x.dtype == np.uint8
     assert cifar10.y.dtype == np.int32

@@ -17,11 +17,18 @@ from experiments import online_adaptation_plan
 @pytest.mark.parametrize(
   "binary, planning, model, arguments",
   [
-    (
+    pytest.param(
       evolving,
       evolving_plan,
       "cnn",
-      ("--algorithm=local", "--num_domains=2", "--rounds=1"),
+      (
+        "--algorithm=local",
+        "--num_domains=2",
+        "--max_examples_per_domain=40",
+        "--rounds=1",
+        "--local_steps=1",
+      ),
+      marks=pytest.mark.slow,
     ),
     (
       online_adaptation,
@@ -35,13 +42,20 @@ from experiments import online_adaptation_plan
         "--pretraining_epochs=1",
       ),
     ),
-    (
+    pytest.param(
       guidance,
       guidance_plan,
       "guided_cnn",
-      ("--algorithm=fed_avg", "--rounds=1", "--local_steps=1"),
+      (
+        "--algorithm=fed_drm",
+        "--rounds=1",
+        "--local_steps=1",
+        "--batch_size=8",
+        "--max_examples=80",
+      ),
+      marks=pytest.mark.slow,
     ),
-    (
+    pytest.param(
       dynamic_personalization,
       dynamic_personalization_plan,
       "mlp",
@@ -53,6 +67,7 @@ from experiments import online_adaptation_plan
         "--period_size=20",
         "--pretraining_epochs=1",
       ),
+      marks=pytest.mark.slow,
     ),
   ],
 )

@@ -21,7 +21,7 @@ from tff_shift.learning import evaluation
 _ALGORITHMS = algorithms.names("online_adaptation")
 _SMALL = (
   "--dataset=digits",
-  "--model=cnn",
+  "--model=mlp",
   "--timesteps=3",
   "--num_clients=3",
   "--samples_per_step=10",
@@ -52,35 +52,41 @@ def run_online(run_here):
 @pytest.mark.slow
 class TestWholeRun:
   @pytest.fixture(scope="class")
-  def finished(self, start_binary, cache_dir, tmp_path_factory):
+  def finished(self, run_whole, cache_dir, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "all"
-    process = start_binary(
-      "online_adaptation",
+    output = run_whole(
+      online_adaptation,
+      online_adaptation_plan,
       [
         *_SMALL,
         f"--algorithm={','.join(_ALGORITHMS)}",
         "--seeds=0,1",
         "--shift=linear,square",
-        "--learning_rate=1e-3,1e-1",
+        "--learning_rate=1e-1",
+        "--use_uncertainty=true,false",
         f"--cache_dir={cache_dir}",
         f"--output_dir={folder}",
       ],
     )
-    output, errors = process.communicate()
-    assert process.returncode == 0, errors
-    return folder, output, errors
+    return folder, output
 
   def test_rows_are_those_of_every_run_and_step(self, finished, read_rows):
     rows = read_rows(finished[0])
-    rates = {name: [""] for name in _ALGORITHMS}
-    rates["fix_lr"] = ["0.001", "0.1"]
-    assert [
-      (r["algorithm"], r["learning_rate"], r["shift"], r["seed"], r["timestep"])
-      for r in rows
-    ] == [
-      (name, rate, shift, seed, step)
+    settings = {name: [("", "")] for name in _ALGORITHMS}
+    settings["fix_lr"] = [("0.1", "")]
+    settings["fed_ade"] = [("", "True"), ("", "False")]
+    columns = (
+      "algorithm",
+      "learning_rate",
+      "use_uncertainty",
+      "shift",
+      "seed",
+      "timestep",
+    )
+    assert [tuple(map(row.get, columns)) for row in rows] == [
+      (name, *setting, shift, seed, step)
       for name in _ALGORITHMS
-      for rate in rates[name]
+      for setting in settings[name]
       for shift in ("linear", "square")
       for seed in "01"
       for step in "123"
@@ -91,7 +97,7 @@ class TestWholeRun:
   def test_summary_is_the_mean_over_steps(self, finished, read_rows, read_runs):
     rows = read_rows(finished[0])
     for run in read_runs(finished[0]):
-      rate = run["setting"].get("learning_rate", "")
+      is_on = str(run["setting"].get("use_uncertainty", ""))
       for column, metric in (
         ("accuracy", "accuracy"),
         ("accuracy_before", "before_adaptation_accuracy"),
@@ -100,8 +106,8 @@ class TestWholeRun:
           steps = [
             float(r[column])
             for r in rows
-            if (r["algorithm"], r["learning_rate"], r["shift"], r["seed"])
-            == (run["algorithm"], str(rate), run["setting"]["shift"], str(seed))
+            if (r["algorithm"], r["use_uncertainty"], r["shift"], r["seed"])
+            == (run["algorithm"], is_on, run["setting"]["shift"], str(seed))
           ]
           assert len(steps) == 3
           assert value == pytest.approx(np.mean(steps))
@@ -133,21 +139,30 @@ class TestWholeRun:
 
   def test_figures_are_there(self, finished):
     figures = {p.stem for p in (finished[0] / "figures").glob("*.png")}
+    # What is compared is told apart.
+    compared = [f"fed_ade_use_uncertainty_{is_on}" for is_on in (True, False)]
     assert figures == {
-      f"{kind}_{shift}"
-      for kind in ("accuracy", "learning_rates", "class_estimates")
-      for shift in ("linear", "square")
-    } | {"measured_shift"}
+      *(f"accuracy_{shift}" for shift in ("linear", "square")),
+      *(
+        f"{kind}_{label}"
+        for kind in (
+          "learning_rates_linear",
+          "learning_rates_square",
+          "class_estimates_linear",
+          "class_estimates_square",
+          "measured_shift",
+        )
+        for label in compared
+      ),
+    }
 
   def test_table_has_a_row_per_run(self, finished):
-    _, output, errors = finished
-    assert errors == ""
-    lines = output.splitlines()
+    lines = finished[1].splitlines()
     assert lines[0].startswith("pre-trained model: ")
     assert len(lines) == 1 + 2 + 2 * (len(_ALGORITHMS) + 1) + 1
 
   def test_same_flags_same_numbers(
-    self, finished, cache_dir, run_online, read_runs, tmp_path
+    self, finished, cache_dir, run_online, read_rows, read_runs, tmp_path
   ):
     folder = tmp_path / "again"
     code = run_online(
@@ -155,7 +170,8 @@ class TestWholeRun:
         *_SMALL,
         "--algorithm=fed_ade",
         "--seeds=0,1",
-        "--shift=linear,square",
+        "--shift=square",
+        "--nouse_uncertainty",
         f"--cache_dir={cache_dir}",
         f"--output_dir={folder}",
         "--max_concurrent_clients=1",
@@ -163,9 +179,23 @@ class TestWholeRun:
     )
     assert code == 0
     first = [
-      run for run in read_runs(finished[0]) if run["algorithm"] == "fed_ade"
+      run
+      for run in read_runs(finished[0])
+      if run["algorithm"] == "fed_ade"
+      and run["setting"]["shift"] == "square"
+      and not run["setting"]["use_uncertainty"]
     ]
+    assert len(first) == 1
     assert read_runs(folder) == first
+    # What is not compared is told apart nowhere.
+    assert "use_uncertainty" not in read_rows(folder)[0]
+    figures = {path.stem for path in (folder / "figures").glob("*.png")}
+    assert figures == {
+      "accuracy_square",
+      "learning_rates_square",
+      "class_estimates_square",
+      "measured_shift",
+    }
 
 
 @pytest.mark.slow
@@ -178,8 +208,6 @@ def test_covariate_shift_corrupts_and_keeps_classes_even(
       *(each for each in _CORRUPTED if each != "--local_epochs=1"),
       f"--cache_dir={cache_dir}",
       f"--output_dir={folder}",
-      "--participation=0.5",
-      "--rounds_per_step=2",
       "--local_steps=2",
     ]
   )
@@ -190,7 +218,9 @@ def test_covariate_shift_corrupts_and_keeps_classes_even(
   # Who asks for steps does not get the epochs of the default on top.
   assert run["setting"]["local_steps"] == 2
   assert run["setting"]["local_epochs"] == 0
-  # The severity of all clients moves alike: there is nothing to rank.
+  # The severity of all clients moves alike: there is nothing to rank by what
+  # was measured.
+  assert (folder / "figures" / "measured_shift.png").exists()
   assert set(run["metrics"]) == {
     f"{when}{name}"
     for name in evaluation.METRICS
@@ -198,7 +228,6 @@ def test_covariate_shift_corrupts_and_keeps_classes_even(
   }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   ("flag", "values"),
   [
@@ -208,36 +237,26 @@ def test_covariate_shift_corrupts_and_keeps_classes_even(
     ("--use_uncertainty=False", [False]),
   ],
 )
-def test_what_is_on_or_off_may_be_compared(
-  flag, values, cache_dir, run_online, read_rows, read_runs, tmp_path
-):
-  folder = tmp_path / "run"
-  code = run_online(
-    [
-      *_SMALL,
-      "--algorithm=source,fed_ade",
-      "--timesteps=1",
-      flag,
-      f"--cache_dir={cache_dir}",
-      f"--output_dir={folder}",
-    ]
+def test_what_is_on_or_off_may_be_compared(flag, values, run_here, tmp_path):
+  plans = []
+  # The binary, up to its plan.
+  binary = types.SimpleNamespace(
+    __name__=online_adaptation.__name__,
+    main=lambda: plans.append(online_adaptation_plan.make_plan()),
+  )
+  arguments = [*_SMALL, "--algorithm=source,fed_ade", flag]
+  code = run_here(
+    binary,
+    online_adaptation_plan,
+    [*arguments, f"--cache_dir={tmp_path / 'cache'}"],
   )
   assert code == 0
-  source, *runs = read_runs(folder)
-  assert source["algorithm"] == "source"
-  assert [run["setting"]["use_uncertainty"] for run in runs] == values
-  rows = read_rows(folder)
-  is_compared = len(values) > 1
-  assert ("use_uncertainty" in rows[0]) == is_compared
-  figures = {path.stem for path in (folder / "figures").glob("learning_rates*")}
-  if is_compared:
-    assert [row["use_uncertainty"] for row in rows] == ["", "True", "False"]
-    assert figures == {
-      f"learning_rates_linear_fed_ade_use_uncertainty_{value}"
-      for value in values
-    }
-  else:
-    assert figures == {"learning_rates_linear"}
+  source, *compared = plans[0].contestants
+  assert source.algorithm == "source"
+  assert [each.hparams.use_uncertainty for each in compared] == values
+  assert [each.compared for each in compared] == (
+    [{"use_uncertainty": value} for value in values] if values[1:] else [{}]
+  )
 
 
 @pytest.mark.parametrize(
@@ -260,7 +279,7 @@ def test_what_is_on_or_off_may_be_compared(
       ("--pretraining_distribution=zipf", "gaussian"),
     ),
     (["--model=alexnet"], ("--model=alexnet", "residual_cnn")),
-    (["--model_width=8"], ("width", "cnn")),
+    (["--model=cnn", "--model_width=8"], ("width", "cnn")),
     (["--timesteps=0"], ("--timesteps=0", "at least 1")),
     (["--rounds_per_step=0"], ("--rounds_per_step=0", "at least 1")),
     (["--num_clients=0"], ("--num_clients=0", "at least 1")),
@@ -446,13 +465,17 @@ class TestArchive:
       [
         *(each for each in _CORRUPTED if each != "--local_epochs=1"),
         *self._SCHEDULES,
-        "--algorithm=source",
         "--corrupted_images=archive",
+        "--participation=0.5",
+        "--rounds_per_step=2",
         f"--output_dir={folder}",
         f"--cache_dir={cache_dir}",
       ]
     )
     assert code == 0
+    # Of clients that were left out, nothing was measured.
+    assert (folder / "figures").is_dir()
+    assert not list((folder / "figures").glob("measured_shift*"))
     assert late == set()
     assert archive.asked == set(
       itertools.product(

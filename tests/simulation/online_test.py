@@ -310,14 +310,17 @@ class TestFedAde:
         assert np.asarray(first).dtype == np.asarray(second).dtype
 
   def test_run_starts_from_the_pretrained_model(
-    self, whole, model, weights, run_in_graph
+    self, whole, model, weights, run_for_each
   ):
     client_streams = make_streams()
-    accuracies = []
-    for client in range(NUM_CLIENTS):
-      batch = client_streams.batch(client, 1)
-      logits = run_in_graph(model.predict, weights, batch.x)
-      accuracies.append(100 * np.mean(logits.argmax(axis=1) == batch.y))
+    batches = [client_streams.batch(client, 1) for client in range(NUM_CLIENTS)]
+    found = run_for_each(
+      model.predict, [(weights, batch.x) for batch in batches]
+    )
+    accuracies = [
+      100 * np.mean(logits.argmax(axis=1) == batch.y)
+      for logits, batch in zip(found, batches, strict=True)
+    ]
     assert len(set(accuracies)) > 1
     assert whole[0][0].before["accuracy"] == pytest.approx(np.mean(accuracies))
 
@@ -394,17 +397,26 @@ class TestSource:
     )
 
   def test_model_without_adaptation_is_the_pretrained_one(
-    self, result, model, weights, run_in_graph
+    self, result, model, weights, run_for_each
   ):
     client_streams = make_streams()
-    for step in result.timesteps:
-      batches = [
+    by_step = [
+      [
         client_streams.batch(client, step.timestep)
         for client in range(NUM_CLIENTS)
       ]
-      logits = np.float64(
-        [run_in_graph(model.predict, weights, batch.x) for batch in batches]
-      )
+      for step in result.timesteps
+    ]
+    # A call for each step, of all its batches.
+    found = run_for_each(
+      lambda x: tf.map_fn(
+        lambda batch: model.predict(weights, batch), x, tf.float32
+      ),
+      [(np.stack([each.x for each in batches]),) for batches in by_step],
+    )
+    for step, batches, logits in zip(
+      result.timesteps, by_step, np.float64(found), strict=True
+    ):
       y = np.array([batch.y for batch in batches])
       # Batches have one size, so that a mean of means is the mean.
       assert step.after["accuracy"] == pytest.approx(

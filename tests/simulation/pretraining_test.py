@@ -2,6 +2,9 @@
 
 import dataclasses
 import os
+import pathlib
+import shutil
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -156,25 +159,46 @@ class TestTraining:
     assert_equal_bits(weights, pretrained.weights)
 
 
-@pytest.mark.slow
-def test_equal_seeds_give_equal_bits_and_others_other_weights(model, few):
-  hparams = PretrainingHParams(max_epochs=2, batch_size=8)
-  first, again, other = (
-    pretraining.pretrain(model, *few, hparams, seed=seed) for seed in (1, 1, 2)
+class Trained(NamedTuple):
+  """Trained once for several tests, with what it left in its cache."""
+
+  pretrained: pretraining.Pretrained
+  num_epochs: int
+  cache: pathlib.Path
+
+  HPARAMS = PretrainingHParams(max_epochs=2, batch_size=8)
+  SEED = 3
+
+
+@pytest.fixture(scope="module")
+def trained(model, few, tmp_path_factory):
+  cache, epochs = tmp_path_factory.mktemp("trained") / "cache", []
+  pretrained = pretraining.pretrain(
+    model,
+    *few,
+    Trained.HPARAMS,
+    seed=Trained.SEED,
+    cache_dir=cache,
+    on_epoch=epochs.append,
   )
-  assert_equal_bits(first, again)
-  assert differs(first.weights, other.weights)
+  return Trained(pretrained, len(epochs), cache)
 
 
 @pytest.mark.slow
-def test_seed_changes_the_order_of_the_examples(model, few):
-  hparams = PretrainingHParams(max_epochs=1, batch_size=8)
-  start = pretraining.with_pretrained(
-    model, pretraining.pretrain(model, *few, hparams, seed=1)
+def test_other_seed_gives_other_weights(model, few, trained):
+  other = pretraining.pretrain(
+    model, *few, Trained.HPARAMS, seed=Trained.SEED + 1
   )
+  assert differs(trained.pretrained.weights, other.weights)
+
+
+@pytest.mark.slow
+def test_seed_changes_the_order_of_the_examples(model, few, trained):
   # Equal initial weights.
+  start = pretraining.with_pretrained(model, trained.pretrained)
   one, other = (
-    pretraining.pretrain(start, *few, hparams, seed=seed) for seed in (1, 2)
+    pretraining.pretrain(start, *few, Trained.HPARAMS, seed=seed)
+    for seed in (1, 2)
   )
   assert differs(one.weights, other.weights)
 
@@ -202,14 +226,9 @@ def test_epoch_goes_on_from_the_weights_of_the_one_before(model, few):
 
 
 class TestEarlyStopping:
-  def test_weights_that_do_not_move_stop_after_patience(self, model, few):
-    hparams = PretrainingHParams(
-      max_epochs=9, patience=1, optimizer="sgd", learning_rate=1e-30
-    )
-    pretrained = pretraining.pretrain(model, *few, hparams, seed=0)
-    assert (pretrained.num_epochs, pretrained.best_epoch) == (2, 1)
-
-  def test_every_epoch_has_its_own_order(self, model, few):
+  def test_weights_that_do_not_move_stop_after_epochs_in_orders_of_their_own(
+    self, model, few, run_in_graph
+  ):
     (x, y), validation = few
     x, y = x[:3], y[:3]
     hparams = PretrainingHParams(
@@ -227,10 +246,7 @@ class TestEarlyStopping:
     # Two batches of two for three examples: all once, and one of them, at
     # random, once more. The weights stay as they are.
     losses = cross_entropies(
-      pretraining.pretrain(
-        model, (x, y), (x, y), hparams, seed=0
-      ).validation_logits,
-      y,
+      run_in_graph(model.predict, pretrained.weights, x), y
     )
     possible = (losses.sum() + losses) / 4
     found = [
@@ -240,6 +256,7 @@ class TestEarlyStopping:
     assert all(len(each) == 1 for each in found)
     assert len({int(each[0]) for each in found}) > 1
 
+  @pytest.mark.slow
   def test_best_weights_are_kept_not_the_last(self, model, few):
     train, (x, y) = few
     # Whoever learns the training data gets worse at these.
@@ -259,19 +276,21 @@ class TestEarlyStopping:
 
 
 class TestCache:
-  hparams = PretrainingHParams(max_epochs=2, batch_size=8)
-
   @pytest.fixture
-  def pretrain(self, few, tmp_path):
-    """Returns `pretrain(model)`: the result and the number of epochs run."""
+  def pretrain(self, few, trained, tmp_path):
+    """Returns `pretrain(model)`: the result and the number of epochs run.
+
+    The cache is a copy of what `trained` has left.
+    """
+    shutil.copytree(trained.cache, tmp_path / "cache")
 
     def pretrain(model):
       epochs = []
       pretrained = pretraining.pretrain(
         model,
         *few,
-        self.hparams,
-        seed=3,
+        Trained.HPARAMS,
+        seed=Trained.SEED,
         cache_dir=tmp_path / "cache",
         on_epoch=epochs.append,
       )
@@ -279,23 +298,21 @@ class TestCache:
 
     return pretrain
 
-  def test_second_call_does_not_train(self, model, few, pretrain, tmp_path):
-    trained, num_epochs = pretrain(model)
-    assert num_epochs == 2
+  def test_second_call_does_not_train(self, model, few, trained, pretrain):
+    assert trained.num_epochs == 2
     # Built anew, as another process would.
     cached, num_epochs = pretrain(build_model())
     assert num_epochs == 0
-    assert_equal_bits(cached, trained)
-    assert type(cached.weights) is type(trained.weights)
-    key = pretraining.cache_key(model, *few, self.hparams, seed=3)
-    assert os.listdir(tmp_path / "cache") == [f"pretrained-{key}.npz"]
-    with np.load(tmp_path / "cache" / f"pretrained-{key}.npz") as arrays:
+    assert_equal_bits(cached, trained.pretrained)
+    assert type(cached.weights) is type(trained.pretrained.weights)
+    key = pretraining.cache_key(model, *few, Trained.HPARAMS, seed=Trained.SEED)
+    assert os.listdir(trained.cache) == [f"pretrained-{key}.npz"]
+    with np.load(trained.cache / f"pretrained-{key}.npz") as arrays:
       assert set(tf.nest.flatten(model.weight_names())) < set(arrays)
 
   def test_truncated_file_is_reported_once_and_replaced(
-    self, model, pretrain, tmp_path, monkeypatch
+    self, model, trained, pretrain, tmp_path, monkeypatch
   ):
-    trained, _ = pretrain(model)
     (path,) = (tmp_path / "cache").iterdir()
     path.write_bytes(path.read_bytes()[:-100])
     warnings = []
@@ -303,11 +320,12 @@ class TestCache:
       logging, "warning", lambda *args: warnings.append(args[0] % args[1:])
     )
     again, num_epochs = pretrain(model)
+    # Trained once more: equal seeds give equal bits.
     assert num_epochs == 2
-    assert_equal_bits(again, trained)
+    assert_equal_bits(again, trained.pretrained)
     cached, num_epochs = pretrain(model)
     assert num_epochs == 0
-    assert_equal_bits(cached, trained)
+    assert_equal_bits(cached, trained.pretrained)
     (warning,) = warnings
     assert str(path) in warning
 
@@ -319,8 +337,8 @@ class TestCache:
       pretraining.pretrain(
         model,
         *few,
-        self.hparams,
-        seed=3,
+        Trained.HPARAMS,
+        seed=Trained.SEED,
         cache_dir=tmp_path,
         on_epoch=interrupt,
       )
@@ -331,8 +349,8 @@ class TestCacheKey:
   hparams = PretrainingHParams()
 
   @pytest.fixture(scope="class")
-  def key(self, few):
-    return self.key_of(build_model(), *few)
+  def key(self, model, few):
+    return self.key_of(model, *few)
 
   def key_of(self, model, train, validation, hparams=hparams, seed=0):
     return pretraining.cache_key(model, train, validation, hparams, seed=seed)

@@ -48,6 +48,7 @@ _DYNAMIC = (
   "--test_distributions=iid,0.9",
   "--model=mlp",
   "--model_width=4",
+  "--distance_threshold=1",
   "--participation=0.7",
   "--noprogress",
   "--seeds=0,1",

@@ -49,6 +49,7 @@ _OTHERS = {
       "--period_size=20",
       "--periods=2",
       "--test_distributions=0.9",
+      "--distance_threshold=1",
       "--model=mlp",
       "--model_width=4",
       "--participation=0.5",

@@ -1,6 +1,8 @@
 """The flag `--aggregator` and runs that diverge, in whole binaries."""
 
+import contextlib
 import functools
+import io
 import json
 import re
 
@@ -84,13 +86,33 @@ def run_dynamic(run_here, tmp_path):
   return run
 
 
+@pytest.fixture(scope="module")
+def diverged(run_here, tmp_path_factory):
+  """A run of two rates, the second too large: folder, exit code and errors."""
+  folder = tmp_path_factory.mktemp("runs") / "diverged"
+  errors = io.StringIO()
+  with contextlib.redirect_stderr(errors):
+    code = run_here(
+      evolving,
+      evolving_plan,
+      [
+        *_SMALL,
+        "--algorithm=fed_avg,local",
+        "--optimizer=sgd",
+        "--learning_rate=1e-3,1e30",
+        f"--output_dir={folder}",
+      ],
+    )
+  return folder, code, errors.getvalue()
+
+
 class TestAggregators:
   @pytest.mark.slow
   def test_private_run_says_how_private_it_is(
     self, run_evolving, capsys, tmp_path, read_rows
   ):
     code = run_evolving(
-      "--algorithm=local,fed_evolve",
+      "--algorithm=local,fed_avg",
       "--aggregator=dp",
       "--clipping=fixed",
       "--clipping_norm=0.5",
@@ -115,21 +137,25 @@ class TestAggregators:
 
   @pytest.mark.slow
   def test_secure_run_is_that_of_the_mean_and_prints_a_table(
-    self, run_evolving, capsys, tmp_path, read_rows
+    self, run_evolving, capsys, tmp_path, read_rows, diverged
   ):
-    losses = []
-    for flags in (
-      [],
-      ["--aggregator=secure", "--nozeroing", "--clipping=none"],
-    ):
-      code = run_evolving("--algorithm=fed_avg", "--overwrite", *flags)
-      output, errors = capsys.readouterr()
-      assert (code, errors) == (0, "")
-      assert output.startswith("algorithm")
-      losses.append(
-        [float(row["train_loss"]) for row in read_rows(tmp_path / "run")]
-      )
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    code = run_evolving(
+      "--algorithm=fed_avg",
+      "--optimizer=sgd",
+      "--learning_rate=1e-3",
+      "--aggregator=secure",
+      "--nozeroing",
+      "--clipping=none",
+    )
+    output, errors = capsys.readouterr()
+    assert (code, errors) == (0, "")
+    assert output.startswith("algorithm")
+    # Of the first rate, with the mean.
+    losses, expected = (
+      [float(row["train_loss"]) for row in read_rows(folder)]
+      for folder in (tmp_path / "run", diverged[0])
+    )
+    assert losses == pytest.approx(expected, rel=1e-4)
 
   @pytest.mark.parametrize(
     "arguments, message",
@@ -227,13 +253,13 @@ class TestAggregators:
     self, run_dynamic, capsys, tmp_path, read_runs
   ):
     code = run_dynamic(
-      "--algorithm=p_fed_hn,local", "--aggregator=dp", "--clipping=fixed"
+      "--algorithm=fed_avg,local", "--aggregator=dp", "--clipping=fixed"
     )
     output, errors = capsys.readouterr()
     assert (code, errors) == (0, "")
     assert re.match(r"dp: epsilon=\d", output)
     assert [run["algorithm"] for run in read_runs(tmp_path / "run")] == [
-      "p_fed_hn",
+      "fed_avg",
       "local",
     ]
 
@@ -274,42 +300,27 @@ class TestAggregators:
 @pytest.mark.slow
 class TestDivergence:
   def test_run_that_diverges_ends_with_its_code_and_keeps_what_was_written(
-    self, run_evolving, capsys, tmp_path
+    self, diverged, read_rows
   ):
-    code = run_evolving(
-      "--algorithm=local,fed_avg", "--optimizer=sgd", "--learning_rate=1e30"
-    )
+    folder, code, errors = diverged
     assert code == 3
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line == (
-      "evolving: local diverged in round 1: what its 4 clients trained is not"
-      " finite; a smaller learning rate may help; what was written is kept"
+    assert errors == (
+      "evolving: fed_avg diverged in round 1: what its 4 clients trained is not"
+      " finite; a smaller learning rate may help; what was written is kept\n"
     )
-    assert (tmp_path / "run" / "config.json").exists()
-
-  def test_runs_before_it_keep_their_rows(
-    self, run_evolving, tmp_path, read_rows
-  ):
-    code = run_evolving(
-      "--algorithm=fed_avg", "--optimizer=sgd", "--learning_rate=1e-3,1e30"
-    )
-    assert code == 3
-    rows = read_rows(tmp_path / "run")
-    assert [(row["learning_rate"], row["round"]) for row in rows] == [
-      ("0.001", "1"),
-      ("0.001", "2"),
-    ]
+    assert (folder / "config.json").exists()
+    # Runs before it keep their rows, and there are none after it.
+    assert [
+      (row["algorithm"], row["learning_rate"], row["round"])
+      for row in read_rows(folder)
+    ] == [("fed_avg", "0.001", "1"), ("fed_avg", "0.001", "2")]
 
   def test_clients_that_drift(self, run_dynamic, capsys, tmp_path, read_rows):
-    code = run_dynamic(
-      "--algorithm=fed_3da",
-      "--representation_size=6",
-      "--learning_rate=0.03,1e30",
-    )
+    code = run_dynamic("--algorithm=local", "--learning_rate=0.03,1e30")
     assert code == 3
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
-      "dynamic_personalization: fed_3da diverged in round 1: what its 3"
+      "dynamic_personalization: local diverged in round 1: what its 3"
       " clients trained is not finite; a smaller learning rate may help; what"
       " was written is kept"
     )

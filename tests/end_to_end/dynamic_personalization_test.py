@@ -42,10 +42,11 @@ def run_dynamic(run_here, tmp_path):
 @pytest.mark.slow
 class TestWholeRun:
   @pytest.fixture(scope="class")
-  def finished(self, start_binary, tmp_path_factory):
+  def finished(self, run_whole, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "all"
-    process = start_binary(
-      "dynamic_personalization",
+    output = run_whole(
+      dynamic_personalization,
+      dynamic_personalization_plan,
       [
         *_SMALL,
         f"--algorithm={','.join(_ALGORITHMS)}",
@@ -55,9 +56,6 @@ class TestWholeRun:
         f"--cache_dir={folder.parent / 'cache'}",
       ],
     )
-    output, errors = process.communicate()
-    assert process.returncode == 0, errors
-    assert errors == ""
     return folder, output
 
   def test_rows_are_those_of_every_period(self, finished, read_rows):
@@ -156,21 +154,24 @@ class TestWholeRun:
     assert len(lines) == 2 + 2 * len(_ALGORITHMS) + 1
     assert lines[-1] == f"results: {finished[0]}"
 
-  def test_same_flags_same_numbers(
-    self, finished, run_dynamic, read_runs, tmp_path
+  def test_same_flags_same_numbers_in_another_process(
+    self, finished, start_binary, read_runs, tmp_path
   ):
     folder = tmp_path / "again"
-    code = run_dynamic(
+    process = start_binary(
+      "dynamic_personalization",
       [
         *_SMALL,
         "--algorithm=fed_3da",
         "--seeds=0,1",
         "--test_distributions=iid,0.9",
         f"--output_dir={folder}",
+        f"--cache_dir={tmp_path / 'cache'}",
         "--max_concurrent_clients=1",
-      ]
+      ],
     )
-    assert code == 0
+    _, errors = process.communicate()
+    assert (process.returncode, errors) == (0, "")
     first = [
       run for run in read_runs(finished[0]) if run["algorithm"] == "fed_3da"
     ]
@@ -193,26 +194,63 @@ class TestOptions:
     assert code == 0
     return folder
 
-  @pytest.mark.parametrize(
-    ("threshold", "requests"), [("0", "3"), ("inf", "0")]
-  )
-  def test_threshold_given(
-    self, run_dynamic, read_rows, read_runs, tmp_path, threshold, requests
+  def test_drift_is_always_seen_and_lengths_of_r_are_compared(
+    self, run_dynamic, read_rows, read_runs, tmp_path
   ):
     folder = self.run(
       run_dynamic,
       tmp_path,
-      f"--distance_threshold={threshold}",
+      "--algorithm=fed_3da,local",
+      "--rounds=1",
+      "--distance_threshold=0",
       "--representation=pca",
-      "--representation_size=6",
+      "--representation_size=6,10",
       "--apply_update=current",
     )
-    assert [r["requests"] for r in read_rows(folder)] == [requests] * 4
+    assert [
+      (r["algorithm"], r["representation_size"], r["requests"])
+      for r in read_rows(folder)
+    ] == [
+      *[("fed_3da", "6", "3")] * 4,
+      *[("fed_3da", "10", "3")] * 4,
+      *[("local", "", "0")] * 4,
+    ]
     # A threshold that is given and principal components need no extractor.
     assert not (tmp_path / "cache").exists()
-    (run,) = read_runs(folder)
-    assert run["setting"]["representation_size"] == 6
-    assert str(run["setting"]["distance_threshold"]) in ("0.0", "inf")
+    settings = [run["setting"] for run in read_runs(folder)]
+    assert [each.get("representation_size") for each in settings] == [
+      6,
+      10,
+      None,
+    ]
+    assert {each["distance_threshold"] for each in settings} == {0}
+
+  def test_drift_is_never_seen_and_every_pair_of_rates_is_run(
+    self, run_dynamic, read_rows, read_runs, tmp_path
+  ):
+    folder = self.run(
+      run_dynamic,
+      tmp_path,
+      "--rounds=1",
+      "--periods=1",
+      "--distance_threshold=inf",
+      "--representation=pca",
+      "--representation_size=6",
+      "--learning_rate=0.1,0.2",
+      "--meta_learning_rate=0.01,0.02",
+    )
+    assert [
+      (r["learning_rate"], r["meta_learning_rate"], r["requests"])
+      for r in read_rows(folder)
+    ] == [
+      ("0.1", "0.01", "0"),
+      ("0.1", "0.02", "0"),
+      ("0.2", "0.01", "0"),
+      ("0.2", "0.02", "0"),
+    ]
+    for run in read_runs(folder):
+      assert run["setting"]["representation_size"] == 6
+      assert str(run["setting"]["distance_threshold"]) == "inf"
 
   def test_distance_of_features_and_another_model(
     self, run_dynamic, read_runs, tmp_path
@@ -232,34 +270,6 @@ class TestOptions:
     assert len(list((tmp_path / "cache").iterdir())) == 1
     config = json.loads((folder / "config.json").read_text())
     assert config["flags"]["threshold_quantile"] == 0.5
-
-  def test_every_pair_of_rates_is_run(self, run_dynamic, read_rows, tmp_path):
-    folder = self.run(
-      run_dynamic,
-      tmp_path,
-      "--algorithm=p_fed_hn",
-      "--rounds=1",
-      "--periods=1",
-      "--learning_rate=0.1,0.2",
-      "--meta_learning_rate=0.01,0.02",
-    )
-    assert [
-      (r["learning_rate"], r["meta_learning_rate"]) for r in read_rows(folder)
-    ] == [("0.1", "0.01"), ("0.1", "0.02"), ("0.2", "0.01"), ("0.2", "0.02")]
-
-  def test_lengths_of_r_are_compared(self, run_dynamic, read_rows, tmp_path):
-    folder = self.run(
-      run_dynamic,
-      tmp_path,
-      "--algorithm=fed_3da,fed_avg",
-      "--rounds=1",
-      "--periods=1",
-      "--representation=pca",
-      "--representation_size=6,10",
-    )
-    assert [
-      (r["algorithm"], r["representation_size"]) for r in read_rows(folder)
-    ] == [("fed_3da", "6"), ("fed_3da", "10"), ("fed_avg", "")]
 
 
 class TestBadFlags:

@@ -5,10 +5,14 @@ import math
 import os
 import signal
 import time
+import types
 
 import pytest
 import tensorflow as tf
 
+from experiments import contestants
+from experiments import evolving
+from experiments import evolving_plan
 from tff_shift import algorithms
 from tff_shift.learning import evaluation
 
@@ -27,24 +31,25 @@ _SMALL = (
 )
 
 
+@pytest.fixture(scope="module")
+def finished(run_whole, tmp_path_factory):
+  """The folder of a run of all algorithms, and what it has printed."""
+  folder = tmp_path_factory.mktemp("runs") / "all"
+  output = run_whole(
+    evolving,
+    evolving_plan,
+    [
+      *_SMALL,
+      f"--algorithm={','.join(_ALGORITHMS)}",
+      "--seeds=0,1",
+      f"--output_dir={folder}",
+    ],
+  )
+  return folder, output
+
+
 @pytest.mark.slow
 class TestWholeRun:
-  @pytest.fixture(scope="class")
-  def finished(self, start_binary, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "all"
-    process = start_binary(
-      "evolving",
-      [
-        *_SMALL,
-        f"--algorithm={','.join(_ALGORITHMS)}",
-        "--seeds=0,1",
-        f"--output_dir={folder}",
-      ],
-    )
-    output, errors = process.communicate()
-    assert process.returncode == 0, errors
-    return folder, output, errors
-
   def test_summary_has_an_entry_per_algorithm(self, finished):
     runs = json.loads((finished[0] / "summary.json").read_text())["runs"]
     assert [run["algorithm"] for run in runs] == list(_ALGORITHMS)
@@ -109,62 +114,82 @@ class TestWholeRun:
     lines = finished[1].splitlines()
     assert lines[0].startswith("algorithm")
     assert len(lines) == 2 + len(_ALGORITHMS) + 1
-    assert finished[2] == ""
 
   def test_same_flags_give_the_same_bits(
-    self, finished, tmp_path, run_evolving, read_runs
+    self, finished, tmp_path, run_evolving, read_runs, capsys
   ):
-    chosen = "fed_evolve,fed_evp"
-    folder = tmp_path / "again"
-    code = run_evolving(
-      [
-        *_SMALL,
-        f"--algorithm={chosen}",
-        "--seeds=0,1",
-        f"--output_dir={folder}",
-        "--max_concurrent_clients=1",
-      ]
-    )
-    assert code == 0
-    first = [
-      r for r in read_runs(finished[0]) if r["algorithm"] in chosen.split(",")
+    """Into a folder that is not overwritten silently."""
+    (tmp_path / "metrics.csv").write_text("precious\n")
+    arguments = [
+      *_SMALL,
+      "--algorithm=fed_evolve",
+      "--seeds=0,1",
+      "--max_concurrent_clients=1",
+      f"--output_dir={tmp_path}",
     ]
-    assert read_runs(folder) == first
+    assert run_evolving(arguments) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert (tmp_path / "metrics.csv").read_text() == "precious\n"
+    assert run_evolving([*arguments, "--overwrite"]) == 0
+    first = [
+      r for r in read_runs(finished[0]) if r["algorithm"] == "fed_evolve"
+    ]
+    assert read_runs(tmp_path) == first
 
 
 @pytest.mark.slow
-def test_selection_runs_each_rate_and_keeps_the_best(
-  tmp_path, run_evolving, read_rows, read_runs, capsys
+@pytest.mark.parametrize(
+  ("name", "flags", "labels", "is_all"),
+  [
+    ("learning_rate", ("1e-9", "1e-2"), ("1e-09", "0.01"), False),
+    ("local_steps", ("1", "2"), ("1", "2"), True),
+  ],
+)
+def test_selection_runs_each_setting_and_keeps_the_best(
+  tmp_path,
+  run_evolving,
+  read_rows,
+  read_runs,
+  capsys,
+  name,
+  flags,
+  labels,
+  is_all,
 ):
-  folder = tmp_path / "selected"
   code = run_evolving(
     [
       *_SMALL,
-      "--algorithm=fed_avg",
-      "--learning_rate=1e-9,1e-2",
+      "--algorithm=local",
+      f"--{name}={','.join(flags)}",
       "--rounds=4",
       "--select=last_source",
-      f"--output_dir={folder}",
+      *["--all_settings"] * is_all,
+      f"--output_dir={tmp_path}",
     ]
   )
   assert code == 0
-  rows = read_rows(folder)
+  rows = read_rows(tmp_path)
   scores = {
-    rate: float(row["client_accuracy"])
-    for rate in ("1e-09", "0.01")
+    label: float(row["client_accuracy"])
+    for label in labels
     for row in rows
-    if row["held_out"] == "last_source" and row["learning_rate"] == rate
+    if row["held_out"] == "last_source" and row[name] == label
   }
   assert len(scores) == 2
-  # The smaller rate wins a draw.
-  best = "1e-09" if scores["1e-09"] >= scores["0.01"] else "0.01"
-  (run,) = read_runs(folder)
-  assert run["setting"]["learning_rate"] == float(best)
-  assert run["setting"]["selection"] == "last_source"
+  # The first one wins a draw.
+  best = max(labels, key=scores.get)
+  is_chosen = {
+    str(run["setting"][name]): run["setting"]["selection"] == "last_source"
+    for run in read_runs(tmp_path)
+  }
+  # The others are run where all are asked for.
+  assert is_chosen == {
+    label: label == best for label in labels if is_all or label == best
+  }
   assert {
-    row["learning_rate"] for row in rows if row["held_out"] == "target"
-  } == {best}
-  assert f"chosen: fed_avg, learning rate {float(best):g}\n" in (
+    row[name] for row in rows if row["held_out"] == "target"
+  } == is_chosen.keys()
+  assert f"chosen: local, {name.replace('_', ' ')} {float(best):g}\n" in (
     capsys.readouterr().out
   )
 
@@ -173,95 +198,69 @@ def test_selection_runs_each_rate_and_keeps_the_best(
 def test_every_combination_is_run_and_named(
   tmp_path, run_evolving, read_rows, read_runs, capsys
 ):
-  folder = tmp_path / "run"
   code = run_evolving(
     [
       *_SMALL,
-      "--algorithm=fed_avg,fed_evolve",
+      "--algorithm=local",
       "--rounds=1",
       "--learning_rate=1e-3,1e-2",
       "--optimizer=adam,sgd",
-      "--distance=cosine",
-      f"--output_dir={folder}",
+      "--batch_size=16",
+      f"--output_dir={tmp_path}",
     ]
   )
   assert code == 0
   settings = [
     (optimizer, rate) for optimizer in ("adam", "sgd") for rate in (1e-3, 1e-2)
   ]
-  runs = read_runs(folder)
   assert [
-    (
-      run["algorithm"],
-      run["setting"]["optimizer"],
-      run["setting"]["learning_rate"],
-    )
-    for run in runs
-  ] == [
-    (name, *setting)
-    for name in ("fed_avg", "fed_evolve")
-    for setting in settings
-  ]
-  rows = read_rows(folder)
+    (run["setting"]["optimizer"], run["setting"]["learning_rate"])
+    for run in read_runs(tmp_path)
+  ] == settings
+  rows = read_rows(tmp_path)
   assert [
     (row["algorithm"], row["optimizer"], float(row["learning_rate"]))
     for row in rows
-  ] == [
-    (name, *setting)
-    for name in ("fed_avg", "fed_evolve")
-    for setting in settings
-  ]
+  ] == [("local", *setting) for setting in settings]
   # What is not compared is not told in each row.
-  assert "distance" not in rows[0]
+  assert "batch_size" not in rows[0]
   assert rows[0]["dirichlet"] == "inf" and rows[0]["num_clients"] == "3"
   assert {
-    tuple(path.parent.relative_to(folder / "tensorboard").parts)
-    for path in folder.rglob("events*")
+    tuple(path.parent.relative_to(tmp_path / "tensorboard").parts)
+    for path in tmp_path.rglob("events*")
   } == {
-    (name, "target", f"rate_{rate:g}", f"optimizer_{optimizer}", "seed_0")
-    for name in ("fed_avg", "fed_evolve")
+    ("local", "target", f"rate_{rate:g}", f"optimizer_{optimizer}", "seed_0")
     for optimizer, rate in settings
   }
-  assert len(list((folder / "checkpoints").glob("fed_*"))) == 8
+  assert len(list((tmp_path / "checkpoints").glob("local*"))) == 4
   head, _, *lines, _ = capsys.readouterr().out.splitlines()
   assert head.split()[:3] == ["algorithm", "learning_rate", "optimizer"]
   assert [line.split()[:3] for line in lines] == [
-    [name, f"{rate:g}", optimizer]
-    for name in ("fed_avg", "fed_evolve")
-    for optimizer, rate in settings
+    ["local", f"{rate:g}", optimizer] for optimizer, rate in settings
   ]
 
 
-@pytest.mark.slow
-def test_setting_that_is_chosen_is_judged(
-  tmp_path, run_evolving, read_rows, read_runs, capsys
-):
-  folder = tmp_path / "run"
-  code = run_evolving(
-    [
-      *_SMALL,
-      "--algorithm=fed_avg,fed_rep",
-      "--head_steps=1,2",
-      "--select=last_source",
-      "--all_settings",
-      f"--output_dir={folder}",
-    ]
-  )
-  assert code == 0
+def test_combinations_are_of_what_an_algorithm_has(run_here):
+  found = []
+
+  def ask():
+    for each in contestants.chosen("evolving"):
+      found.append((each.algorithm, *each.compared.items()))
+
+  binary = types.SimpleNamespace(__name__="evolving", main=ask)
+  arguments = ["--algorithm=fed_avg,fed_rep", "--optimizer=adam,sgd"]
+  arguments += ["--head_steps=1,2"]
+  assert run_here(binary, evolving_plan, arguments) == 0
   # What fed_avg lacks does not multiply it.
-  runs = [run["setting"] for run in read_runs(folder)]
-  assert [run.get("head_steps") for run in runs] == [None, 1, 2]
-  chosen = [run["selection"] == "last_source" for run in runs]
-  assert chosen[0] and sorted(chosen[1:]) == [False, True]
-  scores = [
-    float(row["client_accuracy"])
-    for row in read_rows(folder)
-    if (row["algorithm"], row["held_out"], row["round"])
-    == ("fed_rep", "last_source", "2")
+  optimizers = [("optimizer", name) for name in ("adam", "sgd")]
+  assert found == [
+    *[("fed_avg", optimizer) for optimizer in optimizers],
+    *[
+      ("fed_rep", optimizer, ("head_steps", steps))
+      for optimizer in optimizers
+      for steps in (1, 2)
+    ],
   ]
-  best = 1 if scores[0] >= scores[1] else 2
-  assert chosen[best]
-  assert f"chosen: fed_rep, head steps {best}\n" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -413,19 +412,6 @@ def test_bad_flags_end_with_one_line_and_nothing_written(
   assert not folder.exists()
 
 
-@pytest.mark.slow
-def test_existing_folder_is_not_overwritten_silently(
-  tmp_path, run_evolving, read_rows, capsys
-):
-  (tmp_path / "metrics.csv").write_text("precious\n")
-  arguments = [*_SMALL, "--algorithm=fed_avg", f"--output_dir={tmp_path}"]
-  assert run_evolving(arguments) == 2
-  assert "--overwrite" in capsys.readouterr().err
-  assert (tmp_path / "metrics.csv").read_text() == "precious\n"
-  assert run_evolving([*arguments, "--overwrite"]) == 0
-  assert len(read_rows(tmp_path)) == 2
-
-
 def test_missing_algorithm_names_those_there_are(run_evolving, capsys):
   assert run_evolving(list(_SMALL)) == 2
   assert "fed_evolve" in capsys.readouterr().err
@@ -439,7 +425,7 @@ class TestInterrupt:
   )
   def interrupted(self, request, start_binary, read_rows, tmp_path_factory):
     """A long run, stopped by Ctrl-C after it has written a few rows."""
-    folder = tmp_path_factory.mktemp("runs") / "long"
+    folder = tmp_path_factory.mktemp("runs") / request.param
     process = start_binary(
       "evolving",
       [
@@ -474,10 +460,21 @@ class TestInterrupt:
       f" --resume --output_dir={folder}\n"
     )
 
-  def test_keeps_what_was_written(self, interrupted, read_rows):
+  def test_keeps_what_was_written(self, interrupted, finished, read_rows):
     rows = read_rows(interrupted[1])
     assert [int(row["round"]) for row in rows] == list(range(1, len(rows) + 1))
     assert all(row["client_accuracy"] for row in rows)
+    # Two processes agree, and two executors in all but the last bits.
+    first = [
+      row
+      for row in read_rows(finished[0])
+      if (row["algorithm"], row["seed"]) == ("fed_avg", "0")
+    ]
+    losses = [
+      [float(row["train_loss"]) for row in each] for each in (rows[:2], first)
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert rows[:2] == first or interrupted[1].name == "local"
 
 
 def test_presets_are_read(presets, run_evolving, tmp_path, capsys):

@@ -1,6 +1,7 @@
 """The binary `experiments.workers`, and `--executor=remote` beside it."""
 
 import contextlib
+import functools
 import os
 import signal
 import socket
@@ -11,6 +12,8 @@ import psutil
 import pytest
 
 from benchmarks import resume
+from experiments import evolving
+from experiments import evolving_plan
 from experiments import workers
 from tff_shift.execution import local
 from tff_shift.simulation import results
@@ -30,6 +33,12 @@ _SMALL = (
   "--checkpoint_every=1",
   "--noprogress",
 )
+
+
+def _ports(flag):
+  name, _, addresses = flag.partition("=")
+  assert name == "--workers"
+  return [int(each.removeprefix("127.0.0.1:")) for each in addresses.split(",")]
 
 
 @pytest.fixture(scope="module")
@@ -60,11 +69,15 @@ def _wait_for_end(pids):
 
 
 @pytest.fixture(scope="module")
-def whole(start_workers, tmp_path_factory):
+def whole(start_workers, run_whole, tmp_path_factory):
   """The folder of a run on two workers that both stayed."""
   process, flag, pids = start_workers(2)
   folder = tmp_path_factory.mktemp("runs") / "whole"
-  resume.run_whole("evolving", [*_SMALL, "--executor=remote", flag], folder)
+  run_whole(
+    evolving,
+    evolving_plan,
+    [*_SMALL, "--executor=remote", flag, f"--output_dir={folder}"],
+  )
   process.send_signal(signal.SIGINT)
   assert process.wait() == 0
   _wait_for_end(pids)
@@ -211,46 +224,71 @@ class TestFaults:
 
 class TestWorkers:
   @pytest.mark.slow
-  @pytest.mark.parametrize(
-    ("number", "code"),
-    [(signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)],
-  )
-  def test_workers_end_with_it(self, start_workers, number, code):
+  def test_workers_end_with_it(self, start_workers):
     process, flag, pids = start_workers(2)
-    name, _, addresses = flag.partition("=")
-    assert name == "--workers"
-    ports = [
-      int(each.removeprefix("127.0.0.1:")) for each in addresses.split(",")
-    ]
-    for port in ports:
+    for port in _ports(flag):
       socket.create_connection(("127.0.0.1", port)).close()
-    process.send_signal(number)
-    assert process.wait() == code
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
     _wait_for_end(pids)
+    for port in _ports(flag):
+      with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+
+  @pytest.fixture
+  def run_workers(self, run_here):
+    """Returns `run(arguments) -> exit code`; it is in this process."""
+    former = signal.getsignal(signal.SIGTERM)
+    yield functools.partial(run_here, workers, workers)
+    signal.signal(signal.SIGTERM, former)
+
+  @pytest.fixture
+  def while_they_run(self, monkeypatch):
+    """Returns `do(action)`, which has it done once, with a worker."""
+    check = local.Worker.check_running
+
+    def do(action):
+      def act_and_check(self):
+        monkeypatch.setattr(local.Worker, "check_running", check)
+        action(self)
+        check(self)
+
+      monkeypatch.setattr(local.Worker, "check_running", act_and_check)
+
+    return do
+
+  @pytest.mark.slow
+  def test_workers_end_with_it_when_it_is_asked_to(
+    self, run_workers, while_they_run, capsys
+  ):
+    ports = []
+
+    def ask(_):
+      ports.extend(_ports(capsys.readouterr().out.strip()))
+      for port in ports:
+        socket.create_connection(("127.0.0.1", port)).close()
+      os.kill(os.getpid(), signal.SIGTERM)
+
+    while_they_run(ask)
+    assert run_workers(["--num_workers=2"]) == 143
+    assert len(ports) == 2
     for port in ports:
       with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))
 
   @pytest.mark.slow
-  def test_last_one_dies(self, start_workers):
-    process, flag, (pid,) = start_workers(1)
-    os.kill(pid, signal.SIGKILL)
-    _, errors = process.communicate()
-    assert process.returncode == 1
-    assert errors.startswith(flag.removeprefix("--workers="))
+  def test_last_one_dies(self, run_workers, while_they_run, capsys):
+    while_they_run(lambda worker: os.kill(worker.pid, signal.SIGKILL))
+    # Python prints it and makes it a 1.
+    assert run_workers(["--num_workers=1"]) == "no worker is left"
+    output, errors = capsys.readouterr()
+    assert errors.startswith(output.strip().removeprefix("--workers="))
     assert "SIGKILL" in errors
-    assert errors.endswith("no worker is left\n")
 
   @pytest.mark.slow
-  def test_ports_one_of_which_is_taken(self, run_here, capsys):
-    former = signal.getsignal(signal.SIGTERM)
-    try:
-      with local.Worker.start() as worker:
-        code = run_here(
-          workers, workers, ["--num_workers=2", f"--port={worker.port - 1}"]
-        )
-    finally:
-      signal.signal(signal.SIGTERM, former)
+  def test_ports_one_of_which_is_taken(self, run_workers, capsys):
+    with local.Worker.start() as worker:
+      code = run_workers(["--num_workers=2", f"--port={worker.port - 1}"])
     assert code == 2
     assert capsys.readouterr().err == (
       f"workers: port must be a free one; {worker.port} is not: Address"

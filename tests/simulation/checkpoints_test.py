@@ -450,12 +450,14 @@ class TestStatesOnDisk:
 
     return make_run
 
-  @pytest.fixture
-  def stopped(self, make, tmp_path):
+  @pytest.fixture(scope="class")
+  def stopped_folder(self, tmp_path_factory):
     """The folder of a run that was stopped in its last step."""
-    drive = Drive(make(), stop_in=5)
+    folder = tmp_path_factory.mktemp("stopped_on_disk") / "run"
+    run = checkpoints.Run(folder, "a", every=2, max_states_in_memory=1)
+    drive = Drive(run, stop_in=5)
     assert len(drive.running.states.in_memory) == 1
-    return tmp_path / "run"
+    return folder
 
   @pytest.mark.parametrize("limit", [1, 2])
   @pytest.mark.parametrize("stop_in", [1, 3, 5, None])

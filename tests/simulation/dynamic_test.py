@@ -127,12 +127,23 @@ def bits(values) -> list[bytes]:
   return [np.asarray(value).tobytes() for value in tf.nest.flatten(values)]
 
 
-def client_accuracy(model, weights, examples, run_in_graph) -> float:
-  """The accuracy of weights on examples, without TFF."""
-  logits = run_in_graph(
-    model.predict, tf.nest.map_structure(np.asarray, weights), examples.x
+@pytest.fixture(scope="module")
+def client_accuracy(model, compile_in_graph):
+  """Returns `accuracy(weights, examples)`, in percent, without TFF."""
+  predict = compile_in_graph(
+    model.predict,
+    tf.nest.map_structure(
+      lambda each: tf.TensorSpec(each.shape, each.dtype),
+      model.initial_weights(np.zeros(2, np.int32)),
+    ),
+    tf.TensorSpec([PERIOD_SIZE, 3], tf.float32),
   )
-  return 100 * float(np.mean(np.argmax(logits, axis=1) == examples.y))
+
+  def accuracy(weights, examples):
+    logits = predict(tf.nest.map_structure(np.asarray, weights), examples.x)
+    return 100 * float(np.mean(np.argmax(logits, axis=1) == examples.y))
+
+  return accuracy
 
 
 class TestTrainingData:
@@ -216,15 +227,12 @@ class TestTrain:
 
 class TestClients:
   @ALL
-  def test_accuracies_are_those_of_each_client_alone(
-    self, train, module, model
-  ):
+  def test_accuracies_are_those_of_each_client_alone(self, train, module):
     running, _ = train(module)
-    alone = algorithms.build(module, model, HPARAMS[module])
     examples = dynamic.batches(make_periods("0.5+0.5"), 3)
     expected = []
     for client, each in enumerate(examples):
-      metrics = alone.evaluate_clients(
+      metrics = running.algorithm.evaluate_clients(
         running.server_state,
         [running.client_states[client]],
         [running.data[client]],
@@ -232,7 +240,7 @@ class TestClients:
           local_training.ClientData(
             each.x,
             each.y,
-            np.array([PERIOD_SIZE], np.int32),
+            np.array([PERIOD_SIZE, 0, 0], np.int32),
             np.zeros(2, np.int32),
           )
         ],
@@ -256,9 +264,7 @@ class TestClients:
       " got 1"
     )
 
-  def test_only_who_asks_is_sent_another_model(
-    self, train, run_in_graph, model
-  ):
+  def test_only_who_asks_is_sent_another_model(self, train, client_accuracy):
     running, _ = train(fed_3da)
     clients = clients_in_use.Clients(running, represent)
     examples = dynamic.batches(make_periods("0.9"), 0)
@@ -269,7 +275,7 @@ class TestClients:
     weights = running.algorithm.request(
       running.server_state, represent(examples[1].x)
     )
-    expected = client_accuracy(model, weights, examples[1], run_in_graph)
+    expected = client_accuracy(weights, examples[1])
     np.testing.assert_allclose(
       after, [before[0], expected, before[2]], rtol=1e-6
     )
@@ -374,41 +380,43 @@ class TestInfer:
     edge = self.infer(train, stream, threshold=stream.distances[3, 1])
     assert not edge.detected[3, 1]
 
-  def accuracy_with(self, train, stream, model, run_in_graph, asked, period):
-    """The accuracy of client 0 in a period, with the model for another."""
+  @pytest.fixture(scope="class")
+  def accuracy_with(self, train, stream, client_accuracy):
+    """Returns the accuracy of client 0 in a period, with the model for another.
+
+    It is a function of the two periods.
+    """
     running, _ = train(fed_3da)
-    weights = running.algorithm.request(
-      running.server_state, represent(stream.drawn.batch(0, asked).x)
-    )
-    return client_accuracy(
-      model, weights, stream.drawn.batch(0, period), run_in_graph
-    )
+
+    def accuracy(asked, period):
+      weights = running.algorithm.request(
+        running.server_state, represent(stream.drawn.batch(0, asked).x)
+      )
+      return client_accuracy(weights, stream.drawn.batch(0, period))
+
+    return accuracy
 
   @pytest.mark.parametrize(
     ("apply_update", "late"), [("next", 1), ("current", 0)]
   )
   def test_model_is_that_for_the_period_before_or_for_this_one(
-    self, train, stream, model, run_in_graph, apply_update, late
+    self, train, stream, accuracy_with, apply_update, late
   ):
     found = self.infer(train, stream, threshold=0, apply_update=apply_update)
     assert found.requested.all()
     for period in range(1, 7):
       assert found.accuracy[period - 1, 0] == pytest.approx(
-        self.accuracy_with(
-          train, stream, model, run_in_graph, period - late, period
-        ),
-        rel=1e-6,
+        accuracy_with(period - late, period), rel=1e-6
       )
 
   def test_without_detection_the_first_model_stays(
-    self, train, stream, model, run_in_graph
+    self, train, stream, accuracy_with
   ):
     found = self.infer(train, stream, threshold=np.inf)
     assert not found.detected.any() and not found.requested.any()
     for period in (1, 6):
       assert found.accuracy[period - 1, 0] == pytest.approx(
-        self.accuracy_with(train, stream, model, run_in_graph, 0, period),
-        rel=1e-6,
+        accuracy_with(0, period), rel=1e-6
       )
 
   @pytest.mark.parametrize("apply_update", dynamic.APPLY_UPDATES)
@@ -572,7 +580,9 @@ class TestRun:
     ]
     assert 0 < found.seconds_per_round < 60
 
-  @pytest.mark.parametrize("has_answer", [True, False])
+  @pytest.mark.parametrize(
+    "has_answer", [True, pytest.param(False, marks=pytest.mark.slow)]
+  )
   def test_run_that_was_stopped_ends_as_one_that_was_not(
     self, train, fine_tuned, met, tmp_path, has_answer
   ):

@@ -8,7 +8,7 @@ import scipy.special
 
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
-from tff_shift.algorithms import fed_rep
+from tff_shift.algorithms import local
 from tff_shift.data import domains
 from tff_shift.learning import evaluation
 from tff_shift.learning import randomness
@@ -320,9 +320,9 @@ class TestRun:
 
   def test_algorithm_without_a_model_at_the_server(self, model, clients):
     personal = algorithms.build(
-      fed_rep,
+      local,
       model,
-      fed_rep.HParams(batch_size=8, local_steps=1, head_steps=1),
+      local.HParams(batch_size=8, local_steps=1),
       num_evaluation_domains=NUM_DOMAINS,
     )
     (found,) = evolving.run(

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-import random
+import shutil
 import sqlite3
 
 import pytest
@@ -41,7 +41,7 @@ _OTHERS = {
     dynamic_personalization,
     dynamic_personalization_plan,
     (
-      "--algorithm=p_fed_hn",
+      "--algorithm=local",
       "--dataset=digits",
       "--max_examples=600",
       "--num_clients=3",
@@ -49,12 +49,10 @@ _OTHERS = {
       "--period_size=20",
       "--periods=2",
       "--test_distributions=0.9",
+      "--distance_threshold=1",
       "--model=mlp",
       "--model_width=4",
       "--participation=0.5",
-      "--hidden_width=6",
-      "--num_hidden=1",
-      "--pretraining_epochs=1",
     ),
   ),
   "guidance": (
@@ -132,73 +130,58 @@ def test_metrics_are_the_same(in_memory, on_disk):
   assert not (in_memory / _RUN / "states.sqlite").exists()
 
 
-def test_killed_run_ends_as_one_that_was_not(in_memory, on_disk, tmp_path):
-  generator = random.Random(3)
-  folder = tmp_path / "killed"
-  moments = [(rows, 0.2 * generator.random()) for rows in (1, 6)]
-  assert len(list(resume.run_killed("evolving", _ON_DISK, folder, moments))) > 1
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+  """The folder of the same run, killed between two checkpoints."""
+  folder = tmp_path_factory.mktemp("runs") / "killed"
+  # In a new process.
+  next(resume.run_killed("evolving", _ON_DISK, folder, [(4, 0)]))
+  return folder
+
+
+def test_killed_run_ends_as_one_that_was_not(
+  in_memory, on_disk, killed, tmp_path, run_evolving
+):
+  assert 4 <= resume.num_rows(killed) < 12
+  folder = shutil.copytree(killed, tmp_path / "killed")
+  arguments = [*_ON_DISK, f"--output_dir={folder}", "--resume"]
+  assert run_evolving(arguments) == 0
   assert metrics(folder) == metrics(in_memory)
   assert resume.differences(on_disk, folder) == []
   assert last_states(folder) == last_states(on_disk)
 
 
 def test_limit_may_change_on_resume(
-  in_memory, tmp_path, run_evolving, monkeypatch
+  in_memory, killed, tmp_path, run_evolving, monkeypatch
 ):
-  folder = tmp_path / "run"
-  arguments = [*_SMALL, f"--output_dir={folder}"]
+  folder = shutil.copytree(killed, tmp_path / "run")
+  arguments = [*_SMALL, f"--output_dir={folder}", "--resume"]
   write = results.RunFolder.write_metrics
-  for limit, stop_in in ((2, 5), (None, 9), (1, None)):
 
-    def stop(self, row, stop_in=stop_in):
-      if row["round"] == stop_in:
-        raise KeyboardInterrupt
-      write(self, row)
+  def stop(self, row):
+    if row["round"] == 9:
+      raise KeyboardInterrupt
+    write(self, row)
 
-    with monkeypatch.context() as patches:
-      patches.setattr(results.RunFolder, "write_metrics", stop)
-      code = run_evolving(
-        [
-          *arguments,
-          *["--resume"] * folder.exists(),
-          *[f"--max_states_in_memory={limit}"] * (limit is not None),
-        ]
-      )
-    assert code == (0 if stop_in is None else 130)
+  with monkeypatch.context() as patches:
+    patches.setattr(results.RunFolder, "write_metrics", stop)
+    assert run_evolving(arguments) == 130
+  assert run_evolving([*arguments, "--max_states_in_memory=1"]) == 0
   assert metrics(folder) == metrics(in_memory)
 
 
 def test_damaged_file_is_told_in_a_line_and_the_run_starts_again(
-  in_memory, tmp_path, run_evolving, capsys, monkeypatch
+  in_memory, on_disk, tmp_path, run_evolving, capsys
 ):
-  folder = tmp_path / "run"
-  arguments = [*_ON_DISK, f"--output_dir={folder}"]
-  assert run_evolving(arguments) == 0
+  folder = shutil.copytree(on_disk, tmp_path / "run")
   path = folder / _RUN / "states.sqlite"
   path.write_bytes(path.read_bytes()[:5000])
-  capsys.readouterr()
-  assert run_evolving([*arguments, "--resume"]) == 0
+  assert run_evolving([*_ON_DISK, f"--output_dir={folder}", "--resume"]) == 0
   errors = capsys.readouterr().err.splitlines()
   assert len(errors) == 2  # One for each checkpoint.
   assert errors[0].startswith("evolving: checkpoint ")
   assert "state_12 cannot be used: the file of its clients' states" in errors[0]
   assert metrics(folder) == metrics(in_memory)
-
-
-def test_without_checkpoints_no_file_is_left(in_memory, tmp_path, run_evolving):
-  folder = tmp_path / "run"
-  assert (
-    run_evolving([*_ON_DISK, "--checkpoint_every=0", f"--output_dir={folder}"])
-    == 0
-  )
-  assert metrics(folder) == metrics(in_memory)
-  assert sorted(path.name for path in folder.iterdir()) == [
-    "config.json",
-    "figures",
-    "metrics.csv",
-    "summary.json",
-    "tensorboard",
-  ]
 
 
 @pytest.mark.parametrize("name", list(_OTHERS))
@@ -221,37 +204,60 @@ def test_other_scenarios_have_it_too(tmp_path, run_here, name):
   assert len(list(tmp_path.glob("on_disk/checkpoints/*/states.sqlite"))) > 0
 
 
-def test_some_clients_are_evaluated(
-  tmp_path, run_evolving, read_rows, read_runs
-):
-  def run(name, *flags):
-    folder = tmp_path / name
-    assert run_evolving([*_SMALL, *flags, f"--output_dir={folder}"]) == 0
-    return folder
+class TestSomeClientsAreEvaluated:
+  """In two rounds."""
 
-  some, again = (
-    run(name, "--evaluation_clients=3", "--rounds=2")
-    for name in ("some", "again")
-  )
-  everybody, same = (
-    run(name, f"--evaluation_clients={number}", "--rounds=2")
-    for name, number in (("everybody", 0), ("same", 12))
-  )
-  assert metrics(some) == metrics(again)
-  rows = {folder: read_rows(folder) for folder in (some, everybody, same)}
-  asked = {
-    folder: {row.pop("evaluation_clients") for row in found}
-    for folder, found in rows.items()
-  }
-  assert list(asked.values()) == [{"3"}, {"0"}, {"12"}]
-  assert rows[some] != rows[everybody] == rows[same]
-  (entry,) = read_runs(some)
-  assert entry["setting"]["evaluation_clients"] == 3
-  # Training is as before.
-  losses = [
-    [row["train_loss"] for row in rows[folder]] for folder in (some, everybody)
-  ]
-  assert losses[0] == losses[1]
+  @pytest.fixture(scope="class")
+  def run(self, tmp_path_factory, run_whole):
+    """Returns `run(*flags)`, which gives the folder of a run."""
+
+    def run(*flags):
+      folder = tmp_path_factory.mktemp("runs") / "run"
+      arguments = [*_SMALL, "--rounds=2", *flags, f"--output_dir={folder}"]
+      run_whole(evolving, evolving_plan, arguments)
+      return folder
+
+    return run
+
+  @pytest.fixture(scope="class")
+  def some(self, run):
+    return run("--evaluation_clients=3")
+
+  def test_training_is_as_before(self, some, in_memory, read_rows, read_runs):
+    rows, everybody = read_rows(some), read_rows(in_memory)[:2]
+    assert [
+      {row.pop("evaluation_clients") for row in each}
+      for each in (rows, everybody)
+    ] == [{"3"}, {"0"}]
+    assert rows != everybody
+    losses = [[row["train_loss"] for row in each] for each in (rows, everybody)]
+    assert losses[0] == losses[1]
+    (entry,) = read_runs(some)
+    assert entry["setting"]["evaluation_clients"] == 3
+
+  def test_all_of_them_are_everybody(self, run, in_memory, read_rows):
+    same = read_rows(run("--evaluation_clients=12"))
+    everybody = read_rows(in_memory)[:2]
+    assert {row.pop("evaluation_clients") for row in same} == {"12"}
+    assert {row.pop("evaluation_clients") for row in everybody} == {"0"}
+    assert same == everybody
+
+  def test_same_clients_again_and_no_file_is_left_without_checkpoints(
+    self, run, some
+  ):
+    folder = run(
+      "--evaluation_clients=3",
+      "--checkpoint_every=0",
+      "--max_states_in_memory=2",
+    )
+    assert metrics(folder) == metrics(some)
+    assert sorted(path.name for path in folder.iterdir()) == [
+      "config.json",
+      "figures",
+      "metrics.csv",
+      "summary.json",
+      "tensorboard",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -275,16 +281,9 @@ def test_wrong_flags_are_refused(
   assert not folder.exists()
 
 
-def test_other_evaluation_is_another_run(tmp_path, run_evolving, capsys):
-  folder = tmp_path / "run"
-  arguments = [*_SMALL, "--rounds=1", f"--output_dir={folder}"]
-  assert run_evolving(arguments) == 0
-  assert (
-    json.loads((folder / "config.json").read_text())["flags"][
-      "max_states_in_memory"
-    ]
-    is None
-  )
-  capsys.readouterr()
-  assert run_evolving([*arguments, "--resume", "--evaluation_clients=3"]) == 2
+def test_other_evaluation_is_another_run(in_memory, run_evolving, capsys):
+  config = json.loads((in_memory / "config.json").read_text())
+  assert config["flags"]["max_states_in_memory"] is None
+  arguments = [*_SMALL, f"--output_dir={in_memory}", "--resume"]
+  assert run_evolving([*arguments, "--evaluation_clients=3"]) == 2
   assert "--evaluation_clients was 0 and is 3" in capsys.readouterr().err

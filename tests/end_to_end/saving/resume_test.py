@@ -1,9 +1,9 @@
 """Runs of the binaries that are stopped, and go on with `--resume`."""
 
 import functools
+import itertools
 import json
 import os
-import random
 import resource
 import shutil
 
@@ -38,7 +38,7 @@ _SMALL = (
 )
 # Five steps in a run, three rounds and two streams; 2, 4 and 5 are saved.
 _DYNAMIC = (
-  "--algorithm=fed_3da",
+  "--algorithm=local",
   "--dataset=digits",
   "--max_examples=600",
   "--num_clients=3",
@@ -48,10 +48,7 @@ _DYNAMIC = (
   "--test_distributions=iid,0.9",
   "--model=mlp",
   "--model_width=4",
-  "--hidden_width=6",
-  "--num_hidden=1",
-  "--representation=pca",
-  "--representation_size=6",
+  "--distance_threshold=1",
   "--participation=0.7",
   "--noprogress",
   "--seeds=0,1",
@@ -79,15 +76,36 @@ def tree(folder):
   }
 
 
-def test_killed_run_ends_as_one_that_was_not(whole, tmp_path):
-  generator = random.Random(7)
-  # In the first run and in the second.
-  moments = [(rows, 0.1 * generator.random()) for rows in (2, 10)]
-  at = list(resume.run_killed("evolving", _SMALL, tmp_path / "killed", moments))
-  assert len(at) == 2 and at[0] >= 2
-  assert resume.num_rows(tmp_path / "killed") == 16
-  assert resume.differences(whole, tmp_path / "killed") == []
-  config = json.loads((tmp_path / "killed" / "config.json").read_text())
+def test_run_that_ended_early_ends_as_one_that_did_not(
+  whole, tmp_path, run_evolving, capsys, monkeypatch
+):
+  """Killed in the first run; stopped by a full disk in the second."""
+  folder = tmp_path / "run"
+  arguments = [*_SMALL, f"--output_dir={folder}"]
+  # It starts in a new process, and goes on here.
+  (rows,) = itertools.islice(
+    resume.run_killed("evolving", _SMALL, folder, [(4, 0)]), 1
+  )
+  assert 4 <= rows < 16
+  write = results.RunFolder.write_metrics
+
+  def stop(self, row):
+    if (row["seed"], row["round"]) == (1, 5):
+      raise results.WriteError("here", "No space left on device")
+    write(self, row)
+
+  with monkeypatch.context() as patches:
+    patches.setattr(results.RunFolder, "write_metrics", stop)
+    assert run_evolving([*arguments, "--resume"]) == 2
+  assert capsys.readouterr().err == (
+    "evolving: here cannot be written: No space left on device; what was"
+    f" written is kept; to go on, add --resume --output_dir={folder}\n"
+  )
+  assert resume.num_rows(folder) == 12
+  assert run_evolving([*arguments, "--resume"]) == 0
+  assert resume.num_rows(folder) == 16
+  assert resume.differences(whole, folder) == []
+  config = json.loads((folder / "config.json").read_text())
   assert len(config["resumed"]) == 2
 
 
@@ -189,35 +207,6 @@ def test_run_that_is_still_going_on_is_left_alone(
   assert tree(finished) == before
 
 
-def test_end_that_comes_too_early_says_how_to_go_on(
-  tmp_path, run_evolving, capsys, monkeypatch, whole
-):
-  folder = tmp_path / "run"
-  arguments = [*_SMALL, f"--output_dir={folder}"]
-  write = results.RunFolder.write_metrics
-  full = results.WriteError("here", "No space left on device")
-  for seed, error, code, told in (
-    (0, KeyboardInterrupt(), 130, "interrupted"),
-    (1, full, 2, "here cannot be written: No space left on device"),
-  ):
-
-    def stop(self, row, seed=seed, error=error):
-      if (row["seed"], row["round"]) == (seed, 5):
-        raise error
-      write(self, row)
-
-    with monkeypatch.context() as patches:
-      patches.setattr(results.RunFolder, "write_metrics", stop)
-      assert run_evolving([*arguments, *["--resume"] * seed]) == code
-    assert capsys.readouterr().err == (
-      f"evolving: {told}; what was written is kept; to go on, add --resume"
-      f" --output_dir={folder}\n"
-    )
-    assert resume.num_rows(folder) == 8 * seed + 4
-  assert run_evolving([*arguments, "--resume"]) == 0
-  assert resume.differences(whole, folder) == []
-
-
 def test_drifting_clients_go_on_in_training_and_in_use(
   tmp_path, run_here, capsys, monkeypatch
 ):
@@ -258,18 +247,19 @@ def test_drifting_clients_go_on_in_training_and_in_use(
   assert resume.differences(whole, folder) == []
 
 
-def test_full_disk_ends_the_run_in_one_line(start_binary, tmp_path):
+def test_full_disk_ends_the_run_in_one_line(tmp_path, run_evolving, capsys):
   folder = tmp_path / "run"
-  # Wide enough that weights are the largest file.
-  process = start_binary(
-    "evolving",
-    [*_SMALL, "--model_width=128", f"--output_dir={folder}"],
-    preexec_fn=lambda: resource.setrlimit(
-      resource.RLIMIT_FSIZE, (120_000, 120_000)
-    ),
-  )
-  _, errors = process.communicate()
-  assert process.returncode == 2
+  old = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (120_000, old[1]))
+  try:
+    # Wide enough that weights are the largest file.
+    code = run_evolving(
+      [*_SMALL, "--model_width=128", f"--output_dir={folder}"]
+    )
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, old)
+  errors = capsys.readouterr().err
+  assert code == 2
   assert errors.count("\n") == 1
   assert "state_3 cannot be written: " in errors
   assert errors.endswith(f"add --resume --output_dir={folder}\n")

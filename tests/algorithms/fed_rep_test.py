@@ -117,17 +117,20 @@ class TestRounds:
     return [make_client(i, [5 + i]) for i in range(3)]
 
   def test_backbone_is_averaged_and_heads_are_kept(
-    self, algorithm, functions, clients, context, run_in_graph, compare
+    self, algorithm, functions, clients, context, run_for_each, compare
   ):
     run = rounds.Rounds(algorithm, clients, run_seed=0)
     backbone, heads = run.server_state.weights, list(run.client_states)
     for one, other in itertools.combinations(heads, 2):
       assert not compare.equal_bits(one, other)
     run.step()
-    alone = [
-      run_in_graph(functions.train_client, backbone, head, client, np.int32(0))
-      for head, client in zip(heads, clients, strict=True)
-    ]
+    alone = run_for_each(
+      functions.train_client,
+      [
+        (backbone, head, client, np.int32(0))
+        for head, client in zip(heads, clients, strict=True)
+      ],
+    )
     compare.assert_close(
       run.server_state.weights,
       tf.nest.map_structure(

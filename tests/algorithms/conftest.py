@@ -42,16 +42,12 @@ def model():
 
   def head():
     return tf.keras.Sequential(
-      [
-        layers.InputLayer((8,)),
-        layers.Dense(6, activation="relu", name="layer2"),
-        layers.Dense(3, name="layer3"),
-      ]
+      [layers.InputLayer((8,)), layers.Dense(3, name="layer2")]
     )
 
   return guided_model.with_guide(
     split_model.build_split_model(
-      "three_layers", backbone=backbone, head=head, input_dtype=tf.float32
+      "two_layers", backbone=backbone, head=head, input_dtype=tf.float32
     ),
     num_clients=NUM_CLIENTS,
     width=7,
@@ -300,8 +296,8 @@ def _work_network(phi, vector):
   weights = tuple(
     np.tensordot(features, kernel, axes=1) + bias for kernel, bias in phi.output
   )
-  # Two layers are the head's.
-  return split_model.SplitWeights(weights[:-4], weights[-4:])
+  # One layer is the head's.
+  return split_model.SplitWeights(weights[:-2], weights[-2:])
 
 
 def _train_work_network(phi, vector, batches, rate):

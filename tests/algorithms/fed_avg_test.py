@@ -72,7 +72,6 @@ def build_stock(model):
       [
         layers.InputLayer(model.input_shape),
         layers.Dense(8, activation="relu"),
-        layers.Dense(6, activation="relu"),
         layers.Dense(model.num_classes),
       ]
     )

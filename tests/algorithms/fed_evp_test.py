@@ -234,7 +234,7 @@ class TestTraining:
     hparams = fed_evp.HParams(local_steps=1, batch_size=6, learning_rate=1e-3)
     _, one = train(run_in_graph, model, hparams, client)
     _, other = train(run_in_graph, model, hparams, client._replace(y=y))
-    last_bias = model.head.names.index("layer3/bias")
+    last_bias = model.head.names.index("layer2/bias")
     # The classifier's first step has not seen them, neither has its second but
     # for what the representation has learnt.
     np.testing.assert_allclose(

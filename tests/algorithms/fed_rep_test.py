@@ -12,6 +12,7 @@ from tff_shift.algorithms import fed_rep
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import cnn
+from tff_shift.models import mlp
 from tff_shift.models import split_model
 from tff_shift.simulation import rounds
 
@@ -20,6 +21,12 @@ pytestmark = pytest.mark.slow
 HPARAMS = fed_rep.HParams(
   head_steps=2, local_steps=1, batch_size=4, learning_rate=0.3
 )
+
+
+@pytest.fixture(scope="module")
+def model():
+  """With a head of two layers, of which one may stay in the backbone."""
+  return mlp.build((5,), num_classes=3, width=8, head_width=6)
 
 
 @pytest.fixture(scope="module", params=split_model.HEADS)

@@ -1,5 +1,6 @@
 """What the tests of the algorithms share: tiny clients and a NumPy oracle."""
 
+import dataclasses
 import types
 
 import numpy as np
@@ -7,16 +8,20 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift import algorithms
 from tff_shift.learning import adaptation
 from tff_shift.learning import local_training
 from tff_shift.learning import periods
 from tff_shift.learning import randomness
 from tff_shift.models import guided_model
-from tff_shift.models import mlp
 from tff_shift.models import split_model
+
+layers = tf.keras.layers
 
 # How many clients a model with a guide tells apart.
 NUM_CLIENTS = 4
+# How many domains the data to predict have.
+NUM_EVALUATION_DOMAINS = 4
 
 
 @pytest.fixture(scope="session")
@@ -24,11 +29,68 @@ def model():
   """A model of which no weight has the shape of an example or of metrics.
 
   It has a guide that tells four clients apart, which most algorithms ignore.
+  Its layers are few: what is built and compiled takes its time for each.
   """
+
+  def backbone():
+    return tf.keras.Sequential(
+      [
+        layers.InputLayer((5,)),
+        layers.Dense(8, activation="relu", name="layer1"),
+      ]
+    )
+
+  def head():
+    return tf.keras.Sequential(
+      [layers.InputLayer((8,)), layers.Dense(3, name="layer2")]
+    )
+
   return guided_model.with_guide(
-    mlp.build((5,), num_classes=3, width=8, head_width=6),
+    split_model.build_split_model(
+      "two_layers", backbone=backbone, head=head, input_dtype=tf.float32
+    ),
     num_clients=NUM_CLIENTS,
     width=7,
+  )
+
+
+def _contract_hparams(name):
+  """Returns hyper-parameters of an algorithm: few steps, high rates."""
+  hparams = algorithms.get(name).HParams()
+  values = {
+    "batch_size": 4,
+    "local_steps": 2,
+    "learning_rate": 0.2,
+    "smallest_rate": 0.1,
+    "eta_min": 0.1,
+    "eta_max": 0.3,
+  }
+  return dataclasses.replace(
+    hparams, **{k: v for k, v in values.items() if hasattr(hparams, k)}
+  )
+
+
+@pytest.fixture(scope="session")
+def contract_hparams():
+  """Returns `make(name)` for the values that the contract is tested with."""
+  return _contract_hparams
+
+
+@pytest.fixture(scope="session", params=algorithms.names())
+def built(request, model, context):
+  """Every algorithm, one after the other, and the functions it is made of.
+
+  For the session: then the tests of one algorithm, of whatever file, follow on
+  each other, and it is built once.
+  """
+  name, hparams = request.param, _contract_hparams(request.param)
+  return types.SimpleNamespace(
+    name=name,
+    algorithm=algorithms.build(
+      name, model, hparams, num_evaluation_domains=NUM_EVALUATION_DOMAINS
+    ),
+    functions=algorithms.get(name).work(model, hparams),
+    num_domains=NUM_EVALUATION_DOMAINS,
   )
 
 
@@ -234,8 +296,8 @@ def _work_network(phi, vector):
   weights = tuple(
     np.tensordot(features, kernel, axes=1) + bias for kernel, bias in phi.output
   )
-  # Two layers are the head's.
-  return split_model.SplitWeights(weights[:-4], weights[-4:])
+  # One layer is the head's.
+  return split_model.SplitWeights(weights[:-2], weights[-2:])
 
 
 def _train_work_network(phi, vector, batches, rate):

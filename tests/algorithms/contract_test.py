@@ -5,6 +5,7 @@ A new file in `tff_shift/algorithms` is tested here without a change.
 
 import collections
 import dataclasses
+import functools
 import inspect
 import types
 
@@ -23,7 +24,6 @@ from tff_shift.learning import process
 from tff_shift.learning import randomness
 from tff_shift.simulation import rounds
 
-NUM_EVALUATION_DOMAINS = 4
 RUN_SEED = 5
 # What the clients of a scenario have.
 KINDS = {
@@ -56,35 +56,6 @@ def trains(name):
   return hasattr(algorithms.get(name).HParams(), "batch_size")
 
 
-def make_hparams(name):
-  module = algorithms.get(name)
-  hparams = module.HParams()
-  values = {
-    "batch_size": 4,
-    "local_steps": 2,
-    "learning_rate": 0.2,
-    "smallest_rate": 0.1,
-    "eta_min": 0.1,
-    "eta_max": 0.3,
-  }
-  return dataclasses.replace(
-    hparams, **{k: v for k, v in values.items() if hasattr(hparams, k)}
-  )
-
-
-@pytest.fixture(scope="module", params=algorithms.names())
-def built(request, model, context):
-  """An algorithm, and the pure functions it is made of."""
-  name, hparams = request.param, make_hparams(request.param)
-  return types.SimpleNamespace(
-    name=name,
-    algorithm=algorithms.build(
-      name, model, hparams, num_evaluation_domains=NUM_EVALUATION_DOMAINS
-    ),
-    functions=algorithms.get(name).work(model, hparams),
-  )
-
-
 @pytest.fixture(scope="module")
 def data(built, client_data):
   """The data of four clients of different sizes."""
@@ -108,9 +79,9 @@ def at_round(data, round_num):
   return [each._replace(timestep=np.int32(round_num + 1)) for each in data]
 
 
-def start(built, data, run_seed=RUN_SEED, participation=1.0):
+def start(algorithm, data, run_seed=RUN_SEED, participation=1.0):
   return rounds.Rounds(
-    built.algorithm, data, run_seed=run_seed, participation=participation
+    algorithm, data, run_seed=run_seed, participation=participation
   )
 
 
@@ -124,7 +95,7 @@ def snapshot(run):
 @pytest.fixture(scope="module")
 def run(built, data):
   """The states at the start and after each of two rounds, and the metrics."""
-  running = start(built, data)
+  running = start(built.algorithm, data)
   states, metrics = [snapshot(running)], []
   for _ in range(2):
     metrics.append(step(running))
@@ -185,8 +156,8 @@ class TestForm:
     state = algorithm.initialize.type_signature.result
     client_states = algorithm.initialize_client.type_signature.result
     examples = client_data.expected_type(algorithm, model)
-    to_predict = local_training.data_type(model, NUM_EVALUATION_DOMAINS)
-    sums = tff.TensorType(np.float32, [NUM_EVALUATION_DOMAINS])
+    to_predict = local_training.data_type(model, built.num_domains)
+    sums = tff.TensorType(np.float32, [built.num_domains])
     at_server = tff.FederatedType(
       tff.StructWithPythonType(
         [(name, sums) for name in METRICS], collections.OrderedDict
@@ -209,7 +180,49 @@ class TestForm:
       assert signature.result == at_server
 
 
+def form(name, functions):
+  """What the template has to build for an algorithm: all that is not default.
+
+  Algorithms of one form differ in their functions of tensors, and not in the
+  federated computations around them.
+  """
+  defaults = process.Work._field_defaults
+  examples_type = functions.examples_type
+  needs = dataclasses.asdict(algorithms.needs(name))
+  return (
+    {
+      field
+      for field, value in functions._asdict().items()
+      if value is not defaults.get(field)
+    },
+    examples_type and examples_type.python_container,
+    {need for need, reason in needs.items() if reason},
+  )
+
+
+@pytest.fixture(scope="session")
+def first_of_its_form(model, contract_hparams):
+  """Returns `first(name)`, the first of the algorithms of the same form."""
+
+  @functools.cache
+  def form_of(name):
+    return form(name, algorithms.get(name).work(model, contract_hparams(name)))
+
+  return lambda name: next(
+    other for other in algorithms.names() if form_of(other) == form_of(name)
+  )
+
+
 @pytest.fixture(scope="module")
+def of_a_form(built, first_of_its_form):
+  """One algorithm of each form, for what only the template can do wrong."""
+  first = first_of_its_form(built.name)
+  if first != built.name:
+    pytest.skip(f"the template does for it what it does for {first}")
+  return built
+
+
+@pytest.fixture(scope="session")
 def aggregators():
   """All aggregators; `dp` without noise, at a norm that clips nothing."""
   unbounded = aggregation.AggregatorHParams(clipping="none", zeroing=False)
@@ -227,38 +240,56 @@ def aggregators():
   }
 
 
+def refusal_of(built, factory, hparams):
+  """Returns what is said against an aggregator; None where it fits."""
+  try:
+    aggregation.check(
+      built.name, algorithms.needs(built.name), factory.traits, hparams
+    )
+  except ValueError as refusal:
+    return str(refusal)
+  return None
+
+
 @pytest.mark.slow
 class TestAggregators:
-  def uniform(self, name):
-    hparams = make_hparams(name)
+  @pytest.fixture(scope="class")
+  def uniform(self, built, contract_hparams):
+    """Hyper-parameters with which all clients count alike."""
+    hparams = contract_hparams(built.name)
     if not hasattr(hparams, "client_weighting"):
       return hparams
     return dataclasses.replace(hparams, client_weighting="uniform")
 
-  def needs(self, name):
-    return algorithms.needs(name)
-
   def test_algorithm_says_so_where_nothing_is_shared(self, built):
     algorithm = built.algorithm
     shares_nothing = algorithm.is_local or not algorithm.phases
-    assert bool(self.needs(built.name).nothing_shared) == shares_nothing
+    needs = algorithms.needs(built.name)
+    assert bool(needs.nothing_shared) == shares_nothing
 
   @pytest.mark.parametrize("aggregator", aggregation.NAMES)
-  def test_every_aggregator_fits_or_is_refused_with_a_reason(
-    self, built, aggregators, model, aggregator
+  def test_aggregator_that_does_not_fit_is_refused_with_a_reason(
+    self, built, aggregators, model, uniform, aggregator
   ):
-    needs, hparams = self.needs(built.name), self.uniform(built.name)
     factory = aggregators[aggregator]
-    try:
-      aggregation.check(built.name, needs, factory.traits, hparams)
-    except ValueError as refusal:
-      # What the module says, `build` enforces.
-      with pytest.raises(ValueError) as error:
-        algorithms.build(built.name, model, hparams, aggregator=factory)
-      assert str(error.value) == str(refusal)
-      assert str(refusal).partition(": ")[2] in dataclasses.astuple(needs)
-      return
-    server_type = built.algorithm.initialize.type_signature.result
+    refusal = refusal_of(built, factory, uniform)
+    if refusal is None:
+      pytest.skip("it fits")
+    # What the module says, `build` enforces.
+    with pytest.raises(ValueError) as error:
+      algorithms.build(built.name, model, uniform, aggregator=factory)
+    assert str(error.value) == refusal
+    reasons = dataclasses.astuple(algorithms.needs(built.name))
+    assert refusal.partition(": ")[2] in reasons
+
+  @pytest.mark.parametrize("aggregator", aggregation.NAMES)
+  def test_aggregator_that_fits_averages_what_is_shared(
+    self, of_a_form, aggregators, uniform, aggregator
+  ):
+    factory = aggregators[aggregator]
+    if refusal_of(of_a_form, factory, uniform):
+      pytest.skip("it is refused")
+    server_type = of_a_form.algorithm.initialize.type_signature.result
     averaging = factory.create(
       server_type.member.weights, tff.TensorType(np.float32)
     )
@@ -267,41 +298,35 @@ class TestAggregators:
     )
 
   @pytest.fixture(scope="class")
-  def private(self, built, aggregators, model):
+  def private(self, of_a_form, aggregators, model, uniform):
     """The algorithm with `dp`, to which all clients count alike."""
-    needs = self.needs(built.name)
-    if needs.nothing_shared or needs.in_the_open:
+    if refusal_of(of_a_form, aggregators["dp"], uniform):
       pytest.skip("it refuses")
     return algorithms.build(
-      built.name, model, self.uniform(built.name), aggregator=aggregators["dp"]
+      of_a_form.name, model, uniform, aggregator=aggregators["dp"]
     )
 
-  def test_private_mean_without_noise_is_the_uniform_mean(
-    self, built, private, model, data, compare
+  def test_private_mean_without_noise_is_the_mean(
+    self, built, private, client_data, compare
   ):
-    algorithm, hparams = built.algorithm, self.uniform(built.name)
-    if hparams != make_hparams(built.name):
-      algorithm = algorithms.build(built.name, model, hparams)
-    runs = [
-      rounds.Rounds(each, data, run_seed=RUN_SEED)
-      for each in (private, algorithm)
-    ]
+    # Of equal sizes: whether sizes count or not, clients count alike.
+    data = [client_data.make(built.algorithm, i) for i in range(4)]
+    runs = [start(each, data) for each in (private, built.algorithm)]
     for each in runs:
       step(each)
     compare.assert_close(*[each.server_state.weights for each in runs], 1e-6)
     compare.assert_close(*[each.client_states for each in runs], 1e-6)
 
   def test_weights_are_refused_where_they_do_not_count(
-    self, built, aggregators, model
+    self, built, aggregators, model, uniform
   ):
-    hparams = self.uniform(built.name)
-    if not hasattr(hparams, "client_weighting"):
+    if not hasattr(uniform, "client_weighting"):
       pytest.skip("clients have no weight")
     with pytest.raises(ValueError, match="is not allowed"):
       algorithms.build(
         built.name,
         model,
-        dataclasses.replace(hparams, client_weighting="num_examples"),
+        dataclasses.replace(uniform, client_weighting="num_examples"),
         aggregator=aggregators["dp"],
       )
 
@@ -344,7 +369,7 @@ class TestRounds:
       assert metrics["num_clients"] == 4
 
   def test_same_seeds_give_the_same_bits(self, built, data, run, compare):
-    again = start(built, data)
+    again = start(built.algorithm, data)
     for state in run.states[1:]:
       step(again)
       assert compare.equal_bits(snapshot(again), state)
@@ -354,7 +379,7 @@ class TestRounds:
       pytest.skip("there are no weights")
     seed = RUN_SEED + 1
     other = start(
-      built,
+      built.algorithm,
       [
         client._replace(seed=randomness.client_seed(seed, position))
         for position, client in enumerate(data)
@@ -384,7 +409,7 @@ class TestRounds:
     with np.load(tmp_path / "state.npz") as stored:
       arrays = [stored[f"arr_{i}"] for i in range(len(flat))]
     # A run that starts anew knows the structure, and the file the values.
-    resumed = start(built, data, run_seed=RUN_SEED)
+    resumed = start(built.algorithm, data, run_seed=RUN_SEED)
     server_state, client_states = tf.nest.pack_sequence_as(
       snapshot(resumed), arrays
     )
@@ -399,7 +424,7 @@ class TestRounds:
   ):
     if not built.algorithm.phases:
       pytest.skip("nothing is done by any client")
-    half = start(built, data, participation=0.5)
+    half = start(built.algorithm, data, participation=0.5)
     chosen = rounds.sample_clients(4, 0.5, RUN_SEED, 0)
     left_out = sorted({0, 1, 2, 3} - set(chosen))
     before = snapshot(half)
@@ -414,7 +439,7 @@ class TestRounds:
     changed = list(data)
     for client in left_out:
       changed[client] = other_data[client]._replace(seed=data[client].seed)
-    again = start(built, changed, participation=0.5)
+    again = start(built.algorithm, changed, participation=0.5)
     step(again)
     assert compare.equal_bits(snapshot(again), after)
 
@@ -423,9 +448,11 @@ class TestRounds:
 class TestWorkAlone:
   """The pure functions outside of TFF do what they do inside."""
 
-  def test_a_round_of_one_client(self, built, data, run, run_in_graph, compare):
+  def test_a_round_of_one_client(
+    self, of_a_form, data, run, run_in_graph, compare
+  ):
     server_state, client_states = run.states[1]
-    functions, phases = built.functions, built.algorithm.phases
+    functions, phases = of_a_form.functions, of_a_form.algorithm.phases
     if not phases:
       pytest.skip("a round has no phase")
     (client,) = at_round([data[2]], 1)
@@ -464,10 +491,10 @@ class TestWorkAlone:
     compare.assert_close(metrics["loss"], alone.loss, 1e-6)
 
   def test_initial_states(
-    self, built, data, run, run_in_graph, run_for_each, compare
+    self, of_a_form, data, run, run_in_graph, run_for_each, compare
   ):
     server_state, client_states = run.states[0]
-    functions = built.functions
+    functions = of_a_form.functions
     found = run_for_each(
       functions.initial_client_state,
       [(client.seed, server_state.weights) for client in data],
@@ -482,14 +509,14 @@ class TestWorkAlone:
     ]
 
   def test_evaluation_of_clients(
-    self, built, data, evaluation_data, run, run_for_each
+    self, of_a_form, data, evaluation_data, run, run_for_each
   ):
     server_state, client_states = run.states[2]
-    metrics = built.algorithm.evaluate_clients(
+    metrics = of_a_form.algorithm.evaluate_clients(
       server_state, list(client_states), data, evaluation_data
     )
     logits = run_for_each(
-      built.functions.predict_as_client,
+      of_a_form.functions.predict_as_client,
       [
         (server_state.weights, *each)
         for each in zip(client_states, data, evaluation_data, strict=True)
@@ -498,20 +525,20 @@ class TestWorkAlone:
     check_metrics(metrics, logits, evaluation_data)
 
   def test_evaluation_of_the_server(
-    self, built, data, evaluation_data, run, run_in_graph, run_for_each
+    self, of_a_form, data, evaluation_data, run, run_in_graph, run_for_each
   ):
-    if built.algorithm.evaluate_server is None:
+    if of_a_form.algorithm.evaluate_server is None:
       pytest.skip("the server has no model")
     server_state, _ = run.states[2]
-    metrics = built.algorithm.evaluate_server(
+    metrics = of_a_form.algorithm.evaluate_server(
       server_state, data, evaluation_data[1]
     )
     summaries = run_for_each(
-      built.functions.summarize_client,
+      of_a_form.functions.summarize_client,
       [(server_state.weights, client) for client in data],
     )
     logits = run_in_graph(
-      built.functions.predict_as_server,
+      of_a_form.functions.predict_as_server,
       server_state.weights,
       tf.nest.map_structure(lambda *each: sum(each), *summaries),
       evaluation_data[1],
@@ -522,7 +549,7 @@ class TestWorkAlone:
 def check_metrics(metrics, logits, examples):
   """Compares metrics with those that NumPy computes from logits."""
   assert tuple(metrics) == METRICS
-  per_domain = [[] for _ in range(NUM_EVALUATION_DOMAINS)]
+  per_domain = [[] for _ in examples[0].domain_sizes]
   for rows, client in zip(logits, examples, strict=True):
     rows = rows.astype(np.float64)
     highest = rows.max(axis=1)
@@ -559,10 +586,10 @@ def check_metrics(metrics, logits, examples):
 @pytest.mark.slow
 @pytest.mark.cpp
 def test_round_agrees_with_the_cpp_executor(
-  built, data, evaluation_data, compare
+  of_a_form, data, evaluation_data, compare
 ):
-  algorithm = built.algorithm
-  run = start(built, data)
+  algorithm = of_a_form.algorithm
+  run = start(algorithm, data)
   step(run)
   server_state, client_states = snapshot(run)
   later = at_round(data, 1)

@@ -184,33 +184,70 @@ class TestRound:
     )
 
 
-def dynamics_after(algorithm, clients, timesteps):
-  """Returns the first client's state after a round at each time step."""
-  run = rounds.Rounds(algorithm, clients, run_seed=0)
-  states = []
-  for timestep in timesteps:
-    run.data = [c._replace(timestep=np.int32(timestep)) for c in clients]
-    run.step()
-    states.append(tf.nest.map_structure(np.array, run.client_states[0]))
-  return states
+@pytest.fixture(scope="module")
+def rounds_alone(compile_in_graph):
+  """Returns `run(functions, client, timesteps)`: rounds of one client.
+
+  They are outside of TFF, whose compiler takes most of a test's time. It gives
+  the weights and the client's state after each round.
+  """
+
+  def run(functions, client, timesteps):
+    def start(seed):
+      weights = functions.initial_weights(seed)
+      return weights, functions.initial_client_state(seed, weights)
+
+    def step(weights, state, data, round_num):
+      trained = functions.train_client(weights, state, data, round_num)
+      weights = tf.nest.map_structure(tf.add, weights, trained.update)
+      personal = functions.personalize_client(
+        weights, trained.client_state, data, round_num
+      )
+      return weights, personal.client_state
+
+    def specs(*values):
+      return tf.nest.map_structure(
+        lambda value: tf.TensorSpec(np.shape(value), np.asarray(value).dtype),
+        values,
+      )
+
+    states = [compile_in_graph(start, *specs(client.seed))(client.seed)]
+    compiled = compile_in_graph(step, *specs(*states[0], client, np.int32(0)))
+    for round_num, timestep in enumerate(timesteps):
+      data = client._replace(timestep=np.int32(timestep))
+      states.append(compiled(*states[-1], data, np.int32(round_num)))
+    return states[1:]
+
+  return run
 
 
 class TestWhatIsCompared:
-  def test_rounds_of_one_timestep_have_one_rate(
-    self, algorithm, clients, compare
-  ):
-    first, second, third = dynamics_after(algorithm, clients, [1, 1, 2])
+  @pytest.fixture(scope="class")
+  def states_after(self, pretrained, clients, rounds_alone):
+    """Returns `run(timesteps, **changes)`: a client's state after each."""
+
+    def run(timesteps, **changes):
+      hparams = dataclasses.replace(HPARAMS, **changes)
+      functions = fed_ade.work(pretrained[0], hparams)
+      states = rounds_alone(functions, clients[0], timesteps)
+      return [state for _, state in states]
+
+    return run
+
+  @pytest.fixture(scope="class")
+  def default(self, states_after):
+    """Two rounds of one time step and one of the next."""
+    return states_after([1, 1, 2])
+
+  def test_rounds_of_one_timestep_have_one_rate(self, default, compare):
+    first, second, third = default
     compare.assert_close(first.dynamics, second.dynamics, 0.0)
     assert first.learning_rate == second.learning_rate
     assert second.learning_rate != third.learning_rate
     assert int(third.dynamics.timestep) == 2
 
-  def test_rounds_are_compared_on_demand(self, pretrained, clients, context):
-    model, _ = pretrained
-    hparams = dataclasses.replace(HPARAMS, compare="rounds")
-    first, second = dynamics_after(
-      algorithms.build(fed_ade, model, hparams), clients, [1, 1]
-    )
+  def test_rounds_are_compared_on_demand(self, states_after):
+    first, second = states_after([1, 1], compare="rounds")
     # The same batch again: only the model has moved.
     assert second.learning_rate != first.learning_rate
     assert np.any(
@@ -219,13 +256,9 @@ class TestWhatIsCompared:
     )
 
   def test_same_stream_again_is_no_shift_where_the_model_stays(
-    self, pretrained, clients, context
+    self, states_after
   ):
-    model, _ = pretrained
-    tiny = dataclasses.replace(HPARAMS, eta_min=0.0, eta_max=1e-30)
-    first, second = dynamics_after(
-      algorithms.build(fed_ade, model, tiny), clients, [1, 2]
-    )
+    first, second = states_after([1, 2], eta_min=0.0, eta_max=1e-30)
     assert first.learning_rate > 0.0
     assert second.learning_rate == 0.0
 
@@ -233,52 +266,36 @@ class TestWhatIsCompared:
     "similarity", ["kl_divergence", "wasserstein", "bayesian_cpd"]
   )
   def test_other_measures_give_rates_within_the_bounds(
-    self, similarity, pretrained, clients, context
+    self, similarity, states_after
   ):
-    hparams = dataclasses.replace(HPARAMS, similarity=similarity)
-    (state,) = dynamics_after(
-      algorithms.build(fed_ade, pretrained[0], hparams), clients, [1]
-    )
+    (state,) = states_after([1], similarity=similarity)
     assert HPARAMS.eta_min <= state.learning_rate <= HPARAMS.eta_max
 
   @pytest.mark.parametrize("which", ["use_uncertainty", "use_representation"])
-  def test_one_estimator_alone(self, which, pretrained, clients, context):
-    model, _ = pretrained
-    hparams = dataclasses.replace(HPARAMS, **{which: False})
-    (state,) = dynamics_after(
-      algorithms.build(fed_ade, model, hparams), clients, [1]
-    )
-    (both,) = dynamics_after(
-      algorithms.build(fed_ade, model, HPARAMS), clients, [1]
-    )
-    assert state.learning_rate != both.learning_rate
+  def test_one_estimator_alone(self, which, states_after, default):
+    (state,) = states_after([1], **{which: False})
+    assert state.learning_rate != default[0].learning_rate
 
 
 class TestFixLr:
   def test_is_fed_ade_without_a_range(
-    self, pretrained, clients, context, compare
+    self, pretrained, clients, rounds_alone, compare
   ):
     model, _ = pretrained
     shared = {
       field.name: getattr(HPARAMS, field.name)
       for field in dataclasses.fields(two_phase_adaptation.TwoPhaseHParams)
     }
-    adaptive = algorithms.build(
-      fed_ade, model, fed_ade.HParams(**shared, eta_min=0.3, eta_max=0.3)
+    works = (
+      fed_ade.work(model, fed_ade.HParams(**shared, eta_min=0.3, eta_max=0.3)),
+      fix_lr.work(model, fix_lr.HParams(**shared, learning_rate=0.3)),
     )
-    fixed = algorithms.build(
-      fix_lr, model, fix_lr.HParams(**shared, learning_rate=0.3)
-    )
-    runs = [
-      rounds.Rounds(each, clients, run_seed=0) for each in (adaptive, fixed)
-    ]
-    for run in runs:
-      run.step()
-    assert compare.equal_bits(
-      runs[0].server_state.weights, runs[1].server_state.weights
-    )
-    for one, other in zip(*(run.client_states for run in runs), strict=True):
-      assert compare.equal_bits(one.head, other.head)
+    for client in clients:
+      (adaptive,), (fixed,) = (
+        rounds_alone(functions, client, [1]) for functions in works
+      )
+      assert compare.equal_bits(adaptive[0], fixed[0])
+      assert compare.equal_bits(adaptive[1].head, fixed[1].head)
 
 
 class TestRefusals:

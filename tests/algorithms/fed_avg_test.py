@@ -71,8 +71,7 @@ def build_stock(model):
     return tf.keras.Sequential(
       [
         layers.InputLayer(model.input_shape),
-        *[layers.Dense(8, activation="relu") for _ in range(3)],
-        layers.Dense(6, activation="relu"),
+        layers.Dense(8, activation="relu"),
         layers.Dense(model.num_classes),
       ]
     )

@@ -12,7 +12,6 @@ from tff_shift import algorithms
 from tff_shift.algorithms import fed_drm
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
-from tff_shift.models import guided_model
 from tff_shift.models import mlp
 from tff_shift.simulation import queries
 from tff_shift.simulation import rounds
@@ -29,13 +28,8 @@ EPSILON = 1e-5
 
 
 @pytest.fixture(scope="module")
-def plain_model():
-  return mlp.build((5,), num_classes=3, width=8, head_width=6)
-
-
-@pytest.fixture(scope="module")
-def guided(plain_model):
-  return guided_model.with_guide(plain_model, NUM_CLIENTS, width=7)
+def guided(model):
+  return model
 
 
 @pytest.fixture(scope="module")
@@ -202,20 +196,18 @@ class TestFederated:
     return types.SimpleNamespace(rounds=running, before=before)
 
   def test_shared_parts_are_averaged_by_numbers_of_examples(
-    self, run, guided, clients, run_in_graph, compare
+    self, run, guided, clients, run_for_each, compare
   ):
     shared, heads = run.before
-    results = [
-      run_in_graph(
-        lambda *arguments: fed_drm.train_client(
-          guided, HPARAMS, *arguments, tf.constant(0)
-        ),
-        shared,
-        head,
-        client,
-      )
-      for head, client in zip(heads, clients, strict=True)
-    ]
+    results = run_for_each(
+      lambda *arguments: fed_drm.train_client(
+        guided, HPARAMS, *arguments, tf.constant(0)
+      ),
+      [
+        (shared, head, client)
+        for head, client in zip(heads, clients, strict=True)
+      ],
+    )
     sizes = [6, 9, 12, 15]
     assert [len(client.y) for client in clients] == sizes
     expected = tf.nest.map_structure(
@@ -290,7 +282,8 @@ class TestFederated:
     np.testing.assert_array_equal(answers.classes, expected)
 
 
-def test_model_without_a_guide_is_refused(plain_model):
+def test_model_without_a_guide_is_refused():
+  plain_model = mlp.build((5,), num_classes=3, width=8, head_width=6)
   with pytest.raises(ValueError, match="has no guide, which fed_drm needs"):
     algorithms.build(fed_drm, plain_model, HPARAMS)
 

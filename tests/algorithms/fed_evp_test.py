@@ -12,6 +12,7 @@ from tff_shift.algorithms import fed_evp
 from tff_shift.learning import local_training
 from tff_shift.learning import prototypes
 from tff_shift.learning import randomness
+from tff_shift.models import mlp
 from tff_shift.models import split_model
 from tff_shift.simulation import rounds
 
@@ -233,7 +234,7 @@ class TestTraining:
     hparams = fed_evp.HParams(local_steps=1, batch_size=6, learning_rate=1e-3)
     _, one = train(run_in_graph, model, hparams, client)
     _, other = train(run_in_graph, model, hparams, client._replace(y=y))
-    last_bias = model.head.names.index("layer5/bias")
+    last_bias = model.head.names.index("layer2/bias")
     # The classifier's first step has not seen them, neither has its second but
     # for what the representation has learnt.
     np.testing.assert_allclose(
@@ -257,6 +258,11 @@ PERSONALIZED = {
 
 
 class TestPersonalization:
+  @pytest.fixture(scope="class")
+  def model(self):
+    """With more layers than the last in the backbone."""
+    return mlp.build((5,), num_classes=3, width=8, head_width=6)
+
   @pytest.mark.parametrize("personalization", PERSONALIZED)
   def test_weights_that_change(
     self, model, clients, run_in_graph, personalization

@@ -12,6 +12,7 @@ from tff_shift.algorithms import fed_rep
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import cnn
+from tff_shift.models import mlp
 from tff_shift.models import split_model
 from tff_shift.simulation import rounds
 
@@ -20,6 +21,12 @@ pytestmark = pytest.mark.slow
 HPARAMS = fed_rep.HParams(
   head_steps=2, local_steps=1, batch_size=4, learning_rate=0.3
 )
+
+
+@pytest.fixture(scope="module")
+def model():
+  """With a head of two layers, of which one may stay in the backbone."""
+  return mlp.build((5,), num_classes=3, width=8, head_width=6)
 
 
 @pytest.fixture(scope="module", params=split_model.HEADS)
@@ -117,17 +124,20 @@ class TestRounds:
     return [make_client(i, [5 + i]) for i in range(3)]
 
   def test_backbone_is_averaged_and_heads_are_kept(
-    self, algorithm, functions, clients, context, run_in_graph, compare
+    self, algorithm, functions, clients, context, run_for_each, compare
   ):
     run = rounds.Rounds(algorithm, clients, run_seed=0)
     backbone, heads = run.server_state.weights, list(run.client_states)
     for one, other in itertools.combinations(heads, 2):
       assert not compare.equal_bits(one, other)
     run.step()
-    alone = [
-      run_in_graph(functions.train_client, backbone, head, client, np.int32(0))
-      for head, client in zip(heads, clients, strict=True)
-    ]
+    alone = run_for_each(
+      functions.train_client,
+      [
+        (backbone, head, client, np.int32(0))
+        for head, client in zip(heads, clients, strict=True)
+      ],
+    )
     compare.assert_close(
       run.server_state.weights,
       tf.nest.map_structure(

@@ -21,12 +21,9 @@ def count_shapes(tensor_types):
   return collections.Counter(tuple(each.shape) for each in tensor_types)
 
 
-@pytest.fixture(scope="module", params=algorithms.names())
-def algorithm(request, model):
-  module = algorithms.get(request.param)
-  return algorithms.build(
-    module, model, module.HParams(), num_evaluation_domains=4
-  )
+@pytest.fixture(scope="module")
+def algorithm(built):
+  return built.algorithm
 
 
 @pytest.fixture(scope="module")

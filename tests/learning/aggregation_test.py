@@ -243,6 +243,15 @@ class TestPrivate:
     aggregation.build("dp", hparams, clients_per_round=10)
 
 
+@pytest.fixture(scope="module")
+def all_traits():
+  """The traits of every aggregator, by name."""
+  return {
+    name: aggregation.build(name, clients_per_round=50).traits
+    for name in aggregation.NAMES
+  }
+
+
 class TestTraits:
   @pytest.mark.parametrize(
     "name, traits",
@@ -254,9 +263,8 @@ class TestTraits:
       ("compressed", (False, True, True, False, True)),
     ],
   )
-  def test_of_those_that_are_built(self, name, traits):
-    found = aggregation.build(name, clients_per_round=50).traits
-    assert found == aggregation.Traits(name, *traits)
+  def test_of_those_that_are_built(self, name, traits, all_traits):
+    assert all_traits[name] == aggregation.Traits(name, *traits)
 
   @pytest.mark.parametrize(
     "name, bounds",
@@ -302,13 +310,6 @@ class TestCheck:
   UNIFORM = hyperparameters.LocalHParams()
   WEIGHTED = hyperparameters.LocalHParams(client_weighting="num_examples")
 
-  @pytest.fixture(scope="class")
-  def traits(self):
-    return {
-      name: aggregation.build(name, clients_per_round=50).traits
-      for name in aggregation.NAMES
-    }
-
   def refusal(self, traits, needs, hparams):
     try:
       aggregation.check("toy", needs, traits, hparams)
@@ -325,18 +326,18 @@ class TestCheck:
       ("in_the_open", {"dp", "secure"}),
     ],
   )
-  def test_needs(self, traits, need, refused):
+  def test_needs(self, all_traits, need, refused):
     needs = aggregation.Needs(**{need: "it is so"})
     for name in aggregation.NAMES:
       expected = None
       if name in refused:
         expected = f"aggregator={name} is not allowed for toy: it is so"
-      assert self.refusal(traits[name], needs, self.UNIFORM) == expected
+      assert self.refusal(all_traits[name], needs, self.UNIFORM) == expected
 
-  def test_weights_need_a_weighted_mean(self, traits):
+  def test_weights_need_a_weighted_mean(self, all_traits):
     for name in aggregation.NAMES:
       refusal = functools.partial(
-        self.refusal, traits[name], aggregation.NO_NEEDS
+        self.refusal, all_traits[name], aggregation.NO_NEEDS
       )
       found = refusal(self.WEIGHTED)
       assert found == (

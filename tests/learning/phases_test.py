@@ -154,13 +154,6 @@ class TestTrainingPhase:
     assert metrics["num_diverged"] == metrics["num_clients"] == 2
     assert np.isnan(metrics["loss"])
 
-  def test_total_weight_of_zero_leaves_the_weights_as_they_were(self):
-    algorithm = build(num_examples=lambda data: 0)
-    ((weights, _, metrics),) = first_round(algorithm, [client([1, 2])])
-    assert weights.tolist() == [1, 1]
-    # It has not diverged: it has nothing to say.
-    assert metrics["num_diverged"] == 0
-
 
 # Nothing is clipped, so that the expected means are those of a mean.
 AGGREGATORS = {
@@ -266,6 +259,12 @@ class TestWeightOfAResult:
     ((weights, memories, metrics),) = first_round(weighted, data)
     np.testing.assert_allclose(weights, [2, 3])
     assert metrics["num_diverged"] == 1 and is_untouched(memories[1])
+
+  def test_total_of_zero_leaves_the_weights_as_they_were(self, weighted):
+    ((weights, _, metrics),) = first_round(weighted, [client([1, 2])])
+    assert weights.tolist() == [1, 1]
+    # It has not diverged: it has nothing to say.
+    assert metrics["num_diverged"] == 0
 
   def test_is_refused_where_clients_count_alike(self):
     aggregator = aggregation.build(

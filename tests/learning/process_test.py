@@ -98,6 +98,11 @@ CLIENTS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def algorithm(model):
+  return build_centre(model)
+
+
 class TestTypes:
   STATE = (
     "<weights=<centre=float32[2]>,aggregator=<value_sum_process=<>,"
@@ -115,10 +120,6 @@ class TestTypes:
     "<accuracy=float32[2],pooled_accuracy=float32[2],loss=float32[2],"
     "not_finite=float32[2],num_examples=float32[2]>@SERVER"
   )
-
-  @pytest.fixture(scope="class")
-  def algorithm(self, model):
-    return build_centre(model)
 
   def parts(self, type_signature):
     return [
@@ -177,10 +178,6 @@ class TestTypes:
 
 
 class TestRounds:
-  @pytest.fixture(scope="class")
-  def algorithm(self, model):
-    return build_centre(model)
-
   def test_two_rounds_by_hand(self, algorithm):
     (phase,) = algorithm.phases
     state = algorithm.initialize(SEED)
@@ -528,17 +525,15 @@ class TestFedAvgBesidePlainGraphs:
     ]
 
   @pytest.fixture(scope="class")
-  def work_alone(self, model, run_in_graph):
-    """A client's work in a plain graph, and the initial weights."""
+  def work_alone(self, model, run_for_each):
+    """Returns `work(weights, data, round_num)`: clients in a plain graph."""
 
     def work(weights, data, round_num):
-      return run_in_graph(
-        lambda weights, data, round_num: fed_avg.train_client(
-          model, self.HPARAMS, weights, data, round_num
+      return run_for_each(
+        lambda weights, data: fed_avg.train_client(
+          model, self.HPARAMS, weights, data, tf.constant(round_num)
         ),
-        weights,
-        data,
-        np.int32(round_num),
+        [(weights, each) for each in data],
       )
 
     return work
@@ -553,7 +548,7 @@ class TestFedAvgBesidePlainGraphs:
   def test_work_of_one_client_agrees(self, algorithm, work_alone, data):
     start = algorithm.initialize(randomness.server_seed(0))
     start = start._replace(round_num=6)
-    alone = work_alone(start.weights, data[0], 6)
+    (alone,) = work_alone(start.weights, data[:1], 6)
     state, _, metrics = algorithm.phases[0](start, [()], data[:1])
     assert max(np.abs(u).max() for u in tf.nest.flatten(alone.update)) > 0.01
     flat_close(
@@ -569,7 +564,7 @@ class TestFedAvgBesidePlainGraphs:
     state = algorithm.initialize(randomness.server_seed(0))
     sizes = np.array([9, 10, 14])
     for round_num in range(2):
-      results = [work_alone(state.weights, each, round_num) for each in data]
+      results = work_alone(state.weights, data, round_num)
       expected = tf.nest.map_structure(
         lambda weight, *updates: weight
         + np.tensordot(sizes / sizes.sum(), np.stack(updates), 1),

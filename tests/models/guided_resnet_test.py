@@ -87,19 +87,26 @@ def test_scale_of_the_second_normalization_starts_at_zero(small, run_in_graph):
     assert start == {0.0 if name in second else 1.0}, name
 
 
+def definition(keras_model):
+  """Layers and what each takes; those without a name of ours by position."""
+  described = keras_model.get_config()["layers"]
+  positions = {layer["name"]: i for i, layer in enumerate(described)}
+  # Where a scale starts is not what a network computes.
+  left_out = ("name", "gamma_initializer")
+  return [
+    (
+      layer["class_name"],
+      {k: v for k, v in layer["config"].items() if k not in left_out},
+      [positions[name] for node in layer["inbound_nodes"] for name, *_ in node],
+    )
+    for layer in described
+  ]
+
+
 @pytest.mark.slow
-def test_trunk_is_the_network_of_resnet(small, run_in_graph, reference):
-  other = resnet.build(
-    (8, 8, 3), stem="cifar", width=4, groups=2, input_dtype=tf.float32
-  )
-  assert small.backbone.names[: small.trunk_size] == other.backbone.names
-  values = reference.random_weights(other, seed=1)
-  weights = tuple(values[name] for name in other.weight_names().backbone)
-  x = np.random.default_rng(0).random((2, 8, 8, 3), np.float32)
-
-  features, expected = run_in_graph(
-    lambda x: (small.trunk(weights, x), other.embed(weights, x)), x
-  )
-
-  assert features.shape == (2, 32)
-  np.testing.assert_allclose(features, expected, rtol=1e-5, atol=1e-6)
+def test_trunk_is_the_network_of_resnet(small):
+  other = resnet.trunk((8, 8, 3), stem="cifar", width=4, groups=2)
+  assert definition(small.trunk.source.keras_model) == definition(other)
+  assert {name.split("/")[0] for name in small.trunk.names} == {
+    layer.name for layer in other.layers if layer.weights
+  }

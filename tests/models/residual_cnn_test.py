@@ -1,10 +1,25 @@
 """Tests of the small residual network: parameters, and it against NumPy."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tff_shift.models import residual_cnn
+
+# The second size is odd in the last two blocks.
+COLOUR, GREY = (32, 32, 3), (28, 28, 1)
+
+
+@pytest.fixture(scope="module")
+def small():
+  """Returns `small(input_shape)`, each built once."""
+  return functools.cache(
+    lambda input_shape: residual_cnn.build(
+      input_shape, num_classes=5, width=4, groups=2, input_dtype=tf.float32
+    )
+  )
 
 
 @pytest.mark.slow
@@ -21,15 +36,14 @@ class TestParameters:
     assert model.num_parameters == 302_864 + 128 * 10 + 10
     assert model.embedding_size == 128
 
-  def test_number_for_grey_images_differs_in_the_stem_only(self):
-    colour = residual_cnn.build((32, 32, 3), width=8)
-    grey = residual_cnn.build((28, 28, 1), width=8)
-    assert colour.num_parameters - grey.num_parameters == 9 * 2 * 8
-    assert grey.embedding_size == 64
+  def test_number_for_grey_images_differs_in_the_stem_only(self, small):
+    colour, grey = small(COLOUR), small(GREY)
+    assert colour.num_parameters - grey.num_parameters == 9 * 2 * 4
+    assert grey.embedding_size == 32
 
 
-def test_last_layer_is_the_last_convolution_with_its_normalization():
-  model = residual_cnn.build((28, 28, 1), width=8)
+def test_last_layer_is_the_last_convolution_with_its_normalization(small):
+  model = small(COLOUR)
   last = [
     name
     for name, is_last in zip(
@@ -66,25 +80,23 @@ def forward(reference, values, x, groups):
   return x.mean((1, 2))
 
 
-# The second size is odd in the last two blocks.
 @pytest.mark.parametrize(
-  "input_shape",
-  [(32, 32, 3), pytest.param((28, 28, 1), marks=pytest.mark.slow)],
+  "input_shape", [COLOUR, pytest.param(GREY, marks=pytest.mark.slow)]
 )
 def test_embedding_and_logits_agree_with_numpy(
-  input_shape, run_in_graph, reference
+  input_shape, small, run_in_graph, reference
 ):
-  model = residual_cnn.build(
-    input_shape, num_classes=5, width=4, groups=2, input_dtype=tf.float32
-  )
+  model = small(input_shape)
   values = reference.random_weights(model, seed=1)
   x = np.random.default_rng(0).random((2, *input_shape), np.float32)
   expected = forward(reference, values, x, groups=2)
   weights = tf.nest.map_structure(values.get, model.weight_names())
 
-  embedding, logits = run_in_graph(
-    lambda x: (model.embed(weights.backbone, x), model.predict(weights, x)), x
-  )
+  def embed_and_classify(x):
+    embedding = model.embed(weights.backbone, x)
+    return embedding, model.classify(weights.head, embedding)
+
+  embedding, logits = run_in_graph(embed_and_classify, x)
 
   assert embedding.shape == (2, 32)
   assert logits.shape == (2, 5)

@@ -1,5 +1,7 @@
 """Tests of the wide residual network: parameters, and against NumPy."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -16,6 +18,20 @@ def stage_parameters(inputs, channels):
   return first + second
 
 
+@pytest.fixture(scope="module")
+def small():
+  """Returns `small(widening_factor)`, each built once."""
+  return functools.cache(
+    lambda widening_factor: wide_resnet.build(
+      (10, 10, 3),
+      depth=10,
+      widening_factor=widening_factor,
+      groups=4,
+      input_dtype=tf.float32,
+    )
+  )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("image_channels", [1, 3])
 def test_parameters_are_those_of_wrn_16_2(image_channels):
@@ -29,17 +45,13 @@ def test_parameters_are_those_of_wrn_16_2(image_channels):
   assert model.num_parameters == backbone + 128 * 2 + 2
   assert model.num_parameters == {1: 690_354, 3: 690_642}[image_channels]
   assert model.embedding_size == 128
-
-
-@pytest.mark.slow
-def test_depth_is_the_number_of_convolutions():
-  model = wide_resnet.build((8, 8, 1), depth=16, widening_factor=2)
+  # The depth is the number of convolutions.
   kernels = [n for n in model.backbone.names if n.endswith("/kernel")]
   assert len(kernels) == 16
 
 
-def test_last_layer_is_the_last_convolution_with_its_normalizations():
-  model = wide_resnet.build((8, 8, 1), depth=10, widening_factor=1)
+def test_last_layer_is_the_last_convolution_with_its_normalizations(small):
+  model = small(1)
   last = [
     name
     for name, is_last in zip(
@@ -59,14 +71,10 @@ def test_last_layer_is_the_last_convolution_with_its_normalizations():
 @pytest.mark.parametrize(
   "widening_factor", [1, pytest.param(2, marks=pytest.mark.slow)]
 )
-def test_embedding_agrees_with_numpy(widening_factor, run_in_graph, reference):
-  model = wide_resnet.build(
-    (10, 10, 3),
-    depth=10,
-    widening_factor=widening_factor,
-    groups=4,
-    input_dtype=tf.float32,
-  )
+def test_embedding_agrees_with_numpy(
+  widening_factor, small, run_in_graph, reference
+):
+  model = small(widening_factor)
   values = reference.random_weights(model, seed=1)
   x = np.random.default_rng(0).random((2, 10, 10, 3), np.float32)
 

@@ -11,7 +11,7 @@ def load_once():
   """Returns `load(name)`, which reads what has one loader once for all tests.
 
   It gives the `source.Source`, checked as that of the name; the test is skipped
-  where the data set is not in the folder that `TFDS_DATA_DIR` names.
+  where the data set is not on the disk.
   """
   loaded = {}
 

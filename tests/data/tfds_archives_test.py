@@ -1,11 +1,10 @@
 """Tests of what tensorflow-datasets writes, read as named data sets."""
 
-import os
-
 import numpy as np
 import pytest
 
 from tff_shift.data import datasets
+from tff_shift.data import source as source_lib
 
 
 def write_tfds(folder, name, version, features, splits, config=None):
@@ -164,7 +163,7 @@ class TestTfds:
       head = tfds.load(
         "mnist",
         split=split,
-        data_dir=os.environ["TFDS_DATA_DIR"],
+        data_dir=source_lib.data_folder(None),
         download=False,
       )
       stored = [example["image"] for example in tfds.as_numpy(head)]

@@ -92,3 +92,6 @@ def test_new_data_set_runs(
   run = json.loads((folder / "summary.json").read_text())["runs"][0]
   assert run["dataset"] == small_digits
   assert run["setting"]["model"] == model
+  # The guide that the model brings guides.
+  is_guided = "uncorrected_client_accuracy" in run["metrics"]
+  assert is_guided == (binary is guidance)

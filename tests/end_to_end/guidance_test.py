@@ -3,6 +3,7 @@
 import functools
 import os
 import pathlib
+import types
 
 import numpy as np
 import pytest
@@ -209,26 +210,21 @@ class TestBadFlags:
 
 
 @pytest.mark.slow
-def test_model_with_its_own_guide_guides_too(
-  run_guidance, read_rows, read_runs, tmp_path
-):
-  folder = tmp_path / "run"
-  code = run_guidance(
-    [
-      *_SMALL,
-      "--algorithm=fed_drm",
-      "--model=lenet",
-      "--sharing=shallow",
-      "--num_clients=2",
-      "--rounds=1",
-      f"--output_dir={folder}",
-    ]
+def test_sharing_is_that_of_the_model(run_here):
+  plans = []
+  # The binary, up to its plan.
+  binary = types.SimpleNamespace(
+    __name__=guidance.__name__,
+    main=lambda: plans.append(guidance_plan.make_plan()),
   )
-  assert code == 0
-  (row,) = read_rows(folder)
-  assert row["client_accuracy"]
-  (run,) = read_runs(folder)
-  assert run["setting"]["sharing"] == "shallow"
+  arguments = [*_SMALL, "--algorithm=fed_drm", "--model=lenet"]
+  for flags in ([], ["--sharing=shallow"]):
+    assert run_here(binary, guidance_plan, [*arguments, *flags]) == 0
+  assert [plan.settings["sharing"] for plan in plans] == [None, "shallow"]
+  # Weights that both tasks share: a convolution with its normalisation, or all
+  # but those of the tasks' own layers.
+  default, shallow = (plan.model.trunk_size for plan in plans)
+  assert (default, shallow) == (16, 4)
 
 
 @pytest.mark.slow

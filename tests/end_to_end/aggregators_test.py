@@ -255,14 +255,13 @@ class TestAggregators:
     self, run_dynamic, capsys, tmp_path, read_runs
   ):
     code = run_dynamic(
-      "--algorithm=fed_avg,local", "--aggregator=dp", "--clipping=fixed"
+      "--algorithm=fed_avg", "--aggregator=dp", "--clipping=fixed"
     )
     output, errors = capsys.readouterr()
     assert (code, errors) == (0, "")
     assert re.match(r"dp: epsilon=\d", output)
     assert [run["algorithm"] for run in read_runs(tmp_path / "run")] == [
-      "fed_avg",
-      "local",
+      "fed_avg"
     ]
 
   @pytest.mark.parametrize(

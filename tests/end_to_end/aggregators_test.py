@@ -54,6 +54,7 @@ _DYNAMIC = (
   "--model=mlp",
   "--model_width=4",
   "--representation=pca",
+  "--distance_threshold=1",
   "--noprogress",
 )
 
@@ -112,7 +113,7 @@ class TestAggregators:
     self, run_evolving, capsys, tmp_path, read_rows
   ):
     code = run_evolving(
-      "--algorithm=local,fed_avg",
+      "--algorithm=local,fed_evolve",
       "--aggregator=dp",
       "--clipping=fixed",
       "--clipping_norm=0.5",
@@ -245,7 +246,8 @@ class TestAggregators:
     # Eq. 7 weights clients, which this mean does not.
     assert run(arguments) == 2
     assert "client_weighting=num_examples of fed_ade" in capsys.readouterr().err
-    assert run([*arguments, "--client_weighting=uniform"]) == 0
+    arguments += ["--algorithm=source,fix_lr", "--client_weighting=uniform"]
+    assert run(arguments) == 0
     assert re.match(r"dp: epsilon=\d", capsys.readouterr().out)
 
   @pytest.mark.slow
@@ -253,14 +255,13 @@ class TestAggregators:
     self, run_dynamic, capsys, tmp_path, read_runs
   ):
     code = run_dynamic(
-      "--algorithm=fed_avg,local", "--aggregator=dp", "--clipping=fixed"
+      "--algorithm=fed_avg", "--aggregator=dp", "--clipping=fixed"
     )
     output, errors = capsys.readouterr()
     assert (code, errors) == (0, "")
     assert re.match(r"dp: epsilon=\d", output)
     assert [run["algorithm"] for run in read_runs(tmp_path / "run")] == [
-      "fed_avg",
-      "local",
+      "fed_avg"
     ]
 
   @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import types
 
 import numpy as np
 import pytest
@@ -106,6 +107,8 @@ class TestWholeRun:
     rows, runs = read_rows(finished[0]), read_runs(finished[0])
     assert len(runs) == 2 * len(_ALGORITHMS)
     for run in runs:
+      found = run["setting"].get("representation_size")
+      assert found == (64 if run["algorithm"] == "fed_3da" else None)
       distribution = run["setting"]["test_distribution"]
       for seed in (0, 1):
         mine = [
@@ -225,32 +228,21 @@ class TestOptions:
     ]
     assert {each["distance_threshold"] for each in settings} == {0}
 
-  def test_drift_is_never_seen_and_every_pair_of_rates_is_run(
+  def test_drift_is_never_seen(
     self, run_dynamic, read_rows, read_runs, tmp_path
   ):
     folder = self.run(
       run_dynamic,
       tmp_path,
       "--rounds=1",
-      "--periods=1",
       "--distance_threshold=inf",
       "--representation=pca",
       "--representation_size=6",
-      "--learning_rate=0.1,0.2",
-      "--meta_learning_rate=0.01,0.02",
     )
-    assert [
-      (r["learning_rate"], r["meta_learning_rate"], r["requests"])
-      for r in read_rows(folder)
-    ] == [
-      ("0.1", "0.01", "0"),
-      ("0.1", "0.02", "0"),
-      ("0.2", "0.01", "0"),
-      ("0.2", "0.02", "0"),
-    ]
-    for run in read_runs(folder):
-      assert run["setting"]["representation_size"] == 6
-      assert str(run["setting"]["distance_threshold"]) == "inf"
+    assert [r["requests"] for r in read_rows(folder)] == ["0"] * 4
+    (run,) = read_runs(folder)
+    assert run["setting"]["representation_size"] == 6
+    assert run["setting"]["distance_threshold"] == "inf"
 
   def test_distance_of_features_and_another_model(
     self, run_dynamic, read_runs, tmp_path
@@ -258,6 +250,7 @@ class TestOptions:
     folder = self.run(
       run_dynamic,
       tmp_path,
+      "--algorithm=p_fed_hn",
       "--distance_features=extractor",
       "--model=cnn",
       "--model_width=8",
@@ -266,10 +259,29 @@ class TestOptions:
     )
     (run,) = read_runs(folder)
     assert run["setting"]["model"] == "cnn"
-    assert run["setting"]["representation_size"] == 64
     assert len(list((tmp_path / "cache").iterdir())) == 1
     config = json.loads((folder / "config.json").read_text())
     assert config["flags"]["threshold_quantile"] == 0.5
+
+
+def test_every_pair_of_rates_is_chosen(run_here):
+  found = []
+
+  def ask():
+    found.extend(
+      (each.hparams.learning_rate, each.hparams.meta_learning_rate)
+      for each in dynamic_personalization_plan.make_plan().contestants
+    )
+
+  binary = types.SimpleNamespace(__name__="dynamic_personalization", main=ask)
+  arguments = ["--learning_rate=0.1,0.2", "--meta_learning_rate=0.01,0.02"]
+  code = run_here(
+    binary,
+    dynamic_personalization_plan,
+    [*_SMALL, "--algorithm=p_fed_hn", *arguments],
+  )
+  assert code == 0
+  assert sorted(found) == [(0.1, 0.01), (0.1, 0.02), (0.2, 0.01), (0.2, 0.02)]
 
 
 class TestBadFlags:

@@ -122,7 +122,7 @@ class TestWholeRun:
     (tmp_path / "metrics.csv").write_text("precious\n")
     arguments = [
       *_SMALL,
-      "--algorithm=fed_evolve",
+      "--algorithm=fed_evp",
       "--seeds=0,1",
       "--max_concurrent_clients=1",
       f"--output_dir={tmp_path}",
@@ -131,9 +131,7 @@ class TestWholeRun:
     assert "--overwrite" in capsys.readouterr().err
     assert (tmp_path / "metrics.csv").read_text() == "precious\n"
     assert run_evolving([*arguments, "--overwrite"]) == 0
-    first = [
-      r for r in read_runs(finished[0]) if r["algorithm"] == "fed_evolve"
-    ]
+    first = [r for r in read_runs(finished[0]) if r["algorithm"] == "fed_evp"]
     assert read_runs(tmp_path) == first
 
 

@@ -325,29 +325,40 @@ class TestUnusable:
     "name, damage, reason",
     [
       ("state_4/saved_model.pb", truncate, "its states are damaged"),
-      (
+      pytest.param(
         "state_4/variables/variables.data-00000-of-00001",
         flip,
         "its states are damaged",
+        marks=pytest.mark.slow,
       ),
-      (
+      pytest.param(
         "state_4/variables/variables.index",
         os.unlink,
         "its states are damaged",
+        marks=pytest.mark.slow,
       ),
-      ("state_4", shutil.rmtree, "its states are damaged"),
+      pytest.param(
+        "state_4",
+        shutil.rmtree,
+        "its states are damaged",
+        marks=pytest.mark.slow,
+      ),
       ("state_4.json", truncate, "its record is damaged"),
-      ("state_4.json", flip, "its record is damaged"),
+      pytest.param(
+        "state_4.json", flip, "its record is damaged", marks=pytest.mark.slow
+      ),
       ("state_4.json", change_value, "its record is damaged"),
-      (
+      pytest.param(
         "state_4.json",
         lambda path: path.write_text("[]"),
         "its record is damaged",
+        marks=pytest.mark.slow,
       ),
-      (
+      pytest.param(
         "state_4.json",
         lambda path: shutil.copy(path.with_name("state_2.json"), path),
         "its record is damaged",
+        marks=pytest.mark.slow,
       ),
     ],
   )
@@ -459,7 +470,9 @@ class TestStatesOnDisk:
     assert len(drive.running.states.in_memory) == 1
     return folder
 
-  @pytest.mark.parametrize("limit", [1, 2])
+  @pytest.mark.parametrize(
+    "limit", [1, pytest.param(2, marks=pytest.mark.slow)]
+  )
   @pytest.mark.parametrize("stop_in", [1, 3, 5, None])
   def test_run_ends_with_the_same_bits(
     self, make, whole, problems, stop_in, limit
@@ -503,7 +516,9 @@ class TestStatesOnDisk:
       (2, 2, None),
     ],
   )
-  @pytest.mark.parametrize("stops", [(3, 5), (4, 5)])
+  @pytest.mark.parametrize(
+    "stops", [(3, 5), pytest.param((4, 5), marks=pytest.mark.slow)]
+  )
   def test_limit_may_change(
     self, make, whole, problems, tmp_path, limits, stops
   ):

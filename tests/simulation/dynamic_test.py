@@ -632,21 +632,10 @@ class TestRun:
 
 
 @pytest.mark.slow
-def test_a_model_for_the_distribution_is_better_than_one_for_all(model):
+def test_a_model_for_the_distribution_is_better_than_one_for_all(train):
   """Classes overlap, and the heavy label is what is mostly right."""
   pool = make_pool(2000, 3, noise=2.0)
   fitted = representations.fit("pca", pool.x, size=6)
-  hparams = {
-    fed_3da: fed_3da.HParams(
-      representation_size=6,
-      hidden_width=20,
-      num_hidden=1,
-      meta_learning_rate=0.05,
-      local_epochs=2,
-      learning_rate=0.1,
-    ),
-    fed_avg: fed_avg.HParams(local_epochs=2, learning_rate=0.1),
-  }
   options = {"num_clients": NUM_CLIENTS, "period_size": 50, "seed": 0}
   drawn = periods.Periods(pool, NUM_CLASSES, "0.9", **options)
   used = periods.Periods(
@@ -654,15 +643,9 @@ def test_a_model_for_the_distribution_is_better_than_one_for_all(model):
   )
   met = dynamic.measure_stream(used, 10, INSTRUMENTS)
   accuracy = {}
-  for module, values in hparams.items():
+  for module in (fed_3da, fed_avg):
     running = dynamic.train(
-      algorithms.build(
-        module, model, values, num_evaluation_domains=NUM_CLIENTS
-      ),
-      drawn,
-      fitted,
-      num_rounds=40,
-      run_seed=0,
+      train(module)[0].algorithm, drawn, fitted, num_rounds=60, run_seed=0
     )
     found = dynamic.infer(
       running, met, fitted, threshold=0, apply_update="current"

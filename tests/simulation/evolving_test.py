@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import scipy.special
+import tensorflow as tf
 
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
@@ -179,12 +180,19 @@ class TestRun:
         assert not (each.x[:, np.newaxis] == target).all(axis=2).any()
 
   @pytest.fixture(scope="class")
-  def logits(self, model, finished, run_in_graph):
+  def logits(self, model, finished, compile_in_graph):
     """Returns `logits(position, x)` of the model after an evaluated round."""
+    predict = compile_in_graph(
+      model.predict,
+      tf.nest.map_structure(
+        lambda each: tf.TensorSpec(np.shape(each), tf.float32),
+        finished.states[0].weights,
+      ),
+      tf.TensorSpec([None, 3], tf.float32),
+    )
 
     def compute(position, x):
-      state = finished.states[(2, 4, 5)[position] - 1]
-      return run_in_graph(model.predict, state.weights, x)
+      return predict(finished.states[(2, 4, 5)[position] - 1].weights, x)
 
     return compute
 

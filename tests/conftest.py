@@ -1,5 +1,6 @@
 """What tests share: a context for TFF, plain graphs, and a new data set."""
 
+import contextlib
 import gc
 import sys
 import textwrap
@@ -40,8 +41,37 @@ def context():
     yield installed
 
 
+# All that TensorFlow does to a graph but for leaving out what no result needs:
+# what Keras leaves in the graph of a recurrent layer cannot be computed.
+_OPTIMISERS = (
+  "arithmetic_optimization",
+  "constant_folding",
+  "dependency_optimization",
+  "function_optimization",
+  "layout_optimizer",
+  "loop_optimization",
+  "remapping",
+  "shape_optimization",
+)
+
+
+@contextlib.contextmanager
+def _functions_as_they_are():
+  """Functions that a graph calls are not optimised, if called in here first.
+
+  They do not heed what the session says of it.
+  """
+  options = tf.config.optimizer.get_experimental_options()
+  before = {name: options.get(name, True) for name in _OPTIMISERS}
+  tf.config.optimizer.set_experimental_options(dict.fromkeys(before, False))
+  try:
+    yield
+  finally:
+    tf.config.optimizer.set_experimental_options(before)
+
+
 def _compile_in_graph(function, *specs) -> Callable[..., Any]:
-  with tf.Graph().as_default() as graph:
+  with tf.Graph().as_default() as graph, _functions_as_they_are():
     inputs = [
       tf.compat.v1.placeholder(spec.dtype, spec.shape)
       for spec in tf.nest.flatten(specs)

@@ -60,6 +60,7 @@ def _contract_hparams(name):
   values = {
     "batch_size": 4,
     "local_steps": 2,
+    "num_hidden": 1,
     "learning_rate": 0.2,
     "smallest_rate": 0.1,
     "eta_min": 0.1,

@@ -31,7 +31,7 @@ def pytest_collection_finish():
   """
   gc.collect()
   gc.freeze()
-  gc.set_threshold(50_000, 10, 10)
+  gc.set_threshold(100_000, 20, 50)
 
 
 @pytest.fixture(scope="session")

@@ -446,6 +446,7 @@ class TestAggregators:
     state = algorithm.initialize(self.ZERO)
     return state, algorithm.initialize_client(state, [self.ZERO] * 2)
 
+  @pytest.mark.slow
   def test_updates_are_clipped(self, model):
     algorithm = build_centre(
       model,
@@ -460,6 +461,7 @@ class TestAggregators:
       state.weights["centre"], [1.5 / 4, 2 / 4], rtol=1e-6
     )
 
+  @pytest.mark.slow
   def test_aggregator_without_weights_is_made_to_fit(self, model):
     # Differential privacy without its noise leaves the clipping, at 1.
     private = tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(

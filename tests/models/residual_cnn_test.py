@@ -42,6 +42,7 @@ class TestParameters:
     assert grey.embedding_size == 32
 
 
+@pytest.mark.slow
 def test_last_layer_is_the_last_convolution_with_its_normalization(small):
   model = small(COLOUR)
   last = [

@@ -159,6 +159,7 @@ def _longest(row) -> int:
   return int(np.max(np.diff(edges)[::2], initial=0))
 
 
+@pytest.mark.slow
 def test_figures_leave_the_host_application_alone(tmp_path):
   program = """
 import pathlib

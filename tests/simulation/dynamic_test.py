@@ -147,6 +147,7 @@ def client_accuracy(model, compile_in_graph):
 
 
 class TestTrainingData:
+  @pytest.mark.slow
   @ALL
   def test_examples_are_those_of_the_period_whatever_the_algorithm(
     self, train, module
@@ -419,6 +420,7 @@ class TestInfer:
         accuracy_with(0, period), rel=1e-6
       )
 
+  @pytest.mark.slow
   @pytest.mark.parametrize("apply_update", dynamic.APPLY_UPDATES)
   @pytest.mark.parametrize("module", [p_fed_hn, fed_avg, local])
   def test_algorithms_without_an_answer_never_change(

@@ -326,6 +326,7 @@ class TestRun:
     assert result.num_diverged == 2
     assert np.isfinite(result.final.client["loss"])
 
+  @pytest.mark.slow
   def test_algorithm_without_a_model_at_the_server(self, model, clients):
     personal = algorithms.build(
       local,

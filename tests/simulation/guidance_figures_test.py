@@ -65,6 +65,7 @@ class TestClientTransforms:
     for top, left in boxes:
       assert np.any(pixels[top - 30 : top - 5, left : left + 200] < 100)
 
+  @pytest.mark.slow
   def test_many_clients_make_a_higher_figure(self, tmp_path):
     sample = np.zeros((4, 4, 3), np.uint8)
     path = guidance_figures.client_transforms(

@@ -417,6 +417,7 @@ class TestLinesWithSlopes:
     )
 
 
+@pytest.mark.slow
 def test_figures_leave_the_host_application_alone(tmp_path):
   program = """
 import pathlib

@@ -329,6 +329,7 @@ class TestCache:
     (warning,) = warnings
     assert str(path) in warning
 
+  @pytest.mark.slow
   def test_interrupted_training_leaves_nothing(self, model, few, tmp_path):
     def interrupt(epoch):
       raise KeyboardInterrupt

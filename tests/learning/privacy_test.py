@@ -92,6 +92,7 @@ class TestEpsilon:
       expected = best_epsilon(lambda a, n=noise: 10 * a / (2 * n * n), 1e-5)
       assert 0.97 * expected < epsilon <= expected * (1 + 1e-9)
 
+  @pytest.mark.slow
   def test_more_noise_fewer_rounds_and_fewer_clients_are_more_private(self):
     middle = account(clients_per_round=2)
     for better in (

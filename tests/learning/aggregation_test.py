@@ -107,6 +107,7 @@ class TestSecure:
     result, _ = run(process, [[300, 4], [3, 4]], [1, 1])
     np.testing.assert_allclose(result, [51.5, 4], atol=1e-4)
 
+  @pytest.mark.slow
   def test_all_that_leaves_clients_is_a_secure_sum(self, type_walk_uris):
     process = create("secure", HParams(clipping="fixed"), is_simulated=False)
     assert type_walk_uris(process.next) == {"federated_secure_sum_bitwidth"}
@@ -191,7 +192,9 @@ class TestPrivate:
     assert drawn.std() == pytest.approx(expected, rel=5 / np.sqrt(2 * 80_000))
     assert abs(drawn.mean()) < 5 * expected / np.sqrt(80_000)
 
-  @pytest.mark.parametrize("clipping", ["fixed", "adaptive"])
+  @pytest.mark.parametrize(
+    "clipping", ["fixed", pytest.param("adaptive", marks=pytest.mark.slow)]
+  )
   def test_ledger_of_the_process_gives_the_same_epsilon(self, clipping):
     noise = 1.2
     process = create(

@@ -265,7 +265,9 @@ class TestNumLocalSteps:
       data = numbered([4], randomness.client_seed(0, client))
       assert count(data, round_num, local_steps=6, straggler_ratio=0.0) == 6
 
-  @pytest.mark.parametrize("ratio", [0.3, 1.0])
+  @pytest.mark.parametrize(
+    "ratio", [pytest.param(0.3, marks=pytest.mark.slow), 1.0]
+  )
   def test_stragglers_train_a_uniform_number_of_steps(self, count, ratio):
     tau, num_draws = 4, 2000
     drawn = [

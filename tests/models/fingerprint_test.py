@@ -59,8 +59,8 @@ def test_equal_models_have_equal_digests_whatever_was_built_before():
   "option",
   [
     {"strides": 2},
-    {"activation": "elu"},
-    {"epsilon": 1e-5},
+    pytest.param({"activation": "elu"}, marks=pytest.mark.slow),
+    pytest.param({"epsilon": 1e-5}, marks=pytest.mark.slow),
     {"input_dtype": tf.float32},
   ],
 )

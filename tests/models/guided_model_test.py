@@ -174,6 +174,7 @@ class TestPrediction:
     np.testing.assert_allclose(clients, expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 class TestGradients:
   def test_each_loss_moves_its_own_branch_and_the_trunk(
     self, model, run_in_graph
@@ -259,6 +260,7 @@ class TestParts:
     clients, expected = run_in_graph(predict, SEED, examples(model))
     np.testing.assert_array_equal(clients, expected)
 
+  @pytest.mark.slow
   def test_digest_is_that_of_the_function_without_the_guide(self):
     digest = fingerprint.function_digest(build_small())
     other_guide = build_small(

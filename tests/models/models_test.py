@@ -48,7 +48,13 @@ def kernel_variance(name, weight_name, shape):
 
 
 # With many layers, which take seconds to build.
-LARGE = ("guided_resnet", "residual_cnn", "resnet", "wide_resnet")
+LARGE = (
+  "guided_cnn",
+  "guided_resnet",
+  "residual_cnn",
+  "resnet",
+  "wide_resnet",
+)
 
 
 @pytest.fixture(

@@ -51,6 +51,7 @@ def small():
   )
 
 
+@pytest.mark.slow
 def test_last_layer_is_the_last_convolution_with_its_normalization(small):
   last = [
     name

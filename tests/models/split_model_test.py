@@ -250,8 +250,9 @@ class TestWeightsFile:
 
 
 class TestWithHead:
-  @pytest.mark.slow
-  @pytest.mark.parametrize("build", [cnn.build, mlp.build])
+  @pytest.mark.parametrize(
+    "build", [pytest.param(cnn.build, marks=pytest.mark.slow), mlp.build]
+  )
   def test_last_layer_leaves_function_and_starts(self, build, run_in_graph):
     model = build((8, 8, 1), num_classes=3)
     cut = split_model.with_head(model, "last_layer")

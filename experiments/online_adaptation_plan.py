@@ -205,7 +205,7 @@ def make_plan() -> Plan:
       if archive is not None:
         for shift in FLAGS.shift:
           _draw_each_part(client_streams(plan, shift, seed))
-  pretrained.make_cache_folder()
+  pretrained.check_cache_folder()
   return plan
 
 

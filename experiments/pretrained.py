@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import tempfile
 
 from absl import flags
 
@@ -43,14 +44,18 @@ def chosen_hparams() -> pretraining.PretrainingHParams:
   return dataclasses.replace(hparams, max_epochs=FLAGS.pretraining_epochs)
 
 
-def make_cache_folder() -> None:
-  """Makes the folder of `--cache_dir`.
+def check_cache_folder() -> None:
+  """Refuses a `--cache_dir` in which nothing can be kept; makes nothing.
 
   Raises:
-    UsageError: If it cannot be made.
+    UsageError: If nothing can be written there.
   """
+  folder = pathlib.Path(FLAGS.cache_dir)
   try:
-    pathlib.Path(FLAGS.cache_dir).mkdir(parents=True, exist_ok=True)
+    while not folder.exists():
+      folder = folder.parent
+    with tempfile.TemporaryFile(dir=folder) as probe:
+      probe.write(b"\0")
   except OSError as error:
     raise _unusable(error) from error
 
@@ -87,7 +92,8 @@ def train(
   Raises:
     UsageError: If it cannot be trained as asked for, or not be kept.
   """
-  make_cache_folder()
+  # Not after the training: it would be lost.
+  check_cache_folder()
   with (
     command_line.progress_bar(
       hparams.max_epochs, f"{name}, {len(examples.y)} examples"

@@ -346,6 +346,24 @@ def test_bad_flags_end_with_one_line_and_nothing_written(
   assert not cache.exists()
 
 
+def test_cache_folder_that_cannot_be_written_is_refused_at_the_start(
+  tmp_path, run_online, capsys
+):
+  code = run_online(
+    [
+      *_SMALL,
+      "--algorithm=fed_ade",
+      f"--output_dir={tmp_path / 'run'}",
+      "--cache_dir=/proc/self/fdinfo/cache",
+    ]
+  )
+  assert code == 2
+  errors = capsys.readouterr().err
+  assert "--cache_dir=/proc/self/fdinfo/cache: it cannot be written" in errors
+  assert errors.count("\n") == 1
+  assert not os.path.exists(tmp_path / "run")
+
+
 def test_cache_folder_that_cannot_be_made_is_refused(
   tmp_path, run_online, capsys
 ):

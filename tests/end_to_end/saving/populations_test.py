@@ -252,6 +252,7 @@ class TestSomeClientsAreEvaluated:
     )
     assert metrics(folder) == metrics(some)
     assert sorted(path.name for path in folder.iterdir()) == [
+      ".lock",
       "config.json",
       "figures",
       "metrics.csv",

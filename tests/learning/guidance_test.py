@@ -83,7 +83,10 @@ def test_no_query_has_no_route(prefix):
 
 @pytest.mark.parametrize(
   ("weighting", "shares"),
-  [("num_examples", [0.9, 0.1]), ("uniform", [0.5, 0.5])],
+  [
+    pytest.param("num_examples", [0.9, 0.1], marks=pytest.mark.slow),
+    ("uniform", [0.5, 0.5]),
+  ],
 )
 def test_correction_is_that_of_the_weights_in_training(
   context, weighting, shares

@@ -27,6 +27,7 @@ def test_last_layer_is_the_projection():
   assert model.last_backbone_layer() == (False,) * 9 + (True,) * 4
 
 
+@pytest.mark.slow
 def test_features_agree_with_numpy(run_in_graph, reference):
   # 9, 5, 3 and 2 positions on a side.
   model = guided_cnn.build(

@@ -310,6 +310,7 @@ class TestCache:
     with np.load(trained.cache / f"pretrained-{key}.npz") as arrays:
       assert set(tf.nest.flatten(model.weight_names())) < set(arrays)
 
+  @pytest.mark.slow
   def test_truncated_file_is_reported_once_and_replaced(
     self, model, trained, pretrain, tmp_path, monkeypatch
   ):

@@ -156,6 +156,7 @@ class TestRounds:
     )
     assert len(run.client_states) == NUM_CLIENTS
 
+  @pytest.mark.slow
   def test_only_data_and_states_of_participants_are_asked_for(
     self, algorithm, data
   ):

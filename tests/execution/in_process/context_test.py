@@ -120,6 +120,7 @@ class TestRounds:
       expected = expected or found
       assert found == expected
 
+  @pytest.mark.slow
   def test_tensors_are_carried_as_they_are(self, run, process, train):
     tensor_context = in_process.in_process_context(materialize=False)
     found = train(tensor_context, 2)

@@ -113,7 +113,7 @@ def one_by_one(monkeypatch, run):
 
   def run_it(*arguments):
     with monkeypatch.context() as patch:
-      patch.setattr(packing, "pack", lambda argument, type_spec: None)
+      patch.setattr(packing, "pack", lambda *arguments: None)
       return run(in_process.in_process_context(), *arguments)
 
   return run_it

@@ -65,6 +65,7 @@ class _CompiledComputation:
   def __init__(self, computation: tff.framework.ConcreteComputation):
     self.function = _to_native(computation)
     self.programs = programs.ProgramCache()
+    self.memory = packing.Memory()
     self._cohort_program = None
     self._lock = threading.Lock()
     for block in programs.walk(self.function):
@@ -226,15 +227,16 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
       or {*self._client_devices} != {self._server_device}
     ):
       return None
-    packed = packing.pack(arg, parameter_type)
-    if packed is None:
-      return None
-    program = compiled.cohort_program(self._server_device, self._num_threads)
-    try:
-      return program(num_clients, packed)
-    except tf.errors.OpError:
-      # Client by client, so that the error names the client.
-      return None
+    with compiled.memory.lent() as lender:
+      packed = packing.pack(arg, parameter_type, lender)
+      if packed is None:
+        return None
+      program = compiled.cohort_program(self._server_device, self._num_threads)
+      try:
+        return program(num_clients, packed)
+      except tf.errors.OpError:
+        # Client by client, so that the error names the client.
+        return None
 
 
 class AsyncInProcessContext(_Installable, tff.framework.AsyncContext):

@@ -4,7 +4,9 @@ A leaf whose first axis differs from client to client becomes the rows of all of
 them, with where each client's end; any other leaf becomes a table of clients.
 """
 
+import contextlib
 import math
+import threading
 from collections.abc import Iterator
 from collections.abc import Sequence
 
@@ -20,6 +22,10 @@ _ARRAYS = np.ndarray, np.generic
 _ALIGNMENT = 64
 # Below it, a copy costs less than a way around it.
 _MIN_SHARED_BYTES = 2**16
+
+# Below it, a block is not worth keeping; above it, all are too much to keep.
+_MIN_KEPT_BYTES = 2**18
+MAX_KEPT_BYTES = 2**28
 
 # Above it, per client, packing and unpacking copy more than calls cost.
 MAX_CLIENT_BYTES = 2**20
@@ -73,12 +79,75 @@ def unpack(
   ]
 
 
-def pack(argument: object, type_spec: tff.Type) -> list[np.ndarray] | None:
+class Memory:
+  """Large blocks of memory that calls use one after the other.
+
+  Memory that is new takes as long to come by as to be written to.
+  """
+
+  def __init__(self):
+    self._lock = threading.Lock()
+    self._free = []
+
+  @contextlib.contextmanager
+  def lent(self) -> Iterator["Lender"]:
+    """Lends blocks for a `with` block; what was lent is then used again."""
+    with self._lock:
+      # Who comes meanwhile takes new ones.
+      lender, self._free = Lender(self._free), []
+    try:
+      yield lender
+    finally:
+      with self._lock:
+        self._free = lender.worth_keeping()
+
+
+class Lender:
+  """Gives the blocks of a call."""
+
+  def __init__(self, free: list[np.ndarray]):
+    self._free = free
+    self._used = []
+
+  def array(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """Returns an array that TensorFlow can use where it lies."""
+    size = math.prod(shape) * dtype.itemsize
+    memory = self._block(size + _ALIGNMENT)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+  def _block(self, size: int) -> np.ndarray:
+    if size < _MIN_KEPT_BYTES:
+      return np.empty(size, np.uint8)
+    fitting = [each for each in self._free if each.nbytes >= size]
+    if fitting:
+      block = min(fitting, key=len)
+      self._free = [each for each in self._free if each is not block]
+    else:
+      # The next cohort may be somewhat larger.
+      block = np.empty(size + size // 4, np.uint8)
+    self._used.append(block)
+    return block
+
+  def worth_keeping(self) -> list[np.ndarray]:
+    """Returns the blocks of this call, up to a limit."""
+    kept, left = [], MAX_KEPT_BYTES
+    for block in self._used:
+      if block.nbytes <= left:
+        kept.append(block)
+        left -= block.nbytes
+    return kept
+
+
+def pack(
+  argument: object, type_spec: tff.Type, lender: Lender
+) -> list[np.ndarray] | None:
   """Packs what clients have into one array per leaf.
 
   Args:
     argument: What the caller passed to a computation.
     type_spec: The computation's parameter type.
+    lender: Where the arrays come from.
 
   Returns:
     The arrays; None if the argument is not made of NumPy values of the very
@@ -91,7 +160,7 @@ def pack(argument: object, type_spec: tff.Type) -> list[np.ndarray] | None:
   if isinstance(type_spec, tff.StructType):
     packed = []
     for part, element in values.pair_elements(argument, type_spec):
-      found = pack(part, element)
+      found = pack(part, element, lender)
       if found is None:
         return None
       packed += found
@@ -112,23 +181,15 @@ def pack(argument: object, type_spec: tff.Type) -> list[np.ndarray] | None:
     if spec.shape.rank and spec.shape[0] is None:
       sizes = [len(leaf) for leaf in column]
       shape = (sum(sizes), *column[0].shape[1:])
-      rows = _aligned(shape, column[0].dtype)
+      rows = lender.array(shape, column[0].dtype)
       packed += [
         np.concatenate(column, out=rows),
         np.cumsum([0, *sizes], dtype=np.int32),
       ]
     else:
       shape = (len(column), *column[0].shape)
-      packed.append(np.stack(column, out=_aligned(shape, column[0].dtype)))
+      packed.append(np.stack(column, out=lender.array(shape, column[0].dtype)))
   return packed
-
-
-def _aligned(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-  """Returns a new array that TensorFlow can use where it lies."""
-  size = math.prod(shape) * dtype.itemsize
-  memory = np.empty(size + _ALIGNMENT, np.uint8)
-  start = -memory.ctypes.data % _ALIGNMENT
-  return memory[start : start + size].view(dtype).reshape(shape)
 
 
 def to_tensor(array: np.ndarray) -> tf.Tensor:

@@ -6,6 +6,7 @@ sets as variant tensors) and, for a value at CLIENTS that is not the same for
 all, one Python list with an entry per client.
 """
 
+import collections
 import functools
 import itertools
 from collections.abc import Iterator
@@ -179,15 +180,27 @@ def to_python(
       to_python(part, type_spec.member, materialize=materialize)
       for part in value
     ]
-  names = is_named_tuple_type(type_spec)
-  if names or _is_plain_tuple_type(type_spec):
+  if isinstance(type_spec, tff.FederatedType):
+    return to_python(value, type_spec.member, materialize=materialize)
+  if isinstance(type_spec, tff.TensorType) and not materialize:
+    return value
+  container = getattr(type_spec, "python_container", None)
+  names = tff.structure.name_list(type_spec) if container else []
+  is_dictionary = container is collections.OrderedDict
+  if (
+    is_dictionary
+    or is_named_tuple_type(type_spec)
+    or (container is tuple and not names)
+  ):
     # TFF's own conversion looks at each container anew, which takes longer for
     # many clients than their work.
-    parts = (
+    parts = [
       to_python(part, element, materialize=materialize)
       for part, element in zip(value, element_types(type_spec), strict=True)
-    )
-    return type_spec.python_container(*parts) if names else tuple(parts)
+    ]
+    if is_dictionary:
+      return container(zip(names, parts, strict=True))
+    return container(*parts) if names else tuple(parts)
   structure = _to_structure(value, type_spec, materialize)
   return tff.types.type_to_py_container(structure, type_spec)
 
@@ -196,12 +209,6 @@ def is_named_tuple_type(type_spec: tff.Type) -> bool:
   """Returns whether a type is that of a named tuple, with all of its names."""
   container = getattr(type_spec, "python_container", None)
   return hasattr(container, "_fields") and container._fields == tuple(
-    tff.structure.name_list(type_spec)
-  )
-
-
-def _is_plain_tuple_type(type_spec: tff.Type) -> bool:
-  return getattr(type_spec, "python_container", None) is tuple and not (
     tff.structure.name_list(type_spec)
   )
 

@@ -69,7 +69,7 @@ _STEPS = {
   # Each half of its steps moves a part, through all of the model.
   "fed_rep": _Steps(2 * 8),
   "fix_lr": _Steps(4, 4),
-  "fth": _Steps(4, 4),
+  "fth": _Steps(0),
   "local": _BOTH_DOMAINS,
   "p_fed_hn": _Steps(4),
   "source": _Steps(0),

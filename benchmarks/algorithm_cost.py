@@ -11,8 +11,7 @@ each example embedded once. Both take turns; the ratio is the median over the
 turns. Run it when the machine is idle.
 """
 
-import statistics
-import time
+import dataclasses
 from typing import NamedTuple
 
 import numpy as np
@@ -44,7 +43,6 @@ _SETTINGS = {
   "learning_rate": 0.01,
 }
 _LEARNERS = 6
-_WARM_UP = 2
 
 
 class _Steps(NamedTuple):
@@ -84,7 +82,7 @@ def _start(name: str):
     num_clients=FLAGS.num_clients,
     width=plain_loop.WIDTH,
   )
-  names = {field for field in module.HParams.__dataclass_fields__}
+  names = {field.name for field in dataclasses.fields(module.HParams)}
   settings = _SETTINGS | {"local_epochs": 1 if "head_epochs" in names else 0}
   if name == "atlas":
     settings |= {"local_epochs": 1, "num_learners": _LEARNERS}
@@ -113,18 +111,8 @@ def _start(name: str):
 
 def _compare(name: str) -> None:
   steps = _STEPS[name]
-  run = _start(name)
-  seconds = []
   with plain_loop.started(FLAGS.num_clients, *steps) as plain:
-    for _ in range(_WARM_UP + FLAGS.repetitions):
-      start = time.perf_counter()
-      run()
-      seconds.append((time.perf_counter() - start, plain.seconds()))
-  seconds = seconds[_WARM_UP:]
-  ours, theirs = (
-    statistics.median(each) for each in zip(*seconds, strict=True)
-  )
-  ratio = statistics.median(one / other for one, other in seconds)
+    ours, theirs, ratio = plain.compare(_start(name), FLAGS.repetitions)
   print(
     f"| {name} | {steps.on_all} | {steps.on_head} | {ours:.4f} |"
     f" {theirs:.4f} | {ratio:.2f} |",

@@ -112,8 +112,8 @@ def make_data(
     data_type: The type of the clients' data.
     client: The client's id.
     purpose: Another number gives other data.
-    domain_sizes: How many examples each domain has; a stream has one more than
-      the last of them.
+    domain_sizes: How many examples each domain has; a stream has two more than
+      the first of them.
 
   Returns:
     The data, in the type's own container.
@@ -128,7 +128,7 @@ def make_data(
     "domain_sizes": np.array(domain_sizes, np.int32),
     "seed": randomness.client_seed(0, client),
     "client_id": np.int32(client),
-    "stream_x": generator.normal(size=(domain_sizes[-1] + 1, *shape)).astype(
+    "stream_x": generator.normal(size=(domain_sizes[0] + 2, *shape)).astype(
       np.float32
     ),
     "timestep": np.int32(1),

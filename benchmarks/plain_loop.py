@@ -7,14 +7,16 @@ data that TensorFlow holds already, in a process of its own with the threads
 that TensorFlow chooses. It sees the batches that FedAvg draws.
 
     with plain_loop.started(num_clients=100, num_steps=4) as plain:
-      plain.seconds()
+      ours, theirs, ratio = plain.compare(run_round, repetitions=7)
 """
 
 import contextlib
 import os
+import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from collections.abc import Iterator
 
 import numpy as np
@@ -31,6 +33,7 @@ from tff_shift.simulation import rounds
 
 EXAMPLES, FEATURES, CLASSES = 64, 784, 10
 BATCH, RATE, WIDTH = 16, 0.1, 64
+_WARM_UP = 2
 
 FLAGS = flags.FLAGS
 
@@ -158,11 +161,33 @@ class Plain:
     self._process = process
     self.sums = [float(each) for each in process.stdout.readline().split()]
 
-  def seconds(self) -> float:
+  def _seconds(self) -> float:
     """Runs a round; returns its seconds."""
     self._process.stdin.write("go\n")
     self._process.stdin.flush()
     return float(self._process.stdout.readline())
+
+  def compare(
+    self, run: Callable[[], object], repetitions: int
+  ) -> tuple[float, float, float]:
+    """Times a function and the loop, which take turns.
+
+    Args:
+      run: Runs a round by other means.
+      repetitions: How many turns count, after two that do not.
+
+    Returns:
+      The median seconds of the function, those of the loop, and the median
+      ratio of a turn.
+    """
+    turns = []
+    for _ in range(_WARM_UP + repetitions):
+      start = time.perf_counter()
+      run()
+      turns.append((time.perf_counter() - start, self._seconds()))
+    turns = turns[_WARM_UP:]
+    ours, theirs = map(statistics.median, zip(*turns, strict=True))
+    return ours, theirs, statistics.median(a / b for a, b in turns)
 
 
 @contextlib.contextmanager

@@ -44,13 +44,7 @@ def _compare(num_clients: int) -> None:
     if not difference < _TOLERANCE * plain_loop.FEATURES:
       raise SystemExit(f"the plain loop does other work: {difference:.1e}")
 
-    seconds = [
-      (_time(run.step), plain.seconds()) for _ in range(FLAGS.repetitions + 2)
-    ][2:]
-  mine, theirs = (
-    statistics.median(each) for each in zip(*seconds, strict=True)
-  )
-  ratio = statistics.median(one / other for one, other in seconds)
+    mine, theirs, ratio = plain.compare(run.step, FLAGS.repetitions)
   print(
     f"{num_clients:5} clients: in process {mine:.4f} s, plain loop"
     f" {theirs:.4f} s, ratio {ratio:.2f}",

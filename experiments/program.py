@@ -51,7 +51,7 @@ def _collect_seldom() -> None:
   """Lets Python look for garbage less often.
 
   Graphs are built of very many small objects, and by default each 700 of them
-  are a reason to look again: a tenth of the time until the first round.
+  are a reason to look again: a tenth of the time of a small run.
   """
   gc.set_threshold(50_000, 10, 10)
 

@@ -448,11 +448,9 @@ class TestRounds:
 class TestWorkAlone:
   """The pure functions outside of TFF do what they do inside."""
 
-  def test_a_round_of_one_client(
-    self, of_a_form, data, run, run_in_graph, compare
-  ):
+  def test_a_round_of_one_client(self, built, data, run, run_in_graph, compare):
     server_state, client_states = run.states[1]
-    functions, phases = of_a_form.functions, of_a_form.algorithm.phases
+    functions, phases = built.functions, built.algorithm.phases
     if not phases:
       pytest.skip("a round has no phase")
     (client,) = at_round([data[2]], 1)
@@ -491,10 +489,10 @@ class TestWorkAlone:
     compare.assert_close(metrics["loss"], alone.loss, 1e-6)
 
   def test_initial_states(
-    self, of_a_form, data, run, run_in_graph, run_for_each, compare
+    self, built, data, run, run_in_graph, run_for_each, compare
   ):
     server_state, client_states = run.states[0]
-    functions = of_a_form.functions
+    functions = built.functions
     found = run_for_each(
       functions.initial_client_state,
       [(client.seed, server_state.weights) for client in data],
@@ -509,14 +507,14 @@ class TestWorkAlone:
     ]
 
   def test_evaluation_of_clients(
-    self, of_a_form, data, evaluation_data, run, run_for_each
+    self, built, data, evaluation_data, run, run_for_each
   ):
     server_state, client_states = run.states[2]
-    metrics = of_a_form.algorithm.evaluate_clients(
+    metrics = built.algorithm.evaluate_clients(
       server_state, list(client_states), data, evaluation_data
     )
     logits = run_for_each(
-      of_a_form.functions.predict_as_client,
+      built.functions.predict_as_client,
       [
         (server_state.weights, *each)
         for each in zip(client_states, data, evaluation_data, strict=True)
@@ -525,20 +523,20 @@ class TestWorkAlone:
     check_metrics(metrics, logits, evaluation_data)
 
   def test_evaluation_of_the_server(
-    self, of_a_form, data, evaluation_data, run, run_in_graph, run_for_each
+    self, built, data, evaluation_data, run, run_in_graph, run_for_each
   ):
-    if of_a_form.algorithm.evaluate_server is None:
+    if built.algorithm.evaluate_server is None:
       pytest.skip("the server has no model")
     server_state, _ = run.states[2]
-    metrics = of_a_form.algorithm.evaluate_server(
+    metrics = built.algorithm.evaluate_server(
       server_state, data, evaluation_data[1]
     )
     summaries = run_for_each(
-      of_a_form.functions.summarize_client,
+      built.functions.summarize_client,
       [(server_state.weights, client) for client in data],
     )
     logits = run_in_graph(
-      of_a_form.functions.predict_as_server,
+      built.functions.predict_as_server,
       server_state.weights,
       tf.nest.map_structure(lambda *each: sum(each), *summaries),
       evaluation_data[1],
@@ -586,9 +584,9 @@ def check_metrics(metrics, logits, examples):
 @pytest.mark.slow
 @pytest.mark.cpp
 def test_round_agrees_with_the_cpp_executor(
-  of_a_form, data, evaluation_data, compare
+  built, data, evaluation_data, compare
 ):
-  algorithm = of_a_form.algorithm
+  algorithm = built.algorithm
   run = start(algorithm, data)
   step(run)
   server_state, client_states = snapshot(run)

@@ -346,6 +346,24 @@ def test_bad_flags_end_with_one_line_and_nothing_written(
   assert not cache.exists()
 
 
+def test_run_that_is_refused_for_its_folder_makes_no_cache(
+  tmp_path, run_online, capsys
+):
+  (tmp_path / "notes.txt").write_text("mine")
+  cache = tmp_path.parent / f"{tmp_path.name}-cache"
+  code = run_online(
+    [
+      *_SMALL,
+      "--algorithm=fed_ade",
+      f"--output_dir={tmp_path}",
+      f"--cache_dir={cache}",
+    ]
+  )
+  assert code == 2
+  assert "already holds files" in capsys.readouterr().err
+  assert not cache.exists()
+
+
 def test_cache_folder_that_cannot_be_written_is_refused_at_the_start(
   tmp_path, run_online, capsys
 ):

@@ -1,5 +1,7 @@
 """Who answers a query: routes by hand, and computations by type."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -81,6 +83,40 @@ def test_no_query_has_no_route(prefix):
   assert routing[f"{prefix}routes"].shape == (0,)
 
 
+X = np.array([[1, 2], [-3, 1], [0, 0]], np.float32)
+
+
+@pytest.fixture(scope="module")
+def build(context):
+  """Returns `build(weighting)`: FedDRM of two clients for three queries."""
+  del context
+
+  @functools.cache
+  def build_once(weighting):
+    model = guided_model.with_guide(
+      mlp.build((2,), num_classes=2, width=3, head_width=3),
+      num_clients=2,
+      width=3,
+    )
+    hparams = fed_drm.HParams(client_weighting=weighting)
+    return algorithms.build("fed_drm", model, hparams, num_queries=len(X))
+
+  return build_once
+
+
+def make_data(*sizes):
+  return [
+    local_training.ClientData(
+      x=np.zeros([size, 2], np.float32),
+      y=np.zeros([size], np.int32),
+      domain_sizes=np.array([size], np.int32),
+      seed=randomness.client_seed(0, client),
+      client_id=np.int32(client),
+    )
+    for client, size in enumerate(sizes)
+  ]
+
+
 @pytest.mark.parametrize(
   ("weighting", "shares"),
   [
@@ -89,33 +125,37 @@ def test_no_query_has_no_route(prefix):
   ],
 )
 def test_correction_is_that_of_the_weights_in_training(
-  context, weighting, shares
+  build, weighting, shares
 ):
-  del context
-  model = guided_model.with_guide(
-    mlp.build((2,), num_classes=2, width=3, head_width=3),
-    num_clients=2,
-    width=3,
-  )
-  algorithm = algorithms.build(
-    "fed_drm",
-    model,
-    fed_drm.HParams(client_weighting=weighting),
-    num_queries=3,
-  )
-  data = [
-    local_training.ClientData(
-      x=np.zeros([size, 2], np.float32),
-      y=np.zeros([size], np.int32),
-      domain_sizes=np.array([size], np.int32),
-      seed=randomness.client_seed(0, client),
-      client_id=np.int32(client),
-    )
-    for client, size in enumerate((18, 2))
-  ]
+  algorithm = build(weighting)
   state = algorithm.initialize(randomness.server_seed(0))
-  x = np.array([[1, 2], [-3, 1], [0, 0]], np.float32)
-  routing = algorithm.guidance.guide(state, data, x)
+  routing = algorithm.guidance.guide(state, make_data(18, 2), X)
   expected = np.array(routing["uncorrected_probabilities"]) / shares
   expected /= expected.sum(axis=1, keepdims=True)
   np.testing.assert_allclose(routing["probabilities"], expected, rtol=1e-5)
+
+
+def test_client_that_predicts_no_numbers_neither_answers_nor_votes(build):
+  algorithm, data = build("uniform"), make_data(2, 2)
+  state = algorithm.initialize(randomness.server_seed(0))
+  states = algorithm.initialize_client(state, [each.seed for each in data])
+
+  def predict_only(chosen):
+    """The last bias of the other client is NaN, the chosen one's class 1."""
+    biases = [np.full([2], np.nan, np.float32)] * 2
+    biases[chosen] = np.array([-1e6, 1e6], np.float32)
+    return [
+      (*head[:-1], bias) for head, bias in zip(states, biases, strict=True)
+    ]
+
+  for chosen in (0, 1):
+    heads = predict_only(chosen)
+    routes = np.array([0, 1, 0], np.int32)
+    np.testing.assert_array_equal(
+      algorithm.guidance.answer(state, heads, data, X, routes),
+      np.where(routes == chosen, 1, guidance.NO_CLIENT),
+    )
+    # A vote for the first class, as of the largest of NaN, would win the tie.
+    np.testing.assert_array_equal(
+      algorithm.guidance.vote(state, heads, data, X), [1, 1, 1]
+    )

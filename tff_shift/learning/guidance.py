@@ -24,7 +24,8 @@ from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 
-NO_CLIENT = -1
+# The class of a query that no client answers, or only with what is no number.
+NO_CLIENT = evaluation.NO_CLASS
 
 
 class Guidance(NamedTuple):

@@ -131,7 +131,7 @@ class RunFolder:
         # Exclusive: of two runs that start at once, only one gets the folder.
         (path / _METRICS).touch(exist_ok=False)
     except OSError as error:
-      if made:
+      if path in made:
         with contextlib.suppress(OSError):
           (path / folder_lock.NAME).unlink()
       for folder in reversed(made):

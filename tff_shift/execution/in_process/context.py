@@ -65,7 +65,6 @@ class _CompiledComputation:
   def __init__(self, computation: tff.framework.ConcreteComputation):
     self.function = _to_native(computation)
     self.programs = programs.ProgramCache()
-    self.memory = packing.Memory()
     self._cohort_program = None
     self._lock = threading.Lock()
     for block in programs.walk(self.function):
@@ -160,6 +159,7 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
       )
     self._default_num_clients = default_num_clients
     self._materialize = materialize
+    self._memory = packing.Memory()
     self._compiled = compilation.CompilationCache(_CompiledComputation)
 
   @property
@@ -227,7 +227,7 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
       or {*self._client_devices} != {self._server_device}
     ):
       return None
-    with compiled.memory.lent() as lender:
+    with self._memory.lent() as lender:
       packed = packing.pack(arg, parameter_type, lender)
       if packed is None:
         return None

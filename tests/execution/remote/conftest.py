@@ -4,6 +4,7 @@ import contextlib
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -17,6 +18,8 @@ from tff_shift.execution import local
 
 # Far above what a sign of life takes, even on a machine that has much to do.
 TIMEOUT = 2.0
+# Far below what a hang lasts.
+DEADLINE = 60.0
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -26,8 +29,20 @@ def nothing_is_left() -> Iterator[None]:
   yield
   now = psutil.Process().children(recursive=True)
   assert [process for process in now if process not in before] == []
-  names = [thread.name for thread in threading.enumerate()]
-  assert not [n for n in names if n.startswith(("watch ", "computation on "))]
+  # The call of a lost worker ends by itself, but not before it is given up.
+  deadline = time.monotonic() + DEADLINE
+  for thread in threads_of_workers():
+    thread.join(max(0.0, deadline - time.monotonic()))
+  assert threads_of_workers() == []
+
+
+def threads_of_workers() -> list[threading.Thread]:
+  """Returns the threads that watch workers or wait for what they compute."""
+  return [
+    thread
+    for thread in threading.enumerate()
+    if thread.name.startswith(("watch ", "computation on "))
+  ]
 
 
 @pytest.fixture(scope="module")

@@ -206,10 +206,14 @@ class TestLostWorker:
       assert time.monotonic() - start < DEADLINE
 
   def test_interrupt_does_not_wait(self, workers, use, count):
+    interrupted = threading.Event()
+
     def interrupt():
-      time.sleep(0.5)
-      # To the process, as Ctrl-C: to this thread, it would not wake the other.
-      os.kill(os.getpid(), signal.SIGINT)
+      # Python may swallow one: it ignores what a callback of the collector of
+      # garbage raises, and hypothesis has one.
+      while not interrupted.wait(0.5):
+        # To the process, as Ctrl-C: this thread alone would not wake the other.
+        os.kill(os.getpid(), signal.SIGINT)
 
     former = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -218,7 +222,10 @@ class TestLostWorker:
         thread.start()
         start = time.monotonic()
         with pytest.raises(KeyboardInterrupt), use([worker]):
-          count([10**15])
+          try:
+            count([10**15])
+          finally:
+            interrupted.set()
         assert time.monotonic() - start < DEADLINE
         thread.join()
     finally:

@@ -25,6 +25,7 @@ from absl import app
 from absl import flags
 
 from tff_shift import algorithms
+from tff_shift.data import examples
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import mlp
@@ -49,7 +50,9 @@ def make_client(number: int) -> local_training.ClientData:
   """Returns the random examples of a client, of one domain."""
   generator = np.random.default_rng([0, number])
   return local_training.ClientData(
-    x=generator.normal(size=(EXAMPLES, FEATURES)).astype(np.float32),
+    x=examples.read_only(
+      generator.normal(size=(EXAMPLES, FEATURES)).astype(np.float32)
+    ),
     y=generator.integers(0, CLASSES, EXAMPLES).astype(np.int32),
     domain_sizes=np.array([EXAMPLES], np.int32),
     seed=randomness.client_seed(0, number),

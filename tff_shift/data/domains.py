@@ -22,6 +22,7 @@ import numpy as np
 
 from tff_shift.data import dataset as dataset_lib
 from tff_shift.data import datasets
+from tff_shift.data import examples as examples_lib
 from tff_shift.data import partition
 from tff_shift.data import transforms
 
@@ -239,8 +240,9 @@ def _gather(
   domains: tuple[Domain, ...], positions: list[np.ndarray]
 ) -> ClientExamples:
   """Copies the chosen examples of every domain into one client's arrays."""
+  x = np.concatenate([d.x[p] for d, p in zip(domains, positions, strict=True)])
   return ClientExamples(
-    np.concatenate([d.x[p] for d, p in zip(domains, positions, strict=True)]),
+    examples_lib.read_only(x),
     np.concatenate([d.y[p] for d, p in zip(domains, positions, strict=True)]),
     np.array([len(p) for p in positions], np.int32),
   )

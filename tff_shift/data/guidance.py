@@ -138,7 +138,9 @@ def load_guidance(
       x = color_transforms.apply(
         _colored(source.x[positions]), transforms[client]
       )
-      examples.append(examples_lib.Examples(x, source.y[positions]))
+      examples.append(
+        examples_lib.Examples(examples_lib.read_only(x), source.y[positions])
+      )
   return GuidanceDataset(
     train=tuple(train),
     test=tuple(test),

@@ -143,8 +143,7 @@ def load_dynamic(
       )
 
   def take(positions):
-    positions = np.sort(positions)
-    return examples.Examples(source.x[positions], source.y[positions])
+    return examples.take(source, np.sort(positions))
 
   return DynamicDataset(
     name=dataset,
@@ -301,7 +300,7 @@ class Periods:
       left -= count
     drawn.append(_draw(self._rest_positions(labels, drawn, left), left, rng))
     positions = rng.permutation(np.concatenate(drawn))
-    return examples.Examples(self._pool.x[positions], self._pool.y[positions])
+    return examples.take(self._pool, positions)
 
   def _choice(self, client, period) -> tuple[str, tuple[int, ...]]:
     """Draws the name of the distribution and the heavy labels."""

@@ -117,8 +117,7 @@ def load_online(
   )
 
   def take(positions):
-    positions = np.sort(positions)
-    return examples_lib.Examples(source.x[positions], source.y[positions])
+    return examples_lib.take(source, np.sort(positions))
 
   return OnlineDataset(
     name=name,
@@ -155,9 +154,7 @@ def initial_examples(
     num_examples,
     partition.generator("initial examples", [seed, client_id]),
   )
-  return examples_lib.Examples(
-    dataset.initial.x[chosen], dataset.initial.y[chosen]
-  )
+  return examples_lib.take(dataset.initial, chosen)
 
 
 def archive_of(

@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 
 from tff_shift.execution import in_process
 from tff_shift.execution.in_process import cohorts
+from tff_shift.execution.in_process import memory
 from tff_shift.execution.in_process import packing
 
 
@@ -113,7 +114,7 @@ def one_by_one(monkeypatch, run):
 
   def run_it(*arguments):
     with monkeypatch.context() as patch:
-      patch.setattr(packing, "pack", lambda *arguments: None)
+      patch.setattr(packing.Packer, "__call__", lambda *arguments: None)
       return run(in_process.in_process_context(), *arguments)
 
   return run_it
@@ -130,6 +131,40 @@ class TestOneFunction:
       assert bits(found) == bits(one_by_one(one_round, WEIGHTS, states, data))
       assert context.num_traces == 1
     assert whole == [3, 1, 7, 3]
+
+  def test_read_only_data_are_packed_once_with_the_same_bits(
+    self, run, monkeypatch
+  ):
+    monkeypatch.setattr(memory, "_MIN_KEPT_BYTES", 0)
+    joined = []
+    join = packing._join
+    monkeypatch.setattr(
+      packing, "_join", lambda *each: joined.append(each) or join(*each)
+    )
+    states, data = make_clients(6)
+    expected = {
+      num_clients: bits(
+        run(
+          in_process.in_process_context(),
+          one_round,
+          WEIGHTS,
+          states[:num_clients],
+          data[:num_clients],
+        )
+      )
+      for num_clients in (6, 4)
+    }
+    for each in data:
+      each.rows.flags.writeable = False
+    joined.clear()
+    context = in_process.in_process_context()
+    for num_clients in (6, 4, 6, 4, 6, 6, 4):
+      found = run(
+        context, one_round, WEIGHTS, states[:num_clients], data[:num_clients]
+      )
+      assert bits(found) == expected[num_clients]
+    # Each cohort once in memory that is lent, and once in its own.
+    assert len(joined) == 4
 
   def test_containers_are_those_of_the_type(self, run):
     states, data = make_clients(2)

@@ -8,6 +8,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
+
+from tff_shift.execution.in_process import devices
 
 ROOT = Path(__file__).parents[3]
 
@@ -56,7 +59,19 @@ with context:
   print("RESULT", one_round(np.eye(2, dtype=np.float32), datasets))
   print("IMPORTS", context.num_imports)
 print("THREADS", tf.config.threading.get_intra_op_parallelism_threads())
+print("OPTIONS", tf.config.optimizer.get_experimental_options())
 """
+
+
+def test_what_the_caller_said_of_remapping_stays():
+  options = tf.config.optimizer
+  former = options.get_experimental_options().get("remapping", False)
+  options.set_experimental_options({"remapping": True})
+  try:
+    devices.choose("CPU:0", ["CPU:0"])
+    assert options.get_experimental_options()["remapping"]
+  finally:
+    options.set_experimental_options({"remapping": former})
 
 
 @pytest.mark.slow
@@ -73,14 +88,15 @@ def test_placer_puts_each_operation_where_it_was_asked_for():
   assert "IMPORTS 5" in finished.stdout
   # Clients side by side leave one thread to each operation.
   assert "THREADS 1" in finished.stdout
-  devices = collections.defaultdict(set)
+  assert "'remapping': False" in finished.stdout
+  found = collections.defaultdict(set)
   for operation, device in re.findall(
     # The placer prints each node's name, operation and device.
     r"^\S+: \((\w+)\): /job:localhost.*/device:(CPU:\d)$",
     finished.stdout,
     re.MULTILINE,
   ):
-    devices[operation].add(device)
+    found[operation].add(device)
   for operation in (
     "MatMul",
     "MatrixInverse",
@@ -88,6 +104,6 @@ def test_placer_puts_each_operation_where_it_was_asked_for():
     "AssignAddVariableOp",
     "ReadVariableOp",
   ):
-    assert devices[operation] == {"CPU:1", "CPU:2"}, operation
-  assert devices["MatrixDeterminant"] == {"CPU:0"}
-  assert devices["IteratorGetNextAsOptional"] == {"CPU:0"}
+    assert found[operation] == {"CPU:1", "CPU:2"}, operation
+  assert found["MatrixDeterminant"] == {"CPU:0"}
+  assert found["IteratorGetNextAsOptional"] == {"CPU:0"}

@@ -1,56 +1,19 @@
-"""Memory that calls use one after the other."""
+"""Arrays of all clients, as tensors."""
 
 import numpy as np
 import tensorflow as tf
 
+from tff_shift.execution.in_process import memory
 from tff_shift.execution.in_process import packing
-
-FLOAT = np.dtype(np.float32)
-LARGE = (512, 1024)  # 2 MiB.
-
-
-def address(array):
-  return array.ctypes.data
-
-
-def test_next_call_has_the_same_memory():
-  memory = packing.Memory()
-  with memory.lent() as lender:
-    first = address(lender.array(LARGE, FLOAT))
-  with memory.lent() as lender:
-    # A somewhat larger cohort fits as well.
-    assert address(lender.array((600, 1024), FLOAT)) == first
-
-
-def test_arrays_of_a_call_and_of_calls_at_once_are_apart():
-  memory = packing.Memory()
-  with memory.lent() as lender:
-    lender.array(LARGE, FLOAT)
-  with memory.lent() as one, memory.lent() as other:
-    arrays = [
-      each.array(LARGE, FLOAT) for each in (one, other) for _ in range(2)
-    ]
-    for number, array in enumerate(arrays):
-      array[:] = number
-    for number, array in enumerate(arrays):
-      assert (array == number).all()
-
-
-def test_more_than_the_limit_is_not_kept(monkeypatch):
-  monkeypatch.setattr(packing, "MAX_KEPT_BYTES", 3 * 2**20)
-  with packing.Memory().lent() as lender:
-    lender.array(LARGE, FLOAT)
-    lender.array(LARGE, FLOAT)
-    assert len(lender.worth_keeping()) == 1
 
 
 def test_large_array_becomes_a_tensor_where_it_lies():
-  with packing.Memory().lent() as lender:
-    array = lender.array(LARGE, FLOAT)
+  with memory.Memory().lent() as lender:
+    array = lender.array((512, 1024), np.dtype(np.float32))
     array[:] = 1
     tensor = packing.to_tensor(array)
     array[3, 5] = 7
-    assert tensor.dtype == tf.float32 and tensor.shape == LARGE
+    assert tensor.dtype == tf.float32 and tensor.shape == (512, 1024)
     assert tensor[3, 5] == 7
 
 

@@ -329,7 +329,7 @@ class CohortProgram:
 
     Args:
       num_clients: The number of clients.
-      packed: What `packing.pack` gives.
+      packed: What `packing.Packer` gives.
 
     Returns:
       The result as `values.to_python` takes it, of NumPy values.
@@ -352,7 +352,7 @@ def _placed(type_spec: tff.Type) -> Iterator[tff.Type]:
 
 
 def _argument(type_spec: tff.Type, leaves: Iterator[tf.Tensor]) -> object:
-  """Arranges the tensors of `packing.pack` as the computation's argument."""
+  """Arranges the tensors of `packing.Packer` as the computation's argument."""
   if isinstance(type_spec, tff.StructType):
     return tuple(
       _argument(element, leaves) for element in values.element_types(type_spec)

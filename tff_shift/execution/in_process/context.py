@@ -15,6 +15,7 @@ from tff_shift.execution import compilation
 from tff_shift.execution.in_process import cohorts
 from tff_shift.execution.in_process import devices
 from tff_shift.execution.in_process import federated
+from tff_shift.execution.in_process import memory
 from tff_shift.execution.in_process import packing
 from tff_shift.execution.in_process import programs
 from tff_shift.execution.in_process import values
@@ -75,7 +76,9 @@ class _CompiledComputation:
           f"the in-process context cannot run {problem}, which is part of the "
           f"computation {textwrap.shorten(signature, 200)}"
         )
-    self.is_possible_for_cohorts = cohorts.is_possible(self.function)
+    self.pack = None
+    if cohorts.is_possible(self.function):
+      self.pack = packing.Packer(computation.type_signature.parameter)
 
   def cohort_program(
     self, device: str, num_parallel: int
@@ -159,7 +162,7 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
       )
     self._default_num_clients = default_num_clients
     self._materialize = materialize
-    self._memory = packing.Memory()
+    self._memory = memory.Memory()
     self._compiled = compilation.CompilationCache(_CompiledComputation)
 
   @property
@@ -221,14 +224,14 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
   def _run_whole(self, compiled, arg, parameter_type, num_clients):
     """Runs a computation as one function; None where that cannot be done."""
     if (
-      not compiled.is_possible_for_cohorts
+      compiled.pack is None
       or not self._materialize
       or num_clients == 0
       or {*self._client_devices} != {self._server_device}
     ):
       return None
     with self._memory.lent() as lender:
-      packed = packing.pack(arg, parameter_type, lender)
+      packed = compiled.pack(arg, lender)
       if packed is None:
         return None
       program = compiled.cohort_program(self._server_device, self._num_threads)

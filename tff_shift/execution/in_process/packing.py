@@ -4,9 +4,8 @@ A leaf whose first axis differs from client to client becomes the rows of all of
 them, with where each client's end; any other leaf becomes a table of clients.
 """
 
-import contextlib
-import math
-import threading
+import functools
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 
@@ -14,18 +13,13 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift.execution.in_process import memory as memory_lib
 from tff_shift.execution.in_process import values
 
 _ARRAYS = np.ndarray, np.generic
 
-# What TensorFlow asks of memory that it did not allocate, in bytes.
-_ALIGNMENT = 64
 # Below it, a copy costs less than a way around it.
 _MIN_SHARED_BYTES = 2**16
-
-# Below it, a block is not worth keeping; above it, all are too much to keep.
-_MIN_KEPT_BYTES = 2**18
-MAX_KEPT_BYTES = 2**28
 
 # Above it, per client, packing and unpacking copy more than calls cost.
 MAX_CLIENT_BYTES = 2**20
@@ -41,7 +35,7 @@ def member_of(type_spec: tff.Type) -> tff.Type:
 
 
 def packed_specs(type_spec: tff.Type) -> list[tf.TensorSpec]:
-  """Returns the specs of what `pack` makes of a part."""
+  """Returns the specs of what a `Packer` makes of a part."""
   if not values.is_clients_list_type(type_spec):
     return values.leaf_specs(member_of(type_spec))
   specs = []
@@ -79,122 +73,120 @@ def unpack(
   ]
 
 
-class Memory:
-  """Large blocks of memory that calls use one after the other.
+class Packer:
+  """Packs arguments of a type."""
 
-  Memory that is new takes as long to come by as to be written to.
-  """
+  def __init__(self, type_spec: tff.Type):
+    """Looks at the type once, for all calls.
 
-  def __init__(self):
-    self._lock = threading.Lock()
-    self._free = []
+    Args:
+      type_spec: The parameter type of a computation, or a part of it.
+    """
+    self._type = type_spec
+    self._parts = []
+    self._is_structure = isinstance(type_spec, tff.StructType)
+    if self._is_structure:
+      self._parts = [Packer(each) for each in values.element_types(type_spec)]
+      return
+    self._is_of_clients = values.is_clients_list_type(type_spec)
+    self._member = member_of(type_spec)
+    specs = values.leaf_specs(self._member)
+    self._checks = [
+      (spec.dtype.as_numpy_dtype, tuple(spec.shape.as_list())) for spec in specs
+    ]
+    self._leaves = _leaves_function(self._member)
 
-  @contextlib.contextmanager
-  def lent(self) -> Iterator["Lender"]:
-    """Lends blocks for a `with` block; what was lent is then used again."""
-    with self._lock:
-      # Who comes meanwhile takes new ones.
-      lender, self._free = Lender(self._free), []
-    try:
-      yield lender
-    finally:
-      with self._lock:
-        self._free = lender.worth_keeping()
+  def __call__(
+    self, argument: object, lender: memory_lib.Lender
+  ) -> list[np.ndarray] | None:
+    """Packs what clients have into one array per leaf.
 
+    Args:
+      argument: What the caller passed to a computation.
+      lender: Where the arrays come from.
 
-class Lender:
-  """Gives the blocks of a call."""
+    Returns:
+      The arrays; None if the argument is not made of NumPy values of the very
+      types, or if clients have more than `MAX_CLIENT_BYTES` on average or
+      `MAX_BYTES` together.
 
-  def __init__(self, free: list[np.ndarray]):
-    self._free = free
-    self._used = []
-
-  def array(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """Returns an array that TensorFlow can use where it lies."""
-    size = math.prod(shape) * dtype.itemsize
-    memory = self._block(size + _ALIGNMENT)
-    start = -memory.ctypes.data % _ALIGNMENT
-    return memory[start : start + size].view(dtype).reshape(shape)
-
-  def _block(self, size: int) -> np.ndarray:
-    if size < _MIN_KEPT_BYTES:
-      return np.empty(size, np.uint8)
-    fitting = [each for each in self._free if each.nbytes >= size]
-    if fitting:
-      block = min(fitting, key=len)
-      self._free = [each for each in self._free if each is not block]
-    else:
-      # The next cohort may be somewhat larger.
-      block = np.empty(size + size // 4, np.uint8)
-    self._used.append(block)
-    return block
-
-  def worth_keeping(self) -> list[np.ndarray]:
-    """Returns the blocks of this call, up to a limit."""
-    kept, left = [], MAX_KEPT_BYTES
-    for block in self._used:
-      if block.nbytes <= left:
-        kept.append(block)
-        left -= block.nbytes
-    return kept
-
-
-def pack(
-  argument: object, type_spec: tff.Type, lender: Lender
-) -> list[np.ndarray] | None:
-  """Packs what clients have into one array per leaf.
-
-  Args:
-    argument: What the caller passed to a computation.
-    type_spec: The computation's parameter type.
-    lender: Where the arrays come from.
-
-  Returns:
-    The arrays; None if the argument is not made of NumPy values of the very
-    types, or if clients have more than `MAX_CLIENT_BYTES` on average or
-    `MAX_BYTES` together.
-
-  Raises:
-    TypeError: If a structure is not that of the type.
-  """
-  if isinstance(type_spec, tff.StructType):
+    Raises:
+      TypeError: If a structure is not that of the type.
+    """
+    if self._is_structure:
+      packed = []
+      pairs = values.pair_elements(argument, self._type)
+      for (part, _), packer in zip(pairs, self._parts, strict=True):
+        found = packer(part, lender)
+        if found is None:
+          return None
+        packed += found
+      return packed
+    if not self._is_of_clients:
+      leaves = self._leaves(argument)
+      return leaves if self._fits([leaves]) else None
+    rows = list(map(self._leaves, argument))
+    if not rows or not self._fits(rows):
+      return None
+    size = sum(leaf.nbytes for row in rows for leaf in row)
+    if size > min(MAX_CLIENT_BYTES * len(rows), MAX_BYTES):
+      return None
     packed = []
-    for part, element in values.pair_elements(argument, type_spec):
-      found = pack(part, element, lender)
-      if found is None:
-        return None
-      packed += found
+    for column, (_, shape) in zip(
+      zip(*rows, strict=True), self._checks, strict=True
+    ):
+      pack = _join if shape and shape[0] is None else _stack
+      packed += lender.pack(column, functools.partial(pack, column))
     return packed
-  if not values.is_clients_list_type(type_spec):
-    leaves = _numpy_leaves(argument, member_of(type_spec))
-    specs = values.leaf_specs(member_of(type_spec))
-    return leaves if _fits([leaves], specs) else None
-  rows = [_numpy_leaves(part, type_spec.member) for part in argument]
-  specs = values.leaf_specs(type_spec.member)
-  if not rows or not _fits(rows, specs):
-    return None
-  size = sum(leaf.nbytes for row in rows for leaf in row)
-  if size > min(MAX_CLIENT_BYTES * len(rows), MAX_BYTES):
-    return None
-  packed = []
-  for column, spec in zip(zip(*rows, strict=True), specs, strict=True):
-    if spec.shape.rank and spec.shape[0] is None:
-      sizes = [len(leaf) for leaf in column]
-      shape = (sum(sizes), *column[0].shape[1:])
-      rows = lender.array(shape, column[0].dtype)
-      packed += [
-        np.concatenate(column, out=rows),
-        np.cumsum([0, *sizes], dtype=np.int32),
-      ]
-    else:
-      shape = (len(column), *column[0].shape)
-      packed.append(np.stack(column, out=lender.array(shape, column[0].dtype)))
-  return packed
+
+  def _fits(self, rows: Sequence[Sequence[object]]) -> bool:
+    """Tells whether all leaves are NumPy values of the very types."""
+    return all(
+      isinstance(leaf, _ARRAYS)
+      and leaf.dtype.type is kind
+      and _has_shape(leaf.shape, shape)
+      for row in rows
+      for leaf, (kind, shape) in zip(row, self._checks, strict=True)
+    )
+
+
+def _has_shape(found: tuple[int, ...], shape: tuple[int | None, ...]) -> bool:
+  """Tells whether a shape is one of those that are allowed."""
+  # The rows of a client, of which there may be any number: quickly told.
+  return len(found) == len(shape) and (
+    found[1:] == shape[1:]
+    if shape and shape[0] is None and None not in shape[1:]
+    else all(
+      wanted in (None, size) for wanted, size in zip(shape, found, strict=True)
+    )
+  )
+
+
+def _join(
+  column: Sequence[np.ndarray], new_array: Callable[..., np.ndarray]
+) -> list[np.ndarray]:
+  """Returns all rows, and where each client's end."""
+  sizes = [len(leaf) for leaf in column]
+  rows = new_array((sum(sizes), *column[0].shape[1:]), column[0].dtype)
+  return [
+    np.concatenate(column, out=rows),
+    np.cumsum([0, *sizes], dtype=np.int32),
+  ]
+
+
+def _stack(
+  column: Sequence[np.ndarray], new_array: Callable[..., np.ndarray]
+) -> list[np.ndarray]:
+  """Returns a table of clients."""
+  table = new_array((len(column), *column[0].shape), column[0].dtype)
+  return [np.stack(column, out=table)]
 
 
 def to_tensor(array: np.ndarray) -> tf.Tensor:
-  """Returns an array as a tensor; a large one of `pack` is not copied."""
-  if array.nbytes < _MIN_SHARED_BYTES or array.ctypes.data % _ALIGNMENT:
+  """Returns an array as a tensor; a large one of a `Lender` is not copied."""
+  if (
+    array.nbytes < _MIN_SHARED_BYTES or array.ctypes.data % memory_lib.ALIGNMENT
+  ):
     return tf.convert_to_tensor(array)
   try:
     return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
@@ -203,38 +195,31 @@ def to_tensor(array: np.ndarray) -> tf.Tensor:
     return tf.convert_to_tensor(array)
 
 
-def _numpy_leaves(value: object, type_spec: tff.Type) -> list[object]:
-  """Returns the leaves of a value without placement."""
+def _leaves_function(type_spec: tff.Type) -> Callable[[object], list[object]]:
+  """Returns a function of a value without placement to its leaves."""
   if not isinstance(type_spec, tff.StructType):
-    return [value]
-  elements = values.element_types(type_spec)
-  if type(value) is tuple and not elements and not value:
-    return []
-  if type(value) is type_spec.python_container and (
-    values.is_named_tuple_type(type_spec)
-  ):
-    # A named tuple has the names of its type: there is nothing to check.
-    pairs = zip(value, elements, strict=True)
-  else:
-    pairs = values.pair_elements(value, type_spec)
-  return [
-    leaf for part, element in pairs for leaf in _numpy_leaves(part, element)
-  ]
-
-
-def _fits(rows: Sequence[Sequence[object]], specs) -> bool:
-  """Tells whether all leaves are NumPy values of the very types."""
-  checks = [
-    (spec.dtype.as_numpy_dtype, tuple(spec.shape.as_list())) for spec in specs
-  ]
-  return all(
-    isinstance(leaf, _ARRAYS)
-    and leaf.dtype.type is kind
-    and len(leaf.shape) == len(shape)
-    and all(
-      size in (None, found)
-      for size, found in zip(shape, leaf.shape, strict=True)
-    )
-    for row in rows
-    for leaf, (kind, shape) in zip(row, checks, strict=True)
+    return lambda value: [value]
+  functions = list(map(_leaves_function, values.element_types(type_spec)))
+  # Then there is nothing to check: its names are those of its type.
+  container = getattr(type_spec, "python_container", None)
+  is_named_tuple = values.is_named_tuple_type(type_spec)
+  has_tensors_alone = not any(
+    isinstance(each, tff.StructType) for each in values.element_types(type_spec)
   )
+
+  def leaves(value):
+    if is_named_tuple and type(value) is container:
+      if has_tensors_alone:
+        return value
+      parts = value
+    elif type(value) is tuple and not value and not functions:
+      return []
+    else:
+      parts = [part for part, _ in values.pair_elements(value, type_spec)]
+    return [
+      leaf
+      for part, function in zip(parts, functions, strict=True)
+      for leaf in function(part)
+    ]
+
+  return leaves

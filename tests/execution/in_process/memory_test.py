@@ -1,0 +1,134 @@
+"""Memory that calls use one after the other, and what is packed once."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+from tff_shift.execution.in_process import memory as memory_lib
+
+FLOAT = np.dtype(np.float32)
+LARGE = (512, 1024)  # 2 MiB.
+
+
+def address(array):
+  return array.ctypes.data
+
+
+def test_next_call_has_the_same_memory():
+  memory = memory_lib.Memory()
+  with memory.lent() as lender:
+    first = address(lender.array(LARGE, FLOAT))
+  with memory.lent() as lender:
+    # A somewhat larger cohort fits as well.
+    assert address(lender.array((600, 1024), FLOAT)) == first
+
+
+def test_arrays_of_a_call_and_of_calls_at_once_are_apart():
+  memory = memory_lib.Memory()
+  with memory.lent() as lender:
+    lender.array(LARGE, FLOAT)
+  with memory.lent() as one, memory.lent() as other:
+    arrays = [
+      each.array(LARGE, FLOAT) for each in (one, other) for _ in range(2)
+    ]
+    for number, array in enumerate(arrays):
+      array[:] = number
+    for number, array in enumerate(arrays):
+      assert (array == number).all()
+
+
+def test_more_than_the_limit_is_not_kept(monkeypatch):
+  monkeypatch.setattr(memory_lib, "MAX_KEPT_BYTES", 3 * 2**20)
+  with memory_lib.Memory().lent() as lender:
+    lender.array(LARGE, FLOAT)
+    lender.array(LARGE, FLOAT)
+    assert len(lender.worth_keeping()) == 1
+
+
+def read_only(value, size=LARGE[0]):
+  array = np.full([size, 1024], value, np.float32)
+  array.flags.writeable = False
+  return array
+
+
+class Packing:
+  """Joins arrays, and counts how often."""
+
+  def __init__(self, memory):
+    self.memory = memory
+    self.count = 0
+
+  def __call__(self, *column):
+    def join(new_array):
+      self.count += 1
+      rows = new_array((sum(map(len, column)), 1024), FLOAT)
+      return [np.concatenate(column, out=rows)]
+
+    with self.memory.lent() as lender:
+      (packed,) = lender.pack(column, join)
+      np.testing.assert_array_equal(packed, np.concatenate(column))
+    return packed
+
+
+@pytest.fixture
+def pack():
+  return Packing(memory_lib.Memory())
+
+
+def test_read_only_arrays_are_packed_once_they_come_again(pack):
+  one, two = read_only(1), read_only(2)
+  pack(one, two)
+  kept = pack(one, two)
+  assert pack.count == 2
+  assert pack(one, two) is kept
+  # As what they are views of.
+  views = one[:200], two[200:]
+  first = [pack(*views) for _ in range(3)]
+  assert first[1] is first[2] and pack.count == 4
+  # Another order, and another cohort, are not the same.
+  pack(two, one)
+  pack(one)
+  assert pack.count == 6 and pack(one, two) is kept
+  # What is kept is not lent.
+  with pack.memory.lent() as lender:
+    assert not np.shares_memory(lender.array(LARGE, FLOAT), kept)
+
+
+def test_arrays_that_can_change_are_packed_each_time(pack):
+  array = np.ones(LARGE, np.float32)
+  closed_view = array[:300]
+  closed_view.flags.writeable = False
+  foreign = np.frombuffer(bytearray(2**20), np.float32).reshape([-1, 1024])
+  foreign.flags.writeable = False
+  for each in (array, closed_view, foreign):
+    before = pack.count
+    for _ in range(3):
+      pack(each)
+    assert pack.count == before + 3
+  array[:] = 2
+  assert (pack(closed_view) == 2).all()
+
+
+def test_another_array_in_the_place_of_one_that_is_gone_is_packed(pack):
+  for value in range(20):
+    array = read_only(value)
+    for _ in range(3):
+      pack(array)
+    # The next one may get its address.
+    del array
+  assert pack.count == 40
+
+
+def test_packed_arrays_beyond_the_limit_are_let_go(pack, monkeypatch):
+  monkeypatch.setattr(memory_lib, "MAX_KEPT_BYTES", 5 * 2**20)
+  arrays = [read_only(value) for value in range(3)]  # 2 MiB each.
+  kept = [weakref.ref([pack(each) for _ in range(3)][-1]) for each in arrays]
+  gc.collect()
+  assert [each() is None for each in kept] == [True, False, False]
+  # A dead client's go with the next that is packed.
+  del arrays[1:]
+  pack(arrays[0])
+  gc.collect()
+  assert all(each() is None for each in kept)

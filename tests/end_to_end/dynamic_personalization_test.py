@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 import types
 
 import numpy as np
@@ -179,6 +180,43 @@ class TestWholeRun:
       run for run in read_runs(finished[0]) if run["algorithm"] == "fed_3da"
     ]
     assert read_runs(folder) == first
+
+
+@pytest.mark.slow
+def test_selection_looks_at_validation_alone(
+  run_dynamic, read_rows, read_runs, tmp_path, capsys
+):
+  folder = tmp_path / "run"
+  code = run_dynamic(
+    [
+      *_SMALL,
+      "--algorithm=local",
+      "--learning_rate=1e-9,0.1",
+      "--select=validation",
+      "--test_distributions=0.9",
+      f"--output_dir={folder}",
+    ]
+  )
+  assert code == 0
+  (run,) = read_runs(folder)
+  assert run["setting"]["selection"] == "validation"
+  (line,) = (
+    line
+    for line in capsys.readouterr().out.splitlines()
+    if line.startswith("accuracy (%) on validation periods: ")
+  )
+  scores = {
+    rate: float(score)
+    for rate, score in re.findall(r"local, learning rate (\S+): ([\d.]+)", line)
+  }
+  best = max(scores, key=scores.get)
+  assert list(scores) == ["1e-09", "0.1"] and best == "0.1"
+  assert line.endswith(f"chosen: local, learning rate {best}")
+  assert {row["learning_rate"] for row in read_rows(folder)} == {best}
+  # What chose it is the accuracy that its run reports.
+  assert run["metrics"]["validation_accuracy"]["mean"] == pytest.approx(
+    scores[best], abs=0.005
+  )
 
 
 @pytest.mark.slow

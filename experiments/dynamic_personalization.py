@@ -227,6 +227,7 @@ def main() -> None:
       "validation_accuracy",
       *evaluation.compared(),
       "multi_period_variance",
+      "multi_period_variance_below",
       "low_accuracy_share",
       "request_share",
     ]

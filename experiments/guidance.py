@@ -1,7 +1,7 @@
 r"""Compares algorithms that answer queries from anywhere in a federation.
 
-  python -m experiments.guidance --algorithm=fed_drm,fed_avg_ft,fed_rep \
-      --dataset=digits --partition=dirichlet_0.3
+  python -m experiments.guidance --dataset=digits --partition=dirichlet_0.3 \
+      --algorithm=fed_drm,fed_avg,fed_avg_ft,fed_rep
 
   python -m experiments.guidance \
       --flagfile=experiments/presets/guidance/demo.flags --seeds=0,1,2

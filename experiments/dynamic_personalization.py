@@ -24,6 +24,7 @@ from experiments import comparison
 from experiments import dynamic_personalization_plan as planning
 from experiments import pretrained
 from experiments import program
+from experiments import selection_flags
 from tff_shift.learning import evaluation
 from tff_shift.simulation import dynamic
 from tff_shift.simulation import dynamic_results
@@ -31,6 +32,8 @@ from tff_shift.simulation import instruments as instruments_lib
 from tff_shift.simulation import selection
 
 FLAGS = flags.FLAGS
+
+_TEST = "test"
 
 
 def _fit_instruments(
@@ -116,21 +119,36 @@ class _Runner:
   def run(
     self, contestant: selection.Contestant
   ) -> dict[int, dynamic.DynamicResult]:
-    """Runs a contestant with every seed."""
+    """Runs a contestant with every seed, and uses it on every stream."""
+    return self._run(
+      contestant, _TEST, self._plan.seeds, FLAGS.test_distributions
+    )
+
+  def score(self, contestant: selection.Contestant) -> float:
+    """Returns VACC in percent, mean over seeds; it is used on no stream."""
+    by_seed = self._run(
+      contestant, planning.VALIDATION, self._plan.selection_seeds, []
+    )
+    return float(np.mean([r.validation_accuracy for r in by_seed.values()]))
+
+  def _run(self, contestant, held_out, seeds, names):
     algorithm = self._running.build(
       contestant, num_evaluation_domains=FLAGS.num_clients
     )
     return {
-      seed: self._run_one(algorithm, contestant, seed)
-      for seed in self._plan.seeds
+      seed: self._run_one(algorithm, contestant, held_out, seed, names)
+      for seed in seeds
     }
 
-  def _run_one(self, algorithm, contestant, seed) -> dynamic.DynamicResult:
-    """Trains with a seed, and uses what that gives on every stream."""
-    names = FLAGS.test_distributions
+  def _run_one(
+    self, algorithm, contestant, held_out, seed, names
+  ) -> dynamic.DynamicResult:
+    """Trains with a seed, and uses what that gives on streams."""
     instruments = self._instruments[planning.representation_size(contestant)]
     num_steps = FLAGS.rounds + len(names) * FLAGS.periods
-    with self._running.run(contestant, seed, num_steps) as run:
+    with self._running.run(
+      contestant, seed, num_steps, held_out=held_out
+    ) as run:
 
       def on_period(name, period, accuracy):
         done = FLAGS.rounds + names.index(name) * FLAGS.periods + period
@@ -186,7 +204,12 @@ def main() -> None:
       )
     )
     runner = _Runner(running, instruments)
-    for reading in running.runs(runner.run):
+    rule = selection_flags.rule(
+      planning.VALIDATION, "accuracy (%) on validation periods", runner.score
+    )
+    for reading in running.runs(
+      runner.run, rule=rule, all_settings=FLAGS.all_settings
+    ):
       by_label[reading.contestant.label] = reading.by_seed
       for distribution in FLAGS.test_distributions:
         running.summarize(
@@ -204,6 +227,7 @@ def main() -> None:
       "validation_accuracy",
       *evaluation.compared(),
       "multi_period_variance",
+      "multi_period_variance_below",
       "low_accuracy_share",
       "request_share",
     ]

@@ -11,6 +11,7 @@ from experiments import command_line
 from experiments import comparison
 from experiments import contestants
 from experiments import pretrained
+from experiments import selection_flags
 from tff_shift import algorithms
 from tff_shift import models
 from tff_shift.data import examples
@@ -25,6 +26,7 @@ from tff_shift.simulation import selection
 FLAGS = flags.FLAGS
 
 SCENARIO = "dynamic_personalization"
+VALIDATION = "validation"
 
 # The paper gives none. Rates are the best of a few on digits with the default
 # network, the same few for all algorithms.
@@ -144,6 +146,11 @@ def define_flags() -> None:
     "Seed of the parts of the data set and of what the server fits to them;"
     " one extractor and one threshold serve all --seeds.",
   )
+  selection_flags.define(
+    VALIDATION,
+    "the best accuracy, mean over seeds, on iid periods of the validation part"
+    " (VACC); the streams of the test part are never looked at",
+  )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,12 +163,14 @@ class Plan(comparison.Plan):
       needs it.
     pretraining: How it is trained.
     quantile: That of the threshold.
+    selection_seeds: The seeds with which the setting of an algorithm is chosen.
   """
 
   dataset: periods.DynamicDataset
   extractor: split_model.SplitModel | None
   pretraining: pretraining.PretrainingHParams
   quantile: float
+  selection_seeds: Sequence[int]
 
 
 def representation_size(contestant: selection.Contestant) -> int | None:
@@ -180,6 +189,7 @@ def make_plan() -> Plan:
   """
   _check_flags()
   seeds = command_line.chosen_seeds("seeds")
+  selection_seeds = selection_flags.chosen_seeds(VALIDATION, seeds)
   # Wrong names are told before data are loaded.
   command_line.chosen_algorithms(SCENARIO)
   with command_line.usage_errors():
@@ -240,6 +250,7 @@ def make_plan() -> Plan:
     extractor=extractor if needs_extractor else None,
     pretraining=pretrained.chosen_hparams(),
     quantile=FLAGS.threshold_quantile or _QUANTILE,
+    selection_seeds=selection_seeds,
   )
 
 

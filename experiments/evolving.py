@@ -22,6 +22,7 @@ from experiments import command_line
 from experiments import comparison
 from experiments import evolving_plan as planning
 from experiments import program
+from experiments import selection_flags
 from tff_shift.learning import evaluation
 from tff_shift.simulation import evolving
 from tff_shift.simulation import selection
@@ -110,13 +111,11 @@ def main() -> None:
     running = comparison.Comparison(plan)
     evolving.draw_domains(dataset, running.folder)
     runner = _Runner(running)
-    rule = None
-    if FLAGS.select == planning.LAST_SOURCE:
-      rule = selection.Rule(
-        planning.LAST_SOURCE,
-        "client accuracy (%) on the last source domain",
-        runner.score,
-      )
+    rule = selection_flags.rule(
+      planning.LAST_SOURCE,
+      "client accuracy (%) on the last source domain",
+      runner.score,
+    )
     for reading in running.runs(
       runner.run, rule=rule, all_settings=FLAGS.all_settings
     ):

@@ -11,6 +11,7 @@ from absl import flags
 from experiments import command_line
 from experiments import comparison
 from experiments import contestants
+from experiments import selection_flags
 from tff_shift import algorithms
 from tff_shift import models
 from tff_shift.data import datasets as datasets_lib
@@ -79,25 +80,10 @@ def define_flags() -> None:
     None,
     "File of weights to start from (resnet for caltran). Default: random.",
   )
-  flags.DEFINE_string(
-    "select",
-    "none",
-    "none: every setting of an algorithm's hyper-parameters is a run."
-    " last_source: of the settings of each algorithm, that is run which has the"
-    " best client accuracy, mean over seeds, on the last source domain when"
-    " that is held out; the target is never looked at.",
-  )
-  flags.DEFINE_list(
-    "selection_seeds",
-    None,
-    "The seeds over which --select=last_source takes the mean. Default: all"
-    " of --seeds.",
-  )
-  flags.DEFINE_bool(
-    "all_settings",
-    False,
-    "With --select=last_source: runs the settings that were not chosen as"
-    " well.",
+  selection_flags.define(
+    LAST_SOURCE,
+    "the best client accuracy, mean over seeds, on the last source domain when"
+    " that is held out; the target is never looked at",
   )
 
 
@@ -128,15 +114,7 @@ def make_plan() -> Plan:
   command_line.check_common_flags(SCENARIO)
   chosen = contestants.chosen(SCENARIO)
   seeds = command_line.chosen_seeds("seeds")
-  selection_seeds = seeds
-  if FLAGS.selection_seeds is not None:
-    selection_seeds = command_line.chosen_seeds("selection_seeds")
-    command_line.require(
-      "selection_seeds",
-      set(selection_seeds) <= set(seeds),
-      "a part of --seeds",
-    )
-  command_line.require_choice("select", (selection.NONE, LAST_SOURCE))
+  selection_seeds = selection_flags.chosen_seeds(LAST_SOURCE, seeds)
   command_line.require(
     "evaluation_clients",
     0 <= FLAGS.evaluation_clients <= FLAGS.num_clients,

@@ -1,7 +1,7 @@
 r"""Compares algorithms that answer queries from anywhere in a federation.
 
-  python -m experiments.guidance --algorithm=fed_drm,fed_avg_ft,fed_rep \
-      --dataset=digits --partition=dirichlet_0.3
+  python -m experiments.guidance --dataset=digits --partition=dirichlet_0.3 \
+      --algorithm=fed_drm,fed_avg,fed_avg_ft,fed_rep
 
   python -m experiments.guidance \
       --flagfile=experiments/presets/guidance/demo.flags --seeds=0,1,2
@@ -11,49 +11,72 @@ checkpoints/ into --output_dir, and prints one table. The same flags and
 --resume let a run that was stopped go on.
 """
 
-import functools
-
+import numpy as np
 from absl import flags
 
 from experiments import command_line
 from experiments import comparison
 from experiments import guidance_plan as planning
 from experiments import program
+from experiments import selection_flags
 from tff_shift.simulation import guidance
 from tff_shift.simulation import guidance_results
 from tff_shift.simulation import selection
 
 FLAGS = flags.FLAGS
 
+# What a setting is chosen by, and what progress shows.
+_CHOSEN = "system_accuracy"
+_TEST = "test"
 
-def _run(
-  running: comparison.Comparison, contestant: selection.Contestant
-) -> dict[int, guidance.GuidanceResult]:
-  """Runs a contestant with every seed, and writes down what it gives."""
-  datasets = running.plan.datasets
-  algorithm = running.build(
-    contestant,
-    # All test examples of a seed at once; seeds may differ by a few.
-    num_queries=max(
-      sum(len(each.y) for each in dataset.test) for dataset in datasets.values()
-    ),
-  )
-  by_seed = {}
-  for seed, dataset in datasets.items():
-    with running.run(contestant, seed, FLAGS.rounds) as run:
-      by_seed[seed] = guidance.run(
-        algorithm,
-        dataset.train,
-        dataset.test,
-        num_rounds=FLAGS.rounds,
-        run_seed=seed,
-        participation=FLAGS.participation,
-        evaluate_every=FLAGS.evaluate_every,
-        num_final_rounds=FLAGS.final_rounds,
-        on_round=run.recorder("system_accuracy"),
-        checkpoint=run.checkpoint,
-      )
-  return by_seed
+
+class _Runner:
+  """Runs the contestants of a plan, and writes down what they give."""
+
+  def __init__(self, running: comparison.Comparison):
+    self._running = running
+    self._plan = running.plan
+
+  def run(
+    self, contestant: selection.Contestant
+  ) -> dict[int, guidance.GuidanceResult]:
+    """Runs a contestant with each seed; asks what is in the test sets."""
+    return self._run(contestant, _TEST, self._plan.datasets)
+
+  def score(self, contestant: selection.Contestant) -> float:
+    """Returns the system accuracy in percent on what is held out instead."""
+    by_seed = self._run(
+      contestant, planning.VALIDATION, self._plan.selection_datasets
+    )
+    return float(np.mean([r.final()[_CHOSEN] for r in by_seed.values()]))
+
+  def _run(self, contestant, held_out, datasets):
+    algorithm = self._running.build(
+      contestant,
+      # All held-out examples of a seed at once; seeds may differ by a few.
+      num_queries=max(
+        sum(len(each.y) for each in dataset.test)
+        for dataset in datasets.values()
+      ),
+    )
+    by_seed = {}
+    for seed, dataset in datasets.items():
+      with self._running.run(
+        contestant, seed, FLAGS.rounds, held_out=held_out
+      ) as run:
+        by_seed[seed] = guidance.run(
+          algorithm,
+          dataset.train,
+          dataset.test,
+          num_rounds=FLAGS.rounds,
+          run_seed=seed,
+          participation=FLAGS.participation,
+          evaluate_every=FLAGS.evaluate_every,
+          num_final_rounds=FLAGS.final_rounds,
+          on_round=run.recorder(_CHOSEN),
+          checkpoint=run.checkpoint,
+        )
+    return by_seed
 
 
 def main() -> None:
@@ -63,7 +86,13 @@ def main() -> None:
   with command_line.executor():
     running = comparison.Comparison(plan)
     guidance_results.draw_clients(plan.datasets[plan.seeds[0]], running.folder)
-    for reading in running.runs(functools.partial(_run, running)):
+    runner = _Runner(running)
+    rule = selection_flags.rule(
+      planning.VALIDATION, "system accuracy (%) on held-out parts", runner.score
+    )
+    for reading in running.runs(
+      runner.run, rule=rule, all_settings=FLAGS.all_settings
+    ):
       label = reading.contestant.label
       by_label[label] = reading.by_seed
       running.summarize(

@@ -10,6 +10,7 @@ from absl import flags
 from experiments import command_line
 from experiments import comparison
 from experiments import contestants
+from experiments import selection_flags
 from tff_shift import models
 from tff_shift.data import color_transforms
 from tff_shift.data import guidance
@@ -19,6 +20,7 @@ from tff_shift.models import lenet
 FLAGS = flags.FLAGS
 
 SCENARIO = "guidance"
+VALIDATION = "validation"
 
 # The width of the client branch that is put on a model without one.
 _GUIDE_WIDTH = 64
@@ -41,7 +43,7 @@ def define_flags() -> None:
   """Defines the flags of this binary."""
   described = {name: str(value) for name, value in _DEFAULTS.items()}
   described["local_steps"] += "; fed_rep: 5, besides 5 of the head"
-  described["cosine_rounds"] = "--rounds"
+  described["cosine_rounds"] = "--rounds; fed_avg_ft: and those of fine-tuning"
   command_line.define_common_flags(
     SCENARIO,
     hparam_defaults=described,
@@ -83,6 +85,12 @@ def define_flags() -> None:
     + ", ".join(lenet.SHARED_STAGES)
     + ". Default: deep.",
   )
+  selection_flags.define(
+    VALIDATION,
+    "the best system accuracy, mean over seeds, on a fifth of each client's"
+    " training examples when that is held out; the test examples are never"
+    " looked at",
+  )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,9 +99,12 @@ class Plan(comparison.Plan):
 
   Attributes:
     datasets: What the clients hold, by seed.
+    selection_datasets: What they hold where a setting is chosen, by the seeds
+      with which that is done: another part is held out.
   """
 
   datasets: Mapping[int, guidance.GuidanceDataset]
+  selection_datasets: Mapping[int, guidance.GuidanceDataset]
 
 
 def make_plan() -> Plan:
@@ -117,6 +128,7 @@ def make_plan() -> Plan:
   )
   chosen = contestants.chosen(SCENARIO, _defaults)
   seeds = command_line.chosen_seeds("seeds")
+  selection_seeds = selection_flags.chosen_seeds(VALIDATION, seeds)
   with command_line.usage_errors():
     datasets = {
       seed: guidance.load_guidance(
@@ -130,6 +142,12 @@ def make_plan() -> Plan:
       )
       for seed in seeds
     }
+    selection_datasets = {}
+    if FLAGS.select == VALIDATION:
+      selection_datasets = {
+        seed: guidance.held_out_validation(datasets[seed], seed)
+        for seed in selection_seeds
+      }
     model = _build_model(datasets[seeds[0]])
   return Plan(
     scenario=SCENARIO,
@@ -149,12 +167,21 @@ def make_plan() -> Plan:
     num_steps=FLAGS.rounds,
     told_hparams=("learning_rate", "lambda_"),
     datasets=datasets,
+    selection_datasets=selection_datasets,
   )
 
 
 def _defaults(algorithm: str) -> dict[str, Any]:
   """Returns the hyper-parameters of an algorithm whose flags are not set."""
-  shared = _DEFAULTS | {"cosine_rounds": FLAGS.rounds}
+  rounds = FLAGS.rounds
+  if algorithm == "fed_avg_ft":
+    # Fine-tuning goes on where the rounds end, and the rate falls on.
+    steps, per_round = (
+      (getattr(FLAGS, name) or [_DEFAULTS[name]])[0]
+      for name in ("fine_tuning_steps", "local_steps")
+    )
+    rounds += -(-steps // per_round)
+  shared = _DEFAULTS | {"cosine_rounds": rounds}
   return shared | _OWN_DEFAULTS.get(algorithm, {})
 
 

@@ -513,8 +513,16 @@ class TestWorkAlone:
     metrics = built.algorithm.evaluate_clients(
       server_state, list(client_states), data, evaluation_data
     )
+
+    def predict(weights, state, data, examples):
+      if built.functions.prepare_client is not None:
+        state = built.functions.prepare_client(
+          weights, state, data, tf.constant(2)
+        )
+      return built.functions.predict_as_client(weights, state, data, examples)
+
     logits = run_for_each(
-      built.functions.predict_as_client,
+      predict,
       [
         (server_state.weights, *each)
         for each in zip(client_states, data, evaluation_data, strict=True)

@@ -20,6 +20,15 @@ RATE = 0.3
 COMMON = {"batch_size": 4, "local_steps": 1, "learning_rate": RATE}
 
 
+def fine_tuning_batches(data, num_steps):
+  """Returns the batches of 4 of a client's fine-tuning."""
+  seed = randomness.fold(data.seed, randomness.Purpose.PERSONALIZE)
+  return [
+    local_training.pooled_batches(data, visit + 1, 4, seed)(visit)
+    for visit in range(num_steps)
+  ]
+
+
 class TestFineTuning:
   @pytest.mark.parametrize("num_steps", [0, 1, 4])
   def test_agrees_with_the_oracle(
@@ -35,14 +44,9 @@ class TestFineTuning:
     )
 
     # 10 examples are three batches of 4, the last of which begins anew.
-    def draw_batches(data):
-      seed = randomness.fold(data.seed, randomness.Purpose.PERSONALIZE)
-      return [
-        local_training.pooled_batches(data, visit + 1, 4, seed)(visit)
-        for visit in range(num_steps)
-      ]
-
-    for batch in run_in_graph(draw_batches, client):
+    for batch in run_in_graph(
+      lambda data: fine_tuning_batches(data, num_steps), client
+    ):
       weights, _ = oracle.descend(
         weights,
         [
@@ -53,6 +57,73 @@ class TestFineTuning:
         RATE,
       )
     compare.assert_close(tuned, weights, 1e-5)
+
+  @pytest.mark.parametrize(
+    ("rate", "cosine_rounds", "rates"),
+    [
+      # After 2 rounds of 2 steps: rounds 2, 2, 3, 3 and 4 of 5 would follow.
+      (0, 5, [RATE * (1 + np.cos(np.pi * r / 5)) / 2 for r in (2, 2, 3, 3, 4)]),
+      # Where the rate has fallen to 0 it stays.
+      (0, 3, [RATE * (1 + np.cos(np.pi * 2 / 3)) / 2] * 2 + [0] * 3),
+      (0, 0, [RATE] * 5),
+      (0.01, 5, [0.01] * 5),
+    ],
+  )
+  @pytest.mark.parametrize("momentum", [0.0, 0.5])
+  def test_rate_goes_on_falling(
+    self,
+    model,
+    make_client,
+    oracle,
+    run_in_graph,
+    compare,
+    rate,
+    cosine_rounds,
+    rates,
+    momentum,
+  ):
+    client = make_client(0, [6, 4])
+    hparams = fed_avg_ft.HParams(
+      batch_size=4,
+      local_steps=2,
+      learning_rate=RATE,
+      momentum=momentum,
+      cosine_rounds=cosine_rounds,
+      fine_tuning_steps=5,
+      fine_tuning_learning_rate=rate,
+      # Who is late in a round is not late here.
+      straggler_ratio=1.0,
+    )
+    weights = run_in_graph(model.initial_weights, client.seed)
+    prepared = run_in_graph(
+      fed_avg_ft.work(model, hparams).prepare_client,
+      weights,
+      (),
+      client,
+      np.int32(2),
+    )
+    moved = tf.nest.map_structure(np.zeros_like, weights)
+    for batch, at_rate in zip(
+      run_in_graph(lambda data: fine_tuning_batches(data, 5), client),
+      rates,
+      strict=True,
+    ):
+      stepped, _ = oracle.descend(
+        weights,
+        [
+          lambda w, batch=batch: oracle.cross_entropy(
+            oracle.predict(w, batch.x), batch.y
+          )
+        ],
+        1.0,
+      )
+      moved = tf.nest.map_structure(
+        lambda m, w, s: momentum * m + (w - s), moved, weights, stepped
+      )
+      weights = tf.nest.map_structure(
+        lambda w, m, by=at_rate: w - by * m, weights, moved
+      )
+    compare.assert_close(prepared, weights, 1e-5)
 
   @pytest.mark.parametrize(
     ("num_epochs", "given_steps", "num_steps"),
@@ -78,8 +149,11 @@ class TestFineTuning:
     )
     functions = fed_avg_ft.work(model, hparams)
     weights = run_in_graph(model.initial_weights, client.seed)
+    prepared = run_in_graph(
+      functions.prepare_client, weights, (), client, np.int32(0)
+    )
     logits = run_in_graph(
-      functions.predict_as_client, weights, (), client, examples
+      functions.predict_as_client, weights, prepared, client, examples
     )
     tuned = run_in_graph(
       lambda w, data: fed_avg_ft.fine_tune(model, hparams, num_steps, w, data),
@@ -129,9 +203,12 @@ class TestBesideFedAvg:
   ):
     # In a plain graph: that of TFF takes longer.
     def everything(functions):
+      prepare = functions.prepare_client or (lambda *_: ())
       return lambda weights, data, examples: (
         functions.train_client(weights, (), data, tf.constant(0)),
-        functions.predict_as_client(weights, (), data, examples),
+        functions.predict_as_client(
+          weights, prepare(weights, (), data, tf.constant(0)), data, examples
+        ),
         functions.predict_as_server(weights, (), examples),
       )
 

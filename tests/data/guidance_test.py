@@ -116,6 +116,35 @@ class TestDigits:
     assert sorted(held) == list(range(len(whole.y)))
     np.testing.assert_array_equal(dataset.sample, images[0])
 
+  def test_validation_is_held_out_of_training(self, dataset):
+    found = guidance.held_out_validation(dataset, 0)
+    assert found.transforms == dataset.transforms
+    for client, whole in enumerate(dataset.train):
+      train, validation = found.train[client], found.test[client]
+      assert len(validation.y) == round(0.2 * len(whole.y))
+      parts = [
+        sorted(
+          (image.tobytes(), label)
+          for each in examples
+          for image, label in zip(each.x, each.y, strict=True)
+        )
+        for examples in ([whole], [train, validation])
+      ]
+      assert parts[0] == parts[1]
+    again, other = (
+      guidance.held_out_validation(dataset, seed).test[0] for seed in (0, 1)
+    )
+    np.testing.assert_array_equal(again.x, found.test[0].x)
+    assert not np.array_equal(other.x, found.test[0].x)
+
+  def test_client_without_validation_example_is_named(self, dataset):
+    few = dataset.train[1]._replace(
+      x=dataset.train[1].x[:2], y=dataset.train[1].y[:2]
+    )
+    train = (dataset.train[0], few, *dataset.train[2:])
+    with pytest.raises(ValueError, match="client 1 would have no validation"):
+      guidance.held_out_validation(dataset._replace(train=train), 0)
+
   def test_thirty_percent_are_for_testing(self, dataset):
     for train, test in zip(dataset.train, dataset.test, strict=True):
       assert len(test.y) == round(0.3 * (len(train.y) + len(test.y)))

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 import types
 
 import numpy as np
@@ -23,10 +24,10 @@ _SMALL = (
   "--pretraining_epochs=1",
   "--model=mlp",
   "--model_width=4",
-  "--hidden_width=6",
-  "--num_hidden=1",
   "--noprogress",
 )
+# Flags of meta-networks.
+_SMALL_META = ("--hidden_width=6", "--num_hidden=1")
 _SHARES = ("drifted_share", "detected_share")
 
 
@@ -50,6 +51,7 @@ class TestWholeRun:
       dynamic_personalization_plan,
       [
         *_SMALL,
+        *_SMALL_META,
         f"--algorithm={','.join(_ALGORITHMS)}",
         "--seeds=0,1",
         "--test_distributions=iid,0.9",
@@ -165,6 +167,7 @@ class TestWholeRun:
       "dynamic_personalization",
       [
         *_SMALL,
+        *_SMALL_META,
         "--algorithm=fed_3da",
         "--seeds=0,1",
         "--test_distributions=iid,0.9",
@@ -182,12 +185,50 @@ class TestWholeRun:
 
 
 @pytest.mark.slow
+def test_selection_looks_at_validation_alone(
+  run_dynamic, read_rows, read_runs, tmp_path, capsys
+):
+  folder = tmp_path / "run"
+  code = run_dynamic(
+    [
+      *_SMALL,
+      "--algorithm=local",
+      "--learning_rate=1e-9,0.1",
+      "--select=validation",
+      "--test_distributions=0.9",
+      f"--output_dir={folder}",
+    ]
+  )
+  assert code == 0
+  (run,) = read_runs(folder)
+  assert run["setting"]["selection"] == "validation"
+  (line,) = (
+    line
+    for line in capsys.readouterr().out.splitlines()
+    if line.startswith("accuracy (%) on validation periods: ")
+  )
+  scores = {
+    rate: float(score)
+    for rate, score in re.findall(r"local, learning rate (\S+): ([\d.]+)", line)
+  }
+  best = max(scores, key=scores.get)
+  assert list(scores) == ["1e-09", "0.1"]
+  assert line.endswith(f"chosen: local, learning rate {best}")
+  assert {row["learning_rate"] for row in read_rows(folder)} == {best}
+  # What chose it is the accuracy that its run reports.
+  assert run["metrics"]["validation_accuracy"]["mean"] == pytest.approx(
+    scores[best], abs=0.005
+  )
+
+
+@pytest.mark.slow
 class TestOptions:
   def run(self, run_dynamic, tmp_path, *arguments):
     folder = tmp_path / "run"
     code = run_dynamic(
       [
         *_SMALL,
+        *_SMALL_META,
         "--algorithm=fed_3da",
         "--test_distributions=0.9",
         f"--output_dir={folder}",
@@ -339,6 +380,7 @@ class TestBadFlags:
     code = run_dynamic(
       [
         *_SMALL,
+        *_SMALL_META,
         "--algorithm=fed_3da",
         f"--output_dir={folder}",
         *flags,
@@ -355,6 +397,7 @@ class TestBadFlags:
     code = run_dynamic(
       [
         *_SMALL,
+        *_SMALL_META,
         "--algorithm=fed_3da",
         "--dataset=fashion_mnist",
         f"--data_dir={tmp_path}",

@@ -103,7 +103,9 @@ class TestWholeRun:
       assert setting["client_weighting"] == "num_examples"
       assert setting["momentum"] == 0.9
       assert setting["weight_decay"] == 5e-4
-      assert setting["cosine_rounds"] == 3
+      # Three steps of fine-tuning, two to a round, are two rounds more.
+      is_tuned = run["algorithm"] == "fed_avg_ft"
+      assert setting["cosine_rounds"] == (5 if is_tuned else 3)
 
   def test_figures_are_there(self, finished):
     figures = {p.stem for p in (finished[0] / "figures").glob("*.png")}
@@ -151,6 +153,46 @@ class TestWholeRun:
     assert again == first
 
 
+def test_selection_looks_at_validation_alone(
+  run_guidance, read_rows, read_runs, tmp_path, capsys
+):
+  code = run_guidance(
+    [
+      *_SMALL,
+      "--algorithm=fed_avg",
+      "--learning_rate=1e-9,0.05",
+      "--select=validation",
+      "--seeds=3,4",
+      "--selection_seeds=3",
+      f"--output_dir={tmp_path}",
+    ]
+  )
+  assert code == 0
+  rows = read_rows(tmp_path)
+  last = {
+    (row["held_out"], row["learning_rate"], row["seed"]): row for row in rows
+  }
+  # Both settings with one seed, then the better one with all.
+  best = max(
+    ("1e-09", "0.05"),
+    key=lambda rate: float(last["validation", rate, "3"]["system_accuracy"]),
+  )
+  assert best == "0.05"
+  assert last.keys() == {
+    ("validation", "1e-09", "3"),
+    ("validation", best, "3"),
+    ("test", best, "3"),
+    ("test", best, "4"),
+  }
+  (run,) = read_runs(tmp_path)
+  assert run["setting"]["selection"] == "validation"
+  assert run["metrics"]["system_accuracy"]["seeds"] == [
+    pytest.approx(float(last["test", best, seed]["system_accuracy"]))
+    for seed in ("3", "4")
+  ]
+  assert "chosen: fed_avg, learning rate 0.05" in capsys.readouterr().out
+
+
 class TestBadFlags:
   @pytest.mark.parametrize(
     ("flags", "named"),
@@ -163,6 +205,8 @@ class TestBadFlags:
       (["--num_clients=9", "--intensity=low"], "intensity"),
       (["--rounds=0"], "--rounds=0"),
       (["--final_rounds=4"], "--final_rounds=4"),
+      (["--select=test"], "--select=test"),
+      (["--selection_seeds=5"], "--selection_seeds"),
       (["--participation=0"], "--participation=0"),
       (["--lambda_=1.5"], "lambda_=1.5"),
       (["--lambda_=half"], "--lambda_=half: it must be a number at least 0"),

@@ -391,6 +391,33 @@ class TestTwoPhases:
       stateless.as_learning_process()
 
 
+class TestPreparation:
+  def test_clients_predict_from_what_they_prepare(self, model):
+    algorithm = build_on_numbers(
+      model,
+      prepare_client=lambda weights, number, data, round_num: (
+        weights["centre"] + number + data.values[0],
+        tf.cast(round_num, tf.float32),
+      ),
+      predict_as_client=lambda weights, prepared, data, examples: tf.stack(
+        [tf.fill(tf.shape(examples.y), sum(prepared)), examples.x[:, 0]],
+        axis=1,
+      ),
+    )
+    state = algorithm.initialize(SEED)._replace(round_num=np.int32(40))
+    # Class 1 where x is above 3 + 2 + 1 + 40 and 3 + 4 + 7 + 40.
+    metrics = algorithm.evaluate_clients(
+      state,
+      [np.float32(2), np.float32(4)],
+      NUMBERS,
+      [
+        client([[45, 0], [47, 0]], [0, 1]),
+        client([[53, 0], [55, 0]], [0, 0]),
+      ],
+    )
+    np.testing.assert_allclose(metrics["accuracy"], [0.75], rtol=1e-6)
+
+
 class TestFewerPhases:
   def test_algorithm_that_trains_nothing_has_no_phase(self, model):
     algorithm = build_on_numbers(model)

@@ -33,6 +33,8 @@ class TestFinalMetrics:
         "loss": 4,
         # 0, 81, 100, 64, 900, 9.
         "multi_period_variance": 1154 / 6,
+        # 81, 64, 900.
+        "multi_period_variance_below": 1045 / 6,
         # Below 72: 71 and 50.
         "low_accuracy_share": 100 * 2 / 6,
         "request_share": 100 / 6,

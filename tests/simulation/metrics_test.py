@@ -45,6 +45,18 @@ class TestMultiPeriodVariance:
       metrics.multi_period_variance(np.full([5, 3], 95.0), 90), [25]
     )
 
+  def test_part_below_by_hand(self):
+    # 81, 64, 900.
+    np.testing.assert_allclose(
+      metrics.multi_period_variance_below(ACCURACY, 80), [1045 / 6]
+    )
+    # Who is always better has none; who is never better has all of it.
+    for validation, share in ((40, 0), (95, 1)):
+      np.testing.assert_allclose(
+        metrics.multi_period_variance_below(ACCURACY, validation),
+        share * metrics.multi_period_variance(ACCURACY, validation),
+      )
+
   @pytest.mark.parametrize("accuracy, size", [(0.5767, 100), (0.907, 1000)])
   def test_iid_periods_have_binomial_noise(self, accuracy, size):
     correct = np.random.default_rng(0).binomial(size, accuracy, (2000, 10))
@@ -108,7 +120,11 @@ class TestLowAccuracyShare:
     )
 
 
-FUNCTIONS = [metrics.multi_period_variance, metrics.low_accuracy_share]
+FUNCTIONS = [
+  metrics.multi_period_variance,
+  metrics.multi_period_variance_below,
+  metrics.low_accuracy_share,
+]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

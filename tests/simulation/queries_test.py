@@ -1,5 +1,7 @@
 """Asking a federation in batches, beside asking each client by hand."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -73,6 +75,38 @@ def predictions(model, data, run_in_graph):
       for client in data
     ]
   )
+
+
+def test_clients_prepare_once(federation, model, data, context):
+  del context
+  count = []
+
+  def prepare(state, states, given):
+    count.append(state)
+    assert given == data
+    # Each takes the model of the next.
+    return [*states[1:], states[0]]
+
+  algorithm = algorithms.build(
+    local, model, local.HParams(), num_queries=NUM_QUERIES
+  )
+  assert algorithm.guidance.prepare is None
+  state = algorithm.initialize(randomness.server_seed(0))
+  asked = queries.Federation(
+    dataclasses.replace(
+      algorithm, guidance=algorithm.guidance._replace(prepare=prepare)
+    ),
+    state,
+    algorithm.initialize_client(state, [client.seed for client in data]),
+    data,
+  )
+  routes = np.arange(len(QUERIES), dtype=np.int32) % NUM_CLIENTS
+  np.testing.assert_array_equal(
+    asked.answer(QUERIES, routes).classes,
+    federation.answer(QUERIES, (routes + 1) % NUM_CLIENTS).classes,
+  )
+  np.testing.assert_array_equal(asked.vote(QUERIES), federation.vote(QUERIES))
+  assert len(count) == 1
 
 
 def test_clients_disagree(predictions):

@@ -10,7 +10,10 @@ fine-tuned model does not.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
+
+import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
 from tff_shift.learning import evaluation
@@ -37,6 +40,12 @@ class HParams(hyperparameters.LocalHParams):
     "If above 0, replaces fine_tuning_epochs: so many gradient steps.",
     minimum=0,
   )
+  fine_tuning_learning_rate: float = hyperparameters.hparam(
+    0.0,
+    "The learning rate of fine-tuning. 0: that of the rounds that would follow,"
+    " of local_steps each, which goes on falling with cosine_rounds.",
+    minimum=0.0,
+  )
 
 
 def fine_tune(
@@ -45,8 +54,7 @@ def fine_tune(
   num_steps: Any,
   weights: split_model.SplitWeights,
   data: local_training.ClientData,
-  *,
-  trainable: split_model.SplitWeights | None = None,
+  **options: Any,
 ) -> split_model.SplitWeights:
   """Fine-tunes weights with cross-entropy on a client's training data.
 
@@ -56,7 +64,7 @@ def fine_tune(
     num_steps: The number of gradient steps, an int32 scalar.
     weights: The weights to start from.
     data: The client's data.
-    trainable: Which weights to train, see `local_training.train`.
+    **options: `trainable` and `learning_rate` of `local_training.train`.
 
   Returns:
     The fine-tuned weights.
@@ -68,27 +76,52 @@ def fine_tune(
     num_steps,
     randomness.fold(data.seed, randomness.Purpose.PERSONALIZE),
     hparams,
-    trainable=trainable,
+    **options,
   ).weights
+
+
+def _fine_tuning_rate(
+  hparams: HParams, data: local_training.ClientData, round_num: Any
+) -> float | Callable[[Any], tf.Tensor]:
+  """Returns the rate of fine-tuning after so many rounds, or that of a step."""
+  if hparams.fine_tuning_learning_rate:
+    return hparams.fine_tuning_learning_rate
+  if not hparams.cosine_rounds:
+    return hparams.learning_rate
+  # A client that no round leaves out and that is never late.
+  on_time = dataclasses.replace(hparams, straggler_ratio=0.0)
+  steps = local_training.num_local_steps(on_time, data, round_num)
+  return lambda step: local_training.scheduled_rate(
+    hparams, round_num + step // steps
+  )
 
 
 def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
   """The functions of FedAvgFT; see `process.Work`."""
 
-  def predict_as_client(weights, _, data, examples):
+  def prepare_client(weights, _, data, round_num):
     num_steps = hparams.fine_tuning_steps or (
       hparams.fine_tuning_epochs
       * local_training.epoch_steps(data, hparams.batch_size)
     )
-    personal_weights = fine_tune(model, hparams, num_steps, weights, data)
-    return evaluation.predict(model, personal_weights, examples.x)
+    return fine_tune(
+      model,
+      hparams,
+      num_steps,
+      weights,
+      data,
+      learning_rate=_fine_tuning_rate(hparams, data, round_num),
+    )
 
   return process.Work(
     initial_weights=model.initial_weights,
     train_client=lambda weights, _, data, round_num: fed_avg.train_client(
       model, hparams, weights, data, round_num
     ),
-    predict_as_client=predict_as_client,
+    prepare_client=prepare_client,
+    predict_as_client=lambda _, personal_weights, data, examples: (
+      evaluation.predict(model, personal_weights, examples.x)
+    ),
     predict_as_server=lambda weights, _, examples: evaluation.predict(
       model, weights, examples.x
     ),

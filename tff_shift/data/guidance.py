@@ -49,6 +49,40 @@ class GuidanceDataset(NamedTuple):
   sample: np.ndarray
 
 
+def held_out_validation(
+  dataset: GuidanceDataset, seed: int, validation_fraction: float = 0.2
+) -> GuidanceDataset:
+  """Puts a part of what each client trains on in the place of its test.
+
+  What is chosen with it has not seen the test examples.
+
+  Args:
+    dataset: What the clients hold.
+    seed: Seed of the draw.
+    validation_fraction: Share of a client's training examples.
+
+  Returns:
+    The data set, with other `train` and `test`.
+
+  Raises:
+    ValueError: A client has too few training examples.
+  """
+  train, validation = [], []
+  for client, own in enumerate(dataset.train):
+    parts = partitions.split_train_test(
+      np.arange(len(own.y)), validation_fraction, [seed, client, 1]
+    )
+    if not len(parts[1]):
+      raise ValueError(
+        f"client {client} would have no validation example: it has"
+        f" {len(own.y)} training examples; use fewer clients, more examples or"
+        " another partition"
+      )
+    for found, positions in zip((train, validation), parts, strict=True):
+      found.append(examples_lib.take(own, positions))
+  return dataset._replace(train=tuple(train), test=tuple(validation))
+
+
 def parse_partition(text: str) -> tuple[str, float | int]:
   """Reads how a data set is dealt to the clients.
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -331,6 +332,7 @@ def client_evaluation(
   client_type: tff.Type,
   examples_type: tff.Type,
   evaluation_type: tff.Type,
+  prepare: Callable[[Any, Any, Any, Any], Any] | None,
   predict: Callable[[Any, Any, Any, Any], tf.Tensor],
 ) -> tff.Computation:
   """Builds the evaluation of the clients' own models on data of the clients.
@@ -342,6 +344,7 @@ def client_evaluation(
     client_type: The type of a client's state.
     examples_type: The type of a client's data.
     evaluation_type: The type of the data to predict.
+    prepare: See `process.Work.prepare_client`.
     predict: `(weights, client_state, data, evaluation_data) -> logits`.
 
   Returns:
@@ -349,9 +352,11 @@ def client_evaluation(
   """
 
   @tff.tensorflow.computation(
-    shared_type, client_type, examples_type, evaluation_type
+    shared_type, client_type, examples_type, evaluation_type, np.int32
   )
-  def evaluate_client(weights, client_state, data, evaluation_data):
+  def evaluate_client(weights, client_state, data, evaluation_data, round_num):
+    if prepare is not None:
+      client_state = prepare(weights, client_state, data, round_num)
     logits = predict(weights, client_state, data, evaluation_data)
     return domain_metrics(
       logits, evaluation_data.y, evaluation_data.domain_sizes
@@ -364,9 +369,12 @@ def client_evaluation(
     tff.FederatedType(evaluation_type, tff.CLIENTS),
   )
   def evaluate_clients(server, client_states, data, evaluation_data):
-    weights = tff.federated_broadcast(frozen_weights.shared(server))
+    weights, round_num = tff.federated_broadcast(
+      (frozen_weights.shared(server), frozen_weights.state(server).round_num)
+    )
     sums = tff.federated_map(
-      evaluate_client, (weights, client_states, data, evaluation_data)
+      evaluate_client,
+      (weights, client_states, data, evaluation_data, round_num),
     )
     return federated_metrics(sums)
 

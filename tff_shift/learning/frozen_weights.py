@@ -29,6 +29,7 @@ from tff_shift.models import split_model
 _TAKE_WEIGHTS = (
   "train_client",
   "personalize_client",
+  "prepare_client",
   "predict_as_client",
   "predict_as_server",
   "summarize_client",
@@ -204,6 +205,7 @@ def attach(algorithm: Any, model: split_model.SplitModel) -> Any:
     return computation and WithFrozen(computation, model.frozen)
 
   answering = algorithm.guidance and algorithm.guidance._replace(
+    prepare=wrap(algorithm.guidance.prepare),
     guide=wrap(algorithm.guidance.guide),
     answer=wrap(algorithm.guidance.answer),
     vote=wrap(algorithm.guidance.vote),

@@ -32,22 +32,27 @@ class Guidance(NamedTuple):
   """How queries are answered; x are `num_queries` examples.
 
   S is the server's state, C a client's personal state, D its data, of which
-  only the number of examples and what a client needs to predict count.
+  only the number of examples and what a client needs to predict count; P is
+  what a client has prepared, or C where nothing is to be prepared.
 
   Attributes:
     num_queries: The number of queries that are answered at a time.
+    prepare: `(S@SERVER, {C}@CLIENTS, {D}@CLIENTS) -> {P}@CLIENTS`, what clients
+      work out before they predict, once for all queries; it stays with them.
+      None where there is no such thing.
     guide: `(S@SERVER, {D}@CLIENTS, x@SERVER) -> routing@SERVER`, which is what
       `route` gives. None where the server cannot tell.
-    answer: `(S@SERVER, {C}@CLIENTS, {D}@CLIENTS, x@SERVER, routes@SERVER) ->
+    answer: `(S@SERVER, {P}@CLIENTS, {D}@CLIENTS, x@SERVER, routes@SERVER) ->
       classes@SERVER`: each client predicts the queries whose route, an int32,
       is its id, and no others. The class of a query without such a client, or
       with one that does not predict a number, is `NO_CLIENT`.
-    vote: `(S@SERVER, {C}@CLIENTS, {D}@CLIENTS, x@SERVER) -> classes@SERVER`:
+    vote: `(S@SERVER, {P}@CLIENTS, {D}@CLIENTS, x@SERVER) -> classes@SERVER`:
       every client predicts every query, and the class of most clients wins, the
       lowest of them if there are several. What is no number is no vote.
   """
 
   num_queries: int
+  prepare: tff.Computation | None
   guide: tff.Computation | None
   answer: tff.Computation
   vote: tff.Computation
@@ -95,6 +100,7 @@ def build_guidance(
   client_type: tff.Type,
   examples_type: tff.Type,
   num_queries: int,
+  prepare_client: Callable[[Any, Any, Any, Any], Any] | None,
   predict_as_client: Callable[[Any, Any, Any, Any], tf.Tensor],
   guide_queries: Callable[[Any, Any], tf.Tensor] | None,
   client_weight: Callable[[Any], Any],
@@ -110,6 +116,7 @@ def build_guidance(
     examples_type: The type of a client's data, which have a `client_id`.
     num_queries: The number of queries at a time, at least 1. What is summed
       over clients needs a shape of its own.
+    prepare_client: See `process.Work`, as the functions that follow.
     predict_as_client: `(weights, client_state, data, evaluation_data) ->
       logits`.
     guide_queries: `(weights, x) -> logits` over the clients, or None.
@@ -122,6 +129,12 @@ def build_guidance(
     model.input_dtype.as_numpy_dtype, (num_queries, *model.input_shape)
   )
   routes_type = tff.TensorType(np.int32, (num_queries,))
+  prepare = None
+  if prepare_client is not None:
+    prepare = _prepare(
+      server_type, shared_type, client_type, examples_type, prepare_client
+    )
+    client_type = prepare.type_signature.result.member
   client_types = shared_type, client_type, examples_type, queries_type
 
   def predict(weights, client_state, data, x):
@@ -200,7 +213,29 @@ def build_guidance(
       guide_queries,
       client_weight,
     )
-  return Guidance(num_queries, guide, answer, vote)
+  return Guidance(num_queries, prepare, guide, answer, vote)
+
+
+def _prepare(
+  server_type, shared_type, client_type, examples_type, prepare_client
+) -> tff.Computation:
+  """Builds what clients do before they predict."""
+  work = tff.tensorflow.computation(
+    prepare_client, shared_type, client_type, examples_type, np.int32
+  )
+
+  @tff.federated_computation(
+    server_type,
+    tff.FederatedType(client_type, tff.CLIENTS),
+    tff.FederatedType(examples_type, tff.CLIENTS),
+  )
+  def prepare(server, client_states, data):
+    weights, round_num = tff.federated_broadcast(
+      (frozen_weights.shared(server), frozen_weights.state(server).round_num)
+    )
+    return tff.federated_map(work, (weights, client_states, data, round_num))
+
+  return prepare
 
 
 def _guide(

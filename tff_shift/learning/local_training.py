@@ -268,7 +268,7 @@ def train(
   *,
   carry: Any = (),
   trainable: Any = None,
-  learning_rate: tf.Tensor | None = None,
+  learning_rate: tf.Tensor | Callable[[Any], tf.Tensor] | None = None,
   round_num: Any = None,
   differentiate: Callable[
     [Callable[[Any], Gradient], Any], Gradient
@@ -288,7 +288,7 @@ def train(
     trainable: A structure like `weights` of Python bools; weights that are
       False stay as they are, bit for bit. None trains all.
     learning_rate: A rate that is computed, a float32 scalar, in place of that
-      of `hparams`.
+      of `hparams`; or a function of the step to the rate of that step.
     round_num: See `scheduled_rate`.
     differentiate: `(gradient_at, trained) -> Gradient` says which gradient a
       step goes down. `trained` are the weights that are trained, a tuple of
@@ -314,11 +314,11 @@ def train(
       [next(supply) if c else w for w, c in zip(flat, chosen, strict=True)],
     )
 
+  if learning_rate is None:
+    learning_rate = scheduled_rate(hparams, round_num)
+  rate_of_step = learning_rate if callable(learning_rate) else None
   optimizer = build_optimizer(
-    hparams,
-    scheduled_rate(hparams, round_num)
-    if learning_rate is None
-    else learning_rate,
+    hparams, rate_of_step(tf.constant(0)) if rate_of_step else learning_rate
   )
   optimizer_state = tf.nest.map_structure(
     tf.convert_to_tensor,
@@ -346,6 +346,9 @@ def train(
       gradients = tuple(
         g + decay * w for g, w in zip(gradients, moving_now, strict=True)
       )
+    if rate_of_step:
+      rate = {tff.learning.optimizers.LEARNING_RATE_KEY: rate_of_step(step)}
+      state = optimizer.set_hparams(state, rate)
     state, moving_now = optimizer.next(state, moving_now, gradients)
     return step + 1, moving_now, state, carry_after, loss_sum + loss
 

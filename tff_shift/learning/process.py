@@ -59,6 +59,8 @@ class Work(NamedTuple):
     predict_as_client: `(weights, client_state, data, evaluation_data) ->
       logits` [num_examples, num_classes] float32 of a client's own model.
       `evaluation_data` is a `local_training.ClientData` whose seed is zeros.
+      Where there is a `prepare_client`, what it gives takes the place of the
+      state.
     predict_as_server: `(weights, summary, evaluation_data) -> logits` of the
       server's model. None where the server has no model.
     initial_client_state: `(seed, weights) -> client_state` of a client that has
@@ -68,6 +70,10 @@ class Work(NamedTuple):
     personalize_client: `(weights, client_state, data, round_num) ->
       PersonalResult`, with the weights that the server has just updated. None:
       a round has one phase.
+    prepare_client: `(weights, client_state, data, round_num) -> prepared`: what
+      a client works out once, however much it then predicts, such as a
+      fine-tuned model; `round_num` is the number of rounds done. It is kept for
+      no round. None: nothing.
     update_server: `(weights, mean_update, contribution, round_num) -> weights`,
       with the mean of the clients' updates and the sum of their contributions.
       It does not count in a round of which no client does. None: the mean
@@ -93,6 +99,7 @@ class Work(NamedTuple):
   personalize_client: Callable[[Any, Any, Any, Any], PersonalResult] | None = (
     None
   )
+  prepare_client: Callable[[Any, Any, Any, Any], Any] | None = None
   update_server: Callable[[Any, Any, Any, Any], Any] | None = None
   summarize_client: Callable[[Any, Any], Any] = lambda weights, data: ()
   answer_request: Callable[[Any, Any], Any] | None = None
@@ -349,6 +356,7 @@ def build(
       server_type,
       *client_types,
       num_queries,
+      functions.prepare_client,
       functions.predict_as_client,
       functions.guide_queries,
       client_weight,
@@ -363,6 +371,7 @@ def build(
         server_type,
         *client_types,
         evaluation_type,
+        functions.prepare_client,
         functions.predict_as_client,
       ),
       evaluate_server=evaluate_server,

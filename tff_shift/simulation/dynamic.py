@@ -370,7 +370,8 @@ def run(
     algorithm: The algorithm.
     training: See `train`.
     validation: See `validate`.
-    met: The streams by the names of their distributions, at least one.
+    met: The streams by the names of their distributions. Without one, the
+      algorithm is trained and validated.
     represent: See `training_data`.
     num_rounds: See `train`.
     run_seed: Fixes initial weights, batches and who takes part.
@@ -420,8 +421,11 @@ def run(
       )
       used.append(_Used(distribution, validation_accuracy, inference))
       on_stream(distribution, inference)
+    if not met:
+      running.data = data_of(num_rounds)
+      validation_accuracy = validate(running, validation, represent)
   return DynamicResult(
-    used[0].validation_accuracy,
+    used[0].validation_accuracy if used else validation_accuracy,
     {each.distribution: each.inference for each in used},
     running.seconds_per_round,
     running.num_diverged,

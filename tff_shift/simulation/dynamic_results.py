@@ -23,13 +23,17 @@ def final_metrics(
   Returns:
     `validation_accuracy`, in percent; the mean over clients and periods of each
     metric of `evaluation.METRICS`; `multi_period_variance`, MPV over all
-    periods, in squared percentage points; `low_accuracy_share`, LAT, and
+    periods, in squared percentage points, and `multi_period_variance_below`,
+    its part from accuracies below VACC; `low_accuracy_share`, LAT, and
     `request_share`, how often a client was sent another model, in percent of
     all pairs of client and period; `true_positive_rate` and
     `false_positive_rate` of the detection, in percent of the pairs with and
     without a drift, NaN where there are none.
   """
   (variance,) = metrics.multi_period_variance(
+    inference.accuracy, validation_accuracy
+  )
+  (below,) = metrics.multi_period_variance_below(
     inference.accuracy, validation_accuracy
   )
   (low_share,) = metrics.low_accuracy_share(
@@ -42,6 +46,7 @@ def final_metrics(
       for name, values in inference.measured.items()
     },
     "multi_period_variance": float(variance),
+    "multi_period_variance_below": float(below),
     "low_accuracy_share": float(low_share),
     "request_share": _percent(inference.requested),
     "true_positive_rate": _percent(inference.detected[inference.drifted]),

@@ -53,6 +53,31 @@ def multi_period_variance(
   return _block_means(np.square(test - validation), n)
 
 
+def multi_period_variance_below(
+  test_accuracy: npt.ArrayLike,
+  validation_accuracy: npt.ArrayLike,
+  n: int | None = None,
+) -> np.ndarray:
+  """Computes the part of MPV that comes from accuracies below VACC.
+
+  It is ours: MPV grows when a client is better than VACC, this does not.
+
+  Args:
+    test_accuracy: In percent, [periods, clients].
+    validation_accuracy: In percent, a number or [clients].
+    n: The number of periods in a block. None: all are one block.
+
+  Returns:
+    [periods // n] float64, in squared percentage points: the mean over all
+    periods of min(TACC - VACC, 0)^2, at most MPV.
+
+  Raises:
+    ValueError: As `multi_period_variance`.
+  """
+  test, validation = _accuracies(test_accuracy, validation_accuracy)
+  return _block_means(np.square(np.minimum(test - validation, 0)), n)
+
+
 def low_accuracy_share(
   test_accuracy: npt.ArrayLike,
   validation_accuracy: npt.ArrayLike,

@@ -44,7 +44,7 @@ class Federation:
     client_states: Sequence[Any],
     data: Sequence[Any],
   ):
-    """Takes over the states of a run.
+    """Takes over the states of a run; clients prepare for all queries.
 
     Args:
       algorithm: An algorithm that was built with `num_queries`.
@@ -63,8 +63,12 @@ class Federation:
     self._guidance = algorithm.guidance
     self._name = algorithm.name
     self._server_state = server_state
-    self._client_states = list(client_states)
     self._data = list(data)
+    self._prepared = list(client_states)
+    if algorithm.guidance.prepare is not None:
+      self._prepared = algorithm.guidance.prepare(
+        server_state, self._prepared, self._data
+      )
 
   @property
   def can_guide(self) -> bool:
@@ -118,7 +122,7 @@ class Federation:
     def answer_batch(x, routes_of_batch):
       classes = self._guidance.answer(
         self._server_state,
-        self._client_states,
+        self._prepared,
         self._data,
         x,
         routes_of_batch,
@@ -140,7 +144,7 @@ class Federation:
 
     def vote_batch(x):
       classes = self._guidance.vote(
-        self._server_state, self._client_states, self._data, x
+        self._server_state, self._prepared, self._data, x
       )
       return (np.asarray(classes),)
 

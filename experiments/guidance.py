@@ -51,6 +51,7 @@ def _run(
         evaluate_every=FLAGS.evaluate_every,
         num_final_rounds=FLAGS.final_rounds,
         on_round=run.recorder("system_accuracy"),
+        on_loss=run.write_loss,
         checkpoint=run.checkpoint,
       )
   return by_seed

@@ -430,8 +430,8 @@ def test_what_is_on_or_off_may_be_compared(flag, values, run_here, tmp_path):
     (["--similarity=l2"], ("--similarity='l2'", "wasserstein")),
     (["--learning_rate=1e-5"], ("--learning_rate", "fix_lr")),
     (
-      ["--algorithm=source", "--controls"],
-      ("--controls", "fed_ade", "--algorithm=source"),
+      ["--algorithm=fix_lr", "--controls"],
+      ("--controls", "fed_ade", "--algorithm=fix_lr"),
     ),
     (
       ["--controls", "--compare=rounds", "--rounds_per_step=2"],

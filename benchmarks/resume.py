@@ -195,9 +195,9 @@ def _final_arrays(folder: pathlib.Path) -> dict[str, np.ndarray]:
   return found
 
 
-def _tensorboard(folder: pathlib.Path) -> dict[str, Any]:
-  """Returns the steps and values of each scalar, by file."""
-  found = {}
+def scalars(folder: pathlib.Path) -> dict[str, list[tuple[int, float]]]:
+  """Returns TensorBoard's steps and values, by run and scalar."""
+  folder, found = folder / "tensorboard", {}
   for path in sorted(folder.rglob("events*")):
     events = event_accumulator.EventAccumulator(
       str(path), size_guidance={event_accumulator.TENSORS: 0}
@@ -231,7 +231,7 @@ def differences(one: pathlib.Path, other: pathlib.Path) -> list[str]:
       ("metrics.csv", lambda path: (path / "metrics.csv").read_bytes()),
       ("summary.json", _summary),
       ("figures", _figures),
-      ("tensorboard", _tensorboard),
+      ("tensorboard", scalars),
     )
     if read(one) != read(other)
   ]

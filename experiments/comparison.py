@@ -87,21 +87,36 @@ class Run:
     self._has_warned = False
 
   def write(
-    self, step: Mapping[str, Any], measured: Mapping[str, float | None]
+    self,
+    step: Mapping[str, Any],
+    measured: Mapping[str, float | None],
+    **in_row: float,
   ) -> None:
-    """Writes a row of `metrics.csv`, and its numbers for TensorBoard.
+    """Writes a row of `metrics.csv`, and what was measured for TensorBoard.
 
     Args:
       step: What tells the rows of the run apart, its number last.
       measured: What was measured.
+      **in_row: What the row tells beside that.
     """
-    self._folder.write_metrics({**self._labels, **step, **measured})
+    self._folder.write_metrics({**self._labels, **step, **in_row, **measured})
     self._warn_of_no_numbers(measured)
     *others, number = step.values()
     self._folder.release_to_tensorboard(
       "/".join([*self._curve, *others]),
       {name: value for name, value in measured.items() if value is not None},
       number,
+    )
+
+  def write_loss(self, round_num: int, loss: float) -> None:
+    """Writes the training loss of a round, any round, for TensorBoard.
+
+    Args:
+      round_num: The number of rounds done.
+      loss: The loss.
+    """
+    self._folder.release_to_tensorboard(
+      "/".join(self._curve), {"train_loss": loss}, round_num
     )
 
   def _warn_of_no_numbers(self, measured):
@@ -117,7 +132,7 @@ class Run:
       )
 
   def recorder(self, accuracy: str) -> Callable[[int, float, Any], None]:
-    """Returns what is to be done after each round.
+    """Returns what is to be done after each round, beside `write_loss`.
 
     Args:
       accuracy: The metric that the progress bar shows.
@@ -129,7 +144,7 @@ class Run:
       if evaluation is not None:
         measured = evaluation.measured()
         latest = measured[accuracy]
-        self.write({"round": round_num}, {"train_loss": train_loss, **measured})
+        self.write({"round": round_num}, measured, train_loss=train_loss)
       self.bar.update(round_num, loss=train_loss, accuracy=latest)
 
     return on_round

@@ -150,6 +150,10 @@ class _Runner:
       contestant, seed, num_steps, held_out=held_out
     ) as run:
 
+      def on_round(round_num, loss):
+        run.write_loss(round_num, loss)
+        run.bar.update(round_num, loss=loss)
+
       def on_period(name, period, accuracy):
         done = FLAGS.rounds + names.index(name) * FLAGS.periods + period
         run.bar.update(done, accuracy=float(np.mean(accuracy)))
@@ -172,7 +176,7 @@ class _Runner:
         threshold=instruments.threshold,
         participation=FLAGS.participation,
         apply_update=FLAGS.apply_update,
-        on_round=run.bar.update,
+        on_round=on_round,
         on_period=on_period,
         on_stream=on_stream,
         checkpoint=run.checkpoint,

@@ -88,6 +88,7 @@ class _Runner:
           evaluate_every=FLAGS.evaluate_every,
           evaluation_clients=FLAGS.evaluation_clients,
           on_round=run.recorder("client_accuracy"),
+          on_loss=run.write_loss,
           checkpoint=run.checkpoint,
         )
     return by_seed

@@ -74,6 +74,7 @@ class _Runner:
           evaluate_every=FLAGS.evaluate_every,
           num_final_rounds=FLAGS.final_rounds,
           on_round=run.recorder(_CHOSEN),
+          on_loss=run.write_loss,
           checkpoint=run.checkpoint,
         )
     return by_seed

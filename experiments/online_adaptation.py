@@ -13,6 +13,8 @@ prints one table. The same flags and --resume let a run that was stopped go on.
 """
 
 import functools
+import itertools
+from collections.abc import Iterator
 from collections.abc import Mapping
 
 import numpy as np
@@ -31,6 +33,7 @@ from tff_shift.simulation import online
 from tff_shift.simulation import online_figures
 from tff_shift.simulation import online_results
 from tff_shift.simulation import pretraining
+from tff_shift.simulation import rate_controls
 from tff_shift.simulation import selection
 
 FLAGS = flags.FLAGS
@@ -74,13 +77,43 @@ class _Runner:
       The results by seed and schedule.
     """
     algorithm = self._running.build(contestant, self._model)
+    return self._run_all(algorithm, contestant, lambda shift, seed: None)
+
+  def controls(self, reading: selection.Reading) -> Iterator[selection.Reading]:
+    """Runs the controls of a contestant, if it is Fed-ADE's and asked for.
+
+    Args:
+      reading: What the contestant gave.
+
+    Yields:
+      A reading for each control. Its contestant has the hyper-parameters that
+      its rates come from.
+    """
+    contestant = reading.contestant
+    if not FLAGS.controls or contestant.algorithm != planning.CONTROLLED:
+      return
+    algorithm = self._running.build(
+      planning.fixed_rate(contestant), self._model
+    )
+    for name in rate_controls.NAMES:
+      control = contestant._replace(algorithm=name)
+      rates_of = functools.partial(_prescribed_rates, name, reading)
+      yield reading._replace(
+        contestant=control,
+        by_seed=self._run_all(algorithm, control, rates_of),
+      )
+
+  def _run_all(self, algorithm, contestant, rates_of):
+    """Runs on every schedule with every seed, at `rates_of(shift, seed)`."""
     found = {seed: {} for seed in self._plan.seeds}
     for shift in FLAGS.shift:
       for seed, by_shift in found.items():
-        by_shift[shift] = self._run_one(algorithm, contestant, shift, seed)
+        by_shift[shift] = self._run_one(
+          algorithm, contestant, shift, seed, rates_of(shift, seed)
+        )
     return found
 
-  def _run_one(self, algorithm, contestant, shift, seed):
+  def _run_one(self, algorithm, contestant, shift, seed, prescribed_rates):
     with self._running.run(
       contestant, seed, FLAGS.timesteps, shift=shift
     ) as run:
@@ -100,9 +133,25 @@ class _Runner:
         run_seed=seed,
         rounds_per_step=FLAGS.rounds_per_step,
         participation=FLAGS.participation,
+        prescribed_rates=prescribed_rates,
         on_timestep=on_timestep,
+        on_loss=run.write_loss,
         checkpoint=run.checkpoint,
       )
+
+
+def _prescribed_rates(
+  control: str, reading: selection.Reading, shift: str, seed: int
+) -> np.ndarray:
+  """Returns a control's rates for a schedule and seed of Fed-ADE's runs."""
+  rates = online_results.learning_rates(reading.by_seed[seed][shift])
+  counts = rate_controls.num_rounds(
+    *rates.shape,
+    run_seed=seed,
+    rounds_per_step=FLAGS.rounds_per_step,
+    participation=FLAGS.participation,
+  )
+  return rate_controls.prescribe(control, rates, counts, seed)
 
 
 def _measured_shift(
@@ -114,6 +163,8 @@ def _measured_shift(
   """
   low = getattr(contestant.hparams, "eta_min", None)
   if low is None or FLAGS.participation < 1:
+    return None
+  if contestant.algorithm in rate_controls.NAMES:
     return None
   high = contestant.hparams.eta_max
   if low == high:
@@ -193,19 +244,20 @@ def main() -> None:
     )
     runner = _Runner(running, trained)
     for reading in running.runs(runner.run):
-      contestant = reading.contestant
-      for shift, by_label in by_shift.items():
-        by_label[contestant.label] = by_seed = {
-          seed: results[shift] for seed, results in reading.by_seed.items()
-        }
-        running.summarize(
-          reading,
-          by_seed,
-          functools.partial(_final_metrics, plan, contestant, shift),
-          shift=shift,
-        )
-      if hasattr(contestant.hparams, "eta_min"):
-        _draw_rates(running, contestant, reading.by_seed[plan.seeds[0]])
+      for each in itertools.chain([reading], runner.controls(reading)):
+        contestant = each.contestant
+        for shift, by_label in by_shift.items():
+          by_label[contestant.label] = by_seed = {
+            seed: results[shift] for seed, results in each.by_seed.items()
+          }
+          running.summarize(
+            each,
+            by_seed,
+            functools.partial(_final_metrics, plan, contestant, shift),
+            shift=shift,
+          )
+      if hasattr(reading.contestant.hparams, "eta_min"):
+        _draw_rates(running, reading.contestant, reading.by_seed[plan.seeds[0]])
   for shift, by_label in by_shift.items():
     omega = np.mean(list(plan.omegas[shift].values()), axis=0)
     online_results.draw_accuracy(by_label, omega, running.folder, shift)

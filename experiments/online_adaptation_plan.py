@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -20,10 +21,14 @@ from tff_shift.data import schedules
 from tff_shift.data import streams
 from tff_shift.models import split_model
 from tff_shift.simulation import pretraining
+from tff_shift.simulation import rate_controls
+from tff_shift.simulation import selection
 
 FLAGS = flags.FLAGS
 
 SCENARIO = "online_adaptation"
+# The algorithm that `--controls` is for.
+CONTROLLED = "fed_ade"
 
 
 def define_flags() -> None:
@@ -57,6 +62,15 @@ def define_flags() -> None:
   flags.DEFINE_integer("timesteps", 20, "Number of time steps (T).")
   flags.DEFINE_integer(
     "rounds_per_step", 1, "Rounds in a time step (the paper's R)."
+  )
+  flags.DEFINE_bool(
+    "controls",
+    False,
+    f"Runs two controls beside {CONTROLLED}, of its updates and of its rates"
+    " with the same seed and schedule: fix_lr_mean, all at their mean;"
+    " fed_ade_shuffled, dealt out anew over clients and steps. What"
+    f" {CONTROLLED} does better than both comes from measuring the shift. They"
+    f" take twice the time of {CONTROLLED}.",
   )
   flags.DEFINE_integer(
     "samples_per_step",
@@ -159,6 +173,7 @@ def make_plan() -> Plan:
     }
     for shift in FLAGS.shift
   }
+  _check_controls(chosen)
   dirichlet = command_line.positive_number("dirichlet")
   with command_line.usage_errors():
     dataset = streams.load_online(
@@ -177,7 +192,8 @@ def make_plan() -> Plan:
       contestants=chosen,
       seeds=seeds,
       aggregators=command_line.chosen_aggregators(
-        chosen, FLAGS.timesteps * FLAGS.rounds_per_step
+        [*chosen, *map(fixed_rate, _controlled(chosen))],
+        FLAGS.timesteps * FLAGS.rounds_per_step,
       ),
       model=model,
       settings={
@@ -207,6 +223,42 @@ def make_plan() -> Plan:
           _draw_each_part(client_streams(plan, shift, seed))
   pretrained.check_cache_folder()
   return plan
+
+
+def _controlled(
+  chosen: Sequence[selection.Contestant],
+) -> list[selection.Contestant]:
+  """Returns the contestants that are to have controls."""
+  return [
+    each for each in chosen if FLAGS.controls and each.algorithm == CONTROLLED
+  ]
+
+
+def _check_controls(chosen: Sequence[selection.Contestant]) -> None:
+  """Refuses `--controls` where there is nothing to control.
+
+  Or where a client may have several rates in a time step.
+  """
+  controlled = _controlled(chosen)
+  if FLAGS.controls and not controlled:
+    raise command_line.UsageError(
+      f"--controls belongs to {CONTROLLED}, which is not in"
+      f" --algorithm={','.join(FLAGS.algorithm)}"
+    )
+  if FLAGS.rounds_per_step > 1 and any(
+    each.hparams.compare == "rounds" for each in controlled
+  ):
+    raise command_line.UsageError(
+      "--controls: with --compare=rounds a client has a rate for each round;"
+      f" --rounds_per_step={FLAGS.rounds_per_step} must be 1"
+    )
+
+
+def fixed_rate(contestant: selection.Contestant) -> selection.Contestant:
+  """Returns FixLR with the updates of a contestant, which controls run."""
+  return contestant._replace(
+    algorithm="fix_lr", hparams=rate_controls.fixed_rate(contestant.hparams)
+  )
 
 
 def _draw_each_part(drawn: streams.Streams) -> None:

@@ -271,6 +271,43 @@ class TestWhatIsCompared:
     (state,) = states_after([1], similarity=similarity)
     assert HPARAMS.eta_min <= state.learning_rate <= HPARAMS.eta_max
 
+  def test_noise_of_batches_is_taken_out_on_demand(
+    self, states_after, default, pretrained, clients, oracle
+  ):
+    """Against the cosines of means, corrected in NumPy."""
+    (state,) = states_after([1], correct_batch_noise=True)
+    _, weights = pretrained
+
+    def rows(x):
+      embeddings = oracle.embed(weights.backbone, x)
+      lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
+      return (
+        softmax(oracle.predict(weights, x)),
+        embeddings / np.where(lengths > 0, lengths, 1),
+      )
+
+    def noise(batch):
+      mean = batch.mean(axis=0)
+      orthogonal = batch - np.outer(batch @ mean / (mean @ mean), mean)
+      size = len(batch)
+      return np.sum(orthogonal**2) / (size * (size - 1) * (mean @ mean))
+
+    signals = []
+    for pair in zip(rows(clients[0].x), rows(clients[0].stream_x), strict=True):
+      noises = [noise(batch) for batch in pair]
+      similarity = cosine(*(batch.mean(axis=0) for batch in pair))
+      signals.append(1 - similarity * (1 + sum(noises) / 2))
+    signal = np.clip((signals[0] + signals[1] / 2) / 2, 0, 1)
+    rate = HPARAMS.eta_min + (HPARAMS.eta_max - HPARAMS.eta_min) * signal
+    np.testing.assert_allclose(state.learning_rate, rate, rtol=1e-5)
+    assert state.learning_rate < default[0].learning_rate
+    # What the next step is compared with comes with its noise.
+    np.testing.assert_allclose(
+      state.dynamics.summaries.noise,
+      [noise(batch) for batch in rows(clients[0].stream_x)],
+      rtol=1e-5,
+    )
+
   @pytest.mark.parametrize("which", ["use_uncertainty", "use_representation"])
   def test_one_estimator_alone(self, which, states_after, default):
     (state,) = states_after([1], **{which: False})
@@ -306,6 +343,10 @@ class TestRefusals:
       (
         {"use_uncertainty": False, "use_representation": False},
         "use_uncertainty=False.*use_representation",
+      ),
+      (
+        {"correct_batch_noise": True, "similarity": "wasserstein"},
+        "correct_batch_noise=True.*similarity='wasserstein'",
       ),
     ],
   )

@@ -1,5 +1,7 @@
 """What a binary writes down of a run."""
 
+import types
+
 from experiments import comparison
 from tff_shift.simulation import results
 
@@ -24,4 +26,33 @@ def test_predictions_that_are_no_numbers_are_warned_of_once(
     "0.0",
     "0.25",
     "1.0",
+  ]
+
+
+def test_every_round_has_a_loss_and_evaluations_have_rows(
+  tmp_path, read_rows, read_scalars
+):
+  folder = results.RunFolder.create(tmp_path / "run")
+  run = comparison.Run(
+    {"algorithm": "fed_avg"},
+    ["fed_avg", "seed_3"],
+    bar=types.SimpleNamespace(update=lambda *args, **values: None),
+    checkpoint=None,
+    folder=folder,
+  )
+  on_round = run.recorder("accuracy")
+  evaluation = types.SimpleNamespace(measured=lambda: {"accuracy": 75.0})
+  for round_num, found in ((1, None), (2, evaluation), (3, None)):
+    run.write_loss(round_num, 1 / 2**round_num)
+    on_round(round_num, 1 / 2**round_num, found)
+  assert read_scalars(folder.path) == {
+    "fed_avg/seed_3/train_loss": [(1, 0.5), (2, 0.25), (3, 0.125)],
+    "fed_avg/seed_3/accuracy": [(2, 75.0)],
+  }
+  (row,) = read_rows(folder.path)
+  assert list(row.items()) == [
+    ("algorithm", "fed_avg"),
+    ("round", "2"),
+    ("train_loss", "0.25"),
+    ("accuracy", "75.0"),
   ]

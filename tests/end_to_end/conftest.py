@@ -14,6 +14,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
+from benchmarks import resume
 from experiments import evolving
 from experiments import evolving_plan
 from experiments import program
@@ -125,6 +126,12 @@ def read_runs():
   They come without their times: the same flags give the same runs.
   """
   return _read_runs
+
+
+@pytest.fixture(scope="session")
+def read_scalars():
+  """Returns `read(folder)`: (step, value) of TensorBoard by run and scalar."""
+  return resume.scalars
 
 
 @pytest.fixture(scope="session")

@@ -73,6 +73,15 @@ class TestWholeRun:
       for period in "1234"
     ]
 
+  def test_every_round_has_a_training_loss(self, finished, read_scalars):
+    found = read_scalars(finished[0])
+    losses = {k: v for k, v in found.items() if k.endswith("train_loss")}
+    assert len(losses) == 2 * len(_ALGORITHMS)
+    for run in losses.values():
+      assert [step for step, _ in run] == [1, 2]
+    # Streams have their own curves beside it.
+    assert any(name.endswith("seed_1/0.9/accuracy") for name in found)
+
   def test_only_meta_networks_have_a_rate_of_their_own(
     self, finished, read_rows
   ):

@@ -68,6 +68,23 @@ class TestWholeRun:
       for round_num in "23"
     ]
 
+  def test_every_round_has_a_training_loss(
+    self, finished, read_scalars, read_rows
+  ):
+    found = read_scalars(finished[0])
+    losses = {k: v for k, v in found.items() if k.endswith("train_loss")}
+    assert len(losses) == 2 * (len(_ALGORITHMS) + 1)
+    for run in losses.values():
+      # The first round is not evaluated.
+      assert [step for step, _ in run] == [1, 2, 3]
+    rows = [r for r in read_rows(finished[0]) if r["lambda_"] == "0.6"]
+    (run,) = (v for k, v in losses.items() if "_0.6/" in k and "seed_1" in k)
+    np.testing.assert_allclose(
+      [value for _, value in run[1:]],
+      [float(r["train_loss"]) for r in rows if r["seed"] == "1"],
+      rtol=1e-6,
+    )
+
   def test_only_a_guide_knows_clients(self, finished, read_rows):
     for row in read_rows(finished[0]):
       assert 0 <= float(row["system_accuracy"]) <= 100

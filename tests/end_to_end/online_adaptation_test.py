@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import json
 import os
 import pathlib
 import types
@@ -9,6 +10,7 @@ import types
 import numpy as np
 import pytest
 
+from benchmarks import resume
 from experiments import online_adaptation
 from experiments import online_adaptation_plan
 from tff_shift import algorithms
@@ -17,6 +19,9 @@ from tff_shift.data import examples
 from tff_shift.data import source as source_lib
 from tff_shift.data import streams
 from tff_shift.learning import evaluation
+from tff_shift.simulation import encoding
+from tff_shift.simulation import rate_controls
+from tff_shift.simulation import results
 
 _ALGORITHMS = algorithms.names("online_adaptation")
 _SMALL = (
@@ -93,6 +98,15 @@ class TestWholeRun:
     ]
     linear = [float(r["omega"]) for r in rows[:3]]
     np.testing.assert_allclose(linear, [1 / 3, 2 / 3, 1])
+
+  def test_every_round_has_a_training_loss(self, finished, read_scalars):
+    found = read_scalars(finished[0])
+    losses = {k: v for k, v in found.items() if k.endswith("train_loss")}
+    # All but the model without adaptation; Fed-ADE at two settings.
+    assert len(losses) == 2 * 2 * len(_ALGORITHMS)
+    assert not any(name.startswith("source/") for name in losses)
+    for run in losses.values():
+      assert [step for step, _ in run] == [1, 2, 3]
 
   def test_summary_is_the_mean_over_steps(self, finished, read_rows, read_runs):
     rows = read_rows(finished[0])
@@ -196,6 +210,113 @@ class TestWholeRun:
       "class_estimates_square",
       "measured_shift",
     }
+
+
+@pytest.mark.slow
+class TestControls:
+  # Two rounds a step, in which two of three clients take part.
+  _CONTROLLED = (
+    *_SMALL,
+    "--algorithm=source,fed_ade",
+    "--controls",
+    "--rounds_per_step=2",
+    "--participation=0.7",
+    "--shift=square",
+    "--eta_min=0.01",
+    "--eta_max=1",
+    "--checkpoint_every=2",
+  )
+  _NAMES = ("fed_ade", *rate_controls.NAMES)
+
+  @pytest.fixture(scope="class")
+  def finished(self, run_whole, cache_dir, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "controls"
+    output = run_whole(
+      online_adaptation,
+      online_adaptation_plan,
+      [
+        *self._CONTROLLED,
+        f"--cache_dir={cache_dir}",
+        f"--output_dir={folder}",
+      ],
+    )
+    return folder, output
+
+  def test_they_stand_where_fed_ade_stands(
+    self, finished, read_rows, read_runs
+  ):
+    folder, output = finished
+    rows = read_rows(folder)
+    assert [(r["algorithm"], r["timestep"]) for r in rows] == [
+      (name, step) for name in ("source", *self._NAMES) for step in "123"
+    ]
+    _, *runs = read_runs(folder)
+    assert [run["algorithm"] for run in runs] == list(self._NAMES)
+    assert [run["setting"] for run in runs] == [runs[0]["setting"]] * 3
+    # Names, rule, a row for each, and where the results are.
+    assert [line.split()[0] for line in output.splitlines()[-5:-1]] == [
+      "source",
+      *self._NAMES,
+    ]
+
+  def test_rates_are_those_of_fed_ade_at_their_mean_or_elsewhere(
+    self, finished
+  ):
+    rates = {
+      name: np.array([step["learning_rates"] for step in steps])
+      for name, steps in _measured(finished[0]).items()
+      if name in self._NAMES
+    }
+    counts = rate_controls.num_rounds(
+      3, 3, run_seed=0, rounds_per_step=2, participation=0.7
+    )
+    assert counts.sum() == 3 * 2 * 2
+    own = rates["fed_ade"]
+    np.testing.assert_allclose(
+      rates["fix_lr_mean"],
+      np.full([3, 3], np.sum(own * counts) / counts.sum()),
+      rtol=1e-5,
+    )
+    shuffled = rates["fed_ade_shuffled"]
+    assert np.any(shuffled != own)
+    for count in (1, 2):
+      np.testing.assert_array_equal(
+        np.sort(shuffled[counts == count]), np.sort(own[counts == count])
+      )
+
+  def test_stopped_within_a_control_ends_the_same(
+    self, finished, cache_dir, run_online, tmp_path, monkeypatch, capsys
+  ):
+    folder = tmp_path / "run"
+    arguments = [
+      *self._CONTROLLED,
+      f"--cache_dir={cache_dir}",
+      f"--output_dir={folder}",
+    ]
+    write = results.RunFolder.write_metrics
+
+    def stop(self, row):
+      if (row["algorithm"], row["timestep"]) == ("fed_ade_shuffled", 3):
+        raise KeyboardInterrupt
+      write(self, row)
+
+    with monkeypatch.context() as patches:
+      patches.setattr(results.RunFolder, "write_metrics", stop)
+      assert run_online(arguments) == 130
+    assert resume.num_rows(folder) == 11
+    assert run_online([*arguments, "--resume"]) == 0
+    assert resume.differences(finished[0], folder) == []
+
+
+def _measured(folder):
+  """Returns what the last checkpoint of each run holds, by algorithm."""
+  found = {}
+  for path in sorted((folder / "checkpoints").glob("*/state_3.json")):
+    steps = json.loads(path.read_text())["measured"]
+    found[path.parent.name.partition("-")[0]] = [
+      encoding.from_json(step) for step in steps
+    ]
+  return found
 
 
 @pytest.mark.slow
@@ -308,6 +429,18 @@ def test_what_is_on_or_off_may_be_compared(flag, values, run_here, tmp_path):
     (["--eta_min=1e-5,1e-3"], ("--eta_max=0.0001", "eta_min=0.001")),
     (["--similarity=l2"], ("--similarity='l2'", "wasserstein")),
     (["--learning_rate=1e-5"], ("--learning_rate", "fix_lr")),
+    (
+      ["--algorithm=fix_lr", "--controls"],
+      ("--controls", "fed_ade", "--algorithm=fix_lr"),
+    ),
+    (
+      ["--controls", "--compare=rounds", "--rounds_per_step=2"],
+      ("--controls", "--compare=rounds", "--rounds_per_step=2 must be 1"),
+    ),
+    (
+      ["--correct_batch_noise", "--similarity=wasserstein"],
+      ("--correct_batch_noise=True", "similarity='wasserstein'"),
+    ),
     (["--num_learners=3"], ("--num_learners", "atlas")),
     (["--seeds=0,0"], ("--seeds=0,0", "twice")),
     (["--dataset=cifar10", "--data_dir=/nowhere"], ("/nowhere", "cifar10")),

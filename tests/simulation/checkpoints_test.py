@@ -21,6 +21,7 @@ from tff_shift.learning import local_training
 from tff_shift.learning import process
 from tff_shift.learning import randomness
 from tff_shift.models import mlp
+from tff_shift.simulation import array_cache
 from tff_shift.simulation import checkpoints
 from tff_shift.simulation import results
 from tff_shift.simulation import rounds
@@ -72,7 +73,11 @@ def phase(server_state, client_states, data):
     state._replace(weights=(odd_numbers([round_num, each]),))
     for state, each in zip(client_states, data, strict=True)
   ]
-  metrics = {"num_diverged": round_num % 2, "num_clients": len(data)}
+  metrics = {
+    "num_diverged": round_num % 2,
+    "num_clients": len(data),
+    "loss": [np.float32(0.1), np.float32("nan")][round_num % 2],
+  }
   return server_state, client_states, metrics
 
 
@@ -112,17 +117,20 @@ class Drive:
     measured: The rows.
     done: The steps that were done here.
     replayed: The rows that were replayed.
+    losses: What was told of each round.
   """
 
   def __init__(
     self, checkpoint, stop_in=None, num_clients=3, width=3, closes=True
   ):
+    self.losses = []
     self.running = rounds.Rounds(
       make_algorithm(width),
       [Client(i) for i in range(num_clients)],
       run_seed=0,
       participation=0.7,
       storage=checkpoint and checkpoint.storage,
+      on_loss=lambda *told: self.losses.append(told),
     )
     self.measured, self.done, self.replayed = [], [], []
     with contextlib.suppress(InterruptedRunError):
@@ -227,6 +235,9 @@ class TestResume:
     ]
     assert len(resumed.running.seconds) == NUM_STEPS
     assert resumed.running.starts == ([0, saved] if saved else [0])
+    # Also those of the rounds of before, and none twice.
+    np.testing.assert_equal(resumed.losses, whole.losses)
+    assert [told[0] for told in resumed.losses] == [1, 2, 3, 4, 5]
     # In the second and the fourth round.
     assert resumed.running.num_diverged == whole.running.num_diverged == 2
 
@@ -320,6 +331,13 @@ def change_value(path):
   path.write_text(json.dumps(record))
 
 
+def forget_losses(path):
+  """Makes it a record of a version that did not keep them."""
+  record = json.loads(path.read_text())
+  del record["digest"], record["losses"]
+  path.write_text(json.dumps(record | {"digest": array_cache.key(record)}))
+
+
 class TestUnusable:
   @pytest.mark.parametrize(
     "name, damage, reason",
@@ -348,6 +366,7 @@ class TestUnusable:
         "state_4.json", flip, "its record is damaged", marks=pytest.mark.slow
       ),
       ("state_4.json", change_value, "its record is damaged"),
+      ("state_4.json", forget_losses, "its record is damaged"),
       pytest.param(
         "state_4.json",
         lambda path: path.write_text("[]"),

@@ -613,6 +613,8 @@ class TestRun:
       (
         (1, "iid"),
         [
+          (1, "round"),
+          (2, "round"),
           (3, "round"),
           *[(period, "0.8") for period in range(1, 7)],
           "0.8",
@@ -623,12 +625,13 @@ class TestRun:
       with pytest.raises(KeyboardInterrupt):
         run(stop_at)
       assert calls == before
-    # The stream of before is told again, but not used again.
+    # Rounds and the stream of before are told again, but not run again.
     resumed = run(None)
-    assert calls == ["0.8", (1, "iid"), (2, "iid"), "iid"]
+    all_rounds = [(1, "round"), (2, "round"), (3, "round")]
+    assert calls == [*all_rounds, "0.8", (1, "iid"), (2, "iid"), "iid"]
     assert self.bits(resumed) == self.bits(whole)
     again = run(None)
-    assert calls == ["0.8", "iid"]
+    assert calls == [*all_rounds, "0.8", "iid"]
     assert self.bits(again) == self.bits(whole)
     assert again.seconds_per_round == resumed.seconds_per_round
 

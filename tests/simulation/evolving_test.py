@@ -276,9 +276,10 @@ class TestRun:
   def test_run_that_was_stopped_ends_as_one_that_was_not(
     self, finished, algorithm, clients, tmp_path
   ):
-    calls = []
+    calls, losses = [], []
 
     def run(on_round):
+      losses.clear()
       return evolving.run(
         algorithm,
         clients,
@@ -287,6 +288,7 @@ class TestRun:
         participation=0.7,
         evaluate_every=2,
         on_round=on_round,
+        on_loss=lambda *loss: losses.append(loss),
         checkpoint=checkpoints.Run(tmp_path / "run", "key", every=3),
       ).evaluations
 
@@ -299,6 +301,9 @@ class TestRun:
     *earlier, last = run(lambda *values: calls.append(values))
     # The evaluation of before is told again.
     assert [call[0] for call in calls] == [2, 4, 5]
+    # And the loss of each round, evaluated or not, of before or not.
+    every_loss = [call[:2] for call in finished.calls]
+    assert losses == every_loss
     assert calls[0] == (2, earlier[0].train_loss, earlier[0])
     assert earlier == list(finished.result.evaluations[:-1])
     assert last[:-1] == finished.result.final[:-1]
@@ -308,6 +313,7 @@ class TestRun:
     calls.clear()
     *again, _ = run(lambda *values: calls.append(values))
     assert again == earlier
+    assert losses == every_loss
     assert [call[0] for call in calls] == [2, 4, 5]
 
   def test_speed_is_that_of_the_rounds(self, finished):

@@ -200,9 +200,10 @@ class TestRun:
   def test_run_that_was_stopped_ends_as_one_that_was_not(
     self, algorithm, data, finished, tmp_path
   ):
-    rows = []
+    rows, losses = [], []
 
     def run(on_round):
+      losses.clear()
       return guidance.run(
         algorithm,
         *data,
@@ -211,6 +212,7 @@ class TestRun:
         evaluate_every=3,
         num_final_rounds=2,
         on_round=on_round,
+        on_loss=lambda *loss: losses.append(loss),
         checkpoint=checkpoints.Run(tmp_path / "run", "key", every=4),
       )
 
@@ -228,6 +230,8 @@ class TestRun:
       assert result.final() == whole.final()
       np.testing.assert_array_equal(result.routing, whole.routing)
       assert rows == [row for row in all_rows if row[0] in expected]
+      # But losses are those of all rounds.
+      assert losses == [row[:2] for row in all_rows]
 
   def test_same_seed_same_numbers(self, algorithm, data, finished):
     again = guidance.run(

@@ -7,6 +7,7 @@ import tensorflow as tf
 from tff_shift import algorithms
 from tff_shift.algorithms import atlas
 from tff_shift.algorithms import fed_ade
+from tff_shift.algorithms import fix_lr
 from tff_shift.algorithms import fth
 from tff_shift.algorithms import source
 from tff_shift.data import examples as examples_lib
@@ -19,6 +20,7 @@ from tff_shift.models import mlp
 from tff_shift.models import split_model
 from tff_shift.simulation import checkpoints
 from tff_shift.simulation import online
+from tff_shift.simulation import rate_controls
 from tff_shift.simulation import rounds
 
 pytestmark = pytest.mark.usefixtures("context")
@@ -281,7 +283,10 @@ class TestFedAde:
   def test_run_that_was_stopped_ends_as_one_that_was_not(
     self, algorithm, whole, tmp_path
   ):
+    losses = []
+
     def run(on_timestep):
+      losses.clear()
       return online.run(
         algorithm,
         make_streams(),
@@ -290,6 +295,7 @@ class TestFedAde:
         rounds_per_step=self.ROUNDS_PER_STEP,
         participation=self.PARTICIPATION,
         on_timestep=on_timestep,
+        on_loss=lambda *loss: losses.append(loss),
         checkpoint=checkpoints.Run(tmp_path / "run", "key", every=1),
       ).timesteps
 
@@ -299,8 +305,13 @@ class TestFedAde:
 
     with pytest.raises(KeyboardInterrupt):
       run(stop)
+    before = list(losses)
+    assert len(before) == 2 * self.ROUNDS_PER_STEP
     told = []
     result = run(told.append)
+    # The loss of each round of each step, once.
+    assert [each[0] for each in losses] == list(range(1, 10))
+    assert losses[: len(before)] == before
     # What was restored is told first.
     assert [step.timestep for step in told] == [1, 2, 3]
     for one, other, third in zip(result, whole[0], told, strict=True):
@@ -308,6 +319,34 @@ class TestFedAde:
       for first, second in zip(one, other, strict=True):
         np.testing.assert_array_equal(first, second)
         assert np.asarray(first).dtype == np.asarray(second).dtype
+
+  def test_fixed_rates_prescribed_as_they_were_give_the_same_run(
+    self, whole, model
+  ):
+    """What controls run is Fed-ADE but for its rates."""
+    rates = np.array([step.learning_rates for step in whole[0]])
+    assert np.ptp(rates) > 0
+    fixed = algorithms.build(
+      fix_lr, model, rate_controls.fixed_rate(HPARAMS[fed_ade])
+    )
+
+    def run(prescribed):
+      return online.run(
+        fixed,
+        make_streams(),
+        DEPLOYMENT,
+        run_seed=RUN_SEED,
+        rounds_per_step=self.ROUNDS_PER_STEP,
+        participation=self.PARTICIPATION,
+        prescribed_rates=prescribed,
+      ).timesteps
+
+    for one, other in zip(run(rates), whole[0], strict=True):
+      assert one.before == other.before and one.after == other.after
+      np.testing.assert_array_equal(one.learning_rates, other.learning_rates)
+      np.testing.assert_array_equal(one.estimates, other.estimates)
+    shuffled = run(rates[::-1])
+    assert shuffled[-1].after != whole[0][-1].after
 
   def test_run_starts_from_the_pretrained_model(
     self, whole, model, weights, run_for_each

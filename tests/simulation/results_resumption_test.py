@@ -139,6 +139,9 @@ class TestResume:
     events = event_accumulator.EventAccumulator(str(file))
     events.Reload()
     assert [each.step for each in events.Tensors("accuracy")] == [1, 2]
+    # A name that the other begins with has files of its own.
+    folder.release_to_tensorboard("a", {"loss": 0.5}, 1)
+    assert file.exists()
 
 
 class TestWriting:

@@ -473,12 +473,19 @@ class TestRounds:
     whole = self.start(algorithm, data, participation=0.5)
     for _ in range(2):
       whole.step()
-    resumed = self.start(algorithm, data, participation=0.5)
+    told = []
+    resumed = self.start(
+      algorithm,
+      data,
+      participation=0.5,
+      on_loss=lambda *loss: told.append(loss),
+    )
     resumed.resume(
       whole.server_state,
       tuple(whole.client_states),
       whole.seconds,
       whole.starts,
+      losses=whole.losses,
     )
     assert resumed.round_num == 2 and resumed.seconds == whole.seconds
     whole.step()
@@ -486,6 +493,7 @@ class TestRounds:
     assert equal_bits(resumed.server_state, whole.server_state)
     assert equal_bits(resumed.client_states, whole.client_states)
     assert len(whole.seconds) == 3
+    assert told == list(enumerate(whole.losses, start=1)) and len(told) == 3
 
   def test_first_round_of_each_process_does_not_count_for_the_speed(
     self, algorithm, data

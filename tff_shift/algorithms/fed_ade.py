@@ -27,6 +27,7 @@ from tff_shift.learning import hyperparameters
 from tff_shift.learning import process
 from tff_shift.learning import two_phase_adaptation
 from tff_shift.models import split_model
+from tff_shift.shift import batch_noise
 from tff_shift.shift import dynamics
 from tff_shift.shift import measures
 
@@ -63,6 +64,11 @@ class HParams(two_phase_adaptation.TwoPhaseHParams):
     " that the client took part in; rounds, those of consecutive rounds.",
     choices=("timesteps", "rounds"),
   )
+  correct_batch_noise: bool = hyperparameters.hparam(
+    False,
+    "Whether the noise of small batches is taken out of S, by what the batches"
+    " themselves tell of it (ours, not the paper's; for the cosine).",
+  )
 
   def check_together(self) -> None:
     """See `hyperparameters.HParams`."""
@@ -76,13 +82,26 @@ class HParams(two_phase_adaptation.TwoPhaseHParams):
         "use_uncertainty=False is not allowed: it must be True where"
         " use_representation=False"
       )
+    if self.correct_batch_noise and self.similarity != "cosine":
+      raise ValueError(
+        "correct_batch_noise=True is not allowed: it must be False where"
+        f" similarity={self.similarity!r}"
+      )
 
 
 class Summaries(NamedTuple):
-  """q of eq. 11, [num_classes], and z of eq. 13, [embedding_size]; float32."""
+  """What a client keeps of a batch.
+
+  Attributes:
+    probabilities: q of eq. 11, [num_classes] float32.
+    direction: z of eq. 13, [embedding_size] float32.
+    noise: How far noise turns q and z, see `batch_noise`, [2] float32; empty
+      where it is not corrected.
+  """
 
   probabilities: Any
   direction: Any
+  noise: Any = ()
 
 
 class Dynamics(NamedTuple):
@@ -102,13 +121,49 @@ class Dynamics(NamedTuple):
 
 
 def summarize(
-  model: split_model.SplitModel, weights: split_model.SplitWeights, x
+  model: split_model.SplitModel,
+  weights: split_model.SplitWeights,
+  x,
+  with_noise: bool = False,
 ) -> Summaries:
   """Computes q (eq. 11) and z (eq. 13) of examples [n, ...]."""
   embeddings = adaptation.embed(model, weights.backbone, x)
+  logits = model.classify(weights.head, embeddings)
+  noise = ()
+  if with_noise:
+    noise = tf.stack(
+      [
+        batch_noise.noise_of_direction(tf.nn.softmax(logits)),
+        batch_noise.noise_of_direction(dynamics.unit(embeddings)),
+      ]
+    )
   return Summaries(
-    dynamics.mean_probabilities(model.classify(weights.head, embeddings)),
+    dynamics.mean_probabilities(logits),
     dynamics.mean_direction(embeddings),
+    noise,
+  )
+
+
+def correct_signals(
+  previous: Summaries, current: Summaries, uncertainty, representation
+) -> tuple[tf.Tensor, tf.Tensor]:
+  """Takes the noise of two batches out of S_unc and S_rep.
+
+  Args:
+    previous: The summaries of the time step before, with noise.
+    current: Those of this one.
+    uncertainty: S_unc (eq. 12), a float32 scalar.
+    representation: S_rep (eq. 14), likewise; half a cosine distance.
+
+  Returns:
+    Both, corrected; they may be negative.
+  """
+  return (
+    batch_noise.correct(uncertainty, previous.noise[0], current.noise[0]),
+    0.5
+    * batch_noise.correct(
+      2.0 * representation, previous.noise[1], current.noise[1]
+    ),
   )
 
 
@@ -119,11 +174,14 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
   a `two_phase_adaptation.ClientState` with a `Dynamics`.
   """
   measure = measures.get(hparams.similarity)
+  with_noise = hparams.correct_batch_noise
 
   def initial_dynamics():
     return Dynamics(
       Summaries(
-        tf.zeros([model.num_classes]), tf.zeros([model.embedding_size])
+        tf.zeros([model.num_classes]),
+        tf.zeros([model.embedding_size]),
+        tf.zeros([2]) if with_noise else (),
       ),
       measure.initial_state(model.num_classes),
       measure.initial_state(model.embedding_size),
@@ -136,22 +194,31 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     # At t = 0 there was the pre-trained model, on the labelled examples.
     previous = tf.cond(
       tf.equal(memory.timestep, 0),
-      lambda: summarize(model, model.initial_weights(data.seed), data.x),
+      lambda: summarize(
+        model, model.initial_weights(data.seed), data.x, with_noise
+      ),
       lambda: memory.summaries,
     )
-    current = summarize(model, weights, data.stream_x)
+    current = summarize(model, weights, data.stream_x, with_noise)
     uncertainty, uncertainty_state = measure.uncertainty(
       memory.uncertainty, previous.probabilities, current.probabilities
     )  # Eq. 12.
     representation, representation_state = measure.representation(
       memory.representation, previous.direction, current.direction
     )  # Eq. 14.
+    if with_noise:
+      uncertainty, representation = correct_signals(
+        previous, current, uncertainty, representation
+      )
     signal = dynamics.combine(
       uncertainty,
       representation,
       use_uncertainty=hparams.use_uncertainty,
       use_representation=hparams.use_representation,
     )  # Eq. 10.
+    if with_noise:
+      # Only now: noise of either sign is not to become shift.
+      signal = tf.clip_by_value(signal, 0.0, 1.0)
     return state._replace(
       learning_rate=dynamics.learning_rate(
         signal, hparams.eta_min, hparams.eta_max

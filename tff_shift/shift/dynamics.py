@@ -19,8 +19,8 @@ def _mean(rows) -> tf.Tensor:
   return tf.reduce_sum(rows, axis=0) / num_rows
 
 
-def _unit(vectors) -> tf.Tensor:
-  """Scales the last axis to length 1; a zero vector remains one."""
+def unit(vectors) -> tf.Tensor:
+  """Scales vectors [..., size] to length 1; a zero vector remains one."""
   # By the largest entry first: the squares of small ones would vanish.
   scaled = tf.math.divide_no_nan(
     vectors, tf.reduce_max(tf.abs(vectors), axis=-1, keepdims=True)
@@ -33,7 +33,7 @@ def _cosine_distance(first, second) -> tf.Tensor:
   # As half the squared distance of the unit vectors: 0 for equal vectors and
   # never negative, where 1 - cos in float32 is off by about 1e-7.
   distance = 0.5 * tf.reduce_sum(
-    tf.math.squared_difference(_unit(first), _unit(second))
+    tf.math.squared_difference(unit(first), unit(second))
   )
   defined = tf.logical_and(
     tf.reduce_any(tf.not_equal(first, 0.0)),
@@ -77,7 +77,7 @@ def mean_direction(embeddings) -> tf.Tensor:
   Returns:
     [size] float32, at most of length 1; zeros for an empty batch.
   """
-  return _mean(_unit(embeddings))
+  return _mean(unit(embeddings))
 
 
 def representation_dynamics(previous, current) -> tf.Tensor:

@@ -7,8 +7,9 @@ checkpoints, each of which is
     state_<step>/       the states of the server and of the clients that have
                         taken part, as `tff.program.FileProgramStateManager`
                         writes them
-    state_<step>.json   the record: what was measured so far, the durations of
-                        rounds, and digests, by which damage is noticed
+    state_<step>.json   the record: what was measured so far, durations and
+                        training losses of rounds, and digests, by which damage
+                        is noticed
 
 Where only so many states of clients stay in memory, those of both checkpoints
 are in one file instead, to which a checkpoint adds what has changed:
@@ -47,6 +48,8 @@ from tff_shift.simulation import state_file
 _PREFIX = "state_"
 _NUM_KEPT = 2
 _STATES = "states.sqlite"
+# What a record keeps of `rounds.Rounds`, as `Rounds.resume` takes it.
+_OF_ROUNDS = ("seconds", "starts", "num_diverged", "losses")
 
 
 def _print_problem(message: str) -> None:
@@ -215,9 +218,7 @@ class Run:
         "files": _digest(self._state(step)),
         "clients": list(saved),
         "states": content and content._asdict(),
-        "seconds": running.seconds,
-        "starts": running.starts,
-        "num_diverged": running.num_diverged,
+        **{name: getattr(running, name) for name in _OF_ROUNDS},
         "measured": [encoding.to_json(each) for each in measured],
       }
       results.write_atomically(
@@ -268,7 +269,7 @@ class Run:
       running.resume(
         server_state,
         None,
-        *(record[name] for name in ("seconds", "starts", "num_diverged")),
+        *(record[name] for name in _OF_ROUNDS),
       )
       measured[:] = [
         make(**encoding.from_json(each)) for each in record["measured"]
@@ -285,7 +286,11 @@ class Run:
     try:
       record = json.loads(self._record(step).read_text(encoding="utf-8"))
       digest = record.pop("digest")
-      is_whole = digest == array_cache.key(record) and record["step"] == step
+      is_whole = (
+        digest == array_cache.key(record)
+        and record["step"] == step
+        and record.keys() >= set(_OF_ROUNDS)
+      )
     except (ValueError, KeyError, AttributeError, TypeError):
       is_whole = False
     if not is_whole:

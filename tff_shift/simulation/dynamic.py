@@ -182,11 +182,11 @@ def train(
     The rounds, with the states of server and clients after the last.
   """
   running, data_of = _start(
-    algorithm, drawn, represent, run_seed, participation
+    algorithm, drawn, represent, run_seed, participation, on_round
   )
   for done in range(1, num_rounds + 1):
     running.data = data_of(done)
-    on_round(done, float(running.step()["loss"]))
+    running.step()
   return running
 
 
@@ -196,6 +196,7 @@ def _start(
   represent: _Represent | None,
   run_seed: int,
   participation: float,
+  on_round: Callable[[int, float], None],
   checkpoint: checkpoints.Run | None = None,
 ) -> tuple[rounds.Rounds, Callable[[int], list[Any]]]:
   """Returns the rounds before the first, and the data of a round, from 1."""
@@ -211,6 +212,7 @@ def _start(
     run_seed=run_seed,
     participation=participation,
     storage=checkpoint and checkpoint.storage,
+    on_loss=on_round,
   )
   return running, data_of
 
@@ -382,14 +384,20 @@ def run(
     on_period: Called as that of `infer`, after the name of the stream.
     on_stream: Called with the name of each stream and what use on it gave.
     checkpoint: Where the run is saved, and goes on if it was stopped; a stream
-      counts as a step, as a round does. Then `on_stream` is first called for
-      the streams of before.
+      counts as a step, as a round does. Then `on_round` is first called for
+      the rounds of before, and `on_stream` for the streams.
 
   Returns:
     What was measured.
   """
   running, data_of = _start(
-    algorithm, training, represent, run_seed, participation, checkpoint
+    algorithm,
+    training,
+    represent,
+    run_seed,
+    participation,
+    on_round,
+    checkpoint,
   )
   used = []
   with contextlib.closing(running):
@@ -403,7 +411,7 @@ def run(
     ):
       running.data = data_of(min(step, num_rounds))
       if step <= num_rounds:
-        on_round(step, float(running.step()["loss"]))
+        running.step()
         continue
       distribution = list(met)[len(used)]
       validation_accuracy = (

@@ -134,6 +134,7 @@ def run(
   on_round: Callable[[int, float, Evaluation | None], None] = (
     lambda round_num, train_loss, evaluation: None
   ),
+  on_loss: Callable[[int, float], None] = lambda round_num, loss: None,
   checkpoint: checkpoints.Run | None = None,
 ) -> EvolvingResult:
   """Trains and evaluates an algorithm.
@@ -150,6 +151,8 @@ def run(
       all that is measured is measured on these; 0: all clients.
     on_round: Called after each round with the number of rounds done, the
       training loss and, if there was one, the evaluation.
+    on_loss: Called after each round with the number of rounds done and its
+      training loss; if the run goes on, first for the rounds of before.
     checkpoint: Where the run is saved, and goes on if it was stopped; then
       `on_round` is first called for the rounds that were evaluated before.
 
@@ -167,6 +170,7 @@ def run(
       run_seed=run_seed,
       participation=participation,
       storage=checkpoint and checkpoint.storage,
+      on_loss=on_loss,
     )
   ) as run_rounds:
     for round_num in checkpoints.steps(

@@ -160,6 +160,7 @@ def run(
   on_round: Callable[[int, float, Evaluation | None], None] = (
     lambda round_num, train_loss, evaluation: None
   ),
+  on_loss: Callable[[int, float], None] = lambda round_num, loss: None,
   checkpoint: checkpoints.Run | None = None,
 ) -> GuidanceResult:
   """Trains and evaluates an algorithm.
@@ -176,6 +177,8 @@ def run(
       over which final metrics are means.
     on_round: Called after each round with the number of rounds done, the
       training loss and, if there was one, the evaluation.
+    on_loss: Called after each round with the number of rounds done and its
+      training loss; if the run goes on, first for the rounds of before.
     checkpoint: Where the run is saved, and goes on if it was stopped; then
       `on_round` is first called for the rounds that were evaluated before.
 
@@ -192,6 +195,7 @@ def run(
       run_seed=run_seed,
       participation=participation,
       storage=checkpoint and checkpoint.storage,
+      on_loss=on_loss,
     )
   ) as running:
     for done in checkpoints.steps(

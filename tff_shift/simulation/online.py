@@ -131,7 +131,9 @@ class Adaptation:
     run_seed: int,
     rounds_per_step: int = 1,
     participation: float = 1.0,
+    prescribed_rates: np.ndarray | None = None,
     storage: client_states.Storage | None = None,
+    on_loss: Callable[[int, float], None] = lambda round_num, loss: None,
   ):
     """Draws the initial states.
 
@@ -144,11 +146,17 @@ class Adaptation:
         share nothing has one: there is no one to talk to.
       participation: The share of clients in a round, above 0 and at most 1.
         Clients that share nothing adapt at each time step.
+      prescribed_rates: The learning rate of each client at each time step,
+        [timesteps, num_clients] float32, for an algorithm whose clients have
+        one in their states and leave it as it is, such as FixLR. None: they
+        have their own.
       storage: See `rounds.Rounds`.
+      on_loss: See `rounds.Rounds`.
     """
     self._streams = client_streams
     self._deployment = deployment
     self._run_seed = run_seed
+    self._prescribed_rates = prescribed_rates
     self._drawn = 0, []
     self._num_rounds = 1 if algorithm.is_local else rounds_per_step
     self.rounds = rounds.Rounds(
@@ -157,6 +165,7 @@ class Adaptation:
       run_seed=run_seed,
       participation=1.0 if algorithm.is_local else participation,
       storage=storage,
+      on_loss=on_loss,
     )
 
   def data(self, timestep: int) -> list[adaptation.AdaptationData]:
@@ -198,6 +207,7 @@ class Adaptation:
       client_data.to_predict(each.x, each.y, [len(each.y)])
       for each in self._batches(timestep)
     ]
+    self._prescribe(timestep)
     states = self.rounds.client_states
     before = self._evaluate(labelled, states)
     after = before
@@ -221,6 +231,21 @@ class Adaptation:
       ),
     )
 
+  def _prescribe(self, timestep: int) -> None:
+    """Gives each client its learning rate of a time step, if one was given."""
+    if self._prescribed_rates is None:
+      return
+    rates = self._prescribed_rates[timestep - 1]
+    clients = range(len(rates))
+    states = self.rounds.states.take(clients)
+    self.rounds.states.put(
+      clients,
+      [
+        state._replace(learning_rate=rate)
+        for state, rate in zip(states, rates, strict=True)
+      ],
+    )
+
   def _evaluate(self, labelled, states) -> dict[str, float]:
     means = self.rounds.algorithm.evaluate_clients(
       self.rounds.server_state,
@@ -239,7 +264,9 @@ def run(
   run_seed: int,
   rounds_per_step: int = 1,
   participation: float = 1.0,
+  prescribed_rates: np.ndarray | None = None,
   on_timestep: Callable[[Timestep], None] = lambda timestep: None,
+  on_loss: Callable[[int, float], None] = lambda round_num, loss: None,
   checkpoint: checkpoints.Run | None = None,
 ) -> OnlineResult:
   """Adapts an algorithm through all time steps.
@@ -251,7 +278,11 @@ def run(
     run_seed: See `Adaptation`.
     rounds_per_step: See `Adaptation`.
     participation: See `Adaptation`.
+    prescribed_rates: See `Adaptation`.
     on_timestep: Called with what was measured after each time step.
+    on_loss: Called after each round, of whatever time step, with the number of
+      rounds done and its training loss; if the run goes on, first for the
+      rounds of before.
     checkpoint: Where the run is saved, and goes on if it was stopped; then
       `on_timestep` is first called for the time steps of before.
 
@@ -265,7 +296,9 @@ def run(
     run_seed=run_seed,
     rounds_per_step=rounds_per_step,
     participation=participation,
+    prescribed_rates=prescribed_rates,
     storage=checkpoint and checkpoint.storage,
+    on_loss=on_loss,
   )
   timesteps = []
   with contextlib.closing(running.rounds):

@@ -289,8 +289,10 @@ class RunFolder:
       # Imported here because importing TFF takes seconds.
       import tensorflow_federated as tff
 
-      # What a run that was stopped released, it releases again.
-      _remove(path)
+      # What a run that was stopped released, it releases again. Folders within
+      # are other names.
+      for earlier in path.glob("events*"):
+        earlier.unlink()
       self._release_managers[run_name] = tff.program.TensorBoardReleaseManager(
         path
       )

@@ -114,6 +114,8 @@ class Rounds:
       `client_states`.
     round_num: The number of rounds done.
     seconds: The duration of each round done, in seconds.
+    losses: The training loss of each round done, the mean over its clients;
+      empty where a round has no phase.
     starts: The rounds, from 0, that were the first of a process: they compile.
     num_diverged: How many clients' work was left out so far, see `phases`.
   """
@@ -126,6 +128,7 @@ class Rounds:
     run_seed: int,
     participation: float = 1.0,
     storage: client_states_lib.Storage | None = None,
+    on_loss: Callable[[int, float], None] = lambda round_num, loss: None,
   ):
     """Draws the initial state of the server.
 
@@ -139,6 +142,8 @@ class Rounds:
       participation: The share of clients in a round, above 0 and at most 1.
       storage: Where clients' states go that are not to stay in memory. None:
         all stay.
+      on_loss: Called after each round with the number of rounds done and its
+        training loss; by `resume` first for those of before.
     """
     self.algorithm = algorithm
     self.data = data
@@ -152,10 +157,12 @@ class Rounds:
     )
     self.round_num = 0
     self.seconds = []
+    self.losses = []
     self.starts = [0]
     self.num_diverged = 0
     self._run_seed = run_seed
     self._participation = participation
+    self._on_loss = on_loss
 
   def step(self) -> Mapping[str, Any]:
     """Runs a round.
@@ -199,6 +206,9 @@ class Rounds:
     self.num_diverged += int(num_diverged)
     self.round_num += 1
     self.seconds.append(time.perf_counter() - start)
+    if "loss" in metrics:
+      self.losses.append(float(metrics["loss"]))
+      self._on_loss(self.round_num, self.losses[-1])
     return metrics
 
   def resume(
@@ -208,6 +218,7 @@ class Rounds:
     seconds: Sequence[float],
     starts: Sequence[int],
     num_diverged: int = 0,
+    losses: Sequence[float] = (),
   ) -> None:
     """Takes over the rounds that another process has done.
 
@@ -217,6 +228,7 @@ class Rounds:
       seconds: The duration of each, in seconds.
       starts: Those that were the first of a process.
       num_diverged: How many clients' work was left out in them.
+      losses: The training loss of each.
     """
     self.server_state = server_state
     if client_states is not None:
@@ -225,6 +237,9 @@ class Rounds:
     self.seconds = list(seconds)
     self.starts = [*starts, self.round_num]
     self.num_diverged = num_diverged
+    self.losses = list(losses)
+    for round_num, loss in enumerate(self.losses, start=1):
+      self._on_loss(round_num, loss)
 
   def close(self) -> None:
     """Ends the use of a file of states, if there is one."""

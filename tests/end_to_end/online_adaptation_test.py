@@ -273,6 +273,7 @@ def test_what_is_on_or_off_may_be_compared(flag, values, run_here, tmp_path):
     (["--shift="], ("--shift=", "linear")),
     (["--shift_kind=concept"], ("--shift_kind=concept", "covariate")),
     (["--corrupted_images=downloaded"], ("--corrupted_images", "archive")),
+    (["--corruption_levels=linear"], ("--corruption_levels", "monotone")),
     (["--bernoulli_flip=always"], ("--bernoulli_flip", "as_printed")),
     (
       ["--pretraining_distribution=zipf"],
@@ -319,6 +320,19 @@ def test_what_is_on_or_off_may_be_compared(flag, values, run_here, tmp_path):
     (
       ["--corrupted_images=archive"],
       ("--corrupted_images=archive", "does not apply", "--shift_kind=label"),
+    ),
+    (
+      ["--corruption_levels=monotone"],
+      ("--corruption_levels=monotone", "does not apply", "--shift_kind=label"),
+    ),
+    (
+      [
+        "--dataset=cifar10",
+        "--shift_kind=covariate",
+        "--corrupted_images=archive",
+        "--corruption_levels=monotone",
+      ],
+      ("--corruption_levels=monotone", "--corrupted_images=computed"),
     ),
   ],
 )

@@ -44,8 +44,9 @@ EMBOSS = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]], np.float32)
 _WEAK, _STRONG = 50, 150
 # Distances count up to this one, in pixels of an image of 32 x 32.
 _FARTHEST = 20
-# What the steps to the nearest, the diagonal and the knight's places cost.
-_STEPS = ((0, 1, 1.0), (1, 1, 1.4), (1, 2, 2.1969))
+# What steps to the nearest, the diagonal and the knight's places cost: 1, 1.4
+# and 2.1969, in OpenCV's binary fractions, which decide what is rounded down.
+_STEPS = ((0, 1, 1.0), (1, 1, 91750 / 2**16), (1, 2, 143976 / 2**16))
 # A direction is along an axis within 22.5 degrees of it.
 _AXIS = np.tan(np.pi / 8)
 
@@ -92,8 +93,8 @@ def light(surface: np.ndarray, inside: np.ndarray, scale: float) -> np.ndarray:
   """
   thickness = np.floor(255 * np.where(inside, surface, 0).clip(0, 1))[..., 0]
   distance = _distance(_edges(thickness), scale * _FARTHEST)
-  # The added thousandth keeps what is whole but for its rounding.
-  levels = np.floor(_mean_of_9(distance) + 1e-3).clip(0, 255)
+  # The added millionth keeps what is whole but for its rounding.
+  levels = np.floor(_mean_of_9(distance) + 1e-6).clip(0, 255)
   shades = ndimage.correlate(
     _equalized(levels), EMBOSS[np.newaxis], mode="mirror"
   )
@@ -150,8 +151,8 @@ def _edges(images: np.ndarray) -> np.ndarray:
 
 
 def _distance(edges: np.ndarray, farthest: float) -> np.ndarray:
-  """Returns how far the next edge is, `[N, height, width]` float32."""
-  distance = np.where(edges, np.float32(0), np.float32(farthest))
+  """Returns how far the next edge is, `[N, height, width]` float64."""
+  distance = np.where(edges, 0.0, farthest)
   height, width = edges.shape[1:]
   steps = {
     (rows * down, columns * right, cost)
@@ -169,7 +170,7 @@ def _distance(edges: np.ndarray, farthest: float) -> np.ndarray:
       beside = padded[
         :, 2 + rows : 2 + rows + height, 2 + columns : 2 + columns + width
       ]
-      shorter = np.minimum(shorter, beside + np.float32(cost))
+      shorter = np.minimum(shorter, beside + cost)
     if np.array_equal(shorter, distance):
       return distance
     distance = shorter

@@ -34,8 +34,8 @@ def uniform(rngs: Generators, shape: Sequence[int]) -> np.ndarray:
 
 def rounded_down(images: Images) -> np.ndarray:
   """Returns the whole numbers below 255 times the values, `0..255` float32."""
-  # The added thousandth keeps what is whole but for its rounding.
-  return np.floor(255 * images.clip(0, 1) + np.float32(1e-3))
+  # What is added keeps whole numbers that are so but for float32's rounding.
+  return np.floor(255 * images.clip(0, 1) + np.float32(1e-4))
 
 
 def largest(images: Images) -> np.ndarray:

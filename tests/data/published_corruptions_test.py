@@ -380,6 +380,7 @@ def test_published_corruption_is_that_of_the_script(
   theirs = np.stack([oracle(image, name, severity, i) for image, i in pairs])
   change = np.abs(theirs - images.astype(int)).mean()
   # Most are equal but for rounding. Elastic does not round places to a 32nd of
-  # a pixel; SciPy's zoom by 1.25 counts the last row and column as outside.
+  # a pixel; SciPy's zoom by 1.25 counts the last row and column as outside; the
+  # mean of five pixels in defocus_blur 4 is whole but for a millionth.
   assert np.abs(ours - theirs).mean() < 0.025 * change
-  assert np.abs(ours - images).mean() == pytest.approx(change, rel=0.01)
+  assert np.abs(ours - images).mean() == pytest.approx(change, rel=0.02)

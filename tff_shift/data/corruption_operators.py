@@ -91,10 +91,8 @@ def defocus_blur(
   reach = math.ceil(radius) + math.ceil(2 * edge)
   offsets = np.arange(-reach, reach + 1)
   inside = np.hypot(offsets, offsets[:, np.newaxis]) <= radius
-  # The Gaussian reaches one pixel at least.
-  truncate = max(2, 0.6 / edge)
   disk = ndimage.gaussian_filter(
-    inside / inside.sum(), edge, mode="constant", truncate=truncate
+    inside / inside.sum(), edge, mode="constant", truncate=2
   )
   disk = (disk / disk.sum()).astype(np.float32)
   return ndimage.correlate(

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import json
 import os
 import pathlib
 import types
@@ -12,6 +13,7 @@ import pytest
 from experiments import online_adaptation
 from experiments import online_adaptation_plan
 from tff_shift import algorithms
+from tff_shift.data import corruptions
 from tff_shift.data import datasets
 from tff_shift.data import examples
 from tff_shift.data import source as source_lib
@@ -200,18 +202,31 @@ class TestWholeRun:
 
 @pytest.mark.slow
 def test_covariate_shift_corrupts_and_keeps_classes_even(
-  cache_dir, run_online, read_rows, read_runs, tmp_path
+  cache_dir, run_online, read_rows, read_runs, tmp_path, monkeypatch
 ):
   folder = tmp_path / "covariate"
+  corrupt, levels = corruptions.corrupt, []
+
+  def noting(*arguments, corruption_levels):
+    levels.append(corruption_levels)
+    return corrupt(*arguments, corruption_levels=corruption_levels)
+
+  monkeypatch.setattr(corruptions, "corrupt", noting)
   code = run_online(
     [
       *(each for each in _CORRUPTED if each != "--local_epochs=1"),
       f"--cache_dir={cache_dir}",
       f"--output_dir={folder}",
       "--local_steps=2",
+      "--corruption_levels=monotone",
     ]
   )
   assert code == 0
+  config = json.loads((folder / "config.json").read_text())
+  assert config["flags"]["corruption_levels"] == "monotone"
+  # Of the figure and of the streams, whose last step has a severity.
+  assert len(levels) > 6 * len(corruptions.names())
+  assert set(levels) == {"monotone"}
   assert len(read_rows(folder)) == 3
   (run,) = read_runs(folder)
   assert (folder / "figures" / "corruptions.png").stat().st_size > 1000

@@ -10,43 +10,24 @@ share of the size, and the blurs of `frosted_glass_blur` soften single pixels:
 these do not depend on the size.
 
 Every example has a seed of its own: it is corrupted in the same way in any
-batch, and all severities see the same draws. Severity is monotone in the mean
-squared error, on average over images. Where the published levels are not, or
-only just, other levels stand here:
+batch, and all severities see the same draws.
 
-- defocus_blur: levels 4 and 5 smooth the edge of the disk by 0.5 and 0.3
-  instead of 0.2 and 0.1: on images of 64 x 64 the published level 4 is below
-  level 3, whose edge is smoothed by 0.6.
-- frosted_glass_blur: displaced pixels differ less when they are blurred. The
-  published levels 2 to 5 come in the order of their error, that is 3, 2, 5, 4,
-  behind one with a blur of 0.5 and one pass; level 1 blurs by 0.05, which does
-  as little as the 0.25 of level 2.
-- motion_blur: level 4 is as level 3 but for a longer line, beyond the reach of
-  the Gaussian along it; its sigma is 2.25 instead of 2.
-- snow: level 3 counts as flakes what exceeds 0.52 instead of 0.55, by which it
-  was hardly above level 2.
-- frost: levels 4 and 5 add 0.5 and 0.6 instead of 0.4 and 0.45 of the ice: as
-  published they lose to the image's dimming what they add.
-- elastic: the published affine part falls from 2.56 to 0.96 pixels and
-  dominates; its five values come in rising order.
-- spatter: water adds up to 0.3 instead of 0.5, and mud covers what exceeds 0.67
-  and 0.65 instead of 0.69 and 0.68: dark mud changes dark images little.
-- saturate: levels 3 to 5 are published as 1.5, 2 and 2.5 times the saturation
-  plus 0, 0.1 and 0.2; levels 1 and 2, which remove it, would change more than
-  level 3. Here the five levels go from 1.5 and 0 to 2.5 and 0.2 evenly.
+By default levels and operations are the published ones, though the published
+error does not rise with each severity (see `corruption_monotone`, which has
+levels by which it does). Where a batch is to be computed at once, or without
+what the authors' code uses, operations differ in detail:
 
-Where the authors' code uses libraries that are not used here, and where a batch
-is to be computed at once, operations differ in detail:
-
+- frost: noise with their colours, deviations and correlations stands in for the
+  authors' photographs, see `corruption_layers.ice`.
+- motion_blur, snow: the blur is written from the definition of ImageMagick's.
+- spatter: so is the shading of water from those of OpenCV's functions.
 - frosted_glass_blur: pixels are copied and not swapped. So are those of
   CIFAR-10-C: the authors' swap assigns views of the array that it overwrites.
-- frost: ridges of smooth noise stand in for the photographs of frost.
-- spatter: water is shaded by an emboss filter on the surface of the drops,
-  without the edge detection and the equalised distances.
 - impulse_noise, spatter: every image has at least one white value or drop.
-- elastic: one interpolation for the affine map and the noise, not two.
-- zoom_blur, snow: zooms are exact about the middle of the image.
-- All: values are rounded to nearest, not down.
+- snow: flakes are not rounded to 8 bits before and after they are smeared.
+- elastic: places are not rounded to a 32nd of a pixel.
+- All: computed in float32, so that a value that is nearly whole may be rounded
+  to the other side.
 
 On grey images colours become their luma, and `saturate` acts on the value
 instead of the saturation, which grey has not. An image without the property

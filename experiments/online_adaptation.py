@@ -233,7 +233,9 @@ def main() -> None:
   with command_line.executor():
     running = comparison.Comparison(plan)
     if FLAGS.shift_kind == "covariate":
-      online_results.draw_corruptions(plan.dataset.stream.x[0], running.folder)
+      online_results.draw_corruptions(
+        plan.dataset.stream.x[0], FLAGS.corruption_levels, running.folder
+      )
     trained = pretrained.train(
       plan.model,
       plan.dataset.pretraining,

@@ -16,6 +16,7 @@ from experiments import contestants
 from experiments import pretrained
 from tff_shift import models
 from tff_shift.data import class_pools
+from tff_shift.data import corruptions
 from tff_shift.data import examples
 from tff_shift.data import schedules
 from tff_shift.data import streams
@@ -52,6 +53,12 @@ def define_flags() -> None:
     "computed",
     "Under covariate shift: computed from the images of --dataset, or"
     " archive, the published CIFAR-10-C or CIFAR-100-C.",
+  )
+  flags.DEFINE_string(
+    "corruption_levels",
+    "published",
+    "Of computed corruptions: published, those of CIFAR-10-C, or monotone, by"
+    " which each severity changes images more than the one below it.",
   )
   flags.DEFINE_string(
     "bernoulli_flip",
@@ -143,15 +150,22 @@ def make_plan() -> Plan:
   for flag, allowed in (
     ("shift_kind", streams.SHIFT_KINDS),
     ("corrupted_images", ("computed", "archive")),
+    ("corruption_levels", corruptions.LEVELS),
     ("bernoulli_flip", schedules.BERNOULLI_FLIPS),
     ("pretraining_distribution", class_pools.PRETRAINING_DISTRIBUTIONS),
   ):
     command_line.require_choice(flag, allowed)
-  if (FLAGS.corrupted_images, FLAGS.shift_kind) == ("archive", "label"):
-    raise command_line.UsageError(
-      "--corrupted_images=archive does not apply to --shift_kind=label;"
-      " leave it out, or pass --shift_kind=covariate"
-    )
+  for flag, applies_to, needed in (
+    ("corrupted_images", "shift_kind", "covariate"),
+    ("corruption_levels", "shift_kind", "covariate"),
+    ("corruption_levels", "corrupted_images", "computed"),
+  ):
+    value, other = FLAGS[flag].value, FLAGS[applies_to].value
+    if value != FLAGS[flag].default and other != needed:
+      raise command_line.UsageError(
+        f"--{flag}={value} does not apply to --{applies_to}={other}; leave it"
+        f" out, or pass --{applies_to}={needed}"
+      )
   command_line.require_choices("shift", schedules.names())
   command_line.require_at_least_one(
     "timesteps",
@@ -198,6 +212,7 @@ def make_plan() -> Plan:
       model=model,
       settings={
         "shift_kind": FLAGS.shift_kind,
+        "corruption_levels": FLAGS.corruption_levels,
         "dirichlet": str(dirichlet),
         "num_clients": FLAGS.num_clients,
         "participation": FLAGS.participation,
@@ -299,5 +314,6 @@ def client_streams(plan: Plan, shift: str, seed: int) -> streams.Streams:
     shift_kind=FLAGS.shift_kind,
     dirichlet=plan.dirichlet,
     archive=plan.archive,
+    corruption_levels=FLAGS.corruption_levels,
     seed=seed,
   )

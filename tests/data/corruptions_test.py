@@ -1,12 +1,7 @@
 import functools
-import io
 
 import numpy as np
 import pytest
-from matplotlib import colors
-from PIL import Image
-from scipy import ndimage
-from sklearn import datasets as sklearn_datasets
 from tensorflow_datasets.image_classification import cifar10_corrupted
 
 from tff_shift.data import corruptions
@@ -26,49 +21,44 @@ WITHOUT_DRAWS = {
 }
 
 
-@functools.cache
-def digits():
-  """`[24, 28, 28, 1]`: two or three of every class."""
-  return datasets.load("digits").x[:24]
+@pytest.fixture(scope="session")
+def load(photographs):
+  """Returns `load(kind)`: digits are two or three of every class."""
+  images = {
+    "digits": datasets.load("digits").x[:24],
+    "photographs": photographs,
+  }
+  return images.__getitem__
 
 
-@functools.cache
-def photographs():
-  """`[12, 32, 32, 3]`: pieces of the two photographs of scikit-learn."""
-  pieces = []
-  for file in ("china.jpg", "flower.jpg"):
-    photograph = Image.fromarray(sklearn_datasets.load_sample_image(file))
-    small = np.asarray(photograph.resize((96, 64), Image.Resampling.BOX))
-    pieces += [
-      small[top : top + 32, left : left + 32]
-      for top in (0, 32)
-      for left in (0, 32, 64)
-    ]
-  return np.stack(pieces)
+@pytest.fixture(scope="session")
+def all_severities(load):
+  """Returns `all_severities(name, kind, levels)`: clean, and severities 1 to 5.
+
+  It gives `[6, N, height, width, channels]`.
+  """
+
+  @functools.cache
+  def corrupted(name, kind, levels):
+    images = load(kind)
+    seeds = np.arange(len(images))
+    return np.stack(
+      [
+        corruptions.corrupt(images, name, each, seeds, corruption_levels=levels)
+        for each in range(6)
+      ]
+    )
+
+  return corrupted
 
 
-@functools.cache
-def all_severities(name, load):
-  """`[6, N, height, width, channels]`: clean, and severities 1 to 5."""
-  images = load()
-  seeds = np.arange(len(images))
-  return np.stack(
-    [corruptions.corrupt(images, name, each, seeds) for each in range(6)]
-  )
+def constant(value):
+  return np.full((1, 32, 32, 3), value, np.uint8)
 
 
-def constant(value, channels=3, side=32, count=1):
-  return np.full((count, side, side, channels), value, np.uint8)
-
-
-def corrupt_one(image, name, severity, seed=0):
-  """Corrupts one `[height, width, channels]` image; int64 for arithmetic."""
-  result = corruptions.corrupt(image[np.newaxis], name, severity, [seed])
-  return result[0].astype(np.int64)
-
-
-LOADERS = pytest.mark.parametrize("load", [digits, photographs])
+KINDS = pytest.mark.parametrize("kind", ["digits", "photographs"])
 EVERY = pytest.mark.parametrize("name", NAMES)
+BOTH = pytest.mark.parametrize("levels", corruptions.LEVELS)
 
 
 class TestEveryCorruption:
@@ -79,47 +69,62 @@ class TestEveryCorruption:
     ) == NAMES
 
   @EVERY
-  @LOADERS
-  def test_severity_0_is_a_copy(self, name, load):
-    clean = corruptions.corrupt(load(), name, 0, np.arange(len(load())))
-    np.testing.assert_array_equal(clean, load())
-    assert not np.shares_memory(clean, load())
+  @KINDS
+  def test_severity_0_is_a_copy(self, name, kind, load):
+    images = load(kind)
+    clean = corruptions.corrupt(images, name, 0, np.arange(len(images)))
+    np.testing.assert_array_equal(clean, images)
+    assert not np.shares_memory(clean, images)
 
   @EVERY
-  @LOADERS
-  def test_every_image_changes(self, name, load):
-    clean, *corrupted = all_severities(name, load)
+  @KINDS
+  @BOTH
+  def test_every_image_changes(self, name, kind, levels, all_severities):
+    clean, *corrupted = all_severities(name, kind, levels)
     for images in corrupted:
       assert images.dtype == np.uint8
       assert images.shape == clean.shape
       assert np.all(np.any(images != clean, axis=(1, 2, 3)))
 
   @EVERY
-  @LOADERS
-  def test_mean_squared_error_rises_with_severity(self, name, load):
-    severities = all_severities(name, load).astype(np.float64)
+  @KINDS
+  def test_mean_squared_error_of_monotone_levels_rises(
+    self, name, kind, all_severities
+  ):
+    severities = all_severities(name, kind, "monotone").astype(np.float64)
     errors = np.mean((severities - severities[0]) ** 2, axis=(1, 2, 3, 4))
     assert np.all(np.diff(errors) > 0), errors
 
   @EVERY
-  @LOADERS
-  def test_example_is_the_same_in_any_batch(self, name, load):
-    images = load()
+  @KINDS
+  @BOTH
+  def test_example_is_the_same_in_any_batch(
+    self, name, kind, levels, load, all_severities
+  ):
+    images = load(kind)
     for severity in (2, 5):
-      batch = all_severities(name, load)[severity]
+      batch = all_severities(name, kind, levels)[severity]
       backwards = corruptions.corrupt(
-        images[::-1], name, severity, np.arange(len(images))[::-1]
+        images[::-1],
+        name,
+        severity,
+        np.arange(len(images))[::-1],
+        corruption_levels=levels,
       )
       np.testing.assert_array_equal(backwards[::-1], batch)
       for index in (0, 7):
         alone = corruptions.corrupt(
-          images[index : index + 1], name, severity, np.array([index])
+          images[index : index + 1],
+          name,
+          severity,
+          [index],
+          corruption_levels=levels,
         )
         np.testing.assert_array_equal(alone[0], batch[index])
 
   @EVERY
-  def test_seed_matters_where_something_is_drawn(self, name):
-    images = np.repeat(photographs()[:1], 2, axis=0)
+  def test_seed_matters_where_something_is_drawn(self, name, photographs):
+    images = np.repeat(photographs[:1], 2, axis=0)
     first, second = corruptions.corrupt(images, name, 4, np.array([1, 2]))
     assert np.array_equal(first, second) == (name in WITHOUT_DRAWS)
 
@@ -151,252 +156,9 @@ class TestEveryCorruption:
       "jpeg_compression",
       "gaussian_blur",
     }
-    image = constant(128)[0]
-    unchanged = np.array_equal(corrupt_one(image, name, 5), image)
+    corrupted = corruptions.corrupt(constant(128), name, 5, [0])
+    unchanged = np.array_equal(corrupted, constant(128))
     assert unchanged == (name in structural)
-
-
-class TestNoise:
-  def test_gaussian_noise_has_the_published_deviation(self):
-    images = constant(128, count=20)
-    for severity, deviation in enumerate((0.04, 0.06, 0.08, 0.09, 0.10), 1):
-      noisy = corruptions.corrupt(
-        images, "gaussian_noise", severity, np.arange(20)
-      )
-      # 61,440 values: the standard error of the deviation is 0.3 %.
-      assert noisy.std() == pytest.approx(255 * deviation, rel=0.015)
-      assert noisy.mean() == pytest.approx(128, abs=0.5)
-
-  def test_shot_noise_has_the_variance_of_a_count(self):
-    # Poisson: the variance of counts / c is the mean / c, here 0.2 / 50.
-    noisy = corruptions.corrupt(
-      constant(51, count=20), "shot_noise", 5, np.arange(20)
-    )
-    assert noisy.mean() == pytest.approx(51, abs=0.5)
-    assert noisy.std() == pytest.approx(255 * np.sqrt(0.2 / 50), rel=0.015)
-
-  def test_speckle_noise_is_proportional_to_the_value(self):
-    for value in (40, 120):
-      noisy = corruptions.corrupt(
-        constant(value, count=20), "speckle_noise", 5, np.arange(20)
-      )
-      assert noisy.std() == pytest.approx(0.2 * value, rel=0.015)
-
-  def test_impulse_noise_sets_the_published_share(self):
-    noisy = corruptions.corrupt(
-      constant(100, count=20), "impulse_noise", 5, np.arange(20)
-    )
-    assert set(np.unique(noisy)) == {0, 100, 255}
-    # 61,440 values: the standard error of either share is 0.0007.
-    assert np.mean(noisy == 0) == pytest.approx(0.035, abs=0.003)
-    assert np.mean(noisy == 255) == pytest.approx(0.035, abs=0.003)
-
-  def test_impulse_noise_severities_share_their_draws(self):
-    image = constant(100)[0]
-    weak, strong = (
-      corrupt_one(image, "impulse_noise", severity) for severity in (1, 5)
-    )
-    hit = weak != 100
-    assert 0 < hit.sum() < np.sum(strong != 100)
-    np.testing.assert_array_equal(strong[hit], weak[hit])
-
-
-class TestBlur:
-  @pytest.mark.parametrize("side, sigma", [(16, 1), (32, 1), (64, 2)])
-  def test_gaussian_blur_sigma_grows_with_larger_images(self, side, sigma):
-    image = np.random.default_rng(1).integers(0, 256, (side, side, 1))
-    expected = ndimage.gaussian_filter(
-      image[..., 0].astype(np.float64), sigma, mode="nearest"
-    )
-    blurred = corrupt_one(image.astype(np.uint8), "gaussian_blur", 5)
-    np.testing.assert_allclose(blurred[..., 0], expected, atol=0.51)
-
-  def test_defocus_blur_radius_of_one_and_a_half_is_a_square_of_nine(self):
-    image = photographs()[3]
-    # The pixels within 1.5 of the middle are 3 x 3, their edge is a Gaussian of
-    # 0.3: along either axis three equal weights, blurred.
-    edge = np.exp(-(np.arange(-1, 2) ** 2) / (2 * 0.3**2))
-    weights = np.convolve(np.full(3, 1 / 3), edge / edge.sum())
-    expected = image.astype(np.float64)
-    for axis in (0, 1):
-      expected = ndimage.correlate1d(expected, weights, axis, mode="mirror")
-    np.testing.assert_allclose(
-      corrupt_one(image, "defocus_blur", 5), expected, atol=0.51
-    )
-
-  def test_motion_blur_smears_a_dot_to_one_side(self):
-    image = constant(0, channels=1)[0]
-    image[16, 24] = 255
-    smeared = corrupt_one(image, "motion_blur", 5)[..., 0]
-    rows, columns = np.nonzero(smeared)
-    assert columns.max() == 24
-    assert columns.min() < 22
-    assert np.all(np.abs(rows - 16) <= 24 - columns)
-    # Each of at most 19 taps rounds by up to one half.
-    assert smeared.sum() == pytest.approx(255, abs=9.5)
-    # Half a Gaussian of 2.5 pixels: its first tap has 0.275 of the weight.
-    taps = np.exp(-(np.arange(19) ** 2) / (2 * 2.5**2))
-    assert smeared[16, 24] == round(255 / taps.sum())
-
-  def test_zoom_blur_is_the_mean_of_zooms(self):
-    image = photographs()[4].astype(np.float64)
-    zooms = [image]
-    for factor in 1 + np.arange(26) / 100:
-      # Source row of row r: middle + (r - middle) / factor.
-      zooms.append(
-        ndimage.affine_transform(
-          image,
-          np.diag([1 / factor, 1 / factor, 1]),
-          offset=[15.5 * (1 - 1 / factor)] * 2 + [0],
-          order=1,
-          mode="nearest",
-        )
-      )
-    np.testing.assert_allclose(
-      corrupt_one(photographs()[4], "zoom_blur", 5),
-      np.mean(zooms, axis=0),
-      atol=0.51,
-    )
-
-  @pytest.mark.parametrize("severity, passes", [(3, 1), (5, 2)])
-  def test_frosted_glass_blur_takes_pixels_from_above_left(
-    self, severity, passes
-  ):
-    # Each level's blur of a quarter of a pixel weighs neighbours by 0.0003.
-    for axis in (0, 1):
-      place = np.indices((32, 32))[axis]
-      image = (4 * place)[..., np.newaxis].astype(np.uint8)
-      mixed = corrupt_one(image, "frosted_glass_blur", severity)[..., 0]
-      moved = place - mixed / 4
-      assert set(np.unique(moved)) == set(range(passes + 1))
-      assert np.mean(moved) == pytest.approx(passes / 2, abs=0.12 * passes)
-
-
-class TestWeather:
-  def test_snow_on_a_constant_image_is_a_half_turn_of_itself(self):
-    snowy = corrupt_one(constant(0)[0], "snow", 1)
-    np.testing.assert_array_equal(snowy, snowy[::-1, ::-1])
-    # Black whitens to 0.5 in the 0.05 that severity 1 does not keep.
-    assert snowy.min() == round(255 * 0.05 * 0.5)
-    assert snowy.max() > snowy.min() + 10
-
-  def test_frost_on_black_is_bluish_and_grey_has_its_luma(self):
-    frosty = corrupt_one(constant(0)[0], "frost", 5, seed=9)
-    red, green, blue = np.moveaxis(frosty, -1, 0)
-    assert np.all(red < green)
-    assert np.all(green < blue)
-    assert 0.5 * 0.6 * 255 < blue.max() <= 0.6 * 255
-    assert blue.std() > 10
-    grey = corrupt_one(constant(0, channels=1)[0], "frost", 5, seed=9)[..., 0]
-    np.testing.assert_allclose(
-      grey, 0.299 * red + 0.587 * green + 0.114 * blue, atol=1.01
-    )
-
-  def test_fog_keeps_the_brightest_and_dims_by_its_thickness(self):
-    # Thickness c: (1 + c p) / (1 + c) with p from 0 to 1, and c is 1.5.
-    foggy = corrupt_one(constant(255)[0], "fog", 5)
-    assert foggy.min() == round(255 / 2.5)
-    assert foggy.max() == 255
-    np.testing.assert_array_equal(foggy, foggy[..., :1].repeat(3, axis=2))
-
-  def test_water_of_spatter_has_its_color_on_black(self):
-    wet = corrupt_one(constant(0)[0], "spatter", 1)
-    np.testing.assert_array_equal(wet[..., 1], wet[..., 2])
-    # At most 0.3 of the pale turquoise (175, 238, 238).
-    assert wet[..., 0].max() == pytest.approx(0.3 * 175, abs=0.51)
-    assert wet[..., 1].max() == pytest.approx(0.3 * 238, abs=0.51)
-
-  def test_mud_of_spatter_covers_by_four_fifths_or_not(self):
-    muddy = corrupt_one(constant(255)[0], "spatter", 5)
-    clean = np.all(muddy == 255, axis=-1)
-    assert 0.2 < clean.mean() < 0.9
-    mud = np.array([63, 42, 20])
-    assert np.all(muddy[~clean] >= mud)
-    assert np.all(muddy[~clean] <= np.rint(0.2 * 255 + 0.8 * mud))
-
-
-class TestColor:
-  @pytest.mark.parametrize("severity, added", [(1, 0.05), (5, 0.3)])
-  def test_brightness_adds_to_the_value_of_hsv(self, severity, added):
-    image = photographs()[8]
-    hsv = colors.rgb_to_hsv(image / 255)
-    hsv[..., 2] = np.minimum(hsv[..., 2] + added, 1)
-    np.testing.assert_allclose(
-      corrupt_one(image, "brightness", severity),
-      255 * colors.hsv_to_rgb(hsv),
-      atol=0.51,
-    )
-
-  def test_brightness_turns_black_to_grey(self):
-    assert np.all(corrupt_one(constant(0)[0], "brightness", 4) == 51)
-
-  @pytest.mark.parametrize(
-    "severity, factor, added", [(1, 1.5, 0), (3, 2, 0.1), (5, 2.5, 0.2)]
-  )
-  def test_saturate_changes_the_saturation_of_hsv(
-    self, severity, factor, added
-  ):
-    image = photographs()[1].copy()
-    image[:4] = 120  # Grey, whose hue is that of red.
-    hsv = colors.rgb_to_hsv(image / 255)
-    hsv[..., 1] = np.minimum(hsv[..., 1] * factor + added, 1)
-    np.testing.assert_allclose(
-      corrupt_one(image, "saturate", severity),
-      255 * colors.hsv_to_rgb(hsv),
-      atol=0.51,
-    )
-
-  def test_saturate_on_grey_changes_the_value(self):
-    image = constant(100, channels=1)[0]
-    image[0] = 0
-    saturated = corrupt_one(image, "saturate", 3)
-    assert np.all(saturated[0] == round(0.1 * 255))
-    assert np.all(saturated[1:] == round(2 * 100 + 0.1 * 255))
-
-  def test_contrast_shrinks_to_the_mean_of_each_channel(self):
-    image = np.zeros((8, 8, 3), np.uint8)
-    image[:4] = [200, 100, 0]
-    shrunk = corrupt_one(image, "contrast", 5)
-    # Means 100, 50, 0, and 0.15 of the distances 100, 50, 0.
-    np.testing.assert_array_equal(
-      shrunk[0], np.tile(np.array([115, 58, 0]), (8, 1))
-    )
-    np.testing.assert_array_equal(
-      shrunk[7], np.tile(np.array([85, 42, 0]), (8, 1))
-    )
-
-
-class TestDigital:
-  def test_elastic_severity_1_maps_a_plane_to_a_plane(self):
-    down, right = np.indices((32, 32))
-    image = (40 + 3 * down + 2 * right)[..., np.newaxis].astype(np.uint8)
-    moved = corrupt_one(image, "elastic", 1)[..., 0]
-    # Corners of the middle square move by up to 0.96 pixels, and so does
-    # everything that is not near the edge by less than four.
-    inner = np.s_[4:28, 4:28]
-    basis = np.stack([np.ones((32, 32)), down, right], axis=-1)[inner]
-    basis = basis.reshape(-1, 3)
-    values = moved[inner].reshape(-1)
-    plane, *_ = np.linalg.lstsq(basis, values, rcond=None)
-    np.testing.assert_allclose(basis @ plane, values, atol=0.7)
-    assert np.any(np.abs(plane - [40, 3, 2]) > 0.05)
-
-  def test_pixelate_leaves_as_many_rows_as_its_size(self):
-    # int(0.65 * 32) = 20: of 31 pairs of neighbours, 12 are in one block.
-    shape = (32, 32, 3)
-    image = np.random.default_rng(2).integers(0, 256, shape, dtype=np.uint8)
-    coarse = corrupt_one(image, "pixelate", 5)
-    assert np.all(np.diff(coarse, axis=0) == 0, axis=(1, 2)).sum() == 12
-    assert np.all(np.diff(coarse, axis=1) == 0, axis=(0, 2)).sum() == 12
-
-  def test_jpeg_compression_has_the_published_quality(self):
-    for severity, quality in enumerate((80, 65, 58, 50, 40), 1):
-      file = io.BytesIO()
-      Image.fromarray(photographs()[2]).save(file, "JPEG", quality=quality)
-      np.testing.assert_array_equal(
-        corrupt_one(photographs()[2], "jpeg_compression", severity),
-        np.asarray(Image.open(file)),
-      )
 
 
 class TestRefusal:
@@ -417,6 +179,10 @@ class TestRefusal:
         r"images must be .* at least 8, got shape \[2, 8, 7, 3\]",
       ),
       ({"name": "rain"}, "corruption must be one of gaussian_noise, .* 'rain'"),
+      (
+        {"corruption_levels": "rising"},
+        "corruption_levels must be one of published, monotone, got 'rising'",
+      ),
       ({"severity": 6}, "severity must be an integer from 0 to 5, got 6"),
       ({"severity": -1}, "severity must be an integer from 0 to 5, got -1"),
       ({"severity": 2.5}, "severity must be an integer from 0 to 5, got 2.5"),

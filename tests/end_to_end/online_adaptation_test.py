@@ -14,6 +14,7 @@ from benchmarks import resume
 from experiments import online_adaptation
 from experiments import online_adaptation_plan
 from tff_shift import algorithms
+from tff_shift.data import corruptions
 from tff_shift.data import datasets
 from tff_shift.data import examples
 from tff_shift.data import source as source_lib
@@ -321,18 +322,31 @@ def _measured(folder):
 
 @pytest.mark.slow
 def test_covariate_shift_corrupts_and_keeps_classes_even(
-  cache_dir, run_online, read_rows, read_runs, tmp_path
+  cache_dir, run_online, read_rows, read_runs, tmp_path, monkeypatch
 ):
   folder = tmp_path / "covariate"
+  corrupt, levels = corruptions.corrupt, []
+
+  def noting(*arguments, corruption_levels):
+    levels.append(corruption_levels)
+    return corrupt(*arguments, corruption_levels=corruption_levels)
+
+  monkeypatch.setattr(corruptions, "corrupt", noting)
   code = run_online(
     [
       *(each for each in _CORRUPTED if each != "--local_epochs=1"),
       f"--cache_dir={cache_dir}",
       f"--output_dir={folder}",
       "--local_steps=2",
+      "--corruption_levels=monotone",
     ]
   )
   assert code == 0
+  config = json.loads((folder / "config.json").read_text())
+  assert config["flags"]["corruption_levels"] == "monotone"
+  # Of the figure and of the streams, whose last step has a severity.
+  assert len(levels) > 6 * len(corruptions.names())
+  assert set(levels) == {"monotone"}
   assert len(read_rows(folder)) == 3
   (run,) = read_runs(folder)
   assert (folder / "figures" / "corruptions.png").stat().st_size > 1000
@@ -394,6 +408,7 @@ def test_what_is_on_or_off_may_be_compared(flag, values, run_here, tmp_path):
     (["--shift="], ("--shift=", "linear")),
     (["--shift_kind=concept"], ("--shift_kind=concept", "covariate")),
     (["--corrupted_images=downloaded"], ("--corrupted_images", "archive")),
+    (["--corruption_levels=linear"], ("--corruption_levels", "monotone")),
     (["--bernoulli_flip=always"], ("--bernoulli_flip", "as_printed")),
     (
       ["--pretraining_distribution=zipf"],
@@ -452,6 +467,19 @@ def test_what_is_on_or_off_may_be_compared(flag, values, run_here, tmp_path):
     (
       ["--corrupted_images=archive"],
       ("--corrupted_images=archive", "does not apply", "--shift_kind=label"),
+    ),
+    (
+      ["--corruption_levels=monotone"],
+      ("--corruption_levels=monotone", "does not apply", "--shift_kind=label"),
+    ),
+    (
+      [
+        "--dataset=cifar10",
+        "--shift_kind=covariate",
+        "--corrupted_images=archive",
+        "--corruption_levels=monotone",
+      ],
+      ("--corruption_levels=monotone", "--corrupted_images=computed"),
     ),
   ],
 )

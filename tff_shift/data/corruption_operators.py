@@ -18,23 +18,20 @@ CIFAR-10-C. Every operator has the signature
 
 import io
 import math
+from collections.abc import Callable
 
 import numpy as np
 from PIL import Image
 from scipy import ndimage
 
+from tff_shift.data import corruption_layers
 from tff_shift.data import corruption_primitives as primitives
 from tff_shift.data.corruption_primitives import Generators
 from tff_shift.data.corruption_primitives import Images
 
 # The colours of what covers an image, red, green and blue.
-_ICE = (0.82, 0.91, 1.0)
 _WATER = (175 / 255, 238 / 255, 238 / 255)
 _MUD = (63 / 255, 42 / 255, 20 / 255)
-# Brightens what rises from the upper left to the lower right.
-_EMBOSS = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]], np.float32)
-# The octaves of ice: the blur of the noise in pixels, and their shares.
-_ICE_OCTAVES = ((4.0, 0.4), (2.0, 0.35), (1.0, 0.25))
 # The most passes of `frosted_glass_blur`.
 _MOST_PASSES = 2
 
@@ -110,11 +107,14 @@ def frosted_glass_blur(
   sigma: float,
   reach: int,
   passes: int,
+  *,
+  whole: bool = True,
 ) -> Images:
   """Replaces each pixel by a near one, between two blurs.
 
   The blurs soften single pixels, whatever the size of the image: `scale` is for
-  `reach` alone.
+  `reach` alone. With `whole`, what the first blur gives is rounded down to 8
+  bits.
 
   The other pixel lies up to `reach` above and to the left, and less than that
   below and to the right. `reach + 1` rows and columns above and on the left
@@ -130,6 +130,8 @@ def frosted_glass_blur(
   shape = (_MOST_PASSES, 2, *rows[inner].shape[1:])
   moves = np.stack([rng.integers(-reach, reach, shape) for rng in rngs], axis=2)
   mixed = primitives.blur(images, sigma)
+  if whole:
+    mixed = primitives.rounded_down(mixed) / 255
   for down, right in moves[:passes]:
     mixed[inner] = mixed[which, rows[inner] + down, columns[inner] + right]
   return primitives.blur(mixed, sigma)
@@ -138,18 +140,27 @@ def frosted_glass_blur(
 def motion_blur(
   images: Images, rngs: Generators, scale: float, radius: float, sigma: float
 ) -> Images:
-  """Smears towards one side, within 45 degrees of the horizontal."""
+  """Smears towards one side, within 45 degrees of the horizontal.
+
+  The result is rounded to 8 bits: to nearest, unlike that of others.
+  """
   angles = np.array([rng.uniform(-45, 45) for rng in rngs])
-  return primitives.smear(images, angles, scale * radius, scale * sigma)
+  smeared = primitives.smear(images, angles, scale * radius, scale * sigma)
+  return np.rint(255 * smeared) / 255
 
 
 def zoom_blur(
-  images: Images, rngs: Generators, scale: float, steps: int
+  images: Images,
+  rngs: Generators,
+  scale: float,
+  steps: int,
+  *,
+  whole_pixels: bool = True,
 ) -> Images:
   """Averages the image with `steps` zooms into it, 1 % apart from 1.00 on."""
   del rngs, scale
   factors = (1.0, *(1 + np.arange(steps) / 100))
-  return primitives.zoom(images, factors)
+  return primitives.zoom(images, factors, whole_pixels=whole_pixels)
 
 
 def snow(
@@ -163,6 +174,8 @@ def snow(
   radius: float,
   sigma: float,
   keep: float,
+  *,
+  whole_pixels: bool = True,
 ) -> Images:
   """Whitens the image and adds flakes that fall, once from each side.
 
@@ -172,7 +185,7 @@ def snow(
   """
   flakes = primitives.normal(rngs, (*images.shape[1:3], 1))
   flakes = mean + deviation * flakes
-  flakes = primitives.zoom(flakes, (zoom * scale,))
+  flakes = primitives.zoom(flakes, (zoom * scale,), whole_pixels=whole_pixels)
   flakes = np.where(flakes < threshold, np.float32(0), flakes.clip(0, 1))
   angles = np.array([rng.uniform(-135, -45) for rng in rngs])
   flakes = primitives.smear(flakes, angles, scale * radius, scale * sigma)
@@ -182,22 +195,16 @@ def snow(
 
 
 def frost(
-  images: Images, rngs: Generators, scale: float, keep: float, ice: float
+  images: Images,
+  rngs: Generators,
+  scale: float,
+  keep: float,
+  share: float,
+  *,
+  ice: Callable[..., np.ndarray] = corruption_layers.ice,
 ) -> Images:
-  """Adds `ice` times a texture of ice to `keep` times the image.
-
-  The texture stands in for the photographs of frost of CIFAR-10-C: the ridges
-  of smooth noise in three octaves, a bluish white on colour images.
-  """
-  noise = primitives.normal(rngs, (*images.shape[1:3], len(_ICE_OCTAVES)))
-  texture = np.float32(0)
-  for octave, (sigma, share) in enumerate(_ICE_OCTAVES):
-    smooth = primitives.blur(noise[..., octave, np.newaxis], scale * sigma)
-    valleys = np.abs(smooth)
-    ridges = (1 - valleys / primitives.largest(valleys)) ** 3
-    texture = texture + share * ridges
-  ice_layer = primitives.tinted(texture, _ICE, images.shape[3])
-  return keep * images + ice * ice_layer
+  """Adds `share` times `ice(rngs, shape, scale)` to `keep` times the image."""
+  return keep * images + share * ice(rngs, images.shape[1:], scale)
 
 
 def fog(
@@ -271,27 +278,51 @@ def elastic(
   sigma: float,
   affine: float,
 ) -> Images:
-  """Moves pixels by a random affine map and by smooth noise.
+  """Moves pixels by a random affine map, then by smooth noise.
 
   The affine map moves three corners of a square by up to `affine` pixels along
-  each axis; `amplitude` times uniform noise, blurred by `sigma`, is added.
+  each axis; the noise is uniform, blurred by `sigma`, `amplitude` times.
   """
   height, width = images.shape[1:3]
   corners = np.stack([rng.uniform(-1, 1, (3, 2)) for rng in rngs])
-  corners = corners.astype(np.float32) * scale * affine
+  corners = scale * affine * corners
   noise = 2 * primitives.uniform(rngs, (height, width, 2)) - 1
+  spread = scale * sigma
+  noise = ndimage.gaussian_filter(
+    noise, (0, spread, spread, 0), mode="reflect", truncate=3
+  )
+  mapped = primitives.sample(images, _affine_moves(corners, height, width))
   # Blurred twice as widely, noise is half as strong: the scale enters twice.
-  moves = scale**2 * amplitude * primitives.blur(noise, scale * sigma)
-  # Places in sides of a square about the middle. Its corners (1, 1), (1, -1)
-  # and (-1, -1), down and right, determine the affine map.
+  moves = scale**2 * amplitude * noise
+  return primitives.sample(mapped, moves.astype(np.float32), repeat_edge=True)
+
+
+def _affine_moves(corners: np.ndarray, height: int, width: int) -> np.ndarray:
+  """Returns where pixels come from when three of them have moved.
+
+  Args:
+    corners: `[N, 3, 2]`, how many pixels down and right the lower right, upper
+      right and upper left corner go of a square that is about two thirds as
+      large as the image.
+    height: That of the images.
+    width: That of the images.
+
+  Returns:
+    `[N, height, width, 2]` float32: a pixel's place before the map, from that
+    after it.
+  """
   side = min(height, width) // 3
-  places = np.indices((height, width), np.float32)[..., np.newaxis]
-  down = (places[0] - height // 2) / side
-  right = (places[1] - width // 2) / side
-  weights = ((1 + right) / 2, (down - right) / 2, (1 - down) / 2)
-  for corner, weight in enumerate(weights):
-    moves = moves + weight * corners[:, corner, np.newaxis, np.newaxis]
-  return primitives.sample(images, moves)
+  # Places in sides of the square about the middle: that of (down, right) moves
+  # by shift + down * (lower - upper) + right * (righter - lefter).
+  lower_right, upper_right, upper_left = np.moveaxis(corners / side, 1, 0)
+  shift = (lower_right + upper_left) / 2
+  change = np.stack([lower_right - upper_right, upper_right - upper_left], 2)
+  inverse = np.linalg.inv(np.eye(2) + change / 2)[:, np.newaxis, np.newaxis]
+  places = np.indices((height, width)).transpose(1, 2, 0)
+  places = (places - [height // 2, width // 2]) / side
+  after = places - shift[:, np.newaxis, np.newaxis]
+  before = (inverse * after[..., np.newaxis, :]).sum(axis=-1)
+  return (side * (before - places)).astype(np.float32)
 
 
 def pixelate(
@@ -333,11 +364,14 @@ def spatter(
   threshold: float,
   strength: float,
   mud: bool,
+  *,
+  light: Callable[..., np.ndarray] = corruption_layers.light,
 ) -> Images:
   """Spatters drops where blurred noise exceeds `threshold`.
 
-  Water adds light of up to `strength` where a drop's surface faces it. Mud
-  covers the image wherever drops, blurred by `strength`, reach 0.8.
+  Water adds `light(surface, inside, scale)`, of which the brightest becomes
+  `strength`. Mud covers the image wherever drops, blurred by `strength`, reach
+  0.8.
   """
   channels = images.shape[3]
   noise = primitives.normal(rngs, (*images.shape[1:3], 1))
@@ -349,11 +383,6 @@ def spatter(
     cover = primitives.blur(inside.astype(np.float32), scale * strength)
     cover = np.where(cover < 0.8, np.float32(0), cover)
     return images * (1 - cover) + primitives.tinted(cover, _MUD, channels)
-  relief = ndimage.correlate(
-    np.where(inside, surface, np.float32(0)),
-    _EMBOSS[np.newaxis, :, :, np.newaxis],
-    mode="nearest",
-  )
-  relief = ndimage.uniform_filter(relief.clip(0), (0, 3, 3, 0), mode="nearest")
-  light = strength * relief / primitives.largest(relief)
-  return images + primitives.tinted(light, _WATER, channels)
+  relief = light(surface, inside, scale)
+  shine = strength * relief / primitives.largest(relief)
+  return images + primitives.tinted(shine, _WATER, channels)

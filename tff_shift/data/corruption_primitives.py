@@ -32,6 +32,12 @@ def uniform(rngs: Generators, shape: Sequence[int]) -> np.ndarray:
   return np.stack([rng.random(shape, np.float32) for rng in rngs])
 
 
+def rounded_down(images: Images) -> np.ndarray:
+  """Returns the whole numbers below 255 times the values, `0..255` float32."""
+  # What is added keeps whole numbers that are so but for float32's rounding.
+  return np.floor(255 * images.clip(0, 1) + np.float32(1e-4))
+
+
 def largest(images: Images) -> np.ndarray:
   """Returns the largest value of each image, `[N, 1, 1, 1]`, never 0."""
   values = images.max(axis=(1, 2, 3), keepdims=True)
@@ -104,12 +110,25 @@ def smear(
   return result
 
 
-def zoom(images: Images, factors: tuple[float, ...]) -> np.ndarray:
-  """Averages zooms into the middle of images, one for each factor."""
+def zoom(
+  images: Images, factors: tuple[float, ...], *, whole_pixels: bool
+) -> np.ndarray:
+  """Averages zooms into the middle of images, one for each factor.
+
+  Args:
+    images: `[N, height, width, channels]` float32.
+    factors: Each at least 1; all are averaged.
+    whole_pixels: Whether, as in CIFAR-10-C, a zoom cuts out whole pixels,
+      stretches them to whole pixels and cuts what is too much. It then differs
+      a little from its factor, and its middle from that of the image.
+
+  Returns:
+    `[N, height, width, channels]` float32.
+  """
   num_images, height, width, channels = images.shape
   # One column per image and channel: a sparse matrix then maps the pixels.
   columns = images.transpose(1, 2, 0, 3).reshape(height * width, -1)
-  zoomed = _zoom_matrix(height, width, factors) @ columns
+  zoomed = _zoom_matrix(height, width, factors, whole_pixels) @ columns
   return zoomed.reshape(height, width, num_images, channels).transpose(
     2, 0, 1, 3
   )
@@ -117,20 +136,41 @@ def zoom(images: Images, factors: tuple[float, ...]) -> np.ndarray:
 
 @functools.lru_cache(maxsize=16)
 def _zoom_matrix(
-  height: int, width: int, factors: tuple[float, ...]
+  height: int, width: int, factors: tuple[float, ...], whole_pixels: bool
 ) -> sparse.csr_matrix:
   """Returns `[height * width, height * width]`, the mean of the zooms."""
+  sources = _whole_pixel_sources if whole_pixels else _exact_sources
   zooms = [
-    sparse.kron(_stretch(height, factor), _stretch(width, factor), "csr")
+    sparse.kron(
+      _interpolation(sources(height, factor)),
+      _interpolation(sources(width, factor)),
+      "csr",
+    )
     for factor in factors
   ]
   return (sum(zooms[1:], zooms[0]) / len(factors)).astype(np.float32)
 
 
-def _stretch(length: int, factor: float) -> sparse.csr_matrix:
-  """Returns the linear interpolation by which a line grows from its middle."""
+def _exact_sources(length: int, factor: float) -> np.ndarray:
+  """Returns where each pixel of a line comes from that grows in its middle."""
   middle = (length - 1) / 2
-  sources = middle + (np.arange(length) - middle) / factor
+  return middle + (np.arange(length) - middle) / factor
+
+
+def _whole_pixel_sources(length: int, factor: float) -> np.ndarray:
+  """Returns the same for a piece of whole pixels that is stretched."""
+  piece = math.ceil(length / factor)
+  stretched = round(piece * factor)
+  first = (length - piece) // 2
+  left_out = (stretched - length) // 2
+  # The outermost pixels of the piece become the outermost of the stretched one.
+  share = (np.arange(length) + left_out) / (stretched - 1)
+  return first + share * (piece - 1)
+
+
+def _interpolation(sources: np.ndarray) -> sparse.csr_matrix:
+  """Returns the linear interpolation of a line at `[length]` places."""
+  length = len(sources)
   lower = np.floor(sources).astype(np.int64).clip(0, length - 2)
   upper_weight = sources - lower
   rows = np.arange(length)
@@ -143,12 +183,16 @@ def _stretch(length: int, factor: float) -> sparse.csr_matrix:
   )
 
 
-def sample(images: Images, moves: np.ndarray) -> np.ndarray:
+def sample(
+  images: Images, moves: np.ndarray, *, repeat_edge: bool = False
+) -> np.ndarray:
   """Reads every pixel at a moved place: bilinear, mirrored at the edges.
 
   Args:
     images: `[N, height, width, channels]` float32.
     moves: `[N, height, width, 2]` float32, rows down and columns right.
+    repeat_edge: Whether the mirror lies behind the pixels of the edge, so that
+      they come twice, or in them.
 
   Returns:
     An array of the shape of `images`.
@@ -158,7 +202,12 @@ def sample(images: Images, moves: np.ndarray) -> np.ndarray:
   for axis in (0, 1):
     last = images.shape[1 + axis] - 1
     places = np.indices(images.shape[1:3], np.float32)[axis] + moves[..., axis]
-    places = last - np.abs(places % (2 * last) - last)
+    if repeat_edge:
+      side = last + 1
+      places = side - np.abs((places + 0.5) % (2 * side) - side) - 0.5
+      places = places.clip(0, last)
+    else:
+      places = last - np.abs(places % (2 * last) - last)
     lower = places.astype(np.int64).clip(0, last - 1)
     corners.append((lower, lower + 1))
     upper_weight = (places - lower)[..., np.newaxis]

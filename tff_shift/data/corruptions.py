@@ -10,43 +10,24 @@ share of the size, and the blurs of `frosted_glass_blur` soften single pixels:
 these do not depend on the size.
 
 Every example has a seed of its own: it is corrupted in the same way in any
-batch, and all severities see the same draws. Severity is monotone in the mean
-squared error, on average over images. Where the published levels are not, or
-only just, other levels stand here:
+batch, and all severities see the same draws.
 
-- defocus_blur: levels 4 and 5 smooth the edge of the disk by 0.5 and 0.3
-  instead of 0.2 and 0.1: on images of 64 x 64 the published level 4 is below
-  level 3, whose edge is smoothed by 0.6.
-- frosted_glass_blur: displaced pixels differ less when they are blurred. The
-  published levels 2 to 5 come in the order of their error, that is 3, 2, 5, 4,
-  behind one with a blur of 0.5 and one pass; level 1 blurs by 0.05, which does
-  as little as the 0.25 of level 2.
-- motion_blur: level 4 is as level 3 but for a longer line, beyond the reach of
-  the Gaussian along it; its sigma is 2.25 instead of 2.
-- snow: level 3 counts as flakes what exceeds 0.52 instead of 0.55, by which it
-  was hardly above level 2.
-- frost: levels 4 and 5 add 0.5 and 0.6 instead of 0.4 and 0.45 of the ice: as
-  published they lose to the image's dimming what they add.
-- elastic: the published affine part falls from 2.56 to 0.96 pixels and
-  dominates; its five values come in rising order.
-- spatter: water adds up to 0.3 instead of 0.5, and mud covers what exceeds 0.67
-  and 0.65 instead of 0.69 and 0.68: dark mud changes dark images little.
-- saturate: levels 3 to 5 are published as 1.5, 2 and 2.5 times the saturation
-  plus 0, 0.1 and 0.2; levels 1 and 2, which remove it, would change more than
-  level 3. Here the five levels go from 1.5 and 0 to 2.5 and 0.2 evenly.
+By default levels and operations are the published ones, though the published
+error does not rise with each severity (see `corruption_monotone`, which has
+levels by which it does). Where a batch is to be computed at once, or without
+what the authors' code uses, operations differ in detail:
 
-Where the authors' code uses libraries that are not used here, and where a batch
-is to be computed at once, operations differ in detail:
-
+- frost: noise with their colours, deviations and correlations stands in for the
+  authors' photographs, see `corruption_layers.ice`.
+- motion_blur, snow: the blur is written from the definition of ImageMagick's.
+- spatter: so is the shading of water from those of OpenCV's functions.
 - frosted_glass_blur: pixels are copied and not swapped. So are those of
   CIFAR-10-C: the authors' swap assigns views of the array that it overwrites.
-- frost: ridges of smooth noise stand in for the photographs of frost.
-- spatter: water is shaded by an emboss filter on the surface of the drops,
-  without the edge detection and the equalised distances.
 - impulse_noise, spatter: every image has at least one white value or drop.
-- elastic: one interpolation for the affine map and the noise, not two.
-- zoom_blur, snow: zooms are exact about the middle of the image.
-- All: values are rounded to nearest, not down.
+- snow: flakes are not rounded to 8 bits before and after they are smeared.
+- elastic: places are not rounded to a 32nd of a pixel.
+- All: computed in float32, so that a value that is nearly whole may be rounded
+  to the other side.
 
 On grey images colours become their luma, and `saturate` acts on the value
 instead of the saturation, which grey has not. An image without the property
@@ -58,7 +39,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tff_shift.data import corruption_monotone
 from tff_shift.data import corruption_operators as operators
+from tff_shift.data import corruption_primitives as primitives
 from tff_shift.data import partition
 
 MAX_SEVERITY = 5
@@ -70,7 +53,7 @@ _Operator = Callable[..., operators.Images]
 _Level = tuple[float, ...]
 
 # For each corruption its operator and the operator's numbers per severity.
-_CORRUPTIONS: dict[str, tuple[_Operator, tuple[_Level, ...]]] = {
+_PUBLISHED: dict[str, tuple[_Operator, tuple[_Level, ...]]] = {
   "gaussian_noise": (
     operators.gaussian_noise,
     ((0.04,), (0.06,), (0.08,), (0.09,), (0.10,)),
@@ -85,33 +68,33 @@ _CORRUPTIONS: dict[str, tuple[_Operator, tuple[_Level, ...]]] = {
   ),
   "defocus_blur": (
     operators.defocus_blur,
-    ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.5), (1.5, 0.3)),
+    ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
   ),
   "frosted_glass_blur": (
     operators.frosted_glass_blur,
-    ((0.5, 1, 1), (0.4, 1, 1), (0.25, 1, 1), (0.4, 1, 2), (0.25, 1, 2)),
+    ((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
   ),
   "motion_blur": (
     operators.motion_blur,
-    ((6, 1), (6, 1.5), (6, 2), (8, 2.25), (9, 2.5)),
+    ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),
   ),
   "zoom_blur": (
     operators.zoom_blur,
-    ((6,), (11,), (16,), (21,), (26,)),
+    ((7,), (12,), (16,), (21,), (26,)),
   ),
   "snow": (
     operators.snow,
     (
       (0.1, 0.2, 1, 0.6, 8, 3, 0.95),
       (0.1, 0.2, 1, 0.5, 10, 4, 0.9),
-      (0.15, 0.3, 1.75, 0.52, 10, 4, 0.9),
+      (0.15, 0.3, 1.75, 0.55, 10, 4, 0.9),
       (0.25, 0.3, 2.25, 0.6, 12, 6, 0.85),
       (0.3, 0.3, 1.25, 0.65, 14, 12, 0.8),
     ),
   ),
   "frost": (
     operators.frost,
-    ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.5), (0.75, 0.6)),
+    ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
   ),
   "fog": (
     operators.fog,
@@ -128,11 +111,11 @@ _CORRUPTIONS: dict[str, tuple[_Operator, tuple[_Level, ...]]] = {
   "elastic": (
     operators.elastic,
     (
-      (0, 0, 0.96),
-      (1.6, 6.4, 1.6),
+      (0, 0, 2.56),
+      (1.6, 6.4, 2.24),
       (2.56, 1.92, 1.92),
-      (3.2, 1.28, 2.24),
-      (3.2, 0.96, 2.56),
+      (3.2, 1.28, 1.6),
+      (3.2, 0.96, 0.96),
     ),
   ),
   "pixelate": (
@@ -149,16 +132,16 @@ _CORRUPTIONS: dict[str, tuple[_Operator, tuple[_Level, ...]]] = {
   ),
   "saturate": (
     operators.saturate,
-    ((1.5, 0), (1.75, 0.05), (2, 0.1), (2.25, 0.15), (2.5, 0.2)),
+    ((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2)),
   ),
   "spatter": (
     operators.spatter,
     (
-      (0.62, 0.1, 0.7, 0.7, 0.3, False),
-      (0.65, 0.1, 0.8, 0.7, 0.3, False),
-      (0.65, 0.3, 1, 0.69, 0.3, False),
-      (0.65, 0.1, 0.7, 0.67, 0.6, True),
-      (0.65, 0.1, 0.5, 0.65, 0.6, True),
+      (0.62, 0.1, 0.7, 0.7, 0.5, False),
+      (0.65, 0.1, 0.8, 0.7, 0.5, False),
+      (0.65, 0.3, 1, 0.69, 0.5, False),
+      (0.65, 0.1, 0.7, 0.69, 0.6, True),
+      (0.65, 0.1, 0.5, 0.68, 0.6, True),
     ),
   ),
   "speckle_noise": (
@@ -168,13 +151,33 @@ _CORRUPTIONS: dict[str, tuple[_Operator, tuple[_Level, ...]]] = {
 }
 
 
+_CORRUPTIONS = {
+  "published": _PUBLISHED,
+  "monotone": {**_PUBLISHED, **corruption_monotone.CORRUPTIONS},
+}
+LEVELS = tuple(_CORRUPTIONS)
+
+
 def names() -> tuple[str, ...]:
   """Returns the names: the 15 of the benchmark, then its 4 extra ones."""
-  return tuple(_CORRUPTIONS)
+  return tuple(_PUBLISHED)
+
+
+def check_levels(levels: str) -> None:
+  """Raises ValueError unless there are levels of that name."""
+  if levels not in LEVELS:
+    raise ValueError(
+      f"corruption_levels must be one of {', '.join(LEVELS)}, got {levels!r}"
+    )
 
 
 def corrupt(
-  images: np.ndarray, name: str, severity: int, seeds: np.ndarray
+  images: np.ndarray,
+  name: str,
+  severity: int,
+  seeds: np.ndarray,
+  *,
+  corruption_levels: str = "published",
 ) -> np.ndarray:
   """Corrupts every image of a batch, each by its own seed.
 
@@ -185,14 +188,16 @@ def corrupt(
     severity: 0 (the images as they are) to 5 (most corrupted).
     seeds: `[N]` non-negative integers. What is drawn for an image is a function
       of `name` and its seed.
+    corruption_levels: One of `LEVELS`: `published`, those of CIFAR-10-C, or
+      `monotone`, by which each severity changes images more than the one below.
 
   Returns:
     A new `[N, height, width, channels]` uint8 array.
 
   Raises:
     ValueError: The images are of another dtype or shape, there is no corruption
-      of that name or no such severity, or the seeds are not one non-negative
-      integer per image.
+      of that name, no such severity or no such levels, or the seeds are not one
+      non-negative integer per image.
   """
   images, seeds = np.asarray(images), np.asarray(seeds)
   if images.dtype != np.uint8:
@@ -206,7 +211,8 @@ def corrupt(
       "images must be [N, height, width, 1 or 3] with sides of at least"
       f" {_SMALLEST_SIDE}, got shape {list(images.shape)}"
     )
-  if name not in _CORRUPTIONS:
+  check_levels(corruption_levels)
+  if name not in _PUBLISHED:
     raise ValueError(
       f"corruption must be one of {', '.join(names())}, got {name!r}"
     )
@@ -225,8 +231,10 @@ def corrupt(
   rngs = [partition.generator(f"corruption {name}", seed) for seed in seeds]
   if severity == 0 or not rngs:
     return images.copy()
-  operator, levels = _CORRUPTIONS[name]
+  operator, levels = _CORRUPTIONS[corruption_levels][name]
   scale = max(1.0, min(images.shape[1:3]) / _PUBLISHED_SIDE)
   unit = images.astype(np.float32) / 255
   corrupted = operator(unit, rngs, scale, *levels[severity - 1])
+  if corruption_levels == "published":
+    return primitives.rounded_down(corrupted).astype(np.uint8)
   return np.rint(255 * corrupted.clip(0, 1)).astype(np.uint8)

@@ -216,6 +216,7 @@ class Streams:
     shift_kind: str = "label",
     dirichlet: float = 0.1,
     archive: Callable[[str, int], examples_lib.Examples] | None = None,
+    corruption_levels: str = "published",
     seed: int = 0,
   ):
     """Draws what distinguishes the clients.
@@ -230,6 +231,8 @@ class Streams:
       dirichlet: Concentration of the Dirichlet distribution of Q_T.
       archive: Where corrupted images come from, see `archive_of`. None: they
         are computed from the pool.
+      corruption_levels: Of those that are computed, one of
+        `corruptions.LEVELS`.
       seed: Seed of all draws.
 
     Raises:
@@ -240,6 +243,7 @@ class Streams:
         f"shift_kind must be one of {', '.join(SHIFT_KINDS)}, got"
         f" {shift_kind!r}"
       )
+    corruptions.check_levels(corruption_levels)
     partition.check_positive_integer("num_clients", num_clients)
     partition.check_positive_integer("samples_per_step", samples_per_step)
     self.omega = omega
@@ -259,6 +263,7 @@ class Streams:
     self._num_classes = num_classes
     self._num_samples = samples_per_step
     self._archive = archive
+    self._corruption_levels = corruption_levels
     self._seed = seed
     self._by_class = functools.cache(
       lambda name, severity: class_pools.ClassPool(
@@ -335,7 +340,13 @@ class Streams:
     examples = self._examples(*part)
     x = examples.x[positions]
     if severity and self._archive is None:
-      x = corruptions.corrupt(x, name, severity, positions)
+      x = corruptions.corrupt(
+        x,
+        name,
+        severity,
+        positions,
+        corruption_levels=self._corruption_levels,
+      )
     return examples_lib.Examples(x, examples.y[positions])
 
   def _examples(self, name: str, severity: int) -> examples_lib.Examples:

@@ -138,11 +138,14 @@ def draw_adaptation(
   )
 
 
-def draw_corruptions(image: np.ndarray, folder: results.RunFolder) -> None:
+def draw_corruptions(
+  image: np.ndarray, corruption_levels: str, folder: results.RunFolder
+) -> None:
   """Draws an image under every corruption at every severity.
 
   Args:
     image: [height, width, channels] uint8.
+    corruption_levels: One of `corruptions.LEVELS`.
     folder: The run's folder.
   """
   # The image as it is, then each severity.
@@ -151,7 +154,13 @@ def draw_corruptions(image: np.ndarray, folder: results.RunFolder) -> None:
     {
       name: np.concatenate(
         [
-          corruptions.corrupt(image[np.newaxis], name, severity, [0])
+          corruptions.corrupt(
+            image[np.newaxis],
+            name,
+            severity,
+            [0],
+            corruption_levels=corruption_levels,
+          )
           for severity in severities
         ]
       )

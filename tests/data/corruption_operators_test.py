@@ -1,0 +1,311 @@
+import io
+
+import numpy as np
+import pytest
+from matplotlib import colors
+from PIL import Image
+from scipy import ndimage
+
+from tff_shift.data import corruption_layers
+from tff_shift.data import corruptions
+from tff_shift.data import partition
+
+
+def constant(value, channels=3, side=32, count=1):
+  return np.full((count, side, side, channels), value, np.uint8)
+
+
+def corrupt_one(image, name, severity, seed=0, levels="published"):
+  """Corrupts one `[height, width, channels]` image; int64 for arithmetic."""
+  result = corruptions.corrupt(
+    image[np.newaxis], name, severity, [seed], corruption_levels=levels
+  )
+  return result[0].astype(np.int64)
+
+
+def monotone(image, name, severity, seed=0):
+  """Does so by the monotone levels, which are rounded to nearest."""
+  return corrupt_one(image, name, severity, seed, "monotone")
+
+
+class TestNoise:
+  def test_gaussian_noise_has_the_published_deviation(self):
+    images = constant(128, count=20)
+    for severity, deviation in enumerate((0.04, 0.06, 0.08, 0.09, 0.10), 1):
+      noisy = corruptions.corrupt(
+        images, "gaussian_noise", severity, np.arange(20)
+      )
+      # 61,440 values: the standard error of the deviation is 0.3 %.
+      assert noisy.std() == pytest.approx(255 * deviation, rel=0.015)
+      # Rounded down, it has half a level less.
+      assert noisy.mean() == pytest.approx(127.5, abs=0.4)
+
+  def test_shot_noise_has_the_variance_of_a_count(self):
+    # Poisson: the variance of counts / c is the mean / c, here 0.2 / 50.
+    noisy = corruptions.corrupt(
+      constant(51, count=20), "shot_noise", 5, np.arange(20)
+    )
+    assert noisy.mean() == pytest.approx(50.5, abs=0.25)
+    assert noisy.std() == pytest.approx(255 * np.sqrt(0.2 / 50), rel=0.015)
+
+  def test_speckle_noise_is_proportional_to_the_value(self):
+    for value in (40, 120):
+      noisy = corruptions.corrupt(
+        constant(value, count=20), "speckle_noise", 5, np.arange(20)
+      )
+      assert noisy.std() == pytest.approx(0.2 * value, rel=0.015)
+
+  def test_impulse_noise_sets_the_published_share(self):
+    noisy = corruptions.corrupt(
+      constant(100, count=20), "impulse_noise", 5, np.arange(20)
+    )
+    assert set(np.unique(noisy)) == {0, 100, 255}
+    # 61,440 values: the standard error of either share is 0.0007.
+    assert np.mean(noisy == 0) == pytest.approx(0.035, abs=0.003)
+    assert np.mean(noisy == 255) == pytest.approx(0.035, abs=0.003)
+
+  def test_impulse_noise_severities_share_their_draws(self):
+    image = constant(100)[0]
+    weak, strong = (
+      corrupt_one(image, "impulse_noise", severity) for severity in (1, 5)
+    )
+    hit = weak != 100
+    assert 0 < hit.sum() < np.sum(strong != 100)
+    np.testing.assert_array_equal(strong[hit], weak[hit])
+
+
+class TestBlur:
+  @pytest.mark.parametrize("side, sigma", [(16, 1), (32, 1), (64, 2)])
+  def test_gaussian_blur_sigma_grows_with_larger_images(self, side, sigma):
+    image = np.random.default_rng(1).integers(0, 256, (side, side, 1))
+    expected = ndimage.gaussian_filter(
+      image[..., 0].astype(np.float64), sigma, mode="nearest"
+    )
+    blurred = monotone(image.astype(np.uint8), "gaussian_blur", 5)
+    np.testing.assert_allclose(blurred[..., 0], expected, atol=0.51)
+
+  def test_defocus_blur_radius_of_one_and_a_half_is_a_square_of_nine(
+    self, photographs
+  ):
+    image = photographs[3]
+    # The pixels within 1.5 of the middle are 3 x 3, their edge is a Gaussian of
+    # 0.3: along either axis three equal weights, blurred.
+    edge = np.exp(-(np.arange(-1, 2) ** 2) / (2 * 0.3**2))
+    weights = np.convolve(np.full(3, 1 / 3), edge / edge.sum())
+    expected = image.astype(np.float64)
+    for axis in (0, 1):
+      expected = ndimage.correlate1d(expected, weights, axis, mode="mirror")
+    np.testing.assert_allclose(
+      monotone(image, "defocus_blur", 5), expected, atol=0.51
+    )
+
+  def test_motion_blur_smears_a_dot_to_one_side(self):
+    image = constant(0, channels=1)[0]
+    image[16, 24] = 255
+    smeared = corrupt_one(image, "motion_blur", 5)[..., 0]
+    rows, columns = np.nonzero(smeared)
+    assert columns.max() == 24
+    assert columns.min() < 22
+    assert np.all(np.abs(rows - 16) <= 24 - columns)
+    # Each of at most 19 taps rounds by up to one half.
+    assert smeared.sum() == pytest.approx(255, abs=9.5)
+    # Half a Gaussian of 2.5 pixels: its first tap has 0.275 of the weight.
+    taps = np.exp(-(np.arange(19) ** 2) / (2 * 2.5**2))
+    assert smeared[16, 24] == round(255 / taps.sum())
+
+  def test_zoom_blur_is_the_mean_of_zooms(self, photographs):
+    image = photographs[4].astype(np.float64)
+    zooms = [image]
+    for factor in 1 + np.arange(26) / 100:
+      # Source row of row r: middle + (r - middle) / factor.
+      zooms.append(
+        ndimage.affine_transform(
+          image,
+          np.diag([1 / factor, 1 / factor, 1]),
+          offset=[15.5 * (1 - 1 / factor)] * 2 + [0],
+          order=1,
+          mode="nearest",
+        )
+      )
+    np.testing.assert_allclose(
+      monotone(photographs[4], "zoom_blur", 5),
+      np.mean(zooms, axis=0),
+      atol=0.51,
+    )
+
+  @pytest.mark.parametrize("severity, passes", [(3, 1), (5, 2)])
+  def test_frosted_glass_blur_takes_pixels_from_above_left(
+    self, severity, passes
+  ):
+    # Each level's blur of a quarter of a pixel weighs neighbours by 0.0003.
+    for axis in (0, 1):
+      place = np.indices((32, 32))[axis]
+      image = (4 * place)[..., np.newaxis].astype(np.uint8)
+      mixed = monotone(image, "frosted_glass_blur", severity)[..., 0]
+      moved = place - mixed / 4
+      assert set(np.unique(moved)) == set(range(passes + 1))
+      assert np.mean(moved) == pytest.approx(passes / 2, abs=0.12 * passes)
+
+
+class TestWeather:
+  def test_snow_on_a_constant_image_is_a_half_turn_of_itself(self):
+    snowy = corrupt_one(constant(0)[0], "snow", 1)
+    np.testing.assert_array_equal(snowy, snowy[::-1, ::-1])
+    # Black whitens to 0.5 in the 0.05 that severity 1 does not keep.
+    assert snowy.min() == round(255 * 0.05 * 0.5)
+    assert snowy.max() > snowy.min() + 10
+
+  def test_frost_on_black_is_bluish_and_grey_has_its_luma(self):
+    frosty = monotone(constant(0)[0], "frost", 5, seed=9)
+    red, green, blue = np.moveaxis(frosty, -1, 0)
+    assert np.all(red < green)
+    assert np.all(green < blue)
+    assert 0.5 * 0.6 * 255 < blue.max() <= 0.6 * 255
+    assert blue.std() > 10
+    grey = monotone(constant(0, channels=1)[0], "frost", 5, seed=9)[..., 0]
+    np.testing.assert_allclose(
+      grey, 0.299 * red + 0.587 * green + 0.114 * blue, atol=1.01
+    )
+
+  def test_published_frost_dims_and_adds_shares_of_one_piece_of_ice(self):
+    keep_and_share = ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45))
+    rng = partition.generator("corruption frost", 3)
+    (ice,) = corruption_layers.ice([rng], (32, 32, 3), 1.0)
+    for severity, (keep, share) in enumerate(keep_and_share, 1):
+      frosty = corrupt_one(constant(100)[0], "frost", severity, seed=3)
+      expected = 100 * keep + 255 * share * ice
+      # Rounded down.
+      np.testing.assert_allclose(frosty, expected - 0.5, atol=0.51)
+
+  def test_ice_has_the_colors_and_deviations_of_the_photographs(self):
+    rngs = [np.random.default_rng(seed) for seed in range(400)]
+    ice = 255 * corruption_layers.ice(rngs, (32, 32, 3), 1.0)
+    # One of the five photographs is there twice.
+    colors_of = np.array(
+      [[78, 149, 166], [201, 205, 214], [138, 153, 165], [112, 123, 135]]
+    )
+    distances = np.linalg.norm(
+      ice.mean(axis=(1, 2))[:, np.newaxis] - colors_of, axis=-1
+    )
+    which = distances.argmin(axis=1)
+    for index, (share, deviation) in enumerate(
+      ((0.2, 18), (0.4, 22), (0.2, 28), (0.2, 43))
+    ):
+      pieces = ice[which == index]
+      assert len(pieces) / 400 == pytest.approx(share, abs=0.07)
+      assert pieces.mean(axis=(0, 1, 2)) == pytest.approx(
+        colors_of[index], abs=8
+      )
+      assert pieces[..., 1].std() == pytest.approx(deviation, rel=0.15)
+    # Neighbours in the photographs' pieces are correlated by 0.27 to 0.51.
+    inner = ice[..., 1] - ice[..., 1].mean(axis=(1, 2), keepdims=True)
+    products = inner[:, :, 1:] * inner[:, :, :-1]
+    assert products.mean() / inner.var() == pytest.approx(0.38, abs=0.08)
+
+  def test_fog_keeps_the_brightest_and_dims_by_its_thickness(self):
+    # Thickness c: (1 + c p) / (1 + c) with p from 0 to 1, and c is 1.5.
+    foggy = corrupt_one(constant(255)[0], "fog", 5)
+    assert foggy.min() == round(255 / 2.5)
+    assert foggy.max() == 255
+    np.testing.assert_array_equal(foggy, foggy[..., :1].repeat(3, axis=2))
+
+  def test_water_of_spatter_has_its_color_on_black(self):
+    wet = monotone(constant(0)[0], "spatter", 1)
+    np.testing.assert_array_equal(wet[..., 1], wet[..., 2])
+    # At most 0.3 of the pale turquoise (175, 238, 238).
+    assert wet[..., 0].max() == pytest.approx(0.3 * 175, abs=0.51)
+    assert wet[..., 1].max() == pytest.approx(0.3 * 238, abs=0.51)
+
+  def test_mud_of_spatter_covers_by_four_fifths_or_not(self):
+    muddy = monotone(constant(255)[0], "spatter", 5)
+    clean = np.all(muddy == 255, axis=-1)
+    assert 0.2 < clean.mean() < 0.9
+    mud = np.array([63, 42, 20])
+    assert np.all(muddy[~clean] >= mud)
+    assert np.all(muddy[~clean] <= np.rint(0.2 * 255 + 0.8 * mud))
+
+
+class TestColor:
+  @pytest.mark.parametrize("severity, added", [(1, 0.05), (5, 0.3)])
+  def test_brightness_adds_to_the_value_of_hsv(
+    self, photographs, severity, added
+  ):
+    image = photographs[8]
+    hsv = colors.rgb_to_hsv(image / 255)
+    hsv[..., 2] = np.minimum(hsv[..., 2] + added, 1)
+    np.testing.assert_allclose(
+      monotone(image, "brightness", severity),
+      255 * colors.hsv_to_rgb(hsv),
+      atol=0.51,
+    )
+
+  def test_brightness_turns_black_to_grey(self):
+    assert np.all(corrupt_one(constant(0)[0], "brightness", 4) == 51)
+
+  @pytest.mark.parametrize(
+    "severity, factor, added", [(1, 1.5, 0), (3, 2, 0.1), (5, 2.5, 0.2)]
+  )
+  def test_saturate_changes_the_saturation_of_hsv(
+    self, photographs, severity, factor, added
+  ):
+    image = photographs[1].copy()
+    image[:4] = 120  # Grey, whose hue is that of red.
+    hsv = colors.rgb_to_hsv(image / 255)
+    hsv[..., 1] = np.minimum(hsv[..., 1] * factor + added, 1)
+    np.testing.assert_allclose(
+      monotone(image, "saturate", severity),
+      255 * colors.hsv_to_rgb(hsv),
+      atol=0.51,
+    )
+
+  def test_saturate_on_grey_changes_the_value(self):
+    image = constant(100, channels=1)[0]
+    image[0] = 0
+    saturated = monotone(image, "saturate", 3)
+    assert np.all(saturated[0] == round(0.1 * 255))
+    assert np.all(saturated[1:] == round(2 * 100 + 0.1 * 255))
+
+  def test_contrast_shrinks_to_the_mean_of_each_channel(self):
+    image = np.zeros((8, 8, 3), np.uint8)
+    image[:4] = [200, 100, 0]
+    shrunk = monotone(image, "contrast", 5)
+    # Means 100, 50, 0, and 0.15 of the distances 100, 50, 0.
+    np.testing.assert_array_equal(
+      shrunk[0], np.tile(np.array([115, 58, 0]), (8, 1))
+    )
+    np.testing.assert_array_equal(
+      shrunk[7], np.tile(np.array([85, 42, 0]), (8, 1))
+    )
+
+
+class TestDigital:
+  def test_elastic_severity_1_maps_a_plane_to_a_plane(self):
+    down, right = np.indices((32, 32))
+    image = (40 + 3 * down + 2 * right)[..., np.newaxis].astype(np.uint8)
+    moved = monotone(image, "elastic", 1)[..., 0]
+    # Corners of the middle square move by up to 0.96 pixels, and so does
+    # everything that is not near the edge by less than four.
+    inner = np.s_[4:28, 4:28]
+    basis = np.stack([np.ones((32, 32)), down, right], axis=-1)[inner]
+    basis = basis.reshape(-1, 3)
+    values = moved[inner].reshape(-1)
+    plane, *_ = np.linalg.lstsq(basis, values, rcond=None)
+    np.testing.assert_allclose(basis @ plane, values, atol=0.7)
+    assert np.any(np.abs(plane - [40, 3, 2]) > 0.05)
+
+  def test_pixelate_leaves_as_many_rows_as_its_size(self):
+    # int(0.65 * 32) = 20: of 31 pairs of neighbours, 12 are in one block.
+    shape = (32, 32, 3)
+    image = np.random.default_rng(2).integers(0, 256, shape, dtype=np.uint8)
+    coarse = corrupt_one(image, "pixelate", 5)
+    assert np.all(np.diff(coarse, axis=0) == 0, axis=(1, 2)).sum() == 12
+    assert np.all(np.diff(coarse, axis=1) == 0, axis=(0, 2)).sum() == 12
+
+  def test_jpeg_compression_has_the_published_quality(self, photographs):
+    for severity, quality in enumerate((80, 65, 58, 50, 40), 1):
+      file = io.BytesIO()
+      Image.fromarray(photographs[2]).save(file, "JPEG", quality=quality)
+      np.testing.assert_array_equal(
+        corrupt_one(photographs[2], "jpeg_compression", severity),
+        np.asarray(Image.open(file)),
+      )

@@ -356,9 +356,9 @@ class TestRounds:
     assert equal_bits(run.client_states, other.client_states)
 
   def with_bad_numbers(self, data, clients):
-    """Makes the work of some clients diverge."""
+    """Makes the work of some clients diverge: their logits overflow."""
     return [
-      each._replace(x=np.full_like(each.x, np.nan)) if i in clients else each
+      each._replace(x=np.full_like(each.x, 3e38)) if i in clients else each
       for i, each in enumerate(data)
     ]
 

@@ -82,7 +82,7 @@ class Work(NamedTuple):
     examples_type: The type of a client's data. None:
       `local_training.data_type(model)`.
     num_examples: `(data) -> number`, the client's weight in the mean where
-      `client_weighting` is `num_examples`.
+      `client_weighting` is `num_examples`. Who has none counts nowhere.
   """
 
   initial_weights: Callable[[Any], Any]
@@ -113,6 +113,7 @@ class FederatedAlgorithm:
 
   Attributes:
     name: The name of the algorithm, its file's name.
+    num_classes: The number of classes of the model.
     initialize: `(seed@SERVER) -> S@SERVER`; seed is int32 [2].
     initialize_client: `(S@SERVER, {seed}@CLIENTS) -> {C}@CLIENTS`, the state of
       clients that have not taken part yet.
@@ -133,6 +134,7 @@ class FederatedAlgorithm:
   """
 
   name: str
+  num_classes: int
   initialize: tff.Computation
   initialize_client: tff.Computation
   phases: tuple[tff.Computation, ...]
@@ -265,9 +267,11 @@ def build(
 
   def client_weight(data):
     """Returns what a client counts in the server's mean."""
+    num_examples = functions.num_examples(data)
     if is_local or hparams.client_weighting == "uniform":
-      return 1
-    return functions.num_examples(data)
+      # Who has no examples has taught nothing.
+      return tf.minimum(num_examples, 1)
+    return num_examples
 
   training, update_type = None, weights_type
   if functions.train_client is not None:
@@ -317,7 +321,10 @@ def build(
   if functions.personalize_client is not None:
     round_phases.append(
       phases.personal_phase(
-        server_type, *client_types, functions.personalize_client
+        server_type,
+        *client_types,
+        functions.personalize_client,
+        client_weight,
       )
     )
   evaluate_server = None
@@ -356,6 +363,7 @@ def build(
   return frozen_weights.attach(
     FederatedAlgorithm(
       name=name,
+      num_classes=model.num_classes,
       initialize=initialize,
       initialize_client=initialize_client,
       phases=tuple(round_phases),

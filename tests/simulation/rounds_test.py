@@ -356,11 +356,12 @@ class TestRounds:
     assert equal_bits(run.client_states, other.client_states)
 
   def with_bad_numbers(self, data, clients):
-    """Makes the work of some clients diverge: their logits overflow."""
-    return [
-      each._replace(x=np.full_like(each.x, 3e38)) if i in clients else each
+    """Makes the work of some clients diverge, past the check of data."""
+    bad = [
+      each._replace(x=np.full_like(each.x, np.nan)) if i in clients else each
       for i, each in enumerate(data)
     ]
+    return rounds.DataOnDemand(len(bad), bad.__getitem__, is_checked=True)
 
   def test_client_that_diverges_is_as_it_was_and_is_told(
     self, algorithm, data, caplog
@@ -387,7 +388,7 @@ class TestRounds:
     run = self.start(
       dataclasses.replace(
         algorithm,
-        phases=(lambda state, states, _: phase(state, states, bad), phase),
+        phases=(lambda state, states, _: phase(state, states, bad[:]), phase),
       ),
       data,
     )

@@ -197,9 +197,7 @@ def _cast(array: np.ndarray, dtype: type[np.generic], what: str) -> np.ndarray:
   return array
 
 
-def _check_range(
-  array: np.ndarray, dtype: type[np.generic], what: str
-) -> None:
+def _check_range(array: np.ndarray, dtype: type[np.generic], what: str) -> None:
   """Refuses integers that another type of integers does not have."""
   limits = np.iinfo(dtype)
   if array.size and (array.min() < limits.min or array.max() > limits.max):

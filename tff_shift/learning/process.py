@@ -267,11 +267,12 @@ def build(
 
   def client_weight(data):
     """Returns what a client counts in the server's mean."""
-    num_examples = functions.num_examples(data)
-    if is_local or hparams.client_weighting == "uniform":
-      # Who has no examples has taught nothing.
-      return tf.minimum(num_examples, 1)
-    return num_examples
+    if not is_local and hparams.client_weighting == "num_examples":
+      return functions.num_examples(data)
+    # Who has no examples has taught nothing. Other data than examples count.
+    return (
+      tf.minimum(functions.num_examples(data), 1) if hasattr(data, "y") else 1
+    )
 
   training, update_type = None, weights_type
   if functions.train_client is not None:

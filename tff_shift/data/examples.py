@@ -26,6 +26,15 @@ def read_only(array: np.ndarray) -> np.ndarray:
   return array
 
 
+def check_pool(pool: Examples) -> None:
+  """Refuses a pool, x [N, ...] and y [N], of which the two differ in length."""
+  if len(pool.x) != len(pool.y):
+    raise ValueError(
+      "the pool must have a class for each example, got"
+      f" {len(pool.x)} examples and {len(pool.y)} classes"
+    )
+
+
 def take(source: Examples, positions: np.ndarray) -> Examples:
   """Copies examples.
 

@@ -61,8 +61,8 @@ def load(
     reason = array_files.first_line(error)
     damaged = _damaged_file(name, written) or written
     raise ValueError(
-      f"{damaged} cannot be read ({reason}); remove {written} and fetch it again"
-      f" with: {fetch}"
+      f"{damaged} cannot be read ({reason}); remove {written} and fetch it"
+      f" again with: {fetch}"
     ) from error
 
 

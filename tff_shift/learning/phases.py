@@ -127,6 +127,7 @@ def client_training(
   train_client: Callable[[Any, Any, Any, Any], ClientResult],
   needs: aggregation.Needs,
   client_weight: Callable[[Any], Any],
+  has_examples: Callable[[Any], Any],
 ) -> tff.Computation:
   """Builds a client's part of the training phase.
 
@@ -136,8 +137,9 @@ def client_training(
     examples_type: The type of a client's data.
     train_client: `(weights, client_state, data, round_num) -> ClientResult`.
     needs: What the algorithm says of its weights and contributions.
-    client_weight: `data -> weight` of a client whose result has none; 0 of one
-      without examples, whatever its result says.
+    client_weight: `data -> weight` of a client whose result has none.
+    has_examples: `data -> 0 or 1`; with 0 the weight is 0, whatever the result
+      says.
 
   Returns:
     `(weights, client_state, data, round_num) -> <update, client_state, weight,
@@ -162,9 +164,8 @@ def client_training(
         "a client's result has a contribution, and AGGREGATION_NEEDS does not"
         " say why it is told (in_the_open, or per_client)"
       )
-    usual_weight = client_weight(data)
-    is_empty = tf.equal(usual_weight, 0)
-    weight = result.weight if has_weight else usual_weight
+    weight = result.weight if has_weight else client_weight(data)
+    is_empty = tf.equal(has_examples(data), 0)
     weight = tf.where(is_empty, 0.0, tf.cast(weight, tf.float32))
     diverged = _has_diverged(
       (result.update, result.client_state, result.contribution, weight)
@@ -274,7 +275,7 @@ def personal_phase(
   client_type: tff.Type,
   examples_type: tff.Type,
   personalize_client: Callable[[Any, Any, Any, Any], PersonalResult],
-  client_weight: Callable[[Any], Any],
+  has_examples: Callable[[Any], Any],
 ) -> tff.Computation:
   """Builds the phase: broadcast, work on what is personal, send a loss.
 
@@ -285,7 +286,7 @@ def personal_phase(
     examples_type: The type of a client's data.
     personalize_client: `(weights, client_state, data, round_num) ->
       PersonalResult`.
-    client_weight: See `client_training`.
+    has_examples: See `client_training`.
 
   Returns:
     The phase, see `process.FederatedAlgorithm`. It ends a round.
@@ -296,7 +297,7 @@ def personal_phase(
     result = personalize_client(weights, client_state, data, round_num)
     diverged = _has_diverged(result.client_state)
     new_client_state = _unless(diverged, result.client_state, client_state)
-    is_empty = tf.equal(client_weight(data), 0)
+    is_empty = tf.equal(has_examples(data), 0)
     return new_client_state, _report(result.loss, diverged, is_empty)
 
   @tff.federated_computation(

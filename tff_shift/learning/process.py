@@ -265,14 +265,17 @@ def build(
   is_local = not tff.structure.flatten(weights_type)
   client_types = shared_type, client_type, examples_type
 
+  def has_examples(data):
+    """Returns 0 for a client without examples, who has taught nothing, or 1."""
+    if not hasattr(data, "y"):
+      return 1  # The data are of another kind.
+    return tf.minimum(functions.num_examples(data), 1)
+
   def client_weight(data):
     """Returns what a client counts in the server's mean."""
-    if not is_local and hparams.client_weighting == "num_examples":
-      return functions.num_examples(data)
-    # Who has no examples has taught nothing. Other data than examples count.
-    return (
-      tf.minimum(functions.num_examples(data), 1) if hasattr(data, "y") else 1
-    )
+    if is_local or hparams.client_weighting == "uniform":
+      return has_examples(data)
+    return functions.num_examples(data)
 
   training, update_type = None, weights_type
   if functions.train_client is not None:
@@ -281,6 +284,7 @@ def build(
       functions.train_client,
       needs,
       client_weight,
+      has_examples,
     )
     update_type = training.type_signature.result[0]
   aggregate = aggregation.as_weighted(
@@ -325,7 +329,7 @@ def build(
         server_type,
         *client_types,
         functions.personalize_client,
-        client_weight,
+        has_examples,
       )
     )
   evaluate_server = None

@@ -20,6 +20,8 @@ from tff_shift.learning import randomness
 
 # The examples, which are checked together.
 _EXAMPLES = "x", "y", "domain_sizes"
+# Examples without classes.
+_STREAM = "stream_x"
 
 
 def training_data(
@@ -197,9 +199,7 @@ class Door:
       if are_known([name]):
         found[name] = getattr(known.checked, name)
       else:
-        found[name] = _checked_field(
-          getattr(data, name), type_spec, f"{name} of {what}"
-        )
+        found[name] = _checked_field(getattr(data, name), type_spec, name, what)
     changed = {
       name: value
       for name, value in found.items()
@@ -244,15 +244,16 @@ class Door:
     )
 
 
-def _checked_field(value: Any, type_spec: tff.Type, what: str) -> Any:
+def _checked_field(
+  value: Any, type_spec: tff.Type, name: str, what: str
+) -> Any:
   """Checks what stands beside the examples, if it is an array."""
   if not isinstance(type_spec, tff.TensorType):
     return value
-  shape = tuple(type_spec.shape)
+  what = f"{name} of {what}"
   array = examples_lib.checked_array(
-    value, what, shape=shape, dtype=type_spec.dtype.type
+    value, what, shape=tuple(type_spec.shape), dtype=type_spec.dtype.type
   )
-  # So many as there are: the examples of a stream.
-  if shape[:1] == (None,) and not len(array):
+  if name == _STREAM and not len(array):
     raise ValueError(f"{what}: there must be at least one example")
   return array

@@ -194,9 +194,7 @@ class Rounds:
       self._data = data
     else:
       self._data = DataOnDemand(
-        len(data),
-        lambda client: self._door.training(data[client], client),
-        is_checked=True,
+        len(data), lambda client: self._door.training(data[client], client)
       )
 
   def step(self) -> Mapping[str, Any]:

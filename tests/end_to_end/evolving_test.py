@@ -7,6 +7,7 @@ import signal
 import time
 import types
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -423,7 +424,13 @@ def test_damaged_file_is_named_in_one_line(
 ):
   damaged = tmp_path.joinpath("given", *files)
   damaged.parent.mkdir(parents=True)
-  damaged.write_bytes(b"PK\x05\x06" + bytes(18) + b"damaged")
+  damaged.write_bytes(b"damaged")
+  if flag == "--weights_file":
+    np.savez(damaged, weight=np.ones(9, np.float32))
+    content = damaged.read_bytes()
+    damaged.write_bytes(
+      content.replace(np.float32(1).tobytes(), b"\0\0\1\0", 1)
+    )
   given = damaged if flag != "--data_dir" else tmp_path / "given"
   arguments = [f"{flag}={given}", f"--output_dir={tmp_path / 'run'}"]
   if flag == "--worker_certificate":

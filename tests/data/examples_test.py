@@ -63,6 +63,16 @@ class TestCasts:
     # float32 has 23 bits: halfway and a bit more goes up.
     assert np.all(check(x, Y[:1]).x == np.float32(1 + 2.0**-23))
 
+  def test_large_numbers_are_finite_though_their_sum_is_not(self):
+    x = np.full((2, *SHAPE), 3e38, np.float32)
+    assert check(x, Y).x is x
+
+  def test_nothing_is_something_only_where_that_is_said(self):
+    x, y = x_of(np.float64)[:0], Y[:0].astype(np.int64)
+    checked = check(x, y, allow_empty=True)
+    assert checked.x.shape == (0, *SHAPE) and checked.x.dtype == np.float32
+    assert checked.y.shape == (0,) and checked.y.dtype == np.int32
+
   def test_limits_of_the_integers_fit(self):
     x = np.full((1, *SHAPE), 255)
     x[0, 0, 0] = 0
@@ -175,3 +185,61 @@ class TestRefusals:
   )
   def test_wrong_y_is_named(self, y, message):
     assert refusal(x_of(np.float32), y).startswith(message)
+
+
+class TestSizes:
+  def check(self, sizes, num_examples=5, num_domains=None):
+    return examples.checked_sizes(sizes, num_examples, "toy", num_domains)
+
+  def test_what_adds_up_is_taken_and_cast(self):
+    sizes = np.array([0, 3, 2], np.int32)
+    assert self.check(sizes) is sizes
+    cast = self.check([2, 3], num_domains=2)
+    assert cast.dtype == np.int32 and cast.tolist() == [2, 3]
+
+  @pytest.mark.parametrize(
+    "sizes, num_domains, message",
+    [
+      ([2, 2], None, "add up to 5, the number of examples, got [2, 2]"),
+      ([6, -1], None, "numbers of at least 0 wanted that add up to 5"),
+      # As 32-bit integers, the sum would wrap around to 5.
+      ([2**31 - 1, 2**31 - 1, 7], None, "that add up to 5"),
+      ([[5]], None, "the shape must be [n], got [1, 1]"),
+      ([5], 2, "the shape must be [2], got [1]"),
+      ([2.5, 2.5], None, "integers wanted, to become int32, got float64"),
+    ],
+  )
+  def test_what_does_not_is_named(self, sizes, num_domains, message):
+    with pytest.raises(ValueError) as error:
+      self.check(sizes, num_domains=num_domains)
+    assert str(error.value).startswith("domain_sizes of toy: ")
+    assert message in str(error.value)
+
+
+class TestArray:
+  def test_it_is_cast_and_a_scalar_is_one(self):
+    cast = examples.checked_array([1.0, 2.0], "r", shape=(2,), dtype=np.float32)
+    assert cast.dtype == np.float32 and cast.tolist() == [1, 2]
+    number = np.int32(3)
+    assert number is examples.checked_array(
+      number, "id", shape=(), dtype=np.int32
+    )
+
+  @pytest.mark.parametrize(
+    "value, message",
+    [
+      ([[1.0], [2.0, 3.0]], "r: an array is wanted, got list"),
+      ([1.0], "r: the shape must be [2], got [1]"),
+      ([1.0, np.nan], "r: all numbers must be finite as float32"),
+      ([1, 2], "r: floating-point numbers wanted"),
+    ],
+  )
+  def test_what_is_none_is_named(self, value, message):
+    with pytest.raises(ValueError) as error:
+      examples.checked_array(value, "r", shape=(2,), dtype=np.float32)
+    assert str(error.value).startswith(message)
+
+
+def test_pool_of_two_lengths_is_refused():
+  with pytest.raises(ValueError, match=r"got 3 examples and 2 classes$"):
+    examples.check_pool(examples.Examples(np.zeros([3, 1]), Y))

@@ -1,3 +1,5 @@
+import zlib
+
 import numpy as np
 import pytest
 import scipy.io
@@ -47,6 +49,19 @@ class TestPortraits:
     write_portrait(tmp_path, "F", "1905_Ohio.png", flat)
     path = tmp_path / image_archives.PORTRAITS_FOLDER / "F" / "1905_Ohio.png"
     path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(
+      ValueError, match=r"^.+1905_Ohio\.png cannot be read as an image .+$"
+    ):
+      image_archives.portraits(tmp_path)
+
+  def test_file_too_large_to_be_an_image_is_named(self, tmp_path):
+    write_portrait(tmp_path, "F", "1905_Ohio.png", np.zeros((8, 8), np.uint8))
+    path = tmp_path / image_archives.PORTRAITS_FOLDER / "F" / "1905_Ohio.png"
+    content = bytearray(path.read_bytes())
+    # Width and height, then the checksum of the header.
+    content[16:24] = (60_000).to_bytes(4, "big") * 2
+    content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, "big")
+    path.write_bytes(content)
     with pytest.raises(
       ValueError, match=r"^.+1905_Ohio\.png cannot be read as an image .+$"
     ):
@@ -129,6 +144,54 @@ class TestCaltran:
       ValueError, match=r"^.+ holds 2 names and 1 labels; it must .+$"
     ):
       image_archives.caltran(tmp_path)
+
+  @pytest.mark.parametrize(
+    "content, message",
+    [
+      ({"labels": np.ones(1)}, "does not hold 'names'"),
+      ({"names": np.array(["a"], object)}, "does not hold 'labels'"),
+      (
+        {"names": ["2013-03-04-07-00"], "labels": [np.nan]},
+        "labels that are not finite numbers",
+      ),
+      (
+        {"names": ["2013-03-04-07-00"], "labels": ["yes"]},
+        "labels that are not finite numbers",
+      ),
+    ],
+  )
+  def test_labels_of_another_form_are_refused(self, tmp_path, content, message):
+    archive = tmp_path / "caltran"
+    archive.mkdir()
+    path = archive / "caltran_dataset_labels.mat"
+    scipy.io.savemat(path, content)
+    with pytest.raises(ValueError) as error:
+      image_archives.caltran(tmp_path)
+    assert str(error.value).startswith(f"{path} ")
+    assert message in str(error.value)
+
+  @pytest.mark.parametrize(
+    "damage",
+    [
+      lambda content: b"",
+      lambda content: content[:200],
+      lambda content: content[:-9],
+      lambda content: b"not MATLAB at all" * 20,
+      # What version 7.3 begins with.
+      lambda content: content[:124] + b"\x00\x02IM" + content[128:],
+    ],
+  )
+  def test_labels_damaged_are_refused(self, tmp_path, damage):
+    image = np.zeros((8, 8, 3), np.uint8)
+    archive = write_caltran(tmp_path, {"2013-03-04-07-00": image}, [1])
+    path = archive / "caltran_dataset_labels.mat"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError) as error:
+      image_archives.caltran(tmp_path)
+    assert str(error.value).startswith(
+      f"{path} cannot be read as a MATLAB file before version 7.3 ("
+    )
+    assert "\n" not in str(error.value)
 
 
 WNIDS = ("n02", "n01", "n03")

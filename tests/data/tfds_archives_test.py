@@ -1,5 +1,7 @@
 """Tests of what tensorflow-datasets writes, read as named data sets."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -196,3 +198,65 @@ class TestTfds:
     # is off by up to 0.01.
     means = cifar10.x[:50_000].mean(axis=(0, 1, 2)) / 255
     np.testing.assert_allclose(means, [0.4914, 0.4822, 0.4465], atol=0.01)
+
+
+def flip_bit(content):
+  middle = len(content) // 2
+  return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+TRAIN = "mnist-train.tfrecord-00000-of-00001"
+TEST = "mnist-test.tfrecord-00000-of-00001"
+
+
+class TestDamage:
+  @pytest.fixture(scope="class")
+  def whole(self, tmp_path_factory):
+    import tensorflow_datasets as tfds
+
+    folder = tmp_path_factory.mktemp("whole")
+    rows = [
+      {"image": np.full((28, 28, 1), label, np.uint8), "label": label}
+      for label in range(6)
+    ]
+    write_tfds(
+      folder,
+      "mnist",
+      "3.0.1",
+      {
+        "image": tfds.features.Image(shape=(28, 28, 1)),
+        "label": tfds.features.ClassLabel(num_classes=10),
+      },
+      {"train": rows[:4], "test": rows[4:]},
+    )
+    return folder
+
+  @pytest.mark.parametrize(
+    "name, damage",
+    [
+      (TRAIN, flip_bit),
+      (TRAIN, lambda content: content[:-3]),
+      # Ends with a whole record, and lacks three.
+      (TRAIN, lambda content: content[: len(content) // 4]),
+      (TEST, lambda content: b""),
+      (TEST, None),
+      ("dataset_info.json", lambda content: content[:-9]),
+      ("dataset_info.json", lambda content: b"\xff" + content),
+      ("dataset_info.json", lambda content: b"{}"),
+      ("features.json", lambda content: content[: len(content) // 2]),
+    ],
+  )
+  def test_file_is_named_in_one_line(self, name, damage, whole, tmp_path):
+    folder = shutil.copytree(whole, tmp_path / "copy")
+    path = folder / "mnist" / "3.0.1" / name
+    content = path.read_bytes()
+    path.unlink()
+    if damage is not None:
+      path.write_bytes(damage(content))
+    with pytest.raises(ValueError) as error:
+      datasets.load("mnist", data_dir=folder)
+    message = str(error.value)
+    assert message.startswith(f"{path} cannot be read (")
+    assert f"remove {path.parent} and fetch it again with: python" in message
+    assert "\n" not in message and len(message) < 1000
+    assert "{{" not in message

@@ -1,8 +1,12 @@
 """Tests of the settings of remote workers."""
 
+import datetime
+
 import pytest
 
 from tff_shift import execution
+
+BROKEN_PEM = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
 
 
 class TestSettings:
@@ -31,6 +35,79 @@ class TestSettings:
   def test_missing_file_is_named(self):
     with pytest.raises(FileNotFoundError, match=r"^worker_cert.*no file now"):
       execution.RemoteWorkers(["[::1]:1"], worker_certificate="nowhere")
+
+  @pytest.mark.parametrize("content", [b"", b"text", b"\xff" * 99, BROKEN_PEM])
+  def test_file_that_is_no_certificate_is_named(self, tmp_path, content):
+    path = tmp_path / "authority.pem"
+    path.write_bytes(content)
+    with pytest.raises(ValueError) as error:
+      execution.RemoteWorkers(["a:1"], worker_certificate=str(path))
+    assert str(error.value).startswith(
+      f"worker_certificate: {path} holds no certificate that can be read ("
+    )
+    assert "\n" not in str(error.value) and "_ssl.c" not in str(error.value)
+
+  @pytest.fixture(scope="class")
+  def pem(self, tmp_path_factory):
+    """A folder with two certificates and keys, and a key with a password."""
+    pytest.importorskip("cryptography", reason="makes the certificates")
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    folder = tmp_path_factory.mktemp("pem")
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    now = datetime.datetime.now(datetime.UTC)
+    for name in ("me", "other"):
+      key = ec.generate_private_key(ec.SECP256R1())
+      subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+      certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now)
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .sign(key, hashes.SHA256())
+      )
+      (folder / f"{name}.crt").write_bytes(certificate.public_bytes(form[0]))
+      for secret, suffix in (
+        (serialization.NoEncryption(), "key"),
+        (serialization.BestAvailableEncryption(b"word"), "locked"),
+      ):
+        (folder / f"{name}.{suffix}").write_bytes(
+          key.private_bytes(*form, secret)
+        )
+    return folder
+
+  def with_client(self, pem, certificate, key):
+    return execution.RemoteWorkers(
+      ["a:1"],
+      worker_certificate=str(pem / "other.crt"),
+      worker_client_certificate=str(pem / certificate),
+      worker_client_key=str(pem / key),
+    )
+
+  def test_certificate_and_its_key_are_taken(self, pem):
+    assert self.with_client(pem, "me.crt", "me.key").worker_client_key
+
+  @pytest.mark.parametrize(
+    "certificate, key, refused",
+    [
+      ("me.key", "me.key", "worker_client_certificate: {pem}/me.key"),
+      ("me.crt", "me.crt", "worker_client_key: {pem}/me.crt"),
+      ("me.crt", "other.key", "worker_client_key: {pem}/other.key"),
+      # OpenSSL would ask for it at the terminal.
+      ("me.crt", "me.locked", "worker_client_key: {pem}/me.locked"),
+    ],
+  )
+  def test_what_is_none_is_named(self, pem, certificate, key, refused):
+    with pytest.raises(ValueError) as error:
+      self.with_client(pem, certificate, key)
+    assert str(error.value).startswith(refused.format(pem=pem) + " holds no ")
+    assert "\n" not in str(error.value)
 
   def test_they_go_with_the_executor_remote(self):
     workers = execution.RemoteWorkers(["a:1"])

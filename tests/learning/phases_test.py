@@ -45,6 +45,14 @@ def remember(memory, data) -> Memory:
   )
 
 
+def train_empty_as_well(weights, memory, data, round_num):
+  """A client without examples sends ones, and its loss is 100."""
+  row = tf.concat([data.x, [[1.0, 1.0, 0.0, 100.0]]], 0)[0]
+  return process.ClientResult(
+    update=(row[:1], row[1:2]), client_state=memory, loss=row[3]
+  )
+
+
 def train_client(weights, memory, data, round_num):
   update = data.x[0, :2]
   return process.ClientResult(
@@ -71,8 +79,11 @@ def build(
     initial_client_state=lambda seed, weights: Memory(
       tf.ones([1]), tf.constant(0), tf.constant(False)
     ),
-    **{"train_client": train_client, **functions},
-    personalize_client=personalize_client if two_phases else None,
+    **{
+      "train_client": train_client,
+      "personalize_client": personalize_client if two_phases else None,
+      **functions,
+    },
     predict_as_client=lambda weights, memory, data, examples: (
       examples.x[:, 2:]
     ),
@@ -358,3 +369,39 @@ class TestContribution:
   def test_needs_must_speak_of_it(self):
     with pytest.raises(TypeError, match="AGGREGATION_NEEDS"):
       build(train_client=self.train_client, update_server=self.update_server)
+
+
+class TestClientsWithoutExamples:
+  """They count nowhere, also where all others count alike."""
+
+  @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
+  def test_update_and_loss_do_not_count(self, weighting):
+    algorithm = build(weighting=weighting, train_client=train_empty_as_well)
+    data = [
+      client([1, 2], loss=1),
+      client([0, 0], size=0),
+      client([4, -4], loss=4),
+    ]
+    ((weights, _, metrics),) = first_round(algorithm, data)
+    # 1 + (1 + 4) / 2 and 1 + (2 - 4) / 2; (1 + 4) / 2.
+    np.testing.assert_allclose(weights, [3.5, 0], rtol=1e-6)
+    assert metrics == {"loss": 2.5, "num_clients": 3, "num_diverged": 0}
+
+  def test_round_of_none_but_them_leaves_the_server_as_it_was(self):
+    algorithm = build(weighting="uniform", train_client=train_empty_as_well)
+    ((weights, _, _),) = first_round(algorithm, [client([0, 0], size=0)] * 2)
+    assert weights.tolist() == [1, 1]
+
+  def test_loss_of_what_is_personal_does_not_count(self):
+    def personalize_client(weights, memory, data, round_num):
+      result = train_empty_as_well(weights, memory, data, round_num)
+      return process.PersonalResult(memory, result.loss)
+
+    algorithm = build(
+      weighting="uniform",
+      train_client=None,
+      personalize_client=personalize_client,
+    )
+    data = [client([0, 0], loss=3), client([0, 0], size=0)]
+    ((_, _, metrics),) = first_round(algorithm, data)
+    assert metrics["loss"] == 3

@@ -238,6 +238,32 @@ class TestWeightsFile:
       split_model.load_weights(small_mlp, path)
     assert one_line(error)
 
+  def test_damage_names_the_file(self, small_mlp, values, tmp_path):
+    path = tmp_path / "weights.npz"
+    np.savez(path, **values)
+    content = path.read_bytes()
+    place = content.index(values["head/layer5/bias"].tobytes()) + 1
+    path.write_bytes(
+      content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+    )
+    with pytest.raises(ValueError, match=r"weights\.npz.*damaged") as error:
+      split_model.load_weights(small_mlp, path)
+    assert one_line(error)
+
+  @pytest.mark.parametrize("number", [np.nan, np.inf])
+  def test_number_that_is_not_finite_names_file_and_weight(
+    self, small_mlp, values, tmp_path, number
+  ):
+    path = tmp_path / "weights.npz"
+    bias = values["head/layer5/bias"].copy()
+    bias[-1] = number
+    np.savez(path, **{**values, "head/layer5/bias": bias})
+    with pytest.raises(
+      ValueError, match=r"weights\.npz.*'head/layer5/bias'.* not finite"
+    ) as error:
+      split_model.load_weights(small_mlp, path)
+    assert one_line(error)
+
   def test_misfit_names_file_and_weight(self, small_mlp, values, tmp_path):
     path = tmp_path / "weights.npz"
     values["head/layer5/bias"] = np.zeros(9)

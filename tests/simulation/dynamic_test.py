@@ -146,6 +146,41 @@ def client_accuracy(model, compile_in_graph):
   return accuracy
 
 
+class ShortPeriods(periods.Periods):
+  """Periods of which a batch lacks a class."""
+
+  def batch(self, client, period):
+    x, y = super().batch(client, period)
+    return examples_lib.Examples(x, y[client == 1 :])
+
+
+class TestBadData:
+  REFUSAL = r"^y of client 1: the shape must be \[\d+\], a class for each"
+
+  def test_period_of_training_is_refused(self, typed_algorithm, model):
+    drawn = make_periods("iid", kind=ShortPeriods)
+    with pytest.raises(ValueError, match=self.REFUSAL):
+      dynamic.training_data(typed_algorithm(model), drawn, 0, None, RUN_SEED)
+
+  def test_period_in_use_is_refused(self, train):
+    running, _ = train(fed_avg)
+    drawn = make_periods("iid", kind=ShortPeriods)
+    with pytest.raises(ValueError, match=self.REFUSAL):
+      dynamic.validate(running, drawn, represent)
+
+  def test_pool_of_two_lengths_is_refused(self):
+    pool = make_pool(9, 0)
+    with pytest.raises(ValueError, match=r"9 examples and 8 classes"):
+      periods.Periods(
+        pool._replace(y=pool.y[1:]),
+        NUM_CLASSES,
+        "iid",
+        num_clients=2,
+        period_size=2,
+        seed=0,
+      )
+
+
 class TestTrainingData:
   @pytest.mark.slow
   @ALL

@@ -322,7 +322,7 @@ class TestRun:
   def test_clients_that_diverge_are_counted(self, algorithm, clients, finished):
     assert finished.result.num_diverged == 0
     bad = clients[1].train
-    bad = bad._replace(x=np.full_like(bad.x, np.nan))
+    bad = bad._replace(x=np.full_like(bad.x, 3e38))  # Logits overflow.
     result = evolving.run(
       algorithm,
       [clients[0], clients[1]._replace(train=bad), clients[2]],
@@ -351,3 +351,46 @@ class TestRun:
     assert [name for name in measured if measured[name] is None] == [
       f"server_{name}" for name in evaluation.METRICS
     ]
+
+
+class TestBadClients:
+  def run(self, typed_algorithm, model, clients):
+    evolving.run(
+      typed_algorithm(model, num_domains=NUM_DOMAINS),
+      clients,
+      num_rounds=1,
+      run_seed=RUN_SEED,
+    )
+
+  @pytest.mark.parametrize(
+    "part, changes, message",
+    [
+      ("train", {"y": np.zeros(3, np.int32)}, "y of client 1: the shape must"),
+      (
+        "train",
+        {"domain_sizes": [9, 0, 0, 0]},
+        "domain_sizes of client 1: num",
+      ),
+      ("test", {"y": np.zeros(3, np.int32)}, "y of client 1, to predict: the"),
+      ("test", {"domain_sizes": [9]}, "domain_sizes of client 1, to predict"),
+    ],
+  )
+  def test_they_are_refused_first(
+    self, typed_algorithm, model, clients, part, changes, message
+  ):
+    bad = getattr(clients[1], part)._replace(**changes)
+    with pytest.raises(ValueError, match=f"^{message}"):
+      self.run(
+        typed_algorithm,
+        model,
+        [clients[0], clients[1]._replace(**{part: bad}), clients[2]],
+      )
+
+  def test_examples_of_the_target_alone_are_none_to_train_on(
+    self, typed_algorithm, model, clients
+  ):
+    train = clients[0].train
+    sizes = np.array([0, 0, 0, len(train.y)], np.int32)
+    bad = clients[0]._replace(train=train._replace(domain_sizes=sizes))
+    with pytest.raises(ValueError, match=r"^x of client 0: .* before the last"):
+      self.run(typed_algorithm, model, [bad, *clients[1:]])

@@ -127,6 +127,23 @@ def make_federation_data(generator, num_clients=2):
   return found
 
 
+@pytest.mark.parametrize("part, client", [(0, 1), (1, 0)])
+def test_bad_examples_are_refused_first(part, client, typed_algorithm):
+  generator = np.random.default_rng(3)
+  data = [make_federation_data(generator) for _ in range(2)]
+  good = data[part][client]
+  data[part][client] = good._replace(y=good.y[1:])
+  with pytest.raises(
+    ValueError, match=rf"^y of client {client}: .* got \[39\]"
+  ):
+    guidance.run(
+      typed_algorithm(mlp.build((2,), num_classes=2, width=4, head_width=3)),
+      *data,
+      num_rounds=1,
+      run_seed=0,
+    )
+
+
 class TestRun:
   HPARAMS = fed_drm.HParams(
     lambda_=0.7, local_steps=10, batch_size=20, learning_rate=0.1

@@ -137,6 +137,46 @@ def state_bits(run: online.Adaptation) -> list[bytes]:
   return [np.asarray(value).tobytes() for value in tf.nest.flatten(states)]
 
 
+class ShortStreams(streams.Streams):
+  """Streams of which a batch lacks a class."""
+
+  def batch(self, client, timestep):
+    x, y = super().batch(client, timestep)
+    return examples_lib.Examples(x, y[: BATCH - (client == 2)])
+
+
+class TestBadData:
+  def test_stream_is_refused_in_its_step(self, typed_algorithm, drawn_model):
+    with pytest.raises(
+      ValueError, match=r"^y of client 2: .* \[20\].* \[19\]$"
+    ):
+      start(typed_algorithm(drawn_model), make_streams(ShortStreams))
+
+  def test_labelled_examples_are_refused_first(self, build):
+    initial = list(DEPLOYMENT.initial)
+    initial[1] = initial[1]._replace(y=initial[1].y + 1)
+    with pytest.raises(
+      ValueError, match=r"^y of client 1: classes must lie in"
+    ):
+      online.Adaptation(
+        build(source),
+        make_streams(),
+        DEPLOYMENT._replace(initial=initial),
+        run_seed=RUN_SEED,
+      )
+
+  def test_pool_of_two_lengths_is_refused(self):
+    pool = make_examples(9, 0)
+    with pytest.raises(ValueError, match=r"9 examples and 8 classes"):
+      streams.Streams(
+        pool._replace(y=pool.y[1:]),
+        3,
+        np.array([0, 1]),
+        num_clients=2,
+        samples_per_step=2,
+      )
+
+
 class ScrambledStreams(streams.Streams):
   """The same streams with random classes."""
 

@@ -411,6 +411,10 @@ class TestCacheKey:
     keys = [self.key_of(other, *few) for other in others]
     assert len({key, *keys}) == 4
 
+  def test_types_of_numpy_are_cast_first(self, model, few, key):
+    as_numpy_has_them = [(np.int64(x), np.int64(y)) for x, y in few]
+    assert self.key_of(model, *as_numpy_has_them) == key
+
   def test_key_depends_on_what_leaves_no_trace_in_the_weights(self, few):
     one, other = (build_small(activation) for activation in ("relu", "elu"))
     assert one.weight_names() == other.weight_names()
@@ -427,13 +431,13 @@ class TestErrors:
   @pytest.mark.parametrize(
     ("change", "message"),
     [
-      (lambda x, y: (np.float32(x), y), "float32 .* takes uint8"),
-      (lambda x, y: (x[:, 1:], y), r"\(27, 28, 1\).* \(28, 28, 1\)"),
-      (lambda x, y: (x, np.int64(y)), "int64"),
-      (lambda x, y: (x, y[1:]), r"each of the \d+ examples"),
+      (lambda x, y: (np.float32(x), y), "to become uint8, got float32"),
+      (lambda x, y: (x[:, 1:], y), r"\[n, 28, 28, 1\], got \[\d+, 27, 28, 1"),
+      (lambda x, y: (x, np.float32(y)), "to become int32, got float32"),
+      (lambda x, y: (x, y[1:]), "a class for each example"),
       (lambda x, y: (x[:0], y[:0]), "at least one"),
-      (lambda x, y: (x, y + 9), "knows 0 to 9"),
-      (lambda x, y: (x, y - 9), "knows 0 to 9"),
+      (lambda x, y: (x, y + 9), r"must lie in 0\.\.9"),
+      (lambda x, y: (x, y - 9), r"must lie in 0\.\.9"),
     ],
   )
   def test_data_that_do_not_fit_the_model_are_refused(
@@ -444,7 +448,9 @@ class TestErrors:
       ("training", (change(*train), validation)),
       ("validation", (train, change(*validation))),
     ):
-      with pytest.raises(ValueError, match=f"^{name} .*{message}") as error:
+      with pytest.raises(
+        ValueError, match=f"^. of the {name} .*{message}"
+      ) as error:
         pretraining.pretrain(model, *data, PretrainingHParams(), seed=0)
       assert "\n" not in str(error.value)
 

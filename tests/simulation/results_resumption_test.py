@@ -118,6 +118,28 @@ class TestResume:
     assert [set(each) for each in resumed] == [{"time", "command_line"}] * 2
     assert re.fullmatch(r"[\d-]{10}T[\d:]{8}\+00:00", resumed[0]["time"])
 
+  @pytest.mark.parametrize(
+    "content",
+    [
+      b"",
+      b"{",
+      b"\xff\xfe",
+      b"[]",
+      b"null",
+      b"{}",
+      b'{"flags": [], "versions": {}, "git_commit": null}',
+      b'{"flags": {}, "versions": {}}',
+      b'{"flags": {}, "versions": {}, "git_commit": null, "resumed": 3}',
+    ],
+  )
+  def test_configuration_that_is_damaged_is_named(self, path, content):
+    config = path / "config.json"
+    config.write_bytes(content)
+    with pytest.raises(ValueError) as error:
+      results.RunFolder(path).read_config()
+    assert str(error.value).startswith(f"{config} is damaged")
+    assert "\n" not in str(error.value)
+
   def test_configuration_that_is_missing_is_written(self, path):
     (path / "config.json").unlink()
     assert _resume(path).read_config()["flags"] == _FLAGS

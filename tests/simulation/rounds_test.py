@@ -355,12 +355,69 @@ class TestRounds:
     assert equal_bits(run.server_state, other.server_state)
     assert equal_bits(run.client_states, other.client_states)
 
+  def test_data_are_cast_and_those_that_are_right_are_kept(
+    self, algorithm, data
+  ):
+    plain = self.start(algorithm, data)
+    assert all(
+      one is other for one, other in zip(plain.data, data, strict=True)
+    )
+    as_numpy_has_them = [
+      each._replace(x=each.x.astype(np.float64), y=each.y.astype(np.int64))
+      for each in data
+    ]
+    for given in (
+      as_numpy_has_them,
+      rounds.DataOnDemand(NUM_CLIENTS, as_numpy_has_them.__getitem__),
+    ):
+      cast = self.start(algorithm, given)
+      cast.step()
+      assert cast.data[1].y.dtype == np.int32
+      if plain.round_num == 0:
+        plain.step()
+      assert equal_bits(cast.server_state, plain.server_state)
+
+  def test_bad_data_are_refused_before_the_first_round(self, algorithm, data):
+    bad = [*data[:3], data[3]._replace(y=data[3].y[:-1]), *data[4:]]
+    refusal = r"^y of client 3: the shape must be \[8\], .* got \[7\]$"
+    with pytest.raises(ValueError, match=refusal):
+      self.start(algorithm, bad)
+    run = self.start(algorithm, data)
+    with pytest.raises(ValueError, match=refusal):
+      run.data = bad
+    assert run.data[3] is data[3]
+
+  def test_bad_data_that_are_made_on_demand_leave_the_run_as_it_was(
+    self, algorithm, data
+  ):
+    made = []
+
+    def make(client):
+      made.append(client)
+      late = client == 2 and made.count(2) == 2
+      return data[client]._replace(y=data[client].y + 2 * late)
+
+    run = self.start(algorithm, rounds.DataOnDemand(NUM_CLIENTS, make))
+    run.step()
+    before = Snapshot.of(run)
+    with pytest.raises(ValueError, match=r"^y of client 2: classes must lie"):
+      run.step()
+    assert run.server_state is before.server and run.round_num == 1
+
+  def test_clients_without_examples_are_refused(self, algorithm, data):
+    empty = data[1]._replace(
+      x=data[1].x[:0], y=data[1].y[:0], domain_sizes=np.zeros(2, np.int32)
+    )
+    with pytest.raises(ValueError, match=r"^x of client 1: there must be at"):
+      self.start(algorithm, [data[0], empty])
+
   def with_bad_numbers(self, data, clients):
-    """Makes the work of some clients diverge."""
-    return [
+    """Makes the work of some clients diverge, past the check of data."""
+    bad = [
       each._replace(x=np.full_like(each.x, np.nan)) if i in clients else each
       for i, each in enumerate(data)
     ]
+    return rounds.DataOnDemand(len(bad), bad.__getitem__, is_checked=True)
 
   def test_client_that_diverges_is_as_it_was_and_is_told(
     self, algorithm, data, caplog
@@ -387,7 +444,7 @@ class TestRounds:
     run = self.start(
       dataclasses.replace(
         algorithm,
-        phases=(lambda state, states, _: phase(state, states, bad), phase),
+        phases=(lambda state, states, _: phase(state, states, bad[:]), phase),
       ),
       data,
     )

@@ -18,6 +18,7 @@ import pathlib
 
 import numpy as np
 
+from tff_shift.data import array_files
 from tff_shift.data import corruptions
 from tff_shift.data import partition
 from tff_shift.data import source
@@ -187,11 +188,10 @@ def _cifar100(
 def _map_array(path: pathlib.Path) -> np.ndarray:
   """Maps a .npy file: only the rows that are used will be read."""
   try:
-    return np.load(path, mmap_mode="r")
-  except (ValueError, OSError, EOFError) as error:
-    reason = str(error).splitlines()[0]
+    return array_files.map_npy(path)
+  except ValueError as error:
     raise ValueError(
-      f"{path} cannot be read as an array ({reason}); unpack the archive again"
+      f"{path} cannot be read as an array ({error}); unpack the archive again"
     ) from error
 
 

@@ -1,5 +1,6 @@
 """Examples and their classes as typed arrays, and the check at the entrance."""
 
+from typing import Any
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,15 @@ def read_only(array: np.ndarray) -> np.ndarray:
   return array
 
 
+def check_pool(pool: Examples) -> None:
+  """Refuses a pool, x [N, ...] and y [N], of which the two differ in length."""
+  if len(pool.x) != len(pool.y):
+    raise ValueError(
+      "the pool must have a class for each example, got"
+      f" {len(pool.x)} examples and {len(pool.y)} classes"
+    )
+
+
 def take(source: Examples, positions: np.ndarray) -> Examples:
   """Copies examples.
 
@@ -46,6 +56,7 @@ def checked(
   shape: tuple[int, ...],
   dtype: type[np.generic],
   num_classes: int,
+  allow_empty: bool = False,
 ) -> Examples:
   """Checks arrays that come from outside, and casts them.
 
@@ -60,22 +71,20 @@ def checked(
     shape: The shape of an example.
     dtype: What the examples become, such as `np.uint8` or `np.float32`.
     num_classes: The number of classes.
+    allow_empty: Whether there may be no example.
 
   Returns:
-    The examples, at least one: x of `dtype`, finite; y int32, from 0 to
-    `num_classes` - 1. An array that has its type already is not copied.
+    The examples, at least one unless `allow_empty`: x of `dtype`, finite; y
+    int32, from 0 to `num_classes` - 1. An array that has its type already is
+    not copied.
 
   Raises:
     ValueError: An array is something else; the message is one line that names
       it.
   """
-  x, y = np.asarray(x), np.asarray(y)
-  if x.shape[1:] != tuple(shape) or not x.ndim:
-    wanted = ", ".join(["n", *map(str, shape)])
-    raise ValueError(
-      f"x of {what}: the shape must be [{wanted}], got {list(x.shape)}"
-    )
-  if not len(x):
+  x, y = _as_array(x, f"x of {what}"), _as_array(y, f"y of {what}")
+  _check_shape(x, (None, *shape), f"x of {what}")
+  if not len(x) and not allow_empty:
     raise ValueError(f"x of {what}: there must be at least one example")
   x = _cast(x, dtype, f"x of {what}")
   if y.shape != x.shape[:1]:
@@ -84,8 +93,8 @@ def checked(
       f" got {list(y.shape)}"
     )
   y = _cast(y, np.int32, f"y of {what}")
-  wrong = np.flatnonzero((y < 0) | (y >= num_classes))
-  if wrong.size:
+  if y.size and (y.min() < 0 or y.max() >= num_classes):
+    wrong = np.flatnonzero((y < 0) | (y >= num_classes))
     raise ValueError(
       f"y of {what}: classes must lie in 0..{num_classes - 1}, got"
       f" {y[wrong[0]]} for example {wrong[0]}"
@@ -93,32 +102,131 @@ def checked(
   return Examples(x, y)
 
 
-def _cast(array: np.ndarray, dtype: type[np.generic], what: str) -> np.ndarray:
-  """Casts an array with at least one number; refuses what does not fit."""
-  is_float = np.issubdtype(dtype, np.floating)
-  kind = np.floating if is_float else np.integer
-  if not np.issubdtype(array.dtype, kind):
-    wanted = "floating-point numbers" if is_float else "integers"
+def checked_sizes(
+  sizes: np.ndarray, num_examples: int, what: str, num_domains: int | None
+) -> np.ndarray:
+  """Checks how many examples belong to each domain.
+
+  Args:
+    sizes: `[num_domains]` integers.
+    num_examples: What they add up to.
+    what: What error messages call the client.
+    num_domains: The number of domains. None: any.
+
+  Returns:
+    The sizes as int32; not copied if they are.
+
+  Raises:
+    ValueError: They are something else; the message is one line.
+  """
+  what = f"domain_sizes of {what}"
+  sizes = checked_array(sizes, what, shape=(num_domains,), dtype=np.int32)
+  # In 64 bits: a sum that wraps around could be right by chance.
+  is_right = sizes.sum(dtype=np.int64) == num_examples
+  if not is_right or (sizes.size and sizes.min() < 0):
     raise ValueError(
-      f"{what}: {wanted} wanted, to become {np.dtype(dtype)}, got {array.dtype}"
+      f"{what}: numbers of at least 0 wanted that add up to {num_examples}, the"
+      f" number of examples, got {sizes.tolist()}"
     )
-  if is_float:
-    with np.errstate(over="ignore"):  # What overflows is refused below.
-      array = array.astype(dtype, copy=False)
-    if not np.isfinite(array).all():
-      axes = tuple(range(1, array.ndim))
-      wrong = np.flatnonzero(~np.isfinite(array).all(axis=axes))
-      raise ValueError(
-        f"{what}: all numbers must be finite as {np.dtype(dtype)}, those of"
-        f" example {wrong[0]} are not"
-      )
-    return array
-  limits = np.iinfo(dtype)
-  if array.dtype != dtype and (
-    array.min() < limits.min or array.max() > limits.max
+  return sizes
+
+
+def checked_array(
+  array: np.ndarray,
+  what: str,
+  *,
+  shape: tuple[int | None, ...],
+  dtype: type[np.generic],
+) -> np.ndarray:
+  """Checks an array that comes from outside, and casts it as `checked` does.
+
+  Args:
+    array: The array, of the kind of `dtype`.
+    what: What error messages call it.
+    shape: Its shape; None is any size.
+    dtype: What it becomes.
+
+  Returns:
+    The array; not copied if it has its type. Floating-point numbers are finite.
+
+  Raises:
+    ValueError: It is something else; the message is one line that names it.
+  """
+  array = _as_array(array, what)
+  _check_shape(array, shape, what)
+  return _cast(array, dtype, what)
+
+
+def _as_array(value: Any, what: str) -> np.ndarray | np.generic:
+  """Returns what is an array or can become one."""
+  if isinstance(value, np.ndarray | np.generic):
+    return value
+  try:
+    return np.asarray(value)
+  except (TypeError, ValueError) as error:
+    raise ValueError(
+      f"{what}: an array is wanted, got {type(value).__name__}"
+    ) from error
+
+
+def _check_shape(
+  array: np.ndarray, shape: tuple[int | None, ...], what: str
+) -> None:
+  """Refuses another shape."""
+  if array.ndim != len(shape) or any(
+    size not in (None, found)
+    for size, found in zip(shape, array.shape, strict=True)
   ):
+    wanted = ", ".join("n" if size is None else str(size) for size in shape)
+    raise ValueError(
+      f"{what}: the shape must be [{wanted}], got {list(array.shape)}"
+    )
+
+
+def _cast(array: np.ndarray, dtype: type[np.generic], what: str) -> np.ndarray:
+  """Casts an array; refuses what does not fit."""
+  is_float = issubclass(dtype, np.floating)
+  if array.dtype != dtype:
+    kind = np.floating if is_float else np.integer
+    if not np.issubdtype(array.dtype, kind):
+      wanted = "floating-point numbers" if is_float else "integers"
+      raise ValueError(
+        f"{what}: {wanted} wanted, to become {np.dtype(dtype)}, got"
+        f" {array.dtype}"
+      )
+    if not is_float:
+      _check_range(array, dtype, what)
+    with np.errstate(over="ignore"):  # What overflows is refused below.
+      array = array.astype(dtype)
+  if is_float and not _is_finite(array):
+    raise ValueError(
+      f"{what}: all numbers must be finite as {np.dtype(dtype)}"
+      + _first_not_finite(array)
+    )
+  return array
+
+
+def _check_range(array: np.ndarray, dtype: type[np.generic], what: str) -> None:
+  """Refuses integers that another type of integers does not have."""
+  limits = np.iinfo(dtype)
+  if array.size and (array.min() < limits.min or array.max() > limits.max):
     raise ValueError(
       f"{what}: integers must lie in {limits.min}..{limits.max}, the range of"
       f" {np.dtype(dtype)}, got {array.min()}..{array.max()}"
     )
-  return array.astype(dtype, copy=False)
+
+
+def _is_finite(array: np.ndarray) -> bool:
+  """Tells whether all numbers are finite; quickly where they are."""
+  with np.errstate(all="ignore"):
+    # A sum over what is not finite is not finite; the reverse does not hold.
+    return bool(np.isfinite(array.sum()) or np.isfinite(array).all())
+
+
+def _first_not_finite(array: np.ndarray) -> str:
+  """Tells which row of an array has a number that is not finite."""
+  if not array.ndim:
+    return f", got {array}"
+  axes = tuple(range(1, array.ndim))
+  wrong = np.flatnonzero(~np.isfinite(array).all(axis=axes))
+  return f", those of example {wrong[0]} are not"

@@ -28,6 +28,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tff_shift.data import array_files
 from tff_shift.data import source
 
 PORTRAITS_FOLDER = "faces_aligned_small_mirrored_co_aligned_cropped_cleaned"
@@ -100,14 +101,30 @@ def caltran(folder: pathlib.Path) -> source.Source:
     )
   from scipy import io
 
-  table = io.loadmat(archive / CALTRAN_LABELS, squeeze_me=True)
-  stems = np.atleast_1d(table["names"])
-  labels = np.atleast_1d(table["labels"])
+  path = archive / CALTRAN_LABELS
+  try:
+    table = io.loadmat(path, squeeze_me=True)
+    stems, labels = (np.atleast_1d(table[name]) for name in ("names", "labels"))
+  except KeyError as error:
+    raise ValueError(
+      f"{path} does not hold {error}; it must hold 'names' and 'labels'"
+    ) from error
+  # Which error depends on the place of the damage.
+  except Exception as error:
+    reason = array_files.first_line(error)
+    raise ValueError(
+      f"{path} cannot be read as a MATLAB file before version 7.3 ({reason});"
+      " unpack the archive again"
+    ) from error
   if len(stems) != len(labels):
     raise ValueError(
-      f"{archive / CALTRAN_LABELS} holds {len(stems)} names and"
-      f" {len(labels)} labels; it must hold as many of each"
+      f"{path} holds {len(stems)} names and {len(labels)} labels; it must hold"
+      " as many of each"
     )
+  if (
+    not np.issubdtype(labels.dtype, np.number) or not np.isfinite(labels).all()
+  ):
+    raise ValueError(f"{path} holds labels that are not finite numbers")
   paths = [archive / f"{stem}.jpg" for stem in stems]
   pattern = r"\d{4}-\d{2}-\d{2}-([01]\d|2[0-3])-\d{2}\.jpg"
   hours = [_number_in_name(path, pattern) for path in paths]
@@ -242,9 +259,13 @@ def _read_images(
         resized = image.convert(mode).resize(
           (size, size), Image.Resampling.BILINEAR
         )
-    except (OSError, SyntaxError) as error:
+    # Pillow's errors for what is damaged, or is too large to be an image, have
+    # no type in common.
+    except Exception as error:
+      reason = array_files.first_line(error)
       raise ValueError(
-        f"{path} cannot be read as an image ({error}); unpack the archive again"
+        f"{path} cannot be read as an image ({reason}); unpack the archive"
+        " again"
       ) from error
     x[position] = np.asarray(resized).reshape(size, size, len(mode))
   return x

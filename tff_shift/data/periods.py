@@ -217,6 +217,7 @@ class Periods:
     self._rest = rest
     self._periods_per_distribution = periods_per_distribution
     self._seed = seed
+    examples.check_pool(pool)
     self._by_class = [
       np.flatnonzero(pool.y == label) for label in range(num_classes)
     ]

@@ -246,6 +246,7 @@ class Streams:
     corruptions.check_levels(corruption_levels)
     partition.check_positive_integer("num_clients", num_clients)
     partition.check_positive_integer("samples_per_step", samples_per_step)
+    examples_lib.check_pool(pool)
     self.omega = omega
     self.targets = partition.dirichlet_proportions(
       num_clients, num_classes, dirichlet, seed

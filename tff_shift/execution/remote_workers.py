@@ -4,6 +4,7 @@ import dataclasses
 import math
 import os
 import re
+import ssl
 
 # What `RemoteWorkers.on_worker_failure` may be.
 ON_WORKER_FAILURE = ("repeat", "stop")
@@ -29,7 +30,7 @@ class RemoteWorkers:
     worker_client_key: A PEM file with the key of `worker_client_certificate`.
 
   Raises:
-    ValueError: If a value is not allowed.
+    ValueError: If a value is not allowed, or a file is not what it has to be.
     FileNotFoundError: If a file does not exist.
   """
 
@@ -78,3 +79,42 @@ class RemoteWorkers:
       path = getattr(self, name)
       if path is not None and not os.path.isfile(path):
         raise FileNotFoundError(f"{name}: there is no file {path}")
+    for name in ("worker_certificate", "worker_client_certificate"):
+      if getattr(self, name) is not None:
+        _check_certificate(name, getattr(self, name))
+    if self.worker_client_key is not None:
+      _check_key(self.worker_client_certificate, self.worker_client_key)
+
+
+def _check_certificate(name: str, path: str) -> None:
+  """Refuses what gRPC would only notice by a connection that never comes."""
+  try:
+    ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+  except OSError as error:  # So is an error of TLS.
+    raise ValueError(
+      f"{name}: {path} holds no certificate that can be read"
+      f" ({_reason(error)}); a PEM file is wanted, which begins with"
+      " -----BEGIN CERTIFICATE-----"
+    ) from error
+
+
+def _check_key(certificate: str, key: str) -> None:
+  """Refuses a key that is none, has a password, or is another one's."""
+  try:
+    ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(
+      # Without a password, OpenSSL would ask for one.
+      certificate,
+      key,
+      password="",
+    )
+  except OSError as error:
+    raise ValueError(
+      f"worker_client_key: {key} holds no key of {certificate} that can be read"
+      f" ({_reason(error)}); a PEM file is wanted, without a password, which"
+      " begins with -----BEGIN PRIVATE KEY-----"
+    ) from error
+
+
+def _reason(error: OSError) -> str:
+  """Returns why a file was refused, without the place in Python's source."""
+  return error.strerror.partition(" (_ssl")[0]

@@ -256,8 +256,6 @@ def _guide(
   @tff.tensorflow.computation(data_at_clients.member)
   def weight_of(data):
     weight = tf.cast(client_weight(data), tf.float32)
-    # Who has no examples has taught nothing.
-    weight = tf.where(tf.size(data.y) > 0, weight, 0.0)
     return weight * tf.one_hot(data.client_id, num_clients)
 
   route_fn = tff.tensorflow.computation(

@@ -7,6 +7,10 @@ mean without weights has no such thing: to `dp` and to any other unweighted
 aggregator the client sends zeros and is counted. The estimates that clipping
 and zeroing make of the others' norms see its norm as 0.
 
+A client without examples has weight 0 as well, also where all others count
+alike (`client_weighting` is `uniform`); and its loss, of nothing, does not
+count. `dp` counts it, with an update of zeros if it took no step.
+
 A loss is no part of that: where the update is finite and the loss is not, the
 client counts, and the mean loss of the round is what it is, not a number.
 """
@@ -104,11 +108,14 @@ def _unless(diverged, values, otherwise) -> Any:
   return tf.nest.pack_sequence_as(values, chosen)
 
 
-def _report(loss, diverged) -> collections.OrderedDict[str, tf.Tensor]:
+def _report(
+  loss, diverged, is_empty
+) -> collections.OrderedDict[str, tf.Tensor]:
   """Returns what a client tells of its loss, see `_metrics`."""
+  has_none = diverged | is_empty
   return collections.OrderedDict(
-    loss=tf.where(diverged, 0.0, loss),
-    counts=tf.where(diverged, 0.0, 1.0),
+    loss=tf.where(has_none, 0.0, loss),
+    counts=tf.where(has_none, 0.0, 1.0),
     diverged=tf.where(diverged, 1.0, 0.0),
   )
 
@@ -119,7 +126,8 @@ def client_training(
   examples_type: tff.Type,
   train_client: Callable[[Any, Any, Any, Any], ClientResult],
   needs: aggregation.Needs,
-  num_examples: Callable[[Any], Any],
+  client_weight: Callable[[Any], Any],
+  has_examples: Callable[[Any], Any],
 ) -> tff.Computation:
   """Builds a client's part of the training phase.
 
@@ -129,7 +137,9 @@ def client_training(
     examples_type: The type of a client's data.
     train_client: `(weights, client_state, data, round_num) -> ClientResult`.
     needs: What the algorithm says of its weights and contributions.
-    num_examples: `data -> weight` of a client whose result has none.
+    client_weight: `data -> weight` of a client whose result has none.
+    has_examples: `data -> 0 or 1`; with 0 the weight is 0, whatever the result
+      says.
 
   Returns:
     `(weights, client_state, data, round_num) -> <update, client_state, weight,
@@ -154,8 +164,9 @@ def client_training(
         "a client's result has a contribution, and AGGREGATION_NEEDS does not"
         " say why it is told (in_the_open, or per_client)"
       )
-    weight = result.weight if has_weight else num_examples(data)
-    weight = tf.cast(weight, tf.float32)
+    weight = result.weight if has_weight else client_weight(data)
+    is_empty = tf.equal(has_examples(data), 0)
+    weight = tf.where(is_empty, 0.0, tf.cast(weight, tf.float32))
     diverged = _has_diverged(
       (result.update, result.client_state, result.contribution, weight)
     )
@@ -170,7 +181,7 @@ def client_training(
       weight,
       tf.cast(weight > 0, tf.float32),
       _unless(diverged, result.contribution, no_contribution),
-      _report(result.loss, diverged),
+      _report(result.loss, diverged, is_empty),
     )
 
   return work
@@ -264,6 +275,7 @@ def personal_phase(
   client_type: tff.Type,
   examples_type: tff.Type,
   personalize_client: Callable[[Any, Any, Any, Any], PersonalResult],
+  has_examples: Callable[[Any], Any],
 ) -> tff.Computation:
   """Builds the phase: broadcast, work on what is personal, send a loss.
 
@@ -274,6 +286,7 @@ def personal_phase(
     examples_type: The type of a client's data.
     personalize_client: `(weights, client_state, data, round_num) ->
       PersonalResult`.
+    has_examples: See `client_training`.
 
   Returns:
     The phase, see `process.FederatedAlgorithm`. It ends a round.
@@ -284,7 +297,8 @@ def personal_phase(
     result = personalize_client(weights, client_state, data, round_num)
     diverged = _has_diverged(result.client_state)
     new_client_state = _unless(diverged, result.client_state, client_state)
-    return new_client_state, _report(result.loss, diverged)
+    is_empty = tf.equal(has_examples(data), 0)
+    return new_client_state, _report(result.loss, diverged, is_empty)
 
   @tff.federated_computation(
     server_type,
@@ -318,7 +332,7 @@ def _metrics(report) -> tff.Value:
 
   Args:
     report: What `_report` gives, placed at CLIENTS. The loss of a client whose
-      work has diverged does not count.
+      work has diverged, or which has no examples, does not count.
 
   Returns:
     `loss`, the mean of those that count; `num_clients`, all of them;

@@ -88,7 +88,7 @@ class Work(NamedTuple):
     examples_type: The type of a client's data. None:
       `local_training.data_type(model)`.
     num_examples: `(data) -> number`, the client's weight in the mean where
-      `client_weighting` is `num_examples`.
+      `client_weighting` is `num_examples`. Who has none counts nowhere.
   """
 
   initial_weights: Callable[[Any], Any]
@@ -120,6 +120,7 @@ class FederatedAlgorithm:
 
   Attributes:
     name: The name of the algorithm, its file's name.
+    num_classes: The number of classes of the model.
     initialize: `(seed@SERVER) -> S@SERVER`; seed is int32 [2].
     initialize_client: `(S@SERVER, {seed}@CLIENTS) -> {C}@CLIENTS`, the state of
       clients that have not taken part yet.
@@ -140,6 +141,7 @@ class FederatedAlgorithm:
   """
 
   name: str
+  num_classes: int
   initialize: tff.Computation
   initialize_client: tff.Computation
   phases: tuple[tff.Computation, ...]
@@ -270,10 +272,16 @@ def build(
   is_local = not tff.structure.flatten(weights_type)
   client_types = shared_type, client_type, examples_type
 
+  def has_examples(data):
+    """Returns 0 for a client without examples, who has taught nothing, or 1."""
+    if not hasattr(data, "y"):
+      return 1  # The data are of another kind.
+    return tf.minimum(functions.num_examples(data), 1)
+
   def client_weight(data):
     """Returns what a client counts in the server's mean."""
     if is_local or hparams.client_weighting == "uniform":
-      return 1
+      return has_examples(data)
     return functions.num_examples(data)
 
   training, update_type = None, weights_type
@@ -283,6 +291,7 @@ def build(
       functions.train_client,
       needs,
       client_weight,
+      has_examples,
     )
     update_type = training.type_signature.result[0]
   aggregate = aggregation.as_weighted(
@@ -324,7 +333,10 @@ def build(
   if functions.personalize_client is not None:
     round_phases.append(
       phases.personal_phase(
-        server_type, *client_types, functions.personalize_client
+        server_type,
+        *client_types,
+        functions.personalize_client,
+        has_examples,
       )
     )
   evaluate_server = None
@@ -364,6 +376,7 @@ def build(
   return frozen_weights.attach(
     FederatedAlgorithm(
       name=name,
+      num_classes=model.num_classes,
       initialize=initialize,
       initialize_client=initialize_client,
       phases=tuple(round_phases),

@@ -100,6 +100,8 @@ class Part:
         raise ValueError(
           f"weight {key!r} has shape {value.shape}, and the model takes {shape}"
         )
+      if not np.isfinite(value).all():
+        raise ValueError(f"weight {key!r} has numbers that are not finite")
       initializers.append(_constant(value))
     return dataclasses.replace(self, initializers=tuple(initializers))
 

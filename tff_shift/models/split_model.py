@@ -14,16 +14,15 @@ function of the weights, and federated averaging breaks it.
 
 import dataclasses
 import os
-import zipfile
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 from typing import ClassVar
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
+from tff_shift.data import array_files
 from tff_shift.models import keras_parts
 from tff_shift.models import parts
 
@@ -303,7 +302,8 @@ def with_weights(model: SplitModel, values: Mapping[str, Any]) -> SplitModel:
 
   Raises:
     ValueError: If there are no values, if the model has no weight of some name,
-      if a part is given incompletely, or if a shape is not the model's.
+      if a part is given incompletely, if a shape is not the model's, or if a
+      number is not finite.
   """
   known = set(tf.nest.flatten(model.weight_names()))
   unknown = sorted(set(values) - known)
@@ -341,15 +341,12 @@ def load_weights(model: SplitModel, path: str | os.PathLike[str]) -> SplitModel:
 
   Raises:
     FileNotFoundError: If there is no such file.
-    ValueError: If it is not an .npz file or does not fit the model.
+    ValueError: If it is not an .npz file, is damaged or does not fit the model.
   """
   path = os.fspath(path)
   if not os.path.exists(path):
     raise FileNotFoundError(f"no weights file {path!r}")
-  if not zipfile.is_zipfile(path):
-    raise ValueError(f"weights file {path!r} is not an .npz file (numpy.savez)")
-  with np.load(path, allow_pickle=False) as values:
-    try:
-      return with_weights(model, values)
-    except ValueError as error:
-      raise ValueError(f"weights file {path!r}: {error}") from error
+  try:
+    return with_weights(model, array_files.read_npz(path))
+  except ValueError as error:
+    raise ValueError(f"weights file {path!r}: {error}") from error

@@ -8,13 +8,14 @@ import hashlib
 import json
 import os
 import pathlib
-import zipfile
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from absl import logging
+
+from tff_shift.data import array_files
 
 
 def array_digest(array: np.ndarray) -> str:
@@ -76,14 +77,11 @@ def load(
   if not path.exists():
     return None
   try:
-    # First, because NumPy opens other kinds of files as well.
-    if not zipfile.is_zipfile(path):
-      raise ValueError("it is not an .npz file")
-    with np.load(path, allow_pickle=False) as arrays:
-      if str(arrays["key"]) != key:
-        raise ValueError("it holds another result")
-      return {name: arrays[name] for name in names}
-  except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    arrays = array_files.read_npz(path)
+    if str(arrays["key"]) != key:
+      raise ValueError("it holds another result")
+    return {name: arrays[name] for name in names}
+  except (OSError, ValueError, KeyError) as error:
     reason = " ".join(str(error).split())
   logging.warning("cached result %s cannot be used: %s", path, reason)
   return None

@@ -43,6 +43,7 @@ class Clients:
         f" {to_predict.domain_sizes.shape[0]}"
       )
     self._running = running
+    self._door = client_data.Door(algorithm)
     self._represent = represent
 
   def measure(
@@ -56,7 +57,13 @@ class Clients:
     Returns:
       The metrics of `evaluation.METRICS` of each client, [num_clients] float64
       each.
+
+    Raises:
+      ValueError: If examples are not what the algorithm takes.
     """
+    examples = [
+      self._door.examples(each, client) for client, each in enumerate(examples)
+    ]
     # Metrics come as means over clients, for each domain: a domain of which one
     # client alone has examples gives that of the client.
     sizes = np.diag([len(each.y) for each in examples])

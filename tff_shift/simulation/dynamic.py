@@ -148,8 +148,16 @@ def training_data(
   Returns:
     A `PeriodData` for each client where `takes_representation`, else a
     `ClientData`.
+
+  Raises:
+    ValueError: The examples are not what the algorithm takes.
   """
-  data = client_data.training_data(batches(drawn, period), run_seed)
+  door = client_data.Door(algorithm)
+  examples = [
+    door.examples(each, client)
+    for client, each in enumerate(batches(drawn, period))
+  ]
+  data = client_data.training_data(examples, run_seed)
   if not takes_representation(algorithm):
     return data
   return [period_data.PeriodData(*each, represent(each.x)) for each in data]

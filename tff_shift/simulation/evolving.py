@@ -98,6 +98,35 @@ def training_data(
   )
 
 
+def _checked(
+  algorithm: process.FederatedAlgorithm, clients: Sequence[domains.Client]
+) -> Sequence[domains.Client]:
+  """Checks what clients hold, once, or when it is made."""
+  door = client_data.Door(algorithm)
+
+  def check(position):
+    client = clients[position]
+    train, test = (
+      local_training.ClientData(*each, np.zeros(2, np.int32), np.int32(0))
+      for each in (client.train, client.test)
+    )
+    train = door.training(train, position)
+    test = door.prediction(test, position)
+    if not train.domain_sizes[:-1].sum():
+      raise ValueError(
+        f"x of client {position}: there must be at least one training example"
+        " of a domain before the last"
+      )
+    return client._replace(
+      train=domains.ClientExamples(*train[:3]),
+      test=domains.ClientExamples(*test[:3]),
+    )
+
+  if isinstance(clients, list | tuple):
+    return [check(position) for position in range(len(clients))]
+  return rounds.DataOnDemand(len(clients), check)
+
+
 def _only_target(examples: domains.ClientExamples) -> domains.ClientExamples:
   """Leaves the other domains empty."""
   size = int(examples.domain_sizes[-1])
@@ -158,9 +187,17 @@ def run(
 
   Returns:
     The evaluations and the mean duration of a round.
+
+  Raises:
+    ValueError: What a client holds is not what the algorithm takes. A list or
+      tuple of clients is looked at before the first round, any other sequence
+      client by client when it is asked for.
   """
+  clients = _checked(algorithm, clients)
   data = rounds.DataOnDemand(
-    len(clients), lambda position: training_data(clients[position], run_seed)
+    len(clients),
+    lambda position: training_data(clients[position], run_seed),
+    is_checked=True,
   )
   evaluations = []
   with contextlib.closing(

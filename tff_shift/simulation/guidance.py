@@ -184,7 +184,15 @@ def run(
 
   Returns:
     What was measured.
+
+  Raises:
+    ValueError: If what a client holds is not what the algorithm takes.
   """
+  door = client_data.Door(algorithm)
+  train, test = (
+    [door.examples(each, client) for client, each in enumerate(part)]
+    for part in (train, test)
+  )
   data = client_data.training_data(train, run_seed)
   first_final = max(1, num_rounds - num_final_rounds + 1)
   measured = []

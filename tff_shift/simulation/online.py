@@ -152,12 +152,17 @@ class Adaptation:
         have their own.
       storage: See `rounds.Rounds`.
       on_loss: See `rounds.Rounds`.
+
+    Raises:
+      ValueError: If what a client holds or meets is not what the algorithm
+        takes; so does `step`.
     """
     self._streams = client_streams
     self._deployment = deployment
     self._run_seed = run_seed
     self._prescribed_rates = prescribed_rates
     self._drawn = 0, []
+    self._door = client_data.Door(algorithm)
     self._num_rounds = 1 if algorithm.is_local else rounds_per_step
     self.rounds = rounds.Rounds(
       algorithm,
@@ -187,7 +192,7 @@ class Adaptation:
       self._drawn = (
         timestep,
         [
-          self._streams.batch(client, timestep)
+          self._door.examples(self._streams.batch(client, timestep), client)
           for client in range(self._streams.num_clients)
         ],
       )

@@ -137,8 +137,8 @@ def pretrain(
 
   Args:
     model: The model; it starts from its initial weights of the seed.
-    train: The training data, x [num_examples, ...] uint8 or float32 as the
-      model's input, y [num_examples] int32 (see `examples.Examples`).
+    train: The training data, x [num_examples, ...] of the kind of the model's
+      input and y [num_examples] integers (see `examples.checked`).
     validation: The held-out data, likewise.
     hparams: The hyper-parameters.
     seed: Fixes the initial weights and the order of the examples, at least 0.
@@ -152,11 +152,7 @@ def pretrain(
     ValueError: If a hyper-parameter, the seed or the data are not allowed, or
       if a loss is not finite.
   """
-  train, validation = (
-    examples_lib.Examples(*train),
-    examples_lib.Examples(*validation),
-  )
-  _check(model, train, validation, hparams)
+  train, validation = _checked(model, train, validation, hparams)
   if cache_dir is None:
     return _train(model, train, validation, hparams, seed, on_epoch)
   key = cache_key(model, train, validation, hparams, seed=seed)
@@ -212,11 +208,7 @@ def cache_key(
   Raises:
     ValueError: If a hyper-parameter, the seed or the data are not allowed.
   """
-  train, validation = (
-    examples_lib.Examples(*train),
-    examples_lib.Examples(*validation),
-  )
-  _check(model, train, validation, hparams)
+  train, validation = _checked(model, train, validation, hparams)
   initial_weights = _initial_weights(model, seed)
   description = {
     "format": FORMAT,
@@ -266,27 +258,22 @@ def _by_name(model, weights) -> dict[str, Any]:
   )
 
 
-def _check(model, train, validation, hparams) -> None:
-  """Refuses what cannot be trained on."""
+def _checked(model, train, validation, hparams) -> list[examples_lib.Examples]:
+  """Returns both sets of examples as the model takes them.
+
+  Refuses what cannot be trained on.
+  """
   hyperparameters.validate(hparams)
-  dtype = model.input_dtype.as_numpy_dtype
-  for name, (x, y) in (("training", train), ("validation", validation)):
-    if x.dtype != dtype or x.shape[1:] != model.input_shape:
-      raise ValueError(
-        f"{name} examples are {x.dtype} of shape {x.shape[1:]}, and model"
-        f" {model.name!r} takes {np.dtype(dtype)} of shape"
-        f" {model.input_shape}"
-      )
-    if y.dtype != np.int32 or y.shape != x.shape[:1] or not y.size:
-      raise ValueError(
-        f"{name} classes are {y.dtype} of shape {y.shape}; there have to be"
-        f" int32, one for each of the {len(x)} examples, at least one"
-      )
-    if y.min() < 0 or y.max() >= model.num_classes:
-      raise ValueError(
-        f"{name} classes go from {y.min()} to {y.max()}; model"
-        f" {model.name!r} knows 0 to {model.num_classes - 1}"
-      )
+  return [
+    examples_lib.checked(
+      *given,
+      f"the {name} examples",
+      shape=model.input_shape,
+      dtype=model.input_dtype.as_numpy_dtype,
+      num_classes=model.num_classes,
+    )
+    for name, given in (("training", train), ("validation", validation))
+  ]
 
 
 @contextlib.contextmanager

@@ -211,11 +211,30 @@ class RunFolder:
     _write_json(self.path / _CONFIG, self.describe(flags))
 
   def read_config(self) -> dict[str, Any] | None:
-    """Returns what `config.json` holds; None if the run never wrote it."""
+    """Returns what `config.json` holds; None if the run never wrote it.
+
+    Raises:
+      ValueError: If it is not what `write_config` has written.
+    """
+    path = self.path / _CONFIG
     try:
-      return json.loads((self.path / _CONFIG).read_text(encoding="utf-8"))
+      config = json.loads(path.read_text(encoding="utf-8"))
+      is_whole = isinstance(config["flags"], dict) and {
+        "versions",
+        "git_commit",
+      } <= set(config)
+      is_whole = is_whole and isinstance(config.get("resumed", []), list)
     except FileNotFoundError:
       return None
+    except (ValueError, KeyError, TypeError):
+      is_whole = False
+    if not is_whole:
+      raise ValueError(
+        f"{path} is damaged, and without it nobody knows with which flags the"
+        " run was started; put it back, or start anew with --overwrite in place"
+        " of --resume"
+      )
+    return config
 
   def write_resumption(self, flags: Mapping[str, Any]) -> None:
     """Takes the folder over, and notes in `config.json` when and how.

@@ -17,6 +17,7 @@ from absl import logging
 
 from tff_shift.learning import process
 from tff_shift.learning import randomness
+from tff_shift.simulation import client_data
 from tff_shift.simulation import client_states as client_states_lib
 
 
@@ -80,15 +81,28 @@ def sample_clients(
 
 
 class DataOnDemand(Sequence):
-  """The data of clients by position, each made when it is asked for."""
+  """The data of clients by position, each made when it is asked for.
 
-  def __init__(self, num_clients: int, make: Callable[[int], Any]):
+  Attributes:
+    is_checked: Whether what is made has been checked.
+  """
+
+  def __init__(
+    self,
+    num_clients: int,
+    make: Callable[[int], Any],
+    *,
+    is_checked: bool = False,
+  ):
     """Makes nothing yet.
 
     Args:
       num_clients: The number of clients.
       make: A client to its data; a pure function.
+      is_checked: Whether what is made has passed a `client_data.Door` already.
+        Else it does each time that it is made.
     """
+    self.is_checked = is_checked
     self._num_clients = num_clients
     self._make = make
 
@@ -107,8 +121,8 @@ class Rounds:
 
   Attributes:
     algorithm: The algorithm.
-    data: What each client trains on or adapts to; may be replaced between
-      rounds. A round asks for that of its participants only.
+    data: What each client trains on or adapts to, checked; may be replaced
+      between rounds. A round asks for that of its participants only.
     server_state: The server's state.
     states: The clients' states, of which those of some can be had; see
       `client_states`.
@@ -136,23 +150,32 @@ class Rounds:
 
     Args:
       algorithm: The algorithm.
-      data: What each client trains on or adapts to; a `DataOnDemand` where that
-        of all clients does not fit into memory.
+      data: What each client trains on or adapts to. A list or tuple is checked
+        here, and cast to the types that the algorithm takes; any other sequence
+        client by client when it is asked for, such as a `DataOnDemand` where
+        the data of all clients do not fit into memory.
       run_seed: The run's seed.
       participation: The share of clients in a round, above 0 and at most 1.
       storage: Where clients' states go that are not to stay in memory. None:
         all stay.
       on_loss: Called after each round with the number of rounds done and its
         training loss; by `resume` first for those of before.
+
+    Raises:
+      ValueError: If the data of a client are not what the algorithm takes, or
+        there are none.
     """
     self.algorithm = algorithm
+    self._door = client_data.Door(algorithm)
+    self._passed = []
     self.data = data
+    first_data = self.data
     self.server_state = algorithm.initialize(randomness.server_seed(run_seed))
     self.states = client_states_lib.ClientStates(
-      len(data),
+      len(first_data),
       # A client that has not taken part yet knows no other weights than these.
       lambda seeds: self.algorithm.initialize_client(self.server_state, seeds),
-      lambda client: data[client].seed,
+      lambda client: first_data[client].seed,
       storage,
     )
     self.round_num = 0
@@ -163,6 +186,23 @@ class Rounds:
     self._run_seed = run_seed
     self._participation = participation
     self._on_loss = on_loss
+
+  @property
+  def data(self) -> Sequence[Any]:
+    """What each client trains on or adapts to, checked."""
+    return self._data
+
+  @data.setter
+  def data(self, data: Sequence[Any]) -> None:
+    if isinstance(data, list | tuple):
+      self._passed = self._door.training_of_all(data, self._passed)
+      self._data = [each.checked for each in self._passed]
+    elif isinstance(data, DataOnDemand) and data.is_checked:
+      self._data = data
+    else:
+      self._data = DataOnDemand(
+        len(data), lambda client: self._door.training(data[client], client)
+      )
 
   def step(self) -> Mapping[str, Any]:
     """Runs a round.
@@ -175,6 +215,7 @@ class Rounds:
     Raises:
       DivergedError: If the work of all clients in a phase has diverged. The run
         stays as it was before the round.
+      ValueError: If data that are made on demand are wrong; likewise.
     """
     start = time.perf_counter()
     chosen = sample_clients(

@@ -76,6 +76,22 @@ def tree(folder):
   }
 
 
+def test_damaged_configuration_is_named_and_nothing_changes(
+  finished, run_evolving, capsys
+):
+  config = finished / "config.json"
+  config.write_text(config.read_text()[:-20])
+  before = tree(finished)
+  code = run_evolving([*_SMALL, f"--output_dir={finished}", "--resume"])
+  errors = capsys.readouterr().err
+  assert code == 2 and errors.count("\n") == 1
+  assert f"{config} is damaged" in errors and "--overwrite" in errors
+  after = tree(finished)
+  after.pop(finished / folder_lock.NAME, None)
+  before.pop(finished / folder_lock.NAME, None)
+  assert after == before
+
+
 def test_run_that_ended_early_ends_as_one_that_did_not(
   whole, tmp_path, run_evolving, capsys, monkeypatch
 ):

@@ -1,0 +1,59 @@
+"""Files of arrays, which are read whole or refused in one line."""
+
+import os
+import zipfile
+
+import numpy as np
+
+
+def first_line(error: Exception) -> str:
+  """Returns what an error of a library says, in one line of bounded length."""
+  # TensorFlow begins with the name of a node and ends with an operation.
+  text = str(error).rpartition("}} ")[2].partition(" [Op:")[0]
+  lines = text.strip().splitlines()
+  return lines[0][:200] if lines else type(error).__name__
+
+
+def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+  """Reads an .npz file.
+
+  Args:
+    path: A file that exists.
+
+  Returns:
+    The arrays by name.
+
+  Raises:
+    ValueError: It is no such file, or not whole; the message is the reason.
+  """
+  if not zipfile.is_zipfile(path):
+    raise ValueError("it is not an .npz file (numpy.savez)")
+  try:
+    # First, because a damaged header may ask for any amount of memory.
+    with zipfile.ZipFile(path) as archive:
+      damaged = archive.testzip()
+    if damaged is None:
+      with np.load(path, allow_pickle=False) as arrays:
+        return dict(arrays)
+  # Which error depends on the place of the damage: there are more than ten.
+  except Exception as error:
+    raise ValueError(f"it is damaged: {first_line(error)}") from error
+  raise ValueError(f"it is damaged: the checksum of {damaged} is wrong")
+
+
+def map_npy(path: str | os.PathLike[str]) -> np.ndarray:
+  """Maps an .npy file: only the rows that are used will be read.
+
+  Args:
+    path: A file that exists.
+
+  Returns:
+    The array, which cannot be written to.
+
+  Raises:
+    ValueError: It is no such file, or not whole; the message is the reason.
+  """
+  try:
+    return np.load(path, mmap_mode="r", allow_pickle=False)
+  except Exception as error:
+    raise ValueError(first_line(error)) from error

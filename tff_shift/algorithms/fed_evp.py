@@ -51,12 +51,8 @@ MIN_SOURCE_DOMAINS = 2
 class HParams(hyperparameters.LocalHParams):
   """Hyper-parameters of FedEvp."""
 
-  distance: str = hyperparameters.hparam(
-    "l2",
-    "The distance d to a prototype: l2 (Euclidean, squared) or cosine, both"
-    " of Table 14.",
-    choices=prototypes.DISTANCES,
-  )
+  distance: str = prototypes.distance_hparam()
+  softmax_classes: str = prototypes.softmax_classes_hparam()
   prototype: str = hyperparameters.hparam(
     "current",
     "Which prototype a batch is aligned to: current (Algorithm 4, the batch"
@@ -128,6 +124,10 @@ def train_client(
     data, num_steps, hparams.batch_size, seed
   )
 
+  classes = prototypes.softmax_classes(
+    hparams.softmax_classes, data, model.num_classes
+  )
+
   def embed_batch(current, domain, visit):
     batch = batches(domain, visit)
     embeddings = model.embed(current.backbone, batch.x)
@@ -149,7 +149,7 @@ def train_client(
     updated = update_prototypes(running, means, domain)
     target = updated if hparams.prototype == "current" else running
     loss = prototypes.alignment_loss(
-      embeddings, y, target, hparams.distance
+      embeddings, y, target, hparams.distance, classes(domain)
     ) + local_training.cross_entropy(
       model.classify(current.head, embeddings), y
     )

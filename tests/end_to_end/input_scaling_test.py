@@ -6,6 +6,7 @@ import types
 import numpy as np
 import pytest
 
+from experiments import command_line
 from experiments import dynamic_personalization_plan
 from experiments import evolving_plan
 from experiments import guidance
@@ -46,6 +47,7 @@ _PLANS = {
     "--period_size=20",
     "--distance_threshold=1",
     "--distance_features=extractor",
+    "--test_distributions=iid",
   ),
 }
 # That of each paper, where it says one.
@@ -91,34 +93,45 @@ def make_plan(run_here, tmp_path):
   return make
 
 
-@pytest.mark.parametrize("planning", _PLANS, ids=lambda each: each.SCENARIO)
-class TestEveryBinary:
-  def test_default_is_that_of_the_paper(self, make_plan, planning):
-    plan, images = make_plan(planning)
-    name = _DEFAULTS[planning]
-    assert plan.settings["input_scaling"] == name
-    assert plan.model.input_scaling == input_scaling.make(name, [images])
+def name_of(planning):
+  return planning.SCENARIO
 
-  def test_numbers_are_those_of_the_training_part(self, make_plan, planning):
-    plan, images = make_plan(
-      planning, "--input_scaling=standardized", "--seeds=1,0"
-    )
-    pixels = images.reshape(-1, images.shape[-1]) / 255
-    scaling = plan.model.input_scaling
-    np.testing.assert_allclose(scaling.mean, pixels.mean(axis=0), rtol=1e-9)
-    np.testing.assert_allclose(scaling.deviation, pixels.std(axis=0), rtol=1e-9)
-    if planning is dynamic_personalization_plan:
-      assert plan.extractor.input_scaling == scaling
 
-  def test_given_numbers_count(self, make_plan, planning):
-    plan, _ = make_plan(
-      planning,
-      "--input_scaling=standardized",
-      "--input_mean=0.25",
-      "--input_deviation=0.5",
-    )
-    scaling = plan.model.input_scaling
-    assert scaling == input_scaling.InputScaling((0.25,), (0.5,))
+@pytest.mark.parametrize("planning", _PLANS, ids=name_of)
+def test_default_is_that_of_the_paper(make_plan, planning):
+  plan, images = make_plan(planning)
+  name = _DEFAULTS[planning]
+  assert plan.settings["input_scaling"] == name
+  assert plan.model.input_scaling == input_scaling.make(name, [images])
+
+
+@pytest.mark.parametrize(
+  "planning",
+  [each for each in _PLANS if _DEFAULTS[each] != "standardized"],
+  ids=name_of,
+)
+def test_numbers_are_those_of_the_training_part(make_plan, planning):
+  plan, images = make_plan(
+    planning, "--input_scaling=standardized", "--seeds=1,0"
+  )
+  pixels = images.reshape(-1, images.shape[-1]) / 255
+  scaling = plan.model.input_scaling
+  np.testing.assert_allclose(scaling.mean, pixels.mean(axis=0), rtol=1e-9)
+  np.testing.assert_allclose(scaling.deviation, pixels.std(axis=0), rtol=1e-9)
+  if planning is dynamic_personalization_plan:
+    assert plan.extractor.input_scaling == scaling
+
+
+def test_given_numbers_count(make_plan):
+  plan, _ = make_plan(
+    guidance_plan,
+    "--input_scaling=standardized",
+    "--input_mean=0.25,0.5,0.75",
+    "--input_deviation=0.5",
+  )
+  assert plan.model.input_scaling == input_scaling.InputScaling(
+    (0.25, 0.5, 0.75), (0.5, 0.5, 0.5)
+  )
 
 
 @pytest.mark.parametrize(
@@ -183,16 +196,21 @@ def test_numbers_are_recorded_and_a_run_goes_on_with_no_others(
   }
   # Three channels, for digits are tinted.
   assert [len(numbers) for numbers in recorded.values()] == [3, 3]
-  rows = read_rows(tmp_path / "run")
-  assert rows[0]["input_scaling"] == "standardized"
-  given = [f"--{name}={','.join(recorded[name])}" for name in recorded]
+  (row,) = read_rows(tmp_path / "run")
+  assert row["input_scaling"] == "standardized"
+
+  def open_again():
+    guidance_plan.make_plan()
+    command_line.open_folder(guidance_plan.SCENARIO)
+
+  binary = types.SimpleNamespace(__name__="guidance", main=open_again)
   again = [*arguments, "--resume"]
-  assert run_here(guidance, guidance_plan, again) == 0
-  assert run_here(guidance, guidance_plan, [*again, *given]) == 0
-  assert read_rows(tmp_path / "run") == rows
+  given = [f"--{name}={','.join(recorded[name])}" for name in recorded]
+  for numbers in ([], given):
+    assert run_here(binary, guidance_plan, [*again, *numbers]) == 0
   capsys.readouterr()
   given[0] = "--input_mean=0.5"
-  assert run_here(guidance, guidance_plan, [*again, *given]) == 2
+  assert run_here(binary, guidance_plan, [*again, *given]) == 2
   errors = capsys.readouterr().err
   assert "--input_mean was 0." in errors and "and is 0.5" in errors
   assert errors.count("\n") == 1

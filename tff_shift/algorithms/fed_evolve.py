@@ -18,8 +18,10 @@ over clients weighted by class counts. With an aggregator that hides what a
 client sends, the server is not told these sums, and predicts nothing.
 
 Where the paper is silent:
-  * Eq. 4 sums over the classes of domain m + 1. Those without an example in the
-    batch of domain m have no prototype, and are left out.
+  * Eq. 4 sums over the classes of domain m + 1, Algorithm 1 speaks of episodic
+    batches, whose own classes would count. Both are there, as the
+    hyper-parameter `softmax_classes`. A class without an example in the batch
+    of domain m has no prototype, and is left out either way.
   * phi and psi start from different random weights.
   * A domain other than the target is predicted from the prototypes of the
     domain before it; the first, which has none before it, from its own.

@@ -19,6 +19,7 @@ Where the paper is silent or contradicts itself:
   * The gradient flows into the current batch's share of a prototype
     (`prototype=current`), not into what earlier batches left: those came from
     earlier weights.
+  * The classes of the softmax of eq. 6: see `fed_evolve`.
   * A class that a batch lacks keeps its prototype; a class seen for the first
     time starts with its mean, where eq. 5 as printed would average it with
     zeros.

@@ -38,10 +38,10 @@ def distance_hparam() -> Any:
 def softmax_classes_hparam() -> Any:
   """Declares the hyper-parameter `softmax_classes`."""
   return hyperparameters.hparam(
-    "domain",
+    "batch",
     "The classes with a prototype over which the softmax of eq. 4 and 6 goes:"
-    " those that the client has in the domain (as printed), or those in the"
-    " batch.",
+    " domain, those that the client has in the domain (as printed), or batch,"
+    " those in the batch.",
     choices=SOFTMAX_CLASSES,
   )
 

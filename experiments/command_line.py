@@ -14,6 +14,7 @@ from absl import flags
 
 from experiments import aggregator_flags
 from experiments import hparam_flags
+from experiments import input_flags
 from experiments import output_folder
 from experiments import worker_flags
 from tff_shift import algorithms
@@ -57,6 +58,7 @@ def define_common_flags(
   evaluate_help: str = "",
   model_help: str = "Default: the data set's.",
   model_width_help: str = "Default: the model's.",
+  input_scaling: str = "zero_one",
 ) -> None:
   """Defines the flags that every binary has.
 
@@ -74,6 +76,7 @@ def define_common_flags(
     evaluate_help: What is said of them.
     model_help: What is said of the model; the default is that of the data set.
     model_width_help: What is said of its width.
+    input_scaling: How images are scaled by default.
   """
   flags.DEFINE_list(
     "algorithm",
@@ -136,6 +139,7 @@ def define_common_flags(
     "Width of the first layer, for models with an option width."
     f" {model_width_help}",
   )
+  input_flags.define_flags(input_scaling)
   worker_flags.define_flags()
   output_folder.define_flags()
   aggregator_flags.define_flags()

@@ -10,6 +10,7 @@ from absl import flags
 from experiments import command_line
 from experiments import comparison
 from experiments import contestants
+from experiments import input_flags
 from experiments import pretrained
 from experiments import selection_flags
 from tff_shift import algorithms
@@ -206,7 +207,7 @@ def make_plan() -> Plan:
     train_periods(dataset, seeds[0])
     model = _build_model(dataset)
     extractor = instruments.extractor_model(
-      model.input_shape, model.num_classes
+      model.input_shape, model.num_classes, model.input_scaling
     )
   command_line.require(
     "period_size",
@@ -242,6 +243,7 @@ def make_plan() -> Plan:
       "distance_features": FLAGS.distance_features,
       "apply_update": FLAGS.apply_update,
       "model": model.name,
+      "input_scaling": FLAGS.input_scaling,
       "model_parameters": model.num_parameters,
     },
     num_steps=FLAGS.rounds,
@@ -322,6 +324,7 @@ def _build_model(dataset: periods.DynamicDataset) -> split_model.SplitModel:
     input_shape=dataset.train.x.shape[1:],
     num_classes=len(dataset.class_names),
     input_dtype=tf.as_dtype(dataset.train.x.dtype),
+    input_scaling=input_flags.chosen([dataset.train.x]),
     **options,
   )
 

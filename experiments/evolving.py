@@ -26,6 +26,7 @@ from experiments import selection_flags
 from tff_shift.learning import evaluation
 from tff_shift.simulation import evolving
 from tff_shift.simulation import selection
+from tff_shift.simulation import summary
 
 FLAGS = flags.FLAGS
 
@@ -97,10 +98,11 @@ class _Runner:
 def _final_metrics(
   seed: int, result: evolving.EvolvingResult
 ) -> Mapping[str, float]:
-  """Returns what is measured on the target after the last round."""
+  """Returns what is measured on the target at the end."""
   del seed
-  measured = result.final.measured()
-  return {name: value for name, value in measured.items() if value is not None}
+  return summary.last_and_mean(
+    [each.measured() for each in result.evaluations], FLAGS.mean_of_last
+  )
 
 
 def main() -> None:
@@ -125,7 +127,8 @@ def main() -> None:
   evolving.draw_results(by_label, dataset, running.folder)
   running.finish(
     [
-      f"{who}_{name}"
+      f"{which}{who}_{name}"
+      for which in ("", summary.MEAN_OF_LAST)
       for who in ("client", "server")
       for name in evaluation.compared()
     ]

@@ -11,6 +11,7 @@ from absl import flags
 from experiments import command_line
 from experiments import comparison
 from experiments import contestants
+from experiments import input_flags
 from experiments import selection_flags
 from tff_shift import algorithms
 from tff_shift import models
@@ -65,6 +66,12 @@ def define_flags() -> None:
     " of the clients stands for all, so that results scatter, and curves,"
     " final accuracies and --select look at that part alone.",
   )
+  flags.DEFINE_integer(
+    "mean_of_last",
+    3,
+    "Beside the last evaluation, tables give the mean over the last so many,"
+    " or over all where there are fewer.",
+  )
   flags.DEFINE_string(
     "dirichlet",
     "inf",
@@ -115,6 +122,7 @@ def make_plan() -> Plan:
   chosen = contestants.chosen(SCENARIO)
   seeds = command_line.chosen_seeds("seeds")
   selection_seeds = selection_flags.chosen_seeds(LAST_SOURCE, seeds)
+  command_line.require_at_least_one("mean_of_last")
   command_line.require(
     "evaluation_clients",
     0 <= FLAGS.evaluation_clients <= FLAGS.num_clients,
@@ -128,12 +136,14 @@ def make_plan() -> Plan:
     datasets = {seed: _load(seed) for seed in seeds}
     _check_num_domains(chosen, len(datasets[seeds[0]].domains))
     # Splits that leave a client without examples are refused here.
-    for seed, dataset in datasets.items():
-      assemble(dataset, seed, dirichlet)
+    clients = {
+      seed: assemble(dataset, seed, dirichlet)
+      for seed, dataset in datasets.items()
+    }
     if FLAGS.select == LAST_SOURCE:
       for seed, dataset in datasets.items():
         assemble(without_target(dataset), seed, dirichlet)
-    model = _build_model(datasets[seeds[0]])
+    model = _build_model(datasets[seeds[0]], clients[seeds[0]])
   return Plan(
     scenario=SCENARIO,
     contestants=chosen,
@@ -159,6 +169,8 @@ def _settings(
     "participation": FLAGS.participation,
     "evaluation_clients": FLAGS.evaluation_clients,
     "model": model.name,
+    "input_scaling": FLAGS.input_scaling,
+    "mean_of_last": FLAGS.mean_of_last,
   }
   evolution = datasets_lib.get(FLAGS.dataset).evolution
   if evolution.angle_step is not None:
@@ -219,13 +231,16 @@ def without_target(
   return dataset._replace(domains=dataset.domains[:-1])
 
 
-def _build_model(dataset: domains.EvolvingDataset) -> split_model.SplitModel:
+def _build_model(
+  dataset: domains.EvolvingDataset, clients: Sequence[domains.Client]
+) -> split_model.SplitModel:
   x = dataset.domains[0].x
   model = models.build(
     command_line.model_name(SCENARIO),
     input_shape=x.shape[1:],
     num_classes=len(dataset.class_names),
     input_dtype=tf.as_dtype(x.dtype),
+    input_scaling=input_flags.chosen([client.train.x for client in clients]),
     **command_line.model_options(),
   )
   if FLAGS.weights_file is not None:

@@ -10,6 +10,7 @@ from absl import flags
 from experiments import command_line
 from experiments import comparison
 from experiments import contestants
+from experiments import input_flags
 from experiments import selection_flags
 from tff_shift import models
 from tff_shift.data import color_transforms
@@ -53,6 +54,8 @@ def define_flags() -> None:
     evaluate_help="Evaluates after every so many rounds.",
     model_help="Default: the data set's. One without a client branch is given"
     " one on its embedding.",
+    # That of the authors' program; the paper does not say.
+    input_scaling="minus_one_one",
   )
   flags.DEFINE_string(
     "partition",
@@ -161,6 +164,7 @@ def make_plan() -> Plan:
       "num_clients": FLAGS.num_clients,
       "participation": FLAGS.participation,
       "model": model.name,
+      "input_scaling": FLAGS.input_scaling,
       "sharing": FLAGS.sharing,
       "final_rounds": FLAGS.final_rounds,
     },
@@ -199,6 +203,7 @@ def _build_model(
     input_shape=dataset.sample.shape,
     num_classes=len(dataset.class_names),
     input_dtype=tf.uint8,
+    input_scaling=input_flags.chosen([each.x for each in dataset.train]),
     **options,
   )
   if isinstance(model, guided_model.GuidedModel):

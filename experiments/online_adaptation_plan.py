@@ -13,6 +13,7 @@ from absl import flags
 from experiments import command_line
 from experiments import comparison
 from experiments import contestants
+from experiments import input_flags
 from experiments import pretrained
 from tff_shift import models
 from tff_shift.data import class_pools
@@ -34,7 +35,8 @@ CONTROLLED = "fed_ade"
 
 def define_flags() -> None:
   """Defines the flags of this binary."""
-  command_line.define_common_flags(SCENARIO)
+  # The paper says so of CIFAR-10.
+  command_line.define_common_flags(SCENARIO, input_scaling="standardized")
   flags.DEFINE_list(
     "shift",
     ["linear"],
@@ -221,6 +223,7 @@ def make_plan() -> Plan:
         "initial_examples": FLAGS.initial_examples,
         "pretraining_distribution": FLAGS.pretraining_distribution,
         "model": model.name,
+        "input_scaling": FLAGS.input_scaling,
       },
       num_steps=FLAGS.timesteps,
       omegas=omegas,
@@ -299,6 +302,7 @@ def _build_model(dataset: streams.OnlineDataset) -> split_model.SplitModel:
     input_shape=x.shape[1:],
     num_classes=len(dataset.class_names),
     input_dtype=tf.as_dtype(x.dtype),
+    input_scaling=input_flags.chosen([dataset.pretraining.x]),
     **command_line.model_options(),
   )
 

@@ -238,13 +238,15 @@ def _class_means(embeddings, y):
 
 
 def _distance(one, other, name):
-  if name == "l2":
-    return np.sum((one - other) ** 2)
+  if name in ("l2", "squared_l2"):
+    square = np.sum((one - other) ** 2)
+    return square if name == "squared_l2" else np.sqrt(square)
   return 1 - one @ other / np.linalg.norm(one) / np.linalg.norm(other)
 
 
-def _alignment_loss(embeddings, y, means, distance):
-  classes = sorted(means.keys() & set(y.tolist()))
+def _alignment_loss(embeddings, y, means, distance, classes=None):
+  classes = set(y.tolist()) if classes is None else classes
+  classes = sorted(means.keys() & classes)
   losses = [
     _softmax_loss(
       np.array([-_distance(row, means[c], distance) for c in classes]),

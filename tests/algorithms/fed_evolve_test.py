@@ -15,7 +15,7 @@ from tff_shift.models import split_model
 
 pytestmark = pytest.mark.slow
 
-DISTANCES = ("l2", "cosine")
+DISTANCES = ("l2", "squared_l2", "cosine")
 layers = tf.keras.layers
 
 # y of the earlier and of the later batch, three classes.
@@ -61,19 +61,26 @@ def oracle_loss(oracle, distance, weights, earlier, later):
 class TestTransitionLoss:
   """Eq. 3 and 4."""
 
-  def test_l2_by_hand(self):
+  @pytest.mark.parametrize(
+    # (2, 2) is the root of 5 and of 8 away, (0, 2) that of 5 and of 4.
+    ("distance", "power"),
+    [("l2", 0.5), ("squared_l2", 1)],
+  )
+  def test_l2_by_hand(self, distance, power):
     identity = np.eye(2, dtype=np.float32)
     loss = fed_evolve.transition_loss(
       linear_model(),
-      "l2",
+      distance,
       # psi doubles, phi does nothing.
       fed_evolve.Weights((identity,), (2 * identity,)),
       # The prototypes are (1, 0) and (0, 4).
       batch([[0, 0], [2, 0], [0, 4]], [0, 0, 1]),
-      # (2, 2) is 5 and 8 away, (0, 2) is 5 and 4 away.
       batch([[1, 1], [0, 1]], [0, 1]),
     )
-    expected = (np.log1p(np.exp(5 - 8)) + np.log1p(np.exp(4 - 5))) / 2
+    near, far, other = np.power([5, 8, 4], power)
+    expected = (
+      np.log1p(np.exp(near - far)) + np.log1p(np.exp(other - near))
+    ) / 2
     np.testing.assert_allclose(loss, expected, rtol=1e-6)
 
   def test_cosine_by_hand(self):
@@ -137,9 +144,19 @@ class TestTransitionLoss:
 
 
 class TestTraining:
-  @pytest.mark.parametrize("distance", DISTANCES)
+  @pytest.mark.parametrize(
+    ("distance", "softmax_classes"),
+    [*((distance, "batch") for distance in DISTANCES), ("l2", "domain")],
+  )
   def test_sweeps_over_domains_agree_with_the_oracle(
-    self, model, make_client, oracle, run_in_graph, compare, distance
+    self,
+    model,
+    make_client,
+    oracle,
+    run_in_graph,
+    compare,
+    distance,
+    softmax_classes,
   ):
     num_sweeps, num_domains, rate, round_num = 2, 3, 0.3, 6
     hparams = fed_evolve.HParams(
@@ -147,8 +164,14 @@ class TestTraining:
       batch_size=4,
       learning_rate=rate,
       distance=distance,
+      softmax_classes=softmax_classes,
     )
-    client = make_client(0, [6, 5, 7])
+    # Batches of 4 lack classes of the domains. The second of these has no
+    # class 2, of which the first has prototypes.
+    client = make_client(
+      0, [6, 5, 7], [0, 0, 1, 1, 2, 2, 0, 0, 1, 0, 1, 2, 2, 1, 0, 2, 2, 2]
+    )
+    classes = [{0, 1}, {0, 1, 2}]
 
     def draw_batches(data):
       seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
@@ -174,21 +197,26 @@ class TestTraining:
       client,
     )
 
-    def pair_loss(pair):
+    def pair_loss(number, pair):
       earlier, later = pair
+      in_domain = classes[number % 2] if softmax_classes == "domain" else None
 
       def loss(w):
         means = oracle.class_means(oracle.embed(w.phi, earlier.x), earlier.y)
         return oracle.alignment_loss(
-          oracle.embed(w.psi, later.x), later.y, means, distance
+          oracle.embed(w.psi, later.x), later.y, means, distance, in_domain
         )
 
       return loss
 
     pairs = run_in_graph(draw_batches, client)
     assert len(pairs) == 4
+    assert any(
+      classes[number % 2] - set(later.y.tolist())
+      for number, (_, later) in enumerate(pairs)
+    )
     expected, mean_loss = oracle.descend(
-      weights, [pair_loss(pair) for pair in pairs], rate
+      weights, [pair_loss(*pair) for pair in enumerate(pairs)], rate
     )
     update = tf.nest.map_structure(np.subtract, expected, weights)
     assert max(np.abs(w).max() for w in tf.nest.flatten(update.phi)) > 1e-2
@@ -267,7 +295,7 @@ class TestClientPrediction:
     one, two = np.ones((1, 1), np.float32), np.full((1, 1), 2, np.float32)
     return run_in_graph(
       lambda weights, data, to_predict: fed_evolve.predict_as_client(
-        line, "l2", weights, data, to_predict
+        line, "squared_l2", weights, data, to_predict
       ),
       # psi doubles, phi does nothing.
       fed_evolve.Weights((one,), (two,)),
@@ -303,7 +331,8 @@ class TestClientPrediction:
 class TestServerEvaluation:
   @pytest.fixture(scope="class")
   def algorithm(self, line):
-    return algorithms.build(fed_evolve, line, fed_evolve.HParams())
+    hparams = fed_evolve.HParams(distance="squared_l2")
+    return algorithms.build(fed_evolve, line, hparams)
 
   # In the last domain the first client has class 0 at 0 and 0.2 and class 1 at
   # 1, the second class 0 at 0.8 and class 1 at 2 and 3.

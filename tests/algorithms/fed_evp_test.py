@@ -123,14 +123,19 @@ def train_oracle(oracle, run_in_graph, weights, hparams, client):
       for visit in range(hparams.local_steps)
     ]
 
+  parts = np.split(client.y, np.cumsum(client.domain_sizes)[:-1])
+  classes = [
+    set(part.tolist()) if hparams.softmax_classes == "domain" else None
+    for part in parts
+  ]
   losses = []
   for sweep in run_in_graph(draw_batches, client):
-    weights, loss = sweep_oracle(oracle, weights, hparams, sweep)
+    weights, loss = sweep_oracle(oracle, weights, hparams, sweep, classes)
     losses.append(loss)
   return weights, np.mean(losses)
 
 
-def sweep_oracle(oracle, weights, hparams, batches):
+def sweep_oracle(oracle, weights, hparams, batches, classes):
   first, *others = batches
   # The first domain starts the prototypes and no more.
   running = oracle.class_means(oracle.embed(weights.backbone, first.x), first.y)
@@ -145,13 +150,13 @@ def sweep_oracle(oracle, weights, hparams, batches):
         for c, mean in means.items()
       }
 
-    def loss(w, running=running, batch=batch, update=update):
+    def loss(w, running=running, batch=batch, update=update, m=m):
       targets = (
         update(w.backbone) if hparams.prototype == "current" else running
       )
       embeddings = oracle.embed(w.backbone, batch.x)
       return oracle.alignment_loss(
-        embeddings, batch.y, targets, hparams.distance
+        embeddings, batch.y, targets, hparams.distance, classes[m - 1]
       ) + oracle.cross_entropy(oracle.classify(w.head, embeddings), batch.y)
 
     running = update(weights.backbone)
@@ -161,10 +166,26 @@ def sweep_oracle(oracle, weights, hparams, batches):
 
 
 class TestTraining:
-  @pytest.mark.parametrize("prototype", ["current", "previous"])
-  @pytest.mark.parametrize("distance", ["l2", "cosine"])
+  @pytest.mark.parametrize(
+    ("prototype", "distance", "softmax_classes"),
+    [
+      ("current", "l2", "domain"),
+      ("current", "l2", "batch"),
+      ("current", "squared_l2", "domain"),
+      ("previous", "l2", "domain"),
+      ("previous", "cosine", "batch"),
+    ],
+  )
   def test_sweeps_over_domains_agree_with_the_oracle(
-    self, model, clients, oracle, run_in_graph, compare, prototype, distance
+    self,
+    model,
+    clients,
+    oracle,
+    run_in_graph,
+    compare,
+    prototype,
+    distance,
+    softmax_classes,
   ):
     hparams = fed_evp.HParams(
       local_steps=2,
@@ -172,6 +193,7 @@ class TestTraining:
       learning_rate=0.2,
       prototype=prototype,
       distance=distance,
+      softmax_classes=softmax_classes,
     )
     weights, result = train(run_in_graph, model, hparams, clients[0])
     expected, mean_loss = train_oracle(
@@ -183,6 +205,21 @@ class TestTraining:
     compare.assert_close(result.update, update, 1e-5)
     np.testing.assert_allclose(result.loss, mean_loss, rtol=1e-5)
     assert result.client_state == ()
+
+  def test_softmax_over_the_domain_is_not_that_over_the_batch(
+    self, model, clients, run_in_graph, compare
+  ):
+    of_domain, of_batch = (
+      train(
+        run_in_graph,
+        model,
+        # Batches of two lack a class of their domain.
+        fed_evp.HParams(batch_size=2, softmax_classes=kind),
+        clients[0],
+      )[1].update
+      for kind in ("domain", "batch")
+    )
+    assert not compare.equal_bits(of_domain.backbone, of_batch.backbone)
 
   def test_prototypes_of_text_and_algorithm_differ(
     self, model, clients, run_in_graph, compare

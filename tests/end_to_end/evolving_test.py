@@ -96,6 +96,25 @@ class TestWholeRun:
       ]
       assert last == run["metrics"]["client_accuracy"]["seeds"]
 
+  def test_summary_and_table_have_the_mean_of_the_last_evaluations(
+    self, finished, read_rows, read_runs
+  ):
+    folder, output = finished
+    for run in read_runs(folder):
+      # Two are fewer than three.
+      assert run["setting"]["mean_of_last"] == 3
+      for seed, mean in enumerate(
+        run["metrics"]["mean_of_last_client_accuracy"]["seeds"]
+      ):
+        values = [
+          float(row["client_accuracy"])
+          for row in read_rows(folder)
+          if (row["algorithm"], row["seed"]) == (run["algorithm"], str(seed))
+        ]
+        assert len(values) == 2
+        assert mean == pytest.approx(sum(values) / 2)
+    assert "mean of last server accuracy (%)" in output.splitlines()[0]
+
   def test_configuration_and_figures_are_there(self, finished):
     folder = finished[0]
     config = json.loads((folder / "config.json").read_text())
@@ -337,6 +356,7 @@ def test_metric_that_is_added_is_in_rows_summary_figures_and_table(
     (["--participation=1.5"], ("--participation=1.5", "at most 1")),
     (["--rounds=0"], ("--rounds=0", "at least 1")),
     (["--rounds=two"], ("--rounds=two", "int")),
+    (["--mean_of_last=0"], ("--mean_of_last=0", "at least 1")),
     (["--evaluate_every=0"], ("--evaluate_every=0", "at least 1")),
     (["--num_clients=0"], ("--num_clients=0", "at least 1")),
     (["--local_steps=0"], ("--local_steps=0", "at least 1")),
@@ -366,8 +386,14 @@ def test_metric_that_is_added_is_in_rows_summary_figures_and_table(
     (["--distance=cosine"], ("--distance", "fed_evolve, fed_evp")),
     (
       ["--algorithm=fed_evolve", "--distance=l1"],
-      ("--distance='l1'", "l2, cosine"),
+      ("--distance='l1'", "l2, squared_l2, cosine"),
     ),
+    (["--softmax_classes=batch"], ("--softmax_classes", "fed_evolve")),
+    (
+      ["--input_scaling=minus_one_one"],
+      ("--input_scaling", "images", "--dataset=circle"),
+    ),
+    (["--input_scaling=zero"], ("--input_scaling=zero", "minus_one_one")),
     (["--num_domains=1"], ("num_domains", "at least 2")),
     (
       ["--num_domains=9999", "--dataset=rotated_digits"],

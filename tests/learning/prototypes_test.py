@@ -10,9 +10,10 @@ import scipy.spatial.distance
 import scipy.special
 import tensorflow as tf
 
+from tff_shift.learning import local_training
 from tff_shift.learning import prototypes
 
-DISTANCES = ("l2", "cosine")
+DISTANCES = ("l2", "squared_l2", "cosine")
 
 
 def class_means(embeddings, y):
@@ -21,7 +22,11 @@ def class_means(embeddings, y):
 
 
 def distance_matrix(embeddings, means, distance):
-  metric = {"l2": "sqeuclidean", "cosine": "cosine"}[distance]
+  metric = {
+    "l2": "euclidean",
+    "squared_l2": "sqeuclidean",
+    "cosine": "cosine",
+  }[distance]
   return scipy.spatial.distance.cdist(embeddings, means, metric)
 
 
@@ -161,14 +166,15 @@ class TestDistances:
   @hypothesis.given(batches())
   def test_distances_of_random_batches(self, compute_distances, drawn):
     _, (embeddings, _), (means, _) = drawn
-    squares, cosines = compute_distances(embeddings, means)
-    np.testing.assert_allclose(
-      squares, distance_matrix(embeddings, means, "l2"), rtol=1e-5, atol=1e-6
-    )
+    roots, squares, cosines = compute_distances(embeddings, means)
+    for found, name in ((roots, "l2"), (squares, "squared_l2")):
+      np.testing.assert_allclose(
+        found, distance_matrix(embeddings, means, name), rtol=1e-5, atol=1e-6
+      )
     np.testing.assert_allclose(
       cosines, distance_matrix(embeddings, means, "cosine"), atol=2e-6
     )
-    assert (squares >= 0).all()
+    assert (squares >= 0).all() and (roots >= 0).all()
     # Rounding makes -1e-7 of zero.
     assert cosines.min() > -1e-6 and cosines.max() < 2 + 1e-6
 
@@ -184,10 +190,13 @@ class TestDistances:
     return lambda *lists: run(*map(np.asarray, lists))
 
   def test_distances_by_hand(self, compute_distances):
-    squares, cosines = compute_distances(
+    roots, squares, cosines = compute_distances(
       [[3.0, 4.0], [0.0, 2.0]], [[0.0, 0.0], [-6.0, -8.0], [5.0, 0.0]]
     )
     np.testing.assert_array_equal(squares, [[25, 225, 20], [4, 136, 29]])
+    np.testing.assert_allclose(
+      roots, [[5, 15, 20**0.5], [2, 136**0.5, 29**0.5]], rtol=1e-6
+    )
     # The angle to a prototype without length counts as a right one.
     np.testing.assert_allclose(
       cosines, [[1, 2, 0.4], [1, 1.8, 1]], rtol=0, atol=1e-6
@@ -196,13 +205,16 @@ class TestDistances:
   def test_small_distance_between_long_vectors_is_exact(
     self, compute_distances
   ):
-    squares, _ = compute_distances([[4096.0, 4096.0]], [[4096.5, 4096.25]])
+    roots, squares, _ = compute_distances(
+      [[4096.0, 4096.0]], [[4096.5, 4096.25]]
+    )
     assert squares == 0.5**2 + 0.25**2
+    np.testing.assert_allclose(roots, np.hypot(0.5, 0.25), rtol=1e-6)
 
   def test_cosine_does_not_see_lengths(self, compute_distances):
     embeddings, means = [[1.0, 2.0], [3.0, -1.0]], [[0.5, 0.5]]
-    _, cosines = compute_distances(embeddings, means)
-    _, longer = compute_distances(
+    *_, cosines = compute_distances(embeddings, means)
+    *_, longer = compute_distances(
       np.multiply(embeddings, 100), np.multiply(means, 0.01)
     )
     np.testing.assert_allclose(cosines, longer, rtol=0, atol=1e-6)
@@ -210,7 +222,9 @@ class TestDistances:
   def test_unknown_distance_is_refused_with_those_that_there_are(self):
     with pytest.raises(ValueError) as error:
       prototypes.distances(tf.zeros([1, 2]), tf.zeros([3, 2]), "l1")
-    assert str(error.value) == "no distance 'l1'; there are l2, cosine"
+    assert str(error.value) == (
+      "no distance 'l1'; there are l2, squared_l2, cosine"
+    )
 
 
 class TestLogits:
@@ -228,7 +242,8 @@ class TestLogits:
       means,
       np.array([True, False, True]),
     )
-    # The masked prototype is the nearest of all by l2 for the first embedding.
+    # The masked prototype is the nearest of all for the first embedding, but
+    # by cosine.
     np.testing.assert_allclose(
       logits[:, [0, 2]],
       -distance_matrix(embeddings, means[[0, 2]], distance),
@@ -265,9 +280,9 @@ class TestAlignmentLoss:
       [[2.0, 0.0], [1.0, 1.0], [9.0, 9.0]],
       [0, 1, 2],
     )
-    # (2, 0) is 0 and 8 from them by l2, 0 and 1 by cosine; (1, 1) is as far
-    # from one as from the other.
-    gap = {"l2": 8, "cosine": 1}[distance]
+    # (2, 0) is 0 and the root of 8 from them, 0 and 1 by cosine; (1, 1) is as
+    # far from one as from the other.
+    gap = {"l2": 8**0.5, "squared_l2": 8, "cosine": 1}[distance]
     np.testing.assert_allclose(
       loss, (np.log(1 + np.exp(-gap)) + np.log(2)) / 2, rtol=1e-6
     )
@@ -380,3 +395,82 @@ class TestAlignmentLoss:
     to_earlier = gradients[0]
     assert (np.abs(to_earlier[y_earlier != 3]).max(axis=1) > 1e-3).all()
     assert not to_earlier[y_earlier == 3].any()
+
+
+class TestSoftmaxClasses:
+  # Classes 0 and 2 in the first domain, none in the second, 1 in the third.
+  DATA = local_training.ClientData(
+    x=np.zeros((5, 1), np.float32),
+    y=np.int32([2, 0, 2, 1, 1]),
+    domain_sizes=np.int32([3, 0, 2]),
+    seed=np.int32([0, 0]),
+  )
+
+  def test_classes_of_each_domain_by_hand(self, run_in_graph):
+    found = run_in_graph(
+      lambda data: [
+        prototypes.softmax_classes("domain", data, 4)(tf.constant(domain))
+        for domain in range(3)
+      ],
+      self.DATA,
+    )
+    np.testing.assert_array_equal(
+      found,
+      [
+        [True, False, True, False],
+        [False, False, False, False],
+        [False, True, False, False],
+      ],
+    )
+
+  def test_batch_asks_for_nothing(self):
+    assert prototypes.softmax_classes("batch", self.DATA, 4)(0) is None
+
+  @pytest.mark.parametrize(
+    ("classes", "others"),
+    [
+      # The batch is of class 0 alone; only a class with a prototype counts.
+      (None, 0),
+      ([True, False, False, False], 0),
+      ([True, True, False, False], 1),
+      ([True, True, True, False], 1),
+      ([True, True, True, True], 2),
+    ],
+  )
+  def test_loss_by_hand(self, run_in_graph, classes, others):
+    # All prototypes are as far from the embedding as its own.
+    loss = run_in_graph(
+      lambda embeddings, means, present: prototypes.alignment_loss(
+        embeddings,
+        tf.constant([0]),
+        prototypes.Prototypes(means, present),
+        "l2",
+        classes if classes is None else tf.constant(classes),
+      ),
+      np.float32([[0, 0]]),
+      np.float32([[3, 4], [5, 0], [0, 0], [-4, 3]]),
+      np.array([True, True, False, True]),
+    )
+    np.testing.assert_allclose(loss, np.log(1 + others), rtol=1e-6, atol=1e-7)
+
+  def test_class_outside_of_the_batch_pushes_away(self, run_in_graph):
+    """It does so only where the softmax goes over the domain."""
+    means = np.float32([[0, 0], [3, 0]])
+
+    def slopes(embeddings):
+      held = prototypes.Prototypes(means, tf.constant([True, True]))
+      return [
+        tf.gradients(
+          prototypes.alignment_loss(
+            embeddings, tf.constant([0]), held, "squared_l2", classes
+          ),
+          embeddings,
+        )[0]
+        for classes in (None, tf.constant([True, True]))
+      ]
+
+    of_batch, of_domain = run_in_graph(slopes, np.float32([[1, 0]]))
+    np.testing.assert_array_equal(of_batch, [[0, 0]])
+    # p (2 (x - 0) - 2 (x - 3)) with p = e^-4 / (e^-1 + e^-4), that of class 1.
+    expected = 6 / (1 + np.exp(3))
+    np.testing.assert_allclose(of_domain, [[expected, 0]], rtol=1e-5)

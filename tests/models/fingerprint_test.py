@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import tff_shift
 from tff_shift.models import fingerprint
+from tff_shift.models import input_scaling
 from tff_shift.models import mlp
 from tff_shift.models import residual
 from tff_shift.models import residual_cnn
@@ -71,6 +72,21 @@ def test_option_without_trace_in_the_weights_changes_the_digest(
   other = build_convolution(**option)
   assert one.backbone.shapes == other.backbone.shapes
   assert fingerprint.function_digest(other) != digest
+
+
+def test_differently_scaled_models_have_different_digests(convolution):
+  model, digest = convolution
+  digests = [
+    fingerprint.function_digest(split_model.with_input_scaling(model, scaling))
+    for scaling in (
+      input_scaling.ZERO_ONE,
+      input_scaling.MINUS_ONE_ONE,
+      input_scaling.InputScaling((0.5,), (0.25,)),
+      input_scaling.InputScaling((0.25,), (0.5,)),
+    )
+  ]
+  assert digests[0] == digest
+  assert len(set(digests)) == 4
 
 
 def build_frozen(kernel=1.0, bias=0.0, activation="relu"):

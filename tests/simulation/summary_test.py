@@ -51,6 +51,33 @@ class TestRunSummary:
       make_summary(metrics_by_seed={})
 
 
+class TestLastAndMean:
+  EVALUATIONS = (
+    {"client_accuracy": 10.0, "server_accuracy": None},
+    {"client_accuracy": 80.0, "server_accuracy": None},
+    {"client_accuracy": 60.0, "server_accuracy": None},
+  )
+
+  @pytest.mark.parametrize(
+    ("num_last", "mean"), [(1, 60.0), (2, 70.0), (3, 50.0), (9, 50.0)]
+  )
+  def test_means_by_hand(self, num_last, mean):
+    # What is not measured is no metric, and neither is its mean.
+    assert summary.last_and_mean(self.EVALUATIONS, num_last) == {
+      "client_accuracy": 60.0,
+      "mean_of_last_client_accuracy": mean,
+    }
+
+  def test_table_tells_both_in_percent(self, make_summary):
+    metrics = summary.last_and_mean(self.EVALUATIONS, 2)
+    table = summary.comparison_table(
+      [make_summary(metrics_by_seed={0: metrics})]
+    )
+    head, _, row = table.splitlines()
+    assert "client accuracy (%)  mean of last client accuracy (%)" in head
+    assert row.split()[1:3] == ["60.00", "70.00"]
+
+
 class TestComparisonTable:
   def test_layout(self, make_summary):
     runs = [

@@ -18,7 +18,10 @@ over clients weighted by class counts. With an aggregator that hides what a
 client sends, the server is not told these sums, and predicts nothing.
 
 Where the paper is silent:
-  * Classes that are absent from either batch are left out of the softmax.
+  * Eq. 4 sums over the classes of domain m + 1, Algorithm 1 speaks of episodic
+    batches, whose own classes would count. Both are there, as the
+    hyper-parameter `softmax_classes`. A class without an example in the batch
+    of domain m has no prototype, and is left out either way.
   * phi and psi start from different random weights.
   * A domain other than the target is predicted from the prototypes of the
     domain before it; the first, which has none before it, from its own.
@@ -56,12 +59,8 @@ MIN_SOURCE_DOMAINS = 2
 class HParams(hyperparameters.LocalHParams):
   """Hyper-parameters of FedEvolve."""
 
-  distance: str = hyperparameters.hparam(
-    "l2",
-    "The distance d to a prototype: l2 (Euclidean, squared) or cosine, both"
-    " of Table 14.",
-    choices=prototypes.DISTANCES,
-  )
+  distance: str = prototypes.distance_hparam()
+  softmax_classes: str = prototypes.softmax_classes_hparam()
 
 
 def initial_weights(model: split_model.SplitModel, seed) -> Weights:
@@ -78,6 +77,7 @@ def transition_loss(
   weights: Weights,
   earlier: local_training.Batch,
   later: local_training.Batch,
+  classes=None,
 ) -> tf.Tensor:
   """Computes eq. 4 for a batch of a domain and one of the next.
 
@@ -87,6 +87,7 @@ def transition_loss(
     weights: phi and psi.
     earlier: The batch of domain m, which gives the prototypes of eq. 3.
     later: The batch of domain m + 1.
+    classes: See `prototypes.alignment_loss`.
 
   Returns:
     The loss, a float32 scalar.
@@ -96,7 +97,7 @@ def transition_loss(
   )
   means = prototypes.class_means(sums)
   return prototypes.alignment_loss(
-    model.embed(weights.psi, later.x), later.y, means, distance
+    model.embed(weights.psi, later.x), later.y, means, distance, classes
   )
 
 
@@ -129,6 +130,10 @@ def train_client(
     for which in (0, 1)
   )
 
+  classes = prototypes.softmax_classes(
+    hparams.softmax_classes, data, model.num_classes
+  )
+
   def loss_fn(current, step, carry):
     visit, domain = step // num_pairs, step % num_pairs
     loss = transition_loss(
@@ -137,6 +142,7 @@ def train_client(
       current,
       earlier(domain, visit),
       later(domain + 1, visit),
+      classes(domain + 1),
     )
     return loss, carry
 

@@ -19,6 +19,7 @@ Where the paper is silent or contradicts itself:
   * The gradient flows into the current batch's share of a prototype
     (`prototype=current`), not into what earlier batches left: those came from
     earlier weights.
+  * The classes of the softmax of eq. 6: see `fed_evolve`.
   * A class that a batch lacks keeps its prototype; a class seen for the first
     time starts with its mean, where eq. 5 as printed would average it with
     zeros.
@@ -51,12 +52,8 @@ MIN_SOURCE_DOMAINS = 2
 class HParams(hyperparameters.LocalHParams):
   """Hyper-parameters of FedEvp."""
 
-  distance: str = hyperparameters.hparam(
-    "l2",
-    "The distance d to a prototype: l2 (Euclidean, squared) or cosine, both"
-    " of Table 14.",
-    choices=prototypes.DISTANCES,
-  )
+  distance: str = prototypes.distance_hparam()
+  softmax_classes: str = prototypes.softmax_classes_hparam()
   prototype: str = hyperparameters.hparam(
     "current",
     "Which prototype a batch is aligned to: current (Algorithm 4, the batch"
@@ -128,6 +125,10 @@ def train_client(
     data, num_steps, hparams.batch_size, seed
   )
 
+  classes = prototypes.softmax_classes(
+    hparams.softmax_classes, data, model.num_classes
+  )
+
   def embed_batch(current, domain, visit):
     batch = batches(domain, visit)
     embeddings = model.embed(current.backbone, batch.x)
@@ -149,7 +150,7 @@ def train_client(
     updated = update_prototypes(running, means, domain)
     target = updated if hparams.prototype == "current" else running
     loss = prototypes.alignment_loss(
-      embeddings, y, target, hparams.distance
+      embeddings, y, target, hparams.distance, classes(domain)
     ) + local_training.cross_entropy(
       model.classify(current.head, embeddings), y
     )

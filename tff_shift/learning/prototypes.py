@@ -5,15 +5,45 @@ NeurIPS 2017); Federated Learning under Evolving Distribution Shifts, eq. 3, 4
 and 6.
 """
 
+from collections.abc import Callable
+from typing import Any
 from typing import NamedTuple
 
 import tensorflow as tf
+
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
 
 # Takes a class out of a softmax. Finite, because the gradient of a softmax at
 # minus infinity is not a number.
 _MASKED = -1e9
 
-DISTANCES = ("l2", "cosine")
+DISTANCES = ("l2", "squared_l2", "cosine")
+SOFTMAX_CLASSES = ("domain", "batch")
+
+# The root has no slope at 0: no distance is below that of this square.
+_SMALLEST_SQUARE = 1e-12
+
+
+def distance_hparam() -> Any:
+  """Declares the hyper-parameter `distance`."""
+  return hyperparameters.hparam(
+    "l2",
+    "The distance d to a prototype: l2 (Euclidean) or cosine, both of Table 14,"
+    " or squared_l2 (as in prototypical networks).",
+    choices=DISTANCES,
+  )
+
+
+def softmax_classes_hparam() -> Any:
+  """Declares the hyper-parameter `softmax_classes`."""
+  return hyperparameters.hparam(
+    "batch",
+    "The classes with a prototype over which the softmax of eq. 4 and 6 goes:"
+    " domain, those that the client has in the domain (as printed), or batch,"
+    " those in the batch.",
+    choices=SOFTMAX_CLASSES,
+  )
 
 
 class ClassSums(NamedTuple):
@@ -74,22 +104,25 @@ def distances(embeddings, means, distance: str) -> tf.Tensor:
   Args:
     embeddings: [batch, size] float32.
     means: [num_classes, size] float32.
-    distance: `l2`, the squared Euclidean distance, as Snell et al. argue for
-      (the paper does not say whether its Euclidean distance is squared), or
-      `cosine`, 1 minus the cosine of the angle.
+    distance: `l2`, the Euclidean distance; `squared_l2`, its square, as Snell
+      et al. argue for; or `cosine`, 1 minus the cosine of the angle.
 
   Returns:
     [batch, num_classes] float32; not negative, but for the rounding of cosine.
+    The gradient of `l2` is 0 at distances below 1e-6, which become 1e-6.
 
   Raises:
     ValueError: If the name of the distance is unknown.
   """
-  if distance == "l2":
+  if distance in ("l2", "squared_l2"):
     # By the difference and not by the expanded square: the latter cancels where
     # an embedding is close to a prototype.
-    return tf.reduce_sum(
+    squares = tf.reduce_sum(
       tf.math.squared_difference(embeddings[:, tf.newaxis], means), axis=-1
     )
+    if distance == "squared_l2":
+      return squares
+    return tf.sqrt(tf.maximum(squares, _SMALLEST_SQUARE))
   if distance == "cosine":
     return 1.0 - tf.matmul(
       tf.math.l2_normalize(embeddings, axis=1, epsilon=1e-12),
@@ -116,28 +149,56 @@ def logits(embeddings, prototypes: Prototypes, distance: str) -> tf.Tensor:
   return tf.where(prototypes.present, negative, _MASKED)
 
 
+def softmax_classes(
+  kind: str, data: local_training.ClientData, num_classes: int
+) -> Callable[[Any], tf.Tensor | None]:
+  """Returns the classes that `alignment_loss` is given for each domain.
+
+  Args:
+    kind: One of `SOFTMAX_CLASSES`.
+    data: The client's data.
+    num_classes: The number of classes.
+
+  Returns:
+    `(domain) -> classes`: those that the client has in the domain, an int32
+    scalar, as [num_classes] bool; None for those of the batch.
+  """
+  if kind == "batch":
+    return lambda domain: None
+  places = tf.stack([local_training.domain_of_example(data), data.y], axis=1)
+  counts = tf.scatter_nd(
+    places,
+    tf.ones_like(data.y),
+    tf.stack([tf.size(data.domain_sizes), num_classes]),
+  )
+  has_class = tf.ensure_shape(counts > 0, [None, num_classes])
+  return lambda domain: has_class[domain]
+
+
 def alignment_loss(
-  embeddings, y, prototypes: Prototypes, distance: str
+  embeddings, y, prototypes: Prototypes, distance: str, classes=None
 ) -> tf.Tensor:
   """Computes the loss of eq. 4 and 6 on a batch.
 
-  -log softmax(-d(embedding, C)) at the true class. The softmax goes over the
-  classes that have both a prototype and an example in the batch. Examples whose
-  class has no prototype count for nothing; if there are no others, the loss is
-  0.
+  -log softmax(-d(embedding, C)) at the true class. The softmax goes over those
+  of the given classes that have a prototype. Examples whose class has no
+  prototype count for nothing; if there are no others, the loss is 0.
 
   Args:
     embeddings: [batch, size] float32.
     y: The classes, [batch] int32.
     prototypes: The prototypes.
     distance: See `distances`.
+    classes: [num_classes] bool, those of the batch among them. None: those of
+      the batch alone.
 
   Returns:
     The mean over the examples that count, a float32 scalar.
   """
-  num_classes = prototypes.present.shape[0]
-  in_batch = tf.reduce_any(tf.one_hot(y, num_classes, True, False), axis=0)
-  known = prototypes.present & in_batch
+  if classes is None:
+    num_classes = prototypes.present.shape[0]
+    classes = tf.reduce_any(tf.one_hot(y, num_classes, True, False), axis=0)
+  known = prototypes.present & classes
   counts = tf.cast(tf.gather(known, y), tf.float32)
   losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
     labels=y,

@@ -8,6 +8,7 @@ import importlib
 import inspect
 import pkgutil
 
+from tff_shift.models import input_scaling as scaling_lib
 from tff_shift.models import split_model
 
 
@@ -50,7 +51,12 @@ def options(name: str) -> frozenset[str]:
 
 
 def build(
-  name: str, *, input_shape: tuple[int, ...], num_classes: int, **chosen
+  name: str,
+  *,
+  input_shape: tuple[int, ...],
+  num_classes: int,
+  input_scaling: scaling_lib.InputScaling | None = None,
+  **chosen,
 ) -> split_model.SplitModel:
   """Builds the model of a name.
 
@@ -58,14 +64,16 @@ def build(
     name: The file of the model without `.py`, one of `names()`.
     input_shape: The shape of one example, without the batch.
     num_classes: The number of classes.
+    input_scaling: What is done to the pixels of images. None: they are divided
+      by 255.
     **chosen: Options, see `options`.
 
   Returns:
     The `SplitModel`.
 
   Raises:
-    ValueError: If no model has this name, if it lacks an option, or if its
-      `build` refuses a value.
+    ValueError: If no model has this name, if it lacks an option, if its
+      `build` refuses a value, or if the scaling does not fit its input.
   """
   known = options(name)
   unknown = sorted(set(chosen) - known)
@@ -74,6 +82,9 @@ def build(
       f"model {name!r} has no option {unknown[0]!r}; its options:"
       f" {', '.join(sorted(known))}"
     )
-  return _builders()[name](
+  model = _builders()[name](
     input_shape=input_shape, num_classes=num_classes, **chosen
   )
+  if input_scaling is None:
+    return model
+  return split_model.with_input_scaling(model, input_scaling)

@@ -12,9 +12,8 @@ What the paper leaves open, and how it is settled here:
   * Width: 16 channels after the first convolution, hence an embedding of 128:
     small enough for many clients on a processor.
   * Group normalisation, as in all models (see `split_model`), with 8 groups.
-  * Preprocessing: scaling to [0, 1], in place of the data set's mean and
-    standard deviation. The normalisation after the first convolution takes most
-    of the difference away.
+  * Preprocessing is no part of the network, see `input_scaling`: the paper's is
+    `standardized`.
 """
 
 import tensorflow as tf

@@ -9,8 +9,8 @@ the representation, the last linear layer the classifier.
 Deviations: group normalisation in place of batch normalisation (see
 `split_model`). The paper starts from pre-trained weights without saying which;
 `split_model.load_weights` reads them from a file, and without one the network
-starts at random. Nothing but the scaling to [0, 1] is done to an image: weights
-trained on images normalised otherwise do not fit.
+starts at random. Weights have to meet images that are scaled as they were when
+the weights were trained: see `input_scaling`.
 """
 
 import tensorflow as tf

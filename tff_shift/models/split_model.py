@@ -23,6 +23,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_shift.data import array_files
+from tff_shift.models import input_scaling as scaling_lib
 from tff_shift.models import keras_parts
 from tff_shift.models import parts
 
@@ -56,10 +57,11 @@ class SplitModel:
     backbone: `(weights, x) -> embedding [batch, embedding_size] float32`.
     head: `(weights, embedding) -> logits [batch, num_classes] float32`.
     input_shape: The shape of one example, without the batch.
-    input_dtype: `tf.uint8` for images in 0..255, which `embed` scales to
-      [0, 1]; `tf.int32` for tokens; `tf.float32` for anything else.
+    input_dtype: `tf.uint8` for images in 0..255, which `embed` scales;
+      `tf.int32` for tokens; `tf.float32` for anything else.
     num_classes: The number of classes.
     embedding_size: The length of an embedding.
+    input_scaling: How images are scaled; what is no image stays as it is.
   """
 
   name: str
@@ -69,6 +71,9 @@ class SplitModel:
   input_dtype: tf.DType
   num_classes: int
   embedding_size: int
+  input_scaling: scaling_lib.InputScaling = dataclasses.field(
+    default=scaling_lib.ZERO_ONE, kw_only=True
+  )
 
   # The fields that are parts.
   _PARTS: ClassVar[tuple[str, ...]] = ("backbone", "head")
@@ -94,7 +99,7 @@ class SplitModel:
   def scale(self, x) -> tf.Tensor:
     """Maps examples [batch, ...] to what the backbone takes."""
     if self.input_dtype == tf.uint8:
-      return tf.cast(x, tf.float32) / 255.0
+      return self.input_scaling(x)
     return x
 
   def embed(self, backbone_weights, x) -> tf.Tensor:
@@ -252,6 +257,35 @@ def build_split_model(
     num_classes=keras_head.output_shape[-1],
     embedding_size=embedding_shape[0],
   )
+
+
+def with_input_scaling(
+  model: SplitModel, input_scaling: scaling_lib.InputScaling
+) -> SplitModel:
+  """Makes a model scale its images in another way.
+
+  Args:
+    model: A model of images.
+    input_scaling: The scaling, of one channel or of all that the images have.
+
+  Returns:
+    The model, of the same weights.
+
+  Raises:
+    ValueError: If the model takes no images, or such of other channels.
+  """
+  if model.input_dtype != tf.uint8:
+    raise ValueError(
+      f"model {model.name!r} takes {model.input_dtype.name}, which is not"
+      " scaled; input_scaling is for images, uint8"
+    )
+  given, channels = len(input_scaling.mean), model.input_shape[-1]
+  if given not in (1, channels):
+    raise ValueError(
+      f"model {model.name!r} takes images of {channels} channels, and the input"
+      f" mean and deviation are of {given}"
+    )
+  return dataclasses.replace(model, input_scaling=input_scaling)
 
 
 def with_head(model: SplitModel, head: str) -> SplitModel:

@@ -23,6 +23,7 @@ from tff_shift.data import examples
 from tff_shift.data import partition
 from tff_shift.data import periods
 from tff_shift.learning import evaluation
+from tff_shift.models import input_scaling as scaling_lib
 from tff_shift.models import split_model
 from tff_shift.shift import distances
 from tff_shift.shift import representations
@@ -56,13 +57,16 @@ class Instruments(NamedTuple):
 
 
 def extractor_model(
-  input_shape: tuple[int, ...], num_classes: int
+  input_shape: tuple[int, ...],
+  num_classes: int,
+  input_scaling: scaling_lib.InputScaling | None = None,
 ) -> split_model.SplitModel:
   """Builds the network whose backbone is the extractor.
 
   Args:
     input_shape: Height, width and channels of an image, uint8.
     num_classes: The number of classes.
+    input_scaling: See `models.build`.
 
   Returns:
     The network, with an embedding of 32.
@@ -74,6 +78,7 @@ def extractor_model(
     channels=_EXTRACTOR_CHANNELS,
     head_width=_EXTRACTOR_CHANNELS[-1],
     input_dtype=tf.uint8,
+    input_scaling=input_scaling,
   )
 
 

@@ -12,6 +12,11 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+# Before the name of a metric that is a mean over several evaluations.
+MEAN_OF_LAST = "mean_of_last_"
+
 
 @dataclasses.dataclass(frozen=True)
 class RunSummary:
@@ -92,6 +97,34 @@ class RunSummary:
       "seconds_per_round": self.seconds_per_round,
       "num_diverged": list(self.num_diverged),
     }
+
+
+def last_and_mean(
+  evaluations: Sequence[Mapping[str, float | None]], num_last: int
+) -> dict[str, float]:
+  """Returns the final metrics of a run that is evaluated again and again.
+
+  One evaluation may be far from that before it; the mean over a few is steadier
+  and, unlike the best of them, not chosen by its result.
+
+  Args:
+    evaluations: What was measured each time, in order, by name; at least one.
+      What is None was not measured, and is None each time.
+    num_last: The mean is over the last so many, at least 1, or over all where
+      there are fewer.
+
+  Returns:
+    Each metric of the last evaluation, and its mean under a name that begins
+    with `MEAN_OF_LAST`.
+  """
+  names = [name for name, value in evaluations[-1].items() if value is not None]
+  last = {name: evaluations[-1][name] for name in names}
+  return last | {
+    MEAN_OF_LAST + name: float(
+      np.mean([each[name] for each in evaluations[-num_last:]])
+    )
+    for name in names
+  }
 
 
 def title(metric: str, where: str = "") -> str:

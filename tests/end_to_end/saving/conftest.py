@@ -28,7 +28,7 @@ def built_once():
     key = (
       contestant.algorithm,
       contestant.hparams,
-      (own.name, own.input_shape, own.input_dtype),
+      (own.name, own.input_shape, own.input_dtype, own.input_scaling),
       *(tuple(map(tuple, part.shapes)) for part in (own.backbone, own.head)),
       *options.items(),
     )

@@ -1,0 +1,114 @@
+"""The flags of what is done to the pixels of images."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from absl import flags
+
+from tff_shift.models import input_scaling
+
+FLAGS = flags.FLAGS
+
+_NUMBERS = ("input_mean", "input_deviation")
+
+
+def define_flags(default: str) -> None:
+  """Defines the flags.
+
+  Args:
+    default: The binary's default, one of `input_scaling.NAMES`.
+  """
+  flags.DEFINE_string(
+    "input_scaling",
+    default,
+    "What a model's images are scaled to: zero_one, minus_one_one, or"
+    " standardized (each channel to mean 0 and deviation 1). Examples that are"
+    " no images stay as they are.",
+  )
+  for name, what in zip(_NUMBERS, ("mean", "deviation"), strict=True):
+    flags.DEFINE_list(
+      name,
+      None,
+      f"With --input_scaling=standardized: the {what} of pixels that are"
+      " divided by 255, one number or one for each channel. Default: that of"
+      " the training part, with the first seed.",
+    )
+
+
+def chosen(parts: Sequence[np.ndarray]) -> input_scaling.InputScaling | None:
+  """Returns the scaling that the flags ask for, checked.
+
+  Numbers that are not given are taken from the examples and become the flags'
+  values: config.json has them, and a run goes on with these alone.
+
+  Args:
+    parts: What a model is trained on, x of the examples.
+
+  Returns:
+    The scaling; None for examples that are no images.
+
+  Raises:
+    ValueError: If a flag is wrong or does not apply.
+  """
+  name = FLAGS.input_scaling
+  if name not in input_scaling.NAMES:
+    raise ValueError(
+      f"--input_scaling={name}: it must be one of"
+      f" {', '.join(input_scaling.NAMES)}"
+    )
+  given = [flag for flag in _NUMBERS if FLAGS[flag].value is not None]
+  if parts[0].dtype != np.uint8:
+    asked = [
+      flag
+      for flag in ("input_scaling", *_NUMBERS)
+      if not FLAGS[flag].using_default_value
+    ]
+    if asked:
+      raise ValueError(
+        f"--{asked[0]} is for images, and --dataset={FLAGS.dataset} has none;"
+        " leave it out"
+      )
+    FLAGS.input_scaling = None
+    return None
+  if given and name != "standardized":
+    raise ValueError(
+      f"--{given[0]} belongs to --input_scaling=standardized, not to"
+      f" --input_scaling={name}"
+    )
+  if len(given) == 1:
+    (missing,) = set(_NUMBERS) - set(given)
+    raise ValueError(f"--{given[0]} without --{missing}: give both or none")
+  if given:
+    return _parse(parts[0].shape[-1])
+  scaling = input_scaling.make(name, parts)
+  if name == "standardized":
+    FLAGS.input_mean = list(map(repr, scaling.mean))
+    FLAGS.input_deviation = list(map(repr, scaling.deviation))
+  return scaling
+
+
+def _parse(num_channels: int) -> input_scaling.InputScaling:
+  """Returns the scaling of the numbers that are given."""
+  values = []
+  for flag in _NUMBERS:
+    limit = " above 0" if flag == "input_deviation" else ""
+    texts = FLAGS[flag].value
+    try:
+      numbers = tuple(map(float, texts))
+    except ValueError:
+      numbers = ()
+    if (
+      len(numbers) not in (1, num_channels)
+      or not np.isfinite(numbers).all()
+      or (limit and min(numbers) <= 0)
+    ):
+      raise ValueError(
+        f"--{flag}={','.join(texts)}: one finite number{limit} wanted, or"
+        f" {num_channels}, one for each channel"
+      )
+    values.append(numbers)
+  mean, deviation = values
+  size = max(map(len, values))
+  return input_scaling.InputScaling(
+    *(each * (size // len(each)) for each in (mean, deviation))
+  )

@@ -1,0 +1,186 @@
+"""Tests of what is done to pixels: numbers by hand, alone and in models."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift import models
+from tff_shift.models import guided_model
+from tff_shift.models import input_scaling
+from tff_shift.models import lenet
+from tff_shift.models import mlp
+from tff_shift.models import split_model
+
+layers = tf.keras.layers
+
+# Two images of one pixel with two channels. Of the first channel, 0 and 102,
+# the mean is 51 and so is the deviation; of the second 204 and 0.
+IMAGES = np.array([[0, 204], [102, 204]], np.uint8).reshape(2, 1, 1, 2)
+PIXELS = np.array([[0, 204], [51, 255]], np.uint8).reshape(2, 1, 1, 2)
+# What becomes of PIXELS.
+EXPECTED = {
+  "zero_one": [[0, 0.8], [0.2, 1]],
+  "minus_one_one": [[-1, 0.6], [-0.6, 1]],
+  # The second channel is only moved: 204 / 255 to 0.
+  "standardized": [[-1, 0], [0, 0.2]],
+}
+
+
+def build_linear(num_channels=2, input_dtype=tf.uint8):
+  """A model whose embedding is what its backbone is given."""
+  size = num_channels
+  return split_model.build_split_model(
+    "linear",
+    backbone=lambda: tf.keras.Sequential(
+      [
+        layers.InputLayer((1, 1, size)),
+        layers.Flatten(),
+        layers.Dense(size, use_bias=False, kernel_initializer="identity"),
+      ]
+    ),
+    head=lambda: tf.keras.Sequential(
+      [layers.InputLayer((size,)), layers.Dense(3)]
+    ),
+    input_dtype=input_dtype,
+  )
+
+
+class TestScalings:
+  @pytest.mark.parametrize("name", input_scaling.NAMES)
+  def test_pixels_by_hand(self, run_in_graph, name):
+    scaled = run_in_graph(input_scaling.make(name, [IMAGES]), PIXELS)
+    assert scaled.dtype == np.float32
+    np.testing.assert_allclose(
+      scaled.reshape(2, 2), EXPECTED[name], rtol=0, atol=1e-7
+    )
+
+  def test_ends_of_minus_one_one_are_exact(self, run_in_graph):
+    ends = np.array([[0], [255]], np.uint8)
+    scaled = run_in_graph(input_scaling.MINUS_ONE_ONE, ends)
+    np.testing.assert_array_equal(scaled, [[-1], [1]])
+
+  def test_zero_one_divides_and_does_nothing_else(self, run_in_graph):
+    pixels = np.arange(256, dtype=np.uint8)[:, np.newaxis]
+    scaled, divided = run_in_graph(
+      lambda x: (input_scaling.ZERO_ONE(x), tf.cast(x, tf.float32) / 255.0),
+      pixels,
+    )
+    np.testing.assert_array_equal(scaled, divided)
+
+  def test_unknown_name_is_refused_with_those_that_there_are(self):
+    with pytest.raises(ValueError) as error:
+      input_scaling.make("zero", [IMAGES])
+    assert str(error.value) == (
+      "unknown input scaling 'zero'; there are zero_one, minus_one_one,"
+      " standardized"
+    )
+
+  @pytest.mark.parametrize(
+    ("mean", "deviation", "message"),
+    [
+      ((), (), "at least one"),
+      ((0.0, 0.0), (1.0,), "as many numbers"),
+      ((0.0,), (0.0,), "above 0"),
+      ((float("nan"),), (1.0,), "finite"),
+      ((0.0,), (float("inf"),), "finite"),
+    ],
+  )
+  def test_wrong_numbers_are_refused(self, mean, deviation, message):
+    with pytest.raises(ValueError, match=message):
+      input_scaling.InputScaling(mean, deviation)
+
+
+class TestStandardized:
+  def test_numbers_by_hand(self):
+    scaling = input_scaling.standardized([IMAGES])
+    assert scaling.mean == (0.2, 0.8)
+    assert scaling.deviation == (0.2, 1.0)
+
+  def test_numbers_of_random_images_are_those_of_numpy(self):
+    images = np.random.default_rng(0).integers(0, 256, (50, 9, 7, 3), np.uint8)
+    images[..., 1] //= 16
+    scaling = input_scaling.standardized([images])
+    pixels = images.reshape(-1, 3) / 255
+    np.testing.assert_allclose(scaling.mean, pixels.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(scaling.deviation, pixels.std(axis=0), rtol=1e-9)
+
+  def test_order_and_parts_do_not_matter(self):
+    generator = np.random.default_rng(1)
+    images = generator.integers(0, 256, (40, 5, 5, 2), np.uint8)
+    whole = input_scaling.standardized([images])
+    mixed = generator.permutation(images)
+    assert input_scaling.standardized([mixed[:7], mixed[7:]]) == whole
+
+  def test_no_image_is_refused(self):
+    for parts in ([], [IMAGES[:0]]):
+      with pytest.raises(ValueError, match="no image"):
+        input_scaling.standardized(parts)
+
+
+class TestModels:
+  @pytest.mark.parametrize("name", input_scaling.NAMES)
+  def test_model_is_given_scaled_pixels(self, run_in_graph, name):
+    model = split_model.with_input_scaling(
+      build_linear(), input_scaling.make(name, [IMAGES])
+    )
+    embedding = run_in_graph(
+      lambda x: model.embed(model.initial_backbone([0, 0]), x), PIXELS
+    )
+    np.testing.assert_allclose(embedding, EXPECTED[name], rtol=0, atol=1e-6)
+
+  def test_every_part_of_a_guided_model_is_given_scaled_pixels(
+    self, run_in_graph
+  ):
+    """Where the tasks share nothing, the guide takes the image itself."""
+    scaled = models.build(
+      "lenet",
+      input_shape=(16, 16, 2),
+      num_classes=3,
+      num_clients=4,
+      sharing="none",
+      input_scaling=input_scaling.MINUS_ONE_ONE,
+    )
+    of_floats = lenet.build((16, 16, 2), 3, 4, "none", tf.float32)
+    x = np.random.default_rng(0).integers(0, 256, (2, 16, 16, 2), np.uint8)
+
+    def both(x):
+      seed = tf.constant([1, 2])
+      weights, guide = (
+        scaled.initial_weights(seed),
+        scaled.initial_client_branch(seed),
+      )
+      by_hand = tf.cast(x, tf.float32) / 127.5 - 1
+      return (
+        scaled.predict_both(weights, guide, x),
+        of_floats.predict_both(weights, guide, by_hand),
+        scaled.predict_client(weights.backbone, guide, x),
+      )
+
+    actual, expected, client = run_in_graph(both, x)
+    for one, other in zip(actual, expected, strict=True):
+      np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(client, expected[1], rtol=0, atol=1e-5)
+
+  def test_scaling_stays_with_a_model_that_is_changed(self):
+    model = split_model.with_input_scaling(
+      mlp.build((4, 4, 1), 3, width=8, head_width=4, input_dtype=tf.uint8),
+      input_scaling.MINUS_ONE_ONE,
+    )
+    guided = guided_model.with_guide(model, num_clients=2, width=3)
+    for changed in (guided, split_model.with_head(guided, "last_layer")):
+      assert changed.input_scaling == input_scaling.MINUS_ONE_ONE
+
+  def test_features_stay_as_they_are(self, run_in_graph):
+    model = build_linear(input_dtype=tf.float32)
+    x = np.float32([[[[3, -200]]]])
+    embedding = run_in_graph(
+      lambda x: model.embed(model.initial_backbone([0, 0]), x), x
+    )
+    np.testing.assert_array_equal(embedding, [[3, -200]])
+    with pytest.raises(ValueError, match="float32, which is not scaled"):
+      split_model.with_input_scaling(model, input_scaling.ZERO_ONE)
+
+  def test_other_channels_than_the_images_have_are_refused(self):
+    three = input_scaling.InputScaling((0.5,) * 3, (0.5,) * 3)
+    with pytest.raises(ValueError, match=r"2 channels, .* of 3"):
+      split_model.with_input_scaling(build_linear(), three)

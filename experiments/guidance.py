@@ -104,7 +104,9 @@ def main() -> None:
       )
   guidance_results.draw_accuracy(by_label, running.folder)
   guidance_results.draw_trade_off(running.summaries, running.folder)
-  running.finish(guidance.Evaluation._fields)
+  running.finish(
+    [name for name in guidance.Evaluation._fields if name != "not_finite"]
+  )
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_drm
 from tff_shift.data import examples
+from tff_shift.learning import guidance as learned
 from tff_shift.models import guided_model
 from tff_shift.models import mlp
 from tff_shift.simulation import checkpoints
@@ -31,14 +32,15 @@ class PlannedFederation:
   CLASSES = np.array([[0, 1, 0, 0, 1], [1, 1, 0, 1, 1]])
   ROUTES = ([0, 0, 0, 0, 0], [0, 1, 1, 1, 0])  # Without, with correction.
 
-  def __init__(self, can_guide):
+  def __init__(self, can_guide, classes=CLASSES):
     self.can_guide = can_guide
     self.asked = []
+    self._classes = classes
 
   def answer(self, x, routes):
     numbers = x[:, 0].astype(int)
     self.asked.append(numbers.tolist())
-    return queries.Answers(self.CLASSES[routes, numbers], routes)
+    return queries.Answers(self._classes[routes, numbers], routes)
 
   def guide(self, x, corrected):
     routes = np.array(self.ROUTES[int(corrected)], np.int32)
@@ -85,7 +87,20 @@ class TestEvaluate:
     assert [name for name in measured if measured[name] is not None] == [
       "system_accuracy",
       "average_accuracy",
+      "not_finite",
     ]
+
+  @pytest.mark.parametrize("can_guide", [True, False])
+  def test_answers_that_are_no_numbers_are_counted(self, can_guide):
+    classes = PlannedFederation.CLASSES.copy()
+    # Client 1 does not answer its own queries 2 and 4, nor one of client 0.
+    classes[1, [0, 2, 4]] = learned.NO_CLIENT
+    evaluation, _ = guidance.evaluate(
+      PlannedFederation(can_guide, classes), [1, 1], TEST
+    )
+    assert evaluation.not_finite == pytest.approx(100 * 2 / 5)
+    # Of client 1's three, 3 is left.
+    assert evaluation.average_accuracy == pytest.approx(100 * (1 + 1 / 3) / 2)
 
 
 class TestFinal:
@@ -105,13 +120,19 @@ class TestFinal:
       "system_accuracy_over_rounds": pytest.approx(np.sqrt(50)),
       "average_accuracy": 70.0,
       "average_accuracy_over_rounds": pytest.approx(np.sqrt(200)),
+      "not_finite": 0.0,
+      "not_finite_over_rounds": 0.0,
     }
 
   def test_one_round_has_no_spread(self):
     result = guidance.GuidanceResult(
       {3: guidance.Evaluation(1.0, 2.0)}, (3,), None, 0.0
     )
-    assert result.final() == {"system_accuracy": 1.0, "average_accuracy": 2.0}
+    assert result.final() == {
+      "system_accuracy": 1.0,
+      "average_accuracy": 2.0,
+      "not_finite": 0.0,
+    }
 
 
 def make_federation_data(generator, num_clients=2):

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tff_shift.data import examples
+from tff_shift.learning import guidance as learned
 from tff_shift.learning import process
 from tff_shift.simulation import checkpoints
 from tff_shift.simulation import client_data
@@ -30,6 +31,8 @@ class Evaluation(NamedTuple):
       of all clients where there is no guide.
     average_accuracy: Of each client on its own test set, weighted by its number
       of training examples.
+    not_finite: How much of their own test sets clients do not predict with
+      numbers, which counts as wrong.
     uncorrected_system_accuracy: As `system_accuracy`, by the guide's
       probabilities as they are; None without a guide.
     client_accuracy: The share of queries that are routed to the client from
@@ -39,6 +42,7 @@ class Evaluation(NamedTuple):
 
   system_accuracy: float
   average_accuracy: float
+  not_finite: float = 0.0
   uncorrected_system_accuracy: float | None = None
   client_accuracy: float | None = None
   uncorrected_client_accuracy: float | None = None
@@ -106,9 +110,12 @@ def evaluate(
   own = federation.answer(x, origins).classes
   per_client = [np.mean((own == y)[origins == i]) for i in range(len(test))]
   average = _percent(np.average(per_client, weights=train_sizes))
+  # Each was asked of a client: who gives no answer has no numbers.
+  not_finite = _percent(np.mean(own == learned.NO_CLIENT))
   if not federation.can_guide:
     vote = federation.vote(x)
-    return Evaluation(_percent(np.mean(vote == y)), average), None
+    system = _percent(np.mean(vote == y))
+    return Evaluation(system, average, not_finite), None
   found = []
   for corrected in (True, False):
     routes = federation.guide(x, corrected=corrected).routes
@@ -126,7 +133,9 @@ def evaluate(
   (routes, system, client), (_, plain_system, plain_client) = found
   routing = np.zeros([len(test)] * 2, np.int64)
   np.add.at(routing, (origins, routes), 1)
-  evaluation = Evaluation(system, average, plain_system, client, plain_client)
+  evaluation = Evaluation(
+    system, average, not_finite, plain_system, client, plain_client
+  )
   return evaluation, routing
 
 

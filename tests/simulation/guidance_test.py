@@ -98,7 +98,7 @@ class TestEvaluate:
     evaluation, _ = guidance.evaluate(
       PlannedFederation(can_guide, classes), [1, 1], TEST
     )
-    assert evaluation.not_finite == pytest.approx(100 * 2 / 5)
+    assert evaluation.not_finite == pytest.approx(2 / 5)
     # Of client 1's three, 3 is left.
     assert evaluation.average_accuracy == pytest.approx(100 * (1 + 1 / 3) / 2)
 

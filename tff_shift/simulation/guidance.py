@@ -31,8 +31,8 @@ class Evaluation(NamedTuple):
       of all clients where there is no guide.
     average_accuracy: Of each client on its own test set, weighted by its number
       of training examples.
-    not_finite: How much of their own test sets clients do not predict with
-      numbers, which counts as wrong.
+    not_finite: The share, from 0 to 1, of their own test sets that clients do
+      not predict with numbers, which counts as wrong.
     uncorrected_system_accuracy: As `system_accuracy`, by the guide's
       probabilities as they are; None without a guide.
     client_accuracy: The share of queries that are routed to the client from
@@ -111,7 +111,7 @@ def evaluate(
   per_client = [np.mean((own == y)[origins == i]) for i in range(len(test))]
   average = _percent(np.average(per_client, weights=train_sizes))
   # Each was asked of a client: who gives no answer has no numbers.
-  not_finite = _percent(np.mean(own == learned.NO_CLIENT))
+  not_finite = float(np.mean(own == learned.NO_CLIENT))
   if not federation.can_guide:
     vote = federation.vote(x)
     system = _percent(np.mean(vote == y))

@@ -170,6 +170,7 @@ class TestWholeRun:
     assert again == first
 
 
+@pytest.mark.slow
 def test_selection_looks_at_validation_alone(
   run_guidance, read_rows, read_runs, tmp_path, capsys
 ):

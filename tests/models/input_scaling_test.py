@@ -128,6 +128,7 @@ class TestModels:
     )
     np.testing.assert_allclose(embedding, EXPECTED[name], rtol=0, atol=1e-6)
 
+  @pytest.mark.slow
   def test_every_part_of_a_guided_model_is_given_scaled_pixels(
     self, run_in_graph
   ):

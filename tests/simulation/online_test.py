@@ -360,6 +360,7 @@ class TestFedAde:
         np.testing.assert_array_equal(first, second)
         assert np.asarray(first).dtype == np.asarray(second).dtype
 
+  @pytest.mark.slow
   def test_fixed_rates_prescribed_as_they_were_give_the_same_run(
     self, whole, model
   ):

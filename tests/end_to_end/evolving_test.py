@@ -542,7 +542,7 @@ def test_presets_are_read(presets, run_evolving, tmp_path, capsys):
     code = run_evolving(
       [
         f"--flagfile={preset}",
-        "--algorithm=fed_avg",
+        "--algorithm=fed_evolve",
         "--learning_rate=0",
         f"--output_dir={tmp_path / 'run'}",
       ]

@@ -227,10 +227,13 @@ def run_all(
     queries = generator.normal(size=(_NUM_QUERIES, 5)).astype(np.float32)
     routes = np.arange(_NUM_QUERIES, dtype=np.int32) % _NUM_CLIENTS
     guidance = algorithm.guidance
+    prepared = states
+    if guidance.prepare is not None:
+      prepared = call("prepare", guidance.prepare, state, states, data)
     others |= {
       "guide": (guidance.guide, state, data, queries),
-      "answer": (guidance.answer, state, states, data, queries, routes),
-      "vote": (guidance.vote, state, states, data, queries),
+      "answer": (guidance.answer, state, prepared, data, queries, routes),
+      "vote": (guidance.vote, state, prepared, data, queries),
     }
   for name, (computation, *arguments) in others.items():
     if name in beside_rounds and computation is not None:

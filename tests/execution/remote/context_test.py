@@ -96,6 +96,8 @@ class TestAlgorithms:
       ("fed_3da", 0, ["request"], 3),
       # Clients send a summary.
       ("fed_evolve", 0, ["evaluate_server"], 2),
+      # Clients prepare, and answer from that.
+      ("fed_avg_ft", 0, ["answer"], 2),
     ],
   )
   def test_same_as_local(
@@ -106,7 +108,8 @@ class TestAlgorithms:
     with install(contexts["local"]):
       calls = executor_equality.run_all(algorithm, beside_rounds, num_rounds)
     num_phases = num_rounds * len(algorithm.phases)
-    assert len(calls) == 2 + num_phases + len(beside_rounds)
+    prepares = bool(algorithm.guidance and algorithm.guidance.prepare)
+    assert len(calls) == 2 + num_phases + prepares + len(beside_rounds)
     for call in calls:
       with install(contexts[num_workers]):
         found = call.computation(*call.arguments)

@@ -358,3 +358,36 @@ class TestCheck:
 def test_noise_that_cannot_be_meant_is_refused(noise):
   with pytest.raises(ValueError, match=r"^noise_multiplier=.* is not allowed"):
     aggregation.build("dp", HParams(noise_multiplier=noise))
+
+
+class TestServerMomentum:
+  def test_results_add_up_by_hand(self):
+    process = create("mean", HParams(server_momentum=0.5), size=1)
+    mean = np.average(UPDATES, axis=0, weights=WEIGHTS)
+    result, output = run(process, UPDATES, WEIGHTS)
+    np.testing.assert_allclose(result, mean, rtol=1e-6)
+    # v2 = 0.5 * mean + 2 * mean; v3 = 0.5 * v2 + 0.
+    result, output = run(process, 2 * UPDATES, WEIGHTS, output.state)
+    np.testing.assert_allclose(result, 2.5 * mean, rtol=1e-6)
+    result, _ = run(process, 0 * UPDATES, WEIGHTS, output.state)
+    np.testing.assert_allclose(result, 1.25 * mean, rtol=1e-6)
+
+  def test_without_momentum_nothing_is_kept(self):
+    process = create("mean", HParams(server_momentum=0.0))
+    stock = tff.aggregators.MeanFactory().create(
+      process.next.type_signature.parameter[1].member, WEIGHT
+    )
+    assert process.initialize.type_signature.is_equivalent_to(
+      stock.initialize.type_signature
+    )
+
+  @pytest.mark.parametrize("name", ["robust", "secure"])
+  def test_goes_on_after_any_aggregator(self, name):
+    process = create(name, HParams(server_momentum=0.5, clipping="none"))
+    result, output = run(process, UPDATES, WEIGHTS)
+    again, _ = run(process, 0 * UPDATES, WEIGHTS, output.state)
+    np.testing.assert_allclose(again, 0.5 * result, rtol=1e-4, atol=1e-5)
+
+  def test_one_and_more_are_refused(self):
+    with pytest.raises(ValueError, match="server_momentum"):
+      aggregation.build("mean", HParams(server_momentum=1.0))

@@ -15,7 +15,10 @@
     bits a number (Distributed Mean Estimation with Limited Communication,
     Suresh, Yu, Kumar, McMahan; ICML 2017).
 
-All are made of the factories of `tff.learning` and `tff.aggregators`.
+All are made of the factories of `tff.learning` and `tff.aggregators`. After any
+of them the server may go on with momentum (FedAvgM; Measuring the Effects of
+Non-Identical Data Distribution for Federated Visual Classification, Hsu, Qi,
+Brown; 2019): it adds v <- momentum * v + mean of the updates to its weights.
 
 What is hidden is the update and, in `secure`, the client's weight. Losses,
 counts and the sums of evaluations are measurements of the experiment: they are
@@ -31,6 +34,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_shift.learning import hyperparameters
@@ -49,6 +53,7 @@ USED_BY = {
   "zeroing": _BOUNDED,
   "noise_multiplier": ("dp",),
   "dp_delta": ("dp",),
+  "server_momentum": NAMES,
 }
 
 
@@ -88,6 +93,13 @@ class AggregatorHParams(hyperparameters.HParams):
     " clients to the power of 1.1.",
     minimum=0,
     maximum=0.5,
+  )
+  server_momentum: float = hyperparameters.hparam(
+    0.0,
+    "What the server adds to its weights is the mean of the updates and this"
+    " share of what it added in the round before (FedAvgM).",
+    minimum=0,
+    maximum=0.999,
   )
 
   def check_together(self) -> None:
@@ -135,6 +147,7 @@ class Aggregator(tff.aggregators.WeightedAggregationFactory):
       | tff.aggregators.UnweightedAggregationFactory
     ),
     is_simulated: bool = False,
+    momentum: float = 0.0,
   ):
     """Wraps a factory.
 
@@ -142,8 +155,10 @@ class Aggregator(tff.aggregators.WeightedAggregationFactory):
       traits: What it does.
       factory: The factory. One without weights ignores them.
       is_simulated: Whether secure sums become plain ones, see `build`.
+      momentum: The share of the result before that is added to a result.
     """
     self.traits = traits
+    self._momentum = momentum
     self._factory = as_weighted(factory)
     self._is_simulated = is_simulated
 
@@ -153,11 +168,13 @@ class Aggregator(tff.aggregators.WeightedAggregationFactory):
     """See `tff.aggregators.WeightedAggregationFactory`."""
     with secure_sums.quiet():
       process = self._factory.create(value_type, weight_type)
-    if not self._is_simulated:
-      return process
-    return tff.templates.AggregationProcess(
-      process.initialize, secure_sums.in_the_open(process.next)
-    )
+    if self._is_simulated:
+      process = tff.templates.AggregationProcess(
+        process.initialize, secure_sums.in_the_open(process.next)
+      )
+    if self._momentum:
+      process = _with_momentum(process, self._momentum)
+    return process
 
 
 def as_weighted(
@@ -303,9 +320,10 @@ def build(
   hparams = hparams or AggregatorHParams()
   hyperparameters.validate(hparams)
   clips = hparams.clipping != "none"
+  momentum = hparams.server_momentum
   traits = Traits(
-    name=name,
-    is_mean=name == "mean",
+    name=f"{name} with server_momentum={momentum}" if momentum else name,
+    is_mean=name == "mean" and not momentum,
     is_weighted=name != "dp",
     # A sum that is secure has a range, which cuts numbers off.
     bounds_updates=name in ("dp", "secure")
@@ -314,9 +332,10 @@ def build(
     compresses=name == "compressed",
   )
   if name == "mean":
-    return Aggregator(traits, tff.aggregators.MeanFactory())
+    return Aggregator(traits, tff.aggregators.MeanFactory(), momentum=momentum)
   if name == "dp":
-    return Aggregator(traits, _private(hparams, clients_per_round))
+    factory = _private(hparams, clients_per_round)
+    return Aggregator(traits, factory, momentum=momentum)
   stock = {
     "robust": tff.learning.robust_aggregator,
     "secure": tff.learning.secure_aggregator,
@@ -325,7 +344,45 @@ def build(
   is_secure = name == "secure"
   with secure_sums.quiet():
     factory = _bounded(stock, hparams, is_secure)
-  return Aggregator(traits, factory, is_secure and is_simulated)
+  return Aggregator(traits, factory, is_secure and is_simulated, momentum)
+
+
+def _with_momentum(
+  process: tff.templates.AggregationProcess, momentum: float
+) -> tff.templates.AggregationProcess:
+  """Makes results v <- momentum * v + result; v joins the process's state."""
+  _, value_type, weight_type = process.next.type_signature.parameter
+  result_type = process.next.type_signature.result.result.member
+
+  @tff.tensorflow.computation
+  def nothing():
+    return tff.types.structure_from_tensor_type_tree(
+      lambda tensor: tf.zeros(tensor.shape, tensor.dtype), result_type
+    )
+
+  @tff.federated_computation
+  def initialize():
+    return tff.federated_zip(
+      (process.initialize(), tff.federated_eval(nothing, tff.SERVER))
+    )
+
+  @tff.tensorflow.computation(result_type, result_type)
+  def step(velocity, mean):
+    return tf.nest.map_structure(
+      lambda before, now: momentum * before + now, velocity, mean
+    )
+
+  @tff.federated_computation(
+    initialize.type_signature.result, value_type, weight_type
+  )
+  def next_fn(state, value, weight):
+    output = process.next(state[0], value, weight)
+    velocity = tff.federated_map(step, (state[1], output.result))
+    return tff.templates.MeasuredProcessOutput(
+      tff.federated_zip((output.state, velocity)), velocity, output.measurements
+    )
+
+  return tff.templates.AggregationProcess(initialize, next_fn)
 
 
 def _bounded(

@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import math
 import pathlib
+import sys
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -77,7 +78,12 @@ def define_common_flags(
     model_help: What is said of the model; the default is that of the data set.
     model_width_help: What is said of its width.
     input_scaling: How images are scaled by default.
+
+  Raises:
+    ValueError: If an algorithm of `--import` cannot be used.
+    flags.Error: If a file of flags cannot be read.
   """
+  hparam_flags.import_algorithms(sys.argv)
   flags.DEFINE_list(
     "algorithm",
     None,
@@ -131,7 +137,12 @@ def define_common_flags(
   if evaluate_every is not None:
     flags.DEFINE_integer("evaluate_every", evaluate_every, evaluate_help)
   flags.DEFINE_string(
-    "model", None, f"One of {', '.join(models.names())}. {model_help}"
+    "model",
+    None,
+    f"One of {', '.join(models.names())}; or a function of your own,"
+    " my_package.my_model:build or path/to/file.py:build, which takes"
+    " input_shape and num_classes and returns a SplitModel or a Keras model of"
+    f" logits. {model_help}",
   )
   flags.DEFINE_integer(
     "model_width",
@@ -166,7 +177,10 @@ def check_common_flags(scenario: str) -> None:
     "above 0 and at most 1",
   )
   if flags.FLAGS.model is not None:
-    require_choice("model", models.names())
+    try:
+      models.check_name(flags.FLAGS.model)
+    except ValueError as error:
+      raise UsageError(f"--model={flags.FLAGS.model}: {error}") from error
 
 
 def parse_numbers(
@@ -346,13 +360,21 @@ def output_dir(scenario: str) -> pathlib.Path:
 
 
 def _flag_values() -> dict[str, Any]:
-  """Returns all flags of the binary with their values."""
-  return {
+  """Returns all flags of the binary with their values.
+
+  Files of the user stand with their digests: another version of one is another
+  run.
+  """
+  values = {
     flag.name: flag.value
     for module, defined in flags.FLAGS.flags_by_module_dict().items()
     if module.startswith(f"{__package__}.")
     for flag in defined
   }
+  values.update(hparam_flags.values_of_imports())
+  if values.get("model") and models.is_user_function(values["model"]):
+    values["model"] += f" (SHA-256 {models.digest(values['model'])})"
+  return values
 
 
 def open_folder(

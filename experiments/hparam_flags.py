@@ -1,12 +1,18 @@
-"""A flag for each hyper-parameter of each algorithm; each may be a list."""
+"""A flag for each hyper-parameter of each algorithm; each may be a list.
+
+Algorithms of the user (`--import`) have theirs, too: their files are imported
+before the flags are defined.
+"""
 
 import dataclasses
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
 
 from tff_shift import algorithms
+from tff_shift import user_modules
 from tff_shift.learning import hyperparameters
 
 _PARSERS = {
@@ -15,6 +21,53 @@ _PARSERS = {
   float: flags.FloatParser(),
   str: flags.ArgumentParser(),
 }
+
+
+_IMPORT = "import"
+
+
+def _define_import(values: flags.FlagValues = flags.FLAGS) -> None:
+  flags.DEFINE_list(
+    _IMPORT,
+    [],
+    "Comma-separated algorithms of your own: files (my_algorithm.py) or modules"
+    " (my_package.my_algorithm). An algorithm has the name of its file, and its"
+    " hyper-parameters become flags.",
+    flag_values=values,
+  )
+
+
+def import_algorithms(arguments: Sequence[str]) -> None:
+  """Imports the algorithms of `--import`, before any flag is defined.
+
+  Args:
+    arguments: The command line; files of flags are read, too.
+
+  Raises:
+    ValueError: If an algorithm cannot be imported or used.
+    flags.Error: If a file of flags cannot be read.
+  """
+  values = flags.FlagValues()
+  # Flags that are not known yet may have a value behind a blank.
+  values.set_gnu_getopt(True)
+  _define_import(values)
+  values(arguments, known_only=True)
+  for name in values[_IMPORT].value:
+    try:
+      algorithms.load(name)
+    except ValueError as error:
+      raise ValueError(f"--{_IMPORT}: {error}") from error
+
+
+def values_of_imports() -> dict[str, list[str]]:
+  """Returns `--import`, the SHA-256 of each file behind it, if it is set."""
+  if _IMPORT not in flags.FLAGS:
+    return {}
+  digests = (
+    (name, user_modules.digest(user_modules.load(name)))
+    for name in flags.FLAGS[_IMPORT].value
+  )
+  return {_IMPORT: [f"{name} (SHA-256 {digest})" for name, digest in digests]}
 
 
 class _ListParser(flags.ArgumentParser):
@@ -58,11 +111,23 @@ def define_flags(scenario: str, defaults: Mapping[str, str]) -> None:
   fields = {}
   for name in names:
     for field in dataclasses.fields(algorithms.get(name).HParams):
-      fields.setdefault(field.name, field)
+      first = fields.setdefault(field.name, field)
+      if type(first.default) is not type(field.default):
+        raise ValueError(
+          f"the hyper-parameter {field.name!r} of {name} is of type"
+          f" {type(field.default).__name__}, and that of"
+          f" {owners_of(field.name, scenario)[0]} of type"
+          f" {type(first.default).__name__}; give it another name"
+        )
   for field in fields.values():
     owners = owners_of(field.name, scenario)
     scope = "" if len(owners) == len(names) else f" ({', '.join(owners)})"
     default = defaults.get(field.name, field.default)
+    if field.name in flags.FLAGS:
+      raise ValueError(
+        f"the hyper-parameter {field.name!r} of {owners[0]} has the name of"
+        " another flag; give it another name"
+      )
     flags.DEFINE_flag(
       flags.Flag(
         _ListParser(field),

@@ -61,16 +61,22 @@ def run(main: Callable[[], None], define_flags: Callable[[], None]) -> None:
 
   Args:
     main: The binary; a `command_line.UsageError` of it is the user's to mend.
-    define_flags: Defines the binary's flags. Not done on import, so that
-      several binaries can be imported into one process.
+    define_flags: Defines the binary's flags; a `ValueError` of it is the user's
+      to mend. Not done on import, so that several binaries can be imported into
+      one process.
   """
   _collect_seldom()
-  define_flags()
   binary = pathlib.Path(sys.argv[0]).stem
 
   def fail(message: str, code: int):
     print(f"{binary}: {message}", file=sys.stderr, flush=True)
     sys.exit(code)
+
+  try:
+    define_flags()
+  except (ValueError, flags.Error) as error:
+    # Of algorithms of the user, whose flags are defined here.
+    fail(" ".join(str(error).split()), 2)
 
   def parse(arguments):
     if _HELP.intersection(arguments[1:]):

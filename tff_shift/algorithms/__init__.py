@@ -1,5 +1,7 @@
 """One file per algorithm, found by its name.
 
+A file that lives elsewhere is made known by `load` or `register`.
+
 A new algorithm is a new file with `HParams` (a frozen dataclass, usually a
 subclass of `LocalHParams`), `SCENARIOS` (the binaries that run it) and
 `work(model, hparams)`, which gives its functions, a `process.Work`; there is no
@@ -8,21 +10,30 @@ list to edit. One that needs more than one source domain says so in
 `AGGREGATION_NEEDS`, an `aggregation.Needs`.
 """
 
+import dataclasses
 import functools
 import importlib
+import inspect
+import os
 import pkgutil
+import re
 import types
 
 import tensorflow_federated as tff
 
+from tff_shift import user_modules
 from tff_shift.learning import aggregation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import process
 from tff_shift.models import split_model
 
 
+# By name, what `register` was given.
+_registered: dict[str, types.ModuleType] = {}
+
+
 @functools.cache
-def _all_names() -> tuple[str, ...]:
+def _own_names() -> tuple[str, ...]:
   return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__)))
 
 
@@ -34,11 +45,12 @@ def names(scenario: str | None = None) -> tuple[str, ...]:
       leaves all.
 
   Returns:
-    The names.
+    The names, those that were registered included.
   """
+  every = tuple(sorted((*_own_names(), *_registered)))
   if scenario is None:
-    return _all_names()
-  return tuple(name for name in _all_names() if scenario in get(name).SCENARIOS)
+    return every
+  return tuple(name for name in every if scenario in get(name).SCENARIOS)
 
 
 def get(name: str) -> types.ModuleType:
@@ -53,9 +65,120 @@ def get(name: str) -> types.ModuleType:
   Raises:
     ValueError: If there is no such algorithm; names those that there are.
   """
-  if name not in _all_names():
+  if name in _registered:
+    return _registered[name]
+  if name not in _own_names():
     raise ValueError(f"no algorithm {name!r}; there are {', '.join(names())}")
   return importlib.import_module(f"{__name__}.{name}")
+
+
+def load(name: str | os.PathLike[str]) -> types.ModuleType:
+  """Imports an algorithm's file from anywhere and registers it.
+
+  Args:
+    name: The path of the file, or the dotted name of a module that Python can
+      import from here.
+
+  Returns:
+    The module.
+
+  Raises:
+    ValueError: If it cannot be imported, or is no algorithm: see `register`.
+  """
+  module = user_modules.load(name)
+  try:
+    register(module)
+  except ValueError as error:
+    raise ValueError(f"{os.fspath(name)}: {error}") from error
+  return module
+
+
+def register(module: types.ModuleType) -> str:
+  """Makes an algorithm known by its name, beside those of the package.
+
+  Args:
+    module: A module with `HParams`, `SCENARIOS` and `work`. One of the same
+      file that was registered before is replaced.
+
+  Returns:
+    The algorithm's name, the last part of the module's.
+
+  Raises:
+    ValueError: If the module lacks one of these, or its name is taken.
+  """
+  name = _name_of(module)
+  if name in _own_names():
+    raise ValueError(
+      f"there is an algorithm {name!r} already; give the file another name"
+    )
+  before = _registered.get(name)
+  if before is not None and not _is_same_file(before, module):
+    raise ValueError(
+      f"{before.__file__} is an algorithm {name!r} already; give one of the"
+      " files another name"
+    )
+  _check_module(name, module)
+  _registered[name] = module
+  return name
+
+
+def _is_same_file(one: types.ModuleType, other: types.ModuleType) -> bool:
+  files = [getattr(each, "__file__", None) for each in (one, other)]
+  return one is other or (
+    None not in files
+    and os.path.realpath(files[0]) == os.path.realpath(files[1])
+  )
+
+
+def _check_module(name: str, module: types.ModuleType) -> None:
+  """Raises a ValueError unless a module has what an algorithm's file has."""
+  if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+    raise ValueError(
+      f"{name!r} is no name of an algorithm: small letters, digits and"
+      " underscores, after a letter"
+    )
+  kind = getattr(module, "HParams", None)
+  if not (
+    isinstance(kind, type)
+    and issubclass(kind, hyperparameters.HParams)
+    and kind.__dataclass_params__.frozen
+  ):
+    raise ValueError(
+      "there must be a class HParams, a frozen dataclass and a subclass of"
+      " hyperparameters.HParams (usually of LocalHParams)"
+    )
+  for field in dataclasses.fields(kind):
+    if not {"help", "choices", "minimum"} <= set(field.metadata):
+      raise ValueError(
+        f"the field {field.name!r} of HParams must come from"
+        " hyperparameters.hparam(default, help, ...)"
+      )
+  known = sorted({s for own in _own_names() for s in get(own).SCENARIOS})
+  scenarios = getattr(module, "SCENARIOS", None)
+  if (
+    not isinstance(scenarios, tuple | list)
+    or not scenarios
+    or not set(scenarios) <= set(known)
+  ):
+    raise ValueError(
+      "there must be SCENARIOS, a tuple of the binaries that run it, some of"
+      f" {', '.join(known)}"
+    )
+  work = getattr(module, "work", None)
+  if not callable(work) or list(inspect.signature(work).parameters) != [
+    "model",
+    "hparams",
+  ]:
+    raise ValueError(
+      "there must be a function work(model, hparams) that returns a"
+      " process.Work"
+    )
+  if not isinstance(needs(module), aggregation.Needs):
+    raise ValueError("AGGREGATION_NEEDS must be an aggregation.Needs")
+
+
+def _name_of(module: types.ModuleType) -> str:
+  return module.__name__.rpartition(".")[2]
 
 
 def needs(algorithm: str | types.ModuleType) -> aggregation.Needs:
@@ -98,7 +221,7 @@ def build(
   """
   module = _module(algorithm)
   return process.build(
-    module.__name__.rpartition(".")[2],
+    _name_of(module),
     module.work,
     model,
     module.HParams() if hparams is None else hparams,

@@ -1,15 +1,23 @@
 """Models as pure functions of their weights, found by the name of their file.
 
 Every module of this folder that has a function `build` is a family of models: a
-new one is a new file, and nothing else changes.
+new one is a new file, and nothing else changes. A model that is built elsewhere
+is named by its function, `my_package.my_model:build`.
 """
 
 import importlib
 import inspect
 import pkgutil
+from collections.abc import Callable
+from typing import Any
 
 from tff_shift.models import input_scaling as scaling_lib
+from tff_shift.models import keras_models
 from tff_shift.models import split_model
+from tff_shift.models import user_models
+
+from_keras = keras_models.from_keras
+with_group_normalization = keras_models.with_group_normalization
 
 
 def _builders():
@@ -29,24 +37,48 @@ def names() -> tuple[str, ...]:
   return tuple(sorted(_builders()))
 
 
+def is_user_function(name: str) -> bool:
+  """Whether a name is `<module>:<function>`, see `build`."""
+  return ":" in name
+
+
+def check_name(name: str) -> None:
+  """Raises a ValueError unless `build` knows a model of this name."""
+  _builder(name)
+
+
+def digest(name: str) -> str:
+  """Returns the SHA-256 of the file of a user's function, see `build`."""
+  return user_models.digest(name)
+
+
+def _builder(name: str) -> Callable[..., Any]:
+  """Returns what builds the model of a name."""
+  if is_user_function(name):
+    return user_models.find(name)
+  builders = _builders()
+  if name not in builders:
+    raise ValueError(
+      f"unknown model {name!r}; known models: {', '.join(sorted(builders))}, or"
+      " <module or file.py>:<function>"
+    )
+  return builders[name]
+
+
 def options(name: str) -> frozenset[str]:
   """Returns the options of a model, which `build` takes.
 
   Args:
-    name: One of `names()`.
+    name: See `build`.
 
   Returns:
-    The names of the further arguments of the module's `build`.
+    The names of the further arguments of the module's `build`, or of the
+    user's function.
 
   Raises:
     ValueError: If no model has this name.
   """
-  builders = _builders()
-  if name not in builders:
-    raise ValueError(
-      f"unknown model {name!r}; known models: {', '.join(sorted(builders))}"
-    )
-  parameters = inspect.signature(builders[name]).parameters
+  parameters = inspect.signature(_builder(name)).parameters
   return frozenset(parameters) - {"input_shape", "num_classes"}
 
 
@@ -61,30 +93,43 @@ def build(
   """Builds the model of a name.
 
   Args:
-    name: The file of the model without `.py`, one of `names()`.
+    name: The file of the model without `.py`, one of `names()`. Or a function
+      of the user, `my_package.my_model:build` or `path/to/file.py:build`: it
+      takes `input_shape`, `num_classes` and what else it likes, and returns a
+      `SplitModel` or a Keras model (see `from_keras`).
     input_shape: The shape of one example, without the batch.
     num_classes: The number of classes.
     input_scaling: What is done to the pixels of images. None: they are divided
       by 255.
-    **chosen: Options, see `options`.
+    **chosen: Options, see `options`. `input_dtype` is the type of the examples,
+      and need not be an option of the user's function.
 
   Returns:
     The `SplitModel`.
 
   Raises:
     ValueError: If no model has this name, if it lacks an option, if its
-      `build` refuses a value, or if the scaling does not fit its input.
+      `build` refuses a value or gives something else than such a model, or if
+      the scaling does not fit its input.
   """
-  known = options(name)
-  unknown = sorted(set(chosen) - known)
-  if unknown:
-    raise ValueError(
-      f"model {name!r} has no option {unknown[0]!r}; its options:"
-      f" {', '.join(sorted(known))}"
+  builder = _builder(name)
+  if is_user_function(name):
+    model = user_models.build(
+      name,
+      builder,
+      input_shape=tuple(input_shape),
+      num_classes=num_classes,
+      options=chosen,
     )
-  model = _builders()[name](
-    input_shape=input_shape, num_classes=num_classes, **chosen
-  )
+  else:
+    known = options(name)
+    unknown = sorted(set(chosen) - known)
+    if unknown:
+      raise ValueError(
+        f"model {name!r} has no option {unknown[0]!r}; its options:"
+        f" {', '.join(sorted(known))}"
+      )
+    model = builder(input_shape=input_shape, num_classes=num_classes, **chosen)
   if input_scaling is None:
     return model
   return split_model.with_input_scaling(model, input_scaling)

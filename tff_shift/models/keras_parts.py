@@ -83,7 +83,8 @@ def _initializer(owner: Any, layer_name: str, name: str) -> parts.Initializer:
   if initializer is None:
     raise ValueError(
       f"layer {layer_name!r} has no initializer for its weight {name!r};"
-      " build the model from Keras layers with `<weight>_initializer`"
+      " build the model from Keras layers with `<weight>_initializer`, or let"
+      " its weights be given"
     )
   draw = _stateless(initializer)
   if name == "bias" and getattr(owner, "unit_forget_bias", False):
@@ -100,7 +101,11 @@ def _copy_with_frozen_layers(keras_model: tf.keras.Model) -> tf.keras.Model:
 
 
 def make_part(
-  keras_model: tf.keras.Model, stream: int, start: int = 0
+  keras_model: tf.keras.Model,
+  stream: int,
+  start: int = 0,
+  *,
+  is_given: bool = False,
 ) -> parts.Part:
   """Turns a Keras model into a part.
 
@@ -112,13 +117,15 @@ def make_part(
       Keras takes no eager calls of it any more.
     stream: See `parts.paths`.
     start: See `parts.paths`.
+    is_given: Whether weights start with the values that they have now. Else
+      they are drawn.
 
   Returns:
     The part; its function works only inside a graph.
 
   Raises:
-    ValueError: If the model has no weights, or a trainable one that has no
-      initializer.
+    ValueError: If the model has no weights, if a weight that is drawn has no
+      initializer, or if two have one name.
     KerasFunctionalModelError: TFF's, if the model has batch normalisation.
   """
   if not keras_model.variables:
@@ -126,7 +133,7 @@ def make_part(
       f"model {keras_model.name!r} has no weights; join its layers to the"
       " model before or after it"
     )
-  values = keras_model.variables
+  values = [variable.numpy() for variable in keras_model.variables]
   marked = keras_model
   if keras_model.non_trainable_variables:
     marked = _copy_with_frozen_layers(keras_model)
@@ -143,9 +150,19 @@ def make_part(
     if variable.ref() in trainable:
       name = variable.name.split("/")[-1].split(":")[0]
       names[number] = f"{layer_name}/{name}"
-      initializers[number] = _initializer(owner, layer_name, name)
+      initializers[number] = (
+        parts.constant(values[number])
+        if is_given
+        else _initializer(owner, layer_name, name)
+      )
     else:
       frozen_names[number] = f"{layer_name}/{variable.name}"
+  if len(set(names.values())) < len(names):
+    twice = next(n for n in names.values() if [*names.values()].count(n) > 1)
+    raise ValueError(
+      f"layer {twice.split('/')[0]!r} has layers inside of it, two of whose"
+      f" weights would be {twice!r}; put these layers into the model itself"
+    )
   for number, variable in enumerate(marked.variables):
     # A mark, by which to know the weight again below.
     variable.assign(tf.fill(variable.shape, tf.cast(number, variable.dtype)))
@@ -180,9 +197,9 @@ def make_part(
     function=function,
     names=tuple(names[number] for number in trained),
     initializers=tuple(initializers[number] for number in trained),
-    shapes=tuple(tuple(values[number].shape) for number in trained),
+    shapes=tuple(values[number].shape for number in trained),
     paths=parts.paths(stream, len(trained), start),
-    frozen=tuple(values[number].numpy() for number in fixed),
+    frozen=tuple(values[number] for number in fixed),
     source=_Source(
       keras_model, tuple(frozen_names[number] for number in fixed)
     ),

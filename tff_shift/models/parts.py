@@ -102,11 +102,12 @@ class Part:
         )
       if not np.isfinite(value).all():
         raise ValueError(f"weight {key!r} has numbers that are not finite")
-      initializers.append(_constant(value))
+      initializers.append(constant(value))
     return dataclasses.replace(self, initializers=tuple(initializers))
 
 
-def _constant(value: np.ndarray) -> Initializer:
+def constant(value: np.ndarray) -> Initializer:
+  """Returns the initializer that gives a value whatever the seed."""
   return lambda shape, seed: tf.constant(value)
 
 

@@ -1,0 +1,166 @@
+"""What a whole Keras model must be, to be a pure function of its weights.
+
+Each check raises a ValueError of one line that names the layer.
+"""
+
+import itertools
+import re
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from tff_shift.models import split_model
+
+_PROBABILITIES = ("softmax", "sigmoid")
+# Of operations that draw numbers which no seed of a run decides, and of those
+# that write to variables.
+_RANDOM = re.compile(r"(?!Stateless).*(Random|TruncatedNormal|Multinomial|Rng)")
+_WRITING = re.compile(r"Assign|ResourceScatter")
+
+
+def check_form(model: tf.keras.Model) -> None:
+  """Refuses all but a model of layers from one input to logits."""
+  if not isinstance(model, tf.keras.Model):
+    raise ValueError(
+      f"a Keras model is wanted, got {type(model).__name__} (of keras in"
+      " TensorFlow 2.14, tf.keras)"
+    )
+  if not getattr(model, "_is_graph_network", False):
+    raise ValueError(
+      "it must be a functional model, or a Sequential one that begins with an"
+      " InputLayer of the shape of an example"
+    )
+  for what, tensors in (("input", model.inputs), ("output", model.outputs)):
+    if len(tensors) != 1:
+      raise ValueError(f"it must have one {what}, and it has {len(tensors)}")
+  shape = tuple(model.inputs[0].shape)
+  if shape[0] is not None or None in shape[1:]:
+    raise ValueError(
+      f"its input is of shape {shape}; an example must have a fixed shape, and"
+      " a batch none"
+    )
+  shape = tuple(model.outputs[0].shape)
+  if len(shape) != 2 or (shape[1] or 0) < 2:
+    raise ValueError(
+      f"its output is of shape {shape}; logits of two classes or more are"
+      " wanted, (None, num_classes)"
+    )
+  if model.outputs[0].dtype != tf.float32:
+    raise ValueError(
+      f"its output is {model.outputs[0].dtype.name}; float32 is wanted"
+    )
+
+
+def check_scaling(model: tf.keras.Model, dtype: tf.DType) -> None:
+  """Refuses to scale images twice."""
+  for layer in model.layers:
+    if dtype == tf.uint8 and isinstance(layer, tf.keras.layers.Rescaling):
+      raise ValueError(
+        f"layer {layer.name!r} scales images that were scaled before; leave it"
+        " out, and choose by input_scaling"
+      )
+
+
+def check_layers(model: tf.keras.Model) -> None:
+  """Refuses layers that mean something else here than in Keras."""
+  last = model.outputs[0]._keras_history.layer
+  activation = getattr(getattr(last, "activation", None), "__name__", None)
+  if isinstance(last, tf.keras.layers.Softmax):
+    activation = "softmax"
+  if activation in _PROBABILITIES:
+    raise ValueError(
+      f"layer {last.name!r} ends in {activation}; logits are wanted, so leave"
+      " this activation out"
+    )
+  inner = list(_all_layers(model))
+  normalizations = [
+    each.name
+    for each in inner
+    if isinstance(each, tf.keras.layers.BatchNormalization)
+  ]
+  if normalizations:
+    raise ValueError(
+      f"batch normalisation ({', '.join(normalizations)}) has running"
+      " statistics, which averages of weights break; take GroupNormalization,"
+      " or models.with_group_normalization(model)"
+    )
+  for layer in inner:
+    if getattr(layer, "stateful", False):
+      raise ValueError(
+        f"layer {layer.name!r} is stateful: it would remember other clients'"
+        " batches"
+      )
+    if layer.dtype not in (None, "float32", "int32", "int64"):
+      raise ValueError(
+        f"layer {layer.name!r} has {layer.dtype} weights; float32 is wanted"
+      )
+    if any(
+      value is not None
+      for key, value in vars(layer).items()
+      if key.endswith("_constraint")
+    ):
+      raise ValueError(
+        f"layer {layer.name!r} has a constraint, which no optimizer here heeds"
+      )
+  if model.losses:
+    owners = [layer.name for layer in model.layers if layer.losses]
+    raise ValueError(
+      f"layer {owners[0]!r} has a loss of its own (a regularizer), which no"
+      " algorithm adds to its own; leave it out and take weight_decay"
+    )
+
+
+def _all_layers(model) -> Iterator[tf.keras.layers.Layer]:
+  """Yields the layers, and those inside of layers."""
+  for layer in model.layers:
+    yield layer
+    yield from layer._flatten_layers(include_self=False)
+
+
+def check_graph(model: tf.keras.Model) -> None:
+  """Refuses layers that draw random numbers or write to variables."""
+  traced = tf.function(lambda x: model(x, training=True)).get_concrete_function(
+    tf.TensorSpec(model.inputs[0].shape, model.inputs[0].dtype)
+  )
+  names = [layer.name for layer in model.layers]
+  for pattern, message in (
+    (
+      _RANDOM,
+      "draws random numbers, which the seed of a run does not decide, in"
+      " training and in evaluation alike; leave dropout, noise and augmentation"
+      " out",
+    ),
+    (_WRITING, "writes to a variable; a function of weights cannot"),
+  ):
+    found = _nodes_of(traced.graph, pattern)
+    if found:
+      owners = [
+        name for name in names if any(name in each.split("/") for each in found)
+      ]
+      which = f"layer {owners[0]!r}" if owners else "a layer"
+      raise ValueError(f"{which} {message}")
+
+
+def check_initializers(model: split_model.SplitModel) -> None:
+  """Refuses initializers whose numbers the seed does not decide."""
+  for part in (model.backbone, model.head):
+    for name, shape, initializer in zip(
+      part.names, part.shapes, part.initializers, strict=True
+    ):
+      with tf.Graph().as_default() as graph:
+        initializer(shape, tf.zeros([2], tf.int32))
+      if _nodes_of(graph, _RANDOM):
+        raise ValueError(
+          f"the initializer of {name!r} draws numbers that no seed decides; it"
+          " needs an argument `seed` that its get_config gives"
+        )
+
+
+def _nodes_of(graph: tf.Graph, pattern: re.Pattern[str]) -> list[str]:
+  """Returns the names of operations, those of functions included."""
+  graph_def = graph.as_graph_def()
+  nodes = itertools.chain(
+    graph_def.node,
+    *(function.node_def for function in graph_def.library.function),
+  )
+  return [node.name for node in nodes if pattern.match(node.op)]

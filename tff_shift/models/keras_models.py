@@ -1,0 +1,283 @@
+"""Whole Keras models as `SplitModel`s.
+
+`from_keras` cuts a Sequential or functional model into backbone and head. What
+would not mean here what it means to Keras is refused: a function of weights has
+no running statistics, no random numbers of its own and no losses of layers.
+"""
+
+import inspect
+import math
+import re
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from tff_shift.models import keras_checks
+from tff_shift.models import keras_parts
+from tff_shift.models import parts
+from tff_shift.models import split_model
+
+INITIAL = ("random", "given")
+
+_LONGEST_REASON = 120
+
+
+def from_keras(
+  model: tf.keras.Model | Callable[[], tf.keras.Model],
+  *,
+  cut: str | None = None,
+  input_dtype: tf.DType | None = None,
+  name: str | None = None,
+  initial: str = "random",
+) -> split_model.SplitModel:
+  """Makes a `SplitModel` of a Keras model.
+
+  The Keras model itself is copied and stays as it is. Its layers keep their
+  names, from which the weights have theirs; those that Keras has named
+  (`dense_3`) are counted anew (`dense.2`), so that names do not depend on what
+  a process has built before. Layers whose names share a prefix up to the first
+  underscore, such as `layer1_convolution` and `layer1_normalization`, count as
+  one where a method personalises the last layer of the backbone.
+
+  Args:
+    model: A Sequential or functional model from one input to logits [batch,
+      num_classes], or a function that builds one. Regularizers, dropout and
+      batch normalisation are refused. Weights that are not trainable are
+      frozen.
+    cut: The name of the layer that the head begins with; it takes a vector.
+      None: the last layer with weights.
+    input_dtype: `tf.uint8` for images in 0..255, which become float32 between 0
+      and 1 before the model sees them (`split_model.with_input_scaling` for
+      other numbers), else what the model takes. None: what the model takes.
+    name: The name of the architecture. None: the Keras model's.
+    initial: How weights start. "random": they are drawn from the seed of a run
+      by the initializers of the layers. "given": with the numbers that they
+      have now, whatever the seed.
+
+  Returns:
+    The `SplitModel`; from equal weights it gives the logits of the Keras model.
+
+  Raises:
+    ValueError: If the model cannot be used; one line that says why.
+  """
+  if initial not in INITIAL:
+    raise ValueError(
+      f"unknown initial {initial!r}; known: {', '.join(INITIAL)}"
+    )
+  if not isinstance(model, tf.keras.Model):
+    if not callable(model):
+      raise ValueError(
+        "a Keras model or a function that builds one is wanted, got"
+        f" {type(model).__name__}"
+      )
+    model = model()
+  name = name or getattr(model, "name", type(model).__name__)
+  new_names = {}
+  try:
+    keras_checks.check_form(model)
+    dtype = tf.as_dtype(input_dtype or model.inputs[0].dtype)
+    split_model.check_input_dtype(name, model, dtype)
+    # Keras takes no calls of a model after a graph has made layers of the same
+    # classes, so what is looked into is a copy that was made just now.
+    model = _clone(model, {})
+    keras_checks.check_scaling(model, dtype)
+    keras_checks.check_layers(model)
+    keras_checks.check_graph(model)
+    new_names = _new_names(model)
+    backbone, head = _cut(_clone(model, new_names), new_names, cut)
+    is_given = initial == "given"
+    found = split_model.SplitModel(
+      name=name,
+      backbone=keras_parts.make_part(
+        backbone, parts.BACKBONE, is_given=is_given
+      ),
+      head=keras_parts.make_part(head, parts.HEAD, is_given=is_given),
+      input_shape=tuple(model.input_shape[1:]),
+      input_dtype=dtype,
+      num_classes=model.output_shape[-1],
+      embedding_size=backbone.output_shape[-1],
+    )
+    keras_checks.check_initializers(found)
+    return found
+  except ValueError as error:
+    prefix = f"model {name!r}: "
+    message = " ".join(str(error).removeprefix(prefix).split())
+    for old, new in new_names.items():
+      message = message.replace(repr(new), repr(old))
+    raise ValueError(prefix + message) from error
+
+
+def with_group_normalization(
+  model: tf.keras.Model, groups: int = 8
+) -> tf.keras.Model:
+  """Copies a Keras model, with group in place of batch normalisation.
+
+  Args:
+    model: A Sequential or functional model.
+    groups: The number of groups; where it does not divide the channels of a
+      layer, the largest number that divides both.
+
+  Returns:
+    The copy. It has the weights of the model but for the running statistics,
+    so a model that was trained has to be trained further.
+
+  Raises:
+    ValueError: If a layer normalises more than one axis.
+  """
+  copies = []
+
+  def copy(layer):
+    copies.append((layer, copy_layer(layer)))
+    return copies[-1][1]
+
+  def copy_layer(layer):
+    if isinstance(layer, tf.keras.Model):
+      return with_group_normalization(layer, groups)
+    config = layer.get_config()
+    if not isinstance(layer, tf.keras.layers.BatchNormalization):
+      return type(layer).from_config(config)
+    axes = tf.nest.flatten(config["axis"])
+    if len(axes) != 1:
+      raise ValueError(
+        f"layer {layer.name!r} normalises {len(axes)} axes; groups are of one"
+      )
+    known = inspect.signature(tf.keras.layers.GroupNormalization).parameters
+    settings = {key: config[key] for key in config if key in known}
+    settings["axis"] = axes[0]
+    settings["groups"] = math.gcd(groups, layer.input_shape[axes[0]])
+    settings["trainable"] = layer.trainable
+    if not _is_named_by_keras(layer):
+      settings["name"] = layer.name
+    return tf.keras.layers.GroupNormalization(**settings)
+
+  copied = tf.keras.models.clone_model(model, clone_function=copy)
+  for layer, copied_layer in copies:
+    # Scale and offset come before the running statistics.
+    size = len(copied_layer.get_weights())
+    copied_layer.set_weights(layer.get_weights()[:size])
+  return copied
+
+
+def _new_names(model: tf.keras.Model) -> dict[str, str]:
+  """Returns a name for each layer; those of Keras's own are counted anew."""
+  counts, new_names = {}, {}
+  for layer in model.layers:
+    new_names[layer.name] = layer.name
+    if _is_named_by_keras(layer):
+      kind = _snake_case(type(layer).__name__).replace("_", ".")
+      counts[kind] = counts.get(kind, 0) + 1
+      new_names[layer.name] = f"{kind}.{counts[kind]}"
+  return new_names
+
+
+def _is_named_by_keras(layer: tf.keras.layers.Layer) -> bool:
+  kind = _snake_case(type(layer).__name__)
+  return re.fullmatch(rf"{kind}(_\d+)?", layer.name) is not None
+
+
+def _snake_case(name: str) -> str:
+  """Returns what Keras calls the layers of a class."""
+  name = re.sub(r"(.)([A-Z][a-z0-9]+)", r"\1_\2", name)
+  return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
+
+
+def _clone(model: tf.keras.Model, new_names: dict[str, str]) -> tf.keras.Model:
+  """Copies a model with its weights; layers get new names."""
+  copies = []
+
+  def copy(layer):
+    copies.append((layer, copy_layer(layer)))
+    return copies[-1][1]
+
+  def copy_layer(layer):
+    if isinstance(layer, tf.keras.Model):
+      copied = tf.keras.models.clone_model(layer)
+      copied._name = new_names.get(layer.name, layer.name)
+      copied.trainable = layer.trainable
+      return copied
+    try:
+      config = {
+        **layer.get_config(),
+        "name": new_names.get(layer.name, layer.name),
+      }
+      return type(layer).from_config(config)
+    except Exception as error:
+      reason = f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
+      raise ValueError(
+        f"layer {layer.name!r} cannot be copied: its get_config has to give"
+        f" what its __init__ takes ({reason})"
+      ) from error
+
+  copied = tf.keras.models.clone_model(model, clone_function=copy)
+  for layer, copied_layer in copies:
+    copied_layer.set_weights(layer.get_weights())
+  if not model.trainable:
+    # A copy has the flags of the layers and not the one of the model.
+    copied.trainable = False
+  return copied
+
+
+def _cut(
+  model: tf.keras.Model, new_names: dict[str, str], cut: str | None
+) -> tuple[tf.keras.Model, tf.keras.Model]:
+  """Cuts a model before a layer; the halves have layers of their own."""
+  with_weights = [layer for layer in model.layers if layer.variables]
+  if len(with_weights) < 2:
+    raise ValueError(
+      f"it has {len(with_weights)} layer(s) with weights, and backbone and head"
+      " need one each"
+    )
+  old_names = {new: old for old, new in new_names.items()}
+  # To cut adds to the layers, so their inputs are read before.
+  inputs = {
+    layer.name: layer.input
+    for layer in model.layers
+    if len(layer.inbound_nodes) == 1 and tf.is_tensor(layer.input)
+  }
+
+  def halves(name):
+    """Returns backbone and head, or what is in the way."""
+    if name not in inputs:
+      return "is used more than once or takes several inputs"
+    between = inputs[name]
+    if len(between.shape) != 2 or between.shape[1] is None:
+      return f"takes {tuple(between.shape[1:])}, which is no vector"
+    if between.dtype != tf.float32:
+      return f"takes {between.dtype.name}, which is no float32"
+    backbone = tf.keras.Model(model.input, between)
+    try:
+      head = tf.keras.Model(between, model.output)
+    except ValueError:
+      return "has a way around it, from before the cut to the logits"
+    first, second = (
+      {layer.name for layer in half.layers if layer.variables}
+      for half in (backbone, head)
+    )
+    if first & second:
+      shared = old_names[min(first & second)]
+      return f"has the shared layer {shared!r} before and behind it"
+    if not first or not second:
+      return "has no weights before it or none behind it"
+    return backbone, head
+
+  if cut is not None and cut not in new_names:
+    raise ValueError(
+      f"there is no layer {cut!r} to cut at; there are {', '.join(new_names)}"
+    )
+  chosen = new_names[cut] if cut else with_weights[-1].name
+  found = halves(chosen)
+  if isinstance(found, str):
+    fitting = [
+      old
+      for old, new in new_names.items()
+      if new != chosen and not isinstance(halves(new), str)
+    ]
+    raise ValueError(
+      f"it cannot be cut at layer {old_names[chosen]!r}, which {found}; "
+      + (
+        f"cut= may name {', '.join(fitting)}" if fitting else "no other will do"
+      )
+    )
+  for half in found:
+    half.trainable = model.trainable
+  return tuple(_clone(half, {}) for half in found)

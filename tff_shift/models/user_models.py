@@ -1,0 +1,130 @@
+"""Models that a function of the user builds, named `<module>:<function>`."""
+
+import dataclasses
+import inspect
+import pathlib
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tff_shift import user_modules
+from tff_shift.models import keras_models
+from tff_shift.models import split_model
+
+_ALWAYS_GIVEN = ("input_shape", "num_classes")
+
+
+def find(name: str) -> Callable[..., Any]:
+  """Returns the function of a name.
+
+  Args:
+    name: `my_package.my_model:build` or `path/to/file.py:build`.
+
+  Raises:
+    ValueError: If there is no such module or function, or the function does
+      not take what every one is given; one line.
+  """
+  where, _, function_name = name.rpartition(":")
+  if not where or not function_name:
+    raise ValueError(
+      f"model {name!r}: <module or file.py>:<function> is wanted"
+    )
+  module = user_modules.load(where)
+  function = getattr(module, function_name, None)
+  if not callable(function):
+    raise ValueError(f"{where}: there is no function {function_name!r}")
+  parameters = inspect.signature(function).parameters
+  if not set(_ALWAYS_GIVEN) <= set(parameters):
+    raise ValueError(
+      f"{name}: the function must take input_shape and num_classes; it takes"
+      f" {', '.join(parameters) or 'nothing'}"
+    )
+  return function
+
+
+def digest(name: str) -> str:
+  """Returns the SHA-256 of the file that a name's function is in."""
+  return user_modules.digest(user_modules.load(name.rpartition(":")[0]))
+
+
+def build(
+  name: str,
+  function: Callable[..., Any],
+  *,
+  input_shape: tuple[int, ...],
+  num_classes: int,
+  options: Mapping[str, Any],
+) -> split_model.SplitModel:
+  """Calls a function of the user and checks what it returns.
+
+  Args:
+    name: The name that `find` has found it by.
+    function: The function.
+    input_shape: The shape of one example, without the batch.
+    num_classes: The number of classes.
+    options: What else is asked for. The type of the examples, `input_dtype`, is
+      given to the function if it takes it.
+
+  Returns:
+    The model; its name is that of the module and the function.
+
+  Raises:
+    ValueError: If the function has no such option or raises, or if the result
+      is no model of such examples; one line.
+  """
+  parameters = inspect.signature(function).parameters
+  taken = {
+    key: value
+    for key, value in options.items()
+    if key != "input_dtype" or key in parameters
+  }
+  unknown = sorted(set(taken) - set(parameters))
+  if unknown and not _takes_any(parameters):
+    others = sorted(set(parameters) - set(_ALWAYS_GIVEN))
+    raise ValueError(
+      f"model {name!r} has no option {unknown[0]!r}; its options:"
+      f" {', '.join(others) or 'none'}"
+    )
+  try:
+    result = function(input_shape=input_shape, num_classes=num_classes, **taken)
+  except Exception as error:
+    raise ValueError(f"{name}: {user_modules.describe(error)}") from error
+  shown = _shown(name)
+  if isinstance(result, tf.keras.Model):
+    result = keras_models.from_keras(
+      result, input_dtype=options.get("input_dtype"), name=shown
+    )
+  if not isinstance(result, split_model.SplitModel):
+    raise ValueError(
+      f"{name}: the function must return a SplitModel or a Keras model; it"
+      f" returned {type(result).__name__}"
+    )
+  wanted = {"input_shape": input_shape, "num_classes": num_classes}
+  if "input_dtype" in options:
+    wanted["input_dtype"] = tf.as_dtype(options["input_dtype"])
+  for field, value in wanted.items():
+    found = getattr(result, field)
+    if found != value:
+      raise ValueError(
+        f"{name}: the model has {field} {_plain(found)}, and the data have"
+        f" {_plain(value)}"
+      )
+  return dataclasses.replace(result, name=shown)
+
+
+def _plain(value: Any) -> Any:
+  return value.name if isinstance(value, tf.DType) else value
+
+
+def _takes_any(parameters: Mapping[str, inspect.Parameter]) -> bool:
+  return any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+
+
+def _shown(name: str) -> str:
+  """Returns the name without the folders of a file."""
+  where, _, function_name = name.rpartition(":")
+  if user_modules.is_file(where):
+    where = pathlib.Path(where).stem
+  return f"{where}:{function_name}"

@@ -371,10 +371,12 @@ def _flag_values() -> dict[str, Any]:
     if module.startswith(f"{__package__}.")
     for flag in defined
   }
-  values.update(hparam_flags.values_of_imports())
+  digests = {"import": hparam_flags.digests_of_imports()}
   if values.get("model") and models.is_user_function(values["model"]):
-    values["model"] += f" (SHA-256 {models.digest(values['model'])})"
-  return values
+    digests["model"] = models.digest(values["model"])
+  return values | {
+    f"{flag} (SHA-256)": digest for flag, digest in digests.items() if digest
+  }
 
 
 def open_folder(

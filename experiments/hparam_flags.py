@@ -29,7 +29,7 @@ _IMPORT = "import"
 def _define_import(values: flags.FlagValues = flags.FLAGS) -> None:
   flags.DEFINE_list(
     _IMPORT,
-    [],
+    None,
     "Comma-separated algorithms of your own: files (my_algorithm.py) or modules"
     " (my_package.my_algorithm). An algorithm has the name of its file, and its"
     " hyper-parameters become flags.",
@@ -52,22 +52,21 @@ def import_algorithms(arguments: Sequence[str]) -> None:
   values.set_gnu_getopt(True)
   _define_import(values)
   values(arguments, known_only=True)
-  for name in values[_IMPORT].value:
+  for name in values[_IMPORT].value or ():
     try:
       algorithms.load(name)
     except ValueError as error:
       raise ValueError(f"--{_IMPORT}: {error}") from error
 
 
-def values_of_imports() -> dict[str, list[str]]:
-  """Returns `--import`, the SHA-256 of each file behind it, if it is set."""
+def digests_of_imports() -> list[str]:
+  """Returns the SHA-256 of each file of `--import`."""
   if _IMPORT not in flags.FLAGS:
-    return {}
-  digests = (
-    (name, user_modules.digest(user_modules.load(name)))
-    for name in flags.FLAGS[_IMPORT].value
-  )
-  return {_IMPORT: [f"{name} (SHA-256 {digest})" for name, digest in digests]}
+    return []  # A binary without algorithms.
+  return [
+    user_modules.digest(user_modules.load(name))
+    for name in flags.FLAGS[_IMPORT].value or ()
+  ]
 
 
 class _ListParser(flags.ArgumentParser):
@@ -106,7 +105,12 @@ def define_flags(scenario: str, defaults: Mapping[str, str]) -> None:
     scenario: The scenario.
     defaults: Says the default of a hyper-parameter where it is not that of the
       algorithm's own file.
+
+  Raises:
+    ValueError: If a hyper-parameter has the name of another flag, or two
+      algorithms have one of the same name and of different types.
   """
+  _define_import()
   names = algorithms.names(scenario)
   fields = {}
   for name in names:

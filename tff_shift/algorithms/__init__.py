@@ -27,7 +27,6 @@ from tff_shift.learning import hyperparameters
 from tff_shift.learning import process
 from tff_shift.models import split_model
 
-
 # By name, what `register` was given.
 _registered: dict[str, types.ModuleType] = {}
 

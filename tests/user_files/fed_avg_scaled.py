@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
 from tff_shift.learning import hyperparameters
-from tff_shift.learning import process
 
 SCENARIOS = ("evolving", "guidance", "dynamic_personalization")
 

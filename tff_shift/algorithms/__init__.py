@@ -105,7 +105,7 @@ def register(module: types.ModuleType) -> str:
   Raises:
     ValueError: If the module lacks one of these, or its name is taken.
   """
-  name = _name_of(module)
+  name = name_of(module)
   if name in _own_names():
     raise ValueError(
       f"there is an algorithm {name!r} already; give the file another name"
@@ -176,7 +176,8 @@ def _check_module(name: str, module: types.ModuleType) -> None:
     raise ValueError("AGGREGATION_NEEDS must be an aggregation.Needs")
 
 
-def _name_of(module: types.ModuleType) -> str:
+def name_of(module: types.ModuleType) -> str:
+  """Returns the name of an algorithm, the last part of its module's."""
   return module.__name__.rpartition(".")[2]
 
 
@@ -220,7 +221,7 @@ def build(
   """
   module = _module(algorithm)
   return process.build(
-    _name_of(module),
+    name_of(module),
     module.work,
     model,
     module.HParams() if hparams is None else hparams,

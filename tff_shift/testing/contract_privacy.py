@@ -1,7 +1,7 @@
 """Privacy by type: what reaches the server has no room for what is personal.
 
-A new file in `tff_shift/algorithms` is tested here without a change. The types
-are those of what is left after TFF has compiled a computation for an executor.
+The types are those of what is left after TFF has compiled a computation for an
+executor.
 """
 
 import collections
@@ -13,8 +13,6 @@ import pytest
 import tensorflow_federated as tff
 
 from tff_shift import algorithms
-
-pytestmark = pytest.mark.slow
 
 
 def count_shapes(tensor_types):
@@ -45,6 +43,7 @@ def aggregated(algorithm, type_walk):
   return found
 
 
+@pytest.mark.slow
 class TestPrivacyByType:
   def test_no_example_reaches_the_server(
     self, algorithm, aggregated, model, type_walk

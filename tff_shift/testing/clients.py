@@ -1,0 +1,121 @@
+"""Tiny clients of every kind, of random examples, as fixtures."""
+
+import types
+
+import numpy as np
+import pytest
+
+from tff_shift.learning import adaptation
+from tff_shift.learning import local_training
+from tff_shift.learning import periods
+from tff_shift.learning import randomness
+
+# How many clients a model with a guide tells apart.
+NUM_CLIENTS = 4
+
+
+def _make_client(client_id, domain_sizes, y=None, run_seed=0):
+  generator = np.random.default_rng([run_seed, client_id])
+  num_examples = sum(domain_sizes)
+  if y is None:
+    y = generator.integers(0, 3, num_examples)
+  return local_training.ClientData(
+    x=generator.normal(size=(num_examples, 5)).astype(np.float32),
+    y=np.asarray(y, np.int32),
+    domain_sizes=np.array(domain_sizes, np.int32),
+    seed=randomness.client_seed(run_seed, client_id),
+    client_id=np.int32(client_id % NUM_CLIENTS),
+  )
+
+
+@pytest.fixture(scope="session")
+def make_client():
+  """Returns `make(client_id, domain_sizes, y=None)` for random examples."""
+  return _make_client
+
+
+def _make_adapting_client(client_id, num_initial, num_stream, run_seed=0):
+  """Makes random data to adapt to, of the shapes of `_make_client`."""
+  generator = np.random.default_rng([run_seed, client_id, 1])
+  confusion = np.eye(3) + 0.1 * generator.random((3, 3))
+  return adaptation.AdaptationData(
+    x=generator.normal(size=(num_initial, 5)).astype(np.float32),
+    # Every class occurs.
+    y=np.arange(num_initial, dtype=np.int32) % 3,
+    stream_x=generator.normal(size=(num_stream, 5)).astype(np.float32),
+    timestep=np.int32(1),
+    confusion=(confusion / confusion.sum(axis=0)).astype(np.float32),
+    seed=randomness.client_seed(run_seed, client_id),
+  )
+
+
+@pytest.fixture(scope="session")
+def make_adapting_client():
+  """Returns `make(client_id, num_initial, num_stream)` for random data."""
+  return _make_adapting_client
+
+
+def _make_period_client(
+  client_id, num_examples, representation_size, run_seed=0
+):
+  """Makes random data of a period; their representation is of order 1."""
+  generator = np.random.default_rng([run_seed, client_id, 2])
+  representation = generator.normal(size=representation_size)
+  return periods.PeriodData(
+    *_make_client(client_id, [num_examples], run_seed=run_seed),
+    representation=representation.astype(np.float32),
+  )
+
+
+@pytest.fixture(scope="session")
+def make_period_client():
+  """Returns `make(client_id, num_examples, representation_size)`."""
+  return _make_period_client
+
+
+def _client_data_type(algorithm):
+  return algorithm.evaluate_clients.type_signature.parameter[2].member
+
+
+def _make_client_of(algorithm, client_id, more=0):
+  """Makes random data of the kind that an algorithm takes.
+
+  They have three domains, a stream or a period; `more` is how many examples a
+  client has more than the smallest one.
+  """
+  data_type = _client_data_type(algorithm)
+  make = {
+    local_training.ClientData: lambda: _make_client(
+      client_id, [5 + more, 7, 6]
+    ),
+    adaptation.AdaptationData: lambda: _make_adapting_client(
+      client_id, 9 + more, 6 + more
+    ),
+    periods.PeriodData: lambda: _make_period_client(
+      client_id, 9 + more, *data_type.representation.shape
+    ),
+  }
+  return make[data_type.python_container]()
+
+
+def _expected_data_type(algorithm, model):
+  """Returns the type that the data of an algorithm's kind ought to have."""
+  data_type = _client_data_type(algorithm)
+  expected = {
+    local_training.ClientData: lambda: local_training.data_type(model),
+    adaptation.AdaptationData: lambda: adaptation.data_type(model),
+    periods.PeriodData: lambda: periods.data_type(
+      model, *data_type.representation.shape
+    ),
+  }
+  return expected[data_type.python_container]()
+
+
+@pytest.fixture(scope="session")
+def client_data():
+  """What clients of an algorithm take, see the functions above."""
+  return types.SimpleNamespace(
+    kind=lambda algorithm: _client_data_type(algorithm).python_container,
+    expected_type=_expected_data_type,
+    make=_make_client_of,
+  )

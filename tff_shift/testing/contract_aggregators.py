@@ -1,0 +1,178 @@
+"""An algorithm goes with an aggregator, or says why it does not."""
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tff_shift import algorithms
+from tff_shift.learning import aggregation
+from tff_shift.learning import process
+from tff_shift.testing import running
+
+
+def form(name, functions):
+  """What the template has to build for an algorithm: all that is not default.
+
+  Algorithms of one form differ in their functions of tensors, and not in the
+  federated computations around them.
+  """
+  defaults = process.Work._field_defaults
+  examples_type = functions.examples_type
+  needs = dataclasses.asdict(algorithms.needs(name))
+  return (
+    {
+      field
+      for field, value in functions._asdict().items()
+      if value is not defaults.get(field)
+    },
+    examples_type and examples_type.python_container,
+    {need for need, reason in needs.items() if reason},
+  )
+
+
+@pytest.fixture(scope="session")
+def first_of_its_form(model, contract_hparams):
+  """Returns `first(name)`, the first of the algorithms of the same form."""
+
+  @functools.cache
+  def form_of(name):
+    return form(name, algorithms.get(name).work(model, contract_hparams(name)))
+
+  return lambda name: next(
+    other for other in algorithms.names() if form_of(other) == form_of(name)
+  )
+
+
+@pytest.fixture(scope="module")
+def of_a_form(built, first_of_its_form):
+  """One algorithm of each form, for what only the template can do wrong."""
+  first = first_of_its_form(built.name)
+  if first != built.name:
+    pytest.skip(f"the template does for it what it does for {first}")
+  return built
+
+
+@pytest.fixture(scope="session")
+def aggregators():
+  """All aggregators; `dp` without noise, at a norm that clips nothing."""
+  unbounded = aggregation.AggregatorHParams(clipping="none", zeroing=False)
+  hparams = {
+    "dp": aggregation.AggregatorHParams(
+      noise_multiplier=0.0, clipping="fixed", clipping_norm=1e6
+    ),
+    # With clipping they take their time to build.
+    "secure": unbounded,
+    "compressed": unbounded,
+  }
+  return {
+    name: aggregation.build(name, hparams.get(name), clients_per_round=4)
+    for name in aggregation.NAMES
+  }
+
+
+def refusal_of(built, factory, hparams):
+  """Returns what is said against an aggregator; None where it fits."""
+  try:
+    aggregation.check(
+      built.name, algorithms.needs(built.name), factory.traits, hparams
+    )
+  except ValueError as refusal:
+    return str(refusal)
+  return None
+
+
+@pytest.mark.slow
+class TestAggregators:
+  @pytest.fixture(scope="class")
+  def uniform(self, built, contract_hparams):
+    """Hyper-parameters with which all clients count alike."""
+    hparams = contract_hparams(built.name)
+    if not hasattr(hparams, "client_weighting"):
+      return hparams
+    return dataclasses.replace(hparams, client_weighting="uniform")
+
+  def test_algorithm_says_so_where_nothing_is_shared(self, built):
+    algorithm = built.algorithm
+    shares_nothing = algorithm.is_local or not algorithm.phases
+    needs = algorithms.needs(built.name)
+    assert bool(needs.nothing_shared) == shares_nothing
+
+  @pytest.mark.parametrize("aggregator", aggregation.NAMES)
+  def test_aggregator_that_does_not_fit_is_refused_with_a_reason(
+    self, built, aggregators, model, uniform, aggregator
+  ):
+    factory = aggregators[aggregator]
+    refusal = refusal_of(built, factory, uniform)
+    if refusal is None:
+      pytest.skip("it fits")
+    # What the module says, `build` enforces.
+    with pytest.raises(ValueError) as error:
+      algorithms.build(built.name, model, uniform, aggregator=factory)
+    assert str(error.value) == refusal
+    reasons = dataclasses.astuple(algorithms.needs(built.name))
+    assert refusal.partition(": ")[2] in reasons
+
+  @pytest.mark.parametrize("aggregator", aggregation.NAMES)
+  def test_aggregator_that_fits_averages_what_is_shared(
+    self, of_a_form, aggregators, uniform, aggregator
+  ):
+    factory = aggregators[aggregator]
+    if refusal_of(of_a_form, factory, uniform):
+      pytest.skip("it is refused")
+    server_type = of_a_form.algorithm.initialize.type_signature.result
+    averaging = factory.create(
+      server_type.member.weights, tff.TensorType(np.float32)
+    )
+    assert averaging.next.type_signature.result.result == tff.FederatedType(
+      server_type.member.weights, tff.SERVER
+    )
+
+  @pytest.fixture(scope="class")
+  def private(self, of_a_form, aggregators, model, uniform):
+    """The algorithm with `dp`, to which all clients count alike."""
+    if refusal_of(of_a_form, aggregators["dp"], uniform):
+      pytest.skip("it refuses")
+    return algorithms.build(
+      of_a_form.name, model, uniform, aggregator=aggregators["dp"]
+    )
+
+  def test_private_mean_without_noise_is_the_mean(
+    self, built, private, client_data, compare
+  ):
+    # Of equal sizes: whether sizes count or not, clients count alike.
+    data = [client_data.make(built.algorithm, i) for i in range(4)]
+    runs = [running.start(each, data) for each in (private, built.algorithm)]
+    for each in runs:
+      running.step(each)
+    compare.assert_close(*[each.server_state.weights for each in runs], 1e-6)
+    compare.assert_close(*[each.client_states for each in runs], 1e-6)
+
+  def test_weights_are_refused_where_they_do_not_count(
+    self, built, aggregators, model, uniform
+  ):
+    if not hasattr(uniform, "client_weighting"):
+      pytest.skip("clients have no weight")
+    with pytest.raises(ValueError, match="is not allowed"):
+      algorithms.build(
+        built.name,
+        model,
+        dataclasses.replace(uniform, client_weighting="num_examples"),
+        aggregator=aggregators["dp"],
+      )
+
+  def test_sums_for_the_server_are_not_sent_where_clients_are_hidden(
+    self, built, private
+  ):
+    if built.algorithm.evaluate_server is None:
+      pytest.skip("the server has no model")
+    weights = built.algorithm.initialize.type_signature.result.member.weights
+    summarize = tff.tensorflow.computation(
+      built.functions.summarize_client,
+      weights,
+      built.algorithm.phases[0].type_signature.parameter[2].member,
+    )
+    sends_sums = tff.structure.flatten(summarize.type_signature.result)
+    assert (private.evaluate_server is None) == bool(sends_sums)

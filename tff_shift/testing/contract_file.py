@@ -1,0 +1,67 @@
+"""What an algorithm's file says, and what its hyper-parameters refuse."""
+
+import ast
+import dataclasses
+import inspect
+import math
+
+import pytest
+
+from tff_shift import algorithms
+
+
+class TestCode:
+  def test_tensors_are_not_compared_by_identity(self, algorithm_name):
+    # In a TFF computation `a == b` asks whether two tensors are one, and is
+    # False. What may be compared so are strings and lengths.
+    tree = ast.parse(inspect.getsource(algorithms.get(algorithm_name)))
+    for node in ast.walk(tree):
+      if isinstance(node, ast.Compare) and any(
+        isinstance(operator, ast.Eq | ast.NotEq) for operator in node.ops
+      ):
+        sides = [node.left, *node.comparators]
+        assert any(
+          (isinstance(side, ast.Constant) and isinstance(side.value, str))
+          or (isinstance(side, ast.Call) and ast.unparse(side.func) == "len")
+          for side in sides
+        ), f"line {node.lineno}: {ast.unparse(node)}; use tf.equal"
+
+
+def bad_values(field):
+  limits = field.metadata
+  if limits["choices"]:
+    return ["nonsense", "", 1, None]
+  values = ["1", None, math.nan, math.inf]
+  if isinstance(field.default, bool):
+    return [*values, 1]
+  if isinstance(field.default, int):
+    values += [1.5, True]
+  if limits["minimum"] is not None:
+    values.append(limits["minimum"] - 1)
+    if limits["exclusive_minimum"]:
+      values.append(limits["minimum"])
+  if limits["maximum"] is not None:
+    values.append(limits["maximum"] + 1)
+  return values
+
+
+class TestHyperParameters:
+  def test_has_help_and_limits(self, algorithm_name, field):
+    help_text = field.metadata["help"]
+    assert help_text.endswith(".")
+    assert len(help_text) > 10
+    if field.metadata["choices"]:
+      assert field.default in field.metadata["choices"]
+    elif not isinstance(field.default, bool):
+      assert field.metadata["minimum"] is not None
+
+  def test_bad_value_is_refused_in_one_line(self, algorithm_name, field, model):
+    module = algorithms.get(algorithm_name)
+    for value in bad_values(field):
+      hparams = dataclasses.replace(module.HParams(), **{field.name: value})
+      with pytest.raises(ValueError, match=field.name) as error:
+        algorithms.build(module, model, hparams)
+      message = str(error.value)
+      assert "\n" not in message
+      assert repr(value) in message
+      assert "must be" in message

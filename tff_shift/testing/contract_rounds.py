@@ -1,0 +1,304 @@
+"""Rounds of an algorithm: what moves, what stays, and the same bits again."""
+
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift import algorithms
+from tff_shift.execution import local as local_execution
+from tff_shift.learning import randomness
+from tff_shift.simulation import rounds
+from tff_shift.testing import running
+
+
+def trains(name):
+  """Whether clients train on batches."""
+  return hasattr(algorithms.get(name).HParams(), "batch_size")
+
+
+@pytest.fixture(scope="module")
+def run(built, data):
+  """The states at the start and after each of two rounds, and the metrics."""
+  current = running.start(built.algorithm, data)
+  states, metrics = [running.snapshot(current)], []
+  for _ in range(2):
+    metrics.append(running.step(current))
+    states.append(running.snapshot(current))
+  return types.SimpleNamespace(states=states, metrics=metrics)
+
+
+class TestRounds:
+  def test_two_rounds_move_all_weights(self, built, run):
+    if not built.algorithm.phases:
+      pytest.skip("nothing moves")
+    for before, after in zip(run.states, run.states[1:], strict=False):
+      shared = before[0].weights, after[0].weights
+      kept = before[1], after[1]
+      # Weights are shared or, where nothing is, kept.
+      for old, new in zip(
+        *map(tf.nest.flatten, shared if tf.nest.flatten(shared) else kept),
+        strict=True,
+      ):
+        assert np.any(old != new)
+        assert np.all(np.isfinite(new))
+      if tf.nest.flatten(kept):
+        for old, new in zip(*kept, strict=True):
+          flat = tf.nest.flatten(old), tf.nest.flatten(new)
+          assert any(np.any(o != n) for o, n in zip(*flat, strict=True))
+    assert [int(state[0].round_num) for state in run.states] == [0, 1, 2]
+    for metrics in run.metrics:
+      assert np.isfinite(metrics["loss"])
+      assert metrics["num_clients"] == 4
+
+  def test_same_seeds_give_the_same_bits(self, built, data, run, compare):
+    again = running.start(built.algorithm, data)
+    for state in run.states[1:]:
+      running.step(again)
+      assert compare.equal_bits(running.snapshot(again), state)
+
+  def test_other_seed_gives_other_weights(self, built, data, run, compare):
+    if built.algorithm.is_local and not trains(built.name):
+      pytest.skip("there are no weights")
+    seed = running.RUN_SEED + 1
+    other = running.start(
+      built.algorithm,
+      [
+        client._replace(seed=randomness.client_seed(seed, position))
+        for position, client in enumerate(data)
+      ],
+      run_seed=seed,
+    )
+    assert not compare.equal_bits(running.snapshot(other), run.states[0])
+
+  def test_batches_differ_from_round_to_round(self, built, data, run, compare):
+    if not trains(built.name):
+      pytest.skip("there are no batches")
+    (server_state, client_states), _, _ = run.states
+    (phase, *_) = built.algorithm.phases
+    first = phase(server_state, list(client_states), data)
+    later = phase(
+      server_state._replace(round_num=np.int32(7)), list(client_states), data
+    )
+    assert not compare.equal_bits(
+      (first[0].weights, first[1]), (later[0].weights, later[1])
+    )
+
+  def test_resumed_run_gives_the_same_bits(
+    self, built, data, run, compare, tmp_path
+  ):
+    flat = tf.nest.flatten(run.states[1])
+    np.savez(tmp_path / "state.npz", *flat)
+    with np.load(tmp_path / "state.npz") as stored:
+      arrays = [stored[f"arr_{i}"] for i in range(len(flat))]
+    # A run that starts anew knows the structure, and the file the values.
+    resumed = running.start(built.algorithm, data, run_seed=running.RUN_SEED)
+    server_state, client_states = tf.nest.pack_sequence_as(
+      running.snapshot(resumed), arrays
+    )
+    resumed.server_state = server_state
+    resumed.client_states = list(client_states)
+    resumed.round_num = 1
+    running.step(resumed)
+    assert compare.equal_bits(running.snapshot(resumed), run.states[2])
+
+  def test_client_that_was_not_sampled_is_untouched(
+    self, built, data, other_data, compare
+  ):
+    if not built.algorithm.phases:
+      pytest.skip("nothing is done by any client")
+    half = running.start(built.algorithm, data, participation=0.5)
+    chosen = rounds.sample_clients(4, 0.5, running.RUN_SEED, 0)
+    left_out = sorted({0, 1, 2, 3} - set(chosen))
+    before = running.snapshot(half)
+    assert running.step(half)["num_clients"] == 2
+    after = running.snapshot(half)
+    for client in left_out:
+      assert compare.equal_bits(before[1][client], after[1][client])
+    for client in chosen:
+      if not built.algorithm.is_stateless:
+        assert not compare.equal_bits(before[1][client], after[1][client])
+    # Nor do its data count.
+    changed = list(data)
+    for client in left_out:
+      changed[client] = other_data[client]._replace(seed=data[client].seed)
+    again = running.start(built.algorithm, changed, participation=0.5)
+    running.step(again)
+    assert compare.equal_bits(running.snapshot(again), after)
+
+
+@pytest.mark.slow
+class TestWorkAlone:
+  """The pure functions outside of TFF do what they do inside."""
+
+  def test_a_round_of_one_client(self, built, data, run, run_in_graph, compare):
+    server_state, client_states = run.states[1]
+    functions, phases = built.functions, built.algorithm.phases
+    if not phases:
+      pytest.skip("a round has no phase")
+    (client,) = running.at_round([data[2]], 1)
+    state, (client_state,), metrics = phases[0](
+      server_state, [client_states[2]], [client]
+    )
+    alone = run_in_graph(
+      functions.train_client,
+      server_state.weights,
+      client_states[2],
+      client,
+      server_state.round_num,
+    )
+    compare.assert_close(
+      state.weights,
+      tf.nest.map_structure(np.add, server_state.weights, alone.update),
+      1e-6,
+    )
+    compare.assert_close(client_state, alone.client_state, 1e-6)
+    compare.assert_close(metrics["loss"], alone.loss, 1e-6)
+    if functions.personalize_client is None:
+      assert len(phases) == 1
+      return
+    new_state, (new_client_state,), metrics = phases[1](
+      state, [client_state], [client]
+    )
+    alone = run_in_graph(
+      functions.personalize_client,
+      state.weights,
+      client_state,
+      client,
+      server_state.round_num,
+    )
+    compare.assert_close(new_state.weights, state.weights, 0.0)
+    compare.assert_close(new_client_state, alone.client_state, 1e-6)
+    compare.assert_close(metrics["loss"], alone.loss, 1e-6)
+
+  def test_initial_states(
+    self, built, data, run, run_in_graph, run_for_each, compare
+  ):
+    server_state, client_states = run.states[0]
+    functions = built.functions
+    found = run_for_each(
+      functions.initial_client_state,
+      [(client.seed, server_state.weights) for client in data],
+    )
+    compare.assert_close(list(client_states), found, 1e-6)
+    shapes = [np.shape(w) for w in tf.nest.flatten(server_state.weights)]
+    assert shapes == [
+      w.shape
+      for w in tf.nest.flatten(
+        run_in_graph(functions.initial_weights, data[0].seed)
+      )
+    ]
+
+  def test_evaluation_of_clients(
+    self, built, data, evaluation_data, run, run_for_each
+  ):
+    server_state, client_states = run.states[2]
+    metrics = built.algorithm.evaluate_clients(
+      server_state, list(client_states), data, evaluation_data
+    )
+
+    def predict(weights, state, data, examples):
+      if built.functions.prepare_client is not None:
+        state = built.functions.prepare_client(
+          weights, state, data, tf.constant(2)
+        )
+      return built.functions.predict_as_client(weights, state, data, examples)
+
+    logits = run_for_each(
+      predict,
+      [
+        (server_state.weights, *each)
+        for each in zip(client_states, data, evaluation_data, strict=True)
+      ],
+    )
+    check_metrics(metrics, logits, evaluation_data)
+
+  def test_evaluation_of_the_server(
+    self, built, data, evaluation_data, run, run_in_graph, run_for_each
+  ):
+    if built.algorithm.evaluate_server is None:
+      pytest.skip("the server has no model")
+    server_state, _ = run.states[2]
+    metrics = built.algorithm.evaluate_server(
+      server_state, data, evaluation_data[1]
+    )
+    summaries = run_for_each(
+      built.functions.summarize_client,
+      [(server_state.weights, client) for client in data],
+    )
+    logits = run_in_graph(
+      built.functions.predict_as_server,
+      server_state.weights,
+      tf.nest.map_structure(lambda *each: sum(each), *summaries),
+      evaluation_data[1],
+    )
+    check_metrics(metrics, [logits], [evaluation_data[1]])
+
+
+def check_metrics(metrics, logits, examples):
+  """Compares metrics with those that NumPy computes from logits."""
+  assert tuple(metrics) == running.METRICS
+  per_domain = [[] for _ in examples[0].domain_sizes]
+  for rows, client in zip(logits, examples, strict=True):
+    rows = rows.astype(np.float64)
+    highest = rows.max(axis=1)
+    losses = (
+      np.log(np.exp(rows - highest[:, np.newaxis]).sum(axis=1))
+      + highest
+      - rows[np.arange(len(client.y)), client.y]
+    )
+    right = rows.argmax(axis=1) == client.y
+    ends = np.cumsum(client.domain_sizes)[:-1]
+    for domain, part in enumerate(
+      zip(np.split(right, ends), np.split(losses, ends), strict=True)
+    ):
+      if part[0].size:
+        per_domain[domain].append(part)
+  for domain, parts in enumerate(per_domain):
+    found = {name: metrics[name][domain] for name in running.METRICS}
+    right = np.concatenate([p[0] for p in parts] or [[]])
+    assert found["num_examples"] == right.size
+    if not parts:
+      assert np.isnan([found["accuracy"], found["loss"]]).all()
+      continue
+    assert 0 <= found["accuracy"] <= 1
+    assert 0 <= found["pooled_accuracy"] <= 1
+    np.testing.assert_allclose(
+      found["accuracy"], np.mean([p[0].mean() for p in parts]), atol=1e-6
+    )
+    np.testing.assert_allclose(found["pooled_accuracy"], right.mean(), 1e-6)
+    np.testing.assert_allclose(
+      found["loss"], np.concatenate([p[1] for p in parts]).mean(), 1e-5
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.cpp
+def test_round_agrees_with_the_cpp_executor(
+  built, data, evaluation_data, compare
+):
+  algorithm = built.algorithm
+  run = running.start(algorithm, data)
+  running.step(run)
+  server_state, client_states = running.snapshot(run)
+  later = running.at_round(data, 1)
+
+  def one_round():
+    state, states, metrics = server_state, list(client_states), []
+    for phase in algorithm.phases:
+      state, states, measured = phase(state, states, later)
+      metrics.append(measured)
+    evaluations = [
+      algorithm.evaluate_clients(state, states, later, evaluation_data)
+    ]
+    if algorithm.evaluate_server:
+      evaluations.append(
+        algorithm.evaluate_server(state, later, evaluation_data[1])
+      )
+    return state, states, metrics, evaluations
+
+  here = one_round()
+  with local_execution.local_context():
+    there = one_round()
+  compare.assert_close(here, there, 1e-5)

@@ -1,0 +1,158 @@
+"""What the contract is tested with: a model, an algorithm and its data."""
+
+import dataclasses
+import types
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift import algorithms
+from tff_shift.models import guided_model
+from tff_shift.models import split_model
+from tff_shift.testing import clients
+
+layers = tf.keras.layers
+
+# How many domains the data to predict have.
+NUM_EVALUATION_DOMAINS = 4
+
+
+@pytest.fixture(scope="session")
+def model():
+  """A model of which no weight has the shape of an example or of metrics.
+
+  It has a guide that tells four clients apart, which most algorithms ignore.
+  Its layers are few: what is built and compiled takes its time for each.
+  """
+
+  def backbone():
+    return tf.keras.Sequential(
+      [
+        layers.InputLayer((5,)),
+        layers.Dense(8, activation="relu", name="layer1"),
+      ]
+    )
+
+  def head():
+    return tf.keras.Sequential(
+      [layers.InputLayer((8,)), layers.Dense(3, name="layer2")]
+    )
+
+  return guided_model.with_guide(
+    split_model.build_split_model(
+      "two_layers", backbone=backbone, head=head, input_dtype=tf.float32
+    ),
+    num_clients=clients.NUM_CLIENTS,
+    width=7,
+  )
+
+
+def _contract_hparams(name):
+  """Returns hyper-parameters of an algorithm: few steps, high rates."""
+  hparams = algorithms.get(name).HParams()
+  values = {
+    "batch_size": 4,
+    "local_steps": 2,
+    "num_hidden": 1,
+    "learning_rate": 0.2,
+    "smallest_rate": 0.1,
+    "eta_min": 0.1,
+    "eta_max": 0.3,
+  }
+  return dataclasses.replace(
+    hparams, **{k: v for k, v in values.items() if hasattr(hparams, k)}
+  )
+
+
+@pytest.fixture(scope="session")
+def contract_hparams():
+  """Returns `make(name)` for the values that the contract is tested with."""
+  return _contract_hparams
+
+
+@pytest.fixture(scope="session")
+def built(request, model, context):
+  """An algorithm of those of `parametrize`, and the functions it is made of.
+
+  For the session: then the tests of one algorithm, of whatever file, follow on
+  each other, and it is built once.
+  """
+  name, hparams = request.param, _contract_hparams(request.param)
+  return types.SimpleNamespace(
+    name=name,
+    algorithm=algorithms.build(
+      name, model, hparams, num_evaluation_domains=NUM_EVALUATION_DOMAINS
+    ),
+    functions=algorithms.get(name).work(model, hparams),
+    num_domains=NUM_EVALUATION_DOMAINS,
+  )
+
+
+def parametrize(metafunc: pytest.Metafunc, names: Sequence[str]) -> None:
+  """Runs tests over algorithms; for the hook `pytest_generate_tests`.
+
+  Args:
+    metafunc: A test, of those with an argument `built`, `algorithm_name`, or
+      `algorithm_name` and `field`.
+    names: The names of the algorithms.
+  """
+  arguments = metafunc.fixturenames
+  if "built" in arguments:
+    metafunc.parametrize("built", names, indirect=True, scope="session")
+  elif {"algorithm_name", "field"} <= set(arguments):
+    metafunc.parametrize(
+      ("algorithm_name", "field"),
+      [
+        pytest.param(name, field, id=f"{name}-{field.name}")
+        for name in names
+        for field in dataclasses.fields(algorithms.get(name).HParams)
+      ],
+    )
+  elif "algorithm_name" in arguments:
+    metafunc.parametrize("algorithm_name", names)
+
+
+@pytest.fixture(scope="module")
+def evaluation_data(make_client):
+  """The source domains and the next; some clients lack a domain."""
+  sizes = [[3, 2, 4, 6], [2, 0, 5, 3], [0, 0, 0, 7], [4, 1, 2, 0]]
+  return [make_client(10 + i, each) for i, each in enumerate(sizes)]
+
+
+@pytest.fixture(scope="module")
+def data(built, client_data):
+  """The data of four clients of different sizes."""
+  return [client_data.make(built.algorithm, i, more=i) for i in range(4)]
+
+
+@pytest.fixture(scope="module")
+def other_data(built, client_data):
+  """Other data of as many examples."""
+  return [client_data.make(built.algorithm, 20 + i, more=i) for i in range(4)]
+
+
+def _assert_close(actual, expected, tolerance):
+  for one, other in zip(
+    tf.nest.flatten(actual), tf.nest.flatten(expected), strict=True
+  ):
+    np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
+
+
+def _equal_bits(one, other):
+  pairs = zip(tf.nest.flatten(one), tf.nest.flatten(other), strict=True)
+  return all(
+    np.asarray(a).dtype == np.asarray(b).dtype
+    and np.shape(a) == np.shape(b)
+    and np.asarray(a).tobytes() == np.asarray(b).tobytes()
+    for a, b in pairs
+  )
+
+
+@pytest.fixture(scope="session")
+def compare():
+  """`assert_close(a, b, tolerance)`, `equal_bits(a, b)` of structures."""
+  return types.SimpleNamespace(
+    assert_close=_assert_close, equal_bits=_equal_bits
+  )

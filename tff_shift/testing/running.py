@@ -1,0 +1,43 @@
+"""Runs of the contract's tests, and what they give."""
+
+import numpy as np
+import tensorflow as tf
+
+from tff_shift.simulation import rounds
+
+RUN_SEED = 5
+# What is measured of predictions.
+METRICS = (
+  "accuracy",
+  "pooled_accuracy",
+  "loss",
+  "not_finite",
+  "num_examples",
+)
+
+
+def step(run):
+  """Runs a round; streams have moved on since the round before."""
+  run.data = at_round(run.data, run.round_num)
+  return run.step()
+
+
+def at_round(data, round_num):
+  """Returns the data of a round: a stream has a time step."""
+  if "timestep" not in data[0]._fields:
+    return data
+  return [each._replace(timestep=np.int32(round_num + 1)) for each in data]
+
+
+def start(algorithm, data, run_seed=RUN_SEED, participation=1.0):
+  """Starts a run of the clients that have these data."""
+  return rounds.Rounds(
+    algorithm, data, run_seed=run_seed, participation=participation
+  )
+
+
+def snapshot(run):
+  """Returns the states of a run as NumPy arrays."""
+  return tf.nest.map_structure(
+    np.array, (run.server_state, tuple(run.client_states))
+  )

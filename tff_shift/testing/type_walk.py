@@ -1,0 +1,71 @@
+"""What is in TFF's types and compiled computations, as a fixture."""
+
+import types
+
+import pytest
+import tensorflow_federated as tff
+
+
+def _tensors(type_signature):
+  """Returns the tensor types within a type, functions left out."""
+  if isinstance(type_signature, tff.TensorType):
+    return [type_signature]
+  if isinstance(type_signature, tff.FederatedType):
+    return _tensors(type_signature.member)
+  if isinstance(type_signature, tff.StructType):
+    return [tensor for part in type_signature for tensor in _tensors(part)]
+  assert isinstance(type_signature, tff.FunctionType), type_signature
+  return []
+
+
+def _placed(type_signature, placement):
+  """Returns the federated types at a placement within a type."""
+  if isinstance(type_signature, tff.FederatedType):
+    return [type_signature] if type_signature.placement is placement else []
+  if isinstance(type_signature, tff.StructType):
+    return [
+      found for part in type_signature for found in _placed(part, placement)
+    ]
+  return []
+
+
+def _aggregations(computation):
+  """Returns the type of everything that turns client values into a server's.
+
+  They are what is left after TFF has compiled the computation for an executor.
+  """
+  found = []
+
+  def visit(block):
+    if isinstance(block, tff.framework.Intrinsic):
+      signature = block.type_signature
+      if _placed(signature.parameter, tff.CLIENTS) and _placed(
+        signature.result, tff.SERVER
+      ):
+        found.append(signature)
+    return block, False
+
+  native = tff.backends.native.desugar_and_transform_to_native(computation)
+  tff.framework.transform_postorder(native.to_building_block(), visit)
+  return found
+
+
+def _sent_tensors(signatures):
+  """Returns the types of what clients put into aggregations."""
+  return [
+    tensor
+    for signature in signatures
+    for value in _placed(signature.parameter, tff.CLIENTS)
+    for tensor in _tensors(value)
+  ]
+
+
+@pytest.fixture(scope="session")
+def type_walk():
+  """What is in TFF's types and computations, see the functions above."""
+  return types.SimpleNamespace(
+    tensors=_tensors,
+    placed=_placed,
+    aggregations=_aggregations,
+    sent_tensors=_sent_tensors,
+  )

@@ -1,0 +1,126 @@
+"""Algorithms from files that live elsewhere."""
+
+import pathlib
+
+import pytest
+
+from tff_shift import algorithms
+
+FILES = pathlib.Path(__file__).parents[1] / "user_files"
+GOOD = (FILES / "fed_avg_scaled.py").read_text()
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays(monkeypatch):
+  monkeypatch.setattr(algorithms, "_registered", {})
+
+
+@pytest.fixture
+def write(tmp_path):
+  """Returns `write(name, text)`, which gives the path of a file."""
+
+  def write(name, text=GOOD):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    return str(path)
+
+  return write
+
+
+class TestLoad:
+  def test_algorithm_is_known_beside_those_of_the_package(self, write):
+    own = algorithms.names()
+    module = algorithms.load(write("mine.py"))
+    assert set(algorithms.names()) == {*own, "mine"}
+    assert list(algorithms.names()) == sorted(algorithms.names())
+    assert algorithms.get("mine") is module
+    assert "mine" in algorithms.names("evolving")
+    assert "mine" not in algorithms.names("online_adaptation")
+
+  def test_module_that_python_can_import_will_do(
+    self, write, tmp_path, monkeypatch
+  ):
+    write("a_folder_of_mine/an_algorithm.py")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    algorithms.load("a_folder_of_mine.an_algorithm")
+    assert "an_algorithm" in algorithms.names()
+
+  def test_file_that_has_changed_replaces_what_it_was(self, write):
+    path = write("mine.py")
+    first = algorithms.load(path)
+    assert algorithms.load(path) is first
+    write("mine.py", GOOD.replace("1.0,", "0.5,"))
+    assert algorithms.load(path) is not first
+    assert algorithms.get("mine").HParams().server_rate == 0.5
+
+  def test_update_of_the_server_is_the_users(self, model, run_in_graph):
+    module = algorithms.load(FILES / "fed_avg_scaled.py")
+    functions = module.work(model, module.HParams(server_rate=0.5))
+    weights = run_in_graph(
+      lambda w, u: functions.update_server(w, u, (), 0), (1.0,), (4.0,)
+    )
+    assert weights == (3.0,)
+
+
+class TestRefusals:
+  def refuse(self, path, message):
+    with pytest.raises(ValueError, match=message) as error:
+      algorithms.load(path)
+    assert "\n" not in str(error.value)
+    assert str(error.value).startswith(path)
+    assert "mine" not in algorithms.names()
+
+  @pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+      ("class HParams", "class Others", "there must be a class HParams"),
+      (
+        "@dataclasses.dataclass(frozen=True)",
+        "@dataclasses.dataclass",
+        "cannot inherit non-frozen",
+      ),
+      (
+        "SCENARIOS = ",
+        "OTHERS = ",
+        "there must be SCENARIOS, .*evolving, guid",
+      ),
+      ('"evolving", ', '"revolving", ', "there must be SCENARIOS"),
+      (
+        "def work(model, hparams)",
+        "def work(model)",
+        "a function work\\(model",
+      ),
+      ("SCENARIOS = ", "SCENARIOS == ", "NameError: name 'SCENARIOS'"),
+      ("SCENARIOS = ", "SCENARIOS = (", "line 1[0-9]: .* was never closed"),
+      ("SCENARIOS = ", "import no_such_module\nS = ", "No module named 'no_su"),
+      ("import dataclasses", "AGGREGATION_NEEDS = 3", "NameError"),
+      (
+        "def work(",
+        "AGGREGATION_NEEDS = 3\ndef work(",
+        "must be an aggregation.Needs",
+      ),
+    ],
+  )
+  def test_say_in_one_line_what_is_missing(self, write, old, new, message):
+    assert old in GOOD
+    self.refuse(write("mine.py", GOOD.replace(old, new)), message)
+
+  def test_hyper_parameter_without_limits_is_refused(self, write):
+    start = GOOD.index("  server_rate")
+    end = GOOD.index("def work")
+    text = f"{GOOD[:start]}  server_rate: float = 1.0\n\n\n{GOOD[end:]}"
+    self.refuse(write("mine.py", text), "'server_rate' of HParams must come fr")
+
+  def test_missing_file_is_named(self, tmp_path):
+    self.refuse(str(tmp_path / "mine.py"), "there is no such file")
+
+  def test_name_of_ours_is_refused(self, write):
+    self.refuse(write("fed_avg.py"), "an algorithm 'fed_avg' already")
+
+  def test_name_of_another_file_is_refused(self, write):
+    algorithms.load(write("one/yours.py"))
+    self.refuse(write("two/yours.py"), "one/yours.py is an algorithm 'yours'")
+
+  def test_name_that_makes_no_flag_is_refused(self, write):
+    self.refuse(write("My-Algorithm.py"), "is no name of an algorithm")

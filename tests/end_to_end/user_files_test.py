@@ -1,0 +1,141 @@
+"""Models and algorithms of a user's own files, from the command line."""
+
+import pathlib
+import shutil
+
+import pytest
+
+from experiments import evolving
+from experiments import evolving_plan
+from tff_shift import algorithms
+
+FILES = pathlib.Path(__file__).parents[1] / "user_files"
+TINY = (
+  "--dataset=circle",
+  "--rounds=2",
+  "--num_clients=2",
+  "--num_domains=3",
+  "--max_examples_per_domain=12",
+  "--batch_size=4",
+)
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays(monkeypatch):
+  monkeypatch.setattr(algorithms, "_registered", {})
+
+
+@pytest.fixture
+def files(tmp_path):
+  """A folder with the example and a model that can be changed."""
+  shutil.copy(FILES / "fed_avg_scaled.py", tmp_path)
+  (tmp_path / "mine.py").write_text(
+    "import tensorflow as tf\n"
+    "def build(input_shape, num_classes, width=4):\n"
+    "  layers = tf.keras.layers\n"
+    "  return tf.keras.Sequential([layers.InputLayer(input_shape),\n"
+    "    layers.Dense(width, 'relu'), layers.Dense(num_classes)])\n"
+  )
+  return tmp_path
+
+
+@pytest.mark.slow
+def test_files_of_a_user_run_and_resume(
+  files, run_whole, run_here, read_runs, read_rows, capsys
+):
+  (files / "mine.flags").write_text(f"--import={files}/fed_avg_scaled.py\n")
+  folder = files / "run"
+  arguments = [
+    f"--flagfile={files}/mine.flags",
+    # A value behind a blank, before a flag that is known only then.
+    "--algorithm",
+    "fed_avg,fed_avg_scaled",
+    "--server_rate=1,0.5",
+    *TINY,
+    f"--model={files}/mine.py:build",
+    "--model_width=5",
+    f"--output_dir={folder}",
+  ]
+  output = run_whole(evolving, evolving_plan, arguments)
+  plain, same, halved = read_runs(folder)
+  assert [plain["algorithm"], same["algorithm"]] == [
+    "fed_avg",
+    "fed_avg_scaled",
+  ]
+  assert plain["setting"]["model"] == "mine:build"
+  # A rate of 1 is FedAvg, bit for bit.
+  losses = {
+    rate: [
+      row["client_loss"]
+      for row in read_rows(folder)
+      if row["server_rate"] == rate
+    ]
+    for rate in ("", "1.0", "0.5")
+  }
+  assert losses[""] == losses["1.0"] != losses["0.5"]
+  assert halved["setting"]["server_rate"] == 0.5
+  assert "fed_avg_scaled" in output
+
+  # Another version of a file is another run.
+  for name, flag in (("fed_avg_scaled.py", "import"), ("mine.py", "model")):
+    before = (files / name).read_text()
+    (files / name).write_text(before + "# Another version.\n")
+    assert run_here(evolving, evolving_plan, [*arguments, "--resume"]) == 2
+    errors = capsys.readouterr().err
+    assert f"--{flag} (SHA-256) was " in errors
+    assert errors.count("\n") == 1
+    (files / name).write_text(before)
+  run_whole(evolving, evolving_plan, [*arguments, "--resume"])
+  assert read_runs(folder) == [plain, same, halved]
+
+
+@pytest.mark.parametrize(
+  ("arguments", "message"),
+  [
+    (["--import={files}/no.py"], "--import: {files}/no.py: there is no such"),
+    (["--import={files}/mine.py"], "--import: {files}/mine.py: there must be"),
+    (["--import"], "Missing value for flag --import"),
+    (["--import={files}/fed_avg.py"], "algorithm 'fed_avg' already"),
+    (
+      ["--import={files}/clash.py"],
+      "'rounds' of clash has the name of another",
+    ),
+    (
+      ["--import={files}/other_type.py"],
+      "'batch_size' of other_type is of type float, and that of fed_avg of"
+      " type int",
+    ),
+    (["--flagfile={files}/no.flags"], "Unable to open flagfile"),
+    (["--model={files}/mine.py:no"], "there is no function 'no'"),
+    (["--model={files}/no.py:build"], "there is no such file"),
+    (["--model=no_model"], "--model=no_model: unknown model 'no_model'"),
+  ],
+)
+def test_wrong_file_is_named_in_one_line(
+  files, run_evolving, capsys, arguments, message
+):
+  text = (files / "fed_avg_scaled.py").read_text()
+  for name, old, new in (
+    ("fed_avg.py", "", ""),
+    ("clash.py", "server_rate: float", "rounds: float"),
+    ("other_type.py", "server_rate: float", "batch_size: float"),
+  ):
+    (files / name).write_text(text.replace(old, new))
+  given = [each.format(files=files) for each in arguments]
+  output = files / "run"
+  code = run_evolving(
+    ["--algorithm=fed_avg", *TINY, f"--output_dir={output}", *given]
+  )
+  errors = capsys.readouterr().err
+  assert code == 2
+  assert message.format(files=files) in errors
+  assert errors.count("\n") == 1
+  assert not output.exists()
+
+
+def test_help_lists_what_an_import_brings(files, run_evolving, capsys):
+  path = files / "fed_avg_scaled.py"
+  assert run_evolving([f"--import={path}", "--help"]) == 0
+  output = capsys.readouterr().out
+  assert "--server_rate:" in output
+  assert "fed_avg, fed_avg_ft, fed_avg_scaled, " in " ".join(output.split())

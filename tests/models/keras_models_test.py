@@ -1,0 +1,417 @@
+"""Whole Keras models as `SplitModel`s: equal logits, or one line of refusal."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift import models
+from tff_shift.models import input_scaling
+from tff_shift.models import split_model
+
+layers = tf.keras.layers
+SEED = np.array([1, 2], np.int32)
+
+
+def sequential(*stack, shape=(4,), **options):
+  return tf.keras.Sequential([layers.InputLayer(shape, **options), *stack])
+
+
+def perceptron():
+  return sequential(
+    layers.Dense(6, activation="relu"),
+    layers.Dense(5, activation="tanh", name="embed"),
+    layers.Dense(3),
+  )
+
+
+def convolutions():
+  return sequential(
+    layers.Conv2D(8, 3, strides=2),
+    layers.GroupNormalization(4),
+    layers.ReLU(),
+    layers.GlobalAveragePooling2D(),
+    layers.Dense(5, activation="relu", name="embed"),
+    layers.Lambda(lambda x: 2 * x),
+    layers.Dense(3),
+    shape=(7, 7, 2),
+  )
+
+
+def with_skip():
+  """A way around a convolution, whose kernel has the shape of another."""
+  image = layers.Input((6, 6, 2))
+  x = layers.Conv2D(2, 3, padding="same")(image)
+  y = layers.Conv2D(2, 3, padding="same")(x)
+  x = layers.Add()([image, y])
+  x = layers.Dense(5, name="embed")(layers.Flatten()(x))
+  return tf.keras.Model(image, layers.Dense(3)(x))
+
+
+def recurrent():
+  return sequential(
+    layers.Embedding(7, 2, mask_zero=True),
+    layers.LSTM(4),
+    layers.Dense(5, name="embed"),
+    layers.Dense(3),
+    shape=(5,),
+    dtype="int32",
+  )
+
+
+def shared_and_frozen():
+  """A layer that is used twice before the cut, and one that is frozen."""
+  x = layers.Input((4,))
+  twice = layers.Dense(4, activation="relu")
+  y = layers.Dense(5, name="embed", trainable=False)(twice(twice(x)))
+  return tf.keras.Model(x, layers.Dense(3)(y))
+
+
+ARCHITECTURES = {
+  each.__name__: each
+  for each in (
+    perceptron,
+    convolutions,
+    with_skip,
+    recurrent,
+    shared_and_frozen,
+  )
+}
+
+
+def randomize(keras_model):
+  generator = np.random.default_rng(4)
+  keras_model.set_weights(
+    [generator.normal(size=w.shape) for w in keras_model.get_weights()]
+  )
+  return keras_model
+
+
+def examples(keras_model):
+  generator = np.random.default_rng(5)
+  shape = (6, *keras_model.input_shape[1:])
+  if keras_model.inputs[0].dtype == tf.int32:
+    return generator.integers(0, 7, shape).astype(np.int32)
+  return generator.normal(size=shape).astype(np.float32)
+
+
+def predict(model, x):
+  return model.predict(model.initial_weights(tf.constant(SEED)), x)
+
+
+class TestLogits:
+  @pytest.mark.parametrize(
+    ("kind", "cut"),
+    [
+      ("perceptron", "embed"),
+      ("convolutions", "embed"),
+      ("with_skip", None),
+      ("with_skip", "embed"),
+      ("shared_and_frozen", None),
+      pytest.param("recurrent", None, marks=pytest.mark.slow),
+    ],
+  )
+  def test_from_the_given_weights_are_those_of_keras(
+    self, kind, cut, run_in_graph
+  ):
+    keras_model = randomize(ARCHITECTURES[kind]())
+    x = examples(keras_model)
+    # Keras gives up its own model when a graph has made another.
+    expected = keras_model(x)
+    model = models.from_keras(keras_model, cut=cut, initial="given")
+    logits = run_in_graph(lambda x: predict(model, x), x)
+    np.testing.assert_allclose(logits, expected, rtol=1e-6, atol=1e-6)
+    assert np.ptp(logits) > 1e-2
+    assert model.num_classes == 3
+    assert model.input_shape == x.shape[1:]
+    head = {name.split("/")[0] for name in model.head.names}
+    assert len(head) == (1 if cut is None else 2)
+    if cut is None:
+      assert model.embedding_size == 5
+
+  def test_of_images_are_those_of_scaled_pixels(self, run_in_graph):
+    keras_model = randomize(convolutions())
+    x = np.random.default_rng(6).integers(0, 256, (3, 7, 7, 2)).astype(np.uint8)
+    expected = keras_model(x / np.float32(255))
+    other = keras_model(x / np.float32(127.5) - 1)
+    model = models.from_keras(
+      keras_model, input_dtype=tf.uint8, initial="given"
+    )
+    scaled = split_model.with_input_scaling(model, input_scaling.MINUS_ONE_ONE)
+    logits = run_in_graph(lambda x: (predict(model, x), predict(scaled, x)), x)
+    np.testing.assert_allclose(logits[0], expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(logits[1], other, rtol=1e-5, atol=1e-5)
+
+  def test_do_not_change_with_calls_of_the_same_model(self, run_in_graph):
+    keras_model = randomize(perceptron())
+    before = [each.numpy() for each in keras_model.variables]
+    first, second = (
+      models.from_keras(keras_model, cut=cut, initial="given")
+      for cut in (None, "embed")
+    )
+    x = examples(keras_model)
+    one, other = run_in_graph(
+      lambda x: (predict(first, x), predict(second, x)), x
+    )
+    np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
+    for old, new in zip(before, keras_model.variables, strict=True):
+      np.testing.assert_array_equal(old, new.numpy())
+
+
+class TestInitialWeights:
+  def test_are_drawn_from_the_seed_whatever_was_given(self, run_in_graph):
+    drawn = [
+      run_in_graph(
+        models.from_keras(model).initial_weights, np.array(seed, np.int32)
+      )
+      for model, seed in (
+        (perceptron, [1, 2]),
+        (randomize(perceptron()), [1, 2]),
+        (perceptron, [1, 3]),
+      )
+    ]
+    flat = [tf.nest.flatten(each) for each in drawn]
+    for one, same, other in zip(*flat, strict=True):
+      np.testing.assert_array_equal(one, same)
+      if one.ndim == 2:
+        assert not np.any(one == other)
+        # Of a uniform distribution, as Keras draws dense layers.
+        limit = np.sqrt(6 / sum(one.shape))
+        assert 0.5 * limit < np.abs(one).max() <= limit
+      else:
+        np.testing.assert_array_equal(one, 0)
+
+  def test_names_do_not_depend_on_what_was_built_before(self):
+    one, other = (models.from_keras(perceptron) for _ in range(2))
+    assert one.weight_names() == other.weight_names()
+    assert one.backbone.names == (
+      *("dense.1/kernel", "dense.1/bias"),
+      *("embed/kernel", "embed/bias"),
+    )
+    assert one.head.names == ("dense.2/kernel", "dense.2/bias")
+    # Names of Keras's own would make all dense layers one.
+    assert one.last_backbone_layer() == (False, False, True, True)
+
+  def test_head_can_be_cut_again(self):
+    model = models.from_keras(perceptron, cut="embed")
+    assert model.embedding_size == 6
+    cut = split_model.with_head(model, "last_layer")
+    assert cut.head.names == ("dense.2/kernel", "dense.2/bias")
+    assert cut.embedding_size == 5
+
+
+class Scale(layers.Layer):
+  """A weight without an initializer that could be found."""
+
+  def __init__(self, size, **options):
+    super().__init__(**options)
+    self.size = size
+
+  def build(self, input_shape):
+    self.scale = self.add_weight("scale", (self.size,), initializer="ones")
+
+  def call(self, x):
+    return x * self.scale
+
+  def get_config(self):
+    return {**super().get_config(), "size": self.size}
+
+
+class WithoutConfig(Scale):
+  def get_config(self):
+    return layers.Layer.get_config(self)
+
+
+class Counter(layers.Layer):
+  def build(self, input_shape):
+    self.count = self.add_weight("count", (), trainable=False)
+
+  def call(self, x):
+    self.count.assign_add(1.0)
+    return x
+
+
+@tf.keras.utils.register_keras_serializable("tests")
+class Unseeded(tf.keras.initializers.Initializer):
+  def __call__(self, shape, dtype=None, **options):
+    return tf.random.normal(shape)
+
+  def get_config(self):
+    return {}
+
+
+def way_around():
+  x = layers.Input((4,))
+  return tf.keras.Model(
+    x,
+    layers.Add()(
+      [layers.Dense(3, name="long")(layers.Dense(5)(x)), layers.Dense(3)(x)]
+    ),
+  )
+
+
+def shared_across():
+  x = layers.Input((4,))
+  twice = layers.Dense(4, name="twice")
+  return tf.keras.Model(x, twice(layers.Dense(4, name="middle")(twice(x))))
+
+
+def two_inputs():
+  x = layers.Input((4,))
+  y = layers.Input((4,))
+  return tf.keras.Model([x, y], layers.Dense(3)(layers.Add()([x, y])))
+
+
+def dense(stack, *, last=None):
+  return lambda: sequential(
+    layers.Dense(5), *stack(), last or layers.Dense(3, name="last")
+  )
+
+
+REFUSED = {
+  "softmax": (
+    lambda: sequential(layers.Dense(5), layers.Dense(3, "softmax", name="p")),
+    "layer 'p' ends in softmax; logits are wanted",
+  ),
+  "softmax_layer": (
+    dense(lambda: [layers.Dense(3)], last=layers.Softmax(name="p")),
+    "layer 'p' ends in softmax; logits are wanted",
+  ),
+  "batch_normalization": (
+    dense(lambda: [layers.BatchNormalization(name="norm")]),
+    r"batch normalisation \(norm\).*GroupNormalization",
+  ),
+  "dropout": (
+    dense(lambda: [layers.Dropout(0.5, name="drop")]),
+    "layer 'drop' draws random numbers",
+  ),
+  "recurrent_dropout": (
+    lambda: sequential(
+      layers.LSTM(4, dropout=0.5, name="lstm"), layers.Dense(3), shape=(5, 2)
+    ),
+    "layer 'lstm' draws random numbers",
+  ),
+  "random_lambda": (
+    dense(
+      lambda: [layers.Lambda(lambda x: x + tf.random.normal([5]), name="add")]
+    ),
+    "layer 'add' draws random numbers",
+  ),
+  "regularizer": (
+    dense(lambda: [layers.Dense(5, kernel_regularizer="l2", name="decay")]),
+    "layer 'decay' has a loss of its own.*weight_decay",
+  ),
+  "constraint": (
+    dense(lambda: [layers.Dense(5, kernel_constraint="max_norm", name="max")]),
+    "layer 'max' has a constraint",
+  ),
+  "stateful": (
+    lambda: sequential(layers.Dense(5), Counter(name="count"), layers.Dense(3)),
+    "layer 'count' writes to a variable",
+  ),
+  "custom": (
+    dense(lambda: [Scale(5, name="scale")]),
+    "layer 'scale' has no initializer for its weight 'scale'",
+  ),
+  "no_config": (
+    dense(lambda: [WithoutConfig(5, name="scale")]),
+    "layer 'scale' cannot be copied: its get_config",
+  ),
+  "unseeded": (
+    dense(lambda: [layers.Dense(5, kernel_initializer=Unseeded(), name="u")]),
+    "initializer of 'u/kernel' draws numbers that no seed decides",
+  ),
+  "nested": (
+    dense(lambda: [sequential(layers.Dense(5), shape=(5,))]),
+    "layer 'sequential.*has no initializer",
+  ),
+  "two_inputs": (two_inputs, "must have one input, and it has 2"),
+  "one_logit": (
+    dense(lambda: [], last=layers.Dense(1)),
+    "output is of shape",
+  ),
+  "not_built": (
+    lambda: tf.keras.Sequential([layers.Dense(3)]),
+    "begins with an InputLayer",
+  ),
+  "one_layer": (
+    lambda: sequential(layers.Dense(3)),
+    "1 layer.* with weights, and backbone and head need one each",
+  ),
+  "way_around": (way_around, "has a way around it"),
+  "shared": (shared_across, "shared layer 'twice' before and behind"),
+  "no_model": (lambda: 3, "a Keras model is wanted, got int"),
+}
+
+
+class TestRefusals:
+  @pytest.mark.parametrize("kind", REFUSED)
+  def test_say_in_one_line_what_is_wrong(self, kind):
+    function, message = REFUSED[kind]
+    cut = "long" if kind == "way_around" else None
+    with pytest.raises(ValueError, match=message) as error:
+      models.from_keras(function, cut=cut, name="mine")
+    assert "\n" not in str(error.value)
+    assert str(error.value).startswith("model 'mine': ")
+
+  def test_custom_layer_may_start_from_what_it_has(self, run_in_graph):
+    keras_model = randomize(dense(lambda: [Scale(5, name="scale")])())
+    x = examples(keras_model)
+    expected = keras_model(x)
+    model = models.from_keras(keras_model, initial="given")
+    logits = run_in_graph(lambda x: predict(model, x), x)
+    np.testing.assert_allclose(logits, expected, rtol=1e-6, atol=1e-6)
+
+  def test_cut_that_takes_no_vector_names_those_that_do(self):
+    message = r"'conv2d\S*', which takes \(7, 7, 2\), which is no vector"
+    keras_model = convolutions()
+    with pytest.raises(ValueError, match=message) as error:
+      models.from_keras(keras_model, cut=keras_model.layers[0].name)
+    fitting = str(error.value).partition("may name ")[2].split(", ")
+    assert fitting == [layer.name for layer in keras_model.layers[4:]]
+
+  def test_unknown_cut_names_the_layers(self):
+    with pytest.raises(ValueError, match=r"no layer 'nope'.*embed"):
+      models.from_keras(perceptron, cut="nope")
+
+  def test_images_are_not_scaled_twice(self):
+    def build():
+      return sequential(
+        layers.Rescaling(1 / 255, name="rescale"),
+        layers.Flatten(),
+        layers.Dense(4),
+        layers.Dense(3),
+        shape=(2, 2, 1),
+      )
+
+    with pytest.raises(ValueError, match="layer 'rescale' scales images"):
+      models.from_keras(build, input_dtype=tf.uint8)
+    assert models.from_keras(build).input_dtype == tf.float32
+
+  def test_unknown_start_is_refused(self):
+    with pytest.raises(ValueError, match="'trained'; known: random, given"):
+      models.from_keras(perceptron, initial="trained")
+
+
+class TestGroupNormalization:
+  def test_takes_the_place_of_batch_normalization(self, reference):
+    keras_model = randomize(
+      sequential(
+        layers.Conv2D(12, 3, name="conv"),
+        layers.BatchNormalization(name="norm", epsilon=1e-5),
+        layers.Flatten(),
+        layers.Dense(3, name="last"),
+        shape=(5, 5, 2),
+      )
+    )
+    x = examples(keras_model)
+    kernel, bias, gamma, beta, *_, last, last_bias = keras_model.get_weights()
+
+    copied = models.with_group_normalization(keras_model, groups=8)
+
+    # 8 does not divide 12, and 4 does.
+    y = (reference.convolve(x, kernel) + bias)[:, 1:-1, 1:-1]
+    y = reference.normalize(y, 4, gamma, beta)
+    expected = y.reshape(len(x), -1) @ last + last_bias
+    np.testing.assert_allclose(copied(x), expected, rtol=1e-4, atol=1e-4)
+    names = models.from_keras(copied).weight_names()
+    assert "backbone/norm/gamma" in names.backbone

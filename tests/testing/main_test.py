@@ -1,0 +1,81 @@
+"""The contract over the file of a user."""
+
+import importlib.util
+import pathlib
+
+import pytest
+
+from tff_shift import algorithms
+from tff_shift.testing import __main__ as contract
+
+FILES = pathlib.Path(__file__).parents[1] / "user_files"
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays(monkeypatch):
+  monkeypatch.setattr(algorithms, "_registered", {})
+
+
+@pytest.mark.slow
+class TestContract:
+  def run(self, name, chosen):
+    return contract.main([str(FILES / f"{name}.py"), "-q", "-k", chosen])
+
+  def test_is_kept_by_a_good_algorithm(self, capfd):
+    assert self.run("fed_avg_scaled", "TestForm or TestCode or Hyper") == 0
+    output = capfd.readouterr().out
+    assert " passed" in output
+    assert "fail" not in output
+
+  @pytest.mark.parametrize(
+    ("name", "chosen", "broken"),
+    [
+      (
+        "leaks_an_example",
+        "TestPrivacyByType",
+        {"test_no_example_reaches_the_server"},
+      ),
+      (
+        "draws_without_seed",
+        "TestRounds",
+        {
+          "test_same_seeds_give_the_same_bits",
+          "test_resumed_run_gives_the_same_bits",
+        },
+      ),
+    ],
+  )
+  def test_is_broken_by_a_bad_algorithm(self, capfd, name, chosen, broken):
+    assert self.run(name, chosen) == 1
+    failed = [
+      line.partition("::")[2]
+      for line in capfd.readouterr().out.splitlines()
+      if line.startswith("FAILED")
+    ]
+    assert {each.split("::")[1].split("[")[0] for each in failed} == broken
+    assert all(f"[{name}]" in each for each in failed)
+
+
+class TestUsage:
+  def refuse(self, capsys, arguments, message):
+    assert contract.main(arguments) == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith("tff_shift.testing: ")
+    assert message in errors
+    assert errors.count("\n") == 1
+
+  @pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+      ([], "name the file of an algorithm"),
+      (["-q"], "name the file of an algorithm"),
+      (["no_such_file.py"], "there is no such file"),
+      ([__file__], "HParams"),
+    ],
+  )
+  def test_wrong_file_is_named_in_one_line(self, capsys, arguments, message):
+    self.refuse(capsys, arguments, message)
+
+  def test_missing_pytest_is_named_in_one_line(self, capsys, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    self.refuse(capsys, ["mine.py"], "pip install pytest")

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift import algorithms
 from tff_shift.models import split_model
 from tff_shift.testing import clients
 from tff_shift.testing import fixtures
@@ -15,20 +14,12 @@ from tff_shift.testing import type_walk as type_walks
 # The fixtures that the contract is tested with.
 model = fixtures.model
 contract_hparams = fixtures.contract_hparams
-built = fixtures.built
-evaluation_data = fixtures.evaluation_data
-data = fixtures.data
-other_data = fixtures.other_data
 compare = fixtures.compare
 client_data = clients.client_data
 make_client = clients.make_client
 make_adapting_client = clients.make_adapting_client
 make_period_client = clients.make_period_client
 type_walk = type_walks.type_walk
-
-
-def pytest_generate_tests(metafunc):
-  fixtures.parametrize(metafunc, algorithms.names())
 
 
 def _dense_layers(weights, x, last_is_linear):

@@ -5,13 +5,24 @@ themselves are the package's: `python -m tff_shift.testing` runs them over the
 file of a user.
 """
 
+from tff_shift import algorithms
 from tff_shift.testing import contract_aggregators
 from tff_shift.testing import contract_file
 from tff_shift.testing import contract_form
 from tff_shift.testing import contract_privacy
 from tff_shift.testing import contract_rounds
+from tff_shift.testing import fixtures
 
-# Fixtures.
+
+def pytest_generate_tests(metafunc):
+  fixtures.parametrize(metafunc, algorithms.names())
+
+
+# Fixtures; other tests here have others of these names.
+built = fixtures.built
+evaluation_data = fixtures.evaluation_data
+data = fixtures.data
+other_data = fixtures.other_data
 run = contract_rounds.run
 aggregators = contract_aggregators.aggregators
 first_of_its_form = contract_aggregators.first_of_its_form

@@ -66,7 +66,6 @@ setuptools.setup(
   license="Apache-2.0",
   license_files=["LICENSE"],
   classifiers=[
-    "License :: OSI Approved :: Apache Software License",
     "Programming Language :: Python :: 3.11",
     "Topic :: Scientific/Engineering :: Artificial Intelligence",
     "Typing :: Typed",

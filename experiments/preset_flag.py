@@ -40,8 +40,8 @@ def expand(arguments: Sequence[str], binary: str) -> list[str]:
     known = names(binary)
     if name not in known:
       raise command_line.UsageError(
-        f"--{_FLAG}: {binary} has no preset {name!r}; there"
-        f" {'are' if known else 'is'} {', '.join(known) or 'none'}"
+        f"--{_FLAG}: {binary} has no preset {name!r}; its presets:"
+        f" {', '.join(known) or 'none'}"
       )
     expanded.append(f"--flagfile={_FOLDER / binary / name}.flags")
   return expanded

@@ -3,7 +3,8 @@
 Elsewhere in this package a client's data are arrays, and batches are drawn
 inside of the computation. Here a sequence becomes such arrays, inside of the
 graph: all of its examples, in their order. They are in memory at once, as any
-client's arrays are; there is no other bound on how many they may be.
+client's arrays are; there is no other bound on how many they may be than that
+of int32, 2**31 - 1.
 """
 
 from collections.abc import Mapping
@@ -19,6 +20,9 @@ from tff_shift.learning import randomness
 
 # What an element may have, in order; the last one may be missing.
 _NAMES = ("x", "y", "domain")
+
+# Sizes are int32.
+_MAX_EXAMPLES = np.iinfo(np.int32).max
 
 
 class Elements(NamedTuple):
@@ -68,8 +72,10 @@ def check(element_spec: Any, data_type: tff.StructType) -> Elements:
   """
   try:
     fields = _fields(element_spec)
-    is_known = all(isinstance(each, tf.TensorSpec) for each in fields.values())
-    is_known &= all(each.shape.rank is not None for each in fields.values())
+    is_known = all(
+      isinstance(each, tf.TensorSpec) and each.shape.rank is not None
+      for each in fields.values()
+    )
   except ValueError:
     is_known = False
   if not is_known:
@@ -143,9 +149,10 @@ def collection(
       tf.zeros([0], tf.int32),
       tf.zeros([0], tf.int32),
     )
-    x, y, domain = sequence.batch(np.iinfo(np.int64).max).reduce(
-      nothing, lambda _, everything: everything
-    )
+    # `take`, because TensorFlow makes one operation of a function and the batch
+    # that follows on it, which goes on to the end of the batch's size.
+    everything = sequence.take(_MAX_EXAMPLES).batch(_MAX_EXAMPLES)
+    x, y, domain = everything.reduce(nothing, lambda _, batch: batch)
     x, y = tf.ensure_shape(x, x_shape), tf.ensure_shape(y, [None])
     if elements.has_domains:
       order = tf.argsort(domain, stable=True)

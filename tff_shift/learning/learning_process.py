@@ -52,6 +52,9 @@ def build(
   """
   phase = _the_phase(algorithm)
   server_type, _, data_type = phase.type_signature.parameter
+  collect = None
+  if not (isinstance(client_data, str) and client_data == ARRAYS):
+    collect = _collection(algorithm, data_type.member, seed, client_data)
 
   @tff.tensorflow.computation
   def seed_value():
@@ -67,9 +70,8 @@ def build(
     state, _, metrics = phase(state, nothing, data)
     return tff.learning.templates.LearningProcessOutput(state, metrics)
 
-  if isinstance(client_data, str) and client_data == ARRAYS:
+  if collect is None:
     return _process(initialize, run_round, "weights")
-  collect = _collection(algorithm, data_type.member, seed, client_data)
   sequence_type = collect.type_signature.parameter
 
   to_stock = tff.tensorflow.computation(_stock_state, server_type.member)

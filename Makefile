@@ -10,7 +10,7 @@ JOBS ?= auto
 N ?= 2
 
 .PHONY: help setup demo demo-short demo-online demo-guidance demo-dynamic workers \
-  test test-fast lint lock check-lock clean
+  test test-fast lint lock check-lock wheel clean
 
 help:
 	@echo 'make demo        FedAvg, FedEvolve and FedEvp on rotated digits'
@@ -22,6 +22,7 @@ help:
 	@echo 'make test-fast   the tests that are not marked slow: every module, in minutes'
 	@echo 'make lint        the linter, the format, and whether the lock is up to date'
 	@echo 'make lock        compiles requirements.in into requirements.txt'
+	@echo 'make wheel       dist/tff_shift-*.whl'
 	@echo 'make clean       removes the environment and all results'
 
 setup: $(INSTALLED)
@@ -84,5 +85,12 @@ check-lock: setup
 	@cmp -s requirements.txt $(VENV)/lock.txt || \
 	  { echo 'requirements.txt is not up to date: run make lock' >&2; exit 1; }
 
+# What lies in build/ from before would go in.
+wheel: setup
+	rm -rf build dist
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation \
+	  --wheel-dir dist .
+	@rm -rf build
+
 clean:
-	rm -rf $(VENV) runs *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) runs build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -6,6 +6,54 @@ import setuptools
 
 _HERE = pathlib.Path(__file__).parent
 
+# What a user of the library needs; bounds and reasons: requirements.in.
+_DIRECT = [
+  "POT>=0.9.4,<0.10",
+  "absl-py>=1.2,<2",
+  "dp-accounting>=0.4.3,<0.5",
+  "grpcio>=1.46,<2",
+  "importlib_resources>=6,<8",
+  "matplotlib>=3.8,<3.11",
+  "numpy>=1.25,<1.26",
+  "pillow>=10",
+  "pyarrow<25",
+  "scikit-learn>=1.5,<1.6",
+  "scipy>=1.9.3,<1.10",
+  "tensorflow==2.14.1",
+  "tensorflow-datasets==4.9.10",
+  "tensorflow-metadata<1.18",
+  "threadpoolctl>=3.1,<4",
+  "tqdm>=4.66,<5",
+]
+
+# TFF 0.87.0 itself is not here, for no installer could bring it: it asks for
+# jaxlib 0.4.14, which is gone (overrides.txt). All else that it asks for is,
+# with the jaxlib that there is, so that TFF can be added with --no-deps.
+# `import tff_shift` says so where it is missing.
+_OF_TFF = [
+  "attrs>=23.1,<24",
+  "cachetools>=5.3,<6",
+  "dm-tree==0.1.8",
+  "google-vizier==0.1.11",
+  "googleapis-common-protos==1.61.0",
+  "jax==0.4.18",
+  "jaxlib==0.4.18",
+  "ml-dtypes>=0.2.0,<0.3",
+  "portpicker>=1.6,<2",
+  "tensorflow-model-optimization==0.7.5",
+  "tensorflow-privacy==0.9.0",
+  "typing-extensions>=4.5.0,<4.6",
+]
+
+_BINARIES = (
+  "dynamic_personalization",
+  "dynamic_regret",
+  "evolving",
+  "guidance",
+  "online_adaptation",
+  "workers",
+)
+
 setuptools.setup(
   name="tff_shift",
   version="0.1.0",
@@ -15,24 +63,25 @@ setuptools.setup(
   ),
   long_description=(_HERE / "README.md").read_text(encoding="utf-8"),
   long_description_content_type="text/markdown",
-  packages=setuptools.find_packages(include=["tff_shift*", "experiments*"]),
-  package_data={"experiments": ["presets/*/*.flags"]},
-  python_requires=">=3.11,<3.12",
-  # What a user of the library needs; bounds and reasons: requirements.in.
-  # pip alone cannot resolve these, see overrides.txt.
-  install_requires=[
-    "POT>=0.9.4,<0.10",
-    "absl-py>=1.2,<2",
-    "dp-accounting>=0.4.3,<0.5",
-    "grpcio>=1.46,<2",
-    "matplotlib>=3.8,<3.11",
-    "numpy~=1.25",
-    "scikit-learn>=1.5,<1.6",
-    "tensorflow==2.14.1",
-    "tensorflow-datasets==4.9.10",
-    "tensorflow-federated==0.87.0",
-    "threadpoolctl>=3.1,<4",
-    "tqdm>=4.66,<5",
+  license="Apache-2.0",
+  license_files=["LICENSE"],
+  classifiers=[
+    "Programming Language :: Python :: 3.11",
+    "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    "Typing :: Typed",
   ],
+  packages=setuptools.find_packages(include=["tff_shift*", "experiments*"]),
+  package_data={
+    "experiments": ["presets/*/*.flags"],
+    "tff_shift": ["py.typed"],
+  },
+  entry_points={
+    "console_scripts": [
+      f"tff-shift-{name.replace('_', '-')} = experiments.{name}:run"
+      for name in _BINARIES
+    ]
+  },
+  python_requires=">=3.11,<3.12",
+  install_requires=_DIRECT + _OF_TFF,
   extras_require={"gpu": ["tensorflow[and-cuda]==2.14.1"]},
 )

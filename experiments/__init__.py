@@ -1,6 +1,7 @@
 """Command-line binaries, one per scenario."""
 
 import os
+import sys
 
 # Here, because TensorFlow reads both when it is imported. Its own notes, on
 # start and on optimising graphs, are of no use to who runs a binary.
@@ -8,3 +9,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Clients in parallel with one thread each are faster than one client after the
 # other with all threads each.
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+
+try:
+  import tff_shift  # noqa: F401
+except ImportError as error:
+  # What is installed is not whole, and the message says what is missing.
+  print(error, file=sys.stderr)
+  sys.exit(2)

@@ -189,7 +189,7 @@ def _check_num_domains(
   """Refuses fewer source domains than an algorithm can train on."""
   num_held_out = 2 if FLAGS.select == LAST_SOURCE else 1
   for name in dict.fromkeys(each.algorithm for each in chosen):
-    needed = getattr(algorithms.get(name), "MIN_SOURCE_DOMAINS", 1)
+    needed = algorithms.min_source_domains(name)
     if num_domains < needed + num_held_out:
       raise command_line.UsageError(
         f"--num_domains={num_domains}: {name} with --select={FLAGS.select}"

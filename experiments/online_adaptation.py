@@ -273,5 +273,10 @@ def main() -> None:
   )
 
 
-if __name__ == "__main__":
+def run() -> None:
+  """Reads the command line and runs this binary, to the end of the process."""
   program.run(main, planning.define_flags)
+
+
+if __name__ == "__main__":
+  run()

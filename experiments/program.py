@@ -18,11 +18,17 @@ from absl import logging
 
 from experiments import command_line
 from experiments import output_folder
+from experiments import preset_flag
 from tff_shift import execution
 from tff_shift.simulation import rounds
 
 # Those of absl know the flags of one module only.
 _HELP = frozenset({"-h", "--help", "-help", "--helpshort", "-helpshort"})
+
+
+def _name(main: Callable[[], None]) -> str:
+  """Returns the name of a binary, its file's, however it was started."""
+  return pathlib.Path(inspect.getfile(main)).stem
 
 
 def _help(main: Callable[[], None], define_flags: Callable[[], None]) -> str:
@@ -44,7 +50,8 @@ def _help(main: Callable[[], None], define_flags: Callable[[], None]) -> str:
     "--flagfile=FILE reads flags from a file, one in a line. --helpfull lists"
     " those of the libraries as well."
   )
-  return "\n\n".join(parts)
+  parts.append(preset_flag.help_text(_name(main)))
+  return "\n\n".join(filter(None, parts))
 
 
 def _collect_seldom() -> None:
@@ -83,8 +90,8 @@ def run(main: Callable[[], None], define_flags: Callable[[], None]) -> None:
       print(_help(main, define_flags), flush=True)
       sys.exit(0)
     try:
-      rest = flags.FLAGS(arguments)
-    except flags.Error as error:
+      rest = flags.FLAGS(preset_flag.expand(arguments, _name(main)))
+    except (flags.Error, command_line.UsageError) as error:
       fail(" ".join(str(error).split()), 2)
     if len(rest) > 1:
       fail(f"what is {rest[1]!r}? All arguments are --flags", 2)

@@ -186,6 +186,11 @@ def needs(algorithm: str | types.ModuleType) -> aggregation.Needs:
   return getattr(_module(algorithm), "AGGREGATION_NEEDS", aggregation.NO_NEEDS)
 
 
+def min_source_domains(algorithm: str | types.ModuleType) -> int:
+  """Returns how many source domains an algorithm, or its module, needs."""
+  return getattr(_module(algorithm), "MIN_SOURCE_DOMAINS", 1)
+
+
 def build(
   algorithm: str | types.ModuleType,
   model: split_model.SplitModel,
@@ -229,6 +234,7 @@ def build(
     aggregator=aggregator,
     num_queries=num_queries,
     num_evaluation_domains=num_evaluation_domains,
+    min_source_domains=min_source_domains(module),
   )
 
 

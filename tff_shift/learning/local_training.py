@@ -179,20 +179,22 @@ def num_local_steps(
     round_num: The round, an int32 scalar.
 
   Returns:
-    An int32 scalar, at least 1.
+    An int32 scalar, at least 1; 0 for a client without examples, of which
+    there is no batch.
   """
+  has_examples = tf.minimum(tf.shape(data.y)[0], 1)
   steps = tf.constant(hparams.local_steps)
   if hparams.local_epochs:
     per_step = tf.size(data.domain_sizes) * hparams.batch_size
     steps = -(-hparams.local_epochs * tf.shape(data.y)[0] // per_step)
   if not hparams.straggler_ratio:
-    return steps
+    return steps * has_examples
   seed = randomness.fold(data.seed, randomness.Purpose.STRAGGLE, round_num)
   is_straggler = tf.random.stateless_uniform([], seed) < hparams.straggler_ratio
   fewer = tf.random.stateless_uniform(
     [], randomness.fold(seed, 1), 1, steps + 1, tf.int32
   )
-  return tf.where(is_straggler, fewer, steps)
+  return tf.where(is_straggler, fewer, steps) * has_examples
 
 
 def scheduled_rate(

@@ -30,6 +30,7 @@ from tff_shift.learning import evaluation
 from tff_shift.learning import frozen_weights
 from tff_shift.learning import guidance
 from tff_shift.learning import hyperparameters
+from tff_shift.learning import learning_process
 from tff_shift.learning import local_training
 from tff_shift.learning import phases
 from tff_shift.learning import randomness
@@ -138,6 +139,8 @@ class FederatedAlgorithm:
       `guidance.Guidance`. None unless it was asked for.
     is_stateless: Whether C is empty.
     is_local: Whether the server's weights are empty: clients share nothing.
+    min_source_domains: How many domains the examples that a client trains on
+      must at least have.
   """
 
   name: str
@@ -151,61 +154,34 @@ class FederatedAlgorithm:
   guidance: guidance.Guidance | None
   is_stateless: bool
   is_local: bool
+  min_source_domains: int = 1
 
   def as_learning_process(
-    self, seed: int = 0
+    self, seed: int = 0, client_data: Any = learning_process.ARRAYS
   ) -> tff.learning.templates.LearningProcess:
-    """Makes a process that TFF's own training loops run.
+    """Makes a process that TFF's own training loops and programs run.
 
     Args:
-      seed: The run's seed, from which the initial weights are drawn.
+      seed: The run's seed, from which the initial weights are drawn and, for
+        sequences, what clients draw.
+      client_data: What a client's data are: "arrays", a
+        `local_training.ClientData`; "sequence", a `tf.data.Dataset` of examples
+        `(x, y)`; or the `element_spec` of a pipeline that gives other elements,
+        see `sequences.check`: batches, mappings, or with the domain of each
+        example, which algorithms that go from domain to domain need.
 
     Returns:
-      A `LearningProcess` whose `next` takes `(S@SERVER, {D}@CLIENTS)`.
+      A `LearningProcess` whose `next` takes `(S@SERVER, {D}@CLIENTS)`, with D
+      the arrays or a sequence. On sequences its state is a
+      `tff.learning.templates.LearningAlgorithmState` with
+      `tff.learning.models.ModelWeights`, see `learning_process.server_state`.
 
     Raises:
       ValueError: If clients keep a personal state between rounds, a round has
         not one phase, or the model has frozen weights: a learning process has
-        no place for any of these.
+        no place for any of these. If `client_data` does not fit the algorithm.
     """
-    if not self.is_stateless or len(self.phases) != 1:
-      raise ValueError(
-        f"{self.name} keeps a personal state at clients or has not one phase"
-        " a round; a LearningProcess has no place for either"
-      )
-    phase = self.phases[0]
-    if isinstance(phase, frozen_weights.WithFrozen):
-      raise ValueError(
-        f"the model of {self.name} has frozen weights, which a LearningProcess"
-        " has no place for"
-      )
-    server_type, _, data_type = phase.type_signature.parameter
-
-    @tff.tensorflow.computation
-    def seed_value():
-      return tf.constant(randomness.server_seed(seed))
-
-    @tff.federated_computation
-    def initialize():
-      return self.initialize(tff.federated_eval(seed_value, tff.SERVER))
-
-    @tff.federated_computation(server_type, data_type)
-    def run_round(state, data):
-      nothing = tff.federated_value((), tff.CLIENTS)
-      state, _, metrics = phase(state, nothing, data)
-      return tff.learning.templates.LearningProcessOutput(state, metrics)
-
-    @tff.tensorflow.computation(server_type.member)
-    def get_model_weights(state):
-      return state.weights
-
-    @tff.tensorflow.computation(server_type.member, server_type.member.weights)
-    def set_model_weights(state, weights):
-      return state._replace(weights=weights)
-
-    return tff.learning.templates.LearningProcess(
-      initialize, run_round, get_model_weights, set_model_weights
-    )
+    return learning_process.build(self, seed, client_data)
 
 
 def build(
@@ -224,6 +200,7 @@ def build(
   ) = None,
   num_queries: int | None = None,
   num_evaluation_domains: int = 1,
+  min_source_domains: int = 1,
 ) -> FederatedAlgorithm:
   """Builds an algorithm from its work.
 
@@ -241,6 +218,7 @@ def build(
     num_queries: The number of queries that are answered at a time. None: the
       algorithm is built without `guidance`.
     num_evaluation_domains: The number of domains of the data to predict.
+    min_source_domains: See `FederatedAlgorithm`.
 
   Returns:
     A `FederatedAlgorithm`.
@@ -392,6 +370,7 @@ def build(
       guidance=answering,
       is_stateless=not tff.structure.flatten(client_type),
       is_local=is_local,
+      min_source_domains=min_source_domains,
     ),
     model,
   )

@@ -26,6 +26,7 @@ class Purpose(enum.IntEnum):
   PERSONALIZE = 3
   SAMPLE_CLIENTS = 4
   PRETRAIN = 5
+  SEQUENCE = 6
 
 
 def derive(run_seed: int, *path: int) -> np.ndarray:

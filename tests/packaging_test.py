@@ -1,0 +1,168 @@
+"""What is installed: versions, the licence, what the wheel has and asks for."""
+
+import ast
+import email
+import hashlib
+import importlib.metadata
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from packaging import requirements
+from packaging import utils
+
+_ROOT = pathlib.Path(__file__).parents[1]
+_GONE = {"jax", "jaxlib"}
+
+
+def read(name):
+  return (_ROOT / name).read_text(encoding="utf-8")
+
+
+def test_version_is_one_and_the_same():
+  (version,) = re.findall(
+    r'^  version="(.*)",$', read("setup.py"), re.MULTILINE
+  )
+  assert re.findall(r"^version: (.*)$", read("CITATION.cff"), re.MULTILINE) == [
+    version
+  ]
+  # The newest comes first.
+  assert (
+    re.findall(r"^## \[(\d.*)\] - ", read("CHANGELOG.md"), re.MULTILINE)[0]
+    == version
+  )
+
+
+def test_licence_is_the_whole_text():
+  # TFF's is the same text.
+  (path,) = (
+    file
+    for file in importlib.metadata.files("tensorflow-federated")
+    if file.name == "LICENSE"
+  )
+  digests = [
+    hashlib.sha256(content).hexdigest()
+    for content in (
+      path.locate().read_bytes(),
+      (_ROOT / "LICENSE").read_bytes(),
+    )
+  ]
+  assert digests[0] == digests[1]
+
+
+def asked_for():
+  """What setup.py asks for, by name."""
+  listed = {}
+  for node in ast.walk(ast.parse(read("setup.py"))):
+    if isinstance(node, ast.Assign) and node.targets[0].id in (
+      "_DIRECT",
+      "_OF_TFF",
+    ):
+      for text in ast.literal_eval(node.value):
+        each = requirements.Requirement(text)
+        listed[utils.canonicalize_name(each.name)] = each.specifier
+  return listed
+
+
+def test_lock_has_what_the_package_asks_for():
+  lock = dict(re.findall(r"^(\S+)==(\S+)$", read("requirements.txt"), re.M))
+  lock = {utils.canonicalize_name(name): lock[name] for name in lock}
+  for name, specifier in asked_for().items():
+    assert lock[name] in specifier, name
+
+
+def test_package_asks_for_what_tff_asks_for():
+  found = asked_for()
+  for text in importlib.metadata.requires("tensorflow-federated"):
+    each = requirements.Requirement(text)
+    name = utils.canonicalize_name(each.name)
+    assert name in found
+    if name not in _GONE:
+      version = importlib.metadata.version(name)
+      assert version in each.specifier and version in found[name]
+  assert "tensorflow-federated" not in found
+
+
+@pytest.mark.slow
+class TestWheel:
+  @pytest.fixture(scope="class")
+  def wheel(self, tmp_path_factory):
+    # A copy: building leaves folders behind, and what lies in them goes in.
+    folder = tmp_path_factory.mktemp("wheel")
+    for name in ("tff_shift", "experiments"):
+      shutil.copytree(_ROOT / name, folder / "source" / name)
+    for name in ("setup.py", "README.md", "LICENSE"):
+      shutil.copy(_ROOT / name, folder / "source")
+    subprocess.run(
+      [
+        *(sys.executable, "-m", "pip", "wheel", str(folder / "source")),
+        *("--no-deps", "--no-build-isolation", "--no-index"),
+        *("--wheel-dir", str(folder)),
+      ],
+      check=True,
+      capture_output=True,
+    )
+    (path,) = folder.glob("*.whl")
+    with zipfile.ZipFile(path) as file:
+      yield file
+
+  def test_it_has_all_modules_and_files(self, wheel):
+    names = set(wheel.namelist())
+    wanted = {
+      file.relative_to(_ROOT).as_posix()
+      for folder in ("tff_shift", "experiments")
+      for pattern in ("*.py", "*.flags", "py.typed")
+      for file in (_ROOT / folder).rglob(pattern)
+    }
+    assert "tff_shift/py.typed" in wanted
+    assert "experiments/presets/evolving/demo.flags" in wanted
+    assert wanted <= names
+    assert all(name in wanted or ".dist-info/" in name for name in names), (
+      "nothing else goes in"
+    )
+    assert any(name.endswith("/LICENSE") for name in names)
+
+  def test_console_scripts_start_what_there_is(self, wheel):
+    (path,) = (n for n in wheel.namelist() if n.endswith("entry_points.txt"))
+    scripts = re.findall(
+      r"^(tff-shift-\S+) = experiments\.(\w+):run$",
+      wheel.read(path).decode(),
+      re.MULTILINE,
+    )
+    assert ("tff-shift-evolving", "evolving") in scripts
+    # Every binary has one.
+    assert sorted(module for _, module in scripts) == sorted(
+      file.stem
+      for file in (_ROOT / "experiments").glob("*.py")
+      if 'if __name__ == "__main__"' in file.read_text(encoding="utf-8")
+    )
+    for _, module in scripts:
+      assert "\ndef run() -> None:\n" in read(f"experiments/{module}.py")
+
+  def test_metadata_name_the_licence(self, wheel):
+    (path,) = (n for n in wheel.namelist() if n.endswith("METADATA"))
+    metadata = email.message_from_bytes(wheel.read(path))
+    assert "Apache-2.0" in (metadata["License-Expression"], metadata["License"])
+    assert metadata["Requires-Python"] == "<3.12,>=3.11"
+
+
+def test_missing_tff_is_said_in_one_line():
+  # Without the folder of installed packages, as where TFF was not added.
+  process = subprocess.run(
+    [sys.executable, "-S", "-m", "experiments.evolving"],
+    cwd=_ROOT,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert process.returncode == 2
+  assert process.stdout == ""
+  assert process.stderr.startswith(
+    "tff_shift: TensorFlow Federated is missing; install it with `pip install"
+    " --no-deps tensorflow-federated==0.87.0`"
+  )
+  assert process.stderr.count("\n") == 1

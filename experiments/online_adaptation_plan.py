@@ -233,8 +233,11 @@ def make_plan() -> Plan:
       pretraining=pretrained.chosen_hparams(),
     )
     # What cannot be drawn is refused here.
+    # Clients that share the examples are alike.
+    clients = 1 if dataset.initial_client is None else FLAGS.num_clients
     for seed in seeds:
-      streams.initial_examples(dataset, FLAGS.initial_examples, 0, seed)
+      for client in range(clients):
+        streams.initial_examples(dataset, FLAGS.initial_examples, client, seed)
       client_streams(plan, FLAGS.shift[0], seed).batch(0, 1)
       if archive is not None:
         for shift in FLAGS.shift:
@@ -320,4 +323,5 @@ def client_streams(plan: Plan, shift: str, seed: int) -> streams.Streams:
     archive=plan.archive,
     corruption_levels=FLAGS.corruption_levels,
     seed=seed,
+    pool_client=plan.dataset.stream_client,
   )

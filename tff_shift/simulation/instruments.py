@@ -79,10 +79,13 @@ def extractor_model(
   if len(input_shape) == 1:
     name, options = "mlp", {"width": width}
   else:
-    name, options = "cnn", {
-      "channels": _EXTRACTOR_CHANNELS,
-      "input_scaling": input_scaling,
-    }
+    name, options = (
+      "cnn",
+      {
+        "channels": _EXTRACTOR_CHANNELS,
+        "input_scaling": input_scaling,
+      },
+    )
   return models.build(
     name,
     input_shape=input_shape,

@@ -147,7 +147,7 @@ class TestWriting:
 class TestPlaces:
   def test_omega_and_sizes_are_told(self):
     (own,) = make_groups([[2, 2, 2]])
-    initial, streams = from_arrays.online([own[0]], [own[1:]])
+    _, streams = from_arrays.online([own[0]], [own[1:]])
     assert (streams.num_clients, streams.num_timesteps) == (1, 2)
     assert streams.omega.tolist() == [0, 0, 0]
     assert streams.num_classes == 3

@@ -1,5 +1,8 @@
 """Tests of TFF's `ClientData`, with TFF's own `TestClientData`."""
 
+import pathlib
+import re
+
 import numpy as np
 import pytest
 import tensorflow_federated as tff
@@ -7,6 +10,9 @@ import tensorflow_federated as tff
 from tff_shift.data import from_client_data
 
 KEYS = {"x_key": "pixels", "y_key": "label"}
+
+
+_README = pathlib.Path(__file__).parents[2] / "README.md"
 
 
 def make_client_data():
@@ -156,5 +162,17 @@ def test_examples_of_other_shapes_are_refused():
       lambda each: (each["pixels"][: each["label"]], each["label"])
     )
   )
-  with pytest.raises(ValueError, match="^client 'a': its examples cannot be"):
+  with pytest.raises(ValueError, match=r"^client 'a': its examples cannot be"):
     from_client_data.guidance(ragged)
+
+
+def test_code_of_the_readme_runs():
+  text = _README.read_text(encoding="utf-8")
+  section = re.search(r"^## Your own data\n(.*?)^## ", text, re.M | re.S)[1]
+  (code,) = re.findall(r"^```python\n(.*?)^```", section, re.M | re.S)
+  found = {}
+  exec(code, found)
+  assert found["clients"][3].train.domain_sizes.tolist() == [6, 6, 0]
+  assert [len(each.y) for each in found["train"]] == [21] * 4
+  assert found["client_streams"].num_timesteps == 6
+  assert found["drawn"].num_periods == 5

@@ -6,7 +6,6 @@ import hashlib
 import numpy as np
 import pytest
 
-from tests.data import tfds_archives_test
 from tff_shift.data import datasets
 from tff_shift.data import domains
 from tff_shift.data import guidance
@@ -144,7 +143,7 @@ class TestFile:
 
   def test_missing_file_is_named(self):
     with pytest.raises(
-      source.DatasetNotFoundError, match="^no.npz: there is no"
+      source.DatasetNotFoundError, match=r"^no\.npz: there is no"
     ):
       datasets.get("no.npz")
 
@@ -190,9 +189,9 @@ class TestClients:
     for client in clients:
       for side in (client.train, client.test):
         assert self.owners(side.x) == {client.client_id}
-    with pytest.raises(ValueError, match="^num_clients must be at least 3"):
+    with pytest.raises(ValueError, match=r"^num_clients must be at least 3"):
       domains.assemble_clients(loaded, num_clients=2)
-    with pytest.raises(ValueError, match="^client 3 has no example in domain"):
+    with pytest.raises(ValueError, match=r"^client 3 has no example in domain"):
       domains.assemble_clients(loaded, num_clients=4)
 
   def test_streams_stay_with_their_clients(self, save):
@@ -209,7 +208,7 @@ class TestClients:
       assert self.owners(drawn.batch(client, 1).x) == {client}
       initial = streams.initial_examples(dataset, 2, client, 0)
       assert self.owners(initial.x) == {client}
-    with pytest.raises(ValueError, match="^initial examples of client 2: 50"):
+    with pytest.raises(ValueError, match=r"^initial examples of client 2: 50"):
       streams.initial_examples(dataset, 50, 2, 0)
 
   @pytest.mark.parametrize("rest", periods.RESTS)
@@ -239,9 +238,11 @@ class TestClients:
     ):
       labels = sorted([*train.y, *test.y])
       assert labels == sorted(make_arrays()["y"][client == self.OWNER])
-    with pytest.raises(ValueError, match="^partition '2_spc' does not go with"):
+    with pytest.raises(
+      ValueError, match=r"^partition '2_spc' does not go with"
+    ):
       guidance.load_guidance(name, partition="2_spc", **options)
-    with pytest.raises(ValueError, match="^partition None does not go with"):
+    with pytest.raises(ValueError, match=r"^partition None does not go with"):
       guidance.load_guidance("digits", partition=None, **options)
 
   def test_clients_with_too_little_are_named(self, save):
@@ -271,7 +272,7 @@ class TestClients:
 
 class TestTfds:
   @pytest.fixture
-  def written(self, tmp_path):
+  def written(self, tmp_path, write_tfds):
     """Writes images with two labels, and vectors."""
     import tensorflow_datasets as tfds
 
@@ -283,7 +284,7 @@ class TestTfds:
       "text": "a",
     }
     other = row | {"image": np.full((4, 4, 3), 7, np.uint8), "label": 0}
-    tfds_archives_test.write_tfds(
+    write_tfds(
       tmp_path,
       "toy_images",
       "1.0.0",
@@ -336,7 +337,7 @@ class TestTfds:
     "name", ["tfds:", "tfds:../x", "tfds:a:b", "tfds:a/.."]
   )
   def test_what_is_no_name_is_refused(self, name):
-    with pytest.raises(ValueError, match="^dataset must be tfds:<name> or"):
+    with pytest.raises(ValueError, match=r"^dataset must be tfds:<name> or"):
       datasets.get(name)
 
   @pytest.mark.slow

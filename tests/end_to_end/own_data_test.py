@@ -97,6 +97,7 @@ def run_file(tmp_path, monkeypatch, run_here):
   return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "of_scenario, kind, keys, arguments, model, dealt",
   [
@@ -117,7 +118,6 @@ def run_file(tmp_path, monkeypatch, run_here):
       "mlp",
       {"dirichlet": "inf", "target_rotation_degrees": 270.0},
       id="evolving-rotated",
-      marks=pytest.mark.slow,
     ),
     pytest.param(
       _ONLINE,
@@ -136,7 +136,6 @@ def run_file(tmp_path, monkeypatch, run_here):
       "mlp",
       {"partition": "given"},
       id="guidance",
-      marks=pytest.mark.slow,
     ),
     pytest.param(
       _DYNAMIC,
@@ -146,7 +145,6 @@ def run_file(tmp_path, monkeypatch, run_here):
       "mlp",
       {},
       id="dynamic",
-      marks=pytest.mark.slow,
     ),
   ],
 )
@@ -164,6 +162,7 @@ def test_file_runs(
   assert flags["dataset_sha256"] == digest
 
 
+@pytest.mark.slow
 def test_run_goes_on_with_the_same_data_alone(run_file, tmp_path, capsys):
   arrays = make_arrays("vectors", "domain", "client")
   assert run_file(_EVOLVING, arrays) == 0

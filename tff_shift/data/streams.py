@@ -304,7 +304,7 @@ class Streams:
     )
     self.corruption_names = ()
     if shift_kind == "covariate":
-      if pool.x.ndim == 2:
+      if archive is None and pool.x.ndim == 2:
         raise ValueError(
           "shift_kind covariate corrupts images, and the examples are vectors"
           f" of {pool.x.shape[1]} numbers; use shift_kind label"

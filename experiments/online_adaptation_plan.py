@@ -199,6 +199,8 @@ def make_plan() -> Plan:
       data_dir=FLAGS.data_dir,
       seed=FLAGS.pretraining_seed,
     )
+    if FLAGS.shift_kind == "covariate":
+      _check_images(dataset.stream.x[:1])
     archive = None
     if FLAGS.corrupted_images == "archive":
       archive = streams.archive_of(FLAGS.dataset, FLAGS.data_dir)
@@ -244,6 +246,17 @@ def make_plan() -> Plan:
           _draw_each_part(client_streams(plan, shift, seed))
   pretrained.check_cache_folder()
   return plan
+
+
+def _check_images(x: np.ndarray) -> None:
+  """Refuses examples that no corruption applies to."""
+  try:
+    corruptions.check_images(x)
+  except ValueError as error:
+    raise command_line.UsageError(
+      f"--shift_kind=covariate corrupts images, and --dataset={FLAGS.dataset}"
+      f" has others: {error}"
+    ) from error
 
 
 def _controlled(

@@ -250,7 +250,8 @@ def test_run_goes_on_with_the_same_data_alone(run_file, tmp_path, capsys):
       "vectors",
       (),
       ("--shift_kind=covariate",),
-      "shift_kind covariate corrupts images, and the examples are vectors of 5",
+      "--shift_kind=covariate corrupts images, and --dataset=tabular.npz has"
+      " others: images must be uint8, got float32",
     ),
     (
       _ONLINE,

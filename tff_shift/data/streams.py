@@ -304,11 +304,6 @@ class Streams:
     )
     self.corruption_names = ()
     if shift_kind == "covariate":
-      if archive is None and pool.x.ndim == 2:
-        raise ValueError(
-          "shift_kind covariate corrupts images, and the examples are vectors"
-          f" of {pool.x.shape[1]} numbers; use shift_kind label"
-        )
       # All corruptions occur before one comes twice.
       order = partition.generator("corruptions", seed).permutation(
         corruptions.names()

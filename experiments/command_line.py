@@ -14,6 +14,7 @@ from typing import Any
 from absl import flags
 
 from experiments import aggregator_flags
+from experiments import dataset_flags
 from experiments import hparam_flags
 from experiments import input_flags
 from experiments import output_folder
@@ -21,7 +22,6 @@ from experiments import worker_flags
 from tff_shift import algorithms
 from tff_shift import execution
 from tff_shift import models
-from tff_shift.data import datasets
 from tff_shift.learning import aggregation
 from tff_shift.simulation import checkpoints
 from tff_shift.simulation import progress
@@ -90,9 +90,7 @@ def define_common_flags(
     "Comma-separated algorithms to compare: "
     + ", ".join(algorithms.names(scenario)),
   )
-  flags.DEFINE_string(
-    "dataset", dataset, f"One of {', '.join(datasets.names(scenario))}."
-  )
+  dataset_flags.define_flags(scenario, dataset)
   flags.DEFINE_list("seeds", ["0"], "Comma-separated seeds; one run for each.")
   flags.DEFINE_string(
     "output_dir",
@@ -101,12 +99,6 @@ def define_common_flags(
   )
   flags.DEFINE_bool(
     "overwrite", False, "Replaces an earlier run in --output_dir."
-  )
-  flags.DEFINE_string(
-    "data_dir",
-    None,
-    "Folder of the data sets. Default: TFDS_DATA_DIR, else"
-    " ~/tensorflow_datasets.",
   )
   flags.DEFINE_bool(
     "progress",
@@ -166,7 +158,8 @@ def check_common_flags(scenario: str) -> None:
   Raises:
     UsageError: If there is one.
   """
-  require_choice("dataset", datasets.names(scenario))
+  with usage_errors():
+    dataset_flags.check(scenario)
   require_at_least_one("num_clients", "model_width")
   for flag in ("rounds", "evaluate_every"):
     if flag in flags.FLAGS:
@@ -341,8 +334,7 @@ def require_seed(flag: str) -> None:
 
 def model_name(scenario: str) -> str:
   """Returns the model of `--model`, or that of the data set."""
-  data = datasets.get(flags.FLAGS.dataset)
-  return flags.FLAGS.model or data.models[scenario]
+  return flags.FLAGS.model or dataset_flags.entry().models[scenario]
 
 
 def model_options() -> dict[str, Any]:
@@ -365,12 +357,14 @@ def _flag_values() -> dict[str, Any]:
   Files of the user stand with their digests: another version of one is another
   run.
   """
-  values = {
-    flag.name: flag.value
-    for module, defined in flags.FLAGS.flags_by_module_dict().items()
-    if module.startswith(f"{__package__}.")
-    for flag in defined
-  }
+  values = dataset_flags.named(
+    {
+      flag.name: flag.value
+      for module, defined in flags.FLAGS.flags_by_module_dict().items()
+      if module.startswith(f"{__package__}.")
+      for flag in defined
+    }
+  )
   digests = {"import": hparam_flags.digests_of_imports()}
   if values.get("model") and models.is_user_function(values["model"]):
     digests["model"] = models.digest(values["model"])

@@ -17,6 +17,7 @@ import numpy as np
 from absl import flags
 
 from experiments import command_line
+from experiments import dataset_flags
 from experiments import output_folder
 from tff_shift import algorithms
 from tff_shift.learning import aggregation
@@ -256,7 +257,7 @@ class Comparison:
     own = {name: value for name, value in hparams.items() if value is not None}
     run_labels = {
       "algorithm": contestant.algorithm,
-      "dataset": FLAGS.dataset,
+      "dataset": dataset_flags.short_name(),
       **varied,
     }
     curve = [
@@ -299,7 +300,7 @@ class Comparison:
     self._summaries.append(
       summary.RunSummary(
         algorithm=reading.contestant.algorithm,
-        dataset=FLAGS.dataset,
+        dataset=dataset_flags.short_name(),
         setting={
           **self.plan.settings,
           **varied,

@@ -15,7 +15,6 @@ from experiments import pretrained
 from experiments import selection_flags
 from tff_shift import algorithms
 from tff_shift import models
-from tff_shift.data import examples
 from tff_shift.data import periods
 from tff_shift.models import split_model
 from tff_shift.shift import representations
@@ -207,7 +206,10 @@ def make_plan() -> Plan:
     train_periods(dataset, seeds[0])
     model = _build_model(dataset)
     extractor = instruments.extractor_model(
-      model.input_shape, model.num_classes, model.input_scaling
+      model.input_shape,
+      model.num_classes,
+      model.input_scaling,
+      input_dtype=model.input_dtype,
     )
   command_line.require(
     "period_size",
@@ -331,13 +333,13 @@ def _build_model(dataset: periods.DynamicDataset) -> split_model.SplitModel:
 
 def _periods(
   dataset: periods.DynamicDataset,
-  pool: examples.Examples,
+  part: str,
   distribution: str | Sequence[str],
   seed: int,
   periods_per_distribution: int = 1,
 ) -> periods.Periods:
   return periods.Periods(
-    pool,
+    getattr(dataset, part),
     len(dataset.class_names),
     distribution,
     num_clients=FLAGS.num_clients,
@@ -345,6 +347,7 @@ def _periods(
     seed=seed,
     rest=FLAGS.rest,
     periods_per_distribution=periods_per_distribution,
+    pool_client=dataset.clients and dataset.clients[part],
   )
 
 
@@ -352,14 +355,14 @@ def train_periods(
   dataset: periods.DynamicDataset, seed: int
 ) -> periods.Periods:
   """Draws the periods of training; each has a distribution of its own."""
-  return _periods(dataset, dataset.train, FLAGS.train_distributions, seed)
+  return _periods(dataset, "train", FLAGS.train_distributions, seed)
 
 
 def validation_periods(
   dataset: periods.DynamicDataset, seed: int
 ) -> periods.Periods:
   """Draws the periods of validation, which are iid."""
-  return _periods(dataset, dataset.validation, "iid", seed)
+  return _periods(dataset, "validation", "iid", seed)
 
 
 def test_periods(
@@ -367,5 +370,5 @@ def test_periods(
 ) -> periods.Periods:
   """Draws the periods of a stream."""
   return _periods(
-    dataset, dataset.test, distribution, seed, FLAGS.periods_per_distribution
+    dataset, "test", distribution, seed, FLAGS.periods_per_distribution
   )

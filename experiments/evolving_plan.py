@@ -11,11 +11,11 @@ from absl import flags
 from experiments import command_line
 from experiments import comparison
 from experiments import contestants
+from experiments import dataset_flags
 from experiments import input_flags
 from experiments import selection_flags
 from tff_shift import algorithms
 from tff_shift import models
-from tff_shift.data import datasets as datasets_lib
 from tff_shift.data import domains
 from tff_shift.models import split_model
 from tff_shift.simulation import selection
@@ -43,7 +43,8 @@ def define_flags() -> None:
   flags.DEFINE_float(
     "angle_step",
     None,
-    "Degrees between two domains of a rotated data set. Default: the set's.",
+    "Degrees between two domains of a rotated data set. Default: the set's."
+    " Images of your own without domains become a rotated data set by it.",
   )
   flags.DEFINE_float(
     "first_angle", 0.0, "Degrees of the first domain of a rotated data set."
@@ -133,6 +134,7 @@ def make_plan() -> Plan:
   )
   dirichlet = command_line.positive_number("dirichlet")
   with command_line.usage_errors():
+    are_given = dataset_flags.clients_are_given("dirichlet")
     datasets = {seed: _load(seed) for seed in seeds}
     _check_num_domains(chosen, len(datasets[seeds[0]].domains))
     # Splits that leave a client without examples are refused here.
@@ -150,7 +152,11 @@ def make_plan() -> Plan:
     seeds=seeds,
     aggregators=command_line.chosen_aggregators(chosen, FLAGS.rounds),
     model=model,
-    settings=_settings(len(datasets[seeds[0]].domains), model, dirichlet),
+    settings=_settings(
+      len(datasets[seeds[0]].domains),
+      model,
+      "given" if are_given else str(dirichlet),
+    ),
     num_steps=FLAGS.rounds,
     datasets=datasets,
     selection_seeds=selection_seeds,
@@ -159,11 +165,11 @@ def make_plan() -> Plan:
 
 
 def _settings(
-  num_domains: int, model: split_model.SplitModel, dirichlet: float
+  num_domains: int, model: split_model.SplitModel, dirichlet: str
 ) -> dict[str, Any]:
   """Returns what tells these runs from those of other flags."""
   settings = {
-    "dirichlet": str(dirichlet),
+    "dirichlet": dirichlet,
     "num_clients": FLAGS.num_clients,
     "num_domains": num_domains,
     "participation": FLAGS.participation,
@@ -172,10 +178,10 @@ def _settings(
     "input_scaling": FLAGS.input_scaling,
     "mean_of_last": FLAGS.mean_of_last,
   }
-  evolution = datasets_lib.get(FLAGS.dataset).evolution
-  if evolution.angle_step is not None:
-    step = FLAGS.angle_step
-    step = evolution.angle_step if step is None else step
+  step = domains.evolution_of(
+    FLAGS.dataset, FLAGS.angle_step, data_dir=FLAGS.data_dir
+  ).angle_step
+  if step is not None:
     settings["angle_step"] = step
     settings["target_rotation_degrees"] = (
       FLAGS.first_angle + step * (num_domains - 1) + FLAGS.target_extra_angle

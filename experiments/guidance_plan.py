@@ -10,6 +10,7 @@ from absl import flags
 from experiments import command_line
 from experiments import comparison
 from experiments import contestants
+from experiments import dataset_flags
 from experiments import input_flags
 from experiments import selection_flags
 from tff_shift import models
@@ -133,6 +134,8 @@ def make_plan() -> Plan:
   seeds = command_line.chosen_seeds("seeds")
   selection_seeds = selection_flags.chosen_seeds(VALIDATION, seeds)
   with command_line.usage_errors():
+    if dataset_flags.clients_are_given("partition"):
+      FLAGS.partition = None
     datasets = {
       seed: guidance.load_guidance(
         FLAGS.dataset,
@@ -159,7 +162,7 @@ def make_plan() -> Plan:
     aggregators=command_line.chosen_aggregators(chosen, FLAGS.rounds),
     model=model,
     settings={
-      "partition": FLAGS.partition,
+      "partition": FLAGS.partition or "given",
       "intensity": FLAGS.intensity,
       "num_clients": FLAGS.num_clients,
       "participation": FLAGS.participation,

@@ -199,6 +199,8 @@ def make_plan() -> Plan:
       data_dir=FLAGS.data_dir,
       seed=FLAGS.pretraining_seed,
     )
+    if FLAGS.shift_kind == "covariate":
+      _check_images(dataset.stream.x[:1])
     archive = None
     if FLAGS.corrupted_images == "archive":
       archive = streams.archive_of(FLAGS.dataset, FLAGS.data_dir)
@@ -233,14 +235,28 @@ def make_plan() -> Plan:
       pretraining=pretrained.chosen_hparams(),
     )
     # What cannot be drawn is refused here.
+    # Clients that share the examples are alike.
+    clients = 1 if dataset.initial_client is None else FLAGS.num_clients
     for seed in seeds:
-      streams.initial_examples(dataset, FLAGS.initial_examples, 0, seed)
+      for client in range(clients):
+        streams.initial_examples(dataset, FLAGS.initial_examples, client, seed)
       client_streams(plan, FLAGS.shift[0], seed).batch(0, 1)
       if archive is not None:
         for shift in FLAGS.shift:
           _draw_each_part(client_streams(plan, shift, seed))
   pretrained.check_cache_folder()
   return plan
+
+
+def _check_images(x: np.ndarray) -> None:
+  """Refuses examples that no corruption applies to."""
+  try:
+    corruptions.check_images(x)
+  except ValueError as error:
+    raise command_line.UsageError(
+      f"--shift_kind=covariate corrupts images, and --dataset={FLAGS.dataset}"
+      f" has others: {error}"
+    ) from error
 
 
 def _controlled(
@@ -320,4 +336,5 @@ def client_streams(plan: Plan, shift: str, seed: int) -> streams.Streams:
     archive=plan.archive,
     corruption_levels=FLAGS.corruption_levels,
     seed=seed,
+    pool_client=plan.dataset.stream_client,
   )

@@ -44,3 +44,48 @@ def photographs():
       for left in (0, 32, 64)
     ]
   return np.stack(pieces)
+
+
+def _write_tfds(folder, name, version, features, splits, config=None):
+  """Writes a tiny data set with the writers of tensorflow-datasets.
+
+  Args:
+    folder: Where tensorflow-datasets puts its data sets.
+    name: Name of the data set.
+    version: Its version.
+    features: The features of the official builder.
+    splits: The examples of each split.
+    config: Name of the configuration, where there is one.
+  """
+  import tensorflow_datasets as tfds
+
+  class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    """The layout of the official builder, with other examples."""
+
+    VERSION = tfds.core.Version(version)
+    BUILDER_CONFIGS = (tfds.core.BuilderConfig(name=config),) if config else ()
+    url_infos = None  # Nothing is downloaded, so no checksums are looked up.
+
+    def _info(self):
+      return self.dataset_info_from_configs(
+        features=tfds.features.FeaturesDict(features),
+        supervised_keys=("image", "label"),
+        disable_shuffling=True,
+      )
+
+    def _split_generators(self, dl_manager):
+      del dl_manager
+      return {split: enumerate(rows) for split, rows in splits.items()}
+
+    def _generate_examples(self):
+      raise AssertionError("the splits bring their own examples")
+
+  Builder.name = name
+  with tfds.testing.disable_gcs_access():
+    Builder(config=config, data_dir=folder).download_and_prepare()
+
+
+@pytest.fixture(scope="session")
+def write_tfds():
+  """Returns `write(folder, name, version, features, splits, config=None)`."""
+  return _write_tfds

@@ -14,6 +14,7 @@ from tff_shift.data import dataset
 from tff_shift.data import datasets
 from tff_shift.data import domains
 from tff_shift.data import guidance
+from tff_shift.data import own_datasets
 from tff_shift.data import periods
 from tff_shift.data import source
 from tff_shift.data import streams
@@ -69,13 +70,14 @@ class TestNames:
   @pytest.mark.parametrize("function", [datasets.get, datasets.load])
   def test_unknown_name_lists_those_that_there_are(self, function):
     assert refusal(function, "minst") == (
-      f"dataset must be one of {', '.join(NAMES)}, got 'minst'"
+      f"dataset must be one of {', '.join(NAMES)}, {own_datasets.FORMS}; got"
+      " 'minst'"
     )
 
   def test_name_of_another_scenario_lists_those_of_this_one(self):
     assert refusal(datasets.get, "circle", "guidance") == (
       "dataset must be one of cifar10, cifar100, cifar20, digits,"
-      " fashion_mnist, mnist, got 'circle'"
+      f" fashion_mnist, mnist, {own_datasets.FORMS}; got 'circle'"
     )
 
 

@@ -111,7 +111,8 @@ class TestLoadOnline:
   def test_refusals(self, numbered):
     assert refusal(streams.load_online, "emnist") == (
       "dataset must be one of cifar10, cifar100, digits, mnist,"
-      " tiny_imagenet, got 'emnist'"
+      " tiny_imagenet, path/to/data.npz, or tfds:<name> (prepared by"
+      " tensorflow-datasets); got 'emnist'"
     )
     assert "'normal'" in refusal(
       streams.load_online, "mnist", pretraining_distribution="normal"
@@ -167,7 +168,7 @@ class TestInitialExamples:
 
   def test_more_than_there_are_is_refused(self, dataset):
     assert refusal(streams.initial_examples, dataset, 61, 0, 0).startswith(
-      "61 examples cannot be drawn"
+      "initial examples of client 0: 61 examples cannot be drawn"
     )
 
 

@@ -9,47 +9,8 @@ from tff_shift.data import datasets
 from tff_shift.data import source as source_lib
 
 
-def write_tfds(folder, name, version, features, splits, config=None):
-  """Writes a tiny data set with the writers of tensorflow-datasets.
-
-  Args:
-    folder: Where tensorflow-datasets puts its data sets.
-    name: Name of the data set.
-    version: Its version.
-    features: The features of the official builder.
-    splits: The examples of each split.
-    config: Name of the configuration, where there is one.
-  """
-  import tensorflow_datasets as tfds
-
-  class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """The layout of the official builder, with other examples."""
-
-    VERSION = tfds.core.Version(version)
-    BUILDER_CONFIGS = (tfds.core.BuilderConfig(name=config),) if config else ()
-    url_infos = None  # Nothing is downloaded, so no checksums are looked up.
-
-    def _info(self):
-      return self.dataset_info_from_configs(
-        features=tfds.features.FeaturesDict(features),
-        supervised_keys=("image", "label"),
-        disable_shuffling=True,
-      )
-
-    def _split_generators(self, dl_manager):
-      del dl_manager
-      return {split: enumerate(rows) for split, rows in splits.items()}
-
-    def _generate_examples(self):
-      raise AssertionError("the splits bring their own examples")
-
-  Builder.name = name
-  with tfds.testing.disable_gcs_access():
-    Builder(config=config, data_dir=folder).download_and_prepare()
-
-
 class TestTfds:
-  def test_emnist_is_upright_and_counts_from_zero(self, tmp_path):
+  def test_emnist_is_upright_and_counts_from_zero(self, write_tfds, tmp_path):
     import tensorflow_datasets as tfds
 
     upright = np.zeros((28, 28, 1), np.uint8)
@@ -80,7 +41,7 @@ class TestTfds:
     assert [source.class_names[y] for y in source.y] == ["L", "A", "Z"]
     assert source.num_train == 2
 
-  def test_cifar100_has_fine_and_coarse_labels(self, tmp_path):
+  def test_cifar100_has_fine_and_coarse_labels(self, write_tfds, tmp_path):
     import tensorflow_datasets as tfds
 
     fine = [f"fine {label}" for label in range(100)]
@@ -118,7 +79,9 @@ class TestTfds:
       assert source.num_train == 2
       assert source.time is None
 
-  def test_fashion_mnist_is_read_by_its_newest_version(self, tmp_path):
+  def test_fashion_mnist_is_read_by_its_newest_version(
+    self, write_tfds, tmp_path
+  ):
     import tensorflow_datasets as tfds
 
     for version, grey in (("3.0.1", 30), ("3.0.0", 20)):
@@ -211,7 +174,7 @@ TEST = "mnist-test.tfrecord-00000-of-00001"
 
 class TestDamage:
   @pytest.fixture(scope="class")
-  def whole(self, tmp_path_factory):
+  def whole(self, write_tfds, tmp_path_factory):
     import tensorflow_datasets as tfds
 
     folder = tmp_path_factory.mktemp("whole")

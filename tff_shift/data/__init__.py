@@ -8,7 +8,11 @@ one that is loaded; `tfds_archives` and `image_archives` read it from the disk,
 and `class_pools` (who gets which example), `domains` (evolving domains, and the
 clients that hold them), `guidance` (clients with classes and colours of their
 own), `schedules` and `streams` (how a client's data drift after deployment),
-`periods` (data whose classes are drawn anew from period to period). Nothing
-here knows more of a model than its name, and nothing imports TensorFlow before
-a data set needs it.
+`periods` (data whose classes are drawn anew from period to period). Data of
+your own enter by `own_datasets` (files), `from_arrays` and `from_client_data`
+(TFF's). Nothing here knows more of a model than its name, and nothing imports
+TensorFlow before a data set needs it.
 """
+
+from tff_shift.data import from_arrays as from_arrays
+from tff_shift.data import from_client_data as from_client_data

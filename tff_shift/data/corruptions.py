@@ -171,6 +171,28 @@ def check_levels(levels: str) -> None:
     )
 
 
+def check_images(images: np.ndarray) -> None:
+  """Raises ValueError for an array that is no images, or too small ones.
+
+  Args:
+    images: What is to be corrupted, see `corrupt`.
+
+  Raises:
+    ValueError: It cannot be corrupted.
+  """
+  if images.dtype != np.uint8:
+    raise ValueError(f"images must be uint8, got {images.dtype}")
+  if (
+    images.ndim != 4
+    or images.shape[3] not in (1, 3)
+    or min(images.shape[1:3]) < _SMALLEST_SIDE
+  ):
+    raise ValueError(
+      "images must be [N, height, width, 1 or 3] with sides of at least"
+      f" {_SMALLEST_SIDE}, got shape {list(images.shape)}"
+    )
+
+
 def corrupt(
   images: np.ndarray,
   name: str,
@@ -200,17 +222,7 @@ def corrupt(
       non-negative integer per image.
   """
   images, seeds = np.asarray(images), np.asarray(seeds)
-  if images.dtype != np.uint8:
-    raise ValueError(f"images must be uint8, got {images.dtype}")
-  if (
-    images.ndim != 4
-    or images.shape[3] not in (1, 3)
-    or min(images.shape[1:3]) < _SMALLEST_SIDE
-  ):
-    raise ValueError(
-      "images must be [N, height, width, 1 or 3] with sides of at least"
-      f" {_SMALLEST_SIDE}, got shape {list(images.shape)}"
-    )
+  check_images(images)
   check_levels(corruption_levels)
   if name not in _PUBLISHED:
     raise ValueError(

@@ -24,12 +24,15 @@ class Evolution:
       the domains divide into ranges as equal as whole numbers allow. None: the
       times are 1 to the number of domains, one for each.
     range_format: What to call a range from its first and its last time.
+    time_names: What the times of `time_range` are called, where they are not
+      called by their numbers.
   """
 
   num_domains: int
   angle_step: float | None = None
   time_range: tuple[int, int] | None = None
   range_format: str | None = None
+  time_names: tuple[str, ...] | None = None
 
   def __post_init__(self):
     """Refuses domains that are both or neither."""
@@ -40,6 +43,14 @@ class Evolution:
       )
     if is_rotated and self.time_range is not None:
       raise ValueError("an evolution by rotation must have no time_range")
+
+  def range_name(self, first: int, last: int) -> str:
+    """Returns what to call the range of two times, both included."""
+    if self.time_names is None:
+      return self.range_format.format(first, last)
+    start, _ = self.time_range
+    names = (self.time_names[time - start] for time in (first, last))
+    return " to ".join(dict.fromkeys(names))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,6 +73,8 @@ class Dataset:
       own classes.
     corrupted: `(corruption, severity, data_dir=...)` to the published corrupted
       images, see `corrupted_sources.load_corrupted`. None: there are none.
+    num_clients: The number of clients who hold the examples. None: these are
+      still to be dealt.
   """
 
   shape: tuple[int, ...]
@@ -73,6 +86,7 @@ class Dataset:
   evolution: Evolution | None = None
   fine_labels: str | None = None
   corrupted: Callable[..., source.Source] | None = None
+  num_clients: int | None = None
 
   def __post_init__(self):
     """Refuses an entry that contradicts itself."""

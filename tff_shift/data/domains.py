@@ -13,6 +13,7 @@ with the data, in 2013; a client has the same class distribution in all domains;
 a client is tested on its own share of the target domain.
 """
 
+import dataclasses
 import itertools
 import math
 import os
@@ -28,6 +29,9 @@ from tff_shift.data import transforms
 
 SCENARIO = "evolving"
 
+# The number of domains where images are turned that no paper has turned.
+_NUM_ROTATIONS = 8
+
 
 class Domain(NamedTuple):
   """One domain.
@@ -36,11 +40,14 @@ class Domain(NamedTuple):
     x: `[n, height, width, channels]` uint8 images, or `[n, features]` float32.
     y: `[n]` int32 labels.
     name: What to call it in a figure, such as "15 deg" or "1905-1916".
+    client: `[n]` integers from 0, the client who holds an example. None: the
+      examples are still to be dealt.
   """
 
   x: np.ndarray
   y: np.ndarray
   name: str
+  client: np.ndarray | None = None
 
 
 class EvolvingDataset(NamedTuple):
@@ -50,7 +57,7 @@ class EvolvingDataset(NamedTuple):
   `dataset._replace(domains=dataset.domains[:-1])`.
 
   Attributes:
-    name: One of `datasets.names(SCENARIO)`.
+    name: What figures and messages call it.
     domains: At least two domains.
     class_names: The name of each label.
   """
@@ -103,9 +110,10 @@ def load_evolving(
   """Loads a data set and makes its domains.
 
   Args:
-    name: One of `datasets.names(SCENARIO)`, whose entry holds the defaults.
+    name: See `datasets.get`; the entry holds the defaults.
     num_domains: Number of domains, the target included.
-    angle_step: Degrees between two domains of a rotated data set.
+    angle_step: Degrees between two domains of a rotated data set; any images
+      without domains of their own become one by it.
     first_angle: Degrees of the first domain of a rotated data set (Table 5 has
       7 domains from 75 and 10 domains from 30 degrees).
     target_extra_angle: Degrees by which the target alone is turned further
@@ -123,11 +131,11 @@ def load_evolving(
       set, or asks for more domains than the data can fill.
     DatasetNotFoundError: The data set is not on the disk.
   """
-  evolution = datasets.get(name, SCENARIO).evolution
+  evolution = evolution_of(name, angle_step, data_dir=data_dir)
   if num_domains is None:
     num_domains = evolution.num_domains
   _check_num_domains(name, evolution, num_domains)
-  _check_angles(name, angle_step, first_angle, target_extra_angle)
+  _check_angles(name, evolution, angle_step, first_angle, target_extra_angle)
   if max_examples_per_domain is not None:
     partition.check_positive_integer(
       "max_examples_per_domain", max_examples_per_domain
@@ -139,8 +147,9 @@ def load_evolving(
   angles = [0.0] * num_domains
   if evolution.angle_step is not None:
     members = _random_groups(name, len(source.y), num_domains, seed)
-    step = evolution.angle_step if angle_step is None else angle_step
-    angles = [first_angle + step * m for m in range(num_domains)]
+    angles = [
+      first_angle + evolution.angle_step * m for m in range(num_domains)
+    ]
     angles[-1] += target_extra_angle
     domain_names = [f"{angle:g} deg" for angle in angles]
   else:
@@ -156,8 +165,48 @@ def load_evolving(
     x = source.x[indices]
     if angle:
       x = transforms.rotate(x, angle)
-    domains.append(Domain(x, source.y[indices], domain_names[m]))
+    client = None if source.client is None else source.client[indices]
+    domains.append(Domain(x, source.y[indices], domain_names[m], client))
   return EvolvingDataset(name, tuple(domains), source.class_names)
+
+
+def evolution_of(
+  name: str,
+  angle_step: float | None = None,
+  *,
+  data_dir: str | os.PathLike[str] | None = None,
+) -> dataset_lib.Evolution:
+  """Returns how a data set evolves.
+
+  Args:
+    name: See `load_evolving`.
+    angle_step: See `load_evolving`.
+    data_dir: The folder of all data sets, see `source`.
+
+  Returns:
+    The entry's evolution; if it is a rotation, with the given step.
+
+  Raises:
+    ValueError: The data set has no domains, and no rotation makes them.
+    DatasetNotFoundError: The data set is not on the disk.
+  """
+  entry = datasets.get(name, SCENARIO, data_dir=data_dir)
+  evolution = entry.evolution
+  if evolution is None:
+    if entry.dtype != np.uint8:
+      raise ValueError(
+        f"{name} has no domains: it needs the array domain; its examples are"
+        " no images, which angle_step would turn"
+      )
+    if angle_step is None:
+      raise ValueError(
+        f"{name} has no domains: give angle_step, by which its images are"
+        " turned from domain to domain, or a file with the array domain"
+      )
+    return dataset_lib.Evolution(_NUM_ROTATIONS, angle_step=angle_step)
+  if evolution.angle_step is None or angle_step is None:
+    return evolution
+  return dataclasses.replace(evolution, angle_step=angle_step)
 
 
 def assemble_clients(
@@ -170,7 +219,8 @@ def assemble_clients(
 ) -> tuple[Client, ...]:
   """Deals every domain to the clients and splits each part into train and test.
 
-  The examples of domain m are dealt and split by (seed, m) alone. So a data set
+  Examples that have a client already stay there. The examples of domain m are
+  dealt and split by (seed, m) alone. So a data set
   without its last domain gives every client the same examples in the domains
   that are left; only the domain that is now last turns from train and test into
   test as a whole.
@@ -179,7 +229,7 @@ def assemble_clients(
     dataset: The domains; the last one goes to the test side as a whole.
     num_clients: Number of clients.
     dirichlet: Concentration of the classes per client, the same distribution in
-      all domains; `math.inf`: iid.
+      all domains; `math.inf`: iid. Nothing to examples that have a client.
     test_fraction: Share of a client's examples of a source domain that it keeps
       for testing.
     seed: Seed of all draws.
@@ -203,21 +253,16 @@ def assemble_clients(
   target = len(dataset.domains) - 1
   train_parts, test_parts = [], []  # [domain][client] -> positions
   for m, domain in enumerate(dataset.domains):
-    if len(domain.y) < num_clients:
+    if domain.client is not None:
+      parts = _held_parts(domain, num_clients)
+    elif len(domain.y) < num_clients:
       raise ValueError(
         f"client {len(domain.y)} would have no example in domain"
         f" {domain.name!r}, whose {len(domain.y)} examples are too few for"
         f" {num_clients} clients; use fewer clients or fewer domains"
       )
-    parts = partition.partition_by_class(domain.y, proportions, [seed, m])
-    for client, part in enumerate(parts):
-      if not len(part):
-        raise ValueError(
-          f"client {client} would have no example in domain {domain.name!r}"
-          f" ({len(domain.y)} examples for {num_clients} clients, dirichlet"
-          f" {dirichlet:g}); use fewer clients, fewer domains, a larger"
-          " dirichlet or another seed"
-        )
+    else:
+      parts = _dealt_parts(domain, proportions, dirichlet, [seed, m])
     splits = [
       partition.split_train_test(part, test_fraction, [seed, m, client])
       for client, part in enumerate(parts)
@@ -234,6 +279,37 @@ def assemble_clients(
     )
     for client in range(num_clients)
   )
+
+
+def _held_parts(domain: Domain, num_clients: int) -> list[np.ndarray]:
+  """Returns the positions of each client's examples of a domain."""
+  parts = partition.by_client(domain.client, num_clients)
+  for client, part in enumerate(parts):
+    if not len(part):
+      raise ValueError(
+        f"client {client} has no example in domain {domain.name!r}; every"
+        " client must have one in each domain"
+      )
+  return parts
+
+
+def _dealt_parts(
+  domain: Domain,
+  proportions: np.ndarray,
+  dirichlet: float,
+  seed: partition.Seed,
+) -> list[np.ndarray]:
+  """Deals the positions of a domain's examples to the clients."""
+  parts = partition.partition_by_class(domain.y, proportions, seed)
+  for client, part in enumerate(parts):
+    if not len(part):
+      raise ValueError(
+        f"client {client} would have no example in domain {domain.name!r}"
+        f" ({len(domain.y)} examples for {len(parts)} clients, dirichlet"
+        f" {dirichlet:g}); use fewer clients, fewer domains, a larger"
+        " dirichlet or another seed"
+      )
+  return parts
 
 
 def _gather(
@@ -269,6 +345,7 @@ def _check_num_domains(
 
 def _check_angles(
   name: str,
+  evolution: dataset_lib.Evolution,
   angle_step: float | None,
   first_angle: float,
   target_extra_angle: float,
@@ -279,15 +356,15 @@ def _check_angles(
     "first_angle": first_angle or None,
     "target_extra_angle": target_extra_angle or None,
   }
-  rotated = [
-    each
-    for each in datasets.names(SCENARIO)
-    if datasets.get(each).evolution.angle_step is not None
-  ]
   for option, angle in given.items():
     if angle is None:
       continue
-    if name not in rotated:
+    if evolution.angle_step is None:
+      rotated = [
+        each
+        for each in datasets.names(SCENARIO)
+        if datasets.get(each).evolution.angle_step is not None
+      ]
       raise ValueError(
         f"{option} does not apply to {name}, which is not rotated; it applies"
         f" to {', '.join(rotated)}"
@@ -340,7 +417,7 @@ def _time_groups(
       f" {first}..{last}"
     )
   range_names = [
-    evolution.range_format.format(start, end - 1)
+    evolution.range_name(start, end - 1)
     for start, end in itertools.pairwise(edges)
   ]
   members = [np.flatnonzero(groups == m) for m in range(num_domains)]

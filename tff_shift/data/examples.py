@@ -1,5 +1,6 @@
 """Examples and their classes as typed arrays, and the check at the entrance."""
 
+from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
@@ -100,6 +101,32 @@ def checked(
       f" {y[wrong[0]]} for example {wrong[0]}"
     )
   return Examples(x, y)
+
+
+def num_classes_of(labels: Sequence[np.ndarray], names: Sequence[str]) -> int:
+  """Infers the number of classes: the greatest label and one.
+
+  Args:
+    labels: Each `[n]` integers.
+    names: What error messages call each.
+
+  Returns:
+    The number, at least 1.
+
+  Raises:
+    ValueError: Something is no vector of integers, or a number is negative.
+  """
+  highest = 0
+  for array, what in zip(labels, names, strict=True):
+    array = checked_array(array, what, shape=(None,), dtype=np.int32)
+    if array.size and array.min() < 0:
+      wrong = int(np.argmax(array < 0))
+      raise ValueError(
+        f"{what}: classes must count from 0, got {array[wrong]} for example"
+        f" {wrong}"
+      )
+    highest = max(highest, int(array.max(initial=0)))
+  return highest + 1
 
 
 def checked_sizes(

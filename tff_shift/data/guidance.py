@@ -113,7 +113,7 @@ def load_guidance(
   dataset: str,
   *,
   num_clients: int,
-  partition: str,
+  partition: str | None,
   intensity: str,
   seed: int,
   max_examples: int | None = None,
@@ -123,9 +123,10 @@ def load_guidance(
   """Loads a data set, deals it to the clients, and transforms its colours.
 
   Args:
-    dataset: One of `datasets.names(SCENARIO)`.
+    dataset: See `datasets.get`.
     num_clients: Number of clients, see `color_transforms.pool`.
-    partition: How examples are dealt, see `parse_partition`.
+    partition: How examples are dealt, see `parse_partition`. None: they stay
+      with the clients who hold them.
     intensity: How far colours are moved, see `color_transforms.pool`.
     seed: Seed of all draws. Who gets what does not depend on `intensity`.
     max_examples: Deals at most so many examples, drawn by class in the
@@ -141,9 +142,14 @@ def load_guidance(
       examples.
     DatasetNotFoundError: The data set is not on the disk.
   """
-  entry = datasets.get(dataset, SCENARIO)
+  entry = datasets.get(dataset, SCENARIO, data_dir=data_dir)
+  if (partition is None) != (entry.num_clients is not None):
+    raise ValueError(
+      f"partition {partition!r} does not go with {dataset}: examples are dealt"
+      " by a partition unless they have a client, and then by None"
+    )
   # Checked before a large data set is read.
-  kind, number = parse_partition(partition)
+  deal = None if partition is None else parse_partition(partition)
   transforms = color_transforms.pool(num_clients, intensity)
   source = datasets.load(dataset, data_dir=data_dir)
   dealt_by = source.y
@@ -153,10 +159,15 @@ def load_guidance(
   if max_examples is not None:
     partitions.check_positive_integer("max_examples", max_examples)
     chosen = _stratified(dealt_by, min(max_examples, len(chosen)), seed)
-  deal = (
-    partitions.shards if kind == "shards" else partitions.dirichlet_over_clients
-  )
-  parts = deal(dealt_by[chosen], num_clients, number, seed)
+  if deal is None:
+    parts = partitions.by_client(source.client[chosen], num_clients)
+  else:
+    kind, number = deal
+    function = {
+      "shards": partitions.shards,
+      "dirichlet": partitions.dirichlet_over_clients,
+    }[kind]
+    parts = function(dealt_by[chosen], num_clients, number, seed)
   train, test = [], []
   for client, part in enumerate(parts):
     splits = partitions.split_train_test(

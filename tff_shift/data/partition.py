@@ -61,6 +61,27 @@ def check_positive_integer(name: str, value: int) -> None:
     raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
 
 
+def by_client(client: np.ndarray, num_clients: int) -> list[np.ndarray]:
+  """Returns who holds which example.
+
+  Args:
+    client: `[N]` integers from 0 to `num_clients` - 1, the client of each.
+    num_clients: Number of clients.
+
+  Returns:
+    For each client its positions, ascending int64; it may have none.
+
+  Raises:
+    ValueError: There are other clients than these.
+  """
+  if client.size and client.max() >= num_clients:
+    raise ValueError(
+      f"num_clients must be at least {client.max() + 1}, the number of clients"
+      f" who hold the examples, got {num_clients}"
+    )
+  return [np.flatnonzero(client == each) for each in range(num_clients)]
+
+
 def dirichlet_proportions(
   num_clients: int, num_classes: int, alpha: float, seed: Seed
 ) -> np.ndarray:

@@ -22,7 +22,9 @@ What the paper leaves open, and what is done here:
 
 import fractions
 import os
+from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 from typing import NamedTuple
 
 import numpy as np
@@ -52,12 +54,14 @@ class DynamicDataset(NamedTuple):
   """A data set in four parts that share no example.
 
   Attributes:
-    name: Its name, one of `datasets.names(SCENARIO)`.
+    name: Its name, see `datasets.get`.
     train: What the periods of training are drawn from.
     validation: Measures the validation accuracy of a model.
     test: What the periods of inference are drawn from.
     public: What the server knows: it fits representations and thresholds.
     class_names: The name of each class.
+    clients: For each part by its name, `[n]` integers, the client who holds an
+      example. None: all draw from all.
   """
 
   name: str
@@ -66,6 +70,7 @@ class DynamicDataset(NamedTuple):
   test: examples.Examples
   public: examples.Examples
   class_names: tuple[str, ...]
+  clients: Mapping[str, np.ndarray] | None = None
 
 
 def load_dynamic(
@@ -80,8 +85,10 @@ def load_dynamic(
 ) -> DynamicDataset:
   """Loads a data set and cuts it into its four parts.
 
+  Where examples have a client, those of each client are cut.
+
   Args:
-    dataset: One of `datasets.names(SCENARIO)`.
+    dataset: See `datasets.get`.
     seed: Seed of the cut.
     data_dir: See `source`.
     max_examples: So many examples of the whole data set at most, drawn at
@@ -98,7 +105,8 @@ def load_dynamic(
     ValueError: If a value is not allowed, or a part would be empty.
     DatasetNotFoundError: If the data set is not on the disk.
   """
-  datasets.get(dataset, SCENARIO)  # Refuses what the scenario cannot use.
+  # Refuses what the scenario cannot use.
+  datasets.get(dataset, SCENARIO, data_dir=data_dir)
   shares = {
     "public_fraction": public_fraction,
     "validation_fraction": validation_fraction,
@@ -119,37 +127,57 @@ def load_dynamic(
   if max_examples is not None:
     partition.check_positive_integer("max_examples", max_examples)
     order = order[:max_examples]
-  if source.num_train is None:
-    num_test = round(test_fraction * len(order))
+  groups = {"": order}
+  if source.client is not None:
+    groups = {
+      f" for client {client}": order[source.client[order] == client]
+      for client in range(source.client.max() + 1)
+    }
+  cuts = []
+  for whose, group in groups.items():
+    cuts.append(_cut(group, source.num_train, shares))
+    for name, positions in cuts[-1].items():
+      if not len(positions):
+        raise ValueError(
+          f"the {name} part of {dataset} would be empty{whose}; use a larger"
+          f" max_examples or fraction, got {len(group)} examples"
+        )
+  parts = {
+    name: np.sort(np.concatenate([cut[name] for cut in cuts]))
+    for name in cuts[0]
+  }
+  clients = None
+  if source.client is not None:
+    clients = {name: source.client[each] for name, each in parts.items()}
+  return DynamicDataset(
+    name=dataset,
+    class_names=source.class_names,
+    clients=clients,
+    **{name: examples.take(source, each) for name, each in parts.items()},
+  )
+
+
+def _cut(
+  order: np.ndarray, num_train: int | None, shares: Mapping[str, float]
+) -> dict[str, np.ndarray]:
+  """Cuts shuffled positions into the parts of a `DynamicDataset`, by name."""
+  if num_train is None:
+    num_test = round(shares["test_fraction"] * len(order))
     test, rest = order[:num_test], order[num_test:]
   else:
-    is_test = order >= source.num_train
+    is_test = order >= num_train
     test, rest = order[is_test], order[~is_test]
   ends = np.rint(
-    np.cumsum([public_fraction, validation_fraction]) * len(rest)
+    np.cumsum([shares["public_fraction"], shares["validation_fraction"]])
+    * len(rest)
   ).astype(int)
   public, validation, train = np.split(rest, ends)
-  parts = {
+  return {
     "train": train,
     "validation": validation,
     "test": test,
     "public": public,
   }
-  for name, positions in parts.items():
-    if not len(positions):
-      raise ValueError(
-        f"the {name} part of {dataset} would be empty; use a larger"
-        f" max_examples or fraction, got {len(order)} examples"
-      )
-
-  def take(positions):
-    return examples.take(source, np.sort(positions))
-
-  return DynamicDataset(
-    name=dataset,
-    class_names=source.class_names,
-    **{name: take(positions) for name, positions in parts.items()},
-  )
 
 
 class Periods:
@@ -172,6 +200,7 @@ class Periods:
     seed: int,
     rest: str = "others",
     periods_per_distribution: int = 1,
+    pool_client: np.ndarray | None = None,
   ):
     """Sorts the pool by class.
 
@@ -187,10 +216,12 @@ class Periods:
         from all examples that are left.
       periods_per_distribution: How many periods in a row keep a distribution
         and its heavy labels; drawn anew after that, both may come again.
+      pool_client: `[N]` integers, the client who holds an example of the pool
+        and alone draws it. None: all draw from all.
 
     Raises:
-      ValueError: If a value is not allowed, or the pool has fewer classes than
-        the distributions need.
+      ValueError: If a value is not allowed, or what a client draws from has
+        fewer classes than the distributions need.
     """
     names = (
       (distribution,) if isinstance(distribution, str) else tuple(distribution)
@@ -218,21 +249,30 @@ class Periods:
     self._periods_per_distribution = periods_per_distribution
     self._seed = seed
     examples.check_pool(pool)
-    self._by_class = [
-      np.flatnonzero(pool.y == label) for label in range(num_classes)
-    ]
-    if sum(map(len, self._by_class)) != len(pool.y):
+    by_class = [np.flatnonzero(pool.y == label) for label in range(num_classes)]
+    if sum(map(len, by_class)) != len(pool.y):
       raise ValueError(f"labels of the pool must lie in 0..{num_classes - 1}")
+    # What each client draws from, by class; all clients if there is one entry.
+    self._by_class = [by_class]
+    if pool_client is not None:
+      self._by_class = [
+        [each[pool_client[each] == client] for each in by_class]
+        for client in range(num_clients)
+      ]
     # A class without examples cannot be a heavy one.
-    self._classes = np.flatnonzero([len(each) for each in self._by_class])
+    self._classes = [
+      np.flatnonzero([len(each) for each in own]) for own in self._by_class
+    ]
     num_heavy = max(len(_shares(name)) for name in names)
     num_needed = max(1, num_heavy + (num_heavy > 0 and rest == "others"))
-    if len(self._classes) < num_needed:
-      raise ValueError(
-        f"the pool must have examples of at least {num_needed} classes for"
-        f" distribution {', '.join(names)} and rest={rest}, got"
-        f" {len(self._classes)}"
-      )
+    for client, classes in enumerate(self._classes):
+      if len(classes) < num_needed:
+        what = "the pool" if pool_client is None else f"client {client}"
+        raise ValueError(
+          f"{what} must have examples of at least {num_needed} classes for"
+          f" distribution {', '.join(names)} and rest={rest}, got"
+          f" {len(classes)}"
+        )
 
   def distribution(self, client: int, period: int) -> str:
     """Returns the name of a period's distribution, one of `DISTRIBUTIONS`."""
@@ -297,9 +337,10 @@ class Periods:
     drawn = [np.empty(0, np.int64)]
     for label, share in zip(labels, _shares(name), strict=True):
       count = min(round(share * self.period_size), left)
-      drawn.append(_draw(self._by_class[label], count, rng))
+      drawn.append(_draw(self._of(client, self._by_class)[label], count, rng))
       left -= count
-    drawn.append(_draw(self._rest_positions(labels, drawn, left), left, rng))
+    others = self._rest_positions(client, labels, drawn, left)
+    drawn.append(_draw(others, left, rng))
     positions = rng.permutation(np.concatenate(drawn))
     return examples.take(self._pool, positions)
 
@@ -319,20 +360,27 @@ class Periods:
       [self._seed, client, period // self._periods_per_distribution],
     )
     name = self._names[rng.integers(len(self._names))]
-    labels = rng.choice(self._classes, len(_shares(name)), replace=False)
+    labels = rng.choice(
+      self._of(client, self._classes), len(_shares(name)), replace=False
+    )
     return name, tuple(int(label) for label in labels)
 
-  def _rest_positions(self, labels, drawn, count) -> np.ndarray:
+  def _of(self, client: int, entries: list[Any]) -> Any:
+    """Returns the entry of a client, which may be that of all."""
+    return entries[client % len(entries)]
+
+  def _rest_positions(self, client, labels, drawn, count) -> np.ndarray:
     """Returns the positions that the `count` examples of the rest are from."""
+    by_class = self._of(client, self._by_class)
     if self._rest == "others":
       return np.concatenate(
         [
           positions
-          for label, positions in enumerate(self._by_class)
+          for label, positions in enumerate(by_class)
           if label not in labels
         ]
       )
-    everything = np.arange(len(self._pool.y))
+    everything = np.sort(np.concatenate(by_class))
     left = np.setdiff1d(everything, np.concatenate(drawn))
     return left if len(left) >= count else everything
 

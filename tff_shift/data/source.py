@@ -35,6 +35,8 @@ class Source(NamedTuple):
       hour for caltran, the number of the cloud for circle), or None.
     num_train: How many leading examples are the archive's own training split;
       its test or validation split follows. None: it has no such split.
+    client: `[N]` integers from 0, the client who holds an example. None: the
+      examples are still to be dealt.
   """
 
   x: np.ndarray
@@ -42,6 +44,7 @@ class Source(NamedTuple):
   class_names: tuple[str, ...]
   time: np.ndarray | None = None
   num_train: int | None = None
+  client: np.ndarray | None = None
 
 
 def not_found(

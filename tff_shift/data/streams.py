@@ -30,6 +30,7 @@ from tff_shift.data import corruptions
 from tff_shift.data import datasets
 from tff_shift.data import examples as examples_lib
 from tff_shift.data import partition
+from tff_shift.data import source as source_lib
 
 SCENARIO = "online_adaptation"
 SHIFT_KINDS = ("label", "covariate")
@@ -44,13 +45,16 @@ class OnlineDataset(NamedTuple):
   """A data set in its four parts.
 
   Attributes:
-    name: Its name, one of `datasets.names(SCENARIO)`.
+    name: Its name, see `datasets.get`.
     pretraining: What the model is pre-trained on.
     validation: What stops that training; the confusion matrix is measured here.
     initial: What clients' labelled data are drawn from.
     stream: What streams are drawn from.
     class_names: The name of each class.
     class_distribution: That of pre-training, [num_classes].
+    initial_client: `[n]` integers, the client who holds an example of
+      `initial`. None: all draw from all.
+    stream_client: Likewise, of `stream`.
   """
 
   name: str
@@ -60,6 +64,8 @@ class OnlineDataset(NamedTuple):
   stream: examples_lib.Examples
   class_names: tuple[str, ...]
   class_distribution: np.ndarray
+  initial_client: np.ndarray | None = None
+  stream_client: np.ndarray | None = None
 
 
 def load_online(
@@ -72,8 +78,10 @@ def load_online(
 ) -> OnlineDataset:
   """Loads a data set and cuts it into its four parts.
 
+  Where examples have a client, those of each client are cut.
+
   Args:
-    name: One of `datasets.names(SCENARIO)`.
+    name: See `datasets.get`.
     pretraining_distribution: `uniform`, `gaussian` or `exponential_decay`, see
       `class_pools.pretraining_distribution`.
     max_pretraining_examples: Pre-trains on at most so many, in the distribution
@@ -89,23 +97,28 @@ def load_online(
     ValueError: If a name is unknown or a number is not allowed.
     DatasetNotFoundError: If the data set is not on the disk.
   """
-  datasets.get(name, SCENARIO)  # Refuses what the scenario cannot use.
+  # Refuses what the scenario cannot use.
+  datasets.get(name, SCENARIO, data_dir=data_dir)
   source = datasets.load(name, data_dir=data_dir)
   num_classes = len(source.class_names)
   distribution = class_pools.pretraining_distribution(
     pretraining_distribution, num_classes
   )
   rng = partition.generator("online parts", seed)
-  order = np.arange(len(source.y))
-  if source.num_train is None:
-    order = rng.permutation(order)
-    num_stream = round(_STREAM_SHARE * len(order))
-    rest, stream = order[num_stream:], order[:num_stream]
-  else:
-    rest, stream = order[: source.num_train], order[source.num_train :]
-    rest = rng.permutation(rest)
-  ends = np.rint(np.cumsum(_PART_SHARES[:2]) * len(rest)).astype(int)
-  pretraining, validation, initial = np.split(rest, ends)
+  groups = [np.arange(len(source.y))]
+  if source.client is not None:
+    groups = partition.by_client(source.client, source.client.max() + 1)
+  cuts = [_cut(each, source.num_train, rng) for each in groups]
+  for client, (_, _, initial, stream) in enumerate(cuts):
+    if source.client is not None and not (len(initial) and len(stream)):
+      raise ValueError(
+        f"client {client} of {name} has {len(groups[client])} examples, too few"
+        " for labelled ones and a stream; it must have 5 or more, and with"
+        " num_train some in both parts"
+      )
+  pretraining, validation, initial, stream = (
+    np.concatenate(parts) for parts in zip(*cuts, strict=True)
+  )
   pool = class_pools.ClassPool(source.y[pretraining], num_classes)
   size = max_pretraining_examples
   if size is None:
@@ -127,13 +140,39 @@ def load_online(
     stream=take(stream),
     class_names=source.class_names,
     class_distribution=distribution,
+    initial_client=_clients_of(source, initial),
+    stream_client=_clients_of(source, stream),
   )
+
+
+def _cut(
+  positions: np.ndarray, num_train: int | None, rng: np.random.Generator
+) -> list[np.ndarray]:
+  """Cuts positions: pre-training, held out, labelled, streams."""
+  if num_train is None:
+    order = rng.permutation(positions)
+    num_stream = round(_STREAM_SHARE * len(order))
+    rest, stream = order[num_stream:], order[:num_stream]
+  else:
+    is_train = positions < num_train
+    rest, stream = rng.permutation(positions[is_train]), positions[~is_train]
+  ends = np.rint(np.cumsum(_PART_SHARES[:2]) * len(rest)).astype(int)
+  return [*np.split(rest, ends), stream]
+
+
+def _clients_of(
+  source: source_lib.Source, positions: np.ndarray
+) -> np.ndarray | None:
+  """Returns who holds the examples of a part, in the order of the part."""
+  return None if source.client is None else source.client[np.sort(positions)]
 
 
 def initial_examples(
   dataset: OnlineDataset, num_examples: int, client_id: int, seed: int
 ) -> examples_lib.Examples:
   """Draws a client's labelled examples from before deployment.
+
+  Where examples have a client, from its own.
 
   Args:
     dataset: The data set.
@@ -148,13 +187,21 @@ def initial_examples(
   Raises:
     ValueError: If there are not so many examples.
   """
-  pool = class_pools.ClassPool(dataset.initial.y, len(dataset.class_names))
-  chosen = pool.draw_without_replacement(
-    dataset.class_distribution,
-    num_examples,
-    partition.generator("initial examples", [seed, client_id]),
-  )
-  return examples_lib.take(dataset.initial, chosen)
+  own = np.arange(len(dataset.initial.y))
+  if dataset.initial_client is not None:
+    own = np.flatnonzero(dataset.initial_client == client_id)
+  pool = class_pools.ClassPool(dataset.initial.y[own], len(dataset.class_names))
+  try:
+    chosen = pool.draw_without_replacement(
+      dataset.class_distribution,
+      num_examples,
+      partition.generator("initial examples", [seed, client_id]),
+    )
+  except ValueError as error:
+    raise ValueError(f"initial examples of client {client_id}: {error}") from (
+      error
+    )
+  return examples_lib.take(dataset.initial, own[chosen])
 
 
 def archive_of(
@@ -172,7 +219,7 @@ def archive_of(
   Raises:
     ValueError: If there is no such data set or archive.
   """
-  entry = datasets.get(dataset)
+  entry = datasets.get(dataset, data_dir=data_dir)
   if entry.corrupted is None:
     known = [
       name
@@ -218,6 +265,7 @@ class Streams:
     archive: Callable[[str, int], examples_lib.Examples] | None = None,
     corruption_levels: str = "published",
     seed: int = 0,
+    pool_client: np.ndarray | None = None,
   ):
     """Draws what distinguishes the clients.
 
@@ -234,6 +282,9 @@ class Streams:
       corruption_levels: Of those that are computed, one of
         `corruptions.LEVELS`.
       seed: Seed of all draws.
+      pool_client: `[N]` integers, the client who holds an example of the pool
+        and alone draws it; what Q_t gives to a class of which a client has no
+        example goes to its others. None: all draw from all.
 
     Raises:
       ValueError: If a value is not allowed.
@@ -266,9 +317,13 @@ class Streams:
     self._archive = archive
     self._corruption_levels = corruption_levels
     self._seed = seed
+    # The positions that a client draws from, and their classes.
+    self._own = None
+    if pool_client is not None:
+      self._own = partition.by_client(pool_client, num_clients)
     self._by_class = functools.cache(
-      lambda name, severity: class_pools.ClassPool(
-        self._examples(name, severity).y, num_classes
+      lambda name, severity, own: class_pools.ClassPool(
+        self._examples(name, severity).y[self._positions(own)], num_classes
       )
     )
 
@@ -333,11 +388,13 @@ class Streams:
     name = self.corruption_names[client] if severity else ""
     # Computed corruptions change the images of the pool, not their classes.
     part = ("", 0) if self._archive is None else (name, severity)
-    positions = self._by_class(*part).draw(
+    own = None if self._own is None else client
+    drawn = self._by_class(*part, own).draw(
       self.class_distribution(client, timestep),
       self._num_samples,
       partition.generator("stream", [self._seed, client, timestep]),
     )
+    positions = drawn if own is None else self._own[own][drawn]
     examples = self._examples(*part)
     x = examples.x[positions]
     if severity and self._archive is None:
@@ -349,6 +406,10 @@ class Streams:
         corruption_levels=self._corruption_levels,
       )
     return examples_lib.Examples(x, examples.y[positions])
+
+  def _positions(self, own: int | None) -> np.ndarray | slice:
+    """Returns which examples of the pool a client draws from."""
+    return slice(None) if own is None else self._own[own]
 
   def _examples(self, name: str, severity: int) -> examples_lib.Examples:
     """Returns a part of the archive; without a severity, the pool."""

@@ -4,11 +4,14 @@ mnist/3.0.1/, cifar10/3.0.2/, …   <data set>/<version>/
 emnist/letters/3.1.0/             <data set>/<configuration>/<version>/
 """
 
+import contextlib
 import json
 import os
 import pathlib
 import re
+from collections.abc import Iterator
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +23,7 @@ def load(
   name: str,
   folder: pathlib.Path,
   *,
+  image: str = "image",
   label: str = "label",
   splits: Sequence[str] = ("train", "test"),
 ) -> source.Source:
@@ -28,6 +32,7 @@ def load(
   Args:
     name: `data set` or `data set/configuration`.
     folder: The folder that contains the data set's own.
+    image: Name of the feature that holds the images, or vectors.
     label: Name of the feature that holds the labels.
     splits: The splits to read, in this order.
 
@@ -39,6 +44,81 @@ def load(
     DatasetNotFoundError: There is no written version of it in the folder.
     ValueError: What is there is damaged.
   """
+  version = _newest(name, folder)
+  with _whole(name, version, folder):
+    return _read(_builder(name, version, folder), image, label, splits)
+
+
+def load_any(
+  name: str, folder: pathlib.Path, keys: tuple[str, str] | None = None
+) -> source.Source:
+  """Loads a data set of which only the name is known.
+
+  Args:
+    name: `data set` or `data set/configuration`.
+    folder: The folder that contains the data set's own.
+    keys: Names of the features that hold the examples and the labels. None: its
+      supervised keys; `image` and `label` where it has none.
+
+  Returns:
+    The examples: the training split and then the test split, else the
+    validation split; without a training split, all that there is.
+
+  Raises:
+    DatasetNotFoundError: There is no written version of it in the folder.
+    ValueError: What is there is damaged, or is neither images of one size nor
+      vectors with a label each.
+  """
+  version = _newest(name, folder)
+  with _whole(name, version, folder):
+    builder = _builder(name, version, folder)
+    info = builder.info
+    features, stored = dict(info.features), tuple(info.splits)
+    keys = keys or info.supervised_keys or ("image", "label")
+  _check_features(name, features, keys)
+  splits = stored
+  if "train" in stored:
+    held_out = [each for each in ("test", "validation") if each in stored]
+    splits = ("train", *held_out[:1])
+  with _whole(name, version, folder):
+    return _read(builder, *keys, splits)
+
+
+def _check_features(
+  name: str, features: dict[str, Any], keys: Sequence[str]
+) -> None:
+  """Refuses features that are not an array of one size and a label."""
+  import tensorflow as tf
+  import tensorflow_datasets as tfds
+
+  for key in keys:
+    if key not in features:
+      raise ValueError(
+        f"tfds:{name} has no feature {key!r}; name two of"
+        f" {', '.join(features)} as tfds:{name}:<x>,<y>"
+      )
+  x, y = (features[key] for key in keys)
+  is_array = isinstance(x, tfds.features.Tensor | tfds.features.Image)
+  if not is_array or tf.as_dtype(x.dtype) == tf.string:
+    raise ValueError(
+      f"{keys[0]} of tfds:{name}: images or vectors wanted, got"
+      f" {type(x).__name__}"
+    )
+  if None in x.shape:
+    raise ValueError(
+      f"{keys[0]} of tfds:{name}: examples of one size wanted, got"
+      f" {list(x.shape)}"
+    )
+  is_label = isinstance(y, tfds.features.Tensor) and y.shape == ()
+  if not is_label or not tf.as_dtype(y.dtype).is_integer:
+    raise ValueError(
+      f"{keys[1]} of tfds:{name}: a class for each example wanted, got"
+      f" {type(y).__name__}"
+    )
+
+
+def _newest(name: str, folder: pathlib.Path) -> str:
+  """Returns the newest version that is in a folder."""
   # Looked up before the import: a missing data set is reported at once, and
   # tensorflow-datasets never has a reason to ask the network.
   versions = [
@@ -46,41 +126,52 @@ def load(
     for info in (folder / name).glob("*/dataset_info.json")
     if re.fullmatch(r"\d+\.\d+\.\d+", info.parent.name)
   ]
-  fetch = (
+  if not versions:
+    raise source.not_found(name, folder / name, _fetch(name, folder))
+  return max(versions, key=lambda v: tuple(map(int, v.split("."))))
+
+
+def _fetch(name: str, folder: pathlib.Path) -> str:
+  """Returns the command that fetches a data set."""
+  return (
     'python -c "import tensorflow_datasets as tfds;'
     f" tfds.load('{name}', data_dir='{folder}')\""
   )
-  if not versions:
-    raise source.not_found(name, folder / name, fetch)
-  newest = max(versions, key=lambda v: tuple(map(int, v.split("."))))
+
+
+@contextlib.contextmanager
+def _whole(name: str, version: str, folder: pathlib.Path) -> Iterator[None]:
+  """Makes the errors of reading a version the one of a damaged file."""
   try:
-    return _read(name, newest, folder, label, splits)
+    yield
   # Errors of tensorflow-datasets, TensorFlow and json, of many types.
   except Exception as error:
-    written = folder / name / newest
+    written = folder / name / version
     reason = array_files.first_line(error)
     damaged = _damaged_file(name, written) or written
     raise ValueError(
       f"{damaged} cannot be read ({reason}); remove {written} and fetch it"
-      f" again with: {fetch}"
+      f" again with: {_fetch(name, folder)}"
     ) from error
 
 
-def _read(
-  name: str,
-  version: str,
-  folder: pathlib.Path,
-  label: str,
-  splits: Sequence[str],
-) -> source.Source:
-  """Reads a version of a data set that is there."""
+def _builder(name: str, version: str, folder: pathlib.Path) -> Any:
+  """Opens a version of a data set that is there."""
   import tensorflow_datasets as tfds
 
-  builder = tfds.builder(f"{name}:{version}", data_dir=os.fspath(folder))
+  return tfds.builder(f"{name}:{version}", data_dir=os.fspath(folder))
+
+
+def _read(
+  builder: Any, image: str, label: str, splits: Sequence[str]
+) -> source.Source:
+  """Reads the splits of a version, in this order."""
+  import tensorflow_datasets as tfds
+
   examples = tfds.as_numpy(
     builder.as_dataset(
       split="+".join(splits),
-      decoders=tfds.decode.PartialDecoding({"image": True, label: True}),
+      decoders=tfds.decode.PartialDecoding({image: True, label: True}),
       batch_size=-1,
       shuffle_files=False,
       # One file after the other, so that the order is the stored one.
@@ -88,12 +179,13 @@ def _read(
     )
   )
   num_train = None
-  if splits[0] == "train":
+  if splits[0] == "train" and len(splits) > 1:
     num_train = builder.info.splits["train"].num_examples
   return source.Source(
-    examples["image"],
+    examples[image],
     examples[label].astype(np.int32),
-    tuple(builder.info.features[label].names),
+    # What counts classes without naming them is a plain integer.
+    tuple(getattr(builder.info.features[label], "names", ())),
     num_train=num_train,
   )
 

@@ -306,8 +306,12 @@ def draw_domains(
   path = folder.figure_path("domains")
   if dataset.domains[0].x.ndim == 2:
     few = slice(_POINTS_PER_DOMAIN)
+    points = _in_the_plane([domain.x[few] for domain in dataset.domains])
     figures.scatter_domains(
-      {domain.name: domain.x[few] for domain in dataset.domains},
+      {
+        domain.name: own
+        for domain, own in zip(dataset.domains, points, strict=True)
+      },
       {domain.name: domain.y[few] for domain in dataset.domains},
       path,
       title=title,
@@ -320,6 +324,24 @@ def draw_domains(
       path,
       title=title,
     )
+
+
+def _in_the_plane(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+  """Returns vectors as points, by their first two principal components.
+
+  Args:
+    parts: Each `[n, features]`; points `[n, 2]` stay as they are.
+
+  Returns:
+    Each `[n, 2]`; one feature gives points on a line.
+  """
+  pooled = np.concatenate(parts)
+  if pooled.shape[1] != 2:
+    centred = pooled - pooled.mean(axis=0)
+    _, _, directions = np.linalg.svd(centred, full_matrices=False)
+    flat = centred @ directions[:2].T
+    pooled = np.pad(flat, ((0, 0), (0, 2 - flat.shape[1])))
+  return np.split(pooled, np.cumsum([len(each) for each in parts])[:-1])
 
 
 def draw_results(

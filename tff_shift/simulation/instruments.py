@@ -60,25 +60,39 @@ def extractor_model(
   input_shape: tuple[int, ...],
   num_classes: int,
   input_scaling: scaling_lib.InputScaling | None = None,
+  input_dtype: tf.DType = tf.uint8,
 ) -> split_model.SplitModel:
   """Builds the network whose backbone is the extractor.
 
   Args:
-    input_shape: Height, width and channels of an image, uint8.
+    input_shape: Height, width and channels of an image, or the length of a
+      vector.
     num_classes: The number of classes.
-    input_scaling: See `models.build`.
+    input_scaling: See `models.build`; for images.
+    input_dtype: `tf.uint8` of images, `tf.float32` of vectors.
 
   Returns:
-    The network, with an embedding of 32.
+    The network, with an embedding of 32: of images a `cnn`, of vectors an
+    `mlp`.
   """
+  width = _EXTRACTOR_CHANNELS[-1]
+  if len(input_shape) == 1:
+    name, options = "mlp", {"width": width}
+  else:
+    name, options = (
+      "cnn",
+      {
+        "channels": _EXTRACTOR_CHANNELS,
+        "input_scaling": input_scaling,
+      },
+    )
   return models.build(
-    "cnn",
+    name,
     input_shape=input_shape,
     num_classes=num_classes,
-    channels=_EXTRACTOR_CHANNELS,
-    head_width=_EXTRACTOR_CHANNELS[-1],
-    input_dtype=tf.uint8,
-    input_scaling=input_scaling,
+    head_width=width,
+    input_dtype=input_dtype,
+    **options,
   )
 
 

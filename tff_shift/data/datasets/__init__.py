@@ -1,7 +1,8 @@
 """One file per data set, found by its name.
 
 A new data set is a new file with `DATASET`, a `dataset.Dataset`; there is no
-list to edit. Its docstring says where the data come from.
+list to edit. Its docstring says where the data come from. What is asked for as
+`path/to/data.npz` or `tfds:<name>` needs no file here, see `own_datasets`.
 """
 
 import functools
@@ -13,6 +14,7 @@ import numpy as np
 
 from tff_shift.data import dataset
 from tff_shift.data import examples
+from tff_shift.data import own_datasets
 from tff_shift.data import source
 
 
@@ -38,23 +40,48 @@ def names(scenario: str | None = None) -> tuple[str, ...]:
   return tuple(name for name in found if scenario in get(name).models)
 
 
-def get(name: str, scenario: str | None = None) -> dataset.Dataset:
+def choices(scenario: str | None = None) -> str:
+  """Returns all that `get` takes as a name, to be read by a user.
+
+  Args:
+    scenario: See `names`.
+
+  Returns:
+    The names, and the forms of data sets that have no file here.
+  """
+  return f"{', '.join(names(scenario))}, {own_datasets.FORMS}"
+
+
+def get(
+  name: str,
+  scenario: str | None = None,
+  *,
+  data_dir: str | os.PathLike[str] | None = None,
+) -> dataset.Dataset:
   """Returns the entry of a data set.
 
   Args:
-    name: The data set's name, which is its file's.
+    name: The data set's name, which is its file's; or `path/to/data.npz` or
+      `tfds:<name>`, see `own_datasets`. These two are read here, for nothing
+      else says what they hold.
     scenario: The scenario that is to use it. None: any.
+    data_dir: The folder of all data sets, see `source`.
 
   Returns:
-    The entry; nothing is loaded yet.
+    The entry.
 
   Raises:
     ValueError: If there is no such data set, or the scenario cannot use it;
       names those that there are.
+    DatasetNotFoundError: If a file or a set of tensorflow-datasets is not on
+      the disk.
   """
-  known = names(scenario)
-  if name not in known:
-    raise ValueError(f"dataset must be one of {', '.join(known)}, got {name!r}")
+  if own_datasets.is_own(name):
+    return own_datasets.get(name, scenario, data_dir)
+  if name not in names(scenario):
+    raise ValueError(
+      f"dataset must be one of {choices(scenario)}; got {name!r}"
+    )
   return importlib.import_module(f"{__name__}.{name}").DATASET
 
 
@@ -68,7 +95,7 @@ def load(
   """Loads or generates a data set, and checks it.
 
   Args:
-    name: One of `names()`.
+    name: One that `get` knows.
     data_dir: The folder of all data sets, see `source`.
     seed: Seed of a data set that is generated; others do not look at it.
     num_domains: Likewise, its number of domains. None: that of its evolution.
@@ -81,7 +108,7 @@ def load(
       entry says.
     DatasetNotFoundError: The data set is not on the disk.
   """
-  entry = get(name)
+  entry = get(name, data_dir=data_dir)
   if entry.generate is None:
     loaded = entry.load(source.data_folder(data_dir))
   else:
@@ -131,9 +158,23 @@ def checked(
       raise ValueError(
         f"time of {what}: its domains are ranges of time, but there is none"
       )
-  elif time.shape != y.shape or not np.issubdtype(time.dtype, np.integer):
-    raise ValueError(
-      f"time of {what}: {len(y)} integers wanted, one for each example, got"
-      f" {time.dtype} {list(time.shape)}"
-    )
+  else:
+    _check_integers(time, len(y), f"time of {what}")
+  if entry.num_clients is not None:
+    _check_integers(loaded.client, len(y), f"client of {what}")
+    held = np.unique(loaded.client)
+    if held.tolist() != list(range(entry.num_clients)):
+      raise ValueError(
+        f"client of {what}: each of 0..{entry.num_clients - 1} wanted, and no"
+        f" other, got {held[0]}..{held[-1]}"
+      )
   return loaded._replace(x=x, y=y)
+
+
+def _check_integers(array: np.ndarray, size: int, what: str) -> None:
+  """Refuses what is not an integer for each example."""
+  if array.shape != (size,) or not np.issubdtype(array.dtype, np.integer):
+    raise ValueError(
+      f"{what}: {size} integers wanted, one for each example, got"
+      f" {array.dtype} {list(array.shape)}"
+    )

@@ -1,0 +1,303 @@
+"""Tests of arrays of one's own: each example comes through once, or a line."""
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from tff_shift.data import domains
+from tff_shift.data import from_arrays
+
+
+def make_pair(start, size, dtype=np.float32):
+  """Makes examples whose x is a number that no other has."""
+  numbers = np.arange(start, start + size)
+  return numbers.astype(dtype)[:, np.newaxis], numbers % 3
+
+
+def make_groups(sizes):
+  """Makes pairs of these sizes; numbers go on from one to the next."""
+  groups, start = [], 0
+  for row in sizes:
+    groups.append([])
+    for size in row:
+      groups[-1].append(make_pair(start, size))
+      start += size
+  return groups
+
+
+def numbers_of(parts):
+  return sorted(int(n) for each in parts for n in each.x[:, 0])
+
+
+def assert_labels_go_with_examples(parts):
+  for each in parts:
+    np.testing.assert_array_equal(each.y, each.x[:, 0] % 3)
+    assert (each.x.dtype, each.y.dtype) == (np.float32, np.int32)
+
+
+_SIZES = st.integers(1, 4).flatmap(
+  lambda width: st.lists(
+    st.lists(st.integers(1, 9), min_size=width + 1, max_size=width + 1),
+    min_size=1,
+    max_size=4,
+  )
+)
+
+
+class TestEveryExampleOnce:
+  @hypothesis.given(sizes=_SIZES, fraction=st.floats(0.05, 0.9))
+  def test_evolving_keeps_every_example_once(self, sizes, fraction):
+    clients = from_arrays.evolving(make_groups(sizes), test_fraction=fraction)
+    sides = [each for c in clients for each in (c.train, c.test)]
+    assert numbers_of(sides) == list(range(np.sum(sizes)))
+    assert_labels_go_with_examples(sides)
+    for client, row in zip(clients, sizes, strict=True):
+      found = client.train.domain_sizes + client.test.domain_sizes
+      assert found.tolist() == row
+      assert client.train.domain_sizes[-1] == 0
+      assert client.train.domain_sizes[:-1].min() >= 1
+
+  @hypothesis.given(sizes=st.lists(st.integers(4, 20), min_size=1, max_size=5))
+  def test_guidance_keeps_every_example_once(self, sizes):
+    (pairs,) = make_groups([sizes])
+    train, test = from_arrays.guidance(pairs)
+    assert numbers_of([*train, *test]) == list(range(sum(sizes)))
+    assert_labels_go_with_examples([*train, *test])
+    for own, held_out, size in zip(train, test, sizes, strict=True):
+      assert len(held_out.y) == round(0.3 * size)
+      assert len(own.y) + len(held_out.y) == size
+
+  @hypothesis.given(sizes=_SIZES)
+  def test_online_and_dynamic_keep_places(self, sizes):
+    groups = make_groups(sizes)
+    initial, streams = from_arrays.online(
+      [own[0] for own in groups], [own[1:] for own in groups]
+    )
+    periods = from_arrays.dynamic(groups)
+    for client, own in enumerate(groups):
+      for place, (x, _) in enumerate(own):
+        np.testing.assert_array_equal(periods.batch(client, place).x, x)
+        found = streams.batch(client, place) if place else initial[client]
+        np.testing.assert_array_equal(found.x, x)
+
+
+class TestEvolving:
+  def test_domains_come_in_order(self):
+    (client,) = from_arrays.evolving(
+      make_groups([[4, 3, 5]]), test_fraction=0.5
+    )
+    assert isinstance(client, domains.Client)
+    assert client.test.domain_sizes.tolist() == [2, 2, 5]
+    assert client.test.x[-5:, 0].tolist() == [7, 8, 9, 10, 11]
+    assert max(client.train.x[:2, 0]) < 4 <= min(client.train.x[2:, 0])
+
+  def test_whole_domains_are_dealt_to_clients(self):
+    ((*parts,),) = make_groups([[9, 12]])
+    dataset = from_arrays.evolving_domains(parts, names=["before", "after"])
+    assert [each.name for each in dataset.domains] == ["before", "after"]
+    assert dataset.class_names == ("0", "1", "2")
+    clients = domains.assemble_clients(dataset, num_clients=3)
+    sides = [each for c in clients for each in (c.train, c.test)]
+    assert numbers_of(sides) == list(range(21))
+
+  def test_split_is_a_function_of_the_seed(self):
+    groups = make_groups([[20, 5]])
+    first, again, other = (
+      from_arrays.evolving(groups, seed=seed)[0].test.x.tolist()
+      for seed in (0, 0, 1)
+    )
+    assert first == again
+    assert first != other
+
+
+def test_split_holds_a_share_out():
+  train, test = from_arrays.split(*make_pair(0, 10))
+  assert numbers_of([train, test]) == list(range(10))
+  assert len(test.y) == 2
+
+
+def test_given_test_examples_stay_whole():
+  (pairs,) = make_groups([[3, 4]])
+  train, test = from_arrays.guidance(pairs, list(reversed(pairs)))
+  assert [len(each.y) for each in (*train, *test)] == [3, 4, 4, 3]
+
+
+class TestWriting:
+  def test_only_copies_are_closed(self):
+    y = np.zeros(2, np.int32)
+    cast, kept = np.zeros((2, 1)), np.zeros((2, 1), np.float32)
+    periods = from_arrays.dynamic([[(cast, y)], [(kept, y)]])
+    assert not periods.batch(0, 0).x.flags.writeable
+    assert periods.batch(1, 0).x is kept
+    assert kept.flags.writeable and cast.flags.writeable
+
+  def test_pairs_that_come_again_are_not_copied(self):
+    pair = make_pair(0, 4, np.float64)
+    periods = from_arrays.dynamic([[pair] * 3])
+    assert periods.batch(0, 0).x is periods.batch(0, 2).x
+
+  def test_integers_become_images(self):
+    image = np.full((2, 4, 4, 1), 255)
+    train, _ = from_arrays.split(image, np.zeros(2, int), test_fraction=0.5)
+    assert train.x.dtype == np.uint8
+    assert train.x.min() == 255
+
+
+class TestPlaces:
+  def test_omega_and_sizes_are_told(self):
+    (own,) = make_groups([[2, 2, 2]])
+    _, streams = from_arrays.online([own[0]], [own[1:]])
+    assert (streams.num_clients, streams.num_timesteps) == (1, 2)
+    assert streams.omega.tolist() == [0, 0, 0]
+    assert streams.num_classes == 3
+    _, streams = from_arrays.online([own[0]], [own[1:]], omega=[0, 0.5, 1])
+    assert streams.omega.tolist() == [0, 0.5, 1]
+
+  def test_drifts_are_told(self):
+    periods = from_arrays.dynamic(
+      make_groups([[1, 1, 1]]), drifted=[[False, True, False]], num_classes=9
+    )
+    assert [periods.is_drift(0, period) for period in (1, 2)] == [True, False]
+    assert (periods.num_classes, periods.num_periods) == (9, 3)
+
+  def test_what_was_not_given_is_refused(self):
+    groups = make_groups([[1, 1, 1]])
+    periods = from_arrays.dynamic(groups)
+    with pytest.raises(
+      ValueError, match=r"^period 3 is not there: .* in 0..2$"
+    ):
+      periods.batch(0, 3)
+    with pytest.raises(
+      ValueError, match=r"^period 0 is not there: .* in 1..2$"
+    ):
+      periods.is_drift(0, 0)
+    _, streams = from_arrays.online([groups[0][0]], [groups[0][1:]])
+    with pytest.raises(ValueError, match=r"^timestep 0 is not there"):
+      streams.batch(0, 0)
+
+
+GOOD = np.zeros((2, 3), np.float32), np.array([0, 1])
+NAN = np.array([[0, 0, 0], [0, np.nan, 0]], np.float32), np.array([0, 1])
+EMPTY = np.zeros((0, 3), np.float32), np.zeros(0, int)
+IMAGE = np.zeros((2, 3), np.uint8), np.array([0, 1])
+WIDE = np.zeros((2, 4), np.float32), np.array([0, 1])
+SHORT = np.zeros((2, 3), np.float32), np.array([0])
+NEGATIVE = np.zeros((2, 3), np.float32), np.array([0, -1])
+FLOATS = np.zeros((2, 3), np.float32), np.array([0.0, 1.0])
+HIGH = np.zeros((2, 3), np.float32), np.array([0, 7])
+
+
+@pytest.mark.parametrize(
+  "function, arguments, options, message",
+  [
+    ("evolving", [[[GOOD, NAN]]], {}, "x of client 0, domain 1: all numbers"),
+    ("evolving", [[[GOOD, EMPTY]]], {}, "x of client 0, domain 1: there must"),
+    (
+      "evolving",
+      [[[GOOD, GOOD], [GOOD, IMAGE]]],
+      {},
+      "x of client 1, domain 1: floating-point numbers [n, ...] wanted as in"
+      " client 0, domain 0, got uint8 [2, 3]; images go from 0 to 255",
+    ),
+    (
+      "evolving",
+      [[[IMAGE, GOOD]]],
+      {},
+      "x of client 0, domain 1: integers [n, ...] wanted as in client 0",
+    ),
+    (
+      "evolving",
+      [[[GOOD, GOOD], [WIDE, GOOD]]],
+      {},
+      "x of client 1, domain 0: the shape must be [n, 3], got [2, 4]",
+    ),
+    (
+      "evolving",
+      [[[GOOD, GOOD], [GOOD]]],
+      {},
+      "client 1: there must be at least 2 domains, got 1",
+    ),
+    (
+      "evolving",
+      [[[GOOD] * 2, [GOOD] * 3]],
+      {},
+      "client 1: there must be 2 domains, as of client 0, got 3",
+    ),
+    ("evolving", [[]], {}, "there must be at least one client"),
+    (
+      "evolving",
+      [[[GOOD, GOOD]]],
+      {"test_fraction": 1},
+      "test_fraction must lie between 0 and 1",
+    ),
+    ("evolving", [[[GOOD, 5]]], {}, "client 0, domain 1: arrays (x, y) are"),
+    ("evolving_domains", [[GOOD]], {}, "client 0: there must be at least 2"),
+    (
+      "evolving_domains",
+      [[GOOD, HIGH]],
+      {"class_names": ["a", "b"]},
+      "y of domain 1: classes must lie in 0..1, got 7 for example 1",
+    ),
+    (
+      "evolving_domains",
+      [[GOOD, HIGH]],
+      {"names": ["a"]},
+      "names: there must be 2, one for each domain, got 1",
+    ),
+    ("guidance", [[GOOD, SHORT]], {}, "y of client 1: the shape must be [2]"),
+    (
+      "guidance",
+      [[GOOD, NEGATIVE]],
+      {},
+      "y of client 1: classes must count from 0, got -1 for example 1",
+    ),
+    ("guidance", [[GOOD, FLOATS]], {}, "y of client 1: integers wanted"),
+    (
+      "guidance",
+      [[GOOD]],
+      {"test_fraction": 0.1},
+      "client 0: test_fraction 0.1 of 2 examples leaves none to test",
+    ),
+    (
+      "guidance",
+      [[GOOD], []],
+      {},
+      "test: there must be 1 clients, as in train",
+    ),
+    ("guidance", [[GOOD], [EMPTY]], {}, "x of client 0, test: there must be"),
+    ("split", NAN, {}, "x of the examples: all numbers must be finite"),
+    (
+      "online",
+      [[GOOD], [[GOOD, NAN]]],
+      {},
+      "x of client 0, time step 2: all numbers",
+    ),
+    ("online", [[NAN], [[GOOD]]], {}, "x of client 0, initial: all numbers"),
+    ("online", [[GOOD], [[]]], {}, "client 0: there must be at least 1 time"),
+    ("online", [[], [[GOOD]]], {}, "initial: there must be 1 clients, as in"),
+    (
+      "online",
+      [[GOOD], [[GOOD]]],
+      {"omega": [0.0]},
+      "omega: the shape must be [2], got [1]",
+    ),
+    (
+      "dynamic",
+      [[[GOOD, HIGH]]],
+      {"num_classes": 3},
+      "y of client 0, period 1: classes must lie in 0..2, got 7 for example 1",
+    ),
+    (
+      "dynamic",
+      [[[GOOD, GOOD]]],
+      {"drifted": [[True]]},
+      "drifted: [1, 2] truth values wanted",
+    ),
+  ],
+)
+def test_what_is_wrong_is_named(function, arguments, options, message):
+  with pytest.raises(ValueError) as error:
+    getattr(from_arrays, function)(*arguments, **options)
+  assert str(error.value).startswith(message)
+  assert "\n" not in str(error.value)

@@ -1,0 +1,178 @@
+"""Tests of TFF's `ClientData`, with TFF's own `TestClientData`."""
+
+import pathlib
+import re
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tff_shift.data import from_client_data
+
+KEYS = {"x_key": "pixels", "y_key": "label"}
+
+
+_README = pathlib.Path(__file__).parents[2] / "README.md"
+
+
+def make_client_data():
+  """Makes two clients; an example is a number, its class, and its year."""
+  years = np.array([2020, 2018, 2019, 2020, 2018, 2019])
+  return tff.simulation.datasets.TestClientData(
+    {
+      name: {
+        "pixels": np.arange(start, start + 6, dtype=np.float32)[:, np.newaxis],
+        "label": np.arange(6) % 2,
+        "year": years,
+      }
+      for name, start in (("a", 0), ("b", 6))
+    }
+  )
+
+
+@pytest.fixture(scope="module")
+def client_data():
+  return make_client_data()
+
+
+def values(examples):
+  return examples.x[:, 0].tolist()
+
+
+def test_evolving_orders_domains_by_their_numbers(client_data):
+  one, two = from_client_data.evolving(
+    client_data, domain_key="year", test_fraction=0.5, **KEYS
+  )
+  assert one.train.domain_sizes.tolist() == [1, 1, 0]
+  assert one.test.domain_sizes.tolist() == [1, 1, 2]
+  assert values(two.test)[-2:] == [6, 9]
+  both = sorted(values(one.train) + values(one.test))
+  assert both == [0, 1, 2, 3, 4, 5]
+
+
+def test_domain_may_be_a_function_of_the_client(client_data):
+  dataset = from_client_data.evolving_domains(
+    client_data, domain_of=lambda client, _: int(client == "a"), **KEYS
+  )
+  assert [values(each) for each in dataset.domains] == [
+    [6, 7, 8, 9, 10, 11],
+    [0, 1, 2, 3, 4, 5],
+  ]
+  assert [each.name for each in dataset.domains] == ["0", "1"]
+
+
+def test_domain_may_be_a_function_of_the_example(client_data):
+  periods = from_client_data.dynamic(
+    client_data, domain_of=lambda _, each: int(each["label"]), **KEYS
+  )
+  assert values(periods.batch(1, 1)) == [7, 9, 11]
+  assert periods.batch(1, 1).y.tolist() == [1, 1, 1]
+
+
+def test_first_time_step_is_before_deployment(client_data):
+  initial, streams = from_client_data.online(
+    client_data, domain_key="year", **KEYS
+  )
+  assert [values(each) for each in initial] == [[1, 4], [7, 10]]
+  assert values(streams.batch(0, 1)) == [2, 5]
+  assert values(streams.batch(1, 2)) == [6, 9]
+
+
+def test_guidance_splits_or_takes_test_data(client_data):
+  train, test = from_client_data.guidance(
+    client_data, client_ids=["b"], test_fraction=0.5, **KEYS
+  )
+  assert sorted(values(train[0]) + values(test[0])) == list(range(6, 12))
+  assert len(test[0].y) == 3
+  train, test = from_client_data.guidance(client_data, client_data, **KEYS)
+  assert [values(each) for each in train] == [values(each) for each in test]
+
+
+def test_so_many_examples_of_a_client_are_kept(client_data):
+  draws = [
+    from_client_data.read(
+      client_data, max_examples_per_client=4, seed=seed, **KEYS
+    )
+    for seed in (0, 0, 1)
+  ]
+  first, again, other = ([values(each) for each in draw] for draw in draws)
+  assert first == again
+  assert first != other
+  assert all(each == sorted(set(each)) and len(each) == 4 for each in first)
+  np.testing.assert_array_equal(draws[0][0].y, draws[0][0].x[:, 0] % 2)
+
+
+def test_elements_may_be_pairs(client_data):
+  pairs = client_data.preprocess(
+    lambda data: data.map(lambda each: (each["pixels"], each["label"]))
+  )
+  (one, _), _ = from_client_data.guidance(pairs)
+  assert one.x.shape == (4, 1)
+  with pytest.raises(ValueError, match="x_key 'pixels': elements are"):
+    from_client_data.guidance(pairs, **KEYS)
+
+
+@pytest.mark.parametrize(
+  "function, options, message",
+  [
+    ("guidance", {}, "x_key None: it must be one of "),
+    (
+      "guidance",
+      KEYS | {"y_key": "labels"},
+      "y_key 'labels': it must be one of ",
+    ),
+    (
+      "guidance",
+      KEYS | {"client_ids": ["a", "c"]},
+      "client_ids: there is no client 'c'; there are 2, the first of which is",
+    ),
+    ("evolving", KEYS, "domain_key or domain_of must tell"),
+    (
+      "evolving",
+      KEYS | {"domain_key": "year", "domain_of": lambda *_: 0},
+      "domain_key and domain_of: give one of them",
+    ),
+    (
+      "dynamic",
+      KEYS | {"domain_of": lambda *_: 0.5},
+      "domain of client 'a': integers wanted, got float64",
+    ),
+    (
+      "dynamic",
+      KEYS | {"domain_of": lambda client, _: ord(client)},
+      "client 'a' has no example of 98, which others have",
+    ),
+    (
+      "guidance",
+      KEYS | {"max_examples_per_client": 0},
+      "max_examples_per_client must be an integer of at least 1",
+    ),
+  ],
+)
+def test_what_is_wrong_is_named(function, options, message, client_data):
+  with pytest.raises(ValueError) as error:
+    getattr(from_client_data, function)(client_data, **options)
+  assert str(error.value).startswith(message)
+  assert "\n" not in str(error.value)
+
+
+def test_examples_of_other_shapes_are_refused():
+  ragged = make_client_data().preprocess(
+    lambda data: data.map(
+      lambda each: (each["pixels"][: each["label"]], each["label"])
+    )
+  )
+  with pytest.raises(ValueError, match=r"^client 'a': its examples cannot be"):
+    from_client_data.guidance(ragged)
+
+
+def test_code_of_the_readme_runs():
+  text = _README.read_text(encoding="utf-8")
+  section = re.search(r"^## Your own data\n(.*?)^## ", text, re.M | re.S)[1]
+  (code,) = re.findall(r"^```python\n(.*?)^```", section, re.M | re.S)
+  found = {}
+  exec(code, found)
+  assert found["clients"][3].train.domain_sizes.tolist() == [6, 6, 0]
+  assert [len(each.y) for each in found["train"]] == [21] * 4
+  assert found["client_streams"].num_timesteps == 6
+  assert found["drawn"].num_periods == 5

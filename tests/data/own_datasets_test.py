@@ -1,0 +1,349 @@
+"""Tests of data sets of the user: files of arrays, and any set of TFDS."""
+
+import dataclasses
+import hashlib
+
+import numpy as np
+import pytest
+
+from tff_shift.data import datasets
+from tff_shift.data import domains
+from tff_shift.data import guidance
+from tff_shift.data import own_datasets
+from tff_shift.data import periods
+from tff_shift.data import source
+from tff_shift.data import streams
+
+N = 60
+
+
+def make_arrays(**changes):
+  arrays = {"x": np.arange(2.0 * N).reshape(N, 2), "y": np.arange(N) % 3}
+  return {k: v for k, v in (arrays | changes).items() if v is not None}
+
+
+@pytest.fixture
+def save(tmp_path):
+  """Returns `save(**changes)`, which gives the name of a file."""
+
+  def save(**changes):
+    path = tmp_path / "tabular.npz"
+    np.savez(path, **make_arrays(**changes))
+    return str(path)
+
+  return save
+
+
+def images(channels):
+  return np.random.default_rng(0).integers(0, 256, (N, 8, 8, channels))
+
+
+class TestFile:
+  def test_entry_says_what_the_file_holds(self, save):
+    name = save(num_train=np.array(40))
+    entry = datasets.get(name)
+    assert (entry.shape, entry.dtype, entry.num_classes) == (
+      (2,),
+      np.float32,
+      3,
+    )
+    assert set(entry.models.values()) == {"mlp"}
+    loaded = datasets.load(name)
+    np.testing.assert_array_equal(loaded.x, make_arrays()["x"])
+    assert loaded.y.dtype == np.int32
+    assert loaded.class_names == ("0", "1", "2")
+    assert loaded.num_train == 40
+
+  @pytest.mark.parametrize("channels, dynamic", [(1, "mlp"), (3, "cnn")])
+  def test_images_have_the_models_of_digits_and_cifar10(
+    self, save, channels, dynamic
+  ):
+    entry = datasets.get(save(x=images(channels)))
+    assert entry.dtype == np.uint8
+    models = dict(entry.models)
+    assert models.pop("evolving") == "cnn"
+    assert models.pop("dynamic_personalization") == dynamic
+    like = datasets.get("digits" if channels == 1 else "cifar10").models
+    assert models == {name: like[name] for name in models}
+    assert set(models) == {"online_adaptation", "guidance"}
+
+  def test_file_that_has_changed_is_read_again(self, save):
+    first = datasets.get(save()).num_classes
+    assert (first, datasets.get(save(y=np.arange(N) % 5)).num_classes) == (3, 5)
+
+  def test_checksum_and_name_are_those_of_the_file(self, save, tmp_path):
+    name = save()
+    content = (tmp_path / "tabular.npz").read_bytes()
+    assert own_datasets.checksum(name) == hashlib.sha256(content).hexdigest()
+    assert own_datasets.short_name(name) == "tabular"
+    assert own_datasets.checksum("digits") is None
+    assert own_datasets.short_name("digits") == "digits"
+    assert own_datasets.short_name("tfds:mnist") == "tfds:mnist"
+
+  @pytest.mark.parametrize(
+    "changes, message",
+    [
+      ({"x": None}, "it has no x, uint8 images "),
+      ({"y": None}, "it has no y, [n] integers"),
+      ({"clients": np.zeros(N)}, "what is 'clients'? Its arrays may be x, y, "),
+      ({"y": np.arange(N) - 1}, "y of {}: classes must count from 0, got -1"),
+      ({"y": np.zeros(N, int)}, "y of {}: there must be at least 2 classes"),
+      ({"y": np.arange(N - 1)}, "y of {}: the shape must be [60]"),
+      ({"y": np.zeros(N)}, "y of {}: integers wanted"),
+      ({"x": np.full((N, 2), np.nan)}, "x of {}: all numbers must be finite"),
+      (
+        {"x": images(3) / 255},
+        "x of {}: uint8 images [n, height, width, 1 or 3], or floats [n,"
+        " features] wanted, got float64 [60, 8, 8, 3]; of pixels from 0 to 1,"
+        " np.rint(255 * x)",
+      ),
+      ({"x": images(3)[..., 0]}, "x of {}: uint8 images [n, height, width"),
+      ({"x": images(2)}, "x of {}: uint8 images [n, height, width"),
+      ({"x": images(3) + 1}, "x of {}: integers must lie in 0..255"),
+      ({"x": np.array(1.0)}, "x of {}: uint8 images [n, height, width"),
+      (
+        {"class_names": np.array(["a", "b"])},
+        "y of {}: classes must lie in 0..1",
+      ),
+      (
+        {"class_names": np.arange(3)},
+        "class_names of {}: [classes] texts wanted",
+      ),
+      ({"num_train": np.array([1, 2])}, "num_train of {}: an integer wanted"),
+      ({"num_train": np.array(N)}, "num_train of {}: it must lie in 1..59"),
+      ({"domain": np.zeros(N)}, "domain of {}: [n] integers whose order is"),
+      ({"domain": np.zeros(N, int)}, "domain of {}: there must be at least 2"),
+      (
+        {"domain": np.arange(N - 1)},
+        "domain of {}: [n] integers whose order is",
+      ),
+      (
+        {"client": np.zeros((N, 1), int)},
+        "client of {}: [n] integers or texts",
+      ),
+    ],
+  )
+  def test_what_is_wrong_is_named(self, changes, message, save):
+    name = save(**changes)
+    with pytest.raises(ValueError) as error:
+      datasets.load(name)
+    assert "\n" not in str(error.value)
+    found = str(error.value)
+    assert found.startswith(message.format(name)) or found.startswith(
+      f"{name}: {message}"
+    )
+
+  def test_damaged_file_is_refused_in_one_line(self, save, tmp_path):
+    name = save()
+    path = tmp_path / "tabular.npz"
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(ValueError, match=r"tabular\.npz: it is ") as error:
+      datasets.get(name)
+    assert "\n" not in str(error.value)
+
+  def test_missing_file_is_named(self):
+    with pytest.raises(
+      source.DatasetNotFoundError, match=r"^no\.npz: there is no"
+    ):
+      datasets.get("no.npz")
+
+
+class TestDomains:
+  def test_numbers_are_the_order_and_the_names(self, save):
+    name = save(domain=np.array([1990, 1970, 1980] * (N // 3)))
+    loaded = domains.load_evolving(name)
+    assert [each.name for each in loaded.domains] == ["1970", "1980", "1990"]
+    assert loaded.domains[0].x[:, 0].tolist() == list(range(2, 2 * N, 6))
+
+  def test_fewer_domains_join_some(self, save):
+    name = save(domain=np.array([7, 1, 3, 2] * (N // 4)))
+    loaded = domains.load_evolving(name, num_domains=2)
+    assert [each.name for each in loaded.domains] == ["1 to 2", "3 to 7"]
+    assert [len(each.y) for each in loaded.domains] == [30, 30]
+
+  def test_images_without_domains_are_turned(self, save):
+    name = save(x=images(1))
+    turned = domains.load_evolving(name, angle_step=90, num_domains=2)
+    assert [each.name for each in turned.domains] == ["0 deg", "90 deg"]
+    assert len(domains.load_evolving(name, angle_step=5).domains) == 8
+    with pytest.raises(ValueError, match="has no domains: give angle_step"):
+      domains.load_evolving(name)
+
+
+class TestClients:
+  """Who holds an example keeps it, in every scenario."""
+
+  CLIENT = np.array(["b", "a", "c"])[np.arange(N) // 3 % 3]
+  # By the names' order, a, b, c.
+  OWNER = np.array([1, 0, 2])[np.arange(N) // 3 % 3]
+
+  def owners(self, x):
+    return set(self.OWNER[x[:, 0].astype(int) // 2].tolist())
+
+  def test_domains_stay_with_their_clients(self, save):
+    name = save(client=self.CLIENT, domain=np.arange(N) // 30)
+    loaded = domains.load_evolving(name)
+    clients = domains.assemble_clients(loaded, num_clients=3)
+    sides = [each for c in clients for each in (c.train, c.test)]
+    assert sum(len(each.y) for each in sides) == N
+    for client in clients:
+      for side in (client.train, client.test):
+        assert self.owners(side.x) == {client.client_id}
+    with pytest.raises(ValueError, match=r"^num_clients must be at least 3"):
+      domains.assemble_clients(loaded, num_clients=2)
+    with pytest.raises(ValueError, match=r"^client 3 has no example in domain"):
+      domains.assemble_clients(loaded, num_clients=4)
+
+  def test_streams_stay_with_their_clients(self, save):
+    dataset = streams.load_online(save(client=self.CLIENT))
+    drawn = streams.Streams(
+      dataset.stream,
+      3,
+      np.array([0, 1.0]),
+      num_clients=3,
+      samples_per_step=30,
+      pool_client=dataset.stream_client,
+    )
+    for client in range(3):
+      assert self.owners(drawn.batch(client, 1).x) == {client}
+      initial = streams.initial_examples(dataset, 2, client, 0)
+      assert self.owners(initial.x) == {client}
+    with pytest.raises(ValueError, match=r"^initial examples of client 2: 50"):
+      streams.initial_examples(dataset, 50, 2, 0)
+
+  @pytest.mark.parametrize("rest", periods.RESTS)
+  def test_periods_stay_with_their_clients(self, save, rest):
+    dataset = periods.load_dynamic(save(client=self.CLIENT), seed=0)
+    parts = [getattr(dataset, name) for name in dataset.clients]
+    assert sum(len(each.y) for each in parts) == N
+    drawn = periods.Periods(
+      dataset.train,
+      3,
+      "0.5",
+      num_clients=3,
+      period_size=8,
+      seed=0,
+      rest=rest,
+      pool_client=dataset.clients["train"],
+    )
+    for client in range(3):
+      assert self.owners(drawn.batch(client, 0).x) == {client}
+
+  def test_guided_clients_stay_as_they_are(self, save):
+    name = save(client=self.CLIENT, x=images(3))
+    options = {"num_clients": 3, "intensity": "low", "seed": 0}
+    dealt = guidance.load_guidance(name, partition=None, **options)
+    for client, (train, test) in enumerate(
+      zip(dealt.train, dealt.test, strict=True)
+    ):
+      labels = sorted([*train.y, *test.y])
+      assert labels == sorted(make_arrays()["y"][client == self.OWNER])
+    with pytest.raises(
+      ValueError, match=r"^partition '2_spc' does not go with"
+    ):
+      guidance.load_guidance(name, partition="2_spc", **options)
+    with pytest.raises(ValueError, match=r"^partition None does not go with"):
+      guidance.load_guidance("digits", partition=None, **options)
+
+  def test_clients_with_too_little_are_named(self, save):
+    few = np.where(np.arange(N) < 2, 1, 0)
+    with pytest.raises(
+      ValueError, match=r"^client 1 of .* has 2 examples, too"
+    ):
+      streams.load_online(save(client=few))
+    with pytest.raises(ValueError, match="would be empty for client 1; "):
+      periods.load_dynamic(save(client=few), seed=0)
+
+  def test_clients_must_count_from_zero(self):
+    loaded = source.Source(
+      np.zeros((3, 2), np.float32), np.arange(3), ("a", "b", "c")
+    )
+    entry = datasets.get("circle")
+    entry = dataclasses.replace(
+      entry, num_classes=3, num_clients=2, evolution=None, generate=None,
+      load=lambda folder: loaded,
+    )  # fmt: skip
+    wrong = loaded._replace(client=np.array([0, 2, 2]))
+    with pytest.raises(
+      ValueError, match=r"^client of toy: each of 0..1 wanted"
+    ):
+      datasets.checked(wrong, entry, "toy")
+
+
+class TestTfds:
+  @pytest.fixture
+  def written(self, tmp_path, write_tfds):
+    """Writes images with two labels, and vectors."""
+    import tensorflow_datasets as tfds
+
+    row = {
+      "image": np.full((4, 4, 3), 9, np.uint8),
+      "label": 2,
+      "coarse": 1,
+      "embedding": np.full(5, 0.5, np.float32),
+      "text": "a",
+    }
+    other = row | {"image": np.full((4, 4, 3), 7, np.uint8), "label": 0}
+    write_tfds(
+      tmp_path,
+      "toy_images",
+      "1.0.0",
+      {
+        "image": tfds.features.Image(shape=(4, 4, 3)),
+        "label": tfds.features.ClassLabel(names=["a", "b", "c"]),
+        "coarse": tfds.features.Scalar(np.int64),
+        "embedding": tfds.features.Tensor(shape=(5,), dtype=np.float32),
+        "text": tfds.features.Text(),
+      },
+      {"train": [row, other], "validation": [other]},
+    )
+    return tmp_path
+
+  def test_any_set_is_read_by_its_supervised_keys(self, written):
+    loaded = datasets.load("tfds:toy_images", data_dir=written)
+    assert loaded.x[:, 0, 0, 0].tolist() == [9, 7, 7]
+    assert loaded.y.tolist() == [2, 0, 0]
+    assert loaded.class_names == ("a", "b", "c")
+    assert loaded.num_train == 2
+
+  def test_features_may_be_named(self, written):
+    loaded = datasets.load("tfds:toy_images:embedding,coarse", data_dir=written)
+    np.testing.assert_array_equal(loaded.x, np.full((3, 5), 0.5, np.float32))
+    assert loaded.y.tolist() == [1, 1, 1]
+    assert loaded.class_names == ("0", "1")
+
+  @pytest.mark.parametrize(
+    "keys, message",
+    [
+      ("image,labels", "tfds:toy_images has no feature 'labels'; name two of"),
+      ("text,label", "text of tfds:toy_images: images or vectors wanted, got"),
+      (
+        "image,text",
+        "text of tfds:toy_images: a class for each example wanted",
+      ),
+      ("image,embedding", "embedding of tfds:toy_images: a class for each"),
+    ],
+  )
+  def test_other_features_are_refused(self, keys, message, written):
+    with pytest.raises(ValueError) as error:
+      datasets.get(f"tfds:toy_images:{keys}", data_dir=written)
+    assert str(error.value).startswith(message)
+
+  def test_absent_set_is_named_with_what_fetches_it(self, tmp_path):
+    with pytest.raises(source.DatasetNotFoundError, match="fetch it with"):
+      datasets.get("tfds:toy_images", data_dir=tmp_path)
+
+  @pytest.mark.parametrize(
+    "name", ["tfds:", "tfds:../x", "tfds:a:b", "tfds:a/.."]
+  )
+  def test_what_is_no_name_is_refused(self, name):
+    with pytest.raises(ValueError, match=r"^dataset must be tfds:<name> or"):
+      datasets.get(name)
+
+  @pytest.mark.slow
+  def test_mnist_is_the_one_with_a_name(self, load_once):
+    named = load_once("mnist")
+    loaded = datasets.load("tfds:mnist")
+    np.testing.assert_array_equal(loaded.x, named.x)
+    np.testing.assert_array_equal(loaded.y, named.y)
+    assert loaded[2:] == named[2:]

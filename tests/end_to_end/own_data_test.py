@@ -1,0 +1,308 @@
+"""A file of arrays runs in every binary; what is wrong with one is said."""
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+
+from experiments import dynamic_personalization
+from experiments import dynamic_personalization_plan
+from experiments import evolving
+from experiments import evolving_plan
+from experiments import guidance
+from experiments import guidance_plan
+from experiments import online_adaptation
+from experiments import online_adaptation_plan
+
+_NUM_EXAMPLES = 240
+_NUM_CLIENTS = 3
+
+# That of images takes long to build; which it is, the tests of data tell.
+_SMALL_MODEL = "--model=mlp", "--model_width=4"
+
+_EVOLVING = (
+  evolving,
+  evolving_plan,
+  ("--algorithm=local", "--rounds=1", "--local_steps=1"),
+)
+_ONLINE = (
+  online_adaptation,
+  online_adaptation_plan,
+  (
+    "--algorithm=source",
+    "--timesteps=1",
+    "--samples_per_step=5",
+    "--initial_examples=5",
+    "--pretraining_epochs=1",
+  ),
+)
+_GUIDANCE = (
+  guidance,
+  guidance_plan,
+  ("--algorithm=fed_avg", "--rounds=1", "--local_steps=1", "--batch_size=8"),
+)
+_DYNAMIC = (
+  dynamic_personalization,
+  dynamic_personalization_plan,
+  (
+    "--algorithm=local",
+    "--rounds=1",
+    "--periods=1",
+    "--test_distributions=0.5",
+    "--train_distributions=iid",
+    "--period_size=10",
+    "--pretraining_epochs=1",
+  ),
+)
+
+
+def make_arrays(kind, *keys):
+  """Makes arrays in which every client has all classes in all domains."""
+  order = np.arange(_NUM_EXAMPLES)
+  arrays = {
+    "x": np.random.default_rng(0).normal(size=(_NUM_EXAMPLES, 5)),
+    "y": order % 2,
+    "domain": 2019 + 2 * (order // 2 % 3),
+    "client": np.array(["north", "south", "west"])[order // 6 % 3],
+    "class_names": np.array(["no", "yes"]),
+  }
+  if kind == "images":
+    arrays["x"] = np.random.default_rng(0).integers(
+      0, 256, (_NUM_EXAMPLES, 8, 8, 3)
+    )
+  return {key: arrays[key] for key in ("x", "y", *keys)}
+
+
+@pytest.fixture
+def run_file(tmp_path, monkeypatch, run_here):
+  """Returns `run(binary, arrays, *arguments) -> exit code`."""
+  monkeypatch.chdir(tmp_path)
+
+  def run(of_scenario, arrays, *arguments):
+    binary, planning, common = of_scenario
+    np.savez("tabular.npz", **arrays)
+    return run_here(
+      binary,
+      planning,
+      [
+        *common,
+        "--dataset=tabular.npz",
+        "--noprogress",
+        "--output_dir=run",
+        *arguments,
+      ],
+    )
+
+  return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "of_scenario, kind, keys, arguments, model, dealt",
+  [
+    pytest.param(
+      _EVOLVING,
+      "vectors",
+      ("domain", "client", "class_names"),
+      (),
+      "mlp",
+      {"dirichlet": "given", "num_domains": 3},
+      id="evolving",
+    ),
+    pytest.param(
+      _EVOLVING,
+      "images",
+      (),
+      ("--angle_step=90", "--num_domains=4", "--num_clients=3", *_SMALL_MODEL),
+      "mlp",
+      {"dirichlet": "inf", "target_rotation_degrees": 270.0},
+      id="evolving-rotated",
+    ),
+    pytest.param(
+      _ONLINE,
+      "vectors",
+      ("client",),
+      ("--cache_dir=cache",),
+      "mlp",
+      {"shift_kind": "label"},
+      id="online",
+    ),
+    pytest.param(
+      _GUIDANCE,
+      "images",
+      ("client",),
+      _SMALL_MODEL,
+      "mlp",
+      {"partition": "given"},
+      id="guidance",
+    ),
+    pytest.param(
+      _DYNAMIC,
+      "vectors",
+      ("client",),
+      ("--cache_dir=cache", "--distance_features=extractor"),
+      "mlp",
+      {},
+      id="dynamic",
+    ),
+  ],
+)
+def test_file_runs(
+  of_scenario, kind, keys, arguments, model, dealt, run_file, tmp_path
+):
+  assert run_file(of_scenario, make_arrays(kind, *keys), *arguments) == 0
+  run = json.loads((tmp_path / "run" / "summary.json").read_text())["runs"][0]
+  assert run["dataset"] == "tabular"
+  expected = {"model": model, "num_clients": _NUM_CLIENTS, **dealt}
+  assert {name: run["setting"][name] for name in expected} == expected
+  flags = json.loads((tmp_path / "run" / "config.json").read_text())["flags"]
+  assert flags["dataset"] == "tabular"
+  digest = hashlib.sha256((tmp_path / "tabular.npz").read_bytes()).hexdigest()
+  assert flags["dataset_sha256"] == digest
+
+
+@pytest.mark.slow
+def test_run_goes_on_with_the_same_data_alone(run_file, tmp_path, capsys):
+  arrays = make_arrays("vectors", "domain", "client")
+  assert run_file(_EVOLVING, arrays) == 0
+  (tmp_path / "elsewhere").mkdir()
+  (tmp_path / "tabular.npz").rename(tmp_path / "elsewhere" / "tabular.npz")
+  # The file of the fixture is a new one; the one that has moved is the old one.
+  changed = arrays | {"x": arrays["x"] + 1}
+  assert run_file(_EVOLVING, changed, "--resume") == 2
+  message = capsys.readouterr().err
+  assert "--dataset_sha256 was " in message
+  assert message.count("\n") == 1
+  assert "--dataset " not in message
+  moved = "--dataset=elsewhere/tabular.npz"
+  assert run_file(_EVOLVING, changed, moved, "--resume") == 0
+
+
+@pytest.mark.parametrize(
+  "of_scenario, kind, keys, arguments, message",
+  [
+    (
+      _EVOLVING,
+      "vectors",
+      (),
+      (),
+      "tabular.npz has no domains: it needs the array domain",
+    ),
+    (
+      _EVOLVING,
+      "vectors",
+      (),
+      ("--angle_step=15",),
+      "are no images, which angle_step would turn",
+    ),
+    (
+      _EVOLVING,
+      "images",
+      (),
+      (),
+      "tabular.npz has no domains: give angle_step",
+    ),
+    (
+      _EVOLVING,
+      "images",
+      ("domain",),
+      ("--angle_step=15",),
+      "angle_step does not apply to tabular.npz",
+    ),
+    (
+      _EVOLVING,
+      "vectors",
+      ("domain", "client"),
+      ("--dirichlet=0.5",),
+      "--dirichlet=0.5 does not apply to --dataset=tabular.npz",
+    ),
+    (
+      _EVOLVING,
+      "vectors",
+      ("domain", "client"),
+      ("--num_clients=4",),
+      "--num_clients=4: --dataset=tabular.npz has 3 clients of its own",
+    ),
+    (
+      _EVOLVING,
+      "vectors",
+      ("domain",),
+      ("--dataset_sha256=abc",),
+      "--dataset_sha256=abc: that of --dataset=tabular.npz is ",
+    ),
+    (
+      _GUIDANCE,
+      "vectors",
+      (),
+      (),
+      "tabular.npz holds vectors of 5 numbers, and guidance changes the",
+    ),
+    (
+      _GUIDANCE,
+      "images",
+      ("client",),
+      ("--partition=2_spc",),
+      "--partition=2_spc does not apply to --dataset=tabular.npz",
+    ),
+    (
+      _ONLINE,
+      "vectors",
+      (),
+      ("--shift_kind=covariate",),
+      "--shift_kind=covariate corrupts images, and --dataset=tabular.npz has"
+      " others: images must be uint8, got float32",
+    ),
+    (
+      _ONLINE,
+      "vectors",
+      ("client",),
+      ("--initial_examples=50",),
+      "initial examples of client 0: 50 examples cannot be drawn",
+    ),
+    (
+      _ONLINE,
+      "vectors",
+      (),
+      ("--input_scaling=zero_one",),
+      "--input_scaling is for images, and --dataset=tabular.npz has none",
+    ),
+    (
+      _DYNAMIC,
+      "vectors",
+      (),
+      ("--dataset=tabluar.npz",),
+      "tabluar.npz: there is no such file",
+    ),
+    (
+      _DYNAMIC,
+      "vectors",
+      (),
+      ("--dataset=digts",),
+      "--dataset=digts: it must be one of cifar10, cifar100, digits,"
+      " fashion_mnist, mnist, path/to/data.npz, or tfds:<name>",
+    ),
+    (
+      _DYNAMIC,
+      "vectors",
+      (),
+      ("--dataset=digits", "--dataset_sha256=abc"),
+      "--dataset_sha256=abc: that of --dataset=digits is not known",
+    ),
+    (
+      _DYNAMIC,
+      "vectors",
+      (),
+      ("--dataset=tfds:mnist:image",),
+      "dataset must be tfds:<name> or tfds:<name>:<x>,<y>",
+    ),
+  ],
+)
+def test_what_does_not_go_together_is_refused(
+  of_scenario, kind, keys, arguments, message, run_file, tmp_path, capsys
+):
+  assert run_file(of_scenario, make_arrays(kind, *keys), *arguments) == 2
+  said = capsys.readouterr().err
+  assert message in said
+  assert said.count("\n") == 1
+  assert sorted(each.name for each in tmp_path.iterdir()) == ["tabular.npz"]

@@ -1,0 +1,386 @@
+"""TFF's `ClientData` as what the drivers of the scenarios take.
+
+A function for each scenario; they have the arguments of `read`, and beside them
+those of the function of `from_arrays` of the same name, which says what is
+checked. Clients count in the order of `client_ids`.
+"""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tff_shift.data import array_files
+from tff_shift.data import domains as domains_lib
+from tff_shift.data import from_arrays
+from tff_shift.data import given_batches
+from tff_shift.data import partition
+
+if TYPE_CHECKING:
+  import tensorflow_federated as tff
+
+# Elements that are read at a time.
+_BATCH_SIZE = 1024
+
+
+class ClientArrays(NamedTuple):
+  """All examples of a client that are used.
+
+  Attributes:
+    client_id: Its name.
+    x: The examples, `[n, ...]`.
+    y: Their classes, `[n]`.
+    domain: `[n]` integers, the domain, time step or period of each; None where
+      nothing tells.
+  """
+
+  client_id: str
+  x: np.ndarray
+  y: np.ndarray
+  domain: np.ndarray | None
+
+
+def read(
+  client_data: "tff.simulation.datasets.ClientData",
+  *,
+  x_key: str | None = None,
+  y_key: str | None = None,
+  domain_key: str | None = None,
+  domain_of: Callable[[str, Any], int] | None = None,
+  client_ids: Sequence[str] | None = None,
+  max_examples_per_client: int | None = None,
+  seed: int = 0,
+) -> list[ClientArrays]:
+  """Reads the examples of clients.
+
+  Args:
+    client_data: Its elements, one example each, are `(x, y)` or dictionaries.
+    x_key: Of a dictionary, the key of x.
+    y_key: Of a dictionary, the key of y.
+    domain_key: Of a dictionary, the key of the domain, an integer.
+    domain_of: Instead, a function of the client's id and the element.
+    client_ids: The clients, in this order. None: all.
+    max_examples_per_client: Keeps at most so many random examples of a client,
+      in their order.
+    seed: Seed of that draw.
+
+  Returns:
+    The examples of each client.
+
+  Raises:
+    ValueError: A client or a key is not there, a client has no example, or its
+      examples differ in their shapes.
+  """
+  if None not in (domain_key, domain_of):
+    raise ValueError("domain_key and domain_of: give one of them")
+  if max_examples_per_client is not None:
+    partition.check_positive_integer(
+      "max_examples_per_client", max_examples_per_client
+    )
+  known = client_data.client_ids
+  chosen = known if client_ids is None else client_ids
+  unknown = sorted(set(chosen) - set(known))
+  if unknown:
+    raise ValueError(
+      f"client_ids: there is no client {unknown[0]!r}; there are {len(known)},"
+      f" the first of which is {known[0]!r}"
+    )
+  found = []
+  for number, client_id in enumerate(chosen):
+    elements = _elements(client_data, client_id)
+    x, y = _examples(elements, x_key, y_key, client_id)
+    kept = np.arange(len(y))
+    if max_examples_per_client is not None:
+      rng = partition.generator("examples of a client", [seed, number])
+      kept = np.sort(rng.permutation(kept)[:max_examples_per_client])
+    domain = None
+    if domain_key is not None:
+      domain = _field(elements, domain_key, "domain_key", client_id)[kept]
+    elif domain_of is not None:
+      domain = np.array(
+        [domain_of(client_id, _element(elements, place)) for place in kept]
+      )
+    if domain is not None and domain.dtype.kind not in "iu":
+      raise ValueError(
+        f"domain of client {client_id!r}: integers wanted, got {domain.dtype}"
+      )
+    found.append(ClientArrays(client_id, x[kept], y[kept], domain))
+  return found
+
+
+def evolving(
+  client_data: "tff.simulation.datasets.ClientData",
+  *,
+  num_classes: int | None = None,
+  test_fraction: float = 0.2,
+  seed: int = 0,
+  **reading: Any,
+) -> tuple[domains_lib.Client, ...]:
+  """Makes clients with examples in each domain, see `from_arrays.evolving`.
+
+  Args:
+    client_data: See `read`, and there `domain_key` and `domain_of`.
+    num_classes: See `from_arrays.evolving`.
+    test_fraction: See `from_arrays.evolving`.
+    seed: Seed of all draws.
+    **reading: What else `read` takes.
+
+  Returns:
+    The clients, by id.
+
+  Raises:
+    ValueError: See `read`; or a client lacks a domain.
+  """
+  by_domain = _by_domain(read(client_data, seed=seed, **reading))
+  return from_arrays.evolving(
+    by_domain, num_classes=num_classes, test_fraction=test_fraction, seed=seed
+  )
+
+
+def evolving_domains(
+  client_data: "tff.simulation.datasets.ClientData",
+  *,
+  class_names: Sequence[str] | None = None,
+  name: str = "own data",
+  **reading: Any,
+) -> domains_lib.EvolvingDataset:
+  """Pools the clients' examples by domain, see `from_arrays.evolving_domains`.
+
+  Args:
+    client_data: See `read`, and there `domain_key` and `domain_of`.
+    class_names: See `from_arrays.evolving_domains`.
+    name: See `from_arrays.evolving_domains`.
+    **reading: What else `read` takes.
+
+  Returns:
+    The domains, for `domains.assemble_clients` to deal to other clients.
+
+  Raises:
+    ValueError: See `read`.
+  """
+  clients = read(client_data, **reading)
+  _check_domains(clients)
+  x, y, domain = (
+    np.concatenate(arrays)
+    for arrays in zip(*(each[1:] for each in clients), strict=True)
+  )
+  values = np.unique(domain)
+  return from_arrays.evolving_domains(
+    [(x[domain == value], y[domain == value]) for value in values],
+    names=[str(value) for value in values],
+    class_names=class_names,
+    name=name,
+  )
+
+
+def guidance(
+  client_data: "tff.simulation.datasets.ClientData",
+  test: "tff.simulation.datasets.ClientData | None" = None,
+  *,
+  num_classes: int | None = None,
+  test_fraction: float = 0.3,
+  seed: int = 0,
+  **reading: Any,
+) -> from_arrays.Parts:
+  """Makes what clients train on and are asked, see `from_arrays.guidance`.
+
+  Args:
+    client_data: See `read`.
+    test: Likewise, of the same clients, what they are asked. None: a part of
+      `client_data`.
+    num_classes: See `from_arrays.guidance`.
+    test_fraction: See `from_arrays.guidance`.
+    seed: Seed of all draws.
+    **reading: What else `read` takes.
+
+  Returns:
+    The examples of each client.
+
+  Raises:
+    ValueError: See `read`.
+  """
+  clients = read(client_data, seed=seed, **reading)
+  asked = None
+  if test is not None:
+    ids = [each.client_id for each in clients]
+    reading = reading | {"client_ids": ids}
+    asked = [each[1:3] for each in read(test, seed=seed, **reading)]
+  return from_arrays.guidance(
+    [each[1:3] for each in clients],
+    asked,
+    num_classes=num_classes,
+    test_fraction=test_fraction,
+    seed=seed,
+  )
+
+
+def online(
+  client_data: "tff.simulation.datasets.ClientData",
+  *,
+  omega: Sequence[float] | None = None,
+  num_classes: int | None = None,
+  **reading: Any,
+) -> from_arrays.Online:
+  """Makes labelled examples and streams, see `from_arrays.online`.
+
+  Args:
+    client_data: See `read`; the domain of an example is its time step, and the
+      first of them is before deployment.
+    omega: See `from_arrays.online`.
+    num_classes: See `from_arrays.online`.
+    **reading: What else `read` takes.
+
+  Returns:
+    Both.
+
+  Raises:
+    ValueError: See `read`; or a client lacks a time step.
+  """
+  by_domain = _by_domain(read(client_data, **reading))
+  return from_arrays.online(
+    [own[0] for own in by_domain],
+    [own[1:] for own in by_domain],
+    omega=omega,
+    num_classes=num_classes,
+  )
+
+
+def dynamic(
+  client_data: "tff.simulation.datasets.ClientData",
+  *,
+  drifted: Sequence[Sequence[bool]] | None = None,
+  num_classes: int | None = None,
+  **reading: Any,
+) -> given_batches.Periods:
+  """Makes periods of the clients, see `from_arrays.dynamic`.
+
+  Args:
+    client_data: See `read`; the domain of an example is its period.
+    drifted: See `from_arrays.dynamic`.
+    num_classes: See `from_arrays.dynamic`.
+    **reading: What else `read` takes.
+
+  Returns:
+    The periods.
+
+  Raises:
+    ValueError: See `read`; or a client lacks a period.
+  """
+  by_domain = _by_domain(read(client_data, **reading))
+  return from_arrays.dynamic(
+    by_domain, drifted=drifted, num_classes=num_classes
+  )
+
+
+def _elements(
+  client_data: "tff.simulation.datasets.ClientData", client_id: str
+) -> Any:
+  """Returns all elements of a client, their arrays stacked."""
+  data = client_data.create_tf_dataset_for_client(client_id)
+  try:
+    batches = list(data.batch(_BATCH_SIZE).as_numpy_iterator())
+  # TensorFlow's errors, of many types; most often examples differ in shape.
+  except Exception as error:
+    raise ValueError(
+      f"client {client_id!r}: its examples cannot be read together"
+      f" ({array_files.first_line(error)})"
+    ) from error
+  if not batches:
+    raise ValueError(f"client {client_id!r} has no example")
+  if isinstance(batches[0], Mapping):
+    return {
+      key: np.concatenate([each[key] for each in batches]) for key in batches[0]
+    }
+  if not isinstance(batches[0], tuple) or len(batches[0]) != 2:
+    raise ValueError(
+      f"client {client_id!r}: its elements must be (x, y) or dictionaries, got"
+      f" {type(batches[0]).__name__}"
+    )
+  return tuple(np.concatenate(arrays) for arrays in zip(*batches, strict=True))
+
+
+def _element(elements: Any, place: int) -> Any:
+  """Returns one of stacked elements."""
+  if isinstance(elements, Mapping):
+    return {key: values[place] for key, values in elements.items()}
+  return tuple(values[place] for values in elements)
+
+
+def _examples(
+  elements: Any, x_key: str | None, y_key: str | None, client_id: str
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns the x and y of stacked elements."""
+  keys = {"x_key": x_key, "y_key": y_key}
+  if isinstance(elements, Mapping):
+    x, y = (
+      _field(elements, key, argument, client_id)
+      for argument, key in keys.items()
+    )
+    return x, y
+  for argument, key in keys.items():
+    if key is not None:
+      raise ValueError(
+        f"{argument} {key!r}: elements are (x, y), which have no keys"
+      )
+  return elements
+
+
+def _field(
+  elements: Any, key: str | None, argument: str, client_id: str
+) -> np.ndarray:
+  """Returns what stacked elements have under a key."""
+  if not isinstance(elements, Mapping):
+    raise ValueError(
+      f"{argument} {key!r}: elements are (x, y), which have no keys"
+    )
+  if key not in elements:
+    raise ValueError(
+      f"{argument} {key!r}: it must be one of {', '.join(elements)}, the keys"
+      f" of client {client_id!r}"
+    )
+  return elements[key]
+
+
+def _check_domains(clients: Sequence[ClientArrays]) -> None:
+  """Refuses clients without domains."""
+  if not clients:
+    raise ValueError("client_ids: there must be at least one client")
+  if clients[0].domain is None:
+    raise ValueError(
+      "domain_key or domain_of must tell the domain, time step or period of an"
+      " example"
+    )
+
+
+def _by_domain(
+  clients: Sequence[ClientArrays],
+) -> list[list[from_arrays.Pair]]:
+  """Groups each client's examples by domain, in the order of the numbers.
+
+  Args:
+    clients: The clients.
+
+  Returns:
+    For each client and domain (x, y).
+
+  Raises:
+    ValueError: A client has no example of a domain, or nothing tells it.
+  """
+  _check_domains(clients)
+  values = np.unique(np.concatenate([each.domain for each in clients]))
+  grouped = []
+  for each in clients:
+    grouped.append([])
+    for value in values:
+      is_here = each.domain == value
+      if not is_here.any():
+        raise ValueError(
+          f"client {each.client_id!r} has no example of {value}, which others"
+          " have; leave it out by client_ids"
+        )
+      grouped[-1].append((each.x[is_here], each.y[is_here]))
+  return grouped

@@ -34,5 +34,8 @@ setuptools.setup(
     "threadpoolctl>=3.1,<4",
     "tqdm>=4.66,<5",
   ],
-  extras_require={"gpu": ["tensorflow[and-cuda]==2.14.1"]},
+  extras_require={
+    "gpu": ["tensorflow[and-cuda]==2.14.1"],
+    "mlflow": ["mlflow-skinny>=2.16,<3.6"],
+  },
 )

@@ -16,6 +16,7 @@ from experiments import aggregator_flags
 from experiments import hparam_flags
 from experiments import input_flags
 from experiments import output_folder
+from experiments import tracker_flags
 from experiments import worker_flags
 from tff_shift import algorithms
 from tff_shift import execution
@@ -142,6 +143,7 @@ def define_common_flags(
   input_flags.define_flags(input_scaling)
   worker_flags.define_flags()
   output_folder.define_flags()
+  tracker_flags.define_flags()
   aggregator_flags.define_flags()
   hparam_flags.define_flags(scenario, hparam_defaults or {})
 
@@ -167,6 +169,8 @@ def check_common_flags(scenario: str) -> None:
   )
   if flags.FLAGS.model is not None:
     require_choice("model", models.names())
+  with usage_errors():
+    tracker_flags.check()
 
 
 def parse_numbers(

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing import event_accumulator
 
+from tff_shift.simulation import files
 from tff_shift.simulation import results
 
 _FLAGS = {"rounds": 3, "seeds": ["0"]}
@@ -173,7 +174,7 @@ class TestWriting:
       OSError(errno.ENOSPC, "No space left on device"),
       tf.errors.ResourceExhaustedError(None, None, "No space left\non it"),
     ):
-      with pytest.raises(results.WriteError) as raised, results.writing(path):
+      with pytest.raises(files.WriteError) as raised, files.writing(path):
         raise error
       assert str(raised.value).startswith(
         "folder/file cannot be written: No space left"
@@ -181,11 +182,11 @@ class TestWriting:
       assert "\n" not in str(raised.value)
 
   def test_other_errors_stay_what_they_are(self):
-    with pytest.raises(KeyError), results.writing(pathlib.Path("file")):
+    with pytest.raises(KeyError), files.writing(pathlib.Path("file")):
       raise KeyError("other")
 
   def test_row_on_a_full_disk(self, path):
     (path / "metrics.csv").unlink()
     (path / "metrics.csv").symlink_to("/dev/full")
-    with pytest.raises(results.WriteError, match=r"metrics\.csv .*No space"):
+    with pytest.raises(files.WriteError, match=r"metrics\.csv .*No space"):
       results.RunFolder(path).write_metrics(_row(4))

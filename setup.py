@@ -83,5 +83,8 @@ setuptools.setup(
   },
   python_requires=">=3.11,<3.12",
   install_requires=_DIRECT + _OF_TFF,
-  extras_require={"gpu": ["tensorflow[and-cuda]==2.14.1"]},
+  extras_require={
+    "gpu": ["tensorflow[and-cuda]==2.14.1"],
+    "mlflow": ["mlflow-skinny>=2.16,<3.6"],
+  },
 )

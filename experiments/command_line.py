@@ -18,6 +18,7 @@ from experiments import dataset_flags
 from experiments import hparam_flags
 from experiments import input_flags
 from experiments import output_folder
+from experiments import tracker_flags
 from experiments import worker_flags
 from tff_shift import algorithms
 from tff_shift import execution
@@ -145,6 +146,7 @@ def define_common_flags(
   input_flags.define_flags(input_scaling)
   worker_flags.define_flags()
   output_folder.define_flags()
+  tracker_flags.define_flags()
   aggregator_flags.define_flags()
   hparam_flags.define_flags(scenario, hparam_defaults or {})
 
@@ -174,6 +176,8 @@ def check_common_flags(scenario: str) -> None:
       models.check_name(flags.FLAGS.model)
     except ValueError as error:
       raise UsageError(f"--model={flags.FLAGS.model}: {error}") from error
+  with usage_errors():
+    tracker_flags.check()
 
 
 def parse_numbers(

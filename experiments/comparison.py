@@ -19,6 +19,7 @@ from absl import flags
 from experiments import command_line
 from experiments import dataset_flags
 from experiments import output_folder
+from experiments import tracker_flags
 from tff_shift import algorithms
 from tff_shift.learning import aggregation
 from tff_shift.learning import process
@@ -28,6 +29,7 @@ from tff_shift.simulation import progress
 from tff_shift.simulation import results
 from tff_shift.simulation import selection
 from tff_shift.simulation import summary
+from tff_shift.simulation import trackers
 
 FLAGS = flags.FLAGS
 
@@ -70,6 +72,8 @@ class Run:
   Attributes:
     bar: The progress bar.
     checkpoint: Where the run is saved.
+    write_loss: Tracks the training loss of a round, any round; takes the number
+      of rounds done and the loss.
   """
 
   def __init__(
@@ -79,12 +83,15 @@ class Run:
     bar: progress.ProgressBar,
     checkpoint: checkpoints.Run,
     folder: results.RunFolder,
+    tracked: trackers.TrackedRun,
   ):
     self.bar = bar
     self.checkpoint = checkpoint
     self._labels = labels
     self._curve = curve
     self._folder = folder
+    self._tracked = tracked
+    self.write_loss = trackers.on_loss(tracked)
     self._has_warned = False
 
   def write(
@@ -93,7 +100,7 @@ class Run:
     measured: Mapping[str, float | None],
     **in_row: float,
   ) -> None:
-    """Writes a row of `metrics.csv`, and what was measured for TensorBoard.
+    """Writes a row of `metrics.csv`, and tracks what was measured.
 
     Args:
       step: What tells the rows of the run apart, its number last.
@@ -103,21 +110,8 @@ class Run:
     self._folder.write_metrics({**self._labels, **step, **in_row, **measured})
     self._warn_of_no_numbers(measured)
     *others, number = step.values()
-    self._folder.release_to_tensorboard(
-      "/".join([*self._curve, *others]),
-      {name: value for name, value in measured.items() if value is not None},
-      number,
-    )
-
-  def write_loss(self, round_num: int, loss: float) -> None:
-    """Writes the training loss of a round, any round, for TensorBoard.
-
-    Args:
-      round_num: The number of rounds done.
-      loss: The loss.
-    """
-    self._folder.release_to_tensorboard(
-      "/".join(self._curve), {"train_loss": loss}, round_num
+    self._tracked.scalars(
+      trackers.present(measured), number, group="/".join(others)
     )
 
   def _warn_of_no_numbers(self, measured):
@@ -170,6 +164,7 @@ class Comparison:
     """
     self.plan = plan
     self.folder, self._saved = command_line.open_folder(plan.scenario)
+    self._tracker = tracker_flags.make(plan.scenario, self.folder)
     self._summaries = []
     # The values of each setting that runs of a contestant differ in.
     self._varied = {}
@@ -269,15 +264,27 @@ class Comparison:
       ),
       f"seed_{seed}",
     ]
-    with command_line.progress_bar(
+    tracked_run = trackers.started(
+      self._tracker,
+      "/".join(curve),
+      {
+        **run_labels,
+        **self.plan.settings,
+        **dataclasses.asdict(contestant.hparams),
+        "seed": seed,
+      },
+    )
+    progress_bar = command_line.progress_bar(
       num_steps, ", ".join([contestant.label, *varied.values(), f"seed {seed}"])
-    ) as bar:
+    )
+    with tracked_run as tracked, progress_bar as bar:
       yield Run(
         {**run_labels, **self.plan.settings, **hparams, "seed": seed},
         curve,
         bar,
         self._saved.run({**run_labels, **own, "seed": seed}),
         self.folder,
+        tracked,
       )
 
   def summarize(
@@ -342,4 +349,9 @@ class Comparison:
         runs, metrics, [*self._varied, *self.plan.hparam_names, "selection"]
       )
     )
+    with trackers.started(
+      self._tracker, "comparison", self.plan.settings
+    ) as tracked:
+      for name, path in self.folder.products():
+        tracked.artifact(path, name)
     print(f"results: {self.folder.path}")

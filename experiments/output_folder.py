@@ -11,6 +11,7 @@ from absl import flags
 
 from tff_shift import execution
 from tff_shift.simulation import checkpoints
+from tff_shift.simulation import files
 from tff_shift.simulation import results
 
 FLAGS = flags.FLAGS
@@ -23,10 +24,12 @@ _WITHOUT_EFFECT = frozenset(
     "executor",
     "max_concurrent_clients",
     "max_states_in_memory",
+    "mlflow_uri",
     "output_dir",
     "overwrite",
     "progress",
     "resume",
+    "tracker",
     *(field.name for field in dataclasses.fields(execution.RemoteWorkers)),
   }
 )
@@ -144,7 +147,7 @@ def warn(message: str) -> None:
 
 def is_full(error: OSError) -> bool:
   """Whether an error tells that nothing can be written, as on a full disk."""
-  return isinstance(error, results.WriteError) or error.errno in _FULL
+  return isinstance(error, files.WriteError) or error.errno in _FULL
 
 
 def what_is_kept() -> str:

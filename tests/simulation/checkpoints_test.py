@@ -23,6 +23,7 @@ from tff_shift.learning import randomness
 from tff_shift.models import mlp
 from tff_shift.simulation import array_cache
 from tff_shift.simulation import checkpoints
+from tff_shift.simulation import files
 from tff_shift.simulation import results
 from tff_shift.simulation import rounds
 
@@ -440,7 +441,7 @@ class TestFullDisk:
     # Not enough for the graph of a SavedModel.
     with (
       no_file_above(1000),
-      pytest.raises(results.WriteError, match="state_5 cannot be written: "),
+      pytest.raises(files.WriteError, match="state_5 cannot be written: "),
     ):
       Drive(make())
     assert before.keys() == set(stopped.rglob("*"))
@@ -456,17 +457,17 @@ class TestFullDisk:
     self, make, stopped, monkeypatch
   ):
     def fails(path, text):
-      raise results.WriteError(path, "No space left on device")
+      raise files.WriteError(path, "No space left on device")
 
-    monkeypatch.setattr(results, "write_atomically", fails)
-    with pytest.raises(results.WriteError, match=r"state_5\.json .*No space"):
+    monkeypatch.setattr(files, "write_atomically", fails)
+    with pytest.raises(files.WriteError, match=r"state_5\.json .*No space"):
       Drive(make())
     assert not (stopped / "state_5").exists()
     assert (stopped / "state_4").exists()
 
   def test_folder_that_cannot_be_made(self, make, tmp_path):
     (tmp_path / "run").write_text("a file")
-    with pytest.raises(results.WriteError, match=r"state_2 cannot be written"):
+    with pytest.raises(files.WriteError, match=r"state_2 cannot be written"):
       Drive(make())
 
 
@@ -612,7 +613,7 @@ class TestStatesOnDisk:
       raise InterruptedRunError
 
     with monkeypatch.context() as patches:
-      patches.setattr(results, "write_atomically", end)
+      patches.setattr(files, "write_atomically", end)
       assert Drive(make()).done == [5]
     assert not (stopped / "state_5.json").exists()
     resumed = Drive(make())
@@ -624,7 +625,7 @@ class TestStatesOnDisk:
     running = Drive(make(), stop_in=5, closes=False).running
     with (
       no_file_above(size - 1),
-      pytest.raises(results.WriteError, match=r"sqlite cannot be used: "),
+      pytest.raises(files.WriteError, match=r"sqlite cannot be used: "),
     ):
       running.states.put([0, 1, 2], running.client_states)
       running.states.commit(5)

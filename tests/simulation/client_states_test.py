@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from tff_shift.simulation import client_states
-from tff_shift.simulation import results
+from tff_shift.simulation import files
 from tff_shift.simulation import state_file
 
 NUM_CLIENTS = 6
@@ -290,12 +290,12 @@ class TestTemporaryFile:
       assert bits(states) == bits(new)
       assert list(tmp_path.iterdir()) == []
     states.close()
-    with pytest.raises(results.WriteError, match="cannot be used"):
+    with pytest.raises(files.WriteError, match="cannot be used"):
       states.take([0])
 
   def test_folder_that_is_missing_is_told(self, tmp_path):
     states = self.open(tmp_path / "none")
-    with pytest.raises(results.WriteError, match="none cannot be written"):
+    with pytest.raises(files.WriteError, match="none cannot be written"):
       states.put([0, 1], [make_state(0)] * 2)
 
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tff_shift.simulation import results
+from tff_shift.simulation import files
 from tff_shift.simulation import state_file
 
 
@@ -239,7 +239,7 @@ def test_what_one_writes_another_waits_for_and_is_told(path):
   shutil.copy(path, path.with_name("copy"))
   one, other = open_file(path), open_file(path)
   one.restore(9, contents[2], 4)
-  with pytest.raises(results.WriteError, match=r"cannot be used: .* locked"):
+  with pytest.raises(files.WriteError, match=r"cannot be used: .* locked"):
     other.restore(9, contents[2], 4)
   one.close()
   other.restore(9, contents[2], 4)

@@ -41,6 +41,7 @@ from tff_shift.simulation import array_cache
 from tff_shift.simulation import asynchronous
 from tff_shift.simulation import client_states
 from tff_shift.simulation import encoding
+from tff_shift.simulation import files
 from tff_shift.simulation import results
 from tff_shift.simulation import rounds
 from tff_shift.simulation import state_file
@@ -86,7 +87,7 @@ class Checkpoints:
     self._max_states_in_memory = max_states_in_memory
     self._on_problem = on_problem
     if every:
-      with results.writing(folder.checkpoints):
+      with files.writing(folder.checkpoints):
         folder.checkpoints.mkdir(exist_ok=True)
 
   def run(self, labels: Mapping[str, Any]) -> "Run":
@@ -175,7 +176,7 @@ class Run:
   @property
   def _manager(self) -> tff.program.FileProgramStateManager:
     # It makes its folder.
-    with results.writing(self._path):
+    with files.writing(self._path):
       return tff.program.FileProgramStateManager(
         self._path, _PREFIX, keep_total=_NUM_KEPT, keep_first=False
       )
@@ -198,7 +199,7 @@ class Run:
     """Saves a run after a step.
 
     Raises:
-      results.WriteError: If it cannot be written; what was saved before is
+      files.WriteError: If it cannot be written; what was saved before is
         kept.
     """
     states = running.states
@@ -207,7 +208,7 @@ class Run:
       saved = dict(sorted(states.in_memory.items()))
     values = running.server_state, tuple(saved.values())
     try:
-      with results.writing(self._state(step)):
+      with files.writing(self._state(step)):
         asynchronous.run(self._manager.save(encoding.join(values), step))
       if states.storage is not None:
         content = states.commit(step)
@@ -221,11 +222,11 @@ class Run:
         **{name: getattr(running, name) for name in _OF_ROUNDS},
         "measured": [encoding.to_json(each) for each in measured],
       }
-      results.write_atomically(
+      files.write_atomically(
         self._record(step),
         json.dumps(record | {"digest": array_cache.key(record)}),
       )
-    except results.WriteError:
+    except files.WriteError:
       self._clear(step)
       raise
     for earlier in self._recorded_steps():
@@ -367,7 +368,7 @@ def steps(
     replay: Called with each of what was measured before, in order.
 
   Returns:
-    The steps; to go through them raises a `results.WriteError` if a checkpoint
+    The steps; to go through them raises a `files.WriteError` if a checkpoint
     cannot be written.
   """
   if checkpoint is None:

@@ -139,7 +139,7 @@ class ClientStates(Sequence):
       states: Their new states.
 
     Raises:
-      results.WriteError: If the file cannot be written.
+      files.WriteError: If the file cannot be written.
     """
     for client, state in zip(clients, states, strict=True):
       self._learn(state)

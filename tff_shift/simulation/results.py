@@ -5,8 +5,9 @@
                    the first row names the columns
     summary.json   mean, spread and every seed's value of each final metric, as
                    `summary.RunSummary` gives them
-    figures/       PNG files
-    tensorboard/   event files, one folder per run name
+    figures/       PNG and PDF files
+    tensorboard/   event files, one folder per run name, see `trackers`
+    mlruns/        MLflow's runs, see `mlflow_tracker`
     checkpoints/   from which a stopped run goes on, see `checkpoints`
 
 Values are written as they are handed in. Accuracies are in percent throughout.
@@ -27,6 +28,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -34,46 +36,23 @@ from typing import Any
 
 import numpy as np
 
-from tff_shift.simulation import asynchronous
+from tff_shift.simulation import files
 from tff_shift.simulation import folder_lock
 from tff_shift.simulation import summary
 
 _METRICS = "metrics.csv"
 _CONFIG = "config.json"
 _CHECKPOINTS = "checkpoints"
-_OTHERS = (_CONFIG, "summary.json", "figures", "tensorboard", _CHECKPOINTS)
-
-
-class WriteError(OSError):
-  """A file cannot be written, as on a full disk; the message is one line."""
-
-  def __init__(self, path: pathlib.Path, reason: str):
-    super().__init__(f"{path} cannot be written: {reason}")
-    self.strerror = reason
-
-
-@contextlib.contextmanager
-def writing(path: pathlib.Path) -> Iterator[None]:
-  """Makes the errors of writing a file or folder a `WriteError`."""
-  try:
-    yield
-  except Exception as error:
-    reason = _write_failure(error)
-    if reason is None:
-      raise
-    raise WriteError(path, reason) from error
-
-
-def _write_failure(error: Exception) -> str | None:
-  """Returns why a file was not written; None for an error of another kind."""
-  if isinstance(error, OSError):
-    return error.strerror or str(error)
-  # Imported here because it takes seconds; who gets its errors has done so.
-  import tensorflow as tf
-
-  if isinstance(error, tf.errors.OpError):
-    return " ".join(error.message.split())
-  return None
+_SUMMARY = "summary.json"
+_FIGURES = "figures"
+_OTHERS = (
+  _CONFIG,
+  _SUMMARY,
+  _FIGURES,
+  "tensorboard",
+  "mlruns",
+  _CHECKPOINTS,
+)
 
 
 class RunFolder:
@@ -82,14 +61,19 @@ class RunFolder:
   It is made by `RunFolder.create`, or by `RunFolder.resume` for a run that was
   stopped. In the latter, rows that are written again have no effect: what is in
   `metrics.csv` stays there until a row differs or the rest is cut off.
+
+  Attributes:
+    path: The folder.
+    identity: Tells the run from all others, also from one that it overwrites;
+      in `config.json`, so that it stays when the run goes on.
   """
 
   def __init__(self, path: pathlib.Path):
     self.path = path
+    self.identity = uuid.uuid4().hex
     # Of `metrics.csv`; known from the first row on.
     self._columns = None
     self._start_time = datetime.datetime.now(datetime.UTC)
-    self._release_managers = {}
     # What the run wrote to `metrics.csv` before, and has not yet again.
     self._earlier_rows = b""
 
@@ -124,7 +108,7 @@ class RunFolder:
       folder_lock.take(path)
       if has_files:
         # Replaced first: where this fails, the earlier run is still whole.
-        write_atomically(path / _METRICS, "")
+        files.write_atomically(path / _METRICS, "")
         for name in _OTHERS:
           _remove(path / name)
       else:
@@ -161,7 +145,7 @@ class RunFolder:
         f"--output_dir: {str(path)!r} holds no run to resume (no {_METRICS});"
         " start it without --resume"
       )
-    with writing(folder.path):
+    with files.writing(folder.path):
       folder_lock.take(folder.path)
     return folder
 
@@ -177,9 +161,20 @@ class RunFolder:
       *parts: Make its name, joined by `_`. What does not suit a file's name,
         as in a label such as `fed_drm, lambda 0.6`, becomes `_` as well.
     """
-    folder = self.path / "figures"
+    folder = self.path / _FIGURES
     folder.mkdir(exist_ok=True)
     return folder / (re.sub(r"[^\w.]+", "_", "_".join(parts)) + ".png")
+
+  def products(self) -> Iterator[tuple[str, pathlib.Path]]:
+    """Yields what has been written for readers.
+
+    Yields:
+      The name of the folder within this one, or nothing, and the file.
+    """
+    for name in (_CONFIG, _METRICS, _SUMMARY):
+      yield "", self.path / name
+    for path in sorted((self.path / _FIGURES).glob("*")):
+      yield _FIGURES, path
 
   def describe(self, flags: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the flags and what else the result depends on, of JSON types.
@@ -203,6 +198,7 @@ class RunFolder:
       "start_time": self._start_time.isoformat(timespec="seconds"),
       "command_line": shlex.join(sys.orig_argv),
       "cores": len(os.sched_getaffinity(0)),
+      "identity": self.identity,
     }
     return _to_json(config, _CONFIG)
 
@@ -246,6 +242,7 @@ class RunFolder:
       leftover.unlink()
     self._earlier_rows = (self.path / _METRICS).read_bytes()
     config = self.read_config() or self.describe(flags)
+    self.identity = config.setdefault("identity", self.identity)
     config.setdefault("resumed", []).append(
       {
         "time": self._start_time.isoformat(timespec="seconds"),
@@ -278,7 +275,7 @@ class RunFolder:
       path = self.path / _METRICS
       whole = path.read_bytes()
       kept = whole[: len(whole) - len(self._earlier_rows)]
-      write_atomically(path, kept.decode())
+      files.write_atomically(path, kept.decode())
       self._earlier_rows = b""
 
   def _append(self, line: str) -> None:
@@ -289,36 +286,8 @@ class RunFolder:
     self.cut_metrics()
     path = self.path / _METRICS
     # One write of a whole line: an interrupt never leaves half a row behind.
-    with writing(path), open(path, "a", encoding="utf-8") as file:
+    with files.writing(path), open(path, "a", encoding="utf-8") as file:
       file.write(line)
-
-  def release_to_tensorboard(
-    self, run_name: str, value: Mapping[str, float], key: int
-  ) -> None:
-    """Releases values through TFF to `tensorboard/<run_name>`.
-
-    Args:
-      run_name: One name per curve in TensorBoard, for example
-        `fed_avg/seed_0`; slashes make sub-folders.
-      value: Scalars by name.
-      key: The step, for example the round.
-    """
-    path = self.path / "tensorboard" / run_name
-    if run_name not in self._release_managers:
-      # Imported here because importing TFF takes seconds.
-      import tensorflow_federated as tff
-
-      # What a run that was stopped released, it releases again. Folders within
-      # are other names.
-      for earlier in path.glob("events*"):
-        earlier.unlink()
-      self._release_managers[run_name] = tff.program.TensorBoardReleaseManager(
-        path
-      )
-    with writing(path):
-      asynchronous.run(
-        self._release_managers[run_name].release(dict(value), key)
-      )
 
   def write_summary(self, runs: Sequence[summary.RunSummary]) -> None:
     """Writes `summary.json`, replacing an earlier one in one step.
@@ -330,7 +299,7 @@ class RunFolder:
       TypeError: If a value has no JSON form; the earlier file is kept.
     """
     records = {"runs": [run.to_record() for run in runs]}
-    _write_json(self.path / "summary.json", records)
+    _write_json(self.path / _SUMMARY, records)
 
 
 def _git_commit(path: pathlib.Path) -> str | None:
@@ -390,29 +359,10 @@ def _remove(path: pathlib.Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def write_atomically(path: pathlib.Path, text: str) -> None:
-  """Writes a file so that a reader sees the old or the new one, never half.
-
-  Args:
-    path: The file.
-    text: What it is to hold.
-
-  Raises:
-    WriteError: If it cannot be written; the old file is kept.
-  """
-  temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-  try:
-    with writing(path):
-      temporary.write_text(text, encoding="utf-8")
-      os.replace(temporary, path)
-  finally:
-    temporary.unlink(missing_ok=True)
-
-
 def _write_json(path: pathlib.Path, value: Mapping[str, Any]) -> None:
   """Writes strict JSON; a value without a JSON form leaves the old file."""
   text = json.dumps(_to_json(value, path.name), indent=2, allow_nan=False)
-  write_atomically(path, text + "\n")
+  files.write_atomically(path, text + "\n")
 
 
 def _to_json(value: Any, name: str) -> Any:

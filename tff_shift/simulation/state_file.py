@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tff_shift.simulation import results
+from tff_shift.simulation import files
 
 _MODULUS = 2**256
 _SCHEMA = (
@@ -58,7 +58,7 @@ class UnusableError(ValueError):
   """Why a checkpoint cannot be used."""
 
 
-class UseError(results.WriteError):
+class UseError(files.WriteError):
   """The file cannot be used any longer, as on a full disk.
 
   Attributes:
@@ -303,7 +303,7 @@ class StateFile:
       yield connection
 
   def _open(self) -> sqlite3.Connection:
-    with results.writing(self.path):
+    with files.writing(self.path):
       if not self._is_temporary:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         return sqlite3.connect(self.path, isolation_level=None, timeout=1.0)

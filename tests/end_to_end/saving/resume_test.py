@@ -14,6 +14,7 @@ from experiments import dynamic_personalization
 from experiments import dynamic_personalization_plan
 from experiments import evolving
 from experiments import evolving_plan
+from tff_shift.simulation import files
 from tff_shift.simulation import folder_lock
 from tff_shift.simulation import results
 from tff_shift.simulation import rounds
@@ -107,7 +108,7 @@ def test_run_that_ended_early_ends_as_one_that_did_not(
 
   def stop(self, row):
     if (row["seed"], row["round"]) == (1, 5):
-      raise results.WriteError("here", "No space left on device")
+      raise files.WriteError("here", "No space left on device")
     write(self, row)
 
   with monkeypatch.context() as patches:

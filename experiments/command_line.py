@@ -16,6 +16,7 @@ from experiments import aggregator_flags
 from experiments import hparam_flags
 from experiments import input_flags
 from experiments import output_folder
+from experiments import saved_models
 from experiments import worker_flags
 from tff_shift import algorithms
 from tff_shift import execution
@@ -59,6 +60,7 @@ def define_common_flags(
   model_help: str = "Default: the data set's.",
   model_width_help: str = "Default: the model's.",
   input_scaling: str = "zero_one",
+  save_clients: str = "none",
 ) -> None:
   """Defines the flags that every binary has.
 
@@ -77,6 +79,7 @@ def define_common_flags(
     model_help: What is said of the model; the default is that of the data set.
     model_width_help: What is said of its width.
     input_scaling: How images are scaled by default.
+    save_clients: The clients whose own models are saved by default.
   """
   flags.DEFINE_list(
     "algorithm",
@@ -142,6 +145,7 @@ def define_common_flags(
   input_flags.define_flags(input_scaling)
   worker_flags.define_flags()
   output_folder.define_flags()
+  saved_models.define_flags(save_clients)
   aggregator_flags.define_flags()
   hparam_flags.define_flags(scenario, hparam_defaults or {})
 
@@ -165,6 +169,8 @@ def check_common_flags(scenario: str) -> None:
     0 < flags.FLAGS.participation <= 1,
     "above 0 and at most 1",
   )
+  with usage_errors():
+    saved_models.chosen_clients(flags.FLAGS.num_clients)
   if flags.FLAGS.model is not None:
     require_choice("model", models.names())
 

@@ -27,6 +27,8 @@ _WITHOUT_EFFECT = frozenset(
     "overwrite",
     "progress",
     "resume",
+    "save_clients",
+    "save_model",
     *(field.name for field in dataclasses.fields(execution.RemoteWorkers)),
   }
 )

@@ -8,6 +8,7 @@
     figures/       PNG files
     tensorboard/   event files, one folder per run name
     checkpoints/   from which a stopped run goes on, see `checkpoints`
+    model/         what was learned, a folder per run name, see `serving`
 
 Values are written as they are handed in. Accuracies are in percent throughout.
 """
@@ -41,7 +42,14 @@ from tff_shift.simulation import summary
 _METRICS = "metrics.csv"
 _CONFIG = "config.json"
 _CHECKPOINTS = "checkpoints"
-_OTHERS = (_CONFIG, "summary.json", "figures", "tensorboard", _CHECKPOINTS)
+_OTHERS = (
+  _CONFIG,
+  "summary.json",
+  "figures",
+  "tensorboard",
+  _CHECKPOINTS,
+  "model",
+)
 
 
 class WriteError(OSError):

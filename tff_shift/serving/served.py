@@ -204,10 +204,6 @@ def _vote(parts: Parts, x) -> tf.Tensor:
 class _KerasModel(tf.keras.Model):
   """A server's model, as Keras loads it; its `predict` gives logits as well."""
 
-  def __init__(self, made: Mapping[str, Any], tensors: Sequence[tf.Variable]):
-    super().__init__(name="served")
-    _attach(self, made, tensors)
-
   def call(self, x):
     """Gives the server's logits [n, num_classes] of examples [n, ...]."""
     return self.server_predict(x)
@@ -230,7 +226,8 @@ def save(parts: Parts, made: Mapping[str, Any], path: str) -> None:
     _attach(module, made, tensors)
     tf.saved_model.save(module, path)
     return
-  model = _KerasModel(made, tensors)
+  model = _KerasModel(name="served")
+  _attach(model, made, tensors)
   model(tf.zeros([1, *parts.x.shape[1:]], parts.x.dtype))
   model.save(path, save_format="tf", include_optimizer=False)
 

@@ -448,8 +448,9 @@ def run(
       )
       used.append(_Used(distribution, validation_accuracy, inference))
       on_stream(distribution, inference)
+    # Also for a finished run that goes on.
+    running.data = data_of(num_rounds)
     if not met:
-      running.data = data_of(num_rounds)
       validation_accuracy = validate(running, validation, represent)
     on_end(running)
   return DynamicResult(

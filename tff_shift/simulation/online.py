@@ -328,6 +328,8 @@ def run(
     ):
       timesteps.append(running.step(timestep))
       on_timestep(timesteps[-1])
+    # Also for a finished run that goes on.
+    running.rounds.data = running.data(client_streams.num_timesteps)
     on_end(running.rounds)
   return OnlineResult(
     tuple(timesteps),

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tff_shift.models import guided_model
 from tff_shift.models import mlp
@@ -77,6 +78,25 @@ def test_fields_stand_above_and_are_not_said_twice(model, weights):
   ]
   found = naming.by_name(State(weights.head, np.float32(0.5)), model)
   assert list(found) == [*head, "rate"]
+
+
+def test_field_decides_where_shapes_do_not():
+  square = split_model.build_split_model(
+    "square",
+    **{
+      name: lambda name=name: tf.keras.Sequential(
+        [
+          tf.keras.layers.InputLayer((2,)),
+          tf.keras.layers.Dense(2, name=f"{name}_layer"),
+        ]
+      )
+      for name in ("backbone", "head")
+    },
+    input_dtype=tf.float32,
+  )
+  layer = np.zeros((2, 2)), np.zeros(2)
+  found = naming.by_name({"backbone": layer, "head": layer}, square)
+  assert list(found) == names_of(square)
 
 
 def test_client_branch_is_named_by_its_layers(model):

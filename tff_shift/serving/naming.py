@@ -64,7 +64,7 @@ def _walk(value, path, known) -> Iterator[tuple[tuple[str, ...], Any]]:
   elif hasattr(value, "_fields"):
     children = value._asdict().items()
   elif isinstance(value, tuple | list):
-    names = _weight_names(value, known)
+    names = _weight_names(value, known, path[-1:] == ("head",))
     if names is not None:
       above = path[:-1] if path and path[-1] in _PARTS else path
       yield from (
@@ -80,13 +80,15 @@ def _walk(value, path, known) -> Iterator[tuple[tuple[str, ...], Any]]:
     yield from _walk(child, (*path, str(key)), known)
 
 
-def _weight_names(values, known) -> list[str] | None:
+def _weight_names(values, known, is_head: bool) -> list[str] | None:
   """Returns the names of values that begin or end a list of weights."""
   if not values or any(isinstance(each, tuple | list) for each in values):
     return None
   shapes = [np.shape(each) for each in values]
   for weights in known:
-    for part in (weights[: len(values)], weights[-len(values) :]):
+    ends = weights[: len(values)], weights[-len(values) :]
+    # Both may have the same shapes.
+    for part in reversed(ends) if is_head else ends:
       if [tuple(shape) for _, shape in part] == shapes:
         return [name for name, _ in part]
   return None

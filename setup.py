@@ -29,7 +29,7 @@ _DIRECT = [
 # TFF 0.87.0 itself is not here, for no installer could bring it: it asks for
 # jaxlib 0.4.14, which is gone (overrides.txt). All else that it asks for is,
 # with the jaxlib that there is, so that TFF can be added with --no-deps.
-# `import tff_shift` says so where it is missing.
+# `tff_shift.installed` says so where it is missing.
 _OF_TFF = [
   "attrs>=23.1,<24",
   "cachetools>=5.3,<6",
@@ -51,6 +51,7 @@ _BINARIES = (
   "evolving",
   "guidance",
   "online_adaptation",
+  "predict",
   "workers",
 )
 

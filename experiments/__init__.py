@@ -3,6 +3,8 @@
 import os
 import sys
 
+from tff_shift import installed
+
 # Here, because TensorFlow reads both when it is imported. Its own notes, on
 # start and on optimising graphs, are of no use to who runs a binary.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -11,8 +13,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 
 try:
-  import tff_shift  # noqa: F401
+  installed.require_tff()
 except ImportError as error:
-  # What is installed is not whole, and the message says what is missing.
   print(error, file=sys.stderr)
   sys.exit(2)

@@ -19,6 +19,7 @@ from experiments import hparam_flags
 from experiments import input_flags
 from experiments import output_folder
 from experiments import tracker_flags
+from experiments import saved_models
 from experiments import worker_flags
 from tff_shift import algorithms
 from tff_shift import execution
@@ -61,6 +62,7 @@ def define_common_flags(
   model_help: str = "Default: the data set's.",
   model_width_help: str = "Default: the model's.",
   input_scaling: str = "zero_one",
+  save_clients: str = "none",
 ) -> None:
   """Defines the flags that every binary has.
 
@@ -83,6 +85,7 @@ def define_common_flags(
   Raises:
     ValueError: If an algorithm of `--import` cannot be used.
     flags.Error: If a file of flags cannot be read.
+    save_clients: The clients whose own models are saved by default.
   """
   hparam_flags.import_algorithms(sys.argv)
   flags.DEFINE_list(
@@ -147,6 +150,7 @@ def define_common_flags(
   worker_flags.define_flags()
   output_folder.define_flags()
   tracker_flags.define_flags()
+  saved_models.define_flags(save_clients)
   aggregator_flags.define_flags()
   hparam_flags.define_flags(scenario, hparam_defaults or {})
 
@@ -171,6 +175,8 @@ def check_common_flags(scenario: str) -> None:
     0 < flags.FLAGS.participation <= 1,
     "above 0 and at most 1",
   )
+  with usage_errors():
+    saved_models.chosen_clients(flags.FLAGS.num_clients)
   if flags.FLAGS.model is not None:
     try:
       models.check_name(flags.FLAGS.model)

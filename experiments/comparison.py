@@ -20,6 +20,7 @@ from experiments import command_line
 from experiments import dataset_flags
 from experiments import output_folder
 from experiments import tracker_flags
+from experiments import saved_models
 from tff_shift import algorithms
 from tff_shift.learning import aggregation
 from tff_shift.learning import process
@@ -27,6 +28,7 @@ from tff_shift.models import split_model
 from tff_shift.simulation import checkpoints
 from tff_shift.simulation import progress
 from tff_shift.simulation import results
+from tff_shift.simulation import rounds
 from tff_shift.simulation import selection
 from tff_shift.simulation import summary
 from tff_shift.simulation import trackers
@@ -84,6 +86,7 @@ class Run:
     checkpoint: checkpoints.Run,
     folder: results.RunFolder,
     tracked: trackers.TrackedRun,
+    class_names: Sequence[str] | None,
   ):
     self.bar = bar
     self.checkpoint = checkpoint
@@ -92,6 +95,7 @@ class Run:
     self._folder = folder
     self._tracked = tracked
     self.write_loss = trackers.on_loss(tracked)
+    self._class_names = class_names
     self._has_warned = False
 
   def write(
@@ -113,6 +117,15 @@ class Run:
     self._tracked.scalars(
       trackers.present(measured), number, group="/".join(others)
     )
+
+  def on_end(self, running: rounds.Rounds) -> None:
+    """Writes the model of the run, unless the run is one that only tries."""
+    if self._class_names is not None:
+      saved_models.save(
+        running,
+        self._folder.path.joinpath(saved_models.FOLDER, *self._curve),
+        self._class_names,
+      )
 
   def _warn_of_no_numbers(self, measured):
     """Says once that predictions are not finite, as of a diverged model."""
@@ -143,6 +156,11 @@ class Run:
       self.bar.update(round_num, loss=train_loss, accuracy=latest)
 
     return on_round
+
+
+def without_states(result: Any) -> Any:
+  """Returns the result of a run as tables need it: states take memory."""
+  return result._replace(server_state=None, client_states=None)
 
 
 class Comparison:
@@ -232,6 +250,8 @@ class Comparison:
     contestant: selection.Contestant,
     seed: int,
     num_steps: int,
+    *,
+    class_names: Sequence[str] | None,
     **varied: str,
   ) -> Iterator[Run]:
     """Shows the progress of a run, for its `with` block.
@@ -240,6 +260,8 @@ class Comparison:
       contestant: The contestant.
       seed: The seed.
       num_steps: How many steps the bar shows.
+      class_names: The names of the classes, for the model that the run leaves.
+        None: it leaves none.
       **varied: What tells the runs of a contestant with a seed apart.
 
     Yields:
@@ -285,6 +307,7 @@ class Comparison:
         self._saved.run({**run_labels, **own, "seed": seed}),
         self.folder,
         tracked,
+        class_names,
       )
 
   def summarize(

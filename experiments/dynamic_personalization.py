@@ -147,8 +147,9 @@ class _Runner:
     """Trains with a seed, and uses what that gives on streams."""
     instruments = self._instruments[planning.representation_size(contestant)]
     num_steps = FLAGS.rounds + len(names) * FLAGS.periods
+    classes = self._plan.dataset.class_names if held_out == _TEST else None
     with self._running.run(
-      contestant, seed, num_steps, held_out=held_out
+      contestant, seed, num_steps, class_names=classes, held_out=held_out
     ) as run:
 
       def on_round(round_num, loss):
@@ -166,7 +167,7 @@ class _Runner:
             inference.of_period(period),
           )
 
-      return dynamic.run(
+      result = dynamic.run(
         algorithm,
         planning.train_periods(self._plan.dataset, seed),
         planning.validation_periods(self._plan.dataset, seed),
@@ -180,8 +181,10 @@ class _Runner:
         on_round=on_round,
         on_period=on_period,
         on_stream=on_stream,
+        on_end=run.on_end,
         checkpoint=run.checkpoint,
       )
+    return comparison.without_states(result)
 
 
 def _final_metrics(

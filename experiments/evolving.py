@@ -78,9 +78,13 @@ class _Runner:
     by_seed = {}
     for seed, dataset in datasets.items():
       with self._running.run(
-        contestant, seed, FLAGS.rounds, held_out=held_out
+        contestant,
+        seed,
+        FLAGS.rounds,
+        class_names=dataset.class_names if held_out == _TARGET else None,
+        held_out=held_out,
       ) as run:
-        by_seed[seed] = evolving.run(
+        result = evolving.run(
           algorithm,
           planning.assemble(dataset, seed, self._plan.dirichlet),
           num_rounds=FLAGS.rounds,
@@ -90,8 +94,10 @@ class _Runner:
           evaluation_clients=FLAGS.evaluation_clients,
           on_round=run.recorder("client_accuracy"),
           on_loss=run.write_loss,
+          on_end=run.on_end,
           checkpoint=run.checkpoint,
         )
+      by_seed[seed] = comparison.without_states(result)
     return by_seed
 
 

@@ -62,9 +62,13 @@ class _Runner:
     by_seed = {}
     for seed, dataset in datasets.items():
       with self._running.run(
-        contestant, seed, FLAGS.rounds, held_out=held_out
+        contestant,
+        seed,
+        FLAGS.rounds,
+        class_names=dataset.class_names if held_out == _TEST else None,
+        held_out=held_out,
       ) as run:
-        by_seed[seed] = guidance.run(
+        result = guidance.run(
           algorithm,
           dataset.train,
           dataset.test,
@@ -75,8 +79,10 @@ class _Runner:
           num_final_rounds=FLAGS.final_rounds,
           on_round=run.recorder(_CHOSEN),
           on_loss=run.write_loss,
+          on_end=run.on_end,
           checkpoint=run.checkpoint,
         )
+      by_seed[seed] = comparison.without_states(result)
     return by_seed
 
 

@@ -57,6 +57,8 @@ def define_flags() -> None:
     " one on its embedding.",
     # That of the authors' program; the paper does not say.
     input_scaling="minus_one_one",
+    # A federation answers queries by the models of its clients.
+    save_clients="all",
   )
   flags.DEFINE_string(
     "partition",

@@ -115,7 +115,11 @@ class _Runner:
 
   def _run_one(self, algorithm, contestant, shift, seed, prescribed_rates):
     with self._running.run(
-      contestant, seed, FLAGS.timesteps, shift=shift
+      contestant,
+      seed,
+      FLAGS.timesteps,
+      class_names=self._plan.dataset.class_names,
+      shift=shift,
     ) as run:
 
       def on_timestep(step):
@@ -126,7 +130,7 @@ class _Runner:
           accuracy=step.after["accuracy"],
         )
 
-      return online.run(
+      result = online.run(
         algorithm,
         planning.client_streams(self._plan, shift, seed),
         self._deployment(contestant, seed),
@@ -136,8 +140,10 @@ class _Runner:
         prescribed_rates=prescribed_rates,
         on_timestep=on_timestep,
         on_loss=run.write_loss,
+        on_end=run.on_end,
         checkpoint=run.checkpoint,
       )
+    return comparison.without_states(result)
 
 
 def _prescribed_rates(

@@ -30,6 +30,8 @@ _WITHOUT_EFFECT = frozenset(
     "progress",
     "resume",
     "tracker",
+    "save_clients",
+    "save_model",
     *(field.name for field in dataclasses.fields(execution.RemoteWorkers)),
   }
 )

@@ -86,3 +86,84 @@ def small_digits(tmp_path, monkeypatch):
   # What the import has left.
   sys.modules.pop(f"{datasets.__name__}.{name}", None)
   vars(datasets).pop(name, None)
+
+
+_SERVED = types.SimpleNamespace(
+  shared=np.array([[1, 0, -1], [0, 2, 1]], np.float32),
+  # Of clients 0 to 2.
+  personal=np.array(
+    [[[0, 1, 0]] * 2, [[3, 0, 0]] * 2, [[0, 0, 3]] * 2], np.float32
+  ),
+  guide=np.array([[1, 0, 0], [0, 1, 1]], np.float32),
+  client_weights=np.array([1, 1, 2], np.float32),
+)
+
+
+@pytest.fixture(scope="session")
+def served_folder(tmp_path_factory):
+  """Returns `make(left_out=(), **changes)`, which gives a new folder.
+
+  There is a federation of linear models in it. Of examples x, [n, 2] float32,
+  the server's logits are x @ shared, those of a client x @ (shared + its
+  personal), and those of the guide x @ guide; `make.values` has the matrices.
+  Functions may be left out, and fields of the description changed.
+  """
+  # Imported here: most tests do without.
+  from tff_shift.serving import description
+  from tff_shift.serving import served
+  from tff_shift.serving import tracing
+
+  def make(left_out=(), **changes):
+    folder = tmp_path_factory.mktemp("served")
+    tensors = served.Tensors(_SERVED.shared, (), _SERVED.personal, ())
+    spec = tf.TensorSpec([2, 3], tf.float32)
+    specs = served.Tensors(spec, (), spec, ())
+    x = tf.TensorSpec([None, 2], tf.float32, name="x")
+    request = tf.TensorSpec([3], tf.float32, name="request")
+    parts = served.Parts(
+      tensors=tensors,
+      predict=tracing.trace(lambda given, x: x @ given.shared, specs, x),
+      predict_as=tracing.trace(
+        lambda given, x: x @ (given.shared + given.personal), specs, x
+      ),
+      guide=tracing.trace(
+        lambda given, x: x @ tf.constant(_SERVED.guide), specs, x
+      ),
+      predict_for=tracing.trace(
+        lambda given, request, x: x @ given.shared + request, specs, request, x
+      ),
+      clients=(0, 1, 2),
+      has_all_clients=True,
+      client_weights=_SERVED.client_weights,
+      num_classes=3,
+      x=x,
+      request=request,
+    )._replace(**dict.fromkeys(left_out))
+    parts = parts._replace(
+      tensors=served.variables(parts, ["shared", "personal"])
+    )
+    functions = served.functions(parts)
+    served.save(parts, functions, str(folder))
+    fields = {
+      "algorithm": "by_hand",
+      "hparams": {},
+      "model": "linear",
+      "input_shape": [2],
+      "input_dtype": "float32",
+      "num_classes": 3,
+      "class_names": ["a", "b", "c"],
+      "clients": [0, 1, 2],
+      "functions": list(functions),
+      "request_shape": [3],
+    }
+    description.write(folder, description.Description(**fields | changes))
+    return folder
+
+  make.values = _SERVED
+  return make
+
+
+@pytest.fixture(scope="session")
+def served_federation(served_folder):
+  """A federation in a folder, see `served_folder`; it stays as it is."""
+  return served_folder()

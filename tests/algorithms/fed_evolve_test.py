@@ -293,10 +293,15 @@ class TestClientPrediction:
 
   def predict(self, line, run_in_graph, examples):
     one, two = np.ones((1, 1), np.float32), np.full((1, 1), 2, np.float32)
+    functions = fed_evolve.work(line, fed_evolve.HParams(distance="squared_l2"))
+
+    def predict(weights, data, to_predict):
+      # What a client has prepared is all that it needs of its data.
+      prepared = functions.prepare_client(weights, (), data, tf.constant(0))
+      return functions.predict_as_client(weights, prepared, None, to_predict)
+
     return run_in_graph(
-      lambda weights, data, to_predict: fed_evolve.predict_as_client(
-        line, "squared_l2", weights, data, to_predict
-      ),
+      predict,
       # psi doubles, phi does nothing.
       fed_evolve.Weights((one,), (two,)),
       self.TRAINING,

@@ -353,9 +353,13 @@ class TestPersonalization:
     functions = fed_evp.work(model, hparams)
     client, examples = clients
     weights = run_in_graph(model.initial_weights, client.seed)
-    logits = run_in_graph(
-      functions.predict_as_client, weights, (), client, examples
-    )
+
+    def predict(weights, data, examples):
+      # What a client has prepared is all that it needs of its data.
+      prepared = functions.prepare_client(weights, (), data, tf.constant(0))
+      return functions.predict_as_client(weights, prepared, None, examples)
+
+    logits = run_in_graph(predict, weights, client, examples)
 
     # 18 examples are three batches of 6.
     def draw_batches(data):

@@ -29,6 +29,11 @@ _WITH_CTRL_C = (
 
 
 def _run_here(binary, planning, arguments):
+  # To save models takes as long as the runs of most tests.
+  if hasattr(planning, "SCENARIO") and not any(
+    each.startswith("--save_model") for each in arguments
+  ):
+    arguments = ["--nosave_model", *arguments]
   name = binary.__name__.rpartition(".")[2]
   with (
     pytest.MonkeyPatch.context() as patches,

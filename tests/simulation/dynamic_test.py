@@ -624,7 +624,7 @@ class TestRun:
     self, train, fine_tuned, met, tmp_path, has_answer
   ):
     algorithm = train(fed_3da)[0].algorithm if has_answer else fine_tuned
-    whole, calls = self.run(algorithm, met), []
+    whole, calls, ends = self.run(algorithm, met), [], []
 
     def run(stop_at):
       calls.clear()
@@ -640,6 +640,7 @@ class TestRun:
         on_round=lambda round_num, _: call(round_num, "round"),
         on_period=lambda name, period, _: call(period, name),
         on_stream=call,
+        on_end=lambda running: ends.append(running.data[0].x.tobytes()),
         checkpoint=checkpoints.Run(tmp_path / "run", "key", every=2),
       )
 
@@ -668,6 +669,8 @@ class TestRun:
     again = run(None)
     assert calls == [*all_rounds, "0.8", "iid"]
     assert self.bits(again) == self.bits(whole)
+    # The data of the last round of training, also where none was left to do.
+    assert ends == [TRAINING.batch(0, 2).x.tobytes()] * 2
     assert again.seconds_per_round == resumed.seconds_per_round
 
 

@@ -276,7 +276,7 @@ class TestRun:
   def test_run_that_was_stopped_ends_as_one_that_was_not(
     self, finished, algorithm, clients, tmp_path
   ):
-    calls, losses = [], []
+    calls, losses, ends = [], [], []
 
     def run(on_round):
       losses.clear()
@@ -289,6 +289,7 @@ class TestRun:
         evaluate_every=2,
         on_round=on_round,
         on_loss=lambda *loss: losses.append(loss),
+        on_end=lambda running: ends.append(running.round_num),
         checkpoint=checkpoints.Run(tmp_path / "run", "key", every=3),
       ).evaluations
 
@@ -298,7 +299,9 @@ class TestRun:
 
     with pytest.raises(KeyboardInterrupt):
       run(stop)
+    assert not ends
     *earlier, last = run(lambda *values: calls.append(values))
+    assert ends == [5]
     # The evaluation of before is told again.
     assert [call[0] for call in calls] == [2, 4, 5]
     # And the loss of each round, evaluated or not, of before or not.
@@ -313,6 +316,7 @@ class TestRun:
     calls.clear()
     *again, _ = run(lambda *values: calls.append(values))
     assert again == earlier
+    assert ends == [5, 5]
     assert losses == every_loss
     assert [call[0] for call in calls] == [2, 4, 5]
 

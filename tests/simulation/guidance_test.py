@@ -238,7 +238,7 @@ class TestRun:
   def test_run_that_was_stopped_ends_as_one_that_was_not(
     self, algorithm, data, finished, tmp_path
   ):
-    rows, losses = [], []
+    rows, losses, ends = [], [], []
 
     def run(on_round):
       losses.clear()
@@ -251,6 +251,7 @@ class TestRun:
         num_final_rounds=2,
         on_round=on_round,
         on_loss=lambda *loss: losses.append(loss),
+        on_end=lambda running: ends.append(running.round_num),
         checkpoint=checkpoints.Run(tmp_path / "run", "key", every=4),
       )
 
@@ -264,6 +265,8 @@ class TestRun:
     for expected in ([3, 5, 6, 7], [3, 6, 7]):
       rows.clear()
       result = run(lambda *row: rows.append(row))
+      assert ends.pop() == result.server_state.round_num == 7
+      assert not ends and len(result.client_states) == len(data[0])
       assert result.evaluations == whole.evaluations
       assert result.final() == whole.final()
       np.testing.assert_array_equal(result.routing, whole.routing)

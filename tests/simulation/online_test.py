@@ -323,7 +323,7 @@ class TestFedAde:
   def test_run_that_was_stopped_ends_as_one_that_was_not(
     self, algorithm, whole, tmp_path
   ):
-    losses = []
+    losses, ends = [], []
 
     def run(on_timestep):
       losses.clear()
@@ -336,6 +336,7 @@ class TestFedAde:
         participation=self.PARTICIPATION,
         on_timestep=on_timestep,
         on_loss=lambda *loss: losses.append(loss),
+        on_end=lambda running: ends.append(running.data[0].timestep),
         checkpoint=checkpoints.Run(tmp_path / "run", "key", every=1),
       ).timesteps
 
@@ -349,6 +350,9 @@ class TestFedAde:
     assert len(before) == 2 * self.ROUNDS_PER_STEP
     told = []
     result = run(told.append)
+    # A run that was finished ends with the data of its last step, too.
+    run(lambda step: None)
+    assert ends == [3, 3]
     # The loss of each round of each step, once.
     assert [each[0] for each in losses] == list(range(1, 10))
     assert losses[: len(before)] == before

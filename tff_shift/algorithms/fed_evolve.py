@@ -187,7 +187,7 @@ def predict_as_client(
   model: split_model.SplitModel,
   distance: str,
   weights: Weights,
-  data: local_training.ClientData,
+  prepared: prototypes.Prototypes,
   examples: local_training.ClientData,
 ) -> tf.Tensor:
   """Predicts each domain from the client's prototypes of the domain before.
@@ -196,24 +196,34 @@ def predict_as_client(
     model: The model.
     distance: See `prototypes.distances`.
     weights: phi and psi.
-    data: The client's training data.
-    examples: What to predict; domains are numbered as in `data`, and those that
-      follow its last domain are predicted from that one.
+    prepared: The prototypes of the client's domains, with a first axis.
+    examples: What to predict; domains are numbered as in the training data, and
+      those that follow its last domain are predicted from that one.
 
   Returns:
     Logits [num_examples, num_classes].
   """
 
   def prototypes_of(domain):
-    before = tf.clip_by_value(domain - 1, 0, tf.size(data.domain_sizes) - 1)
-    sums = domain_sums(model, weights.phi, data, before)
-    return prototypes.class_means(sums)
+    before = tf.clip_by_value(domain - 1, 0, tf.shape(prepared.mean)[0] - 1)
+    return tf.nest.map_structure(lambda each: each[before], prepared)
 
   return _predict(model, distance, weights, prototypes_of, examples)
 
 
 def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
   """The functions of FedEvolve, which uses the backbone of the model twice."""
+
+  def prepare_client(weights, _, data, round_num):
+    del round_num
+    return tf.map_fn(
+      lambda domain: prototypes.class_means(
+        domain_sums(model, weights.phi, data, domain)
+      ),
+      tf.range(tf.size(data.domain_sizes)),
+      fn_output_signature=prototypes.Prototypes(tf.float32, tf.bool),
+      parallel_iterations=1,
+    )
 
   def summarize_client(weights, data):
     last = tf.size(data.domain_sizes) - 1
@@ -228,8 +238,9 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     train_client=lambda weights, _, data, round_num: train_client(
       model, hparams, weights, data, round_num
     ),
-    predict_as_client=lambda weights, _, data, examples: predict_as_client(
-      model, hparams.distance, weights, data, examples
+    prepare_client=prepare_client,
+    predict_as_client=lambda weights, prepared, _, examples: predict_as_client(
+      model, hparams.distance, weights, prepared, examples
     ),
     summarize_client=summarize_client,
     predict_as_server=predict_as_server,

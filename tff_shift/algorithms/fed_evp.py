@@ -200,25 +200,29 @@ def personal_weights(
 def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
   """The functions of FedEvp; see `process.Work`."""
 
-  def predict_as_client(weights, _, data, examples):
-    if hparams.personalization != "none":
-      weights = fed_avg_ft.fine_tune(
-        model,
-        hparams,
-        hparams.personalization_epochs
-        * local_training.epoch_steps(data, hparams.batch_size),
-        weights,
-        data,
-        trainable=personal_weights(model, hparams.personalization),
-      )
-    return evaluation.predict(model, weights, examples.x)
+  def prepare_client(weights, _, data, round_num):
+    del round_num  # The rate is that of training.
+    if hparams.personalization == "none":
+      return weights
+    return fed_avg_ft.fine_tune(
+      model,
+      hparams,
+      hparams.personalization_epochs
+      * local_training.epoch_steps(data, hparams.batch_size),
+      weights,
+      data,
+      trainable=personal_weights(model, hparams.personalization),
+    )
 
   return process.Work(
     initial_weights=model.initial_weights,
     train_client=lambda weights, _, data, round_num: train_client(
       model, hparams, weights, data, round_num
     ),
-    predict_as_client=predict_as_client,
+    prepare_client=prepare_client,
+    predict_as_client=lambda _, personal, data, examples: evaluation.predict(
+      model, personal, examples.x
+    ),
     predict_as_server=lambda weights, _, examples: evaluation.predict(
       model, weights, examples.x
     ),

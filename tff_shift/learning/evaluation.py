@@ -381,13 +381,47 @@ def client_evaluation(
   return evaluate_clients
 
 
+def client_summary(
+  server_type: tff.Type,
+  shared_type: tff.Type,
+  examples_type: tff.Type,
+  summarize_client: Callable[[Any, Any], Any],
+) -> tff.Computation | None:
+  """Builds the sums over clients that the server predicts with.
+
+  Args:
+    server_type: The type of what the computation takes at SERVER, see
+      `frozen_weights.server_type`.
+    shared_type: The type of what functions take as weights.
+    examples_type: The type of a client's data.
+    summarize_client: `(weights, data) -> summary` of one client.
+
+  Returns:
+    `(S@SERVER, {D}@CLIENTS) -> summary@SERVER`; None where a summary is empty.
+  """
+  work = tff.tensorflow.computation(
+    summarize_client, shared_type, examples_type
+  )
+  if not tff.structure.flatten(work.type_signature.result):
+    return None
+
+  @tff.federated_computation(
+    server_type, tff.FederatedType(examples_type, tff.CLIENTS)
+  )
+  def summarize(server, data):
+    weights = tff.federated_broadcast(frozen_weights.shared(server))
+    return tff.federated_sum(tff.federated_map(work, (weights, data)))
+
+  return summarize
+
+
 def server_evaluation(
   server_type: tff.Type,
   shared_type: tff.Type,
   examples_type: tff.Type,
   evaluation_type: tff.Type,
   predict: Callable[[Any, Any, Any], tf.Tensor],
-  summarize_client: Callable[[Any, Any], Any],
+  summarize: tff.Computation | None,
 ) -> tff.Computation:
   """Builds the evaluation of the shared model on data of the server.
 
@@ -398,16 +432,16 @@ def server_evaluation(
     examples_type: The type of a client's data.
     evaluation_type: The type of the data to predict.
     predict: `(weights, summary, evaluation_data) -> logits`.
-    summarize_client: `(weights, data) -> summary`, summed over clients.
+    summarize: What `client_summary` gives.
 
   Returns:
     `(S@SERVER, {D}@CLIENTS, E@SERVER) -> metrics@SERVER`.
   """
-  summarize = tff.tensorflow.computation(
-    summarize_client, shared_type, examples_type
+  summary_type = (
+    tff.types.to_type(())
+    if summarize is None
+    else summarize.type_signature.result.member
   )
-  summary_type = summarize.type_signature.result
-  has_summary = bool(tff.structure.flatten(summary_type))
 
   @tff.tensorflow.computation(shared_type, summary_type, evaluation_type)
   def evaluate(weights, summary, evaluation_data):
@@ -422,15 +456,15 @@ def server_evaluation(
     tff.FederatedType(evaluation_type, tff.SERVER),
   )
   def evaluate_server(server, data, evaluation_data):
-    weights = frozen_weights.shared(server)
-    if has_summary:
-      summary = tff.federated_sum(
-        tff.federated_map(summarize, (tff.federated_broadcast(weights), data))
-      )
-    else:
-      summary = tff.federated_value((), tff.SERVER)
+    summary = (
+      tff.federated_value((), tff.SERVER)
+      if summarize is None
+      else summarize(server, data)
+    )
     return server_metrics(
-      tff.federated_map(evaluate, (weights, summary, evaluation_data))
+      tff.federated_map(
+        evaluate, (frozen_weights.shared(server), summary, evaluation_data)
+      )
     )
 
   return evaluate_server

@@ -187,6 +187,24 @@ def bind(
   )
 
 
+def with_frozen(
+  computation: tff.Computation, model: split_model.SplitModel
+) -> tff.Computation | WithFrozen:
+  """Lets a computation that takes the server's state pass the frozen weights.
+
+  Args:
+    computation: A computation whose first parameter is of `server_type`.
+    model: The model.
+
+  Returns:
+    What is called with the server's state: the computation itself for a model
+    without frozen weights.
+  """
+  return (
+    WithFrozen(computation, model.frozen) if has_any(model) else computation
+  )
+
+
 def attach(algorithm: Any, model: split_model.SplitModel) -> Any:
   """Lets the computations of an algorithm pass the model's frozen weights.
 
@@ -202,7 +220,7 @@ def attach(algorithm: Any, model: split_model.SplitModel) -> Any:
     return algorithm
 
   def wrap(computation):
-    return computation and WithFrozen(computation, model.frozen)
+    return computation and with_frozen(computation, model)
 
   answering = algorithm.guidance and algorithm.guidance._replace(
     prepare=wrap(algorithm.guidance.prepare),
@@ -220,6 +238,7 @@ def attach(algorithm: Any, model: split_model.SplitModel) -> Any:
         "initialize_client",
         "evaluate_clients",
         "evaluate_server",
+        "summarize",
         "request",
       )
     },

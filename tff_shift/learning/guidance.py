@@ -131,7 +131,7 @@ def build_guidance(
   routes_type = tff.TensorType(np.int32, (num_queries,))
   prepare = None
   if prepare_client is not None:
-    prepare = _prepare(
+    prepare = preparation(
       server_type, shared_type, client_type, examples_type, prepare_client
     )
     client_type = prepare.type_signature.result.member
@@ -216,10 +216,25 @@ def build_guidance(
   return Guidance(num_queries, prepare, guide, answer, vote)
 
 
-def _prepare(
-  server_type, shared_type, client_type, examples_type, prepare_client
+def preparation(
+  server_type: tff.Type,
+  shared_type: tff.Type,
+  client_type: tff.Type,
+  examples_type: tff.Type,
+  prepare_client: Callable[[Any, Any, Any, Any], Any],
 ) -> tff.Computation:
-  """Builds what clients do before they predict."""
+  """Builds what clients do before they predict.
+
+  Args:
+    server_type: See `build_guidance`, as the types that follow.
+    shared_type: The type of what functions take as weights.
+    client_type: The type of a client's state.
+    examples_type: The type of a client's data.
+    prepare_client: See `process.Work`.
+
+  Returns:
+    `prepare` of a `Guidance`.
+  """
   work = tff.tensorflow.computation(
     prepare_client, shared_type, client_type, examples_type, np.int32
   )

@@ -122,6 +122,12 @@ class FederatedAlgorithm:
   Attributes:
     name: The name of the algorithm, its file's name.
     num_classes: The number of classes of the model.
+    model: The model.
+    hparams: The hyper-parameters.
+    work: The functions that the computations are made of, see
+      `frozen_weights.bind`.
+    client_weight: `(data) -> number`, what a client counts in the server's
+      mean unless its result says otherwise.
     initialize: `(seed@SERVER) -> S@SERVER`; seed is int32 [2].
     initialize_client: `(S@SERVER, {seed}@CLIENTS) -> {C}@CLIENTS`, the state of
       clients that have not taken part yet.
@@ -133,6 +139,9 @@ class FederatedAlgorithm:
     evaluate_server: `(S@SERVER, {D}@CLIENTS, E@SERVER) -> metrics@SERVER`: the
       server predicts E with the shared model. None where the server has none,
       or needs sums over clients for it that the aggregator would not hide.
+    summarize: `(S@SERVER, {D}@CLIENTS) -> summary@SERVER`: the sums over
+      clients that `work.predict_as_server` takes. None where it needs none, or
+      there is no `evaluate_server`.
     request: `(S@SERVER, R@SERVER) -> C@SERVER`: a client that sends the request
       R is sent a new personal state for it. None where there is no such thing.
     guidance: How queries that reach the server are answered, see
@@ -145,11 +154,16 @@ class FederatedAlgorithm:
 
   name: str
   num_classes: int
+  model: split_model.SplitModel
+  hparams: hyperparameters.LocalWorkHParams
+  work: Work
+  client_weight: Callable[[Any], Any]
   initialize: tff.Computation
   initialize_client: tff.Computation
   phases: tuple[tff.Computation, ...]
   evaluate_clients: tff.Computation
   evaluate_server: tff.Computation | None
+  summarize: tff.Computation | None
   request: tff.Computation | None
   guidance: guidance.Guidance | None
   is_stateless: bool
@@ -317,19 +331,22 @@ def build(
         has_examples,
       )
     )
-  evaluate_server = None
-  if functions.predict_as_server is not None and not (
-    traits.hides_clients
-    and _has_result(functions.summarize_client, shared_type, examples_type)
-  ):
-    evaluate_server = evaluation.server_evaluation(
-      server_type,
-      shared_type,
-      examples_type,
-      evaluation_type,
-      functions.predict_as_server,
-      functions.summarize_client,
+  evaluate_server, summarize = None, None
+  if functions.predict_as_server is not None:
+    summarize = evaluation.client_summary(
+      server_type, shared_type, examples_type, functions.summarize_client
     )
+    if summarize is None or not traits.hides_clients:
+      evaluate_server = evaluation.server_evaluation(
+        server_type,
+        shared_type,
+        examples_type,
+        evaluation_type,
+        functions.predict_as_server,
+        summarize,
+      )
+    else:
+      summarize = None
   request = None
   if functions.answer_request is not None:
     request = _request(
@@ -355,6 +372,10 @@ def build(
     FederatedAlgorithm(
       name=name,
       num_classes=model.num_classes,
+      model=model,
+      hparams=hparams,
+      work=functions,
+      client_weight=client_weight,
       initialize=initialize,
       initialize_client=initialize_client,
       phases=tuple(round_phases),
@@ -366,6 +387,7 @@ def build(
         functions.predict_as_client,
       ),
       evaluate_server=evaluate_server,
+      summarize=summarize,
       request=request,
       guidance=answering,
       is_stateless=not tff.structure.flatten(client_type),
@@ -374,12 +396,6 @@ def build(
     ),
     model,
   )
-
-
-def _has_result(function: Callable[..., Any], *types: tff.Type) -> bool:
-  """Tells whether a function of tensors gives any."""
-  signature = tff.tensorflow.computation(function, *types).type_signature
-  return bool(tff.structure.flatten(signature.result))
 
 
 def _request(

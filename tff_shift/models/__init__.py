@@ -11,10 +11,15 @@ import pkgutil
 from collections.abc import Callable
 from typing import Any
 
-from tff_shift.models import input_scaling as scaling_lib
-from tff_shift.models import keras_models
-from tff_shift.models import split_model
-from tff_shift.models import user_models
+from tff_shift import installed
+
+# What lies to the left of models, and the use of saved ones, need no TFF.
+installed.require_tff()
+
+from tff_shift.models import input_scaling as scaling_lib  # noqa: E402
+from tff_shift.models import keras_models  # noqa: E402
+from tff_shift.models import split_model  # noqa: E402
+from tff_shift.models import user_models  # noqa: E402
 
 from_keras = keras_models.from_keras
 with_group_normalization = keras_models.with_group_normalization

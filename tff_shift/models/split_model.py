@@ -366,6 +366,9 @@ def load_weights(model: SplitModel, path: str | os.PathLike[str]) -> SplitModel:
       names = tf.nest.flatten(model.weight_names())
       np.savez(path, **dict(zip(names, tf.nest.flatten(weights))))
 
+  or is the `weights.npz` of a model that a run has left; what is in there of
+  single clients, `clients/...`, is left out.
+
   Args:
     model: The model.
     path: An .npz file with an array for each name (see `with_weights`).
@@ -381,6 +384,10 @@ def load_weights(model: SplitModel, path: str | os.PathLike[str]) -> SplitModel:
   if not os.path.exists(path):
     raise FileNotFoundError(f"no weights file {path!r}")
   try:
-    return with_weights(model, array_files.read_npz(path))
+    values = array_files.read_npz(path)
+    return with_weights(
+      model,
+      {k: v for k, v in values.items() if not k.startswith("clients/")},
+    )
   except ValueError as error:
     raise ValueError(f"weights file {path!r}: {error}") from error

@@ -22,6 +22,7 @@ import contextlib
 import functools
 from collections.abc import Callable
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
@@ -110,12 +111,18 @@ class DynamicResult(NamedTuple):
     seconds_per_round: The mean duration of a round of training, without the
       drawing of data and r.
     num_diverged: How often the work of a client was left out, see `phases`.
+    server_state: The server's state at the end; None where it was not kept.
+    client_states: The clients' states at the end, by client: a sequence that
+      draws the first state of who never took part when it is asked for. None
+      where a storage keeps them in a file.
   """
 
   validation_accuracy: float
   inferences: Mapping[str, Inference]
   seconds_per_round: float
   num_diverged: int = 0
+  server_state: Any = None
+  client_states: Sequence[Any] | None = None
 
 
 def batches(drawn: periods.Periods, period: int) -> list[examples_lib.Examples]:
@@ -372,6 +379,7 @@ def run(
   on_stream: Callable[[str, Inference], None] = (
     lambda distribution, inference: None
   ),
+  on_end: Callable[[rounds.Rounds], None] = lambda running: None,
   checkpoint: checkpoints.Run | None = None,
 ) -> DynamicResult:
   """Trains an algorithm, validates it, and uses it on streams.
@@ -391,6 +399,9 @@ def run(
     on_round: See `train`.
     on_period: Called as that of `infer`, after the name of the stream.
     on_stream: Called with the name of each stream and what use on it gave.
+    on_end: Called once, at the end, with the rounds: the states of the server
+      and of the clients can be had there, also of those in a file. A run that
+      was finished and goes on calls it again.
     checkpoint: Where the run is saved, and goes on if it was stopped; a stream
       counts as a step, as a round does. Then `on_round` is first called for
       the rounds of before, and `on_stream` for the streams.
@@ -437,12 +448,15 @@ def run(
       )
       used.append(_Used(distribution, validation_accuracy, inference))
       on_stream(distribution, inference)
+    # Also for a finished run that goes on.
+    running.data = data_of(num_rounds)
     if not met:
-      running.data = data_of(num_rounds)
       validation_accuracy = validate(running, validation, represent)
+    on_end(running)
   return DynamicResult(
     used[0].validation_accuracy if used else validation_accuracy,
     {each.distribution: each.inference for each in used},
     running.seconds_per_round,
     running.num_diverged,
+    *running.kept_states(),
   )

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 from typing import NamedTuple
 
 import numpy as np
@@ -72,11 +73,17 @@ class EvolvingResult(NamedTuple):
     evaluations: In the order of rounds.
     seconds_per_round: The mean duration of a round, without evaluation.
     num_diverged: How often the work of a client was left out, see `phases`.
+    server_state: The server's state at the end; None where it was not kept.
+    client_states: The clients' states at the end, by client: a sequence that
+      draws the first state of who never took part when it is asked for. None
+      where a storage keeps them in a file.
   """
 
   evaluations: tuple[Evaluation, ...]
   seconds_per_round: float
   num_diverged: int = 0
+  server_state: Any = None
+  client_states: Sequence[Any] | None = None
 
   @property
   def final(self) -> Evaluation:
@@ -165,6 +172,7 @@ def run(
     lambda round_num, train_loss, evaluation: None
   ),
   on_loss: Callable[[int, float], None] = lambda round_num, loss: None,
+  on_end: Callable[[rounds.Rounds], None] = lambda running: None,
   checkpoint: checkpoints.Run | None = None,
 ) -> EvolvingResult:
   """Trains and evaluates an algorithm.
@@ -183,6 +191,9 @@ def run(
       training loss and, if there was one, the evaluation.
     on_loss: Called after each round with the number of rounds done and its
       training loss; if the run goes on, first for the rounds of before.
+    on_end: Called once, at the end, with the rounds: the states of the server
+      and of the clients can be had there, also of those in a file. A run that
+      was finished and goes on calls it again.
     checkpoint: Where the run is saved, and goes on if it was stopped; then
       `on_round` is first called for the rounds that were evaluated before.
 
@@ -229,10 +240,12 @@ def run(
         found = _evaluate(run_rounds, clients, chosen, train_loss, is_last)
         evaluations.append(found)
       on_round(round_num, train_loss, found)
+    on_end(run_rounds)
   return EvolvingResult(
     tuple(evaluations),
     run_rounds.seconds_per_round,
     run_rounds.num_diverged,
+    *run_rounds.kept_states(),
   )
 
 

@@ -9,6 +9,7 @@ answered by one client; without, by the majority of all.
 import contextlib
 from collections.abc import Callable
 from collections.abc import Sequence
+from typing import Any
 from typing import NamedTuple
 
 import numpy as np
@@ -62,6 +63,10 @@ class GuidanceResult(NamedTuple):
       the last round, [origin, route] int64; None without a guide.
     seconds_per_round: The mean duration of a round, without evaluation.
     num_diverged: How often the work of a client was left out, see `phases`.
+    server_state: The server's state at the end; None where it was not kept.
+    client_states: The clients' states at the end, by client: a sequence that
+      draws the first state of who never took part when it is asked for. None
+      where a storage keeps them in a file.
   """
 
   evaluations: dict[int, Evaluation]
@@ -69,6 +74,8 @@ class GuidanceResult(NamedTuple):
   routing: np.ndarray | None
   seconds_per_round: float
   num_diverged: int = 0
+  server_state: Any = None
+  client_states: Sequence[Any] | None = None
 
   def final(self) -> dict[str, float]:
     """Returns each metric's mean over the final rounds, and its spread there.
@@ -170,6 +177,7 @@ def run(
     lambda round_num, train_loss, evaluation: None
   ),
   on_loss: Callable[[int, float], None] = lambda round_num, loss: None,
+  on_end: Callable[[rounds.Rounds], None] = lambda running: None,
   checkpoint: checkpoints.Run | None = None,
 ) -> GuidanceResult:
   """Trains and evaluates an algorithm.
@@ -188,6 +196,9 @@ def run(
       training loss and, if there was one, the evaluation.
     on_loss: Called after each round with the number of rounds done and its
       training loss; if the run goes on, first for the rounds of before.
+    on_end: Called once, at the end, with the rounds: the states of the server
+      and of the clients can be had there, also of those in a file. A run that
+      was finished and goes on calls it again.
     checkpoint: Where the run is saved, and goes on if it was stopped; then
       `on_round` is first called for the rounds that were evaluated before.
 
@@ -235,10 +246,12 @@ def run(
         )
         measured.append(_Measured(done, train_loss, evaluation, routing))
       on_round(done, train_loss, evaluation)
+    on_end(running)
   return GuidanceResult(
     {each.round_num: each.evaluation for each in measured},
     tuple(range(first_final, num_rounds + 1)),
     measured[-1].routing,
     running.seconds_per_round,
     running.num_diverged,
+    *running.kept_states(),
   )

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 from typing import NamedTuple
 
 import numpy as np
@@ -72,11 +73,17 @@ class OnlineResult(NamedTuple):
     timesteps: What was measured, step by step.
     seconds_per_round: The mean duration of a round; 0 if there was none.
     num_diverged: How often the work of a client was left out, see `phases`.
+    server_state: The server's state at the end; None where it was not kept.
+    client_states: The clients' states at the end, by client: a sequence that
+      draws the first state of who never took part when it is asked for. None
+      where a storage keeps them in a file.
   """
 
   timesteps: tuple[Timestep, ...]
   seconds_per_round: float
   num_diverged: int = 0
+  server_state: Any = None
+  client_states: Sequence[Any] | None = None
 
   def mean(self, name: str) -> float:
     """Returns the mean over the time steps of what they have measured."""
@@ -272,6 +279,7 @@ def run(
   prescribed_rates: np.ndarray | None = None,
   on_timestep: Callable[[Timestep], None] = lambda timestep: None,
   on_loss: Callable[[int, float], None] = lambda round_num, loss: None,
+  on_end: Callable[[rounds.Rounds], None] = lambda running: None,
   checkpoint: checkpoints.Run | None = None,
 ) -> OnlineResult:
   """Adapts an algorithm through all time steps.
@@ -288,6 +296,9 @@ def run(
     on_loss: Called after each round, of whatever time step, with the number of
       rounds done and its training loss; if the run goes on, first for the
       rounds of before.
+    on_end: Called once, at the end, with the rounds: the states of the server
+      and of the clients can be had there, also of those in a file. A run that
+      was finished and goes on calls it again.
     checkpoint: Where the run is saved, and goes on if it was stopped; then
       `on_timestep` is first called for the time steps of before.
 
@@ -317,8 +328,12 @@ def run(
     ):
       timesteps.append(running.step(timestep))
       on_timestep(timesteps[-1])
+    # Also for a finished run that goes on.
+    running.rounds.data = running.data(client_streams.num_timesteps)
+    on_end(running.rounds)
   return OnlineResult(
     tuple(timesteps),
     running.rounds.seconds_per_round,
     running.rounds.num_diverged,
+    *running.rounds.kept_states(),
   )

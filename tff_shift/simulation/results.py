@@ -9,6 +9,7 @@
     tensorboard/   event files, one folder per run name, see `trackers`
     mlruns/        MLflow's runs, see `mlflow_tracker`
     checkpoints/   from which a stopped run goes on, see `checkpoints`
+    model/         what was learned, a folder per run name, see `serving`
 
 Values are written as they are handed in. Accuracies are in percent throughout.
 """
@@ -52,6 +53,7 @@ _OTHERS = (
   "tensorboard",
   "mlruns",
   _CHECKPOINTS,
+  "model",
 )
 
 

@@ -298,6 +298,14 @@ class Rounds:
   def client_states(self, states: Sequence[Any]) -> None:
     self.states.replace(dict(enumerate(states)))
 
+  def kept_states(self) -> tuple[Any, Sequence[Any] | None]:
+    """Returns what stays after `close`: the states of server and clients.
+
+    Those of the clients are None where a file has them.
+    """
+    in_file = self.states.storage is not None
+    return self.server_state, None if in_file else self.states
+
   @property
   def seconds_per_round(self) -> float:
     """The mean duration of a round but for those that compile.

@@ -1,0 +1,173 @@
+r"""Predicts examples of a file with a model that a run has left.
+
+  python -m experiments.predict --model=runs/demo/model/fed_avg/... \
+      --input=data.npz --output=predictions.npz
+
+The input is an .npz file (numpy.savez) with x, the examples [n, ...] in the
+shape and type of the model's; if it has y, their classes [n], the accuracy is
+printed. The output is an .npz file with logits [n, classes] and classes [n] of
+the server's model, or of a client's with --client. With --vote it has classes,
+those of most clients; with --guide routes [n] and probabilities [n, clients],
+and classes [n], of the client that is named, where all clients were saved.
+"""
+
+import os
+import pathlib
+from collections.abc import Callable
+
+import numpy as np
+from absl import flags
+
+import tff_shift
+from experiments import command_line
+from experiments import program
+from tff_shift.data import array_files
+from tff_shift.learning import evaluation
+from tff_shift.serving import predictor
+from tff_shift.simulation import results
+
+FLAGS = flags.FLAGS
+
+_Predict = Callable[[np.ndarray], dict[str, np.ndarray]]
+
+
+def define_flags() -> None:
+  """Defines the flags of this binary."""
+  flags.DEFINE_string(
+    "model",
+    None,
+    "Folder of the model, or of a run with exactly one model.",
+  )
+  flags.DEFINE_string("input", None, "An .npz file with x, and y if known.")
+  flags.DEFINE_string("output", None, "The .npz file to write.")
+  flags.DEFINE_bool("overwrite", False, "Replaces --output if it is there.")
+  flags.DEFINE_integer(
+    "client", None, "Predicts with the own model of this client."
+  )
+  flags.DEFINE_bool(
+    "guide", False, "Lets the guide name the client to ask, and asks it."
+  )
+  flags.DEFINE_bool("vote", False, "Lets all clients vote.")
+  flags.DEFINE_integer("batch_size", 1024, "Predicts so many at a time.")
+
+
+def _check_flags() -> None:
+  """Refuses flags that are wrong whatever the files hold."""
+  for flag in ("model", "input", "output"):
+    if not FLAGS[flag].value:
+      raise command_line.UsageError(f"--{flag}: name it")
+  chosen = [
+    name
+    for name, is_chosen in (
+      ("client", FLAGS.client is not None),
+      ("guide", FLAGS.guide),
+      ("vote", FLAGS.vote),
+    )
+    if is_chosen
+  ]
+  if len(chosen) > 1:
+    raise command_line.UsageError(
+      " and ".join(f"--{name}" for name in chosen) + ": choose one of them"
+    )
+  command_line.require_at_least_one("batch_size")
+  output = pathlib.Path(FLAGS.output)
+  command_line.require(
+    "output", output.parent.is_dir(), "a file in a folder that there is"
+  )
+  command_line.require("output", not output.is_dir(), "a file, not a folder")
+  if output.exists() and not FLAGS.overwrite:
+    raise command_line.UsageError(
+      f"--output={output}: the file is there already; name another or pass"
+      " --overwrite"
+    )
+
+
+def _read_input() -> tuple[np.ndarray, np.ndarray | None]:
+  """Returns x, and y or None."""
+  path = FLAGS.input
+  if not os.path.isfile(path):
+    raise command_line.UsageError(f"--input={path}: there is no such file")
+  try:
+    arrays = array_files.read_npz(path)
+  except ValueError as error:
+    raise command_line.UsageError(f"--input={path}: {error}") from error
+  if "x" not in arrays:
+    raise command_line.UsageError(
+      f"--input={path}: it must have an array x; it has"
+      f" {', '.join(arrays) or 'none'}"
+    )
+  x, y = arrays["x"], arrays.get("y")
+  if y is not None and (
+    y.shape != x.shape[:1] or not np.issubdtype(y.dtype, np.integer)
+  ):
+    raise command_line.UsageError(
+      f"--input={path}: y is {y.dtype} {y.shape}; it must be an integer for"
+      f" each of the {len(x) if x.ndim else 0} examples"
+    )
+  return x, y
+
+
+def _chosen(model: predictor.Predictor) -> _Predict:
+  """Returns what the flags ask of the model, for a batch."""
+
+  def from_logits(logits):
+    classes = evaluation.predicted_classes(logits)
+    return {"logits": logits.numpy(), "classes": classes.numpy()}
+
+  def guide(x):
+    found = model.guide(x)._asdict()
+    if "answer" in model.functions:
+      found["classes"] = model.answer(x).classes
+    return {name: values.numpy() for name, values in found.items()}
+
+  if FLAGS.guide:
+    return guide
+  if FLAGS.vote:
+    return lambda x: {"classes": model.vote(x).numpy()}
+  if FLAGS.client is not None:
+    return lambda x: from_logits(model.predict_as(FLAGS.client, x))
+  return lambda x: from_logits(model.predict(x))
+
+
+def _in_batches(predict: _Predict, x: np.ndarray) -> dict[str, np.ndarray]:
+  """Predicts so many examples at a time; without any, one batch of none."""
+  found = [
+    predict(x[start : start + FLAGS.batch_size])
+    for start in range(0, max(len(x), 1), FLAGS.batch_size)
+  ]
+  return {
+    name: np.concatenate([part[name] for part in found]) for name in found[0]
+  }
+
+
+def _write(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
+  """Writes an .npz file, which is there whole or not at all."""
+  temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+  try:
+    with results.writing(path):
+      with open(temporary, "wb") as file:
+        np.savez(file, **arrays)
+      os.replace(temporary, path)
+  finally:
+    temporary.unlink(missing_ok=True)
+
+
+def main() -> None:
+  """Predicts what the flags ask for."""
+  _check_flags()
+  x, y = _read_input()
+  with command_line.usage_errors():
+    model = tff_shift.load(FLAGS.model)
+  if not x.ndim:
+    raise command_line.UsageError(f"--input={FLAGS.input}: x has no examples")
+  with command_line.usage_errors():
+    found = _in_batches(_chosen(model), x)
+  _write(pathlib.Path(FLAGS.output), found)
+  if y is not None and len(y) and "classes" in found:
+    right = 100 * float(np.mean(found["classes"] == y))
+    print(f"accuracy: {right:.2f} % of {len(y)} examples")
+  print(f"predictions: {FLAGS.output}")
+
+
+if __name__ == "__main__":
+  program.run(main, define_flags)

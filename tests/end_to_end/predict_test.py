@@ -1,0 +1,134 @@
+"""The binary that predicts, on a federation that is known by hand."""
+
+import re
+
+import numpy as np
+import pytest
+
+from experiments import predict
+
+X = np.random.default_rng(0).normal(size=(10, 2)).astype(np.float32)
+
+
+@pytest.fixture
+def run_predict(run_here, served_federation, tmp_path):
+  """Returns `run(*flags, **arrays) -> exit code`; there is x by default."""
+
+  def run(*flags, **arrays):
+    np.savez(tmp_path / "data.npz", **(arrays or {"x": X}))
+    return run_here(
+      predict,
+      predict,
+      [
+        f"--model={served_federation}",
+        f"--input={tmp_path / 'data.npz'}",
+        f"--output={tmp_path / 'predictions.npz'}",
+        *flags,
+      ],
+    )
+
+  return run
+
+
+@pytest.fixture
+def written(tmp_path):
+  """Returns `read()`, which gives the arrays that were written."""
+
+  def read():
+    with np.load(tmp_path / "predictions.npz") as arrays:
+      return dict(arrays)
+
+  return read
+
+
+def test_server_predicts_in_batches(
+  run_predict, written, served_folder, capsys
+):
+  logits = X @ served_folder.values.shared
+  y = logits.argmax(axis=1)
+  y[:3] = (y[:3] + 1) % 3
+  assert run_predict("--batch_size=4", x=X, y=y) == 0
+  found = written()
+  assert set(found) == {"logits", "classes"}
+  np.testing.assert_allclose(found["logits"], logits, rtol=1e-6)
+  np.testing.assert_array_equal(found["classes"], logits.argmax(axis=1))
+  assert "accuracy: 70.00 % of 10 examples" in capsys.readouterr().out
+
+
+def test_client_predicts(run_predict, written, served_folder):
+  values = served_folder.values
+  assert run_predict("--client=2") == 0
+  np.testing.assert_allclose(
+    written()["logits"],
+    X @ (values.shared + values.personal[2]),
+    rtol=1e-5,
+    atol=1e-6,
+  )
+
+
+def test_guide_names_and_asks(run_predict, written):
+  assert run_predict("--guide", "--batch_size=3") == 0
+  found = written()
+  assert set(found) == {"routes", "probabilities", "classes"}
+  assert found["probabilities"].shape == (10, 3)
+  np.testing.assert_array_equal(
+    found["routes"], found["probabilities"].argmax(axis=1)
+  )
+  for client in set(found["routes"]):
+    assert run_predict(f"--client={client}", "--overwrite") == 0
+    own = found["routes"] == client
+    np.testing.assert_array_equal(
+      found["classes"][own], written()["classes"][own]
+    )
+
+
+def test_clients_vote(run_predict, written):
+  of_all = []
+  for client in range(3):
+    assert run_predict(f"--client={client}", "--overwrite") == 0
+    of_all.append(written()["classes"])
+  assert run_predict("--vote", "--overwrite") == 0
+  votes = [np.bincount(each, minlength=3) for each in np.transpose(of_all)]
+  np.testing.assert_array_equal(written()["classes"], np.argmax(votes, axis=1))
+
+
+def test_no_examples(run_predict, written, capsys):
+  nothing = {"x": X[:0], "y": np.zeros(0, np.int64)}
+  assert run_predict(**nothing) == 0
+  assert written()["logits"].shape == (0, 3)
+  assert "accuracy" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+  ("flags", "arrays", "message"),
+  [
+    (["--client=3"], {}, "no client 3 .* there are 0, 1, 2"),
+    (["--client=1", "--vote"], {}, "--client and --vote: choose one"),
+    (["--batch_size=0"], {}, "--batch_size=0: it must be at least 1"),
+    (["--output="], {}, "--output: name it"),
+    (["--output=nowhere/a.npz"], {}, "--output=nowhere/a.npz: it must be"),
+    (["--model=nowhere"], {}, "no folder 'nowhere'"),
+    (["--input=nowhere"], {}, "--input=nowhere: there is no such file"),
+    (["--input=README.md"], {}, "--input=README.md: it is not an .npz file"),
+    ([], {"images": X}, "it must have an array x; it has images"),
+    ([], {"x": X[:, :1]}, r"x is float32 \(10, 1\); .* float32 \(n, 2\)"),
+    ([], {"x": np.float32(1)}, "x has no examples"),
+    ([], {"x": X, "y": np.zeros(9, np.int32)}, r"y is int32 \(9,\)"),
+    ([], {"x": X, "y": np.zeros(10)}, r"y is float64 \(10,\)"),
+  ],
+)
+def test_what_is_wrong_is_told_in_a_line(
+  run_predict, tmp_path, capsys, flags, arrays, message
+):
+  assert run_predict(*flags, **arrays) == 2
+  error = capsys.readouterr().err.strip()
+  assert len(error.splitlines()) == 1
+  assert re.search(message, error)
+  assert not list(tmp_path.glob("*predictions*"))
+
+
+def test_file_that_is_there_is_not_replaced(run_predict, tmp_path, capsys):
+  (tmp_path / "predictions.npz").write_bytes(b"mine")
+  assert run_predict() == 2
+  assert "pass --overwrite" in capsys.readouterr().err
+  assert (tmp_path / "predictions.npz").read_bytes() == b"mine"

@@ -1,0 +1,149 @@
+"""Models that binaries leave."""
+
+import functools
+import json
+
+import numpy as np
+import pytest
+
+import tff_shift
+from experiments import evolving
+from experiments import evolving_plan
+from experiments import guidance
+from experiments import guidance_plan
+from tff_shift.data import domains
+
+FLAGS = (
+  "--dataset=circle",
+  "--num_domains=5",
+  "--num_clients=3",
+  "--rounds=1",
+  "--model_width=4",
+  "--batch_size=8",
+  "--local_steps=1",
+)
+
+
+@pytest.fixture(scope="module")
+def run_evolving_here(run_here):
+  return functools.partial(run_here, evolving, evolving_plan)
+
+
+@pytest.mark.slow
+class TestSaved:
+  @pytest.fixture(scope="class")
+  def finished(self, run_evolving_here, tmp_path_factory):
+    """FedAvg at the better of two rates; local training, of two clients."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    arguments = [
+      *FLAGS,
+      "--algorithm=fed_avg,fed_rep",
+      "--learning_rate=0.01,0.1",
+      "--select=last_source",
+      "--save_model",
+      "--save_clients=0,2",
+      f"--output_dir={folder}",
+    ]
+    assert run_evolving_here(arguments) == 0
+    return folder, arguments
+
+  def test_only_what_was_chosen_is_saved(self, finished):
+    folder, _ = finished
+    models = sorted(path.parent for path in folder.rglob("model.json"))
+    assert [path.relative_to(folder).parts[:3] for path in models] == [
+      ("model", "fed_avg", "target"),
+      ("model", "fed_rep", "target"),
+    ]
+    for path in models:
+      # The folder of the curve in TensorBoard.
+      curve = folder / "tensorboard" / path.relative_to(folder / "model")
+      assert curve.is_dir()
+      rate = json.loads((path / "model.json").read_text())["hparams"][
+        "learning_rate"
+      ]
+      assert f"rate_{rate:g}" in path.parts
+      assert tff_shift.load(path).clients == (0, 2)
+    with pytest.raises(ValueError, match="holds 2 models"):
+      tff_shift.load(folder)
+
+  def test_model_is_the_one_that_was_measured(self, finished):
+    folder, _ = finished
+    model = tff_shift.load(folder / "model" / "fed_avg")
+    dataset = domains.load_evolving("circle", num_domains=5, seed=0)
+    clients = domains.assemble_clients(dataset, num_clients=3, seed=0)
+    x, y = (
+      np.concatenate(
+        [
+          getattr(client.test, name)[-client.test.domain_sizes[-1] :]
+          for client in clients
+        ]
+      )
+      for name in ("x", "y")
+    )
+    right = np.mean(model.predict(x).numpy().argmax(axis=1) == y)
+    runs = json.loads((folder / "summary.json").read_text())["runs"]
+    (found,) = (run for run in runs if run["algorithm"] == "fed_avg")
+    assert 100 * right == pytest.approx(
+      found["metrics"]["server_accuracy"]["mean"], rel=1e-6
+    )
+    assert model.class_names == tuple(dataset.class_names)
+
+  def test_finished_run_leaves_it_again_when_resumed(
+    self, finished, run_evolving_here
+  ):
+    folder, arguments = finished
+    first = next((folder / "model" / "fed_rep").rglob("weights.npz"))
+    with np.load(first) as arrays:
+      before = dict(arrays)
+    first.unlink()
+    # Whose models are saved has no effect on what is measured.
+    changed = [
+      "--save_clients=all" if "save_clients" in each else each
+      for each in arguments
+    ]
+    assert run_evolving_here([*changed, "--resume"]) == 0
+    with np.load(first) as arrays:
+      assert {name.split("/")[1] for name in arrays if "clients" in name} == {
+        "0",
+        "1",
+        "2",
+      }
+      for name, values in before.items():
+        np.testing.assert_array_equal(arrays[name], values)
+
+  def test_overwriting_replaces_it(self, finished, run_evolving_here):
+    folder, _ = finished
+    arguments = [*FLAGS, "--algorithm=local", f"--output_dir={folder}"]
+    # Local training shares nothing: without clients there is no model.
+    assert run_evolving_here([*arguments, "--save_model", "--overwrite"]) == 0
+    assert not (folder / "model").exists()
+
+
+@pytest.mark.parametrize("clients", ["3", "-1", "0,0", "some", "", "all,1"])
+def test_clients_that_are_wrong_are_told_in_a_line(
+  run_evolving_here, tmp_path, capsys, clients
+):
+  code = run_evolving_here(
+    [
+      *FLAGS,
+      "--algorithm=fed_avg",
+      f"--save_clients={clients}",
+      f"--output_dir={tmp_path / 'run'}",
+    ]
+  )
+  assert code == 2
+  error = capsys.readouterr().err.strip()
+  assert error.endswith(
+    f"--save_clients={clients}: it must be none, all, or clients from 0 to 2,"
+    " none twice"
+  )
+  assert len(error.splitlines()) == 1
+  assert not list(tmp_path.iterdir())
+
+
+def test_guidance_saves_all_clients_by_default(run_here, tmp_path, capsys):
+  # A flag that is wrong ends it after the others were read.
+  arguments = ["--algorithm=fed_avg", "--rounds=0"]
+  assert run_here(guidance, guidance_plan, [*arguments, "--help"]) == 0
+  text = capsys.readouterr().out
+  assert "(default: 'all')" in text[text.index("--save_clients") :][:300]

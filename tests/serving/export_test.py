@@ -1,0 +1,281 @@
+"""From training to a file and, in another process, to the same predictions."""
+
+import pathlib
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tff_shift
+from tff_shift import algorithms
+from tff_shift.data import domains
+from tff_shift.learning import local_training
+from tff_shift.learning import process
+from tff_shift.learning import randomness
+from tff_shift.models import guided_model
+from tff_shift.models import mlp
+from tff_shift.serving import export
+from tff_shift.simulation import evolving
+from tff_shift.simulation import guidance
+from tff_shift.simulation import queries
+from tff_shift.simulation import rounds
+
+ROOT = pathlib.Path(__file__).parents[2]
+NUM_CLIENTS = 3
+
+
+@pytest.fixture(scope="module")
+def model():
+  return mlp.build((2,), num_classes=3, width=6, head_width=5)
+
+
+def make_data(client, num_examples=6):
+  generator = np.random.default_rng(client)
+  return local_training.ClientData(
+    x=generator.normal(size=(num_examples, 2)).astype(np.float32),
+    y=generator.integers(0, 3, num_examples).astype(np.int32),
+    domain_sizes=np.array([num_examples], np.int32),
+    seed=randomness.client_seed(0, client),
+    client_id=np.int32(client),
+  )
+
+
+@pytest.fixture(scope="module")
+def start(context):
+  """Returns `start(algorithm)`, which gives the first states of a run."""
+  del context
+  return lambda algorithm: rounds.Rounds(
+    algorithm, [make_data(client) for client in range(NUM_CLIENTS)], run_seed=0
+  )
+
+
+def export_run(running, folder, **options):
+  export.export(
+    running.algorithm,
+    running.server_state,
+    running.states,
+    running.data,
+    folder,
+    **options,
+  )
+
+
+@pytest.mark.slow
+class TestEvolving:
+  @pytest.fixture(scope="class", params=["fed_evolve", "fed_evp"])
+  def trained(self, request, context, tmp_path_factory):
+    """A run on a turning circle, and its model in a folder."""
+    dataset = domains.load_evolving("circle", num_domains=4, seed=0)
+    clients = domains.assemble_clients(dataset, num_clients=NUM_CLIENTS, seed=0)
+    module = algorithms.get(request.param)
+    algorithm = algorithms.build(
+      module,
+      mlp.build((2,), num_classes=2, width=6, head_width=5),
+      module.HParams(batch_size=8, local_steps=2, learning_rate=0.05),
+      num_evaluation_domains=4,
+    )
+    folder = tmp_path_factory.mktemp("run") / "model"
+    ends = []
+
+    def on_end(running):
+      ends.append(running.round_num)
+      export_run(running, folder, clients=[0, 2])
+
+    result = evolving.run(
+      algorithm, clients, num_rounds=2, run_seed=0, on_end=on_end
+    )
+    assert ends == [2]
+    return types.SimpleNamespace(
+      clients=clients, folder=folder, result=result, algorithm=algorithm
+    )
+
+  def test_another_process_predicts_what_was_evaluated(
+    self, trained, tmp_path, run_in_graph
+  ):
+    targets = []
+    for client in trained.clients:
+      size = client.test.domain_sizes[-1]
+      targets.append((client.test.x[-size:], client.test.y[-size:]))
+    pooled = [np.concatenate(each) for each in zip(*targets, strict=True)]
+    np.savez(tmp_path / "x", *(x for x, _ in targets), pooled[0])
+    program = (
+      "import sys, numpy as np, tff_shift;"
+      "model = tff_shift.load(sys.argv[1]);"
+      "x = list(np.load(sys.argv[2] + '/x.npz').values());"
+      "assert model.clients == (0, 2);"
+      "np.savez(sys.argv[2] + '/found', model.predict_as(0, x[0]),"
+      " model.predict_as(2, x[2]), model.predict(x[3]));"
+      "assert not [m for m in sys.modules if 'tensorflow_federated' in m]"
+    )
+    subprocess.run(
+      [sys.executable, "-c", program, trained.folder, tmp_path],
+      cwd=ROOT,
+      check=True,
+    )
+    with np.load(tmp_path / "found.npz") as arrays:
+      first, third, of_server = arrays.values()
+    server = trained.result.final.server["accuracy"]
+    right = np.mean(of_server.argmax(axis=1) == pooled[1])
+    # The server's mean counts all examples alike.
+    assert 100 * right == pytest.approx(server, rel=1e-6)
+    state, data = trained.result.server_state, trained.clients
+    functions = trained.algorithm.work
+    for client, found in ((0, first), (2, third)):
+      examples = local_training.ClientData(
+        *targets[client],
+        np.array([0, 0, 0, len(found)], np.int32),
+        np.zeros(2, np.int32),
+        np.int32(0),
+      )
+      own = evolving.training_data(data[client], 0)
+      expected = run_in_graph(
+        lambda weights, own, examples: functions.predict_as_client(
+          weights,
+          functions.prepare_client(weights, (), own, tf.constant(2)),
+          own,
+          examples,
+        ),
+        state.weights,
+        own,
+        examples,
+      )
+      np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+      metrics = trained.algorithm.evaluate_clients(
+        state, [()], [own], [examples]
+      )
+      assert metrics["accuracy"][3] == np.float32(
+        np.mean(found.argmax(axis=1) == targets[client][1])
+      )
+
+  def test_result_has_the_states(self, trained):
+    assert trained.result.server_state.round_num == 2
+    assert list(trained.result.client_states) == [()] * NUM_CLIENTS
+
+
+@pytest.mark.slow
+def test_feddrm_answers_as_its_federation(context, tmp_path):
+  del context
+  model = guided_model.with_guide(
+    mlp.build((2,), num_classes=3, width=6, head_width=5), NUM_CLIENTS, 7
+  )
+  fed_drm = algorithms.get("fed_drm")
+  algorithm = algorithms.build(
+    fed_drm,
+    model,
+    fed_drm.HParams(batch_size=4, local_steps=3, learning_rate=0.3),
+    num_queries=7,
+  )
+  # The shares of the clients differ.
+  held = [make_data(client, 6 + 9 * client) for client in range(NUM_CLIENTS)]
+  queried = np.random.default_rng(9).normal(size=(40, 2)).astype(np.float32)
+  found = {}
+
+  def on_end(running):
+    export_run(running, tmp_path / "model", clients=range(NUM_CLIENTS))
+    asked = queries.Federation(
+      algorithm, running.server_state, running.client_states, running.data
+    )
+    found.update(
+      guide=asked.guide(queried),
+      answer=asked.answer(queried),
+      vote=asked.vote(queried),
+    )
+
+  examples = [guidance.examples.Examples(client.x, client.y) for client in held]
+  result = guidance.run(
+    algorithm, examples, examples, num_rounds=2, run_seed=0, on_end=on_end
+  )
+  assert len(result.client_states) == NUM_CLIENTS
+  loaded = tff_shift.load(tmp_path / "model")
+  routes, probabilities = loaded.guide(queried)
+  assert len(set(routes.numpy())) > 1
+  np.testing.assert_array_equal(routes, found["guide"].routes)
+  np.testing.assert_allclose(
+    probabilities, found["guide"].probabilities, rtol=1e-5, atol=1e-7
+  )
+  for one, other in zip(loaded.answer(queried), found["answer"], strict=True):
+    np.testing.assert_array_equal(one, other)
+  np.testing.assert_array_equal(loaded.vote(queried), found["vote"])
+
+
+@pytest.mark.slow
+class TestChosenClients:
+  @pytest.fixture(scope="class")
+  def running(self, model, start):
+    return start(algorithms.build("local", model))
+
+  def test_some_clients_do_not_vote(self, running, tmp_path, run_in_graph):
+    export_run(running, tmp_path / "model", clients=[2, 0])
+    loaded = tff_shift.load(tmp_path / "model")
+    assert loaded.clients == (0, 2)
+    assert loaded.functions == ("predict_as",)
+    x = make_data(7).x
+    for client in loaded.clients:
+      expected = run_in_graph(
+        running.algorithm.model.predict, running.states[client], x
+      )
+      np.testing.assert_allclose(
+        loaded.predict_as(client, x), expected, rtol=1e-5, atol=1e-6
+      )
+
+  def test_the_graph_does_not_grow_with_them(self, running, tmp_path):
+    sizes = []
+    for clients in ([0], range(NUM_CLIENTS)):
+      folder = tmp_path / str(len(clients))
+      export_run(running, folder, clients=clients)
+      sizes.append((folder / "saved_model.pb").stat().st_size)
+    # `vote` is there with all of them, and little beside it.
+    assert sizes[1] < 1.5 * sizes[0]
+
+  def test_without_clients_there_is_nothing_that_predicts(
+    self, running, tmp_path
+  ):
+    export_run(running, tmp_path / "model")
+    assert not (tmp_path / "model" / "saved_model.pb").exists()
+    with pytest.raises(ValueError, match="--save_clients"):
+      tff_shift.load(tmp_path / "model")
+
+  def test_client_that_is_not_there(self, running, tmp_path):
+    with pytest.raises(ValueError, match="no client 3; there are 3, from 0"):
+      export_run(running, tmp_path / "model", clients=[0, 3])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_model_is_replaced_and_nothing_else(model, start, tmp_path):
+  running = start(algorithms.build("local", model))
+  folder = tmp_path / "model"
+  folder.mkdir()
+  (folder / "mine").write_text("kept")
+  with pytest.raises(ValueError, match="no model that could be replaced"):
+    export_run(running, folder, clients=[0])
+  assert [path.name for path in tmp_path.rglob("*")] == ["model", "mine"]
+  export_run(running, tmp_path / "other", clients=[0])
+  export_run(running, tmp_path / "other", clients=[1])
+  assert tff_shift.load(tmp_path / "other").clients == (1,)
+  assert {path.name for path in tmp_path.iterdir()} == {"model", "other"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("field", ["x", "y"])
+def test_prediction_from_examples_is_refused(model, start, tmp_path, field):
+  def work(model, hparams):
+    def predict_as_client(weights, state, data, examples):
+      logits = model.predict(weights, examples.x)
+      return logits + tf.reduce_sum(tf.cast(getattr(data, field), tf.float32))
+
+    functions = algorithms.get("fed_avg").work(model, hparams)
+    return functions._replace(predict_as_client=predict_as_client)
+
+  algorithm = process.build(
+    "peeks", work, model, algorithms.get("fed_avg").HParams()
+  )
+  running = start(algorithm)
+  with pytest.raises(ValueError, match=f"needs its data.{field}; let"):
+    export_run(running, tmp_path / "model", clients=[0])
+  assert not list(tmp_path.iterdir())
+  export_run(running, tmp_path / "model")
+  assert tff_shift.load(tmp_path / "model").functions == ("predict",)

@@ -1,0 +1,232 @@
+"""Asking a federation in a folder, beside its matrices."""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tff_shift
+from tff_shift.serving import description
+
+ROOT = pathlib.Path(__file__).parents[2]
+X = np.random.default_rng(0).normal(size=(12, 2)).astype(np.float32)
+METHODS = ("predict", "predict_as", "guide", "answer", "vote", "predict_for")
+
+
+@pytest.fixture(scope="module")
+def predictor(served_federation):
+  return tff_shift.load(served_federation)
+
+
+@pytest.fixture(scope="module")
+def values(served_folder):
+  return served_folder.values
+
+
+@pytest.fixture(scope="module")
+def client_logits(values):
+  """Of each client, [3, 12, 3]."""
+  return np.array([X @ (values.shared + each) for each in values.personal])
+
+
+def softmax(logits):
+  exponentials = np.exp(logits)
+  return exponentials / exponentials.sum(axis=1, keepdims=True)
+
+
+class TestMethods:
+  def test_server(self, predictor, values):
+    np.testing.assert_allclose(predictor.predict(X), X @ values.shared, 1e-6)
+
+  @pytest.mark.parametrize("client", range(3))
+  def test_client(self, predictor, client_logits, client):
+    np.testing.assert_allclose(
+      predictor.predict_as(client, X), client_logits[client], 1e-5, 1e-6
+    )
+
+  def test_guide_is_corrected_for_the_shares(self, predictor, values):
+    routes, probabilities = predictor.guide(X)
+    # The third client has half of all, the others a quarter each.
+    expected = softmax(X @ values.guide - np.log([0.25, 0.25, 0.5]))
+    np.testing.assert_allclose(probabilities, expected, rtol=1e-5)
+    np.testing.assert_array_equal(routes, expected.argmax(axis=1))
+    # Client 2 has the logits of client 1 and twice its share.
+    assert set(routes.numpy()) == {0, 1}
+
+  def test_answers_are_those_of_the_clients_that_are_named(
+    self, predictor, client_logits
+  ):
+    classes, routes = predictor.answer(X)
+    np.testing.assert_array_equal(routes, predictor.guide(X).routes)
+    of_all = client_logits.argmax(axis=2)
+    assert (of_all[0] != of_all[1]).any()
+    np.testing.assert_array_equal(classes, of_all[routes, np.arange(len(X))])
+
+  def test_vote_is_the_majority(self, predictor, client_logits):
+    votes = [np.bincount(v, minlength=3) for v in client_logits.argmax(2).T]
+    np.testing.assert_array_equal(predictor.vote(X), np.argmax(votes, axis=1))
+
+  def test_request(self, predictor, values):
+    request = np.array([1, 2, 3], np.float32)
+    np.testing.assert_allclose(
+      predictor.predict_for(request, X), X @ values.shared + request, 1e-6, 1e-6
+    )
+
+  def test_no_examples(self, predictor):
+    nothing = X[:0]
+    assert predictor.predict_as(1, nothing).shape == (0, 3)
+    assert predictor.vote(nothing).shape == (0,)
+    assert predictor.answer(nothing).classes.shape == (0,)
+
+  def test_answer_that_is_no_number_is_none(self, predictor):
+    classes, _ = predictor.answer(np.full((2, 2), np.nan, np.float32))
+    np.testing.assert_array_equal(classes, [-1, -1])
+
+  def test_tensors_and_lists_and_other_numbers_of_numpy(self, predictor):
+    expected = predictor.predict(X)
+    for x in (tf.constant(X), X.astype(np.float64), X.tolist()):
+      np.testing.assert_array_equal(predictor.predict(x), expected)
+
+  def test_inside_a_function_of_tensorflow(self, predictor):
+    @tf.function
+    def both(client, x):
+      return predictor.predict_as(client, x), predictor.answer(x).classes
+
+    logits, classes = both(tf.constant(2), tf.constant(X))
+    np.testing.assert_array_equal(logits, predictor.predict_as(2, X))
+    np.testing.assert_array_equal(classes, predictor.answer(X).classes)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="no client"):
+      both(tf.constant(3), tf.constant(X))
+
+  def test_attributes(self, predictor):
+    assert predictor.algorithm == "by_hand"
+    assert predictor.num_classes == 3
+    assert predictor.class_names == ("a", "b", "c")
+    assert predictor.clients == (0, 1, 2)
+    assert predictor.input_shape == (2,)
+    assert predictor.input_dtype == tf.float32
+    assert set(predictor.functions) == set(METHODS)
+
+
+class TestRefusals:
+  @pytest.mark.parametrize(
+    "x",
+    [
+      X[0],
+      X[:, :1],
+      X.astype(np.int32),
+      X.astype(str),
+      tf.constant(X, tf.half),
+    ],
+  )
+  def test_wrong_examples_are_told_in_a_line(self, predictor, x):
+    with pytest.raises(ValueError, match=r"^x is .* takes float32 \(n, 2\)$"):
+      predictor.predict(x)
+
+  def test_wrong_request(self, predictor):
+    with pytest.raises(ValueError, match=r"^request is .*float32 \(3\)$"):
+      predictor.predict_for(np.zeros(4, np.float32), X)
+
+  @pytest.mark.parametrize("client", [3, -1, "a"])
+  def test_client_that_is_not_there(self, predictor, client):
+    with pytest.raises(ValueError, match=r"there are 0, 1, 2$"):
+      predictor.predict_as(client, X)
+
+  def test_what_a_model_lacks_is_told_with_what_it_has(self, served_folder):
+    folder = served_folder(
+      left_out=("predict", "predict_as", "predict_for"), clients=[]
+    )
+    guide_only = tff_shift.load(folder)
+    assert guide_only.functions == ("guide",)
+    assert guide_only.guide(X).routes.shape == (12,)
+    arguments = {"predict_as": (0, X), "predict_for": (np.zeros(3), X)}
+    for name in set(METHODS) - {"guide"}:
+      with pytest.raises(ValueError, match=f"has no {name}; it has guide") as e:
+        getattr(guide_only, name)(*arguments.get(name, (X,)))
+      assert ("--save_clients" in str(e.value)) == (
+        name in ("predict_as", "answer", "vote")
+      )
+
+
+class TestFolders:
+  def test_folder_of_a_run_with_one_model(self, served_federation, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(served_federation, run / "model" / "a" / "seed_0")
+    # What a run has left that was killed.
+    shutil.copytree(served_federation, run / "model" / "a" / ".seed_1.tmp")
+    assert tff_shift.load(run).predict(X).shape == (12, 3)
+    shutil.copytree(served_federation, run / "model" / "b" / "seed_0")
+    with pytest.raises(ValueError, match=r"2 models.*a/seed_0.*b/seed_0"):
+      tff_shift.load(str(run))
+
+  def test_no_model(self, tmp_path):
+    with pytest.raises(ValueError, match="holds no model"):
+      tff_shift.load(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no folder"):
+      tff_shift.load(tmp_path / "nothing")
+
+  @pytest.mark.parametrize(
+    ("change", "message"),
+    [
+      (lambda told: told | {"format": 99}, "format 99.* reads format 1"),
+      (lambda told: {"format": description.FORMAT}, "is damaged"),
+      (lambda told: [], "is damaged"),
+      (lambda told: told | {"functions": []}, "nothing that predicts"),
+    ],
+  )
+  def test_description_that_is_of_no_use(
+    self, served_federation, tmp_path, change, message
+  ):
+    told = json.loads((served_federation / description.FILE).read_text())
+    (tmp_path / description.FILE).write_text(json.dumps(change(told)))
+    with pytest.raises(ValueError, match=message):
+      tff_shift.load(tmp_path)
+
+  def test_model_that_is_damaged(self, served_federation, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(served_federation, folder)
+    (folder / "saved_model.pb").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match="damaged or incomplete") as error:
+      tff_shift.load(folder)
+    assert "\n" not in str(error.value)
+
+
+def test_keras_loads_the_servers_model(served_federation, predictor):
+  model = tf.keras.models.load_model(served_federation, compile=False)
+  np.testing.assert_array_equal(model(X), predictor.predict(X))
+  np.testing.assert_array_equal(
+    model.predict(X, verbose=0), predictor.predict(X)
+  )
+  np.testing.assert_array_equal(
+    model.predict_as(1, X), predictor.predict_as(1, X)
+  )
+
+
+@pytest.mark.slow
+def test_a_process_without_tff_predicts_the_same(
+  served_federation, predictor, tmp_path
+):
+  np.save(tmp_path / "x.npy", X)
+  program = (
+    "import sys, numpy as np, tff_shift;"
+    "assert 'tensorflow' not in sys.modules;"
+    "folder, x = sys.argv[1], np.load(sys.argv[2] + '/x.npy');"
+    "model = tff_shift.load(folder);"
+    "np.savez(sys.argv[2] + '/found', *model.answer(x), model.predict(x));"
+    "assert 'tensorflow' in sys.modules;"
+    "assert not [m for m in sys.modules if 'tensorflow_federated' in m]"
+  )
+  subprocess.run(
+    [sys.executable, "-c", program, served_federation, tmp_path],
+    cwd=ROOT,
+    check=True,
+  )
+  with np.load(tmp_path / "found.npz") as found:
+    expected = [*predictor.answer(X), predictor.predict(X)]
+    for one, other in zip(found.values(), expected, strict=True):
+      np.testing.assert_array_equal(one, other)

@@ -1,0 +1,336 @@
+"""Writes what a run learned as files: a model that predicts, weights by name.
+
+    saved_model.pb, variables/, ...   the SavedModel, see `served`; left out
+                                      where nothing can predict, as without the
+                                      heads of clients
+    weights.npz                       the server's weights by name, and what
+                                      each client predicts with, `clients/<id>/`
+    model.json                        what it is, see `description`
+
+No example is in them: a function is traced with a placeholder for each tensor,
+and what is stored is only what a result needs (`tracing`). Tensors that are
+shared are stored once, those of clients are stacked, so that the graph does not
+grow with their number.
+"""
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import shutil
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_shift.learning import frozen_weights
+from tff_shift.learning import guidance
+from tff_shift.learning import local_training
+from tff_shift.learning import process
+from tff_shift.learning import randomness
+from tff_shift.serving import description
+from tff_shift.serving import naming
+from tff_shift.serving import served
+from tff_shift.serving import tracing
+from tff_shift.simulation import results
+
+
+def export(
+  algorithm: process.FederatedAlgorithm,
+  server_state: Any,
+  client_states: Sequence[Any],
+  data: Sequence[Any],
+  folder: str | os.PathLike[str],
+  *,
+  clients: Sequence[int] = (),
+  class_names: Sequence[str] | None = None,
+) -> None:
+  """Writes a folder that `tff_shift.load` loads; call it within an executor.
+
+  Args:
+    algorithm: The algorithm.
+    server_state: The server's state.
+    client_states: The clients' states by client.
+    data: What clients train on or adapt to, by client. A summary or a guide is
+      made of that of all; nothing of it is stored but what is no example.
+    folder: The folder. A model that it holds is replaced.
+    clients: The clients whose own models are stored, by position.
+    class_names: The names of the classes, if they are known.
+
+  Raises:
+    ValueError: If there is no such client, if a prediction needs the examples
+      of a client, or if the folder holds anything else.
+    results.WriteError: If it cannot be written.
+  """
+  folder = pathlib.Path(folder)
+  wrong = [each for each in clients if not 0 <= each < len(data)]
+  if wrong:
+    raise ValueError(
+      f"there is no client {wrong[0]}; there are {len(data)}, from 0"
+    )
+  clients = sorted(set(clients))
+  own_data = [data[client] for client in clients]
+  personal = _personal(
+    algorithm, server_state, [client_states[each] for each in clients], own_data
+  )
+  weights = _arrays(server_state.weights)
+  tensors = _tensors(algorithm, server_state, weights, personal, own_data, data)
+  domain = len(getattr(data[0], "domain_sizes", ()))
+  parts = served.Parts(
+    **_trace(algorithm, tensors, bool(clients), domain),
+    tensors=tensors,
+    clients=clients,
+    has_all_clients=len(clients) == len(data),
+    client_weights=_client_weights(algorithm, data),
+    num_classes=algorithm.num_classes,
+    x=_x_spec(algorithm),
+    request=_request_spec(algorithm),
+  )
+  names = list(naming.by_name(tensors, algorithm.model))
+  parts = parts._replace(tensors=served.variables(parts, names))
+  functions = served.functions(parts)
+  named = naming.by_name(weights, algorithm.model)
+  for client, each in zip(clients, personal, strict=True):
+    for name, array in naming.by_name(each, algorithm.model).items():
+      named[f"{naming.CLIENTS}/{client}/{name}"] = array
+  with _replacing(folder) as temporary:
+    if functions:
+      served.save(parts, functions, str(temporary))
+    np.savez(temporary / "weights.npz", **named)
+    description.write(
+      temporary,
+      description.Description(
+        algorithm=algorithm.name,
+        hparams=dataclasses.asdict(algorithm.hparams),
+        model=algorithm.model.name,
+        input_shape=list(algorithm.model.input_shape),
+        input_dtype=algorithm.model.input_dtype.name,
+        num_classes=algorithm.num_classes,
+        class_names=None if class_names is None else list(class_names),
+        clients=clients,
+        functions=list(functions),
+        request_shape=parts.request and parts.request.shape.as_list(),
+      ),
+    )
+
+
+def _arrays(structure: Any) -> Any:
+  return tf.nest.map_structure(np.asarray, structure)
+
+
+def _personal(
+  algorithm: process.FederatedAlgorithm,
+  server_state: Any,
+  states: Sequence[Any],
+  data: Sequence[Any],
+) -> list[Any]:
+  """Returns what each client predicts with: its state, or what it prepares."""
+  if algorithm.work.prepare_client is None or not states:
+    return [_arrays(each) for each in states]
+  prepare = algorithm.guidance and algorithm.guidance.prepare
+  if prepare is None:
+    server_type, client_type, examples_type, _ = (
+      algorithm.evaluate_clients.type_signature.parameter
+    )
+    prepare = frozen_weights.with_frozen(
+      guidance.preparation(
+        server_type,
+        frozen_weights.shared_type(
+          frozen_weights.state_type(server_type).weights, algorithm.model
+        ),
+        client_type.member,
+        examples_type.member,
+        algorithm.work.prepare_client,
+      ),
+      algorithm.model,
+    )
+  prepared = prepare(server_state, list(states), list(data))
+  return [_arrays(each) for each in prepared]
+
+
+def _tensors(
+  algorithm: process.FederatedAlgorithm,
+  server_state: Any,
+  weights: Any,
+  personal: Sequence[Any],
+  own_data: Sequence[Any],
+  data: Sequence[Any],
+) -> served.Tensors:
+  """Returns all that may be stored; None for what may not, the examples."""
+  shared = weights
+  if frozen_weights.has_any(algorithm.model):
+    shared = frozen_weights.Shared(weights, _arrays(algorithm.model.frozen))
+  summary = ()
+  if algorithm.summarize is not None:
+    summary = _arrays(algorithm.summarize(server_state, list(data)))
+  specs = _data_specs(algorithm)
+  if not own_data:
+    nothing = tf.nest.map_structure(lambda spec: None, specs)
+    return served.Tensors(shared, summary, (), nothing)
+  return served.Tensors(
+    shared,
+    summary,
+    tf.nest.map_structure(lambda *each: np.stack(each), *personal),
+    tf.nest.map_structure(
+      # Of examples, a client has any number.
+      lambda spec, *each: (
+        np.stack(each) if spec.shape.is_fully_defined() else None
+      ),
+      specs,
+      *own_data,
+    ),
+  )
+
+
+def _trace(
+  algorithm: process.FederatedAlgorithm,
+  tensors: served.Tensors,
+  has_clients: bool,
+  domain: int,
+) -> dict[str, tracing.Traced | None]:
+  """Traces all that the algorithm can do, by the names of `served.Parts`."""
+  work = algorithm.work
+  specs = served.Tensors(
+    _specs(tensors.shared),
+    _specs(tensors.summary),
+    _specs(tensors.personal, first=1),
+    _data_specs(algorithm),
+  )
+  x = _x_spec(algorithm)
+
+  def predict(given, x):
+    return work.predict_as_server(
+      given.shared, given.summary, _to_predict(x, domain)
+    )
+
+  def predict_as(given, x):
+    return work.predict_as_client(
+      given.shared, given.personal, given.data, _to_predict(x, domain)
+    )
+
+  def guide(given, x):
+    return work.guide_queries(given.shared, x)
+
+  def predict_for(given, request, x):
+    state = work.answer_request(given.shared, request)
+    return work.predict_as_client(
+      given.shared, state, given.data, _to_predict(x, domain)
+    )
+
+  traced = dict.fromkeys(("predict", "predict_as", "guide", "predict_for"))
+  if algorithm.evaluate_server is not None:
+    traced["predict"] = tracing.trace(predict, specs, x)
+  if has_clients:
+    traced["predict_as"] = tracing.trace(predict_as, specs, x)
+    _check_has_no_examples(algorithm, tensors, traced["predict_as"])
+  if work.guide_queries is not None:
+    traced["guide"] = tracing.trace(guide, specs, x)
+  if work.answer_request is not None and work.prepare_client is None:
+    request = _request_spec(algorithm)
+    nobody = tensors._replace(
+      data=tf.nest.map_structure(lambda _: None, specs.data)
+    )
+    traced["predict_for"] = tracing.trace(predict_for, specs, request, x)
+    _check_has_no_examples(algorithm, nobody, traced["predict_for"])
+  return traced
+
+
+def _check_has_no_examples(
+  algorithm: process.FederatedAlgorithm,
+  tensors: served.Tensors,
+  traced: tracing.Traced,
+) -> None:
+  """Refuses a prediction that needs what may not be stored."""
+  flat = tf.nest.flatten(tensors)
+  names = list(naming.by_name(tensors, algorithm.model))
+  for position in traced.used:
+    if position < len(flat) and flat[position] is None:
+      raise ValueError(
+        f"a client of {algorithm.name} cannot be stored: to predict it needs"
+        f" its {names[position].replace('/', '.')}; let `prepare_client` make"
+        " of it what a prediction needs"
+      )
+
+
+def _specs(structure: Any, first: int = 0) -> Any:
+  """Returns the types of arrays, without their first axes."""
+  return tf.nest.map_structure(
+    lambda array: tf.TensorSpec(array.shape[first:], array.dtype), structure
+  )
+
+
+def _data_specs(algorithm: process.FederatedAlgorithm) -> Any:
+  """Returns the type of a client's data, in its own structure."""
+  return tff.types.structure_from_tensor_type_tree(
+    lambda each: tf.TensorSpec(each.shape, each.dtype),
+    algorithm.evaluate_clients.type_signature.parameter[2].member,
+  )
+
+
+def _x_spec(algorithm: process.FederatedAlgorithm) -> tf.TensorSpec:
+  model = algorithm.model
+  return tf.TensorSpec([None, *model.input_shape], model.input_dtype, name="x")
+
+
+def _request_spec(
+  algorithm: process.FederatedAlgorithm,
+) -> tf.TensorSpec | None:
+  request = algorithm.work.request_type
+  return request and tf.TensorSpec(request.shape, request.dtype, "request")
+
+
+def _to_predict(x: tf.Tensor, domain: int) -> local_training.ClientData:
+  """Returns examples of a domain, as what predicts takes them."""
+  num_examples = tf.shape(x)[0]
+  return local_training.ClientData(
+    x=x,
+    # What is not known.
+    y=tf.zeros([num_examples], tf.int32),
+    domain_sizes=tf.one_hot(
+      domain, domain + 1, on_value=num_examples, off_value=0
+    ),
+    seed=tf.zeros(randomness.SEED_SHAPE, tf.int32),
+    client_id=tf.constant(0),
+  )
+
+
+def _client_weights(
+  algorithm: process.FederatedAlgorithm, data: Sequence[Any]
+) -> np.ndarray | None:
+  """Returns what each client counts, for the guide."""
+  if algorithm.work.guide_queries is None:
+    return None
+  weights = np.zeros([algorithm.model.num_clients], np.float32)
+  for each in data:
+    weights[int(each.client_id)] += float(algorithm.client_weight(each))
+  return weights
+
+
+@contextlib.contextmanager
+def _replacing(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Gives a folder to write to, which then takes the place of another.
+
+  Args:
+    folder: The folder to be replaced, if it is there.
+
+  Yields:
+    An empty folder beside it.
+  """
+  if folder.exists() and not (folder / description.FILE).is_file():
+    raise ValueError(f"{folder} holds no model that could be replaced")
+  temporary = folder.with_name(f".{folder.name}.tmp")
+  with results.writing(folder):
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # What a run has left that was killed.
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+      yield temporary
+      if folder.exists():
+        shutil.rmtree(folder)
+      os.replace(temporary, folder)
+    finally:
+      shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,94 @@
+"""Names for the tensors of weights and states, for files of arrays."""
+
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tff_shift.models import guided_model
+from tff_shift.models import split_model
+
+# What the names of clients' tensors begin with in files of weights.
+CLIENTS = "clients"
+# Fields that the names of a model's weights begin with.
+_PARTS = ("backbone", "head", "client_branch")
+# The name of a tensor that is all there is.
+_ALONE = "value"
+
+
+def by_name(value: Any, model: split_model.SplitModel) -> dict[str, np.ndarray]:
+  """Gives each tensor of a nested structure a name.
+
+  Args:
+    value: Named tuples, dictionaries, tuples and lists of tensors or arrays.
+    model: The model that the tensors may be weights of.
+
+  Returns:
+    The arrays. The weights of a backbone, a head or both have the names of
+    `model.weight_names()`, also where the model is cut at another place than
+    its own; those of a client branch are `client_branch/...`. All else is named
+    by fields and positions, and so is what stands above: `psi/backbone/...`.
+  """
+  known = _known(model)
+  return {
+    "/".join(path) or _ALONE: np.asarray(tensor)
+    for path, tensor in _walk(value, (), known)
+  }
+
+
+def _known(
+  model: split_model.SplitModel,
+) -> list[list[tuple[str, tuple[int, ...]]]]:
+  """Returns names and shapes of weights that belong together, in order."""
+  names = model.weight_names()
+  shapes = model.backbone.shapes + model.head.shapes
+  found = [list(zip(names.backbone + names.head, shapes, strict=True))]
+  if isinstance(model, guided_model.GuidedModel):
+    branch = model.client_branch
+    found.append(
+      [
+        (f"client_branch/{name}", shape)
+        for name, shape in zip(branch.names, branch.shapes, strict=True)
+      ]
+    )
+  return found
+
+
+def _walk(value, path, known) -> Iterator[tuple[tuple[str, ...], Any]]:
+  """Yields all tensors with the fields and positions that lead to them."""
+  if isinstance(value, split_model.SplitWeights):
+    value = (*value.backbone, *value.head)
+  if isinstance(value, Mapping):
+    children = sorted(value.items())  # As TensorFlow flattens them.
+  elif hasattr(value, "_fields"):
+    children = value._asdict().items()
+  elif isinstance(value, tuple | list):
+    names = _weight_names(value, known, path[-1:] == ("head",))
+    if names is not None:
+      above = path[:-1] if path and path[-1] in _PARTS else path
+      yield from (
+        ((*above, name), tensor)
+        for name, tensor in zip(names, value, strict=True)
+      )
+      return
+    children = enumerate(value)
+  else:
+    yield path, value
+    return
+  for key, child in children:
+    yield from _walk(child, (*path, str(key)), known)
+
+
+def _weight_names(values, known, is_head: bool) -> list[str] | None:
+  """Returns the names of values that begin or end a list of weights."""
+  if not values or any(isinstance(each, tuple | list) for each in values):
+    return None
+  shapes = [np.shape(each) for each in values]
+  for weights in known:
+    ends = weights[: len(values)], weights[-len(values) :]
+    # Both may have the same shapes.
+    for part in reversed(ends) if is_head else ends:
+      if [tuple(shape) for _, shape in part] == shapes:
+        return [name for name, _ in part]
+  return None

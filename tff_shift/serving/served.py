@@ -1,0 +1,241 @@
+"""The object in a SavedModel: tensors once, and the functions that use them."""
+
+import re
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tff_shift.learning import evaluation
+from tff_shift.learning import guidance
+from tff_shift.serving import tracing
+
+
+class Parts(NamedTuple):
+  """What a served model is made of; a function that is None is left out.
+
+  A part that takes a client's tensors takes those of one client.
+
+  Attributes:
+    tensors: What the parts take before what follows, by kind: nested structures
+      of arrays or variables; a client's have a first axis, of the clients.
+    predict: `(tensors, x) -> logits` of the server's model.
+    predict_as: `(tensors, x) -> logits` of a client.
+    guide: `(tensors, x) -> logits` over all clients.
+    predict_for: `(tensors, request, x) -> logits`.
+    clients: The ids of the clients that are there.
+    has_all_clients: Whether these are all that there are.
+    client_weights: What each client counts, for `guidance.route`,
+      [num_clients] float32. None without a guide.
+    num_classes: The number of classes.
+    x: The type of the examples.
+    request: The type of a request. None without `predict_for`.
+  """
+
+  tensors: Any
+  predict: tracing.Traced | None
+  predict_as: tracing.Traced | None
+  guide: tracing.Traced | None
+  predict_for: tracing.Traced | None
+  clients: Sequence[int]
+  has_all_clients: bool
+  client_weights: np.ndarray | None
+  num_classes: int
+  x: tf.TensorSpec
+  request: tf.TensorSpec | None
+
+
+class Tensors(NamedTuple):
+  """The tensors that parts take.
+
+  Attributes:
+    shared: What the server holds, and the frozen weights.
+    summary: What it has summed up of the clients' data.
+    personal: What a client predicts with.
+    data: What a client holds beside that.
+  """
+
+  shared: Any
+  summary: Any
+  personal: Any
+  data: Any
+
+
+def variables(parts: Parts, names: Sequence[str]) -> Tensors:
+  """Makes variables of the tensors that some part needs.
+
+  Args:
+    parts: The parts, with arrays.
+    names: A name for each tensor, in order.
+
+  Returns:
+    Variables in the structure of `parts.tensors`; None for those that no part
+    needs.
+  """
+  flat = tf.nest.flatten(parts.tensors)
+  used = {
+    position
+    for part in (
+      parts.predict,
+      parts.predict_as,
+      parts.guide,
+      parts.predict_for,
+    )
+    if part is not None
+    for position in part.used
+  }
+  return tf.nest.pack_sequence_as(
+    parts.tensors,
+    [
+      tf.Variable(value, trainable=False, name=re.sub(r"[^\w./-]", "_", name))
+      if position in used
+      else None
+      for position, (value, name) in enumerate(zip(flat, names, strict=True))
+    ],
+  )
+
+
+def functions(parts: Parts) -> dict[str, Any]:
+  """Makes the functions of a served model.
+
+  Args:
+    parts: The parts, with variables.
+
+  Returns:
+    By the names of the `Predictor`'s methods, functions with one signature.
+  """
+  found = {}
+
+  def add(name, function, *specs):
+    found[name] = tf.function(
+      function, input_signature=[*specs, parts.x], autograph=False
+    )
+
+  if parts.predict is not None:
+    add("predict", lambda x: parts.predict((parts.tensors, x)))
+  if parts.predict_for is not None:
+    add(
+      "predict_for",
+      lambda request, x: parts.predict_for((parts.tensors, request, x)),
+      parts.request,
+    )
+  if parts.guide is not None:
+    add("guide", lambda x: _guide(parts, x))
+  if parts.predict_as is not None:
+    add("predict_as", lambda client, x: _predict_as(parts, client, x), _INDEX)
+    if parts.has_all_clients:
+      add("vote", lambda x: _vote(parts, x))
+      if parts.guide is not None:
+        add("answer", lambda x: _answer(parts, x))
+  return found
+
+
+_INDEX = tf.TensorSpec([], tf.int32, name="client")
+
+
+def _row_logits(parts: Parts, row, x) -> tf.Tensor:
+  """Predicts with the tensors of the client in a row."""
+  personal, data = tf.nest.map_structure(
+    lambda stacked: None if stacked is None else tf.gather(stacked, row),
+    (parts.tensors.personal, parts.tensors.data),
+  )
+  tensors = parts.tensors._replace(personal=personal, data=data)
+  logits = parts.predict_as((tensors, x))
+  return tf.ensure_shape(logits, [None, parts.num_classes])
+
+
+def _predict_as(parts: Parts, client, x) -> tf.Tensor:
+  is_client = tf.equal(tf.constant(parts.clients, tf.int32), client)
+  known = tf.debugging.Assert(
+    tf.reduce_any(is_client), ["there is no client", client]
+  )
+  with tf.control_dependencies([known]):
+    row = tf.argmax(tf.cast(is_client, tf.int32), output_type=tf.int32)
+  return _row_logits(parts, row, x)
+
+
+def _guide(parts: Parts, x) -> dict[str, tf.Tensor]:
+  routing = guidance.route(
+    parts.guide((parts.tensors, x)), tf.constant(parts.client_weights)
+  )
+  return {name: routing[name] for name in ("routes", "probabilities")}
+
+
+def _over_clients(parts: Parts, step, initial) -> tf.Tensor:
+  """Goes through the clients; `step(row, value) -> value`."""
+  _, value = tf.while_loop(
+    lambda row, _: row < len(parts.clients),
+    lambda row, value: (row + 1, step(row, value)),
+    (tf.constant(0), initial),
+    parallel_iterations=1,
+  )
+  return value
+
+
+def _answer(parts: Parts, x) -> dict[str, tf.Tensor]:
+  routes = _guide(parts, x)["routes"]
+  clients = tf.constant(parts.clients, tf.int32)
+
+  def ask(row, classes):
+    own = tf.where(tf.equal(routes, clients[row]))
+    logits = _row_logits(parts, row, tf.gather(x, tf.squeeze(own, 1)))
+    return tf.tensor_scatter_nd_update(
+      classes, own, evaluation.predicted_classes(logits)
+    )
+
+  nobody = tf.fill(tf.shape(routes), guidance.NO_CLIENT)
+  return {"classes": _over_clients(parts, ask, nobody), "routes": routes}
+
+
+def _vote(parts: Parts, x) -> tf.Tensor:
+  def count(row, votes):
+    classes = evaluation.predicted_classes(_row_logits(parts, row, x))
+    cast = tf.one_hot(classes, parts.num_classes, dtype=tf.int32)
+    return tf.ensure_shape(votes + cast, [None, parts.num_classes])
+
+  votes = tf.zeros([tf.shape(x)[0], parts.num_classes], tf.int32)
+  votes = tf.ensure_shape(votes, [None, parts.num_classes])
+  return tf.argmax(_over_clients(parts, count, votes), 1, tf.int32)
+
+
+class _KerasModel(tf.keras.Model):
+  """A server's model, as Keras loads it; its `predict` gives logits as well."""
+
+  def call(self, x):
+    """Gives the server's logits [n, num_classes] of examples [n, ...]."""
+    return self.server_predict(x)
+
+
+def save(parts: Parts, made: Mapping[str, Any], path: str) -> None:
+  """Writes a SavedModel, which Keras can load where the server has a model.
+
+  Args:
+    parts: The parts, with variables.
+    made: What `functions` gives for them, at least one.
+    path: The folder.
+  """
+  tensors = [
+    each for each in tf.nest.flatten(parts.tensors) if each is not None
+  ]
+  if "predict" not in made:
+    # A Keras model has to have something to be called with examples alone.
+    module = tf.Module()
+    _attach(module, made, tensors)
+    tf.saved_model.save(module, path)
+    return
+  model = _KerasModel(name="served")
+  _attach(model, made, tensors)
+  model(tf.zeros([1, *parts.x.shape[1:]], parts.x.dtype))
+  model.save(path, save_format="tf", include_optimizer=False)
+
+
+def _attach(
+  module: tf.Module, made: Mapping[str, Any], tensors: Sequence[tf.Variable]
+) -> None:
+  module.tensors = tensors
+  for name, function in made.items():
+    # Keras models have a method `predict` of their own.
+    setattr(module, "server_predict" if name == "predict" else name, function)

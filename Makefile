@@ -10,7 +10,7 @@ JOBS ?= auto
 N ?= 2
 
 .PHONY: help setup demo demo-short demo-online demo-guidance demo-dynamic workers \
-  test test-fast lint lock check-lock wheel clean
+  test test-fast lint lock check-lock docs wheel clean
 
 help:
 	@echo 'make demo        FedAvg, FedEvolve and FedEvp on rotated digits'
@@ -21,6 +21,7 @@ help:
 	@echo 'make test        the whole test suite'
 	@echo 'make test-fast   the tests that are not marked slow: every module, in minutes'
 	@echo 'make lint        the linter, the format, and whether the lock is up to date'
+	@echo 'make docs        the documentation site, in site/; fails on a broken link'
 	@echo 'make lock        compiles requirements.in into requirements.txt'
 	@echo 'make wheel       dist/tff_shift-*.whl'
 	@echo 'make clean       removes the environment and all results'
@@ -69,6 +70,9 @@ lint: setup check-lock
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 # The override lifts TFF's pin of a release of jaxlib that is gone.
 COMPILE := $(BIN)/uv pip compile --quiet --no-config --no-header \
   --python-version 3.11 --override overrides.txt requirements.in
@@ -93,4 +97,4 @@ wheel: setup
 	@rm -rf build
 
 clean:
-	rm -rf $(VENV) runs build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) runs build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis

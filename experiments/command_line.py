@@ -18,8 +18,8 @@ from experiments import dataset_flags
 from experiments import hparam_flags
 from experiments import input_flags
 from experiments import output_folder
-from experiments import tracker_flags
 from experiments import saved_models
+from experiments import tracker_flags
 from experiments import worker_flags
 from tff_shift import algorithms
 from tff_shift import execution
@@ -81,11 +81,11 @@ def define_common_flags(
     model_help: What is said of the model; the default is that of the data set.
     model_width_help: What is said of its width.
     input_scaling: How images are scaled by default.
+    save_clients: The clients whose own models are saved by default.
 
   Raises:
     ValueError: If an algorithm of `--import` cannot be used.
     flags.Error: If a file of flags cannot be read.
-    save_clients: The clients whose own models are saved by default.
   """
   hparam_flags.import_algorithms(sys.argv)
   flags.DEFINE_list(

@@ -19,8 +19,8 @@ from absl import flags
 from experiments import command_line
 from experiments import dataset_flags
 from experiments import output_folder
-from experiments import tracker_flags
 from experiments import saved_models
+from experiments import tracker_flags
 from tff_shift import algorithms
 from tff_shift.learning import aggregation
 from tff_shift.learning import process

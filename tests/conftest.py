@@ -3,9 +3,12 @@
 import gc
 import sys
 import textwrap
+import types
 
 import hypothesis
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from tff_shift.data import datasets
 

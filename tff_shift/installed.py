@@ -12,6 +12,6 @@ def require_tff() -> None:
   if importlib.util.find_spec("tensorflow_federated") is None:
     raise ImportError(
       "tff_shift: TensorFlow Federated is missing; install it with `pip install"
-      " --no-deps tensorflow-federated==0.87.0` (without --no-deps pip looks for"
-      " a release of jaxlib that is gone)"
+      " --no-deps tensorflow-federated==0.87.0` (without --no-deps pip looks"
+      " for a release of jaxlib that is gone)"
     )

@@ -13,10 +13,13 @@ _PACKAGE = "tff_shift"
 
 
 def on_page_markdown(markdown, *, page, **_):
-  """Turns links from the repository's root into links from this folder."""
-  if page.file.src_uri != "index.md":
-    return markdown
-  return markdown.replace("](docs/", "](")
+  """Turns links as the repository has them into links within the site."""
+  if page.file.src_uri == "index.md":
+    return markdown.replace("](docs/", "](")
+  if "/" not in page.file.src_uri:
+    # What lies beside this folder there lies in it here.
+    return markdown.replace("](../", "](")
+  return markdown
 
 
 def on_files(files, *, config):

@@ -6,8 +6,8 @@ import pytest
 
 from tff_shift import algorithms
 
-FILES = pathlib.Path(__file__).parents[1] / "user_files"
-GOOD = (FILES / "fed_avg_scaled.py").read_text()
+EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "own_algorithm.py"
+GOOD = EXAMPLE.read_text(encoding="utf-8")
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +55,7 @@ class TestLoad:
     assert algorithms.get("mine").HParams().server_rate == 0.5
 
   def test_update_of_the_server_is_the_users(self, model, run_in_graph):
-    module = algorithms.load(FILES / "fed_avg_scaled.py")
+    module = algorithms.load(EXAMPLE)
     functions = module.work(model, module.HParams(server_rate=0.5))
     weights = run_in_graph(
       lambda w, u: functions.update_server(w, u, (), 0), (1.0,), (4.0,)

@@ -12,7 +12,7 @@ from tff_shift.data import from_client_data
 KEYS = {"x_key": "pixels", "y_key": "label"}
 
 
-_README = pathlib.Path(__file__).parents[2] / "README.md"
+_PAGE = pathlib.Path(__file__).parents[2] / "docs" / "data.md"
 
 
 def make_client_data():
@@ -166,10 +166,9 @@ def test_examples_of_other_shapes_are_refused():
     from_client_data.guidance(ragged)
 
 
-def test_code_of_the_readme_runs():
-  text = _README.read_text(encoding="utf-8")
-  section = re.search(r"^## Your own data\n(.*?)^## ", text, re.M | re.S)[1]
-  (code,) = re.findall(r"^```python\n(.*?)^```", section, re.M | re.S)
+def test_code_of_the_page_runs():
+  text = _PAGE.read_text(encoding="utf-8")
+  (code,) = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
   found = {}
   exec(code, found)
   assert found["clients"][3].train.domain_sizes.tolist() == [6, 6, 0]

@@ -9,7 +9,7 @@ from experiments import evolving
 from experiments import evolving_plan
 from tff_shift import algorithms
 
-FILES = pathlib.Path(__file__).parents[1] / "user_files"
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 TINY = (
   "--dataset=circle",
   "--rounds=2",
@@ -28,7 +28,7 @@ def nothing_stays(monkeypatch):
 @pytest.fixture
 def files(tmp_path):
   """A folder with the example and a model that can be changed."""
-  shutil.copy(FILES / "fed_avg_scaled.py", tmp_path)
+  shutil.copy(EXAMPLES / "own_algorithm.py", tmp_path)
   (tmp_path / "mine.py").write_text(
     "import tensorflow as tf\n"
     "def build(input_shape, num_classes, width=4):\n"
@@ -43,13 +43,13 @@ def files(tmp_path):
 def test_files_of_a_user_run_and_resume(
   files, run_whole, run_here, read_runs, read_rows, capsys
 ):
-  (files / "mine.flags").write_text(f"--import={files}/fed_avg_scaled.py\n")
+  (files / "mine.flags").write_text(f"--import={files}/own_algorithm.py\n")
   folder = files / "run"
   arguments = [
     f"--flagfile={files}/mine.flags",
     # A value behind a blank, before a flag that is known only then.
     "--algorithm",
-    "fed_avg,fed_avg_scaled",
+    "fed_avg,own_algorithm",
     "--server_rate=1,0.5",
     *TINY,
     f"--model={files}/mine.py:build",
@@ -60,7 +60,7 @@ def test_files_of_a_user_run_and_resume(
   plain, same, halved = read_runs(folder)
   assert [plain["algorithm"], same["algorithm"]] == [
     "fed_avg",
-    "fed_avg_scaled",
+    "own_algorithm",
   ]
   assert plain["setting"]["model"] == "mine:build"
   # A rate of 1 is FedAvg, bit for bit.
@@ -74,10 +74,10 @@ def test_files_of_a_user_run_and_resume(
   }
   assert losses[""] == losses["1.0"] != losses["0.5"]
   assert halved["setting"]["server_rate"] == 0.5
-  assert "fed_avg_scaled" in output
+  assert "own_algorithm" in output
 
   # Another version of a file is another run.
-  for name, flag in (("fed_avg_scaled.py", "import"), ("mine.py", "model")):
+  for name, flag in (("own_algorithm.py", "import"), ("mine.py", "model")):
     before = (files / name).read_text()
     (files / name).write_text(before + "# Another version.\n")
     assert run_here(evolving, evolving_plan, [*arguments, "--resume"]) == 2
@@ -114,7 +114,7 @@ def test_files_of_a_user_run_and_resume(
 def test_wrong_file_is_named_in_one_line(
   files, run_evolving, capsys, arguments, message
 ):
-  text = (files / "fed_avg_scaled.py").read_text()
+  text = (files / "own_algorithm.py").read_text()
   for name, old, new in (
     ("fed_avg.py", "", ""),
     ("clash.py", "server_rate: float", "rounds: float"),
@@ -134,8 +134,8 @@ def test_wrong_file_is_named_in_one_line(
 
 
 def test_help_lists_what_an_import_brings(files, run_evolving, capsys):
-  path = files / "fed_avg_scaled.py"
+  path = files / "own_algorithm.py"
   assert run_evolving([f"--import={path}", "--help"]) == 0
   output = capsys.readouterr().out
   assert "--server_rate:" in output
-  assert "fed_avg, fed_avg_ft, fed_avg_scaled, " in " ".join(output.split())
+  assert "fed_avg, fed_avg_ft, own_algorithm, " in " ".join(output.split())

@@ -8,7 +8,9 @@ import pytest
 from tff_shift import algorithms
 from tff_shift.testing import __main__ as contract
 
-FILES = pathlib.Path(__file__).parents[1] / "user_files"
+TESTS = pathlib.Path(__file__).parents[1]
+GOOD = TESTS.parent / "examples" / "own_algorithm.py"
+BAD = TESTS / "user_files"
 
 
 @pytest.fixture(autouse=True)
@@ -18,11 +20,11 @@ def nothing_stays(monkeypatch):
 
 @pytest.mark.slow
 class TestContract:
-  def run(self, name, chosen):
-    return contract.main([str(FILES / f"{name}.py"), "-q", "-k", chosen])
+  def run(self, path, chosen):
+    return contract.main([str(path), "-q", "-k", chosen])
 
   def test_is_kept_by_a_good_algorithm(self, capfd):
-    assert self.run("fed_avg_scaled", "TestForm or TestCode or Hyper") == 0
+    assert self.run(GOOD, "TestForm or TestCode or Hyper") == 0
     output = capfd.readouterr().out
     assert " passed" in output
     assert "fail" not in output
@@ -46,7 +48,7 @@ class TestContract:
     ],
   )
   def test_is_broken_by_a_bad_algorithm(self, capfd, name, chosen, broken):
-    assert self.run(name, chosen) == 1
+    assert self.run(BAD / f"{name}.py", chosen) == 1
     failed = [
       line.partition("::")[2]
       for line in capfd.readouterr().out.splitlines()

@@ -1,0 +1,98 @@
+"""A deployed model adapts to a drift, without labels.
+
+    python -m examples.adapt_deployed_model
+
+A model for digits is trained once and given to four clients. Their classes then
+shift; Fed-ADE measures by how much, and sets each client's learning rate by it.
+"""
+
+import pathlib
+import tempfile
+
+import tff_shift
+from tff_shift import algorithms
+from tff_shift import execution
+from tff_shift import models
+from tff_shift.data import schedules
+from tff_shift.data import streams
+from tff_shift.serving import export
+from tff_shift.shift import bbse
+from tff_shift.simulation import online
+from tff_shift.simulation import pretraining
+
+NUM_CLIENTS, TIMESTEPS = 4, 8
+
+
+def main() -> None:
+  """Trains, deploys, adapts; prints each time step; takes a model away."""
+  dataset = streams.load_online("digits")
+  model = models.build(
+    "residual_cnn", input_shape=(28, 28, 1), num_classes=10, width=8
+  )
+  pretrained = pretraining.pretrain(
+    model,
+    dataset.pretraining,
+    dataset.validation,
+    pretraining.PretrainingHParams(max_epochs=5),
+    seed=0,
+  )
+  fed_ade = algorithms.get("fed_ade")
+  algorithm = algorithms.build(
+    fed_ade,
+    pretraining.with_pretrained(model, pretrained),
+    fed_ade.HParams(eta_min=5e-3, eta_max=1e-1),
+  )
+  print(algorithm.phases[0].type_signature)  # no class of a stream enters
+  client_streams = streams.Streams(
+    dataset.stream,
+    10,
+    schedules.omega("square", TIMESTEPS),
+    num_clients=NUM_CLIENTS,
+    samples_per_step=50,
+  )
+  deployment = online.Deployment(
+    [
+      streams.initial_examples(dataset, 64, client, 0)
+      for client in range(NUM_CLIENTS)
+    ],
+    bbse.confusion_matrix(
+      pretrained.validation_logits, pretrained.validation_y
+    ).numpy(),
+  )
+
+  def show(step):
+    print(
+      f"step {step.timestep}: {step.before['accuracy']:.1f} % before,"
+      f" {step.after['accuracy']:.1f} % after, rates"
+      f" {step.learning_rates.min():.3f} to {step.learning_rates.max():.3f}"
+    )
+
+  with tempfile.TemporaryDirectory() as folder:
+
+    def take_away(running):
+      export.export(
+        algorithm,
+        running.server_state,
+        running.client_states,
+        running.data,
+        pathlib.Path(folder, "model"),
+        clients=[3],
+      )
+
+    with execution.use("auto"):
+      online.run(
+        algorithm,
+        client_streams,
+        deployment,
+        run_seed=0,
+        on_timestep=show,
+        on_end=take_away,
+      )
+    last = client_streams.batch(3, TIMESTEPS)
+    logits = tff_shift.load(pathlib.Path(folder, "model")).predict_as(3, last.x)
+  share = (logits.numpy().argmax(axis=1) == last.y).mean()
+  print(f"client 3's own model, loaded: {share:.1%} of its last examples")
+
+
+if __name__ == "__main__":
+  main()

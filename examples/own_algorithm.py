@@ -1,0 +1,79 @@
+"""An algorithm of your own: one file, in every table.
+
+FedAvg whose server takes longer or shorter steps: Adaptive Federated
+Optimization (Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan;
+ICLR 2021), Algorithm 1 with plain gradient descent at the server.
+
+    python -m examples.own_algorithm
+    python -m tff_shift.testing examples/own_algorithm.py
+    python -m experiments.evolving --import=examples/own_algorithm.py \
+        --algorithm=fed_avg,own_algorithm --server_rate=0.5,1,2
+
+What leaves a client: the change of all weights, and the mean training loss.
+"""
+
+import dataclasses
+
+import tensorflow as tf
+
+from tff_shift.algorithms import fed_avg
+from tff_shift.learning import hyperparameters
+
+SCENARIOS = ("evolving", "guidance", "dynamic_personalization")
+
+
+@dataclasses.dataclass(frozen=True)
+class HParams(hyperparameters.LocalHParams):
+  """FedAvg's, and the server's rate."""
+
+  server_rate: float = hyperparameters.hparam(
+    1.0,
+    "What the mean change is multiplied by; 1 is FedAvg.",
+    minimum=0,
+    exclusive_minimum=True,
+  )
+
+
+def work(model, hparams):
+  """The functions of FedAvg, and another step of the server."""
+
+  def update_server(weights, mean_update, contribution, round_num):
+    del contribution, round_num
+    return tf.nest.map_structure(
+      lambda w, change: w + hparams.server_rate * change, weights, mean_update
+    )
+
+  return fed_avg.work(model, hparams)._replace(update_server=update_server)
+
+
+def main() -> None:
+  """Prints the accuracy on the unseen domain for three rates."""
+  import numpy as np
+
+  from tff_shift import algorithms
+  from tff_shift import execution
+  from tff_shift import models
+  from tff_shift.data import domains
+  from tff_shift.simulation import evolving
+
+  module = algorithms.load(__file__)
+  dataset = domains.load_evolving("circle", num_domains=6, seed=0)
+  clients = domains.assemble_clients(dataset, num_clients=4, seed=0)
+  model = models.build(
+    "mlp", input_shape=(2,), num_classes=2, input_dtype=np.float32
+  )
+  with execution.use("auto"):
+    for rate in (0.5, 1.0, 1.5):
+      algorithm = algorithms.build(
+        module,
+        model,
+        module.HParams(learning_rate=0.03, server_rate=rate),
+        num_evaluation_domains=len(dataset.domains),
+      )
+      result = evolving.run(algorithm, clients, num_rounds=10, run_seed=0)
+      accuracy = result.final.server["accuracy"]
+      print(f"server_rate {rate}: {accuracy:.1f} % on the unseen domain")
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,69 @@
+"""What the README shows runs as it stands there."""
+
+import importlib
+import pathlib
+import re
+
+import pytest
+
+from tff_shift import algorithms
+
+pytestmark = pytest.mark.slow
+
+_README = pathlib.Path(__file__).parents[1] / "README.md"
+
+
+@pytest.fixture
+def run_example(monkeypatch, capsys):
+  """Returns `run(name) -> what it prints`."""
+  monkeypatch.setattr(algorithms, "_registered", {})
+
+  def run(name):
+    importlib.import_module(f"examples.{name}").main()
+    return capsys.readouterr().out
+
+  return run
+
+
+def percentages(text):
+  return [float(each) for each in re.findall(r"(\d+\.\d) ?%", text)]
+
+
+def test_own_data_end_in_a_table(run_example):
+  _, *rows = run_example("own_data").splitlines()
+  found = {row.split()[0]: list(map(float, row.split()[1:])) for row in rows}
+  assert found.keys() == {"fed_avg", "fed_evolve", "fed_evp"}
+  # The classes turn on, so that what was averaged over time comes too late.
+  assert min(found["fed_evolve"]) > 90 > 60 > max(found["fed_avg"])
+
+
+def test_own_algorithm_runs_at_three_rates(run_example):
+  accuracies = percentages(run_example("own_algorithm"))
+  assert len(set(accuracies)) == 3
+
+
+def test_federation_answers_from_a_folder_as_before(run_example):
+  output = run_example("federation_answers")
+  right, own = percentages(output)
+  assert right > 60
+  assert own > 30
+  assert output.endswith("the folder answers the same: True\n")
+
+
+def test_deployed_model_adapts_and_is_taken_away(run_example):
+  output = run_example("adapt_deployed_model")
+  assert re.findall(r"^step (\d+):", output, re.MULTILINE) == list("12345678")
+  *_, last = percentages(output)
+  assert last > 80
+
+
+def test_stock_tff_learns_in_process(run_example):
+  (accuracy,) = percentages(run_example("stock_tff_on_a_gpu"))
+  assert accuracy > 90
+
+
+def test_code_of_the_readme_runs(capsys):
+  text = _README.read_text(encoding="utf-8")
+  (code,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+  exec(compile(code, _README.name, "exec"), {})
+  assert capsys.readouterr().out.endswith("% on the unseen domain\n")

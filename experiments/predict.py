@@ -169,5 +169,10 @@ def main() -> None:
   print(f"predictions: {FLAGS.output}")
 
 
-if __name__ == "__main__":
+def run() -> None:
+  """Reads the command line and runs this binary, to the end of the process."""
   program.run(main, define_flags)
+
+
+if __name__ == "__main__":
+  run()

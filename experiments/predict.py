@@ -24,7 +24,7 @@ from experiments import program
 from tff_shift.data import array_files
 from tff_shift.learning import evaluation
 from tff_shift.serving import predictor
-from tff_shift.simulation import results
+from tff_shift.simulation import files
 
 FLAGS = flags.FLAGS
 
@@ -144,7 +144,7 @@ def _write(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
   """Writes an .npz file, which is there whole or not at all."""
   temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
   try:
-    with results.writing(path):
+    with files.writing(path):
       with open(temporary, "wb") as file:
         np.savez(file, **arrays)
       os.replace(temporary, path)

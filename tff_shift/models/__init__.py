@@ -119,7 +119,7 @@ def build(
   """
   builder = _builder(name)
   if is_user_function(name):
-    model = user_models.build(
+    model = user_models.from_function(
       name,
       builder,
       input_shape=tuple(input_shape),

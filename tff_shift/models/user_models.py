@@ -49,7 +49,7 @@ def digest(name: str) -> str:
   return user_modules.digest(user_modules.load(name.rpartition(":")[0]))
 
 
-def build(
+def from_function(
   name: str,
   function: Callable[..., Any],
   *,

@@ -35,7 +35,7 @@ from tff_shift.serving import description
 from tff_shift.serving import naming
 from tff_shift.serving import served
 from tff_shift.serving import tracing
-from tff_shift.simulation import results
+from tff_shift.simulation import files
 
 
 def export(
@@ -63,7 +63,7 @@ def export(
   Raises:
     ValueError: If there is no such client, if a prediction needs the examples
       of a client, or if the folder holds anything else.
-    results.WriteError: If it cannot be written.
+    files.WriteError: If it cannot be written.
   """
   folder = pathlib.Path(folder)
   wrong = [each for each in clients if not 0 <= each < len(data)]
@@ -322,7 +322,7 @@ def _replacing(folder: pathlib.Path) -> Iterator[pathlib.Path]:
   if folder.exists() and not (folder / description.FILE).is_file():
     raise ValueError(f"{folder} holds no model that could be replaced")
   temporary = folder.with_name(f".{folder.name}.tmp")
-  with results.writing(folder):
+  with files.writing(folder):
     folder.parent.mkdir(parents=True, exist_ok=True)
     # What a run has left that was killed.
     shutil.rmtree(temporary, ignore_errors=True)

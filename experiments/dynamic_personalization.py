@@ -97,6 +97,7 @@ class _Runner:
         self._streams[self._plan.seeds[0], distribution],
         shared.threshold,
         distribution,
+        self._plan.seeds[0],
         running.folder,
       )
 

@@ -254,27 +254,28 @@ def _draw(
   timesteps: Sequence[int],
   folder: results.RunFolder,
 ) -> None:
-  """Draws mean regret over T: Fed-ADE alone, and all on each schedule."""
+  """Draws regret over T: Fed-ADE alone, and all on each schedule."""
   x = np.sort(timesteps)
 
-  def mean(algorithm, value, **setting):
+  def values(algorithm, value, **setting):
     rows = _of(rows_by_algorithm[algorithm], **setting)
+    # Rows of a seed are sorted by the number of steps.
     return np.array(
       [
-        np.mean([value(row) for row in _of(rows, timesteps=num_steps)])
-        for num_steps in x
+        [value(row) for row in _of(rows, seed=seed)]
+        for seed in dict.fromkeys(row["seed"] for row in rows)
       ]
     )
 
   def draw(name, series, references):
     # References start where the first curve does.
-    first = next(iter(series.values()))[0]
+    first = next(iter(series.values())).mean(axis=0)[0]
     online_figures.lines_with_slopes(
       x,
       series,
       {
-        label: first * values / values[0]
-        for label, values in references.items()
+        label: first * reference / reference[0]
+        for label, reference in references.items()
       },
       folder.figure_path(name),
       xlabel="Time steps T",
@@ -288,7 +289,7 @@ def _draw(
   for total_shift in _TOTAL_SHIFTS:
     by_shift = {
       shift: {
-        algorithm: mean(
+        algorithm: values(
           algorithm, of_regret, total_shift=total_shift, shift=shift
         )
         for algorithm in rows_by_algorithm
@@ -301,11 +302,11 @@ def _draw(
       powers,
     )
     for shift, found in by_shift.items():
-      bounds = mean(_FED_ADE, _bound, total_shift=total_shift, shift=shift)
+      bounds = values(_FED_ADE, _bound, total_shift=total_shift, shift=shift)
       draw(
         f"regret_{total_shift}_{shift}",
         found,
-        {"V$^{1/3}$ T$^{2/3}$": bounds},
+        {"V$^{1/3}$ T$^{2/3}$": bounds.mean(axis=0)},
       )
 
 

@@ -86,7 +86,8 @@ def main() -> None:
   by_label = {}
   with command_line.executor():
     running = comparison.Comparison(plan)
-    guidance_results.draw_clients(plan.datasets[plan.seeds[0]], running.folder)
+    first = plan.seeds[0]
+    guidance_results.draw_clients(plan.datasets[first], first, running.folder)
     runner = _Runner(running)
     rule = selection_flags.rule(
       planning.VALIDATION, "system accuracy (%) on held-out parts", runner.score
@@ -100,7 +101,7 @@ def main() -> None:
         reading, reading.by_seed, lambda seed, result: result.final()
       )
       guidance_results.draw_routing(
-        label, reading.by_seed[plan.seeds[0]], running.folder
+        label, first, reading.by_seed[first], running.folder
       )
   guidance_results.draw_accuracy(by_label, running.folder)
   guidance_results.draw_trade_off(running.summaries, running.folder)

@@ -210,7 +210,13 @@ def _draw_rates(
   for shift, result in by_shift.items():
     client_streams = planning.client_streams(plan, shift, plan.seeds[0])
     online_results.draw_adaptation(
-      result, client_streams, plan.dataset.class_names, folder, shift, *names
+      result,
+      client_streams,
+      plan.dataset.class_names,
+      folder,
+      shift,
+      plan.seeds[0],
+      *names,
     )
     signal = _measured_shift(contestant, result)
     if signal is not None:
@@ -223,6 +229,7 @@ def _draw_rates(
       folder.figure_path("measured_shift", *names),
       xlabel="True cumulative shift of a client",
       ylabel="Cumulative S",
+      title=f"{contestant.label}, each client with seed {plan.seeds[0]}",
     )
 
 
@@ -261,7 +268,7 @@ def main() -> None:
       if hasattr(reading.contestant.hparams, "eta_min"):
         _draw_rates(running, reading.contestant, reading.by_seed[plan.seeds[0]])
   for shift, by_label in by_shift.items():
-    omega = np.mean(list(plan.omegas[shift].values()), axis=0)
+    omega = np.array(list(plan.omegas[shift].values()))
     online_results.draw_accuracy(by_label, omega, running.folder, shift)
   running.finish(
     [

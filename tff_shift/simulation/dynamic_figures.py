@@ -1,7 +1,7 @@
-"""Figures of data that drift from period to period, one PNG file each.
+"""Figures of data that drift from period to period, a PNG and a PDF file each.
 
-They look like those of `figures` and, like them, leave the global state of
-matplotlib alone. Periods count from 1: period 0 only starts a stream.
+See `drawing` for what figures have in common. Periods count from 1: period 0
+only starts a stream.
 """
 
 import math
@@ -11,16 +11,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tff_shift.simulation import figures
-
-_GREY, _PALE = "0.35", "0.85"
+from tff_shift.simulation import drawing
 
 
 def accuracy_over_periods(
-  curves: Mapping[str, figures.Curve],
-  validation: Mapping[str, float],
-  drifted: Sequence[float] | np.ndarray,
-  detected: Sequence[float] | np.ndarray,
+  curves: Mapping[str, drawing.Curve],
+  validation: Mapping[str, Sequence[float] | np.ndarray],
+  drifted: Sequence[Sequence[float]] | np.ndarray,
+  detected: Sequence[Sequence[float]] | np.ndarray,
   path: str | os.PathLike[str],
 ) -> str | os.PathLike[str]:
   """Draws accuracies over the periods (Fed-3DA, Fig. 4), and drifts below them.
@@ -30,12 +28,12 @@ def accuracy_over_periods(
   many of them see a drift.
 
   Args:
-    curves: The curves by label, in the order of the legend; the arrays of each
-      have an entry for each period, from 1 on, in percent.
-    validation: For each label, the validation accuracy in percent.
-    drifted: `[periods]` percent of the clients, whose data drift.
-    detected: `[periods]` percent of the clients, which see a drift.
-    path: The PNG file to write.
+    curves: The curves by label, in the order of the legend, with a point for
+      each period, from 1 on, in percent.
+    validation: For each label, `[seeds]` validation accuracies in percent.
+    drifted: `[seeds, periods]` percent of the clients, whose data drift.
+    detected: `[seeds, periods]` percent of the clients, which see a drift.
+    path: The PNG file to write; the PDF file lies beside it.
 
   Returns:
     `path`.
@@ -44,46 +42,60 @@ def accuracy_over_periods(
     ValueError: If there is not one value per period, or not one validation
       accuracy per curve.
   """
-  num_periods = len(drifted)
-  figures.check_length("detected", "values", detected, num_periods)
+  num_periods = np.shape(drifted)[-1]
+  for name, shares in (("drifted", drifted), ("detected", detected)):
+    drawing.check_seeds(name, shares, num_periods)
   if validation.keys() != curves.keys():
     raise ValueError(
       f"validation must have the curves {list(curves)}; got {list(validation)}"
     )
   for label, curve in curves.items():
-    figures.check_length(
-      label, "periods", figures.Curve(*curve).rounds, num_periods
+    drawing.check_length(
+      label, "periods", drawing.Curve(*curve).rounds, num_periods
     )
-  figure = figures.blank_figure(height=5.5)
+  figure = drawing.blank_figure(height=5.5)
   upper, lower = figure.subplots(2, sharex=True, height_ratios=(3, 1))
-  figures.style_axes(upper, "", "", "Accuracy (%)")
-  figures.style_axes(lower, "", "Period", "Clients (%)")
-  legend_title = figures.draw_curves(upper, curves)
+  drawing.style_axes(upper, "", "", "Accuracy (%)")
+  drawing.style_axes(lower, "", "Period", "Clients (%)")
+  drawing.draw_curves(upper, curves)
   # As wide as three hundredths of the periods, and left of the first.
   left = 1 - 0.05 * num_periods
   right = 1 - 0.02 * num_periods
+  of_validation = {"marker": "none", "linewidth": 2.5}
   for index, label in enumerate(curves):
-    upper.hlines(
-      validation[label],
-      left,
-      right,
-      color=figures.line_style(index)["color"],
-      linewidth=2.5,
+    color = drawing.line_style(index)["color"]
+    # The same at both ends of the line.
+    by_seed = np.repeat(np.reshape(validation[label], (-1, 1)), 2, axis=1)
+    upper.plot(
+      [left, right], by_seed.mean(axis=0), color=color, **of_validation
     )
+    drawing.draw_band(upper, [left, right], by_seed, color)
+  upper.plot(
+    [], [], label="validation accuracy", color=drawing.GREY, **of_validation
+  )
   steps = np.arange(1, num_periods + 1)
-  lower.bar(steps, drifted, width=0.8, color=_PALE, label="drifts")
+  lower.bar(
+    steps,
+    np.mean(drifted, axis=0),
+    width=0.8,
+    color=drawing.PALE,
+    label="drifts",
+  )
+  # Beside those of the detection, which are in the middle of a bar.
+  drawing.draw_error_bars(lower, steps - 0.25, drifted, drawing.GREY)
+  drawing.draw_error_bars(lower, steps, detected, drawing.GREY)
   lower.plot(
     steps,
-    detected,
+    np.mean(detected, axis=0),
     label="drift detected",
-    color=_GREY,
+    color=drawing.GREY,
     linestyle="none",
     marker="o",
     markersize=3.5,
   )
   lower.set_ylim(-5, 105)
-  figures.add_legend(figure, legend_title)
-  return figures.save(figure, path)
+  drawing.add_legend(figure)
+  return drawing.save(figure, path)
 
 
 def distance_over_periods(
@@ -103,7 +115,7 @@ def distance_over_periods(
     distances: `[periods]`, from period 1 on.
     drifted: `[periods]`, whether the distribution is another.
     threshold: DT; infinity is not drawn.
-    path: The PNG file to write.
+    path: The PNG file to write; the PDF file lies beside it.
     title: Stands above the axes.
 
   Returns:
@@ -113,18 +125,18 @@ def distance_over_periods(
     ValueError: If there is not one value per period.
   """
   distances = np.asarray(distances)
-  figures.check_length("drifted", "values", drifted, len(distances))
-  figure, axes = figures.new_figure(title, "Period", "Distance")
+  drawing.check_length("drifted", "values", drifted, len(distances))
+  figure, axes = drawing.new_figure(title, "Period", "Distance")
   label = "drift"
   for index in np.flatnonzero(drifted):
     # A period stands at its number.
     axes.axvspan(
-      index + 0.5, index + 1.5, color=_PALE, linewidth=0, label=label
+      index + 0.5, index + 1.5, color=drawing.PALE, linewidth=0, label=label
     )
     # One band is enough for the legend.
     label = "_nolegend_"
   steps = np.arange(1, len(distances) + 1)
-  style = figures.line_style(0)
+  style = drawing.line_style(0)
   axes.plot(
     steps, distances, color=style["color"], linewidth=1.2, label="distance"
   )
@@ -140,8 +152,8 @@ def distance_over_periods(
   )
   if math.isfinite(threshold):
     axes.axhline(
-      threshold, color=_GREY, linestyle="--", linewidth=1.4, label="DT"
+      threshold, color=drawing.GREY, linestyle="--", linewidth=1.4, label="DT"
     )
   axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-  figures.add_legend(figure)
-  return figures.save(figure, path)
+  drawing.add_legend(figure)
+  return drawing.save(figure, path)

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from tff_shift.simulation import drawing
 from tff_shift.simulation import dynamic
 from tff_shift.simulation import dynamic_figures
-from tff_shift.simulation import figures
 from tff_shift.simulation import metrics
 from tff_shift.simulation import results
 
@@ -62,6 +62,7 @@ def draw_distances(
   stream: dynamic.Stream,
   threshold: float,
   distribution: str,
+  seed: int,
   folder: results.RunFolder,
 ) -> None:
   """Draws the distances of client 0, with what it takes for drifts."""
@@ -70,7 +71,7 @@ def draw_distances(
     stream.drifted[:, 0],
     threshold,
     folder.figure_path("distance", distribution),
-    title=f"Client 0, distribution {distribution}",
+    title=f"Client 0, distribution {distribution}, seed {seed}",
   )
 
 
@@ -89,17 +90,17 @@ def draw_accuracy(
   curves, validation = {}, {}
   for label, by_seed in by_label.items():
     streams = [result.inferences[distribution] for result in by_seed.values()]
-    curves[label] = figures.curve_over_seeds(
+    curves[label] = drawing.Curve(
       np.arange(1, len(streams[0].accuracy) + 1),
       [stream.accuracy.mean(axis=1) for stream in streams],
     )
-    validation[label] = float(
-      np.mean([result.validation_accuracy for result in by_seed.values()])
-    )
+    validation[label] = [
+      result.validation_accuracy for result in by_seed.values()
+    ]
 
   def share(happened):
-    # Of all clients with all seeds.
-    return 100 * np.mean(happened, axis=(0, 2))
+    # Of all clients, for each seed.
+    return 100 * np.mean(happened, axis=2)
 
   dynamic_figures.accuracy_over_periods(
     curves,

@@ -23,6 +23,7 @@ from tff_shift.learning import process
 from tff_shift.learning import randomness
 from tff_shift.simulation import checkpoints
 from tff_shift.simulation import client_data
+from tff_shift.simulation import drawing
 from tff_shift.simulation import figures
 from tff_shift.simulation import results
 from tff_shift.simulation import rounds
@@ -347,7 +348,7 @@ def draw_results(
       if series[0][0] is None:
         continue
       evaluations = next(iter(by_seed.values())).evaluations
-      curves[label] = figures.curve_over_seeds(
+      curves[label] = drawing.Curve(
         [each.round_num for each in evaluations], series
       )
     if curves:
@@ -358,10 +359,7 @@ def draw_results(
       )
   figures.accuracy_per_domain(
     {
-      label: np.mean(
-        [r.final.client_per_domain["accuracy"] for r in by_seed.values()],
-        axis=0,
-      )
+      label: [r.final.client_per_domain["accuracy"] for r in by_seed.values()]
       for label, by_seed in by_label.items()
     },
     [domain.name for domain in dataset.domains],

@@ -1,7 +1,6 @@
-"""Figures of the guidance of queries to clients, one PNG file each.
+"""Figures of the guidance of queries to clients, a PNG and a PDF file each.
 
-They look like those of `figures` and, like them, leave the global state of
-matplotlib alone.
+See `drawing` for what figures have in common.
 """
 
 import math
@@ -15,7 +14,7 @@ from matplotlib import ticker
 from matplotlib.axes import Axes
 
 from tff_shift.data import color_transforms
-from tff_shift.simulation import figures
+from tff_shift.simulation import drawing
 
 # More clients than these get more columns of images, and no numbers in cells.
 _MAX_LARGE_IMAGES = 16
@@ -33,7 +32,7 @@ def client_transforms(
   Args:
     sample: `[height, width, 3]` uint8, the image before any transform.
     transforms: The colour transform of each client.
-    path: The PNG file to write.
+    path: The PNG file to write; the PDF file lies beside it.
 
   Returns:
     `path`.
@@ -51,7 +50,7 @@ def client_transforms(
   num_columns = _FEW_COLUMNS if is_few else _MANY_COLUMNS
   num_rows = math.ceil(len(images) / num_columns)
   # A square cell, and 0.4 inches for the two lines of its title.
-  figure = figures.blank_figure(height=num_rows * (8 / num_columns + 0.4))
+  figure = drawing.blank_figure(height=num_rows * (8 / num_columns + 0.4))
   cells = figure.subplots(num_rows, num_columns, squeeze=False).flat
   for axes in cells:
     axes.set_axis_off()
@@ -60,14 +59,16 @@ def client_transforms(
   ):
     axes = cells[client]
     axes.imshow(image, interpolation="nearest")
-    axes.set_title(_caption(client, transform), fontsize=figures.TICK_SIZE)
-  return figures.save(figure, path)
+    axes.set_title(_caption(client, transform), fontsize=drawing.TICK_SIZE)
+  return drawing.save(figure, path)
 
 
 def class_counts(
   counts: np.ndarray,
   class_names: Sequence[str],
   path: str | os.PathLike[str],
+  *,
+  title: str,
 ) -> str | os.PathLike[str]:
   """Draws how many examples of each class a client has (FedDRM, Fig. 8).
 
@@ -77,7 +78,8 @@ def class_counts(
   Args:
     counts: `[clients, classes]` numbers of examples.
     class_names: The names of the classes.
-    path: The PNG file to write.
+    path: The PNG file to write; the PDF file lies beside it.
+    title: Stands above the axes.
 
   Returns:
     `path`.
@@ -91,30 +93,30 @@ def class_counts(
       f"counts must be [clients, classes]; got {list(counts.shape)}"
     )
   num_clients, num_classes = counts.shape
-  figures.check_length("classes", "class_names", class_names, num_classes)
-  figure = figures.blank_figure(height=5.5)
+  drawing.check_length("classes", "class_names", class_names, num_classes)
+  figure = drawing.blank_figure(height=5.5)
   upper, lower = figure.subplots(2, sharex=True, height_ratios=(1, 3))
-  figures.style_axes(upper, "", "", "Examples")
-  figures.style_axes(lower, "", "Client", "Class")
+  drawing.style_axes(upper, title, "", "Examples")
+  drawing.style_axes(lower, "", "Client", "Class")
   upper.bar(
     range(num_clients),
     counts.sum(axis=1),
-    color=figures.line_style(0)["color"],
+    color=drawing.line_style(0)["color"],
     width=0.7,
   )
   lower.grid(visible=False)
   image = lower.imshow(counts.T, cmap="viridis", vmin=0, aspect="auto")
   _client_ticks(lower, num_clients)
-  ticks = figures.thinned(num_classes, None)
+  ticks = drawing.thinned(num_classes, None)
   lower.set_yticks(ticks, [str(class_names[tick]) for tick in ticks])
   color_bar = figure.colorbar(image, ax=lower, aspect=20)
-  color_bar.set_label("Examples of the class", size=figures.LABEL_SIZE)
-  color_bar.ax.tick_params(labelsize=figures.TICK_SIZE)
-  return figures.save(figure, path)
+  color_bar.set_label("Examples of the class", size=drawing.LABEL_SIZE)
+  color_bar.ax.tick_params(labelsize=drawing.TICK_SIZE)
+  return drawing.save(figure, path)
 
 
 def routing_matrix(
-  counts: np.ndarray, path: str | os.PathLike[str]
+  counts: np.ndarray, path: str | os.PathLike[str], *, title: str
 ) -> str | os.PathLike[str]:
   """Draws to which client the queries of each client are guided.
 
@@ -123,7 +125,8 @@ def routing_matrix(
       from client i are guided to client j. Each row is shown in percent of its
       sum, with numbers where there are few clients; a row without a query stays
       grey.
-    path: The PNG file to write.
+    path: The PNG file to write; the PDF file lies beside it.
+    title: Stands above the axes.
 
   Returns:
     `path`.
@@ -141,7 +144,7 @@ def routing_matrix(
   shares = 100 * np.divide(
     counts, totals, out=np.full(counts.shape, np.nan), where=totals > 0
   )
-  figure, axes = figures.new_figure("", "Guided to client", "From client")
+  figure, axes = drawing.new_figure(title, "Guided to client", "From client")
   axes.grid(visible=False)
   image = axes.imshow(
     shares,
@@ -159,33 +162,29 @@ def routing_matrix(
           f"{share:.0f}",
           ha="center",
           va="center",
-          size=figures.TICK_SIZE,
+          size=drawing.TICK_SIZE,
           # The upper end of the colour map is bright.
           color="black" if share > 60 else "white",
         )
   _client_ticks(axes, len(counts))
   axes.set_yticks(axes.get_xticks())
   color_bar = figure.colorbar(image, ax=axes, aspect=30)
-  color_bar.set_label("Queries of the client (%)", size=figures.LABEL_SIZE)
-  color_bar.ax.tick_params(labelsize=figures.TICK_SIZE)
-  return figures.save(figure, path)
+  color_bar.set_label("Queries of the client (%)", size=drawing.LABEL_SIZE)
+  color_bar.ax.tick_params(labelsize=drawing.TICK_SIZE)
+  return drawing.save(figure, path)
 
 
 def trade_off(
   lambdas: Sequence[float] | np.ndarray,
-  curves: Mapping[
-    str,
-    tuple[Sequence[float] | np.ndarray, Sequence[float] | np.ndarray | None],
-  ],
+  curves: Mapping[str, Sequence[Sequence[float]] | np.ndarray],
   path: str | os.PathLike[str],
 ) -> str | os.PathLike[str]:
   """Draws accuracies over the weight of the classes' loss (FedDRM, Fig. 4).
 
   Args:
     lambdas: `[points]` weights, ascending.
-    curves: For each kind of accuracy, `[points]` means in percent, and
-      `[points]` standard deviations over the seeds or None.
-    path: The PNG file to write.
+    curves: For each kind of accuracy, `[seeds, points]` values in percent.
+    path: The PNG file to write; the PDF file lies beside it.
 
   Returns:
     `path`.
@@ -193,18 +192,15 @@ def trade_off(
   Raises:
     ValueError: If a curve has not one value per weight.
   """
-  figure, axes = figures.new_figure("", "Weight λ", "Accuracy (%)")
-  legend_title = figures.draw_curves(
+  figure, axes = drawing.new_figure("", "Weight λ", "Accuracy (%)")
+  drawing.draw_curves(
     axes,
-    {
-      name: figures.Curve(lambdas, mean, spread)
-      for name, (mean, spread) in curves.items()
-    },
+    {name: drawing.Curve(lambdas, by_seed) for name, by_seed in curves.items()},
   )
   # Weights are fractions, whereas rounds, for which curves are made, are not.
   axes.xaxis.set_major_locator(ticker.AutoLocator())
-  figures.add_legend(figure, legend_title)
-  return figures.save(figure, path)
+  drawing.add_legend(figure)
+  return drawing.save(figure, path)
 
 
 def _caption(client: int, transform: color_transforms.ColorTransform) -> str:
@@ -219,4 +215,4 @@ def _caption(client: int, transform: color_transforms.ColorTransform) -> str:
 
 def _client_ticks(axes: Axes, num_clients: int) -> None:
   """Labels the horizontal axis with clients, as many as there is room for."""
-  axes.set_xticks(figures.thinned(num_clients, None))
+  axes.set_xticks(drawing.thinned(num_clients, None))

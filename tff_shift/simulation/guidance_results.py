@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tff_shift.data import guidance as guidance_data
+from tff_shift.simulation import drawing
 from tff_shift.simulation import figures
 from tff_shift.simulation import guidance
 from tff_shift.simulation import guidance_figures
@@ -14,7 +15,7 @@ from tff_shift.simulation import summary
 
 
 def draw_clients(
-  dataset: guidance_data.GuidanceDataset, folder: results.RunFolder
+  dataset: guidance_data.GuidanceDataset, seed: int, folder: results.RunFolder
 ) -> None:
   """Draws what tells clients apart: their colours and their classes."""
   guidance_figures.client_transforms(
@@ -27,16 +28,22 @@ def draw_clients(
     ),
     dataset.class_names,
     folder.figure_path("class_counts"),
+    title=f"Training examples with seed {seed}",
   )
 
 
 def draw_routing(
-  label: str, result: guidance.GuidanceResult, folder: results.RunFolder
+  label: str,
+  seed: int,
+  result: guidance.GuidanceResult,
+  folder: results.RunFolder,
 ) -> None:
   """Draws which client's queries were routed where; nothing without a guide."""
   if result.routing is not None:
     guidance_figures.routing_matrix(
-      result.routing, folder.figure_path("routing", label)
+      result.routing,
+      folder.figure_path("routing", label),
+      title=f"{label}, seed {seed}",
     )
 
 
@@ -54,7 +61,7 @@ def draw_accuracy(
         for result in by_seed.values()
       ]
       if None not in series[0]:
-        curves[label] = figures.curve_over_seeds(list(evaluations), series)
+        curves[label] = drawing.Curve(list(evaluations), series)
     if curves:
       figures.learning_curves(
         curves,
@@ -75,15 +82,12 @@ def draw_trade_off(
   # Several rates give several runs at a lambda, which are no curve.
   if len(lambdas) < 2 or len(set(lambdas)) < len(lambdas):
     return
-  has_spread = len(runs[0].metrics_by_seed) > 1
   guidance_figures.trade_off(
     lambdas,
     {
-      metric.replace("_", " "): (
-        [run.mean(metric) for run in runs],
-        [run.standard_deviation(metric) for run in runs]
-        if has_spread
-        else None,
+      # Seeds first, lambdas second.
+      metric.replace("_", " "): np.transpose(
+        [run.values(metric) for run in runs]
       )
       for metric in ("client_accuracy", "average_accuracy", "system_accuracy")
     },

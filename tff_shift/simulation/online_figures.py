@@ -1,8 +1,7 @@
-"""Figures of online adaptation: plain arrays in, one PNG file out.
+"""Figures of online adaptation: plain arrays in, a PNG and a PDF file out.
 
-They look like those of `figures` and, like them, leave the global state of
-matplotlib alone. Time steps run from 1 to T; step 0 is the state before
-adaptation, for which there is omega(0) but no accuracy.
+See `drawing` for what figures have in common. Time steps run from 1 to T; step
+0 is the state before adaptation, for which there is omega(0) but no accuracy.
 """
 
 import os
@@ -16,14 +15,13 @@ from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
-from tff_shift.simulation import figures
+from tff_shift.simulation import drawing
 
-_GREY = "0.35"
 _REFERENCE_DASHES = ("--", ":", "-.")
 
 
 def accuracy_over_time(
-  curves: Mapping[str, figures.Curve],
+  curves: Mapping[str, drawing.Curve],
   omega: np.ndarray,
   path: str | os.PathLike[str],
   *,
@@ -32,11 +30,10 @@ def accuracy_over_time(
   """Draws the accuracy of each algorithm over time, with omega(t) below it.
 
   Args:
-    curves: The curves by label, in the order of the legend; the arrays of each
-      have T entries.
-    omega: `[T + 1]`, the weight of the later distribution at the steps 0 to T,
-      in [0, 1].
-    path: The PNG file to write.
+    curves: The curves by label, in the order of the legend, of T points each.
+    omega: `[seeds, T + 1]`, the weight of the later distribution at the steps 0
+      to T, in [0, 1].
+    path: The PNG file to write; the PDF file lies beside it.
     ylabel: Name and unit of the accuracy.
 
   Returns:
@@ -45,30 +42,45 @@ def accuracy_over_time(
   Raises:
     ValueError: If a curve has not one value per time step.
   """
+  num_steps = np.shape(omega)[-1] - 1
+  drawing.check_seeds("omega", omega, num_steps + 1)
   for label, curve in curves.items():
-    steps = figures.Curve(*curve).rounds
-    figures.check_length(label, "time steps", steps, len(omega) - 1)
+    steps = drawing.Curve(*curve).rounds
+    drawing.check_length(label, "time steps", steps, num_steps)
   figure, upper, lower = _two_panels(ylabel, "Weight ω(t)", (3, 1))
-  figures.add_legend(figure, figures.draw_curves(upper, curves))
+  drawing.draw_curves(upper, curves)
   # A step is centred at its time, because omega holds there and not between.
-  lower.step(range(len(omega)), omega, where="mid", color=_GREY, linewidth=1.8)
+  steps = np.arange(num_steps + 1)
+  lower.step(
+    steps,
+    np.mean(omega, axis=0),
+    where="mid",
+    label="ω(t)",
+    color=drawing.GREY,
+    linewidth=1.8,
+  )
+  drawing.draw_band(lower, steps, omega, drawing.GREY, step="mid")
   # A little wider than [0, 1], so that no line is cut at the edge.
   lower.set_ylim(-0.08, 1.08)
   lower.set_yticks([0, 0.5, 1])
-  return figures.save(figure, path)
+  drawing.add_legend(figure)
+  return drawing.save(figure, path)
 
 
 def rates_over_time(
   rates: Mapping[str, np.ndarray],
   shifts: Mapping[str, np.ndarray],
   path: str | os.PathLike[str],
+  *,
+  title: str,
 ) -> str | os.PathLike[str]:
   """Draws clients' learning rates over time above their true shift.
 
   Args:
     rates: For each client, `[T]` learning rates of the steps 1 to T.
     shifts: For each client of `rates`, `[T]` true shifts |Q_t - Q_{t-1}|_1.
-    path: The PNG file to write.
+    path: The PNG file to write; the PDF file lies beside it.
+    title: Stands above the axes.
 
   Returns:
     `path`.
@@ -80,13 +92,14 @@ def rates_over_time(
   figure, upper, lower = _two_panels(
     "Learning rate η", "True shift $|Q_t - Q_{t-1}|_1$", (1, 1)
   )
+  upper.set_title(title, fontsize=drawing.TITLE_SIZE, loc="left")
   steps = np.arange(1, num_steps + 1)
-  figures.draw_curves(
-    upper, {name: figures.Curve(steps, rates[name]) for name in rates}
+  drawing.draw_curves(
+    upper, {name: drawing.Curve(steps, [rates[name]]) for name in rates}
   )
   # The underscore keeps labels out of the legend: the upper panel has them.
-  figures.draw_curves(
-    lower, {f"_{name}": figures.Curve(steps, shifts[name]) for name in rates}
+  drawing.draw_curves(
+    lower, {f"_{name}": drawing.Curve(steps, [shifts[name]]) for name in rates}
   )
   for axes in (upper, lower):
     # Clients jump at the same steps: thin lines hide nobody's peak, and markers
@@ -94,8 +107,8 @@ def rates_over_time(
     for line in axes.lines:
       line.set(linewidth=0.8, markersize=3.5, markevery=1)
     axes.ticklabel_format(axis="y", useOffset=False, scilimits=(-3, 4))
-  figures.add_legend(figure)
-  return figures.save(figure, path)
+  drawing.add_legend(figure)
+  return drawing.save(figure, path)
 
 
 def class_distributions(
@@ -115,7 +128,7 @@ def class_distributions(
     estimated: `[T, I]` probabilities of the steps 1 to T; NaN stays grey.
     true: `[T, I]` probabilities.
     class_names: The I names of the classes.
-    path: The PNG file to write.
+    path: The PNG file to write; the PDF file lies beside it.
     title: Stands above the figure.
 
   Returns:
@@ -131,15 +144,15 @@ def class_distributions(
       f" {list(estimated.shape)} and {list(true.shape)}"
     )
   num_steps, num_classes = estimated.shape
-  figures.check_length("classes", "class_names", class_names, num_classes)
-  figure = figures.blank_figure()
+  drawing.check_length("classes", "class_names", class_names, num_classes)
+  figure = drawing.blank_figure()
   panels = figure.subplots(1, 2, sharex=True, sharey=True)
-  figure.suptitle(title, fontsize=figures.TITLE_SIZE, x=0.01, ha="left")
+  figure.suptitle(title, fontsize=drawing.TITLE_SIZE, x=0.01, ha="left")
   scale = PowerNorm(0.5, vmin=0, vmax=1)
   color_map = matplotlib.colormaps["viridis"].with_extremes(bad="0.85")
   sides = [("Estimated", "Class", estimated), ("True", "", true)]
   for axes, (name, ylabel, values) in zip(panels, sides, strict=True):
-    figures.style_axes(axes, name, "Time step", ylabel)
+    drawing.style_axes(axes, name, "Time step", ylabel)
     axes.grid(visible=False)
     image = axes.imshow(
       values.T,
@@ -149,14 +162,14 @@ def class_distributions(
       extent=(0.5, num_steps + 0.5, num_classes - 0.5, -0.5),
     )
     axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-  ticks = figures.thinned(num_classes, None)
+  ticks = drawing.thinned(num_classes, None)
   panels[0].set_yticks(ticks, [str(class_names[tick]) for tick in ticks])
   color_bar = figure.colorbar(
     image, ax=panels, aspect=30, ticks=(0, 0.01, 0.05, 0.1, 0.2, 0.5, 1)
   )
-  color_bar.set_label("Probability", size=figures.LABEL_SIZE)
-  color_bar.ax.tick_params(labelsize=figures.TICK_SIZE)
-  return figures.save(figure, path)
+  color_bar.set_label("Probability", size=drawing.LABEL_SIZE)
+  color_bar.ax.tick_params(labelsize=drawing.TICK_SIZE)
+  return drawing.save(figure, path)
 
 
 def shift_scatter(
@@ -166,15 +179,17 @@ def shift_scatter(
   *,
   xlabel: str,
   ylabel: str,
+  title: str,
 ) -> str | os.PathLike[str]:
   """Draws measured against true cumulative shift, one point per client.
 
   Args:
     true: For each schedule, `[C]` true cumulative shifts of the clients.
     estimated: For each schedule of `true`, `[C]` measured cumulative shifts.
-    path: The PNG file to write.
+    path: The PNG file to write; the PDF file lies beside it.
     xlabel: Name of the true shift.
     ylabel: Name of the measured shift.
+    title: Stands above the axes.
 
   Returns:
     `path`.
@@ -183,13 +198,13 @@ def shift_scatter(
     ValueError: If the schedules differ, or their numbers of clients.
   """
   _check_series("estimated", true, estimated)
-  figure, axes = figures.new_figure("", xlabel, ylabel)
+  figure, axes = drawing.new_figure(title, xlabel, ylabel)
   for index, name in enumerate(true):
-    style = figures.line_style(index) | {"linestyle": "none"}
+    style = drawing.line_style(index) | {"linestyle": "none"}
     # See-through, because clients lie upon each other.
     axes.plot(true[name], estimated[name], label=name, alpha=0.75, **style)
-  figures.add_legend(figure)
-  return figures.save(figure, path)
+  drawing.add_legend(figure)
+  return drawing.save(figure, path)
 
 
 def lines_with_slopes(
@@ -207,10 +222,10 @@ def lines_with_slopes(
 
   Args:
     x: `[points]` positive values, in order.
-    series: For each label, `[points]` positive values; NaN leaves a gap.
+    series: For each label, `[seeds, points]` positive values; NaN leaves a gap.
     references: For each label, `[points]` positive values, drawn dashed and
       without markers.
-    path: The PNG file to write.
+    path: The PNG file to write; the PDF file lies beside it.
     xlabel: Name and unit of `x`.
     ylabel: Name and unit of the values.
 
@@ -221,39 +236,45 @@ def lines_with_slopes(
     ValueError: If a label has not one value per point, or if a value is not
       positive and so has no place on a logarithmic axis.
   """
-  for name, values in [("x", x), *series.items(), *references.items()]:
-    figures.check_length(name, "values", values, len(x))
+  single = {"x": x, **references}
+  for name, values in series.items():
+    drawing.check_seeds(name, values, len(x))
+  for name, values in single.items():
+    drawing.check_length(name, "values", values, len(x))
+  for name, values in {**single, **series}.items():
     if np.any(np.asarray(values) <= 0):
       raise ValueError(
         f"{name}: values on a logarithmic axis must be positive; got"
         f" {np.nanmin(values):g}"
       )
-  figure, axes = figures.new_figure("", xlabel, ylabel)
+  figure, axes = drawing.new_figure("", xlabel, ylabel)
   axes.set(xscale="log", yscale="log")
-  for index, (name, values) in enumerate(series.items()):
-    axes.plot(x, values, label=name, **figures.line_style(index))
+  for index, (name, by_seed) in enumerate(series.items()):
+    style = drawing.line_style(index)
+    axes.plot(x, np.mean(by_seed, axis=0), label=name, **style)
+    drawing.draw_error_bars(axes, x, by_seed, style["color"])
   for index, (name, values) in enumerate(references.items()):
     dashes = _REFERENCE_DASHES[index % len(_REFERENCE_DASHES)]
     axes.plot(
-      x, values, label=name, color=_GREY, linestyle=dashes, linewidth=1.4
+      x, values, label=name, color=drawing.GREY, linestyle=dashes, linewidth=1.4
     )
   for axis in (axes.xaxis, axes.yaxis):
     # Powers of ten alone would leave the usual axis of one decade bare.
     axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter(ticker.FormatStrFormatter("%g"))
     axis.set_minor_locator(ticker.NullLocator())
-  figures.add_legend(figure)
-  return figures.save(figure, path)
+  drawing.add_legend(figure)
+  return drawing.save(figure, path)
 
 
 def _two_panels(
   upper_label: str, lower_label: str, height_ratios: tuple[int, int]
 ) -> tuple[Figure, Axes, Axes]:
   """Returns a figure with two axes, one above the other, over time steps."""
-  figure = figures.blank_figure(height=5.5)
+  figure = drawing.blank_figure(height=5.5)
   upper, lower = figure.subplots(2, sharex=True, height_ratios=height_ratios)
-  figures.style_axes(upper, "", "", upper_label)
-  figures.style_axes(lower, "", "Time step", lower_label)
+  drawing.style_axes(upper, "", "", upper_label)
+  drawing.style_axes(lower, "", "Time step", lower_label)
   return figure, upper, lower
 
 
@@ -270,5 +291,5 @@ def _check_series(
     )
   length = len(next(iter(first_series.values())))
   for name, values in [*first_series.items(), *second_series.items()]:
-    figures.check_length(name, "series", values, length)
+    drawing.check_length(name, "series", values, length)
   return length

@@ -8,6 +8,7 @@ from scipy import stats
 from tff_shift.data import corruptions
 from tff_shift.data import streams
 from tff_shift.learning import evaluation
+from tff_shift.simulation import drawing
 from tff_shift.simulation import figures
 from tff_shift.simulation import online
 from tff_shift.simulation import online_figures
@@ -79,7 +80,7 @@ def draw_accuracy(
 
   Args:
     by_label: For each label, the results by seed.
-    omega: The weight of eq. 1 at the steps 0..T, mean over seeds.
+    omega: The weight of eq. 1, [seeds, T + 1], at the steps 0..T.
     folder: The run's folder.
     shift: The schedule, for the name of the file.
   """
@@ -90,7 +91,7 @@ def draw_accuracy(
         [step.after[metric] for step in result.timesteps]
         for result in by_seed.values()
       ]
-      curves[label] = figures.curve_over_seeds(np.arange(1, len(omega)), series)
+      curves[label] = drawing.Curve(np.arange(1, omega.shape[1]), series)
     online_figures.accuracy_over_time(
       curves,
       omega,
@@ -105,6 +106,7 @@ def draw_adaptation(
   class_names: tuple[str, ...],
   folder: results.RunFolder,
   shift: str,
+  seed: int,
   *names: str,
 ) -> None:
   """Draws rates beside the true shift, and class estimates beside the truth.
@@ -115,6 +117,7 @@ def draw_adaptation(
     class_names: The name of each class.
     folder: The run's folder.
     shift: The schedule, for the names of the files.
+    seed: The run's seed.
     *names: What else their names tell.
   """
   rates, shifts = learning_rates(result), true_shift(client_streams)
@@ -123,6 +126,7 @@ def draw_adaptation(
     {f"client {client}": rates[:, client] for client in shown},
     {f"client {client}": shifts[:, client] for client in shown},
     folder.figure_path("learning_rates", shift, *names),
+    title=f"Learning rates, {shift} shift, seed {seed}",
   )
   online_figures.class_distributions(
     np.array([step.estimates[0] for step in result.timesteps]),
@@ -134,7 +138,7 @@ def draw_adaptation(
     ),
     class_names,
     folder.figure_path("class_estimates", shift, *names),
-    title=f"Classes of client 0, {shift} shift",
+    title=f"Classes of client 0, {shift} shift, seed {seed}",
   )
 
 

@@ -1,0 +1,285 @@
+"""What all figures have in common: their look, spread over seeds, files.
+
+Nothing here touches the global state of matplotlib: every figure is drawn on a
+canvas of its own, without pyplot, so it works without a display, in threads,
+and inside an application that has chosen another backend. Colours are those of
+Okabe and Ito ("Color Universal Design", 2008) and one of Tol's, which
+colour-blind readers can tell apart; markers and line styles repeat what the
+colour says, for print.
+
+What several seeds have measured has them as its first axis. Lines and points
+are means over them, bands and error bars one sample standard deviation up and
+down, and the legend says so.
+"""
+
+import os
+import pathlib
+import textwrap
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib import ticker
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+
+DPI = 120
+# The last of them is Tol's wine: Okabe and Ito's yellow is too pale for lines.
+COLORS = (
+  "#0072B2",  # blue
+  "#D55E00",  # vermilion
+  "#009E73",  # green
+  "#CC79A7",  # purple
+  "#E69F00",  # orange
+  "#56B4E9",  # sky blue
+  "#000000",  # black
+  "#882255",  # wine
+)
+LINE_STYLES = ("-", "--", "-.", ":")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
+GREY, PALE = "0.35", "0.85"
+_BAND = {"alpha": 0.15, "linewidth": 0}
+_MAX_TICK_LABELS = 16
+# Font sizes of titles, of labels, and of tick labels and legends.
+TITLE_SIZE = 12
+LABEL_SIZE = 11
+TICK_SIZE = 9
+# Characters of a line of the legend, and inches of its height.
+_LEGEND_WIDTH = 30
+_LEGEND_LINE = 0.17
+
+
+class Curve(NamedTuple):
+  """One learning curve.
+
+  Attributes:
+    rounds: `[points]`, where the values were taken.
+    by_seed: `[seeds, points]` values.
+  """
+
+  rounds: Sequence[float] | np.ndarray
+  by_seed: Sequence[Sequence[float]] | np.ndarray
+
+
+def mean_and_spread(
+  by_seed: Sequence[Sequence[float]] | np.ndarray,
+) -> tuple[np.ndarray, np.ndarray | None]:
+  """Computes what stands for several seeds.
+
+  Args:
+    by_seed: `[seeds, ...]` values.
+
+  Returns:
+    The mean over the seeds and their sample standard deviation, both `[...]`;
+    the spread of a single seed is None.
+  """
+  spread = np.std(by_seed, axis=0, ddof=1) if len(by_seed) > 1 else None
+  return np.mean(by_seed, axis=0), spread
+
+
+def blank_figure(height: float = 4.5) -> Figure:
+  """Returns a figure without axes, 8 inches wide and `height` inches high."""
+  figure = Figure(figsize=(8, height), dpi=DPI)
+  figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.1)
+  return figure
+
+
+def new_figure(title: str, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
+  """Returns a figure and its only axes, titled and labelled."""
+  figure = blank_figure()
+  axes = figure.add_subplot()
+  style_axes(axes, title, xlabel, ylabel)
+  return figure, axes
+
+
+def style_axes(axes: Axes, title: str, xlabel: str, ylabel: str) -> None:
+  """Gives axes their title, their labels, and the look of all figures."""
+  axes.set_title(title, fontsize=TITLE_SIZE, loc="left")
+  axes.set_xlabel(xlabel, fontsize=LABEL_SIZE)
+  axes.set_ylabel(ylabel, fontsize=LABEL_SIZE)
+  axes.tick_params(labelsize=TICK_SIZE)
+  axes.spines[["top", "right"]].set_visible(False)
+  axes.grid(color="0.9", linewidth=0.8)
+  axes.set_axisbelow(True)
+
+
+def draw_curves(axes: Axes, curves: Mapping[str, Curve]) -> None:
+  """Draws curves, with bands where there are several seeds.
+
+  Args:
+    axes: Where to draw; its horizontal axis gets whole numbers only.
+    curves: The curves by label.
+
+  Raises:
+    ValueError: If a curve has not one value per round, or no seed.
+  """
+  for index, (label, curve) in enumerate(curves.items()):
+    rounds, by_seed = Curve(*curve)
+    check_seeds(label, by_seed, len(rounds))
+    mean, _ = mean_and_spread(by_seed)
+    style = line_style(index)
+    # About ten markers on a line, and never on the same rounds for all lines.
+    stride = max(1, len(rounds) // 10)
+    first = index * stride // max(1, len(curves))
+    axes.plot(rounds, mean, label=label, markevery=(first, stride), **style)
+    draw_band(axes, rounds, by_seed, style["color"])
+  axes.xaxis.set_major_locator(
+    ticker.MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1)
+  )
+
+
+def draw_band(
+  axes: Axes,
+  x: Sequence[float] | np.ndarray,
+  by_seed: Sequence[Sequence[float]] | np.ndarray,
+  color: str,
+  step: str | None = None,
+) -> None:
+  """Draws a band around the mean; nothing for a single seed.
+
+  Args:
+    axes: Where to draw.
+    x: `[points]`, where the values were taken.
+    by_seed: `[seeds, points]` values.
+    color: The colour of the mean.
+    step: Where the band steps, as `fill_between` takes it.
+  """
+  mean, spread = mean_and_spread(by_seed)
+  if spread is None:
+    return
+  axes.fill_between(
+    x, mean - spread, mean + spread, color=color, step=step, **_BAND
+  )
+  label = _spread_label("band", len(by_seed))
+  if label not in axes.get_legend_handles_labels()[1]:
+    # Of no curve's colour, because it stands for the bands of all.
+    axes.add_collection(
+      PolyCollection([], facecolors=GREY, label=label, **_BAND), autolim=False
+    )
+
+
+def draw_error_bars(
+  axes: Axes,
+  x: Sequence[float] | np.ndarray,
+  by_seed: Sequence[Sequence[float]] | np.ndarray,
+  color: str,
+) -> None:
+  """Draws error bars around means; nothing for a single seed.
+
+  Args:
+    axes: Where to draw.
+    x: `[points]`, where the values were taken.
+    by_seed: `[seeds, points]` values.
+    color: The colour of the means.
+  """
+  mean, spread = mean_and_spread(by_seed)
+  if spread is None:
+    return
+  style = {"fmt": "none", "elinewidth": 1.0, "capsize": 2.0}
+  axes.errorbar(x, mean, spread, ecolor=color, **style)
+  label = _spread_label("bar", len(by_seed))
+  if label not in axes.get_legend_handles_labels()[1]:
+    axes.errorbar([], [], [], ecolor=GREY, label=label, **style)
+
+
+def _spread_label(kind: str, num_seeds: int) -> str:
+  return f"{kind}: one standard deviation over {num_seeds} seeds"
+
+
+def line_style(index: int) -> dict[str, object]:
+  """Returns colour, marker and line style of the line with this index."""
+  return {
+    "color": COLORS[index % len(COLORS)],
+    "marker": MARKERS[index % len(MARKERS)],
+    "linestyle": LINE_STYLES[index % len(LINE_STYLES)],
+    "linewidth": 1.8,
+    "markersize": 5,
+  }
+
+
+def add_legend(figure: Figure) -> None:
+  """Adds the legend outside the axes, where it hides no data.
+
+  Long labels are broken into lines, and the figure becomes as high as all of
+  them need. What explains spread comes last, and once.
+
+  Args:
+    figure: The figure, whose axes have been drawn.
+  """
+  found = {}
+  for axes in figure.axes:
+    for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+      found.setdefault(label, handle)
+  names = sorted(found, key=lambda label: "one standard deviation" in label)
+  labels = [textwrap.fill(name, _LEGEND_WIDTH) for name in names]
+  num_lines = sum(1 + label.count("\n") for label in labels)
+  figure.set_figheight(
+    max(figure.get_figheight(), _LEGEND_LINE * num_lines + 0.5)
+  )
+  figure.legend(
+    [found[name] for name in names],
+    labels,
+    loc="outside right upper",
+    fontsize=TICK_SIZE,
+    frameon=False,
+  )
+
+
+def thinned(count: int, kept: int | None) -> list[int]:
+  """Returns evenly spaced indices, few enough to label, with `kept` among."""
+  stride = -(-count // _MAX_TICK_LABELS)
+  indices = list(range(0, count, stride))
+  if kept is not None and kept not in indices:
+    # A neighbour closer than a stride would overlap with the kept label.
+    indices = [index for index in indices if abs(index - kept) >= stride]
+    indices = sorted([*indices, kept])
+  return indices
+
+
+def check_length(
+  name: str, what: str, values: Sequence[float] | np.ndarray, expected: int
+) -> None:
+  """Raises a ValueError if values have not the expected number of entries."""
+  if len(values) != expected:
+    raise ValueError(
+      f"{name}: {what} must have {expected} entries; got {len(values)}"
+    )
+
+
+def check_seeds(
+  name: str,
+  by_seed: Sequence[Sequence[float]] | np.ndarray,
+  num_points: int,
+) -> None:
+  """Raises a ValueError unless values are `[seeds, num_points]`."""
+  shape = np.shape(by_seed)
+  if len(shape) != 2 or not shape[0] or shape[1] != num_points:
+    raise ValueError(
+      f"{name}: values must be [seeds, {num_points}]; got {list(shape)}"
+    )
+
+
+def save(
+  figure: Figure, path: str | os.PathLike[str]
+) -> str | os.PathLike[str]:
+  """Writes the figure as a PNG file, and beside it as a PDF file.
+
+  Equal figures give equal files: no date is in them.
+
+  Args:
+    figure: The figure, which is of no use afterwards.
+    path: The PNG file.
+
+  Returns:
+    `path`.
+  """
+  FigureCanvasAgg(figure).print_png(path)
+  # The canvas of PDF files changes the resolution of the figure: it is last.
+  FigureCanvasPdf(figure).print_pdf(
+    pathlib.Path(path).with_suffix(".pdf"), metadata={"CreationDate": None}
+  )
+  return path

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tff_shift.simulation import drawing
 from tff_shift.simulation import dynamic_figures
-from tff_shift.simulation import figures
 
-_BLUE, _VERMILION = (0, 114, 178), (213, 94, 0)
+_BLUE = (0, 114, 178)
 _GREY, _PALE = (89, 89, 89), (217, 217, 217)
 # Left of this column are axes, right of it the legend.
-_LEGEND = 770
+_LEGEND = 740
 
 
 def _panel(path):
@@ -36,17 +36,17 @@ def _runs(positions):
   return 1 + int(np.sum(np.diff(positions) > 1)) if positions.size else 0
 
 
-def _curve(*values, spread=None):
-  return figures.Curve(np.arange(1, len(values) + 1), values, spread)
+def _curve(*by_seed):
+  return drawing.Curve(np.arange(1, len(by_seed[0]) + 1), by_seed)
 
 
 class TestAccuracyOverPeriods:
   def draw(self, tmp_path, **changes):
     arguments = {
-      "curves": {"a": _curve(60, 70, 70, 80), "b": _curve(50, 50, 40, 30)},
-      "validation": {"a": 90, "b": 20},
-      "drifted": [0, 0, 100, 0],
-      "detected": [0, 0, 100, 0],
+      "curves": {"a": _curve([60, 70, 70, 80]), "b": _curve([50, 50, 40, 30])},
+      "validation": {"a": [90], "b": [20]},
+      "drifted": [[0, 0, 100, 0]],
+      "detected": [[0, 0, 100, 0]],
       **changes,
     }
     return dynamic_figures.accuracy_over_periods(
@@ -54,25 +54,21 @@ class TestAccuracyOverPeriods:
     )
 
   def test_validation_accuracy_is_a_short_line_left_of_the_curve(
-    self, tmp_path
+    self, tmp_path, monkeypatch
   ):
-    panel = _panel(self.draw(tmp_path))
-    upper = panel[: int(0.65 * len(panel))]
-    for color, is_above in ((_BLUE, True), (_VERMILION, False)):
-      columns = _columns(upper, color)
-      # The line, a gap, and the curve.
-      assert _runs(columns) == 2
-      end = np.flatnonzero(np.diff(columns) > 1)[0]
-      line = upper[:, columns[0] : columns[end] + 1]
-      curve = upper[:, columns[end + 1] :]
-      assert line.shape[1] < 0.1 * curve.shape[1]
-      if is_above:
-        assert _rows(line, color).max() < _rows(curve, color).min()
-      else:
-        assert _rows(line, color).min() > _rows(curve, color).max()
+    monkeypatch.setattr(drawing, "save", lambda figure, path: figure)
+    upper, _ = self.draw(tmp_path).axes
+    *curves, above, below, _ = upper.lines
+    for line, curve, accuracy in zip(
+      (above, below), curves, (90, 20), strict=True
+    ):
+      assert line.get_color() == curve.get_color()
+      assert list(line.get_ydata()) == [accuracy, accuracy]
+      left, right = line.get_xdata()
+      assert 0.5 < left < right < min(curve.get_xdata()) == 1
 
   def test_bars_are_drifts_and_points_what_is_detected(self, tmp_path):
-    panel = _panel(self.draw(tmp_path, detected=[0, 100, 0, 0]))
+    panel = _panel(self.draw(tmp_path, detected=[[0, 100, 0, 0]]))
     lower = panel[int(0.7 * len(panel)) :]
     # Text has that grey at its edges, in a few rows.
     bar = _columns(lower, _PALE, num_rows=50)
@@ -84,10 +80,9 @@ class TestAccuracyOverPeriods:
     assert high.max() < bar.min()
 
   def test_curves_of_several_seeds_have_a_band(self, tmp_path):
-    spread = np.full(4, 10.0)
     curves = {
-      "a": _curve(60, 70, 70, 80, spread=spread),
-      "b": _curve(50, 50, 40, 30),
+      "a": _curve([53, 63, 63, 73], [67, 77, 77, 87]),
+      "b": _curve([50, 50, 40, 30]),
     }
     panel = _panel(self.draw(tmp_path, curves=curves)).astype(int)
     red, _, blue = panel.transpose(2, 0, 1)
@@ -96,10 +91,13 @@ class TestAccuracyOverPeriods:
   @pytest.mark.parametrize(
     ("changes", "message"),
     [
-      ({"detected": [0, 0]}, "detected: values must have 4 entries; got 2"),
-      ({"validation": {"a": 1}}, "validation must have the curves"),
       (
-        {"curves": {"a": _curve(1, 2)}, "validation": {"a": 1}},
+        {"detected": [[0, 0]]},
+        r"detected: values must be \[seeds, 4\]; got \[1, 2\]",
+      ),
+      ({"validation": {"a": [1]}}, "validation must have the curves"),
+      (
+        {"curves": {"a": _curve([1, 2])}, "validation": {"a": [1]}},
         "a: periods must have 4 entries; got 2",
       ),
     ],
@@ -168,10 +166,9 @@ import matplotlib
 matplotlib.use("svg")
 before = dict(matplotlib.rcParams)
 from tff_shift.simulation import dynamic_figures
-from tff_shift.simulation import figures
 folder = pathlib.Path(sys.argv[1])
 dynamic_figures.accuracy_over_periods(
-    {"a": figures.Curve([1], [50])}, {"a": 60}, [0], [0], folder / "a.png"
+    {"a": ([1], [[50]])}, {"a": [60]}, [[0]], [[0]], folder / "a.png"
 )
 dynamic_figures.distance_over_periods(
     [1.0], [True], 0.5, folder / "d.png", title="a"

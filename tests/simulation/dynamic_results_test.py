@@ -91,7 +91,7 @@ class TestFigures:
     record("distance_over_periods")
     return asked
 
-  def test_accuracy_is_the_mean_over_clients_and_seeds(self, drawn, folder):
+  def test_accuracy_is_the_mean_over_clients_for_each_seed(self, drawn, folder):
     better = INFERENCE._replace(
       measured={"accuracy": INFERENCE.accuracy + 10},
       drifted=~INFERENCE.drifted,
@@ -105,25 +105,25 @@ class TestFigures:
       "accuracy_over_periods"
     ]
     np.testing.assert_array_equal(curves["one"].rounds, [1, 2, 3])
-    np.testing.assert_allclose(curves["one"].mean, [75.5, 81, 66.5])
-    assert curves["one"].spread is None
-    np.testing.assert_allclose(curves["two"].mean, [80.5, 86, 71.5])
-    np.testing.assert_allclose(curves["two"].spread, [np.sqrt(50)] * 3)
-    assert validation == {"one": 80, "two": 80}
+    np.testing.assert_allclose(curves["one"].by_seed, [[75.5, 81, 66.5]])
+    np.testing.assert_allclose(
+      curves["two"].by_seed, [[75.5, 81, 66.5], [85.5, 91, 76.5]]
+    )
+    assert validation == {"one": [80], "two": [70, 90]}
     # Each drift of one seed is none of the other.
-    np.testing.assert_allclose(drifted, [50, 50, 50])
-    np.testing.assert_allclose(detected, [100, 50, 0])
+    np.testing.assert_allclose(np.sum(drifted, axis=0), [100, 100, 100])
+    np.testing.assert_allclose(detected, [[100, 50, 0]] * 2)
     assert path.name == "accuracy_0.9.png"
 
   def test_distances_are_those_of_the_first_client(self, drawn, folder):
     stream = dynamic.Stream(None, INFERENCE.distances, INFERENCE.drifted)
-    dynamic_results.draw_distances(stream, 2.5, "0.4+0.4", folder)
+    dynamic_results.draw_distances(stream, 2.5, "0.4+0.4", 7, folder)
     (found, drifted, threshold, path), options = drawn["distance_over_periods"]
     np.testing.assert_array_equal(found, [1, 3, 5])
     np.testing.assert_array_equal(drifted, [True, True, False])
     assert threshold == 2.5
     assert path.name == "distance_0.4_0.4.png"
-    assert options["title"] == "Client 0, distribution 0.4+0.4"
+    assert options["title"] == "Client 0, distribution 0.4+0.4, seed 7"
 
 
 def test_figures_of_a_run_are_written(folder):
@@ -132,12 +132,17 @@ def test_figures_of_a_run_are_written(folder):
   )
   drawn = periods.Periods(pool, 2, "0.9", num_clients=2, period_size=4, seed=0)
   stream = dynamic.Stream(drawn, INFERENCE.distances, INFERENCE.drifted)
-  dynamic_results.draw_distances(stream, 2.5, "0.9", folder)
+  dynamic_results.draw_distances(stream, 2.5, "0.9", 0, folder)
   dynamic_results.draw_accuracy(
     {"a": {0: make_result(80.0, INFERENCE)}}, "0.9", folder
   )
   written = {path.name for path in (folder.path / "figures").iterdir()}
-  assert written == {"distance_0.9.png", "accuracy_0.9.png"}
+  assert written == {
+    "distance_0.9.png",
+    "distance_0.9.pdf",
+    "accuracy_0.9.png",
+    "accuracy_0.9.pdf",
+  }
 
 
 def test_names_of_distributions_give_names_of_their_own(folder):

@@ -5,6 +5,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
+from tff_shift.simulation import drawing
 from tff_shift.simulation import figures
 
 
@@ -29,8 +30,8 @@ class TestLearningCurves:
     rounds = np.arange(1, 21)
     result = figures.learning_curves(
       {
-        "fed_avg": (rounds, rounds * 2.0, np.full(20, 3.0)),
-        "fed_evp": figures.Curve(rounds, rounds * 3.0),
+        "fed_avg": (rounds, [rounds * 2.0 - 3.0, rounds * 2.0 + 3.0]),
+        "fed_evp": drawing.Curve(rounds, [rounds * 3.0]),
       },
       path,
       "Accuracy (%)",
@@ -46,10 +47,12 @@ class TestLearningCurves:
     heights = {}
     for spread in (10.0, 20.0):
       path = tmp_path / f"{spread}.png"
-      curve = figures.Curve(np.arange(10), np.full(10, 3.0), [spread] * 10)
+      # Two seeds that lie a root of a half of the deviation off their mean.
+      off = spread / np.sqrt(2)
+      curve = drawing.Curve(np.arange(10), [[3.0 - off] * 10, [3.0 + off] * 10])
       # A steep second curve holds the axes in place; the column of pixels below
       # meets neither it nor a marker.
-      frame = figures.Curve([8, 9], [-60.0, 60.0])
+      frame = drawing.Curve([8, 9], [[-60.0, 60.0]])
       figures.learning_curves({"a": curve, "b": frame}, path, "value")
       column = _read(path)[50:450, 180].astype(int)
       pale = (column[:, 2] - column[:, 0] > 20) & (column[:, 0] > 180)
@@ -64,7 +67,10 @@ class TestLearningCurves:
   def test_draws_a_single_round_and_gaps(self, tmp_path):
     path = tmp_path / "curves.png"
     figures.learning_curves(
-      {"a": ([1], [50.0]), "b": ([1, 2, 3], [1.0, np.nan, 2.0], [0.1] * 3)},
+      {
+        "a": ([1], [[50.0]]),
+        "b": ([1, 2, 3], [[1.0, np.nan, 2.0], [1.1, np.nan, 2.1]]),
+      },
       path,
       "value",
     )
@@ -74,7 +80,7 @@ class TestLearningCurves:
   def test_equal_input_gives_equal_files(self, tmp_path):
     for name in ("a.png", "b.png"):
       figures.learning_curves(
-        {"a": ([1, 2], [3.0, 4.0])}, tmp_path / name, "value"
+        {"a": ([1, 2], [[3.0, 4.0]])}, tmp_path / name, "value"
       )
     first, second = (tmp_path / name for name in ("a.png", "b.png"))
     assert first.read_bytes() == second.read_bytes()
@@ -82,11 +88,15 @@ class TestLearningCurves:
   @pytest.mark.parametrize(
     ("curve", "message"),
     [
-      (([1, 2], [1.0]), "fed_avg: mean must have 2 entries; got 1"),
       (
-        ([1, 2], [1.0, 2.0], [0.1]),
-        "fed_avg: spread must have 2 entries; got 1",
+        ([1, 2], [[1.0]]),
+        r"fed_avg: values must be \[seeds, 2\]; got \[1, 1\]",
       ),
+      (
+        ([1, 2], [1.0, 2.0]),
+        r"fed_avg: values must be \[seeds, 2\]; got \[2\]",
+      ),
+      (([], np.zeros((0, 0))), r"fed_avg: .*; got \[0, 0\]"),
     ],
   )
   def test_refuses_unequal_lengths(self, tmp_path, curve, message):
@@ -106,7 +116,7 @@ class TestAccuracyPerDomain:
     for target in (0, 3, 5):
       path = tmp_path / f"{target}.png"
       figures.accuracy_per_domain(
-        {"fed_avg": np.linspace(90, 40, 6), "local": [10.0] * 6},
+        {"fed_avg": [np.linspace(90, 40, 6)], "local": [[10.0] * 6]},
         [f"{15 * index}" for index in range(6)],
         target,
         path,
@@ -125,7 +135,7 @@ class TestAccuracyPerDomain:
   def test_marks_nothing_without_a_target(self, tmp_path):
     path = tmp_path / "domains.png"
     names = [f"a rather long name {index}" for index in range(30)]
-    figures.accuracy_per_domain({"fed_avg": [50.0] * 30}, names, None, path)
+    figures.accuracy_per_domain({"fed_avg": [[50.0] * 30]}, names, None, path)
     assert self._grey_columns(path).size == 0
     assert _count_pixels(path, _BLUE) > 500
 
@@ -133,13 +143,13 @@ class TestAccuracyPerDomain:
   def test_refuses_a_target_that_is_no_domain(self, tmp_path, target):
     with pytest.raises(ValueError, match="target_index must be 0 to 1"):
       figures.accuracy_per_domain(
-        {"a": [1.0, 2.0]}, ["x", "y"], target, tmp_path / "d.png"
+        {"a": [[1.0, 2.0]]}, ["x", "y"], target, tmp_path / "d.png"
       )
 
   def test_refuses_a_missing_domain(self, tmp_path):
-    with pytest.raises(ValueError, match="a: values must have 2 entries"):
+    with pytest.raises(ValueError, match=r"a: values must be \[seeds, 2\]"):
       figures.accuracy_per_domain(
-        {"a": [1.0]}, ["x", "y"], 1, tmp_path / "d.png"
+        {"a": [[1.0]]}, ["x", "y"], 1, tmp_path / "d.png"
       )
 
 
@@ -248,7 +258,7 @@ matplotlib.use("svg")
 matplotlib.rcParams["savefig.bbox"] = "tight"
 before = dict(matplotlib.rcParams)
 from tff_shift.simulation import figures
-figures.learning_curves({"a": ([1, 2], [1.0, 2.0])}, sys.argv[1], "value")
+figures.learning_curves({"a": ([1, 2], [[1.0, 2.0]])}, sys.argv[1], "value")
 assert dict(matplotlib.rcParams) == before
 for module in ("matplotlib.pyplot", "tensorflow", "tensorflow_federated"):
   assert module not in sys.modules, module

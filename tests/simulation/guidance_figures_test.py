@@ -11,7 +11,7 @@ from tff_shift.simulation import guidance_figures
 
 _BLUE, _VERMILION = (0, 114, 178), (213, 94, 0)
 # Left of this column are axes, right of it the colour bar or the legend.
-_BAR, _LEGEND = 830, 780
+_BAR, _LEGEND = 830, 725
 
 
 def _pixels(path):
@@ -32,10 +32,10 @@ def _shade(share):
   return tuple(matplotlib.colormaps["viridis"](share, bytes=True)[:3])
 
 
-def _assert_refused(path, message, function, *args):
+def _assert_refused(path, message, function, *args, **kwargs):
   """Asserts that a figure is refused with one line, before a file is there."""
   with pytest.raises(ValueError, match=message) as caught:
-    function(*args, path)
+    function(*args, path, **kwargs)
   assert "\n" not in str(caught.value)
   assert not path.exists()
 
@@ -99,6 +99,7 @@ class TestClassCounts:
       np.array([[30, 10], [80, 0], [0, 20]]),
       ["cat", "dog"],
       tmp_path / "counts.png",
+      title="",
     )
     pixels = _pixels(path)
     assert pixels.shape == (660, 960, 3)
@@ -139,6 +140,7 @@ class TestClassCounts:
       guidance_figures.class_counts,
       counts,
       ["cat", "dog"],
+      title="",
     )
 
 
@@ -146,7 +148,7 @@ class TestRoutingMatrix:
   def test_rows_are_shown_in_percent_of_their_sum(self, tmp_path):
     # 100 and 0 %, then 25 and 75 % of other numbers of queries.
     path = guidance_figures.routing_matrix(
-      np.array([[7, 0], [100, 300]]), tmp_path / "routing.png"
+      np.array([[7, 0], [100, 300]]), tmp_path / "routing.png", title=""
     )
     pixels = _pixels(path)
     assert pixels.shape == (540, 960, 3)
@@ -167,7 +169,7 @@ class TestRoutingMatrix:
     self, tmp_path, num_clients, has_numbers
   ):
     path = guidance_figures.routing_matrix(
-      np.eye(num_clients), tmp_path / "routing.png"
+      np.eye(num_clients), tmp_path / "routing.png", title=""
     )
     panel = _pixels(path)[40:440, 100:700]
     # White digits on the dark cells outside the diagonal.
@@ -175,7 +177,7 @@ class TestRoutingMatrix:
 
   def test_row_without_queries_stays_grey(self, tmp_path):
     path = guidance_figures.routing_matrix(
-      np.array([[1, 1], [0, 0]]), tmp_path / "routing.png"
+      np.array([[1, 1], [0, 0]]), tmp_path / "routing.png", title=""
     )
     panel = _pixels(path)[:, 60:_BAR]
     grey = np.all(panel == 217, axis=-1) | np.all(panel == 216, axis=-1)
@@ -190,6 +192,7 @@ class TestRoutingMatrix:
       r"^counts must be \[clients, clients\], origin by route; got",
       guidance_figures.routing_matrix,
       np.ones(shape),
+      title="",
     )
 
 
@@ -197,7 +200,10 @@ class TestTradeOff:
   def test_draws_each_accuracy_over_the_weight(self, tmp_path):
     path = guidance_figures.trade_off(
       [0.1, 0.3, 0.9],
-      {"client": ([90, 80, 50], None), "system": ([50, 60, 90], [2, 2, 2])},
+      {
+        "client": [[90, 80, 50]],
+        "system": [[48.6, 58.6, 88.6], [51.4, 61.4, 91.4]],
+      },
       tmp_path / "trade_off.png",
     )
     pixels = _pixels(path)
@@ -219,10 +225,10 @@ class TestTradeOff:
   def test_refuses_unequal_lengths(self, tmp_path):
     _assert_refused(
       tmp_path / "trade_off.png",
-      "^system: mean must have 2 entries; got 1$",
+      r"^system: values must be \[seeds, 2\]; got \[1, 1\]$",
       guidance_figures.trade_off,
       [0.1, 0.9],
-      {"system": ([50.0], None)},
+      {"system": [[50.0]]},
     )
 
 
@@ -242,9 +248,9 @@ identity = (color_transforms.ColorTransform(),)
 guidance_figures.client_transforms(
     np.zeros((4, 4, 3), np.uint8), identity, folder / "transforms.png"
 )
-guidance_figures.class_counts(one, ["a"], folder / "counts.png")
-guidance_figures.routing_matrix(one, folder / "routing.png")
-guidance_figures.trade_off([0.5], {"a": ([1.0], None)}, folder / "lambda.png")
+guidance_figures.class_counts(one, ["a"], folder / "counts.png", title="t")
+guidance_figures.routing_matrix(one, folder / "routing.png", title="t")
+guidance_figures.trade_off([0.5], {"a": [[1.0]]}, folder / "lambda.png")
 assert dict(matplotlib.rcParams) == before
 for module in ("matplotlib.pyplot", "tensorflow", "tensorflow_federated"):
   assert module not in sys.modules, module

@@ -7,12 +7,12 @@ import pytest
 from PIL import Image
 from scipy import ndimage
 
-from tff_shift.simulation import figures
+from tff_shift.simulation import drawing
 from tff_shift.simulation import online_figures
 
 _BLUE, _VERMILION, _GREY = (0, 114, 178), (213, 94, 0), (89, 89, 89)
 # Left of this column are axes, right of it the legend.
-_LEGEND = 800
+_LEGEND = 740
 
 
 def _pixels(path):
@@ -40,10 +40,10 @@ class TestAccuracyOverTime:
     steps = np.arange(1, 101)
     path = online_figures.accuracy_over_time(
       {
-        "fed_ade": figures.Curve(steps, 60 + steps / 10, np.full(100, 2.0)),
-        "source": figures.Curve(steps, 60 - steps / 10),
+        "fed_ade": drawing.Curve(steps, [58.6 + steps / 10, 61.4 + steps / 10]),
+        "source": drawing.Curve(steps, [60 - steps / 10]),
       },
-      np.linspace(0, 1, 101),
+      [np.linspace(0, 1, 101)],
       tmp_path / "accuracy.png",
       ylabel="Accuracy (%)",
     )
@@ -64,8 +64,8 @@ class TestAccuracyOverTime:
 
   def test_omega_steps_below_on_the_same_time_axis(self, tmp_path):
     path = online_figures.accuracy_over_time(
-      {"a": ([1, 2, 3, 4], [50.0, 60.0, 50.0, 60.0])},
-      np.array([0.0, 0.0, 1.0, 1.0, 0.0]),
+      {"a": ([1, 2, 3, 4], [[50.0, 60.0, 50.0, 60.0]])},
+      np.array([[0.0, 0.0, 1.0, 1.0, 0.0]]),
       tmp_path / "accuracy.png",
       ylabel="Accuracy (%)",
     )
@@ -89,7 +89,10 @@ class TestAccuracyOverTime:
 
   def test_draws_a_single_step(self, tmp_path):
     path = online_figures.accuracy_over_time(
-      {"a": ([1], [50.0])}, [0.0, 1.0], tmp_path / "a.png", ylabel="Accuracy"
+      {"a": ([1], [[50.0]])},
+      [[0.0, 1.0]],
+      tmp_path / "a.png",
+      ylabel="Accuracy",
     )
     # The legend, whose label is short, begins farther to the right.
     _, columns = _rows_and_columns(_pixels(path)[:, :860], _BLUE)
@@ -98,11 +101,10 @@ class TestAccuracyOverTime:
   @pytest.mark.parametrize(
     ("curve", "message"),
     [
-      (([1, 2], [1.0, 2.0]), "fth: time steps must have 3 entries; got 2"),
-      (([1, 2, 3], [1.0]), "fth: mean must have 3 entries; got 1"),
+      (([1, 2], [[1.0, 2.0]]), "fth: time steps must have 3 entries; got 2"),
       (
-        ([1, 2, 3], [1.0] * 3, [0.1] * 2),
-        "fth: spread must have 3 entries; got 2",
+        ([1, 2, 3], [[1.0]]),
+        r"fth: values must be \[seeds, 3\]; got \[1, 1\]",
       ),
     ],
   )
@@ -112,7 +114,7 @@ class TestAccuracyOverTime:
       message,
       online_figures.accuracy_over_time,
       {"fth": curve},
-      np.zeros(4),
+      np.zeros((1, 4)),
       ylabel="Accuracy",
     )
 
@@ -127,6 +129,7 @@ class TestRatesOverTime:
       {"client 0": 3e-4 * constant, "client 7": 1e-4 * constant},
       {"client 7": 1.2 * constant, "client 0": 0.4 * constant},
       tmp_path / "rates.png",
+      title="",
     )
     pixels = _pixels(path)
     assert pixels.shape == (660, 960, 3)
@@ -148,7 +151,7 @@ class TestRatesOverTime:
     rates, shifts = np.zeros(50), np.zeros(50)
     rates[20], shifts[20] = 1.0, 2.0
     path = online_figures.rates_over_time(
-      {"a": rates}, {"a": shifts}, tmp_path / "rates.png"
+      {"a": rates}, {"a": shifts}, tmp_path / "rates.png", title=""
     )
     pixels = _pixels(path)[:, :_LEGEND]
     peaks = []
@@ -162,7 +165,7 @@ class TestRatesOverTime:
     shift[5::10] = 1.0
     series = {"low": 0.6 * shift, "high": shift}
     path = online_figures.rates_over_time(
-      series, series, tmp_path / "rates.png"
+      series, series, tmp_path / "rates.png", title=""
     )
     panel = _pixels(path)[320:, 90:_LEGEND]
     # The markers of the lower peaks, drawn first, far above the base line.
@@ -171,7 +174,10 @@ class TestRatesOverTime:
 
   def test_draws_gaps(self, tmp_path):
     path = online_figures.rates_over_time(
-      {"a": [np.nan, 1.0, np.nan]}, {"a": [np.nan] * 3}, tmp_path / "r.png"
+      {"a": [np.nan, 1.0, np.nan]},
+      {"a": [np.nan] * 3},
+      tmp_path / "r.png",
+      title="",
     )
     rows, columns = _rows_and_columns(_pixels(path), _BLUE)
     assert 0 < np.sum(columns < _LEGEND) < 100
@@ -197,6 +203,7 @@ class TestRatesOverTime:
       online_figures.rates_over_time,
       rates,
       shifts,
+      title="",
     )
 
 
@@ -313,6 +320,7 @@ class TestShiftScatter:
       tmp_path / "shift.png",
       xlabel="True cumulative shift",
       ylabel="Cumulative S",
+      title="",
     )
     pixels = _pixels(path)
     assert pixels.shape == (540, 960, 3)
@@ -355,6 +363,7 @@ class TestShiftScatter:
       estimated,
       xlabel="",
       ylabel="",
+      title="",
     )
 
 
@@ -363,7 +372,7 @@ class TestLinesWithSlopes:
     x = np.array([10, 20, 50, 100, 400])
     path = online_figures.lines_with_slopes(
       x,
-      {"two thirds": 3 * x ** (2 / 3), "one third": x ** (1 / 3)},
+      {"two thirds": [3 * x ** (2 / 3)], "one third": [x ** (1 / 3)]},
       {"T^(2/3)": 9 * x ** (2 / 3)},
       tmp_path / "regret.png",
       xlabel="Time steps",
@@ -385,7 +394,7 @@ class TestLinesWithSlopes:
   def test_only_the_reference_is_dashed(self, tmp_path):
     x = np.geomspace(10, 1000, 5)
     path = online_figures.lines_with_slopes(
-      x, {"a": x}, {"b": 2 * x}, tmp_path / "a.png", xlabel="", ylabel=""
+      x, {"a": [x]}, {"b": 2 * x}, tmp_path / "a.png", xlabel="", ylabel=""
     )
     plot = _pixels(path)[:, 80:_LEGEND]
     pieces = {}
@@ -398,10 +407,10 @@ class TestLinesWithSlopes:
   @pytest.mark.parametrize(
     ("x", "series", "references", "message"),
     [
-      ([1, 2], {"a": [1.0]}, {}, "a: values must have 2 entries; got 1"),
+      ([1, 2], {"a": [[1.0]]}, {}, r"a: values must be \[seeds, 2\]; got"),
       ([1, 2], {}, {"b": [1.0]}, "b: values must have 2 entries; got 1"),
-      ([0, 2], {"a": [1.0, 2.0]}, {}, "x: .* must be positive; got 0"),
-      ([1, 2], {"a": [np.nan, -3.0]}, {}, "a: .* positive; got -3"),
+      ([0, 2], {"a": [[1.0, 2.0]]}, {}, "x: .* must be positive; got 0"),
+      ([1, 2], {"a": [[np.nan, -3.0]]}, {}, "a: .* positive; got -3"),
       ([1, 2], {}, {"b": [0.0, 1.0]}, "b: .* positive; got 0"),
     ],
   )
@@ -431,17 +440,19 @@ from tff_shift.simulation import online_figures
 folder = pathlib.Path(sys.argv[1])
 one, labels = np.ones(1), {"xlabel": "x", "ylabel": "y"}
 online_figures.accuracy_over_time(
-    {"a": ([1], [2.0])}, [0.0, 1.0], folder / "accuracy.png", ylabel="y"
+    {"a": ([1], [[2.0]])}, [[0.0, 1.0]], folder / "accuracy.png", ylabel="y"
 )
-online_figures.rates_over_time({"a": one}, {"a": one}, folder / "rates.png")
+online_figures.rates_over_time(
+    {"a": one}, {"a": one}, folder / "rates.png", title="t"
+)
 online_figures.class_distributions(
     one[:, None], one[:, None], ["a"], folder / "classes.png", title="t"
 )
 online_figures.shift_scatter(
-    {"a": one}, {"a": one}, folder / "scatter.png", **labels
+    {"a": one}, {"a": one}, folder / "scatter.png", title="t", **labels
 )
 online_figures.lines_with_slopes(
-    one, {"a": one}, {"b": one}, folder / "slopes.png", **labels
+    one, {"a": [one]}, {"b": one}, folder / "slopes.png", **labels
 )
 assert dict(matplotlib.rcParams) == before
 for module in ("matplotlib.pyplot", "tensorflow", "tensorflow_federated"):

@@ -131,25 +131,20 @@ class TestFigures:
     record("class_distributions")
     return asked
 
-  def test_accuracy_is_the_mean_over_seeds_with_their_spread(
-    self, drawn, folder
-  ):
+  def test_accuracy_is_that_of_each_seed(self, drawn, folder):
     by_label = {
       "two seeds": {0: make_result([10, 20, 30]), 7: make_result([14, 20, 36])},
       "one seed": {0: make_result([5, 6, 7])},
     }
-    online_results.draw_accuracy(by_label, OMEGA, folder, "sine")
+    online_results.draw_accuracy(by_label, OMEGA[None], folder, "sine")
     (curves, omega, path), options = drawn["accuracy_over_time"]
     assert list(curves) == list(by_label)
     two, one = curves.values()
     for curve in (one, two):
       np.testing.assert_array_equal(curve.rounds, [1, 2, 3])
-    np.testing.assert_array_equal(two.mean, [12, 20, 33])
-    # Of a sample of two: the difference over the root of two.
-    np.testing.assert_allclose(two.spread, np.array([4, 0, 6]) / np.sqrt(2))
-    np.testing.assert_array_equal(one.mean, [5, 6, 7])
-    assert one.spread is None
-    np.testing.assert_array_equal(omega, OMEGA)
+    np.testing.assert_array_equal(two.by_seed, [[10, 20, 30], [14, 20, 36]])
+    np.testing.assert_array_equal(one.by_seed, [[5, 6, 7]])
+    np.testing.assert_array_equal(omega, [OMEGA])
     assert path.name == "accuracy_sine.png"
     assert "%" in options["ylabel"]
 
@@ -162,8 +157,10 @@ class TestFigures:
       CLASS_NAMES,
       folder,
       "square",
+      7,
     )
-    (rates, shifts, path), _ = drawn["rates_over_time"]
+    (rates, shifts, path), options = drawn["rates_over_time"]
+    assert options["title"] == "Learning rates, square shift, seed 7"
     true = online_results.true_shift(client_streams)
     assert list(rates) == list(shifts) == [f"client {i}" for i in range(4)]
     for client in range(4):
@@ -182,6 +179,7 @@ class TestFigures:
       CLASS_NAMES,
       folder,
       "square",
+      7,
     )
     (estimated, true, names, path), options = drawn["class_distributions"]
     np.testing.assert_allclose(
@@ -198,13 +196,15 @@ class TestFigures:
 
 def test_figures_of_a_run_are_written(folder, client_streams):
   result = make_result([10, 20, 30], RATES)
-  online_results.draw_accuracy({"a": {0: result}}, OMEGA, folder, "linear")
+  online_results.draw_accuracy(
+    {"a": {0: result}}, OMEGA[None], folder, "linear"
+  )
   online_results.draw_adaptation(
-    result, client_streams, CLASS_NAMES, folder, "linear"
+    result, client_streams, CLASS_NAMES, folder, "linear", 0
   )
   written = {path.name for path in (folder.path / "figures").iterdir()}
   assert written == {
-    "accuracy_linear.png",
-    "learning_rates_linear.png",
-    "class_estimates_linear.png",
+    f"{name}_linear.{kind}"
+    for name in ("accuracy", "learning_rates", "class_estimates")
+    for kind in ("png", "pdf")
   }

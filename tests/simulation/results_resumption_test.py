@@ -1,13 +1,9 @@
 """The output folder of a run that was stopped, opened again."""
 
-import errno
 import os
-import pathlib
 import re
 
 import pytest
-import tensorflow as tf
-from tensorboard.backend.event_processing import event_accumulator
 
 from tff_shift.simulation import files
 from tff_shift.simulation import results
@@ -151,39 +147,13 @@ class TestResume:
     results.RunFolder.create(path, overwrite=True)
     assert sorted(os.listdir(path)) == [".lock", "metrics.csv"]
 
-  def test_values_that_are_released_again_come_once(self, path):
-    folder = results.RunFolder(path)
-    for key in (1, 2, 3):
-      folder.release_to_tensorboard("a/b", {"accuracy": 0.5}, key)
+  def test_identity_stays_until_the_run_is_overwritten(self, path):
+    first = results.RunFolder(path).read_config()["identity"]
     folder = _resume(path)
-    for key in (1, 2):
-      folder.release_to_tensorboard("a/b", {"accuracy": 0.5}, key)
-    (file,) = (path / "tensorboard").rglob("events*")
-    events = event_accumulator.EventAccumulator(str(file))
-    events.Reload()
-    assert [each.step for each in events.Tensors("accuracy")] == [1, 2]
-    # A name that the other begins with has files of its own.
-    folder.release_to_tensorboard("a", {"loss": 0.5}, 1)
-    assert file.exists()
-
-
-class TestWriting:
-  def test_errors_of_files_are_told_in_one_line(self):
-    path = pathlib.Path("folder") / "file"
-    for error in (
-      OSError(errno.ENOSPC, "No space left on device"),
-      tf.errors.ResourceExhaustedError(None, None, "No space left\non it"),
-    ):
-      with pytest.raises(files.WriteError) as raised, files.writing(path):
-        raise error
-      assert str(raised.value).startswith(
-        "folder/file cannot be written: No space left"
-      )
-      assert "\n" not in str(raised.value)
-
-  def test_other_errors_stay_what_they_are(self):
-    with pytest.raises(KeyError), files.writing(pathlib.Path("file")):
-      raise KeyError("other")
+    assert folder.identity == first == folder.read_config()["identity"]
+    again = results.RunFolder.create(path, overwrite=True)
+    again.write_config(_FLAGS)
+    assert again.identity == again.read_config()["identity"] != first
 
   def test_row_on_a_full_disk(self, path):
     (path / "metrics.csv").unlink()

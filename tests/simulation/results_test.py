@@ -1,4 +1,3 @@
-import asyncio
 import concurrent.futures
 import contextlib
 import csv
@@ -19,7 +18,6 @@ import threading
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorboard.backend.event_processing import event_accumulator
 
 from tff_shift.simulation import folder_lock
 from tff_shift.simulation import results
@@ -405,47 +403,10 @@ class TestSummaryFile:
     assert sorted(_tree(folder.path)) == ["metrics.csv", "summary.json"]
 
 
-class TestTensorBoard:
-  def _events(self, folder, run_name):
-    accumulator = event_accumulator.EventAccumulator(
-      str(folder.path / "tensorboard" / run_name)
-    )
-    accumulator.Reload()
-    return {
-      name: [
-        (event.step, float(tf.make_ndarray(event.tensor_proto)))
-        for event in accumulator.Tensors(name)
-      ]
-      for name in accumulator.Tags()["tensors"]
-    }
-
-  def test_values_can_be_read_back_at_once(self, folder):
-    for run_name, offset in (("fed_avg/seed_0", 0.0), ("fed_evp/seed_0", 8.0)):
-      for step in (1, 2, 5):
-        value = {"loss": offset + step, "accuracy": np.float32(0.5 * step)}
-        folder.release_to_tensorboard(run_name, value, step)
-    expected_accuracy = [(1, 0.5), (2, 1.0), (5, 2.5)]
-    assert self._events(folder, "fed_avg/seed_0") == {
-      "loss": [(1, 1.0), (2, 2.0), (5, 5.0)],
-      "accuracy": expected_accuracy,
-    }
-    assert self._events(folder, "fed_evp/seed_0") == {
-      "loss": [(1, 9.0), (2, 10.0), (5, 13.0)],
-      "accuracy": expected_accuracy,
-    }
-
-  def test_releases_below_a_running_event_loop(self, folder):
-    async def cell_of_a_notebook():
-      folder.release_to_tensorboard("run", {"loss": 2.0}, 3)
-
-    asyncio.run(cell_of_a_notebook())
-    assert self._events(folder, "run") == {"loss": [(3, 2.0)]}
-
-
 def test_import_does_not_load_tensorflow():
   program = """
 import sys
-from tff_shift.simulation import figures, progress, results
+from tff_shift.simulation import drawing, figures, progress, results, trackers
 assert "tensorflow" not in sys.modules
 assert "tensorflow_federated" not in sys.modules
 """

@@ -26,6 +26,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 DPI = 120
 # The last of them is Tol's wine: Okabe and Ito's yellow is too pale for lines.
@@ -48,6 +49,8 @@ _MAX_TICK_LABELS = 16
 TITLE_SIZE = 12
 LABEL_SIZE = 11
 TICK_SIZE = 9
+# In the label of what shows spread.
+_SPREAD = "deviation over"
 # Characters of a line of the legend, and inches of its height.
 _LEGEND_WIDTH = 30
 _LEGEND_LINE = 0.17
@@ -179,15 +182,26 @@ def draw_error_bars(
   mean, spread = mean_and_spread(by_seed)
   if spread is None:
     return
-  style = {"fmt": "none", "elinewidth": 1.0, "capsize": 2.0}
-  axes.errorbar(x, mean, spread, ecolor=color, **style)
+  axes.errorbar(
+    x, mean, spread, fmt="none", ecolor=color, elinewidth=1.0, capsize=2.0
+  )
   label = _spread_label("bar", len(by_seed))
   if label not in axes.get_legend_handles_labels()[1]:
-    axes.errorbar([], [], [], ecolor=GREY, label=label, **style)
+    axes.add_artist(
+      Line2D(
+        [],
+        [],
+        color=GREY,
+        linestyle="none",
+        marker="|",
+        markersize=9,
+        label=label,
+      )
+    )
 
 
 def _spread_label(kind: str, num_seeds: int) -> str:
-  return f"{kind}: one standard deviation over {num_seeds} seeds"
+  return f"{kind}: one standard\n{_SPREAD} {num_seeds} seeds"
 
 
 def line_style(index: int) -> dict[str, object]:
@@ -214,8 +228,11 @@ def add_legend(figure: Figure) -> None:
   for axes in figure.axes:
     for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
       found.setdefault(label, handle)
-  names = sorted(found, key=lambda label: "one standard deviation" in label)
-  labels = [textwrap.fill(name, _LEGEND_WIDTH) for name in names]
+  names = sorted(found, key=lambda label: _SPREAD in label)
+  labels = [
+    "\n".join(textwrap.fill(line, _LEGEND_WIDTH) for line in name.splitlines())
+    for name in names
+  ]
   num_lines = sum(1 + label.count("\n") for label in labels)
   figure.set_figheight(
     max(figure.get_figheight(), _LEGEND_LINE * num_lines + 0.5)

@@ -17,6 +17,8 @@ from matplotlib.figure import Figure
 
 from tff_shift.simulation import drawing
 
+# The ratio over which lines of one point are spread on a logarithmic axis.
+_DODGE = 1.1
 _REFERENCE_DASHES = ("--", ":", "-.")
 
 
@@ -251,13 +253,19 @@ def lines_with_slopes(
   axes.set(xscale="log", yscale="log")
   for index, (name, by_seed) in enumerate(series.items()):
     style = drawing.line_style(index)
-    axes.plot(x, np.mean(by_seed, axis=0), label=name, **style)
-    drawing.draw_error_bars(axes, x, by_seed, style["color"])
+    # Side by side, so that error bars do not hide each other.
+    offset = (index + 0.5) / len(series) - 0.5 if len(by_seed) > 1 else 0.0
+    beside = np.asarray(x) * _DODGE**offset
+    axes.plot(beside, np.mean(by_seed, axis=0), label=name, **style)
+    drawing.draw_error_bars(axes, beside, by_seed, style["color"])
   for index, (name, values) in enumerate(references.items()):
     dashes = _REFERENCE_DASHES[index % len(_REFERENCE_DASHES)]
     axes.plot(
       x, values, label=name, color=drawing.GREY, linestyle=dashes, linewidth=1.4
     )
+  # Error bars would move the limits of a logarithmic axis.
+  margin = max(_DODGE, (np.max(x) / np.min(x)) ** 0.05)
+  axes.set_xlim(np.min(x) / margin, np.max(x) * margin)
   for axis in (axes.xaxis, axes.yaxis):
     # Powers of ten alone would leave the usual axis of one decade bare.
     axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))

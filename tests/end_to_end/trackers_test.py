@@ -1,0 +1,124 @@
+"""The flags of trackers: what is refused, and what MLflow has of a run."""
+
+import importlib.util
+import json
+
+import pytest
+
+_RUN = (
+  "--algorithm=local",
+  "--dataset=circle",
+  "--num_domains=4",
+  "--num_clients=2",
+  "--max_examples_per_domain=20",
+  "--rounds=2",
+  "--evaluate_every=1",
+  "--checkpoint_every=1",
+  "--seeds=0,1",
+)
+
+
+@pytest.mark.parametrize(
+  ("arguments", "is_installed", "expected"),
+  [
+    (["--tracker=wandb"], True, "--tracker=wandb: it must be some of"),
+    (["--tracker="], True, "--tracker=: it must be some of"),
+    (["--tracker=none,none"], True, "none twice"),
+    (["--tracker=none,tensorboard"], True, "none goes with no other"),
+    (["--mlflow_uri=runs"], True, "--mlflow_uri needs --tracker=mlflow"),
+    (
+      ["--tracker=mlflow"],
+      False,
+      "--tracker=mlflow: MLflow is not installed; it comes with the extra"
+      " mlflow, pip install 'tff_shift[mlflow]'",
+    ),
+    (
+      ["--tracker=mlflow", "--mlflow_uri=http://127.0.0.1:1"],
+      True,
+      "--mlflow_uri=http://127.0.0.1:1: no answer",
+    ),
+    (
+      ["--tracker=mlflow", f"--mlflow_uri={__file__}"],
+      True,
+      ".py: it must be a folder that you may write to",
+    ),
+  ],
+)
+def test_trackers_that_cannot_be_are_refused_before_anything_is_written(
+  run_evolving, tmp_path, capsys, monkeypatch, arguments, is_installed, expected
+):
+  find_spec = importlib.util.find_spec
+  monkeypatch.setattr(
+    importlib.util,
+    "find_spec",
+    lambda name: is_installed or None if name == "mlflow" else find_spec(name),
+  )
+  folder = tmp_path / "run"
+  code = run_evolving([*_RUN, *arguments, f"--output_dir={folder}"])
+  lines = capsys.readouterr().err.splitlines()
+  assert (code, len(lines)) == (2, 1)
+  assert expected in lines[0]
+  assert not folder.exists()
+
+
+@pytest.mark.slow
+def test_run_with_mlflow_goes_on_and_starts_anew(
+  run_evolving, read_rows, tmp_path, monkeypatch
+):
+  # Before anything imports MLflow.
+  monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+  mlflow = pytest.importorskip(
+    "mlflow", reason="MLflow, the extra mlflow, is not installed"
+  )
+  folder = tmp_path / "run"
+  arguments = [*_RUN, "--tracker=mlflow", f"--output_dir={folder}"]
+
+  def read():
+    client = mlflow.MlflowClient(tracking_uri=(folder / "mlruns").as_uri())
+    found = client.get_experiment_by_name("tff_shift evolving")
+    runs = client.search_runs([found.experiment_id])
+    return client, {run.info.run_name: run for run in runs}
+
+  assert run_evolving(arguments) == 0
+  assert not (folder / "tensorboard").exists()
+  client, runs = read()
+  assert len(runs) == 3
+  (name,) = (each for each in runs if each.endswith("seed_1"))
+  assert runs[name].data.params["algorithm"] == "local"
+  assert runs[name].data.params["num_clients"] == "2"
+  of_seed = [row for row in read_rows(folder) if row["seed"] == "1"]
+
+  def points(key):
+    history = client.get_metric_history(runs[name].info.run_id, key)
+    return [(point.step, point.value) for point in history]
+
+  expected = [
+    (int(row["round"]), float(row["client_accuracy"])) for row in of_seed
+  ]
+  assert points("client_accuracy") == expected and len(expected) == 2
+  assert [step for step, _ in points("train_loss")] == [1, 2]
+  kept = {
+    each.path for each in client.list_artifacts(runs["comparison"].info.run_id)
+  }
+  assert kept == {"config.json", "metrics.csv", "summary.json", "figures"}
+
+  # The second seed was stopped after its first round.
+  (last,) = folder.glob("checkpoints/*seed*1*/state_2.json")
+  last.unlink()
+  assert run_evolving([*arguments, "--resume"]) == 0
+  before = runs
+  client, runs = read()
+  assert {k: run.info.run_id for k, run in runs.items()} == {
+    k: run.info.run_id for k, run in before.items()
+  }
+  assert points("client_accuracy") == expected
+  assert [step for step, _ in points("train_loss")] == [1, 2]
+
+  identity = json.loads((folder / "config.json").read_text())["identity"]
+  assert run_evolving([*arguments, "--overwrite"]) == 0
+  assert (
+    json.loads((folder / "config.json").read_text())["identity"] != identity
+  )
+  _, runs = read()
+  assert set(runs) == set(before)
+  assert runs[name].info.run_id != before[name].info.run_id

@@ -1,0 +1,308 @@
+"""Tests of what figures draw and explain, and of the files that they leave."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from matplotlib import collections
+from matplotlib.colors import to_hex
+from matplotlib.colors import to_rgb
+
+from tff_shift.simulation import drawing
+from tff_shift.simulation import dynamic_figures
+from tff_shift.simulation import figures
+from tff_shift.simulation import guidance_figures
+from tff_shift.simulation import online_figures
+
+# Three seeds, three points; the middle one has no spread.
+_BY_SEED = np.array([[1.0, 5.0, 2.0], [2.0, 5.0, 4.0], [6.0, 5.0, 9.0]])
+# By hand: of 1, 2, 6 the squares of the distances to 3 are 4, 1, 9; of 2, 4, 9
+# those to 5 are 9, 1, 16. Two degrees of freedom are left.
+_MEAN = [3.0, 5.0, 5.0]
+_SPREAD = [math.sqrt(7), 0.0, math.sqrt(13)]
+_OF_SEEDS = "one standard\ndeviation over 3 seeds"
+
+
+@pytest.fixture
+def kept(monkeypatch):
+  """Makes functions that draw return their figure, and write nothing."""
+  monkeypatch.setattr(drawing, "save", lambda figure, path: figure)
+
+
+def _bands(axes):
+  """Returns what lies between [low, high] at each x, for each band."""
+  found = []
+  for each in axes.collections:
+    if (
+      type(each) is collections.PolyCollection or "Fill" in type(each).__name__
+    ):
+      for path in each.get_paths():
+        x, y = path.vertices.T
+        found.append(
+          {
+            value: (y[x == value].min(), y[x == value].max())
+            for value in np.unique(x)
+          }
+        )
+  return found
+
+
+def _error_bars(axes):
+  """Returns [x, low, high] of the error bars that were drawn, by colour."""
+  found = {}
+  for container in axes.containers:
+    if not hasattr(container, "has_yerr"):
+      continue
+    (lines,) = container.lines[2]
+    color = to_hex(lines.get_color()[0])
+    for segment in lines.get_segments():
+      (x, low), (_, high) = segment
+      found.setdefault(color, []).append([x, low, high])
+  return {color: np.array(bars) for color, bars in found.items()}
+
+
+def _legend(figure):
+  (legend,) = figure.legends
+  return [text.get_text() for text in legend.get_texts()]
+
+
+def _assert_bars(bars, x):
+  np.testing.assert_allclose(bars[:, 0], x)
+  np.testing.assert_allclose(bars[:, 1], np.subtract(_MEAN, _SPREAD))
+  np.testing.assert_allclose(bars[:, 2], np.add(_MEAN, _SPREAD))
+
+
+def _assert_band(band, x):
+  assert list(band) == list(x)
+  for value, mean, spread in zip(x, _MEAN, _SPREAD, strict=True):
+    np.testing.assert_allclose(band[value], (mean - spread, mean + spread))
+
+
+@pytest.mark.usefixtures("kept")
+class TestSpread:
+  def test_curves_have_the_mean_and_a_band(self):
+    figure = figures.learning_curves(
+      {"a": drawing.Curve([1, 2, 4], _BY_SEED)}, None, "value"
+    )
+    (axes,) = figure.axes
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), _MEAN)
+    (band,) = _bands(axes)
+    _assert_band(band, (1, 2, 4))
+    assert _legend(figure) == ["a", f"band: {_OF_SEEDS}"]
+
+  def test_domains_have_error_bars_side_by_side(self):
+    figure = figures.accuracy_per_domain(
+      {"a": _BY_SEED, "b": _BY_SEED}, ["x", "y", "z"], 2, None
+    )
+    (axes,) = figure.axes
+    bars = _error_bars(axes)
+    # Half a domain is dealt out to both.
+    for color, offset in zip(drawing.COLORS, (-0.125, 0.125), strict=False):
+      _assert_bars(bars.pop(color.lower()), np.arange(3) + offset)
+    assert not bars
+    assert _legend(figure) == [
+      "target (held out)",
+      "a",
+      "b",
+      f"bar: {_OF_SEEDS}",
+    ]
+
+  def test_one_seed_has_no_spread_to_explain(self):
+    figure = figures.accuracy_per_domain({"a": [[1.0, 2.0]]}, "xy", None, None)
+    (axes,) = figure.axes
+    assert not axes.containers
+    np.testing.assert_array_equal(axes.lines[0].get_xdata(), [0, 1])
+    assert _legend(figure) == ["a"]
+
+  def test_omega_of_several_seeds_has_a_band(self):
+    curve = drawing.Curve([1, 2], [[5.0, 6.0]])
+    omega = np.array([[0.0, 0.0, 1.0], [0.0, 1.0, 1.0]])
+    figure = online_figures.accuracy_over_time(
+      {"a": curve}, omega, None, ylabel="value"
+    )
+    upper, lower = figure.axes
+    assert not _bands(upper)
+    np.testing.assert_allclose(lower.lines[0].get_ydata(), [0, 0.5, 1])
+    (band,) = _bands(lower)
+    # Of a sample of 0 and 1.
+    low, high = band[1.0] if 1.0 in band else band[0.5]
+    assert (low, high) == pytest.approx(
+      (0.5 - math.sqrt(0.5), 0.5 + math.sqrt(0.5))
+    )
+    assert _legend(figure) == [
+      "a",
+      "ω(t)",
+      "band: one standard\ndeviation over 2 seeds",
+    ]
+
+  def test_regret_has_error_bars(self):
+    x = np.array([10.0, 20.0, 40.0])
+    figure = online_figures.lines_with_slopes(
+      x, {"a": _BY_SEED}, {"b": x}, None, xlabel="", ylabel=""
+    )
+    (axes,) = figure.axes
+    _assert_bars(_error_bars(axes)[drawing.COLORS[0].lower()], x)
+    assert _legend(figure) == ["a", "b", f"bar: {_OF_SEEDS}"]
+    # What explains the bars leaves the axes alone.
+    low, high = axes.get_xlim()
+    assert 5 < low < 10 and 40 < high < 80
+
+  def test_trade_off_has_a_band(self):
+    figure = guidance_figures.trade_off([0.1, 0.3, 0.9], {"a": _BY_SEED}, None)
+    (band,) = _bands(figure.axes[0])
+    _assert_band(band, (0.1, 0.3, 0.9))
+    assert _legend(figure) == ["a", f"band: {_OF_SEEDS}"]
+
+  def test_periods_have_spread_of_all_that_is_shown(self):
+    figure = dynamic_figures.accuracy_over_periods(
+      {"a": drawing.Curve([1, 2, 3], _BY_SEED)},
+      {"a": [1.0, 2.0, 6.0]},
+      _BY_SEED,
+      np.full((3, 3), 50.0),
+      None,
+    )
+    upper, lower = figure.axes
+    of_curve, of_validation = _bands(upper)
+    _assert_band(of_curve, (1, 2, 3))
+    # The short line at the left, whose deviation is that of the first point.
+    for low, high in of_validation.values():
+      assert low == pytest.approx(3 - math.sqrt(7))
+      assert high == pytest.approx(3 + math.sqrt(7))
+    drifted, detected = np.split(_error_bars(lower)[to_hex(drawing.GREY)], 2)
+    _assert_bars(drifted, [0.75, 1.75, 2.75])
+    np.testing.assert_allclose(detected, [[x, 50, 50] for x in (1, 2, 3)])
+    heights = [bar.get_height() for bar in lower.patches]
+    np.testing.assert_allclose(heights, _MEAN)
+    assert sorted(_legend(figure)) == [
+      "a",
+      f"band: {_OF_SEEDS}",
+      f"bar: {_OF_SEEDS}",
+      "drift detected",
+      "drifts",
+      "validation accuracy",
+    ]
+
+
+@pytest.mark.usefixtures("kept")
+class TestLegend:
+  def test_many_long_labels_make_the_figure_higher_and_no_wider(self):
+    labels = [
+      f"fed_evolve, learning rate {i}, optimizer adam" for i in range(24)
+    ]
+    figure = figures.learning_curves(
+      {label: ([1, 2], [[1.0, 2.0]]) for label in labels}, None, "value"
+    )
+    names = _legend(figure)
+    assert [" ".join(name.split()) for name in names] == labels
+    assert max(len(line) for name in names for line in name.split("\n")) <= 30
+    assert figure.get_figheight() > 8 == figure.get_figwidth()
+    figure.draw_without_rendering()
+    height = figure.legends[0].get_window_extent().height
+    assert height <= figure.bbox.height
+
+  def test_drift_has_one_entry_for_all_its_bands(self):
+    figure = dynamic_figures.distance_over_periods(
+      [1.0, 9.0, 8.0], [False, True, True], 5.0, None, title=""
+    )
+    assert sorted(_legend(figure)) == [
+      "DT",
+      "distance",
+      "drift",
+      "drift detected",
+    ]
+
+
+class TestStyles:
+  def test_lines_are_told_apart_without_their_color(self):
+    styles = [drawing.line_style(index) for index in range(16)]
+    assert len({(s["marker"], s["linestyle"]) for s in styles}) == 16
+    assert len({each["color"] for each in styles[:8]}) == 8
+    # Neighbours in a legend differ in all three.
+    for one, other in itertools.pairwise(styles):
+      for name in ("marker", "linestyle", "color"):
+        assert one[name] != other[name]
+
+  @pytest.mark.parametrize(
+    "deficiency",
+    [
+      # Machado, Oliveira, Fernandes (2009), severity 1: red, green, blue.
+      [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+      ],
+      [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+      ],
+      [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+      ],
+    ],
+    ids=["protanopia", "deuteranopia", "tritanopia"],
+  )
+  def test_colors_differ_for_colour_blind_readers(self, deficiency):
+    seen = [_lab(deficiency @ _linear(color)) for color in drawing.COLORS]
+    # In CIELAB, where 2.3 can just be seen side by side.
+    assert (
+      min(
+        np.linalg.norm(one - other)
+        for one, other in itertools.combinations(seen, 2)
+      )
+      > 15
+    )
+
+
+def _linear(color):
+  """Returns linear red, green and blue of an sRGB colour."""
+  value = np.array(to_rgb(color))
+  return np.where(
+    value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4
+  )
+
+
+def _lab(linear):
+  """Returns CIELAB coordinates, for the white of D65."""
+  to_xyz = [
+    [0.4124564, 0.3575761, 0.1804375],
+    [0.2126729, 0.7151522, 0.0721750],
+    [0.0193339, 0.1191920, 0.9503041],
+  ]
+  xyz = to_xyz @ np.clip(linear, 0, 1) / [0.95047, 1.0, 1.08883]
+  x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+  return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+class TestFiles:
+  def _draw(self, path):
+    return figures.accuracy_per_domain(
+      {"a": _BY_SEED, "b": _BY_SEED + 1}, ["x", "y", "z"], 2, path
+    )
+
+  def test_pdf_lies_beside_the_png_and_is_the_same_each_time(
+    self, tmp_path, monkeypatch
+  ):
+    # The name of the distribution of a stream has a dot.
+    first = self._draw(tmp_path / "accuracy_0.9.png")
+    assert first == tmp_path / "accuracy_0.9.png"
+    # What matplotlib takes for the time, were it asked.
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
+    self._draw(tmp_path / "again.png")
+    assert {each.name for each in tmp_path.iterdir()} == {
+      f"{name}.{kind}"
+      for name in ("accuracy_0.9", "again")
+      for kind in ("png", "pdf")
+    }
+    content = (tmp_path / "accuracy_0.9.pdf").read_bytes()
+    assert content.startswith(b"%PDF-") and content.rstrip().endswith(b"%%EOF")
+    assert b"CreationDate" not in content
+    assert content == (tmp_path / "again.pdf").read_bytes()
+    assert first.read_bytes() == (tmp_path / "again.png").read_bytes()
+
+  def test_pdf_is_made_of_lines_not_of_pixels(self, tmp_path):
+    self._draw(tmp_path / "a.png")
+    assert b"/Subtype /Image" not in (tmp_path / "a.pdf").read_bytes()

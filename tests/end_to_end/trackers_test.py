@@ -103,7 +103,7 @@ def test_run_with_mlflow_goes_on_and_starts_anew(
   assert kept == {"config.json", "metrics.csv", "summary.json", "figures"}
 
   # The second seed was stopped after its first round.
-  (last,) = folder.glob("checkpoints/*seed*1*/state_2.json")
+  (last,) = folder.glob("checkpoints/*-1/state_2.json")
   last.unlink()
   assert run_evolving([*arguments, "--resume"]) == 0
   before = runs
@@ -114,11 +114,12 @@ def test_run_with_mlflow_goes_on_and_starts_anew(
   assert points("client_accuracy") == expected
   assert [step for step, _ in points("train_loss")] == [1, 2]
 
-  identity = json.loads((folder / "config.json").read_text())["identity"]
+  def identity():
+    return json.loads((folder / "config.json").read_text())["identity"]
+
+  earlier = identity()
   assert run_evolving([*arguments, "--overwrite"]) == 0
-  assert (
-    json.loads((folder / "config.json").read_text())["identity"] != identity
-  )
+  assert identity() != earlier
   _, runs = read()
   assert set(runs) == set(before)
   assert runs[name].info.run_id != before[name].info.run_id

@@ -68,9 +68,9 @@ def _legend(figure):
 
 
 def _assert_bars(bars, x):
-  np.testing.assert_allclose(bars[:, 0], x)
-  np.testing.assert_allclose(bars[:, 1], np.subtract(_MEAN, _SPREAD))
-  np.testing.assert_allclose(bars[:, 2], np.add(_MEAN, _SPREAD))
+  # None where there is no spread.
+  low, high = np.subtract(_MEAN, _SPREAD), np.add(_MEAN, _SPREAD)
+  np.testing.assert_allclose(bars, np.transpose([x, low, high])[[0, 2]])
 
 
 def _assert_band(band, x):
@@ -147,6 +147,9 @@ class TestSpread:
     # What explains the bars leaves the axes alone.
     low, high = axes.get_xlim()
     assert 5 < low < 10 and 40 < high < 80
+    low, high = axes.get_ylim()
+    # From 3 less the root of 7 to the reference's 40.
+    assert 0.2 < low < 3 - math.sqrt(7) and 40 < high < 80
 
   def test_trade_off_has_a_band(self):
     figure = guidance_figures.trade_off([0.1, 0.3, 0.9], {"a": _BY_SEED}, None)
@@ -159,7 +162,7 @@ class TestSpread:
       {"a": drawing.Curve([1, 2, 3], _BY_SEED)},
       {"a": [1.0, 2.0, 6.0]},
       _BY_SEED,
-      np.full((3, 3), 50.0),
+      _BY_SEED + 40,
       None,
     )
     upper, lower = figure.axes
@@ -171,7 +174,7 @@ class TestSpread:
       assert high == pytest.approx(3 + math.sqrt(7))
     drifted, detected = np.split(_error_bars(lower)[to_hex(drawing.GREY)], 2)
     _assert_bars(drifted, [0.75, 1.75, 2.75])
-    np.testing.assert_allclose(detected, [[x, 50, 50] for x in (1, 2, 3)])
+    _assert_bars(detected - [0, 40, 40], [1, 2, 3])
     heights = [bar.get_height() for bar in lower.patches]
     np.testing.assert_allclose(heights, _MEAN)
     assert sorted(_legend(figure)) == [

@@ -171,7 +171,7 @@ def draw_error_bars(
   by_seed: Sequence[Sequence[float]] | np.ndarray,
   color: str,
 ) -> None:
-  """Draws error bars around means; nothing for a single seed.
+  """Draws error bars around means; nothing where there is no spread.
 
   Args:
     axes: Where to draw.
@@ -182,8 +182,18 @@ def draw_error_bars(
   mean, spread = mean_and_spread(by_seed)
   if spread is None:
     return
+  # Without a length, a bar would be a dash.
+  shown = spread > 0
+  if not shown.any():
+    return
   axes.errorbar(
-    x, mean, spread, fmt="none", ecolor=color, elinewidth=1.0, capsize=2.0
+    np.asarray(x)[shown],
+    mean[shown],
+    spread[shown],
+    fmt="none",
+    ecolor=color,
+    elinewidth=1.0,
+    capsize=2.0,
   )
   label = _spread_label("bar", len(by_seed))
   if label not in axes.get_legend_handles_labels()[1]:

@@ -263,9 +263,17 @@ def lines_with_slopes(
     axes.plot(
       x, values, label=name, color=drawing.GREY, linestyle=dashes, linewidth=1.4
     )
-  # Error bars would move the limits of a logarithmic axis.
-  margin = max(_DODGE, (np.max(x) / np.min(x)) ** 0.05)
-  axes.set_xlim(np.min(x) / margin, np.max(x) * margin)
+  # Limits of logarithmic axes, which error bars would move far down.
+  shown = [np.ravel(values) for values in references.values()]
+  for by_seed in series.values():
+    mean, spread = drawing.mean_and_spread(by_seed)
+    shown += [mean] if spread is None else [mean - spread, mean, mean + spread]
+  heights = np.concatenate(shown)
+  for limit, values in ((axes.set_xlim, x), (axes.set_ylim, heights)):
+    positive = np.asarray(values)[np.greater(values, 0)]
+    low, high = positive.min(), positive.max()
+    margin = max(_DODGE, (high / low) ** 0.05)
+    limit(low / margin, high * margin)
   for axis in (axes.xaxis, axes.yaxis):
     # Powers of ten alone would leave the usual axis of one decade bare.
     axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))

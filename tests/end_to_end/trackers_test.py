@@ -77,7 +77,8 @@ def test_run_with_mlflow_goes_on_and_starts_anew(
     client = mlflow.MlflowClient(tracking_uri=(folder / "mlruns").as_uri())
     found = client.get_experiment_by_name("tff_shift evolving")
     runs = client.search_runs([found.experiment_id])
-    return client, {run.info.run_name: run for run in runs}
+    # The latest comes first, and counts.
+    return client, {run.info.run_name: run for run in reversed(runs)}
 
   assert run_evolving(arguments) == 0
   assert not (folder / "tensorboard").exists()

@@ -7,7 +7,8 @@
                    `summary.RunSummary` gives them
     figures/       PNG and PDF files
     tensorboard/   event files, one folder per run name, see `trackers`
-    mlruns/        MLflow's runs, see `mlflow_tracker`
+    mlruns/        MLflow's runs, see `mlflow_tracker`; those of a run that was
+                   overwritten stay
     checkpoints/   from which a stopped run goes on, see `checkpoints`
     model/         what was learned, a folder per run name, see `serving`
 
@@ -51,7 +52,6 @@ _OTHERS = (
   _SUMMARY,
   _FIGURES,
   "tensorboard",
-  "mlruns",
   _CHECKPOINTS,
   "model",
 )

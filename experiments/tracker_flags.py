@@ -91,14 +91,6 @@ def _check_place(uri: str) -> None:
       )
 
 
-def _file_store(folder: results.RunFolder) -> str:
-  """Returns the address of a file store in the output folder."""
-  path = folder.path / "mlruns"
-  # MLflow makes it once in a process, which may overwrite a run.
-  path.mkdir(exist_ok=True)
-  return path.absolute().as_uri()
-
-
 def make(scenario: str, folder: results.RunFolder) -> trackers.Tracker:
   """Returns the tracker of the flags, after `check`.
 
@@ -115,7 +107,7 @@ def make(scenario: str, folder: results.RunFolder) -> trackers.Tracker:
   makers = {
     "tensorboard": lambda: trackers.TensorBoard(folder.path / "tensorboard"),
     "mlflow": lambda: mlflow_tracker.MLflow(
-      FLAGS.mlflow_uri or _file_store(folder),
+      FLAGS.mlflow_uri or (folder.path / "mlruns").absolute().as_uri(),
       f"tff_shift {scenario}",
       folder.identity,
     ),

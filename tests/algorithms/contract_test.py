@@ -7,6 +7,7 @@ file of a user.
 
 from tff_shift import algorithms
 from tff_shift.testing import contract_aggregators
+from tff_shift.testing import contract_exports
 from tff_shift.testing import contract_file
 from tff_shift.testing import contract_form
 from tff_shift.testing import contract_privacy
@@ -27,6 +28,7 @@ run = contract_rounds.run
 aggregators = contract_aggregators.aggregators
 first_of_its_form = contract_aggregators.first_of_its_form
 of_a_form = contract_aggregators.of_a_form
+exported = contract_exports.exported
 algorithm = contract_privacy.algorithm
 aggregated = contract_privacy.aggregated
 
@@ -36,6 +38,7 @@ TestForm = contract_form.TestForm
 TestRounds = contract_rounds.TestRounds
 TestWorkAlone = contract_rounds.TestWorkAlone
 TestAggregators = contract_aggregators.TestAggregators
+TestExports = contract_exports.TestExports
 TestPrivacyByType = contract_privacy.TestPrivacyByType
 test_round_agrees_with_the_cpp_executor = (
   contract_rounds.test_round_agrees_with_the_cpp_executor

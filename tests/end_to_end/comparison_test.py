@@ -4,6 +4,12 @@ import types
 
 from experiments import comparison
 from tff_shift.simulation import results
+from tff_shift.simulation import trackers
+
+
+def tracked(folder):
+  tracker = trackers.TensorBoard(folder.path / "tensorboard")
+  return tracker.start("fed_avg/seed_3", {})
 
 
 def test_predictions_that_are_no_numbers_are_warned_of_once(
@@ -16,6 +22,8 @@ def test_predictions_that_are_no_numbers_are_warned_of_once(
     bar=None,
     checkpoint=None,
     folder=folder,
+    tracked=tracked(folder),
+    class_names=None,
   )
   for step, share in enumerate([0.0, 0.25, 1.0]):
     run.write(
@@ -39,6 +47,8 @@ def test_every_round_has_a_loss_and_evaluations_have_rows(
     bar=types.SimpleNamespace(update=lambda *args, **values: None),
     checkpoint=None,
     folder=folder,
+    tracked=tracked(folder),
+    class_names=None,
   )
   on_round = run.recorder("accuracy")
   evaluation = types.SimpleNamespace(measured=lambda: {"accuracy": 75.0})

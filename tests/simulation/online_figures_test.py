@@ -13,6 +13,8 @@ from tff_shift.simulation import online_figures
 _BLUE, _VERMILION, _GREY = (0, 114, 178), (213, 94, 0), (89, 89, 89)
 # Left of this column are axes, right of it the legend.
 _LEGEND = 740
+# Where a legend of short names begins.
+_END_OF_AXES = 845
 
 
 def _pixels(path):
@@ -144,7 +146,7 @@ class TestRatesOverTime:
     assert row["lower", _BLUE] > row["lower", _VERMILION]
     # One entry per client in the legend.
     for color in (_BLUE, _VERMILION):
-      rows, _ = _rows_and_columns(pixels[:, _LEGEND:], color)
+      rows, _ = _rows_and_columns(pixels[:, _END_OF_AXES:], color)
       assert 0 < np.ptp(rows) < 15
 
   def test_equal_steps_share_a_column(self, tmp_path):
@@ -324,7 +326,7 @@ class TestShiftScatter:
     )
     pixels = _pixels(path)
     assert pixels.shape == (540, 960, 3)
-    red, _, blue = pixels[:470, 75:_LEGEND].astype(int).transpose(2, 0, 1)
+    red, _, blue = pixels[:470, 75:_END_OF_AXES].astype(int).transpose(2, 0, 1)
     # No line between the points.
     linear, num_linear = ndimage.label(blue - red > 80)
     assert num_linear == ndimage.label(red - blue > 80)[1] == 20

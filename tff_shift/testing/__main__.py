@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 
 _MODULES = (
+  "contract_exports",
   "contract_file",
   "contract_form",
   "contract_rounds",

@@ -60,6 +60,8 @@ def main() -> None:
     ).numpy(),
   )
 
+  last_client = NUM_CLIENTS - 1
+
   def show(step):
     print(
       f"step {step.timestep}: {step.before['accuracy']:.1f} % before,"
@@ -76,7 +78,7 @@ def main() -> None:
         running.client_states,
         running.data,
         pathlib.Path(folder, "model"),
-        clients=[3],
+        clients=[last_client],
       )
 
     with execution.use("auto"):
@@ -88,10 +90,14 @@ def main() -> None:
         on_timestep=show,
         on_end=take_away,
       )
-    last = client_streams.batch(3, TIMESTEPS)
-    logits = tff_shift.load(pathlib.Path(folder, "model")).predict_as(3, last.x)
+    last = client_streams.batch(last_client, TIMESTEPS)
+    logits = tff_shift.load(pathlib.Path(folder, "model")).predict_as(
+      last_client, last.x
+    )
   share = (logits.numpy().argmax(axis=1) == last.y).mean()
-  print(f"client 3's own model, loaded: {share:.1%} of its last examples")
+  print(
+    f"client {last_client}'s own model, loaded: {share:.1%} right at the end"
+  )
 
 
 if __name__ == "__main__":

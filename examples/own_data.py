@@ -6,7 +6,8 @@ Six sensors whose two classes turn a little from month to month. Replace `month`
 by what reads your own arrays: any number of clients and domains, examples of
 any shape, as many as each client has.
 
-The same comparison from a file, with figures, checkpoints and a saved model:
+The same comparison from a file of arrays (x, y, domain, client; docs/data.md),
+with figures, checkpoints and saved models:
 
     python -m experiments.evolving --dataset=sensors.npz \
         --algorithm=fed_avg,fed_evolve,fed_evp --seeds=0,1

@@ -15,11 +15,14 @@ _README = pathlib.Path(__file__).parents[1] / "README.md"
 
 @pytest.fixture
 def run_example(monkeypatch, capsys):
-  """Returns `run(name) -> what it prints`."""
+  """Returns `run(name, **fewer) -> what it prints`, with other constants."""
   monkeypatch.setattr(algorithms, "_registered", {})
 
-  def run(name):
-    importlib.import_module(f"examples.{name}").main()
+  def run(name, **fewer):
+    module = importlib.import_module(f"examples.{name}")
+    for constant, value in fewer.items():
+      monkeypatch.setattr(module, constant, value)
+    module.main()
     return capsys.readouterr().out
 
   return run
@@ -30,29 +33,29 @@ def percentages(text):
 
 
 def test_own_data_end_in_a_table(run_example):
-  _, *rows = run_example("own_data").splitlines()
+  _, *rows = run_example("own_data", SEEDS=(0,)).splitlines()
   found = {row.split()[0]: list(map(float, row.split()[1:])) for row in rows}
   assert found.keys() == {"fed_avg", "fed_evolve", "fed_evp"}
   # The classes turn on, so that what was averaged over time comes too late.
   assert min(found["fed_evolve"]) > 90 > 60 > max(found["fed_avg"])
 
 
-def test_own_algorithm_runs_at_three_rates(run_example):
-  accuracies = percentages(run_example("own_algorithm"))
-  assert len(set(accuracies)) == 3
+def test_own_algorithm_runs_at_its_rates(run_example):
+  accuracies = percentages(run_example("own_algorithm", RATES=(0.5, 1.0)))
+  assert len(set(accuracies)) == 2
 
 
 def test_federation_answers_from_a_folder_as_before(run_example):
   output = run_example("federation_answers")
   right, own = percentages(output)
-  assert right > 60
-  assert own > 30
+  assert right > 70
+  assert own > 50
   assert output.endswith("the folder answers the same: True\n")
 
 
 def test_deployed_model_adapts_and_is_taken_away(run_example):
-  output = run_example("adapt_deployed_model")
-  assert re.findall(r"^step (\d+):", output, re.MULTILINE) == list("12345678")
+  output = run_example("adapt_deployed_model", NUM_CLIENTS=2, TIMESTEPS=2)
+  assert re.findall(r"^step (\d+):", output, re.MULTILINE) == ["1", "2"]
   *_, last = percentages(output)
   assert last > 80
 

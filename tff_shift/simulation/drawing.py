@@ -305,6 +305,8 @@ def save(
     `path`.
   """
   FigureCanvasAgg(figure).print_png(path)
+  # Both have one layout, which takes most of the time.
+  figure.set_layout_engine("none")
   # The canvas of PDF files changes the resolution of the figure: it is last.
   FigureCanvasPdf(figure).print_pdf(
     pathlib.Path(path).with_suffix(".pdf"), metadata={"CreationDate": None}

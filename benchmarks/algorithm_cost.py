@@ -48,6 +48,8 @@ _SETTINGS = {
   "head_steps": 4,
   "head_epochs": 1,
   "learning_rate": 0.01,
+  # The examples are no images.
+  "augmentation": "none",
 }
 _LEARNERS = 6
 
@@ -75,6 +77,7 @@ _STEPS = {
   "fed_rep": _Steps(2 * 8),
   "fix_lr": _Steps(4, 4),
   "local": _BOTH_DOMAINS,
+  "memo": _BOTH_DOMAINS,
   "p_fed_hn": _Steps(4),
 }
 

@@ -98,6 +98,8 @@ class TestAlgorithms:
       ("fed_evolve", 0, ["evaluate_server"], 2),
       # Clients prepare, and answer from that.
       ("fed_avg_ft", 0, ["answer"], 2),
+      # The server adapts to each example.
+      ("memo", 0, ["evaluate_server"], 2),
     ],
   )
   def test_same_as_local(

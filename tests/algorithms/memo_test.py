@@ -60,9 +60,12 @@ def make_images(make_client):
 
 @pytest.fixture(scope="module")
 def weights(images_model, run_in_graph):
-  drawn = run_in_graph(images_model.initial_weights, np.int32([1, 2]))
-  # Further from 0, where all predictions are alike.
-  return tf.nest.map_structure(lambda w: 2 * w, drawn)
+  """Random weights whose predictions are neither alike nor certain."""
+  generator = np.random.default_rng(4)
+  return tf.nest.map_structure(
+    lambda w: generator.normal(0.2, 0.5, w.shape).astype(np.float32),
+    run_in_graph(images_model.initial_weights, np.int32([1, 2])),
+  )
 
 
 def spec_of(value):
@@ -78,7 +81,9 @@ def predict(images_model, make_images, weights, compile_in_graph):
   specs = tf.nest.map_structure(spec_of, client)._replace(
     seed=tf.TensorSpec([2], tf.int32), domain_sizes=tf.TensorSpec([2], tf.int32)
   )
-  weights_specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, weights)
+  weights_specs = tf.nest.map_structure(
+    lambda w: tf.TensorSpec(w.shape, w.dtype), weights
+  )
   functions = memo.work(images_model, HPARAMS)
   return compile_in_graph(
     functions.predict_as_client, weights_specs, (), specs, specs

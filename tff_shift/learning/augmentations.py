@@ -189,8 +189,9 @@ def augment(
     [count, height, width, channels] uint8, rounded to nearest.
   """
   height, width, _ = x.shape
-  hashed = tf.bitcast(tf.fingerprint(x[tf.newaxis])[0], tf.int64)
-  hashed = tf.bitcast(hashed, tf.int32)  # [2]
+  # Eight bytes, as two numbers.
+  hashed = tf.reshape(tf.fingerprint(x[tf.newaxis]), [2, 4])
+  hashed = tf.bitcast(hashed, tf.int32)
   seed = randomness.fold(seed, hashed[0], hashed[1])
   chains = draw_chains(seed, count, height, width, strength, crop)
   start = tf.repeat(tf.cast(x, tf.int32)[tf.newaxis], count, axis=0)

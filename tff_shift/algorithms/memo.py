@@ -18,10 +18,11 @@ What leaves a client: the change of all weights, and the mean training loss.
 What is adapted or fine-tuned does not; training knows nothing of it.
 
 Where the papers are silent:
-  * Whether the server adapts too. In MEMO (G) it does. In MEMO (P) it does not:
-    the FedEvolve paper's tables give the servers of MEMO (P), FedAvgFT and T3A
-    the same accuracy, that of the global model.
-  * Steps: the FedEvolve paper has 3, and 32 augmentations; MEMO takes one step.
+  * Whether the server adapts too. In MEMO (G) it does. In MEMO (P) it predicts
+    with the global model as it is: the server of T3A, the other method of the
+    FedEvolve paper that adapts fine-tuned models at test time, has FedAvgFT's
+    accuracy to the digit (Table 1). For MEMO the tables do not tell.
+  * Steps: the FedEvolve paper has 3, and 32 augmentations; MEMO takes one.
   * The rate: 0.005 and plain gradient descent are MEMO's for CIFAR-10. A rate
     of 0 is that of training. The program that the FedEvolve paper builds on
     (that of FedTHE) means to set 0.0005, but leaves the rate and the optimizer

@@ -124,3 +124,41 @@ def adapt_each(
   return evaluation.predict_by_domain(
     predict_domain, tf.range(num_examples), domain_sizes, width
   )
+
+
+def in_full_batches(
+  function: Callable[[Any], tf.Tensor], x: Any, batch_size: int, *, width: int
+) -> tf.Tensor:
+  """Applies a function to many examples, in batches of a fixed size.
+
+  What is optimised for each example has a size that the graph knows, as
+  optimizers ask for. The last batch is filled up with zeros.
+
+  Args:
+    function: `batch -> [batch_size, width] float32`, example by example.
+    x: The examples, a nested structure of tensors with a first axis of
+      num_examples.
+    batch_size: The number of examples of a batch.
+    width: The length of the vector that `function` gives for an example.
+
+  Returns:
+    A float32 tensor of shape [num_examples, width].
+  """
+  num_examples = tf.shape(tf.nest.flatten(x)[0])[0]
+  num_batches = -(-num_examples // batch_size)
+
+  def cut(each):
+    filling = tf.zeros(
+      [num_batches * batch_size - num_examples, *each.shape[1:]], each.dtype
+    )
+    return tf.reshape(
+      tf.concat([each, filling], axis=0), [-1, batch_size, *each.shape[1:]]
+    )
+
+  outputs = tf.map_fn(
+    function,
+    tf.nest.map_structure(cut, x),
+    fn_output_signature=tf.TensorSpec([batch_size, width], tf.float32),
+    parallel_iterations=1,
+  )
+  return tf.reshape(outputs, [-1, width])[:num_examples]

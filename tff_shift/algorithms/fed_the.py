@@ -43,6 +43,7 @@ from tff_shift.algorithms import fed_avg
 from tff_shift.learning import aggregation
 from tff_shift.learning import balanced_softmax
 from tff_shift.learning import evaluation
+from tff_shift.learning import head_mixtures
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning import process
@@ -57,11 +58,6 @@ AGGREGATION_NEEDS = aggregation.Needs(
   " updates, which clipping changes"
 )
 
-# Where the mixture of an example is found.
-_SMALLEST_SLOPE = 1e-5
-# How many mixtures are found side by side.
-_BATCH = 256
-
 
 @dataclasses.dataclass(frozen=True)
 class HParams(hyperparameters.LocalHParams):
@@ -70,27 +66,24 @@ class HParams(hyperparameters.LocalHParams):
   gamma: float = balanced_softmax.gamma_hparam()
   personal_epochs: int = hyperparameters.hparam(
     1,
-    "Passes of the personal head over the client's features; 0 leaves it as it"
-    " is.",
+    "Passes of the personal head over the client's features; 0: it stays.",
     minimum=0,
   )
   history_rate: float = hyperparameters.hparam(
     0.1,
-    "Share of an example in the history of features (alpha); 1: there is none.",
+    "Share of an example in the history of features (alpha); 1: no history.",
     minimum=0,
     maximum=1,
   )
   feature_share: float = hyperparameters.hparam(
     0.1,
-    "Share of the example's own feature beside the history (beta); 1: there is"
-    " no history.",
+    "Share of an example's own feature beside the history (beta); 1: only it.",
     minimum=0,
     maximum=1,
   )
   mixture_steps: int = hyperparameters.hparam(
     20,
-    "Steps of Adam on the mixture of an example, at most; 0: both heads count"
-    " alike.",
+    "Steps of Adam on an example's mixture at most; 0: both heads count alike.",
     minimum=0,
   )
   mixture_learning_rate: float = hyperparameters.hparam(
@@ -126,119 +119,13 @@ class Personal(NamedTuple):
   descriptor: Any
 
 
-class Judged(NamedTuple):
-  """What is known of examples: g, l, |z' - r| and |z' - r_k|.
-
-  Attributes:
-    logits: [num_examples, num_classes] float32 of h.
-    personal_logits: [num_examples, num_classes] float32 of q_k.
-    distances: [num_examples, 2] float32.
-  """
-
-  logits: Any
-  personal_logits: Any
-  distances: Any
-
-
-def mix(mixture, logits, personal_logits) -> tf.Tensor:
-  """Returns u_g g + u_l l for (u_g, u_l) of [..., 2], g, l of [..., classes]."""
-  return mixture[..., :1] * logits + mixture[..., 1:] * personal_logits
-
-
-def find_mixtures(hparams: HParams, judged: Judged) -> tf.Tensor:
-  """Finds (u_g, u_l) of several examples, each by itself.
-
-  Args:
-    hparams: Hyper-parameters.
-    judged: The examples, of a number that is known to the graph.
-
-  Returns:
-    [num_examples, 2] float32; rows add up to 1.
-  """
-  cosine = tf.reduce_sum(
-    tf.math.l2_normalize(tf.nn.softmax(judged.logits), axis=1)
-    * tf.math.l2_normalize(tf.nn.softmax(judged.personal_logits), axis=1),
-    axis=1,
-  )
-
-  def loss_fn(numbers, step, carry):
-    del step
-    mixture = tf.nn.softmax(numbers)
-    mixed = mix(mixture, judged.logits, judged.personal_logits)
-    entropy = test_time.entropy(tf.nn.log_softmax(mixed))
-    distance = tf.reduce_sum(mixture * judged.distances, axis=1)
-    # The gradient of the sum is that of each, and Adam moves each by its own.
-    return tf.reduce_sum(cosine * entropy + (1.0 - cosine) * distance), carry
-
-  def stop_where_flat(gradient_at, numbers):
-    gradient = gradient_at(numbers)
-    is_moving, reached = gradient.carry
-    # Adam goes on with what it has: where an example stops is kept here.
-    reached = tf.where(is_moving[:, tf.newaxis], numbers[0], reached)
-    slope = tf.norm(gradient.gradients[0], axis=1)
-    return gradient._replace(
-      carry=(is_moving & (slope >= _SMALLEST_SLOPE), reached)
-    )
-
-  start = tf.zeros_like(judged.distances)
-  result = local_training.train(
-    loss_fn,
-    start,
-    hparams.mixture_steps,
-    hyperparameters.LocalHParams(
-      optimizer="adam",
-      learning_rate=hparams.mixture_learning_rate
-      or 10.0 * hparams.learning_rate,
-    ),
-    carry=(tf.ones_like(start[:, 0], tf.bool), start),
-    differentiate=stop_where_flat,
-  )
-  is_moving, reached = result.carry
-  return tf.nn.softmax(
-    tf.where(is_moving[:, tf.newaxis], result.weights, reached)
-  )
-
-
-def smooth(hparams: HParams, features, domain_sizes, seed) -> tf.Tensor:
-  """Computes z', features drawn to the history of those that came before.
-
-  Args:
-    hparams: Hyper-parameters.
-    features: z, [num_examples, size] float32, domain by domain.
-    domain_sizes: How many belong to each domain, [num_domains] int32.
-    seed: Fixes the order in which they come, int32 [2].
-
-  Returns:
-    [num_examples, size] float32.
-  """
-  alpha, beta = hparams.history_rate, hparams.feature_share
-
-  def move(history, feature, domain, place):
-    del domain, place
-    has_started, mean = history
-    mean = tf.where(
-      has_started, alpha * feature + (1.0 - alpha) * mean, feature
-    )
-    return beta * feature + (1.0 - beta) * mean, (tf.constant(True), mean)
-
-  size = features.shape[1]
-  return test_time.adapt_each(
-    features,
-    (tf.constant(False), tf.zeros([size])),
-    move,
-    domain_sizes=domain_sizes,
-    width=size,
-    seed=seed,
-  )
-
-
 def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
   """The functions of FedTHE; see `process.Work`.
 
   The head is the last linear layer. A client's state is its personal head.
   """
   model = split_model.with_head(model, "last_layer")
-  if hparams.plus and model.input_dtype != tf.uint8:
+  if hparams.plus and model.input_dtype.name != "uint8":
     raise ValueError(
       f"plus=True is not allowed for model {model.name!r}: it must be False"
       f" where examples are no images (uint8) but {model.input_dtype.name}"
@@ -292,24 +179,23 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     def predict(current, x, mixture):
       shared, head = current
       features = model.embed(shared.backbone, x)
-      return mix(
+      return head_mixtures.mix(
         mixture, model.classify(shared.head, features), features @ head
       )
 
     def adapt_and_predict(nothing, example, domain, place):
       x, mixture = example
-      augmented = augmentations.augment(
-        x, randomness.fold(seed, domain, place), hparams.plus_augmentations
-      )
-      adapted = local_training.train(
-        lambda current, step, carry: (
-          test_time.marginal_entropy(predict(current, augmented, mixture)),
-          carry,
-        ),
+      adapted = test_time.descend_marginal_entropy(
+        lambda current, x: predict(current, x, mixture),
         (weights.model, personal.head),
+        lambda step: augmentations.augment(
+          x,
+          randomness.fold(seed, domain, place, step),
+          hparams.plus_augmentations,
+        ),
         hparams.plus_steps,
         hyperparameters.LocalHParams(learning_rate=hparams.plus_learning_rate),
-      ).weights
+      )
       return predict(adapted, x[tf.newaxis], mixture)[0], nothing
 
     return test_time.adapt_each(
@@ -323,24 +209,27 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
   def predict_as_client(weights, personal, data, examples):
     seed = randomness.fold(data.seed, randomness.Purpose.TEST_TIME)
     features = embed(weights, examples.x)
-    smoothed = smooth(hparams, features, examples.domain_sizes, seed)
-    judged = Judged(
+    smoothed = head_mixtures.smooth(
+      features,
+      hparams.history_rate,
+      hparams.feature_share,
+      examples.domain_sizes,
+      seed,
+    )
+    descriptors = weights.descriptor, personal.descriptor
+    judged = head_mixtures.Judged(
       model.classify(weights.model.head, features),
       features @ personal.head,
-      tf.stack(
-        [
-          tf.norm(smoothed - each.descriptor, axis=1)
-          for each in (weights, personal)
-        ],
-        axis=1,
-      ),
+      tf.norm(smoothed[:, tf.newaxis] - tf.stack(descriptors), axis=2),
     )
-    mixtures = test_time.in_full_batches(
-      lambda batch: find_mixtures(hparams, batch), judged, _BATCH, width=2
+    mixtures = head_mixtures.find(
+      judged,
+      hparams.mixture_steps,
+      hparams.mixture_learning_rate or 10.0 * hparams.learning_rate,
     )
     if hparams.plus:
       return predict_adapted(weights, personal, mixtures, examples, seed)
-    return mix(mixtures, judged.logits, judged.personal_logits)
+    return head_mixtures.mix(mixtures, judged.logits, judged.personal_logits)
 
   return process.Work(
     initial_weights=lambda seed: Weights(

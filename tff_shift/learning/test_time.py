@@ -12,6 +12,8 @@ from typing import Any
 import tensorflow as tf
 
 from tff_shift.learning import evaluation
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 
 
@@ -50,6 +52,33 @@ def marginal_entropy(logits) -> tf.Tensor:
     tf.nn.log_softmax(logits), axis=0
   ) - tf.math.log(num_augmentations)
   return entropy(log_mean)
+
+
+def descend_marginal_entropy(
+  predict: Callable[[Any, tf.Tensor], tf.Tensor],
+  weights: Any,
+  augment: Callable[[Any], tf.Tensor],
+  num_steps,
+  hparams: hyperparameters.LocalHParams,
+) -> Any:
+  """Adapts weights to one example, as MEMO does.
+
+  Args:
+    predict: `(weights, x) -> logits` [num_augmentations, num_classes] float32.
+    weights: The weights to start from, a nested structure of float32 tensors.
+    augment: `(step) -> x`, augmentations of the example, with the number of the
+      step from 0, an int32 scalar.
+    num_steps: The number of gradient steps, an int32 scalar.
+    hparams: Optimizer and learning rate.
+
+  Returns:
+    The adapted weights.
+  """
+
+  def loss_fn(current, step, carry):
+    return marginal_entropy(predict(current, augment(step))), carry
+
+  return local_training.train(loss_fn, weights, num_steps, hparams).weights
 
 
 def _order(size, domain, seed) -> tf.Tensor:

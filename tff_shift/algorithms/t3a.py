@@ -67,7 +67,7 @@ class Supports(NamedTuple):
   entropies: Any
 
 
-class _Example(NamedTuple):
+class Example(NamedTuple):
   """What is known of a row of the last layer or of a test example."""
 
   feature: Any  # [size] float32
@@ -82,17 +82,17 @@ def _direction(vectors) -> tf.Tensor:
 
 def _judge(
   model: split_model.SplitModel, head: Any, features: tf.Tensor
-) -> _Example:
+) -> Example:
   """Returns features [n, size] with what the last layer says of each."""
   log_probabilities = tf.nn.log_softmax(model.classify(head, features))
-  return _Example(
+  return Example(
     features,
     tf.argmax(log_probabilities, axis=1, output_type=tf.int32),
     test_time.entropy(log_probabilities),
   )
 
 
-def add_support(supports: Supports, example: _Example) -> Supports:
+def add_support(supports: Supports, example: Example) -> Supports:
   """Adds an example to the supports of its class, if it is among the best.
 
   Args:

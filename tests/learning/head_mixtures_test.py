@@ -105,12 +105,13 @@ class TestFind:
 
   def test_search_ends_where_the_slope_is_small(self, find):
     # A step of Adam is as long as the rate, however small the slope is.
-    judged = judge(3, 1)
-    alike = judged._replace(
-      personal_logits=judged.logits,
-      distances=np.float32([[1, 1 + 1e-6]]),
+    sure = np.float32([[30, 0, 0, 0]])
+    judged = head_mixtures.Judged(
+      sure, sure[:, [1, 0, 2, 3]], np.float32([[1, 1 + 1e-5]])
     )
-    np.testing.assert_array_equal(find(alike), [[0.5, 0.5]])
+    np.testing.assert_array_equal(find(judged), [[0.5, 0.5]])
+    steeper = judged._replace(distances=np.float32([[1, 1 + 1e-3]]))
+    assert find(steeper)[0, 0] > 0.9
 
   def test_no_steps_give_the_mean(self, run_in_graph):
     found = run_in_graph(

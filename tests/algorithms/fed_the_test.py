@@ -233,7 +233,7 @@ class TestPredictions:
     self, model, weights, personal, make_client, examples, run_in_graph, oracle
   ):
     functions = fed_the.work(
-      model, dataclasses.replace(HPARAMS, mixture_steps=0)
+      model, dataclasses.replace(HPARAMS, ensemble_steps=0)
     )
     found, at_server = run_in_graph(
       lambda *call: (
@@ -271,7 +271,7 @@ class TestPlus:
     )
 
   def predict(self, model, run_in_graph, **options):
-    hparams = fed_the.HParams(mixture_steps=0, plus_augmentations=3, **options)
+    hparams = fed_the.HParams(ensemble_steps=0, plus_augmentations=3, **options)
     functions = fed_the.work(model, hparams)
     generator = np.random.default_rng(0)
     weights = run_in_graph(functions.initial_weights, randomness.server_seed(1))

@@ -81,12 +81,12 @@ class HParams(hyperparameters.LocalHParams):
     minimum=0,
     maximum=1,
   )
-  mixture_steps: int = hyperparameters.hparam(
+  ensemble_steps: int = hyperparameters.hparam(
     20,
     "Steps of Adam on an example's mixture at most; 0: both heads count alike.",
     minimum=0,
   )
-  mixture_learning_rate: float = hyperparameters.hparam(
+  ensemble_learning_rate: float = hyperparameters.hparam(
     0.0,
     "The learning rate of the mixture. 0: ten times learning_rate.",
     minimum=0,
@@ -224,8 +224,8 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     )
     mixtures = head_mixtures.find(
       judged,
-      hparams.mixture_steps,
-      hparams.mixture_learning_rate or 10.0 * hparams.learning_rate,
+      hparams.ensemble_steps,
+      hparams.ensemble_learning_rate or 10.0 * hparams.learning_rate,
     )
     if hparams.plus:
       return predict_adapted(weights, personal, mixtures, examples, seed)

@@ -2,7 +2,8 @@
 
 On Bridging Generic and Personalized Federated Learning for Image Classification
 (Chen, Chao; ICLR 2022), Federated Robust Decoupling with a linear personal
-head.
+head; a baseline in Table 1 of Federated Learning under Evolving Distribution
+Shifts.
 
 A client trains the backbone phi and the generic head h with the balanced
 softmax, and in the same steps its own head q_k with the plain cross-entropy, on

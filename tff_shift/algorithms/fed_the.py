@@ -1,7 +1,8 @@
 """FedTHE: for every test example, its own mixture of two heads.
 
 Test-Time Robust Personalization for Federated Learning (Jiang, Lin; ICLR 2023),
-with FedTHE+ as `--plus`.
+with FedTHE+ as `--plus`; a baseline in Table 1 of Federated Learning under
+Evolving Distribution Shifts.
 
 Clients train the backbone phi and the head h with the balanced softmax; the
 server averages them. On the frozen features of the phi that it receives, a

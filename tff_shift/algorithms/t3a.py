@@ -1,9 +1,9 @@
 """T3A: a classifier of prototypes that test examples adjust.
 
 Test-Time Classifier Adjustment Module for Model-Agnostic Domain Generalization
-(Iwasawa, Matsuo; NeurIPS 2021), on top of FedAvg and fine-tuning as in
-Federated Learning under Evolving Distribution Shifts: nothing is different but
-how a client predicts.
+(Iwasawa, Matsuo; NeurIPS 2021), on top of FedAvg and fine-tuning as in Table 1
+of Federated Learning under Evolving Distribution Shifts: nothing is different
+but how a client predicts.
 
 Each class c has supports S_c, features without their lengths, with an entropy
 each. At first they are the rows of the last layer, each under the class and

@@ -378,6 +378,10 @@ def test_metric_that_is_added_is_in_rows_summary_figures_and_table(
       ("memo without --augmentation=none", "float32 [2]"),
     ),
     (
+      ["--algorithm=fed_the", "--plus"],
+      ("plus=True", "uint8", "float32"),
+    ),
+    (
       ["--algorithm=fed_evolve", "--distance=l1"],
       ("--distance='l1'", "l2, squared_l2, cosine"),
     ),

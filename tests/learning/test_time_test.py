@@ -8,6 +8,7 @@ import scipy.special
 import scipy.stats
 import tensorflow as tf
 
+from tff_shift.learning import hyperparameters
 from tff_shift.learning import test_time
 
 SEED = np.array([3, 4], np.int32)
@@ -54,6 +55,78 @@ class TestMarginalEntropy:
     value, gradient = with_gradient(np.float32([[300, 0, -300]] * 2))
     assert value == 0
     assert np.all(np.isfinite(gradient))
+
+
+class TestDescendMarginalEntropy:
+  def test_step_of_a_linear_model(self, run_in_graph):
+    # By hand: eta * x (outer) p (log p + H) is added.
+    generator = np.random.default_rng(0)
+    weights = generator.normal(size=(4, 3)).astype(np.float32)
+    x = generator.normal(size=4).astype(np.float32)
+    adapted = run_in_graph(
+      lambda w, x: test_time.descend_marginal_entropy(
+        lambda w, x: x @ w,
+        w,
+        lambda step: tf.repeat(x[tf.newaxis], 5, axis=0),
+        1,
+        hyperparameters.LocalHParams(learning_rate=0.5),
+      ),
+      weights,
+      x,
+    )
+    p = scipy.special.softmax(np.float64(x @ weights))
+    change = 0.5 * np.outer(x, p * (np.log(p) + scipy.stats.entropy(p)))
+    np.testing.assert_allclose(adapted, weights + change, atol=1e-6)
+
+  def test_steps_have_augmentations_of_their_own(self, run_in_graph):
+    # The gradient of a step without an input is zero.
+    def adapt(num_steps):
+      return run_in_graph(
+        lambda w: test_time.descend_marginal_entropy(
+          lambda w, x: x @ w,
+          w,
+          lambda step: tf.where(step < 2, 0.0, tf.ones([1, 4])),
+          num_steps,
+          hyperparameters.LocalHParams(learning_rate=0.5),
+        ),
+        np.eye(4, 3, dtype=np.float32),
+      )
+
+    np.testing.assert_array_equal(adapt(2), np.eye(4, 3))
+    assert np.any(adapt(3) != np.eye(4, 3))
+
+
+class TestInFullBatches:
+  @pytest.mark.parametrize(
+    ("num_examples", "num_batches"), [(0, 0), (1, 1), (4, 1), (5, 2)]
+  )
+  def test_batches_are_full_and_results_in_order(
+    self, run_in_graph, num_examples, num_batches
+  ):
+    def function(batch):
+      assert batch["x"].shape == (4, 2)
+      assert batch["y"].shape == (4,)
+      own = batch["x"][:, :1] + tf.cast(batch["y"], tf.float32)[:, tf.newaxis]
+      # Zeros fill up the last batch.
+      total = tf.fill([4, 1], tf.reduce_sum(batch["x"][:, 1]))
+      return tf.concat([own, total], axis=1)
+
+    x = np.arange(2 * num_examples, dtype=np.float32).reshape(-1, 2)
+    found = run_in_graph(
+      lambda x, y: test_time.in_full_batches(
+        function, {"x": x, "y": y}, 4, width=2
+      ),
+      x,
+      np.arange(num_examples, dtype=np.int32),
+    )
+    totals = [x[4 * i : 4 * i + 4, 1].sum() for i in range(num_batches)]
+    np.testing.assert_array_equal(
+      found,
+      np.stack(
+        [3 * np.arange(num_examples), np.repeat(totals, 4)[:num_examples]],
+        axis=1,
+      ),
+    )
 
 
 class TestAdaptEach:

@@ -12,6 +12,8 @@ from typing import Any
 import tensorflow as tf
 
 from tff_shift.learning import evaluation
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 
 
@@ -50,6 +52,33 @@ def marginal_entropy(logits) -> tf.Tensor:
     tf.nn.log_softmax(logits), axis=0
   ) - tf.math.log(num_augmentations)
   return entropy(log_mean)
+
+
+def descend_marginal_entropy(
+  predict: Callable[[Any, tf.Tensor], tf.Tensor],
+  weights: Any,
+  augment: Callable[[Any], tf.Tensor],
+  num_steps,
+  hparams: hyperparameters.LocalHParams,
+) -> Any:
+  """Adapts weights to one example, as MEMO does.
+
+  Args:
+    predict: `(weights, x) -> logits` [num_augmentations, num_classes] float32.
+    weights: The weights to start from, a nested structure of float32 tensors.
+    augment: `(step) -> x`, augmentations of the example, with the number of the
+      step from 0, an int32 scalar.
+    num_steps: The number of gradient steps, an int32 scalar.
+    hparams: Optimizer and learning rate.
+
+  Returns:
+    The adapted weights.
+  """
+
+  def loss_fn(current, step, carry):
+    return marginal_entropy(predict(current, augment(step))), carry
+
+  return local_training.train(loss_fn, weights, num_steps, hparams).weights
 
 
 def _order(size, domain, seed) -> tf.Tensor:
@@ -124,3 +153,41 @@ def adapt_each(
   return evaluation.predict_by_domain(
     predict_domain, tf.range(num_examples), domain_sizes, width
   )
+
+
+def in_full_batches(
+  function: Callable[[Any], tf.Tensor], x: Any, batch_size: int, *, width: int
+) -> tf.Tensor:
+  """Applies a function to many examples, in batches of a fixed size.
+
+  What is optimised for each example has a size that the graph knows, as
+  optimizers ask for. The last batch is filled up with zeros.
+
+  Args:
+    function: `batch -> [batch_size, width] float32`, example by example.
+    x: The examples, a nested structure of tensors with a first axis of
+      num_examples.
+    batch_size: The number of examples of a batch.
+    width: The length of the vector that `function` gives for an example.
+
+  Returns:
+    A float32 tensor of shape [num_examples, width].
+  """
+  num_examples = tf.shape(tf.nest.flatten(x)[0])[0]
+  num_batches = -(-num_examples // batch_size)
+
+  def cut(each):
+    filling = tf.zeros(
+      [num_batches * batch_size - num_examples, *each.shape[1:]], each.dtype
+    )
+    return tf.reshape(
+      tf.concat([each, filling], axis=0), [-1, batch_size, *each.shape[1:]]
+    )
+
+  outputs = tf.map_fn(
+    function,
+    tf.nest.map_structure(cut, x),
+    fn_output_signature=tf.TensorSpec([batch_size, width], tf.float32),
+    parallel_iterations=1,
+  )
+  return tf.reshape(outputs, [-1, width])[:num_examples]

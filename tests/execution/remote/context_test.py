@@ -88,6 +88,11 @@ class TestAlgorithms:
       ("fed_avg", 1, ["evaluate_server"], 3),
       # Clients keep a state, and vote.
       ("fed_rep", 2, ["vote"], 2),
+      # A head of their own beside the shared one.
+      ("fed_rod", 1, [], 3),
+      # They adapt to one example after the other.
+      ("t3a", 0, ["evaluate_clients"], 2),
+      ("fed_the", 1, ["evaluate_clients"], 2),
       # Two phases.
       ("fed_ade", 2, [], 3),
       # What clients count, and a guide.

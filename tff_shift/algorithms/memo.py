@@ -126,28 +126,28 @@ def adapt(
     The adapted weights.
   """
 
-  def loss_fn(current, step, carry):
+  def augment(step):
     if hparams.augmentation == "none":
-      augmented = x[tf.newaxis]
-    else:
-      augmented = augmentations.augment(
-        x,
-        randomness.fold(seed, step),
-        hparams.num_augmentations,
-        strength=hparams.augmentation_strength,
-        flip=hparams.augmentation_flip,
-        crop=hparams.augmentation_crop,
-      )
-    logits = model.predict(current, augmented)
-    return test_time.marginal_entropy(logits), carry
+      return x[tf.newaxis]
+    return augmentations.augment(
+      x,
+      randomness.fold(seed, step),
+      hparams.num_augmentations,
+      strength=hparams.augmentation_strength,
+      flip=hparams.augmentation_flip,
+      crop=hparams.augmentation_crop,
+    )
 
-  return local_training.train(
-    loss_fn,
+  return test_time.descend_marginal_entropy(
+    model.predict,
     weights,
+    augment,
     hparams.test_time_steps,
-    hyperparameters.LocalHParams(optimizer=hparams.test_time_optimizer),
-    learning_rate=hparams.test_time_learning_rate or hparams.learning_rate,
-  ).weights
+    hyperparameters.LocalHParams(
+      optimizer=hparams.test_time_optimizer,
+      learning_rate=hparams.test_time_learning_rate or hparams.learning_rate,
+    ),
+  )
 
 
 def predict(

@@ -196,13 +196,20 @@ def augment(
   chains = draw_chains(seed, count, height, width, strength, crop)
   start = tf.repeat(tf.cast(x, tf.int32)[tf.newaxis], count, axis=0)
   start = _prepare(start, chains, flip, crop)
-  moved = tf.repeat(start, _NUM_CHAINS, axis=0)
-  for step in range(_MAX_DEPTH):
-    moved = image_operations.transform(
-      moved,
-      tf.reshape(chains.operations[:, :, step], [count * _NUM_CHAINS]),
-      tf.reshape(chains.amounts[:, :, step], [count * _NUM_CHAINS]),
+
+  def take_step(step, moved):
+    operation, amount = (
+      tf.reshape(each[:, :, step], [count * _NUM_CHAINS])
+      for each in (chains.operations, chains.amounts)
     )
+    return step + 1, image_operations.transform(moved, operation, amount)
+
+  _, moved = tf.while_loop(
+    lambda step, _: step < _MAX_DEPTH,
+    take_step,
+    (tf.constant(0), tf.repeat(start, _NUM_CHAINS, axis=0)),
+    parallel_iterations=1,
+  )
   moved = tf.reshape(
     tf.cast(moved, tf.float32), [count, _NUM_CHAINS, *start.shape[1:]]
   )

@@ -1,17 +1,15 @@
 """FedTHE: training, predictions by two heads, and FedTHE+."""
 
 import dataclasses
-import sys
-import types
 
 import numpy as np
 import pytest
 import scipy.special
 import tensorflow as tf
 
-from tff_shift import learning
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_the
+from tff_shift.learning import augmentations
 from tff_shift.learning import head_mixtures
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
@@ -258,11 +256,11 @@ class TestPlus:
 
   @pytest.fixture
   def copies(self, monkeypatch):
-    module = types.ModuleType("augmentations")
-    module.augment = lambda x, seed, count: tf.repeat(x[tf.newaxis], count, 0)
-    name = f"{learning.__name__}.augmentations"
-    monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(learning, "augmentations", module, raising=False)
+    monkeypatch.setattr(
+      augmentations,
+      "augment",
+      lambda x, seed, count: tf.repeat(x[tf.newaxis], count, axis=0),
+    )
 
   @pytest.fixture(scope="class")
   def images(self):
@@ -270,7 +268,7 @@ class TestPlus:
       (2, 2, 1), num_classes=3, width=8, head_width=6, input_dtype=tf.uint8
     )
 
-  def predict(self, model, run_in_graph, **options):
+  def predict(self, model, run_in_graph, client=0, **options):
     hparams = fed_the.HParams(ensemble_steps=0, plus_augmentations=3, **options)
     functions = fed_the.work(model, hparams)
     generator = np.random.default_rng(0)
@@ -280,7 +278,10 @@ class TestPlus:
     )
     x = generator.integers(0, 256, (5, 2, 2, 1)).astype(np.uint8)
     data = local_training.ClientData(
-      x, np.zeros(5, np.int32), np.int32([2, 3]), randomness.server_seed(2)
+      x,
+      np.zeros(5, np.int32),
+      np.int32([2, 3]),
+      randomness.client_seed(2, client),
     )
     found = run_in_graph(
       functions.predict_as_client, weights, personal, data, data
@@ -321,7 +322,19 @@ class TestPlus:
     plain, *_ = self.predict(images, run_in_graph)
     np.testing.assert_allclose(without, plain, atol=1e-6)
 
+  def test_draws_depend_on_the_client(self, images, run_in_graph):
+    options = {"plus": True, "plus_steps": 1, "plus_learning_rate": 0.2}
+    one, again, other = (
+      self.predict(images, run_in_graph, client=client, **options)[0]
+      for client in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(one, again)
+    assert np.all(np.isfinite(one))
+    assert np.any(one != other)
+
   def test_points_have_no_augmentations(self, model):
-    with pytest.raises(ValueError, match=r"plus=True.*uint8.*float32") as error:
+    with pytest.raises(
+      ValueError, match=r"fed_the with --plus.*uint8"
+    ) as error:
       fed_the.work(model, fed_the.HParams(plus=True))
     assert "\n" not in str(error.value)

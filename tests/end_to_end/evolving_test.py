@@ -379,7 +379,7 @@ def test_metric_that_is_added_is_in_rows_summary_figures_and_table(
     ),
     (
       ["--algorithm=fed_the", "--plus"],
-      ("plus=True", "uint8", "float32"),
+      ("fed_the with --plus", "float32 [2]"),
     ),
     (
       ["--algorithm=fed_evolve", "--distance=l1"],

@@ -42,6 +42,7 @@ import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
 from tff_shift.learning import aggregation
+from tff_shift.learning import augmentations
 from tff_shift.learning import balanced_softmax
 from tff_shift.learning import evaluation
 from tff_shift.learning import head_mixtures
@@ -126,11 +127,8 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
   The head is the last linear layer. A client's state is its personal head.
   """
   model = split_model.with_head(model, "last_layer")
-  if hparams.plus and model.input_dtype.name != "uint8":
-    raise ValueError(
-      f"plus=True is not allowed for model {model.name!r}: it must be False"
-      f" where examples are no images (uint8) but {model.input_dtype.name}"
-    )
+  if hparams.plus:
+    augmentations.check_images("fed_the with --plus", model)
 
   def embed(weights, x):
     return evaluation.predict_in_batches(
@@ -174,8 +172,6 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
 
   def predict_adapted(weights, personal, mixtures, examples, seed):
     """Predicts as FedTHE+ does."""
-    # Only this needs them.
-    from tff_shift.learning import augmentations
 
     def predict(current, x, mixture):
       shared, head = current
@@ -185,13 +181,15 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
       )
 
     def adapt_and_predict(nothing, example, domain, place):
+      del domain, place
       x, mixture = example
       adapted = test_time.descend_marginal_entropy(
         lambda current, x: predict(current, x, mixture),
         (weights.model, personal.head),
         lambda step: augmentations.augment(
+          # The draws depend on the image as well.
           x,
-          randomness.fold(seed, domain, place, step),
+          randomness.fold(seed, step),
           hparams.plus_augmentations,
         ),
         hparams.plus_steps,

@@ -48,6 +48,8 @@ _SETTINGS = {
   "head_steps": 4,
   "head_epochs": 1,
   "learning_rate": 0.01,
+  # The examples are no images.
+  "augmentation": "none",
 }
 _LEARNERS = 6
 
@@ -73,9 +75,14 @@ _STEPS = {
   "fed_evp": _Steps(4),
   # Each half of its steps moves a part, through all of the model.
   "fed_rep": _Steps(2 * 8),
+  "fed_rod": _Steps(8, 8),
+  # An epoch of the personal head is four batches.
+  "fed_the": _Steps(8, 4),
   "fix_lr": _Steps(4, 4),
   "local": _BOTH_DOMAINS,
+  "memo": _BOTH_DOMAINS,
   "p_fed_hn": _Steps(4),
+  "t3a": _BOTH_DOMAINS,
 }
 
 

@@ -56,6 +56,8 @@ _HPARAMS = {
   "eta_min": 0.1,
   "eta_max": 0.3,
   "meta_learning_rate": 0.2,
+  # The examples are no images.
+  "augmentation": "none",
 }
 
 

@@ -373,6 +373,15 @@ def test_metric_that_is_added_is_in_rows_summary_figures_and_table(
       ("--num_domains=3", "fed_evolve", "at least 4"),
     ),
     (["--distance=cosine"], ("--distance", "fed_evolve, fed_evp")),
+    # Points have no augmentations.
+    (
+      ["--algorithm=fed_avg,memo"],
+      ("memo without --augmentation=none", "float32 [2]"),
+    ),
+    (
+      ["--algorithm=fed_the", "--plus"],
+      ("fed_the with --plus", "float32 [2]"),
+    ),
     (
       ["--algorithm=fed_evolve", "--distance=l1"],
       ("--distance='l1'", "l2, squared_l2, cosine"),

@@ -10,6 +10,8 @@ What leaves a client: the change of all weights, and the mean training loss.
 """
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -34,6 +36,7 @@ def train_client(
   weights: split_model.SplitWeights,
   data: local_training.ClientData,
   round_num,
+  predict: Callable[[Any, tf.Tensor], tf.Tensor] | None = None,
 ) -> process.ClientResult:
   """Trains the shared weights on one client's examples.
 
@@ -47,6 +50,7 @@ def train_client(
     weights: The server's weights.
     data: The client's data.
     round_num: The round, an int32 scalar.
+    predict: `(weights, x) -> logits` in the loss. None: those of the model.
 
   Returns:
     The change of the weights; there is no personal state.
@@ -54,7 +58,7 @@ def train_client(
   seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
   num_steps = local_training.num_local_steps(hparams, data, round_num)
   result = local_training.train_on_pool(
-    model.predict,
+    predict or model.predict,
     weights,
     data,
     num_steps * tf.size(data.domain_sizes),

@@ -27,6 +27,7 @@ class Purpose(enum.IntEnum):
   SAMPLE_CLIENTS = 4
   PRETRAIN = 5
   SEQUENCE = 6
+  TEST_TIME = 7
 
 
 def derive(run_seed: int, *path: int) -> np.ndarray:

@@ -60,6 +60,8 @@ def _contract_hparams(name):
     "smallest_rate": 0.1,
     "eta_min": 0.1,
     "eta_max": 0.3,
+    # The examples are no images.
+    "augmentation": "none",
   }
   return dataclasses.replace(
     hparams, **{k: v for k, v in values.items() if hasattr(hparams, k)}

@@ -1,0 +1,340 @@
+"""FedTHE: training, predictions by two heads, and FedTHE+."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import scipy.special
+import tensorflow as tf
+
+from tff_shift.algorithms import fed_avg
+from tff_shift.algorithms import fed_the
+from tff_shift.learning import augmentations
+from tff_shift.learning import head_mixtures
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
+from tff_shift.learning import test_time
+from tff_shift.models import mlp
+
+pytestmark = pytest.mark.slow
+
+COMMON = {"batch_size": 4, "local_steps": 1, "learning_rate": 0.3}
+HPARAMS = fed_the.HParams(personal_epochs=2, **COMMON)
+ROUND = 5
+
+
+@pytest.fixture(scope="module")
+def functions(model):
+  return fed_the.work(model, HPARAMS)
+
+
+@pytest.fixture(scope="module")
+def weights(functions, run_in_graph):
+  """What the server may hold after some rounds."""
+  drawn = run_in_graph(functions.initial_weights, randomness.server_seed(0))
+  generator = np.random.default_rng(1)
+  return drawn._replace(
+    descriptor=generator.uniform(0, 1, 8).astype(np.float32)
+  )
+
+
+@pytest.fixture(scope="module")
+def own_head():
+  return np.random.default_rng(2).normal(size=(8, 3)).astype(np.float32)
+
+
+class TestTraining:
+  @pytest.fixture(scope="class")
+  def client(self, make_client):
+    return make_client(0, [6, 4], y=[0] * 5 + [1] * 4 + [2])
+
+  @pytest.fixture(scope="class")
+  def trained(self, functions, weights, own_head, client, run_in_graph):
+    """The result of a round, and what the client would predict with."""
+    return run_in_graph(
+      lambda *call: (
+        functions.train_client(*call, tf.constant(ROUND)),
+        functions.prepare_client(*call, tf.constant(ROUND)),
+      ),
+      weights,
+      own_head,
+      client,
+    )
+
+  def test_agrees_with_the_oracle(
+    self, weights, own_head, client, trained, oracle, run_in_graph, compare
+  ):
+    result, _ = trained
+    # Per epoch three batches of 4, and a step for each of two domains.
+    sizes = {randomness.Purpose.PERSONALIZE: 6, randomness.Purpose.TRAIN: 2}
+
+    def draw_batches(data):
+      drawn = []
+      for purpose, size in sizes.items():
+        seed = randomness.fold(data.seed, purpose, ROUND)
+        batches = local_training.pooled_batches(data, size, 4, seed)
+        drawn.append([batches(number) for number in range(size)])
+      return drawn
+
+    for_head, for_generic = run_in_graph(draw_batches, client)
+    backbone = weights.model.backbone
+    head, _ = oracle.descend(
+      own_head,
+      [
+        lambda q, batch=batch: oracle.cross_entropy(
+          oracle.embed(backbone, batch.x) @ q, batch.y
+        )
+        for batch in for_head
+      ],
+      0.3,
+    )
+    generic, mean_loss = oracle.descend(
+      weights.model,
+      [
+        lambda w, batch=batch: oracle.cross_entropy(
+          oracle.predict(w, batch.x) + np.log([5, 4, 1]), batch.y
+        )
+        for batch in for_generic
+      ],
+      0.3,
+    )
+    compare.assert_close(result.client_state, head, 1e-5)
+    compare.assert_close(
+      result.update.model,
+      tf.nest.map_structure(np.subtract, generic, weights.model),
+      1e-5,
+    )
+    np.testing.assert_allclose(result.loss, mean_loss, rtol=1e-5)
+    np.testing.assert_allclose(
+      weights.descriptor + result.update.descriptor,
+      oracle.embed(backbone, client.x).mean(axis=0),
+      atol=1e-5,
+    )
+
+  def test_client_predicts_with_what_the_next_round_trains_first(
+    self, trained, compare
+  ):
+    result, prepared = trained
+    assert compare.equal_bits(prepared.head, result.client_state)
+
+  def test_is_fed_avg_where_classes_are_equally_frequent(
+    self,
+    model,
+    functions,
+    weights,
+    own_head,
+    make_client,
+    run_in_graph,
+    compare,
+  ):
+    client = make_client(0, [6, 6], y=[0, 1, 2] * 4)
+    found, expected = run_in_graph(
+      lambda w, head, data: (
+        functions.train_client(w, head, data, tf.constant(ROUND)),
+        fed_avg.train_client(
+          model, fed_avg.HParams(**COMMON), w.model, data, tf.constant(ROUND)
+        ),
+      ),
+      weights,
+      own_head,
+      client,
+    )
+    assert compare.equal_bits(found.update.model, expected.update)
+
+
+class TestPredictions:
+  @pytest.fixture(scope="class")
+  def personal(self, own_head):
+    generator = np.random.default_rng(3)
+    return fed_the.Personal(
+      own_head, generator.uniform(0, 1, 8).astype(np.float32)
+    )
+
+  @pytest.fixture(scope="class")
+  def examples(self, make_client):
+    return make_client(1, [4, 0, 9])
+
+  def test_agrees_with_the_parts(
+    self,
+    functions,
+    weights,
+    personal,
+    make_client,
+    examples,
+    run_in_graph,
+    oracle,
+  ):
+    client = make_client(0, [6, 5])
+    found = run_in_graph(
+      functions.predict_as_client, weights, personal, client, examples
+    )
+    # The order in which they come.
+    order = run_in_graph(
+      lambda seed, sizes: test_time.adapt_each(
+        tf.zeros([13, 1]),
+        tf.constant(0.0),
+        lambda count, *_: (tf.stack([count]), count + 1.0),
+        domain_sizes=sizes,
+        width=1,
+        seed=randomness.fold(seed, randomness.Purpose.TEST_TIME),
+      ),
+      client.seed,
+      examples.domain_sizes,
+    )[:, 0].astype(int)
+    z = oracle.embed(weights.model.backbone, examples.x)
+    smoothed = np.zeros_like(z)
+    for first, size in ((0, 4), (4, 9)):
+      history = None
+      for place in first + np.argsort(order[first : first + size]):
+        history = (
+          z[place] if history is None else 0.1 * z[place] + 0.9 * history
+        )
+        smoothed[place] = 0.1 * z[place] + 0.9 * history
+    logits = oracle.classify(weights.model.head, z), z @ personal.head
+    distances = [
+      np.linalg.norm(smoothed - each.descriptor, axis=1)
+      for each in (weights, personal)
+    ]
+    judged = head_mixtures.Judged(
+      *map(np.float32, (*logits, np.stack(distances, axis=1)))
+    )
+    # Ten times the rate of training.
+    mixtures = run_in_graph(
+      lambda judged: head_mixtures.find(judged, 20, 3.0), judged
+    )
+    np.testing.assert_allclose(
+      found, (mixtures.T[:, :, np.newaxis] * logits).sum(axis=0), atol=1e-3
+    )
+
+  def test_predictions_depend_on_own_examples_alone(
+    self, functions, weights, personal, make_client, examples, run_for_each
+  ):
+    client = make_client(0, [6, 5])
+    target = examples._replace(
+      x=examples.x[4:], y=examples.y[4:], domain_sizes=np.int32([0, 0, 9])
+    )
+    all_domains, other_classes, alone, other_client = run_for_each(
+      functions.predict_as_client,
+      [
+        (weights, personal, client, examples),
+        (weights, personal, client, examples._replace(y=(examples.y + 1) % 3)),
+        (weights, personal, client, target),
+        (weights, personal, make_client(2, [6, 5]), examples),
+      ],
+    )
+    np.testing.assert_array_equal(all_domains, other_classes)
+    np.testing.assert_allclose(all_domains[4:], alone, atol=1e-5)
+    # Another client sees them in another order.
+    assert np.any(all_domains != other_client)
+
+  def test_without_steps_heads_count_alike(
+    self, model, weights, personal, make_client, examples, run_in_graph, oracle
+  ):
+    functions = fed_the.work(
+      model, dataclasses.replace(HPARAMS, ensemble_steps=0)
+    )
+    found, at_server = run_in_graph(
+      lambda *call: (
+        functions.predict_as_client(*call),
+        functions.predict_as_server(call[0], (), call[-1]),
+      ),
+      weights,
+      personal,
+      make_client(0, [6, 5]),
+      examples,
+    )
+    z = oracle.embed(weights.model.backbone, examples.x)
+    logits = oracle.classify(weights.model.head, z)
+    np.testing.assert_allclose(
+      found, (logits + z @ personal.head) / 2, atol=1e-5
+    )
+    np.testing.assert_allclose(at_server, logits, atol=1e-5)
+
+
+class TestPlus:
+  """With augmentations that are copies, of a linear model of four pixels."""
+
+  @pytest.fixture
+  def copies(self, monkeypatch):
+    monkeypatch.setattr(
+      augmentations,
+      "augment",
+      lambda x, seed, count: tf.repeat(x[tf.newaxis], count, axis=0),
+    )
+
+  @pytest.fixture(scope="class")
+  def images(self):
+    return mlp.build(
+      (2, 2, 1), num_classes=3, width=8, head_width=6, input_dtype=tf.uint8
+    )
+
+  def predict(self, model, run_in_graph, client=0, **options):
+    hparams = fed_the.HParams(ensemble_steps=0, plus_augmentations=3, **options)
+    functions = fed_the.work(model, hparams)
+    generator = np.random.default_rng(0)
+    weights = run_in_graph(functions.initial_weights, randomness.server_seed(1))
+    personal = fed_the.Personal(
+      generator.normal(size=(6, 3)).astype(np.float32), np.zeros(6, np.float32)
+    )
+    x = generator.integers(0, 256, (5, 2, 2, 1)).astype(np.uint8)
+    data = local_training.ClientData(
+      x,
+      np.zeros(5, np.int32),
+      np.int32([2, 3]),
+      randomness.client_seed(2, client),
+    )
+    found = run_in_graph(
+      functions.predict_as_client, weights, personal, data, data
+    )
+    return found, weights.model, personal.head, x
+
+  def test_step_is_down_the_entropy_of_the_mixture(
+    self, copies, images, run_in_graph, oracle
+  ):
+    found, weights, head, x = self.predict(
+      images, run_in_graph, plus=True, plus_steps=1, plus_learning_rate=0.2
+    )
+    # The hidden layer of the classifier belongs to the backbone here.
+
+    def logits(parts, pixels):
+      shared, own = parts
+      z = oracle.embed(shared.backbone, pixels.reshape(1, 4) / 255)
+      return (oracle.classify(shared.head, z) + z @ own)[0] / 2
+
+    def entropy(parts, pixels):
+      return scipy.special.entr(
+        scipy.special.softmax(logits(parts, pixels))
+      ).sum()
+
+    moved = []
+    for row, pixels in zip(found, x, strict=True):
+      adapted, _ = oracle.descend(
+        (weights, head),
+        [lambda parts, pixels=pixels: entropy(parts, pixels)],
+        0.2,
+      )
+      np.testing.assert_allclose(row, logits(adapted, pixels), atol=1e-5)
+      moved.append(np.abs(row - logits((weights, head), pixels)).max())
+    assert max(moved) > 1e-2
+
+  def test_without_steps_it_is_fed_the(self, copies, images, run_in_graph):
+    without, *_ = self.predict(images, run_in_graph, plus=True, plus_steps=0)
+    plain, *_ = self.predict(images, run_in_graph)
+    np.testing.assert_allclose(without, plain, atol=1e-6)
+
+  def test_draws_depend_on_the_client(self, images, run_in_graph):
+    options = {"plus": True, "plus_steps": 1, "plus_learning_rate": 0.2}
+    one, again, other = (
+      self.predict(images, run_in_graph, client=client, **options)[0]
+      for client in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(one, again)
+    assert np.all(np.isfinite(one))
+    assert np.any(one != other)
+
+  def test_points_have_no_augmentations(self, model):
+    with pytest.raises(
+      ValueError, match=r"fed_the with --plus.*uint8"
+    ) as error:
+      fed_the.work(model, fed_the.HParams(plus=True))
+    assert "\n" not in str(error.value)

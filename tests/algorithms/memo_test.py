@@ -1,0 +1,339 @@
+"""MEMO: a model adapts to each example alone, before it predicts it."""
+
+import dataclasses
+import types
+
+import numpy as np
+import pytest
+import scipy.special
+import tensorflow as tf
+
+from tff_shift import algorithms
+from tff_shift.algorithms import fed_avg
+from tff_shift.algorithms import fed_avg_ft
+from tff_shift.algorithms import memo
+from tff_shift.execution import local as local_execution
+from tff_shift.learning import augmentations
+from tff_shift.learning import randomness
+from tff_shift.learning import test_time
+from tff_shift.models import mlp
+
+pytestmark = pytest.mark.slow
+
+SHAPE = (4, 5, 1)
+# High rates, so that something happens.
+HPARAMS = memo.HParams(
+  batch_size=4,
+  local_steps=1,
+  learning_rate=0.3,
+  test_time_steps=2,
+  test_time_learning_rate=0.2,
+  num_augmentations=6,
+  augmentation_strength=5.0,
+)
+
+
+def changed(**changes):
+  return dataclasses.replace(HPARAMS, **changes)
+
+
+@pytest.fixture(scope="module")
+def images_model():
+  return mlp.build(
+    SHAPE, num_classes=3, width=6, head_width=5, input_dtype=tf.uint8
+  )
+
+
+@pytest.fixture(scope="module")
+def make_images(make_client):
+  """Returns `make(client_id, domain_sizes)` for random images."""
+
+  def make(client_id, domain_sizes):
+    generator = np.random.default_rng([client_id, 3])
+    shape = (sum(domain_sizes), *SHAPE)
+    return make_client(client_id, domain_sizes)._replace(
+      x=generator.integers(0, 256, shape).astype(np.uint8)
+    )
+
+  return make
+
+
+@pytest.fixture(scope="module")
+def weights(images_model, run_in_graph):
+  """Random weights whose predictions are neither alike nor certain."""
+  generator = np.random.default_rng(4)
+  return tf.nest.map_structure(
+    lambda w: generator.normal(0.2, 0.5, w.shape).astype(np.float32),
+    run_in_graph(images_model.initial_weights, np.int32([1, 2])),
+  )
+
+
+def spec_of(value):
+  """Returns the type of an array of any length."""
+  shape = np.shape(value)
+  return tf.TensorSpec(shape and [None, *shape[1:]], np.asarray(value).dtype)
+
+
+@pytest.fixture(scope="module")
+def predict(images_model, make_images, weights, compile_in_graph):
+  """Returns `predict(weights, state, data, examples)` of a client."""
+  client = make_images(0, [3, 4])
+  specs = tf.nest.map_structure(spec_of, client)._replace(
+    seed=tf.TensorSpec([2], tf.int32), domain_sizes=tf.TensorSpec([2], tf.int32)
+  )
+  weights_specs = tf.nest.map_structure(
+    lambda w: tf.TensorSpec(w.shape, w.dtype), weights
+  )
+  functions = memo.work(images_model, HPARAMS)
+  return compile_in_graph(
+    functions.predict_as_client, weights_specs, (), specs, specs
+  )
+
+
+class TestAdaptation:
+  @pytest.mark.parametrize("num_steps", [1, 2])
+  @pytest.mark.parametrize("augmentation", ["none", "augmix"])
+  def test_agrees_with_the_oracle(
+    self,
+    images_model,
+    make_images,
+    weights,
+    oracle,
+    run_in_graph,
+    num_steps,
+    augmentation,
+  ):
+    client, examples = make_images(0, [5]), make_images(1, [2, 1])
+    hparams = changed(test_time_steps=num_steps, augmentation=augmentation)
+    found = run_in_graph(
+      memo.work(images_model, hparams).predict_as_client,
+      weights,
+      (),
+      client,
+      examples,
+    )
+    flat = lambda x: np.reshape(x, [-1, 20]) / 255  # noqa: E731
+    seed = randomness.fold(client.seed, randomness.Purpose.TEST_TIME)
+    for x, logits in zip(examples.x, found, strict=True):
+
+      def entropy_at(step, x=x):
+        views = x[np.newaxis]
+        if augmentation == "augmix":
+          views = augmentations.augment(
+            tf.constant(x), randomness.fold(seed, step), 6, strength=5.0
+          )
+
+        def loss(current):
+          mean = scipy.special.softmax(
+            oracle.predict(current, flat(views)), axis=1
+          ).mean(axis=0)
+          return -np.sum(mean * np.log(mean))
+
+        return loss
+
+      adapted, _ = oracle.descend(
+        weights, [entropy_at(step) for step in range(num_steps)], 0.2
+      )
+      expected = oracle.predict(adapted, flat(x))[0]
+      np.testing.assert_allclose(logits, expected, atol=1e-4)
+      # The oracle sees whether anything was done.
+      before = oracle.predict(weights, flat(x))[0]
+      assert np.max(np.abs(expected - before)) > 0.01
+
+  def test_entropy_falls(
+    self, images_model, make_images, weights, run_in_graph
+  ):
+    hparams = changed(
+      augmentation="none", test_time_steps=10, test_time_learning_rate=0.02
+    )
+    x = make_images(0, [1]).x[0]
+
+    def entropies(weights, x):
+      adapted = memo.adapt(images_model, hparams, weights, x, tf.zeros([2]))
+      return [
+        test_time.marginal_entropy(images_model.predict(each, x[tf.newaxis]))
+        for each in (weights, adapted)
+      ]
+
+    before, after = run_in_graph(entropies, weights, x)
+    assert after < 0.99 * before
+
+  def test_rate_and_optimizer_of_the_program(
+    self, images_model, make_images, weights, run_in_graph, compare
+  ):
+    x, seed = make_images(0, [1]).x[0], np.int32([1, 2])
+
+    def adapt(**changes):
+      hparams = changed(augmentation="none", test_time_steps=1, **changes)
+      return run_in_graph(
+        lambda w, x: memo.adapt(images_model, hparams, w, x, seed), weights, x
+      )
+
+    # A rate of 0 is that of training.
+    assert compare.equal_bits(
+      adapt(test_time_learning_rate=0.0), adapt(test_time_learning_rate=0.3)
+    )
+    # The first step of Adam is of the rate, wherever there is a gradient.
+    moved = adapt(test_time_optimizer="adam", test_time_learning_rate=0.01)
+    steps = tf.nest.map_structure(
+      lambda a, b: np.max(np.abs(a - b)), moved, weights
+    )
+    np.testing.assert_allclose(tf.nest.flatten(steps), 0.01, rtol=0.01)
+
+
+class TestExamplesAreAlone:
+  """Each is adapted to from the same weights, whatever stands beside it."""
+
+  @pytest.fixture(scope="class")
+  def data(self, make_images, weights, predict):
+    client, examples = make_images(0, [6]), make_images(1, [3, 4])
+    client = client._replace(domain_sizes=np.int32([6, 0]))
+    return types.SimpleNamespace(
+      client=client,
+      examples=examples,
+      logits=predict(weights, (), client, examples),
+    )
+
+  def test_classes_are_not_looked_at(self, data, weights, predict):
+    others = data.examples._replace(y=(data.examples.y + 1) % 3)
+    np.testing.assert_array_equal(
+      predict(weights, (), data.client, others), data.logits
+    )
+
+  def test_order_and_domains_do_not_matter(self, data, weights, predict):
+    order = np.array([6, 2, 0, 5, 1, 3, 4])
+    for sizes in ([3, 4], [0, 7]):
+      others = data.examples._replace(
+        x=data.examples.x[order], domain_sizes=np.int32(sizes)
+      )
+      np.testing.assert_array_equal(
+        predict(weights, (), data.client, others), data.logits[order]
+      )
+
+  def test_domain_alone(self, data, weights, predict):
+    target = data.examples._replace(
+      x=data.examples.x[3:],
+      y=data.examples.y[3:],
+      domain_sizes=np.int32([0, 4]),
+    )
+    np.testing.assert_array_equal(
+      predict(weights, (), data.client, target), data.logits[3:]
+    )
+
+  def test_clients_draw_their_own(self, data, weights, predict, make_images):
+    other = data.client._replace(seed=make_images(1, [1]).seed)
+    assert np.all(predict(weights, (), other, data.examples) != data.logits)
+
+  def test_examples_of_the_client_do_not_matter(
+    self, data, weights, predict, make_images
+  ):
+    other = make_images(2, [6, 0])._replace(seed=data.client.seed)
+    np.testing.assert_array_equal(
+      predict(weights, (), other, data.examples), data.logits
+    )
+
+
+class TestBesideFedAvg:
+  @pytest.fixture(scope="class")
+  def everything(self, images_model, make_images, weights, run_in_graph):
+    """Returns what an algorithm does with a client, and predicts."""
+    client, examples = make_images(0, [6, 5]), make_images(1, [3, 4])
+
+    def compute(module, hparams):
+      functions = module.work(images_model, hparams)
+      prepare = functions.prepare_client or (lambda *_: ())
+      return run_in_graph(
+        lambda weights, data, examples: (
+          functions.train_client(weights, (), data, tf.constant(0)),
+          functions.predict_as_client(
+            weights, prepare(weights, (), data, tf.constant(0)), data, examples
+          ),
+          functions.predict_as_server(weights, (), examples),
+        ),
+        weights,
+        client,
+        examples,
+      )
+
+    return compute
+
+  @pytest.fixture(scope="class")
+  def of_fed_avg(self, everything):
+    common = {"batch_size": 4, "local_steps": 1, "learning_rate": 0.3}
+    return {
+      False: everything(fed_avg, fed_avg.HParams(**common)),
+      True: everything(fed_avg_ft, fed_avg_ft.HParams(**common)),
+    }
+
+  @pytest.mark.parametrize("personalized", [False, True])
+  def test_without_steps_nothing_differs(
+    self, everything, of_fed_avg, compare, personalized
+  ):
+    hparams = changed(personalized=personalized, test_time_steps=0)
+    assert compare.equal_bits(
+      everything(memo, hparams), of_fed_avg[personalized]
+    )
+
+  def test_who_adapts(self, everything, of_fed_avg, compare):
+    for personalized in (False, True):
+      trained, client, server = everything(
+        memo, changed(personalized=personalized, augmentation="none")
+      )
+      plain = of_fed_avg[personalized]
+      assert compare.equal_bits(trained, plain[0])
+      assert np.all(client != plain[1])
+      assert compare.equal_bits(server, plain[2]) == personalized
+
+  def test_personal_model_is_what_is_adapted(
+    self, images_model, make_images, weights, run_in_graph, compare
+  ):
+    hparams = changed(personalized=True, augmentation="none")
+    functions = memo.work(images_model, hparams)
+    client, examples = make_images(0, [6, 5]), make_images(1, [3, 4])
+    tuned, found = run_in_graph(
+      lambda weights, data, examples: (
+        tuned := functions.prepare_client(weights, (), data, tf.constant(0)),
+        functions.predict_as_client(weights, tuned, data, examples),
+      ),
+      weights,
+      client,
+      examples,
+    )
+    expected = run_in_graph(
+      lambda tuned, examples: memo.predict(
+        images_model, hparams, tuned, examples, client.seed
+      ),
+      tuned,
+      examples,
+    )
+    compare.assert_close(found, expected, 1e-5)
+
+
+@pytest.mark.cpp
+class TestThroughTff:
+  @pytest.fixture(scope="class")
+  def algorithm(self, images_model, context):
+    return algorithms.build(
+      memo, images_model, HPARAMS, num_evaluation_domains=2
+    )
+
+  def test_agrees_with_the_cpp_executor(self, algorithm, make_images, compare):
+    clients = [make_images(i, [4 + i, 3]) for i in range(2)]
+
+    def evaluate():
+      state = algorithm.initialize(np.int32([1, 2]))
+      return (
+        algorithm.evaluate_clients(state, [(), ()], clients, clients),
+        algorithm.evaluate_server(state, clients, clients[0]),
+      )
+
+    here = evaluate()
+    with local_execution.local_context():
+      there = evaluate()
+    compare.assert_close(here, there, 1e-5)
+    assert np.all(here[1]["num_examples"] == [4, 3])
+
+
+def test_points_are_refused(model):
+  with pytest.raises(ValueError, match=r"^memo without .*float32 \[5\]$"):
+    algorithms.build(memo, model)

@@ -1,0 +1,222 @@
+"""T3A: prototypes that test examples adjust, one after the other."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+import tensorflow as tf
+
+from tff_shift.algorithms import fed_avg
+from tff_shift.algorithms import fed_avg_ft
+from tff_shift.algorithms import t3a
+from tff_shift.learning import randomness
+from tff_shift.models import mlp
+from tff_shift.models import split_model
+
+pytestmark = pytest.mark.slow
+
+COMMON = {"batch_size": 4, "local_steps": 1, "learning_rate": 0.3}
+
+
+@pytest.fixture(scope="module")
+def model():
+  """With a head of two layers, of which one may stay in the backbone."""
+  return mlp.build((5,), num_classes=3, width=8, head_width=6)
+
+
+@pytest.fixture(scope="module")
+def cut(model):
+  return split_model.with_head(model, "last_layer")
+
+
+@pytest.fixture(scope="module")
+def weights(cut, run_in_graph):
+  """Weights with biases that are not zero."""
+  drawn = run_in_graph(cut.initial_weights, randomness.server_seed(0))
+  generator = np.random.default_rng(1)
+  return tf.nest.map_structure(
+    lambda w: w + 0.3 * generator.normal(size=w.shape).astype(np.float32), drawn
+  )
+
+
+@pytest.fixture(scope="module")
+def predict(cut, run_in_graph):
+  """Predicts examples in the order given."""
+
+  def predict_with(weights, x, sizes, num_supports):
+    hparams = t3a.HParams(num_supports=num_supports)
+    return run_in_graph(
+      lambda w, x, sizes: t3a.predict(cut, hparams, w, x, sizes, None),
+      weights,
+      x,
+      np.int32(sizes),
+    )
+
+  return predict_with
+
+
+def predict_by_hand(weights, features, num_supports):
+  """The predictions for the examples of a domain, with lists as supports."""
+  kernel, bias = weights.head
+  supports = [[] for _ in bias]
+
+  def add(z):
+    p = scipy.special.softmax(z @ kernel + bias)
+    own = supports[p.argmax()]
+    own.append((scipy.stats.entropy(p), z / np.linalg.norm(z)))
+    own.sort(key=lambda each: each[0])
+    del own[num_supports:]
+
+  for row in kernel.T:
+    add(row)
+  rows = []
+  for z in features:
+    add(z)
+    totals = [sum(each for _, each in own) for own in supports]
+    rows.append(
+      [z @ t / np.linalg.norm(t) if np.any(t) else 0.0 for t in totals]
+    )
+  return np.array(rows).reshape(-1, len(bias))
+
+
+@pytest.fixture(scope="module")
+def features_of(oracle):
+  """The input of the last layer: all other layers are of the oracle's form."""
+  return lambda weights, x: oracle.embed(weights.backbone, x)
+
+
+class TestPredict:
+  @pytest.mark.parametrize("num_supports", [1, 3, 50])
+  def test_agrees_with_lists(
+    self, weights, predict, features_of, make_client, num_supports
+  ):
+    # 50 keeps all.
+    x = make_client(0, [30]).x
+    found = predict(weights, x, [12, 0, 18], num_supports)
+    parts = features_of(weights, x[:12]), features_of(weights, x[12:])
+    expected = [predict_by_hand(weights, z, num_supports) for z in parts]
+    np.testing.assert_allclose(found, np.concatenate(expected), atol=1e-5)
+
+  def test_examples_of_higher_entropy_change_nothing(
+    self, weights, predict, features_of, make_client
+  ):
+    x = make_client(0, [9]).x
+    features = features_of(weights, x)
+    # Rows that are certain of their own class, and no other.
+    kernel = 20 * np.linalg.qr(np.random.default_rng(0).normal(size=(6, 3)))[0]
+    sharp = weights._replace(head=(np.float32(kernel), np.zeros(3, np.float32)))
+    # Features of little length are not certain.
+    low = sharp._replace(
+      backbone=(
+        *weights.backbone[:-2],
+        *(w / 1e4 for w in weights.backbone[-2:]),
+      )
+    )
+    found = predict(low, x, [9], 1)
+    np.testing.assert_allclose(
+      found, features / 1e4 @ (kernel / 20), rtol=1e-3, atol=1e-8
+    )
+
+  def test_copies_of_a_row_change_nothing(self, cut, weights, run_in_graph):
+    supports = run_in_graph(
+      lambda head: t3a.first_supports(cut, head, 4), weights.head
+    )
+    (label, place), *_ = np.argwhere(np.isfinite(supports.entropies))
+    row = supports.directions[label, place]
+    more = run_in_graph(
+      lambda label, feature, *each: t3a.add_support(
+        t3a.Supports(*each), t3a.Example(feature, label, tf.constant(0.01))
+      ),
+      np.int32(label),
+      5 * row,
+      *supports,
+    )
+    assert (
+      np.isfinite(more.entropies).sum()
+      == 1 + np.isfinite(supports.entropies).sum()
+    )
+    before, after = (
+      each.directions[label].sum(axis=0) for each in (supports, more)
+    )
+    np.testing.assert_allclose(after - before, row, atol=1e-6)
+
+  def test_classes_may_change_places(self, weights, predict, make_client):
+    x = make_client(0, [20]).x
+    order = [2, 0, 1]
+    moved = weights._replace(
+      head=tuple(each[..., order] for each in weights.head)
+    )
+    np.testing.assert_allclose(
+      predict(moved, x, [20], 3),
+      predict(weights, x, [20], 3)[:, order],
+      atol=1e-5,
+    )
+
+
+class TestWork:
+  @pytest.fixture(scope="class")
+  def functions(self, model):
+    return t3a.work(model, t3a.HParams(num_supports=3, **COMMON))
+
+  def test_training_and_server_are_those_of_fed_avg_ft(
+    self, model, functions, weights, make_client, run_in_graph, compare
+  ):
+    client = make_client(0, [6, 5])
+
+    def run(functions, w):
+      return run_in_graph(
+        lambda w, data: (
+          functions.train_client(w, (), data, tf.constant(2)).update,
+          functions.prepare_client(w, (), data, tf.constant(2)),
+          functions.predict_as_server(w, (), data),
+        ),
+        w,
+        client,
+      )
+
+    flat, num_backbone = tf.nest.flatten(weights), len(model.backbone.names)
+    whole = split_model.SplitWeights(
+      tuple(flat[:num_backbone]), tuple(flat[num_backbone:])
+    )
+    found = run(functions, weights)
+    plain = fed_avg_ft.work(model, fed_avg_ft.HParams(**COMMON))
+    assert compare.equal_bits(found, run(plain, whole))
+    averaged = run_in_graph(
+      lambda w, data: fed_avg.train_client(
+        model, fed_avg.HParams(**COMMON), w, data, tf.constant(2)
+      ).update,
+      whole,
+      client,
+    )
+    assert compare.equal_bits(found[0], averaged)
+
+  def test_predictions_depend_on_own_examples_alone(
+    self, functions, weights, make_client, run_for_each
+  ):
+    client, examples = make_client(0, [6, 5]), make_client(1, [4, 0, 9])
+    target = examples._replace(
+      x=examples.x[4:], y=examples.y[4:], domain_sizes=np.int32([0, 0, 9])
+    )
+    all_domains, other_classes, alone, other_client = run_for_each(
+      functions.predict_as_client,
+      [
+        (weights, weights, client, examples),
+        (weights, weights, client, examples._replace(y=(examples.y + 1) % 3)),
+        (weights, weights, client, target),
+        (weights, weights, make_client(2, [6, 5]), examples),
+      ],
+    )
+    np.testing.assert_array_equal(all_domains, other_classes)
+    np.testing.assert_array_equal(all_domains[4:], alone)
+    # Another client sees them in another order.
+    assert np.any(all_domains != other_client)
+
+
+def test_hyper_parameters_are_those_of_fine_tuning_and_one_more():
+  names = {each.name for each in dataclasses.fields(t3a.HParams)}
+  assert names - {"num_supports"} == {
+    each.name for each in dataclasses.fields(fed_avg_ft.HParams)
+  }
+  assert t3a.HParams().num_supports == 50

@@ -1,0 +1,108 @@
+"""FedRoD: a generic predictor for all, and a personal head on top of it.
+
+On Bridging Generic and Personalized Federated Learning for Image Classification
+(Chen, Chao; ICLR 2022), Federated Robust Decoupling with a linear personal
+head; a baseline in Table 1 of Federated Learning under Evolving Distribution
+Shifts.
+
+A client trains the backbone phi and the generic head h with the balanced
+softmax, and in the same steps its own head q_k with the plain cross-entropy, on
+features and logits that the second loss does not move:
+
+    generic:  CE(h(phi(x)) + gamma log n_c, y)           trains phi and h
+    personal: CE(stop(h(phi(x))) + q_k(stop(phi(x))), y)  trains q_k
+
+The server predicts with h, a client with h + q_k.
+
+What leaves a client: the change of phi and h, and the mean of the sum of both
+losses. The personal head does not.
+
+Where the paper is silent:
+  * The personal head starts at zero: a client that has not taken part predicts
+    what the server predicts.
+  * A class that a client lacks counts as one example in the balanced softmax.
+"""
+
+import dataclasses
+
+import tensorflow as tf
+
+from tff_shift.learning import balanced_softmax
+from tff_shift.learning import evaluation
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
+from tff_shift.learning import process
+from tff_shift.learning import randomness
+from tff_shift.models import split_model
+
+SCENARIOS = ("evolving", "guidance")
+
+
+@dataclasses.dataclass(frozen=True)
+class HParams(hyperparameters.LocalHParams):
+  """Hyper-parameters of FedRoD."""
+
+  gamma: float = balanced_softmax.gamma_hparam()
+
+
+def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+  """The functions of FedRoD; see `process.Work`.
+
+  The head is the last linear layer, and a client's state is a head of its form.
+  """
+  model = split_model.with_head(model, "last_layer")
+
+  def train_client(weights, personal_head, data, round_num):
+    seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
+    num_steps = local_training.num_local_steps(hparams, data, round_num)
+    num_steps *= tf.size(data.domain_sizes)
+    batches = local_training.pooled_batches(
+      data, num_steps, hparams.batch_size, seed
+    )
+    shift = balanced_softmax.shift(data.y, model.num_classes, hparams.gamma)
+
+    def loss_fn(current, step, carry):
+      generic, own_head = current
+      batch = batches(step)
+      embedding = model.embed(generic.backbone, batch.x)
+      logits = model.classify(generic.head, embedding)
+      own_logits = tf.stop_gradient(logits) + model.classify(
+        own_head, tf.stop_gradient(embedding)
+      )
+      loss = local_training.cross_entropy(logits + shift, batch.y)
+      return loss + local_training.cross_entropy(own_logits, batch.y), carry
+
+    result = local_training.train(
+      loss_fn,
+      (weights, personal_head),
+      num_steps,
+      hparams,
+      round_num=round_num,
+    )
+    generic, own_head = result.weights
+    return process.ClientResult(
+      update=tf.nest.map_structure(tf.subtract, generic, weights),
+      client_state=own_head,
+      loss=result.loss,
+    )
+
+  def predict_as_client(weights, personal_head, _, examples):
+    def predict(x):
+      embedding = model.embed(weights.backbone, x)
+      return model.classify(weights.head, embedding) + model.classify(
+        personal_head, embedding
+      )
+
+    return evaluation.predict_in_batches(predict, examples.x, model.num_classes)
+
+  return process.Work(
+    initial_weights=model.initial_weights,
+    initial_client_state=lambda seed, weights: tf.nest.map_structure(
+      tf.zeros_like, weights.head
+    ),
+    train_client=train_client,
+    predict_as_client=predict_as_client,
+    predict_as_server=lambda weights, _, examples: evaluation.predict(
+      model, weights, examples.x
+    ),
+  )

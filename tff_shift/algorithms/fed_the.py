@@ -1,0 +1,246 @@
+"""FedTHE: for every test example, its own mixture of two heads.
+
+Test-Time Robust Personalization for Federated Learning (Jiang, Lin; ICLR 2023),
+with FedTHE+ as `--plus`; a baseline in Table 1 of Federated Learning under
+Evolving Distribution Shifts.
+
+Clients train the backbone phi and the head h with the balanced softmax; the
+server averages them. On the frozen features of the phi that it receives, a
+client trains a linear head q_k without bias, and finds its descriptor r_k, the
+mean of its features; the server averages the r_k to r. A test example i with
+feature z_i and logits g_i of h, l_i of q_k is predicted as u_g g_i + u_l l_i:
+
+    h_i  = alpha z_i + (1 - alpha) h_{i-1}, from h_1 = z_1
+    z'_i = beta z_i + (1 - beta) h_i
+    s_i  = cos(softmax g_i, softmax l_i)
+    L_i  = s_i H(softmax(u_g g_i + u_l l_i))
+           + (1 - s_i) (u_g |z'_i - r| + u_l |z'_i - r_k|)
+
+with (u_g, u_l) the softmax of two numbers, equal at first, that Adam moves down
+L_i. FedTHE+ then moves all weights down the entropy of the mean prediction for
+augmentations of the example (MEMO, see `test_time`), and forgets them after it.
+The server predicts with h.
+
+What leaves a client: the change of phi and h, its descriptor r_k, and the mean
+loss of phi and h. The personal head does not.
+
+Decisions:
+  * What a client predicts with is what the next round would train first: the
+    personal epoch on the new phi, and r_k under it. r is from one round before.
+  * r starts at zero, and so does the personal head.
+  * Examples come one by one, in a random order that is fixed by the client's
+    seed; the history h_i starts anew at every domain. Adam stops for an example
+    where its gradient is below 1e-5 (the authors' program: for a batch).
+  * The balanced softmax is that of `fed_rod`.
+"""
+
+import dataclasses
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tff_shift.algorithms import fed_avg
+from tff_shift.learning import aggregation
+from tff_shift.learning import augmentations
+from tff_shift.learning import balanced_softmax
+from tff_shift.learning import evaluation
+from tff_shift.learning import head_mixtures
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
+from tff_shift.learning import process
+from tff_shift.learning import randomness
+from tff_shift.learning import test_time
+from tff_shift.models import split_model
+
+SCENARIOS = ("evolving",)
+
+AGGREGATION_NEEDS = aggregation.Needs(
+  unbounded="the mean of the clients' descriptors is told by the mean of their"
+  " updates, which clipping changes"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class HParams(hyperparameters.LocalHParams):
+  """Hyper-parameters of FedTHE and FedTHE+."""
+
+  gamma: float = balanced_softmax.gamma_hparam()
+  personal_epochs: int = hyperparameters.hparam(
+    1,
+    "Passes of the personal head over the client's features; 0: it stays.",
+    minimum=0,
+  )
+  history_rate: float = hyperparameters.hparam(
+    0.1,
+    "Share of an example in the history of features (alpha); 1: no history.",
+    minimum=0,
+    maximum=1,
+  )
+  feature_share: float = hyperparameters.hparam(
+    0.1,
+    "Share of an example's own feature beside the history (beta); 1: only it.",
+    minimum=0,
+    maximum=1,
+  )
+  ensemble_steps: int = hyperparameters.hparam(
+    20,
+    "Steps of Adam on an example's mixture at most; 0: both heads count alike.",
+    minimum=0,
+  )
+  ensemble_learning_rate: float = hyperparameters.hparam(
+    0.0,
+    "The learning rate of the mixture. 0: ten times learning_rate.",
+    minimum=0,
+  )
+  plus: bool = hyperparameters.hparam(
+    False, "Whether a client adapts all weights to each example (FedTHE+)."
+  )
+  plus_steps: int = hyperparameters.hparam(
+    3, "Gradient steps of FedTHE+ for an example; 0 is FedTHE.", minimum=0
+  )
+  plus_learning_rate: float = hyperparameters.hparam(
+    0.0005, "The learning rate of the steps of FedTHE+.", minimum=0
+  )
+  plus_augmentations: int = hyperparameters.hparam(
+    16, "Augmentations of an example in FedTHE+.", minimum=1
+  )
+
+
+class Weights(NamedTuple):
+  """What the server holds: phi and h, and r, [embedding_size] float32."""
+
+  model: split_model.SplitWeights
+  descriptor: Any
+
+
+class Personal(NamedTuple):
+  """What a client adds to that: q_k, [embedding_size, num_classes], and r_k."""
+
+  head: Any
+  descriptor: Any
+
+
+def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+  """The functions of FedTHE; see `process.Work`.
+
+  The head is the last linear layer. A client's state is its personal head.
+  """
+  model = split_model.with_head(model, "last_layer")
+  if hparams.plus:
+    augmentations.check_images("fed_the with --plus", model)
+
+  def embed(weights, x):
+    return evaluation.predict_in_batches(
+      lambda batch: model.embed(weights.model.backbone, batch),
+      x,
+      model.embedding_size,
+    )
+
+  def personalize(weights, head, data, round_num):
+    """Trains q_k, and finds r_k, under the weights received."""
+    features = embed(weights, data.x)
+    steps = local_training.epoch_steps(data, hparams.batch_size)
+    trained = local_training.train_on_pool(
+      lambda own_head, features: features @ own_head,
+      head,
+      data._replace(x=features),
+      hparams.personal_epochs * steps,
+      randomness.fold(data.seed, randomness.Purpose.PERSONALIZE, round_num),
+      hparams,
+      round_num=round_num,
+    )
+    num_examples = tf.cast(tf.shape(data.y)[0], tf.float32)
+    descriptor = tf.reduce_sum(features, axis=0) / tf.maximum(num_examples, 1.0)
+    return Personal(trained.weights, descriptor)
+
+  def train_client(weights, head, data, round_num):
+    personal = personalize(weights, head, data, round_num)
+    shift = balanced_softmax.shift(data.y, model.num_classes, hparams.gamma)
+    generic = fed_avg.train_client(
+      model,
+      hparams,
+      weights.model,
+      data,
+      round_num,
+      predict=lambda current, x: model.predict(current, x) + shift,
+    )
+    return generic._replace(
+      update=Weights(generic.update, personal.descriptor - weights.descriptor),
+      client_state=personal.head,
+    )
+
+  def predict_adapted(weights, personal, mixtures, examples, seed):
+    """Predicts as FedTHE+ does."""
+
+    def predict(current, x, mixture):
+      shared, head = current
+      features = model.embed(shared.backbone, x)
+      return head_mixtures.mix(
+        mixture, model.classify(shared.head, features), features @ head
+      )
+
+    def adapt_and_predict(nothing, example, domain, place):
+      del domain, place
+      x, mixture = example
+      adapted = test_time.descend_marginal_entropy(
+        lambda current, x: predict(current, x, mixture),
+        (weights.model, personal.head),
+        lambda step: augmentations.augment(
+          # The draws depend on the image as well.
+          x,
+          randomness.fold(seed, step),
+          hparams.plus_augmentations,
+        ),
+        hparams.plus_steps,
+        hyperparameters.LocalHParams(learning_rate=hparams.plus_learning_rate),
+      )
+      return predict(adapted, x[tf.newaxis], mixture)[0], nothing
+
+    return test_time.adapt_each(
+      (examples.x, mixtures),
+      (),
+      adapt_and_predict,
+      domain_sizes=examples.domain_sizes,
+      width=model.num_classes,
+    )
+
+  def predict_as_client(weights, personal, data, examples):
+    seed = randomness.fold(data.seed, randomness.Purpose.TEST_TIME)
+    features = embed(weights, examples.x)
+    smoothed = head_mixtures.smooth(
+      features,
+      hparams.history_rate,
+      hparams.feature_share,
+      examples.domain_sizes,
+      seed,
+    )
+    descriptors = weights.descriptor, personal.descriptor
+    judged = head_mixtures.Judged(
+      model.classify(weights.model.head, features),
+      features @ personal.head,
+      tf.norm(smoothed[:, tf.newaxis] - tf.stack(descriptors), axis=2),
+    )
+    mixtures = head_mixtures.find(
+      judged,
+      hparams.ensemble_steps,
+      hparams.ensemble_learning_rate or 10.0 * hparams.learning_rate,
+    )
+    if hparams.plus:
+      return predict_adapted(weights, personal, mixtures, examples, seed)
+    return head_mixtures.mix(mixtures, judged.logits, judged.personal_logits)
+
+  return process.Work(
+    initial_weights=lambda seed: Weights(
+      model.initial_weights(seed), tf.zeros([model.embedding_size])
+    ),
+    initial_client_state=lambda seed, weights: tf.zeros(
+      [model.embedding_size, model.num_classes]
+    ),
+    train_client=train_client,
+    prepare_client=personalize,
+    predict_as_client=predict_as_client,
+    predict_as_server=lambda weights, _, examples: evaluation.predict(
+      model, weights.model, examples.x
+    ),
+  )

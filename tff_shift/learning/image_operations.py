@@ -1,0 +1,188 @@
+"""Operations on images, a different one for each, as pure functions.
+
+The operations are Pillow's. Four of them, autocontrast, equalise, posterise and
+solarise, are a table of 256 entries for each channel; five, rotate, shear and
+translate, are an affine map with bilinear interpolation and 0 outside. So it is
+one pass through tables and one through affine maps, whatever the operations.
+"""
+
+import enum
+import math
+
+import tensorflow as tf
+
+_NUM_VALUES = 256
+
+
+class Operation(enum.IntEnum):
+  """What is done to an image, and what its amount means.
+
+  Attributes:
+    NONE: Nothing.
+    AUTOCONTRAST: Stretches the values of each channel to 0..255.
+    EQUALIZE: Makes the values of each channel equally frequent.
+    POSTERIZE: Keeps so many bits.
+    SOLARIZE: Inverts values from the amount on.
+    ROTATE: By degrees, counter-clockwise, about the centre.
+    SHEAR_X: A row takes its pixels from the amount times y to the right.
+    SHEAR_Y: A column takes its pixels from the amount times x below.
+    TRANSLATE_X: Pixels come from so many columns to the right.
+    TRANSLATE_Y: Pixels come from so many rows below.
+  """
+
+  NONE = -1
+  AUTOCONTRAST = 0
+  EQUALIZE = 1
+  POSTERIZE = 2
+  SOLARIZE = 3
+  ROTATE = 4
+  SHEAR_X = 5
+  SHEAR_Y = 6
+  TRANSLATE_X = 7
+  TRANSLATE_Y = 8
+
+
+def _is(operation, *which: Operation) -> tf.Tensor:
+  return tf.reduce_any([tf.equal(operation, each) for each in which], axis=0)
+
+
+def _tables(pixels, places, operation, amount) -> tf.Tensor:
+  """Returns what becomes of each value, [n, channels, 256] int32.
+
+  Args:
+    pixels: [n, height, width, channels] int32.
+    places: Where the tables have the entries of the pixels, in the same shape.
+    operation: [n] int32; one without a table leaves values as they are.
+    amount: [n] float32.
+  """
+  n, height, width, channels = pixels.shape
+  values = tf.range(_NUM_VALUES)
+  lowest, highest = (
+    reduce(pixels, axis=[1, 2])[..., tf.newaxis]
+    for reduce in (tf.reduce_min, tf.reduce_max)
+  )  # [n, channels, 1]
+
+  # Pillow computes in float64 and in this order, and cuts off the fraction.
+  spread = tf.cast(tf.maximum(highest - lowest, 1), tf.float64)
+  scale = 255.0 / spread
+  offset = -tf.cast(lowest, tf.float64) * scale
+  stretched = tf.cast(tf.cast(values, tf.float64) * scale + offset, tf.int32)
+  stretched = tf.where(
+    highest > lowest, tf.clip_by_value(stretched, 0, 255), values
+  )
+
+  counts = tf.reshape(
+    tf.math.unsorted_segment_sum(
+      tf.ones_like(pixels), places, n * channels * _NUM_VALUES
+    ),
+    [n, channels, _NUM_VALUES],
+  )
+  num_highest = tf.gather(counts, highest, batch_dims=2)
+  step = (height * width - num_highest) // 255
+  before = tf.cumsum(counts, axis=-1, exclusive=True)
+  equalized = tf.where(
+    step > 0,
+    tf.minimum((step // 2 + before) // tf.maximum(step, 1), 255),
+    values,
+  )
+
+  whole = tf.cast(amount, tf.int32)[:, tf.newaxis, tf.newaxis]
+  unit = tf.bitwise.left_shift(1, 8 - tf.clip_by_value(whole, 0, 8))
+  posterized = values - values % unit
+  solarized = tf.where(values < whole, values, 255 - values)
+
+  tables = tf.broadcast_to(values, [n, channels, _NUM_VALUES])
+  for which, table in (
+    (Operation.AUTOCONTRAST, stretched),
+    (Operation.EQUALIZE, equalized),
+    (Operation.POSTERIZE, posterized),
+    (Operation.SOLARIZE, solarized),
+  ):
+    is_it = _is(operation, which)[:, tf.newaxis, tf.newaxis]
+    tables = tf.where(is_it, table, tables)
+  return tables
+
+
+def _look_up(pixels, operation, amount) -> tf.Tensor:
+  """Applies the operations that are tables; see `_tables`."""
+  n, _, _, channels = pixels.shape
+  starts = _NUM_VALUES * tf.reshape(tf.range(n * channels), [n, 1, 1, channels])
+  places = starts + pixels
+  tables = _tables(pixels, places, operation, amount)
+  return tf.gather(tf.reshape(tables, [-1]), places)
+
+
+def map_pixels(pixels, matrix) -> tf.Tensor:
+  """Takes each pixel from where an affine map says.
+
+  Args:
+    pixels: [n, height, width, channels] int32.
+    matrix: Six float32 tensors [n], a to f: the pixel with its centre at (x, y)
+      comes from (a x + b y + c, d x + e y + f).
+
+  Returns:
+    Pixels, interpolated and rounded down; 0 where they come from outside.
+  """
+  n, height, width, channels = pixels.shape
+  a, b, c, d, e, f = (each[:, tf.newaxis, tf.newaxis] for each in matrix)
+  to_x = tf.range(width, dtype=tf.float32) + 0.5
+  to_y = tf.range(height, dtype=tf.float32)[:, tf.newaxis] + 0.5
+  x = a * to_x + b * to_y + c  # [n, height, width]
+  y = d * to_x + e * to_y + f
+  is_inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
+  x, y = x - 0.5, y - 0.5
+  left, top = tf.floor(x), tf.floor(y)
+  # [n, height, width, 1]
+  right_share = (x - left)[..., tf.newaxis]
+  low_share = (y - top)[..., tf.newaxis]
+  columns, rows = tf.cast(left, tf.int32), tf.cast(top, tf.int32)
+  flat = tf.cast(tf.reshape(pixels, [n * height * width, channels]), tf.float32)
+  image = tf.range(n)[:, tf.newaxis, tf.newaxis] * height
+
+  def take(row, column):
+    row = tf.clip_by_value(row, 0, height - 1)
+    column = tf.clip_by_value(column, 0, width - 1)
+    return tf.gather(flat, (image + row) * width + column)
+
+  def between(row):
+    first = take(row, columns)
+    return first + (take(row, columns + 1) - first) * right_share
+
+  high = between(rows)
+  found = high + (between(rows + 1) - high) * low_share
+  return tf.where(is_inside[..., tf.newaxis], tf.cast(found, tf.int32), 0)
+
+
+def _matrix(operation, amount, height: int, width: int):
+  """Returns the affine map of each operation, see `map_pixels`."""
+  zeros = tf.zeros_like(amount)
+  given = lambda which: tf.where(_is(operation, which), amount, zeros)  # noqa: E731
+  # The map leads back, so it turns the other way.
+  angle = -given(Operation.ROTATE) * (math.pi / 180.0)
+  cos, sin = tf.cos(angle), tf.sin(angle)
+  x, y = width / 2, height / 2
+  return (
+    cos,
+    sin + given(Operation.SHEAR_X),
+    x - (cos * x + sin * y) + given(Operation.TRANSLATE_X),
+    -sin + given(Operation.SHEAR_Y),
+    cos,
+    y - (cos * y - sin * x) + given(Operation.TRANSLATE_Y),
+  )
+
+
+def transform(pixels, operation, amount) -> tf.Tensor:
+  """Does to each image its operation.
+
+  Args:
+    pixels: [n, height, width, channels] int32 from 0 to 255, of known shape.
+    operation: An `Operation` for each, [n] int32.
+    amount: See `Operation`, [n] float32.
+
+  Returns:
+    Images of the same shape and dtype. Tables give Pillow's pixels; affine maps
+    are computed in float32, and a pixel may be off by 1.
+  """
+  _, height, width, _ = pixels.shape
+  pixels = _look_up(pixels, operation, amount)
+  return map_pixels(pixels, _matrix(operation, amount, height, width))

@@ -1,0 +1,193 @@
+"""Adaptation at test time: example by example, without their classes.
+
+What a method carries from an example to the next starts anew at every domain,
+and the order in which examples come is a pure function of a seed. So the
+predictions of a client for a domain depend neither on the classes, nor on other
+domains, nor on other clients.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tff_shift.learning import evaluation
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
+
+
+def entropy(log_probabilities) -> tf.Tensor:
+  """Computes the entropy of each distribution of the last axis.
+
+  Args:
+    log_probabilities: [..., num_classes] float32, finite.
+
+  Returns:
+    [...] float32, in nats.
+  """
+  return -tf.reduce_sum(tf.exp(log_probabilities) * log_probabilities, axis=-1)
+
+
+def marginal_entropy(logits) -> tf.Tensor:
+  """Computes the entropy of the mean of several predictions for one example.
+
+  MEMO: Test Time Robustness via Adaptation and Augmentation (Zhang, Levine,
+  Finn; NeurIPS 2022). It is the entropy of the mean of the softmax over the
+  augmentations, not the mean of the entropies. The mean is computed in the
+  logarithm,
+
+      log pbar = logsumexp_i(log softmax(logits_i)) - log(num_augmentations),
+
+  which stays finite where a probability is too small for a float32.
+
+  Args:
+    logits: [num_augmentations, num_classes] float32.
+
+  Returns:
+    A float32 scalar, in nats.
+  """
+  num_augmentations = tf.cast(tf.shape(logits)[0], tf.float32)
+  log_mean = tf.reduce_logsumexp(
+    tf.nn.log_softmax(logits), axis=0
+  ) - tf.math.log(num_augmentations)
+  return entropy(log_mean)
+
+
+def descend_marginal_entropy(
+  predict: Callable[[Any, tf.Tensor], tf.Tensor],
+  weights: Any,
+  augment: Callable[[Any], tf.Tensor],
+  num_steps,
+  hparams: hyperparameters.LocalHParams,
+) -> Any:
+  """Adapts weights to one example, as MEMO does.
+
+  Args:
+    predict: `(weights, x) -> logits` [num_augmentations, num_classes] float32.
+    weights: The weights to start from, a nested structure of float32 tensors.
+    augment: `(step) -> x`, augmentations of the example, with the number of the
+      step from 0, an int32 scalar.
+    num_steps: The number of gradient steps, an int32 scalar.
+    hparams: Optimizer and learning rate.
+
+  Returns:
+    The adapted weights.
+  """
+
+  def loss_fn(current, step, carry):
+    return marginal_entropy(predict(current, augment(step))), carry
+
+  return local_training.train(loss_fn, weights, num_steps, hparams).weights
+
+
+def _order(size, domain, seed) -> tf.Tensor:
+  """Returns the order in which the examples of a domain come, [size] int32."""
+  if seed is None:
+    return tf.range(size)
+  numbers = tf.random.stateless_uniform(
+    [size],
+    randomness.fold(seed, domain),
+    minval=None,
+    maxval=None,
+    dtype=tf.int64,
+  )
+  return tf.argsort(numbers)
+
+
+def adapt_each(
+  x: Any,
+  initial: Any,
+  adapt_and_predict: Callable[[Any, Any, Any, Any], tuple[tf.Tensor, Any]],
+  *,
+  domain_sizes,
+  width: int,
+  seed: Any = None,
+) -> tf.Tensor:
+  """Adapts to one example after the other, and predicts each.
+
+  Args:
+    x: What is known of the examples, a nested structure of tensors with a first
+      axis of num_examples, domain by domain.
+    initial: The history before the first example of a domain, a nested
+      structure of tensors; () where examples have nothing to do with each
+      other.
+    adapt_and_predict: `(history, example, domain, place) -> (prediction [width]
+      float32, history)`. `example` is a row of `x`, `domain` the number of its
+      domain and `place` its position in the domain as given, whenever it comes,
+      int32 scalars. An example sees the history of those that came before it.
+    domain_sizes: How many examples belong to each domain, [num_domains] int32.
+    width: The length of a prediction.
+    seed: Fixes a random order of each domain, int32 [2]. None: examples come
+      as they are given.
+
+  Returns:
+    The predictions in the order given, [num_examples, width] float32.
+  """
+  initial = tf.nest.map_structure(tf.convert_to_tensor, initial)
+
+  def predict_domain(domain, rows):
+    size = tf.shape(rows)[0]
+    order = _order(size, domain, seed)
+
+    def take(number, history, outputs):
+      place = order[number]
+      example = tf.nest.map_structure(lambda each: each[rows[place]], x)
+      prediction, history = adapt_and_predict(history, example, domain, place)
+      return number + 1, history, outputs.write(place, prediction)
+
+    _, _, outputs = tf.while_loop(
+      lambda number, *_: number < size,
+      take,
+      (
+        tf.constant(0),
+        initial,
+        tf.TensorArray(tf.float32, size=size, element_shape=[width]),
+      ),
+      # One after the other: an adapted model is as large as the model.
+      parallel_iterations=1,
+    )
+    return outputs.stack()
+
+  num_examples = tf.shape(tf.nest.flatten(x)[0])[0]
+  return evaluation.predict_by_domain(
+    predict_domain, tf.range(num_examples), domain_sizes, width
+  )
+
+
+def in_full_batches(
+  function: Callable[[Any], tf.Tensor], x: Any, batch_size: int, *, width: int
+) -> tf.Tensor:
+  """Applies a function to many examples, in batches of a fixed size.
+
+  What is optimised for each example has a size that the graph knows, as
+  optimizers ask for. The last batch is filled up with zeros.
+
+  Args:
+    function: `batch -> [batch_size, width] float32`, example by example.
+    x: The examples, a nested structure of tensors with a first axis of
+      num_examples.
+    batch_size: The number of examples of a batch.
+    width: The length of the vector that `function` gives for an example.
+
+  Returns:
+    A float32 tensor of shape [num_examples, width].
+  """
+  num_examples = tf.shape(tf.nest.flatten(x)[0])[0]
+  num_batches = -(-num_examples // batch_size)
+
+  def cut(each):
+    filling = tf.zeros(
+      [num_batches * batch_size - num_examples, *each.shape[1:]], each.dtype
+    )
+    return tf.reshape(
+      tf.concat([each, filling], axis=0), [-1, batch_size, *each.shape[1:]]
+    )
+
+  outputs = tf.map_fn(
+    function,
+    tf.nest.map_structure(cut, x),
+    fn_output_signature=tf.TensorSpec([batch_size, width], tf.float32),
+    parallel_iterations=1,
+  )
+  return tf.reshape(outputs, [-1, width])[:num_examples]

@@ -99,6 +99,7 @@ class TestDraws:
 
 
 class TestAugment:
+  @pytest.mark.slow
   @pytest.mark.parametrize("shape", [(28, 28, 1), (9, 14, 3)], ids=str)
   @pytest.mark.parametrize("strength", [1.0, 10.0])
   def test_is_the_mixture_of_its_chains(self, monkeypatch, shape, strength):

@@ -62,7 +62,10 @@ class _Steps(NamedTuple):
 # An iteration visits each domain.
 _BOTH_DOMAINS = _Steps(8)
 _STEPS = {
+  # A step on the shared model and one on the client's own.
+  "apfl": _Steps(2 * 8),
   "atlas": _Steps(0, 4 * _LEARNERS),
+  "ditto": _Steps(2 * 8),
   "fed_3da": _Steps(4),
   "fed_ade": _Steps(4, 4),
   "fed_avg": _BOTH_DOMAINS,
@@ -71,9 +74,11 @@ _STEPS = {
   # A step is one on each of its two networks.
   "fed_evolve": _Steps(2 * 4),
   "fed_evp": _Steps(4),
+  "fed_prox": _BOTH_DOMAINS,
   # Each half of its steps moves a part, through all of the model.
   "fed_rep": _Steps(2 * 8),
   "fix_lr": _Steps(4, 4),
+  "gma": _BOTH_DOMAINS,
   "local": _BOTH_DOMAINS,
   "p_fed_hn": _Steps(4),
 }

@@ -10,6 +10,8 @@ What leaves a client: the change of all weights, and the mean training loss.
 """
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -34,6 +36,7 @@ def train_client(
   weights: split_model.SplitWeights,
   data: local_training.ClientData,
   round_num,
+  penalty: Callable[[Any], tf.Tensor] | None = None,
 ) -> process.ClientResult:
   """Trains the shared weights on one client's examples.
 
@@ -47,6 +50,7 @@ def train_client(
     weights: The server's weights.
     data: The client's data.
     round_num: The round, an int32 scalar.
+    penalty: What is added to the loss, see `local_training.train_on_pool`.
 
   Returns:
     The change of the weights; there is no personal state.
@@ -60,6 +64,7 @@ def train_client(
     num_steps * tf.size(data.domain_sizes),
     seed,
     hparams,
+    penalty=penalty,
     round_num=round_num,
   )
   return process.ClientResult(

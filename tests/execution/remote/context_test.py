@@ -88,6 +88,10 @@ class TestAlgorithms:
       ("fed_avg", 1, ["evaluate_server"], 3),
       # Clients keep a state, and vote.
       ("fed_rep", 2, ["vote"], 2),
+      # What they keep starts from what the server sends.
+      ("apfl", 1, [], 3),
+      # They contribute to a sum beside the mean.
+      ("gma", 1, [], 2),
       # Two phases.
       ("fed_ade", 2, [], 3),
       # What clients count, and a guide.

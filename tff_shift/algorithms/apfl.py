@@ -18,13 +18,13 @@ FedAvg, at 1 a model that was never shared.
 What leaves a client: the change of w, and the mean training loss of w. v and
 alpha do not.
 
-The paper was not at hand: the equations are those that are generally quoted.
-Where they leave a choice:
+Written from the equations as they are generally quoted and from FedTorch, a
+public program by authors of the paper. Where they leave a choice:
   * v starts as the model that the client receives first, alpha at 0.5; a client
     that never took part predicts with the server's model.
   * alpha moves at each step, by plain gradient descent whatever the optimizer
-    of v and w, at their learning rate. FedTorch, a public program by authors of
-    the paper, moves it once a round and starts it at 0.5 too.
+    of v and w, at their learning rate. FedTorch moves it once a round, and
+    starts it at 0.5 too.
   * Models are mixed weight by weight, as in the equations. FedTorch mixes the
     logits of the two models: `mixture=logits`.
 """

@@ -14,7 +14,8 @@ is the global model.
 What leaves a client: the change of all weights of its copy of w, and the mean
 training loss of that copy. v_k does not.
 
-Where the paper is silent or leaves a choice:
+Written from the steps as the authors' public program takes them. What is chosen
+here:
   * v_k starts as the model that the client receives first; a client that never
     took part predicts with the server's model.
   * As many steps on v_k as on w, on the same batches, by the same optimizer at

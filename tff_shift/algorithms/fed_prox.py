@@ -14,7 +14,7 @@ those of `straggler_ratio`.
 What leaves a client: the change of all weights, and the mean training loss,
 proximal term included.
 
-Where the paper is silent or leaves a choice:
+Written from the algorithm as it is generally quoted. What is chosen here:
   * The local solver is that of FedAvg: as many steps, with its optimizer.
   * The paper draws clients by their share of the examples and takes the plain
     mean; here they are drawn alike, and the mean is that of `client_weighting`.

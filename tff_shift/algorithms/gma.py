@@ -16,7 +16,8 @@ With tau = 0 it is FedAvg, bit for bit.
 What leaves a client: the change of all weights, its signs, the client's weight
 in the mean, and the mean training loss.
 
-Where the paper is silent or leaves a choice:
+Written from the equations as they are generally quoted and from public programs
+(declearn). What is chosen here:
   * The server's learning rate is 1.
   * The sign of a change of 0 is 0: who does not move a weight has no vote.
   * Where updates are clipped or zeroed, clients vote as if they were not. After

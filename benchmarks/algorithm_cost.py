@@ -64,7 +64,10 @@ class _Steps(NamedTuple):
 # An iteration visits each domain.
 _BOTH_DOMAINS = _Steps(8)
 _STEPS = {
+  # A step on the shared model and one on the client's own.
+  "apfl": _Steps(2 * 8),
   "atlas": _Steps(0, 4 * _LEARNERS),
+  "ditto": _Steps(2 * 8),
   "fed_3da": _Steps(4),
   "fed_ade": _Steps(4, 4),
   "fed_avg": _BOTH_DOMAINS,
@@ -73,12 +76,14 @@ _STEPS = {
   # A step is one on each of its two networks.
   "fed_evolve": _Steps(2 * 4),
   "fed_evp": _Steps(4),
+  "fed_prox": _BOTH_DOMAINS,
   # Each half of its steps moves a part, through all of the model.
   "fed_rep": _Steps(2 * 8),
   "fed_rod": _Steps(8, 8),
   # An epoch of the personal head is four batches.
   "fed_the": _Steps(8, 4),
   "fix_lr": _Steps(4, 4),
+  "gma": _BOTH_DOMAINS,
   "local": _BOTH_DOMAINS,
   "memo": _BOTH_DOMAINS,
   "p_fed_hn": _Steps(4),

@@ -37,6 +37,7 @@ def train_client(
   data: local_training.ClientData,
   round_num,
   predict: Callable[[Any, tf.Tensor], tf.Tensor] | None = None,
+  penalty: Callable[[Any], tf.Tensor] | None = None,
 ) -> process.ClientResult:
   """Trains the shared weights on one client's examples.
 
@@ -51,6 +52,7 @@ def train_client(
     data: The client's data.
     round_num: The round, an int32 scalar.
     predict: `(weights, x) -> logits` in the loss. None: those of the model.
+    penalty: What is added to the loss, see `local_training.train_on_pool`.
 
   Returns:
     The change of the weights; there is no personal state.
@@ -64,6 +66,7 @@ def train_client(
     num_steps * tf.size(data.domain_sizes),
     seed,
     hparams,
+    penalty=penalty,
     round_num=round_num,
   )
   return process.ClientResult(

@@ -93,6 +93,10 @@ class TestAlgorithms:
       # They adapt to one example after the other.
       ("t3a", 0, ["evaluate_clients"], 2),
       ("fed_the", 1, ["evaluate_clients"], 2),
+      # What they keep starts from what the server sends.
+      ("apfl", 1, [], 3),
+      # They contribute to a sum beside the mean.
+      ("gma", 1, [], 2),
       # Two phases.
       ("fed_ade", 2, [], 3),
       # What clients count, and a guide.

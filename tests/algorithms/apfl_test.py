@@ -1,0 +1,237 @@
+"""APFL: a mixture of two models, and how much of each."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift.algorithms import apfl
+from tff_shift.algorithms import fed_avg
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
+
+pytestmark = pytest.mark.slow
+
+ROUND = 2
+RATE = 0.25
+COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": RATE}
+# Two iterations of a step for each of the two domains.
+NUM_STEPS = 4
+
+
+@pytest.fixture(scope="module")
+def client(make_client):
+  return make_client(0, [6, 5])
+
+
+@pytest.fixture(scope="module")
+def weights(model, run_in_graph):
+  return run_in_graph(model.initial_weights, randomness.server_seed(0))
+
+
+@pytest.fixture(scope="module")
+def personal(model, run_in_graph):
+  """A personal model far from the server's."""
+  return run_in_graph(model.initial_weights, randomness.server_seed(1))
+
+
+def train(model, **changes):
+  functions = apfl.work(model, apfl.HParams(**COMMON | changes))
+  return lambda weights, state, data: functions.train_client(
+    weights, state, data, tf.constant(ROUND)
+  )
+
+
+def train_seed(data):
+  return randomness.fold(data.seed, randomness.Purpose.TRAIN, ROUND)
+
+
+def mix(alpha, own, shared):
+  return tf.nest.map_structure(
+    lambda v, w: alpha * v + (1 - alpha) * w, own, shared
+  )
+
+
+def descend(oracle, batches, mixture, own, shared, alpha, mixture_rate):
+  """The steps of the docstring in NumPy; returns v, w and alpha."""
+  own, shared = (
+    tf.nest.map_structure(np.float64, each) for each in (own, shared)
+  )
+  for batch in batches:
+    loss = lambda w: oracle.cross_entropy(  # noqa: E731
+      oracle.predict(w, batch.x),  # noqa: B023
+      batch.y,  # noqa: B023
+    )
+    of_shared = oracle.gradient(loss, shared)
+    if mixture == "weights":
+      at_mixture = oracle.gradient(loss, mix(alpha, own, shared))
+      of_own = tf.nest.map_structure(lambda g: alpha * g, at_mixture)  # noqa: B023
+      slope = sum(
+        np.sum(g * (v - w))
+        for g, v, w in zip(
+          *map(tf.nest.flatten, (at_mixture, own, shared)), strict=True
+        )
+      )
+    else:
+
+      def loss_of(own, alpha, shared=shared, batch=batch):
+        logits = mix(
+          alpha, oracle.predict(own, batch.x), oracle.predict(shared, batch.x)
+        )
+        return oracle.cross_entropy(logits, batch.y)
+
+      of_own = oracle.gradient(lambda v: loss_of(v, alpha), own)  # noqa: B023
+      slope = (loss_of(own, alpha + 1e-6) - loss_of(own, alpha - 1e-6)) / 2e-6
+    step = lambda w, g: w - RATE * g  # noqa: E731
+    own, shared = (
+      tf.nest.map_structure(step, own, of_own),
+      tf.nest.map_structure(step, shared, of_shared),
+    )
+    alpha = np.clip(alpha - mixture_rate * slope, 0, 1)
+  return own, shared, alpha
+
+
+class TestTraining:
+  @pytest.mark.parametrize(
+    ("mixture", "mixture_rate"),
+    # At the last rate alpha is cut off.
+    [("weights", 0.0), ("logits", 0.0), ("weights", 0.1), ("weights", 50.0)],
+  )
+  def test_steps_agree_with_the_oracle(
+    self,
+    model,
+    client,
+    weights,
+    personal,
+    oracle,
+    run_in_graph,
+    compare,
+    mixture,
+    mixture_rate,
+  ):
+    alpha = 0.3
+    result = run_in_graph(
+      train(model, mixture=mixture, mixture_learning_rate=mixture_rate),
+      weights,
+      apfl.ClientState(personal, np.float32(alpha)),
+      client,
+    )
+    batches = run_in_graph(
+      lambda data: [
+        local_training.pooled_batches(
+          data, NUM_STEPS, COMMON["batch_size"], train_seed(data)
+        )(visit)
+        for visit in range(NUM_STEPS)
+      ],
+      client,
+    )
+    own, shared, expected = descend(
+      oracle, batches, mixture, personal, weights, alpha, mixture_rate or RATE
+    )
+    np.testing.assert_allclose(result.client_state.alpha, expected, atol=1e-5)
+    assert (expected in (0, 1)) == (mixture_rate > 1)
+    assert abs(expected - alpha) > 1e-3
+    compare.assert_close(result.client_state.personal, own, 1e-5)
+    compare.assert_close(
+      result.update, tf.nest.map_structure(np.subtract, shared, weights), 1e-5
+    )
+
+  @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+  def test_what_leaves_the_client_is_that_of_fed_avg(
+    self, model, client, weights, personal, run_in_graph, compare, optimizer
+  ):
+    hparams = COMMON | {"optimizer": optimizer, "weight_decay": 0.01}
+    state = apfl.ClientState(personal, np.float32(0.4))
+    found = run_in_graph(train(model, **hparams), weights, state, client)
+    plain = run_in_graph(
+      lambda w, data: fed_avg.train_client(
+        model, fed_avg.HParams(**hparams), w, data, tf.constant(ROUND)
+      ),
+      weights,
+      client,
+    )
+    assert compare.equal_bits(
+      (found.update, found.loss), (plain.update, plain.loss)
+    )
+
+  def test_all_of_its_own_is_local_training_bit_for_bit(
+    self, model, client, weights, personal, run_in_graph, compare
+  ):
+    state = apfl.ClientState(personal, np.float32(1))
+    found = run_in_graph(
+      train(model, adapt_mixture=False), weights, state, client
+    ).client_state
+    alone = run_in_graph(
+      lambda own, data: (
+        local_training.train_on_pool(
+          model.predict,
+          own,
+          data,
+          NUM_STEPS,
+          train_seed(data),
+          apfl.HParams(**COMMON),
+        ).weights
+      ),
+      personal,
+      client,
+    )
+    assert compare.equal_bits(found.personal, alone)
+    assert found.alpha == 1
+
+  def test_nothing_of_its_own_trains_nothing_of_its_own(
+    self, model, client, weights, personal, run_in_graph, compare
+  ):
+    state = apfl.ClientState(personal, np.float32(0))
+    found = run_in_graph(
+      train(model, adapt_mixture=False), weights, state, client
+    ).client_state
+    assert compare.equal_bits(found, state)
+
+  def test_between_equal_models_nothing_moves_alpha(
+    self, model, make_client, weights, run_in_graph
+  ):
+    # One step: then the models differ.
+    found = run_in_graph(
+      train(model, local_steps=1),
+      weights,
+      apfl.ClientState(weights, np.float32(0.3)),
+      make_client(0, [9]),
+    ).client_state
+    np.testing.assert_allclose(found.alpha, 0.3, atol=1e-6)
+
+
+class TestPrediction:
+  @pytest.mark.parametrize("mixture", ["weights", "logits"])
+  @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
+  def test_agrees_with_the_oracle(
+    self, model, client, weights, personal, oracle, run_in_graph, mixture, alpha
+  ):
+    functions = apfl.work(model, apfl.HParams(mixture=mixture))
+    state = apfl.ClientState(personal, np.float32(alpha))
+    found, at_server = run_in_graph(
+      lambda shared, state, data: (
+        functions.predict_as_client(shared, state, data, data),
+        functions.predict_as_server(shared, (), data),
+      ),
+      weights,
+      state,
+      client,
+    )
+    expected = (
+      oracle.predict(mix(alpha, personal, weights), client.x)
+      if mixture == "weights"
+      else mix(
+        alpha,
+        oracle.predict(personal, client.x),
+        oracle.predict(weights, client.x),
+      )
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    if not alpha:
+      np.testing.assert_array_equal(found, at_server)
+
+  def test_first_model_is_what_the_server_sends(
+    self, model, client, weights, run_in_graph, compare
+  ):
+    functions = apfl.work(model, apfl.HParams(mixture_weight=0.2))
+    first = run_in_graph(functions.initial_client_state, client.seed, weights)
+    assert compare.equal_bits(first, apfl.ClientState(weights, np.float32(0.2)))

@@ -1,0 +1,122 @@
+"""GMA: the server takes small steps where clients disagree on the direction.
+
+Gradient Masked Averaging for Federated Learning (Tenison, Sreeramadas,
+Mugunthan, Oyallon, Rish, Belilovsky; TMLR 2023), a method of Table 1 of
+Federated Learning under Evolving Distribution Shifts.
+
+Clients train as in FedAvg. With D_k the change of client k and p_k its share in
+the mean, the server computes for each weight by itself
+
+    A = |sum_k p_k sign(D_k)|          the agreement
+    m = 1 if A >= tau, else A          the mask
+    w <- w + m sum_k p_k D_k
+
+With tau = 0 it is FedAvg, bit for bit.
+
+What leaves a client: the change of all weights, its signs, the client's weight
+in the mean, and the mean training loss.
+
+Written from the equations as they are generally quoted and from public programs
+(declearn). What is chosen here:
+  * The server's learning rate is 1.
+  * The sign of a change of 0 is 0: who does not move a weight has no vote.
+  * Where updates are clipped or zeroed, clients vote as if they were not. After
+    `server_momentum` the mask is laid over all that is added.
+  * tau: see `HParams`. Agreement has few values: of 20 clients that count
+    alike, tau = 0.1, which the FedEvolve paper takes, leaves nothing out but
+    draws of 10 to 10.
+"""
+
+import dataclasses
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tff_shift.algorithms import fed_avg
+from tff_shift.learning import aggregation
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import process
+from tff_shift.models import split_model
+
+SCENARIOS = ("evolving", "guidance")
+
+AGGREGATION_NEEDS = aggregation.Needs(
+  in_the_open="its mask is made of the sums of the signs of clients' changes,"
+  " which are plain sums"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class HParams(hyperparameters.LocalHParams):
+  """Hyper-parameters of GMA."""
+
+  agreement_threshold: float = hyperparameters.hparam(
+    0.4,
+    "From which agreement on (tau) a weight moves by the whole mean: 0 is"
+    " FedAvg, at 1 all steps but those of one mind are shortened. 0.4 is what"
+    " public programs take, 0.1 the FedEvolve paper.",
+    minimum=0,
+    maximum=1,
+  )
+
+
+class Votes(NamedTuple):
+  """What is summed over clients.
+
+  Attributes:
+    signs: The signs of a client's changes times its weight, in the structure of
+      the weights, float32.
+    weight: Its weight in the mean, a float32 scalar.
+  """
+
+  signs: Any
+  weight: Any
+
+
+def mask(signs, weight, threshold: float) -> tf.Tensor:
+  """Computes the mask of one tensor.
+
+  Args:
+    signs: The weighted sum of the clients' signs, float32 of any shape. Weights
+      are whole numbers: sums and quotients are exact enough that what equals
+      the threshold reaches it, in whatever order clients come.
+    weight: The sum of the clients' weights, above 0, a float32 scalar.
+    threshold: tau.
+
+  Returns:
+    Numbers from 0 to 1, of the shape of `signs`.
+  """
+  agreement = tf.abs(signs) / weight
+  return tf.where(agreement >= threshold, 1.0, agreement)
+
+
+def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+  """The functions of GMA; see `process.Work`."""
+
+  def train_client(weights, _, data, round_num):
+    result = fed_avg.train_client(model, hparams, weights, data, round_num)
+    # As in the template's mean.
+    weight = tf.shape(data.y)[0]
+    if hparams.client_weighting == "uniform":
+      weight = tf.minimum(weight, 1)
+    weight = tf.cast(weight, tf.float32)
+    signs = tf.nest.map_structure(
+      lambda change: weight * tf.sign(change), result.update
+    )
+    return result._replace(contribution=Votes(signs, weight))
+
+  def update_server(weights, mean_update, votes, round_num):
+    del round_num
+    return tf.nest.map_structure(
+      lambda w, mean, signs: (
+        w + mask(signs, votes.weight, hparams.agreement_threshold) * mean
+      ),
+      weights,
+      mean_update,
+      votes.signs,
+    )
+
+  return fed_avg.work(model, hparams)._replace(
+    train_client=train_client, update_server=update_server
+  )

@@ -73,7 +73,9 @@ _STEPS = {
   "fed_evp": _Steps(4),
   # Each half of its steps moves a part, through all of the model.
   "fed_rep": _Steps(2 * 8),
+  "fed_sr": _BOTH_DOMAINS,
   "fix_lr": _Steps(4, 4),
+  "flute": _Steps(2 * 8),
   "local": _BOTH_DOMAINS,
   "p_fed_hn": _Steps(4),
 }

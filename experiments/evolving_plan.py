@@ -150,6 +150,9 @@ def make_plan() -> Plan:
       for seed, dataset in datasets.items():
         assemble(without_target(dataset), seed, dirichlet)
     model = _build_model(datasets[seeds[0]], clients[seeds[0]])
+    for each in chosen:
+      # What an algorithm asks of the model is refused here.
+      algorithms.get(each.algorithm).work(model, each.hparams)
   return Plan(
     scenario=SCENARIO,
     contestants=chosen,

@@ -88,6 +88,8 @@ class TestAlgorithms:
       ("fed_avg", 1, ["evaluate_server"], 3),
       # Clients keep a state, and vote.
       ("fed_rep", 2, ["vote"], 2),
+      # The server goes on from the mean and a sum.
+      ("cfed", 2, ["evaluate_server"], 2),
       # Two phases.
       ("fed_ade", 2, [], 3),
       # What clients count, and a guide.

@@ -1,5 +1,7 @@
 """CFL: past domains are quadratic functions that a client keeps."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -18,7 +20,12 @@ pytestmark = pytest.mark.slow
 COMMON = {"batch_size": 4, "learning_rate": 0.1}
 # Three domains in six rounds.
 HPARAMS = cfl.HParams(
-  task_rounds=6, past_weight=0.5, curvature=2.0, local_steps=1, **COMMON
+  task_rounds=6,
+  past_weight=0.5,
+  curvature=2.0,
+  linear_term=True,
+  local_steps=1,
+  **COMMON,
 )
 SIZES = [4, 6, 5]
 
@@ -200,6 +207,29 @@ class TestTraining:
     # In the next round of the domain nothing is added.
     again = train(model, HPARAMS, run_in_graph, weights, state, client, 3)
     assert compare.equal_bits(again.client_state, state)
+
+  def test_without_linear_term_the_old_weights_are_a_minimum(
+    self, model, client, weights, oracle, run_in_graph, compare
+  ):
+    past = nothing(weights)._replace(domain=np.int32(0))
+    hparams = dataclasses.replace(HPARAMS, linear_term=False)
+    result = train(model, hparams, run_in_graph, weights, past, client, 3)
+    state = result.client_state
+    loss, slope = run_in_graph(
+      lambda past, w: (
+        cfl.past_loss(past, w),
+        tf.gradients(cfl.past_loss(past, w), w.head[0])[0],
+      ),
+      state,
+      weights,
+    )
+    before = oracle.cross_entropy(
+      oracle.predict(weights, client.x[:4]), client.y[:4]
+    )
+    np.testing.assert_allclose(loss, before, rtol=1e-5)
+    np.testing.assert_allclose(slope, 0, atol=1e-6)
+    assert np.all(state.curvature.head[0] >= 0)
+    assert np.any(state.curvature.head[0] > 1e-4)
 
   def test_of_a_domain_without_examples_nothing_is_learned(
     self, model, make_client, weights, run_in_graph, compare

@@ -29,6 +29,9 @@ and the FedEvolve paper does not say what it ran. Decisions:
   * Each domain counts alike (beta = 1), and the sum is divided by their number,
     so that a rate means the same in all rounds.
   * F is taken at the true classes (the empirical Fisher information).
+  * g_d is left out (`linear_term`). It is small where a domain is learned to
+    the end; where it is not, the diagonal F holds it at bay in each weight but
+    not in all together, and the sum falls without end.
   * A round has as many gradient steps as FedAvg's, on batches of one domain.
   * The sums over d are quadratic: whatever the number of domains, a client
     keeps two numbers for a weight.
@@ -64,9 +67,14 @@ class HParams(hyperparameters.LocalHParams):
   )
   curvature: float = hyperparameters.hparam(
     1.0,
-    "Factor of the Fisher information; 0 leaves the linear terms, above 1 holds"
-    " the weights closer to the old ones.",
+    "Factor of the Fisher information; above 1 holds the weights closer to the"
+    " old ones, 0 does not hold them.",
     minimum=0,
+  )
+  linear_term: bool = hyperparameters.hparam(
+    False,
+    "Whether expansions have their linear term; without it the old weights"
+    " count as a minimum of the old loss.",
   )
 
 
@@ -164,6 +172,8 @@ def train_client(
       model, weights, last
     )
     fisher = tf.nest.map_structure(lambda f: hparams.curvature * f, fisher)
+    if not hparams.linear_term:
+      gradient = tf.nest.map_structure(tf.zeros_like, gradient)
     return expand(past, weights, loss, gradient, fisher)
 
   is_over = (past.domain >= 0) & (past.domain < domain) & (tf.size(last.y) > 0)

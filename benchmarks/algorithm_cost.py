@@ -80,9 +80,11 @@ _STEPS = {
   # Each half of its steps moves a part, through all of the model.
   "fed_rep": _Steps(2 * 8),
   "fed_rod": _Steps(8, 8),
+  "fed_sr": _BOTH_DOMAINS,
   # An epoch of the personal head is four batches.
   "fed_the": _Steps(8, 4),
   "fix_lr": _Steps(4, 4),
+  "flute": _Steps(2 * 8),
   "gma": _BOTH_DOMAINS,
   "local": _BOTH_DOMAINS,
   "memo": _BOTH_DOMAINS,

@@ -31,6 +31,7 @@ def define_flags() -> None:
   command_line.define_common_flags(
     SCENARIO,
     dataset="rotated_digits",
+    hparam_defaults={"task_rounds": "--rounds"},
     rounds=10,
     evaluate_every=5,
     evaluate_help="Evaluates after every so many rounds and the last.",
@@ -120,7 +121,10 @@ def make_plan() -> Plan:
     UsageError: If a flag or a file is wrong.
   """
   command_line.check_common_flags(SCENARIO)
-  chosen = contestants.chosen(SCENARIO)
+  # Domains that are learned one after the other share all rounds.
+  chosen = contestants.chosen(
+    SCENARIO, lambda name: {"task_rounds": FLAGS.rounds}
+  )
   seeds = command_line.chosen_seeds("seeds")
   selection_seeds = selection_flags.chosen_seeds(LAST_SOURCE, seeds)
   command_line.require_at_least_one("mean_of_last")

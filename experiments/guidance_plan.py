@@ -38,13 +38,15 @@ _DEFAULTS = {
   "fine_tuning_steps": 100,
 }
 # Head and backbone together take as many steps as others take.
-_OWN_DEFAULTS = {"fed_rep": {"head_steps": 5, "local_steps": 5}}
+_OWN_DEFAULTS = {
+  name: {"head_steps": 5, "local_steps": 5} for name in ("fed_rep", "flute")
+}
 
 
 def define_flags() -> None:
   """Defines the flags of this binary."""
   described = {name: str(value) for name, value in _DEFAULTS.items()}
-  described["local_steps"] += "; fed_rep: 5, besides 5 of the head"
+  described["local_steps"] += "; fed_rep, flute: 5, besides 5 of the head"
   described["cosine_rounds"] = "--rounds; fed_avg_ft: and those of fine-tuning"
   command_line.define_common_flags(
     SCENARIO,

@@ -70,7 +70,7 @@ class TestWholeRun:
       assert run["rounds"] == 2
       assert run["setting"]["dirichlet"] == "inf"
       assert run["setting"]["num_domains"] == 4
-      has_server = run["algorithm"] not in ("fed_rep", "local")
+      has_server = run["algorithm"] not in ("fed_rep", "flute", "local")
       assert ("server_accuracy" in run["metrics"]) == has_server
       for metric in run["metrics"].values():
         assert len(metric["seeds"]) == 2
@@ -381,6 +381,10 @@ def test_metric_that_is_added_is_in_rows_summary_figures_and_table(
     (
       ["--algorithm=fed_the", "--plus"],
       ("fed_the with --plus", "float32 [2]"),
+    ),
+    (
+      ["--algorithm=cfed", "--public_data=digits"],
+      ("public_data=digits", "takes no images"),
     ),
     (
       ["--algorithm=fed_evolve", "--distance=l1"],

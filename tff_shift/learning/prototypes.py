@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
+from tff_shift.learning import norms
 
 # Takes a class out of a softmax. Finite, because the gradient of a softmax at
 # minus infinity is not a number.
@@ -20,9 +21,6 @@ _MASKED = -1e9
 
 DISTANCES = ("l2", "squared_l2", "cosine")
 SOFTMAX_CLASSES = ("domain", "batch")
-
-# The root has no slope at 0: no distance is below that of this square.
-_SMALLEST_SQUARE = 1e-12
 
 
 def distance_hparam() -> Any:
@@ -122,7 +120,7 @@ def distances(embeddings, means, distance: str) -> tf.Tensor:
     )
     if distance == "squared_l2":
       return squares
-    return tf.sqrt(tf.maximum(squares, _SMALLEST_SQUARE))
+    return norms.root(squares)
   if distance == "cosine":
     return 1.0 - tf.matmul(
       tf.math.l2_normalize(embeddings, axis=1, epsilon=1e-12),

@@ -153,11 +153,19 @@ class TestWorkAlone:
       client,
       server_state.round_num,
     )
-    compare.assert_close(
-      state.weights,
-      tf.nest.map_structure(np.add, server_state.weights, alone.update),
-      1e-6,
-    )
+    if functions.update_server is None:
+      expected = tf.nest.map_structure(
+        np.add, server_state.weights, alone.update
+      )
+    else:
+      expected = run_in_graph(
+        functions.update_server,
+        server_state.weights,
+        alone.update,
+        alone.contribution,
+        server_state.round_num,
+      )
+    compare.assert_close(state.weights, expected, 1e-6)
     compare.assert_close(client_state, alone.client_state, 1e-6)
     compare.assert_close(metrics["loss"], alone.loss, 1e-6)
     if functions.personalize_client is None:

@@ -97,6 +97,8 @@ class TestAlgorithms:
       ("apfl", 1, [], 3),
       # They contribute to a sum beside the mean.
       ("gma", 1, [], 2),
+      # The server goes on from the mean and a sum.
+      ("cfed", 2, ["evaluate_server"], 2),
       # Two phases.
       ("fed_ade", 2, [], 3),
       # What clients count, and a guide.

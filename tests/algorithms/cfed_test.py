@@ -1,0 +1,305 @@
+"""CFeD: some clients learn, some review, and the server distils."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift import algorithms
+from tff_shift.algorithms import cfed
+from tff_shift.algorithms import fed_avg
+from tff_shift.learning import local_training
+from tff_shift.learning import public_inputs
+from tff_shift.learning import randomness
+from tff_shift.simulation import rounds
+
+pytestmark = pytest.mark.slow
+
+COMMON = {"batch_size": 4, "learning_rate": 0.1}
+# Three domains in six rounds.
+HPARAMS = cfed.HParams(
+  task_rounds=6,
+  local_steps=1,
+  server_steps=2,
+  public_examples=7,
+  # Large enough to be seen.
+  distillation_weight=2.0,
+  **COMMON,
+)
+SIZES = [4, 6, 5]
+
+
+@pytest.fixture(scope="module")
+def client(make_client):
+  return make_client(0, SIZES)
+
+
+@pytest.fixture(scope="module")
+def weights(model, run_in_graph):
+  return cfed.Weights(
+    *(
+      run_in_graph(model.initial_weights, randomness.server_seed(seed))
+      for seed in range(2)
+    )
+  )
+
+
+@pytest.fixture(scope="module")
+def public(model):
+  return public_inputs.make("uniform", model, 7, 1.0)
+
+
+def says(oracle, weights, x):
+  """The probabilities at temperature 2, in NumPy."""
+  exponents = np.exp(oracle.predict(weights, x) / 2)
+  return exponents / exponents.sum(axis=1, keepdims=True)
+
+
+def distillation_losses(oracle, targets, public, seed, run_in_graph, num_steps):
+  """The losses of distillation of steps on batches of 4, in NumPy."""
+  numbers = local_training.ClientData(
+    public,
+    np.arange(len(public), dtype=np.int32),
+    np.array([len(public)], np.int32),
+    seed,
+  )
+  batches = run_in_graph(
+    lambda data: [
+      local_training.pooled_batches(data, num_steps, 4, data.seed)(step).y
+      for step in range(num_steps)
+    ],
+    numbers,
+  )
+  return [
+    lambda w, batch=batch: -2.0
+    * np.mean(
+      np.sum(targets[batch] * np.log(says(oracle, w, public[batch])), axis=1)
+    )
+    for batch in batches
+  ]
+
+
+def train(model, hparams, run_in_graph, weights, client, round_num):
+  return run_in_graph(
+    cfed.work(model, hparams).train_client,
+    weights,
+    (),
+    client,
+    np.int32(round_num),
+  )
+
+
+def plain_descent(model, run_in_graph, weights, client, domain, round_num):
+  """FedAvg on one domain, with as many steps as on all three."""
+  end = np.cumsum(client.domain_sizes)[domain]
+  chosen = slice(end - client.domain_sizes[domain], end)
+  hparams = fed_avg.HParams(local_steps=3, **COMMON)
+  return run_in_graph(
+    lambda w, data: fed_avg.train_client(
+      model, hparams, w, data, tf.constant(round_num)
+    ),
+    weights,
+    client._replace(
+      x=client.x[chosen],
+      y=client.y[chosen],
+      domain_sizes=client.domain_sizes[domain : domain + 1],
+    ),
+  )
+
+
+class TestClients:
+  @pytest.mark.parametrize(
+    ("review_share", "round_num", "domain"), [(1.0, 1, 0), (0.0, 3, 1)]
+  )
+  def test_who_learns_does_what_fed_avg_does_on_the_domain(
+    self,
+    model,
+    weights,
+    client,
+    run_in_graph,
+    compare,
+    review_share,
+    round_num,
+    domain,
+  ):
+    hparams = dataclasses.replace(HPARAMS, review_share=review_share)
+    result = train(model, hparams, run_in_graph, weights, client, round_num)
+    expected = plain_descent(
+      model, run_in_graph, weights.model, client, domain, round_num
+    )
+    assert compare.equal_bits(result.update, expected.update)
+    assert compare.equal_bits(result.loss, expected.loss)
+
+  def test_who_reviews_distils_from_the_teacher(
+    self, model, weights, client, public, oracle, run_in_graph, compare
+  ):
+    hparams = dataclasses.replace(HPARAMS, review_share=1.0)
+    result = train(model, hparams, run_in_graph, weights, client, 3)
+    seed = run_in_graph(
+      lambda data: randomness.fold(data.seed, randomness.Purpose.TRAIN, 3, 1),
+      client,
+    )
+    expected, mean_loss = oracle.descend(
+      weights.model,
+      distillation_losses(
+        oracle,
+        says(oracle, weights.teacher, public),
+        public,
+        seed,
+        run_in_graph,
+        3,
+      ),
+      0.1,
+    )
+    update = tf.nest.map_structure(np.subtract, expected, weights.model)
+    assert max(np.abs(w).max() for w in tf.nest.flatten(update)) > 1e-3
+    compare.assert_close(result.update, update, 1e-5)
+    np.testing.assert_allclose(result.loss, mean_loss, rtol=1e-5)
+    # The classes are not looked at.
+    other = client._replace(y=2 - client.y)
+    again = train(model, hparams, run_in_graph, weights, other, 3)
+    assert compare.equal_bits(again, result)
+
+  def test_who_reviews_is_drawn_for_each_client_and_round(
+    self, model, weights, make_client, run_for_each
+  ):
+    # A client that learns tells classes apart, one that reviews does not.
+    clients = [make_client(i, SIZES) for i in range(20)]
+    calls = [
+      (weights, (), each, np.int32(number))
+      for number in (3, 4)
+      for each in clients
+    ]
+    functions = cfed.work(model, HPARAMS)
+    losses, others = (
+      np.array(
+        [
+          result.loss
+          for result in run_for_each(
+            functions.train_client,
+            [
+              (w, s, each._replace(y=np.roll(each.y, shift)), r)
+              for w, s, each, r in calls
+            ],
+          )
+        ]
+      )
+      for shift in (0, 1)
+    )
+    reviews = (losses == others).reshape(2, 20)
+    assert np.all((reviews.sum(axis=1) >= 2) & (reviews.sum(axis=1) <= 14))
+    assert np.any(reviews[0] != reviews[1])
+
+  @pytest.mark.parametrize(
+    ("round_num", "is_later", "is_last"),
+    [(0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1), (5, 1, 0), (9, 1, 0)],
+  )
+  def test_contributes_what_it_says_and_where_the_rounds_are(
+    self,
+    model,
+    weights,
+    client,
+    public,
+    oracle,
+    run_in_graph,
+    round_num,
+    is_later,
+    is_last,
+  ):
+    result = train(model, HPARAMS, run_in_graph, weights, client, round_num)
+    found = result.contribution
+    trained = tf.nest.map_structure(np.add, weights.model, result.update)
+    np.testing.assert_allclose(
+      found.probabilities, says(oracle, trained, public), atol=1e-5
+    )
+    assert (found.num_clients, found.is_later) == (1, is_later)
+    assert found.is_last == is_last
+
+
+class TestServer:
+  @pytest.fixture(scope="class")
+  def change(self, weights):
+    """A mean update."""
+    return tf.nest.map_structure(lambda w: np.full_like(w, 0.01), weights.model)
+
+  def contribution(self, is_later, is_last):
+    generator = np.random.default_rng(0)
+    # Of two clients.
+    said = generator.dirichlet(np.ones(3), (2, 7)).sum(axis=0)
+    return cfed.Contribution(
+      said.astype(np.float32),
+      np.float32(2),
+      np.int32(2 * is_later),
+      np.int32(2 * is_last),
+    )
+
+  def update(self, model, run_in_graph, hparams, *arguments):
+    return run_in_graph(
+      cfed.work(model, hparams).update_server, *arguments, np.int32(3)
+    )
+
+  @pytest.mark.parametrize(
+    ("is_later", "server_steps"), [(False, 2), (True, 0)]
+  )
+  def test_adds_the_mean_in_the_first_domain_or_without_steps(
+    self, model, weights, change, run_in_graph, compare, is_later, server_steps
+  ):
+    hparams = dataclasses.replace(HPARAMS, server_steps=server_steps)
+    found = self.update(
+      model,
+      run_in_graph,
+      hparams,
+      weights,
+      change,
+      self.contribution(is_later, False),
+    )
+    assert compare.equal_bits(
+      found.model, tf.nest.map_structure(np.add, weights.model, change)
+    )
+    assert compare.equal_bits(found.teacher, weights.teacher)
+
+  def test_distils_from_the_mean_of_the_clients_and_its_old_model(
+    self, model, weights, change, public, oracle, run_in_graph, compare
+  ):
+    contribution = self.contribution(True, True)
+    found = self.update(
+      model, run_in_graph, HPARAMS, weights, change, contribution
+    )
+    targets = contribution.probabilities + says(oracle, weights.model, public)
+    seed = run_in_graph(
+      lambda seed: randomness.fold(seed, 3), np.zeros(2, np.int32)
+    )
+    start = tf.nest.map_structure(np.add, weights.model, change)
+    expected, _ = oracle.descend(
+      start,
+      distillation_losses(oracle, targets / 3, public, seed, run_in_graph, 2),
+      0.1,
+    )
+    compare.assert_close(found.model, expected, 1e-5)
+    moved = tf.nest.map_structure(np.subtract, expected, start)
+    assert max(np.abs(w).max() for w in tf.nest.flatten(moved)) > 1e-3
+    # The domain is over: it is the next teacher.
+    assert compare.equal_bits(found.teacher, found.model)
+
+
+class TestRounds:
+  def test_teacher_is_the_model_of_the_end_of_the_last_domain(
+    self, model, make_client, context, type_walk, compare
+  ):
+    algorithm = algorithms.build(cfed, model, HPARAMS)
+    (phase,) = algorithm.phases
+    sent = type_walk.sent_tensors(type_walk.aggregations(phase))
+    shapes = [tuple(each.shape) for each in sent if each.shape]
+    model_shapes = [*model.backbone.shapes, *model.head.shapes]
+    assert sorted(shapes) == sorted([*model_shapes, (7, 3)])
+    run = rounds.Rounds(
+      algorithm, [make_client(i, SIZES) for i in range(2)], run_seed=0
+    )
+    states = [run.server_state.weights]
+    for _ in range(5):
+      run.step()
+      states.append(run.server_state.weights)
+    for number, teacher in ((1, 0), (2, 2), (3, 2), (4, 4), (5, 4)):
+      assert compare.equal_bits(states[number].teacher, states[teacher].model)
+    assert not compare.equal_bits(states[4].model, states[5].model)

@@ -1,0 +1,252 @@
+"""FedSR: a noisy representation, kept short and close to its class."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift import algorithms
+from tff_shift.algorithms import fed_avg
+from tff_shift.algorithms import fed_sr
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
+from tff_shift.simulation import rounds
+
+pytestmark = pytest.mark.slow
+
+COMMON = {"batch_size": 4, "local_steps": 1, "learning_rate": 0.1}
+HPARAMS = fed_sr.HParams(norm_penalty=0.3, class_penalty=0.2, **COMMON)
+ROUND = 5
+SIZE = 8
+
+
+@pytest.fixture(scope="module")
+def functions(model):
+  return fed_sr.work(model, HPARAMS)
+
+
+@pytest.fixture(scope="module")
+def weights(model, functions, run_in_graph):
+  """Weights whose layer for sigma is not zeros."""
+  generator = np.random.default_rng(0)
+  found = run_in_graph(functions.initial_weights, randomness.server_seed(0))
+  deviation = (
+    generator.normal(size=(SIZE, SIZE)).astype(np.float32) / 4,
+    generator.normal(size=SIZE).astype(np.float32),
+  )
+  return found._replace(deviation=deviation)
+
+
+@pytest.fixture(scope="module")
+def gaussians():
+  generator = np.random.default_rng(1)
+  return fed_sr.ClassGaussians(
+    generator.normal(size=(3, SIZE)).astype(np.float32),
+    generator.normal(size=(3, SIZE)).astype(np.float32),
+    # Of a C below 0 its size counts.
+    np.float32(-0.7),
+  )
+
+
+def softplus(x):
+  return np.log1p(np.exp(x))
+
+
+def represent(oracle, weights, x):
+  mean = oracle.embed(weights.model.backbone, x)
+  kernel, bias = weights.deviation
+  return mean, softplus(mean @ kernel + bias)
+
+
+def train(functions, run_in_graph, weights, gaussians, client):
+  return run_in_graph(
+    lambda shared, own, data: functions.train_client(
+      shared, own, data, tf.constant(ROUND)
+    ),
+    weights,
+    gaussians,
+    client,
+  )
+
+
+class TestTraining:
+  def test_agrees_with_the_oracle(
+    self,
+    functions,
+    weights,
+    gaussians,
+    make_client,
+    oracle,
+    run_in_graph,
+    compare,
+  ):
+    client = make_client(0, [6, 5])
+    result = train(functions, run_in_graph, weights, gaussians, client)
+
+    def draw(data):
+      seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, ROUND)
+      return [
+        (
+          local_training.pooled_batches(data, 2, 4, seed)(step),
+          tf.random.stateless_normal([4, SIZE], randomness.fold(seed, 0, step)),
+        )
+        for step in range(2)
+      ]
+
+    def loss_of(batch, noise):
+      def loss(both):
+        shared, own = both
+        mean, deviation = represent(oracle, shared, batch.x)
+        z = mean + deviation * noise
+        means, deviations = own.mean[batch.y], softplus(own.deviation[batch.y])
+        mean, deviation = own.scale * mean, np.abs(own.scale) * deviation
+        divergences = np.sum(
+          np.log(deviations / deviation)
+          + (deviation**2 + (mean - means) ** 2) / (2 * deviations**2)
+          - 0.5,
+          axis=1,
+        )
+        return (
+          oracle.cross_entropy(oracle.classify(shared.model.head, z), batch.y)
+          + 0.3 * np.mean(np.linalg.norm(z, axis=1))
+          + 0.2 * np.mean(divergences)
+        )
+
+      return loss
+
+    (trained, own), mean_loss = oracle.descend(
+      (weights, gaussians),
+      [loss_of(*each) for each in run_in_graph(draw, client)],
+      0.1,
+    )
+    update = tf.nest.map_structure(np.subtract, trained, weights)
+    for part in (update.model, update.deviation):
+      assert max(np.abs(w).max() for w in tf.nest.flatten(part)) > 1e-3
+    compare.assert_close(result.update, update, 1e-5)
+    compare.assert_close(result.client_state, own, 1e-5)
+    np.testing.assert_allclose(result.loss, mean_loss, rtol=1e-5)
+
+  def test_without_noise_and_penalties_it_is_fed_avg(
+    self, model, make_client, run_in_graph, compare
+  ):
+    hparams = fed_sr.HParams(norm_penalty=0.0, class_penalty=0.0, **COMMON)
+    functions = fed_sr.work(model, hparams)
+    client = make_client(0, [6, 5])
+    plain = run_in_graph(model.initial_weights, client.seed)
+    # The softplus of it is 0.
+    no_noise = (
+      np.zeros((SIZE, SIZE), np.float32),
+      np.full(SIZE, -1e4, np.float32),
+    )
+    weights = fed_sr.Weights(plain, no_noise)
+    gaussians = run_in_graph(
+      functions.initial_client_state, client.seed, weights
+    )
+    result = train(functions, run_in_graph, weights, gaussians, client)
+    expected = run_in_graph(
+      lambda w, data: fed_avg.train_client(
+        model, fed_avg.HParams(**COMMON), w, data, tf.constant(ROUND)
+      ),
+      plain,
+      client,
+    )
+    assert compare.equal_bits(result.update.model, expected.update)
+    assert compare.equal_bits(result.client_state, gaussians)
+    found, logits = run_in_graph(
+      lambda w, data: (
+        functions.predict_as_server(w, (), data),
+        model.predict(w.model, data.x),
+      ),
+      weights,
+      client,
+    )
+    logits = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    np.testing.assert_allclose(found, logits, atol=1e-5)
+    # With noise it is not.
+    noisy = fed_sr.Weights(
+      plain, tf.nest.map_structure(np.zeros_like, no_noise)
+    )
+    result = train(functions, run_in_graph, noisy, gaussians, client)
+    assert not compare.equal_bits(result.update.model, expected.update)
+
+
+class TestPrediction:
+  def test_is_the_mean_of_probabilities(
+    self, functions, weights, make_client, oracle, run_in_graph
+  ):
+    client = make_client(0, [4])
+    found = run_in_graph(
+      lambda w, data: functions.predict_as_server(w, (), data), weights, client
+    )
+    noise = run_in_graph(
+      lambda seed: tf.random.stateless_normal([20, 1, SIZE], seed),
+      np.zeros(2, np.int32),
+    )
+    mean, deviation = represent(oracle, weights, client.x)
+    logits = oracle.classify(weights.model.head, mean + deviation * noise)
+    probabilities = np.exp(logits)
+    probabilities /= probabilities.sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(
+      np.exp(found), probabilities.mean(axis=0), atol=1e-5
+    )
+
+  def test_without_draws_the_mean_is_classified(
+    self, model, weights, make_client, oracle, run_in_graph
+  ):
+    client = make_client(0, [4])
+    functions = fed_sr.work(model, dataclasses.replace(HPARAMS, num_samples=0))
+    found = run_in_graph(
+      lambda w, data: functions.predict_as_server(w, (), data), weights, client
+    )
+    np.testing.assert_allclose(
+      found, oracle.predict(weights.model, client.x), atol=1e-5
+    )
+
+  def test_depends_on_the_example_alone(
+    self, functions, weights, gaussians, make_client, run_in_graph
+  ):
+    client = make_client(0, [7])
+    turned = client._replace(x=client.x[::-1], y=1 - client.y)
+    # More than one batch of the evaluation.
+    many = client._replace(x=np.tile(client.x, (40, 1)))
+    predict = lambda data: run_in_graph(  # noqa: E731
+      lambda w, own, examples: functions.predict_as_client(
+        w, own, make_client(1, [2]), examples
+      ),
+      weights,
+      gaussians,
+      data,
+    )
+    alone = predict(client)
+    np.testing.assert_allclose(predict(turned)[::-1], alone, atol=1e-6)
+    np.testing.assert_allclose(
+      predict(many), np.tile(alone, (40, 1)), atol=1e-6
+    )
+
+
+class TestRounds:
+  def test_gaussians_stay_at_the_client(
+    self, model, functions, make_client, context, type_walk, compare
+  ):
+    algorithm = algorithms.build(fed_sr, model, HPARAMS)
+    (phase,) = algorithm.phases
+    sent = type_walk.sent_tensors(type_walk.aggregations(phase))
+    shapes = [tuple(each.shape) for each in sent if each.shape]
+    assert shapes == [
+      *model.backbone.shapes,
+      *model.head.shapes,
+      (SIZE, SIZE),
+      (SIZE,),
+    ]
+    run = rounds.Rounds(
+      algorithm, [make_client(i, [5]) for i in range(2)], run_seed=0
+    )
+    before = list(run.client_states)
+    assert compare.equal_bits(before[0], before[1])
+    np.testing.assert_array_equal(before[0].mean, np.zeros((3, SIZE)))
+    np.testing.assert_array_equal(before[0].deviation, np.ones((3, SIZE)))
+    assert before[0].scale == 1.0
+    run.step()
+    after = list(run.client_states)
+    assert not compare.equal_bits(after[0], after[1])

@@ -1,0 +1,230 @@
+"""FLUTE: heads that stay at home and are pushed towards a simplex."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift import algorithms
+from tff_shift.algorithms import flute
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
+from tff_shift.models import split_model
+from tff_shift.simulation import rounds
+
+pytestmark = pytest.mark.slow
+
+HPARAMS = flute.HParams(
+  head_steps=1,
+  local_steps=1,
+  batch_size=4,
+  learning_rate=0.1,
+  feature_penalty=0.01,
+  head_penalty=0.02,
+)
+NO_PENALTIES = {
+  "simplex_penalty": 0.0,
+  "head_penalty": 0.0,
+  "feature_penalty": 0.0,
+  "simplex_rate": 0.0,
+}
+ROUND = 5
+
+
+def distance(kernel, present):
+  """R(W) in NumPy, with W = kernel^T."""
+  products = kernel.T @ kernel
+  num_classes = len(products)
+  simplex = np.eye(num_classes) - 1 / num_classes
+  simplex = simplex / np.sqrt(num_classes - 1) * np.outer(present, present)
+  return np.linalg.norm(products / np.linalg.norm(products) - simplex)
+
+
+def train(model, hparams, run_in_graph, weights, client):
+  functions = flute.work(model, hparams)
+  return run_in_graph(
+    lambda backbone, head, data: functions.train_client(
+      backbone, head, data, tf.constant(ROUND)
+    ),
+    *weights,
+    client,
+  )
+
+
+class TestSimplex:
+  def test_distance_is_that_of_the_formula(self, run_in_graph):
+    generator = np.random.default_rng(0)
+    kernel = generator.normal(size=(4, 3)).astype(np.float32)
+    for present in ([1, 1, 1], [1, 0, 1]):
+      present = np.array(present, np.float32)
+      found = run_in_graph(flute.simplex_distance, kernel, present)
+      np.testing.assert_allclose(found, distance(kernel, present), rtol=1e-5)
+
+  def test_is_zero_of_a_simplex_however_long_and_turned(self, run_in_graph):
+    generator = np.random.default_rng(1)
+    rotation, _ = np.linalg.qr(generator.normal(size=(10, 10)))
+    simplex = np.eye(10) - 0.1
+    kernel = (7 * rotation @ simplex).astype(np.float32)
+    present = np.ones(10, np.float32)
+    assert run_in_graph(flute.simplex_distance, kernel, present) < 1e-5
+    # Nor does length or direction count elsewhere.
+    other = generator.normal(size=(10, 10)).astype(np.float32)
+    found = [
+      run_in_graph(flute.simplex_distance, each.astype(np.float32), present)
+      for each in (other, 3 * other, rotation @ other)
+    ]
+    np.testing.assert_allclose(found, found[0], rtol=1e-5)
+    assert found[0] > 0.1
+
+  def test_step_goes_down_the_gradient(self, run_in_graph, oracle):
+    generator = np.random.default_rng(2)
+    kernel = generator.normal(size=(4, 3)).astype(np.float32)
+    bias = np.array([1, 2, 3], np.float32)
+    present = np.array([1, 1, 0], np.float32)
+    moved, same = run_in_graph(
+      lambda *head: flute.step_to_simplex(head, present, 0.5), kernel, bias
+    )
+    slope = oracle.gradient(lambda w: distance(w, present), kernel)
+    np.testing.assert_allclose(moved, kernel - 0.5 * slope, atol=1e-5)
+    assert same.tolist() == bias.tolist()
+    assert distance(moved, present) < distance(kernel, present)
+
+  def test_weights_of_zeros_stay_numbers(self, run_in_graph):
+    moved, _ = run_in_graph(
+      lambda *head: flute.step_to_simplex(head, np.ones(3, np.float32), 0.5),
+      np.zeros((4, 3), np.float32),
+      np.zeros(3, np.float32),
+    )
+    assert np.isfinite(moved).all()
+
+
+class TestTraining:
+  def test_head_first_then_all_then_the_server_step(
+    self, model, make_client, oracle, run_in_graph, compare
+  ):
+    client = make_client(0, [6, 5], y=[0, 2] * 5 + [0])
+    present = np.array([1, 0, 1])
+    weights = run_in_graph(model.initial_weights, client.seed)
+    result = train(model, HPARAMS, run_in_graph, weights, client)
+
+    def draw_batches(data):
+      seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, ROUND)
+      return [
+        [
+          local_training.pooled_batches(
+            data, 2, 4, randomness.fold(seed, part)
+          )(step)
+          for step in range(2)
+        ]
+        for part in range(2)
+      ]
+
+    def loss_of(batch, feature_penalty):
+      def loss(w):
+        features = oracle.embed(w.backbone, batch.x)
+        kernel = w.head[0]
+        return (
+          oracle.cross_entropy(oracle.classify(w.head, features), batch.y)
+          + HPARAMS.simplex_penalty * distance(kernel, present)
+          + HPARAMS.head_penalty * np.sum(kernel**2)
+          + feature_penalty * np.sum(features**2)
+        )
+
+      return loss
+
+    for_head, for_all = run_in_graph(draw_batches, client)
+    only_head = split_model.SplitWeights((False,) * 2, (True,) * 2)
+    expected, _ = oracle.descend(
+      weights, [loss_of(batch, 0.0) for batch in for_head], 0.1, only_head
+    )
+    expected, mean_loss = oracle.descend(
+      expected, [loss_of(batch, 0.01) for batch in for_all], 0.1
+    )
+    kernel, bias = expected.head
+    slope = oracle.gradient(lambda w: distance(w, present), kernel)
+    compare.assert_close(
+      result.client_state, (kernel - 0.025 * slope, bias), 1e-5
+    )
+    compare.assert_close(
+      result.update,
+      tf.nest.map_structure(np.subtract, expected.backbone, weights.backbone),
+      1e-5,
+    )
+    np.testing.assert_allclose(result.loss, mean_loss, rtol=1e-5)
+
+  def test_without_penalties_all_weights_are_trained_at_once(
+    self, model, make_client, run_in_graph, compare
+  ):
+    client = make_client(0, [6, 5])
+    hparams = dataclasses.replace(HPARAMS, head_steps=0, **NO_PENALTIES)
+    weights = run_in_graph(model.initial_weights, client.seed)
+    result = train(model, hparams, run_in_graph, weights, client)
+
+    def plain(weights, data):
+      seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, ROUND, 1)
+      return local_training.train_on_pool(
+        model.predict, weights, data, 2, seed, hparams
+      ).weights
+
+    trained = run_in_graph(plain, weights, client)
+    assert compare.equal_bits(result.client_state, trained.head)
+    assert compare.equal_bits(
+      result.update,
+      tf.nest.map_structure(np.subtract, trained.backbone, weights.backbone),
+    )
+
+  def test_client_without_examples_stays(
+    self, model, make_client, run_in_graph, compare
+  ):
+    client = make_client(0, [0, 0])
+    hparams = dataclasses.replace(HPARAMS, simplex_rate=0.0)
+    weights = run_in_graph(model.initial_weights, client.seed)
+    result = train(model, hparams, run_in_graph, weights, client)
+    assert compare.equal_bits(result.client_state, weights.head)
+    assert not any(np.any(w) for w in result.update)
+
+
+class TestSharedHead:
+  @pytest.fixture(scope="class")
+  def hparams(self):
+    return dataclasses.replace(HPARAMS, share_head=True)
+
+  @pytest.fixture(scope="class")
+  def algorithm(self, model, hparams):
+    return algorithms.build(flute, model, hparams)
+
+  def test_server_has_the_mean_and_clients_are_as_without(
+    self, model, algorithm, make_client, run_for_each, context, compare
+  ):
+    clients = [make_client(i, [5 + i]) for i in range(3)]
+    run = rounds.Rounds(algorithm, clients, run_seed=0)
+    backbone, heads = run.server_state.weights.backbone, list(run.client_states)
+    run.step()
+    alone = run_for_each(
+      flute.work(model, HPARAMS).train_client,
+      [
+        (backbone, head, client, np.int32(0))
+        for head, client in zip(heads, clients, strict=True)
+      ],
+    )
+    compare.assert_close(
+      run.client_states, [each.client_state for each in alone], 1e-6
+    )
+    found = run.server_state.weights
+    compare.assert_close(
+      found.head,
+      tf.nest.map_structure(
+        lambda *each: np.mean(each, axis=0),
+        *(result.client_state for result in alone),
+      ),
+      1e-6,
+    )
+    assert not compare.equal_bits(found.backbone, backbone)
+    assert algorithm.evaluate_server is not None
+
+  def test_is_sent_only_if_asked_for(self, model, algorithm, type_walk):
+    sent = type_walk.sent_tensors(type_walk.aggregations(algorithm.phases[0]))
+    shapes = [tuple(each.shape) for each in sent if each.shape]
+    assert shapes == [*model.backbone.shapes, *model.head.shapes]
+    assert flute.work(model, HPARAMS).predict_as_server is None

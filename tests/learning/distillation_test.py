@@ -1,0 +1,130 @@
+"""Distillation, and the public inputs that it is done on."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift.data import datasets
+from tff_shift.learning import distillation
+from tff_shift.learning import public_inputs
+from tff_shift.models import mlp
+from tff_shift.models import split_model
+
+HPARAMS = distillation.DistillationHParams(
+  public_examples=6, batch_size=6, temperature=2.0, distillation_weight=0.1
+)
+
+
+def linear_model(dtype=tf.float32, shape=(2,)):
+  layers = tf.keras.layers
+  return split_model.build_split_model(
+    "linear",
+    backbone=lambda: tf.keras.Sequential(
+      [
+        layers.InputLayer(shape),
+        layers.Flatten(),
+        layers.Dense(4, use_bias=False, name="layer1"),
+      ]
+    ),
+    head=lambda: tf.keras.Sequential(
+      [layers.InputLayer((4,)), layers.Dense(3, use_bias=False, name="layer2")]
+    ),
+    input_dtype=dtype,
+  )
+
+
+def softmax(logits):
+  weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+  return weights / weights.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.slow
+class TestDistillation:
+  @pytest.fixture(scope="class")
+  def distilling(self):
+    return distillation.build(linear_model(), HPARAMS)
+
+  @pytest.fixture(scope="class")
+  def found(self, distilling, run_in_graph):
+    """Weights of teacher and student, and what is computed of them."""
+    generator = np.random.default_rng(0)
+    teacher, student = (
+      split_model.SplitWeights(
+        (generator.normal(size=(2, 4)).astype(np.float32),),
+        (generator.normal(size=(4, 3)).astype(np.float32),),
+      )
+      for _ in range(2)
+    )
+
+    def compute(teacher, student):
+      targets = distilling.probabilities(teacher)
+      loss = distilling.loss(targets, 1, tf.constant([0, 0]))
+      slopes = [
+        tf.gradients(loss(w, 0), w.head[0])[0] for w in (teacher, student)
+      ]
+      return targets, loss(student, 0), slopes
+
+    return teacher, student, run_in_graph(compute, teacher, student)
+
+  def test_loss_is_the_cross_entropy_at_the_temperature(
+    self, distilling, found
+  ):
+    teacher, student, (targets, loss, _) = found
+    said = [
+      softmax(distilling.x @ w.backbone[0] @ w.head[0] / 2.0)
+      for w in (teacher, student)
+    ]
+    np.testing.assert_allclose(targets, said[0], rtol=1e-5)
+    # The batch has all inputs, in some order.
+    expected = -0.1 * np.mean(np.sum(said[0] * np.log(said[1]), axis=1))
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+
+  def test_teacher_has_nothing_to_learn_from_itself(self, found):
+    _, _, (_, _, (of_teacher, of_student)) = found
+    assert np.abs(of_teacher).max() < 1e-7
+    assert np.abs(of_student).max() > 1e-3
+
+
+class TestPublicInputs:
+  def test_uniform_numbers_fill_the_range(self):
+    x = public_inputs.make("uniform", mlp.build((2,)), 500, 3.0)
+    assert x.shape == (500, 2) and x.dtype == np.float32
+    assert 2.9 < x.max() <= 3.0 and -3.0 <= x.min() < -2.9
+    np.testing.assert_array_equal(
+      x, public_inputs.make("uniform", mlp.build((2,)), 500, 3.0)
+    )
+
+  def test_uniform_images_have_all_values(self):
+    model = mlp.build((4, 4, 3), input_dtype=tf.uint8)
+    x = public_inputs.make("uniform", model, 50, 1.0)
+    assert x.shape == (50, 4, 4, 3) and x.dtype == np.uint8
+    assert set(np.unique(x)) == set(range(256))
+
+  def test_digits_are_those_of_scikit_learn(self):
+    model = mlp.build((28, 28, 1), input_dtype=tf.uint8)
+    x = public_inputs.make("digits", model, 5, 1.0)
+    known = {each.tobytes() for each in datasets.load("digits").x}
+    assert len({each.tobytes() for each in x} & known) == 5
+
+  def test_digits_have_the_size_of_the_model(self):
+    sizes = [(28, 28, 1), (56, 28, 3), (7, 14, 1)]
+    plain, larger, smaller = (
+      public_inputs.make(
+        "digits", mlp.build(size, input_dtype=tf.uint8), 5, 1.0
+      )
+      for size in sizes
+    )
+    np.testing.assert_array_equal(
+      larger, np.repeat(np.repeat(plain, 2, axis=1), 3, axis=3)
+    )
+    np.testing.assert_array_equal(smaller, plain[:, ::4, ::2])
+
+  @pytest.mark.parametrize(
+    ("name", "dtype"), [("digits", tf.float32), ("uniform", tf.int32)]
+  )
+  def test_model_of_other_inputs_is_refused(self, name, dtype):
+    model = dataclasses.replace(linear_model(), input_dtype=dtype)
+    with pytest.raises(ValueError, match=f"^public_data={name}.*must be"):
+      public_inputs.make(name, model, 5, 1.0)

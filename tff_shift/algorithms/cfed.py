@@ -1,0 +1,247 @@
+"""CFeD: domains come one by one, and the old model is a teacher.
+
+Continual Federated Learning Based on Knowledge Distillation (Ma, Xie, Wang,
+Chen, Shou; IJCAI 2022). A baseline of Federated Learning under Evolving
+Distribution Shifts, Table 1.
+
+In the rounds of domain m a client has the examples of this domain alone. From
+the second domain on, some of the clients of a round review instead of learning:
+on public inputs without classes they distil from the model of the end of the
+domain before,
+
+    alpha CE(softmax(teacher / T), softmax(student / T)).
+
+The server adds the mean of the changes. Then it distils too: its model learns
+what the models of the round and the one before it say of the public inputs.
+
+What leaves a client: the change of all weights, the mean training loss, and the
+sum over the clients of their probabilities of the public inputs, where the
+model is theirs as trained; from the second domain on they are used. They are
+sent in the open.
+
+Equations and numbers (40 % review; alpha = 0.1, T = 2, without T^2) are those
+of the authors' program. Decisions:
+  * The tasks are the source domains, in equal parts of the rounds. A round has
+    as many gradient steps as FedAvg's, whoever reviews.
+  * Who reviews is drawn for each client and round.
+  * The server's targets are the mean of the probabilities. The program labels
+    each input by one model in turn, which would show the server what single
+    clients answer.
+  * The public inputs: the paper names some for its data sets, the FedEvolve
+    paper names none. Uniform noise here, a small number of inputs that are
+    constants of the computation; `public_data=digits` for images (not where
+    clients hold these very digits).
+"""
+
+import dataclasses
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tff_shift.learning import aggregation
+from tff_shift.learning import distillation as distilling
+from tff_shift.learning import evaluation
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
+from tff_shift.learning import process
+from tff_shift.learning import randomness
+from tff_shift.learning import tasks
+from tff_shift.models import split_model
+
+SCENARIOS = ("evolving",)
+
+AGGREGATION_NEEDS = aggregation.Needs(
+  in_the_open="for its distillation the server is told the sum of the clients'"
+  " probabilities of the public inputs"
+)
+
+# Of the batches with which the server distils.
+_SERVER_SEED = (0, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class HParams(distilling.DistillationHParams):
+  """Hyper-parameters of CFeD."""
+
+  task_rounds: int = tasks.task_rounds_hparam()
+  review_share: float = hyperparameters.hparam(
+    0.4,
+    "Probability that a client reviews in a round, from the second domain on;"
+    " 0: all learn.",
+    minimum=0,
+    maximum=1,
+  )
+  server_steps: int = hyperparameters.hparam(
+    5,
+    "Gradient steps of the server's distillation in a round, at the rate of the"
+    " clients; 0 is none.",
+    minimum=0,
+  )
+
+
+class Weights(NamedTuple):
+  """What the server holds.
+
+  Attributes:
+    model: The model's `SplitWeights`.
+    teacher: Those of the end of the last domain that is over; the initial ones
+      before there is any.
+  """
+
+  model: Any
+  teacher: Any
+
+
+class Contribution(NamedTuple):
+  """What is added up over clients.
+
+  Attributes:
+    probabilities: Of the public inputs, [num_public, num_classes] float32.
+    num_clients: One, a float32 scalar.
+    is_later: Whether the domain is not the first, an int32 scalar.
+    is_last: Whether the round is the last of its domain, an int32 scalar.
+  """
+
+  probabilities: Any
+  num_clients: Any
+  is_later: Any
+  is_last: Any
+
+
+def train_client(
+  model: split_model.SplitModel,
+  hparams: HParams,
+  distillation: distilling.Distillation,
+  weights: Weights,
+  data: local_training.ClientData,
+  round_num,
+) -> process.ClientResult:
+  """Learns the current domain, or reviews what was learned before.
+
+  Args:
+    model: The model.
+    hparams: Hyper-parameters.
+    distillation: Distillation on the public inputs.
+    weights: The server's model and teacher.
+    data: The client's data of all domains.
+    round_num: The round, an int32 scalar.
+
+  Returns:
+    The change of the model, and what the trained model says of the public
+    inputs; there is no personal state.
+  """
+  num_domains = tf.size(data.domain_sizes)
+  domain, following = (
+    tasks.current_domain(hparams.task_rounds, number, num_domains)
+    for number in (round_num, round_num + 1)
+  )
+  current = tasks.of_domain(data, domain)
+  num_steps = tasks.num_steps(hparams, data, current, round_num)
+  seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
+  draw = tf.random.stateless_uniform([], randomness.fold(seed, 0))
+  reviews = (domain > 0) & (draw < hparams.review_share)
+  batches = local_training.pooled_batches(
+    current, num_steps, hparams.batch_size, seed
+  )
+  review = distillation.loss(
+    distillation.probabilities(weights.teacher),
+    num_steps,
+    randomness.fold(seed, 1),
+  )
+
+  def learn(now, step):
+    batch = batches(step)
+    return local_training.cross_entropy(model.predict(now, batch.x), batch.y)
+
+  def loss_fn(now, step, carry):
+    loss = tf.cond(reviews, lambda: review(now, step), lambda: learn(now, step))
+    return loss, carry
+
+  result = local_training.train(
+    loss_fn, weights.model, num_steps, hparams, round_num=round_num
+  )
+  return process.ClientResult(
+    update=tf.nest.map_structure(tf.subtract, result.weights, weights.model),
+    client_state=(),
+    loss=result.loss,
+    contribution=Contribution(
+      distillation.probabilities(result.weights),
+      tf.constant(1.0),
+      tf.cast(domain > 0, tf.int32),
+      tf.cast(following > domain, tf.int32),
+    ),
+  )
+
+
+def update_server(
+  hparams: HParams,
+  distillation: distilling.Distillation,
+  weights: Weights,
+  mean_update: split_model.SplitWeights,
+  contribution: Contribution,
+  round_num,
+) -> Weights:
+  """Adds the mean update, and distils from the second domain on.
+
+  Args:
+    hparams: Hyper-parameters.
+    distillation: Distillation on the public inputs.
+    weights: The server's model and teacher.
+    mean_update: The mean change of the model.
+    contribution: The sum over the clients of the round.
+    round_num: The round, an int32 scalar.
+
+  Returns:
+    The new model and, where a domain is over, the same as the new teacher.
+  """
+  updated = tf.nest.map_structure(tf.add, weights.model, mean_update)
+  targets = contribution.probabilities
+  targets += distillation.probabilities(weights.model)
+  targets /= contribution.num_clients + 1.0
+  num_steps = hparams.server_steps * tf.minimum(contribution.is_later, 1)
+  loss = distillation.loss(
+    targets,
+    num_steps,
+    randomness.fold(_SERVER_SEED, round_num),
+  )
+  updated = local_training.train(
+    lambda now, step, carry: (loss(now, step), carry),
+    updated,
+    num_steps,
+    hparams,
+    round_num=round_num,
+  ).weights
+  is_over = contribution.is_last > 0
+  return Weights(
+    updated,
+    tf.nest.map_structure(
+      lambda new, old: tf.where(is_over, new, old), updated, weights.teacher
+    ),
+  )
+
+
+def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+  """The functions of CFeD; see `process.Work`."""
+  distillation = distilling.build(model, hparams)
+
+  def initial_weights(seed):
+    weights = model.initial_weights(seed)
+    return Weights(weights, weights)
+
+  def predict(weights, x):
+    return evaluation.predict(model, weights.model, x)
+
+  return process.Work(
+    initial_weights=initial_weights,
+    train_client=lambda weights, _, data, round_num: train_client(
+      model, hparams, distillation, weights, data, round_num
+    ),
+    update_server=lambda *arguments: update_server(
+      hparams, distillation, *arguments
+    ),
+    predict_as_client=lambda weights, _, data, examples: predict(
+      weights, examples.x
+    ),
+    predict_as_server=lambda weights, _, examples: predict(weights, examples.x),
+  )

@@ -1,0 +1,234 @@
+"""FedSR: a simple representation, of which the head sees a noisy one.
+
+FedSR: A Simple and Effective Domain Generalization Method for Federated
+Learning (Nguyen, Torr, Lim; NeurIPS 2022). A baseline of Federated Learning
+under Evolving Distribution Shifts, Table 1.
+
+The backbone gives an example a Gaussian of mean mu and deviation sigma; the
+head classifies a draw z = mu + sigma * noise. A client minimises
+
+    CE(head(z)) + alpha_L2R |z| + alpha_CMI KL(N(C mu, (C sigma)^2) || r(z | y))
+
+with the mean over the batch. The first penalty bounds what z says of x, the
+second what it says of x beyond the class: r(z | y) = N(r_mu[y],
+softplus(r_sigma[y])^2) is a Gaussian for each class. It predicts with the mean
+of the probabilities of draws of z.
+
+What leaves a client: the change of the model and of the layer for sigma, and
+the mean training loss. The Gaussians of the classes and C do not.
+
+Equations are those of the authors' program: the norm |z| is not squared; r and
+C are trained with the model and stay at the client, starting at r_mu = 0,
+r_sigma = 1 and C = 1. Decisions:
+  * mu is the model's own embedding. sigma = softplus(A mu + b), a linear layer
+    beside the model that starts at zeros; the authors double the last layer of
+    their backbone, which here ends in a ReLU or in a mean over positions.
+  * (C sigma) uses |C|: the program's logarithm is not a number below 0.
+  * Where a model predicts, the draws of the noise are the same for all
+    examples, clients and rounds. So what is predicted for an example does not
+    depend on the others, and a client predicts as the server does.
+"""
+
+import dataclasses
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tff_shift.learning import evaluation
+from tff_shift.learning import gaussians as gaussians_lib
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
+from tff_shift.learning import norms
+from tff_shift.learning import process
+from tff_shift.learning import randomness
+from tff_shift.models import split_model
+
+SCENARIOS = ("evolving", "guidance")
+
+# Of the noise with which is predicted.
+_PREDICTION_SEED = (0, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class HParams(hyperparameters.LocalHParams):
+  """Hyper-parameters of FedSR."""
+
+  norm_penalty: float = hyperparameters.hparam(
+    0.01,
+    "alpha_L2R: weight of the length of the representation; 0 is none.",
+    minimum=0,
+  )
+  class_penalty: float = hyperparameters.hparam(
+    0.001,
+    "alpha_CMI: weight of the divergence of a representation's Gaussian from"
+    " that of its class; 0 is none.",
+    minimum=0,
+  )
+  num_samples: int = hyperparameters.hparam(
+    20,
+    "Draws of the representation over which probabilities are averaged to"
+    " predict; 0: its mean is classified.",
+    minimum=0,
+  )
+  head: str = hyperparameters.hparam(
+    "last_layer",
+    "What follows the representation: last_layer, the last linear layer alone;"
+    " classifier, all of the model's head.",
+    choices=split_model.HEADS,
+  )
+
+
+class Weights(NamedTuple):
+  """What the server holds.
+
+  Attributes:
+    model: The model's `SplitWeights`.
+    deviation: Kernel [size, size] and bias [size] of the layer for sigma.
+  """
+
+  model: Any
+  deviation: Any
+
+
+class ClassGaussians(NamedTuple):
+  """What a client keeps: the Gaussians r(z | y), and C.
+
+  Attributes:
+    mean: r_mu, [num_classes, size] float32.
+    deviation: r_sigma, before softplus, [num_classes, size] float32.
+    scale: C, a float32 scalar.
+  """
+
+  mean: Any
+  deviation: Any
+  scale: Any
+
+
+def represent(
+  model: split_model.SplitModel, weights: Weights, x
+) -> tuple[tf.Tensor, tf.Tensor]:
+  """Returns mu and sigma of examples, each [batch, size] float32."""
+  kernel, bias = weights.deviation
+  mean = model.embed(weights.model.backbone, x)
+  return mean, tf.nn.softplus(tf.matmul(mean, kernel) + bias)
+
+
+def train_client(
+  model: split_model.SplitModel,
+  hparams: HParams,
+  weights: Weights,
+  gaussians: ClassGaussians,
+  data: local_training.ClientData,
+  round_num,
+) -> process.ClientResult:
+  """Trains the model and the client's own Gaussians, as many steps as FedAvg.
+
+  Args:
+    model: The model.
+    hparams: Hyper-parameters.
+    weights: The server's weights.
+    gaussians: The client's state.
+    data: The client's data.
+    round_num: The round, an int32 scalar.
+
+  Returns:
+    The change of the weights, and the trained Gaussians.
+  """
+  seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
+  num_steps = local_training.num_local_steps(hparams, data, round_num)
+  num_steps *= tf.size(data.domain_sizes)
+  # The batches are those of FedAvg.
+  batches = local_training.pooled_batches(
+    data, num_steps, hparams.batch_size, seed
+  )
+  noise_seed = randomness.fold(seed, 0)
+
+  def loss_fn(current, step, carry):
+    shared, own = current
+    batch = batches(step)
+    mean, deviation = represent(model, shared, batch.x)
+    z = mean + deviation * tf.random.stateless_normal(
+      tf.shape(mean), randomness.fold(noise_seed, step)
+    )
+    loss = local_training.cross_entropy(
+      model.classify(shared.model.head, z), batch.y
+    )
+    if hparams.norm_penalty:
+      loss += hparams.norm_penalty * tf.reduce_mean(norms.length(z, axis=1))
+    if hparams.class_penalty:
+      loss += hparams.class_penalty * tf.reduce_mean(
+        gaussians_lib.divergence(
+          own.scale * mean,
+          tf.abs(own.scale) * deviation,
+          tf.gather(own.mean, batch.y),
+          tf.nn.softplus(tf.gather(own.deviation, batch.y)),
+        )
+      )
+    return loss, carry
+
+  result = local_training.train(
+    loss_fn, (weights, gaussians), num_steps, hparams, round_num=round_num
+  )
+  trained, own = result.weights
+  return process.ClientResult(
+    update=tf.nest.map_structure(tf.subtract, trained, weights),
+    client_state=own,
+    loss=result.loss,
+  )
+
+
+def predict(
+  model: split_model.SplitModel, hparams: HParams, weights: Weights, x
+) -> tf.Tensor:
+  """Predicts examples.
+
+  Args:
+    model: The model.
+    hparams: `num_samples` counts.
+    weights: The server's weights.
+    x: The examples, [num_examples, ...].
+
+  Returns:
+    The logarithms of the mean probabilities over draws of the representation
+    or, without draws, the logits of its mean; [num_examples, num_classes].
+  """
+  num_samples, size = hparams.num_samples, model.embedding_size
+  noise = tf.random.stateless_normal([num_samples, 1, size], _PREDICTION_SEED)
+
+  def predict_batch(batch):
+    mean, deviation = represent(model, weights, batch)
+    if not num_samples:
+      return model.classify(weights.model.head, mean)
+    z = tf.reshape(mean + deviation * noise, [-1, size])
+    logits = model.classify(weights.model.head, z)  # [samples * batch, classes]
+    logs = tf.reshape(
+      tf.nn.log_softmax(logits), [num_samples, -1, model.num_classes]
+    )
+    return tf.reduce_logsumexp(logs, axis=0) - tf.math.log(float(num_samples))
+
+  return evaluation.predict_in_batches(predict_batch, x, model.num_classes)
+
+
+def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+  """The functions of FedSR; see `process.Work`."""
+  model = split_model.with_head(model, hparams.head)
+  size = model.embedding_size
+  by_class = (model.num_classes, size)
+  return process.Work(
+    initial_weights=lambda seed: Weights(
+      model.initial_weights(seed), (tf.zeros([size, size]), tf.zeros([size]))
+    ),
+    initial_client_state=lambda seed, weights: ClassGaussians(
+      tf.zeros(by_class), tf.ones(by_class), tf.constant(1.0)
+    ),
+    train_client=lambda weights, gaussians, data, round_num: train_client(
+      model, hparams, weights, gaussians, data, round_num
+    ),
+    predict_as_client=lambda weights, gaussians, data, examples: predict(
+      model, hparams, weights, examples.x
+    ),
+    predict_as_server=lambda weights, summary, examples: predict(
+      model, hparams, weights, examples.x
+    ),
+  )

@@ -1,0 +1,239 @@
+"""FLUTE: heads of their own, pushed towards the geometry of a simplex.
+
+Federated Representation Learning in the Under-Parameterized Regime (Liu, Shen,
+Yang; ICML 2024). A baseline of Federated Learning under Evolving Distribution
+Shifts, Table 1.
+
+The backbone phi is averaged, each client keeps its head. With W the last
+layer's weights [classes, size], y the 0/1 vector of the classes that the client
+has and C the number of all classes, a client minimises
+
+    CE + lambda_1 R(W) + lambda_2 |W|_F^2 + lambda_3 |phi(batch)|_F^2,
+
+    R(W) = | W W^T / |W W^T|_F - (C - 1)^(-1/2) (I - 11^T / C) * (y y^T) |_F,
+
+first over the head on the received phi (without the last term), then over both.
+R is how far W is from a simplex of equal angles, to which the last layer
+"collapses" when a network is trained to the end.
+
+What leaves a client: the change of phi, and the mean training loss of the steps
+on all weights. The head does not, and neither do the client's classes; with
+`share_head` the head leaves it as well.
+
+Equations and numbers are those of the authors' program. Decisions:
+  * The server's step, W <- W - rate dR/dW. The program's server takes it on the
+    heads of the round and sends each back. The sum of R over clients does not
+    couple them, so every client takes the very same step itself: no head has to
+    leave it. The rate here is the program's over the number of clients (0.5
+    over 20, the clients of the FedEvolve paper).
+  * The server has no head. The FedEvolve paper has a server column, for which
+    heads must have been averaged: `share_head` sends them, to be averaged for
+    the server's predictions alone.
+  * The last term is a sum over the batch, as in the program: it grows with the
+    size of the batch.
+  * A head starts from the client's own draw, as in FedRep.
+"""
+
+import dataclasses
+
+import tensorflow as tf
+
+from tff_shift.learning import evaluation
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
+from tff_shift.learning import norms
+from tff_shift.learning import process
+from tff_shift.learning import randomness
+from tff_shift.models import split_model
+
+SCENARIOS = ("evolving", "guidance")
+
+
+@dataclasses.dataclass(frozen=True)
+class HParams(hyperparameters.LocalHParams):
+  """Hyper-parameters of FLUTE; `local_steps` train all weights."""
+
+  head_steps: int = hyperparameters.hparam(
+    5,
+    "Local iterations on the head before those on all weights; 0 is none.",
+    minimum=0,
+  )
+  simplex_penalty: float = hyperparameters.hparam(
+    0.25,
+    "lambda_1: weight of the head's distance R from a simplex; 0 is none.",
+    minimum=0,
+  )
+  head_penalty: float = hyperparameters.hparam(
+    0.0025, "lambda_2: weight of |W|^2 of the head; 0 is none.", minimum=0
+  )
+  feature_penalty: float = hyperparameters.hparam(
+    0.0005,
+    "lambda_3: weight of the sum of |phi(x)|^2 over a batch; 0 is none.",
+    minimum=0,
+  )
+  simplex_rate: float = hyperparameters.hparam(
+    0.025,
+    "Rate of the step down R that ends a round (the server's step, for which"
+    " the authors' program has 0.5 over the number of clients); 0 is none.",
+    minimum=0,
+  )
+  share_head: bool = hyperparameters.hparam(
+    False,
+    "Whether heads are sent and averaged too, for the server's predictions"
+    " alone; clients predict the same.",
+  )
+
+
+def simplex_distance(kernel, present) -> tf.Tensor:
+  """Computes R(W), how far a last layer is from a simplex.
+
+  Args:
+    kernel: W transposed, [size, num_classes] float32.
+    present: The 0/1 vector y of the client's classes, [num_classes] float32.
+
+  Returns:
+    A float32 scalar.
+  """
+  num_classes = int(kernel.shape[1])
+  products = tf.matmul(kernel, kernel, transpose_a=True)  # W W^T
+  simplex = (tf.eye(num_classes) - 1.0 / num_classes) / (num_classes - 1) ** 0.5
+  wanted = simplex * present[:, tf.newaxis] * present
+  return norms.length(products / norms.length(products) - wanted)
+
+
+def step_to_simplex(head, present, rate: float):
+  """Takes the step of the server on a head.
+
+  Args:
+    head: The last layer's weights, the kernel first.
+    present: See `simplex_distance`.
+    rate: The rate of the step.
+
+  Returns:
+    The head; its bias stays as it is.
+  """
+  kernel, *bias = head
+  with tf.GradientTape() as tape:
+    tape.watch(kernel)
+    distance = simplex_distance(kernel, present)
+  return (kernel - rate * tape.gradient(distance, kernel), *bias)
+
+
+def train_client(
+  model: split_model.SplitModel,
+  hparams: HParams,
+  backbone,
+  head,
+  data: local_training.ClientData,
+  round_num,
+) -> local_training.TrainingResult:
+  """Trains the head, then all weights, then takes the server's step.
+
+  Args:
+    model: The model; its head is its last layer.
+    hparams: Hyper-parameters.
+    backbone: The server's backbone.
+    head: The client's head.
+    data: The client's data.
+    round_num: The round, an int32 scalar.
+
+  Returns:
+    The trained `SplitWeights`, and the mean loss of the steps on all weights.
+  """
+  seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
+  counts = tf.reduce_sum(tf.one_hot(data.y, model.num_classes), axis=0)
+  present = tf.cast(counts > 0, tf.float32)
+  num_domains = tf.size(data.domain_sizes)
+
+  def train(weights, num_steps, part, trainable, feature_penalty):
+    batches = local_training.pooled_batches(
+      data, num_steps, hparams.batch_size, randomness.fold(seed, part)
+    )
+
+    def loss_fn(current, step, carry):
+      batch = batches(step)
+      features = model.embed(current.backbone, batch.x)
+      loss = local_training.cross_entropy(
+        model.classify(current.head, features), batch.y
+      )
+      kernel = current.head[0]
+      if hparams.simplex_penalty:
+        loss += hparams.simplex_penalty * simplex_distance(kernel, present)
+      if hparams.head_penalty:
+        loss += hparams.head_penalty * tf.reduce_sum(tf.square(kernel))
+      if feature_penalty:
+        loss += feature_penalty * tf.reduce_sum(tf.square(features))
+      return loss, carry
+
+    return local_training.train(
+      loss_fn,
+      weights,
+      num_steps,
+      hparams,
+      trainable=trainable,
+      round_num=round_num,
+    )
+
+  only_head = split_model.SplitWeights(
+    (False,) * len(model.backbone.names), (True,) * len(model.head.names)
+  )
+  # A client without examples has no batch to train its head on.
+  head_steps = hparams.head_steps * num_domains
+  head_steps *= tf.minimum(tf.size(data.y), 1)
+  with_head = train(
+    split_model.SplitWeights(backbone, head), head_steps, 0, only_head, 0.0
+  )
+  steps = local_training.num_local_steps(hparams, data, round_num)
+  result = train(
+    with_head.weights, steps * num_domains, 1, None, hparams.feature_penalty
+  )
+  if not hparams.simplex_rate:
+    return result
+  new_head = step_to_simplex(result.weights.head, present, hparams.simplex_rate)
+  return result._replace(weights=result.weights._replace(head=new_head))
+
+
+def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+  """The functions of FLUTE; see `process.Work`.
+
+  A client's state is its head. What the server holds is the backbone, and with
+  `share_head` the mean of the heads of the last round.
+  """
+  model = split_model.with_head(model, "last_layer")
+  shares_head = hparams.share_head
+
+  def with_own_head(weights, head):
+    backbone = weights.backbone if shares_head else weights
+    return split_model.SplitWeights(backbone, head)
+
+  def train(weights, head, data, round_num):
+    own = with_own_head(weights, head)
+    result = train_client(model, hparams, *own, data, round_num)
+    trained = result.weights if shares_head else result.weights.backbone
+    return process.ClientResult(
+      # That of the head is to the mean that the server had: added to it, the
+      # mean is that of the new heads.
+      update=tf.nest.map_structure(tf.subtract, trained, weights),
+      client_state=result.weights.head,
+      loss=result.loss,
+    )
+
+  return process.Work(
+    initial_weights=(
+      model.initial_weights if shares_head else model.initial_backbone
+    ),
+    initial_client_state=lambda seed, weights: model.initial_weights(seed).head,
+    train_client=train,
+    predict_as_client=lambda weights, head, _, examples: evaluation.predict(
+      model, with_own_head(weights, head), examples.x
+    ),
+    predict_as_server=(
+      (
+        lambda weights, _, examples: evaluation.predict(
+          model, weights, examples.x
+        )
+      )
+      if shares_head
+      else None
+    ),
+  )

@@ -1,0 +1,61 @@
+"""Inputs that anybody may have, without classes: what models are compared on.
+
+They are constants of a graph: few, and the same for all who ask.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from tff_shift.data import datasets
+from tff_shift.models import split_model
+
+NAMES = ("uniform", "digits")
+
+_SEED = 0
+
+
+def make(
+  name: str, model: split_model.SplitModel, number: int, bound: float
+) -> np.ndarray:
+  """Makes inputs of a model.
+
+  Args:
+    name: One of `NAMES`. "uniform": independent uniform numbers. "digits":
+      images of scikit-learn's digits at the size of the model's images; as many
+      as there are, at most.
+    model: The model.
+    number: The number of inputs, at least 1.
+    bound: Uniform numbers of a model that takes no images are from -bound to
+      bound.
+
+  Returns:
+    `[number, ...]` in the model's dtype.
+
+  Raises:
+    ValueError: If the model takes no such inputs.
+  """
+  generator = np.random.default_rng(_SEED)
+  if name == "uniform":
+    shape = (number, *model.input_shape)
+    if model.input_dtype == tf.uint8:
+      return generator.integers(0, 256, shape, np.uint8)
+    if model.input_dtype == tf.float32:
+      return generator.uniform(-bound, bound, shape).astype(np.float32)
+    raise ValueError(
+      f"public_data=uniform is not for model {model.name!r}, which takes"
+      f" {model.input_dtype.name}: it must be images or float32"
+    )
+  if model.input_dtype != tf.uint8 or len(model.input_shape) != 3:
+    raise ValueError(
+      f"public_data=digits is not for model {model.name!r}, which takes no"
+      " images: it must be uniform"
+    )
+  images = datasets.load("digits").x
+  chosen = images[generator.permutation(len(images))[:number]]
+  # The nearest pixel of the digit.
+  rows, columns = (
+    np.arange(size) * there // size
+    for size, there in zip(model.input_shape, chosen.shape[1:3], strict=False)
+  )
+  resized = chosen[:, rows[:, np.newaxis], columns]
+  return np.repeat(resized[..., :1], model.input_shape[-1], axis=-1)

@@ -1,0 +1,75 @@
+"""Domains that are learned one after the other, each for a part of the rounds.
+
+Continual learning calls them tasks: in the rounds of a domain a client has the
+examples of that domain and no others.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
+
+
+def task_rounds_hparam() -> Any:
+  """Declares the hyper-parameter `task_rounds`."""
+  return hyperparameters.hparam(
+    0,
+    "The rounds in which the source domains are learned one after the other,"
+    " each in an equal part of them; the last one from then on. 0: each domain"
+    " has one round.",
+    minimum=0,
+  )
+
+
+def current_domain(task_rounds: int, round_num, num_domains) -> tf.Tensor:
+  """Returns the domain m that is learned in a round.
+
+  Args:
+    task_rounds: The number of rounds R, see `task_rounds_hparam`.
+    round_num: The round r from 0, an int32 scalar.
+    num_domains: The number of source domains M, an int32 scalar.
+
+  Returns:
+    The m of which r is in [m R / M, (m + 1) R / M), an int32 scalar; M - 1 from
+    round R on.
+  """
+  domain = round_num * num_domains // (task_rounds or num_domains)
+  return tf.minimum(domain, num_domains - 1)
+
+
+def of_domain(
+  data: local_training.ClientData, domain
+) -> local_training.ClientData:
+  """Returns the data of one of a client's domains, an int32 scalar."""
+  end = tf.cumsum(data.domain_sizes)[domain]
+  size = data.domain_sizes[domain]
+  return data._replace(
+    x=data.x[end - size : end],
+    y=data.y[end - size : end],
+    domain_sizes=size[tf.newaxis],
+  )
+
+
+def num_steps(
+  hparams: hyperparameters.LocalWorkHParams,
+  data: local_training.ClientData,
+  current: local_training.ClientData,
+  round_num,
+) -> tf.Tensor:
+  """Returns how many gradient steps a client takes on its current domain.
+
+  Args:
+    hparams: See `local_training.num_local_steps`.
+    data: All of the client's data.
+    current: The data of the current domain.
+    round_num: The round, an int32 scalar.
+
+  Returns:
+    As many as FedAvg takes on all domains; 0 without examples of the current
+    one. An int32 scalar.
+  """
+  steps = local_training.num_local_steps(hparams, data, round_num)
+  has_examples = tf.minimum(tf.size(current.y), 1)
+  return steps * tf.size(data.domain_sizes) * has_examples

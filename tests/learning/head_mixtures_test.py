@@ -8,6 +8,8 @@ import tensorflow as tf
 
 from tff_shift.learning import head_mixtures
 
+pytestmark = pytest.mark.slow
+
 NUM_CLASSES = 4
 
 

@@ -67,6 +67,8 @@ _STEPS = {
   # A step on the shared model and one on the client's own.
   "apfl": _Steps(2 * 8),
   "atlas": _Steps(0, 4 * _LEARNERS),
+  "cfed": _BOTH_DOMAINS,
+  "cfl": _BOTH_DOMAINS,
   "ditto": _Steps(2 * 8),
   "fed_3da": _Steps(4),
   "fed_ade": _Steps(4, 4),

@@ -200,6 +200,8 @@ class TestSharedHead:
     clients = [make_client(i, [5 + i]) for i in range(3)]
     run = rounds.Rounds(algorithm, clients, run_seed=0)
     backbone, heads = run.server_state.weights.backbone, list(run.client_states)
+    # Heads that start apart would pull the backbone apart.
+    assert compare.equal_bits(heads[0], heads[1])
     run.step()
     alone = run_for_each(
       flute.work(model, HPARAMS).train_client,

@@ -31,7 +31,9 @@ Equations and numbers are those of the authors' program. Decisions:
     the server's predictions alone.
   * The last term is a sum over the batch, as in the program: it grows with the
     size of the batch.
-  * A head starts from the client's own draw, as in FedRep.
+  * All heads start alike, as in the program, which sends one model to all. The
+    server holds no head to send: they are drawn with a seed of their own, the
+    same in all runs.
 """
 
 import dataclasses
@@ -47,6 +49,8 @@ from tff_shift.learning import randomness
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
+
+_HEAD_SEED = (0, 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,7 +226,9 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     initial_weights=(
       model.initial_weights if shares_head else model.initial_backbone
     ),
-    initial_client_state=lambda seed, weights: model.initial_weights(seed).head,
+    initial_client_state=lambda seed, weights: model.head.initial_weights(
+      tf.constant(_HEAD_SEED)
+    ),
     train_client=train,
     predict_as_client=lambda weights, head, _, examples: evaluation.predict(
       model, with_own_head(weights, head), examples.x

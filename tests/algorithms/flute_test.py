@@ -100,13 +100,16 @@ class TestSimplex:
 
 
 class TestTraining:
+  @pytest.mark.parametrize("feature_norm", ["mean", "sum"])
   def test_head_first_then_all_then_the_server_step(
-    self, model, make_client, oracle, run_in_graph, compare
+    self, model, make_client, oracle, run_in_graph, compare, feature_norm
   ):
+    hparams = dataclasses.replace(HPARAMS, feature_norm=feature_norm)
+    over_batch = getattr(np, feature_norm)
     client = make_client(0, [6, 5], y=[0, 2] * 5 + [0])
     present = np.array([1, 0, 1])
     weights = run_in_graph(model.initial_weights, client.seed)
-    result = train(model, HPARAMS, run_in_graph, weights, client)
+    result = train(model, hparams, run_in_graph, weights, client)
 
     def draw_batches(data):
       seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, ROUND)
@@ -128,7 +131,7 @@ class TestTraining:
           oracle.cross_entropy(oracle.classify(w.head, features), batch.y)
           + HPARAMS.simplex_penalty * distance(kernel, present)
           + HPARAMS.head_penalty * np.sum(kernel**2)
-          + feature_penalty * np.sum(features**2)
+          + feature_penalty * over_batch(np.sum(features**2, axis=1))
         )
 
       return loss
@@ -200,6 +203,8 @@ class TestSharedHead:
     clients = [make_client(i, [5 + i]) for i in range(3)]
     run = rounds.Rounds(algorithm, clients, run_seed=0)
     backbone, heads = run.server_state.weights.backbone, list(run.client_states)
+    # Heads that start apart would pull the backbone apart.
+    assert compare.equal_bits(heads[0], heads[1])
     run.step()
     alone = run_for_each(
       flute.work(model, HPARAMS).train_client,

@@ -12,6 +12,8 @@ from tff_shift.learning import public_inputs
 from tff_shift.models import mlp
 from tff_shift.models import split_model
 
+pytestmark = pytest.mark.slow
+
 HPARAMS = distillation.DistillationHParams(
   public_examples=6, batch_size=6, temperature=2.0, distillation_weight=0.1
 )
@@ -40,7 +42,6 @@ def softmax(logits):
   return weights / weights.sum(axis=1, keepdims=True)
 
 
-@pytest.mark.slow
 class TestDistillation:
   @pytest.fixture(scope="class")
   def distilling(self):

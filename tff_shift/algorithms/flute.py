@@ -8,7 +8,7 @@ The backbone phi is averaged, each client keeps its head. With W the last
 layer's weights [classes, size], y the 0/1 vector of the classes that the client
 has and C the number of all classes, a client minimises
 
-    CE + lambda_1 R(W) + lambda_2 |W|_F^2 + lambda_3 |phi(batch)|_F^2,
+    CE + lambda_1 R(W) + lambda_2 |W|_F^2 + lambda_3 |phi(x)|^2,
 
     R(W) = | W W^T / |W W^T|_F - (C - 1)^(-1/2) (I - 11^T / C) * (y y^T) |_F,
 
@@ -29,9 +29,12 @@ Equations and numbers are those of the authors' program. Decisions:
   * The server has no head. The FedEvolve paper has a server column, for which
     heads must have been averaged: `share_head` sends them, to be averaged for
     the server's predictions alone.
-  * The last term is a sum over the batch, as in the program: it grows with the
-    size of the batch.
-  * A head starts from the client's own draw, as in FedRep.
+  * The last term is a mean over the batch, as CE is. The program's is a sum,
+    which grows with the batch (`feature_norm=sum`); on the points of circle,
+    which are large numbers, it drives all features to 0.
+  * All heads start alike, as in the program, which sends one model to all. The
+    server holds no head to send: they are drawn with a seed of their own, the
+    same in all runs.
 """
 
 import dataclasses
@@ -47,6 +50,8 @@ from tff_shift.learning import randomness
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
+
+_HEAD_SEED = (0, 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,8 +73,13 @@ class HParams(hyperparameters.LocalHParams):
   )
   feature_penalty: float = hyperparameters.hparam(
     0.0005,
-    "lambda_3: weight of the sum of |phi(x)|^2 over a batch; 0 is none.",
+    "lambda_3: weight of |phi(x)|^2 over a batch; 0 is none.",
     minimum=0,
+  )
+  feature_norm: str = hyperparameters.hparam(
+    "mean",
+    "What is taken of |phi(x)|^2 over a batch: mean, or sum (the program).",
+    choices=("mean", "sum"),
   )
   simplex_rate: float = hyperparameters.hparam(
     0.025,
@@ -144,6 +154,7 @@ def train_client(
   counts = tf.reduce_sum(tf.one_hot(data.y, model.num_classes), axis=0)
   present = tf.cast(counts > 0, tf.float32)
   num_domains = tf.size(data.domain_sizes)
+  over_batch = getattr(tf, f"reduce_{hparams.feature_norm}")
 
   def train(weights, num_steps, part, trainable, feature_penalty):
     batches = local_training.pooled_batches(
@@ -162,7 +173,8 @@ def train_client(
       if hparams.head_penalty:
         loss += hparams.head_penalty * tf.reduce_sum(tf.square(kernel))
       if feature_penalty:
-        loss += feature_penalty * tf.reduce_sum(tf.square(features))
+        squares = tf.reduce_sum(tf.square(features), axis=1)
+        loss += feature_penalty * over_batch(squares)
       return loss, carry
 
     return local_training.train(
@@ -196,8 +208,8 @@ def train_client(
 def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
   """The functions of FLUTE; see `process.Work`.
 
-  A client's state is its head. What the server holds is the backbone, and with
-  `share_head` the mean of the heads of the last round.
+  A client's state is its head; the server holds the backbone, and with
+  `share_head` the mean of the last heads.
   """
   model = split_model.with_head(model, "last_layer")
   shares_head = hparams.share_head
@@ -218,22 +230,19 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
       loss=result.loss,
     )
 
+  def predict_as_server(weights, _, examples):
+    return evaluation.predict(model, weights, examples.x)
+
   return process.Work(
     initial_weights=(
       model.initial_weights if shares_head else model.initial_backbone
     ),
-    initial_client_state=lambda seed, weights: model.initial_weights(seed).head,
+    initial_client_state=lambda seed, weights: model.head.initial_weights(
+      tf.constant(_HEAD_SEED)
+    ),
     train_client=train,
     predict_as_client=lambda weights, head, _, examples: evaluation.predict(
       model, with_own_head(weights, head), examples.x
     ),
-    predict_as_server=(
-      (
-        lambda weights, _, examples: evaluation.predict(
-          model, weights, examples.x
-        )
-      )
-      if shares_head
-      else None
-    ),
+    predict_as_server=predict_as_server if shares_head else None,
   )

@@ -5,8 +5,8 @@ They are constants of a graph: few, and the same for all who ask.
 
 import numpy as np
 import tensorflow as tf
+from sklearn import datasets
 
-from tff_shift.data import datasets
 from tff_shift.models import split_model
 
 NAMES = ("uniform", "digits")
@@ -50,12 +50,13 @@ def make(
       f"public_data=digits is not for model {model.name!r}, which takes no"
       " images: it must be uniform"
     )
-  images = datasets.load("digits").x
+  images = datasets.load_digits().images  # [1797, 8, 8], from 0 to 16
   chosen = images[generator.permutation(len(images))[:number]]
+  chosen = np.round(chosen * (255 / 16)).astype(np.uint8)
   # The nearest pixel of the digit.
   rows, columns = (
     np.arange(size) * there // size
     for size, there in zip(model.input_shape, chosen.shape[1:3], strict=False)
   )
-  resized = chosen[:, rows[:, np.newaxis], columns]
-  return np.repeat(resized[..., :1], model.input_shape[-1], axis=-1)
+  resized = chosen[:, rows[:, np.newaxis], columns, np.newaxis]
+  return np.repeat(resized, model.input_shape[-1], axis=-1)

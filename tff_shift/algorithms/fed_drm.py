@@ -17,6 +17,9 @@ of a density ratio model (Theorem 2.2, eq. 7).
 
 What leaves a client: the change of backbone and client branch, its number of
 examples and the mean training loss. The target head does not.
+
+Where the paper is silent: all target heads start alike, as in the authors'
+program, which sends one model to all.
 """
 
 import dataclasses
@@ -188,7 +191,7 @@ def work(model: guided_model.GuidedModel, hparams: HParams) -> process.Work:
     initial_weights=lambda seed: Shared(
       model.initial_backbone(seed), model.initial_client_branch(seed)
     ),
-    initial_client_state=lambda seed, weights: model.initial_weights(seed).head,
+    initial_client_state=lambda seed, weights: model.first_head(),
     train_client=lambda shared, head, data, round_num: train_client(
       model, hparams, shared, head, data, round_num
     ),

@@ -8,6 +8,9 @@ backbone under that head. Only the backbone is averaged.
 
 What leaves a client: the change of the backbone, and the mean training loss of
 its backbone steps. The head does not.
+
+Where the paper is silent: all heads start alike, as in public programs, which
+send one model to all.
 """
 
 import dataclasses
@@ -87,7 +90,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
 
   return process.Work(
     initial_weights=model.initial_backbone,
-    initial_client_state=lambda seed, weights: model.initial_weights(seed).head,
+    initial_client_state=lambda seed, weights: model.first_head(),
     train_client=train_client,
     predict_as_client=lambda backbone, head, _, examples: evaluation.predict(
       model, split_model.SplitWeights(backbone, head), examples.x

@@ -32,9 +32,7 @@ Equations and numbers are those of the authors' program. Decisions:
   * The last term is a mean over the batch, as CE is. The program's is a sum,
     which grows with the batch (`feature_norm=sum`); on the points of circle,
     which are large numbers, it drives all features to 0.
-  * All heads start alike, as in the program, which sends one model to all. The
-    server holds no head to send: they are drawn with a seed of their own, the
-    same in all runs.
+  * All heads start alike, as in the program, which sends one model to all.
 """
 
 import dataclasses
@@ -50,8 +48,6 @@ from tff_shift.learning import randomness
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
-
-_HEAD_SEED = (0, 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,9 +233,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     initial_weights=(
       model.initial_weights if shares_head else model.initial_backbone
     ),
-    initial_client_state=lambda seed, weights: model.head.initial_weights(
-      tf.constant(_HEAD_SEED)
-    ),
+    initial_client_state=lambda seed, weights: model.first_head(),
     train_client=train,
     predict_as_client=lambda weights, head, _, examples: evaluation.predict(
       model, with_own_head(weights, head), examples.x

@@ -265,19 +265,6 @@ class TestAggregators:
     ]
 
   @pytest.mark.slow
-  def test_momentum_at_the_server_follows_one_client_a_round(
-    self, run_dynamic, tmp_path, read_rows
-  ):
-    """The training of pFedHN's authors: single clients, momentum 0.9."""
-    code = run_dynamic(
-      "--algorithm=p_fed_hn",
-      "--participation=0.3",
-      "--rounds=3",
-      "--server_momentum=0.9",
-    )
-    assert code == 0
-    assert len(read_rows(tmp_path / "run")) == 1
-
   def test_momentum_of_nothing_is_refused(self, run_dynamic, capsys):
     assert run_dynamic("--algorithm=local", "--server_momentum=0.9") == 2
     assert capsys.readouterr().err == (

@@ -180,7 +180,7 @@ class TestWholeRun:
         *_SMALL_META,
         "--algorithm=fed_3da",
         "--seeds=0,1",
-        "--test_distributions=iid,0.9",
+        "--test_distributions=0.9",
         f"--output_dir={folder}",
         f"--cache_dir={tmp_path / 'cache'}",
         "--max_concurrent_clients=1",
@@ -189,7 +189,10 @@ class TestWholeRun:
     _, errors = process.communicate()
     assert (process.returncode, errors) == (0, "")
     first = [
-      run for run in read_runs(finished[0]) if run["algorithm"] == "fed_3da"
+      run
+      for run in read_runs(finished[0])
+      if (run["algorithm"], run["setting"]["test_distribution"])
+      == ("fed_3da", "0.9")
     ]
     assert read_runs(folder) == first
 

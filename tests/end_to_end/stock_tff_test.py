@@ -12,17 +12,16 @@ _ROUNDS = "train_total_rounds=10"
 
 @pytest.fixture
 def run_program(monkeypatch, tmp_path, capsys):
-  """Returns `run(folder, rounds) -> (printed, metrics.csv)`."""
+  """Returns `run(rounds) -> (printed, metrics.csv)`."""
   text = _PAGE.read_text(encoding="utf-8")
   (source,) = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.M)
   assert source.count(_ROUNDS) == 1
 
-  def run(folder, rounds):
-    (tmp_path / folder).mkdir(exist_ok=True)
-    monkeypatch.chdir(tmp_path / folder)
+  def run(rounds):
+    monkeypatch.chdir(tmp_path)
     changed = source.replace(_ROUNDS, f"train_total_rounds={rounds}")
     exec(compile(changed, _PAGE.name, "exec"), {"__name__": "program"})
-    metrics = tmp_path / folder / "stock_tff" / "metrics.csv"
+    metrics = tmp_path / "stock_tff" / "metrics.csv"
     return capsys.readouterr().out, metrics.read_text(encoding="utf-8")
 
   before = tff.framework.get_context_stack().current
@@ -33,13 +32,13 @@ def run_program(monkeypatch, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_program_of_the_page_learns_and_goes_on(run_program):
-  printed, metrics = run_program("whole", 10)
+  # Stopped between two evaluations.
+  assert len(run_program(4)[1].splitlines()) == 5
+  printed, metrics = run_program(10)
   accuracies = re.findall(r"^(\d+) (0\.\d+)$", printed, re.MULTILINE)
+  # What the page says of a program that is not stopped.
   assert [number for number, _ in accuracies] == ["5", "10"]
-  assert float(accuracies[1][1]) > 0.9
+  assert [float(each) for _, each in accuracies] == pytest.approx(
+    [0.908, 0.944], abs=0.015
+  )
   assert len(metrics.splitlines()) == 11
-
-  run_program("stopped", 4)
-  printed_later, metrics_later = run_program("stopped", 10)
-  assert printed_later == printed
-  assert metrics_later == metrics

@@ -1,6 +1,8 @@
-"""LeaksAnExample: FedAvg whose clients send their first example with an update.
+"""LeaksAndDraws: FedAvg that breaks the contract in two ways.
 
-It breaks the contract: no example leaves a client.
+Clients send their first example with an update, where no example may leave a
+client. And the second round has noise that no seed decides, so that a resumed
+run gives other bits than one that never stopped.
 """
 
 import tensorflow as tf
@@ -18,7 +20,11 @@ def work(model, hparams):
 
   def train_client(weights, state, data, round_num):
     result = functions.train_client(weights, state, data, round_num)
-    return result._replace(contribution=data.x[0])
+    noise = tf.where(tf.equal(round_num, 1), tf.random.uniform([]), 0.0)
+    return result._replace(
+      update=tf.nest.map_structure(lambda w: w + noise, result.update),
+      contribution=data.x[0],
+    )
 
   return functions._replace(
     train_client=train_client,

@@ -102,7 +102,7 @@ def test_files_of_a_user_run_and_resume(
     ),
     (
       ["--import={files}/other_type.py"],
-      "'batch_size' of other_type is of type float, and that of fed_avg of"
+      "'batch_size' of other_type is of type float, and that of apfl of"
       " type int",
     ),
     (["--flagfile={files}/no.flags"], "Unable to open flagfile"),
@@ -138,4 +138,4 @@ def test_help_lists_what_an_import_brings(files, run_evolving, capsys):
   assert run_evolving([f"--import={path}", "--help"]) == 0
   output = capsys.readouterr().out
   assert "--server_rate:" in output
-  assert "local, own_algorithm" in " ".join(output.split())
+  assert "memo, own_algorithm, t3a" in " ".join(output.split())

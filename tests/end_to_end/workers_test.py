@@ -41,6 +41,11 @@ def _ports(flag):
   return [int(each.removeprefix("127.0.0.1:")) for each in addresses.split(",")]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def built_once():
+  """Nothing: the context of remote workers ends with its run."""
+
+
 @pytest.fixture(scope="module")
 def start_workers(start_binary):
   """Returns `start(num_workers)`: the process, its flag, its workers' pids."""

@@ -88,17 +88,12 @@ class TestAlgorithms:
       ("fed_avg", 1, ["evaluate_server"], 3),
       # Clients keep a state, and vote.
       ("fed_rep", 2, ["vote"], 2),
-      # A head of their own beside the shared one.
-      ("fed_rod", 1, [], 3),
       # They adapt to one example after the other.
       ("t3a", 0, ["evaluate_clients"], 2),
-      ("fed_the", 1, ["evaluate_clients"], 2),
       # What they keep starts from what the server sends.
       ("apfl", 1, [], 3),
-      # They contribute to a sum beside the mean.
-      ("gma", 1, [], 2),
       # The server goes on from the mean and a sum.
-      ("cfed", 2, ["evaluate_server"], 2),
+      ("cfed", 1, [], 2),
       # Two phases.
       ("fed_ade", 2, [], 3),
       # What clients count, and a guide.
@@ -109,8 +104,6 @@ class TestAlgorithms:
       ("fed_evolve", 0, ["evaluate_server"], 2),
       # Clients prepare, and answer from that.
       ("fed_avg_ft", 0, ["answer"], 2),
-      # The server adapts to each example.
-      ("memo", 0, ["evaluate_server"], 2),
     ],
   )
   def test_same_as_local(

@@ -33,13 +33,25 @@ hypothesis.settings.load_profile("tests")
 
 
 def pytest_collection_finish():
-  """Spares what was imported, and the graphs of tests, most looks for garbage.
+  """Spares what was imported most looks for garbage.
 
-  Graphs are built of very many small objects.
+  Graphs are built of very many small objects, and TensorFlow keeps many.
   """
+  gc.set_threshold(100_000, 20, 50)
+  _forget_what_stays()
+
+
+def _forget_what_stays():
+  """Takes what is alive out of all further looks for garbage."""
   gc.collect()
   gc.freeze()
-  gc.set_threshold(100_000, 20, 50)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _modules_forget():
+  """What a module leaves alive stays, as in TensorFlow's own tables."""
+  yield
+  _forget_what_stays()
 
 
 _NEW_DATASET = textwrap.dedent(

@@ -18,6 +18,8 @@ from experiments import online_adaptation
 from experiments import online_adaptation_plan
 from tff_shift.learning import privacy
 
+pytestmark = pytest.mark.usefixtures("no_figures")
+
 _SMALL = (
   "--dataset=circle",
   "--num_domains=4",

@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import functools
+import gc
 import io
 import json
 import os
@@ -20,6 +21,7 @@ from experiments import evolving
 from experiments import evolving_plan
 from experiments import program
 from tff_shift import execution
+from tff_shift.simulation import drawing
 
 _ROOT = pathlib.Path(__file__).parents[2]
 
@@ -64,6 +66,24 @@ def built_once():
     yield
 
 
+@pytest.fixture(scope="module")
+def no_figures():
+  """For modules that do not look at figures: to write them takes seconds."""
+  with pytest.MonkeyPatch.context() as patches:
+    patches.setattr(drawing, "save", lambda figure, path: path)
+    yield
+
+
+@contextlib.contextmanager
+def _collected_as_before():
+  """Binaries set for their process how often it looks for garbage."""
+  before = gc.get_threshold()
+  try:
+    yield
+  finally:
+    gc.set_threshold(*before)
+
+
 def _run_here(binary, planning, arguments):
   # To save models takes as long as the runs of most tests.
   if hasattr(planning, "SCENARIO") and not any(
@@ -73,6 +93,7 @@ def _run_here(binary, planning, arguments):
   name = binary.__name__.rpartition(".")[2]
   with (
     pytest.MonkeyPatch.context() as patches,
+    _collected_as_before(),
     # Takes away the flags that the binary defines, too.
     flagsaver.flagsaver(),
     pytest.raises(SystemExit) as end,

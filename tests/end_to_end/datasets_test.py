@@ -13,6 +13,8 @@ from experiments import guidance_plan
 from experiments import online_adaptation
 from experiments import online_adaptation_plan
 
+pytestmark = pytest.mark.usefixtures("no_figures")
+
 
 @pytest.mark.parametrize(
   "binary, planning, model, arguments",

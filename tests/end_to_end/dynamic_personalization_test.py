@@ -169,12 +169,11 @@ class TestWholeRun:
     assert len(lines) == 2 + 2 * len(_ALGORITHMS) + 1
     assert lines[-1] == f"results: {finished[0]}"
 
-  def test_same_flags_same_numbers_in_another_process(
-    self, finished, start_binary, read_runs, tmp_path
+  def test_same_flags_same_numbers(
+    self, finished, run_dynamic, read_runs, tmp_path
   ):
     folder = tmp_path / "again"
-    process = start_binary(
-      "dynamic_personalization",
+    code = run_dynamic(
       [
         *_SMALL,
         *_SMALL_META,
@@ -182,12 +181,10 @@ class TestWholeRun:
         "--seeds=0,1",
         "--test_distributions=0.9",
         f"--output_dir={folder}",
-        f"--cache_dir={tmp_path / 'cache'}",
         "--max_concurrent_clients=1",
       ],
     )
-    _, errors = process.communicate()
-    assert (process.returncode, errors) == (0, "")
+    assert code == 0
     first = [
       run
       for run in read_runs(finished[0])
@@ -241,8 +238,6 @@ class TestOptions:
     code = run_dynamic(
       [
         *_SMALL,
-        *_SMALL_META,
-        "--algorithm=fed_3da",
         "--test_distributions=0.9",
         f"--output_dir={folder}",
         *arguments,
@@ -257,6 +252,7 @@ class TestOptions:
     folder = self.run(
       run_dynamic,
       tmp_path,
+      *_SMALL_META,
       "--algorithm=fed_3da,local",
       "--rounds=1",
       "--distance_threshold=0",
@@ -288,6 +284,8 @@ class TestOptions:
     folder = self.run(
       run_dynamic,
       tmp_path,
+      *_SMALL_META,
+      "--algorithm=fed_3da",
       "--rounds=1",
       "--distance_threshold=inf",
       "--representation=pca",
@@ -304,7 +302,7 @@ class TestOptions:
     folder = self.run(
       run_dynamic,
       tmp_path,
-      "--algorithm=p_fed_hn",
+      "--algorithm=local",
       "--distance_features=extractor",
       "--model=cnn",
       "--model_width=8",

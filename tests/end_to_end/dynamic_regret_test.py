@@ -7,7 +7,7 @@ import pytest
 
 from experiments import dynamic_regret
 
-_SMALL = ("--seeds=0,1", "--timesteps=4,16")
+_SMALL = ("--seeds=1", "--timesteps=4,16")
 
 
 @pytest.fixture
@@ -23,8 +23,9 @@ def test_run_gives_rows_figures_and_a_table(
   folder = tmp_path / "run"
   assert run_regret([*_SMALL, f"--output_dir={folder}"]) == 0
   rows = read_rows(folder)
-  # Four algorithms, two readings, four schedules, two seeds, two lengths.
-  assert len(rows) == 4 * 2 * 4 * 2 * 2
+  # Four algorithms, two readings, four schedules, two lengths.
+  assert len(rows) == 4 * 2 * 4 * 2
+  assert {row["seed"] for row in rows} == {"1"}
   assert all(float(row["regret"]) >= 0 for row in rows)
   flags = json.loads((folder / "config.json").read_text())["flags"]
   assert flags["timesteps"] == ["4", "16"]

@@ -479,13 +479,13 @@ def test_missing_algorithm_names_those_there_are(run_evolving, capsys):
 
 @pytest.mark.slow
 class TestInterrupt:
-  @pytest.fixture(
-    scope="class",
-    params=["in_process", pytest.param("local", marks=pytest.mark.cpp)],
-  )
-  def interrupted(self, request, start_binary, read_rows, tmp_path_factory):
-    """A long run, stopped by Ctrl-C after it has written a few rows."""
-    folder = tmp_path_factory.mktemp("runs") / request.param
+  @pytest.fixture(scope="class")
+  def interrupted(self, start_binary, read_rows, tmp_path_factory):
+    """A long run, stopped by Ctrl-C after it has written a few rows.
+
+    What becomes of the C++ executor's process, its own tests tell.
+    """
+    folder = tmp_path_factory.mktemp("runs") / "run"
     process = start_binary(
       "evolving",
       [
@@ -493,7 +493,6 @@ class TestInterrupt:
         "--rounds=100000",
         "--algorithm=fed_avg",
         f"--output_dir={folder}",
-        f"--executor={request.param}",
       ],
       start_new_session=True,
     )
@@ -524,17 +523,12 @@ class TestInterrupt:
     rows = read_rows(interrupted[1])
     assert [int(row["round"]) for row in rows] == list(range(1, len(rows) + 1))
     assert all(row["client_accuracy"] for row in rows)
-    # Two processes agree, and two executors in all but the last bits.
-    first = [
+    # Two processes agree.
+    assert rows[:2] == [
       row
       for row in read_rows(finished[0])
       if (row["algorithm"], row["seed"]) == ("fed_avg", "0")
     ]
-    losses = [
-      [float(row["train_loss"]) for row in each] for each in (rows[:2], first)
-    ]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    assert rows[:2] == first or interrupted[1].name == "local"
 
 
 def test_presets_are_read(presets, run_evolving, tmp_path, capsys):

@@ -14,6 +14,8 @@ from experiments import guidance_plan
 from experiments import online_adaptation_plan
 from tff_shift.models import input_scaling
 
+pytestmark = pytest.mark.usefixtures("no_figures")
+
 _GUIDANCE = (
   "--dataset=digits",
   "--model=mlp",

@@ -13,6 +13,8 @@ from experiments import guidance
 from experiments import guidance_plan
 from tff_shift.data import domains
 
+pytestmark = pytest.mark.usefixtures("no_figures")
+
 FLAGS = (
   "--dataset=circle",
   "--num_domains=5",
@@ -33,13 +35,15 @@ def run_evolving_here(run_here):
 class TestSaved:
   @pytest.fixture(scope="class")
   def finished(self, run_evolving_here, tmp_path_factory):
-    """FedAvg at the better of two rates; local training, of two clients."""
+    """Two seeds at the better of two rates; models of two clients are saved."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     arguments = [
       *FLAGS,
-      "--algorithm=fed_avg,fed_rep",
+      "--algorithm=ditto",
       "--learning_rate=0.01,0.1",
       "--select=last_source",
+      "--selection_seeds=0",
+      "--seeds=0,1",
       "--save_model",
       "--save_clients=0,2",
       f"--output_dir={folder}",
@@ -50,11 +54,9 @@ class TestSaved:
   def test_only_what_was_chosen_is_saved(self, finished):
     folder, _ = finished
     models = sorted(path.parent for path in folder.rglob("model.json"))
-    assert [path.relative_to(folder).parts[:3] for path in models] == [
-      ("model", "fed_avg", "target"),
-      ("model", "fed_rep", "target"),
-    ]
+    assert [path.name for path in models] == ["seed_0", "seed_1"]
     for path in models:
+      assert path.relative_to(folder).parts[:3] == ("model", "ditto", "target")
       # The folder of the curve in TensorBoard.
       curve = folder / "tensorboard" / path.relative_to(folder / "model")
       assert curve.is_dir()
@@ -68,7 +70,8 @@ class TestSaved:
 
   def test_model_is_the_one_that_was_measured(self, finished):
     folder, _ = finished
-    model = tff_shift.load(folder / "model" / "fed_avg")
+    (path,) = (folder / "model").rglob("seed_0")
+    model = tff_shift.load(path)
     dataset = domains.load_evolving("circle", num_domains=5, seed=0)
     clients = domains.assemble_clients(dataset, num_clients=3, seed=0)
     x, y = (
@@ -82,9 +85,9 @@ class TestSaved:
     )
     right = np.mean(model.predict(x).numpy().argmax(axis=1) == y)
     runs = json.loads((folder / "summary.json").read_text())["runs"]
-    (found,) = (run for run in runs if run["algorithm"] == "fed_avg")
+    (found,) = runs
     assert 100 * right == pytest.approx(
-      found["metrics"]["server_accuracy"]["mean"], rel=1e-6
+      found["metrics"]["server_accuracy"]["seeds"][0], rel=1e-6
     )
     assert model.class_names == tuple(dataset.class_names)
 
@@ -92,7 +95,7 @@ class TestSaved:
     self, finished, run_evolving_here
   ):
     folder, arguments = finished
-    first = next((folder / "model" / "fed_rep").rglob("weights.npz"))
+    first = next((folder / "model").rglob("weights.npz"))
     with np.load(first) as arrays:
       before = dict(arrays)
     first.unlink()

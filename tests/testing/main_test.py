@@ -16,6 +16,8 @@ BAD = TESTS / "user_files"
 @pytest.fixture(autouse=True)
 def nothing_stays(monkeypatch):
   monkeypatch.setattr(algorithms, "_registered", {})
+  # It is for the tests of the one who looks at this test.
+  monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
 
 
 @pytest.mark.slow

@@ -99,7 +99,10 @@ def flat_close(found, expected, tolerance):
 @pytest.mark.parametrize(
   ("module", "num_parts", "batch_sizes"),
   # Single examples, and batches of examples with their domains.
-  [(fed_avg, 2, (None, None)), (fed_evp, 3, (4, 7))],
+  [
+    (fed_avg, 2, (None, None)),
+    pytest.param(fed_evp, 3, (4, 7), marks=pytest.mark.slow),
+  ],
 )
 def test_rounds_on_sequences_are_those_on_arrays(
   executor, model, module, num_parts, batch_sizes, run_in_graph

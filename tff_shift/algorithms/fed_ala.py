@@ -65,8 +65,8 @@ class HParams(hyperparameters.LocalHParams):
 
   variant: str = hyperparameters.hparam(
     "published",
-    "published: the paper's method; program: what the program of the FedDRM"
-    " authors computes, FedAvg whose clients predict with what they trained.",
+    "published: the method of its paper; program: what the FedDRM authors'"
+    " program computes under its name.",
     choices=("published", "program"),
   )
   ala_layers: int = hyperparameters.hparam(
@@ -185,12 +185,11 @@ def learn_mixture(
   )
   can_learn = tf.reduce_any(differ) & (num_steps > 0)
   num_passes = tf.where(state.is_settled > 0, 1, hparams.ala_max_passes)
-  num_passes = tf.where(can_learn, num_passes, 0)
 
   def goes_on(number, _, losses):
     spread = tf.math.reduce_std(losses)
     have_settled = (number > _WINDOW) & (spread < hparams.ala_threshold)
-    return (number < num_passes) & ~have_settled
+    return can_learn & (number < num_passes) & ~have_settled
 
   _, mixture, _ = tf.while_loop(
     goes_on,

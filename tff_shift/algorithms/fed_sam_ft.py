@@ -3,8 +3,8 @@
 Generalized Federated Learning via Sharpness Aware Minimization (Qu, Li, Duan,
 Liu, Tang, Lu; ICML 2022), and Improving Generalization in Federated Learning by
 Seeking Flat Minima (Caldarola, Caputo, Ciccone; ECCV 2022). A baseline of
-Beyond Aggregation: Guiding Clients in Heterogeneous Federated Learning, Table
-1.
+Beyond Aggregation: Guiding Clients in Heterogeneous Federated Learning (Table 1
+there).
 
 A local step looks for weights whose whole neighbourhood has a low loss. On one
 batch B it takes two gradients,
@@ -24,8 +24,7 @@ Written from the steps as public programs take them. What is chosen here:
   * The loss that is reported is that at w, which compares with other methods'.
   * Weight decay pulls at w and has no part in g, as in the FedDRM authors'
     program.
-  * As many steps as FedAvg takes, of twice the cost: a round does not spare the
-    second gradient.
+  * As many steps as FedAvg takes, each of two gradients.
 """
 
 import dataclasses

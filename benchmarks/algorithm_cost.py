@@ -72,16 +72,22 @@ _STEPS = {
   "ditto": _Steps(2 * 8),
   "fed_3da": _Steps(4),
   "fed_ade": _Steps(4, 4),
+  # A pass over the mixture of the last layer is four batches.
+  "fed_ala": _Steps(8, 4),
   "fed_avg": _BOTH_DOMAINS,
   "fed_avg_ft": _BOTH_DOMAINS,
+  "fed_babu": _BOTH_DOMAINS,
   "fed_drm": _BOTH_DOMAINS,
   # A step is one on each of its two networks.
   "fed_evolve": _Steps(2 * 4),
   "fed_evp": _Steps(4),
   "fed_prox": _BOTH_DOMAINS,
+  "fed_prox_ft": _BOTH_DOMAINS,
   # Each half of its steps moves a part, through all of the model.
   "fed_rep": _Steps(2 * 8),
   "fed_rod": _Steps(8, 8),
+  # Two gradients a step.
+  "fed_sam_ft": _Steps(2 * 8),
   "fed_sr": _BOTH_DOMAINS,
   # An epoch of the personal head is four batches.
   "fed_the": _Steps(8, 4),

@@ -13,7 +13,9 @@ from experiments import contestants
 from experiments import dataset_flags
 from experiments import input_flags
 from experiments import selection_flags
+from tff_shift import algorithms
 from tff_shift import models
+from tff_shift.algorithms import fed_avg_ft
 from tff_shift.data import color_transforms
 from tff_shift.data import guidance
 from tff_shift.models import guided_model
@@ -37,17 +39,24 @@ _DEFAULTS = {
   "client_weighting": "num_examples",
   "fine_tuning_steps": 100,
 }
-# Head and backbone together take as many steps as others take.
+# Head and backbone, or mixture and model, share the steps that others take.
 _OWN_DEFAULTS = {
-  name: {"head_steps": 5, "local_steps": 5} for name in ("fed_rep", "flute")
+  "fed_rep": {"head_steps": 5, "local_steps": 5},
+  "flute": {"head_steps": 5, "local_steps": 5},
+  "fed_ala": {"local_steps": 5},
 }
 
 
 def define_flags() -> None:
   """Defines the flags of this binary."""
   described = {name: str(value) for name, value in _DEFAULTS.items()}
-  described["local_steps"] += "; fed_rep, flute: 5, besides 5 of the head"
-  described["cosine_rounds"] = "--rounds; fed_avg_ft: and those of fine-tuning"
+  described["local_steps"] += (
+    "; fed_rep, flute: 5, besides 5 of the head; fed_ala: 5, besides those of"
+    " its mixture"
+  )
+  described["cosine_rounds"] = (
+    "--rounds; with fine-tuning: and those that it would take"
+  )
   command_line.define_common_flags(
     SCENARIO,
     hparam_defaults=described,
@@ -185,7 +194,8 @@ def make_plan() -> Plan:
 def _defaults(algorithm: str) -> dict[str, Any]:
   """Returns the hyper-parameters of an algorithm whose flags are not set."""
   rounds = FLAGS.rounds
-  if algorithm == "fed_avg_ft":
+  kind = algorithms.get(algorithm).HParams
+  if issubclass(kind, fed_avg_ft.HParams):
     # Fine-tuning goes on where the rounds end, and the rate falls on.
     steps, per_round = (
       (getattr(FLAGS, name) or [_DEFAULTS[name]])[0]

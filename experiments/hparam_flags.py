@@ -126,7 +126,7 @@ def define_flags(scenario: str, defaults: Mapping[str, str]) -> None:
   for field in fields.values():
     owners = owners_of(field.name, scenario)
     scope = "" if len(owners) == len(names) else f" ({', '.join(owners)})"
-    default = defaults.get(field.name, field.default)
+    default = defaults.get(field.name) or _own_defaults(field.name, owners)
     if field.name in flags.FLAGS:
       raise ValueError(
         f"the hyper-parameter {field.name!r} of {owners[0]} has the name of"
@@ -143,6 +143,20 @@ def define_flags(scenario: str, defaults: Mapping[str, str]) -> None:
         boolean=isinstance(field.default, bool),
       )
     )
+
+
+def _own_defaults(hparam: str, owners: Sequence[str]) -> str:
+  """Says the default of a hyper-parameter, and which algorithms have another.
+
+  Args:
+    hparam: The name of the hyper-parameter.
+    owners: The algorithms that have it.
+  """
+  first, *others = (
+    (name, getattr(algorithms.get(name).HParams(), hparam)) for name in owners
+  )
+  apart = [f"; {name}: {value}" for name, value in others if value != first[1]]
+  return f"{first[1]}{''.join(apart)}"
 
 
 def owners_of(hparam: str, scenario: str) -> list[str]:

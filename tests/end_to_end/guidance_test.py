@@ -212,6 +212,37 @@ def test_selection_looks_at_validation_alone(
   assert "chosen: fed_avg, learning rate 0.05" in capsys.readouterr().out
 
 
+class TestDefaults:
+  @pytest.fixture(scope="class")
+  def hparams(self, run_here):
+    """Those of contestants whose flags say nothing of them, by algorithm."""
+    plans = []
+    binary = types.SimpleNamespace(
+      __name__=guidance.__name__,
+      __doc__=guidance.__doc__,
+      main=lambda: plans.append(guidance_plan.make_plan()),
+    )
+    names = "fed_avg,fed_avg_ft,fed_prox_ft,fed_babu,fed_ala"
+    small = [each for each in _SMALL if not each.startswith("--local_steps")]
+    arguments = [*small, f"--algorithm={names}", "--fine_tuning_steps=15"]
+    assert run_here(binary, guidance_plan, arguments) == 0
+    return {each.algorithm: each.hparams for each in plans[0].contestants}
+
+  def test_rate_of_fine_tuning_falls_on_for_all_who_do_it(self, hparams):
+    # Fifteen steps, ten to a round, are two rounds more than three.
+    assert {name: each.cosine_rounds for name, each in hparams.items()} == {
+      "fed_avg": 3,
+      "fed_avg_ft": 5,
+      "fed_prox_ft": 5,
+      "fed_babu": 5,
+      "fed_ala": 3,
+    }
+
+  def test_what_else_is_learned_has_its_share_of_the_steps(self, hparams):
+    for name, each in hparams.items():
+      assert each.local_steps == (5 if name == "fed_ala" else 10)
+
+
 class TestBadFlags:
   @pytest.mark.parametrize(
     ("flags", "named"),

@@ -638,6 +638,39 @@ class TestTrain:
     assert result.carry == 4
 
 
+class TestProject:
+  def test_each_step_ends_where_weights_may_be(self, run_in_graph):
+    # The loss is a w, so that a step adds -rate a, and momentum more.
+    slopes = np.array([1.0, -3.0, 0.2], np.float32)
+
+    def work(weights):
+      return local_training.train(
+        lambda current, step, carry: (
+          tf.reduce_sum(slopes * current.backbone[0] + current.head[0]),
+          carry,
+        ),
+        weights,
+        3,
+        LocalHParams(learning_rate=0.1, momentum=0.5),
+        trainable=SplitWeights((True,), (False,)),
+        project=lambda moved: tuple(tf.clip_by_value(w, 0, 1) for w in moved),
+      ).weights
+
+    start = SplitWeights(
+      (np.array([0.2, 0.5, 1.0], np.float32),), (np.full(3, 7, np.float32),)
+    )
+    found = run_in_graph(work, start)
+    weights, mean = np.float64(start.backbone[0]), 0.0
+    for _ in range(3):
+      mean = 0.5 * mean + slopes
+      weights = np.clip(weights - 0.1 * mean, 0, 1)
+    np.testing.assert_allclose(found.backbone[0], weights, atol=1e-6)
+    # What is not trained is not projected.
+    assert found.head[0].tolist() == [7, 7, 7]
+    assert weights[:2].tolist() == [0, 1]
+    assert 0 < weights[2] < 1
+
+
 class TestCrossEntropy:
   def test_mean_over_the_batch(self, run_in_graph):
     # Probabilities 1/2 and 1/4 of the true classes.

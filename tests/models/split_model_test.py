@@ -318,6 +318,40 @@ class TestWithHead:
     assert cut.num_parameters == model.num_parameters
     assert cut.last_backbone_layer() == (False,) * 16 + (True,)
 
+  def test_parts_are_those_of_the_cut(self):
+    cut = split_model.with_head(cnn.build(channels=(8, 8, 8, 8)), "last_layer")
+    every, none = (True,) * 17, (False,) * 17
+    assert cut.weights_of("backbone") == (every, (False,))
+    assert cut.weights_of("head") == (none, (True,))
+    assert cut.weights_of("full") == (every, (True,))
+
+  def test_last_layers_are_those_of_the_head_first(self):
+    model = cnn.build(channels=(8, 8, 8, 8))
+    cut = split_model.with_head(model, "last_layer")
+    for each in (model, cut):
+      found = [
+        [
+          name
+          for name, is_in in zip(
+            tf.nest.flatten(each.weight_names()),
+            tf.nest.flatten(each.last_layers(number)),
+            strict=True,
+          )
+          if is_in
+        ]
+        for number in (1, 2, 3)
+      ]
+      last, two, three = (
+        {name.partition("/")[2] for name in names} for names in found
+      )
+      # However the model is cut, and with the normalisation of a layer.
+      assert last == {"layer6/kernel"}
+      assert two == last | {"layer5/kernel"}
+      assert {name[:6] for name in three - two} == {"layer4"}
+      assert len(three - two) == 4
+      for number in (0, 99):
+        assert each.last_layers(number) == each.weights_of("full")
+
   def test_given_weights_are_kept(self, small_mlp, values, run_in_graph):
     head = {k: v for k, v in values.items() if k.startswith("head/")}
     given = split_model.with_weights(small_mlp, head)

@@ -37,7 +37,7 @@ def train_client(
   data: local_training.ClientData,
   round_num,
   predict: Callable[[Any, tf.Tensor], tf.Tensor] | None = None,
-  penalty: Callable[[Any], tf.Tensor] | None = None,
+  **options: Any,
 ) -> process.ClientResult:
   """Trains the shared weights on one client's examples.
 
@@ -52,7 +52,8 @@ def train_client(
     data: The client's data.
     round_num: The round, an int32 scalar.
     predict: `(weights, x) -> logits` in the loss. None: those of the model.
-    penalty: What is added to the loss, see `local_training.train_on_pool`.
+    **options: `penalty` of `local_training.train_on_pool`, `trainable` and
+      `differentiate` of `local_training.train`.
 
   Returns:
     The change of the weights; there is no personal state.
@@ -66,8 +67,8 @@ def train_client(
     num_steps * tf.size(data.domain_sizes),
     seed,
     hparams,
-    penalty=penalty,
     round_num=round_num,
+    **options,
   )
   return process.ClientResult(
     update=tf.nest.map_structure(tf.subtract, result.weights, weights),

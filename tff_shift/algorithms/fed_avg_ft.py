@@ -96,29 +96,52 @@ def _fine_tuning_rate(
   )
 
 
+def prepare_client(
+  model: split_model.SplitModel,
+  hparams: HParams,
+  weights: split_model.SplitWeights,
+  data: local_training.ClientData,
+  round_num: Any,
+  **options: Any,
+) -> split_model.SplitWeights:
+  """Fine-tunes weights for a client's predictions, as `hparams` ask for.
+
+  Args:
+    model: The model.
+    hparams: How long, and at which rate.
+    weights: The weights to start from.
+    data: The client's data.
+    round_num: The number of rounds done, an int32 scalar.
+    **options: `trainable` of `local_training.train`.
+
+  Returns:
+    The fine-tuned weights.
+  """
+  num_steps = hparams.fine_tuning_steps or (
+    hparams.fine_tuning_epochs
+    * local_training.epoch_steps(data, hparams.batch_size)
+  )
+  return fine_tune(
+    model,
+    hparams,
+    num_steps,
+    weights,
+    data,
+    learning_rate=_fine_tuning_rate(hparams, data, round_num),
+    **options,
+  )
+
+
 def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
   """The functions of FedAvgFT; see `process.Work`."""
-
-  def prepare_client(weights, _, data, round_num):
-    num_steps = hparams.fine_tuning_steps or (
-      hparams.fine_tuning_epochs
-      * local_training.epoch_steps(data, hparams.batch_size)
-    )
-    return fine_tune(
-      model,
-      hparams,
-      num_steps,
-      weights,
-      data,
-      learning_rate=_fine_tuning_rate(hparams, data, round_num),
-    )
-
   return process.Work(
     initial_weights=model.initial_weights,
     train_client=lambda weights, _, data, round_num: fed_avg.train_client(
       model, hparams, weights, data, round_num
     ),
-    prepare_client=prepare_client,
+    prepare_client=lambda weights, _, data, round_num: prepare_client(
+      model, hparams, weights, data, round_num
+    ),
     predict_as_client=lambda _, personal_weights, data, examples: (
       evaluation.predict(model, personal_weights, examples.x)
     ),

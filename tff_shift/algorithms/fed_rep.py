@@ -50,11 +50,6 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
   A client's state is its head; the server has no model to predict with.
   """
   model = split_model.with_head(model, hparams.head)
-  all_of = lambda names, value: (value,) * len(names)  # noqa: E731
-  only_head = split_model.SplitWeights(
-    all_of(model.backbone.names, False), all_of(model.head.names, True)
-  )
-  only_backbone = tf.nest.map_structure(lambda moves: not moves, only_head)
 
   def train_client(backbone, head, data, round_num):
     seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
@@ -66,7 +61,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
       hparams.head_steps * num_domains,
       randomness.fold(seed, 0),
       hparams,
-      trainable=only_head,
+      trainable=model.weights_of("head"),
       round_num=round_num,
     )
     steps = local_training.num_local_steps(hparams, data, round_num)
@@ -77,7 +72,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
       steps * num_domains,
       randomness.fold(seed, 1),
       hparams,
-      trainable=only_backbone,
+      trainable=model.weights_of("backbone"),
       round_num=round_num,
     )
     return process.ClientResult(

@@ -182,14 +182,15 @@ def train_client(
       round_num=round_num,
     )
 
-  only_head = split_model.SplitWeights(
-    (False,) * len(model.backbone.names), (True,) * len(model.head.names)
-  )
   # A client without examples has no batch to train its head on.
   head_steps = hparams.head_steps * num_domains
   head_steps *= tf.minimum(tf.size(data.y), 1)
   with_head = train(
-    split_model.SplitWeights(backbone, head), head_steps, 0, only_head, 0.0
+    split_model.SplitWeights(backbone, head),
+    head_steps,
+    0,
+    model.weights_of("head"),
+    0.0,
   )
   steps = local_training.num_local_steps(hparams, data, round_num)
   result = train(

@@ -4,6 +4,7 @@ Everything here is a pure TensorFlow function of tensors: it can be tested alone
 and becomes part of a client's computation in TFF.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
@@ -12,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift.learning import chosen_weights
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
@@ -275,6 +277,7 @@ def train(
   differentiate: Callable[
     [Callable[[Any], Gradient], Any], Gradient
   ] = lambda gradient_at, trained: gradient_at(trained),
+  project: Callable[[Any], Any] | None = None,
 ) -> TrainingResult:
   """Takes gradient steps: the one local loop of the package.
 
@@ -298,23 +301,17 @@ def train(
       such tuple, on the same batch. Sharpness-aware minimisation asks for the
       gradient at `trained`, and then for that at weights moved along it. Weight
       decay is added afterwards, at `trained`.
+    project: `(trained) -> trained` brings weights that a step has moved back to
+      where they may be. None: they may be anywhere.
 
   Returns:
     A `TrainingResult`.
   """
   weights = tf.nest.map_structure(tf.convert_to_tensor, weights)
-  flat = tf.nest.flatten(weights)
-  chosen = (
-    [True] * len(flat) if trainable is None else tf.nest.flatten(trainable)
-  )
-  moving = tuple(w for w, c in zip(flat, chosen, strict=True) if c)
-
-  def assemble(moving_now):
-    supply = iter(moving_now)
-    return tf.nest.pack_sequence_as(
-      weights,
-      [next(supply) if c else w for w, c in zip(flat, chosen, strict=True)],
-    )
+  if trainable is None:
+    trainable = tf.nest.map_structure(lambda w: True, weights)
+  moving = chosen_weights.take(weights, trainable)
+  assemble = functools.partial(chosen_weights.put, weights, trainable)
 
   if learning_rate is None:
     learning_rate = scheduled_rate(hparams, round_num)
@@ -352,6 +349,8 @@ def train(
       rate = {tff.learning.optimizers.LEARNING_RATE_KEY: rate_of_step(step)}
       state = optimizer.set_hparams(state, rate)
     state, moving_now = optimizer.next(state, moving_now, gradients)
+    if project is not None:
+      moving_now = project(moving_now)
     return step + 1, moving_now, state, carry_after, loss_sum + loss
 
   _, moving, _, carry, loss_sum = tf.while_loop(

@@ -196,19 +196,56 @@ class SplitModel:
       embedding_size=embedding_size,
     )
 
+  def weights_of(self, part: str) -> SplitWeights:
+    """Tells which weights belong to a part, for `local_training.train`.
+
+    Args:
+      part: "backbone", "head", or "full" for both.
+
+    Returns:
+      A bool for each weight.
+    """
+    return SplitWeights(
+      *(
+        (part in (name, "full"),) * len(getattr(self, name).names)
+        for name in SplitWeights._fields
+      )
+    )
+
+  def last_layers(self, number: int) -> SplitWeights:
+    """Tells which weights belong to the last layers, those of the head first.
+
+    Args:
+      number: How many layers; 0 is all, and so is more than there are.
+
+    Returns:
+      A bool for each weight. Layers whose names share a prefix up to the first
+      underscore are one: a normalisation belongs to what it normalises. Frozen
+      weights do not count.
+    """
+    layers = [
+      (name, _layer_of(weight))
+      for name in SplitWeights._fields
+      for weight in getattr(self, name).names
+    ]
+    last = list(dict.fromkeys(layers))[-number:]
+    return tf.nest.pack_sequence_as(
+      self.weight_names(), [layer in last for layer in layers]
+    )
+
   def last_backbone_layer(self) -> tuple[bool, ...]:
     """Tells which backbone weights belong to its last layer.
 
     Returns:
-      A bool for each backbone weight: the last layer with weights, its
-      normalisation included (layers whose names share a prefix up to the first
-      underscore are parts of one). Frozen weights do not count.
+      A bool for each backbone weight, see `last_layers`.
     """
-    layers = [
-      name.split("/")[0].split(_PART_SEPARATOR)[0]
-      for name in self.backbone.names
-    ]
+    layers = [_layer_of(name) for name in self.backbone.names]
     return tuple(layer == layers[-1] for layer in layers)
+
+
+def _layer_of(weight: str) -> str:
+  """Returns the layer to which a weight of this name belongs."""
+  return weight.split("/")[0].split(_PART_SEPARATOR)[0]
 
 
 def check_input_dtype(

@@ -1,0 +1,197 @@
+"""FedBABU: a head that is random, common, and not trained in rounds."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift.algorithms import fed_avg_ft
+from tff_shift.algorithms import fed_babu
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
+from tff_shift.models import mlp
+from tff_shift.models import split_model
+
+pytestmark = pytest.mark.slow
+
+ROUND = 2
+RATE = 0.3
+COMMON = {
+  "batch_size": 4,
+  "local_steps": 1,
+  "learning_rate": RATE,
+  # It would shrink a head that is only given a gradient of zeros.
+  "weight_decay": 0.1,
+  "fine_tuning_steps": 3,
+}
+
+
+@pytest.fixture(scope="module")
+def client(make_client):
+  return make_client(0, [6, 5])
+
+
+@pytest.fixture(scope="module")
+def weights(model, client, run_in_graph):
+  """What the server holds under the head that all clients draw."""
+  return split_model.SplitWeights(
+    run_in_graph(model.initial_backbone, client.seed),
+    run_in_graph(model.first_head),
+  )
+
+
+def chosen(model, *parts):
+  return tf.nest.map_structure(
+    lambda name: name.split("/")[0] in parts, model.weight_names()
+  )
+
+
+def descend(oracle, weights, batches, parts):
+  """Steps with weight decay on some parts; the weights and the mean loss."""
+  losses = []
+  for batch in batches:
+
+    def loss(w, batch=batch):
+      return oracle.cross_entropy(oracle.predict(w, batch.x), batch.y)
+
+    losses.append(loss(weights))
+    slopes = oracle.gradient(loss, weights)
+    weights = tf.nest.map_structure(
+      lambda w, g, moves: w - RATE * (g + 0.1 * w) * moves,
+      weights,
+      slopes,
+      parts,
+    )
+  return weights, np.mean(losses)
+
+
+def test_round_trains_the_backbone_under_the_first_head(
+  model, client, weights, oracle, run_in_graph, compare
+):
+  functions = fed_babu.work(model, fed_babu.HParams(**COMMON))
+  result = run_in_graph(
+    lambda backbone, data: functions.train_client(
+      backbone, (), data, tf.constant(ROUND)
+    ),
+    weights.backbone,
+    client,
+  )
+
+  def draw_batches(data):
+    seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, ROUND)
+    batches = local_training.pooled_batches(data, 2, 4, seed)
+    # A step for each of the two domains.
+    return [batches(step) for step in range(2)]
+
+  expected, mean_loss = descend(
+    oracle,
+    weights,
+    run_in_graph(draw_batches, client),
+    chosen(model, "backbone"),
+  )
+  # The head has no place in what is sent.
+  compare.assert_close(
+    result.update,
+    tf.nest.map_structure(np.subtract, expected.backbone, weights.backbone),
+    1e-5,
+  )
+  np.testing.assert_allclose(result.loss, mean_loss, rtol=1e-5)
+  assert result.client_state == ()
+  assert max(np.abs(w).max() for w in result.update) > 1e-3
+
+
+@pytest.mark.parametrize(
+  ("part", "moving"),
+  [
+    ("full", ("backbone", "head")),
+    ("head", ("head",)),
+    ("body", ("backbone",)),
+  ],
+)
+def test_part_that_was_asked_for_is_fine_tuned(
+  model, client, weights, oracle, run_in_graph, compare, part, moving
+):
+  functions = fed_babu.work(
+    model, fed_babu.HParams(fine_tune_part=part, **COMMON)
+  )
+  prepared = run_in_graph(
+    lambda backbone, data: functions.prepare_client(
+      backbone, (), data, tf.constant(ROUND)
+    ),
+    weights.backbone,
+    client,
+  )
+
+  def draw_batches(data):
+    seed = randomness.fold(data.seed, randomness.Purpose.PERSONALIZE)
+    batches = local_training.pooled_batches(data, 3, 4, seed)
+    return [batches(step) for step in range(3)]
+
+  expected, _ = descend(
+    oracle, weights, run_in_graph(draw_batches, client), chosen(model, *moving)
+  )
+  compare.assert_close(prepared, expected, 1e-5)
+  for name in split_model.SplitWeights._fields:
+    is_still = compare.equal_bits(
+      getattr(prepared, name), getattr(weights, name)
+    )
+    assert is_still == (name not in moving)
+
+
+def test_fine_tuning_is_that_of_fed_avg_ft_bit_for_bit(
+  model, client, weights, run_in_graph, compare
+):
+  hparams = COMMON | {"momentum": 0.5, "cosine_rounds": 6, "local_steps": 2}
+  own, plain = (
+    module.work(model, module.HParams(**hparams)).prepare_client
+    for module in (fed_babu, fed_avg_ft)
+  )
+  arguments = (), client, np.int32(ROUND)
+  assert compare.equal_bits(
+    run_in_graph(own, weights.backbone, *arguments),
+    run_in_graph(plain, weights, *arguments),
+  )
+
+
+def test_before_fine_tuning_all_predict_with_one_model(
+  model, make_client, weights, oracle, run_in_graph, run_for_each
+):
+  functions = fed_babu.work(
+    model,
+    fed_babu.HParams(**COMMON | {"fine_tuning_steps": 0}, fine_tuning_epochs=0),
+  )
+  clients = [make_client(i, [5 + i]) for i in range(2)]
+  examples = make_client(7, [6])
+
+  def predict(backbone, data, examples):
+    prepared = functions.prepare_client(backbone, (), data, tf.constant(ROUND))
+    return functions.predict_as_client(backbone, prepared, data, examples)
+
+  expected = oracle.predict(weights, examples.x)
+  for logits in (
+    *run_for_each(
+      predict, [(weights.backbone, each, examples) for each in clients]
+    ),
+    run_in_graph(functions.predict_as_server, weights.backbone, (), examples),
+  ):
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+  ("head", "num_shared"), [("last_layer", 8), ("classifier", 6)]
+)
+def test_head_is_the_last_layer_unless_asked_otherwise(
+  client, run_in_graph, head, num_shared
+):
+  assert fed_babu.HParams().head == "last_layer"
+  model = mlp.build((5,), num_classes=3, width=8, head_width=6)
+  functions = fed_babu.work(model, fed_babu.HParams(head=head, **COMMON))
+  backbone = run_in_graph(functions.initial_weights, client.seed)
+  assert len(backbone) == num_shared
+  update = run_in_graph(
+    lambda shared, data: functions.train_client(
+      shared, (), data, tf.constant(ROUND)
+    ).update,
+    backbone,
+    client,
+  )
+  assert [w.shape for w in update] == [w.shape for w in backbone]

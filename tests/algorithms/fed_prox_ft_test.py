@@ -1,0 +1,92 @@
+"""FedProxFT: FedProx's rounds, FedAvgFT's predictions."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift.algorithms import fed_avg_ft
+from tff_shift.algorithms import fed_prox
+from tff_shift.algorithms import fed_prox_ft
+
+pytestmark = pytest.mark.slow
+
+ROUND = 2
+COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": 0.3}
+TUNING = {"fine_tuning_steps": 2, "cosine_rounds": 5}
+
+
+@pytest.fixture(scope="module")
+def client(make_client):
+  return make_client(0, [6, 5])
+
+
+@pytest.fixture(scope="module")
+def weights(model, client, run_in_graph):
+  return run_in_graph(model.initial_weights, client.seed)
+
+
+def train(functions, weights, data):
+  return functions.train_client(weights, (), data, tf.constant(ROUND))
+
+
+def prepare(functions, weights, data):
+  return functions.prepare_client(weights, (), data, tf.constant(ROUND))
+
+
+@pytest.mark.parametrize(
+  "optimizer",
+  [
+    {"optimizer": "sgd", "momentum": 0.5, "weight_decay": 0.01},
+    {"optimizer": "adam"},
+  ],
+)
+def test_without_the_term_it_is_fed_avg_ft_bit_for_bit(
+  model, client, weights, run_in_graph, compare, optimizer
+):
+  hparams = COMMON | TUNING | optimizer
+  found, plain = (
+    run_in_graph(
+      lambda *arguments, functions=functions: (
+        train(functions, *arguments),
+        prepare(functions, *arguments),
+      ),
+      weights,
+      client,
+    )
+    for functions in (
+      fed_prox_ft.work(model, fed_prox_ft.HParams(mu=0.0, **hparams)),
+      fed_avg_ft.work(model, fed_avg_ft.HParams(**hparams)),
+    )
+  )
+  assert compare.equal_bits(found, plain)
+
+
+def test_rounds_have_the_term_and_fine_tuning_has_not(
+  model, client, weights, run_in_graph, compare
+):
+  mu = 0.7
+  own, proximal, tuned = (
+    module.work(model, module.HParams(**COMMON, **values))
+    for module, values in (
+      (fed_prox_ft, {"mu": mu, "fine_tuning_steps": 2}),
+      (fed_prox, {"mu": mu}),
+      (fed_avg_ft, {"fine_tuning_steps": 2}),
+    )
+  )
+  found, expected, without = (
+    run_in_graph(lambda w, data, f=f: train(f, w, data), weights, client)
+    for f in (own, proximal, tuned)
+  )
+  assert compare.equal_bits(found, expected)
+  assert not compare.equal_bits(found.update, without.update)
+  prepared, expected = (
+    run_in_graph(lambda w, data, f=f: prepare(f, w, data), weights, client)
+    for f in (own, tuned)
+  )
+  assert compare.equal_bits(prepared, expected)
+  assert any(
+    np.any(one != other)
+    for one, other in zip(
+      tf.nest.flatten(prepared), tf.nest.flatten(weights), strict=True
+    )
+  )

@@ -1,0 +1,128 @@
+"""FedSAMFT: steps down the gradient of weights near by."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift.algorithms import fed_avg_ft
+from tff_shift.algorithms import fed_sam_ft
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
+
+pytestmark = pytest.mark.slow
+
+ROUND = 2
+RATE = 0.25
+COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": RATE}
+
+
+@pytest.fixture(scope="module")
+def client(make_client):
+  return make_client(0, [6, 5])
+
+
+@pytest.fixture(scope="module")
+def weights(model, client, run_in_graph):
+  return run_in_graph(model.initial_weights, client.seed)
+
+
+def everything(functions):
+  return lambda weights, data: (
+    functions.train_client(weights, (), data, tf.constant(ROUND)),
+    functions.prepare_client(weights, (), data, tf.constant(ROUND)),
+  )
+
+
+def test_round_agrees_with_the_oracle(
+  model, client, weights, oracle, run_in_graph, compare
+):
+  rho, decay, momentum = 0.4, 0.1, 0.5
+  functions = fed_sam_ft.work(
+    model,
+    fed_sam_ft.HParams(
+      rho=rho, weight_decay=decay, momentum=momentum, **COMMON
+    ),
+  )
+  result, _ = run_in_graph(everything(functions), weights, client)
+
+  def draw_batches(data):
+    seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, ROUND)
+    # Two iterations of a step for each of the two domains.
+    batches = local_training.pooled_batches(data, 4, 4, seed)
+    return [batches(step) for step in range(4)]
+
+  current = tf.nest.map_structure(np.float64, weights)
+  moved = tf.nest.map_structure(np.zeros_like, current)
+  losses = []
+  for batch in run_in_graph(draw_batches, client):
+
+    def loss(w, batch=batch):
+      return oracle.cross_entropy(oracle.predict(w, batch.x), batch.y)
+
+    losses.append(loss(current))
+    first = oracle.gradient(loss, current)
+    # One length over all weights, decay without a part in it.
+    length = np.sqrt(sum(np.sum(g**2) for g in tf.nest.flatten(first)))
+    near = tf.nest.map_structure(
+      lambda w, g, by=rho / length: w + by * g, current, first
+    )
+    second = oracle.gradient(loss, near)
+    moved = tf.nest.map_structure(
+      lambda m, g, w: momentum * m + g + decay * w, moved, second, current
+    )
+    current = tf.nest.map_structure(lambda w, m: w - RATE * m, current, moved)
+  compare.assert_close(
+    result.update, tf.nest.map_structure(np.subtract, current, weights), 1e-5
+  )
+  np.testing.assert_allclose(result.loss, np.mean(losses), rtol=1e-5)
+  assert result.client_state == ()
+
+
+@pytest.mark.parametrize(
+  "optimizer",
+  [
+    {"optimizer": "sgd", "momentum": 0.5, "weight_decay": 0.01},
+    {"optimizer": "adam"},
+  ],
+)
+def test_without_a_move_it_is_fed_avg_ft_bit_for_bit(
+  model, client, weights, run_in_graph, compare, optimizer
+):
+  hparams = COMMON | optimizer
+  found, plain = (
+    run_in_graph(everything(functions), weights, client)
+    for functions in (
+      fed_sam_ft.work(model, fed_sam_ft.HParams(rho=0.0, **hparams)),
+      fed_avg_ft.work(model, fed_avg_ft.HParams(**hparams)),
+    )
+  )
+  assert compare.equal_bits(found, plain)
+
+
+def test_fine_tuning_takes_plain_steps(
+  model, client, weights, run_in_graph, compare
+):
+  (trained, prepared), (plain, expected) = (
+    run_in_graph(everything(functions), weights, client)
+    for functions in (
+      fed_sam_ft.work(model, fed_sam_ft.HParams(rho=0.4, **COMMON)),
+      fed_avg_ft.work(model, fed_avg_ft.HParams(**COMMON)),
+    )
+  )
+  assert compare.equal_bits(prepared, expected)
+  assert not compare.equal_bits(trained.update, plain.update)
+
+
+def test_gradient_of_zeros_moves_nothing(run_in_graph):
+  def work(weight):
+    found = fed_sam_ft.sharpness_aware(0.5)(
+      lambda trained: local_training.Gradient(
+        tf.constant(1.0), (), (tf.zeros_like(trained[0]),)
+      ),
+      (weight,),
+    )
+    return found.gradients[0], found.loss
+
+  gradient, loss = run_in_graph(work, np.ones(3, np.float32))
+  assert gradient.tolist() == [0, 0, 0]
+  assert loss == 1

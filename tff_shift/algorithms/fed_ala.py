@@ -1,0 +1,249 @@
+"""FedALA: clients learn how much of the global model to take, weight by weight.
+
+FedALA: Adaptive Local Aggregation for Personalized Federated Learning (Zhang,
+Hua, Wang, Song, Xue, Ma, Guan; AAAI 2023), Algorithm 1. A baseline of Beyond
+Aggregation: Guiding Clients in Heterogeneous Federated Learning, Table 1.
+
+A client i keeps its model theta_i as it last trained it, and W_i, a number from
+0 to 1 for each weight of the last p layers. From the global model theta_g it
+starts at
+
+    theta = theta_i + (theta_g - theta_i) * W_i
+
+in these layers and from theta_g in all others. W_i starts at 1. Before it is
+used, it goes down the gradient of the loss at theta, all else fixed, over a
+share of the client's examples:
+
+    W_i <- clip(W_i - eta grad_theta L * (theta_g - theta_i), 0, 1)
+
+The first time that theta_g and theta_i differ, this is done until losses have
+settled, and from then on in one pass a round. From theta the client trains all
+weights; the server adds the mean of what they are beyond theta_g, as in FedAvg.
+
+What leaves a client: the change of all weights from theta_g, and the mean
+training loss. theta_i and W_i do not.
+
+Written from the steps as the authors' program takes them. Decisions:
+  * A client predicts with theta, of the server's weights of the moment and
+    after a pass over W_i: what the next round trains from, bit for bit. There
+    the authors' program evaluates.
+  * Losses have settled when, after more than ten passes, those of the last
+    batches of ten deviate by less than a threshold. The passes are bounded.
+  * Of theta_i only the last p layers are kept; nothing asks for the others.
+  * Batches are full and random, new in each round, alike in all of its passes.
+
+`variant=program` is what the program of the FedDRM authors computes. There W
+stays 1, for its loss is taken of a copy of theta that no gradient leaves: local
+training starts from theta_g, as in FedAvg, and clients predict with their own
+trained models, theta_i.
+"""
+
+import dataclasses
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tff_shift.algorithms import fed_avg
+from tff_shift.learning import chosen_weights
+from tff_shift.learning import evaluation
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
+from tff_shift.learning import process
+from tff_shift.learning import randomness
+from tff_shift.models import split_model
+
+SCENARIOS = ("evolving", "guidance")
+
+# So many losses tell whether they have settled.
+_WINDOW = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class HParams(hyperparameters.LocalHParams):
+  """Hyper-parameters of FedALA."""
+
+  variant: str = hyperparameters.hparam(
+    "published",
+    "published: the method of its paper; program: what the FedDRM authors'"
+    " program computes under its name.",
+    choices=("published", "program"),
+  )
+  ala_layers: int = hyperparameters.hparam(
+    1,
+    "p: how many layers, the last ones, a client mixes; the others are the"
+    " global model's. 0 is all.",
+    minimum=0,
+  )
+  ala_rate: float = hyperparameters.hparam(
+    1.0,
+    "eta: the rate at which W is learned, by plain gradient steps. At 0 it"
+    " stays 1, and the method is FedAvg.",
+    minimum=0,
+  )
+  ala_share: float = hyperparameters.hparam(
+    0.8,
+    "The share of its examples that a client passes over for W, rounded up to"
+    " whole batches.",
+    minimum=0,
+    maximum=1,
+    exclusive_minimum=True,
+  )
+  ala_threshold: float = hyperparameters.hparam(
+    0.1,
+    "The first passes over W end when the standard deviation of the last ten"
+    " losses is below this; at 0 only ala_max_passes ends them.",
+    minimum=0,
+  )
+  ala_max_passes: int = hyperparameters.hparam(
+    30, "The first passes over W are at most so many.", minimum=1
+  )
+
+
+class ClientState(NamedTuple):
+  """What a client keeps, of the layers that it mixes.
+
+  Attributes:
+    personal: theta_i, a tuple of float32 tensors.
+    mixture: W_i, likewise.
+    is_settled: Whether the first passes over W_i are done, int32: 0 or 1.
+  """
+
+  personal: Any
+  mixture: Any
+  is_settled: Any
+
+
+def _mix(model, hparams: HParams, weights, state: ClientState):
+  """Computes theta: theta_g (`weights`), bit for bit, where W_i is 1."""
+  chosen = model.last_layers(hparams.ala_layers)
+  mixed = tf.nest.map_structure(
+    lambda g, v, w: w * g + (1.0 - w) * v,
+    chosen_weights.take(weights, chosen),
+    state.personal,
+    state.mixture,
+  )
+  return chosen_weights.put(weights, chosen, mixed)
+
+
+def learn_mixture(
+  model: split_model.SplitModel,
+  hparams: HParams,
+  weights: split_model.SplitWeights,
+  state: ClientState,
+  data: local_training.ClientData,
+  round_num,
+) -> ClientState:
+  """Passes over W_i, once or until its losses have settled.
+
+  Args:
+    model: The model.
+    hparams: Hyper-parameters.
+    weights: The server's weights.
+    state: What the client keeps.
+    data: The client's data.
+    round_num: The round, an int32 scalar.
+
+  Returns:
+    The state with the new W_i. It is the old state where the client has no
+    examples, or theta_i is theta_g.
+  """
+  share = hparams.ala_share / hparams.batch_size
+  num_examples = tf.cast(tf.size(data.y), tf.float32)
+  num_steps = tf.cast(tf.math.ceil(share * num_examples), tf.int32)
+  seed = randomness.fold(data.seed, randomness.Purpose.PERSONALIZE, round_num)
+  batches = local_training.pooled_batches(
+    data, num_steps, hparams.batch_size, seed
+  )
+  # Whatever the optimizer of the model.
+  plain = dataclasses.replace(
+    hparams, optimizer="sgd", momentum=0.0, weight_decay=0.0
+  )
+
+  def loss_fn(mixture, step, _):
+    batch = batches(step)
+    theta = _mix(model, hparams, weights, state._replace(mixture=mixture))
+    loss = local_training.cross_entropy(model.predict(theta, batch.x), batch.y)
+    return loss, loss
+
+  def pass_once(number, mixture, losses):
+    result = local_training.train(
+      loss_fn,
+      mixture,
+      num_steps,
+      plain,
+      carry=tf.constant(0.0),
+      learning_rate=hparams.ala_rate,
+      project=lambda moved: tuple(tf.clip_by_value(w, 0, 1) for w in moved),
+    )
+    losses = tf.concat([losses[1:], result.carry[tf.newaxis]], axis=0)
+    return number + 1, result.weights, losses
+
+  received = chosen_weights.take(weights, model.last_layers(hparams.ala_layers))
+  differ = tf.nest.map_structure(
+    lambda g, v: tf.reduce_any(tf.not_equal(g, v)), received, state.personal
+  )
+  can_learn = tf.reduce_any(differ) & (num_steps > 0)
+  num_passes = tf.where(state.is_settled > 0, 1, hparams.ala_max_passes)
+
+  def goes_on(number, _, losses):
+    spread = tf.math.reduce_std(losses)
+    have_settled = (number > _WINDOW) & (spread < hparams.ala_threshold)
+    return can_learn & (number < num_passes) & ~have_settled
+
+  _, mixture, _ = tf.while_loop(
+    goes_on,
+    pass_once,
+    (tf.constant(0), state.mixture, tf.zeros([_WINDOW])),
+    parallel_iterations=1,
+  )
+  is_settled = tf.where(can_learn, 1, state.is_settled)
+  return state._replace(mixture=mixture, is_settled=is_settled)
+
+
+def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+  """The functions of FedALA; see `process.Work`."""
+  learns = hparams.variant == "published"
+  # The program keeps the whole model, and no W.
+  chosen = model.last_layers(hparams.ala_layers if learns else 0)
+
+  def initial_client_state(_, weights):
+    personal = chosen_weights.take(weights, chosen)
+    ones = tuple(map(tf.ones_like, personal)) if learns else ()
+    return ClientState(personal, ones, tf.constant(0))
+
+  def start(weights, state, data, round_num):
+    if not learns:
+      return state, weights
+    state = learn_mixture(model, hparams, weights, state, data, round_num)
+    return state, _mix(model, hparams, weights, state)
+
+  def train_client(weights, state, data, round_num):
+    state, theta = start(weights, state, data, round_num)
+    result = fed_avg.train_client(model, hparams, theta, data, round_num)
+    trained = tf.nest.map_structure(tf.add, theta, result.update)
+    return result._replace(
+      update=tf.nest.map_structure(
+        lambda change, ours, theirs: change + (ours - theirs),
+        result.update,
+        theta,
+        weights,
+      ),
+      client_state=state._replace(
+        personal=chosen_weights.take(trained, chosen)
+      ),
+    )
+
+  def prepare_client(weights, state, data, round_num):
+    if learns:
+      return start(weights, state, data, round_num)[1]
+    return chosen_weights.put(weights, chosen, state.personal)
+
+  return fed_avg.work(model, hparams)._replace(
+    initial_client_state=initial_client_state,
+    train_client=train_client,
+    prepare_client=prepare_client,
+    predict_as_client=lambda _, theta, data, examples: evaluation.predict(
+      model, theta, examples.x
+    ),
+  )

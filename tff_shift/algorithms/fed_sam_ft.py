@@ -1,0 +1,99 @@
+"""FedSAMFT: sharpness-aware rounds, then every client fine-tunes the model.
+
+Generalized Federated Learning via Sharpness Aware Minimization (Qu, Li, Duan,
+Liu, Tang, Lu; ICML 2022), and Improving Generalization in Federated Learning by
+Seeking Flat Minima (Caldarola, Caputo, Ciccone; ECCV 2022). A baseline of
+Beyond Aggregation: Guiding Clients in Heterogeneous Federated Learning (Table 1
+there).
+
+A local step looks for weights whose whole neighbourhood has a low loss. On one
+batch B it takes two gradients,
+
+    g = grad F_k(w; B)
+    e = rho g / (|g| + 1e-12)
+    w <- w - eta (grad F_k(w + e; B) + weight_decay w)
+
+with the Euclidean norm over all weights together. The server adds the mean
+change, as in FedAvg. A client predicts with the model that it fine-tuned by
+plain steps, as in `fed_avg_ft`. With rho = 0 it is FedAvgFT, bit for bit.
+
+What leaves a client: the change of all weights, and the mean training loss. The
+fine-tuned model does not.
+
+Written from the steps as public programs take them. What is chosen here:
+  * The loss that is reported is that at w, which compares with other methods'.
+  * Weight decay pulls at w and has no part in g, as in the FedDRM authors'
+    program.
+  * As many steps as FedAvg takes, each of two gradients.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tff_shift.algorithms import fed_avg
+from tff_shift.algorithms import fed_avg_ft
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
+from tff_shift.learning import process
+from tff_shift.models import split_model
+
+SCENARIOS = ("evolving", "guidance")
+
+# A gradient of zeros has no direction.
+_SMALLEST_NORM = 1e-12
+
+
+@dataclasses.dataclass(frozen=True)
+class HParams(fed_avg_ft.HParams):
+  """Hyper-parameters of FedSAMFT: those of FedAvgFT, and rho."""
+
+  rho: float = hyperparameters.hparam(
+    0.05,
+    "How far from the weights, along the gradient, the gradient of a step is"
+    " taken: 0 is FedAvgFT at twice the cost; so far that the loss there has"
+    " nothing to do with that at the weights, and nothing is learned.",
+    minimum=0,
+  )
+
+
+def sharpness_aware(
+  rho: float,
+) -> Callable[
+  [Callable[[Any], local_training.Gradient], Any], local_training.Gradient
+]:
+  """Makes a step go down the gradient at the worst weights near by.
+
+  Args:
+    rho: How far they are.
+
+  Returns:
+    What `local_training.train` takes as `differentiate`.
+  """
+
+  def differentiate(gradient_at, trained):
+    first = gradient_at(trained)
+    norm = tf.linalg.global_norm(first.gradients)
+    scale = rho / (norm + _SMALLEST_NORM)
+    moved = tuple(
+      w + scale * g for w, g in zip(trained, first.gradients, strict=True)
+    )
+    return first._replace(gradients=gradient_at(moved).gradients)
+
+  return differentiate
+
+
+def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+  """The functions of FedSAMFT; see `process.Work`."""
+  return fed_avg_ft.work(model, hparams)._replace(
+    train_client=lambda weights, _, data, round_num: fed_avg.train_client(
+      model,
+      hparams,
+      weights,
+      data,
+      round_num,
+      differentiate=sharpness_aware(hparams.rho),
+    )
+  )

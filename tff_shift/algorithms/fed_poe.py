@@ -181,31 +181,31 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
       round_num,
       randomness.fold(seed, 0),
     )
-    num_steps = local_training.num_local_steps(hparams, examples, round_num)
-    batches = local_training.pooled_batches(
-      examples, num_steps, hparams.batch_size, randomness.fold(seed, 1)
-    )
 
-    def loss_fn(both, step, carry):
-      batch = batches(step)
-      losses = [
-        adaptation.risk(predict(each, batch.x), batch.y, lesson.class_weights)
-        for each in both
-      ]
-      return tf.add_n(losses), carry
+    def loss(both, batch):
+      return tf.add_n(
+        [
+          adaptation.risk(
+            predict(trained, batch.x), batch.y, lesson.class_weights
+          )
+          for trained in both
+        ]
+      )
 
-    trained = local_training.train(
-      loss_fn,
+    result = local_training.train_on_batches(
+      loss,
       (state.own, weights.federated),
-      num_steps,
+      examples,
+      local_training.num_local_steps(hparams, examples, round_num),
+      randomness.fold(seed, 1),
       hparams,
       round_num=round_num,
     )
-    own, federated = trained.weights
+    own, federated = result.weights
     return process.ClientResult(
       update=tf.nest.map_structure(tf.subtract, federated, weights.federated),
       client_state=ClientState(own, ensemble),
-      loss=trained.loss / 2.0,
+      loss=result.loss / 2.0,
     )
 
   def update_server(weights, mean_update, contribution, round_num):

@@ -77,10 +77,14 @@ _STEPS = {
   "fed_avg": _BOTH_DOMAINS,
   "fed_avg_ft": _BOTH_DOMAINS,
   "fed_babu": _BOTH_DOMAINS,
+  # Four of its classifier, five of the one that is compared.
+  "fed_ccfa": _Steps(4, 9),
   "fed_drm": _BOTH_DOMAINS,
   # A step is one on each of its two networks.
   "fed_evolve": _Steps(2 * 4),
   "fed_evp": _Steps(4),
+  # A step on each of its two heads.
+  "fed_poe": _Steps(0, 2 * 4),
   "fed_prox": _BOTH_DOMAINS,
   "fed_prox_ft": _BOTH_DOMAINS,
   # Each half of its steps moves a part, through all of the model.
@@ -98,6 +102,9 @@ _STEPS = {
   "memo": _BOTH_DOMAINS,
   "p_fed_hn": _Steps(4),
   "t3a": _BOTH_DOMAINS,
+  # Each step has a batch of the stream beside the labelled one.
+  "uda": _Steps(2 * 4),
+  "unida": _Steps(2 * 4),
 }
 
 

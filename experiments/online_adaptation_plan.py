@@ -147,7 +147,10 @@ def make_plan() -> Plan:
     UsageError: If a flag or a file is wrong.
   """
   command_line.check_common_flags(SCENARIO)
-  chosen = contestants.chosen(SCENARIO)
+  chosen = contestants.chosen(
+    SCENARIO, defaults=lambda name: {"num_slots": FLAGS.num_clients}
+  )
+  _check_slots(chosen)
   seeds = command_line.chosen_seeds("seeds")
   for flag, allowed in (
     ("shift_kind", streams.SHIFT_KINDS),
@@ -257,6 +260,17 @@ def _check_images(x: np.ndarray) -> None:
       f"--shift_kind=covariate corrupts images, and --dataset={FLAGS.dataset}"
       f" has others: {error}"
     ) from error
+
+
+def _check_slots(chosen: Sequence[selection.Contestant]) -> None:
+  """Refuses a table of clients in which some have no row."""
+  for each in chosen:
+    num_slots = getattr(each.hparams, "num_slots", FLAGS.num_clients)
+    if num_slots < FLAGS.num_clients:
+      raise command_line.UsageError(
+        f"--num_slots={num_slots} is not allowed for {each.algorithm}: it must"
+        f" be at least --num_clients={FLAGS.num_clients}"
+      )
 
 
 def _controlled(

@@ -363,6 +363,38 @@ def test_covariate_shift_corrupts_and_keeps_classes_even(
   }
 
 
+@pytest.fixture
+def make_plan(run_here, tmp_path):
+  """Returns `make(*flags)`, which gives the plan of a small run."""
+
+  def make(*arguments):
+    plans = []
+    # The binary, up to its plan.
+    binary = types.SimpleNamespace(
+      __name__=online_adaptation.__name__,
+      main=lambda: plans.append(online_adaptation_plan.make_plan()),
+    )
+    code = run_here(
+      binary,
+      online_adaptation_plan,
+      [*_SMALL, *arguments, f"--cache_dir={tmp_path / 'cache'}"],
+    )
+    assert code == 0
+    return plans[0]
+
+  return make
+
+
+@pytest.mark.parametrize(
+  ("flags_of_slots", "slots"), [([], 5), (["--num_slots=9"], 9)]
+)
+def test_table_of_clients_has_a_row_for_each(flags_of_slots, slots, make_plan):
+  plan = make_plan(
+    "--algorithm=fed_ccfa,source", "--num_clients=5", *flags_of_slots
+  )
+  assert plan.contestants[0].hparams.num_slots == slots
+
+
 @pytest.mark.parametrize(
   ("flag", "values"),
   [
@@ -372,21 +404,9 @@ def test_covariate_shift_corrupts_and_keeps_classes_even(
     ("--use_uncertainty=False", [False]),
   ],
 )
-def test_what_is_on_or_off_may_be_compared(flag, values, run_here, tmp_path):
-  plans = []
-  # The binary, up to its plan.
-  binary = types.SimpleNamespace(
-    __name__=online_adaptation.__name__,
-    main=lambda: plans.append(online_adaptation_plan.make_plan()),
-  )
-  arguments = [*_SMALL, "--algorithm=source,fed_ade", flag]
-  code = run_here(
-    binary,
-    online_adaptation_plan,
-    [*arguments, f"--cache_dir={tmp_path / 'cache'}"],
-  )
-  assert code == 0
-  source, *compared = plans[0].contestants
+def test_what_is_on_or_off_may_be_compared(flag, values, make_plan):
+  plan = make_plan("--algorithm=source,fed_ade", flag)
+  source, *compared = plan.contestants
   assert source.algorithm == "source"
   assert [each.hparams.use_uncertainty for each in compared] == values
   assert [each.compared for each in compared] == (
@@ -457,6 +477,10 @@ def test_what_is_on_or_off_may_be_compared(flag, values, run_here, tmp_path):
       ("--correct_batch_noise=True", "similarity='wasserstein'"),
     ),
     (["--num_learners=3"], ("--num_learners", "atlas")),
+    (
+      ["--algorithm=fed_ccfa", "--num_clients=5", "--num_slots=4"],
+      ("--num_slots=4", "fed_ccfa", "at least --num_clients=5"),
+    ),
     (["--seeds=0,0"], ("--seeds=0,0", "twice")),
     (["--dataset=cifar10", "--data_dir=/nowhere"], ("/nowhere", "cifar10")),
     (["--dataset=tiny_imagenet", "--data_dir=/nowhere"], ("/nowhere", "tiny")),

@@ -355,6 +355,14 @@ class TestAdaptationData:
       "confusion=float32[2,2],seed=int32[2],client_id=int32>"
     )
 
+  def test_unlabelled_examples_have_zeros_for_classes(self, run_in_graph, data):
+    unlabelled = run_in_graph(lambda data: data.unlabelled, data)
+    number = len(data.stream_x)
+    np.testing.assert_array_equal(unlabelled.x, data.stream_x)
+    np.testing.assert_array_equal(unlabelled.y, np.zeros(number, np.int32))
+    np.testing.assert_array_equal(unlabelled.domain_sizes, [number])
+    np.testing.assert_array_equal(unlabelled.seed, data.seed)
+
   def test_labelled_examples_are_one_domain(self, run_in_graph, data):
     labelled = run_in_graph(lambda data: data.labelled, data)
     np.testing.assert_array_equal(labelled.x, data.x)

@@ -60,6 +60,16 @@ class AdaptationData(NamedTuple):
       client_id=self.client_id,
     )
 
+  @property
+  def unlabelled(self) -> local_training.ClientData:
+    """The examples of the time step; zeros stand where classes would."""
+    num_examples = num_stream_examples(self)
+    return self.labelled._replace(
+      x=self.stream_x,
+      y=tf.zeros([num_examples], tf.int32),
+      domain_sizes=num_examples[tf.newaxis],
+    )
+
 
 def data_type(model: split_model.SplitModel) -> tff.Type:
   """Returns the TFF type of `AdaptationData` for a model's inputs."""

@@ -381,6 +381,40 @@ def cross_entropy(logits, y) -> tf.Tensor:
   )
 
 
+def train_on_batches(
+  loss: Callable[[Any, Batch], tf.Tensor],
+  weights: Any,
+  data: ClientData,
+  num_steps,
+  seed,
+  hparams: hyperparameters.LocalWorkHParams,
+  **options: Any,
+) -> TrainingResult:
+  """Trains with a loss of batches from all of a client's examples.
+
+  Args:
+    loss: `(weights, batch) -> a float32 scalar`.
+    weights: The weights to start from.
+    data: The client's data.
+    num_steps: The number of gradient steps, an int32 scalar.
+    seed: An int32 tensor of shape [2]; fixes the batches.
+    hparams: See `train`.
+    **options: `trainable`, `learning_rate`, `round_num` and `differentiate` of
+      `train`.
+
+  Returns:
+    A `TrainingResult` without carry.
+  """
+  batches = pooled_batches(data, num_steps, hparams.batch_size, seed)
+  return train(
+    lambda current, step, carry: (loss(current, batches(step)), carry),
+    weights,
+    num_steps,
+    hparams,
+    **options,
+  )
+
+
 def train_on_pool(
   predict: Callable[[Any, tf.Tensor], tf.Tensor],
   weights: Any,
@@ -409,13 +443,11 @@ def train_on_pool(
   Returns:
     A `TrainingResult` without carry.
   """
-  batches = pooled_batches(data, num_steps, hparams.batch_size, seed)
 
-  def loss_fn(current, step, carry):
-    batch = batches(step)
-    loss = cross_entropy(predict(current, batch.x), batch.y)
-    if penalty is not None:
-      loss += penalty(current)
-    return loss, carry
+  def loss(current, batch):
+    value = cross_entropy(predict(current, batch.x), batch.y)
+    return value if penalty is None else value + penalty(current)
 
-  return train(loss_fn, weights, num_steps, hparams, **options)
+  return train_on_batches(
+    loss, weights, data, num_steps, seed, hparams, **options
+  )

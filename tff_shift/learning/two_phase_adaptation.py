@@ -108,17 +108,16 @@ def work(
   ) -> local_training.TrainingResult:
     """Takes steps down the risk of eq. 4 on batches of labelled examples."""
     class_weights = adaptation.class_weights(state.classes, examples.y)
-    batches = local_training.pooled_batches(
-      examples, num_steps, hparams.batch_size, seed
-    )
-
-    def loss_fn(current, step, carry):
-      batch = batches(step)
-      logits = predict(current, batch.x)
-      return adaptation.risk(logits, batch.y, class_weights), carry
-
-    return local_training.train(
-      loss_fn, weights, num_steps, hparams, learning_rate=state.learning_rate
+    return local_training.train_on_batches(
+      lambda current, batch: adaptation.risk(
+        predict(current, batch.x), batch.y, class_weights
+      ),
+      weights,
+      examples,
+      num_steps,
+      seed,
+      hparams,
+      learning_rate=state.learning_rate,
     )
 
   def train_client(backbone, state, data, round_num):

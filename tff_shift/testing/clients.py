@@ -46,6 +46,7 @@ def _make_adapting_client(client_id, num_initial, num_stream, run_seed=0):
     timestep=np.int32(1),
     confusion=(confusion / confusion.sum(axis=0)).astype(np.float32),
     seed=randomness.client_seed(run_seed, client_id),
+    client_id=np.int32(client_id % NUM_CLIENTS),
   )
 
 

@@ -56,6 +56,7 @@ def _contract_hparams(name):
     "batch_size": 4,
     "local_steps": 2,
     "num_hidden": 1,
+    "snapshot_period": 1,
     "learning_rate": 0.2,
     "smallest_rate": 0.1,
     "eta_min": 0.1,

@@ -1,0 +1,279 @@
+"""FedCCFA: a client's round against NumPy, and rounds of several clients."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift.algorithms import fed_ccfa
+
+pytestmark = pytest.mark.slow
+
+NUM_EXAMPLES = 9
+RATE = 0.05
+# A batch is all examples, three of each class, which is the most that is drawn.
+HPARAMS = fed_ccfa.HParams(
+  batch_size=NUM_EXAMPLES,
+  learning_rate=RATE,
+  head_rate_factor=4.0,
+  local_epochs=2,
+  head_epochs=1,
+  balanced_epochs=2,
+  balanced_examples=3,
+  num_slots=4,
+  entropy_divisor=0.5,
+  alignment_start=2,
+  temperature=0.5,
+)
+
+
+@pytest.fixture(scope="module")
+def clients(make_adapting_client):
+  return [make_adapting_client(i, NUM_EXAMPLES, 7) for i in range(3)]
+
+
+@pytest.fixture(scope="module")
+def pretrained(model, clients, run_in_graph):
+  return run_in_graph(model.initial_weights, clients[0].seed)
+
+
+@pytest.fixture(scope="module")
+def start(model, pretrained, run_in_graph):
+  """The server's weights, and a client's state with two anchors."""
+  functions = fed_ccfa.work(model, HPARAMS)
+  weights = run_in_graph(functions.initial_weights, np.zeros(2, np.int32))
+  weights = weights._replace(backbone=pretrained.backbone)
+  anchors = np.random.default_rng(0).normal(size=(3, 8)).astype(np.float32)
+  anchors[1] = 0
+  return weights, fed_ccfa.ClientState(pretrained.head, anchors, np.float32(0))
+
+
+def estimated_classes(oracle, pretrained, client):
+  predicted = oracle.predict(pretrained, client.stream_x).argmax(axis=1)
+  shares = np.bincount(predicted, minlength=3) / len(predicted)
+  classes = np.maximum(np.linalg.solve(client.confusion, shares), 0)
+  return classes / classes.sum()
+
+
+def train(model, hparams, run_in_graph, start, client, round_num):
+  return run_in_graph(
+    fed_ccfa.work(model, hparams).train_client,
+    *start,
+    client,
+    np.int32(round_num),
+  )
+
+
+class TestClient:
+  """Steps 1 to 3 of the first client."""
+
+  @pytest.fixture(scope="class")
+  def client(self, clients):
+    return clients[0]
+
+  @pytest.fixture(scope="class")
+  def expected(self, pretrained, start, client, oracle):
+    """Returns `expected(k_factor)`: heads, backbone and losses in NumPy."""
+    classes = estimated_classes(oracle, pretrained, client)
+    backbone, head = pretrained.backbone, pretrained.head
+    embeddings = oracle.embed(backbone, client.x)
+
+    def risk(logits):
+      return sum(
+        share
+        * oracle.cross_entropy(logits[client.y == c], client.y[client.y == c])
+        for c, share in enumerate(classes)
+      )
+
+    def alignment(features):
+      anchors = start[1].anchors
+      total = 0.0
+      for row, label in zip(features, client.y, strict=True):
+        if label == 1:
+          continue  # It has no anchor.
+        odds = {
+          c: np.exp(
+            row
+            @ anchors[c]
+            / np.linalg.norm(row)
+            / np.linalg.norm(anchors[c])
+            / 0.5
+          )
+          for c in (0, 2)
+        }
+        # A third of the examples are of its class.
+        weight = 3 * classes[label]
+        total -= weight * np.log(odds[label] / sum(odds.values()))
+      return total / NUM_EXAMPLES
+
+    there = classes[classes > 0]
+    k = -np.sum(there * np.log(there)) / 0.5
+
+    def run(k_factor):
+      balanced, _ = oracle.descend(
+        head,
+        [
+          lambda h: oracle.cross_entropy(
+            oracle.classify(h, embeddings), client.y
+          )
+        ]
+        * 2,
+        4 * RATE,
+      )
+      own, _ = oracle.descend(
+        head, [lambda h: risk(oracle.classify(h, embeddings))], 4 * RATE
+      )
+
+      def loss(weights):
+        features = oracle.embed(weights, client.x)
+        return risk(oracle.classify(own, features)) + k_factor * k * alignment(
+          features
+        )
+
+      moved, value = oracle.descend(backbone, [loss] * 2, RATE)
+      return balanced, own, moved, value
+
+    return run
+
+  def check(self, result, expected, start, client, oracle, compare):
+    balanced, own, backbone, loss = expected
+    weights, state = start
+    compare.assert_close(
+      tf.nest.map_structure(np.add, weights.backbone, result.update),
+      backbone,
+      1e-5,
+    )
+    compare.assert_close(result.client_state.head, own, 1e-5)
+    compare.assert_close(result.client_state.anchors, state.anchors, 0.0)
+    np.testing.assert_allclose(result.loss, loss, rtol=1e-5)
+    sent = tf.nest.map_structure(lambda t: t[0], result.contribution.values)
+    for rows, head in ((sent.compared, balanced), (sent.rows, own)):
+      kernel, bias = head
+      np.testing.assert_allclose(rows[:, :-1], kernel.T, atol=1e-5)
+      np.testing.assert_allclose(rows[:, -1], bias, atol=1e-5)
+    features = oracle.embed(backbone, client.x)
+    for c, mean in oracle.class_means(features, client.y).items():
+      np.testing.assert_allclose(sent.means[c], mean, atol=1e-5)
+
+  def test_round_with_alignment(
+    self, model, start, client, expected, oracle, run_in_graph, compare
+  ):
+    result = train(model, HPARAMS, run_in_graph, start, client, 2)
+    self.check(result, expected(1.0), start, client, oracle, compare)
+    # It makes a difference.
+    plain, aligned = expected(0.0)[2], expected(1.0)[2]
+    assert np.max(np.abs(plain[0] - aligned[0])) > 1e-3
+
+  def test_round_before_features_are_aligned(
+    self, model, start, client, expected, oracle, run_in_graph, compare
+  ):
+    result = train(model, HPARAMS, run_in_graph, start, client, 1)
+    self.check(result, expected(0.0), start, client, oracle, compare)
+
+  def test_pseudo_labels_are_those_of_its_model(
+    self, model, start, client, pretrained, oracle, run_in_graph
+  ):
+    hparams = dataclasses.replace(HPARAMS, stream_labels="pseudo")
+    result = train(model, hparams, run_in_graph, start, client, 0)
+    y = oracle.predict(pretrained, client.stream_x).argmax(axis=1)
+    means = result.contribution.values.means[0]
+    has_class = np.isin(np.arange(3), y)
+    np.testing.assert_array_equal(np.any(means != 0, axis=1), has_class)
+
+
+class TestRoundOfThree:
+  @pytest.fixture(scope="class")
+  def run(self, model, start, clients, run_in_graph):
+    """Returns `run(**changes)`: clients' heads and states after a round."""
+
+    def run_with(chosen=(0, 1, 2), **changes):
+      hparams = dataclasses.replace(HPARAMS, **changes)
+      functions = fed_ccfa.work(model, hparams)
+      weights, state = start
+      own = [
+        state._replace(
+          head=tf.nest.map_structure(lambda w, i=i: w + np.float32(i), head)
+        )
+        for i, head in enumerate([state.head] * 3)
+      ]
+      results = [
+        train(model, hparams, run_in_graph, (weights, own[i]), clients[i], 0)
+        for i in chosen
+      ]
+      slots = tf.nest.map_structure(
+        lambda *each: sum(each), *[r.contribution for r in results]
+      )
+      update = tf.nest.map_structure(
+        lambda *each: np.mean(each, axis=0), *[r.update for r in results]
+      )
+      new = run_in_graph(
+        functions.update_server, weights, update, slots, np.int32(0)
+      )
+      personal = [
+        run_in_graph(
+          functions.personalize_client,
+          new,
+          result.client_state,
+          clients[i],
+          np.int32(0),
+        )
+        for i, result in zip(chosen, results, strict=True)
+      ]
+      return results, new, personal
+
+    return run_with
+
+  def test_one_group_has_an_averaged_head(self, run, start, compare):
+    results, new, personal = run(cluster_distance=2.0)
+    mean = tf.nest.map_structure(
+      lambda *each: np.mean(each, axis=0),
+      *[result.client_state.head for result in results],
+    )
+    for each, result in zip(personal, results, strict=True):
+      compare.assert_close(each.client_state.head, mean, 1e-5)
+      np.testing.assert_allclose(
+        each.client_state.anchors,
+        sum(r.contribution.values.means for r in results).sum(axis=0) / 3,
+        atol=1e-5,
+      )
+      assert each.loss == result.loss
+    moved = tf.nest.map_structure(
+      lambda w, *each: w + np.mean(each, axis=0),
+      start[0].backbone,
+      *[result.update for result in results],
+    )
+    compare.assert_close(new.backbone, moved, 1e-6)
+
+  def test_clients_in_no_group_keep_their_heads(self, run, compare):
+    results, _, personal = run(cluster_distance=0.0)
+    for client, (each, result) in enumerate(
+      zip(personal, results, strict=True)
+    ):
+      assert compare.equal_bits(
+        each.client_state.head, result.client_state.head
+      )
+      np.testing.assert_array_equal(
+        each.client_state.anchors, result.contribution.values.means[client]
+      )
+
+  def test_two_clients_keep_their_heads(self, run, compare):
+    results, _, personal = run(chosen=(0, 2), cluster_distance=2.0)
+    for each, result in zip(personal, results, strict=True):
+      assert compare.equal_bits(
+        each.client_state.head, result.client_state.head
+      )
+
+  def test_client_whose_work_is_lost_keeps_its_state(
+    self, model, run, start, clients, run_in_graph, compare
+  ):
+    _, new, _ = run(chosen=(0, 2))
+    state = start[1]
+    lost = run_in_graph(
+      fed_ccfa.work(model, HPARAMS).personalize_client,
+      new,
+      state,
+      clients[1],
+      np.int32(0),
+    )
+    assert compare.equal_bits(lost.client_state, state)

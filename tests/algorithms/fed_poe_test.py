@@ -1,0 +1,269 @@
+"""FedPOE: a client's round and the server's step against NumPy."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift.algorithms import fed_poe
+from tff_shift.learning import snapshot_ensembles
+from tff_shift.models import split_model
+
+pytestmark = pytest.mark.slow
+
+NUM_EXAMPLES = 9
+RATE = 0.3
+# A batch is all examples; there is room for three snapshots.
+HPARAMS = fed_poe.HParams(
+  batch_size=NUM_EXAMPLES,
+  learning_rate=RATE,
+  meta_rate=0.5,
+  snapshot_period=2,
+  max_snapshots=3,
+  num_draws=2,
+)
+# Two snapshots are known, both were drawn.
+ENSEMBLE = snapshot_ensembles.Ensemble(
+  losses=tuple(map(np.float32, (1.0, 2.0, 0.5, 0.25))),
+  snapshot_losses=np.array([0.2, 0.9, 0.0], np.float32),
+  drawn=np.array([1, 1, 0], np.float32),
+  num_snapshots=np.int32(2),
+)
+
+
+def softmax(logits):
+  exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+  return exponentials / exponentials.sum(axis=1, keepdims=True)
+
+
+def scaled(weights, factor):
+  return tf.nest.map_structure(lambda w: np.float32(factor) * w, weights)
+
+
+def stacked(*each):
+  return tf.nest.map_structure(lambda *w: np.stack(w), *each)
+
+
+@pytest.fixture(scope="module")
+def client(make_adapting_client):
+  return make_adapting_client(0, NUM_EXAMPLES, 7)
+
+
+@pytest.fixture(scope="module")
+def pretrained(model, client, run_in_graph):
+  return run_in_graph(model.initial_weights, client.seed)
+
+
+@pytest.fixture(scope="module")
+def heads(pretrained):
+  """L, F and three snapshots, all different."""
+  return [scaled(pretrained.head, f) for f in (1.5, 0.8, 1.0, -0.5, 3.0)]
+
+
+@pytest.fixture(scope="module")
+def arguments(heads, client):
+  own, federated, *snapshots = heads
+  return (
+    fed_poe.Weights(federated, stacked(*snapshots)),
+    fed_poe.ClientState(own, ENSEMBLE),
+    client,
+  )
+
+
+def estimated_classes(oracle, pretrained, client):
+  predicted = oracle.predict(pretrained, client.stream_x).argmax(axis=1)
+  shares = np.bincount(predicted, minlength=3) / len(predicted)
+  classes = np.maximum(np.linalg.solve(client.confusion, shares), 0)
+  return classes / classes.sum()
+
+
+def mixed(of_models, ensemble):
+  """The three levels in NumPy."""
+
+  def blend(losses, values):
+    weights = np.exp(-0.5 * np.array(losses))
+    return np.tensordot(weights / weights.sum(), np.stack(values), 1)
+
+  drawn = np.array(ensemble.drawn) > 0
+  tuned = blend(ensemble.losses[:2], of_models[:2])
+  stored = blend(
+    np.array(ensemble.snapshot_losses)[drawn], np.array(of_models[2:])[drawn]
+  )
+  return tuned, stored, blend(ensemble.losses[2:], [tuned, stored])
+
+
+class TestRound:
+  @pytest.fixture(scope="class")
+  def result(self, model, arguments, run_in_graph):
+    functions = fed_poe.work(model, HPARAMS)
+    return run_in_graph(functions.train_client, *arguments, np.int32(2))
+
+  @pytest.fixture(scope="class")
+  def embeddings(self, oracle, pretrained, client):
+    return oracle.embed(pretrained.backbone, client.x)
+
+  @pytest.fixture(scope="class")
+  def risk(self, oracle, pretrained, client):
+    """The risk of probabilities of the labelled examples, class by class."""
+    classes = estimated_classes(oracle, pretrained, client)
+    return lambda probabilities: sum(
+      share * -np.mean(np.log(probabilities[client.y == c, c]))
+      for c, share in enumerate(classes)
+    )
+
+  def test_losses_are_of_before_training(
+    self, result, heads, embeddings, oracle, risk
+  ):
+    of_models = [softmax(oracle.classify(h, embeddings)) for h in heads]
+    tuned, stored, _ = mixed(of_models, ENSEMBLE)
+    found = result.client_state.ensemble
+    expected = [
+      before + risk(values)
+      for before, values in zip(
+        ENSEMBLE.losses, (*of_models[:2], tuned, stored), strict=True
+      )
+    ]
+    np.testing.assert_allclose(found.losses, expected, rtol=1e-5)
+    shares = np.exp(-0.5 * np.array([0.2, 0.9]))
+    chances = 1 - (1 - shares / shares.sum()) ** 2
+    np.testing.assert_allclose(
+      found.snapshot_losses[:2],
+      [0.2, 0.9] + np.array([risk(of_models[2]), risk(of_models[3])]) / chances,
+      rtol=1e-5,
+    )
+
+  def test_own_and_federated_head_take_a_step_each(
+    self, result, heads, embeddings, oracle, risk, compare
+  ):
+    losses = []
+    for head, found in zip(
+      heads,
+      (
+        result.client_state.own,
+        tf.nest.map_structure(np.add, heads[1], result.update),
+      ),
+      strict=False,
+    ):
+      expected, loss = oracle.descend(
+        head, [lambda h: risk(softmax(oracle.classify(h, embeddings)))], RATE
+      )
+      compare.assert_close(found, expected, 1e-5)
+      losses.append(loss)
+    np.testing.assert_allclose(result.loss, np.mean(losses), rtol=1e-5)
+
+  def test_snapshot_of_the_rounds_before_joins(
+    self, model, arguments, result, run_in_graph
+  ):
+    # After two rounds there are two snapshots, after four three.
+    assert result.client_state.ensemble.num_snapshots == 2
+    functions = fed_poe.work(model, HPARAMS)
+    later = run_in_graph(functions.train_client, *arguments, np.int32(4))
+    ensemble = later.client_state.ensemble
+    assert ensemble.num_snapshots == 3
+    assert ensemble.snapshot_losses[2] == ensemble.losses[1]
+
+
+class TestServer:
+  def test_adds_the_mean_and_keeps_a_snapshot(
+    self, model, arguments, run_in_graph, compare
+  ):
+    functions = fed_poe.work(model, HPARAMS)
+    weights, *_ = arguments
+    update = tf.nest.map_structure(np.ones_like, weights.federated)
+    moved = tf.nest.map_structure(lambda w: w + 1, weights.federated)
+    for round_num, place in ((0, None), (1, 1), (2, None), (3, 2), (5, None)):
+      found = run_in_graph(
+        lambda w, u, r: functions.update_server(w, u, (), r),
+        weights,
+        update,
+        np.int32(round_num),
+      )
+      compare.assert_close(found.federated, moved, 0.0)
+      expected = tf.nest.map_structure(np.copy, weights.snapshots)
+      if place is not None:
+        for table, new in zip(expected, moved, strict=True):
+          table[place] = new
+      compare.assert_close(found.snapshots, expected, 0.0)
+
+
+class TestPredictions:
+  def test_mixture_of_all_models(
+    self, model, arguments, heads, pretrained, oracle, make_client, run_in_graph
+  ):
+    examples = make_client(4, [6])
+    functions = fed_poe.work(model, HPARAMS)
+    logits = run_in_graph(functions.predict_as_client, *arguments, examples)
+    embeddings = oracle.embed(pretrained.backbone, examples.x)
+    of_models = [softmax(oracle.classify(h, embeddings)) for h in heads]
+    _, _, total = mixed(of_models, ENSEMBLE)
+    np.testing.assert_allclose(np.exp(logits), total, rtol=1e-4)
+
+  def test_equal_weights_and_one_snapshot_are_the_plain_mean(
+    self, model, arguments, heads, pretrained, oracle, make_client, run_in_graph
+  ):
+    examples = make_client(4, [6])
+    hparams = dataclasses.replace(HPARAMS, max_snapshots=1)
+    functions = fed_poe.work(model, hparams)
+    weights, state, client = arguments
+    first = run_in_graph(
+      functions.initial_client_state, client.seed, weights
+    ).ensemble
+    logits = run_in_graph(
+      functions.predict_as_client,
+      weights._replace(snapshots=stacked(heads[2])),
+      state._replace(ensemble=first),
+      client,
+      examples,
+    )
+    embeddings = oracle.embed(pretrained.backbone, examples.x)
+    own, federated, stored = (
+      softmax(oracle.classify(h, embeddings)) for h in heads[:3]
+    )
+    np.testing.assert_allclose(
+      np.exp(logits), (own + federated) / 4 + stored / 2, rtol=1e-5
+    )
+
+
+class TestOptions:
+  def test_pseudo_labels_are_those_of_the_mixture(
+    self, model, arguments, heads, pretrained, client, oracle, run_in_graph
+  ):
+    hparams = dataclasses.replace(
+      HPARAMS, stream_labels="pseudo", batch_size=len(client.stream_x)
+    )
+    result = run_in_graph(
+      fed_poe.work(model, hparams).train_client, *arguments, np.int32(1)
+    )
+    embeddings = oracle.embed(pretrained.backbone, client.stream_x)
+    of_models = [softmax(oracle.classify(h, embeddings)) for h in heads]
+    y = mixed(of_models, ENSEMBLE)[2].argmax(axis=1)
+    np.testing.assert_allclose(
+      result.client_state.ensemble.losses[0],
+      1 - np.mean(np.log(of_models[0][np.arange(len(y)), y])),
+      rtol=1e-5,
+    )
+
+  def test_all_weights_are_trained_on_demand(
+    self, model, client, pretrained, oracle, run_in_graph, compare
+  ):
+    hparams = dataclasses.replace(HPARAMS, trained="all", max_snapshots=1)
+    functions = fed_poe.work(model, hparams)
+    weights = run_in_graph(functions.initial_weights, client.seed)
+    assert isinstance(weights.federated, split_model.SplitWeights)
+    state = run_in_graph(functions.initial_client_state, client.seed, weights)
+    result = run_in_graph(
+      functions.train_client, weights, state, client, np.int32(0)
+    )
+    classes = estimated_classes(oracle, pretrained, client)
+
+    def risk(weights):
+      logits = oracle.predict(weights, client.x)
+      return sum(
+        share
+        * oracle.cross_entropy(logits[client.y == c], client.y[client.y == c])
+        for c, share in enumerate(classes)
+      )
+
+    expected, _ = oracle.descend(pretrained, [risk], RATE)
+    compare.assert_close(result.client_state.own, expected, 1e-5)

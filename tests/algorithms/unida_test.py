@@ -1,0 +1,204 @@
+"""UNIDA's weights, training and predictions against NumPy."""
+
+import dataclasses
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift.algorithms import unida
+from tff_shift.learning import domain_adversaries
+
+pytestmark = pytest.mark.slow
+
+NUM_EXAMPLES = 9
+RATE = 0.3
+# A batch is all examples of either domain, and lambda is 0.8 at once.
+HPARAMS = unida.HParams(
+  batch_size=NUM_EXAMPLES,
+  local_epochs=1,
+  learning_rate=RATE,
+  domain_weight=0.8,
+  domain_ramp=0,
+  domain_width=6,
+  source_temperature=5.0,
+  target_temperature=0.5,
+)
+
+
+def sigmoid(logits):
+  return 1 / (1 + np.exp(-logits))
+
+
+def transferability(logits, separate_logits, temperature):
+  weights = []
+  for row, separate in zip(logits, separate_logits, strict=True):
+    shares = np.exp(row / temperature) / np.exp(row / temperature).sum()
+    entropy = -np.sum(shares * np.log(shares)) / np.log(len(row))
+    weights.append(sigmoid(separate) - entropy)
+  return np.array(weights)
+
+
+def normalize(weights):
+  scaled = (weights - weights.min()) / (weights.max() - weights.min())
+  return scaled / scaled.mean()
+
+
+def domain_logits(classifier, embeddings):
+  for kernel, bias in zip(classifier[:-2:2], classifier[1:-2:2], strict=True):
+    embeddings = np.maximum(embeddings @ kernel + bias, 0)
+  return (embeddings @ classifier[-2] + classifier[-1])[:, 0]
+
+
+class TestWeights:
+  def test_transferability(self):
+    generator = np.random.default_rng(0)
+    logits = generator.normal(size=(6, 4)).astype(np.float32)
+    separate = generator.normal(size=6).astype(np.float32)
+    np.testing.assert_allclose(
+      unida.transferability(tf.constant(logits), separate, 3.0),
+      transferability(logits, separate, 3.0),
+      rtol=1e-5,
+    )
+
+  def test_bounds_of_transferability(self):
+    # Certain of the class and of the source; neither.
+    found = unida.transferability(
+      tf.constant([[90.0, 0.0, 0.0], [1.0, 1.0, 1.0]]),
+      tf.constant([90.0, -90.0]),
+      1.0,
+    )
+    np.testing.assert_allclose(found, [1, -1], atol=1e-6)
+
+  def test_normalized_weights_start_at_zero_and_have_a_mean_of_one(self):
+    weights = np.array([-0.3, 0.2, 0.7, 0.1], np.float32)
+    found = unida.normalize(tf.constant(weights))
+    np.testing.assert_allclose(found, normalize(weights), rtol=1e-5)
+    assert np.min(found) == 0
+    np.testing.assert_allclose(np.mean(found), 1, rtol=1e-6)
+
+  @pytest.mark.parametrize("number", [1, 3])
+  def test_equal_weights_are_ones(self, number):
+    found = unida.normalize(tf.fill([number], -0.4))
+    np.testing.assert_array_equal(found, np.ones(number))
+
+
+@pytest.fixture(scope="module")
+def client(make_adapting_client):
+  return make_adapting_client(0, NUM_EXAMPLES, NUM_EXAMPLES)
+
+
+@pytest.fixture(scope="module")
+def state(model, client, run_in_graph):
+  functions = unida.work(model, HPARAMS)
+  return run_in_graph(functions.initial_client_state, client.seed, ())
+
+
+class TestRound:
+  def test_gradients_of_a_step(
+    self, model, state, client, oracle, run_in_graph, compare
+  ):
+    result = run_in_graph(
+      unida.work(model, HPARAMS).train_client, (), state, client, np.int32(0)
+    )
+
+    def weigh(x, temperature):
+      return transferability(
+        oracle.predict(state.weights, x),
+        domain_logits(
+          state.classifiers[1], oracle.embed(state.weights.backbone, x)
+        ),
+        temperature,
+      )
+
+    # No gradient goes through them: they are those of before the step.
+    source_weights = normalize(-weigh(client.x, 5.0))
+    target_weights = normalize(weigh(client.stream_x, 0.5))
+
+    def losses(state):
+      of_classes = oracle.cross_entropy(
+        oracle.predict(state.weights, client.x), client.y
+      )
+      source, target = (
+        oracle.embed(state.weights.backbone, x)
+        for x in (client.x, client.stream_x)
+      )
+      adversary, separate = (
+        (
+          np.log(1 + np.exp(-domain_logits(classifier, source))),
+          np.log(1 + np.exp(domain_logits(classifier, target))),
+        )
+        for classifier in state.classifiers
+      )
+      return types.SimpleNamespace(
+        classes=of_classes,
+        weighted=np.mean(source_weights * adversary[0])
+        + np.mean(target_weights * adversary[1]),
+        separate=np.mean(separate[0]) + np.mean(separate[1]),
+      )
+
+    def total(state):
+      found = losses(state)
+      return found.classes + found.weighted + found.separate
+
+    def of_backbone(state):
+      # That of d' ends before it.
+      found = losses(state)
+      return found.classes - 0.8 * found.weighted
+
+    gradient = oracle.gradient(total, state)
+    gradient = gradient._replace(
+      weights=gradient.weights._replace(
+        backbone=oracle.gradient(of_backbone, state).weights.backbone
+      )
+    )
+    expected = tf.nest.map_structure(lambda w, g: w - RATE * g, state, gradient)
+    compare.assert_close(result.client_state, expected, 1e-5)
+    np.testing.assert_allclose(result.loss, total(state), rtol=1e-5)
+
+
+class TestPredictions:
+  @pytest.fixture(scope="class")
+  def predict(self, model, state, client, make_client, run_in_graph):
+    examples = make_client(5, [40])
+
+    def predict_with(**changes):
+      functions = unida.work(model, dataclasses.replace(HPARAMS, **changes))
+      return run_in_graph(
+        functions.predict_as_client, (), state, client, examples
+      )
+
+    return predict_with
+
+  def test_class_of_the_largest_logit_by_default(
+    self, predict, state, make_client, oracle
+  ):
+    x = make_client(5, [40]).x
+    np.testing.assert_allclose(
+      predict(), oracle.predict(state.weights, x), atol=1e-5
+    )
+
+  def test_unknown_is_no_class(self, predict, state, make_client, oracle):
+    x = make_client(5, [40]).x
+    logits = oracle.predict(state.weights, x)
+    weights = transferability(
+      logits,
+      domain_logits(
+        state.classifiers[1], oracle.embed(state.weights.backbone, x)
+      ),
+      0.5,
+    )
+    threshold = float(np.median(weights))
+    found = predict(unknown_threshold=threshold)
+    is_known = weights >= threshold
+    assert 0 < is_known.sum() < 40
+    np.testing.assert_allclose(found[is_known], logits[is_known], atol=1e-5)
+    assert np.all(np.isnan(found[~is_known]))
+
+
+def test_both_classifiers_have_two_hidden_layers(state):
+  assert len(state.classifiers) == 2
+  for classifier in state.classifiers:
+    assert [np.shape(w) for w in classifier[::2]] == [(8, 6), (6, 6), (6, 1)]
+  assert isinstance(state, domain_adversaries.ClientState)

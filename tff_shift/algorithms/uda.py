@@ -1,0 +1,61 @@
+"""UDA: a backbone on which a domain classifier cannot tell the stream apart.
+
+Unsupervised Domain Adaptation by Backpropagation (Ganin, Lempitsky; ICML 2015);
+a localised baseline of Fed-ADE: Adaptive Learning Rate for Federated
+Post-adaptation under Distribution Shift (Park, Joe, Kim, Im, Kwon; 2026), Table
+1, which says no more of it than its name and this reference.
+
+With f the backbone, g the head and d a domain classifier on f, a client
+minimises over g and d
+
+    CE(g(f(x_s)), y_s) + L,   L = BCE(d(f(x_s)), 1) + BCE(d(f(x_t)), 0),
+
+and over f the same with -lambda L: its gradient of L is reversed. The source
+(x_s, y_s) is what the client has labelled, the target x_t its stream.
+
+What leaves a client: the mean loss. Model and domain classifier do not.
+
+Written from what is known of the method, not from its paper. Decisions:
+  * lambda = domain_weight * (2 / (1 + exp(-10 p)) - 1), the paper's schedule.
+    A stream has no progress p of training: it is the time step over
+    `domain_ramp`, at most 1.
+  * The domain classifier has one hidden layer of 100 units, the paper's smaller
+    one. It is kept from time step to time step, as the model is.
+  * A batch of the source has one of the stream beside it, of the same size. The
+    source is not weighted by class estimates: the method makes none.
+  * The rate stays as it is; the paper's falls with p, and has momentum 0.9.
+"""
+
+import dataclasses
+
+from tff_shift.learning import aggregation
+from tff_shift.learning import domain_adversaries
+from tff_shift.learning import process
+from tff_shift.models import split_model
+
+SCENARIOS = ("online_adaptation",)
+
+AGGREGATION_NEEDS = aggregation.Needs(
+  nothing_shared="each client adapts a model of its own"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class HParams(domain_adversaries.AdversarialHParams):
+  """Hyper-parameters of UDA: those of the domain classifier."""
+
+
+def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+  """The functions of UDA; see `process.Work`.
+
+  The initial weights of the model are the pre-trained ones. A client's state is
+  a `domain_adversaries.ClientState` with one classifier; nothing is shared.
+  """
+
+  def loss(classifiers, source, target, strength):
+    (classifier,) = classifiers
+    return domain_adversaries.reversed_loss(
+      classifier, source.embeddings, target.embeddings, strength
+    )
+
+  return domain_adversaries.work(model, hparams, hidden_layers=(1,), loss=loss)

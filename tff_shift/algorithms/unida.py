@@ -1,0 +1,205 @@
+"""UNIDA: as UDA, and examples that either domain may have count more.
+
+Universal Domain Adaptation (You, Long, Cao, Wang, Jordan; CVPR 2019), its
+Universal Adaptation Network; a localised baseline of Fed-ADE: Adaptive Learning
+Rate for Federated Post-adaptation under Distribution Shift (Park, Joe, Kim, Im,
+Kwon; 2026), Table 1, which says no more of it than its name and this reference.
+
+With f the backbone, g the head, d and d' two domain classifiers on f, the
+source (x_s, y_s) that a client has labelled and the target x_t of its stream, a
+client goes down
+
+    CE(g(f(x_s)), y_s) + L_w + L',
+
+    L_w = mean w_s BCE(d(f(x_s)), 1) + mean w_t BCE(d(f(x_t)), 0),
+    L'  = BCE(d'(f(x_s)), 1) + BCE(d'(f(x_t)), 0).
+
+The gradient of L_w is reversed in f, as in UDA; that of L' ends before f, for
+d' only measures. With H the entropy of the predicted classes, as a share of its
+largest value,
+
+    w_s(x) = H(x) - d'(x),   w_t(x) = d'(x) - H(x),
+
+moved and scaled over the batch to 0 to 1, and then to a mean of 1.
+
+What leaves a client: the mean loss. Model and domain classifiers do not.
+
+Equations and numbers are those of the authors' program
+(github.com/thuml/Universal-Domain-Adaptation). Decisions:
+  * "Unknown", w_t(x) below a threshold (-0.5 in the program), is none of the
+    classes and so wrong: Fed-ADE has the same classes in both domains. By
+    default the largest logit counts, whatever w_t is. With a threshold the
+    logits of what is unknown are no numbers: `not_finite` is their share, and
+    the loss of such an evaluation is no number either.
+  * The model's embedding takes the place of the program's bottleneck of 256
+    units, which no pre-trained model has. Classifiers have two hidden layers,
+    as in the program, but of 100 units in place of 1024 (every client keeps its
+    own), and no dropout.
+  * Where all examples of a batch have one weight, each counts 1; the program
+    divides by zero.
+  * lambda rises over time steps as in UDA. One rate for all, which stays as it
+    is: the program's falls, has momentum, and is a tenth in the backbone.
+"""
+
+import dataclasses
+import math
+
+import tensorflow as tf
+
+from tff_shift.learning import aggregation
+from tff_shift.learning import domain_adversaries
+from tff_shift.learning import evaluation
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import process
+from tff_shift.models import split_model
+
+SCENARIOS = ("online_adaptation",)
+
+AGGREGATION_NEEDS = aggregation.Needs(
+  nothing_shared="each client adapts a model of its own"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class HParams(domain_adversaries.AdversarialHParams):
+  """Hyper-parameters of UNIDA."""
+
+  source_temperature: float = hyperparameters.hparam(
+    10.0,
+    "Divides the logits before the entropy H of a source example is taken.",
+    minimum=0,
+    exclusive_minimum=True,
+  )
+  target_temperature: float = hyperparameters.hparam(
+    1.0,
+    "Divides the logits before H of an example of the stream is taken, also in"
+    " predictions.",
+    minimum=0,
+    exclusive_minimum=True,
+  )
+  unknown_threshold: float = hyperparameters.hparam(
+    -1.0,
+    "An example with w_t below is predicted to be of no class, which is wrong;"
+    " -1: none is. The authors have -0.5.",
+    minimum=-1,
+    maximum=1,
+  )
+
+
+def transferability(logits, separate_logits, temperature: float) -> tf.Tensor:
+  """Computes w_t(x) = d'(x) - H(x), and so -w_s(x).
+
+  Args:
+    logits: Of the classes, [batch, num_classes] float32.
+    separate_logits: Of d', [batch] float32.
+    temperature: Divides the logits of the classes.
+
+  Returns:
+    [batch] float32, from -1 to 1.
+  """
+  log_shares = tf.nn.log_softmax(logits / temperature)
+  entropy = -tf.reduce_sum(tf.exp(log_shares) * log_shares, axis=1)
+  largest = math.log(int(logits.shape[1]))
+  return tf.sigmoid(separate_logits) - entropy / largest
+
+
+def normalize(weights) -> tf.Tensor:
+  """Moves and scales weights to 0 to 1, then to a mean of 1.
+
+  Args:
+    weights: [batch] float32.
+
+  Returns:
+    [batch] float32; ones where all weights are equal.
+  """
+  lowest, highest = tf.reduce_min(weights), tf.reduce_max(weights)
+  scaled = tf.math.divide_no_nan(weights - lowest, highest - lowest)
+  return tf.where(
+    highest > lowest,
+    tf.math.divide_no_nan(scaled, tf.reduce_mean(scaled)),
+    tf.ones_like(weights),
+  )
+
+
+def domain_loss(
+  hparams: HParams,
+  classifiers: tuple[tuple[tf.Tensor, ...], tuple[tf.Tensor, ...]],
+  source: domain_adversaries.Seen,
+  target: domain_adversaries.Seen,
+  strength,
+) -> tf.Tensor:
+  """Computes L_w + L'.
+
+  Args:
+    hparams: The temperatures.
+    classifiers: The weights of d and of d'.
+    source: What the model makes of a batch of labelled examples.
+    target: The same of a batch of the stream.
+    strength: Lambda, a scalar.
+
+  Returns:
+    A float32 scalar, see `domain_adversaries.reversed_loss`.
+  """
+  adversary, separate = classifiers
+  of_source, of_target = (
+    tf.stop_gradient(
+      transferability(
+        seen.logits,
+        domain_adversaries.domain_logits(separate, seen.embeddings),
+        temperature,
+      )
+    )
+    for seen, temperature in (
+      (source, hparams.source_temperature),
+      (target, hparams.target_temperature),
+    )
+  )
+  return domain_adversaries.reversed_loss(
+    adversary,
+    source.embeddings,
+    target.embeddings,
+    strength,
+    normalize(-of_source),
+    normalize(of_target),
+  ) + domain_adversaries.domain_loss(
+    separate,
+    tf.stop_gradient(source.embeddings),
+    tf.stop_gradient(target.embeddings),
+  )
+
+
+def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+  """The functions of UNIDA; see `process.Work`.
+
+  The initial weights of the model are the pre-trained ones. A client's state is
+  a `domain_adversaries.ClientState` with d and d'; nothing is shared.
+  """
+
+  def predict_known(state, x):
+    """Predicts; the logits of what is unknown are no numbers."""
+    embeddings = model.embed(state.weights.backbone, x)
+    logits = model.classify(state.weights.head, embeddings)
+    separate_logits = domain_adversaries.domain_logits(
+      state.classifiers[1], embeddings
+    )
+    weights = transferability(
+      logits, separate_logits, hparams.target_temperature
+    )
+    is_known = weights >= hparams.unknown_threshold
+    return tf.where(is_known[:, tf.newaxis], logits, math.nan)
+
+  def predict(state, x):
+    # Rounding may put w_t below its least value.
+    if hparams.unknown_threshold <= -1.0:
+      return evaluation.predict(model, state.weights, x)
+    return evaluation.predict_in_batches(
+      lambda batch: predict_known(state, batch), x, model.num_classes
+    )
+
+  return domain_adversaries.work(
+    model,
+    hparams,
+    hidden_layers=(2, 2),
+    loss=lambda *arguments: domain_loss(hparams, *arguments),
+    predict=predict,
+  )

@@ -382,28 +382,48 @@ def cross_entropy(logits, y) -> tf.Tensor:
   )
 
 
-def train_on_pool(
+def classification_loss(
   predict: Callable[[Any, tf.Tensor], tf.Tensor],
+  penalty: Callable[[Any], tf.Tensor] | None = None,
+) -> Callable[[Any, Batch], tf.Tensor]:
+  """Makes the loss of a batch: cross-entropy, and a penalty if there is one.
+
+  Args:
+    predict: `(weights, x) -> logits`.
+    penalty: `(weights) -> a float32 scalar` that is added, such as a proximal
+      term.
+
+  Returns:
+    `(weights, batch) -> loss`, a float32 scalar.
+  """
+
+  def loss(weights, batch):
+    value = cross_entropy(predict(weights, batch.x), batch.y)
+    if penalty is not None:
+      value += penalty(weights)
+    return value
+
+  return loss
+
+
+def train_on_batches(
+  loss: Callable[[Any, Batch], tf.Tensor],
   weights: Any,
   data: ClientData,
   num_steps,
   seed,
-  hparams: hyperparameters.LocalHParams,
-  *,
-  penalty: Callable[[Any], tf.Tensor] | None = None,
+  hparams: hyperparameters.LocalWorkHParams,
   **options: Any,
 ) -> TrainingResult:
-  """Trains with cross-entropy on batches from all of a client's examples.
+  """Trains on batches from all of a client's examples.
 
   Args:
-    predict: `(weights, x) -> logits`.
+    loss: `(weights, batch) -> loss`, a float32 scalar.
     weights: The weights to start from.
     data: The client's data.
     num_steps: The number of gradient steps, an int32 scalar.
     seed: An int32 tensor of shape [2]; fixes the batches.
     hparams: See `train`.
-    penalty: `(weights) -> a float32 scalar` that is added to the loss of each
-      step, and to the loss that is reported, such as a proximal term.
     **options: `trainable`, `learning_rate`, `round_num` and `differentiate` of
       `train`.
 
@@ -413,10 +433,44 @@ def train_on_pool(
   batches = pooled_batches(data, num_steps, hparams.batch_size, seed)
 
   def loss_fn(current, step, carry):
-    batch = batches(step)
-    loss = cross_entropy(predict(current, batch.x), batch.y)
-    if penalty is not None:
-      loss += penalty(current)
-    return loss, carry
+    return loss(current, batches(step)), carry
 
   return train(loss_fn, weights, num_steps, hparams, **options)
+
+
+def train_on_pool(
+  predict: Callable[[Any, tf.Tensor], tf.Tensor],
+  weights: Any,
+  data: ClientData,
+  num_steps,
+  seed,
+  hparams: hyperparameters.LocalWorkHParams,
+  *,
+  penalty: Callable[[Any], tf.Tensor] | None = None,
+  **options: Any,
+) -> TrainingResult:
+  """Trains with cross-entropy on batches from all of a client's examples.
+
+  Args:
+    predict: `(weights, x) -> logits`.
+    weights: See `train_on_batches`, as those that follow.
+    data: Likewise.
+    num_steps: Likewise.
+    seed: Likewise.
+    hparams: Likewise.
+    penalty: Counts in the loss that is reported as well, see
+      `classification_loss`.
+    **options: See `train_on_batches`.
+
+  Returns:
+    A `TrainingResult` without carry.
+  """
+  return train_on_batches(
+    classification_loss(predict, penalty),
+    weights,
+    data,
+    num_steps,
+    seed,
+    hparams,
+    **options,
+  )

@@ -246,3 +246,21 @@ def with_guide(
     ),
     num_clients=num_clients,
   )
+
+
+def require(model: split_model.SplitModel, algorithm: str) -> None:
+  """Refuses a model without a guide for an algorithm that asks for one.
+
+  Args:
+    model: The model.
+    algorithm: The name of the algorithm, which needs the guide or the number of
+      clients.
+
+  Raises:
+    ValueError: If the model has no guide.
+  """
+  if not isinstance(model, GuidedModel):
+    raise ValueError(
+      f"model {model.name!r} has no guide, which {algorithm} needs: see"
+      " `guided_model.with_guide`"
+    )

@@ -69,15 +69,19 @@ _STEPS = {
   "atlas": _Steps(0, 4 * _LEARNERS),
   "cfed": _BOTH_DOMAINS,
   "cfl": _BOTH_DOMAINS,
+  "con_free": _Steps(2 * 8),
   "ditto": _Steps(2 * 8),
   "fed_3da": _Steps(4),
   "fed_ade": _Steps(4, 4),
+  # A pass of four batches aligns, and another is for the Fisher information.
+  "fed_as": _Steps(4 + 8 + 4),
   "fed_avg": _BOTH_DOMAINS,
   "fed_avg_ft": _BOTH_DOMAINS,
   "fed_drm": _BOTH_DOMAINS,
   # A step is one on each of its two networks.
   "fed_evolve": _Steps(2 * 4),
   "fed_evp": _Steps(4),
+  "fed_pac": _Steps(2 * 8),
   "fed_prox": _BOTH_DOMAINS,
   # Each half of its steps moves a part, through all of the model.
   "fed_rep": _Steps(2 * 8),

@@ -37,16 +37,20 @@ _DEFAULTS = {
   "client_weighting": "num_examples",
   "fine_tuning_steps": 100,
 }
-# Head and backbone together take as many steps as others take.
+# Two parts together take as many steps as others take.
 _OWN_DEFAULTS = {
-  name: {"head_steps": 5, "local_steps": 5} for name in ("fed_rep", "flute")
-}
+  name: {"head_steps": 5, "local_steps": 5}
+  for name in ("fed_rep", "flute", "fed_pac", "con_free")
+} | {"fed_as": {"local_steps": 8}}
 
 
 def define_flags() -> None:
   """Defines the flags of this binary."""
   described = {name: str(value) for name, value in _DEFAULTS.items()}
-  described["local_steps"] += "; fed_rep, flute: 5, besides 5 of the head"
+  described["local_steps"] += (
+    "; fed_rep, flute, fed_pac, con_free: 5, besides 5 of the head; fed_as: 8,"
+    " besides alignment"
+  )
   described["cosine_rounds"] = "--rounds; fed_avg_ft: and those of fine-tuning"
   command_line.define_common_flags(
     SCENARIO,

@@ -2,7 +2,8 @@
 
 ConFREE: Conflict-free Client Update Aggregation for Personalized Federated
 Learning (Zheng et al.; AAAI 2025), with FedRep as its host: clients train their
-head, then the backbone, and keep the head.
+head, then the backbone, and keep the head. A baseline of Beyond Aggregation:
+Guiding Clients in Heterogeneous Federated Learning (FedDRM), Table 1.
 
 The server works on each layer (a weight tensor) by itself. With u_1, ..., u_n
 the clients' changes of it, the columns of U:
@@ -63,12 +64,7 @@ AGGREGATION_NEEDS = aggregation.Needs(
 class HParams(fed_rep.HParams):
   """Hyper-parameters of ConFREE; `local_steps` train the backbone."""
 
-  variant: str = hyperparameters.hparam(
-    "published",
-    "published, or program: pairwise projection alone, on the whole backbone,"
-    " as in the program of the FedDRM paper.",
-    choices=("published", "program"),
-  )
+  variant: str = hyperparameters.variant_hparam()
   conflict_aversion: float = hyperparameters.hparam(
     0.5,
     "alpha: how far the step may be from the guide, relative to its length"

@@ -1,7 +1,8 @@
 """FedAS: what a client receives is aligned first, and counts by what it learns.
 
 FedAS: Bridging Inconsistency in Personalized Federated Learning (Yang, Huang,
-Ye; CVPR 2024).
+Ye; CVPR 2024). A baseline of Beyond Aggregation: Guiding Clients in
+Heterogeneous Federated Learning (FedDRM), Table 1.
 
 A client keeps its head and the backbone theta_i that it had at the end of its
 last round. In a round it
@@ -68,12 +69,7 @@ AGGREGATION_NEEDS = aggregation.Needs(in_the_open=_REASON, weighted=_REASON)
 class HParams(hyperparameters.LocalHParams):
   """Hyper-parameters of FedAS; `local_steps` train all weights."""
 
-  variant: str = hyperparameters.hparam(
-    "published",
-    "published, or program: alignment example by example and no Fisher"
-    " information, as in the program of the FedDRM paper.",
-    choices=("published", "program"),
-  )
+  variant: str = hyperparameters.variant_hparam()
   alignment_steps: int = hyperparameters.hparam(
     0,
     "Local iterations that align, before local_steps. 0: one pass over the"

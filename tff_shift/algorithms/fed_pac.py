@@ -1,7 +1,8 @@
 """FedPAC: aligned features, and for every client a head combined of all heads.
 
 Personalized Federated Learning with Feature Alignment and Classifier
-Collaboration (Xu, Tong, Huang; ICLR 2023).
+Collaboration (Xu, Tong, Huang; ICLR 2023). A baseline of Beyond Aggregation:
+Guiding Clients in Heterogeneous Federated Learning (FedDRM), Table 1.
 
 As in FedRep, a client first trains its head on the received backbone f, then
 the backbone under it. Two things are added.
@@ -79,12 +80,7 @@ AGGREGATION_NEEDS = aggregation.Needs(
 class HParams(fed_rep.HParams):
   """Hyper-parameters of FedPAC; `local_steps` train the backbone."""
 
-  variant: str = hyperparameters.hparam(
-    "published",
-    "published, or program: FedRep with a proximal term on the backbone, as in"
-    " the program of the FedDRM paper.",
-    choices=("published", "program"),
-  )
+  variant: str = hyperparameters.variant_hparam()
   alignment_weight: float = hyperparameters.hparam(
     1.0,
     "lambda: weight of the distance of features from global centroids"

@@ -69,11 +69,14 @@ _STEPS = {
   "atlas": _Steps(0, 4 * _LEARNERS),
   "cfed": _BOTH_DOMAINS,
   "cfl": _BOTH_DOMAINS,
+  "con_free": _Steps(2 * 8),
   "ditto": _Steps(2 * 8),
   "fed_3da": _Steps(4),
   "fed_ade": _Steps(4, 4),
   # A pass over the mixture of the last layer is four batches.
   "fed_ala": _Steps(8, 4),
+  # A pass of four batches aligns, and another is for the Fisher information.
+  "fed_as": _Steps(4 + 8 + 4),
   "fed_avg": _BOTH_DOMAINS,
   "fed_avg_ft": _BOTH_DOMAINS,
   "fed_babu": _BOTH_DOMAINS,
@@ -83,6 +86,7 @@ _STEPS = {
   # A step is one on each of its two networks.
   "fed_evolve": _Steps(2 * 4),
   "fed_evp": _Steps(4),
+  "fed_pac": _Steps(2 * 8),
   # A step on each of its two heads.
   "fed_poe": _Steps(0, 2 * 4),
   "fed_prox": _BOTH_DOMAINS,

@@ -39,20 +39,19 @@ _DEFAULTS = {
   "client_weighting": "num_examples",
   "fine_tuning_steps": 100,
 }
-# Head and backbone, or mixture and model, share the steps that others take.
+# Two parts together take as many steps as others take.
 _OWN_DEFAULTS = {
-  "fed_rep": {"head_steps": 5, "local_steps": 5},
-  "flute": {"head_steps": 5, "local_steps": 5},
-  "fed_ala": {"local_steps": 5},
-}
+  name: {"head_steps": 5, "local_steps": 5}
+  for name in ("fed_rep", "flute", "fed_pac", "con_free")
+} | {"fed_as": {"local_steps": 8}, "fed_ala": {"local_steps": 5}}
 
 
 def define_flags() -> None:
   """Defines the flags of this binary."""
   described = {name: str(value) for name, value in _DEFAULTS.items()}
   described["local_steps"] += (
-    "; fed_rep, flute: 5, besides 5 of the head; fed_ala: 5, besides those of"
-    " its mixture"
+    "; fed_rep, flute, fed_pac, con_free: 5, besides 5 of the head; fed_as: 8,"
+    " besides alignment; fed_ala: 5, besides those of its mixture"
   )
   described["cosine_rounds"] = (
     "--rounds; with fine-tuning: and those that it would take"

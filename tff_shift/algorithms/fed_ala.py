@@ -63,12 +63,7 @@ _WINDOW = 10
 class HParams(hyperparameters.LocalHParams):
   """Hyper-parameters of FedALA."""
 
-  variant: str = hyperparameters.hparam(
-    "published",
-    "published: the method of its paper; program: what the FedDRM authors'"
-    " program computes under its name.",
-    choices=("published", "program"),
-  )
+  variant: str = hyperparameters.variant_hparam()
   ala_layers: int = hyperparameters.hparam(
     1,
     "p: how many layers, the last ones, a client mixes; the others are the"

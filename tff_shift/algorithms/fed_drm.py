@@ -171,11 +171,7 @@ def work(model: guided_model.GuidedModel, hparams: HParams) -> process.Work:
   Raises:
     ValueError: If the model has no guide.
   """
-  if not isinstance(model, guided_model.GuidedModel):
-    raise ValueError(
-      f"model {model.name!r} has no guide, which fed_drm needs: see"
-      " `guided_model.with_guide`"
-    )
+  guided_model.require(model, "fed_drm")
 
   def guide_queries(shared, x):
     logits = evaluation.predict_in_batches(

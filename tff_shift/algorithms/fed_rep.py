@@ -14,6 +14,8 @@ send one model to all.
 """
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -44,49 +46,77 @@ class HParams(hyperparameters.LocalHParams):
   )
 
 
+def train_client(
+  model: split_model.SplitModel,
+  hparams: HParams,
+  backbone,
+  head,
+  data: local_training.ClientData,
+  round_num,
+  backbone_loss: Callable[[Any, local_training.Batch], tf.Tensor] | None = None,
+) -> process.ClientResult:
+  """Trains the head on the received backbone, then the backbone under it.
+
+  Args:
+    model: The model, cut where what is personal begins.
+    hparams: Hyper-parameters.
+    backbone: The server's backbone.
+    head: The client's head.
+    data: The client's data.
+    round_num: The round, an int32 scalar.
+    backbone_loss: `(SplitWeights, batch) -> loss` of the steps on the backbone.
+      None: cross-entropy.
+
+  Returns:
+    The change of the backbone, and the client's new head.
+  """
+  seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
+  num_domains = tf.size(data.domain_sizes)
+  # A client without examples has no batch to train its head on.
+  head_steps = hparams.head_steps * num_domains
+  head_steps *= tf.minimum(tf.size(data.y), 1)
+  with_head = local_training.train_on_pool(
+    model.predict,
+    split_model.SplitWeights(backbone, head),
+    data,
+    head_steps,
+    randomness.fold(seed, 0),
+    hparams,
+    trainable=model.weights_of("head"),
+    round_num=round_num,
+  )
+  steps = local_training.num_local_steps(hparams, data, round_num)
+  trained = local_training.train_on_batches(
+    backbone_loss or local_training.classification_loss(model.predict),
+    with_head.weights,
+    data,
+    steps * num_domains,
+    randomness.fold(seed, 1),
+    hparams,
+    trainable=model.weights_of("backbone"),
+    round_num=round_num,
+  )
+  return process.ClientResult(
+    update=tf.nest.map_structure(
+      tf.subtract, trained.weights.backbone, backbone
+    ),
+    client_state=trained.weights.head,
+    loss=trained.loss,
+  )
+
+
 def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
   """The functions of FedRep; see `process.Work`.
 
   A client's state is its head; the server has no model to predict with.
   """
   model = split_model.with_head(model, hparams.head)
-
-  def train_client(backbone, head, data, round_num):
-    seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
-    num_domains = tf.size(data.domain_sizes)
-    with_head = local_training.train_on_pool(
-      model.predict,
-      split_model.SplitWeights(backbone, head),
-      data,
-      hparams.head_steps * num_domains,
-      randomness.fold(seed, 0),
-      hparams,
-      trainable=model.weights_of("head"),
-      round_num=round_num,
-    )
-    steps = local_training.num_local_steps(hparams, data, round_num)
-    trained = local_training.train_on_pool(
-      model.predict,
-      with_head.weights,
-      data,
-      steps * num_domains,
-      randomness.fold(seed, 1),
-      hparams,
-      trainable=model.weights_of("backbone"),
-      round_num=round_num,
-    )
-    return process.ClientResult(
-      update=tf.nest.map_structure(
-        tf.subtract, trained.weights.backbone, backbone
-      ),
-      client_state=trained.weights.head,
-      loss=trained.loss,
-    )
-
   return process.Work(
     initial_weights=model.initial_backbone,
     initial_client_state=lambda seed, weights: model.first_head(),
-    train_client=train_client,
+    train_client=lambda backbone, head, data, round_num: train_client(
+      model, hparams, backbone, head, data, round_num
+    ),
     predict_as_client=lambda backbone, head, _, examples: evaluation.predict(
       model, split_model.SplitWeights(backbone, head), examples.x
     ),

@@ -1,5 +1,6 @@
-"""First and second moments of the gradients of single examples."""
+"""Moments of the gradients of examples, and of batches of them."""
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -52,3 +53,47 @@ def differentiate(
   return tf.nest.map_structure(
     lambda each: each / tf.cast(size, tf.float32), tuple(sums)
   )
+
+
+def trace(
+  predict: Callable[[Any, tf.Tensor], tf.Tensor],
+  weights: Any,
+  batches: Callable[[Any], local_training.Batch],
+  num_batches,
+) -> tf.Tensor:
+  """Computes the trace of the Fisher information as FedAS does.
+
+  It is of the gradients of batches, not of examples, and a sum: it falls with
+  the size of a batch, and grows with their number.
+
+  Args:
+    predict: `(weights, x) -> logits`.
+    weights: Where, a nested structure of float32 tensors.
+    batches: `(number) -> Batch`.
+    num_batches: The number of batches, an int32 scalar.
+
+  Returns:
+    The sum over batches of the squared length of the gradient of the batch's
+    mean cross-entropy, a float32 scalar.
+  """
+  loss_of = local_training.classification_loss(predict)
+
+  def add(number, total):
+    with tf.GradientTape() as tape:
+      tape.watch(weights)
+      loss = loss_of(weights, batches(number))
+    gradients = tape.gradient(
+      loss,
+      tf.nest.flatten(weights),
+      unconnected_gradients=tf.UnconnectedGradients.ZERO,
+    )
+    squares = [tf.reduce_sum(tf.square(each)) for each in gradients]
+    return number + 1, total + tf.add_n(squares)
+
+  _, total = tf.while_loop(
+    lambda number, _: number < num_batches,
+    add,
+    (tf.constant(0), tf.constant(0.0)),
+    parallel_iterations=1,
+  )
+  return total

@@ -44,6 +44,20 @@ def hparam(
   )
 
 
+def variant_hparam() -> Any:
+  """Declares the hyper-parameter `variant`.
+
+  The program of the FedDRM paper compares with methods that are not those of
+  their papers; its tables are to be held against these.
+  """
+  return hparam(
+    "published",
+    "published: the method of its paper; program: what the program of the"
+    " FedDRM paper runs under its name.",
+    choices=("published", "program"),
+  )
+
+
 def describe_limits(field: dataclasses.Field) -> str:
   """Says in words which values a field allows."""
   choices = field.metadata["choices"]

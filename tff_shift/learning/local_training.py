@@ -381,6 +381,30 @@ def cross_entropy(logits, y) -> tf.Tensor:
   )
 
 
+def classification_loss(
+  predict: Callable[[Any, tf.Tensor], tf.Tensor],
+  penalty: Callable[[Any], tf.Tensor] | None = None,
+) -> Callable[[Any, Batch], tf.Tensor]:
+  """Makes the loss of a batch: cross-entropy, and a penalty if there is one.
+
+  Args:
+    predict: `(weights, x) -> logits`.
+    penalty: `(weights) -> a float32 scalar` that is added, such as a proximal
+      term.
+
+  Returns:
+    `(weights, batch) -> loss`, a float32 scalar.
+  """
+
+  def loss(weights, batch):
+    value = cross_entropy(predict(weights, batch.x), batch.y)
+    if penalty is not None:
+      value += penalty(weights)
+    return value
+
+  return loss
+
+
 def train_on_batches(
   loss: Callable[[Any, Batch], tf.Tensor],
   weights: Any,
@@ -390,10 +414,10 @@ def train_on_batches(
   hparams: hyperparameters.LocalWorkHParams,
   **options: Any,
 ) -> TrainingResult:
-  """Trains with a loss of batches from all of a client's examples.
+  """Trains on batches from all of a client's examples.
 
   Args:
-    loss: `(weights, batch) -> a float32 scalar`.
+    loss: `(weights, batch) -> loss`, a float32 scalar.
     weights: The weights to start from.
     data: The client's data.
     num_steps: The number of gradient steps, an int32 scalar.
@@ -406,13 +430,11 @@ def train_on_batches(
     A `TrainingResult` without carry.
   """
   batches = pooled_batches(data, num_steps, hparams.batch_size, seed)
-  return train(
-    lambda current, step, carry: (loss(current, batches(step)), carry),
-    weights,
-    num_steps,
-    hparams,
-    **options,
-  )
+
+  def loss_fn(current, step, carry):
+    return loss(current, batches(step)), carry
+
+  return train(loss_fn, weights, num_steps, hparams, **options)
 
 
 def train_on_pool(
@@ -421,7 +443,7 @@ def train_on_pool(
   data: ClientData,
   num_steps,
   seed,
-  hparams: hyperparameters.LocalHParams,
+  hparams: hyperparameters.LocalWorkHParams,
   *,
   penalty: Callable[[Any], tf.Tensor] | None = None,
   **options: Any,
@@ -430,24 +452,24 @@ def train_on_pool(
 
   Args:
     predict: `(weights, x) -> logits`.
-    weights: The weights to start from.
-    data: The client's data.
-    num_steps: The number of gradient steps, an int32 scalar.
-    seed: An int32 tensor of shape [2]; fixes the batches.
-    hparams: See `train`.
-    penalty: `(weights) -> a float32 scalar` that is added to the loss of each
-      step, and to the loss that is reported, such as a proximal term.
-    **options: `trainable`, `learning_rate`, `round_num` and `differentiate` of
-      `train`.
+    weights: See `train_on_batches`, as those that follow.
+    data: Likewise.
+    num_steps: Likewise.
+    seed: Likewise.
+    hparams: Likewise.
+    penalty: Counts in the loss that is reported as well, see
+      `classification_loss`.
+    **options: See `train_on_batches`.
 
   Returns:
     A `TrainingResult` without carry.
   """
-
-  def loss(current, batch):
-    value = cross_entropy(predict(current, batch.x), batch.y)
-    return value if penalty is None else value + penalty(current)
-
   return train_on_batches(
-    loss, weights, data, num_steps, seed, hparams, **options
+    classification_loss(predict, penalty),
+    weights,
+    data,
+    num_steps,
+    seed,
+    hparams,
+    **options,
   )

@@ -84,7 +84,7 @@ class GuidedModel(split_model.SplitModel):
       Class logits [batch, num_classes] and client logits [batch, num_clients],
       float32.
     """
-    features = self._features(weights.backbone, x)
+    features = self.features(weights.backbone, x)
     embedding = self.target_branch(
       weights.backbone[self.trunk_size :], features
     )
@@ -107,10 +107,11 @@ class GuidedModel(split_model.SplitModel):
       Client logits [batch, num_clients], float32.
     """
     return self.client_branch(
-      client_branch_weights, self._features(backbone_weights, x)
+      client_branch_weights, self.features(backbone_weights, x)
     )
 
-  def _features(self, backbone_weights, x):
+  def features(self, backbone_weights, x) -> tf.Tensor:
+    """Maps examples [batch, ...] to the features that both tasks share."""
     return self.trunk(backbone_weights[: self.trunk_size], self.scale(x))
 
   @property
@@ -246,3 +247,21 @@ def with_guide(
     ),
     num_clients=num_clients,
   )
+
+
+def require(model: split_model.SplitModel, algorithm: str) -> None:
+  """Refuses a model without a guide for an algorithm that asks for one.
+
+  Args:
+    model: The model.
+    algorithm: The name of the algorithm, which needs the guide or the number of
+      clients.
+
+  Raises:
+    ValueError: If the model has no guide.
+  """
+  if not isinstance(model, GuidedModel):
+    raise ValueError(
+      f"model {model.name!r} has no guide, which {algorithm} needs: see"
+      " `guided_model.with_guide`"
+    )

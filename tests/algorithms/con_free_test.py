@@ -1,0 +1,249 @@
+"""ConFREE: FedRep without the conflicts of its clients."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift import algorithms
+from tff_shift.algorithms import con_free
+from tff_shift.algorithms import fed_rep
+from tff_shift.learning import randomness
+from tff_shift.models import mlp
+from tff_shift.simulation import rounds
+
+pytestmark = pytest.mark.slow
+
+COMMON = {
+  "head_steps": 1,
+  "local_steps": 1,
+  "batch_size": 4,
+  "learning_rate": 0.3,
+}
+HPARAMS = con_free.HParams(**COMMON)
+MODEL_CLIENTS = 4
+ORDER_KEYS = np.float32(
+  [[0.4, 0.1, 0.2, 0.3], [0.2, 0.4, 0.1, 0.3], [0.3] * 4, [0.1, 0.4, 0.3, 0.2]]
+)
+
+
+def inner(one, other):
+  return np.sum(np.float64(one) * other)
+
+
+def project(updates, keys):
+  """PCGrad over one layer's updates, by client; returns their mean."""
+  projected = []
+  for client, update in updates.items():
+    current = np.float64(update)
+    for other in np.argsort(keys[client], kind="stable"):
+      if other in updates and other != client:
+        against = min(inner(current, updates[other]), 0)
+        squares = inner(updates[other], updates[other])
+        current = current - against / squares * updates[other]
+    projected.append(current)
+  return projected
+
+
+def tables(updates, weights=None):
+  """Each tensor of all clients, their weights, and who has sent something."""
+  rows = [np.zeros((MODEL_CLIENTS, *w.shape), np.float32) for w in updates[0]]
+  weight, present = np.zeros((2, MODEL_CLIENTS), np.float32)
+  for client, update in updates.items():
+    weight[client], present[client] = (weights or {}).get(client, 1), 1
+    for table, values in zip(rows, update, strict=True):
+      table[client] = values
+  return tuple(rows), weight, present
+
+
+def mean_of(rows, weight):
+  return tuple(np.average(each, axis=0, weights=weight) for each in rows)
+
+
+@pytest.fixture(scope="module")
+def backbone(model, run_in_graph):
+  return run_in_graph(model.initial_backbone, randomness.server_seed(0))
+
+
+@pytest.fixture
+def updates(backbone):
+  """Of three of the four clients; two are nearly each other's opposite."""
+  generator = np.random.default_rng(3)
+  found = {
+    client: tuple(np.float32(generator.normal(size=w.shape)) for w in backbone)
+    for client in (0, 1, 3)
+  }
+  found[3] = tuple(
+    np.float32(0.3 * v - 2 * u) for u, v in zip(found[0], found[3], strict=True)
+  )
+  return found
+
+
+@pytest.fixture(scope="module")
+def update_server(model, backbone, run_in_graph):
+  """Returns `update(updates, weights=None, **changes)`, the server's change."""
+
+  def run(updates, weights=None, **changes):
+    functions = con_free.work(model, dataclasses.replace(HPARAMS, **changes))
+    rows, weight, present = tables(updates, weights)
+    slots = con_free.Sent(rows, weight, ORDER_KEYS), present
+    return run_in_graph(
+      functions.update_server,
+      tuple(np.zeros_like(w) for w in backbone),
+      mean_of(rows, weight),
+      slots,
+      np.int32(0),
+    )
+
+  return run
+
+
+class TestServer:
+  def test_guide_is_the_mean_of_what_is_not_in_conflict(
+    self, update_server, updates
+  ):
+    found = update_server(updates, conflict_aversion=0.0)
+    for layer, change in enumerate(found):
+      of_layer = {client: each[layer] for client, each in updates.items()}
+      projected = project(of_layer, ORDER_KEYS)
+      expected = np.mean(projected, axis=0)
+      np.testing.assert_allclose(change, expected, atol=1e-5)
+      plain = np.mean(list(of_layer.values()), axis=0)
+      assert np.abs(expected - plain).max() > 0.1
+
+  def test_weights_count_in_the_mean(self, update_server, updates):
+    weights = {0: 5.0, 1: 1.0, 3: 2.0}
+    found = update_server(updates, weights, conflict_aversion=0.0)
+    for layer, change in enumerate(found):
+      of_layer = {client: each[layer] for client, each in updates.items()}
+      projected = project(of_layer, ORDER_KEYS)
+      expected = np.average(projected, axis=0, weights=[5, 1, 2])
+      np.testing.assert_allclose(change, expected, atol=1e-5)
+
+  def test_step_turns_to_the_client_that_it_helps_least(
+    self, update_server, updates
+  ):
+    alpha = 0.8
+    guides = update_server(updates, conflict_aversion=0.0)
+    found = update_server(updates, conflict_aversion=alpha)
+    for layer, (guide, change) in enumerate(zip(guides, found, strict=True)):
+      step = (1 + alpha**2) * change
+      distance = np.linalg.norm(step - guide)
+      np.testing.assert_allclose(
+        distance, alpha * np.linalg.norm(guide), rtol=1e-4
+      )
+      helped = [inner(each[layer], step) for each in updates.values()]
+      before = [inner(each[layer], guide) for each in updates.values()]
+      assert min(helped) > min(before)
+      # No other step as far away helps it more.
+      generator = np.random.default_rng(0)
+      for _ in range(200):
+        away = generator.normal(size=guide.shape)
+        other = guide + distance * away / np.linalg.norm(away)
+        assert (
+          min(inner(each[layer], other) for each in updates.values())
+          <= min(helped) + 1e-4
+        )
+
+  def test_program_projects_pairs_on_the_whole_backbone(
+    self, update_server, updates
+  ):
+    weights = {0: 5.0, 1: 1.0, 3: 2.0}
+    found = update_server(updates, weights, variant="program")
+    whole = {
+      client: np.concatenate([np.ravel(w) for w in each])
+      for client, each in updates.items()
+    }
+    expected = 0.0
+    for client, own in whole.items():
+      adjusted = np.float64(own)
+      for other in whole.values():
+        if inner(own, other) < 0:
+          adjusted -= inner(own, other) / inner(other, other) * other
+      expected += weights[client] / 8 * adjusted
+    found = np.concatenate([np.ravel(w) for w in found])
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+  @pytest.mark.parametrize("variant", ["published", "program"])
+  def test_without_conflict_the_mean_is_added_bit_for_bit(
+    self, update_server, updates, compare, variant
+  ):
+    agreeing = {
+      client: tuple(np.abs(w) for w in each) for client, each in updates.items()
+    }
+    found = update_server(agreeing, variant=variant, conflict_aversion=0.0)
+    rows, weight, _ = tables(agreeing)
+    assert compare.equal_bits(found, mean_of(rows, weight))
+
+
+class TestClient:
+  def test_sends_what_fed_rep_sends_in_its_row(
+    self, model, backbone, make_client, run_in_graph, compare
+  ):
+    client = make_client(2, [11])
+    keys = []
+    for weighting, weight in (("uniform", 1), ("num_examples", 11)):
+      hparams = COMMON | {"client_weighting": weighting}
+      for round_num in (3, 4):
+        found, plain = (
+          run_in_graph(
+            functions.train_client,
+            backbone,
+            run_in_graph(functions.initial_client_state, client.seed, backbone),
+            client,
+            round_num,
+          )
+          for functions in (
+            con_free.work(model, con_free.HParams(**hparams)),
+            fed_rep.work(model, fed_rep.HParams(**hparams)),
+          )
+        )
+        assert compare.equal_bits(found._replace(contribution=()), plain)
+        sent, present = found.contribution
+        np.testing.assert_array_equal(present, [0, 0, 1, 0])
+        assert sent.weight[2] == weight
+        assert compare.equal_bits(
+          tuple(rows[2] for rows in sent.update), plain.update
+        )
+        keys.append(sent.order_keys[2])
+    # The order is that of client and round, and of nothing else.
+    np.testing.assert_array_equal(keys[:2], keys[2:])
+    assert np.argsort(keys[0]).tolist() != np.argsort(keys[1]).tolist()
+
+  def test_client_without_examples_has_no_row(
+    self, model, backbone, make_client, run_in_graph
+  ):
+    functions = con_free.work(model, HPARAMS)
+    client = make_client(2, [0])
+    result = run_in_graph(
+      functions.train_client, backbone, model_head(model), client, 0
+    )
+    assert not any(np.any(w) for w in tf.nest.flatten(result.contribution))
+
+  def test_model_that_does_not_know_the_clients_is_refused(self):
+    plain = mlp.build((5,), num_classes=3)
+    with pytest.raises(ValueError, match="no guide, which con_free needs"):
+      algorithms.build("con_free", plain)
+
+
+def model_head(model):
+  return tuple(np.zeros(shape, np.float32) for shape in model.head.shapes)
+
+
+def test_one_client_alone_is_fed_rep_bit_for_bit(
+  model, make_client, context, compare
+):
+  # Nobody is in conflict with it, and alpha is 0.
+  found = []
+  for name, module in (("con_free", con_free), ("fed_rep", fed_rep)):
+    hparams = module.HParams(**COMMON)
+    if name == "con_free":
+      hparams = dataclasses.replace(hparams, conflict_aversion=0.0)
+    run = rounds.Rounds(
+      algorithms.build(name, model, hparams), [make_client(1, [9])], run_seed=0
+    )
+    run.step()
+    run.step()
+    found.append((run.server_state.weights, run.client_states))
+  assert compare.equal_bits(*found)

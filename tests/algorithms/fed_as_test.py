@@ -1,0 +1,339 @@
+"""FedAS: backbones are aligned, and clients count by Fisher information."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift import algorithms
+from tff_shift.algorithms import fed_as
+from tff_shift.learning import aggregation
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
+from tff_shift.models import split_model
+from tff_shift.simulation import rounds
+
+pytestmark = pytest.mark.slow
+
+HPARAMS = fed_as.HParams(
+  local_steps=2,
+  batch_size=4,
+  learning_rate=0.2,
+  # Neither counts in published alignment.
+  momentum=0.9,
+  alignment_learning_rate=0.5,
+)
+PLAIN = dataclasses.replace(HPARAMS, momentum=0.0)
+ROUND = 3
+BACKBONE = split_model.SplitWeights((True,) * 2, (False,) * 2)
+
+
+@pytest.fixture(scope="module")
+def client(make_client):
+  return make_client(0, [10], y=[0, 1, 2, 0, 0, 0, 2, 0, 0, 0])
+
+
+@pytest.fixture(scope="module")
+def received(model, run_in_graph):
+  return run_in_graph(model.initial_backbone, randomness.server_seed(0))
+
+
+@pytest.fixture(scope="module")
+def last(model, run_in_graph):
+  """What the client has of its last round: other weights."""
+  return run_in_graph(model.initial_weights, randomness.server_seed(1))
+
+
+@pytest.fixture(scope="module")
+def train(model, received, client, run_in_graph):
+  """Returns `train(hparams, last)`, a client's result."""
+
+  def run(hparams, last):
+    functions = fed_as.work(model, hparams)
+    return run_in_graph(functions.train_client, received, last, client, ROUND)
+
+  return run
+
+
+@pytest.fixture(scope="module")
+def batches_of(client, run_in_graph):
+  """Returns `batches_of(num, seed_of)`; the seed is a function of data."""
+
+  def draw(num, seed_of):
+    return run_in_graph(
+      lambda data: [
+        local_training.pooled_batches(data, num, 4, seed_of(data))(number)
+        for number in range(num)
+      ],
+      client,
+    )
+
+  return draw
+
+
+def seed_of_part(part):
+  return lambda data: randomness.fold(
+    data.seed, randomness.Purpose.TRAIN, ROUND, part
+  )
+
+
+def align(oracle, client, received, last, batches):
+  """Step 1 in NumPy."""
+  means = oracle.class_means(oracle.embed(last.backbone, client.x), client.y)
+
+  def loss_of(batch):
+    def loss(w):
+      features = oracle.embed(w.backbone, batch.x)
+      return sum(
+        np.mean((features[batch.y == k] - means[k]) ** 2)
+        for k in np.unique(batch.y)
+      )
+
+    return loss
+
+  weights = split_model.SplitWeights(received, last.head)
+  aligned, _ = oracle.descend(
+    weights, [loss_of(b) for b in batches], 0.5, BACKBONE
+  )
+  return aligned
+
+
+def cross_entropies(oracle, batches):
+  return [
+    lambda w, batch=batch: oracle.cross_entropy(
+      oracle.predict(w, batch.x), batch.y
+    )
+    for batch in batches
+  ]
+
+
+class TestPublished:
+  def test_aligns_trains_and_counts_by_its_fisher_information(
+    self, received, last, client, train, oracle, batches_of, compare
+  ):
+    result = train(PLAIN, last)
+    # 10 examples are three batches of 4.
+    aligned = align(
+      oracle, client, received, last, batches_of(3, seed_of_part(0))
+    )
+    trained, loss = oracle.descend(
+      aligned, cross_entropies(oracle, batches_of(2, seed_of_part(1))), 0.2
+    )
+    compare.assert_close(result.client_state, trained, 1e-5)
+    compare.assert_close(
+      result.update,
+      tf.nest.map_structure(np.subtract, trained.backbone, received),
+      1e-5,
+    )
+    np.testing.assert_allclose(result.loss, loss, rtol=1e-5)
+    trace = sum(
+      np.sum(slope**2)
+      for nll in cross_entropies(oracle, batches_of(3, seed_of_part(2)))
+      for slope in tf.nest.flatten(oracle.gradient(nll, trained))
+    )
+    np.testing.assert_allclose(result.weight, trace, rtol=1e-4)
+
+  def test_prediction_aligns_what_was_received(
+    self,
+    model,
+    received,
+    last,
+    client,
+    oracle,
+    batches_of,
+    run_in_graph,
+    compare,
+  ):
+    functions = fed_as.work(model, HPARAMS)
+    found = run_in_graph(
+      functions.prepare_client, received, last, client, ROUND
+    )
+    batches = batches_of(
+      3,
+      lambda data: randomness.fold(
+        data.seed, randomness.Purpose.PERSONALIZE, ROUND
+      ),
+    )
+    expected = align(oracle, client, received, last, batches)
+    compare.assert_close(found, expected, 1e-5)
+    assert compare.equal_bits(found.head, last.head)
+
+  def test_alignment_has_neither_momentum_nor_decay(
+    self, model, received, last, client, run_in_graph, compare
+  ):
+    found = [
+      run_in_graph(
+        fed_as.work(model, hparams).prepare_client,
+        received,
+        last,
+        client,
+        ROUND,
+      )
+      for hparams in (
+        PLAIN,
+        dataclasses.replace(HPARAMS, weight_decay=0.1, optimizer="adam"),
+      )
+    ]
+    assert compare.equal_bits(*found)
+
+  def test_steps_can_be_given(
+    self,
+    model,
+    received,
+    last,
+    client,
+    oracle,
+    batches_of,
+    run_in_graph,
+    compare,
+  ):
+    functions = fed_as.work(
+      model, dataclasses.replace(HPARAMS, alignment_steps=1)
+    )
+    found = run_in_graph(
+      functions.prepare_client, received, last, client, ROUND
+    )
+    batches = batches_of(
+      1,
+      lambda data: randomness.fold(
+        data.seed, randomness.Purpose.PERSONALIZE, ROUND
+      ),
+    )
+    compare.assert_close(
+      found, align(oracle, client, received, last, batches), 1e-5
+    )
+
+  @pytest.mark.parametrize("variant", ["published", "program"])
+  def test_client_that_has_never_trained_does_not_align(
+    self, model, received, last, client, train, run_in_graph, compare, variant
+  ):
+    hparams = dataclasses.replace(HPARAMS, variant=variant)
+    first = run_in_graph(
+      fed_as.work(model, hparams).initial_client_state, client.seed, received
+    )
+    assert compare.equal_bits(first.backbone, received)
+    found = train(hparams, first)
+
+    def plain(weights, data):
+      return local_training.train_on_pool(
+        model.predict, weights, data, 2, seed_of_part(1)(data), hparams
+      ).weights
+
+    assert compare.equal_bits(
+      found.client_state, run_in_graph(plain, first, client)
+    )
+
+  def test_client_without_examples_stays(
+    self, model, received, last, make_client, run_in_graph, compare
+  ):
+    functions = fed_as.work(model, HPARAMS)
+    result = run_in_graph(
+      functions.train_client, received, last, make_client(0, [0]), ROUND
+    )
+    assert not any(np.any(w) for w in result.update)
+    assert result.weight == 0
+
+  @pytest.mark.parametrize("name", ["dp", "secure"])
+  def test_weights_are_not_left_to_who_cannot_hold_them(self, model, name):
+    aggregator = aggregation.build(name, clients_per_round=20)
+    with pytest.raises(ValueError, match="traces of their Fisher") as error:
+      algorithms.build("fed_as", model, aggregator=aggregator)
+    assert str(error.value).startswith(f"aggregator={name} is not allowed")
+
+
+class TestProgram:
+  def test_aligns_each_example_as_it_trains(
+    self, received, last, train, oracle, batches_of, compare
+  ):
+    # A quarter of eight steps.
+    hparams = dataclasses.replace(
+      PLAIN, variant="program", local_steps=8, weight_decay=0.1
+    )
+    result = train(hparams, last)
+
+    def distance(batch):
+      return lambda w: (
+        np.mean(
+          (
+            oracle.embed(w.backbone, batch.x)
+            - oracle.embed(last.backbone, batch.x)
+          )
+          ** 2
+        )
+      )
+
+    def with_decay(losses, chosen):
+      return [
+        lambda w, loss=loss: (
+          loss(w) + 0.05 * sum(np.sum(v**2) for v in tf.nest.flatten(chosen(w)))
+        )
+        for loss in losses
+      ]
+
+    aligned, _ = oracle.descend(
+      split_model.SplitWeights(received, last.head),
+      with_decay(
+        [distance(b) for b in batches_of(2, seed_of_part(0))],
+        lambda w: w.backbone,
+      ),
+      0.2,
+      BACKBONE,
+    )
+    trained, _ = oracle.descend(
+      aligned,
+      with_decay(
+        cross_entropies(oracle, batches_of(8, seed_of_part(1))), lambda w: w
+      ),
+      0.2,
+    )
+    compare.assert_close(result.client_state, trained, 1e-5)
+
+  @pytest.mark.parametrize(
+    ("client_weighting", "weight"), [("uniform", 1), ("num_examples", 10)]
+  )
+  def test_clients_count_as_told(self, train, last, client_weighting, weight):
+    hparams = dataclasses.replace(
+      HPARAMS, variant="program", client_weighting=client_weighting
+    )
+    assert train(hparams, last).weight == weight
+
+  def test_predicts_with_what_was_received(
+    self, model, received, last, client, run_in_graph, compare
+  ):
+    functions = fed_as.work(
+      model, dataclasses.replace(HPARAMS, variant="program")
+    )
+    found = run_in_graph(
+      functions.prepare_client, received, last, client, ROUND
+    )
+    assert compare.equal_bits(found, (received, last.head))
+
+
+def test_server_takes_the_mean_by_fisher_information(
+  model, make_client, context, run_for_each, compare
+):
+  clients = [make_client(i, [5 + 4 * i]) for i in range(3)]
+  run = rounds.Rounds(
+    algorithms.build(fed_as, model, HPARAMS), clients, run_seed=0
+  )
+  before, states = run.server_state.weights, list(run.client_states)
+  run.step()
+  alone = run_for_each(
+    fed_as.work(model, HPARAMS).train_client,
+    [
+      (before, state, client, np.int32(0))
+      for state, client in zip(states, clients, strict=True)
+    ],
+  )
+  weights = [each.weight for each in alone]
+  assert max(weights) > 1.2 * min(weights)
+  compare.assert_close(
+    run.server_state.weights,
+    tf.nest.map_structure(
+      lambda w, *updates: w + np.average(updates, axis=0, weights=weights),
+      before,
+      *(each.update for each in alone),
+    ),
+    1e-6,
+  )

@@ -1,0 +1,327 @@
+"""FedPAC: features are aligned, and heads are made of all heads."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift import algorithms
+from tff_shift.algorithms import fed_pac
+from tff_shift.algorithms import fed_rep
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
+from tff_shift.models import mlp
+from tff_shift.models import split_model
+
+pytestmark = pytest.mark.slow
+
+COMMON = {
+  "head_steps": 1,
+  "local_steps": 2,
+  "batch_size": 4,
+  "learning_rate": 0.3,
+}
+HPARAMS = fed_pac.HParams(alignment_weight=0.7, **COMMON)
+ROUND = 5
+
+
+@pytest.fixture(scope="module")
+def functions(model):
+  return fed_pac.work(model, HPARAMS)
+
+
+@pytest.fixture(scope="module")
+def shared(functions, run_in_graph):
+  return run_in_graph(functions.initial_weights, randomness.server_seed(0))
+
+
+@pytest.fixture(scope="module")
+def personal(functions, shared, run_in_graph):
+  return run_in_graph(
+    functions.initial_client_state, randomness.client_seed(0, 0), shared
+  )
+
+
+@pytest.fixture(scope="module")
+def client(make_client):
+  # Number 2, without examples of class 1.
+  return make_client(2, [11], y=[0, 2, 2] * 3 + [0, 2])
+
+
+@pytest.fixture(scope="module")
+def train(run_in_graph):
+  """Returns `train(functions, weights, state, data, round_num=ROUND)`."""
+
+  def run(functions, weights, state, data, round_num=ROUND):
+    return run_in_graph(functions.train_client, weights, state, data, round_num)
+
+  return run
+
+
+def batches_of(run_in_graph, client, part, num_steps):
+  """The batches of the head (part 0) or of the backbone (part 1)."""
+
+  def draw(data):
+    seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, ROUND, part)
+    batches = local_training.pooled_batches(data, num_steps, 4, seed)
+    return [batches(step) for step in range(num_steps)]
+
+  return run_in_graph(draw, client)
+
+
+class TestClient:
+  def test_backbone_goes_towards_the_centroids(
+    self,
+    model,
+    functions,
+    shared,
+    personal,
+    client,
+    train,
+    oracle,
+    run_in_graph,
+    compare,
+  ):
+    centroids = np.float32(np.random.default_rng(0).normal(size=(3, 8)))
+    # Nobody had class 2: it takes the client's own mean.
+    centroids[2] = 0
+    features = oracle.embed(shared.backbone, client.x)
+    targets = centroids.copy()
+    targets[2] = features[client.y == 2].mean(axis=0)
+    result = train(
+      functions, shared._replace(centroids=centroids), personal, client
+    )
+
+    def classify(batch):
+      return lambda w: oracle.cross_entropy(oracle.predict(w, batch.x), batch.y)
+
+    def align(batch):
+      return lambda w: classify(batch)(w) + 0.7 * np.mean(
+        (oracle.embed(w.backbone, batch.x) - targets[batch.y]) ** 2
+      )
+
+    weights = split_model.SplitWeights(shared.backbone, personal.head)
+    only_head = split_model.SplitWeights((False,) * 2, (True,) * 2)
+    weights, _ = oracle.descend(
+      weights,
+      [classify(b) for b in batches_of(run_in_graph, client, 0, 1)],
+      0.3,
+      only_head,
+    )
+    weights, loss = oracle.descend(
+      weights,
+      [align(b) for b in batches_of(run_in_graph, client, 1, 2)],
+      0.3,
+      tf.nest.map_structure(lambda moves: not moves, only_head),
+    )
+    compare.assert_close(result.client_state.head, weights.head, 1e-5)
+    trained = tf.nest.map_structure(np.add, shared.backbone, result.update)
+    compare.assert_close(trained, weights.backbone, 1e-5)
+    np.testing.assert_allclose(result.loss, loss, rtol=1e-5)
+    assert result.client_state.loss == result.loss
+
+  def test_sends_statistics_of_before_and_centroids_of_after(
+    self, model, functions, shared, personal, client, train, oracle
+  ):
+    result = train(functions, shared, personal, client)
+    slots, class_sums = result.contribution
+    np.testing.assert_array_equal(slots.present, [0, 0, 1, 0])
+    h, v, head = (
+      tf.nest.map_structure(lambda rows: rows[2], each) for each in slots.values
+    )
+    features = oracle.embed(shared.backbone, client.x)
+    expected = [features[client.y == k].sum(axis=0) / 11 for k in range(3)]
+    np.testing.assert_allclose(h, expected, atol=1e-5)
+    v_expected = np.sum(features**2) / 11 - np.sum(np.square(expected))
+    np.testing.assert_allclose(v, v_expected / 11, rtol=1e-4)
+    tf.nest.map_structure(
+      np.testing.assert_array_equal, head, result.client_state.head
+    )
+    trained = tf.nest.map_structure(np.add, shared.backbone, result.update)
+    features = oracle.embed(trained, client.x)
+    sums = [features[client.y == k].sum(axis=0) for k in range(3)]
+    np.testing.assert_allclose(class_sums[:, :-1], sums, atol=1e-4)
+    np.testing.assert_array_equal(class_sums[:, -1], [4, 0, 7])
+
+  def test_without_alignment_it_trains_as_fed_rep_bit_for_bit(
+    self, model, shared, personal, client, train, compare
+  ):
+    centroids = np.ones_like(shared.centroids)
+    other = fed_rep.work(model, fed_rep.HParams(**COMMON))
+    expected = train(other, shared.backbone, personal.head, client)
+    # In round 0 there is nothing to align to.
+    for weight, c in ((0.0, centroids), (0.7, shared.centroids)):
+      hparams = dataclasses.replace(HPARAMS, alignment_weight=weight)
+      found = train(
+        fed_pac.work(model, hparams),
+        shared._replace(centroids=c),
+        personal,
+        client,
+      )
+      assert compare.equal_bits(
+        (found.update, found.client_state.head, found.loss),
+        (expected.update, expected.client_state, expected.loss),
+      )
+
+  def test_client_without_examples_sends_nothing(
+    self, functions, shared, personal, make_client, train
+  ):
+    result = train(functions, shared, personal, make_client(2, [0]))
+    assert not any(np.any(w) for w in result.update)
+    assert not any(np.any(w) for w in tf.nest.flatten(result.contribution))
+
+
+class TestServer:
+  def test_combines_heads_and_renews_centroids(
+    self,
+    functions,
+    shared,
+    personal,
+    make_client,
+    train,
+    run_in_graph,
+    compare,
+  ):
+    clients = [make_client(i, [6 + i], y=[0, 2] * 3 + [0] * i) for i in (0, 2)]
+    results = [train(functions, shared, personal, each) for each in clients]
+    sent = tf.nest.map_structure(
+      np.add, *(each.contribution for each in results)
+    )
+    mean = tf.nest.map_structure(np.ones_like, shared.backbone)
+    before = shared._replace(
+      centroids=np.arange(24, dtype=np.float32).reshape(3, 8)
+    )
+    after = run_in_graph(
+      functions.update_server, before, mean, sent, np.int32(0)
+    )
+    compare.assert_close(after.backbone, [w + 1 for w in shared.backbone], 1e-6)
+    sums = np.sum([each.contribution[1] for each in results], axis=0)
+    np.testing.assert_allclose(
+      after.centroids[[0, 2]], sums[[0, 2], :-1] / sums[[0, 2], -1:], rtol=1e-5
+    )
+    np.testing.assert_array_equal(after.centroids[1], before.centroids[1])
+    # Of two clients: a minimises a^2 (v_0 + d) + (1 - a)^2 v_2, a for the
+    # other's head and d = |h_0 - h_2|^2, that is v / (v + v' + d).
+    h, v = (each[[0, 2]] for each in sent[0].values[:2])
+    share = v / (v.sum() + np.sum((h[0] - h[1]) ** 2))
+    heads = [each.client_state.head for each in results]
+    assert 0.01 < share.min() < share.max() < 0.99
+    for one, own, other, a in (
+      (0, *heads, share[0]),
+      (2, *heads[::-1], share[1]),
+    ):
+      found = run_in_graph(
+        functions.personalize_client,
+        after,
+        personal._replace(loss=np.float32(3)),
+        make_client(one, [6]),
+        np.int32(0),
+      )
+      compare.assert_close(
+        found.client_state.head,
+        tf.nest.map_structure(
+          lambda w, o, a=a: (1 - a) * w + a * o, own, other
+        ),
+        1e-5,
+      )
+      assert found.loss == 3
+    # The other two have not taken part.
+    for rows, old in zip(after.heads, shared.heads, strict=True):
+      np.testing.assert_array_equal(rows[[1, 3]], old[[1, 3]])
+
+  def test_alone_and_without_alignment_it_is_fed_rep_bit_for_bit(
+    self, model, shared, personal, client, train, run_in_graph, compare
+  ):
+    hparams = dataclasses.replace(HPARAMS, alignment_weight=0.0)
+    functions = fed_pac.work(model, hparams)
+    other = fed_rep.work(model, fed_rep.HParams(**COMMON))
+    weights, state = shared, personal
+    backbone, head = shared.backbone, personal.head
+    for round_num in range(2):
+      expected = train(other, backbone, head, client, round_num)
+      backbone = tf.nest.map_structure(np.add, backbone, expected.update)
+      head = expected.client_state
+      result = train(functions, weights, state, client, round_num)
+      weights = run_in_graph(
+        functions.update_server,
+        weights,
+        result.update,
+        result.contribution,
+        round_num,
+      )
+      state = run_in_graph(
+        functions.personalize_client,
+        weights,
+        result.client_state,
+        client,
+        round_num,
+      ).client_state
+    assert compare.equal_bits((weights.backbone, state.head), (backbone, head))
+
+  def test_model_that_does_not_know_the_clients_is_refused(self):
+    plain = mlp.build((5,), num_classes=3)
+    with pytest.raises(ValueError, match="no guide, which fed_pac needs"):
+      algorithms.build("fed_pac", plain)
+
+
+class TestProgram:
+  @pytest.fixture(scope="class")
+  def run(self, model, shared, personal, client, train):
+    def run(mu):
+      hparams = dataclasses.replace(
+        HPARAMS, variant="program", backbone_mu=mu, local_steps=3
+      )
+      functions = fed_pac.work(model, hparams)
+      assert functions.update_server is functions.personalize_client is None
+      return train(functions, shared.backbone, personal.head, client)
+
+    return run
+
+  def test_without_the_term_it_is_fed_rep_bit_for_bit(
+    self, model, shared, personal, client, train, run, compare
+  ):
+    other = fed_rep.work(model, fed_rep.HParams(**COMMON | {"local_steps": 3}))
+    expected = train(other, shared.backbone, personal.head, client)
+    assert compare.equal_bits(run(0.0), expected)
+
+  def test_term_holds_the_backbone_and_not_the_head(self, run, compare):
+    # To which the head is trained first.
+    free, held = run(0.0), run(1.5)
+    assert compare.equal_bits(free.client_state, held.client_state)
+    far, near = (
+      sum(np.sum(w**2) for w in each.update) for each in (free, held)
+    )
+    assert near < 0.8 * far
+
+  def test_term_is_half_mu_times_the_squared_distance(
+    self,
+    shared,
+    personal,
+    client,
+    run,
+    oracle,
+    run_in_graph,
+    compare,
+  ):
+    found = run(1.5)
+
+    def loss_of(batch):
+      return lambda w: (
+        oracle.cross_entropy(oracle.predict(w, batch.x), batch.y)
+        + 0.75
+        * sum(
+          np.sum((a - b) ** 2)
+          for a, b in zip(w.backbone, shared.backbone, strict=True)
+        )
+      )
+
+    expected, loss = oracle.descend(
+      split_model.SplitWeights(shared.backbone, found.client_state),
+      [loss_of(b) for b in batches_of(run_in_graph, client, 1, 3)],
+      0.3,
+      split_model.SplitWeights((True,) * 2, (False,) * 2),
+    )
+    trained = tf.nest.map_structure(np.add, shared.backbone, found.update)
+    compare.assert_close(trained, expected.backbone, 1e-5)
+    np.testing.assert_allclose(found.loss, loss, rtol=1e-5)

@@ -1,0 +1,170 @@
+"""ConFREE: FedRep whose server takes conflicts out of the clients' updates.
+
+ConFREE: Conflict-free Client Update Aggregation for Personalized Federated
+Learning (Zheng et al.; AAAI 2025), with FedRep as its host: clients train their
+head, then the backbone, and keep the head. A baseline of Beyond Aggregation:
+Guiding Clients in Heterogeneous Federated Learning (FedDRM), Table 1.
+
+The server works on each layer (a weight tensor) by itself. With u_1, ..., u_n
+the clients' changes of it, the columns of U:
+
+    g_0  the guide: the mean of the u_i, out of each of which was taken what is
+         against others, in a random order (PCGrad);
+    w    = argmin over the simplex of <U w, g_0> + alpha |g_0| |U w|;
+    g    = (g_0 + alpha |g_0| U w / |U w|) / (1 + alpha^2)            (CAGrad)
+
+and adds g to the layer. All is a linear combination of the u_i, found from
+their inner products (`update_conflicts`).
+
+What leaves a client: the change of the backbone, in the open, its number of
+examples if that counts, random numbers, and the training loss. The head does
+not.
+
+Written from the steps as the authors' program takes them. Decisions:
+  * A projection divides by |u_j|^2, as PCGrad's does. The program's does not,
+    and takes out nearly nothing of small changes.
+  * The order in which a change is held against the others is drawn by its
+    client, once a round, for all layers.
+  * The program's mean is without weights (`client_weighting=uniform`). Weights
+    count where g_0 takes its mean.
+  * What an aggregator and the server's momentum do, they do to the mean; what
+    is added to it is g less the mean of the changes as they were sent.
+  * alpha is not in the paper's text at hand: 0.5 is CAGrad's.
+
+With `variant=program` it is what the FedDRM paper's program calls ConFREE: on
+the whole backbone at once, from each change what is against any other as it was
+sent; then the mean, and no CAGrad.
+"""
+
+import dataclasses
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tff_shift.algorithms import fed_rep
+from tff_shift.learning import aggregation
+from tff_shift.learning import client_slots
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import process
+from tff_shift.learning import randomness
+from tff_shift.learning import update_conflicts
+from tff_shift.models import guided_model
+
+SCENARIOS = ("guidance",)
+
+AGGREGATION_NEEDS = aggregation.Needs(
+  unbounded="its server compares the changes as they are, and clipping or"
+  " zeroing would change their mean alone",
+  per_client="its server compares each client's change with every other's",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class HParams(fed_rep.HParams):
+  """Hyper-parameters of ConFREE; `local_steps` train the backbone."""
+
+  variant: str = hyperparameters.variant_hparam()
+  conflict_aversion: float = hyperparameters.hparam(
+    0.5,
+    "alpha: how far the step may be from the guide, relative to its length"
+    " (published); at 0 it is the guide.",
+    minimum=0,
+  )
+
+
+class Sent(NamedTuple):
+  """A row of what the server compares.
+
+  Attributes:
+    update: The change of the backbone.
+    weight: What it counts in the mean, a float32 scalar.
+    order_keys: [num_clients] float32; the order of these numbers is that in
+      which the change is held against the others.
+  """
+
+  update: Any
+  weight: Any
+  order_keys: Any
+
+
+def _inner_products(rows) -> tf.Tensor:
+  """Computes G of one tensor of all clients, [n, n] float64."""
+  flat = tf.reshape(rows, [rows.shape[0], -1])
+  return tf.cast(tf.matmul(flat, flat, transpose_b=True), tf.float64)
+
+
+def coefficients(
+  hparams: HParams, sent: Sent, present: Any
+) -> tuple[tf.Tensor, tf.Tensor]:
+  """Finds how much of each client's change is taken.
+
+  Args:
+    hparams: Hyper-parameters.
+    sent: The rows of all clients.
+    present: [num_clients] float32, 1 for who has sent its row, 0 for others.
+
+  Returns:
+    The coefficients of the changes, [num_layers, num_clients] float64, or of
+    one row for all layers; and those of their mean, [num_clients] float64.
+  """
+  weight = tf.cast(sent.weight, tf.float64)
+  shares = weight / tf.reduce_sum(weight)
+  products = tf.stack([_inner_products(rows) for rows in sent.update])
+  if hparams.variant == "program":
+    whole = tf.reduce_sum(products, axis=0, keepdims=True)
+    return update_conflicts.mean_of_pairwise_projected(whole, shares), shares
+  orders = tf.argsort(sent.order_keys, axis=1)
+  guide = update_conflicts.mean_of_projected(products, shares, orders)
+  if not hparams.conflict_aversion:
+    return guide, shares
+  return update_conflicts.avert(
+    products, guide, present > 0, hparams.conflict_aversion
+  ), shares
+
+
+def work(model: guided_model.GuidedModel, hparams: HParams) -> process.Work:
+  """The functions of ConFREE; see `process.Work`.
+
+  A `client_id` is below the model's number of clients. A client's state is its
+  head; the server has no model to predict with.
+
+  Raises:
+    ValueError: If the model does not know the number of clients.
+  """
+  guided_model.require(model, "con_free")
+  host = fed_rep.work(model, hparams)
+  num_clients = model.num_clients
+
+  def train_client(backbone, head, data, round_num):
+    result = host.train_client(backbone, head, data, round_num)
+    size = tf.size(data.y)
+    weight = size if hparams.client_weighting == "num_examples" else 1
+    # The host folds 0 and 1 into it.
+    seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num, 2)
+    sent = Sent(
+      result.update,
+      tf.cast(weight, tf.float32),
+      tf.random.stateless_uniform([num_clients], seed),
+    )
+    # A client without examples has no row.
+    row = tf.where(size > 0, data.client_id, -1)
+    return result._replace(
+      contribution=client_slots.place(sent, row, num_clients)
+    )
+
+  def update_server(backbone, mean_update, slots, round_num):
+    del round_num
+    sent, present = slots
+    taken, shares = coefficients(hparams, sent, present)
+    # Zeros where nothing is in conflict: then the mean is added, bit for bit.
+    beside_mean = tf.cast(taken - shares, tf.float32)
+    beside_mean = tf.broadcast_to(beside_mean, [len(backbone), num_clients])
+    return tuple(
+      w + mean + tf.tensordot(beside_mean[layer], rows, 1)
+      for layer, (w, mean, rows) in enumerate(
+        zip(backbone, mean_update, sent.update, strict=True)
+      )
+    )
+
+  return host._replace(train_client=train_client, update_server=update_server)

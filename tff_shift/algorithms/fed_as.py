@@ -1,0 +1,238 @@
+"""FedAS: what a client receives is aligned first, and counts by what it learns.
+
+FedAS: Bridging Inconsistency in Personalized Federated Learning (Yang, Huang,
+Ye; CVPR 2024). A baseline of Beyond Aggregation: Guiding Clients in
+Heterogeneous Federated Learning (FedDRM), Table 1.
+
+A client keeps its head and the backbone theta_i that it had at the end of its
+last round. In a round it
+
+  1. aligns the received backbone theta: with P_i[k] the mean feature of its
+     examples of class k under theta_i, it takes steps down
+
+         sum over the classes k of a batch of the mean over
+             its examples of k and features of (f(x; theta) - P_i[k])^2
+
+  2. trains all weights from there, its own head on top;
+  3. finds the trace of its Fisher information with the trained weights,
+
+         t_i = sum over batches of |gradient of the batch's mean NLL|^2.
+
+The server's new backbone is the mean of the trained ones with weights
+t_i / sum t. A client predicts with the new backbone, aligned, and its head.
+
+What leaves a client: the change of the backbone, from as it was received, t_i,
+and the mean training loss. Head and theta_i do not.
+
+Written from the steps as the authors' program takes them. Decisions:
+  * There all clients align one and the same object in turn, so that the second
+    receives what the first has bent. Here each aligns what the server sent.
+  * A client that has never trained has nothing to align to, and takes no step.
+  * Steps of alignment are plain gradient steps at a rate of their own, one pass
+    over the examples, on batches of `batch_size` (16 in the program).
+  * t_i goes over one pass of full batches and over all weights, the head's
+    included. Clients with more examples have larger traces.
+
+With `variant=program` it is what the FedDRM paper's program calls FedAS: a
+fifth of the steps align, with the optimizer and rate of the others, each
+example with its own features: mean of (f(x; theta) - f(x; theta_i))^2, where f
+are those of the trunk that a guide shares, if there is one. Clients count as in
+`client_weighting`, and predict with the new backbone as it is.
+"""
+
+import dataclasses
+
+import tensorflow as tf
+
+from tff_shift.learning import adaptation
+from tff_shift.learning import aggregation
+from tff_shift.learning import evaluation
+from tff_shift.learning import fisher_information
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
+from tff_shift.learning import process
+from tff_shift.learning import prototypes
+from tff_shift.learning import randomness
+from tff_shift.models import guided_model
+from tff_shift.models import split_model
+
+SCENARIOS = ("evolving", "guidance")
+
+_REASON = (
+  "its clients count by the traces of their Fisher information, which are of"
+  " any size: to dp all count alike, and secure sums round weights to 1/4096"
+)
+AGGREGATION_NEEDS = aggregation.Needs(in_the_open=_REASON, weighted=_REASON)
+
+
+@dataclasses.dataclass(frozen=True)
+class HParams(hyperparameters.LocalHParams):
+  """Hyper-parameters of FedAS; `local_steps` train all weights."""
+
+  variant: str = hyperparameters.variant_hparam()
+  alignment_steps: int = hyperparameters.hparam(
+    0,
+    "Local iterations that align, before local_steps. 0: one pass over the"
+    " examples (published), a quarter of local_steps (program).",
+    minimum=0,
+  )
+  alignment_learning_rate: float = hyperparameters.hparam(
+    0.01,
+    "The rate of alignment (published); so small that it vanishes, and the"
+    " received backbone is trained as it is.",
+    minimum=0,
+    exclusive_minimum=True,
+  )
+  client_weighting: str = hyperparameters.hparam(
+    "uniform",
+    "Weight of a client in the server's mean (program): uniform, or"
+    " num_examples. Published: that of its Fisher information.",
+    choices=("uniform", "num_examples"),
+  )
+  head: str = hyperparameters.hparam(
+    "last_layer",
+    "What is personal: last_layer, the last linear layer alone; classifier, all"
+    " of the model's head.",
+    choices=split_model.HEADS,
+  )
+
+
+def prototype_loss(features, y, means) -> tf.Tensor:
+  """Computes the loss of alignment on a batch.
+
+  Args:
+    features: [batch, size] float32.
+    y: The classes, [batch] int32.
+    means: P_i, [num_classes, size] float32.
+
+  Returns:
+    A float32 scalar: each class of the batch counts 1, however many examples it
+    has there.
+  """
+  membership = tf.one_hot(y, means.shape[0])
+  class_sizes = tf.reduce_sum(membership, axis=0)
+  distances = tf.reduce_mean(
+    tf.math.squared_difference(features, tf.gather(means, y)), axis=1
+  )
+  return tf.reduce_sum(distances / tf.gather(class_sizes, y))
+
+
+def _differ(one, other) -> tf.Tensor:
+  """Tells whether any number of two structures differs."""
+  return tf.reduce_any(
+    [tf.reduce_any(tf.not_equal(a, b)) for a, b in zip(one, other, strict=True)]
+  )
+
+
+def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+  """The functions of FedAS; see `process.Work`.
+
+  A client's state is its last backbone and head, `SplitWeights`; the server has
+  no model to predict with.
+  """
+  model = split_model.with_head(model, hparams.head)
+  is_published = hparams.variant == "published"
+  aligning = hparams
+  if is_published:
+    aligning = dataclasses.replace(
+      hparams, optimizer="sgd", momentum=0.0, weight_decay=0.0
+    )
+  shared_features = model.embed
+  if isinstance(model, guided_model.GuidedModel):
+    shared_features = model.features
+
+  def num_alignment_steps(data):
+    num_domains = tf.size(data.domain_sizes)
+    if hparams.alignment_steps:
+      return hparams.alignment_steps * num_domains
+    if is_published:
+      return local_training.epoch_steps(data, hparams.batch_size)
+    return max(1, hparams.local_steps // 4) * num_domains
+
+  def align(backbone, last_backbone, data, round_num, seed):
+    """Returns the received backbone after step 1."""
+    if is_published:
+      features = adaptation.embed(model, last_backbone, data.x)
+      means = prototypes.class_means(
+        prototypes.class_sums(features, data.y, model.num_classes)
+      ).mean
+
+    def loss(current, batch):
+      if is_published:
+        return prototype_loss(model.embed(current, batch.x), batch.y, means)
+      return tf.reduce_mean(
+        tf.math.squared_difference(
+          shared_features(current, batch.x),
+          shared_features(last_backbone, batch.x),
+        )
+      )
+
+    # A client without examples has no batch.
+    can_align = _differ(backbone, last_backbone) & (tf.size(data.y) > 0)
+    return local_training.train_on_batches(
+      loss,
+      backbone,
+      data,
+      num_alignment_steps(data) * tf.cast(can_align, tf.int32),
+      seed,
+      aligning,
+      learning_rate=hparams.alignment_learning_rate if is_published else None,
+      round_num=round_num,
+    ).weights
+
+  def weight_of(weights, data, seed):
+    """Returns what a client counts in the mean."""
+    if is_published:
+      steps = local_training.epoch_steps(data, hparams.batch_size)
+      batches = local_training.pooled_batches(
+        data, steps, hparams.batch_size, seed
+      )
+      return fisher_information.trace(model.predict, weights, batches, steps)
+    if hparams.client_weighting == "uniform":
+      return tf.constant(1.0)
+    return tf.cast(tf.size(data.y), tf.float32)
+
+  def train_client(backbone, last, data, round_num):
+    seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
+    alignment_seed, training_seed, trace_seed = (
+      randomness.fold(seed, part) for part in range(3)
+    )
+    aligned = align(backbone, last.backbone, data, round_num, alignment_seed)
+    steps = local_training.num_local_steps(hparams, data, round_num)
+    trained = local_training.train_on_pool(
+      model.predict,
+      split_model.SplitWeights(aligned, last.head),
+      data,
+      steps * tf.size(data.domain_sizes),
+      training_seed,
+      hparams,
+      round_num=round_num,
+    )
+    return process.ClientResult(
+      update=tf.nest.map_structure(
+        tf.subtract, trained.weights.backbone, backbone
+      ),
+      client_state=trained.weights,
+      loss=trained.loss,
+      weight=weight_of(trained.weights, data, trace_seed),
+    )
+
+  def prepare_client(backbone, last, data, round_num):
+    if is_published:
+      seed = randomness.fold(
+        data.seed, randomness.Purpose.PERSONALIZE, round_num
+      )
+      backbone = align(backbone, last.backbone, data, round_num, seed)
+    return split_model.SplitWeights(backbone, last.head)
+
+  return process.Work(
+    initial_weights=model.initial_backbone,
+    initial_client_state=lambda seed, backbone: split_model.SplitWeights(
+      backbone, model.first_head()
+    ),
+    train_client=train_client,
+    prepare_client=prepare_client,
+    predict_as_client=lambda _, weights, data, examples: evaluation.predict(
+      model, weights, examples.x
+    ),
+  )

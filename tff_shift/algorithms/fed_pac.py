@@ -1,0 +1,246 @@
+"""FedPAC: aligned features, and for every client a head combined of all heads.
+
+Personalized Federated Learning with Feature Alignment and Classifier
+Collaboration (Xu, Tong, Huang; ICLR 2023). A baseline of Beyond Aggregation:
+Guiding Clients in Heterogeneous Federated Learning (FedDRM), Table 1.
+
+As in FedRep, a client first trains its head on the received backbone f, then
+the backbone under it. Two things are added.
+
+Feature alignment: the backbone goes down
+
+    CE + lambda * mean over batch and features of (f(x) - c_y)^2
+
+with c_y the global centroid of class y, the mean over clients of their mean
+features after training, weighted by their examples of the class.
+
+Classifier collaboration: with the received f a client finds, before training,
+its shares p_i(k) of the classes and their mean features mu_i(k), and sends
+
+    h_i[k] = p_i(k) mu_i(k),   v_i = (mean |f(x)|^2 - sum_k |h_i[k]|^2) / n_i.
+
+For each client i the server solves
+
+    min over a of  a^T (diag(v) + D^i) a,   a >= 0, sum of a = 1,
+    D^i_jl = sum_k <h_i[k] - h_j[k], h_i[k] - h_l[k]>
+
+and makes its head, the sum of a_j times the trained head of client j.
+
+What leaves a client: the change of the backbone, the training loss and, each
+client's own in the open, its head, h and v; and the sums over clients of the
+examples of each class and of their features. Heads are sent back in one table,
+as TFF broadcasts one value: a client here could read those of others.
+
+Written from the steps as the authors' program takes them. Decisions:
+  * Entries of a below 0.001 are dropped, as in the program; then the rest is
+    made to sum to 1 again.
+  * D^i is a Gram matrix and the program convex: small eigenvalues are kept.
+  * A class without global centroid takes the client's own, from before
+    training; in round 0 there is no alignment. A centroid stays until clients
+    with the class take part again.
+  * Only clients of the round are combined; others keep their heads.
+  * The head's steps have the rate of all steps (0.1 for an epoch in the
+    program).
+
+With `variant=program` it is what the FedDRM paper's program calls FedPAC:
+FedRep with mu / 2 |theta - theta_received|^2 over the backbone. Nothing is
+combined, and what leaves is what leaves in FedRep; but the same aggregators are
+refused.
+"""
+
+import dataclasses
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tff_shift.algorithms import fed_prox
+from tff_shift.algorithms import fed_rep
+from tff_shift.learning import adaptation
+from tff_shift.learning import aggregation
+from tff_shift.learning import client_slots
+from tff_shift.learning import evaluation
+from tff_shift.learning import head_collaboration
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
+from tff_shift.learning import process
+from tff_shift.learning import prototypes
+from tff_shift.models import guided_model
+from tff_shift.models import split_model
+
+SCENARIOS = ("guidance",)
+
+AGGREGATION_NEEDS = aggregation.Needs(
+  per_client="its server makes each client's head of the heads and the feature"
+  " statistics of all clients, which it must tell apart"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class HParams(fed_rep.HParams):
+  """Hyper-parameters of FedPAC; `local_steps` train the backbone."""
+
+  variant: str = hyperparameters.variant_hparam()
+  alignment_weight: float = hyperparameters.hparam(
+    1.0,
+    "lambda: weight of the distance of features from global centroids"
+    " (published); 0 is none.",
+    minimum=0,
+  )
+  backbone_mu: float = hyperparameters.hparam(
+    0.01,
+    "mu: weight of the proximal term (program); 0 is FedRep.",
+    minimum=0,
+  )
+
+
+class Shared(NamedTuple):
+  """What the server holds.
+
+  Attributes:
+    backbone: The weights of f.
+    centroids: c, [num_classes, embedding_size] float32; zeros for a class that
+      has none yet.
+    heads: Each client's head, in a first axis of num_clients.
+  """
+
+  backbone: Any
+  centroids: Any
+  heads: Any
+
+
+class Personal(NamedTuple):
+  """A client's state.
+
+  Attributes:
+    head: Its head.
+    loss: The mean loss of its steps, which the round's second phase reports.
+  """
+
+  head: Any
+  loss: Any
+
+
+def _work_published(
+  model: guided_model.GuidedModel, hparams: HParams
+) -> process.Work:
+  num_clients, num_classes = model.num_clients, model.num_classes
+
+  def initial_weights(seed):
+    return Shared(
+      model.initial_backbone(seed),
+      tf.zeros([num_classes, model.embedding_size]),
+      tf.nest.map_structure(
+        lambda w: tf.repeat(w[tf.newaxis], num_clients, axis=0),
+        model.first_head(),
+      ),
+    )
+
+  def train_client(shared, personal, data, round_num):
+    features = adaptation.embed(model, shared.backbone, data.x)
+    h, v, own_means = head_collaboration.statistics(
+      features, data.y, num_classes
+    )
+    has_centroid = tf.reduce_any(
+      tf.not_equal(shared.centroids, 0), axis=1, keepdims=True
+    )
+    targets = tf.where(has_centroid, shared.centroids, own_means)
+    weight = hparams.alignment_weight * tf.cast(
+      tf.reduce_any(has_centroid), tf.float32
+    )
+
+    def backbone_loss(weights, batch):
+      embedding = model.embed(weights.backbone, batch.x)
+      loss = local_training.cross_entropy(
+        model.classify(weights.head, embedding), batch.y
+      )
+      if not hparams.alignment_weight:
+        return loss
+      return loss + weight * tf.reduce_mean(
+        tf.math.squared_difference(embedding, tf.gather(targets, batch.y))
+      )
+
+    weights = shared.backbone, personal.head
+    result = fed_rep.train_client(
+      model, hparams, *weights, data, round_num, backbone_loss
+    )
+    trained = tf.nest.map_structure(tf.add, shared.backbone, result.update)
+    total, count = prototypes.class_sums(
+      adaptation.embed(model, trained, data.x), data.y, num_classes
+    )
+    head = result.client_state
+    # A client without examples has no row.
+    row = tf.where(tf.size(data.y) > 0, data.client_id, -1)
+    return result._replace(
+      client_state=Personal(head, result.loss),
+      contribution=(
+        client_slots.place((h, v, head), row, num_clients),
+        tf.concat([total, count[:, tf.newaxis]], axis=1),
+      ),
+    )
+
+  def update_server(shared, mean_update, sent, round_num):
+    del round_num
+    ((h, v, heads), present), class_sums = sent
+    total, count = class_sums[:, :-1], class_sums[:, -1:]
+    combination = head_collaboration.shares(h, v, present)
+    return Shared(
+      tf.nest.map_structure(tf.add, shared.backbone, mean_update),
+      tf.where(
+        count > 0, tf.math.divide_no_nan(total, count), shared.centroids
+      ),
+      head_collaboration.combine(heads, combination, present, shared.heads),
+    )
+
+  def personalize_client(shared, personal, data, round_num):
+    del round_num
+    head = tf.nest.map_structure(
+      lambda rows: tf.gather(rows, data.client_id), shared.heads
+    )
+    return process.PersonalResult(personal._replace(head=head), personal.loss)
+
+  return process.Work(
+    initial_weights=initial_weights,
+    initial_client_state=lambda seed, shared: Personal(
+      model.first_head(), tf.constant(0.0)
+    ),
+    train_client=train_client,
+    update_server=update_server,
+    personalize_client=personalize_client,
+    predict_as_client=lambda shared, personal, _, examples: evaluation.predict(
+      model,
+      split_model.SplitWeights(shared.backbone, personal.head),
+      examples.x,
+    ),
+  )
+
+
+def _work_program(
+  model: split_model.SplitModel, hparams: HParams
+) -> process.Work:
+  def train_client(backbone, head, data, round_num):
+    near = fed_prox.proximal_term(hparams.backbone_mu, backbone)
+    loss = local_training.classification_loss(
+      model.predict, lambda weights: near(weights.backbone)
+    )
+    return fed_rep.train_client(
+      model, hparams, backbone, head, data, round_num, loss
+    )
+
+  return fed_rep.work(model, hparams)._replace(train_client=train_client)
+
+
+def work(model: guided_model.GuidedModel, hparams: HParams) -> process.Work:
+  """The functions of FedPAC; see `process.Work`.
+
+  A `client_id` is below the model's number of clients. The server has no model
+  to predict with.
+
+  Raises:
+    ValueError: If the model does not know the number of clients.
+  """
+  guided_model.require(model, "fed_pac")
+  model = split_model.with_head(model, hparams.head)
+  if hparams.variant == "program":
+    return _work_program(model, hparams)
+  return _work_published(model, hparams)

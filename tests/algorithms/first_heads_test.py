@@ -2,12 +2,15 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tff_shift import algorithms
 from tff_shift.learning import randomness
 
 
-@pytest.mark.parametrize("name", ["fed_drm", "fed_rep", "flute"])
+@pytest.mark.parametrize(
+  "name", ["con_free", "fed_drm", "fed_pac", "fed_rep", "flute"]
+)
 def test_heads_start_alike(
   name, model, contract_hparams, run_in_graph, compare
 ):
@@ -23,4 +26,4 @@ def test_heads_start_alike(
   )
   assert compare.equal_bits(one, other)
   # Drawn, not zeros.
-  assert np.ptp(one[0]) > 0
+  assert np.ptp(tf.nest.flatten(one)[0]) > 0

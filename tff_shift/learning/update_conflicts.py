@@ -17,10 +17,11 @@ import tensorflow as tf
 
 from tff_shift.learning import simplex_programs
 
-# Halvings of the range in which |U w| is looked for, from this share of the
-# longest update to all of it.
-_NUM_HALVINGS = 24
+# |U w| is looked for from this share of the longest update to all of it, in so
+# many steps at most, until it is known so well.
 _SHORTEST = 1e-4
+_NUM_STEPS = 24
+_TOLERANCE = 1e-5
 
 
 def mean_of_projected(products, shares, orders) -> tf.Tensor:
@@ -83,8 +84,8 @@ def avert(products, guide, allowed, alpha: float) -> tf.Tensor:
       g = (g_0 + c U w / |U w|) / (1 + alpha^2).
 
   |U w| is the least value of (|U w|^2 / t + t) / 2 over t > 0. For a given t a
-  quadratic program is left, and the |U w| of its solution grows slower than t:
-  that they are equal is found by halving.
+  quadratic program is left, and the |U w| of its solution grows with t, but
+  slower: the t that it is equal to lies between it and any other t.
 
   Args:
     products: See `mean_of_projected`.
@@ -113,19 +114,22 @@ def avert(products, guide, allowed, alpha: float) -> tf.Tensor:
       allowed,
     )
 
-  def halve(step, low, high):
+  def narrow(step, low, high):
     middle = tf.sqrt(low * high)
-    is_above = length(solve(middle)) > middle
+    found = length(solve(middle))
+    is_above = found > middle
     return (
       step + 1,
-      tf.where(is_above, middle, low),
-      tf.where(is_above, high, middle),
+      tf.where(is_above, tf.minimum(found, high), low),
+      tf.where(is_above, high, tf.maximum(found, low)),
     )
 
   longest = tf.sqrt(tf.reduce_max(tf.linalg.diag_part(products), axis=1))
   _, low, high = tf.while_loop(
-    lambda step, *_: step < _NUM_HALVINGS,
-    halve,
+    lambda step, low, high: (
+      (step < _NUM_STEPS) & tf.reduce_any(high > (1 + _TOLERANCE) * low)
+    ),
+    narrow,
     (tf.constant(0), _SHORTEST * longest, longest),
     parallel_iterations=1,
   )

@@ -18,7 +18,10 @@ from experiments import online_adaptation
 from experiments import online_adaptation_plan
 from tff_shift.learning import privacy
 
-pytestmark = pytest.mark.usefixtures("no_figures")
+pytestmark = [
+  pytest.mark.slow,
+  pytest.mark.usefixtures("no_figures"),
+]
 
 _SMALL = (
   "--dataset=circle",
@@ -110,7 +113,6 @@ def diverged(run_here, tmp_path_factory):
 
 
 class TestAggregators:
-  @pytest.mark.slow
   def test_private_run_says_how_private_it_is(
     self, run_evolving, capsys, tmp_path, read_rows
   ):
@@ -138,7 +140,6 @@ class TestAggregators:
     rows = read_rows(tmp_path / "run")
     assert all(row["server_accuracy"] == "" for row in rows)
 
-  @pytest.mark.slow
   def test_secure_run_is_that_of_the_mean_and_prints_a_table(
     self, run_evolving, capsys, tmp_path, read_rows, diverged
   ):
@@ -232,7 +233,6 @@ class TestAggregators:
       " clipping and zeroing change"
     )
 
-  @pytest.mark.slow
   def test_streams_are_adapted_to_with_a_private_mean(
     self, run_here, tmp_path, capsys
   ):
@@ -252,7 +252,6 @@ class TestAggregators:
     assert run(arguments) == 0
     assert re.match(r"dp: epsilon=\d", capsys.readouterr().out)
 
-  @pytest.mark.slow
   def test_clients_that_drift_learn_from_a_private_mean(
     self, run_dynamic, capsys, tmp_path, read_runs
   ):
@@ -266,7 +265,6 @@ class TestAggregators:
       "fed_avg"
     ]
 
-  @pytest.mark.slow
   def test_momentum_of_nothing_is_refused(self, run_dynamic, capsys):
     assert run_dynamic("--algorithm=local", "--server_momentum=0.9") == 2
     assert capsys.readouterr().err == (
@@ -308,7 +306,6 @@ class TestAggregators:
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
 class TestDivergence:
   def test_run_that_diverges_ends_with_its_code_and_keeps_what_was_written(
     self, diverged, read_rows

@@ -336,6 +336,7 @@ def test_every_pair_of_rates_is_chosen(run_here):
   assert sorted(found) == [(0.1, 0.01), (0.1, 0.02), (0.2, 0.01), (0.2, 0.02)]
 
 
+@pytest.mark.slow
 class TestBadFlags:
   @pytest.mark.parametrize(
     ("flags", "named"),

@@ -14,7 +14,10 @@ from experiments import guidance_plan
 from experiments import online_adaptation_plan
 from tff_shift.models import input_scaling
 
-pytestmark = pytest.mark.usefixtures("no_figures")
+pytestmark = [
+  pytest.mark.slow,
+  pytest.mark.usefixtures("no_figures"),
+]
 
 _GUIDANCE = (
   "--dataset=digits",
@@ -179,7 +182,6 @@ def test_wrong_flags_end_with_one_line(
   assert not folder.exists()
 
 
-@pytest.mark.slow
 def test_numbers_are_recorded_and_a_run_goes_on_with_no_others(
   run_here, tmp_path, capsys, read_rows
 ):

@@ -727,6 +727,7 @@ class TestArchive:
     assert not cache.exists()
 
 
+@pytest.mark.slow
 def test_presets_are_read(presets, run_online, tmp_path, capsys):
   assert len(presets("online_adaptation")) == 5
   for preset in presets("online_adaptation"):

@@ -308,6 +308,7 @@ class TestWorkers:
     )
 
 
+@pytest.mark.slow
 class TestBadFlags:
   @pytest.mark.parametrize(
     ("flags", "named"),

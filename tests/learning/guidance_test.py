@@ -117,6 +117,7 @@ def make_data(*sizes):
   ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("weighting", "shares"),
   [

@@ -133,6 +133,7 @@ class TestCollection:
       computation.type_signature.result
     )
 
+  @pytest.mark.slow
   @pytest.mark.parametrize("size", [0, 1, 7])
   def test_pipelines_of_the_same_examples_give_the_same(self, data_type, size):
     x, y = draw(size)

@@ -112,6 +112,7 @@ class TestProjection:
       )
 
 
+@pytest.mark.slow
 class TestAversion:
   @pytest.fixture(scope="class")
   def avert(self, run_in_graph):

@@ -49,8 +49,10 @@ def kernel_variance(name, weight_name, shape):
 
 # With many layers, which take seconds to build.
 LARGE = (
+  "cnn",
   "guided_cnn",
   "guided_resnet",
+  "lenet",
   "residual_cnn",
   "resnet",
   "wide_resnet",

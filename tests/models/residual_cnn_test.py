@@ -81,6 +81,7 @@ def forward(reference, values, x, groups):
   return x.mean((1, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "input_shape", [COLOUR, pytest.param(GREY, marks=pytest.mark.slow)]
 )

@@ -68,6 +68,7 @@ def test_last_layer_is_the_last_convolution_with_its_normalizations(small):
   ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "widening_factor", [1, pytest.param(2, marks=pytest.mark.slow)]
 )

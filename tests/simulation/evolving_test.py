@@ -148,6 +148,7 @@ class TestTrainingData:
 
 
 class TestRun:
+  @pytest.mark.slow
   def test_evaluations_come_after_every_second_round_and_the_last(
     self, finished
   ):

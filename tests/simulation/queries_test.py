@@ -77,6 +77,7 @@ def predictions(model, data, run_in_graph):
   )
 
 
+@pytest.mark.slow
 def test_clients_prepare_once(federation, model, data, context):
   del context
   count = []

@@ -208,6 +208,14 @@ def test_keras_loads_the_servers_model(served_federation, predictor):
 
 
 @pytest.mark.slow
+def test_many_models_are_saved_without_a_warning(served_folder, caplog):
+  # Five first calls that trace are one too many for TensorFlow.
+  for _ in range(6):
+    served_folder(left_out=("predict_as", "guide", "predict_for"))
+  assert not [each for each in caplog.records if "retracing" in each.message]
+
+
+@pytest.mark.slow
 def test_a_process_without_tff_predicts_the_same(
   served_federation, predictor, tmp_path
 ):

@@ -226,6 +226,9 @@ def save(parts: Parts, made: Mapping[str, Any], path: str) -> None:
     _attach(module, made, tensors)
     tf.saved_model.save(module, path)
     return
+  # Called below. A first call that traces is a reason for TensorFlow to warn
+  # where many models are saved.
+  made["predict"].get_concrete_function()
   model = _KerasModel(name="served")
   _attach(model, made, tensors)
   model(tf.zeros([1, *parts.x.shape[1:]], parts.x.dtype))

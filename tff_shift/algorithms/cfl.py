@@ -182,18 +182,14 @@ def train_client(
   num_steps = tasks.num_steps(hparams, data, current, round_num)
   beta = hparams.past_weight
 
-  batches = local_training.pooled_batches(
-    current, num_steps, hparams.batch_size, seed
-  )
+  def loss(now, batch):
+    of_batch = local_training.cross_entropy(
+      model.predict(now, batch.x), batch.y
+    )
+    return (of_batch + beta * past_loss(past, now)) / (1.0 + beta * past.count)
 
-  def loss_fn(now, step, carry):
-    batch = batches(step)
-    loss = local_training.cross_entropy(model.predict(now, batch.x), batch.y)
-    loss = (loss + beta * past_loss(past, now)) / (1.0 + beta * past.count)
-    return loss, carry
-
-  result = local_training.train(
-    loss_fn, weights, num_steps, hparams, round_num=round_num
+  result = local_training.train_on_batches(
+    loss, weights, current, num_steps, seed, hparams, round_num=round_num
   )
   return process.ClientResult(
     update=tf.nest.map_structure(tf.subtract, result.weights, weights),

@@ -147,10 +147,10 @@ def work(model: guided_model.GuidedModel, hparams: HParams) -> process.Work:
       tf.cast(weight, tf.float32),
       tf.random.stateless_uniform([num_clients], seed),
     )
-    # A client without examples has no row.
-    row = tf.where(size > 0, data.client_id, -1)
     return result._replace(
-      contribution=client_slots.place(sent, row, num_clients)
+      contribution=client_slots.place(
+        sent, client_slots.own_row(data), num_clients
+      )
     )
 
   def update_server(backbone, mean_update, slots, round_num):

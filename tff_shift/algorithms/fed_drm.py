@@ -141,19 +141,16 @@ def train_client(
   num_steps = local_training.num_local_steps(
     hparams, data, round_num
   ) * tf.size(data.domain_sizes)
-
-  batches = local_training.pooled_batches(
-    data, num_steps, hparams.batch_size, seed
-  )
-
-  def loss_fn(weights, step, carry):
-    loss = reweighted_loss(
-      model, hparams.lambda_, weights, batches(step), data.client_id
-    )
-    return loss, carry
-
-  result = local_training.train(
-    loss_fn, Weights(shared, head), num_steps, hparams, round_num=round_num
+  result = local_training.train_on_batches(
+    lambda weights, batch: reweighted_loss(
+      model, hparams.lambda_, weights, batch, data.client_id
+    ),
+    Weights(shared, head),
+    data,
+    num_steps,
+    seed,
+    hparams,
+    round_num=round_num,
   )
   return process.ClientResult(
     update=tf.nest.map_structure(tf.subtract, result.weights.shared, shared),

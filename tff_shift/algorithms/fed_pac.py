@@ -169,12 +169,12 @@ def _work_published(
       adaptation.embed(model, trained, data.x), data.y, num_classes
     )
     head = result.client_state
-    # A client without examples has no row.
-    row = tf.where(tf.size(data.y) > 0, data.client_id, -1)
     return result._replace(
       client_state=Personal(head, result.loss),
       contribution=(
-        client_slots.place((h, v, head), row, num_clients),
+        client_slots.place(
+          (h, v, head), client_slots.own_row(data), num_clients
+        ),
         tf.concat([total, count[:, tf.newaxis]], axis=1),
       ),
     )

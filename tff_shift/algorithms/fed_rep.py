@@ -46,6 +46,22 @@ class HParams(hyperparameters.LocalHParams):
   )
 
 
+def num_head_steps(
+  iterations: int, data: local_training.ClientData
+) -> tf.Tensor:
+  """Returns how many steps train a head.
+
+  Args:
+    iterations: Steps in each domain.
+    data: The client's data.
+
+  Returns:
+    An int32 scalar; 0 for a client without examples, which has no batch.
+  """
+  num_steps = iterations * tf.size(data.domain_sizes)
+  return num_steps * tf.minimum(tf.size(data.y), 1)
+
+
 def train_client(
   model: split_model.SplitModel,
   hparams: HParams,
@@ -72,14 +88,11 @@ def train_client(
   """
   seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
   num_domains = tf.size(data.domain_sizes)
-  # A client without examples has no batch to train its head on.
-  head_steps = hparams.head_steps * num_domains
-  head_steps *= tf.minimum(tf.size(data.y), 1)
   with_head = local_training.train_on_pool(
     model.predict,
     split_model.SplitWeights(backbone, head),
     data,
-    head_steps,
+    num_head_steps(hparams.head_steps, data),
     randomness.fold(seed, 0),
     hparams,
     trainable=model.weights_of("head"),

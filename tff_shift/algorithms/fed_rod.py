@@ -56,26 +56,25 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
     num_steps = local_training.num_local_steps(hparams, data, round_num)
     num_steps *= tf.size(data.domain_sizes)
-    batches = local_training.pooled_batches(
-      data, num_steps, hparams.batch_size, seed
-    )
     shift = balanced_softmax.shift(data.y, model.num_classes, hparams.gamma)
 
-    def loss_fn(current, step, carry):
+    def loss(current, batch):
       generic, own_head = current
-      batch = batches(step)
       embedding = model.embed(generic.backbone, batch.x)
       logits = model.classify(generic.head, embedding)
       own_logits = tf.stop_gradient(logits) + model.classify(
         own_head, tf.stop_gradient(embedding)
       )
-      loss = local_training.cross_entropy(logits + shift, batch.y)
-      return loss + local_training.cross_entropy(own_logits, batch.y), carry
+      return local_training.cross_entropy(
+        logits + shift, batch.y
+      ) + local_training.cross_entropy(own_logits, batch.y)
 
-    result = local_training.train(
-      loss_fn,
+    result = local_training.train_on_batches(
+      loss,
       (weights, personal_head),
+      data,
       num_steps,
+      seed,
       hparams,
       round_num=round_num,
     )

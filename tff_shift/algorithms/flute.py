@@ -39,6 +39,7 @@ import dataclasses
 
 import tensorflow as tf
 
+from tff_shift.algorithms import fed_rep
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
@@ -153,12 +154,7 @@ def train_client(
   over_batch = getattr(tf, f"reduce_{hparams.feature_norm}")
 
   def train(weights, num_steps, part, trainable, feature_penalty):
-    batches = local_training.pooled_batches(
-      data, num_steps, hparams.batch_size, randomness.fold(seed, part)
-    )
-
-    def loss_fn(current, step, carry):
-      batch = batches(step)
+    def loss_of(current, batch):
       features = model.embed(current.backbone, batch.x)
       loss = local_training.cross_entropy(
         model.classify(current.head, features), batch.y
@@ -171,23 +167,22 @@ def train_client(
       if feature_penalty:
         squares = tf.reduce_sum(tf.square(features), axis=1)
         loss += feature_penalty * over_batch(squares)
-      return loss, carry
+      return loss
 
-    return local_training.train(
-      loss_fn,
+    return local_training.train_on_batches(
+      loss_of,
       weights,
+      data,
       num_steps,
+      randomness.fold(seed, part),
       hparams,
       trainable=trainable,
       round_num=round_num,
     )
 
-  # A client without examples has no batch to train its head on.
-  head_steps = hparams.head_steps * num_domains
-  head_steps *= tf.minimum(tf.size(data.y), 1)
   with_head = train(
     split_model.SplitWeights(backbone, head),
-    head_steps,
+    fed_rep.num_head_steps(hparams.head_steps, data),
     0,
     model.weights_of("head"),
     0.0,

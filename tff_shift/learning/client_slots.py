@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift.learning import local_training
+
 
 class Slots(NamedTuple):
   """Values of clients by their ids.
@@ -54,6 +56,11 @@ def place(value: Any, client_id, num_clients: int) -> Slots:
     return tf.where(mask, tensor, tf.zeros([], tensor.dtype))
 
   return Slots(tf.nest.map_structure(spread, value), tf.cast(row, tf.float32))
+
+
+def own_row(data: local_training.ClientData) -> tf.Tensor:
+  """Returns a client's id for `place`: one without examples has no row."""
+  return tf.where(tf.size(data.y) > 0, data.client_id, -1)
 
 
 def row_of(slots: Slots, client_id, default: Any) -> Any:

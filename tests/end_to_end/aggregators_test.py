@@ -18,10 +18,7 @@ from experiments import online_adaptation
 from experiments import online_adaptation_plan
 from tff_shift.learning import privacy
 
-pytestmark = [
-  pytest.mark.slow,
-  pytest.mark.usefixtures("no_figures"),
-]
+pytestmark = pytest.mark.slow
 
 _SMALL = (
   "--dataset=circle",

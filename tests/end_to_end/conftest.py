@@ -66,12 +66,34 @@ def built_once():
     yield
 
 
-@pytest.fixture(scope="module")
-def no_figures():
-  """For modules that do not look at figures: to write them takes seconds."""
+_DRAW = drawing.save
+
+
+def _leave_empty(figure, path):
+  for suffix in (".png", ".pdf"):
+    pathlib.Path(path).with_suffix(suffix).touch()
+  return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def empty_figures():
+  """Files of figures are empty: to draw them takes seconds."""
   with pytest.MonkeyPatch.context() as patches:
-    patches.setattr(drawing, "save", lambda figure, path: path)
+    patches.setattr(drawing, "save", _leave_empty)
     yield
+
+
+@contextlib.contextmanager
+def _drawn():
+  with pytest.MonkeyPatch.context() as patches:
+    patches.setattr(drawing, "save", _DRAW)
+    yield
+
+
+@pytest.fixture(scope="session")
+def drawn_figures():
+  """Returns `drawn()`: within its `with` block, files have their figures."""
+  return _drawn
 
 
 @contextlib.contextmanager

@@ -13,10 +13,7 @@ from experiments import guidance_plan
 from experiments import online_adaptation
 from experiments import online_adaptation_plan
 
-pytestmark = [
-  pytest.mark.slow,
-  pytest.mark.usefixtures("no_figures"),
-]
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,11 @@ def run_regret(run_here):
 
 @pytest.mark.slow
 def test_run_gives_rows_figures_and_a_table(
-  tmp_path, run_regret, read_rows, capsys
+  tmp_path, run_regret, drawn_figures, read_rows, capsys
 ):
   folder = tmp_path / "run"
-  assert run_regret([*_SMALL, f"--output_dir={folder}"]) == 0
+  with drawn_figures():
+    assert run_regret([*_SMALL, f"--output_dir={folder}"]) == 0
   rows = read_rows(folder)
   # Four algorithms, two readings, four schedules, two lengths.
   assert len(rows) == 4 * 2 * 4 * 2

@@ -34,19 +34,20 @@ _SMALL = (
 
 
 @pytest.fixture(scope="module")
-def finished(run_whole, tmp_path_factory):
+def finished(run_whole, drawn_figures, tmp_path_factory):
   """The folder of a run of all algorithms, and what it has printed."""
   folder = tmp_path_factory.mktemp("runs") / "all"
-  output = run_whole(
-    evolving,
-    evolving_plan,
-    [
-      *_SMALL,
-      f"--algorithm={','.join(_ALGORITHMS)}",
-      "--seeds=0,1",
-      f"--output_dir={folder}",
-    ],
-  )
+  with drawn_figures():
+    output = run_whole(
+      evolving,
+      evolving_plan,
+      [
+        *_SMALL,
+        f"--algorithm={','.join(_ALGORITHMS)}",
+        "--seeds=0,1",
+        f"--output_dir={folder}",
+      ],
+    )
   return folder, output
 
 

@@ -14,10 +14,7 @@ from experiments import guidance_plan
 from experiments import online_adaptation_plan
 from tff_shift.models import input_scaling
 
-pytestmark = [
-  pytest.mark.slow,
-  pytest.mark.usefixtures("no_figures"),
-]
+pytestmark = pytest.mark.slow
 
 _GUIDANCE = (
   "--dataset=digits",

@@ -322,7 +322,13 @@ def _measured(folder):
 
 @pytest.mark.slow
 def test_covariate_shift_corrupts_and_keeps_classes_even(
-  cache_dir, run_online, read_rows, read_runs, tmp_path, monkeypatch
+  cache_dir,
+  run_online,
+  drawn_figures,
+  read_rows,
+  read_runs,
+  tmp_path,
+  monkeypatch,
 ):
   folder = tmp_path / "covariate"
   corrupt, levels = corruptions.corrupt, []
@@ -332,15 +338,16 @@ def test_covariate_shift_corrupts_and_keeps_classes_even(
     return corrupt(*arguments, corruption_levels=corruption_levels)
 
   monkeypatch.setattr(corruptions, "corrupt", noting)
-  code = run_online(
-    [
-      *(each for each in _CORRUPTED if each != "--local_epochs=1"),
-      f"--cache_dir={cache_dir}",
-      f"--output_dir={folder}",
-      "--local_steps=2",
-      "--corruption_levels=monotone",
-    ]
-  )
+  with drawn_figures():
+    code = run_online(
+      [
+        *(each for each in _CORRUPTED if each != "--local_epochs=1"),
+        f"--cache_dir={cache_dir}",
+        f"--output_dir={folder}",
+        "--local_steps=2",
+        "--corruption_levels=monotone",
+      ]
+    )
   assert code == 0
   config = json.loads((folder / "config.json").read_text())
   assert config["flags"]["corruption_levels"] == "monotone"

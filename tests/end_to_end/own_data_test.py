@@ -15,8 +15,6 @@ from experiments import guidance_plan
 from experiments import online_adaptation
 from experiments import online_adaptation_plan
 
-pytestmark = pytest.mark.usefixtures("no_figures")
-
 _NUM_EXAMPLES = 240
 _NUM_CLIENTS = 3
 

@@ -13,8 +13,6 @@ from experiments import guidance
 from experiments import guidance_plan
 from tff_shift.data import domains
 
-pytestmark = pytest.mark.usefixtures("no_figures")
-
 FLAGS = (
   "--dataset=circle",
   "--num_domains=5",

@@ -9,8 +9,6 @@ from experiments import evolving
 from experiments import evolving_plan
 from tff_shift import algorithms
 
-pytestmark = pytest.mark.usefixtures("no_figures")
-
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 TINY = (
   "--dataset=circle",

@@ -30,6 +30,25 @@ def _to_native(
   graphs need but what makes them fit to be a part of one: functions are put in
   line, without which the order of what reads and writes variables is lost.
   """
+  whole, _ = tff.tensorflow.replace_intrinsics_with_bodies(
+    computation.to_building_block()
+  )
+  native, _ = tff.framework.transform_postorder(
+    tff.framework.to_call_dominant(whole), _with_functions_in_line
+  )
+  return native
+
+
+def _with_functions_in_line(
+  block: tff.framework.ComputationBuildingBlock,
+) -> tuple[tff.framework.ComputationBuildingBlock, bool]:
+  """Transforms a block of TensorFlow that has functions."""
+  if not isinstance(block, tff.framework.CompiledComputation):
+    return block, False
+  graph_def = tf.compat.v1.GraphDef()
+  block.proto.tensorflow.graph_def.Unpack(graph_def)
+  if not graph_def.library.function:
+    return block, False
   config = tf.compat.v1.ConfigProto()
   options = config.graph_options.rewrite_options
   for name in (
@@ -47,17 +66,14 @@ def _to_native(
   options.memory_optimization = options.NO_MEM_OPT
   options.meta_optimizer_iterations = options.ONE
   options.function_optimization = options.ON
-  whole, _ = tff.tensorflow.replace_intrinsics_with_bodies(
-    computation.to_building_block()
-  )
   native = tff.backends.native.transform_to_native_form(
     tff.framework.ConcreteComputation(
-      computation_proto=whole.proto,
+      computation_proto=block.proto,
       context_stack=tff.framework.get_context_stack(),
     ),
     grappler_config=config,
   )
-  return native.to_building_block()
+  return native.to_building_block(), True
 
 
 class _CompiledComputation:

@@ -32,7 +32,9 @@ def _placed(type_signature, placement):
 def _aggregations(computation):
   """Returns the type of everything that turns client values into a server's.
 
-  They are what is left after TFF has compiled the computation for an executor.
+  They are what is left in the form that executors run. Its graphs are as they
+  were written: no type of theirs is looked at, and to optimise them takes most
+  of the time of TFF's compilers.
   """
   found = []
 
@@ -45,8 +47,12 @@ def _aggregations(computation):
         found.append(signature)
     return block, False
 
-  native = tff.backends.native.desugar_and_transform_to_native(computation)
-  tff.framework.transform_postorder(native.to_building_block(), visit)
+  whole, _ = tff.tensorflow.replace_intrinsics_with_bodies(
+    computation.to_building_block()
+  )
+  tff.framework.transform_postorder(
+    tff.framework.to_call_dominant(whole), visit
+  )
   return found
 
 

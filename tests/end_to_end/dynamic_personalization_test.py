@@ -32,20 +32,25 @@ _SMALL_META = ("--hidden_width=6", "--num_hidden=1")
 _SHARES = ("drifted_share", "detected_share")
 
 
+@pytest.fixture(scope="module")
+def cache_dir(tmp_path_factory):
+  """Extractors that the runs of this module share."""
+  return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def run_dynamic(run_here, tmp_path):
+def run_dynamic(run_here, cache_dir):
   """Returns `run(arguments) -> exit code`."""
   run = functools.partial(
     run_here, dynamic_personalization, dynamic_personalization_plan
   )
-  cache = f"--cache_dir={tmp_path / 'cache'}"
-  return lambda arguments: run([cache, *arguments])
+  return lambda arguments: run([f"--cache_dir={cache_dir}", *arguments])
 
 
 @pytest.mark.slow
 class TestWholeRun:
   @pytest.fixture(scope="class")
-  def finished(self, run_whole, tmp_path_factory):
+  def finished(self, run_whole, cache_dir, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "all"
     output = run_whole(
       dynamic_personalization,
@@ -57,7 +62,7 @@ class TestWholeRun:
         "--seeds=0,1",
         "--test_distributions=iid,0.9",
         f"--output_dir={folder}",
-        f"--cache_dir={folder.parent / 'cache'}",
+        f"--cache_dir={cache_dir}",
       ],
     )
     return folder, output
@@ -259,6 +264,7 @@ class TestOptions:
       "--representation=pca",
       "--representation_size=6,10",
       "--apply_update=current",
+      f"--cache_dir={tmp_path / 'cache'}",
     )
     assert [
       (r["algorithm"], r["representation_size"], r["requests"])
@@ -308,6 +314,7 @@ class TestOptions:
       "--model_width=8",
       "--rounds=1",
       "--threshold_quantile=0.5",
+      f"--cache_dir={tmp_path / 'cache'}",
     )
     (run,) = read_runs(folder)
     assert run["setting"]["model"] == "cnn"

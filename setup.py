@@ -55,6 +55,7 @@ _BINARIES = (
   "guidance",
   "online_adaptation",
   "predict",
+  "report",
   "workers",
 )
 

@@ -45,13 +45,14 @@ class Scale:
   def __init__(
     self, values: Iterable[float], start: float, end: float, *, whole=False
   ):
-    """Finds round limits around all values.
+    """Finds limits around all values.
 
     Args:
       values: What is to be shown; what is not finite is not.
       start: The pixel of the lower limit.
       end: The pixel of the upper limit.
-      whole: Whether ticks are whole numbers.
+      whole: Whether the values count something: ticks are whole numbers, and
+        limits the first and the last value. Else limits are round numbers.
     """
     finite = [value for value in values if math.isfinite(value)] or [0.0]
     low, high = min(finite), max(finite)
@@ -59,9 +60,14 @@ class Scale:
       low, high = low - 0.5, high + 0.5
     locator = ticker.MaxNLocator(5, steps=[1, 2, 5, 10], integer=whole)
     found = locator.tick_values(low, high)
-    self._low, self._high = min(low, found[0]), max(high, found[-1])
+    # What is counted ends with the last; what is measured at a round number.
+    if not whole:
+      low, high = min(low, found[0]), max(high, found[-1])
+    self._low, self._high = low, high
     self._start, self._end = start, end
-    self.ticks = [Tick(self(each), f"{each:.6g}") for each in found]
+    self.ticks = [
+      Tick(self(each), f"{each:.6g}") for each in found if low <= each <= high
+    ]
 
   def __call__(self, value: float) -> float:
     """Returns the pixel of a value."""

@@ -236,40 +236,31 @@ class Table:
     return [*levels, [(parts[-1], 1) for parts in padded]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Tally:
-  """How many orderings hold.
+def tally(orderings: Sequence[statistics.Ordering]) -> str:
+  """Returns how many orderings hold, in a sentence without its full stop.
 
-  Attributes:
-    asked: How many the table has.
-    known: Of how many we have both methods.
-    held: How many of these hold in our means.
-    certain: How many of those that hold are more than chance.
-    reversed: How many of those that do not hold are more than chance.
+  Args:
+    orderings: Orderings of a paper, orderings without one, or both.
   """
-
-  asked: int
-  known: int
-  held: int
-  certain: int
-  reversed: int
-
-  def __str__(self):
-    return (
-      f"{self.held} of {self.known} hold in our means ({self.certain} of them"
-      f" with adjusted p below {statistics.LEVEL:g}), {self.reversed} are"
-      f" reversed with adjusted p below {statistics.LEVEL:g},"
-      f" {self.asked - self.known} cannot be told yet"
+  level = f"adjusted p below {statistics.LEVEL:g}"
+  of_paper = [o for o in orderings if o.paper_difference is not None]
+  others = [o for o in orderings if o.paper_difference is None]
+  told = []
+  if of_paper:
+    known = [each for each in of_paper if each.holds is not None]
+    held = [each for each in known if each.holds]
+    certain = sum(each.is_certain for each in held)
+    reversed_ = sum(each.is_certain for each in known) - certain
+    told.append(
+      f"{len(held)} of {len(known)} pairs are in the paper's order in our"
+      f" means, {certain} of them with {level}; {reversed_} are in the other"
+      f" order with {level}; {len(of_paper) - len(known)} cannot be told, for"
+      " runs are missing"
     )
-
-
-def tally(orderings: Sequence[statistics.Ordering]) -> Tally:
-  """Counts orderings."""
-  known = [each for each in orderings if each.holds is not None]
-  return Tally(
-    asked=len(orderings),
-    known=len(known),
-    held=sum(each.holds for each in known),
-    certain=sum(each.holds and each.is_certain for each in known),
-    reversed=sum(not each.holds and each.is_certain for each in known),
-  )
+  if others:
+    certain = sum(each.holds and each.is_certain for each in others)
+    told.append(
+      f"the best method of a column is ahead of {certain} of {len(others)}"
+      f" others with {level}"
+    )
+  return "; ".join(told)

@@ -131,7 +131,8 @@ def to_tex(contents: contents_lib.Contents, table: shown.Table) -> str:
   for row in table.rows:
     entries = [table.at(row, column) for column in table.columns]
     ours = [_ours(entry) for entry in entries]
-    lines.append(" & ".join(map(escape_tex, [row, *ours])) + r" \\")
+    # Behind the end of a line, "[" and "*" would be an option of it.
+    lines.append("{}" + " & ".join(map(escape_tex, [row, *ours])) + r" \\")
     if table.has_paper:
       papers = [entry.paper if entry else "" for entry in entries]
       lines.append(
@@ -191,8 +192,7 @@ def to_markdown(contents: contents_lib.Contents, table: shown.Table) -> str:
   parts.append(_legend(table))
   parts.append(_results(table))
   if table.orderings:
-    subject = "Orderings of the paper" if table.has_paper else "Best against"
-    parts.append(f"{subject}: {shown.tally(table.orderings)}.")
+    parts.append(f"Orderings: {shown.tally(table.orderings)}.")
   return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -226,7 +226,7 @@ def _protocol(contents):
 
 
 def _results(table):
-  heads, units = ["method"], ["---"]
+  heads = ["method"]
   for column in table.columns:
     heads.append(shown.heading(column.heading))
     if table.has_paper:

@@ -67,8 +67,7 @@ def read(path: pathlib.Path) -> RunFolder:
       with open(path / "metrics.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     folder = RunFolder(path, config, summary["runs"], rows)
-    for entry in folder.entries:
-      _check(entry, len(folder.seeds))
+    _check(folder)
   except (KeyError, TypeError, ValueError, AttributeError) as error:
     raise ValueError(
       f"{path}: not a run folder of the binaries, or damaged"
@@ -77,13 +76,18 @@ def read(path: pathlib.Path) -> RunFolder:
   return folder
 
 
-def _check(entry, num_seeds):
-  """Raises an error if an entry is not one of a summary."""
-  entry["algorithm"], entry["dataset"], entry["setting"].items()
-  for name, metric in entry["metrics"].items():
-    values = [number(value) for value in metric["seeds"]]
-    if len(values) != num_seeds:
-      raise ValueError(f"{name} has {len(values)} values for {num_seeds} seeds")
+def _check(folder: RunFolder) -> None:
+  """Raises some error if what was read is not what runs write."""
+  num_seeds = len(folder.seeds)
+  folder.config["flags"].items()
+  for entry in folder.entries:
+    entry["dataset"], entry["setting"].items()
+    for name, metric in entry["metrics"].items():
+      values = [number(value) for value in metric["seeds"]]
+      if len(values) != num_seeds:
+        raise ValueError(
+          f"{name} has {len(values)} values for {num_seeds} seeds"
+        )
 
 
 def _read_json(path):

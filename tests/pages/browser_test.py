@@ -198,6 +198,9 @@ def test_filter_by_words_and_by_state(opened):
   field.clear()
   field.send_keys(" ")
   ui.Select(find(opened, "#filter-state")).select_by_visible_text("partial")
+  ui.WebDriverWait(opened, 600, 0.05).until(
+    lambda _: texts(opened, "#filter-count") == ["2 cells"]
+  )
   assert texts(opened, "#cells tbody th") == ['<b>&"x"'] * 2
   # A number leads to what is known of it.
   find(opened, "#matrix tbody tr:not([hidden]) td a").click()

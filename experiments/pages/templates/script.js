@@ -57,7 +57,7 @@ function filter() {
 }
 if (words) {
   words.addEventListener("input", filter);
-  state.addEventListener("input", filter);
+  state.addEventListener("change", filter);
   filter();
 }
 

@@ -157,11 +157,8 @@ def _run(
       if name in setting and isinstance(values, list) and len(values) > 1
     }
   # How long runs took that only chose is not known.
-  is_known = not chosen and all(
-    "seconds_per_round" in e for e in folder.entries
-  )
   seconds = None
-  if is_known:
+  if not chosen:
     seconds = len(folder.seeds) * sum(
       each["rounds"] * each["seconds_per_round"] for each in folder.entries
     )

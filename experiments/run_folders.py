@@ -12,6 +12,10 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+_OF_AN_ENTRY = frozenset(
+  {"algorithm", "dataset", "setting", "metrics", "rounds", "seconds_per_round"}
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class RunFolder:
@@ -79,9 +83,10 @@ def read(path: pathlib.Path) -> RunFolder:
 def _check(folder: RunFolder) -> None:
   """Raises some error if what was read is not what runs write."""
   num_seeds = len(folder.seeds)
-  folder.config["flags"].items()
   for entry in folder.entries:
-    entry["dataset"], entry["setting"].items()
+    lacking = _OF_AN_ENTRY - entry.keys()
+    if lacking:
+      raise ValueError(f"an entry of the summary has no {min(lacking)}")
     for name, metric in entry["metrics"].items():
       values = [number(value) for value in metric["seeds"]]
       if len(values) != num_seeds:

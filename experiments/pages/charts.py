@@ -108,7 +108,7 @@ class DotPlot:
   """A column: a line for each method, ours and the paper's value on it."""
 
   title: str
-  unit: str
+  caption: str
   width: float
   height: float
   left: float
@@ -170,7 +170,7 @@ def dot_plot(
   bottom = _TOP + len(entries) * _ROW_HEIGHT
   return DotPlot(
     title=shown.heading(column.heading),
-    unit=shown.measured(column),
+    caption=shown.caption(column),
     width=_WIDTH,
     height=bottom + _BOTTOM,
     left=left,
@@ -206,7 +206,7 @@ class CurvePlot:
   """A column: a line for each method over rounds, time steps or domains."""
 
   title: str
-  unit: str
+  caption: str
   step: str
   width: float
   height: float
@@ -271,7 +271,7 @@ def _curve_plot(
   x = Scale(steps, left, _WIDTH - _RIGHT, whole=True)
   return CurvePlot(
     title=shown.heading(column.heading),
-    unit=shown.measured(column),
+    caption=shown.caption(column),
     step=step,
     width=_WIDTH,
     height=_CURVE_HEIGHT,

@@ -78,9 +78,21 @@ def heading(parts: Sequence[str]) -> str:
 
 def measured(column: contents_lib.Column) -> str:
   """Returns what a column measures, with unit and direction."""
-  unit = f" ({column.unit})" if column.unit else ""
+  return column.metric + _unit_and_direction(column)
+
+
+def _unit_and_direction(column: contents_lib.Column) -> str:
+  """Returns the unit of a column and its direction, to follow a name."""
   direction = "more" if column.higher_is_better else "less"
-  return f"{column.metric}{unit}, {direction} is better"
+  shown_unit = f" ({column.unit})" if column.unit else ""
+  return f"{shown_unit}, {direction} is better"
+
+
+def caption(column: contents_lib.Column) -> str:
+  """Returns what a figure shows, to follow the heading of its column."""
+  if column.heading[-1] == column.metric:
+    return _unit_and_direction(column)
+  return f": {measured(column)}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -192,12 +204,20 @@ class Table:
       for column in self.columns
       if (row, column.heading) in self._entries
     ]
+    self._anchors = {
+      (entry.cell.row, entry.cell.column): f"cell-{index}"
+      for index, entry in enumerate(self.entries)
+    }
     self.orderings = statistics.orderings(contents)
     self.has_paper = any(entry.cell.paper for entry in self.entries)
 
   def at(self, row: str, column: contents_lib.Column) -> Entry | None:
     """Returns what is in a place, or None if the table has nothing there."""
     return self._entries.get((row, column.heading))
+
+  def anchor(self, entry: Entry) -> str:
+    """Returns the name of the place on the page that tells all of a cell."""
+    return self._anchors[entry.cell.row, entry.cell.column]
 
   def count(self, state: str) -> int:
     """Returns how many cells are in a state."""

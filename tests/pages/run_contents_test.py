@@ -247,6 +247,13 @@ def test_main_metrics_are_accuracies_of_clients(make):
     (
       {
         "config.json": '{"flags": {"seeds": ["0"]}}',
+        "summary.json": '{"runs": [{"algorithm": "fed_avg"}]}',
+      },
+      "an entry of the summary has no dataset",
+    ),
+    (
+      {
+        "config.json": '{"flags": {"seeds": ["0"]}}',
         "summary.json": json.dumps({"runs": [entry()]}),
       },
       "client_accuracy has 2 values for 1 seeds",

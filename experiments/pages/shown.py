@@ -271,12 +271,15 @@ def tally(orderings: Sequence[statistics.Ordering]) -> str:
     held = [each for each in known if each.holds]
     certain = sum(each.is_certain for each in held)
     reversed_ = sum(each.is_certain for each in known) - certain
-    told.append(
-      f"{len(held)} of {len(known)} pairs are in the paper's order in our"
-      f" means, {certain} of them with {level}; {reversed_} are in the other"
-      f" order with {level}; {len(of_paper) - len(known)} cannot be told, for"
-      " runs are missing"
-    )
+    missing = len(of_paper) - len(known)
+    if known:
+      told.append(
+        f"{len(held)} of {len(known)} pairs are in the paper's order in our"
+        f" means, {certain} of them with {level}; {reversed_} are in the other"
+        f" order with {level}"
+      )
+    if missing:
+      told.append(f"{missing} pairs cannot be told, for runs are missing")
   if others:
     certain = sum(each.holds and each.is_certain for each in others)
     told.append(

@@ -121,7 +121,7 @@ def test_orderings_are_told_in_one_line(contents, table):
   assert line.startswith(
     "Orderings: 1 of 4 pairs are in the paper's order in our means, 0 of them"
   )
-  assert "7 cannot be told, for runs are missing" in line
+  assert "; 7 pairs cannot be told, for runs are missing" in line
 
 
 def test_text_without_any_cell(empty):

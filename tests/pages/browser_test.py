@@ -3,6 +3,7 @@
 import base64
 import itertools
 import json
+import os
 import shutil
 import urllib.parse
 
@@ -23,6 +24,7 @@ _OPTIONS = (
   *("--disable-component-update", "--disable-sync"),
   "--disable-dev-shm-usage",
 )
+_HOMES = ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")
 
 pytestmark = [
   pytest.mark.slow,
@@ -79,12 +81,17 @@ def browser(tmp_path_factory):
   options.binary_location = _BROWSER
   for option in _OPTIONS:
     options.add_argument(option)
-  options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
+  home = tmp_path_factory.mktemp("home")
+  options.add_argument(f"--user-data-dir={home / 'profile'}")
   options.set_capability(
     "goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"}
   )
   driver = webdriver.Chrome(
-    service=webdriver.ChromeService(_DRIVER), options=options
+    # What a browser leaves beside its profile goes there as well.
+    service=webdriver.ChromeService(
+      _DRIVER, env={**os.environ, **dict.fromkeys(_HOMES, str(home))}
+    ),
+    options=options,
   )
   yield driver
   driver.quit()

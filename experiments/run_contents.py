@@ -268,8 +268,8 @@ def to_contents(
     protocol=_common(alone),
     curves=curves,
     problems=[
-      f"{folder.path}: stopped before {', '.join(folder.unfinished)} ended;"
-      " --resume goes on"
+      f"{folder.path}: {', '.join(folder.unfinished)} did not end; if nothing"
+      " runs there, --resume goes on"
       for folder in folders
       if folder.unfinished
     ],
@@ -288,7 +288,7 @@ def _missing(folders, cells):
           yield contents_lib.Cell(
             row=name,
             column=heading,
-            absent=f"not run: {folder.path} was stopped before that",
+            absent=f"not run: it has not ended in {folder.path}",
           )
 
 

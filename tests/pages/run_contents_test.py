@@ -176,9 +176,10 @@ def test_stopped_run_shows_what_is_missing(make, tmp_path):
   first, second = contents.cells
   assert not first.run.is_finished
   assert (second.row, second.column) == ("fed_evp", ("client accuracy",))
-  assert second.absent == f"not run: {tmp_path / 'a'} was stopped before that"
+  assert second.absent == f"not run: it has not ended in {tmp_path / 'a'}"
   assert contents.problems == [
-    f"{tmp_path / 'a'}: stopped before fed_evp ended; --resume goes on"
+    f"{tmp_path / 'a'}: fed_evp did not end; if nothing runs there, --resume"
+    " goes on"
   ]
   nothing = contents_of(make("b", algorithm=["fed_evp"]))
   assert not nothing.cells and len(nothing.problems) == 1

@@ -13,6 +13,9 @@ _DIRECT = [
   "dp-accounting>=0.4.3,<0.5",
   "grpcio>=1.46,<2",
   "importlib_resources>=6,<8",
+  "jinja2>=3.1,<4",
+  "markdown>=3.6,<4",
+  "markupsafe>=2.1,<4",
   "matplotlib>=3.8,<3.11",
   "numpy>=1.25,<1.26",
   "pillow>=10",
@@ -52,6 +55,7 @@ _BINARIES = (
   "guidance",
   "online_adaptation",
   "predict",
+  "report",
   "workers",
 )
 
@@ -73,7 +77,7 @@ setuptools.setup(
   ],
   packages=setuptools.find_packages(include=["tff_shift*", "experiments*"]),
   package_data={
-    "experiments": ["presets/*/*.flags"],
+    "experiments": ["pages/templates/*", "presets/*/*.flags"],
     "tff_shift": ["py.typed"],
   },
   entry_points={

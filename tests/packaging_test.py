@@ -115,11 +115,12 @@ class TestWheel:
     wanted = {
       file.relative_to(_ROOT).as_posix()
       for folder in ("tff_shift", "experiments")
-      for pattern in ("*.py", "*.flags", "py.typed")
+      for pattern in ("*.py", "*.flags", "templates/*", "py.typed")
       for file in (_ROOT / folder).rglob(pattern)
     }
     assert "tff_shift/py.typed" in wanted
     assert "experiments/presets/evolving/demo.flags" in wanted
+    assert "experiments/pages/templates/report.html" in wanted
     assert wanted <= names
     assert all(name in wanted or ".dist-info/" in name for name in names), (
       "nothing else goes in"

@@ -106,7 +106,7 @@ def _collected_as_before():
     gc.set_threshold(*before)
 
 
-def _run_here(binary, planning, arguments):
+def _run_here(binary, planning, arguments, **options):
   # To save models takes as long as the runs of most tests.
   if hasattr(planning, "SCENARIO") and not any(
     each.startswith("--save_model") for each in arguments
@@ -122,15 +122,15 @@ def _run_here(binary, planning, arguments):
   ):
     patches.setattr(sys, "argv", [name, *arguments])
     flags.FLAGS.unparse_flags()
-    program.run(binary.main, planning.define_flags)
+    program.run(binary.main, planning.define_flags, **options)
   return end.value.code or 0
 
 
 @pytest.fixture(scope="session")
 def run_here():
-  """Returns `run(binary, planning, arguments) -> exit code`.
+  """Returns `run(binary, planning, arguments, **options) -> exit code`.
 
-  It runs the binary, a module, in this process.
+  It runs the binary, a module, in this process; options are `program.run`'s.
   """
   return _run_here
 

@@ -1,0 +1,105 @@
+"""The binary `report`, on what a real run has left."""
+
+import csv
+import functools
+import json
+import shutil
+
+import pytest
+
+from experiments import evolving
+from experiments import evolving_plan
+from experiments import report
+
+_RUN = (
+  *("--dataset=circle", "--num_domains=4", "--num_clients=3", "--rounds=2"),
+  *("--algorithm=local,fed_avg", "--evaluate_every=1", "--seeds=0,1"),
+  *("--local_steps=1", "--learning_rate=0.01", "--tracker=none"),
+  *("--checkpoint_every=0", "--noprogress"),
+)
+
+
+@pytest.fixture(scope="module")
+def folder(run_whole, no_figures, tmp_path_factory):
+  path = tmp_path_factory.mktemp("runs") / "circle"
+  run_whole(evolving, evolving_plan, [*_RUN, f"--output_dir={path}"])
+  return path
+
+
+@pytest.fixture
+def run_report(run_here):
+  return functools.partial(run_here, report, report, takes_arguments=True)
+
+
+def test_page_has_the_numbers_of_the_run(run_report, folder, capsys):
+  output = folder.parent / "page"
+  code = run_report([str(folder), f"--output_dir={output}", "--title=Two"])
+  captured = capsys.readouterr()
+  assert (code, captured.err) == (0, "")
+  assert captured.out == f"page: {output}/report.html\n"
+  with open(output / "table.csv", encoding="utf-8") as file:
+    rows = list(csv.DictReader(file))
+  runs = json.loads((folder / "summary.json").read_text())["runs"]
+  expected = {
+    (run["algorithm"], metric.replace("_", " ")): run["metrics"][metric]
+    for run in runs
+    for metric in ("client_accuracy", "server_accuracy")
+    if metric in run["metrics"]
+  }
+  # Local training has no server.
+  assert len(rows) == len(expected) == 3
+  for row in rows:
+    metric = expected[row["method"], row["column"]]
+    assert list(map(float, row["values"].split())) == metric["seeds"]
+    assert float(row["mean"]) == pytest.approx(metric["mean"])
+    assert (row["state"], row["folder"]) == ("done", "../circle")
+  text = (output / "report.html").read_text(encoding="utf-8")
+  assert "<h1>Two</h1>" in text
+  # A line for each algorithm at the clients, one at the server.
+  assert text.count("<polyline") == 3
+  assert "experiments.report" in (output / "table.md").read_text()
+
+
+def test_page_is_replaced_only_if_asked(run_report, folder, tmp_path, capsys):
+  output = tmp_path / "page"
+  arguments = [str(folder), f"--output_dir={output}", "--metrics=client_loss"]
+  assert run_report(arguments) == 0
+  before = (output / "report.html").read_bytes()
+  assert run_report(arguments) == 2
+  assert "pass --overwrite" in capsys.readouterr().err
+  assert run_report([*arguments, "--overwrite"]) == 0
+  assert len((output / "report.html").read_bytes()) == len(before) + len(
+    " --overwrite"
+  )
+
+
+@pytest.mark.parametrize(
+  ("arguments", "message"),
+  [
+    ([], "name the run folders"),
+    (["{run}"], "--output_dir: name the folder of the page"),
+    (["{run}", "{run}/", "--output_dir={new}"], "is named twice"),
+    (["{run}", "--output_dir={run}/config.json"], "it must be a folder"),
+    (["{run}", "--output_dir={new}", "--metrics=nothing"], "client_accuracy"),
+    (["nowhere", "--output_dir={new}"], "nowhere: there is no such folder"),
+    (["{broken}", "--output_dir={new}"], "summary.json cannot be read"),
+    (["{run}", "--output_dir={new}", "--unknown"], "unknown"),
+  ],
+)
+def test_wrong_input_is_said_in_a_line(
+  run_report, folder, tmp_path, capsys, arguments, message
+):
+  broken = tmp_path / "broken"
+  shutil.copytree(folder, broken)
+  (broken / "summary.json").write_text("{")
+  places = {"run": folder, "broken": broken, "new": tmp_path / "new"}
+  assert run_report([each.format(**places) for each in arguments]) == 2
+  captured = capsys.readouterr()
+  assert message in captured.err and captured.err.count("\n") == 1
+  assert captured.out == ""
+  assert not (tmp_path / "new").exists()
+
+
+def test_other_binaries_take_flags_alone(run_evolving, capsys):
+  assert run_evolving(["runs/a"]) == 2
+  assert "All arguments are --flags" in capsys.readouterr().err

@@ -1,0 +1,102 @@
+"""Where figures draw what."""
+
+import math
+
+import numpy as np
+import pytest
+
+from experiments.pages import charts
+from experiments.pages import contents as contents_lib
+from experiments.pages import shown
+
+
+def test_scale_puts_round_limits_around_values():
+  scale = charts.Scale([12.0, 57.0, math.nan], 100, 200)
+  assert [tick.label for tick in scale.ticks] == [
+    *("10", "20", "30", "40", "50", "60")
+  ]
+  assert (scale(10), scale(60), scale(35)) == (100, 200, 150)
+
+
+def test_scale_of_what_is_counted_ends_with_it():
+  scale = charts.Scale([1, 50], 0, 98, whole=True)
+  assert (scale(1), scale(50)) == (0, 98)
+  assert [tick.label for tick in scale.ticks] == ["10", "20", "30", "40", "50"]
+
+
+@pytest.mark.parametrize("values", [[], [math.inf], [3.0], [3.0, 3.0]])
+def test_scale_of_hardly_anything(values):
+  scale = charts.Scale(values, 0, 100)
+  assert len(scale.ticks) > 1
+  assert 0 <= scale(next(filter(math.isfinite, values), 0.0)) <= 100
+
+
+def test_dot_plot_has_ours_beside_the_papers(contents):
+  table = shown.Table(contents)
+  entries = [e for e in table.entries if e.column is table.columns[0]]
+  plot = charts.dot_plot(table.columns[0], entries)
+  rows = {row.name: row for row in plot.rows}
+  assert list(rows) == list(contents.rows)
+  assert rows["APFL"].ours is None
+  first = rows["FedAvg"]
+  assert first.ours.low < first.ours.x < first.ours.high < first.paper.low
+  # Pixels are values: 60.5 and 70 lie like 71.5 and 80 on one scale.
+  per_point = (first.paper.x - first.ours.x) / 9.5
+  other = (rows["a_b%"].paper.x - rows['<b>&"x"'].paper.x) / 8.5
+  assert per_point == pytest.approx(other, rel=0.02)
+  # No spread, no bar.
+  plot = charts.dot_plot(
+    table.columns[1], [e for e in table.entries if e.column is table.columns[1]]
+  )
+  paper = plot.rows[0].paper
+  assert paper.low == paper.x == paper.high
+  # What has neither value has no line.
+  assert "a_b%" not in {row.name for row in plot.rows}
+
+
+def test_dot_plot_of_nothing(contents):
+  column = contents.columns[0]
+  assert charts.dot_plot(column, []) is None
+
+
+def test_curves_are_means_over_the_seeds_that_got_there(contents):
+  rounds, domains = charts.curve_plots(contents, contents.rows)
+  assert (rounds.step, domains.step) == ("round", "domain")
+  first, partial = rounds.lines
+  assert (first.name, first.index) == ("FedAvg", 0)
+  assert first.text == "60.00 ± 0.00 (2) at 2"
+  assert partial.text == "50.00 (1) at 1"
+  # (40 + 44) / 2 with a deviation of sqrt(8), and 60.
+  y = charts.Scale([42 - 8**0.5, 60], 196, 10)
+  left, right = (
+    tuple(map(float, pair.split(","))) for pair in first.points.split()
+  )
+  assert left[0] == rounds.left and right[0] == rounds.width - 14
+  assert left[1] - right[1] == pytest.approx(y(42) - y(60), abs=0.2)
+  # Out along the upper edge, and back along the lower one.
+  assert len(first.band.split()) == 4
+  assert partial.band == ""
+
+
+def test_long_curves_are_thinned_but_keep_their_ends():
+  steps = np.arange(1, 1001)
+  contents = contents_lib.Contents(
+    name="",
+    title="",
+    columns=[contents_lib.Column(heading=("a",), metric="accuracy")],
+    curves=[
+      contents_lib.Curve(
+        row="m",
+        column=("a",),
+        seed=0,
+        step="round",
+        points=[(step, step / 10) for step in steps],
+      )
+    ],
+  )
+  (plot,) = charts.curve_plots(contents, ["m"])
+  (line,) = plot.lines
+  points = line.points.split()
+  assert 100 < len(points) <= 150
+  assert line.text == "100.00 (1) at 1000"
+  assert float(points[0].split(",")[0]) == plot.left

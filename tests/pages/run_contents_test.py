@@ -1,0 +1,276 @@
+"""Run folders of the binaries as contents of a page."""
+
+import csv
+import json
+import pathlib
+
+import pytest
+
+from experiments import run_contents
+from experiments import run_folders
+
+_START = pathlib.Path("page")
+
+
+def entry(
+  algorithm="fed_avg", dataset="circle", values=(50.0, 60.0), **setting
+):
+  metrics = {
+    "client_accuracy": {"mean": 0.0, "std": None, "seeds": list(values)},
+    "client_pooled_accuracy": {"seeds": list(values)},
+    "client_loss": {"seeds": [None, *values[1:]]},
+  }
+  return {
+    "algorithm": algorithm,
+    "dataset": dataset,
+    "setting": {"selection": "none", "dirichlet": "inf"} | setting,
+    "metrics": metrics,
+    "rounds": 3,
+    "seconds_per_round": 0.5,
+    "num_diverged": [1, 2],
+  }
+
+
+@pytest.fixture
+def make(tmp_path):
+  """Returns `make(name, *entries, rows=(), **flags)`, which gives a folder."""
+
+  def write(name, *entries, rows=(), **flags):
+    folder = tmp_path / name
+    folder.mkdir()
+    algorithms = list(dict.fromkeys(each["algorithm"] for each in entries))
+    config = {
+      "flags": {"seeds": ["3", "5"], "algorithm": algorithms} | flags,
+      "versions": {"python": "3.11"},
+      "start_time": "2026-11-22T23:00:00+00:00",
+      "command_line": f"python -m experiments.evolving --output_dir={name}",
+      "cores": 2,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    if entries:
+      (folder / "summary.json").write_text(json.dumps({"runs": entries}))
+    if rows:
+      with open(folder / "metrics.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return run_folders.read(folder)
+
+  return write
+
+
+def contents_of(*folders, metrics=("client_accuracy",)):
+  return run_contents.to_contents(
+    folders, metrics=metrics, title="t", command="c", start=_START
+  )
+
+
+def places(contents):
+  return [(cell.row, cell.column) for cell in contents.cells]
+
+
+def test_algorithms_are_rows_and_metrics_columns(make):
+  contents = contents_of(
+    make("a", entry(), entry("fed_evp")),
+    metrics=("client_accuracy", "client_loss"),
+  )
+  assert places(contents) == [
+    (algorithm, (metric,))
+    for algorithm in ("fed_avg", "fed_evp")
+    for metric in ("client accuracy", "client loss")
+  ]
+  # Values by seed, in the order of --seeds.
+  assert contents.cells[0].by_seed == {3: 50.0, 5: 60.0}
+  accuracy, loss = contents.columns
+  assert (accuracy.unit, accuracy.higher_is_better) == ("%", True)
+  assert (loss.unit, loss.higher_is_better) == ("", False)
+  missing = contents.cells[1].by_seed
+  assert missing[3] != missing[3] and missing[5] == 60.0
+  assert contents.date == "2026-11-22"
+  assert contents.machine == "2 cores, python 3.11"
+  assert [(each.name, each.ours) for each in contents.protocol] == [
+    ("selection", "none"),
+    ("dirichlet", "inf"),
+  ]
+
+
+def test_settings_in_which_an_algorithm_differs_are_told(make):
+  contents = contents_of(
+    make(
+      "a",
+      entry(learning_rate=0.1, lambda_=None),
+      entry(learning_rate=0.01, lambda_=0.6),
+      entry("local", learning_rate=0.5),
+    )
+  )
+  assert [cell.row for cell in contents.cells] == [
+    "fed_avg, learning rate 0.1, lambda none",
+    "fed_avg, learning rate 0.01, lambda 0.6",
+    "local",
+  ]
+
+
+def test_what_runs_are_about_are_columns(make):
+  contents = contents_of(
+    make("a", entry(test_distribution="iid", learning_rate=0.1)),
+    make(
+      "b",
+      # Another rate chosen on another data set is no other method.
+      entry(test_distribution="0.9", dataset="digits", learning_rate=0.2),
+      # What an entry has not, is not told.
+      entry("fed_drm", dataset="digits", lambda_=0.9),
+    ),
+  )
+  assert places(contents) == [
+    ("fed_avg", ("circle", "test distribution iid", "client accuracy")),
+    ("fed_avg", ("digits", "test distribution 0.9", "client accuracy")),
+    ("fed_drm", ("digits", "client accuracy")),
+  ]
+
+
+def test_columns_of_the_same_data_stand_side_by_side(make):
+  contents = contents_of(
+    make("a", entry(shift="sine"), entry(shift="square")),
+    metrics=("client_accuracy", "client_loss"),
+  )
+  assert [column.heading for column in contents.columns] == [
+    ("shift sine", "client accuracy"),
+    ("shift sine", "client loss"),
+    ("shift square", "client accuracy"),
+    ("shift square", "client loss"),
+  ]
+
+
+def test_same_method_in_two_folders_is_two(make, tmp_path):
+  contents = contents_of(make("a", entry()), make("b", entry()))
+  assert [cell.row for cell in contents.cells] == [
+    "fed_avg",
+    f"fed_avg ({tmp_path / 'b'})",
+  ]
+
+
+def test_run_says_where_it_comes_from(make):
+  folder = make(
+    "a",
+    entry(selection="last_source", learning_rate=0.1)
+    | {"scores": {"fed_avg, learning rate 0.1": 90.5}},
+    learning_rate=["0.1", "0.01"],
+  )
+  run = contents_of(folder).cells[0].run
+  assert run.folder.endswith("/a") and run.folder.startswith("..")
+  assert run.command == "python -m experiments.evolving --output_dir=a"
+  assert run.chosen == {"learning rate": "0.1"}
+  assert run.scores == {"fed_avg, learning rate 0.1": 90.5}
+  # What only chose took time that nobody has noted.
+  assert run.seconds is None
+  assert run.num_diverged == 3
+  plain = contents_of(make("b", entry(), entry("local"))).cells[0].run
+  # 3 rounds of 0.5 s, for two seeds and two algorithms.
+  assert plain.seconds == 6.0
+  assert plain.chosen == {} == plain.scores
+
+
+def test_stopped_run_shows_what_is_missing(make, tmp_path):
+  folder = make("a", entry(), algorithm=["fed_avg", "fed_evp"])
+  contents = contents_of(folder)
+  first, second = contents.cells
+  assert not first.run.is_finished
+  assert (second.row, second.column) == ("fed_evp", ("client accuracy",))
+  assert second.absent == f"not run: it has not ended in {tmp_path / 'a'}"
+  assert contents.problems == [
+    f"{tmp_path / 'a'}: fed_evp did not end; if nothing runs there, --resume"
+    " goes on"
+  ]
+  nothing = contents_of(make("b", algorithm=["fed_evp"]))
+  assert not nothing.cells and len(nothing.problems) == 1
+
+
+def row(seed, number, accuracy, **changes):
+  return {
+    "algorithm": "fed_avg",
+    "dataset": "circle",
+    "held_out": "target",
+    "dirichlet": "inf",
+    "learning_rate": "0.1",
+    "seed": seed,
+    "round": number,
+    "client_accuracy": accuracy,
+  } | changes
+
+
+def test_curves_are_the_rows_of_the_entry(make):
+  folder = make(
+    "a",
+    entry(learning_rate=0.1),
+    entry("source"),
+    rows=[
+      row(3, 1, 10.0),
+      row(3, 2, 20.0),
+      row(5, 1, 30.0),
+      # Neither another rate, nor runs that only chose, nor empty values.
+      row(3, 1, 99.0, learning_rate="0.2"),
+      row(3, 1, 99.0, held_out="last_source"),
+      row(3, 3, ""),
+      row(3, 1, 7.0, algorithm="source", learning_rate=""),
+    ],
+  )
+  curves = contents_of(folder).curves
+  assert [(c.row, c.seed, c.step, c.points) for c in curves] == [
+    ("fed_avg", 3, "round", [(1.0, 10.0), (2.0, 20.0)]),
+    ("fed_avg", 5, "round", [(1.0, 30.0)]),
+    ("source", 3, "round", [(1.0, 7.0)]),
+  ]
+  # A metric that is in the summary alone has no curve.
+  assert not contents_of(folder, metrics=("client_loss",)).curves
+
+
+def test_main_metrics_are_accuracies_of_clients(make):
+  folder = make("a", entry())
+  assert run_contents.main_metrics([folder]) == ["client_accuracy"]
+  assert run_contents.metric_names([folder]) == [
+    "client_accuracy",
+    "client_loss",
+    "client_pooled_accuracy",
+  ]
+
+
+@pytest.mark.parametrize(
+  ("files", "message"),
+  [
+    ({}, "run: not a run folder, for it has no config.json"),
+    ({"config.json": "{"}, "config.json cannot be read"),
+    ({"config.json": "[]"}, "config.json: not what a run has written"),
+    ({"config.json": "{}"}, r"damaged \(KeyError: 'flags'\)"),
+    (
+      {"config.json": '{"flags": {"seeds": ["0"]}}', "summary.json": "{}"},
+      r"damaged \(KeyError: 'runs'\)",
+    ),
+    (
+      {
+        "config.json": '{"flags": {"seeds": ["0"]}}',
+        "summary.json": '{"runs": [{"algorithm": "fed_avg"}]}',
+      },
+      "an entry of the summary has no dataset",
+    ),
+    (
+      {
+        "config.json": '{"flags": {"seeds": ["0"]}}',
+        "summary.json": json.dumps({"runs": [entry()]}),
+      },
+      "client_accuracy has 2 values for 1 seeds",
+    ),
+  ],
+)
+def test_what_is_no_run_folder_is_refused(tmp_path, files, message):
+  folder = tmp_path / "run"
+  folder.mkdir()
+  for name, content in files.items():
+    (folder / name).write_text(content)
+  with pytest.raises(ValueError, match=message) as caught:
+    run_folders.read(folder)
+  assert "\n" not in str(caught.value)
+
+
+def test_missing_folder_is_refused(tmp_path):
+  with pytest.raises(ValueError, match="there is no such folder"):
+    run_folders.read(tmp_path / "nowhere")

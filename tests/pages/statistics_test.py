@@ -1,0 +1,266 @@
+"""Statistics against numbers by hand and other ways to get them."""
+
+import dataclasses
+import itertools
+import math
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from scipy import stats
+
+from experiments.pages import contents as contents_lib
+from experiments.pages import statistics
+
+_HEADING = ("accuracy",)
+
+
+def cell(row, values=(), *, paper=None, first_seed=0):
+  return contents_lib.Cell(
+    row=row,
+    column=_HEADING,
+    by_seed=dict(enumerate(values, first_seed)),
+    paper=paper,
+  )
+
+
+def paper(mean, spread=None, num_seeds=None):
+  return contents_lib.PaperValue(mean=mean, spread=spread, num_seeds=num_seeds)
+
+
+def table(*cells, **options):
+  return contents_lib.Contents(
+    name="",
+    title="",
+    columns=[
+      contents_lib.Column(heading=_HEADING, metric="accuracy", **options)
+    ],
+    cells=cells,
+  )
+
+
+def test_holm_by_hand():
+  # 0.01 * 3; 0.03 * 2; 0.04 * 1, but not below the one before.
+  assert statistics.holm([0.01, 0.04, None, 0.03]) == pytest.approx(
+    [0.03, 0.06, None, 0.06]
+  )
+  assert statistics.holm([0.9, 0.8]) == [1.0, 1.0]
+  assert statistics.holm([None]) == [None]
+
+
+@hypothesis.given(st.lists(st.floats(0, 1), min_size=1, max_size=6))
+def test_holm_is_the_closure_of_bonferroni(p_values):
+  # A hypothesis falls if Bonferroni rejects each intersection that it is in.
+  indices = range(len(p_values))
+  subsets = [
+    subset
+    for size in range(1, len(p_values) + 1)
+    for subset in itertools.combinations(indices, size)
+  ]
+  expected = [
+    max(
+      min(1.0, len(subset) * min(p_values[i] for i in subset))
+      for subset in subsets
+      if index in subset
+    )
+    for index in indices
+  ]
+  assert statistics.holm(p_values) == pytest.approx(expected)
+
+
+def test_mean_and_spread():
+  assert statistics.mean(cell("a")) is None
+  assert statistics.spread(cell("a", [1.0])) is None
+  assert statistics.mean(cell("a", [1.0, 3.0])) == 2.0
+  assert statistics.spread(cell("a", [1.0, 3.0])) == pytest.approx(2**0.5)
+  assert math.isnan(statistics.mean(cell("a", [1.0, math.nan])))
+  assert statistics.spread(cell("a", [1.0, math.inf])) is None
+
+
+def test_welch_by_hand():
+  # t^2 = 2^2 / (1/3 + 1/3) = 6 with 4 degrees of freedom, whose distribution
+  # has a closed form.
+  (found,) = statistics.agreements(
+    [cell("a", [1.0, 2.0, 3.0], paper=paper(4.0, 1.0, 3))]
+  )
+  share = 0.5 + 0.375 * math.sqrt(6 / 2.5) * (1 - 6 / 2.5 / 12)
+  assert found.difference == -2.0
+  assert found.p_value == pytest.approx(2 * (1 - share))
+  assert found.adjusted == found.p_value
+  assert found.why_no_test == ""
+
+
+@hypothesis.given(
+  *[st.lists(st.integers(0, 50), min_size=2, max_size=6, unique=True)] * 2
+)
+def test_welch_is_that_of_the_values_themselves(ours, theirs):
+  (found,) = statistics.agreements(
+    [
+      cell(
+        "a",
+        list(map(float, ours)),
+        paper=paper(np.mean(theirs), np.std(theirs, ddof=1), len(theirs)),
+      )
+    ]
+  )
+  expected = stats.ttest_ind(ours, theirs, equal_var=False).pvalue
+  assert found.p_value == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+  ("values", "printed", "why"),
+  [
+    ([1.0, 2.0], None, "no value in the paper"),
+    ([], paper(1.0, 1.0, 3), "no value of ours"),
+    ([1.0, 2.0], paper(1.0, None, 3), "no spread in the paper"),
+    (
+      [1.0, 2.0],
+      paper(1.0, 1.0),
+      "the paper's number of seeds is unknown",
+    ),
+    ([1.0, 2.0], paper(1.0, 1.0, 1), "the paper has one seed"),
+    ([1.0], paper(1.0, 1.0, 3), "one seed of ours"),
+    ([1.0, math.nan], paper(1.0, 1.0, 3), "a value of ours is not finite"),
+    ([1.0, 1.0], paper(2.0, 0.0, 3), "nothing varies"),
+  ],
+)
+def test_no_test_where_there_can_be_none(values, printed, why):
+  (found,) = statistics.agreements([cell("a", values, paper=printed)])
+  assert (found.why_no_test, found.p_value, found.adjusted) == (why, None, None)
+
+
+def test_correction_counts_all_tested_cells():
+  tested = cell("a", [1.0, 2.0, 3.0], paper=paper(4.0, 1.0, 3))
+  far = cell("b", [1.0, 2.0, 3.0], paper=paper(40.0, 1.0, 3))
+  first, second, untested = statistics.agreements([tested, far, cell("c")])
+  assert second.adjusted == pytest.approx(2 * second.p_value)
+  assert first.adjusted == pytest.approx(first.p_value)
+  assert untested.adjusted is None
+
+
+class TestOrderings:
+  def test_pairs_that_the_paper_separates(self):
+    found = statistics.orderings(
+      table(
+        cell("a", [10.0, 20.0, 30.0], paper=paper(50.0, 1.0)),
+        # Not separated from a: 2 is not above the larger spread.
+        cell("b", [1.0, 2.0], paper=paper(48.0, 2.0)),
+        cell("c", [11.0, 17.0, 21.0], paper=paper(40.0, 3.0)),
+      )
+    )
+    assert [(each.better, each.worse) for each in found] == [
+      ("a", "c"),
+      ("b", "c"),
+    ]
+    first, second = found
+    assert (first.paper_difference, first.threshold) == (10.0, 3.0)
+    # -1, 3 and 9.
+    assert first.difference == pytest.approx(11 / 3)
+    assert (first.num_held, first.num_seeds) == (2, 3)
+    assert first.holds
+    # Over the two seeds that both have: -10 and -15.
+    assert second.difference == -12.5
+    assert (second.num_held, second.num_seeds) == (0, 2)
+    assert second.holds is False
+
+  def test_paired_test_and_interval_by_hand(self):
+    (found,) = statistics.orderings(
+      table(
+        cell("a", [10.0, 20.0, 30.0], paper=paper(2.0)),
+        cell("b", [9.0, 18.0, 27.0], paper=paper(1.0)),
+      )
+    )
+    # 1, 2 and 3: mean 2, standard error 1 / sqrt(3), 2 degrees of freedom, of
+    # which t = 4.302653 has 95 %; P(|T| > t) = 1 - t / sqrt(t^2 + 2).
+    reach = 4.302653 / math.sqrt(3)
+    assert found.interval == pytest.approx((2 - reach, 2 + reach), abs=1e-5)
+    t = 2 * math.sqrt(3)
+    assert found.p_value == pytest.approx(1 - t / math.sqrt(t**2 + 2))
+    assert found.threshold is None
+    assert not found.is_certain
+
+  def test_less_can_be_better(self):
+    (found,) = statistics.orderings(
+      table(
+        cell("a", [1.0, 2.0], paper=paper(5.0)),
+        cell("b", [0.5, 0.5], paper=paper(1.0)),
+        higher_is_better=False,
+      )
+    )
+    assert (found.better, found.worse) == ("b", "a")
+    assert found.difference == 1.0
+    assert found.num_held == 2
+
+  def test_missing_runs_are_not_left_out(self):
+    found = statistics.orderings(
+      table(
+        cell("a", [1.0], paper=paper(2.0)),
+        cell("b", [5.0], first_seed=1, paper=paper(1.0)),
+        cell("c", paper=paper(0.0)),
+      )
+    )
+    assert len(found) == 3
+    assert all(each.holds is None for each in found)
+
+  @pytest.mark.parametrize(
+    "values",
+    # Equal but for rounding; one that has diverged; a single seed.
+    [([1.1, 2.2], [1.0, 2.1]), ([1.0, math.nan], [1.0, 2.0]), ([2.0], [1.0])],
+  )
+  def test_no_test_where_nothing_varies_or_is_known(self, values):
+    (found,) = statistics.orderings(
+      table(
+        cell("a", values[0], paper=paper(2.0)),
+        cell("b", values[1], paper=paper(1.0)),
+      )
+    )
+    assert found.p_value is found.interval is found.adjusted is None
+    assert found.holds in (True, None)
+
+  def test_without_a_paper_the_best_is_compared(self):
+    found = statistics.orderings(
+      table(cell("a", [1.0, 2.0]), cell("b", [5.0, 7.0]), cell("c", [0.0, 0.5]))
+    )
+    assert [(each.better, each.worse) for each in found] == [
+      ("b", "a"),
+      ("b", "c"),
+    ]
+    assert [each.difference for each in found] == [4.5, 5.75]
+    assert all(each.paper_difference is None for each in found)
+
+  def test_columns_can_be_left_out(self):
+    assert not statistics.orderings(
+      table(cell("a", [1.0]), cell("b", [2.0]), orderings=False)
+    )
+
+  def test_certain_is_what_is_left_after_correction(self):
+    # Differences of 1, 2, 3 in a column and of 1.1, 1, 1.2 in another.
+    others = contents_lib.Column(heading=("other",), metric="accuracy")
+    clear = [
+      contents_lib.Cell(
+        row=row,
+        column=others.heading,
+        by_seed=dict(enumerate(values)),
+        paper=paper(value),
+      )
+      for row, values, value in (
+        ("a", [1.1, 1.0, 1.2], 2.0),
+        ("b", [0.0, 0.0, 0.0], 1.0),
+      )
+    ]
+    first = table(
+      cell("a", [1.0, 2.0, 3.0], paper=paper(2.0)),
+      cell("b", [0.0, 0.0, 0.0], paper=paper(1.0)),
+      *clear,
+    )
+    found = statistics.orderings(
+      dataclasses.replace(first, columns=[*first.columns, others])
+    )
+    # By t = mean / (deviation / sqrt(3)) and 1 - t / sqrt(t^2 + 2).
+    ts = [2 * math.sqrt(3), 1.1 * math.sqrt(3) / 0.1]
+    p_values = [1 - t / math.sqrt(t**2 + 2) for t in ts]
+    assert [each.adjusted for each in found] == pytest.approx(
+      [p_values[0], 2 * p_values[1]]
+    )
+    assert [each.is_certain for each in found] == [False, True]

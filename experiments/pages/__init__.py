@@ -1,0 +1,1 @@
+"""Pages of results, paper beside ours, in the forms that readers want."""

@@ -52,6 +52,7 @@ _BINARIES = (
   "guidance",
   "online_adaptation",
   "predict",
+  "reproduce",
   "workers",
 )
 
@@ -73,7 +74,12 @@ setuptools.setup(
   ],
   packages=setuptools.find_packages(include=["tff_shift*", "experiments*"]),
   package_data={
-    "experiments": ["presets/*/*.flags"],
+    "experiments": [
+      "papers/*.json",
+      "presets/*/*.flags",
+      "reproduction/*.toml",
+      "tables/*.toml",
+    ],
     "tff_shift": ["py.typed"],
   },
   entry_points={

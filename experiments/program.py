@@ -63,7 +63,12 @@ def _collect_seldom() -> None:
   gc.set_threshold(50_000, 10, 10)
 
 
-def run(main: Callable[[], None], define_flags: Callable[[], None]) -> None:
+def run(
+  main: Callable[..., None],
+  define_flags: Callable[[], None],
+  *,
+  takes_arguments: bool = False,
+) -> None:
   """Defines and parses the flags, runs a binary and ends the process.
 
   Args:
@@ -71,6 +76,8 @@ def run(main: Callable[[], None], define_flags: Callable[[], None]) -> None:
     define_flags: Defines the binary's flags; a `ValueError` of it is the user's
       to mend. Not done on import, so that several binaries can be imported into
       one process.
+    takes_arguments: Whether `main` is given the arguments that are no flags; if
+      not, there may be none.
   """
   _collect_seldom()
   binary = pathlib.Path(sys.argv[0]).stem
@@ -93,15 +100,15 @@ def run(main: Callable[[], None], define_flags: Callable[[], None]) -> None:
       rest = flags.FLAGS(preset_flag.expand(arguments, _name(main)))
     except (flags.Error, command_line.UsageError) as error:
       fail(" ".join(str(error).split()), 2)
-    if len(rest) > 1:
+    if len(rest) > 1 and not takes_arguments:
       fail(f"what is {rest[1]!r}? All arguments are --flags", 2)
     return rest
 
-  def guarded_main(_):
+  def guarded_main(arguments):
     # TFF logs each compilation at INFO.
     logging.set_verbosity(logging.WARNING)
     try:
-      main()
+      main(*[arguments[1:]] * takes_arguments)
     except command_line.UsageError as error:
       fail(" ".join(str(error).split()), 2)
     except rounds.DivergedError as error:

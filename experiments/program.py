@@ -26,12 +26,12 @@ from tff_shift.simulation import rounds
 _HELP = frozenset({"-h", "--help", "-help", "--helpshort", "-helpshort"})
 
 
-def _name(main: Callable[[], None]) -> str:
+def _name(main: Callable[..., None]) -> str:
   """Returns the name of a binary, its file's, however it was started."""
   return pathlib.Path(inspect.getfile(main)).stem
 
 
-def _help(main: Callable[[], None], define_flags: Callable[[], None]) -> str:
+def _help(main: Callable[..., None], define_flags: Callable[[], None]) -> str:
   """Returns what a binary is for, and its flags: first those of its own."""
   own = define_flags.__module__
   modules = [
@@ -76,8 +76,8 @@ def run(
     define_flags: Defines the binary's flags; a `ValueError` of it is the user's
       to mend. Not done on import, so that several binaries can be imported into
       one process.
-    takes_arguments: Whether `main` is given the arguments that are no flags; if
-      not, there may be none.
+    takes_arguments: Whether `main` is called with those arguments that are no
+      flags, a list of text. Else there must be none.
   """
   _collect_seldom()
   binary = pathlib.Path(sys.argv[0]).stem
@@ -104,11 +104,11 @@ def run(
       fail(f"what is {rest[1]!r}? All arguments are --flags", 2)
     return rest
 
-  def guarded_main(arguments):
+  def guarded_main(rest):
     # TFF logs each compilation at INFO.
     logging.set_verbosity(logging.WARNING)
     try:
-      main(*[arguments[1:]] * takes_arguments)
+      main(*[rest[1:]] * takes_arguments)
     except command_line.UsageError as error:
       fail(" ".join(str(error).split()), 2)
     except rounds.DivergedError as error:

@@ -13,15 +13,19 @@ binary, `<output_dir>/<data set>_<setting>/<method>`, with all rates of the grid
 and all seeds. What is finished is not run again. The page, report.html, shows
 what there is, also of a part. Exit code 3: a job has failed; the others ran on.
 
-With --reduce less is run: fewer seeds, values of the grid, clients in a round,
-rounds, examples, local steps. The page marks all of it.
+One of --full, --budget and --reduce says how much is run. --budget measures a few
+rounds and estimates; as long as that is too much it goes down the table's list of
+`rungs`: two seeds, two values of each hyper-parameter, fewer clients in a round,
+fewer rounds, examples and local steps. The page marks all of it. The plan is kept
+in plan.json, which --resume, other shards and --merge go by.
 """
 
-import contextlib
+import dataclasses
 import os
 import pathlib
 import shlex
 import sys
+import tempfile
 from collections.abc import Sequence
 
 from absl import flags
@@ -31,17 +35,20 @@ from experiments import program
 from experiments import worker_flags
 from experiments.pages import contents
 from experiments.reproduction import binary_flags
-from experiments.reproduction import collect
+from experiments.reproduction import budget
 from experiments.reproduction import jobs as jobs_lib
 from experiments.reproduction import plan_file
-from experiments.reproduction import protocol
 from experiments.reproduction import reductions
 from experiments.reproduction import running
+from experiments.reproduction import sharding
 from experiments.reproduction import specification
+from experiments.reproduction import table
 from experiments.reproduction import telling
 from tff_shift import execution
 
 FLAGS = flags.FLAGS
+
+_HOW_MUCH = ("full", "budget", "reduce")
 
 
 def define_flags() -> None:
@@ -60,6 +67,24 @@ def define_flags() -> None:
     " is chosen), learning_rate=1e-2:1e-1 (these of the paper's), rounds=20 (at"
     " most), rounds=50% (of the paper's); so for every flag of the binary that"
     " is a number; evaluate_every=20 (at least); model=cnn.",
+  )
+  flags.DEFINE_string(
+    "budget",
+    None,
+    "Runs as much of it as a time such as 30m or 2h allows, by an estimate; see"
+    " above for what is left out first.",
+  )
+  flags.DEFINE_string(
+    "shard",
+    "1/1",
+    "i/n: runs the i-th of n parts, for n machines, with a folder for each or"
+    " one for all. See --merge.",
+  )
+  flags.DEFINE_list(
+    "merge",
+    [],
+    "Comma-separated folders of shards: copies their runs to --output_dir, runs"
+    " nothing, and makes the page of all.",
   )
   flags.DEFINE_integer("jobs", 1, "Jobs that run at the same time.")
   flags.DEFINE_bool(
@@ -99,42 +124,117 @@ def _passed_on() -> list[str]:
   ]
 
 
-def _plan(
-  spec: specification.Specification, folder: pathlib.Path
-) -> plan_file.Plan:
+def _asked(binary: str) -> plan_file.Plan | None:
+  """Returns the plan of the flags, without what a budget leads to.
+
+  None if no flag says anything of it.
+
+  Raises:
+    ValueError: If a flag is wrong.
+  """
+  given = [name for name in _HOW_MUCH if FLAGS[name].value]
+  if len(given) > 1:
+    raise ValueError(" and ".join(f"--{n}" for n in given) + ": choose one")
+  if FLAGS.budget:
+    budget.parse(FLAGS.budget)
+  more_flags = shlex.split(FLAGS.flags or "")
+  binary_flags.parsed(more_flags, binary)
+  if not given and not more_flags:
+    return None
+  return plan_file.Plan(
+    reduce=reductions.parse(FLAGS.reduce or "", binary).items,
+    more_flags=more_flags,
+    budget=FLAGS.budget or "",
+  )
+
+
+def _plan(asked_table: table.Table, folder: pathlib.Path) -> plan_file.Plan:
   """Returns the plan: the one that is kept, or that of the flags.
 
   Raises:
     ValueError: If neither is right, or both are and differ.
   """
-  given = [name for name in ("full", "reduce") if FLAGS[name].value]
-  if len(given) > 1:
-    raise ValueError(" and ".join(f"--{n}" for n in given) + ": choose one")
-  kept = plan_file.read(folder)
-  asked = None
-  if given or FLAGS.flags:
-    asked = plan_file.Plan(
-      reduce=reductions.parse(FLAGS.reduce or "", spec.binary).items,
-      more_flags=shlex.split(FLAGS.flags or ""),
-    )
-  if kept is None:
-    if not given:
-      raise ValueError("give --full or --reduce, how much is to be run")
-    return asked
-  if not (FLAGS.resume or FLAGS.page_only):
+  asked, kept = _asked(asked_table.of.binary), plan_file.read(folder)
+  if FLAGS.merge:
+    kept = sharding.common_plan([*map(pathlib.Path, FLAGS.merge)])
+  elif kept is None:
+    if not any(FLAGS[name].value for name in _HOW_MUCH):
+      raise ValueError(
+        "give --full, --budget or --reduce: how much is to be run"
+      )
+    _check_empty(folder)
+    return _within_budget(asked_table, asked) if asked.budget else asked
+  elif not (FLAGS.resume or FLAGS.page_only):
     raise ValueError(
       f"--output_dir={folder}: it holds a reproduction; add --resume to go on,"
       " or name another"
     )
-  if asked is not None and (asked.reduce, list(asked.more_flags)) != (
-    kept.reduce,
-    list(kept.more_flags),
-  ):
+  if asked is not None and not asked.is_of(kept):
     raise ValueError(
-      f"--output_dir={folder}: {plan_file.NAME} says otherwise; leave out"
-      f" --{(given or ['flags'])[0]} to go on, or name another folder"
+      f"--output_dir={folder}: its {plan_file.NAME} says otherwise than the"
+      " flags; leave out --full, --budget, --reduce and --flags to go on, or"
+      " name another folder"
     )
   return kept
+
+
+def _check_empty(folder: pathlib.Path) -> None:
+  """Refuses a folder in which there is something else."""
+  if folder.exists() and not folder.is_dir():
+    raise ValueError(f"--output_dir={folder}: it is a file; name a folder")
+  if folder.exists() and any(folder.iterdir()):
+    raise ValueError(
+      f"--output_dir={folder}: it holds files but no {plan_file.NAME}; name"
+      " another folder"
+    )
+
+
+def _within_budget(
+  asked_table: table.Table, asked: plan_file.Plan
+) -> plan_file.Plan:
+  """Returns the plan with what the budget leaves.
+
+  Raises:
+    ValueError: If the least of it does not fit, or the measurement fails.
+  """
+  more_flags = binary_flags.parsed(
+    list(asked.more_flags), asked_table.of.binary
+  )
+
+  def jobs_of(reduced):
+    jobs = asked_table.chosen(asked_table.planned(reduced, more_flags))
+    index, number = sharding.parse(FLAGS.shard)
+    return sharding.deal(jobs, index, number)
+
+  whole = jobs_of(reductions.Reductions())
+  if not whole:
+    return asked
+  print(f"measuring    {whole[0].folder}, a few rounds", flush=True)
+  with tempfile.TemporaryDirectory(prefix="tff-shift-") as temporary:
+    speed = budget.measure(
+      whole[0],
+      lambda reduced: next(
+        job for job in jobs_of(reduced) if job.folder == whole[0].folder
+      ),
+      pathlib.Path(temporary),
+      _environment(),
+    )
+  reduced, estimate = budget.fit(
+    [
+      reductions.parse(rung, asked_table.of.binary)
+      for rung in asked_table.of.rungs
+    ],
+    lambda reduced: speed.estimate(jobs_of(reduced), FLAGS.jobs),
+    budget.parse(asked.budget),
+  )
+  return dataclasses.replace(asked, reduce=reduced.items, estimate=estimate)
+
+
+def _environment() -> dict[str, str]:
+  """Returns the variables that the binaries get beside those of this one."""
+  if not FLAGS.data_dir:
+    return {}
+  return {"TFDS_DATA_DIR": os.path.abspath(FLAGS.data_dir)}
 
 
 def _print_list() -> None:
@@ -172,57 +272,49 @@ def reproduce(name: str) -> int:
   if not FLAGS.output_dir:
     raise command_line.UsageError("--output_dir: name the folder of results")
   folder = pathlib.Path(FLAGS.output_dir)
-  with command_line.usage_errors():
-    spec = specification.load(name)
-    binary_flags.check_specification(spec)
-    plan = _plan(spec, folder)
-    more_flags = binary_flags.parsed(list(plan.more_flags), spec.binary)
-    planned = jobs_lib.plan(
-      spec,
-      reductions.Reductions(plan.reduce),
-      more_flags=more_flags,
-      data_dir=FLAGS.data_dir,
-    )
-    jobs = jobs_lib.chosen(planned, FLAGS.only, FLAGS.columns, spec.extras)
   failures = []
-  if not FLAGS.page_only:
-    with command_line.usage_errors():
-      failures = _run(jobs, plan, folder)
-  made = collect.collect(
-    spec,
-    planned,
-    folder,
-    chosen=jobs,
-    settings=protocol.lines(spec, jobs, more_flags),
-    command=shlex.join(
-      ["python", "-m", "experiments.reproduce", *sys.argv[1:]]
-    ),
-    is_full=not (plan.reduce or plan.more_flags),
-    failures=failures,
-  )
+  with command_line.usage_errors():
+    index, number = sharding.parse(FLAGS.shard)
+    asked = table.Table(
+      name, only=FLAGS.only, columns=FLAGS.columns, data_dir=FLAGS.data_dir
+    )
+    plan = _plan(asked, folder)
+    more_flags = binary_flags.parsed(list(plan.more_flags), asked.of.binary)
+    planned = asked.planned(reductions.Reductions(plan.reduce), more_flags)
+    jobs = asked.chosen(planned)
+    runner = running.Runner(
+      running.Options(
+        output_dir=folder,
+        num_jobs=FLAGS.jobs,
+        more=_passed_on(),
+        environment=_environment(),
+      )
+    )
+    runner.check(jobs)
+    plan_file.write(folder, plan)
+    if FLAGS.merge:
+      number = sharding.merge(jobs, [*map(pathlib.Path, FLAGS.merge)], folder)
+      print(f"{number} run folders were copied to {folder}")
+    elif not FLAGS.page_only:
+      failures = _run(runner, sharding.deal(jobs, index, number))
+    command = ["python", "-m", "experiments.reproduce", *sys.argv[1:]]
+    made = asked.contents(plan, folder, shlex.join(command), failures)
   _write_page(made, folder)
   for line in failures:
     print(f"{pathlib.Path(sys.argv[0]).stem}: {line}", file=sys.stderr)
   return 3 if failures else 0
 
 
-def _run(jobs, plan: plan_file.Plan, folder: pathlib.Path) -> list[str]:
+def _run(runner: running.Runner, jobs: Sequence[jobs_lib.Job]) -> list[str]:
   """Runs jobs; returns what failed."""
-  environment = {}
-  if FLAGS.data_dir:
-    environment["TFDS_DATA_DIR"] = os.path.abspath(FLAGS.data_dir)
-  options = running.Options(
-    output_dir=folder,
-    num_jobs=FLAGS.jobs,
-    more=_passed_on(),
-    environment=environment,
-  )
   teller = telling.Teller(len(jobs), FLAGS.jobs)
-  runner = running.Runner(options, teller)
-  with contextlib.closing(teller):
-    runner.check(jobs)
-    plan_file.write(folder, plan)
-    return runner.run(jobs)
+  try:
+    return runner.run(jobs, teller)
+  except KeyboardInterrupt:
+    print(f"to go on: --resume --output_dir={FLAGS.output_dir}", flush=True)
+    raise
+  finally:
+    teller.close()
 
 
 def main(names: Sequence[str]) -> None:

@@ -1,1 +1,1 @@
-"""Pages of results, paper beside ours, in the forms that readers want."""
+"""Pages of results: what they show, its statistics, and their writers."""

@@ -14,6 +14,7 @@ from typing import Any
 from experiments.pages import contents
 from experiments.reproduction import binary_flags
 from experiments.reproduction import jobs as jobs_lib
+from experiments.reproduction import papers
 from experiments.reproduction import records
 from experiments.reproduction import specification
 
@@ -169,7 +170,7 @@ def collect(
   for each in planned:
     if each.job is not None and each.job.folder not in found:
       found[each.job.folder] = Found(each.job, output_dir)
-  cells, curves, rows, columns = [], [], {}, {}
+  cells, curves, told = [], [], []
   for each in planned:
     of_job = found[each.job.folder] if each.job is not None else None
     cell = _cell(spec, each, of_job)
@@ -177,24 +178,17 @@ def collect(
     if each.wanted.printed is None and not (cell.by_seed or is_asked):
       continue  # A method or a column of ours that nobody asked for.
     cells.append(cell)
-    rows[each.row] = None
-    metric = spec.metrics[each.wanted.metric]
-    columns[each.column] = contents.Column(
-      heading=each.column,
-      metric=metric.label or each.wanted.metric,
-      unit=metric.unit,
-      higher_is_better=metric.higher_is_better,
-      orderings=metric.orderings,
-    )
-    if cell.by_seed and not spec.computed:
+    told.append(each)
+    if cell.by_seed:
       entry = of_job.entry(each.entry)
+      divided_by = spec.metrics[each.wanted.metric].divided_by
       curves += [
         contents.Curve(
           row=each.row,
           column=each.column,
           seed=seed,
           step=step,
-          points=[(x, y / metric.divided_by) for x, y in points],
+          points=[(x, y / divided_by) for x, y in points],
         )
         for seed, step, points in of_job.curves(entry, each.entry, each.reads)
       ]
@@ -207,13 +201,45 @@ def collect(
     machine=_machine(done),
     date=max((each.record.ended for each in done), default="")[:10],
     is_full=is_full,
-    rows=list(rows),
-    columns=list(columns.values()),
+    rows=list(dict.fromkeys(each.row for each in told)),
+    columns=columns(spec, told),
     cells=cells,
     protocol=list(settings),
     curves=curves,
     decisions=[(name, _notes_on(name)) for name in spec.decisions],
     problems=list(failures) or _problems(found.values()),
+  )
+
+
+def columns(
+  spec: specification.Specification,
+  planned: Sequence[jobs_lib.PlannedCell],
+) -> list[contents.Column]:
+  """Returns the columns of cells, in their order."""
+  found = {}
+  for each in planned:
+    metric = spec.metrics[each.wanted.metric]
+    found[each.column] = contents.Column(
+      heading=each.column,
+      metric=metric.label or each.wanted.metric,
+      unit=metric.unit,
+      higher_is_better=metric.higher_is_better,
+      orderings=metric.orderings,
+    )
+  return list(found.values())
+
+
+def paper_value(
+  spec: specification.Specification, printed: papers.Cell | None
+) -> contents.PaperValue | None:
+  """Returns what a paper prints, as a page shows it."""
+  if printed is None:
+    return None
+  return contents.PaperValue(
+    mean=printed.mean,
+    spread=printed.spread,
+    num_seeds=spec.paper.num_seeds,
+    note=printed.note,
   )
 
 
@@ -223,15 +249,8 @@ def _cell(
   found: Found | None,
 ) -> contents.Cell:
   """Returns a cell with what there is of it."""
-  metric, printed = spec.metrics[planned.wanted.metric], planned.wanted.printed
-  paper, by_seed, run, absent = None, {}, None, planned.absent
-  if printed is not None:
-    paper = contents.PaperValue(
-      mean=printed.mean,
-      spread=printed.spread,
-      num_seeds=spec.paper.num_seeds,
-      note=printed.note,
-    )
+  metric = spec.metrics[planned.wanted.metric]
+  by_seed, run, absent = {}, None, planned.absent
   if found is not None:
     entry = found.entry(planned.entry)
     if entry is None:
@@ -247,7 +266,7 @@ def _cell(
   return contents.Cell(
     row=planned.row,
     column=planned.column,
-    paper=paper,
+    paper=paper_value(spec, planned.wanted.printed),
     by_seed=by_seed,
     run=run,
     absent=absent,

@@ -47,31 +47,37 @@ def num_evaluations(job: jobs_lib.Job) -> int:
   return math.ceil(rounds / int(flags["evaluate_every"])) + final - 1
 
 
-def seconds(job: jobs_lib.Job) -> float:
-  """Returns a guess of the seconds that a job takes on two cores."""
-  guesses, flags, of_paper = _guesses(), job.flags, job.of_paper
-  algorithm = flags["algorithm"]
+def training_seconds(job: jobs_lib.Job) -> float:
+  """Returns a guess of the seconds that all rounds of one run take."""
+  guesses, flags = _guesses(), job.flags
   rounds = int(flags.get("rounds", 0))
   if job.binary == "online_adaptation":
     rounds = int(flags["timesteps"]) * int(flags.get("rounds_per_step", 1))
-  clients = int(flags["num_clients"])
-  per_client = guesses["datasets"].get(job.dataset, 1.0)
   work = 1.0
   for name in ("local_steps", "local_epochs"):
-    if name in flags and float(of_paper.get(name, 0)) > 0:
-      work = float(flags[name]) / float(of_paper[name])
+    if name in flags and float(job.of_paper.get(name, 0)) > 0:
+      work = float(flags[name]) / float(job.of_paper[name])
   share = float(flags.get("participation", 1.0))
-  training = (
-    rounds * clients * share * work * guesses["training"].get(algorithm, 1.0)
-  )
-  of_evaluation = guesses["evaluation"].get(
-    algorithm, guesses["evaluation"]["default"]
-  )
-  evaluation = num_evaluations(job) * clients * of_evaluation
+  factor = guesses["training"].get(flags["algorithm"], 1.0)
+  return rounds * _per_round(job) * share * work * factor
+
+
+def _per_round(job: jobs_lib.Job) -> float:
+  """Returns a guess for FedAvg with all clients and all of their steps."""
+  per_client = _guesses()["datasets"].get(job.dataset, 1.0)
+  return int(job.flags["num_clients"]) * per_client
+
+
+def seconds(job: jobs_lib.Job) -> float:
+  """Returns a guess of the seconds that a job takes on two cores."""
+  guesses = _guesses()["evaluation"]
+  share = guesses.get(job.flags["algorithm"], guesses["default"])
   if job.binary in ("online_adaptation", "dynamic_personalization"):
-    evaluation = num_evaluations(job) * clients * 0.02
-  evaluation *= _share_of_examples(job)
-  return STARTUP_SECONDS + num_runs(job) * per_client * (training + evaluation)
+    share = guesses["of_a_period"]
+  evaluation = (
+    num_evaluations(job) * _per_round(job) * share * _share_of_examples(job)
+  )
+  return STARTUP_SECONDS + num_runs(job) * (training_seconds(job) + evaluation)
 
 
 def _share_of_examples(job: jobs_lib.Job) -> float:

@@ -117,7 +117,7 @@ def plan(
       or method.absent_metrics.get(reads, "")
     )
     job = None
-    if not reason:
+    if not (reason or spec.computed):
       made_job = _job(spec, cell, reductions, more_flags or {})
       job = made.setdefault(made_job.folder, made_job)
     headings = [spec.datasets[cell.dataset].label] * several
@@ -135,7 +135,11 @@ def plan(
         row=", ".join(row),
         column=tuple(headings),
         job=job,
-        entry={s.entry: str(v) for _, s, v in settings if s.entry},
+        entry={
+          s.entry: s.values.get(str(v), str(v))
+          for _, s, v in settings
+          if s.entry
+        },
         reads=reads,
         absent=f"paper only: {reason}" if reason else "",
       )

@@ -27,6 +27,17 @@ class Plan:
   budget: str = ""
   estimate: float | None = None
 
+  def is_of(self, kept: "Plan") -> bool:
+    """Whether a plan that is kept is what these flags lead to.
+
+    A budget leads to what was estimated once, then kept.
+    """
+    if list(self.more_flags) != list(kept.more_flags):
+      return False
+    if self.budget or kept.budget:
+      return self.budget == kept.budget
+    return dict(self.reduce) == dict(kept.reduce)
+
 
 def read(folder: pathlib.Path) -> Plan | None:
   """Returns the plan of a folder; None if there is none.
@@ -47,6 +58,7 @@ def read(folder: pathlib.Path) -> Plan | None:
 
 def write(folder: pathlib.Path, plan: Plan) -> None:
   """Writes the plan into a folder, which is made if needed."""
-  folder.mkdir(parents=True, exist_ok=True)
+  with files.writing(folder):
+    folder.mkdir(parents=True, exist_ok=True)
   text = json.dumps(dataclasses.asdict(plan), indent=2)
   files.write_atomically(folder / NAME, text + "\n")

@@ -113,9 +113,9 @@ class _Running:
 class Runner:
   """Runs jobs; `run` returns when all are done or have failed."""
 
-  def __init__(self, options: Options, teller: telling.Teller):
+  def __init__(self, options: Options):
     self._options = options
-    self._teller = teller
+    self._teller = None
     self._running: list[_Running] = []
     self._waiting: list[tuple[float, int, jobs_lib.Job]] = []
 
@@ -128,11 +128,14 @@ class Runner:
     for job in jobs:
       records.Place(self._options.output_dir, job).check_same()
 
-  def run(self, jobs: Sequence[jobs_lib.Job]) -> list[str]:
+  def run(
+    self, jobs: Sequence[jobs_lib.Job], teller: telling.Teller
+  ) -> list[str]:
     """Runs jobs that were checked, the longest first.
 
     Args:
       jobs: The jobs.
+      teller: Tells how far they are.
 
     Returns:
       What failed, a line for each.
@@ -141,6 +144,7 @@ class Runner:
       KeyboardInterrupt: After Ctrl-C, when all processes have ended.
     """
     places = [records.Place(self._options.output_dir, job) for job in jobs]
+    self._teller = teller
     todo = []
     for job, place in zip(jobs, places, strict=True):
       if place.is_finished():

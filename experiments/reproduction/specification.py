@@ -18,7 +18,8 @@ share. Keys:
     methods.<name>   label, algorithm, flags, absent, absent_metrics.<metric>
     settings.<name>  label (with {}), labels.<value>; flag (its value is that of
                      a flag) or flags.<value>, or entry (runs with all values;
-                     the setting of summary.json that tells them apart), or
+                     the setting of summary.json that tells them apart;
+                     values.<value> is what a value is called there), or
                      neither: it only names a metric
     metrics.<name>   label, reads (the metric of summary.json; {<setting>} in it
                      is replaced), unit, divided_by, higher_is_better,
@@ -96,6 +97,7 @@ class Setting:
     default_factory=dict
   )
   entry: str = ""
+  values: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   def shown(self, value: Any) -> str:
     """Returns what a heading calls a value."""

@@ -22,12 +22,15 @@ class Teller:
   ones that their metrics.csv has rows of.
   """
 
-  def __init__(self, num_jobs: int, num_processes: int):
+  def __init__(
+    self, num_jobs: int, num_processes: int, *, is_silent: bool = False
+  ):
+    self._is_silent = is_silent
     self._num_processes = num_processes
     self._bar = tqdm.tqdm(
       total=num_jobs,
       file=sys.stderr,
-      disable=None,
+      disable=is_silent or None,
       bar_format="{desc}{bar}| {n_fmt}/{total_fmt} jobs [{elapsed}{postfix}]",
     )
     # Guessed and measured seconds of all that is done.
@@ -40,6 +43,8 @@ class Teller:
 
   def say(self, line: str) -> None:
     """Prints a line beside the bar."""
+    if self._is_silent:
+      return
     self._bar.write(line, file=sys.stdout)
     sys.stdout.flush()
 

@@ -13,11 +13,11 @@ binary, `<output_dir>/<data set>_<setting>/<method>`, with all rates of the grid
 and all seeds. What is finished is not run again. The page, report.html, shows
 what there is, also of a part. Exit code 3: a job has failed; the others ran on.
 
-One of --full, --budget and --reduce says how much is run. --budget measures a few
-rounds and estimates; as long as that is too much it goes down the table's list of
-`rungs`: two seeds, two values of each hyper-parameter, fewer clients in a round,
-fewer rounds, examples and local steps. The page marks all of it. The plan is kept
-in plan.json, which --resume, other shards and --merge go by.
+One of --full, --budget and --reduce says how much is run. --budget measures a
+few rounds and estimates; as long as that is too much it goes down the table's
+list of `rungs`: two seeds, two values of each hyper-parameter, fewer clients in
+a round, fewer rounds, examples and local steps. The page marks all of it. The
+plan is kept in plan.json, which --resume, other shards and --merge go by.
 """
 
 import dataclasses

@@ -11,6 +11,8 @@ from experiments.reproduction import collect
 from experiments.reproduction import jobs as jobs_lib
 from experiments.reproduction import specification
 
+_ABSENT = "not run: one of the two has no value in some column of that table"
+
 
 def paired_t(
   spec: specification.Specification,
@@ -51,7 +53,7 @@ def paired_t(
         column=each.column,
         paper=collect.paper_value(spec, each.wanted.printed),
         by_seed={} if p_value is None else {spec.seeds[0]: p_value},
-        absent="" if p_value is not None else "not run: Table 1 has not all",
+        absent="" if p_value is not None else _ABSENT,
       )
     )
   return cells

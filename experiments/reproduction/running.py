@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -34,16 +33,12 @@ class Options:
     num_jobs: How many processes there are at a time.
     more: Further arguments of each, which leave its results as they are.
     environment: Variables beside those of this process.
-    command: A job, the folder and `more` to what follows `python -m`.
   """
 
   output_dir: pathlib.Path
   num_jobs: int = 1
   more: Sequence[str] = ()
   environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  command: Callable[[jobs_lib.Job, pathlib.Path, Sequence[str]], list[str]] = (
-    jobs_lib.command
-  )
 
 
 class _Running:
@@ -70,7 +65,7 @@ class _Running:
         machine=records.machine(),
       )
     )
-    arguments = options.command(job, options.output_dir, options.more)
+    arguments = jobs_lib.command(job, options.output_dir, options.more)
     arguments += ["--resume"] * self.has_resumed
     self._start = time.monotonic()
     with open(place.log, "a", encoding="utf-8") as log:

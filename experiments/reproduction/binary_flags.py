@@ -94,6 +94,7 @@ def check(name: str, value: Any, binary: str) -> None:
     raise ValueError(f"--{name}={shown(value)}: {error}") from error
 
 
+@functools.cache
 def preset(binary: str, name: str) -> dict[str, str | bool]:
   """Returns the flags of a preset.
 
@@ -113,11 +114,13 @@ def preset(binary: str, name: str) -> dict[str, str | bool]:
   )
 
 
+@functools.cache
 def is_hparam(name: str, binary: str) -> bool:
   """Whether a flag is a hyper-parameter, which not all algorithms have."""
   return bool(hparam_flags.owners_of(name, binary))
 
 
+@functools.cache
 def has(algorithm: str, name: str) -> bool:
   """Whether an algorithm has a hyper-parameter."""
   kind = algorithms.get(algorithm).HParams

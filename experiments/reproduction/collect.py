@@ -166,6 +166,7 @@ def collect(
     The contents.
   """
   asked = {job.folder for job in chosen}
+  asked_methods = {job.method for job in chosen}
   found = {}
   for each in planned:
     if each.job is not None and each.job.folder not in found:
@@ -174,7 +175,9 @@ def collect(
   for each in planned:
     of_job = found[each.job.folder] if each.job is not None else None
     cell = _cell(spec, each, of_job)
-    is_asked = each.job is not None and each.job.folder in asked
+    is_asked = each.wanted.method in asked_methods and (
+      each.job is None or each.job.folder in asked
+    )
     if each.wanted.printed is None and not (cell.by_seed or is_asked):
       continue  # A method or a column of ours that nobody asked for.
     cells.append(cell)

@@ -1,6 +1,6 @@
 """Stands for a binary: the same files and exit codes, and no computation.
 
-What it measures is a function of algorithm, rate and seed. Environment:
+What it measures is a function of algorithm, column, rate and seed. Environment:
 
     FAKE_FAILS   the algorithm that fails
     FAKE_WAITS   the algorithm that writes a row and then waits for a signal
@@ -22,8 +22,9 @@ def flags():
   return found
 
 
-def value(algorithm, rate, seed):
-  return len(algorithm) + 10 * float(rate) + int(seed)
+def value(algorithm, dirichlet, rate, seed):
+  of_column = 1 + min(2.0, float(dirichlet)) / 10
+  return of_column * len(algorithm) + 10 * float(rate) + int(seed)
 
 
 def main():
@@ -67,7 +68,9 @@ def main():
   with open(folder / "metrics.csv", "a") as file:
     for seed in seeds:
       for name in ("client_accuracy", "server_accuracy"):
-        measured.setdefault(name, []).append(value(algorithm, chosen, seed))
+        measured.setdefault(name, []).append(
+          value(algorithm, given["dirichlet"], chosen, seed)
+        )
       file.write(f"target,{seed},5,{float(chosen)!r},1.5,2.5\n")
       file.write(f"last_source,{seed},5,{float(chosen)!r},9,9\n")
   entry = {

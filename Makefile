@@ -9,14 +9,15 @@ JOBS ?= auto
 # TFF workers of `make workers`.
 N ?= 2
 
-.PHONY: help setup demo demo-short demo-online demo-guidance demo-dynamic workers \
-  test test-fast lint lock check-lock docs wheel clean
+.PHONY: help setup demo demo-short demo-online demo-guidance demo-dynamic report \
+  workers test test-fast lint lock check-lock docs wheel clean
 
 help:
 	@echo 'make demo        FedAvg, FedEvolve and FedEvp on rotated digits'
 	@echo 'make demo-online Fed-ADE, fixed rates and no adaptation on a drifting stream'
 	@echo 'make demo-guidance FedDRM guides queries about coloured digits to clients'
 	@echo 'make demo-dynamic Fed-3DA sends new weights to clients whose digits drift'
+	@echo 'make report      a table of a paper on embedded digits, as a page, in minutes'
 	@echo 'make workers N=2 TFF workers on this machine, until Ctrl-C'
 	@echo 'make test        the whole test suite'
 	@echo 'make test-fast   the tests that are not marked slow: every module, in minutes'
@@ -56,6 +57,12 @@ demo-dynamic: setup
 	$(BIN)/python -m experiments.dynamic_personalization \
 	  --flagfile=experiments/presets/dynamic_personalization/demo.flags \
 	  --output_dir=runs/demo-dynamic --overwrite
+
+# What was done before is not done again.
+report: setup
+	$(BIN)/python -m experiments.reproduce demo/digits \
+	  --reduce=num_seeds=2,num_settings=2,rounds=12 --jobs=2 --resume \
+	  --output_dir=runs/report
 
 workers: setup
 	@$(BIN)/python -m experiments.workers --num_workers=$(N)

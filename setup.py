@@ -56,6 +56,7 @@ _BINARIES = (
   "online_adaptation",
   "predict",
   "report",
+  "reproduce",
   "workers",
 )
 
@@ -77,7 +78,13 @@ setuptools.setup(
   ],
   packages=setuptools.find_packages(include=["tff_shift*", "experiments*"]),
   package_data={
-    "experiments": ["pages/templates/*", "presets/*/*.flags"],
+    "experiments": [
+      "pages/templates/*",
+      "papers/*.json",
+      "presets/*/*.flags",
+      "reproduction/*.toml",
+      "tables/*.toml",
+    ],
     "tff_shift": ["py.typed"],
   },
   entry_points={

@@ -345,6 +345,7 @@ class Comparison:
           np.mean([result.seconds_per_round for result in by_seed.values()])
         ),
         num_diverged=[result.num_diverged for result in by_seed.values()],
+        scores=reading.scores,
       )
     )
     self.folder.write_summary(self._summaries)

@@ -14,6 +14,11 @@ def names(binary: str) -> list[str]:
   return sorted(file.stem for file in (_FOLDER / binary).glob("*.flags"))
 
 
+def path(binary: str, name: str) -> pathlib.Path:
+  """Returns the file of a preset, one of `names`."""
+  return _FOLDER / binary / f"{name}.flags"
+
+
 def expand(arguments: Sequence[str], binary: str) -> list[str]:
   """Puts the file of a preset in the place of `--preset=NAME`.
 
@@ -43,7 +48,7 @@ def expand(arguments: Sequence[str], binary: str) -> list[str]:
         f"--{_FLAG}: {binary} has no preset {name!r}; its presets:"
         f" {', '.join(known) or 'none'}"
       )
-    expanded.append(f"--flagfile={_FOLDER / binary / name}.flags")
+    expanded.append(f"--flagfile={path(binary, name)}")
   return expanded
 
 

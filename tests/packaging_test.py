@@ -112,6 +112,13 @@ class TestWheel:
 
   def test_it_has_all_modules_and_files(self, wheel):
     names = set(wheel.namelist())
+    data = {
+      file.relative_to(_ROOT).as_posix()
+      for pattern in ("papers/*.json", "reproduction/*.toml", "tables/*.toml")
+      for file in (_ROOT / "experiments").glob(pattern)
+    }
+    assert {"experiments/papers/fed_drm.json"} < data <= names
+    names -= data
     wanted = {
       file.relative_to(_ROOT).as_posix()
       for folder in ("tff_shift", "experiments")

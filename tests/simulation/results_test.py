@@ -314,6 +314,7 @@ class TestSummaryFile:
       "rounds",
       "seconds_per_round",
       "num_diverged",
+      "scores",
     ]
     assert run == {
       "algorithm": "fed_avg",
@@ -334,6 +335,7 @@ class TestSummaryFile:
       "rounds": 50,
       "seconds_per_round": 0.25,
       "num_diverged": [],
+      "scores": {},
     }
 
   def test_is_bit_identical_for_equal_values(self, tmp_path, make_summary):

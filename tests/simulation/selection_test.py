@@ -57,6 +57,26 @@ def test_compare_without_rule_runs_every_setting_once():
     (name, rate, "none") for name in "ab" for rate in (0.1, 0.01)
   ]
   assert [each.by_seed[0] for each in readings] == [30, 20, 40, 40]
+  assert all(each.scores == {} for each in readings)
+
+
+def test_readings_tell_what_there_was_to_choose_from():
+  recorder = _Recorder()
+  readings = selection.compare(
+    _CONTESTANTS, recorder.run, rule=recorder.rule, all_settings=True
+  )
+  assert [(_key(each.contestant), dict(each.scores)) for each in readings][
+    ::2
+  ] == [
+    (
+      ("a", 0.1),
+      {"a, learning rate 0.1": 70.0, "a, learning rate 0.01": 80.0},
+    ),
+    (
+      ("b", 0.1),
+      {"b, learning rate 0.1": 60.0, "b, learning rate 0.01": 60.0},
+    ),
+  ]
 
 
 def test_compare_with_rule_judges_only_what_it_chose():

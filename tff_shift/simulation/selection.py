@@ -7,6 +7,7 @@ looked at. The reading at each common setting stands beside the reading after
 the choice.
 """
 
+import types
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -71,11 +72,14 @@ class Reading(NamedTuple):
     contestant: The contestant.
     selection: The name of the rule that chose it; `none` if no rule did.
     by_seed: What each run gave, by seed.
+    scores: The scores of the algorithm's contestants by their labels; empty if
+      no rule chose.
   """
 
   contestant: Contestant
   selection: str
   by_seed: Mapping[int, Any]
+  scores: Mapping[str, float] = types.MappingProxyType({})
 
 
 def choose(
@@ -126,12 +130,16 @@ def compare(
   """
   for algorithm in dict.fromkeys(each.algorithm for each in contestants):
     mine = [each for each in contestants if each.algorithm == algorithm]
-    chosen = None
+    chosen, by_label = None, {}
     if rule is not None:
       scores = [rule.score(each) for each in mine]
       chosen = choose(mine, scores)
+      by_label = {
+        one.label: score for one, score in zip(mine, scores, strict=True)
+      }
       on_choice(mine, scores, chosen)
     for each in mine:
       is_chosen = each is chosen
       if rule is None or is_chosen or all_settings:
-        yield Reading(each, rule.name if is_chosen else NONE, run(each))
+        name = rule.name if is_chosen else NONE
+        yield Reading(each, name, run(each), by_label)

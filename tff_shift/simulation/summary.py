@@ -32,6 +32,8 @@ class RunSummary:
     seconds_per_round: Wall-clock seconds per round, mean over the seeds.
     num_diverged: For each seed, how many times the work of a client was left
       out because it was not finite.
+    scores: Where a rule has chosen the setting, the score of each setting that
+      there was to choose from, by its label.
   """
 
   algorithm: str
@@ -41,6 +43,7 @@ class RunSummary:
   rounds: int
   seconds_per_round: float
   num_diverged: Sequence[int] = ()
+  scores: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
     if not self.metrics_by_seed:
@@ -96,6 +99,7 @@ class RunSummary:
       "rounds": self.rounds,
       "seconds_per_round": self.seconds_per_round,
       "num_diverged": list(self.num_diverged),
+      "scores": dict(self.scores),
     }
 
 

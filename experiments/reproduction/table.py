@@ -1,0 +1,138 @@
+"""A table on its way from a specification to a page."""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+from experiments.pages import contents
+from experiments.reproduction import binary_flags
+from experiments.reproduction import collect
+from experiments.reproduction import computed
+from experiments.reproduction import jobs as jobs_lib
+from experiments.reproduction import plan_file
+from experiments.reproduction import protocol
+from experiments.reproduction import reductions as reductions_lib
+from experiments.reproduction import specification
+from experiments.reproduction import telling
+
+
+class Table:
+  """A table, with what of it is asked for.
+
+  Attributes:
+    spec: The specification.
+    of: That of the runs: the same, unless cells are computed from another
+      table's.
+  """
+
+  def __init__(
+    self,
+    name: str,
+    *,
+    only: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    data_dir: str | None = None,
+  ):
+    """Reads the specification.
+
+    Args:
+      name: See `specification.load`.
+      only: Methods; empty means all.
+      columns: See `jobs.chosen`.
+      data_dir: The folder of the data sets.
+
+    Raises:
+      SpecificationError: If it is wrong.
+    """
+    self.spec = specification.load(name)
+    self.of = specification.load(self.spec.of) if self.spec.of else self.spec
+    binary_flags.check_specification(self.of)
+    self._only, self._columns, self._data_dir = only, columns, data_dir
+
+  def planned(
+    self,
+    reductions: reductions_lib.Reductions,
+    more_flags: Mapping[str, Any],
+  ) -> list[jobs_lib.PlannedCell]:
+    """Returns the cells of the table of the runs, see `jobs.plan`."""
+    return jobs_lib.plan(
+      self.of, reductions, more_flags=more_flags, data_dir=self._data_dir
+    )
+
+  def chosen(
+    self, planned: Sequence[jobs_lib.PlannedCell]
+  ) -> list[jobs_lib.Job]:
+    """Returns the jobs that are asked for, see `jobs.chosen`."""
+    only = self._only
+    if self.spec.computed and not only:
+      wanted = self.spec.cells()
+      only = {each.method for each in wanted}
+      only |= {str(dict(each.setting)["versus"]) for each in wanted}
+    return jobs_lib.chosen(planned, sorted(only), self._columns, self.of.extras)
+
+  def contents(
+    self,
+    plan: plan_file.Plan,
+    folder: pathlib.Path,
+    command: str,
+    failures: Sequence[str],
+  ) -> contents.Contents:
+    """Makes what the page shows of what there is in a folder.
+
+    Args:
+      plan: What was planned there.
+      folder: The folder of the reproduction.
+      command: What makes the page.
+      failures: What failed, in one line each.
+    """
+    more_flags = binary_flags.parsed(list(plan.more_flags), self.of.binary)
+    planned = self.planned(reductions_lib.Reductions(plan.reduce), more_flags)
+    jobs = self.chosen(planned)
+    settings = protocol.lines(self.of, jobs, more_flags)
+    if plan.budget:
+      settings.append(_of_budget(plan))
+    made = collect.collect(
+      self.of,
+      planned,
+      folder,
+      chosen=jobs,
+      settings=settings,
+      command=command,
+      is_full=not (plan.reduce or plan.more_flags),
+      failures=failures,
+    )
+    if not self.spec.computed:
+      return made
+    cells = self.planned_of_computed()
+    differs = [contents.Setting(**each) for each in self.spec.differs]
+    return dataclasses.replace(
+      made,
+      name=self.spec.name,
+      title=self.spec.title,
+      rows=list(dict.fromkeys(each.row for each in cells)),
+      columns=collect.columns(self.spec, cells),
+      cells=computed.paired_t(self.spec, cells, planned, made),
+      protocol=[*made.protocol, *differs],
+      curves=(),
+    )
+
+  def planned_of_computed(self) -> list[jobs_lib.PlannedCell]:
+    """Returns the cells of a table that is computed, which has no jobs."""
+    return jobs_lib.plan(
+      self.spec, reductions_lib.Reductions(), data_dir=self._data_dir
+    )
+
+
+def _of_budget(plan: plan_file.Plan) -> contents.Setting:
+  """Returns the line on what a budget has led to."""
+  steps = ", ".join(f"{name}={text}" for name, text in plan.reduce.items())
+  return contents.Setting(
+    name="budget",
+    paper="",
+    ours=f"{plan.budget}, estimated {telling.duration(plan.estimate)}:"
+    f" {steps or 'nothing is reduced'}",
+    is_reduced=bool(plan.reduce),
+    reason="reduced in the order of the table's rungs until it fitted",
+  )

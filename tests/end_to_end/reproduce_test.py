@@ -1,0 +1,123 @@
+"""A table that is reproduced by the real binary, killed, and resumed."""
+
+import dataclasses
+import signal
+import sys
+import types
+
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from experiments import program
+from experiments import reproduce
+from experiments.reproduction import telling
+
+pytestmark = pytest.mark.slow
+
+_TABLE = """
+name = "mine/1"
+title = "Mine"
+binary = "evolving"
+seeds = [0, 1]
+[ours]
+datasets = ["rotated_digits"]
+methods = ["fed_avg"]
+metrics = ["accuracy"]
+settings.dirichlet = ["inf"]
+settings.evaluated = ["client", "server"]
+[settings.dirichlet]
+flag = "dirichlet"
+[settings.evaluated]
+[datasets.rotated_digits]
+flags = { model = "mlp", model_width = 4, num_clients = 2, num_domains = 4, max_examples_per_domain = 80, rounds = 4, local_steps = 1, learning_rate = 0.1, evaluate_every = 1, checkpoint_every = 1 }
+[methods.fed_avg]
+label = "FedAvg"
+algorithm = "fed_avg"
+[metrics.accuracy]
+label = "accuracy"
+reads = "{evaluated}_accuracy"
+"""  # noqa: E501 (an inline table has one line)
+
+
+class _Killing(telling.Teller):
+  """Kills a binary as soon as it has saved something, once."""
+
+  killed = False
+
+  def update(self, running, waiting):
+    for job, place, _ in running:
+      saved = any((place.folder / "checkpoints").glob("**/*"))
+      if saved and not _Killing.killed:
+        _Killing.killed = True
+        self.kill(job)
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+  """Returns `run(*arguments)`, which gives the exit code and the contents."""
+  (tmp_path / "mine.toml").write_text(_TABLE)
+  written = []
+  page = types.ModuleType("experiments.pages.page")
+  page.write = lambda contents, folder: written.append(contents)
+  monkeypatch.setitem(sys.modules, page.__name__, page)
+  monkeypatch.setattr("experiments.pages.page", page, raising=False)
+
+  def run(*arguments):
+    table = str(tmp_path / "mine.toml")
+    with flagsaver.flagsaver(), pytest.raises(SystemExit) as end:
+      monkeypatch.setattr(sys, "argv", ["reproduce", table, *arguments])
+      flags.FLAGS.unparse_flags()
+      program.run(reproduce.main, reproduce.define_flags, takes_arguments=True)
+    return end.value.code or 0, written[-1]
+
+  return run
+
+
+def _comparable(contents):
+  """Contents without times and places."""
+  return dataclasses.replace(
+    contents,
+    command="",
+    date="",
+    cells=[
+      dataclasses.replace(
+        cell, run=dataclasses.replace(cell.run, seconds=None, command="")
+      )
+      for cell in contents.cells
+    ],
+  )
+
+
+def test_killed_shards_end_as_if_nothing_had_been(run, tmp_path, monkeypatch):
+  code, whole = run("--full", f"--output_dir={tmp_path}/whole")
+  assert code == 0
+  assert len(whole.cells) == 2 and all(c.by_seed for c in whole.cells)
+  monkeypatch.setattr(telling, "Teller", _Killing)
+  processes = []
+  start = reproduce.running.subprocess.Popen
+
+  def popen(*arguments, **options):
+    processes.append(start(*arguments, **options))
+    return processes[-1]
+
+  monkeypatch.setattr(reproduce.running.subprocess, "Popen", popen)
+  monkeypatch.setattr(
+    _Killing,
+    "kill",
+    lambda self, job: processes[-1].send_signal(signal.SIGKILL),
+    raising=False,
+  )
+  # Of two machines, one has nothing to do.
+  for index, expected in ((1, 3), (2, 0)):
+    shard = ("--full", f"--shard={index}/2", f"--output_dir={tmp_path}/{index}")
+    code, first = run(*shard)
+    assert code == expected
+    if code:
+      assert "ended by SIGKILL" in first.problems[0]
+      assert run(*shard, "--resume")[0] == 0
+  assert len(processes) == 2
+  merged = f"--merge={tmp_path}/1,{tmp_path}/2"
+  code, joined = run(merged, f"--output_dir={tmp_path}/joined")
+  assert code == 0
+  assert _comparable(joined) == _comparable(whole)

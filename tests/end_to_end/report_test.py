@@ -20,7 +20,7 @@ _RUN = (
 
 
 @pytest.fixture(scope="module")
-def folder(run_whole, no_figures, tmp_path_factory):
+def folder(run_whole, tmp_path_factory):
   path = tmp_path_factory.mktemp("runs") / "circle"
   run_whole(evolving, evolving_plan, [*_RUN, f"--output_dir={path}"])
   return path

@@ -7,6 +7,7 @@ of it (`Comparison.summarize`), and prints the table (`Comparison.finish`).
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -232,6 +233,8 @@ class Comparison:
     def report(contestants, scores, chosen):
       listed = "; ".join(
         f"{each.label}: {score:.2f}"
+        if math.isfinite(score)
+        else f"{each.label}: diverged"
         for each, score in zip(contestants, scores, strict=True)
       )
       print(f"{rule.measure}: {listed}; chosen: {chosen.label}", flush=True)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+from experiments import run_folders
 from experiments.pages import contents
 from experiments.reproduction import binary_flags
 from experiments.reproduction import jobs as jobs_lib
@@ -88,7 +89,10 @@ class Found:
         for name in self.job.compared
         if "select" in self.job.flags
       },
-      scores=entry.get("scores", {}),
+      scores={
+        label: run_folders.number(score)
+        for label, score in entry.get("scores", {}).items()
+      },
       seconds=self.record.seconds,
       is_finished=self.place.is_finished(),
       num_diverged=sum(entry["num_diverged"]),

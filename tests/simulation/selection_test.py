@@ -1,9 +1,12 @@
 """Tests of the fair choice of settings, with runs that are recorded."""
 
+import math
+
 import hypothesis
 import pytest
 from hypothesis import strategies
 
+from tff_shift.simulation import rounds
 from tff_shift.simulation import selection
 
 _SCORES = {
@@ -106,6 +109,26 @@ def test_compare_with_rule_judges_only_what_it_chose():
     (_CONTESTANTS[:2], [70.0, 80.0], _CONTESTANTS[1]),
     (_CONTESTANTS[2:], [60.0, 60.0], _CONTESTANTS[3]),
   ]
+
+
+def test_setting_that_diverges_is_not_chosen_and_ends_nothing():
+  recorder = _Recorder()
+
+  def score(contestant):
+    if _key(contestant) == ("a", 0.01):
+      raise rounds.DivergedError("a", 3, 5)
+    return recorder.score(contestant)
+
+  rule = selection.Rule("last_source", "accuracy", score)
+  first, second = selection.compare(_CONTESTANTS, recorder.run, rule=rule)
+  assert _described([first, second]) == [
+    ("a", 0.1, "last_source"),
+    ("b", 0.01, "last_source"),
+  ]
+  assert first.scores == {
+    "a, learning rate 0.1": 70.0,
+    "a, learning rate 0.01": -math.inf,
+  }
 
 
 def test_compare_with_all_settings_marks_the_chosen_one():

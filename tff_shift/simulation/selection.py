@@ -7,6 +7,7 @@ looked at. The reading at each common setting stands beside the reading after
 the choice.
 """
 
+import math
 import types
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
+
+from tff_shift.simulation import rounds
 
 # What stands for a rule where none has chosen.
 NONE = "none"
@@ -105,6 +108,17 @@ def choose(
   return max(pairs, key=lambda pair: pair[1])[0]
 
 
+def _score(rule: Rule, contestant: Contestant) -> float:
+  """Returns the score of a contestant, minus infinity if it diverges.
+
+  That a grid goes too far must not end the comparison.
+  """
+  try:
+    return rule.score(contestant)
+  except rounds.DivergedError:
+    return -math.inf
+
+
 def compare(
   contestants: Sequence[Contestant],
   run: Callable[[Contestant], Mapping[int, Any]],
@@ -120,7 +134,8 @@ def compare(
   Args:
     contestants: What is compared.
     run: A contestant to the results by seed.
-    rule: Chooses among the contestants of each algorithm. None: all are run.
+    rule: Chooses among the contestants of each algorithm; one that diverges has
+      a score of minus infinity. None: all are run.
     all_settings: Whether those that the rule did not choose are run as well.
     on_choice: Called with the contestants of an algorithm, their scores and the
       chosen one.
@@ -132,7 +147,7 @@ def compare(
     mine = [each for each in contestants if each.algorithm == algorithm]
     chosen, by_label = None, {}
     if rule is not None:
-      scores = [rule.score(each) for each in mine]
+      scores = [_score(rule, each) for each in mine]
       chosen = choose(mine, scores)
       by_label = {
         one.label: score for one, score in zip(mine, scores, strict=True)

@@ -65,6 +65,7 @@ class TestWholeRun:
         "rounds",
         "seconds_per_round",
         "num_diverged",
+        "scores",
       }
       assert run["num_diverged"] == [0, 0]
       assert run["dataset"] == "circle"

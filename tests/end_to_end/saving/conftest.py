@@ -1,0 +1,8 @@
+"""Runs that are compared, file by file, with those of processes of their own."""
+
+import pytest
+
+
+@pytest.fixture(scope="module", autouse=True)
+def empty_figures():
+  """Nothing: figures are drawn."""

@@ -7,6 +7,7 @@ measured on what.
 
 import os
 import pathlib
+import shlex
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -56,6 +57,12 @@ def _differing(entries: Sequence[Mapping[str, Any]], names) -> list[str]:
     for name in names
     if len({_text(entry["setting"].get(name)) for entry in entries}) > 1
   ]
+
+
+def _elsewhere(command_line: str) -> str:
+  """Returns a command without where the Python of its machine is."""
+  words = shlex.split(command_line)
+  return shlex.join([pathlib.Path(word).name for word in words[:1]] + words[1:])
 
 
 def _own_names(entries):
@@ -164,7 +171,7 @@ def _run(
     )
   return contents_lib.Run(
     folder=os.path.relpath(folder.path, start),
-    command=folder.config.get("command_line", ""),
+    command=_elsewhere(folder.config.get("command_line", "")),
     chosen=chosen,
     scores={
       k: run_folders.number(v) for k, v in (entry.get("scores") or {}).items()

@@ -43,7 +43,9 @@ def make(tmp_path):
       "flags": {"seeds": ["3", "5"], "algorithm": algorithms} | flags,
       "versions": {"python": "3.11"},
       "start_time": "2026-11-22T23:00:00+00:00",
-      "command_line": f"/of/a/machine/bin/python -m experiments.evolving --output_dir={name}",
+      "command_line": (
+        f"/its/bin/python -m experiments.evolving --output_dir={name}"
+      ),
       "cores": 2,
     }
     (folder / "config.json").write_text(json.dumps(config))

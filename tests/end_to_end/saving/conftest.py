@@ -1,4 +1,4 @@
-"""Runs that are compared, file by file, with those of processes of their own."""
+"""Runs that are compared, file by file, with those of other processes."""
 
 import pytest
 

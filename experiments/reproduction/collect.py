@@ -58,11 +58,11 @@ class Found:
     """Returns the entry of summary.json that counts; None if there is none.
 
     Args:
-      of: Settings that tell the entries of a run apart.
+      of: Settings that tell the entries of a run apart, or the algorithm.
     """
     rule = self.job.flags.get("select")
     for each in self._entries:
-      setting = each["setting"]
+      setting = each["setting"] | {"algorithm": each["algorithm"]}
       is_chosen = rule is None or setting.get("selection") == rule
       if is_chosen and all(str(setting.get(k)) == v for k, v in of.items()):
         return each

@@ -64,7 +64,8 @@ class PlannedCell:
     row: Its row.
     column: Its column.
     job: The job that gives it, or None.
-    entry: Which entry of summary.json it is, beside the chosen one.
+    entry: Which entry of summary.json it is, beside the chosen one: settings,
+      and the algorithm where there are several.
     reads: The metric there.
     absent: Why there is no job, or no such metric.
   """
@@ -136,9 +137,12 @@ def plan(
         column=tuple(headings),
         job=job,
         entry={
-          s.entry: s.values.get(str(v), str(v))
-          for _, s, v in settings
-          if s.entry
+          **{
+            s.entry: s.values.get(str(v), str(v))
+            for _, s, v in settings
+            if s.entry
+          },
+          **({"algorithm": method.reads} if method.reads else {}),
         },
         reads=reads,
         absent=f"paper only: {reason}" if reason else "",
@@ -164,7 +168,9 @@ def _job(
   reductions: reductions_lib.Reductions,
   more_flags: Mapping[str, Any],
 ) -> Job:
-  dataset, method = spec.datasets[cell.dataset], spec.methods[cell.method]
+  dataset = spec.datasets[cell.dataset]
+  name_of_job = spec.methods[cell.method].job or cell.method
+  method = spec.methods[name_of_job]
   of_setting, cut = {}, []
   for name, value in cell.setting:
     found = spec.settings[name].flags_of(value)
@@ -181,7 +187,7 @@ def _job(
     if binary_flags.has(method.algorithm, name)
     or not binary_flags.is_hparam(name, spec.binary)
   }
-  given |= {**method.flags, **dataset.methods.get(cell.method, {})}
+  given |= {**method.flags, **dataset.methods.get(name_of_job, {})}
   of_paper = given | {"algorithm": method.algorithm, "seeds": list(spec.seeds)}
   reduced = _reduced(of_paper, method.algorithm, spec, reductions)
   compared = [name for name in of_paper if _is_grid(name, of_paper, spec)]
@@ -203,10 +209,10 @@ def _job(
     reduced["selection_seeds"] = chosen_with or reduced["seeds"][:1]
   folder = "_".join([cell.dataset, *cut])
   return Job(
-    folder=f"{re.sub(r'[^a-zA-Z0-9.]+', '_', folder)}/{cell.method}",
+    folder=f"{re.sub(r'[^a-zA-Z0-9.]+', '_', folder)}/{name_of_job}",
     binary=spec.binary,
     dataset=cell.dataset,
-    method=cell.method,
+    method=name_of_job,
     flags=_ALWAYS | reduced,
     of_paper=of_paper,
     compared=list(dict.fromkeys(compared)),

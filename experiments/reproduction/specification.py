@@ -15,7 +15,10 @@ share. Keys:
     datasets.<name>  label, preset, flags, grid, needs (folders of the data
                      directory that there must be), methods.<name> (flags of a
                      method there), absent (why there are no runs)
-    methods.<name>   label, algorithm, flags, absent, absent_metrics.<metric>
+    methods.<name>   label, algorithm, flags, absent, absent_metrics.<metric>;
+                     job (the method whose run folder it shares, instead of
+                     algorithm), reads (the algorithm of summary.json, where a
+                     run folder has several)
     settings.<name>  label (with {}), labels.<value>; flag (its value is that of
                      a flag) or flags.<value>, or entry (runs with all values;
                      the setting of summary.json that tells them apart;
@@ -25,7 +28,8 @@ share. Keys:
                      is replaced), unit, divided_by, higher_is_better,
                      orderings, absent
     rows_by          settings that make rows instead of columns
-    extras           methods that the paper's table has not
+    also             methods that the paper's table has not, run like its own
+    extras           the same, run only if they are asked for
     ours             cells that the paper does not print: datasets, methods,
                      metrics, settings.<name>, lists whose product is made
     computed         how cells are computed from the runs of the table `of`
@@ -84,6 +88,8 @@ class Method:
   flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   absent: str = ""
   absent_metrics: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  job: str = ""
+  reads: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -150,6 +156,7 @@ class Specification:
   settings: Mapping[str, Setting] = dataclasses.field(default_factory=dict)
   metrics: Mapping[str, Metric]
   rows_by: Sequence[str] = ()
+  also: Sequence[str] = ()
   extras: Sequence[str] = ()
   ours: Ours | None = None
   computed: str = ""
@@ -166,7 +173,7 @@ class Specification:
     return papers.get(paper) if paper in papers.names() else None
 
   def cells(self) -> list["WantedCell"]:
-    """Returns all cells: the paper's, then those of `extras` and `ours`."""
+    """Returns all cells: the paper's, then those of `also` and what follows."""
     printed = []
     if self.paper is not None:
       printed = self.paper.table(self.name.partition("/")[2])
@@ -185,7 +192,7 @@ class Specification:
     )
     wanted += [
       WantedCell(dataset, setting, method, metric, None)
-      for method in self.extras
+      for method in (*self.also, *self.extras)
       for dataset, setting, metric in places
     ]
     if self.ours is not None:
@@ -362,8 +369,11 @@ def _check(spec: Specification, path: pathlib.Path) -> None:
     if name not in spec.settings:
       refuse("rows_by", f"there is no setting {name!r}")
   for name, method in spec.methods.items():
-    if bool(method.algorithm) == bool(method.absent) and not spec.computed:
-      refuse(f"methods.{name}", "it needs either algorithm or absent")
+    num_given = sum(map(bool, (method.algorithm, method.absent, method.job)))
+    if num_given != 1 and not spec.computed:
+      refuse(f"methods.{name}", "it needs one of algorithm, absent and job")
+    if method.job and not spec.methods.get(method.job, Method()).algorithm:
+      refuse(f"methods.{name}.job", f"{method.job!r} has no run folder")
   for name, dataset in spec.datasets.items():
     for method in dataset.methods:
       if method not in spec.methods:

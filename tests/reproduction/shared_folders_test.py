@@ -1,0 +1,94 @@
+"""Methods whose values lie in one run folder: Fed-ADE's controls."""
+
+import csv
+import json
+
+import pytest
+
+from experiments.reproduction import collect
+from experiments.reproduction import jobs
+from experiments.reproduction import records
+from experiments.reproduction import reductions
+from experiments.reproduction import specification
+
+_NAMES = ("fed_ade", "fix_lr_mean", "fed_ade_shuffled")
+
+
+@pytest.fixture
+def planned(tmp_path):
+  """The cells of the controls and of Fed-ADE under linear shift."""
+  (tmp_path / "data" / "cifar10").mkdir(parents=True)
+  cells = jobs.plan(
+    specification.load("fed_ade/1"),
+    reductions.Reductions({"num_seeds": "2"}),
+    data_dir=str(tmp_path / "data"),
+  )
+  return {
+    each.wanted.method: each
+    for each in cells
+    if each.wanted.method in _NAMES
+    and each.wanted.dataset == "cifar10"
+    and dict(each.wanted.setting)["shift"] == "linear"
+  }
+
+
+def test_controls_share_a_job_that_the_method_does_not_have(planned):
+  own, mean, shuffled = (planned[name].job for name in _NAMES)
+  assert mean is shuffled
+  assert mean.folder == own.folder.replace("/fed_ade", "/fix_lr_mean")
+  assert dict(mean.flags) == {**own.flags, "controls": True}
+  assert "--controls" in mean.arguments
+
+
+def test_each_reads_its_own_entry_and_rows(planned, tmp_path):
+  job = planned["fix_lr_mean"].job
+  place = records.Place(tmp_path, job)
+  place.folder.mkdir(parents=True)
+  place.write(records.Record(arguments=job.arguments, exit_code=0))
+  entries = [
+    {
+      "algorithm": name,
+      "setting": {"shift": "linear", "selection": "none"},
+      "metrics": {"accuracy": {"seeds": [10.0 * number, 10.0 * number + 2]}},
+    }
+    for number, name in enumerate(_NAMES)
+  ]
+  (place.folder / "summary.json").write_text(json.dumps({"runs": entries}))
+  with open(place.folder / "metrics.csv", "w", encoding="utf-8") as file:
+    writer = csv.writer(file)
+    writer.writerow(["algorithm", "seed", "timestep", "accuracy"])
+    for number, name in enumerate(_NAMES):
+      writer.writerows([name, 0, step, number + step] for step in (1, 2))
+  found = collect.Found(job, tmp_path)
+  for number, name in enumerate(_NAMES[1:], 1):
+    entry = found.entry(planned[name].entry)
+    values = found.by_seed(entry, "accuracy")
+    assert values == {0: 10.0 * number, 1: 10.0 * number + 2}
+    assert list(found.curves(entry, planned[name].entry, "accuracy")) == [
+      (0, "timestep", [(1, number + 1), (2, number + 2)])
+    ]
+
+
+def test_job_of_another_method_has_to_have_a_folder(tmp_path):
+  path = tmp_path / "wrong.toml"
+  path.write_text(
+    """
+    name = "demo/wrong"
+    title = "wrong"
+    binary = "evolving"
+    [datasets.circle]
+    [metrics.accuracy]
+    reads = "client_accuracy"
+    [methods]
+    fed_avg = { algorithm = "fed_avg" }
+    shadow = { job = "fed_prox" }
+    [ours]
+    datasets = ["circle"]
+    methods = ["shadow"]
+    metrics = ["accuracy"]
+    """
+  )
+  with pytest.raises(
+    specification.SpecificationError, match=r"shadow\.job: 'fed_prox' has no"
+  ):
+    specification.load(str(path))

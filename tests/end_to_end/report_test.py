@@ -31,6 +31,7 @@ def run_report(run_here):
   return functools.partial(run_here, report, report, takes_arguments=True)
 
 
+@pytest.mark.slow
 def test_page_has_the_numbers_of_the_run(run_report, folder, capsys):
   output = folder.parent / "page"
   code = run_report([str(folder), f"--output_dir={output}", "--title=Two"])
@@ -60,6 +61,7 @@ def test_page_has_the_numbers_of_the_run(run_report, folder, capsys):
   assert "experiments.report" in (output / "table.md").read_text()
 
 
+@pytest.mark.slow
 def test_page_is_replaced_only_if_asked(run_report, folder, tmp_path, capsys):
   output = tmp_path / "page"
   arguments = [str(folder), f"--output_dir={output}", "--metrics=client_loss"]

@@ -381,6 +381,7 @@ class TestServerMomentum:
       stock.initialize.type_signature
     )
 
+  @pytest.mark.slow
   @pytest.mark.parametrize("name", ["robust", "secure"])
   def test_goes_on_after_any_aggregator(self, name):
     process = create(name, HParams(server_momentum=0.5, clipping="none"))

@@ -90,6 +90,7 @@ class TestStatistics:
 
 
 class TestShares:
+  @pytest.mark.slow
   @pytest.mark.parametrize("spread", [0, 1, 10])
   def test_agree_with_scipy(self, shares, spread):
     h, v = draw(spread)

@@ -257,6 +257,7 @@ class TestLogits:
 
 @pytest.mark.parametrize("distance", DISTANCES)
 class TestAlignmentLoss:
+  @pytest.mark.slow
   @hypothesis.settings(max_examples=60, deadline=None)
   @hypothesis.given(drawn=batches())
   def test_loss_of_random_batches(self, compute_loss, distance, drawn):

@@ -66,6 +66,7 @@ def solve(run_in_graph):
   return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 5, 12])
 def test_no_value_is_above_that_of_scipy(solve, size):
   matrices, slopes = programs(size, 24)

@@ -103,6 +103,7 @@ def model(request):
 
 
 class TestPrediction:
+  @pytest.mark.slow
   def test_both_are_the_single_predictions(self, model, run_in_graph):
     weights, client_branch = random_weights(model)
 

@@ -151,6 +151,7 @@ def test_a_folder_with_other_files_is_refused(tmp_path, run_reproduce, capsys):
   assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
+@pytest.mark.slow
 def test_shards_are_joined(tmp_path, run_reproduce, pages):
   for index in (1, 2):
     folder = f"--output_dir={tmp_path}/{index}"
@@ -175,6 +176,7 @@ def _values(contents):
   return [(c.row, c.column, c.by_seed, c.absent) for c in contents.cells]
 
 
+@pytest.mark.slow
 def test_shards_of_other_plans_are_not_joined(tmp_path, run_reproduce, capsys):
   for rounds in (4, 5):
     run_reproduce(
@@ -189,6 +191,7 @@ def test_shards_of_other_plans_are_not_joined(tmp_path, run_reproduce, capsys):
   assert not (tmp_path / "w").exists()
 
 
+@pytest.mark.slow
 def test_p_values_are_computed_from_the_other_table(
   tmp_path, run_reproduce, pages
 ):

@@ -60,6 +60,7 @@ def test_bytes_and_joined_arrays_give_back_every_bit(value):
     assert described(again) == described(as_kept(value))
 
 
+@pytest.mark.slow
 @hypothesis.settings(deadline=None, max_examples=50)
 @hypothesis.given(arrays, st.floats(), st.one_of(st.none(), st.text()))
 def test_json_gives_back_every_bit(array, number, text):

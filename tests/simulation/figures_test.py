@@ -250,6 +250,7 @@ class TestScatterDomains:
       )
 
 
+@pytest.mark.slow
 def test_figures_leave_the_host_application_alone(tmp_path):
   program = """
 import sys

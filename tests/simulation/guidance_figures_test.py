@@ -232,6 +232,7 @@ class TestTradeOff:
     )
 
 
+@pytest.mark.slow
 def test_figures_leave_the_host_application_alone(tmp_path):
   program = """
 import pathlib

@@ -197,6 +197,7 @@ class TestRun:
     )
     return result, rows
 
+  @pytest.mark.slow
   def test_queries_find_the_client_that_knows(self, finished):
     result, _ = finished
     final = result.evaluations[7]

@@ -255,6 +255,7 @@ class TestClassDistributions:
     assert np.sum(columns < between) == pytest.approx(4 * area, rel=0.03)
     assert np.sum(columns > between) == pytest.approx(4 * area, rel=0.03)
 
+  @pytest.mark.slow
   @pytest.mark.parametrize(
     ("num_classes", "num_labels"), [(10, 10), (100, 15), (200, 16)]
   )

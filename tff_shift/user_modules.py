@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+import importlib.machinery
 import importlib.util
 import os
 import pathlib
@@ -57,12 +58,25 @@ def load(name: str | os.PathLike[str]) -> types.ModuleType:
     raise ValueError(f"{name}: {describe(error)}") from error
 
 
+class _SourceLoader(importlib.machinery.SourceFileLoader):
+  """Reads the source each time, and leaves no `__pycache__` beside it.
+
+  Python would take the bytecode of before for a file that was changed within
+  the same second and has kept its size.
+  """
+
+  def path_stats(self, path):
+    raise OSError("bytecode is neither read nor written")
+
+
 def _load_file(path: pathlib.Path) -> types.ModuleType:
   key = path.resolve(), _digest(path)
   if key in _loaded:
     return _loaded[key]
   name = f"{_PREFIX}.{path.stem}"
-  spec = importlib.util.spec_from_file_location(name, path)
+  spec = importlib.util.spec_from_file_location(
+    name, path, loader=_SourceLoader(name, os.fspath(path))
+  )
   module = importlib.util.module_from_spec(spec)
   # Dataclasses look their module up.
   before = sys.modules.get(name)

@@ -1,6 +1,7 @@
 """Algorithms from files that live elsewhere."""
 
 import pathlib
+import sys
 
 import pytest
 
@@ -46,13 +47,16 @@ class TestLoad:
     algorithms.load("a_folder_of_mine.an_algorithm")
     assert "an_algorithm" in algorithms.names()
 
-  def test_file_that_has_changed_replaces_what_it_was(self, write):
+  def test_file_that_has_changed_replaces_what_it_was(self, write, monkeypatch):
+    # Within a second, and of the same size: Python would not see it.
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     path = write("mine.py")
     first = algorithms.load(path)
     assert algorithms.load(path) is first
     write("mine.py", GOOD.replace("1.0,", "0.5,"))
     assert algorithms.load(path) is not first
     assert algorithms.get("mine").HParams().server_rate == 0.5
+    assert not list(pathlib.Path(path).parent.glob("__pycache__"))
 
   def test_update_of_the_server_is_the_users(self, model, run_in_graph):
     module = algorithms.load(EXAMPLE)

@@ -28,22 +28,12 @@ _ABOUT = (
   *("representation", "distance_features", "apply_update"),
   *("distance_threshold", "model", "model_parameters", "input_scaling"),
 )
-# What is counted in the rows of a run, and what is held out where it is judged,
-# which rows of runs that only choose a setting have not.
-_STEPS = ("round", "timestep", "period")
-_HELD_OUT = "held_out"
-_JUDGED = ("target", "test")
 _NO_SELECTION = "none"
 # Parts of the names of metrics of which less is better.
 _LESS_IS_BETTER = (
   *("loss", "variance", "not_finite", "low_accuracy", "false_positive"),
   *("request", "regret"),
 )
-
-
-def _text(value: Any) -> str:
-  """Returns a setting as rows of `metrics.csv` and tables have it."""
-  return "" if value is None else str(value)
 
 
 def _words(name: str) -> str:
@@ -55,7 +45,8 @@ def _differing(entries: Sequence[Mapping[str, Any]], names) -> list[str]:
   return [
     name
     for name in names
-    if len({_text(entry["setting"].get(name)) for entry in entries}) > 1
+    if len({run_folders.text(entry["setting"].get(name)) for entry in entries})
+    > 1
   ]
 
 
@@ -89,7 +80,7 @@ def _row_names(entries: Sequence[Mapping[str, Any]]) -> list[str]:
       )
     ]
     told = [
-      f"{_words(name)} {_text(entry['setting'].get(name)) or 'none'}"
+      f"{_words(name)} {run_folders.text(entry['setting'].get(name)) or 'none'}"
       for name in _differing(same, _own_names(same))
     ]
     names.append(", ".join([entry["algorithm"], *told]))
@@ -120,7 +111,7 @@ def main_metrics(folders: Sequence[run_folders.RunFolder]) -> list[str]:
 def _column(entry, about, with_dataset, metric) -> tuple[str, ...]:
   # What an entry has not, is of another scenario.
   settings = [
-    f"{_words(name)} {_text(entry['setting'][name]) or 'none'}"
+    f"{_words(name)} {run_folders.text(entry['setting'][name]) or 'none'}"
     for name in about
     if name in entry["setting"]
   ]
@@ -128,25 +119,11 @@ def _column(entry, about, with_dataset, metric) -> tuple[str, ...]:
 
 
 def _curves(folder, entry, row, column, metric):
-  """Returns the curves of an entry: its rows, by seed."""
-  step = next((s for s in _STEPS if folder.rows and s in folder.rows[0]), None)
-  if step is None or metric not in folder.rows[0]:
-    return []
-  known = {
-    **entry["setting"],
-    **{name: entry[name] for name in ("algorithm", "dataset")},
-  }
-  by_seed = {}
-  for line in folder.rows:
-    if line.get(_HELD_OUT, _JUDGED[0]) not in _JUDGED or not line[metric]:
-      continue
-    if all(line[name] == _text(known[name]) for name in known if name in line):
-      by_seed.setdefault(int(line["seed"]), []).append(
-        (float(line[step]), float(line[metric]))
-      )
+  """Returns the curves of an entry, one for each seed."""
+  step, by_seed = run_folders.curves(folder.rows, entry, metric)
   return [
     contents_lib.Curve(
-      row=row, column=column, seed=seed, step=step, points=sorted(points)
+      row=row, column=column, seed=seed, step=step, points=points
     )
     for seed, points in by_seed.items()
   ]
@@ -159,7 +136,7 @@ def _run(
   chosen = {}
   if setting.get("selection") not in (None, _NO_SELECTION):
     chosen = {
-      _words(name): _text(setting[name])
+      _words(name): run_folders.text(setting[name])
       for name, values in flags.items()
       if name in setting and isinstance(values, list) and len(values) > 1
     }
@@ -305,7 +282,9 @@ def _common(entries) -> list[contents_lib.Setting]:
     return []
   first = entries[0]["setting"]
   return [
-    contents_lib.Setting(name=_words(name), paper="", ours=_text(value))
+    contents_lib.Setting(
+      name=_words(name), paper="", ours=run_folders.text(value)
+    )
     for name, value in first.items()
     if value is not None
     and all(name in entry["setting"] for entry in entries)

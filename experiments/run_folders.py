@@ -12,6 +12,12 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+# What is counted in the rows of a run, and what is held out where it is judged,
+# which rows of runs that only choose a setting have not.
+_STEPS = ("round", "timestep", "period")
+_HELD_OUT = "held_out"
+_JUDGED = ("target", "test")
+
 _OF_AN_ENTRY = frozenset(
   {"algorithm", "dataset", "setting", "metrics", "rounds", "seconds_per_round"}
 )
@@ -112,3 +118,41 @@ def _read_json(path):
 def number(value: float | str | None) -> float:
   """Returns a number of a summary, where null is NaN."""
   return float("nan") if value is None else float(value)
+
+
+def text(value: Any) -> str:
+  """Returns a setting as rows of `metrics.csv` and tables have it."""
+  return "" if value is None else str(value)
+
+
+def curves(
+  rows: Sequence[Mapping[str, str]],
+  entry: Mapping[str, Any],
+  metric: str,
+) -> tuple[str, dict[int, list[tuple[float, float]]]]:
+  """Returns how a metric went in the runs of an entry of a summary.
+
+  Args:
+    rows: Those of `metrics.csv`.
+    entry: The entry; rows are its if they agree with what both have.
+    metric: The metric.
+
+  Returns:
+    What is counted, and by seed (step, value) in order; "" and nothing if the
+    rows have no such column.
+  """
+  step = next((name for name in _STEPS if rows and name in rows[0]), "")
+  if not step or metric not in rows[0]:
+    return "", {}
+  known = entry["setting"] | {
+    name: entry[name] for name in ("algorithm", "dataset") if name in entry
+  }
+  by_seed = {}
+  for row in rows:
+    if row.get(_HELD_OUT, _JUDGED[0]) not in _JUDGED or not row[metric]:
+      continue
+    if all(row[name] == text(known[name]) for name in known if name in row):
+      by_seed.setdefault(int(row["seed"]), []).append(
+        (float(row[step]), float(row[metric]))
+      )
+  return step, {seed: sorted(points) for seed, points in by_seed.items()}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
+from experiments.pages import shown
 from experiments.reproduction import costs
 from experiments.reproduction import jobs as jobs_lib
 from experiments.reproduction import records
@@ -89,8 +90,8 @@ def fit(
     found = estimate(reduced)
   if found > budget:
     raise ValueError(
-      f"--budget={telling.duration(budget)}: the least that is worth running"
-      f" takes about {telling.duration(found)}; leave out methods (--only) or"
+      f"--budget={shown.duration(budget)}: the least that is worth running"
+      f" takes about {shown.duration(found)}; leave out methods (--only) or"
       " columns (--columns)"
     )
   return reduced, found

@@ -21,14 +21,6 @@ from experiments.reproduction import specification
 
 _NOTES = pathlib.Path(__file__).parents[2] / "BUILD_NOTES.md"
 
-# What a row of metrics.csv counts, and what tells that it is of a final run.
-_STEPS = {
-  "dynamic_personalization": ("period", {"held_out": "test"}),
-  "evolving": ("round", {"held_out": "target"}),
-  "guidance": ("round", {"held_out": "test"}),
-  "online_adaptation": ("timestep", {}),
-}
-
 
 class Found:
   """What the run folder of a job holds, read once.
@@ -113,26 +105,12 @@ class Found:
     }
 
   def curves(
-    self, entry: Mapping[str, Any], of: Mapping[str, str], metric: str
+    self, entry: Mapping[str, Any], metric: str
   ) -> Iterator[tuple[int, str, list[tuple[float, float]]]]:
     """Yields the seed, the step's name and (step, value) of each final run."""
-    step, wanted = _STEPS[self.job.binary]
-    chosen = {name: entry["setting"].get(name) for name in self.job.compared}
-    points = {}
-    for row in self._rows():
-      if any(row.get(k) != v for k, v in {**wanted, **of}.items()):
-        continue
-      if any(
-        name in row and float(row[name]) != float(value)
-        for name, value in chosen.items()
-        if isinstance(value, int | float)
-      ):
-        continue
-      if row.get(metric):
-        pair = float(row[step]), float(row[metric])
-        points.setdefault(int(row["seed"]), []).append(pair)
-    for seed, of_seed in points.items():
-      yield seed, step, of_seed
+    step, by_seed = run_folders.curves(self._rows(), entry, metric)
+    for seed, points in by_seed.items():
+      yield seed, step, points
 
   @functools.cache  # noqa: B019 (lives as long as a page is made)
   def _rows(self) -> list[dict[str, str]]:
@@ -197,7 +175,7 @@ def collect(
           step=step,
           points=[(x, y / divided_by) for x, y in points],
         )
-        for seed, step, points in of_job.curves(entry, each.entry, each.reads)
+        for seed, step, points in of_job.curves(entry, each.reads)
       ]
   done = [each for each in found.values() if each.record is not None]
   return contents.Contents(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from experiments.pages import contents
+from experiments.pages import shown
 from experiments.reproduction import binary_flags
 from experiments.reproduction import collect
 from experiments.reproduction import computed
@@ -15,7 +16,6 @@ from experiments.reproduction import plan_file
 from experiments.reproduction import protocol
 from experiments.reproduction import reductions as reductions_lib
 from experiments.reproduction import specification
-from experiments.reproduction import telling
 
 
 class Table:
@@ -131,7 +131,7 @@ def _of_budget(plan: plan_file.Plan) -> contents.Setting:
   return contents.Setting(
     name="budget",
     paper="",
-    ours=f"{plan.budget}, estimated {telling.duration(plan.estimate)}:"
+    ours=f"{plan.budget}, estimated {shown.duration(plan.estimate)}:"
     f" {steps or 'nothing is reduced'}",
     is_reduced=bool(plan.reduce),
     reason="reduced in the order of the table's rungs until it fitted",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import tqdm
 
+from experiments.pages import shown
 from experiments.reproduction import costs
 from experiments.reproduction import jobs as jobs_lib
 from experiments.reproduction import records
@@ -68,7 +69,7 @@ class Teller:
       f"{entry['seconds_per_round']:.3g} s a round" for entry in place.summary()
     }
     self.say(
-      f"done         {job.folder} in {duration(seconds)},"
+      f"done         {job.folder} in {shown.duration(seconds)},"
       f" {', '.join(sorted(rounds))}"
     )
     self._bar.update()
@@ -100,7 +101,7 @@ class Teller:
     self._last_look = now
     left = self.seconds_left(running, waiting)
     names = " ".join(job.method for job, _, _ in running)
-    text = "" if left is None else f"about {duration(left)} left, "
+    text = "" if left is None else f"about {shown.duration(left)} left, "
     self._bar.set_postfix_str(f"{text}{names}")
 
   def seconds_left(
@@ -131,11 +132,3 @@ def share_done(job: jobs_lib.Job, place: records.Place) -> float:
     return 0.0
   expected = costs.num_runs(job) * costs.num_evaluations(job)
   return min(1.0, max(0, rows) / expected)
-
-
-def duration(seconds: float) -> str:
-  """Returns a time in words."""
-  for unit, length in (("h", 3600), ("min", 60)):
-    if seconds >= 2 * length:
-      return f"{seconds / length:.1f} {unit}"
-  return f"{seconds:.0f} s"

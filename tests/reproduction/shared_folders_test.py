@@ -64,7 +64,7 @@ def test_each_reads_its_own_entry_and_rows(planned, tmp_path):
     entry = found.entry(planned[name].entry)
     values = found.by_seed(entry, "accuracy")
     assert values == {0: 10.0 * number, 1: 10.0 * number + 2}
-    assert list(found.curves(entry, planned[name].entry, "accuracy")) == [
+    assert list(found.curves(entry, "accuracy")) == [
       (0, "timestep", [(1, number + 1), (2, number + 2)])
     ]
 

@@ -41,3 +41,16 @@ class CompilationCache(Generic[_Compiled]):
 def _forget(cache: dict[int, object], key: int, _: weakref.ref) -> None:
   """Drops the compiled form of a computation that is no more."""
   cache.pop(key, None)
+
+
+def to_call_dominant(
+  computation: tff.framework.ConcreteComputation,
+) -> tff.framework.ComputationBuildingBlock:
+  """Returns a computation as a list of calls, its graphs as they were written.
+
+  Intrinsics that TFF defines by others are replaced by these.
+  """
+  whole, _ = tff.tensorflow.replace_intrinsics_with_bodies(
+    computation.to_building_block()
+  )
+  return tff.framework.to_call_dominant(whole)

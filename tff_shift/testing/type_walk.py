@@ -5,6 +5,8 @@ import types
 import pytest
 import tensorflow_federated as tff
 
+from tff_shift.execution import compilation
+
 
 def _tensors(type_signature):
   """Returns the tensor types within a type, functions left out."""
@@ -47,11 +49,8 @@ def _aggregations(computation):
         found.append(signature)
     return block, False
 
-  whole, _ = tff.tensorflow.replace_intrinsics_with_bodies(
-    computation.to_building_block()
-  )
   tff.framework.transform_postorder(
-    tff.framework.to_call_dominant(whole), visit
+    compilation.to_call_dominant(computation), visit
   )
   return found
 

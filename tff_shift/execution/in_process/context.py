@@ -30,11 +30,8 @@ def _to_native(
   graphs need but what makes them fit to be a part of one: functions are put in
   line, without which the order of what reads and writes variables is lost.
   """
-  whole, _ = tff.tensorflow.replace_intrinsics_with_bodies(
-    computation.to_building_block()
-  )
   native, _ = tff.framework.transform_postorder(
-    tff.framework.to_call_dominant(whole), _with_functions_in_line
+    compilation.to_call_dominant(computation), _with_functions_in_line
   )
   return native
 

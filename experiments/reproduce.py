@@ -295,7 +295,7 @@ def reproduce(name: str) -> int:
     elif not FLAGS.page_only:
       failures = _run(runner, sharding.deal(jobs, index, number))
     command = ["python", "-m", "experiments.reproduce", *sys.argv[1:]]
-    made = asked.contents(plan, folder, shlex.join(command), failures)
+    made = asked.contents(plan, planned, folder, shlex.join(command), failures)
   _write_page(made, folder)
   for line in failures:
     print(f"{pathlib.Path(sys.argv[0]).stem}: {line}", file=sys.stderr)

@@ -131,6 +131,7 @@ def collect(
   command: str,
   is_full: bool,
   failures: Sequence[str] = (),
+  all_columns: bool = True,
 ) -> contents.Contents:
   """Makes what a page shows of what there is in a folder.
 
@@ -143,6 +144,8 @@ def collect(
     command: What makes the page.
     is_full: Whether nothing was reduced.
     failures: What failed, in one line each.
+    all_columns: Whether a column that has no run and was not asked for is
+      shown, as what the paper prints.
 
   Returns:
     The contents.
@@ -153,8 +156,19 @@ def collect(
   for each in planned:
     if each.job is not None and each.job.folder not in found:
       found[each.job.folder] = Found(each.job, output_dir)
+  shown = {
+    each.column
+    for each in planned
+    if all_columns
+    or (
+      each.job is not None
+      and (each.job.folder in asked or found[each.job.folder].record)
+    )
+  }
   cells, curves, told = [], [], []
   for each in planned:
+    if each.column not in shown:
+      continue
     of_job = found[each.job.folder] if each.job is not None else None
     cell = _cell(spec, each, of_job)
     is_asked = each.wanted.method in asked_methods and (

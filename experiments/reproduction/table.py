@@ -75,6 +75,7 @@ class Table:
   def contents(
     self,
     plan: plan_file.Plan,
+    planned: Sequence[jobs_lib.PlannedCell],
     folder: pathlib.Path,
     command: str,
     failures: Sequence[str],
@@ -83,13 +84,13 @@ class Table:
 
     Args:
       plan: What was planned there.
+      planned: The cells by that plan, see `planned`.
       folder: The folder of the reproduction.
       command: What makes the page.
       failures: What failed, in one line each.
     """
-    more_flags = binary_flags.parsed(list(plan.more_flags), self.of.binary)
-    planned = self.planned(reductions_lib.Reductions(plan.reduce), more_flags)
     jobs = self.chosen(planned)
+    more_flags = binary_flags.parsed(list(plan.more_flags), self.of.binary)
     settings = protocol.lines(self.of, jobs, more_flags)
     if plan.budget:
       settings.append(_of_budget(plan))
@@ -102,6 +103,7 @@ class Table:
       command=command,
       is_full=not (plan.reduce or plan.more_flags),
       failures=failures,
+      all_columns=not self._columns,
     )
     if not self.spec.computed:
       return made

@@ -97,6 +97,21 @@ def test_a_failure_stops_no_other(
   assert pages[1].problems == []
 
 
+def test_the_page_has_the_columns_that_are_asked_for(
+  tmp_path, run_reproduce, pages
+):
+  for columns, expected in (
+    (["--columns=circle"], {"circle"}),
+    ([], {"circle", "portraits", "caltran"}),
+  ):
+    folder = f"--output_dir={tmp_path / str(len(columns))}"
+    arguments = ["fed_evolve/3", folder, "--reduce=rounds=5", "--page_only"]
+    assert run_reproduce(*arguments, *columns) == 0
+    shown = {cell.column[0].lower() for cell in pages[-1].cells}
+    assert shown == expected
+    assert {c.heading[0].lower() for c in pages[-1].columns} == expected
+
+
 @pytest.mark.parametrize(
   "more, message",
   [

@@ -25,6 +25,7 @@ standard deviation over seeds.
 Writes config.json, metrics.csv, summary.json and figures/ into --output_dir.
 """
 
+import functools
 import itertools
 import time
 from collections.abc import Mapping
@@ -157,6 +158,8 @@ class _Runner:
 
   def __init__(self, problem, cases, folder):
     self._problem = problem
+    # The constant rates share one: to build it takes seconds.
+    self._adapting = functools.cache(functools.partial(regret.build, problem))
     self._cases = cases
     self._optimal_risks = _optimal_risks(problem, cases)
     self._folder = folder
@@ -164,7 +167,7 @@ class _Runner:
   def run(self, algorithm: str) -> list[Mapping[str, Any]]:
     """Returns the rows of metrics.csv of an algorithm."""
     ratio = 1.0 if algorithm in _FIXED_RATES else _ETA_MIN / _ETA_MAX
-    adapt = regret.build(self._problem, ratio)
+    adapt = self._adapting(ratio)
     rows = []
     # The streams of one length in one go.
     for timesteps in dict.fromkeys(case.timesteps for case in self._cases):

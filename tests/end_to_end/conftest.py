@@ -84,15 +84,22 @@ def empty_figures():
 
 
 @contextlib.contextmanager
-def _drawn():
+def _drawn(*names):
+  def draw(figure, path):
+    is_drawn = not names or pathlib.Path(path).stem in names
+    return (_DRAW if is_drawn else _leave_empty)(figure, path)
+
   with pytest.MonkeyPatch.context() as patches:
-    patches.setattr(drawing, "save", _DRAW)
+    patches.setattr(drawing, "save", draw)
     yield
 
 
 @pytest.fixture(scope="session")
 def drawn_figures():
-  """Returns `drawn()`: within its `with` block, files have their figures."""
+  """Returns `drawn(*names)`: within its `with`, files have their figures.
+
+  Names leave all others empty.
+  """
   return _drawn
 
 

@@ -21,7 +21,8 @@ def test_run_gives_rows_figures_and_a_table(
   tmp_path, run_regret, drawn_figures, read_rows, capsys
 ):
   folder = tmp_path / "run"
-  with drawn_figures():
+  figures = "regret_fixed", "regret_growing_sine"
+  with drawn_figures(*figures):
     assert run_regret([*_SMALL, f"--output_dir={folder}"]) == 0
   rows = read_rows(folder)
   # Four algorithms, two readings, four schedules, two lengths.
@@ -30,7 +31,8 @@ def test_run_gives_rows_figures_and_a_table(
   assert all(float(row["regret"]) >= 0 for row in rows)
   flags = json.loads((folder / "config.json").read_text())["flags"]
   assert flags["timesteps"] == ["4", "16"]
-  for figure in ("regret_fixed", "regret_growing"):
+  assert len(list((folder / "figures").glob("*.png"))) == 10
+  for figure in figures:
     assert (folder / "figures" / f"{figure}.png").stat().st_size > 1000
   output = capsys.readouterr().out
   for shift in ("linear", "sine", "square", "bernoulli"):

@@ -8,8 +8,8 @@ shape and type of the model's, or, for a model of titles, texts [n]; if it has
 y, their classes [n], the accuracy is printed. The output is an .npz file with
 logits [n, classes] and classes [n] of the server's model, or of a client's with
 --client. With --vote it has classes, those of most clients; with --guide routes
-[n] and probabilities [n, clients], and classes [n], of the client that is named,
-where all clients were saved.
+[n] and probabilities [n, clients], and classes [n], of the client that is
+named, where all clients were saved.
 """
 
 import os

@@ -206,7 +206,7 @@ def _seconds(value: Any) -> int | None:
   """Returns a number of seconds, which may be given as text, else None."""
   try:
     seconds = math.nan if isinstance(value, bool) else float(value)
-  except (TypeError, ValueError):
+  except (TypeError, ValueError, OverflowError):
     return None
   return int(seconds // 1) if math.isfinite(seconds) else None
 
@@ -254,13 +254,13 @@ def _csv_records(
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
   """Yields the number of the last line of each record, and the record."""
   reader = csv.DictReader(_lines(path), strict=True)
-  missing = [f for f in REDDIT_FIELDS if f not in (reader.fieldnames or ())]
-  if missing:
-    raise ValueError(
-      f"{path}, line 1: the header has no {missing[0]}; it must name"
-      f" {', '.join(REDDIT_FIELDS)}"
-    )
   try:
+    missing = [f for f in REDDIT_FIELDS if f not in (reader.fieldnames or ())]
+    if missing:
+      raise ValueError(
+        f"{path}, line 1: the header has no {missing[0]}; it must name"
+        f" {', '.join(REDDIT_FIELDS)}"
+      )
     for record in reader:
       yield reader.line_num, record
   except csv.Error as error:

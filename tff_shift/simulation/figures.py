@@ -22,9 +22,9 @@ _DODGE = 0.5
 
 # Of example texts: their longest line in characters, the height of a line in
 # inches, and the share of the width that the names of the groups have.
-_TEXT_WIDTH = 90
+_TEXT_WIDTH = 80
 _TEXT_LINE = 0.19
-_TEXT_INDENT = 0.2
+_TEXT_INDENT = 0.16
 
 
 def learning_curves(

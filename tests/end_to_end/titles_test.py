@@ -43,10 +43,13 @@ def write_posts(folder):
 
 
 @pytest.fixture(scope="module")
-def finished(run_whole, drawn_figures, tmp_path_factory):
+def run_reddit(run_whole, tmp_path_factory):
+  """Returns `run(algorithms, *arguments)`, which gives the output folder."""
   folder = tmp_path_factory.mktemp("titles")
   write_posts(folder)
-  with drawn_figures():
+
+  def run(algorithms, *arguments):
+    output = folder / algorithms
     run_whole(
       evolving,
       evolving_plan,
@@ -55,20 +58,21 @@ def finished(run_whole, drawn_figures, tmp_path_factory):
         "--dataset=reddit",
         "--num_domains=3",
         f"--data_dir={folder}",
-        f"--algorithm={','.join(_ALGORITHMS)}",
-        "--public_examples=8",
-        "--save_clients=1",
-        "--save_model",
-        f"--output_dir={folder / 'run'}",
+        f"--algorithm={algorithms}",
+        f"--output_dir={output}",
+        *arguments,
       ],
     )
-  return folder / "run"
+    return output
+
+  return run
 
 
 @pytest.mark.slow
 class TestReddit:
-  def test_methods_train_and_predict(self, finished, read_runs):
-    runs = read_runs(finished)
+  def test_methods_train_and_predict(self, run_reddit, read_runs):
+    folder = run_reddit(",".join(_ALGORITHMS), "--public_examples=8")
+    runs = read_runs(folder)
     assert [run["algorithm"] for run in runs] == list(_ALGORITHMS)
     for run in runs:
       assert run["setting"]["model"] == "bi_lstm"
@@ -78,12 +82,14 @@ class TestReddit:
       # Of 40 titles of the target, by two clients.
       assert 0 <= accuracy <= 100 and accuracy * 40 / 100 % 1 < 1e-3
       assert run["metrics"]["client_loss"]["mean"] > 0
-    assert (finished / "figures" / "domains.png").stat().st_size > 10_000
 
   def test_saved_model_knows_the_words_of_the_sources(
-    self, finished, run_here, tmp_path, capsys
+    self, run_reddit, drawn_figures, run_here, tmp_path, capsys
   ):
-    (folder,) = finished.glob("model/t3a/**/seed_0")
+    with drawn_figures():
+      output = run_reddit("fed_avg", "--save_model", "--save_clients=1")
+    assert (output / "figures" / "domains.png").stat().st_size > 10_000
+    (folder,) = output.glob("model/fed_avg/**/seed_0")
     model = tff_shift.load(folder)
     assert model.input_dtype == np.int32 and model.input_shape == (30,)
     assert "old" in model.vocabulary and "new" not in model.vocabulary

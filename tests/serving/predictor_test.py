@@ -175,7 +175,7 @@ class TestTitles:
   def test_damaged_vocabulary_is_refused(self, served_folder, content):
     folder = served_folder()
     (folder / "vocabulary.txt").write_bytes(content)
-    with pytest.raises(ValueError, match="vocabulary.txt is damaged"):
+    with pytest.raises(ValueError, match=r"vocabulary\.txt is damaged"):
       tff_shift.load(folder)
 
 

@@ -220,7 +220,7 @@ class TestExampleTexts:
     path = figures.example_texts(texts, tmp_path / "texts.png", "title")
     picture = _read(path)
     # 0.19 inches for the title, the three texts, and a space below each group.
-    assert picture.shape == (round(0.19 * 120 * 7), 960, 3)
+    assert picture.shape == (int(0.19 * 120 * 7), 960, 3)
     assert (tmp_path / "texts.pdf").exists()
     is_dark = picture.min(axis=-1) < 128
     # The long text is cut before the edge; all lines have something.

@@ -163,6 +163,10 @@ class TestTitles:
     ids = model.ids_of(["NEW? It's old", "new " * 9, ""])
     assert ids.dtype == np.int32
     assert ids.tolist() == [[3, 2, 1, 0], [3] * 4, [0] * 4]
+    with pytest.raises(
+      ValueError, match=r"words must lie in 0\.\.3, got 4\.\.4"
+    ):
+      model.predict(np.full([1, 4], 4, np.int32))
 
   def test_model_of_numbers_takes_no_texts(self, predictor):
     assert predictor.vocabulary is None

@@ -95,3 +95,21 @@ def keep_frequent(
   new_id[kept] = len(RESERVED) + np.arange(len(kept))
   known = (*RESERVED, *(vocabulary[each] for each in kept))
   return [new_id[each] for each in x], known
+
+
+def check_ids(x: np.ndarray, size: int, what: str) -> None:
+  """Refuses numbers that are ids of no words.
+
+  Args:
+    x: Integers.
+    size: Ids are from 0 to it, less one.
+    what: What the message calls the examples.
+
+  Raises:
+    ValueError: There is such a number.
+  """
+  if x.size and (x.min() < 0 or x.max() >= size):
+    raise ValueError(
+      f"x of {what}: ids of words must lie in 0..{size - 1}, got"
+      f" {x.min()}..{x.max()}"
+    )

@@ -8,9 +8,9 @@ paper says nothing of the embedding, of pooling, or of what phi is.
 
 S. Hochreiter and J. Schmidhuber, "Long Short-Term Memory" (Neural Computation
 9(8), 1997), with the gates and the initial weights of Keras's LSTM. It is
-written by hand because that is several times faster in a client's loop than
-Keras's layer: both directions share a loop, and it ends with the longest title
-of a batch.
+written by hand because Keras's layer takes several times as long to trace and
+to train in a client's loop: here both directions share a loop, and it ends with
+the longest title of a batch.
 """
 
 import tensorflow as tf

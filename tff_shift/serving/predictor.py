@@ -181,6 +181,8 @@ class Predictor:
 
   def _examples(self, x: Any) -> tf.Tensor:
     shape = (None, *self.input_shape)
+    if self.vocabulary is not None and not tf.is_tensor(x):
+      text.check_ids(np.asarray(x), len(self.vocabulary), self.algorithm)
     return self._checked(x, shape, self.input_dtype, "x")
 
   def _checked(self, value, shape, dtype, name) -> tf.Tensor:

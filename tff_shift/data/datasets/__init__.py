@@ -184,11 +184,7 @@ def _check_titles(
       f"vocabulary of {what}: it must name the word of each id, first"
       f" {' and '.join(text.RESERVED)}"
     )
-  if x.min() < 0 or x.max() >= len(vocabulary):
-    raise ValueError(
-      f"x of {what}: ids of words must lie in 0..{len(vocabulary) - 1}, got"
-      f" {x.min()}..{x.max()}"
-    )
+  text.check_ids(x, len(vocabulary), what)
 
 
 def _check_integers(array: np.ndarray, size: int, what: str) -> None:

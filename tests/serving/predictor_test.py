@@ -167,6 +167,8 @@ class TestTitles:
       ValueError, match=r"words must lie in 0\.\.3, got 4\.\.4"
     ):
       model.predict(np.full([1, 4], 4, np.int32))
+    with pytest.raises(ValueError, match=r"takes int32 \(n, 4\)"):
+      model.predict(["new"])
 
   def test_model_of_numbers_takes_no_texts(self, predictor):
     assert predictor.vocabulary is None

@@ -181,9 +181,10 @@ class Predictor:
 
   def _examples(self, x: Any) -> tf.Tensor:
     shape = (None, *self.input_shape)
+    checked = self._checked(x, shape, self.input_dtype, "x")
     if self.vocabulary is not None and not tf.is_tensor(x):
       text.check_ids(np.asarray(x), len(self.vocabulary), self.algorithm)
-    return self._checked(x, shape, self.input_dtype, "x")
+    return checked
 
   def _checked(self, value, shape, dtype, name) -> tf.Tensor:
     """Returns a value as a tensor, if it has shape and type."""

@@ -152,6 +152,23 @@ def test_csv_and_texts_of_numbers_and_marks_are_read(tmp_path):
   assert titles(loaded) == [row["title"].lower() for row in records(1)]
 
 
+def test_what_is_no_file_is_refused(tmp_path):
+  (tmp_path / "reddit" / "posts.jsonl").mkdir(parents=True)
+  with pytest.raises(ValueError, match=r"posts\.jsonl cannot be read: Is a"):
+    datasets.load("reddit", data_dir=tmp_path)
+
+
+def test_files_are_read_once_and_again_when_they_change(tmp_path, monkeypatch):
+  write(tmp_path, records(1))
+  first = datasets.load("reddit", data_dir=tmp_path)
+  with monkeypatch.context() as patches:
+    patches.setattr(text_archives, "_titles", None)
+    again = datasets.load("reddit", data_dir=tmp_path)
+  assert again.x is first.x and not first.x.flags.writeable
+  write(tmp_path, records(2))
+  assert len(datasets.load("reddit", data_dir=tmp_path).y) == 100
+
+
 def test_domains_have_the_words_of_the_sources(tmp_path):
   rows = records(2)
   for row in rows:

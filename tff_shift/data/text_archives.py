@@ -7,12 +7,13 @@ Reddit: titles of posts, with the fields `title`, `subreddit` and `created_utc`
 (seconds since 1970, UTC), which are those of J. Baumgartner et al., "The
 Pushshift Reddit Dataset" (ICWSM 2020); further fields are passed over. Files
 are UTF-8. They are read line by line, and twice, so that they may be larger
-than the memory.
+than the memory; what was read last is kept, for each seed of a run asks for it.
 """
 
 import calendar
 import csv
 import datetime
+import functools
 import hashlib
 import json
 import math
@@ -24,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tff_shift.data import examples
 from tff_shift.data import partition
 from tff_shift.data import source
 from tff_shift.data import text
@@ -80,24 +82,45 @@ def reddit(folder: pathlib.Path) -> source.Source:
     DatasetNotFoundError: There are no such files.
   """
   archive = folder / REDDIT_FOLDER
-  if not _files(archive):
+  paths = _files(archive)
+  if not paths:
     raise source.not_found(
       "reddit",
       archive,
       f'mkdir -p "{archive}", then put there *.jsonl or *.csv with'
       f" {', '.join(REDDIT_FIELDS)} of posts (docs/data.md)",
     )
+  states = [path.stat() for path in paths]
+  return _read_reddit(
+    archive,
+    tuple(
+      (path, state.st_mtime_ns, state.st_size)
+      for path, state in zip(paths, states, strict=True)
+    ),
+  )
+
+
+# Another state of a file is another file.
+@functools.lru_cache(maxsize=1)
+def _read_reddit(
+  archive: pathlib.Path, states: tuple[tuple[pathlib.Path, int, int], ...]
+) -> source.Source:
+  """Reads the files of Reddit, see `reddit`."""
+  del states
   chosen = _draw(archive)
   titles = [None] * len(chosen)
   for number, title in enumerate(_titles(archive)):
     if number in chosen:
       titles[chosen[number]] = title
   x, vocabulary = text.number([each.words for each in titles], TITLE_LENGTH)
+  labels, time = (
+    np.array([getattr(each, name) for each in titles], np.int32)
+    for name in ("label", "half_year")
+  )
   return source.Source(
-    x,
-    np.array([each.label for each in titles], np.int32),
+    *map(examples.read_only, (x, labels)),
     SUBREDDITS,
-    time=np.array([each.half_year for each in titles], np.int32),
+    time=examples.read_only(time),
     vocabulary=vocabulary,
   )
 
@@ -220,17 +243,19 @@ def _lines(path: pathlib.Path) -> Iterator[str]:
   """Yields the lines of a file, as they end.
 
   Raises:
-    ValueError: A line is not UTF-8.
+    ValueError: A line is not UTF-8, or the file cannot be read.
   """
-  with open(path, "rb") as file:
-    for number, line in enumerate(file, start=1):
-      try:
+  try:
+    with open(path, "rb") as file:
+      for number, line in enumerate(file, start=1):
         # A mark at the start of a file belongs to no field.
         yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-      except UnicodeDecodeError as error:
-        raise ValueError(
-          f"{path}, line {number}: it is not UTF-8; convert the file"
-        ) from error
+  except UnicodeDecodeError as error:
+    raise ValueError(
+      f"{path}, line {number}: it is not UTF-8; convert the file"
+    ) from error
+  except OSError as error:
+    raise ValueError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _json_records(

@@ -88,6 +88,7 @@ class Run:
     folder: results.RunFolder,
     tracked: trackers.TrackedRun,
     class_names: Sequence[str] | None,
+    vocabulary: Sequence[str] | None,
   ):
     self.bar = bar
     self.checkpoint = checkpoint
@@ -97,6 +98,7 @@ class Run:
     self._tracked = tracked
     self.write_loss = trackers.on_loss(tracked)
     self._class_names = class_names
+    self._vocabulary = vocabulary
     self._has_warned = False
 
   def write(
@@ -126,6 +128,7 @@ class Run:
         running,
         self._folder.path.joinpath(saved_models.FOLDER, *self._curve),
         self._class_names,
+        self._vocabulary,
       )
 
   def _warn_of_no_numbers(self, measured):
@@ -255,6 +258,7 @@ class Comparison:
     num_steps: int,
     *,
     class_names: Sequence[str] | None,
+    vocabulary: Sequence[str] | None = None,
     **varied: str,
   ) -> Iterator[Run]:
     """Shows the progress of a run, for its `with` block.
@@ -265,6 +269,7 @@ class Comparison:
       num_steps: How many steps the bar shows.
       class_names: The names of the classes, for the model that the run leaves.
         None: it leaves none.
+      vocabulary: Goes with that model: the word of each id, of titles.
       **varied: What tells the runs of a contestant with a seed apart.
 
     Yields:
@@ -311,6 +316,7 @@ class Comparison:
         self.folder,
         tracked,
         class_names,
+        vocabulary,
       )
 
   def summarize(

@@ -82,6 +82,7 @@ class _Runner:
         seed,
         FLAGS.rounds,
         class_names=dataset.class_names if held_out == _TARGET else None,
+        vocabulary=dataset.vocabulary,
         held_out=held_out,
       ) as run:
         result = evolving.run(

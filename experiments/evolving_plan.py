@@ -89,6 +89,12 @@ def define_flags() -> None:
     None,
     "File of weights to start from (resnet for caltran). Default: random.",
   )
+  flags.DEFINE_integer(
+    "embedding_width",
+    None,
+    "Length of a word's vector, for models with an option embedding_width"
+    " (bi_lstm). Default: the model's.",
+  )
   selection_flags.define(
     LAST_SOURCE,
     "the best client accuracy, mean over seeds, on the last source domain when"
@@ -127,7 +133,7 @@ def make_plan() -> Plan:
   )
   seeds = command_line.chosen_seeds("seeds")
   selection_seeds = selection_flags.chosen_seeds(LAST_SOURCE, seeds)
-  command_line.require_at_least_one("mean_of_last")
+  command_line.require_at_least_one("mean_of_last", "embedding_width")
   command_line.require(
     "evaluation_clients",
     0 <= FLAGS.evaluation_clients <= FLAGS.num_clients,
@@ -248,13 +254,20 @@ def _build_model(
   dataset: domains.EvolvingDataset, clients: Sequence[domains.Client]
 ) -> split_model.SplitModel:
   x = dataset.domains[0].x
+  name = command_line.model_name(SCENARIO)
+  options = command_line.model_options()
+  if FLAGS.embedding_width is not None:
+    options["embedding_width"] = FLAGS.embedding_width
+  size = dataset_flags.entry().vocabulary_size
+  if size is not None and "vocabulary_size" in models.options(name):
+    options["vocabulary_size"] = size
   model = models.build(
-    command_line.model_name(SCENARIO),
+    name,
     input_shape=x.shape[1:],
     num_classes=len(dataset.class_names),
     input_dtype=tf.as_dtype(x.dtype),
     input_scaling=input_flags.chosen([client.train.x for client in clients]),
-    **command_line.model_options(),
+    **options,
   )
   if FLAGS.weights_file is not None:
     model = split_model.load_weights(model, FLAGS.weights_file)

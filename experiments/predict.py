@@ -4,11 +4,12 @@ r"""Predicts examples of a file with a model that a run has left.
       --input=data.npz --output=predictions.npz
 
 The input is an .npz file (numpy.savez) with x, the examples [n, ...] in the
-shape and type of the model's; if it has y, their classes [n], the accuracy is
-printed. The output is an .npz file with logits [n, classes] and classes [n] of
-the server's model, or of a client's with --client. With --vote it has classes,
-those of most clients; with --guide routes [n] and probabilities [n, clients],
-and classes [n], of the client that is named, where all clients were saved.
+shape and type of the model's, or, for a model of titles, texts [n]; if it has
+y, their classes [n], the accuracy is printed. The output is an .npz file with
+logits [n, classes] and classes [n] of the server's model, or of a client's with
+--client. With --vote it has classes, those of most clients; with --guide routes
+[n] and probabilities [n, clients], and classes [n], of the client that is
+named, where all clients were saved.
 """
 
 import os
@@ -161,6 +162,8 @@ def main() -> None:
   if not x.ndim:
     raise command_line.UsageError(f"--input={FLAGS.input}: x has no examples")
   with command_line.usage_errors():
+    if x.dtype.kind == "U" and x.ndim == 1:
+      x = model.ids_of(x.tolist())
     found = _in_batches(_chosen(model), x)
   _write(pathlib.Path(FLAGS.output), found)
   if y is not None and len(y) and "classes" in found:

@@ -70,7 +70,10 @@ def chosen_clients(num_clients: int) -> list[int]:
 
 
 def save(
-  running: rounds.Rounds, folder: pathlib.Path, class_names: Sequence[str]
+  running: rounds.Rounds,
+  folder: pathlib.Path,
+  class_names: Sequence[str],
+  vocabulary: Sequence[str] | None = None,
 ) -> None:
   """Writes the model of a run, if that is asked for and there is one.
 
@@ -78,6 +81,7 @@ def save(
     running: The run at its end.
     folder: The folder of the model.
     class_names: The names of the classes.
+    vocabulary: The word of each id, of titles. None: they are none.
   """
   clients = chosen_clients(len(running.data))
   if not FLAGS.save_model or not (clients or _is_trained(running.algorithm)):
@@ -91,6 +95,7 @@ def save(
       folder,
       clients=clients,
       class_names=class_names,
+      vocabulary=vocabulary,
     )
   except ValueError as error:
     # The run itself is whole.

@@ -18,6 +18,7 @@ from tff_shift.data import own_datasets
 from tff_shift.data import periods
 from tff_shift.data import source
 from tff_shift.data import streams
+from tff_shift.data import text
 
 SCENARIOS = {
   module.SCENARIO: module for module in (domains, streams, guidance, periods)
@@ -39,9 +40,11 @@ class TestNames:
         "caltran",
         "circle",
         "portraits",
+        "reddit",
         "rotated_digits",
         "rotated_emnist_letters",
         "rotated_mnist",
+        "synthetic_titles",
       ),
       "online_adaptation": (
         "cifar10",
@@ -87,7 +90,7 @@ class TestEntries:
     entry = datasets.get(name)
     assert isinstance(entry, dataset.Dataset)
     assert sys.modules[f"{datasets.__name__}.{name}"].__doc__
-    assert entry.dtype in (np.uint8, np.float32)
+    assert entry.dtype in (np.uint8, np.int32, np.float32)
     assert all(size >= 1 for size in entry.shape)
     assert entry.num_classes >= 2
 
@@ -177,6 +180,25 @@ class TestChecked:
   @pytest.mark.parametrize(
     "changes, message",
     [
+      ({"vocabulary": None}, "vocabulary of toy: it must name the word of "),
+      ({"vocabulary": ("a", "b", "c")}, "vocabulary of toy: it must name "),
+      ({"x": np.full((4, 2), 3)}, "x of toy: ids of words must lie in 0..2, "),
+      ({"x": np.full((4, 2), -1)}, "x of toy: ids of words must lie in 0..2, "),
+    ],
+  )
+  def test_words_that_are_none_are_refused(self, changes, message):
+    titles = LOADED._replace(
+      x=np.full((4, 2), 2), vocabulary=(*text.RESERVED, "word")
+    )
+    entry = make_entry(dtype=np.int32, vocabulary_size=3)
+    assert datasets.checked(titles, entry, "toy").x.dtype == np.int32
+    assert refusal(
+      datasets.checked, titles._replace(**changes), entry, "toy"
+    ).startswith(message)
+
+  @pytest.mark.parametrize(
+    "changes, message",
+    [
       ({"x": np.zeros((4, 3), np.float32)}, "x of toy: the shape must be "),
       ({"y": np.array([0, 1, 3, 0])}, "y of toy: classes must lie in 0..2, "),
       ({"class_names": ("a",)}, "class_names of toy: there must be 3, got 1"),
@@ -222,6 +244,8 @@ class TestDataset:
         },
         "a data set that is generated must have an evolution",
       ),
+      ({"dtype": np.int32}, "a data set must have a vocabulary_size if it is"),
+      ({"vocabulary_size": 9}, "a data set must have a vocabulary_size if it"),
     ],
   )
   def test_entry_that_contradicts_itself_is_refused(self, changes, message):

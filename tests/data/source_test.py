@@ -23,6 +23,7 @@ def assert_one_line(error, *parts):
     ("tiny_imagenet", image_archives.TINY_IMAGENET_FOLDER, "unzip -q"),
     ("portraits", image_archives.PORTRAITS_FOLDER, "curl -L"),
     ("caltran", "caltran", "caltran_dataset_labels.mat"),
+    ("reddit", "reddit", "*.csv with title, subreddit, created_utc of posts"),
   ],
 )
 def test_data_missing_names_folder_and_command(

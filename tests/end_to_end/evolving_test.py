@@ -534,7 +534,7 @@ class TestInterrupt:
 
 
 def test_presets_are_read(presets, run_evolving, tmp_path, capsys):
-  assert len(presets("evolving")) == 6
+  assert len(presets("evolving")) == 8
   for preset in presets("evolving"):
     # A rate that is not allowed stops the run once all flags are known.
     code = run_evolving(

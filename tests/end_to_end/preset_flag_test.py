@@ -43,8 +43,8 @@ def test_preset_becomes_its_file_in_its_place(given, presets):
     (
       ["--preset=../guidance/demo"],
       "evolving",
-      "its presets: caltran, circle, demo, portraits, rotated_emnist_letters,"
-      " rotated_mnist",
+      "its presets: caltran, circle, demo, portraits, reddit,"
+      " rotated_emnist_letters, rotated_mnist, synthetic_titles",
     ),
     (
       ["--preset=demo"],

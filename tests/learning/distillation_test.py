@@ -9,6 +9,7 @@ from sklearn import datasets
 
 from tff_shift.learning import distillation
 from tff_shift.learning import public_inputs
+from tff_shift.models import bi_lstm
 from tff_shift.models import mlp
 from tff_shift.models import split_model
 
@@ -102,6 +103,19 @@ class TestPublicInputs:
     x = public_inputs.make("uniform", model, 50, 1.0)
     assert x.shape == (50, 4, 4, 3) and x.dtype == np.uint8
     assert set(np.unique(x)) == set(range(256))
+
+  def test_titles_have_all_lengths_and_all_words(self):
+    model = bi_lstm.build(input_shape=(4,), vocabulary_size=9, width=1)
+    x = public_inputs.make("uniform", model, 400, 1.0)
+    assert x.shape == (400, 4) and x.dtype == np.int32
+    # Padding is where a title has ended, and nowhere else.
+    lengths = np.sum(x > 0, axis=1)
+    np.testing.assert_array_equal(x > 0, np.arange(4) < lengths[:, np.newaxis])
+    # Five standard errors: 5 * sqrt(400 * 3 / 16), and 5 * sqrt(1000 / 8).
+    np.testing.assert_allclose(np.bincount(lengths), [0] + [100] * 4, atol=44)
+    counts = np.bincount(x[x > 0], minlength=9)
+    assert counts[0] == 0
+    np.testing.assert_allclose(counts[1:], lengths.sum() / 8, atol=56)
 
   def test_digits_are_those_of_scikit_learn(self):
     model = mlp.build((8, 8, 1), input_dtype=tf.uint8)

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tff_shift
+from tff_shift.data import text
 from tff_shift.serving import description
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -151,6 +152,37 @@ class TestRefusals:
       assert ("--save_clients" in str(e.value)) == (
         name in ("predict_as", "answer", "vote")
       )
+
+
+class TestTitles:
+  def test_words_become_what_the_model_takes(self, served_folder):
+    folder = served_folder(input_shape=[4], input_dtype="int32")
+    description.write_vocabulary(folder, (*text.RESERVED, "it's", "new"))
+    model = tff_shift.load(folder)
+    assert model.vocabulary[2:] == ("it's", "new")
+    ids = model.ids_of(["NEW? It's old", "new " * 9, ""])
+    assert ids.dtype == np.int32
+    assert ids.tolist() == [[3, 2, 1, 0], [3] * 4, [0] * 4]
+    with pytest.raises(
+      ValueError, match=r"words must lie in 0\.\.3, got 4\.\.4"
+    ):
+      model.predict(np.full([1, 4], 4, np.int32))
+    with pytest.raises(ValueError, match=r"takes int32 \(n, 4\)"):
+      model.predict(["new"])
+
+  def test_model_of_numbers_takes_no_texts(self, predictor):
+    assert predictor.vocabulary is None
+    with pytest.raises(
+      ValueError, match=r"has no vocabulary; it takes float32"
+    ):
+      predictor.ids_of(["new"])
+
+  @pytest.mark.parametrize("content", [b"", b"a\nb\n", b"<padding>\n\xff\n"])
+  def test_damaged_vocabulary_is_refused(self, served_folder, content):
+    folder = served_folder()
+    (folder / "vocabulary.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=r"vocabulary\.txt is damaged"):
+      tff_shift.load(folder)
 
 
 class TestFolders:

@@ -10,6 +10,7 @@ from tff_shift.learning import adaptation
 from tff_shift.learning import local_training
 from tff_shift.learning import periods
 from tff_shift.learning import randomness
+from tff_shift.models import bi_lstm
 from tff_shift.models import mlp
 from tff_shift.simulation import client_data
 
@@ -160,6 +161,23 @@ class TestDoor:
     with pytest.raises(ValueError) as error:
       door.training(make_data(**changes), 7)
     assert str(error.value) == message
+
+  def test_words_that_the_model_does_not_know_are_refused(
+    self, typed_algorithm
+  ):
+    model = bi_lstm.build(
+      input_shape=(2,), num_classes=3, vocabulary_size=9, width=1
+    )
+    door = client_data.Door(
+      typed_algorithm(model, local_training.data_type(model), num_domains=2)
+    )
+    x = np.full([4, 2], 8, np.int32)
+    assert door.training(make_data(x=x), 7).x is x
+    with pytest.raises(ValueError) as error:
+      door.training(make_data(x=x + 1), 7)
+    assert str(error.value) == (
+      "x of client 7: ids of words must lie in 0..8, got 9..9"
+    )
 
   def test_data_to_predict_have_a_number_of_domains_and_may_be_none(self, door):
     nothing = make_data(

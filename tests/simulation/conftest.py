@@ -34,6 +34,7 @@ def make_summary():
 def _make_typed(model, data_type=None, num_domains=1):
   return types.SimpleNamespace(
     name="typed",
+    model=model,
     num_classes=model.num_classes,
     is_local=False,
     phases=(),

@@ -211,6 +211,24 @@ class TestExampleImages:
       figures.example_images(images, tmp_path / "images.png")
 
 
+class TestExampleTexts:
+  def test_a_figure_is_as_high_as_it_has_lines(self, tmp_path):
+    texts = {
+      "2014": ["what is $new$", "a b"],
+      "2015": ["long " * 40],
+    }
+    path = figures.example_texts(texts, tmp_path / "texts.png", "title")
+    picture = _read(path)
+    # 0.19 inches for the title, the three texts, and a space below each group.
+    assert picture.shape == (int(0.19 * 120 * 7), 960, 3)
+    assert (tmp_path / "texts.pdf").exists()
+    is_dark = picture.min(axis=-1) < 128
+    # The long text is cut before the edge; all lines have something.
+    assert not is_dark[:, -12:].any()
+    lines = np.flatnonzero(np.diff(is_dark.any(axis=1).astype(int)) == 1)
+    assert len(lines) >= 4
+
+
 class TestScatterDomains:
   def test_draws_each_domain_in_its_own_color(self, tmp_path):
     points, labels = {}, {}

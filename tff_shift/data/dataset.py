@@ -59,7 +59,8 @@ class Dataset:
 
   Attributes:
     shape: The shape of an example; `(height, width, channels)` of an image.
-    dtype: `np.uint8` (images in 0..255) or `np.float32`.
+    dtype: `np.uint8` (images in 0..255), `np.int32` (titles: ids of words) or
+      `np.float32`.
     num_classes: The number of classes.
     models: For each scenario that can use the data set (the name of its
       binary), the name of the model that it has by default.
@@ -75,6 +76,8 @@ class Dataset:
       images, see `corrupted_sources.load_corrupted`. None: there are none.
     num_clients: The number of clients who hold the examples. None: these are
       still to be dealt.
+    vocabulary_size: For titles: how many ids of words a model tells apart, the
+      reserved ones of `text` included. None: its examples are no titles.
   """
 
   shape: tuple[int, ...]
@@ -87,6 +90,7 @@ class Dataset:
   fine_labels: str | None = None
   corrupted: Callable[..., source.Source] | None = None
   num_clients: int | None = None
+  vocabulary_size: int | None = None
 
   def __post_init__(self):
     """Refuses an entry that contradicts itself."""
@@ -94,3 +98,7 @@ class Dataset:
       raise ValueError("a data set must have load or generate, and not both")
     if self.generate is not None and self.evolution is None:
       raise ValueError("a data set that is generated must have an evolution")
+    if (self.vocabulary_size is None) != (self.dtype != np.int32):
+      raise ValueError(
+        "a data set must have a vocabulary_size if it is int32, and only then"
+      )

@@ -25,6 +25,7 @@ from tff_shift.data import dataset as dataset_lib
 from tff_shift.data import datasets
 from tff_shift.data import examples as examples_lib
 from tff_shift.data import partition
+from tff_shift.data import text
 from tff_shift.data import transforms
 
 SCENARIO = "evolving"
@@ -37,7 +38,8 @@ class Domain(NamedTuple):
   """One domain.
 
   Attributes:
-    x: `[n, height, width, channels]` uint8 images, or `[n, features]` float32.
+    x: `[n, height, width, channels]` uint8 images, `[n, length]` int32 titles
+      (ids of words), or `[n, features]` float32.
     y: `[n]` int32 labels.
     name: What to call it in a figure, such as "15 deg" or "1905-1916".
     client: `[n]` integers from 0, the client who holds an example. None: the
@@ -60,11 +62,14 @@ class EvolvingDataset(NamedTuple):
     name: What figures and messages call it.
     domains: At least two domains.
     class_names: The name of each label.
+    vocabulary: The word of each id, of titles; no word that the target alone
+      has is among them. None: they are none.
   """
 
   name: str
   domains: tuple[Domain, ...]
   class_names: tuple[str, ...]
+  vocabulary: tuple[str, ...] | None = None
 
 
 class ClientExamples(NamedTuple):
@@ -124,7 +129,8 @@ def load_evolving(
       points of circle.
 
   Returns:
-    The domains in their order.
+    The domains in their order. Of titles they have the words that are most
+    frequent in all domains but the last.
 
   Raises:
     ValueError: A name, number or angle is wrong, does not apply to the data
@@ -167,7 +173,17 @@ def load_evolving(
       x = transforms.rotate(x, angle)
     client = None if source.client is None else source.client[indices]
     domains.append(Domain(x, source.y[indices], domain_names[m], client))
-  return EvolvingDataset(name, tuple(domains), source.class_names)
+  vocabulary = source.vocabulary
+  if vocabulary is not None:
+    ids, vocabulary = text.keep_frequent(
+      [domain.x for domain in domains],
+      vocabulary,
+      datasets.get(name, data_dir=data_dir).vocabulary_size,
+    )
+    domains = [
+      domain._replace(x=x) for domain, x in zip(domains, ids, strict=True)
+    ]
+  return EvolvingDataset(name, tuple(domains), source.class_names, vocabulary)
 
 
 def evolution_of(

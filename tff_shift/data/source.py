@@ -9,6 +9,7 @@ folder: `data_dir`, else the environment variable `TFDS_DATA_DIR`, else
     emnist/letters/3.1.0/             `tfds_archives`
     tiny-imagenet-200/, caltran/, …   archives of image files as they unpack,
                                       see `image_archives`
+    reddit/                           files of texts, see `text_archives`
 """
 
 import os
@@ -28,7 +29,8 @@ class Source(NamedTuple):
   """A whole data set.
 
   Attributes:
-    x: `[N, height, width, channels]` uint8 images, or `[N, features]` float32.
+    x: `[N, height, width, channels]` uint8 images, `[N, length]` int32 titles
+      (ids of words, see `text`), or `[N, features]` float32.
     y: `[N]` int32 labels, which count from 0.
     class_names: The name of each label.
     time: `[N]` integers, when an example was taken (the year for portraits, the
@@ -37,6 +39,7 @@ class Source(NamedTuple):
       its test or validation split follows. None: it has no such split.
     client: `[N]` integers from 0, the client who holds an example. None: the
       examples are still to be dealt.
+    vocabulary: The word of each id, of titles. None: they are none.
   """
 
   x: np.ndarray
@@ -45,6 +48,7 @@ class Source(NamedTuple):
   time: np.ndarray | None = None
   num_train: int | None = None
   client: np.ndarray | None = None
+  vocabulary: tuple[str, ...] | None = None
 
 
 def not_found(

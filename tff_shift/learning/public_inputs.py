@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 from sklearn import datasets
 
+from tff_shift.data import text
 from tff_shift.models import split_model
 
 NAMES = ("uniform", "digits")
@@ -20,13 +21,14 @@ def make(
   """Makes inputs of a model.
 
   Args:
-    name: One of `NAMES`. "uniform": independent uniform numbers. "digits":
+    name: One of `NAMES`. "uniform": independent uniform numbers; of a model of
+      tokens, titles of all lengths alike whose words are all alike. "digits":
       images of scikit-learn's digits at the size of the model's images; as many
       as there are, at most.
     model: The model.
     number: The number of inputs, at least 1.
-    bound: Uniform numbers of a model that takes no images are from -bound to
-      bound.
+    bound: Uniform numbers of a model that takes neither images nor tokens are
+      from -bound to bound.
 
   Returns:
     `[number, ...]` in the model's dtype.
@@ -41,9 +43,12 @@ def make(
       return generator.integers(0, 256, shape, np.uint8)
     if model.input_dtype == tf.float32:
       return generator.uniform(-bound, bound, shape).astype(np.float32)
+    if model.vocabulary_size is not None:
+      return _titles(generator, shape, model.vocabulary_size)
     raise ValueError(
       f"public_data=uniform is not for model {model.name!r}, which takes"
-      f" {model.input_dtype.name}: it must be images or float32"
+      f" {model.input_dtype.name}: it must be images, float32, or tokens of a"
+      " model that says its vocabulary_size"
     )
   if model.input_dtype != tf.uint8 or len(model.input_shape) != 3:
     raise ValueError(
@@ -60,3 +65,13 @@ def make(
   )
   resized = chosen[:, rows[:, np.newaxis], columns, np.newaxis]
   return np.repeat(resized, model.input_shape[-1], axis=-1)
+
+
+def _titles(
+  generator: np.random.Generator, shape: tuple[int, int], vocabulary_size: int
+) -> np.ndarray:
+  """Draws titles [number, length] int32 of one word at least."""
+  number, length = shape
+  words = generator.integers(text.UNKNOWN, vocabulary_size, shape, np.int32)
+  lengths = generator.integers(1, length, (number, 1), endpoint=True)
+  return np.where(np.arange(length) < lengths, words, np.int32(text.PADDING))

@@ -32,8 +32,17 @@ def _cross_entropy(y_true, y_pred, sample_weight=None):
   )
 
 
-def _stateless(initializer: tf.keras.initializers.Initializer):
-  """Makes a Keras initializer a pure function of a shape and a seed."""
+def stateless(
+  initializer: tf.keras.initializers.Initializer,
+) -> parts.Initializer:
+  """Makes a Keras initializer a pure function of a shape and a seed.
+
+  Args:
+    initializer: The initializer; what it draws may not depend on more.
+
+  Returns:
+    `(shape, seed) -> float32 tensor`, see `parts.Part`.
+  """
 
   def draw(shape, seed):
     config = initializer.get_config()
@@ -52,8 +61,18 @@ def _stateless(initializer: tf.keras.initializers.Initializer):
   return draw
 
 
-def _with_unit_forget_bias(draw: parts.Initializer, units: int):
-  """Sets the bias of the forget gate, the second of four, to one."""
+def with_unit_forget_bias(
+  draw: parts.Initializer, units: int
+) -> parts.Initializer:
+  """Sets the bias of an LSTM's forget gate, the second of four, to one.
+
+  Args:
+    draw: Draws the biases of all four gates.
+    units: The number of units of a gate.
+
+  Returns:
+    What draws the biases with those of the forget gate at one.
+  """
 
   def draw_with_ones(shape, seed):
     bias = draw(shape, seed)
@@ -86,9 +105,9 @@ def _initializer(owner: Any, layer_name: str, name: str) -> parts.Initializer:
       " build the model from Keras layers with `<weight>_initializer`, or let"
       " its weights be given"
     )
-  draw = _stateless(initializer)
+  draw = stateless(initializer)
   if name == "bias" and getattr(owner, "unit_forget_bias", False):
-    draw = _with_unit_forget_bias(draw, owner.units)
+    draw = with_unit_forget_bias(draw, owner.units)
   return draw
 
 

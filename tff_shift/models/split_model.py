@@ -62,6 +62,8 @@ class SplitModel:
     num_classes: The number of classes.
     embedding_size: The length of an embedding.
     input_scaling: How images are scaled; what is no image stays as it is.
+    vocabulary_size: Tokens are from 0 to it, less one. None: not known, or the
+      model takes none.
   """
 
   name: str
@@ -74,6 +76,7 @@ class SplitModel:
   input_scaling: scaling_lib.InputScaling = dataclasses.field(
     default=scaling_lib.ZERO_ONE, kw_only=True
   )
+  vocabulary_size: int | None = dataclasses.field(default=None, kw_only=True)
 
   # The fields that are parts.
   _PARTS: ClassVar[tuple[str, ...]] = ("backbone", "head")

@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+from tff_shift.data import text
+
 FILE = "model.json"
+_VOCABULARY_FILE = "vocabulary.txt"
 # Raised when a program that reads the format as it is would go wrong.
 FORMAT = 1
 
@@ -88,6 +91,38 @@ def read(folder: pathlib.Path) -> Description:
     f"{path} is of format {found}, and this version of tff_shift reads format"
     f" {FORMAT}"
   )
+
+
+def write_vocabulary(folder: pathlib.Path, vocabulary: Sequence[str]) -> None:
+  """Writes the word of each id into a folder, a line each."""
+  content = "".join(f"{word}\n" for word in vocabulary)
+  (folder / _VOCABULARY_FILE).write_text(content, encoding="utf-8")
+
+
+def read_vocabulary(folder: pathlib.Path) -> tuple[str, ...] | None:
+  """Reads the word of each id.
+
+  Args:
+    folder: The folder of a model.
+
+  Returns:
+    The words, or None where there is no such file.
+
+  Raises:
+    ValueError: If the file is damaged.
+  """
+  path = folder / _VOCABULARY_FILE
+  if not path.exists():
+    return None
+  try:
+    *vocabulary, rest = path.read_text(encoding="utf-8").split("\n")
+  except (OSError, ValueError) as error:
+    raise ValueError(
+      f"{path} is damaged; export the model once more"
+    ) from error
+  if rest or tuple(vocabulary[:2]) != text.RESERVED:
+    raise ValueError(f"{path} is damaged; export the model once more")
+  return tuple(vocabulary)
 
 
 def _version(package: str) -> str | None:

@@ -6,6 +6,8 @@
     weights.npz                       the server's weights by name, and what
                                       each client predicts with, `clients/<id>/`
     model.json                        what it is, see `description`
+    vocabulary.txt                    where examples are titles: the word of
+                                      each id, a line each, from 0
 
 No example is in them: a function is traced with a placeholder for each tensor,
 and what is stored is only what a result needs (`tracing`). Tensors that are
@@ -47,6 +49,7 @@ def export(
   *,
   clients: Sequence[int] = (),
   class_names: Sequence[str] | None = None,
+  vocabulary: Sequence[str] | None = None,
 ) -> None:
   """Writes a folder that `tff_shift.load` loads; call it within an executor.
 
@@ -59,6 +62,7 @@ def export(
     folder: The folder. A model that it holds is replaced.
     clients: The clients whose own models are stored, by position.
     class_names: The names of the classes, if they are known.
+    vocabulary: The word of each id, where examples are titles.
 
   Raises:
     ValueError: If there is no such client, if a prediction needs the examples
@@ -100,6 +104,8 @@ def export(
     if functions:
       served.save(parts, functions, str(temporary))
     np.savez(temporary / "weights.npz", **named)
+    if vocabulary is not None:
+      description.write_vocabulary(temporary, vocabulary)
     description.write(
       temporary,
       description.Description(

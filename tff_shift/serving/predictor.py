@@ -2,12 +2,14 @@
 
 import os
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from tff_shift.data import text
 from tff_shift.serving import description
 
 # What NumPy makes of Python's numbers, and what is meant.
@@ -56,6 +58,7 @@ class Predictor:
     input_shape: The shape of one example.
     input_dtype: Its `tf.DType`.
     request_shape: The shape of a request of `predict_for`, or None.
+    vocabulary: Of a model of titles, the word of each id; else None.
   """
 
   def __init__(self, folder: str | os.PathLike[str]):
@@ -70,6 +73,7 @@ class Predictor:
     self.input_shape = tuple(told.input_shape)
     self.input_dtype = tf.as_dtype(told.input_dtype)
     self.request_shape = told.request_shape and tuple(told.request_shape)
+    self.vocabulary = description.read_vocabulary(folder)
     if not self.functions:
       raise ValueError(
         f"{folder} holds weights and nothing that predicts: {self.algorithm}"
@@ -84,6 +88,27 @@ class Predictor:
         f"{folder} holds a model that is damaged or incomplete"
         f" ({type(error).__name__}); export it once more"
       ) from error
+
+  def ids_of(self, titles: Sequence[str]) -> np.ndarray:
+    """Turns titles into what a model of titles takes.
+
+    Args:
+      titles: Texts. A word that the model does not know is one it knows as
+        unknown.
+
+    Returns:
+      Ids of their words, [n, length] int32.
+
+    Raises:
+      ValueError: If the model takes no titles.
+    """
+    if self.vocabulary is None:
+      raise ValueError(
+        f"this model of {self.algorithm} has no vocabulary; it takes"
+        f" {self.input_dtype.name} {list(self.input_shape)}, and no texts"
+      )
+    words = [text.words_of(title) for title in titles]
+    return text.ids_of(words, self.vocabulary, *self.input_shape)
 
   def predict(self, x: Any) -> tf.Tensor:
     """Gives the server's logits, [n, num_classes] float32."""
@@ -156,7 +181,10 @@ class Predictor:
 
   def _examples(self, x: Any) -> tf.Tensor:
     shape = (None, *self.input_shape)
-    return self._checked(x, shape, self.input_dtype, "x")
+    checked = self._checked(x, shape, self.input_dtype, "x")
+    if self.vocabulary is not None and not tf.is_tensor(x):
+      text.check_ids(np.asarray(x), len(self.vocabulary), self.algorithm)
+    return checked
 
   def _checked(self, value, shape, dtype, name) -> tf.Tensor:
     """Returns a value as a tensor, if it has shape and type."""

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tff_shift.data import examples as examples_lib
+from tff_shift.data import text
 from tff_shift.learning import local_training
 from tff_shift.learning import process
 from tff_shift.learning import randomness
@@ -233,7 +234,7 @@ class Door:
     allow_empty: bool = False,
   ) -> examples_lib.Examples:
     """Checks the `x` and `y` of something."""
-    return examples_lib.checked(
+    found = examples_lib.checked(
       examples.x,
       examples.y,
       what,
@@ -242,6 +243,10 @@ class Door:
       num_classes=self._algorithm.num_classes,
       allow_empty=allow_empty,
     )
+    size = self._algorithm.model.vocabulary_size
+    if size is not None:
+      text.check_ids(found.x, size, what)
+    return found
 
 
 def _checked_field(

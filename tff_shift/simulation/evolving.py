@@ -18,6 +18,7 @@ import numpy as np
 
 from tff_shift.data import domains
 from tff_shift.data import partition
+from tff_shift.data import text
 from tff_shift.learning import evaluation
 from tff_shift.learning import local_training
 from tff_shift.learning import process
@@ -32,6 +33,7 @@ from tff_shift.simulation import summary
 
 _EXAMPLES_PER_FIGURE_ROW = 10
 _POINTS_PER_DOMAIN = 60
+_TITLES_PER_DOMAIN = 3
 
 
 class Evaluation(NamedTuple):
@@ -318,7 +320,16 @@ def draw_domains(
   """Draws examples of each domain into a run's folder."""
   title = f"Examples of each domain of {dataset.name}; the last is the target"
   path = folder.figure_path("domains")
-  if dataset.domains[0].x.ndim == 2:
+  if dataset.vocabulary is not None:
+    figures.example_texts(
+      {
+        domain.name: _titles(domain, dataset.vocabulary)
+        for domain in dataset.domains
+      },
+      path,
+      title=title,
+    )
+  elif dataset.domains[0].x.ndim == 2:
     few = slice(_POINTS_PER_DOMAIN)
     points = _in_the_plane([domain.x[few] for domain in dataset.domains])
     figures.scatter_domains(
@@ -338,6 +349,15 @@ def draw_domains(
       path,
       title=title,
     )
+
+
+def _titles(domain: domains.Domain, vocabulary: Sequence[str]) -> list[str]:
+  """Returns some titles of a domain, spread over its examples."""
+  chosen = np.linspace(0, len(domain.y) - 1, _TITLES_PER_DOMAIN).astype(int)
+  return [
+    " ".join(vocabulary[word] for word in title if word != text.PADDING)
+    for title in domain.x[np.unique(chosen)]
+  ]
 
 
 def _in_the_plane(parts: Sequence[np.ndarray]) -> list[np.ndarray]:

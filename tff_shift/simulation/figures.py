@@ -4,6 +4,7 @@ See `drawing` for what they have in common.
 """
 
 import os
+import textwrap
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -18,6 +19,12 @@ from tff_shift.simulation import drawing
 
 # The share of a domain's width over which the lines are spread.
 _DODGE = 0.5
+
+# Of example texts: their longest line in characters, the height of a line in
+# inches, and the share of the width that the names of the groups have.
+_TEXT_WIDTH = 80
+_TEXT_LINE = 0.19
+_TEXT_INDENT = 0.16
 
 
 def learning_curves(
@@ -167,6 +174,44 @@ def example_images(
   axes.tick_params(length=0)
   axes.spines[:].set_visible(False)
   axes.set_title(title, fontsize=drawing.TITLE_SIZE, loc="left")
+  return drawing.save(figure, path)
+
+
+def example_texts(
+  texts_by_row: Mapping[str, Sequence[str]],
+  path: str | os.PathLike[str],
+  title: str = "",
+) -> str | os.PathLike[str]:
+  """Writes example texts one below the other, in named groups.
+
+  Args:
+    texts_by_row: For each domain, its texts; long ones are cut.
+    path: The PNG file to write; the PDF file lies beside it.
+    title: Stands above the texts.
+
+  Returns:
+    `path`.
+  """
+  groups = [
+    [textwrap.shorten(each, _TEXT_WIDTH, placeholder=" …") for each in texts]
+    for texts in texts_by_row.values()
+  ]
+  # Beside the title; a group has a line of space below it.
+  num_lines = 2 + sum(1 + len(group) for group in groups)
+  figure = drawing.blank_figure(_TEXT_LINE * num_lines)
+  axes = figure.add_subplot()
+  axes.set_axis_off()
+  axes.set_title(title, fontsize=drawing.TITLE_SIZE, loc="left")
+  axes.set_xlim(0, 1)
+  axes.set_ylim(num_lines - 2, 0)
+  line = 0.5
+  for name, group in zip(texts_by_row, groups, strict=True):
+    # What is between two dollar signs is no formula.
+    style = {"fontsize": drawing.TICK_SIZE, "parse_math": False, "va": "center"}
+    axes.text(0, line, name, color=drawing.GREY, **style)
+    for position, each in enumerate(group):
+      axes.text(_TEXT_INDENT, line + position, each, **style)
+    line += len(group) + 1
   return drawing.save(figure, path)
 
 

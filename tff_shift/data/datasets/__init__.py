@@ -9,6 +9,7 @@ import functools
 import importlib
 import os
 import pkgutil
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from tff_shift.data import dataset
 from tff_shift.data import examples
 from tff_shift.data import own_datasets
 from tff_shift.data import source
+from tff_shift.data import text
 
 
 # The folder is read once; a package may be given further folders.
@@ -147,6 +149,8 @@ def checked(
       f"class_names of {what}: there must be {entry.num_classes}, got"
       f" {len(loaded.class_names)}"
     )
+  if entry.vocabulary_size is not None:
+    _check_titles(x, loaded.vocabulary, what)
   num_train, time = loaded.num_train, loaded.time
   if num_train is not None and not 0 < num_train < len(y):
     raise ValueError(
@@ -169,6 +173,18 @@ def checked(
         f" other, got {held[0]}..{held[-1]}"
       )
   return loaded._replace(x=x, y=y)
+
+
+def _check_titles(
+  x: np.ndarray, vocabulary: Sequence[str] | None, what: str
+) -> None:
+  """Refuses ids of words that are none."""
+  if vocabulary is None or tuple(vocabulary[:2]) != text.RESERVED:
+    raise ValueError(
+      f"vocabulary of {what}: it must name the word of each id, first"
+      f" {' and '.join(text.RESERVED)}"
+    )
+  text.check_ids(x, len(vocabulary), what)
 
 
 def _check_integers(array: np.ndarray, size: int, what: str) -> None:

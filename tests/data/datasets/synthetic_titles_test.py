@@ -1,0 +1,89 @@
+"""Synthetic titles: they have the stated form, can be learned, and drift."""
+
+import re
+
+import numpy as np
+import pytest
+from sklearn import naive_bayes
+
+from tff_shift.data import domains
+from tff_shift.data.datasets import synthetic_titles
+
+
+@pytest.fixture(scope="module")
+def dataset():
+  return domains.load_evolving("synthetic_titles", seed=3)
+
+
+def counts_of(domain, vocabulary):
+  """How often each word is in each title, [n, words]."""
+  return np.stack(
+    [np.bincount(row, minlength=len(vocabulary))[2:] for row in domain.x]
+  )
+
+
+def test_titles_have_the_stated_form():
+  loaded = synthetic_titles.generate(0, num_domains=3, examples_per_class=7)
+  assert loaded.x.shape == (3 * 5 * 7, 10) and loaded.x.dtype == np.int32
+  lengths = (loaded.x != 0).sum(axis=1)
+  assert set(lengths) == set(range(4, 11))
+  # Filled up on the right.
+  assert all(row[:n].all() for row, n in zip(loaded.x, lengths, strict=True))
+  assert loaded.time.tolist() == np.repeat([1, 2, 3], 35).tolist()
+  assert np.bincount(loaded.y).tolist() == [21] * 5
+  assert all("synthetic" in name for name in loaded.class_names)
+  assert len(loaded.vocabulary) <= synthetic_titles.DATASET.vocabulary_size
+
+
+def test_titles_are_a_function_of_the_seed():
+  first, same, other = (
+    synthetic_titles.generate(seed, 2, 4) for seed in (0, 0, 1)
+  )
+  np.testing.assert_array_equal(first.x, same.x)
+  assert first.vocabulary == same.vocabulary
+  assert not np.array_equal(first.x, other.x)
+
+
+def test_shares_of_words_are_those_stated(dataset):
+  of_kind = dict.fromkeys(("topic", "changing", "common"), 0)
+  words = np.concatenate([each.x.ravel() for each in dataset.domains[:-1]])
+  for word, count in enumerate(np.bincount(words)[2:], start=2):
+    kind = re.match("[a-z]+", dataset.vocabulary[word])[0]
+    of_kind[kind] += count
+  total = sum(of_kind.values())
+  assert total > 20_000
+  # Five standard errors of a share of so many words: 5 / sqrt(4 * 20000).
+  assert of_kind["topic"] / total == pytest.approx(0.2, abs=0.018)
+  assert of_kind["changing"] / total == pytest.approx(0.15, abs=0.018)
+
+
+def test_words_change_sides(dataset):
+  """Those of the first class are said by it first, and then by the next."""
+  said = []
+  for domain in (dataset.domains[0], dataset.domains[-1]):
+    counts = counts_of(domain, dataset.vocabulary)
+    words = [w.startswith("changing0") for w in dataset.vocabulary[2:]]
+    by_class = [counts[domain.y == c][:, words].sum() for c in range(5)]
+    said.append(np.array(by_class) > 0)
+  assert said[0].tolist() == [True, False, False, False, False]
+  assert said[1].tolist() == [False, True, False, False, False]
+
+
+def test_a_classifier_of_the_first_domain_is_worse_and_worse(dataset):
+  def accuracy(sources, target):
+    x = [counts_of(each, dataset.vocabulary) for each in (*sources, target)]
+    model = naive_bayes.MultinomialNB()
+    model.fit(np.concatenate(x[:-1]), np.concatenate([s.y for s in sources]))
+    return model.score(x[-1], target.y)
+
+  first, *_, last, target = dataset.domains
+  by_domain = [accuracy([first], each) for each in dataset.domains[1::2]]
+  # Of five classes.
+  assert by_domain[0] > 0.75
+  assert by_domain[2] < by_domain[0] - 0.2
+  assert by_domain[-1] < 0.2
+  # It is the drift: the domain before the target tells much more of it.
+  assert accuracy([last], target) > 0.8
+  # And the last domain has words that are new.
+  unknown = [(each.x == 1).sum() for each in dataset.domains]
+  assert not any(unknown[:-1]) and unknown[-1] > 0

@@ -1,0 +1,153 @@
+"""Titles through the binaries: files of posts, methods, models, predictions."""
+
+import json
+
+import numpy as np
+import pytest
+
+import tff_shift
+from experiments import evolving
+from experiments import evolving_plan
+from experiments import predict
+from tff_shift.data import text_archives
+
+# Those that do more with examples than to train on them.
+_ALGORITHMS = ("t3a", "fed_the", "cfed", "fed_evolve")
+_SMALL = (
+  "--num_clients=2",
+  "--rounds=1",
+  "--local_steps=1",
+  "--batch_size=4",
+  "--model_width=3",
+  "--embedding_width=2",
+  "--noprogress",
+)
+
+
+def write_posts(folder):
+  """Four titles of each class and half-year, of which only the last has new."""
+  archive = folder / "reddit"
+  archive.mkdir()
+  with open(archive / "posts.jsonl", "w", encoding="utf-8") as file:
+    for half_year in range(10):
+      start = np.datetime64("2014-01") + 6 * half_year
+      for subreddit in text_archives.SUBREDDITS:
+        for number in range(4):
+          new = "new" if half_year == 9 else "old"
+          post = {
+            "title": f"{subreddit} {new} {'abcdefghij'[half_year]} {number}",
+            "subreddit": subreddit,
+            "created_utc": int(start.astype("datetime64[s]").astype(int)),
+          }
+          file.write(f"{json.dumps(post)}\n")
+
+
+@pytest.fixture(scope="module")
+def run_reddit(run_whole, tmp_path_factory):
+  """Returns `run(algorithms, *arguments)`, which gives the output folder."""
+  folder = tmp_path_factory.mktemp("titles")
+  write_posts(folder)
+
+  def run(algorithms, *arguments):
+    output = folder / algorithms
+    run_whole(
+      evolving,
+      evolving_plan,
+      [
+        *_SMALL,
+        "--dataset=reddit",
+        "--num_domains=3",
+        f"--data_dir={folder}",
+        f"--algorithm={algorithms}",
+        f"--output_dir={output}",
+        *arguments,
+      ],
+    )
+    return output
+
+  return run
+
+
+@pytest.mark.slow
+class TestReddit:
+  def test_methods_train_and_predict(self, run_reddit, read_runs):
+    folder = run_reddit(",".join(_ALGORITHMS), "--public_examples=8")
+    runs = read_runs(folder)
+    assert [run["algorithm"] for run in runs] == list(_ALGORITHMS)
+    for run in runs:
+      assert run["setting"]["model"] == "bi_lstm"
+      assert run["setting"]["num_domains"] == 3
+      assert run["num_diverged"] == [0]
+      (accuracy,) = run["metrics"]["client_accuracy"]["seeds"]
+      # Of 40 titles of the target, by two clients.
+      assert 0 <= accuracy <= 100 and accuracy * 40 / 100 % 1 < 1e-3
+      assert run["metrics"]["client_loss"]["mean"] > 0
+
+  def test_saved_model_knows_the_words_of_the_sources(
+    self, run_reddit, drawn_figures, run_here, tmp_path, capsys
+  ):
+    with drawn_figures():
+      output = run_reddit("fed_avg", "--save_model", "--save_clients=1")
+    assert (output / "figures" / "domains.png").stat().st_size > 10_000
+    (folder,) = output.glob("model/fed_avg/**/seed_0")
+    model = tff_shift.load(folder)
+    assert model.input_dtype == np.int32 and model.input_shape == (30,)
+    assert "old" in model.vocabulary and "new" not in model.vocabulary
+    titles = ["Movies, old!", "news of the world", ""]
+    ids = model.ids_of(titles)
+    assert ids[1, :4].tolist() == [model.vocabulary.index("news"), 1, 1, 1]
+
+    path = tmp_path / "titles.npz"
+    np.savez(path, x=np.array(titles), y=np.zeros(3, np.int32))
+    arguments = [f"--model={folder}", f"--input={path}", "--client=1"]
+    found = []
+    for name, x in (("texts", np.array(titles)), ("ids", ids)):
+      np.savez(path, x=x)
+      output = tmp_path / f"{name}.npz"
+      code = run_here(predict, predict, [*arguments, f"--output={output}"])
+      assert code == 0, capsys.readouterr().err
+      with np.load(output) as arrays:
+        found.append(arrays["logits"])
+    np.testing.assert_array_equal(*found)
+    np.testing.assert_allclose(
+      found[0], model.predict_as(1, ids), rtol=0, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+  ("arguments", "expected"),
+  [
+    (["--algorithm=memo"], "augmentations are of images"),
+    (["--algorithm=fed_the", "--plus"], "augmentations are of images"),
+    (["--algorithm=cfed", "--public_data=digits"], "it must be uniform"),
+    (["--model=mlp"], "takes float32"),
+    (["--input_scaling=standardized"], "--input_scaling"),
+    (
+      ["--dataset=circle", "--embedding_width=4"],
+      "no option 'embedding_width'",
+    ),
+    (["--embedding_width=0"], "--embedding_width=0"),
+    (["--dataset=reddit", "--data_dir=/nowhere"], "/nowhere/reddit"),
+    (["--angle_step=10"], "angle_step"),
+  ],
+)
+def test_what_titles_cannot_be_used_for_is_told_in_a_line(
+  arguments, expected, run_here, tmp_path, capsys
+):
+  folder = tmp_path / "run"
+  code = run_here(
+    evolving,
+    evolving_plan,
+    [
+      "--dataset=synthetic_titles",
+      "--num_clients=2",
+      "--algorithm=fed_avg",
+      f"--output_dir={folder}",
+      *arguments,
+    ],
+  )
+  output, errors = capsys.readouterr()
+  assert (code, output) == (2, "")
+  assert errors.count("\n") == 1
+  assert expected in errors
+  assert not folder.exists()

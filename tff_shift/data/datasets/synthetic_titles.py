@@ -1,0 +1,127 @@
+"""Synthetic titles: five classes whose words change, which are generated.
+
+Nobody wrote these titles: they are rows of made-up words, for trying methods on
+text where no archive is at hand. Domain m = 0..M - 1 lies at u = m / (M - 1).
+
+There are three kinds of words.
+  * A class has 32 topic words, k = 0..31. Word k comes into use and goes out of
+    use: at u its frequency is proportional to exp(-((u - c_k) / 0.08)^2 / 2),
+    with c_k from -0.2 to 1.2 in equal steps.
+  * A class has 8 words that change sides: at u they speak for this class with
+    probability 1 - u, and with probability u for the next class (after the last
+    one comes the first).
+  * 40 words are common to all classes, and always in use.
+A title has 4 to 10 words, all numbers alike. Each word is drawn by itself: with
+probability 0.2 a topic word, with 0.15 one that changes sides, else one that is
+common.
+
+So words of the target may be new: no source domain has them, or hardly ever.
+"""
+
+import numpy as np
+
+from tff_shift.data import dataset
+from tff_shift.data import partition
+from tff_shift.data import source
+from tff_shift.data import text
+
+TITLE_LENGTH = 10
+CLASS_NAMES = tuple(f"synthetic class {label}" for label in range(5))
+
+_SHORTEST = 4
+_NUM_TOPIC_WORDS = 32
+_FIRST_PEAK, _LAST_PEAK, _WIDTH = -0.2, 1.2, 0.08
+_NUM_CHANGING_WORDS = 8
+_NUM_COMMON_WORDS = 40
+_TOPIC_SHARE, _CHANGING_SHARE = 0.2, 0.15
+
+_TOPIC, _CHANGING, _COMMON = range(3)
+
+
+def generate(
+  seed: int, num_domains: int = 10, examples_per_class: int = 80
+) -> source.Source:
+  """Generates the titles of all domains.
+
+  Args:
+    seed: Seed of the draw; the titles of domain m depend on (seed, m) and on u
+      only.
+    num_domains: Number of domains M.
+    examples_per_class: Number of titles of each class in each domain.
+
+  Returns:
+    `x` `[num_domains * 5 * examples_per_class, 10]` int32, domain by domain and
+    in each class by class; `time` is the number of the domain, from 1.
+
+  Raises:
+    ValueError: A number is below 1, or the seed below 0.
+  """
+  partition.check_positive_integer("num_domains", num_domains)
+  partition.check_positive_integer("examples_per_class", examples_per_class)
+  classes = range(len(CLASS_NAMES))
+  titles = [
+    title
+    for domain, place in enumerate(np.linspace(0, 1, num_domains))
+    for label in classes
+    for title in _titles(
+      label,
+      place,
+      examples_per_class,
+      partition.generator("synthetic titles", [seed, domain, label]),
+    )
+  ]
+  x, vocabulary = text.number(titles, TITLE_LENGTH)
+  labels = np.repeat(np.array(classes, np.int32), examples_per_class)
+  time = np.arange(1, num_domains + 1, dtype=np.int32)
+  return source.Source(
+    x,
+    np.tile(labels, num_domains),
+    CLASS_NAMES,
+    time=np.repeat(time, len(labels)),
+    vocabulary=vocabulary,
+  )
+
+
+def _titles(
+  label: int, place: float, count: int, rng: np.random.Generator
+) -> list[list[str]]:
+  """Draws the words of titles of a class at a place u from 0 to 1."""
+  peaks = np.linspace(_FIRST_PEAK, _LAST_PEAK, _NUM_TOPIC_WORDS)
+  frequencies = np.exp(-np.square((place - peaks) / _WIDTH) / 2)
+  shares = (
+    _TOPIC_SHARE,
+    _CHANGING_SHARE,
+    1 - _TOPIC_SHARE - _CHANGING_SHARE,
+  )
+
+  def draw_word():
+    kind = rng.choice(len(shares), p=shares)
+    if kind == _TOPIC:
+      number = rng.choice(_NUM_TOPIC_WORDS, p=frequencies / frequencies.sum())
+      return f"topic{label}word{number}"
+    if kind == _CHANGING:
+      # The words that speak for a class are its own, or those of the class
+      # before it that have come over.
+      of = (label - (rng.random() < place)) % len(CLASS_NAMES)
+      return f"changing{of}word{rng.integers(_NUM_CHANGING_WORDS)}"
+    return f"common{rng.integers(_NUM_COMMON_WORDS)}"
+
+  return [
+    [draw_word() for _ in range(rng.integers(_SHORTEST, TITLE_LENGTH + 1))]
+    for _ in range(count)
+  ]
+
+
+_NUM_WORDS = _NUM_COMMON_WORDS + len(CLASS_NAMES) * (
+  _NUM_TOPIC_WORDS + _NUM_CHANGING_WORDS
+)
+
+DATASET = dataset.Dataset(
+  shape=(TITLE_LENGTH,),
+  dtype=np.int32,
+  num_classes=len(CLASS_NAMES),
+  models={"evolving": "bi_lstm"},
+  generate=generate,
+  evolution=dataset.Evolution(num_domains=10, range_format="part {}"),
+  vocabulary_size=_NUM_WORDS + len(text.RESERVED),
+)

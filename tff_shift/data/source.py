@@ -28,7 +28,8 @@ class Source(NamedTuple):
   """A whole data set.
 
   Attributes:
-    x: `[N, height, width, channels]` uint8 images, or `[N, features]` float32.
+    x: `[N, height, width, channels]` uint8 images, `[N, features]` float32, or
+      `[N, length]` int32 tokens.
     y: `[N]` int32 labels, which count from 0.
     class_names: The name of each label.
     time: `[N]` integers, when an example was taken (the year for portraits, the

@@ -23,7 +23,7 @@ class ClientData(NamedTuple):
   """The examples of one client, domain by domain.
 
   Attributes:
-    x: The examples, [num_examples, ...] uint8 or float32.
+    x: The examples, [num_examples, ...] uint8, float32 or int32 (tokens).
     y: The classes, [num_examples] int32.
     domain_sizes: How many of the examples belong to each domain, in order,
       [num_domains] int32. Data without domains are one domain.

@@ -5,8 +5,8 @@
         --flagfile=experiments/presets/online_adaptation/llama_demo.flags
 
 Writes what the folder of a pre-trained model holds: config.json,
-model.safetensors (bfloat16, 0.3 MB) and tokenizer.json. The model knows nothing:
-what it classifies well it has learned with adapters and head.
+model.safetensors (bfloat16, 0.3 MB) and tokenizer.json. The model knows
+nothing: what it classifies well it has learned with adapters and head.
 """
 
 import pathlib
@@ -18,6 +18,7 @@ from absl import flags
 from tff_shift.data import tokens
 from tff_shift.data.datasets import synthetic_relations
 from tff_shift.models import llama_checkpoint
+from tff_shift.models import llama_random
 
 _OUTPUT_DIR = flags.DEFINE_string(
   "output_dir", "runs/tiny_llama", "The folder that is written."
@@ -61,7 +62,7 @@ def write(
       factor=32.0, low_frequency=1.0, high_frequency=4.0, original_length=16
     ),
   )
-  llama_checkpoint.write_random(folder, config, seed)
+  llama_random.write(folder, config, seed)
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -35,7 +35,7 @@ def require_text(name: str) -> types.ModuleType:
     return importlib.import_module(name)
   except ImportError as error:
     raise ValueError(
-      f"the package {name.partition('.')[0]} is missing; install the extra text:"
-      ' `pip install "tff_shift[text]"`, or `pip install tokenizers==0.19.1'
-      " safetensors==0.5.3`"
+      f"the package {name.partition('.')[0]} is missing; install the extra"
+      ' `text`: pip install "tff_shift[text]", or pip install --no-deps'
+      " tokenizers==0.19.1 safetensors==0.5.3"
     ) from error

@@ -2,10 +2,10 @@
 
 The network: Llama 2 (Touvron et al., 2023) and The Llama 3 Herd of Models
 (Grattafiori et al., 2024) - RMSNorm before each block, rotary positions in
-halves, grouped queries, SwiGLU. The adapters: LoRA (Hu, Shen, Wallis, Allen-Zhu,
-Li, Wang, Wang, Chen; ICLR 2022). What is shared in Fed-ADE's experiment with
-LAMA (Park, Joe, Kim, Im, Kwon; 2026, Table 7) is "LoRA on q/k/v (layers 0-13)"
-of Llama-3.2-3B, the first half of its layers.
+halves, grouped queries, SwiGLU. The adapters: LoRA (Hu, Shen, Wallis,
+Allen-Zhu, Li, Wang, Wang, Chen; ICLR 2022). What is shared in Fed-ADE's
+experiment with LAMA (Park, Joe, Kim, Im, Kwon; 2026, Table 7) is "LoRA on q/k/v
+(layers 0-13)" of Llama-3.2-3B, the first half of its layers.
 
 The base is frozen (`parts.Part.frozen`): no gradient of it, no average, no copy
 in a checkpoint. The adapters are the backbone's weights. A personal linear head
@@ -292,8 +292,8 @@ def build(
     )
   if lora_rank < 1 or not lora_alpha > 0:
     raise ValueError(
-      f"lora_rank={lora_rank} and lora_alpha={lora_alpha}: llama takes a rank of"
-      " at least 1 and an alpha above 0"
+      f"lora_rank={lora_rank} and lora_alpha={lora_alpha}: llama takes a rank"
+      " of at least 1 and an alpha above 0"
     )
   if model_dir is None:
     raise ValueError(

@@ -24,7 +24,9 @@ import tensorflow as tf
 from tff_shift import installed
 from tff_shift.data import array_files
 
-_SINGLE = "model.safetensors"
+# What a folder holds.
+CONFIG_FILE = "config.json"
+WEIGHTS_FILE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _DTYPES = {"F32": tf.float32, "BF16": tf.bfloat16, "F16": tf.float16}
 
@@ -176,7 +178,7 @@ def read(folder: str | os.PathLike[str]) -> tuple[Config, Base]:
       package safetensors is missing.
   """
   folder = pathlib.Path(folder)
-  config = _read_config(folder / "config.json")
+  config = _read_config(folder / CONFIG_FILE)
   files = _files(folder)
   wanted = config.shapes()
   missing = sorted(set(wanted) - set(files))
@@ -189,10 +191,16 @@ def read(folder: str | os.PathLike[str]) -> tuple[Config, Base]:
   for path in dict.fromkeys(files[name] for name in wanted):
     own = {name: shape for name, shape in wanted.items() if files[name] == path}
     weights |= _read_file(path, own)
-  return config, _arrange(config, weights)
+  return config, arrange(config, weights)
 
 
-def _arrange(config: Config, weights: Mapping[str, Any]) -> Base:
+def arrange(config: Config, weights: Mapping[str, Any]) -> Base:
+  """Returns the weights, by the names of the files, as the network has them.
+
+  Args:
+    config: What kind of network it is.
+    weights: At least those of `config.shapes`, matrices as [inputs, outputs].
+  """
   return Base(
     weights["model.embed_tokens.weight"],
     tuple(
@@ -294,7 +302,7 @@ def _rope_scaling(found: Any, path: pathlib.Path) -> RopeScaling | None:
 
 def _files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
   """Returns the file of each weight."""
-  single, index = folder / _SINGLE, folder / _INDEX
+  single, index = folder / WEIGHTS_FILE, folder / _INDEX
   if single.is_file():
     return dict.fromkeys(_opened(single).keys(), single)
   if not index.is_file():
@@ -346,69 +354,7 @@ def _read_file(
     array = opened.get_tensor(name)
     if len(shape) == 2 and not name.startswith("model.embed_tokens"):
       array = np.ascontiguousarray(array.T)
-    # A tensor, and not an array: it is passed on without a copy.
-    with tf.device("CPU:0"), tf.init_scope():
+    # A tensor, and not an array: that is passed on without a copy.
+    with tf.init_scope():
       weights[name] = tf.constant(array)
   return weights
-
-
-def write_random(
-  folder: str | os.PathLike[str],
-  config: Config,
-  seed: int,
-  dtype: tf.DType = tf.bfloat16,
-) -> None:
-  """Writes a model of random weights: for tests, demonstrations and measuring.
-
-  Args:
-    folder: The folder; it is made if missing. It gets no tokenizer.
-    config: What kind of network it is.
-    seed: Seed of the weights.
-    dtype: Their type.
-
-  Raises:
-    ValueError: If the package safetensors is missing.
-    OSError: If it cannot be written.
-  """
-  safe_numpy = installed.require_text("safetensors.numpy")
-  folder = pathlib.Path(folder)
-  folder.mkdir(parents=True, exist_ok=True)
-  generator = np.random.default_rng(seed)
-
-  def draw(name, shape):
-    if len(shape) == 1:
-      return np.ones(shape)
-    scale = 1.0 if name.startswith("model.embed") else shape[1] ** -0.5
-    return scale * generator.standard_normal(shape, np.float32)
-
-  weights = {
-    name: draw(name, shape).astype(dtype.as_numpy_dtype)
-    for name, shape in config.shapes().items()
-  }
-  safe_numpy.save_file(weights, folder / _SINGLE)
-  described = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_act": "silu",
-    "tie_word_embeddings": True,
-    "vocab_size": config.vocabulary_size,
-    "hidden_size": config.width,
-    "num_hidden_layers": config.num_layers,
-    "num_attention_heads": config.num_heads,
-    "num_key_value_heads": config.num_key_value_heads,
-    "head_dim": config.head_size,
-    "intermediate_size": config.mlp_width,
-    "rope_theta": config.rope_theta,
-    "rms_norm_eps": config.norm_epsilon,
-    "rope_scaling": config.rope_scaling
-    and {
-      "rope_type": "llama3",
-      "factor": config.rope_scaling.factor,
-      "low_freq_factor": config.rope_scaling.low_frequency,
-      "high_freq_factor": config.rope_scaling.high_frequency,
-      "original_max_position_embeddings": config.rope_scaling.original_length,
-    },
-  }
-  (folder / "config.json").write_text(
-    json.dumps(described, indent=2) + "\n", encoding="utf-8"
-  )

@@ -52,13 +52,17 @@ def _matmul(x, kernel):
   what was cast would be to hold the whole base in float32.
   """
 
-  def gradient(upstream):
-    # Else TensorFlow's optimizer would find that both casts are the same.
-    with tf.control_dependencies([upstream]):
-      cast = tf.cast(tf.identity(kernel), upstream.dtype)
-    return tf.matmul(upstream, cast, transpose_b=True), None
+  def times(factor, transpose):
+    # TensorFlow would cast all matrices at once, before the first product, and
+    # find that a cast for the gradient is one that there was.
+    with tf.control_dependencies([factor]):
+      cast = tf.cast(tf.identity(kernel), factor.dtype)
+    return tf.matmul(factor, cast, transpose_b=transpose)
 
-  return tf.matmul(x, tf.cast(kernel, x.dtype)), gradient
+  def gradient(upstream):
+    return times(upstream, True), None
+
+  return times(x, False), gradient
 
 
 def _normalize(x, scale, epsilon: float) -> tf.Tensor:

@@ -10,6 +10,7 @@ nothing: what it classifies well it has learned with adapters and head.
 """
 
 import pathlib
+import sys
 from collections.abc import Sequence
 
 from absl import app
@@ -20,14 +21,7 @@ from tff_shift.data.datasets import synthetic_relations
 from tff_shift.models import llama_checkpoint
 from tff_shift.models import llama_random
 
-_OUTPUT_DIR = flags.DEFINE_string(
-  "output_dir", "runs/tiny_llama", "The folder that is written."
-)
-_WIDTH = flags.DEFINE_integer(
-  "width", 64, "Length of a hidden state, a multiple of 8."
-)
-_LAYERS = flags.DEFINE_integer("layers", 4, "Number of layers, at least 2.")
-_SEED = flags.DEFINE_integer("seed", 0, "Seed of the weights.")
+FLAGS = flags.FLAGS
 
 
 def write(
@@ -67,24 +61,37 @@ def write(
 
 def main(arguments: Sequence[str]) -> None:
   """Writes the folder that the flags ask for."""
+
+  def fail(message):
+    print(f"tiny_llama: {message}", file=sys.stderr)
+    sys.exit(2)
+
   if len(arguments) > 1:
-    raise app.UsageError(f"what is {arguments[1]!r}? All arguments are --flags")
-  if _WIDTH.value < 8 or _WIDTH.value % 8 or _LAYERS.value < 2:
-    raise app.UsageError(
-      f"--width={_WIDTH.value} --layers={_LAYERS.value}: a multiple of 8 and at"
+    fail(f"what is {arguments[1]!r}? All arguments are --flags")
+  if FLAGS.width < 8 or FLAGS.width % 8 or FLAGS.layers < 2:
+    fail(
+      f"--width={FLAGS.width} --layers={FLAGS.layers}: a multiple of 8 and at"
       " least 2 wanted"
     )
   try:
     write(
-      pathlib.Path(_OUTPUT_DIR.value),
-      _WIDTH.value,
-      _LAYERS.value,
-      _SEED.value,
+      pathlib.Path(FLAGS.output_dir),
+      FLAGS.width,
+      FLAGS.layers,
+      FLAGS.seed,
     )
   except (OSError, ValueError) as error:
-    raise app.UsageError(str(error)) from error
-  print(f"written: {_OUTPUT_DIR.value}")
+    fail(error)
+  print(f"written: {FLAGS.output_dir}")
 
 
 if __name__ == "__main__":
+  flags.DEFINE_string(
+    "output_dir", "runs/tiny_llama", "The folder that is written."
+  )
+  flags.DEFINE_integer(
+    "width", 64, "Length of a hidden state, a multiple of 8."
+  )
+  flags.DEFINE_integer("layers", 4, "Number of layers, at least 2.")
+  flags.DEFINE_integer("seed", 0, "Seed of the weights.")
   app.run(main)

@@ -47,7 +47,9 @@ class TestNames:
         "cifar10",
         "cifar100",
         "digits",
+        "lama",
         "mnist",
+        "synthetic_relations",
         "tiny_imagenet",
       ),
       "guidance": (
@@ -87,7 +89,7 @@ class TestEntries:
     entry = datasets.get(name)
     assert isinstance(entry, dataset.Dataset)
     assert sys.modules[f"{datasets.__name__}.{name}"].__doc__
-    assert entry.dtype in (np.uint8, np.float32)
+    assert entry.dtype in (np.uint8, np.float32, np.int32)
     assert all(size >= 1 for size in entry.shape)
     assert entry.num_classes >= 2
 
@@ -209,10 +211,14 @@ class TestDataset:
   @pytest.mark.parametrize(
     "changes, message",
     [
-      ({"load": None}, "a data set must have load or generate"),
+      ({"load": None}, "a data set must have load, generate or tokenize"),
       (
         {"generate": lambda seed, num_domains: LOADED},
-        "a data set must have load or generate",
+        "a data set must have load, generate or tokenize",
+      ),
+      (
+        {"tokenize": lambda folder, model_dir: LOADED},
+        "a data set must have load, generate or tokenize",
       ),
       (
         {

@@ -47,6 +47,8 @@ def kernel_variance(name, weight_name, shape):
   return glorot_variance(shape)
 
 
+# Of a folder that has to be there, and of tokens: tested by themselves.
+PRE_TRAINED = ("llama",)
 # With many layers, which take seconds to build.
 LARGE = (
   "cnn",
@@ -64,6 +66,7 @@ LARGE = (
   params=[
     pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE))
     for name in models.names()
+    if name not in PRE_TRAINED
   ],
 )
 def case(request, compile_in_graph):
@@ -260,7 +263,9 @@ class TestBuild:
     assert model.embedding_size == 5
 
   def test_unknown_name_is_refused_with_the_known_ones(self):
-    with pytest.raises(ValueError, match=r"'vgg'.*lenet, mlp, resid") as error:
+    with pytest.raises(
+      ValueError, match=r"'vgg'.*lenet, llama, mlp, resid"
+    ) as error:
       models.build("vgg", input_shape=(2,), num_classes=2)
     assert "\n" not in str(error.value)
 

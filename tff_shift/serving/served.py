@@ -13,7 +13,6 @@ from tff_shift.learning import evaluation
 from tff_shift.learning import guidance
 from tff_shift.serving import tracing
 
-
 # Gradients that are written by hand cannot be saved with a graph that was
 # imported, and who predicts takes none.
 _OPTIONS = tf.saved_model.SaveOptions(experimental_custom_gradients=False)

@@ -62,7 +62,13 @@ def run(run_here, model_dir, tmp_path):
 def test_fed_ade_adapts_it_and_leaves_the_base_alone(
   run, model_dir, tmp_path, capsys
 ):
-  flags = ("local_epochs=1", "batch_size=8", "optimizer=adamw", "eta_max=1e-2")
+  flags = (
+    "local_epochs=1",
+    "batch_size=8",
+    "optimizer=adamw",
+    "eta_max=1e-2",
+    "lora_rank=3",
+  )
   code = run(
     "--algorithm=fed_ade",
     "--save_model",
@@ -93,6 +99,7 @@ def test_fed_ade_adapts_it_and_leaves_the_base_alone(
       for name in ("key", "query", "value")
       for each in ("down", "up")
     ]
+    assert arrays["backbone/layer0_value/up"].shape == (3, 16)
     assert np.abs(arrays["backbone/layer0_value/up"]).max() > 0
   data = datasets.load("synthetic_relations", model_dir=model_dir)
   logits = np.asarray(tff_shift.load(folder).predict_as(1, data.x))

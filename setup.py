@@ -98,5 +98,6 @@ setuptools.setup(
   extras_require={
     "gpu": ["tensorflow[and-cuda]==2.14.1"],
     "mlflow": ["mlflow-skinny>=2.16,<3.6"],
+    "text": ["safetensors>=0.5.3,<0.6", "tokenizers>=0.19.1,<0.20"],
   },
 )

@@ -17,6 +17,7 @@ from experiments import aggregator_flags
 from experiments import dataset_flags
 from experiments import hparam_flags
 from experiments import input_flags
+from experiments import model_flags
 from experiments import output_folder
 from experiments import saved_models
 from experiments import tracker_flags
@@ -146,6 +147,7 @@ def define_common_flags(
     "Width of the first layer, for models with an option width."
     f" {model_width_help}",
   )
+  model_flags.define_flags()
   input_flags.define_flags(input_scaling)
   worker_flags.define_flags()
   output_folder.define_flags()
@@ -350,7 +352,7 @@ def model_name(scenario: str) -> str:
 def model_options() -> dict[str, Any]:
   """Returns the options of a model that the flags set."""
   width = flags.FLAGS.model_width
-  return {} if width is None else {"width": width}
+  return model_flags.options() | ({} if width is None else {"width": width})
 
 
 def output_dir(scenario: str) -> pathlib.Path:

@@ -23,7 +23,9 @@ from experiments import output_folder
 from experiments import saved_models
 from experiments import tracker_flags
 from tff_shift import algorithms
+from tff_shift import execution
 from tff_shift.learning import aggregation
+from tff_shift.learning import frozen_weights
 from tff_shift.learning import process
 from tff_shift.models import split_model
 from tff_shift.simulation import checkpoints
@@ -182,8 +184,13 @@ class Comparison:
       plan: What is compared.
 
     Raises:
-      UsageError: See `command_line.open_folder`.
+      UsageError: See `command_line.open_folder`; or the model is too large for
+        the executor.
     """
+    with command_line.usage_errors():
+      execution.check_bytes_sent(
+        FLAGS.executor, frozen_weights.num_bytes(plan.model)
+      )
     self.plan = plan
     self.folder, self._saved = command_line.open_folder(plan.scenario)
     self._tracker = tracker_flags.make(plan.scenario, self.folder)

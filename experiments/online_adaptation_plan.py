@@ -13,7 +13,9 @@ from absl import flags
 from experiments import command_line
 from experiments import comparison
 from experiments import contestants
+from experiments import dataset_flags
 from experiments import input_flags
+from experiments import model_flags
 from experiments import pretrained
 from tff_shift import models
 from tff_shift.data import class_pools
@@ -98,6 +100,13 @@ def define_flags() -> None:
     " uniform.",
   )
   flags.DEFINE_string(
+    "client_classes",
+    "all",
+    "all: any client may meet any class. disjoint: each class is dealt to one"
+    " client, whose labelled examples and stream are of its own classes; the"
+    " deployed model knows all.",
+  )
+  flags.DEFINE_string(
     "pretraining_distribution",
     "uniform",
     "Class distribution of pre-training: "
@@ -158,6 +167,7 @@ def make_plan() -> Plan:
     ("corruption_levels", corruptions.LEVELS),
     ("bernoulli_flip", schedules.BERNOULLI_FLIPS),
     ("pretraining_distribution", class_pools.PRETRAINING_DISTRIBUTIONS),
+    ("client_classes", ("all", "disjoint")),
   ):
     command_line.require_choice(flag, allowed)
   for flag, applies_to, needed in (
@@ -201,6 +211,8 @@ def make_plan() -> Plan:
       max_pretraining_examples=FLAGS.max_pretraining_examples,
       data_dir=FLAGS.data_dir,
       seed=FLAGS.pretraining_seed,
+      model_dir=model_flags.model_dir(),
+      disjoint_clients=_num_disjoint_clients(),
     )
     if FLAGS.shift_kind == "covariate":
       _check_images(dataset.stream.x[:1])
@@ -221,6 +233,7 @@ def make_plan() -> Plan:
         "shift_kind": FLAGS.shift_kind,
         "corruption_levels": FLAGS.corruption_levels,
         "dirichlet": str(dirichlet),
+        "client_classes": FLAGS.client_classes,
         "num_clients": FLAGS.num_clients,
         "participation": FLAGS.participation,
         "rounds_per_step": FLAGS.rounds_per_step,
@@ -239,7 +252,10 @@ def make_plan() -> Plan:
     )
     # What cannot be drawn is refused here.
     # Clients that share the examples are alike.
-    clients = 1 if dataset.initial_client is None else FLAGS.num_clients
+    are_alike = dataset.initial_client is None and (
+      dataset.client_classes is None
+    )
+    clients = 1 if are_alike else FLAGS.num_clients
     for seed in seeds:
       for client in range(clients):
         streams.initial_examples(dataset, FLAGS.initial_examples, client, seed)
@@ -249,6 +265,13 @@ def make_plan() -> Plan:
           _draw_each_part(client_streams(plan, shift, seed))
   pretrained.check_cache_folder()
   return plan
+
+
+def _num_disjoint_clients() -> int | None:
+  """Returns to how many clients the classes are dealt, if they are."""
+  # Refuses the flag where examples have a client.
+  dataset_flags.clients_are_given("client_classes")
+  return FLAGS.num_clients if FLAGS.client_classes == "disjoint" else None
 
 
 def _check_images(x: np.ndarray) -> None:
@@ -351,4 +374,5 @@ def client_streams(plan: Plan, shift: str, seed: int) -> streams.Streams:
     corruption_levels=FLAGS.corruption_levels,
     seed=seed,
     pool_client=plan.dataset.stream_client,
+    client_classes=plan.dataset.client_classes,
   )

@@ -75,6 +75,19 @@ def test_lock_has_what_the_package_asks_for():
     assert lock[name] in specifier, name
 
 
+def test_lock_has_the_extra_text():
+  (listed,) = re.findall(r'"text": (\[.*\]),', read("setup.py"))
+  for text in ast.literal_eval(listed):
+    each = requirements.Requirement(text)
+    assert f"\n{text}\n" in read("requirements.in")
+    (version,) = re.findall(
+      rf"^{each.name}==(\S+)$", read("requirements.txt"), re.MULTILINE
+    )
+    assert version in each.specifier
+  # Only what downloads models needs it.
+  assert "huggingface" not in read("requirements.txt")
+
+
 def test_package_asks_for_what_tff_asks_for():
   found = asked_for()
   for text in importlib.metadata.requires("tensorflow-federated"):

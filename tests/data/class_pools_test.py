@@ -274,3 +274,18 @@ class TestPretrainingDistribution:
   def test_number_of_classes_below_one_is_refused(self):
     with pytest.raises(ValueError, match=r"^num_classes must be .* got 0$"):
       class_pools.pretraining_distribution("uniform", 0)
+
+
+class TestDealClasses:
+  def test_each_class_goes_to_one_client(self):
+    dealt = class_pools.deal_classes(41, 5, seed=0)
+    assert sorted(map(len, dealt)) == [8, 8, 8, 8, 9]
+    assert sorted(np.concatenate(dealt)) == list(range(41))
+    assert all(np.all(np.diff(each) > 0) for each in dealt)
+    again, other = (class_pools.deal_classes(41, 5, seed=s) for s in (0, 1))
+    assert all(map(np.array_equal, dealt, again))
+    assert not all(map(np.array_equal, dealt, other))
+
+  def test_client_with_one_class_is_refused(self):
+    with pytest.raises(ValueError, match=r"num_clients must be at most 2$"):
+      class_pools.deal_classes(5, 3, seed=0)

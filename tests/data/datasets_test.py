@@ -50,7 +50,9 @@ class TestNames:
         "cifar10",
         "cifar100",
         "digits",
+        "lama",
         "mnist",
+        "synthetic_relations",
         "tiny_imagenet",
       ),
       "guidance": (
@@ -231,10 +233,14 @@ class TestDataset:
   @pytest.mark.parametrize(
     "changes, message",
     [
-      ({"load": None}, "a data set must have load or generate"),
+      ({"load": None}, "a data set must have load, generate or tokenize"),
       (
         {"generate": lambda seed, num_domains: LOADED},
-        "a data set must have load or generate",
+        "a data set must have load, generate or tokenize",
+      ),
+      (
+        {"tokenize": lambda folder, model_dir: LOADED},
+        "a data set must have load, generate or tokenize",
       ),
       (
         {

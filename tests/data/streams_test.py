@@ -13,6 +13,7 @@ from tff_shift.data import class_pools
 from tff_shift.data import corruptions
 from tff_shift.data import datasets
 from tff_shift.data import examples as examples_lib
+from tff_shift.data import partition
 from tff_shift.data import source as source_lib
 from tff_shift.data import streams
 from tff_shift.data.datasets import cifar100
@@ -47,7 +48,7 @@ def equal(one, other) -> bool:
 @pytest.fixture
 def numbered(monkeypatch):
   """Lets every data set be `NUMBERED`."""
-  monkeypatch.setattr(datasets, "load", lambda name, *, data_dir=None: NUMBERED)
+  monkeypatch.setattr(datasets, "load", lambda name, **options: NUMBERED)
 
 
 class TestLoadOnline:
@@ -110,9 +111,9 @@ class TestLoadOnline:
 
   def test_refusals(self, numbered):
     assert refusal(streams.load_online, "emnist") == (
-      "dataset must be one of cifar10, cifar100, digits, mnist,"
-      " tiny_imagenet, path/to/data.npz, or tfds:<name> (prepared by"
-      " tensorflow-datasets); got 'emnist'"
+      "dataset must be one of cifar10, cifar100, digits, lama, mnist,"
+      " synthetic_relations, tiny_imagenet, path/to/data.npz, or tfds:<name>"
+      " (prepared by tensorflow-datasets); got 'emnist'"
     )
     assert "'normal'" in refusal(
       streams.load_online, "mnist", pretraining_distribution="normal"
@@ -441,6 +442,45 @@ class TestCovariateShift:
         found.class_distribution(1, timestep), np.full(3, 1 / 3)
       )
     assert_frequencies(found.batch(1, 1).y, np.full(3, 1 / 3))
+
+
+class TestClientClasses:
+  CLASSES = (np.array([0, 2]), np.array([1, 3]))
+
+  def test_streams_drift_within_a_clients_classes(self):
+    pool = examples_lib.Examples(NUMBERED.x, NUMBERED.y)
+    found = streams.Streams(
+      pool,
+      4,
+      np.array([0, 0.25, 1]),
+      num_clients=2,
+      samples_per_step=200,
+      client_classes=self.CLASSES,
+    )
+    for client, own in enumerate(self.CLASSES):
+      others = self.CLASSES[1 - client]
+      start, mixed, end = (
+        found.class_distribution(client, step) for step in range(3)
+      )
+      np.testing.assert_array_equal(start[own], [0.5, 0.5])
+      np.testing.assert_allclose(mixed, 0.75 * start + 0.25 * end)
+      assert end.sum() == pytest.approx(1)
+      assert not start[others].any() and not end[others].any()
+      assert np.isin(found.batch(client, 1).y, own).all()
+    # Two draws of one distribution over two classes.
+    np.testing.assert_array_equal(
+      [found.targets[0, [0, 2]], found.targets[1, [1, 3]]],
+      partition.dirichlet_proportions(2, 2, 0.1, 0),
+    )
+
+  def test_labelled_examples_are_of_a_clients_classes(self, numbered):
+    dataset = streams.load_online("mnist", disjoint_clients=2)
+    assert len(np.unique(dataset.pretraining.y)) == 4
+    for client, own in enumerate(dataset.client_classes):
+      y = streams.initial_examples(dataset, 8, client, seed=0).y
+      # Uniform over its classes, as nearly as there are enough.
+      assert sorted(np.unique(y)) == list(own)
+    assert streams.load_online("mnist").client_classes is None
 
 
 class TestArchiveOf:

@@ -736,7 +736,7 @@ class TestArchive:
 
 @pytest.mark.slow
 def test_presets_are_read(presets, run_online, tmp_path, capsys):
-  assert len(presets("online_adaptation")) == 5
+  assert len(presets("online_adaptation")) == 7
   for preset in presets("online_adaptation"):
     # A bound that is not allowed stops the run once all flags are known.
     code = run_online(

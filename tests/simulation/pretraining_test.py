@@ -12,7 +12,9 @@ import tensorflow as tf
 from absl import logging
 
 from tff_shift.data import datasets
+from tff_shift.models import keras_parts
 from tff_shift.models import mlp
+from tff_shift.models import parts
 from tff_shift.models import split_model
 from tff_shift.simulation import pretraining
 from tff_shift.simulation.pretraining import PretrainingHParams
@@ -459,3 +461,47 @@ class TestErrors:
       pretraining.pretrain(
         model, *few, PretrainingHParams(max_epochs=0), seed=0
       )
+
+
+def test_frozen_weights_are_used_and_are_no_constants_of_a_graph(monkeypatch):
+  generator = np.random.default_rng(0)
+  base = generator.normal(size=(200, 300)).astype(np.float32)
+  layers = tf.keras.layers
+  head = tf.keras.Sequential([layers.InputLayer((300,)), layers.Dense(2)])
+  model = split_model.SplitModel(
+    name="frozen",
+    backbone=parts.Part(
+      function=lambda weights, x, frozen: weights[0] * (x @ frozen[0]["base"]),
+      names=("scale/scale",),
+      initializers=(lambda shape, seed: tf.ones(shape),),
+      shapes=((300,),),
+      paths=parts.paths(parts.BACKBONE, 1),
+      frozen=({"base": base},),
+    ),
+    head=keras_parts.make_part(head, parts.HEAD),
+    input_shape=(200,),
+    input_dtype=tf.float32,
+    num_classes=2,
+    embedding_size=300,
+  )
+  sizes = []
+  session = tf.compat.v1.Session
+
+  def record(graph):
+    sizes.append(graph.as_graph_def().ByteSize())
+    return session(graph=graph)
+
+  monkeypatch.setattr(tf.compat.v1, "Session", record)
+  x = generator.normal(size=(8, 200)).astype(np.float32)
+  y = np.arange(8) % 2
+  result = pretraining.pretrain(
+    model, (x, y), (x, y), PretrainingHParams(max_epochs=1), seed=0
+  )
+  (scale,), (kernel, bias) = result.weights
+  np.testing.assert_allclose(
+    result.validation_logits,
+    (scale * (x @ base)) @ kernel + bias,
+    rtol=1e-4,
+    atol=1e-4,
+  )
+  assert sizes and max(sizes) < base.nbytes / 2

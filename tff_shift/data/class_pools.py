@@ -198,6 +198,35 @@ class ClassPool:
     return result
 
 
+def deal_classes(
+  num_classes: int, num_clients: int, seed: int
+) -> tuple[np.ndarray, ...]:
+  """Deals classes to clients, each to one.
+
+  Source: Fed-ADE, Appendix G.1, of LAMA: "we assign disjoint subsets of tasks
+  to different clients".
+
+  Args:
+    num_classes: The number of classes.
+    num_clients: The number of clients.
+    seed: Seed of the draw.
+
+  Returns:
+    For each client its classes, ascending; the numbers differ by at most one.
+
+  Raises:
+    ValueError: If a client would have fewer than two classes.
+  """
+  partition.check_positive_integer("num_clients", num_clients)
+  if num_classes < 2 * num_clients:
+    raise ValueError(
+      f"{num_classes} classes cannot be dealt to {num_clients} clients so that"
+      f" each has two; num_clients must be at most {num_classes // 2}"
+    )
+  order = partition.generator("client classes", seed).permutation(num_classes)
+  return tuple(map(np.sort, np.array_split(order, num_clients)))
+
+
 def pretraining_distribution(name: str, num_classes: int) -> np.ndarray:
   """Returns a class distribution for pre-training.
 

@@ -59,15 +59,16 @@ class Dataset:
 
   Attributes:
     shape: The shape of an example; `(height, width, channels)` of an image.
-    dtype: `np.uint8` (images in 0..255), `np.int32` (titles: ids of words) or
-      `np.float32`.
+    dtype: `np.uint8` (images in 0..255), `np.int32` (ids of words, or tokens of
+      a pre-trained model) or `np.float32`.
     num_classes: The number of classes.
     models: For each scenario that can use the data set (the name of its
       binary), the name of the model that it has by default.
     load: From the folder of all data sets to the data set, always in the same
-      order; None: it is generated.
-    generate: From a seed and a number of domains to the data set; None: it is
-      loaded.
+      order.
+    generate: From a seed and a number of domains to the data set.
+    tokenize: From the folder of all data sets and that of a pre-trained model
+      to the data set: text, as tokens of this model. Of the three there is one.
     evolution: How it evolves; None: it does not.
     fine_labels: Name of the data set of the same examples in the same order
       with finer classes, by which examples are dealt to clients. None: by its
@@ -86,6 +87,7 @@ class Dataset:
   models: Mapping[str, str]
   load: Callable[[pathlib.Path], source.Source] | None = None
   generate: Callable[[int, int], source.Source] | None = None
+  tokenize: Callable[[pathlib.Path, pathlib.Path], source.Source] | None = None
   evolution: Evolution | None = None
   fine_labels: str | None = None
   corrupted: Callable[..., source.Source] | None = None
@@ -94,11 +96,16 @@ class Dataset:
 
   def __post_init__(self):
     """Refuses an entry that contradicts itself."""
-    if (self.load is None) == (self.generate is None):
-      raise ValueError("a data set must have load or generate, and not both")
+    origins = (self.load, self.generate, self.tokenize)
+    if sum(origin is not None for origin in origins) != 1:
+      raise ValueError(
+        "a data set must have load, generate or tokenize, and only one of them"
+      )
     if self.generate is not None and self.evolution is None:
       raise ValueError("a data set that is generated must have an evolution")
-    if (self.vocabulary_size is None) != (self.dtype != np.int32):
+    is_of_titles = self.dtype == np.int32 and self.tokenize is None
+    if (self.vocabulary_size is not None) != is_of_titles:
       raise ValueError(
-        "a data set must have a vocabulary_size if it is int32, and only then"
+        "a data set must have a vocabulary_size if it is int32 and no model has"
+        " given its tokens, and only then"
       )

@@ -29,8 +29,8 @@ class Source(NamedTuple):
   """A whole data set.
 
   Attributes:
-    x: `[N, height, width, channels]` uint8 images, `[N, length]` int32 titles
-      (ids of words, see `text`), or `[N, features]` float32.
+    x: `[N, height, width, channels]` uint8 images, `[N, features]` float32, or
+      `[N, length]` int32: titles (ids of words, see `text`), or tokens.
     y: `[N]` int32 labels, which count from 0.
     class_names: The name of each label.
     time: `[N]` integers, when an example was taken (the year for portraits, the

@@ -21,6 +21,7 @@ replacement.
 import functools
 import os
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -55,6 +56,8 @@ class OnlineDataset(NamedTuple):
     initial_client: `[n]` integers, the client who holds an example of
       `initial`. None: all draw from all.
     stream_client: Likewise, of `stream`.
+    client_classes: The classes of each client, see `class_pools.deal_classes`.
+      None: all have all.
   """
 
   name: str
@@ -66,6 +69,7 @@ class OnlineDataset(NamedTuple):
   class_distribution: np.ndarray
   initial_client: np.ndarray | None = None
   stream_client: np.ndarray | None = None
+  client_classes: tuple[np.ndarray, ...] | None = None
 
 
 def load_online(
@@ -75,6 +79,8 @@ def load_online(
   max_pretraining_examples: int | None = None,
   data_dir: str | os.PathLike[str] | None = None,
   seed: int = 0,
+  model_dir: str | os.PathLike[str] | None = None,
+  disjoint_clients: int | None = None,
 ) -> OnlineDataset:
   """Loads a data set and cuts it into its four parts.
 
@@ -89,17 +95,22 @@ def load_online(
       part, and on no more than keep the distribution.
     data_dir: See `source`.
     seed: Seed of the cut.
+    model_dir: See `datasets.load`.
+    disjoint_clients: Deals the classes to so many clients, see
+      `class_pools.deal_classes`; pre-training has all of them. None: each
+      client has all.
 
   Returns:
     The data set.
 
   Raises:
     ValueError: If a name is unknown or a number is not allowed.
+    FileNotFoundError: See `datasets.load`.
     DatasetNotFoundError: If the data set is not on the disk.
   """
   # Refuses what the scenario cannot use.
   datasets.get(name, SCENARIO, data_dir=data_dir)
-  source = datasets.load(name, data_dir=data_dir)
+  source = datasets.load(name, data_dir=data_dir, model_dir=model_dir)
   num_classes = len(source.class_names)
   distribution = class_pools.pretraining_distribution(
     pretraining_distribution, num_classes
@@ -142,6 +153,11 @@ def load_online(
     class_distribution=distribution,
     initial_client=_clients_of(source, initial),
     stream_client=_clients_of(source, stream),
+    client_classes=(
+      None
+      if disjoint_clients is None
+      else class_pools.deal_classes(num_classes, disjoint_clients, seed)
+    ),
   )
 
 
@@ -172,7 +188,8 @@ def initial_examples(
 ) -> examples_lib.Examples:
   """Draws a client's labelled examples from before deployment.
 
-  Where examples have a client, from its own.
+  Where examples have a client, from its own; where classes have one, of its
+  own.
 
   Args:
     dataset: The data set.
@@ -191,9 +208,15 @@ def initial_examples(
   if dataset.initial_client is not None:
     own = np.flatnonzero(dataset.initial_client == client_id)
   pool = class_pools.ClassPool(dataset.initial.y[own], len(dataset.class_names))
+  distribution = dataset.class_distribution
+  if dataset.client_classes is not None:
+    distribution = np.zeros_like(distribution)
+    classes = dataset.client_classes[client_id]
+    distribution[classes] = dataset.class_distribution[classes]
+    distribution /= distribution.sum()
   try:
     chosen = pool.draw_without_replacement(
-      dataset.class_distribution,
+      distribution,
       num_examples,
       partition.generator("initial examples", [seed, client_id]),
     )
@@ -266,6 +289,7 @@ class Streams:
     corruption_levels: str = "published",
     seed: int = 0,
     pool_client: np.ndarray | None = None,
+    client_classes: Sequence[np.ndarray] | None = None,
   ):
     """Draws what distinguishes the clients.
 
@@ -285,6 +309,8 @@ class Streams:
       pool_client: `[N]` integers, the client who holds an example of the pool
         and alone draws it; what Q_t gives to a class of which a client has no
         example goes to its others. None: all draw from all.
+      client_classes: The classes of each client: Q_0 is uniform over them, and
+        Q_T a draw of the Dirichlet distribution over them. None: all have all.
 
     Raises:
       ValueError: If a value is not allowed.
@@ -299,9 +325,17 @@ class Streams:
     partition.check_positive_integer("samples_per_step", samples_per_step)
     examples_lib.check_pool(pool)
     self.omega = omega
-    self.targets = partition.dirichlet_proportions(
-      num_clients, num_classes, dirichlet, seed
-    )
+    if client_classes is None:
+      client_classes = [np.arange(num_classes)] * num_clients
+    drawn = {
+      size: partition.dirichlet_proportions(num_clients, size, dirichlet, seed)
+      for size in set(map(len, client_classes))
+    }
+    self._start = np.zeros([num_clients, num_classes])
+    self.targets = np.zeros_like(self._start)
+    for client, own in enumerate(client_classes):
+      self._start[client, own] = 1 / len(own)
+      self.targets[client, own] = drawn[len(own)][client]
     self.corruption_names = ()
     if shift_kind == "covariate":
       # All corruptions occur before one comes twice.
@@ -312,7 +346,6 @@ class Streams:
         str(order[client % len(order)]) for client in range(num_clients)
       )
     self._pool = pool
-    self._num_classes = num_classes
     self._num_samples = samples_per_step
     self._archive = archive
     self._corruption_levels = corruption_levels
@@ -339,11 +372,11 @@ class Streams:
 
   def class_distribution(self, client: int, timestep: int) -> np.ndarray:
     """Returns Q_t of a client (eq. 1), [num_classes]."""
-    uniform = np.full(self._num_classes, 1 / self._num_classes)
+    start = self._start[client]
     if self.corruption_names:
-      return uniform
+      return start
     weight = self.omega[timestep]
-    return (1 - weight) * uniform + weight * self.targets[client]
+    return (1 - weight) * start + weight * self.targets[client]
 
   def severity(self, timestep: int) -> int:
     """Returns the severity of all corruptions at a time step, 0 (none) to 5."""

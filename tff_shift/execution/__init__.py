@@ -26,14 +26,19 @@ if TYPE_CHECKING:
 
 __all__ = [
   "EXECUTORS",
+  "MOST_BYTES_SENT",
   "ON_WORKER_FAILURE",
   "RemoteWorkers",
   "WorkerError",
+  "check_bytes_sent",
   "use",
 ]
 
 # What `use` accepts; the values of the binaries' flag `--executor`.
 EXECUTORS = ("auto", "in_process", "local", "remote")
+
+# Of what is sent to another process with every call, such as frozen weights.
+MOST_BYTES_SENT = 256 * 2**20
 
 
 @atexit.register
@@ -47,6 +52,26 @@ def _let_default_context_go() -> None:
   tff = sys.modules.get("tensorflow_federated")
   if tff is not None:
     tff.framework.set_default_context(tff.test.create_runtime_error_context())
+
+
+def check_bytes_sent(executor: str, num_bytes: int) -> None:
+  """Refuses weights that are too large to be sent with every call.
+
+  In process they are passed on without a copy, whatever their size.
+
+  Args:
+    executor: One of `EXECUTORS`.
+    num_bytes: Of the frozen weights of a model.
+
+  Raises:
+    ValueError: If another process would be sent more than `MOST_BYTES_SENT`.
+  """
+  if executor in ("local", "remote") and num_bytes > MOST_BYTES_SENT:
+    raise ValueError(
+      f"the executor {executor} would be sent the model's frozen weights,"
+      f" {num_bytes / 2**20:.0f} MiB, with every call, and takes at most"
+      f" {MOST_BYTES_SENT // 2**20} MiB; use the executor in_process"
+    )
 
 
 def use(

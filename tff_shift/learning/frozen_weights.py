@@ -79,6 +79,14 @@ def has_any(model: split_model.SplitModel) -> bool:
   return bool(tf.nest.flatten(model.frozen))
 
 
+def num_bytes(model: split_model.SplitModel) -> int:
+  """Returns how many bytes the frozen weights of a model take."""
+  return sum(
+    tf.TensorShape(each.shape).num_elements() * tf.as_dtype(each.dtype).size
+    for each in tf.nest.flatten(model.frozen)
+  )
+
+
 def _type_of(model: split_model.SplitModel) -> tff.Type:
   return tff.types.to_type(
     tf.nest.map_structure(

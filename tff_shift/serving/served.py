@@ -13,6 +13,10 @@ from tff_shift.learning import evaluation
 from tff_shift.learning import guidance
 from tff_shift.serving import tracing
 
+# Gradients that are written by hand cannot be saved with a graph that was
+# imported, and who predicts takes none.
+_OPTIONS = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+
 
 class Parts(NamedTuple):
   """What a served model is made of; a function that is None is left out.
@@ -224,7 +228,7 @@ def save(parts: Parts, made: Mapping[str, Any], path: str) -> None:
     # A Keras model has to have something to be called with examples alone.
     module = tf.Module()
     _attach(module, made, tensors)
-    tf.saved_model.save(module, path)
+    tf.saved_model.save(module, path, options=_OPTIONS)
     return
   # Called below. A first call that traces is a reason for TensorFlow to warn
   # where many models are saved.
@@ -232,7 +236,7 @@ def save(parts: Parts, made: Mapping[str, Any], path: str) -> None:
   model = _KerasModel(name="served")
   _attach(model, made, tensors)
   model(tf.zeros([1, *parts.x.shape[1:]], parts.x.dtype))
-  model.save(path, save_format="tf", include_optimizer=False)
+  model.save(path, save_format="tf", include_optimizer=False, options=_OPTIONS)
 
 
 def _attach(

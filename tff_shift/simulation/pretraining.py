@@ -314,12 +314,14 @@ def _train(model, train, validation, hparams, seed, on_epoch) -> Pretrained:
   )
   batches_seed = randomness.derive(seed, randomness.Purpose.PRETRAIN)
 
-  def run_epoch(weights, number, train, validation):
+  def run_epoch(frozen, weights, number, train, validation):
+    # An argument: they may be too large for a constant of a graph.
+    bound = model.with_frozen(frozen)
     data = local_training.ClientData(
       train.x, train.y, tf.shape(train.y), batches_seed
     )
     result = local_training.train_on_pool(
-      model.predict,
+      bound.predict,
       weights,
       data,
       local_training.epoch_steps(data, hparams.batch_size),
@@ -327,7 +329,7 @@ def _train(model, train, validation, hparams, seed, on_epoch) -> Pretrained:
       local_hparams,
     )
     logits = evaluation.predict_in_batches(
-      lambda x: model.predict(result.weights, x),
+      lambda x: bound.predict(result.weights, x),
       validation.x,
       model.num_classes,
     )
@@ -344,11 +346,12 @@ def _train(model, train, validation, hparams, seed, on_epoch) -> Pretrained:
 
   weights = _initial_weights(model, seed)
   best = best_loss = None
-  arguments = weights, np.int32(0), train, validation
+  frozen = tf.nest.map_structure(np.asarray, model.frozen)
+  arguments = frozen, weights, np.int32(0), train, validation
   with _compiled(run_epoch, *arguments) as run:
     for number in range(1, hparams.max_epochs + 1):
       weights, logits, loss, validation_loss_sum, num_correct = run(
-        weights, np.int32(number), train, validation
+        frozen, weights, np.int32(number), train, validation
       )
       epoch = Epoch(
         number=number,

@@ -8,6 +8,7 @@ list to edit. Its docstring says where the data come from. What is asked for as
 import functools
 import importlib
 import os
+import pathlib
 import pkgutil
 from collections.abc import Sequence
 
@@ -93,6 +94,7 @@ def load(
   data_dir: str | os.PathLike[str] | None = None,
   seed: int = 0,
   num_domains: int | None = None,
+  model_dir: str | os.PathLike[str] | None = None,
 ) -> source.Source:
   """Loads or generates a data set, and checks it.
 
@@ -101,17 +103,29 @@ def load(
     data_dir: The folder of all data sets, see `source`.
     seed: Seed of a data set that is generated; others do not look at it.
     num_domains: Likewise, its number of domains. None: that of its evolution.
+    model_dir: The folder of the pre-trained model whose tokens texts become;
+      others do not look at it.
 
   Returns:
     The data set, always in the same order.
 
   Raises:
     ValueError: The name is unknown, or what is on the disk is not what the
-      entry says.
+      entry says; or the data set is text and there is no model for it.
+    FileNotFoundError: The model's tokenizer is not there.
     DatasetNotFoundError: The data set is not on the disk.
   """
   entry = get(name, data_dir=data_dir)
-  if entry.generate is None:
+  if entry.tokenize is not None:
+    if model_dir is None:
+      raise ValueError(
+        f"data set {name!r} is text, which a pre-trained model's tokenizer"
+        " turns into numbers: model_dir must be the model's folder"
+      )
+    loaded = entry.tokenize(
+      source.data_folder(data_dir), pathlib.Path(model_dir)
+    )
+  elif entry.load is not None:
     loaded = entry.load(source.data_folder(data_dir))
   else:
     if num_domains is None:

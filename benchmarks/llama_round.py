@@ -1,0 +1,202 @@
+"""A round of a Llama with adapters: its memory, and a plain TensorFlow loop.
+
+  python -m benchmarks.llama_round
+
+Writes a model of random bfloat16 weights (100 million by default), lets clients
+take local AdamW steps on adapters and head (FedAvg), and prints the resident
+memory of the process at each stage, as multiples of the base's size. Then a
+`tf.function` takes the same steps on the same batches, one client after the
+other: the weights after the round must agree, and the seconds are compared. Run
+it when the machine is idle.
+"""
+
+import pathlib
+import re
+import statistics
+import tempfile
+import time
+
+import numpy as np
+import tensorflow as tf
+from absl import app
+from absl import flags
+
+from tff_shift import algorithms
+from tff_shift import execution
+from tff_shift import models
+from tff_shift.data import tokens
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
+from tff_shift.models import llama_checkpoint
+from tff_shift.models import llama_random
+from tff_shift.simulation import rounds
+
+FLAGS = flags.FLAGS
+
+_CLASSES, _LENGTH, _BATCH = 41, 32, 4
+_TOLERANCE = 1e-4
+
+
+def _config() -> llama_checkpoint.Config:
+  """Returns a network of 64 numbers a head, sized by the flags."""
+  width = FLAGS.width
+  return llama_checkpoint.Config(
+    vocabulary_size=FLAGS.vocabulary,
+    width=width,
+    num_layers=FLAGS.layers,
+    num_heads=width // 64,
+    num_key_value_heads=max(1, width // 64 // 3),
+    head_size=64,
+    mlp_width=width * 8 // 3,
+    rope_theta=500000.0,
+  )
+
+
+def _client(number: int) -> local_training.ClientData:
+  """Returns the random examples of a client, of 8 to 32 tokens."""
+  generator = np.random.default_rng([0, number])
+  size = FLAGS.steps * _BATCH
+  x = generator.integers(0, FLAGS.vocabulary, (size, _LENGTH)).astype(np.int32)
+  lengths = generator.integers(8, _LENGTH + 1, size)
+  x[np.arange(_LENGTH) >= lengths[:, np.newaxis]] = tokens.PADDING
+  return local_training.ClientData(
+    x=x,
+    y=generator.integers(0, _CLASSES, size).astype(np.int32),
+    domain_sizes=np.array([size], np.int32),
+    seed=randomness.client_seed(0, number),
+    client_id=np.int32(number),
+  )
+
+
+def _memory() -> dict[str, int]:
+  """Returns what of the process is resident now and at most, in bytes."""
+  status = pathlib.Path("/proc/self/status").read_text()
+  found = re.findall(r"(RssAnon|VmHWM):\s+(\d+) kB", status)
+  return {name: int(kilobytes) * 2**10 for name, kilobytes in found}
+
+
+class _Stages:
+  """Prints memory after each stage, less what it was before the first."""
+
+  def __init__(self, base_size: int):
+    self._base_size = base_size
+    self._before = _memory()["RssAnon"]
+
+  def report(self, stage: str) -> None:
+    """Prints a line."""
+    now = _memory()
+    size = now["RssAnon"] - self._before
+    print(
+      f"{stage:34}{size / 1e6:8.0f} MB, {size / self._base_size:.2f} times the"
+      f" base; at most {now['VmHWM'] / 1e6:.0f} MB in all",
+      flush=True,
+    )
+
+
+def _plain_round(model, hparams, weights, clients):
+  """Returns a function to the mean weights after the steps of all clients."""
+  optimizer = local_training.build_optimizer(hparams, hparams.learning_rate)
+  size = len(model.backbone.names)
+
+  def loss_of(current, x, y):
+    kernel, bias = current[size:]
+    states = model.embed(current[:size], x)
+    return local_training.cross_entropy(states @ kernel + bias, y)
+
+  @tf.function
+  def train(initial, x, y):
+    state = optimizer.initialize(
+      tuple(tf.TensorSpec(w.shape, w.dtype) for w in initial)
+    )
+    current = initial
+    for step in tf.range(FLAGS.steps):
+      batch = slice(step * _BATCH, (step + 1) * _BATCH)
+      with tf.GradientTape() as tape:
+        tape.watch(current)
+        loss = loss_of(current, x[batch], y[batch])
+      gradients = tape.gradient(loss, current)
+      state, current = optimizer.next(state, current, tuple(gradients))
+    return current
+
+  @tf.function
+  def draw(data):
+    seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, 0)
+    batches = local_training.pooled_batches(data, FLAGS.steps, _BATCH, seed)
+    drawn = [batches(step) for step in range(FLAGS.steps)]
+    return [tf.concat(parts, axis=0) for parts in zip(*drawn, strict=True)]
+
+  drawn = [draw(tf.nest.map_structure(tf.constant, each)) for each in clients]
+  initial = tuple(map(tf.constant, tf.nest.flatten(weights)))
+
+  def run():
+    trained = [train(initial, x, y) for x, y in drawn]
+    return [
+      tf.add_n(parts).numpy() / len(clients)
+      for parts in zip(*trained, strict=True)
+    ]
+
+  return run
+
+
+def _seconds(run) -> float:
+  start = time.perf_counter()
+  run()
+  return time.perf_counter() - start
+
+
+def main(_) -> None:
+  """Writes the model, measures, and prints."""
+  config = _config()
+  llama_random.write(FLAGS.folder, config, seed=0)
+  num_weights = sum(int(np.prod(shape)) for shape in config.shapes().values())
+  stages = _Stages(2 * num_weights)
+  print(f"base: {num_weights / 1e6:.1f} million weights, bfloat16", flush=True)
+  model = models.build(
+    "llama",
+    input_shape=(_LENGTH,),
+    num_classes=_CLASSES,
+    model_dir=FLAGS.folder,
+  )
+  stages.report("read")
+  hparams = algorithms.get("fed_avg").HParams(
+    batch_size=_BATCH,
+    local_steps=FLAGS.steps,
+    optimizer="adamw",
+    learning_rate=1e-3,
+  )
+  clients = [_client(number) for number in range(FLAGS.num_clients)]
+  with execution.use("in_process", max_concurrent_clients=FLAGS.concurrent):
+    algorithm = algorithms.build("fed_avg", model, hparams)
+    run = rounds.Rounds(algorithm, clients, run_seed=0)
+    initial = run.server_state.weights
+    stages.report("built")
+    run.step()
+    stages.report("after the first round")
+    ours = tf.nest.flatten(run.server_state.weights)
+    mine = statistics.median(_seconds(run.step) for _ in range(FLAGS.rounds))
+    stages.report(f"after {1 + FLAGS.rounds} rounds")
+  plain = _plain_round(model, hparams, initial, clients)
+  difference = max(
+    np.abs(one - other).max() for one, other in zip(plain(), ours, strict=True)
+  )
+  if not difference < _TOLERANCE:
+    raise SystemExit(f"the plain loop does other work: {difference:.1e}")
+  theirs = statistics.median(_seconds(plain) for _ in range(FLAGS.rounds))
+  print(
+    f"{FLAGS.num_clients} clients, {FLAGS.steps} steps each: in process"
+    f" {mine:.2f} s, plain loop {theirs:.2f} s, ratio {mine / theirs:.2f};"
+    f" largest difference of a weight {difference:.1e}"
+  )
+
+
+if __name__ == "__main__":
+  flags.DEFINE_integer("width", 768, "Length of a hidden state, 64 n.")
+  flags.DEFINE_integer("layers", 12, "Number of layers.")
+  flags.DEFINE_integer("vocabulary", 32000, "Number of tokens.")
+  flags.DEFINE_integer("num_clients", 5, "Clients in a round.")
+  flags.DEFINE_integer("steps", 5, "Steps of a client.")
+  flags.DEFINE_integer("rounds", 3, "Rounds that are timed.")
+  flags.DEFINE_integer("concurrent", 1, "Clients that train side by side.")
+  with tempfile.TemporaryDirectory() as temporary:
+    flags.DEFINE_string("folder", temporary, "Where the model is written.")
+    app.run(main)

@@ -1,0 +1,52 @@
+"""The flags of models that are pre-trained elsewhere and adapted."""
+
+import pathlib
+from typing import Any
+
+from absl import flags
+
+from tff_shift.data import source
+
+FLAGS = flags.FLAGS
+
+_NAMES = ("lora_rank", "lora_alpha")
+
+
+def define_flags() -> None:
+  """Defines the flags."""
+  flags.DEFINE_string(
+    "model_dir",
+    None,
+    "Folder of a pre-trained model (config.json, model*.safetensors,"
+    " tokenizer.json), for models with an option model_dir (llama). A relative"
+    " one that is not there is looked for in the folder of the data sets.",
+  )
+  flags.DEFINE_integer(
+    "lora_rank",
+    None,
+    "Rank of the adapters of a pre-trained model. Default: the model's.",
+  )
+  flags.DEFINE_float(
+    "lora_alpha",
+    None,
+    "Adapters count lora_alpha / lora_rank. Default: the model's.",
+  )
+
+
+def model_dir() -> pathlib.Path | None:
+  """Returns the folder of `--model_dir`; None where it is not set."""
+  if FLAGS.model_dir is None:
+    return None
+  folder = pathlib.Path(FLAGS.model_dir).expanduser()
+  if not folder.is_dir() and not folder.is_absolute():
+    in_data = source.data_folder(FLAGS.data_dir) / folder
+    if in_data.is_dir():
+      return in_data
+  return folder
+
+
+def options() -> dict[str, Any]:
+  """Returns the options of a model that the flags set."""
+  chosen = {name: FLAGS[name].value for name in _NAMES}
+  chosen["model_dir"] = model_dir()
+  return {name: each for name, each in chosen.items() if each is not None}

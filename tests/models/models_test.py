@@ -47,8 +47,8 @@ def kernel_variance(name, weight_name, shape):
   return glorot_variance(shape)
 
 
-# Of titles, and of tokens of a folder that has to be there: their own tests look at
-# what is looked at here.
+# Of titles, and of tokens of a folder that has to be there: their own tests
+# look at what is looked at here.
 OF_TEXT = ("bi_lstm", "llama")
 
 # With many layers, which take seconds to build.

@@ -6,15 +6,20 @@ Writes a model of random bfloat16 weights (100 million by default), lets clients
 take local AdamW steps on adapters and head (FedAvg), and prints the resident
 memory of the process at each stage, as multiples of the base's size. Then a
 `tf.function` takes the same steps on the same batches, one client after the
-other: the weights after the round must agree, and the seconds are compared. Run
-it when the machine is idle.
+other: the weights after the round must agree. Both take turns, and the medians
+count. Run it when the machine is idle.
 """
 
+import concurrent.futures
+import multiprocessing
 import pathlib
 import re
 import statistics
 import tempfile
+import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -34,7 +39,8 @@ from tff_shift.simulation import rounds
 FLAGS = flags.FLAGS
 
 _CLASSES, _LENGTH, _BATCH = 41, 32, 4
-_TOLERANCE = 1e-4
+# Adam's first steps are as large for a gradient of nearly zero as for any.
+_TOLERANCE = 1e-5
 
 
 def _config() -> llama_checkpoint.Config:
@@ -68,29 +74,45 @@ def _client(number: int) -> local_training.ClientData:
   )
 
 
-def _memory() -> dict[str, int]:
-  """Returns what of the process is resident now and at most, in bytes."""
+def _memory() -> int:
+  """Returns how much memory is resident that no file holds, in bytes."""
   status = pathlib.Path("/proc/self/status").read_text()
-  found = re.findall(r"(RssAnon|VmHWM):\s+(\d+) kB", status)
-  return {name: int(kilobytes) * 2**10 for name, kilobytes in found}
+  (kilobytes,) = re.findall(r"RssAnon:\s+(\d+) kB", status)
+  return int(kilobytes) * 2**10
 
 
 class _Stages:
-  """Prints memory after each stage, less what it was before the first."""
+  """Prints memory after each stage and at most, less that before the first."""
 
   def __init__(self, base_size: int):
     self._base_size = base_size
-    self._before = _memory()["RssAnon"]
+    self._before = _memory()
 
-  def report(self, stage: str) -> None:
-    """Prints a line."""
+  def run(self, stage: str, function: Callable[[], Any]) -> Any:
+    """Calls a function, whose memory is looked at every few milliseconds."""
+    found, has_ended = [], threading.Event()
+
+    def look():
+      while not has_ended.wait(0.005):
+        found.append(_memory())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+      result = function()
+    finally:
+      has_ended.set()
+      thread.join()
     now = _memory()
-    size = now["RssAnon"] - self._before
-    print(
-      f"{stage:34}{size / 1e6:8.0f} MB, {size / self._base_size:.2f} times the"
-      f" base; at most {now['VmHWM'] / 1e6:.0f} MB in all",
-      flush=True,
-    )
+    after, most = (each - self._before for each in (now, max([now, *found])))
+
+    def told(size):
+      return (
+        f"{size / 1e6:6.0f} MB, {size / self._base_size:.2f} times the base"
+      )
+
+    print(f"{stage:16}{told(after)}; at most {told(most)}", flush=True)
+    return result
 
 
 def _plain_round(model, hparams, weights, clients):
@@ -147,17 +169,23 @@ def _seconds(run) -> float:
 def main(_) -> None:
   """Writes the model, measures, and prints."""
   config = _config()
-  llama_random.write(FLAGS.folder, config, seed=0)
+  # In a process of its own: what it has freed would hide what is taken here.
+  with concurrent.futures.ProcessPoolExecutor(
+    1, multiprocessing.get_context("spawn")
+  ) as child:
+    child.submit(llama_random.write, FLAGS.folder, config, 0).result()
   num_weights = sum(int(np.prod(shape)) for shape in config.shapes().values())
   stages = _Stages(2 * num_weights)
   print(f"base: {num_weights / 1e6:.1f} million weights, bfloat16", flush=True)
-  model = models.build(
-    "llama",
-    input_shape=(_LENGTH,),
-    num_classes=_CLASSES,
-    model_dir=FLAGS.folder,
+  model = stages.run(
+    "read",
+    lambda: models.build(
+      "llama",
+      input_shape=(_LENGTH,),
+      num_classes=_CLASSES,
+      model_dir=FLAGS.folder,
+    ),
   )
-  stages.report("read")
   hparams = algorithms.get("fed_avg").HParams(
     batch_size=_BATCH,
     local_steps=FLAGS.steps,
@@ -166,26 +194,30 @@ def main(_) -> None:
   )
   clients = [_client(number) for number in range(FLAGS.num_clients)]
   with execution.use("in_process", max_concurrent_clients=FLAGS.concurrent):
-    algorithm = algorithms.build("fed_avg", model, hparams)
-    run = rounds.Rounds(algorithm, clients, run_seed=0)
+    run = stages.run(
+      "built",
+      lambda: rounds.Rounds(
+        algorithms.build("fed_avg", model, hparams), clients, run_seed=0
+      ),
+    )
     initial = run.server_state.weights
-    stages.report("built")
-    run.step()
-    stages.report("after the first round")
+    stages.run("first round", run.step)
     ours = tf.nest.flatten(run.server_state.weights)
-    mine = statistics.median(_seconds(run.step) for _ in range(FLAGS.rounds))
-    stages.report(f"after {1 + FLAGS.rounds} rounds")
-  plain = _plain_round(model, hparams, initial, clients)
-  difference = max(
-    np.abs(one - other).max() for one, other in zip(plain(), ours, strict=True)
-  )
-  if not difference < _TOLERANCE:
-    raise SystemExit(f"the plain loop does other work: {difference:.1e}")
-  theirs = statistics.median(_seconds(plain) for _ in range(FLAGS.rounds))
+    stages.run("second round", run.step)
+    plain = _plain_round(model, hparams, initial, clients)
+    difference = max(
+      np.abs(one - other).mean()
+      for one, other in zip(plain(), ours, strict=True)
+    )
+    if not difference < _TOLERANCE:
+      raise SystemExit(f"the plain loop does other work: {difference:.1e}")
+    pairs = [(_seconds(run.step), _seconds(plain)) for _ in range(FLAGS.rounds)]
+  mine, theirs = map(statistics.median, zip(*pairs, strict=True))
+  ratio = statistics.median(one / other for one, other in pairs)
   print(
     f"{FLAGS.num_clients} clients, {FLAGS.steps} steps each: in process"
-    f" {mine:.2f} s, plain loop {theirs:.2f} s, ratio {mine / theirs:.2f};"
-    f" largest difference of a weight {difference:.1e}"
+    f" {mine:.2f} s, plain loop {theirs:.2f} s, ratio {ratio:.2f}; mean"
+    f" difference of the weights of a matrix at most {difference:.1e}"
   )
 
 

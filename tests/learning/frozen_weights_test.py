@@ -244,6 +244,35 @@ class TestReferences:
       results = received(frozen, [np.float32(1), np.float32(2)])
     assert {address(each) for each in results} == {address(frozen)}
 
+  @pytest.mark.cpp
+  def test_bfloat16_reaches_clients_of_both_executors(self):
+    """As the bases of language models are published."""
+    dtype = tf.bfloat16.as_numpy_dtype
+    frozen = tf.cast(tf.random.stateless_normal([3, 4], [0, 1]), tf.bfloat16)
+
+    @tff.tensorflow.computation(tff.TensorType(dtype, (3, 4)), np.float32)
+    def use(weights, number):
+      return tf.reduce_sum(tf.cast(weights, tf.float32), axis=0) * number
+
+    @tff.federated_computation(
+      tff.FederatedType(tff.TensorType(dtype, (3, 4)), tff.SERVER),
+      tff.FederatedType(np.float32, tff.CLIENTS),
+    )
+    def add_up(weights, numbers):
+      used = tff.federated_map(use, (tff.federated_broadcast(weights), numbers))
+      return tff.federated_sum(used)
+
+    found = []
+    for context in (
+      in_process.in_process_context(),
+      local_execution.local_context(),
+    ):
+      with context:
+        found.append(add_up(frozen, [np.float32(1), np.float32(2)]))
+    expected = 3 * np.asarray(frozen, np.float32).sum(axis=0)
+    for each in found:
+      np.testing.assert_allclose(each, expected, rtol=1e-6)
+
 
 @pytest.mark.slow
 class TestCheckpoints:

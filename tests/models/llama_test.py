@@ -224,6 +224,47 @@ class TestExamples:
       assert one.numpy().tobytes() == other.numpy().tobytes()
 
 
+def test_each_matrix_of_the_base_is_cast_when_it_is_needed():
+  # Else all would be there in float32 at once, twice the size of the base.
+  config = config_of("plain")
+  with tf.Graph().as_default() as graph:
+
+    def given(shape, dtype):
+      return tf.compat.v1.placeholder(dtype, shape)
+
+    weights = {
+      name: given(shape if "embed" in name else shape[::-1], tf.bfloat16)
+      for name, shape in config.shapes().items()
+    }
+    base = llama_checkpoint.arrange(config, weights)
+    adapters = (
+      {
+        name: llama.Adapter(
+          given([32, 2], tf.float32), given([2, size], tf.float32)
+        )
+        for name, size in (("query", 32), ("key", 16), ("value", 16))
+      },
+    )
+    states = llama.hidden_states(
+      config, base, adapters, SCALE, given([2, 4], tf.int32)
+    )
+    assert None not in tf.gradients(states, tf.nest.flatten(adapters))
+    operations = graph.get_operations()
+    assert tf.gradients(states, base.layers[0].gate) == [None]
+  matrices = [
+    operation
+    for operation in operations
+    if operation.type == "Cast"
+    and operation.inputs[0].dtype == tf.bfloat16
+    and operation.inputs[0].shape.rank == 2
+    and operation.inputs[0].op.type != "GatherV2"
+  ]
+  # Two layers of seven matrices and, for the gradient, all above the adapters:
+  # of the first layer the output and three of the MLP, of the second seven.
+  assert len(matrices) == 2 * 7 + 4 + 7
+  assert all(each.control_inputs for each in matrices)
+
+
 @pytest.mark.parametrize(
   "options, message",
   [

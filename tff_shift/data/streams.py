@@ -8,6 +8,7 @@ data from before deployment, and one is what streams are drawn from.
 
   - Label shift: Q_t = (1 - omega(t)) Q_0 + omega(t) Q_T, Q_0 uniform, Q_T drawn
     for each client from a Dirichlet distribution.
+    Where each class is dealt to one client, both are over its own classes.
   - Covariate shift: a client has one corruption; its severity is 5 omega(t),
     rounded; its classes are uniform.
 

@@ -56,7 +56,7 @@ def _matmul(x, kernel):
     # TensorFlow would cast all matrices at once, before the first product, and
     # find that a cast for the gradient is one that there was.
     with tf.control_dependencies([factor]):
-      cast = tf.cast(tf.identity(kernel), factor.dtype)
+      cast = tf.cast(kernel, factor.dtype)
     return tf.matmul(factor, cast, transpose_b=transpose)
 
   def gradient(upstream):

@@ -90,7 +90,7 @@ class Run:
     folder: results.RunFolder,
     tracked: trackers.TrackedRun,
     class_names: Sequence[str] | None,
-    vocabulary: Sequence[str] | None,
+    vocabulary: Sequence[str] | None = None,
   ):
     self.bar = bar
     self.checkpoint = checkpoint

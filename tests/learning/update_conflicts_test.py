@@ -1,8 +1,11 @@
 """Tests of sums of updates in conflict: against the updates themselves."""
 
+import functools
+
 import numpy as np
 import pytest
 import scipy.optimize
+import tensorflow as tf
 
 from tff_shift.learning import update_conflicts
 
@@ -115,18 +118,24 @@ class TestProjection:
 @pytest.mark.slow
 class TestAversion:
   @pytest.fixture(scope="class")
-  def avert(self, run_in_graph):
+  def avert(self, compile_in_graph):
     """Returns `avert(updates, guide, alpha, allowed)`."""
 
-    def run(updates, guide, alpha, allowed=None):
-      if allowed is None:
-        allowed = np.ones(guide.shape[1], bool)
-      return run_in_graph(
-        lambda *given: update_conflicts.avert(*given, alpha),
-        products_of(updates),
-        guide,
-        allowed,
+    @functools.cache
+    def compiled(n):
+      return compile_in_graph(
+        update_conflicts.avert,
+        tf.TensorSpec([None, n, n], tf.float64),
+        tf.TensorSpec([None, n], tf.float64),
+        tf.TensorSpec([n], tf.bool),
+        tf.TensorSpec([], tf.float64),
       )
+
+    def run(updates, guide, alpha, allowed=None):
+      n = guide.shape[1]
+      if allowed is None:
+        allowed = np.ones(n, bool)
+      return compiled(n)(products_of(updates), guide, allowed, alpha)
 
     return run
 

@@ -1,11 +1,15 @@
 """How well the unseen domain is predicted without any training.
 
   python -m benchmarks.nearest_class_means --dataset=circle --seeds=0,1,2
+  python -m benchmarks.nearest_class_means --num_clients=10 --dirichlet=0.1
 
 Each example of the target domain is given the class whose mean over the last
 source domain is nearest, all clients' examples together, features or pixels as
-they are. What a method adds has to be more than that.
+they are. With --num_clients also: each client gives all its examples the class
+that it has most of. What a method adds has to be more than that.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 from absl import app
@@ -30,16 +34,39 @@ def accuracy(dataset: domains.EvolvingDataset) -> float:
   return 100.0 * neighbors.NearestCentroid().fit(*source).score(*target)
 
 
+def accuracy_of_largest_classes(clients: Sequence[domains.Client]) -> float:
+  """Returns the mean accuracy of clients on the last domain, in percent.
+
+  Args:
+    clients: At least one of them has examples of the last domain.
+  """
+  found = []
+  for client in clients:
+    target = client.test.y[len(client.test.y) - client.test.domain_sizes[-1] :]
+    if len(target):
+      found.append(np.mean(target == np.bincount(client.train.y).argmax()))
+  return 100.0 * float(np.mean(found))
+
+
 def main(_) -> None:
-  """Prints the accuracy for each seed."""
+  """Prints the accuracies for each seed."""
   for seed in map(int, FLAGS.seeds):
     dataset = domains.load_evolving(FLAGS.dataset, seed=seed)
-    print(
-      f"{FLAGS.dataset}, seed {seed}: {accuracy(dataset):.1f} %", flush=True
-    )
+    line = f"{FLAGS.dataset}, seed {seed}: {accuracy(dataset):.1f} %"
+    if FLAGS.num_clients:
+      clients = domains.assemble_clients(
+        dataset,
+        num_clients=FLAGS.num_clients,
+        dirichlet=FLAGS.dirichlet,
+        seed=seed,
+      )
+      line += f", largest class {accuracy_of_largest_classes(clients):.1f} %"
+    print(line, flush=True)
 
 
 if __name__ == "__main__":
   flags.DEFINE_string("dataset", "circle", "A data set with domains.")
   flags.DEFINE_list("seeds", ["0", "1", "2"], "Seeds of the data.")
+  flags.DEFINE_integer("num_clients", 0, "Clients; 0: none are looked at.")
+  flags.DEFINE_float("dirichlet", float("inf"), "How unevenly classes are.")
   app.run(main)

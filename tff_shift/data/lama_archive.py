@@ -16,15 +16,16 @@ prompt. Here the relation is the class, and a text is "subject, object": the
 words of the relation's template would tell the class.
 """
 
-import json
 import pathlib
 from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from tff_shift.data import partition
 from tff_shift.data import source
+from tff_shift.data import text_files
 from tff_shift.data import tokens
 
 FOLDER = "lama"
@@ -68,11 +69,11 @@ def load(folder: pathlib.Path, model_dir: pathlib.Path) -> source.Source:
       f' "{zip_file}" -d "{folder}" && mv "{folder / "data"}" "{archive}"',
     )
   names, texts, labels = [], [], []
-  for described in _lines(relations, ("relation", "label")):
+  for described in _records(relations, ("relation", "label")):
     path = archive / "TREx" / f"{described['relation']}.jsonl"
     if not path.is_file():
       continue
-    facts = list(_lines(path, ("sub_label", "obj_label")))
+    facts = list(_records(path, ("sub_label", "obj_label")))
     if not facts:
       raise ValueError(f"{path} holds no fact; unpack the archive again")
     rng = partition.generator("lama", len(names))
@@ -97,9 +98,9 @@ def load(folder: pathlib.Path, model_dir: pathlib.Path) -> source.Source:
   )
 
 
-def _lines(
+def _records(
   path: pathlib.Path, keys: tuple[str, ...]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Mapping[str, Any]]:
   """Reads the objects of a file, one in a line; each has texts of these keys.
 
   Args:
@@ -112,24 +113,11 @@ def _lines(
   Raises:
     ValueError: If a line is something else.
   """
-  try:
-    text = path.read_text(encoding="utf-8")
-  except (OSError, UnicodeDecodeError) as error:
-    raise ValueError(
-      f"{path} cannot be read ({error}); unpack the archive again"
-    ) from error
-  # Not `splitlines`: a text may hold what Unicode counts as the end of a line.
-  for number, line in enumerate(text.split("\n"), start=1):
-    if not line.strip():
-      continue
-    try:
-      found = json.loads(line)
-      if all(isinstance(found[key], str) and found[key] for key in keys):
-        yield found
-        continue
-    except (ValueError, KeyError, TypeError):
-      pass
-    raise ValueError(
-      f"{path}, line {number}: it must be a JSON object with the texts"
-      f" {' and '.join(keys)}"
-    )
+  for number, found in text_files.json_objects(path):
+    for key in keys:
+      if not (isinstance(found.get(key), str) and found[key]):
+        raise ValueError(
+          f"{path}, line {number}: {key} must be a text, got"
+          f" {found.get(key)!r}; unpack the archive again"
+        )
+    yield found

@@ -15,7 +15,6 @@ import csv
 import datetime
 import functools
 import hashlib
-import json
 import math
 import pathlib
 from collections.abc import Iterator
@@ -29,6 +28,7 @@ from tff_shift.data import examples
 from tff_shift.data import partition
 from tff_shift.data import source
 from tff_shift.data import text
+from tff_shift.data import text_files
 
 REDDIT_FOLDER = "reddit"
 REDDIT_FIELDS = ("title", "subreddit", "created_utc")
@@ -194,7 +194,7 @@ def _titles(archive: pathlib.Path) -> Iterator[_Title]:
     for year in (FIRST_YEAR, LAST_YEAR + 1)
   )
   for path in _files(archive):
-    read = _json_records if path.suffix == ".jsonl" else _csv_records
+    read = text_files.json_objects if path.suffix == ".jsonl" else _csv_records
     for line, record in read(path):
       for field in REDDIT_FIELDS:
         if record.get(field) is None:
@@ -239,46 +239,11 @@ def _files(archive: pathlib.Path) -> list[pathlib.Path]:
   return sorted([*archive.glob("*.jsonl"), *archive.glob("*.csv")])
 
 
-def _lines(path: pathlib.Path) -> Iterator[str]:
-  """Yields the lines of a file, as they end.
-
-  Raises:
-    ValueError: A line is not UTF-8, or the file cannot be read.
-  """
-  try:
-    with open(path, "rb") as file:
-      for number, line in enumerate(file, start=1):
-        # A mark at the start of a file belongs to no field.
-        yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-  except UnicodeDecodeError as error:
-    raise ValueError(
-      f"{path}, line {number}: it is not UTF-8; convert the file"
-    ) from error
-  except OSError as error:
-    raise ValueError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _json_records(
-  path: pathlib.Path,
-) -> Iterator[tuple[int, Mapping[str, Any]]]:
-  """Yields the number of each line that is not empty, and its object."""
-  for number, line in enumerate(_lines(path), start=1):
-    if not line.strip():
-      continue
-    try:
-      record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-      raise ValueError(f"{path}, line {number}: it is not JSON") from error
-    if not isinstance(record, dict):
-      raise ValueError(f"{path}, line {number}: it is no JSON object")
-    yield number, record
-
-
 def _csv_records(
   path: pathlib.Path,
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
   """Yields the number of the last line of each record, and the record."""
-  reader = csv.DictReader(_lines(path), strict=True)
+  reader = csv.DictReader(text_files.lines(path), strict=True)
   try:
     missing = [f for f in REDDIT_FIELDS if f not in (reader.fieldnames or ())]
     if missing:

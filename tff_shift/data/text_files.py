@@ -1,0 +1,59 @@
+"""Files of texts, read line by line, whatever their size."""
+
+import json
+import pathlib
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+
+
+def lines(path: pathlib.Path) -> Iterator[str]:
+  """Yields the lines of a file, one at a time, with their ends.
+
+  Args:
+    path: The file, in UTF-8.
+
+  Yields:
+    The lines. What else Unicode counts as the end of a line ends none.
+
+  Raises:
+    ValueError: A line is not UTF-8, or the file cannot be read; one line of
+      text that names the file.
+  """
+  try:
+    with open(path, "rb") as file:
+      for number, line in enumerate(file, start=1):
+        # A mark at the start of a file belongs to no field.
+        yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+  except UnicodeDecodeError as error:
+    raise ValueError(
+      f"{path}, line {number}: it is not UTF-8; convert the file"
+    ) from error
+  except OSError as error:
+    raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def json_objects(
+  path: pathlib.Path,
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
+  """Yields the objects of a file that has one in each line.
+
+  Args:
+    path: The file, in UTF-8.
+
+  Yields:
+    The number of each line that is not empty, from 1, and its object.
+
+  Raises:
+    ValueError: See `lines`; or a line is no JSON object.
+  """
+  for number, line in enumerate(lines(path), start=1):
+    if not line.strip():
+      continue
+    try:
+      record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+      raise ValueError(f"{path}, line {number}: it is not JSON") from error
+    if not isinstance(record, dict):
+      raise ValueError(f"{path}, line {number}: it is no JSON object")
+    yield number, record

@@ -11,8 +11,8 @@ import tensorflow as tf
 import tff_shift
 from tff_shift.models import fingerprint
 from tff_shift.models import input_scaling
+from tff_shift.models import keras_parts
 from tff_shift.models import mlp
-from tff_shift.models import residual
 from tff_shift.models import residual_cnn
 from tff_shift.models import split_model
 
@@ -105,7 +105,7 @@ def build_frozen(kernel=1.0, bias=0.0, activation="relu"):
         ),
       ]
     ),
-    head=lambda: residual.linear_head(2, 3),
+    head=lambda: keras_parts.linear_head(2, 3),
     input_dtype=tf.float32,
   )
 
@@ -133,7 +133,7 @@ def test_recurrent_models_have_digests():
           layer,
         ]
       ),
-      head=lambda: residual.linear_head(3, 3),
+      head=lambda: keras_parts.linear_head(3, 3),
       input_dtype=tf.int32,
     )
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift.models import residual
+from tff_shift.models import keras_parts
 from tff_shift.models import resnet
 
 
@@ -39,7 +39,7 @@ class TestParameters:
     trunk = resnet.trunk((32, 32, 3), stem="cifar", width=64, groups=16)
     stem = 3 * 3 * 3 * 64 + 2 * 64
     assert trunk.count_params() == stem + STAGES == 11_168_832
-    head = residual.linear_head(512, 10)
+    head = keras_parts.linear_head(512, 10)
     assert trunk.count_params() + head.count_params() == 11_173_962
 
 

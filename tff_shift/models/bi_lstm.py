@@ -165,13 +165,7 @@ def build(
       f"vocabulary_size={vocabulary_size}, embedding_width={embedding_width}"
       f" and width={width} of bi_lstm have to be at least 1"
     )
-  head = tf.keras.Sequential(
-    [
-      tf.keras.layers.InputLayer((len(_DIRECTIONS) * width,)),
-      tf.keras.layers.Dense(num_classes, name="classifier"),
-    ],
-    name="bi_lstm_head",
-  )
+  head = keras_parts.linear_head(len(_DIRECTIONS) * width, num_classes)
   return split_model.SplitModel(
     name="bi_lstm",
     backbone=_backbone(vocabulary_size, embedding_width, width),

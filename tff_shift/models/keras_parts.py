@@ -291,3 +291,14 @@ def cut_last_layer(part: parts.Part) -> tuple[parts.Part, parts.Part]:
     name=keras_model.name,
   )
   return _make_part_like(hidden, part), _make_part_like(linear, part)
+
+
+def linear_head(embedding_size: int, num_classes: int) -> tf.keras.Model:
+  """Builds a head of one linear layer with a bias."""
+  return tf.keras.Sequential(
+    [
+      tf.keras.layers.InputLayer((embedding_size,)),
+      tf.keras.layers.Dense(num_classes, name="classifier"),
+    ],
+    name="linear_head",
+  )

@@ -305,14 +305,7 @@ def build(
       " model*.safetensors, tokenizer.json)"
     )
   config, base = llama_checkpoint.read(model_dir)
-  layers = tf.keras.layers
-  head = tf.keras.Sequential(
-    [
-      layers.InputLayer((config.width,)),
-      layers.Dense(num_classes, name="classifier"),
-    ],
-    name="llama_head",
-  )
+  head = keras_parts.linear_head(config.width, num_classes)
   return split_model.SplitModel(
     name="llama",
     backbone=make_backbone(config, base, lora_rank, lora_alpha),

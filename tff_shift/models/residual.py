@@ -111,14 +111,3 @@ def block(
     x = convolve(x, channels, 1, strides=strides, name=f"{name}.shortcut")
     x = normalize(x, groups, name=f"{name}.shortcut")
   return relu()(tf.keras.layers.Add()([x, y]))
-
-
-def linear_head(embedding_size: int, num_classes: int) -> tf.keras.Model:
-  """Builds the head of these networks: one linear layer with a bias."""
-  return tf.keras.Sequential(
-    [
-      tf.keras.layers.InputLayer((embedding_size,)),
-      tf.keras.layers.Dense(num_classes, name="classifier"),
-    ],
-    name="linear_head",
-  )

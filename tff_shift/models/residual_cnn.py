@@ -18,6 +18,7 @@ What the paper leaves open, and how it is settled here:
 
 import tensorflow as tf
 
+from tff_shift.models import keras_parts
 from tff_shift.models import residual
 from tff_shift.models import split_model
 
@@ -64,7 +65,7 @@ def build(
     return tf.keras.Model(image, x, name="residual_cnn_backbone")
 
   def head():
-    return residual.linear_head(width * 2**_NUM_BLOCKS, num_classes)
+    return keras_parts.linear_head(width * 2**_NUM_BLOCKS, num_classes)
 
   return split_model.build_split_model(
     "residual_cnn", backbone=backbone, head=head, input_dtype=input_dtype

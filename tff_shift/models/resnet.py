@@ -15,6 +15,7 @@ the weights were trained: see `input_scaling`.
 
 import tensorflow as tf
 
+from tff_shift.models import keras_parts
 from tff_shift.models import residual
 from tff_shift.models import split_model
 
@@ -103,7 +104,7 @@ def build(
     return trunk(input_shape, stem=stem, width=width, groups=groups)
 
   def head():
-    return residual.linear_head(width * 2 ** (_NUM_STAGES - 1), num_classes)
+    return keras_parts.linear_head(width * 2 ** (_NUM_STAGES - 1), num_classes)
 
   return split_model.build_split_model(
     "resnet18", backbone=backbone, head=head, input_dtype=input_dtype

@@ -17,6 +17,7 @@ What the second paper leaves open, and how it is settled here:
 
 import tensorflow as tf
 
+from tff_shift.models import keras_parts
 from tff_shift.models import residual
 from tff_shift.models import split_model
 
@@ -94,7 +95,7 @@ def build(
 
   def head():
     embedding_size = _STEM_CHANNELS * 2 ** (_NUM_STAGES - 1) * widening_factor
-    return residual.linear_head(embedding_size, num_classes)
+    return keras_parts.linear_head(embedding_size, num_classes)
 
   return split_model.build_split_model(
     f"wide_resnet_{depth}_{widening_factor}",

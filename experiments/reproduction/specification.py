@@ -1,7 +1,7 @@
 """Which runs a table of a paper is made of: a TOML file for each table.
 
-A file may start from another (`base`), whose keys it overrides one by one; that
-is where the methods, data sets and settings of a paper stand that its tables
+A file may start from another (`base`, a path beside it without .toml), whose keys
+it overrides one by one; that is where the methods, data sets and settings of a paper stand that its tables
 share. Keys:
 
     name             "<paper>/<table>"; the cells are those of `papers`
@@ -264,13 +264,26 @@ def load(name: str) -> Specification:
       raise SpecificationError(
         f"{name}: there is no such table; --list names all"
       )
-  values = _read(path)
-  base = values.pop("base", None)
-  if base is not None:
-    values = _merged(_read(path.with_name(f"{base}.toml")), values)
+  values = _read_with_bases(path)
   spec = _record(Specification, values, path, "")
   _check(spec, path)
   return spec
+
+
+def _read_with_bases(
+  path: pathlib.Path, started_from: tuple[pathlib.Path, ...] = ()
+) -> dict[str, Any]:
+  """Returns the keys of a file over those of the files that it starts from."""
+  if path.resolve() in started_from:
+    raise SpecificationError(f"{path}: base: the file starts from itself")
+  values = _read(path)
+  base = values.pop("base", None)
+  if base is None:
+    return values
+  below = _read_with_bases(
+    path.parent / f"{base}.toml", (*started_from, path.resolve())
+  )
+  return _merged(below, values)
 
 
 def _read(path: pathlib.Path) -> dict[str, Any]:

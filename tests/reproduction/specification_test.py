@@ -136,3 +136,23 @@ def test_what_is_wrong_is_named(tmp_path, old, new, message):
 def test_a_table_that_there_is_not():
   with pytest.raises(specification.SpecificationError, match="no such table"):
     specification.load("fed_evolve/99")
+
+
+def test_a_file_starts_from_files_in_other_folders(tmp_path):
+  (tmp_path / "below").mkdir()
+  (tmp_path / "below" / "lowest.toml").write_text(_GOOD)
+  middle = 'base = "lowest"\ntitle = "Middle"\nseeds = [7]\n'
+  (tmp_path / "below" / "middle.toml").write_text(middle)
+  path = tmp_path / "mine.toml"
+  path.write_text('base = "below/middle"\ntitle = "Above"\n')
+  found = specification.load(str(path))
+  assert found.title == "Above"
+  assert list(found.seeds) == [7]
+  assert found.datasets["circle"].preset == "circle"
+
+
+def test_a_file_that_starts_from_itself(tmp_path):
+  (tmp_path / "a.toml").write_text('base = "b"\n')
+  (tmp_path / "b.toml").write_text('base = "a"\n')
+  with pytest.raises(specification.SpecificationError, match="from itself"):
+    specification.load(str(tmp_path / "a.toml"))

@@ -1,8 +1,8 @@
 """Which runs a table of a paper is made of: a TOML file for each table.
 
-A file may start from another (`base`, a path beside it without .toml), whose keys
-it overrides one by one; that is where the methods, data sets and settings of a paper stand that its tables
-share. Keys:
+A file may start from another (`base`, a path beside it without .toml), whose
+keys it overrides one by one; that is where the methods, data sets and settings
+of a paper stand that its tables share. Keys:
 
     name             "<paper>/<table>"; the cells are those of `papers`
     title            what the table shows

@@ -141,13 +141,13 @@ def test_a_table_that_there_is_not():
 def test_a_file_starts_from_files_in_other_folders(tmp_path):
   (tmp_path / "below").mkdir()
   (tmp_path / "below" / "lowest.toml").write_text(_GOOD)
-  middle = 'base = "lowest"\ntitle = "Middle"\nseeds = [7]\n'
+  middle = 'base = "lowest"\ntitle = "Middle"\nseeds = [0, 7]\n'
   (tmp_path / "below" / "middle.toml").write_text(middle)
   path = tmp_path / "mine.toml"
   path.write_text('base = "below/middle"\ntitle = "Above"\n')
   found = specification.load(str(path))
   assert found.title == "Above"
-  assert list(found.seeds) == [7]
+  assert list(found.seeds) == [0, 7]
   assert found.datasets["circle"].preset == "circle"
 
 

@@ -78,7 +78,8 @@ lint: setup check-lock
 	$(BIN)/ruff format --check .
 
 docs: setup
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	# Not --quiet: warnings that are not shown are not counted, and break nothing.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # The override lifts TFF's pin of a release of jaxlib that is gone.
 COMPILE := $(BIN)/uv pip compile --quiet --no-config --no-header \

@@ -14,11 +14,12 @@ _PACKAGE = "tff_shift"
 
 def on_page_markdown(markdown, *, page, **_):
   """Turns links as the repository has them into links within the site."""
-  if page.file.src_uri == "index.md":
-    return markdown.replace("](docs/", "](")
   if "/" not in page.file.src_uri:
-    # What lies beside this folder there lies in it here.
-    return markdown.replace("](../", "](")
+    # Pages of the repository's root, and what lies beside this folder there
+    # and in it here.
+    return markdown.replace("](docs/", "](").replace("](../", "](")
+  if page.file.src_uri.startswith("results/"):
+    return markdown.replace("](../docs/", "](../")
   return markdown
 
 

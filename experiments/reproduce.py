@@ -273,7 +273,11 @@ def reproduce(name: str) -> int:
   with command_line.usage_errors():
     index, number = sharding.parse(FLAGS.shard)
     asked = table.Table(
-      name, only=FLAGS.only, columns=FLAGS.columns, data_dir=FLAGS.data_dir
+      name,
+      only=FLAGS.only,
+      columns=FLAGS.columns,
+      data_dir=FLAGS.data_dir,
+      runs_in=[folder, *map(pathlib.Path, FLAGS.merge)],
     )
     plan = _plan(asked, folder)
     more_flags = binary_flags.parsed(list(plan.more_flags), asked.of.binary)

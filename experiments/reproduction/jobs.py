@@ -85,6 +85,7 @@ def plan(
   *,
   more_flags: Mapping[str, Any] | None = None,
   data_dir: str | None = None,
+  runs_in: Sequence[pathlib.Path] = (),
 ) -> list[PlannedCell]:
   """Plans all cells of a table.
 
@@ -93,6 +94,8 @@ def plan(
     reductions: What is run less of.
     more_flags: Flags that count for all jobs instead of the table's.
     data_dir: The folder of the data sets.
+    runs_in: Folders of reproductions. What has a run there is planned without
+      its data as well: it can be read.
 
   Returns:
     The cells; those of one run folder share the job.
@@ -111,16 +114,21 @@ def plan(
     ]
     method, metric = spec.methods[cell.method], spec.metrics[cell.metric]
     reads = metric.reads.format(**dict(cell.setting))
+    dataset = spec.datasets[cell.dataset]
+    not_at_hand = _not_at_hand(dataset, data_dir)
     reason = (
-      _absence(spec.datasets[cell.dataset], data_dir)
+      dataset.absent
       or method.absent
       or metric.absent
       or method.absent_metrics.get(reads, "")
     )
     job = None
-    if not (reason or spec.computed):
+    if not (reason or spec.computed or (not_at_hand and not runs_in)):
       made_job = _job(spec, cell, reductions, more_flags or {})
-      job = made.setdefault(made_job.folder, made_job)
+      if not not_at_hand or _has_run(made_job, runs_in):
+        job = made.setdefault(made_job.folder, made_job)
+    if job is None:
+      reason = dataset.absent or not_at_hand or reason
     headings = [spec.datasets[cell.dataset].label] * several
     headings += [
       setting.shown(value)
@@ -151,15 +159,17 @@ def plan(
   return planned
 
 
-def _absence(dataset: specification.Dataset, data_dir: str | None) -> str:
-  """Returns why there are no runs on a data set; empty if there are."""
-  if dataset.absent:
-    return dataset.absent
+def _not_at_hand(dataset: specification.Dataset, data_dir: str | None) -> str:
+  """Returns what is missing of a data set; empty if nothing is."""
   folder = source.data_folder(data_dir)
   for name in dataset.needs:
     if not (folder / name).is_dir():
       return f"{dataset.label} is not at hand (no folder {name})"
   return ""
+
+
+def _has_run(job: Job, folders: Sequence[pathlib.Path]) -> bool:
+  return any((folder / f"{job.folder}.job.json").exists() for folder in folders)
 
 
 def _job(
@@ -300,6 +310,11 @@ def chosen(
       shown = dict.fromkeys(
         each.job.folder.partition("/")[0] for each in planned if each.job
       )
+      if not shown:
+        why = next((each.absent for each in planned if each.absent), "no cells")
+        raise ValueError(
+          f"--columns={part}: there are no columns to run: {why}"
+        )
       raise ValueError(f"--columns={part}: there are {', '.join(shown)}")
   found = {}
   for each in planned:

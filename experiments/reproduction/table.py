@@ -34,6 +34,7 @@ class Table:
     only: Sequence[str] = (),
     columns: Sequence[str] = (),
     data_dir: str | None = None,
+    runs_in: Sequence[pathlib.Path] = (),
   ):
     """Reads the specification.
 
@@ -42,6 +43,7 @@ class Table:
       only: Methods; empty means all.
       columns: See `jobs.chosen`.
       data_dir: The folder of the data sets.
+      runs_in: See `jobs.plan`.
 
     Raises:
       SpecificationError: If it is wrong.
@@ -50,6 +52,7 @@ class Table:
     self.of = specification.load(self.spec.of) if self.spec.of else self.spec
     binary_flags.check_specification(self.of)
     self._only, self._columns, self._data_dir = only, columns, data_dir
+    self._runs_in = runs_in
 
   def planned(
     self,
@@ -58,7 +61,11 @@ class Table:
   ) -> list[jobs_lib.PlannedCell]:
     """Returns the cells of the table of the runs, see `jobs.plan`."""
     return jobs_lib.plan(
-      self.of, reductions, more_flags=more_flags, data_dir=self._data_dir
+      self.of,
+      reductions,
+      more_flags=more_flags,
+      data_dir=self._data_dir,
+      runs_in=self._runs_in,
     )
 
   def chosen(

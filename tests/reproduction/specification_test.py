@@ -56,6 +56,33 @@ def test_every_cell_has_runs_or_a_reason(name, everything_at_hand, tmp_path):
   assert left <= {"circle", "rotated_digits"}
 
 
+def test_runs_are_read_where_their_data_are_not(tmp_path):
+  spec = specification.load("fed_3da/1")
+  run = tmp_path / "runs" / "cifar10" / "fed_avg.job.json"
+  run.parent.mkdir(parents=True)
+  run.write_text("{}")
+  planned = jobs.plan(
+    spec, _NOTHING, data_dir=tmp_path, runs_in=[tmp_path, tmp_path / "runs"]
+  )
+  assert {each.job.folder for each in planned if each.job} == {
+    "cifar10/fed_avg"
+  }
+  assert {
+    each.absent for each in planned if each.wanted.dataset == "fashion_mnist"
+  } == {"paper only: Fashion-MNIST is not at hand (no folder fashion_mnist)"}
+  assert jobs.chosen(planned, columns=["cifar10"])
+
+
+def test_no_column_can_run_without_its_data(tmp_path):
+  planned = jobs.plan(
+    specification.load("fed_3da/1"), _NOTHING, data_dir=tmp_path
+  )
+  with pytest.raises(
+    ValueError, match=r"no columns to run: .*no folder cifar10"
+  ):
+    jobs.chosen(planned, columns=["cifar10"])
+
+
 def test_methods_get_the_same_values_and_their_own_flags(everything_at_hand):
   planned = jobs.plan(
     specification.load("fed_evolve/1"), _NOTHING, data_dir=everything_at_hand

@@ -8,6 +8,7 @@ import dataclasses
 import os
 import pathlib
 import re
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -85,7 +86,7 @@ def plan(
   *,
   more_flags: Mapping[str, Any] | None = None,
   data_dir: str | None = None,
-  runs_in: Sequence[pathlib.Path] = (),
+  has_runs: Callable[[str], bool] = lambda dataset: False,
 ) -> list[PlannedCell]:
   """Plans all cells of a table.
 
@@ -94,8 +95,8 @@ def plan(
     reductions: What is run less of.
     more_flags: Flags that count for all jobs instead of the table's.
     data_dir: The folder of the data sets.
-    runs_in: Folders of reproductions. What has a run there is planned without
-      its data as well: it can be read.
+    has_runs: Whether there are runs on a data set. They can be read without it,
+      so its cells are planned then.
 
   Returns:
     The cells; those of one run folder share the job.
@@ -115,21 +116,21 @@ def plan(
     method, metric = spec.methods[cell.method], spec.metrics[cell.metric]
     reads = metric.reads.format(**dict(cell.setting))
     dataset = spec.datasets[cell.dataset]
-    not_at_hand = _not_at_hand(dataset, data_dir)
+    missing = ""
+    if not has_runs(cell.dataset):
+      missing = _missing_data(dataset, data_dir)
     reason = (
       dataset.absent
+      or missing
       or method.absent
       or metric.absent
       or method.absent_metrics.get(reads, "")
     )
     job = None
-    if not (reason or spec.computed or (not_at_hand and not runs_in)):
+    if not (reason or spec.computed):
       made_job = _job(spec, cell, reductions, more_flags or {})
-      if not not_at_hand or _has_run(made_job, runs_in):
-        job = made.setdefault(made_job.folder, made_job)
-    if job is None:
-      reason = dataset.absent or not_at_hand or reason
-    headings = [spec.datasets[cell.dataset].label] * several
+      job = made.setdefault(made_job.folder, made_job)
+    headings = [dataset.label] * several
     headings += [
       setting.shown(value)
       for name, setting, value in settings
@@ -159,17 +160,13 @@ def plan(
   return planned
 
 
-def _not_at_hand(dataset: specification.Dataset, data_dir: str | None) -> str:
+def _missing_data(dataset: specification.Dataset, data_dir: str | None) -> str:
   """Returns what is missing of a data set; empty if nothing is."""
   folder = source.data_folder(data_dir)
   for name in dataset.needs:
     if not (folder / name).is_dir():
       return f"{dataset.label} is not at hand (no folder {name})"
   return ""
-
-
-def _has_run(job: Job, folders: Sequence[pathlib.Path]) -> bool:
-  return any((folder / f"{job.folder}.job.json").exists() for folder in folders)
 
 
 def _job(

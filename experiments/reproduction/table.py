@@ -43,7 +43,7 @@ class Table:
       only: Methods; empty means all.
       columns: See `jobs.chosen`.
       data_dir: The folder of the data sets.
-      runs_in: See `jobs.plan`.
+      runs_in: Folders whose runs are shown also where their data are not.
 
     Raises:
       SpecificationError: If it is wrong.
@@ -65,8 +65,12 @@ class Table:
       reductions,
       more_flags=more_flags,
       data_dir=self._data_dir,
-      runs_in=self._runs_in,
+      has_runs=self._has_runs,
     )
+
+  def _has_runs(self, dataset: str) -> bool:
+    found = (folder.glob(f"{dataset}*/*.job.json") for folder in self._runs_in)
+    return any(map(any, found))
 
   def chosen(
     self, planned: Sequence[jobs_lib.PlannedCell]

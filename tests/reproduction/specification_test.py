@@ -7,6 +7,7 @@ from experiments.reproduction import jobs
 from experiments.reproduction import papers
 from experiments.reproduction import reductions
 from experiments.reproduction import specification
+from experiments.reproduction import table
 
 _NOTHING = reductions.Reductions()
 
@@ -57,16 +58,13 @@ def test_every_cell_has_runs_or_a_reason(name, everything_at_hand, tmp_path):
 
 
 def test_runs_are_read_where_their_data_are_not(tmp_path):
-  spec = specification.load("fed_3da/1")
   run = tmp_path / "runs" / "cifar10" / "fed_avg.job.json"
   run.parent.mkdir(parents=True)
-  run.write_text("{}")
-  planned = jobs.plan(
-    spec, _NOTHING, data_dir=tmp_path, runs_in=[tmp_path, tmp_path / "runs"]
-  )
-  assert {each.job.folder for each in planned if each.job} == {
-    "cifar10/fed_avg"
-  }
+  run.write_text('{"arguments": []}')
+  planned = table.Table(
+    "fed_3da/1", data_dir=tmp_path, runs_in=[tmp_path, tmp_path / "runs"]
+  ).planned(_NOTHING, {})
+  assert {each.wanted.dataset for each in planned if each.job} == {"cifar10"}
   assert {
     each.absent for each in planned if each.wanted.dataset == "fashion_mnist"
   } == {"paper only: Fashion-MNIST is not at hand (no folder fashion_mnist)"}

@@ -71,6 +71,21 @@ def test_runs_are_read_where_their_data_are_not(tmp_path):
   assert jobs.chosen(planned, columns=["cifar10"])
 
 
+def test_reduction_need_not_suit_data_without_runs(tmp_path):
+  # Rates of Circle; those of Portraits and Caltran are others.
+  rates = {"learning_rate": "1e-5:1e-4"}
+  planned = table.Table(
+    "fed_evolve/3", data_dir=tmp_path, runs_in=[tmp_path]
+  ).planned(reductions.Reductions(rates), {})
+  assert {each.wanted.dataset for each in planned if each.job} == {"circle"}
+  (tmp_path / "portraits").mkdir()
+  (tmp_path / "portraits" / "gma.job.json").write_text('{"arguments": []}')
+  with pytest.raises(ValueError, match="learning_rate"):
+    table.Table("fed_evolve/3", data_dir=tmp_path, runs_in=[tmp_path]).planned(
+      reductions.Reductions(rates), {}
+    )
+
+
 def test_no_column_can_run_without_its_data(tmp_path):
   planned = jobs.plan(
     specification.load("fed_3da/1"), _NOTHING, data_dir=tmp_path

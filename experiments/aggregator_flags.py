@@ -53,6 +53,23 @@ def _hparams() -> aggregation.AggregatorHParams:
   return aggregation.AggregatorHParams(**values)
 
 
+def settings() -> dict[str, Any]:
+  """Returns the aggregator and what of its hyper-parameters it uses, by flag.
+
+  Raises:
+    ValueError: If a flag is wrong.
+  """
+  hparams = dataclasses.asdict(_hparams())
+  used = {
+    name: value
+    for name, value in hparams.items()
+    if FLAGS.aggregator in aggregation.USED_BY[name]
+  }
+  if used.get("clipping") != "fixed":
+    used.pop("clipping_norm", None)
+  return {"aggregator": FLAGS.aggregator, **used}
+
+
 def chosen(
   contestants: Iterable[tuple[str, Any]],
   *,

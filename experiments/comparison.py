@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from absl import flags
 
+from experiments import aggregator_flags
 from experiments import command_line
 from experiments import dataset_flags
 from experiments import output_folder
@@ -222,6 +223,12 @@ class Comparison:
       **options,
     )
 
+  def _of_aggregator(self, contestant: selection.Contestant) -> dict[str, Any]:
+    # To one that shares nothing it is nothing.
+    if self.plan.aggregators[contestant.algorithm] is None:
+      return {}
+    return aggregator_flags.settings()
+
   def runs(
     self,
     run: Callable[[selection.Contestant], Mapping[int, Any]],
@@ -307,6 +314,7 @@ class Comparison:
       {
         **run_labels,
         **self.plan.settings,
+        **self._of_aggregator(contestant),
         **dataclasses.asdict(contestant.hparams),
         "seed": seed,
       },
@@ -351,6 +359,7 @@ class Comparison:
           **self.plan.settings,
           **varied,
           "selection": reading.selection,
+          **self._of_aggregator(reading.contestant),
           **dataclasses.asdict(reading.contestant.hparams),
         },
         metrics_by_seed={

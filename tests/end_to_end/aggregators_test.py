@@ -16,6 +16,7 @@ from experiments import guidance
 from experiments import guidance_plan
 from experiments import online_adaptation
 from experiments import online_adaptation_plan
+from tff_shift.learning import aggregation
 from tff_shift.learning import privacy
 
 pytestmark = pytest.mark.slow
@@ -111,7 +112,7 @@ def diverged(run_here, tmp_path_factory):
 
 class TestAggregators:
   def test_private_run_says_how_private_it_is(
-    self, run_evolving, capsys, tmp_path, read_rows
+    self, run_evolving, capsys, tmp_path, read_rows, read_runs
   ):
     code = run_evolving(
       "--algorithm=local,fed_evolve",
@@ -133,6 +134,25 @@ class TestAggregators:
     assert f"epsilon={expected.replacement_epsilon:.4g} for rep" in first
     flags = json.loads((tmp_path / "run" / "config.json").read_text())["flags"]
     assert (flags["aggregator"], flags["clipping_norm"]) == ("dp", 0.5)
+    local, fed_evolve = (
+      {
+        name: run["setting"][name]
+        for name in ("aggregator", *aggregation.USED_BY)
+        if name in run["setting"]
+      }
+      for run in read_runs(tmp_path / "run")
+    )
+    # Nothing is shared there.
+    assert local == {}
+    # `zeroing` is none of dp's; a delta of 0 stands for what is printed.
+    assert fed_evolve == {
+      "aggregator": "dp",
+      "clipping": "fixed",
+      "clipping_norm": 0.5,
+      "noise_multiplier": 2.0,
+      "dp_delta": 0.0,
+      "server_momentum": 0.0,
+    }
     # The server is not told what it would predict with.
     rows = read_rows(tmp_path / "run")
     assert all(row["server_accuracy"] == "" for row in rows)

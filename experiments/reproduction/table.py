@@ -69,8 +69,19 @@ class Table:
     )
 
   def _has_runs(self, dataset: str) -> bool:
-    found = (folder.glob(f"{dataset}*/*.job.json") for folder in self._runs_in)
-    return any(map(any, found))
+    folders = {
+      path.parent.name
+      for folder in self._runs_in
+      for path in folder.glob("*/*.job.json")
+    }
+    return any(self._dataset_of(folder) == dataset for folder in folders)
+
+  def _dataset_of(self, folder: str) -> str:
+    # "cifar10_corrupted_shift_linear" is not of "cifar10".
+    fitting = (
+      name for name in self.of.datasets if f"{folder}_".startswith(f"{name}_")
+    )
+    return max(fitting, key=len, default="")
 
   def chosen(
     self, planned: Sequence[jobs_lib.PlannedCell]

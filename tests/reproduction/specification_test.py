@@ -71,6 +71,18 @@ def test_runs_are_read_where_their_data_are_not(tmp_path):
   assert jobs.chosen(planned, columns=["cifar10"])
 
 
+def test_runs_on_corrupted_images_are_none_on_the_others(tmp_path):
+  run = tmp_path / "cifar10_corrupted_shift_linear" / "source.job.json"
+  run.parent.mkdir()
+  run.write_text('{"arguments": []}')
+  planned = table.Table(
+    "fed_ade/1", data_dir=tmp_path, runs_in=[tmp_path]
+  ).planned(_NOTHING, {})
+  assert {each.wanted.dataset for each in planned if each.job} == {
+    "cifar10_corrupted"
+  }
+
+
 def test_reduction_need_not_suit_data_without_runs(tmp_path):
   # Rates of Circle; those of Portraits and Caltran are others.
   rates = {"learning_rate": "1e-5:1e-4"}

@@ -48,7 +48,8 @@ class Plan:
     scenario: The binary's name.
     contestants: What is compared.
     seeds: The seeds.
-    aggregators: How the server combines updates, by algorithm.
+    aggregators: How the server combines updates, by algorithm; by the names
+      of its controls as well, if it has any.
     model: The model.
     settings: What tells these runs from those of other flags, by name.
     num_steps: The number of rounds or time steps of a run.

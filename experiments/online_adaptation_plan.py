@@ -23,6 +23,7 @@ from tff_shift.data import corruptions
 from tff_shift.data import examples
 from tff_shift.data import schedules
 from tff_shift.data import streams
+from tff_shift.learning import aggregation
 from tff_shift.models import split_model
 from tff_shift.simulation import pretraining
 from tff_shift.simulation import rate_controls
@@ -224,10 +225,7 @@ def make_plan() -> Plan:
       scenario=SCENARIO,
       contestants=chosen,
       seeds=seeds,
-      aggregators=command_line.chosen_aggregators(
-        [*chosen, *map(fixed_rate, _controlled(chosen))],
-        FLAGS.timesteps * FLAGS.rounds_per_step,
-      ),
+      aggregators=_aggregators(chosen),
       model=model,
       settings={
         "shift_kind": FLAGS.shift_kind,
@@ -303,6 +301,21 @@ def _controlled(
   return [
     each for each in chosen if FLAGS.controls and each.algorithm == CONTROLLED
   ]
+
+
+def _aggregators(
+  chosen: Sequence[selection.Contestant],
+) -> dict[str, aggregation.Aggregator | None]:
+  """Returns the aggregators of algorithms and controls by name, checked."""
+  controlled = _controlled(chosen)
+  found = command_line.chosen_aggregators(
+    [*chosen, *map(fixed_rate, controlled)],
+    FLAGS.timesteps * FLAGS.rounds_per_step,
+  )
+  if controlled:
+    # They are runs of FixLR at other rates, see `fixed_rate`.
+    found.update(dict.fromkeys(rate_controls.NAMES, found["fix_lr"]))
+  return found
 
 
 def _check_controls(chosen: Sequence[selection.Contestant]) -> None:

@@ -308,7 +308,8 @@ def chosen(
         each.job.folder.partition("/")[0] for each in planned if each.job
       )
       if not shown:
-        why = next((each.absent for each in planned if each.absent), "no cells")
+        reasons = dict.fromkeys(each.absent for each in planned if each.absent)
+        why = "; ".join(reasons) or "no cells"
         raise ValueError(
           f"--columns={part}: there are no columns to run: {why}"
         )

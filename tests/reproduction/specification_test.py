@@ -108,6 +108,16 @@ def test_no_column_can_run_without_its_data(tmp_path):
     jobs.chosen(planned, columns=["cifar10"])
 
 
+def test_every_reason_is_told_why_no_column_can_run(tmp_path):
+  planned = jobs.plan(
+    specification.load("fed_ade/1"), _NOTHING, data_dir=tmp_path
+  )
+  with pytest.raises(
+    ValueError, match=r"no folder tiny-imagenet-200.*; .*no folder cifar10"
+  ):
+    jobs.chosen(planned, columns=["cifar10_corrupted_"])
+
+
 def test_methods_get_the_same_values_and_their_own_flags(everything_at_hand):
   planned = jobs.plan(
     specification.load("fed_evolve/1"), _NOTHING, data_dir=everything_at_hand

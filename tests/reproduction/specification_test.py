@@ -98,24 +98,22 @@ def test_reduction_need_not_suit_data_without_runs(tmp_path):
     )
 
 
-def test_no_column_can_run_without_its_data(tmp_path):
-  planned = jobs.plan(
-    specification.load("fed_3da/1"), _NOTHING, data_dir=tmp_path
-  )
-  with pytest.raises(
-    ValueError, match=r"no columns to run: .*no folder cifar10"
-  ):
-    jobs.chosen(planned, columns=["cifar10"])
-
-
-def test_every_reason_is_told_why_no_column_can_run(tmp_path):
-  planned = jobs.plan(
-    specification.load("fed_ade/1"), _NOTHING, data_dir=tmp_path
-  )
-  with pytest.raises(
-    ValueError, match=r"no folder tiny-imagenet-200.*; .*no folder cifar10"
-  ):
-    jobs.chosen(planned, columns=["cifar10_corrupted_"])
+@pytest.mark.parametrize(
+  ("name", "columns", "reasons"),
+  [
+    ("fed_3da/1", "cifar10", "no folder cifar10"),
+    # Each reason, not that of the first data set alone.
+    (
+      "fed_ade/1",
+      "cifar10_corrupted_",
+      "no folder tiny-imagenet-200.*; .*no folder cifar10",
+    ),
+  ],
+)
+def test_no_column_can_run_without_its_data(name, columns, reasons, tmp_path):
+  planned = jobs.plan(specification.load(name), _NOTHING, data_dir=tmp_path)
+  with pytest.raises(ValueError, match=f"no columns to run: .*{reasons}"):
+    jobs.chosen(planned, columns=[columns])
 
 
 def test_methods_get_the_same_values_and_their_own_flags(everything_at_hand):

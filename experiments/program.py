@@ -3,14 +3,19 @@
 Exit codes: 0 done; 2 a flag or a file is wrong, said in one line; 3 a run has
 diverged, 4 a remote worker is not there or was lost (`--on_worker_failure`),
 both said in one line, with what was written kept; 130 stopped by Ctrl-C, with
-what was written kept. A full disk is a file that is wrong.
+what was written kept; 141 nobody reads what is printed any more, as behind
+`| head`, with what was written kept. A full disk is a file that is wrong.
 """
 
+import contextlib
 import gc
 import inspect
+import os
 import pathlib
+import select
 import sys
 from collections.abc import Callable
+from collections.abc import Iterator
 
 from absl import app
 from absl import flags
@@ -63,6 +68,25 @@ def _collect_seldom() -> None:
   gc.set_threshold(50_000, 10, 10)
 
 
+@contextlib.contextmanager
+def _reader_may_leave() -> Iterator[None]:
+  """Ends the process without a word where what it prints is read no more."""
+  try:
+    yield
+    sys.stdout.flush()
+  except BrokenPipeError:
+    output = sys.stdout.fileno()
+    poll = select.poll()
+    poll.register(output, 0)
+    # Another pipe, as that to a worker: an error like any other.
+    if not any(event & select.POLLERR for _, event in poll.poll(0)):
+      raise
+    # What waits to be printed must not fail once more when Python ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+    # As of a program that SIGPIPE ends.
+    sys.exit(141)
+
+
 def run(
   main: Callable[..., None],
   define_flags: Callable[[], None],
@@ -94,7 +118,8 @@ def run(
 
   def parse(arguments):
     if _HELP.intersection(arguments[1:]):
-      print(_help(main, define_flags), flush=True)
+      with _reader_may_leave():
+        print(_help(main, define_flags))
       sys.exit(0)
     try:
       rest = flags.FLAGS(preset_flag.expand(arguments, _name(main)))
@@ -108,7 +133,8 @@ def run(
     # TFF logs each compilation at INFO.
     logging.set_verbosity(logging.WARNING)
     try:
-      main(*[rest[1:]] * takes_arguments)
+      with _reader_may_leave():
+        main(*[rest[1:]] * takes_arguments)
     except command_line.UsageError as error:
       fail(" ".join(str(error).split()), 2)
     except rounds.DivergedError as error:

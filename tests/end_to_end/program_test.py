@@ -3,6 +3,7 @@
 import re
 import runpy
 import sys
+import unittest.mock
 
 import pytest
 from absl import flags
@@ -17,6 +18,7 @@ from experiments import guidance
 from experiments import guidance_plan
 from experiments import online_adaptation
 from experiments import online_adaptation_plan
+from experiments import program
 
 
 @pytest.mark.parametrize(
@@ -85,3 +87,30 @@ def test_file_that_is_run_reads_its_flags(binary, monkeypatch, capsys):
   errors = capsys.readouterr().err
   assert errors.startswith(f"{name}: --")
   assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+  "arguments", [("evolving", "--help"), ("reproduce", "--list")]
+)
+def test_reader_that_leaves_ends_the_output_and_nothing_else(
+  start_binary, arguments
+):
+  binary, flag = arguments
+  with start_binary(binary, [flag]) as process:
+    # As `head` does, only before anything was printed.
+    process.stdout.close()
+    assert process.stderr.read() == ""
+  assert process.returncode == 141
+
+
+def test_other_broken_pipe_is_an_error():
+  def main():
+    raise BrokenPipeError("of a worker")
+
+  with (
+    flagsaver.flagsaver(),
+    unittest.mock.patch.object(sys, "argv", ["evolving"]),
+    pytest.raises(BrokenPipeError, match="of a worker"),
+  ):
+    flags.FLAGS.unparse_flags()
+    program.run(main, lambda: None)

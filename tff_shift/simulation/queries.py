@@ -139,7 +139,7 @@ class Federation:
       queries: [num_queries, ...], any number of them.
 
     Returns:
-      The classes, [num_queries] int32; the lowest of those with most votes.
+      The classes, [num_queries] int32, see `guidance.winners`.
     """
 
     def vote_batch(x):

@@ -326,9 +326,7 @@ class TestClientPrediction:
 
   def test_absent_class_is_below_any_distance(self, line, run_in_graph):
     # A squared distance of 4e10 is more than a mask of training.
-    logits = self.predict(
-      line, run_in_graph, points([1e5], [0], [0, 0, 1, 0])
-    )
+    logits = self.predict(line, run_in_graph, points([1e5], [0], [0, 0, 1, 0]))
     assert logits[0, :2].max() < -1e9
     assert logits.argmax(axis=1) == [1]
 

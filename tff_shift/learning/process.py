@@ -244,7 +244,8 @@ def build(
       not speak of.
   """
   hyperparameters.validate(hparams)
-  traits = aggregation.traits_of(aggregator)
+  aggregator = aggregation.wrap(aggregator)
+  traits = aggregator.traits
   aggregation.check(name, needs, traits, hparams)
   functions = frozen_weights.bind(work, model, hparams)
   seed_type = randomness.SEED_TYPE
@@ -286,9 +287,7 @@ def build(
       has_examples,
     )
     update_type = training.type_signature.result[0]
-  aggregate = aggregation.as_weighted(
-    aggregator or tff.aggregators.MeanFactory()
-  ).create(update_type, tff.TensorType(np.float32))
+  aggregate = aggregator.create(update_type, tff.TensorType(np.float32))
 
   @tff.federated_computation(tff.FederatedType(seed_type, tff.SERVER))
   def initialize(seed):

@@ -134,6 +134,53 @@ class TestRounds:
     running.step(again)
     assert compare.equal_bits(running.snapshot(again), after)
 
+  def test_round_of_clients_without_examples_leaves_the_server_as_it_was(
+    self, built, run, client_data, compare
+  ):
+    if not built.algorithm.phases:
+      pytest.skip("a round has no phase")
+    before, states = run.states[1]
+    data = [client_data.make_empty(built.algorithm, i) for i in range(4)]
+    server_state, states, metrics = one_round(
+      built.algorithm, before, states, running.at_round(data, 1)
+    )
+    assert server_state.round_num == before.round_num + 1
+    assert compare.equal_bits(
+      server_state._replace(round_num=before.round_num), before
+    )
+    for measured in metrics:
+      # The mean of no loss.
+      assert np.isnan(measured["loss"])
+      assert (measured["num_clients"], measured["num_diverged"]) == (4, 0)
+    for state in tf.nest.flatten(states):
+      assert np.all(np.isfinite(state))
+
+  def test_client_without_examples_counts_nowhere(
+    self, built, data, run, client_data, compare
+  ):
+    if not built.algorithm.phases:
+      pytest.skip("a round has no phase")
+    before, states = run.states[1]
+    found = []
+    for others in ([], [client_data.make_empty(built.algorithm, 1)]):
+      server_state, _, metrics = one_round(
+        built.algorithm,
+        before,
+        [states[0], states[2], states[3], *states[1 : 1 + len(others)]],
+        running.at_round([data[0], data[2], data[3], *others], 1),
+      )
+      found.append((server_state, [each["loss"] for each in metrics]))
+    compare.assert_close(*found, 1e-6)
+
+
+def one_round(algorithm, server_state, client_states, data):
+  """Runs the phases of a round; metrics are a list."""
+  states, metrics = list(client_states), []
+  for phase in algorithm.phases:
+    server_state, states, measured = phase(server_state, states, data)
+    metrics.append(measured)
+  return server_state, states, metrics
+
 
 @pytest.mark.slow
 class TestWorkAlone:
@@ -297,11 +344,9 @@ def test_round_agrees_with_the_cpp_executor(
   server_state, client_states = running.snapshot(run)
   later = running.at_round(data, 1)
 
-  def one_round():
-    state, states, metrics = server_state, list(client_states), []
-    for phase in algorithm.phases:
-      state, states, measured = phase(state, states, later)
-      metrics.append(measured)
+  def run_and_evaluate():
+    done = one_round(algorithm, server_state, client_states, later)
+    state, states, _ = done
     evaluations = [
       algorithm.evaluate_clients(state, states, later, evaluation_data)
     ]
@@ -309,9 +354,9 @@ def test_round_agrees_with_the_cpp_executor(
       evaluations.append(
         algorithm.evaluate_server(state, later, evaluation_data[1])
       )
-    return state, states, metrics, evaluations
+    return done, evaluations
 
-  here = one_round()
+  here = run_and_evaluate()
   with local_execution.local_context():
-    there = one_round()
+    there = run_and_evaluate()
   compare.assert_close(here, there, 1e-5)

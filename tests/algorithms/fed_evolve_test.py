@@ -324,6 +324,12 @@ class TestClientPrediction:
     assert np.all(logits.argmax(axis=1) != 2)
     assert np.all(np.isfinite(logits))
 
+  def test_absent_class_is_below_any_distance(self, line, run_in_graph):
+    # A squared distance of 4e10 is more than a mask of training.
+    logits = self.predict(line, run_in_graph, points([1e5], [0], [0, 0, 1, 0]))
+    assert logits[0, :2].max() < -1e9
+    assert logits.argmax(axis=1) == [1]
+
   def test_domain_without_examples_is_left_out(self, line, run_in_graph):
     logits = self.predict(line, run_in_graph, points([5], [0], [0, 0, 1, 0]))
     np.testing.assert_allclose(logits[:, :2], [[-100, -900]], rtol=1e-6)
@@ -384,3 +390,21 @@ class TestServerEvaluation:
     )
     assert metrics["accuracy"] == 0
     assert metrics["num_examples"] == 3
+    # They have no finite loss.
+    assert np.isnan(metrics["loss"])
+
+  def test_examples_of_such_a_class_do_not_count_in_the_loss(
+    self, algorithm, context
+  ):
+    found = [
+      self.evaluate(algorithm, self.CLIENTS, examples)
+      for examples in (
+        points([1.13, 1.5, 600], [0, 1, 2], [3]),
+        points([1.13, 1.5], [0, 1], [2]),
+      )
+    ]
+    assert [each["num_examples"] for each in found] == [3, 2]
+    np.testing.assert_allclose(
+      found[0]["pooled_accuracy"] * 3, found[1]["pooled_accuracy"] * 2
+    )
+    assert found[0]["loss"] == found[1]["loss"] < 1

@@ -5,6 +5,7 @@ import functools
 import dp_accounting
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_shift.learning import aggregation
@@ -32,6 +33,10 @@ def run(process, updates, weights, state=None):
   values = [[row[:1], row[1:]] for row in np.asarray(updates, np.float32)]
   output = process.next(state, values, list(map(np.float32, weights)))
   return np.concatenate(output.result), output
+
+
+def flat_bytes(state):
+  return [np.asarray(value).tobytes() for value in tf.nest.flatten(state)]
 
 
 def clipped(updates, norm):
@@ -371,6 +376,17 @@ class TestServerMomentum:
     np.testing.assert_allclose(result, 2.5 * mean, rtol=1e-6)
     result, _ = run(process, 0 * UPDATES, WEIGHTS, output.state)
     np.testing.assert_allclose(result, 1.25 * mean, rtol=1e-6)
+
+  @pytest.mark.parametrize("name", ["mean", "robust", "secure"])
+  def test_clients_without_weight_leave_it_as_it_was(self, name):
+    process = create(name, HParams(server_momentum=0.5))
+    result, before = run(process, UPDATES, WEIGHTS)
+    nothing, after = run(process, UPDATES, 0 * WEIGHTS, before.state)
+    assert np.all(nothing == 0)
+    assert flat_bytes(after.state) == flat_bytes(before.state)
+    again, moved = run(process, 0 * UPDATES, WEIGHTS, after.state)
+    np.testing.assert_allclose(again, 0.5 * result, rtol=1e-4, atol=1e-5)
+    assert flat_bytes(moved.state) != flat_bytes(before.state)
 
   def test_without_momentum_nothing_is_kept(self):
     process = create("mean", HParams(server_momentum=0.0))

@@ -31,6 +31,7 @@ def sums_by_hand(logits, y, domain_sizes):
     "loss": losses,
     "not_finite": np.zeros(len(domain_sizes)),
     "num_examples": np.array(domain_sizes),
+    "num_examples_of_loss": np.array(domain_sizes),
   }
 
 
@@ -142,6 +143,7 @@ class TestDomainMetrics:
       "loss",
       "not_finite",
       "num_examples",
+      "num_examples_of_loss",
     ]
     assert all(value.dtype == np.float32 for value in sums.values())
     np.testing.assert_array_equal(sums["accuracy"], [1, 0, 1])
@@ -206,6 +208,58 @@ class TestPredictedClasses:
     np.testing.assert_array_equal(sums["pooled_accuracy"], [0, 0])
     np.testing.assert_array_equal(sums["not_finite"], [3, 5])
 
+  def test_model_that_can_predict_no_class_is_never_right(self, run_in_graph):
+    sums = run_in_graph(
+      evaluation.domain_metrics,
+      np.full([3, 3], evaluation.NO_LOGIT, np.float32),
+      np.int32([0, 0, 1]),
+      np.int32([2, 1]),
+    )
+    np.testing.assert_array_equal(sums["accuracy"], [0, 0])
+    np.testing.assert_array_equal(sums["not_finite"], [2, 1])
+
+
+class TestClassThatCannotBePredicted:
+  NO = evaluation.NO_LOGIT
+  # The last class is the one; probabilities of the first two are 3 to 1.
+  LOGITS = np.float32([[np.log(3), 0, NO], [np.log(3), 0, NO], [0, 2, NO]])
+
+  @pytest.fixture(scope="class")
+  def evaluate(self, run_in_graph):
+    def measure(logits, y, domain_sizes):
+      sums = evaluation.domain_metrics(logits, y, domain_sizes)
+      return evaluation.finalize(
+        sums | {"num_clients": tf.cast(domain_sizes > 0, tf.float32)}
+      )
+
+    return lambda y, sizes: run_in_graph(
+      measure, self.LOGITS, np.int32(y), np.int32(sizes)
+    )
+
+  def test_its_examples_are_wrong_and_count_nowhere_in_the_loss(self, evaluate):
+    sums = evaluate([0, 2, 0], [2, 1])
+    # -log(3/4) of the one that counts, and -log of 1 / (1 + e^2).
+    np.testing.assert_allclose(
+      sums["loss"], [np.log(4 / 3), np.log1p(np.exp(2))], rtol=1e-6
+    )
+    np.testing.assert_array_equal(sums["pooled_accuracy"], [0.5, 0])
+    np.testing.assert_array_equal(sums["num_examples"], [2, 1])
+    np.testing.assert_array_equal(sums["not_finite"], [0, 0])
+
+  def test_of_no_others_the_loss_is_not_a_number(self, evaluate):
+    sums = evaluate([0, 1, 2], [2, 1])
+    assert np.isfinite(sums["loss"][0]) and np.isnan(sums["loss"][1])
+    assert sums["accuracy"][1] == 0
+
+  def test_overflow_to_minus_infinity_still_shows(self, run_in_graph):
+    sums = run_in_graph(
+      evaluation.domain_metrics,
+      np.float32([[-np.inf, 1, 2]]),
+      np.int32([0]),
+      np.int32([1]),
+    )
+    assert np.isinf(sums["loss"]) and sums["num_examples_of_loss"] == 1
+
 
 class TestFinalize:
   def test_means_by_hand(self, run_in_graph):
@@ -218,6 +272,7 @@ class TestFinalize:
         loss=np.float32([4, 0, 0.5]),
         not_finite=np.float32([2, 0, 0]),
         num_examples=np.float32([8, 0, 1]),
+        num_examples_of_loss=np.float32([4, 0, 1]),
         num_clients=np.float32([3, 0, 1]),
       ),
     )
@@ -231,7 +286,7 @@ class TestFinalize:
     np.testing.assert_array_equal(means["not_finite"], [0.25, np.nan, 0])
     np.testing.assert_array_equal(means["accuracy"], [0.5, np.nan, 1])
     np.testing.assert_array_equal(means["pooled_accuracy"], [0.75, np.nan, 1])
-    np.testing.assert_array_equal(means["loss"], [0.5, np.nan, 0.5])
+    np.testing.assert_array_equal(means["loss"], [1, np.nan, 0.5])
     np.testing.assert_array_equal(means["num_examples"], [8, 0, 1])
 
 
@@ -248,6 +303,7 @@ class TestThroughTff:
         loss=per_domain,
         not_finite=per_domain,
         num_examples=per_domain,
+        num_examples_of_loss=per_domain,
       )
     )
 
@@ -283,6 +339,7 @@ class TestThroughTff:
         loss=np.float32(loss_sum),
         not_finite=np.zeros(4, np.float32),
         num_examples=np.float32(num_examples),
+        num_examples_of_loss=np.float32(num_examples),
       )
 
     means = evaluate_clients(
@@ -348,11 +405,12 @@ class TestThroughTff:
   def test_only_sums_leave_a_client(self, evaluate_clients):
     four = "float32[4]"
     four_each = (
-      f"<accuracy={four},pooled_accuracy={four},loss={four},"
-      f"not_finite={four},num_examples={four}>"
+      f"accuracy={four},pooled_accuracy={four},loss={four},"
+      f"not_finite={four},num_examples={four}"
     )
     assert evaluate_clients.type_signature.compact_representation() == (
-      f"({{{four_each}}}@CLIENTS -> {four_each}@SERVER)"
+      f"({{<{four_each},num_examples_of_loss={four}>}}@CLIENTS ->"
+      f" <{four_each}>@SERVER)"
     )
 
 

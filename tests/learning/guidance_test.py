@@ -160,3 +160,7 @@ def test_client_that_predicts_no_numbers_neither_answers_nor_votes(build):
     np.testing.assert_array_equal(
       algorithm.guidance.vote(state, heads, data, X), [1, 1, 1]
     )
+  silent = [(*head[:-1], np.full([2], np.nan, np.float32)) for head in states]
+  np.testing.assert_array_equal(
+    algorithm.guidance.vote(state, silent, data, X), [guidance.NO_CLIENT] * 3
+  )

@@ -84,6 +84,45 @@ class TestMessages:
     }
 
 
+class TestScalarsOfNumpy:
+  def test_are_pythons_own_numbers(self):
+    hparams = Every(
+      word=np.str_("two"),
+      flag=np.bool_(True),
+      count=np.arange(5)[4],
+      share=np.float32(0.1),
+      rate=np.logspace(-2, 0, 3)[0],
+      number=np.int8(-3),
+    )
+    hyperparameters.validate(hparams)
+    # The float that a float32 is; with it a run has the same bits.
+    assert hparams == Every("two", True, 4, 0.10000000149011612, 0.01, -3)
+    values = dataclasses.astuple(hparams)
+    assert [type(v) for v in values] == [str, bool, int, float, float, int]
+
+  @pytest.mark.parametrize(
+    "name, value",
+    [
+      ("count", np.int64(8)),
+      ("count", np.float64(2.0)),
+      ("count", np.bool_(True)),
+      ("flag", np.int64(1)),
+      ("share", np.float32(1.5)),
+      ("rate", np.float64(np.nan)),
+      ("count", np.array([3])),
+    ],
+  )
+  def test_are_refused_as_pythons_are(self, name, value):
+    assert refusal(Every(**{name: value})).startswith(f"{name}=")
+
+  def test_of_a_field_that_is_replaced(self):
+    replaced = dataclasses.replace(Every(), count=np.int64(2))
+    assert type(replaced.count) is int
+
+  def test_what_is_no_hyper_parameters_is_refused(self):
+    assert refusal({"count": 3}).startswith("hparams={'count': 3} is not")
+
+
 class TestValidate:
   @pytest.mark.parametrize(
     "values",

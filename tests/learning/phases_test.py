@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift.execution import local as local_execution
 from tff_shift.learning import aggregation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
@@ -371,6 +372,92 @@ class TestContribution:
       build(train_client=self.train_client, update_server=self.update_server)
 
 
+# What keeps something from round to round. Adaptive norms come with clipping.
+KEEPING = {
+  "momentum": lambda: aggregation.build(
+    "mean", aggregation.AggregatorHParams(server_momentum=0.5)
+  ),
+  "robust": lambda: aggregation.build(
+    "robust", aggregation.AggregatorHParams(server_momentum=0.5)
+  ),
+  "fixed norm": lambda: aggregation.build(
+    "robust", aggregation.AggregatorHParams(clipping="fixed")
+  ),
+  "dp": lambda: aggregation.build(
+    "dp",
+    aggregation.AggregatorHParams(noise_multiplier=0.1),
+    clients_per_round=2,
+  ),
+  "secure": lambda: aggregation.build("secure"),
+  "compressed": lambda: aggregation.build("compressed"),
+  # Factories of others.
+  "stock": tff.learning.robust_aggregator,
+  "stock without weights": lambda: tff.learning.dp_aggregator(0.1, 2),
+}
+
+
+class TestRoundOfNobody:
+  """One round with examples, one without, one with examples."""
+
+  NOBODY = (client([0, 0], size=0), client([9, 9], size=0))
+
+  def run(self, algorithm, *rounds):
+    state = algorithm.initialize(SEED)
+    clients = algorithm.initialize_client(state, [SEED] * 2)
+    states, losses = [], []
+    for data in rounds:
+      (phase,) = algorithm.phases
+      state, clients, metrics = phase(state, clients, list(data))
+      states.append(state)
+      losses.append(metrics["loss"])
+    return states, losses
+
+  def check(self, algorithm, has_noise=False):
+    first = client([0.5, -2]), client([8, 0.25])
+    last = client([1, 1]), client([3, 0])
+    states, losses = self.run(algorithm, first, self.NOBODY, last)
+    before, after, end = [
+      [np.asarray(value).tobytes() for value in tf.nest.flatten(kept)]
+      for kept in ((each.weights, each.aggregator) for each in states)
+    ]
+    assert len(before) > 2
+    assert before == after != end
+    assert [int(each.round_num) for each in states] == [1, 2, 3]
+    assert losses[0] == losses[2] == 1 and np.isnan(losses[1])
+    if not has_noise:
+      # As if there had been no round between.
+      without, _ = self.run(algorithm, first, last)
+      tf.nest.map_structure(
+        np.testing.assert_array_equal, end_of(states), end_of(without)
+      )
+
+  @pytest.mark.parametrize(
+    "name",
+    [
+      pytest.param(name, marks=[] if name == "momentum" else pytest.mark.slow)
+      for name in KEEPING
+    ],
+  )
+  def test_leaves_all_as_it_was(self, name):
+    self.check(
+      build(
+        KEEPING[name](), weighting="uniform", train_client=train_empty_as_well
+      ),
+      has_noise=name in ("dp", "stock without weights"),
+    )
+
+  @pytest.mark.slow
+  @pytest.mark.cpp
+  def test_leaves_all_as_it_was_on_the_cpp_executor(self):
+    algorithm = build(KEEPING["robust"](), train_client=train_empty_as_well)
+    with local_execution.local_context():
+      self.check(algorithm)
+
+
+def end_of(states):
+  return states[-1].weights, states[-1].aggregator
+
+
 class TestClientsWithoutExamples:
   """They count nowhere, also where all others count alike."""
 
@@ -391,6 +478,48 @@ class TestClientsWithoutExamples:
     algorithm = build(weighting="uniform", train_client=train_empty_as_well)
     ((weights, _, _),) = first_round(algorithm, [client([0, 0], size=0)] * 2)
     assert weights.tolist() == [1, 1]
+
+  def test_contribution_and_divergence_do_not_count(self):
+    def train_client(weights, memory, data, round_num):
+      result = train_empty_as_well(weights, memory, data, round_num)
+      is_empty = tf.equal(tf.size(data.y), 0)
+      return result._replace(
+        client_state=memory._replace(vector=tf.where(is_empty, NAN, [7.0])),
+        contribution=tf.constant(1),
+      )
+
+    algorithm = build(
+      train_client=train_client,
+      update_server=lambda weights, mean_update, count, round_num: (
+        weights[0] + tf.cast(count, tf.float32),
+        weights[1],
+      ),
+      needs=aggregation.Needs(in_the_open="the server is told a number"),
+    )
+    data = [client([1, 2]), client([0, 0], size=0), client([4, -4])]
+    ((weights, memories, metrics),) = first_round(algorithm, data)
+    assert weights.tolist() == [3, 1]
+    assert metrics["num_diverged"] == 0
+    assert [m.vector.item() for m in memories] == [7, 1, 7]
+
+  def test_server_that_cannot_work_without_clients_is_not_asked(self):
+    def update_server(weights, mean_update, count, round_num):
+      # TensorFlow raises at a matrix that has no inverse.
+      return weights[0] * tf.linalg.inv([[count]])[0], weights[1]
+
+    def train_client(weights, memory, data, round_num):
+      result = train_empty_as_well(weights, memory, data, round_num)
+      return result._replace(contribution=tf.cast(tf.size(data.y), tf.float32))
+
+    algorithm = build(
+      train_client=train_client,
+      update_server=update_server,
+      needs=aggregation.Needs(in_the_open="the server is told a number"),
+    )
+    ((weights, _, _),) = first_round(algorithm, [client([0, 0], size=0)])
+    assert weights.tolist() == [1, 1]
+    ((weights, _, _),) = first_round(algorithm, [client([0, 0], size=4)])
+    assert weights.tolist() == [0.25, 1]
 
   def test_loss_of_what_is_personal_does_not_count(self):
     def personalize_client(weights, memory, data, round_num):

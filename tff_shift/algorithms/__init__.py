@@ -225,17 +225,39 @@ def build(
       the model.
   """
   module = _module(algorithm)
+  if hparams is None:
+    hparams = module.HParams()
+  _check_hparams(module, hparams)
   return process.build(
     name_of(module),
     module.work,
     model,
-    module.HParams() if hparams is None else hparams,
+    hparams,
     needs=needs(module),
     aggregator=aggregator,
     num_queries=num_queries,
     num_evaluation_domains=num_evaluation_domains,
     min_source_domains=min_source_domains(module),
   )
+
+
+def _check_hparams(
+  module: types.ModuleType, hparams: hyperparameters.HParams
+) -> None:
+  """Refuses the hyper-parameters of another algorithm."""
+  hyperparameters.validate(hparams)
+  found, wanted = (
+    {field.name for field in dataclasses.fields(each)}
+    for each in (hparams, module.HParams)
+  )
+  if found != wanted:
+    unknown = ", ".join(sorted(found - wanted))
+    missing = ", ".join(sorted(wanted - found))
+    raise ValueError(
+      f"hparams of {name_of(module)} must be a {name_of(module)}.HParams"
+      + (f"; it has no {unknown}" if unknown else "")
+      + (f"; {missing} missing" if missing else "")
+    )
 
 
 def _module(algorithm: str | types.ModuleType) -> types.ModuleType:

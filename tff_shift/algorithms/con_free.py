@@ -167,4 +167,8 @@ def work(model: guided_model.GuidedModel, hparams: HParams) -> process.Work:
       )
     )
 
-  return host._replace(train_client=train_client, update_server=update_server)
+  return host._replace(
+    train_client=train_client,
+    update_server=update_server,
+    max_clients=num_clients,
+  )

@@ -245,4 +245,5 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     ),
     examples_type=adaptation.data_type(model),
     num_examples=adaptation.num_stream_examples,
+    max_clients=hparams.num_slots,
   )

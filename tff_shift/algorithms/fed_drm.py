@@ -192,4 +192,5 @@ def work(model: guided_model.GuidedModel, hparams: HParams) -> process.Work:
       model, split_model.SplitWeights(shared.backbone, head), examples.x
     ),
     guide_queries=guide_queries,
+    max_clients=model.num_clients,
   )

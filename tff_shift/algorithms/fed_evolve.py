@@ -25,6 +25,10 @@ Where the paper is silent:
   * phi and psi start from different random weights.
   * A domain other than the target is predicted from the prototypes of the
     domain before it; the first, which has none before it, from its own.
+  * A class without prototype is never predicted. Its examples count as wrong,
+    and nowhere in the loss that is measured, for they have no finite one. Where
+    no example counts the loss is not a number; without any prototype a client
+    predicts no class (`not_finite`).
 """
 
 import dataclasses
@@ -175,7 +179,7 @@ def _predict(model, distance, weights, prototypes_of, examples):
   )
   return evaluation.predict_by_domain(
     lambda domain, part: prototypes.logits(
-      part, prototypes_of(domain), distance
+      part, prototypes_of(domain), distance, evaluation.NO_LOGIT
     ),
     embeddings,
     examples.domain_sizes,

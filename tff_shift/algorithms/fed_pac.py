@@ -212,6 +212,7 @@ def _work_published(
       split_model.SplitWeights(shared.backbone, personal.head),
       examples.x,
     ),
+    max_clients=num_clients,
   )
 
 

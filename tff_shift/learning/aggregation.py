@@ -32,8 +32,10 @@ of run that equal seeds do not repeat.
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -146,7 +148,8 @@ class Aggregator(tff.aggregators.WeightedAggregationFactory):
       tff.aggregators.WeightedAggregationFactory
       | tff.aggregators.UnweightedAggregationFactory
     ),
-    is_simulated: bool = False,
+    is_secure: bool = False,
+    is_simulated: bool = True,
     momentum: float = 0.0,
   ):
     """Wraps a factory.
@@ -154,39 +157,89 @@ class Aggregator(tff.aggregators.WeightedAggregationFactory):
     Args:
       traits: What it does.
       factory: The factory. One without weights ignores them.
+      is_secure: Whether all that leaves a client is a secure sum.
       is_simulated: Whether secure sums become plain ones, see `build`.
       momentum: The share of the result before that is added to a result.
     """
     self.traits = traits
     self._momentum = momentum
-    self._factory = as_weighted(factory)
-    self._is_simulated = is_simulated
+    if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
+      factory = tff.aggregators.as_weighted_aggregator(factory)
+    self._factory = factory
+    self._count = _count_factory(is_secure)
+    self._is_simulated = is_secure and is_simulated
 
   def create(
     self, value_type: tff.Type, weight_type: tff.Type
   ) -> tff.templates.AggregationProcess:
-    """See `tff.aggregators.WeightedAggregationFactory`."""
+    """Creates the process.
+
+    Args:
+      value_type: The type of an update.
+      weight_type: The type of a client's weight.
+
+    Returns:
+      The process. Where its state has tensors, a round in which all weights are
+      0 leaves them as they are, bit for bit, and the result is zeros.
+    """
     with secure_sums.quiet():
       process = self._factory.create(value_type, weight_type)
+      if self._momentum:
+        process = _with_momentum(process, self._momentum)
+      process = _unmoved_by_nobody(process, self._count)
     if self._is_simulated:
       process = tff.templates.AggregationProcess(
         process.initialize, secure_sums.in_the_open(process.next)
       )
-    if self._momentum:
-      process = _with_momentum(process, self._momentum)
     return process
 
 
-def as_weighted(
+def wrap(
   factory: (
     tff.aggregators.WeightedAggregationFactory
     | tff.aggregators.UnweightedAggregationFactory
+    | None
   ),
-) -> tff.aggregators.WeightedAggregationFactory:
-  """Returns a factory that takes weights; one without ignores them."""
-  if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
-    return tff.aggregators.as_weighted_aggregator(factory)
-  return factory
+) -> Aggregator:
+  """Returns an `Aggregator` for any factory; None is the mean."""
+  if isinstance(factory, Aggregator):
+    return factory
+  return Aggregator(
+    traits_of(factory), factory or tff.aggregators.MeanFactory()
+  )
+
+
+def either(condition, one: Any, other: Any) -> Any:
+  """Returns one of two nested structures of tensors.
+
+  Args:
+    condition: A bool scalar.
+    one: What is returned if it is true, or a function that gives it and is
+      called then only.
+    other: Likewise, if it is false; of the same form.
+
+  Returns:
+    The chosen structure.
+  """
+  forms = []
+
+  def flat(given):
+    structure = given() if callable(given) else given
+    forms.append(structure)
+    return list(map(tf.convert_to_tensor, tf.nest.flatten(structure)))
+
+  # Neither is copied, as `tf.where` would.
+  chosen = tf.cond(condition, lambda: flat(one), lambda: flat(other))
+  return tf.nest.pack_sequence_as(forms[0], tf.nest.flatten(chosen))
+
+
+def _count_factory(
+  is_secure: bool,
+) -> tff.aggregators.UnweightedAggregationFactory:
+  """Returns what counts clients, each with 0 or 1."""
+  if is_secure:
+    return tff.aggregators.SecureSumFactory(1, 0)
+  return tff.aggregators.SumFactory()
 
 
 def traits_of(
@@ -344,7 +397,7 @@ def build(
   is_secure = name == "secure"
   with secure_sums.quiet():
     factory = _bounded(stock, hparams, is_secure)
-  return Aggregator(traits, factory, is_secure and is_simulated, momentum)
+  return Aggregator(traits, factory, is_secure, is_simulated, momentum)
 
 
 def _with_momentum(
@@ -385,6 +438,50 @@ def _with_momentum(
   return tff.templates.AggregationProcess(initialize, next_fn)
 
 
+def _unmoved_by_nobody(
+  process: tff.templates.AggregationProcess,
+  count: tff.aggregators.UnweightedAggregationFactory,
+) -> tff.templates.AggregationProcess:
+  """Keeps a state in a round of which no client counts.
+
+  The mean of nothing is not a number, and would stay in a velocity for ever; a
+  norm that adapts would shrink towards updates that nobody made.
+  """
+  state_type, value_type, weight_type = process.next.type_signature.parameter
+  if not tff.structure.flatten(state_type.member):
+    return process
+  result_type = process.next.type_signature.result.result.member
+
+  @tff.tensorflow.computation(weight_type.member)
+  def counts(weight):
+    return tf.cast(weight > 0, tf.int32)
+
+  counting = count.create(counts.type_signature.result)
+
+  @tff.tensorflow.computation(
+    np.int32, state_type.member, result_type, state_type.member
+  )
+  def keep(num_counted, new_state, result, state):
+    nothing = tf.nest.map_structure(tf.zeros_like, result)
+    return either(num_counted > 0, (new_state, result), (state, nothing))
+
+  @tff.federated_computation(state_type, value_type, weight_type)
+  def next_fn(state, value, weight):
+    output = process.next(state, value, weight)
+    # Counting has no state.
+    num_counted = counting.next(
+      counting.initialize(), tff.federated_map(counts, weight)
+    ).result
+    kept = tff.federated_map(
+      keep, (num_counted, output.state, output.result, state)
+    )
+    return tff.templates.MeasuredProcessOutput(
+      kept[0], kept[1], output.measurements
+    )
+
+  return tff.templates.AggregationProcess(process.initialize, next_fn)
+
+
 def _bounded(
   stock: Callable[..., tff.aggregators.WeightedAggregationFactory],
   hparams: AggregatorHParams,
@@ -395,9 +492,7 @@ def _bounded(
     return stock(
       zeroing=hparams.zeroing, clipping=hparams.clipping == "adaptive"
     )
-  count = tff.aggregators.SumFactory()
-  if is_secure:
-    count = tff.aggregators.SecureSumFactory(1, 0)
+  count = _count_factory(is_secure)
   factory = tff.aggregators.clipping_factory(
     float(hparams.clipping_norm),
     stock(zeroing=False, clipping=False),

@@ -224,6 +224,8 @@ def work(
     num_steps = local_training.num_local_steps(
       hparams, data.labelled, round_num
     )
+    # Without a target there is nothing to tell the source from.
+    num_steps *= tf.minimum(adaptation.num_stream_examples(data), 1)
     source_batches, target_batches = (
       local_training.pooled_batches(
         examples, num_steps, hparams.batch_size, randomness.fold(seed, number)

@@ -24,6 +24,11 @@ from tff_shift.models import split_model
 # The class of a prediction that is no number.
 NO_CLASS = -1
 
+# The logit of a class that a model cannot predict: it has no prototype, say.
+# The smallest number is below every logit of a class that it can predict, and
+# finite, so that a softmax over it is a number.
+NO_LOGIT = tf.float32.min
+
 # Bounds the memory of a forward pass over a whole test set.
 _EVALUATION_BATCH = 256
 
@@ -140,18 +145,22 @@ class Metric(NamedTuple):
       over its examples of a domain; else it is over all examples.
     is_compared: Whether tables and figures compare runs by it. What is not is
       in `metrics.csv` and `summary.json` all the same.
+    counts_example: `(logits, y) -> [n] bool`: which examples the mean is over,
+      where it does not count clients. The others have no value. None: all.
   """
 
   per_example: Callable[[Any, Any], tf.Tensor]
   counts_clients: bool = False
   is_compared: bool = False
+  counts_example: Callable[[Any, Any], tf.Tensor] | None = None
 
 
 def predicted_classes(logits) -> tf.Tensor:
   """Returns the class of the largest logit, `NO_CLASS` where it is no number.
 
-  A model that has diverged predicts nothing: the largest of numbers that are
-  not finite would be the first class, which may well be right by chance.
+  A model that has diverged predicts nothing, and so does one that can predict
+  no class: the largest of numbers that are not finite, or all `NO_LOGIT`, would
+  be the first class, which may well be right by chance.
 
   Args:
     logits: [n, num_classes] float32.
@@ -160,8 +169,10 @@ def predicted_classes(logits) -> tf.Tensor:
     [n] int32.
   """
   largest = tf.reduce_max(logits, axis=1)
-  is_number = tf.math.is_finite(largest) & ~tf.reduce_any(
-    tf.math.is_nan(logits), axis=1
+  is_number = (
+    tf.math.is_finite(largest)
+    & (largest > NO_LOGIT)
+    & ~tf.reduce_any(tf.math.is_nan(logits), axis=1)
   )
   classes = tf.argmax(logits, axis=1, output_type=tf.int32)
   return tf.where(is_number, classes, NO_CLASS)
@@ -180,11 +191,16 @@ def _cross_entropy(logits, y) -> tf.Tensor:
   return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
 
 
+def _can_be_predicted(logits, y) -> tf.Tensor:
+  return tf.not_equal(tf.gather(logits, y, batch_dims=1), NO_LOGIT)
+
+
 # By name. One that ends in `accuracy` is a share, and reported in percent.
 METRICS = {
   "accuracy": Metric(_is_right, counts_clients=True, is_compared=True),
   "pooled_accuracy": Metric(_is_right),
-  "loss": Metric(_cross_entropy),
+  # No finite loss of a class that cannot be predicted has a meaning.
+  "loss": Metric(_cross_entropy, counts_example=_can_be_predicted),
   "not_finite": Metric(_is_not_finite),
 }
 
@@ -228,21 +244,32 @@ def domain_metrics(
 
   Returns:
     An ordered dictionary of float32 tensors of shape [num_domains]: the sum of
-    each metric of `METRICS`, and `num_examples`.
+    each metric of `METRICS`; `num_examples`; and for metrics over some examples
+    the number of these, such as `num_examples_of_loss`.
   """
   num_domains = tf.size(domain_sizes)
   domains = tf.repeat(tf.range(num_domains), domain_sizes)
-  sums = collections.OrderedDict(
-    (
-      name,
-      tf.math.unsorted_segment_sum(
-        metric.per_example(logits, y), domains, num_domains
-      ),
-    )
-    for name, metric in METRICS.items()
-  )
+
+  def add_up(values):
+    return tf.math.unsorted_segment_sum(values, domains, num_domains)
+
+  sums, counts = collections.OrderedDict(), collections.OrderedDict()
+  for name, metric in METRICS.items():
+    values = metric.per_example(logits, y)
+    if metric.counts_example is not None:
+      is_counted = metric.counts_example(logits, y)
+      values = tf.where(is_counted, values, 0.0)
+      counts[_count_of(metric, name)] = add_up(tf.cast(is_counted, tf.float32))
+    sums[name] = add_up(values)
   sums["num_examples"] = tf.cast(domain_sizes, tf.float32)
-  return sums
+  return sums | counts
+
+
+def _count_of(metric: Metric, name: str) -> str:
+  """Returns the name of the number that a metric's sum is divided by."""
+  if metric.counts_clients:
+    return "num_clients"
+  return "num_examples" + (f"_of_{name}" if metric.counts_example else "")
 
 
 def _per_client(sums):
@@ -257,9 +284,8 @@ def _per_client(sums):
     )
     for name, metric in METRICS.items()
   )
-  parts["num_examples"] = num_examples
   parts["num_clients"] = tf.cast(num_examples > 0, tf.float32)
-  return parts
+  return collections.OrderedDict(sums) | parts
 
 
 def finalize(totals) -> collections.OrderedDict[str, tf.Tensor]:
@@ -267,23 +293,21 @@ def finalize(totals) -> collections.OrderedDict[str, tf.Tensor]:
 
   Args:
     totals: For each metric of `METRICS` the sum over clients of their means
-      where it counts clients, else of their sums; `num_examples`; and
-      `num_clients`, that of the clients with examples of a domain.
+      where it counts clients, else of their sums; the numbers of examples of
+      `domain_metrics`; and `num_clients`, that of the clients with examples of
+      a domain.
 
   Returns:
     An ordered dictionary of float32 tensors of shape [num_domains]: each metric
     of `METRICS` (`accuracy`, the mean over the clients that have examples of
     the domain, each client counting alike; `pooled_accuracy`, the share of
-    right predictions over all examples; `loss`, the mean over all examples;
-    `not_finite`, the share of predictions that are no numbers, and so wrong)
-    and `num_examples`. Means over nothing are NaN.
+    right predictions over all examples; `loss`, the mean over all examples of a
+    class that can be predicted, see `NO_LOGIT`; `not_finite`, the share of
+    predictions that are no numbers, and so wrong) and `num_examples`. Means
+    over nothing are NaN.
   """
   means = collections.OrderedDict(
-    (
-      name,
-      totals[name]
-      / totals["num_clients" if metric.counts_clients else "num_examples"],
-    )
+    (name, totals[name] / totals[_count_of(metric, name)])
     for name, metric in METRICS.items()
   )
   means["num_examples"] = totals["num_examples"]

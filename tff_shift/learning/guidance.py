@@ -47,8 +47,8 @@ class Guidance(NamedTuple):
       is its id, and no others. The class of a query without such a client, or
       with one that does not predict a number, is `NO_CLIENT`.
     vote: `(S@SERVER, {P}@CLIENTS, {D}@CLIENTS, x@SERVER) -> classes@SERVER`:
-      every client predicts every query, and the class of most clients wins, the
-      lowest of them if there are several. What is no number is no vote.
+      every client predicts every query, and the class of most clients wins, see
+      `winners`. What is no number is no vote.
   """
 
   num_queries: int
@@ -91,6 +91,19 @@ def route(
     routing[f"{prefix}probabilities"] = tf.nn.softmax(logits)
     routing[f"{prefix}routes"] = tf.argmax(logits, axis=1, output_type=tf.int32)
   return routing
+
+
+def winners(votes) -> tf.Tensor:
+  """Returns the class with most votes, the lowest of them if several have.
+
+  Args:
+    votes: [num_queries, num_classes] int32.
+
+  Returns:
+    [num_queries] int32; `NO_CLIENT` where nobody has voted.
+  """
+  classes = tf.argmax(votes, axis=1, output_type=tf.int32)
+  return tf.where(tf.reduce_any(votes > 0, axis=1), classes, NO_CLIENT)
 
 
 def build_guidance(
@@ -177,7 +190,7 @@ def build_guidance(
     tff.TensorType(np.int32, (num_queries, model.num_classes))
   )
   def count_votes(votes):
-    return tf.argmax(votes, axis=1, output_type=tf.int32)
+    return winners(votes)
 
   at_server = [
     tff.FederatedType(each, tff.SERVER) for each in (queries_type, routes_type)

@@ -9,6 +9,8 @@ import dataclasses
 import sys
 from typing import Any
 
+from tff_shift import arguments
+
 
 def hparam(
   default: Any,
@@ -103,12 +105,17 @@ def validate(hparams: Any) -> None:
   """Checks every field of a dataclass of hyper-parameters.
 
   Args:
-    hparams: A subclass of `HParams`.
+    hparams: Of a subclass of `HParams`.
 
   Raises:
     ValueError: If a value is not allowed; one line that names the field, the
-      value and the allowed values.
+      value and the allowed values. If `hparams` is something else.
   """
+  if not isinstance(hparams, HParams):
+    raise ValueError(
+      f"hparams={hparams!r} is not allowed: it must be an HParams of the"
+      " algorithm"
+    )
   for field in dataclasses.fields(hparams):
     value = getattr(hparams, field.name)
     if not _is_allowed(field, value):
@@ -121,7 +128,15 @@ def validate(hparams: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class HParams:
-  """Hyper-parameters; the fields of subclasses come from `hparam`."""
+  """Hyper-parameters; the fields of subclasses come from `hparam`.
+
+  Scalars of NumPy become Python's own: an int64 in a graph is no int32.
+  """
+
+  def __post_init__(self):
+    for field in dataclasses.fields(self):
+      value = arguments.as_python(getattr(self, field.name))
+      object.__setattr__(self, field.name, value)
 
   def check_together(self) -> None:
     """Refuses values that are allowed each by itself but not together.

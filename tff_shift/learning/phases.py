@@ -9,7 +9,14 @@ and zeroing make of the others' norms see its norm as 0.
 
 A client without examples has weight 0 as well, also where all others count
 alike (`client_weighting` is `uniform`); and its loss, of nothing, does not
-count. `dp` counts it, with an update of zeros if it took no step.
+count; what it contributes beside its update is zeros. `dp` counts it, with an
+update of zeros if it took no step. It cannot diverge: what is not a number in
+its new state, such as the mean of no loss, leaves its state as it was.
+
+A round of which no client counts, for none has examples, leaves all that the
+server holds as it is, bit for bit: weights, velocities, norms that adapt. Only
+the number of the round goes on, as the driver's does, and its mean loss, of
+nothing, is not a number. To a privacy account it is a round like any other.
 
 A loss is no part of that: where the update is finite and the loss is not, the
 client counts, and the mean loss of the round is what it is, not a number.
@@ -57,7 +64,7 @@ class ClientResult(NamedTuple):
     contribution: What the server adds up over clients beside the update, a
       nested structure of tensors of fixed shapes. It leaves the client as it
       is, whatever the aggregator does to updates: `aggregation.Needs` has to
-      say so.
+      say so. A client without examples sends zeros.
   """
 
   update: Any
@@ -95,19 +102,6 @@ def _has_diverged(values) -> tf.Tensor:
   return ~tf.reduce_all(tf.stack([tf.constant(True), *are_finite]))
 
 
-def _unless(diverged, values, otherwise) -> Any:
-  """Returns one nested structure or, if diverged, another of its form."""
-  new, old = (
-    list(map(tf.convert_to_tensor, tf.nest.flatten(each)))
-    for each in (values, otherwise)
-  )
-  if not new:
-    return values
-  # Neither is copied, as `tf.where` would.
-  chosen = tf.cond(diverged, lambda: old, lambda: new)
-  return tf.nest.pack_sequence_as(values, chosen)
-
-
 def _report(
   loss, diverged, is_empty
 ) -> collections.OrderedDict[str, tf.Tensor]:
@@ -116,7 +110,8 @@ def _report(
   return collections.OrderedDict(
     loss=tf.where(has_none, 0.0, loss),
     counts=tf.where(has_none, 0.0, 1.0),
-    diverged=tf.where(diverged, 1.0, 0.0),
+    # What is not a number is then a mean of nothing, and no divergence.
+    diverged=tf.where(diverged & ~is_empty, 1.0, 0.0),
   )
 
 
@@ -176,11 +171,13 @@ def client_training(
     weight = tf.where(diverged, 0.0, weight)
     return (
       # Not a number times a weight of 0 is not a number.
-      _unless(diverged, result.update, nothing),
-      _unless(diverged, result.client_state, client_state),
+      aggregation.either(~diverged, result.update, nothing),
+      aggregation.either(~diverged, result.client_state, client_state),
       weight,
       tf.cast(weight > 0, tf.float32),
-      _unless(diverged, result.contribution, no_contribution),
+      aggregation.either(
+        ~(diverged | is_empty), result.contribution, no_contribution
+      ),
       _report(result.loss, diverged, is_empty),
     )
 
@@ -217,12 +214,13 @@ def training_phase(
     weights_type, update_type, contribution_type, np.float32, np.int32
   )
   def apply_update(weights, mean_update, summed, num_counted, round_num):
-    if update_server is None:
-      new_weights = tf.nest.map_structure(tf.add, weights, mean_update)
-    else:
-      new_weights = update_server(weights, mean_update, summed, round_num)
-    # The mean of nothing is not a number.
-    return _unless(tf.equal(num_counted, 0), new_weights, weights)
+    def updated():
+      if update_server is None:
+        return tf.nest.map_structure(tf.add, weights, mean_update)
+      return update_server(weights, mean_update, summed, round_num)
+
+    # The mean of nothing is not a number, and there may be no update by it.
+    return aggregation.either(num_counted > 0, updated, lambda: weights)
 
   @tff.federated_computation(
     server_type,
@@ -296,7 +294,9 @@ def personal_phase(
   def work(weights, client_state, data, round_num):
     result = personalize_client(weights, client_state, data, round_num)
     diverged = _has_diverged(result.client_state)
-    new_client_state = _unless(diverged, result.client_state, client_state)
+    new_client_state = aggregation.either(
+      ~diverged, result.client_state, client_state
+    )
     is_empty = tf.equal(has_examples(data), 0)
     return new_client_state, _report(result.loss, diverged, is_empty)
 

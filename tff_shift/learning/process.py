@@ -25,6 +25,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift import arguments
 from tff_shift.learning import aggregation
 from tff_shift.learning import evaluation
 from tff_shift.learning import frozen_weights
@@ -90,6 +91,8 @@ class Work(NamedTuple):
       `local_training.data_type(model)`.
     num_examples: `(data) -> number`, the client's weight in the mean where
       `client_weighting` is `num_examples`. Who has none counts nowhere.
+    max_clients: How many clients the functions can tell apart, by ids from 0.
+      None: they tell nobody apart.
   """
 
   initial_weights: Callable[[Any], Any]
@@ -108,6 +111,7 @@ class Work(NamedTuple):
   guide_queries: Callable[[Any, Any], tf.Tensor] | None = None
   examples_type: tff.Type | None = None
   num_examples: Callable[[Any], tf.Tensor] = lambda data: tf.shape(data.y)[0]
+  max_clients: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,6 +154,7 @@ class FederatedAlgorithm:
     is_local: Whether the server's weights are empty: clients share nothing.
     min_source_domains: How many domains the examples that a client trains on
       must at least have.
+    max_clients: See `Work`.
   """
 
   name: str
@@ -169,6 +174,7 @@ class FederatedAlgorithm:
   is_stateless: bool
   is_local: bool
   min_source_domains: int = 1
+  max_clients: int | None = None
 
   def as_learning_process(
     self, seed: int = 0, client_data: Any = learning_process.ARRAYS
@@ -229,22 +235,29 @@ def build(
     aggregator: A factory that averages updates, such as `aggregation.build`
       gives. None: `tff.aggregators.MeanFactory()`. One without weights is made
       into one that ignores them, if `hparams.client_weighting` is `uniform`.
-    num_queries: The number of queries that are answered at a time. None: the
-      algorithm is built without `guidance`.
-    num_evaluation_domains: The number of domains of the data to predict.
+    num_queries: The number of queries that are answered at a time, at least 1.
+      None: the algorithm is built without `guidance`.
+    num_evaluation_domains: The number of domains of the data to predict, at
+      least 1.
     min_source_domains: See `FederatedAlgorithm`.
 
   Returns:
     A `FederatedAlgorithm`.
 
   Raises:
-    ValueError: If a hyper-parameter has a value that is not allowed, or the
-      algorithm cannot do with the aggregator or the model.
+    ValueError: If a hyper-parameter or a number has a value that is not
+      allowed, or the algorithm cannot do with the aggregator or the model.
     TypeError: If the functions do not fit together, or send what `needs` does
       not speak of.
   """
   hyperparameters.validate(hparams)
-  traits = aggregation.traits_of(aggregator)
+  num_evaluation_domains = arguments.integer(
+    "num_evaluation_domains", num_evaluation_domains
+  )
+  if num_queries is not None:
+    num_queries = arguments.integer("num_queries", num_queries)
+  aggregator = aggregation.wrap(aggregator)
+  traits = aggregator.traits
   aggregation.check(name, needs, traits, hparams)
   functions = frozen_weights.bind(work, model, hparams)
   seed_type = randomness.SEED_TYPE
@@ -286,9 +299,7 @@ def build(
       has_examples,
     )
     update_type = training.type_signature.result[0]
-  aggregate = aggregation.as_weighted(
-    aggregator or tff.aggregators.MeanFactory()
-  ).create(update_type, tff.TensorType(np.float32))
+  aggregate = aggregator.create(update_type, tff.TensorType(np.float32))
 
   @tff.federated_computation(tff.FederatedType(seed_type, tff.SERVER))
   def initialize(seed):
@@ -393,6 +404,7 @@ def build(
       is_stateless=not tff.structure.flatten(client_type),
       is_local=is_local,
       min_source_domains=min_source_domains,
+      max_clients=functions.max_clients,
     ),
     model,
   )

@@ -15,8 +15,9 @@ from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning import norms
 
-# Takes a class out of a softmax. Finite, because the gradient of a softmax at
-# minus infinity is not a number.
+# Takes a class out of a softmax of training. Finite, because the gradient of a
+# softmax at minus infinity is not a number. No reported number contains it: the
+# loss leaves out the examples of such a class.
 _MASKED = -1e9
 
 DISTANCES = ("l2", "squared_l2", "cosine")
@@ -132,19 +133,26 @@ def distances(embeddings, means, distance: str) -> tf.Tensor:
   )
 
 
-def logits(embeddings, prototypes: Prototypes, distance: str) -> tf.Tensor:
+def logits(
+  embeddings,
+  prototypes: Prototypes,
+  distance: str,
+  without_prototype: float = _MASKED,
+) -> tf.Tensor:
   """Computes minus the distances; classes without prototype are masked out.
 
   Args:
     embeddings: [batch, size] float32.
     prototypes: The prototypes.
     distance: See `distances`.
+    without_prototype: The logit of a class without prototype. The default suits
+      gradients; predictions have `evaluation.NO_LOGIT`.
 
   Returns:
     [batch, num_classes] float32.
   """
   negative = -distances(embeddings, prototypes.mean, distance)
-  return tf.where(prototypes.present, negative, _MASKED)
+  return tf.where(prototypes.present, negative, without_prototype)
 
 
 def softmax_classes(

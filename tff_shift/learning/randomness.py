@@ -13,6 +13,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift import arguments
+
 SEED_SHAPE = (2,)
 SEED_TYPE = tff.TensorType(np.int32, SEED_SHAPE)
 
@@ -44,10 +46,11 @@ def derive(run_seed: int, *path: int) -> np.ndarray:
     An int32 array of shape [2].
 
   Raises:
-    ValueError: If an integer is negative.
+    ValueError: If an integer is out of this range.
   """
-  words = np.random.SeedSequence([run_seed, *path]).generate_state(2)
-  return words.view(np.int32)
+  words = [arguments.seed("run_seed", run_seed)]
+  words += [arguments.seed("path", each) for each in path]
+  return np.random.SeedSequence(words).generate_state(2).view(np.int32)
 
 
 def client_seed(run_seed: int, client_id: int) -> np.ndarray:

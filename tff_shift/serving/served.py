@@ -202,7 +202,7 @@ def _vote(parts: Parts, x) -> tf.Tensor:
 
   votes = tf.zeros([tf.shape(x)[0], parts.num_classes], tf.int32)
   votes = tf.ensure_shape(votes, [None, parts.num_classes])
-  return tf.argmax(_over_clients(parts, count, votes), 1, tf.int32)
+  return guidance.winners(_over_clients(parts, count, votes))
 
 
 class _KerasModel(tf.keras.Model):

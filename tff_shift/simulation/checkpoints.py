@@ -37,6 +37,7 @@ from typing import Any
 
 import tensorflow_federated as tff
 
+from tff_shift import arguments
 from tff_shift.simulation import array_cache
 from tff_shift.simulation import asynchronous
 from tff_shift.simulation import client_states
@@ -80,10 +81,13 @@ class Checkpoints:
       max_states_in_memory: So many states of clients stay in memory, the others
         on disk. None: all.
       on_problem: Called with a line for each checkpoint that cannot be used.
+
+    Raises:
+      ValueError: If a number is not allowed.
     """
     self._folder = folder
     self._identity = identity
-    self._every = every
+    self._every = every = arguments.integer("every", every, 0)
     self._max_states_in_memory = max_states_in_memory
     self._on_problem = on_problem
     if every:
@@ -139,15 +143,21 @@ class Run:
       on_restored: Called when what was measured before has been handed over,
         if there are steps to be done.
       on_problem: Called with a line for each checkpoint that cannot be used.
+
+    Raises:
+      ValueError: If a number is not allowed.
     """
     self._path = path
     self._key = key
-    self._every = every
+    self._every = every = arguments.integer("every", every, 0)
     self._on_restored = on_restored
     self._on_problem = on_problem
     self._states = state_file.StateFile(path / _STATES, key)
     self.storage = None
     if max_states_in_memory is not None:
+      max_states_in_memory = arguments.integer(
+        "max_states_in_memory", max_states_in_memory
+      )
       file = self._states
       if not every and not file.path.exists():
         file = state_file.StateFile(scratch or path.parent, is_temporary=True)

@@ -10,11 +10,25 @@ import numpy as np
 
 from tff_shift.data import examples as examples_lib
 from tff_shift.learning import evaluation
+from tff_shift.learning import process
 from tff_shift.simulation import client_data
 from tff_shift.simulation import rounds
 
 # The examples of a period, [n, ...], to r.
 Represent = Callable[[np.ndarray], np.ndarray]
+
+
+def check_domains(
+  algorithm: process.FederatedAlgorithm, num_clients: int
+) -> None:
+  """Refuses an algorithm that was not built with a domain for each client."""
+  to_predict = algorithm.evaluate_clients.type_signature.parameter[3].member
+  (found,) = to_predict.domain_sizes.shape
+  if found != num_clients:
+    raise ValueError(
+      f"num_evaluation_domains of {algorithm.name} must be {num_clients}, the"
+      f" number of clients, got {found}"
+    )
 
 
 class Clients:
@@ -35,13 +49,7 @@ class Clients:
     algorithm = running.algorithm
     # A list of its own: what is put there changes no state.
     self._states = running.client_states
-    to_predict = algorithm.evaluate_clients.type_signature.parameter[3].member
-    if list(to_predict.domain_sizes.shape) != [len(self._states)]:
-      raise ValueError(
-        f"num_evaluation_domains of {algorithm.name} must be"
-        f" {len(self._states)}, the number of clients, got"
-        f" {to_predict.domain_sizes.shape[0]}"
-      )
+    check_domains(algorithm, len(self._states))
     self._running = running
     self._door = client_data.Door(algorithm)
     self._represent = represent

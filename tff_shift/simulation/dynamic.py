@@ -20,6 +20,7 @@ What the paper leaves open, and what is done here:
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -28,11 +29,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tff_shift import arguments
 from tff_shift.data import examples as examples_lib
 from tff_shift.data import periods
+from tff_shift.learning import local_training
 from tff_shift.learning import periods as period_data
 from tff_shift.learning import process
 from tff_shift.simulation import checkpoints
+from tff_shift.simulation import checks
 from tff_shift.simulation import client_data
 from tff_shift.simulation import clients_in_use
 from tff_shift.simulation import instruments as instruments_lib
@@ -195,7 +199,12 @@ def train(
 
   Returns:
     The rounds, with the states of server and clients after the last.
+
+  Raises:
+    ValueError: If an argument is not allowed, or examples are not what the
+      algorithm takes.
   """
+  num_rounds = arguments.integer("num_rounds", num_rounds)
   running, data_of = _start(
     algorithm, drawn, represent, run_seed, participation, on_round
   )
@@ -215,6 +224,13 @@ def _start(
   checkpoint: checkpoints.Run | None = None,
 ) -> tuple[rounds.Rounds, Callable[[int], list[Any]]]:
   """Returns the rounds before the first, and the data of a round, from 1."""
+  _check_algorithm(algorithm)
+  run_seed = arguments.seed("run_seed", run_seed)
+  participation = arguments.participation(participation)
+  _check_periods("training", drawn)
+  arguments.functions(on_round=on_round)
+  if takes_representation(algorithm):
+    arguments.functions(represent=represent)
 
   # To draw a period and its r may take longer than to train on it.
   @functools.lru_cache(maxsize=1)
@@ -246,7 +262,11 @@ def validate(
 
   Returns:
     Percent, the mean over clients and periods.
+
+  Raises:
+    ValueError: See `clients_in_use.Clients`; or there are other clients.
   """
+  _check_clients("drawn", drawn, len(running.data))
   clients = clients_in_use.Clients(running, represent)
   clients.request(batches(drawn, 0), np.ones(drawn.num_clients, bool))
   return float(
@@ -269,13 +289,18 @@ def measure_stream(
 
   Args:
     drawn: The periods.
-    num_periods: The number of periods after period 0.
+    num_periods: The number of periods after period 0, at least 1.
     instruments: Gives the distance.
     on_period: Called after each period with its number.
 
   Returns:
     The stream.
+
+  Raises:
+    ValueError: If `num_periods` is not allowed.
   """
+  num_periods = arguments.integer("num_periods", num_periods)
+  _check_periods("drawn", drawn)
   before, distances = None, []
   for period in range(num_periods + 1):
     now = [instruments.features(each.x) for each in batches(drawn, period)]
@@ -308,7 +333,7 @@ def infer(
       finds the states after training.
     stream: The stream.
     represent: See `training_data`.
-    threshold: DT: a greater distance is a drift.
+    threshold: DT: a greater distance is a drift. Infinite: there is none.
     apply_update: One of `APPLY_UPDATES`.
     on_period: Called after each period with its number, from 1, and the
       accuracy of each client.
@@ -317,13 +342,12 @@ def infer(
     What was measured.
 
   Raises:
-    ValueError: If `apply_update` is unknown.
+    ValueError: If an argument is not allowed; see `clients_in_use.Clients`.
   """
-  if apply_update not in APPLY_UPDATES:
-    raise ValueError(
-      f"apply_update must be one of {', '.join(APPLY_UPDATES)}, got"
-      f" {apply_update!r}"
-    )
+  threshold = _checked_threshold(threshold, apply_update)
+  arguments.has("stream", stream, Stream._fields, "a Stream")
+  arguments.sequence("stream.distances", stream.distances, what="period")
+  _check_clients("stream", stream.drawn, len(running.data))
   clients = clients_in_use.Clients(running, represent)
   clients.request(
     batches(stream.drawn, 0), np.ones(stream.drawn.num_clients, bool)
@@ -346,6 +370,36 @@ def infer(
     detected,
     np.array(requested),
   )
+
+
+def _check_algorithm(algorithm: process.FederatedAlgorithm) -> None:
+  """Refuses what cannot be trained in periods."""
+  checks.algorithm(algorithm)
+  checks.trains(algorithm)
+  checks.data_kind(algorithm, local_training.ClientData, period_data.PeriodData)
+
+
+def _check_periods(name: str, drawn: Any) -> None:
+  """Refuses what draws no periods."""
+  arguments.has(name, drawn, ["batch", "num_clients"], "a periods.Periods")
+
+
+def _checked_threshold(threshold: float, apply_update: str) -> float:
+  """Checks how drifts are found and what becomes of them."""
+  arguments.choice("apply_update", apply_update, APPLY_UPDATES)
+  if threshold == math.inf:
+    return threshold
+  return arguments.number("threshold", threshold)
+
+
+def _check_clients(name: str, drawn: periods.Periods, num_clients: int) -> None:
+  """Refuses periods of other clients than those that are trained."""
+  _check_periods(name, drawn)
+  if drawn.num_clients != num_clients:
+    raise ValueError(
+      f"{name} must have periods of {num_clients} clients, as training has, got"
+      f" {drawn.num_clients}"
+    )
 
 
 class _Used(NamedTuple):
@@ -408,7 +462,24 @@ def run(
 
   Returns:
     What was measured.
+
+  Raises:
+    ValueError: If an argument is not allowed, or examples are not what the
+      algorithm takes.
   """
+  _check_algorithm(algorithm)
+  checks.checkpoint(checkpoint)
+  arguments.functions(
+    on_round=on_round, on_period=on_period, on_stream=on_stream, on_end=on_end
+  )
+  num_rounds = arguments.integer("num_rounds", num_rounds)
+  threshold = _checked_threshold(threshold, apply_update)
+  _check_periods("training", training)
+  clients_in_use.check_domains(algorithm, training.num_clients)
+  _check_clients("validation", validation, training.num_clients)
+  for distribution, stream in met.items():
+    arguments.has(distribution, stream, Stream._fields, "a Stream")
+    _check_clients(f"stream {distribution}", stream.drawn, training.num_clients)
   running, data_of = _start(
     algorithm,
     training,

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tff_shift import arguments
 from tff_shift.data import domains
 from tff_shift.data import partition
 from tff_shift.data import text
@@ -24,6 +25,7 @@ from tff_shift.learning import local_training
 from tff_shift.learning import process
 from tff_shift.learning import randomness
 from tff_shift.simulation import checkpoints
+from tff_shift.simulation import checks
 from tff_shift.simulation import client_data
 from tff_shift.simulation import drawing
 from tff_shift.simulation import figures
@@ -116,6 +118,11 @@ def _checked(
 
   def check(position):
     client = clients[position]
+    if not isinstance(client, domains.Client):
+      raise ValueError(
+        f"client {position} must be a domains.Client, such as"
+        f" from_arrays.evolving makes, got {type(client).__name__}"
+      )
     train, test = (
       local_training.ClientData(*each, np.zeros(2, np.int32), np.int32(0))
       for each in (client.train, client.test)
@@ -183,10 +190,11 @@ def run(
     algorithm: The algorithm, built for as many evaluation domains as the
       clients have domains.
     clients: The clients; none has training examples of the last domain.
-    num_rounds: The number of rounds.
+    num_rounds: The number of rounds, at least 1.
     run_seed: Fixes initial weights, batches and who takes part.
     participation: The share of clients in a round, above 0 and at most 1.
-    evaluate_every: Evaluates after every so many rounds, and after the last.
+    evaluate_every: Evaluates after every so many rounds, at least 1, and after
+      the last.
     evaluation_clients: So many clients are drawn anew for each evaluation, and
       all that is measured is measured on these; 0: all clients.
     on_round: Called after each round with the number of rounds done, the
@@ -203,11 +211,26 @@ def run(
     The evaluations and the mean duration of a round.
 
   Raises:
-    ValueError: What a client holds is not what the algorithm takes. A list or
-      tuple of clients is looked at before the first round, any other sequence
-      client by client when it is asked for.
+    ValueError: An argument is not allowed, or what a client holds is not what
+      the algorithm takes. A list or tuple of clients is looked at before the
+      first round, any other sequence client by client when it is asked for.
   """
+  checks.algorithm(algorithm)
+  checks.data_kind(algorithm, local_training.ClientData)
+  checks.checkpoint(checkpoint)
+  arguments.functions(on_round=on_round, on_loss=on_loss, on_end=on_end)
+  num_rounds = arguments.integer("num_rounds", num_rounds)
+  evaluate_every = arguments.integer("evaluate_every", evaluate_every)
+  run_seed = arguments.seed("run_seed", run_seed)
+  participation = arguments.participation(participation)
+  evaluation_clients = arguments.integer(
+    "evaluation_clients",
+    evaluation_clients,
+    0,
+    arguments.sequence("clients", clients),
+  )
   clients = _checked(algorithm, clients)
+  checks.trains(algorithm)
   data = rounds.DataOnDemand(
     len(clients),
     lambda position: training_data(clients[position], run_seed),
@@ -265,7 +288,14 @@ def evaluated_clients(
 
   Returns:
     Different clients, in ascending order.
+
+  Raises:
+    ValueError: If an argument is not allowed.
   """
+  num_clients = arguments.integer("num_clients", num_clients)
+  num_evaluated = arguments.integer(
+    "num_evaluated", num_evaluated, 0, num_clients
+  )
   if not num_evaluated:
     return list(range(num_clients))
   generator = partition.generator("clients to evaluate", [run_seed, round_num])

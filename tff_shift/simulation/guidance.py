@@ -14,10 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tff_shift import arguments
 from tff_shift.data import examples
 from tff_shift.learning import guidance as learned
+from tff_shift.learning import local_training
 from tff_shift.learning import process
 from tff_shift.simulation import checkpoints
+from tff_shift.simulation import checks
 from tff_shift.simulation import client_data
 from tff_shift.simulation import queries
 from tff_shift.simulation import rounds
@@ -108,7 +111,19 @@ def evaluate(
   Returns:
     The evaluation; and how many queries of each client were routed to each,
     [origin, route] int64, None without a guide.
+
+  Raises:
+    ValueError: If a client lacks a number or a set, or numbers are not allowed.
   """
+  num_clients = arguments.sequence("test", test)
+  arguments.sequence("train_sizes", train_sizes, num_clients)
+  train_sizes = [
+    arguments.integer("train_sizes", each, 0) for each in train_sizes
+  ]
+  if not sum(train_sizes):
+    raise ValueError(
+      "train_sizes must not all be 0: the mean over clients is weighted by them"
+    )
   x = np.concatenate([each.x for each in test])
   y = np.concatenate([each.y for each in test])
   origins = np.repeat(
@@ -185,13 +200,13 @@ def run(
   Args:
     algorithm: The algorithm, built with `num_queries`.
     train: The training examples of each client.
-    test: The test examples of each client.
-    num_rounds: The number of rounds.
+    test: The test examples of each client, in the same order.
+    num_rounds: The number of rounds, at least 1.
     run_seed: Fixes initial weights, batches and who takes part.
     participation: The share of clients in a round, above 0 and at most 1.
-    evaluate_every: Evaluates after every so many rounds.
+    evaluate_every: Evaluates after every so many rounds, at least 1.
     num_final_rounds: Evaluates after each of the last so many rounds as well,
-      over which final metrics are means.
+      at least 1, over which final metrics are means; of fewer rounds all.
     on_round: Called after each round with the number of rounds done, the
       training loss and, if there was one, the evaluation.
     on_loss: Called after each round with the number of rounds done and its
@@ -206,13 +221,34 @@ def run(
     What was measured.
 
   Raises:
-    ValueError: If what a client holds is not what the algorithm takes.
+    ValueError: If an argument is not allowed, or what a client holds is not
+      what the algorithm takes.
   """
+  checks.algorithm(algorithm)
+  checks.data_kind(algorithm, local_training.ClientData)
+  checks.checkpoint(checkpoint)
+  arguments.functions(on_round=on_round, on_loss=on_loss, on_end=on_end)
+  num_rounds = arguments.integer("num_rounds", num_rounds)
+  evaluate_every = arguments.integer("evaluate_every", evaluate_every)
+  num_final_rounds = arguments.integer("num_final_rounds", num_final_rounds)
+  run_seed = arguments.seed("run_seed", run_seed)
+  participation = arguments.participation(participation)
+  num_clients = [
+    arguments.sequence(name, part)
+    for name, part in (("train", train), ("test", test))
+  ]
+  if num_clients[0] != num_clients[1]:
+    raise ValueError(
+      "train and test must have an entry for each client, got"
+      f" {num_clients[0]} and {num_clients[1]}"
+    )
   door = client_data.Door(algorithm)
   train, test = (
     [door.examples(each, client) for client, each in enumerate(part)]
     for part in (train, test)
   )
+  queries.check_algorithm(algorithm)
+  checks.trains(algorithm)
   data = client_data.training_data(train, run_seed)
   first_final = max(1, num_rounds - num_final_rounds + 1)
   measured = []

@@ -18,6 +18,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from sklearn import preprocessing
 
+from tff_shift import arguments
 from tff_shift import models
 from tff_shift.data import examples
 from tff_shift.data import partition
@@ -177,11 +178,12 @@ def fit(
   Raises:
     ValueError: If a value is not allowed or does not fit the data.
   """
-  if distance_features not in FEATURES:
-    raise ValueError(
-      f"distance_features must be one of {', '.join(FEATURES)}, got"
-      f" {distance_features!r}"
-    )
+  arguments.choice("distance_features", distance_features, FEATURES)
+  period_size = arguments.integer("period_size", period_size)
+  if threshold is not None:
+    threshold = arguments.number("threshold", threshold)
+  if representation == "moments" or distance_features == "extractor":
+    arguments.functions(extractor=extractor)
   represent = None
   if representation is not None:
     represent = representations.fit(

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tff_shift import arguments
 from tff_shift.data import examples as examples_lib
 from tff_shift.data import streams
 from tff_shift.learning import adaptation
@@ -23,6 +24,7 @@ from tff_shift.learning import evaluation
 from tff_shift.learning import process
 from tff_shift.learning import randomness
 from tff_shift.simulation import checkpoints
+from tff_shift.simulation import checks
 from tff_shift.simulation import client_data
 from tff_shift.simulation import client_states
 from tff_shift.simulation import rounds
@@ -149,8 +151,8 @@ class Adaptation:
       client_streams: The streams of all clients.
       deployment: What clients hold from before.
       run_seed: Fixes batches and who takes part.
-      rounds_per_step: The rounds of a time step. An algorithm whose clients
-        share nothing has one: there is no one to talk to.
+      rounds_per_step: The rounds of a time step, at least 1. An algorithm
+        whose clients share nothing has one: there is no one to talk to.
       participation: The share of clients in a round, above 0 and at most 1.
         Clients that share nothing adapt at each time step.
       prescribed_rates: The learning rate of each client at each time step,
@@ -161,9 +163,33 @@ class Adaptation:
       on_loss: See `rounds.Rounds`.
 
     Raises:
-      ValueError: If what a client holds or meets is not what the algorithm
-        takes; so does `step`.
+      ValueError: If an argument is not allowed, or what a client holds or meets
+        is not what the algorithm takes; so does `step`.
     """
+    checks.algorithm(algorithm)
+    rounds_per_step = arguments.integer("rounds_per_step", rounds_per_step)
+    participation = arguments.participation(participation)
+    run_seed = arguments.seed("run_seed", run_seed)
+    arguments.has(
+      "client_streams",
+      client_streams,
+      ["batch", "num_clients", "num_timesteps", "omega"],
+      "a streams.Streams",
+    )
+    arguments.has(
+      "deployment", deployment, ["initial", "confusion"], "a Deployment"
+    )
+    arguments.sequence(
+      "deployment.initial", deployment.initial, client_streams.num_clients
+    )
+    arguments.integer("num_timesteps", client_streams.num_timesteps)
+    if prescribed_rates is not None:
+      prescribed_rates = examples_lib.checked_array(
+        prescribed_rates,
+        "prescribed_rates [timesteps, num_clients]",
+        shape=(client_streams.num_timesteps, client_streams.num_clients),
+        dtype=np.float32,
+      )
     self._streams = client_streams
     self._deployment = deployment
     self._run_seed = run_seed
@@ -171,14 +197,23 @@ class Adaptation:
     self._drawn = 0, []
     self._door = client_data.Door(algorithm)
     self._num_rounds = 1 if algorithm.is_local else rounds_per_step
+    data = self.data(1)
+    checks.data_kind(algorithm, adaptation.AdaptationData)
     self.rounds = rounds.Rounds(
       algorithm,
-      self.data(1),
+      data,
       run_seed=run_seed,
       participation=1.0 if algorithm.is_local else participation,
       storage=storage,
       on_loss=on_loss,
     )
+    if prescribed_rates is not None and not hasattr(
+      self.rounds.states.template, "learning_rate"
+    ):
+      raise ValueError(
+        "prescribed_rates are not allowed: a client of"
+        f" {algorithm.name} has no learning_rate in its state"
+      )
 
   def data(self, timestep: int) -> list[adaptation.AdaptationData]:
     """Returns what each client adapts to at a time step."""
@@ -213,7 +248,13 @@ class Adaptation:
 
     Returns:
       What was measured.
+
+    Raises:
+      ValueError: If there is no such time step; see `__init__`.
     """
+    timestep = arguments.integer(
+      "timestep", timestep, 1, self._streams.num_timesteps
+    )
     self.rounds.data = self.data(timestep)
     labelled = [
       client_data.to_predict(each.x, each.y, [len(each.y)])
@@ -304,7 +345,12 @@ def run(
 
   Returns:
     What was measured.
+
+  Raises:
+    ValueError: See `Adaptation`.
   """
+  checks.checkpoint(checkpoint)
+  arguments.functions(on_timestep=on_timestep, on_loss=on_loss, on_end=on_end)
   running = Adaptation(
     algorithm,
     client_streams,

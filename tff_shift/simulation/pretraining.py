@@ -28,6 +28,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tff_shift import arguments
 from tff_shift.data import examples as examples_lib
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -153,6 +154,8 @@ def pretrain(
       if a loss is not finite.
   """
   train, validation = _checked(model, train, validation, hparams)
+  seed = arguments.seed("seed", seed)
+  arguments.functions(on_epoch=on_epoch)
   if cache_dir is None:
     return _train(model, train, validation, hparams, seed, on_epoch)
   key = cache_key(model, train, validation, hparams, seed=seed)
@@ -209,6 +212,7 @@ def cache_key(
     ValueError: If a hyper-parameter, the seed or the data are not allowed.
   """
   train, validation = _checked(model, train, validation, hparams)
+  seed = arguments.seed("seed", seed)
   initial_weights = _initial_weights(model, seed)
   description = {
     "format": FORMAT,
@@ -225,7 +229,7 @@ def cache_key(
     "train": [array_cache.array_digest(array) for array in train],
     "validation": [array_cache.array_digest(array) for array in validation],
     "hparams": dataclasses.asdict(hparams),
-    "seed": int(seed),
+    "seed": seed,
   }
   return array_cache.key(description)
 
@@ -263,7 +267,17 @@ def _checked(model, train, validation, hparams) -> list[examples_lib.Examples]:
 
   Refuses what cannot be trained on.
   """
+  if not isinstance(hparams, PretrainingHParams):
+    raise ValueError(
+      f"hparams={hparams!r} is not allowed: it must be a PretrainingHParams"
+    )
   hyperparameters.validate(hparams)
+  for name, given in (("train", train), ("validation", validation)):
+    if not isinstance(given, list | tuple) or len(given) != 2:
+      raise ValueError(
+        f"{name} must be a pair of examples and classes, got"
+        f" {type(given).__name__}"
+      )
   return [
     examples_lib.checked(
       *given,

@@ -6,8 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tff_shift import arguments
+from tff_shift.data import examples
+from tff_shift.data import text
 from tff_shift.learning import guidance
 from tff_shift.learning import process
+from tff_shift.simulation import checks
 
 
 class Routing(NamedTuple):
@@ -34,6 +38,15 @@ class Answers(NamedTuple):
   routes: np.ndarray
 
 
+def check_algorithm(algorithm: process.FederatedAlgorithm) -> None:
+  """Raises a ValueError if it was built without `num_queries`."""
+  if algorithm.guidance is None:
+    raise ValueError(
+      f"{algorithm.name} was built without num_queries, which says how many"
+      " queries it answers at a time"
+    )
+
+
 class Federation:
   """A server and its clients, to be asked in batches of a fixed size."""
 
@@ -53,13 +66,15 @@ class Federation:
       data: What the clients train on, likewise.
 
     Raises:
-      ValueError: If the algorithm was built without `num_queries`.
+      ValueError: If the algorithm was built without `num_queries`, or there is
+        not a state and data of each client.
     """
-    if algorithm.guidance is None:
-      raise ValueError(
-        f"{algorithm.name} was built without num_queries, which says how many"
-        " queries it answers at a time"
-      )
+    checks.algorithm(algorithm)
+    check_algorithm(algorithm)
+    arguments.sequence(
+      "client_states", client_states, arguments.sequence("data", data)
+    )
+    self._model = algorithm.model
     self._guidance = algorithm.guidance
     self._name = algorithm.name
     self._server_state = server_state
@@ -87,7 +102,8 @@ class Federation:
       The routes and the probabilities.
 
     Raises:
-      ValueError: If the algorithm has no guide.
+      ValueError: If the algorithm has no guide, or the queries are not what its
+        model takes.
     """
     if not self.can_guide:
       raise ValueError(f"{self._name} has no guide; ask for a vote instead")
@@ -107,17 +123,28 @@ class Federation:
 
     Args:
       queries: [num_queries, ...], any number of them.
-      routes: The client to ask, [num_queries] int32. None: the guide's.
+      routes: The client to ask, [num_queries] integers. None: the guide's.
 
     Returns:
       Classes and routes. The class is `guidance.NO_CLIENT` where a route is no
       client's id.
 
     Raises:
-      ValueError: If there are no routes and the algorithm has no guide.
+      ValueError: If there are no routes and the algorithm has no guide, if
+        there is not a route for each query, or the queries are not what the
+        model takes.
     """
+    queries = self._checked(queries)
     if routes is None:
       routes = self.guide(queries).routes
+    elif not np.size(routes):
+      routes = np.zeros(np.shape(routes), np.int32)
+    routes = examples.checked_array(
+      routes,
+      "routes, one for each query",
+      shape=(len(queries),),
+      dtype=np.int32,
+    )
 
     def answer_batch(x, routes_of_batch):
       classes = self._guidance.answer(
@@ -139,7 +166,10 @@ class Federation:
       queries: [num_queries, ...], any number of them.
 
     Returns:
-      The classes, [num_queries] int32; the lowest of those with most votes.
+      The classes, [num_queries] int32, see `guidance.winners`.
+
+    Raises:
+      ValueError: If the queries are not what the model takes.
     """
 
     def vote_batch(x):
@@ -155,16 +185,29 @@ class Federation:
 
     With no query at all, one batch tells the shapes of what there is none of.
     """
+    queries = self._checked(queries)
     size = self._guidance.num_queries
     results = []
     for start in range(0, max(len(queries), 1), size):
-      arguments = [_fill(queries[start : start + size], size, 0)]
+      asked = [_fill(queries[start : start + size], size, 0)]
       if routes is not None:
-        batch = np.asarray(routes[start : start + size], np.int32)
-        arguments.append(_fill(batch, size, guidance.NO_CLIENT))
+        batch = routes[start : start + size]
+        asked.append(_fill(batch, size, guidance.NO_CLIENT))
       kept = len(queries[start : start + size])
-      results.append([values[:kept] for values in ask(*arguments)])
+      results.append([values[:kept] for values in ask(*asked)])
     return tuple(np.concatenate(parts) for parts in zip(*results, strict=True))
+
+  def _checked(self, queries: Any) -> np.ndarray:
+    """Checks queries, and casts them to what the model takes."""
+    found = examples.checked_array(
+      queries,
+      "queries",
+      shape=(None, *self._model.input_shape),
+      dtype=self._model.input_dtype.as_numpy_dtype,
+    )
+    if self._model.vocabulary_size is not None:
+      text.check_ids(found, self._model.vocabulary_size, "queries")
+    return found
 
 
 def _fill(values: np.ndarray, size: int, filling: int) -> np.ndarray:

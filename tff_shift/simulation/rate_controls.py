@@ -17,6 +17,7 @@ import dataclasses
 
 import numpy as np
 
+from tff_shift import arguments
 from tff_shift.algorithms import fix_lr
 from tff_shift.data import partition
 from tff_shift.learning import two_phase_adaptation
@@ -56,7 +57,13 @@ def num_rounds(
 
   Returns:
     [num_timesteps, num_clients] int64.
+
+  Raises:
+    ValueError: If an argument is not allowed.
   """
+  num_timesteps = arguments.integer("num_timesteps", num_timesteps)
+  num_clients = arguments.integer("num_clients", num_clients)
+  rounds_per_step = arguments.integer("rounds_per_step", rounds_per_step)
   counts = np.zeros([num_timesteps, num_clients], np.int64)
   for round_num in range(num_timesteps * rounds_per_step):
     chosen = rounds.sample_clients(
@@ -83,17 +90,23 @@ def prescribe(
     anew, as many at each rate as before.
 
   Raises:
-    ValueError: There is no such control.
+    ValueError: There is no such control, or rates and counts do not go together
+      or are of no round.
   """
+  if name not in NAMES:
+    raise ValueError(f"no control {name!r}; there are {', '.join(NAMES)}")
+  if rates.shape != counts.shape or not counts.any():
+    raise ValueError(
+      f"counts must have the shape of rates, {list(rates.shape)}, and a round,"
+      f" got {list(counts.shape)} with {int(counts.sum())} rounds"
+    )
   if name == "fix_lr_mean":
     mean = np.average(rates.astype(np.float64), weights=counts)
     return np.full_like(rates, mean)
-  if name == "fed_ade_shuffled":
-    generator = partition.generator("shuffled rates", seed)
-    dealt = rates.copy()
-    # Among those who take part equally often, for a rate counts each time.
-    for count in np.unique(counts):
-      places = counts == count
-      dealt[places] = generator.permutation(rates[places])
-    return dealt
-  raise ValueError(f"no control {name!r}; there are {', '.join(NAMES)}")
+  generator = partition.generator("shuffled rates", seed)
+  dealt = rates.copy()
+  # Among those who take part equally often, for a rate counts each time.
+  for count in np.unique(counts):
+    places = counts == count
+    dealt[places] = generator.permutation(rates[places])
+  return dealt

@@ -30,6 +30,8 @@ import tensorflow as tf
 from scipy import optimize
 from scipy import special
 
+from tff_shift import arguments
+from tff_shift.data import examples as examples_lib
 from tff_shift.data import partition
 from tff_shift.learning import adaptation
 from tff_shift.shift import bbse
@@ -72,7 +74,7 @@ class Problem:
       ValueError: `weight_decay` is not above 0, or the seed is not made of
         non-negative integers.
     """
-    if not weight_decay > 0:  # Also refuses NaN.
+    if not (arguments.is_number(weight_decay) and weight_decay > 0):
       raise ValueError(f"weight_decay must be above 0, got {weight_decay}")
     self.num_classes = _NUM_CLASSES
     self.weight_decay = weight_decay
@@ -215,10 +217,25 @@ def draw_stream(
     The stream. A class is drawn from Q_t, and one of its examples uniformly.
 
   Raises:
-    ValueError: `num_examples` is below 1, or the seed is not made of
-      non-negative integers.
+    ValueError: `omega` or `target` are something else, `num_examples` is below
+      1, or the seed is not made of non-negative integers.
   """
   partition.check_positive_integer("num_examples", num_examples)
+  omega = examples_lib.checked_array(
+    omega, "omega", shape=(None,), dtype=np.float64
+  )
+  if len(omega) < 2 or omega.min() < 0 or omega.max() > 1:
+    raise ValueError(
+      "omega must have weights from 0 to 1 of the steps 0 to T, at least two,"
+      f" got {omega.tolist()}"
+    )
+  target = examples_lib.checked_array(
+    target, "target", shape=(problem.num_classes,), dtype=np.float64
+  )
+  if target.min() < 0 or not np.isclose(target.sum(), 1):
+    raise ValueError(
+      f"target must be a class distribution, got {target.tolist()}"
+    )
   weights = omega[:, None]
   distributions = (1 - weights) / problem.num_classes + weights * target
   rng = partition.generator("stream of the convex problem", seed)
@@ -242,7 +259,14 @@ def bound(cumulative_shift: float, num_timesteps: int) -> float:
 
   Returns:
     The bound, without its constant.
+
+  Raises:
+    ValueError: V is negative, or T is below 1.
   """
+  cumulative_shift = arguments.number(
+    "cumulative_shift", cumulative_shift, "at least 0", lambda value: value >= 0
+  )
+  num_timesteps = arguments.integer("num_timesteps", num_timesteps)
   return max(
     cumulative_shift ** (1 / 3) * num_timesteps ** (2 / 3),
     num_timesteps**0.5,
@@ -278,12 +302,13 @@ def build(
     ratio: eta_min / eta_max, from 0 to 1; 1 makes the rate constant.
 
   Returns:
-    A function of streams of equal size and of eta_max for each of them.
+    A function of streams of equal size and of eta_max for each of them. It
+    raises a ValueError if they are not.
 
   Raises:
     ValueError: `ratio` is not from 0 to 1.
   """
-  if not 0 <= ratio <= 1:  # Also refuses NaN.
+  if not (arguments.is_number(ratio) and 0 <= ratio <= 1):
     raise ValueError(f"ratio must be from 0 to 1, got {ratio}")
   inputs = tf.constant(problem.inputs, tf.float32)
   embeddings = tf.constant(problem.embeddings, tf.float32)
@@ -361,6 +386,18 @@ def build(
     return tf.concat([initial[0][None], theta[:-1]], axis=0), signals, rates
 
   def adapt(streams, eta_max):
+    num_streams = arguments.sequence("streams", streams, what="stream")
+    arguments.sequence("eta_max", eta_max, num_streams, "stream")
+    eta_max = [
+      arguments.number("eta_max", each, "at least 0", lambda value: value >= 0)
+      for each in eta_max
+    ]
+    shapes = {stream.examples.shape for stream in streams}
+    if len(shapes) > 1:
+      raise ValueError(
+        "streams must have as many steps and examples as each other, got"
+        f" {sorted(shapes)}"
+      )
     observed = [
       (stream.examples, *observe(stream.examples)) for stream in streams
     ]
@@ -390,6 +427,12 @@ def regrets(
 
   Returns:
     [T], not negative but for what the optima are off by.
+
+  Raises:
+    ValueError: They are not of one number of steps.
   """
+  num_steps = arguments.sequence("theta", theta, what="step")
+  arguments.sequence("distributions", distributions, num_steps, "step")
+  arguments.sequence("optimal_risks", optimal_risks, num_steps, "step")
   risks = problem.class_risks(np.asarray(theta, np.float64))
   return np.sum(distributions * risks, axis=-1) - optimal_risks

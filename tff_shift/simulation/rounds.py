@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from tff_shift import arguments
 from tff_shift.learning import process
 from tff_shift.learning import randomness
+from tff_shift.simulation import checks
 from tff_shift.simulation import client_data
 from tff_shift.simulation import client_states as client_states_lib
 
@@ -41,6 +43,8 @@ class DivergedError(RuntimeError):
 
 def num_sampled(num_clients: int, participation: float) -> int:
   """Returns how many clients take part in a round, see `sample_clients`."""
+  num_clients = arguments.integer("num_clients", num_clients)
+  participation = arguments.participation(participation)
   return max(1, math.floor(participation * num_clients + 0.5))
 
 
@@ -64,13 +68,9 @@ def sample_clients(
     changes the bits of a mean.
 
   Raises:
-    ValueError: If the participation is out of range.
+    ValueError: If an argument is out of range; one line that names it.
   """
-  if not 0 < participation <= 1:
-    raise ValueError(
-      f"participation={participation!r} is not allowed: it must be a number"
-      " above 0 and at most 1"
-    )
+  round_num = arguments.integer("round_num", round_num, 0)
   size = num_sampled(num_clients, participation)
   words = randomness.derive(
     run_seed, randomness.Purpose.SAMPLE_CLIENTS, round_num
@@ -97,13 +97,13 @@ class DataOnDemand(Sequence):
     """Makes nothing yet.
 
     Args:
-      num_clients: The number of clients.
+      num_clients: The number of clients, at least 1.
       make: A client to its data; a pure function.
       is_checked: Whether what is made has passed a `client_data.Door` already.
         Else it does each time that it is made.
     """
     self.is_checked = is_checked
-    self._num_clients = num_clients
+    self._num_clients = arguments.integer("num_clients", num_clients)
     self._make = make
 
   def __len__(self) -> int:
@@ -162,9 +162,21 @@ class Rounds:
         training loss; by `resume` first for those of before.
 
     Raises:
-      ValueError: If the data of a client are not what the algorithm takes, or
-        there are none.
+      ValueError: If an argument is not allowed, the data of a client are not
+        what the algorithm takes, or there are no clients or more than the
+        algorithm can tell apart.
     """
+    checks.algorithm(algorithm)
+    self._run_seed = arguments.seed("run_seed", run_seed)
+    arguments.functions(on_loss=on_loss)
+    num_clients = arguments.sequence("data", data)
+    max_clients = getattr(algorithm, "max_clients", None)
+    if max_clients is not None and num_clients > max_clients:
+      raise ValueError(
+        f"data must have an entry for at most {max_clients} clients, whom"
+        f" {algorithm.name} as it was built can tell apart, got {num_clients}"
+      )
+    self._num_clients = num_clients
     self.algorithm = algorithm
     self._door = client_data.Door(algorithm)
     self._passed = []
@@ -183,7 +195,7 @@ class Rounds:
     self.losses = []
     self.starts = [0]
     self.num_diverged = 0
-    self._run_seed = run_seed
+    # Checked where it is used.
     self._participation = participation
     self._on_loss = on_loss
 
@@ -194,6 +206,7 @@ class Rounds:
 
   @data.setter
   def data(self, data: Sequence[Any]) -> None:
+    arguments.sequence("data", data, self._num_clients)
     if isinstance(data, list | tuple):
       self._passed = self._door.training_of_all(data, self._passed)
       self._data = [each.checked for each in self._passed]

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
+from tff_shift import arguments
 from tff_shift.simulation import rounds
 
 # What stands for a rule where none has chosen.
@@ -99,8 +100,16 @@ def choose(
     by the first of them, then the second, and so on.
 
   Raises:
-    ValueError: If there is none.
+    ValueError: If there is none, or a score is missing or NaN, by which no
+      choice can be made.
   """
+  arguments.sequence("contestants", contestants, what="setting")
+  arguments.sequence("scores", scores, len(contestants), what="contestant")
+  for contestant, score in zip(contestants, scores, strict=True):
+    if math.isnan(score):
+      raise ValueError(
+        f"the score of {contestant.label} must be a number, got {score}"
+      )
   pairs = sorted(
     zip(contestants, scores, strict=True),
     key=lambda pair: tuple(pair[0].compared.values()),
@@ -140,9 +149,23 @@ def compare(
     on_choice: Called with the contestants of an algorithm, their scores and the
       chosen one.
 
-  Yields:
-    A reading for each contestant that is run, as soon as it is there.
+  Returns:
+    An iterator of a reading for each contestant that is run, as soon as it is
+    there.
+
+  Raises:
+    ValueError: If there is no contestant, or an argument is of another kind.
   """
+  arguments.sequence("contestants", contestants, what="setting")
+  arguments.functions(run=run, on_choice=on_choice)
+  if rule is not None:
+    arguments.functions(**{"rule.score": rule.score})
+  return _compare(contestants, run, rule, all_settings, on_choice)
+
+
+def _compare(
+  contestants, run, rule, all_settings, on_choice
+) -> Iterator[Reading]:
   for algorithm in dict.fromkeys(each.algorithm for each in contestants):
     mine = [each for each in contestants if each.algorithm == algorithm]
     chosen, by_label = None, {}

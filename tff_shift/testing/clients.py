@@ -99,6 +99,24 @@ def _make_client_of(algorithm, client_id, more=0):
   return make[data_type.python_container]()
 
 
+def _make_empty_of(algorithm, client_id):
+  """Makes data of the kind that an algorithm takes, without an example.
+
+  Of two clients with a stream one has labelled examples, which do not count.
+  """
+  data_type = _client_data_type(algorithm)
+  make = {
+    local_training.ClientData: lambda: _make_client(client_id, [0, 0, 0]),
+    adaptation.AdaptationData: lambda: _make_adapting_client(
+      client_id, 9 * (client_id % 2), 0
+    ),
+    periods.PeriodData: lambda: _make_period_client(
+      client_id, 0, *data_type.representation.shape
+    ),
+  }
+  return make[data_type.python_container]()
+
+
 def _expected_data_type(algorithm, model):
   """Returns the type that the data of an algorithm's kind ought to have."""
   data_type = _client_data_type(algorithm)
@@ -119,4 +137,5 @@ def client_data():
     kind=lambda algorithm: _client_data_type(algorithm).python_container,
     expected_type=_expected_data_type,
     make=_make_client_of,
+    make_empty=_make_empty_of,
   )

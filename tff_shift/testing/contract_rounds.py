@@ -4,10 +4,12 @@ import types
 
 import numpy as np
 import pytest
+import scipy.special
 import tensorflow as tf
 
 from tff_shift import algorithms
 from tff_shift.execution import local as local_execution
+from tff_shift.learning import evaluation
 from tff_shift.learning import randomness
 from tff_shift.simulation import rounds
 from tff_shift.testing import running
@@ -132,6 +134,53 @@ class TestRounds:
     running.step(again)
     assert compare.equal_bits(running.snapshot(again), after)
 
+  def test_round_of_clients_without_examples_leaves_the_server_as_it_was(
+    self, built, run, client_data, compare
+  ):
+    if not built.algorithm.phases:
+      pytest.skip("a round has no phase")
+    before, states = run.states[1]
+    data = [client_data.make_empty(built.algorithm, i) for i in range(4)]
+    server_state, states, metrics = one_round(
+      built.algorithm, before, states, running.at_round(data, 1)
+    )
+    assert server_state.round_num == before.round_num + 1
+    assert compare.equal_bits(
+      server_state._replace(round_num=before.round_num), before
+    )
+    for measured in metrics:
+      # The mean of no loss.
+      assert np.isnan(measured["loss"])
+      assert (measured["num_clients"], measured["num_diverged"]) == (4, 0)
+    for state in tf.nest.flatten(states):
+      assert np.all(np.isfinite(state))
+
+  def test_client_without_examples_counts_nowhere(
+    self, built, data, run, client_data, compare
+  ):
+    if not built.algorithm.phases:
+      pytest.skip("a round has no phase")
+    before, states = run.states[1]
+    found = []
+    for others in ([], [client_data.make_empty(built.algorithm, 1)]):
+      server_state, _, metrics = one_round(
+        built.algorithm,
+        before,
+        [states[0], states[2], states[3], *states[1 : 1 + len(others)]],
+        running.at_round([data[0], data[2], data[3], *others], 1),
+      )
+      found.append((server_state, [each["loss"] for each in metrics]))
+    compare.assert_close(*found, 1e-6)
+
+
+def one_round(algorithm, server_state, client_states, data):
+  """Runs the phases of a round; metrics are a list."""
+  states, metrics = list(client_states), []
+  for phase in algorithm.phases:
+    server_state, states, measured = phase(server_state, states, data)
+    metrics.append(measured)
+  return server_state, states, metrics
+
 
 @pytest.mark.slow
 class TestWorkAlone:
@@ -254,13 +303,10 @@ def check_metrics(metrics, logits, examples):
   assert tuple(metrics) == running.METRICS
   per_domain = [[] for _ in examples[0].domain_sizes]
   for rows, client in zip(logits, examples, strict=True):
-    rows = rows.astype(np.float64)
-    highest = rows.max(axis=1)
-    losses = (
-      np.log(np.exp(rows - highest[:, np.newaxis]).sum(axis=1))
-      + highest
-      - rows[np.arange(len(client.y)), client.y]
-    )
+    of_truth = rows[np.arange(len(client.y)), client.y].astype(np.float64)
+    losses = scipy.special.logsumexp(np.float64(rows), axis=1) - of_truth
+    # What cannot be predicted has no finite loss.
+    losses[of_truth == evaluation.NO_LOGIT] = np.nan
     right = rows.argmax(axis=1) == client.y
     ends = np.cumsum(client.domain_sizes)[:-1]
     for domain, part in enumerate(
@@ -281,9 +327,10 @@ def check_metrics(metrics, logits, examples):
       found["accuracy"], np.mean([p[0].mean() for p in parts]), atol=1e-6
     )
     np.testing.assert_allclose(found["pooled_accuracy"], right.mean(), 1e-6)
-    np.testing.assert_allclose(
-      found["loss"], np.concatenate([p[1] for p in parts]).mean(), 1e-5
-    )
+    losses = np.concatenate([p[1] for p in parts])
+    losses = losses[~np.isnan(losses)]
+    expected = losses.mean() if losses.size else np.nan
+    np.testing.assert_allclose(found["loss"], expected, 1e-5)
 
 
 @pytest.mark.slow
@@ -297,11 +344,9 @@ def test_round_agrees_with_the_cpp_executor(
   server_state, client_states = running.snapshot(run)
   later = running.at_round(data, 1)
 
-  def one_round():
-    state, states, metrics = server_state, list(client_states), []
-    for phase in algorithm.phases:
-      state, states, measured = phase(state, states, later)
-      metrics.append(measured)
+  def run_and_evaluate():
+    done = one_round(algorithm, server_state, client_states, later)
+    state, states, _ = done
     evaluations = [
       algorithm.evaluate_clients(state, states, later, evaluation_data)
     ]
@@ -309,9 +354,9 @@ def test_round_agrees_with_the_cpp_executor(
       evaluations.append(
         algorithm.evaluate_server(state, later, evaluation_data[1])
       )
-    return state, states, metrics, evaluations
+    return done, evaluations
 
-  here = one_round()
+  here = run_and_evaluate()
   with local_execution.local_context():
-    there = one_round()
+    there = run_and_evaluate()
   compare.assert_close(here, there, 1e-5)

@@ -1,0 +1,185 @@
+"""Checks of what the library is told, before any work.
+
+A check returns the value as Python's own: with a number of NumPy a run has the
+same bits as with Python's.
+"""
+
+import numbers
+import sys
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from collections.abc import Set
+from typing import Any
+
+import numpy as np
+
+# Seeds, and what is derived from them, are words of 32 bits.
+LARGEST_SEED = 2**32 - 1
+
+
+def as_python(value: Any) -> Any:
+  """Returns a scalar of NumPy as Python's own, and all else as it is."""
+  if not isinstance(value, np.generic):
+    return value
+  if isinstance(value, np.floating):
+    # `item` leaves a long double as it is.
+    return float(value)
+  return value.item()
+
+
+def integer(
+  name: str, value: Any, minimum: int = 1, maximum: int | None = None
+) -> int:
+  """Checks an integer.
+
+  Args:
+    name: The argument, for the message.
+    value: The value.
+    minimum: The smallest allowed value.
+    maximum: The largest allowed value; None: there is none.
+
+  Returns:
+    The value as an `int`.
+
+  Raises:
+    ValueError: If it is no integer (True and False are none) or out of range.
+  """
+  found = as_python(value)
+  if (
+    isinstance(found, bool)
+    or not isinstance(found, int)
+    or found < minimum
+    or (maximum is not None and found > maximum)
+  ):
+    limits = f"at least {minimum}"
+    if maximum is not None:
+      limits += f" and at most {maximum}"
+    raise ValueError(
+      f"{name}={value!r} is not allowed: it must be an integer {limits}"
+    )
+  return int(found)
+
+
+def is_number(value: Any) -> bool:
+  """Tells whether a value is a finite number; True and False are none."""
+  found = as_python(value)
+  return (
+    isinstance(found, numbers.Real)
+    and not isinstance(found, bool)
+    # Not infinite, not NaN, and no integer that no float holds.
+    and abs(found) <= sys.float_info.max
+  )
+
+
+def number(
+  name: str,
+  value: Any,
+  limits: str = "",
+  is_allowed: Callable[[float], bool] = lambda value: True,
+) -> float:
+  """Checks a finite number.
+
+  Args:
+    name: The argument, for the message.
+    value: The value.
+    limits: What is allowed, in words, for the message.
+    is_allowed: Whether a finite number is allowed.
+
+  Returns:
+    The value as a `float`.
+
+  Raises:
+    ValueError: If it is no number, not finite or not allowed.
+  """
+  if not is_number(value) or not is_allowed(value):
+    wanted = f"a number {limits}" if limits else "a finite number"
+    raise ValueError(f"{name}={value!r} is not allowed: it must be {wanted}")
+  return float(value)
+
+
+def participation(value: Any) -> float:
+  """Checks the share of clients in a round, see `number`."""
+  return number(
+    "participation",
+    value,
+    "above 0 and at most 1",
+    lambda share: 0 < share <= 1,
+  )
+
+
+def seed(name: str, value: Any) -> int:
+  """Checks a seed, see `integer`."""
+  return integer(name, value, 0, LARGEST_SEED)
+
+
+def choice(name: str, value: Any, choices: Sequence[str]) -> str:
+  """Returns a choice; raises a ValueError unless it is among the choices."""
+  if not isinstance(value, str) or value not in choices:
+    raise ValueError(
+      f"{name} must be one of {', '.join(choices)}, got {value!r}"
+    )
+  return value
+
+
+def has(name: str, value: Any, attributes: Sequence[str], kind: str) -> None:
+  """Checks a value by what is needed of it.
+
+  Args:
+    name: The argument, for the message.
+    value: The value.
+    attributes: What it must have.
+    kind: What it should be, in words.
+
+  Raises:
+    ValueError: If it lacks one of the attributes.
+  """
+  if not all(hasattr(value, each) for each in attributes):
+    raise ValueError(
+      f"{name} must be {kind}, got {type(value).__name__} {value!r:.50}"
+    )
+
+
+def functions(**given: Any) -> None:
+  """Raises a ValueError unless all arguments, by name, can be called."""
+  for name, value in given.items():
+    if not callable(value):
+      raise ValueError(
+        f"{name}={value!r} is not allowed: it must be a function"
+      )
+
+
+def sequence(
+  name: str, values: Any, length: int | None = None, what: str = "client"
+) -> int:
+  """Checks a sequence with an entry for each client, or whatever else.
+
+  Args:
+    name: The argument, for the message.
+    values: The sequence.
+    length: How many entries it must have. None: at least one.
+    what: What an entry is for.
+
+  Returns:
+    The number of entries.
+
+  Raises:
+    ValueError: If it is no sequence, or has another number of entries.
+  """
+  if not hasattr(values, "__len__") or isinstance(
+    values, str | bytes | Mapping | Set
+  ):
+    raise ValueError(
+      f"{name} must be a sequence with an entry for each {what}, got"
+      f" {type(values).__name__}"
+    )
+  if not len(values) and length is None:
+    raise ValueError(
+      f"{name} must have an entry for each {what}, at least one, got none"
+    )
+  if length is not None and len(values) != length:
+    raise ValueError(
+      f"{name} must have {length} entries, one for each {what}, got"
+      f" {len(values)}"
+    )
+  return len(values)

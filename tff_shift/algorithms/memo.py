@@ -31,6 +31,7 @@ Where the papers are silent:
     the pixels of the example, not on where it stands among others.
   * Of the image before the chains nothing is flipped or cropped, unless asked
     for: see `learning/augmentations.py`.
+  * Pixels from outside are 128 in all channels, see there.
   * Points have no augmentations: the paper has dashes for them. `none` is the
     entropy of the prediction for the example as it is.
 """
@@ -104,6 +105,7 @@ class HParams(fed_avg_ft.HParams):
     " 0 is none.",
     minimum=0,
   )
+  augmentation_fill: int = augmentations.fill_hparam()
 
 
 def adapt(
@@ -136,6 +138,7 @@ def adapt(
       strength=hparams.augmentation_strength,
       flip=hparams.augmentation_flip,
       crop=hparams.augmentation_crop,
+      fill=hparams.augmentation_fill,
     )
 
   return test_time.descend_marginal_entropy(

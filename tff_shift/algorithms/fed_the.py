@@ -110,7 +110,6 @@ class HParams(hyperparameters.LocalHParams):
   plus_augmentations: int = hyperparameters.hparam(
     16, "Augmentations of an example in FedTHE+.", minimum=1
   )
-  augmentation_fill: int = augmentations.fill_hparam()
 
 
 class Weights(NamedTuple):
@@ -199,7 +198,6 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
           x,
           randomness.fold(seed, step),
           hparams.plus_augmentations,
-          fill=hparams.augmentation_fill,
         ),
         hparams.plus_steps,
         hyperparameters.LocalHParams(learning_rate=hparams.plus_learning_rate),

@@ -45,6 +45,7 @@ from tff_shift.algorithms import fed_avg_ft
 from tff_shift.learning import augmentations
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
+from tff_shift.learning import image_operations
 from tff_shift.learning import local_training
 from tff_shift.learning import process
 from tff_shift.learning import randomness
@@ -105,7 +106,13 @@ class HParams(fed_avg_ft.HParams):
     " 0 is none.",
     minimum=0,
   )
-  augmentation_fill: int = augmentations.fill_hparam()
+  augmentation_fill: int = hyperparameters.hparam(
+    image_operations.FILL,
+    "Value of pixels that come from outside of a rotated, sheared or translated"
+    " image, in all channels: 128, mid-grey, in MEMO's program; 0 is black.",
+    minimum=0,
+    maximum=255,
+  )
 
 
 def adapt(

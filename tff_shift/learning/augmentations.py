@@ -25,12 +25,10 @@ image of a 2 is none) and a random crop (AugMix and MEMO move images of 32x32 by
 up to 4 pixels). Both are options.
 """
 
-from typing import Any
 from typing import NamedTuple
 
 import tensorflow as tf
 
-from tff_shift.learning import hyperparameters
 from tff_shift.learning import image_operations
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
@@ -66,17 +64,6 @@ class Chains(NamedTuple):
   share: tf.Tensor
   shift: tf.Tensor
   is_flipped: tf.Tensor
-
-
-def fill_hparam() -> Any:
-  """Declares the hyper-parameter `augmentation_fill`."""
-  return hyperparameters.hparam(
-    image_operations.FILL,
-    "Value of pixels that come from outside of a rotated, sheared or translated"
-    " image, in all channels: 128, mid-grey, in MEMO's program; 0 is black.",
-    minimum=0,
-    maximum=255,
-  )
 
 
 def check_images(name: str, model: split_model.SplitModel) -> None:
@@ -204,7 +191,8 @@ def augment(
     flip: Whether every other augmentation starts from the mirror image.
     crop: By how many pixels at most the image is moved, in both directions,
       before the chains; 0 comes in from outside.
-    fill: See `fill_hparam`.
+    fill: The value of pixels that come from outside of an image that an
+      operation moves, in all channels.
 
   Returns:
     [count, height, width, channels] uint8, rounded to nearest.

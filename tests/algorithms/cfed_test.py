@@ -216,6 +216,14 @@ class TestClients:
     assert (found.num_clients, found.is_later) == (1, is_later)
     assert found.is_last == is_last
 
+  def test_client_without_examples_says_nothing(
+    self, model, weights, make_client, run_in_graph
+  ):
+    empty = make_client(0, [0, 0, 0])
+    found = train(model, HPARAMS, run_in_graph, weights, empty, 0).contribution
+    assert found.num_clients == 0
+    assert not found.probabilities.any()
+
 
 class TestServer:
   @pytest.fixture(scope="class")
@@ -240,12 +248,13 @@ class TestServer:
     )
 
   @pytest.mark.parametrize(
-    ("is_later", "server_steps"), [(False, 2), (True, 0)]
+    ("is_later", "options"),
+    [(False, {"distil_from": "second_domain"}), (True, {"server_steps": 0})],
   )
-  def test_adds_the_mean_in_the_first_domain_or_without_steps(
-    self, model, weights, change, run_in_graph, compare, is_later, server_steps
+  def test_adds_the_mean_where_it_does_not_distil(
+    self, model, weights, change, run_in_graph, compare, is_later, options
   ):
-    hparams = dataclasses.replace(HPARAMS, server_steps=server_steps)
+    hparams = dataclasses.replace(HPARAMS, **options)
     found = self.update(
       model,
       run_in_graph,
@@ -259,12 +268,34 @@ class TestServer:
     )
     assert compare.equal_bits(found.teacher, weights.teacher)
 
+  @pytest.mark.parametrize(
+    ("is_later", "distil_from"),
+    [
+      (False, "first_domain"),
+      (True, "first_domain"),
+      (True, "second_domain"),
+    ],
+  )
   def test_distils_from_the_mean_of_the_clients_and_its_old_model(
-    self, model, weights, change, public, oracle, run_in_graph, compare
+    self,
+    model,
+    weights,
+    change,
+    public,
+    oracle,
+    run_in_graph,
+    compare,
+    is_later,
+    distil_from,
   ):
-    contribution = self.contribution(True, True)
+    contribution = self.contribution(is_later, True)
     found = self.update(
-      model, run_in_graph, HPARAMS, weights, change, contribution
+      model,
+      run_in_graph,
+      dataclasses.replace(HPARAMS, distil_from=distil_from),
+      weights,
+      change,
+      contribution,
     )
     targets = contribution.probabilities + says(oracle, weights.model, public)
     seed = run_in_graph(

@@ -32,6 +32,10 @@ ENSEMBLE = snapshot_ensembles.Ensemble(
 )
 
 
+# What examples of the three classes have counted so far.
+PAST = np.array([3.0, 0.5, 2.0], np.float32)
+
+
 def softmax(logits):
   exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
   return exponentials / exponentials.sum(axis=1, keepdims=True)
@@ -66,7 +70,7 @@ def arguments(heads, client):
   own, federated, *snapshots = heads
   return (
     fed_poe.Weights(federated, stacked(*snapshots)),
-    fed_poe.ClientState(own, ENSEMBLE),
+    fed_poe.ClientState(own, ENSEMBLE, fed_poe.Past(PAST, ())),
     client,
   )
 
@@ -153,7 +157,16 @@ class TestRound:
     np.testing.assert_allclose(result.loss, np.mean(losses), rtol=1e-5)
 
   def test_snapshot_of_the_rounds_before_joins(
-    self, model, arguments, result, run_in_graph
+    self,
+    model,
+    arguments,
+    result,
+    run_in_graph,
+    heads,
+    embeddings,
+    oracle,
+    pretrained,
+    client,
   ):
     # After two rounds there are two snapshots, after four three.
     assert result.client_state.ensemble.num_snapshots == 2
@@ -161,6 +174,31 @@ class TestRound:
     later = run_in_graph(functions.train_client, *arguments, np.int32(4))
     ensemble = later.client_state.ensemble
     assert ensemble.num_snapshots == 3
+    # It has its own losses, of all rounds: those of this round and of before.
+    classes = estimated_classes(oracle, pretrained, client)
+    counts = np.bincount(client.y, minlength=3)
+    weights = PAST + classes * len(client.y) / counts
+    probabilities = softmax(oracle.classify(heads[4], embeddings))
+    losses = -np.log(probabilities[np.arange(len(client.y)), client.y])
+    np.testing.assert_allclose(
+      ensemble.snapshot_losses[2],
+      np.mean(weights[client.y] * losses),
+      rtol=1e-5,
+    )
+    np.testing.assert_allclose(
+      later.client_state.past.class_weights, weights, rtol=1e-5
+    )
+    # Or those of the federated models of the rounds.
+    hparams = dataclasses.replace(HPARAMS, snapshot_losses="federated")
+    weights, state, data = arguments
+    later = run_in_graph(
+      fed_poe.work(model, hparams).train_client,
+      weights,
+      state._replace(past=()),
+      data,
+      np.int32(4),
+    )
+    ensemble = later.client_state.ensemble
     assert ensemble.snapshot_losses[2] == ensemble.losses[1]
 
 
@@ -230,10 +268,18 @@ class TestOptions:
     self, model, arguments, heads, pretrained, client, oracle, run_in_graph
   ):
     hparams = dataclasses.replace(
-      HPARAMS, stream_labels="pseudo", batch_size=len(client.stream_x)
+      HPARAMS,
+      stream_labels="pseudo",
+      snapshot_losses="federated",
+      batch_size=len(client.stream_x),
     )
+    weights, state, data = arguments
     result = run_in_graph(
-      fed_poe.work(model, hparams).train_client, *arguments, np.int32(1)
+      fed_poe.work(model, hparams).train_client,
+      weights,
+      state._replace(past=()),
+      data,
+      np.int32(1),
     )
     embeddings = oracle.embed(pretrained.backbone, client.stream_x)
     of_models = [softmax(oracle.classify(h, embeddings)) for h in heads]
@@ -242,6 +288,47 @@ class TestOptions:
       result.client_state.ensemble.losses[0],
       1 - np.mean(np.log(of_models[0][np.arange(len(y)), y])),
       rtol=1e-5,
+    )
+
+  @pytest.mark.parametrize("room", [100, 20])
+  def test_new_snapshot_is_scored_on_past_pseudo_labels(
+    self,
+    model,
+    arguments,
+    heads,
+    pretrained,
+    client,
+    oracle,
+    run_in_graph,
+    room,
+  ):
+    hparams = dataclasses.replace(
+      HPARAMS, stream_labels="pseudo", past_examples=room
+    )
+    functions = fed_poe.work(model, hparams)
+    weights, state, _ = arguments
+    first = run_in_graph(functions.initial_client_state, client.seed, weights)
+    state = state._replace(past=first.past)
+    n, labels = len(client.stream_x), []
+    streams = [np.roll(client.stream_x, k, axis=1) for k in range(5)]
+    for number, x in enumerate(streams):
+      state = run_in_graph(
+        functions.train_client,
+        weights,
+        state,
+        client._replace(stream_x=x),
+        np.int32(number),
+      ).client_state
+      labels.append(state.past.kept.y[:n])
+    # All, or the latest ones for all.
+    x = np.concatenate(streams[::-1])[:room]
+    y = np.concatenate(labels[::-1])[:room]
+    embeddings = oracle.embed(pretrained.backbone, x)
+    probabilities = softmax(oracle.classify(heads[4], embeddings))
+    np.testing.assert_allclose(
+      state.ensemble.snapshot_losses[2],
+      -5 * np.mean(np.log(probabilities[np.arange(len(y)), y])),
+      rtol=1e-4,
     )
 
   def test_all_weights_are_trained_on_demand(

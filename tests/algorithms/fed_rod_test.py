@@ -84,6 +84,31 @@ class TestTraining:
     np.testing.assert_allclose(result.loss, np.mean(losses), rtol=1e-5)
     assert np.abs(result.client_state[0] - own_head[0]).max() > 1e-2
 
+  def test_class_that_the_client_lacks_is_left_out(
+    self, model, weights, own_head, make_client, train, run_in_graph
+  ):
+    # Class 2, which the server's head prefers by far.
+    client = make_client(0, [6, 5], y=[0] * 7 + [1] * 4)
+    *others, bias = weights.head
+    head = (*others, bias + np.float32([0, 0, 60]))
+    (result,) = train((weights._replace(head=head), own_head, client))
+    assert np.isfinite(result.loss) and result.loss < 1000
+    for change in result.update.head:
+      assert np.any(change[..., :2]) and not np.any(change[..., 2])
+    counted = run_in_graph(
+      lambda w, state, data: (
+        fed_rod.work(
+          model, fed_rod.HParams(class_counts="at_least_one", **COMMON)
+        )
+        .train_client(w, state, data, tf.constant(ROUND))
+        .update
+      ),
+      weights,
+      own_head,
+      client,
+    )
+    assert np.any(counted.head[0][..., 2])
+
   def test_is_fed_avg_where_classes_are_equally_frequent(
     self, model, weights, own_head, make_client, train, run_in_graph, compare
   ):

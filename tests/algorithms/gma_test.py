@@ -54,7 +54,7 @@ class TestMask:
       found = new_weights(model, run_in_graph, changes, threshold)
       np.testing.assert_allclose(found, expected, rtol=1e-6)
 
-  def test_votes_weigh_as_much_as_changes(self, model, run_in_graph):
+  def test_weighted_votes_weigh_as_much_as_changes(self, model, run_in_graph):
     # Of weights 1 and 3 the heavier one decides: agreement 1/2, mean 5/4.
     changes, weights = [[-1.0], [2.0]], np.float32([1, 3])
     for threshold, expected in ((0.5, 5 / 4), (0.6, 5 / 8)):
@@ -85,10 +85,23 @@ class TestMask:
 
 class TestClient:
   @pytest.mark.parametrize(
-    ("client_weighting", "weight"), [("uniform", 1), ("num_examples", 11)]
+    ("client_weighting", "vote_weighting", "weight"),
+    [
+      ("uniform", "uniform", 1),
+      ("num_examples", "uniform", 1),
+      ("uniform", "client_weighting", 1),
+      ("num_examples", "client_weighting", 11),
+    ],
   )
   def test_sends_its_change_and_the_signs_of_it(
-    self, model, make_client, run_in_graph, compare, client_weighting, weight
+    self,
+    model,
+    make_client,
+    run_in_graph,
+    compare,
+    client_weighting,
+    vote_weighting,
+    weight,
   ):
     client = make_client(0, [6, 5])
     # What no example has moves no weight.
@@ -104,7 +117,7 @@ class TestClient:
         client,
       )
       for functions in (
-        gma.work(model, gma.HParams(**common)),
+        gma.work(model, gma.HParams(vote_weighting=vote_weighting, **common)),
         fed_avg.work(model, fed_avg.HParams(**common)),
       )
     )
@@ -121,11 +134,83 @@ class TestClient:
 
 
 class TestRounds:
+  @pytest.mark.parametrize(
+    ("options", "step"),
+    [({}, 0.2), ({"vote_weighting": "client_weighting"}, 0.6)],
+  )
+  def test_votes_of_clients_of_sizes_8_1_1(
+    self, model, make_client, run_in_graph, monkeypatch, options, step
+  ):
+    # All weights of the first client move by 1, those of the others by -1.
+    hparams = gma.HParams(
+      agreement_threshold=0.4, client_weighting="num_examples", **options
+    )
+    weights = run_in_graph(model.initial_weights, randomness.server_seed(0))
+    direct = gma.fed_avg.train_client
+    monkeypatch.setattr(
+      gma.fed_avg,
+      "train_client",
+      lambda *arguments: direct(*arguments)._replace(
+        update=tf.nest.map_structure(
+          lambda w: tf.ones_like(w)
+          * tf.where(len_of(arguments[3]) > 1, 1.0, -1.0),
+          weights,
+        )
+      ),
+    )
+    len_of = lambda data: tf.shape(data.y)[0]  # noqa: E731
+    functions = gma.work(model, hparams)
+    votes = [
+      run_in_graph(
+        lambda w, data: functions.train_client(w, (), data, tf.constant(0)),
+        weights,
+        make_client(i, [size]),
+      ).contribution
+      for i, size in enumerate((8, 1, 1))
+    ]
+    mean = tf.nest.map_structure(lambda w: np.full_like(w, 0.6), weights)
+    after = run_in_graph(
+      functions.update_server,
+      weights,
+      mean,
+      tf.nest.map_structure(lambda *each: np.float32(sum(each)), *votes),
+      np.int32(0),
+    )
+    for new, old in zip(*map(tf.nest.flatten, (after, weights)), strict=True):
+      np.testing.assert_allclose(new - old, step, atol=1e-6)
+
+  def test_client_without_examples_has_no_vote(
+    self, model, make_client, run_in_graph
+  ):
+    weights = run_in_graph(model.initial_weights, randomness.server_seed(0))
+    found = run_in_graph(
+      lambda w, data: (
+        gma.work(model, HPARAMS)
+        .train_client(w, (), data, tf.constant(0))
+        .contribution
+      ),
+      weights,
+      make_client(0, [0]),
+    )
+    assert found.weight == 0
+    assert not any(each.any() for each in tf.nest.flatten(found.signs))
+
+  @pytest.mark.parametrize("vote_weighting", ["uniform", "client_weighting"])
   def test_mask_of_a_round_is_that_of_the_clients_changes(
-    self, model, make_client, context, run_for_each, run_in_graph, compare
+    self,
+    model,
+    make_client,
+    context,
+    run_for_each,
+    run_in_graph,
+    compare,
+    vote_weighting,
   ):
     hparams = dataclasses.replace(
-      HPARAMS, agreement_threshold=0.6, client_weighting="num_examples"
+      HPARAMS,
+      agreement_threshold=0.6,
+      client_weighting="num_examples",
+      vote_weighting=vote_weighting,
     )
     clients = [make_client(i, [size]) for i, size in enumerate((4, 12, 7))]
     weights = np.array([len(each.y) for each in clients])
@@ -141,12 +226,13 @@ class TestRounds:
     )
 
     def expected(old, *changes):
-      agreement = np.abs(np.average(np.sign(changes), axis=0, weights=weights))
+      agreement = np.abs(np.average(np.sign(changes), axis=0, weights=of_votes))
       mask = np.where(agreement >= 0.6, 1, agreement)
       masked.append(mask < 1)
       return old + mask * np.average(changes, axis=0, weights=weights)
 
     masked = []
+    of_votes = None if vote_weighting == "uniform" else weights
     compare.assert_close(
       run.server_state.weights,
       tf.nest.map_structure(

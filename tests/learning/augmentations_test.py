@@ -129,6 +129,13 @@ class TestAugment:
         )
       np.testing.assert_allclose(one, mixed, atol=0.501)
 
+  def test_pixels_from_outside_are_mid_grey(self):
+    # No operation of strength 1 changes an image that is 128 everywhere.
+    for shape in ((28, 28, 1), (32, 32, 3)):
+      x = np.full(shape, 128, np.uint8)
+      assert np.all(augment(x, count=16) == 128)
+      assert np.any(augment(x, count=16, fill=0) < 128)
+
   def test_draws_are_a_function_of_seed_and_image(self):
     x = make_image(8, 8, 1)
     again, other_seed = augment(x), augment(x, tf.constant([3, 5]))

@@ -45,18 +45,28 @@ def by_pillow(images, function):
   )
 
 
-def transform(images, operation, amount=0.0):
+def transform(images, operation, amount=0.0, **options):
   n = len(images)
   return image_operations.transform(
     tf.constant(images.astype(np.int32)),
     tf.fill([n], int(operation)),
     tf.fill([n], float(amount)),
+    **options,
   ).numpy()
 
 
-def move(image, *matrix):
+def grey(image, fill):
+  """A color of one value in all channels, as Pillow takes it."""
+  return (fill,) * len(image.getbands())
+
+
+def move(image, fill, *matrix):
   return image.transform(
-    image.size, Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR
+    image.size,
+    Image.Transform.AFFINE,
+    matrix,
+    Image.Resampling.BILINEAR,
+    fillcolor=grey(image, fill),
   )
 
 
@@ -100,19 +110,30 @@ class TestMaps:
         (
           Operation.ROTATE,
           a,
-          lambda x, a=a: x.rotate(a, Image.Resampling.BILINEAR),
+          lambda x, fill, a=a: x.rotate(
+            a, Image.Resampling.BILINEAR, fillcolor=grey(x, fill)
+          ),
         )
         for a in (1, -2, 17, -30)
       ),
-      (Operation.SHEAR_X, 0.3, lambda x: move(x, 1, 0.3, 0, 0, 1, 0)),
-      (Operation.SHEAR_X, -0.013, lambda x: move(x, 1, -0.013, 0, 0, 1, 0)),
-      (Operation.SHEAR_Y, 0.3, lambda x: move(x, 1, 0, 0, 0.3, 1, 0)),
-      (Operation.SHEAR_Y, -0.013, lambda x: move(x, 1, 0, 0, -0.013, 1, 0)),
+      *(
+        (Operation.SHEAR_X, s, lambda x, f, s=s: move(x, f, 1, s, 0, 0, 1, 0))
+        for s in (0.3, -0.013)
+      ),
+      *(
+        (Operation.SHEAR_Y, s, lambda x, f, s=s: move(x, f, 1, 0, 0, s, 1, 0))
+        for s in (0.3, -0.013)
+      ),
     ],
   )
-  def test_is_within_1_of_pillow(self, images, operation, amount, function):
-    found = transform(images, operation, amount)
-    expected = by_pillow(images, function).astype(int)
+  @pytest.mark.parametrize(
+    ("options", "fill"), [({}, 128), ({"fill": 0}, 0)], ids=str
+  )
+  def test_is_within_1_of_pillow(
+    self, images, operation, amount, function, options, fill
+  ):
+    found = transform(images, operation, amount, **options)
+    expected = by_pillow(images, lambda x: function(x, fill)).astype(int)
     assert np.max(np.abs(found - expected)) <= 1
     # Those of which float32 rounds a whole number to just below it.
     assert np.mean(found != expected) < 0.01
@@ -126,7 +147,7 @@ class TestMaps:
     ):
       np.testing.assert_array_equal(
         transform(images, operation, pixels),
-        by_pillow(images, lambda x, m=matrix: move(x, *m)),
+        by_pillow(images, lambda x, m=matrix: move(x, 128, *m)),
       )
 
 

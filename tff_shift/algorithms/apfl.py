@@ -22,6 +22,9 @@ Written from the equations as they are generally quoted and from FedTorch, a
 public program by authors of the paper. Where they leave a choice:
   * v starts as the model that the client receives first, alpha at 0.5; a client
     that never took part predicts with the server's model.
+  * f is the loss without weight decay: of v the equation above is the whole
+    step, at alpha = 0 v stays, and only w decays, as in FedAvg. FedTorch's
+    optimizers decay both by the full rate: `personal_weight_decay`.
   * alpha moves at each step, by plain gradient descent whatever the optimizer
     of v and w, at their learning rate. FedTorch moves it once a round, and
     starts it at 0.5 too.
@@ -69,6 +72,12 @@ class HParams(hyperparameters.LocalHParams):
     "What is mixed: weights, those of the two models, or logits, what the two"
     " predict.",
     choices=("weights", "logits"),
+  )
+  personal_weight_decay: bool = hyperparameters.hparam(
+    False,
+    "Whether weight_decay shrinks the client's own model too, at the full rate"
+    " and whatever alpha is, as in FedTorch; else only the shared model decays,"
+    " as in the published steps.",
   )
 
 
@@ -182,6 +191,12 @@ def train_client(
     num_steps,
     hparams,
     carry=state.alpha,
+    decays=Models(
+      tf.nest.map_structure(lambda w: True, weights),
+      tf.nest.map_structure(
+        lambda w: hparams.personal_weight_decay, state.personal
+      ),
+    ),
     round_num=round_num,
   )
   return process.ClientResult(

@@ -11,22 +11,24 @@ domain before,
 
     alpha CE(softmax(teacher / T), softmax(student / T)).
 
-The server adds the mean of the changes. Then it distils too: its model learns
-what the models of the round and the one before it say of the public inputs.
+The server adds the mean of the changes. Then, in all rounds of all domains, it
+distils too: its model learns what the models of the round and the one before it
+say of the public inputs.
 
 What leaves a client: the change of all weights, the mean training loss, and the
 sum over the clients of their probabilities of the public inputs, where the
-model is theirs as trained; from the second domain on they are used. They are
-sent in the open.
+model is theirs as trained. They are sent in the open.
 
 Equations and numbers (40 % review; alpha = 0.1, T = 2, without T^2) are those
 of the authors' program. Decisions:
   * The tasks are the source domains, in equal parts of the rounds. A round has
     as many gradient steps as FedAvg's, whoever reviews.
+  * The program's server distils in the first domain too, where no client
+    reviews yet; `distil_from=second_domain` leaves it out there.
   * Who reviews is drawn for each client and round.
   * The server's targets are the mean of the probabilities. The program labels
     each input by one model in turn, which would show the server what single
-    clients answer.
+    clients answer. A client without examples has no part in it.
   * The public inputs: the paper names some for its data sets, the FedEvolve
     paper names none. Uniform noise here, a small number of inputs that are
     constants of the computation; `public_data=digits` for images (not where
@@ -78,6 +80,12 @@ class HParams(distilling.DistillationHParams):
     " clients; 0 is none.",
     minimum=0,
   )
+  distil_from: str = hyperparameters.hparam(
+    "first_domain",
+    "Where the server's distillation begins: first_domain, in all rounds, as in"
+    " the authors' program; second_domain, when there is a teacher.",
+    choices=("first_domain", "second_domain"),
+  )
 
 
 class Weights(NamedTuple):
@@ -97,8 +105,9 @@ class Contribution(NamedTuple):
   """What is added up over clients.
 
   Attributes:
-    probabilities: Of the public inputs, [num_public, num_classes] float32.
-    num_clients: One, a float32 scalar.
+    probabilities: Of the public inputs, [num_public, num_classes] float32;
+      zeros of a client without examples.
+    num_clients: One, or zero without examples, a float32 scalar.
     is_later: Whether the domain is not the first, an int32 scalar.
     is_last: Whether the round is the last of its domain, an int32 scalar.
   """
@@ -161,13 +170,14 @@ def train_client(
   result = local_training.train(
     loss_fn, weights.model, num_steps, hparams, round_num=round_num
   )
+  counts = tf.cast(tf.minimum(tf.size(data.y), 1), tf.float32)
   return process.ClientResult(
     update=tf.nest.map_structure(tf.subtract, result.weights, weights.model),
     client_state=(),
     loss=result.loss,
     contribution=Contribution(
-      distillation.probabilities(result.weights),
-      tf.constant(1.0),
+      counts * distillation.probabilities(result.weights),
+      counts,
       tf.cast(domain > 0, tf.int32),
       tf.cast(following > domain, tf.int32),
     ),
@@ -182,7 +192,7 @@ def update_server(
   contribution: Contribution,
   round_num,
 ) -> Weights:
-  """Adds the mean update, and distils from the second domain on.
+  """Adds the mean update, and distils.
 
   Args:
     hparams: Hyper-parameters.
@@ -199,7 +209,9 @@ def update_server(
   targets = contribution.probabilities
   targets += distillation.probabilities(weights.model)
   targets /= contribution.num_clients + 1.0
-  num_steps = hparams.server_steps * tf.minimum(contribution.is_later, 1)
+  num_steps = tf.constant(hparams.server_steps)
+  if hparams.distil_from == "second_domain":
+    num_steps *= tf.minimum(contribution.is_later, 1)
   loss = distillation.loss(
     targets,
     num_steps,

@@ -16,10 +16,13 @@ M draws with replacement, S_j with probability p_j = v_j / sum v, say which are
 used. All weights start at 1. In a round the client first scores them on what it
 learns from: a, b, c, d fall by exp(-meta_rate loss) of L, F, tuned, stored, and
 v_j of those drawn by exp(-meta_rate loss_j / (1 - (1 - p_j)^M)), which in the
-mean over draws is the loss. A new snapshot starts at exp(-meta_rate times the
-losses of F so far). Then L and a copy of F are trained alike; the server takes
-the mean of the copies, and keeps it as a snapshot every `snapshot_period`
-rounds.
+mean over draws is the loss. A new snapshot S_j starts at
+
+    v_j = exp(-meta_rate sum_t loss_t(S_j)),
+
+with loss_t its own loss on what the client learned from in round t, over all
+rounds so far. Then L and a copy of F are trained alike; the server takes the
+mean of the copies, and keeps it as a snapshot every `snapshot_period` rounds.
 
 What leaves a client: the change of what is trained of F, and the mean loss of
 training. L, all weights and what was drawn do not.
@@ -37,10 +40,17 @@ after the other). Decisions:
     which (`trained`).
   * meta_rate is 1 / sqrt(T) in the program and learning_rate 0.01 / sqrt(T),
     for T steps; the defaults are for 100.
+  * Past losses of a new snapshot. The program keeps all of a client's examples.
+    Where a client learns from its labelled examples, a loss is linear in what
+    the classes count in a round, and their sum over rounds is all that has to
+    be kept. Pseudo-labelled examples are kept themselves, the last
+    `past_examples`; from where there is no room for all, their mean stands for
+    that of all.
   * The server has room for `max_snapshots`; what comes later is not kept.
 """
 
 import dataclasses
+import functools
 from typing import Any
 from typing import NamedTuple
 
@@ -82,6 +92,13 @@ class HParams(
     " linear layer, on a backbone that stays pre-trained; all, all weights.",
     choices=("last_layer", "all"),
   )
+  past_examples: int = hyperparameters.hparam(
+    1000,
+    "With stream_labels=pseudo and snapshot_losses=own: examples of past rounds"
+    " that a client keeps, the latest ones, for the past losses of new"
+    " snapshots.",
+    minimum=1,
+  )
 
 
 class Weights(NamedTuple):
@@ -97,16 +114,47 @@ class Weights(NamedTuple):
   snapshots: Any
 
 
+class Kept(NamedTuple):
+  """Examples of past rounds, the latest first.
+
+  Attributes:
+    x: What is predicted of them, [past_examples, ...].
+    y: Their pseudo-labels, [past_examples] int32.
+    weights: One over the number of examples of their round, [past_examples]
+      float32; 0 where there is no example yet.
+  """
+
+  x: Any
+  y: Any
+  weights: Any
+
+
+class Past(NamedTuple):
+  """What a client has learned from so far.
+
+  Attributes:
+    class_weights: The sum over its rounds of what an example of each class
+      counts, [num_classes] float32.
+    kept: A `Kept` with `stream_labels=pseudo`; else empty, for it has the
+      labelled examples.
+  """
+
+  class_weights: Any
+  kept: Any
+
+
 class ClientState(NamedTuple):
   """A client's state.
 
   Attributes:
     own: The weights of L that are trained.
     ensemble: A `snapshot_ensembles.Ensemble`.
+    past: A `Past`, or empty with `snapshot_losses=federated`.
   """
 
   own: Any
   ensemble: Any
+  past: Any
 
 
 def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
@@ -133,25 +181,70 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
       return trained
     return split_model.SplitWeights(model.initial_backbone(seed), trained)
 
-  def predict_all(weights, state, seen):
-    """Returns the probabilities of L, F and the snapshots that were drawn."""
+  def probabilities(trained, seen):
+    logits = evaluation.predict_in_batches(
+      lambda batch: predict(trained, batch), seen, model.num_classes
+    )
+    return tf.nn.softmax(logits)
 
-    def of(trained):
-      logits = evaluation.predict_in_batches(
-        lambda batch: predict(trained, batch), seen, model.num_classes
-      )
-      return tf.nn.softmax(logits)
-
-    nothing = tf.zeros([tf.shape(seen)[0], model.num_classes])
-    return snapshot_ensembles.Probabilities(
-      of(state.own),
-      of(weights.federated),
-      tf.map_fn(
-        lambda each: tf.cond(each[1] > 0, lambda: of(each[0]), lambda: nothing),
-        (weights.snapshots, state.ensemble.drawn),
-        fn_output_signature=tf.TensorSpec([None, model.num_classes]),
+  def map_chosen(function, snapshots, chosen, otherwise):
+    """Maps the snapshots for which `chosen`, bools, is true."""
+    return tf.map_fn(
+      lambda each: tf.cond(
+        each[1], lambda: function(each[0]), lambda: otherwise
+      ),
+      (snapshots, chosen),
+      fn_output_signature=tf.TensorSpec(
+        [None] * otherwise.shape.rank, otherwise.dtype
       ),
     )
+
+  def predict_all(weights, state, seen):
+    """Returns the probabilities of L, F and the snapshots that were drawn."""
+    return snapshot_ensembles.Probabilities(
+      probabilities(state.own, seen),
+      probabilities(weights.federated, seen),
+      tf.ensure_shape(
+        map_chosen(
+          lambda snapshot: probabilities(snapshot, seen),
+          weights.snapshots,
+          state.ensemble.drawn > 0,
+          tf.zeros([tf.shape(seen)[0], model.num_classes]),
+        ),
+        [hparams.max_snapshots, None, model.num_classes],
+      ),
+    )
+
+  def remember(past, lesson, seen):
+    """Adds a round's lesson to what the client has learned from."""
+    kept = past.kept
+    if kept:
+      num_new = tf.shape(seen)[0]
+      weight = tf.math.divide_no_nan(1.0, tf.cast(num_new, tf.float32))
+      kept = tf.nest.map_structure(
+        lambda new, old: tf.ensure_shape(
+          tf.concat([new, old], axis=0)[: hparams.past_examples], old.shape
+        ),
+        Kept(seen, lesson.examples.y, tf.fill([num_new], weight)),
+        kept,
+      )
+    return Past(past.class_weights + lesson.class_weights, kept)
+
+  def past_losses(past, snapshots, examples, is_new):
+    """Returns the sums of the losses that new snapshots have had so far."""
+    x, y, weights = past.kept or Kept(
+      examples.x, examples.y, tf.ones_like(examples.y, tf.float32)
+    )
+
+    def loss(snapshot):
+      logits = snapshot_ensembles.log_of(probabilities(snapshot, x))
+      losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+      losses *= weights * tf.gather(past.class_weights, y)
+      return tf.math.divide_no_nan(
+        tf.reduce_sum(losses), tf.reduce_sum(weights)
+      )
+
+    return map_chosen(loss, snapshots, is_new, tf.constant(0.0))
 
   def predict_mixture(weights, state, seed, x):
     of_models = predict_all(weights, state, see(seed, x))
@@ -167,6 +260,9 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
       lambda x: predict_mixture(weights, state, data.seed, x),
     )
     examples = lesson.examples._replace(x=see(data.seed, lesson.examples.x))
+    past = state.past
+    if past:
+      past = remember(past, lesson, examples.x)
     seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
     ensemble = snapshot_ensembles.admit_and_draw(
       hparams,
@@ -180,6 +276,9 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
       ),
       round_num,
       randomness.fold(seed, 0),
+      functools.partial(past_losses, past, weights.snapshots, examples)
+      if past
+      else None,
     )
 
     def loss(both, batch):
@@ -204,7 +303,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     own, federated = result.weights
     return process.ClientResult(
       update=tf.nest.map_structure(tf.subtract, federated, weights.federated),
-      client_state=ClientState(own, ensemble),
+      client_state=ClientState(own, ensemble, past),
       loss=result.loss / 2.0,
     )
 
@@ -227,10 +326,26 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
       ),
     )
 
+  def initial_past():
+    if hparams.snapshot_losses == "federated":
+      return ()
+    kept = ()
+    if hparams.stream_labels == "pseudo":
+      of_one, dtype = (model.embedding_size,), tf.float32
+      if hparams.trained == "all":
+        of_one, dtype = model.input_shape, model.input_dtype
+      size = hparams.past_examples
+      kept = Kept(
+        tf.zeros([size, *of_one], dtype),
+        tf.zeros([size], tf.int32),
+        tf.zeros([size]),
+      )
+    return Past(tf.zeros([model.num_classes]), kept)
+
   return process.Work(
     initial_weights=initial_weights,
     initial_client_state=lambda seed, weights: ClientState(
-      first(seed), snapshot_ensembles.initial(hparams)
+      first(seed), snapshot_ensembles.initial(hparams), initial_past()
     ),
     train_client=train_client,
     update_server=update_server,

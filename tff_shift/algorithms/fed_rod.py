@@ -12,6 +12,10 @@ features and logits that the second loss does not move:
     generic:  CE(h(phi(x)) + gamma log n_c, y)           trains phi and h
     personal: CE(stop(h(phi(x))) + q_k(stop(phi(x))), y)  trains q_k
 
+with n_c the client's number of examples of class c. A class that the client
+lacks has weight n_c = 0 in the balanced softmax: no example of the client moves
+its logit of h (`class_counts` for other counts).
+
 The server predicts with h, a client with h + q_k.
 
 What leaves a client: the change of phi and h, and the mean of the sum of both
@@ -20,7 +24,6 @@ losses. The personal head does not.
 Where the paper is silent:
   * The personal head starts at zero: a client that has not taken part predicts
     what the server predicts.
-  * A class that a client lacks counts as one example in the balanced softmax.
 """
 
 import dataclasses
@@ -43,6 +46,7 @@ class HParams(hyperparameters.LocalHParams):
   """Hyper-parameters of FedRoD."""
 
   gamma: float = balanced_softmax.gamma_hparam()
+  class_counts: str = balanced_softmax.class_counts_hparam()
 
 
 def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
@@ -56,7 +60,9 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
     num_steps = local_training.num_local_steps(hparams, data, round_num)
     num_steps *= tf.size(data.domain_sizes)
-    shift = balanced_softmax.shift(data.y, model.num_classes, hparams.gamma)
+    shift = balanced_softmax.shift(
+      data.y, model.num_classes, hparams.gamma, hparams.class_counts
+    )
 
     def loss(current, batch):
       generic, own_head = current

@@ -31,7 +31,11 @@ Decisions:
   * Examples come one by one, in a random order that is fixed by the client's
     seed; the history h_i starts anew at every domain. Adam stops for an example
     where its gradient is below 1e-5 (the authors' program: for a batch).
-  * The balanced softmax is that of `fed_rod`.
+  * The balanced softmax is that of `fed_rod`, but a class that a client lacks
+    counts as one example. The authors' program adds one example to every class
+    (`class_counts=add_one`), so there, too, no class is left out.
+  * r is part of the server's mean, and so is weighted as that is
+    (`client_weighting`); the program's is without weights.
 """
 
 import dataclasses
@@ -66,6 +70,7 @@ class HParams(hyperparameters.LocalHParams):
   """Hyper-parameters of FedTHE and FedTHE+."""
 
   gamma: float = balanced_softmax.gamma_hparam()
+  class_counts: str = balanced_softmax.class_counts_hparam("at_least_one")
   personal_epochs: int = hyperparameters.hparam(
     1,
     "Passes of the personal head over the client's features; 0: it stays.",
@@ -156,7 +161,9 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
 
   def train_client(weights, head, data, round_num):
     personal = personalize(weights, head, data, round_num)
-    shift = balanced_softmax.shift(data.y, model.num_classes, hparams.gamma)
+    shift = balanced_softmax.shift(
+      data.y, model.num_classes, hparams.gamma, hparams.class_counts
+    )
     generic = fed_avg.train_client(
       model,
       hparams,

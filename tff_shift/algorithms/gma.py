@@ -4,17 +4,21 @@ Gradient Masked Averaging for Federated Learning (Tenison, Sreeramadas,
 Mugunthan, Oyallon, Rish, Belilovsky; TMLR 2023), a method of Table 1 of
 Federated Learning under Evolving Distribution Shifts.
 
-Clients train as in FedAvg. With D_k the change of client k and p_k its share in
-the mean, the server computes for each weight by itself
+Clients train as in FedAvg. With D_k the update of client k, p_k its weight in
+the mean and K the number of clients of the round that have examples, the server
+computes for each model weight
 
-    A = |sum_k p_k sign(D_k)|          the agreement
+    A = |(1 / K) sum_k sign(D_k)|      the agreement
     m = 1 if A >= tau, else A          the mask
     w <- w + m sum_k p_k D_k
 
-With tau = 0 it is FedAvg, bit for bit.
+With tau = 0 it is FedAvg, bit for bit. Votes count equally, whatever the sizes
+of the clients: of sizes 8, 1, 1 and updates 1, -1, -1 the mean is 0.6 and A is
+1/3, so at tau = 0.4 the step is 0.2. With `vote_weighting=client_weighting` it
+is p_k that stands in place of 1 / K; the step is then 0.6.
 
-What leaves a client: the change of all weights, its signs, the client's weight
-in the mean, and the mean training loss.
+What leaves a client: the change of all weights, its signs, the weight of its
+vote, and the mean training loss.
 
 Written from the equations as they are generally quoted and from public programs
 (declearn). What is chosen here:
@@ -59,15 +63,21 @@ class HParams(hyperparameters.LocalHParams):
     minimum=0,
     maximum=1,
   )
+  vote_weighting: str = hyperparameters.hparam(
+    "uniform",
+    "Weight of a client in the agreement: uniform, each client one vote, as"
+    " published; client_weighting, its weight in the server's mean.",
+    choices=("uniform", "client_weighting"),
+  )
 
 
 class Votes(NamedTuple):
   """What is summed over clients.
 
   Attributes:
-    signs: The signs of a client's changes times its weight, in the structure of
-      the weights, float32.
-    weight: Its weight in the mean, a float32 scalar.
+    signs: The signs of a client's updates times the weight of its vote, in the
+      structure of the model's weights, float32.
+    weight: The weight of its vote, a float32 scalar: 0 without examples.
   """
 
   signs: Any
@@ -78,10 +88,10 @@ def mask(signs, weight, threshold: float) -> tf.Tensor:
   """Computes the mask of one tensor.
 
   Args:
-    signs: The weighted sum of the clients' signs, float32 of any shape. Weights
+    signs: The sum of the clients' weighted signs, float32 of any shape. Weights
       are whole numbers: sums and quotients are exact enough that what equals
       the threshold reaches it, in whatever order clients come.
-    weight: The sum of the clients' weights, above 0, a float32 scalar.
+    weight: The sum of the weights of their votes, above 0, a float32 scalar.
     threshold: tau.
 
   Returns:
@@ -96,9 +106,9 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
 
   def train_client(weights, _, data, round_num):
     result = fed_avg.train_client(model, hparams, weights, data, round_num)
-    # As in the template's mean.
+    # As in the template's mean; a client without examples has no vote.
     weight = tf.shape(data.y)[0]
-    if hparams.client_weighting == "uniform":
+    if "uniform" in (hparams.vote_weighting, hparams.client_weighting):
       weight = tf.minimum(weight, 1)
     weight = tf.cast(weight, tf.float32)
     signs = tf.nest.map_structure(

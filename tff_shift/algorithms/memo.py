@@ -31,6 +31,7 @@ Where the papers are silent:
     the pixels of the example, not on where it stands among others.
   * Of the image before the chains nothing is flipped or cropped, unless asked
     for: see `learning/augmentations.py`.
+  * Pixels from outside are 128 in all channels, see there.
   * Points have no augmentations: the paper has dashes for them. `none` is the
     entropy of the prediction for the example as it is.
 """
@@ -44,6 +45,7 @@ from tff_shift.algorithms import fed_avg_ft
 from tff_shift.learning import augmentations
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
+from tff_shift.learning import image_operations
 from tff_shift.learning import local_training
 from tff_shift.learning import process
 from tff_shift.learning import randomness
@@ -104,6 +106,13 @@ class HParams(fed_avg_ft.HParams):
     " 0 is none.",
     minimum=0,
   )
+  augmentation_fill: int = hyperparameters.hparam(
+    image_operations.FILL,
+    "Value of pixels that come from outside of a rotated, sheared or translated"
+    " image, in all channels: 128, mid-grey, in MEMO's program; 0 is black.",
+    minimum=0,
+    maximum=255,
+  )
 
 
 def adapt(
@@ -136,6 +145,7 @@ def adapt(
       strength=hparams.augmentation_strength,
       flip=hparams.augmentation_flip,
       crop=hparams.augmentation_crop,
+      fill=hparams.augmentation_fill,
     )
 
   return test_time.descend_marginal_entropy(

@@ -15,6 +15,11 @@ proportion, and what comes in whole numbers is rounded towards what is at 0, as
 published. So at MEMO's strength, 1, an image of less than 30 pixels is not
 translated, and posterise leaves 4 bits.
 
+Pixels from outside of a rotated, sheared or translated image are 128, as in the
+programs of AugMix, MEMO and FedTHE. Those write Pillow's `fillcolor=128`, which
+for images of three channels is the dark red (128, 0, 0); here all channels are
+128. Pixels from outside of a crop are 0, as in the programs.
+
 Left out by default, because they change what a digit is: a flip (the mirror
 image of a 2 is none) and a random crop (AugMix and MEMO move images of 32x32 by
 up to 4 pixels). Both are options.
@@ -160,6 +165,7 @@ def _prepare(pixels, chains: Chains, flip: bool, crop: int) -> tf.Tensor:
       ones,
       shift[:, 1],
     ),
+    fill=0,
   )
 
 
@@ -171,6 +177,7 @@ def augment(
   strength: float = 1.0,
   flip: bool = False,
   crop: int = 0,
+  fill: int = image_operations.FILL,
 ) -> tf.Tensor:
   """Draws augmentations of one image.
 
@@ -184,6 +191,8 @@ def augment(
     flip: Whether every other augmentation starts from the mirror image.
     crop: By how many pixels at most the image is moved, in both directions,
       before the chains; 0 comes in from outside.
+    fill: The value of pixels that come from outside of an image that an
+      operation moves, in all channels.
 
   Returns:
     [count, height, width, channels] uint8, rounded to nearest.
@@ -202,7 +211,7 @@ def augment(
       tf.reshape(each[:, :, step], [count * _NUM_CHAINS])
       for each in (chains.operations, chains.amounts)
     )
-    return step + 1, image_operations.transform(moved, operation, amount)
+    return step + 1, image_operations.transform(moved, operation, amount, fill)
 
   _, moved = tf.while_loop(
     lambda step, _: step < _MAX_DEPTH,

@@ -5,8 +5,10 @@ Zhao, Yi, Li; NeurIPS 2020). In training the logits z become
 
     z_c + gamma * log n_c,
 
-with n_c the number of the client's examples of class c; predictions are of z.
-What the class counts explain, the model need not learn.
+with n_c the number of the client's examples of class c, so that the probability
+of class c is proportional to n_c^gamma exp(z_c): a class that the client lacks
+has weight 0. Predictions are of z. What the class counts explain, the model
+need not learn.
 """
 
 from typing import Any
@@ -14,6 +16,11 @@ from typing import Any
 import tensorflow as tf
 
 from tff_shift.learning import hyperparameters
+
+# Stands for the logarithm of 0. Finite, because the gradient of a softmax at
+# minus infinity is not a number. It never reaches a loss: every label of a
+# client is of a class that the client has.
+_MASKED = -1e9
 
 
 def gamma_hparam() -> Any:
@@ -26,19 +33,40 @@ def gamma_hparam() -> Any:
   )
 
 
-def shift(y, num_classes: int, gamma: float) -> tf.Tensor:
+def class_counts_hparam(default: str = "observed") -> Any:
+  """Declares the hyper-parameter `class_counts`."""
+  return hyperparameters.hparam(
+    default,
+    "The class counts of the balanced softmax: observed, as published, where a"
+    " class that the client lacks has weight 0; at_least_one, where such a"
+    " class counts as one example; add_one, one more example of every class, as"
+    " in the program of the FedTHE paper.",
+    choices=("observed", "at_least_one", "add_one"),
+  )
+
+
+def shift(
+  y, num_classes: int, gamma: float, class_counts: str = "observed"
+) -> tf.Tensor:
   """Computes what is added to logits in training.
 
   Args:
     y: The classes of all of a client's examples, [num_examples] int32.
     num_classes: The number of classes.
     gamma: See `gamma_hparam`.
+    class_counts: See `class_counts_hparam`.
 
   Returns:
-    gamma * log(max(n_c, 1)) less its maximum, [num_classes] float32: zeros, to
-    the bit, where all classes are equally frequent. A class that the client
-    lacks counts as one example, for the logarithm of 0 is not finite.
+    gamma * log(n_c) less its maximum, [num_classes] float32: zeros, to the bit,
+    where all classes are equally frequent, where gamma is 0, and for a client
+    without examples. Where n_c is 0 it is -1e9.
   """
   counts = tf.reduce_sum(tf.one_hot(y, num_classes), axis=0)
+  if class_counts == "add_one":
+    counts += 1.0
   logarithms = tf.math.log(tf.maximum(counts, 1.0))
-  return gamma * (logarithms - tf.reduce_max(logarithms))
+  shifts = gamma * (logarithms - tf.reduce_max(logarithms))
+  if class_counts != "observed" or not gamma:
+    return shifts
+  is_absent = tf.equal(counts, 0.0) & (tf.size(y) > 0)
+  return tf.where(is_absent, _MASKED, shifts)

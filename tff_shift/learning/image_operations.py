@@ -2,8 +2,9 @@
 
 The operations are Pillow's. Four of them, autocontrast, equalise, posterise and
 solarise, are a table of 256 entries for each channel; five, rotate, shear and
-translate, are an affine map with bilinear interpolation and 0 outside. So it is
-one pass through tables and one through affine maps, whatever the operations.
+translate, are an affine map with bilinear interpolation and one value outside,
+`FILL` unless another is given. So it is one pass through tables and one through
+affine maps, whatever the operations.
 """
 
 import enum
@@ -12,6 +13,9 @@ import math
 import tensorflow as tf
 
 _NUM_VALUES = 256
+
+# What the programs of AugMix, MEMO and FedTHE give pixels from outside.
+FILL = 128
 
 
 class Operation(enum.IntEnum):
@@ -112,16 +116,17 @@ def _look_up(pixels, operation, amount) -> tf.Tensor:
   return tf.gather(tf.reshape(tables, [-1]), places)
 
 
-def map_pixels(pixels, matrix) -> tf.Tensor:
+def map_pixels(pixels, matrix, fill: int) -> tf.Tensor:
   """Takes each pixel from where an affine map says.
 
   Args:
     pixels: [n, height, width, channels] int32.
     matrix: Six float32 tensors [n], a to f: the pixel with its centre at (x, y)
       comes from (a x + b y + c, d x + e y + f).
+    fill: The value of pixels that come from outside, in all channels.
 
   Returns:
-    Pixels, interpolated and rounded down; 0 where they come from outside.
+    Pixels, interpolated and rounded down.
   """
   n, height, width, channels = pixels.shape
   a, b, c, d, e, f = (each[:, tf.newaxis, tf.newaxis] for each in matrix)
@@ -150,7 +155,7 @@ def map_pixels(pixels, matrix) -> tf.Tensor:
 
   high = between(rows)
   found = high + (between(rows + 1) - high) * low_share
-  return tf.where(is_inside[..., tf.newaxis], tf.cast(found, tf.int32), 0)
+  return tf.where(is_inside[..., tf.newaxis], tf.cast(found, tf.int32), fill)
 
 
 def _matrix(operation, amount, height: int, width: int):
@@ -171,13 +176,14 @@ def _matrix(operation, amount, height: int, width: int):
   )
 
 
-def transform(pixels, operation, amount) -> tf.Tensor:
+def transform(pixels, operation, amount, fill: int = FILL) -> tf.Tensor:
   """Does to each image its operation.
 
   Args:
     pixels: [n, height, width, channels] int32 from 0 to 255, of known shape.
     operation: An `Operation` for each, [n] int32.
     amount: See `Operation`, [n] float32.
+    fill: The value of pixels that come from outside, in all channels.
 
   Returns:
     Images of the same shape and dtype. Tables give Pillow's pixels; affine maps
@@ -185,4 +191,4 @@ def transform(pixels, operation, amount) -> tf.Tensor:
   """
   _, height, width, _ = pixels.shape
   pixels = _look_up(pixels, operation, amount)
-  return map_pixels(pixels, _matrix(operation, amount, height, width))
+  return map_pixels(pixels, _matrix(operation, amount, height, width), fill)

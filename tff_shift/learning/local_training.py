@@ -4,6 +4,7 @@ Everything here is a pure TensorFlow function of tensors: it can be tested alone
 and becomes part of a client's computation in TFF.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -272,6 +273,7 @@ def train(
   *,
   carry: Any = (),
   trainable: Any = None,
+  decays: Any = None,
   learning_rate: tf.Tensor | Callable[[Any], tf.Tensor] | None = None,
   round_num: Any = None,
   differentiate: Callable[
@@ -292,6 +294,8 @@ def train(
     carry: The first value of what is carried, a nested structure of tensors.
     trainable: A structure like `weights` of Python bools; weights that are
       False stay as they are, bit for bit. None trains all.
+    decays: A structure like `weights` of Python bools: which weights the
+      weight decay applies to. None: to all.
     learning_rate: A rate that is computed, a float32 scalar, in place of that
       of `hparams`; or a function of the step to the rate of that step.
     round_num: See `scheduled_rate`.
@@ -308,27 +312,44 @@ def train(
     A `TrainingResult`.
   """
   weights = tf.nest.map_structure(tf.convert_to_tensor, weights)
+  all_weights = tf.nest.map_structure(lambda w: True, weights)
   if trainable is None:
-    trainable = tf.nest.map_structure(lambda w: True, weights)
+    trainable = all_weights
+  if decays is None:
+    decays = all_weights
   moving = chosen_weights.take(weights, trainable)
   assemble = functools.partial(chosen_weights.put, weights, trainable)
 
   if learning_rate is None:
     learning_rate = scheduled_rate(hparams, round_num)
   rate_of_step = learning_rate if callable(learning_rate) else None
-  optimizer = build_optimizer(
-    hparams, rate_of_step(tf.constant(0)) if rate_of_step else learning_rate
-  )
-  optimizer_state = tf.nest.map_structure(
+  first_rate = rate_of_step(tf.constant(0)) if rate_of_step else learning_rate
+  # adamw decays the weights itself, so those that do not decay have another.
+  decaying = chosen_weights.take(decays, trainable)
+  groups = [(decaying, build_optimizer(hparams, first_rate))]
+  if not all(decaying):
+    undecayed = dataclasses.replace(hparams, weight_decay=0.0)
+    groups.append(
+      (
+        tuple(not each for each in decaying),
+        build_optimizer(undecayed, first_rate),
+      )
+    )
+  optimizer_states = tf.nest.map_structure(
     tf.convert_to_tensor,
-    optimizer.initialize(
-      tuple(tf.TensorSpec(w.shape, w.dtype) for w in moving)
+    tuple(
+      optimizer.initialize(
+        tuple(
+          tf.TensorSpec(w.shape, w.dtype)
+          for w in chosen_weights.take(moving, group)
+        )
+      )
+      for group, optimizer in groups
     ),
   )
-  # adamw decays the weights itself.
   decay = 0.0 if hparams.optimizer == "adamw" else hparams.weight_decay
 
-  def take_step(step, moving_now, state, carried, loss_sum):
+  def take_step(step, moving_now, states, carried, loss_sum):
     def gradient_at(point):
       with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(point)
@@ -343,15 +364,32 @@ def train(
     loss, carry_after, gradients = differentiate(gradient_at, moving_now)
     if decay:
       gradients = tuple(
-        g + decay * w for g, w in zip(gradients, moving_now, strict=True)
+        g + decay * w if is_decaying else g
+        for g, w, is_decaying in zip(
+          gradients, moving_now, decaying, strict=True
+        )
       )
-    if rate_of_step:
-      rate = {tff.learning.optimizers.LEARNING_RATE_KEY: rate_of_step(step)}
-      state = optimizer.set_hparams(state, rate)
-    state, moving_now = optimizer.next(state, moving_now, gradients)
+    states_after = []
+    for (group, optimizer), state in zip(groups, states, strict=True):
+      if rate_of_step:
+        rate = {tff.learning.optimizers.LEARNING_RATE_KEY: rate_of_step(step)}
+        state = optimizer.set_hparams(state, rate)
+      state, moved = optimizer.next(
+        state,
+        chosen_weights.take(moving_now, group),
+        chosen_weights.take(gradients, group),
+      )
+      states_after.append(state)
+      moving_now = chosen_weights.put(moving_now, group, moved)
     if project is not None:
       moving_now = project(moving_now)
-    return step + 1, moving_now, state, carry_after, loss_sum + loss
+    return (
+      step + 1,
+      moving_now,
+      tuple(states_after),
+      carry_after,
+      loss_sum + loss,
+    )
 
   _, moving, _, carry, loss_sum = tf.while_loop(
     lambda step, *_: step < num_steps,
@@ -359,7 +397,7 @@ def train(
     (
       tf.constant(0),
       moving,
-      optimizer_state,
+      optimizer_states,
       tf.nest.map_structure(tf.convert_to_tensor, carry),
       tf.constant(0.0),
     ),

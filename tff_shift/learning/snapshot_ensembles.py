@@ -40,6 +40,14 @@ class EnsembleHParams(hyperparameters.HParams):
   num_draws: int = hyperparameters.hparam(
     8, "M: draws of snapshots, with replacement.", minimum=1
   )
+  snapshot_losses: str = hyperparameters.hparam(
+    "own",
+    "The past losses that a new snapshot starts with: own, those that it has"
+    " itself on what the client has learned from so far, as published;"
+    " federated, those that the federated model of each round had in that"
+    " round.",
+    choices=("own", "federated"),
+  )
 
 
 class Probabilities(NamedTuple):
@@ -221,7 +229,11 @@ def score(
 
 
 def admit_and_draw(
-  hparams: EnsembleHParams, ensemble: Ensemble, round_num, seed
+  hparams: EnsembleHParams,
+  ensemble: Ensemble,
+  round_num,
+  seed,
+  past_losses: Callable[[Any], tf.Tensor] | None = None,
 ) -> Ensemble:
   """Takes in the snapshots up to a round, and draws those of the next.
 
@@ -230,16 +242,20 @@ def admit_and_draw(
     ensemble: The state of before.
     round_num: The round, an int32 scalar; snapshots are of the rounds before.
     seed: An int32 tensor of shape [2].
+    past_losses: Which snapshots are new, [max_snapshots] bool, to the losses
+      that they start with, [max_snapshots] float32, of which only theirs count.
+      None: the sum of the losses that F has had so far.
 
   Returns:
-    The state; new snapshots have the losses that F has had so far.
+    The state.
   """
   number = tf.minimum(
     1 + round_num // hparams.snapshot_period, hparams.max_snapshots
   )
   place = tf.range(hparams.max_snapshots)
   is_new = (place >= ensemble.num_snapshots) & (place < number)
-  losses = tf.where(is_new, ensemble.losses[1], ensemble.snapshot_losses)
+  first = past_losses(is_new) if past_losses else ensemble.losses[1]
+  losses = tf.where(is_new, first, ensemble.snapshot_losses)
   return ensemble._replace(
     snapshot_losses=losses,
     drawn=draw(known_shares(hparams, losses, number), hparams.num_draws, seed),

@@ -8,6 +8,7 @@ import numpy as np
 
 from tff_shift.learning import guidance
 from tff_shift.learning import process
+from tff_shift.simulation import client_data
 
 
 class Routing(NamedTuple):
@@ -53,7 +54,8 @@ class Federation:
       data: What the clients train on, likewise.
 
     Raises:
-      ValueError: If the algorithm was built without `num_queries`.
+      ValueError: If the algorithm was built without `num_queries`, or data are
+        not what it takes.
     """
     if algorithm.guidance is None:
       raise ValueError(
@@ -63,7 +65,8 @@ class Federation:
     self._guidance = algorithm.guidance
     self._name = algorithm.name
     self._server_state = server_state
-    self._data = list(data)
+    self._door = client_data.Door(algorithm)
+    self._data = [each.checked for each in self._door.training_of_all(data)]
     self._prepared = list(client_states)
     if algorithm.guidance.prepare is not None:
       self._prepared = algorithm.guidance.prepare(
@@ -155,6 +158,7 @@ class Federation:
 
     With no query at all, one batch tells the shapes of what there is none of.
     """
+    queries = self._door.queries(queries)
     size = self._guidance.num_queries
     results = []
     for start in range(0, max(len(queries), 1), size):

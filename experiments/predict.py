@@ -4,12 +4,12 @@ r"""Predicts examples of a file with a model that a run has left.
       --input=data.npz --output=predictions.npz
 
 The input is an .npz file (numpy.savez) with x, the examples [n, ...] in the
-shape and type of the model's, or, for a model of titles, texts [n]; if it has
-y, their classes [n], the accuracy is printed. The output is an .npz file with
-logits [n, classes] and classes [n] of the server's model, or of a client's with
---client. With --vote it has classes, those of most clients; with --guide routes
-[n] and probabilities [n, clients], and classes [n], of the client that is
-named, where all clients were saved.
+shape of the model's and of a type that training takes, or, for a model of
+titles, texts [n]; if it has y, their classes [n], the accuracy is printed. The
+output is an .npz file with logits [n, classes] and classes [n] of the server's
+model, or of a client's with --client. With --vote it has classes, those of most
+clients; with --guide routes [n] and probabilities [n, clients], and classes
+[n], of the client that is named, where all clients were saved.
 """
 
 import os
@@ -98,14 +98,25 @@ def _read_input() -> tuple[np.ndarray, np.ndarray | None]:
       f" {', '.join(arrays) or 'none'}"
     )
   x, y = arrays["x"], arrays.get("y")
+  if not x.ndim:
+    raise command_line.UsageError(f"--input={path}: x has no examples")
   if y is not None and (
     y.shape != x.shape[:1] or not np.issubdtype(y.dtype, np.integer)
   ):
     raise command_line.UsageError(
       f"--input={path}: y is {y.dtype} {y.shape}; it must be an integer for"
-      f" each of the {len(x) if x.ndim else 0} examples"
+      f" each of the {len(x)} examples"
     )
   return x, y
+
+
+def _check_classes(y: np.ndarray | None, num_classes: int) -> None:
+  """Refuses classes that the model does not have: nobody could be right."""
+  if y is not None and len(y) and not 0 <= y.min() <= y.max() < num_classes:
+    raise command_line.UsageError(
+      f"--input={FLAGS.input}: y must lie in 0..{num_classes - 1}, the classes"
+      f" of the model, got {y.min()}..{y.max()}"
+    )
 
 
 def _chosen(model: predictor.Predictor) -> _Predict:
@@ -159,11 +170,15 @@ def main() -> None:
   x, y = _read_input()
   with command_line.usage_errors():
     model = tff_shift.load(FLAGS.model)
-  if not x.ndim:
-    raise command_line.UsageError(f"--input={FLAGS.input}: x has no examples")
+  _check_classes(y, model.num_classes)
   with command_line.usage_errors():
     if x.dtype.kind == "U" and x.ndim == 1:
       x = model.ids_of(x.tolist())
+    try:
+      # Whole: a message tells the number of an example in the file.
+      x = model.checked(x)
+    except ValueError as error:
+      raise ValueError(f"--input={FLAGS.input}: {error}") from error
     found = _in_batches(_chosen(model), x)
   _write(pathlib.Path(FLAGS.output), found)
   if y is not None and len(y) and "classes" in found:

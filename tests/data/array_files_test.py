@@ -1,5 +1,7 @@
 """Tests of files of arrays: whole, or refused in one line."""
 
+import zipfile
+
 import numpy as np
 import pytest
 
@@ -49,9 +51,46 @@ def test_file_of_another_form_is_refused(path, content):
     array_files.read_npz(path)
 
 
-def test_objects_are_refused(path):
-  np.savez(path, a=np.array([{}], object))
-  with pytest.raises(ValueError, match=r"^it is damaged: Object arrays"):
+class _Harmful:
+  """What runs code when it is unpickled."""
+
+  def __reduce__(self):
+    return pytest.fail, ("it was unpickled",)
+
+
+@pytest.mark.parametrize(
+  "objects",
+  [
+    {"x": np.zeros(2), "y": np.zeros(2, int)},
+    np.array(["a", "b"], object),
+    np.array([np.zeros(1), np.zeros(2)], object),
+    np.zeros(2, [("name", object), ("number", int)]),
+    _Harmful(),
+  ],
+)
+def test_array_of_objects_is_named_with_what_to_do(path, objects):
+  np.savez(path, right=np.zeros(2), other=np.array(objects))
+  with pytest.raises(ValueError) as error:
+    array_files.read_npz(path)
+  told = str(error.value)
+  assert told.startswith("its array 'other' holds Python objects")
+  assert "astype(str)" in told and "savez(path, **dictionary)" in told
+  assert "damaged" not in told and "\n" not in told
+
+
+def test_damaged_array_of_objects_is_damaged(path):
+  np.savez(path, other=np.array(["a", "b"], object))
+  content = bytearray(path.read_bytes())
+  content[content.index(b"NUMPY") + 130] ^= 1
+  path.write_bytes(content)
+  with pytest.raises(ValueError, match=r"^it is damaged: the checksum"):
+    array_files.read_npz(path)
+
+
+def test_file_in_it_that_is_no_array_is_named(path):
+  with zipfile.ZipFile(path, "a") as archive:
+    archive.writestr("readme.txt", "text")
+  with pytest.raises(ValueError, match=r"^'readme.txt' in it is no array"):
     array_files.read_npz(path)
 
 

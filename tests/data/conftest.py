@@ -48,7 +48,15 @@ def photographs():
   return np.stack(pieces)
 
 
-def _write_tfds(folder, name, version, features, splits, config=None):
+def _write_tfds(
+  folder,
+  name,
+  version,
+  features,
+  splits,
+  config=None,
+  supervised_keys=("image", "label"),
+):
   """Writes a tiny data set with the writers of tensorflow-datasets.
 
   Args:
@@ -58,6 +66,7 @@ def _write_tfds(folder, name, version, features, splits, config=None):
     features: The features of the official builder.
     splits: The examples of each split.
     config: Name of the configuration, where there is one.
+    supervised_keys: What the data set says of examples and labels.
   """
   import tensorflow_datasets as tfds
 
@@ -70,8 +79,12 @@ def _write_tfds(folder, name, version, features, splits, config=None):
 
     def _info(self):
       return self.dataset_info_from_configs(
-        features=tfds.features.FeaturesDict(features),
-        supervised_keys=("image", "label"),
+        features=(
+          tfds.features.FeaturesDict(features)
+          if isinstance(features, dict)
+          else features
+        ),
+        supervised_keys=supervised_keys,
         disable_shuffling=True,
       )
 

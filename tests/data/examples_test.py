@@ -240,6 +240,43 @@ class TestArray:
     assert str(error.value).startswith(message)
 
 
+class TestMasks:
+  @pytest.mark.parametrize("mask", [False, np.zeros((2, 2), bool)])
+  def test_array_that_masks_nothing_is_its_data(self, mask):
+    data = np.arange(4, dtype=np.float32).reshape(2, 2)
+    found = examples.as_array(np.ma.array(data, mask=mask), "x")
+    assert type(found) is np.ndarray and np.shares_memory(found, data)
+    np.testing.assert_array_equal(found, data)
+
+  @pytest.mark.parametrize(
+    "nest", [lambda x: x, list, lambda x: [[row] for row in x], lambda x: (x,)]
+  )
+  def test_masked_value_is_found_and_told(self, nest):
+    x = np.ma.masked_equal(np.array([[1, 2], [3, -999]]), -999)
+    with pytest.raises(ValueError, match=r"^x of a: 1 of \d values are masked"):
+      examples.as_array(nest(x), "x of a")
+    np.testing.assert_array_equal(
+      examples.as_array(nest(x.filled(0)), "x"), nest(x.filled(0))
+    )
+
+  def test_all_entrances_refuse_it(self):
+    x, y = np.zeros((3, 2), np.float32), np.zeros(3, np.int32)
+    masked_x, masked_y = (np.ma.array(a, mask=a == 0) for a in (x, y))
+    entrances = [
+      lambda x, y: examples.checked(
+        x, y, "a", shape=(2,), dtype=np.float32, num_classes=1
+      ),
+      lambda x, y: examples.check_pool(examples.Examples(x, y)),
+      lambda x, y: examples.num_classes_of([y, x[:, 0]], ["y", "x"]),
+    ]
+    for entrance in entrances[:2]:
+      entrance(x, y)
+    for entrance in entrances:
+      for given in ((masked_x, y), (x, masked_y)):
+        with pytest.raises(ValueError, match="values are masked"):
+          entrance(*given)
+
+
 def test_pool_of_two_lengths_is_refused():
   with pytest.raises(ValueError, match=r"got 3 examples and 2 classes$"):
     examples.check_pool(examples.Examples(np.zeros([3, 1]), Y))

@@ -137,6 +137,12 @@ class TestWriting:
     periods = from_arrays.dynamic([[pair] * 3])
     assert periods.batch(0, 0).x is periods.batch(0, 2).x
 
+  def test_data_of_an_array_that_masks_nothing_stay_the_users(self):
+    x = np.ma.array(np.zeros((2, 1), np.float32), mask=False)
+    periods = from_arrays.dynamic([[(x, np.zeros(2, np.int32))]])
+    assert np.shares_memory(periods.batch(0, 0).x, x.data)
+    assert x.flags.writeable and periods.batch(0, 0).x.flags.writeable
+
   def test_integers_become_images(self):
     image = np.full((2, 4, 4, 1), 255)
     train, _ = from_arrays.split(image, np.zeros(2, int), test_fraction=0.5)
@@ -186,6 +192,36 @@ SHORT = np.zeros((2, 3), np.float32), np.array([0])
 NEGATIVE = np.zeros((2, 3), np.float32), np.array([0, -1])
 FLOATS = np.zeros((2, 3), np.float32), np.array([0.0, 1.0])
 HIGH = np.zeros((2, 3), np.float32), np.array([0, 7])
+
+
+@pytest.mark.parametrize("part", [0, 1], ids="xy")
+@pytest.mark.parametrize(
+  "use",
+  [
+    lambda one, two: from_arrays.evolving([[two, two], [two, one]]),
+    lambda one, two: from_arrays.evolving_domains([two, one]),
+    lambda one, two: from_arrays.guidance([two, one]),
+    lambda one, two: from_arrays.guidance([two], [one]),
+    lambda one, two: from_arrays.split(*one),
+    lambda one, two: from_arrays.online([one], [[two]]),
+    lambda one, two: from_arrays.online([two], [[two, one]]),
+    lambda one, two: from_arrays.dynamic([[two, one]]),
+    lambda one, two: domains.assemble_clients(
+      domains.EvolvingDataset(
+        "own", (domains.Domain(*two, "0"), domains.Domain(*one, "1")), "abc"
+      ),
+      num_clients=1,
+    ),
+  ],
+)
+def test_what_is_masked_is_refused(use, part):
+  pair = make_pair(0, 6)
+  masked = list(pair)
+  masked[part] = np.ma.masked_equal(pair[part], 2)
+  unmasked = tuple(np.ma.array(each, mask=False) for each in pair)
+  use(unmasked, pair)
+  with pytest.raises(ValueError, match=f"^{'xy'[part]} of .* are masked, the"):
+    use(tuple(masked), pair)
 
 
 @pytest.mark.parametrize(

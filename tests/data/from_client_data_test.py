@@ -102,6 +102,22 @@ def test_so_many_examples_of_a_client_are_kept(client_data):
   np.testing.assert_array_equal(draws[0][0].y, draws[0][0].x[:, 0] % 2)
 
 
+@pytest.mark.parametrize("name", ["pixels", "label"])
+def test_what_is_masked_is_refused(name):
+  arrays = {"pixels": np.arange(6.0)[:, np.newaxis], "label": np.arange(6) % 2}
+
+  def of_arrays(as_dictionary):
+    client = arrays if as_dictionary else tuple(arrays.values())
+    return tff.simulation.datasets.TestClientData({"a": client})
+
+  arrays[name] = np.ma.array(arrays[name], mask=False)
+  assert len(from_client_data.guidance(of_arrays(True), **KEYS).train) == 1
+  arrays[name][2] = np.ma.masked
+  for as_dictionary, keys in ((True, KEYS), (False, {})):
+    with pytest.raises(ValueError, match=r"of client 'a': 1 of 6 values are"):
+      from_client_data.guidance(of_arrays(as_dictionary), **keys)
+
+
 def test_elements_may_be_pairs(client_data):
   pairs = client_data.preprocess(
     lambda data: data.map(lambda each: (each["pixels"], each["label"]))

@@ -329,6 +329,113 @@ class TestTfds:
       datasets.get(f"tfds:toy_images:{keys}", data_dir=written)
     assert str(error.value).startswith(message)
 
+  @pytest.mark.parametrize(
+    "supervised, told",
+    [
+      (({"age": "age", "fare": "fare"}, "label"), "a dictionary of 2 features"),
+      ((("age", "fare"), "label"), "((age, fare), label)"),
+      (("age", "label", "fare"), "(age, label, fare)"),
+    ],
+  )
+  def test_keys_that_are_more_than_two_features_are_refused(
+    self, supervised, told, tmp_path, write_tfds
+  ):
+    import tensorflow_datasets as tfds
+
+    write_tfds(
+      tmp_path,
+      "toy_table",
+      "1.0.0",
+      {
+        "age": tfds.features.Scalar(np.float32),
+        "fare": tfds.features.Scalar(np.float32),
+        "both": tfds.features.Tensor(shape=(2,), dtype=np.float32),
+        "label": tfds.features.ClassLabel(num_classes=2),
+      },
+      {
+        "train": [{"age": 1, "fare": 2, "both": np.float32([1, 2]), "label": 1}]
+      },
+      supervised_keys=supervised,
+    )
+    with pytest.raises(ValueError, match=r"^tfds:toy_table has no two") as e:
+      datasets.get("tfds:toy_table", data_dir=tmp_path)
+    assert told in str(e.value) and "tfds:toy_table:<x>,<y>" in str(e.value)
+    # What the message says to do.
+    named = datasets.load("tfds:toy_table:both,label", data_dir=tmp_path)
+    assert (named.x.tolist(), named.y.tolist()) == ([[1, 2]], [1])
+
+  def test_what_is_no_vector_with_a_class_is_refused(
+    self, tmp_path, write_tfds
+  ):
+    import tensorflow_datasets as tfds
+
+    kinds = {
+      "image": tfds.features.Tensor(shape=(2,), dtype=np.float32),
+      "label": tfds.features.Scalar(np.int64),
+      "number": tfds.features.Scalar(np.float32),
+      "flag": tfds.features.Scalar(np.bool_),
+      "text": tfds.features.Text(),
+      "ragged": tfds.features.Tensor(shape=(None,), dtype=np.float32),
+      "sequence": tfds.features.Sequence(np.float32),
+      "of_three": tfds.features.Sequence(np.int64, length=3),
+      "film": tfds.features.Video(shape=(2, 4, 4, 3)),
+      "inner": tfds.features.FeaturesDict({"a": np.float32}),
+      "photograph": tfds.features.Image(shape=(None, None, 3)),
+      "sound": tfds.features.Audio(),
+      "box": tfds.features.BBoxFeature(),
+    }
+    row = {
+      "image": np.ones(2, np.float32),
+      "label": 2**32,
+      "number": 0.5,
+      "flag": True,
+      "text": "a",
+      "ragged": np.ones(2, np.float32),
+      "sequence": [1],
+      "of_three": [1, 2, 3],
+      "film": np.zeros((2, 4, 4, 3), np.uint8),
+      "inner": {"a": 1},
+      "photograph": np.zeros((3, 4, 3), np.uint8),
+      "sound": np.zeros(9, np.int64),
+      "box": tfds.features.BBox(0.0, 0.0, 1.0, 1.0),
+    }
+    write_tfds(tmp_path, "toy_kinds", "1.0.0", kinds, {"train": [row]})
+
+    def refuse(x, y, named):
+      with pytest.raises(ValueError, match=f"^{named} of tfds:toy_kinds") as e:
+        datasets.get(f"tfds:toy_kinds:{x},{y}", data_dir=tmp_path)
+      assert "\n" not in str(e.value) and "fetch" not in str(e.value)
+
+    # A class that int32 does not hold is none, and is not cut to its 32 bits.
+    refuse("image", "label", "label")
+    for kind in kinds.keys() - {"label"}:
+      refuse("image", kind, kind)
+    for kind in kinds.keys() - {"image", "box", "label", "number", "flag"}:
+      refuse(kind, "label", kind)
+
+  def test_set_without_examples_or_dictionaries_is_refused(
+    self, tmp_path, write_tfds
+  ):
+    import tensorflow_datasets as tfds
+
+    write_tfds(
+      tmp_path,
+      "toy_episodes",
+      "1.0.0",
+      tfds.features.Sequence({"image": np.float32, "label": np.int64}),
+      {"train": [[{"image": 0.5, "label": 1}]]},
+      supervised_keys=None,
+    )
+    with pytest.raises(ValueError, match=r"be dictionaries .* got Sequence"):
+      datasets.get("tfds:toy_episodes", data_dir=tmp_path)
+    features = {
+      "image": tfds.features.Tensor(shape=(2,), dtype=np.float32),
+      "label": tfds.features.Scalar(np.int64),
+    }
+    write_tfds(tmp_path, "toy_empty", "1.0.0", features, {})
+    with pytest.raises(ValueError, match=r"^tfds:toy_empty holds no example$"):
+      datasets.get("tfds:toy_empty", data_dir=tmp_path)
+
   def test_absent_set_is_named_with_what_fetches_it(self, tmp_path):
     with pytest.raises(source.DatasetNotFoundError, match="fetch it with"):
       datasets.get("tfds:toy_images", data_dir=tmp_path)

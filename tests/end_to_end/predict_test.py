@@ -8,6 +8,7 @@ import pytest
 from experiments import predict
 
 X = np.random.default_rng(0).normal(size=(10, 2)).astype(np.float32)
+BROKEN = X * np.where(np.arange(10) == 7, np.nan, 1)[:, np.newaxis]
 
 
 @pytest.fixture
@@ -111,7 +112,11 @@ def test_no_examples(run_predict, written, capsys):
     (["--input=nowhere"], {}, "--input=nowhere: there is no such file"),
     (["--input=README.md"], {}, "--input=README.md: it is not an .npz file"),
     ([], {"images": X}, "it must have an array x; it has images"),
-    ([], {"x": X[:, :1]}, r"x is float32 \(10, 1\); .* float32 \(n, 2\)"),
+    ([], {"x": X[:, :1]}, r"x: .* got \[10, 1\]; .* float32 \(n, 2\)"),
+    # The number is that in the file, whatever the batch.
+    (["--batch_size=3"], {"x": BROKEN}, "those of example 7 are not"),
+    ([], {"x": X, "y": np.arange(10)}, r"y must lie in 0\.\.2, .* got 0\.\.9"),
+    ([], {"x": X, "y": np.arange(10) - 1}, r"in 0\.\.2, .* got -1\.\.8"),
     ([], {"x": np.float32(1)}, "x has no examples"),
     ([], {"x": X, "y": np.zeros(9, np.int32)}, r"y is int32 \(9,\)"),
     ([], {"x": X, "y": np.zeros(10)}, r"y is float64 \(10,\)"),

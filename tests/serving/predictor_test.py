@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -85,13 +86,25 @@ class TestMethods:
     assert predictor.answer(nothing).classes.shape == (0,)
 
   def test_answer_that_is_no_number_is_none(self, predictor):
-    classes, _ = predictor.answer(np.full((2, 2), np.nan, np.float32))
+    # Finite, and too large for the product with weights.
+    classes, _ = predictor.answer(np.full((2, 2), 3e38, np.float32))
     np.testing.assert_array_equal(classes, [-1, -1])
 
   def test_tensors_and_lists_and_other_numbers_of_numpy(self, predictor):
     expected = predictor.predict(X)
-    for x in (tf.constant(X), X.astype(np.float64), X.tolist()):
+    for x in (
+      tf.constant(X),
+      tf.constant(X, tf.float64),
+      X.astype(np.float64),
+      X.astype(">f8"),
+      X.tolist(),
+      np.ma.array(X, mask=False),
+    ):
       np.testing.assert_array_equal(predictor.predict(x), expected)
+    half = X.astype(np.float16)
+    np.testing.assert_array_equal(
+      predictor.predict(half), predictor.predict(half.astype(np.float32))
+    )
 
   def test_inside_a_function_of_tensorflow(self, predictor):
     @tf.function
@@ -122,16 +135,48 @@ class TestRefusals:
       X[:, :1],
       X.astype(np.int32),
       X.astype(str),
-      tf.constant(X, tf.half),
+      tf.constant(X.astype(np.int32)),
     ],
   )
   def test_wrong_examples_are_told_in_a_line(self, predictor, x):
-    with pytest.raises(ValueError, match=r"^x is .* takes float32 \(n, 2\)$"):
+    with pytest.raises(ValueError, match=r"^x: .* takes float32 \(n, 2\)$"):
       predictor.predict(x)
 
+  @pytest.mark.parametrize(
+    ("at", "message"),
+    [
+      (np.nan, "those of example 3 are not"),
+      (1e39, "those of example 3 are not"),
+      (np.ma.masked, "1 of 24 values are masked, the first at [3, 1]"),
+    ],
+  )
+  def test_values_that_training_refuses(self, predictor, at, message):
+    x = np.ma.array(X, np.float64)
+    x[3, 1] = at
+    if at is not np.ma.masked:
+      x = x.data
+    for method in METHODS:
+      if method in ("predict_as", "predict_for"):
+        continue
+      with pytest.raises(ValueError, match=re.escape(message)):
+        getattr(predictor, method)(x)
+    with pytest.raises(ValueError, match=re.escape(message)):
+      predictor.predict_as(0, x)
+    with pytest.raises(ValueError, match=re.escape(message)):
+      predictor.predict_for(np.zeros(3), x)
+
+  def test_type_of_a_tensor_whose_values_nobody_knows(self, predictor):
+    @tf.function
+    def predict(x):
+      return predictor.predict(x)
+
+    with pytest.raises(ValueError, match=r"x is float64 \(12, 2\); .* float32"):
+      predict(tf.constant(X, tf.float64))
+
   def test_wrong_request(self, predictor):
-    with pytest.raises(ValueError, match=r"^request is .*float32 \(3\)$"):
-      predictor.predict_for(np.zeros(4, np.float32), X)
+    for request in (np.zeros(4, np.float32), np.zeros(3, int), [0, 0, np.inf]):
+      with pytest.raises(ValueError, match=r"^request: .*float32 \(3\)$"):
+        predictor.predict_for(request, X)
 
   @pytest.mark.parametrize("client", [3, -1, "a"])
   def test_client_that_is_not_there(self, predictor, client):

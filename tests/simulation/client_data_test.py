@@ -152,6 +152,11 @@ class TestDoor:
         "x of client 7: there must be at least one example",
       ),
       (
+        {"x": np.ma.masked_equal(make_data().x, 5)},
+        "x of client 7: 1 of 8 values are masked, the first at [2, 1]; leave"
+        " these examples out, or fill them in (filled)",
+      ),
+      (
         {"seed": np.zeros(3, np.int32)},
         "seed of client 7: the shape must be [2], got [3]",
       ),

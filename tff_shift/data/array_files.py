@@ -2,6 +2,8 @@
 
 import os
 import zipfile
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +26,8 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     The arrays by name.
 
   Raises:
-    ValueError: It is no such file, or not whole; the message is the reason.
+    ValueError: It is no such file, is not whole, or holds something else than
+      numbers and texts; the message is the reason.
   """
   if not zipfile.is_zipfile(path):
     raise ValueError("it is not an .npz file (numpy.savez)")
@@ -34,11 +37,34 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
       damaged = archive.testzip()
     if damaged is None:
       with np.load(path, allow_pickle=False) as arrays:
-        return dict(arrays)
+        found = {name: _read_array(arrays, name) for name in arrays}
   # Which error depends on the place of the damage: there are more than ten.
   except Exception as error:
     raise ValueError(f"it is damaged: {first_line(error)}") from error
-  raise ValueError(f"it is damaged: the checksum of {damaged} is wrong")
+  if damaged is not None:
+    raise ValueError(f"it is damaged: the checksum of {damaged} is wrong")
+  for name, array in found.items():
+    if array is None:
+      raise ValueError(
+        f"its array {name!r} holds Python objects, which are never loaded, for"
+        " loading them could run any code; save texts as texts"
+        " (array.astype(str)), numbers as numbers, and each array of a"
+        " dictionary by its own name (numpy.savez(path, **dictionary))"
+      )
+    if not isinstance(array, np.ndarray):
+      raise ValueError(f"{name!r} in it is no array (numpy.savez)")
+  return found
+
+
+def _read_array(arrays: Mapping[str, np.ndarray], name: str) -> Any:
+  """Reads an array of an .npz file; None if it holds Python objects."""
+  try:
+    return arrays[name]
+  except ValueError as error:
+    # The one error of NumPy that names what it was called with.
+    if "allow_pickle" in str(error):
+      return None
+    raise
 
 
 def map_npy(path: str | os.PathLike[str]) -> np.ndarray:

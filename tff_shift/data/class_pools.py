@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tff_shift.data import examples
 from tff_shift.data import partition
 
 # Quotas are computed in floating point: two that differ by less are one.
@@ -40,7 +41,7 @@ class ClassPool:
         `num_classes` is below 1.
     """
     partition.check_positive_integer("num_classes", num_classes)
-    labels = np.asarray(labels)
+    labels = examples.as_array(labels, "labels")
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
       raise ValueError(
         "labels must be a vector of integers, got"

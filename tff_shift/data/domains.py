@@ -269,6 +269,7 @@ def assemble_clients(
   target = len(dataset.domains) - 1
   train_parts, test_parts = [], []  # [domain][client] -> positions
   for m, domain in enumerate(dataset.domains):
+    examples_lib.check_pool(domain, f"domain {domain.name!r}")
     if domain.client is not None:
       parts = _held_parts(domain, num_clients)
     elif len(domain.y) < num_clients:

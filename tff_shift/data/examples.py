@@ -1,5 +1,6 @@
 """Examples and their classes as typed arrays, and the check at the entrance."""
 
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
@@ -27,11 +28,21 @@ def read_only(array: np.ndarray) -> np.ndarray:
   return array
 
 
-def check_pool(pool: Examples) -> None:
-  """Refuses a pool, x [N, ...] and y [N], of which the two differ in length."""
+def check_pool(pool: Examples, what: str = "the pool") -> None:
+  """Refuses a pool, x [N, ...] and y [N], of which the two differ in length.
+
+  Args:
+    pool: Whatever has the arrays `x` and `y`.
+    what: What error messages call it.
+
+  Raises:
+    ValueError: The two differ in length, or a value is masked.
+  """
+  for name in Examples._fields:
+    as_array(getattr(pool, name), f"{name} of {what}")
   if len(pool.x) != len(pool.y):
     raise ValueError(
-      "the pool must have a class for each example, got"
+      f"{what} must have a class for each example, got"
       f" {len(pool.x)} examples and {len(pool.y)} classes"
     )
 
@@ -83,7 +94,7 @@ def checked(
     ValueError: An array is something else; the message is one line that names
       it.
   """
-  x, y = _as_array(x, f"x of {what}"), _as_array(y, f"y of {what}")
+  x, y = as_array(x, f"x of {what}"), as_array(y, f"y of {what}")
   _check_shape(x, (None, *shape), f"x of {what}")
   if not len(x) and not allow_empty:
     raise ValueError(f"x of {what}: there must be at least one example")
@@ -179,21 +190,57 @@ def checked_array(
   Raises:
     ValueError: It is something else; the message is one line that names it.
   """
-  array = _as_array(array, what)
+  array = as_array(array, what)
   _check_shape(array, shape, what)
   return _cast(array, dtype, what)
 
 
-def _as_array(value: Any, what: str) -> np.ndarray | np.generic:
-  """Returns what is an array or can become one."""
-  if isinstance(value, np.ndarray | np.generic):
+def as_array(value: Any, what: str) -> np.ndarray | np.generic:
+  """Returns what is an array or can become one, without a mask.
+
+  Args:
+    value: An array, or numbers in nested sequences.
+    what: What error messages call it.
+
+  Returns:
+    The array; the same object unless it is a masked one, whose data are
+    returned where it masks nothing.
+
+  Raises:
+    ValueError: It is no array, or a value is masked: what lies below a mask is
+      a fill value, which nobody measured.
+  """
+  if not isinstance(value, np.ndarray | np.generic):
+    for each in _masked_arrays(value):
+      as_array(each, what)
+    try:
+      return np.asarray(value)
+    except (TypeError, ValueError) as error:
+      raise ValueError(
+        f"{what}: an array is wanted, got {type(value).__name__}"
+      ) from error
+  if not isinstance(value, np.ma.MaskedArray):
     return value
-  try:
-    return np.asarray(value)
-  except (TypeError, ValueError) as error:
+  if np.ma.is_masked(value):
+    mask = np.ma.getmaskarray(value)
+    first = [int(each) for each in np.argwhere(mask)[0]]
     raise ValueError(
-      f"{what}: an array is wanted, got {type(value).__name__}"
-    ) from error
+      f"{what}: {np.count_nonzero(mask)} of {mask.size} values are masked, the"
+      f" first at {first}; leave these examples out, or fill them in (filled)"
+    )
+  return np.ma.getdata(value)
+
+
+def _masked_arrays(value: Any) -> Iterator[np.ma.MaskedArray]:
+  """Yields the masked arrays in nested sequences, of which one makes an array.
+
+  NumPy would stack what lies below their masks.
+  """
+  if isinstance(value, np.ma.MaskedArray):
+    yield value
+  elif isinstance(value, list | tuple):
+    for each in value:
+      yield from _masked_arrays(each)
 
 
 def _check_shape(

@@ -243,7 +243,9 @@ def online(
   )
   size = len(stream[0]) + 1
   omega = examples_lib.checked_array(
-    np.zeros(size) if omega is None else np.asarray(omega, np.float64),
+    np.zeros(size)
+    if omega is None
+    else np.asarray(examples_lib.as_array(omega, "omega"), np.float64),
     "omega",
     shape=(size,),
     dtype=np.float64,
@@ -283,7 +285,7 @@ def dynamic(
   shape = len(clients), len(clients[0])
   if drifted is None:
     drifted = np.zeros(shape, bool)
-  drifted = np.asarray(drifted)
+  drifted = examples_lib.as_array(drifted, "drifted")
   if drifted.shape != shape or drifted.dtype != bool:
     raise ValueError(
       f"drifted: {list(shape)} truth values wanted, for each client and"
@@ -329,13 +331,17 @@ def _checked(
       what = where.format(outer[i] if outer else i, inner(j))
       try:
         x, y = pair
-        arrays = np.asarray(x), np.asarray(y)
       except (TypeError, ValueError) as error:
         raise ValueError(f"{what}: arrays (x, y) are wanted") from error
       key = id(x), id(y)
-      # What is given stays alive beside the arrays, and so do the identities.
-      pairs.setdefault(key, (*arrays, x, y))
-      names.setdefault(key, what)
+      if key not in pairs:
+        arrays = (
+          examples_lib.as_array(each, f"{name} of {what}")
+          for name, each in (("x", x), ("y", y))
+        )
+        # What is given stays alive beside them, and so do the identities.
+        pairs[key] = (*arrays, x, y)
+        names[key] = what
       places[-1].append(key)
   if not pairs:
     raise ValueError("there must be at least one client")
@@ -366,7 +372,8 @@ def _checked(
       num_classes=num_classes,
     )
     for array, original in zip(cast, given, strict=True):
-      if array is not original:
+      # The data below a mask are the user's own memory.
+      if not isinstance(original, np.ma.MaskedArray) and array is not original:
         examples_lib.read_only(array)
     found[key] = cast
   return [[found[key] for key in group] for group in places], num_classes

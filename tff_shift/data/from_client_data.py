@@ -16,6 +16,7 @@ import numpy as np
 
 from tff_shift.data import array_files
 from tff_shift.data import domains as domains_lib
+from tff_shift.data import examples as examples_lib
 from tff_shift.data import from_arrays
 from tff_shift.data import given_batches
 from tff_shift.data import partition
@@ -72,8 +73,8 @@ def read(
     The examples of each client.
 
   Raises:
-    ValueError: A client or a key is not there, a client has no example, or its
-      examples differ in their shapes.
+    ValueError: A client or a key is not there, a client has no example, its
+      examples differ in their shapes, or one of its arrays is masked.
   """
   if None not in (domain_key, domain_of):
     raise ValueError("domain_key and domain_of: give one of them")
@@ -91,6 +92,7 @@ def read(
     )
   found = []
   for number, client_id in enumerate(chosen):
+    _check_masks(client_data, client_id)
     elements = _elements(client_data, client_id)
     x, y = _examples(elements, x_key, y_key, client_id)
     kept = np.arange(len(y))
@@ -274,6 +276,22 @@ def dynamic(
   return from_arrays.dynamic(
     by_domain, drifted=drifted, num_classes=num_classes
   )
+
+
+def _check_masks(
+  client_data: "tff.simulation.datasets.ClientData", client_id: str
+) -> None:
+  """Refuses masked arrays of a client of TFF's `TestClientData`.
+
+  TensorFlow takes what lies below a mask for the value, and no element of a
+  dataset tells. Where these arrays are is private to TFF.
+  """
+  fields = getattr(client_data, "_tensor_slices_dict", {}).get(client_id, ())
+  if not isinstance(fields, Mapping):
+    fields = dict(zip("xy", fields, strict=False))
+  for name, array in fields.items():
+    if isinstance(array, np.ma.MaskedArray):
+      examples_lib.as_array(array, f"{name} of client {client_id!r}")
 
 
 def _elements(

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tff_shift.data import examples
+
 Seed = int | Sequence[int]
 
 # Beyond these, NumPy's sampler does not end (1e-12) or overflows (1e308).
@@ -72,8 +74,9 @@ def by_client(client: np.ndarray, num_clients: int) -> list[np.ndarray]:
     For each client its positions, ascending int64; it may have none.
 
   Raises:
-    ValueError: There are other clients than these.
+    ValueError: There are other clients than these, or one is masked.
   """
+  client = examples.as_array(client, "client")
   if client.size and client.max() >= num_clients:
     raise ValueError(
       f"num_clients must be at least {client.max() + 1}, the number of clients"
@@ -142,7 +145,7 @@ def partition_by_class(
     ValueError: There are more clients than examples, or a label has no column
       in `proportions`.
   """
-  labels = np.asarray(labels)
+  labels = examples.as_array(labels, "labels")
   num_clients, num_classes = proportions.shape
   if num_clients > len(labels):
     raise ValueError(
@@ -326,7 +329,7 @@ def shards(
   """
   check_positive_integer("num_clients", num_clients)
   check_positive_integer("shards_per_client", shards_per_client)
-  labels = np.asarray(labels)
+  labels = examples.as_array(labels, "labels")
   num_shards = num_clients * shards_per_client
   if num_shards > len(labels):
     raise ValueError(

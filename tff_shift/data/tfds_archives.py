@@ -10,12 +10,14 @@ import os
 import pathlib
 import re
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from tff_shift.data import array_files
+from tff_shift.data import examples
 from tff_shift.data import source
 
 
@@ -46,7 +48,8 @@ def load(
   """
   version = _newest(name, folder)
   with _whole(name, version, folder):
-    return _read(_builder(name, version, folder), image, label, splits)
+    found = _read(_builder(name, version, folder), image, label, splits)
+  return _with_classes(found, f"{label} of {name}")
 
 
 def load_any(
@@ -70,23 +73,71 @@ def load_any(
       vectors with a label each.
   """
   version = _newest(name, folder)
+  import tensorflow_datasets as tfds
+
   with _whole(name, version, folder):
     builder = _builder(name, version, folder)
-    info = builder.info
-    features, stored = dict(info.features), tuple(info.splits)
-    keys = keys or info.supervised_keys or ("image", "label")
+    features, supervised = builder.info.features, builder.info.supervised_keys
+    stored = {
+      key: each.num_examples for key, each in builder.info.splits.items()
+    }
+  if not isinstance(features, tfds.features.FeaturesDict):
+    raise ValueError(
+      f"tfds:{name}: its examples must be dictionaries of features, got"
+      f" {type(features).__name__}"
+    )
+  keys = keys or _supervised_keys(name, supervised, features)
   _check_features(name, features, keys)
-  splits = stored
+  splits = tuple(stored)
   if "train" in stored:
     held_out = [each for each in ("test", "validation") if each in stored]
     splits = ("train", *held_out[:1])
+  if not sum(stored[each] for each in splits):
+    raise ValueError(f"tfds:{name} holds no example")
   with _whole(name, version, folder):
-    return _read(builder, *keys, splits)
+    found = _read(builder, *keys, splits)
+  return _with_classes(found, f"{keys[1]} of tfds:{name}")
 
 
-def _check_features(
-  name: str, features: dict[str, Any], keys: Sequence[str]
-) -> None:
+def _supervised_keys(
+  name: str, supervised: Any, features: Any
+) -> tuple[str, str]:
+  """Returns the names of the features of the examples and the labels.
+
+  Args:
+    name: The data set.
+    supervised: Its supervised keys, of any structure that TFDS allows.
+    features: Its features.
+
+  Returns:
+    The two names; they need not be there.
+
+  Raises:
+    ValueError: Supervised keys are more than two features, as of tables, whose
+      columns no rule makes one vector: which are numbers, and in what units?
+  """
+  if not supervised:
+    return "image", "label"
+  if len(supervised) == 2 and all(isinstance(k, str) for k in supervised):
+    return tuple(supervised)
+  raise ValueError(
+    f"tfds:{name} has no two features for examples and labels, for its"
+    f" supervised keys are {_structure(supervised)}; name two of"
+    f" {', '.join(features)} as tfds:{name}:<x>,<y>, or write the columns that"
+    " you want as vectors into an .npz file"
+  )
+
+
+def _structure(keys: Any) -> str:
+  """Tells of which kinds nested supervised keys are, in a few words."""
+  if isinstance(keys, str):
+    return keys
+  if isinstance(keys, Mapping):
+    return f"a dictionary of {len(keys)} features"
+  return f"({', '.join(map(_structure, keys))})"
+
+
+def _check_features(name: str, features: Any, keys: Sequence[str]) -> None:
   """Refuses features that are not an array of one size and a label."""
   import tensorflow as tf
   import tensorflow_datasets as tfds
@@ -101,8 +152,7 @@ def _check_features(
   is_array = isinstance(x, tfds.features.Tensor | tfds.features.Image)
   if not is_array or tf.as_dtype(x.dtype) == tf.string:
     raise ValueError(
-      f"{keys[0]} of tfds:{name}: images or vectors wanted, got"
-      f" {type(x).__name__}"
+      f"{keys[0]} of tfds:{name}: images or vectors wanted, got {_described(x)}"
     )
   if None in x.shape:
     raise ValueError(
@@ -112,9 +162,20 @@ def _check_features(
   is_label = isinstance(y, tfds.features.Tensor) and y.shape == ()
   if not is_label or not tf.as_dtype(y.dtype).is_integer:
     raise ValueError(
-      f"{keys[1]} of tfds:{name}: a class for each example wanted, got"
-      f" {type(y).__name__}"
+      f"{keys[1]} of tfds:{name}: a class for each example wanted, an integer,"
+      f" got {_described(y)}"
     )
+
+
+def _described(feature: Any) -> str:
+  """Returns the kind of a feature, and of a tensor its type and shape."""
+  import tensorflow as tf
+  import tensorflow_datasets as tfds
+
+  told = type(feature).__name__
+  if isinstance(feature, tfds.features.Tensor):
+    told += f" {tf.as_dtype(feature.dtype).name} {list(feature.shape)}"
+  return told
 
 
 def _newest(name: str, folder: pathlib.Path) -> str:
@@ -165,10 +226,10 @@ def _builder(name: str, version: str, folder: pathlib.Path) -> Any:
 def _read(
   builder: Any, image: str, label: str, splits: Sequence[str]
 ) -> source.Source:
-  """Reads the splits of a version, in this order."""
+  """Reads the splits of a version, in this order; y as it is stored."""
   import tensorflow_datasets as tfds
 
-  examples = tfds.as_numpy(
+  found = tfds.as_numpy(
     builder.as_dataset(
       split="+".join(splits),
       decoders=tfds.decode.PartialDecoding({image: True, label: True}),
@@ -178,16 +239,22 @@ def _read(
       read_config=tfds.ReadConfig(interleave_cycle_length=1),
     )
   )
-  num_train = None
+  feature, num_train = builder.info.features[label], None
   if splits[0] == "train" and len(splits) > 1:
     num_train = builder.info.splits["train"].num_examples
   return source.Source(
-    examples[image],
-    examples[label].astype(np.int32),
+    found[image],
+    found[label],
     # What counts classes without naming them is a plain integer.
-    tuple(getattr(builder.info.features[label], "names", ())),
+    tuple(feature.names) if getattr(feature, "num_classes", None) else (),
     num_train=num_train,
   )
+
+
+def _with_classes(found: source.Source, what: str) -> source.Source:
+  """Casts what was read as y; refuses what is no class."""
+  y = examples.checked_array(found.y, what, shape=(None,), dtype=np.int32)
+  return found._replace(y=y)
 
 
 def _damaged_file(name: str, written: pathlib.Path) -> pathlib.Path | None:

@@ -9,11 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tff_shift.data import examples
 from tff_shift.data import text
 from tff_shift.serving import description
-
-# What NumPy makes of Python's numbers, and what is meant.
-_NARROWED = {np.dtype(np.float64): np.float32, np.dtype(np.int64): np.int32}
 
 
 class Routing(NamedTuple):
@@ -44,10 +42,12 @@ class Answers(NamedTuple):
 class Predictor:
   """A model that was trained, or a whole federation.
 
-  Its methods take examples `x`, [n, ...] of `input_shape` and `input_dtype`, as
-  arrays or tensors, and give tensors; they work inside a `tf.function` as well.
-  Each raises a ValueError where the model cannot do what it is asked for, or
-  the examples are not what it takes.
+  Its methods take examples `x`, [n, ...] of `input_shape`, as arrays or
+  tensors, of every type that training takes, and check and cast them as
+  training does (`examples.checked_array`). They give tensors, and work inside a
+  `tf.function` as well, where values are not known: a tensor there must have
+  `input_dtype`. Each raises a ValueError where the model cannot do what it is
+  asked for, or the examples are not what it takes.
 
   Attributes:
     algorithm: The name of the algorithm.
@@ -110,6 +110,24 @@ class Predictor:
     words = [text.words_of(title) for title in titles]
     return text.ids_of(words, self.vocabulary, *self.input_shape)
 
+  def checked(self, x: Any) -> np.ndarray:
+    """Checks examples and casts them to `input_dtype`, as training does.
+
+    Args:
+      x: The examples, an array or a tensor whose values are known.
+
+    Returns:
+      The examples, [n, ...].
+
+    Raises:
+      ValueError: If they are not what the model takes; the message is one line
+        that says which example is not.
+    """
+    found = self._cast(x, (None, *self.input_shape), self.input_dtype, "x")
+    if self.vocabulary is not None:
+      text.check_ids(found, len(self.vocabulary), self.algorithm)
+    return found
+
   def predict(self, x: Any) -> tf.Tensor:
     """Gives the server's logits, [n, num_classes] float32."""
     # Keras models have a method `predict` of their own.
@@ -163,7 +181,11 @@ class Predictor:
       [n, num_classes] float32.
     """
     function = self._function("predict_for")
-    request = self._checked(request, self.request_shape, tf.float32, "request")
+    shape = self.request_shape
+    if _is_symbolic(request):
+      self._check_symbolic(request, shape, tf.float32, "request")
+    else:
+      request = self._cast(request, shape, tf.float32, "request")
     return function(request, self._examples(x))
 
   def _function(self, name: str, attribute: str | None = None) -> Any:
@@ -180,27 +202,39 @@ class Predictor:
     return getattr(self._model, attribute or name)
 
   def _examples(self, x: Any) -> tf.Tensor:
+    if not _is_symbolic(x):
+      return tf.convert_to_tensor(self.checked(x))
     shape = (None, *self.input_shape)
-    checked = self._checked(x, shape, self.input_dtype, "x")
-    if self.vocabulary is not None and not tf.is_tensor(x):
-      text.check_ids(np.asarray(x), len(self.vocabulary), self.algorithm)
-    return checked
+    self._check_symbolic(x, shape, self.input_dtype, "x")
+    return tf.convert_to_tensor(x)
 
-  def _checked(self, value, shape, dtype, name) -> tf.Tensor:
-    """Returns a value as a tensor, if it has shape and type."""
-    if not tf.is_tensor(value):
+  def _cast(self, value, shape, dtype, name) -> np.ndarray:
+    """Checks and casts a value; the message says what the model takes."""
+    if tf.is_tensor(value):
       value = np.asarray(value)
-      if _NARROWED.get(value.dtype) == dtype.as_numpy_dtype:
-        value = value.astype(dtype.as_numpy_dtype)
-    found = tf.TensorShape(value.shape)
-    if not found.is_compatible_with(shape) or value.dtype != dtype:
-      wanted = ", ".join("n" if size is None else str(size) for size in shape)
-      raise ValueError(
-        f"{name} is {np.dtype(tf.as_dtype(value.dtype).as_numpy_dtype).name}"
-        f" {found}; this model of {self.algorithm} takes {dtype.name}"
-        f" ({wanted})"
+    try:
+      return examples.checked_array(
+        value, name, shape=shape, dtype=dtype.as_numpy_dtype
       )
-    return tf.convert_to_tensor(value)
+    except ValueError as error:
+      raise ValueError(f"{error}; {self._taken(shape, dtype)}") from error
+
+  def _check_symbolic(self, value, shape, dtype, name) -> None:
+    """Checks what a graph knows of a tensor."""
+    if not value.shape.is_compatible_with(shape) or value.dtype != dtype:
+      raise ValueError(
+        f"{name} is {value.dtype.name} {value.shape};"
+        f" {self._taken(shape, dtype)}"
+      )
+
+  def _taken(self, shape, dtype) -> str:
+    wanted = ", ".join("n" if size is None else str(size) for size in shape)
+    return f"this model of {self.algorithm} takes {dtype.name} ({wanted})"
+
+
+def _is_symbolic(value: Any) -> bool:
+  """Tells whether a value is a tensor of a graph, which has no numbers yet."""
+  return tf.is_tensor(value) and not tf.executing_eagerly()
 
 
 def load(folder: str | os.PathLike[str]) -> Predictor:

@@ -59,9 +59,10 @@ def as_rows(name: str, x: np.ndarray, minimum: int = 1) -> np.ndarray:
     [n, features] float64.
 
   Raises:
-    ValueError: If there are fewer examples, or a number is not finite.
+    ValueError: If there are fewer examples, or a number is masked or is not
+      finite.
   """
-  x = np.asarray(x)
+  x = examples.as_array(x, name)
   if x.ndim < 2 or len(x) < minimum or not x.size:
     raise ValueError(
       f"{name} must have the shape [n, ...] with n of at least {minimum}, got"
@@ -204,7 +205,7 @@ def calibrate(distances: np.ndarray, quantile: float) -> float:
 
 def _label_means(features, labels) -> np.ndarray:
   """Gives each example the mean of its label's features, [n, features]."""
-  labels = np.asarray(labels)
+  labels = examples.as_array(labels, "labels")
   if labels.shape != features.shape[:1]:
     raise ValueError(
       f"labels must have the shape [{len(features)}], one for each example,"

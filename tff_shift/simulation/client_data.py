@@ -145,6 +145,15 @@ class Door:
     what = f"client {client}, to predict"
     return self._check(data, 1, what, allow_empty=True)
 
+  def queries(self, x: np.ndarray) -> np.ndarray:
+    """Checks examples without classes, any number of them, see `training`."""
+    x_type = self._types[1]["x"]
+    x = examples_lib.checked_array(
+      x, "queries", shape=tuple(x_type.shape), dtype=x_type.dtype.type
+    )
+    self._check_ids(x, "queries")
+    return x
+
   @functools.cached_property
   def _types(self) -> list[dict[str, tff.Type]]:
     """The types of the fields, of training and of prediction."""
@@ -243,10 +252,14 @@ class Door:
       num_classes=self._algorithm.num_classes,
       allow_empty=allow_empty,
     )
+    self._check_ids(found.x, what)
+    return found
+
+  def _check_ids(self, x: np.ndarray, what: str) -> None:
+    """Refuses ids of words that the model does not have."""
     size = self._algorithm.model.vocabulary_size
     if size is not None:
-      text.check_ids(found.x, size, what)
-    return found
+      text.check_ids(x, size, what)
 
 
 def _checked_field(

@@ -8,10 +8,10 @@ import numpy as np
 
 from tff_shift import arguments
 from tff_shift.data import examples
-from tff_shift.data import text
 from tff_shift.learning import guidance
 from tff_shift.learning import process
 from tff_shift.simulation import checks
+from tff_shift.simulation import client_data
 
 
 class Routing(NamedTuple):
@@ -66,19 +66,19 @@ class Federation:
       data: What the clients train on, likewise.
 
     Raises:
-      ValueError: If the algorithm was built without `num_queries`, or there is
-        not a state and data of each client.
+      ValueError: If the algorithm was built without `num_queries`, there is not
+        a state and data of each client, or data are not what it takes.
     """
     checks.algorithm(algorithm)
     check_algorithm(algorithm)
     arguments.sequence(
       "client_states", client_states, arguments.sequence("data", data)
     )
-    self._model = algorithm.model
     self._guidance = algorithm.guidance
     self._name = algorithm.name
     self._server_state = server_state
-    self._data = list(data)
+    self._door = client_data.Door(algorithm)
+    self._data = [each.checked for each in self._door.training_of_all(data)]
     self._prepared = list(client_states)
     if algorithm.guidance.prepare is not None:
       self._prepared = algorithm.guidance.prepare(
@@ -134,7 +134,7 @@ class Federation:
         there is not a route for each query, or the queries are not what the
         model takes.
     """
-    queries = self._checked(queries)
+    queries = self._door.queries(queries)
     if routes is None:
       routes = self.guide(queries).routes
     elif not np.size(routes):
@@ -185,7 +185,7 @@ class Federation:
 
     With no query at all, one batch tells the shapes of what there is none of.
     """
-    queries = self._checked(queries)
+    queries = self._door.queries(queries)
     size = self._guidance.num_queries
     results = []
     for start in range(0, max(len(queries), 1), size):
@@ -196,18 +196,6 @@ class Federation:
       kept = len(queries[start : start + size])
       results.append([values[:kept] for values in ask(*asked)])
     return tuple(np.concatenate(parts) for parts in zip(*results, strict=True))
-
-  def _checked(self, queries: Any) -> np.ndarray:
-    """Checks queries, and casts them to what the model takes."""
-    found = examples.checked_array(
-      queries,
-      "queries",
-      shape=(None, *self._model.input_shape),
-      dtype=self._model.input_dtype.as_numpy_dtype,
-    )
-    if self._model.vocabulary_size is not None:
-      text.check_ids(found, self._model.vocabulary_size, "queries")
-    return found
 
 
 def _fill(values: np.ndarray, size: int, filling: int) -> np.ndarray:

@@ -58,7 +58,10 @@ class TestInteger:
 
   def test_seeds_are_words_of_32_bits(self):
     assert arguments.seed("seed", np.uint32(2**32 - 1)) == 2**32 - 1
-    assert "4294967295" in refusal(arguments.seed, "seed", 2**32)
+    assert refusal(arguments.seed, "seed", 2**32) == (
+      "seed=4294967296 is not allowed: it must be a non-negative integer below"
+      " 2**32"
+    )
 
 
 class TestNumber:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 # Seeds, and what is derived from them, are words of 32 bits.
-LARGEST_SEED = 2**32 - 1
+_LARGEST_SEED = 2**32 - 1
 
 
 def as_python(value: Any) -> Any:
@@ -110,7 +110,13 @@ def participation(value: Any) -> float:
 
 def seed(name: str, value: Any) -> int:
   """Checks a seed, see `integer`."""
-  return integer(name, value, 0, LARGEST_SEED)
+  try:
+    return integer(name, value, 0, _LARGEST_SEED)
+  except ValueError:
+    raise ValueError(
+      f"{name}={value!r} is not allowed: it must be a non-negative integer"
+      " below 2**32"
+    ) from None
 
 
 def choice(name: str, value: Any, choices: Sequence[str]) -> str:

@@ -229,6 +229,66 @@ class TestOrderings:
     assert [each.difference for each in found] == [4.5, 5.75]
     assert all(each.paper_difference is None for each in found)
 
+  def test_best_is_corrected_for_all_pairs_that_it_was_chosen_among(self):
+    # Differences of a and b: 4, 5, 6; of a and c: 9, 9, 12; of b and c, who are
+    # not told of: 5, 4, 6. So t is 5 sqrt(3), 10 and 5 sqrt(3).
+    found = statistics.orderings(
+      table(
+        cell("b", [6.0, 6.0, 6.0]),
+        cell("c", [1.0, 2.0, 0.0]),
+        cell("a", [10.0, 11.0, 12.0]),
+        # One seed: no test, which does not count.
+        cell("d", [-1.0]),
+      )
+    )
+    assert [(each.better, each.worse) for each in found] == [
+      ("a", "b"),
+      ("a", "c"),
+      ("a", "d"),
+    ]
+    near, far = (1 - t / math.sqrt(t**2 + 2) for t in (5 * math.sqrt(3), 10))
+    assert [each.p_value for each in found] == pytest.approx([near, far, None])
+    # Three times the smallest; twice the next is less, and is raised to it.
+    assert [each.adjusted for each in found] == pytest.approx(
+      [3 * far, 3 * far, None]
+    )
+
+  @pytest.mark.parametrize(
+    "num_methods, num_seeds, num_columns, num_tables",
+    [(3, 2, 1, 2000), (5, 3, 1, 2000), (4, 5, 3, 1000), (10, 5, 1, 1000)],
+  )
+  def test_equal_methods_rarely_have_a_certain_winner(
+    self, num_methods, num_seeds, num_columns, num_tables
+  ):
+    generator = np.random.default_rng([num_methods, num_seeds, num_columns])
+    columns = [
+      contents_lib.Column(heading=(str(each),), metric="accuracy")
+      for each in range(num_columns)
+    ]
+    # What a seed gives to all methods alike, and to each by itself.
+    shape = num_tables, num_columns, num_methods, num_seeds
+    values = generator.normal(size=shape) + generator.normal(
+      size=(*shape[:2], 1, num_seeds)
+    )
+
+    def has_certain_winner(of_table):
+      cells = [
+        contents_lib.Cell(
+          row=str(method),
+          column=column.heading,
+          by_seed=dict(enumerate(by_seed)),
+        )
+        for column, methods in zip(columns, of_table.tolist(), strict=True)
+        for method, by_seed in enumerate(methods)
+      ]
+      found = statistics.orderings(
+        contents_lib.Contents(name="", title="", columns=columns, cells=cells)
+      )
+      assert len(found) == num_columns * (num_methods - 1)
+      return any(each.is_certain for each in found)
+
+    assert np.mean([has_certain_winner(each) for each in values]) <= 0.05
+
   def test_columns_can_be_left_out(self):
     assert not statistics.orderings(
       table(cell("a", [1.0]), cell("b", [2.0]), orderings=False)

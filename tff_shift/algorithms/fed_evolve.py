@@ -26,9 +26,7 @@ Where the paper is silent:
   * A domain other than the target is predicted from the prototypes of the
     domain before it; the first, which has none before it, from its own.
   * A class without prototype is never predicted. Its examples count as wrong,
-    and nowhere in the loss that is measured, for they have no finite one. Where
-    no example counts the loss is not a number; without any prototype a client
-    predicts no class (`not_finite`).
+    and nowhere in the loss that is measured (see `evaluation.NO_LOGIT`).
 """
 
 import dataclasses

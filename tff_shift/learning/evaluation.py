@@ -25,8 +25,8 @@ from tff_shift.models import split_model
 NO_CLASS = -1
 
 # The logit of a class that a model cannot predict: it has no prototype, say.
-# Examples of it count as wrong, and nowhere in the loss, for they have no finite
-# one. The smallest number is below every logit of a class that it can predict,
+# Examples of it count as wrong, and nowhere in the loss, for they have no
+# finite one. The smallest number is below every logit of a class that it can predict,
 # and finite, so that a softmax over it is a number.
 NO_LOGIT = tf.float32.min
 

@@ -26,8 +26,8 @@ NO_CLASS = -1
 
 # The logit of a class that a model cannot predict: it has no prototype, say.
 # Examples of it count as wrong, and nowhere in the loss, for they have no
-# finite one. The smallest number is below every logit of a class that it can predict,
-# and finite, so that a softmax over it is a number.
+# finite one. The smallest number is below every logit of a class that it can
+# predict, and finite, so that a softmax over it is a number.
 NO_LOGIT = tf.float32.min
 
 # Bounds the memory of a forward pass over a whole test set.

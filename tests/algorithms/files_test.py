@@ -36,7 +36,3 @@ class TestFile:
     assert re.search(r"(Algorithm|Section|Table) \d|; (19|20)\d\d\)", docstring)
     assert algorithms.get(name).SCENARIOS
     assert re.search(r"^What leaves a client: \w", docstring, re.MULTILINE)
-
-  def test_is_short_enough_to_read(self, name):
-    source = inspect.getsource(algorithms.get(name))
-    assert len(source.splitlines()) <= 250

@@ -20,7 +20,6 @@ What the paper leaves open, and what is done here:
 
 import contextlib
 import functools
-import math
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -387,9 +386,7 @@ def _check_periods(name: str, drawn: Any) -> None:
 def _checked_threshold(threshold: float, apply_update: str) -> float:
   """Checks how drifts are found and what becomes of them."""
   arguments.choice("apply_update", apply_update, APPLY_UPDATES)
-  if threshold == math.inf:
-    return threshold
-  return arguments.number("threshold", threshold)
+  return instruments_lib.checked_threshold(threshold)
 
 
 def _check_clients(name: str, drawn: periods.Periods, num_clients: int) -> None:

@@ -10,6 +10,7 @@ pixels, as its Section 2.1 calls x the features, or that of the extractor, a
 small network that is trained on public data and then never changes.
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -144,6 +145,13 @@ def make_extractor(
   return lambda x: np.asarray(extract(x))
 
 
+def checked_threshold(threshold: float) -> float:
+  """Checks DT, a number; infinite: no distance is a drift."""
+  if threshold == math.inf:
+    return math.inf
+  return arguments.number("threshold", threshold)
+
+
 def fit(
   dataset: periods.DynamicDataset,
   *,
@@ -181,7 +189,7 @@ def fit(
   arguments.choice("distance_features", distance_features, FEATURES)
   period_size = arguments.integer("period_size", period_size)
   if threshold is not None:
-    threshold = arguments.number("threshold", threshold)
+    threshold = checked_threshold(threshold)
   if representation == "moments" or distance_features == "extractor":
     arguments.functions(extractor=extractor)
   represent = None

@@ -50,7 +50,7 @@ class Instruments(NamedTuple):
     threshold: DT: a greater distance is a drift.
   """
 
-  represent: representations.Representation | None
+  represent: Callable[[np.ndarray], np.ndarray] | None
   features: _Function
   distance: Callable[[np.ndarray, np.ndarray], float]
   threshold: float
@@ -68,7 +68,7 @@ def extractor_model(
     input_shape: Height, width and channels of an image, or the length of a
       vector.
     num_classes: The number of classes.
-    input_scaling: See `models.build`; for images.
+    input_scaling: See `models.build`.
     input_dtype: `tf.uint8` of images, `tf.float32` of vectors.
 
   Returns:
@@ -79,19 +79,14 @@ def extractor_model(
   if len(input_shape) == 1:
     name, options = "mlp", {"width": width}
   else:
-    name, options = (
-      "cnn",
-      {
-        "channels": _EXTRACTOR_CHANNELS,
-        "input_scaling": input_scaling,
-      },
-    )
+    name, options = "cnn", {"channels": _EXTRACTOR_CHANNELS}
   return models.build(
     name,
     input_shape=input_shape,
     num_classes=num_classes,
     head_width=width,
     input_dtype=input_dtype,
+    input_scaling=input_scaling,
     **options,
   )
 
@@ -151,6 +146,7 @@ def fit(
   distance_features: str,
   period_size: int,
   extractor: _Function | None = None,
+  input_scaling: scaling_lib.InputScaling = scaling_lib.ZERO_ONE,
   threshold: float | None = None,
   quantile: float = 0.95,
   seed: int = 0,
@@ -166,6 +162,8 @@ def fit(
       standardised to mean 0 and deviation 1 on public data; pixels are not.
     period_size: The number of examples of a period, which the threshold suits.
     extractor: For `moments` and for distances in its space.
+    input_scaling: How vectors are scaled where no extractor does it: what has
+      the largest unit would else be all that there is. Pixels have one unit.
     threshold: DT. None: the quantile of distances between iid periods of the
       pool of training.
     quantile: The share of them that is no drift.
@@ -182,16 +180,26 @@ def fit(
       f"distance_features must be one of {', '.join(FEATURES)}, got"
       f" {distance_features!r}"
     )
+
+  def scaled(x):
+    return x if x.dtype == np.uint8 else input_scaling.of_array(x)
+
   represent = None
   if representation is not None:
-    represent = representations.fit(
+    takes_extractor = representation == "moments"
+    prepare = (lambda x: x) if takes_extractor else scaled
+    fitted = representations.fit(
       representation,
-      dataset.public.x,
+      prepare(dataset.public.x),
       size=representation_size,
-      extractor=extractor if representation == "moments" else None,
+      extractor=extractor if takes_extractor else None,
       seed=seed,
     )
-  features, scaler = lambda x: x, None
+
+    def represent(x):
+      return fitted(prepare(x))
+
+  features, scaler = scaled, None
   if distance_features == "extractor":
     features = extractor
     scaler = preprocessing.StandardScaler().fit(extractor(dataset.public.x))

@@ -5,9 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 from absl import flags
 
+from experiments import dataset_flags
+from experiments import output_folder
 from tff_shift.models import input_scaling
 
 FLAGS = flags.FLAGS
+
+# Features beyond it saturate a network whose weights suit inputs near 1.
+_LARGE = 100
 
 _NUMBERS = ("input_mean", "input_deviation")
 
@@ -71,6 +76,8 @@ def chosen(parts: Sequence[np.ndarray]) -> input_scaling.InputScaling | None:
           " leave it out"
           + (", or pass --input_scaling=standardized" if are_features else "")
         )
+      if are_features:
+        _warn_of_large_features(parts)
       FLAGS.input_scaling = None
       return None
   if given and name != "standardized":
@@ -88,6 +95,17 @@ def chosen(parts: Sequence[np.ndarray]) -> input_scaling.InputScaling | None:
     FLAGS.input_mean = list(map(repr, scaling.mean))
     FLAGS.input_deviation = list(map(repr, scaling.deviation))
   return scaling
+
+
+def _warn_of_large_features(parts: Sequence[np.ndarray]) -> None:
+  """Says that features will hardly train; not all of them diverge."""
+  largest = max(np.abs(part).max(initial=0) for part in parts)
+  if largest > _LARGE:
+    output_folder.warn(
+      f"features of --dataset={dataset_flags.short_name()} are as large as"
+      f" {largest:.3g}, which may leave a model at chance; pass"
+      " --input_scaling=standardized"
+    )
 
 
 def _parse(num_channels: int) -> input_scaling.InputScaling:

@@ -130,13 +130,13 @@ def test_numbers_are_those_of_the_training_part(make_plan, planning):
 def table(tmp_path):
   """A file of two features in units of their own, and of a constant one."""
   rng = np.random.default_rng(0)
-  y = rng.integers(0, 2, 600)
+  y = rng.integers(0, 3, 600)
   np.savez(
     tmp_path / "table.npz",
     x=np.column_stack(
       [
         rng.normal(40, 10, 600) + 20 * y,
-        rng.normal(30_000, 8_000, 600) + 25_000 * y,
+        rng.normal(30_000, 5_000, 600) + 25_000 * y,
         np.full(600, 0.1),
       ]
     ),
@@ -186,26 +186,31 @@ def test_features_are_standardized_by_the_training_part(
 
 
 def test_raw_features_train_and_a_saved_model_scales_alike(
-  run_here, tmp_path, capsys, table
+  run_here, tmp_path, capsys, read_rows, table
 ):
   run = tmp_path / "run"
   arguments = [
     f"--dataset={table}",
     "--algorithm=fed_avg",
     "--num_clients=2",
-    "--rounds=5",
+    "--rounds=10",
     "--noprogress",
     f"--output_dir={run}",
   ]
-  assert run_here(evolving, evolving_plan, arguments) == 3
+  assert (
+    run_here(evolving, evolving_plan, [*arguments, "--learning_rate=9"]) == 3
+  )
   told = capsys.readouterr().err
-  assert "diverged" in told and "with features as large as" in told
+  warned, diverged = told.strip().splitlines()
+  assert "features of --dataset=table are as large as" in warned
+  assert "diverged" in diverged and "with features as large as" in diverged
   arguments += ["--input_scaling=standardized", "--overwrite"]
   assert run_here(evolving, evolving_plan, [*arguments, "--save_model"]) == 0
+  assert "as large as" not in capsys.readouterr().err
   flags = json.loads((run / "config.json").read_text())["flags"]
   assert [len(flags[f"input_{n}"]) for n in ("mean", "deviation")] == [3, 3]
-  (entry,) = json.loads((run / "summary.json").read_text())["results"]
-  assert entry["input_scaling"] == "standardized"
+  (row, *_) = read_rows(run)
+  assert row["input_scaling"] == "standardized"
   model = tff_shift.load(run)
   with np.load(table) as arrays:
     x, y = arrays["x"], arrays["y"]
@@ -224,7 +229,12 @@ def test_raw_features_train_and_a_saved_model_scales_alike(
 def test_scaling_of_images_is_not_that_of_features(
   run_here, tmp_path, capsys, table, flag
 ):
-  arguments = [f"--dataset={table}", flag, f"--output_dir={tmp_path / 'run'}"]
+  arguments = [
+    *_VECTORS[evolving_plan],
+    f"--dataset={table}",
+    flag,
+    f"--output_dir={tmp_path / 'run'}",
+  ]
   assert run_here(evolving, evolving_plan, arguments) == 2
   told = capsys.readouterr().err
   assert told.count("\n") == 1 and "is for images" in told

@@ -139,7 +139,7 @@ class TestFeatures:
     hypothesis_numpy.arrays(
       np.float32,
       st.tuples(st.integers(2, 30), st.integers(1, 4)),
-      elements=st.floats(-1e30, 1e30, width=32),
+      elements=st.floats(-(2.0**99), 2.0**99, width=32),
     )
   )
   def test_every_feature_has_mean_0_and_deviation_1_or_is_moved(self, x):
@@ -182,6 +182,12 @@ class TestFeatures:
       tf.float32, input_scaling.ZERO_ONE, [self.X, np.float32([[-7e4, 0]])]
     )
     assert "7e+04" in told and "--input_scaling=standardized" in told
+    assert not input_scaling.advice(
+      tf.float32, input_scaling.ZERO_ONE, [self.X]
+    )
+    assert "--input_scaling" in input_scaling.advice(
+      tf.float32, input_scaling.ZERO_ONE
+    )
     scaling = input_scaling.standardized([self.X])
     assert not input_scaling.advice(tf.float32, scaling, [self.X])
     assert not input_scaling.advice(tf.uint8, input_scaling.ZERO_ONE, [IMAGES])

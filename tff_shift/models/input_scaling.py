@@ -29,6 +29,8 @@ import tensorflow as tf
 NAMES = ("zero_one", "minus_one_one", "standardized")
 
 _NUM_LEVELS = 256
+# Networks are made for inputs near 1, standardized ones hardly reach it.
+_LARGE = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,15 +167,18 @@ def advice(
     parts: Examples that were trained on.
 
   Returns:
-    Of features as they are, the end of a sentence; "" of images, words and
-    features that are scaled.
+    Of features as they are, the end of a sentence; "" of images, words, and
+    features that are scaled or not large.
   """
   if dtype != tf.float32 or scaling != ZERO_ONE:
     return ""
   largest = max((np.abs(each).max(initial=0) for each in parts), default=None)
-  which = "for features"
-  if largest is not None:
+  if largest is None:
+    which = "for features"
+  elif largest > _LARGE:
     which = f"with features as large as {largest:.3g}"
+  else:
+    return ""
   return f" or, {which}, --input_scaling=standardized"
 
 

@@ -50,7 +50,7 @@ class Instruments(NamedTuple):
     threshold: DT: a greater distance is a drift.
   """
 
-  represent: Callable[[np.ndarray], np.ndarray] | None
+  represent: representations.Representation | None
   features: _Function
   distance: Callable[[np.ndarray, np.ndarray], float]
   threshold: float
@@ -186,19 +186,14 @@ def fit(
 
   represent = None
   if representation is not None:
-    takes_extractor = representation == "moments"
-    prepare = (lambda x: x) if takes_extractor else scaled
-    fitted = representations.fit(
+    of_extractor = {"extractor": extractor}
+    represent = representations.fit(
       representation,
-      prepare(dataset.public.x),
+      dataset.public.x,
       size=representation_size,
-      extractor=extractor if takes_extractor else None,
       seed=seed,
+      **(of_extractor if representation == "moments" else {"prepare": scaled}),
     )
-
-    def represent(x):
-      return fitted(prepare(x))
-
   features, scaler = scaled, None
   if distance_features == "extractor":
     features = extractor

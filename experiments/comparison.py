@@ -28,6 +28,7 @@ from tff_shift import execution
 from tff_shift.learning import aggregation
 from tff_shift.learning import frozen_weights
 from tff_shift.learning import process
+from tff_shift.models import input_scaling
 from tff_shift.models import split_model
 from tff_shift.simulation import checkpoints
 from tff_shift.simulation import progress
@@ -93,6 +94,7 @@ class Run:
     tracked: trackers.TrackedRun,
     class_names: Sequence[str] | None,
     vocabulary: Sequence[str] | None = None,
+    advice: str = "",
   ):
     self.bar = bar
     self.checkpoint = checkpoint
@@ -103,6 +105,7 @@ class Run:
     self.write_loss = trackers.on_loss(tracked)
     self._class_names = class_names
     self._vocabulary = vocabulary
+    self._advice = advice
     self._has_warned = False
 
   def write(
@@ -144,7 +147,8 @@ class Run:
       self._has_warned = True
       output_folder.warn(
         f"{', '.join(self._curve)}: predictions are not finite numbers, which"
-        " counts as wrong (column not_finite); a smaller learning rate may help"
+        " counts as wrong (column not_finite); a smaller learning rate"
+        f"{self._advice} may help"
       )
 
   def recorder(self, accuracy: str) -> Callable[[int, float, Any], None]:
@@ -333,6 +337,9 @@ class Comparison:
         tracked,
         class_names,
         vocabulary,
+        input_scaling.advice(
+          self.plan.model.input_dtype, self.plan.model.input_scaling
+        ),
       )
 
   def summarize(

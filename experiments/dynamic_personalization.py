@@ -66,6 +66,7 @@ def _fit_instruments(
       distance_features=FLAGS.distance_features,
       period_size=FLAGS.period_size,
       extractor=extractor,
+      input_scaling=plan.model.input_scaling,
       threshold=FLAGS.distance_threshold,
       quantile=plan.quantile,
       seed=FLAGS.public_seed,

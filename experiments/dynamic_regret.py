@@ -288,7 +288,7 @@ def _draw(
   def of_regret(row):
     return row["regret"]
 
-  powers = {"T$^{2/3}$": x ** (2 / 3), "T$^{5/6}$": x ** (5 / 6)}
+  powers = {"T^(2/3)": x ** (2 / 3), "T^(5/6)": x ** (5 / 6)}
   for total_shift in _TOTAL_SHIFTS:
     by_shift = {
       shift: {
@@ -309,7 +309,7 @@ def _draw(
       draw(
         f"regret_{total_shift}_{shift}",
         found,
-        {"V$^{1/3}$ T$^{2/3}$": bounds.mean(axis=0)},
+        {"V^(1/3) T^(2/3)": bounds.mean(axis=0)},
       )
 
 

@@ -1,13 +1,18 @@
-"""The flags of what is done to the pixels of images."""
+"""The flags of what is done to the pixels of images, and to features."""
 
 from collections.abc import Sequence
 
 import numpy as np
 from absl import flags
 
+from experiments import dataset_flags
+from experiments import output_folder
 from tff_shift.models import input_scaling
 
 FLAGS = flags.FLAGS
+
+# Features beyond it saturate a network whose weights suit inputs near 1.
+_LARGE = 100
 
 _NUMBERS = ("input_mean", "input_deviation")
 
@@ -22,16 +27,18 @@ def define_flags(default: str) -> None:
     "input_scaling",
     default,
     "What a model's images are scaled to: zero_one, minus_one_one, or"
-    " standardized (each channel to mean 0 and deviation 1). Examples that are"
-    " no images stay as they are.",
+    " standardized (each channel to mean 0 and deviation 1). Vectors stay as"
+    " they are by default; standardized, each feature has mean 0 and deviation"
+    " 1.",
   )
   for name, what in zip(_NUMBERS, ("mean", "deviation"), strict=True):
     flags.DEFINE_list(
       name,
       None,
       f"With --input_scaling=standardized: the {what} of pixels that are"
-      " divided by 255, one number or one for each channel. Default: that of"
-      " the training part, with the first seed.",
+      " divided by 255, one number or one for each channel; or of features, one"
+      " number or one for each. Default: that of the training part, with the"
+      " first seed.",
     )
 
 
@@ -45,7 +52,7 @@ def chosen(parts: Sequence[np.ndarray]) -> input_scaling.InputScaling | None:
     parts: What a model is trained on, x of the examples.
 
   Returns:
-    The scaling; None for examples that are no images.
+    The scaling; None for examples that stay as they are.
 
   Raises:
     ValueError: If a flag is wrong or does not apply.
@@ -58,18 +65,21 @@ def chosen(parts: Sequence[np.ndarray]) -> input_scaling.InputScaling | None:
     )
   given = [flag for flag in _NUMBERS if FLAGS[flag].value is not None]
   if parts[0].dtype != np.uint8:
-    asked = [
-      flag
-      for flag in ("input_scaling", *_NUMBERS)
-      if not FLAGS[flag].using_default_value
-    ]
-    if asked:
-      raise ValueError(
-        f"--{asked[0]} is for images, and --dataset={FLAGS.dataset} has none;"
-        " leave it out"
-      )
-    FLAGS.input_scaling = None
-    return None
+    # The default is for images.
+    is_asked = not FLAGS["input_scaling"].using_default_value
+    are_features = parts[0].dtype.kind == "f"
+    asked = ["input_scaling"] * is_asked + given
+    if not (are_features and is_asked and name == "standardized"):
+      if asked:
+        raise ValueError(
+          f"--{asked[0]} is for images, and --dataset={FLAGS.dataset} has none;"
+          " leave it out"
+          + (", or pass --input_scaling=standardized" if are_features else "")
+        )
+      if are_features:
+        _warn_of_large_features(parts)
+      FLAGS.input_scaling = None
+      return None
   if given and name != "standardized":
     raise ValueError(
       f"--{given[0]} belongs to --input_scaling=standardized, not to"
@@ -85,6 +95,17 @@ def chosen(parts: Sequence[np.ndarray]) -> input_scaling.InputScaling | None:
     FLAGS.input_mean = list(map(repr, scaling.mean))
     FLAGS.input_deviation = list(map(repr, scaling.deviation))
   return scaling
+
+
+def _warn_of_large_features(parts: Sequence[np.ndarray]) -> None:
+  """Says that features will hardly train; not all of them diverge."""
+  largest = max(np.abs(part).max(initial=0) for part in parts)
+  if largest > _LARGE:
+    output_folder.warn(
+      f"features of --dataset={dataset_flags.short_name()} are as large as"
+      f" {largest:.3g}, which may leave a model at chance; pass"
+      " --input_scaling=standardized"
+    )
 
 
 def _parse(num_channels: int) -> input_scaling.InputScaling:
@@ -104,7 +125,7 @@ def _parse(num_channels: int) -> input_scaling.InputScaling:
     ):
       raise ValueError(
         f"--{flag}={','.join(texts)}: one finite number{limit} wanted, or"
-        f" {num_channels}, one for each channel"
+        f" {num_channels}, one for each channel or feature"
       )
     values.append(numbers)
   mean, deviation = values

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from experiments.pages import contents as contents_lib
 from experiments.pages import statistics
+from tff_shift import shown_names
 
 # What there is of a cell.
 DONE = "done"
@@ -73,7 +74,7 @@ def duration(seconds: float | None) -> str:
 
 def heading(parts: Sequence[str]) -> str:
   """Returns the heading of a column in one line."""
-  return ", ".join(parts)
+  return shown_names.printable(", ".join(parts))
 
 
 def measured(column: contents_lib.Column) -> str:

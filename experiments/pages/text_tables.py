@@ -2,12 +2,14 @@
 
 import csv
 import io
+import itertools
 import re
 from collections.abc import Mapping
 
 from experiments.pages import contents as contents_lib
 from experiments.pages import shown
 from experiments.pages import statistics
+from tff_shift import shown_names
 
 _TEX = {
   "\\": r"\textbackslash{}",
@@ -26,8 +28,12 @@ _TEX = {
 }
 
 
+# Two of them are another sign to TeX: a dash, or a quotation mark.
+_LIGATURES = re.compile(r"([-'`,])(?=\1)")
+
+
 def _one_line(text: str) -> str:
-  return " ".join(text.split())
+  return shown_names.printable(" ".join(text.split()))
 
 
 def _settings(values: Mapping[str, object]) -> str:
@@ -98,7 +104,14 @@ def to_csv(table: shown.Table) -> str:
 
 def escape_tex(text: str) -> str:
   """Returns text as TeX sets it."""
-  return "".join(_TEX.get(each, each) for each in text)
+  # Braces around nothing, which the signs themselves must not have yet.
+  parts = _LIGATURES.split(shown_names.printable(text))
+  return "{}".join(
+    "".join(_TEX.get(sign, sign) for sign in before + pair)
+    for before, pair in itertools.zip_longest(
+      parts[::2], parts[1::2], fillvalue=""
+    )
+  )
 
 
 def to_tex(contents: contents_lib.Contents, table: shown.Table) -> str:
@@ -156,7 +169,7 @@ def _ours(entry: shown.Entry | None) -> str:
 
 def escape_markdown(text: str) -> str:
   """Returns text that Markdown shows as it is, also within a table."""
-  text = re.sub(r"([\\`*_{}\[\]<>|#~])", r"\\\1", _one_line(text))
+  text = re.sub(r"([\\`*_{}\[\]<>|#~$])", r"\\\1", _one_line(text))
   return text.replace("&", "&amp;")
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import pathlib
 
 import numpy as np
 import pytest
@@ -160,6 +161,11 @@ class TestDomains:
     loaded = domains.load_evolving(name, num_domains=2)
     assert [each.name for each in loaded.domains] == ["1 to 2", "3 to 7"]
     assert [len(each.y) for each in loaded.domains] == [30, 30]
+
+  def test_figures_call_them_by_the_name_of_the_file(self, save):
+    name = save(domain=np.arange(N) % 2)
+    assert "/" in name and name.endswith(".npz")
+    assert domains.load_evolving(name).name == pathlib.Path(name).stem
 
   def test_images_without_domains_are_turned(self, save):
     name = save(x=images(1))

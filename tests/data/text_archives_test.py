@@ -68,6 +68,14 @@ def test_titles_come_by_half_year_class_and_time(tmp_path):
     },
     {"title": "too late", "subreddit": "news", "created_utc": at(2019, 1, 1)},
     {"title": "?!", "subreddit": "news", "created_utc": at(2015, 1, 1)},
+    # What cannot be chosen may lack anything else.
+    {"title": "Buy", "promoted": True},
+    {"title": "Buy", "subreddit": None, "created_utc": at(2015, 1, 1)},
+    {"title": "Buy", "subreddit": 7, "created_utc": at(2015, 1, 1)},
+    {"title": None, "subreddit": "pics", "created_utc": at(2015, 1, 1)},
+    {"title": ["a"], "subreddit": "pics", "created_utc": "May"},
+    {"subreddit": "NEWS", "created_utc": at(2019, 1, 1)},
+    {},
   ]
   write(tmp_path, [*others, *records()[::-1]])
   loaded = datasets.load("reddit", data_dir=tmp_path)
@@ -214,7 +222,7 @@ GOOD = json.dumps(records(1)[0]).encode()
     ),
     (
       "a.jsonl",
-      [b'{"title": 7, "subreddit": "news", "created_utc": 1e9}'],
+      [b'{"title": 7, "subreddit": "news", "created_utc": 15e8}'],
       "line 1: title must be a text, got 7",
     ),
     ("a.csv", [b"title,subreddit", b"a,news"], "the header has no created_utc"),
@@ -228,6 +236,12 @@ GOOD = json.dumps(records(1)[0]).encode()
       [b"title,subreddit,created_utc", b"\xff,a,1"],
       "line 2: it is not",
     ),
+    (
+      "a.jsonl",
+      [b'{"title": null, "subreddit": "News", "created_utc": 15e8}'],
+      "line 1: it has no title",
+    ),
+    ("a.jsonl", [b'{"text": "a"}'], "no title of AskReddit, news, technology"),
     ("a.csv", [], "the header has no title"),
     ("a.jsonl", [GOOD], "no title of news in Jan-Jun 2014"),
   ],

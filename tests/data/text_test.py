@@ -1,7 +1,12 @@
 """Words and their numbers, on titles that can be counted by hand."""
 
+import re
+import unicodedata
+
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 from tff_shift.data import text
 
@@ -20,6 +25,63 @@ from tff_shift.data import text
 )
 def test_words_are_runs_of_letters_and_digits(title, words):
   assert text.words_of(title) == words
+
+
+# Two parts of a word, not joined.
+PERSIAN = "\u0645\u06cc\u200c\u062e\u0648"
+
+
+@pytest.mark.parametrize(
+  ("title", "words"),
+  [
+    # Vowel signs and viramas, of both kinds of marks.
+    ("हिन्दी में समाचार", ["हिन्दी", "में", "समाचार"]),
+    ("ไทยแลนด์ น้ำ", ["ไทยแลนด์", "น้ำ"]),
+    ("தமிழ், বাংলা!", ["தமிழ்", "বাংলা"]),
+    ("שָׁלוֹם עולם", ["שָׁלוֹם", "עולם"]),
+    ("مَرْحَبًا", ["مَرْحَبًا"]),
+    # A joiner is part of a word, and does not end or begin one.
+    (f"{PERSIAN}\u200c \u200dx", [PERSIAN, "x"]),
+    # A mark without a letter is no word.
+    ("\u0301 \u2764\ufe0f a", ["a"]),
+    # The small letter of a capital that has one more mark.
+    ("İSTANBUL", ["i\u0307stanbul"]),
+  ],
+)
+def test_marks_belong_to_their_letters(title, words):
+  # Some of these letters have marks that NFC puts in another order.
+  assert text.words_of(title) == [
+    unicodedata.normalize("NFC", w) for w in words
+  ]
+
+
+@hypothesis.given(
+  st.text(st.characters(codec="utf-8", min_codepoint=0xA0), max_size=20)
+)
+def test_spellings_that_are_equivalent_are_one(title):
+  composed, decomposed = (
+    text.words_of(unicodedata.normalize(form, title)) for form in ("NFC", "NFD")
+  )
+  assert composed == decomposed
+  for word in composed:
+    assert unicodedata.is_normalized("NFC", word)
+    # A word is its own only word, so that a vocabulary finds it again.
+    assert text.words_of(word) == [word]
+
+
+def test_accents_have_one_spelling():
+  one, two = (
+    text.words_of("CAFÉ"),
+    text.words_of("CAFE\N{COMBINING ACUTE ACCENT}"),
+  )
+  assert one == two == ["café"]
+
+
+@hypothesis.given(st.text(st.characters(max_codepoint=0x17F), max_size=30))
+def test_words_without_marks_are_as_before(title):
+  title = unicodedata.normalize("NFC", title.replace("İ", ""))
+  expected = re.findall(r"[^\W_]+(?:'[^\W_]+)*", title.lower())
+  assert text.words_of(title) == expected
 
 
 def test_titles_are_numbered_in_alphabetical_order_and_filled_up():

@@ -6,8 +6,10 @@ import types
 import numpy as np
 import pytest
 
+import tff_shift
 from experiments import command_line
 from experiments import dynamic_personalization_plan
+from experiments import evolving
 from experiments import evolving_plan
 from experiments import guidance
 from experiments import guidance_plan
@@ -122,6 +124,121 @@ def test_numbers_are_those_of_the_training_part(make_plan, planning):
   np.testing.assert_allclose(scaling.deviation, pixels.std(axis=0), rtol=1e-9)
   if planning is dynamic_personalization_plan:
     assert plan.extractor.input_scaling == scaling
+
+
+@pytest.fixture
+def table(tmp_path):
+  """A file of two features in units of their own, and of a constant one."""
+  rng = np.random.default_rng(0)
+  y = rng.integers(0, 3, 600)
+  np.savez(
+    tmp_path / "table.npz",
+    x=np.column_stack(
+      [
+        rng.normal(40, 10, 600) + 20 * y,
+        rng.normal(30_000, 5_000, 600) + 25_000 * y,
+        np.full(600, 0.1),
+      ]
+    ),
+    y=y,
+    domain=np.arange(600) % 3,
+  )
+  return tmp_path / "table.npz"
+
+
+_VECTORS = {
+  evolving_plan: _PLANS[evolving_plan],
+  online_adaptation_plan: (
+    *_PLANS[online_adaptation_plan],
+    "--initial_examples=20",
+  ),
+  dynamic_personalization_plan: (
+    *_PLANS[dynamic_personalization_plan],
+    "--model=mlp",
+  ),
+}
+
+
+@pytest.mark.parametrize("planning", _VECTORS, ids=name_of)
+def test_features_are_standardized_by_the_training_part(
+  make_plan, monkeypatch, planning, table
+):
+  monkeypatch.setitem(_PLANS, planning, _VECTORS[planning])
+  arguments = (f"--dataset={table}",)
+  plan, _ = make_plan(planning, *arguments)
+  assert plan.model.input_scaling == input_scaling.ZERO_ONE
+  assert plan.settings["input_scaling"] is None
+  plan, x = make_plan(planning, *arguments, "--input_scaling=standardized")
+  scaling = plan.model.input_scaling
+  assert plan.settings["input_scaling"] == "standardized"
+  # In float64: sums of float32 numbers are rounded.
+  np.testing.assert_allclose(
+    scaling.mean, x.mean(axis=0, dtype=np.float64), rtol=1e-9
+  )
+  np.testing.assert_allclose(
+    scaling.deviation[:2], x.std(axis=0, dtype=np.float64)[:2], rtol=1e-9
+  )
+  assert scaling.deviation[2] == 1
+  # Not by all examples.
+  assert len(x) < 600
+  if planning is dynamic_personalization_plan:
+    assert plan.extractor.input_scaling == scaling
+
+
+def test_raw_features_train_and_a_saved_model_scales_alike(
+  run_here, tmp_path, capsys, read_rows, table
+):
+  run = tmp_path / "run"
+  arguments = [
+    f"--dataset={table}",
+    "--algorithm=fed_avg",
+    "--num_clients=2",
+    "--rounds=10",
+    "--noprogress",
+    f"--output_dir={run}",
+  ]
+  assert (
+    run_here(evolving, evolving_plan, [*arguments, "--learning_rate=9"]) == 3
+  )
+  told = capsys.readouterr().err
+  warned, diverged = told.strip().splitlines()
+  assert "features of --dataset=table are as large as" in warned
+  assert "diverged" in diverged and "with features as large as" in diverged
+  arguments += ["--input_scaling=standardized", "--overwrite"]
+  assert run_here(evolving, evolving_plan, [*arguments, "--save_model"]) == 0
+  assert "as large as" not in capsys.readouterr().err
+  flags = json.loads((run / "config.json").read_text())["flags"]
+  assert [len(flags[f"input_{n}"]) for n in ("mean", "deviation")] == [3, 3]
+  (row, *_) = read_rows(run)
+  assert row["input_scaling"] == "standardized"
+  model = tff_shift.load(run)
+  with np.load(table) as arrays:
+    x, y = arrays["x"], arrays["y"]
+  assert np.mean(np.argmax(model.predict(x), axis=1) == y) > 0.9
+  # Numbers of its own scale nothing: a model that saw raw ones would be lost.
+  mean, deviation = (
+    np.float64(flags[f"input_{name}"]) for name in ("mean", "deviation")
+  )
+  scaled = model.predict((x - mean) / deviation)
+  assert len(set(np.argmax(scaled, axis=1).tolist())) == 1
+
+
+@pytest.mark.parametrize(
+  "flag", ["--input_scaling=minus_one_one", "--input_mean=1"]
+)
+def test_scaling_of_images_is_not_that_of_features(
+  run_here, tmp_path, capsys, table, flag
+):
+  arguments = [
+    *_VECTORS[evolving_plan],
+    f"--dataset={table}",
+    flag,
+    f"--output_dir={tmp_path / 'run'}",
+  ]
+  assert run_here(evolving, evolving_plan, arguments) == 2
+  told = capsys.readouterr().err
+  assert told.count("\n") == 1 and "is for images" in told
+  assert "pass --input_scaling=standardized" in told
 
 
 def test_given_numbers_count(make_plan):

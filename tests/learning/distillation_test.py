@@ -10,6 +10,7 @@ from sklearn import datasets
 from tff_shift.learning import distillation
 from tff_shift.learning import public_inputs
 from tff_shift.models import bi_lstm
+from tff_shift.models import input_scaling
 from tff_shift.models import mlp
 from tff_shift.models import split_model
 
@@ -97,6 +98,13 @@ class TestPublicInputs:
     np.testing.assert_array_equal(
       x, public_inputs.make("uniform", mlp.build((2,)), 500, 3.0)
     )
+
+  def test_uniform_numbers_fill_the_range_of_each_scaled_feature(self):
+    scaling = input_scaling.InputScaling((5.0, -100.0), (1.0, 50.0))
+    model = split_model.with_input_scaling(mlp.build((2,)), scaling)
+    x = public_inputs.make("uniform", model, 500, 3.0)
+    plain = public_inputs.make("uniform", mlp.build((2,)), 500, 3.0)
+    np.testing.assert_allclose(x, plain * [1, 50] + [5, -100], rtol=1e-5)
 
   def test_uniform_images_have_all_values(self):
     model = mlp.build((4, 4, 3), input_dtype=tf.uint8)

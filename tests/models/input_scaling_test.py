@@ -1,10 +1,14 @@
 """Tests of what is done to pixels: numbers by hand, alone and in models."""
 
+import hypothesis
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hypothesis_numpy
 
 from tff_shift import models
+from tff_shift.models import bi_lstm
 from tff_shift.models import guided_model
 from tff_shift.models import input_scaling
 from tff_shift.models import lenet
@@ -117,6 +121,78 @@ class TestStandardized:
         input_scaling.standardized(parts)
 
 
+class TestFeatures:
+  # Of the first, mean 2 and variance (4 + 0 + 4) / 3; the second is constant.
+  X = np.float32([[0, 10], [2, 10], [4, 10]])
+
+  def test_numbers_by_hand(self):
+    scaling = input_scaling.standardized([self.X[:1], self.X[1:], self.X[:0]])
+    assert scaling.mean == (2.0, 10.0)
+    np.testing.assert_allclose(scaling.deviation, [(8 / 3) ** 0.5, 1.0])
+    np.testing.assert_allclose(
+      scaling.of_array(np.float32([[2, 10], [4, 11]])),
+      [[0, 0], [1.5**0.5, 1]],
+      rtol=1e-6,
+    )
+
+  @hypothesis.given(
+    hypothesis_numpy.arrays(
+      np.float32,
+      st.tuples(st.integers(2, 30), st.integers(1, 4)),
+      elements=st.floats(-(2.0**99), 2.0**99, width=32),
+    )
+  )
+  def test_every_feature_has_mean_0_and_deviation_1_or_is_moved(self, x):
+    x[:, 0] = x[0, 0]
+    scaled = input_scaling.standardized([x]).of_array(x)
+    assert scaled.dtype == np.float32 and np.isfinite(scaled).all()
+    assert not scaled[:, 0].any()
+    wide = x.astype(np.float64)
+    spread = wide.std(axis=0)
+    # Where float32 does not round the spread away.
+    told = spread > 1e-3 * np.abs(wide).max(axis=0) + 1e-30
+    np.testing.assert_allclose(
+      scaled[:, told],
+      ((wide - wide.mean(axis=0)) / np.where(spread, spread, 1))[:, told],
+      atol=2e-3,
+    )
+
+  def test_model_is_given_scaled_features(self, run_in_graph):
+    x = np.float32([[1, 200], [3, 600]]).reshape(2, 1, 1, 2)
+    scaling = input_scaling.standardized([x])
+    assert (scaling.mean, scaling.deviation) == ((2, 400), (1, 200))
+    model = split_model.with_input_scaling(
+      build_linear(input_dtype=tf.float32), scaling
+    )
+    embedding = run_in_graph(
+      lambda x: model.embed(model.initial_backbone([0, 0]), x), x
+    )
+    np.testing.assert_allclose(embedding, [[-1, -1], [1, 1]], atol=1e-6)
+    np.testing.assert_array_equal(scaling.undone(scaling.of_array(x)), x)
+
+  def test_other_features_than_the_model_takes_are_refused(self):
+    scaling = input_scaling.InputScaling((0.5,) * 3, (0.5,) * 3)
+    with pytest.raises(ValueError, match=r"2 features, .* of 3"):
+      split_model.with_input_scaling(
+        build_linear(input_dtype=tf.float32), scaling
+      )
+
+  def test_advice_names_the_size_of_features_that_are_not_scaled(self):
+    told = input_scaling.advice(
+      tf.float32, input_scaling.ZERO_ONE, [self.X, np.float32([[-7e4, 0]])]
+    )
+    assert "7e+04" in told and "--input_scaling=standardized" in told
+    assert not input_scaling.advice(
+      tf.float32, input_scaling.ZERO_ONE, [self.X]
+    )
+    assert "--input_scaling" in input_scaling.advice(
+      tf.float32, input_scaling.ZERO_ONE
+    )
+    scaling = input_scaling.standardized([self.X])
+    assert not input_scaling.advice(tf.float32, scaling, [self.X])
+    assert not input_scaling.advice(tf.uint8, input_scaling.ZERO_ONE, [IMAGES])
+
+
 class TestModels:
   @pytest.mark.parametrize("name", input_scaling.NAMES)
   def test_model_is_given_scaled_pixels(self, run_in_graph, name):
@@ -178,7 +254,10 @@ class TestModels:
       lambda x: model.embed(model.initial_backbone([0, 0]), x), x
     )
     np.testing.assert_array_equal(embedding, [[3, -200]])
-    with pytest.raises(ValueError, match="float32, which is not scaled"):
+
+  def test_words_are_not_scaled(self):
+    model = bi_lstm.build((4,), 2, vocabulary_size=9, width=2)
+    with pytest.raises(ValueError, match="int32, which is not scaled"):
       split_model.with_input_scaling(model, input_scaling.ZERO_ONE)
 
   def test_other_channels_than_the_images_have_are_refused(self):

@@ -71,6 +71,22 @@ def test_tex_has_no_bare_specials():
   assert not set(bare) & set("%$_&{}#~^")
 
 
+@pytest.mark.parametrize(
+  ("name", "tex", "markdown"),
+  [
+    ("$x_1$", r"\$x\_1\$", r"\$x\_1\$"),
+    ("10^$20$", r"10\textasciicircum{}\$20\$", r"10^\$20\$"),
+    ("a--b---c", "a-{}-b-{}-{}-c", "a--b---c"),
+    ("``x''", "`{}`x'{}'", r"\`\`x''"),
+    ("a\x07b", r"a\textbackslash{}x07b", r"a\\x07b"),
+    ("1\N{EN DASH}2 {}", r"1--2 \{\}", "1\N{EN DASH}2 \\{\\}"),
+  ],
+)
+def test_names_are_shown_as_they_are_written(name, tex, markdown):
+  assert text_tables.escape_tex(name) == tex
+  assert text_tables.escape_markdown(name) == markdown
+
+
 def test_tex_groups_columns(contents):
   columns = [
     contents_lib.Column(heading=heading, metric="accuracy")

@@ -6,8 +6,11 @@ import math
 import numpy as np
 import pytest
 from matplotlib import collections
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.colors import to_hex
 from matplotlib.colors import to_rgb
+from matplotlib.text import Text
 
 from tff_shift.simulation import drawing
 from tff_shift.simulation import dynamic_figures
@@ -214,6 +217,166 @@ class TestLegend:
       "drift",
       "drift detected",
     ]
+
+
+# Signs that mean something to matplotlib, or that no font has.
+_NAMES = (
+  "$0_$25",
+  "$25_$50",
+  "10^$20$",
+  "$\\frac{",
+  "_hidden",
+  "a\\b%{x} %s",
+  "{}",
+  "line\nof\x00two",
+  "\udc80 half",
+  "x" * 300,
+)
+_SHOWN = (
+  *_NAMES[:7],
+  r"line\nof\x00two",
+  r"\udc80 half",
+)
+_TITLE = f"$of_$ {'y' * 300}, a name and\nmore; the last is the target"
+_NUMBERS = np.arange(1.0, 1 + len(_NAMES))
+_CURVES = {name: ([1, 2], [[1.0, 2.0], [3.0, 4.0]]) for name in _NAMES}
+_SERIES = dict.fromkeys(_NAMES, np.arange(1.0, 4.0))
+_IMAGES = dict.fromkeys(_NAMES, np.zeros((2, 8, 8), np.uint8))
+# What draws each figure that has names, and whether they are in its legend,
+# at an axis, or elsewhere.
+_DRAWINGS = {
+  "learning_curves": lambda path: figures.learning_curves(
+    _CURVES, path, "$y$_", _TITLE
+  ),
+  "accuracy_per_domain": lambda path: figures.accuracy_per_domain(
+    {"a": [_NUMBERS]}, _NAMES, None, path, _TITLE
+  ),
+  "example_images": lambda path: figures.example_images(_IMAGES, path, _TITLE),
+  "example_texts": lambda path: figures.example_texts(
+    {name: ["$a$"] for name in _NAMES}, path, _TITLE
+  ),
+  "scatter_domains": lambda path: figures.scatter_domains(
+    dict.fromkeys(_NAMES, np.zeros((1, 2))),
+    {name: [0] for name in _NAMES},
+    path,
+    _TITLE,
+  ),
+  "scatter_classes": lambda path: figures.scatter_domains(
+    {"a": np.zeros((len(_NAMES), 2))},
+    {"a": np.arange(len(_NAMES))},
+    path,
+    _TITLE,
+    _NAMES,
+  ),
+  "class_counts": lambda path: guidance_figures.class_counts(
+    np.ones((2, len(_NAMES)), int), _NAMES, path, title=_TITLE
+  ),
+  "trade_off": lambda path: guidance_figures.trade_off(
+    [0.0, 1.0], {name: [[1.0, 2.0]] for name in _NAMES}, path
+  ),
+  "accuracy_over_time": lambda path: online_figures.accuracy_over_time(
+    _CURVES, np.zeros((1, 3)), path, ylabel="y"
+  ),
+  "rates_over_time": lambda path: online_figures.rates_over_time(
+    _SERIES, _SERIES, path, title=_TITLE
+  ),
+  "class_distributions": lambda path: online_figures.class_distributions(
+    *[np.ones((2, len(_NAMES)))] * 2, _NAMES, path, title=_TITLE
+  ),
+  "shift_scatter": lambda path: online_figures.shift_scatter(
+    _SERIES, _SERIES, path, xlabel="$x$_", ylabel="y", title=_TITLE
+  ),
+  "lines_with_slopes": lambda path: online_figures.lines_with_slopes(
+    np.arange(1.0, 4.0),
+    {name: [[1.0, 2.0, 3.0]] for name in _NAMES},
+    _SERIES,
+    path,
+    xlabel="x",
+    ylabel="y",
+  ),
+  "accuracy_over_periods": lambda path: dynamic_figures.accuracy_over_periods(
+    _CURVES,
+    {name: [1.0, 2.0] for name in _NAMES},
+    *[np.zeros((2, 2))] * 2,
+    path,
+  ),
+}
+
+
+class TestNames:
+  @pytest.fixture
+  def drawn(self, monkeypatch):
+    """Returns a list that has each figure as it was when it was drawn."""
+    found = []
+    print_png = FigureCanvasAgg.print_png
+
+    def keep(canvas, path):
+      print_png(canvas, path)
+      found.append(canvas.figure)
+
+    monkeypatch.setattr(FigureCanvasAgg, "print_png", keep)
+    return found
+
+  @pytest.mark.parametrize("name", _DRAWINGS)
+  def test_they_are_shown_as_they_are_written(self, name, drawn, tmp_path):
+    path = tmp_path / "figure.png"
+    _DRAWINGS[name](path)
+    assert path.exists() and path.with_suffix(".pdf").exists()
+    texts = [each for each in drawn[0].findobj(Text) if each.get_visible()]
+    assert not any(t.get_parse_math() for t in texts if "$" in t.get_text())
+    seen = {" ".join(each.get_text().split()) for each in texts}
+    assert set(_SHOWN) <= seen
+    (cut,) = (each for each in seen if each.startswith("xxx"))
+    assert "…" in cut and len(cut.replace(" ", "")) <= 80
+
+  @pytest.mark.parametrize(
+    "name",
+    [
+      "learning_curves",
+      "accuracy_per_domain",
+      "example_images",
+      "example_texts",
+      "scatter_classes",
+      "class_counts",
+      "rates_over_time",
+      "class_distributions",
+      "shift_scatter",
+    ],
+  )
+  def test_titles_fit(self, name, drawn, tmp_path, monkeypatch):
+    long = "Examples of each domain of " + "of_a_set_of_data " * 5
+    monkeypatch.setitem(globals(), "_TITLE", long)
+    # What is drawn after the picture has another resolution.
+    monkeypatch.setattr(FigureCanvasPdf, "print_pdf", lambda *_, **__: None)
+    _DRAWINGS[name](tmp_path / "figure.png")
+    (figure,) = drawn
+    FigureCanvasAgg(figure)
+    figure.draw_without_rendering()
+    (title,) = (
+      each
+      for each in figure.findobj(Text)
+      if each.get_text().startswith("Examples of each")
+    )
+    assert " ".join(title.get_text().split()) == long.strip()
+    box = title.get_window_extent()
+    right = min(
+      [each.get_window_extent().x0 for each in figure.legends],
+      default=figure.bbox.x1,
+    )
+    assert figure.bbox.x0 <= box.x0 < box.x1 <= right
+    assert figure.bbox.y0 < box.y0 < box.y1 <= figure.bbox.y1
+
+  @pytest.mark.usefixtures("kept")
+  def test_of_very_many_the_first_are_told(self):
+    figure = figures.learning_curves(
+      {f"c{i}": ([1, 2], [[1.0, 2.0]] * 2) for i in range(150)}, None, "y"
+    )
+    names = _legend(figure)
+    assert len(names) == 101 and names[:99] == [f"c{i}" for i in range(99)]
+    # One of the 151 entries tells of the spread.
+    assert names[99] == "and 51 more"
+    assert names[100].startswith("band:")
+    assert figure.get_figheight() < 30
 
 
 class TestStyles:

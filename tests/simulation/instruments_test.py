@@ -7,6 +7,7 @@ from sklearn import preprocessing
 from tff_shift.data import examples
 from tff_shift.data import periods
 from tff_shift.learning import randomness
+from tff_shift.models import input_scaling
 from tff_shift.shift import distances
 from tff_shift.simulation import instruments
 
@@ -148,6 +149,43 @@ class TestFit:
         np.testing.assert_allclose(r, expected, atol=1e-5)
       else:
         np.testing.assert_allclose(r, expected, atol=0.05)
+
+  @pytest.mark.parametrize("name", ["pca", "t_sne_map", None])
+  def test_unit_of_a_feature_does_not_matter_where_it_is_scaled(self, name):
+    rng = np.random.default_rng(1)
+    # Powers of two round nothing, which t-SNE would magnify.
+    units = np.float32([1, 2**-10, 2**13])
+
+    def fit_to(unit):
+      def part(size):
+        x = np.random.default_rng(size).normal(size=(size, 3))
+        return x.astype(np.float32) * unit
+
+      parts = {
+        part_name: examples.Examples(part(size), np.zeros(size, np.int32))
+        for part_name, size in (("public", 60), ("train", 80))
+      }
+      return instruments.fit(
+        DATASET._replace(**parts),
+        representation=name,
+        representation_size=4,
+        distance_features="pixels",
+        period_size=8,
+        input_scaling=input_scaling.standardized([parts["train"].x]),
+      )
+
+    one, other = fit_to(np.float32(1)), fit_to(units)
+    first, second = rng.normal(size=(2, 8, 3)).astype(np.float32)
+    np.testing.assert_allclose(
+      other.distance(*map(other.features, (first * units, second * units))),
+      one.distance(*map(one.features, (first, second))),
+      rtol=1e-4,
+    )
+    assert one.threshold == pytest.approx(other.threshold, rel=1e-4)
+    if name is not None:
+      np.testing.assert_allclose(
+        other.represent(first * units), one.represent(first), atol=1e-3
+      )
 
   @pytest.mark.parametrize(
     ("options", "start"),

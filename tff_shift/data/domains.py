@@ -24,6 +24,7 @@ import numpy as np
 from tff_shift.data import dataset as dataset_lib
 from tff_shift.data import datasets
 from tff_shift.data import examples as examples_lib
+from tff_shift.data import own_datasets
 from tff_shift.data import partition
 from tff_shift.data import text
 from tff_shift.data import transforms
@@ -183,7 +184,12 @@ def load_evolving(
     domains = [
       domain._replace(x=x) for domain, x in zip(domains, ids, strict=True)
     ]
-  return EvolvingDataset(name, tuple(domains), source.class_names, vocabulary)
+  return EvolvingDataset(
+    own_datasets.short_name(name),
+    tuple(domains),
+    source.class_names,
+    vocabulary,
+  )
 
 
 def evolution_of(

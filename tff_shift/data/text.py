@@ -1,15 +1,23 @@
 """Titles as numbers of words: what a word is, and which words are known.
 
-A word is a run of letters and digits of any alphabet, with apostrophes inside
-it, in lower case; a typewriter's apostrophe stands for the typographic one. A
-title is a row of ids of its first words, filled up on the right with `PADDING`.
+A word is a run of letters and digits of any alphabet, each with the marks that
+belong to it (accents, vowel signs of Hindi and Thai, points of Hebrew), with
+apostrophes and joiners inside it, in lower case; a typewriter's apostrophe
+stands for the typographic one. Spellings that Unicode calls canonically
+equivalent, such as é as one character or as e and an accent, are one word
+(normal form NFC). Scripts without spaces between words are not cut into words.
+A title is a row of ids of its first words, filled up on the right with
+`PADDING`.
 
 A model knows the words that are most frequent in the source domains, and no
 others: those of the target have not been seen when it is trained. All others
 are one word, `UNKNOWN`.
 """
 
+import functools
 import re
+import sys
+import unicodedata
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,13 +26,36 @@ PADDING, UNKNOWN = 0, 1
 # What the first ids stand for. No word is written like this.
 RESERVED = ("<padding>", "<unknown>")
 
-_WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
+_LETTERS = r"[^\W_]"
+# Texts without marks are searched ten times as fast.
+_ASCII_WORD = re.compile(f"{_LETTERS}+(?:'{_LETTERS}+)*")
+# Inside a Persian or Sinhala word they say how its letters are joined.
+_JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
+
+
+@functools.cache
+def _word() -> re.Pattern[str]:
+  """Returns the pattern of a word; `re` knows no classes of Unicode."""
+  marks = "".join(
+    character
+    for character in map(chr, range(sys.maxunicode + 1))
+    if unicodedata.category(character).startswith("M")
+  )
+  mark = rf"(?:[{marks}]|[{_JOINERS}](?={_LETTERS}))"
+  run = f"{_LETTERS}+(?:{mark}+{_LETTERS}*)*"
+  return re.compile(f"{run}(?:'{run})*")
 
 
 def words_of(title: str) -> list[str]:
   """Returns the words of a title, in order."""
-  return _WORD.findall(
-    title.lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+  if title.isascii():
+    return _ASCII_WORD.findall(title.lower())
+  # Capitals and their small letters may have different normal forms.
+  title = unicodedata.normalize("NFC", title).lower()
+  return _word().findall(
+    unicodedata.normalize("NFC", title).replace(
+      "\N{RIGHT SINGLE QUOTATION MARK}", "'"
+    )
   )
 
 

@@ -5,9 +5,10 @@
 
 Reddit: titles of posts, with the fields `title`, `subreddit` and `created_utc`
 (seconds since 1970, UTC), which are those of J. Baumgartner et al., "The
-Pushshift Reddit Dataset" (ICWSM 2020); further fields are passed over. Files
-are UTF-8. They are read line by line, and twice, so that they may be larger
-than the memory; what was read last is kept, for each seed of a run asks for it.
+Pushshift Reddit Dataset" (ICWSM 2020); further fields are passed over, and
+posts of other subreddits and years whatever they lack. Files are UTF-8. They
+are read line by line, and twice, so that they may be larger than the memory;
+what was read last is kept, for each seed of a run asks for it.
 """
 
 import calendar
@@ -146,6 +147,12 @@ def _draw(archive: pathlib.Path) -> dict[int, int]:
       ("digest", np.uint64),
     ],
   )
+  if not len(table):
+    raise ValueError(
+      f"{archive} holds no title of {', '.join(SUBREDDITS)} in"
+      f" {FIRST_YEAR} to {LAST_YEAR}; its posts must have the fields"
+      f" {', '.join(REDDIT_FIELDS)}"
+    )
   # The earliest of each; of those of one second, the class decides.
   in_time = np.lexsort((table["label"], table["seconds"]))
   _, first = np.unique(table["digest"][in_time], return_index=True)
@@ -186,7 +193,8 @@ def _titles(archive: pathlib.Path) -> Iterator[_Title]:
     Those that have a word.
 
   Raises:
-    ValueError: A line is not what it must be.
+    ValueError: A line is no record, or one that could be chosen has no time or
+      no title.
   """
   label_of = {name.lower(): label for label, name in enumerate(SUBREDDITS)}
   start, end = (
@@ -196,27 +204,36 @@ def _titles(archive: pathlib.Path) -> Iterator[_Title]:
   for path in _files(archive):
     read = text_files.json_objects if path.suffix == ".jsonl" else _csv_records
     for line, record in read(path):
-      for field in REDDIT_FIELDS:
-        if record.get(field) is None:
-          raise ValueError(f"{path}, line {line}: it has no {field}")
-      seconds = _seconds(record["created_utc"])
+      # Of what cannot be chosen, such as an advertisement without a subreddit,
+      # nothing else is looked at.
+      label = label_of.get(str(record.get("subreddit")).lower())
+      if label is None:
+        continue
+      seconds = _seconds(_field(path, line, record, "created_utc"))
       if seconds is None:
         raise ValueError(
           f"{path}, line {line}: created_utc must be seconds since 1970, got"
           f" {record['created_utc']!r}"
         )
-      for field in ("title", "subreddit"):
-        if not isinstance(record[field], str):
-          raise ValueError(
-            f"{path}, line {line}: {field} must be a text, got"
-            f" {record[field]!r}"
-          )
-      label = label_of.get(record["subreddit"].lower())
-      if label is None or not start <= seconds < end:
+      if not start <= seconds < end:
         continue
-      words = text.words_of(record["title"])
+      title = _field(path, line, record, "title")
+      if not isinstance(title, str):
+        raise ValueError(
+          f"{path}, line {line}: title must be a text, got {title!r}"
+        )
+      words = text.words_of(title)
       if words:
         yield _Title(label, _half_year(seconds), seconds, words)
+
+
+def _field(
+  path: pathlib.Path, line: int, record: Mapping[str, Any], field: str
+) -> Any:
+  """Returns what a record has in a field; it must have something."""
+  if record.get(field) is None:
+    raise ValueError(f"{path}, line {line}: it has no {field}")
+  return record[field]
 
 
 def _half_year(seconds: int) -> int:

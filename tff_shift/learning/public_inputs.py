@@ -28,7 +28,7 @@ def make(
     model: The model.
     number: The number of inputs, at least 1.
     bound: Uniform numbers of a model that takes neither images nor tokens are
-      from -bound to bound.
+      from -bound to bound when the model has scaled them.
 
   Returns:
     `[number, ...]` in the model's dtype.
@@ -42,7 +42,8 @@ def make(
     if model.input_dtype == tf.uint8:
       return generator.integers(0, 256, shape, np.uint8)
     if model.input_dtype == tf.float32:
-      return generator.uniform(-bound, bound, shape).astype(np.float32)
+      numbers = generator.uniform(-bound, bound, shape)
+      return model.input_scaling.undone(numbers).astype(np.float32)
     if model.vocabulary_size is not None:
       return _titles(generator, shape, model.vocabulary_size)
     raise ValueError(

@@ -104,8 +104,8 @@ def build(
       `SplitModel` or a Keras model (see `from_keras`).
     input_shape: The shape of one example, without the batch.
     num_classes: The number of classes.
-    input_scaling: What is done to the pixels of images. None: they are divided
-      by 255.
+    input_scaling: What is done to pixels or features. None: pixels are divided
+      by 255, and features stay as they are.
     **chosen: Options, see `options`. `input_dtype` is the type of the examples,
       and need not be an option of the user's function.
 

@@ -1,4 +1,4 @@
-"""What is done to the pixels of an image before a model sees them.
+"""What is done to pixels or features before a model sees them.
 
 Images travel as uint8 and become float32 inside the graph, in one place
 (`SplitModel.scale`), by the numbers that the model has:
@@ -8,11 +8,20 @@ Images travel as uint8 and become float32 inside the graph, in one place
 with a mean and a deviation for all channels or one for each. The papers of this
 package differ in them, and the same run may need twice the rounds with another
 choice.
+
+Vectors of floating-point numbers may be scaled there too, feature by feature:
+
+    x = (feature - mean) / deviation
+
+for features in their own units (years, euros) differ by orders of magnitude,
+and the step that suits one of them throws the others out. By default they stay
+as they are. The scaling is part of the model, and so of a saved one.
 """
 
 import dataclasses
 import math
 from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -20,14 +29,16 @@ import tensorflow as tf
 NAMES = ("zero_one", "minus_one_one", "standardized")
 
 _NUM_LEVELS = 256
+# Networks are made for inputs near 1, standardized ones hardly reach it.
+_LARGE = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class InputScaling:
-  """A mean and a deviation of pixels, in units of the largest, 255.
+  """A mean and a deviation of pixels, in units of the largest, or of features.
 
   Attributes:
-    mean: One number for all channels, or one for each.
+    mean: One number for all channels or features, or one for each.
     deviation: As many, each above 0.
   """
 
@@ -57,7 +68,10 @@ class InputScaling:
     Returns:
       [..., channels] float32.
     """
-    x = tf.cast(x, tf.float32) / 255.0
+    return self.of_features(tf.cast(x, tf.float32) / 255.0)
+
+  def of_features(self, x) -> tf.Tensor:
+    """Scales features, [..., features] float32; by `ZERO_ONE` they stay."""
     if self == ZERO_ONE:
       return x
     mean, deviation = (
@@ -66,27 +80,43 @@ class InputScaling:
     )
     return (x - mean) / deviation
 
+  def of_array(self, x: np.ndarray) -> np.ndarray:
+    """Scales features as `of_features` does, [..., features], in NumPy."""
+    if self == ZERO_ONE:
+      return x
+    mean, deviation = np.float32(self.mean), np.float32(self.deviation)
+    return (x - mean) / deviation
+
+  def undone(self, x: np.ndarray) -> np.ndarray:
+    """Returns the features [..., features] that become these when scaled."""
+    return x * np.asarray(self.deviation) + np.asarray(self.mean)
+
 
 ZERO_ONE = InputScaling((0.0,), (1.0,))
 MINUS_ONE_ONE = InputScaling((0.5,), (0.5,))
 
 
 def standardized(parts: Iterable[np.ndarray]) -> InputScaling:
-  """Returns the scaling that gives each channel mean 0 and deviation 1.
+  """Returns the scaling that gives channels or features mean 0, deviation 1.
 
-  The numbers are exact but for their last rounding, so they do not depend on
-  the order of the images or on how these are cut into parts.
+  Of images the numbers are exact but for their last rounding, so they do not
+  depend on the order of the images or on how these are cut into parts. Those of
+  features are sums of float64 numbers, part by part.
 
   Args:
-    parts: Arrays of images [n, ..., channels] uint8, with one pixel at least.
+    parts: Arrays of images [n, ..., channels] uint8, or of floating-point
+      numbers [n, ..., features], with one pixel or number at least.
 
   Returns:
-    Mean and standard deviation of each channel over all images and positions.
-    A channel of one value everywhere is only moved to 0.
+    Mean and standard deviation of each channel or feature over all examples and
+    positions. One of the same value everywhere is only moved to 0.
 
   Raises:
-    ValueError: If there is no pixel.
+    ValueError: If there is nothing to take numbers from.
   """
+  parts = list(parts)
+  if parts and parts[0].dtype != np.uint8:
+    return _of_features(parts)
   counts = sum(map(_count_levels, parts))
   levels = np.arange(_NUM_LEVELS)
   means, deviations = [], []
@@ -101,6 +131,55 @@ def standardized(parts: Iterable[np.ndarray]) -> InputScaling:
     spread = math.sqrt(number * squares - total**2) / number / 255
     deviations.append(spread or 1.0)
   return InputScaling(tuple(means), tuple(deviations))
+
+
+def _of_features(parts: Sequence[np.ndarray]) -> InputScaling:
+  """Returns the scaling of features, see `standardized`."""
+  rows = [part.reshape(-1, part.shape[-1]) for part in parts if part.size]
+  if not rows:
+    raise ValueError("there is no example to standardise by")
+  number = sum(map(len, rows))
+  mean = sum(each.sum(axis=0, dtype=np.float64) for each in rows) / number
+  # In two passes, for means may be far larger than deviations.
+  variance = sum(np.square(each - mean).sum(axis=0) for each in rows) / number
+  deviation = np.sqrt(variance)
+  # The mean of equal numbers is rounded, which must not be taken for spread;
+  # and a spread that float32 does not hold cannot be divided by.
+  low, high = (
+    least([least(each, axis=0) for each in rows], axis=0)
+    for least in (np.min, np.max)
+  )
+  is_constant = (low == high) | (deviation < np.finfo(np.float32).tiny)
+  return InputScaling(
+    tuple(np.where(low == high, low, mean).tolist()),
+    tuple(np.where(is_constant, 1.0, deviation).tolist()),
+  )
+
+
+def advice(
+  dtype: tf.DType, scaling: InputScaling, parts: Iterable[np.ndarray] = ()
+) -> str:
+  """Returns what may help, beside a smaller learning rate, what has diverged.
+
+  Args:
+    dtype: The type of the examples.
+    scaling: How the model scales them.
+    parts: Examples that were trained on.
+
+  Returns:
+    Of features as they are, the end of a sentence; "" of images, words, and
+    features that are scaled or not large.
+  """
+  if dtype != tf.float32 or scaling != ZERO_ONE:
+    return ""
+  largest = max((np.abs(each).max(initial=0) for each in parts), default=None)
+  if largest is None:
+    which = "for features"
+  elif largest > _LARGE:
+    which = f"with features as large as {largest:.3g}"
+  else:
+    return ""
+  return f" or, {which}, --input_scaling=standardized"
 
 
 def _count_levels(images: np.ndarray) -> np.ndarray:
@@ -119,13 +198,13 @@ def make(name: str, parts: Iterable[np.ndarray]) -> InputScaling:
   Args:
     name: One of `NAMES`: pixels become numbers from 0 to 1, from -1 to 1, or of
       mean 0 and deviation 1.
-    parts: The images that `standardized` takes its numbers from.
+    parts: The images or features that `standardized` takes its numbers from.
 
   Returns:
     The scaling.
 
   Raises:
-    ValueError: If the name is unknown, or there is no image to take numbers
+    ValueError: If the name is unknown, or there is nothing to take numbers
       from.
   """
   if name == "standardized":

@@ -57,11 +57,12 @@ class SplitModel:
     backbone: `(weights, x) -> embedding [batch, embedding_size] float32`.
     head: `(weights, embedding) -> logits [batch, num_classes] float32`.
     input_shape: The shape of one example, without the batch.
-    input_dtype: `tf.uint8` for images in 0..255, which `embed` scales;
-      `tf.int32` for tokens; `tf.float32` for anything else.
+    input_dtype: `tf.uint8` for images in 0..255; `tf.int32` for tokens;
+      `tf.float32` for anything else. `embed` scales all but tokens.
     num_classes: The number of classes.
     embedding_size: The length of an embedding.
-    input_scaling: How images are scaled; what is no image stays as it is.
+    input_scaling: How images or features are scaled; by the default, features
+      stay as they are.
     vocabulary_size: Tokens are from 0 to it, less one. None: not known, or the
       model takes none.
   """
@@ -112,6 +113,8 @@ class SplitModel:
     """Maps examples [batch, ...] to what the backbone takes."""
     if self.input_dtype == tf.uint8:
       return self.input_scaling(x)
+    if self.input_dtype == tf.float32:
+      return self.input_scaling.of_features(x)
     return x
 
   def embed(self, backbone_weights, x) -> tf.Tensor:
@@ -311,27 +314,29 @@ def build_split_model(
 def with_input_scaling(
   model: SplitModel, input_scaling: scaling_lib.InputScaling
 ) -> SplitModel:
-  """Makes a model scale its images in another way.
+  """Makes a model scale its images or features in another way.
 
   Args:
-    model: A model of images.
-    input_scaling: The scaling, of one channel or of all that the images have.
+    model: A model of images or features.
+    input_scaling: The scaling, of one channel or feature, or of all that the
+      examples have.
 
   Returns:
     The model, of the same weights.
 
   Raises:
-    ValueError: If the model takes no images, or such of other channels.
+    ValueError: If the model takes tokens, or other channels or features.
   """
-  if model.input_dtype != tf.uint8:
+  if model.input_dtype not in (tf.uint8, tf.float32):
     raise ValueError(
       f"model {model.name!r} takes {model.input_dtype.name}, which is not"
-      " scaled; input_scaling is for images, uint8"
+      " scaled; input_scaling is for images, uint8, and features, float32"
     )
-  given, channels = len(input_scaling.mean), model.input_shape[-1]
-  if given not in (1, channels):
+  given, last = len(input_scaling.mean), model.input_shape[-1]
+  if given not in (1, last):
+    kinds = "channels" if model.input_dtype == tf.uint8 else "features"
     raise ValueError(
-      f"model {model.name!r} takes images of {channels} channels, and the input"
+      f"model {model.name!r} takes examples of {last} {kinds}, and the input"
       f" mean and deviation are of {given}"
     )
   return dataclasses.replace(model, input_scaling=input_scaling)

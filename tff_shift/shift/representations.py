@@ -63,6 +63,7 @@ class Representation:
   _extractor: Callable[[np.ndarray], np.ndarray] | None
   _num_features: int
   _summary: Callable[[_Rows], np.ndarray]
+  _prepare: Callable[[np.ndarray], np.ndarray]
 
   def __call__(self, x: np.ndarray) -> np.ndarray:
     """Computes r.
@@ -78,6 +79,7 @@ class Representation:
       ValueError: If there are fewer than two examples, their shape is another,
         or a number is not finite.
     """
+    x = self._prepare(x)
     rows = _rows("examples of a period", x, self._extractor)
     if rows.shape[1] != self._num_features:
       raise ValueError(
@@ -93,6 +95,7 @@ def fit(
   *,
   size: int = 64,
   extractor: Callable[[np.ndarray], np.ndarray] | None = None,
+  prepare: Callable[[np.ndarray], np.ndarray] = lambda x: x,
   seed: int = 0,
 ) -> Representation:
   """Fits a representation to public data.
@@ -105,6 +108,7 @@ def fit(
       each component of `pca`, and half of it for each axis of `t_sne`. That of
       `moments` is twice the number of features.
     extractor: For `moments`: examples [n, ...] -> features [n, features].
+    prepare: What is done to examples first, such as scaling.
     seed: Seed of what is random in fitting.
 
   Returns:
@@ -125,7 +129,7 @@ def fit(
     )
   if name in ("t_sne", "pca") and size % 2:
     raise ValueError(f"size must be even for {name}, got {size}")
-  public = _rows("public examples", public_x, extractor)
+  public = _rows("public examples", prepare(public_x), extractor)
   rng = partition.generator("representation", seed)
   # scikit-learn takes nothing but a number or NumPy's old generator.
   random_state = int(rng.integers(2**31))
@@ -139,7 +143,9 @@ def fit(
   else:
     public = public[np.sort(rng.permutation(len(public))[:_MAP_EXAMPLES])]
     summary = _fit_t_sne_map(public, size, random_state)
-  return Representation(name, size, extractor, public.shape[1], summary)
+  return Representation(
+    name, size, extractor, public.shape[1], summary, prepare
+  )
 
 
 def _rows(name, x, extractor) -> _Rows:

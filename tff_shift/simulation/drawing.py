@@ -7,6 +7,9 @@ Okabe and Ito ("Color Universal Design", 2008) and one of Tol's, which
 colour-blind readers can tell apart; markers and line styles repeat what the
 colour says, for print.
 
+Names of the user's are shown as they are written, whatever signs are in them:
+no text is a formula, and what no font shows is escaped. Long ones are cut.
+
 What several seeds have measured has them as its first axis. Lines and points
 are means over them, bands and error bars one sample standard deviation up and
 down, and the legend says so.
@@ -22,11 +25,15 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib import ticker
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
+
+from tff_shift import shown_names
 
 DPI = 120
 # The last of them is Tol's wine: Okabe and Ito's yellow is too pale for lines.
@@ -54,6 +61,20 @@ _SPREAD = "deviation over"
 # Characters of a line of the legend, and inches of its height.
 _LEGEND_WIDTH = 30
 _LEGEND_LINE = 0.17
+# The same of its characters, and of those of a title.
+_LEGEND_CHARACTER, TITLE_CHARACTER = 0.08, 0.1
+# Inches of the height of a line of a title.
+TITLE_LINE = 0.2
+# Characters that names, and whole titles, have at most.
+_LONGEST_NAME, _LONGEST_TITLE = 30, 140
+# Entries of a legend, of which a thousand would be no picture any more.
+_MOST_ENTRIES = 100
+# Inches beside the axes: the labels of the vertical one, and margins.
+_BESIDE_AXES = 1.0
+# Matplotlib leaves out of legends what begins with an underscore, or is empty.
+_SHOWN = "\N{WORD JOINER}"
+# Begins the id of a title, which goes on with the title as it was given.
+_TITLE = "title: "
 
 
 class Curve(NamedTuple):
@@ -101,7 +122,7 @@ def new_figure(title: str, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
 
 def style_axes(axes: Axes, title: str, xlabel: str, ylabel: str) -> None:
   """Gives axes their title, their labels, and the look of all figures."""
-  axes.set_title(title, fontsize=TITLE_SIZE, loc="left")
+  set_title(axes, title)
   axes.set_xlabel(xlabel, fontsize=LABEL_SIZE)
   axes.set_ylabel(ylabel, fontsize=LABEL_SIZE)
   axes.tick_params(labelsize=TICK_SIZE)
@@ -110,25 +131,100 @@ def style_axes(axes: Axes, title: str, xlabel: str, ylabel: str) -> None:
   axes.set_axisbelow(True)
 
 
-def draw_curves(axes: Axes, curves: Mapping[str, Curve]) -> None:
+def shown(name: object, length: int = _LONGEST_NAME) -> str:
+  """Returns a name as figures show it, in one line of at most `length`."""
+  return shown_names.shortened(shown_names.printable(str(name)), length)
+
+
+def label(name: object) -> str:
+  """Returns the label of an artist that the legend is to show, whatever it is.
+
+  Args:
+    name: The name.
+
+  Returns:
+    The name as figures show it; `add_legend` takes off what is put before it.
+  """
+  text = shown(name, 2 * _LEGEND_WIDTH)
+  return text if text.strip() and text[0] != "_" else _SHOWN + text
+
+
+def title_lines(title: str, inches: float) -> str:
+  """Returns a title broken into lines that fit into a width."""
+  width = max(int(inches / TITLE_CHARACTER), 1)
+  return textwrap.fill(shown(title, _LONGEST_TITLE), width)
+
+
+def set_title(axes: Axes, title: str, inches: float | None = None) -> None:
+  """Puts a title above axes.
+
+  Args:
+    axes: The axes.
+    title: The title, in one line.
+    inches: The width that there is. None: that of the figure.
+  """
+  if inches is None:
+    inches = axes.figure.get_figwidth() - _BESIDE_AXES
+  axes.set_title(
+    title_lines(title, inches),
+    fontsize=TITLE_SIZE,
+    loc="left",
+    gid=_TITLE + title,
+  )
+
+
+def set_figure_title(figure: Figure, title: str) -> None:
+  """Puts a title above all axes, at the left edge of the figure."""
+  figure.suptitle(
+    title_lines(title, figure.get_figwidth()),
+    fontsize=TITLE_SIZE,
+    x=0.01,
+    ha="left",
+  )
+
+
+def name_ticks(
+  axis: Axis, ticks: Sequence[float], names: Sequence[object], **style: object
+) -> None:
+  """Names places on an axis.
+
+  Args:
+    axis: The axis.
+    ticks: The places.
+    names: A name for each.
+    **style: Of the texts.
+  """
+  axis.set_ticks(ticks, [shown(name) for name in names], **style)
+
+
+def draw_curves(
+  axes: Axes, curves: Mapping[str, Curve], *, in_legend: bool = True
+) -> None:
   """Draws curves, with bands where there are several seeds.
 
   Args:
     axes: Where to draw; its horizontal axis gets whole numbers only.
     curves: The curves by label.
+    in_legend: Whether the legend names them.
 
   Raises:
     ValueError: If a curve has not one value per round, or no seed.
   """
-  for index, (label, curve) in enumerate(curves.items()):
+  for index, (name, curve) in enumerate(curves.items()):
     rounds, by_seed = Curve(*curve)
-    check_seeds(label, by_seed, len(rounds))
+    check_seeds(name, by_seed, len(rounds))
     mean, _ = mean_and_spread(by_seed)
     style = line_style(index)
     # About ten markers on a line, and never on the same rounds for all lines.
     stride = max(1, len(rounds) // 10)
     first = index * stride // max(1, len(curves))
-    axes.plot(rounds, mean, label=label, markevery=(first, stride), **style)
+    axes.plot(
+      rounds,
+      mean,
+      label=label(name) if in_legend else "_nolegend_",
+      markevery=(first, stride),
+      **style,
+    )
     draw_band(axes, rounds, by_seed, style["color"])
   axes.xaxis.set_major_locator(
     ticker.MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1)
@@ -157,11 +253,11 @@ def draw_band(
   axes.fill_between(
     x, mean - spread, mean + spread, color=color, step=step, **_BAND
   )
-  label = _spread_label("band", len(by_seed))
-  if label not in axes.get_legend_handles_labels()[1]:
+  text = _spread_label("band", len(by_seed))
+  if text not in axes.get_legend_handles_labels()[1]:
     # Of no curve's colour, because it stands for the bands of all.
     axes.add_collection(
-      PolyCollection([], facecolors=GREY, label=label, **_BAND), autolim=False
+      PolyCollection([], facecolors=GREY, label=text, **_BAND), autolim=False
     )
 
 
@@ -195,8 +291,8 @@ def draw_error_bars(
     elinewidth=1.0,
     capsize=2.0,
   )
-  label = _spread_label("bar", len(by_seed))
-  if label not in axes.get_legend_handles_labels()[1]:
+  text = _spread_label("bar", len(by_seed))
+  if text not in axes.get_legend_handles_labels()[1]:
     axes.add_artist(
       Line2D(
         [],
@@ -205,7 +301,7 @@ def draw_error_bars(
         linestyle="none",
         marker="|",
         markersize=9,
-        label=label,
+        label=text,
       )
     )
 
@@ -236,24 +332,47 @@ def add_legend(figure: Figure) -> None:
   """
   found = {}
   for axes in figure.axes:
-    for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-      found.setdefault(label, handle)
-  names = sorted(found, key=lambda label: _SPREAD in label)
+    for handle, text in zip(*axes.get_legend_handles_labels(), strict=True):
+      found.setdefault(text, handle)
+  names = sorted(found, key=lambda text: _SPREAD in text)
+  left_out = len(names) - _MOST_ENTRIES
+  if left_out > 0:
+    # The last one may tell of spread.
+    others = f"and {left_out} more"
+    found[others] = Line2D([], [], linestyle="none")
+    names[_MOST_ENTRIES - 1 : -1] = [others]
   labels = [
-    "\n".join(textwrap.fill(line, _LEGEND_WIDTH) for line in name.splitlines())
+    "\n".join(
+      textwrap.fill(line, _LEGEND_WIDTH)
+      for line in name.removeprefix(_SHOWN).split("\n")
+    )
     for name in names
   ]
-  num_lines = sum(1 + label.count("\n") for label in labels)
+  num_lines = sum(1 + text.count("\n") for text in labels)
   figure.set_figheight(
     max(figure.get_figheight(), _LEGEND_LINE * num_lines + 0.5)
   )
-  figure.legend(
+  legend = figure.legend(
     [found[name] for name in names],
-    labels,
+    # What begins with an underscore is refused here too.
+    [_SHOWN + text for text in labels],
     loc="outside right upper",
     fontsize=TICK_SIZE,
     frameon=False,
   )
+  for each, text in zip(legend.get_texts(), labels, strict=True):
+    each.set_text(text)
+  # The legend is beside the title, which goes on above the axes.
+  longest = max(
+    (len(line) for t in labels for line in t.split("\n")), default=0
+  )
+  inches = figure.get_figwidth() - _BESIDE_AXES - 0.5
+  inches -= _LEGEND_CHARACTER * longest
+  for axes in figure.axes:
+    for each in axes.findobj(Text):
+      if (each.get_gid() or "").startswith(_TITLE):
+        title = each.get_gid().removeprefix(_TITLE)
+        each.set_text(title_lines(title, inches))
 
 
 def thinned(count: int, kept: int | None) -> list[int]:
@@ -304,6 +423,13 @@ def save(
   Returns:
     `path`.
   """
+  for axes in figure.axes:
+    for axis in (axes.xaxis, axes.yaxis):
+      # Makes the texts, which are else made when they are drawn.
+      axis.get_ticklabels()
+  for each in figure.findobj(Text):
+    # What stands between two dollar signs is no formula.
+    each.set_parse_math(False)
   FigureCanvasAgg(figure).print_png(path)
   # Both have one layout, which takes most of the time.
   figure.set_layout_engine("none")

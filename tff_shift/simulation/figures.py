@@ -25,6 +25,11 @@ _DODGE = 0.5
 _TEXT_WIDTH = 80
 _TEXT_LINE = 0.19
 _TEXT_INDENT = 0.16
+# The characters of a name that this width has room for.
+_TEXT_NAME = 18
+
+# Inches that the title of a grid of images has at least.
+_NARROWEST_TITLE = 3.0
 
 
 def learning_curves(
@@ -98,13 +103,13 @@ def accuracy_per_domain(
     if len(by_seed) > 1:
       offset = _DODGE * ((index + 0.5) / len(values) - 0.5)
     x, style = np.arange(num_domains) + offset, drawing.line_style(index)
-    axes.plot(x, np.mean(by_seed, axis=0), label=label, **style)
+    axes.plot(x, np.mean(by_seed, axis=0), label=drawing.label(label), **style)
     drawing.draw_error_bars(axes, x, by_seed, style["color"])
   axes.set_xlim(-0.5, num_domains - 0.5)
   ticks = drawing.thinned(num_domains, target_index)
-  names = [str(domain_names[tick]) for tick in ticks]
-  crowded = sum(len(name) + 2 for name in names) > 70
-  axes.set_xticks(ticks, names, rotation=90 if crowded else 0)
+  names = [domain_names[tick] for tick in ticks]
+  crowded = sum(len(drawing.shown(name)) + 2 for name in names) > 70
+  drawing.name_ticks(axes.xaxis, ticks, names, rotation=90 if crowded else 0)
   drawing.add_legend(figure)
   return drawing.save(figure, path)
 
@@ -152,9 +157,18 @@ def example_images(
       )
 
   # Margins in pixels; few characters of a label are wider than ten of them.
-  left = 20 + 10 * max(len(name) for name in images_by_row)
-  top = 36 if title else 6
-  full_width = left + shape[1] + 6
+  left = 20 + 10 * max(len(drawing.shown(name)) for name in images_by_row)
+  inches = max(shape[1] / drawing.DPI, _NARROWEST_TITLE)
+  title_lines = drawing.title_lines(title, inches).splitlines()
+  line_height = round(drawing.TITLE_LINE * drawing.DPI)
+  top = 12 + line_height * len(title_lines) if title else 6
+  # A title may be wider than a few small images.
+  title_width = (
+    drawing.DPI
+    * drawing.TITLE_CHARACTER
+    * max(map(len, title_lines), default=0)
+  )
+  full_width = left + max(shape[1], round(title_width)) + 6
   full_height = top + shape[0] + 6
   figure = Figure(
     (full_width / drawing.DPI, full_height / drawing.DPI), dpi=drawing.DPI
@@ -169,11 +183,13 @@ def example_images(
   )
   axes.imshow(canvas, interpolation="nearest", aspect="auto")
   centers = [gap / 2 + (row + 0.5) * cell_height for row in range(len(rows))]
-  axes.set_yticks(centers, list(images_by_row), fontsize=drawing.TICK_SIZE)
+  drawing.name_ticks(
+    axes.yaxis, centers, list(images_by_row), fontsize=drawing.TICK_SIZE
+  )
   axes.set_xticks([])
   axes.tick_params(length=0)
   axes.spines[:].set_visible(False)
-  axes.set_title(title, fontsize=drawing.TITLE_SIZE, loc="left")
+  drawing.set_title(axes, title, inches)
   return drawing.save(figure, path)
 
 
@@ -193,7 +209,13 @@ def example_texts(
     `path`.
   """
   groups = [
-    [textwrap.shorten(each, _TEXT_WIDTH, placeholder=" …") for each in texts]
+    [
+      # Of a longer one, the begin alone.
+      drawing.shown(
+        textwrap.shorten(each, _TEXT_WIDTH, placeholder=" …"), _TEXT_WIDTH
+      )
+      for each in texts
+    ]
     for texts in texts_by_row.values()
   ]
   # Beside the title; a group has a line of space below it.
@@ -201,14 +223,14 @@ def example_texts(
   figure = drawing.blank_figure(_TEXT_LINE * num_lines)
   axes = figure.add_subplot()
   axes.set_axis_off()
-  axes.set_title(title, fontsize=drawing.TITLE_SIZE, loc="left")
+  drawing.set_title(axes, title)
   axes.set_xlim(0, 1)
   axes.set_ylim(num_lines - 2, 0)
   line = 0.5
   for name, group in zip(texts_by_row, groups, strict=True):
-    # What is between two dollar signs is no formula.
-    style = {"fontsize": drawing.TICK_SIZE, "parse_math": False, "va": "center"}
-    axes.text(0, line, name, color=drawing.GREY, **style)
+    style = {"fontsize": drawing.TICK_SIZE, "va": "center"}
+    shown = drawing.shown(name, _TEXT_NAME)
+    axes.text(0, line, shown, color=drawing.GREY, **style)
     for position, each in enumerate(group):
       axes.text(_TEXT_INDENT, line + position, each, **style)
     line += len(group) + 1
@@ -269,7 +291,9 @@ def scatter_domains(
       marker=drawing.MARKERS[index % len(drawing.MARKERS)],
       facecolors="black" if index % 2 == 0 else "none",
       edgecolors="black",
-      label=class_names[label] if class_names else f"class {label}",
+      label=drawing.label(
+        class_names[label] if class_names else f"class {label}"
+      ),
     )
   axes.set_aspect("equal", adjustable="datalim")
   ticks = drawing.thinned(len(names), None)
@@ -283,7 +307,9 @@ def scatter_domains(
     aspect=50,
     ticks=ticks,
   )
-  color_bar.set_ticklabels(
+  drawing.name_ticks(
+    color_bar.long_axis,
+    ticks,
     [names[tick] for tick in ticks],
     size=drawing.TICK_SIZE,
     rotation=45,

@@ -96,7 +96,9 @@ def class_counts(
   drawing.check_length("classes", "class_names", class_names, num_classes)
   figure = drawing.blank_figure(height=5.5)
   upper, lower = figure.subplots(2, sharex=True, height_ratios=(1, 3))
-  drawing.style_axes(upper, title, "", "Examples")
+  # Beside long names of classes, the axes leave it too little room.
+  drawing.set_figure_title(figure, title)
+  drawing.style_axes(upper, "", "", "Examples")
   drawing.style_axes(lower, "", "Client", "Class")
   upper.bar(
     range(num_clients),
@@ -108,7 +110,7 @@ def class_counts(
   image = lower.imshow(counts.T, cmap="viridis", vmin=0, aspect="auto")
   _client_ticks(lower, num_clients)
   ticks = drawing.thinned(num_classes, None)
-  lower.set_yticks(ticks, [str(class_names[tick]) for tick in ticks])
+  drawing.name_ticks(lower.yaxis, ticks, [class_names[tick] for tick in ticks])
   color_bar = figure.colorbar(image, ax=lower, aspect=20)
   color_bar.set_label("Examples of the class", size=drawing.LABEL_SIZE)
   color_bar.ax.tick_params(labelsize=drawing.TICK_SIZE)
@@ -206,8 +208,8 @@ def trade_off(
 def _caption(client: int, transform: color_transforms.ColorTransform) -> str:
   """Returns two lines: the client and its gamma, and what else there is."""
   gamma, hue, saturation, bits = transform
-  first = rf"client {client}: $\gamma$ {gamma:g}"
-  second = rf"$\Delta h$ {hue:g}, $\kappa$ {saturation:g}"
+  first = f"client {client}: \N{GREEK SMALL LETTER GAMMA} {gamma:g}"
+  second = f"Δh {hue:g}, κ {saturation:g}"
   if bits != color_transforms.ColorTransform().posterize_bits:
     second += f", {bits} bits"
   return f"{first}\n{second}"

@@ -70,7 +70,7 @@ def extractor_model(
     input_shape: Height, width and channels of an image, or the length of a
       vector.
     num_classes: The number of classes.
-    input_scaling: See `models.build`; for images.
+    input_scaling: See `models.build`.
     input_dtype: `tf.uint8` of images, `tf.float32` of vectors.
 
   Returns:
@@ -81,19 +81,14 @@ def extractor_model(
   if len(input_shape) == 1:
     name, options = "mlp", {"width": width}
   else:
-    name, options = (
-      "cnn",
-      {
-        "channels": _EXTRACTOR_CHANNELS,
-        "input_scaling": input_scaling,
-      },
-    )
+    name, options = "cnn", {"channels": _EXTRACTOR_CHANNELS}
   return models.build(
     name,
     input_shape=input_shape,
     num_classes=num_classes,
     head_width=width,
     input_dtype=input_dtype,
+    input_scaling=input_scaling,
     **options,
   )
 
@@ -160,6 +155,7 @@ def fit(
   distance_features: str,
   period_size: int,
   extractor: _Function | None = None,
+  input_scaling: scaling_lib.InputScaling = scaling_lib.ZERO_ONE,
   threshold: float | None = None,
   quantile: float = 0.95,
   seed: int = 0,
@@ -175,6 +171,8 @@ def fit(
       standardised to mean 0 and deviation 1 on public data; pixels are not.
     period_size: The number of examples of a period, which the threshold suits.
     extractor: For `moments` and for distances in its space.
+    input_scaling: How vectors are scaled where no extractor does it: what has
+      the largest unit would else be all that there is. Pixels have one unit.
     threshold: DT. None: the quantile of distances between iid periods of the
       pool of training.
     quantile: The share of them that is no drift.
@@ -192,16 +190,21 @@ def fit(
     threshold = checked_threshold(threshold)
   if representation == "moments" or distance_features == "extractor":
     arguments.functions(extractor=extractor)
+
+  def scaled(x):
+    return x if x.dtype == np.uint8 else input_scaling.of_array(x)
+
   represent = None
   if representation is not None:
+    of_extractor = {"extractor": extractor}
     represent = representations.fit(
       representation,
       dataset.public.x,
       size=representation_size,
-      extractor=extractor if representation == "moments" else None,
       seed=seed,
+      **(of_extractor if representation == "moments" else {"prepare": scaled}),
     )
-  features, scaler = lambda x: x, None
+  features, scaler = scaled, None
   if distance_features == "extractor":
     features = extractor
     scaler = preprocessing.StandardScaler().fit(extractor(dataset.public.x))

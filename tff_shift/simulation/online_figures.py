@@ -92,16 +92,18 @@ def rates_over_time(
   """
   num_steps = _check_series("shifts", rates, shifts)
   figure, upper, lower = _two_panels(
-    "Learning rate η", "True shift $|Q_t - Q_{t-1}|_1$", (1, 1)
+    "Learning rate η", "True shift |Q(t) - Q(t-1)|₁", (1, 1)
   )
-  upper.set_title(title, fontsize=drawing.TITLE_SIZE, loc="left")
+  drawing.set_title(upper, title)
   steps = np.arange(1, num_steps + 1)
   drawing.draw_curves(
     upper, {name: drawing.Curve(steps, [rates[name]]) for name in rates}
   )
-  # The underscore keeps labels out of the legend: the upper panel has them.
+  # The legend has those of the upper panel.
   drawing.draw_curves(
-    lower, {f"_{name}": drawing.Curve(steps, [shifts[name]]) for name in rates}
+    lower,
+    {name: drawing.Curve(steps, [shifts[name]]) for name in rates},
+    in_legend=False,
   )
   for axes in (upper, lower):
     # Clients jump at the same steps: thin lines hide nobody's peak, and markers
@@ -149,7 +151,7 @@ def class_distributions(
   drawing.check_length("classes", "class_names", class_names, num_classes)
   figure = drawing.blank_figure()
   panels = figure.subplots(1, 2, sharex=True, sharey=True)
-  figure.suptitle(title, fontsize=drawing.TITLE_SIZE, x=0.01, ha="left")
+  drawing.set_figure_title(figure, title)
   scale = PowerNorm(0.5, vmin=0, vmax=1)
   color_map = matplotlib.colormaps["viridis"].with_extremes(bad="0.85")
   sides = [("Estimated", "Class", estimated), ("True", "", true)]
@@ -165,7 +167,9 @@ def class_distributions(
     )
     axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
   ticks = drawing.thinned(num_classes, None)
-  panels[0].set_yticks(ticks, [str(class_names[tick]) for tick in ticks])
+  drawing.name_ticks(
+    panels[0].yaxis, ticks, [class_names[tick] for tick in ticks]
+  )
   color_bar = figure.colorbar(
     image, ax=panels, aspect=30, ticks=(0, 0.01, 0.05, 0.1, 0.2, 0.5, 1)
   )
@@ -204,7 +208,13 @@ def shift_scatter(
   for index, name in enumerate(true):
     style = drawing.line_style(index) | {"linestyle": "none"}
     # See-through, because clients lie upon each other.
-    axes.plot(true[name], estimated[name], label=name, alpha=0.75, **style)
+    axes.plot(
+      true[name],
+      estimated[name],
+      label=drawing.label(name),
+      alpha=0.75,
+      **style,
+    )
   drawing.add_legend(figure)
   return drawing.save(figure, path)
 
@@ -256,12 +266,19 @@ def lines_with_slopes(
     # Side by side, so that error bars do not hide each other.
     offset = (index + 0.5) / len(series) - 0.5 if len(by_seed) > 1 else 0.0
     beside = np.asarray(x) * _DODGE**offset
-    axes.plot(beside, np.mean(by_seed, axis=0), label=name, **style)
+    axes.plot(
+      beside, np.mean(by_seed, axis=0), label=drawing.label(name), **style
+    )
     drawing.draw_error_bars(axes, beside, by_seed, style["color"])
   for index, (name, values) in enumerate(references.items()):
     dashes = _REFERENCE_DASHES[index % len(_REFERENCE_DASHES)]
     axes.plot(
-      x, values, label=name, color=drawing.GREY, linestyle=dashes, linewidth=1.4
+      x,
+      values,
+      label=drawing.label(name),
+      color=drawing.GREY,
+      linestyle=dashes,
+      linewidth=1.4,
     )
   # Limits of logarithmic axes, which error bars would move far down.
   shown = [np.ravel(values) for values in references.values()]

@@ -35,6 +35,7 @@ from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import fingerprint
+from tff_shift.models import input_scaling
 from tff_shift.models import split_model
 from tff_shift.simulation import array_cache
 
@@ -378,6 +379,9 @@ def _train(model, train, validation, hparams, seed, on_epoch) -> Pretrained:
           f"pre-training with learning_rate={hparams.learning_rate} diverges:"
           f" the loss of epoch {number} is not finite; use a smaller"
           " learning_rate"
+          + input_scaling.advice(
+            model.input_dtype, model.input_scaling, [train.x]
+          )
         )
       on_epoch(epoch)
       if best is None or epoch.validation_loss < best_loss:

@@ -18,6 +18,7 @@ from absl import logging
 from tff_shift import arguments
 from tff_shift.learning import process
 from tff_shift.learning import randomness
+from tff_shift.models import input_scaling
 from tff_shift.simulation import checks
 from tff_shift.simulation import client_data
 from tff_shift.simulation import client_states as client_states_lib
@@ -31,11 +32,13 @@ class DivergedError(RuntimeError):
     round_num: The round, from 1.
   """
 
-  def __init__(self, algorithm: str, round_num: int, num_clients: int):
+  def __init__(
+    self, algorithm: str, round_num: int, num_clients: int, advice: str = ""
+  ):
     super().__init__(
       f"{algorithm} diverged in round {round_num}: what its"
       f" {num_clients} clients trained is not finite; a smaller learning rate"
-      " may help"
+      f"{advice} may help"
     )
     self.algorithm = algorithm
     self.round_num = round_num
@@ -241,7 +244,14 @@ class Rounds:
       server_state, states, metrics = phase(server_state, states, data)
       if metrics["num_diverged"] == metrics["num_clients"]:
         raise DivergedError(
-          self.algorithm.name, self.round_num + 1, len(chosen)
+          self.algorithm.name,
+          self.round_num + 1,
+          len(chosen),
+          input_scaling.advice(
+            self.algorithm.model.input_dtype,
+            self.algorithm.model.input_scaling,
+            [each.x for each in data],
+          ),
         )
       num_diverged = max(metrics["num_diverged"], num_diverged)
       metrics["num_diverged"] = num_diverged

@@ -46,7 +46,8 @@ def load(
   """
   version = _newest(name, folder)
   with _whole(name, version, folder):
-    return _read(_builder(name, version, folder), image, label, splits)
+    found = _read(_builder(name, version, folder), image, label, splits)
+  return found._replace(y=found.y.astype(np.int32))
 
 
 def load_any(
@@ -62,7 +63,8 @@ def load_any(
 
   Returns:
     The examples: the training split and then the test split, else the
-    validation split; without a training split, all that there is.
+    validation split; without a training split, all that there is. Labels are
+    integers of any size.
 
   Raises:
     DatasetNotFoundError: There is no written version of it in the folder.
@@ -183,7 +185,7 @@ def _read(
     num_train = builder.info.splits["train"].num_examples
   return source.Source(
     examples[image],
-    examples[label].astype(np.int32),
+    examples[label],
     # What counts classes without naming them is a plain integer.
     tuple(getattr(builder.info.features[label], "names", ())),
     num_train=num_train,

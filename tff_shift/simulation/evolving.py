@@ -116,6 +116,13 @@ def _checked(
 
   def check(position):
     client = clients[position]
+    for part in ("train", "test"):
+      found = getattr(getattr(client, part, None), "_fields", None)
+      if found != domains.ClientExamples._fields:
+        raise ValueError(
+          f"client {position}: a Client with ClientExamples for {part} wanted,"
+          f" got {type(client).__name__}"
+        )
     train, test = (
       local_training.ClientData(*each, np.zeros(2, np.int32), np.int32(0))
       for each in (client.train, client.test)

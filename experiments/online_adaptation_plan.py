@@ -16,6 +16,7 @@ from experiments import contestants
 from experiments import dataset_flags
 from experiments import input_flags
 from experiments import model_flags
+from experiments import output_folder
 from experiments import pretrained
 from tff_shift import models
 from tff_shift.data import class_pools
@@ -92,7 +93,8 @@ def define_flags() -> None:
   flags.DEFINE_integer(
     "initial_examples",
     100,
-    "Labelled examples that a client has from before deployment.",
+    "Labelled examples that a client has from before deployment; who holds"
+    " fewer has all of them.",
   )
   flags.DEFINE_string(
     "dirichlet",
@@ -221,6 +223,8 @@ def make_plan() -> Plan:
     if FLAGS.corrupted_images == "archive":
       archive = streams.archive_of(FLAGS.dataset, FLAGS.data_dir)
     model = _build_model(dataset)
+    labelled = _labelled_sizes(dataset)
+    num_small = sum(size < FLAGS.initial_examples for size in labelled)
     plan = Plan(
       scenario=SCENARIO,
       contestants=chosen,
@@ -237,6 +241,7 @@ def make_plan() -> Plan:
         "rounds_per_step": FLAGS.rounds_per_step,
         "samples_per_step": FLAGS.samples_per_step,
         "initial_examples": FLAGS.initial_examples,
+        **({"clients_below_initial_examples": num_small} if num_small else {}),
         "pretraining_distribution": FLAGS.pretraining_distribution,
         "model": model.name,
         "input_scaling": FLAGS.input_scaling,
@@ -249,20 +254,32 @@ def make_plan() -> Plan:
       pretraining=pretrained.chosen_hparams(),
     )
     # What cannot be drawn is refused here.
-    # Clients that share the examples are alike.
-    are_alike = dataset.initial_client is None and (
-      dataset.client_classes is None
-    )
-    clients = 1 if are_alike else FLAGS.num_clients
     for seed in seeds:
-      for client in range(clients):
-        streams.initial_examples(dataset, FLAGS.initial_examples, client, seed)
       client_streams(plan, FLAGS.shift[0], seed).batch(0, 1)
       if archive is not None:
         for shift in FLAGS.shift:
           _draw_each_part(client_streams(plan, shift, seed))
   pretrained.check_cache_folder()
+  if num_small:
+    output_folder.warn(
+      f"{num_small} of {FLAGS.num_clients} clients have fewer labelled examples"
+      f" than --initial_examples={FLAGS.initial_examples}, and take all that"
+      f" they have (at least {min(labelled)})"
+    )
   return plan
+
+
+def _labelled_sizes(dataset: streams.OnlineDataset) -> list[int]:
+  """Returns how many labelled examples there are for each client.
+
+  Refuses a client without any.
+  """
+  clients = range(FLAGS.num_clients)
+  # Clients that share the examples are alike.
+  if dataset.initial_client is None and dataset.client_classes is None:
+    clients = clients[:1]
+  sizes = [streams.num_labelled(dataset, client) for client in clients]
+  return sizes * (FLAGS.num_clients // len(sizes))
 
 
 def _num_disjoint_clients() -> int | None:

@@ -14,6 +14,7 @@ import os
 import pathlib
 import select
 import sys
+import warnings
 from collections.abc import Callable
 from collections.abc import Iterator
 
@@ -25,6 +26,7 @@ from experiments import command_line
 from experiments import output_folder
 from experiments import preset_flag
 from tff_shift import execution
+from tff_shift.data import examples
 from tff_shift.simulation import rounds
 
 # Those of absl know the flags of one module only.
@@ -66,6 +68,23 @@ def _collect_seldom() -> None:
   are a reason to look again: a tenth of the time of a small run.
   """
   gc.set_threshold(50_000, 10, 10)
+
+
+@contextlib.contextmanager
+def _data_warnings_in_one_line() -> Iterator[None]:
+  """Prints each warning about data as a line of the binary, and once."""
+  with warnings.catch_warnings():
+    warnings.simplefilter("default", examples.DataWarning)
+    show = warnings.showwarning
+
+    def show_line(message, category, *where, **options):
+      if issubclass(category, examples.DataWarning):
+        output_folder.warn(str(message))
+      else:
+        show(message, category, *where, **options)
+
+    warnings.showwarning = show_line
+    yield
 
 
 @contextlib.contextmanager
@@ -133,7 +152,7 @@ def run(
     # TFF logs each compilation at INFO.
     logging.set_verbosity(logging.WARNING)
     try:
-      with _reader_may_leave():
+      with _data_warnings_in_one_line(), _reader_may_leave():
         main(*[rest[1:]] * takes_arguments)
     except command_line.UsageError as error:
       fail(" ".join(str(error).split()), 2)

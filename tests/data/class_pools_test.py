@@ -12,9 +12,9 @@ SEEDS = st.integers(0, 2**31)
 
 
 @st.composite
-def pools(draw):
+def pools(draw, smallest=0):
   """Labels, the number of classes, and a distribution with gaps."""
-  counts = draw(st.lists(st.integers(0, 30), min_size=1, max_size=7))
+  counts = draw(st.lists(st.integers(smallest, 30), min_size=1, max_size=7))
   # Whole weights: hypothesis shrinks them, and zeros are frequent.
   weights = draw(
     st.lists(st.integers(0, 9), min_size=len(counts), max_size=len(counts))
@@ -60,15 +60,6 @@ class TestDraw:
     np.testing.assert_array_equal(counts[[1, 4]], 0)
     assert scipy.stats.chisquare(counts[[0, 2, 3, 5]]).pvalue > 1e-3
 
-  def test_probability_of_an_empty_class_goes_to_the_others_in_proportion(self):
-    labels = np.repeat([0, 2], [7, 7])
-    pool = class_pools.ClassPool(labels, 3)
-    rng = np.random.default_rng(3)
-    positions = pool.draw(np.array([0.3, 0.6, 0.1]), 8000, rng)
-    counts = drawn_counts(labels, positions, 3)
-    assert counts[1] == 0
-    assert scipy.stats.chisquare(counts[[0, 2]], [6000, 2000]).pvalue > 1e-3
-
   def test_order_does_not_tell_the_class(self):
     labels = np.repeat([0, 1], [500, 500])
     pool = class_pools.ClassPool(labels, 2)
@@ -76,7 +67,7 @@ class TestDraw:
     # Five standard errors of the mean of 500 fair coins.
     assert labels[positions[:500]].mean() == pytest.approx(0.5, abs=0.112)
 
-  @hypothesis.given(pools(), st.integers(0, 80), SEEDS)
+  @hypothesis.given(pools(smallest=1), st.integers(0, 80), SEEDS)
   @hypothesis.settings(deadline=None, max_examples=25)
   def test_draw_has_the_size_and_only_wanted_classes(self, drawn, size, seed):
     labels, num_classes, distribution = drawn
@@ -89,10 +80,23 @@ class TestDraw:
     assert (first.shape, first.dtype) == ((size,), np.int64)
     assert np.all(distribution[labels[first]] > 0)
 
-  def test_no_class_left_is_refused(self):
-    pool = class_pools.ClassPool(np.array([0, 0]), 2)
-    with pytest.raises(ValueError, match=r"^no class of the distribution has "):
-      pool.draw(np.array([0.0, 1.0]), 3, np.random.default_rng(0))
+  def test_probability_of_a_class_without_example_is_refused(self):
+    pool = class_pools.ClassPool(np.array([0, 0, 2]), 3)
+    with pytest.raises(
+      ValueError,
+      match=r"^there is no example of class 1, whose probability is 0\.25$",
+    ):
+      pool.draw(np.array([0.5, 0.25, 0.25]), 3, np.random.default_rng(0))
+    assert len(pool.draw(np.array([0.5, 0, 0.5]), 3, np.random.default_rng(0)))
+
+
+def test_classes_held_are_those_with_an_example():
+  labels = np.array([4, 1, 1, 2, 4])
+  client = np.array([0, 0, 0, 2, 2])
+  held = class_pools.held_classes(labels, 6, client, 3)
+  assert [own.tolist() for own in held] == [[1, 4], [], [2, 4]]
+  held = class_pools.held_classes(labels, 6, None, 2)
+  assert [own.tolist() for own in held] == [[1, 2, 4], [1, 2, 4]]
 
 
 class TestDrawWithoutReplacement:

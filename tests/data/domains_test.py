@@ -372,6 +372,25 @@ class TestAssembleClients:
       )
       assert not cut_train[-1].size
 
+  def test_classes_that_never_occur_change_no_number_of_examples(self):
+    dataset = numbered_dataset([90, 60, 60], 3)
+    moved = dataset._replace(
+      domains=[each._replace(y=each.y + 2) for each in dataset.domains],
+      class_names=tuple("abcdefg"),
+    )
+    options = {"num_clients": 3, "dirichlet": 0.5, "seed": 2}
+    for one, other in zip(
+      domains.assemble_clients(dataset, **options),
+      domains.assemble_clients(moved, **options),
+      strict=True,
+    ):
+      before, after = (
+        np.bincount(np.concatenate([each.train.y, each.test.y]), minlength=7)
+        for each in (one, other)
+      )
+      np.testing.assert_array_equal(after, np.roll(before, 2))
+      assert np.ptp(before[:3]) > 0
+
   def test_sizes_iid_are_even(self):
     dataset = numbered_dataset([100, 100, 100], 4)
     for client in domains.assemble_clients(dataset, num_clients=5):

@@ -179,6 +179,12 @@ class TestPlaces:
     ):
       periods.is_drift(0, 0)
     _, streams = from_arrays.online([groups[0][0]], [groups[0][1:]])
+    for batch in (periods.batch, streams.batch):
+      for client in (-1, 1):
+        with pytest.raises(
+          ValueError, match=rf"^client {client} is not there: .* in 0..0$"
+        ):
+          batch(client, 1)
     with pytest.raises(ValueError, match=r"^timestep 0 is not there"):
       streams.batch(0, 0)
 

@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -170,6 +171,60 @@ def test_what_is_wrong_is_named(function, options, message, client_data):
     getattr(from_client_data, function)(client_data, **options)
   assert str(error.value).startswith(message)
   assert "\n" not in str(error.value)
+
+
+def fails(*_):
+  raise KeyError("city")
+
+
+@pytest.mark.parametrize(
+  "domain_of, message",
+  [
+    (fails, "domain_of of client 'a': KeyError ("),
+    (lambda *_: (2019, 1), "domain of client 'a': integers wanted, got int64"),
+  ],
+)
+def test_what_a_function_of_the_user_gives_is_checked(
+  domain_of, message, client_data
+):
+  with pytest.raises(ValueError) as error:
+    from_client_data.dynamic(client_data, domain_of=domain_of, **KEYS)
+  assert str(error.value).startswith(message)
+  assert "\n" not in str(error.value)
+
+
+def test_client_that_cannot_be_made_is_named():
+  def make(client_id):
+    if client_id == "b":
+      raise RuntimeError("no such file")
+    return make_client_data().create_tf_dataset_for_client(client_id)
+
+  lazy = mock.Mock(spec=["client_ids", "create_tf_dataset_for_client"])
+  lazy.client_ids = ["a", "b"]
+  lazy.create_tf_dataset_for_client = make
+  with pytest.raises(ValueError, match=r"^client 'b': its examples cannot be"):
+    from_client_data.guidance(lazy, **KEYS)
+
+
+def test_elements_within_elements_are_no_arrays(client_data):
+  nested = client_data.preprocess(
+    lambda data: data.map(
+      lambda each: {"inner": {"x": each["pixels"]}, "label": each["label"]}
+    )
+  )
+  with pytest.raises(ValueError, match=r"^x_key 'inner': it must be one of"):
+    from_client_data.guidance(nested, x_key="inner", y_key="label")
+  pairs = client_data.preprocess(
+    lambda data: data.map(lambda each: ({"x": each["pixels"]}, each["label"]))
+  )
+  with pytest.raises(ValueError, match=r"^client 'a': x and y of its elements"):
+    from_client_data.guidance(pairs)
+
+
+def test_domains_that_guidance_would_ignore_are_refused(client_data):
+  for options in ({"domain_key": "year"}, {"domain_of": lambda *_: 0}):
+    with pytest.raises(ValueError, match=f"^{next(iter(options))}: guidance"):
+      from_client_data.guidance(client_data, **KEYS, **options)
 
 
 def test_examples_of_other_shapes_are_refused():

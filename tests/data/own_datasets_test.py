@@ -176,6 +176,45 @@ class TestDomains:
       domains.load_evolving(name)
 
 
+class TestLabels:
+  def test_identifiers_are_refused_whatever_their_size(self, save):
+    for step in (100, 30_000, 10**12):
+      name = save(y=np.arange(N) % 10 * step + 7)
+      for scenario in datasets.get("digits").models:
+        with pytest.raises(ValueError) as error:
+          datasets.get(name, scenario)
+        assert str(error.value).startswith(
+          f"y of {name}: the greatest label is {9 * step + 7}, and 10 of the"
+          f" {9 * step + 8} classes 0..{9 * step + 7} occur; if labels are"
+          " identifiers, number them from 0 to 9"
+        )
+
+  def test_classes_that_are_named_may_lack_examples(self, save):
+    names = np.array([f"class {label}" for label in range(9)])
+    entry = datasets.get(save(y=np.arange(N) % 2 + 6, class_names=names))
+    assert entry.num_classes == 9
+
+  @pytest.mark.parametrize(
+    "load, scenario",
+    [
+      (streams.load_online, "online_adaptation"),
+      (periods.load_dynamic, "dynamic_personalization"),
+    ],
+  )
+  def test_domains_that_would_be_ignored_are_refused(
+    self, load, scenario, save
+  ):
+    name = save(domain=np.arange(N) // 20)
+    with pytest.raises(ValueError) as error:
+      load(name, seed=0)
+    assert str(error.value) == (
+      f"domain of {name}: {scenario} would ignore it, because it draws the"
+      " drift itself; evolving uses it; to let the drift be drawn, leave the"
+      " array domain out of the file"
+    )
+    assert load(save(), seed=0)
+
+
 class TestClients:
   """Who holds an example keeps it, in every scenario."""
 
@@ -214,8 +253,9 @@ class TestClients:
       assert self.owners(drawn.batch(client, 1).x) == {client}
       initial = streams.initial_examples(dataset, 2, client, 0)
       assert self.owners(initial.x) == {client}
-    with pytest.raises(ValueError, match=r"^initial examples of client 2: 50"):
-      streams.initial_examples(dataset, 50, 2, 0)
+      everything = streams.initial_examples(dataset, 50, client, 0)
+      assert self.owners(everything.x) == {client}
+      assert len(everything.y) == streams.num_labelled(dataset, client) == 3
 
   @pytest.mark.parametrize("rest", periods.RESTS)
   def test_periods_stay_with_their_clients(self, save, rest):
@@ -287,6 +327,8 @@ class TestTfds:
       "label": 2,
       "coarse": 1,
       "embedding": np.full(5, 0.5, np.float32),
+      # As an int32 it would be 1.
+      "user": 2**32 + 1,
       "text": "a",
     }
     other = row | {"image": np.full((4, 4, 3), 7, np.uint8), "label": 0}
@@ -299,6 +341,7 @@ class TestTfds:
         "label": tfds.features.ClassLabel(names=["a", "b", "c"]),
         "coarse": tfds.features.Scalar(np.int64),
         "embedding": tfds.features.Tensor(shape=(5,), dtype=np.float32),
+        "user": tfds.features.Scalar(np.int64),
         "text": tfds.features.Text(),
       },
       {"train": [row, other], "validation": [other]},
@@ -322,6 +365,7 @@ class TestTfds:
     "keys, message",
     [
       ("image,labels", "tfds:toy_images has no feature 'labels'; name two of"),
+      ("image,user", "y of tfds:toy_images:image,user: the greatest label is"),
       ("text,label", "text of tfds:toy_images: images or vectors wanted, got"),
       (
         "image,text",
@@ -413,7 +457,7 @@ class TestTfds:
       assert "\n" not in str(e.value) and "fetch" not in str(e.value)
 
     # A class that int32 does not hold is none, and is not cut to its 32 bits.
-    refuse("image", "label", "label")
+    refuse("image", "label", "y")
     for kind in kinds.keys() - {"label"}:
       refuse("image", kind, kind)
     for kind in kinds.keys() - {"image", "box", "label", "number", "flag"}:

@@ -88,6 +88,32 @@ class TestDirichletProportions:
       partition.dirichlet_proportions(*counts, 1.0, 0)
 
 
+class TestDirichletOverClasses:
+  OWN = (np.array([0, 3]), np.arange(5), np.array([4]))
+
+  def test_rows_are_draws_over_a_clients_classes(self):
+    drawn = partition.dirichlet_over_classes(self.OWN, 5, 0.1, 6)
+    for row, own in zip(drawn, self.OWN, strict=True):
+      assert row.sum() == pytest.approx(1)
+      assert not np.delete(row, own).any()
+    # Who has all classes has the draw of all classes.
+    everything = partition.dirichlet_proportions(3, 5, 0.1, 6)
+    np.testing.assert_array_equal(drawn[1], everything[1])
+
+  def test_draw_is_that_of_all_classes_limited_and_rescaled(self):
+    own = [np.array([1, 2])] * 4000
+    drawn = partition.dirichlet_over_classes(own, 5, 0.7, 6)[:, 1]
+    limited = partition.dirichlet_proportions(4000, 5, 0.7, 7)[:, 1:3]
+    limited = limited[:, 0] / limited.sum(axis=1)
+    assert stats.ks_2samp(drawn, limited).pvalue > 1e-3
+
+  def test_infinite_alpha_is_uniform_over_them(self):
+    np.testing.assert_array_equal(
+      partition.dirichlet_over_classes(self.OWN, 5, np.inf, 6),
+      [[0.5, 0, 0, 0.5, 0], [0.2] * 5, [0, 0, 0, 0, 1]],
+    )
+
+
 class TestPartitionByClass:
   def test_sizes_follow_the_proportions(self):
     # Class 0: 10 examples by 0.7, 0.2, 0.1; class 1: 20 by (0.3, 0.8, 0.9) / 2.

@@ -249,6 +249,44 @@ class TestDistribution:
       assert found.is_drift(0, period) == (not is_same)
     assert len(seen) == 6
 
+  @pytest.mark.parametrize("rest", periods.RESTS)
+  def test_drift_is_that_of_what_is_drawn_where_there_are_two_labels(
+    self, rest
+  ):
+    # 30 of each; and 20 and 40.
+    for sizes in ((30, 30), (20, 40)):
+      pool = examples.Examples(
+        np.arange(60), np.repeat(np.arange(2, dtype=np.int32), sizes)
+      )
+      found = periods.Periods(
+        pool,
+        2,
+        ("iid", "0.5", "0.9"),
+        num_clients=1,
+        period_size=4000,
+        seed=1,
+        rest=rest,
+      )
+      # Drawn with replacement, 4000 examples tell the shares.
+      shares = [np.mean(found.batch(0, p).y) for p in range(40)]
+      drifted = [found.is_drift(0, p) for p in range(1, 40)]
+      assert drifted == list(np.abs(np.diff(shares)) > 0.06)
+      assert 0 < sum(drifted) < 39
+
+  def test_one_label_never_drifts(self):
+    pool = examples.Examples(np.arange(9), np.zeros(9, np.int32))
+    found = periods.Periods(
+      pool,
+      2,
+      ("iid", "0.5", "0.9"),
+      num_clients=1,
+      period_size=4,
+      seed=1,
+      rest="any",
+    )
+    assert len({found.distribution(0, p) for p in range(20)}) == 3
+    assert not any(found.is_drift(0, p) for p in range(1, 20))
+
   def test_iid_never_drifts(self):
     found = make("iid")
     assert not any(found.is_drift(0, period) for period in range(1, 10))

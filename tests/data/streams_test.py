@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import itertools
+import warnings
 
 import hypothesis
 import hypothesis.strategies as st
@@ -127,6 +128,87 @@ class TestLoadOnline:
       streams.load_online("mnist", data_dir=tmp_path)
 
 
+def set_data(monkeypatch, y, num_classes, **fields):
+  """Lets every data set have these labels; an example is its position."""
+  source = source_lib.Source(
+    x=np.arange(len(y), dtype=np.float32)[:, np.newaxis],
+    y=np.asarray(y, np.int32),
+    class_names=tuple(f"c{label}" for label in range(num_classes)),
+    **fields,
+  )
+  monkeypatch.setattr(datasets, "load", lambda name, **options: source)
+
+
+class TestRareClasses:
+  def load(self, monkeypatch, counts, **options):
+    """Loads classes with so many examples; returns counts and warnings."""
+    # The training part is for pre-training, the test part for streams.
+    y = np.repeat(np.arange(len(counts)), counts)
+    set_data(monkeypatch, [*y, *y], len(counts), num_train=len(y))
+    monkeypatch.setattr(
+      streams,
+      "_cut",
+      lambda positions, num_train, rng: np.split(
+        positions, [num_train, num_train, num_train]
+      ),
+    )
+    with warnings.catch_warnings(record=True) as caught:
+      warnings.simplefilter("always")
+      found = streams.load_online("mnist", **options)
+    drawn = np.bincount(found.pretraining.y, minlength=len(counts))
+    return drawn.tolist(), [str(each.message) for each in caught]
+
+  @pytest.mark.parametrize("distribution", ["uniform", "exponential_decay"])
+  def test_classes_that_never_occur_change_nothing(
+    self, distribution, monkeypatch
+  ):
+    options = {"pretraining_distribution": distribution}
+    drawn, warned = self.load(monkeypatch, [40, 40, 40, 40], **options)
+    shifted, _ = self.load(monkeypatch, [0, 40, 40, 0, 40, 40], **options)
+    assert shifted == [0, drawn[0], drawn[1], 0, *drawn[2:]]
+    assert sum(drawn) > 60
+    assert not warned
+
+  def test_distribution_is_kept_where_that_costs_less_than_half(
+    self, monkeypatch
+  ):
+    # Half of 200 is 100, 25 of each; the last class has 13, and 12.5 is half.
+    assert self.load(monkeypatch, [63, 62, 62, 13]) == ([13, 13, 13, 13], [])
+
+  def test_rare_class_gives_all_and_the_others_share_the_rest(
+    self, monkeypatch
+  ):
+    drawn, warned = self.load(monkeypatch, [63, 63, 62, 12])
+    assert drawn[3] == 12 and sum(drawn) == 100
+    assert sorted(drawn[:3]) == [29, 29, 30]
+    assert warned == [
+      "pre-training on 100 examples of mnist: the class distribution uniform"
+      " cannot be kept, because 1 of 4 classes have less than half of the"
+      " examples that it asks for; they give all that they have (c3: 12 of 25)"
+    ]
+
+  def test_number_that_is_asked_for_is_taken_and_warned_of(self, monkeypatch):
+    counts = [100, 4, 3, 2, 1]
+    drawn, warned = self.load(monkeypatch, counts, max_pretraining_examples=50)
+    assert drawn == [40, 4, 3, 2, 1]
+    assert warned[0].endswith("(c1: 4 of 10, c2: 3 of 10, c3: 2 of 10, ...)")
+    drawn, warned = self.load(
+      monkeypatch, [60, 60, 6], max_pretraining_examples=30
+    )
+    # 6 of 10: not rare.
+    assert drawn == [12, 12, 6] and not warned
+
+  def test_classes_that_occur_are_dealt(self, monkeypatch):
+    set_data(monkeypatch, np.repeat([1, 2, 5, 7], 40), 9)
+    found = streams.load_online("mnist", disjoint_clients=2)
+    dealt = np.concatenate(found.client_classes)
+    assert sorted(dealt) == [1, 2, 5, 7]
+    assert list(map(len, found.client_classes)) == [2, 2]
+    np.testing.assert_array_equal(
+      found.class_distribution, np.isin(np.arange(9), dealt) / 4
+    )
+
+
 class TestInitialExamples:
   @pytest.fixture(scope="class")
   def dataset(self):
@@ -167,10 +249,31 @@ class TestInitialExamples:
     }
     assert len(drawn) == 9
 
-  def test_more_than_there_are_is_refused(self, dataset):
-    assert refusal(streams.initial_examples, dataset, 61, 0, 0).startswith(
-      "initial examples of client 0: 61 examples cannot be drawn"
-    )
+  def test_who_holds_fewer_has_all(self, dataset):
+    drawn = streams.initial_examples(dataset, 61, 0, seed=0)
+    assert sorted(drawn.x) == list(range(60))
+    # Of the even positions, which client 1 holds, 30; of the classes b and d,
+    # 10 and 2.
+    owned = dataset._replace(initial_client=1 - np.arange(60) % 2)
+    dealt = owned._replace(client_classes=(np.array([0, 2]), np.array([1, 3])))
+    for each, expected in (
+      (owned, range(0, 60, 2)),
+      (dealt, [*range(30, 50, 2), 56, 58]),
+    ):
+      drawn = streams.initial_examples(each, 100, 1, seed=0)
+      assert sorted(drawn.x) == list(expected)
+      assert streams.num_labelled(each, 1) == len(drawn.y)
+
+  def test_client_without_labelled_example_is_refused(self, dataset):
+    dataset = dataset._replace(initial_client=np.zeros(60, int))
+    for function in (
+      lambda: streams.initial_examples(dataset, 5, 1, 0),
+      lambda: streams.num_labelled(dataset, 1),
+    ):
+      assert refusal(function) == (
+        "client 1 has no labelled example of its classes among the 60 from"
+        " before deployment"
+      )
 
 
 # Class sizes far from uniform: what is drawn is not what the pool has.
@@ -481,6 +584,120 @@ class TestClientClasses:
       # Uniform over its classes, as nearly as there are enough.
       assert sorted(np.unique(y)) == list(own)
     assert streams.load_online("mnist").client_classes is None
+
+
+class TestFewClasses:
+  """Clients who hold some classes only, and classes that never occur."""
+
+  @hypothesis.settings(deadline=None, max_examples=25)
+  @hypothesis.given(st.data())
+  def test_batch_has_the_distribution_that_is_told(self, data):
+    # Classes 0 and 4 never occur.
+    held = data.draw(
+      st.lists(
+        st.sets(st.sampled_from([1, 2, 3, 5]), min_size=1),
+        min_size=1,
+        max_size=3,
+      )
+    )
+    y, client = (
+      np.concatenate(parts).astype(np.int32)
+      for parts in zip(
+        *(
+          (np.repeat(sorted(own), 3), np.full(3 * len(own), number))
+          for number, own in enumerate(held)
+        ),
+        strict=True,
+      )
+    )
+    found = streams.Streams(
+      examples_lib.Examples(np.arange(len(y)), y),
+      6,
+      np.array([0, 0.5, 1]),
+      num_clients=len(held),
+      samples_per_step=2000,
+      # So small that Q_T is one class, held or not.
+      dirichlet=data.draw(st.sampled_from([1e-3, 0.1, 1.0, np.inf])),
+      seed=data.draw(st.integers(0, 1000)),
+      pool_client=client,
+    )
+    for number, own in enumerate(held):
+      told = [found.class_distribution(number, step) for step in range(3)]
+      np.testing.assert_allclose(np.sum(told, axis=1), 1)
+      np.testing.assert_array_equal(
+        told[0], np.isin(np.arange(6), list(own)) / len(own)
+      )
+      np.testing.assert_allclose(told[1], (told[0] + told[2]) / 2)
+      assert found.shift(number, 2) == pytest.approx(
+        np.abs(told[2] - told[1]).sum()
+      )
+      for step in (1, 2):
+        batch = found.batch(number, step)
+        assert_frequencies(batch.y, told[step])
+        assert np.all(client[batch.x] == number)
+
+  def test_classes_that_never_occur_change_no_target(self):
+    options = {"num_clients": 5, "samples_per_step": 3, "seed": 4}
+    targets = [
+      streams.Streams(
+        examples_lib.Examples(np.arange(20), y), 6, np.array([0, 1]), **options
+      ).targets
+      for y in (np.arange(20) % 4, np.arange(20) % 4 + 1)
+    ]
+    np.testing.assert_array_equal(targets[0][:, :4], targets[1][:, 1:5])
+    assert not targets[1][:, [0, 5]].any()
+
+  @pytest.mark.parametrize(
+    "options",
+    [
+      {"pool_client": np.zeros(100, int)},
+      {"client_classes": [[0], [], [1], [2]]},
+      {
+        "pool_client": np.repeat([0, 1, 2, 3], 25),
+        "client_classes": [[0], [0], [2], [2]],
+      },
+    ],
+  )
+  def test_client_with_nothing_to_draw_is_named(self, options):
+    assert refusal(make_streams, [0, 1], **options).startswith(
+      "client 1 has no example to draw a stream from"
+    )
+
+  def test_each_example_must_have_a_client(self):
+    assert refusal(make_streams, [0, 1], pool_client=np.zeros(99, int)) == (
+      "pool_client must have a client for each of 100 examples, got the shape"
+      " [99]"
+    )
+
+  def test_archive_without_a_class_of_the_pool_is_refused(self):
+    found = make_covariate_streams(
+      [0, 1],
+      TOY,
+      archive=lambda name, severity: examples_lib.Examples(
+        TOY.x[:25], TOY_Y[:25]
+      ),
+    )
+    assert refusal(found.batch, 2, 1) == (
+      f"images of client 2 under {found.corruption_names[2]} of severity 5:"
+      " there is no example of class 2, whose probability is 0.333333"
+    )
+
+  @pytest.mark.parametrize(
+    "name, arguments, message",
+    [
+      ("batch", (4, 1), "client 4 is not there: it must lie in 0..3"),
+      ("batch", (-1, 1), "client -1 is not there: it must lie in 0..3"),
+      ("batch", (0, 2), "timestep 2 is not there: it must lie in 0..1"),
+      ("class_distribution", (0, -1), "timestep -1 is not there: it must lie"),
+      ("severity", (-1,), "timestep -1 is not there: it must lie in 0..1"),
+      ("shift", (-1, 1), "client -1 is not there: it must lie in 0..3"),
+    ],
+  )
+  def test_places_that_are_not_there_are_refused(
+    self, name, arguments, message
+  ):
+    function = getattr(make_streams([0, 1]), name)
+    assert refusal(function, *arguments).startswith(message)
 
 
 class TestArchiveOf:

@@ -448,7 +448,6 @@ def test_what_is_on_or_off_may_be_compared(flag, values, make_plan):
     (["--num_clients=0"], ("--num_clients=0", "at least 1")),
     (["--samples_per_step=0"], ("--samples_per_step=0", "at least 1")),
     (["--initial_examples=0"], ("--initial_examples=0", "at least 1")),
-    (["--initial_examples=5000"], ("5000",)),
     (
       ["--max_pretraining_examples=0"],
       ("--max_pretraining_examples=0", "at least 1"),

@@ -180,6 +180,61 @@ def test_run_goes_on_with_the_same_data_alone(run_file, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
+  "of_scenario", [_EVOLVING, _ONLINE, _GUIDANCE, _DYNAMIC]
+)
+def test_identifiers_are_refused_in_every_scenario(
+  of_scenario, run_file, tmp_path, capsys
+):
+  arrays = make_arrays("images")
+  arrays["y"] = 300_000 * arrays["y"]
+  assert run_file(of_scenario, arrays) == 2
+  said = capsys.readouterr().err
+  assert "y of tabular.npz: the greatest label is 300000, and 2 of the" in said
+  assert said.count("\n") == 1
+  assert sorted(each.name for each in tmp_path.iterdir()) == ["tabular.npz"]
+
+
+def _few_classes():
+  """Makes three clients with two of the classes 1 to 6 each, and few labels."""
+  rng = np.random.default_rng(0)
+  client = np.repeat(np.arange(3), [150, 150, 30])
+  y = 1 + 2 * client + np.arange(330) % 2
+  x = rng.normal(size=(330, 4)) + y[:, np.newaxis]
+  return {"x": x, "y": y, "client": client}
+
+
+@pytest.mark.slow
+def test_clients_with_few_classes_and_labels_run_to_the_end(
+  run_file, tmp_path, capsys
+):
+  # Q_T is one class, which the client may not hold; at the end of square it is
+  # all that is drawn.
+  arguments = (
+    "--algorithm=fed_ade",
+    "--timesteps=4",
+    "--shift=square",
+    "--initial_examples=10",
+    "--dirichlet=0.001",
+    "--seeds=0,1",
+    "--cache_dir=cache",
+  )
+  assert run_file(_ONLINE, _few_classes(), *arguments) == 0
+  # 30 examples: 9 for the stream, 20 % of the other 21 are labelled.
+  assert capsys.readouterr().err.splitlines() == [
+    "online_adaptation: y of tabular.npz: the greatest label is 6, and 6 of the"
+    " 7 classes 0..6 occur; classes without an example: 0",
+    "online_adaptation: pre-training on 75 examples of tabular.npz: the class"
+    " distribution uniform cannot be kept, because 1 of 6 classes have less"
+    " than half of the examples that it asks for; they give all that they have"
+    " (5: 5 of 12.5)",
+    "online_adaptation: 1 of 3 clients have fewer labelled examples than"
+    " --initial_examples=10, and take all that they have (at least 4)",
+  ]
+  runs = json.loads((tmp_path / "run" / "summary.json").read_text())["runs"]
+  assert runs[0]["setting"]["clients_below_initial_examples"] == 1
+
+
+@pytest.mark.parametrize(
   "of_scenario, kind, keys, arguments, message",
   [
     (
@@ -256,9 +311,16 @@ def test_run_goes_on_with_the_same_data_alone(run_file, tmp_path, capsys):
     (
       _ONLINE,
       "vectors",
-      ("client",),
-      ("--initial_examples=50",),
-      "initial examples of client 0: 50 examples cannot be drawn",
+      ("domain",),
+      (),
+      "domain of tabular.npz: online_adaptation would ignore it",
+    ),
+    (
+      _DYNAMIC,
+      "vectors",
+      ("domain", "client"),
+      (),
+      "domain of tabular.npz: dynamic_personalization would ignore it",
     ),
     (
       _ONLINE,

@@ -95,11 +95,19 @@ def make_algorithm(width=3):
       Kept((np.zeros(6, np.float32),), extra) for _ in seeds
     ],
     phases=(phase,),
+    evaluate_clients=types.SimpleNamespace(
+      # Clients' data have no field; they are the third and fourth argument.
+      type_signature=types.SimpleNamespace(
+        parameter=[types.SimpleNamespace(member=tff.StructType([]))] * 4
+      )
+    ),
   )
 
 
 class Client(int):
   """A client is its number."""
+
+  _fields = ()
 
   @property
   def seed(self):

@@ -223,9 +223,29 @@ class TestDoor:
     with pytest.raises(ValueError, match=r"^representation of client 0: all"):
       door.training(data, 0)
 
-  def test_what_is_no_named_tuple_of_the_type_passes_as_it_is(self, door):
-    for other in (3, periods.PeriodData(*make_data(), [np.nan])):
-      assert door.training(other, 0) is other
+  def test_what_is_no_named_tuple_of_the_type_is_refused(self, door):
+    for other, name in (
+      (3, "int"),
+      (tuple(make_data()), "tuple"),
+      (make_data()._asdict(), "dict"),
+      (periods.PeriodData(*make_data(), [np.nan]), "PeriodData"),
+    ):
+      for check, what in (
+        (door.training, "client 4"),
+        (door.prediction, "client 4, to predict"),
+      ):
+        with pytest.raises(ValueError) as error:
+          check(other, 4)
+        assert str(error.value) == (
+          f"{what}: a named tuple of x, y, domain_sizes, seed, client_id"
+          f" wanted, got {name}"
+        )
+
+  def test_what_is_no_examples_is_refused(self, door):
+    with pytest.raises(
+      ValueError, match=r"^client 4: Examples\(x, y\) wanted, got tuple$"
+    ):
+      door.examples(tuple(make_examples(2)), 4)
 
   def test_what_comes_again_is_not_looked_at_again(self, door):
     given = [make_data(), make_data(y=np.array([0, 2, 1, 0]))]

@@ -168,6 +168,42 @@ class TestBadData:
     with pytest.raises(ValueError, match=self.REFUSAL):
       dynamic.validate(running, drawn, represent)
 
+  @pytest.mark.parametrize(
+    "change, message",
+    [
+      (lambda x, y: (x, y), "client 1, period 2: Examples(x, y) wanted, got"),
+      (
+        lambda x, y: examples_lib.Examples(x[:, :2], y),
+        "x of client 1, period 2: the shape must be [n, 3], got ",
+      ),
+      (
+        lambda x, y: examples_lib.Examples(x * np.nan, y),
+        "x of client 1, period 2: all numbers must be finite",
+      ),
+      (
+        lambda x, y: examples_lib.Examples(x, y[1:]),
+        "y of client 1, period 2: the shape must be ",
+      ),
+    ],
+  )
+  def test_period_of_a_stream_is_refused(self, change, message):
+    class ChangedPeriods(periods.Periods):
+      def batch(self, client, period):
+        found = super().batch(client, period)
+        return change(*found) if (client, period) == (1, 2) else found
+
+    drawn = make_periods("iid", kind=ChangedPeriods)
+    with pytest.raises(ValueError) as error:
+      dynamic.measure_stream(drawn, 3, INSTRUMENTS)
+    assert str(error.value).startswith(message)
+
+  def test_who_asks_with_wrong_examples_is_named(self, train):
+    running, _ = train(fed_3da)
+    clients = clients_in_use.Clients(running, represent)
+    given = dynamic.batches(make_periods("iid", kind=ShortPeriods), 0)
+    with pytest.raises(ValueError, match=self.REFUSAL):
+      clients.request(given, np.ones(len(given), bool))
+
   def test_pool_of_two_lengths_is_refused(self):
     pool = make_pool(9, 0)
     with pytest.raises(ValueError, match=r"9 examples and 8 classes"):

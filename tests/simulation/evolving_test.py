@@ -16,6 +16,7 @@ from tff_shift.learning import randomness
 from tff_shift.models import mlp
 from tff_shift.simulation import checkpoints
 from tff_shift.simulation import evolving
+from tff_shift.simulation import rounds
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -390,6 +391,19 @@ class TestBadClients:
         model,
         [clients[0], clients[1]._replace(**{part: bad}), clients[2]],
       )
+
+  @pytest.mark.parametrize("is_made", [False, True])
+  def test_what_is_no_client_is_refused_given_or_made(
+    self, algorithm, clients, is_made
+  ):
+    held = [clients[0], clients[1]._replace(train=clients[1].train[:2])]
+    if is_made:
+      held = rounds.DataOnDemand(2, held.__getitem__)
+    with pytest.raises(
+      ValueError,
+      match=r"^train of client 1 must be a domains\.ClientExamples, got tuple",
+    ):
+      evolving.run(algorithm, held, num_rounds=1, run_seed=RUN_SEED)
 
   def test_examples_of_the_target_alone_are_none_to_train_on(
     self, typed_algorithm, model, clients

@@ -40,18 +40,7 @@ class ClassPool:
       ValueError: A label is not an integer in 0..num_classes - 1, or
         `num_classes` is below 1.
     """
-    partition.check_positive_integer("num_classes", num_classes)
-    labels = examples.as_array(labels, "labels")
-    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
-      raise ValueError(
-        "labels must be a vector of integers, got"
-        f" {labels.dtype} {list(labels.shape)}"
-      )
-    if len(labels) and (labels.min() < 0 or labels.max() >= num_classes):
-      raise ValueError(
-        f"labels must lie in 0..{num_classes - 1}, got"
-        f" {labels.min()}..{labels.max()}"
-      )
+    labels = _checked_labels(labels, num_classes)
     self.counts = np.bincount(labels, minlength=num_classes)
     # Class c is at _by_class[_starts[c] : _starts[c] + counts[c]].
     self._by_class = np.argsort(labels, kind="stable")
@@ -65,11 +54,11 @@ class ClassPool:
   ) -> np.ndarray:
     """Draws with replacement: every example's class is from `distribution`.
 
-    The class counts are multinomial. The probability of classes without
-    examples goes to the others, in proportion to theirs.
+    The class counts are multinomial.
 
     Args:
-      distribution: `[num_classes]`, non-negative with the sum 1.
+      distribution: `[num_classes]`, non-negative with the sum 1; 0 for every
+        class without an example.
       size: Number of examples to draw, 0 or more.
       generator: What draws.
 
@@ -77,15 +66,15 @@ class ClassPool:
       `[size]` int64 positions in `labels`, in random order.
 
     Raises:
-      ValueError: `distribution` is not one, `size` is negative, or every class
-        that has a probability is without examples.
+      ValueError: `distribution` is not one, `size` is negative, or a class that
+        has a probability is without examples.
     """
     probabilities = self._check(distribution, size)
-    probabilities = np.where(self.counts > 0, probabilities, 0)
-    if not probabilities.any():
+    lacking = np.flatnonzero((probabilities > 0) & (self.counts == 0))
+    if len(lacking):
       raise ValueError(
-        "no class of the distribution has an example in the pool; give a"
-        " probability to a class that has one"
+        f"there is no example of class {lacking[0]}, whose probability is"
+        f" {probabilities[lacking[0]]:g}"
       )
     class_counts = generator.multinomial(
       size, probabilities / probabilities.sum()
@@ -197,6 +186,52 @@ class ClassPool:
       size -= self.counts[is_exhausted].sum()
       is_open &= ~is_exhausted
     return result
+
+
+def held_classes(
+  labels: np.ndarray,
+  num_classes: int,
+  client: np.ndarray | None,
+  num_clients: int,
+) -> list[np.ndarray]:
+  """Returns the classes of which a client has an example.
+
+  Args:
+    labels: `[N]` integers, each below `num_classes`.
+    num_classes: Number of classes; some may have no example.
+    client: `[N]` integers from 0 to `num_clients` - 1, who holds an example.
+      None: everybody holds all.
+    num_clients: Number of clients.
+
+  Returns:
+    For each client its classes, ascending; it may have none.
+
+  Raises:
+    ValueError: See `ClassPool`.
+  """
+  labels = _checked_labels(labels, num_classes)
+  if client is None:
+    return [np.unique(labels)] * num_clients
+  is_held = np.zeros([num_clients, num_classes], bool)
+  is_held[client, labels] = True
+  return [np.flatnonzero(each) for each in is_held]
+
+
+def _checked_labels(labels: np.ndarray, num_classes: int) -> np.ndarray:
+  """Returns labels as an array; refuses those that are none of the classes."""
+  partition.check_positive_integer("num_classes", num_classes)
+  labels = examples.as_array(labels, "labels")
+  if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+    raise ValueError(
+      "labels must be a vector of integers, got"
+      f" {labels.dtype} {list(labels.shape)}"
+    )
+  if len(labels) and (labels.min() < 0 or labels.max() >= num_classes):
+    raise ValueError(
+      f"labels must lie in 0..{num_classes - 1}, got"
+      f" {labels.min()}..{labels.max()}"
+    )
+  return labels
 
 
 def deal_classes(

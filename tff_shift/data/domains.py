@@ -242,10 +242,10 @@ def assemble_clients(
   """Deals every domain to the clients and splits each part into train and test.
 
   Examples that have a client already stay there. The examples of domain m are
-  dealt and split by (seed, m) alone. So a data set
-  without its last domain gives every client the same examples in the domains
-  that are left; only the domain that is now last turns from train and test into
-  test as a whole.
+  dealt and split by (seed, m) and the classes that occur in any domain. So a
+  data set without its last domain gives every client the same examples in the
+  domains that are left, unless a class occurs in the last alone; only the
+  domain that is now last turns from train and test into test as a whole.
 
   Args:
     dataset: The domains; the last one goes to the test side as a whole.
@@ -269,8 +269,10 @@ def assemble_clients(
       f"{dataset.name} needs at least 2 domains (a source and a target), got"
       f" {len(dataset.domains)}"
     )
-  proportions = partition.dirichlet_proportions(
-    num_clients, len(dataset.class_names), dirichlet, seed
+  partition.check_positive_integer("num_clients", num_clients)
+  occurring = np.unique(np.concatenate([each.y for each in dataset.domains]))
+  proportions = partition.dirichlet_over_classes(
+    [occurring] * num_clients, len(dataset.class_names), dirichlet, seed
   )
   target = len(dataset.domains) - 1
   train_parts, test_parts = [], []  # [domain][client] -> positions

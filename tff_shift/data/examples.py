@@ -1,11 +1,24 @@
 """Examples and their classes as typed arrays, and the check at the entrance."""
 
+import warnings
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
 import numpy as np
+
+# Of classes that never occur, so many are named.
+_NUM_LISTED = 5
+
+
+class DataWarning(UserWarning):
+  """Data can be used, but may not be what is meant; the message is one line."""
+
+
+def warn(message: str) -> None:
+  """Issues a `DataWarning`."""
+  warnings.warn(message, DataWarning, stacklevel=3)
 
 
 class Examples(NamedTuple):
@@ -117,6 +130,9 @@ def checked(
 def num_classes_of(labels: Sequence[np.ndarray], names: Sequence[str]) -> int:
   """Infers the number of classes: the greatest label and one.
 
+  Labels of which fewer than half occur are taken for identifiers. Where others
+  do not occur, a warning says so.
+
   Args:
     labels: Each `[n]` integers.
     names: What error messages call each.
@@ -125,19 +141,60 @@ def num_classes_of(labels: Sequence[np.ndarray], names: Sequence[str]) -> int:
     The number, at least 1.
 
   Raises:
-    ValueError: Something is no vector of integers, or a number is negative.
+    ValueError: Something is no vector of integers, a number is negative, or
+      fewer than half of the classes occur.
   """
-  highest = 0
+  occurring, highest, where = [], 0, names[0]
   for array, what in zip(labels, names, strict=True):
-    array = checked_array(array, what, shape=(None,), dtype=np.int32)
+    # Identifiers may be greater than any int32.
+    array = checked_array(array, what, shape=(None,), dtype=np.int64)
     if array.size and array.min() < 0:
       wrong = int(np.argmax(array < 0))
       raise ValueError(
         f"{what}: classes must count from 0, got {array[wrong]} for example"
         f" {wrong}"
       )
-    highest = max(highest, int(array.max(initial=0)))
+    occurring.append(np.unique(array))
+    if array.max(initial=0) > highest:
+      highest, where = int(array.max()), what
+  occurring = np.unique(np.concatenate(occurring))
+  _check_classes_occur(occurring, highest + 1, where)
   return highest + 1
+
+
+def _check_classes_occur(
+  occurring: np.ndarray, num_classes: int, what: str
+) -> None:
+  """Refuses classes most of which never occur; warns of others.
+
+  Args:
+    occurring: The classes that occur, ascending.
+    num_classes: The number of classes.
+    what: What messages call the labels.
+
+  Raises:
+    ValueError: Fewer than half of the classes occur.
+  """
+  num_absent = num_classes - len(occurring)
+  if not len(occurring) or not num_absent:
+    return
+  found = (
+    f"{what}: the greatest label is {num_classes - 1}, and"
+    f" {len(occurring)} of the {num_classes} classes 0..{num_classes - 1} occur"
+  )
+  if 2 * len(occurring) < num_classes:
+    raise ValueError(
+      f"{found}; if labels are identifiers, number them from 0 to"
+      f" {len(occurring) - 1} (y = numpy.unique(y, return_inverse=True)[1]),"
+      f" and if there are {num_classes} classes, say so (class_names of a file,"
+      " num_classes in Python)"
+    )
+  # No larger than the labels themselves.
+  absent = np.setdiff1d(np.arange(num_classes), occurring)[:_NUM_LISTED]
+  warn(
+    f"{found}; classes without an example:"
+    f" {', '.join(map(str, absent))}{', ...' * (num_absent > len(absent))}"
+  )
 
 
 def checked_sizes(

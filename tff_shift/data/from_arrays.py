@@ -5,8 +5,9 @@ floating-point numbers, and y `[n]` integers, the classes from 0. All of a call
 have one shape and one kind of x. They are checked and cast here, once: x to
 uint8 or float32, y to int32; what does not fit is refused in one line that says
 where it is. The number of classes is that of the greatest class that occurs
-unless it is given. An array that has its type already is not copied; a copy is
-closed to writing. Clients, domains and periods count from 0, time steps from 1.
+unless it is given, see `examples.num_classes_of`. An array that has its type
+already is not copied; a copy is closed to writing. Clients, domains and periods
+count from 0, time steps from 1.
 """
 
 from collections.abc import Sequence
@@ -115,18 +116,18 @@ def evolving_domains(
     ValueError: An array is wrong, or there are fewer than 2 domains.
   """
   _check_equal_lengths([domains], "domain", 2)
+  if names is None:
+    names = [str(m) for m in range(len(domains))]
+  if len(names) != len(domains):
+    raise ValueError(
+      f"names: there must be {len(domains)}, one for each domain, got"
+      f" {len(names)}"
+    )
   (batches,), num_classes = _checked(
     [domains],
     "domain {1}",
     None if class_names is None else len(class_names),
   )
-  if names is None:
-    names = [str(m) for m in range(len(batches))]
-  if len(names) != len(batches):
-    raise ValueError(
-      f"names: there must be {len(batches)}, one for each domain, got"
-      f" {len(names)}"
-    )
   return domains_lib.EvolvingDataset(
     name,
     tuple(

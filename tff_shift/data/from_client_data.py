@@ -103,12 +103,13 @@ def read(
     if domain_key is not None:
       domain = _field(elements, domain_key, "domain_key", client_id)[kept]
     elif domain_of is not None:
-      domain = np.array(
-        [domain_of(client_id, _element(elements, place)) for place in kept]
-      )
-    if domain is not None and domain.dtype.kind not in "iu":
+      domain = _domains_of(domain_of, client_id, elements, kept)
+    if domain is not None and (
+      domain.dtype.kind not in "iu" or domain.shape != kept.shape
+    ):
       raise ValueError(
         f"domain of client {client_id!r}: integers wanted, got {domain.dtype}"
+        f" {list(domain.shape)} of {len(kept)} examples"
       )
     found.append(ClientArrays(client_id, x[kept], y[kept], domain))
   return found
@@ -203,8 +204,13 @@ def guidance(
     The examples of each client.
 
   Raises:
-    ValueError: See `read`.
+    ValueError: See `read`; or domains are told, which nothing here looks at.
   """
+  for key in ("domain_key", "domain_of"):
+    if reading.get(key) is not None:
+      raise ValueError(
+        f"{key}: guidance has no domains and would ignore it; evolving has"
+      )
   clients = read(client_data, seed=seed, **reading)
   asked = None
   if test is not None:
@@ -298,10 +304,11 @@ def _elements(
   client_data: "tff.simulation.datasets.ClientData", client_id: str
 ) -> Any:
   """Returns all elements of a client, their arrays stacked."""
-  data = client_data.create_tf_dataset_for_client(client_id)
   try:
+    # What makes a client's data is called here, and may be the user's.
+    data = client_data.create_tf_dataset_for_client(client_id)
     batches = list(data.batch(_BATCH_SIZE).as_numpy_iterator())
-  # TensorFlow's errors, of many types; most often examples differ in shape.
+  # Errors of many types; most often examples differ in shape.
   except Exception as error:
     raise ValueError(
       f"client {client_id!r}: its examples cannot be read together"
@@ -309,16 +316,45 @@ def _elements(
     ) from error
   if not batches:
     raise ValueError(f"client {client_id!r} has no example")
-  if isinstance(batches[0], Mapping):
+  first = batches[0]
+  if isinstance(first, Mapping):
+    # What is no array, such as a dictionary of its own, cannot be used.
     return {
-      key: np.concatenate([each[key] for each in batches]) for key in batches[0]
+      key: np.concatenate([each[key] for each in batches])
+      for key, value in first.items()
+      if isinstance(value, np.ndarray)
     }
-  if not isinstance(batches[0], tuple) or len(batches[0]) != 2:
+  if not isinstance(first, tuple) or len(first) != 2:
     raise ValueError(
       f"client {client_id!r}: its elements must be (x, y) or dictionaries, got"
-      f" {type(batches[0]).__name__}"
+      f" {type(first).__name__}"
     )
+  for part in first:
+    if not isinstance(part, np.ndarray):
+      raise ValueError(
+        f"client {client_id!r}: x and y of its elements must be arrays, got"
+        f" {type(part).__name__}"
+      )
   return tuple(np.concatenate(arrays) for arrays in zip(*batches, strict=True))
+
+
+def _domains_of(
+  domain_of: Callable[[str, Any], int],
+  client_id: str,
+  elements: Any,
+  kept: np.ndarray,
+) -> np.ndarray:
+  """Returns what the user's function tells of elements, `[len(kept)]`."""
+  try:
+    return np.array(
+      [domain_of(client_id, _element(elements, place)) for place in kept]
+    )
+  # Whatever the user's function raises.
+  except Exception as error:
+    raise ValueError(
+      f"domain_of of client {client_id!r}: {type(error).__name__}"
+      f" ({array_files.first_line(error)})"
+    ) from error
 
 
 def _element(elements: Any, place: int) -> Any:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tff_shift.data import examples as examples_lib
+from tff_shift.data import partition
 
 
 class Streams:
@@ -39,7 +40,8 @@ class Streams:
 
   def batch(self, client: int, timestep: int) -> examples_lib.Examples:
     """Returns what a client meets at a time step, from 1."""
-    _check_position("timestep", timestep, 1, self.num_timesteps)
+    partition.check_position("client", client, 0, self.num_clients - 1)
+    partition.check_position("timestep", timestep, 1, self.num_timesteps)
     return self._batches[client][timestep - 1]
 
 
@@ -81,20 +83,14 @@ class Periods:
       The examples.
 
     Raises:
-      ValueError: If there are not so many periods.
+      ValueError: If there is no such client or period.
     """
-    _check_position("period", period, 0, self.num_periods - 1)
+    partition.check_position("client", client, 0, self.num_clients - 1)
+    partition.check_position("period", period, 0, self.num_periods - 1)
     return self._batches[client][period]
 
   def is_drift(self, client: int, period: int) -> bool:
     """Returns whether a period, from 1, differs from the one before."""
-    _check_position("period", period, 1, self.num_periods - 1)
+    partition.check_position("client", client, 0, self.num_clients - 1)
+    partition.check_position("period", period, 1, self.num_periods - 1)
     return bool(self._drifted[client, period])
-
-
-def _check_position(name: str, value: int, first: int, last: int) -> None:
-  """Refuses a place that was not given."""
-  if not first <= value <= last:
-    raise ValueError(
-      f"{name} {value} is not there: it must lie in {first}..{last}"
-    )

@@ -37,6 +37,9 @@ KEYS = {
 }
 _REQUIRED = ("x", "y")
 
+# The scenarios that draw how the data of a file drift.
+_DRAWING = ("online_adaptation", "dynamic_personalization")
+
 _SUFFIX = ".npz"
 _PREFIX = "tfds:"
 _TFDS = re.compile(r"tfds:(\w[\w-]*(?:/\w[\w.-]*)?)(?::(\w+),(\w+))?")
@@ -95,6 +98,12 @@ def get(
       raise ValueError(f"{name} cannot be read: {error.strerror}") from error
   else:
     entry = _read_tfds(name, source.data_folder(data_dir))
+  if scenario in _DRAWING and entry.evolution is not None:
+    raise ValueError(
+      f"domain of {name}: {scenario} would ignore it, because it draws the"
+      " drift itself; evolving uses it; to let the drift be drawn, leave the"
+      " array domain out of the file"
+    )
   if scenario is not None and scenario not in entry.models:
     raise ValueError(
       f"{name} holds vectors of {entry.shape[0]} numbers, and {scenario}"

@@ -63,6 +63,24 @@ def check_positive_integer(name: str, value: int) -> None:
     raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
 
 
+def check_position(name: str, value: int, first: int, last: int) -> None:
+  """Raises ValueError for a client, time step or period that is not there.
+
+  Args:
+    name: What the message calls it.
+    value: Its number.
+    first: The first number.
+    last: The last number.
+
+  Raises:
+    ValueError: It is no integer from `first` to `last`.
+  """
+  if not isinstance(value, int | np.integer) or not first <= value <= last:
+    raise ValueError(
+      f"{name} {value} is not there: it must lie in {first}..{last}"
+    )
+
+
 def by_client(client: np.ndarray, num_clients: int) -> list[np.ndarray]:
   """Returns who holds which example.
 
@@ -110,6 +128,38 @@ def dirichlet_proportions(
   _check_concentration("dirichlet", alpha)
   rng = generator("dirichlet proportions", seed)
   return rng.dirichlet(np.full(num_classes, alpha), size=num_clients)
+
+
+def dirichlet_over_classes(
+  classes: Sequence[np.ndarray], num_classes: int, alpha: float, seed: Seed
+) -> np.ndarray:
+  """Draws each client's distribution over its own classes.
+
+  It is what a Dirichlet draw over all classes becomes when it is limited to the
+  client's own and rescaled.
+
+  Args:
+    classes: For each client its different classes, at least one.
+    num_classes: Number of classes.
+    alpha: See `dirichlet_proportions`, whose draw this is for clients who have
+      all classes.
+    seed: Seed of the draw.
+
+  Returns:
+    `[num_clients, num_classes]` float64; every row sums to one and is 0 where a
+    class is not the client's.
+
+  Raises:
+    ValueError: See `dirichlet_proportions`.
+  """
+  drawn = {
+    size: dirichlet_proportions(len(classes), size, alpha, seed)
+    for size in set(map(len, classes))
+  }
+  found = np.zeros([len(classes), num_classes])
+  for client, own in enumerate(classes):
+    found[client, own] = drawn[len(own)][client]
+  return found
 
 
 def _check_concentration(name: str, alpha: float) -> None:

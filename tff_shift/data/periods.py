@@ -288,27 +288,23 @@ class Periods:
     """Returns whether a period's distribution is not that of the one before.
 
     The two are equal if each label has the same share: iid follows iid without
-    drift, and `0.4+0.4` of labels 2 and 5 is that of 5 and 2.
+    drift, and `0.4+0.4` of labels 2 and 5 is that of 5 and 2. Of a client who
+    has two labels, `0.5` is the same whichever is heavy.
 
     Args:
       client: The client.
       period: The period, from 1.
 
     Returns:
-      True if the distribution or the heavy labels differ.
+      True if the share of a label differs.
 
     Raises:
       ValueError: If nothing was before the period.
     """
     partition.check_positive_integer("period", period)
-    before, now = (
-      dict(zip(labels, _shares(name), strict=True))
-      for name, labels in (
-        self._choice(client, period - 1),
-        self._choice(client, period),
-      )
+    return self._label_shares(client, period - 1) != self._label_shares(
+      client, period
     )
-    return before != now
 
   def batch(self, client: int, period: int) -> examples.Examples:
     """Draws the examples of a period.
@@ -364,6 +360,26 @@ class Periods:
       self._of(client, self._classes), len(_shares(name)), replace=False
     )
     return name, tuple(int(label) for label in labels)
+
+  def _label_shares(
+    self, client: int, period: int
+  ) -> dict[int, fractions.Fraction]:
+    """Returns the share of each label that a period has, heavy or not."""
+    name, labels = self._choice(client, period)
+    found = dict(zip(labels, _shares(name), strict=True))
+    rest = 1 - sum(found.values())
+    counts = {
+      label: len(positions)
+      for label, positions in enumerate(self._of(client, self._by_class))
+      if self._rest == "any" or label not in found
+    }
+    if rest:
+      total = sum(counts.values())
+      for label, count in counts.items():
+        if count:
+          own = rest * fractions.Fraction(count, total)
+          found[label] = found.get(label, 0) + own
+    return found
 
   def _of(self, client: int, entries: list[Any]) -> Any:
     """Returns the entry of a client, which may be that of all."""

@@ -7,8 +7,9 @@ training and measures the confusion matrix, one gives clients their labelled
 data from before deployment, and one is what streams are drawn from.
 
   - Label shift: Q_t = (1 - omega(t)) Q_0 + omega(t) Q_T, Q_0 uniform, Q_T drawn
-    for each client from a Dirichlet distribution.
-    Where each class is dealt to one client, both are over its own classes.
+    for each client from a Dirichlet distribution. Both are over the classes of
+    which the client can draw an example: those that occur, that it holds and
+    that are dealt to it. So what is drawn has the distribution Q_t.
   - Covariate shift: a client has one corruption; its severity is 5 omega(t),
     rounded; its classes are uniform.
 
@@ -17,6 +18,10 @@ clients, as eq. 1 has it; where a data set has a test part, streams are drawn
 from that; a client's labelled data have the class distribution of pre-training
 and may share examples with another client's; a stream is drawn with
 replacement.
+
+Own data have classes that never occur and rare ones. Distributions of
+pre-training and of labelled data are over the classes that occur. A rare class
+gives all the examples that it has, see `load_online`.
 """
 
 import functools
@@ -42,6 +47,9 @@ _PART_SHARES = (0.65, 0.15, 0.2)
 # The share for streams of a data set without a test part.
 _STREAM_SHARE = 0.3
 
+# Of rare classes, so many are named.
+_NUM_LISTED = 3
+
 
 class OnlineDataset(NamedTuple):
   """A data set in its four parts.
@@ -53,12 +61,13 @@ class OnlineDataset(NamedTuple):
     initial: What clients' labelled data are drawn from.
     stream: What streams are drawn from.
     class_names: The name of each class.
-    class_distribution: That of pre-training, [num_classes].
+    class_distribution: That which is asked of pre-training, [num_classes]; 0
+      for a class that does not occur.
     initial_client: `[n]` integers, the client who holds an example of
       `initial`. None: all draw from all.
     stream_client: Likewise, of `stream`.
-    client_classes: The classes of each client, see `class_pools.deal_classes`.
-      None: all have all.
+    client_classes: The classes of each client, see `class_pools.deal_classes`;
+      those that occur are dealt. None: all have all.
   """
 
   name: str
@@ -87,13 +96,17 @@ def load_online(
 
   Where examples have a client, those of each client are cut.
 
+  A class is rare if pre-training has less than half of the examples that the
+  distribution gives it. It gives all that it has, the others share the rest in
+  proportion, and a warning says so.
+
   Args:
     name: See `datasets.get`.
     pretraining_distribution: `uniform`, `gaussian` or `exponential_decay`, see
-      `class_pools.pretraining_distribution`.
+      `class_pools.pretraining_distribution`; over the classes that occur.
     max_pretraining_examples: Pre-trains on at most so many, in the distribution
-      as nearly as there are enough of each class. None: on at most half of the
-      part, and on no more than keep the distribution.
+      as nearly as there are enough of each class. None: on half of the part;
+      without a rare class, on no more than keep the distribution.
     data_dir: See `source`.
     seed: Seed of the cut.
     model_dir: See `datasets.load`.
@@ -113,8 +126,10 @@ def load_online(
   datasets.get(name, SCENARIO, data_dir=data_dir)
   source = datasets.load(name, data_dir=data_dir, model_dir=model_dir)
   num_classes = len(source.class_names)
-  distribution = class_pools.pretraining_distribution(
-    pretraining_distribution, num_classes
+  occurring = np.unique(source.y)
+  distribution = np.zeros(num_classes)
+  distribution[occurring] = class_pools.pretraining_distribution(
+    pretraining_distribution, len(occurring)
   )
   rng = partition.generator("online parts", seed)
   groups = [np.arange(len(source.y))]
@@ -134,12 +149,28 @@ def load_online(
   pool = class_pools.ClassPool(source.y[pretraining], num_classes)
   size = max_pretraining_examples
   if size is None:
-    most = int(np.min(pool.counts / distribution))
-    size = max(1, min(len(pretraining) // 2, most))
+    size = max(1, len(pretraining) // 2)
   partition.check_positive_integer("max_pretraining_examples", size)
-  chosen = pool.draw_without_replacement(
-    distribution, min(size, len(pretraining)), rng
-  )
+  size = min(size, len(pretraining))
+  wanted = size * distribution
+  rare = np.flatnonzero(2 * pool.counts < wanted)
+  if len(rare):
+    listed = ", ".join(
+      f"{source.class_names[label]}: {pool.counts[label]} of"
+      f" {wanted[label]:.3g}"
+      for label in rare[:_NUM_LISTED]
+    )
+    examples_lib.warn(
+      f"pre-training on {size} examples of {name}: the class distribution"
+      f" {pretraining_distribution} cannot be kept, because {len(rare)} of"
+      f" {len(occurring)} classes have less than half of the examples that it"
+      f" asks for; they give all that they have"
+      f" ({listed}{', ...' * (len(rare) > _NUM_LISTED)})"
+    )
+  elif max_pretraining_examples is None:
+    most = pool.counts[occurring] / distribution[occurring]
+    size = max(1, min(size, int(np.min(most))))
+  chosen = pool.draw_without_replacement(distribution, size, rng)
 
   def take(positions):
     return examples_lib.take(source, np.sort(positions))
@@ -157,7 +188,12 @@ def load_online(
     client_classes=(
       None
       if disjoint_clients is None
-      else class_pools.deal_classes(num_classes, disjoint_clients, seed)
+      else tuple(
+        occurring[dealt]
+        for dealt in class_pools.deal_classes(
+          len(occurring), disjoint_clients, seed
+        )
+      )
     ),
   )
 
@@ -194,7 +230,8 @@ def initial_examples(
 
   Args:
     dataset: The data set.
-    num_examples: How many examples a client has.
+    num_examples: How many examples a client has; who holds fewer has all of
+      them, see `num_labelled`.
     client_id: The client.
     seed: Seed of the draw.
 
@@ -203,7 +240,48 @@ def initial_examples(
     there are enough of each class.
 
   Raises:
-    ValueError: If there are not so many examples.
+    ValueError: If the client holds no labelled example.
+  """
+  own, pool, distribution, available = _labelled(dataset, client_id)
+  chosen = pool.draw_without_replacement(
+    distribution,
+    min(num_examples, available),
+    partition.generator("initial examples", [seed, client_id]),
+  )
+  return examples_lib.take(dataset.initial, own[chosen])
+
+
+def num_labelled(dataset: OnlineDataset, client_id: int) -> int:
+  """Returns how many examples `initial_examples` can draw for a client.
+
+  Args:
+    dataset: The data set.
+    client_id: The client.
+
+  Returns:
+    The number, at least 1.
+
+  Raises:
+    ValueError: If the client holds no labelled example.
+  """
+  return _labelled(dataset, client_id)[-1]
+
+
+def _labelled(
+  dataset: OnlineDataset, client_id: int
+) -> tuple[np.ndarray, class_pools.ClassPool, np.ndarray, int]:
+  """Returns what a client's labelled examples are drawn from.
+
+  Args:
+    dataset: The data set.
+    client_id: The client.
+
+  Returns:
+    The positions in `initial`, these as a pool, the class distribution, and the
+    number of examples of its classes.
+
+  Raises:
+    ValueError: If there are none.
   """
   own = np.arange(len(dataset.initial.y))
   if dataset.initial_client is not None:
@@ -215,17 +293,13 @@ def initial_examples(
     classes = dataset.client_classes[client_id]
     distribution[classes] = dataset.class_distribution[classes]
     distribution /= distribution.sum()
-  try:
-    chosen = pool.draw_without_replacement(
-      distribution,
-      num_examples,
-      partition.generator("initial examples", [seed, client_id]),
+  available = int(pool.counts[distribution > 0].sum())
+  if not available:
+    raise ValueError(
+      f"client {client_id} has no labelled example of its classes among the"
+      f" {len(dataset.initial.y)} from before deployment"
     )
-  except ValueError as error:
-    raise ValueError(f"initial examples of client {client_id}: {error}") from (
-      error
-    )
-  return examples_lib.take(dataset.initial, own[chosen])
+  return own, pool, distribution, available
 
 
 def archive_of(
@@ -272,7 +346,8 @@ class Streams:
 
   Attributes:
     omega: The weight of eq. 1 at the time steps 0..T, [T + 1].
-    targets: Q_T of each client, [num_clients, num_classes].
+    targets: Q_T of each client, [num_clients, num_classes]; 0 for a class of
+      which the client cannot draw an example.
     corruption_names: The corruption of each client; empty under label shift.
   """
 
@@ -308,13 +383,12 @@ class Streams:
         `corruptions.LEVELS`.
       seed: Seed of all draws.
       pool_client: `[N]` integers, the client who holds an example of the pool
-        and alone draws it; what Q_t gives to a class of which a client has no
-        example goes to its others. None: all draw from all.
-      client_classes: The classes of each client: Q_0 is uniform over them, and
-        Q_T a draw of the Dirichlet distribution over them. None: all have all.
+        and alone draws it. None: all draw from all.
+      client_classes: The classes that each client may draw, of those that it
+        has. None: all.
 
     Raises:
-      ValueError: If a value is not allowed.
+      ValueError: If a value is not allowed, or a client has nothing to draw.
     """
     if shift_kind not in SHIFT_KINDS:
       raise ValueError(
@@ -326,17 +400,30 @@ class Streams:
     partition.check_positive_integer("samples_per_step", samples_per_step)
     examples_lib.check_pool(pool)
     self.omega = omega
-    if client_classes is None:
-      client_classes = [np.arange(num_classes)] * num_clients
-    drawn = {
-      size: partition.dirichlet_proportions(num_clients, size, dirichlet, seed)
-      for size in set(map(len, client_classes))
-    }
-    self._start = np.zeros([num_clients, num_classes])
-    self.targets = np.zeros_like(self._start)
-    for client, own in enumerate(client_classes):
-      self._start[client, own] = 1 / len(own)
-      self.targets[client, own] = drawn[len(own)][client]
+    # The positions that a client draws from.
+    self._own = None
+    if pool_client is not None:
+      if np.shape(pool_client) != np.shape(pool.y):
+        raise ValueError(
+          f"pool_client must have a client for each of {len(pool.y)} examples,"
+          f" got the shape {list(np.shape(pool_client))}"
+        )
+      self._own = partition.by_client(pool_client, num_clients)
+    drawable = class_pools.held_classes(
+      pool.y, num_classes, pool_client, num_clients
+    )
+    if client_classes is not None:
+      drawable = list(map(np.intersect1d, drawable, client_classes))
+    for client, own in enumerate(drawable):
+      if not len(own):
+        raise ValueError(
+          f"client {client} has no example to draw a stream from, none of the"
+          f" {len(pool.y)} of the pool that is its own and of its classes"
+        )
+    self._start, self.targets = (
+      partition.dirichlet_over_classes(drawable, num_classes, alpha, seed)
+      for alpha in (np.inf, dirichlet)
+    )
     self.corruption_names = ()
     if shift_kind == "covariate":
       # All corruptions occur before one comes twice.
@@ -351,10 +438,6 @@ class Streams:
     self._archive = archive
     self._corruption_levels = corruption_levels
     self._seed = seed
-    # The positions that a client draws from, and their classes.
-    self._own = None
-    if pool_client is not None:
-      self._own = partition.by_client(pool_client, num_clients)
     self._by_class = functools.cache(
       lambda name, severity, own: class_pools.ClassPool(
         self._examples(name, severity).y[self._positions(own)], num_classes
@@ -372,7 +455,9 @@ class Streams:
     return len(self.omega) - 1
 
   def class_distribution(self, client: int, timestep: int) -> np.ndarray:
-    """Returns Q_t of a client (eq. 1), [num_classes]."""
+    """Returns Q_t of a client (eq. 1), [num_classes]; by it `batch` draws."""
+    partition.check_position("client", client, 0, self.num_clients - 1)
+    partition.check_position("timestep", timestep, 0, self.num_timesteps)
     start = self._start[client]
     if self.corruption_names:
       return start
@@ -381,6 +466,7 @@ class Streams:
 
   def severity(self, timestep: int) -> int:
     """Returns the severity of all corruptions at a time step, 0 (none) to 5."""
+    partition.check_position("timestep", timestep, 0, self.num_timesteps)
     if not self.corruption_names:
       return 0
     return int(np.floor(corruptions.MAX_SEVERITY * self.omega[timestep] + 0.5))
@@ -417,17 +503,28 @@ class Streams:
 
     Returns:
       `samples_per_step` examples. Their classes are for evaluation only.
+
+    Raises:
+      ValueError: If there is no such client or time step, or an archive lacks a
+        class that the pool has.
     """
+    distribution = self.class_distribution(client, timestep)
     severity = self.severity(timestep)
     name = self.corruption_names[client] if severity else ""
     # Computed corruptions change the images of the pool, not their classes.
     part = ("", 0) if self._archive is None else (name, severity)
     own = None if self._own is None else client
-    drawn = self._by_class(*part, own).draw(
-      self.class_distribution(client, timestep),
-      self._num_samples,
-      partition.generator("stream", [self._seed, client, timestep]),
-    )
+    try:
+      drawn = self._by_class(*part, own).draw(
+        distribution,
+        self._num_samples,
+        partition.generator("stream", [self._seed, client, timestep]),
+      )
+    except ValueError as error:
+      raise ValueError(
+        f"images of client {client} under {name} of severity {severity}:"
+        f" {error}"
+      ) from error
     positions = drawn if own is None else self._own[own][drawn]
     examples = self._examples(*part)
     x = examples.x[positions]

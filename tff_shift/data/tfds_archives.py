@@ -49,7 +49,7 @@ def load(
   version = _newest(name, folder)
   with _whole(name, version, folder):
     found = _read(_builder(name, version, folder), image, label, splits)
-  return _with_classes(found, f"{label} of {name}")
+  return _with_classes(found, f"{label} of {name}", np.int32)
 
 
 def load_any(
@@ -65,7 +65,8 @@ def load_any(
 
   Returns:
     The examples: the training split and then the test split, else the
-    validation split; without a training split, all that there is.
+    validation split; without a training split, all that there is. Labels are
+    integers of any size.
 
   Raises:
     DatasetNotFoundError: There is no written version of it in the folder.
@@ -96,7 +97,8 @@ def load_any(
     raise ValueError(f"tfds:{name} holds no example")
   with _whole(name, version, folder):
     found = _read(builder, *keys, splits)
-  return _with_classes(found, f"{keys[1]} of tfds:{name}")
+  # Identifiers may be greater than any int32.
+  return _with_classes(found, f"{keys[1]} of tfds:{name}", np.int64)
 
 
 def _supervised_keys(
@@ -251,9 +253,11 @@ def _read(
   )
 
 
-def _with_classes(found: source.Source, what: str) -> source.Source:
+def _with_classes(
+  found: source.Source, what: str, dtype: type[np.integer]
+) -> source.Source:
   """Casts what was read as y; refuses what is no class."""
-  y = examples.checked_array(found.y, what, shape=(None,), dtype=np.int32)
+  y = examples.checked_array(found.y, what, shape=(None,), dtype=dtype)
   return found._replace(y=y)
 
 

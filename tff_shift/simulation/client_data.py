@@ -72,6 +72,42 @@ def to_predict(
   )
 
 
+def inputs(
+  examples: examples_lib.Examples, what: str, shape: tuple[int, ...] | None
+) -> np.ndarray:
+  """Checks examples before there is an algorithm that says what is right.
+
+  Args:
+    examples: The examples of a client, at least one.
+    what: What messages call them.
+    shape: The shape of an example. None: any.
+
+  Returns:
+    Their x, uint8 or float32.
+
+  Raises:
+    ValueError: Something is wrong; the message is one line.
+  """
+  _check_fields(examples, what)
+  x = np.asarray(examples.x)
+  return examples_lib.checked(
+    x,
+    examples.y,
+    what,
+    shape=x.shape[1:] if shape is None else shape,
+    dtype=np.uint8 if x.dtype.kind in "iu" else np.float32,
+    num_classes=np.iinfo(np.int32).max,
+  ).x
+
+
+def _check_fields(examples: Any, what: str) -> None:
+  """Refuses what is no `Examples`."""
+  if not (hasattr(examples, "x") and hasattr(examples, "y")):
+    raise ValueError(
+      f"{what}: Examples(x, y) wanted, got {type(examples).__name__}"
+    )
+
+
 class Passed(NamedTuple):
   """A client's data before and after the check."""
 
@@ -82,9 +118,9 @@ class Passed(NamedTuple):
 class Door:
   """Checks clients' data against what an algorithm takes, and casts them.
 
-  Data are named tuples such as `local_training.ClientData`; what has other
-  fields than the algorithm's type passes as it is. An array that has its type
-  already stays the same object: by it read-only arrays are known again.
+  Data are named tuples such as `local_training.ClientData`. An array that has
+  its type already stays the same object: by it read-only arrays are known
+  again.
   """
 
   def __init__(self, algorithm: process.FederatedAlgorithm):
@@ -138,7 +174,9 @@ class Door:
     self, examples: examples_lib.Examples, client: int
   ) -> examples_lib.Examples:
     """Checks the examples of a client, at least one, see `training`."""
-    return self._checked_examples(examples, self._types[1], f"client {client}")
+    what = f"client {client}"
+    _check_fields(examples, what)
+    return self._checked_examples(examples, self._types[1], what)
 
   def prediction(self, data: Any, client: int) -> Any:
     """Checks what a client predicts, likewise; there may be no example."""
@@ -183,14 +221,18 @@ class Door:
 
     Returns:
       The data, the same object where nothing had to be cast.
+
+    Raises:
+      ValueError: See `training`.
     """
     if known is not None and data is known.given:
       return known.checked
-    if not hasattr(data, "_fields"):
-      return data
     types = self._types[use]
-    if data._fields != tuple(types):
-      return data
+    if getattr(data, "_fields", None) != tuple(types):
+      raise ValueError(
+        f"{what}: a named tuple of {', '.join(types)} wanted, got"
+        f" {type(data).__name__}"
+      )
     if known is not None and type(data) is not type(known.given):
       known = None
 

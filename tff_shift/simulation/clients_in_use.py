@@ -100,12 +100,16 @@ class Clients:
     Returns:
       Who was answered, [num_clients] bool: nobody where the algorithm has no
       answer, and else who asked.
+
+    Raises:
+      ValueError: If examples are not what the algorithm takes.
     """
     algorithm = self._running.algorithm
     if algorithm.request is None:
       return np.zeros(len(examples), bool)
     for client in np.flatnonzero(wanted):
+      own = self._door.examples(examples[client], client)
       self._states[client] = algorithm.request(
-        self._running.server_state, self._represent(examples[client].x)
+        self._running.server_state, self._represent(own.x)
       )
     return np.array(wanted)

@@ -296,13 +296,18 @@ def measure_stream(
     The stream.
 
   Raises:
-    ValueError: If `num_periods` is not allowed.
+    ValueError: If `num_periods` is not allowed, or a client's examples are
+      none, or not like those of client 0 in period 0.
   """
   num_periods = arguments.integer("num_periods", num_periods)
   _check_periods("drawn", drawn)
-  before, distances = None, []
+  shape, before, distances = None, None, []
   for period in range(num_periods + 1):
-    now = [instruments.features(each.x) for each in batches(drawn, period)]
+    now = []
+    for client, each in enumerate(batches(drawn, period)):
+      x = client_data.inputs(each, f"client {client}, period {period}", shape)
+      shape = x.shape[1:]
+      now.append(instruments.features(x))
     if before is not None:
       distances.append(list(map(instruments.distance, now, before)))
       on_period(period)

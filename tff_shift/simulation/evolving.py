@@ -123,6 +123,13 @@ def _checked(
         f"client {position} must be a domains.Client, such as"
         f" from_arrays.evolving makes, got {type(client).__name__}"
       )
+    for part in ("train", "test"):
+      found = getattr(client, part)
+      if not isinstance(found, domains.ClientExamples):
+        raise ValueError(
+          f"{part} of client {position} must be a domains.ClientExamples, got"
+          f" {type(found).__name__}"
+        )
     train, test = (
       local_training.ClientData(*each, np.zeros(2, np.int32), np.int32(0))
       for each in (client.train, client.test)

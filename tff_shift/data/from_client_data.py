@@ -2,9 +2,14 @@
 
 A function for each scenario; they have the arguments of `read`, and beside them
 those of the function of `from_arrays` of the same name, which says what is
-checked. Clients count in the order of `client_ids`.
+checked. Clients count in the order of `client_ids`, and messages call them by
+these.
+
+A pipeline that repeats its examples puts none of them in training and test:
+copies stay together, and one without an end is refused.
 """
 
+import warnings
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -16,6 +21,7 @@ import numpy as np
 
 from tff_shift.data import array_files
 from tff_shift.data import domains as domains_lib
+from tff_shift.data import examples as examples_lib
 from tff_shift.data import from_arrays
 from tff_shift.data import given_batches
 from tff_shift.data import partition
@@ -72,8 +78,8 @@ def read(
     The examples of each client.
 
   Raises:
-    ValueError: A client or a key is not there, a client has no example, or its
-      examples differ in their shapes.
+    ValueError: A client or a key is not there, a client has no example or no
+      last one, or its examples differ in their shapes.
   """
   if None not in (domain_key, domain_of):
     raise ValueError("domain_key and domain_of: give one of them")
@@ -120,7 +126,7 @@ def evolving(
   seed: int = 0,
   **reading: Any,
 ) -> tuple[domains_lib.Client, ...]:
-  """Makes clients with examples in each domain, see `from_arrays.evolving`.
+  """Makes clients with examples in some domains, see `from_arrays.evolving`.
 
   Args:
     client_data: See `read`, and there `domain_key` and `domain_of`.
@@ -133,11 +139,18 @@ def evolving(
     The clients, by id.
 
   Raises:
-    ValueError: See `read`; or a client lacks a domain.
+    ValueError: See `read`; or there are fewer than 2 domains.
   """
-  by_domain = _by_domain(read(client_data, seed=seed, **reading))
+  clients = read(client_data, seed=seed, **reading)
+  values, by_domain = _by_domain(clients)
   return from_arrays.evolving(
-    by_domain, num_classes=num_classes, test_fraction=test_fraction, seed=seed
+    by_domain,
+    num_classes=num_classes,
+    test_fraction=test_fraction,
+    seed=seed,
+    client_names=_ids(clients),
+    domain_names=values,
+    keep_copies_together=True,
   )
 
 
@@ -158,6 +171,8 @@ def evolving_domains(
 
   Returns:
     The domains, for `domains.assemble_clients` to deal to other clients.
+    Copies of an example of the domain are left out, which a warning tells:
+    they could not be kept together.
 
   Raises:
     ValueError: See `read`.
@@ -168,6 +183,15 @@ def evolving_domains(
     np.concatenate(arrays)
     for arrays in zip(*(each[1:] for each in clients), strict=True)
   )
+  _, firsts = np.unique(examples_lib.copies(x, y, domain), return_index=True)
+  if len(firsts) < len(y):
+    warnings.warn(
+      f"{len(y) - len(firsts)} of {len(y)} examples are copies of others in"
+      " their domain, and are left out",
+      stacklevel=2,
+    )
+    kept = np.sort(firsts)
+    x, y, domain = x[kept], y[kept], domain[kept]
   values = np.unique(domain)
   return from_arrays.evolving_domains(
     [(x[domain == value], y[domain == value]) for value in values],
@@ -215,6 +239,8 @@ def guidance(
     num_classes=num_classes,
     test_fraction=test_fraction,
     seed=seed,
+    client_names=_ids(clients),
+    keep_copies_together=True,
   )
 
 
@@ -240,12 +266,14 @@ def online(
   Raises:
     ValueError: See `read`; or a client lacks a time step.
   """
-  by_domain = _by_domain(read(client_data, **reading))
+  clients = read(client_data, **reading)
+  _, by_domain = _by_domain(clients, "time step")
   return from_arrays.online(
     [own[0] for own in by_domain],
     [own[1:] for own in by_domain],
     omega=omega,
     num_classes=num_classes,
+    client_names=_ids(clients),
   )
 
 
@@ -270,17 +298,32 @@ def dynamic(
   Raises:
     ValueError: See `read`; or a client lacks a period.
   """
-  by_domain = _by_domain(read(client_data, **reading))
+  clients = read(client_data, **reading)
+  _, by_domain = _by_domain(clients, "period")
   return from_arrays.dynamic(
-    by_domain, drifted=drifted, num_classes=num_classes
+    by_domain,
+    drifted=drifted,
+    num_classes=num_classes,
+    client_names=_ids(clients),
   )
+
+
+def _ids(clients: Sequence[ClientArrays]) -> list[str]:
+  return [each.client_id for each in clients]
 
 
 def _elements(
   client_data: "tff.simulation.datasets.ClientData", client_id: str
 ) -> Any:
   """Returns all elements of a client, their arrays stacked."""
+  # Here, so that who reads other data need not wait for TensorFlow.
+  import tensorflow as tf
+
   data = client_data.create_tf_dataset_for_client(client_id)
+  if data.cardinality() == tf.data.INFINITE_CARDINALITY:
+    raise ValueError(
+      f"client {client_id!r}: its pipeline has no end; leave repeat() out"
+    )
   try:
     batches = list(data.batch(_BATCH_SIZE).as_numpy_iterator())
   # TensorFlow's errors, of many types; most often examples differ in shape.
@@ -357,18 +400,20 @@ def _check_domains(clients: Sequence[ClientArrays]) -> None:
 
 
 def _by_domain(
-  clients: Sequence[ClientArrays],
-) -> list[list[from_arrays.Pair]]:
+  clients: Sequence[ClientArrays], required: str | None = None
+) -> tuple[list[str], list[list[from_arrays.Pair]]]:
   """Groups each client's examples by domain, in the order of the numbers.
 
   Args:
     clients: The clients.
+    required: What messages call a domain of which each client must have an
+      example. None: a client may lack domains.
 
   Returns:
-    For each client and domain (x, y).
+    The domains' names, and for each client and domain (x, y).
 
   Raises:
-    ValueError: A client has no example of a domain, or nothing tells it.
+    ValueError: A client lacks what it must have, or nothing tells the domain.
   """
   _check_domains(clients)
   values = np.unique(np.concatenate([each.domain for each in clients]))
@@ -377,10 +422,10 @@ def _by_domain(
     grouped.append([])
     for value in values:
       is_here = each.domain == value
-      if not is_here.any():
+      if required and not is_here.any():
         raise ValueError(
-          f"client {each.client_id!r} has no example of {value}, which others"
-          " have; leave it out by client_ids"
+          f"client {each.client_id!r} has no example of {required} {value},"
+          " which others have; leave it out by client_ids"
         )
       grouped[-1].append((each.x[is_here], each.y[is_here]))
-  return grouped
+  return list(map(str, values)), grouped

@@ -65,23 +65,20 @@ def checksum(name: str) -> str | None:
 
 
 def get(
-  name: str,
-  scenario: str | None = None,
-  data_dir: str | os.PathLike[str] | None = None,
+  name: str, data_dir: str | os.PathLike[str] | None = None
 ) -> dataset.Dataset:
   """Reads a data set and returns its entry.
 
   Args:
     name: One for which `is_own` holds.
-    scenario: The scenario that is to use it. None: any.
     data_dir: The folder of all data sets, see `source`.
 
   Returns:
-    The entry. Its `load` gives what has been read.
+    The entry, for every scenario. Its `load` gives what has been read.
 
   Raises:
-    ValueError: Something is wrong with what it holds, or the scenario cannot
-      use it; the message is one line that names it.
+    ValueError: Something is wrong with what it holds; the message is one line
+      that names it.
     DatasetNotFoundError: It is not on the disk.
   """
   if name.endswith(_SUFFIX):
@@ -90,17 +87,10 @@ def get(
       raise source.DatasetNotFoundError(f"{name}: there is no such file")
     try:
       state = path.stat()
-      entry = _read_file(name, path, state.st_mtime_ns, state.st_size)
+      return _read_file(name, path, state.st_mtime_ns, state.st_size)
     except OSError as error:
       raise ValueError(f"{name} cannot be read: {error.strerror}") from error
-  else:
-    entry = _read_tfds(name, source.data_folder(data_dir))
-  if scenario is not None and scenario not in entry.models:
-    raise ValueError(
-      f"{name} holds vectors of {entry.shape[0]} numbers, and {scenario}"
-      " changes the colours of images; its examples must be uint8 images"
-    )
-  return entry
+  return _read_tfds(name, source.data_folder(data_dir))
 
 
 def _path(name: str) -> pathlib.Path:
@@ -147,8 +137,10 @@ def _read_file(
       time_names=tuple(map(str, domains)),
     )
   if "client" in arrays:
-    _, client = _numbered(arrays["client"], loaded, name, "client", "iuU")
-    loaded = loaded._replace(client=client)
+    clients, client = _numbered(arrays["client"], loaded, name, "client", "iuU")
+    loaded = loaded._replace(
+      client=client, client_names=tuple(map(str, clients))
+    )
   if "num_train" in arrays:
     number = arrays["num_train"]
     if number.shape != () or number.dtype.kind not in "iu":
@@ -229,13 +221,14 @@ def _entry(
 
 
 def _default_models(shape: tuple[int, ...]) -> dict[str, str]:
-  """Returns the model of each scenario that can use examples of a shape.
+  """Returns the model of each scenario for examples of a shape.
 
   They are those of digits and circle, and in colour of CIFAR-10.
   """
   if len(shape) == 1:
     return dict.fromkeys(
-      ("evolving", "online_adaptation", "dynamic_personalization"), "mlp"
+      ("evolving", "online_adaptation", "guidance", "dynamic_personalization"),
+      "mlp",
     )
   return {
     "evolving": "cnn",

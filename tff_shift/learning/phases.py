@@ -8,8 +8,9 @@ aggregator the client sends zeros and is counted. The estimates that clipping
 and zeroing make of the others' norms see its norm as 0.
 
 A client without examples has weight 0 as well, also where all others count
-alike (`client_weighting` is `uniform`); and its loss, of nothing, does not
-count. `dp` counts it, with an update of zeros if it took no step.
+alike (`client_weighting` is `uniform`), and so has one that lacks those which a
+round asks for; update and contribution are zeros, as `dp` counts them, and its
+loss, of nothing, does not count.
 
 A loss is no part of that: where the update is finite and the loss is not, the
 client counts, and the mean loss of the round is what it is, not a number.
@@ -58,6 +59,9 @@ class ClientResult(NamedTuple):
       nested structure of tensors of fixed shapes. It leaves the client as it
       is, whatever the aggregator does to updates: `aggregation.Needs` has to
       say so.
+    has_trained: Whether the client has examples of those that the round asks
+      for, such as those of a domain, a bool scalar. One that has not counts as
+      one without any.
   """
 
   update: Any
@@ -65,6 +69,7 @@ class ClientResult(NamedTuple):
   loss: Any
   weight: Any = ()
   contribution: Any = ()
+  has_trained: Any = True
 
 
 class PersonalResult(NamedTuple):
@@ -165,22 +170,25 @@ def client_training(
         " say why it is told (in_the_open, or per_client)"
       )
     weight = result.weight if has_weight else client_weight(data)
-    is_empty = tf.equal(has_examples(data), 0)
-    weight = tf.where(is_empty, 0.0, tf.cast(weight, tf.float32))
+    is_empty = tf.equal(has_examples(data), 0) | ~tf.cast(
+      result.has_trained, tf.bool
+    )
+    weight = tf.cast(weight, tf.float32)
     diverged = _has_diverged(
       (result.update, result.client_state, result.contribution, weight)
     )
     nothing, no_contribution = tf.nest.map_structure(
       tf.zeros_like, (result.update, result.contribution)
     )
-    weight = tf.where(diverged, 0.0, weight)
+    is_left_out = diverged | is_empty
+    weight = tf.where(is_left_out, 0.0, weight)
     return (
       # Not a number times a weight of 0 is not a number.
-      _unless(diverged, result.update, nothing),
+      _unless(is_left_out, result.update, nothing),
       _unless(diverged, result.client_state, client_state),
       weight,
       tf.cast(weight > 0, tf.float32),
-      _unless(diverged, result.contribution, no_contribution),
+      _unless(is_left_out, result.contribution, no_contribution),
       _report(result.loss, diverged, is_empty),
     )
 

@@ -80,7 +80,7 @@ def get(
       the disk.
   """
   if own_datasets.is_own(name):
-    return own_datasets.get(name, scenario, data_dir)
+    return own_datasets.get(name, data_dir)
   if name not in names(scenario):
     raise ValueError(
       f"dataset must be one of {choices(scenario)}; got {name!r}"

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -168,6 +169,16 @@ class Run:
       self.bar.update(round_num, loss=train_loss, accuracy=latest)
 
     return on_round
+
+
+def _left_out(results_of_seeds: Iterable[Any]) -> dict[str, list[str]]:
+  """Returns who has no part in what, with any seed."""
+  found = {}
+  for result in results_of_seeds:
+    if hasattr(result, "left_out"):
+      for what, names in result.left_out._asdict().items():
+        found.setdefault(what, {}).update(dict.fromkeys(names))
+  return {what: list(names) for what, names in found.items()}
 
 
 def without_states(result: Any) -> Any:
@@ -353,7 +364,9 @@ class Comparison:
 
     Args:
       reading: The contestant, and what chose it.
-      by_seed: Its results by seed, with `seconds_per_round` and `num_diverged`.
+      by_seed: Its results by seed, with `seconds_per_round` and `num_diverged`,
+        and with `left_out` where clients may have no part in something; who has
+        none with one seed is told.
       metrics: A seed and its result to the final metrics.
       **varied: What tells the entries of a contestant apart.
     """
@@ -379,6 +392,7 @@ class Comparison:
         ),
         num_diverged=[result.num_diverged for result in by_seed.values()],
         scores=reading.scores,
+        left_out=_left_out(by_seed.values()),
       )
     )
     self.folder.write_summary(self._summaries)
@@ -406,6 +420,8 @@ class Comparison:
         runs, metrics, [*self._varied, *self.plan.hparam_names, "selection"]
       )
     )
+    for line in summary.left_out_lines(runs):
+      print(line)
     with trackers.started(
       self._tracker, "comparison", self.plan.settings
     ) as tracked:

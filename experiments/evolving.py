@@ -23,6 +23,7 @@ from experiments import comparison
 from experiments import evolving_plan as planning
 from experiments import program
 from experiments import selection_flags
+from tff_shift.data import domains
 from tff_shift.learning import evaluation
 from tff_shift.simulation import evolving
 from tff_shift.simulation import selection
@@ -62,7 +63,7 @@ class _Runner:
       contestant,
       planning.LAST_SOURCE,
       {
-        seed: planning.without_target(self._plan.datasets[seed])
+        seed: domains.without_target(self._plan.datasets[seed])
         for seed in self._plan.selection_seeds
       },
     )

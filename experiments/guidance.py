@@ -77,6 +77,7 @@ class _Runner:
           participation=FLAGS.participation,
           evaluate_every=FLAGS.evaluate_every,
           num_final_rounds=FLAGS.final_rounds,
+          client_names=dataset.client_names,
           on_round=run.recorder(_CHOSEN),
           on_loss=run.write_loss,
           on_end=run.on_end,

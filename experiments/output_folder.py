@@ -5,11 +5,14 @@ import errno
 import pathlib
 import sys
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from absl import flags
 
 from tff_shift import execution
+from tff_shift.data import examples
 from tff_shift.simulation import checkpoints
 from tff_shift.simulation import files
 from tff_shift.simulation import results
@@ -145,6 +148,24 @@ def warn(message: str) -> None:
   """Prints a line for the user that stops nothing."""
   binary = pathlib.Path(sys.argv[0]).stem
   print(f"{binary}: {message}", file=sys.stderr, flush=True)
+
+
+def warn_of_copies(
+  dataset: str, train: Sequence[np.ndarray], test: Sequence[np.ndarray]
+) -> None:
+  """Prints how many test examples are trained on, if any are.
+
+  Args:
+    dataset: What the line calls the data set.
+    train: The x of the training examples of each client.
+    test: Likewise of the test examples.
+  """
+  number = examples.num_trained_on(train, test)
+  if number:
+    warn(
+      f"{number} of {sum(map(len, test))} test examples of {dataset} stand"
+      " among the training examples too, bit for bit"
+    )
 
 
 def is_full(error: OSError) -> bool:

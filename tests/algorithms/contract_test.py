@@ -6,6 +6,7 @@ file of a user.
 """
 
 from tff_shift import algorithms
+from tff_shift.testing import contract_absent_clients
 from tff_shift.testing import contract_aggregators
 from tff_shift.testing import contract_exports
 from tff_shift.testing import contract_file
@@ -24,6 +25,7 @@ built = fixtures.built
 evaluation_data = fixtures.evaluation_data
 data = fixtures.data
 other_data = fixtures.other_data
+incomplete_data = contract_absent_clients.incomplete_data
 run = contract_rounds.run
 aggregators = contract_aggregators.aggregators
 first_of_its_form = contract_aggregators.first_of_its_form
@@ -37,6 +39,12 @@ TestHyperParameters = contract_file.TestHyperParameters
 TestForm = contract_form.TestForm
 TestRounds = contract_rounds.TestRounds
 TestWorkAlone = contract_rounds.TestWorkAlone
+TestRoundsWithAbsentClients = (
+  contract_absent_clients.TestRoundsWithAbsentClients
+)
+TestEvolvingWithAbsentClients = (
+  contract_absent_clients.TestEvolvingWithAbsentClients
+)
 TestAggregators = contract_aggregators.TestAggregators
 TestExports = contract_exports.TestExports
 TestPrivacyByType = contract_privacy.TestPrivacyByType

@@ -61,6 +61,13 @@ class TestPool:
     with pytest.raises(ValueError, match=r"^intensity .* low and num_clients"):
       color_transforms.pool(9, "low")
 
+  @pytest.mark.parametrize("num_clients", [1, 60])
+  def test_none_moves_nothing_for_any_number(self, num_clients):
+    found = color_transforms.pool(num_clients, "none")
+    assert found == (color_transforms.ColorTransform(),) * num_clients
+    with pytest.raises(ValueError, match=r"^num_clients must be .* got 0$"):
+      color_transforms.pool(0, "none")
+
   def test_intensity_unknown_is_refused(self):
     with pytest.raises(ValueError, match=r"low, mid, high, got 'max'$"):
       color_transforms.pool(8, "max")

@@ -321,3 +321,24 @@ class TestNumClasses:
       f" are {highest + 1} classes, say so (class_names of a file, num_classes"
       " in Python)"
     )
+
+
+class TestCopies:
+  X = np.array([[0, 1], [2, 3], [0, 1], [2, 3.5]], np.float32)
+
+  def test_examples_are_those_of_the_first_that_is_the_same(self):
+    assert examples.copies(self.X).tolist() == [0, 1, 0, 3]
+    # A class makes examples differ, where it is given.
+    assert examples.copies(self.X, np.array([0, 0, 1, 0])).tolist() == [
+      0,
+      1,
+      2,
+      3,
+    ]
+    assert examples.copies(self.X[:0]).tolist() == []
+
+  def test_test_examples_that_are_trained_on_are_counted(self):
+    train, test = [self.X[:1], self.X[1:2]], [self.X[2:], self.X[:2]]
+    # The third, the first and the second; the fourth is another.
+    assert examples.num_trained_on(train, test) == 3
+    assert examples.num_trained_on(train[:1], [self.X[3:]]) == 0

@@ -234,7 +234,30 @@ def test_what_is_masked_is_refused(use, part):
   "function, arguments, options, message",
   [
     ("evolving", [[[GOOD, NAN]]], {}, "x of client 0, domain 1: all numbers"),
-    ("evolving", [[[GOOD, EMPTY]]], {}, "x of client 0, domain 1: there must"),
+    (
+      "evolving",
+      [[[GOOD, EMPTY]]],
+      {},
+      "domain 1, the target: no client has an example of it",
+    ),
+    (
+      "evolving",
+      [[[GOOD, EMPTY, GOOD]] * 2],
+      {"domain_names": ["2018", "2019", "2020"]},
+      "domain '2019': no client has an example of it",
+    ),
+    (
+      "evolving",
+      [[[GOOD, GOOD], [GOOD, NAN]]],
+      {"client_names": ["north", "south"], "domain_names": ["2018", "2019"]},
+      "x of client 'south', domain '2019': all numbers",
+    ),
+    (
+      "evolving",
+      [[[GOOD, GOOD]]],
+      {"client_names": ["north", "south"]},
+      "client_names: there must be 1, one for each client, got 2",
+    ),
     (
       "evolving",
       [[[GOOD, GOOD], [GOOD, IMAGE]]],
@@ -274,7 +297,7 @@ def test_what_is_masked_is_refused(use, part):
       "test_fraction must lie between 0 and 1",
     ),
     ("evolving", [[[GOOD, 5]]], {}, "client 0, domain 1: arrays (x, y) are"),
-    ("evolving_domains", [[GOOD]], {}, "client 0: there must be at least 2"),
+    ("evolving_domains", [[GOOD]], {}, "there must be at least 2 domains (a"),
     (
       "evolving_domains",
       [[GOOD, HIGH]],
@@ -343,3 +366,46 @@ def test_what_is_wrong_is_named(function, arguments, options, message):
     getattr(from_arrays, function)(*arguments, **options)
   assert str(error.value).startswith(message)
   assert "\n" not in str(error.value)
+
+
+class TestCopies:
+  # Ten examples, of which each comes three times.
+  PAIR = tuple(np.repeat(each, 3, axis=0) for each in make_pair(0, 10))
+
+  @pytest.mark.parametrize("function", ["guidance", "split"])
+  def test_copies_are_warned_of_or_kept_together(self, function):
+    arguments = [[self.PAIR]] if function == "guidance" else self.PAIR
+    call = getattr(from_arrays, function)
+    with pytest.warns(UserWarning, match="test examples stand among the train"):
+      call(*arguments)
+    train, test = call(*arguments, keep_copies_together=True)
+    if function == "guidance":
+      (train,), (test,) = train, test
+    assert not set(train.x[:, 0]) & set(test.x[:, 0])
+    assert len(test.y) == (9 if function == "guidance" else 6)
+
+  def test_domains_are_split_by_content(self):
+    (client,) = from_arrays.evolving(
+      [[self.PAIR, make_pair(10, 2)]],
+      test_fraction=0.5,
+      keep_copies_together=True,
+    )
+    assert client.train.domain_sizes.tolist() == [15, 0]
+    assert not set(client.train.x[:, 0]) & set(client.test.x[:, 0])
+
+  def test_copies_of_one_example_cannot_be_split(self):
+    with pytest.raises(ValueError, match=r"of 2 examples, all copies of one, "):
+      from_arrays.split(*GOOD, keep_copies_together=True)
+
+
+def test_clients_may_lack_domains():
+  one, other = from_arrays.evolving(
+    make_groups([[0, 5, 2], [4, 0, 0]]), test_fraction=0.25
+  )
+  assert one.train.domain_sizes.tolist() == [0, 4, 0]
+  assert one.test.domain_sizes.tolist() == [0, 1, 2]
+  assert other.train.domain_sizes.tolist() == [3, 0, 0]
+  assert other.test.domain_sizes.tolist() == [1, 0, 0]
+  assert numbers_of([one.train, one.test, other.train, other.test]) == list(
+    range(11)
+  )

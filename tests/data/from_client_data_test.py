@@ -157,7 +157,7 @@ def test_elements_may_be_pairs(client_data):
     (
       "dynamic",
       KEYS | {"domain_of": lambda client, _: ord(client)},
-      "client 'a' has no example of 98, which others have",
+      "client 'a' has no example of period 98, which others have",
     ),
     (
       "guidance",
@@ -246,3 +246,104 @@ def test_code_of_the_page_runs():
   assert [len(each.y) for each in found["train"]] == [21] * 4
   assert found["client_streams"].num_timesteps == 6
   assert found["drawn"].num_periods == 5
+
+
+class TestRepeatedExamples:
+  """What a pipeline repeats is not in training and test."""
+
+  @pytest.fixture(scope="class")
+  def repeated(self):
+    return make_client_data().preprocess(
+      # Shuffled, and cut off in the middle of a pass.
+      lambda data: data.repeat(5).shuffle(30, seed=1).take(27)
+    )
+
+  @staticmethod
+  def assert_apart(train, test):
+    trained = {x for each in train for x in values(each)}
+    tested = [x for each in test for x in values(each)]
+    assert tested
+    assert not trained & set(tested)
+
+  def test_guidance_splits_by_content(self, repeated):
+    train, test = from_client_data.guidance(repeated, **KEYS)
+    self.assert_apart(train, test)
+    assert sum(len(each.y) for each in (*train, *test)) == 2 * 27
+
+  def test_evolving_splits_by_content(self, repeated):
+    clients = from_client_data.evolving(
+      repeated, domain_key="year", test_fraction=0.5, **KEYS
+    )
+    self.assert_apart(
+      [each.train for each in clients], [each.test for each in clients]
+    )
+
+  def test_domains_to_deal_have_each_example_once(self, repeated):
+    with pytest.warns(UserWarning, match=r"^42 of 54 examples are copies of"):
+      dataset = from_client_data.evolving_domains(
+        repeated, domain_key="year", **KEYS
+      )
+    assert sorted(x for each in dataset.domains for x in values(each)) == list(
+      range(12)
+    )
+
+  def test_examples_to_test_that_are_given_are_warned_of(self, client_data):
+    with pytest.warns(UserWarning, match=r"^12 of 12 test examples stand amo"):
+      from_client_data.guidance(client_data, client_data, **KEYS)
+
+  @pytest.mark.parametrize(
+    "function",
+    ["evolving", "evolving_domains", "guidance", "online", "dynamic"],
+  )
+  def test_pipeline_without_end_is_refused(self, function):
+    endless = make_client_data().preprocess(lambda data: data.repeat())
+    with pytest.raises(
+      ValueError, match=r"^client 'a': its pipeline has no end; leave repeat"
+    ):
+      getattr(from_client_data, function)(endless, **KEYS)
+
+
+class TestClientsThatLackDomains:
+  @pytest.fixture(scope="class")
+  def lacking(self):
+    years = {"north": [2018] * 4 + [2019] * 2, "south": [2019] * 3 + [2020] * 3}
+    return tff.simulation.datasets.TestClientData(
+      {
+        name: {
+          "pixels": 10.0 * position + np.arange(6, dtype=np.float32)[:, None],
+          "label": np.arange(6) % 2,
+          "year": np.array(of_client),
+        }
+        for position, (name, of_client) in enumerate(years.items())
+      }
+    )
+
+  def test_evolving_gives_what_there_is(self, lacking):
+    north, south = from_client_data.evolving(
+      lacking, domain_key="year", test_fraction=0.5, **KEYS
+    )
+    assert (north.name, south.name) == ("north", "south")
+    assert north.train.domain_sizes.tolist() == [2, 1, 0]
+    assert north.test.domain_sizes.tolist() == [2, 1, 0]
+    assert south.train.domain_sizes.tolist() == [0, 1, 0]
+    assert south.test.domain_sizes.tolist() == [0, 2, 3]
+    assert sorted(values(south.train) + values(south.test)) == list(
+      range(10, 16)
+    )
+
+  def test_messages_call_clients_and_domains_by_name(self, lacking):
+    wrong = lacking.preprocess(
+      lambda data: data.map(
+        lambda each: each | {"pixels": 0.0 / (each["pixels"] - 15.0)}
+      )
+    )
+    with pytest.raises(
+      ValueError, match=r"^x of client 'south', domain '2020': all numbers"
+    ):
+      from_client_data.evolving(wrong, domain_key="year", **KEYS)
+    with pytest.raises(ValueError, match=r"^x of client 'south': all numbers"):
+      from_client_data.guidance(wrong, **KEYS)
+    with pytest.raises(
+      ValueError, match=r"^client 'north' has no example of time step 2020"
+    ):
+      from_client_data.online(lacking, domain_key="year", **KEYS)

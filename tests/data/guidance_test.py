@@ -193,6 +193,17 @@ class TestDigits:
       1797
     )
 
+  def test_digits_are_moved_far_unless_none_is_asked_for(self, dataset):
+    default = load(intensity=None)
+    assert default.transforms == dataset.transforms
+    np.testing.assert_array_equal(default.train[3].x, dataset.train[3].x)
+    plain = load(intensity="none")
+    assert plain.sample.shape == (28, 28, 1)
+    for one, other in zip(plain.test, dataset.test, strict=True):
+      np.testing.assert_array_equal(one.y, other.y)
+    own = {each.tobytes() for each in datasets.load("digits").x}
+    assert {each.tobytes() for each in plain.train[5].x} <= own
+
   def test_many_clients_have_different_transforms(self):
     dataset = load(num_clients=20, partition="2_spc")
     assert dataset.transforms == color_transforms.pool(20)

@@ -1,12 +1,14 @@
 """Tests of data sets of the user: files of arrays, and any set of TFDS."""
 
 import dataclasses
+import functools
 import hashlib
 import pathlib
 
 import numpy as np
 import pytest
 
+from tff_shift.data import color_transforms
 from tff_shift.data import datasets
 from tff_shift.data import domains
 from tff_shift.data import guidance
@@ -195,22 +197,32 @@ class TestLabels:
     assert entry.num_classes == 9
 
   @pytest.mark.parametrize(
-    "load, scenario",
+    "load, scenario, why",
     [
-      (streams.load_online, "online_adaptation"),
-      (periods.load_dynamic, "dynamic_personalization"),
+      (streams.load_online, "online_adaptation", "it draws the drift itself"),
+      (
+        periods.load_dynamic,
+        "dynamic_personalization",
+        "it draws the drift itself",
+      ),
+      (
+        functools.partial(
+          guidance.load_guidance, num_clients=2, partition="2_spc"
+        ),
+        "guidance",
+        "its clients have no domains",
+      ),
     ],
   )
   def test_domains_that_would_be_ignored_are_refused(
-    self, load, scenario, save
+    self, load, scenario, why, save
   ):
     name = save(domain=np.arange(N) // 20)
     with pytest.raises(ValueError) as error:
       load(name, seed=0)
     assert str(error.value) == (
-      f"domain of {name}: {scenario} would ignore it, because it draws the"
-      " drift itself; evolving uses it; to let the drift be drawn, leave the"
-      " array domain out of the file"
+      f"domain of {name}: {scenario} would ignore it, because {why};"
+      " evolving uses it; leave the array domain out of the file"
     )
     assert load(save(), seed=0)
 
@@ -234,10 +246,33 @@ class TestClients:
     for client in clients:
       for side in (client.train, client.test):
         assert self.owners(side.x) == {client.client_id}
-    with pytest.raises(ValueError, match=r"^num_clients must be at least 3"):
-      domains.assemble_clients(loaded, num_clients=2)
-    with pytest.raises(ValueError, match=r"^client 3 has no example in domain"):
-      domains.assemble_clients(loaded, num_clients=4)
+    assert [client.name for client in clients] == ["a", "b", "c"]
+    for number in (2, 4):
+      with pytest.raises(ValueError, match=r"^num_clients must be 3, the num"):
+        domains.assemble_clients(loaded, num_clients=number)
+
+  def test_clients_may_lack_domains_and_the_target(self, save):
+    # a has 1970 and 1980, b all, c came in 1990, the target.
+    year = np.array([1970, 1980, 1990])[np.arange(N) % 3]
+    year = np.where((self.OWNER == 0) & (year == 1990), 1970, year)
+    year = np.where(self.OWNER == 2, 1990, year)
+    loaded = domains.load_evolving(save(client=self.CLIENT, domain=year))
+    clients = domains.assemble_clients(loaded, num_clients=3)
+    held = [
+      (each.train.domain_sizes + each.test.domain_sizes).tolist()
+      for each in clients
+    ]
+    expected = [
+      [np.sum((i == self.OWNER) & (year == y)) for y in (1970, 1980, 1990)]
+      for i in range(3)
+    ]
+    assert held == expected
+    assert expected[0][2] == expected[2][0] == expected[2][1] == 0
+    for client in clients:
+      assert self.owners(client.test.x) | self.owners(client.train.x) == {
+        client.client_id
+      }
+      assert client.train.domain_sizes[-1] == 0
 
   def test_streams_stay_with_their_clients(self, save):
     dataset = streams.load_online(save(client=self.CLIENT))
@@ -291,6 +326,48 @@ class TestClients:
     with pytest.raises(ValueError, match=r"^partition None does not go with"):
       guidance.load_guidance("digits", partition=None, **options)
 
+  def test_own_images_and_vectors_stay_as_they_are(self, save):
+    for x in (images(3), images(1), make_arrays()["x"]):
+      name = save(client=self.CLIENT, x=x)
+      held = guidance.load_guidance(name, num_clients=3, partition=None, seed=0)
+      dtype = np.float32 if x.ndim == 2 else np.uint8
+      own = {row.tobytes() for row in x.astype(dtype)}
+      found = [row for part in held[:2] for each in part for row in each.x]
+      assert len(found) == N
+      assert {row.tobytes() for row in found} == own
+      assert held.sample.tobytes() == x.astype(dtype)[0].tobytes()
+      assert held.client_names == ("a", "b", "c")
+      assert set(held.transforms) == {color_transforms.ColorTransform()}
+
+  def test_own_images_are_moved_if_that_is_asked_for(self, save):
+    name = save(x=images(1))
+    held = guidance.load_guidance(
+      name, num_clients=2, partition="dirichlet_inf", intensity="low", seed=0
+    )
+    assert held.transforms == color_transforms.pool(2, "low")
+    assert held.sample.shape == (8, 8, 3)
+    with pytest.raises(
+      ValueError, match=r"^intensity 'low' moves .* holds vectors of 2 numbers"
+    ):
+      guidance.load_guidance(
+        save(), num_clients=2, partition="2_spc", intensity="low", seed=0
+      )
+
+  def test_any_number_of_clients_is_guided(self, save):
+    name = save(client=np.arange(N))
+    with pytest.raises(ValueError, match="no client has both a training and"):
+      guidance.load_guidance(name, num_clients=N, partition=None, seed=0)
+    # 20 clients of two examples, and 20 of one, who are asked nothing.
+    client = np.concatenate([np.repeat(np.arange(20), 2), np.arange(20, 40)])
+    held = guidance.load_guidance(
+      save(client=client), num_clients=40, partition=None, seed=0
+    )
+    sizes = [[len(each.y) for each in part] for part in held[:2]]
+    assert sizes == [[1] * 40, [1] * 20 + [0] * 20]
+    for number in (39, 41):
+      with pytest.raises(ValueError, match=r"^num_clients must be 40, the num"):
+        guidance.load_guidance(name, num_clients=number, partition=None, seed=0)
+
   def test_clients_with_too_little_are_named(self, save):
     few = np.where(np.arange(N) < 2, 1, 0)
     with pytest.raises(
@@ -314,6 +391,147 @@ class TestClients:
       ValueError, match=r"^client of toy: each of 0..1 wanted"
     ):
       datasets.checked(wrong, entry, "toy")
+
+
+class TestOfficialSplit:
+  """Who says what is for testing trains on nothing of it."""
+
+  NUM_TRAIN = 40
+  # In the order of the file each client has each year in both parts.
+  CLIENT = np.array(["a", "b"])[np.arange(N) % 2]
+  YEAR = 1990 + np.arange(N) // 2 % 3
+
+  def places(self, parts):
+    """The places of examples in the file, sorted."""
+    return sorted(int(x) // 2 for each in parts for x in each.x[:, 0])
+
+  def file(self, save, **changes):
+    return save(num_train=np.array(self.NUM_TRAIN), domain=self.YEAR, **changes)
+
+  @pytest.mark.parametrize("client", [None, CLIENT])
+  def test_evolving_trains_and_tests_on_the_two_parts(self, save, client):
+    loaded = domains.load_evolving(self.file(save, client=client))
+    clients = domains.assemble_clients(loaded, num_clients=2)
+    is_target = self.YEAR == 1992
+    in_training = np.arange(N) < self.NUM_TRAIN
+    assert (
+      self.places(each.train for each in clients)
+      == np.flatnonzero(in_training & ~is_target).tolist()
+    )
+    # The target as well is judged by what is for testing.
+    assert (
+      self.places(each.test for each in clients)
+      == np.flatnonzero(~in_training).tolist()
+    )
+    for each in clients:
+      sizes = each.train.domain_sizes, each.test.domain_sizes
+      assert (sizes[0][:-1] > 0).all() and (sizes[1] > 0).all()
+      if client is not None:
+        names = client[self.places([each.train, each.test])]
+        assert set(names) == {each.name}
+
+  def test_what_is_chosen_by_the_last_source_sees_no_test_example(self, save):
+    loaded = domains.load_evolving(self.file(save, client=self.CLIENT))
+    clients = domains.assemble_clients(
+      domains.without_target(loaded), num_clients=2
+    )
+    places = np.arange(self.NUM_TRAIN)
+    years = self.YEAR[: self.NUM_TRAIN]
+    assert self.places(each.train for each in clients) == (
+      places[years == 1990].tolist()
+    )
+    predicted = [
+      each.test._replace(x=each.test.x[each.test.domain_sizes[0] :])
+      for each in clients
+    ]
+    assert self.places(predicted) == places[years == 1991].tolist()
+
+  def test_all_that_comes_before_the_target_may_be_for_training(self, save):
+    name = save(domain=np.arange(N) // 20, num_train=np.array(40))
+    for each in domains.assemble_clients(
+      domains.load_evolving(name), num_clients=2
+    ):
+      assert each.train.domain_sizes.tolist() == [10, 10, 0]
+      assert each.test.domain_sizes.tolist() == [0, 0, 10]
+
+  def test_turned_images_keep_their_part(self, save):
+    x = np.zeros((N, 8, 8, 1), int)
+    x[: self.NUM_TRAIN] = 255
+    name = save(x=x, num_train=np.array(self.NUM_TRAIN))
+    loaded = domains.load_evolving(name, angle_step=90, num_domains=3)
+    for each in domains.assemble_clients(loaded, num_clients=2):
+      assert each.train.x.min() == 255
+      assert each.test.x.max() == 0
+
+  @pytest.mark.parametrize("client", [None, CLIENT])
+  def test_guidance_trains_and_tests_on_the_two_parts(self, save, client):
+    name = save(num_train=np.array(self.NUM_TRAIN), client=client)
+    held = guidance.load_guidance(
+      name,
+      num_clients=2,
+      partition="dirichlet_inf" if client is None else None,
+      seed=0,
+    )
+    assert self.places(held.train) == list(range(self.NUM_TRAIN))
+    assert self.places(held.test) == list(range(self.NUM_TRAIN, N))
+
+  def test_client_of_one_part_is_guided_all_the_same(self, save):
+    client = np.where(np.arange(N) < 10, "early", "other")
+    client[-5:] = "late"
+    name = save(num_train=np.array(self.NUM_TRAIN), client=client)
+    held = guidance.load_guidance(name, num_clients=3, partition=None, seed=0)
+    assert held.client_names == ("early", "late", "other")
+    sizes = [[len(each.y) for each in part] for part in held[:2]]
+    assert sizes == [[10, 0, 30], [0, 5, 15]]
+    validated = guidance.held_out_validation(held, 0)
+    sizes = [[len(each.y) for each in part] for part in validated[:2]]
+    assert sizes == [[8, 0, 24], [2, 0, 6]]
+
+  def test_tests_of_the_packages_data_sets_are_one_pool(self, monkeypatch):
+    digits = datasets.load("digits")
+    monkeypatch.setattr(
+      datasets, "load", lambda *_, **__: digits._replace(num_train=1000)
+    )
+    loaded = domains.load_evolving("rotated_digits")
+    assert not loaded.has_own_split
+    options = {"num_clients": 2, "partition": "2_spc", "seed": 0}
+    held = guidance.load_guidance("digits", **options)
+    assert sum(len(each.y) for each in held.test) == round(0.3 * 1797)
+
+  def test_what_cannot_be_is_refused(self, save):
+    name = self.file(save)
+    loaded = domains.load_evolving(name)
+    with pytest.raises(ValueError, match=r"^test_fraction does not apply to"):
+      domains.assemble_clients(loaded, num_clients=2, test_fraction=0.2)
+    with pytest.raises(ValueError, match=r"^test_fraction does not apply to"):
+      guidance.load_guidance(
+        save(num_train=np.array(self.NUM_TRAIN)),
+        num_clients=2,
+        partition="2_spc",
+        seed=0,
+        test_fraction=0.2,
+      )
+    by_time = {"domain": np.arange(N) // 20, "num_train": np.array(21)}
+    loaded = domains.load_evolving(save(**by_time))
+    with pytest.raises(
+      ValueError,
+      match=r"^client 1 would have no training example in domain '1'",
+    ):
+      domains.assemble_clients(loaded, num_clients=2)
+    by_time["num_train"] = np.array(20)
+    held = {"client": np.arange(N) % 2}
+    loaded = domains.load_evolving(save(**by_time, **held))
+    with pytest.raises(
+      ValueError, match=r"^domain '1' of .*, a source, has no training example"
+    ):
+      domains.assemble_clients(loaded, num_clients=2)
+    by_time["num_train"] = np.array(59)
+    by_time["domain"] = np.arange(N)[::-1] // 20
+    loaded = domains.load_evolving(save(**by_time, **held))
+    with pytest.raises(
+      ValueError, match=r"^domain '2' of .*, the target, has no test example"
+    ):
+      domains.assemble_clients(loaded, num_clients=2)
 
 
 class TestTfds:

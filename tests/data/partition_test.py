@@ -414,6 +414,39 @@ class TestSplitTrainTest:
     np.testing.assert_array_equal(first, same)
     assert np.any(first != other)
 
+  @hypothesis.given(
+    copies=st.lists(st.integers(0, 9), min_size=1, max_size=40),
+    fraction=st.floats(0.05, 0.95),
+    seed=st.integers(0, 99),
+  )
+  def test_copies_stay_together(self, copies, fraction, seed):
+    copies = np.array(copies)
+    indices = np.arange(len(copies))
+    train, test = partition.split_train_test(indices, fraction, seed, copies)
+    np.testing.assert_array_equal(np.union1d(train, test), indices)
+    assert not set(copies[train]) & set(copies[test])
+    assert len(train)
+    wanted = min(round(fraction * len(copies)), len(copies) - 1)
+    if len(set(copies)) > 1 and wanted:
+      # Without the last group that was taken, there would be too few.
+      largest = np.bincount(copies).max()
+      assert 0 < len(test) < wanted + largest
+    if len(set(copies)) == 1:
+      assert not len(test)
+
+  @hypothesis.given(
+    size=st.integers(1, 40), fraction=st.floats(0.05, 0.95), seed=st.integers(0)
+  )
+  def test_without_copies_the_split_is_the_same(self, size, fraction, seed):
+    for one, other in zip(
+      partition.split_train_test(np.arange(size), fraction, seed),
+      partition.split_train_test(
+        np.arange(size), fraction, seed, 7 * np.arange(size)
+      ),
+      strict=True,
+    ):
+      np.testing.assert_array_equal(one, other)
+
   @pytest.mark.parametrize("fraction", [0, 1, -0.1, 1.5, math.nan])
   def test_fraction_outside_zero_and_one_is_refused(self, fraction):
     with pytest.raises(ValueError, match=r"^test_fraction must lie between 0"):

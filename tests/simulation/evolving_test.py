@@ -405,11 +405,104 @@ class TestBadClients:
     ):
       evolving.run(algorithm, held, num_rounds=1, run_seed=RUN_SEED)
 
-  def test_examples_of_the_target_alone_are_none_to_train_on(
-    self, typed_algorithm, model, clients
+
+class TestAbsentClients:
+  """The contract runs them with every algorithm; here it is who is told."""
+
+  @staticmethod
+  def without(client, part, keep):
+    """The client with those domains of a part alone of which `keep` is true."""
+    examples = getattr(client, part)
+    kept = np.repeat(keep, examples.domain_sizes)
+    return client._replace(
+      **{
+        part: domains.ClientExamples(
+          examples.x[kept],
+          examples.y[kept],
+          np.where(keep, examples.domain_sizes, 0).astype(np.int32),
+        )
+      }
+    )
+
+  @pytest.fixture
+  def absent(self, clients):
+    """The first has no source domain, the last no target."""
+    first, second, last = clients
+    return [
+      self.without(first, "train", [False] * NUM_DOMAINS),
+      second._replace(name="second"),
+      self.without(last, "test", [True] * (NUM_DOMAINS - 1) + [False]),
+    ]
+
+  def test_means_are_those_of_who_has_examples(
+    self, algorithm, absent, compile_in_graph
   ):
-    train = clients[0].train
-    sizes = np.array([0, 0, 0, len(train.y)], np.int32)
-    bad = clients[0]._replace(train=train._replace(domain_sizes=sizes))
-    with pytest.raises(ValueError, match=r"^x of client 0: .* before the last"):
-      self.run(typed_algorithm, model, [bad, *clients[1:]])
+    result = evolving.run(algorithm, absent, num_rounds=2, run_seed=RUN_SEED)
+    weights = result.server_state.weights
+    predict = compile_in_graph(
+      algorithm.model.predict,
+      tf.nest.map_structure(
+        lambda each: tf.TensorSpec(np.shape(each), tf.float32), weights
+      ),
+      tf.TensorSpec([None, 3], tf.float32),
+    )
+    assert result.left_out == (("0",), ("2",))
+    # Of two clients with the server's model, each counts alike in `accuracy`,
+    # and their examples in the server's.
+    accuracies, sizes = [], []
+    for client in absent[:2]:
+      x, y = share_of_target(client)
+      logits = predict(weights, x)
+      accuracies.append(100 * np.mean(logits.argmax(axis=1) == y))
+      sizes.append(len(y))
+    assert result.final.client["accuracy"] == pytest.approx(np.mean(accuracies))
+    assert result.final.server["accuracy"] == pytest.approx(
+      np.average(accuracies, weights=sizes)
+    )
+
+  def test_who_is_evaluated_is_drawn_of_those_that_can_be(
+    self, algorithm, absent
+  ):
+    found = evolving.run(
+      algorithm,
+      absent,
+      num_rounds=6,
+      run_seed=RUN_SEED,
+      evaluation_clients=1,
+    )
+    for each in found.evaluations:
+      assert np.isfinite(each.client["accuracy"])
+
+  def test_only_pairs_of_domains_are_learned_from(self, absent):
+    one_domain = self.without(absent[1], "train", [False, True, False, False])
+    assert evolving.left_out([*absent, one_domain], 2).training == (
+      "0",
+      "second",
+    )
+    with pytest.raises(
+      ValueError, match=r"^no client has training examples of 2 source domains"
+    ):
+      evolving.left_out([absent[0], one_domain], 2)
+
+  @pytest.mark.parametrize(
+    "chosen, message",
+    [
+      ([0], "no client has training examples of 1 source domain$"),
+      ([2], "no client has a test example of the last domain, the target"),
+    ],
+  )
+  def test_nobody_is_refused(self, algorithm, absent, chosen, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+      evolving.run(
+        algorithm,
+        [absent[client] for client in chosen],
+        num_rounds=1,
+        run_seed=RUN_SEED,
+      )
+
+  def test_wrong_examples_are_named_as_the_client_is(self, algorithm, absent):
+    bad = absent[1]._replace(
+      train=absent[1].train._replace(y=np.zeros(3, np.int32))
+    )
+    with pytest.raises(ValueError, match=r"^y of client 'second': the shape"):
+      evolving.run(algorithm, [bad], num_rounds=1, run_seed=RUN_SEED)

@@ -102,6 +102,16 @@ class TestEvaluate:
     # Of client 1's three, 3 is left.
     assert evaluation.average_accuracy == pytest.approx(100 * (1 + 1 / 3) / 2)
 
+  def test_clients_that_are_asked_nothing_count_in_no_mean(self):
+    test = (*TEST, make_examples([], []))
+    evaluation, _ = guidance.evaluate(
+      PlannedFederation(can_guide=False), [3, 1, 7], test
+    )
+    assert evaluation.average_accuracy == pytest.approx(
+      100 * (3 * 1 + 1 * 2 / 3) / 4
+    )
+    assert evaluation.system_accuracy == pytest.approx(60)
+
 
 class TestFinal:
   def test_mean_and_spread_over_the_last_rounds(self):
@@ -284,3 +294,45 @@ class TestRun:
       algorithm, *data, num_rounds=1, run_seed=1, evaluate_every=1
     )
     assert other.evaluations[1] != finished[0].evaluations[3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", algorithms.names("guidance"))
+def test_clients_without_examples_leave_numbers_finite(name, context):
+  del context
+  generator = np.random.default_rng(3)
+  train, test = (make_federation_data(generator, 4) for _ in range(2))
+  nothing = examples.Examples(train[0].x[:0], train[0].y[:0])
+  model = guided_model.with_guide(
+    mlp.build((2,), num_classes=2, width=8, head_width=6), 4, width=8
+  )
+  result = guidance.run(
+    algorithms.build(name, model, num_queries=100),
+    [*train[:2], nothing, nothing],
+    [test[0], nothing, test[2], nothing],
+    num_rounds=2,
+    run_seed=0,
+    client_names=["a", "b", "c", "d"],
+  )
+  assert result.left_out == (("c", "d"), ("b", "d"))
+  for value in result.final().values():
+    assert np.isfinite(value)
+  # Client c has not trained, so that its tests weigh nothing here.
+  measured = result.evaluations[2]
+  assert measured.average_accuracy * 40 / 100 == pytest.approx(
+    round(measured.average_accuracy * 40 / 100)
+  )
+  assert measured.not_finite == 0
+
+
+def test_nobody_to_train_and_ask_is_refused(typed_algorithm):
+  (one,) = make_federation_data(np.random.default_rng(3), 1)
+  nothing = examples.Examples(one.x[:0], one.y[:0])
+  with pytest.raises(ValueError, match=r"^no client has both a training and a"):
+    guidance.run(
+      typed_algorithm(mlp.build((2,), num_classes=2, width=4, head_width=3)),
+      [one, nothing],
+      [nothing, one],
+      num_rounds=1,
+      run_seed=0,
+    )

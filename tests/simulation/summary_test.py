@@ -147,6 +147,42 @@ class TestComparisonTable:
     assert "diverged" not in summary.comparison_table(runs[1:])
     assert runs[0].to_record()["num_diverged"] == [0, 2, 1]
 
+  def test_who_is_left_out_is_told(self, make_summary):
+    runs = [
+      make_summary(
+        left_out={"training": ["b", "c"], "evaluation": []},
+      ),
+      make_summary(
+        "local", left_out={"training": ["b", "c"], "evaluation": ["d"]}
+      ),
+      make_summary("ditto"),
+    ]
+    lines = summary.comparison_table(runs, metrics=[]).splitlines()
+    assert lines[0].split("  ")[1:] == [
+      "s/round",
+      "not in training",
+      "not in evaluation",
+    ]
+    assert [line.split()[2:] for line in lines[2:]] == [
+      ["2", "0"],
+      ["2", "1"],
+      ["0", "0"],
+    ]
+    assert summary.left_out_lines(runs) == [
+      "not in training of fed_avg, local: 2 clients (b, c)",
+      "not in evaluation of local: 1 client (d)",
+    ]
+    assert runs[1].to_record()["left_out"] == {
+      "training": {"num_clients": 2, "clients": ["b", "c"]},
+      "evaluation": {"num_clients": 1, "clients": ["d"]},
+    }
+    assert "left_out" not in runs[2].to_record()
+    assert "not in" not in summary.comparison_table(runs[2:])
+
+  def test_names_are_ten_at_most(self):
+    assert summary.shortened("abc", ", ") == "a, b, c"
+    assert summary.shortened(map(str, range(12))).endswith("; 9; and 2 more")
+
   def test_several_data_sets_are_told_apart(self, make_summary):
     runs = [make_summary(), make_summary(dataset="rotated_mnist")]
     table = summary.comparison_table(runs, metrics=["server_accuracy"])

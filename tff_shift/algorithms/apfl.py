@@ -154,7 +154,7 @@ def train_client(
   seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
   num_steps = local_training.num_local_steps(
     hparams, data, round_num
-  ) * tf.size(data.domain_sizes)
+  ) * local_training.num_domains(data)
   batches = local_training.pooled_batches(
     data, num_steps, hparams.batch_size, seed
   )

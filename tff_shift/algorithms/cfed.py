@@ -181,6 +181,7 @@ def train_client(
       tf.cast(domain > 0, tf.int32),
       tf.cast(following > domain, tf.int32),
     ),
+    has_trained=tf.size(current.y) > 0,
   )
 
 

@@ -195,6 +195,7 @@ def train_client(
     update=tf.nest.map_structure(tf.subtract, result.weights, weights),
     client_state=past._replace(domain=domain),
     loss=result.loss,
+    has_trained=tf.size(current.y) > 0,
   )
 
 

@@ -142,7 +142,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     shared_features = model.features
 
   def num_alignment_steps(data):
-    num_domains = tf.size(data.domain_sizes)
+    num_domains = local_training.num_domains(data)
     if hparams.alignment_steps:
       return hparams.alignment_steps * num_domains
     if is_published:
@@ -203,7 +203,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
       model.predict,
       split_model.SplitWeights(aligned, last.head),
       data,
-      steps * tf.size(data.domain_sizes),
+      steps * local_training.num_domains(data),
       training_seed,
       hparams,
       round_num=round_num,

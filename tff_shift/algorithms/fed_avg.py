@@ -64,7 +64,7 @@ def train_client(
     predict or model.predict,
     weights,
     data,
-    num_steps * tf.size(data.domain_sizes),
+    num_steps * local_training.num_domains(data),
     seed,
     hparams,
     round_num=round_num,

@@ -91,6 +91,7 @@ def _fine_tuning_rate(
   # A client that no round leaves out and that is never late.
   on_time = dataclasses.replace(hparams, straggler_ratio=0.0)
   steps = local_training.num_local_steps(on_time, data, round_num)
+  steps = tf.maximum(steps, 1)  # Without examples no step asks for the rate.
   return lambda step: local_training.scheduled_rate(
     hparams, round_num + step // steps
   )
@@ -117,10 +118,11 @@ def prepare_client(
   Returns:
     The fine-tuned weights.
   """
-  num_steps = hparams.fine_tuning_steps or (
-    hparams.fine_tuning_epochs
-    * local_training.epoch_steps(data, hparams.batch_size)
-  )
+  epoch_steps = local_training.epoch_steps(data, hparams.batch_size)
+  num_steps = hparams.fine_tuning_epochs * epoch_steps
+  if hparams.fine_tuning_steps:
+    # A client without examples has no batch.
+    num_steps = hparams.fine_tuning_steps * tf.minimum(epoch_steps, 1)
   return fine_tune(
     model,
     hparams,

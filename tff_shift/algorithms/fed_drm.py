@@ -140,7 +140,7 @@ def train_client(
   # One step per domain, as FedAvg takes: data of clients to guide have one.
   num_steps = local_training.num_local_steps(
     hparams, data, round_num
-  ) * tf.size(data.domain_sizes)
+  ) * local_training.num_domains(data)
   result = local_training.train_on_batches(
     lambda weights, batch: reweighted_loss(
       model, hparams.lambda_, weights, batch, data.client_id

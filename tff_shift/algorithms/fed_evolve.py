@@ -27,6 +27,9 @@ Where the paper is silent:
     domain before it; the first, which has none before it, from its own.
   * A class without prototype is never predicted. Its examples count as wrong,
     and nowhere in the loss that is measured (see `evaluation.NO_LOGIT`).
+  * A client may lack domains: then the domain before is the last one before
+    that it has. It learns from one on with two domains, and without any it has
+    no prototypes, and predicts nothing.
 """
 
 import dataclasses
@@ -116,12 +119,14 @@ def train_client(
     model: The model.
     hparams: Hyper-parameters.
     weights: The server's phi and psi.
-    data: The client's data, with two domains at least.
+    data: The client's data. It learns the way from each domain that it has to
+      the next; with fewer than two it does not train.
     round_num: The round, an int32 scalar.
 
   Returns:
     The change of the weights; there is no personal state.
   """
+  data = local_training.without_empty_domains(data)
   seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
   num_pairs = tf.size(data.domain_sizes) - 1
   num_steps = local_training.num_local_steps(hparams, data, round_num)
@@ -155,6 +160,7 @@ def train_client(
     update=tf.nest.map_structure(tf.subtract, result.weights, weights),
     client_state=(),
     loss=result.loss,
+    has_trained=num_pairs > 0,
   )
 
 
@@ -213,6 +219,21 @@ def predict_as_client(
   return _predict(model, distance, weights, prototypes_of, examples)
 
 
+def _last_held(domain_sizes) -> tf.Tensor:
+  """Returns for each domain the last one up to it that has examples.
+
+  Args:
+    domain_sizes: [num_domains] int32.
+
+  Returns:
+    [num_domains] int32; the first that has examples where none before has, and
+    0 where none has.
+  """
+  held = tf.cast(tf.where(domain_sizes > 0)[:, 0], tf.int32)
+  num_before = tf.cumsum(tf.cast(domain_sizes > 0, tf.int32))
+  return tf.gather(tf.concat([held, [0]], 0), tf.maximum(num_before - 1, 0))
+
+
 def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
   """The functions of FedEvolve, which uses the backbone of the model twice."""
 
@@ -222,7 +243,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
       lambda domain: prototypes.class_means(
         domain_sums(model, weights.phi, data, domain)
       ),
-      tf.range(tf.size(data.domain_sizes)),
+      _last_held(data.domain_sizes),
       fn_output_signature=prototypes.Prototypes(tf.float32, tf.bool),
       parallel_iterations=1,
     )
@@ -244,6 +265,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     predict_as_client=lambda weights, prepared, _, examples: predict_as_client(
       model, hparams.distance, weights, prepared, examples
     ),
+    can_predict=lambda data: tf.size(data.y) > 0,
     summarize_client=summarize_client,
     predict_as_server=predict_as_server,
   )

@@ -109,12 +109,14 @@ def train_client(
     model: The model.
     hparams: Hyper-parameters.
     weights: The server's phi (backbone) and w (head).
-    data: The client's data, with two domains at least.
+    data: The client's data. It goes from each domain that it has to the next;
+      with fewer than two it does not train.
     round_num: The round, an int32 scalar.
 
   Returns:
     The change of the weights; there is no personal state.
   """
+  data = local_training.without_empty_domains(data)
   seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
   num_steps = local_training.num_local_steps(hparams, data, round_num)
   # The first domain of an iteration only starts the prototypes: its gradient
@@ -171,6 +173,7 @@ def train_client(
     update=tf.nest.map_structure(tf.subtract, result.weights, weights),
     client_state=(),
     loss=result.loss,
+    has_trained=steps_per_iteration > 0,
   )
 
 

@@ -58,8 +58,7 @@ def num_head_steps(
   Returns:
     An int32 scalar; 0 for a client without examples, which has no batch.
   """
-  num_steps = iterations * tf.size(data.domain_sizes)
-  return num_steps * tf.minimum(tf.size(data.y), 1)
+  return iterations * local_training.num_domains(data)
 
 
 def train_client(
@@ -87,7 +86,7 @@ def train_client(
     The change of the backbone, and the client's new head.
   """
   seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
-  num_domains = tf.size(data.domain_sizes)
+  num_domains = local_training.num_domains(data)
   with_head = local_training.train_on_pool(
     model.predict,
     split_model.SplitWeights(backbone, head),

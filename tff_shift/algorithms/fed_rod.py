@@ -59,7 +59,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
   def train_client(weights, personal_head, data, round_num):
     seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
     num_steps = local_training.num_local_steps(hparams, data, round_num)
-    num_steps *= tf.size(data.domain_sizes)
+    num_steps *= local_training.num_domains(data)
     shift = balanced_softmax.shift(
       data.y, model.num_classes, hparams.gamma, hparams.class_counts
     )

@@ -137,7 +137,7 @@ def train_client(
   """
   seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
   num_steps = local_training.num_local_steps(hparams, data, round_num)
-  num_steps *= tf.size(data.domain_sizes)
+  num_steps *= local_training.num_domains(data)
   # The batches are those of FedAvg.
   batches = local_training.pooled_batches(
     data, num_steps, hparams.batch_size, seed

@@ -150,7 +150,7 @@ def train_client(
   seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
   counts = tf.reduce_sum(tf.one_hot(data.y, model.num_classes), axis=0)
   present = tf.cast(counts > 0, tf.float32)
-  num_domains = tf.size(data.domain_sizes)
+  num_domains = local_training.num_domains(data)
   over_batch = getattr(tf, f"reduce_{hparams.feature_norm}")
 
   def train(weights, num_steps, part, trainable, feature_penalty):

@@ -19,6 +19,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tff_shift.data import partition
+
+# The intensity that leaves all images as they are, grey ones grey.
+NONE = "none"
+
 # Level of intensity -> (gamma, hue, saturation), two values each (F.2.2).
 INTENSITIES = {
   "low": ((0.9, 1.1), (-0.01, 0.01), (0.9, 1.1)),
@@ -56,7 +61,7 @@ class ColorTransform(NamedTuple):
 def pool(
   num_clients: int, intensity: str = "high"
 ) -> tuple[ColorTransform, ...]:
-  """Returns the transforms of the clients, all different.
+  """Returns the transforms of the clients, all different unless none is asked.
 
   Up to 8 clients have the first of the 8 combinations of a level of intensity
   (F.2.2), more of them the first of the 54 combinations of F.2.1. Gamma changes
@@ -64,8 +69,9 @@ def pool(
   posterisation.
 
   Args:
-    num_clients: Number of clients, 1 to 54.
-    intensity: One of `INTENSITIES`; with more than 8 clients, "high".
+    num_clients: Number of clients, 1 to 54; with `NONE`, any.
+    intensity: One of `INTENSITIES`, with more than 8 clients "high"; or `NONE`,
+      with which no transform changes anything.
 
   Returns:
     For each client its transform.
@@ -74,16 +80,20 @@ def pool(
     ValueError: There are no or too many clients, or the intensity is unknown or
       does not go with so many clients.
   """
+  if intensity == NONE:
+    partition.check_positive_integer("num_clients", num_clients)
+    return (ColorTransform(),) * num_clients
   if intensity not in INTENSITIES:
     raise ValueError(
-      f"intensity must be one of {', '.join(INTENSITIES)}, got {intensity!r}"
+      f"intensity must be one of {NONE}, {', '.join(INTENSITIES)}, got"
+      f" {intensity!r}"
     )
   few = _combinations(*INTENSITIES[intensity], (_ALL_BITS,))
   many = _combinations(*_MANY_CLIENTS, (_ALL_BITS, _FEW_BITS))
   if not 1 <= num_clients <= len(many):
     raise ValueError(
       f"num_clients must be 1 to {len(many)}, the number of different colour"
-      f" transforms, got {num_clients}"
+      f" transforms, got {num_clients}; with intensity {NONE} it may be any"
     )
   if num_clients <= len(few):
     return few[:num_clients]

@@ -11,12 +11,18 @@ rotation at random and in equal numbers (they differ by at most one); rotations
 are counter-clockwise; the last range of years has 13 of them, so that it ends
 with the data, in 2013; a client has the same class distribution in all domains;
 a client is tested on its own share of the target domain.
+
+Data of the user may be split into training and test already; then clients train
+on the one part and are tested on the other, in the target as well. The training
+and test splits of the package's data sets are one pool, as in the paper. Where
+examples have a client, it may lack any domain.
 """
 
 import dataclasses
 import itertools
 import math
 import os
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +40,9 @@ SCENARIO = "evolving"
 # The number of domains where images are turned that no paper has turned.
 _NUM_ROTATIONS = 8
 
+# The share of a client's examples of a source domain that it is tested on.
+_TEST_FRACTION = 0.2
+
 
 class Domain(NamedTuple):
   """One domain.
@@ -45,19 +54,21 @@ class Domain(NamedTuple):
     name: What to call it in a figure, such as "15 deg" or "1905-1916".
     client: `[n]` integers from 0, the client who holds an example. None: the
       examples are still to be dealt.
+    is_test: `[n]` bool, whether an example is for testing alone; the others are
+      for training alone. None: clients split what they hold.
   """
 
   x: np.ndarray
   y: np.ndarray
   name: str
   client: np.ndarray | None = None
+  is_test: np.ndarray | None = None
 
 
 class EvolvingDataset(NamedTuple):
   """Domains in their order; the last one is the target.
 
-  To hold out the last source domain instead, drop the target:
-  `dataset._replace(domains=dataset.domains[:-1])`.
+  `without_target` holds out the last source domain instead.
 
   Attributes:
     name: What figures and messages call it.
@@ -65,12 +76,38 @@ class EvolvingDataset(NamedTuple):
     class_names: The name of each label.
     vocabulary: The word of each id, of titles; no word that the target alone
       has is among them. None: they are none.
+    client_names: What to call each client who holds examples. None: by their
+      numbers.
   """
 
   name: str
   domains: tuple[Domain, ...]
   class_names: tuple[str, ...]
   vocabulary: tuple[str, ...] | None = None
+  client_names: tuple[str, ...] | None = None
+
+  @property
+  def has_own_split(self) -> bool:
+    """Whether the data say which examples are for testing."""
+    return any(domain.is_test is not None for domain in self.domains)
+
+
+def without_target(dataset: EvolvingDataset) -> EvolvingDataset:
+  """Leaves the last domain out, so that the one before it is the target.
+
+  What is chosen by it sees no test example: of a domain that is split already,
+  the training examples are those that are predicted.
+  """
+  *others, last = dataset.domains[:-1]
+  if last.is_test is not None:
+    kept = np.flatnonzero(~last.is_test)
+    last = last._replace(
+      x=last.x[kept],
+      y=last.y[kept],
+      client=None if last.client is None else last.client[kept],
+      is_test=np.ones(len(kept), bool),
+    )
+  return dataset._replace(domains=(*others, last))
 
 
 class ClientExamples(NamedTuple):
@@ -95,11 +132,13 @@ class Client(NamedTuple):
     client_id: Its position among the clients.
     train: Training examples; none of them is of the target domain.
     test: Test examples of every domain, and all it has of the target domain.
+    name: What the data call it. None: by its position.
   """
 
   client_id: int
   train: ClientExamples
   test: ClientExamples
+  name: str | None = None
 
 
 def load_evolving(
@@ -151,6 +190,9 @@ def load_evolving(
   source = datasets.load(
     name, data_dir=data_dir, seed=seed, num_domains=num_domains
   )
+  is_test = None
+  if own_datasets.is_own(name) and source.num_train is not None:
+    is_test = np.arange(len(source.y)) >= source.num_train
   angles = [0.0] * num_domains
   if evolution.angle_step is not None:
     members = _random_groups(name, len(source.y), num_domains, seed)
@@ -172,8 +214,13 @@ def load_evolving(
     x = source.x[indices]
     if angle:
       x = transforms.rotate(x, angle)
-    client = None if source.client is None else source.client[indices]
-    domains.append(Domain(x, source.y[indices], domain_names[m], client))
+    client, for_test = (
+      None if each is None else each[indices]
+      for each in (source.client, is_test)
+    )
+    domains.append(
+      Domain(x, source.y[indices], domain_names[m], client, for_test)
+    )
   vocabulary = source.vocabulary
   if vocabulary is not None:
     ids, vocabulary = text.keep_frequent(
@@ -189,6 +236,7 @@ def load_evolving(
     tuple(domains),
     source.class_names,
     vocabulary,
+    source.client_names,
   )
 
 
@@ -236,40 +284,52 @@ def assemble_clients(
   *,
   num_clients: int,
   dirichlet: float = math.inf,
-  test_fraction: float = 0.2,
+  test_fraction: float | None = None,
   seed: int = 0,
 ) -> tuple[Client, ...]:
   """Deals every domain to the clients and splits each part into train and test.
 
-  Examples that have a client already stay there. The examples of domain m are
-  dealt and split by (seed, m) and the classes that occur in any domain. So a
-  data set without its last domain gives every client the same examples in the
-  domains that are left, unless a class occurs in the last alone; only the
-  domain that is now last turns from train and test into test as a whole.
+  Examples that have a client already stay there, and those that are for
+  training or for testing alone stay that. The examples of domain m are dealt
+  and split by (seed, m) and the classes that occur in any domain. So a data set
+  without its last domain gives every client the same examples in the domains
+  that are left, unless a class occurs in the last alone; only the domain that
+  is now last turns from train and test into test as a whole.
 
   Args:
-    dataset: The domains; the last one goes to the test side as a whole.
+    dataset: The domains; the last one goes to the test side as a whole, but for
+      what is for training alone: that is left out.
     num_clients: Number of clients.
     dirichlet: Concentration of the classes per client, the same distribution in
       all domains; `math.inf`: iid. Nothing to examples that have a client.
     test_fraction: Share of a client's examples of a source domain that it keeps
-      for testing.
+      for testing. None: 0.2, unless the data say what is for testing.
     seed: Seed of all draws.
 
   Returns:
-    The clients, by id. Each has at least one training example in every source
-    domain, and at least one test example in the target domain.
+    The clients, by id. Where the domains are dealt, each has at least one
+    training example in every source domain, and at least one test example in
+    the target domain. Where examples have a client, it has what it has, and
+    somebody has such an example in each domain.
 
   Raises:
-    ValueError: A number is out of range, or a client would have no example in a
-      domain.
+    ValueError: A number is out of range or does not apply, or clients or
+      domains would have no example.
   """
   if len(dataset.domains) < 2:
     raise ValueError(
       f"{dataset.name} needs at least 2 domains (a source and a target), got"
       f" {len(dataset.domains)}"
     )
+  if test_fraction is None:
+    test_fraction = _TEST_FRACTION
+  elif dataset.has_own_split:
+    raise ValueError(
+      f"test_fraction does not apply to {dataset.name}, which says by num_train"
+      " what is for testing"
+    )
   partition.check_positive_integer("num_clients", num_clients)
+  _check_num_clients(dataset, num_clients)
   occurring = np.unique(np.concatenate([each.y for each in dataset.domains]))
   proportions = partition.dirichlet_over_classes(
     [occurring] * num_clients, len(dataset.class_names), dirichlet, seed
@@ -278,61 +338,119 @@ def assemble_clients(
   train_parts, test_parts = [], []  # [domain][client] -> positions
   for m, domain in enumerate(dataset.domains):
     examples_lib.check_pool(domain, f"domain {domain.name!r}")
-    if domain.client is not None:
-      parts = _held_parts(domain, num_clients)
-    elif len(domain.y) < num_clients:
-      raise ValueError(
-        f"client {len(domain.y)} would have no example in domain"
-        f" {domain.name!r}, whose {len(domain.y)} examples are too few for"
-        f" {num_clients} clients; use fewer clients or fewer domains"
+
+    def deal(positions, what, *part, m=m, domain=domain):
+      if domain.client is not None:
+        parts = partition.by_client(domain.client[positions], num_clients)
+      else:
+        parts = _dealt_parts(
+          domain, positions, what, proportions, dirichlet, [seed, m, *part]
+        )
+      return [positions[each] for each in parts]
+
+    everything = np.arange(len(domain.y))
+    nothing = [everything[:0]] * num_clients
+    if domain.is_test is None:
+      whole = deal(everything, "")
+      train, test = zip(
+        *(
+          partition.split_train_test(part, test_fraction, [seed, m, client])
+          for client, part in enumerate(whole)
+        ),
+        strict=True,
       )
+      if m == target:
+        train, test = nothing, whole
     else:
-      parts = _dealt_parts(domain, proportions, dirichlet, [seed, m])
-    splits = [
-      partition.split_train_test(part, test_fraction, [seed, m, client])
-      for client, part in enumerate(parts)
-    ]
-    if m == target:
-      splits = [(part[:0], part) for part in parts]
-    train_parts.append([train for train, _ in splits])
-    test_parts.append([test for _, test in splits])
+      train = test = nothing
+      if m != target:
+        train = deal(np.flatnonzero(~domain.is_test), "training ")
+      # A source domain may be for training as a whole.
+      if m == target or domain.is_test.any():
+        test = deal(np.flatnonzero(domain.is_test), "test ", 1)
+    _check_domain(dataset, m, test if m == target else train)
+    train_parts.append(train)
+    test_parts.append(test)
+  names = dataset.client_names or (None,) * num_clients
   return tuple(
     Client(
       client,
       _gather(dataset.domains, [parts[client] for parts in train_parts]),
       _gather(dataset.domains, [parts[client] for parts in test_parts]),
+      names[client],
     )
     for client in range(num_clients)
   )
 
 
-def _held_parts(domain: Domain, num_clients: int) -> list[np.ndarray]:
-  """Returns the positions of each client's examples of a domain."""
-  parts = partition.by_client(domain.client, num_clients)
-  for client, part in enumerate(parts):
-    if not len(part):
-      raise ValueError(
-        f"client {client} has no example in domain {domain.name!r}; every"
-        " client must have one in each domain"
-      )
-  return parts
+def _check_num_clients(dataset: EvolvingDataset, num_clients: int) -> None:
+  """Refuses another number of clients than that of those who hold examples."""
+  held = [each.client for each in dataset.domains if each.client is not None]
+  if not held:
+    return
+  number = len(dataset.client_names or ()) or int(max(map(np.max, held))) + 1
+  if num_clients != number:
+    raise ValueError(
+      f"num_clients must be {number}, the number of clients who hold the"
+      f" examples of {dataset.name}, got {num_clients}"
+    )
+
+
+def _check_domain(
+  dataset: EvolvingDataset, m: int, parts: Sequence[np.ndarray]
+) -> None:
+  """Refuses a domain of which nobody has what it is for."""
+  if any(map(len, parts)):
+    return
+  is_target = m == len(dataset.domains) - 1
+  use, other = ("test", "training") if is_target else ("training", "test")
+  raise ValueError(
+    f"domain {dataset.domains[m].name!r} of {dataset.name},"
+    f" {'the target' if is_target else 'a source'}, has no {use} example: by"
+    f" num_train all are {other} examples; leave num_train out, or join domains"
+    " (num_domains)"
+  )
 
 
 def _dealt_parts(
   domain: Domain,
+  positions: np.ndarray,
+  what: str,
   proportions: np.ndarray,
   dirichlet: float,
   seed: partition.Seed,
 ) -> list[np.ndarray]:
-  """Deals the positions of a domain's examples to the clients."""
-  parts = partition.partition_by_class(domain.y, proportions, seed)
+  """Deals some of a domain's examples to the clients.
+
+  Args:
+    domain: The domain.
+    positions: Those to deal.
+    what: What messages call them.
+    proportions: See `partition.partition_by_class`.
+    dirichlet: For messages.
+    seed: See `partition.partition_by_class`.
+
+  Returns:
+    For each client places among the positions, at least one.
+
+  Raises:
+    ValueError: A client would have none.
+  """
+  num_clients = len(proportions)
+  if len(positions) < num_clients:
+    raise ValueError(
+      f"client {len(positions)} would have no {what}example in domain"
+      f" {domain.name!r}, whose {len(positions)} {what}examples are too few for"
+      f" {num_clients} clients; use fewer clients or fewer domains"
+    )
+  parts = partition.partition_by_class(domain.y[positions], proportions, seed)
   for client, part in enumerate(parts):
     if not len(part):
       raise ValueError(
-        f"client {client} would have no example in domain {domain.name!r}"
-        f" ({len(domain.y)} examples for {len(parts)} clients, dirichlet"
-        f" {dirichlet:g}); use fewer clients, fewer domains, a larger"
-        " dirichlet or another seed"
+        f"client {client} would have no {what}example in domain"
+        f" {domain.name!r} ({len(positions)} {what}examples for"
+        f" {num_clients} clients, dirichlet {dirichlet:g}); use fewer clients,"
+        " fewer domains, a larger dirichlet or another seed"
       )
   return parts
 

@@ -1,6 +1,8 @@
 """Examples and their classes as typed arrays, and the check at the entrance."""
 
+import hashlib
 import warnings
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
@@ -71,6 +73,47 @@ def take(source: Examples, positions: np.ndarray) -> Examples:
     The examples; x is read only.
   """
   return Examples(read_only(source.x[positions]), source.y[positions])
+
+
+def copies(*arrays: np.ndarray) -> np.ndarray:
+  """Returns for each example the place of the first that is the same.
+
+  Args:
+    *arrays: Each `[n, ...]`, such as the x of the examples, and their y.
+
+  Returns:
+    `[n]` int64: examples are the same bit for bit where it is equal.
+  """
+  first = {}
+  return np.array(
+    [first.setdefault(key, place) for place, key in enumerate(_keys(*arrays))],
+    np.int64,
+  )
+
+
+def num_trained_on(
+  train: Iterable[np.ndarray], test: Iterable[np.ndarray]
+) -> int:
+  """Counts test examples that stand among the training examples, bit for bit.
+
+  Args:
+    train: The x of training examples, each `[n, ...]`.
+    test: Likewise of test examples.
+
+  Returns:
+    The number.
+  """
+  trained = {key for x in train for key in _keys(x)}
+  return sum(key in trained for x in test for key in _keys(x))
+
+
+def _keys(*arrays: np.ndarray) -> Iterator[bytes]:
+  """Yields a digest of each example: short, however large examples are."""
+  for rows in zip(*map(np.ascontiguousarray, arrays), strict=True):
+    digest = hashlib.blake2b(digest_size=16)
+    for row in rows:
+      digest.update(row.tobytes())
+    yield digest.digest()
 
 
 def checked(

@@ -7,9 +7,12 @@ uint8 or float32, y to int32; what does not fit is refused in one line that says
 where it is. The number of classes is that of the greatest class that occurs
 unless it is given, see `examples.num_classes_of`. An array that has its type
 already is not copied; a copy is closed to writing. Clients, domains and periods
-count from 0, time steps from 1.
+count from 0, time steps from 1. Messages call a client by its number, or by the
+name that is given.
 """
 
+import warnings
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
@@ -54,41 +57,73 @@ def evolving(
   num_classes: int | None = None,
   test_fraction: float = 0.2,
   seed: int = 0,
+  client_names: Sequence[str] | None = None,
+  domain_names: Sequence[str] | None = None,
+  keep_copies_together: bool = False,
 ) -> tuple[domains_lib.Client, ...]:
-  """Makes clients with examples in each domain, for `evolving.run`.
+  """Makes clients with examples in some domains, for `evolving.run`.
 
   Args:
-    clients: For each client and domain, in the order of time, `(x, y)`. The
-      last domain is the target, which nobody trains on.
+    clients: For each client and domain, in the order of time, `(x, y)`, which
+      may be without examples. The last domain is the target, which nobody
+      trains on.
     num_classes: The number of classes. None: inferred.
     test_fraction: Share of a client's examples of a source domain that it keeps
       for testing.
     seed: Seed of that draw.
+    client_names: What to call the clients. None: by their numbers.
+    domain_names: Likewise the domains.
+    keep_copies_together: Whether examples of a client and domain that are equal
+      bit for bit all are for training, or all for testing. If not, a warning
+      tells how many test examples are trained on.
 
   Returns:
     The clients, by id.
 
   Raises:
-    ValueError: An array is wrong, or clients differ in their domains.
+    ValueError: An array is wrong, clients differ in the number of their
+      domains, or nobody has an example of one.
   """
-  _check_equal_lengths(clients, "domain", 2)
-  batches, _ = _checked(clients, "client {}, domain {}", num_classes)
+  called = _names(client_names, len(clients), "client")
+  _check_equal_lengths(clients, "domain", 2, called)
+  domain_called = _names(domain_names, len(clients[0]), "domain")
+  batches, _ = _checked(
+    clients,
+    lambda client, m: f"{called(client)}, {domain_called(m)}",
+    num_classes,
+    allow_empty=True,
+  )
+  target = len(clients[0]) - 1
+  for m in range(target + 1):
+    if not any(len(own[m].y) for own in batches):
+      raise ValueError(
+        f"{domain_called(m)}{', the target' if m == target else ''}: no client"
+        " has an example of it"
+      )
   made = []
   for client, own in enumerate(batches):
     train, test = [], []
     for m, each in enumerate(own):
       everything = np.arange(len(each.y))
-      is_target = m == len(own) - 1
-      parts = (
-        (everything[:0], everything)
-        if is_target
-        else partition.split_train_test(
-          everything, test_fraction, [seed, m, client]
-        )
+      parts = partition.split_train_test(
+        everything,
+        test_fraction,
+        [seed, m, client],
+        examples_lib.copies(each.x) if keep_copies_together else None,
       )
+      if m == target:
+        parts = everything[:0], everything
       for found, positions in zip((train, test), parts, strict=True):
         found.append(examples_lib.Examples(*(a[positions] for a in each)))
-    made.append(domains_lib.Client(client, _join(train), _join(test)))
+    made.append(
+      domains_lib.Client(
+        client,
+        _join(train),
+        _join(test),
+        client_names and client_names[client],
+      )
+    )
+  _warn_of_copies([each.train for each in made], [each.test for each in made])
   return tuple(made)
 
 
@@ -115,7 +150,11 @@ def evolving_domains(
   Raises:
     ValueError: An array is wrong, or there are fewer than 2 domains.
   """
-  _check_equal_lengths([domains], "domain", 2)
+  if len(domains) < 2:
+    raise ValueError(
+      "there must be at least 2 domains (a source and a target), got"
+      f" {len(domains)}"
+    )
   if names is None:
     names = [str(m) for m in range(len(domains))]
   if len(names) != len(domains):
@@ -125,7 +164,7 @@ def evolving_domains(
     )
   (batches,), num_classes = _checked(
     [domains],
-    "domain {1}",
+    lambda _, m: f"domain {m}",
     None if class_names is None else len(class_names),
   )
   return domains_lib.EvolvingDataset(
@@ -145,6 +184,8 @@ def guidance(
   num_classes: int | None = None,
   test_fraction: float = 0.3,
   seed: int = 0,
+  client_names: Sequence[str] | None = None,
+  keep_copies_together: bool = False,
 ) -> Parts:
   """Makes what clients train on and are asked, for `guidance.run`.
 
@@ -154,6 +195,8 @@ def guidance(
     num_classes: The number of classes. None: inferred.
     test_fraction: Without `test`, the share of a client's examples.
     seed: Without `test`, seed of that draw.
+    client_names: What to call the clients. None: by their numbers.
+    keep_copies_together: See `evolving`.
 
   Returns:
     The examples of each client.
@@ -162,22 +205,40 @@ def guidance(
     ValueError: An array is wrong, clients are missing, or one has too few
       examples for both parts.
   """
+  called = _names(client_names, len(train), "client")
   if test is not None:
     if len(train) != len(test):
       raise ValueError(
         f"test: there must be {len(train)} clients, as in train, got"
         f" {len(test)}"
       )
-    batches, _ = _checked([train, test], "client {1}, {0}", num_classes, _USES)
-    return Parts(*map(tuple, batches))
-  (batches,), _ = _checked([train], "client {1}", num_classes)
-  parts = [
-    _split(each, test_fraction, [seed, client], f"client {client}")
-    for client, each in enumerate(batches)
-  ]
-  return Parts(
-    tuple(each.train for each in parts), tuple(each.test for each in parts)
-  )
+    batches, _ = _checked(
+      [train, test],
+      lambda use, client: f"{called(client)}, {_USES[use]}",
+      num_classes,
+    )
+    made = Parts(*map(tuple, batches))
+  else:
+    (batches,), _ = _checked(
+      [train], lambda _, client: called(client), num_classes
+    )
+    made = Parts(
+      *zip(
+        *(
+          _split(
+            each,
+            test_fraction,
+            [seed, client],
+            called(client),
+            keep_copies_together,
+          )
+          for client, each in enumerate(batches)
+        ),
+        strict=True,
+      )
+    )
+  _warn_of_copies(*made)
+  return made
 
 
 def split(
@@ -187,6 +248,7 @@ def split(
   num_classes: int | None = None,
   test_fraction: float = 0.2,
   seed: int = 0,
+  keep_copies_together: bool = False,
 ) -> Parts:
   """Splits labelled examples, as for `pretraining.pretrain`.
 
@@ -196,6 +258,7 @@ def split(
     num_classes: The number of classes. None: inferred.
     test_fraction: Share of the examples that is held out.
     seed: Seed of the draw.
+    keep_copies_together: See `evolving`.
 
   Returns:
     What is trained on, and what is held out.
@@ -203,8 +266,11 @@ def split(
   Raises:
     ValueError: An array is wrong, or there are too few examples.
   """
-  ((pair,),), _ = _checked([[(x, y)]], "the examples", num_classes)
-  return _split(pair, test_fraction, seed, "the examples")
+  what = "the examples"
+  ((pair,),), _ = _checked([[(x, y)]], lambda *_: what, num_classes)
+  made = _split(pair, test_fraction, seed, what, keep_copies_together)
+  _warn_of_copies([made.train], [made.test])
+  return made
 
 
 def online(
@@ -213,6 +279,7 @@ def online(
   *,
   omega: Sequence[float] | None = None,
   num_classes: int | None = None,
+  client_names: Sequence[str] | None = None,
 ) -> Online:
   """Makes labelled examples and streams of the clients, for `online.run`.
 
@@ -223,6 +290,7 @@ def online(
     omega: A number for each of the time steps 0..T, such as how far the
       distribution has moved. None: zeros.
     num_classes: The number of classes. None: inferred.
+    client_names: What to call the clients. None: by their numbers.
 
   Returns:
     Both, checked.
@@ -235,12 +303,15 @@ def online(
       f"initial: there must be {len(stream)} clients, as in stream, got"
       f" {len(initial)}"
     )
-  _check_equal_lengths(stream, "time step", 1)
+  called = _names(client_names, len(stream), "client")
+  _check_equal_lengths(stream, "time step", 1, called)
   joined = [
     [first, *others] for first, others in zip(initial, stream, strict=True)
   ]
   batches, num_classes = _checked(
-    joined, "client {}, {}", num_classes, inner=_at_timestep
+    joined,
+    lambda client, number: f"{called(client)}, {_at_timestep(number)}",
+    num_classes,
   )
   size = len(stream[0]) + 1
   omega = examples_lib.checked_array(
@@ -262,6 +333,7 @@ def dynamic(
   *,
   drifted: Sequence[Sequence[bool]] | None = None,
   num_classes: int | None = None,
+  client_names: Sequence[str] | None = None,
 ) -> given_batches.Periods:
   """Makes periods of the clients, for training, validation or a stream.
 
@@ -274,6 +346,7 @@ def dynamic(
       the period before; that of period 0 is not looked at. By it detection is
       judged, and nothing that clients do depends on it. None: nowhere.
     num_classes: The number of classes. None: inferred.
+    client_names: What to call the clients. None: by their numbers.
 
   Returns:
     The periods.
@@ -281,8 +354,13 @@ def dynamic(
   Raises:
     ValueError: An array is wrong, or clients differ in their periods.
   """
-  _check_equal_lengths(clients, "period", 1)
-  batches, num_classes = _checked(clients, "client {}, period {}", num_classes)
+  called = _names(client_names, len(clients), "client")
+  _check_equal_lengths(clients, "period", 1, called)
+  batches, num_classes = _checked(
+    clients,
+    lambda client, period: f"{called(client)}, period {period}",
+    num_classes,
+  )
   shape = len(clients), len(clients[0])
   if drifted is None:
     drifted = np.zeros(shape, bool)
@@ -302,12 +380,51 @@ def _at_timestep(number: int) -> str:
   return f"time step {number}" if number else "initial"
 
 
+def _names(
+  names: Sequence[str] | None, number: int, what: str
+) -> Callable[[int], str]:
+  """Returns what messages call clients or domains, by their numbers.
+
+  Args:
+    names: What they are called. None: by their numbers.
+    number: How many there are.
+    what: "client", or "domain".
+
+  Returns:
+    `(number) -> text`.
+
+  Raises:
+    ValueError: There are more or fewer names.
+  """
+  if names is None:
+    return lambda place: f"{what} {place}"
+  if len(names) != number:
+    raise ValueError(
+      f"{what}_names: there must be {number}, one for each {what}, got"
+      f" {len(names)}"
+    )
+  return lambda place: f"{what} {names[place]!r}"
+
+
+def _warn_of_copies(train: Sequence[Any], test: Sequence[Any]) -> None:
+  """Warns of test examples that are trained on."""
+  number = examples_lib.num_trained_on(
+    (each.x for each in train), (each.x for each in test)
+  )
+  if number:
+    warnings.warn(
+      f"{number} of {sum(len(each.y) for each in test)} test examples stand"
+      " among the training examples too, bit for bit",
+      stacklevel=3,
+    )
+
+
 def _checked(
   groups: Sequence[Sequence[Pair]],
-  where: str,
+  where: Callable[[int, int], str],
   num_classes: int | None,
-  outer: Sequence[str] | None = None,
-  inner: Any = str,
+  *,
+  allow_empty: bool = False,
 ) -> tuple[list[list[examples_lib.Examples]], int]:
   """Checks pairs of x and y, and casts them.
 
@@ -315,8 +432,7 @@ def _checked(
     groups: The pairs, in two levels.
     where: What messages call a pair, of its two positions.
     num_classes: The number of classes. None: inferred.
-    outer: What messages call the first positions, instead of the numbers.
-    inner: Likewise of the second, a function.
+    allow_empty: Whether a pair may be without examples.
 
   Returns:
     The examples, and the number of classes.
@@ -329,7 +445,7 @@ def _checked(
   for i, group in enumerate(groups):
     places.append([])
     for j, pair in enumerate(group):
-      what = where.format(outer[i] if outer else i, inner(j))
+      what = where(i, j)
       try:
         x, y = pair
       except (TypeError, ValueError) as error:
@@ -371,6 +487,7 @@ def _checked(
       shape=first.shape[1:],
       dtype=np.uint8 if is_image else np.float32,
       num_classes=num_classes,
+      allow_empty=allow_empty,
     )
     for array, original in zip(cast, given, strict=True):
       # The data below a mask are the user's own memory.
@@ -381,7 +498,10 @@ def _checked(
 
 
 def _check_equal_lengths(
-  groups: Sequence[Sequence[Pair]], what: str, at_least: int
+  groups: Sequence[Sequence[Pair]],
+  what: str,
+  at_least: int,
+  called: Callable[[int], str],
 ) -> None:
   """Refuses clients that differ in the number of their domains or times."""
   if not len(groups):
@@ -389,13 +509,13 @@ def _check_equal_lengths(
   for client, own in enumerate(groups):
     if len(own) < at_least:
       raise ValueError(
-        f"client {client}: there must be at least {at_least} {what}s, got"
+        f"{called(client)}: there must be at least {at_least} {what}s, got"
         f" {len(own)}"
       )
     if len(own) != len(groups[0]):
       raise ValueError(
-        f"client {client}: there must be {len(groups[0])} {what}s, as of client"
-        f" 0, got {len(own)}"
+        f"{called(client)}: there must be {len(groups[0])} {what}s, as of"
+        f" {called(0)}, got {len(own)}"
       )
 
 
@@ -404,15 +524,18 @@ def _split(
   test_fraction: float,
   seed: partition.Seed,
   what: str,
+  keep_copies_together: bool,
 ) -> Parts:
   """Splits examples; refuses a part without any."""
+  copies = examples_lib.copies(pair.x) if keep_copies_together else None
   parts = partition.split_train_test(
-    np.arange(len(pair.y)), test_fraction, seed
+    np.arange(len(pair.y)), test_fraction, seed, copies
   )
   if not len(parts[1]):
+    of_one = keep_copies_together and len(pair.y) > 1 and not copies.any()
     raise ValueError(
       f"{what}: test_fraction {test_fraction:g} of {len(pair.y)} examples"
-      " leaves none to test"
+      f"{', all copies of one,' if of_one else ''} leaves none to test"
     )
   return Parts(*(_take(pair, positions) for positions in parts))
 

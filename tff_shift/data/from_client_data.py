@@ -2,9 +2,14 @@
 
 A function for each scenario; they have the arguments of `read`, and beside them
 those of the function of `from_arrays` of the same name, which says what is
-checked. Clients count in the order of `client_ids`.
+checked. Clients count in the order of `client_ids`, and messages call them by
+these.
+
+A pipeline that repeats its examples puts none of them in training and test:
+copies stay together, and one without an end is refused.
 """
 
+import warnings
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -73,8 +78,9 @@ def read(
     The examples of each client.
 
   Raises:
-    ValueError: A client or a key is not there, a client has no example, its
-      examples differ in their shapes, or one of its arrays is masked.
+    ValueError: A client or a key is not there, a client has no example or no
+      last one, its examples differ in their shapes, or one of its arrays is
+      masked.
   """
   if None not in (domain_key, domain_of):
     raise ValueError("domain_key and domain_of: give one of them")
@@ -123,7 +129,7 @@ def evolving(
   seed: int = 0,
   **reading: Any,
 ) -> tuple[domains_lib.Client, ...]:
-  """Makes clients with examples in each domain, see `from_arrays.evolving`.
+  """Makes clients with examples in some domains, see `from_arrays.evolving`.
 
   Args:
     client_data: See `read`, and there `domain_key` and `domain_of`.
@@ -136,11 +142,18 @@ def evolving(
     The clients, by id.
 
   Raises:
-    ValueError: See `read`; or a client lacks a domain.
+    ValueError: See `read`; or there are fewer than 2 domains.
   """
-  by_domain = _by_domain(read(client_data, seed=seed, **reading))
+  clients = read(client_data, seed=seed, **reading)
+  values, by_domain = _by_domain(clients)
   return from_arrays.evolving(
-    by_domain, num_classes=num_classes, test_fraction=test_fraction, seed=seed
+    by_domain,
+    num_classes=num_classes,
+    test_fraction=test_fraction,
+    seed=seed,
+    client_names=_ids(clients),
+    domain_names=values,
+    keep_copies_together=True,
   )
 
 
@@ -161,6 +174,8 @@ def evolving_domains(
 
   Returns:
     The domains, for `domains.assemble_clients` to deal to other clients.
+    Copies of an example of the domain are left out, which a warning tells:
+    they could not be kept together.
 
   Raises:
     ValueError: See `read`.
@@ -171,6 +186,15 @@ def evolving_domains(
     np.concatenate(arrays)
     for arrays in zip(*(each[1:] for each in clients), strict=True)
   )
+  _, firsts = np.unique(examples_lib.copies(x, y, domain), return_index=True)
+  if len(firsts) < len(y):
+    warnings.warn(
+      f"{len(y) - len(firsts)} of {len(y)} examples are copies of others in"
+      " their domain, and are left out",
+      stacklevel=2,
+    )
+    kept = np.sort(firsts)
+    x, y, domain = x[kept], y[kept], domain[kept]
   values = np.unique(domain)
   return from_arrays.evolving_domains(
     [(x[domain == value], y[domain == value]) for value in values],
@@ -223,6 +247,8 @@ def guidance(
     num_classes=num_classes,
     test_fraction=test_fraction,
     seed=seed,
+    client_names=_ids(clients),
+    keep_copies_together=True,
   )
 
 
@@ -248,12 +274,14 @@ def online(
   Raises:
     ValueError: See `read`; or a client lacks a time step.
   """
-  by_domain = _by_domain(read(client_data, **reading))
+  clients = read(client_data, **reading)
+  _, by_domain = _by_domain(clients, "time step")
   return from_arrays.online(
     [own[0] for own in by_domain],
     [own[1:] for own in by_domain],
     omega=omega,
     num_classes=num_classes,
+    client_names=_ids(clients),
   )
 
 
@@ -278,9 +306,13 @@ def dynamic(
   Raises:
     ValueError: See `read`; or a client lacks a period.
   """
-  by_domain = _by_domain(read(client_data, **reading))
+  clients = read(client_data, **reading)
+  _, by_domain = _by_domain(clients, "period")
   return from_arrays.dynamic(
-    by_domain, drifted=drifted, num_classes=num_classes
+    by_domain,
+    drifted=drifted,
+    num_classes=num_classes,
+    client_names=_ids(clients),
   )
 
 
@@ -300,20 +332,34 @@ def _check_masks(
       examples_lib.as_array(array, f"{name} of client {client_id!r}")
 
 
+def _ids(clients: Sequence[ClientArrays]) -> list[str]:
+  return [each.client_id for each in clients]
+
+
 def _elements(
   client_data: "tff.simulation.datasets.ClientData", client_id: str
 ) -> Any:
   """Returns all elements of a client, their arrays stacked."""
+  # Here, so that who reads other data need not wait for TensorFlow.
+  import tensorflow as tf
+
   try:
     # What makes a client's data is called here, and may be the user's.
     data = client_data.create_tf_dataset_for_client(client_id)
-    batches = list(data.batch(_BATCH_SIZE).as_numpy_iterator())
+    has_end = data.cardinality() != tf.data.INFINITE_CARDINALITY
+    batches = list(
+      data.batch(_BATCH_SIZE).as_numpy_iterator() if has_end else ()
+    )
   # Errors of many types; most often examples differ in shape.
   except Exception as error:
     raise ValueError(
       f"client {client_id!r}: its examples cannot be read together"
       f" ({array_files.first_line(error)})"
     ) from error
+  if not has_end:
+    raise ValueError(
+      f"client {client_id!r}: its pipeline has no end; leave repeat() out"
+    )
   if not batches:
     raise ValueError(f"client {client_id!r} has no example")
   first = batches[0]
@@ -411,18 +457,20 @@ def _check_domains(clients: Sequence[ClientArrays]) -> None:
 
 
 def _by_domain(
-  clients: Sequence[ClientArrays],
-) -> list[list[from_arrays.Pair]]:
+  clients: Sequence[ClientArrays], required: str | None = None
+) -> tuple[list[str], list[list[from_arrays.Pair]]]:
   """Groups each client's examples by domain, in the order of the numbers.
 
   Args:
     clients: The clients.
+    required: What messages call a domain of which each client must have an
+      example. None: a client may lack domains.
 
   Returns:
-    For each client and domain (x, y).
+    The domains' names, and for each client and domain (x, y).
 
   Raises:
-    ValueError: A client has no example of a domain, or nothing tells it.
+    ValueError: A client lacks what it must have, or nothing tells the domain.
   """
   _check_domains(clients)
   values = np.unique(np.concatenate([each.domain for each in clients]))
@@ -431,10 +479,10 @@ def _by_domain(
     grouped.append([])
     for value in values:
       is_here = each.domain == value
-      if not is_here.any():
+      if required and not is_here.any():
         raise ValueError(
-          f"client {each.client_id!r} has no example of {value}, which others"
-          " have; leave it out by client_ids"
+          f"client {each.client_id!r} has no example of {required} {value},"
+          " which others have; leave it out by client_ids"
         )
       grouped[-1].append((each.x[is_here], each.y[is_here]))
-  return grouped
+  return list(map(str, values)), grouped

@@ -11,6 +11,10 @@ draw that leaves a client with too little is repeated, see
 `partition.dirichlet_over_clients`; CIFAR-100 with its 20 superclasses is dealt
 by the 100 fine labels, as in the program of FedDRM's authors. Grey images are
 tinted first.
+
+Data of the user stay as they are unless an intensity is given: they may be
+vectors, and any number of clients may hold them. Where they say what is for
+testing, clients train on the one part and are tested on the other.
 """
 
 import os
@@ -23,9 +27,13 @@ from tff_shift.data import class_pools
 from tff_shift.data import color_transforms
 from tff_shift.data import datasets
 from tff_shift.data import examples as examples_lib
+from tff_shift.data import own_datasets
 from tff_shift.data import partition as partitions
 
 SCENARIO = "guidance"
+# The share of a client's examples that it is tested on.
+_TEST_FRACTION = 0.3
+
 _PARTITION = re.compile(r"dirichlet_(inf|\d*\.?\d+(?:e-?\d+)?)|(\d+)_spc")
 
 
@@ -34,12 +42,14 @@ class GuidanceDataset(NamedTuple):
 
   Attributes:
     train: Training examples of each client, as the client sees them: `x`
-      `[n, height, width, 3]` uint8, `y` `[n]` int32.
+      `[n, height, width, 3]` uint8, or as the data of the user are, `y` `[n]`
+      int32.
     test: Test examples of each client, as the client sees them.
     transforms: The colour transform of each client.
     class_names: The name of each class.
-    sample: One image of the data set before any transform, `[height, width, 3]`
-      uint8.
+    sample: One example of the data set before any transform.
+    client_names: What to call clients who hold examples of their own. None: by
+      their numbers.
   """
 
   train: tuple[examples_lib.Examples, ...]
@@ -47,6 +57,12 @@ class GuidanceDataset(NamedTuple):
   transforms: tuple[color_transforms.ColorTransform, ...]
   class_names: tuple[str, ...]
   sample: np.ndarray
+  client_names: tuple[str, ...] | None = None
+
+
+def default_intensity(dataset: str) -> str:
+  """Returns how far colours are moved by default: those of one's own, not."""
+  return color_transforms.NONE if own_datasets.is_own(dataset) else "high"
 
 
 def held_out_validation(
@@ -65,14 +81,15 @@ def held_out_validation(
     The data set, with other `train` and `test`.
 
   Raises:
-    ValueError: A client has too few training examples.
+    ValueError: A client has too few training examples, or all have where
+      clients hold examples of their own.
   """
   train, validation = [], []
   for client, own in enumerate(dataset.train):
     parts = partitions.split_train_test(
       np.arange(len(own.y)), validation_fraction, [seed, client, 1]
     )
-    if not len(parts[1]):
+    if not len(parts[1]) and dataset.client_names is None:
       raise ValueError(
         f"client {client} would have no validation example: it has"
         f" {len(own.y)} training examples; use fewer clients, more examples or"
@@ -80,6 +97,11 @@ def held_out_validation(
       )
     for found, positions in zip((train, validation), parts, strict=True):
       found.append(examples_lib.take(own, positions))
+  if not any(len(each.y) for each in validation):
+    raise ValueError(
+      "no client would have a validation example: each has too few training"
+      " examples"
+    )
   return dataset._replace(train=tuple(train), test=tuple(validation))
 
 
@@ -114,10 +136,10 @@ def load_guidance(
   *,
   num_clients: int,
   partition: str | None,
-  intensity: str,
+  intensity: str | None = None,
   seed: int,
   max_examples: int | None = None,
-  test_fraction: float = 0.3,
+  test_fraction: float | None = None,
   data_dir: str | os.PathLike[str] | None = None,
 ) -> GuidanceDataset:
   """Loads a data set, deals it to the clients, and transforms its colours.
@@ -127,19 +149,22 @@ def load_guidance(
     num_clients: Number of clients, see `color_transforms.pool`.
     partition: How examples are dealt, see `parse_partition`. None: they stay
       with the clients who hold them.
-    intensity: How far colours are moved, see `color_transforms.pool`.
+    intensity: How far colours are moved, see `color_transforms.pool`. None:
+      `default_intensity`.
     seed: Seed of all draws. Who gets what does not depend on `intensity`.
     max_examples: Deals at most so many examples, drawn by class in the
       proportions of the data set. None: all.
-    test_fraction: Share of a client's examples that it keeps for testing.
+    test_fraction: Share of a client's examples that it keeps for testing. None:
+      0.3, unless the user's data say what is for testing.
     data_dir: The folder of all data sets, see `source`.
 
   Returns:
-    What the clients hold. Each has at least one training and one test example.
+    What the clients hold. Each has at least one training and one test example
+    unless it holds examples of its own; then some client has both.
 
   Raises:
-    ValueError: A name or number is wrong, or a client would have too few
-      examples.
+    ValueError: A name or number is wrong or does not apply, or a client would
+      have too few examples.
     DatasetNotFoundError: The data set is not on the disk.
   """
   entry = datasets.get(dataset, SCENARIO, data_dir=data_dir)
@@ -150,8 +175,29 @@ def load_guidance(
     )
   # Checked before a large data set is read.
   deal = None if partition is None else parse_partition(partition)
+  if intensity is None:
+    intensity = default_intensity(dataset)
+  is_moved = intensity != color_transforms.NONE
+  if is_moved and entry.dtype != np.uint8:
+    raise ValueError(
+      f"intensity {intensity!r} moves the colours of images, and {dataset}"
+      f" holds vectors of {entry.shape[0]} numbers; leave it out"
+    )
+  if deal is None and num_clients != entry.num_clients:
+    raise ValueError(
+      f"num_clients must be {entry.num_clients}, the number of clients who hold"
+      f" the examples of {dataset}, got {num_clients}"
+    )
   transforms = color_transforms.pool(num_clients, intensity)
   source = datasets.load(dataset, data_dir=data_dir)
+  num_train = source.num_train if own_datasets.is_own(dataset) else None
+  if test_fraction is None:
+    test_fraction = _TEST_FRACTION
+  elif num_train is not None:
+    raise ValueError(
+      f"test_fraction does not apply to {dataset}, which says by num_train what"
+      " is for testing"
+    )
   dealt_by = source.y
   if entry.fine_labels is not None:
     dealt_by = datasets.load(entry.fine_labels, data_dir=data_dir).y
@@ -170,28 +216,44 @@ def load_guidance(
     parts = function(dealt_by[chosen], num_clients, number, seed)
   train, test = [], []
   for client, part in enumerate(parts):
-    splits = partitions.split_train_test(
-      chosen[part], test_fraction, [seed, client]
-    )
-    if not len(splits[1]):
-      raise ValueError(
-        f"client {client} would have no test example: it has {len(part)}"
-        f" examples, and test_fraction is {test_fraction:g}; use fewer"
-        " clients, more examples, a larger test_fraction or another partition"
-      )
+    held = chosen[part]
+    if num_train is None:
+      splits = partitions.split_train_test(held, test_fraction, [seed, client])
+      reason = f"test_fraction is {test_fraction:g}"
+      advice = "more examples, a larger test_fraction"
+    else:
+      splits = held[held < num_train], held[held >= num_train]
+      reason = f"num_train is {num_train}"
+      advice = "more examples"
+    for use, positions in zip(("training", "test"), splits, strict=True):
+      if deal is not None and not len(positions):
+        raise ValueError(
+          f"client {client} would have no {use} example: it has {len(part)}"
+          f" examples, and {reason}; use fewer clients, {advice} or another"
+          " partition"
+        )
     for examples, positions in zip((train, test), splits, strict=True):
-      x = color_transforms.apply(
-        _colored(source.x[positions]), transforms[client]
-      )
+      x = source.x[positions]
+      if is_moved:
+        x = color_transforms.apply(_colored(x), transforms[client])
       examples.append(
         examples_lib.Examples(examples_lib.read_only(x), source.y[positions])
       )
+  if not any(
+    len(own.y) and len(asked.y) for own, asked in zip(train, test, strict=True)
+  ):
+    raise ValueError(
+      f"{dataset}: no client has both a training and a test example; {advice}"
+      f" may help: {reason}"
+    )
+  sample = source.x[chosen[:1]]
   return GuidanceDataset(
     train=tuple(train),
     test=tuple(test),
     transforms=transforms,
     class_names=source.class_names,
-    sample=_colored(source.x[chosen[:1]])[0],
+    sample=(_colored(sample) if is_moved else sample)[0],
+    client_names=source.client_names,
   )
 
 

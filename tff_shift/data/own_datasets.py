@@ -37,8 +37,12 @@ KEYS = {
 }
 _REQUIRED = ("x", "y")
 
-# The scenarios that draw how the data of a file drift.
-_DRAWING = ("online_adaptation", "dynamic_personalization")
+# Why scenarios would ignore the domains of a file.
+_WITHOUT_DOMAINS = {
+  "online_adaptation": "it draws the drift itself",
+  "dynamic_personalization": "it draws the drift itself",
+  "guidance": "its clients have no domains",
+}
 
 _SUFFIX = ".npz"
 _PREFIX = "tfds:"
@@ -76,15 +80,15 @@ def get(
 
   Args:
     name: One for which `is_own` holds.
-    scenario: The scenario that is to use it. None: any.
+    scenario: What it is for, which refuses what it would ignore. None: for any.
     data_dir: The folder of all data sets, see `source`.
 
   Returns:
-    The entry. Its `load` gives what has been read.
+    The entry, for every scenario. Its `load` gives what has been read.
 
   Raises:
-    ValueError: Something is wrong with what it holds, or the scenario cannot
-      use it; the message is one line that names it.
+    ValueError: Something is wrong with what it holds; the message is one line
+      that names it.
     DatasetNotFoundError: It is not on the disk.
   """
   if name.endswith(_SUFFIX):
@@ -98,16 +102,11 @@ def get(
       raise ValueError(f"{name} cannot be read: {error.strerror}") from error
   else:
     entry = _read_tfds(name, source.data_folder(data_dir))
-  if scenario in _DRAWING and entry.evolution is not None:
+  if scenario in _WITHOUT_DOMAINS and entry.evolution is not None:
     raise ValueError(
-      f"domain of {name}: {scenario} would ignore it, because it draws the"
-      " drift itself; evolving uses it; to let the drift be drawn, leave the"
-      " array domain out of the file"
-    )
-  if scenario is not None and scenario not in entry.models:
-    raise ValueError(
-      f"{name} holds vectors of {entry.shape[0]} numbers, and {scenario}"
-      " changes the colours of images; its examples must be uint8 images"
+      f"domain of {name}: {scenario} would ignore it, because"
+      f" {_WITHOUT_DOMAINS[scenario]}; evolving uses it; leave the array domain"
+      " out of the file"
     )
   return entry
 
@@ -156,8 +155,10 @@ def _read_file(
       time_names=tuple(map(str, domains)),
     )
   if "client" in arrays:
-    _, client = _numbered(arrays["client"], loaded, name, "client", "iuU")
-    loaded = loaded._replace(client=client)
+    clients, client = _numbered(arrays["client"], loaded, name, "client", "iuU")
+    loaded = loaded._replace(
+      client=client, client_names=tuple(map(str, clients))
+    )
   if "num_train" in arrays:
     number = arrays["num_train"]
     if number.shape != () or number.dtype.kind not in "iu":
@@ -238,13 +239,14 @@ def _entry(
 
 
 def _default_models(shape: tuple[int, ...]) -> dict[str, str]:
-  """Returns the model of each scenario that can use examples of a shape.
+  """Returns the model of each scenario for examples of a shape.
 
   They are those of digits and circle, and in colour of CIFAR-10.
   """
   if len(shape) == 1:
     return dict.fromkeys(
-      ("evolving", "online_adaptation", "dynamic_personalization"), "mlp"
+      ("evolving", "online_adaptation", "guidance", "dynamic_personalization"),
+      "mlp",
     )
   return {
     "evolving": "cnn",

@@ -103,6 +103,11 @@ def by_client(client: np.ndarray, num_clients: int) -> list[np.ndarray]:
   return [np.flatnonzero(client == each) for each in range(num_clients)]
 
 
+def client_called(client: int, names: Sequence[str] | None) -> str:
+  """Returns what messages call a client: by its name if it has one."""
+  return f"client {client if names is None else repr(names[client])}"
+
+
 def dirichlet_proportions(
   num_clients: int, num_classes: int, alpha: float, seed: Seed
 ) -> np.ndarray:
@@ -397,7 +402,10 @@ def shards(
 
 
 def split_train_test(
-  indices: np.ndarray, test_fraction: float, seed: Seed
+  indices: np.ndarray,
+  test_fraction: float,
+  seed: Seed,
+  copies: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Splits positions at random into a training and a test part.
 
@@ -406,6 +414,9 @@ def split_train_test(
     test_fraction: Share of the test part. Its size is rounded, but training
       keeps at least one example.
     seed: Seed of the draw.
+    copies: `[N]` integers, equal for positions that must not be parted, such as
+      `examples.copies` gives; then the test part may be larger by some copies.
+      None: each position stands for itself, as where all integers differ.
 
   Returns:
     The training positions and the test positions, both ascending.
@@ -421,4 +432,28 @@ def split_train_test(
   indices = np.asarray(indices)
   num_test = max(0, min(round(test_fraction * len(indices)), len(indices) - 1))
   order = generator("split train test", seed).permutation(indices)
-  return np.sort(order[num_test:]), np.sort(order[:num_test])
+  is_test = np.arange(len(order)) < num_test
+  if copies is not None:
+    is_test = _with_copies(copies[order], num_test)
+  return np.sort(order[~is_test]), np.sort(order[is_test])
+
+
+def _with_copies(groups: np.ndarray, num_test: int) -> np.ndarray:
+  """Tells which of some positions in random order are for testing.
+
+  Args:
+    groups: `[n]` integers, equal for copies.
+    num_test: How many positions to take, in their order, each with its copies.
+
+  Returns:
+    `[n]` bool; at least one group is left over.
+  """
+  _, firsts, inverse, sizes = np.unique(
+    groups, return_index=True, return_inverse=True, return_counts=True
+  )
+  by_order = np.argsort(firsts)
+  num_before = np.cumsum(sizes[by_order]) - sizes[by_order]
+  is_taken = np.empty(len(sizes), bool)
+  is_taken[by_order] = num_before < num_test
+  is_taken[by_order[-1:]] = False
+  return is_taken[inverse]

@@ -40,6 +40,7 @@ class Source(NamedTuple):
     client: `[N]` integers from 0, the client who holds an example. None: the
       examples are still to be dealt.
     vocabulary: The word of each id, of titles. None: they are none.
+    client_names: What the data set calls each client. None: by their numbers.
   """
 
   x: np.ndarray
@@ -49,6 +50,7 @@ class Source(NamedTuple):
   num_train: int | None = None
   client: np.ndarray | None = None
   vocabulary: tuple[str, ...] | None = None
+  client_names: tuple[str, ...] | None = None
 
 
 def not_found(

@@ -359,6 +359,7 @@ def client_evaluation(
   evaluation_type: tff.Type,
   prepare: Callable[[Any, Any, Any, Any], Any] | None,
   predict: Callable[[Any, Any, Any, Any], tf.Tensor],
+  can_predict: Callable[[Any], tf.Tensor] | None = None,
 ) -> tff.Computation:
   """Builds the evaluation of the clients' own models on data of the clients.
 
@@ -371,6 +372,8 @@ def client_evaluation(
     evaluation_type: The type of the data to predict.
     prepare: See `process.Work.prepare_client`.
     predict: `(weights, client_state, data, evaluation_data) -> logits`.
+    can_predict: `(data) -> bool`; a client for which it does not hold counts as
+      one without examples to predict. None: all count.
 
   Returns:
     `(S@SERVER, {C}@CLIENTS, {D}@CLIENTS, {E}@CLIENTS) -> metrics@SERVER`.
@@ -383,8 +386,14 @@ def client_evaluation(
     if prepare is not None:
       client_state = prepare(weights, client_state, data, round_num)
     logits = predict(weights, client_state, data, evaluation_data)
-    return domain_metrics(
+    sums = domain_metrics(
       logits, evaluation_data.y, evaluation_data.domain_sizes
+    )
+    if can_predict is None:
+      return sums
+    counts = can_predict(data)
+    return tf.nest.map_structure(
+      lambda each: tf.where(counts, each, tf.zeros_like(each)), sums
     )
 
   @tff.federated_computation(

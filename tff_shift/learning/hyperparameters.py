@@ -153,8 +153,8 @@ class LocalWorkHParams(HParams):
   local_steps: int = hparam(
     5,
     "Local training iterations per round (the papers' tau). An iteration"
-    " visits every source domain once with one batch; on data without"
-    " domains it is one gradient step.",
+    " visits every source domain that a client has once with one batch; on data"
+    " without domains it is one gradient step.",
     minimum=1,
   )
   local_epochs: int = hparam(

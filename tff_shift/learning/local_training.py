@@ -135,7 +135,8 @@ def domain_batches(
   """Draws batches from the examples of each domain, see `pooled_batches`.
 
   Args:
-    data: The client's data. A batch of a domain without examples is an error.
+    data: The client's data. A batch of a domain without examples is an error:
+      see `without_empty_domains`.
     num_visits: The number of batches of a domain, an int32 scalar.
     batch_size: The number of examples of each.
     seed: An int32 tensor of shape [2]; fixes the random orders.
@@ -166,6 +167,24 @@ def domain_of_example(data: ClientData) -> tf.Tensor:
   return tf.repeat(tf.range(tf.size(data.domain_sizes)), data.domain_sizes)
 
 
+def num_domains(data: ClientData) -> tf.Tensor:
+  """Returns of how many domains a client has examples, an int32 scalar."""
+  return tf.math.count_nonzero(data.domain_sizes, dtype=tf.int32)
+
+
+def without_empty_domains(data: ClientData) -> ClientData:
+  """Leaves out the domains of which a client has no example.
+
+  Those that are left follow each other: a client goes from a domain to the next
+  that it has. Of a client without any example one empty domain is left.
+  """
+  sizes = data.domain_sizes
+  held = tf.boolean_mask(sizes, sizes > 0)
+  return data._replace(
+    domain_sizes=tf.cond(tf.size(held) > 0, lambda: held, lambda: sizes[:1])
+  )
+
+
 def epoch_steps(data: ClientData, batch_size: int) -> tf.Tensor:
   """Returns the number of batches that pass over all examples once."""
   return -(-tf.shape(data.y)[0] // batch_size)
@@ -175,6 +194,8 @@ def num_local_steps(
   hparams: hyperparameters.LocalWorkHParams, data: ClientData, round_num
 ) -> tf.Tensor:
   """Returns how many local iterations (tau) a client trains in a round.
+
+  An iteration is a step in each domain of which it has examples.
 
   Args:
     hparams: `local_steps`, `local_epochs` and `straggler_ratio` count.
@@ -188,14 +209,14 @@ def num_local_steps(
   has_examples = tf.minimum(tf.shape(data.y)[0], 1)
   steps = tf.constant(hparams.local_steps)
   if hparams.local_epochs:
-    per_step = tf.size(data.domain_sizes) * hparams.batch_size
+    per_step = tf.maximum(num_domains(data), 1) * hparams.batch_size
     steps = -(-hparams.local_epochs * tf.shape(data.y)[0] // per_step)
   if not hparams.straggler_ratio:
     return steps * has_examples
   seed = randomness.fold(data.seed, randomness.Purpose.STRAGGLE, round_num)
   is_straggler = tf.random.stateless_uniform([], seed) < hparams.straggler_ratio
   fewer = tf.random.stateless_uniform(
-    [], randomness.fold(seed, 1), 1, steps + 1, tf.int32
+    [], randomness.fold(seed, 1), 1, tf.maximum(steps, 1) + 1, tf.int32
   )
   return tf.where(is_straggler, fewer, steps) * has_examples
 

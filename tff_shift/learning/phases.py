@@ -8,10 +8,11 @@ aggregator the client sends zeros and is counted. The estimates that clipping
 and zeroing make of the others' norms see its norm as 0.
 
 A client without examples has weight 0 as well, also where all others count
-alike (`client_weighting` is `uniform`); and its loss, of nothing, does not
-count; what it contributes beside its update is zeros. `dp` counts it, with an
-update of zeros if it took no step. It cannot diverge: what is not a number in
-its new state, such as the mean of no loss, leaves its state as it was.
+alike (`client_weighting` is `uniform`), and so has one that lacks those which a
+round asks for; its loss, of nothing, does not count; update and what it
+contributes beside it are zeros, as `dp` counts them. It cannot diverge: what is
+not a number in its new state, such as the mean of no loss, leaves its state as
+it was.
 
 A round of which no client counts, for none has examples, leaves all that the
 server holds as it is, bit for bit: weights, velocities, norms that adapt. Only
@@ -65,6 +66,9 @@ class ClientResult(NamedTuple):
       nested structure of tensors of fixed shapes. It leaves the client as it
       is, whatever the aggregator does to updates: `aggregation.Needs` has to
       say so. A client without examples sends zeros.
+    has_trained: Whether the client has examples of those that the round asks
+      for, such as those of a domain, a bool scalar. One that has not counts as
+      one without any.
   """
 
   update: Any
@@ -72,6 +76,7 @@ class ClientResult(NamedTuple):
   loss: Any
   weight: Any = ()
   contribution: Any = ()
+  has_trained: Any = True
 
 
 class PersonalResult(NamedTuple):
@@ -160,24 +165,25 @@ def client_training(
         " say why it is told (in_the_open, or per_client)"
       )
     weight = result.weight if has_weight else client_weight(data)
-    is_empty = tf.equal(has_examples(data), 0)
-    weight = tf.where(is_empty, 0.0, tf.cast(weight, tf.float32))
+    is_empty = tf.equal(has_examples(data), 0) | ~tf.cast(
+      result.has_trained, tf.bool
+    )
+    weight = tf.cast(weight, tf.float32)
     diverged = _has_diverged(
       (result.update, result.client_state, result.contribution, weight)
     )
     nothing, no_contribution = tf.nest.map_structure(
       tf.zeros_like, (result.update, result.contribution)
     )
-    weight = tf.where(diverged, 0.0, weight)
+    is_left_out = diverged | is_empty
+    weight = tf.where(is_left_out, 0.0, weight)
     return (
       # Not a number times a weight of 0 is not a number.
-      aggregation.either(~diverged, result.update, nothing),
+      aggregation.either(~is_left_out, result.update, nothing),
       aggregation.either(~diverged, result.client_state, client_state),
       weight,
       tf.cast(weight > 0, tf.float32),
-      aggregation.either(
-        ~(diverged | is_empty), result.contribution, no_contribution
-      ),
+      aggregation.either(~is_left_out, result.contribution, no_contribution),
       _report(result.loss, diverged, is_empty),
     )
 

@@ -85,6 +85,8 @@ class Work(NamedTuple):
     answer_request: `(weights, request) -> client_state`: what the server sends
       to a client that asks for a new personal state. None: nothing.
     request_type: The type of a request.
+    can_predict: `(data) -> bool`, whether a client has what its own model needs
+      to predict; who has not is left out of `evaluate_clients`. None: all can.
     guide_queries: `(weights, x) -> logits` over the clients, [num_queries,
       num_clients] float32. None: the server cannot tell who knows best.
     examples_type: The type of a client's data. None:
@@ -108,6 +110,7 @@ class Work(NamedTuple):
   summarize_client: Callable[[Any, Any], Any] = lambda weights, data: ()
   answer_request: Callable[[Any, Any], Any] | None = None
   request_type: tff.Type | None = None
+  can_predict: Callable[[Any], tf.Tensor] | None = None
   guide_queries: Callable[[Any, Any], tf.Tensor] | None = None
   examples_type: tff.Type | None = None
   num_examples: Callable[[Any], tf.Tensor] = lambda data: tf.shape(data.y)[0]
@@ -396,6 +399,7 @@ def build(
         evaluation_type,
         functions.prepare_client,
         functions.predict_as_client,
+        functions.can_predict,
       ),
       evaluate_server=evaluate_server,
       summarize=summarize,

@@ -67,8 +67,9 @@ def num_steps(
     round_num: The round, an int32 scalar.
 
   Returns:
-    As many as FedAvg takes on all domains; 0 without examples of the current
-    one. An int32 scalar.
+    So many that all rounds together are as many as FedAvg takes, where domains
+    have equally many rounds; 0 without examples of the current one. An int32
+    scalar.
   """
   steps = local_training.num_local_steps(hparams, data, round_num)
   has_examples = tf.minimum(tf.size(current.y), 1)

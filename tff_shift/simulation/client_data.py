@@ -108,6 +108,19 @@ def _check_fields(examples: Any, what: str) -> None:
     )
 
 
+class LeftOut(NamedTuple):
+  """The clients that some of a run leaves out, by what the data call them.
+
+  Attributes:
+    training: Those without an example that is trained on; they have weight 0.
+    evaluation: Those without an example to predict, or without what their own
+      predictions need. No mean over clients counts them.
+  """
+
+  training: tuple[str, ...] = ()
+  evaluation: tuple[str, ...] = ()
+
+
 class Passed(NamedTuple):
   """A client's data before and after the check."""
 
@@ -131,21 +144,25 @@ class Door:
     """
     self._algorithm = algorithm
 
-  def training(self, data: Any, client: int) -> Any:
+  def training(
+    self, data: Any, client: int | str, *, allow_empty: bool = False
+  ) -> Any:
     """Checks what a client trains on or adapts to.
 
     Args:
       data: The client's data.
       client: The client, for messages.
+      allow_empty: Whether there may be no example.
 
     Returns:
-      The data in the types that the algorithm takes, with at least one example.
+      The data in the types that the algorithm takes, with at least one example
+      unless `allow_empty`.
 
     Raises:
       ValueError: Something is wrong; the message is one line that names the
         client and the array.
     """
-    return self._check(data, 0, f"client {client}")
+    return self._check(data, 0, f"client {client}", allow_empty=allow_empty)
 
   def training_of_all(
     self, data: Sequence[Any], before: Sequence[Passed] = ()
@@ -171,14 +188,16 @@ class Door:
     ]
 
   def examples(
-    self, examples: examples_lib.Examples, client: int
+    self, examples: examples_lib.Examples, client: int | str
   ) -> examples_lib.Examples:
-    """Checks the examples of a client, at least one, see `training`."""
+    """Checks the examples of a client, see `training`; there may be none."""
     what = f"client {client}"
     _check_fields(examples, what)
-    return self._checked_examples(examples, self._types[1], what)
+    return self._checked_examples(
+      examples, self._types[1], what, allow_empty=True
+    )
 
-  def prediction(self, data: Any, client: int) -> Any:
+  def prediction(self, data: Any, client: int | str) -> Any:
     """Checks what a client predicts, likewise; there may be no example."""
     what = f"client {client}, to predict"
     return self._check(data, 1, what, allow_empty=True)

@@ -81,6 +81,8 @@ class EvolvingResult(NamedTuple):
     client_states: The clients' states at the end, by client: a sequence that
       draws the first state of who never took part when it is asked for. None
       where a storage keeps them in a file.
+    left_out: Who is not trained, and who is not evaluated; nobody where clients
+      are made on demand, of whom nobody knows.
   """
 
   evaluations: tuple[Evaluation, ...]
@@ -88,6 +90,7 @@ class EvolvingResult(NamedTuple):
   num_diverged: int = 0
   server_state: Any = None
   client_states: Sequence[Any] | None = None
+  left_out: client_data.LeftOut = client_data.LeftOut()
 
   @property
   def final(self) -> Evaluation:
@@ -123,24 +126,20 @@ def _checked(
         f"client {position} must be a domains.Client, such as"
         f" from_arrays.evolving makes, got {type(client).__name__}"
       )
+    called = position if client.name is None else repr(client.name)
     for part in ("train", "test"):
       found = getattr(client, part)
       if not isinstance(found, domains.ClientExamples):
         raise ValueError(
-          f"{part} of client {position} must be a domains.ClientExamples, got"
+          f"{part} of client {called} must be a domains.ClientExamples, got"
           f" {type(found).__name__}"
         )
     train, test = (
       local_training.ClientData(*each, np.zeros(2, np.int32), np.int32(0))
       for each in (client.train, client.test)
     )
-    train = door.training(train, position)
-    test = door.prediction(test, position)
-    if not train.domain_sizes[:-1].sum():
-      raise ValueError(
-        f"x of client {position}: there must be at least one training example"
-        " of a domain before the last"
-      )
+    train = door.training(train, called, allow_empty=True)
+    test = door.prediction(test, called)
     return client._replace(
       train=domains.ClientExamples(*train[:3]),
       test=domains.ClientExamples(*test[:3]),
@@ -149,6 +148,60 @@ def _checked(
   if isinstance(clients, list | tuple):
     return [check(position) for position in range(len(clients))]
   return rounds.DataOnDemand(len(clients), check)
+
+
+def left_out(
+  clients: Sequence[domains.Client],
+  min_source_domains: int = 1,
+  can_predict: Callable[[local_training.ClientData], Any] | None = None,
+) -> client_data.LeftOut:
+  """Tells who cannot take part.
+
+  Args:
+    clients: The clients.
+    min_source_domains: See `process.FederatedAlgorithm`.
+    can_predict: See `process.Work`.
+
+  Returns:
+    The clients without examples of so many source domains, and those without an
+    example of the target, or that cannot predict it.
+
+  Raises:
+    ValueError: They are all clients.
+  """
+  names = [
+    str(each.client_id) if each.name is None else each.name for each in clients
+  ]
+  untrained = tuple(
+    name
+    for name, each in zip(names, clients, strict=True)
+    if np.count_nonzero(each.train.domain_sizes[:-1]) < min_source_domains
+  )
+  if len(untrained) == len(clients):
+    raise ValueError(
+      "no client has training examples of"
+      f" {min_source_domains} source domain{'s' * (min_source_domains > 1)}"
+    )
+  unpredicted = tuple(
+    name
+    for name, each in zip(names, clients, strict=True)
+    if not _can_be_evaluated(each, can_predict)
+  )
+  if len(unpredicted) == len(clients):
+    raise ValueError(
+      "no client has a test example of the last domain, the target, and what"
+      " its prediction needs"
+    )
+  return client_data.LeftOut(untrained, unpredicted)
+
+
+def _can_be_evaluated(client, can_predict) -> bool:
+  """Tells whether a client counts in the means over the target."""
+  has_target = client.test.domain_sizes[-1] > 0
+  return bool(
+    has_target
+    and (can_predict is None or can_predict(training_data(client, 0)))
+  )
 
 
 def _only_target(examples: domains.ClientExamples) -> domains.ClientExamples:
@@ -202,8 +255,9 @@ def run(
     participation: The share of clients in a round, above 0 and at most 1.
     evaluate_every: Evaluates after every so many rounds, at least 1, and after
       the last.
-    evaluation_clients: So many clients are drawn anew for each evaluation, and
-      all that is measured is measured on these; 0: all clients.
+    evaluation_clients: So many of the clients that can be evaluated are drawn
+      anew for each evaluation, and all that is measured is measured on these;
+      0: all clients.
     on_round: Called after each round with the number of rounds done, the
       training loss and, if there was one, the evaluation.
     on_loss: Called after each round with the number of rounds done and its
@@ -218,9 +272,10 @@ def run(
     The evaluations and the mean duration of a round.
 
   Raises:
-    ValueError: An argument is not allowed, or what a client holds is not what
-      the algorithm takes. A list or tuple of clients is looked at before the
-      first round, any other sequence client by client when it is asked for.
+    ValueError: An argument is not allowed, what a client holds is not what the
+      algorithm takes, or nobody can be trained or evaluated. A list or tuple of
+      clients is looked at before the first round, any other sequence client by
+      client when it is asked for.
   """
   checks.algorithm(algorithm)
   checks.data_kind(algorithm, local_training.ClientData)
@@ -238,6 +293,16 @@ def run(
   )
   clients = _checked(algorithm, clients)
   checks.trains(algorithm)
+  absent, candidates = client_data.LeftOut(), range(len(clients))
+  if isinstance(clients, list):
+    can_predict = algorithm.work.can_predict
+    absent = left_out(clients, algorithm.min_source_domains, can_predict)
+    if evaluation_clients and absent.evaluation:
+      candidates = [
+        client
+        for client in candidates
+        if _can_be_evaluated(clients[client], can_predict)
+      ]
   data = rounds.DataOnDemand(
     len(clients),
     lambda position: training_data(clients[position], run_seed),
@@ -266,9 +331,15 @@ def run(
       found = None
       is_last = round_num == num_rounds
       if is_last or round_num % evaluate_every == 0:
-        chosen = evaluated_clients(
-          len(clients), evaluation_clients, run_seed, round_num
-        )
+        chosen = [
+          candidates[place]
+          for place in evaluated_clients(
+            len(candidates),
+            min(evaluation_clients, len(candidates)),
+            run_seed,
+            round_num,
+          )
+        ]
         found = _evaluate(run_rounds, clients, chosen, train_loss, is_last)
         evaluations.append(found)
       on_round(round_num, train_loss, found)
@@ -278,6 +349,7 @@ def run(
     run_rounds.seconds_per_round,
     run_rounds.num_diverged,
     *run_rounds.kept_states(),
+    absent,
   )
 
 

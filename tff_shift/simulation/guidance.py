@@ -33,8 +33,8 @@ class Evaluation(NamedTuple):
     system_accuracy: Over the pooled test sets of all clients: the answer of the
       client that the guide names, corrected for the clients' shares; the vote
       of all clients where there is no guide.
-    average_accuracy: Of each client on its own test set, weighted by its number
-      of training examples.
+    average_accuracy: Of each client on its own test set, if it has one,
+      weighted by its number of training examples.
     not_finite: The share, from 0 to 1, of their own test sets that clients do
       not predict with numbers, which counts as wrong.
     uncorrected_system_accuracy: As `system_accuracy`, by the guide's
@@ -70,6 +70,7 @@ class GuidanceResult(NamedTuple):
     client_states: The clients' states at the end, by client: a sequence that
       draws the first state of who never took part when it is asked for. None
       where a storage keeps them in a file.
+    left_out: Who has nothing to train on, and who has no test example.
   """
 
   evaluations: dict[int, Evaluation]
@@ -79,6 +80,7 @@ class GuidanceResult(NamedTuple):
   num_diverged: int = 0
   server_state: Any = None
   client_states: Sequence[Any] | None = None
+  left_out: client_data.LeftOut = client_data.LeftOut()
 
   def final(self) -> dict[str, float]:
     """Returns each metric's mean over the final rounds, and its spread there.
@@ -106,7 +108,7 @@ def evaluate(
   Args:
     federation: The federation.
     train_sizes: The number of training examples of each client.
-    test: The test examples of each client.
+    test: The test examples of each client, of which some may have none.
 
   Returns:
     The evaluation; and how many queries of each client were routed to each,
@@ -130,8 +132,13 @@ def evaluate(
     np.arange(len(test), dtype=np.int32), [len(each.y) for each in test]
   )
   own = federation.answer(x, origins).classes
-  per_client = [np.mean((own == y)[origins == i]) for i in range(len(test))]
-  average = _percent(np.average(per_client, weights=train_sizes))
+  asked = [i for i, each in enumerate(test) if len(each.y)]
+  average = _percent(
+    np.average(
+      [np.mean((own == y)[origins == i]) for i in asked],
+      weights=[train_sizes[i] for i in asked],
+    )
+  )
   # Each was asked of a client: who gives no answer has no numbers.
   not_finite = float(np.mean(own == learned.NO_CLIENT))
   if not federation.can_guide:
@@ -165,6 +172,39 @@ def _percent(share: float) -> float:
   return 100.0 * float(share)
 
 
+def left_out(
+  train: Sequence[examples.Examples],
+  test: Sequence[examples.Examples],
+  client_names: Sequence[str] | None = None,
+) -> client_data.LeftOut:
+  """Tells who has nothing to train on, and who has no test example.
+
+  Args:
+    train: The training examples of each client.
+    test: The test examples of each client.
+    client_names: What to call the clients. None: by their numbers.
+
+  Returns:
+    The clients.
+
+  Raises:
+    ValueError: No client has both.
+  """
+  if not any(
+    len(own.y) and len(asked.y) for own, asked in zip(train, test, strict=True)
+  ):
+    raise ValueError("no client has both a training and a test example")
+  names = client_names or [str(client) for client in range(len(train))]
+  return client_data.LeftOut(
+    *(
+      tuple(
+        name for name, each in zip(names, part, strict=True) if not len(each.y)
+      )
+      for part in (train, test)
+    )
+  )
+
+
 class _Measured(NamedTuple):
   """An evaluation with all that is told and kept of it."""
 
@@ -188,6 +228,7 @@ def run(
   participation: float = 1.0,
   evaluate_every: int = 10,
   num_final_rounds: int = 1,
+  client_names: Sequence[str] | None = None,
   on_round: Callable[[int, float, Evaluation | None], None] = (
     lambda round_num, train_loss, evaluation: None
   ),
@@ -199,14 +240,16 @@ def run(
 
   Args:
     algorithm: The algorithm, built with `num_queries`.
-    train: The training examples of each client.
-    test: The test examples of each client, in the same order.
+    train: The training examples of each client, of which some may have none.
+    test: The test examples of each client, likewise, in the same order; some
+      client has both.
     num_rounds: The number of rounds, at least 1.
     run_seed: Fixes initial weights, batches and who takes part.
     participation: The share of clients in a round, above 0 and at most 1.
     evaluate_every: Evaluates after every so many rounds, at least 1.
     num_final_rounds: Evaluates after each of the last so many rounds as well,
       at least 1, over which final metrics are means; of fewer rounds all.
+    client_names: What to call the clients. None: by their numbers.
     on_round: Called after each round with the number of rounds done, the
       training loss and, if there was one, the evaluation.
     on_loss: Called after each round with the number of rounds done and its
@@ -244,9 +287,15 @@ def run(
     )
   door = client_data.Door(algorithm)
   train, test = (
-    [door.examples(each, client) for client, each in enumerate(part)]
+    [
+      door.examples(
+        each, client if client_names is None else repr(client_names[client])
+      )
+      for client, each in enumerate(part)
+    ]
     for part in (train, test)
   )
+  absent = left_out(train, test, client_names)
   queries.check_algorithm(algorithm)
   checks.trains(algorithm)
   data = client_data.training_data(train, run_seed)
@@ -255,7 +304,7 @@ def run(
   with contextlib.closing(
     rounds.Rounds(
       algorithm,
-      data,
+      rounds.DataOnDemand(len(data), data.__getitem__, is_checked=True),
       run_seed=run_seed,
       participation=participation,
       storage=checkpoint and checkpoint.storage,
@@ -290,4 +339,5 @@ def run(
     running.seconds_per_round,
     running.num_diverged,
     *running.kept_states(),
+    absent,
   )

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tff_shift.data import color_transforms
 from tff_shift.data import guidance as guidance_data
 from tff_shift.simulation import drawing
 from tff_shift.simulation import figures
@@ -17,10 +18,11 @@ from tff_shift.simulation import summary
 def draw_clients(
   dataset: guidance_data.GuidanceDataset, seed: int, folder: results.RunFolder
 ) -> None:
-  """Draws what tells clients apart: their colours and their classes."""
-  guidance_figures.client_transforms(
-    dataset.sample, dataset.transforms, folder.figure_path("transforms")
-  )
+  """Draws what tells clients apart: their classes, and colours that moved."""
+  if set(dataset.transforms) != {color_transforms.ColorTransform()}:
+    guidance_figures.client_transforms(
+      dataset.sample, dataset.transforms, folder.figure_path("transforms")
+    )
   num_classes = len(dataset.class_names)
   guidance_figures.class_counts(
     np.array(

@@ -160,7 +160,9 @@ class Federation:
     return Answers(classes, routes)
 
   def vote(self, queries: np.ndarray) -> np.ndarray:
-    """Lets all clients predict each query; the class of most of them wins.
+    """Lets clients predict each query; the class of most of them wins.
+
+    Who has nothing to train on has no vote.
 
     Args:
       queries: [num_queries, ...], any number of them.
@@ -171,11 +173,14 @@ class Federation:
     Raises:
       ValueError: If the queries are not what the model takes.
     """
+    voters = [place for place, each in enumerate(self._data) if len(each.y)]
+    prepared, data = (
+      [every[place] for place in voters]
+      for every in (self._prepared, self._data)
+    )
 
     def vote_batch(x):
-      classes = self._guidance.vote(
-        self._server_state, self._prepared, self._data, x
-      )
+      classes = self._guidance.vote(self._server_state, prepared, data, x)
       return (np.asarray(classes),)
 
     return self._in_batches(vote_batch, queries)[0]

@@ -8,6 +8,7 @@ form they print. With one seed it is 0.0. Accuracies are in percent throughout.
 import dataclasses
 import math
 import statistics
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,9 @@ import numpy as np
 
 # Before the name of a metric that is a mean over several evaluations.
 MEAN_OF_LAST = "mean_of_last_"
+
+# Of clients or domains in a line.
+_MOST_NAMES = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +38,8 @@ class RunSummary:
       out because it was not finite.
     scores: Where a rule has chosen the setting, the score of each setting that
       there was to choose from, by its label.
+    left_out: What some clients take no part in, such as `training`, and what
+      the data call these.
   """
 
   algorithm: str
@@ -44,6 +50,9 @@ class RunSummary:
   seconds_per_round: float
   num_diverged: Sequence[int] = ()
   scores: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  left_out: Mapping[str, Sequence[str]] = dataclasses.field(
+    default_factory=dict
+  )
 
   def __post_init__(self):
     if not self.metrics_by_seed:
@@ -83,7 +92,15 @@ class RunSummary:
     return statistics.stdev(values)
 
   def to_record(self) -> dict[str, Any]:
-    """Returns the entry of `summary.json`, with its keys in their order."""
+    """Returns the entry of `summary.json`, with its keys in their order.
+
+    It has `left_out`, numbers and names, where somebody is.
+    """
+    left_out = {
+      what: {"num_clients": len(names), "clients": list(names)}
+      for what, names in self.left_out.items()
+      if names
+    }
     return {
       "algorithm": self.algorithm,
       "dataset": self.dataset,
@@ -100,7 +117,7 @@ class RunSummary:
       "seconds_per_round": self.seconds_per_round,
       "num_diverged": list(self.num_diverged),
       "scores": dict(self.scores),
-    }
+    } | ({"left_out": left_out} if left_out else {})
 
 
 def last_and_mean(
@@ -131,6 +148,37 @@ def last_and_mean(
   }
 
 
+def shortened(names: Iterable[str], separator: str = "; ") -> str:
+  """Joins names, the first ten of them, with the number of the others."""
+  names = list(names)
+  others = len(names) - _MOST_NAMES
+  if others > 0:
+    names[_MOST_NAMES:] = [f"and {others} more"]
+  return separator.join(names)
+
+
+def left_out_lines(runs: Sequence[RunSummary]) -> list[str]:
+  """Returns lines that say who has no part in what, and with which algorithm.
+
+  Args:
+    runs: The runs.
+
+  Returns:
+    A line for each thing and group of clients; none where nobody is left out.
+  """
+  algorithms = {}
+  for run in runs:
+    for what, names in run.left_out.items():
+      if names:
+        key = what, tuple(names)
+        algorithms.setdefault(key, {}).setdefault(run.algorithm)
+  return [
+    f"not in {what} of {', '.join(of)}: {len(names)}"
+    f" client{'s' * (len(names) > 1)} ({shortened(names, ', ')})"
+    for (what, names), of in algorithms.items()
+  ]
+
+
 def title(metric: str, where: str = "") -> str:
   """Returns what tables and figures call a metric, with its unit.
 
@@ -159,7 +207,8 @@ def comparison_table(
     The table: algorithm, data set if there are several, the settings in which
     the runs differ, `mean ± standard deviation` of each metric (the mean alone
     for one seed, `-` where a run lacks the metric), seconds per round, and, if
-    there were any, how often a client diverged, all seeds together.
+    there were any, how often a client diverged, all seeds together, and how
+    many clients had no part in training or evaluation.
   """
   labels = {"algorithm": [run.algorithm for run in runs]}
   labels["dataset"] = [run.dataset for run in runs]
@@ -183,6 +232,12 @@ def comparison_table(
   diverged = [sum(run.num_diverged) for run in runs]
   if any(diverged):
     numbers["diverged"] = list(map(str, diverged))
+  absent = [
+    {what: len(names) for what, names in run.left_out.items() if names}
+    for run in runs
+  ]
+  for what in dict.fromkeys(what for each in absent for what in each):
+    numbers[f"not in {what}"] = [str(each.get(what, 0)) for each in absent]
   for head, cells in numbers.items():
     width = max(map(len, [head, *cells]))
     columns.append([cell.rjust(width) for cell in [head, *cells]])

@@ -18,6 +18,7 @@ _MODULES = (
   "contract_file",
   "contract_form",
   "contract_rounds",
+  "contract_absent_clients",
   "contract_aggregators",
   "contract_privacy",
 )

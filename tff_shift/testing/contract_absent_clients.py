@@ -1,0 +1,135 @@
+"""Clients that lack domains, or all examples: nothing comes of nothing."""
+
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift import algorithms
+from tff_shift.data import domains
+from tff_shift.learning import local_training
+from tff_shift.simulation import evolving
+from tff_shift.simulation import rounds
+from tff_shift.testing import running
+
+# Of each source domain: a client that has all, one that came late, one that
+# was away, and one that has one domain alone.
+_SIZES = [4, 3, 5], [0, 4, 3], [3, 0, 4], [5, 0, 0]
+_NUM_ROUNDS = 3
+
+
+@pytest.fixture(scope="module")
+def incomplete_data(built, client_data, make_client):
+  """What clients train on; most of them lack a domain."""
+  if client_data.kind(built.algorithm) is not local_training.ClientData:
+    pytest.skip("its data have no domains")
+  if not built.algorithm.phases:
+    pytest.skip("nothing is trained")
+  return [make_client(i, sizes) for i, sizes in enumerate(_SIZES)]
+
+
+def run_rounds(algorithm, data):
+  """Returns the states of server and clients, and the losses."""
+  run = running.start(
+    algorithm,
+    rounds.DataOnDemand(len(data), data.__getitem__, is_checked=True),
+  )
+  losses = [run.step()["loss"] for _ in range(_NUM_ROUNDS)]
+  return types.SimpleNamespace(states=running.snapshot(run), losses=losses)
+
+
+def is_finite(values):
+  return all(
+    np.all(np.isfinite(each))
+    for each in tf.nest.flatten(values)
+    if np.asarray(each).dtype.kind == "f"
+  )
+
+
+class TestRoundsWithAbsentClients:
+  def test_clients_without_examples_change_nothing(
+    self, built, incomplete_data, compare, make_client
+  ):
+    others = incomplete_data[:3]
+    without = run_rounds(built.algorithm, others)
+    everyone = run_rounds(built.algorithm, [*others, make_client(3, [0] * 3)])
+    assert is_finite(everyone.states) and is_finite(everyone.losses)
+    compare.assert_close(
+      (everyone.states[0], everyone.states[1][:3], everyone.losses),
+      (without.states[0], without.states[1], without.losses),
+      1e-6,
+    )
+
+  def test_round_without_what_is_lacking_is_the_same(
+    self, built, incomplete_data, compare
+  ):
+    if hasattr(algorithms.get(built.name).HParams(), "task_rounds"):
+      pytest.skip("it learns one domain after the other, by their numbers")
+    lacking = incomplete_data[2]
+    dense = lacking._replace(domain_sizes=np.array([3, 4], np.int32))
+    found = [run_rounds(built.algorithm, [each]) for each in (lacking, dense)]
+    assert compare.equal_bits(found[0].states, found[1].states)
+    assert is_finite(found[0].states)
+
+
+class TestEvolvingWithAbsentClients:
+  @pytest.fixture(scope="class")
+  def clients(self, built, make_client):
+    """One that leaves, one that comes in the target, one with nothing."""
+    if "evolving" not in algorithms.get(built.name).SCENARIOS:
+      pytest.skip("it is of another scenario")
+    made = []
+    for position, (train, test) in enumerate(
+      [
+        ([4, 3, 5], [1, 0, 2, 3]),
+        ([0, 4, 3], [0, 1, 1, 2]),
+        ([3, 0, 4], [1, 0, 1, 4]),
+        ([5, 0, 0], [2, 0, 0, 2]),
+        ([3, 2, 2], [1, 1, 1, 0]),
+        ([0, 0, 0], [0, 0, 0, 3]),
+        ([0, 0, 0], [0, 0, 0, 0]),
+      ]
+    ):
+      parts = [
+        domains.ClientExamples(*make_client(10 * position + i, sizes)[:3])
+        for i, sizes in enumerate(([*train, 0], test))
+      ]
+      made.append(domains.Client(position, *parts, f"hospital_{position}"))
+    return made
+
+  def run(self, built, clients):
+    return evolving.run(
+      built.algorithm,
+      clients,
+      num_rounds=_NUM_ROUNDS,
+      run_seed=running.RUN_SEED,
+    )
+
+  def test_they_are_told_and_leave_numbers_finite(self, built, clients):
+    result = self.run(built, clients)
+    untrained = ["hospital_5", "hospital_6"]
+    if algorithms.min_source_domains(built.name) > 1:
+      untrained.insert(0, "hospital_3")
+    assert list(result.left_out.training) == untrained
+    absent = {"hospital_4", "hospital_6"}
+    assert absent <= set(result.left_out.evaluation)
+    # Beside those, at most one that has nothing to predict by.
+    assert set(result.left_out.evaluation) <= absent | {"hospital_5"}
+    for found in result.evaluations:
+      measured = [
+        each for each in found.measured().values() if each is not None
+      ]
+      assert is_finite([measured, found.train_loss])
+    assert is_finite(result.final.client_per_domain)
+    assert is_finite((result.server_state, list(result.client_states)))
+
+  def test_who_has_nothing_changes_nothing(self, built, clients, compare):
+    found = [self.run(built, each) for each in (clients, clients[:-1])]
+    compare.assert_close(
+      *(
+        (each.final.client, each.final.server or (), each.server_state)
+        for each in found
+      ),
+      1e-5,
+    )

@@ -7,6 +7,7 @@ from typing import Any
 from absl import flags
 
 from tff_shift import algorithms
+from tff_shift import arguments
 from tff_shift.learning import aggregation
 from tff_shift.learning import privacy
 from tff_shift.simulation import rounds
@@ -101,6 +102,7 @@ def chosen(
     raise ValueError(
       f"--aggregator={FLAGS.aggregator}: it must be one of"
       f" {', '.join(aggregation.NAMES)}"
+      f"{arguments.did_you_mean(FLAGS.aggregator, aggregation.NAMES)}"
     )
   hparams = _hparams()
   try:

@@ -23,6 +23,7 @@ from experiments import saved_models
 from experiments import tracker_flags
 from experiments import worker_flags
 from tff_shift import algorithms
+from tff_shift import arguments
 from tff_shift import execution
 from tff_shift import models
 from tff_shift.learning import aggregation
@@ -240,7 +241,7 @@ def chosen_algorithms(scenario: str) -> list[str]:
     if name not in known:
       raise UsageError(
         f"--algorithm={name}: there is no such algorithm; there are"
-        f" {', '.join(known)}"
+        f" {', '.join(known)}{arguments.did_you_mean(name, known)}"
       )
   if len(set(names)) != len(names):
     raise UsageError(f"--algorithm={','.join(names)}: an algorithm comes twice")
@@ -324,8 +325,11 @@ def require_at_least_one(*names: str) -> None:
 
 def require_choice(flag: str, allowed: Iterable[str]) -> None:
   """Refuses what is not allowed."""
+  value = flags.FLAGS[flag].value
   require(
-    flag, flags.FLAGS[flag].value in allowed, "one of " + ", ".join(allowed)
+    flag,
+    value in allowed,
+    f"one of {', '.join(allowed)}{arguments.did_you_mean(value, allowed)}",
   )
 
 
@@ -335,7 +339,12 @@ def require_choices(flag: str, allowed: Iterable[str]) -> None:
   require(
     flag,
     values and set(values) <= set(allowed) and len(set(values)) == len(values),
-    "some of " + ", ".join(allowed) + ", none twice",
+    f"some of {', '.join(allowed)}, none twice"
+    + "".join(
+      arguments.did_you_mean(each, allowed)
+      for each in values
+      if each not in allowed
+    ),
   )
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from absl import flags
 
+from tff_shift import arguments
 from tff_shift.data import dataset
 from tff_shift.data import datasets
 from tff_shift.data import own_datasets
@@ -56,6 +57,7 @@ def check(scenario: str) -> None:
   if not own_datasets.is_own(name) and name not in datasets.names(scenario):
     raise ValueError(
       f"--dataset={name}: it must be one of {datasets.choices(scenario)}"
+      f"{arguments.did_you_mean(name, datasets.names(scenario))}"
     )
   num_clients = datasets.get(
     name, scenario, data_dir=FLAGS.data_dir

@@ -7,6 +7,7 @@ from absl import flags
 
 from experiments import dataset_flags
 from experiments import output_folder
+from tff_shift import arguments
 from tff_shift.models import input_scaling
 
 FLAGS = flags.FLAGS
@@ -62,6 +63,7 @@ def chosen(parts: Sequence[np.ndarray]) -> input_scaling.InputScaling | None:
     raise ValueError(
       f"--input_scaling={name}: it must be one of"
       f" {', '.join(input_scaling.NAMES)}"
+      f"{arguments.did_you_mean(name, input_scaling.NAMES)}"
     )
   given = [flag for flag in _NUMBERS if FLAGS[flag].value is not None]
   if parts[0].dtype != np.uint8:

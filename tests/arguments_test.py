@@ -6,7 +6,10 @@ import math
 import numpy as np
 import pytest
 
+from tff_shift import algorithms
 from tff_shift import arguments
+from tff_shift import models
+from tff_shift.data import datasets
 
 
 def refusal(check, *given):
@@ -120,3 +123,33 @@ def test_choices_functions_and_kinds():
   assert refusal(arguments.has, "text", 3, ["upper"], "a text") == (
     "text must be a text, got int 3"
   )
+
+
+@pytest.mark.parametrize(
+  "value, suggested",
+  [
+    ("fedavg", "fed_avg"),
+    ("FedAvg", "fed_avg"),
+    ("fed-avg", "fed_avg"),
+    ("fed_avgg", "fed_avg"),
+    ("Fed Evolve", "fed_evolve"),
+    ("sgd", None),
+    ("", None),
+    (3, None),
+  ],
+)
+def test_near_names_are_suggested(value, suggested):
+  found = arguments.did_you_mean(value, ["fed_avg", "fed_evolve", "local"])
+  assert found == (f"; did you mean {suggested}?" if suggested else "")
+
+
+def test_suggestions_stand_behind_what_is_refused():
+  with pytest.raises(ValueError, match=r"got 'onee'; did you mean one\?$"):
+    arguments.choice("name", "onee", ["one", "two"])
+  for get, name, right in (
+    (algorithms.get, "FedAvg", "fed_avg"),
+    (datasets.get, "rotated-digits", "rotated_digits"),
+    (models.options, "MLP", "mlp"),
+  ):
+    with pytest.raises(ValueError, match=rf"; did you mean {right}\?$"):
+      get(name)

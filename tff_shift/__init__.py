@@ -1,5 +1,11 @@
 """Federated learning under distribution shift, as TFF computations."""
 
+import os
+
+# TensorFlow reads it when it is imported. Its notes, on start and on optimising
+# graphs, are of no use to who trains models. A value that is set counts.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
 
 def load(folder):
   """Loads what a run learned, see `serving.predictor.load`."""

@@ -4,9 +4,12 @@ A check returns the value as Python's own: with a number of NumPy a run has the
 same bits as with Python's.
 """
 
+import difflib
 import numbers
+import re
 import sys
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from collections.abc import Set
@@ -123,9 +126,29 @@ def choice(name: str, value: Any, choices: Sequence[str]) -> str:
   """Returns a choice; raises a ValueError unless it is among the choices."""
   if not isinstance(value, str) or value not in choices:
     raise ValueError(
-      f"{name} must be one of {', '.join(choices)}, got {value!r}"
+      f"{name} must be one of {', '.join(choices)}, got"
+      f" {value!r}{did_you_mean(value, choices)}"
     )
   return value
+
+
+def did_you_mean(value: Any, known: Iterable[str]) -> str:
+  """Suggests a name for one that is not known, to be put behind a message.
+
+  Args:
+    value: What was given. Case, hyphens, underscores and spaces do not count.
+    known: The names that there are.
+
+  Returns:
+    `; did you mean fed_avg?`, or "" if no name is near.
+  """
+
+  def plain(text):
+    return re.sub(r"[\W_]+", "", str(text)).lower()
+
+  by_plain_name = {plain(each): each for each in known}
+  found = difflib.get_close_matches(plain(value), by_plain_name, 1, cutoff=0.75)
+  return f"; did you mean {by_plain_name[found[0]]}?" if found else ""
 
 
 def has(name: str, value: Any, attributes: Sequence[str], kind: str) -> None:

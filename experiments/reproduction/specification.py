@@ -48,6 +48,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from experiments.reproduction import papers
+from tff_shift import arguments
 
 _FOLDER = pathlib.Path(__file__).parents[1] / "tables"
 
@@ -263,6 +264,7 @@ def load(name: str) -> Specification:
     if name not in names():
       raise SpecificationError(
         f"{name}: there is no such table; --list names all"
+        f"{arguments.did_you_mean(name, names())}"
       )
   values = _read_with_bases(path)
   spec = _record(Specification, values, path, "")

@@ -76,7 +76,7 @@ class TestNames:
   def test_unknown_name_lists_those_that_there_are(self, function):
     assert refusal(function, "minst") == (
       f"dataset must be one of {', '.join(NAMES)}, {own_datasets.FORMS}; got"
-      " 'minst'"
+      " 'minst'; did you mean mnist?"
     )
 
   def test_name_of_another_scenario_lists_those_of_this_one(self):

@@ -114,7 +114,8 @@ class TestLoadOnline:
     assert refusal(streams.load_online, "emnist") == (
       "dataset must be one of cifar10, cifar100, digits, lama, mnist,"
       " synthetic_relations, tiny_imagenet, path/to/data.npz, or tfds:<name>"
-      " (prepared by tensorflow-datasets); got 'emnist'"
+      " (prepared by tensorflow-datasets); got 'emnist'; did you"
+      " mean mnist?"
     )
     assert "'normal'" in refusal(
       streams.load_online, "mnist", pretraining_distribution="normal"

@@ -116,7 +116,10 @@ class TestWholeRun:
         ]
         assert len(values) == 2
         assert mean == pytest.approx(sum(values) / 2)
-    assert "mean of last server accuracy (%)" in output.splitlines()[0]
+    assert (
+      "server accuracy, mean of the last evaluations (%)"
+      in output.splitlines()[0]
+    )
 
   def test_configuration_and_figures_are_there(self, finished):
     folder = finished[0]

@@ -302,7 +302,7 @@ class TestTraits:
       aggregation.build("median")
     assert str(error.value) == (
       "aggregator=median is not allowed: it must be one of mean, robust, dp,"
-      " secure, compressed"
+      " secure, compressed; did you mean mean?"
     )
     with pytest.raises(ValueError, match="clipping_norm=0 is not allowed"):
       aggregation.build("robust", HParams(clipping_norm=0))

@@ -75,8 +75,8 @@ class TestScalings:
     with pytest.raises(ValueError) as error:
       input_scaling.make("zero", [IMAGES])
     assert str(error.value) == (
-      "unknown input scaling 'zero'; there are zero_one, minus_one_one,"
-      " standardized"
+      "input_scaling must be one of zero_one, minus_one_one, standardized, got"
+      " 'zero'"
     )
 
   @pytest.mark.parametrize(

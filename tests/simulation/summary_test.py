@@ -74,7 +74,8 @@ class TestLastAndMean:
       [make_summary(metrics_by_seed={0: metrics})]
     )
     head, _, row = table.splitlines()
-    assert "client accuracy (%)  mean of last client accuracy (%)" in head
+    title = "client accuracy, mean of the last evaluations (%)"
+    assert f"client accuracy (%)  {title}" in head
     assert row.split()[1:3] == ["60.00", "70.00"]
 
 

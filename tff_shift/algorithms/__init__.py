@@ -21,6 +21,7 @@ import types
 
 import tensorflow_federated as tff
 
+from tff_shift import arguments
 from tff_shift import user_modules
 from tff_shift.learning import aggregation
 from tff_shift.learning import hyperparameters
@@ -67,7 +68,10 @@ def get(name: str) -> types.ModuleType:
   if name in _registered:
     return _registered[name]
   if name not in _own_names():
-    raise ValueError(f"no algorithm {name!r}; there are {', '.join(names())}")
+    raise ValueError(
+      f"no algorithm {name!r}; there are"
+      f" {', '.join(names())}{arguments.did_you_mean(name, names())}"
+    )
   return importlib.import_module(f"{__name__}.{name}")
 
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tff_shift import arguments
 from tff_shift.data import partition
 
 # The intensity that leaves all images as they are, grey ones grey.
@@ -83,11 +84,7 @@ def pool(
   if intensity == NONE:
     partition.check_positive_integer("num_clients", num_clients)
     return (ColorTransform(),) * num_clients
-  if intensity not in INTENSITIES:
-    raise ValueError(
-      f"intensity must be one of {NONE}, {', '.join(INTENSITIES)}, got"
-      f" {intensity!r}"
-    )
+  arguments.choice("intensity", intensity, (NONE, *INTENSITIES))
   few = _combinations(*INTENSITIES[intensity], (_ALL_BITS,))
   many = _combinations(*_MANY_CLIENTS, (_ALL_BITS, _FEW_BITS))
   if not 1 <= num_clients <= len(many):

@@ -39,6 +39,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tff_shift import arguments
 from tff_shift.data import corruption_monotone
 from tff_shift.data import corruption_operators as operators
 from tff_shift.data import corruption_primitives as primitives
@@ -165,10 +166,7 @@ def names() -> tuple[str, ...]:
 
 def check_levels(levels: str) -> None:
   """Raises ValueError unless there are levels of that name."""
-  if levels not in LEVELS:
-    raise ValueError(
-      f"corruption_levels must be one of {', '.join(LEVELS)}, got {levels!r}"
-    )
+  arguments.choice("corruption_levels", levels, LEVELS)
 
 
 def check_images(images: np.ndarray) -> None:
@@ -224,10 +222,7 @@ def corrupt(
   images, seeds = np.asarray(images), np.asarray(seeds)
   check_images(images)
   check_levels(corruption_levels)
-  if name not in _PUBLISHED:
-    raise ValueError(
-      f"corruption must be one of {', '.join(names())}, got {name!r}"
-    )
+  arguments.choice("corruption", name, names())
   if (
     not isinstance(severity, int | np.integer)
     or not 0 <= severity <= MAX_SEVERITY

@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tff_shift import arguments
 from tff_shift.data import datasets
 from tff_shift.data import examples
 from tff_shift.data import partition
@@ -227,13 +228,8 @@ class Periods:
       (distribution,) if isinstance(distribution, str) else tuple(distribution)
     )
     for name in names or ("",):
-      if name not in DISTRIBUTIONS:
-        raise ValueError(
-          f"distribution must be one of {', '.join(DISTRIBUTIONS)}, got"
-          f" {name!r}"
-        )
-    if rest not in RESTS:
-      raise ValueError(f"rest must be one of {', '.join(RESTS)}, got {rest!r}")
+      arguments.choice("distribution", name, DISTRIBUTIONS)
+    arguments.choice("rest", rest, RESTS)
     for name, value in (
       ("num_classes", num_classes),
       ("num_clients", num_clients),

@@ -22,6 +22,7 @@ import math
 
 import numpy as np
 
+from tff_shift import arguments
 from tff_shift.data import partition
 
 BERNOULLI_FLIPS = ("inverse_sqrt", "as_printed")
@@ -58,11 +59,8 @@ def omega(
       integers.
   """
   partition.check_positive_integer("num_timesteps", num_timesteps)
-  if bernoulli_flip not in BERNOULLI_FLIPS:
-    raise ValueError(
-      f"bernoulli_flip must be one of {', '.join(BERNOULLI_FLIPS)}, got"
-      f" {bernoulli_flip!r}"
-    )
+  arguments.choice("schedule", name, names())
+  arguments.choice("bernoulli_flip", bernoulli_flip, BERNOULLI_FLIPS)
   steps = np.arange(num_timesteps + 1)
   root = math.sqrt(num_timesteps)
   if name == "linear":
@@ -72,13 +70,9 @@ def omega(
   elif name == "square":
     # 2 t / sqrt(T), since halving the root first could round a second time.
     weights = np.floor(2 * steps / root) % 2
-  elif name == "bernoulli":
+  else:
     flip = 1 / root if bernoulli_flip == "inverse_sqrt" else 1 - 1 / root
     rng = partition.generator("bernoulli schedule", seed)
     flips = rng.random(num_timesteps) < flip
     weights = np.concatenate([[0.0], np.cumsum(flips) % 2])
-  else:
-    raise ValueError(
-      f"schedule must be one of {', '.join(names())}, got {name!r}"
-    )
   return weights.clip(0, 1)

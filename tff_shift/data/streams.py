@@ -32,6 +32,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tff_shift import arguments
 from tff_shift.data import class_pools
 from tff_shift.data import corruptions
 from tff_shift.data import datasets
@@ -390,11 +391,7 @@ class Streams:
     Raises:
       ValueError: If a value is not allowed, or a client has nothing to draw.
     """
-    if shift_kind not in SHIFT_KINDS:
-      raise ValueError(
-        f"shift_kind must be one of {', '.join(SHIFT_KINDS)}, got"
-        f" {shift_kind!r}"
-      )
+    arguments.choice("shift_kind", shift_kind, SHIFT_KINDS)
     corruptions.check_levels(corruption_levels)
     partition.check_positive_integer("num_clients", num_clients)
     partition.check_positive_integer("samples_per_step", samples_per_step)

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tff_shift import arguments
 from tff_shift.execution.errors import WorkerError
 from tff_shift.execution.remote_workers import ON_WORKER_FAILURE
 from tff_shift.execution.remote_workers import RemoteWorkers
@@ -114,10 +115,7 @@ def use(
     ValueError: If `executor` is not one of `EXECUTORS`, a setting is given that
       it does not have, or a value is out of range.
   """
-  if executor not in EXECUTORS:
-    raise ValueError(
-      f"executor must be one of {', '.join(EXECUTORS)}; got {executor!r}"
-    )
+  arguments.choice("executor", executor, EXECUTORS)
   if max_concurrent_clients is not None and max_concurrent_clients < 1:
     raise ValueError(
       f"max_concurrent_clients must be 1 or more; got {max_concurrent_clients}"

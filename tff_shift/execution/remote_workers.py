@@ -6,6 +6,8 @@ import os
 import re
 import ssl
 
+from tff_shift import arguments
+
 # What `RemoteWorkers.on_worker_failure` may be.
 ON_WORKER_FAILURE = ("repeat", "stop")
 
@@ -57,11 +59,9 @@ class RemoteWorkers:
       raise ValueError(
         f"worker_timeout must be seconds above 0; got {self.worker_timeout}"
       )
-    if self.on_worker_failure not in ON_WORKER_FAILURE:
-      raise ValueError(
-        f"on_worker_failure must be one of {', '.join(ON_WORKER_FAILURE)}; got"
-        f" {self.on_worker_failure!r}"
-      )
+    arguments.choice(
+      "on_worker_failure", self.on_worker_failure, ON_WORKER_FAILURE
+    )
     if bool(self.worker_client_certificate) != bool(self.worker_client_key):
       raise ValueError(
         "worker_client_certificate and worker_client_key must be given together"

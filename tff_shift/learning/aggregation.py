@@ -39,6 +39,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift import arguments
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import secure_sums
 
@@ -368,7 +369,8 @@ def build(
   """
   if name not in NAMES:
     raise ValueError(
-      f"aggregator={name} is not allowed: it must be one of {', '.join(NAMES)}"
+      f"aggregator={name} is not allowed: it must be one of"
+      f" {', '.join(NAMES)}{arguments.did_you_mean(name, NAMES)}"
     )
   hparams = hparams or AggregatorHParams()
   hyperparameters.validate(hparams)

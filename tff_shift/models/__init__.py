@@ -11,6 +11,7 @@ import pkgutil
 from collections.abc import Callable
 from typing import Any
 
+from tff_shift import arguments
 from tff_shift import installed
 
 # What lies to the left of models, and the use of saved ones, need no TFF.
@@ -65,7 +66,7 @@ def _builder(name: str) -> Callable[..., Any]:
   if name not in builders:
     raise ValueError(
       f"unknown model {name!r}; known models: {', '.join(sorted(builders))}, or"
-      " <module or file.py>:<function>"
+      f" <module or file.py>:<function>{arguments.did_you_mean(name, builders)}"
     )
   return builders[name]
 

@@ -26,6 +26,8 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from tff_shift import arguments
+
 NAMES = ("zero_one", "minus_one_one", "standardized")
 
 _NUM_LEVELS = 256
@@ -209,9 +211,5 @@ def make(name: str, parts: Iterable[np.ndarray]) -> InputScaling:
   """
   if name == "standardized":
     return standardized(parts)
-  try:
-    return {"zero_one": ZERO_ONE, "minus_one_one": MINUS_ONE_ONE}[name]
-  except KeyError:
-    raise ValueError(
-      f"unknown input scaling {name!r}; there are {', '.join(NAMES)}"
-    ) from None
+  arguments.choice("input_scaling", name, NAMES)
+  return {"zero_one": ZERO_ONE, "minus_one_one": MINUS_ONE_ONE}[name]

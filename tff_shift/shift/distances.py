@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 import ot
 
+from tff_shift import arguments
 from tff_shift.data import examples
 from tff_shift.data import partition
 from tff_shift.data import periods
@@ -106,10 +107,7 @@ def distance(
     ValueError: If a period has fewer than two examples or a number that is not
       finite, if the shapes do not fit, or the method is unknown.
   """
-  if method not in METHODS:
-    raise ValueError(
-      f"method must be one of {', '.join(METHODS)}, got {method!r}"
-    )
+  arguments.choice("method", method, METHODS)
   features = [as_rows("one", one, 2), as_rows("other", other, 2)]
   if np.shape(one)[1:] != np.shape(other)[1:]:
     raise ValueError(

@@ -32,6 +32,7 @@ from sklearn import manifold
 from sklearn import neighbors
 from sklearn import preprocessing
 
+from tff_shift import arguments
 from tff_shift.data import partition
 from tff_shift.shift import distances
 
@@ -117,10 +118,7 @@ def fit(
   Raises:
     ValueError: If a value is not allowed or does not fit the public data.
   """
-  if name not in NAMES:
-    raise ValueError(
-      f"representation must be one of {', '.join(NAMES)}, got {name!r}"
-    )
+  arguments.choice("representation", name, NAMES)
   partition.check_positive_integer("size", size)
   if (name == "moments") != (extractor is not None):
     raise ValueError(

@@ -187,7 +187,10 @@ def title(metric: str, where: str = "") -> str:
     where: What stands between the name and the unit.
   """
   unit = " (%)" if metric.endswith("accuracy") else ""
-  return metric.replace("_", " ") + where + unit
+  name = metric.removeprefix(MEAN_OF_LAST)
+  if name != metric:
+    where += ", mean of the last evaluations"
+  return name.replace("_", " ") + where + unit
 
 
 def comparison_table(

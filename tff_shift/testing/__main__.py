@@ -40,8 +40,6 @@ def main(arguments: Sequence[str]) -> int:
   Returns:
     The exit code, see above.
   """
-  # TensorFlow reads it when it is imported; its notes are of no use here.
-  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
   if not arguments or arguments[0].startswith("-"):
     return _fail(f"name the file of an algorithm: {_USAGE}")
   if importlib.util.find_spec("pytest") is None:

@@ -47,6 +47,7 @@ def add_up(state, client_states, data):
 
 
 class Client(np.int64):
+  _fields = ()
   seed = 0
 
 
@@ -62,6 +63,12 @@ ALGORITHM = types.SimpleNamespace(
     INTS_AT_CLIENTS,
   ),
   phases=(add_up,),
+  evaluate_clients=types.SimpleNamespace(
+    # Clients' data have no field; they are the third and fourth argument.
+    type_signature=types.SimpleNamespace(
+      parameter=[types.SimpleNamespace(member=tff.StructType([]))] * 4
+    )
+  ),
 )
 CLIENTS = [Client(1), Client(2), Client(3)]
 

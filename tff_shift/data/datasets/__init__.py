@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tff_shift import arguments
 from tff_shift.data import dataset
 from tff_shift.data import examples
 from tff_shift.data import own_datasets
@@ -83,7 +84,8 @@ def get(
     return own_datasets.get(name, scenario, data_dir)
   if name not in names(scenario):
     raise ValueError(
-      f"dataset must be one of {choices(scenario)}; got {name!r}"
+      f"dataset must be one of {choices(scenario)}; got"
+      f" {name!r}{arguments.did_you_mean(name, names(scenario))}"
     )
   return importlib.import_module(f"{__name__}.{name}").DATASET
 

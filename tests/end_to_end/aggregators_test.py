@@ -184,7 +184,7 @@ class TestAggregators:
       (
         ["--aggregator=median"],
         "--aggregator=median: it must be one of mean, robust, dp, secure,"
-        " compressed",
+        " compressed; did you mean mean?",
       ),
       (
         ["--zeroing"],

@@ -55,6 +55,9 @@ class Plan:
     model: The model.
     settings: What tells these runs from those of other flags, by name.
     num_steps: The number of rounds or time steps of a run.
+    hparams_of_rounds: The hyper-parameters of the contestants, were the number
+      of rounds another. None: they do not depend on it.
+    why_no_more: By flag, why it cannot be larger when a run is resumed.
     told_hparams: The hyper-parameters that rows and tables tell beside those
       that are compared.
   """
@@ -67,6 +70,8 @@ class Plan:
   settings: Mapping[str, Any]
   num_steps: int
   told_hparams: Sequence[str] = ("learning_rate",)
+  hparams_of_rounds: Callable[[int], Sequence[Any]] | None = None
+  why_no_more: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   @property
   def hparam_names(self) -> list[str]:
@@ -209,11 +214,32 @@ class Comparison:
         FLAGS.executor, frozen_weights.num_bytes(plan.model)
       )
     self.plan = plan
-    self.folder, self._saved = command_line.open_folder(plan.scenario)
+    self.folder, self._saved = command_line.open_folder(
+      plan.scenario, self._why_not_longer
+    )
     self._tracker = tracker_flags.make(plan.scenario, self.folder)
     self._summaries = []
     # The values of each setting that runs of a contestant differ in.
     self._varied = {}
+
+  def _why_not_longer(self, flag: str, before: Any) -> str:
+    """Returns why a run cannot go on with more rounds or seeds; or ""."""
+    if flag in self.plan.why_no_more:
+      return f"{self.plan.why_no_more[flag]}; start anew in another folder"
+    if flag != "rounds" or self.plan.hparams_of_rounds is None:
+      return ""
+    hparams = (each.hparams for each in self.plan.contestants)
+    for now, then in zip(
+      hparams, self.plan.hparams_of_rounds(before), strict=True
+    ):
+      for field in dataclasses.fields(now):
+        old, new = (getattr(each, field.name) for each in (then, now))
+        if old != new:
+          return (
+            f"on which --{field.name} depends where it is not set (it was {old}"
+            f" and would be {new}); start anew in another folder"
+          )
+    return ""
 
   def build(
     self,

@@ -122,6 +122,11 @@ class Plan(comparison.Plan):
   dirichlet: float
 
 
+def _chosen(rounds: int) -> list[selection.Contestant]:
+  # Domains that are learned one after the other share all rounds.
+  return contestants.chosen(SCENARIO, lambda name: {"task_rounds": rounds})
+
+
 def make_plan() -> Plan:
   """Checks all flags and loads the data, before anything is written.
 
@@ -132,10 +137,7 @@ def make_plan() -> Plan:
     UsageError: If a flag or a file is wrong.
   """
   command_line.check_common_flags(SCENARIO)
-  # Domains that are learned one after the other share all rounds.
-  chosen = contestants.chosen(
-    SCENARIO, lambda name: {"task_rounds": FLAGS.rounds}
-  )
+  chosen = _chosen(FLAGS.rounds)
   seeds = command_line.chosen_seeds("seeds")
   selection_seeds = selection_flags.chosen_seeds(LAST_SOURCE, seeds)
   command_line.require_at_least_one("mean_of_last", "embedding_width")
@@ -181,6 +183,7 @@ def make_plan() -> Plan:
       "given" if are_given else str(dirichlet),
     ),
     num_steps=FLAGS.rounds,
+    hparams_of_rounds=lambda rounds: [each.hparams for each in _chosen(rounds)],
     datasets=datasets,
     selection_seeds=selection_seeds,
     dirichlet=dirichlet,

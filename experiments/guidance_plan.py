@@ -1,6 +1,7 @@
 """The flags of `experiments.guidance`, and what they ask for."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,7 @@ from tff_shift.data import guidance
 from tff_shift.data import own_datasets
 from tff_shift.models import guided_model
 from tff_shift.models import lenet
+from tff_shift.simulation import selection
 
 FLAGS = flags.FLAGS
 
@@ -149,7 +151,7 @@ def make_plan() -> Plan:
     FLAGS.final_rounds <= FLAGS.rounds,
     f"at most --rounds={FLAGS.rounds}",
   )
-  chosen = contestants.chosen(SCENARIO, _defaults)
+  chosen = _chosen(FLAGS.rounds)
   seeds = command_line.chosen_seeds("seeds")
   selection_seeds = selection_flags.chosen_seeds(VALIDATION, seeds)
   with command_line.usage_errors():
@@ -200,15 +202,19 @@ def make_plan() -> Plan:
       "final_rounds": FLAGS.final_rounds,
     },
     num_steps=FLAGS.rounds,
+    hparams_of_rounds=lambda rounds: [each.hparams for each in _chosen(rounds)],
     told_hparams=("learning_rate", "lambda_"),
     datasets=datasets,
     selection_datasets=selection_datasets,
   )
 
 
-def _defaults(algorithm: str) -> dict[str, Any]:
+def _chosen(rounds: int) -> list[selection.Contestant]:
+  return contestants.chosen(SCENARIO, functools.partial(_defaults, rounds))
+
+
+def _defaults(rounds: int, algorithm: str) -> dict[str, Any]:
   """Returns the hyper-parameters of an algorithm whose flags are not set."""
-  rounds = FLAGS.rounds
   kind = algorithms.get(algorithm).HParams
   if issubclass(kind, fed_avg_ft.HParams):
     # Fine-tuning goes on where the rounds end, and the rate falls on.

@@ -247,6 +247,10 @@ def make_plan() -> Plan:
         "input_scaling": FLAGS.input_scaling,
       },
       num_steps=FLAGS.timesteps,
+      why_no_more={
+        "timesteps": "on which the drift of"
+        f" --shift={','.join(FLAGS.shift)} depends"
+      },
       omegas=omegas,
       dirichlet=dirichlet,
       dataset=dataset,

@@ -288,13 +288,6 @@ def test_clients_with_few_classes_and_labels_run_to_the_end(
     ),
     (
       _GUIDANCE,
-      "vectors",
-      (),
-      (),
-      "tabular.npz holds vectors of 5 numbers, and guidance changes the",
-    ),
-    (
-      _GUIDANCE,
       "images",
       ("client",),
       ("--partition=2_spc",),

@@ -39,7 +39,7 @@ def test_local_runs_in_another_process():
 @pytest.mark.parametrize(
   ("executor", "settings", "message"),
   [
-    ("gpu", {}, "one of auto, in_process, local, remote; got 'gpu'"),
+    ("gpu", {}, "one of auto, in_process, local, remote, got 'gpu'"),
     ("local", {"materialize": False}, "materialize is a setting of .* in_pro"),
     ("local", {"client_devices": ["GPU:0"]}, "client_devices is a setting"),
     ("local", {"max_concurrent_clients": 0}, "clients must be 1 or more"),

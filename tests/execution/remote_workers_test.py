@@ -20,7 +20,7 @@ class TestSettings:
       ({"workers": ["a:1", "a:1"]}, "must all be different; got a:1,a:1"),
       ({"worker_timeout": 0.0}, "worker_timeout must be seconds above 0"),
       ({"worker_timeout": float("nan")}, "worker_timeout must be seconds"),
-      ({"on_worker_failure": "cry"}, "one of repeat, stop; got 'cry'"),
+      ({"on_worker_failure": "cry"}, "one of repeat, stop, got 'cry'"),
       ({"worker_client_key": "key"}, "must be given together"),
       (
         {"worker_client_key": "key", "worker_client_certificate": "c"},

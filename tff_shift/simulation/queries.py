@@ -78,7 +78,10 @@ class Federation:
     self._name = algorithm.name
     self._server_state = server_state
     self._door = client_data.Door(algorithm)
-    self._data = [each.checked for each in self._door.training_of_all(data)]
+    self._data = [
+      self._door.training(each, client, allow_empty=True)
+      for client, each in enumerate(data)
+    ]
     self._prepared = list(client_states)
     if algorithm.guidance.prepare is not None:
       self._prepared = algorithm.guidance.prepare(

@@ -109,7 +109,8 @@ def define_common_flags(
   flags.DEFINE_bool(
     "progress",
     None,
-    "Shows a progress bar. Default: if standard error is a terminal.",
+    "Shows a progress bar, or a line every 30 seconds where standard error is"
+    " no terminal. Default: a bar on a terminal, else nothing.",
   )
   flags.DEFINE_string(
     "executor",
@@ -432,16 +433,18 @@ def executor() -> contextlib.AbstractContextManager:
 
 
 def progress_bar(
-  total: int, description: str
-) -> contextlib.AbstractContextManager[progress.ProgressBar]:
+  total: int, description: str, position: str = ""
+) -> contextlib.AbstractContextManager[progress.Progress]:
   """Returns a progress bar that heeds `--progress`, to be used in a `with`.
 
   Args:
     total: The number of rounds, time steps or epochs.
     description: What stands beside the bar.
+    position: Which of all runs it is, in words.
   """
   return progress.progress(
     total,
-    enabled=False if flags.FLAGS.progress is False else None,
+    enabled=flags.FLAGS.progress,
     description=description,
+    position=position,
   )

@@ -57,6 +57,7 @@ class Plan:
     num_steps: The number of rounds or time steps of a run.
     hparams_of_rounds: The hyper-parameters of the contestants, were the number
       of rounds another. None: they do not depend on it.
+    num_runs: The number of runs in all; None: not known beforehand.
     why_no_more: By flag, why it cannot be larger when a run is resumed.
     told_hparams: The hyper-parameters that rows and tables tell beside those
       that are compared.
@@ -71,6 +72,7 @@ class Plan:
   num_steps: int
   told_hparams: Sequence[str] = ("learning_rate",)
   hparams_of_rounds: Callable[[int], Sequence[Any]] | None = None
+  num_runs: int | None = None
   why_no_more: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   @property
@@ -94,7 +96,7 @@ class Run:
     self,
     labels: Mapping[str, Any],
     curve: Sequence[str],
-    bar: progress.ProgressBar,
+    bar: progress.Progress,
     checkpoint: checkpoints.Run,
     folder: results.RunFolder,
     tracked: trackers.TrackedRun,
@@ -219,6 +221,7 @@ class Comparison:
     )
     self._tracker = tracker_flags.make(plan.scenario, self.folder)
     self._summaries = []
+    self._num_started = 0
     # The values of each setting that runs of a contestant differ in.
     self._varied = {}
 
@@ -361,8 +364,12 @@ class Comparison:
         "seed": seed,
       },
     )
+    self._num_started += 1
+    in_all = self.plan.num_runs
     progress_bar = command_line.progress_bar(
-      num_steps, ", ".join([contestant.label, *varied.values(), f"seed {seed}"])
+      num_steps,
+      ", ".join([contestant.label, *varied.values(), f"seed {seed}"]),
+      f"run {self._num_started}" + (f" of {in_all}" if in_all else ""),
     )
     with tracked_run as tracked, progress_bar as bar:
       yield Run(

@@ -183,6 +183,7 @@ def make_plan() -> Plan:
       "given" if are_given else str(dirichlet),
     ),
     num_steps=FLAGS.rounds,
+    num_runs=selection_flags.num_runs(chosen, seeds),
     hparams_of_rounds=lambda rounds: [each.hparams for each in _chosen(rounds)],
     datasets=datasets,
     selection_seeds=selection_seeds,

@@ -202,6 +202,7 @@ def make_plan() -> Plan:
       "final_rounds": FLAGS.final_rounds,
     },
     num_steps=FLAGS.rounds,
+    num_runs=selection_flags.num_runs(chosen, seeds),
     hparams_of_rounds=lambda rounds: [each.hparams for each in _chosen(rounds)],
     told_hparams=("learning_rate", "lambda_"),
     datasets=datasets,

@@ -129,7 +129,7 @@ def make_plan() -> Plan:
   command_line.check_common_flags(SCENARIO)
   # Domains that are learned one after the other share all rounds.
   chosen = contestants.chosen(
-    SCENARIO, lambda name: {"task_rounds": FLAGS.rounds}
+    SCENARIO, lambda *_: {"task_rounds": FLAGS.rounds}
   )
   seeds = command_line.chosen_seeds("seeds")
   selection_seeds = selection_flags.chosen_seeds(LAST_SOURCE, seeds)

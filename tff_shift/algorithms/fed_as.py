@@ -245,8 +245,9 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
   return process.Work(
     initial_weights=model.initial_backbone,
     initial_client_state=lambda seed, backbone: split_model.SplitWeights(
-      backbone, model.first_head()
+      backbone, model.initial_head(seed)
     ),
+    starts_alike=True,
     train_client=train_client,
     prepare_client=None if predict_with == "trained" else prepare_client,
     predict_as_client=lambda _, weights, data, examples: evaluation.predict(

@@ -14,22 +14,22 @@ from tff_shift.learning import hyperparameters
 from tff_shift.simulation import selection
 
 
-def _no_values(algorithm: str) -> Mapping[str, Any]:
-  del algorithm
+def _no_values(*_: Any) -> Mapping[str, Any]:
   return {}
 
 
 def chosen(
   scenario: str,
-  defaults: Callable[[str], Mapping[str, Any]] = _no_values,
+  defaults: Callable[[str, Mapping[str, Any]], Mapping[str, Any]] = _no_values,
   overrides: Callable[[str], Mapping[str, Any]] = _no_values,
 ) -> list[selection.Contestant]:
   """Returns each algorithm at every combination of the values of its flags.
 
   Args:
     scenario: The binary's name.
-    defaults: An algorithm's name to values of hyper-parameters whose flags are
-      not set; those that it does not have are left out.
+    defaults: `(algorithm, setting) -> values` of hyper-parameters whose flags
+      are not set, for a combination of values of those that are; values that
+      the algorithm does not have are left out.
     overrides: An algorithm's name to values that count instead of the flags'.
 
   Returns:
@@ -42,12 +42,14 @@ def chosen(
   return [
     contestant
     for name in command_line.chosen_algorithms(scenario)
-    for contestant in _of_algorithm(name, defaults(name), overrides(name))
+    for contestant in _of_algorithm(name, defaults, overrides(name))
   ]
 
 
 def _of_algorithm(
-  name: str, defaults: Mapping[str, Any], overrides: Mapping[str, Any]
+  name: str,
+  defaults: Callable[[str, Mapping[str, Any]], Mapping[str, Any]],
+  overrides: Mapping[str, Any],
 ) -> list[selection.Contestant]:
   """Returns an algorithm at every combination of the values of its flags."""
   kind = algorithms.get(name).HParams
@@ -57,13 +59,18 @@ def _of_algorithm(
     for field in names
     if field not in overrides and flags.FLAGS[field].value is not None
   }
-  common = {field: defaults[field] for field in names if field in defaults}
-  if {"local_steps", "local_epochs"} & set(given) == {"local_steps"}:
-    # Who asks for steps does not want the epochs of the default.
-    common["local_epochs"] = 0
+  only_steps = {"local_steps", "local_epochs"} & set(given) == {"local_steps"}
   found = []
   for values in itertools.product(*given.values()):
     setting = dict(zip(given, values, strict=True))
+    common = {
+      field: value
+      for field, value in defaults(name, setting).items()
+      if field in names
+    }
+    if only_steps:
+      # Who asks for steps does not want the epochs of the default.
+      common["local_epochs"] = 0
     hparams = kind(**{**common, **setting, **overrides})
     try:
       hyperparameters.validate(hparams)

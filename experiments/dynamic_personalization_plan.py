@@ -220,7 +220,7 @@ def make_plan() -> Plan:
   )
   chosen = contestants.chosen(
     SCENARIO,
-    lambda name: _DEFAULTS | _OWN_DEFAULTS.get(name, {}),
+    lambda name, _: _DEFAULTS | _OWN_DEFAULTS.get(name, {}),
     lambda name: _overrides(name, 2 * extractor.embedding_size),
   )
   needs_r = any(map(representation_size, chosen))

@@ -124,7 +124,7 @@ class Plan(comparison.Plan):
 
 def _chosen(rounds: int) -> list[selection.Contestant]:
   # Domains that are learned one after the other share all rounds.
-  return contestants.chosen(SCENARIO, lambda name: {"task_rounds": rounds})
+  return contestants.chosen(SCENARIO, lambda *_: {"task_rounds": rounds})
 
 
 def make_plan() -> Plan:

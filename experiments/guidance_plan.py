@@ -49,15 +49,21 @@ _DEFAULTS = {
 _OWN_DEFAULTS = {
   name: {"head_steps": 5, "local_steps": 5}
   for name in ("fed_rep", "flute", "fed_pac", "con_free")
-} | {"fed_as": {"local_steps": 8}, "fed_ala": {"local_steps": 5}}
+}
+# The authors' program gives the other part of the steps to what it runs under
+# these names. As published they pass over the examples beside all steps.
+_PROGRAM_DEFAULTS = {
+  "fed_as": {"local_steps": 8},
+  "fed_ala": {"local_steps": 5},
+}
 
 
 def define_flags() -> None:
   """Defines the flags of this binary."""
   described = {name: str(value) for name, value in _DEFAULTS.items()}
   described["local_steps"] += (
-    "; fed_rep, flute, fed_pac, con_free: 5, besides 5 of the head; fed_as: 8,"
-    " besides alignment; fed_ala: 5, besides those of its mixture"
+    "; fed_rep, flute, fed_pac, con_free: 5, besides 5 of the head; with"
+    " --variant=program fed_as: 8, besides 2 of alignment, and fed_ala: 5"
   )
   described["cosine_rounds"] = (
     "--rounds; with fine-tuning: and those that it would take"
@@ -214,18 +220,23 @@ def _chosen(rounds: int) -> list[selection.Contestant]:
   return contestants.chosen(SCENARIO, functools.partial(_defaults, rounds))
 
 
-def _defaults(rounds: int, algorithm: str) -> dict[str, Any]:
+def _defaults(
+  rounds: int, algorithm: str, setting: Mapping[str, Any]
+) -> dict[str, Any]:
   """Returns the hyper-parameters of an algorithm whose flags are not set."""
+  values = _DEFAULTS | _OWN_DEFAULTS.get(algorithm, {})
+  if setting.get("variant") == "program":
+    values |= _PROGRAM_DEFAULTS.get(algorithm, {})
   kind = algorithms.get(algorithm).HParams
   if issubclass(kind, fed_avg_ft.HParams):
     # Fine-tuning goes on where the rounds end, and the rate falls on.
     steps, per_round = (
-      (getattr(FLAGS, name) or [_DEFAULTS[name]])[0]
+      setting.get(name, values[name])
       for name in ("fine_tuning_steps", "local_steps")
     )
-    rounds += -(-steps // per_round)
-  shared = _DEFAULTS | {"cosine_rounds": rounds}
-  return shared | _OWN_DEFAULTS.get(algorithm, {})
+    # A setting without any step is refused later.
+    rounds += -(-steps // max(per_round, 1))
+  return values | {"cosine_rounds": rounds}
 
 
 def _build_model(

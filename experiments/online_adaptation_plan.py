@@ -160,7 +160,7 @@ def make_plan() -> Plan:
   """
   command_line.check_common_flags(SCENARIO)
   chosen = contestants.chosen(
-    SCENARIO, defaults=lambda name: {"num_slots": FLAGS.num_clients}
+    SCENARIO, lambda *_: {"num_slots": FLAGS.num_clients}
   )
   _check_slots(chosen)
   seeds = command_line.chosen_seeds("seeds")

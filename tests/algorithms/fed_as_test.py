@@ -26,6 +26,7 @@ HPARAMS = fed_as.HParams(
 )
 PLAIN = dataclasses.replace(HPARAMS, momentum=0.0)
 ROUND = 3
+ALIGNED = dataclasses.replace(HPARAMS, predict_with="aligned")
 BACKBONE = split_model.SplitWeights((True,) * 2, (False,) * 2)
 
 
@@ -134,7 +135,7 @@ class TestPublished:
     )
     np.testing.assert_allclose(result.weight, trace, rtol=1e-4)
 
-  def test_prediction_aligns_what_was_received(
+  def test_prediction_may_be_with_what_the_next_round_trains(
     self,
     model,
     received,
@@ -145,7 +146,7 @@ class TestPublished:
     run_in_graph,
     compare,
   ):
-    functions = fed_as.work(model, HPARAMS)
+    functions = fed_as.work(model, ALIGNED)
     found = run_in_graph(
       functions.prepare_client, received, last, client, ROUND
     )
@@ -171,8 +172,8 @@ class TestPublished:
         ROUND,
       )
       for hparams in (
-        PLAIN,
-        dataclasses.replace(HPARAMS, weight_decay=0.1, optimizer="adam"),
+        dataclasses.replace(ALIGNED, momentum=0.0),
+        dataclasses.replace(ALIGNED, weight_decay=0.1, optimizer="adam"),
       )
     ]
     assert compare.equal_bits(*found)
@@ -189,7 +190,7 @@ class TestPublished:
     compare,
   ):
     functions = fed_as.work(
-      model, dataclasses.replace(HPARAMS, alignment_steps=1)
+      model, dataclasses.replace(ALIGNED, alignment_steps=1)
     )
     found = run_in_graph(
       functions.prepare_client, received, last, client, ROUND
@@ -298,16 +299,75 @@ class TestProgram:
     )
     assert train(hparams, last).weight == weight
 
-  def test_predicts_with_what_was_received(
-    self, model, received, last, client, run_in_graph, compare
+
+class TestPrediction:
+  """Which of its models a client is judged by."""
+
+  @pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+      ({}, "trained"),
+      ({"variant": "program"}, "received"),
+      ({"predict_with": "received"}, "received"),
+      ({"variant": "program", "predict_with": "trained"}, "trained"),
+    ],
+  )
+  def test_model_is_that_of_the_variant_unless_told(
+    self, model, received, last, client, oracle, run_in_graph, changes, expected
   ):
-    functions = fed_as.work(
-      model, dataclasses.replace(HPARAMS, variant="program")
+    hparams = dataclasses.replace(HPARAMS, **changes)
+    functions = fed_as.work(model, hparams)
+
+    def predict(backbone, last, data):
+      prepared = last
+      if functions.prepare_client is not None:
+        prepared = functions.prepare_client(
+          backbone, last, data, tf.constant(ROUND)
+        )
+      return functions.predict_as_client(backbone, prepared, data, data)
+
+    backbone = last.backbone if expected == "trained" else received
+    np.testing.assert_allclose(
+      run_in_graph(predict, received, last, client),
+      oracle.predict(last._replace(backbone=backbone), client.x),
+      atol=1e-5,
     )
-    found = run_in_graph(
-      functions.prepare_client, received, last, client, ROUND
+
+  def test_federation_evaluates_what_clients_last_trained(
+    self, model, make_client, context, oracle
+  ):
+    """Also of clients that the last round left out, or that no round drew."""
+    clients = [make_client(i, [6 + i]) for i in range(4)]
+    tests = [
+      make_client(10 + i, [7])._replace(client_id=np.int32(i)) for i in range(4)
+    ]
+    run = rounds.Rounds(
+      algorithms.build(fed_as, model, HPARAMS),
+      clients,
+      run_seed=2,
+      participation=0.5,
     )
-    assert compare.equal_bits(found, (received, last.head))
+    drawn = [set(rounds.sample_clients(4, 0.5, 2, each)) for each in range(2)]
+    for _ in drawn:
+      run.step()
+    # One of each kind: left out by the last round, and by both.
+    assert drawn[0] - drawn[1]
+    assert {0, 1, 2, 3} - drawn[0] - drawn[1]
+    states = tf.nest.map_structure(np.array, list(run.client_states))
+    metrics = run.algorithm.evaluate_clients(
+      run.server_state, states, clients, tests
+    )
+    losses = []
+    for number, (state, examples) in enumerate(zip(states, tests, strict=True)):
+      if number not in drawn[0] | drawn[1]:
+        for own, new in zip(
+          state.backbone, run.server_state.weights, strict=True
+        ):
+          np.testing.assert_array_equal(own, new)
+      losses.append(
+        oracle.cross_entropy(oracle.predict(state, examples.x), examples.y)
+      )
+    np.testing.assert_allclose(metrics["loss"][0], np.mean(losses), rtol=1e-5)
 
 
 def test_server_takes_the_mean_by_fisher_information(

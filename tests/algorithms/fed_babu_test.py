@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg_ft
 from tff_shift.algorithms import fed_babu
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import mlp
 from tff_shift.models import split_model
+from tff_shift.simulation import rounds
 
 pytestmark = pytest.mark.slow
 
@@ -32,11 +34,8 @@ def client(make_client):
 
 @pytest.fixture(scope="module")
 def weights(model, client, run_in_graph):
-  """What the server holds under the head that all clients draw."""
-  return split_model.SplitWeights(
-    run_in_graph(model.initial_backbone, client.seed),
-    run_in_graph(model.first_head),
-  )
+  """What the server holds: the backbone, and the head that nobody trains."""
+  return run_in_graph(model.initial_weights, client.seed)
 
 
 def chosen(model, *parts):
@@ -64,15 +63,15 @@ def descend(oracle, weights, batches, parts):
   return weights, np.mean(losses)
 
 
-def test_round_trains_the_backbone_under_the_first_head(
+def test_round_trains_the_backbone_under_the_head_that_stays(
   model, client, weights, oracle, run_in_graph, compare
 ):
   functions = fed_babu.work(model, fed_babu.HParams(**COMMON))
   result = run_in_graph(
-    lambda backbone, data: functions.train_client(
-      backbone, (), data, tf.constant(ROUND)
+    lambda received, data: functions.train_client(
+      received, (), data, tf.constant(ROUND)
     ),
-    weights.backbone,
+    weights,
     client,
   )
 
@@ -114,10 +113,10 @@ def test_part_that_was_asked_for_is_fine_tuned(
     model, fed_babu.HParams(fine_tune_part=part, **COMMON)
   )
   prepared = run_in_graph(
-    lambda backbone, data: functions.prepare_client(
-      backbone, (), data, tf.constant(ROUND)
+    lambda received, data: functions.prepare_client(
+      received, (), data, tf.constant(ROUND)
     ),
-    weights.backbone,
+    weights,
     client,
   )
 
@@ -147,7 +146,7 @@ def test_fine_tuning_is_that_of_fed_avg_ft_bit_for_bit(
   )
   arguments = (), client, np.int32(ROUND)
   assert compare.equal_bits(
-    run_in_graph(own, weights.backbone, *arguments),
+    run_in_graph(own, weights, *arguments),
     run_in_graph(plain, weights, *arguments),
   )
 
@@ -162,36 +161,85 @@ def test_before_fine_tuning_all_predict_with_one_model(
   clients = [make_client(i, [5 + i]) for i in range(2)]
   examples = make_client(7, [6])
 
-  def predict(backbone, data, examples):
-    prepared = functions.prepare_client(backbone, (), data, tf.constant(ROUND))
-    return functions.predict_as_client(backbone, prepared, data, examples)
+  def predict(received, data, examples):
+    prepared = functions.prepare_client(received, (), data, tf.constant(ROUND))
+    return functions.predict_as_client(received, prepared, data, examples)
 
   expected = oracle.predict(weights, examples.x)
   for logits in (
-    *run_for_each(
-      predict, [(weights.backbone, each, examples) for each in clients]
-    ),
-    run_in_graph(functions.predict_as_server, weights.backbone, (), examples),
+    *run_for_each(predict, [(weights, each, examples) for each in clients]),
+    run_in_graph(functions.predict_as_server, weights, (), examples),
   ):
     np.testing.assert_allclose(logits, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(
-  ("head", "num_shared"), [("last_layer", 8), ("classifier", 6)]
+  ("head", "num_trained"), [("last_layer", 8), ("classifier", 6)]
 )
 def test_head_is_the_last_layer_unless_asked_otherwise(
-  client, run_in_graph, head, num_shared
+  client, run_in_graph, head, num_trained
 ):
   assert fed_babu.HParams().head == "last_layer"
   model = mlp.build((5,), num_classes=3, width=8, head_width=6)
   functions = fed_babu.work(model, fed_babu.HParams(head=head, **COMMON))
-  backbone = run_in_graph(functions.initial_weights, client.seed)
-  assert len(backbone) == num_shared
+  weights = run_in_graph(functions.initial_weights, client.seed)
+  assert len(weights.backbone) == num_trained
   update = run_in_graph(
-    lambda shared, data: functions.train_client(
-      shared, (), data, tf.constant(ROUND)
+    lambda received, data: functions.train_client(
+      received, (), data, tf.constant(ROUND)
     ).update,
-    backbone,
+    weights,
     client,
   )
-  assert [w.shape for w in update] == [w.shape for w in backbone]
+  assert [w.shape for w in update] == [w.shape for w in weights.backbone]
+
+
+class TestHeadOfARun:
+  """The backbone is given, so that all that a seed draws is the head."""
+
+  @pytest.fixture(scope="class")
+  def pretrained(self, model, weights):
+    names = model.weight_names().backbone
+    return split_model.with_weights(
+      model, dict(zip(names, weights.backbone, strict=True))
+    )
+
+  @pytest.fixture(scope="class")
+  def server_loss(self, pretrained, make_client, context):
+    """Returns `server_loss(module, run_seed)` before the first round."""
+    examples = make_client(5, [9])
+
+    def measure(module, run_seed):
+      algorithm = algorithms.build(module, pretrained, module.HParams(**COMMON))
+      state = algorithm.initialize(randomness.server_seed(run_seed))
+      metrics = algorithm.evaluate_server(state, [examples], examples)
+      return float(metrics["loss"][0])
+
+    return measure
+
+  def test_is_drawn_with_the_seed_as_that_of_fed_avg_ft(self, server_loss):
+    losses = [server_loss(fed_babu, run_seed) for run_seed in range(4)]
+    assert np.std(losses) > 0.05
+    assert losses == [
+      server_loss(fed_avg_ft, run_seed) for run_seed in range(4)
+    ]
+
+  def test_stays_while_the_backbone_is_trained(
+    self, pretrained, make_client, context, compare
+  ):
+    clients = [make_client(i, [5 + i]) for i in range(3)]
+    run = rounds.Rounds(
+      algorithms.build(
+        fed_babu, pretrained, fed_babu.HParams(**COMMON, head="classifier")
+      ),
+      clients,
+      run_seed=4,
+    )
+    first = tf.nest.map_structure(np.array, run.server_state.weights)
+    for _ in range(2):
+      run.step()
+    assert compare.equal_bits(run.server_state.weights.head, first.head)
+    for old, new in zip(
+      first.backbone, run.server_state.weights.backbone, strict=True
+    ):
+      assert np.any(old != new)

@@ -1,4 +1,4 @@
-"""Heads that the server does not hold: all clients start with one."""
+"""What is drawn before the first round, of all algorithms."""
 
 import numpy as np
 import pytest
@@ -7,23 +7,53 @@ import tensorflow as tf
 from tff_shift import algorithms
 from tff_shift.learning import randomness
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.parametrize(
-  "name", ["con_free", "fed_drm", "fed_pac", "fed_rep", "flute"]
-)
-def test_heads_start_alike(
-  name, model, contract_hparams, run_in_graph, compare
-):
-  functions = algorithms.get(name).work(model, contract_hparams(name))
-  one, other = (
-    run_in_graph(
-      lambda seed: functions.initial_client_state(
-        seed, functions.initial_weights(seed)
-      ),
-      randomness.client_seed(0, client),
+
+@pytest.fixture(scope="module")
+def start(model, contract_hparams, run_in_graph):
+  """Returns `start(name, run_seed, client_id)`: all weights and a state."""
+
+  def run(name, run_seed, client_id):
+    functions = algorithms.get(name).work(model, contract_hparams(name))
+    seeds = (
+      randomness.server_seed(run_seed),
+      randomness.client_seed(run_seed, client_id),
     )
-    for client in (0, 1)
-  )
-  assert compare.equal_bits(one, other)
-  # Drawn, not zeros.
-  assert np.ptp(tf.nest.flatten(one)[0]) > 0
+
+    def initial(server_seed, client_seed):
+      weights = functions.initial_weights(server_seed)
+      seed = server_seed if functions.starts_alike else client_seed
+      return weights, functions.initial_client_state(seed, weights)
+
+    return run_in_graph(initial, *seeds)
+
+  return run
+
+
+@pytest.mark.parametrize("name", algorithms.names())
+def test_all_draws_are_those_of_the_run(name, start):
+  one, other = (start(name, run_seed, 0) for run_seed in (0, 1))
+  for first, second in zip(*map(tf.nest.flatten, (one, other)), strict=True):
+    # What is the same in two runs was not drawn: zeros, ones, flags, or one
+    # number over and over.
+    assert (
+      not np.array_equal(first, second)
+      or np.array_equal(first, np.round(first))
+      or np.ptp(first) == 0
+    )
+
+
+def test_head_is_that_of_all_clients_and_of_the_model(
+  model, contract_hparams, start, run_in_graph, compare
+):
+  # As if the model had been sent to all, with the head that FedAvg starts from.
+  expected = run_in_graph(model.initial_weights, randomness.server_seed(3)).head
+  found = []
+  for name in algorithms.names():
+    if algorithms.get(name).work(model, contract_hparams(name)).starts_alike:
+      found.append(name)
+      for client in (0, 1):
+        _, state = start(name, 3, client)
+        assert compare.equal_bits(getattr(state, "head", state), expected)
+  assert "fed_rep" in found

@@ -214,33 +214,67 @@ def test_selection_looks_at_validation_alone(
 
 class TestDefaults:
   @pytest.fixture(scope="class")
-  def hparams(self, run_here):
-    """Those of contestants whose flags say nothing of them, by algorithm."""
-    plans = []
-    binary = types.SimpleNamespace(
-      __name__=guidance.__name__,
-      __doc__=guidance.__doc__,
-      main=lambda: plans.append(guidance_plan.make_plan()),
-    )
-    names = "fed_avg,fed_avg_ft,fed_prox_ft,fed_babu,fed_ala"
-    small = [each for each in _SMALL if not each.startswith("--local_steps")]
-    arguments = [*small, f"--algorithm={names}", "--fine_tuning_steps=15"]
-    assert run_here(binary, guidance_plan, arguments) == 0
-    return {each.algorithm: each.hparams for each in plans[0].contestants}
+  def plan(self, run_here):
+    """Returns `plan(names, *flags)`, the contestants of the binary's plan."""
 
-  def test_rate_of_fine_tuning_falls_on_for_all_who_do_it(self, hparams):
+    def contestants(names, *given):
+      plans = []
+      binary = types.SimpleNamespace(
+        __name__=guidance.__name__,
+        __doc__=guidance.__doc__,
+        main=lambda: plans.append(guidance_plan.make_plan()),
+      )
+      small = [each for each in _SMALL if not each.startswith("--local_steps")]
+      arguments = [*small, f"--algorithm={names}", *given]
+      assert run_here(binary, guidance_plan, arguments) == 0
+      return plans[0].contestants
+
+    return contestants
+
+  def test_rate_of_fine_tuning_falls_on_for_all_who_do_it(self, plan):
+    names = "fed_avg,fed_avg_ft,fed_prox_ft,fed_babu,fed_ala"
+    found = plan(names, "--fine_tuning_steps=15")
     # Fifteen steps, ten to a round, are two rounds more than three.
-    assert {name: each.cosine_rounds for name, each in hparams.items()} == {
+    assert {each.algorithm: each.hparams.cosine_rounds for each in found} == {
       "fed_avg": 3,
       "fed_avg_ft": 5,
       "fed_prox_ft": 5,
       "fed_babu": 5,
       "fed_ala": 3,
     }
+    assert {each.hparams.local_steps for each in found} == {10}
 
-  def test_what_else_is_learned_has_its_share_of_the_steps(self, hparams):
-    for name, each in hparams.items():
-      assert each.local_steps == (5 if name == "fed_ala" else 10)
+  def test_rate_falls_on_as_each_setting_asks(self, plan):
+    found = plan(
+      "fed_avg_ft", "--fine_tuning_steps=20,30", "--local_steps=5,10"
+    )
+    assert {
+      (
+        each.hparams.fine_tuning_steps,
+        each.hparams.local_steps,
+        each.hparams.cosine_rounds,
+      )
+      for each in found
+    } == {(20, 5, 7), (20, 10, 5), (30, 5, 9), (30, 10, 6)}
+
+  def test_published_methods_have_the_budget_of_all_others(self, plan):
+    found = plan("fed_ala,fed_as", "--variant=published,program")
+    assert {
+      (each.algorithm, each.hparams.variant): each.hparams.local_steps
+      for each in found
+    } == {
+      ("fed_ala", "published"): 10,
+      ("fed_as", "published"): 10,
+      # Half of the program's ten steps learn the mixture, a fifth aligns.
+      ("fed_ala", "program"): 5,
+      ("fed_as", "program"): 8,
+    }
+    given = plan("fed_ala", "--variant=program", "--local_steps=7")
+    assert [each.hparams.local_steps for each in given] == [7]
+
+  def test_two_parts_share_the_steps(self, plan):
+    for each in plan("fed_rep,flute,fed_pac,con_free"):
+      assert each.hparams.local_steps + each.hparams.head_steps == 10
 
 
 class TestBadFlags:

@@ -39,7 +39,12 @@ def client(x, y, domain_sizes=None, seed=(0, 0)) -> local_training.ClientData:
 
 
 def build_centre(
-  model, *, client_weighting="uniform", is_stateless=False, aggregator=None
+  model,
+  *,
+  client_weighting="uniform",
+  is_stateless=False,
+  starts_alike=False,
+  aggregator=None,
 ) -> process.FederatedAlgorithm:
   """The server learns the mean of the examples, and each client counts rounds.
 
@@ -66,6 +71,7 @@ def build_centre(
     initial_client_state=lambda seed, weights: (
       () if is_stateless else tf.cast(seed[0], tf.float32)
     ),
+    starts_alike=starts_alike,
     train_client=train_client,
     predict_as_client=lambda weights, count, data, examples: logits(
       examples.x,
@@ -106,7 +112,7 @@ def algorithm(model):
 class TestTypes:
   STATE = (
     "<weights=<centre=float32[2]>,aggregator=<value_sum_process=<>,"
-    "weight_sum_process=<>>,round_num=int32>@SERVER"
+    "weight_sum_process=<>>,round_num=int32,seed=<>>@SERVER"
   )
   DATA = (
     "{<x=float32[?,2],y=int32[?],domain_sizes=int32[?],seed=int32[2],"
@@ -175,6 +181,24 @@ class TestTypes:
       "<x=uint8[?,4,4,1],y=int32[?],domain_sizes=int32[3],seed=int32[2],"
       "client_id=int32>"
     )
+
+
+class TestStates:
+  """Those of clients that have not taken part yet."""
+
+  def test_start_alike_from_the_seed_of_the_run(self, model):
+    algorithm = build_centre(model, starts_alike=True)
+    (phase,) = algorithm.phases
+    seeds = [data.seed for data in CLIENTS]
+    for run_seed in (SEED, SEED + 5):
+      state = algorithm.initialize(run_seed)
+      counts = algorithm.initialize_client(state, seeds)
+      assert list(counts) == [run_seed[0]] * 3
+      # A client that joins after a round as well.
+      state, _, _ = phase(state, counts[:2], CLIENTS[:2])
+      assert list(algorithm.initialize_client(state, seeds[2:])) == [
+        run_seed[0]
+      ]
 
 
 class TestRounds:

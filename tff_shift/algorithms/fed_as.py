@@ -19,7 +19,7 @@ last round. In a round it
          t_i = sum over batches of |gradient of the batch's mean NLL|^2.
 
 The server's new backbone is the mean of the trained ones with weights
-t_i / sum t. A client predicts with the new backbone, aligned, and its head.
+t_i / sum t. A client predicts with its model as it last trained it.
 
 What leaves a client: the change of the backbone, from as it was received, t_i,
 and the mean training loss. Head and theta_i do not.
@@ -27,7 +27,12 @@ and the mean training loss. Head and theta_i do not.
 Written from the steps as the authors' program takes them. Decisions:
   * There all clients align one and the same object in turn, so that the second
     receives what the first has bent. Here each aligns what the server sent.
+  * There a client is evaluated before it receives the new backbone. Whoever
+    was not drawn in the last rounds predicts with what it trained before them.
+    `predict_with=aligned` is the model from which the next round trains.
   * A client that has never trained has nothing to align to, and takes no step.
+    It predicts with the server's backbone of the moment and the first head; in
+    the program with the initial model, however long the others have trained.
   * Steps of alignment are plain gradient steps at a rate of their own, one pass
     over the examples, on batches of `batch_size` (16 in the program).
   * t_i goes over one pass of full batches and over all weights, the head's
@@ -37,7 +42,8 @@ With `variant=program` it is what the FedDRM paper's program calls FedAS: a
 fifth of the steps align, with the optimizer and rate of the others, each
 example with its own features: mean of (f(x; theta) - f(x; theta_i))^2, where f
 are those of the trunk that a guide shares, if there is one. Clients count as in
-`client_weighting`, and predict with the new backbone as it is.
+`client_weighting`, and predict with the new backbone as it is and their head
+(`predict_with=received`).
 """
 
 import dataclasses
@@ -82,6 +88,14 @@ class HParams(hyperparameters.LocalHParams):
     " received backbone is trained as it is.",
     minimum=0,
     exclusive_minimum=True,
+  )
+  predict_with: str = hyperparameters.hparam(
+    "variant",
+    "What a client predicts with: trained, its model as it last trained it;"
+    " received, the server's backbone and its own head; aligned, these after"
+    " the steps of alignment; variant, trained (published) or received"
+    " (program).",
+    choices=("variant", "trained", "received", "aligned"),
   )
   client_weighting: str = hyperparameters.hparam(
     "uniform",
@@ -132,6 +146,9 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
   """
   model = split_model.with_head(model, hparams.head)
   is_published = hparams.variant == "published"
+  predict_with = hparams.predict_with
+  if predict_with == "variant":
+    predict_with = "trained" if is_published else "received"
   aligning = hparams
   if is_published:
     aligning = dataclasses.replace(
@@ -218,7 +235,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     )
 
   def prepare_client(backbone, last, data, round_num):
-    if is_published:
+    if predict_with == "aligned":
       seed = randomness.fold(
         data.seed, randomness.Purpose.PERSONALIZE, round_num
       )
@@ -228,10 +245,11 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
   return process.Work(
     initial_weights=model.initial_backbone,
     initial_client_state=lambda seed, backbone: split_model.SplitWeights(
-      backbone, model.first_head()
+      backbone, model.initial_head(seed)
     ),
+    starts_alike=True,
     train_client=train_client,
-    prepare_client=prepare_client,
+    prepare_client=None if predict_with == "trained" else prepare_client,
     predict_as_client=lambda _, weights, data, examples: evaluation.predict(
       model, weights, examples.x
     ),

@@ -11,12 +11,11 @@ its own training data, as in `fed_avg_ft`. The server predicts with the backbone
 under the random head.
 
 What leaves a client: the change of the backbone, and the mean training loss.
-The fine-tuned model does not; and the head is not sent to clients either, who
-all draw it alike.
+The fine-tuned model does not.
 
 Written from the steps as public programs take them. What is chosen here:
-  * The head is drawn as the model's, with the seed of all first heads (see
-    `SplitModel.first_head`), and is the last linear layer.
+  * The head is the last linear layer, drawn as the model's with the run's seed.
+    The server holds it and sends it with the backbone, as programs do.
   * It has no part in weight decay, which would shrink it to 0; in the authors'
     program its learning rate is 0, which comes to the same.
   * Clients fine-tune the whole model, as in the paper's tables and as public
@@ -26,9 +25,10 @@ Written from the steps as public programs take them. What is chosen here:
 
 import dataclasses
 
+import tensorflow as tf
+
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_avg_ft
-from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import process
 from tff_shift.models import split_model
@@ -60,39 +60,40 @@ class HParams(fed_avg_ft.HParams):
 def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
   """The functions of FedBABU; see `process.Work`.
 
-  The server's weights are the backbone.
+  The server's weights are the backbone and the head that nobody trains.
   """
   model = split_model.with_head(model, hparams.head)
 
-  def with_first_head(backbone):
-    return split_model.SplitWeights(backbone, model.first_head())
-
-  def train_client(backbone, _, data, round_num):
+  def train_client(weights, _, data, round_num):
     result = fed_avg.train_client(
       model,
       hparams,
-      with_first_head(backbone),
+      weights,
       data,
       round_num,
       trainable=model.weights_of("backbone"),
     )
     return result._replace(update=result.update.backbone)
 
-  def prepare_client(backbone, _, data, round_num):
+  def update_server(weights, mean_update, contribution, round_num):
+    del contribution, round_num
+    return weights._replace(
+      backbone=tf.nest.map_structure(tf.add, weights.backbone, mean_update)
+    )
+
+  def prepare_client(weights, _, data, round_num):
     return fed_avg_ft.prepare_client(
       model,
       hparams,
-      with_first_head(backbone),
+      weights,
       data,
       round_num,
       trainable=model.weights_of(_PARTS[hparams.fine_tune_part]),
     )
 
   return fed_avg_ft.work(model, hparams)._replace(
-    initial_weights=model.initial_backbone,
     train_client=train_client,
+    update_server=update_server,
     prepare_client=prepare_client,
-    predict_as_server=lambda backbone, _, examples: evaluation.predict(
-      model, with_first_head(backbone), examples.x
-    ),
+    fixed_weights=("head",),
   )

@@ -8,8 +8,9 @@ Distribution Shift (Park, Joe, Kim, Im, Kwon; 2026), Table 1.
 A client keeps a classifier, the last layer. In a round, on the received
 backbone f, it
 
-  1. trains a copy of its classifier on equally many examples of each class,
-     min(5, the rarest class), for comparison alone;
+  1. trains a copy of the classifier that all clients start with, which the
+     server holds, on equally many examples of each class, min(5, the rarest
+     class), for comparison alone;
   2. trains its classifier, and then f under it, with
 
          CE + k CE(cos(f(x), P_c) / tau over the classes c),   k = H / gamma,
@@ -34,6 +35,11 @@ Equations and numbers are those of the authors' program
   * Labels. The method has those of the drifting data; a stream has none:
     `stream_labels`. Fed-ADE does not say. With `risk`, all but step 1 weights
     classes by the estimate, whose entropy is H.
+  * The classifiers of step 1 start from one and the same, as in the program:
+    from their own (`compared_start=own`) they also differ by what their clients
+    had learned before, and clients of one concept are told apart.
+  * Step 2 starts from the client's own classifier, or the common one. In the
+    program a client's first one goes on from step 1, for it has none yet.
   * Fewer than three clients of a round cannot be compared (the program divides
     by zero): each keeps its row and its own mean embedding.
   * A class that a client lacks counts neither in H (the program takes 0 log 0)
@@ -92,6 +98,12 @@ class HParams(
     minimum=0,
     exclusive_minimum=True,
   )
+  compared_start: str = hyperparameters.hparam(
+    "common",
+    "Which classifier is trained for comparison: common, the one that all"
+    " clients start with (the program); own, the client's.",
+    choices=("common", "own"),
+  )
   head_rate_factor: float = hyperparameters.hparam(
     10.0,
     "The learning rate of classifiers, as a multiple of the backbone's.",
@@ -111,10 +123,12 @@ class Weights(NamedTuple):
 
   Attributes:
     backbone: The weights of the backbone.
+    head: The classifier that all clients start with.
     table: What clients of the last round receive, a `classifier_groups.Table`.
   """
 
   backbone: Any
+  head: Any
   table: Any
 
 
@@ -153,12 +167,12 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
       x=adaptation.embed(model, backbone, lesson.examples.x)
     )
 
-    def train_head(examples, epochs, class_weights, number):
+    def train_head(start, examples, epochs, class_weights, number):
       return local_training.train_on_batches(
         lambda head, batch: adaptation.risk(
           model.classify(head, batch.x), batch.y, class_weights
         ),
-        state.head,
+        start,
         examples,
         epochs * local_training.epoch_steps(examples, hparams.batch_size),
         randomness.fold(seed, number),
@@ -174,8 +188,16 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
       randomness.fold(seed, 0),
     )
     alike = tf.ones([model.num_classes])
-    compared = train_head(balanced, hparams.balanced_epochs, alike, 1)
-    head = train_head(embedded, hparams.head_epochs, lesson.class_weights, 2)
+    compared = train_head(
+      weights.head if hparams.compared_start == "common" else state.head,
+      balanced,
+      hparams.balanced_epochs,
+      alike,
+      1,
+    )
+    head = train_head(
+      state.head, embedded, hparams.head_epochs, lesson.class_weights, 2
+    )
     k = class_alignment.alignment_weight(hparams, lesson.classes, round_num)
 
     def backbone_loss(current, batch):
@@ -207,10 +229,17 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     )
 
   def update_server(weights, mean_update, slots, round_num):
-    return Weights(
-      tf.nest.map_structure(tf.add, weights.backbone, mean_update),
-      classifier_groups.write_table(hparams, weights.table, slots, round_num),
+    return weights._replace(
+      backbone=tf.nest.map_structure(tf.add, weights.backbone, mean_update),
+      table=classifier_groups.write_table(
+        hparams, weights.table, slots, round_num
+      ),
     )
+
+  def initial_weights(seed):
+    backbone, head = model.initial_weights(seed)
+    table = classifier_groups.empty_table(hparams, head, *sizes)
+    return Weights(backbone, head, table)
 
   def personalize_client(weights, state, data, round_num):
     merged, is_there = classifier_groups.read_table(
@@ -228,12 +257,9 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     )
 
   return process.Work(
-    initial_weights=lambda seed: Weights(
-      model.initial_backbone(seed),
-      classifier_groups.empty_table(hparams, model.first_head(), *sizes),
-    ),
+    initial_weights=initial_weights,
     initial_client_state=lambda seed, weights: ClientState(
-      model.first_head(), tf.zeros(sizes), tf.constant(0.0)
+      weights.head, tf.zeros(sizes), tf.constant(0.0)
     ),
     train_client=train_client,
     update_server=update_server,
@@ -245,5 +271,6 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     ),
     examples_type=adaptation.data_type(model),
     num_examples=adaptation.num_stream_examples,
+    fixed_weights=("head",),
     max_clients=hparams.num_slots,
   )

@@ -184,7 +184,8 @@ def work(model: guided_model.GuidedModel, hparams: HParams) -> process.Work:
     initial_weights=lambda seed: Shared(
       model.initial_backbone(seed), model.initial_client_branch(seed)
     ),
-    initial_client_state=lambda seed, weights: model.first_head(),
+    initial_client_state=lambda seed, weights: model.initial_head(seed),
+    starts_alike=True,
     train_client=lambda shared, head, data, round_num: train_client(
       model, hparams, shared, head, data, round_num
     ),

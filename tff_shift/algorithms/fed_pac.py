@@ -132,7 +132,7 @@ def _work_published(
       tf.zeros([num_classes, model.embedding_size]),
       tf.nest.map_structure(
         lambda w: tf.repeat(w[tf.newaxis], num_clients, axis=0),
-        model.first_head(),
+        model.initial_head(seed),
       ),
     )
 
@@ -202,8 +202,9 @@ def _work_published(
   return process.Work(
     initial_weights=initial_weights,
     initial_client_state=lambda seed, shared: Personal(
-      model.first_head(), tf.constant(0.0)
+      model.initial_head(seed), tf.constant(0.0)
     ),
+    starts_alike=True,
     train_client=train_client,
     update_server=update_server,
     personalize_client=personalize_client,

@@ -125,7 +125,8 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
   model = split_model.with_head(model, hparams.head)
   return process.Work(
     initial_weights=model.initial_backbone,
-    initial_client_state=lambda seed, weights: model.first_head(),
+    initial_client_state=lambda seed, weights: model.initial_head(seed),
+    starts_alike=True,
     train_client=lambda backbone, head, data, round_num: train_client(
       model, hparams, backbone, head, data, round_num
     ),

@@ -229,7 +229,8 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     initial_weights=(
       model.initial_weights if shares_head else model.initial_backbone
     ),
-    initial_client_state=lambda seed, weights: model.first_head(),
+    initial_client_state=lambda seed, weights: model.initial_head(seed),
+    starts_alike=True,
     train_client=train,
     predict_as_client=lambda weights, head, _, examples: evaluation.predict(
       model, with_own_head(weights, head), examples.x

@@ -43,11 +43,14 @@ class ServerState(NamedTuple):
     weights: What all clients share, a nested structure of float32 tensors.
     aggregator: The state of the aggregator.
     round_num: The number of rounds done, an int32 scalar.
+    seed: The seed of the initial weights, int32 [2], where clients start alike,
+      see `process.Work`, else ().
   """
 
   weights: Any
   aggregator: Any
   round_num: Any
+  seed: Any = ()
 
 
 class ClientResult(NamedTuple):
@@ -263,6 +266,7 @@ def training_phase(
       tff.federated_map(_next_round, state.round_num)
       if is_last
       else state.round_num,
+      state.seed,
     )
     return (
       tff.federated_zip(new_state),
@@ -323,6 +327,7 @@ def personal_phase(
       state.weights,
       state.aggregator,
       tff.federated_map(_next_round, state.round_num),
+      state.seed,
     )
     return (
       tff.federated_zip(new_state),

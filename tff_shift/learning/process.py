@@ -69,6 +69,10 @@ class Work(NamedTuple):
       not taken part yet, with its own seed and the server's weights of the
       moment at which the state is asked for: a personal model may start from
       what the server sends first.
+    starts_alike: Whether the seed of `initial_client_state` is the run's, that
+      of `initial_weights`, and not the client's own. Then all clients draw the
+      same, such as a head: those that start apart pull what is shared in
+      different directions.
     personalize_client: `(weights, client_state, data, round_num) ->
       PersonalResult`, with the weights that the server has just updated. None:
       a round has one phase.
@@ -80,6 +84,8 @@ class Work(NamedTuple):
       with the mean of the clients' updates and the sum of their contributions.
       It does not count in a round of which no client does. None: the mean
       update is added.
+    fixed_weights: Names of fields of the weights, then a named tuple, that no
+      round changes, such as a head that nobody trains.
     summarize_client: `(weights, data) -> summary`, summed over clients for
       `predict_as_server`; empty for most algorithms.
     answer_request: `(weights, request) -> client_state`: what the server sends
@@ -102,11 +108,13 @@ class Work(NamedTuple):
   predict_as_client: Callable[[Any, Any, Any, Any], tf.Tensor]
   predict_as_server: Callable[[Any, Any, Any], tf.Tensor] | None = None
   initial_client_state: Callable[[Any, Any], Any] = lambda seed, weights: ()
+  starts_alike: bool = False
   personalize_client: Callable[[Any, Any, Any, Any], PersonalResult] | None = (
     None
   )
   prepare_client: Callable[[Any, Any, Any, Any], Any] | None = None
   update_server: Callable[[Any, Any, Any, Any], Any] | None = None
+  fixed_weights: tuple[str, ...] = ()
   summarize_client: Callable[[Any, Any], Any] = lambda weights, data: ()
   answer_request: Callable[[Any, Any], Any] | None = None
   request_type: tff.Type | None = None
@@ -311,6 +319,7 @@ def build(
         tff.federated_map(initial_weights, seed),
         aggregate.initialize(),
         tff.federated_value(0, tff.SERVER),
+        seed if functions.starts_alike else tff.federated_value((), tff.SERVER),
       )
     )
 
@@ -323,6 +332,8 @@ def build(
   )
   def initialize_client(server, seeds):
     shared = tff.federated_broadcast(frozen_weights.shared(server))
+    if functions.starts_alike:
+      seeds = tff.federated_broadcast(frozen_weights.state(server).seed)
     return tff.federated_map(initial_client_state, (shared, seeds))
 
   round_phases = []

@@ -92,22 +92,16 @@ class SplitModel:
       `SplitWeights`.
     """
     return SplitWeights(
-      backbone=self.initial_backbone(seed),
-      head=self.head.initial_weights(seed),
+      backbone=self.initial_backbone(seed), head=self.initial_head(seed)
     )
 
   def initial_backbone(self, seed) -> tuple[tf.Tensor, ...]:
     """Draws the backbone's initial weights; seed is int32 [2]."""
     return self.backbone.initial_weights(seed)
 
-  def first_head(self) -> tuple[tf.Tensor, ...]:
-    """Returns the head that clients start with where the server holds none.
-
-    It is the same for all clients, as if one had been sent to them: heads that
-    start apart pull what is shared in different directions. Its seed is its
-    own, the same in all runs.
-    """
-    return self.head.initial_weights(tf.constant([0, 0]))
+  def initial_head(self, seed) -> tuple[tf.Tensor, ...]:
+    """Draws the head's initial weights; seed is int32 [2]."""
+    return self.head.initial_weights(seed)
 
   def scale(self, x) -> tf.Tensor:
     """Maps examples [batch, ...] to what the backbone takes."""

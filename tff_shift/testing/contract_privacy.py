@@ -83,8 +83,15 @@ class TestPrivacyByType:
     self, algorithm, aggregated, type_walk
   ):
     state = algorithm.initialize.type_signature.result
-    held = count_shapes(type_walk.tensors(state))
-    shared = count_shapes(type_walk.tensors(state.member.weights))
+    weights = state.member.weights
+    # What no round changes tells nothing of clients.
+    fixed = count_shapes(
+      tensor
+      for name in algorithm.work.fixed_weights
+      for tensor in type_walk.tensors(weights[name])
+    )
+    held = count_shapes(type_walk.tensors(state)) - fixed
+    shared = count_shapes(type_walk.tensors(weights)) - fixed
     sent = [
       count_shapes(type_walk.sent_tensors(signatures))
       for signatures in aggregated.phases

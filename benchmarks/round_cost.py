@@ -5,14 +5,16 @@
 The work: 10 clients with 320 RGB images of 32x32 each take 10 SGD steps (rate
 0.05) on batches of 32 with a convolutional network of 70,378 parameters; then
 the mean. All contestants see the same batches in the same order, so their
-weights after a round must agree; that is checked first. They alternate in one
-process, and the median of the repetitions counts: ratios hold on a machine, its
-seconds hold on a day. Run it when the machine is idle.
+weights after a round must agree to within half of what a step moves them; that
+is checked first. They alternate in one process, and the median of the
+repetitions counts: ratios hold on a machine, its seconds hold on a day. Run it
+when the machine is idle.
 """
 
 import statistics
 import time
 from collections.abc import Callable
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -37,8 +39,6 @@ _BATCH = 32
 _RATE = 0.05
 _IMAGE = (32, 32, 3)
 _CLASSES = 10
-# Weights of different programs after ten steps: float32 rounding, no more.
-_TOLERANCE = 1e-5
 
 
 def _backbone() -> tf.keras.Model:
@@ -219,6 +219,41 @@ def _ours(initial, data) -> Callable[[], list[np.ndarray]]:
   return run
 
 
+def _check_same_work(
+  name: str,
+  initial: Sequence[np.ndarray],
+  reference: Sequence[np.ndarray],
+  found: Sequence[np.ndarray],
+) -> None:
+  """Ends the program unless weights after a round are those of the reference.
+
+  Kernels add in different orders, and these gradients are sums of 32,768 terms
+  that nearly cancel: on a processor without AVX-512 stock TFF's weights differ
+  from those of plain TensorFlow by 5e-5, on others by 1e-6. A step that is left
+  out, or taken on another batch, changes the weight that moves most by about
+  its largest change over the number of steps; half of that is allowed.
+  """
+  moved = max(
+    float(np.abs(a - b).max()) for a, b in zip(initial, reference, strict=True)
+  )
+  allowed = moved / FLAGS.num_steps / 2
+  differences = [
+    float(np.abs(a - b).max()) for a, b in zip(reference, found, strict=True)
+  ]
+  worst = int(np.argmax(differences))
+  print(
+    f"{name}: weights differ from plain TensorFlow by at most"
+    f" {differences[worst]:.1e}"
+  )
+  if not differences[worst] <= allowed:
+    raise SystemExit(
+      f"{name} does not do the same work: weights {worst + 1} of"
+      f" {len(differences)}, of shape {list(reference[worst].shape)}, differ by"
+      f" {differences[worst]:.1e}, and {allowed:.1e} are allowed, half of what"
+      " a step moves a weight"
+    )
+
+
 def _in(context, build) -> Callable[[], list[np.ndarray]]:
   """Builds and runs a contestant in a context of TFF."""
   with tff.framework.get_context_stack().install(context):
@@ -257,13 +292,7 @@ def main(_) -> None:
     for name, run in contestants.items():
       weights = run()
       reference = reference or weights
-      difference = max(
-        float(np.abs(a - b).max())
-        for a, b in zip(reference, weights, strict=True)
-      )
-      print(f"{name}: weights differ from plain TensorFlow by {difference:.1e}")
-      if difference > _TOLERANCE:
-        raise SystemExit(f"{name} does not do the same work")
+      _check_same_work(name, initial, reference, weights)
     seconds = {name: [] for name in contestants}
     for _ in range(FLAGS.repetitions):
       for name, run in contestants.items():

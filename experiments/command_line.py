@@ -109,8 +109,7 @@ def define_common_flags(
   flags.DEFINE_bool(
     "progress",
     None,
-    "Shows a progress bar, or a line every 30 seconds where standard error is"
-    " no terminal. Default: a bar on a terminal, else nothing.",
+    "Shows a progress bar. Default: if standard error is a terminal.",
   )
   flags.DEFINE_string(
     "executor",
@@ -396,13 +395,12 @@ def _flag_values() -> dict[str, Any]:
 
 
 def open_folder(
-  scenario: str, why_not: Callable[[str, Any], str] = lambda *_: ""
+  scenario: str,
 ) -> tuple[results.RunFolder, checkpoints.Checkpoints]:
   """Makes the folder of the run, or opens it again with `--resume`.
 
   Args:
     scenario: The binary's name.
-    why_not: See `output_folder.open_folder`.
 
   Returns:
     The folder, with `config.json` in it, and the checkpoints there.
@@ -412,9 +410,7 @@ def open_folder(
       run to be resumed.
   """
   with usage_errors():
-    return output_folder.open_folder(
-      output_dir(scenario), _flag_values(), why_not
-    )
+    return output_folder.open_folder(output_dir(scenario), _flag_values())
 
 
 def executor() -> contextlib.AbstractContextManager:
@@ -433,18 +429,16 @@ def executor() -> contextlib.AbstractContextManager:
 
 
 def progress_bar(
-  total: int, description: str, position: str = ""
-) -> contextlib.AbstractContextManager[progress.Progress]:
+  total: int, description: str
+) -> contextlib.AbstractContextManager[progress.ProgressBar]:
   """Returns a progress bar that heeds `--progress`, to be used in a `with`.
 
   Args:
     total: The number of rounds, time steps or epochs.
     description: What stands beside the bar.
-    position: Which of all runs it is, in words.
   """
   return progress.progress(
     total,
-    enabled=flags.FLAGS.progress,
+    enabled=False if flags.FLAGS.progress is False else None,
     description=description,
-    position=position,
   )

@@ -55,10 +55,6 @@ class Plan:
     model: The model.
     settings: What tells these runs from those of other flags, by name.
     num_steps: The number of rounds or time steps of a run.
-    hparams_of_rounds: The hyper-parameters of the contestants, were the number
-      of rounds another. None: they do not depend on it.
-    num_runs: The number of runs in all; None: not known beforehand.
-    why_no_more: By flag, why it cannot be larger when a run is resumed.
     told_hparams: The hyper-parameters that rows and tables tell beside those
       that are compared.
   """
@@ -71,9 +67,6 @@ class Plan:
   settings: Mapping[str, Any]
   num_steps: int
   told_hparams: Sequence[str] = ("learning_rate",)
-  hparams_of_rounds: Callable[[int], Sequence[Any]] | None = None
-  num_runs: int | None = None
-  why_no_more: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   @property
   def hparam_names(self) -> list[str]:
@@ -96,7 +89,7 @@ class Run:
     self,
     labels: Mapping[str, Any],
     curve: Sequence[str],
-    bar: progress.Progress,
+    bar: progress.ProgressBar,
     checkpoint: checkpoints.Run,
     folder: results.RunFolder,
     tracked: trackers.TrackedRun,
@@ -216,33 +209,11 @@ class Comparison:
         FLAGS.executor, frozen_weights.num_bytes(plan.model)
       )
     self.plan = plan
-    self.folder, self._saved = command_line.open_folder(
-      plan.scenario, self._why_not_longer
-    )
+    self.folder, self._saved = command_line.open_folder(plan.scenario)
     self._tracker = tracker_flags.make(plan.scenario, self.folder)
     self._summaries = []
-    self._num_started = 0
     # The values of each setting that runs of a contestant differ in.
     self._varied = {}
-
-  def _why_not_longer(self, flag: str, before: Any) -> str:
-    """Returns why a run cannot go on with more rounds or seeds; or ""."""
-    if flag in self.plan.why_no_more:
-      return f"{self.plan.why_no_more[flag]}; start anew in another folder"
-    if flag != "rounds" or self.plan.hparams_of_rounds is None:
-      return ""
-    hparams = (each.hparams for each in self.plan.contestants)
-    for now, then in zip(
-      hparams, self.plan.hparams_of_rounds(before), strict=True
-    ):
-      for field in dataclasses.fields(now):
-        old, new = (getattr(each, field.name) for each in (then, now))
-        if old != new:
-          return (
-            f"on which --{field.name} depends where it is not set (it was {old}"
-            f" and would be {new}); start anew in another folder"
-          )
-    return ""
 
   def build(
     self,
@@ -364,12 +335,8 @@ class Comparison:
         "seed": seed,
       },
     )
-    self._num_started += 1
-    in_all = self.plan.num_runs
     progress_bar = command_line.progress_bar(
-      num_steps,
-      ", ".join([contestant.label, *varied.values(), f"seed {seed}"]),
-      f"run {self._num_started}" + (f" of {in_all}" if in_all else ""),
+      num_steps, ", ".join([contestant.label, *varied.values(), f"seed {seed}"])
     )
     with tracked_run as tracked, progress_bar as bar:
       yield Run(

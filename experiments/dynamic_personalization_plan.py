@@ -249,7 +249,6 @@ def make_plan() -> Plan:
       "model_parameters": model.num_parameters,
     },
     num_steps=FLAGS.rounds,
-    num_runs=selection_flags.num_runs(chosen, seeds),
     told_hparams=("learning_rate", "meta_learning_rate"),
     dataset=dataset,
     extractor=extractor if needs_extractor else None,

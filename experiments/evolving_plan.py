@@ -13,16 +13,12 @@ from experiments import comparison
 from experiments import contestants
 from experiments import dataset_flags
 from experiments import input_flags
-from experiments import output_folder
 from experiments import selection_flags
 from tff_shift import algorithms
 from tff_shift import models
 from tff_shift.data import domains
-from tff_shift.data import own_datasets
 from tff_shift.models import split_model
-from tff_shift.simulation import evolving
 from tff_shift.simulation import selection
-from tff_shift.simulation import summary
 
 FLAGS = flags.FLAGS
 
@@ -86,8 +82,7 @@ def define_flags() -> None:
   flags.DEFINE_float(
     "test_fraction",
     0.2,
-    "Share of a source domain that a client keeps for testing. It does not"
-    " apply to data that say what is for testing.",
+    "Share of a source domain that a client keeps for testing.",
   )
   flags.DEFINE_string(
     "weights_file",
@@ -122,11 +117,6 @@ class Plan(comparison.Plan):
   dirichlet: float
 
 
-def _chosen(rounds: int) -> list[selection.Contestant]:
-  # Domains that are learned one after the other share all rounds.
-  return contestants.chosen(SCENARIO, lambda *_: {"task_rounds": rounds})
-
-
 def make_plan() -> Plan:
   """Checks all flags and loads the data, before anything is written.
 
@@ -137,7 +127,10 @@ def make_plan() -> Plan:
     UsageError: If a flag or a file is wrong.
   """
   command_line.check_common_flags(SCENARIO)
-  chosen = _chosen(FLAGS.rounds)
+  # Domains that are learned one after the other share all rounds.
+  chosen = contestants.chosen(
+    SCENARIO, lambda *_: {"task_rounds": FLAGS.rounds}
+  )
   seeds = command_line.chosen_seeds("seeds")
   selection_seeds = selection_flags.chosen_seeds(LAST_SOURCE, seeds)
   command_line.require_at_least_one("mean_of_last", "embedding_width")
@@ -154,28 +147,23 @@ def make_plan() -> Plan:
     are_given = dataset_flags.clients_are_given("dirichlet")
     datasets = {seed: _load(seed) for seed in seeds}
     _check_num_domains(chosen, len(datasets[seeds[0]].domains))
-    _check_test_fraction(datasets[seeds[0]])
-    # Splits that leave clients or domains without examples are refused here.
+    # Splits that leave a client without examples are refused here.
     clients = {
-      seed: _checked(assemble(dataset, seed, dirichlet), chosen)
+      seed: assemble(dataset, seed, dirichlet)
       for seed, dataset in datasets.items()
     }
     if FLAGS.select == LAST_SOURCE:
       for seed, dataset in datasets.items():
-        held_out = domains.without_target(dataset)
-        _checked(assemble(held_out, seed, dirichlet), chosen)
+        assemble(without_target(dataset), seed, dirichlet)
     model = _build_model(datasets[seeds[0]], clients[seeds[0]])
     for each in chosen:
       # What an algorithm asks of the model is refused here.
       algorithms.get(each.algorithm).work(model, each.hparams)
-    aggregators = command_line.chosen_aggregators(chosen, FLAGS.rounds)
-  if own_datasets.is_own(FLAGS.dataset):
-    _warn(datasets[seeds[0]], clients[seeds[0]])
   return Plan(
     scenario=SCENARIO,
     contestants=chosen,
     seeds=seeds,
-    aggregators=aggregators,
+    aggregators=command_line.chosen_aggregators(chosen, FLAGS.rounds),
     model=model,
     settings=_settings(
       len(datasets[seeds[0]].domains),
@@ -183,8 +171,6 @@ def make_plan() -> Plan:
       "given" if are_given else str(dirichlet),
     ),
     num_steps=FLAGS.rounds,
-    num_runs=selection_flags.num_runs(chosen, seeds),
-    hparams_of_rounds=lambda rounds: [each.hparams for each in _chosen(rounds)],
     datasets=datasets,
     selection_seeds=selection_seeds,
     dirichlet=dirichlet,
@@ -231,64 +217,6 @@ def _check_num_domains(
       )
 
 
-def _check_test_fraction(dataset: domains.EvolvingDataset) -> None:
-  """Refuses the flag for data that say what is for testing."""
-  if dataset.has_own_split and not FLAGS["test_fraction"].using_default_value:
-    raise command_line.UsageError(
-      f"--test_fraction={FLAGS.test_fraction} does not apply to"
-      f" --dataset={FLAGS.dataset}, which says by num_train what is for"
-      " testing; leave it out"
-    )
-
-
-def _checked(
-  clients: Sequence[domains.Client], chosen: Sequence[selection.Contestant]
-) -> Sequence[domains.Client]:
-  """Refuses clients of whom an algorithm can train nobody; returns them."""
-  for name in dict.fromkeys(each.algorithm for each in chosen):
-    try:
-      evolving.left_out(clients, algorithms.min_source_domains(name))
-    except ValueError as error:
-      raise command_line.UsageError(
-        f"--algorithm={name} with --dataset={FLAGS.dataset}: {error}"
-      ) from error
-  return clients
-
-
-def _warn(
-  dataset: domains.EvolvingDataset, clients: Sequence[domains.Client]
-) -> None:
-  """Tells who lacks a domain, and which test examples are trained on."""
-  lacking = {
-    client.name: [
-      domain.name
-      for domain, train, test in zip(
-        dataset.domains,
-        client.train.domain_sizes,
-        client.test.domain_sizes,
-        strict=True,
-      )
-      if not train + test
-    ]
-    for client in clients
-  }
-  lacking = {client: names for client, names in lacking.items() if names}
-  if lacking:
-    output_folder.warn(
-      f"{len(lacking)} of {len(clients)} clients of {FLAGS.dataset} lack"
-      " domains: "
-      + summary.shortened(
-        f"{client} lacks {', '.join(names)}"
-        for client, names in lacking.items()
-      )
-    )
-  output_folder.warn_of_copies(
-    FLAGS.dataset,
-    [client.train.x for client in clients],
-    [client.test.x for client in clients],
-  )
-
-
 def _load(seed: int) -> domains.EvolvingDataset:
   return domains.load_evolving(
     FLAGS.dataset,
@@ -310,9 +238,16 @@ def assemble(
     dataset,
     num_clients=FLAGS.num_clients,
     dirichlet=dirichlet,
-    test_fraction=None if dataset.has_own_split else FLAGS.test_fraction,
+    test_fraction=FLAGS.test_fraction,
     seed=seed,
   )
+
+
+def without_target(
+  dataset: domains.EvolvingDataset,
+) -> domains.EvolvingDataset:
+  """Leaves the last domain out."""
+  return dataset._replace(domains=dataset.domains[:-1])
 
 
 def _build_model(

@@ -1,7 +1,6 @@
 """The flags of `experiments.guidance`, and what they ask for."""
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,17 +12,14 @@ from experiments import comparison
 from experiments import contestants
 from experiments import dataset_flags
 from experiments import input_flags
-from experiments import output_folder
 from experiments import selection_flags
 from tff_shift import algorithms
 from tff_shift import models
 from tff_shift.algorithms import fed_avg_ft
 from tff_shift.data import color_transforms
 from tff_shift.data import guidance
-from tff_shift.data import own_datasets
 from tff_shift.models import guided_model
 from tff_shift.models import lenet
-from tff_shift.simulation import selection
 
 FLAGS = flags.FLAGS
 
@@ -32,8 +28,6 @@ VALIDATION = "validation"
 
 # The width of the client branch that is put on a model without one.
 _GUIDE_WIDTH = 64
-
-_INTENSITIES = (*color_transforms.INTENSITIES, color_transforms.NONE)
 
 # The settings of the FedDRM paper, which all algorithms share.
 _DEFAULTS = {
@@ -90,11 +84,10 @@ def define_flags() -> None:
   )
   flags.DEFINE_string(
     "intensity",
-    None,
+    "high",
     "How far the clients' colours are moved: "
-    + ", ".join(_INTENSITIES)
-    + ". Default: high; none for data of your own, which then stay as they are,"
-    " images or vectors.",
+    + ", ".join(color_transforms.INTENSITIES)
+    + ".",
   )
   flags.DEFINE_integer(
     "max_examples",
@@ -146,9 +139,7 @@ def make_plan() -> Plan:
     UsageError: If a flag or a file is wrong.
   """
   command_line.check_common_flags(SCENARIO)
-  if FLAGS.intensity is None:
-    FLAGS.intensity = guidance.default_intensity(FLAGS.dataset)
-  command_line.require_choice("intensity", _INTENSITIES)
+  command_line.require_choice("intensity", color_transforms.INTENSITIES)
   if FLAGS.sharing is not None:
     command_line.require_choice("sharing", lenet.SHARED_STAGES)
   command_line.require_at_least_one("max_examples", "final_rounds")
@@ -157,7 +148,7 @@ def make_plan() -> Plan:
     FLAGS.final_rounds <= FLAGS.rounds,
     f"at most --rounds={FLAGS.rounds}",
   )
-  chosen = _chosen(FLAGS.rounds)
+  chosen = contestants.chosen(SCENARIO, _defaults)
   seeds = command_line.chosen_seeds("seeds")
   selection_seeds = selection_flags.chosen_seeds(VALIDATION, seeds)
   with command_line.usage_errors():
@@ -182,20 +173,11 @@ def make_plan() -> Plan:
         for seed in selection_seeds
       }
     model = _build_model(datasets[seeds[0]])
-    aggregators = command_line.chosen_aggregators(chosen, FLAGS.rounds)
-  if own_datasets.is_own(FLAGS.dataset):
-    output_folder.warn_of_copies(
-      FLAGS.dataset,
-      *(
-        [each.x for each in part]
-        for part in (datasets[seeds[0]].train, datasets[seeds[0]].test)
-      ),
-    )
   return Plan(
     scenario=SCENARIO,
     contestants=chosen,
     seeds=seeds,
-    aggregators=aggregators,
+    aggregators=command_line.chosen_aggregators(chosen, FLAGS.rounds),
     model=model,
     settings={
       "partition": FLAGS.partition or "given",
@@ -208,25 +190,18 @@ def make_plan() -> Plan:
       "final_rounds": FLAGS.final_rounds,
     },
     num_steps=FLAGS.rounds,
-    num_runs=selection_flags.num_runs(chosen, seeds),
-    hparams_of_rounds=lambda rounds: [each.hparams for each in _chosen(rounds)],
     told_hparams=("learning_rate", "lambda_"),
     datasets=datasets,
     selection_datasets=selection_datasets,
   )
 
 
-def _chosen(rounds: int) -> list[selection.Contestant]:
-  return contestants.chosen(SCENARIO, functools.partial(_defaults, rounds))
-
-
-def _defaults(
-  rounds: int, algorithm: str, setting: Mapping[str, Any]
-) -> dict[str, Any]:
+def _defaults(algorithm: str, setting: Mapping[str, Any]) -> dict[str, Any]:
   """Returns the hyper-parameters of an algorithm whose flags are not set."""
   values = _DEFAULTS | _OWN_DEFAULTS.get(algorithm, {})
   if setting.get("variant") == "program":
     values |= _PROGRAM_DEFAULTS.get(algorithm, {})
+  rounds = FLAGS.rounds
   kind = algorithms.get(algorithm).HParams
   if issubclass(kind, fed_avg_ft.HParams):
     # Fine-tuning goes on where the rounds end, and the rate falls on.
@@ -252,7 +227,7 @@ def _build_model(
     name,
     input_shape=dataset.sample.shape,
     num_classes=len(dataset.class_names),
-    input_dtype=tf.as_dtype(dataset.sample.dtype),
+    input_dtype=tf.uint8,
     input_scaling=input_flags.chosen([each.x for each in dataset.train]),
     **options,
   )

@@ -247,13 +247,6 @@ def make_plan() -> Plan:
         "input_scaling": FLAGS.input_scaling,
       },
       num_steps=FLAGS.timesteps,
-      num_runs=(
-        None if FLAGS.controls else len(chosen) * len(seeds) * len(FLAGS.shift)
-      ),
-      why_no_more={
-        "timesteps": "on which the drift of"
-        f" --shift={','.join(FLAGS.shift)} depends"
-      },
       omegas=omegas,
       dirichlet=dirichlet,
       dataset=dataset,

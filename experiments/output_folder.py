@@ -4,7 +4,6 @@ import dataclasses
 import errno
 import pathlib
 import sys
-from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -39,12 +38,6 @@ _WITHOUT_EFFECT = frozenset(
     *(field.name for field in dataclasses.fields(execution.RemoteWorkers)),
   }
 )
-# Flags that may become longer when a run is resumed, and whether they have.
-_MAY_GROW = {
-  "rounds": lambda old, new: old is not None and new > old,
-  "timesteps": lambda old, new: new > old,
-  "seeds": lambda old, new: len(new) > len(old) and new[: len(old)] == old,
-}
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -54,8 +47,7 @@ def define_flags() -> None:
     "resume",
     False,
     "Continues the run in --output_dir after its last checkpoints, with the"
-    " same flags; --rounds may be larger, and --seeds may have more behind"
-    " those of the start. Runs that were finished are not run again.",
+    " same flags. Runs that were finished are not run again.",
   )
   # To save takes about 0.1 s, less than one of ten rounds of all but toys.
   flags.DEFINE_integer(
@@ -74,18 +66,13 @@ def define_flags() -> None:
 
 
 def open_folder(
-  path: pathlib.Path,
-  values: Mapping[str, Any],
-  why_not: Callable[[str, Any], str] = lambda *_: "",
+  path: pathlib.Path, values: Mapping[str, Any]
 ) -> tuple[results.RunFolder, checkpoints.Checkpoints]:
   """Makes the folder of the run, or opens it again with `--resume`.
 
   Args:
     path: The folder.
     values: Every flag of the binary with its value.
-    why_not: Called with the name of a flag that has become longer, such as
-      `rounds`, and its value before; returns why the run cannot go on so, or
-      "".
 
   Returns:
     The folder, with `config.json` in it, and the checkpoints there.
@@ -110,24 +97,21 @@ def open_folder(
   else:
     folder = results.RunFolder.create(path, overwrite=FLAGS.overwrite)
   described = folder.describe(values)
-  begun_with = {}
   if FLAGS.resume:
-    before = folder.read_config() or described
-    begun_with = _check_same(before, described, why_not)
+    _check_same(folder.read_config() or described, described)
   saved = checkpoints.Checkpoints(
     folder,
     {
       name: value
-      for name, value in (described["flags"] | begun_with).items()
+      for name, value in described["flags"].items()
       if name not in _WITHOUT_EFFECT
     },
-    is_extended="rounds" in begun_with,
     every=FLAGS.checkpoint_every,
     max_states_in_memory=FLAGS.max_states_in_memory,
     on_problem=warn,
   )
   if FLAGS.resume:
-    folder.write_resumption(values, begun_with)
+    folder.write_resumption(values)
   else:
     folder.write_config(values)
   # So that it is known how to resume, should the name be a new one.
@@ -135,35 +119,13 @@ def open_folder(
   return folder, saved
 
 
-def _check_same(
-  before: Mapping[str, Any],
-  now: Mapping[str, Any],
-  why_not: Callable[[str, Any], str],
-) -> dict[str, Any]:
-  """Refuses other flags than those of the start; warns of other software.
-
-  Args:
-    before: The configuration in the folder.
-    now: That of this command line.
-    why_not: See `open_folder`.
-
-  Returns:
-    The values of the start of those flags that have become longer.
-  """
-  begun_with = dict(before.get("begun_with", {}))
+def _check_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+  """Refuses other flags than those of the start; warns of other software."""
   changes = []
   for name in sorted({*before["flags"], *now["flags"]} - _WITHOUT_EFFECT):
     old, new = (each["flags"].get(name) for each in (before, now))
-    if old == new:
-      continue
-    change = f"--{name} was {_shown(old)} and is {_shown(new)}"
-    if name in _MAY_GROW and _MAY_GROW[name](old, new):
-      reason = why_not(name, old)
-      if not reason:
-        begun_with.setdefault(name, old)
-        continue
-      change += f", {reason}"
-    changes.append(change)
+    if old != new:
+      changes.append(f"--{name} was {_shown(old)} and is {_shown(new)}")
   if changes:
     raise ValueError(
       "--resume goes on with the flags of the start: " + "; ".join(changes)
@@ -174,7 +136,6 @@ def _check_same(
         f"{name} differ from those of the start; what follows may not be what"
         " a run that never stopped gives"
       )
-  return begun_with
 
 
 def _shown(value: Any) -> str:

@@ -6,7 +6,6 @@ end.
 
 from collections.abc import Callable
 from collections.abc import Sequence
-from collections.abc import Sized
 
 from absl import flags
 
@@ -64,13 +63,6 @@ def chosen_seeds(rule: str, seeds: Sequence[int]) -> list[int]:
     "selection_seeds", set(found) <= set(seeds), "a part of --seeds"
   )
   return found
-
-
-def num_runs(contestants: Sized, seeds: Sized) -> int | None:
-  """Returns the number of runs; None if it depends on what is chosen."""
-  if FLAGS.select != selection.NONE:
-    return None
-  return len(contestants) * len(seeds)
 
 
 def rule(

@@ -2,8 +2,7 @@
 
 A driver loops over `steps`, which yields the steps that are still to be done
 and saves after every so many. A run has a folder of its own with its last two
-checkpoints, and the last one that a run of more steps comes to as well: at its
-end a run measures what a longer one does not. A checkpoint is
+checkpoints, each of which is
 
     state_<step>/       the states of the server and of the clients that have
                         taken part, as `tff.program.FileProgramStateManager`
@@ -35,7 +34,6 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
-from typing import NamedTuple
 
 import tensorflow_federated as tff
 
@@ -70,7 +68,6 @@ class Checkpoints:
     *,
     every: int,
     max_states_in_memory: int | None = None,
-    is_extended: bool = False,
     on_problem: Callable[[str], None] = _print_problem,
   ):
     """Makes a place for them in a folder.
@@ -83,14 +80,12 @@ class Checkpoints:
         never saves.
       max_states_in_memory: So many states of clients stay in memory, the others
         on disk. None: all.
-      is_extended: Whether the runs began with fewer steps.
       on_problem: Called with a line for each checkpoint that cannot be used.
 
     Raises:
       ValueError: If a number is not allowed.
     """
     self._folder = folder
-    self._is_extended = is_extended
     self._identity = identity
     self._every = every = arguments.integer("every", every, 0)
     self._max_states_in_memory = max_states_in_memory
@@ -113,7 +108,6 @@ class Checkpoints:
       every=self._every,
       max_states_in_memory=self._max_states_in_memory,
       scratch=self._folder.path,
-      is_extended=self._is_extended,
       on_restored=self._folder.cut_metrics,
       on_problem=self._on_problem,
     )
@@ -134,7 +128,6 @@ class Run:
     every: int,
     max_states_in_memory: int | None = None,
     scratch: pathlib.Path | None = None,
-    is_extended: bool = False,
     on_restored: Callable[[], None] = lambda: None,
     on_problem: Callable[[str], None] = _print_problem,
   ):
@@ -147,7 +140,6 @@ class Run:
       max_states_in_memory: See `Checkpoints`.
       scratch: A folder for states on disk if nothing is ever saved. Default:
         that above the folder of this run.
-      is_extended: See `Checkpoints`.
       on_restored: Called when what was measured before has been handed over,
         if there are steps to be done.
       on_problem: Called with a line for each checkpoint that cannot be used.
@@ -158,7 +150,6 @@ class Run:
     self._path = path
     self._key = key
     self._every = every = arguments.integer("every", every, 0)
-    self._is_extended = is_extended
     self._on_restored = on_restored
     self._on_problem = on_problem
     self._states = state_file.StateFile(path / _STATES, key)
@@ -179,11 +170,9 @@ class Run:
     measured: list[Any],
     make: Callable[..., Any],
     replay: Callable[[Any], None],
-    num_last: int,
   ) -> Iterator[int]:
     """See the function `steps`."""
-    length = _Length(num_steps, num_last)
-    done = self._restore(length, running, measured, make)
+    done = self._restore(running, measured, make)
     for each in measured:
       replay(each)
     if done < num_steps:
@@ -191,20 +180,15 @@ class Run:
     for step in range(done + 1, num_steps + 1):
       yield step
       # The driver has done the step, and asks for the next one.
-      if self._every and (
-        step % self._every == 0
-        or step == num_steps
-        # A long end is not done again for more steps.
-        or (step == length.num_shared and num_last > 1)
-      ):
-        self._save(step, length, running, measured)
+      if self._every and (step % self._every == 0 or step == num_steps):
+        self._save(step, running, measured)
 
   @property
   def _manager(self) -> tff.program.FileProgramStateManager:
     # It makes its folder.
     with files.writing(self._path):
       return tff.program.FileProgramStateManager(
-        self._path, _PREFIX, keep_total=0, keep_first=False
+        self._path, _PREFIX, keep_total=_NUM_KEPT, keep_first=False
       )
 
   def _state(self, step: int) -> pathlib.Path:
@@ -220,11 +204,7 @@ class Run:
     return sorted((int(each[1]) for each in found if each), reverse=True)
 
   def _save(
-    self,
-    step: int,
-    length: "_Length",
-    running: rounds.Rounds,
-    measured: Sequence[Any],
+    self, step: int, running: rounds.Rounds, measured: Sequence[Any]
   ) -> None:
     """Saves a run after a step.
 
@@ -244,7 +224,6 @@ class Run:
         content = states.commit(step)
       record = {
         "step": step,
-        **length._asdict(),
         "run": self._key,
         "structure": _structure(running),
         "files": _digest(self._state(step)),
@@ -260,13 +239,9 @@ class Run:
     except files.WriteError:
       self._clear(step)
       raise
-    recorded = self._recorded_steps()
-    kept = recorded[:_NUM_KEPT]
-    kept += [each for each in recorded if each <= length.num_shared][:1]
-    for earlier in set(recorded) - set(kept):
-      # In this order: a state without a record is no checkpoint.
-      self._record(earlier).unlink()
-      shutil.rmtree(self._state(earlier), ignore_errors=True)
+    for earlier in self._recorded_steps():
+      if not self._state(earlier).exists():
+        self._record(earlier).unlink()
     self._prune(states)
 
   def _prune(self, states: client_states.ClientStates) -> None:
@@ -282,7 +257,6 @@ class Run:
 
   def _restore(
     self,
-    length: "_Length",
     running: rounds.Rounds,
     measured: list[Any],
     make: Callable[..., Any],
@@ -296,8 +270,6 @@ class Run:
     for step in self._recorded_steps():
       try:
         record = self._read_record(step, running)
-        if not self._is_shared(record, length):
-          continue
         server_state = self._restore_states(record, running)
       except state_file.UnusableError as error:
         self._on_problem(
@@ -342,14 +314,6 @@ class Run:
       raise state_file.UnusableError("its states are damaged")
     return record
 
-  def _is_shared(self, record: Mapping[str, Any], length: "_Length") -> bool:
-    """Whether a run of this length comes to the same checkpoint."""
-    if "num_steps" not in record:
-      # It was saved by an earlier version, which did not say how long it is.
-      return not self._is_extended
-    saved = _Length(record["num_steps"], record["num_last"])
-    return saved == length or record["step"] <= saved.num_shared
-
   def _restore_states(
     self, record: Mapping[str, Any], running: rounds.Rounds
   ) -> Any:
@@ -389,18 +353,6 @@ class Run:
           path.unlink()
 
 
-class _Length(NamedTuple):
-  """How many steps a run has, and how many depend on which is the last."""
-
-  num_steps: int
-  num_last: int
-
-  @property
-  def num_shared(self) -> int:
-    """How many steps at the start a run of more steps has as well."""
-    return self.num_steps - self.num_last
-
-
 def steps(
   checkpoint: Run | None,
   num_steps: int,
@@ -409,7 +361,6 @@ def steps(
   *,
   make: Callable[..., Any],
   replay: Callable[[Any], None],
-  num_last: int = 1,
 ) -> Iterator[int]:
   """Returns the steps of a run that are still to be done, from 1.
 
@@ -425,8 +376,6 @@ def steps(
     make: Makes such a named tuple from its fields; inner ones come as
       dictionaries.
     replay: Called with each of what was measured before, in order.
-    num_last: So many steps at the end differ from those of a run of more steps,
-      in what they measure. A run that goes on with more steps does them again.
 
   Returns:
     The steps; to go through them raises a `files.WriteError` if a checkpoint
@@ -434,7 +383,7 @@ def steps(
   """
   if checkpoint is None:
     return iter(range(1, num_steps + 1))
-  return checkpoint.steps(num_steps, running, measured, make, replay, num_last)
+  return checkpoint.steps(num_steps, running, measured, make, replay)
 
 
 def _structure(running: rounds.Rounds) -> str:

@@ -500,7 +500,6 @@ def run(
       used,
       make=_Used.make,
       replay=lambda each: on_stream(each.distribution, each.inference),
-      num_last=len(met),
     ):
       running.data = data_of(min(step, num_rounds))
       if step <= num_rounds:

@@ -318,7 +318,6 @@ def run(
       measured,
       make=_Measured.make,
       replay=lambda each: on_round(*each[:3]),
-      num_last=num_final_rounds,
     ):
       train_loss = float(running.step()["loss"])
       evaluation = None

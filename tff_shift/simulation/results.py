@@ -234,24 +234,17 @@ class RunFolder:
       )
     return config
 
-  def write_resumption(
-    self, flags: Mapping[str, Any], begun_with: Mapping[str, Any] | None = None
-  ) -> None:
+  def write_resumption(self, flags: Mapping[str, Any]) -> None:
     """Takes the folder over, and notes in `config.json` when and how.
 
     Args:
-      flags: As for `write_config`.
-      begun_with: The values of the start of flags that have other ones now.
+      flags: As for `write_config`, for a run that was stopped before that.
     """
     for leftover in self.path.glob(".*.tmp"):
       leftover.unlink()
     self._earlier_rows = (self.path / _METRICS).read_bytes()
     config = self.read_config() or self.describe(flags)
     self.identity = config.setdefault("identity", self.identity)
-    if begun_with:
-      config["begun_with"] = dict(begun_with)
-      now = self.describe(flags)["flags"]
-      config["flags"] |= {name: now[name] for name in begun_with}
     config.setdefault("resumed", []).append(
       {
         "time": self._start_time.isoformat(timespec="seconds"),

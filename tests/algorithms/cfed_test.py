@@ -41,7 +41,8 @@ def weights(model, run_in_graph):
     *(
       run_in_graph(model.initial_weights, randomness.server_seed(seed))
       for seed in range(2)
-    )
+    ),
+    seed=randomness.server_seed(5),
   )
 
 
@@ -299,7 +300,8 @@ class TestServer:
     )
     targets = contribution.probabilities + says(oracle, weights.model, public)
     seed = run_in_graph(
-      lambda seed: randomness.fold(seed, 3), np.zeros(2, np.int32)
+      lambda seed: randomness.fold(seed, randomness.Purpose.TRAIN, 3),
+      weights.seed,
     )
     start = tf.nest.map_structure(np.add, weights.model, change)
     expected, _ = oracle.descend(

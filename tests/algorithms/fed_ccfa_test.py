@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tff_shift import algorithms
 from tff_shift.algorithms import fed_ccfa
+from tff_shift.simulation import rounds
 
 pytestmark = pytest.mark.slow
 
@@ -40,9 +42,13 @@ def pretrained(model, clients, run_in_graph):
 
 @pytest.fixture(scope="module")
 def start(model, pretrained, run_in_graph):
-  """The server's weights, and a client's state with two anchors."""
+  """The server's weights, and a client's state with two anchors.
+
+  The client's classifier is not the one that all start with.
+  """
   functions = fed_ccfa.work(model, HPARAMS)
   weights = run_in_graph(functions.initial_weights, np.zeros(2, np.int32))
+  assert np.max(np.abs(weights.head[0] - pretrained.head[0])) > 0.1
   weights = weights._replace(backbone=pretrained.backbone)
   anchors = np.random.default_rng(0).normal(size=(3, 8)).astype(np.float32)
   anchors[1] = 0
@@ -74,7 +80,10 @@ class TestClient:
 
   @pytest.fixture(scope="class")
   def expected(self, pretrained, start, client, oracle):
-    """Returns `expected(k_factor)`: heads, backbone and losses in NumPy."""
+    """Returns `expected(k_factor, start)`: heads, backbone, losses in NumPy.
+
+    `start` is the classifier that is trained for comparison.
+    """
     classes = estimated_classes(oracle, pretrained, client)
     backbone, head = pretrained.backbone, pretrained.head
     embeddings = oracle.embed(backbone, client.x)
@@ -110,9 +119,9 @@ class TestClient:
     there = classes[classes > 0]
     k = -np.sum(there * np.log(there)) / 0.5
 
-    def run(k_factor):
+    def run(k_factor, compared_start=start[0].head):
       balanced, _ = oracle.descend(
-        head,
+        compared_start,
         [
           lambda h: oracle.cross_entropy(
             oracle.classify(h, embeddings), client.y
@@ -170,6 +179,15 @@ class TestClient:
   ):
     result = train(model, HPARAMS, run_in_graph, start, client, 1)
     self.check(result, expected(0.0), start, client, oracle, compare)
+
+  def test_comparison_may_start_from_its_own_classifier(
+    self, model, start, client, expected, oracle, run_in_graph, compare
+  ):
+    hparams = dataclasses.replace(HPARAMS, compared_start="own")
+    result = train(model, hparams, run_in_graph, start, client, 2)
+    self.check(
+      result, expected(1.0, start[1].head), start, client, oracle, compare
+    )
 
   def test_pseudo_labels_are_those_of_its_model(
     self, model, start, client, pretrained, oracle, run_in_graph
@@ -277,3 +295,50 @@ class TestRoundOfThree:
       np.int32(0),
     )
     assert compare.equal_bits(lost.client_state, state)
+
+
+class TestFiveClientsOfOneConcept:
+  """Their classifiers are far apart, of two other concepts before."""
+
+  BEFORE = np.array([0, 0, 0, 1, 1])
+
+  @pytest.fixture(scope="class")
+  def same_row(self, model, make_adapting_client, context):
+    """Returns `same_row(**changes)`: by class, of whom the row is one, 1 or 0.
+
+    That is after a round of all five, [3, 5, 5].
+    """
+    generator = np.random.default_rng(0)
+    teacher = generator.normal(size=(5, 3))
+    heads = generator.normal(size=(2, 8, 3)).astype(np.float32)
+    clients = []
+    for number in range(5):
+      client = make_adapting_client(number, 60, 40)
+      y = np.int32((client.x @ teacher).argmax(axis=1))
+      clients.append(client._replace(y=y, client_id=np.int32(number)))
+
+    def run(**changes):
+      hparams = fed_ccfa.HParams(num_slots=5, batch_size=10, **changes)
+      current = rounds.Rounds(
+        algorithms.build(fed_ccfa, model, hparams), clients, run_seed=0
+      )
+      current.client_states = [
+        state._replace(head=(heads[group], np.zeros(3, np.float32)))
+        for state, group in zip(current.client_states, self.BEFORE, strict=True)
+      ]
+      current.step()
+      kernels = np.stack([state.head[0] for state in current.client_states])
+      rows = np.moveaxis(kernels, 2, 0)  # [3, 5, 8]
+      apart = np.abs(rows[:, :, np.newaxis] - rows[:, np.newaxis]).max(axis=3)
+      return np.int32(apart < 1e-5)
+
+    return run
+
+  def test_are_one_group(self, same_row):
+    np.testing.assert_array_equal(same_row(), np.ones((3, 5, 5)))
+
+  def test_fall_into_two_by_what_they_had_learned(self, same_row):
+    two = self.BEFORE[:, np.newaxis] == self.BEFORE
+    np.testing.assert_array_equal(
+      same_row(compared_start="own"), np.int32([two] * 3)
+    )

@@ -58,9 +58,6 @@ AGGREGATION_NEEDS = aggregation.Needs(
   " probabilities of the public inputs"
 )
 
-# Of the batches with which the server distils.
-_SERVER_SEED = (0, 0)
-
 
 @dataclasses.dataclass(frozen=True)
 class HParams(distilling.DistillationHParams):
@@ -95,10 +92,12 @@ class Weights(NamedTuple):
     model: The model's `SplitWeights`.
     teacher: Those of the end of the last domain that is over; the initial ones
       before there is any.
+    seed: The seed of the batches with which the server distils, int32 [2].
   """
 
   model: Any
   teacher: Any
+  seed: Any
 
 
 class Contribution(NamedTuple):
@@ -216,7 +215,7 @@ def update_server(
   loss = distillation.loss(
     targets,
     num_steps,
-    randomness.fold(_SERVER_SEED, round_num),
+    randomness.fold(weights.seed, randomness.Purpose.TRAIN, round_num),
   )
   updated = local_training.train(
     lambda now, step, carry: (loss(now, step), carry),
@@ -226,9 +225,9 @@ def update_server(
     round_num=round_num,
   ).weights
   is_over = contribution.is_last > 0
-  return Weights(
-    updated,
-    tf.nest.map_structure(
+  return weights._replace(
+    model=updated,
+    teacher=tf.nest.map_structure(
       lambda new, old: tf.where(is_over, new, old), updated, weights.teacher
     ),
   )
@@ -240,7 +239,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
 
   def initial_weights(seed):
     weights = model.initial_weights(seed)
-    return Weights(weights, weights)
+    return Weights(weights, weights, seed)
 
   def predict(weights, x):
     return evaluation.predict(model, weights.model, x)
@@ -257,4 +256,5 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
       weights, examples.x
     ),
     predict_as_server=lambda weights, _, examples: predict(weights, examples.x),
+    fixed_weights=("seed",),
   )

@@ -48,10 +48,10 @@ class Work(NamedTuple):
 
   A round has up to two phases: clients train and the server combines what they
   send; then, with the server's new weights, clients work on what is personal.
-  `weights` are the server's, a nested structure of float32 tensors;
-  `client_state` is a client's own, any nested structure; `data` is a client's
-  data, of `examples_type`; `round_num` counts from 0, an int32 scalar; a seed
-  is int32 [2].
+  `weights` are the server's, a nested structure of float32 tensors but for
+  `fixed_weights`; `client_state` is a client's own, any nested structure;
+  `data` is a client's data, of `examples_type`; `round_num` counts from 0, an
+  int32 scalar; a seed is int32 [2].
 
   Attributes:
     initial_weights: `(seed) -> weights`, what the server holds at round 0.

@@ -1,5 +1,6 @@
 """An algorithm goes with an aggregator, or says why it does not."""
 
+import collections
 import dataclasses
 import functools
 
@@ -122,12 +123,19 @@ class TestAggregators:
     factory = aggregators[aggregator]
     if refusal_of(of_a_form, factory, uniform):
       pytest.skip("it is refused")
-    server_type = of_a_form.algorithm.initialize.type_signature.result
-    averaging = factory.create(
-      server_type.member.weights, tff.TensorType(np.float32)
-    )
+    algorithm = of_a_form.algorithm
+    weights = algorithm.initialize.type_signature.result.member.weights
+    if algorithm.work.fixed_weights:
+      weights = tff.types.to_type(
+        collections.OrderedDict(
+          (name, part)
+          for name, part in tff.structure.iter_elements(weights)
+          if name not in algorithm.work.fixed_weights
+        )
+      )
+    averaging = factory.create(weights, tff.TensorType(np.float32))
     assert averaging.next.type_signature.result.result == tff.FederatedType(
-      server_type.member.weights, tff.SERVER
+      weights, tff.SERVER
     )
 
   @pytest.fixture(scope="class")

@@ -13,12 +13,16 @@ from experiments import comparison
 from experiments import contestants
 from experiments import dataset_flags
 from experiments import input_flags
+from experiments import output_folder
 from experiments import selection_flags
 from tff_shift import algorithms
 from tff_shift import models
 from tff_shift.data import domains
+from tff_shift.data import own_datasets
 from tff_shift.models import split_model
+from tff_shift.simulation import evolving
 from tff_shift.simulation import selection
+from tff_shift.simulation import summary
 
 FLAGS = flags.FLAGS
 
@@ -82,7 +86,8 @@ def define_flags() -> None:
   flags.DEFINE_float(
     "test_fraction",
     0.2,
-    "Share of a source domain that a client keeps for testing.",
+    "Share of a source domain that a client keeps for testing. It does not"
+    " apply to data that say what is for testing.",
   )
   flags.DEFINE_string(
     "weights_file",
@@ -147,23 +152,28 @@ def make_plan() -> Plan:
     are_given = dataset_flags.clients_are_given("dirichlet")
     datasets = {seed: _load(seed) for seed in seeds}
     _check_num_domains(chosen, len(datasets[seeds[0]].domains))
-    # Splits that leave a client without examples are refused here.
+    _check_test_fraction(datasets[seeds[0]])
+    # Splits that leave clients or domains without examples are refused here.
     clients = {
-      seed: assemble(dataset, seed, dirichlet)
+      seed: _checked(assemble(dataset, seed, dirichlet), chosen)
       for seed, dataset in datasets.items()
     }
     if FLAGS.select == LAST_SOURCE:
       for seed, dataset in datasets.items():
-        assemble(without_target(dataset), seed, dirichlet)
+        held_out = domains.without_target(dataset)
+        _checked(assemble(held_out, seed, dirichlet), chosen)
     model = _build_model(datasets[seeds[0]], clients[seeds[0]])
     for each in chosen:
       # What an algorithm asks of the model is refused here.
       algorithms.get(each.algorithm).work(model, each.hparams)
+    aggregators = command_line.chosen_aggregators(chosen, FLAGS.rounds)
+  if own_datasets.is_own(FLAGS.dataset):
+    _warn(datasets[seeds[0]], clients[seeds[0]])
   return Plan(
     scenario=SCENARIO,
     contestants=chosen,
     seeds=seeds,
-    aggregators=command_line.chosen_aggregators(chosen, FLAGS.rounds),
+    aggregators=aggregators,
     model=model,
     settings=_settings(
       len(datasets[seeds[0]].domains),
@@ -217,6 +227,64 @@ def _check_num_domains(
       )
 
 
+def _check_test_fraction(dataset: domains.EvolvingDataset) -> None:
+  """Refuses the flag for data that say what is for testing."""
+  if dataset.has_own_split and not FLAGS["test_fraction"].using_default_value:
+    raise command_line.UsageError(
+      f"--test_fraction={FLAGS.test_fraction} does not apply to"
+      f" --dataset={FLAGS.dataset}, which says by num_train what is for"
+      " testing; leave it out"
+    )
+
+
+def _checked(
+  clients: Sequence[domains.Client], chosen: Sequence[selection.Contestant]
+) -> Sequence[domains.Client]:
+  """Refuses clients of whom an algorithm can train nobody; returns them."""
+  for name in dict.fromkeys(each.algorithm for each in chosen):
+    try:
+      evolving.left_out(clients, algorithms.min_source_domains(name))
+    except ValueError as error:
+      raise command_line.UsageError(
+        f"--algorithm={name} with --dataset={FLAGS.dataset}: {error}"
+      ) from error
+  return clients
+
+
+def _warn(
+  dataset: domains.EvolvingDataset, clients: Sequence[domains.Client]
+) -> None:
+  """Tells who lacks a domain, and which test examples are trained on."""
+  lacking = {
+    client.name: [
+      domain.name
+      for domain, train, test in zip(
+        dataset.domains,
+        client.train.domain_sizes,
+        client.test.domain_sizes,
+        strict=True,
+      )
+      if not train + test
+    ]
+    for client in clients
+  }
+  lacking = {client: names for client, names in lacking.items() if names}
+  if lacking:
+    output_folder.warn(
+      f"{len(lacking)} of {len(clients)} clients of {FLAGS.dataset} lack"
+      " domains: "
+      + summary.shortened(
+        f"{client} lacks {', '.join(names)}"
+        for client, names in lacking.items()
+      )
+    )
+  output_folder.warn_of_copies(
+    FLAGS.dataset,
+    [client.train.x for client in clients],
+    [client.test.x for client in clients],
+  )
+
+
 def _load(seed: int) -> domains.EvolvingDataset:
   return domains.load_evolving(
     FLAGS.dataset,
@@ -238,16 +306,9 @@ def assemble(
     dataset,
     num_clients=FLAGS.num_clients,
     dirichlet=dirichlet,
-    test_fraction=FLAGS.test_fraction,
+    test_fraction=None if dataset.has_own_split else FLAGS.test_fraction,
     seed=seed,
   )
-
-
-def without_target(
-  dataset: domains.EvolvingDataset,
-) -> domains.EvolvingDataset:
-  """Leaves the last domain out."""
-  return dataset._replace(domains=dataset.domains[:-1])
 
 
 def _build_model(

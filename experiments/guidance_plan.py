@@ -12,12 +12,14 @@ from experiments import comparison
 from experiments import contestants
 from experiments import dataset_flags
 from experiments import input_flags
+from experiments import output_folder
 from experiments import selection_flags
 from tff_shift import algorithms
 from tff_shift import models
 from tff_shift.algorithms import fed_avg_ft
 from tff_shift.data import color_transforms
 from tff_shift.data import guidance
+from tff_shift.data import own_datasets
 from tff_shift.models import guided_model
 from tff_shift.models import lenet
 
@@ -28,6 +30,8 @@ VALIDATION = "validation"
 
 # The width of the client branch that is put on a model without one.
 _GUIDE_WIDTH = 64
+
+_INTENSITIES = (*color_transforms.INTENSITIES, color_transforms.NONE)
 
 # The settings of the FedDRM paper, which all algorithms share.
 _DEFAULTS = {
@@ -84,10 +88,11 @@ def define_flags() -> None:
   )
   flags.DEFINE_string(
     "intensity",
-    "high",
+    None,
     "How far the clients' colours are moved: "
-    + ", ".join(color_transforms.INTENSITIES)
-    + ".",
+    + ", ".join(_INTENSITIES)
+    + ". Default: high; none for data of your own, which then stay as they are,"
+    " images or vectors.",
   )
   flags.DEFINE_integer(
     "max_examples",
@@ -139,7 +144,9 @@ def make_plan() -> Plan:
     UsageError: If a flag or a file is wrong.
   """
   command_line.check_common_flags(SCENARIO)
-  command_line.require_choice("intensity", color_transforms.INTENSITIES)
+  if FLAGS.intensity is None:
+    FLAGS.intensity = guidance.default_intensity(FLAGS.dataset)
+  command_line.require_choice("intensity", _INTENSITIES)
   if FLAGS.sharing is not None:
     command_line.require_choice("sharing", lenet.SHARED_STAGES)
   command_line.require_at_least_one("max_examples", "final_rounds")
@@ -173,11 +180,20 @@ def make_plan() -> Plan:
         for seed in selection_seeds
       }
     model = _build_model(datasets[seeds[0]])
+    aggregators = command_line.chosen_aggregators(chosen, FLAGS.rounds)
+  if own_datasets.is_own(FLAGS.dataset):
+    output_folder.warn_of_copies(
+      FLAGS.dataset,
+      *(
+        [each.x for each in part]
+        for part in (datasets[seeds[0]].train, datasets[seeds[0]].test)
+      ),
+    )
   return Plan(
     scenario=SCENARIO,
     contestants=chosen,
     seeds=seeds,
-    aggregators=command_line.chosen_aggregators(chosen, FLAGS.rounds),
+    aggregators=aggregators,
     model=model,
     settings={
       "partition": FLAGS.partition or "given",
@@ -227,7 +243,7 @@ def _build_model(
     name,
     input_shape=dataset.sample.shape,
     num_classes=len(dataset.class_names),
-    input_dtype=tf.uint8,
+    input_dtype=tf.as_dtype(dataset.sample.dtype),
     input_scaling=input_flags.chosen([each.x for each in dataset.train]),
     **options,
   )

@@ -395,12 +395,13 @@ def _flag_values() -> dict[str, Any]:
 
 
 def open_folder(
-  scenario: str,
+  scenario: str, what_follows: Callable[[int], str | None] = lambda before: None
 ) -> tuple[results.RunFolder, checkpoints.Checkpoints]:
   """Makes the folder of the run, or opens it again with `--resume`.
 
   Args:
     scenario: The binary's name.
+    what_follows: See `output_folder.open_folder`.
 
   Returns:
     The folder, with `config.json` in it, and the checkpoints there.
@@ -410,7 +411,9 @@ def open_folder(
       run to be resumed.
   """
   with usage_errors():
-    return output_folder.open_folder(output_dir(scenario), _flag_values())
+    return output_folder.open_folder(
+      output_dir(scenario), _flag_values(), what_follows
+    )
 
 
 def executor() -> contextlib.AbstractContextManager:

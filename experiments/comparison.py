@@ -57,6 +57,8 @@ class Plan:
     num_steps: The number of rounds or time steps of a run.
     told_hparams: The hyper-parameters that rows and tables tell beside those
       that are compared.
+    hparams_of_steps: The hyper-parameters that follow `num_steps` where their
+      flags are not set.
   """
 
   scenario: str
@@ -67,6 +69,31 @@ class Plan:
   settings: Mapping[str, Any]
   num_steps: int
   told_hparams: Sequence[str] = ("learning_rate",)
+  hparams_of_steps: Sequence[str] = ()
+
+  def what_follows(self, before: int) -> str | None:
+    """Tells what in the steps of a run depends on their number.
+
+    Args:
+      before: Another number of steps, below `num_steps`.
+
+    Returns:
+      The flag and what to do, as a part of a line; None if nothing does.
+    """
+    del before
+    for name in self.hparams_of_steps:
+      owners = [
+        each.algorithm
+        for each in self.contestants
+        if hasattr(each.hparams, name)
+      ]
+      if owners and FLAGS[name].value is None:
+        return (
+          f"--{name} of {', '.join(dict.fromkeys(owners))}, which is not set,"
+          " follows it, and what was trained depends on that; a run that starts"
+          f" with --{name} takes more"
+        )
+    return None
 
   @property
   def hparam_names(self) -> list[str]:
@@ -209,7 +236,9 @@ class Comparison:
         FLAGS.executor, frozen_weights.num_bytes(plan.model)
       )
     self.plan = plan
-    self.folder, self._saved = command_line.open_folder(plan.scenario)
+    self.folder, self._saved = command_line.open_folder(
+      plan.scenario, plan.what_follows
+    )
     self._tracker = tracker_flags.make(plan.scenario, self.folder)
     self._summaries = []
     # The values of each setting that runs of a contestant differ in.

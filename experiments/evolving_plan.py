@@ -181,6 +181,7 @@ def make_plan() -> Plan:
       "given" if are_given else str(dirichlet),
     ),
     num_steps=FLAGS.rounds,
+    hparams_of_steps=("task_rounds",),
     datasets=datasets,
     selection_seeds=selection_seeds,
     dirichlet=dirichlet,

@@ -201,6 +201,7 @@ def make_plan() -> Plan:
     },
     num_steps=FLAGS.rounds,
     told_hparams=("learning_rate", "lambda_"),
+    hparams_of_steps=("cosine_rounds",),
     datasets=datasets,
     selection_datasets=selection_datasets,
   )

@@ -437,6 +437,9 @@ class Comparison:
     Args:
       metrics: The metrics that the table shows.
     """
+    # With more rounds or seeds, other settings may have been chosen.
+    self.folder.cut_metrics()
+    self._saved.remove_others()
     runs = sorted(
       self._summaries,
       key=lambda run: [

@@ -113,12 +113,10 @@ class Plan(comparison.Plan):
 
   Attributes:
     datasets: The domains, by seed.
-    selection_seeds: The seeds with which the setting of an algorithm is chosen.
     dirichlet: The concentration of classes.
   """
 
   datasets: Mapping[int, domains.EvolvingDataset]
-  selection_seeds: Sequence[int]
   dirichlet: float
 
 

@@ -187,6 +187,7 @@ def make_plan() -> Plan:
     scenario=SCENARIO,
     contestants=chosen,
     seeds=seeds,
+    selection_seeds=selection_seeds,
     aggregators=aggregators,
     model=model,
     settings={

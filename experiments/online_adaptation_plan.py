@@ -148,6 +148,11 @@ class Plan(comparison.Plan):
   archive: Callable[[str, int], examples.Examples] | None
   pretraining: pretraining.PretrainingHParams
 
+  def num_runs(self, contestant: selection.Contestant) -> int:
+    """See the base class."""
+    controls = len(rate_controls.NAMES) * len(_controlled([contestant]))
+    return len(self.omegas) * len(self.seeds) * (1 + controls)
+
   def what_follows(self, before: int) -> str | None:
     """See the base class."""
     for shift, by_seed in self.omegas.items():
@@ -262,6 +267,7 @@ def make_plan() -> Plan:
         "input_scaling": FLAGS.input_scaling,
       },
       num_steps=FLAGS.timesteps,
+      step_name="time step",
       omegas=omegas,
       dirichlet=dirichlet,
       dataset=dataset,

@@ -92,18 +92,19 @@ class LinePrinter:
     self._last = -float("inf")
     self._has_told_time = False
 
-  def offer(self, line: str, *, tells_time: bool) -> None:
+  def offer(self, line: str, *, is_sure: bool) -> None:
     """Prints a line to standard error, if one is due.
 
     Args:
       line: The line.
-      tells_time: Whether it says how much time is left.
+      is_sure: Whether it says how much time is left, by more than the round
+        that compiles.
     """
     now = self.clock()
-    is_first = tells_time and not self._has_told_time
+    is_first = is_sure and not self._has_told_time
     if is_first or now - self._last >= self._interval:
       self._last = now
-      self._has_told_time |= tells_time
+      self._has_told_time |= is_sure
       print(line, file=sys.stderr, flush=True)
 
 
@@ -133,33 +134,32 @@ class _Lines:
 
   def start(self):
     self._started = _Mark(self._printer.clock(), self._round_num)
-    self._offer({}, None)
+    self._offer({}, None, is_sure=False)
 
   def update(self, round_number, loss=None, accuracy=None):
     self._round_num = round_number
     if self._started is None:
       return
     now = self._printer.clock()
+    is_sure = self._compiled is not None
     since = self._compiled or self._started
-    if self._compiled is None:
-      self._compiled = _Mark(now, round_number)
+    self._compiled = self._compiled or _Mark(now, round_number)
     seconds = None
     if round_number > since.round_num:
       seconds = (now - since.seconds) / (round_number - since.round_num)
-    self._offer(_values(loss, accuracy), seconds)
+    self._offer(_values(loss, accuracy), seconds, is_sure=is_sure)
 
-  def _offer(self, values, seconds_per_round):
+  def _offer(self, values, seconds_per_round, *, is_sure):
     line = f"{self._title}: {self._unit} {self._round_num} of {self._total}"
     line += "".join(f", {name} {value}" for name, value in values.items())
-    is_known = seconds_per_round is not None
-    if is_known:
+    if seconds_per_round is not None:
       left = seconds_per_round * (self._total - self._round_num)
       line += f", {_duration(left)} left"
       number, num_runs = self._run or (1, 1)
       if number < num_runs:
         left += (num_runs - number) * seconds_per_round * self._total
         line += f", about {_duration(left)} for all runs"
-    self._printer.offer(line, tells_time=is_known)
+    self._printer.offer(line, is_sure=is_sure)
 
 
 def _duration(seconds: float) -> str:

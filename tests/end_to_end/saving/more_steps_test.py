@@ -297,8 +297,17 @@ def test_choice_is_that_of_more_rounds(run_evolving_to_its_end, read_runs):
   assert names[0] == names[1]
 
 
-def test_final_rounds_are_those_of_all(run, read_rows):
+def test_final_rounds_are_those_of_all(run, read_rows, monkeypatch):
   run = functools.partial(run, guidance, guidance_plan)
+  drive, num_queries = guidance.guidance.run, {}
+
+  def recorded(algorithm, *data, run_seed, **options):
+    size = algorithm.guidance.num_queries
+    # How many are asked at a time does not depend on the other seeds.
+    assert num_queries.setdefault(run_seed, size) == size
+    return drive(algorithm, *data, run_seed=run_seed, **options)
+
+  monkeypatch.setattr(guidance.guidance, "run", recorded)
   arguments = [*_GUIDANCE, "--cosine_rounds=9"]
   folder, whole = (
     run([*arguments, f"--rounds={rounds}", f"--seeds={seeds}"])

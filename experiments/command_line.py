@@ -35,6 +35,9 @@ from tff_shift.simulation import selection
 # Of anything that is counted. What has no end looks like a run that hangs.
 _MOST = 10_000_000
 
+# Of all runs of the process.
+_PRINTER = progress.LinePrinter()
+
 
 class UsageError(ValueError):
   """A flag or file is wrong; its message is one line for the user."""
@@ -109,7 +112,9 @@ def define_common_flags(
   flags.DEFINE_bool(
     "progress",
     None,
-    "Shows a progress bar. Default: if standard error is a terminal.",
+    "Shows what is running and how much time is left: a bar on a terminal, else"
+    " a line on standard error about every 30 seconds. Default: on a terminal"
+    " only.",
   )
   flags.DEFINE_string(
     "executor",
@@ -395,12 +400,13 @@ def _flag_values() -> dict[str, Any]:
 
 
 def open_folder(
-  scenario: str,
+  scenario: str, what_follows: Callable[[int], str | None] = lambda before: None
 ) -> tuple[results.RunFolder, checkpoints.Checkpoints]:
   """Makes the folder of the run, or opens it again with `--resume`.
 
   Args:
     scenario: The binary's name.
+    what_follows: See `output_folder.open_folder`.
 
   Returns:
     The folder, with `config.json` in it, and the checkpoints there.
@@ -410,7 +416,9 @@ def open_folder(
       run to be resumed.
   """
   with usage_errors():
-    return output_folder.open_folder(output_dir(scenario), _flag_values())
+    return output_folder.open_folder(
+      output_dir(scenario), _flag_values(), what_follows
+    )
 
 
 def executor() -> contextlib.AbstractContextManager:
@@ -429,16 +437,19 @@ def executor() -> contextlib.AbstractContextManager:
 
 
 def progress_bar(
-  total: int, description: str
-) -> contextlib.AbstractContextManager[progress.ProgressBar]:
-  """Returns a progress bar that heeds `--progress`, to be used in a `with`.
+  total: int, description: str, **options: Any
+) -> contextlib.AbstractContextManager[progress.Progress]:
+  """Returns what shows progress as `--progress` asks, to be used in a `with`.
 
   Args:
     total: The number of rounds, time steps or epochs.
-    description: What stands beside the bar.
+    description: Stands beside it.
+    **options: `unit`, `run` and `is_replayed` of `progress.progress`.
   """
   return progress.progress(
     total,
-    enabled=False if flags.FLAGS.progress is False else None,
+    enabled=flags.FLAGS.progress,
     description=description,
+    printer=_PRINTER,
+    **options,
   )

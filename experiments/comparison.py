@@ -55,8 +55,12 @@ class Plan:
     model: The model.
     settings: What tells these runs from those of other flags, by name.
     num_steps: The number of rounds or time steps of a run.
+    step_name: What progress calls one of them.
+    selection_seeds: The seeds with which the setting of an algorithm is chosen.
     told_hparams: The hyper-parameters that rows and tables tell beside those
       that are compared.
+    hparams_of_steps: The hyper-parameters that follow `num_steps` where their
+      flags are not set.
   """
 
   scenario: str
@@ -66,7 +70,39 @@ class Plan:
   model: split_model.SplitModel
   settings: Mapping[str, Any]
   num_steps: int
+  step_name: str = "round"
+  selection_seeds: Sequence[int] = ()
   told_hparams: Sequence[str] = ("learning_rate",)
+  hparams_of_steps: Sequence[str] = ()
+
+  def num_runs(self, contestant: selection.Contestant) -> int:
+    """Returns how many runs a contestant has, if none is for a choice."""
+    del contestant
+    return len(self.seeds)
+
+  def what_follows(self, before: int) -> str | None:
+    """Tells what in the steps of a run depends on their number.
+
+    Args:
+      before: Another number of steps, below `num_steps`.
+
+    Returns:
+      The flag and what to do, as a part of a line; None if nothing does.
+    """
+    del before
+    for name in self.hparams_of_steps:
+      owners = [
+        each.algorithm
+        for each in self.contestants
+        if hasattr(each.hparams, name)
+      ]
+      if owners and FLAGS[name].value is None:
+        return (
+          f"--{name} of {', '.join(dict.fromkeys(owners))}, which is not set,"
+          " follows it, and what was trained depends on that; a run that starts"
+          f" with --{name} takes more"
+        )
+    return None
 
   @property
   def hparam_names(self) -> list[str]:
@@ -79,7 +115,7 @@ class Run:
   """A contestant with a seed: where its progress, rows and states go.
 
   Attributes:
-    bar: The progress bar.
+    bar: Shows progress.
     checkpoint: Where the run is saved.
     write_loss: Tracks the training loss of a round, any round; takes the number
       of rounds done and the loss.
@@ -89,7 +125,7 @@ class Run:
     self,
     labels: Mapping[str, Any],
     curve: Sequence[str],
-    bar: progress.ProgressBar,
+    bar: progress.Progress,
     checkpoint: checkpoints.Run,
     folder: results.RunFolder,
     tracked: trackers.TrackedRun,
@@ -209,9 +245,12 @@ class Comparison:
         FLAGS.executor, frozen_weights.num_bytes(plan.model)
       )
     self.plan = plan
-    self.folder, self._saved = command_line.open_folder(plan.scenario)
+    self.folder, self._saved = command_line.open_folder(
+      plan.scenario, plan.what_follows
+    )
     self._tracker = tracker_flags.make(plan.scenario, self.folder)
     self._summaries = []
+    self._num_runs = self._num_begun = 0
     # The values of each setting that runs of a contestant differ in.
     self._varied = {}
 
@@ -272,6 +311,9 @@ class Comparison:
       )
       print(f"{rule.measure}: {listed}; chosen: {chosen.label}", flush=True)
 
+    self._num_runs = self._count_runs(rule is not None, all_settings)
+    if rule is not None:
+      rule = rule._replace(score=self._counted(rule.score))
     return selection.compare(
       self.plan.contestants,
       run,
@@ -279,6 +321,31 @@ class Comparison:
       all_settings=all_settings,
       on_choice=report,
     )
+
+  def _count_runs(self, has_rule: bool, all_settings: bool) -> int:
+    """Returns how many runs there will be, those for a choice included."""
+    run = list(self.plan.contestants)
+    num_runs = 0
+    if has_rule:
+      num_runs = len(run) * len(self.plan.selection_seeds)
+      if not all_settings:
+        # One of each algorithm, whichever it will be.
+        run = {each.algorithm: each for each in run}.values()
+    return num_runs + sum(map(self.plan.num_runs, run))
+
+  def _counted(
+    self, score: Callable[[selection.Contestant], float]
+  ) -> Callable[[selection.Contestant], float]:
+    """Counts the runs for a score also where one that diverges is the last."""
+
+    def count(contestant):
+      end = self._num_begun + len(self.plan.selection_seeds)
+      try:
+        return score(contestant)
+      finally:
+        self._num_begun = end
+
+    return count
 
   @contextlib.contextmanager
   def run(
@@ -296,7 +363,7 @@ class Comparison:
     Args:
       contestant: The contestant.
       seed: The seed.
-      num_steps: How many steps the bar shows.
+      num_steps: How many steps progress shows.
       class_names: The names of the classes, for the model that the run leaves.
         None: it leaves none.
       vocabulary: Goes with that model: the word of each id, of titles.
@@ -335,15 +402,20 @@ class Comparison:
         "seed": seed,
       },
     )
+    self._num_begun += 1
     progress_bar = command_line.progress_bar(
-      num_steps, ", ".join([contestant.label, *varied.values(), f"seed {seed}"])
+      num_steps,
+      ", ".join([contestant.label, *varied.values(), f"seed {seed}"]),
+      unit=self.plan.step_name,
+      run=(self._num_begun, self._num_runs),
+      is_replayed=True,
     )
     with tracked_run as tracked, progress_bar as bar:
       yield Run(
         {**run_labels, **self.plan.settings, **hparams, "seed": seed},
         curve,
         bar,
-        self._saved.run({**run_labels, **own, "seed": seed}),
+        self._saved.run({**run_labels, **own, "seed": seed}, bar.start),
         self.folder,
         tracked,
         class_names,
@@ -408,6 +480,9 @@ class Comparison:
     Args:
       metrics: The metrics that the table shows.
     """
+    # With more rounds or seeds, other settings may have been chosen.
+    self.folder.cut_metrics()
+    self._saved.remove_others()
     runs = sorted(
       self._summaries,
       key=lambda run: [

@@ -109,7 +109,7 @@ class _Runner:
     instruments: instruments_lib.Instruments,
   ) -> dynamic.Stream:
     with command_line.progress_bar(
-      FLAGS.periods, f"distances, {distribution}, seed {seed}"
+      FLAGS.periods, f"distances, {distribution}, seed {seed}", unit="period"
     ) as bar:
       return dynamic.measure_stream(
         planning.test_periods(self._plan.dataset, distribution, seed),

@@ -163,14 +163,12 @@ class Plan(comparison.Plan):
       needs it.
     pretraining: How it is trained.
     quantile: That of the threshold.
-    selection_seeds: The seeds with which the setting of an algorithm is chosen.
   """
 
   dataset: periods.DynamicDataset
   extractor: split_model.SplitModel | None
   pretraining: pretraining.PretrainingHParams
   quantile: float
-  selection_seeds: Sequence[int]
 
 
 def representation_size(contestant: selection.Contestant) -> int | None:
@@ -249,6 +247,7 @@ def make_plan() -> Plan:
       "model_parameters": model.num_parameters,
     },
     num_steps=FLAGS.rounds,
+    step_name="round or period",
     told_hparams=("learning_rate", "meta_learning_rate"),
     dataset=dataset,
     extractor=extractor if needs_extractor else None,

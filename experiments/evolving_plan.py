@@ -113,12 +113,10 @@ class Plan(comparison.Plan):
 
   Attributes:
     datasets: The domains, by seed.
-    selection_seeds: The seeds with which the setting of an algorithm is chosen.
     dirichlet: The concentration of classes.
   """
 
   datasets: Mapping[int, domains.EvolvingDataset]
-  selection_seeds: Sequence[int]
   dirichlet: float
 
 
@@ -181,6 +179,7 @@ def make_plan() -> Plan:
       "given" if are_given else str(dirichlet),
     ),
     num_steps=FLAGS.rounds,
+    hparams_of_steps=("task_rounds",),
     datasets=datasets,
     selection_seeds=selection_seeds,
     dirichlet=dirichlet,

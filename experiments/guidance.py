@@ -11,6 +11,9 @@ checkpoints/ into --output_dir, and prints one table. The same flags and
 --resume let a run that was stopped go on.
 """
 
+import functools
+from collections.abc import Sequence
+
 import numpy as np
 from absl import flags
 
@@ -19,6 +22,7 @@ from experiments import comparison
 from experiments import guidance_plan as planning
 from experiments import program
 from experiments import selection_flags
+from tff_shift.data import examples
 from tff_shift.simulation import guidance
 from tff_shift.simulation import guidance_results
 from tff_shift.simulation import selection
@@ -28,6 +32,18 @@ FLAGS = flags.FLAGS
 # What a setting is chosen by, and what progress shows.
 _CHOSEN = "system_accuracy"
 _TEST = "test"
+
+# Held-out examples of seeds differ by a few: so many more are one number.
+_QUERY_STEP = 64
+
+
+def _num_queries(test: Sequence[examples.Examples]) -> int:
+  """Returns how many queries are asked at a time, all of a seed.
+
+  The other seeds have no part in it: a seed gives the same bits beside others.
+  """
+  size = sum(len(each.y) for each in test)
+  return -(-size // _QUERY_STEP) * _QUERY_STEP
 
 
 class _Runner:
@@ -51,13 +67,10 @@ class _Runner:
     return float(np.mean([r.final()[_CHOSEN] for r in by_seed.values()]))
 
   def _run(self, contestant, held_out, datasets):
-    algorithm = self._running.build(
-      contestant,
-      # All held-out examples of a seed at once; seeds may differ by a few.
-      num_queries=max(
-        sum(len(each.y) for each in dataset.test)
-        for dataset in datasets.values()
-      ),
+    build = functools.cache(
+      lambda num_queries: self._running.build(
+        contestant, num_queries=num_queries
+      )
     )
     by_seed = {}
     for seed, dataset in datasets.items():
@@ -69,7 +82,7 @@ class _Runner:
         held_out=held_out,
       ) as run:
         result = guidance.run(
-          algorithm,
+          build(_num_queries(dataset.test)),
           dataset.train,
           dataset.test,
           num_rounds=FLAGS.rounds,

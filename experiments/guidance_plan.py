@@ -193,6 +193,7 @@ def make_plan() -> Plan:
     scenario=SCENARIO,
     contestants=chosen,
     seeds=seeds,
+    selection_seeds=selection_seeds,
     aggregators=aggregators,
     model=model,
     settings={
@@ -207,6 +208,7 @@ def make_plan() -> Plan:
     },
     num_steps=FLAGS.rounds,
     told_hparams=("learning_rate", "lambda_"),
+    hparams_of_steps=("cosine_rounds",),
     datasets=datasets,
     selection_datasets=selection_datasets,
   )

@@ -148,6 +148,34 @@ class Plan(comparison.Plan):
   archive: Callable[[str, int], examples.Examples] | None
   pretraining: pretraining.PretrainingHParams
 
+  def num_runs(self, contestant: selection.Contestant) -> int:
+    """See the base class."""
+    controls = len(rate_controls.NAMES) * len(_controlled([contestant]))
+    return len(self.omegas) * len(self.seeds) * (1 + controls)
+
+  def what_follows(self, before: int) -> str | None:
+    """See the base class."""
+    for shift, by_seed in self.omegas.items():
+      for seed, omega in by_seed.items():
+        old = _omega(shift, before, seed)
+        differing = np.flatnonzero(old != omega[: before + 1])
+        if len(differing):
+          step = differing[0]
+          return (
+            f"--shift={shift} follows it, by which omega of time step {step}"
+            f" would be {omega[step]:.4g} in place of {old[step]:.4g}"
+          )
+    if FLAGS.controls:
+      return "--controls take the rates of all time steps for each of them"
+    return super().what_follows(before)
+
+
+def _omega(shift: str, timesteps: int, seed: int) -> np.ndarray:
+  """Returns the weight of eq. 1 on a schedule with a seed."""
+  return schedules.omega(
+    shift, timesteps, seed=seed, bernoulli_flip=FLAGS.bernoulli_flip
+  )
+
 
 def make_plan() -> Plan:
   """Checks all flags and loads the data, before anything is written.
@@ -194,15 +222,7 @@ def make_plan() -> Plan:
   )
   command_line.require_seed("pretraining_seed")
   omegas = {
-    shift: {
-      seed: schedules.omega(
-        shift,
-        FLAGS.timesteps,
-        seed=seed,
-        bernoulli_flip=FLAGS.bernoulli_flip,
-      )
-      for seed in seeds
-    }
+    shift: {seed: _omega(shift, FLAGS.timesteps, seed) for seed in seeds}
     for shift in FLAGS.shift
   }
   _check_controls(chosen)
@@ -247,6 +267,7 @@ def make_plan() -> Plan:
         "input_scaling": FLAGS.input_scaling,
       },
       num_steps=FLAGS.timesteps,
+      step_name="time step",
       omegas=omegas,
       dirichlet=dirichlet,
       dataset=dataset,

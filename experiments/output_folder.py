@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import pathlib
 import sys
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -38,6 +39,9 @@ _WITHOUT_EFFECT = frozenset(
     *(field.name for field in dataclasses.fields(execution.RemoteWorkers)),
   }
 )
+# Flags that may grow when a run is resumed: to more, or by further ones.
+_STEPS = frozenset({"rounds", "timesteps"})
+_SEEDS = "seeds"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -47,7 +51,8 @@ def define_flags() -> None:
     "resume",
     False,
     "Continues the run in --output_dir after its last checkpoints, with the"
-    " same flags. Runs that were finished are not run again.",
+    " same flags. Runs that were finished are not run again, but take more"
+    " --rounds or --timesteps, and further --seeds.",
   )
   # To save takes about 0.1 s, less than one of ten rounds of all but toys.
   flags.DEFINE_integer(
@@ -66,13 +71,18 @@ def define_flags() -> None:
 
 
 def open_folder(
-  path: pathlib.Path, values: Mapping[str, Any]
+  path: pathlib.Path,
+  values: Mapping[str, Any],
+  what_follows: Callable[[int], str | None] = lambda before: None,
 ) -> tuple[results.RunFolder, checkpoints.Checkpoints]:
   """Makes the folder of the run, or opens it again with `--resume`.
 
   Args:
     path: The folder.
     values: Every flag of the binary with its value.
+    what_follows: Called with a number of rounds or time steps that was smaller:
+      what in their results depends on it, or None. A run takes more steps only
+      where nothing does.
 
   Returns:
     The folder, with `config.json` in it, and the checkpoints there.
@@ -97,21 +107,25 @@ def open_folder(
   else:
     folder = results.RunFolder.create(path, overwrite=FLAGS.overwrite)
   described = folder.describe(values)
+  grown = {}
   if FLAGS.resume:
-    _check_same(folder.read_config() or described, described)
+    before = folder.read_config() or described
+    grown = _check_flags(before["flags"], described["flags"], what_follows)
+    _warn_of_other_software(before, described)
   saved = checkpoints.Checkpoints(
     folder,
     {
       name: value
       for name, value in described["flags"].items()
-      if name not in _WITHOUT_EFFECT
+      # A run's seed tells it from others, and its steps are counted.
+      if name not in {*_WITHOUT_EFFECT, *_STEPS, _SEEDS}
     },
     every=FLAGS.checkpoint_every,
     max_states_in_memory=FLAGS.max_states_in_memory,
     on_problem=warn,
   )
   if FLAGS.resume:
-    folder.write_resumption(values)
+    folder.write_resumption(values, grown)
   else:
     folder.write_config(values)
   # So that it is known how to resume, should the name be a new one.
@@ -119,17 +133,51 @@ def open_folder(
   return folder, saved
 
 
-def _check_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-  """Refuses other flags than those of the start; warns of other software."""
-  changes = []
-  for name in sorted({*before["flags"], *now["flags"]} - _WITHOUT_EFFECT):
-    old, new = (each["flags"].get(name) for each in (before, now))
-    if old != new:
-      changes.append(f"--{name} was {_shown(old)} and is {_shown(new)}")
+def _check_flags(
+  before: Mapping[str, Any],
+  now: Mapping[str, Any],
+  what_follows: Callable[[int], str | None],
+) -> dict[str, Any]:
+  """Refuses other flags than those of before, but for more of the same.
+
+  Returns:
+    The values of before of the flags that have grown.
+  """
+  grown, changes = {}, []
+  for name in sorted({*before, *now} - _WITHOUT_EFFECT):
+    old, new = before.get(name), now.get(name)
+    if old == new:
+      continue
+    change = f"--{name} was {_shown(old)} and is {_shown(new)}"
+    # A flag is missing where the folder is of another binary.
+    if None not in (old, new) and name in _STEPS:
+      if new > old:
+        grown[name] = old
+        continue
+      change += " (it may be more, not fewer)"
+    elif None not in (old, new) and name == _SEEDS:
+      if new[: len(old)] == old:
+        grown[name] = old
+        continue
+      change += " (further ones may follow those of before)"
+    changes.append(change)
   if changes:
     raise ValueError(
       "--resume goes on with the flags of the start: " + "; ".join(changes)
     )
+  for name in _STEPS & grown.keys():
+    reason = what_follows(grown[name])
+    if reason is not None:
+      raise ValueError(
+        f"--{name} was {grown[name]} and is {now[name]}: {reason}; keep"
+        f" --{name}={grown[name]}, or start anew in another --output_dir"
+      )
+  return grown
+
+
+def _warn_of_other_software(
+  before: Mapping[str, Any], now: Mapping[str, Any]
+) -> None:
   for name in ("versions", "git_commit"):
     if before[name] != now[name]:
       warn(

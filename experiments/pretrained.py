@@ -96,7 +96,7 @@ def train(
   check_cache_folder()
   with (
     command_line.progress_bar(
-      hparams.max_epochs, f"{name}, {len(examples.y)} examples"
+      hparams.max_epochs, f"{name}, {len(examples.y)} examples", unit="epoch"
     ) as bar,
     command_line.usage_errors(),
   ):

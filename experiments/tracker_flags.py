@@ -110,6 +110,7 @@ def make(scenario: str, folder: results.RunFolder) -> trackers.Tracker:
       FLAGS.mlflow_uri or (folder.path / "mlruns").absolute().as_uri(),
       f"tff_shift {scenario}",
       folder.identity,
+      folder.replaced,
     ),
   }
   return trackers.Several(

@@ -324,6 +324,25 @@ class TestResume:
     assert cut == ["cut"]
 
 
+def test_runs_that_nobody_asks_for_are_removed(tmp_path):
+  folder = results.RunFolder(tmp_path)
+
+  def runs():
+    return checkpoints.Checkpoints(folder, {"rounds": 3}, every=2)
+
+  for name in ("a", "b, 2"):
+    Drive(runs().run({"name": name}))
+  (folder.checkpoints / "notes.txt").write_text("mine")
+  saved = runs()
+  saved.run({"name": "b, 2"})
+  assert len(list(folder.checkpoints.iterdir())) == 3
+  saved.remove_others()
+  assert sorted(path.name for path in folder.checkpoints.iterdir()) == [
+    "b_2",
+    "notes.txt",
+  ]
+
+
 def truncate(path):
   os.truncate(path, path.stat().st_size // 2)
 

@@ -604,12 +604,11 @@ class TestRun:
       make_periods("iid", seed=3),
       met,
       represent,
-      num_rounds=3,
+      **{"num_rounds": 3} | options,
       run_seed=RUN_SEED,
       threshold=1.0,
       participation=0.7,
       apply_update="current",
-      **options,
     )
 
   def bits(self, result):
@@ -708,6 +707,46 @@ class TestRun:
     # The data of the last round of training, also where none was left to do.
     assert ends == [TRAINING.batch(0, 2).x.tobytes()] * 2
     assert again.seconds_per_round == resumed.seconds_per_round
+
+  def test_run_that_takes_more_rounds_ends_as_one_that_had_them(
+    self, train, met, tmp_path
+  ):
+    algorithm, calls = train(fed_3da)[0].algorithm, []
+
+    def run(num_rounds, stop_in=None):
+      calls.clear()
+
+      def on_round(round_num, _):
+        calls.append(round_num)
+        if round_num == stop_in:
+          raise KeyboardInterrupt
+
+      return self.run(
+        algorithm,
+        met,
+        num_rounds=num_rounds,
+        on_round=on_round,
+        on_stream=lambda name, _: calls.append(name),
+        checkpoint=checkpoints.Run(tmp_path / "run", "key", every=1),
+      )
+
+    # Four steps, of which the last ones are checkpoints 3 and 4.
+    run(2)
+    with pytest.raises(KeyboardInterrupt):
+      run(3, stop_in=3)
+    found = run(3)
+    assert calls == [1, 2, 3, "0.8", "iid"]
+    assert self.bits(found) == self.bits(self.run(algorithm, met))
+    # Another round less has as many steps as there are with a stream more.
+    with pytest.raises(
+      ValueError, match="saved after 3 rounds, more than the 2 it is to take"
+    ):
+      self.run(
+        algorithm,
+        met | {"0.5": met["iid"]},
+        num_rounds=2,
+        checkpoint=checkpoints.Run(tmp_path / "run", "key", every=1),
+      )
 
 
 @pytest.mark.slow

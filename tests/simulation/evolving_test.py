@@ -322,6 +322,38 @@ class TestRun:
     assert losses == every_loss
     assert [call[0] for call in calls] == [2, 4, 5]
 
+  @pytest.mark.parametrize("fewer", [3, 4])
+  def test_run_that_takes_more_rounds_ends_as_one_that_had_them(
+    self, finished, algorithm, clients, tmp_path, fewer
+  ):
+    """The third round is evaluated as the last one alone, the fourth too."""
+    told = []
+
+    def run(num_rounds):
+      told.clear()
+      return evolving.run(
+        algorithm,
+        clients,
+        num_rounds=num_rounds,
+        run_seed=RUN_SEED,
+        participation=0.7,
+        evaluate_every=2,
+        on_round=lambda *values: told.append(values[0]),
+        checkpoint=checkpoints.Run(tmp_path / "run", "key", every=5),
+      ).evaluations
+
+    assert run(fewer)[-1].client_per_domain is not None
+    *earlier, last = run(5)
+    assert sorted({2, 4, 5, *range(fewer + 1, 6)}) == told
+    # Nor is there what is measured on single domains.
+    assert earlier == list(finished.result.evaluations[:-1])
+    assert last[:-1] == finished.result.final[:-1]
+    assert last.client_per_domain is not None
+    with pytest.raises(
+      ValueError, match="saved after 5 steps, more than the 4 it is to take"
+    ):
+      run(4)
+
   def test_speed_is_that_of_the_rounds(self, finished):
     assert 0 < finished.result.seconds_per_round < 60
 

@@ -285,6 +285,26 @@ class TestRun:
       # But losses are those of all rounds.
       assert losses == [row[:2] for row in all_rows]
 
+  def test_run_that_takes_more_rounds_ends_as_one_that_had_them(
+    self, algorithm, data, finished, tmp_path
+  ):
+    def run(num_rounds):
+      return guidance.run(
+        algorithm,
+        *data,
+        num_rounds=num_rounds,
+        run_seed=0,
+        evaluate_every=3,
+        num_final_rounds=2,
+        checkpoint=checkpoints.Run(tmp_path / "run", "key", every=9),
+      )
+
+    assert list(run(5).evaluations) == [3, 4, 5]
+    result, (whole, _) = run(7), finished
+    assert result.evaluations == whole.evaluations
+    assert result.final() == whole.final()
+    np.testing.assert_array_equal(result.routing, whole.routing)
+
   def test_same_seed_same_numbers(self, algorithm, data, finished):
     again = guidance.run(
       algorithm, *data, num_rounds=7, run_seed=0, evaluate_every=7

@@ -107,6 +107,24 @@ def test_other_identity_is_another_run(uri):
     assert _points(client, run, "loss") == [(1, 1.0)]
 
 
+def test_runs_of_a_replaced_identity_are_deleted_and_told_anew(uri):
+  for identity in ("before", "other"):
+    run = mlflow_tracker.MLflow(uri, "evolving", identity).start(identity, {})
+    run.scalars({"loss": 1.0}, 5)
+    run.end()
+  # The longer run has no such point.
+  tracker = mlflow_tracker.MLflow(uri, "evolving", "now", ["before"])
+  run = tracker.start("before", {})
+  run.scalars({"loss": 0.5}, 6)
+  run.end()
+  client, runs = _read(uri)
+  assert set(runs) == {"before", "other"}
+  assert _points(client, runs["before"], "loss") == [(6, 0.5)]
+  # Once more, as by a process that goes on.
+  mlflow_tracker.MLflow(uri, "evolving", "now", ["before"]).start("before", {})
+  assert _read(uri)[1]["before"].info.run_id == runs["before"].info.run_id
+
+
 def test_place_that_cannot_be_used_is_told_in_one_line(tmp_path):
   (tmp_path / "file").write_text("")
   with pytest.raises(files.WriteError) as error:

@@ -75,11 +75,13 @@ def model(drawn_model, weights):
   )
 
 
-def make_streams(kind=streams.Streams) -> streams.Streams:
+def make_streams(
+  kind=streams.Streams, omega=(0, 0.3, 0.9, 0.2)
+) -> streams.Streams:
   return kind(
     make_examples(90, 0),
     3,
-    np.array([0, 0.3, 0.9, 0.2]),
+    np.array(omega),
     num_clients=NUM_CLIENTS,
     samples_per_step=BATCH,
     dirichlet=0.5,
@@ -363,6 +365,30 @@ class TestFedAde:
       for first, second in zip(one, other, strict=True):
         np.testing.assert_array_equal(first, second)
         assert np.asarray(first).dtype == np.asarray(second).dtype
+
+  def test_run_that_takes_more_time_steps_ends_as_one_that_had_them(
+    self, algorithm, whole, tmp_path
+  ):
+    def run(*omega):
+      return online.run(
+        algorithm,
+        make_streams(omega=omega),
+        DEPLOYMENT,
+        run_seed=RUN_SEED,
+        rounds_per_step=self.ROUNDS_PER_STEP,
+        participation=self.PARTICIPATION,
+        checkpoint=checkpoints.Run(tmp_path / "run", "key", every=1),
+      ).timesteps
+
+    run(0, 0.3, 0.9)
+    # Those of a schedule that stretches.
+    with pytest.raises(
+      ValueError, match=r"omega of time step 2 was 0\.9 and is 0\.6"
+    ):
+      run(0, 0.3, 0.6, 0.9)
+    for one, other in zip(run(0, 0.3, 0.9, 0.2), whole[0], strict=True):
+      for first, second in zip(one, other, strict=True):
+        np.testing.assert_array_equal(first, second)
 
   @pytest.mark.slow
   def test_fixed_rates_prescribed_as_they_were_give_the_same_run(

@@ -115,6 +115,35 @@ class TestResume:
     assert [set(each) for each in resumed] == [{"time", "command_line"}] * 2
     assert re.fullmatch(r"[\d-]{10}T[\d:]{8}\+00:00", resumed[0]["time"])
 
+  def test_run_that_grows_loses_what_was_derived_of_it(self, path):
+    derived = ["summary.json", "figures", "tensorboard", "model"]
+    for name in derived[1:]:
+      (path / name).mkdir()
+      (path / name / "file").touch()
+    (path / derived[0]).write_text("{}")
+    (path / "checkpoints").mkdir()
+    before = results.RunFolder(path).read_config()
+    # Nothing is lost of a run that only goes on.
+    _resume(path)
+    assert set(derived) <= set(os.listdir(path))
+    folder = results.RunFolder.resume(path)
+    flags = {"rounds": 4, "seeds": ["0"], "other": 1}
+    folder.write_resumption(flags, {"rounds": 3})
+    assert sorted(os.listdir(path)) == [
+      ".lock",
+      "checkpoints",
+      "config.json",
+      "metrics.csv",
+    ]
+    after = folder.read_config()
+    assert after["flags"] == {"rounds": 4, "seeds": ["0"]}
+    assert after["resumed"][1]["before"] == {"rounds": 3}
+    # As another one, which goes on as itself.
+    assert folder.identity == after["identity"] != before["identity"]
+    again = _resume(path)
+    assert again.identity == folder.identity
+    assert again.replaced == folder.replaced == (before["identity"],)
+
   @pytest.mark.parametrize(
     "content",
     [

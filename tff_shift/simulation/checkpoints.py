@@ -1,7 +1,8 @@
 """Checkpoints: a run that was stopped goes on, and ends with the same bits.
 
 A driver loops over `steps`, which yields the steps that are still to be done
-and saves after every so many. A run has a folder of its own with its last two
+and saves after every so many. A run that was finished goes on too, if it is to
+take more steps. A run has a folder of its own with its last two
 checkpoints, each of which is
 
     state_<step>/       the states of the server and of the clients that have
@@ -75,7 +76,8 @@ class Checkpoints:
     Args:
       folder: The output folder.
       identity: All that determines the results of the runs, of JSON types. A
-        checkpoint of another identity is not used.
+        checkpoint of another identity is not used. The number of steps is not
+        in it where runs may take more of them.
       every: Saves after every so many steps of a run, and after its last; 0
         never saves.
       max_states_in_memory: So many states of clients stay in memory, the others
@@ -90,27 +92,46 @@ class Checkpoints:
     self._every = every = arguments.integer("every", every, 0)
     self._max_states_in_memory = max_states_in_memory
     self._on_problem = on_problem
+    self._names = set()
     if every:
       with files.writing(folder.checkpoints):
         folder.checkpoints.mkdir(exist_ok=True)
 
-  def run(self, labels: Mapping[str, Any]) -> "Run":
+  def run(
+    self,
+    labels: Mapping[str, Any],
+    on_restored: Callable[[], None] = lambda: None,
+  ) -> "Run":
     """Returns the checkpoints of a run.
 
     Args:
       labels: What distinguishes it from the other runs, such as the columns of
         `metrics.csv` that are the same in all its rows.
+      on_restored: See `Run`.
     """
     label = "-".join(str(value) for value in labels.values())
+    name = re.sub(r"[^\w.+-]+", "_", label)
+    self._names.add(name)
+
+    def start():
+      self._folder.cut_metrics()
+      on_restored()
+
     return Run(
-      self._folder.checkpoints / re.sub(r"[^\w.+-]+", "_", label),
+      self._folder.checkpoints / name,
       array_cache.key({"identity": self._identity, "run": label}),
       every=self._every,
       max_states_in_memory=self._max_states_in_memory,
       scratch=self._folder.path,
-      on_restored=self._folder.cut_metrics,
+      on_restored=start,
       on_problem=self._on_problem,
     )
+
+  def remove_others(self) -> None:
+    """Removes the checkpoints of runs that this process has not asked for."""
+    for path in self._folder.checkpoints.glob("*"):
+      if path.is_dir() and path.name not in self._names:
+        shutil.rmtree(path)
 
 
 class Run:
@@ -170,9 +191,16 @@ class Run:
     measured: list[Any],
     make: Callable[..., Any],
     replay: Callable[[Any], None],
+    revise: Callable[[int], int],
   ) -> Iterator[int]:
     """See the function `steps`."""
-    done = self._restore(running, measured, make)
+    saved = done = self._restore(running, measured, make)
+    if saved > num_steps:
+      raise too_long(saved, num_steps)
+    if saved:
+      done = revise(saved)
+    if done < saved and self._every:
+      self._save_before(saved, done, running, measured)
     for each in measured:
       replay(each)
     if done < num_steps:
@@ -203,14 +231,30 @@ class Run:
     found = (names.fullmatch(path.name) for path in self._path.glob("*"))
     return sorted((int(each[1]) for each in found if each), reverse=True)
 
+  def _save_before(
+    self, saved: int, done: int, running: rounds.Rounds, measured: Sequence[Any]
+  ) -> None:
+    """Saves as of fewer steps what was restored, for later steps are undone.
+
+    A process that ends in between finds one of the two.
+    """
+    # TFF keeps the last ones by their numbers.
+    self._clear(0, kept=saved)
+    self._save(done, running, measured, kept=saved)
+    self._clear(done + 1)
+
   def _save(
-    self, step: int, running: rounds.Rounds, measured: Sequence[Any]
+    self,
+    step: int,
+    running: rounds.Rounds,
+    measured: Sequence[Any],
+    kept: int | None = None,
   ) -> None:
     """Saves a run after a step.
 
     Raises:
       files.WriteError: If it cannot be written; what was saved before is
-        kept.
+        kept, and the step `kept`.
     """
     states = running.states
     saved, content = {}, None
@@ -237,7 +281,7 @@ class Run:
         json.dumps(record | {"digest": array_cache.key(record)}),
       )
     except files.WriteError:
-      self._clear(step)
+      self._clear(step, kept)
       raise
     for earlier in self._recorded_steps():
       if not self._state(earlier).exists():
@@ -340,13 +384,15 @@ class Run:
         self._states.close()
     return server_state
 
-  def _clear(self, first: int) -> None:
-    """Removes all from a step on, and what was never finished."""
+  def _clear(self, first: int, kept: int | None = None) -> None:
+    """Removes all from a step on but one, and what was never finished."""
     name = re.compile(rf"\.?{_PREFIX}(\d+)(_temp\d+|\.json|\.json\..*\.tmp)?")
     for path in list(self._path.glob("*")):
       found = name.fullmatch(path.name)
       is_finished = found and found[2] in (None, ".json")
-      if found and (int(found[1]) >= first or not is_finished):
+      if not found or (is_finished and int(found[1]) == kept):
+        continue
+      if int(found[1]) >= first or not is_finished:
         if path.is_dir():
           shutil.rmtree(path)
         else:
@@ -361,6 +407,7 @@ def steps(
   *,
   make: Callable[..., Any],
   replay: Callable[[Any], None],
+  revise: Callable[[int], int] = lambda step: step,
 ) -> Iterator[int]:
   """Returns the steps of a run that are still to be done, from 1.
 
@@ -376,14 +423,26 @@ def steps(
     make: Makes such a named tuple from its fields; inner ones come as
       dictionaries.
     replay: Called with each of what was measured before, in order.
+    revise: Called before that with the step of the checkpoint, which may be of
+      a run of fewer steps: makes `measured` what a run of so many measures, and
+      returns the number of steps that are done.
 
   Returns:
     The steps; to go through them raises a `files.WriteError` if a checkpoint
-    cannot be written.
+    cannot be written, and a `ValueError` if that which was restored is of more
+    steps.
   """
   if checkpoint is None:
     return iter(range(1, num_steps + 1))
-  return checkpoint.steps(num_steps, running, measured, make, replay)
+  return checkpoint.steps(num_steps, running, measured, make, replay, revise)
+
+
+def too_long(done: int, asked: int, what: str = "steps") -> ValueError:
+  """Returns the error of a run that was saved after more than is asked for."""
+  return ValueError(
+    f"checkpoint: the run was saved after {done} {what}, more than the {asked}"
+    " it is to take; ask for as many or more, or start anew in another place"
+  )
 
 
 def _structure(running: rounds.Rounds) -> str:

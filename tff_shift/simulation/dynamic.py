@@ -458,9 +458,10 @@ def run(
     on_end: Called once, at the end, with the rounds: the states of the server
       and of the clients can be had there, also of those in a file. A run that
       was finished and goes on calls it again.
-    checkpoint: Where the run is saved, and goes on if it was stopped; a stream
-      counts as a step, as a round does. Then `on_round` is first called for
-      the rounds of before, and `on_stream` for the streams.
+    checkpoint: Where the run is saved, and goes on if it was stopped or had
+      fewer rounds; a stream counts as a step, as a round does. Then `on_round`
+      is first called for the rounds of before, and `on_stream` for the streams,
+      unless more rounds follow.
 
   Returns:
     What was measured.
@@ -492,6 +493,16 @@ def run(
     checkpoint,
   )
   used = []
+
+  def revise(step):
+    if running.round_num > num_rounds:
+      raise checkpoints.too_long(running.round_num, num_rounds, "rounds")
+    if running.round_num < num_rounds:
+      # What fewer rounds gave was used, which has left no trace in the states.
+      used.clear()
+      return running.round_num
+    return step
+
   with contextlib.closing(running):
     for step in checkpoints.steps(
       checkpoint,
@@ -500,6 +511,7 @@ def run(
       used,
       make=_Used.make,
       replay=lambda each: on_stream(each.distribution, each.inference),
+      revise=revise,
     ):
       running.data = data_of(min(step, num_rounds))
       if step <= num_rounds:

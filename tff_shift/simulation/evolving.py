@@ -265,8 +265,9 @@ def run(
     on_end: Called once, at the end, with the rounds: the states of the server
       and of the clients can be had there, also of those in a file. A run that
       was finished and goes on calls it again.
-    checkpoint: Where the run is saved, and goes on if it was stopped; then
-      `on_round` is first called for the rounds that were evaluated before.
+    checkpoint: Where the run is saved, and goes on if it was stopped or had
+      fewer rounds; then `on_round` is first called for the rounds that were
+      evaluated before.
 
   Returns:
     The evaluations and the mean duration of a round.
@@ -319,6 +320,32 @@ def run(
       on_loss=on_loss,
     )
   ) as run_rounds:
+
+    def evaluate(train_loss, is_last):
+      chosen = evaluated_clients(
+        len(candidates),
+        min(evaluation_clients, len(candidates)),
+        run_seed,
+        run_rounds.round_num,
+      )
+      return _evaluate(
+        run_rounds,
+        clients,
+        [candidates[place] for place in chosen],
+        train_loss,
+        is_last,
+      )
+
+    def revise(done):
+      # The last evaluation of a run of fewer rounds is one of many, or none.
+      if evaluations and done < num_rounds:
+        last = evaluations[-1]
+        if last.client_per_domain is not None:
+          evaluations.pop()
+          if done % evaluate_every == 0:
+            evaluations.append(evaluate(last.train_loss, False))
+      return done
+
     for round_num in checkpoints.steps(
       checkpoint,
       num_rounds,
@@ -326,21 +353,13 @@ def run(
       evaluations,
       make=Evaluation,
       replay=lambda each: on_round(each.round_num, each.train_loss, each),
+      revise=revise,
     ):
       train_loss = float(run_rounds.step()["loss"])
       found = None
       is_last = round_num == num_rounds
       if is_last or round_num % evaluate_every == 0:
-        chosen = [
-          candidates[place]
-          for place in evaluated_clients(
-            len(candidates),
-            min(evaluation_clients, len(candidates)),
-            run_seed,
-            round_num,
-          )
-        ]
-        found = _evaluate(run_rounds, clients, chosen, train_loss, is_last)
+        found = evaluate(train_loss, is_last)
         evaluations.append(found)
       on_round(round_num, train_loss, found)
     on_end(run_rounds)

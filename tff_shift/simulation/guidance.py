@@ -257,8 +257,9 @@ def run(
     on_end: Called once, at the end, with the rounds: the states of the server
       and of the clients can be had there, also of those in a file. A run that
       was finished and goes on calls it again.
-    checkpoint: Where the run is saved, and goes on if it was stopped; then
-      `on_round` is first called for the rounds that were evaluated before.
+    checkpoint: Where the run is saved, and goes on if it was stopped or had
+      fewer rounds; then `on_round` is first called for the rounds that were
+      evaluated before.
 
   Returns:
     What was measured.
@@ -301,6 +302,15 @@ def run(
   data = client_data.training_data(train, run_seed)
   first_final = max(1, num_rounds - num_final_rounds + 1)
   measured = []
+
+  def is_evaluated(done):
+    return done % evaluate_every == 0 or done >= first_final
+
+  def revise(done):
+    # The final rounds of a run of fewer rounds are others.
+    measured[:] = [each for each in measured if is_evaluated(each.round_num)]
+    return done
+
   with contextlib.closing(
     rounds.Rounds(
       algorithm,
@@ -318,10 +328,11 @@ def run(
       measured,
       make=_Measured.make,
       replay=lambda each: on_round(*each[:3]),
+      revise=revise,
     ):
       train_loss = float(running.step()["loss"])
       evaluation = None
-      if done % evaluate_every == 0 or done >= first_final:
+      if is_evaluated(done):
         evaluation, routing = evaluate(
           queries.Federation(
             algorithm, running.server_state, running.client_states, data

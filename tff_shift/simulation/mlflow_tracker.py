@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from tff_shift.simulation import files
@@ -51,13 +52,21 @@ class MLflow:
   points come once, for the first value of a step is kept.
   """
 
-  def __init__(self, uri: str, experiment: str, identity: str):
+  def __init__(
+    self,
+    uri: str,
+    experiment: str,
+    identity: str,
+    replaced: Sequence[str] = (),
+  ):
     """Finds the experiment, or makes it.
 
     Args:
       uri: Where MLflow keeps runs: a folder, `file:` or `http:` and so on.
       experiment: The name of the experiment.
       identity: Tells these runs from others of the same names.
+      replaced: Identities whose runs are deleted, such as those of a run that
+        had fewer rounds: MLflow cannot take a point back.
 
     Raises:
       ModuleNotFoundError: If MLflow is not installed.
@@ -74,15 +83,20 @@ class MLflow:
         if found
         else self._client.create_experiment(experiment)
       )
-      self._earlier = {run.data.tags[_NAME]: run for run in self._find_runs()}
+      for other in replaced:
+        for run in list(self._find_runs(other)):
+          self._client.delete_run(run.info.run_id)
+      self._earlier = {
+        run.data.tags[_NAME]: run for run in self._find_runs(identity)
+      }
 
-  def _find_runs(self):
-    """Yields the runs of this identity."""
+  def _find_runs(self, identity):
+    """Yields the runs of an identity."""
     token = None
     while True:
       page = self._client.search_runs(
         [self._experiment],
-        f"tags.`{_IDENTITY}` = '{self._identity}'",
+        f"tags.`{_IDENTITY}` = '{identity}'",
         max_results=_MOST_RUNS,
         page_token=token,
       )

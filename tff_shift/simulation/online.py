@@ -340,8 +340,9 @@ def run(
     on_end: Called once, at the end, with the rounds: the states of the server
       and of the clients can be had there, also of those in a file. A run that
       was finished and goes on calls it again.
-    checkpoint: Where the run is saved, and goes on if it was stopped; then
-      `on_timestep` is first called for the time steps of before.
+    checkpoint: Where the run is saved, and goes on if it was stopped or had
+      fewer time steps of the same schedule; then `on_timestep` is first called
+      for the time steps of before.
 
   Returns:
     What was measured.
@@ -363,6 +364,17 @@ def run(
     on_loss=on_loss,
   )
   timesteps = []
+
+  def revise(done):
+    for each in timesteps:
+      now = float(client_streams.omega[each.timestep])
+      if each.omega != now:
+        raise ValueError(
+          f"checkpoint: omega of time step {each.timestep} was {each.omega:g}"
+          f" and is {now:g}; a run goes on with the schedule of its start"
+        )
+    return done
+
   with contextlib.closing(running.rounds):
     for timestep in checkpoints.steps(
       checkpoint,
@@ -371,6 +383,7 @@ def run(
       timesteps,
       make=Timestep,
       replay=on_timestep,
+      revise=revise,
     ):
       timesteps.append(running.step(timestep))
       on_timestep(timesteps[-1])

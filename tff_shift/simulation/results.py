@@ -47,14 +47,9 @@ _CONFIG = "config.json"
 _CHECKPOINTS = "checkpoints"
 _SUMMARY = "summary.json"
 _FIGURES = "figures"
-_OTHERS = (
-  _CONFIG,
-  _SUMMARY,
-  _FIGURES,
-  "tensorboard",
-  _CHECKPOINTS,
-  "model",
-)
+# What a run that goes on writes anew, from its first step.
+_DERIVED = (_SUMMARY, _FIGURES, "tensorboard", "model")
+_OTHERS = (_CONFIG, *_DERIVED, _CHECKPOINTS)
 
 
 class RunFolder:
@@ -68,11 +63,14 @@ class RunFolder:
     path: The folder.
     identity: Tells the run from all others, also from one that it overwrites;
       in `config.json`, so that it stays when the run goes on.
+    replaced: The identities that the run had before it took more rounds, time
+      steps or seeds.
   """
 
   def __init__(self, path: pathlib.Path):
     self.path = path
     self.identity = uuid.uuid4().hex
+    self.replaced = ()
     # Of `metrics.csv`; known from the first row on.
     self._columns = None
     self._start_time = datetime.datetime.now(datetime.UTC)
@@ -234,23 +232,36 @@ class RunFolder:
       )
     return config
 
-  def write_resumption(self, flags: Mapping[str, Any]) -> None:
+  def write_resumption(
+    self, flags: Mapping[str, Any], grown: Mapping[str, Any] | None = None
+  ) -> None:
     """Takes the folder over, and notes in `config.json` when and how.
 
     Args:
       flags: As for `write_config`, for a run that was stopped before that.
+      grown: The flags that are other than those of before, for the run is to
+        take more rounds, time steps or seeds, with their values of before. What
+        was derived of the shorter run then leaves the folder, and the run gets
+        an identity of its own.
     """
     for leftover in self.path.glob(".*.tmp"):
       leftover.unlink()
     self._earlier_rows = (self.path / _METRICS).read_bytes()
     config = self.read_config() or self.describe(flags)
+    resumption = {
+      "time": self._start_time.isoformat(timespec="seconds"),
+      "command_line": shlex.join(sys.orig_argv),
+    }
+    if grown:
+      for name in _DERIVED:
+        _remove(self.path / name)
+      resumption["before"] = dict(grown)
+      config["flags"].update({name: flags[name] for name in grown})
+      if "identity" in config:
+        config.setdefault("replaced", []).append(config.pop("identity"))
     self.identity = config.setdefault("identity", self.identity)
-    config.setdefault("resumed", []).append(
-      {
-        "time": self._start_time.isoformat(timespec="seconds"),
-        "command_line": shlex.join(sys.orig_argv),
-      }
-    )
+    self.replaced = tuple(config.get("replaced", ()))
+    config.setdefault("resumed", []).append(resumption)
     _write_json(self.path / _CONFIG, config)
 
   def write_metrics(self, row: Mapping[str, Any]) -> None:

@@ -155,7 +155,7 @@ def test_damage_and_lost_rows_are_mended(whole, finished, run_evolving, capsys):
 @pytest.mark.parametrize(
   ("arguments", "expected"),
   [
-    (["--rounds=9"], ("--rounds was 8 and is 9",)),
+    (["--rounds=7"], ("--rounds was 8 and is 7",)),
     (
       ["--seeds=0", "--aggregator=robust"],
       ("--seeds was 0,1 and is 0", "--aggregator was mean and is robust"),

@@ -1,9 +1,11 @@
 """Tests of `files`."""
 
+import errno
 import os
 import stat
 
 import pytest
+import tensorflow as tf
 
 from tff_shift import files
 
@@ -82,3 +84,19 @@ def test_what_is_no_text_file_is_refused_at_once(tmp_path, make, message):
 def test_a_missing_file_is_said_to_be_missing(tmp_path):
   with pytest.raises(FileNotFoundError):
     files.read_bytes(tmp_path / "a")
+
+
+def test_errors_of_writing_are_told_in_one_line(tmp_path):
+  for error in (
+    OSError(errno.ENOSPC, "No space left on device"),
+    tf.errors.ResourceExhaustedError(None, None, "No space left\non it"),
+  ):
+    with pytest.raises(files.WriteError) as raised:
+      with files.writing(tmp_path):
+        raise error
+    assert str(raised.value).startswith(
+      f"{tmp_path} cannot be written: No space left"
+    )
+    assert "\n" not in str(raised.value)
+  with pytest.raises(KeyError), files.writing(tmp_path):
+    raise KeyError("other")

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
-from tff_shift.simulation import files
+from tff_shift import files
 from tff_shift.simulation import trackers
 
 _IDENTITY = "tff_shift.identity"

@@ -91,9 +91,8 @@ def test_errors_of_writing_are_told_in_one_line(tmp_path):
     OSError(errno.ENOSPC, "No space left on device"),
     tf.errors.ResourceExhaustedError(None, None, "No space left\non it"),
   ):
-    with pytest.raises(files.WriteError) as raised:
-      with files.writing(tmp_path):
-        raise error
+    with pytest.raises(files.WriteError) as raised, files.writing(tmp_path):
+      raise error
     assert str(raised.value).startswith(
       f"{tmp_path} cannot be written: No space left"
     )

@@ -17,6 +17,7 @@ _DIRECT = [
   "markdown>=3.6,<4",
   "markupsafe>=2.1,<4",
   "matplotlib>=3.8,<3.11",
+  "msgspec>=0.20,<0.23",
   "numpy>=1.25,<1.26",
   "pillow>=10",
   "pyarrow<25",

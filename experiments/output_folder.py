@@ -13,9 +13,9 @@ import numpy as np
 from absl import flags
 
 from tff_shift import execution
+from tff_shift import files
 from tff_shift.data import examples
 from tff_shift.simulation import checkpoints
-from tff_shift.simulation import files
 from tff_shift.simulation import results
 
 FLAGS = flags.FLAGS

@@ -22,10 +22,10 @@ from absl import flags
 import tff_shift
 from experiments import command_line
 from experiments import program
+from tff_shift import files
 from tff_shift.data import array_files
 from tff_shift.learning import evaluation
 from tff_shift.serving import predictor
-from tff_shift.simulation import files
 
 FLAGS = flags.FLAGS
 

@@ -11,7 +11,7 @@ from experiments.pages import notes
 from experiments.pages import shown
 from experiments.pages import statistics
 from experiments.pages import text_tables
-from tff_shift.simulation import files
+from tff_shift import files
 
 _TEMPLATES = pathlib.Path(__file__).parent / "templates"
 

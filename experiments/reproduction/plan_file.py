@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Mapping
 from collections.abc import Sequence
 
-from tff_shift.simulation import files
+from tff_shift import files
 
 NAME = "plan.json"
 

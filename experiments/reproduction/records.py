@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from experiments.reproduction import jobs as jobs_lib
-from tff_shift.simulation import files
+from tff_shift import files
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_shift import algorithms
+from tff_shift import files
 from tff_shift.algorithms import fed_rep
 from tff_shift.learning import local_training
 from tff_shift.learning import process
@@ -23,7 +24,6 @@ from tff_shift.learning import randomness
 from tff_shift.models import mlp
 from tff_shift.simulation import array_cache
 from tff_shift.simulation import checkpoints
-from tff_shift.simulation import files
 from tff_shift.simulation import results
 from tff_shift.simulation import rounds
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tff_shift import files
 from tff_shift.simulation import client_states
-from tff_shift.simulation import files
 from tff_shift.simulation import state_file
 
 NUM_CLIENTS = 6

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from tff_shift.simulation import files
+from tff_shift import files
 from tff_shift.simulation import mlflow_tracker
 
 # Before anything imports MLflow.

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tff_shift.simulation import files
+from tff_shift import files
 from tff_shift.simulation import results
 
 _FLAGS = {"rounds": 3, "seeds": ["0"]}

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tff_shift.simulation import files
+from tff_shift import files
 from tff_shift.simulation import state_file
 
 

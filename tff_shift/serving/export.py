@@ -28,6 +28,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift import files
 from tff_shift.learning import frozen_weights
 from tff_shift.learning import guidance
 from tff_shift.learning import local_training
@@ -37,7 +38,6 @@ from tff_shift.serving import description
 from tff_shift.serving import naming
 from tff_shift.serving import served
 from tff_shift.serving import tracing
-from tff_shift.simulation import files
 
 
 def export(

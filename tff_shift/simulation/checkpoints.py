@@ -39,11 +39,11 @@ from typing import Any
 import tensorflow_federated as tff
 
 from tff_shift import arguments
+from tff_shift import files
 from tff_shift.simulation import array_cache
 from tff_shift.simulation import asynchronous
 from tff_shift.simulation import client_states
 from tff_shift.simulation import encoding
-from tff_shift.simulation import files
 from tff_shift.simulation import results
 from tff_shift.simulation import rounds
 from tff_shift.simulation import state_file

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-from tff_shift.simulation import files
+from tff_shift import files
 from tff_shift.simulation import trackers
 
 _IDENTITY = "tff_shift.identity"

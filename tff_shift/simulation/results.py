@@ -38,7 +38,7 @@ from typing import Any
 
 import numpy as np
 
-from tff_shift.simulation import files
+from tff_shift import files
 from tff_shift.simulation import folder_lock
 from tff_shift.simulation import summary
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tff_shift.simulation import files
+from tff_shift import files
 
 _MODULUS = 2**256
 _SCHEMA = (

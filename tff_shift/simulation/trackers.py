@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from typing import Any
 from typing import Protocol
 
+from tff_shift import files
 from tff_shift.simulation import asynchronous
-from tff_shift.simulation import files
 
 
 class TrackedRun(Protocol):

@@ -14,7 +14,7 @@ from experiments import dynamic_personalization
 from experiments import dynamic_personalization_plan
 from experiments import evolving
 from experiments import evolving_plan
-from tff_shift.simulation import files
+from tff_shift import files
 from tff_shift.simulation import folder_lock
 from tff_shift.simulation import results
 from tff_shift.simulation import rounds

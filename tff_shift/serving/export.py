@@ -19,7 +19,6 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-import shutil
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
@@ -317,26 +316,10 @@ def _client_weights(
 
 @contextlib.contextmanager
 def _replacing(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Gives a folder to write to, which then takes the place of another.
-
-  Args:
-    folder: The folder to be replaced, if it is there.
-
-  Yields:
-    An empty folder beside it.
-  """
+  """As `files.replacing_folder`; refuses to replace what is no model."""
   if folder.exists() and not (folder / description.FILE).is_file():
     raise ValueError(f"{folder} holds no model that could be replaced")
-  temporary = folder.with_name(f".{folder.name}.tmp")
   with files.writing(folder):
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # What a run has left that was killed.
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    try:
-      yield temporary
-      if folder.exists():
-        shutil.rmtree(folder)
-      os.replace(temporary, folder)
-    finally:
-      shutil.rmtree(temporary, ignore_errors=True)
+  with files.replacing_folder(folder) as temporary:
+    yield temporary

@@ -6,7 +6,6 @@ or not at all, holds its own key, and one that is damaged counts as missing.
 
 import hashlib
 import json
-import os
 import pathlib
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from tff_shift import files
 from tff_shift.data import array_files
 
 
@@ -48,14 +48,12 @@ def save(
     path: The file, in a folder that exists.
     key: The key of the result.
     arrays: The result; no name is `key` or `file`.
+
+  Raises:
+    files.WriteError: If it cannot be written.
   """
-  temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-  try:
-    with open(temporary, "wb") as file:
-      np.savez(file, key=key, **arrays)
-    os.replace(temporary, path)
-  finally:
-    temporary.unlink(missing_ok=True)
+  with files.replacing(path) as file:
+    np.savez(file, key=key, **arrays)
 
 
 def load(

@@ -26,6 +26,7 @@ and round (`randomness`): there is nothing else to save.
 
 import hashlib
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -96,8 +97,7 @@ class Checkpoints:
     self._max_states_in_memory = max_states_in_memory
     self._on_problem = on_problem
     if every:
-      with files.writing(folder.checkpoints):
-        folder.checkpoints.mkdir(exist_ok=True)
+      files.make_folder(folder.checkpoints)
 
   def run(self, labels: Mapping[str, Any]) -> "Run":
     """Returns the checkpoints of a run.
@@ -199,13 +199,10 @@ class Run:
       ):
         self._save(step, length, running, measured)
 
-  @property
-  def _manager(self) -> tff.program.FileProgramStateManager:
-    # It makes its folder.
-    with files.writing(self._path):
-      return tff.program.FileProgramStateManager(
-        self._path, _PREFIX, keep_total=0, keep_first=False
-      )
+  def _manager(self, prefix: str = _PREFIX):
+    return tff.program.FileProgramStateManager(
+      self._path, prefix, keep_total=0, keep_first=False
+    )
 
   def _state(self, step: int) -> pathlib.Path:
     return self._path / f"{_PREFIX}{step}"
@@ -238,8 +235,8 @@ class Run:
       saved = dict(sorted(states.in_memory.items()))
     values = running.server_state, tuple(saved.values())
     try:
-      with files.writing(self._state(step)):
-        asynchronous.run(self._manager.save(encoding.join(values), step))
+      files.make_folder(self._path)
+      self._save_states(step, encoding.join(values))
       if states.storage is not None:
         content = states.commit(step)
       record = {
@@ -260,14 +257,23 @@ class Run:
     except files.WriteError:
       self._clear(step)
       raise
-    recorded = self._recorded_steps()
-    kept = recorded[:_NUM_KEPT]
-    kept += [each for each in recorded if each <= length.num_shared][:1]
-    for earlier in set(recorded) - set(kept):
-      # In this order: a state without a record is no checkpoint.
-      self._record(earlier).unlink()
-      shutil.rmtree(self._state(earlier), ignore_errors=True)
-    self._prune(states)
+    with files.writing(self._path):
+      recorded = self._recorded_steps()
+      kept = recorded[:_NUM_KEPT]
+      kept += [each for each in recorded if each <= length.num_shared][:1]
+      for earlier in set(recorded) - set(kept):
+        # In this order: a state without a record is no checkpoint.
+        self._record(earlier).unlink()
+        shutil.rmtree(self._state(earlier), ignore_errors=True)
+      self._prune(states)
+
+  def _save_states(self, step: int, values: Any) -> None:
+    # The name that TFF gives to what is not whole yet can be guessed.
+    prefix = files.temporary_path(self._state(step)).name
+    with files.writing(self._state(step)):
+      asynchronous.run(self._manager(prefix).save(values, step))
+      files.remove(self._state(step))
+      os.rename(self._path / f"{prefix}{step}", self._state(step))
 
   def _prune(self, states: client_states.ClientStates) -> None:
     """Removes states of clients that no checkpoint needs any more."""
@@ -315,9 +321,10 @@ class Run:
       ]
       done = step
       break
-    self._clear(done + 1)
-    if not done:
-      self._states.remove()
+    with files.writing(self._path):
+      self._clear(done + 1)
+      if not done:
+        self._states.remove()
     return done
 
   def _read_record(self, step: int, running: rounds.Rounds) -> dict[str, Any]:
@@ -360,7 +367,9 @@ class Run:
       tuple([running.states.template] * len(clients)),
     )
     # TFF needs the structure, whatever its values.
-    joined = asynchronous.run(self._manager.load(step, encoding.join(template)))
+    joined = asynchronous.run(
+      self._manager().load(step, encoding.join(template))
+    )
     server_state, values = encoding.split(joined, template)
     if record["states"] is None:
       running.states.replace(dict(zip(clients, values, strict=True)))
@@ -378,15 +387,12 @@ class Run:
 
   def _clear(self, first: int) -> None:
     """Removes all from a step on, and what was never finished."""
-    name = re.compile(rf"\.?{_PREFIX}(\d+)(_temp\d+|\.json|\.json\..*\.tmp)?")
+    name = re.compile(rf"\.?{_PREFIX}(\d+)(_temp\d+|\.json|\..*\.tmp.*)?")
     for path in list(self._path.glob("*")):
       found = name.fullmatch(path.name)
       is_finished = found and found[2] in (None, ".json")
       if found and (int(found[1]) >= first or not is_finished):
-        if path.is_dir():
-          shutil.rmtree(path)
-        else:
-          path.unlink()
+        files.remove(path)
 
 
 class _Length(NamedTuple):

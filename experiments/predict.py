@@ -174,8 +174,7 @@ def main() -> None:
     except ValueError as error:
       raise ValueError(f"--input={FLAGS.input}: {error}") from error
     found = _in_batches(_chosen(model), x)
-  with files.replacing(FLAGS.output) as file:
-    np.savez(file, **found)
+  array_files.write_npz(FLAGS.output, found)
   if y is not None and len(y) and "classes" in found:
     right = 100 * float(np.mean(found["classes"] == y))
     print(f"accuracy: {right:.2f} % of {len(y)} examples")

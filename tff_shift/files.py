@@ -131,10 +131,10 @@ def _write_failure(error: Exception) -> str | None:
   # Imported here because it takes seconds; who gets its errors has done so.
   import tensorflow as tf
 
-  from tff_shift.data import array_files
-
   if isinstance(error, tf.errors.OpError):
-    return array_files.first_line(error)
+    # A node, the path, "; ", the reason, and what was tried in further lines.
+    first, *_ = error.message.rpartition("}} ")[2].strip().splitlines() or [""]
+    return first.partition(" [Op:")[0].rpartition("; ")[2]
   return None
 
 

@@ -28,6 +28,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_shift import files
+from tff_shift.data import array_files
 from tff_shift.learning import frozen_weights
 from tff_shift.learning import guidance
 from tff_shift.learning import local_training
@@ -102,7 +103,7 @@ def export(
   with _replacing(folder) as temporary:
     if functions:
       served.save(parts, functions, str(temporary))
-    np.savez(temporary / "weights.npz", **named)
+    array_files.write_npz(temporary / "weights.npz", named)
     if vocabulary is not None:
       description.write_vocabulary(temporary, vocabulary)
     description.write(

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from tff_shift import files
 from tff_shift.data import array_files
 
 
@@ -47,13 +46,12 @@ def save(
   Args:
     path: The file, in a folder that exists.
     key: The key of the result.
-    arrays: The result; no name is `key` or `file`.
+    arrays: The result; no name is `key`.
 
   Raises:
     files.WriteError: If it cannot be written.
   """
-  with files.replacing(path) as file:
-    np.savez(file, key=key, **arrays)
+  array_files.write_npz(path, {"key": np.array(key), **arrays})
 
 
 def load(

@@ -138,14 +138,13 @@ def _output_may_end() -> Iterator[None]:
     # As of a program that SIGPIPE ends.
     sys.exit(141)
   except OSError as error:
-    if isinstance(error, files.WriteError):
+    # All else that is written to has a name.
+    if isinstance(error, files.WriteError) or error.filename is not None:
       raise
-    try:
-      sys.stdout.flush()
-    except OSError:
-      discard()
-      raise files.WriteError("standard output", error.strerror) from error
-    raise
+    if not output_folder.is_full(error):
+      raise
+    discard()
+    raise files.WriteError("standard output", error.strerror) from error
 
 
 def run(

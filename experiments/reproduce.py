@@ -336,7 +336,7 @@ def _check_something_to_do(
     page.is_file()
     and all(place.is_finished() for place in places)
     and all(place.ended_before(page) for place in places)
-    and str(markupsafe.escape(command)) in page.read_text(encoding="utf-8")
+    and f">{markupsafe.escape(command)}<" in page.read_text(encoding="utf-8")
   ):
     raise output_folder.NothingToDoError(
       f"nothing is left to do, for all jobs are done; page: {page}"

@@ -34,6 +34,8 @@ from tff_shift.simulation import selection
 
 # Of anything that is counted. What has no end looks like a run that hangs.
 _MOST = 10_000_000
+# The flags before some are set by what the data are, see `output_folder.asked`.
+_asked: dict[str, Any] = {}
 
 # Of all runs of the process.
 _PRINTER = progress.LinePrinter()
@@ -171,6 +173,7 @@ def check_common_flags(scenario: str) -> None:
 
   Raises:
     UsageError: If there is one.
+    output_folder.NothingToDoError: See `output_folder.asked`.
   """
   with usage_errors():
     dataset_flags.check(scenario)
@@ -192,6 +195,9 @@ def check_common_flags(scenario: str) -> None:
       raise UsageError(f"--model={flags.FLAGS.model}: {error}") from error
   with usage_errors():
     tracker_flags.check()
+    output_folder.check()
+    _asked.clear()
+    _asked.update(output_folder.asked(_flag_values()))
 
 
 def parse_numbers(
@@ -419,6 +425,11 @@ def open_folder(
     return output_folder.open_folder(
       output_dir(scenario), _flag_values(), what_follows
     )
+
+
+def note_done(folder: results.RunFolder) -> None:
+  """Notes in the folder that the run came to its end."""
+  folder.write_done(_asked)
 
 
 def executor() -> contextlib.AbstractContextManager:

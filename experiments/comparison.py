@@ -170,7 +170,8 @@ class Run:
     if self._class_names is not None:
       saved_models.save(
         running,
-        self._folder.path.joinpath(saved_models.FOLDER, *self._curve),
+        self._folder.path,
+        self._curve,
         self._class_names,
         self._vocabulary,
       )
@@ -248,7 +249,12 @@ class Comparison:
     self.folder, self._saved = command_line.open_folder(
       plan.scenario, plan.what_follows
     )
-    self._tracker = tracker_flags.make(plan.scenario, self.folder)
+    with (
+      self.folder.beginning(),
+      command_line.usage_errors(),
+      output_folder.unwritable_refused("mlflow_uri"),
+    ):
+      self._tracker = tracker_flags.make(plan.scenario, self.folder)
     self._summaries = []
     self._num_runs = self._num_begun = 0
     # The values of each setting that runs of a contestant differ in.
@@ -502,4 +508,5 @@ class Comparison:
     ) as tracked:
       for name, path in self.folder.products():
         tracked.artifact(path, name)
+    command_line.note_done(self.folder)
     print(f"results: {self.folder.path}")

@@ -37,6 +37,7 @@ import numpy as np
 from absl import flags
 
 from experiments import command_line
+from experiments import output_folder
 from experiments import program
 from tff_shift.data import partition
 from tff_shift.data import schedules
@@ -338,17 +339,21 @@ def main() -> None:
   """Runs the measurement that the flags ask for."""
   seeds = command_line.chosen_seeds("seeds")
   timesteps = _timesteps()
-  with command_line.usage_errors():
+  with (
+    command_line.usage_errors(),
+    output_folder.unwritable_refused("output_dir"),
+  ):
     folder = results.RunFolder.create(
       command_line.output_dir("dynamic_regret"),
       overwrite=FLAGS.overwrite,
     )
-  folder.write_config(
-    {
-      name: FLAGS[name].value
-      for name in ("seeds", "timesteps", "output_dir", "overwrite")
-    }
-  )
+    with folder.beginning():
+      folder.write_config(
+        {
+          name: FLAGS[name].value
+          for name in ("seeds", "timesteps", "output_dir", "overwrite")
+        }
+      )
   problem = regret.Problem()
   cases = _draw_cases(problem, seeds, timesteps)
   runner = _Runner(problem, cases, folder)

@@ -1,10 +1,12 @@
 """The flags of saving and going on, and the folder of a run."""
 
+import contextlib
 import dataclasses
 import errno
 import pathlib
 import sys
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -42,14 +44,76 @@ _WITHOUT_EFFECT = frozenset(
 # Flags that may grow when a run is resumed: to more, or by further ones.
 _STEPS = frozenset({"rounds", "timesteps"})
 _SEEDS = "seeds"
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+# Flags with another value of which a run that is done is done all the same.
+_WITHOUT_WORK = _WITHOUT_EFFECT - {
+  "mlflow_uri",
+  "save_clients",
+  "save_model",
+  "tracker",
+}
+
+_AUTO = "auto"
+
+
+class NothingToDoError(Exception):
+  """What was asked for is there; its message is one line for the user."""
+
+
+class _ResumeParser(flags.BooleanParser):
+  """Parses a truth value, or auto."""
+
+  def parse(self, argument: Any) -> bool | str:
+    """See base class."""
+    if isinstance(argument, str) and argument.lower() == _AUTO:
+      return _AUTO
+    try:
+      return super().parse(argument)
+    except ValueError as error:
+      raise ValueError(f"it must be true, false or {_AUTO}") from error
+
+  def flag_type(self) -> str:
+    """See base class."""
+    return f"bool or {_AUTO}"
+
+
+class _ResumeFlag(flags.Flag):
+  """--resume, --noresume, or --resume=auto."""
+
+  def _serialize(self, value: bool | str) -> str:
+    if value == _AUTO:
+      return f"--{self.name}={_AUTO}"
+    return f"--{self.name}" if value else f"--no{self.name}"
+
+
+def define_resume(what: str) -> None:
+  """Defines the flag `resume`: a truth value, or auto.
+
+  Args:
+    what: What is said of it.
+  """
+  flags.DEFINE_flag(
+    _ResumeFlag(
+      _ResumeParser(),
+      None,
+      "resume",
+      False,
+      f"{what} --resume={_AUTO} starts where there is nothing to go on with,"
+      " and does nothing where all is done.",
+      # For absl: it may stand alone, and has a --noresume.
+      boolean=True,
+    )
+  )
+
+
+def is_auto() -> bool:
+  """Whether `--resume=auto` was given."""
+  return FLAGS.resume == _AUTO
 
 
 def define_flags() -> None:
   """Defines the flags."""
-  flags.DEFINE_bool(
-    "resume",
-    False,
+  define_resume(
     "Continues the run in --output_dir after its last checkpoints, with the"
     " same flags. Runs that were finished are not run again, but take more"
     " --rounds or --timesteps, and further --seeds.",
@@ -68,6 +132,63 @@ def define_flags() -> None:
     " others are kept in a file in --output_dir. Results are the same."
     " Default: no limit.",
   )
+
+
+def check() -> None:
+  """Refuses wrong values of the flags.
+
+  Raises:
+    ValueError: If there is one.
+  """
+  if FLAGS.checkpoint_every < 0:
+    raise ValueError(
+      f"--checkpoint_every={FLAGS.checkpoint_every}: it must be at least 0"
+    )
+  limit = FLAGS.max_states_in_memory
+  if limit is not None and limit < 1:
+    raise ValueError(f"--max_states_in_memory={limit}: it must be at least 1")
+  if FLAGS.resume:
+    if FLAGS.output_dir is None:
+      raise ValueError("--resume: name the folder of the run by --output_dir")
+    if FLAGS.overwrite:
+      raise ValueError("--resume goes on, --overwrite starts again: choose one")
+
+
+def asked(values: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the flags that say what is to be done, of JSON types.
+
+  Args:
+    values: Every flag of the binary with its value, before data are looked at.
+
+  Raises:
+    ValueError: If all is done and a process is still there.
+    NothingToDoError: If all is done, and `--resume=auto` was given.
+  """
+  folder = results.RunFolder(pathlib.Path(FLAGS.output_dir or ""))
+  described = {
+    name: value
+    for name, value in folder.describe(values)["flags"].items()
+    if name not in _WITHOUT_WORK
+  }
+  if is_auto() and folder.is_done(described):
+    raise NothingToDoError(
+      "nothing is left to do, for the rounds and seeds of this command line"
+      f" are done: {folder.path}"
+    )
+  return described
+
+
+@contextlib.contextmanager
+def unwritable_refused(flag: str) -> Iterator[None]:
+  """Makes a file that cannot be written the user's, before the run begins.
+
+  Args:
+    flag: Names the file or its folder.
+  """
+  try:
+    yield
+  except files.WriteError as error:
+    raise ValueError(f"--{flag}: {error}") from error
 
 
 def open_folder(
@@ -91,24 +212,28 @@ def open_folder(
     ValueError: If the folder cannot be used, or the flags are not those of the
       run to be resumed.
   """
-  if FLAGS.checkpoint_every < 0:
-    raise ValueError(
-      f"--checkpoint_every={FLAGS.checkpoint_every}: it must be at least 0"
-    )
-  limit = FLAGS.max_states_in_memory
-  if limit is not None and limit < 1:
-    raise ValueError(f"--max_states_in_memory={limit}: it must be at least 1")
-  if FLAGS.resume:
-    if FLAGS.output_dir is None:
-      raise ValueError("--resume: name the folder of the run by --output_dir")
-    if FLAGS.overwrite:
-      raise ValueError("--resume goes on, --overwrite starts again: choose one")
-    folder = results.RunFolder.resume(path)
-  else:
+  with unwritable_refused("output_dir"):
+    goes_on = FLAGS.resume
+    if is_auto():
+      goes_on = results.RunFolder(path).has_run()
+    if goes_on:
+      return _open(
+        results.RunFolder.resume(path), values, goes_on, what_follows
+      )
     folder = results.RunFolder.create(path, overwrite=FLAGS.overwrite)
+    with folder.beginning():
+      return _open(folder, values, goes_on, what_follows)
+
+
+def _open(
+  folder: results.RunFolder,
+  values: Mapping[str, Any],
+  goes_on: bool,
+  what_follows: Callable[[int], str | None],
+) -> tuple[results.RunFolder, checkpoints.Checkpoints]:
   described = folder.describe(values)
   grown = {}
-  if FLAGS.resume:
+  if goes_on:
     before = folder.read_config() or described
     grown = _check_flags(before["flags"], described["flags"], what_follows)
     _warn_of_other_software(before, described)
@@ -124,7 +249,7 @@ def open_folder(
     max_states_in_memory=FLAGS.max_states_in_memory,
     on_problem=warn,
   )
-  if FLAGS.resume:
+  if goes_on:
     folder.write_resumption(values, grown)
   else:
     folder.write_config(values)
@@ -227,4 +352,6 @@ def what_is_kept() -> str:
   path = FLAGS.output_dir if "output_dir" in FLAGS else None
   if path is None or not (pathlib.Path(path) / "checkpoints").is_dir():
     return text
+  if is_auto():
+    return f"{text}; to go on, give the same command once more"
   return f"{text}; to go on, add --resume --output_dir={path}"

@@ -21,6 +21,7 @@ from absl import flags
 
 import tff_shift
 from experiments import command_line
+from experiments import output_folder
 from experiments import program
 from tff_shift import files
 from tff_shift.data import array_files
@@ -81,6 +82,11 @@ def _check_flags() -> None:
       f"--output={output}: the file is there already; name another or pass"
       " --overwrite"
     )
+  with (
+    command_line.usage_errors(),
+    output_folder.unwritable_refused("output"),
+  ):
+    files.check_writable(output.parent)
 
 
 def _read_input() -> tuple[np.ndarray, np.ndarray | None]:
@@ -152,18 +158,6 @@ def _in_batches(predict: _Predict, x: np.ndarray) -> dict[str, np.ndarray]:
   }
 
 
-def _write(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
-  """Writes an .npz file, which is there whole or not at all."""
-  temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-  try:
-    with files.writing(path):
-      with open(temporary, "wb") as file:
-        np.savez(file, **arrays)
-      os.replace(temporary, path)
-  finally:
-    temporary.unlink(missing_ok=True)
-
-
 def main() -> None:
   """Predicts what the flags ask for."""
   _check_flags()
@@ -180,7 +174,7 @@ def main() -> None:
     except ValueError as error:
       raise ValueError(f"--input={FLAGS.input}: {error}") from error
     found = _in_batches(_chosen(model), x)
-  _write(pathlib.Path(FLAGS.output), found)
+  array_files.write_npz(FLAGS.output, found)
   if y is not None and len(y) and "classes" in found:
     right = 100 * float(np.mean(found["classes"] == y))
     print(f"accuracy: {right:.2f} % of {len(y)} examples")

@@ -2,11 +2,11 @@
 
 import dataclasses
 import pathlib
-import tempfile
 
 from absl import flags
 
 from experiments import command_line
+from tff_shift import files
 from tff_shift.data import examples as examples_lib
 from tff_shift.models import split_model
 from tff_shift.simulation import pretraining
@@ -50,21 +50,13 @@ def check_cache_folder() -> None:
   Raises:
     UsageError: If nothing can be written there.
   """
-  folder = pathlib.Path(FLAGS.cache_dir)
   try:
-    while not folder.exists():
-      folder = folder.parent
-    with tempfile.TemporaryFile(dir=folder) as probe:
-      probe.write(b"\0")
-  except OSError as error:
-    raise _unusable(error) from error
-
-
-def _unusable(error: OSError) -> command_line.UsageError:
-  return command_line.UsageError(
-    f"--cache_dir={FLAGS.cache_dir}: it cannot be written ({error.strerror});"
-    " name a folder that you may write to"
-  )
+    files.check_writable(pathlib.Path(FLAGS.cache_dir))
+  except files.WriteError as error:
+    raise command_line.UsageError(
+      f"--cache_dir={FLAGS.cache_dir}: it cannot be written ({error.strerror});"
+      " name a folder that you may write to"
+    ) from error
 
 
 def train(
@@ -91,6 +83,7 @@ def train(
 
   Raises:
     UsageError: If it cannot be trained as asked for, or not be kept.
+    files.WriteError: If that is found out when it is trained.
   """
   # Not after the training: it would be lost.
   check_cache_folder()
@@ -100,22 +93,19 @@ def train(
     ) as bar,
     command_line.usage_errors(),
   ):
-    try:
-      trained = pretraining.pretrain(
-        model,
-        examples,
-        held_out,
-        hparams,
-        seed=seed,
-        cache_dir=FLAGS.cache_dir,
-        on_epoch=lambda epoch: bar.update(
-          epoch.number,
-          loss=epoch.validation_loss,
-          accuracy=epoch.validation_accuracy,
-        ),
-      )
-    except OSError as error:
-      raise _unusable(error) from error
+    trained = pretraining.pretrain(
+      model,
+      examples,
+      held_out,
+      hparams,
+      seed=seed,
+      cache_dir=FLAGS.cache_dir,
+      on_epoch=lambda epoch: bar.update(
+        epoch.number,
+        loss=epoch.validation_loss,
+        accuracy=epoch.validation_accuracy,
+      ),
+    )
   print(
     f"{name}: {trained.validation_accuracy:.2f} % on {len(held_out.y)}"
     f" held-out examples, epoch {trained.best_epoch} of {trained.num_epochs}",

@@ -1,10 +1,11 @@
 """How a binary begins and ends.
 
-Exit codes: 0 done; 2 a flag or a file is wrong, said in one line; 3 a run has
-diverged, 4 a remote worker is not there or was lost (`--on_worker_failure`),
-both said in one line, with what was written kept; 130 stopped by Ctrl-C, with
-what was written kept; 141 nobody reads what is printed any more, as behind
-`| head`, with what was written kept. A full disk is a file that is wrong.
+Exit codes: 0 done, or there was nothing to do (`--resume=auto`); 2 a flag or a
+file is wrong, also a folder that cannot be written, before the run has begun.
+With what was written kept: 3 a run has diverged; 4 a remote worker is not there
+or was lost (`--on_worker_failure`); 5 a file can be written no longer, as on a
+full disk; 130 stopped by Ctrl-C; 143 stopped by SIGTERM; all these are said in
+one line. 141: nobody reads what is printed any more, as behind `| head`.
 """
 
 import contextlib
@@ -13,6 +14,7 @@ import inspect
 import os
 import pathlib
 import select
+import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -26,6 +28,7 @@ from experiments import command_line
 from experiments import output_folder
 from experiments import preset_flag
 from tff_shift import execution
+from tff_shift import files
 from tff_shift.data import examples
 from tff_shift.simulation import rounds
 
@@ -87,23 +90,61 @@ def _data_warnings_in_one_line() -> Iterator[None]:
     yield
 
 
+class Terminated(KeyboardInterrupt):
+  """SIGTERM, which ends a binary as Ctrl-C does."""
+
+
 @contextlib.contextmanager
-def _reader_may_leave() -> Iterator[None]:
-  """Ends the process without a word where what it prints is read no more."""
+def _ended_by_sigterm() -> Iterator[None]:
+  """Makes SIGTERM a `Terminated`, once: the next one ends the process."""
+
+  def terminate(signal_number, _):
+    signal.signal(signal_number, signal.SIG_DFL)
+    raise Terminated
+
+  if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    # As `nohup` and others have it ignored.
+    yield
+    return
+  signal.signal(signal.SIGTERM, terminate)
+  try:
+    yield
+  finally:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def _output_may_end() -> Iterator[None]:
+  """Ends the process without a word where what it prints is read no more.
+
+  Raises:
+    files.WriteError: If what it prints goes to a disk that is full.
+  """
+
+  def discard():
+    # What waits to be printed must not fail once more when Python ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
   try:
     yield
     sys.stdout.flush()
   except BrokenPipeError:
-    output = sys.stdout.fileno()
     poll = select.poll()
-    poll.register(output, 0)
+    poll.register(sys.stdout.fileno(), 0)
     # Another pipe, as that to a worker: an error like any other.
     if not any(event & select.POLLERR for _, event in poll.poll(0)):
       raise
-    # What waits to be printed must not fail once more when Python ends.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+    discard()
     # As of a program that SIGPIPE ends.
     sys.exit(141)
+  except OSError as error:
+    # All else that is written to has a name.
+    if isinstance(error, files.WriteError) or error.filename is not None:
+      raise
+    if not output_folder.is_full(error):
+      raise
+    discard()
+    raise files.WriteError("standard output", error.strerror) from error
 
 
 def run(
@@ -126,7 +167,9 @@ def run(
   binary = pathlib.Path(sys.argv[0]).stem
 
   def fail(message: str, code: int):
-    print(f"{binary}: {message}", file=sys.stderr, flush=True)
+    # It may be on the same full disk.
+    with contextlib.suppress(OSError):
+      print(f"{binary}: {message}", file=sys.stderr, flush=True)
     sys.exit(code)
 
   try:
@@ -137,7 +180,7 @@ def run(
 
   def parse(arguments):
     if _HELP.intersection(arguments[1:]):
-      with _reader_may_leave():
+      with guarded(), _output_may_end():
         print(_help(main, define_flags))
       sys.exit(0)
     try:
@@ -148,12 +191,10 @@ def run(
       fail(f"what is {rest[1]!r}? All arguments are --flags", 2)
     return rest
 
-  def guarded_main(rest):
-    # TFF logs each compilation at INFO.
-    logging.set_verbosity(logging.WARNING)
+  @contextlib.contextmanager
+  def guarded():
     try:
-      with _data_warnings_in_one_line(), _reader_may_leave():
-        main(*[rest[1:]] * takes_arguments)
+      yield
     except command_line.UsageError as error:
       fail(" ".join(str(error).split()), 2)
     except rounds.DivergedError as error:
@@ -163,12 +204,30 @@ def run(
     except OSError as error:
       if not output_folder.is_full(error):
         raise
-      fail(f"{error}; {output_folder.what_is_kept()}", 2)
-    except KeyboardInterrupt:
-      fail(f"interrupted; {output_folder.what_is_kept()}", 130)
+      fail(f"{error}; {output_folder.what_is_kept()}", 5)
+    except KeyboardInterrupt as error:
+      fail(f"{_how(error)}; {output_folder.what_is_kept()}", _code(error))
+
+  def guarded_main(rest):
+    # TFF logs each compilation at INFO.
+    logging.set_verbosity(logging.WARNING)
+    with guarded(), _data_warnings_in_one_line(), _output_may_end():
+      try:
+        main(*[rest[1:]] * takes_arguments)
+      except output_folder.NothingToDoError as done:
+        print(done)
 
   try:
-    app.run(guarded_main, flags_parser=parse)
-  except KeyboardInterrupt:
+    with _ended_by_sigterm():
+      app.run(guarded_main, flags_parser=parse)
+  except KeyboardInterrupt as error:
     # Between the parsing of flags and the binary's own first line.
-    fail("interrupted before anything was written", 130)
+    fail(f"{_how(error)} before anything was written", _code(error))
+
+
+def _how(error: KeyboardInterrupt) -> str:
+  return "terminated" if isinstance(error, Terminated) else "interrupted"
+
+
+def _code(error: KeyboardInterrupt) -> int:
+  return 143 if isinstance(error, Terminated) else 130

@@ -17,10 +17,12 @@ from collections.abc import Sequence
 from absl import flags
 
 from experiments import command_line
+from experiments import output_folder
 from experiments import program
 from experiments import run_contents
 from experiments import run_folders
 from experiments.pages import page
+from tff_shift import files
 
 FLAGS = flags.FLAGS
 
@@ -53,6 +55,11 @@ def _check_output() -> pathlib.Path:
       f"--output_dir={folder}: there is a {_PAGE} already; name another folder"
       " or pass --overwrite"
     )
+  with (
+    command_line.usage_errors(),
+    output_folder.unwritable_refused("output_dir"),
+  ):
+    files.check_writable(folder)
   return folder
 
 

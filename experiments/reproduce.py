@@ -28,9 +28,11 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
+import markupsafe
 from absl import flags
 
 from experiments import command_line
+from experiments import output_folder
 from experiments import program
 from experiments import worker_flags
 from experiments.pages import contents
@@ -38,6 +40,7 @@ from experiments.reproduction import binary_flags
 from experiments.reproduction import budget
 from experiments.reproduction import jobs as jobs_lib
 from experiments.reproduction import plan_file
+from experiments.reproduction import records
 from experiments.reproduction import reductions
 from experiments.reproduction import running
 from experiments.reproduction import sharding
@@ -45,9 +48,11 @@ from experiments.reproduction import specification
 from experiments.reproduction import table
 from experiments.reproduction import telling
 from tff_shift import execution
+from tff_shift import files
 
 FLAGS = flags.FLAGS
 
+_PAGE = "report.html"
 _HOW_MUCH = ("full", "budget", "reduce")
 
 
@@ -87,8 +92,8 @@ def define_flags() -> None:
     " nothing, and makes the page of all.",
   )
   flags.DEFINE_integer("jobs", 1, "Jobs that run at the same time.")
-  flags.DEFINE_bool(
-    "resume", False, "Goes on in --output_dir by the plan that is kept there."
+  output_folder.define_resume(
+    "Goes on in --output_dir by the plan that is kept there."
   )
   flags.DEFINE_list("only", [], "Comma-separated methods; default: all.")
   flags.DEFINE_list(
@@ -250,7 +255,7 @@ def _write_page(made: contents.Contents, folder: pathlib.Path) -> None:
   from experiments.pages import page
 
   page.write(made, folder)
-  print(f"page: {folder / 'report.html'}")
+  print(f"page: {folder / _PAGE}")
 
 
 def reproduce(name: str) -> int:
@@ -292,18 +297,50 @@ def reproduce(name: str) -> int:
       )
     )
     runner.check(jobs)
-    plan_file.write(folder, plan)
+    command = shlex.join(
+      ["python", "-m", "experiments.reproduce", *sys.argv[1:]]
+    )
+    mine = sharding.deal(jobs, index, number)
+    if output_folder.is_auto() and not (FLAGS.merge or FLAGS.page_only):
+      _check_something_to_do(mine, folder, command)
+    with output_folder.unwritable_refused("output_dir"):
+      plan_file.write(folder, plan)
     if FLAGS.merge:
       number = sharding.merge(jobs, [*map(pathlib.Path, FLAGS.merge)], folder)
       print(f"{number} run folders were copied to {folder}")
     elif not FLAGS.page_only:
-      failures = _run(runner, sharding.deal(jobs, index, number))
-    command = ["python", "-m", "experiments.reproduce", *sys.argv[1:]]
-    made = asked.contents(plan, planned, folder, shlex.join(command), failures)
+      failures = _run(runner, mine)
+    made = asked.contents(plan, planned, folder, command, failures)
   _write_page(made, folder)
   for line in failures:
     print(f"{pathlib.Path(sys.argv[0]).stem}: {line}", file=sys.stderr)
   return 3 if failures else 0
+
+
+def _check_something_to_do(
+  jobs: Sequence[jobs_lib.Job], folder: pathlib.Path, command: str
+) -> None:
+  """Ends a start that would change nothing.
+
+  Args:
+    jobs: Those of this start.
+    folder: The folder of the reproduction.
+    command: The command, which is on the page.
+
+  Raises:
+    NothingToDoError: If all are finished, and the page was made after that.
+  """
+  page = folder / _PAGE
+  places = [records.Place(folder, job) for job in jobs]
+  if (
+    page.is_file()
+    and all(place.is_finished() for place in places)
+    and all(place.ended_before(page) for place in places)
+    and f">{markupsafe.escape(command)}<" in page.read_text(encoding="utf-8")
+  ):
+    raise output_folder.NothingToDoError(
+      f"nothing is left to do, for all jobs are done; page: {page}"
+    )
 
 
 def _run(runner: running.Runner, jobs: Sequence[jobs_lib.Job]) -> list[str]:
@@ -311,7 +348,7 @@ def _run(runner: running.Runner, jobs: Sequence[jobs_lib.Job]) -> list[str]:
   teller = telling.Teller(len(jobs), FLAGS.jobs)
   try:
     return runner.run(jobs, teller)
-  except KeyboardInterrupt:
+  except (KeyboardInterrupt, files.WriteError):
     print(f"to go on: --resume --output_dir={FLAGS.output_dir}", flush=True)
     raise
   finally:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from experiments import output_folder
+from tff_shift import files
 from tff_shift.learning import process
 from tff_shift.serving import export
 from tff_shift.simulation import rounds
@@ -71,7 +72,8 @@ def chosen_clients(num_clients: int) -> list[int]:
 
 def save(
   running: rounds.Rounds,
-  folder: pathlib.Path,
+  run_folder: pathlib.Path,
+  curve: Sequence[str],
   class_names: Sequence[str],
   vocabulary: Sequence[str] | None = None,
 ) -> None:
@@ -79,13 +81,16 @@ def save(
 
   Args:
     running: The run at its end.
-    folder: The folder of the model.
+    run_folder: The output folder.
+    curve: The names of the model's folder there, one in the other.
     class_names: The names of the classes.
     vocabulary: The word of each id, of titles. None: they are none.
   """
   clients = chosen_clients(len(running.data))
   if not FLAGS.save_model or not (clients or _is_trained(running.algorithm)):
     return
+  files.refuse_links(run_folder / FOLDER, *curve[:-1])
+  folder = run_folder.joinpath(FOLDER, *curve)
   try:
     export.export(
       running.algorithm,

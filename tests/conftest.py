@@ -1,6 +1,9 @@
 """What tests share: a context for TFF, plain graphs, and a new data set."""
 
+import contextlib
 import gc
+import resource
+import signal
 import sys
 import textwrap
 import types
@@ -52,6 +55,26 @@ def _modules_forget():
   """What a module leaves alive stays, as in TensorFlow's own tables."""
   yield
   _forget_what_stays()
+
+
+@contextlib.contextmanager
+def _no_file_above(size):
+  old = resource.getrlimit(resource.RLIMIT_FSIZE)
+  assert signal.getsignal(signal.SIGXFSZ) is signal.SIG_IGN
+  resource.setrlimit(resource.RLIMIT_FSIZE, (size, old[1]))
+  try:
+    yield
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, old)
+
+
+@pytest.fixture(scope="session")
+def no_file_above():
+  """Returns `no_file_above(size)`: in its `with`, larger files fail (EFBIG).
+
+  As on a disk that is nearly full, for this process alone.
+  """
+  return _no_file_above
 
 
 _NEW_DATASET = textwrap.dedent(

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import pathlib
+import shutil
 import stat
 
 import pytest
@@ -86,10 +88,106 @@ def test_a_missing_file_is_said_to_be_missing(tmp_path):
     files.read_bytes(tmp_path / "a")
 
 
+def test_new_folder_takes_the_place_of_what_is_there(tmp_path, umask):
+  outside = tmp_path / "outside"
+  outside.mkdir()
+  (outside / "mine").write_text("mine")
+  (tmp_path / "old").mkdir()
+  (tmp_path / "old" / "file").write_text("old")
+  (tmp_path / "link").symlink_to(outside)
+  for name in ("old", "link", "none"):
+    with files.replacing_folder(tmp_path / name) as folder:
+      # The old one stays until the new one is whole.
+      assert (tmp_path / name).exists() == (name != "none")
+      (folder / "new").write_text("new")
+    assert os.listdir(tmp_path / name) == ["new"]
+    assert not (tmp_path / name).is_symlink()
+    found = (tmp_path / name).stat()
+    assert stat.S_IMODE(found.st_mode) == 0o777 & ~umask
+  assert os.listdir(outside) == ["mine"]
+
+
+def test_old_folder_is_kept_where_writing_fails(tmp_path, no_file_above):
+  (tmp_path / "a").mkdir()
+  (tmp_path / "a" / "file").write_text("old")
+  with (
+    pytest.raises(files.WriteError, match=r"a cannot be .*File too large"),
+    files.replacing_folder(tmp_path / "a") as folder,
+    no_file_above(10),
+  ):
+    (folder / "file").write_text("longer than ten")
+  assert os.listdir(tmp_path) == ["a"]
+  assert (tmp_path / "a" / "file").read_text() == "old"
+
+
+def test_folder_is_not_made_through_a_link(tmp_path):
+  outside = tmp_path / "outside"
+  outside.mkdir()
+  (tmp_path / "run").symlink_to(outside)
+  # What is above the folder is the user's own choice.
+  files.make_folder(tmp_path / "run" / "figures", "a", "b")
+  assert (outside / "figures" / "a" / "b").is_dir()
+  (outside / "figures" / "c").symlink_to(tmp_path)
+  for parts in (("c",), ("c", "d")):
+    with pytest.raises(
+      files.WriteError, match=r"figures/c cannot .* is a link"
+    ):
+      files.make_folder(tmp_path / "run" / "figures", *parts)
+  with pytest.raises(files.WriteError, match=r"figures/c cannot .* is a link"):
+    files.refuse_links_below(outside / "figures")
+  with pytest.raises(files.WriteError, match=r"run cannot be .* is a link"):
+    files.refuse_links_below(tmp_path / "run")
+  files.refuse_links_below(outside / "figures" / "a")
+  assert not (tmp_path / "d").exists()
+
+
+def _link_to_nothing(path):
+  path.symlink_to(path.with_name("outside"))
+
+
+@pytest.mark.parametrize(
+  ("make", "reason"),
+  [
+    (_link_to_nothing, "it is a link, and nothing is written through links"),
+    (os.mkdir, "it is a folder; a file must be in its place"),
+    (os.mkfifo, "it is a named pipe; a file must be in its place"),
+  ],
+)
+def test_nothing_but_a_file_is_appended_to(tmp_path, make, reason):
+  make(tmp_path / "a")
+  with pytest.raises(files.WriteError) as raised:
+    files.open_to_append(tmp_path / "a")
+  assert str(raised.value).startswith(
+    f"{tmp_path / 'a'} cannot be written: {reason}"
+  )
+  assert os.listdir(tmp_path) == ["a"]
+
+
+def test_file_is_made_and_appended_to(tmp_path, umask):
+  for _ in range(2):
+    with open(files.open_to_append(tmp_path / "a"), "ab") as file:
+      file.write(b"row\n")
+  assert (tmp_path / "a").read_bytes() == b"row\nrow\n"
+  found = (tmp_path / "a").stat()
+  assert stat.S_IMODE(found.st_mode) == 0o666 & ~umask
+
+
+def test_whether_a_folder_can_be_written_is_tried(tmp_path):
+  files.check_writable(tmp_path / "a" / "b")
+  assert os.listdir(tmp_path) == []
+  (tmp_path / "a").write_text("a file")
+  for path in (tmp_path / "a", pathlib.Path("/dev/null/b")):
+    with pytest.raises(files.WriteError, match="Not a directory"):
+      files.check_writable(path)
+
+
 def test_errors_of_writing_are_told_in_one_line(tmp_path):
   for error in (
     OSError(errno.ENOSPC, "No space left on device"),
-    tf.errors.ResourceExhaustedError(None, None, "No space left\non it"),
+    shutil.Error([("a", "b", "x"), ("c", "d", "No space left on device")]),
+    tf.errors.ResourceExhaustedError(
+      None, None, "{{node x}} No space left\non it [Op:Save]"
+    ),
   ):
     with pytest.raises(files.WriteError) as raised, files.writing(tmp_path):
       raise error
@@ -99,3 +197,9 @@ def test_errors_of_writing_are_told_in_one_line(tmp_path):
     assert "\n" not in str(raised.value)
   with pytest.raises(KeyError), files.writing(tmp_path):
     raise KeyError("other")
+  # What is named is the very file.
+  with (
+    pytest.raises(files.WriteError, match=r"^/inner cannot be written: full$"),
+    files.writing(tmp_path),
+  ):
+    raise files.WriteError("/inner", "full")

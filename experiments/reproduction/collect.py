@@ -67,7 +67,7 @@ class Found:
     if not self.is_same:
       return "not run: the folder holds a run with other flags"
     code = self.record.exit_code
-    if code is None or code in (130, 0) or code < 0:
+    if code is None or code in (0, 130, 143) or code < 0:
       return "not run: begun, and not finished"
     return f"failed: {self.place.last_line() or f'exit code {code}'}"
 

@@ -111,6 +111,11 @@ class Place:
       and record.summary == self.digest()
     )
 
+  def ended_before(self, path: pathlib.Path) -> bool:
+    """Whether a file was written since the job, which is finished, ended."""
+    ended = self._beside("job.json").stat().st_mtime_ns
+    return ended <= path.stat().st_mtime_ns
+
   def can_resume(self) -> bool:
     """Whether there is a run that a binary can go on with."""
     return (self.folder / "metrics.csv").is_file()
@@ -125,8 +130,8 @@ class Place:
 
   def take(self) -> bool:
     """Takes the job for this process; False if another process has it."""
-    self.folder.parent.mkdir(parents=True, exist_ok=True)
-    lock = os.open(self._beside("lock"), os.O_CREAT | os.O_WRONLY)
+    files.make_folder(self.folder.parent)
+    lock = files.open_to_append(self._beside("lock"))
     try:
       fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -15,6 +15,7 @@ from experiments.reproduction import costs
 from experiments.reproduction import jobs as jobs_lib
 from experiments.reproduction import records
 from experiments.reproduction import telling
+from tff_shift import files
 
 _POLL_SECONDS = 0.2
 # How long a binary may take to end after each signal.
@@ -68,7 +69,7 @@ class _Running:
     arguments = jobs_lib.command(job, options.output_dir, options.more)
     arguments += ["--resume"] * self.has_resumed
     self._start = time.monotonic()
-    with open(place.log, "a", encoding="utf-8") as log:
+    with open(files.open_to_append(place.log), "ab") as log:
       self.process = subprocess.Popen(
         [
           sys.executable,

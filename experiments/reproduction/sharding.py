@@ -9,6 +9,7 @@ from experiments.reproduction import costs
 from experiments.reproduction import jobs as jobs_lib
 from experiments.reproduction import plan_file
 from experiments.reproduction import records
+from tff_shift import files
 
 
 def parse(text: str) -> tuple[int, int]:
@@ -119,12 +120,12 @@ def _copy(place: records.Place, target: records.Place) -> None:
   if not place.take():
     raise ValueError(f"--merge: {place.folder} is still run; wait for its end")
   try:
-    target.folder.parent.mkdir(parents=True, exist_ok=True)
-    if target.folder.exists():
-      shutil.rmtree(target.folder)
-    shutil.copytree(place.folder, target.folder)
+    files.make_folder(target.folder.parent)
+    with files.replacing_folder(target.folder) as folder:
+      shutil.copytree(place.folder, folder, dirs_exist_ok=True)
     if place.log.is_file():
-      shutil.copy2(place.log, target.log)
+      with open(place.log, "rb") as log, files.replacing(target.log) as copy:
+        shutil.copyfileobj(log, copy)
     target.write(place.read())
   finally:
     place.give_back()

@@ -168,6 +168,7 @@ def run_evolving():
 def _start(binary, arguments, **options):
   # As from a shell: TensorFlow has put settings of its own into this process's.
   environment = {k: v for k, v in os.environ.items() if k[:3] != "TF_"}
+  pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
   return subprocess.Popen(
     [
       sys.executable,
@@ -178,11 +179,9 @@ def _start(binary, arguments, **options):
       *arguments,
     ],
     cwd=_ROOT,
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
     text=True,
     env=environment,
-    **options,
+    **(pipes | options),
   )
 
 

@@ -1,11 +1,13 @@
 """The binary that predicts, on a federation that is known by hand."""
 
+import os
 import re
 
 import numpy as np
 import pytest
 
 from experiments import predict
+from tff_shift.data import array_files
 
 X = np.random.default_rng(0).normal(size=(10, 2)).astype(np.float32)
 BROKEN = X * np.where(np.arange(10) == 7, np.nan, 1)[:, np.newaxis]
@@ -93,6 +95,34 @@ def test_clients_vote(run_predict, written):
   np.testing.assert_array_equal(written()["classes"], np.argmax(votes, axis=1))
 
 
+def test_full_disk_leaves_nothing(
+  run_predict, tmp_path, capsys, monkeypatch, no_file_above
+):
+  write = array_files.write_npz
+
+  def fails(path, arrays):
+    with no_file_above(100):
+      write(path, arrays)
+
+  (tmp_path / "outside").write_text("mine")
+  planted = tmp_path / f".predictions.npz.{os.getpid()}.tmp"
+  planted.symlink_to(tmp_path / "outside")
+  monkeypatch.setattr(array_files, "write_npz", fails)
+  assert run_predict() == 5
+  assert capsys.readouterr().err == (
+    f"predict: {tmp_path / 'predictions.npz'} cannot be written: File too"
+    " large; what was written is kept\n"
+  )
+  assert sorted(each.name for each in tmp_path.iterdir()) == [
+    planted.name,
+    "data.npz",
+    "outside",
+  ]
+  monkeypatch.undo()
+  assert run_predict() == 0
+  assert (tmp_path / "outside").read_text() == "mine"
+
+
 def test_no_examples(run_predict, written, capsys):
   nothing = {"x": X[:0], "y": np.zeros(0, np.int64)}
   assert run_predict(**nothing) == 0
@@ -108,6 +138,7 @@ def test_no_examples(run_predict, written, capsys):
     (["--batch_size=0"], {}, "--batch_size=0: it must be at least 1"),
     (["--output="], {}, "--output: name it"),
     (["--output=nowhere/a.npz"], {}, "--output=nowhere/a.npz: it must be"),
+    (["--output=/proc/self/fdinfo/a"], {}, "--output: .* cannot be written"),
     (["--model=nowhere"], {}, "no folder 'nowhere'"),
     (["--input=nowhere"], {}, "--input=nowhere: there is no such file"),
     (["--input=README.md"], {}, "--input=README.md: it is not an .npz file"),

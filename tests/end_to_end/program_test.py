@@ -18,6 +18,7 @@ from experiments import guidance
 from experiments import guidance_plan
 from experiments import online_adaptation
 from experiments import online_adaptation_plan
+from experiments import output_folder
 from experiments import program
 
 
@@ -101,6 +102,43 @@ def test_reader_that_leaves_ends_the_output_and_nothing_else(
     process.stdout.close()
     assert process.stderr.read() == ""
   assert process.returncode == 141
+
+
+def test_output_on_a_full_disk_is_told_in_one_line(start_binary):
+  with (
+    open("/dev/full", "w") as full,
+    start_binary("reproduce", ["--list"], stdout=full) as process,
+  ):
+    assert process.stderr.read() == (
+      "reproduce: standard output cannot be written: No space left on device;"
+      " what was written is kept\n"
+    )
+  assert process.returncode == 5
+
+
+@pytest.mark.parametrize(
+  ("argument", "value", "written"),
+  [
+    ("--resume", True, "--resume"),
+    ("--noresume", False, "--noresume"),
+    ("--resume=true", True, "--resume"),
+    ("--resume=0", False, "--noresume"),
+    ("--resume=auto", "auto", "--resume=auto"),
+    ("--resume=Auto", "auto", "--resume=auto"),
+  ],
+)
+def test_resume_is_a_truth_value_or_auto(argument, value, written):
+  with flagsaver.flagsaver():
+    output_folder.define_resume("What is said of it.")
+    flags.FLAGS(["binary", argument])
+    assert flags.FLAGS.resume == value
+    assert type(flags.FLAGS.resume) is type(value)
+    # As a file of flags has it.
+    assert written in flags.FLAGS.flags_into_string().splitlines()
+    flags.FLAGS(["binary", written])
+    assert flags.FLAGS.resume == value
+    with pytest.raises(flags.IllegalFlagValueError, match="or auto"):
+      flags.FLAGS(["binary", "--resume=maybe"])
 
 
 def test_other_broken_pipe_is_an_error():

@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 
+import markupsafe
 import psutil
 import pytest
 from scipy import stats
@@ -70,6 +71,91 @@ def test_table_is_run_once_and_shown(tmp_path, run_reproduce, pages, capsys):
   assert set(starts(folder).values()) == {1}
   assert pages[1].cells == first.cells
   assert capsys.readouterr().out.count("done before") == 6
+
+
+def test_one_command_starts_goes_on_and_does_nothing(
+  tmp_path, run_reproduce, pages, monkeypatch, capsys
+):
+  def write(contents, folder):
+    pages.append(contents)
+    command = markupsafe.escape(contents.command)
+    (folder / "report.html").write_text(f"<code>{command}</code>")
+
+  monkeypatch.setattr(sys.modules["experiments.pages.page"], "write", write)
+  folder = tmp_path / "out"
+  arguments = [
+    "demo/digits",
+    f"--output_dir={folder}",
+    "--resume=auto",
+    "--flags=--batch_size='8'",
+    *_SMALL,
+  ]
+  monkeypatch.setenv("FAKE_FAILS", "fed_rep")
+  assert run_reproduce(*arguments) == 3
+  monkeypatch.delenv("FAKE_FAILS")
+  assert run_reproduce(*arguments) == 0
+  assert sorted(starts(folder).values()) == [1, 1, 1, 1, 2, 2]
+  capsys.readouterr()
+  times = {each: each.stat().st_mtime_ns for each in folder.rglob("*")}
+  assert run_reproduce(*arguments) == 0
+  assert capsys.readouterr() == (
+    "nothing is left to do, for all jobs are done; page:"
+    f" {folder / 'report.html'}\n",
+    "",
+  )
+  assert times == {each: each.stat().st_mtime_ns for each in folder.rglob("*")}
+  assert len(pages) == 2
+  # Another page of the same jobs, one that is older, and one that is asked for.
+  assert run_reproduce(*arguments, "--only=fed_avg") == 0
+  assert run_reproduce(*arguments) == 0
+  os.utime(folder / "report.html", (0, 0))
+  assert run_reproduce(*arguments) == 0
+  assert run_reproduce(*arguments, "--page_only") == 0
+  assert len(pages) == 6
+  assert sorted(starts(folder).values()) == [1, 1, 1, 1, 2, 2]
+
+
+def test_links_are_not_written_through(
+  tmp_path, run_reproduce, capsys, monkeypatch
+):
+  outside = tmp_path / "outside"
+  outside.write_text("mine")
+  folder = tmp_path / "out"
+  arguments = [
+    "demo/digits",
+    f"--output_dir={folder}",
+    "--reduce=rounds=5",
+    "--only=fed_avg",
+    "--columns=inf",
+    "--resume",
+  ]
+  monkeypatch.setenv("FAKE_FAILS", "fed_avg")
+  assert run_reproduce(*arguments) == 3
+  monkeypatch.delenv("FAKE_FAILS")
+  capsys.readouterr()
+  for name in ("fed_avg.log", "fed_avg.lock"):
+    path = folder / _IID / name
+    path.unlink()
+    path.symlink_to(outside)
+    assert run_reproduce(*arguments) == 5
+    assert capsys.readouterr().err == (
+      f"reproduce: {path} cannot be written: it is a link, and nothing is"
+      " written through links; remove it; what was written is kept\n"
+    )
+    path.unlink()
+  (folder / "plan.json").rename(tmp_path / "plan")
+  (folder / "plan.json").symlink_to(tmp_path / "plan")
+  assert run_reproduce(*arguments) == 0
+  assert not (folder / "plan.json").is_symlink()
+  assert outside.read_text() == "mine"
+
+
+def test_folder_that_cannot_be_written_is_refused(run_reproduce, capsys):
+  folder = "--output_dir=/proc/self/fdinfo/run"
+  assert run_reproduce("demo/digits", folder, "--full") == 2
+  error = capsys.readouterr().err
+  assert error.count("\n") == 1
+  assert "--output_dir: /proc/self/fdinfo/run cannot be written: " in error
 
 
 def test_a_failure_stops_no_other(

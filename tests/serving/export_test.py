@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import tff_shift
 from tff_shift import algorithms
+from tff_shift import files
 from tff_shift.data import domains
 from tff_shift.learning import local_training
 from tff_shift.learning import process
@@ -242,6 +243,33 @@ class TestChosenClients:
     with pytest.raises(ValueError, match="no client 3; there are 3, from 0"):
       export_run(running, tmp_path / "model", clients=[0, 3])
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_links_are_replaced_and_a_full_disk_keeps_the_model_of_before(
+  model, start, tmp_path, no_file_above
+):
+  running = start(algorithms.build("fed_rep", model))
+  first, folder = tmp_path / "first", tmp_path / "model"
+  export_run(running, first, clients=[0])
+  folder.symlink_to(first)
+  # What could once be guessed of the folder in which it is made.
+  (tmp_path / ".model.tmp").symlink_to(first)
+  export_run(running, folder, clients=[1])
+  assert not folder.is_symlink()
+  for size in (100, 10_000):
+    with (
+      no_file_above(size),
+      pytest.raises(files.WriteError, match="model cannot be written"),
+    ):
+      export_run(running, folder, clients=[2])
+  assert tff_shift.load(first).clients == (0,)
+  assert tff_shift.load(folder).clients == (1,)
+  assert sorted(each.name for each in tmp_path.iterdir()) == [
+    ".model.tmp",
+    "first",
+    "model",
+  ]
 
 
 @pytest.mark.slow

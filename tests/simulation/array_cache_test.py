@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from absl import logging
 
+from tff_shift import files
 from tff_shift.simulation import array_cache
 
 KEY = array_cache.key({"seed": 1})
@@ -99,14 +100,16 @@ def test_damaged_file_is_no_result_and_one_warning(damage, path, warnings):
   assert "\n" not in warning
 
 
-@pytest.mark.parametrize("module, name", [(np, "savez"), (os, "replace")])
+@pytest.mark.parametrize(
+  "module, name", [(np.lib.format, "write_array"), (os, "replace")]
+)
 def test_interrupted_write_leaves_the_folder_as_it_was(
   module, name, path, monkeypatch
 ):
   content = path.read_bytes()
 
   def interrupt(file, *args, **kwargs):
-    if name == "savez":
+    if name == "write_array":
       file.write(b"half of it")
     raise KeyboardInterrupt
 
@@ -116,6 +119,39 @@ def test_interrupted_write_leaves_the_folder_as_it_was(
       array_cache.save(written, KEY, {"num_epochs": np.array(6)})
   assert os.listdir(path.parent) == ["result.npz"]
   assert path.read_bytes() == content
+
+
+def test_two_processes_of_one_number_share_a_folder(
+  path, tmp_path, monkeypatch
+):
+  # As in two containers: one writes while the other does.
+  monkeypatch.setattr(os, "getpid", lambda: 7)
+  outside = tmp_path.parent / f"{tmp_path.name}-outside"
+  outside.write_text("mine")
+  (tmp_path / ".result.npz.7.tmp").symlink_to(outside)
+  replace, arrays = os.replace, {"num_epochs": np.array(6)}
+
+  def meet(one, other):
+    monkeypatch.setattr(os, "replace", replace)
+    array_cache.save(path, KEY, arrays)
+    replace(one, other)
+
+  monkeypatch.setattr(os, "replace", meet)
+  array_cache.save(path, KEY, arrays)
+  assert array_cache.load(path, KEY, list(arrays)) == arrays
+  assert outside.read_text() == "mine"
+  assert sorted(os.listdir(tmp_path)) == [".result.npz.7.tmp", "result.npz"]
+
+
+def test_full_disk_is_told(path, no_file_above):
+  content = path.read_bytes()
+  with (
+    no_file_above(100),
+    pytest.raises(files.WriteError, match=r"result\.npz cannot be written"),
+  ):
+    array_cache.save(path, KEY, ARRAYS)
+  assert path.read_bytes() == content
+  assert os.listdir(path.parent) == ["result.npz"]
 
 
 def test_key_depends_on_content_and_not_on_order():

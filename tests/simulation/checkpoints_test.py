@@ -4,9 +4,7 @@ import collections
 import contextlib
 import json
 import os
-import resource
 import shutil
-import signal
 import types
 from typing import NamedTuple
 
@@ -450,20 +448,10 @@ class TestUnusable:
     assert all(reason in each for each in problems)
 
 
-@contextlib.contextmanager
-def no_file_above(size):
-  """As on a disk that is nearly full: larger files cannot be written."""
-  old = resource.getrlimit(resource.RLIMIT_FSIZE)
-  assert signal.getsignal(signal.SIGXFSZ) is signal.SIG_IGN
-  resource.setrlimit(resource.RLIMIT_FSIZE, (size, old[1]))
-  try:
-    yield
-  finally:
-    resource.setrlimit(resource.RLIMIT_FSIZE, old)
-
-
 class TestFullDisk:
-  def test_earlier_checkpoint_stays_whole(self, make, stopped, whole):
+  def test_earlier_checkpoint_stays_whole(
+    self, make, stopped, whole, no_file_above
+  ):
     before = {path: path.stat().st_mtime_ns for path in stopped.rglob("*")}
     # Not enough for the graph of a SavedModel.
     with (
@@ -494,8 +482,54 @@ class TestFullDisk:
 
   def test_folder_that_cannot_be_made(self, make, tmp_path):
     (tmp_path / "run").write_text("a file")
-    with pytest.raises(files.WriteError, match=r"state_2 cannot be written"):
+    with pytest.raises(files.WriteError, match=r"run cannot be written: Not a"):
       Drive(make())
+
+
+class TestPlantedLinks:
+  @pytest.fixture
+  def outside(self, tmp_path):
+    """A folder elsewhere, with a file that nobody may touch."""
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    (folder / "mine").write_text("mine")
+    yield folder
+    assert [each.name for each in folder.iterdir()] == ["mine"]
+
+  def test_what_is_not_whole_yet_has_a_name_that_nobody_can_guess(
+    self, make, whole, outside, tmp_path, monkeypatch
+  ):
+    # TFF names a folder by four digits, and empties one that is there.
+    monkeypatch.setattr("random.randint", lambda *_: 1234)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "state_2_temp1234").symlink_to(outside)
+    monkeypatch.setattr(checkpoints.Run, "_clear", lambda *_: None)
+    assert Drive(make()).bits() == whole.bits()
+
+  def test_link_in_the_place_of_a_checkpoint_is_replaced(
+    self, make, whole, outside, tmp_path
+  ):
+    run = make()
+    (tmp_path / "run").mkdir()
+    for name in ("state_2", "state_4"):
+      (tmp_path / "run" / name).symlink_to(outside)
+    assert Drive(run).bits() == whole.bits()
+    assert not (tmp_path / "run" / "state_4").is_symlink()
+
+  def test_link_in_the_place_of_the_folder_is_refused(
+    self, make, outside, tmp_path
+  ):
+    (tmp_path / "run").symlink_to(outside)
+    with pytest.raises(files.WriteError, match=r"run cannot .* it is a link"):
+      Drive(make())
+
+  def test_link_in_the_place_of_states_on_disk_is_replaced(
+    self, make, whole, outside, tmp_path
+  ):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "states.sqlite").symlink_to(outside / "new")
+    assert Drive(make(max_states_in_memory=1)).bits() == whole.bits()
+    assert not (tmp_path / "run" / "states.sqlite").is_symlink()
 
 
 class TestStatesOnDisk:
@@ -647,7 +681,9 @@ class TestStatesOnDisk:
     assert resumed.done == [5] and resumed.bits() == whole.bits()
     assert problems == []
 
-  def test_full_disk_leaves_the_checkpoint_before(self, make, stopped, whole):
+  def test_full_disk_leaves_the_checkpoint_before(
+    self, make, stopped, whole, no_file_above
+  ):
     size = (stopped / "states.sqlite").stat().st_size
     running = Drive(make(), stop_in=5, closes=False).running
     with (

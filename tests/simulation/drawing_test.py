@@ -12,6 +12,7 @@ from matplotlib.colors import to_hex
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
+from tff_shift import files
 from tff_shift.simulation import drawing
 from tff_shift.simulation import dynamic_figures
 from tff_shift.simulation import figures
@@ -468,6 +469,28 @@ class TestFiles:
     assert b"CreationDate" not in content
     assert content == (tmp_path / "again.pdf").read_bytes()
     assert first.read_bytes() == (tmp_path / "again.png").read_bytes()
+
+  def test_links_are_replaced_and_not_followed(self, tmp_path):
+    (tmp_path / "outside").write_text("mine")
+    for name in ("a.png", "a.pdf"):
+      (tmp_path / name).symlink_to(tmp_path / "outside")
+    self._draw(tmp_path / "a.png")
+    assert (tmp_path / "outside").read_text() == "mine"
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF-")
+
+  def test_figures_are_whole_or_as_before(self, tmp_path, no_file_above):
+    self._draw(tmp_path / "a.png")
+    before = {each: each.read_bytes() for each in tmp_path.iterdir()}
+    size = (tmp_path / "a.pdf").stat().st_size
+    assert size < (tmp_path / "a.png").stat().st_size
+    for limit, name in ((size - 1, "b.png"), (1000, "a.png")):
+      with (
+        no_file_above(limit),
+        pytest.raises(files.WriteError, match=rf"{name} cannot .*too large"),
+      ):
+        self._draw(tmp_path / name)
+    assert before == {each: each.read_bytes() for each in tmp_path.iterdir()}
 
   def test_pdf_is_made_of_lines_not_of_pixels(self, tmp_path):
     self._draw(tmp_path / "a.png")

@@ -184,8 +184,165 @@ class TestResume:
     again.write_config(_FLAGS)
     assert again.identity == again.read_config()["identity"] != first
 
-  def test_row_on_a_full_disk(self, path):
+  def test_row_on_a_full_disk(self, path, no_file_above):
+    folder = _resume(path)
+    with (
+      # The line that names the columns, and half a row.
+      no_file_above(18),
+      pytest.raises(files.WriteError, match=r"metrics\.csv .*File too large"),
+    ):
+      folder.write_metrics(_row(1, 0.25))
+    assert _lines(path) == ["1,0"]
+    folder = _resume(path)
+    for round_num in (1, 2):
+      folder.write_metrics(_row(round_num))
+    assert _lines(path) == ["1,0.1", "2,0.1"]
+
+
+class TestPlantedLinks:
+  @pytest.fixture
+  def outside(self, tmp_path):
+    """A folder elsewhere that nobody may change."""
+    folder = tmp_path / "outside"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "mine").write_text("mine")
+    yield folder
+    assert sorted(os.listdir(folder)) == ["inner", "mine"]
+    assert (folder / "mine").read_text() == "mine"
+    assert os.listdir(folder / "inner") == []
+
+  @pytest.mark.parametrize(
+    "name",
+    [
+      "metrics.csv",
+      ".lock",
+      "figures",
+      "figures/a.png",
+      "tensorboard/fed_avg",
+      "checkpoints",
+      "checkpoints/run/states.sqlite",
+      "model",
+      "mlruns/0/meta.yaml",
+    ],
+  )
+  def test_run_that_would_write_through_one_does_not_go_on(
+    self, path, outside, name
+  ):
+    link = path / name
+    link.parent.mkdir(parents=True, exist_ok=True)
+    target = outside / ("inner" if "." not in name else "mine")
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)
+    before = sorted(path.rglob("*"))
+    with pytest.raises(files.WriteError) as error:
+      results.RunFolder.resume(path)
+    assert str(error.value) == (
+      f"{link} cannot be written: it is a link, and nothing is written through"
+      " links; remove it"
+    )
+    assert sorted(path.rglob("*")) == before
+
+  def test_overwriting_replaces_links(self, path, outside):
+    for name in ("metrics.csv", "config.json", "summary.json", "done.json"):
+      (path / name).unlink(missing_ok=True)
+      (path / name).symlink_to(outside / "mine")
+    for name in ("figures", "tensorboard", "checkpoints", "model"):
+      (path / name).symlink_to(outside / "inner")
+    for name in (".config.json", ".metrics.csv", ".summary.json"):
+      (path / f"{name}.{os.getpid()}.tmp").symlink_to(outside / "mine")
+    folder = results.RunFolder.create(path, overwrite=True)
+    folder.write_config(_FLAGS)
+    folder.write_metrics(_row(1))
+    folder.figure_path("curves").write_bytes(b"png")
+    assert not any(
+      each.is_symlink() for each in path.iterdir() if each.suffix != ".tmp"
+    )
+
+  @pytest.mark.parametrize("name", [".lock", "mlruns"])
+  def test_overwriting_refuses_what_it_would_write_through(
+    self, path, outside, name
+  ):
+    (path / name).unlink(missing_ok=True)
+    (path / name).symlink_to(outside / "inner")
+    before = {each: each.read_bytes() for each in path.glob("[cm]*.*")}
+    with pytest.raises(ValueError, match=r"^--output_dir: .*it is a link"):
+      results.RunFolder.create(path, overwrite=True)
+    assert before == {each: each.read_bytes() for each in path.glob("[cm]*.*")}
+
+  def test_link_to_a_lock_alone_is_refused(self, tmp_path, outside):
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / ".lock").symlink_to(outside / "lock")
+    with pytest.raises(ValueError, match=r"^--output_dir: .*it is a link"):
+      results.RunFolder.create(tmp_path / "new")
+
+  def test_leftovers_that_are_no_files_are_removed(self, path, outside):
+    (path / ".a.tmp").symlink_to(outside)
+    (path / ".b.tmp" / "inner").mkdir(parents=True)
+    (path / "model" / "fed_avg" / ".c.tmp" / "variables").mkdir(parents=True)
+    _resume(path)
+    assert sorted(os.listdir(path)) == [
+      ".lock",
+      "config.json",
+      "metrics.csv",
+      "model",
+    ]
+    assert os.listdir(path / "model" / "fed_avg") == []
+
+  def test_file_with_another_name_elsewhere_is_left_alone(self, path, outside):
     (path / "metrics.csv").unlink()
-    (path / "metrics.csv").symlink_to("/dev/full")
-    with pytest.raises(files.WriteError, match=r"metrics\.csv .*No space"):
-      results.RunFolder(path).write_metrics(_row(4))
+    os.link(outside / "mine", path / "metrics.csv")
+    _resume(path).write_metrics(_row(1))
+    assert _lines(path) == ["1,0.1"]
+
+
+class TestDone:
+  def test_run_is_done_with_its_flags_and_files_and_no_other(self, path):
+    folder = results.RunFolder(path)
+    assert not folder.is_done(_FLAGS)
+    folder.write_done(_FLAGS)
+    before = {each: each.stat().st_mtime_ns for each in path.iterdir()}
+    assert results.RunFolder(path).is_done(dict(_FLAGS))
+    assert not folder.is_done(_FLAGS | {"rounds": 4})
+    assert not folder.is_done({"rounds": 3})
+    assert before == {each: each.stat().st_mtime_ns for each in path.iterdir()}
+    for name in ("config.json", "metrics.csv", "done.json"):
+      content = (path / name).read_bytes()
+      (path / name).write_bytes(content[:-5])
+      assert not folder.is_done(_FLAGS), name
+      (path / name).write_bytes(content)
+      assert folder.is_done(_FLAGS)
+    (path / "summary.json").write_text("{}")
+    assert not folder.is_done(_FLAGS)
+
+  def test_run_that_goes_on_is_not_done(self, path):
+    results.RunFolder(path).write_done(_FLAGS)
+    folder = _resume(path)
+    assert not (path / "done.json").exists()
+    folder.write_done(_FLAGS)
+    results.RunFolder.create(path, overwrite=True)
+    assert not (path / "done.json").exists()
+
+
+class TestBeginning:
+  def test_folder_of_a_run_that_could_not_begin_is_removed(
+    self, tmp_path, no_file_above
+  ):
+    folder = results.RunFolder.create(tmp_path / "a" / "b")
+    with (
+      pytest.raises(files.WriteError, match=r"config\.json"),
+      folder.beginning(),
+      no_file_above(10),
+    ):
+      folder.write_config(_FLAGS)
+    assert os.listdir(tmp_path) == []
+
+  def test_what_was_there_stays(self, path, no_file_above):
+    folder = results.RunFolder.create(path, overwrite=True)
+    with (
+      pytest.raises(files.WriteError),
+      folder.beginning(),
+      no_file_above(10),
+    ):
+      folder.write_config(_FLAGS)
+    # So that it can be overwritten again.
+    assert sorted(os.listdir(path)) == [".lock", "metrics.csv"]

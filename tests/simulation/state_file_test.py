@@ -234,6 +234,15 @@ def test_rows_do_not_pile_up(path):
   assert path.stat().st_size < 60 * 5000
 
 
+def test_link_is_not_written_through(path):
+  outside = path.with_name("outside")
+  path.parent.mkdir(exist_ok=True)
+  path.symlink_to(outside)
+  with pytest.raises(files.WriteError, match="it is a link"):
+    open_file(path).write([(0, b"state")])
+  assert not outside.exists()
+
+
 def test_what_one_writes_another_waits_for_and_is_told(path):
   contents = write_three_steps(path)
   shutil.copy(path, path.with_name("copy"))

@@ -84,6 +84,46 @@ class TestTensorBoard:
     board.start("a", {}).scalars({"loss": 0.5}, 1)
     assert file.exists()
 
+  def test_links_are_not_written_through(self, tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "events.1").write_text("mine")
+    board = tmp_path / "board"
+    board.mkdir()
+    (board / "a").symlink_to(outside)
+    (tmp_path / "other").symlink_to(outside)
+    for folder, name in (
+      (board, "a"),
+      (board, "a/b"),
+      (tmp_path / "other", ""),
+    ):
+      run = trackers.TensorBoard(folder).start(name, {})
+      with pytest.raises(files.WriteError, match="it is a link"):
+        run.scalars({"loss": 1.0}, 1)
+    assert [each.name for each in outside.iterdir()] == ["events.1"]
+
+  def test_names_of_files_cannot_be_guessed(self, tmp_path):
+    for name in "ab":
+      trackers.TensorBoard(tmp_path).start(name, {}).scalars({"loss": 1.0}, 1)
+    suffixes = {path.suffix for path in tmp_path.rglob("events*")}
+    assert len(suffixes) == 2
+    assert all(len(suffix) == 17 for suffix in suffixes)
+
+  @pytest.mark.parametrize("size", [10, 1000])
+  def test_full_disk_is_told_in_one_line(self, tmp_path, no_file_above, size):
+    run = trackers.TensorBoard(tmp_path / "board").start("a", {})
+    with (
+      no_file_above(size),
+      pytest.raises(files.WriteError, match="a cannot be written: ") as raised,
+    ):
+      for step in range(100):
+        run.scalars({"loss": 1.0}, step)
+    assert str(raised.value).endswith("File too large")
+    assert "\n" not in str(raised.value)
+    run = trackers.TensorBoard(tmp_path / "board").start("a", {})
+    run.scalars({"loss": 1.0}, 1)
+    assert _events(tmp_path / "board" / "a") == {"loss": [(1, 1.0)]}
+
   def test_releases_below_a_running_event_loop(self, tmp_path):
     async def cell_of_a_notebook():
       trackers.TensorBoard(tmp_path).start("run", {}).scalars({"loss": 2.0}, 3)

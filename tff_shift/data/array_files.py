@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from tff_shift import files
+
 
 def first_line(error: Exception) -> str:
   """Returns what an error of a library says, in one line of bounded length."""
@@ -65,6 +67,28 @@ def _read_array(arrays: Mapping[str, np.ndarray], name: str) -> Any:
     if "allow_pickle" in str(error):
       return None
     raise
+
+
+def write_npz(
+  path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]
+) -> None:
+  """Replaces an .npz file in one step, see `files.replacing`.
+
+  Args:
+    path: The file.
+    arrays: The arrays by name.
+
+  Raises:
+    files.WriteError: If it cannot be written; the old one is kept.
+  """
+  # As `numpy.savez`, which leaves the archive open where writing fails: Python
+  # would print a second error when it closes it.
+  with files.replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
+    for name, array in arrays.items():
+      with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+        np.lib.format.write_array(
+          member, np.asanyarray(array), allow_pickle=False
+        )
 
 
 def map_npy(path: str | os.PathLike[str]) -> np.ndarray:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tff_shift import files
 from tff_shift import installed
 from tff_shift.data import array_files
 
@@ -100,5 +101,5 @@ def write_word_tokenizer(path: pathlib.Path, words: Sequence[str]) -> int:
   tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
     single=f"{_BEGIN} $A", special_tokens=[(_BEGIN, vocabulary[_BEGIN])]
   )
-  tokenizer.save(str(path))
+  files.write_atomically(path, tokenizer.to_str(pretty=True))
   return len(vocabulary)

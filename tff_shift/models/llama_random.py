@@ -7,6 +7,7 @@ import pathlib
 import numpy as np
 import tensorflow as tf
 
+from tff_shift import files
 from tff_shift import installed
 from tff_shift.models import llama_checkpoint
 
@@ -27,11 +28,12 @@ def write(
 
   Raises:
     ValueError: If the package safetensors is missing.
-    OSError: If it cannot be written.
+    files.WriteError: If it cannot be written.
   """
   safe_numpy = installed.require_text("safetensors.numpy")
   folder = pathlib.Path(folder)
-  folder.mkdir(parents=True, exist_ok=True)
+  with files.writing(folder):
+    folder.mkdir(parents=True, exist_ok=True)
   generator = np.random.default_rng(seed)
 
   def draw(name, shape):
@@ -44,7 +46,8 @@ def write(
     name: draw(name, shape).astype(dtype.as_numpy_dtype)
     for name, shape in config.shapes().items()
   }
-  safe_numpy.save_file(weights, folder / llama_checkpoint.WEIGHTS_FILE)
+  with files.replacing(folder / llama_checkpoint.WEIGHTS_FILE) as file:
+    file.write(safe_numpy.save(weights))
   described = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -68,6 +71,5 @@ def write(
       "original_max_position_embeddings": config.rope_scaling.original_length,
     },
   }
-  (folder / llama_checkpoint.CONFIG_FILE).write_text(
-    json.dumps(described, indent=2) + "\n", encoding="utf-8"
-  )
+  text = json.dumps(described, indent=2) + "\n"
+  files.write_atomically(folder / llama_checkpoint.CONFIG_FILE, text)

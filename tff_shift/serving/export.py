@@ -19,7 +19,6 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-import shutil
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
@@ -29,6 +28,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_shift import files
+from tff_shift.data import array_files
 from tff_shift.learning import frozen_weights
 from tff_shift.learning import guidance
 from tff_shift.learning import local_training
@@ -103,7 +103,7 @@ def export(
   with _replacing(folder) as temporary:
     if functions:
       served.save(parts, functions, str(temporary))
-    np.savez(temporary / "weights.npz", **named)
+    array_files.write_npz(temporary / "weights.npz", named)
     if vocabulary is not None:
       description.write_vocabulary(temporary, vocabulary)
     description.write(
@@ -317,26 +317,10 @@ def _client_weights(
 
 @contextlib.contextmanager
 def _replacing(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Gives a folder to write to, which then takes the place of another.
-
-  Args:
-    folder: The folder to be replaced, if it is there.
-
-  Yields:
-    An empty folder beside it.
-  """
+  """As `files.replacing_folder`; refuses to replace what is no model."""
   if folder.exists() and not (folder / description.FILE).is_file():
     raise ValueError(f"{folder} holds no model that could be replaced")
-  temporary = folder.with_name(f".{folder.name}.tmp")
   with files.writing(folder):
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # What a run has left that was killed.
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    try:
-      yield temporary
-      if folder.exists():
-        shutil.rmtree(folder)
-      os.replace(temporary, folder)
-    finally:
-      shutil.rmtree(temporary, ignore_errors=True)
+  with files.replacing_folder(folder) as temporary:
+    yield temporary

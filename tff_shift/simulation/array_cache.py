@@ -6,7 +6,6 @@ or not at all, holds its own key, and one that is damaged counts as missing.
 
 import hashlib
 import json
-import os
 import pathlib
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -47,15 +46,12 @@ def save(
   Args:
     path: The file, in a folder that exists.
     key: The key of the result.
-    arrays: The result; no name is `key` or `file`.
+    arrays: The result; no name is `key`.
+
+  Raises:
+    files.WriteError: If it cannot be written.
   """
-  temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-  try:
-    with open(temporary, "wb") as file:
-      np.savez(file, key=key, **arrays)
-    os.replace(temporary, path)
-  finally:
-    temporary.unlink(missing_ok=True)
+  array_files.write_npz(path, {"key": np.array(key), **arrays})
 
 
 def load(

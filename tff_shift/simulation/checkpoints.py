@@ -26,6 +26,7 @@ and round (`randomness`): there is nothing else to save.
 
 import hashlib
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -94,8 +95,7 @@ class Checkpoints:
     self._on_problem = on_problem
     self._names = set()
     if every:
-      with files.writing(folder.checkpoints):
-        folder.checkpoints.mkdir(exist_ok=True)
+      files.make_folder(folder.checkpoints)
 
   def run(
     self,
@@ -129,9 +129,10 @@ class Checkpoints:
 
   def remove_others(self) -> None:
     """Removes the checkpoints of runs that this process has not asked for."""
-    for path in self._folder.checkpoints.glob("*"):
-      if path.is_dir() and path.name not in self._names:
-        shutil.rmtree(path)
+    with files.writing(self._folder.checkpoints):
+      for path in list(self._folder.checkpoints.glob("*")):
+        if path.is_dir() and path.name not in self._names:
+          files.remove(path)
 
 
 class Run:
@@ -211,13 +212,10 @@ class Run:
       if self._every and (step % self._every == 0 or step == num_steps):
         self._save(step, running, measured)
 
-  @property
-  def _manager(self) -> tff.program.FileProgramStateManager:
-    # It makes its folder.
-    with files.writing(self._path):
-      return tff.program.FileProgramStateManager(
-        self._path, _PREFIX, keep_total=_NUM_KEPT, keep_first=False
-      )
+  def _manager(self, prefix: str = _PREFIX):
+    return tff.program.FileProgramStateManager(
+      self._path, prefix, keep_total=0, keep_first=False
+    )
 
   def _state(self, step: int) -> pathlib.Path:
     return self._path / f"{_PREFIX}{step}"
@@ -238,10 +236,11 @@ class Run:
 
     A process that ends in between finds one of the two.
     """
-    # TFF keeps the last ones by their numbers.
-    self._clear(0, kept=saved)
-    self._save(done, running, measured, kept=saved)
-    self._clear(done + 1)
+    with files.writing(self._path):
+      # The last ones by their numbers are kept.
+      self._clear(0, kept=saved)
+      self._save(done, running, measured, kept=saved)
+      self._clear(done + 1)
 
   def _save(
     self,
@@ -262,8 +261,8 @@ class Run:
       saved = dict(sorted(states.in_memory.items()))
     values = running.server_state, tuple(saved.values())
     try:
-      with files.writing(self._state(step)):
-        asynchronous.run(self._manager.save(encoding.join(values), step))
+      files.make_folder(self._path)
+      self._save_states(step, encoding.join(values))
       if states.storage is not None:
         content = states.commit(step)
       record = {
@@ -283,10 +282,20 @@ class Run:
     except files.WriteError:
       self._clear(step, kept)
       raise
-    for earlier in self._recorded_steps():
-      if not self._state(earlier).exists():
+    with files.writing(self._path):
+      for earlier in self._recorded_steps()[_NUM_KEPT:]:
+        # In this order: a state without a record is no checkpoint.
         self._record(earlier).unlink()
-    self._prune(states)
+        shutil.rmtree(self._state(earlier), ignore_errors=True)
+      self._prune(states)
+
+  def _save_states(self, step: int, values: Any) -> None:
+    # The name that TFF gives to what is not whole yet can be guessed.
+    prefix = files.temporary_path(self._state(step)).name
+    with files.writing(self._state(step)):
+      asynchronous.run(self._manager(prefix).save(values, step))
+      files.remove(self._state(step))
+      os.rename(self._path / f"{prefix}{step}", self._state(step))
 
   def _prune(self, states: client_states.ClientStates) -> None:
     """Removes states of clients that no checkpoint needs any more."""
@@ -331,9 +340,10 @@ class Run:
       ]
       done = step
       break
-    self._clear(done + 1)
-    if not done:
-      self._states.remove()
+    with files.writing(self._path):
+      self._clear(done + 1)
+      if not done:
+        self._states.remove()
     return done
 
   def _read_record(self, step: int, running: rounds.Rounds) -> dict[str, Any]:
@@ -368,7 +378,9 @@ class Run:
       tuple([running.states.template] * len(clients)),
     )
     # TFF needs the structure, whatever its values.
-    joined = asynchronous.run(self._manager.load(step, encoding.join(template)))
+    joined = asynchronous.run(
+      self._manager().load(step, encoding.join(template))
+    )
     server_state, values = encoding.split(joined, template)
     if record["states"] is None:
       running.states.replace(dict(zip(clients, values, strict=True)))
@@ -386,17 +398,14 @@ class Run:
 
   def _clear(self, first: int, kept: int | None = None) -> None:
     """Removes all from a step on but one, and what was never finished."""
-    name = re.compile(rf"\.?{_PREFIX}(\d+)(_temp\d+|\.json|\.json\..*\.tmp)?")
+    name = re.compile(rf"\.?{_PREFIX}(\d+)(_temp\d+|\.json|\..*\.tmp.*)?")
     for path in list(self._path.glob("*")):
       found = name.fullmatch(path.name)
       is_finished = found and found[2] in (None, ".json")
       if not found or (is_finished and int(found[1]) == kept):
         continue
       if int(found[1]) >= first or not is_finished:
-        if path.is_dir():
-          shutil.rmtree(path)
-        else:
-          path.unlink()
+        files.remove(path)
 
 
 def steps(

@@ -33,6 +33,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
+from tff_shift import files
 from tff_shift import shown_names
 
 DPI = 120
@@ -422,6 +423,9 @@ def save(
 
   Returns:
     `path`.
+
+  Raises:
+    files.WriteError: If one cannot be written.
   """
   for axes in figure.axes:
     for axis in (axes.xaxis, axes.yaxis):
@@ -430,11 +434,11 @@ def save(
   for each in figure.findobj(Text):
     # What stands between two dollar signs is no formula.
     each.set_parse_math(False)
-  FigureCanvasAgg(figure).print_png(path)
+  with files.replacing(path) as file:
+    FigureCanvasAgg(figure).print_png(file)
   # Both have one layout, which takes most of the time.
   figure.set_layout_engine("none")
   # The canvas of PDF files changes the resolution of the figure: it is last.
-  FigureCanvasPdf(figure).print_pdf(
-    pathlib.Path(path).with_suffix(".pdf"), metadata={"CreationDate": None}
-  )
+  with files.replacing(pathlib.Path(path).with_suffix(".pdf")) as file:
+    FigureCanvasPdf(figure).print_pdf(file, metadata={"CreationDate": None})
   return path

@@ -4,6 +4,8 @@ import fcntl
 import os
 import pathlib
 
+from tff_shift import files
+
 NAME = ".lock"
 
 
@@ -15,10 +17,10 @@ def take(folder: pathlib.Path) -> None:
 
   Raises:
     ValueError: If another process has it.
-    OSError: If the lock cannot be written.
+    files.WriteError: If the lock cannot be written.
   """
   # Never closed: that would give it back.
-  lock = os.open(folder / NAME, os.O_CREAT | os.O_WRONLY)
+  lock = files.open_to_append(folder / NAME)
   try:
     fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
   except BlockingIOError as error:

@@ -29,6 +29,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_shift import arguments
+from tff_shift import files
 from tff_shift.data import examples as examples_lib
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -153,6 +154,7 @@ def pretrain(
   Raises:
     ValueError: If a hyper-parameter, the seed or the data are not allowed, or
       if a loss is not finite.
+    files.WriteError: If the cache cannot be written.
   """
   train, validation = _checked(model, train, validation, hparams)
   seed = arguments.seed("seed", seed)
@@ -162,7 +164,8 @@ def pretrain(
   key = cache_key(model, train, validation, hparams, seed=seed)
   path = pathlib.Path(cache_dir) / f"pretrained-{key}.npz"
   # Before the training: a folder that cannot be made costs no epochs.
-  path.parent.mkdir(parents=True, exist_ok=True)
+  with files.writing(path.parent):
+    path.parent.mkdir(parents=True, exist_ok=True)
   names = tf.nest.flatten(model.weight_names())
   arrays = array_cache.load(path, key, [*names, *_OTHER_ARRAYS])
   if arrays is None:

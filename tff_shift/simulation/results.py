@@ -11,13 +11,17 @@
                    overwritten stay
     checkpoints/   from which a stopped run goes on, see `checkpoints`
     model/         what was learned, a folder per run name, see `serving`
+    done.json      only of a run that came to its end: for which flags, and what
+                   the files above then were, see `Done`
 
-Values are written as they are handed in. Accuracies are in percent throughout.
+Nothing is written through a link in the folder, which may be one itself. Values
+are written as they are handed in. Accuracies are in percent throughout.
 """
 
 import contextlib
 import csv
 import datetime
+import hashlib
 import importlib.metadata
 import io
 import json
@@ -27,7 +31,6 @@ import pathlib
 import platform
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import uuid
@@ -39,6 +42,7 @@ from typing import Any
 import numpy as np
 
 from tff_shift import files
+from tff_shift import records
 from tff_shift.simulation import folder_lock
 from tff_shift.simulation import summary
 
@@ -46,10 +50,29 @@ _METRICS = "metrics.csv"
 _CONFIG = "config.json"
 _CHECKPOINTS = "checkpoints"
 _SUMMARY = "summary.json"
+_DONE = "done.json"
 _FIGURES = "figures"
+_MODEL = "model"
+_FOLDERS = (_FIGURES, "tensorboard", _CHECKPOINTS, _MODEL)
 # What a run that goes on writes anew, from its first step.
-_DERIVED = (_SUMMARY, _FIGURES, "tensorboard", "model")
-_OTHERS = (_CONFIG, *_DERIVED, _CHECKPOINTS)
+_DERIVED = (_SUMMARY, _FIGURES, "tensorboard", _MODEL)
+_OTHERS = (_DONE, _CONFIG, _SUMMARY, *_FOLDERS)
+# It stays where a run is overwritten.
+_MLFLOW = "mlruns"
+
+
+class Done(records.Record):
+  """What a run that came to its end leaves: it need not go on.
+
+  Attributes:
+    flags: The flags that it was asked for by, of JSON types.
+    files: The SHA-256 of config.json, metrics.csv and summary.json by name.
+  """
+
+  FORMAT = 1
+
+  flags: dict[str, Any]
+  files: dict[str, str]
 
 
 class RunFolder:
@@ -74,6 +97,9 @@ class RunFolder:
     # Of `metrics.csv`; known from the first row on.
     self._columns = None
     self._start_time = datetime.datetime.now(datetime.UTC)
+    # The folders that `create` has made, outermost first.
+    self._made = []
+    self._is_new = False
     # What the run wrote to `metrics.csv` before, and has not yet again.
     self._earlier_rows = b""
 
@@ -96,36 +122,61 @@ class RunFolder:
         is going on in it, or if it cannot be written. Then nothing has been
         made or changed.
     """
-    path = pathlib.Path(path)
-    made = []
+    made_by = cls(pathlib.Path(path))
+    path, made = made_by.path, made_by._made
     try:
       has_files = _check_folder(path, overwrite)
       for folder in reversed([path, *path.parents]):
         if not folder.exists():
-          folder.mkdir()
-          made.append(folder)
+          # Another run that starts at once may make it, too.
+          with contextlib.suppress(FileExistsError):
+            folder.mkdir()
+            made.append(folder)
       # Before anything of an earlier run is lost: it may be going on.
       folder_lock.take(path)
       if has_files:
+        files.refuse_links_below(path / _MLFLOW)
         # Replaced first: where this fails, the earlier run is still whole.
         files.write_atomically(path / _METRICS, "")
         for name in _OTHERS:
-          _remove(path / name)
+          files.remove(path / name)
       else:
         # Exclusive: of two runs that start at once, only one gets the folder.
         (path / _METRICS).touch(exist_ok=False)
+        made_by._is_new = True
     except OSError as error:
       if path in made:
         with contextlib.suppress(OSError):
           (path / folder_lock.NAME).unlink()
-      for folder in reversed(made):
-        with contextlib.suppress(OSError):
-          folder.rmdir()
+      made_by._remove_made()
+      reason = f"{str(path)!r} cannot be written ({error.strerror})"
+      if isinstance(error, files.WriteError):
+        reason = str(error)
       raise ValueError(
-        f"--output_dir: {str(path)!r} cannot be written ({error.strerror});"
-        " name a folder that you may write to"
+        f"--output_dir: {reason}; name a folder that you may write to"
       ) from error
-    return cls(path)
+    return made_by
+
+  @contextlib.contextmanager
+  def beginning(self) -> Iterator[None]:
+    """Removes what `create` has made where a run cannot begin.
+
+    Where it overwrote another run, that one is lost, and the folder stays.
+    """
+    try:
+      yield
+    except Exception:
+      if self._is_new:
+        for name in (*_OTHERS, _MLFLOW, _METRICS, folder_lock.NAME):
+          with contextlib.suppress(OSError):
+            files.remove(self.path / name)
+        self._remove_made()
+      raise
+
+  def _remove_made(self) -> None:
+    for folder in reversed(self._made):
+      with contextlib.suppress(OSError):
+        folder.rmdir()
 
   @classmethod
   def resume(cls, path: str | os.PathLike[str]) -> "RunFolder":
@@ -138,16 +189,63 @@ class RunFolder:
 
     Raises:
       ValueError: If there is no run in the folder, or one that is going on.
+      files.WriteError: If something in it is a link through which the run would
+        write.
     """
     folder = cls(pathlib.Path(path))
-    if not (folder.path / _METRICS).is_file():
+    if not folder.has_run():
       raise ValueError(
         f"--output_dir: {str(path)!r} holds no run to resume (no {_METRICS});"
         " start it without --resume"
       )
-    with files.writing(folder.path):
-      folder_lock.take(folder.path)
+    files.refuse_links(folder.path / _METRICS)
+    for name in (*_FOLDERS, _MLFLOW):
+      files.refuse_links_below(folder.path / name)
+    folder_lock.take(folder.path)
     return folder
+
+  def has_run(self) -> bool:
+    """Whether there is a run in the folder, however far it came."""
+    return (self.path / _METRICS).is_file()
+
+  def is_done(self, flags: Mapping[str, Any]) -> bool:
+    """Whether the run came to its end with these flags; changes nothing.
+
+    Args:
+      flags: As for `write_done`.
+
+    Raises:
+      ValueError: If it did, and a process is still there.
+    """
+    try:
+      done = records.read(self.path / _DONE, Done)
+      is_done = done.flags == flags and done.files == self._digests()
+    except (FileNotFoundError, ValueError):
+      # The run goes on to its end, and writes it anew.
+      return False
+    if is_done and (self.path / folder_lock.NAME).exists():
+      # Nothing will be written: it may be a folder that cannot be.
+      with contextlib.suppress(files.WriteError):
+        folder_lock.take(self.path)
+    return is_done
+
+  def write_done(self, flags: Mapping[str, Any]) -> None:
+    """Notes that the run came to its end; nothing may be written after it.
+
+    Args:
+      flags: The flags that say what was to be done, of JSON types.
+    """
+    records.write(
+      self.path / _DONE, Done(flags=dict(flags), files=self._digests())
+    )
+
+  def _digests(self) -> dict[str, str]:
+    digests = {}
+    for name in (_CONFIG, _METRICS, _SUMMARY):
+      with contextlib.suppress(FileNotFoundError):
+        content = files.read_bytes(self.path / name)
+        digests[name] = hashlib.sha256(content).hexdigest()
+    return digests
 
   @property
   def checkpoints(self) -> pathlib.Path:
@@ -161,8 +259,7 @@ class RunFolder:
       *parts: Make its name, joined by `_`. What does not suit a file's name,
         as in a label such as `fed_drm, lambda 0.6`, becomes `_` as well.
     """
-    folder = self.path / _FIGURES
-    folder.mkdir(exist_ok=True)
+    folder = files.make_folder(self.path / _FIGURES)
     return folder / (re.sub(r"[^\w.]+", "_", "_".join(parts)) + ".png")
 
   def products(self) -> Iterator[tuple[str, pathlib.Path]]:
@@ -244,9 +341,20 @@ class RunFolder:
         was derived of the shorter run then leaves the folder, and the run gets
         an identity of its own.
     """
-    for leftover in self.path.glob(".*.tmp"):
-      leftover.unlink()
-    self._earlier_rows = (self.path / _METRICS).read_bytes()
+    files.remove(self.path / _DONE)
+    for folder, pattern in (
+      (self.path, ".*.tmp"),
+      (self.path / _FIGURES, ".*.tmp"),
+      (self.path / _MODEL, "**/.*.tmp"),
+    ):
+      for leftover in list(folder.glob(pattern)):
+        files.remove(leftover)
+    metrics = self.path / _METRICS
+    self._earlier_rows = metrics.read_bytes()
+    if metrics.stat().st_nlink > 1:
+      # Rows would be appended to what has another name elsewhere, too.
+      with files.replacing(metrics) as file:
+        file.write(self._earlier_rows)
     config = self.read_config() or self.describe(flags)
     resumption = {
       "time": self._start_time.isoformat(timespec="seconds"),
@@ -254,7 +362,7 @@ class RunFolder:
     }
     if grown:
       for name in _DERIVED:
-        _remove(self.path / name)
+        files.remove(self.path / name)
       resumption["before"] = dict(grown)
       config["flags"].update({name: flags[name] for name in grown})
       if "identity" in config:
@@ -299,8 +407,8 @@ class RunFolder:
     self.cut_metrics()
     path = self.path / _METRICS
     # One write of a whole line: an interrupt never leaves half a row behind.
-    with files.writing(path), open(path, "a", encoding="utf-8") as file:
-      file.write(line)
+    with files.writing(path), open(files.open_to_append(path), "ab") as file:
+      file.write(line.encode())
 
   def write_summary(self, runs: Sequence[summary.RunSummary]) -> None:
     """Writes `summary.json`, replacing an earlier one in one step.
@@ -351,25 +459,17 @@ def _check_folder(path: pathlib.Path, overwrite: bool) -> bool:
     folder_lock.NAME
   }:
     return False
+  if not (path / _METRICS).is_file():
+    raise ValueError(
+      f"--output_dir: {str(path)!r} already holds files but no earlier run (no"
+      f" {_METRICS}), so --overwrite does not apply; name another folder"
+    )
   if not overwrite:
     raise ValueError(
       f"--output_dir: {str(path)!r} already holds files; name another folder"
       " or pass --overwrite"
     )
-  if not (path / _METRICS).is_file():
-    raise ValueError(
-      f"--output_dir: {str(path)!r} holds files but no earlier run (no"
-      f" {_METRICS}), so --overwrite does not apply; name another folder"
-    )
   return True
-
-
-def _remove(path: pathlib.Path) -> None:
-  """Removes a file or a folder; one that is missing is no error."""
-  if path.is_dir() and not path.is_symlink():
-    shutil.rmtree(path)
-  else:
-    path.unlink(missing_ok=True)
 
 
 def _write_json(path: pathlib.Path, value: Mapping[str, Any]) -> None:

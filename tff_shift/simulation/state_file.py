@@ -260,9 +260,7 @@ class StateFile:
     self._forget()
     if not self._is_temporary:
       for suffix in ("", "-journal"):
-        path = self.path.with_name(self.path.name + suffix)
-        if path.exists():
-          path.unlink()
+        files.remove(self.path.with_name(self.path.name + suffix))
 
   def close(self) -> None:
     """Ends the use of the file; what was not committed is lost."""
@@ -305,7 +303,9 @@ class StateFile:
   def _open(self) -> sqlite3.Connection:
     with files.writing(self.path):
       if not self._is_temporary:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        files.make_folder(self.path.parent)
+        # SQLite would follow a link.
+        os.close(files.open_to_append(self.path))
         return sqlite3.connect(self.path, isolation_level=None, timeout=1.0)
       handle, name = tempfile.mkstemp(".tmp", ".states-", self.path)
       os.close(handle)

@@ -12,6 +12,7 @@ takes one through its callbacks:
 import contextlib
 import os
 import pathlib
+import secrets
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -20,7 +21,6 @@ from typing import Any
 from typing import Protocol
 
 from tff_shift import files
-from tff_shift.simulation import asynchronous
 
 
 class TrackedRun(Protocol):
@@ -135,7 +135,7 @@ def present(measured: Mapping[str, float | None]) -> dict[str, float]:
 
 
 class TensorBoard:
-  """Writes scalars as event files through TFF, a folder for each run.
+  """Writes scalars as event files, a folder for each run.
 
   A group is a folder in that of its run. Parameters and files go nowhere.
   """
@@ -147,7 +147,7 @@ class TensorBoard:
       folder: What TensorBoard is to be given as `--logdir`.
     """
     self._folder = pathlib.Path(folder)
-    self._managers = {}
+    self._writers = {}
 
   def start(self, name: str, parameters: Mapping[str, Any]) -> TrackedRun:
     """Starts a run, see `Tracker`; what it wrote before, it writes anew."""
@@ -165,18 +165,24 @@ class TensorBoard:
     Raises:
       files.WriteError: If they cannot be written.
     """
-    path = self._folder / name
-    if name not in self._managers:
-      # Imported here because importing TFF takes seconds.
-      import tensorflow_federated as tff
+    # Imported here because importing TensorFlow takes seconds.
+    import tensorflow as tf
 
-      # What a run that was stopped released, it releases again. Folders within
-      # are other names.
-      for earlier in path.glob("events*"):
-        earlier.unlink()
-      self._managers[name] = tff.program.TensorBoardReleaseManager(path)
+    path = self._folder / name
     with files.writing(path):
-      asynchronous.run(self._managers[name].release(dict(values), step))
+      if name not in self._writers:
+        files.make_folder(self._folder, *pathlib.PurePath(name).parts)
+        # What a run that was stopped released, it releases again. Folders
+        # within are other names.
+        for earlier in path.glob("events*"):
+          files.remove(earlier)
+        # TensorFlow opens through a link, by a name that could be guessed.
+        self._writers[name] = tf.summary.create_file_writer(
+          str(path), filename_suffix=f".{secrets.token_hex(8)}"
+        )
+      with self._writers[name].as_default(step):
+        for scalar, value in values.items():
+          tf.summary.scalar(scalar, value)
 
 
 class _TensorBoardRun:

@@ -6,6 +6,8 @@ import json
 import os
 import resource
 import shutil
+import signal
+import time
 
 import pytest
 
@@ -15,9 +17,12 @@ from experiments import dynamic_personalization_plan
 from experiments import evolving
 from experiments import evolving_plan
 from tff_shift import files
+from tff_shift.simulation import checkpoints
+from tff_shift.simulation import drawing
 from tff_shift.simulation import folder_lock
 from tff_shift.simulation import results
 from tff_shift.simulation import rounds
+from tff_shift.simulation import trackers
 
 pytestmark = pytest.mark.slow
 
@@ -113,7 +118,7 @@ def test_run_that_ended_early_ends_as_one_that_did_not(
 
   with monkeypatch.context() as patches:
     patches.setattr(results.RunFolder, "write_metrics", stop)
-    assert run_evolving([*arguments, "--resume"]) == 2
+    assert run_evolving([*arguments, "--resume"]) == 5
   assert capsys.readouterr().err == (
     "evolving: here cannot be written: No space left on device; what was"
     f" written is kept; to go on, add --resume --output_dir={folder}\n"
@@ -264,21 +269,211 @@ def test_drifting_clients_go_on_in_training_and_in_use(
   assert resume.differences(whole, folder) == []
 
 
-def test_full_disk_ends_the_run_in_one_line(tmp_path, run_evolving, capsys):
+def test_full_disk_ends_a_process_in_one_line(tmp_path, start_binary):
   folder = tmp_path / "run"
-  old = resource.getrlimit(resource.RLIMIT_FSIZE)
-  resource.setrlimit(resource.RLIMIT_FSIZE, (120_000, old[1]))
-  try:
+  with start_binary(
+    "evolving",
     # Wide enough that weights are the largest file.
-    code = run_evolving(
-      [*_SMALL, "--model_width=128", f"--output_dir={folder}"]
-    )
-  finally:
-    resource.setrlimit(resource.RLIMIT_FSIZE, old)
-  errors = capsys.readouterr().err
-  assert code == 2
+    [*_SMALL, "--model_width=128", f"--output_dir={folder}"],
+    preexec_fn=lambda: resource.setrlimit(
+      resource.RLIMIT_FSIZE, (120_000, 120_000)
+    ),
+  ) as process:
+    _, errors = process.communicate()
+  assert process.returncode == 5
   assert errors.count("\n") == 1
-  assert "state_3 cannot be written: " in errors
+  assert "state_3 cannot be written: File too large; what was" in errors
   assert errors.endswith(f"add --resume --output_dir={folder}\n")
   (run,) = (folder / "checkpoints").glob("fed_rep*")
   assert list(run.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+  ("owner", "name", "call", "file", "going_on"),
+  [
+    (drawing, "save", 1, "domains.png", "--resume=auto"),
+    (results.RunFolder, "write_metrics", 13, "metrics.csv", "--resume"),
+    (trackers.TensorBoard, "release", 25, "seed_1", "--resume"),
+    (checkpoints.Run, "_save", 5, "state_6", "--resume"),
+    (results.RunFolder, "write_summary", 1, "summary.json", "--resume"),
+    (drawing, "save", 3, "accuracy_per_domain.png", "--resume"),
+    (results.RunFolder, "write_done", 1, "done.json", "--resume=auto"),
+  ],
+)
+def test_full_disk_anywhere_ends_the_run_which_then_goes_on(
+  whole,
+  tmp_path,
+  run_evolving,
+  capsys,
+  monkeypatch,
+  no_file_above,
+  owner,
+  name,
+  call,
+  file,
+  going_on,
+):
+  folder = tmp_path / "run"
+  arguments = [*_SMALL, f"--output_dir={folder}"]
+  if going_on == "--resume=auto":
+    arguments.append(going_on)
+  calls, function = itertools.count(1), getattr(owner, name)
+
+  def on_a_full_disk(*given):
+    if next(calls) != call:
+      return function(*given)
+    with no_file_above(20):
+      return function(*given)
+
+  with monkeypatch.context() as patches:
+    patches.setattr(owner, name, on_a_full_disk)
+    assert run_evolving(arguments) == 5
+  errors = capsys.readouterr().err
+  assert errors.count("\n") == 1
+  assert f"/{file} cannot be written: File too large; what was" in errors
+  if going_on == "--resume":
+    assert errors.endswith(f"to go on, add --resume --output_dir={folder}\n")
+    arguments.append(going_on)
+  else:
+    assert errors.endswith("to go on, give the same command once more\n")
+  assert run_evolving(arguments) == 0
+  assert resume.differences(whole, folder) == []
+  assert not list(folder.rglob(".*.tmp*"))
+
+
+def test_disk_that_is_full_at_the_start_makes_nothing(
+  tmp_path, run_evolving, capsys, no_file_above
+):
+  with no_file_above(1000):
+    code = run_evolving([*_SMALL, f"--output_dir={tmp_path}/new/run"])
+  errors = capsys.readouterr().err
+  assert (code, errors.count("\n")) == (2, 1)
+  assert "--output_dir: " in errors and "config.json cannot be" in errors
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_sigterm_ends_as_ctrl_c(
+  whole, tmp_path, run_evolving, capsys, monkeypatch
+):
+  folder = tmp_path / "run"
+  step = rounds.Rounds.step
+
+  def stop(self):
+    if self.round_num == 4:
+      os.kill(os.getpid(), signal.SIGTERM)
+    return step(self)
+
+  arguments = [*_SMALL, f"--output_dir={folder}"]
+  with monkeypatch.context() as patches:
+    patches.setattr(rounds.Rounds, "step", stop)
+    assert run_evolving(arguments) == 143
+  assert capsys.readouterr().err == (
+    "evolving: terminated; what was written is kept; to go on, add --resume"
+    f" --output_dir={folder}\n"
+  )
+  assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+  assert run_evolving([*arguments, "--resume"]) == 0
+  assert resume.differences(whole, folder) == []
+
+
+class TestAuto:
+  def test_one_command_starts_goes_on_and_does_nothing(
+    self, whole, tmp_path, run_evolving, capsys, monkeypatch
+  ):
+    folder = tmp_path / "new" / "run"
+    arguments = [*_SMALL, f"--output_dir={folder}", "--resume=auto"]
+    assert run_evolving([*arguments, "--seeds=0"]) == 0
+    assert run_evolving(arguments) == 0
+    assert resume.differences(whole, folder) == []
+    config = json.loads((folder / "config.json").read_text())
+    assert config["flags"]["resume"] == "auto"
+    capsys.readouterr()
+    times = {each: each.stat().st_mtime_ns for each in folder.rglob("*")}
+
+    def never(*_):
+      raise AssertionError("data are looked at")
+
+    with monkeypatch.context() as patches:
+      patches.setattr(evolving_plan, "_load", never)
+      assert run_evolving([*arguments, "--checkpoint_every=1"]) == 0
+    output, errors = capsys.readouterr()
+    assert errors == ""
+    assert output == (
+      "nothing is left to do, for the rounds and seeds of this command line are"
+      f" done: {folder}\n"
+    )
+    assert times == {
+      each: each.stat().st_mtime_ns for each in folder.rglob("*")
+    }
+    # What else is asked for is written, without a round.
+    with monkeypatch.context() as patches:
+      patches.setattr(rounds.Rounds, "step", never)
+      assert run_evolving([*arguments, "--save_model"]) == 0
+    assert list((folder / "model").rglob("weights.npz"))
+
+  @pytest.mark.parametrize(
+    ("prepare", "arguments", "expected"),
+    [
+      (None, ["--overwrite"], "--overwrite starts again: choose one"),
+      (None, ["--rounds=7"], "--rounds was 8 and is 7"),
+      (None, ["--batch_size=7"], "--batch_size was not set and is 7"),
+      (None, ["--checkpoint_every=-1"], "--checkpoint_every=-1"),
+      (None, ["--resume=maybe"], "--resume=maybe: it must be true, false or"),
+      ("cut config.json", [], "config.json is damaged"),
+      ("without metrics.csv", [], "holds files but no earlier run"),
+      ("with a link", [], "figures cannot be written: it is a link"),
+    ],
+  )
+  def test_what_resume_refuses_is_refused(
+    self, finished, run_evolving, capsys, prepare, arguments, expected
+  ):
+    if prepare == "cut config.json":
+      os.truncate(finished / "config.json", 100)
+    elif prepare == "without metrics.csv":
+      (finished / "metrics.csv").unlink()
+    elif prepare == "with a link":
+      (finished / "figures").rename(finished / "elsewhere")
+      (finished / "figures").symlink_to(finished / "elsewhere")
+      arguments = ["--rounds=9"]
+    before = tree(finished)
+    code = run_evolving(
+      [*_SMALL, f"--output_dir={finished}", "--resume=auto", *arguments]
+    )
+    errors = capsys.readouterr().err
+    assert (code, errors.count("\n")) == (2, 1)
+    assert expected in errors
+    before.pop(finished / folder_lock.NAME, None)
+    after = tree(finished)
+    after.pop(finished / folder_lock.NAME, None)
+    assert after == before
+
+  def test_folder_must_be_named(self, run_evolving, capsys):
+    assert run_evolving([*_SMALL, "--resume=auto"]) == 2
+    assert "--output_dir" in capsys.readouterr().err
+
+  def test_of_two_that_start_at_once_one_runs(
+    self, whole, tmp_path, start_binary, run_evolving
+  ):
+    folder = tmp_path / "new" / "run"
+    arguments = [*_SMALL, f"--output_dir={folder}", "--resume=auto"]
+    with (
+      start_binary("evolving", arguments) as one,
+      start_binary("evolving", arguments) as other,
+    ):
+      while one.poll() is None and other.poll() is None:
+        time.sleep(0.05)
+      refused, runs = (one, other) if one.poll() is not None else (other, one)
+      errors = refused.stderr.read()
+      assert (refused.returncode, errors.count("\n")) == (2, 1)
+      assert "a run is still going on in" in errors
+      while resume.num_rows(folder) < 3:
+        assert runs.poll() is None
+        time.sleep(0.05)
+      runs.send_signal(signal.SIGTERM)
+      assert runs.stderr.read() == (
+        "evolving: terminated; what was written is kept; to go on, give the"
+        " same command once more\n"
+      )
+      assert runs.wait() == 143
+    assert run_evolving(arguments) == 0
+    assert resume.differences(whole, folder) == []

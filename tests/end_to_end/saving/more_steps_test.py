@@ -370,7 +370,7 @@ def test_full_disk_leaves_what_can_go_on(run, monkeypatch, capsys):
   arguments = [*_DYNAMIC, "--rounds=4"]
   with monkeypatch.context() as patches:
     patches.setattr(os, "replace", fail)
-    run(arguments, folder, code=2)
+    run(arguments, folder, code=5)
   assert "state_3.json cannot be written" in capsys.readouterr().err
   (states,) = (folder / "checkpoints").iterdir()
   assert sorted(path.name for path in states.iterdir()) == [

@@ -254,6 +254,7 @@ class TestSomeClientsAreEvaluated:
     assert sorted(path.name for path in folder.iterdir()) == [
       ".lock",
       "config.json",
+      "done.json",
       "figures",
       "metrics.csv",
       "summary.json",

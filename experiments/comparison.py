@@ -29,6 +29,7 @@ from tff_shift import execution
 from tff_shift.learning import aggregation
 from tff_shift.learning import frozen_weights
 from tff_shift.learning import process
+from tff_shift.learning import update_noise
 from tff_shift.models import input_scaling
 from tff_shift.models import split_model
 from tff_shift.simulation import checkpoints
@@ -102,7 +103,7 @@ class Run:
     tracked: trackers.TrackedRun,
     class_names: Sequence[str] | None,
     vocabulary: Sequence[str] | None = None,
-    advice: str = "",
+    what_may_help: str = "",
   ):
     self.bar = bar
     self.checkpoint = checkpoint
@@ -113,7 +114,7 @@ class Run:
     self.write_loss = trackers.on_loss(tracked)
     self._class_names = class_names
     self._vocabulary = vocabulary
-    self._advice = advice
+    self._what_may_help = what_may_help
     self._has_warned = False
 
   def write(
@@ -155,8 +156,7 @@ class Run:
       self._has_warned = True
       output_folder.warn(
         f"{', '.join(self._curve)}: predictions are not finite numbers, which"
-        " counts as wrong (column not_finite); a smaller learning rate"
-        f"{self._advice} may help"
+        f" counts as wrong (column not_finite); {self._what_may_help}"
       )
 
   def recorder(self, accuracy: str) -> Callable[[int, float, Any], None]:
@@ -222,6 +222,8 @@ class Comparison:
     self._tracker = tracker_flags.make(plan.scenario, self.folder)
     self._summaries = []
     self._num_started = 0
+    # Of the algorithms that were built, see `update_noise.ratio`.
+    self._noise_ratios = {}
     # The values of each setting that runs of a contestant differ in.
     self._varied = {}
 
@@ -260,13 +262,15 @@ class Comparison:
     Returns:
       The algorithm.
     """
-    return algorithms.build(
+    built = algorithms.build(
       contestant.algorithm,
       model or self.plan.model,
       contestant.hparams,
       aggregator=self.plan.aggregators[contestant.algorithm],
       **options,
     )
+    self._noise_ratios[contestant.algorithm] = built.noise_ratio
+    return built
 
   def _of_aggregator(self, contestant: selection.Contestant) -> dict[str, Any]:
     # To one that shares nothing it is nothing.
@@ -381,8 +385,11 @@ class Comparison:
         tracked,
         class_names,
         vocabulary,
-        input_scaling.advice(
-          self.plan.model.input_dtype, self.plan.model.input_scaling
+        update_noise.what_may_help(
+          self._noise_ratios.get(contestant.algorithm, 0.0),
+          input_scaling.advice(
+            self.plan.model.input_dtype, self.plan.model.input_scaling
+          ),
         ),
       )
 

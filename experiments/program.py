@@ -27,8 +27,10 @@ from experiments import output_folder
 from experiments import preset_flag
 from tff_shift import execution
 from tff_shift.data import examples
+from tff_shift.learning import update_noise
 from tff_shift.simulation import rounds
 
+_OWN_WARNINGS = (examples.DataWarning, update_noise.NoiseWarning)
 # Those of absl know the flags of one module only.
 _HELP = frozenset({"-h", "--help", "-help", "--helpshort", "-helpshort"})
 
@@ -71,14 +73,15 @@ def _collect_seldom() -> None:
 
 
 @contextlib.contextmanager
-def _data_warnings_in_one_line() -> Iterator[None]:
-  """Prints each warning about data as a line of the binary, and once."""
+def _warnings_in_one_line() -> Iterator[None]:
+  """Prints each warning of the package as a line of the binary, and once."""
   with warnings.catch_warnings():
-    warnings.simplefilter("default", examples.DataWarning)
+    for each in _OWN_WARNINGS:
+      warnings.simplefilter("default", each)
     show = warnings.showwarning
 
     def show_line(message, category, *where, **options):
-      if issubclass(category, examples.DataWarning):
+      if issubclass(category, _OWN_WARNINGS):
         output_folder.warn(str(message))
       else:
         show(message, category, *where, **options)
@@ -152,7 +155,7 @@ def run(
     # TFF logs each compilation at INFO.
     logging.set_verbosity(logging.WARNING)
     try:
-      with _data_warnings_in_one_line(), _reader_may_leave():
+      with _warnings_in_one_line(), _reader_may_leave():
         main(*[rest[1:]] * takes_arguments)
     except command_line.UsageError as error:
       fail(" ".join(str(error).split()), 2)

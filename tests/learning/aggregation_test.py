@@ -359,7 +359,7 @@ class TestCheck:
       assert not refusal(self.UNIFORM)
 
 
-@pytest.mark.parametrize("noise", [1e-300, 9e-4, 1e7, np.nan])
+@pytest.mark.parametrize("noise", [1e-300, 9e-4, 1.1e4, 1e7, np.nan])
 def test_noise_that_cannot_be_meant_is_refused(noise):
   with pytest.raises(ValueError, match=r"^noise_multiplier=.* is not allowed"):
     aggregation.build("dp", HParams(noise_multiplier=noise))

@@ -6,10 +6,13 @@ one line that names the field and the allowed values.
 """
 
 import dataclasses
-import sys
 from typing import Any
 
 from tff_shift import arguments
+
+# Steps, examples and rounds are counted in int32, in sums and products of
+# several numbers. Beyond it a run looks like one that hangs.
+_MOST = 10_000_000
 
 
 def hparam(
@@ -88,9 +91,10 @@ def _is_allowed(field: dataclasses.Field, value: Any) -> bool:
   # True and False are integers to Python, and here only where they are meant.
   if isinstance(field.default, bool) or isinstance(value, bool):
     return isinstance(field.default, bool) and isinstance(value, bool)
-  kind = int if isinstance(field.default, int) else int | float
-  # Infinity and not-a-number fail the comparison.
-  if not isinstance(value, kind) or not abs(value) <= sys.float_info.max:
+  if isinstance(field.default, int):
+    if not isinstance(value, int):
+      return False
+  elif not isinstance(value, int | float) or not arguments.is_number(value):
     return False
   minimum, maximum = field.metadata["minimum"], field.metadata["maximum"]
   if minimum is not None and (
@@ -99,6 +103,15 @@ def _is_allowed(field: dataclasses.Field, value: Any) -> bool:
   ):
     return False
   return maximum is None or value <= maximum
+
+
+def _not_held(field: dataclasses.Field, value: Any) -> str:
+  """Returns what is allowed where a graph cannot hold a value; else ""."""
+  if isinstance(value, bool | str):
+    return ""
+  if isinstance(value, int) and isinstance(field.default, int):
+    return "" if abs(value) <= _MOST else f"at most {_MOST}"
+  return "" if arguments.is_float32(value) else arguments.FLOAT32
 
 
 def validate(hparams: Any) -> None:
@@ -120,8 +133,14 @@ def validate(hparams: Any) -> None:
     value = getattr(hparams, field.name)
     if not _is_allowed(field, value):
       raise ValueError(
-        f"{field.name}={value!r} is not allowed: it must be"
+        f"{field.name}={arguments.shown(value)} is not allowed: it must be"
         f" {describe_limits(field)}"
+      )
+    requirement = _not_held(field, value)
+    if requirement:
+      raise ValueError(
+        f"{field.name}={arguments.shown(value)} is not allowed: it must be"
+        f" {requirement}"
       )
   hparams.check_together()
 
@@ -130,12 +149,15 @@ def validate(hparams: Any) -> None:
 class HParams:
   """Hyper-parameters; the fields of subclasses come from `hparam`.
 
-  Scalars of NumPy become Python's own: an int64 in a graph is no int32.
+  Scalars of NumPy become Python's own, for an int64 in a graph is no int32, and
+  a negative zero becomes 0.
   """
 
   def __post_init__(self):
     for field in dataclasses.fields(self):
       value = arguments.as_python(getattr(self, field.name))
+      if value == 0 and isinstance(value, float):
+        value = 0.0  # Not -0.0, which results would tell apart.
       object.__setattr__(self, field.name, value)
 
   def check_together(self) -> None:
@@ -194,6 +216,15 @@ class LocalWorkHParams(HParams):
     " 4 of the FedEvolve paper, or num_examples.",
     choices=("uniform", "num_examples"),
   )
+
+  def check_together(self) -> None:
+    """See `HParams`."""
+    if not self.local_epochs and self.local_steps * self.batch_size >= 2**31:
+      raise ValueError(
+        f"local_steps={self.local_steps} is not allowed with batch_size="
+        f"{self.batch_size}: their product, the examples that a client draws in"
+        f" a round, must be below {2**31}"
+      )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,6 +26,7 @@ from experiments import saved_models
 from experiments import tracker_flags
 from tff_shift import algorithms
 from tff_shift import execution
+from tff_shift import shown_names
 from tff_shift.learning import aggregation
 from tff_shift.learning import frozen_weights
 from tff_shift.learning import process
@@ -303,7 +304,8 @@ class Comparison:
         else f"{each.label}: diverged"
         for each, score in zip(contestants, scores, strict=True)
       )
-      print(f"{rule.measure}: {listed}; chosen: {chosen.label}", flush=True)
+      chosen_line = f"{rule.measure}: {listed}; chosen: {chosen.label}"
+      print(shown_names.line(chosen_line), flush=True)
 
     return selection.compare(
       self.plan.contestants,
@@ -461,10 +463,10 @@ class Comparison:
       )
     )
     for line in summary.left_out_lines(runs):
-      print(line)
+      print(shown_names.line(line))
     with trackers.started(
       self._tracker, "comparison", self.plan.settings
     ) as tracked:
       for name, path in self.folder.products():
         tracked.artifact(path, name)
-    print(f"results: {self.folder.path}")
+    print(shown_names.printable(f"results: {self.folder.path}"))

@@ -193,6 +193,7 @@ def make_plan() -> Plan:
     "max_pretraining_examples",
   )
   command_line.require_seed("pretraining_seed")
+  pretraining_hparams = pretrained.chosen_hparams()
   omegas = {
     shift: {
       seed: schedules.omega(
@@ -258,7 +259,7 @@ def make_plan() -> Plan:
       dirichlet=dirichlet,
       dataset=dataset,
       archive=archive,
-      pretraining=pretrained.chosen_hparams(),
+      pretraining=pretraining_hparams,
     )
     # What cannot be drawn is refused here.
     for seed in seeds:

@@ -26,6 +26,7 @@ from experiments import command_line
 from experiments import output_folder
 from experiments import preset_flag
 from tff_shift import execution
+from tff_shift import shown_names
 from tff_shift.data import examples
 from tff_shift.learning import update_noise
 from tff_shift.simulation import rounds
@@ -70,6 +71,12 @@ def _collect_seldom() -> None:
   are a reason to look again: a tenth of the time of a small run.
   """
   gc.set_threshold(50_000, 10, 10)
+
+
+def _print_any_text() -> None:
+  """Lets what an encoding lacks be printed with escapes, as errors are."""
+  if hasattr(sys.stdout, "reconfigure"):
+    sys.stdout.reconfigure(errors="backslashreplace")
 
 
 @contextlib.contextmanager
@@ -126,27 +133,29 @@ def run(
       flags, a list of text. Else there must be none.
   """
   _collect_seldom()
+  _print_any_text()
   binary = pathlib.Path(sys.argv[0]).stem
 
-  def fail(message: str, code: int):
-    print(f"{binary}: {message}", file=sys.stderr, flush=True)
+  def fail(message: object, code: int):
+    print(shown_names.line(f"{binary}: {message}"), file=sys.stderr, flush=True)
     sys.exit(code)
 
   try:
     define_flags()
   except (ValueError, flags.Error) as error:
     # Of algorithms of the user, whose flags are defined here.
-    fail(" ".join(str(error).split()), 2)
+    fail(error, 2)
 
   def parse(arguments):
     if _HELP.intersection(arguments[1:]):
       with _reader_may_leave():
-        print(_help(main, define_flags))
+        print(shown_names.lines(_help(main, define_flags)))
       sys.exit(0)
     try:
       rest = flags.FLAGS(preset_flag.expand(arguments, _name(main)))
+      command_line.check_texts()
     except (flags.Error, command_line.UsageError) as error:
-      fail(" ".join(str(error).split()), 2)
+      fail(error, 2)
     if len(rest) > 1 and not takes_arguments:
       fail(f"what is {rest[1]!r}? All arguments are --flags", 2)
     return rest
@@ -158,7 +167,7 @@ def run(
       with _warnings_in_one_line(), _reader_may_leave():
         main(*[rest[1:]] * takes_arguments)
     except command_line.UsageError as error:
-      fail(" ".join(str(error).split()), 2)
+      fail(error, 2)
     except rounds.DivergedError as error:
       fail(f"{error}; what was written is kept", 3)
     except execution.WorkerError as error:

@@ -31,6 +31,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from experiments import command_line
+from experiments import output_folder
 from experiments import program
 from experiments import worker_flags
 from experiments.pages import contents
@@ -45,6 +46,7 @@ from experiments.reproduction import specification
 from experiments.reproduction import table
 from experiments.reproduction import telling
 from tff_shift import execution
+from tff_shift import shown_names
 
 FLAGS = flags.FLAGS
 
@@ -209,7 +211,8 @@ def _within_budget(
   whole = jobs_of(reductions.Reductions())
   if not whole:
     return asked
-  print(f"measuring    {whole[0].folder}, a few rounds", flush=True)
+  told = f"measuring    {whole[0].folder}, a few rounds"
+  print(shown_names.printable(told), flush=True)
   with tempfile.TemporaryDirectory(prefix="tff-shift-") as temporary:
     speed = budget.measure(
       whole[0],
@@ -250,7 +253,7 @@ def _write_page(made: contents.Contents, folder: pathlib.Path) -> None:
   from experiments.pages import page
 
   page.write(made, folder)
-  print(f"page: {folder / 'report.html'}")
+  print(shown_names.printable(f"page: {folder / 'report.html'}"))
 
 
 def reproduce(name: str) -> int:
@@ -295,14 +298,15 @@ def reproduce(name: str) -> int:
     plan_file.write(folder, plan)
     if FLAGS.merge:
       number = sharding.merge(jobs, [*map(pathlib.Path, FLAGS.merge)], folder)
-      print(f"{number} run folders were copied to {folder}")
+      told = f"{number} run folders were copied to {folder}"
+      print(shown_names.printable(told))
     elif not FLAGS.page_only:
       failures = _run(runner, sharding.deal(jobs, index, number))
     command = ["python", "-m", "experiments.reproduce", *sys.argv[1:]]
     made = asked.contents(plan, planned, folder, shlex.join(command), failures)
   _write_page(made, folder)
   for line in failures:
-    print(f"{pathlib.Path(sys.argv[0]).stem}: {line}", file=sys.stderr)
+    output_folder.warn(line)
   return 3 if failures else 0
 
 
@@ -312,7 +316,8 @@ def _run(runner: running.Runner, jobs: Sequence[jobs_lib.Job]) -> list[str]:
   try:
     return runner.run(jobs, teller)
   except KeyboardInterrupt:
-    print(f"to go on: --resume --output_dir={FLAGS.output_dir}", flush=True)
+    how = f"to go on: --resume --output_dir={FLAGS.output_dir}"
+    print(shown_names.printable(how), flush=True)
     raise
   finally:
     teller.close()

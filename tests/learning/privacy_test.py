@@ -155,5 +155,5 @@ class TestRange:
 
   @pytest.mark.parametrize("noise", [-1.0, math.nan, math.inf])
   def test_what_is_no_noise_is_refused(self, noise):
-    with pytest.raises(ValueError, match="^noise_multiplier=.* at least 0"):
+    with pytest.raises(ValueError, match=r"^noise_multiplier=.* at least 0"):
       account(noise_multiplier=noise)

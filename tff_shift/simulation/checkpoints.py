@@ -41,6 +41,7 @@ import tensorflow_federated as tff
 
 from tff_shift import arguments
 from tff_shift import files
+from tff_shift import shown_names
 from tff_shift.simulation import array_cache
 from tff_shift.simulation import asynchronous
 from tff_shift.simulation import client_states
@@ -57,7 +58,7 @@ _OF_ROUNDS = ("seconds", "starts", "num_diverged", "losses")
 
 
 def _print_problem(message: str) -> None:
-  print(message, file=sys.stderr, flush=True)
+  print(shown_names.line(message), file=sys.stderr, flush=True)
 
 
 class Checkpoints:
@@ -108,7 +109,7 @@ class Checkpoints:
     """
     label = "-".join(str(value) for value in labels.values())
     return Run(
-      self._folder.checkpoints / re.sub(r"[^\w.+-]+", "_", label),
+      self._folder.checkpoints / shown_names.file_name(label),
       array_cache.key({"identity": self._identity, "run": label}),
       every=self._every,
       max_states_in_memory=self._max_states_in_memory,

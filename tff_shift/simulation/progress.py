@@ -15,6 +15,8 @@ from typing import Protocol
 
 import tqdm
 
+from tff_shift import shown_names
+
 # Without the speed, so that all else fits into 80 columns.
 _BAR_FORMAT = (
   "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
@@ -119,6 +121,7 @@ def progress(
     A `Progress`, to be updated after each round.
   """
   is_terminal = sys.stderr.isatty()
+  position, description = map(shown_names.line, (position, description))
   if enabled is False or not (enabled or is_terminal):
     yield _Nothing()
   elif not is_terminal:

@@ -39,6 +39,7 @@ from typing import Any
 import numpy as np
 
 from tff_shift import files
+from tff_shift import shown_names
 from tff_shift.simulation import folder_lock
 from tff_shift.simulation import summary
 
@@ -165,7 +166,8 @@ class RunFolder:
     """
     folder = self.path / _FIGURES
     folder.mkdir(exist_ok=True)
-    return folder / (re.sub(r"[^\w.]+", "_", "_".join(parts)) + ".png")
+    name = re.sub(r"[^\w.]+", "_", "_".join(parts))
+    return folder / f"{shown_names.file_name(name)}.png"
 
   def products(self) -> Iterator[tuple[str, pathlib.Path]]:
     """Yields what has been written for readers.

@@ -27,6 +27,7 @@ from experiments import tracker_flags
 from tff_shift import algorithms
 from tff_shift import execution
 from tff_shift import shown_names
+from tff_shift import user_modules
 from tff_shift.learning import aggregation
 from tff_shift.learning import frozen_weights
 from tff_shift.learning import process
@@ -262,15 +263,28 @@ class Comparison:
 
     Returns:
       The algorithm.
+
+    Raises:
+      UsageError: If an algorithm of `--import` does not fit together.
     """
-    built = algorithms.build(
-      contestant.algorithm,
-      model or self.plan.model,
-      contestant.hparams,
-      aggregator=self.plan.aggregators[contestant.algorithm],
-      **options,
-    )
-    self._noise_ratios[contestant.algorithm] = built.noise_ratio
+    name = contestant.algorithm
+    try:
+      built = algorithms.build(
+        name,
+        model or self.plan.model,
+        contestant.hparams,
+        aggregator=self.plan.aggregators[name],
+        **options,
+      )
+    except Exception as error:
+      file = user_modules.asked(algorithms.get(name))
+      # What a line of the file has raised, `program` tells with the line.
+      if file is None or user_modules.blame(error) is not None:
+        raise
+      raise command_line.UsageError(
+        f"{file}: {user_modules.describe(error)}"
+      ) from error
+    self._noise_ratios[name] = built.noise_ratio
     return built
 
   def _of_aggregator(self, contestant: selection.Contestant) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from experiments import output_folder
 from experiments import preset_flag
 from tff_shift import execution
 from tff_shift import shown_names
+from tff_shift import user_modules
 from tff_shift.data import examples
 from tff_shift.learning import update_noise
 from tff_shift.simulation import rounds
@@ -98,6 +99,20 @@ def _warnings_in_one_line() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _blamed() -> Iterator[None]:
+  """Makes what a module of the user raises the user's to mend, naming it."""
+  try:
+    yield
+  except BaseException as error:
+    told = user_modules.blame(error)
+    if told is None:
+      raise
+    if isinstance(error, KeyboardInterrupt):
+      raise KeyboardInterrupt(told) from error
+    raise command_line.UsageError(told) from error
+
+
+@contextlib.contextmanager
 def _reader_may_leave() -> Iterator[None]:
   """Ends the process without a word where what it prints is read no more."""
   try:
@@ -141,10 +156,13 @@ def run(
     sys.exit(code)
 
   try:
-    define_flags()
+    # Algorithms of the user are imported, and their flags defined.
+    with _blamed():
+      define_flags()
   except (ValueError, flags.Error) as error:
-    # Of algorithms of the user, whose flags are defined here.
     fail(error, 2)
+  except KeyboardInterrupt as error:
+    fail(f"{str(error) or 'interrupted'} before anything was written", 130)
 
   def parse(arguments):
     if _HELP.intersection(arguments[1:]):
@@ -164,7 +182,7 @@ def run(
     # TFF logs each compilation at INFO.
     logging.set_verbosity(logging.WARNING)
     try:
-      with _warnings_in_one_line(), _reader_may_leave():
+      with _warnings_in_one_line(), _blamed(), _reader_may_leave():
         main(*[rest[1:]] * takes_arguments)
     except command_line.UsageError as error:
       fail(error, 2)
@@ -176,8 +194,9 @@ def run(
       if not output_folder.is_full(error):
         raise
       fail(f"{error}; {output_folder.what_is_kept()}", 2)
-    except KeyboardInterrupt:
-      fail(f"interrupted; {output_folder.what_is_kept()}", 130)
+    except KeyboardInterrupt as error:
+      said = str(error) or "interrupted"
+      fail(f"{said}; {output_folder.what_is_kept()}", 130)
 
   try:
     app.run(guarded_main, flags_parser=parse)

@@ -275,6 +275,11 @@ def build(
   traits = aggregator.traits
   aggregation.check(name, needs, traits, hparams)
   functions = frozen_weights.bind(work, model, hparams)
+  if not isinstance(functions, Work):
+    raise TypeError(
+      "work(model, hparams) must return a process.Work; it returned"
+      f" {type(functions).__name__}"
+    )
   seed_type = randomness.SEED_TYPE
   initial_weights = tff.tensorflow.computation(
     functions.initial_weights, seed_type

@@ -207,18 +207,20 @@ def check_common_flags(scenario: str) -> None:
 
 
 def check_texts() -> None:
-  """Refuses a NUL character, which no name of a file or server may have.
-
-  Only a file of flags can bring one.
+  """Refuses texts that no name may be, or that results cannot hold.
 
   Raises:
-    UsageError: If a flag of the binary's has one.
+    UsageError: If a flag of the binary's has a NUL character, which only a file
+      of flags can bring, or is not UTF-8.
   """
   for module, defined in flags.FLAGS.flags_by_module_dict().items():
     for flag in defined if module.startswith(f"{__package__}.") else ():
       values = flag.value if isinstance(flag.value, list) else [flag.value]
-      if any(isinstance(each, str) and "\0" in each for each in values):
-        raise UsageError(f"--{flag.name}: it must not hold a NUL character")
+      for each in values:
+        if isinstance(each, str) and "\0" in each:
+          raise UsageError(f"--{flag.name}: it must not hold a NUL character")
+        if isinstance(each, str) and not shown_names.is_encodable(each):
+          raise UsageError(f"--{flag.name}={each}: it must be UTF-8 text")
 
 
 def parse_numbers(

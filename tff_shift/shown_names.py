@@ -28,6 +28,14 @@ _FORMATS = frozenset(
 _LONGEST_FILE_NAME = 200
 
 
+def is_encodable(text: str) -> bool:
+  """Tells whether a file can hold a text: no half of a surrogate pair is in it.
+
+  Python makes these of names of files that are not UTF-8.
+  """
+  return not re.search("[\ud800-\udfff]", text)
+
+
 def printable(name: str) -> str:
   r"""Returns a name with escapes, as of `\n`, for what no font can show."""
   return "".join(

@@ -232,6 +232,6 @@ class TestDamage:
     )
     datasets.load("mnist", data_dir=whole)
     datasets.load("tfds:mnist", data_dir=whole)
-    with pytest.raises(ValueError, match="^image of tfds:mnist"):
+    with pytest.raises(ValueError, match=r"^image of tfds:mnist"):
       datasets.get("tfds:mnist:label,image", data_dir=whole)
     assert not caplog.records

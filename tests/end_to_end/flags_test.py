@@ -3,6 +3,7 @@
 import contextlib
 import io
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -13,9 +14,11 @@ from experiments import command_line
 from experiments import contestants
 from experiments import dynamic_personalization_plan
 from experiments import evolving_plan
+from experiments import guidance
 from experiments import guidance_plan
 from experiments import hparam_flags
 from experiments import online_adaptation_plan
+from experiments import report
 
 FLAGS = flags.FLAGS
 
@@ -188,3 +191,72 @@ def test_scaling_that_float32_does_not_hold_is_refused():
           evolving_plan.make_plan,
         )
         assert line is not None and line.startswith(f"--{flag}={value}: ")
+
+
+ESCAPE = "\x1b[2J"
+
+
+def assert_no_escape(text):
+  # Progress of a terminal begins lines anew.
+  found = {each for each in text if not each.isprintable()}
+  assert found <= {"\n"}, found
+
+
+@pytest.mark.parametrize(
+  "argument",
+  [
+    f"--{ESCAPE}=1",
+    f"{ESCAPE}",
+    f"--dataset={ESCAPE}",
+    f"--algorithm={ESCAPE}",
+    f"--rounds={ESCAPE}",
+    f"--optimizer={ESCAPE}",
+    f"--import={ESCAPE}.py",
+    f"--model={ESCAPE}.py:build",
+    f"--output_dir={ESCAPE}\0",
+    "--output_dir=not\udc80utf8",
+    "--import=not\udc80utf8.py",
+    f"--preset={ESCAPE}",
+    f"--workers={ESCAPE}",
+    f"--flagfile={ESCAPE}",
+  ],
+)
+def test_refusal_shows_no_control_character(run_evolving, capsys, argument):
+  assert run_evolving([*SMALL[evolving_plan], argument]) == 2
+  output, errors = capsys.readouterr()
+  assert_no_escape(output + errors)
+  assert errors.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_names_of_any_signs_run_and_draw(
+  run_here, drawn_figures, capsys, tmp_path
+):
+  classes = ["$0_$", "\\frac{", f"{ESCAPE}\r\n", "_", "\u0939", "x" * 300]
+  file = tmp_path / f"$a_{{b}}$ \\frac {ESCAPE} {'z' * 200}.npz"
+  y = np.arange(240) % len(classes)
+  np.savez(
+    file,
+    x=np.random.default_rng(0).integers(0, 256, (240, 8, 8, 1), np.uint8),
+    y=y,
+    class_names=np.array(classes),
+    client=np.array([f"{ESCAPE}$c_{name}" for name in classes])[y[::-1]],
+  )
+  folder = tmp_path / f"{ESCAPE} $run_$"
+  arguments = [
+    f"--dataset={file}",
+    "--algorithm=fed_drm",
+    "--rounds=1",
+    "--model=mlp",
+    "--model_width=4",
+    f"--output_dir={folder}",
+  ]
+  with drawn_figures("class_counts"), warnings.catch_warnings():
+    warnings.simplefilter("error", UserWarning)
+    assert run_here(guidance, guidance_plan, arguments) == 0
+  output, errors = capsys.readouterr()
+  assert_no_escape(output + errors)
+  assert (folder / "figures" / "class_counts.png").stat().st_size > 10_000
+  arguments = [str(folder), f"--output_dir={tmp_path / 'page'}"]
+  assert run_here(report, report, arguments, takes_arguments=True) == 0
+  assert_no_escape("".join(capsys.readouterr()))

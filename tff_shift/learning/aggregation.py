@@ -41,6 +41,7 @@ import tensorflow_federated as tff
 
 from tff_shift import arguments
 from tff_shift.learning import hyperparameters
+from tff_shift.learning import privacy
 from tff_shift.learning import secure_sums
 from tff_shift.learning import update_noise
 
@@ -89,15 +90,17 @@ class AggregatorHParams(hyperparameters.HParams):
     1.0,
     "Standard deviation of the noise in the sum of the updates, over the norm"
     " that they are clipped to; 0 is no noise and no privacy.",
-    minimum=0,
+    minimum=_LEAST_NOISE,
     maximum=_MOST_NOISE,
+    or_zero=True,
   )
   dp_delta: float = hyperparameters.hparam(
     0.0,
     "The delta that epsilon is computed for; 0: one over the number of"
     " clients to the power of 1.1.",
-    minimum=0,
+    minimum=privacy.LEAST_DELTA,
     maximum=0.5,
+    or_zero=True,
   )
   server_momentum: float = hyperparameters.hparam(
     0.0,
@@ -106,14 +109,6 @@ class AggregatorHParams(hyperparameters.HParams):
     minimum=0,
     maximum=0.999,
   )
-
-  def check_together(self) -> None:
-    """See `hyperparameters.HParams`."""
-    if 0 < self.noise_multiplier < _LEAST_NOISE:
-      raise ValueError(
-        f"noise_multiplier={self.noise_multiplier!r} is not allowed: it must be"
-        f" 0 or at least {_LEAST_NOISE}"
-      )
 
 
 class Traits(NamedTuple):
@@ -537,6 +532,14 @@ def _noise(
       " or fixed, for noise hides only what is bounded"
     )
   multiplier = float(hparams.noise_multiplier)
+  if hparams.clipping == "fixed" and not arguments.is_float32(
+    multiplier * hparams.clipping_norm
+  ):
+    raise ValueError(
+      f"clipping_norm={hparams.clipping_norm:g} is not allowed with"
+      f" noise_multiplier={multiplier:g}: their product, the standard deviation"
+      f" of the noise, must be {arguments.FLOAT32}"
+    )
   if hparams.clipping == "fixed" or not multiplier:
     return update_noise.Noise(multiplier, clients_per_round)
   # How many updates are below the norm is itself told with noise, of the

@@ -23,6 +23,7 @@ def hparam(
   minimum: float | None = None,
   maximum: float | None = None,
   exclusive_minimum: bool = False,
+  or_zero: bool = False,
 ) -> Any:
   """Declares a field of a dataclass of hyper-parameters.
 
@@ -33,6 +34,7 @@ def hparam(
     minimum: The smallest allowed value.
     maximum: The largest allowed value.
     exclusive_minimum: Whether `minimum` itself is refused.
+    or_zero: Whether 0 is allowed below `minimum`.
 
   Returns:
     A dataclass field.
@@ -45,6 +47,7 @@ def hparam(
       "minimum": minimum,
       "maximum": maximum,
       "exclusive_minimum": exclusive_minimum,
+      "or_zero": or_zero,
     },
   )
 
@@ -81,7 +84,8 @@ def describe_limits(field: dataclasses.Field) -> str:
     )
   if maximum is not None:
     limits.append(f"at most {maximum}")
-  return " ".join([kind, " and ".join(limits)]).strip()
+  told = " ".join([kind, " and ".join(limits)]).strip()
+  return f"{told}, or 0" if field.metadata["or_zero"] else told
 
 
 def _is_allowed(field: dataclasses.Field, value: Any) -> bool:
@@ -96,6 +100,8 @@ def _is_allowed(field: dataclasses.Field, value: Any) -> bool:
       return False
   elif not isinstance(value, int | float) or not arguments.is_number(value):
     return False
+  if value == 0 and field.metadata["or_zero"]:
+    return True
   minimum, maximum = field.metadata["minimum"], field.metadata["maximum"]
   if minimum is not None and (
     value < minimum
@@ -131,12 +137,11 @@ def validate(hparams: Any) -> None:
     )
   for field in dataclasses.fields(hparams):
     value = getattr(hparams, field.name)
-    if not _is_allowed(field, value):
-      raise ValueError(
-        f"{field.name}={arguments.shown(value)} is not allowed: it must be"
-        f" {describe_limits(field)}"
-      )
-    requirement = _not_held(field, value)
+    requirement = (
+      _not_held(field, value)
+      if _is_allowed(field, value)
+      else describe_limits(field)
+    )
     if requirement:
       raise ValueError(
         f"{field.name}={arguments.shown(value)} is not allowed: it must be"

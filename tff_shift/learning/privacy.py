@@ -15,7 +15,7 @@ from tff_shift import arguments
 
 # The accountant's largest order is 1024: below this delta it adds more than
 # 0.07 to every epsilon, which then tells of the orders and not of the noise.
-_LEAST_DELTA = 1e-30
+LEAST_DELTA = 1e-30
 
 
 class Guarantee(NamedTuple):
@@ -74,8 +74,8 @@ def account(
   delta = arguments.number(
     "dp_delta",
     delta,
-    f"from {_LEAST_DELTA:g} to below 1, or 0",
-    lambda value: not value or _LEAST_DELTA <= value < 1,
+    f"from {LEAST_DELTA:g} to below 1, or 0",
+    lambda value: not value or LEAST_DELTA <= value < 1,
   )
   if not delta and num_clients == 1:
     raise ValueError(

@@ -9,6 +9,7 @@ from absl import flags
 from tff_shift import algorithms
 from tff_shift import arguments
 from tff_shift.learning import aggregation
+from tff_shift.learning import hyperparameters
 from tff_shift.learning import privacy
 from tff_shift.simulation import rounds
 
@@ -52,6 +53,24 @@ def _hparams() -> aggregation.AggregatorHParams:
   if "clipping_norm" in values and values.get("clipping") != "fixed":
     raise ValueError("--clipping_norm belongs to --clipping=fixed")
   return aggregation.AggregatorHParams(**values)
+
+
+def check() -> None:
+  """Refuses values that are wrong whatever is compared.
+
+  Raises:
+    ValueError: If there is one.
+  """
+  if FLAGS.aggregator not in aggregation.NAMES:
+    raise ValueError(
+      f"--aggregator={FLAGS.aggregator}: it must be one of"
+      f" {', '.join(aggregation.NAMES)}"
+      f"{arguments.did_you_mean(FLAGS.aggregator, aggregation.NAMES)}"
+    )
+  try:
+    hyperparameters.validate(_hparams())
+  except ValueError as error:
+    raise ValueError(f"--{str(error).removeprefix('--')}") from error
 
 
 def settings() -> dict[str, Any]:
@@ -98,12 +117,6 @@ def chosen(
       or none of the algorithms shares anything.
   """
   clients_per_round = rounds.num_sampled(num_clients, participation)
-  if FLAGS.aggregator not in aggregation.NAMES:
-    raise ValueError(
-      f"--aggregator={FLAGS.aggregator}: it must be one of"
-      f" {', '.join(aggregation.NAMES)}"
-      f"{arguments.did_you_mean(FLAGS.aggregator, aggregation.NAMES)}"
-    )
   hparams = _hparams()
   try:
     aggregator = aggregation.build(

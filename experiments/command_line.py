@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import errno
 import math
 import pathlib
 import sys
@@ -26,6 +27,7 @@ from tff_shift import algorithms
 from tff_shift import arguments
 from tff_shift import execution
 from tff_shift import models
+from tff_shift import shown_names
 from tff_shift.learning import aggregation
 from tff_shift.simulation import checkpoints
 from tff_shift.simulation import progress
@@ -39,6 +41,10 @@ _asked: dict[str, Any] = {}
 
 # Of all runs of the process.
 _PRINTER = progress.LinePrinter()
+# Of a value in a message.
+_LONGEST_VALUE = 100
+# Errors that tell of the name of a file, whatever is done to it.
+_OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES)
 
 
 class UsageError(ValueError):
@@ -54,6 +60,10 @@ def usage_errors() -> Iterator[None]:
     raise
   except (ValueError, FileNotFoundError) as error:
     raise UsageError(str(error)) from error
+  except OSError as error:
+    if error.errno not in _OF_NAMES:
+      raise
+    raise UsageError(f"{error.filename}: {error.strerror}") from error
 
 
 def define_common_flags(
@@ -177,7 +187,11 @@ def check_common_flags(scenario: str) -> None:
   """
   with usage_errors():
     dataset_flags.check(scenario)
-  require_at_least_one("num_clients", "model_width")
+  require_at_least_one("num_clients", "model_width", "max_states_in_memory")
+  for flag in ("checkpoint_every", "max_concurrent_clients"):
+    value = flags.FLAGS[flag].value
+    require(flag, value >= 0, "at least 0")
+    require(flag, value <= _MOST, f"at most {_MOST}")
   for flag in ("rounds", "evaluate_every"):
     if flag in flags.FLAGS:
       require_at_least_one(flag)
@@ -195,9 +209,28 @@ def check_common_flags(scenario: str) -> None:
       raise UsageError(f"--model={flags.FLAGS.model}: {error}") from error
   with usage_errors():
     tracker_flags.check()
+    aggregator_flags.check()
+    worker_flags.chosen()
     output_folder.check()
     _asked.clear()
     _asked.update(output_folder.asked(_flag_values()))
+
+
+def check_texts() -> None:
+  """Refuses texts that no name may be, or that results cannot hold.
+
+  Raises:
+    UsageError: If a flag of the binary's has a NUL character, which only a file
+      of flags can bring, or is not UTF-8.
+  """
+  for module, defined in flags.FLAGS.flags_by_module_dict().items():
+    for flag in defined if module.startswith(f"{__package__}.") else ():
+      values = flag.value if isinstance(flag.value, list) else [flag.value]
+      for each in values:
+        if isinstance(each, str) and "\0" in each:
+          raise UsageError(f"--{flag.name}: it must not hold a NUL character")
+        if isinstance(each, str) and not shown_names.is_encodable(each):
+          raise UsageError(f"--{flag.name}={each}: it must be UTF-8 text")
 
 
 def parse_numbers(
@@ -319,7 +352,8 @@ def require(flag: str, is_right: bool, requirement: str) -> None:
   """Refuses a flag's value unless it is right."""
   if not is_right:
     value = flags.FLAGS[flag].value
-    shown = ",".join(map(str, value)) if isinstance(value, list) else value
+    shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    shown = shown_names.shortened(shown_names.printable(shown), _LONGEST_VALUE)
     raise UsageError(f"--{flag}={shown}: it must be {requirement}")
 
 
@@ -434,11 +468,6 @@ def note_done(folder: results.RunFolder) -> None:
 
 def executor() -> contextlib.AbstractContextManager:
   """Returns the executor of the flags, to be used in a `with`."""
-  require(
-    "max_concurrent_clients",
-    flags.FLAGS.max_concurrent_clients >= 0,
-    "at least 0",
-  )
   with usage_errors():
     return execution.use(
       flags.FLAGS.executor,

@@ -26,9 +26,12 @@ from experiments import saved_models
 from experiments import tracker_flags
 from tff_shift import algorithms
 from tff_shift import execution
+from tff_shift import shown_names
+from tff_shift import user_modules
 from tff_shift.learning import aggregation
 from tff_shift.learning import frozen_weights
 from tff_shift.learning import process
+from tff_shift.learning import update_noise
 from tff_shift.models import input_scaling
 from tff_shift.models import split_model
 from tff_shift.simulation import checkpoints
@@ -131,7 +134,7 @@ class Run:
     tracked: trackers.TrackedRun,
     class_names: Sequence[str] | None,
     vocabulary: Sequence[str] | None = None,
-    advice: str = "",
+    what_may_help: str = "",
   ):
     self.bar = bar
     self.checkpoint = checkpoint
@@ -142,7 +145,7 @@ class Run:
     self.write_loss = trackers.on_loss(tracked)
     self._class_names = class_names
     self._vocabulary = vocabulary
-    self._advice = advice
+    self._what_may_help = what_may_help
     self._has_warned = False
 
   def write(
@@ -185,8 +188,7 @@ class Run:
       self._has_warned = True
       output_folder.warn(
         f"{', '.join(self._curve)}: predictions are not finite numbers, which"
-        " counts as wrong (column not_finite); a smaller learning rate"
-        f"{self._advice} may help"
+        f" counts as wrong (column not_finite); {self._what_may_help}"
       )
 
   def recorder(self, accuracy: str) -> Callable[[int, float, Any], None]:
@@ -257,6 +259,8 @@ class Comparison:
       self._tracker = tracker_flags.make(plan.scenario, self.folder)
     self._summaries = []
     self._num_runs = self._num_begun = 0
+    # Of the algorithms that were built, see `update_noise.ratio`.
+    self._noise_ratios = {}
     # The values of each setting that runs of a contestant differ in.
     self._varied = {}
 
@@ -275,14 +279,29 @@ class Comparison:
 
     Returns:
       The algorithm.
+
+    Raises:
+      UsageError: If an algorithm of `--import` does not fit together.
     """
-    return algorithms.build(
-      contestant.algorithm,
-      model or self.plan.model,
-      contestant.hparams,
-      aggregator=self.plan.aggregators[contestant.algorithm],
-      **options,
-    )
+    name = contestant.algorithm
+    try:
+      built = algorithms.build(
+        name,
+        model or self.plan.model,
+        contestant.hparams,
+        aggregator=self.plan.aggregators[name],
+        **options,
+      )
+    except Exception as error:
+      file = user_modules.asked(algorithms.get(name))
+      # What a line of the file has raised, `program` tells with the line.
+      if file is None or user_modules.blame(error) is not None:
+        raise
+      raise command_line.UsageError(
+        f"{file}: {user_modules.describe(error)}"
+      ) from error
+    self._noise_ratios[name] = built.noise_ratio
+    return built
 
   def _of_aggregator(self, contestant: selection.Contestant) -> dict[str, Any]:
     # To one that shares nothing it is nothing.
@@ -315,7 +334,8 @@ class Comparison:
         else f"{each.label}: diverged"
         for each, score in zip(contestants, scores, strict=True)
       )
-      print(f"{rule.measure}: {listed}; chosen: {chosen.label}", flush=True)
+      chosen_line = f"{rule.measure}: {listed}; chosen: {chosen.label}"
+      print(shown_names.line(chosen_line), flush=True)
 
     self._num_runs = self._count_runs(rule is not None, all_settings)
     if rule is not None:
@@ -426,8 +446,11 @@ class Comparison:
         tracked,
         class_names,
         vocabulary,
-        input_scaling.advice(
-          self.plan.model.input_dtype, self.plan.model.input_scaling
+        update_noise.what_may_help(
+          self._noise_ratios.get(contestant.algorithm, 0.0),
+          input_scaling.advice(
+            self.plan.model.input_dtype, self.plan.model.input_scaling
+          ),
         ),
       )
 
@@ -502,11 +525,11 @@ class Comparison:
       )
     )
     for line in summary.left_out_lines(runs):
-      print(line)
+      print(shown_names.line(line))
     with trackers.started(
       self._tracker, "comparison", self.plan.settings
     ) as tracked:
       for name, path in self.folder.products():
         tracked.artifact(path, name)
     command_line.note_done(self.folder)
-    print(f"results: {self.folder.path}")
+    print(shown_names.printable(f"results: {self.folder.path}"))

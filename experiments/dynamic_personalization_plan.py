@@ -11,6 +11,7 @@ from experiments import command_line
 from experiments import comparison
 from experiments import contestants
 from experiments import input_flags
+from experiments import model_flags
 from experiments import pretrained
 from experiments import selection_flags
 from tff_shift import algorithms
@@ -267,11 +268,13 @@ def _check_flags() -> None:
     ("apply_update", dynamic.APPLY_UPDATES),
   ):
     command_line.require_choice(flag, allowed)
+  pretrained.chosen_hparams()
   for flag in ("test_distributions", "train_distributions"):
     command_line.require_choices(flag, periods.DISTRIBUTIONS)
   command_line.require_at_least_one(
     "periods", "periods_per_distribution", "max_examples"
   )
+  command_line.require_at_least_one("period_size")
   # A distance needs two examples.
   command_line.require("period_size", FLAGS.period_size >= 2, "at least 2")
   command_line.require_seed("public_seed")
@@ -312,7 +315,7 @@ def _overrides(algorithm: str, moments_size: int) -> dict[str, Any]:
 def _build_model(dataset: periods.DynamicDataset) -> split_model.SplitModel:
   name = command_line.model_name(SCENARIO)
   width = FLAGS.model_width or _WIDTHS.get(name)
-  options = {}
+  options = model_flags.options()
   if name == "cnn":
     options["channels"] = width, 2 * width, 2 * width, 4 * width
     options["head_width"] = 4 * width

@@ -39,6 +39,7 @@ from absl import flags
 from experiments import command_line
 from experiments import output_folder
 from experiments import program
+from tff_shift import shown_names
 from tff_shift.data import partition
 from tff_shift.data import schedules
 from tff_shift.simulation import online_figures
@@ -382,7 +383,7 @@ def main() -> None:
     ),
   )
   print(table)
-  print(f"results: {folder.path}")
+  print(shown_names.printable(f"results: {folder.path}"))
 
 
 def run() -> None:

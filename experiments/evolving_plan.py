@@ -28,6 +28,8 @@ FLAGS = flags.FLAGS
 
 SCENARIO = "evolving"
 LAST_SOURCE = "last_source"
+# Enough turns for anything; beyond it degrees are lost in rounding.
+_MOST_DEGREES = 1_000_000
 
 
 def define_flags() -> None:
@@ -136,7 +138,19 @@ def make_plan() -> Plan:
   )
   seeds = command_line.chosen_seeds("seeds")
   selection_seeds = selection_flags.chosen_seeds(LAST_SOURCE, seeds)
-  command_line.require_at_least_one("mean_of_last", "embedding_width")
+  command_line.require_at_least_one(
+    "mean_of_last",
+    "embedding_width",
+    "num_domains",
+    "max_examples_per_domain",
+  )
+  for flag in ("angle_step", "first_angle", "target_extra_angle"):
+    degrees = FLAGS[flag].value
+    command_line.require(
+      flag,
+      degrees is None or abs(degrees) <= _MOST_DEGREES,
+      f"at least {-_MOST_DEGREES} and at most {_MOST_DEGREES} degrees",
+    )
   command_line.require(
     "evaluation_clients",
     0 <= FLAGS.evaluation_clients <= FLAGS.num_clients,

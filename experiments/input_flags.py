@@ -122,12 +122,13 @@ def _parse(num_channels: int) -> input_scaling.InputScaling:
       numbers = ()
     if (
       len(numbers) not in (1, num_channels)
-      or not np.isfinite(numbers).all()
+      or not all(map(arguments.is_float32, numbers))
       or (limit and min(numbers) <= 0)
     ):
       raise ValueError(
-        f"--{flag}={','.join(texts)}: one finite number{limit} wanted, or"
-        f" {num_channels}, one for each channel or feature"
+        f"--{flag}={','.join(texts)}: one number{limit} wanted,"
+        f" {arguments.FLOAT32}, or {num_channels}, one for each channel or"
+        " feature"
       )
     values.append(numbers)
   mean, deviation = values

@@ -221,6 +221,7 @@ def make_plan() -> Plan:
     "max_pretraining_examples",
   )
   command_line.require_seed("pretraining_seed")
+  pretraining_hparams = pretrained.chosen_hparams()
   omegas = {
     shift: {seed: _omega(shift, FLAGS.timesteps, seed) for seed in seeds}
     for shift in FLAGS.shift
@@ -272,7 +273,7 @@ def make_plan() -> Plan:
       dirichlet=dirichlet,
       dataset=dataset,
       archive=archive,
-      pretraining=pretrained.chosen_hparams(),
+      pretraining=pretraining_hparams,
     )
     # What cannot be drawn is refused here.
     for seed in seeds:

@@ -16,6 +16,7 @@ from absl import flags
 
 from tff_shift import execution
 from tff_shift import files
+from tff_shift import shown_names
 from tff_shift.data import examples
 from tff_shift.simulation import checkpoints
 from tff_shift.simulation import results
@@ -140,13 +141,6 @@ def check() -> None:
   Raises:
     ValueError: If there is one.
   """
-  if FLAGS.checkpoint_every < 0:
-    raise ValueError(
-      f"--checkpoint_every={FLAGS.checkpoint_every}: it must be at least 0"
-    )
-  limit = FLAGS.max_states_in_memory
-  if limit is not None and limit < 1:
-    raise ValueError(f"--max_states_in_memory={limit}: it must be at least 1")
   if FLAGS.resume:
     if FLAGS.output_dir is None:
       raise ValueError("--resume: name the folder of the run by --output_dir")
@@ -320,7 +314,7 @@ def _shown(value: Any) -> str:
 def warn(message: str) -> None:
   """Prints a line for the user that stops nothing."""
   binary = pathlib.Path(sys.argv[0]).stem
-  print(f"{binary}: {message}", file=sys.stderr, flush=True)
+  print(shown_names.line(f"{binary}: {message}"), file=sys.stderr, flush=True)
 
 
 def warn_of_copies(

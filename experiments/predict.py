@@ -24,6 +24,7 @@ from experiments import command_line
 from experiments import output_folder
 from experiments import program
 from tff_shift import files
+from tff_shift import shown_names
 from tff_shift.data import array_files
 from tff_shift.learning import evaluation
 from tff_shift.serving import predictor
@@ -178,7 +179,7 @@ def main() -> None:
   if y is not None and len(y) and "classes" in found:
     right = 100 * float(np.mean(found["classes"] == y))
     print(f"accuracy: {right:.2f} % of {len(y)} examples")
-  print(f"predictions: {FLAGS.output}")
+  print(shown_names.printable(f"predictions: {FLAGS.output}"))
 
 
 def run() -> None:

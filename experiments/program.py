@@ -29,9 +29,13 @@ from experiments import output_folder
 from experiments import preset_flag
 from tff_shift import execution
 from tff_shift import files
+from tff_shift import shown_names
+from tff_shift import user_modules
 from tff_shift.data import examples
+from tff_shift.learning import update_noise
 from tff_shift.simulation import rounds
 
+_OWN_WARNINGS = (examples.DataWarning, update_noise.NoiseWarning)
 # Those of absl know the flags of one module only.
 _HELP = frozenset({"-h", "--help", "-help", "--helpshort", "-helpshort"})
 
@@ -73,15 +77,22 @@ def _collect_seldom() -> None:
   gc.set_threshold(50_000, 10, 10)
 
 
+def _print_any_text() -> None:
+  """Lets what an encoding lacks be printed with escapes, as errors are."""
+  if hasattr(sys.stdout, "reconfigure"):
+    sys.stdout.reconfigure(errors="backslashreplace")
+
+
 @contextlib.contextmanager
-def _data_warnings_in_one_line() -> Iterator[None]:
-  """Prints each warning about data as a line of the binary, and once."""
+def _warnings_in_one_line() -> Iterator[None]:
+  """Prints each warning of the package as a line of the binary, and once."""
   with warnings.catch_warnings():
-    warnings.simplefilter("default", examples.DataWarning)
+    for each in _OWN_WARNINGS:
+      warnings.simplefilter("default", each)
     show = warnings.showwarning
 
     def show_line(message, category, *where, **options):
-      if issubclass(category, examples.DataWarning):
+      if issubclass(category, _OWN_WARNINGS):
         output_folder.warn(str(message))
       else:
         show(message, category, *where, **options)
@@ -111,6 +122,21 @@ def _ended_by_sigterm() -> Iterator[None]:
     yield
   finally:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def _blamed() -> Iterator[None]:
+  """Makes what a module of the user raises the user's to mend, naming it."""
+  try:
+    yield
+  except BaseException as error:
+    told = user_modules.blame(error)
+    if told is None:
+      raise
+    if isinstance(error, KeyboardInterrupt):
+      # Ctrl-C or SIGTERM.
+      raise type(error)(told) from error
+    raise command_line.UsageError(told) from error
 
 
 @contextlib.contextmanager
@@ -164,29 +190,35 @@ def run(
       flags, a list of text. Else there must be none.
   """
   _collect_seldom()
+  _print_any_text()
   binary = pathlib.Path(sys.argv[0]).stem
 
-  def fail(message: str, code: int):
+  def fail(message: object, code: int):
     # It may be on the same full disk.
     with contextlib.suppress(OSError):
-      print(f"{binary}: {message}", file=sys.stderr, flush=True)
+      told = shown_names.line(f"{binary}: {message}")
+      print(told, file=sys.stderr, flush=True)
     sys.exit(code)
 
   try:
-    define_flags()
+    # Algorithms of the user are imported, and their flags defined.
+    with _blamed():
+      define_flags()
   except (ValueError, flags.Error) as error:
-    # Of algorithms of the user, whose flags are defined here.
-    fail(" ".join(str(error).split()), 2)
+    fail(error, 2)
+  except KeyboardInterrupt as error:
+    fail(f"{str(error) or 'interrupted'} before anything was written", 130)
 
   def parse(arguments):
     if _HELP.intersection(arguments[1:]):
       with guarded(), _output_may_end():
-        print(_help(main, define_flags))
+        print(shown_names.lines(_help(main, define_flags)))
       sys.exit(0)
     try:
       rest = flags.FLAGS(preset_flag.expand(arguments, _name(main)))
+      command_line.check_texts()
     except (flags.Error, command_line.UsageError) as error:
-      fail(" ".join(str(error).split()), 2)
+      fail(error, 2)
     if len(rest) > 1 and not takes_arguments:
       fail(f"what is {rest[1]!r}? All arguments are --flags", 2)
     return rest
@@ -194,9 +226,10 @@ def run(
   @contextlib.contextmanager
   def guarded():
     try:
-      yield
+      with _blamed():
+        yield
     except command_line.UsageError as error:
-      fail(" ".join(str(error).split()), 2)
+      fail(error, 2)
     except rounds.DivergedError as error:
       fail(f"{error}; what was written is kept", 3)
     except execution.WorkerError as error:
@@ -206,16 +239,17 @@ def run(
         raise
       fail(f"{error}; {output_folder.what_is_kept()}", 5)
     except KeyboardInterrupt as error:
-      fail(f"{_how(error)}; {output_folder.what_is_kept()}", _code(error))
+      said = str(error) or _how(error)
+      fail(f"{said}; {output_folder.what_is_kept()}", _code(error))
 
   def guarded_main(rest):
     # TFF logs each compilation at INFO.
     logging.set_verbosity(logging.WARNING)
-    with guarded(), _data_warnings_in_one_line(), _output_may_end():
+    with guarded(), _warnings_in_one_line(), _output_may_end():
       try:
         main(*[rest[1:]] * takes_arguments)
       except output_folder.NothingToDoError as done:
-        print(done)
+        print(shown_names.line(str(done)))
 
   try:
     with _ended_by_sigterm():

@@ -23,6 +23,7 @@ from experiments import run_contents
 from experiments import run_folders
 from experiments.pages import page
 from tff_shift import files
+from tff_shift import shown_names
 
 FLAGS = flags.FLAGS
 
@@ -97,7 +98,7 @@ def main(arguments: Sequence[str]) -> None:
     start=output,
   )
   page.write(contents, output)
-  print(f"page: {output / _PAGE}")
+  print(shown_names.printable(f"page: {output / _PAGE}"))
 
 
 def run() -> None:

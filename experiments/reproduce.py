@@ -49,6 +49,7 @@ from experiments.reproduction import table
 from experiments.reproduction import telling
 from tff_shift import execution
 from tff_shift import files
+from tff_shift import shown_names
 
 FLAGS = flags.FLAGS
 
@@ -214,7 +215,8 @@ def _within_budget(
   whole = jobs_of(reductions.Reductions())
   if not whole:
     return asked
-  print(f"measuring    {whole[0].folder}, a few rounds", flush=True)
+  told = f"measuring    {whole[0].folder}, a few rounds"
+  print(shown_names.printable(told), flush=True)
   with tempfile.TemporaryDirectory(prefix="tff-shift-") as temporary:
     speed = budget.measure(
       whole[0],
@@ -255,7 +257,7 @@ def _write_page(made: contents.Contents, folder: pathlib.Path) -> None:
   from experiments.pages import page
 
   page.write(made, folder)
-  print(f"page: {folder / _PAGE}")
+  print(shown_names.printable(f"page: {folder / _PAGE}"))
 
 
 def reproduce(name: str) -> int:
@@ -307,13 +309,14 @@ def reproduce(name: str) -> int:
       plan_file.write(folder, plan)
     if FLAGS.merge:
       number = sharding.merge(jobs, [*map(pathlib.Path, FLAGS.merge)], folder)
-      print(f"{number} run folders were copied to {folder}")
+      told = f"{number} run folders were copied to {folder}"
+      print(shown_names.printable(told))
     elif not FLAGS.page_only:
       failures = _run(runner, mine)
     made = asked.contents(plan, planned, folder, command, failures)
   _write_page(made, folder)
   for line in failures:
-    print(f"{pathlib.Path(sys.argv[0]).stem}: {line}", file=sys.stderr)
+    output_folder.warn(line)
   return 3 if failures else 0
 
 
@@ -349,7 +352,8 @@ def _run(runner: running.Runner, jobs: Sequence[jobs_lib.Job]) -> list[str]:
   try:
     return runner.run(jobs, teller)
   except (KeyboardInterrupt, files.WriteError):
-    print(f"to go on: --resume --output_dir={FLAGS.output_dir}", flush=True)
+    how = f"to go on: --resume --output_dir={FLAGS.output_dir}"
+    print(shown_names.printable(how), flush=True)
     raise
   finally:
     teller.close()

@@ -69,4 +69,7 @@ def chosen() -> execution.RemoteWorkers | None:
     return None
   if "workers" not in given:
     raise ValueError("--executor=remote needs --workers=host:port,...")
-  return execution.RemoteWorkers(**given)
+  try:
+    return execution.RemoteWorkers(**given)
+  except ValueError as error:
+    raise ValueError(f"--{error}") from error

@@ -26,6 +26,7 @@ from absl import flags
 
 from experiments import command_line
 from experiments import program
+from tff_shift import shown_names
 from tff_shift.execution import local
 
 FLAGS = flags.FLAGS
@@ -78,7 +79,8 @@ def main() -> None:
         try:
           worker.check_running()
         except RuntimeError as error:
-          print(f"{worker.address}: {error}", file=sys.stderr, flush=True)
+          line = shown_names.line(f"{worker.address}: {error}")
+          print(line, file=sys.stderr, flush=True)
           workers.remove(worker)
     sys.exit("no worker is left")
 

@@ -17,6 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from tff_shift import shown_names
+
+# What a message says is allowed of numbers that are computed with as float32.
+FLOAT32 = "of a size that float32 holds, 1.2e-38 to 3.4e+38"
+_FLOAT32 = np.finfo(np.float32)
+_LONGEST_VALUE = 50
+
 # Seeds, and what is derived from them, are words of 32 bits.
 _LARGEST_SEED = 2**32 - 1
 
@@ -73,6 +80,19 @@ def is_number(value: Any) -> bool:
     # Not infinite, not NaN, and no integer that no float holds.
     and abs(found) <= sys.float_info.max
   )
+
+
+def is_float32(value: float) -> bool:
+  """Tells whether a number stays what it is as a float32, but for rounding.
+
+  It is neither infinite then, nor so small that it is computed with as 0.
+  """
+  return not value or bool(_FLOAT32.tiny <= abs(value) <= _FLOAT32.max)
+
+
+def shown(value: Any) -> str:
+  """Returns a value as a message has it, in one line of a bearable length."""
+  return shown_names.shortened(repr(value), _LONGEST_VALUE)
 
 
 def number(

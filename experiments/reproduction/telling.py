@@ -10,6 +10,7 @@ from experiments.pages import shown
 from experiments.reproduction import costs
 from experiments.reproduction import jobs as jobs_lib
 from experiments.reproduction import records
+from tff_shift import shown_names
 
 # Between two looks into the files of running jobs.
 _LOOK_SECONDS = 2.0
@@ -46,7 +47,7 @@ class Teller:
     """Prints a line beside the bar."""
     if self._is_silent:
       return
-    self._bar.write(line, file=sys.stdout)
+    self._bar.write(shown_names.printable(line), file=sys.stdout)
     sys.stdout.flush()
 
   def skipped(self, job: jobs_lib.Job) -> None:
@@ -102,7 +103,7 @@ class Teller:
     left = self.seconds_left(running, waiting)
     names = " ".join(job.method for job, _, _ in running)
     text = "" if left is None else f"about {shown.duration(left)} left, "
-    self._bar.set_postfix_str(f"{text}{names}")
+    self._bar.set_postfix_str(shown_names.line(f"{text}{names}"))
 
   def seconds_left(
     self,

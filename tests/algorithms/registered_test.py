@@ -90,6 +90,8 @@ class TestRefusals:
         "there must be SCENARIOS, .*evolving, guid",
       ),
       ('"evolving", ', '"revolving", ', "there must be SCENARIOS"),
+      ('"evolving", ', '["evolving"], ', "there must be SCENARIOS"),
+      ("    1.0,", "    (1.0,),", "'server_rate' .* it is of type tuple"),
       (
         "def work(model, hparams)",
         "def work(model)",

@@ -112,6 +112,15 @@ class TestFile:
         {"class_names": np.arange(3)},
         "class_names of {}: [classes] texts wanted",
       ),
+      (
+        {"class_names": np.array(["a", "b\udc80", "c"])},
+        r"class_names of {}: UTF-8 can hold no half of a surrogate pair, got"
+        r" 'b\udc80'",
+      ),
+      (
+        {"client": np.array(["a", "\ud83d"])[np.arange(N) % 2]},
+        "client of {}: UTF-8 can hold no half of a surrogate pair, got",
+      ),
       ({"num_train": np.array([1, 2])}, "num_train of {}: an integer wanted"),
       ({"num_train": np.array(N)}, "num_train of {}: it must lie in 1..59"),
       ({"domain": np.zeros(N)}, "domain of {}: [n] integers whose order is"),

@@ -4,6 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
+from absl import logging
 
 from tff_shift.data import datasets
 from tff_shift.data import source as source_lib
@@ -223,3 +224,14 @@ class TestDamage:
     assert f"remove {path.parent} and fetch it again with: python" in message
     assert "\n" not in message and len(message) < 1000
     assert "{{" not in message
+
+  def test_reading_logs_nothing(self, whole, caplog, monkeypatch):
+    # As it would be the first time in a process, each time.
+    monkeypatch.setattr(
+      logging, "log_first_n", lambda level, told, n: logging.log(level, told)
+    )
+    datasets.load("mnist", data_dir=whole)
+    datasets.load("tfds:mnist", data_dir=whole)
+    with pytest.raises(ValueError, match=r"^image of tfds:mnist"):
+      datasets.get("tfds:mnist:label,image", data_dir=whole)
+    assert not caplog.records

@@ -133,6 +133,52 @@ def test_wrong_file_is_named_in_one_line(
   assert not output.exists()
 
 
+def _broken(text, where, statement):
+  """Returns the example with a statement at the begin of one of its parts."""
+  mark, indent = {
+    "file": ("import dataclasses\n", ""),
+    "work": ('another step of the server."""\n', "  "),
+    "update_server": ("    del contribution, round_num\n", "    "),
+    "hparams": ('and the server\'s rate."""\n', "  "),
+  }[where]
+  assert text.count(mark) == 1
+  return text.replace(mark, f"{mark}{indent}{statement}\n")
+
+
+@pytest.mark.parametrize(
+  ("where", "statement", "code", "message"),
+  [
+    ("file", "import sys; sys.exit()", 2, "it ends the process (sys.exit)"),
+    ("file", "raise KeyboardInterrupt", 130, "interrupted before anything"),
+    (
+      "hparams",
+      "check_together = lambda _: 1 / 0",
+      2,
+      "ZeroDivisionError: div",
+    ),
+    ("work", "exit(0)", 2, "it ends the process (sys.exit)"),
+    ("work", "raise KeyboardInterrupt", 130, "interrupted; what was written"),
+    ("update_server", "weights[99]", 2, "IndexError: tuple index out of"),
+    ("update_server", "tf.ones(2) + tf.ones(3)", 2, "Dimensions must be equal"),
+    ("work", "return 3", 2, "must return a process.Work; it returned int"),
+  ],
+)
+def test_whatever_a_file_raises_is_told_of_it(
+  files, run_evolving, capsys, where, statement, code, message
+):
+  path = files / "own_algorithm.py"
+  text = _broken(path.read_text(), where, statement)
+  path.write_text(text)
+  given = [f"--import={path}", "--algorithm=own_algorithm", *TINY]
+  given.append(f"--output_dir={files / 'run'}")
+  assert run_evolving(given) == code
+  (line,) = capsys.readouterr().err.splitlines()
+  number = 1 + text[: text.index(statement)].count("\n")
+  if statement != "return 3":
+    assert f"{path}: line {number}: " in line
+  assert f"{path}: " in line and message in line
+
+
 def test_help_lists_what_an_import_brings(files, run_evolving, capsys):
   path = files / "own_algorithm.py"
   assert run_evolving([f"--import={path}", "--help"]) == 0

@@ -272,7 +272,9 @@ class TestTraits:
     ],
   )
   def test_of_those_that_are_built(self, name, traits, all_traits):
-    assert all_traits[name] == aggregation.Traits(name, *traits)
+    found = all_traits[name]
+    assert found._replace(noise=None) == aggregation.Traits(name, *traits)
+    assert (found.noise is not None) == (name == "dp")
 
   @pytest.mark.parametrize(
     "name, bounds",
@@ -359,7 +361,7 @@ class TestCheck:
       assert not refusal(self.UNIFORM)
 
 
-@pytest.mark.parametrize("noise", [1e-300, 9e-4, 1e7, np.nan])
+@pytest.mark.parametrize("noise", [1e-300, 9e-4, 1.1e4, 1e7, np.nan])
 def test_noise_that_cannot_be_meant_is_refused(noise):
   with pytest.raises(ValueError, match=r"^noise_multiplier=.* is not allowed"):
     aggregation.build("dp", HParams(noise_multiplier=noise))
@@ -408,3 +410,23 @@ class TestServerMomentum:
   def test_one_and_more_are_refused(self):
     with pytest.raises(ValueError, match="server_momentum"):
       aggregation.build("mean", HParams(server_momentum=1.0))
+
+
+@pytest.mark.parametrize("delta", [1e-300, 1e-31, 0.6, -1e-5])
+def test_delta_out_of_the_accountants_range_is_refused(delta):
+  with pytest.raises(ValueError) as error:
+    aggregation.build("dp", HParams(dp_delta=delta), clients_per_round=20)
+  assert str(error.value) == (
+    f"dp_delta={delta!r} is not allowed: it must be a number at least 1e-30 and"
+    " at most 0.5, or 0"
+  )
+
+
+@pytest.mark.parametrize("norm, noise", [(1e36, 1e3), (1e-36, 1e-2)])
+def test_noise_that_float32_does_not_hold_is_refused(norm, noise):
+  hparams = HParams(
+    clipping="fixed", clipping_norm=norm, noise_multiplier=noise
+  )
+  # 1e39 and 1e-38.
+  with pytest.raises(ValueError, match=r"^clipping_norm=.* their product"):
+    aggregation.build("dp", hparams, clients_per_round=20)

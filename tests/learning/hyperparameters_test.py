@@ -134,9 +134,10 @@ class TestValidate:
       {"share": 0},
       {"share": 1},
       {"share": np.float64(0.25)},
-      {"rate": 5e-324},
+      {"rate": 1.2e-38},
       {"rate": 10},
-      {"number": -1e308},
+      {"number": -3.4e38},
+      {"number": 0},
     ],
   )
   def test_values_within_the_limits_are_taken(self, values):
@@ -149,9 +150,7 @@ class TestValidate:
       ("flag", [0, 1, "True", None, 1.0]),
       ("count", [8, -1, 2.0, "2", None, math.nan, math.inf]),
       ("share", [-1e-9, 1 + 1e-9, "0.5", None, 1j]),
-      ("rate", [0.0, -0.0, -1]),
-      # More than a float holds, as a Python integer.
-      ("number", [10**400, -(10**400)]),
+      ("rate", [0.0, -1]),
     ],
   )
   def test_values_beyond_the_limits_or_of_other_types_are_refused(
@@ -174,12 +173,69 @@ class TestValidate:
     st.one_of(st.floats(), st.integers(-3, 3)), st.integers(-3, 12)
   )
   def test_the_limits_decide(self, number, count):
-    allowed = 0 <= number <= 1 and 1 <= count <= 7
+    allowed = 1 <= count <= 7 and (
+      number == 0 or np.finfo(np.float32).tiny <= number <= 1
+    )
     hparams = Every(share=number, count=count)
     if allowed:
       hyperparameters.validate(hparams)
     else:
       refusal(hparams)
+
+
+@dataclasses.dataclass(frozen=True)
+class Unlimited(hyperparameters.HParams):
+  """Numbers that nothing but the graph limits."""
+
+  count: int = hparam(3, "A number of things.", minimum=1)
+  rate: float = hparam(0.1, "A rate.", minimum=0, exclusive_minimum=True)
+  number: float = hparam(0.0, "Any number.")
+
+
+class TestWhatGraphsHold:
+  @pytest.mark.parametrize("value", [1e308, -1e39, 1e-320, 5e-324, 1e-40])
+  @pytest.mark.parametrize("name", ["rate", "number"])
+  def test_infinite_or_vanishing_float32_is_refused(self, name, value):
+    if value < 0 and name == "rate":
+      value = -value
+    # What it would be in a graph, where denormal numbers are 0.
+    with np.errstate(over="ignore"):
+      rounded = abs(np.float32(value))
+    assert np.isinf(rounded) or rounded < np.finfo(np.float32).tiny
+    assert refusal(Unlimited(**{name: value})) == (
+      f"{name}={value!r} is not allowed: it must be of a size that float32"
+      " holds, 1.2e-38 to 3.4e+38"
+    )
+
+  @pytest.mark.parametrize("value", [10_000_001, 2**31, 10**18])
+  def test_more_than_can_be_counted_is_refused(self, value):
+    assert refusal(Unlimited(count=value)) == (
+      f"count={value} is not allowed: it must be at most 10000000"
+    )
+    hyperparameters.validate(Unlimited(count=10_000_000))
+
+  @pytest.mark.parametrize("name", ["count", "number"])
+  def test_line_stays_short_for_very_long_numbers(self, name):
+    line = refusal(Unlimited(**{name: 10**400}))
+    assert line.startswith(f"{name}=1000") and len(line) < 150
+
+  def test_negative_zero_is_zero(self):
+    zero = Unlimited(number=-0.0)
+    hyperparameters.validate(zero)
+    assert math.copysign(1, zero.number) == 1
+    assert refusal(Unlimited(rate=-0.0)) == (
+      "rate=0.0 is not allowed: it must be a number above 0"
+    )
+
+  def test_examples_of_a_round_are_counted_in_int32(self):
+    # 2**31 and 2**31 - 2**10.
+    assert refusal(LocalHParams(local_steps=2**21, batch_size=2**10)) == (
+      "local_steps=2097152 is not allowed with batch_size=1024: their product,"
+      " the examples that a client draws in a round, must be below 2147483648"
+    )
+    hyperparameters.validate(
+      LocalHParams(local_steps=2**21 - 1, batch_size=2**10)
+    )
 
 
 @dataclasses.dataclass(frozen=True)

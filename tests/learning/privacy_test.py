@@ -118,3 +118,42 @@ class TestDelta:
     with pytest.raises(ValueError, match="dp_delta=0 is not allowed with one"):
       account(num_clients=1, delta=0.0)
     assert account(num_clients=1, delta=0.1).sampling_probability == 1
+
+
+class TestRange:
+  @pytest.mark.parametrize(
+    "delta", [1e-300, 5e-324, 9e-31, 1.0, 2.0, -1e-5, math.nan, math.inf]
+  )
+  def test_delta_out_of_it_is_refused_by_name(self, delta):
+    with pytest.raises(ValueError) as error:
+      account(delta=delta)
+    assert str(error.value) == (
+      f"dp_delta={delta!r} is not allowed: it must be a number from 1e-30 to"
+      " below 1, or 0"
+    )
+
+  def test_least_delta_still_depends_on_the_noise(self):
+    # One round of all clients: the order 1024 alone would give 0.0675.
+    options = {"num_rounds": 1, "clients_per_round": 100, "delta": 1e-30}
+    much, more = (
+      account(noise_multiplier=noise, **options).epsilon for noise in (20, 40)
+    )
+    assert 0.0675 < more < 0.6 * much
+
+  @pytest.mark.parametrize(
+    "noise, amount", [(1e-170, "little"), (1e6, "much"), (1e300, "much")]
+  )
+  def test_noise_that_the_accountant_fails_on_is_refused_by_name(
+    self, noise, amount
+  ):
+    with pytest.raises(ValueError) as error:
+      account(noise_multiplier=noise)
+    assert str(error.value) == (
+      f"noise_multiplier={noise:g} is not allowed with 1 of 100 clients in a"
+      f" round: the accountant of epsilon cannot compute with so {amount} noise"
+    )
+
+  @pytest.mark.parametrize("noise", [-1.0, math.nan, math.inf])
+  def test_what_is_no_noise_is_refused(self, noise):
+    with pytest.raises(ValueError, match=r"^noise_multiplier=.* at least 0"):
+      account(noise_multiplier=noise)

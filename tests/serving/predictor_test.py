@@ -272,6 +272,24 @@ class TestFolders:
       tff_shift.load(folder)
     assert "\n" not in str(error.value)
 
+  @pytest.mark.parametrize(
+    "damage",
+    [
+      lambda content: content[: len(content) // 2],
+      lambda content: b"",
+      lambda content: b"nothing" * 9,
+    ],
+  )
+  def test_damaged_fingerprint_changes_nothing_and_logs_nothing(
+    self, served_federation, predictor, tmp_path, caplog, damage
+  ):
+    folder = shutil.copytree(served_federation, tmp_path / "model")
+    file = folder / "fingerprint.pb"
+    file.write_bytes(damage(file.read_bytes()))
+    found = tff_shift.load(folder).predict(X)
+    np.testing.assert_array_equal(found, predictor.predict(X))
+    assert not caplog.records
+
 
 def test_keras_loads_the_servers_model(served_federation, predictor):
   model = tf.keras.models.load_model(served_federation, compile=False)

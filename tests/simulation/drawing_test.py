@@ -330,6 +330,22 @@ class TestNames:
     (cut,) = (each for each in seen if each.startswith("xxx"))
     assert "…" in cut and len(cut.replace(" ", "")) <= 80
 
+  @pytest.mark.filterwarnings("error")
+  def test_what_the_fonts_lack_is_escaped_without_a_warning(
+    self, drawn, tmp_path
+  ):
+    names = ["\u0939\u093f", "a \U0001f642", "\u00e9\u03c9"]
+    figures.learning_curves(
+      {name: ([1, 2], [[1.0, 2.0]]) for name in names},
+      tmp_path / "figure.png",
+      "value",
+      names[0],
+    )
+    # Greek and Latin are in the font that comes with matplotlib.
+    told = [r"\u0939\u093f", r"a \U0001f642", "\u00e9\u03c9"]
+    assert _legend(drawn[0]) == told
+    assert told[0] in {each.get_text() for each in drawn[0].findobj(Text)}
+
   @pytest.mark.parametrize(
     "name",
     [

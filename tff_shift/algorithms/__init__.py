@@ -156,12 +156,18 @@ def _check_module(name: str, module: types.ModuleType) -> None:
         f"the field {field.name!r} of HParams must come from"
         " hyperparameters.hparam(default, help, ...)"
       )
+    if type(field.default) not in (bool, int, float, str):
+      raise ValueError(
+        f"the default of the field {field.name!r} of HParams must be True or"
+        " False, an integer, a float or a text; it is of type"
+        f" {type(field.default).__name__}"
+      )
   known = sorted({s for own in _own_names() for s in get(own).SCENARIOS})
   scenarios = getattr(module, "SCENARIOS", None)
   if (
     not isinstance(scenarios, tuple | list)
     or not scenarios
-    or not set(scenarios) <= set(known)
+    or any(each not in known for each in scenarios)
   ):
     raise ValueError(
       "there must be SCENARIOS, a tuple of the binaries that run it, some of"

@@ -72,6 +72,7 @@ class HParams(two_phase_adaptation.TwoPhaseHParams):
 
   def check_together(self) -> None:
     """See `hyperparameters.HParams`."""
+    super().check_together()
     if self.eta_max < self.eta_min:
       raise ValueError(
         f"eta_max={self.eta_max} is not allowed: it must be at least"

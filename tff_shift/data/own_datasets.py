@@ -18,6 +18,7 @@ import re
 
 import numpy as np
 
+from tff_shift import shown_names
 from tff_shift.data import array_files
 from tff_shift.data import dataset
 from tff_shift.data import examples
@@ -265,7 +266,16 @@ def _texts(array: np.ndarray | None, what: str) -> tuple[str, ...]:
       f"{what}: {KEYS['class_names']} wanted, got {array.dtype}"
       f" {list(array.shape)}"
     )
+  _check_encodable(array, what)
   return tuple(array.tolist())
+
+
+def _check_encodable(texts: np.ndarray, what: str) -> None:
+  for text in texts.tolist():
+    if not shown_names.is_encodable(text):
+      raise ValueError(
+        f"{what}: UTF-8 can hold no half of a surrogate pair, got {text!r}"
+      )
 
 
 def _numbered(
@@ -290,4 +300,6 @@ def _numbered(
       f" {list(array.shape)}"
     )
   values, numbers = np.unique(array, return_inverse=True)
+  if values.dtype.kind == "U":
+    _check_encodable(values, f"{key} of {name}")
   return values, numbers.astype(np.int32)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from tff_shift import library_logs
 from tff_shift.data import array_files
 from tff_shift.data import examples
 from tff_shift.data import source
@@ -152,7 +153,7 @@ def _check_features(name: str, features: Any, keys: Sequence[str]) -> None:
       )
   x, y = (features[key] for key in keys)
   is_array = isinstance(x, tfds.features.Tensor | tfds.features.Image)
-  if not is_array or tf.as_dtype(x.dtype) == tf.string:
+  if not is_array or x.tf_dtype == tf.string:
     raise ValueError(
       f"{keys[0]} of tfds:{name}: images or vectors wanted, got {_described(x)}"
     )
@@ -162,7 +163,7 @@ def _check_features(name: str, features: Any, keys: Sequence[str]) -> None:
       f" {list(x.shape)}"
     )
   is_label = isinstance(y, tfds.features.Tensor) and y.shape == ()
-  if not is_label or not tf.as_dtype(y.dtype).is_integer:
+  if not is_label or not y.tf_dtype.is_integer:
     raise ValueError(
       f"{keys[1]} of tfds:{name}: a class for each example wanted, an integer,"
       f" got {_described(y)}"
@@ -171,12 +172,11 @@ def _check_features(name: str, features: Any, keys: Sequence[str]) -> None:
 
 def _described(feature: Any) -> str:
   """Returns the kind of a feature, and of a tensor its type and shape."""
-  import tensorflow as tf
   import tensorflow_datasets as tfds
 
   told = type(feature).__name__
   if isinstance(feature, tfds.features.Tensor):
-    told += f" {tf.as_dtype(feature.dtype).name} {list(feature.shape)}"
+    told += f" {feature.tf_dtype.name} {list(feature.shape)}"
   return told
 
 
@@ -231,16 +231,18 @@ def _read(
   """Reads the splits of a version, in this order; y as it is stored."""
   import tensorflow_datasets as tfds
 
-  found = tfds.as_numpy(
-    builder.as_dataset(
-      split="+".join(splits),
-      decoders=tfds.decode.PartialDecoding({image: True, label: True}),
-      batch_size=-1,
-      shuffle_files=False,
-      # One file after the other, so that the order is the stored one.
-      read_config=tfds.ReadConfig(interleave_cycle_length=1),
+  # To decode a part, tensorflow-datasets uses what it has deprecated itself.
+  with library_logs.without("absl", ".dtype` is deprecated"):
+    found = tfds.as_numpy(
+      builder.as_dataset(
+        split="+".join(splits),
+        decoders=tfds.decode.PartialDecoding({image: True, label: True}),
+        batch_size=-1,
+        shuffle_files=False,
+        # One file after the other, so that the order is the stored one.
+        read_config=tfds.ReadConfig(interleave_cycle_length=1),
+      )
     )
-  )
   feature, num_train = builder.info.features[label], None
   if splits[0] == "train" and len(splits) > 1:
     num_train = builder.info.splits["train"].num_examples

@@ -1,7 +1,6 @@
 """Which workers the executor `remote` uses, and what if one of them fails."""
 
 import dataclasses
-import math
 import os
 import re
 import ssl
@@ -11,6 +10,8 @@ from tff_shift import arguments
 # What `RemoteWorkers.on_worker_failure` may be.
 ON_WORKER_FAILURE = ("repeat", "stop")
 
+# gRPC counts milliseconds in int32.
+_SHORTEST, _LONGEST = 0.001, 1_000_000
 _ADDRESS = re.compile(r"([^\s:\[\]/]+|\[[0-9a-fA-F:.]+\]):(\d+)")
 
 
@@ -55,9 +56,10 @@ class RemoteWorkers:
       raise ValueError(
         f"workers must all be different; got {','.join(self.workers)}"
       )
-    if not 0 < self.worker_timeout < math.inf:
+    if not _SHORTEST <= self.worker_timeout <= _LONGEST:
       raise ValueError(
-        f"worker_timeout must be seconds above 0; got {self.worker_timeout}"
+        f"worker_timeout must be seconds above 0, from {_SHORTEST} to"
+        f" {_LONGEST}; got {self.worker_timeout}"
       )
     arguments.choice(
       "on_worker_failure", self.on_worker_failure, ON_WORKER_FAILURE

@@ -41,13 +41,16 @@ import tensorflow_federated as tff
 
 from tff_shift import arguments
 from tff_shift.learning import hyperparameters
+from tff_shift.learning import privacy
 from tff_shift.learning import secure_sums
+from tff_shift.learning import update_noise
 
 NAMES = ("mean", "robust", "dp", "secure", "compressed")
 
 _BOUNDED = ("robust", "secure", "compressed")
-# Less hides nothing, and the accounting of it overflows.
-_LEAST_NOISE = 1e-3
+# Less hides nothing, and the accounting of it overflows; that of more takes
+# minutes or fails.
+_LEAST_NOISE, _MOST_NOISE = 1e-3, 1e4
 
 # Which aggregators a hyper-parameter means something to.
 USED_BY = {
@@ -87,15 +90,17 @@ class AggregatorHParams(hyperparameters.HParams):
     1.0,
     "Standard deviation of the noise in the sum of the updates, over the norm"
     " that they are clipped to; 0 is no noise and no privacy.",
-    minimum=0,
-    maximum=1e6,
+    minimum=_LEAST_NOISE,
+    maximum=_MOST_NOISE,
+    or_zero=True,
   )
   dp_delta: float = hyperparameters.hparam(
     0.0,
     "The delta that epsilon is computed for; 0: one over the number of"
     " clients to the power of 1.1.",
-    minimum=0,
+    minimum=privacy.LEAST_DELTA,
     maximum=0.5,
+    or_zero=True,
   )
   server_momentum: float = hyperparameters.hparam(
     0.0,
@@ -104,14 +109,6 @@ class AggregatorHParams(hyperparameters.HParams):
     minimum=0,
     maximum=0.999,
   )
-
-  def check_together(self) -> None:
-    """See `hyperparameters.HParams`."""
-    if 0 < self.noise_multiplier < _LEAST_NOISE:
-      raise ValueError(
-        f"noise_multiplier={self.noise_multiplier!r} is not allowed: it must be"
-        f" 0 or at least {_LEAST_NOISE}"
-      )
 
 
 class Traits(NamedTuple):
@@ -125,6 +122,7 @@ class Traits(NamedTuple):
     hides_clients: Whether it is there to keep from the server what a single
       client sends.
     compresses: Whether it is there to send less.
+    noise: What it adds to the mean. None: nothing, or it is not known.
   """
 
   name: str
@@ -133,6 +131,7 @@ class Traits(NamedTuple):
   bounds_updates: bool
   hides_clients: bool
   compresses: bool
+  noise: update_noise.Noise | None = None
 
 
 class Aggregator(tff.aggregators.WeightedAggregationFactory):
@@ -385,6 +384,7 @@ def build(
     or (name in _BOUNDED and (clips or hparams.zeroing)),
     hides_clients=name in ("dp", "secure"),
     compresses=name == "compressed",
+    noise=_noise(hparams, clients_per_round) if name == "dp" else None,
   )
   if name == "mean":
     return Aggregator(traits, tff.aggregators.MeanFactory(), momentum=momentum)
@@ -517,14 +517,10 @@ def _bounded(
   )
 
 
-def _private(
+def _noise(
   hparams: AggregatorHParams, clients_per_round: int | None
-) -> tff.aggregators.UnweightedAggregationFactory:
-  """Builds `dp`.
-
-  There is no zeroing: TFF finds its threshold without noise, from all updates,
-  which no epsilon covers.
-  """
+) -> update_noise.Noise:
+  """Returns the noise of `dp`; refuses what it cannot be made of."""
   if clients_per_round is None or clients_per_round < 1:
     raise ValueError(
       f"clients_per_round={clients_per_round} is not allowed with"
@@ -535,17 +531,43 @@ def _private(
       "clipping=none is not allowed with aggregator=dp: it must be adaptive"
       " or fixed, for noise hides only what is bounded"
     )
+  multiplier = float(hparams.noise_multiplier)
+  if hparams.clipping == "fixed" and not arguments.is_float32(
+    multiplier * hparams.clipping_norm
+  ):
+    raise ValueError(
+      f"clipping_norm={hparams.clipping_norm:g} is not allowed with"
+      f" noise_multiplier={multiplier:g}: their product, the standard deviation"
+      f" of the noise, must be {arguments.FLOAT32}"
+    )
+  if hparams.clipping == "fixed" or not multiplier:
+    return update_noise.Noise(multiplier, clients_per_round)
+  # How many updates are below the norm is itself told with noise, of the
+  # standard deviation clients / 20, which takes its part of the privacy.
+  most = 0.1 * clients_per_round
+  if multiplier >= most:
+    raise ValueError(
+      f"noise_multiplier={multiplier:g} is not allowed with clipping=adaptive"
+      f" and {clients_per_round} clients a round: it must be below {most:g}, or"
+      " clipping=fixed"
+    )
+  # The updates have the other part (Theorem 1 of Andrew et al.).
+  return update_noise.Noise(
+    (multiplier**-2 - most**-2) ** -0.5, clients_per_round
+  )
+
+
+def _private(
+  hparams: AggregatorHParams, clients_per_round: int
+) -> tff.aggregators.UnweightedAggregationFactory:
+  """Builds `dp`.
+
+  There is no zeroing: TFF finds its threshold without noise, from all updates,
+  which no epsilon covers.
+  """
   noise, clients = float(hparams.noise_multiplier), float(clients_per_round)
   if hparams.clipping == "fixed":
     return tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
       noise, clients, float(hparams.clipping_norm)
-    )
-  # How many updates are below the norm is itself told with noise, of the
-  # standard deviation clients / 20, which takes its part of the privacy.
-  if noise >= 0.1 * clients:
-    raise ValueError(
-      f"noise_multiplier={noise:g} is not allowed with clipping=adaptive and"
-      f" {clients_per_round} clients a round: it must be below"
-      f" {0.1 * clients:g}, or clipping=fixed"
     )
   return tff.learning.dp_aggregator(noise, clients, zeroing=False)

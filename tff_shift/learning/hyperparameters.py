@@ -6,10 +6,13 @@ one line that names the field and the allowed values.
 """
 
 import dataclasses
-import sys
 from typing import Any
 
 from tff_shift import arguments
+
+# Steps, examples and rounds are counted in int32, in sums and products of
+# several numbers. Beyond it a run looks like one that hangs.
+_MOST = 10_000_000
 
 
 def hparam(
@@ -20,6 +23,7 @@ def hparam(
   minimum: float | None = None,
   maximum: float | None = None,
   exclusive_minimum: bool = False,
+  or_zero: bool = False,
 ) -> Any:
   """Declares a field of a dataclass of hyper-parameters.
 
@@ -30,6 +34,7 @@ def hparam(
     minimum: The smallest allowed value.
     maximum: The largest allowed value.
     exclusive_minimum: Whether `minimum` itself is refused.
+    or_zero: Whether 0 is allowed below `minimum`.
 
   Returns:
     A dataclass field.
@@ -42,6 +47,7 @@ def hparam(
       "minimum": minimum,
       "maximum": maximum,
       "exclusive_minimum": exclusive_minimum,
+      "or_zero": or_zero,
     },
   )
 
@@ -78,7 +84,8 @@ def describe_limits(field: dataclasses.Field) -> str:
     )
   if maximum is not None:
     limits.append(f"at most {maximum}")
-  return " ".join([kind, " and ".join(limits)]).strip()
+  told = " ".join([kind, " and ".join(limits)]).strip()
+  return f"{told}, or 0" if field.metadata["or_zero"] else told
 
 
 def _is_allowed(field: dataclasses.Field, value: Any) -> bool:
@@ -88,10 +95,13 @@ def _is_allowed(field: dataclasses.Field, value: Any) -> bool:
   # True and False are integers to Python, and here only where they are meant.
   if isinstance(field.default, bool) or isinstance(value, bool):
     return isinstance(field.default, bool) and isinstance(value, bool)
-  kind = int if isinstance(field.default, int) else int | float
-  # Infinity and not-a-number fail the comparison.
-  if not isinstance(value, kind) or not abs(value) <= sys.float_info.max:
+  if isinstance(field.default, int):
+    if not isinstance(value, int):
+      return False
+  elif not isinstance(value, int | float) or not arguments.is_number(value):
     return False
+  if value == 0 and field.metadata["or_zero"]:
+    return True
   minimum, maximum = field.metadata["minimum"], field.metadata["maximum"]
   if minimum is not None and (
     value < minimum
@@ -99,6 +109,15 @@ def _is_allowed(field: dataclasses.Field, value: Any) -> bool:
   ):
     return False
   return maximum is None or value <= maximum
+
+
+def _not_held(field: dataclasses.Field, value: Any) -> str:
+  """Returns what is allowed where a graph cannot hold a value; else ""."""
+  if isinstance(value, bool | str):
+    return ""
+  if isinstance(value, int) and isinstance(field.default, int):
+    return "" if abs(value) <= _MOST else f"at most {_MOST}"
+  return "" if arguments.is_float32(value) else arguments.FLOAT32
 
 
 def validate(hparams: Any) -> None:
@@ -118,10 +137,15 @@ def validate(hparams: Any) -> None:
     )
   for field in dataclasses.fields(hparams):
     value = getattr(hparams, field.name)
-    if not _is_allowed(field, value):
+    requirement = (
+      _not_held(field, value)
+      if _is_allowed(field, value)
+      else describe_limits(field)
+    )
+    if requirement:
       raise ValueError(
-        f"{field.name}={value!r} is not allowed: it must be"
-        f" {describe_limits(field)}"
+        f"{field.name}={arguments.shown(value)} is not allowed: it must be"
+        f" {requirement}"
       )
   hparams.check_together()
 
@@ -130,12 +154,15 @@ def validate(hparams: Any) -> None:
 class HParams:
   """Hyper-parameters; the fields of subclasses come from `hparam`.
 
-  Scalars of NumPy become Python's own: an int64 in a graph is no int32.
+  Scalars of NumPy become Python's own, for an int64 in a graph is no int32, and
+  a negative zero becomes 0.
   """
 
   def __post_init__(self):
     for field in dataclasses.fields(self):
       value = arguments.as_python(getattr(self, field.name))
+      if value == 0 and isinstance(value, float):
+        value = 0.0  # Not -0.0, which results would tell apart.
       object.__setattr__(self, field.name, value)
 
   def check_together(self) -> None:
@@ -194,6 +221,15 @@ class LocalWorkHParams(HParams):
     " 4 of the FedEvolve paper, or num_examples.",
     choices=("uniform", "num_examples"),
   )
+
+  def check_together(self) -> None:
+    """See `HParams`."""
+    if not self.local_epochs and self.local_steps * self.batch_size >= 2**31:
+      raise ValueError(
+        f"local_steps={self.local_steps} is not allowed with batch_size="
+        f"{self.batch_size}: their product, the examples that a client draws in"
+        f" a round, must be below {2**31}"
+      )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,6 +11,12 @@ from typing import NamedTuple
 
 import dp_accounting
 
+from tff_shift import arguments
+
+# The accountant's largest order is 1024: below this delta it adds more than
+# 0.07 to every epsilon, which then tells of the orders and not of the noise.
+LEAST_DELTA = 1e-30
+
 
 class Guarantee(NamedTuple):
   """What the noise guarantees for the weights of a whole run.
@@ -59,13 +65,23 @@ def account(
     The guarantee.
 
   Raises:
-    ValueError: If there is but one client and no delta.
+    ValueError: If delta or the noise is out of the accountant's range, or there
+      is but one client and no delta; one line that names it.
   """
-  delta = delta or num_clients**-1.1
-  if delta >= 1:
+  noise_multiplier = arguments.number(
+    "noise_multiplier", noise_multiplier, "at least 0", lambda z: z >= 0
+  )
+  delta = arguments.number(
+    "dp_delta",
+    delta,
+    f"from {LEAST_DELTA:g} to below 1, or 0",
+    lambda value: not value or LEAST_DELTA <= value < 1,
+  )
+  if not delta and num_clients == 1:
     raise ValueError(
       "dp_delta=0 is not allowed with one client: it must be above 0"
     )
+  delta = delta or num_clients**-1.1
   probability = clients_per_round / num_clients
   relation = dp_accounting.NeighboringRelation
 
@@ -75,8 +91,21 @@ def account(
     accountant = dp_accounting.rdp.RdpAccountant(
       neighboring_relation=neighbours
     )
-    accountant.compose(event, num_rounds)
-    return float(accountant.get_epsilon(delta))
+    try:
+      accountant.compose(event, num_rounds)
+      found = float(accountant.get_epsilon(delta))
+    # Of a sum that rounding has made negative, or of a number that is too large
+    # for a float.
+    except (ValueError, ArithmeticError):
+      found = math.nan
+    if not math.isfinite(found):
+      raise ValueError(
+        f"noise_multiplier={noise_multiplier:g} is not allowed with"
+        f" {clients_per_round} of {num_clients} clients in a round: the"
+        " accountant of epsilon cannot compute with so"
+        f" {'much' if noise_multiplier > 1 else 'little'} noise"
+      )
+    return found
 
   # A client that is replaced moves the sum by up to twice the norm.
   gaussian, halved = (

@@ -35,6 +35,7 @@ from tff_shift.learning import learning_process
 from tff_shift.learning import local_training
 from tff_shift.learning import phases
 from tff_shift.learning import randomness
+from tff_shift.learning import update_noise
 from tff_shift.models import split_model
 
 # The one door: algorithms need no other module than this one.
@@ -166,6 +167,8 @@ class FederatedAlgorithm:
     min_source_domains: How many domains the examples that a client trains on
       must at least have.
     max_clients: See `Work`.
+    noise_ratio: How much longer the aggregator's noise is than the longest
+      update, see `update_noise.ratio`.
   """
 
   name: str
@@ -186,6 +189,7 @@ class FederatedAlgorithm:
   is_local: bool
   min_source_domains: int = 1
   max_clients: int | None = None
+  noise_ratio: float = 0.0
 
   def as_learning_process(
     self, seed: int = 0, client_data: Any = learning_process.ARRAYS
@@ -271,6 +275,11 @@ def build(
   traits = aggregator.traits
   aggregation.check(name, needs, traits, hparams)
   functions = frozen_weights.bind(work, model, hparams)
+  if not isinstance(functions, Work):
+    raise TypeError(
+      "work(model, hparams) must return a process.Work; it returned"
+      f" {type(functions).__name__}"
+    )
   seed_type = randomness.SEED_TYPE
   initial_weights = tff.tensorflow.computation(
     functions.initial_weights, seed_type
@@ -310,6 +319,7 @@ def build(
       has_examples,
     )
     update_type = training.type_signature.result[0]
+  update_noise.warn(name, traits.noise, update_type)
   aggregate = aggregator.create(update_type, tff.TensorType(np.float32))
 
   @tff.federated_computation(tff.FederatedType(seed_type, tff.SERVER))
@@ -420,6 +430,7 @@ def build(
       is_local=is_local,
       min_source_domains=min_source_domains,
       max_clients=functions.max_clients,
+      noise_ratio=update_noise.ratio(traits.noise, update_type),
     ),
     model,
   )

@@ -5,11 +5,10 @@ the sum of integers; the plain sum of the same integers is the same number.
 """
 
 import contextlib
-import logging
-from collections.abc import Iterator
 
-import tensorflow as tf
 import tensorflow_federated as tff
+
+from tff_shift import library_logs
 
 _SECURE_SUM = "federated_secure_sum_bitwidth"
 
@@ -54,20 +53,10 @@ def in_the_open(computation: tff.Computation) -> tff.Computation:
   )
 
 
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def quiet() -> contextlib.AbstractContextManager:
   """Keeps TensorFlow silent on assertions that TFF makes and does not use.
 
   TFF's secure sums assert that what clients send is in range and drop the
   operation; TensorFlow then writes a dozen lines on each to standard error.
   """
-
-  def is_other(record: logging.LogRecord) -> bool:
-    return "Object was never used" not in record.getMessage()
-
-  logger = tf.get_logger()
-  logger.addFilter(is_other)
-  try:
-    yield
-  finally:
-    logger.removeFilter(is_other)
+  return library_logs.without("tensorflow", "Object was never used")

@@ -53,12 +53,15 @@ class InputScaling:
         f"input mean {self.mean} and deviation {self.deviation} have to be as"
         " many numbers, at least one"
       )
-    if not all(map(math.isfinite, (*self.mean, *self.deviation))) or not all(
-      value > 0 for value in self.deviation
+    # The mean of features may be as near to 0 as it happens to be.
+    if not all(
+      abs(value) <= np.finfo(np.float32).max for value in self.mean
+    ) or not all(
+      arguments.is_float32(value) and value > 0 for value in self.deviation
     ):
       raise ValueError(
         f"input mean {self.mean} and deviation {self.deviation} have to be"
-        " finite, the deviation above 0"
+        f" {arguments.FLOAT32}, the deviation above 0"
       )
 
   def __call__(self, x) -> tf.Tensor:

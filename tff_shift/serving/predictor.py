@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tff_shift import library_logs
 from tff_shift.data import examples
 from tff_shift.data import text
 from tff_shift.serving import description
@@ -81,7 +82,10 @@ class Predictor:
         " (--save_clients)"
       )
     try:
-      self._model = tf.saved_model.load(os.fspath(folder))
+      # TensorFlow logs a traceback where fingerprint.pb, which nothing here
+      # depends on, cannot be read, and goes on.
+      with library_logs.without("absl", "Fingerprint was found, but"):
+        self._model = tf.saved_model.load(os.fspath(folder))
     # Which error depends on the place of the damage.
     except Exception as error:
       raise ValueError(

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from tff_shift import shown_names
 from tff_shift.data import array_files
 
 
@@ -79,5 +80,9 @@ def load(
     return {name: arrays[name] for name in names}
   except (OSError, ValueError, KeyError) as error:
     reason = " ".join(str(error).split())
-  logging.warning("cached result %s cannot be used: %s", path, reason)
+  logging.warning(
+    "cached result %s cannot be used: %s",
+    shown_names.printable(str(path)),
+    shown_names.line(reason),
+  )
   return None

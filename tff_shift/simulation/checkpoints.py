@@ -41,6 +41,7 @@ import tensorflow_federated as tff
 
 from tff_shift import arguments
 from tff_shift import files
+from tff_shift import shown_names
 from tff_shift.simulation import array_cache
 from tff_shift.simulation import asynchronous
 from tff_shift.simulation import client_states
@@ -57,7 +58,7 @@ _OF_ROUNDS = ("seconds", "starts", "num_diverged", "losses")
 
 
 def _print_problem(message: str) -> None:
-  print(message, file=sys.stderr, flush=True)
+  print(shown_names.line(message), file=sys.stderr, flush=True)
 
 
 class Checkpoints:
@@ -110,7 +111,7 @@ class Checkpoints:
       on_restored: See `Run`.
     """
     label = "-".join(str(value) for value in labels.values())
-    name = re.sub(r"[^\w.+-]+", "_", label)
+    name = shown_names.file_name(label)
     self._names.add(name)
 
     def start():

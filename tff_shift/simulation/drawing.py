@@ -8,13 +8,14 @@ colour-blind readers can tell apart; markers and line styles repeat what the
 colour says, for print.
 
 Names of the user's are shown as they are written, whatever signs are in them:
-no text is a formula, and what no font shows is escaped. Long ones are cut.
+no text is a formula, and what the fonts lack is escaped. Long ones are cut.
 
 What several seeds have measured has them as its first axis. Lines and points
 are means over them, bands and error bars one sample standard deviation up and
 down, and the legend says so.
 """
 
+import functools
 import os
 import pathlib
 import textwrap
@@ -23,6 +24,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from matplotlib import font_manager
 from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -134,7 +136,21 @@ def style_axes(axes: Axes, title: str, xlabel: str, ylabel: str) -> None:
 
 def shown(name: object, length: int = _LONGEST_NAME) -> str:
   """Returns a name as figures show it, in one line of at most `length`."""
-  return shown_names.shortened(shown_names.printable(str(name)), length)
+  drawable = "".join(
+    each if ord(each) in _glyphs() else ascii(each)[1:-1] for each in str(name)
+  )
+  return shown_names.shortened(shown_names.printable(drawable), length)
+
+
+@functools.cache
+def _glyphs() -> frozenset[int]:
+  """Returns the characters that the fonts of figures have."""
+  glyphs = set()
+  for family in font_manager.FontProperties().get_family():
+    properties = font_manager.FontProperties(family=[family])
+    font = font_manager.get_font(font_manager.findfont(properties))
+    glyphs.update(font.get_charmap())
+  return frozenset(glyphs)
 
 
 def label(name: object) -> str:

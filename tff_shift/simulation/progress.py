@@ -16,6 +16,8 @@ from typing import Protocol
 
 import tqdm
 
+from tff_shift import shown_names
+
 # Without the speed, so that all else fits into 80 columns.
 _BAR_FORMAT = (
   "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
@@ -193,6 +195,7 @@ def progress(
   Yields:
     A `Progress`, to be updated after each round.
   """
+  description = shown_names.line(description)
   if enabled and not sys.stderr.isatty():
     lines = _Lines(printer or LinePrinter(), total, description, unit, run)
     if not is_replayed:

@@ -43,6 +43,7 @@ import numpy as np
 
 from tff_shift import files
 from tff_shift import records
+from tff_shift import shown_names
 from tff_shift.simulation import folder_lock
 from tff_shift.simulation import summary
 
@@ -260,7 +261,8 @@ class RunFolder:
         as in a label such as `fed_drm, lambda 0.6`, becomes `_` as well.
     """
     folder = files.make_folder(self.path / _FIGURES)
-    return folder / (re.sub(r"[^\w.]+", "_", "_".join(parts)) + ".png")
+    name = re.sub(r"[^\w.]+", "_", "_".join(parts))
+    return folder / f"{shown_names.file_name(name)}.png"
 
   def products(self) -> Iterator[tuple[str, pathlib.Path]]:
     """Yields what has been written for readers.

@@ -18,6 +18,7 @@ from absl import logging
 from tff_shift import arguments
 from tff_shift.learning import process
 from tff_shift.learning import randomness
+from tff_shift.learning import update_noise
 from tff_shift.models import input_scaling
 from tff_shift.simulation import checks
 from tff_shift.simulation import client_data
@@ -33,12 +34,15 @@ class DivergedError(RuntimeError):
   """
 
   def __init__(
-    self, algorithm: str, round_num: int, num_clients: int, advice: str = ""
+    self,
+    algorithm: str,
+    round_num: int,
+    num_clients: int,
+    what_may_help: str = "a smaller learning rate may help",
   ):
     super().__init__(
       f"{algorithm} diverged in round {round_num}: what its"
-      f" {num_clients} clients trained is not finite; a smaller learning rate"
-      f"{advice} may help"
+      f" {num_clients} clients trained is not finite; {what_may_help}"
     )
     self.algorithm = algorithm
     self.round_num = round_num
@@ -247,10 +251,13 @@ class Rounds:
           self.algorithm.name,
           self.round_num + 1,
           len(chosen),
-          input_scaling.advice(
-            self.algorithm.model.input_dtype,
-            self.algorithm.model.input_scaling,
-            [each.x for each in data],
+          update_noise.what_may_help(
+            self.algorithm.noise_ratio,
+            input_scaling.advice(
+              self.algorithm.model.input_dtype,
+              self.algorithm.model.input_scaling,
+              [each.x for each in data],
+            ),
           ),
         )
       num_diverged = max(metrics["num_diverged"], num_diverged)

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from tff_shift import shown_names
+
 # Before the name of a metric that is a mean over several evaluations.
 MEAN_OF_LAST = "mean_of_last_"
 
@@ -225,8 +227,9 @@ def comparison_table(
   columns = []
   for name, cells in labels.items():
     if name == "algorithm" or len(set(cells)) > 1:
-      width = max(map(len, [name, *cells]))
-      columns.append([cell.ljust(width) for cell in [name, *cells]])
+      shown = [shown_names.printable(cell) for cell in [name, *cells]]
+      width = max(map(len, shown))
+      columns.append([cell.ljust(width) for cell in shown])
   numbers = {}
   for name in metrics:
     if name in occurring:

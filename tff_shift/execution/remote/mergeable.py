@@ -20,6 +20,7 @@ from collections.abc import Sequence
 import tensorflow_federated as tff
 from absl import logging
 
+from tff_shift import shown_names
 from tff_shift.execution.in_process import programs
 from tff_shift.execution.in_process import values
 
@@ -67,7 +68,7 @@ class Plan:
       logging.warning(
         "one worker alone runs a computation that cannot be spread: %s",
         # Examples follow, a page long.
-        str(error).split(". ")[0],
+        shown_names.line(str(error).split(". ")[0]),
       )
       self.whole = _compile(computation)
       return

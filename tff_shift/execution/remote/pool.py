@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import tensorflow_federated as tff
 from absl import logging
 
+from tff_shift import shown_names
 from tff_shift.execution import errors
 from tff_shift.execution.remote import worker as worker_lib
 
@@ -103,6 +104,6 @@ class WorkerPool:
       raise errors.WorkerError(self._failure)
     logging.warning(
       "%s; its clients go to the other workers: %s",
-      reason,
+      shown_names.line(reason),
       ", ".join(each.address for each in self._workers),
     )

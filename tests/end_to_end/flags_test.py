@@ -1,0 +1,262 @@
+"""Extreme values of every numeric flag, and texts that no terminal may get."""
+
+import contextlib
+import io
+import math
+import warnings
+
+import numpy as np
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from experiments import command_line
+from experiments import contestants
+from experiments import dynamic_personalization_plan
+from experiments import evolving_plan
+from experiments import guidance
+from experiments import guidance_plan
+from experiments import hparam_flags
+from experiments import online_adaptation_plan
+from experiments import report
+
+FLAGS = flags.FLAGS
+
+SMALL = {
+  evolving_plan: (
+    "--dataset=rotated_digits",
+    "--num_domains=3",
+    "--max_examples_per_domain=40",
+    "--num_clients=2",
+    "--rounds=2",
+  ),
+  online_adaptation_plan: (
+    "--dataset=digits",
+    "--model=mlp",
+    "--model_width=4",
+    "--timesteps=2",
+    "--num_clients=2",
+    "--samples_per_step=5",
+    "--initial_examples=6",
+  ),
+  guidance_plan: (
+    "--dataset=digits",
+    "--max_examples=300",
+    "--num_clients=2",
+    "--rounds=2",
+    "--model=mlp",
+    "--model_width=4",
+  ),
+  dynamic_personalization_plan: (
+    "--dataset=digits",
+    "--max_examples=600",
+    "--num_clients=2",
+    "--rounds=1",
+    "--period_size=20",
+    "--periods=1",
+    "--test_distributions=iid",
+    "--model=mlp",
+    "--model_width=4",
+    "--representation=pca",
+    "--distance_threshold=1",
+  ),
+}
+# What a flag has to have beside it.
+BESIDE = {
+  "noise_multiplier": ("--aggregator=dp", "--clipping=fixed"),
+  "dp_delta": ("--aggregator=dp", "--clipping=fixed"),
+  "clipping_norm": ("--aggregator=robust", "--clipping=fixed"),
+  "worker_timeout": ("--executor=remote", "--workers=localhost:1"),
+}
+EXTREMES = {
+  flags.FloatParser: ("nan", "inf", "1e308", "1e-320", "-0.0"),
+  flags.IntegerParser: ("-1", str(10**18), "9" * 400, "-0"),
+}
+
+
+@pytest.fixture(params=list(SMALL), ids=lambda planning: planning.SCENARIO)
+def planning(request):
+  """The module of a binary's flags, which are defined for the test."""
+  with flagsaver.flagsaver():
+    request.param.define_flags()
+    yield request.param
+
+
+def numeric_flags(of_hparams):
+  """Yields (flag, extreme values), those of hyper-parameters or the others."""
+  for module, defined in FLAGS.flags_by_module_dict().items():
+    for flag in defined if module.startswith("experiments.") else ():
+      parser = flag.parser
+      if isinstance(parser, hparam_flags._ListParser) != of_hparams:
+        continue
+      parser = getattr(parser, "_parser", parser)
+      for kind, values in EXTREMES.items():
+        if isinstance(parser, kind):
+          yield flag, values
+
+
+def refusal(arguments, action):
+  """Returns the line of a refusal, or None if the action is done."""
+  FLAGS.unparse_flags()
+  for name in FLAGS:
+    FLAGS[name].unparse()
+  try:
+    with contextlib.redirect_stdout(io.StringIO()):
+      FLAGS(["binary", *arguments])
+      action()
+  except (command_line.UsageError, flags.Error) as error:
+    return str(error)
+  return None
+
+
+def algorithm_of(planning, flag=None):
+  owners = flag and hparam_flags.owners_of(flag, planning.SCENARIO)
+  if owners:
+    return owners[0]
+  return "fed_avg" if planning is not online_adaptation_plan else "fix_lr"
+
+
+@pytest.mark.slow
+def test_extreme_numbers_make_a_plan_or_a_line(planning):
+  seen = 0
+  for flag, values in numeric_flags(of_hparams=False):
+    for value in values:
+      # That 0 is 0 takes a plan each time.
+      if float(value) == 0:
+        continue
+      given = [
+        *SMALL[planning],
+        f"--algorithm={algorithm_of(planning)}",
+        *BESIDE.get(flag.name, ()),
+        f"--{flag.name}={value}",
+      ]
+      if flag.name == "threshold_quantile":
+        given.remove("--distance_threshold=1")
+
+      def plan():
+        planning.make_plan()
+        command_line.executor()
+
+      line = refusal(given, plan)
+      seen += 1
+      if line is None:
+        # What no number is, or none that a graph holds, is nobody's plan.
+        assert value != "nan", given
+        assert math.isfinite(float(value)) or flag.name == "distance_threshold"
+      else:
+        # A part is that of a larger whole, "fraction".
+        assert flag.name.rpartition("public_")[2] in line, given
+        assert len(line) < 600 and len(line.splitlines()) == 1, given
+  assert seen > 50
+
+
+def test_extreme_hyperparameters_are_refused_by_name(planning):
+  seen = 0
+  for flag, values in numeric_flags(of_hparams=True):
+    for value in values:
+      algorithm = algorithm_of(planning, flag.name)
+      line = refusal(
+        [f"--algorithm={algorithm}", f"--{flag.name}={value}"],
+        lambda: contestants.chosen(planning.SCENARIO),
+      )
+      seen += 1
+      if line is None:
+        # All that is taken is taken as it is.
+        assert float(value) == 0 or value == "-1", (flag.name, value)
+      else:
+        assert f"--{flag.name}=" in line and len(line) < 600, line
+        assert len(line.splitlines()) == 1
+  assert seen > 50
+
+
+def test_scaling_that_float32_does_not_hold_is_refused():
+  with flagsaver.flagsaver():
+    evolving_plan.define_flags()
+    for flag, other, values in (
+      ("input_deviation", "input_mean", ("1e-320", "1e-40", "1e39", "-0.0")),
+      ("input_mean", "input_deviation", ("1e39", "-1e308", "nan")),
+    ):
+      for value in values:
+        with np.errstate(over="ignore"):
+          held = np.float32(float(value))
+        assert not np.finfo(np.float32).tiny <= abs(held) < np.inf
+        line = refusal(
+          [
+            *SMALL[evolving_plan],
+            "--algorithm=fed_avg",
+            "--input_scaling=standardized",
+            f"--{other}=1",
+            f"--{flag}={value}",
+          ],
+          evolving_plan.make_plan,
+        )
+        assert line is not None and line.startswith(f"--{flag}={value}: ")
+
+
+ESCAPE = "\x1b[2J"
+
+
+def assert_no_escape(text):
+  # Progress of a terminal begins lines anew.
+  found = {each for each in text if not each.isprintable()}
+  assert found <= {"\n"}, found
+
+
+@pytest.mark.parametrize(
+  "argument",
+  [
+    f"--{ESCAPE}=1",
+    f"{ESCAPE}",
+    f"--dataset={ESCAPE}",
+    f"--algorithm={ESCAPE}",
+    f"--rounds={ESCAPE}",
+    f"--optimizer={ESCAPE}",
+    f"--import={ESCAPE}.py",
+    f"--model={ESCAPE}.py:build",
+    f"--output_dir={ESCAPE}\0",
+    "--output_dir=not\udc80utf8",
+    "--import=not\udc80utf8.py",
+    f"--preset={ESCAPE}",
+    f"--workers={ESCAPE}",
+    f"--flagfile={ESCAPE}",
+  ],
+)
+def test_refusal_shows_no_control_character(run_evolving, capsys, argument):
+  assert run_evolving([*SMALL[evolving_plan], argument]) == 2
+  output, errors = capsys.readouterr()
+  assert_no_escape(output + errors)
+  assert errors.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_names_of_any_signs_run_and_draw(
+  run_here, drawn_figures, capsys, tmp_path
+):
+  classes = ["$0_$", "\\frac{", f"{ESCAPE}\r\n", "_", "\u0939", "x" * 300]
+  file = tmp_path / f"$a_{{b}}$ \\frac {ESCAPE} {'z' * 200}.npz"
+  y = np.arange(240) % len(classes)
+  np.savez(
+    file,
+    x=np.random.default_rng(0).integers(0, 256, (240, 8, 8, 1), np.uint8),
+    y=y,
+    class_names=np.array(classes),
+    client=np.array([f"{ESCAPE}$c_{name}" for name in classes])[y[::-1]],
+  )
+  folder = tmp_path / f"{ESCAPE} $run_$"
+  arguments = [
+    f"--dataset={file}",
+    "--algorithm=fed_drm",
+    "--rounds=1",
+    "--model=mlp",
+    "--model_width=4",
+    f"--output_dir={folder}",
+  ]
+  with drawn_figures("class_counts"), warnings.catch_warnings():
+    warnings.simplefilter("error", UserWarning)
+    assert run_here(guidance, guidance_plan, arguments) == 0
+  output, errors = capsys.readouterr()
+  assert_no_escape(output + errors)
+  assert (folder / "figures" / "class_counts.png").stat().st_size > 10_000
+  arguments = [str(folder), f"--output_dir={tmp_path / 'page'}"]
+  assert run_here(report, report, arguments, takes_arguments=True) == 0
+  assert_no_escape("".join(capsys.readouterr()))

@@ -1,0 +1,94 @@
+"""How much of the mean of a round's updates is noise."""
+
+import math
+import warnings
+from typing import NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+_REMEDY = (
+  "a smaller --noise_multiplier, more clients in a round or fewer weights may"
+  " help"
+)
+
+
+class NoiseWarning(UserWarning):
+  """Noise outweighs what is learned; the message is one line."""
+
+
+class Noise(NamedTuple):
+  """Gaussian noise in the mean of updates that are clipped to a norm.
+
+  Attributes:
+    multiplier: Standard deviation of the noise in a number of the sum, over the
+      norm.
+    num_clients: The number that the sum is divided by.
+  """
+
+  multiplier: float
+  num_clients: int
+
+
+def ratio(noise: Noise | None, update_type: tff.Type) -> float:
+  """Returns the norm of the noise over that of the longest update.
+
+  The mean of updates of norm C at most is no longer than C. Its noise has the
+  norm C * multiplier * sqrt(num_weights) / num_clients, but for an error that
+  is small where there are many weights.
+
+  Args:
+    noise: The noise; None: there is none, or it is not known.
+    update_type: The type of an update.
+
+  Returns:
+    The ratio; 0 without noise.
+  """
+  if noise is None:
+    return 0.0
+  norm = noise.multiplier * math.sqrt(_num_weights(update_type))
+  return norm / noise.num_clients
+
+
+def _num_weights(update_type: tff.Type) -> int:
+  sizes = tff.types.structure_from_tensor_type_tree(
+    lambda tensor: math.prod(tensor.shape), update_type
+  )
+  return sum(tf.nest.flatten(sizes))
+
+
+def warn(algorithm: str, noise: Noise | None, update_type: tff.Type) -> None:
+  """Issues a `NoiseWarning` where the noise is longer than any update.
+
+  Args:
+    algorithm: The algorithm's name, for the message.
+    noise: See `ratio`.
+    update_type: The type of an update.
+  """
+  found = ratio(noise, update_type)
+  if found > 1:
+    num_weights = _num_weights(update_type)
+    warnings.warn(
+      f"{algorithm}: the noise in the mean of a round is about {found:.3g}"
+      " times as long as the longest update that clipping allows"
+      f" ({noise.multiplier:.3g} * sqrt({num_weights} weights) /"
+      f" {noise.num_clients} clients), so that updates are mostly noise;"
+      f" {_REMEDY}",
+      NoiseWarning,
+      stacklevel=2,
+    )
+
+
+def what_may_help(found: float, advice: str = "") -> str:
+  """Returns what may help a run that has diverged, without a full stop.
+
+  Args:
+    found: The `ratio` of the run.
+    advice: What may help beside a smaller learning rate.
+  """
+  if found > 1:
+    return (
+      f"the noise in the mean of a round is {found:.3g} times as long as the"
+      f" longest update; {_REMEDY}"
+    )
+  return f"a smaller learning rate{advice} may help"

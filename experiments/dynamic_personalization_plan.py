@@ -187,11 +187,9 @@ def make_plan() -> Plan:
   Raises:
     UsageError: If a flag or a file is wrong.
   """
-  _check_flags()
+  check_flags()
   seeds = command_line.chosen_seeds("seeds")
   selection_seeds = selection_flags.chosen_seeds(VALIDATION, seeds)
-  # Wrong names are told before data are loaded.
-  command_line.chosen_algorithms(SCENARIO)
   with command_line.usage_errors():
     dataset = periods.load_dynamic(
       FLAGS.dataset,
@@ -218,11 +216,7 @@ def make_plan() -> Plan:
     f"at most half of the {len(dataset.train.y)} examples of training, on"
     " which the threshold is calibrated, or --distance_threshold given",
   )
-  chosen = contestants.chosen(
-    SCENARIO,
-    lambda name, _: _DEFAULTS | _OWN_DEFAULTS.get(name, {}),
-    lambda name: _overrides(name, 2 * extractor.embedding_size),
-  )
+  chosen = _contestants(2 * extractor.embedding_size)
   needs_r = any(map(representation_size, chosen))
   needs_extractor = (
     needs_r and FLAGS.representation == "moments"
@@ -259,8 +253,12 @@ def make_plan() -> Plan:
   )
 
 
-def _check_flags() -> None:
-  """Refuses values that are wrong whatever the data set holds."""
+def check_flags() -> None:
+  """Refuses values that are wrong whatever the data hold.
+
+  Raises:
+    UsageError: If there is one.
+  """
   command_line.check_common_flags(SCENARIO)
   for flag, allowed in (
     ("rest", periods.RESTS),
@@ -293,12 +291,26 @@ def _check_flags() -> None:
       f"--threshold_quantile={quantile:g} does not apply to a given"
       f" --distance_threshold={threshold:g}; leave one of them out"
     )
+  # That of the extractor is not known yet.
+  _contestants(None)
+  seeds = command_line.chosen_seeds("seeds")
+  selection_flags.chosen_seeds(VALIDATION, seeds)
 
 
-def _overrides(algorithm: str, moments_size: int) -> dict[str, Any]:
+def _contestants(moments_size: int | None) -> list[selection.Contestant]:
+  """Returns what is compared; None where the length of moments is not known."""
+  return contestants.chosen(
+    SCENARIO,
+    lambda name, _: _DEFAULTS | _OWN_DEFAULTS.get(name, {}),
+    lambda name: _overrides(name, moments_size),
+  )
+
+
+def _overrides(algorithm: str, moments_size: int | None) -> dict[str, Any]:
   """Returns the hyper-parameters of an algorithm that the data fix."""
   if (
-    not hasattr(algorithms.get(algorithm).HParams(), "representation_size")
+    moments_size is None
+    or not hasattr(algorithms.get(algorithm).HParams(), "representation_size")
     or FLAGS.representation != "moments"
   ):
     return {}

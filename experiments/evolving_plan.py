@@ -127,19 +127,16 @@ def _chosen(rounds: int) -> list[selection.Contestant]:
   return contestants.chosen(SCENARIO, lambda *_: {"task_rounds": rounds})
 
 
-def make_plan() -> Plan:
-  """Checks all flags and loads the data, before anything is written.
-
-  Returns:
-    The plan.
+def check_flags() -> None:
+  """Refuses values that are wrong whatever the data hold.
 
   Raises:
-    UsageError: If a flag or a file is wrong.
+    UsageError: If there is one.
   """
   command_line.check_common_flags(SCENARIO)
-  chosen = _chosen(FLAGS.rounds)
+  _chosen(FLAGS.rounds)
   seeds = command_line.chosen_seeds("seeds")
-  selection_seeds = selection_flags.chosen_seeds(LAST_SOURCE, seeds)
+  selection_flags.chosen_seeds(LAST_SOURCE, seeds)
   command_line.require_at_least_one("mean_of_last", "embedding_width")
   command_line.require(
     "evaluation_clients",
@@ -149,6 +146,22 @@ def make_plan() -> Plan:
   command_line.require(
     "test_fraction", 0 < FLAGS.test_fraction < 1, "above 0 and below 1"
   )
+  command_line.positive_number("dirichlet")
+
+
+def make_plan() -> Plan:
+  """Checks all flags and loads the data, before anything is written.
+
+  Returns:
+    The plan.
+
+  Raises:
+    UsageError: If a flag or a file is wrong.
+  """
+  check_flags()
+  chosen = _chosen(FLAGS.rounds)
+  seeds = command_line.chosen_seeds("seeds")
+  selection_seeds = selection_flags.chosen_seeds(LAST_SOURCE, seeds)
   dirichlet = command_line.positive_number("dirichlet")
   with command_line.usage_errors():
     are_given = dataset_flags.clients_are_given("dirichlet")

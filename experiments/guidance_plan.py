@@ -136,14 +136,11 @@ class Plan(comparison.Plan):
   selection_datasets: Mapping[int, guidance.GuidanceDataset]
 
 
-def make_plan() -> Plan:
-  """Checks all flags and loads the data, before anything is written.
-
-  Returns:
-    The plan.
+def check_flags() -> None:
+  """Refuses values that are wrong whatever the data hold.
 
   Raises:
-    UsageError: If a flag or a file is wrong.
+    UsageError: If there is one.
   """
   command_line.check_common_flags(SCENARIO)
   if FLAGS.intensity is None:
@@ -157,6 +154,21 @@ def make_plan() -> Plan:
     FLAGS.final_rounds <= FLAGS.rounds,
     f"at most --rounds={FLAGS.rounds}",
   )
+  _chosen(FLAGS.rounds)
+  seeds = command_line.chosen_seeds("seeds")
+  selection_flags.chosen_seeds(VALIDATION, seeds)
+
+
+def make_plan() -> Plan:
+  """Checks all flags and loads the data, before anything is written.
+
+  Returns:
+    The plan.
+
+  Raises:
+    UsageError: If a flag or a file is wrong.
+  """
+  check_flags()
   chosen = _chosen(FLAGS.rounds)
   seeds = command_line.chosen_seeds("seeds")
   selection_seeds = selection_flags.chosen_seeds(VALIDATION, seeds)

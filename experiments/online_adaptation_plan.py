@@ -149,21 +149,16 @@ class Plan(comparison.Plan):
   pretraining: pretraining.PretrainingHParams
 
 
-def make_plan() -> Plan:
-  """Checks all flags and loads the data, before anything is written.
-
-  Returns:
-    The plan.
+def check_flags() -> None:
+  """Refuses values that are wrong whatever the data hold.
 
   Raises:
-    UsageError: If a flag or a file is wrong.
+    UsageError: If there is one.
   """
   command_line.check_common_flags(SCENARIO)
-  chosen = contestants.chosen(
-    SCENARIO, lambda *_: {"num_slots": FLAGS.num_clients}
-  )
+  chosen = _chosen()
   _check_slots(chosen)
-  seeds = command_line.chosen_seeds("seeds")
+  command_line.chosen_seeds("seeds")
   for flag, allowed in (
     ("shift_kind", streams.SHIFT_KINDS),
     ("corrupted_images", ("computed", "archive")),
@@ -193,6 +188,28 @@ def make_plan() -> Plan:
     "max_pretraining_examples",
   )
   command_line.require_seed("pretraining_seed")
+  _check_controls(chosen)
+  command_line.positive_number("dirichlet")
+
+
+def _chosen() -> list[selection.Contestant]:
+  return contestants.chosen(
+    SCENARIO, lambda *_: {"num_slots": FLAGS.num_clients}
+  )
+
+
+def make_plan() -> Plan:
+  """Checks all flags and loads the data, before anything is written.
+
+  Returns:
+    The plan.
+
+  Raises:
+    UsageError: If a flag or a file is wrong.
+  """
+  check_flags()
+  chosen = _chosen()
+  seeds = command_line.chosen_seeds("seeds")
   omegas = {
     shift: {
       seed: schedules.omega(
@@ -205,7 +222,6 @@ def make_plan() -> Plan:
     }
     for shift in FLAGS.shift
   }
-  _check_controls(chosen)
   dirichlet = command_line.positive_number("dirichlet")
   with command_line.usage_errors():
     dataset = streams.load_online(

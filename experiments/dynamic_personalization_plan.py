@@ -14,6 +14,7 @@ from experiments import input_flags
 from experiments import pretrained
 from experiments import selection_flags
 from tff_shift import algorithms
+from tff_shift import memory
 from tff_shift import models
 from tff_shift.data import periods
 from tff_shift.models import split_model
@@ -198,6 +199,11 @@ def make_plan() -> Plan:
       max_examples=FLAGS.max_examples,
       public_fraction=FLAGS.public_fraction,
     )
+    memory.check(
+      FLAGS.num_clients * FLAGS.period_size * dataset.train.x[0].nbytes,
+      f"--num_clients={FLAGS.num_clients} with"
+      f" --period_size={FLAGS.period_size}",
+    )
     # What cannot be drawn is refused here.
     for distribution in FLAGS.test_distributions:
       test_periods(dataset, distribution, seeds[0])
@@ -217,6 +223,7 @@ def make_plan() -> Plan:
     " which the threshold is calibrated, or --distance_threshold given",
   )
   chosen = _contestants(2 * extractor.embedding_size)
+  command_line.check_sizes(chosen, model, FLAGS.num_clients * FLAGS.period_size)
   needs_r = any(map(representation_size, chosen))
   needs_extractor = (
     needs_r and FLAGS.representation == "moments"

@@ -178,6 +178,9 @@ def make_plan() -> Plan:
         held_out = domains.without_target(dataset)
         _checked(assemble(held_out, seed, dirichlet), chosen)
     model = _build_model(datasets[seeds[0]], clients[seeds[0]])
+    command_line.check_sizes(
+      chosen, model, sum(len(each.train.y) for each in clients[seeds[0]])
+    )
     for each in chosen:
       # What an algorithm asks of the model is refused here.
       algorithms.get(each.algorithm).work(model, each.hparams)

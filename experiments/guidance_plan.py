@@ -194,6 +194,9 @@ def make_plan() -> Plan:
         for seed in selection_seeds
       }
     model = _build_model(datasets[seeds[0]])
+    command_line.check_sizes(
+      chosen, model, sum(len(each.y) for each in datasets[seeds[0]].train)
+    )
     aggregators = command_line.chosen_aggregators(chosen, FLAGS.rounds)
   if own_datasets.is_own(FLAGS.dataset):
     output_folder.warn_of_copies(

@@ -18,6 +18,7 @@ from experiments import input_flags
 from experiments import model_flags
 from experiments import output_folder
 from experiments import pretrained
+from tff_shift import memory
 from tff_shift import models
 from tff_shift.data import class_pools
 from tff_shift.data import corruptions
@@ -238,8 +239,21 @@ def make_plan() -> Plan:
     archive = None
     if FLAGS.corrupted_images == "archive":
       archive = streams.archive_of(FLAGS.dataset, FLAGS.data_dir)
-    model = _build_model(dataset)
     labelled = _labelled_sizes(dataset)
+    num_examples = FLAGS.num_clients * FLAGS.samples_per_step + int(
+      np.minimum(labelled, FLAGS.initial_examples).sum()
+    )
+    # With the class distribution that each client drifts to.
+    num_bytes = num_examples * dataset.stream.x[0].nbytes
+    num_bytes += FLAGS.num_clients * len(dataset.class_names) * 8
+    memory.check(
+      num_bytes,
+      f"--num_clients={FLAGS.num_clients} with"
+      f" --samples_per_step={FLAGS.samples_per_step} and"
+      f" --initial_examples={FLAGS.initial_examples}",
+    )
+    model = _build_model(dataset)
+    command_line.check_sizes(chosen, model, num_examples)
     num_small = sum(size < FLAGS.initial_examples for size in labelled)
     plan = Plan(
       scenario=SCENARIO,

@@ -11,6 +11,9 @@ from typing import Any
 
 from tff_shift import arguments
 
+# Of anything that is counted. What has no end looks like a run that hangs.
+_MOST = 10_000_000
+
 
 def hparam(
   default: Any,
@@ -118,6 +121,10 @@ def validate(hparams: Any) -> None:
     )
   for field in dataclasses.fields(hparams):
     value = getattr(hparams, field.name)
+    if isinstance(value, int) and value > _MOST:
+      raise ValueError(
+        f"{field.name}={value!r} is not allowed: it must be at most {_MOST}"
+      )
     if not _is_allowed(field, value):
       raise ValueError(
         f"{field.name}={value!r} is not allowed: it must be"

@@ -31,7 +31,10 @@ def described(num_bytes: int) -> str:
   power = 0
   while num_bytes >= 1024 ** (power + 1) and power < len(_UNITS) - 1:
     power += 1
-  return f"{num_bytes / 1024**power:,.3g} {_UNITS[power]}"
+  number = num_bytes / 1024**power
+  # Three digits, and never an exponent.
+  shown = f"{number:.3g}" if number < 999.5 else f"{number:,.0f}"
+  return f"{shown} {_UNITS[power]}"
 
 
 def check(num_bytes: int, what: str) -> None:

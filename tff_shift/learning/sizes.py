@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -17,7 +18,7 @@ _MUCH = 1000
 def check_batch(
   model: split_model.SplitModel, hparams: hyperparameters.HParams
 ) -> None:
-  """Refuses a batch that does not fit in memory.
+  """Refuses a batch that does not fit in memory, and too many of them.
 
   Args:
     model: The model; it takes examples as float32.
@@ -27,9 +28,31 @@ def check_batch(
     ValueError: In one line, if it does not.
   """
   size = getattr(hparams, "batch_size", 0)
+  check_copies("batch_size", size, model.input_shape)
+  steps = getattr(hparams, "local_steps", 0)
+  if getattr(hparams, "local_epochs", 0):
+    steps = 0  # They count instead.
+  if size * steps > tf.int32.max:
+    raise ValueError(
+      f"local_steps={steps} with batch_size={size}: a client draws"
+      f" {size * steps} examples in a round; it can draw {tf.int32.max}"
+    )
+
+
+def check_copies(hparam: str, number: int, shape: Sequence[int]) -> None:
+  """Refuses more arrays at the same time than fit in memory.
+
+  Args:
+    hparam: The hyper-parameter that says how many.
+    number: Its value.
+    shape: The shape of one, float32.
+
+  Raises:
+    ValueError: In one line, if they do not.
+  """
   memory.check(
-    size * math.prod(model.input_shape) * tf.float32.size,
-    f"batch_size={size} for examples {list(model.input_shape)}",
+    number * math.prod(shape) * tf.float32.size,
+    f"{hparam}={number} of shape {list(shape)}",
   )
 
 

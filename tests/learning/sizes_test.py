@@ -52,7 +52,7 @@ def test_draws_of_a_round_are_counted_with_int32():
   points = mlp.build((3,), num_classes=2, width=4, head_width=3)
   # 4,194,304 * 512 is 2**31.
   hparams = HParams(local_steps=4_194_304, batch_size=512)
-  with pytest.raises(ValueError, match="^local_steps=4194304 with batch_size"):
+  with pytest.raises(ValueError, match=r"^local_steps=4194304 with batch_size"):
     sizes.check_batch(points, hparams)
   sizes.check_batch(points, dataclasses.replace(hparams, batch_size=511))
   sizes.check_batch(points, dataclasses.replace(hparams, local_epochs=1))

@@ -160,6 +160,10 @@ def test_damaged_npy_is_refused_in_one_line(tmp_path):
     with pytest.raises(ValueError) as error:
       array_files.map_npy(path)
     assert "\n" not in str(error.value)
+  path.unlink()
+  os.mkfifo(path)
+  with pytest.raises(ValueError, match=r"array\.npy is a named pipe"):
+    array_files.map_npy(path)
 
 
 def test_message_of_tensorflow_becomes_one_line():

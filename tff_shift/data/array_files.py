@@ -153,6 +153,7 @@ def map_npy(path: str | os.PathLike[str]) -> np.ndarray:
     ValueError: It is no such file, or not whole; the message is the reason.
   """
   try:
-    return np.load(path, mmap_mode="r", allow_pickle=False)
+    with files.reading(path):  # NumPy would wait for the writer of a pipe.
+      return np.load(path, mmap_mode="r", allow_pickle=False)
   except Exception as error:
     raise ValueError(first_line(error)) from error

@@ -5,6 +5,7 @@ import datetime
 import errno
 import math
 import pathlib
+import re
 import sys
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -29,6 +30,9 @@ from tff_shift import execution
 from tff_shift import models
 from tff_shift import shown_names
 from tff_shift.learning import aggregation
+from tff_shift.learning import process
+from tff_shift.learning import sizes
+from tff_shift.models import split_model
 from tff_shift.simulation import checkpoints
 from tff_shift.simulation import progress
 from tff_shift.simulation import results
@@ -396,6 +400,50 @@ def require_choices(flag: str, allowed: Iterable[str]) -> None:
 def require_seed(flag: str) -> None:
   """Refuses a number that is no seed."""
   require(flag, 0 <= flags.FLAGS[flag].value < 2**31, "from 0 to 2147483647")
+
+
+def check_sizes(
+  chosen: Iterable[selection.Contestant],
+  model: split_model.SplitModel,
+  num_examples: int,
+) -> None:
+  """Refuses what cannot fit in memory, and batches larger than all data.
+
+  A client who has fewer examples than a batch sees some of them twice in it.
+  Where a default or a preset says how large a batch is, so may all clients.
+
+  Args:
+    chosen: What is compared.
+    model: The model.
+    num_examples: How many examples all clients together train on.
+
+  Raises:
+    UsageError: If there is such a thing.
+  """
+  is_given = _is_given("batch_size")
+  for each in chosen:
+    try:
+      sizes.check_batch(model, each.hparams)
+    except ValueError as error:
+      raise UsageError(f"--{error}") from error
+    if is_given:
+      require(
+        "batch_size",
+        getattr(each.hparams, "batch_size", 0) <= num_examples,
+        f"at most {num_examples}, the number of examples on which all clients"
+        " together train",
+      )
+    # The graphs of a default run are not traced twice.
+    if sizes.asks_for_much(each.hparams):
+      work = algorithms.get(each.algorithm).work
+      with usage_errors():
+        process.check_sizes(each.algorithm, work, model, each.hparams)
+
+
+def _is_given(flag: str) -> bool:
+  """Tells whether the user set a flag, and not only a preset did."""
+  arguments = flags.FLAGS.read_flags_from_files(sys.argv[1:])
+  return any(re.match(f"--?{flag}(=|$)", each) for each in arguments)
 
 
 def model_name(scenario: str) -> str:

@@ -15,6 +15,7 @@ from experiments import model_flags
 from experiments import pretrained
 from experiments import selection_flags
 from tff_shift import algorithms
+from tff_shift import memory
 from tff_shift import models
 from tff_shift.data import periods
 from tff_shift.models import split_model
@@ -186,11 +187,9 @@ def make_plan() -> Plan:
   Raises:
     UsageError: If a flag or a file is wrong.
   """
-  _check_flags()
+  check_flags()
   seeds = command_line.chosen_seeds("seeds")
   selection_seeds = selection_flags.chosen_seeds(VALIDATION, seeds)
-  # Wrong names are told before data are loaded.
-  command_line.chosen_algorithms(SCENARIO)
   with command_line.usage_errors():
     dataset = periods.load_dynamic(
       FLAGS.dataset,
@@ -198,6 +197,11 @@ def make_plan() -> Plan:
       data_dir=FLAGS.data_dir,
       max_examples=FLAGS.max_examples,
       public_fraction=FLAGS.public_fraction,
+    )
+    memory.check(
+      FLAGS.num_clients * FLAGS.period_size * dataset.train.x[0].nbytes,
+      f"--num_clients={FLAGS.num_clients} with"
+      f" --period_size={FLAGS.period_size}",
     )
     # What cannot be drawn is refused here.
     for distribution in FLAGS.test_distributions:
@@ -217,11 +221,8 @@ def make_plan() -> Plan:
     f"at most half of the {len(dataset.train.y)} examples of training, on"
     " which the threshold is calibrated, or --distance_threshold given",
   )
-  chosen = contestants.chosen(
-    SCENARIO,
-    lambda name, _: _DEFAULTS | _OWN_DEFAULTS.get(name, {}),
-    lambda name: _overrides(name, 2 * extractor.embedding_size),
-  )
+  chosen = _contestants(2 * extractor.embedding_size)
+  command_line.check_sizes(chosen, model, FLAGS.num_clients * FLAGS.period_size)
   needs_r = any(map(representation_size, chosen))
   needs_extractor = (
     needs_r and FLAGS.representation == "moments"
@@ -258,8 +259,12 @@ def make_plan() -> Plan:
   )
 
 
-def _check_flags() -> None:
-  """Refuses values that are wrong whatever the data set holds."""
+def check_flags() -> None:
+  """Refuses values that are wrong whatever the data hold.
+
+  Raises:
+    UsageError: If there is one.
+  """
   command_line.check_common_flags(SCENARIO)
   for flag, allowed in (
     ("rest", periods.RESTS),
@@ -294,12 +299,26 @@ def _check_flags() -> None:
       f"--threshold_quantile={quantile:g} does not apply to a given"
       f" --distance_threshold={threshold:g}; leave one of them out"
     )
+  # That of the extractor is not known yet.
+  _contestants(None)
+  seeds = command_line.chosen_seeds("seeds")
+  selection_flags.chosen_seeds(VALIDATION, seeds)
 
 
-def _overrides(algorithm: str, moments_size: int) -> dict[str, Any]:
+def _contestants(moments_size: int | None) -> list[selection.Contestant]:
+  """Returns what is compared; None where the length of moments is not known."""
+  return contestants.chosen(
+    SCENARIO,
+    lambda name, _: _DEFAULTS | _OWN_DEFAULTS.get(name, {}),
+    lambda name: _overrides(name, moments_size),
+  )
+
+
+def _overrides(algorithm: str, moments_size: int | None) -> dict[str, Any]:
   """Returns the hyper-parameters of an algorithm that the data fix."""
   if (
-    not hasattr(algorithms.get(algorithm).HParams(), "representation_size")
+    moments_size is None
+    or not hasattr(algorithms.get(algorithm).HParams(), "representation_size")
     or FLAGS.representation != "moments"
   ):
     return {}

@@ -122,22 +122,21 @@ class Plan(comparison.Plan):
   dirichlet: float
 
 
-def make_plan() -> Plan:
-  """Checks all flags and loads the data, before anything is written.
+def _chosen() -> list[selection.Contestant]:
+  # Domains that are learned one after the other share all rounds.
+  return contestants.chosen(SCENARIO, lambda *_: {"task_rounds": FLAGS.rounds})
 
-  Returns:
-    The plan.
+
+def check_flags() -> None:
+  """Refuses values that are wrong whatever the data hold.
 
   Raises:
-    UsageError: If a flag or a file is wrong.
+    UsageError: If there is one.
   """
   command_line.check_common_flags(SCENARIO)
-  # Domains that are learned one after the other share all rounds.
-  chosen = contestants.chosen(
-    SCENARIO, lambda *_: {"task_rounds": FLAGS.rounds}
-  )
+  _chosen()
   seeds = command_line.chosen_seeds("seeds")
-  selection_seeds = selection_flags.chosen_seeds(LAST_SOURCE, seeds)
+  selection_flags.chosen_seeds(LAST_SOURCE, seeds)
   command_line.require_at_least_one(
     "mean_of_last",
     "embedding_width",
@@ -159,6 +158,22 @@ def make_plan() -> Plan:
   command_line.require(
     "test_fraction", 0 < FLAGS.test_fraction < 1, "above 0 and below 1"
   )
+  command_line.positive_number("dirichlet")
+
+
+def make_plan() -> Plan:
+  """Checks all flags and loads the data, before anything is written.
+
+  Returns:
+    The plan.
+
+  Raises:
+    UsageError: If a flag or a file is wrong.
+  """
+  check_flags()
+  chosen = _chosen()
+  seeds = command_line.chosen_seeds("seeds")
+  selection_seeds = selection_flags.chosen_seeds(LAST_SOURCE, seeds)
   dirichlet = command_line.positive_number("dirichlet")
   with command_line.usage_errors():
     are_given = dataset_flags.clients_are_given("dirichlet")
@@ -175,6 +190,9 @@ def make_plan() -> Plan:
         held_out = domains.without_target(dataset)
         _checked(assemble(held_out, seed, dirichlet), chosen)
     model = _build_model(datasets[seeds[0]], clients[seeds[0]])
+    command_line.check_sizes(
+      chosen, model, sum(len(each.train.y) for each in clients[seeds[0]])
+    )
     for each in chosen:
       # What an algorithm asks of the model is refused here.
       algorithms.get(each.algorithm).work(model, each.hparams)

@@ -134,14 +134,11 @@ class Plan(comparison.Plan):
   selection_datasets: Mapping[int, guidance.GuidanceDataset]
 
 
-def make_plan() -> Plan:
-  """Checks all flags and loads the data, before anything is written.
-
-  Returns:
-    The plan.
+def check_flags() -> None:
+  """Refuses values that are wrong whatever the data hold.
 
   Raises:
-    UsageError: If a flag or a file is wrong.
+    UsageError: If there is one.
   """
   command_line.check_common_flags(SCENARIO)
   if FLAGS.intensity is None:
@@ -155,6 +152,21 @@ def make_plan() -> Plan:
     FLAGS.final_rounds <= FLAGS.rounds,
     f"at most --rounds={FLAGS.rounds}",
   )
+  contestants.chosen(SCENARIO, _defaults)
+  seeds = command_line.chosen_seeds("seeds")
+  selection_flags.chosen_seeds(VALIDATION, seeds)
+
+
+def make_plan() -> Plan:
+  """Checks all flags and loads the data, before anything is written.
+
+  Returns:
+    The plan.
+
+  Raises:
+    UsageError: If a flag or a file is wrong.
+  """
+  check_flags()
   chosen = contestants.chosen(SCENARIO, _defaults)
   seeds = command_line.chosen_seeds("seeds")
   selection_seeds = selection_flags.chosen_seeds(VALIDATION, seeds)
@@ -180,6 +192,9 @@ def make_plan() -> Plan:
         for seed in selection_seeds
       }
     model = _build_model(datasets[seeds[0]])
+    command_line.check_sizes(
+      chosen, model, sum(len(each.y) for each in datasets[seeds[0]].train)
+    )
     aggregators = command_line.chosen_aggregators(chosen, FLAGS.rounds)
   if own_datasets.is_own(FLAGS.dataset):
     output_folder.warn_of_copies(

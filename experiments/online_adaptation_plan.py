@@ -18,6 +18,7 @@ from experiments import input_flags
 from experiments import model_flags
 from experiments import output_folder
 from experiments import pretrained
+from tff_shift import memory
 from tff_shift import models
 from tff_shift.data import class_pools
 from tff_shift.data import corruptions
@@ -177,21 +178,16 @@ def _omega(shift: str, timesteps: int, seed: int) -> np.ndarray:
   )
 
 
-def make_plan() -> Plan:
-  """Checks all flags and loads the data, before anything is written.
-
-  Returns:
-    The plan.
+def check_flags() -> None:
+  """Refuses values that are wrong whatever the data hold.
 
   Raises:
-    UsageError: If a flag or a file is wrong.
+    UsageError: If there is one.
   """
   command_line.check_common_flags(SCENARIO)
-  chosen = contestants.chosen(
-    SCENARIO, lambda *_: {"num_slots": FLAGS.num_clients}
-  )
+  chosen = _chosen()
   _check_slots(chosen)
-  seeds = command_line.chosen_seeds("seeds")
+  command_line.chosen_seeds("seeds")
   for flag, allowed in (
     ("shift_kind", streams.SHIFT_KINDS),
     ("corrupted_images", ("computed", "archive")),
@@ -221,12 +217,33 @@ def make_plan() -> Plan:
     "max_pretraining_examples",
   )
   command_line.require_seed("pretraining_seed")
-  pretraining_hparams = pretrained.chosen_hparams()
+  pretrained.chosen_hparams()
+  _check_controls(chosen)
+  command_line.positive_number("dirichlet")
+
+
+def _chosen() -> list[selection.Contestant]:
+  return contestants.chosen(
+    SCENARIO, lambda *_: {"num_slots": FLAGS.num_clients}
+  )
+
+
+def make_plan() -> Plan:
+  """Checks all flags and loads the data, before anything is written.
+
+  Returns:
+    The plan.
+
+  Raises:
+    UsageError: If a flag or a file is wrong.
+  """
+  check_flags()
+  chosen = _chosen()
+  seeds = command_line.chosen_seeds("seeds")
   omegas = {
     shift: {seed: _omega(shift, FLAGS.timesteps, seed) for seed in seeds}
     for shift in FLAGS.shift
   }
-  _check_controls(chosen)
   dirichlet = command_line.positive_number("dirichlet")
   with command_line.usage_errors():
     dataset = streams.load_online(
@@ -243,8 +260,21 @@ def make_plan() -> Plan:
     archive = None
     if FLAGS.corrupted_images == "archive":
       archive = streams.archive_of(FLAGS.dataset, FLAGS.data_dir)
-    model = _build_model(dataset)
     labelled = _labelled_sizes(dataset)
+    num_examples = FLAGS.num_clients * FLAGS.samples_per_step + int(
+      np.minimum(labelled, FLAGS.initial_examples).sum()
+    )
+    # With the class distribution that each client drifts to.
+    num_bytes = num_examples * dataset.stream.x[0].nbytes
+    num_bytes += FLAGS.num_clients * len(dataset.class_names) * 8
+    memory.check(
+      num_bytes,
+      f"--num_clients={FLAGS.num_clients} with"
+      f" --samples_per_step={FLAGS.samples_per_step} and"
+      f" --initial_examples={FLAGS.initial_examples}",
+    )
+    model = _build_model(dataset)
+    command_line.check_sizes(chosen, model, num_examples)
     num_small = sum(size < FLAGS.initial_examples for size in labelled)
     plan = Plan(
       scenario=SCENARIO,
@@ -273,7 +303,7 @@ def make_plan() -> Plan:
       dirichlet=dirichlet,
       dataset=dataset,
       archive=archive,
-      pretraining=pretraining_hparams,
+      pretraining=pretrained.chosen_hparams(),
     )
     # What cannot be drawn is refused here.
     for seed in seeds:

@@ -93,7 +93,7 @@ def _check_flags() -> None:
 def _read_input() -> tuple[np.ndarray, np.ndarray | None]:
   """Returns x, and y or None."""
   path = FLAGS.input
-  if not os.path.isfile(path):
+  if not os.path.exists(path):
     raise command_line.UsageError(f"--input={path}: there is no such file")
   try:
     arrays = array_files.read_npz(path)

@@ -38,6 +38,7 @@ from experiments import worker_flags
 from experiments.pages import contents
 from experiments.reproduction import binary_flags
 from experiments.reproduction import budget
+from experiments.reproduction import checks
 from experiments.reproduction import jobs as jobs_lib
 from experiments.reproduction import plan_file
 from experiments.reproduction import records
@@ -144,7 +145,8 @@ def _asked(binary: str) -> plan_file.Plan | None:
   if FLAGS.budget:
     budget.parse(FLAGS.budget)
   more_flags = shlex.split(FLAGS.flags or "")
-  binary_flags.parsed(more_flags, binary)
+  for name, value in binary_flags.parsed(more_flags, binary).items():
+    checks.check_flag(name, value, binary)
   if not given and not more_flags:
     return None
   return plan_file.Plan(
@@ -215,6 +217,7 @@ def _within_budget(
   whole = jobs_of(reductions.Reductions())
   if not whole:
     return asked
+  checks.check_jobs(whole, asked_table.of.name, FLAGS.data_dir)
   told = f"measuring    {whole[0].folder}, a few rounds"
   print(shown_names.printable(told), flush=True)
   with tempfile.TemporaryDirectory(prefix="tff-shift-") as temporary:
@@ -298,6 +301,8 @@ def reproduce(name: str) -> int:
         environment=_environment(),
       )
     )
+    if not (FLAGS.merge or FLAGS.page_only):
+      checks.check_jobs(jobs, asked.of.name, FLAGS.data_dir)
     runner.check(jobs)
     command = shlex.join(
       ["python", "-m", "experiments.reproduce", *sys.argv[1:]]

@@ -51,16 +51,36 @@ def read_bytes(
     ValueError: If it is no regular file, is larger than `max_bytes`, or cannot
       be read; one line that begins with the path.
   """
+  with reading(path, max_bytes=max_bytes) as file:
+    return file.read()
+
+
+@contextlib.contextmanager
+def reading(
+  path: str | os.PathLike[str], *, max_bytes: int | None = None
+) -> Iterator[IO[bytes]]:
+  """Opens a regular file that need not be read whole, see `read_bytes`.
+
+  Args:
+    path: The file. A link is followed.
+    max_bytes: The largest size. None: any.
+
+  Yields:
+    The file, open for reading bytes.
+
+  Raises:
+    FileNotFoundError: If there is no such file.
+    ValueError: See `read_bytes`.
+  """
   try:
     # Opening a named pipe would wait for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
       _check_regular(path, os.fstat(descriptor), max_bytes)
-    except ValueError:
+      with os.fdopen(descriptor, "rb", closefd=False) as file:
+        yield file
+    finally:
       os.close(descriptor)
-      raise
-    with os.fdopen(descriptor, "rb") as file:
-      return file.read()
   except FileNotFoundError:
     raise
   except OSError as error:
@@ -68,11 +88,11 @@ def read_bytes(
 
 
 def _check_regular(
-  path: str | os.PathLike[str], found: os.stat_result, max_bytes: int
+  path: str | os.PathLike[str], found: os.stat_result, max_bytes: int | None
 ) -> None:
   if not stat.S_ISREG(found.st_mode):
     raise ValueError(f"{path} is {_no_file(found)}")
-  if found.st_size > max_bytes:
+  if max_bytes is not None and found.st_size > max_bytes:
     raise ValueError(
       f"{path} has {found.st_size:,} bytes; at most {max_bytes:,} are read"
     )

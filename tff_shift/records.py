@@ -81,13 +81,37 @@ def read(path: str | os.PathLike[str], kind: type[_R], remedy: str = "") -> _R:
       one line that names file and field.
   """
   content = files.read_text(path)
-  parse = _parse_toml if os.fspath(path).endswith(".toml") else _parse_json
   try:
-    return convert(parse(content), kind)
+    return convert(_parser(path)(content), kind)
   except ValueError as error:
     raise ValueError(
       f"{path}: {error}" + (f"; {remedy}" if remedy else "")
     ) from error
+
+
+def read_fields(path: str | os.PathLike[str]) -> Any:
+  """Reads what a JSON or TOML file holds, before it is made a record.
+
+  Args:
+    path: The file, see `read`.
+
+  Returns:
+    What `convert` takes.
+
+  Raises:
+    FileNotFoundError: If there is no such file.
+    ValueError: If the file cannot be read or is damaged; one line that names
+      it.
+  """
+  content = files.read_text(path)
+  try:
+    return _parser(path)(content)
+  except ValueError as error:
+    raise ValueError(f"{path}: {error}") from error
+
+
+def _parser(path: str | os.PathLike[str]) -> Callable[[str], Any]:
+  return _parse_toml if os.fspath(path).endswith(".toml") else _parse_json
 
 
 def decode(text: str, kind: type[_R]) -> _R:

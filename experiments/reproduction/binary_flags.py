@@ -1,9 +1,12 @@
 """What flags the binaries have, and which of them belong to an algorithm."""
 
+import contextlib
 import dataclasses
 import functools
 import importlib
+from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
@@ -11,7 +14,6 @@ from absl.testing import flagsaver
 
 from experiments import hparam_flags
 from experiments import preset_flag
-from experiments.reproduction import specification
 from tff_shift import algorithms
 
 
@@ -23,7 +25,7 @@ def of(binary: str) -> Mapping[str, flags.Flag]:
   names are the same. The flags are taken away again.
 
   Args:
-    binary: One of `specification.BINARIES`.
+    binary: Its name.
   """
   planning = importlib.import_module(f"experiments.{binary}_plan")
   with flagsaver.flagsaver():
@@ -127,54 +129,38 @@ def has(algorithm: str, name: str) -> bool:
   return name in {field.name for field in dataclasses.fields(kind)}
 
 
-def check_specification(spec: specification.Specification) -> None:
-  """Refuses flags, presets and algorithms that there are not.
+def check_arguments(arguments: Sequence[str], binary: str) -> None:
+  """Lets a binary check its flags, as it does first of all when it is started.
 
   Args:
-    spec: The specification of a table.
+    arguments: See `parsed`.
+    binary: The binary.
 
   Raises:
-    SpecificationError: Names the table and the key.
+    ValueError: In one line.
   """
-  named = [("flags", spec.flags), ("grid", spec.grid)]
-  for name, dataset in spec.datasets.items():
-    key = f"datasets.{name}"
-    named += [(f"{key}.flags", dataset.flags), (f"{key}.grid", dataset.grid)]
-    named += [
-      (f"{key}.methods.{method}", flags_there)
-      for method, flags_there in dataset.methods.items()
-    ]
-    if dataset.preset:
-      _guarded(spec, f"{key}.preset", preset, spec.binary, dataset.preset)
-  for name, setting in spec.settings.items():
-    if setting.flag and setting.flag not in of(spec.binary):
-      raise specification.SpecificationError(
-        f"{spec.name}: settings.{name}.flag: experiments.{spec.binary} has no"
-        f" flag --{setting.flag}"
-      )
-    named += [
-      (f"settings.{name}.flags.{value}", flags_there)
-      for value, flags_there in setting.flags.items()
-    ]
-  for name, method in spec.methods.items():
-    key = f"methods.{name}"
-    if method.algorithm and method.algorithm not in algorithms.names(
-      spec.binary
-    ):
-      raise specification.SpecificationError(
-        f"{spec.name}: {key}.algorithm: experiments.{spec.binary} has no"
-        f" algorithm {method.algorithm!r}"
-      )
-    named.append((f"{key}.flags", method.flags))
-  for key, flags_there in named:
-    for flag, value in (flags_there or {}).items():
-      _guarded(spec, f"{key}.{flag}", check, flag, value, spec.binary)
+  planning = importlib.import_module(f"experiments.{binary}_plan")
+  with _alone(of(binary)):
+    try:
+      flags.FLAGS([binary, *arguments])
+      planning.check_flags()
+    except flags.Error as error:
+      raise ValueError(" ".join(str(error).split())) from error
 
 
-def _guarded(spec, key, check_it, *arguments):
+@contextlib.contextmanager
+def _alone(known: Mapping[str, flags.Flag]) -> Iterator[None]:
+  """Puts flags in the place of those of this process that have their names."""
+  hidden = {name: flags.FLAGS[name] for name in known if name in flags.FLAGS}
+  for name in hidden:
+    delattr(flags.FLAGS, name)
   try:
-    check_it(*arguments)
-  except ValueError as error:
-    raise specification.SpecificationError(
-      f"{spec.name}: {key}: {error}"
-    ) from error
+    for name, flag in known.items():
+      flags.FLAGS[name] = flag
+    yield
+  finally:
+    for name, flag in known.items():
+      flag.unparse()
+      delattr(flags.FLAGS, name)
+    for name, flag in hidden.items():
+      flags.FLAGS[name] = flag

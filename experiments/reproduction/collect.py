@@ -4,7 +4,6 @@ import csv
 import functools
 import math
 import pathlib
-import re
 import shlex
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -15,11 +14,10 @@ from experiments import run_folders
 from experiments.pages import contents
 from experiments.reproduction import binary_flags
 from experiments.reproduction import jobs as jobs_lib
+from experiments.reproduction import notes
 from experiments.reproduction import papers
 from experiments.reproduction import records
 from experiments.reproduction import specification
-
-_NOTES = pathlib.Path(__file__).parents[2] / "BUILD_NOTES.md"
 
 
 class Found:
@@ -205,7 +203,7 @@ def collect(
     cells=cells,
     protocol=list(settings),
     curves=curves,
-    decisions=[(name, _notes_on(name)) for name in spec.decisions],
+    decisions=[(name, notes.on(name)) for name in spec.decisions],
     problems=list(failures) or _problems(found.values()),
   )
 
@@ -293,19 +291,3 @@ def _problems(found: Sequence[Found]) -> list[str]:
     if reason.startswith("failed") or "other flags" in reason:
       lines.append(f"{each.job.folder}: {reason}")
   return lines
-
-
-@functools.cache
-def _notes_on(heading: str) -> str:
-  """Returns what stands below a heading of BUILD_NOTES.md, if that is there.
-
-  A package that was installed from a wheel does not have it.
-  """
-  if not _NOTES.is_file():
-    return ""
-  parts = re.split(r"^## ", _NOTES.read_text(encoding="utf-8"), flags=re.M)
-  for part in parts:
-    name, _, text = part.partition("\n")
-    if name == heading:
-      return text.strip()
-  raise ValueError(f"{_NOTES}: there is no heading {heading!r}")

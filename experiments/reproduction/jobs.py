@@ -16,6 +16,7 @@ from typing import Any
 from experiments.reproduction import binary_flags
 from experiments.reproduction import reductions as reductions_lib
 from experiments.reproduction import specification
+from experiments.reproduction import templates
 from tff_shift import algorithms
 from tff_shift.data import source
 
@@ -114,7 +115,7 @@ def plan(
       (name, spec.settings[name], value) for name, value in cell.setting
     ]
     method, metric = spec.methods[cell.method], spec.metrics[cell.metric]
-    reads = metric.reads.format(**dict(cell.setting))
+    reads = templates.fill(metric.reads, dict(cell.setting))
     dataset = spec.datasets[cell.dataset]
     missing = ""
     if not has_runs(cell.dataset):
@@ -130,6 +131,11 @@ def plan(
     if not (reason or spec.computed):
       made_job = _job(spec, cell, reductions, more_flags or {})
       job = made.setdefault(made_job.folder, made_job)
+      if job != made_job:
+        raise ValueError(
+          f"{spec.name}: two jobs with different flags have one folder,"
+          f" {job.folder}; give data sets and settings other names or values"
+        )
     headings = [dataset.label] * several
     headings += [
       setting.shown(value)
@@ -186,8 +192,13 @@ def _job(
   given = {"dataset": cell.dataset}
   if dataset.preset:
     given |= binary_flags.preset(spec.binary, dataset.preset)
-  given |= {**spec.flags, **dataset.flags, **of_setting, **spec.grid}
-  given |= dataset.grid or {}
+  given |= {
+    **spec.flags,
+    **dataset.flags,
+    **of_setting,
+    **spec.grid,
+    **dataset.grid,
+  }
   given = {
     name: value
     for name, value in given.items()

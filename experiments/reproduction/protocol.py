@@ -87,7 +87,7 @@ def lines(
         " the decisions",
       )
     )
-  return told + [contents.Setting(**each) for each in spec.differs]
+  return told + [contents.Setting(**each.to_fields()) for each in spec.differs]
 
 
 def _varied(jobs: Sequence[jobs_lib.Job]) -> set[str]:

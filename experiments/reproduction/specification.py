@@ -2,7 +2,8 @@
 
 A file may start from another (`base`, a path beside it without .toml), whose
 keys it overrides one by one; that is where the methods, data sets and settings
-of a paper stand that its tables share. Keys:
+of a paper stand that its tables share. Keys (names of data sets, methods,
+settings and metrics are made of letters, digits and `_ . + -`):
 
     name             "<paper>/<table>"; the cells are those of `papers`
     title            what the table shows
@@ -40,15 +41,21 @@ of a paper stand that its tables share. Keys:
 """
 
 import dataclasses
+import functools
 import itertools
 import pathlib
-import tomllib
-from collections.abc import Mapping
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable
+from typing import Annotated
 from typing import Any
 
+import msgspec
+
+from experiments.reproduction import notes
 from experiments.reproduction import papers
+from experiments.reproduction import templates
 from tff_shift import arguments
+from tff_shift import records
 
 _FOLDER = pathlib.Path(__file__).parents[1] / "tables"
 
@@ -59,113 +66,138 @@ BINARIES = (
   "online_adaptation",
 )
 COMPUTED = ("paired_t",)
+# Tables of names of a file.
+_NAMED = ("datasets", "methods", "settings", "metrics")
+# Some become parts of paths, and some of templates.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+
+_Scalar = bool | int | float | str
+_Value = _Scalar | tuple[_Scalar, ...]
+_Flags = dict[str, _Value]
+_Names = tuple[str, ...]
+_SomeNames = Annotated[_Names, msgspec.Meta(min_length=1)]
+_Seeds = Annotated[
+  tuple[Annotated[int, msgspec.Meta(ge=0, lt=2**31)], ...],
+  msgspec.Meta(min_length=1),
+]
 
 
 class SpecificationError(ValueError):
   """A specification is wrong; the message names the file and the key."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Dataset:
+class Dataset(records.Record):
   """See the module, `datasets`."""
 
   label: str = ""
   preset: str = ""
-  flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  grid: Mapping[str, Sequence[Any]] | None = None
-  needs: Sequence[str] = ()
-  methods: Mapping[str, Mapping[str, Any]] = dataclasses.field(
-    default_factory=dict
-  )
+  flags: _Flags = msgspec.field(default_factory=dict)
+  grid: _Flags = msgspec.field(default_factory=dict)
+  needs: _Names = ()
+  methods: dict[str, _Flags] = msgspec.field(default_factory=dict)
   absent: str = ""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Method:
+class Method(records.Record):
   """See the module, `methods`."""
 
   label: str = ""
   algorithm: str = ""
-  flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  flags: _Flags = msgspec.field(default_factory=dict)
   absent: str = ""
-  absent_metrics: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  absent_metrics: dict[str, str] = msgspec.field(default_factory=dict)
   job: str = ""
   reads: str = ""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Setting:
+class Setting(records.Record):
   """See the module, `settings`."""
 
   label: str = "{}"
-  labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  labels: dict[str, str] = msgspec.field(default_factory=dict)
   flag: str = ""
-  flags: Mapping[str, Mapping[str, Any]] = dataclasses.field(
-    default_factory=dict
-  )
+  flags: dict[str, _Flags] = msgspec.field(default_factory=dict)
   entry: str = ""
-  values: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  values: dict[str, str] = msgspec.field(default_factory=dict)
+
+  def __post_init__(self):
+    templates.check(self.label, {""})
+    if sum(map(bool, (self.flag, self.flags, self.entry))) > 1:
+      raise ValueError("only one of flag, flags and entry may be given")
+    if self.values and not self.entry:
+      raise ValueError("values belong to entry, which is missing")
 
   def shown(self, value: Any) -> str:
     """Returns what a heading calls a value."""
-    return self.labels.get(str(value)) or self.label.format(value)
+    return self.labels.get(str(value)) or templates.fill(
+      self.label, {"": value}
+    )
 
-  def flags_of(self, value: Any) -> Mapping[str, Any]:
+  def flags_of(self, value: Any) -> _Flags:
     """Returns the flags of a value; none if it only names a metric."""
     return {self.flag: value} if self.flag else self.flags.get(str(value), {})
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Metric:
+class Metric(records.Record):
   """See the module, `metrics`."""
 
   label: str = ""
   reads: str = ""
   unit: str = "%"
-  divided_by: float = 1.0
+  divided_by: Annotated[float, msgspec.Meta(gt=0, le=1e300)] = 1.0
   higher_is_better: bool = True
   orderings: bool = True
   absent: str = ""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Ours:
+class Ours(records.Record):
   """See the module, `ours`."""
 
-  datasets: Sequence[str]
-  methods: Sequence[str]
-  metrics: Sequence[str]
-  settings: Mapping[str, Sequence[Any]] = dataclasses.field(
-    default_factory=dict
-  )
+  datasets: _SomeNames
+  methods: _SomeNames
+  metrics: _SomeNames
+  settings: dict[
+    str, Annotated[tuple[_Scalar, ...], msgspec.Meta(min_length=1)]
+  ] = msgspec.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Specification:
+class Difference(records.Record):
+  """See the module, `differs`."""
+
+  name: str
+  paper: str
+  ours: str
+  reason: str = ""
+
+
+class Specification(records.Record):
   """A table; see the module for what the fields are."""
 
   name: str
   title: str
   binary: str
+  datasets: dict[str, Dataset]
+  methods: dict[str, Method]
+  metrics: dict[str, Metric]
   select: str = ""
-  seeds: Sequence[int] = (0,)
-  selection_seeds: Sequence[int] = (0,)
-  flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  grid: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
-  datasets: Mapping[str, Dataset]
-  methods: Mapping[str, Method]
-  settings: Mapping[str, Setting] = dataclasses.field(default_factory=dict)
-  metrics: Mapping[str, Metric]
-  rows_by: Sequence[str] = ()
-  also: Sequence[str] = ()
-  extras: Sequence[str] = ()
+  seeds: _Seeds = (0,)
+  selection_seeds: _Seeds = (0,)
+  flags: _Flags = msgspec.field(default_factory=dict)
+  grid: _Flags = msgspec.field(default_factory=dict)
+  settings: dict[str, Setting] = msgspec.field(default_factory=dict)
+  rows_by: _Names = ()
+  also: _Names = ()
+  extras: _Names = ()
   ours: Ours | None = None
   computed: str = ""
   of: str = ""
-  decisions: Sequence[str] = ()
-  silent: Sequence[str] = ()
-  differs: Sequence[Mapping[str, str]] = ()
-  rungs: Sequence[str] = ()
+  decisions: _Names = ()
+  silent: _Names = ()
+  differs: tuple[Difference, ...] = ()
+  rungs: tuple[str, ...] = ()
+
+  def __post_init__(self):
+    _check(self)
 
   @property
   def paper(self) -> papers.Paper | None:
@@ -232,12 +264,10 @@ class WantedCell:
 
 def names() -> list[str]:
   """Returns the names of all tables, paper by paper."""
-  found = []
-  for path in _FOLDER.glob("*.toml"):
-    name = tomllib.loads(path.read_text(encoding="utf-8")).get("name")
-    if name:
-      found.append(name)
-  return sorted(found, key=_in_order)
+  found = [
+    records.read_fields(path).get("name") for path in _FOLDER.glob("*.toml")
+  ]
+  return sorted(filter(None, found), key=_in_order)
 
 
 def _in_order(name: str) -> tuple[Any, ...]:
@@ -252,8 +282,8 @@ def load(name: str) -> Specification:
     name: One of `names`, or the path of a TOML file.
 
   Returns:
-    The specification. That flags are those of the binary is checked where the
-    binary is at hand, see `binary_flags`.
+    The specification. What only the binary knows, such as its flags, is checked
+    by `checks`.
 
   Raises:
     SpecificationError: If there is none, or it is wrong.
@@ -266,38 +296,39 @@ def load(name: str) -> Specification:
         f"{name}: there is no such table; --list names all"
         f"{arguments.did_you_mean(name, names())}"
       )
-  values = _read_with_bases(path)
-  spec = _record(Specification, values, path, "")
-  _check(spec, path)
-  return spec
-
-
-def _read_with_bases(
-  path: pathlib.Path, started_from: tuple[pathlib.Path, ...] = ()
-) -> dict[str, Any]:
-  """Returns the keys of a file over those of the files that it starts from."""
-  if path.resolve() in started_from:
-    raise SpecificationError(f"{path}: base: the file starts from itself")
-  values = _read(path)
-  base = values.pop("base", None)
-  if base is None:
-    return values
-  below = _read_with_bases(
-    path.parent / f"{base}.toml", (*started_from, path.resolve())
-  )
-  return _merged(below, values)
-
-
-def _read(path: pathlib.Path) -> dict[str, Any]:
+  layers = _layers(path)
   try:
-    return tomllib.loads(path.read_text(encoding="utf-8"))
-  except FileNotFoundError as error:
-    raise SpecificationError(f"{path}: there is no such file") from error
-  except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-    raise SpecificationError(f"{path}: {error}") from error
+    return _record(layers.values())
+  except ValueError as error:
+    raise SpecificationError(f"{_at_fault(layers, error)}: {error}") from error
 
 
-def _merged(below: Mapping, above: Mapping) -> dict[str, Any]:
+def _layers(path: pathlib.Path) -> dict[pathlib.Path, dict[str, Any]]:
+  """Reads a file and those that it starts from; the lowest comes first."""
+  layers, where = {}, ""
+  while path.resolve() not in {each.resolve() for each in layers}:
+    try:
+      fields = records.read_fields(path)
+    except FileNotFoundError as error:
+      raise SpecificationError(
+        f"{where}: there is no file {path}"
+        if where
+        else f"{path}: there is no such file"
+      ) from error
+    except ValueError as error:
+      raise SpecificationError(str(error)) from error
+    base = fields.pop("base", None)
+    layers = {path: fields} | layers
+    if base is None:
+      return layers
+    where = f"{path}: base"
+    if not isinstance(base, str):
+      raise SpecificationError(f"{where}: the path of a file wanted")
+    path = path.parent / f"{base}.toml"
+  raise SpecificationError(f"{where}: the file starts from itself")
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
   """Returns tables of tables joined; what is above counts."""
   merged = dict(below)
   for key, value in above.items():
@@ -306,81 +337,65 @@ def _merged(below: Mapping, above: Mapping) -> dict[str, Any]:
   return merged
 
 
-_PARTS = {
-  "datasets": Dataset,
-  "methods": Method,
-  "settings": Setting,
-  "metrics": Metric,
-}
-
-
-def _record(kind: type, values: Any, path: pathlib.Path, where: str) -> Any:
-  """Makes a record of a table of a file; unknown keys are refused."""
-  if not isinstance(values, dict):
-    raise SpecificationError(f"{path}: {where}: it must be a table")
-  fields = {field.name: field for field in dataclasses.fields(kind)}
-  for key, value in values.items():
-    if key not in fields:
-      raise SpecificationError(
-        f"{path}: {where}{key}: there is no such key; there are"
-        f" {', '.join(fields)}"
-      )
-    _check_type(fields[key].type, value, path, f"{where}{key}")
-  given = dict(values)
-  if kind is Specification:
-    for key, part in _PARTS.items():
-      given[key] = {
-        name: _record(part, each, path, f"{key}.{name}.")
-        for name, each in given.get(key, {}).items()
-      }
-    if "ours" in given:
-      given["ours"] = _record(Ours, given["ours"], path, "ours.")
+def _record(layers: Iterable[dict[str, Any]]) -> Specification:
+  """Makes the record of files, each over those before it."""
   try:
-    return kind(**given)
-  except TypeError as error:
-    missing = str(error).rpartition(": ")[2]
-    raise SpecificationError(f"{path}: {where}{missing} is missing") from error
+    merged = functools.reduce(_merged, layers)
+  except RecursionError:
+    raise ValueError("it is nested too deeply") from None
+  return records.convert(merged, Specification)
 
 
-def _check_type(kind: Any, value: Any, path: pathlib.Path, where: str) -> None:
-  """Refuses text where a number is wanted, and the like."""
-  wanted = (
-    (str, str, "text"),
-    (bool, bool, "true or false"),
-    (float, int | float, "a number"),
-  )
-  for of_field, allowed, what in wanted:
-    if kind is of_field and not isinstance(value, allowed):
-      raise SpecificationError(f"{path}: {where}: it must be {what}")
-  described = str(kind)
-  if "Mapping" in described and not described.startswith(
-    "collections.abc.Sequence"
-  ):
-    if not isinstance(value, dict):
-      raise SpecificationError(f"{path}: {where}: it must be a table")
-  elif "Sequence" in described and not isinstance(value, list):
-    raise SpecificationError(f"{path}: {where}: it must be a list")
+def _at_fault(
+  layers: dict[pathlib.Path, dict[str, Any]], error: ValueError
+) -> pathlib.Path:
+  """Returns the file of the field that an error names.
+
+  That is the first from which on the error is always the same, or the last file
+  for what is in none.
+  """
+  *lower, at_fault = layers
+  if re.fullmatch(r"the field \w+ is missing", str(error)):
+    return at_fault
+  for number in range(len(lower), 0, -1):
+    try:
+      _record(itertools.islice(layers.values(), number))
+      break
+    except ValueError as of_lower:
+      if str(of_lower) != str(error):
+        break
+    at_fault = lower[number - 1]
+  return at_fault
 
 
-def _check(spec: Specification, path: pathlib.Path) -> None:
-  """Refuses names that lead nowhere."""
+def _check(spec: Specification) -> None:
+  """Refuses names that lead nowhere, and fields that do not agree."""
 
   def refuse(key, message):
-    raise SpecificationError(f"{path}: {key}: {message}")
+    raise ValueError(f"{key}: {message}")
 
   if spec.binary not in BINARIES:
     refuse("binary", f"it must be one of {', '.join(BINARIES)}")
   if spec.computed and spec.computed not in COMPUTED:
     refuse("computed", f"it must be one of {', '.join(COMPUTED)}")
+  for key in ("seeds", "selection_seeds"):
+    given = getattr(spec, key)
+    if len(set(given)) != len(given):
+      refuse(key, f"none may stand there twice, got {list(given)}")
+  if not set(spec.selection_seeds) <= set(spec.seeds):
+    refuse("selection_seeds", "they must be a part of seeds")
+  for key in _NAMED:
+    for name in getattr(spec, key):
+      if not _NAME.fullmatch(name):
+        refuse(key, f"{name!r} is no name of letters, digits and _ . + -")
   if bool(spec.computed) != bool(spec.of):
     refuse("of", "it names the table from which cells are computed")
   if spec.of and spec.of not in names():
     refuse("of", f"there is no table {spec.of}")
-  if not spec.seeds or not set(spec.selection_seeds) <= set(spec.seeds):
-    refuse("selection_seeds", "they must be a part of seeds")
-  if not spec.cells():
-    refuse("ours", f"{spec.name} has no cell: neither the paper's nor ours")
-  for name in (*spec.rows_by,):
+  for heading in spec.decisions:
+    if not notes.has(heading):
+      refuse("decisions", f"{notes.PATH.name} has no heading {heading!r}")
+  for name in spec.rows_by:
     if name not in spec.settings:
       refuse("rows_by", f"there is no setting {name!r}")
   for name, method in spec.methods.items():
@@ -389,6 +404,8 @@ def _check(spec: Specification, path: pathlib.Path) -> None:
       refuse(f"methods.{name}", "it needs one of algorithm, absent and job")
     if method.job and not spec.methods.get(method.job, Method()).algorithm:
       refuse(f"methods.{name}.job", f"{method.job!r} has no run folder")
+    if method.job and method.flags:
+      refuse(f"methods.{name}.flags", f"they are those of {method.job!r}")
   for name, dataset in spec.datasets.items():
     for method in dataset.methods:
       if method not in spec.methods:
@@ -396,7 +413,14 @@ def _check(spec: Specification, path: pathlib.Path) -> None:
   for name, metric in spec.metrics.items():
     if not (metric.reads or metric.absent or spec.computed):
       refuse(f"metrics.{name}", "it needs either reads or absent")
-  for cell in spec.cells():
+    try:
+      templates.check(metric.reads, spec.settings)
+    except ValueError as error:
+      refuse(f"metrics.{name}.reads", error)
+  cells = spec.cells()
+  if not cells:
+    refuse("ours", f"{spec.name} has no cell: neither the paper's nor ours")
+  for cell in cells:
     for key, found, known in (
       ("datasets", cell.dataset, spec.datasets),
       ("methods", cell.method, spec.methods),
@@ -405,6 +429,10 @@ def _check(spec: Specification, path: pathlib.Path) -> None:
     ):
       if found not in known:
         refuse(key, f"nothing is said of {found!r}, which a cell has")
+    try:
+      templates.check(spec.metrics[cell.metric].reads, dict(cell.setting))
+    except ValueError as error:
+      refuse(f"metrics.{cell.metric}.reads", error)
     for name, value in cell.setting:
       setting = spec.settings[name]
       if setting.flags and str(value) not in setting.flags:

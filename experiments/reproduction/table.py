@@ -9,6 +9,7 @@ from typing import Any
 from experiments.pages import contents
 from experiments.pages import shown
 from experiments.reproduction import binary_flags
+from experiments.reproduction import checks
 from experiments.reproduction import collect
 from experiments.reproduction import computed
 from experiments.reproduction import jobs as jobs_lib
@@ -50,7 +51,9 @@ class Table:
     """
     self.spec = specification.load(name)
     self.of = specification.load(self.spec.of) if self.spec.of else self.spec
-    binary_flags.check_specification(self.of)
+    checks.check(self.of)
+    if self.of is not self.spec:
+      checks.check_computed(self.spec, self.of)
     self._only, self._columns, self._data_dir = only, columns, data_dir
     self._runs_in = runs_in
 
@@ -130,7 +133,9 @@ class Table:
     if not self.spec.computed:
       return made
     cells = self.planned_of_computed()
-    differs = [contents.Setting(**each) for each in self.spec.differs]
+    differs = [
+      contents.Setting(**each.to_fields()) for each in self.spec.differs
+    ]
     return dataclasses.replace(
       made,
       name=self.spec.name,

@@ -1,10 +1,14 @@
 """Tests of files of arrays: whole, or refused in one line."""
 
+import io
+import os
 import zipfile
 
 import numpy as np
 import pytest
+from numpy.lib import format
 
+from tff_shift import memory
 from tff_shift.data import array_files
 
 ARRAYS = {"a/kernel": np.arange(6, dtype=np.float32), "b": np.array(5)}
@@ -94,6 +98,58 @@ def test_file_in_it_that_is_no_array_is_named(path):
     array_files.read_npz(path)
 
 
+def test_header_that_says_more_than_there_is_is_refused(tmp_path):
+  path = tmp_path / "arrays.npz"
+  header = io.BytesIO()
+  format.write_array_header_1_0(
+    header, {"descr": "<f4", "fortran_order": False, "shape": (10**12,)}
+  )
+  with zipfile.ZipFile(path, "w") as archive:
+    archive.writestr("x.npy", header.getvalue() + bytes(80))
+  with pytest.raises(ValueError) as error:
+    array_files.read_npz(path)
+  assert str(error.value) == (
+    "it is damaged: its array 'x' says that it is float32 [1000000000000],"
+    " 3.64 TiB, and has 80 bytes"
+  )
+
+
+def test_what_does_not_fit_in_memory_is_not_unpacked(tmp_path, monkeypatch):
+  path = tmp_path / "arrays.npz"
+  np.savez_compressed(path, x=np.zeros(10**6), y=np.zeros(10))
+  # So much is there beside the file, which is a hundred times smaller.
+  monkeypatch.setattr(memory, "limit", lambda: 8 * 10**6)
+  monkeypatch.setattr(format, "read_array", pytest.fail)
+  with pytest.raises(ValueError) as error:
+    array_files.read_npz(path)
+  assert str(error.value) == (
+    "it is too large, above all its array 'x': this would need 7.63 MiB of"
+    " memory, and there are 7.63 MiB"
+  )
+
+
+@pytest.mark.parametrize(
+  ("make", "reason"),
+  [
+    (os.mkfifo, "it is a named pipe; a file must be in its place"),
+    (os.mkdir, "it is a folder; a file must be in its place"),
+    (lambda path: os.symlink("/dev/zero", path), "it is a device; a file"),
+  ],
+)
+def test_what_is_no_file_is_refused(make, reason, tmp_path):
+  make(tmp_path / "arrays.npz")
+  with pytest.raises(ValueError) as error:
+    array_files.read_npz(tmp_path / "arrays.npz")
+  assert str(error.value).startswith(reason)
+
+
+def test_array_that_stands_in_it_twice_is_refused(path):
+  with zipfile.ZipFile(path, "a") as archive:
+    archive.writestr("b", archive.read("b.npy"))
+  with pytest.raises(ValueError, match=r"^it is damaged: 'b' stands in it tw"):
+    array_files.read_npz(path)
+
+
 def test_damaged_npy_is_refused_in_one_line(tmp_path):
   path = tmp_path / "array.npy"
   np.save(path, np.arange(9))
@@ -104,6 +160,10 @@ def test_damaged_npy_is_refused_in_one_line(tmp_path):
     with pytest.raises(ValueError) as error:
       array_files.map_npy(path)
     assert "\n" not in str(error.value)
+  path.unlink()
+  os.mkfifo(path)
+  with pytest.raises(ValueError, match=r"array\.npy is a named pipe"):
+    array_files.map_npy(path)
 
 
 def test_message_of_tensorflow_becomes_one_line():

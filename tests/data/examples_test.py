@@ -65,9 +65,33 @@ class TestCasts:
     # float32 has 23 bits: halfway and a bit more goes up.
     assert np.all(check(x, Y[:1]).x == np.float32(1 + 2.0**-23))
 
-  def test_large_numbers_are_finite_though_their_sum_is_not(self):
-    x = np.full((2, *SHAPE), 3e38, np.float32)
+  def test_numbers_are_as_large_as_their_squares_are_finite(self):
+    largest = np.float32(2**64 * (1 - 2.0**-24))  # Its square is below 2**128.
+    x = np.full((2, *SHAPE), largest, np.float32)
     assert check(x, Y).x is x
+    x = x_of(np.float64)
+    x[1].flat[0] = -3e38
+    with pytest.raises(ValueError) as error:
+      check(x, np.zeros(len(x), int))
+    assert str(error.value) == (
+      "x of toy: numbers must lie between -1.8e+19 and 1.8e+19, so that their"
+      " squares are finite as float32, got -3e+38 in example 1"
+    )
+    x[1].flat[0] = -np.inf
+    with pytest.raises(
+      ValueError, match="finite as float32, those of example 1"
+    ):
+      check(x, np.zeros(len(x), int))
+
+  def test_column_of_a_number_that_is_too_large(self):
+    x = np.zeros((3, 4), np.float32)
+    x[2, 1] = 2e19
+    with pytest.raises(ValueError, match=r"got 2e.19 in column 1 of example 2"):
+      examples.checked(
+        x, np.zeros(3, int), "it", shape=(4,), dtype=np.float32, num_classes=2
+      )
+    # What is asked of a model may be as large as it likes.
+    assert examples.checked_array(x, "it", shape=(3, 4), dtype=np.float32) is x
 
   def test_nothing_is_something_only_where_that_is_said(self):
     x, y = x_of(np.float64)[:0], Y[:0].astype(np.int64)

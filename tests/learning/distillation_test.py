@@ -155,3 +155,9 @@ class TestPublicInputs:
     model = dataclasses.replace(linear_model(), input_dtype=dtype)
     with pytest.raises(ValueError, match=f"^public_data={name}.*must be"):
       public_inputs.make(name, model, 5, 1.0)
+
+
+def test_inputs_that_no_graph_holds_are_refused():
+  # Two float32 each.
+  with pytest.raises(ValueError, match=r"^public_examples=268435456: 2 GiB of"):
+    public_inputs.make("uniform", linear_model(), 2**28, 1.0)

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tff_shift import memory
 from tff_shift import models
+from tff_shift.models import model_size
 from tff_shift.models import split_model
 
 INPUT_SHAPE = (16, 16, 2)
@@ -275,3 +277,52 @@ class TestBuild:
     with pytest.raises(ValueError, match=r"'depth'.*head_width") as error:
       models.build("mlp", input_shape=(2,), num_classes=2, depth=3)
     assert "\n" not in str(error.value)
+
+  def test_model_that_fits_exactly_is_built(self, monkeypatch):
+    def build():
+      return models.build(
+        "mlp", input_shape=(3,), num_classes=4, width=5, head_width=6
+      )
+
+    # The 144 weights of above; weights, gradients and new weights are float32.
+    monkeypatch.setattr(memory, "limit", lambda: 144 * 3 * 4)
+    build()
+    monkeypatch.setattr(memory, "limit", lambda: 144 * 3 * 4 - 1)
+    with pytest.raises(memory.TooLargeError) as error:
+      build()
+    assert str(error.value) == (
+      "model 'mlp' for examples [3] of 4 classes, width=5, head_width=6: this"
+      " would need 1.69 KiB of memory, and there are 1.69 KiB"
+    )
+
+  @pytest.mark.parametrize("name", ["mlp", "resnet"])
+  def test_model_that_cannot_fit_takes_no_memory(self, name, monkeypatch):
+    monkeypatch.setattr(memory, "limit", lambda: 2**30)
+    drawn = []
+    initializers = tf.keras.initializers
+    for kind in (initializers.GlorotUniform, initializers.HeNormal):
+      draw = kind.__call__
+
+      def draw_and_note(self, shape, draw=draw, **options):
+        if tf.executing_eagerly():
+          drawn.append(np.prod(shape))
+        return draw(self, shape, **options)
+
+      monkeypatch.setattr(kind, "__call__", draw_and_note)
+    # The first layers fit, and would take seconds: 784 * 30,000 numbers.
+    with pytest.raises(memory.TooLargeError, match=f"{name}.*, width=30000: "):
+      models.build(name, input_shape=(28, 28, 1), num_classes=10, width=30_000)
+    assert sum(drawn) < 2**24
+
+  def test_large_weights_are_drawn_as_small_ones(
+    self, run_in_graph, monkeypatch
+  ):
+    def drawn():
+      model = models.build("cnn", input_shape=(8, 8, 3), num_classes=3)
+      weights = run_in_graph(model.initial_weights, np.array([1, 2], np.int32))
+      return tf.nest.flatten(weights)
+
+    expected = drawn()
+    monkeypatch.setattr(model_size, "_MANY", 100)
+    for one, other in zip(expected, drawn(), strict=True):
+      np.testing.assert_array_equal(one, other)

@@ -1,6 +1,7 @@
 """Tests of models as pure functions: names, given weights, files, errors."""
 
 import dataclasses
+import os
 
 import numpy as np
 import pytest
@@ -263,6 +264,30 @@ class TestWeightsFile:
     ) as error:
       split_model.load_weights(small_mlp, path)
     assert one_line(error)
+
+  @pytest.mark.parametrize(
+    ("bias", "reason"),
+    [
+      (np.full(10, 3e38), r"has 3e\+38 at \[0\]; numbers must lie between"),
+      (np.full(10, "a"), "holds <U1, and no numbers"),
+      (np.full(10, 1j), "holds complex128, and no numbers"),
+    ],
+  )
+  def test_weights_that_cannot_be_are_refused(
+    self, small_mlp, values, tmp_path, bias, reason
+  ):
+    path = tmp_path / "weights.npz"
+    size = len(values["head/layer5/bias"])
+    np.savez(path, **{**values, "head/layer5/bias": bias[:size]})
+    with pytest.raises(
+      ValueError, match=rf"weights\.npz.*'head/layer5/bias' {reason}"
+    ):
+      split_model.load_weights(small_mlp, path)
+
+  def test_what_is_no_file_is_refused(self, small_mlp, tmp_path):
+    os.mkfifo(tmp_path / "weights.npz")
+    with pytest.raises(ValueError, match=r"weights\.npz': it is a named pipe"):
+      split_model.load_weights(small_mlp, tmp_path / "weights.npz")
 
   def test_misfit_names_file_and_weight(self, small_mlp, values, tmp_path):
     path = tmp_path / "weights.npz"

@@ -1,15 +1,26 @@
 """Every cell of the papers has its runs, or the reason why it has none."""
 
-import pytest
+import copy
+import math
+import os
+import re
 
-from experiments.reproduction import binary_flags
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from experiments.reproduction import checks
+from experiments.reproduction import costs
 from experiments.reproduction import jobs
 from experiments.reproduction import papers
 from experiments.reproduction import reductions
 from experiments.reproduction import specification
 from experiments.reproduction import table
+from experiments.reproduction import templates
+from tff_shift import records
 
 _NOTHING = reductions.Reductions()
+_ONE = reductions.Reductions({"num_settings": "1"})
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +47,7 @@ def test_every_table_of_the_papers_has_a_specification():
 @pytest.mark.parametrize("name", specification.names())
 def test_every_cell_has_runs_or_a_reason(name, everything_at_hand, tmp_path):
   spec = specification.load(name)
-  binary_flags.check_specification(spec)
+  checks.check(spec)
   with_data = jobs.plan(spec, _NOTHING, data_dir=everything_at_hand)
   without = jobs.plan(spec, _NOTHING, data_dir=tmp_path)
   printed = [each.wanted.printed for each in with_data if each.wanted.printed]
@@ -167,29 +178,55 @@ reads = "client_accuracy"
 @pytest.mark.parametrize(
   "old, new, message",
   [
-    ('title = "Mine"', "titel = 1", "titel: there is no such key"),
-    ('title = "Mine"', "title = 1", "title: it must be text"),
-    ('title = "Mine"', "", "'title' is missing"),
-    ('"evolving"', '"evolve"', "binary: it must be one of"),
+    ('title = "Mine"', "titel = 1", "the field titel is unknown"),
+    ('title = "Mine"', "title = 1", "title: expected str, got int"),
+    ('title = "Mine"', "", "the field title is missing"),
+    ('"evolving"', '"evolve"', "binary: it must be one of dyn"),
     ('["circle"]', '["square"]', "nothing is said of 'square'"),
     ('["fed_avg"]', '["fed_evp"]', "nothing is said of 'fed_evp'"),
     ('["accuracy"]', '["loss"]', "nothing is said of 'loss'"),
-    ("reads =", "read =", "metrics.accuracy.read: there is no such key"),
+    ("reads =", "read =", "metrics.accuracy: the field read is unknown"),
     ('preset = "circle"', 'preset = "c"', "datasets.circle.preset: "),
     ("[methods.", 'flags.rounds = "x"\n[methods.', "circle.flags.rounds: "),
     ("[methods.", "flags.round = 1\n[methods.", "no flag --round"),
     ('algorithm = "fed_avg"', 'algorithm = "a"', "no algorithm 'a'"),
+    ("[ours]", "seeds = [0, 1, 0]\n[ours]", r"seeds: .*twice.* \[0, 1, 0\]"),
+    ("[ours]", "seeds = [0, 1.0]\n[ours]", r"seeds\[1\]: expected int, got f"),
+    ("[ours]", "seeds = []\n[ours]", "seeds: expected array of length >= 1"),
+    ("[ours]", f"seeds = [{2**31}]\n[ours]", r"seeds\[0\]: expected int <="),
+    ("[ours]", "selection_seeds = [1]\n[ours]", "must be a part of seeds"),
+    ("[ours]", 'decisions = ["None"]\n[ours]', "has no heading 'None'"),
+    ("[ours]", 'rungs = ["rounds=50%", "round=1"]\n[ours]', r"rungs\[1\]: "),
+    ("[ours]", 'rungs = ["learning_rate=7"]\n[ours]', r"rungs\[0\]: .*paper's"),
+    ("[ours]", "flags.seeds = 1\n[ours]", "flags.seeds: --seeds is not among"),
+    ("[ours]", 'flags.rounds = ["x"]\n[ours]', "flags.rounds: --rounds=x: "),
+    ("[ours]", "flags.rounds = [[1]]\n[ours]", r"flags.rounds\[0\]: expected"),
+    ("[ours]", "flags.rounds = 1979-05-27\n[ours]", "flags.rounds: .*got date"),
+    ("[ours]", 'grid.momentum = "x"\n[ours]', "grid.momentum: "),
+    ("[ours]", '[[differs]]\nname = "a"\n[ours]', r"differs\[0\]: the field"),
+    (
+      "[methods.",
+      '[methods."../x"]\nabsent="a"\n[methods.',
+      "'../x' is no",
+    ),
+    ("reads =", "divided_by = nan\nreads =", "divided_by: expected float > 0"),
+    ('"client_', '"{x}_', r"accuracy.reads: \{x\} in .* is not allowed"),
+    (
+      "[datasets.",
+      '[settings.a]\nlabel = "{x.__class__}"\n[datasets.',
+      r"settings.a: \{x.__class__\} in .* is not allowed; .* \{\}",
+    ),
     ("[ours]", "[ours", ".toml: "),
   ],
 )
 def test_what_is_wrong_is_named(tmp_path, old, new, message):
   path = tmp_path / "mine.toml"
   path.write_text(_GOOD)
-  binary_flags.check_specification(specification.load(str(path)))
+  checks.check(specification.load(str(path)))
   path.write_text(_GOOD.replace(old, new, 1))
   with pytest.raises(specification.SpecificationError, match=message) as found:
-    binary_flags.check_specification(specification.load(str(path)))
-  assert "\n" not in str(found.value).replace("(at line", "")
+    checks.check(specification.load(str(path)))
+  assert "\n" not in str(found.value)
   assert "mine" in str(found.value)
 
 
@@ -216,3 +253,129 @@ def test_a_file_that_starts_from_itself(tmp_path):
   (tmp_path / "b.toml").write_text('base = "a"\n')
   with pytest.raises(specification.SpecificationError, match="from itself"):
     specification.load(str(tmp_path / "a.toml"))
+
+
+def test_the_file_that_is_wrong_is_named(tmp_path):
+  lowest, middle, top = (tmp_path / f"{name}.toml" for name in "abc")
+  lowest.write_text(_GOOD)
+  middle.write_text('base = "a"\nseeds = [0, 1]\nselection_seeds = [0.5]\n')
+  top.write_text('base = "b"\ntitle = "Top"\n')
+  for key, named in (
+    ("seeds = [0]\n", middle),
+    ("selection_seeds = [0]\n", None),
+    ("selection_seeds = [true]\n", top),
+    ("seeds = 3\n", top),
+  ):
+    top.write_text(f'base = "b"\ntitle = "Top"\n{key}')
+    if named is None:
+      specification.load(str(top))
+      continue
+    with pytest.raises(specification.SpecificationError) as found:
+      specification.load(str(top))
+    assert str(found.value).startswith(f"{named}: se")
+  middle.write_text('base = "x"\n')
+  with pytest.raises(specification.SpecificationError) as found:
+    specification.load(str(top))
+  assert str(found.value) == (
+    f"{middle}: base: there is no file {tmp_path / 'x.toml'}"
+  )
+
+
+def test_what_is_no_file_is_refused(tmp_path):
+  path = tmp_path / "mine.toml"
+  os.mkfifo(path)
+  with pytest.raises(specification.SpecificationError, match="a named pipe"):
+    specification.load(str(path))
+
+
+def _planned(tmp_path, more):
+  path = tmp_path / "mine.toml"
+  path.write_text(_GOOD + more)
+  return specification.load(str(path))
+
+
+def test_cells_that_a_page_could_not_tell_apart_are_refused(tmp_path):
+  spec = _planned(
+    tmp_path,
+    '[methods.second]\nalgorithm = "fed_avg"\nlabel = "fed_avg"\n'
+    "[datasets.circle.methods.second]\nlearning_rate = 1.0\n",
+  )
+  spec = spec.replace(ours=spec.ours.replace(methods=("fed_avg", "second")))
+  with pytest.raises(ValueError, match="two cells have the row 'fed_avg'"):
+    checks.check(spec)
+
+
+def test_jobs_of_one_folder_are_refused(tmp_path):
+  spec = _planned(tmp_path, '[settings.a]\nflag = "dirichlet"\n')
+  # Both would be the folder circle_a_1_0.
+  both = spec.ours.replace(settings={"a": ("1e0", "1_0")})
+  assert jobs.plan(spec.replace(ours=both), _ONE)
+  both = both.replace(settings={"a": ("1+0", "1_0")})
+  with pytest.raises(ValueError, match="one folder, circle_a_1_0/fed_avg"):
+    jobs.plan(spec.replace(ours=both), _ONE)
+
+
+@pytest.mark.parametrize(
+  ("flags", "message"),
+  [
+    ("rounds = 0", "--rounds=0: it must be at least 1"),
+    ("learning_rate = -1.0", "--learning_rate=-1.0 is not allowed"),
+    ("evaluate_every = 0", "--evaluate_every=0: it must be"),
+    ('dirichlet = "0"', "--dirichlet=0: it must be a number above 0"),
+    ("eta_min = 1.0", "no flag --eta_min"),
+  ],
+)
+def test_the_binary_refuses_a_table_before_anything_is_written(
+  flags, message, tmp_path, run_reproduce, fake_binaries, capsys
+):
+  path = tmp_path / "mine.toml"
+  path.write_text(_GOOD + f"[methods.fed_avg.flags]\n{flags}\n")
+  folder = tmp_path / "out"
+  arguments = [str(path), "--reduce=num_settings=1", f"--output_dir={folder}"]
+  assert run_reproduce(*arguments) == 2
+  (line,) = capsys.readouterr().err.splitlines()
+  assert "mine/1: " in line and message in line
+  assert not folder.exists()
+
+
+def test_a_table_needs_no_flags_of_a_preset(tmp_path, run_reproduce, pages):
+  path = tmp_path / "mine.toml"
+  path.write_text(_GOOD.replace('preset = "circle"', ""))
+  folder = f"--output_dir={tmp_path / 'out'}"
+  assert run_reproduce(str(path), "--full", "--page_only", folder) == 0
+  (job,) = jobs.chosen(jobs.plan(specification.load(str(path)), _NOTHING))
+  # Ten rounds, evaluated after every five, as the binary has it.
+  assert costs.num_evaluations(job) == 2
+  assert costs.seconds(job) > costs.training_seconds(job) > 0
+
+
+def test_templates_know_plain_names_only():
+  values = {"": 1.5, "a": "{b}"}
+  assert templates.fill("{} {a} {{a}}", values) == "1.5 {b} {a}"
+  for part in ("{0}", "{a.b}", "{a[0]}", "{a!r}", "{:>9}", "{a", "b}", "{ }"):
+    with pytest.raises(ValueError, match=re.escape(part[:1])):
+      templates.fill(part, values)
+
+
+_FIELDS = specification.load("fed_ade/4").to_fields()
+_OTHER = st.sampled_from(
+  [None, True, -1, 10**30, math.nan, math.inf, "", "{x}", [], [[]], {}, "a/b"]
+)
+
+
+@hypothesis.given(st.data())
+@hypothesis.settings(max_examples=200)
+def test_any_change_of_a_table_is_planned_or_refused_in_one_line(data):
+  fields = copy.deepcopy(_FIELDS)
+  at, name = fields, data.draw(st.sampled_from(sorted(fields)))
+  while isinstance(at[name], dict) and at[name] and data.draw(st.booleans()):
+    at, name = at[name], data.draw(st.sampled_from(sorted(at[name])))
+  if data.draw(st.booleans()):
+    del at[name]
+  else:
+    at[name] = data.draw(_OTHER)
+  try:
+    spec = records.convert(fields, specification.Specification)
+    checks.check(spec)
+  except ValueError as error:
+    assert "\n" not in str(error)

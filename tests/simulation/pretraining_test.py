@@ -277,6 +277,14 @@ class TestEarlyStopping:
     assert_equal_bits(stopped.validation_logits, until_best.validation_logits)
 
 
+class _Again(Exception):  # noqa: N818 (it is a sign)
+  """The training has begun."""
+
+  @classmethod
+  def train(cls, *_):
+    raise cls
+
+
 class TestCache:
   @pytest.fixture
   def pretrain(self, few, trained, tmp_path):
@@ -331,6 +339,54 @@ class TestCache:
     assert_equal_bits(cached, trained.pretrained)
     (warning,) = warnings
     assert str(path) in warning
+
+  @pytest.mark.parametrize(
+    ("changed", "change", "reason"),
+    [
+      ("backbone/layer1/kernel", lambda array: array[:0], "shape"),
+      ("backbone/layer1/kernel", lambda array: array * np.nan, "not finite"),
+      ("head/layer5/bias", lambda array: array.astype(int), "not float32"),
+      ("validation_logits", lambda array: array[:-1], "logits has shape"),
+      ("validation_accuracy", lambda array: 100.5, "it says 100.5 %"),
+      ("best_epoch", lambda array: 0, "in epoch 0 of 2"),
+      ("num_epochs", lambda array: 3, "of 3"),
+      ("num_epochs", lambda array: [2, 2], "are no numbers"),
+      ("key", lambda array: "other", "it holds another result"),
+      ("key", lambda array: [str(array)] * 2, "it holds another result"),
+    ],
+  )
+  def test_what_cannot_be_a_result_is_made_again(
+    self, changed, change, reason, model, pretrain, tmp_path, monkeypatch
+  ):
+    (path,) = (tmp_path / "cache").iterdir()
+    with np.load(path) as arrays:
+      kept = dict(arrays)
+    kept[changed] = change(kept[changed])
+    np.savez(path, **kept)
+    warnings = []
+    monkeypatch.setattr(
+      logging, "warning", lambda *args: warnings.append(args[0] % args[1:])
+    )
+    monkeypatch.setattr(pretraining, "_train", _Again.train)
+    with pytest.raises(_Again):
+      pretrain(model)
+    (warning,) = warnings
+    assert f"{path} cannot be used and is made again: " in warning
+    assert reason in warning and "\n" not in warning
+
+  def test_folder_in_the_place_of_a_result_costs_no_epochs(
+    self, model, pretrain, tmp_path, monkeypatch
+  ):
+    (path,) = (tmp_path / "cache").iterdir()
+    path.unlink()
+    os.mkfifo(path)
+    monkeypatch.setattr(pretraining, "_train", _Again.train)
+    with pytest.raises(_Again):
+      pretrain(model)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ValueError, match="is a folder; a file must be in its"):
+      pretrain(model)
 
   @pytest.mark.slow
   def test_interrupted_training_leaves_nothing(self, model, few, tmp_path):

@@ -54,7 +54,7 @@ class HParams(adaptation.LabelShiftHParams, hyperparameters.LocalWorkHParams):
     exclusive_minimum=True,
   )
   num_learners: int = hyperparameters.hparam(
-    6, "The number of learners.", minimum=1
+    6, "The number of learners.", minimum=1, maximum=64
   )
   meta_rate: float = hyperparameters.hparam(
     0.1,

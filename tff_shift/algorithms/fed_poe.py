@@ -322,7 +322,8 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     return Weights(
       federated,
       tf.nest.map_structure(
-        lambda w: tf.stack([w] * hparams.max_snapshots), federated
+        lambda w: tf.broadcast_to(w, [hparams.max_snapshots, *w.shape]),
+        federated,
       ),
     )
 

@@ -42,6 +42,7 @@ from tff_shift.learning import local_training
 from tff_shift.learning import norms
 from tff_shift.learning import process
 from tff_shift.learning import randomness
+from tff_shift.learning import sizes
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
@@ -214,6 +215,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
   """The functions of FedSR; see `process.Work`."""
   model = split_model.with_head(model, hparams.head)
   size = model.embedding_size
+  sizes.check_copies("num_samples", hparams.num_samples, [size])
   by_class = (model.num_classes, size)
   return process.Work(
     initial_weights=lambda seed: Weights(

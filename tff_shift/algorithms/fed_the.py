@@ -54,6 +54,7 @@ from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning import process
 from tff_shift.learning import randomness
+from tff_shift.learning import sizes
 from tff_shift.learning import test_time
 from tff_shift.models import split_model
 
@@ -134,6 +135,9 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
   model = split_model.with_head(model, "last_layer")
   if hparams.plus:
     augmentations.check_images("fed_the with --plus", model)
+    sizes.check_copies(
+      "plus_augmentations", hparams.plus_augmentations, model.input_shape
+    )
 
   def embed(weights, x):
     return evaluation.predict_in_batches(

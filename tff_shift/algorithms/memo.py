@@ -49,6 +49,7 @@ from tff_shift.learning import image_operations
 from tff_shift.learning import local_training
 from tff_shift.learning import process
 from tff_shift.learning import randomness
+from tff_shift.learning import sizes
 from tff_shift.learning import test_time
 from tff_shift.models import split_model
 
@@ -212,6 +213,9 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
   """
   if hparams.augmentation != "none":
     augmentations.check_images("memo without --augmentation=none", model)
+    sizes.check_copies(
+      "num_augmentations", hparams.num_augmentations, model.input_shape
+    )
   trained = (fed_avg_ft if hparams.personalized else fed_avg).work(
     model, hparams
   )

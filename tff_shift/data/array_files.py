@@ -1,13 +1,16 @@
 """Files of arrays, which are read whole or refused in one line."""
 
+import math
 import os
 import zipfile
 from collections.abc import Mapping
-from typing import Any
+from typing import IO
 
 import numpy as np
+from numpy.lib import format
 
 from tff_shift import files
+from tff_shift import memory
 
 
 def first_line(error: Exception) -> str:
@@ -22,51 +25,120 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
   """Reads an .npz file.
 
   Args:
-    path: A file that exists.
+    path: The file.
 
   Returns:
     The arrays by name.
 
   Raises:
-    ValueError: It is no such file, is not whole, or holds something else than
-      numbers and texts; the message is the reason.
+    FileNotFoundError: There is no such file.
+    ValueError: It is no such file, is not whole, is too large for the memory,
+      or holds something else than numbers and texts; the message is the reason.
   """
-  if not zipfile.is_zipfile(path):
-    raise ValueError("it is not an .npz file (numpy.savez)")
   try:
-    # First, because a damaged header may ask for any amount of memory.
-    with zipfile.ZipFile(path) as archive:
-      damaged = archive.testzip()
-    if damaged is None:
-      with np.load(path, allow_pickle=False) as arrays:
-        found = {name: _read_array(arrays, name) for name in arrays}
+    with files.reading(path) as file:
+      return _read_archive(file)
+  except ValueError as error:
+    # That of a file that is none names it.
+    if not str(error).startswith(os.fspath(path)):
+      raise
+    reason = str(error).removeprefix(os.fspath(path))
+    raise ValueError(f"it{reason}") from error
+
+
+_CHUNK = 2**20
+
+
+class _RefusedError(ValueError):
+  """What is wrong with a file, without its name."""
+
+
+def _read_archive(file: IO[bytes]) -> dict[str, np.ndarray]:
+  if not zipfile.is_zipfile(file):
+    raise _RefusedError("it is not an .npz file (numpy.savez)")
+  found = {}
+  try:
+    with zipfile.ZipFile(file) as archive:
+      members = archive.infolist()
+      largest = max(members, key=lambda each: each.file_size, default=None)
+      if largest is not None:
+        memory.check(
+          sum(each.file_size for each in members),
+          f"it is too large, above all its array {_name(largest)!r}",
+        )
+      for each in members:
+        if _name(each) in found:
+          raise _RefusedError(
+            f"it is damaged: {_name(each)!r} stands in it twice"
+          )
+        with archive.open(each) as member:
+          found[_name(each)] = _read_member(member, each)
+  except (_RefusedError, memory.TooLargeError):
+    raise
   # Which error depends on the place of the damage: there are more than ten.
   except Exception as error:
-    raise ValueError(f"it is damaged: {first_line(error)}") from error
-  if damaged is not None:
-    raise ValueError(f"it is damaged: the checksum of {damaged} is wrong")
-  for name, array in found.items():
-    if array is None:
-      raise ValueError(
-        f"its array {name!r} holds Python objects, which are never loaded, for"
-        " loading them could run any code; save texts as texts"
-        " (array.astype(str)), numbers as numbers, and each array of a"
-        " dictionary by its own name (numpy.savez(path, **dictionary))"
-      )
-    if not isinstance(array, np.ndarray):
-      raise ValueError(f"{name!r} in it is no array (numpy.savez)")
+    reason = first_line(error).replace(
+      "Bad CRC-32 for file", "the checksum is not that of"
+    )
+    raise ValueError(f"it is damaged: {reason}") from error
   return found
 
 
-def _read_array(arrays: Mapping[str, np.ndarray], name: str) -> Any:
-  """Reads an array of an .npz file; None if it holds Python objects."""
+def _name(member: zipfile.ZipInfo) -> str:
+  return member.filename.removesuffix(".npy")
+
+
+def _read_member(member: IO[bytes], told: zipfile.ZipInfo) -> np.ndarray:
+  """Reads an array of an archive, to the end, where its checksum is."""
   try:
-    return arrays[name]
-  except ValueError as error:
-    # The one error of NumPy that names what it was called with.
-    if "allow_pickle" in str(error):
-      return None
+    array = _read_array(member, told)
+  except ValueError:
+    # A damaged header says anything.
+    _check_rest(member)
     raise
+  _check_rest(member)
+  return array
+
+
+def _check_rest(member: IO[bytes]) -> None:
+  while member.read(_CHUNK):
+    pass
+
+
+def _read_array(member: IO[bytes], told: zipfile.ZipInfo) -> np.ndarray:
+  name = _name(told)
+  if member.read(len(format.MAGIC_PREFIX)) != format.MAGIC_PREFIX:
+    raise _RefusedError(f"{name!r} in it is no array (numpy.savez)")
+  member.seek(0)
+  read_header = _HEADERS.get(format.read_magic(member))
+  if read_header is None:
+    raise _RefusedError(f"its array {name!r} holds neither numbers nor texts")
+  shape, _, dtype = read_header(member)
+  if dtype.hasobject:
+    raise _RefusedError(
+      f"its array {name!r} holds Python objects, which are never loaded, for"
+      " loading them could run any code; save texts as texts"
+      " (array.astype(str)), numbers as numbers, and each array of a dictionary"
+      " by its own name (numpy.savez(path, **dictionary))"
+    )
+  num_bytes = math.prod(shape) * dtype.itemsize
+  rest = told.file_size - member.tell()
+  # Before memory is asked for: a header can say anything.
+  if min(shape, default=0) < 0 or num_bytes != rest:
+    raise _RefusedError(
+      f"it is damaged: its array {name!r} says that it is {dtype}"
+      f" {list(shape)}, {memory.described(num_bytes)}, and has"
+      f" {memory.described(rest)}"
+    )
+  member.seek(0)
+  return format.read_array(member, allow_pickle=False)
+
+
+# Another one is of arrays whose fields have names.
+_HEADERS = {
+  (1, 0): format.read_array_header_1_0,
+  (2, 0): format.read_array_header_2_0,
+}
 
 
 def write_npz(
@@ -86,9 +158,7 @@ def write_npz(
   with files.replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
     for name, array in arrays.items():
       with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-        np.lib.format.write_array(
-          member, np.asanyarray(array), allow_pickle=False
-        )
+        format.write_array(member, np.asanyarray(array), allow_pickle=False)
 
 
 def map_npy(path: str | os.PathLike[str]) -> np.ndarray:
@@ -104,6 +174,7 @@ def map_npy(path: str | os.PathLike[str]) -> np.ndarray:
     ValueError: It is no such file, or not whole; the message is the reason.
   """
   try:
-    return np.load(path, mmap_mode="r", allow_pickle=False)
+    with files.reading(path):  # NumPy would wait for the writer of a pipe.
+      return np.load(path, mmap_mode="r", allow_pickle=False)
   except Exception as error:
     raise ValueError(first_line(error)) from error

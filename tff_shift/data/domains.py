@@ -384,9 +384,12 @@ def assemble_clients(
 
 
 def _check_num_clients(dataset: EvolvingDataset, num_clients: int) -> None:
-  """Refuses another number of clients than that of those who hold examples."""
+  """Refuses more clients than examples, or others than who hold them."""
   held = [each.client for each in dataset.domains if each.client is not None]
   if not held:
+    # Before distributions are drawn for all of them.
+    for domain in dataset.domains:
+      _check_enough(domain, len(domain.y), "", num_clients)
     return
   number = len(dataset.client_names or ()) or int(max(map(np.max, held))) + 1
   if num_clients != number:
@@ -410,6 +413,18 @@ def _check_domain(
     f" num_train all are {other} examples; leave num_train out, or join domains"
     " (num_domains)"
   )
+
+
+def _check_enough(
+  domain: Domain, number: int, what: str, num_clients: int
+) -> None:
+  """Refuses a domain that has fewer examples than there are clients."""
+  if number < num_clients:
+    raise ValueError(
+      f"client {number} would have no {what}example in domain {domain.name!r},"
+      f" whose {number} {what}examples are too few for {num_clients} clients;"
+      " use fewer clients or fewer domains"
+    )
 
 
 def _dealt_parts(
@@ -437,12 +452,7 @@ def _dealt_parts(
     ValueError: A client would have none.
   """
   num_clients = len(proportions)
-  if len(positions) < num_clients:
-    raise ValueError(
-      f"client {len(positions)} would have no {what}example in domain"
-      f" {domain.name!r}, whose {len(positions)} {what}examples are too few for"
-      f" {num_clients} clients; use fewer clients or fewer domains"
-    )
+  _check_enough(domain, len(positions), what, num_clients)
   parts = partition.partition_by_class(domain.y[positions], proportions, seed)
   for client, part in enumerate(parts):
     if not len(part):

@@ -1,6 +1,7 @@
 """Examples and their classes as typed arrays, and the check at the entrance."""
 
 import hashlib
+import math
 import warnings
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -142,9 +143,9 @@ def checked(
     allow_empty: Whether there may be no example.
 
   Returns:
-    The examples, at least one unless `allow_empty`: x of `dtype`, finite; y
-    int32, from 0 to `num_classes` - 1. An array that has its type already is
-    not copied.
+    The examples, at least one unless `allow_empty`: x of `dtype`, finite, and
+    its squares as well; y int32, from 0 to `num_classes` - 1. An array that has
+    its type already is not copied.
 
   Raises:
     ValueError: An array is something else; the message is one line that names
@@ -154,7 +155,9 @@ def checked(
   _check_shape(x, (None, *shape), f"x of {what}")
   if not len(x) and not allow_empty:
     raise ValueError(f"x of {what}: there must be at least one example")
-  x = _cast(x, dtype, f"x of {what}")
+  # Norms, distances, variances and gradients have squares.
+  largest = largest_root(dtype) if issubclass(dtype, np.floating) else None
+  x = _cast(x, dtype, f"x of {what}", largest)
   if y.shape != x.shape[:1]:
     raise ValueError(
       f"y of {what}: the shape must be [{len(x)}], a class for each example,"
@@ -357,8 +360,24 @@ def _check_shape(
     )
 
 
-def _cast(array: np.ndarray, dtype: type[np.generic], what: str) -> np.ndarray:
-  """Casts an array; refuses what does not fit."""
+def _cast(
+  array: np.ndarray,
+  dtype: type[np.generic],
+  what: str,
+  largest: float | None = None,
+) -> np.ndarray:
+  """Casts an array; refuses what does not fit.
+
+  Args:
+    array: The array.
+    dtype: What it becomes.
+    what: What error messages call it.
+    largest: How far from 0 floating-point numbers may be. None: all are right
+      that are finite.
+
+  Returns:
+    The array.
+  """
   is_float = issubclass(dtype, np.floating)
   if array.dtype != dtype:
     kind = np.floating if is_float else np.integer
@@ -372,11 +391,8 @@ def _cast(array: np.ndarray, dtype: type[np.generic], what: str) -> np.ndarray:
       _check_range(array, dtype, what)
     with np.errstate(over="ignore"):  # What overflows is refused below.
       array = array.astype(dtype)
-  if is_float and not _is_finite(array):
-    raise ValueError(
-      f"{what}: all numbers must be finite as {np.dtype(dtype)}"
-      + _first_not_finite(array)
-    )
+  if is_float:
+    _check_size(array, largest or float(np.finfo(dtype).max), what)
   return array
 
 
@@ -390,17 +406,44 @@ def _check_range(array: np.ndarray, dtype: type[np.generic], what: str) -> None:
     )
 
 
-def _is_finite(array: np.ndarray) -> bool:
-  """Tells whether all numbers are finite; quickly where they are."""
-  with np.errstate(all="ignore"):
-    # A sum over what is not finite is not finite; the reverse does not hold.
-    return bool(np.isfinite(array.sum()) or np.isfinite(array).all())
+def largest_root(dtype: type[np.generic]) -> float:
+  """Returns the largest number whose square is a finite one of a type."""
+  return math.sqrt(np.finfo(dtype).max)
 
 
-def _first_not_finite(array: np.ndarray) -> str:
-  """Tells which row of an array has a number that is not finite."""
-  if not array.ndim:
-    return f", got {array}"
-  axes = tuple(range(1, array.ndim))
-  wrong = np.flatnonzero(~np.isfinite(array).all(axis=axes))
-  return f", those of example {wrong[0]} are not"
+def first_beyond(array: np.ndarray, largest: float) -> tuple[int, ...] | None:
+  """Returns the place of the first number that is further from 0, or none.
+
+  Args:
+    array: Floating-point numbers.
+    largest: How far from 0 they may be.
+
+  Returns:
+    The place; None where there is no such number.
+  """
+  # Comparisons with what is no number are false.
+  if not array.size or (-largest <= array.min() and array.max() <= largest):
+    return None
+  wrong = np.argmin((array >= -largest) & (array <= largest))
+  return tuple(map(int, np.unravel_index(wrong, array.shape)))
+
+
+def _check_size(array: np.ndarray, largest: float, what: str) -> None:
+  """Refuses numbers that are not finite, or are too far from 0."""
+  place = first_beyond(array, largest)
+  if place is None:
+    return
+  found = array[place]
+  if not np.isfinite(found):
+    raise ValueError(
+      f"{what}: all numbers must be finite as {array.dtype}"
+      + (
+        f", those of example {place[0]} are not" if place else f", got {found}"
+      )
+    )
+  column = f"column {place[1]} of " if len(place) == 2 else ""
+  raise ValueError(
+    f"{what}: numbers must lie between -{largest:.2g} and {largest:.2g}, so"
+    f" that their squares are finite as {array.dtype}, got {found:g} in"
+    f" {column}example {place[0]}"
+  )

@@ -205,6 +205,11 @@ def load_guidance(
   if max_examples is not None:
     partitions.check_positive_integer("max_examples", max_examples)
     chosen = _stratified(dealt_by, min(max_examples, len(chosen)), seed)
+  if deal is not None and num_clients > len(chosen):
+    raise ValueError(
+      f"num_clients={num_clients}: there are {len(chosen)} examples, and each"
+      " client must have some"
+    )
   if deal is None:
     parts = partitions.by_client(source.client[chosen], num_clients)
   else:

@@ -94,7 +94,7 @@ def get(
   """
   if name.endswith(_SUFFIX):
     path = _path(name)
-    if not path.is_file():
+    if not path.exists():
       raise source.DatasetNotFoundError(f"{name}: there is no such file")
     try:
       state = path.stat()

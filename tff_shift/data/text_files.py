@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
+from tff_shift import files
+
 
 def lines(path: pathlib.Path) -> Iterator[str]:
   """Yields the lines of a file, one at a time, with their ends.
@@ -21,7 +23,7 @@ def lines(path: pathlib.Path) -> Iterator[str]:
       text that names the file.
   """
   try:
-    with open(path, "rb") as file:
+    with files.reading(path) as file:
       for number, line in enumerate(file, start=1):
         # A mark at the start of a file belongs to no field.
         yield line.decode("utf-8-sig" if number == 1 else "utf-8")

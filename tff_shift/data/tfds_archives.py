@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tff_shift import library_logs
+from tff_shift import memory
 from tff_shift.data import array_files
 from tff_shift.data import examples
 from tff_shift.data import source
@@ -51,6 +52,10 @@ def load(
   with _whole(name, version, folder):
     found = _read(_builder(name, version, folder), image, label, splits)
   return _with_classes(found, f"{label} of {name}", np.int32)
+
+
+# Of a class: a text of Python, and its place in a tuple.
+_BYTES_OF_NAME = 64
 
 
 def load_any(
@@ -249,10 +254,18 @@ def _read(
   return source.Source(
     found[image],
     found[label],
-    # What counts classes without naming them is a plain integer.
-    tuple(feature.names) if getattr(feature, "num_classes", None) else (),
+    _class_names(feature, f"{label} of tfds:{builder.info.name}"),
     num_train=num_train,
   )
+
+
+def _class_names(feature: Any, what: str) -> tuple[str, ...]:
+  """Returns the names of classes; none where they are counted by no feature."""
+  number = getattr(feature, "num_classes", None)
+  if not number:
+    return ()  # A plain integer.
+  memory.check(number * _BYTES_OF_NAME, f"{what}: {number} classes")
+  return tuple(feature.names)
 
 
 def _with_classes(

@@ -48,7 +48,7 @@ class MetaHParams(hyperparameters.LocalHParams):
     100, "Width of the meta-network's hidden layers.", minimum=1
   )
   num_hidden: int = hyperparameters.hparam(
-    3, "Number of the meta-network's hidden layers.", minimum=1
+    3, "Number of the meta-network's hidden layers.", minimum=1, maximum=100
   )
   meta_learning_rate: float = hyperparameters.hparam(
     0.01,

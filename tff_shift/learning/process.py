@@ -35,6 +35,7 @@ from tff_shift.learning import learning_process
 from tff_shift.learning import local_training
 from tff_shift.learning import phases
 from tff_shift.learning import randomness
+from tff_shift.learning import sizes
 from tff_shift.learning import update_noise
 from tff_shift.models import split_model
 
@@ -281,16 +282,11 @@ def build(
       f" {type(functions).__name__}"
     )
   seed_type = randomness.SEED_TYPE
-  initial_weights = tff.tensorflow.computation(
-    functions.initial_weights, seed_type
+  initial_weights, initial_client_state = _initial_states(
+    name, functions, model, hparams
   )
   weights_type = initial_weights.type_signature.result
   shared_type = frozen_weights.shared_type(weights_type, model)
-  initial_client_state = tff.tensorflow.computation(
-    lambda shared, seed: functions.initial_client_state(seed, shared),
-    shared_type,
-    seed_type,
-  )
   client_type = initial_client_state.type_signature.result
   examples_type = functions.examples_type or local_training.data_type(model)
   evaluation_type = local_training.data_type(model, num_evaluation_domains)
@@ -434,6 +430,53 @@ def build(
     ),
     model,
   )
+
+
+def check_sizes(
+  name: str,
+  work: Callable[
+    [split_model.SplitModel, hyperparameters.LocalWorkHParams], Work
+  ],
+  model: split_model.SplitModel,
+  hparams: hyperparameters.LocalWorkHParams,
+) -> None:
+  """Refuses what `build` would refuse because it cannot fit in memory.
+
+  Args:
+    name: See `build`, as for all arguments.
+    work: Likewise.
+    model: Likewise.
+    hparams: Likewise.
+
+  Raises:
+    ValueError: In one line.
+  """
+  _initial_states(
+    name, frozen_weights.bind(work, model, hparams), model, hparams
+  )
+
+
+def _initial_states(
+  name: str,
+  functions: Work,
+  model: split_model.SplitModel,
+  hparams: hyperparameters.LocalWorkHParams,
+) -> tuple[tff.Computation, tff.Computation]:
+  """Makes what draws the first weights, and a client's first state."""
+  sizes.check_batch(model, hparams)
+  initial_weights = tff.tensorflow.computation(
+    functions.initial_weights, randomness.SEED_TYPE
+  )
+  weights_type = initial_weights.type_signature.result
+  sizes.check_state(name, "the state of the server", weights_type, hparams)
+  initial_client_state = tff.tensorflow.computation(
+    lambda shared, seed: functions.initial_client_state(seed, shared),
+    frozen_weights.shared_type(weights_type, model),
+    randomness.SEED_TYPE,
+  )
+  client_type = initial_client_state.type_signature.result
+  sizes.check_state(name, "the state of a client", client_type, hparams)
+  return initial_weights, initial_client_state
 
 
 def _request(

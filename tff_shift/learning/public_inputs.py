@@ -3,16 +3,21 @@
 They are constants of a graph: few, and the same for all who ask.
 """
 
+import math
+
 import numpy as np
 import tensorflow as tf
 from sklearn import datasets
 
+from tff_shift import memory
 from tff_shift.data import text
 from tff_shift.models import split_model
 
 NAMES = ("uniform", "digits")
 
 _SEED = 0
+# What a graph with its constants can take, as a message of protobuf.
+_MAX_BYTES = 2**31 - 1
 
 
 def make(
@@ -34,11 +39,19 @@ def make(
     `[number, ...]` in the model's dtype.
 
   Raises:
-    ValueError: If the model takes no such inputs.
+    ValueError: If the model takes no such inputs, or they are too many for a
+      graph.
   """
   generator = np.random.default_rng(_SEED)
   if name == "uniform":
     shape = (number, *model.input_shape)
+    num_bytes = math.prod(shape) * model.input_dtype.size
+    if num_bytes > _MAX_BYTES:
+      raise ValueError(
+        f"public_examples={number}: {memory.described(num_bytes)} of inputs"
+        f" {list(model.input_shape)}; a graph can hold 2 GiB, or"
+        f" {_MAX_BYTES * number // num_bytes} of them"
+      )
     if model.input_dtype == tf.uint8:
       return generator.integers(0, 256, shape, np.uint8)
     if model.input_dtype == tf.float32:

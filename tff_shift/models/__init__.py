@@ -5,10 +5,12 @@ new one is a new file, and nothing else changes. A model that is built elsewhere
 is named by its function, `my_package.my_model:build`.
 """
 
+import functools
 import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 from tff_shift import arguments
@@ -19,6 +21,7 @@ installed.require_tff()
 
 from tff_shift.models import input_scaling as scaling_lib  # noqa: E402
 from tff_shift.models import keras_models  # noqa: E402
+from tff_shift.models import model_size  # noqa: E402
 from tff_shift.models import split_model  # noqa: E402
 from tff_shift.models import user_models  # noqa: E402
 
@@ -115,27 +118,46 @@ def build(
 
   Raises:
     ValueError: If no model has this name, if it lacks an option, if its
-      `build` refuses a value or gives something else than such a model, or if
-      the scaling does not fit its input.
+      `build` refuses a value or gives something else than such a model, if it
+      cannot fit in memory, or if the scaling does not fit its input.
   """
   builder = _builder(name)
+  told = "".join(
+    f", {option}={value}"
+    for option, value in chosen.items()
+    if isinstance(value, int | tuple)
+  )
+  model = model_size.build_within_memory(
+    functools.partial(_build, name, builder, input_shape, num_classes, chosen),
+    f"model {name!r} for examples {list(input_shape)} of {num_classes} classes"
+    f"{told}",
+  )
+  if input_scaling is None:
+    return model
+  return split_model.with_input_scaling(model, input_scaling)
+
+
+def _build(
+  name: str,
+  builder: Callable[..., Any],
+  input_shape: tuple[int, ...],
+  num_classes: int,
+  chosen: Mapping[str, Any],
+) -> split_model.SplitModel:
+  """Calls the builder of a model."""
   if is_user_function(name):
-    model = user_models.from_function(
+    return user_models.from_function(
       name,
       builder,
       input_shape=tuple(input_shape),
       num_classes=num_classes,
       options=chosen,
     )
-  else:
-    known = options(name)
-    unknown = sorted(set(chosen) - known)
-    if unknown:
-      raise ValueError(
-        f"model {name!r} has no option {unknown[0]!r}; its options:"
-        f" {', '.join(sorted(known))}"
-      )
-    model = builder(input_shape=input_shape, num_classes=num_classes, **chosen)
-  if input_scaling is None:
-    return model
-  return split_model.with_input_scaling(model, input_scaling)
+  known = options(name)
+  unknown = sorted(set(chosen) - known)
+  if unknown:
+    raise ValueError(
+      f"model {name!r} has no option {unknown[0]!r}; its options:"
+      f" {', '.join(sorted(known))}"
+    )
+  return builder(input_shape=input_shape, num_classes=num_classes, **chosen)

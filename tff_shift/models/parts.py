@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tff_shift.data import examples
+
 # What is folded into a model's seed before anything else, for each part that
 # a model is built of.
 BACKBONE, HEAD, CLIENT_BRANCH = range(3)
@@ -95,15 +97,32 @@ class Part:
         raise ValueError(
           f"weight {key!r} is missing; give all weights of {prefix!r} or none"
         )
-      value = np.asarray(values[key], np.float32)
+      value = _as_float32(values[key], key)
       if value.shape != shape:
         raise ValueError(
           f"weight {key!r} has shape {value.shape}, and the model takes {shape}"
         )
-      if not np.isfinite(value).all():
+      largest = examples.largest_root(np.float32)
+      place = examples.first_beyond(value, largest)
+      if place is not None and not np.isfinite(value[place]):
         raise ValueError(f"weight {key!r} has numbers that are not finite")
+      if place is not None:
+        raise ValueError(
+          f"weight {key!r} has {value[place]:g} at {list(place)}; numbers must"
+          f" lie between -{largest:.2g} and {largest:.2g}, so that their"
+          " squares are finite as float32"
+        )
       initializers.append(constant(value))
     return dataclasses.replace(self, initializers=tuple(initializers))
+
+
+def _as_float32(value: Any, key: str) -> np.ndarray:
+  """Casts a weight that comes from outside."""
+  value = np.asarray(value)
+  if value.dtype.kind not in "fiu" and value.dtype != tf.bfloat16:
+    raise ValueError(f"weight {key!r} holds {value.dtype}, and no numbers")
+  with np.errstate(over="ignore"):  # What overflows is refused.
+    return value.astype(np.float32)
 
 
 def constant(value: np.ndarray) -> Initializer:

@@ -7,6 +7,7 @@ or not at all, holds its own key, and one that is damaged counts as missing.
 import hashlib
 import json
 import pathlib
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -56,7 +57,10 @@ def save(
 
 
 def load(
-  path: pathlib.Path, key: str, names: Sequence[str]
+  path: pathlib.Path,
+  key: str,
+  names: Sequence[str],
+  check: Callable[[Mapping[str, np.ndarray]], None] = lambda arrays: None,
 ) -> dict[str, np.ndarray] | None:
   """Reads a result.
 
@@ -67,21 +71,35 @@ def load(
     path: The file.
     key: The key of the result.
     names: The names of the arrays of the result.
+    check: Raises a ValueError where arrays cannot be such a result.
 
   Returns:
     The arrays by name; None if there is no such file or it cannot be used.
+
+  Raises:
+    ValueError: A folder is in the place of the file, which nothing replaces.
   """
-  if not path.exists():
-    return None
+  if path.is_dir():
+    raise ValueError(f"{path} is a folder; a file must be in its place")
   try:
     arrays = array_files.read_npz(path)
-    if str(arrays["key"]) != key:
+    missing = [name for name in ("key", *names) if name not in arrays]
+    if missing:
+      raise ValueError(f"it has no {missing[0]}")
+    if arrays["key"].shape or str(arrays["key"]) != key:
       raise ValueError("it holds another result")
-    return {name: arrays[name] for name in names}
-  except (OSError, ValueError, KeyError) as error:
+    found = {name: arrays[name] for name in names}
+    for name, array in found.items():
+      if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ValueError(f"{name} has numbers that are not finite")
+    check(found)
+    return found
+  except FileNotFoundError:
+    return None
+  except ValueError as error:
     reason = " ".join(str(error).split())
   logging.warning(
-    "cached result %s cannot be used: %s",
+    "cached result %s cannot be used and is made again: %s",
     shown_names.printable(str(path)),
     shown_names.line(reason),
   )

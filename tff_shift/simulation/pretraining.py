@@ -19,9 +19,11 @@ determines the result (`cache_key`); see `array_cache`.
 
 import contextlib
 import dataclasses
+import functools
 import os
 import pathlib
 from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
 
@@ -167,7 +169,12 @@ def pretrain(
   with files.writing(path.parent):
     path.parent.mkdir(parents=True, exist_ok=True)
   names = tf.nest.flatten(model.weight_names())
-  arrays = array_cache.load(path, key, [*names, *_OTHER_ARRAYS])
+  arrays = array_cache.load(
+    path,
+    key,
+    [*names, *_OTHER_ARRAYS],
+    functools.partial(_check_cached, model, len(validation.y), hparams),
+  )
   if arrays is None:
     pretrained = _train(model, train, validation, hparams, seed, on_epoch)
     array_cache.save(
@@ -185,6 +192,31 @@ def pretrain(
     num_epochs=int(arrays["num_epochs"]),
     best_epoch=int(arrays["best_epoch"]),
   )
+
+
+def _check_cached(
+  model: split_model.SplitModel,
+  num_validation: int,
+  hparams: PretrainingHParams,
+  arrays: Mapping[str, np.ndarray],
+) -> None:
+  """Refuses arrays that `pretrain` cannot have kept."""
+  weights = {k: v for k, v in arrays.items() if k not in _OTHER_ARRAYS}
+  if any(each.dtype != np.float32 for each in weights.values()):
+    raise ValueError("its weights are not float32")
+  split_model.with_weights(model, weights)
+  logits, *numbers = (arrays[name] for name in _OTHER_ARRAYS)
+  if logits.shape != (num_validation, model.num_classes):
+    raise ValueError(f"validation_logits has shape {logits.shape}")
+  if any(each.shape or each.dtype.kind not in "fiu" for each in numbers):
+    raise ValueError("its accuracy and epochs are no numbers")
+  accuracy, num_epochs, best_epoch = numbers
+  if not (
+    0 <= accuracy <= 100 and 1 <= best_epoch <= num_epochs <= hparams.max_epochs
+  ):
+    raise ValueError(
+      f"it says {accuracy} % in epoch {best_epoch} of {num_epochs}"
+    )
 
 
 def cache_key(

@@ -1,7 +1,6 @@
 """Which workers the executor `remote` uses, and what if one of them fails."""
 
 import dataclasses
-import math
 import os
 import re
 import ssl
@@ -10,6 +9,9 @@ from tff_shift import arguments
 
 # What `RemoteWorkers.on_worker_failure` may be.
 ON_WORKER_FAILURE = ("repeat", "stop")
+
+# About three years. Clocks overflow at larger numbers.
+_MOST_SECONDS = 10**8
 
 _ADDRESS = re.compile(r"([^\s:\[\]/]+|\[[0-9a-fA-F:.]+\]):(\d+)")
 
@@ -22,7 +24,10 @@ class RemoteWorkers:
     workers: The workers' addresses, `host:port` (IPv6: `[host]:port`), one or
       more, all different. Clients are dealt out to them in this order.
     worker_timeout: How long a worker may be silent before it counts as lost,
-      in seconds, above 0. It says nothing about how long a computation takes.
+      in seconds, above 0. It bounds every request but the one for the result of
+      a computation.
+    compute_timeout: How long a worker may compute before it counts as lost, in
+      seconds, above 0. None: as long as it gives signs of life.
     on_worker_failure: What happens when a worker is lost. `repeat`: what it was
       to compute is computed by the others; `stop`: a `WorkerError`.
     worker_certificate: A PEM file with the certificates of the authorities that
@@ -38,6 +43,7 @@ class RemoteWorkers:
 
   workers: tuple[str, ...]
   worker_timeout: float = 60.0
+  compute_timeout: float | None = None
   on_worker_failure: str = "repeat"
   worker_certificate: str | None = None
   worker_client_certificate: str | None = None
@@ -55,10 +61,15 @@ class RemoteWorkers:
       raise ValueError(
         f"workers must all be different; got {','.join(self.workers)}"
       )
-    if not 0 < self.worker_timeout < math.inf:
-      raise ValueError(
-        f"worker_timeout must be seconds above 0; got {self.worker_timeout}"
-      )
+    for name in ("worker_timeout", "compute_timeout"):
+      seconds = getattr(self, name)
+      if name == "compute_timeout" and seconds is None:
+        continue
+      if not 0 < seconds <= _MOST_SECONDS:
+        raise ValueError(
+          f"{name} must be seconds above 0, at most {_MOST_SECONDS:,}; got"
+          f" {seconds}"
+        )
     arguments.choice(
       "on_worker_failure", self.on_worker_failure, ON_WORKER_FAILURE
     )

@@ -87,12 +87,12 @@ class TestAtTheStart:
     "method", ["SignOfLife", "GetExecutor", "CreateValue", "CreateCall"]
   )
   def test_hangs(self, workers, misbehaving, use, refused, method):
-    with misbehaving(workers[0].address, {method: None}) as server:
-      with (
-        refused(server.address, "not answered"),
-        use([server], worker_timeout=1.0),
-      ):
-        pass
+    with (
+      misbehaving(workers[0].address, {method: None}) as server,
+      refused(server.address, "not answered"),
+      use([server], worker_timeout=1.0),
+    ):
+      pass
 
   @pytest.mark.slow
   @pytest.mark.parametrize("method", ["GetExecutor", "CreateCall"])
@@ -100,12 +100,12 @@ class TestAtTheStart:
     self, workers, misbehaving, use, refused, method
   ):
     faults = {method: grpc.StatusCode.UNAVAILABLE}
-    with misbehaving(workers[0].address, faults) as server:
-      with (
-        refused(server.address, f"1 seconds ({method}: UNAVAILABLE: so it is"),
-        use([server], worker_timeout=1.0),
-      ):
-        pass
+    with (
+      misbehaving(workers[0].address, faults) as server,
+      refused(server.address, f"1 seconds ({method}: UNAVAILABLE: so it is"),
+      use([server], worker_timeout=1.0),
+    ):
+      pass
 
 
 class TestInTheMiddle:
@@ -173,7 +173,7 @@ class TestInTheMiddle:
   def test_compute_timeout(self, begun, count, refused, method):
     with begun(compute_timeout=1.0) as server:
       server.faults[method] = None
-      with refused(server.address, f"has not answered {method} for "):
+      with refused(server.address, f"has not answered {method} for ", "limit"):
         count([3, 6])
 
   @pytest.mark.slow

@@ -105,7 +105,8 @@ class BoundedChannel:
       try:
         answer = send(data, timeout=timeout)
       except grpc.RpcError as error:
-        raise self._fault(name, time.monotonic() - start, error) from error
+        seconds = time.monotonic() - start
+        raise self._fault(name, computes, seconds, error) from error
       finally:
         if computes:
           self.computing_since = None
@@ -123,14 +124,14 @@ class BoundedChannel:
     return request
 
   def _fault(
-    self, name: str, seconds: float, error: grpc.RpcError
+    self, name: str, computes: bool, seconds: float, error: grpc.RpcError
   ) -> errors.WorkerError:
     code = error.code()
     if code in _AGAIN:
       return diagnosis.UnavailableError(f"{name}: {diagnosis.status(error)}")
     if code is not grpc.StatusCode.DEADLINE_EXCEEDED:
       seems = {}
-      if name in _COMPUTING and not self._is_rehearsal:
+      if computes:
         seems["otherwise"] = diagnosis.COMPUTATION_FAILS
       return errors.WorkerError(
         diagnosis.refusal(self._address, name, error, **seems)
@@ -139,6 +140,8 @@ class BoundedChannel:
       f"the worker {self._address} has not answered {name} for"
       f" {seconds:.1f} seconds"
     )
+    if computes:
+      reason += ", the limit for what computes (compute_timeout)"
     # An executor is let go while its clients may still compute. Values are let
     # go by finalizers, which may run anywhere: the next request reports it.
     if name == "Dispose":

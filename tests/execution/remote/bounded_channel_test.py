@@ -90,7 +90,7 @@ class TestAtTheStart:
     with (
       misbehaving(workers[0].address, {method: None}) as server,
       refused(server.address, "not answered"),
-      use([server], worker_timeout=1.0),
+      use([server], worker_timeout=0.2),
     ):
       pass
 
@@ -102,8 +102,8 @@ class TestAtTheStart:
     faults = {method: grpc.StatusCode.UNAVAILABLE}
     with (
       misbehaving(workers[0].address, faults) as server,
-      refused(server.address, f"1 seconds ({method}: UNAVAILABLE: so it is"),
-      use([server], worker_timeout=1.0),
+      refused(server.address, f"0.2 seconds ({method}: UNAVAILABLE: so it is"),
+      use([server], worker_timeout=0.2),
     ):
       pass
 
@@ -150,9 +150,7 @@ class TestInTheMiddle:
       assert count([3, 6, 9]) == ([3, 6, 9], 2.0)
 
   @pytest.mark.slow
-  @pytest.mark.parametrize(
-    "method", ["GetExecutor", "CreateValue", "CreateCall"]
-  )
+  @pytest.mark.parametrize("method", ["GetExecutor", "CreateCall"])
   def test_hangs(self, begun, count, refused, method):
     with begun(worker_timeout=1.0) as server:
       server.faults[method] = None

@@ -63,8 +63,8 @@ class TestOtherProtocols:
       seems = "refuses TLS with this client"
     with (
       _Peer(do) as peer,
-      refused(peer.address, "has not answered for 1 seconds (", seems),
-      use([peer], worker_timeout=1.0, worker_certificate=path),
+      refused(peer.address, "has not answered for 0.2 seconds (", seems),
+      use([peer], worker_timeout=0.2, worker_certificate=path),
     ):
       pass
     assert not capfd.readouterr().err
@@ -72,7 +72,7 @@ class TestOtherProtocols:
   def test_no_such_host(self, use, refused):
     with (
       refused("no.such.host.invalid:1", "no host of this name"),
-      use(["no.such.host.invalid:1"], worker_timeout=1.0),
+      use(["no.such.host.invalid:1"], worker_timeout=0.2),
     ):
       pass
 
@@ -82,6 +82,6 @@ class TestOtherProtocols:
       address = f"127.0.0.1:{bound.getsockname()[1]}"
       with (
         refused(address, "nothing seems to listen there"),
-        use([address], worker_timeout=1.0),
+        use([address], worker_timeout=0.2),
       ):
         pass

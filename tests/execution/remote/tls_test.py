@@ -40,7 +40,7 @@ class TestTls:
         assert count([3]) == ([3], 1.0)
       with (
         refused(passing.address, "wants its certificate (worker_client_cert"),
-        use([passing], **settings, worker_timeout=1.0),
+        use([passing], **settings, worker_timeout=0.2),
       ):
         pass
 
@@ -87,7 +87,7 @@ class TestTls:
     with (
       proxy(workers[0].port, tls("127.0.0.1")) as passing,
       refused(passing.address, "it has no subjectAltName"),
-      use([passing], **settings, worker_timeout=1.0),
+      use([passing], **settings, worker_timeout=0.2),
     ):
       pass
     assert not capfd.readouterr().err
@@ -101,7 +101,7 @@ class TestTls:
       use(
         [passing],
         worker_certificate=str(certificates / "authority.crt"),
-        worker_timeout=1.0,
+        worker_timeout=0.2,
       ),
     ):
       pass
@@ -113,7 +113,7 @@ class TestTls:
       use(
         workers[:1],
         worker_certificate=str(certificates / "authority.crt"),
-        worker_timeout=1.0,
+        worker_timeout=0.2,
       ),
     ):
       pass
@@ -132,7 +132,7 @@ class TestTls:
     with (
       proxy(workers[0].port, tls()) as passing,
       pytest.raises(execution.WorkerError, match=message) as error,
-      use([passing], worker_certificate=path, worker_timeout=1.0),
+      use([passing], worker_certificate=path, worker_timeout=0.2),
     ):
       pass
     assert "\n" not in str(error.value)

@@ -17,8 +17,15 @@ def define_flags() -> None:
   flags.DEFINE_float(
     "worker_timeout",
     None,
-    "For --executor=remote: seconds of silence after which a worker counts as"
-    " lost. Default: 60.",
+    "For --executor=remote: seconds of silence, or without an answer to any"
+    " request but the one to compute, after which a worker counts as lost."
+    " Default: 60.",
+  )
+  flags.DEFINE_float(
+    "compute_timeout",
+    None,
+    "For --executor=remote: seconds after which a worker that still computes"
+    " counts as lost. Default: none, as long as it gives signs of life.",
   )
   flags.DEFINE_enum(
     "on_worker_failure",

@@ -5,6 +5,9 @@ import os
 # TensorFlow reads it when it is imported. Its notes, on start and on optimising
 # graphs, are of no use to who trains models. A value that is set counts.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# gRPC reads it when it is imported. What it logs of a connection that fails,
+# such as a refused certificate, comes as an error as well.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def load(folder):

@@ -1,5 +1,6 @@
 """The binary `experiments.workers`, and `--executor=remote` beside it."""
 
+import concurrent.futures
 import contextlib
 import functools
 import os
@@ -8,6 +9,7 @@ import socket
 import threading
 import time
 
+import grpc
 import psutil
 import pytest
 
@@ -216,6 +218,19 @@ class TestFaults:
     assert "; no worker is left; what was written is kept; to go on" in message
     assert resume.num_rows(folder) == 2
 
+  def test_server_of_another_kind(self, run, two_workers, folder, capsys):
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+      server = grpc.server(pool)
+      address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+      server.start()
+      assert run(f"--workers={two_workers[0].address},{address}") == 4
+      server.stop(None).wait()
+    message = capsys.readouterr().err
+    assert message.startswith(f"evolving: the worker {address} answers ")
+    assert "UNIMPLEMENTED" in message
+    assert message.count("\n") == 1
+    assert resume.num_rows(folder) == 0
+
   def test_worker_that_is_not_there_at_the_start(
     self, run, two_workers, folder, capsys
   ):
@@ -316,6 +331,7 @@ class TestBadFlags:
       (["--executor=remote"], "--executor=remote needs --workers="),
       (["--workers=one:1"], "--workers belongs to --executor=remote"),
       (["--worker_timeout=3"], "--worker_timeout belongs to"),
+      (["--compute_timeout=3"], "--compute_timeout belongs to"),
       (["--executor=remote", "--workers=one"], "must each be host:port"),
       (
         ["--executor=remote", "--workers=one:1", "--worker_timeout=0"],

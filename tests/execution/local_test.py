@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -303,6 +304,16 @@ class TestWorkerThatFails:
       local.Worker.start(binary=program)
     assert "out\nno library\n" in str(error.value)
     assert "exit code 3" in str(error.value)
+    assert started() == []
+
+  def test_cannot_listen(self, tmp_path, started):
+    with socket.create_server(("", 0)) as other:
+      port = other.getsockname()[1]
+      program = write_program(
+        tmp_path, f"exec {local._WORKER_BINARY} --port={port}"
+      )
+      with pytest.raises(RuntimeError, match="Address already in use"):
+        local.Worker.start(binary=program)
     assert started() == []
 
   @pytest.mark.slow

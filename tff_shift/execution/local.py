@@ -226,6 +226,10 @@ class Worker(contextlib.AbstractContextManager):
       port = reservation.getsockname()[1]
       arguments = [str(os.getpid()), binary, f"--port={port}"]
       arguments += [f"--max_concurrent_computation_calls={limit}"]
+      environment = _ENVIRONMENT | os.environ
+      # This package silences gRPC in its own process. A worker's log is read
+      # where it does not start, and only gRPC says why.
+      environment.pop("GRPC_VERBOSITY", None)
       log = on_error.enter_context(tempfile.TemporaryFile())
       supervisor = subprocess.Popen(
         # -I and -S: the environment cannot change what the program imports.
@@ -235,7 +239,7 @@ class Worker(contextlib.AbstractContextManager):
         stdout=subprocess.PIPE,
         stderr=log,
         start_new_session=True,
-        env=_ENVIRONMENT | os.environ,
+        env=environment,
       )
       worker = cls(binary, port, supervisor, log)
       on_error.callback(worker.stop)

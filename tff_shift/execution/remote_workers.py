@@ -23,7 +23,10 @@ class RemoteWorkers:
     workers: The workers' addresses, `host:port` (IPv6: `[host]:port`), one or
       more, all different. Clients are dealt out to them in this order.
     worker_timeout: How long a worker may be silent before it counts as lost,
-      in seconds, above 0. It says nothing about how long a computation takes.
+      in seconds, above 0. It bounds every request but the one for the result of
+      a computation.
+    compute_timeout: How long a worker may compute before it counts as lost, in
+      seconds, above 0. None: as long as it gives signs of life.
     on_worker_failure: What happens when a worker is lost. `repeat`: what it was
       to compute is computed by the others; `stop`: a `WorkerError`.
     worker_certificate: A PEM file with the certificates of the authorities that
@@ -39,6 +42,7 @@ class RemoteWorkers:
 
   workers: tuple[str, ...]
   worker_timeout: float = 60.0
+  compute_timeout: float | None = None
   on_worker_failure: str = "repeat"
   worker_certificate: str | None = None
   worker_client_certificate: str | None = None
@@ -56,11 +60,15 @@ class RemoteWorkers:
       raise ValueError(
         f"workers must all be different; got {','.join(self.workers)}"
       )
-    if not _SHORTEST <= self.worker_timeout <= _LONGEST:
-      raise ValueError(
-        f"worker_timeout must be seconds above 0, from {_SHORTEST} to"
-        f" {_LONGEST}; got {self.worker_timeout}"
-      )
+    for name in ("worker_timeout", "compute_timeout"):
+      seconds = getattr(self, name)
+      if name == "compute_timeout" and seconds is None:
+        continue
+      if not _SHORTEST <= seconds <= _LONGEST:
+        raise ValueError(
+          f"{name} must be seconds above 0, from {_SHORTEST} to {_LONGEST}; got"
+          f" {seconds}"
+        )
     arguments.choice(
       "on_worker_failure", self.on_worker_failure, ON_WORKER_FAILURE
     )

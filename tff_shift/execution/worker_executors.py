@@ -6,7 +6,10 @@ from collections.abc import Callable
 from collections.abc import Mapping
 
 import grpc
+import numpy as np
 import tensorflow_federated as tff
+
+from tff_shift.execution import errors
 
 # For channels that lead to a worker.
 CHANNEL_OPTIONS = [
@@ -16,6 +19,15 @@ CHANNEL_OPTIONS = [
   # gRPC would ask the proxy named in `http_proxy` even for this machine.
   ("grpc.enable_http_proxy", 0),
 ]
+
+
+# What is disposed of may be gone, and the channel closed (a ValueError): the
+# error would come from a finalizer, at any time, and interest nobody.
+_NOT_WORTH_A_WORD = (grpc.RpcError, errors.WorkerError, ValueError)
+
+
+class UnreadableResultError(ValueError):
+  """What a worker has computed is no value of the type that it must have."""
 
 
 class _WorkerStub(tff.framework.RemoteExecutorGrpcStub):
@@ -28,16 +40,62 @@ class _WorkerStub(tff.framework.RemoteExecutorGrpcStub):
     channel.subscribe = lambda callback, try_to_connect=False: None
     super().__init__(channel)
 
-  # What is disposed of may be gone, and the channel closed (a ValueError): the
-  # error would come from a finalizer, at any time, and interest nobody.
-
   def dispose(self, request):
-    with contextlib.suppress(grpc.RpcError, ValueError):
+    with contextlib.suppress(*_NOT_WORTH_A_WORD):
       return super().dispose(request)
 
   def dispose_executor(self, request):
-    with contextlib.suppress(grpc.RpcError, ValueError):
+    with contextlib.suppress(*_NOT_WORTH_A_WORD):
       return super().dispose_executor(request)
+
+
+class _WorkerExecutor(tff.framework.RemoteExecutor):
+  """Checks what a worker has computed."""
+
+  def __init__(self, stub: _WorkerStub, num_clients: int):
+    super().__init__(stub)
+    self._num_clients = num_clients
+
+  async def _compute(self, value_ref, type_spec):
+    try:
+      value = await super()._compute(value_ref, type_spec)
+      _check(value, type_spec, self._num_clients)
+    except (grpc.RpcError, errors.WorkerError):
+      raise
+    except Exception as error:
+      raise UnreadableResultError(str(error)) from error
+    return value
+
+
+def _check(value: object, type_spec: tff.Type, num_clients: int) -> None:
+  """Raises a `ValueError` if a result is not of its type: TFF trusts it."""
+  if isinstance(type_spec, tff.StructType):
+    for position, (_, element) in enumerate(
+      tff.structure.iter_elements(type_spec)
+    ):
+      _check(value[position], element, num_clients)
+  elif isinstance(type_spec, tff.FederatedType):
+    members = [value]
+    if type_spec.placement is tff.CLIENTS and not type_spec.all_equal:
+      members = value
+      if len(members) != num_clients:
+        raise ValueError(f"{len(members)} clients instead of {num_clients}")
+    for member in members:
+      _check(member, type_spec.member, num_clients)
+  elif isinstance(type_spec, tff.TensorType) and type_spec.dtype.kind != "U":
+    found = np.asarray(value)
+    expected = type_spec.shape
+    if found.dtype != type_spec.dtype or not (
+      expected is None
+      or (
+        len(expected) == found.ndim and all(map(_agree, expected, found.shape))
+      )
+    ):
+      raise ValueError(f"{found.dtype}{list(found.shape)}, not {type_spec}")
+
+
+def _agree(expected: int | None, found: int) -> bool:
+  return expected is None or expected == found
 
 
 class WorkerExecutorFactory(tff.framework.ResourceManagingExecutorFactory):
@@ -82,9 +140,8 @@ class WorkerExecutorFactory(tff.framework.ResourceManagingExecutorFactory):
   def _connected_executor(
     self, cardinalities: Mapping[tff.framework.PlacementLiteral, int]
   ) -> tff.framework.RemoteExecutor:
-    executor = tff.framework.RemoteExecutor(self._stub)
-    executor.set_cardinalities(
-      {tff.CLIENTS: self._default_num_clients, **cardinalities}
-    )
+    cardinalities = {tff.CLIENTS: self._default_num_clients, **cardinalities}
+    executor = _WorkerExecutor(self._stub, cardinalities[tff.CLIENTS])
+    executor.set_cardinalities(cardinalities)
     self._made.add(executor)
     return executor

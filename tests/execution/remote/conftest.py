@@ -1,12 +1,17 @@
 """What the tests of remote workers share: real ones on loopback."""
 
+import concurrent.futures
 import contextlib
+import datetime
+import ipaddress
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
+import grpc
 import numpy as np
 import psutil
 import pytest
@@ -132,9 +137,11 @@ def count_up_to():
 class _Proxy(contextlib.AbstractContextManager):
   """Passes connections on to a worker, and ends TLS if asked to."""
 
-  def __init__(self, port: int, tls: ssl.SSLContext | None = None):
+  def __init__(
+    self, port: int, tls: ssl.SSLContext | None = None, own_port: int = 0
+  ):
     self._target, self._tls = ("127.0.0.1", port), tls
-    self._listener = socket.create_server(("127.0.0.1", 0))
+    self._listener = socket.create_server(("127.0.0.1", own_port))
     self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
     self.num_connections = 0
     self._sockets = []
@@ -195,8 +202,162 @@ class _Proxy(contextlib.AbstractContextManager):
 
 @pytest.fixture(scope="session")
 def proxy():
-  """Returns `proxy(port, tls=None)`, which passes connections on to a worker.
+  """Returns `proxy(port, tls=None, own_port=0)`, which leads to a worker.
 
   It is to be used in a `with` block, and knows its `num_connections`.
   """
   return _Proxy
+
+
+class _Misbehaving(contextlib.AbstractContextManager):
+  """A gRPC server that passes requests on to a worker, or misbehaves.
+
+  Attributes:
+    faults: What happens instead, by the name of the method; of "*", for all
+      others: a status code is the answer, and so are bytes, seconds are slept
+      before the request is passed on, None is never an answer.
+    counts: How many requests there were, by the name of the method.
+  """
+
+  def __init__(self, worker_address, faults):
+    self.faults, self.counts = dict(faults), {}
+    self._end = threading.Event()
+    self._channel = grpc.insecure_channel(
+      worker_address, [("grpc.enable_http_proxy", 0)]
+    )
+    self._pool = concurrent.futures.ThreadPoolExecutor(32)
+    self._server = grpc.server(self._pool)
+    port = self._server.add_insecure_port("127.0.0.1:0")
+    self.address = f"127.0.0.1:{port}"
+    self._server.add_generic_rpc_handlers([self])
+    self._server.start()
+
+  def service(self, details):
+    """Returns how a method is served; gRPC calls it."""
+    name = details.method.rpartition("/")[2]
+    if name == "SignOfLife" and not {name, "*"} & self.faults.keys():
+      return None
+    return grpc.unary_unary_rpc_method_handler(
+      lambda request, context: self._answer(details.method, request, context)
+    )
+
+  def _answer(self, method, request, context):
+    name = method.rpartition("/")[2]
+    self.counts[name] = self.counts.get(name, 0) + 1
+    fault = self.faults.get(name, self.faults.get("*", 0.0))
+    if isinstance(fault, grpc.StatusCode):
+      context.abort(fault, "so it\nis \x1b[31m here")
+    if isinstance(fault, bytes):
+      return fault
+    if self._end.wait(fault):
+      context.abort(grpc.StatusCode.CANCELLED, "the test has ended")
+    try:
+      return self._channel.unary_unary(method)(request)
+    except grpc.RpcError as error:
+      context.abort(error.code(), error.details())
+
+  def __exit__(self, *exception_details):
+    self._end.set()
+    self._server.stop(None).wait()
+    self._channel.close()
+    self._pool.shutdown()
+
+
+@pytest.fixture(scope="session")
+def misbehaving():
+  """Returns `misbehaving(worker_address, faults)`, see `_Misbehaving`."""
+  return _Misbehaving
+
+
+@contextlib.contextmanager
+def _refused(address, *parts):
+  start = time.monotonic()
+  with pytest.raises(execution.WorkerError) as error:
+    yield
+  message = str(error.value)
+  assert message.startswith(f"the worker {address} ")
+  assert message.isprintable()
+  for part in parts:
+    assert part in message
+  assert time.monotonic() - start < DEADLINE
+
+
+@pytest.fixture(scope="session")
+def refused():
+  """Returns `refused(address, *parts)`, whose `with` must raise an error.
+
+  It is one line that names the worker and has the parts, in time.
+  """
+  return _refused
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory) -> Path:
+  """A folder of certificates and keys.
+
+  An authority has signed those of a server, a client, and two without a
+  subjectAltName; a stranger has signed its own.
+  """
+  pytest.importorskip("cryptography", reason="makes the certificates")
+  from cryptography import x509
+  from cryptography.hazmat.primitives import hashes
+  from cryptography.hazmat.primitives import serialization
+  from cryptography.hazmat.primitives.asymmetric import ec
+
+  folder = tmp_path_factory.mktemp("certificates")
+  now = datetime.datetime.now(datetime.UTC)
+  day = datetime.timedelta(days=1)
+  loopback = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+
+  def make(name, issuer=None, is_authority=False, names=(loopback,)):
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    issuer_name, issuer_key = issuer or (subject, key)
+    builder = (
+      x509.CertificateBuilder()
+      .subject_name(subject)
+      .issuer_name(issuer_name)
+      .public_key(key.public_key())
+      .serial_number(x509.random_serial_number())
+      .not_valid_before(now - day)
+      .not_valid_after(now + day)
+      .add_extension(x509.BasicConstraints(is_authority, None), True)
+    )
+    if names:
+      builder = builder.add_extension(x509.SubjectAlternativeName(names), False)
+    certificate = builder.sign(issuer_key, hashes.SHA256())
+    pem = serialization.Encoding.PEM
+    (folder / f"{name}.crt").write_bytes(certificate.public_bytes(pem))
+    (folder / f"{name}.key").write_bytes(
+      key.private_bytes(
+        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+      )
+    )
+    return subject, key
+
+  authority = make("authority", is_authority=True)
+  make("server", authority)
+  make("client", authority)
+  make("elsewhere", authority, names=[x509.DNSName("elsewhere")])
+  make("127.0.0.1", authority, names=())
+  make("localhost", authority, names=())
+  make("stranger", is_authority=True)
+  return folder
+
+
+@pytest.fixture(scope="session")
+def tls(certificates):
+  """Returns `tls(name="server", *, asks_who=False)`, a server's side of TLS."""
+
+  def make(name="server", *, asks_who=False):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(
+      certificates / f"{name}.crt", certificates / f"{name}.key"
+    )
+    context.set_alpn_protocols(["h2"])
+    if asks_who:
+      context.verify_mode = ssl.CERT_REQUIRED
+      context.load_verify_locations(certificates / "authority.crt")
+    return context
+
+  return make

@@ -1,8 +1,8 @@
 """Tests of what remote workers compute together."""
 
 import contextlib
+import re
 
-import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -60,8 +60,13 @@ class TestResults:
       lambda values: tff.federated_sum(tff.federated_map(check, values)),
       AT_CLIENTS,
     )
-    with pytest.raises(grpc.RpcError, match="x > 0 did not hold"):
+    with pytest.raises(execution.WorkerError, match="x > 0 did not") as error:
       total([1.0, -1.0, 2.0])
+    assert re.fullmatch(
+      r"the worker 127.0.0.1:\d+ answers CreateCall with INTERNAL: .*"
+      r"; the computation seems to fail there",
+      str(error.value),
+    )
     assert total([1.0, 1.0, 2.0]) == 4.0
 
 

@@ -4,7 +4,6 @@ import collections
 import contextlib
 import os
 import signal
-import socket
 import threading
 import time
 import types
@@ -185,32 +184,6 @@ class TestLostWorker:
       assert context.invoke(count, [3]) == ([3], 1.0)
     with pytest.raises(execution.WorkerError, match="has ended"):
       context.invoke(count, [3])
-
-  def test_nobody_listens(self, workers, use):
-    with local._reserve_port() as reservation:
-      address = f"127.0.0.1:{reservation.getsockname()[1]}"
-      start = time.monotonic()
-      with (
-        pytest.raises(
-          execution.WorkerError,
-          match=f"{address} has not answered for 1 sec.*Connection refused",
-        ) as error,
-        use([workers[0], address], worker_timeout=1.0),
-      ):
-        pass
-      assert time.monotonic() - start < DEADLINE
-      assert "\n" not in str(error.value)
-
-  def test_listens_and_never_answers(self, workers, use):
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-      address = f"127.0.0.1:{silent.getsockname()[1]}"
-      start = time.monotonic()
-      with (
-        pytest.raises(execution.WorkerError, match=address),
-        use([address], worker_timeout=1.0),
-      ):
-        pass
-      assert time.monotonic() - start < DEADLINE
 
   def test_interrupt_does_not_wait(self, workers, use, count):
     interrupted = threading.Event()

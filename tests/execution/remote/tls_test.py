@@ -1,118 +1,138 @@
 """Tests of encrypted connections, to proxies that terminate TLS."""
 
 import contextlib
-import datetime
-import ipaddress
-import ssl
-from pathlib import Path
+import threading
+import time
 
+import psutil
 import pytest
 
 from tff_shift import execution
 
 pytestmark = pytest.mark.cpp
 
+# Far below what a hang lasts.
+DEADLINE = 60.0
+
 
 class TestTls:
-  @pytest.fixture(scope="class")
-  def certificates(self, tmp_path_factory) -> Path:
-    """A folder with an authority, a server and a client it has signed."""
-    pytest.importorskip("cryptography", reason="makes the certificates")
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    folder = tmp_path_factory.mktemp("certificates")
-    now = datetime.datetime.now(datetime.UTC)
-    day = datetime.timedelta(days=1)
-
-    def make(name, issuer=None, is_authority=False):
-      key = ec.generate_private_key(ec.SECP256R1())
-      subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-      issuer_name, issuer_key = issuer or (subject, key)
-      loopback = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-      certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer_name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - day)
-        .not_valid_after(now + day)
-        .add_extension(x509.BasicConstraints(is_authority, None), True)
-        .add_extension(x509.SubjectAlternativeName([loopback]), False)
-        .sign(issuer_key, hashes.SHA256())
-      )
-      pem = serialization.Encoding.PEM
-      (folder / f"{name}.crt").write_bytes(certificate.public_bytes(pem))
-      (folder / f"{name}.key").write_bytes(
-        key.private_bytes(
-          pem,
-          serialization.PrivateFormat.PKCS8,
-          serialization.NoEncryption(),
-        )
-      )
-      return subject, key
-
-    authority = make("authority", is_authority=True)
-    make("server", authority)
-    make("client", authority)
-    make("stranger", is_authority=True)
-    return folder
-
-  def tls(self, certificates, *, asks_who=False):
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(
-      certificates / "server.crt", certificates / "server.key"
-    )
-    context.set_alpn_protocols(["h2"])
-    if asks_who:
-      context.verify_mode = ssl.CERT_REQUIRED
-      context.load_verify_locations(certificates / "authority.crt")
-    return context
-
-  def test_encrypted(self, workers, proxy, use, count, certificates):
+  def test_encrypted(self, workers, proxy, use, count, certificates, tls):
     authority = str(certificates / "authority.crt")
     with contextlib.ExitStack() as stack:
       proxies = [
-        stack.enter_context(proxy(worker.port, self.tls(certificates)))
-        for worker in workers[:2]
+        stack.enter_context(proxy(worker.port, tls())) for worker in workers[:2]
       ]
       with use(proxies, worker_certificate=authority):
         assert count([3, 6, 9]) == ([3, 6, 9], 2.0)
       assert [each.num_connections for each in proxies] == [1, 1]
 
   def test_client_shows_who_it_is(
-    self, workers, proxy, use, count, certificates
+    self, workers, proxy, use, count, certificates, tls, refused
   ):
     settings = {"worker_certificate": str(certificates / "authority.crt")}
     shown = {
       "worker_client_certificate": str(certificates / "client.crt"),
       "worker_client_key": str(certificates / "client.key"),
     }
-    tls = self.tls(certificates, asks_who=True)
-    with proxy(workers[0].port, tls) as passing:
+    asking = tls(asks_who=True)
+    with proxy(workers[0].port, asking) as passing:
       with use([passing], **settings, **shown):
         assert count([3]) == ([3], 1.0)
       with (
-        pytest.raises(execution.WorkerError, match=passing.address),
-        use([passing], **settings, worker_timeout=1.0),
+        refused(passing.address, "wants its certificate (worker_client_cert"),
+        use([passing], **settings, worker_timeout=0.2),
       ):
         pass
 
+  @pytest.mark.parametrize("seconds_away", [0.0, 2.0])
+  def test_proxy_that_is_started_anew(
+    self, workers, proxy, use, count, certificates, tls, caplog, seconds_away
+  ):
+    worker = psutil.Process(workers[0].pid)
+    with contextlib.ExitStack() as started:
+      ending = started.enter_context(contextlib.ExitStack())
+      passing = ending.enter_context(proxy(workers[0].port, tls()))
+      port = int(passing.address.rpartition(":")[2])
+
+      def start_anew():
+        ending.close()
+        time.sleep(seconds_away)
+        started.enter_context(proxy(workers[0].port, tls(), port))
+        worker.resume()
+
+      settings = {"worker_certificate": str(certificates / "authority.crt")}
+      with use([passing], **settings, worker_timeout=DEADLINE):
+        assert count([3]) == ([3], 1.0)
+        # It cannot be done before the proxy is ended.
+        worker.suspend()
+        restart = threading.Timer(0.3, start_anew)
+        restart.start()
+        start = time.monotonic()
+        assert count([3, 6]) == ([3, 6], 1.5)
+        # gRPC alone would look for the connection every five seconds.
+        assert time.monotonic() - start < seconds_away + 5.0
+        restart.join()
+    assert not caplog.records
+
+  def test_name_without_subject_alternative_name(
+    self, workers, proxy, use, count, certificates, tls, refused, capfd
+  ):
+    settings = {"worker_certificate": str(certificates / "authority.crt")}
+    with proxy(workers[0].port, tls("localhost")) as passing:
+      port = passing.address.rpartition(":")[2]
+      with use([f"localhost:{port}"], **settings):
+        assert count([3]) == ([3], 1.0)
+    # What TensorFlow says when it computes.
+    capfd.readouterr()
+    with (
+      proxy(workers[0].port, tls("127.0.0.1")) as passing,
+      refused(passing.address, "it has no subjectAltName"),
+      use([passing], **settings, worker_timeout=0.2),
+    ):
+      pass
+    assert not capfd.readouterr().err
+
+  def test_name_of_another_host(
+    self, workers, proxy, use, certificates, tls, refused, capfd
+  ):
+    with (
+      proxy(workers[0].port, tls("elsewhere")) as passing,
+      refused(passing.address, "its certificate is refused: ", "127.0.0.1"),
+      use(
+        [passing],
+        worker_certificate=str(certificates / "authority.crt"),
+        worker_timeout=0.2,
+      ),
+    ):
+      pass
+    assert not capfd.readouterr().err
+
+  def test_worker_without_tls(self, workers, use, certificates, refused):
+    with (
+      refused(workers[0].address, "it seems to be a worker without TLS"),
+      use(
+        workers[:1],
+        worker_certificate=str(certificates / "authority.crt"),
+        worker_timeout=0.2,
+      ),
+    ):
+      pass
+
   @pytest.mark.parametrize(
     ("certificate", "message"),
-    [("stranger.crt", "CERTIFICATE_VERIFY_FAILED"), (None, "UNAVAILABLE")],
+    [
+      ("stranger.crt", "CERTIFICATE_VERIFY_FAILED.*; its certificate is refus"),
+      (None, "UNAVAILABLE.*; it seems to want TLS"),
+    ],
   )
   def test_refused(
-    self, workers, proxy, use, certificates, certificate, message
+    self, workers, proxy, use, certificates, tls, certificate, message
   ):
     path = certificate and str(certificates / certificate)
     with (
-      proxy(workers[0].port, self.tls(certificates)) as passing,
+      proxy(workers[0].port, tls()) as passing,
       pytest.raises(execution.WorkerError, match=message) as error,
-      use([passing], worker_certificate=path, worker_timeout=1.0),
+      use([passing], worker_certificate=path, worker_timeout=0.2),
     ):
       pass
     assert "\n" not in str(error.value)

@@ -8,7 +8,8 @@
 
 From the outside in: `context` (TFF's interface; deals clients out and puts
 results together), `mergeable` (takes computations apart), `pool` (who computes
-what, again if a worker is lost), `worker` (a channel and a watch).
+what, again if a worker is lost), `worker` (a channel and a watch),
+`bounded_channel` (deadlines), `diagnosis` (what is said).
 
 What runs where. A computation with clients and aggregates runs in TFF's
 mergeable form: each worker has clients in a row, as many as the others or one
@@ -27,12 +28,21 @@ At the latest `worker_timeout` + 3 seconds after a worker has been killed or
 stopped, or its network has gone, its part is with another worker, or the
 computation raises an `execution.WorkerError` of one line. The same holds for a
 worker that is not there at the start, which always is an error. Within that
-time a worker may be started anew, or a connection break: TFF then sends all
+time a worker may be started anew, or a connection break: all is then sent
 again.
 
-What is not bounded: how long a worker computes that gives signs of life, and
-the time to serialize a value in this process. A sign of life comes from gRPC,
-not from TFF's executor: a deadlock in there looks like work.
+A sign of life comes from gRPC, not from TFF's executor. So each request that
+computes nothing has a deadline of its own (`bounded_channel`), and a worker has
+to run a computation that takes no time (a rehearsal): at the start, and each
+`worker_timeout` seconds while it computes. What computes, `CreateCall` and
+`Compute`, may take any time, or `compute_timeout`.
+
+A worker that answers a request with an error, or with what cannot be read,
+raises an `execution.WorkerError` that says what it seems to be (`diagnosis`):
+the others would be likely to answer alike.
+
+What is not bounded: without `compute_timeout`, how long a worker computes that
+does what else it is asked; and the time to serialize a value in this process.
 
 What counts once. A part of a computation is begun again if need be, but only
 one result of it is taken, and a computation returns when all are there. The

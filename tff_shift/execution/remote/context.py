@@ -34,10 +34,10 @@ class RemoteContext(tff.framework.SyncContext):
       The result, NumPy values in Python containers.
 
     Raises:
-      WorkerError: If a worker is lost, and the others do not do its work.
+      WorkerError: If a worker is lost, and the others do not do its work; or if
+        one answers with an error, such as that of the work itself.
       TypeError: If the argument is not of the computation's parameter type.
       ValueError: If parts of the argument disagree on the number of clients.
-      grpc.RpcError: If the work itself fails.
     """
     plan = self._plans.get(comp)
     if plan.whole is not None:
@@ -106,8 +106,8 @@ def remote_context(
 ) -> Iterator[RemoteContext]:
   """Runs the TFF computations of a `with` block on several workers.
 
-  The block is entered when all workers have given a sign of life. The workers
-  are not ended with it: who starts them does that.
+  The block is entered when all workers have shown that they work. They are not
+  ended with it: who starts them does that.
 
   Args:
     settings: The workers, and what if one of them fails.

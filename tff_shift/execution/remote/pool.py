@@ -9,6 +9,7 @@ from absl import logging
 
 from tff_shift import shown_names
 from tff_shift.execution import errors
+from tff_shift.execution.remote import diagnosis
 from tff_shift.execution.remote import worker as worker_lib
 
 # A computation in the form of `mergeable` and its argument.
@@ -38,14 +39,18 @@ class WorkerPool:
     self._failure: str | None = None
 
   def wait_until_ready(self) -> None:
-    """Waits for a first sign of life of each worker.
+    """Waits until each worker has shown that it can compute.
 
     Raises:
-      WorkerError: If one is not there in time. It may as well have a wrong
-        address, so that the others do not do its work.
+      WorkerError: If one is not there in time, or is something else. It may as
+        well have a wrong address, so that the others do not do its work.
     """
-    for worker in self._workers:
-      worker.ready.result()
+    done, _ = concurrent.futures.wait(
+      [worker.ready for worker in self._workers],
+      return_when=concurrent.futures.FIRST_EXCEPTION,
+    )
+    for each in done:
+      each.result()
 
   def run(self, tasks: Sequence[Task]) -> list[object]:
     """Runs computations side by side, at most one on each worker.
@@ -59,8 +64,10 @@ class WorkerPool:
 
     Raises:
       WorkerError: If a worker is lost and its task is not to be repeated, no
-        worker is left, or the pool is closed; then again at each call.
-      Exception: What a computation raises.
+        worker is left, or the pool is closed; then again at each call. Also
+        if a worker answers with an error, such as that of a computation: the
+        others are likely to give it, too.
+      Exception: What is wrong with an argument.
     """
     if self._failure is not None:
       raise errors.WorkerError(self._failure)
@@ -81,7 +88,7 @@ class WorkerPool:
         worker, position = running.pop(future)
         try:
           results[position] = future.result()
-        except worker_lib.WorkerLostError as error:
+        except diagnosis.WorkerLostError as error:
           self._remove(worker, str(error))
           waiting.appendleft(position)
     return results

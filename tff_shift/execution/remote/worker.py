@@ -1,21 +1,29 @@
 """A worker on another machine: its channel, and the watch over its health."""
 
+import asyncio
 import concurrent.futures
+import contextlib
 import pathlib
 import threading
 import time
 
 import grpc
+import numpy as np
 import tensorflow_federated as tff
 
 from tff_shift.execution import errors
 from tff_shift.execution import remote_workers
 from tff_shift.execution import worker_executors
+from tff_shift.execution.remote import bounded_channel
+from tff_shift.execution.remote import diagnosis
 
 # How long to wait between two looks at a worker's health, in seconds.
 _LONGEST_PAUSE = 1.0
 # How long the last chance of a silent worker lasts at least, in seconds.
 _LAST_CHANCE = 1.0
+# How long to wait before a computation is sent again: at first, and at most.
+_SHORTEST_WAIT = 0.1
+_LONGEST_WAIT = 2.0
 
 _CHANNEL_OPTIONS = [
   *worker_executors.CHANNEL_OPTIONS,
@@ -23,6 +31,9 @@ _CHANNEL_OPTIONS = [
   # worker that is started anew.
   ("grpc.initial_reconnect_backoff_ms", 100),
   ("grpc.max_reconnect_backoff_ms", 1000),
+  # How long an attempt to connect lasts, which is 20 seconds otherwise. A proxy
+  # that is just being ended may take a connection, and never answer.
+  ("grpc.min_reconnect_backoff_ms", 5000),
   # Channels to the same address would share a connection, and its fate.
   ("grpc.use_local_subchannel_pool", 1),
 ]
@@ -32,8 +43,10 @@ _CHANNEL_OPTIONS = [
 _ASK_FOR_A_SIGN = "/tensorflow_federated.v0.ExecutorGroup/SignOfLife"
 
 
-class WorkerLostError(errors.WorkerError):
-  """A worker has been silent for too long."""
+@tff.federated_computation(np.int32)
+def _return(number):
+  """What a worker is asked to call, to show that it works."""
+  return number
 
 
 class RemoteWorker:
@@ -41,7 +54,8 @@ class RemoteWorker:
 
   Attributes:
     address: Its `host:port`.
-    ready: Done with the first sign of life, or with a `WorkerLostError`.
+    ready: Done when the worker has shown that it works, or with a
+      `WorkerLostError`.
   """
 
   def __init__(
@@ -60,11 +74,22 @@ class RemoteWorker:
     """
     self.address = address
     self.ready = concurrent.futures.Future()
+    self._settings = settings
     self._timeout = settings.worker_timeout
     self._channel = _connect(address, settings)
     self._sign_of_life = self._channel.unary_unary(_ASK_FOR_A_SIGN)
+    self._requests = bounded_channel.BoundedChannel(
+      self._channel, address, settings, self._leave
+    )
     self._executors = worker_executors.WorkerExecutorFactory(
-      self._channel, self.check_running, default_num_clients
+      self._requests, self.check_running, default_num_clients
+    )
+    self._rehearsals = worker_executors.WorkerExecutorFactory(
+      bounded_channel.BoundedChannel(
+        self._channel, address, settings, self._leave, is_rehearsal=True
+      ),
+      self.check_running,
+      default_num_clients,
     )
     # No compiler: what comes here is compiled, once for all workers.
     self._context = tff.framework.SyncExecutionContext(
@@ -84,7 +109,7 @@ class RemoteWorker:
   def check_running(self) -> None:
     """Raises a `WorkerLostError` if the worker is lost or was left."""
     if self._end is not None:
-      raise WorkerLostError(self._end)
+      raise diagnosis.WorkerLostError(self._end)
 
   def submit(
     self, computation: tff.framework.ConcreteComputation, argument: object
@@ -102,7 +127,7 @@ class RemoteWorker:
     future = concurrent.futures.Future()
     with self._lock:
       if self._end is not None:
-        future.set_exception(WorkerLostError(self._end))
+        future.set_exception(diagnosis.WorkerLostError(self._end))
         return future
       self._unfinished.add(future)
     # Not of a pool, which Python would wait for before it ends.
@@ -125,14 +150,13 @@ class RemoteWorker:
       )
       farewell.start()
       farewell.join(_LAST_CHANCE)
-    self._stopping.set()
     self._leave(f"the connection to the worker {self.address} was closed")
     self._watch_thread.join()
 
   def _run(self, future, computation, argument) -> None:
     """Runs a computation and tells its future."""
     try:
-      result, error = self._context.invoke(computation, argument), None
+      result, error = self._compute(computation, argument), None
     except BaseException as raised:
       result, error = None, raised
     with self._lock:
@@ -144,39 +168,127 @@ class RemoteWorker:
     else:
       future.set_exception(error)
 
+  def _compute(self, computation, argument) -> object:
+    """Runs a computation, again while the connection is lost.
+
+    What is lost is bounded: the time that goes by from the first time that the
+    worker cannot be reached, but for the time in which it computes.
+    """
+    wait, spent, last = _SHORTEST_WAIT, 0.0, None
+    while True:
+      computed = self._requests.seconds_computing
+      try:
+        return self._context.invoke(computation, argument)
+      except worker_executors.UnreadableResultError as error:
+        raise errors.WorkerError(
+          diagnosis.unreadable(self.address, "Compute", str(error))
+        ) from error
+      except diagnosis.UnavailableError as error:
+        now = time.monotonic()
+        if last is not None:
+          computed = self._requests.seconds_computing - computed
+          spent += now - last - computed
+        last = now
+        if spent > self._timeout:
+          reason = self._silence(error)
+          self._leave(reason)
+          raise diagnosis.WorkerLostError(reason) from error
+      self._stopping.wait(wait)
+      wait = min(2 * wait, _LONGEST_WAIT)
+
   def _watch(self) -> None:
     """Asks for signs of life until they fail to come, or the end."""
     pause = min(_LONGEST_PAUSE, self._timeout / 4)
-    last_sign = time.monotonic()
-    while True:
+    last_sign = last_rehearsal = time.monotonic()
+    while self._end is None:
+      problem = None
       left = last_sign + self._timeout - time.monotonic()
-      # The last chance is a whole one, and comes when the time is up: it may
-      # have been this process that was stopped for so long.
-      problem = self._problem(max(left, _LAST_CHANCE))
-      if problem is None:
+      try:
+        # The last chance is a whole one, and comes when the time is up: it may
+        # have been this process that was stopped for so long.
+        self._ask_for_a_sign(max(left, _LAST_CHANCE))
+        if self._is_rehearsal_due(last_rehearsal):
+          self._rehearse()
+          last_rehearsal = time.monotonic()
         last_sign = time.monotonic()
         self._tell_ready()
-      elif left <= 0 and not self._stopping.is_set():
-        self._leave(
-          f"the worker {self.address} has not answered for"
-          f" {self._timeout:g} seconds ({problem})"
-        )
-        return
+      except diagnosis.UnavailableError as error:
+        problem = error
+        if left <= 0:
+          self._leave(self._silence(problem))
+      except errors.WorkerError as error:
+        self._leave(str(error))
+      # What nobody has thought of: else `ready` would never be done.
+      except Exception as error:
+        self._leave(diagnosis.one_line(str(error)))
       left = last_sign + self._timeout - time.monotonic()
-      if self._stopping.wait(max(0.0, min(pause, left))):
-        return
+      self._pause(max(0.0, min(pause, left)), problem)
 
-  def _problem(self, seconds: float) -> str | None:
-    """Returns why no sign of life came in so many seconds; None if one did."""
+  def _ask_for_a_sign(self, seconds: float) -> None:
+    """Raises an error if no sign of life comes in so many seconds."""
     try:
       self._sign_of_life(b"", timeout=seconds)
     except grpc.RpcError as error:
       if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-        return None
-      return " ".join(f"{error.code().name}: {error.details()}".split())
-    except ValueError:
-      return "the channel is closed"
-    return None
+        return
+      # A proxy that is started anew may say anything for a while.
+      if error.code() in diagnosis.NO_ANSWER or self.ready.done():
+        raise diagnosis.UnavailableError(diagnosis.status(error)) from error
+      raise errors.WorkerError(
+        diagnosis.refusal(self.address, "a sign of life", error)
+      ) from error
+
+  def _is_rehearsal_due(self, last: float) -> bool:
+    """Returns whether a sign of life is not enough.
+
+    Every gRPC server gives one, also if what it computes hangs.
+    """
+    since = self._requests.computing_since
+    return not self.ready.done() or (
+      since is not None and time.monotonic() - max(since, last) > self._timeout
+    )
+
+  def _rehearse(self) -> None:
+    """Has the worker call a computation that takes no time.
+
+    It is not asked for the result: to compute may take any time.
+    """
+    executor = self._rehearsals.create_executor({})
+
+    async def call():
+      function = await executor.create_value(_return, _return.type_signature)
+      argument = await executor.create_value(
+        np.int32(0), _return.type_signature.parameter
+      )
+      await executor.create_call(function, argument)
+
+    try:
+      asyncio.run(call())
+    finally:
+      self._rehearsals.clean_up_executor({})
+
+  def _silence(self, problem: diagnosis.UnavailableError) -> str:
+    """Describes a worker that cannot be used for too long."""
+    reason = (
+      f"the worker {self.address} has not answered for"
+      f" {self._timeout:g} seconds ({problem})"
+    )
+    seems = None
+    if not self.ready.done():
+      seems = diagnosis.who_listens(self.address, self._settings)
+    return reason if seems is None else f"{reason}; {seems}"
+
+  def _pause(
+    self, seconds: float, problem: diagnosis.UnavailableError | None
+  ) -> None:
+    """Waits for so many seconds, or until the worker is left."""
+    end = time.monotonic() + seconds
+    if problem is not None:
+      # gRPC looks every five seconds whether there is a connection, and at once
+      # where a call waits for it.
+      with contextlib.suppress(grpc.RpcError, ValueError):
+        self._sign_of_life(b"", timeout=seconds, wait_for_ready=True)
+    self._stopping.wait(max(0.0, end - time.monotonic()))
 
   def _tell_ready(self) -> None:
     """Says that the worker is there, at the first sign of life."""
@@ -193,8 +305,9 @@ class RemoteWorker:
         return
       self._end = reason
       unfinished, self._unfinished = self._unfinished, set()
+    self._stopping.set()
     for future in unfinished:
-      future.set_exception(WorkerLostError(reason))
+      future.set_exception(diagnosis.WorkerLostError(reason))
     self._channel.close()
 
 

@@ -1,0 +1,255 @@
+"""Tests of gRPC servers that are no worker, or one that misbehaves."""
+
+import concurrent.futures
+import contextlib
+import socket
+import threading
+import time
+
+import grpc
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+pytestmark = pytest.mark.cpp
+
+# Far below what a hang lasts.
+DEADLINE = 60.0
+
+
+class TestAtTheStart:
+  """In time means at once: nobody waits for a server that has answered."""
+
+  def enter(self, use, server):
+    with use([server], worker_timeout=2 * DEADLINE):
+      pass
+
+  @pytest.mark.parametrize(
+    ("code", "seems"),
+    [
+      (grpc.StatusCode.INTERNAL, "broken"),
+      (grpc.StatusCode.UNKNOWN, "broken"),
+      (grpc.StatusCode.DATA_LOSS, "broken"),
+      (grpc.StatusCode.INVALID_ARGUMENT, "broken"),
+      (grpc.StatusCode.RESOURCE_EXHAUSTED, "no memory left"),
+      (grpc.StatusCode.PERMISSION_DENIED, "not to let this client in"),
+      (grpc.StatusCode.UNAUTHENTICATED, "not to let this client in"),
+      (grpc.StatusCode.UNIMPLEMENTED, "a gRPC server of another kind"),
+    ],
+  )
+  @pytest.mark.parametrize("method", ["*", "CreateCall"])
+  def test_error(self, workers, misbehaving, use, refused, code, seems, method):
+    with misbehaving(workers[0].address, {method: code}) as server:
+      # No control code comes through.
+      answer = f" with {code.name}: so it is [31m here; "
+      with refused(server.address, answer, seems):
+        self.enter(use, server)
+
+  def test_another_service(self, use, refused):
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+      server = grpc.server(pool)
+      address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+      server.start()
+      with refused(address, "UNIMPLEMENTED", "gRPC server of another kind"):
+        self.enter(use, address)
+      server.stop(None).wait()
+
+  @pytest.mark.parametrize("answer", [b"\xff\xff\xff", b""])
+  @pytest.mark.parametrize("method", ["GetExecutor", "CreateValue"])
+  def test_garbage(
+    self, workers, misbehaving, use, refused, method, answer, capfd, caplog
+  ):
+    with (
+      misbehaving(workers[0].address, {method: answer}) as server,
+      refused(server.address, f"{method} with what cannot be read", "version"),
+    ):
+      self.enter(use, server)
+    assert not capfd.readouterr().err
+    assert not caplog.records
+
+  def test_another_one_is_not_waited_for(
+    self, workers, misbehaving, use, refused
+  ):
+    with (
+      misbehaving(workers[0].address, {"*": grpc.StatusCode.INTERNAL}) as bad,
+      # It never answers.
+      socket.create_server(("127.0.0.1", 0)) as silent,
+      refused(bad.address, "INTERNAL"),
+      use(
+        [f"127.0.0.1:{silent.getsockname()[1]}", bad],
+        worker_timeout=2 * DEADLINE,
+      ),
+    ):
+      pass
+
+  @pytest.mark.slow
+  @pytest.mark.parametrize(
+    "method", ["SignOfLife", "GetExecutor", "CreateValue", "CreateCall"]
+  )
+  def test_hangs(self, workers, misbehaving, use, refused, method):
+    with (
+      misbehaving(workers[0].address, {method: None}) as server,
+      refused(server.address, "not answered"),
+      use([server], worker_timeout=0.2),
+    ):
+      pass
+
+  @pytest.mark.slow
+  @pytest.mark.parametrize("method", ["GetExecutor", "CreateCall"])
+  def test_unavailable_for_ever(
+    self, workers, misbehaving, use, refused, method
+  ):
+    faults = {method: grpc.StatusCode.UNAVAILABLE}
+    with (
+      misbehaving(workers[0].address, faults) as server,
+      refused(server.address, f"0.2 seconds ({method}: UNAVAILABLE: so it is"),
+      use([server], worker_timeout=0.2),
+    ):
+      pass
+
+
+class TestInTheMiddle:
+  """Of a run that has begun well."""
+
+  @pytest.fixture(scope="class")
+  def double(self):
+    """A computation of which clients keep a number each."""
+    double = tff.tensorflow.computation(lambda number: 2 * number, np.int64)
+    return tff.federated_computation(
+      lambda numbers: tff.federated_map(double, numbers),
+      tff.FederatedType(np.int64, tff.CLIENTS),
+    )
+
+  @pytest.fixture
+  def begun(self, workers, misbehaving, use, count):
+    """Returns `begun(worker_timeout=...)`: one that has computed, in use."""
+
+    @contextlib.contextmanager
+    def begin(worker_timeout=DEADLINE, **settings):
+      with (
+        misbehaving(workers[0].address, {}) as server,
+        use([server], worker_timeout=worker_timeout, **settings),
+      ):
+        assert count([3, 6]) == ([3, 6], 1.5)
+        yield server
+
+    return begin
+
+  @pytest.mark.parametrize(
+    "method",
+    ["GetExecutor", "CreateValue", "CreateStruct", "CreateCall", "Compute"],
+  )
+  def test_error(self, begun, count, refused, method):
+    with begun() as server:
+      server.faults[method] = grpc.StatusCode.INTERNAL
+      with refused(server.address, f"answers {method} with INTERNAL: so it is"):
+        # Another number of clients needs another executor.
+        count([3, 6, 9])
+      # It is the computation that ended, not the worker's use.
+      server.faults.clear()
+      assert count([3, 6, 9]) == ([3, 6, 9], 2.0)
+
+  @pytest.mark.slow
+  @pytest.mark.parametrize("method", ["GetExecutor", "CreateCall"])
+  def test_hangs(self, begun, count, refused, method):
+    with begun(worker_timeout=1.0) as server:
+      server.faults[method] = None
+      with refused(server.address, f"has not answered {method} for "):
+        count([3, 6, 9])
+
+  @pytest.mark.slow
+  def test_letting_go_hangs(self, begun, count, refused):
+    with begun(worker_timeout=1.0) as server:
+      server.faults["Dispose"] = None
+      with refused(server.address, "has not answered Dispose for "):
+        for _ in range(30):
+          count([3, 6])
+      assert server.counts["Dispose"] == 1
+
+  @pytest.mark.slow
+  @pytest.mark.parametrize("method", ["CreateCall", "Compute"])
+  def test_compute_timeout(self, begun, count, refused, method):
+    with begun(compute_timeout=1.0) as server:
+      server.faults[method] = None
+      with refused(server.address, f"has not answered {method} for ", "limit"):
+        count([3, 6])
+
+  @pytest.mark.slow
+  def test_computes_for_longer_than_the_timeout(self, begun, double):
+    with begun(worker_timeout=1.0) as server:
+      before = server.counts["CreateCall"]
+      server.faults["Compute"] = 4.0
+      assert double([3, 6]) == [6, 12]
+      # It was asked in the meantime whether it works.
+      assert server.counts["CreateCall"] - before > 1
+
+  @pytest.mark.slow
+  @pytest.mark.parametrize(
+    ("method", "code"),
+    [("CreateValue", "UNAVAILABLE"), ("Compute", "FAILED_PRECONDITION")],
+  )
+  def test_unavailable_for_ever(self, begun, count, refused, method, code):
+    with begun(worker_timeout=1.0) as server:
+      server.faults[method] = grpc.StatusCode[code]
+      with refused(server.address, f"1 seconds ({method}: {code}: so it is"):
+        count([3, 6])
+
+  def test_unavailable_for_less_than_the_timeout(self, begun, double, caplog):
+    with begun() as server:
+      before = server.counts["Compute"]
+      server.faults["Compute"] = grpc.StatusCode.UNAVAILABLE
+
+      def come_back():
+        while server.counts["Compute"] - before < 2:
+          time.sleep(0.01)
+        server.faults.clear()
+
+      back = threading.Thread(target=come_back)
+      back.start()
+      assert double([3, 6]) == [6, 12]
+      back.join()
+    assert not caplog.records
+
+  @pytest.mark.slow
+  def test_hangs_and_another_one_does_its_part(
+    self, workers, misbehaving, use, count, caplog
+  ):
+    with (
+      misbehaving(workers[0].address, {}) as server,
+      use([workers[1], server], worker_timeout=1.0),
+    ):
+      expected = count([3, 6, 9])
+      server.faults["CreateCall"] = None
+      assert count([3, 6, 9]) == expected
+    (record,) = caplog.records
+    assert record.message.startswith(
+      f"the worker {server.address} has not answered CreateCall for "
+    )
+
+  @pytest.mark.parametrize(
+    ("value", "type_spec", "reason"),
+    [
+      ([3.0, 6.0], np.float64, "float64[], not int64"),
+      ([np.arange(2)] * 2, (np.int64, [2]), "cannot reshape"),
+      ([3], np.int64, "1 clients instead of 2"),
+      (None, None, "an empty answer"),
+    ],
+  )
+  def test_result_of_another_type(
+    self, begun, refused, double, value, type_spec, reason
+  ):
+    answer = b""
+    if type_spec is not None:
+      at_clients = tff.FederatedType(type_spec, tff.CLIENTS)
+      message, _ = tff.framework.serialize_value(
+        tff.structure.Struct.unnamed(value), tff.StructType([at_clients])
+      )
+      # The only field of a `ComputeResponse`: its number, a length and a value.
+      value = message.SerializeToString()
+      answer = b"\x0a" + bytes([len(value)]) + value
+    with begun() as server:
+      server.faults["Compute"] = answer
+      with refused(server.address, "answers Compute with what cannot", reason):
+        double([3, 6])
+      server.faults.clear()
+      assert double([3, 6]) == [6, 12]

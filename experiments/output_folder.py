@@ -17,6 +17,7 @@ from tff_shift import files
 from tff_shift.data import examples
 from tff_shift.simulation import checkpoints
 from tff_shift.simulation import results
+from tff_shift.simulation import run_records
 
 FLAGS = flags.FLAGS
 
@@ -41,7 +42,7 @@ _WITHOUT_EFFECT = frozenset(
 )
 # Flags that may become longer when a run is resumed, and whether they have.
 _MAY_GROW = {
-  "rounds": lambda old, new: old is not None and new > old,
+  "rounds": lambda old, new: new > old,
   "timesteps": lambda old, new: new > old,
   "seeds": lambda old, new: len(new) > len(old) and new[: len(old)] == old,
 }
@@ -118,7 +119,7 @@ def open_folder(
     folder,
     {
       name: value
-      for name, value in (described["flags"] | begun_with).items()
+      for name, value in (described.flags | begun_with).items()
       if name not in _WITHOUT_EFFECT
     },
     is_extended="rounds" in begun_with,
@@ -136,8 +137,8 @@ def open_folder(
 
 
 def _check_same(
-  before: Mapping[str, Any],
-  now: Mapping[str, Any],
+  before: run_records.RunConfig,
+  now: run_records.RunConfig,
   why_not: Callable[[str, Any], str],
 ) -> dict[str, Any]:
   """Refuses other flags than those of the start; warns of other software.
@@ -150,14 +151,15 @@ def _check_same(
   Returns:
     The values of the start of those flags that have become longer.
   """
-  begun_with = dict(before.get("begun_with", {}))
+  begun_with = dict(before.begun_with)
   changes = []
-  for name in sorted({*before["flags"], *now["flags"]} - _WITHOUT_EFFECT):
-    old, new = (each["flags"].get(name) for each in (before, now))
+  for name in sorted({*before.flags, *now.flags} - _WITHOUT_EFFECT):
+    old, new = (each.flags.get(name) for each in (before, now))
     if old == new:
       continue
     change = f"--{name} was {_shown(old)} and is {_shown(new)}"
-    if name in _MAY_GROW and _MAY_GROW[name](old, new):
+    may_grow = name in _MAY_GROW and type(old) is type(new)
+    if may_grow and _MAY_GROW[name](old, new):
       reason = why_not(name, old)
       if not reason:
         begun_with.setdefault(name, old)
@@ -169,7 +171,7 @@ def _check_same(
       "--resume goes on with the flags of the start: " + "; ".join(changes)
     )
   for name in ("versions", "git_commit"):
-    if before[name] != now[name]:
+    if getattr(before, name) != getattr(now, name):
       warn(
         f"{name} differ from those of the start; what follows may not be what"
         " a run that never stopped gives"

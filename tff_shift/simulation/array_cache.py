@@ -5,9 +5,9 @@ or not at all, holds its own key, and one that is damaged counts as missing.
 """
 
 import hashlib
-import json
 import os
 import pathlib
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from tff_shift import records
 from tff_shift.data import array_files
 
 
@@ -35,8 +36,7 @@ def key(description: Mapping[str, Any]) -> str:
   Returns:
     A SHA-256 digest of 64 hexadecimal digits, the same in every process.
   """
-  text = json.dumps(description, sort_keys=True)
-  return hashlib.sha256(text.encode()).hexdigest()
+  return records.digest(description)
 
 
 def save(
@@ -59,7 +59,10 @@ def save(
 
 
 def load(
-  path: pathlib.Path, key: str, names: Sequence[str]
+  path: pathlib.Path,
+  key: str,
+  names: Sequence[str],
+  check: Callable[[Mapping[str, np.ndarray]], Any] = lambda arrays: None,
 ) -> dict[str, np.ndarray] | None:
   """Reads a result.
 
@@ -70,6 +73,7 @@ def load(
     path: The file.
     key: The key of the result.
     names: The names of the arrays of the result.
+    check: Called with them; raises a ValueError if they are no result.
 
   Returns:
     The arrays by name; None if there is no such file or it cannot be used.
@@ -80,7 +84,9 @@ def load(
     arrays = array_files.read_npz(path)
     if str(arrays["key"]) != key:
       raise ValueError("it holds another result")
-    return {name: arrays[name] for name in names}
+    arrays = {name: arrays[name] for name in names}
+    check(arrays)
+    return arrays
   except (OSError, ValueError, KeyError) as error:
     reason = " ".join(str(error).split())
   logging.warning("cached result %s cannot be used: %s", path, reason)

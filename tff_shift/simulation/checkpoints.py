@@ -25,7 +25,6 @@ and round (`randomness`): there is nothing else to save.
 """
 
 import hashlib
-import json
 import pathlib
 import re
 import shutil
@@ -34,13 +33,17 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Annotated
 from typing import Any
+from typing import ClassVar
 from typing import NamedTuple
 
+import msgspec
 import tensorflow_federated as tff
 
 from tff_shift import arguments
 from tff_shift import files
+from tff_shift import records
 from tff_shift.simulation import array_cache
 from tff_shift.simulation import asynchronous
 from tff_shift.simulation import client_states
@@ -52,8 +55,63 @@ from tff_shift.simulation import state_file
 _PREFIX = "state_"
 _NUM_KEPT = 2
 _STATES = "states.sqlite"
-# What a record keeps of `rounds.Rounds`, as `Rounds.resume` takes it.
-_OF_ROUNDS = ("seconds", "starts", "num_diverged", "losses")
+
+_Seconds = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class Record(records.Record):
+  """A checkpoint's record, `state_<step>.json`.
+
+  Attributes:
+    step: After which step it was saved.
+    num_steps: How many steps the run had. None: of an earlier version.
+    num_last: How many of these depend on which is the last.
+    run: The key of the run.
+    structure: The digest of the structure of all that is saved.
+    files: The digest of the folder of states.
+    clients: The clients whose states are in that folder.
+    states: Those of a file of states. None: there is no such file.
+    seconds: See `rounds.Rounds`, as for the three that follow.
+    starts: Before which rounds the run started or went on.
+    num_diverged: How often a client's work was left out.
+    losses: The training loss of each round.
+    measured: What was measured, see `encoding.to_json`.
+  """
+
+  FORMAT = 1
+  UPGRADES: ClassVar = {
+    # The first versions did not say how long the run is.
+    0: lambda fields: {"num_steps": None, "num_last": None} | fields
+  }
+  HAS_DIGEST = True
+  HELD_CONSTANTS = True
+
+  step: records.PositiveInt
+  num_steps: records.PositiveInt | None
+  num_last: records.Count | None
+  run: str
+  structure: records.Sha256
+  files: records.Sha256
+  clients: tuple[records.Count, ...]
+  states: state_file.Content | None
+  seconds: tuple[_Seconds, ...]
+  starts: tuple[records.Count, ...]
+  num_diverged: records.Count
+  losses: tuple[records.Exact, ...]
+  measured: tuple[dict[str, Any], ...]
+
+  def __post_init__(self):
+    if self.num_steps is not None and self.step > self.num_steps:
+      raise ValueError(
+        f"step is {self.step}, and num_steps is {self.num_steps}"
+      )
+    if (self.num_steps is None) != (self.num_last is None):
+      raise ValueError("num_steps and num_last must both be there, or neither")
+    if len(self.losses) > len(self.seconds):
+      raise ValueError(
+        f"losses has {len(self.losses)} rounds, and seconds has"
+        f" {len(self.seconds)}"
+      )
 
 
 def _print_problem(message: str) -> None:
@@ -242,21 +300,23 @@ class Run:
         asynchronous.run(self._manager.save(encoding.join(values), step))
       if states.storage is not None:
         content = states.commit(step)
-      record = {
-        "step": step,
-        **length._asdict(),
-        "run": self._key,
-        "structure": _structure(running),
-        "files": _digest(self._state(step)),
-        "clients": list(saved),
-        "states": content and content._asdict(),
-        **{name: getattr(running, name) for name in _OF_ROUNDS},
-        "measured": [encoding.to_json(each) for each in measured],
-      }
-      files.write_atomically(
-        self._record(step),
-        json.dumps(record | {"digest": array_cache.key(record)}),
+      record = Record(
+        step=step,
+        num_steps=length.num_steps,
+        num_last=length.num_last,
+        run=self._key,
+        structure=_structure(running),
+        files=_digest(self._state(step)),
+        clients=tuple(saved),
+        states=content,
+        seconds=tuple(running.seconds),
+        starts=tuple(running.starts),
+        num_diverged=running.num_diverged,
+        losses=tuple(map(records.exact, running.losses)),
+        measured=tuple(map(encoding.to_json, measured)),
       )
+      # In one line: of a long run there are many numbers.
+      records.write(self._record(step), record, indent=None)
     except files.WriteError:
       self._clear(step)
       raise
@@ -274,11 +334,16 @@ class Run:
     steps = self._recorded_steps()
     if states.storage is not None:
       states.storage.file.prune(min(steps))
-    elif self._states.path.exists() and not any(
-      json.loads(self._record(step).read_text(encoding="utf-8"))["states"]
-      for step in steps
-    ):
+    elif self._states.path.exists() and not any(map(self._uses_file, steps)):
       self._states.remove()
+
+  def _uses_file(self, step: int) -> bool:
+    """Whether the checkpoint of a step needs the file of states."""
+    try:
+      return records.read(self._record(step), Record).states is not None
+    except ValueError:
+      # It is damaged, and no run can use it.
+      return False
 
   def _restore(
     self,
@@ -298,6 +363,7 @@ class Run:
         record = self._read_record(step, running)
         if not self._is_shared(record, length):
           continue
+        found = _made(record, make)
         server_state = self._restore_states(record, running)
       except state_file.UnusableError as error:
         self._on_problem(
@@ -308,11 +374,12 @@ class Run:
       running.resume(
         server_state,
         None,
-        *(record[name] for name in _OF_ROUNDS),
+        list(record.seconds),
+        list(record.starts),
+        record.num_diverged,
+        list(map(records.to_float, record.losses)),
       )
-      measured[:] = [
-        make(**encoding.from_json(each)) for each in record["measured"]
-      ]
+      measured[:] = found
       done = step
       break
     self._clear(done + 1)
@@ -320,41 +387,37 @@ class Run:
       self._states.remove()
     return done
 
-  def _read_record(self, step: int, running: rounds.Rounds) -> dict[str, Any]:
+  def _read_record(self, step: int, running: rounds.Rounds) -> Record:
     """Returns the record of a step, checked."""
+    path = self._record(step)
     try:
-      record = json.loads(self._record(step).read_text(encoding="utf-8"))
-      digest = record.pop("digest")
-      is_whole = (
-        digest == array_cache.key(record)
-        and record["step"] == step
-        and record.keys() >= set(_OF_ROUNDS)
-      )
-    except (ValueError, KeyError, AttributeError, TypeError):
-      is_whole = False
-    if not is_whole:
-      raise state_file.UnusableError("its record is damaged")
-    if record["run"] != self._key:
+      record = records.read(path, Record)
+      if record.step != step:
+        raise ValueError(f"step is {record.step}, and its name says {step}")
+    except ValueError as error:
+      reason = str(error).removeprefix(f"{path}: ")
+      raise state_file.UnusableError(
+        f"its record is damaged: {reason}"
+      ) from error
+    if record.run != self._key:
       raise state_file.UnusableError("it is of a run with other flags")
-    if record["structure"] != _structure(running):
+    if record.structure != _structure(running):
       raise state_file.UnusableError("its states have another structure")
-    if record["files"] != _digest(self._state(step)):
+    if record.files != _digest(self._state(step)):
       raise state_file.UnusableError("its states are damaged")
     return record
 
-  def _is_shared(self, record: Mapping[str, Any], length: "_Length") -> bool:
+  def _is_shared(self, record: Record, length: "_Length") -> bool:
     """Whether a run of this length comes to the same checkpoint."""
-    if "num_steps" not in record:
+    if record.num_steps is None:
       # It was saved by an earlier version, which did not say how long it is.
       return not self._is_extended
-    saved = _Length(record["num_steps"], record["num_last"])
-    return saved == length or record["step"] <= saved.num_shared
+    saved = _Length(record.num_steps, record.num_last)
+    return saved == length or record.step <= saved.num_shared
 
-  def _restore_states(
-    self, record: Mapping[str, Any], running: rounds.Rounds
-  ) -> Any:
+  def _restore_states(self, record: Record, running: rounds.Rounds) -> Any:
     """Restores the states of clients, and returns that of the server."""
-    step, clients = record["step"], record["clients"]
+    step, clients = record.step, record.clients
     template = (
       running.server_state,
       tuple([running.states.template] * len(clients)),
@@ -362,13 +425,13 @@ class Run:
     # TFF needs the structure, whatever its values.
     joined = asynchronous.run(self._manager.load(step, encoding.join(template)))
     server_state, values = encoding.split(joined, template)
-    if record["states"] is None:
+    if record.states is None:
       running.states.replace(dict(zip(clients, values, strict=True)))
     else:
       running.states.restore(
         self._states,
         step,
-        state_file.Content(**record["states"]),
+        record.states,
         oldest=min(self._recorded_steps()),
       )
       if running.states.storage is None:
@@ -435,6 +498,16 @@ def steps(
   if checkpoint is None:
     return iter(range(1, num_steps + 1))
   return checkpoint.steps(num_steps, running, measured, make, replay, num_last)
+
+
+def _made(record: Record, make: Callable[..., Any]) -> list[Any]:
+  """Returns what was measured, as `make` makes it."""
+  try:
+    return [make(**encoding.from_json(each)) for each in record.measured]
+  except (TypeError, ValueError, KeyError) as error:
+    raise state_file.UnusableError(
+      f"what it measured is of another version ({error})"
+    ) from error
 
 
 def _structure(running: rounds.Rounds) -> str:

@@ -22,13 +22,16 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Callable
+from typing import Annotated
 from typing import Any
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import tensorflow as tf
 
 from tff_shift import arguments
+from tff_shift import records
 from tff_shift.data import examples as examples_lib
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -42,13 +45,23 @@ from tff_shift.simulation import array_cache
 # Part of the key: to be raised with every change of the training or the file.
 FORMAT = 1
 
+
+class _Outcome(records.Record):
+  """How a training went; in the cache, an array for each field."""
+
+  validation_accuracy: Annotated[float, msgspec.Meta(ge=0, le=100)]
+  num_epochs: records.PositiveInt
+  best_epoch: records.PositiveInt
+
+  def __post_init__(self):
+    if self.best_epoch > self.num_epochs:
+      raise ValueError(
+        f"best_epoch is {self.best_epoch}, and there were {self.num_epochs}"
+      )
+
+
 # What the file of a result holds besides the weights.
-_OTHER_ARRAYS = (
-  "validation_logits",
-  "validation_accuracy",
-  "num_epochs",
-  "best_epoch",
-)
+_OTHER_ARRAYS = ("validation_logits", *_Outcome.__struct_fields__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +177,16 @@ def pretrain(
   # Before the training: a folder that cannot be made costs no epochs.
   path.parent.mkdir(parents=True, exist_ok=True)
   names = tf.nest.flatten(model.weight_names())
-  arrays = array_cache.load(path, key, [*names, *_OTHER_ARRAYS])
+  outcome = None
+
+  def check(arrays):
+    nonlocal outcome
+    outcome = records.convert(
+      {name: arrays[name].tolist() for name in _Outcome.__struct_fields__},
+      _Outcome,
+    )
+
+  arrays = array_cache.load(path, key, [*names, *_OTHER_ARRAYS], check)
   if arrays is None:
     pretrained = _train(model, train, validation, hparams, seed, on_epoch)
     array_cache.save(
@@ -178,9 +200,7 @@ def pretrain(
     weights=tf.nest.map_structure(arrays.get, model.weight_names()),
     validation_logits=arrays["validation_logits"],
     validation_y=validation.y,
-    validation_accuracy=float(arrays["validation_accuracy"]),
-    num_epochs=int(arrays["num_epochs"]),
-    best_epoch=int(arrays["best_epoch"]),
+    **outcome.to_fields(),
   )
 
 

@@ -20,8 +20,6 @@ import csv
 import datetime
 import importlib.metadata
 import io
-import json
-import math
 import os
 import pathlib
 import platform
@@ -39,17 +37,17 @@ from typing import Any
 import numpy as np
 
 from tff_shift import files
+from tff_shift import records
 from tff_shift.simulation import folder_lock
+from tff_shift.simulation import run_records
 from tff_shift.simulation import summary
 
 _METRICS = "metrics.csv"
-_CONFIG = "config.json"
 _CHECKPOINTS = "checkpoints"
-_SUMMARY = "summary.json"
 _FIGURES = "figures"
 _OTHERS = (
-  _CONFIG,
-  _SUMMARY,
+  run_records.CONFIG,
+  run_records.SUMMARY,
   _FIGURES,
   "tensorboard",
   _CHECKPOINTS,
@@ -173,13 +171,13 @@ class RunFolder:
     Yields:
       The name of the folder within this one, or nothing, and the file.
     """
-    for name in (_CONFIG, _METRICS, _SUMMARY):
+    for name in (run_records.CONFIG, _METRICS, run_records.SUMMARY):
       yield "", self.path / name
     for path in sorted((self.path / _FIGURES).glob("*")):
       yield _FIGURES, path
 
-  def describe(self, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the flags and what else the result depends on, of JSON types.
+  def describe(self, flags: Mapping[str, Any]) -> run_records.RunConfig:
+    """Returns the flags and what else the result depends on.
 
     Args:
       flags: Every flag of the binary with its value.
@@ -187,52 +185,44 @@ class RunFolder:
     Raises:
       TypeError: If a value has no JSON form.
     """
-    config = {
-      "flags": {name: flags[name] for name in sorted(flags)},
-      "versions": {
+    return run_records.RunConfig(
+      flags=records.to_json(
+        {name: flags[name] for name in sorted(flags)},
+        f"{run_records.CONFIG}: flags",
+      ),
+      versions={
         "python": platform.python_version(),
         "tensorflow": _version("tensorflow"),
         "tensorflow_federated": _version("tensorflow_federated"),
         "numpy": np.__version__,
         "tff_shift": _version("tff_shift"),
       },
-      "git_commit": _git_commit(pathlib.Path(__file__)),
-      "start_time": self._start_time.isoformat(timespec="seconds"),
-      "command_line": shlex.join(sys.orig_argv),
-      "cores": len(os.sched_getaffinity(0)),
-      "identity": self.identity,
-    }
-    return _to_json(config, _CONFIG)
+      git_commit=_git_commit(pathlib.Path(__file__)),
+      start_time=self._start_time.isoformat(timespec="seconds"),
+      command_line=shlex.join(sys.orig_argv),
+      cores=len(os.sched_getaffinity(0)),
+      identity=self.identity,
+    )
 
   def write_config(self, flags: Mapping[str, Any]) -> None:
     """Writes `config.json`: what `describe` returns for the flags."""
-    _write_json(self.path / _CONFIG, self.describe(flags))
+    records.write(self.path / run_records.CONFIG, self.describe(flags))
 
-  def read_config(self) -> dict[str, Any] | None:
+  def read_config(self) -> run_records.RunConfig | None:
     """Returns what `config.json` holds; None if the run never wrote it.
 
     Raises:
       ValueError: If it is not what `write_config` has written.
     """
-    path = self.path / _CONFIG
     try:
-      config = json.loads(path.read_text(encoding="utf-8"))
-      is_whole = isinstance(config["flags"], dict) and {
-        "versions",
-        "git_commit",
-      } <= set(config)
-      is_whole = is_whole and isinstance(config.get("resumed", []), list)
+      return records.read(
+        self.path / run_records.CONFIG,
+        run_records.RunConfig,
+        "without it nobody knows with which flags the run was started: put it"
+        " back, or start anew with --overwrite in place of --resume",
+      )
     except FileNotFoundError:
       return None
-    except (ValueError, KeyError, TypeError):
-      is_whole = False
-    if not is_whole:
-      raise ValueError(
-        f"{path} is damaged, and without it nobody knows with which flags the"
-        " run was started; put it back, or start anew with --overwrite in place"
-        " of --resume"
-      )
-    return config
 
   def write_resumption(
     self, flags: Mapping[str, Any], begun_with: Mapping[str, Any] | None = None
@@ -243,22 +233,27 @@ class RunFolder:
       flags: As for `write_config`.
       begun_with: The values of the start of flags that have other ones now.
     """
+    config = self.read_config() or self.describe(flags)
     for leftover in self.path.glob(".*.tmp"):
       leftover.unlink()
     self._earlier_rows = (self.path / _METRICS).read_bytes()
-    config = self.read_config() or self.describe(flags)
-    self.identity = config.setdefault("identity", self.identity)
+    self.identity = config.identity or self.identity
     if begun_with:
-      config["begun_with"] = dict(begun_with)
-      now = self.describe(flags)["flags"]
-      config["flags"] |= {name: now[name] for name in begun_with}
-    config.setdefault("resumed", []).append(
-      {
-        "time": self._start_time.isoformat(timespec="seconds"),
-        "command_line": shlex.join(sys.orig_argv),
-      }
+      now = self.describe(flags).flags
+      config = config.replace(
+        begun_with=dict(begun_with),
+        flags=config.flags | {name: now[name] for name in begun_with},
+      )
+    resumption = run_records.Resumption(
+      time=self._start_time.isoformat(timespec="seconds"),
+      command_line=shlex.join(sys.orig_argv),
     )
-    _write_json(self.path / _CONFIG, config)
+    records.write(
+      self.path / run_records.CONFIG,
+      config.replace(
+        identity=self.identity, resumed=(*config.resumed, resumption)
+      ),
+    )
 
   def write_metrics(self, row: Mapping[str, Any]) -> None:
     """Appends a row to `metrics.csv`, readable for others at return.
@@ -307,8 +302,10 @@ class RunFolder:
     Raises:
       TypeError: If a value has no JSON form; the earlier file is kept.
     """
-    records = {"runs": [run.to_record() for run in runs]}
-    _write_json(self.path / _SUMMARY, records)
+    entries = tuple(run.to_record() for run in runs)
+    records.write(
+      self.path / run_records.SUMMARY, run_records.Summary(runs=entries)
+    )
 
 
 def _git_commit(path: pathlib.Path) -> str | None:
@@ -366,27 +363,6 @@ def _remove(path: pathlib.Path) -> None:
     shutil.rmtree(path)
   else:
     path.unlink(missing_ok=True)
-
-
-def _write_json(path: pathlib.Path, value: Mapping[str, Any]) -> None:
-  """Writes strict JSON; a value without a JSON form leaves the old file."""
-  text = json.dumps(_to_json(value, path.name), indent=2, allow_nan=False)
-  files.write_atomically(path, text + "\n")
-
-
-def _to_json(value: Any, name: str) -> Any:
-  """Returns `value` made of JSON types: NaN as null, infinity as "inf"."""
-  if isinstance(value, np.generic | np.ndarray):
-    value = value.tolist()
-  if isinstance(value, float) and not math.isfinite(value):
-    return None if math.isnan(value) else str(value)
-  if value is None or isinstance(value, bool | int | float | str):
-    return value
-  if isinstance(value, Mapping):
-    return {str(k): _to_json(v, f"{name}: {k}") for k, v in value.items()}
-  if isinstance(value, list | tuple):
-    return [_to_json(item, name) for item in value]
-  raise TypeError(f"{name}: a {type(value).__name__} has no JSON form")
 
 
 def _csv_line(cells: Sequence[Any]) -> str:

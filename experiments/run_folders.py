@@ -188,7 +188,9 @@ def _to_number(name: str, cell: str) -> float:
   try:
     return int(cell) if name == "seed" else float(cell)
   except ValueError as error:
-    raise ValueError(f"{name} is {cell!r}, and must be a number") from error
+    raise ValueError(
+      f"{name} is {cell[:30]!r}, and must be a number"
+    ) from error
 
 
 def text(value: Any) -> str:

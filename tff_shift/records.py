@@ -150,7 +150,7 @@ def convert(fields: Any, kind: type[_R]) -> _R:
   try:
     return msgspec.convert(fields, kind)
   except msgspec.ValidationError as error:
-    raise ValueError(_printable(_describe(error, fields, kind))) from None
+    raise ValueError(one_line(_describe(error, fields, kind))) from None
 
 
 def encode(record: Record, *, indent: int | None = 2) -> str:
@@ -258,8 +258,8 @@ def _check_depth(fields: Any) -> None:
   raise ValueError("it is nested too deeply")
 
 
-def _printable(text: str) -> str:
-  """Returns a message in one line of limited length, fit for a terminal."""
+def one_line(text: str) -> str:
+  """Returns a message of limited length in one line, fit for a terminal."""
   text = "".join(
     each if each.isprintable() else ascii(each)[1:-1] for each in text
   )
@@ -307,7 +307,7 @@ def _parse_toml(text: str) -> Any:
   try:
     return tomllib.loads(text)
   except tomllib.TOMLDecodeError as error:
-    raise ValueError(_printable(f"it is not TOML: {error}")) from error
+    raise ValueError(one_line(f"it is not TOML: {error}")) from error
   except RecursionError:
     raise ValueError("it is nested too deeply") from None
 
@@ -363,7 +363,7 @@ def _describe(error: msgspec.ValidationError, fields: Any, kind: type) -> str:
   """Returns `field: what was expected, what was found`."""
   what, _, path = str(error).partition(" - at `$")
   path = path.rstrip("`")
-  field = re.fullmatch(r"Object (missing|contains).* `(.+)`", what)
+  field = re.fullmatch(r"Object (missing|contains).* `(.*)`", what, re.DOTALL)
   if field is not None:
     problem = "is missing" if field[1] == "missing" else "is unknown"
     what = f"the field {field[2]} {problem}"
@@ -472,5 +472,5 @@ def _shortened(value: Any) -> str:
     text = json.dumps(value, default=str)
   except (ValueError, RecursionError):
     text = repr(type(value).__name__)
-  text = _printable(text)
+  text = one_line(text)
   return text if len(text) <= _FOUND_LENGTH else text[:_FOUND_LENGTH] + "..."

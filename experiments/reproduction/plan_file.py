@@ -59,7 +59,7 @@ class Plan(records.Record):
         raise ValueError(f"--reduce={text}: name=value wanted")
       binary_flags.parsed(list(self.more_flags), binary)
     except ValueError as error:
-      raise ValueError(f"{NAME}: {error}") from error
+      raise ValueError(records.one_line(f"{NAME}: {error}")) from error
 
 
 def read(folder: pathlib.Path) -> Plan | None:

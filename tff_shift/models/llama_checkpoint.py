@@ -273,9 +273,10 @@ def read(folder: str | os.PathLike[str]) -> tuple[Config, Base]:
   wanted = config.shapes()
   missing = sorted(set(wanted) - set(file_of))
   if missing:
+    single = folder / WEIGHTS_FILE
     raise ValueError(
-      f"{folder}: the weight {missing[0]} is in none of its files; fetch the"
-      " model again"
+      f"{single if single.exists() else folder / INDEX_FILE}: the weight"
+      f" {missing[0]} is in none of its files; fetch the model again"
     )
   weights = {}
   for path in dict.fromkeys(file_of[name] for name in wanted):

@@ -17,6 +17,7 @@ import shutil
 
 import hypothesis
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 
@@ -24,12 +25,15 @@ import experiments
 import tff_shift
 from experiments import run_contents
 from experiments import run_folders
+from experiments.reproduction import jobs
 from experiments.reproduction import plan_file
+from experiments.reproduction import records as job_records
 from tff_shift import records
 from tff_shift.data import tokens
 from tff_shift.models import llama_checkpoint
 from tff_shift.models import llama_random
 from tff_shift.serving import description
+from tff_shift.simulation import encoding
 from tff_shift.simulation import results
 from tff_shift.simulation import run_records
 from tff_shift.simulation import summary
@@ -82,8 +86,12 @@ def run_summary():
 
 
 # Of those whose fields must agree in more than their types say.
+# The width is that of two heads of an even size.
+_WIDTH = {"hidden_size": 4}
 EXAMPLES = {
-  run_records.Metric: run_summary().to_record().metrics["accuracy"].to_fields()
+  run_records.Metric: run_summary().to_record().metrics["accuracy"].to_fields(),
+  llama_checkpoint.Config: _WIDTH,
+  llama_checkpoint.ConfigFile: _WIDTH,
 }
 _TEXTS = ("text", "0" * 64, "2026-01-02T03:04:05+00:00")
 
@@ -91,14 +99,13 @@ _TEXTS = ("text", "0" * 64, "2026-01-02T03:04:05+00:00")
 @functools.cache
 def example(kind):
   """Returns valid fields of a record, all of them."""
-  if kind in EXAMPLES:
-    return EXAMPLES[kind]
   # Numbers that differ and grow.
   counter = itertools.count(2)
-  return {
+  fields = {
     field.encode_name: _value(field.type, counter)
     for field in msgspec.inspect.type_info(kind).fields
   }
+  return fields | EXAMPLES.get(kind, {})
 
 
 def _value(kind, counter, place=0):
@@ -209,6 +216,16 @@ class TestRecords:
     record = records.decode(text_of(kind, example(kind)), kind)
     assert records.decode(records.encode(record), kind) == record
 
+  def test_defaults_come_back(self, kind):
+    fields = example(kind)
+    required = {
+      field.encode_name: fields[field.encode_name]
+      for field in msgspec.inspect.type_info(kind).fields
+      if field.required
+    }
+    record = records.decode(text_of(kind, required), kind)
+    assert records.decode(records.encode(record), kind) == record
+
   def test_field_is_named(self, kind):
     fields = example(kind)
     for field in msgspec.inspect.type_info(kind).fields:
@@ -264,7 +281,18 @@ class TestRecords:
 
 def write_run(folder):
   run = results.RunFolder(folder)
-  run.write_config({"seeds": ["0", "1"], "algorithm": ["fed_avg"]})
+  # Not by `write_config`: each example is the same on each machine.
+  records.write(
+    folder / run_records.CONFIG,
+    run_records.RunConfig(
+      flags={"seeds": ["0", "1"], "algorithm": ["fed_avg"]},
+      versions={"python": "3.11.7", "tff_shift": None},
+      git_commit="0" * 40,
+      start_time="2026-01-02T03:04:05+00:00",
+      command_line="python -m experiments.evolving --dataset='the circle'",
+      cores=2,
+    ),
+  )
   for seed in (0, 1):
     run.write_metrics({"seed": seed, "round": 3, "accuracy": 50.0 + seed})
   run.write_summary([run_summary()])
@@ -315,15 +343,44 @@ def read_language_model(folder):
   tokens.tokenize(["a b"], folder, 3)
 
 
+def write_plan(folder):
+  plan_file.write(
+    folder, plan_file.Plan(reduce={"rounds": "3"}, more_flags=("--rounds=3",))
+  )
+
+
+def read_plan(folder):
+  plan = plan_file.read(folder)
+  if plan is not None:
+    plan.check("evolving")
+
+
+def _place(folder):
+  job = jobs.Job(
+    folder="job",
+    binary="evolving",
+    dataset="circle",
+    method="fed_avg",
+    flags={},
+    of_paper={},
+    compared=(),
+  )
+  return job_records.Place(folder, job)
+
+
+def write_job(folder):
+  _place(folder).write(
+    job_records.JobRecord(
+      arguments=("--rounds=3",), exit_code=0, ended=_TEXTS[-1]
+    )
+  )
+
+
 # What writes the files of a folder, and what reads them.
 READERS = {
   "run": (write_run, read_run),
-  "plan": (
-    lambda folder: plan_file.write(
-      folder, plan_file.Plan(reduce={"rounds": "3"}, more_flags=("--rounds=3",))
-    ),
-    lambda folder: plan_file.read(folder).check("evolving"),
-  ),
+  "plan": (write_plan, read_plan),
+  "job": (write_job, lambda folder: _place(folder).read()),
   "model": (write_model, read_model),
   "language model": (write_language_model, read_language_model),
 }
@@ -362,40 +419,62 @@ def changed(path, content):
     os.rename(kept, path)
 
 
+def check_read(folder, path):
+  """Returns whether a folder is read; asserts that a refusal names a file."""
+  _, read, _ = folder
+  try:
+    read(path.parent)
+  except (ValueError, FileNotFoundError) as error:
+    check_refusal(error)
+    assert path.name in str(error)
+    return False
+  return True
+
+
 class TestReaders:
   @hypothesis.given(data=st.data())
   @hypothesis.settings(_SEEDED, max_examples=300)
   def test_any_bytes(self, folder, data):
-    _, read, files = folder
+    files = folder[-1]
     path = data.draw(st.sampled_from(sorted(files)))
     with changed(path, data.draw(damaged_bytes(files[path]))):
-      try:
-        read(path.parent)
-      except (ValueError, FileNotFoundError) as error:
-        check_refusal(error)
-        assert path.name in str(error)
+      check_read(folder, path)
+
+  @hypothesis.given(data=st.data())
+  @_SEEDED
+  def test_any_fields(self, folder, data):
+    files = folder[-1]
+    path = data.draw(
+      st.sampled_from(sorted(p for p in files if p.suffix == ".json"))
+    )
+    fields = data.draw(damaged_fields(json.loads(files[path])))
+    with changed(path, json.dumps(fields).encode("utf-8")):
+      check_read(folder, path)
 
   def test_what_is_no_file(self, folder):
-    _, read, files = folder
     for path, content in itertools.product(
-      files, ["folder", "pipe", b"", b"\0" * 9, b"[" * 100_000, b"{}", b"[]"]
+      folder[-1],
+      ["folder", "pipe", b"", b"\0" * 9, b"[" * 100_000, b"{}", b"[]"],
     ):
       with changed(path, content):
-        try:
-          read(path.parent)
-        except (ValueError, FileNotFoundError) as error:
-          check_refusal(error)
-          assert str(path) in str(error)
-        else:
-          # Rows that were not written whole are none.
-          assert path.suffix == ".csv" and isinstance(content, bytes)
+        # Rows that were not written whole are none.
+        is_table = path.suffix == ".csv" and isinstance(content, bytes)
+        assert check_read(folder, path) == is_table
 
   def test_missing_file(self, folder):
-    _, read, files = folder
-    for path in files:
+    for path in folder[-1]:
       with changed(path, None):
-        try:
-          read(path.parent)
-        except (ValueError, FileNotFoundError, AttributeError) as error:
-          # A plan that is not there is None.
-          assert path.name == plan_file.NAME or check_refusal(error) is None
+        check_read(folder, path)
+
+
+@hypothesis.given(data=st.data())
+@_SEEDED
+def test_measured_values(data):
+  """Those of checkpoints, which have no fields of their own."""
+  value = encoding.to_json(
+    {"array": np.arange(4.0).reshape(2, 2), "loss": float("nan"), "name": None}
+  )
+  try:
+    encoding.from_json(data.draw(damaged_fields(value)))
+  except (ValueError, TypeError):
+    pass

@@ -31,10 +31,11 @@ from tff_shift import files
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 PositiveInt = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
-# A time as `datetime.isoformat` writes it.
-Time = Annotated[
-  str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S*$")
-]
+# A time as `datetime.isoformat` writes it, and one that may not have come yet:
+# msgspec cannot tell a text of a pattern from another text.
+_TIME = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S*$"
+Time = Annotated[str, msgspec.Meta(pattern=_TIME)]
+TimeOrNone = Annotated[str, msgspec.Meta(pattern=f"^$|{_TIME}")]
 # A measured number: null for NaN, and infinity as text.
 Number = float | None | Literal["inf", "-inf"]
 # One that is not below zero, such as seconds and standard deviations.

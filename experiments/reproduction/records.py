@@ -16,7 +16,6 @@ import platform
 from collections.abc import Sequence
 from typing import Annotated
 from typing import ClassVar
-from typing import Literal
 
 import msgspec
 
@@ -48,7 +47,7 @@ class JobRecord(records_lib.Record):
   exit_code: Annotated[int, msgspec.Meta(ge=-255, le=255)] | None = None
   summary: records_lib.Sha256 | None = None
   seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-  ended: records_lib.Time | Literal[""] = ""
+  ended: records_lib.TimeOrNone = ""
   machine: str = ""
 
   def __post_init__(self):

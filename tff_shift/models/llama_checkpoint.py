@@ -238,7 +238,7 @@ class Index(records.Record, forbid_unknown_fields=False):
 
   def __post_init__(self):
     for weight, name in self.weight_map.items():
-      if pathlib.PurePath(name).name != name:
+      if pathlib.PurePath(name).name != name or not name.isprintable():
         raise ValueError(
           f"weight_map.{weight} is {name!r}, and must be the name of a file"
           " beside it"
@@ -325,10 +325,14 @@ def _files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
     raise FileNotFoundError(f"there is neither {single} nor {index}")
   listed = _read_record(index, Index).weight_map
   for name in dict.fromkeys(listed.values()):
-    if not (folder / name).exists():
+    try:
+      files.check_regular(folder / name)
+    except FileNotFoundError as error:
       raise FileNotFoundError(
         f"there is no {folder / name}, which {index} lists"
-      )
+      ) from error
+    except ValueError as error:
+      raise ValueError(records.one_line(f"{index} lists {error}")) from error
   return {weight: folder / name for weight, name in listed.items()}
 
 

@@ -4,6 +4,7 @@ Nothing of TensorFlow is needed to read them.
 """
 
 import math
+import shlex
 import statistics
 from typing import Annotated
 from typing import Any
@@ -54,6 +55,12 @@ class RunConfig(records.Record, omit_defaults=True):
   identity: _Name | None = None
   begun_with: dict[str, Any] = msgspec.field(default_factory=dict)
   resumed: tuple[Resumption, ...] = ()
+
+  def __post_init__(self):
+    try:
+      shlex.split(self.command_line)
+    except ValueError as error:
+      raise ValueError(f"command_line is none of a shell: {error}") from error
 
 
 class Metric(records.Record):

@@ -55,6 +55,7 @@ def _config() -> llama_checkpoint.Config:
     head_size=64,
     mlp_width=width * 8 // 3,
     rope_theta=500000.0,
+    norm_epsilon=1e-5,
   )
 
 

@@ -52,6 +52,7 @@ def write(
     mlp_width=2 * width,
     # As in Llama-3.2; the lengths are those of a tiny model.
     rope_theta=500000.0,
+    norm_epsilon=1e-5,
     rope_scaling=llama_checkpoint.RopeScaling(
       factor=32.0, low_frequency=1.0, high_frequency=4.0, original_length=16
     ),

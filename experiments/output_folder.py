@@ -20,6 +20,7 @@ from tff_shift import shown_names
 from tff_shift.data import examples
 from tff_shift.simulation import checkpoints
 from tff_shift.simulation import results
+from tff_shift.simulation import run_records
 
 FLAGS = flags.FLAGS
 
@@ -161,7 +162,7 @@ def asked(values: Mapping[str, Any]) -> dict[str, Any]:
   folder = results.RunFolder(pathlib.Path(FLAGS.output_dir or ""))
   described = {
     name: value
-    for name, value in folder.describe(values)["flags"].items()
+    for name, value in folder.describe(values).flags.items()
     if name not in _WITHOUT_WORK
   }
   if is_auto() and folder.is_done(described):
@@ -229,13 +230,13 @@ def _open(
   grown = {}
   if goes_on:
     before = folder.read_config() or described
-    grown = _check_flags(before["flags"], described["flags"], what_follows)
+    grown = _check_flags(before.flags, described.flags, what_follows)
     _warn_of_other_software(before, described)
   saved = checkpoints.Checkpoints(
     folder,
     {
       name: value
-      for name, value in described["flags"].items()
+      for name, value in described.flags.items()
       # A run's seed tells it from others, and its steps are counted.
       if name not in {*_WITHOUT_EFFECT, *_STEPS, _SEEDS}
     },
@@ -295,10 +296,10 @@ def _check_flags(
 
 
 def _warn_of_other_software(
-  before: Mapping[str, Any], now: Mapping[str, Any]
+  before: run_records.RunConfig, now: run_records.RunConfig
 ) -> None:
   for name in ("versions", "git_commit"):
-    if before[name] != now[name]:
+    if getattr(before, name) != getattr(now, name):
       warn(
         f"{name} differ from those of the start; what follows may not be what"
         " a run that never stopped gives"

@@ -90,13 +90,13 @@ def main(arguments: Sequence[str]) -> None:
     raise command_line.UsageError("a run folder is named twice")
   with command_line.usage_errors():
     folders = [run_folders.read(path) for path in paths]
-  contents = run_contents.to_contents(
-    folders,
-    metrics=_chosen_metrics(folders),
-    title=FLAGS.title,
-    command=shlex.join(["python", "-m", "experiments.report", *sys.argv[1:]]),
-    start=output,
-  )
+    contents = run_contents.to_contents(
+      folders,
+      metrics=_chosen_metrics(folders),
+      title=FLAGS.title,
+      command=shlex.join(["python", "-m", "experiments.report", *sys.argv[1:]]),
+      start=output,
+    )
   page.write(contents, output)
   print(shown_names.printable(f"page: {output / _PAGE}"))
 

@@ -20,7 +20,6 @@ a round, fewer rounds, examples and local steps. The page marks all of it. The
 plan is kept in plan.json, which --resume, other shards and --merge go by.
 """
 
-import dataclasses
 import os
 import pathlib
 import shlex
@@ -150,8 +149,8 @@ def _asked(binary: str) -> plan_file.Plan | None:
   if not given and not more_flags:
     return None
   return plan_file.Plan(
-    reduce=reductions.parse(FLAGS.reduce or "", binary).items,
-    more_flags=more_flags,
+    reduce=dict(reductions.parse(FLAGS.reduce or "", binary).items),
+    more_flags=tuple(more_flags),
     budget=FLAGS.budget or "",
   )
 
@@ -183,6 +182,7 @@ def _plan(asked_table: table.Table, folder: pathlib.Path) -> plan_file.Plan:
       " flags; leave out --full, --budget, --reduce and --flags to go on, or"
       " name another folder"
     )
+  kept.check(asked_table.of.binary)
   return kept
 
 
@@ -237,7 +237,7 @@ def _within_budget(
     lambda reduced: speed.estimate(jobs_of(reduced), FLAGS.jobs),
     budget.parse(asked.budget),
   )
-  return dataclasses.replace(asked, reduce=reduced.items, estimate=estimate)
+  return asked.replace(reduce=dict(reduced.items), estimate=estimate)
 
 
 def _environment() -> dict[str, str]:

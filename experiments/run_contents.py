@@ -8,12 +8,12 @@ measured on what.
 import os
 import pathlib
 import shlex
-from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import Any
 
 from experiments import run_folders
 from experiments.pages import contents as contents_lib
+from tff_shift import records
+from tff_shift.simulation import run_records
 
 # What the binaries' runs are about. All else in an entry is a setting of its
 # method; a metric is compared between methods that have these in common.
@@ -40,13 +40,12 @@ def _words(name: str) -> str:
   return name.replace("_", " ").strip()
 
 
-def _differing(entries: Sequence[Mapping[str, Any]], names) -> list[str]:
+def _differing(entries: Sequence[run_records.Entry], names) -> list[str]:
   """Returns the settings of these names in which entries differ."""
   return [
     name
     for name in names
-    if len({run_folders.text(entry["setting"].get(name)) for entry in entries})
-    > 1
+    if len({run_folders.text(entry.setting.get(name)) for entry in entries}) > 1
   ]
 
 
@@ -58,11 +57,11 @@ def _elsewhere(command_line: str) -> str:
 
 def _own_names(entries):
   """Returns the names of settings of methods, in their order."""
-  names = dict.fromkeys(name for e in entries for name in e["setting"])
+  names = dict.fromkeys(name for e in entries for name in e.setting)
   return [name for name in names if name not in (*_ABOUT, "selection")]
 
 
-def _row_names(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+def _row_names(entries: Sequence[run_records.Entry]) -> list[str]:
   """Returns what each entry's row is called.
 
   An algorithm with several settings on the same data tells them; what was
@@ -73,24 +72,24 @@ def _row_names(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     same = [
       other
       for other in entries
-      if other["algorithm"] == entry["algorithm"]
+      if other.algorithm == entry.algorithm
       and (
-        other["dataset"] == entry["dataset"]
+        other.dataset == entry.dataset
         and not _differing([entry, other], _ABOUT)
       )
     ]
     told = [
-      f"{_words(name)} {run_folders.text(entry['setting'].get(name)) or 'none'}"
+      f"{_words(name)} {run_folders.text(entry.setting.get(name)) or 'none'}"
       for name in _differing(same, _own_names(same))
     ]
-    names.append(", ".join([entry["algorithm"], *told]))
+    names.append(", ".join([entry.algorithm, *told]))
   return names
 
 
 def metric_names(folders: Sequence[run_folders.RunFolder]) -> list[str]:
   """Returns the metrics that folders have, in alphabetical order."""
   return sorted(
-    {name for f in folders for entry in f.entries for name in entry["metrics"]}
+    {name for f in folders for entry in f.entries for name in entry.metrics}
   )
 
 
@@ -111,16 +110,16 @@ def main_metrics(folders: Sequence[run_folders.RunFolder]) -> list[str]:
 def _column(entry, about, with_dataset, metric) -> tuple[str, ...]:
   # What an entry has not, is of another scenario.
   settings = [
-    f"{_words(name)} {run_folders.text(entry['setting'][name]) or 'none'}"
+    f"{_words(name)} {run_folders.text(entry.setting[name]) or 'none'}"
     for name in about
-    if name in entry["setting"]
+    if name in entry.setting
   ]
-  return (*([entry["dataset"]] * with_dataset), *settings, _words(metric))
+  return (*([entry.dataset] * with_dataset), *settings, _words(metric))
 
 
 def _curves(folder, entry, row, column, metric):
   """Returns the curves of an entry, one for each seed."""
-  step, by_seed = run_folders.curves(folder.rows, entry, metric)
+  step, by_seed = run_folders.curves(folder.path, folder.rows, entry, metric)
   return [
     contents_lib.Curve(
       row=row, column=column, seed=seed, step=step, points=points
@@ -132,7 +131,7 @@ def _curves(folder, entry, row, column, metric):
 def _run(
   folder: run_folders.RunFolder, entry, start: pathlib.Path
 ) -> contents_lib.Run:
-  flags, setting = folder.config["flags"], entry["setting"]
+  flags, setting = folder.config.flags, entry.setting
   chosen = {}
   if setting.get("selection") not in (None, _NO_SELECTION):
     chosen = {
@@ -144,20 +143,17 @@ def _run(
   seconds = None
   if not chosen:
     seconds = len(folder.seeds) * sum(
-      each["rounds"] * each["seconds_per_round"] for each in folder.entries
+      each.rounds * records.to_float(each.seconds_per_round)
+      for each in folder.entries
     )
   return contents_lib.Run(
     folder=os.path.relpath(folder.path, start),
-    command=_elsewhere(folder.config.get("command_line", "")),
+    command=_elsewhere(folder.config.command_line),
     chosen=chosen,
-    scores={
-      k: run_folders.number(v) for k, v in (entry.get("scores") or {}).items()
-    },
+    scores={k: records.to_float(v) for k, v in entry.scores.items()},
     seconds=seconds,
     is_finished=not folder.unfinished,
-    num_diverged=sum(
-      sum(each.get("num_diverged") or []) for each in folder.entries
-    ),
+    num_diverged=sum(sum(each.num_diverged) for each in folder.entries),
   )
 
 
@@ -166,10 +162,10 @@ def _machine(folders) -> str:
   found = dict.fromkeys(
     ", ".join(
       [
-        f"{folder.config.get('cores', 'unknown')} cores",
+        f"{folder.config.cores} cores",
         *(
           f"{name} {version}"
-          for name, version in folder.config.get("versions", {}).items()
+          for name, version in folder.config.versions.items()
         ),
       ]
     )
@@ -201,11 +197,11 @@ def to_contents(
   entries = [(f, entry) for f in folders for entry in f.entries]
   alone = [entry for _, entry in entries]
   about = _differing(alone, _ABOUT)
-  with_dataset = len({entry["dataset"] for entry in alone}) > 1
+  with_dataset = len({entry.dataset for entry in alone}) > 1
   columns, cells, curves = {}, {}, []
   for (folder, entry), row in zip(entries, _row_names(alone), strict=True):
     for metric in metrics:
-      if metric not in entry["metrics"]:
+      if metric not in entry.metrics:
         continue
       heading = _column(entry, about, with_dataset, metric)
       columns.setdefault(
@@ -227,7 +223,7 @@ def to_contents(
           by_seed=dict(
             zip(
               folder.seeds,
-              map(run_folders.number, entry["metrics"][metric]["seeds"]),
+              entry.metrics[metric].values,
               strict=True,
             )
           ),
@@ -241,9 +237,7 @@ def to_contents(
     title=title,
     command=command,
     machine=_machine(folders),
-    date=max(
-      (f.config.get("start_time", "")[:10] for f in folders), default=""
-    ),
+    date=max((f.config.start_time[:10] for f in folders), default=""),
     # What is measured on the same stands side by side.
     columns=sorted(
       columns.values(), key=lambda column: groups.index(column.heading[:-1])
@@ -280,13 +274,13 @@ def _common(entries) -> list[contents_lib.Setting]:
   """Returns the settings that all entries have in common."""
   if not entries:
     return []
-  first = entries[0]["setting"]
+  first = entries[0].setting
   return [
     contents_lib.Setting(
       name=_words(name), paper="", ours=run_folders.text(value)
     )
     for name, value in first.items()
     if value is not None
-    and all(name in entry["setting"] for entry in entries)
+    and all(name in entry.setting for entry in entries)
     and not _differing(entries, [name])
   ]

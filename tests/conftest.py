@@ -151,24 +151,34 @@ def served_folder(tmp_path_factory):
   from tff_shift.serving import served
   from tff_shift.serving import tracing
 
+  def two_of(x):
+    return tf.cast(x[:, :2], tf.float32)
+
   def make(left_out=(), **changes):
     folder = tmp_path_factory.mktemp("served")
     tensors = served.Tensors(_SERVED.shared, (), _SERVED.personal, ())
     spec = tf.TensorSpec([2, 3], tf.float32)
     specs = served.Tensors(spec, (), spec, ())
-    x = tf.TensorSpec([None, 2], tf.float32, name="x")
+    shape = changes.get("input_shape", [2])
+    dtype = changes.get("input_dtype", "float32")
+    x = tf.TensorSpec([None, *shape], tf.as_dtype(dtype), name="x")
     request = tf.TensorSpec([3], tf.float32, name="request")
     parts = served.Parts(
       tensors=tensors,
-      predict=tracing.trace(lambda given, x: x @ given.shared, specs, x),
+      predict=tracing.trace(
+        lambda given, x: two_of(x) @ given.shared, specs, x
+      ),
       predict_as=tracing.trace(
-        lambda given, x: x @ (given.shared + given.personal), specs, x
+        lambda given, x: two_of(x) @ (given.shared + given.personal), specs, x
       ),
       guide=tracing.trace(
-        lambda given, x: x @ tf.constant(_SERVED.guide), specs, x
+        lambda given, x: two_of(x) @ tf.constant(_SERVED.guide), specs, x
       ),
       predict_for=tracing.trace(
-        lambda given, request, x: x @ given.shared + request, specs, request, x
+        lambda given, request, x: two_of(x) @ given.shared + request,
+        specs,
+        request,
+        x,
       ),
       clients=(0, 1, 2),
       has_all_clients=True,
@@ -186,13 +196,13 @@ def served_folder(tmp_path_factory):
       "algorithm": "by_hand",
       "hparams": {},
       "model": "linear",
-      "input_shape": [2],
+      "input_shape": (2,),
       "input_dtype": "float32",
       "num_classes": 3,
-      "class_names": ["a", "b", "c"],
-      "clients": [0, 1, 2],
-      "functions": list(functions),
-      "request_shape": [3],
+      "class_names": ("a", "b", "c"),
+      "clients": (0, 1, 2),
+      "functions": tuple(functions),
+      "request_shape": (3,),
     }
     description.write(folder, description.Description(**fields | changes))
     return folder

@@ -87,6 +87,25 @@ def reading(
     raise ValueError(f"{path} cannot be read: {error.strerror}") from error
 
 
+def check_regular(path: str | os.PathLike[str]) -> None:
+  """Refuses what a library must not open, such as a named pipe.
+
+  Args:
+    path: The file. A link is followed.
+
+  Raises:
+    FileNotFoundError: If there is no such file.
+    ValueError: If it is no regular file; one line that begins with the path.
+  """
+  try:
+    found = os.stat(path)
+  except FileNotFoundError:
+    raise
+  except OSError as error:
+    raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+  _check_regular(path, found, found.st_size)
+
+
 def _check_regular(
   path: str | os.PathLike[str], found: os.stat_result, max_bytes: int | None
 ) -> None:

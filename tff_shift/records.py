@@ -8,6 +8,7 @@ the file and the field.
 """
 
 import functools
+import hashlib
 import json
 import math
 import os
@@ -29,10 +30,26 @@ from tff_shift import files
 # Ranges that many fields share.
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 PositiveInt = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+# A time as `datetime.isoformat` writes it, and one that may not have come yet:
+# msgspec cannot tell a text of a pattern from another text.
+_TIME = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S*$"
+Time = Annotated[str, msgspec.Meta(pattern=_TIME)]
+TimeOrNone = Annotated[str, msgspec.Meta(pattern=f"^$|{_TIME}")]
 # A measured number: null for NaN, and infinity as text.
 Number = float | None | Literal["inf", "-inf"]
+# One that is not below zero, such as seconds and standard deviations.
+Magnitude = Annotated[float, msgspec.Meta(ge=0)] | None | Literal["inf"]
+# A number that comes back as it was; see `exact`.
+Exact = float | Literal["nan", "inf", "-inf"]
 
 _FOUND_LENGTH = 60
+_MESSAGE_LENGTH = 300
+# Deeper than any record, and less deep than what recursion can follow.
+_MAX_DEPTH = 50
+_DIGEST = "digest"
+# Of a path as msgspec writes it: an item, a key of a mapping, a field.
+_STEP = re.compile(r"\[\d+\]|\[\.\.\.\]|\.[^.\[]+")
 
 
 class Record(
@@ -45,14 +62,20 @@ class Record(
       change their meaning. None: the file has no such field.
     UPGRADES: By format, a function from the fields of that format to those of
       the next one. A file without `format` is of format 0.
+    HAS_DIGEST: Whether the file ends with `digest`, that of its other fields,
+      so that no change of a bit passes; see `digest`.
+    HELD_CONSTANTS: Whether files of format 0 may have NaN and infinity as
+      numbers, which are none of JSON.
   """
 
   FORMAT: ClassVar[int | None] = None
   UPGRADES: ClassVar[Mapping[int, Callable[[dict[str, Any]], dict]]] = {}
+  HAS_DIGEST: ClassVar[bool] = False
+  HELD_CONSTANTS: ClassVar[bool] = False
 
   def to_fields(self) -> dict[str, Any]:
     """Returns the fields by name, made of JSON types; nested ones too."""
-    return msgspec.to_builtins(self)
+    return msgspec.to_builtins(self, enc_hook=to_json)
 
   def replace(self, **changes: Any) -> Self:
     """Returns a copy with other values of some fields."""
@@ -82,15 +105,17 @@ def read(path: str | os.PathLike[str], kind: type[_R], remedy: str = "") -> _R:
   """
   content = files.read_text(path)
   try:
-    return convert(_parser(path)(content), kind)
+    if os.fspath(path).endswith(".toml"):
+      return convert(_parse_toml(content), kind)
+    return decode(content, kind)
   except ValueError as error:
     raise ValueError(
       f"{path}: {error}" + (f"; {remedy}" if remedy else "")
     ) from error
 
 
-def read_fields(path: str | os.PathLike[str]) -> Any:
-  """Reads what a JSON or TOML file holds, before it is made a record.
+def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
+  """Reads what a TOML file holds, before it is made a record.
 
   Args:
     path: The file, see `read`.
@@ -105,13 +130,9 @@ def read_fields(path: str | os.PathLike[str]) -> Any:
   """
   content = files.read_text(path)
   try:
-    return _parser(path)(content)
+    return _parse_toml(content)
   except ValueError as error:
     raise ValueError(f"{path}: {error}") from error
-
-
-def _parser(path: str | os.PathLike[str]) -> Callable[[str], Any]:
-  return _parse_toml if os.fspath(path).endswith(".toml") else _parse_json
 
 
 def decode(text: str, kind: type[_R]) -> _R:
@@ -127,7 +148,7 @@ def decode(text: str, kind: type[_R]) -> _R:
   Raises:
     ValueError: As for `read`, without the file.
   """
-  return convert(_parse_json(text), kind)
+  return convert(_parse_json(text, kind), kind)
 
 
 def convert(fields: Any, kind: type[_R]) -> _R:
@@ -143,72 +164,152 @@ def convert(fields: Any, kind: type[_R]) -> _R:
   Raises:
     ValueError: As for `read`, without the file.
   """
+  _check_depth(fields)
+  if kind.HAS_DIGEST:
+    fields = _without_digest(fields)
   if kind.FORMAT is not None:
     fields = _upgrade(fields, kind)
   try:
     return msgspec.convert(fields, kind)
   except msgspec.ValidationError as error:
-    raise ValueError(_describe(error, fields, kind)) from None
-  except RecursionError:
-    raise ValueError("it is nested too deeply") from None
+    raise ValueError(one_line(_describe(error, fields, kind))) from None
 
 
-def encode(record: Record) -> str:
-  """Encodes a record as strict, indented JSON text, `format` first.
+def encode(record: Record, *, indent: int | None = 2) -> str:
+  """Encodes a record as strict JSON text, `format` first.
 
   Args:
     record: The record. NaN becomes null, infinity the text `inf` or `-inf`.
+    indent: See `json.dumps`.
+
+  Raises:
+    TypeError: If a value has no JSON form.
   """
   fields = to_json(record.to_fields())
   if record.FORMAT is not None:
     fields = {"format": record.FORMAT} | fields
-  return json.dumps(fields, indent=2, allow_nan=False) + "\n"
+  if record.HAS_DIGEST:
+    fields[_DIGEST] = digest(fields)
+  return json.dumps(fields, indent=indent, allow_nan=False) + "\n"
 
 
-def write(path: str | os.PathLike[str], record: Record) -> None:
+def write(
+  path: str | os.PathLike[str], record: Record, *, indent: int | None = 2
+) -> None:
   """Replaces a file by a record in one step.
 
   Args:
     path: The file.
     record: The record, see `encode`.
+    indent: See `json.dumps`.
 
   Raises:
     files.WriteError: If the file cannot be written; the old one is kept.
   """
-  files.write_atomically(path, encode(record))
+  files.write_atomically(path, encode(record, indent=indent))
 
 
-def to_json(value: Any) -> Any:
-  """Returns a structure with NaN as null and infinity as text."""
+def to_json(value: Any, where: str = "") -> Any:
+  """Returns a structure made of JSON types: NaN as null, infinity as text.
+
+  Args:
+    value: Numbers, texts, None, arrays, and mappings, lists and tuples of such.
+    where: Of what a message speaks, such as `config.json: flags`.
+
+  Raises:
+    TypeError: If it is something else.
+  """
+  # Arrays and numbers of NumPy.
+  if hasattr(value, "tolist"):
+    value = value.tolist()
   if isinstance(value, float) and not math.isfinite(value):
     return None if math.isnan(value) else str(value)
+  if value is None or isinstance(value, bool | int | float | str):
+    return value
   if isinstance(value, Mapping):
-    return {str(name): to_json(each) for name, each in value.items()}
+    return {
+      str(name): to_json(each, f"{where}: {name}" if where else str(name))
+      for name, each in value.items()
+    }
   if isinstance(value, list | tuple):
-    return [to_json(each) for each in value]
-  return value
+    return [to_json(each, where) for each in value]
+  raise TypeError(
+    (f"{where}: " if where else "")
+    + f"a {type(value).__name__} has no JSON form"
+  )
 
 
-def to_float(value: Number) -> float:
+def to_float(value: Number | Exact) -> float:
   """Returns a measured number, where null is NaN."""
   return math.nan if value is None else float(value)
 
 
-def _parse_json(text: str) -> Any:
+def exact(value: float) -> Exact:
+  """Returns a number as a record has it; `to_float` undoes it, NaN too."""
+  return value if math.isfinite(value) else str(float(value))
+
+
+def digest(fields: Mapping[str, Any]) -> str:
+  """Returns the SHA-256 of fields of JSON types, whatever their order."""
+  text = json.dumps(fields, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _without_digest(fields: Any) -> dict[str, Any]:
+  if not isinstance(fields, dict):
+    raise ValueError(f"expected an object, got {_shortened(fields)}")
+  rest = {name: value for name, value in fields.items() if name != _DIGEST}
+  if fields.get(_DIGEST) != digest(rest):
+    raise ValueError(
+      f"{_DIGEST}: it is not that of the other fields, which have changed"
+    )
+  return rest
+
+
+def _check_depth(fields: Any) -> None:
+  level = [[fields]]
+  for _ in range(_MAX_DEPTH + 1):
+    level = [
+      inner
+      for each in level
+      for inner in (each.values() if isinstance(each, dict) else each)
+      if isinstance(inner, dict | list)
+    ]
+    if not level:
+      return
+  raise ValueError("it is nested too deeply")
+
+
+def one_line(text: str) -> str:
+  """Returns a message of limited length in one line, fit for a terminal."""
+  text = "".join(
+    each if each.isprintable() else ascii(each)[1:-1] for each in text
+  )
+  if len(text) > _MESSAGE_LENGTH:
+    text = text[:_MESSAGE_LENGTH] + "..."
+  return text
+
+
+def _parse_json(text: str, kind: type[Record]) -> Any:
   if not text.strip():
     raise ValueError("it is empty")
+  constants = []
+
+  def keep(name):
+    constants.append(name)
+    return float(name)
+
   try:
     found = json.loads(
       text,
       object_pairs_hook=_unique,
-      parse_constant=_refuse_constant,
+      parse_constant=keep,
       parse_float=_finite,
       parse_int=_bounded,
     )
     if "\\u" in text:
       # Half of a surrogate pair is no text, and could not be printed.
       json.dumps(found, ensure_ascii=False).encode("utf-8")
-    return found
   except json.JSONDecodeError as error:
     raise ValueError(
       f"it is not JSON, or damaged (line {error.lineno}, column {error.colno}:"
@@ -218,13 +319,17 @@ def _parse_json(text: str) -> Any:
     raise ValueError("a text in it has half of a surrogate pair") from error
   except RecursionError:
     raise ValueError("it is nested too deeply") from None
+  is_old = isinstance(found, dict) and "format" not in found
+  if constants and not (kind.HELD_CONSTANTS and is_old):
+    raise ValueError(f"{constants[0]} is no number of JSON")
+  return found
 
 
-def _parse_toml(text: str) -> Any:
+def _parse_toml(text: str) -> dict[str, Any]:
   try:
     return tomllib.loads(text)
   except tomllib.TOMLDecodeError as error:
-    raise ValueError(f"it is not TOML: {error}") from error
+    raise ValueError(one_line(f"it is not TOML: {error}")) from error
   except RecursionError:
     raise ValueError("it is nested too deeply") from None
 
@@ -236,10 +341,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     twice = next(name for name in names if names.count(name) > 1)
     raise ValueError(f"{_shortened(twice)} stands in it twice")
   return found
-
-
-def _refuse_constant(name: str) -> None:
-  raise ValueError(f"{name} is no number of JSON")
 
 
 def _finite(text: str) -> float:
@@ -260,6 +361,8 @@ def _upgrade(fields: Any, kind: type[Record]) -> dict[str, Any]:
   """Returns the fields in the present format, without `format`."""
   if not isinstance(fields, dict):
     raise ValueError(f"expected an object, got {_shortened(fields)}")
+  if "format" not in fields and 0 not in kind.UPGRADES:
+    raise ValueError("the field format is missing")
   fields = dict(fields)
   found = fields.pop("format", 0)
   if type(found) is not int or found > kind.FORMAT:
@@ -281,20 +384,44 @@ def _upgrade(fields: Any, kind: type[Record]) -> dict[str, Any]:
 def _describe(error: msgspec.ValidationError, fields: Any, kind: type) -> str:
   """Returns `field: what was expected, what was found`."""
   what, _, path = str(error).partition(" - at `$")
-  field = re.fullmatch(r"Object (missing|contains).* `(.+)`", what)
+  path = path.rstrip("`")
+  field = re.fullmatch(r"Object (missing|contains).* `(.*)`", what, re.DOTALL)
   if field is not None:
     problem = "is missing" if field[1] == "missing" else "is unknown"
     what = f"the field {field[2]} {problem}"
-  where, value = _locate(
-    path.rstrip("`"), fields, functools.partial(_failure, kind=kind)
-  )
+  where, value = _locate(path, fields, functools.partial(_failure, kind=kind))
   if what.startswith("Expected"):
     what = f"e{what[1:].replace('`', '')}"
     if "got" not in what:
       what += f", got {_shortened(value)}"
   elif what.startswith("Invalid"):
     what = f"{_shortened(value)} is not allowed"
+    allowed = _literals(kind, _STEP.findall(path))
+    if allowed:
+      what += f"; it must be {' or '.join(map(json.dumps, allowed))}"
   return (f"{where}: " if where else "") + what
+
+
+def _literals(kind: type, steps: list[str]) -> list[Any]:
+  """Returns the literals that are allowed at a path, in order."""
+  kinds = [msgspec.inspect.type_info(kind)]
+  for step in [*steps, ""]:
+    while any(isinstance(each, msgspec.inspect.UnionType) for each in kinds):
+      kinds = [
+        inner for each in kinds for inner in getattr(each, "types", [each])
+      ]
+    if step:
+      kinds = [inner for each in kinds for inner in _members(each, step)]
+  return [value for each in kinds for value in getattr(each, "values", ())]
+
+
+def _members(kind: msgspec.inspect.Type, step: str) -> list[Any]:
+  """Returns the types at a step of a path, see `_STEP`."""
+  if isinstance(kind, msgspec.inspect.StructType):
+    return [each.type for each in kind.fields if f".{each.encode_name}" == step]
+  if step == "[...]":
+    return [kind.value_type] if hasattr(kind, "value_type") else []
+  return [kind.item_type] if hasattr(kind, "item_type") else []
 
 
 def _failure(fields: Any, kind: type) -> str:
@@ -332,7 +459,7 @@ def _locate(
     return copy
 
   keys = []
-  for step in re.findall(r"\[\d+\]|\[\.\.\.\]|\.[^.\[]+", path):
+  for step in _STEP.findall(path):
     if step == "[...]":
       if not isinstance(value, dict):
         return where, value
@@ -367,4 +494,5 @@ def _shortened(value: Any) -> str:
     text = json.dumps(value, default=str)
   except (ValueError, RecursionError):
     text = repr(type(value).__name__)
+  text = one_line(text)
   return text if len(text) <= _FOUND_LENGTH else text[:_FOUND_LENGTH] + "..."

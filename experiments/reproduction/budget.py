@@ -14,6 +14,7 @@ from experiments.reproduction import records
 from experiments.reproduction import reductions as reductions_lib
 from experiments.reproduction import running
 from experiments.reproduction import telling
+from tff_shift import records as records_lib
 
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 # Of the quick measurement.
@@ -137,7 +138,7 @@ def measure(
     raise ValueError(f"--budget: the measurement has failed: {failures[0]}")
   place = records.Place(folder, short)
   (entry, *_) = place.summary()
-  trained = float(entry["seconds_per_round"]) * _ROUNDS
+  trained = records_lib.to_float(entry.seconds_per_round) * _ROUNDS
   guessed = costs.training_seconds(short)
   return Speed(
     startup=max(1.0, place.read().seconds - trained),

@@ -1,6 +1,5 @@
 """Run folders to what a page shows, beside what the paper prints."""
 
-import csv
 import functools
 import math
 import pathlib
@@ -8,7 +7,6 @@ import shlex
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import Any
 
 from experiments import run_folders
 from experiments.pages import contents
@@ -18,6 +16,8 @@ from experiments.reproduction import notes
 from experiments.reproduction import papers
 from experiments.reproduction import records
 from experiments.reproduction import specification
+from tff_shift import records as records_lib
+from tff_shift.simulation import run_records
 
 
 class Found:
@@ -37,14 +37,18 @@ class Found:
     self.is_same = self.record is not None and (
       list(self.record.arguments) == job.arguments
     )
-    self._entries = self.place.summary() if self.is_same else []
+    self._entries = self.place.summary() if self.is_same else ()
+    for number, entry in enumerate(self._entries):
+      run_folders.check_seeds(
+        self.place.folder, number, entry, len(job.flags["seeds"])
+      )
     self._command = [
       "python",
       "-m",
       *jobs_lib.command(job, output_dir),
     ]
 
-  def entry(self, of: Mapping[str, str]) -> Mapping[str, Any] | None:
+  def entry(self, of: Mapping[str, str]) -> run_records.Entry | None:
     """Returns the entry of summary.json that counts; None if there is none.
 
     Args:
@@ -52,7 +56,7 @@ class Found:
     """
     rule = self.job.flags.get("select")
     for each in self._entries:
-      setting = each["setting"] | {"algorithm": each["algorithm"]}
+      setting = each.setting | {"algorithm": each.algorithm}
       is_chosen = rule is None or setting.get("selection") == rule
       if is_chosen and all(str(setting.get(k)) == v for k, v in of.items()):
         return each
@@ -69,54 +73,52 @@ class Found:
       return "not run: begun, and not finished"
     return f"failed: {self.place.last_line() or f'exit code {code}'}"
 
-  def run(self, entry: Mapping[str, Any]) -> contents.Run:
+  def run(self, entry: run_records.Entry) -> contents.Run:
     """Returns where an entry comes from."""
     return contents.Run(
       folder=self.job.folder,
       command=shlex.join(self._command),
       chosen={
-        name: binary_flags.shown(entry["setting"].get(name))
+        name: binary_flags.shown(entry.setting.get(name))
         for name in self.job.compared
         if "select" in self.job.flags
       },
       scores={
-        label: run_folders.number(score)
-        for label, score in entry.get("scores", {}).items()
+        label: records_lib.to_float(score)
+        for label, score in entry.scores.items()
       },
       seconds=self.record.seconds,
       is_finished=self.place.is_finished(),
-      num_diverged=sum(entry["num_diverged"]),
+      num_diverged=sum(entry.num_diverged),
     )
 
   def by_seed(
-    self, entry: Mapping[str, Any], metric: str
+    self, entry: run_records.Entry, metric: str
   ) -> dict[int, float] | None:
     """Returns the values of a metric; None where it was not measured."""
-    if metric not in entry["metrics"]:
+    if metric not in entry.metrics:
       return None
-    values = entry["metrics"][metric]["seeds"]
+    values = entry.metrics[metric].values
     # A value that is no number has no place in a mean.
     return {
-      int(seed): float(value)
+      int(seed): value
       for seed, value in zip(self.job.flags["seeds"], values, strict=True)
-      if value is not None and math.isfinite(float(value))
+      if math.isfinite(value)
     }
 
   def curves(
-    self, entry: Mapping[str, Any], metric: str
+    self, entry: run_records.Entry, metric: str
   ) -> Iterator[tuple[int, str, list[tuple[float, float]]]]:
     """Yields the seed, the step's name and (step, value) of each final run."""
-    step, by_seed = run_folders.curves(self._rows(), entry, metric)
+    step, by_seed = run_folders.curves(
+      self.place.folder, self._rows(), entry, metric
+    )
     for seed, points in by_seed.items():
       yield seed, step, points
 
   @functools.cache  # noqa: B019 (lives as long as a page is made)
-  def _rows(self) -> list[dict[str, str]]:
-    try:
-      with open(self.place.folder / "metrics.csv", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-    except FileNotFoundError:
-      return []
+  def _rows(self) -> Sequence[Mapping[str, str]]:
+    return run_folders.read_rows(self.place.folder)
 
 
 def collect(
@@ -275,11 +277,13 @@ def _machine(found: Sequence[Found]) -> str:
   parts = {each.record.machine: None for each in found}
   for each in found:
     config = each.place.config()
-    for name, version in config.get("versions", {}).items():
+    if config is None:
+      continue
+    for name, version in config.versions.items():
       if version:
         parts[f"{name} {version}"] = None
-    if config.get("git_commit"):
-      parts[f"commit {config['git_commit'][:12]}"] = None
+    if config.git_commit:
+      parts[f"commit {config.git_commit[:12]}"] = None
   return ", ".join(parts)
 
 

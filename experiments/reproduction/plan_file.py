@@ -1,19 +1,21 @@
 """The plan of a reproduction on the disk, so that it is made once."""
 
-import dataclasses
-import json
 import pathlib
-from collections.abc import Mapping
-from collections.abc import Sequence
+from typing import Annotated
+from typing import ClassVar
 
+import msgspec
+
+from experiments.reproduction import binary_flags
+from experiments.reproduction import reductions
 from tff_shift import files
+from tff_shift import records
 
 NAME = "plan.json"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
-  """What is run, beside the table's specification.
+class Plan(records.Record):
+  """What is run, beside the table's specification: `plan.json`.
 
   Attributes:
     reduce: The items of `reductions.Reductions`.
@@ -22,21 +24,42 @@ class Plan:
     estimate: What was estimated for them, in seconds, or None.
   """
 
-  reduce: Mapping[str, str]
-  more_flags: Sequence[str] = ()
+  FORMAT = 1
+  # Files without a format have the same fields.
+  UPGRADES: ClassVar = {0: dict}
+
+  reduce: dict[str, str]
+  more_flags: tuple[str, ...] = ()
   budget: str = ""
-  estimate: float | None = None
+  estimate: Annotated[float, msgspec.Meta(ge=0)] | None = None
 
   def is_of(self, kept: "Plan") -> bool:
     """Whether a plan that is kept is what these flags lead to.
 
     A budget leads to what was estimated once, then kept.
     """
-    if list(self.more_flags) != list(kept.more_flags):
+    if self.more_flags != kept.more_flags:
       return False
     if self.budget or kept.budget:
       return self.budget == kept.budget
-    return dict(self.reduce) == dict(kept.reduce)
+    return self.reduce == kept.reduce
+
+  def check(self, binary: str) -> None:
+    """Refuses what the command line would refuse.
+
+    Args:
+      binary: The binary that the table runs.
+
+    Raises:
+      ValueError: In one line.
+    """
+    text = ",".join(f"{name}={value}" for name, value in self.reduce.items())
+    try:
+      if reductions.parse(text, binary).items != self.reduce:
+        raise ValueError(f"--reduce={text}: name=value wanted")
+      binary_flags.parsed(list(self.more_flags), binary)
+    except ValueError as error:
+      raise ValueError(records.one_line(f"{NAME}: {error}")) from error
 
 
 def read(folder: pathlib.Path) -> Plan | None:
@@ -45,20 +68,16 @@ def read(folder: pathlib.Path) -> Plan | None:
   Raises:
     ValueError: If the file is not what `write` has written.
   """
-  path = folder / NAME
   try:
-    return Plan(**json.loads(path.read_text(encoding="utf-8")))
+    return records.read(
+      folder / NAME, Plan, "put it back, or remove it and give the flags again"
+    )
   except FileNotFoundError:
     return None
-  except (ValueError, TypeError) as error:
-    raise ValueError(
-      f"{path} is damaged; put it back, or remove it and give the flags again"
-    ) from error
 
 
 def write(folder: pathlib.Path, plan: Plan) -> None:
   """Writes the plan into a folder, which is made if needed."""
   with files.writing(folder):
     folder.mkdir(parents=True, exist_ok=True)
-  text = json.dumps(dataclasses.asdict(plan), indent=2)
-  files.write_atomically(folder / NAME, text + "\n")
+  records.write(folder / NAME, plan)

@@ -6,26 +6,28 @@
 <method>.lock       held by the process that runs it
 """
 
-import dataclasses
 import datetime
 import fcntl
 import glob
 import hashlib
-import json
 import os
 import pathlib
 import platform
-from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated
+from typing import ClassVar
 
+import msgspec
+
+from experiments import run_folders
 from experiments.reproduction import jobs as jobs_lib
 from tff_shift import files
+from tff_shift import records as records_lib
+from tff_shift.simulation import run_records
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Record:
-  """What is known of a job.
+class JobRecord(records_lib.Record):
+  """What is known of a job: `<method>.job.json`.
 
   Attributes:
     arguments: With which it was started, see `Job.arguments`.
@@ -37,12 +39,23 @@ class Record:
     machine: Where it ran last.
   """
 
-  arguments: Sequence[str]
-  exit_code: int | None = None
-  summary: str | None = None
-  seconds: float = 0.0
-  ended: str = ""
+  FORMAT = 1
+  # Files without a format have the same fields.
+  UPGRADES: ClassVar = {0: dict}
+
+  arguments: tuple[str, ...]
+  exit_code: Annotated[int, msgspec.Meta(ge=-255, le=255)] | None = None
+  summary: records_lib.Sha256 | None = None
+  seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+  ended: records_lib.TimeOrNone = ""
   machine: str = ""
+
+  def __post_init__(self):
+    if (self.exit_code is None) != (not self.ended):
+      raise ValueError(
+        f"exit_code is {self.exit_code}, and ended is {self.ended!r}: both or"
+        " neither say that it has ended"
+      )
 
 
 class Place:
@@ -62,27 +75,24 @@ class Place:
   def _beside(self, suffix: str) -> pathlib.Path:
     return self.folder.with_name(f"{self.folder.name}.{suffix}")
 
-  def read(self) -> Record | None:
+  def read(self) -> JobRecord | None:
     """Returns the record; None if the job was never started.
 
     Raises:
       ValueError: If the file is not what `write` has written.
     """
-    path = self._beside("job.json")
     try:
-      return Record(**json.loads(path.read_text(encoding="utf-8")))
+      return records_lib.read(
+        self._beside("job.json"),
+        JobRecord,
+        f"remove it and {self.folder}, which is then run anew",
+      )
     except FileNotFoundError:
       return None
-    except (ValueError, TypeError) as error:
-      raise ValueError(
-        f"{path} is damaged; remove it and {self.folder}, which is then run"
-        " anew"
-      ) from error
 
-  def write(self, record: Record) -> None:
+  def write(self, record: JobRecord) -> None:
     """Replaces the record in one step."""
-    text = json.dumps(dataclasses.asdict(record), indent=2)
-    files.write_atomically(self._beside("job.json"), text + "\n")
+    records_lib.write(self._beside("job.json"), record)
 
   def check_same(self) -> None:
     """Refuses a folder that holds a run with other flags.
@@ -123,7 +133,7 @@ class Place:
   def digest(self) -> str | None:
     """Returns the SHA-256 of summary.json; None if there is none."""
     try:
-      content = (self.folder / "summary.json").read_bytes()
+      content = files.read_bytes(self.folder / run_records.SUMMARY)
     except FileNotFoundError:
       return None
     return hashlib.sha256(content).hexdigest()
@@ -153,19 +163,13 @@ class Place:
       return ""
     return (text.strip().splitlines() or [""])[-1].strip()
 
-  def summary(self) -> list[Mapping[str, Any]]:
+  def summary(self) -> Sequence[run_records.Entry]:
     """Returns the entries of summary.json; none if there is none yet."""
-    return self._json("summary.json").get("runs", [])
+    return run_folders.read_entries(self.folder)
 
-  def config(self) -> Mapping[str, Any]:
-    """Returns config.json; empty if there is none yet."""
-    return self._json("config.json")
-
-  def _json(self, name: str) -> Mapping[str, Any]:
-    try:
-      return json.loads((self.folder / name).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-      return {}
+  def config(self) -> run_records.RunConfig | None:
+    """Returns config.json; None if there is none yet."""
+    return run_folders.read_config(self.folder)
 
 
 def machine() -> str:

@@ -60,8 +60,8 @@ class _Running:
     earlier = place.read()
     self._seconds_before = 0.0 if earlier is None else earlier.seconds
     place.write(
-      records.Record(
-        arguments=job.arguments,
+      records.JobRecord(
+        arguments=tuple(job.arguments),
         seconds=self._seconds_before,
         machine=records.machine(),
       )
@@ -94,8 +94,8 @@ class _Running:
   def end(self, exit_code: int) -> None:
     """Notes how the process has ended; gives the job back."""
     self.place.write(
-      records.Record(
-        arguments=self.job.arguments,
+      records.JobRecord(
+        arguments=tuple(self.job.arguments),
         exit_code=exit_code,
         summary=self.place.digest(),
         seconds=self._seconds_before + self.seconds,

@@ -265,7 +265,7 @@ class WantedCell:
 def names() -> list[str]:
   """Returns the names of all tables, paper by paper."""
   found = [
-    records.read_fields(path).get("name") for path in _FOLDER.glob("*.toml")
+    records.read_toml(path).get("name") for path in _FOLDER.glob("*.toml")
   ]
   return sorted(filter(None, found), key=_in_order)
 
@@ -308,7 +308,7 @@ def _layers(path: pathlib.Path) -> dict[pathlib.Path, dict[str, Any]]:
   layers, where = {}, ""
   while path.resolve() not in {each.resolve() for each in layers}:
     try:
-      fields = records.read_fields(path)
+      fields = records.read_toml(path)
     except FileNotFoundError as error:
       raise SpecificationError(
         f"{where}: there is no file {path}"

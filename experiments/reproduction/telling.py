@@ -10,6 +10,7 @@ from experiments.pages import shown
 from experiments.reproduction import costs
 from experiments.reproduction import jobs as jobs_lib
 from experiments.reproduction import records
+from tff_shift import records as records_lib
 from tff_shift import shown_names
 
 # Between two looks into the files of running jobs.
@@ -67,7 +68,8 @@ class Teller:
     self._guessed += costs.seconds(job)
     self._measured += seconds
     rounds = {
-      f"{entry['seconds_per_round']:.3g} s a round" for entry in place.summary()
+      f"{records_lib.to_float(entry.seconds_per_round):.3g} s a round"
+      for entry in place.summary()
     }
     self.say(
       f"done         {job.folder} in {shown.duration(seconds)},"

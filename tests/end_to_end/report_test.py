@@ -103,7 +103,7 @@ def test_page_is_replaced_only_if_asked(run_report, folder, tmp_path, capsys):
     (["{run}", "--output_dir={run}/config.json"], "it must be a folder"),
     (["{run}", "--output_dir={new}", "--metrics=nothing"], "client_accuracy"),
     (["nowhere", "--output_dir={new}"], "nowhere: there is no such folder"),
-    (["{broken}", "--output_dir={new}"], "summary.json cannot be read"),
+    (["{broken}", "--output_dir={new}"], "summary.json: it is not JSON"),
     (["{run}", "--output_dir={new}", "--unknown"], "unknown"),
   ],
 )

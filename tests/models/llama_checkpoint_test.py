@@ -1,6 +1,7 @@
 """Tests of reading the folder of a pre-trained Llama."""
 
 import json
+import os
 import pathlib
 
 import numpy as np
@@ -81,7 +82,9 @@ def test_weights_are_those_of_the_files(write, weights, num_files):
   folder = write(untied, num_files, tie_word_embeddings=False)
   config, base = llama_checkpoint.read(folder)
   assert (config.head_size, config.mlp_width) == (8, 48)
-  assert config.rope_scaling == llama_checkpoint.RopeScaling(32.0, 1.0, 4.0, 16)
+  assert config.rope_scaling == llama_checkpoint.RopeScaling(
+    factor=32.0, low_frequency=1.0, high_frequency=4.0, original_length=16
+  )
   np.testing.assert_array_equal(
     base.embedding, weights["model.embed_tokens.weight"]
   )
@@ -100,7 +103,15 @@ def test_weights_are_those_of_the_files(write, weights, num_files):
 
 
 def test_random_model_is_read_as_it_was_written(tmp_path):
-  config = llama_checkpoint.Config(7, 8, 2, 4, 2, 2, 6)
+  config = llama_checkpoint.Config(
+    vocabulary_size=7,
+    width=8,
+    num_layers=2,
+    num_heads=4,
+    num_key_value_heads=2,
+    head_size=2,
+    mlp_width=6,
+  )
   llama_random.write(tmp_path, config, seed=3)
   found, base = llama_checkpoint.read(tmp_path)
   assert found == config
@@ -128,13 +139,30 @@ _NORM = "model.norm.weight"
 @pytest.mark.parametrize(
   "changed, message",
   [
-    ({"model_type": "mistral"}, 'model_type is "mistral", and must be "llama"'),
-    ({"hidden_act": "gelu"}, 'hidden_act is "gelu"'),
+    (
+      {"model_type": "mistral"},
+      'model_type: "mistral" is not allowed; it must be "llama"',
+    ),
+    ({"hidden_act": "gelu"}, 'hidden_act: "gelu" is not allowed'),
     ({"attention_bias": True}, "attention_bias is true, and must be false"),
-    ({"num_hidden_layers": 1}, "at least 2"),
+    ({"num_hidden_layers": 1}, "num_hidden_layers: expected int >= 2, got 1"),
+    ({"num_hidden_layers": 10**9}, "num_hidden_layers: expected int <= 4096"),
+    ({"num_attention_heads": 0}, "num_attention_heads: expected int >= 1"),
     ({"num_key_value_heads": 3}, "a divisor of 4"),
-    ({"hidden_size": "32"}, "a whole number above 0"),
-    ({"rope_scaling": {"rope_type": "yarn"}}, "of rope_type llama3"),
+    ({"hidden_size": "32"}, "hidden_size: expected int, got str"),
+    ({"head_dim": 7}, "head_dim is 7, and must be even"),
+    (
+      {"rope_scaling": {"rope_type": "yarn"}},
+      'rope_scaling.rope_type: "yarn" is not allowed; it must be "llama3"',
+    ),
+    (
+      {"rope_scaling": _SCALING | {"low_freq_factor": 4.0}},
+      "rope_scaling: low_freq_factor is 4.0, and must be below",
+    ),
+    (
+      {"rope_parameters": {"rope_theta": 5e5}},
+      "rope_parameters: expected null, got object",
+    ),
     ({"intermediate_size": 40}, "is [48, 32], and config.json says [40, 32]"),
     ({"changed_weights": {_NORM: None}}, f"the weight {_NORM} is in none"),
     (
@@ -160,7 +188,30 @@ def test_what_is_missing_or_damaged_is_named(write, tmp_path):
   (folder / "model.safetensors.index.json").unlink()
   assert "there is neither" in refusal(folder, FileNotFoundError)
   (folder / "config.json").write_text("[]")
-  assert "is not the JSON file" in refusal(folder)
+  assert "config.json: expected object, got array" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+  ("listed", "message"),
+  [
+    ({}, "the field weight_map is missing"),
+    ({"weight_map": {_NORM: 3}}, f"weight_map.{_NORM}: expected str, got int"),
+    ({"weight_map": {_NORM: "../x"}}, "and must be the name of a file"),
+    ({"weight_map": {_NORM: "/etc/passwd"}}, "and must be the name of a file"),
+    ({"weight_map": {_NORM: "folder"}}, "folder is a folder"),
+    ({"weight_map": {_NORM: "pipe"}}, "pipe is a named pipe"),
+  ],
+)
+def test_index_that_does_not_fit_is_named(write, weights, listed, message):
+  folder = write(num_files=2)
+  os.mkdir(folder / "folder")
+  os.mkfifo(folder / "pipe")
+  index = folder / "model.safetensors.index.json"
+  if "weight_map" in listed:
+    whole = json.loads(index.read_text())["weight_map"]
+    listed = {"weight_map": whole | listed["weight_map"]}
+  index.write_text(json.dumps(listed))
+  assert message in refusal(folder)
 
 
 def test_missing_package_says_what_brings_it():

@@ -12,7 +12,9 @@ from tff_shift.models import llama
 from tff_shift.models import llama_checkpoint
 
 _DATA = pathlib.Path(__file__).with_name("data")
-SCALED = llama_checkpoint.RopeScaling(32.0, 1.0, 4.0, 16)
+SCALED = llama_checkpoint.RopeScaling(
+  factor=32.0, low_frequency=1.0, high_frequency=4.0, original_length=16
+)
 TARGETS = tf.constant([4, 17])
 SCALE = 2.0
 
@@ -27,6 +29,7 @@ def config_of(kind):
     head_size=8,
     mlp_width=48,
     rope_theta=500000.0,
+    norm_epsilon=1e-5,
     rope_scaling=SCALED if kind == "llama3" else None,
   )
 

@@ -1,13 +1,17 @@
 """Run folders of the binaries as contents of a page."""
 
 import csv
-import json
+import os
 import pathlib
+import re
 
 import pytest
 
 from experiments import run_contents
 from experiments import run_folders
+from tff_shift import records
+from tff_shift.simulation import run_records
+from tff_shift.simulation import summary
 
 _START = pathlib.Path("page")
 
@@ -15,20 +19,23 @@ _START = pathlib.Path("page")
 def entry(
   algorithm="fed_avg", dataset="circle", values=(50.0, 60.0), **setting
 ):
-  metrics = {
-    "client_accuracy": {"mean": 0.0, "std": None, "seeds": list(values)},
-    "client_pooled_accuracy": {"seeds": list(values)},
-    "client_loss": {"seeds": [None, *values[1:]]},
-  }
-  return {
-    "algorithm": algorithm,
-    "dataset": dataset,
-    "setting": {"selection": "none", "dirichlet": "inf"} | setting,
-    "metrics": metrics,
-    "rounds": 3,
-    "seconds_per_round": 0.5,
-    "num_diverged": [1, 2],
-  }
+  losses = [float("nan"), *values[1:]]
+  return summary.RunSummary(
+    algorithm=algorithm,
+    dataset=dataset,
+    setting={"selection": "none", "dirichlet": "inf"} | setting,
+    metrics_by_seed={
+      seed: {
+        "client_accuracy": value,
+        "client_pooled_accuracy": value,
+        "client_loss": loss,
+      }
+      for seed, (value, loss) in enumerate(zip(values, losses, strict=True))
+    },
+    rounds=3,
+    seconds_per_round=0.5,
+    num_diverged=[1, 2],
+  ).to_record()
 
 
 @pytest.fixture
@@ -38,19 +45,22 @@ def make(tmp_path):
   def write(name, *entries, rows=(), **flags):
     folder = tmp_path / name
     folder.mkdir()
-    algorithms = list(dict.fromkeys(each["algorithm"] for each in entries))
-    config = {
-      "flags": {"seeds": ["3", "5"], "algorithm": algorithms} | flags,
-      "versions": {"python": "3.11"},
-      "start_time": "2026-11-22T23:00:00+00:00",
-      "command_line": (
+    algorithms = list(dict.fromkeys(each.algorithm for each in entries))
+    config = run_records.RunConfig(
+      flags={"seeds": ["3", "5"], "algorithm": algorithms} | flags,
+      versions={"python": "3.11"},
+      git_commit=None,
+      start_time="2026-11-22T23:00:00+00:00",
+      command_line=(
         f"/its/bin/python -m experiments.evolving --output_dir={name}"
       ),
-      "cores": 2,
-    }
-    (folder / "config.json").write_text(json.dumps(config))
+      cores=2,
+    )
+    records.write(folder / "config.json", config)
     if entries:
-      (folder / "summary.json").write_text(json.dumps({"runs": entries}))
+      records.write(
+        folder / "summary.json", run_records.Summary(runs=tuple(entries))
+      )
     if rows:
       with open(folder / "metrics.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
@@ -91,8 +101,8 @@ def test_algorithms_are_rows_and_metrics_columns(make):
   assert contents.date == "2026-11-22"
   assert contents.machine == "2 cores, python 3.11"
   assert [(each.name, each.ours) for each in contents.protocol] == [
-    ("selection", "none"),
     ("dirichlet", "inf"),
+    ("selection", "none"),
   ]
 
 
@@ -106,8 +116,8 @@ def test_settings_in_which_an_algorithm_differs_are_told(make):
     )
   )
   assert [cell.row for cell in contents.cells] == [
-    "fed_avg, learning rate 0.1, lambda none",
-    "fed_avg, learning rate 0.01, lambda 0.6",
+    "fed_avg, lambda none, learning rate 0.1",
+    "fed_avg, lambda 0.6, learning rate 0.01",
     "local",
   ]
 
@@ -154,8 +164,9 @@ def test_same_method_in_two_folders_is_two(make, tmp_path):
 def test_run_says_where_it_comes_from(make):
   folder = make(
     "a",
-    entry(selection="last_source", learning_rate=0.1)
-    | {"scores": {"fed_avg, learning rate 0.1": 90.5}},
+    entry(selection="last_source", learning_rate=0.1).replace(
+      scores={"fed_avg, learning rate 0.1": 90.5}
+    ),
     learning_rate=["0.1", "0.01"],
   )
   run = contents_of(folder).cells[0].run
@@ -237,40 +248,76 @@ def test_main_metrics_are_accuracies_of_clients(make):
 
 
 @pytest.mark.parametrize(
-  ("files", "message"),
+  ("name", "content", "message"),
   [
-    ({}, "run: not a run folder, for it has no config.json"),
-    ({"config.json": "{"}, "config.json cannot be read"),
-    ({"config.json": "[]"}, "config.json: not what a run has written"),
-    ({"config.json": "{}"}, r"damaged \(KeyError: 'flags'\)"),
+    ("config.json", "{", "config.json: it is not JSON, or damaged"),
+    ("config.json", "{}", "config.json: the field flags is missing"),
+    ("summary.json", "{}", "summary.json: the field runs is missing"),
     (
-      {"config.json": '{"flags": {"seeds": ["0"]}}', "summary.json": "{}"},
-      r"damaged \(KeyError: 'runs'\)",
+      "summary.json",
+      '{"runs": [{"algorithm": "fed_avg"}]}',
+      "summary.json: runs[0]: the field dataset is missing",
     ),
-    (
-      {
-        "config.json": '{"flags": {"seeds": ["0"]}}',
-        "summary.json": '{"runs": [{"algorithm": "fed_avg"}]}',
-      },
-      "an entry of the summary has no dataset",
-    ),
-    (
-      {
-        "config.json": '{"flags": {"seeds": ["0"]}}',
-        "summary.json": json.dumps({"runs": [entry()]}),
-      },
-      "client_accuracy has 2 values for 1 seeds",
-    ),
+    ("metrics.csv", "round,seed\n1\n", "metrics.csv: line 2: it has 1 cells"),
+    ("metrics.csv", "round,seed\n1,x\n", "line 2: seed is 'x', and must be"),
+    ("metrics.csv", "round,round\n", "line 1: two columns have one name"),
+    ("metrics.csv", "a\n" + 2**18 * "1" + "\n", "metrics.csv: line 2: field"),
   ],
 )
-def test_what_is_no_run_folder_is_refused(tmp_path, files, message):
-  folder = tmp_path / "run"
-  folder.mkdir()
-  for name, content in files.items():
-    (folder / name).write_text(content)
-  with pytest.raises(ValueError, match=message) as caught:
-    run_folders.read(folder)
+def test_damaged_file_is_refused(make, name, content, message):
+  path = make("run", entry()).path
+  (path / name).write_text(content)
+  with pytest.raises(ValueError) as caught:
+    run_folders.read(path)
+  assert message in str(caught.value) and str(path) in str(caught.value)
   assert "\n" not in str(caught.value)
+
+
+def test_file_that_is_none_is_refused(make):
+  path = make("run", entry(), rows=[{"round": 1, "seed": 3}]).path
+  for name in ("config.json", "summary.json", "metrics.csv"):
+    os.rename(path / name, path / "kept")
+    for make_other, kind in (
+      (os.mkdir, "a folder"),
+      (os.mkfifo, "a named pipe"),
+    ):
+      make_other(path / name)
+      with pytest.raises(ValueError, match=rf"{name} is {kind}"):
+        run_folders.read(path)
+      (os.rmdir if kind == "a folder" else os.unlink)(path / name)
+    os.rename(path / "kept", path / name)
+  (path / "config.json").unlink()
+  with pytest.raises(ValueError, match=r"a run folder, for it has no config"):
+    run_folders.read(path)
+
+
+@pytest.mark.parametrize(
+  ("flags", "message"),
+  [
+    ({"seeds": ["3"]}, "client_accuracy has 2 values for 1 seeds of config"),
+    ({"seeds": ["3", "x"]}, "flags.seeds must be whole numbers"),
+    ({"seeds": 3}, "flags.seeds must be a list of texts"),
+    ({"algorithm": [None]}, "flags.algorithm must be a list of texts"),
+  ],
+)
+def test_files_that_do_not_agree_are_refused(make, flags, message):
+  with pytest.raises(ValueError, match=re.escape(message)):
+    make("run", entry(), **flags)
+
+
+def test_row_that_is_not_whole_is_none(make):
+  path = make("run", rows=[{"round": 1, "seed": 3}]).path
+  with open(path / "metrics.csv", "a") as file:
+    file.write("2,")
+  assert run_folders.read(path).rows == [{"round": "1", "seed": "3"}]
+
+
+def test_cell_that_is_no_number_is_named(make):
+  folder = make(
+    "run", entry(), rows=[{"round": 1, "seed": 3, "client_accuracy": "x"}]
+  )
+  with pytest.raises(ValueError, match=r"metrics\.csv: client_accuracy is 'x'"):
+    contents_of(folder)
 
 
 def test_missing_folder_is_refused(tmp_path):

@@ -7,11 +7,13 @@ What it measures is a function of algorithm, column, rate and seed. Environment:
     FAKE_HELD    a file of one number: so often its folder seems to be held
 """
 
-import json
 import os
 import pathlib
 import signal
 import sys
+
+from tff_shift.simulation import results
+from tff_shift.simulation import summary
 
 
 def flags():
@@ -73,18 +75,25 @@ def main():
         )
       file.write(f"target,{seed},5,{float(chosen)!r},1.5,2.5\n")
       file.write(f"last_source,{seed},5,{float(chosen)!r},9,9\n")
-  entry = {
-    "algorithm": algorithm,
-    "setting": {"selection": rule, "learning_rate": float(chosen)},
-    "metrics": {name: {"seeds": values} for name, values in measured.items()},
-    "seconds_per_round": 0.5,
-    "num_diverged": [0] * len(seeds),
-    "scores": {f"rate {rate}": float(rate) for rate in rates},
-  }
-  (folder / "summary.json").write_text(json.dumps({"runs": [entry]}))
-  (folder / "config.json").write_text(
-    json.dumps({"versions": {"python": "3.11"}, "git_commit": "0" * 40})
+  run_folder = results.RunFolder(folder)
+  run_folder.write_summary(
+    [
+      summary.RunSummary(
+        algorithm=algorithm,
+        dataset="circle",
+        setting={"selection": rule, "learning_rate": float(chosen)},
+        metrics_by_seed={
+          seed: {name: values[place] for name, values in measured.items()}
+          for place, seed in enumerate(seeds)
+        },
+        rounds=5,
+        seconds_per_round=0.5,
+        num_diverged=[0] * len(seeds),
+        scores={f"rate {rate}": float(rate) for rate in rates},
+      )
+    ]
   )
+  run_folder.write_config(given)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Methods whose values lie in one run folder: Fed-ADE's controls."""
 
 import csv
-import json
 
 import pytest
 
@@ -10,6 +9,8 @@ from experiments.reproduction import jobs
 from experiments.reproduction import records
 from experiments.reproduction import reductions
 from experiments.reproduction import specification
+from tff_shift.simulation import results
+from tff_shift.simulation import summary
 
 _NAMES = ("fed_ade", "fix_lr_mean", "fed_ade_shuffled")
 
@@ -44,16 +45,26 @@ def test_each_reads_its_own_entry_and_rows(planned, tmp_path):
   job = planned["fix_lr_mean"].job
   place = records.Place(tmp_path, job)
   place.folder.mkdir(parents=True)
-  place.write(records.Record(arguments=job.arguments, exit_code=0))
-  entries = [
-    {
-      "algorithm": name,
-      "setting": {"shift": "linear", "selection": "none"},
-      "metrics": {"accuracy": {"seeds": [10.0 * number, 10.0 * number + 2]}},
-    }
-    for number, name in enumerate(_NAMES)
-  ]
-  (place.folder / "summary.json").write_text(json.dumps({"runs": entries}))
+  place.write(
+    records.JobRecord(
+      arguments=tuple(job.arguments), exit_code=0, ended=records.now()
+    )
+  )
+  results.RunFolder(place.folder).write_summary(
+    [
+      summary.RunSummary(
+        algorithm=name,
+        dataset="cifar10",
+        setting={"shift": "linear", "selection": "none"},
+        metrics_by_seed={
+          seed: {"accuracy": 10.0 * number + 2 * seed} for seed in (0, 1)
+        },
+        rounds=1,
+        seconds_per_round=1.0,
+      )
+      for number, name in enumerate(_NAMES)
+    ]
+  )
   with open(place.folder / "metrics.csv", "w", encoding="utf-8") as file:
     writer = csv.writer(file)
     writer.writerow(["algorithm", "seed", "timestep", "accuracy"])

@@ -1,5 +1,6 @@
 """The output folder of a run that was stopped, opened again."""
 
+import json
 import os
 import re
 
@@ -110,10 +111,9 @@ class TestResume:
     for _ in range(2):
       folder = _resume(path, {"rounds": 99})
     after = folder.read_config()
-    resumed = after.pop("resumed")
-    assert after == before
-    assert [set(each) for each in resumed] == [{"time", "command_line"}] * 2
-    assert re.fullmatch(r"[\d-]{10}T[\d:]{8}\+00:00", resumed[0]["time"])
+    assert after.replace(resumed=()) == before
+    assert len(after.resumed) == 2
+    assert re.fullmatch(r"[\d-]{10}T[\d:]{8}\+00:00", after.resumed[0].time)
 
   def test_run_that_grows_loses_what_was_derived_of_it(self, path):
     derived = ["summary.json", "figures", "tensorboard", "model"]
@@ -145,30 +145,41 @@ class TestResume:
     assert again.replaced == folder.replaced == (before["identity"],)
 
   @pytest.mark.parametrize(
-    "content",
+    ("changes", "message"),
     [
-      b"",
-      b"{",
-      b"\xff\xfe",
-      b"[]",
-      b"null",
-      b"{}",
-      b'{"flags": [], "versions": {}, "git_commit": null}',
-      b'{"flags": {}, "versions": {}}',
-      b'{"flags": {}, "versions": {}, "git_commit": null, "resumed": 3}',
+      ({"flags": []}, "flags: expected object, got array"),
+      ({"git_commit": 3}, "git_commit: expected str | null, got int"),
+      ({"resumed": 3}, "resumed: expected array, got int"),
+      ({"cores": 0}, "cores: expected int >= 1, got 0"),
+      ({"other": 1}, "the field other is unknown"),
+      ({"format": 2}, "format: this version of tff_shift reads up to 1, got 2"),
     ],
   )
-  def test_configuration_that_is_damaged_is_named(self, path, content):
+  def test_configuration_that_is_damaged_is_named(self, path, changes, message):
     config = path / "config.json"
-    config.write_bytes(content)
+    config.write_text(json.dumps(json.loads(config.read_text()) | changes))
+    before = {each: each.read_bytes() for each in path.iterdir()}
     with pytest.raises(ValueError) as error:
-      results.RunFolder(path).read_config()
-    assert str(error.value).startswith(f"{config} is damaged")
-    assert "\n" not in str(error.value)
+      _resume(path)
+    assert str(error.value).startswith(f"{config}: {message}")
+    assert "--overwrite in place of --resume" in str(error.value)
+    del before[path / ".lock"]
+    assert all(each.read_bytes() == before[each] for each in before)
+
+  def test_configuration_of_the_first_version_is_read(self, path):
+    config = path / "config.json"
+    fields = json.loads(config.read_text())
+    del fields["format"], fields["identity"]
+    config.write_text(json.dumps(fields))
+    folder = _resume(path)
+    found = folder.read_config()
+    assert found.flags == _FLAGS and len(found.resumed) == 1
+    # It has none yet, and keeps that which it is given.
+    assert found.identity == folder.identity == _resume(path).identity
 
   def test_configuration_that_is_missing_is_written(self, path):
     (path / "config.json").unlink()
-    assert _resume(path).read_config()["flags"] == _FLAGS
+    assert _resume(path).read_config().flags == _FLAGS
 
   def test_run_that_is_overwritten_loses_its_checkpoints(self, path):
     folder = results.RunFolder(path)
@@ -177,12 +188,12 @@ class TestResume:
     assert sorted(os.listdir(path)) == [".lock", "metrics.csv"]
 
   def test_identity_stays_until_the_run_is_overwritten(self, path):
-    first = results.RunFolder(path).read_config()["identity"]
+    first = results.RunFolder(path).read_config().identity
     folder = _resume(path)
-    assert folder.identity == first == folder.read_config()["identity"]
+    assert folder.identity == first == folder.read_config().identity
     again = results.RunFolder.create(path, overwrite=True)
     again.write_config(_FLAGS)
-    assert again.identity == again.read_config()["identity"] != first
+    assert again.identity == again.read_config().identity != first
 
   def test_row_on_a_full_disk(self, path, no_file_above):
     folder = _resume(path)

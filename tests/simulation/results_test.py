@@ -300,7 +300,7 @@ class TestSummaryFile:
   def test_has_the_common_form(self, folder, make_summary):
     folder.write_summary([make_summary(), make_summary("fed_evp", rounds=7)])
     summary = _read_json(folder.path / "summary.json")
-    assert list(summary) == ["runs"]
+    assert list(summary) == ["format", "runs"]
     assert [run["algorithm"] for run in summary["runs"]] == [
       "fed_avg",
       "fed_evp",

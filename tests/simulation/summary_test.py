@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 
+from tff_shift.simulation import run_records
 from tff_shift.simulation import summary
 
 
@@ -24,8 +25,8 @@ class TestRunSummary:
     run = make_summary(metrics_by_seed={0: {"accuracy": 0.1}})
     assert run.mean("accuracy") == 0.1
     assert math.isnan(run.standard_deviation("accuracy"))
-    # `results` writes what is not a number as null.
-    assert math.isnan(run.to_record()["metrics"]["accuracy"]["std"])
+    # What is not a number is null.
+    assert run.to_record().metrics["accuracy"].std is None
 
   @pytest.mark.parametrize(
     ("values", "mean"),
@@ -146,7 +147,7 @@ class TestComparisonTable:
       ["local", "0.25", "0"],
     ]
     assert "diverged" not in summary.comparison_table(runs[1:])
-    assert runs[0].to_record()["num_diverged"] == [0, 2, 1]
+    assert runs[0].to_record().num_diverged == (0, 2, 1)
 
   def test_who_is_left_out_is_told(self, make_summary):
     runs = [
@@ -173,11 +174,11 @@ class TestComparisonTable:
       "not in training of fed_avg, local: 2 clients (b, c)",
       "not in evaluation of local: 1 client (d)",
     ]
-    assert runs[1].to_record()["left_out"] == {
-      "training": {"num_clients": 2, "clients": ["b", "c"]},
-      "evaluation": {"num_clients": 1, "clients": ["d"]},
+    assert runs[1].to_record().left_out == {
+      "training": run_records.LeftOut(num_clients=2, clients=("b", "c")),
+      "evaluation": run_records.LeftOut(num_clients=1, clients=("d",)),
     }
-    assert "left_out" not in runs[2].to_record()
+    assert "left_out" not in runs[2].to_record().to_fields()
     assert "not in" not in summary.comparison_table(runs[2:])
 
   def test_names_are_ten_at_most(self):

@@ -1,20 +1,35 @@
 """Texts as the tokens of a pre-trained model, by its own `tokenizer.json`."""
 
-import json
 import pathlib
 from collections.abc import Sequence
+from typing import Annotated
 
+import msgspec
 import numpy as np
 
 from tff_shift import files
 from tff_shift import installed
+from tff_shift import records
 from tff_shift.data import array_files
 
 # Behind the last token of a text.
 PADDING = -1
 TOKENIZER_FILE = "tokenizer.json"
+CONFIG_FILE = "config.json"
 
 _UNKNOWN, _BEGIN = "<unk>", "<s>"
+
+
+class ModelConfig(records.Record, forbid_unknown_fields=False):
+  """What `config.json` says of any language model.
+
+  Attributes:
+    vocabulary_size: The number of tokens.
+  """
+
+  vocabulary_size: Annotated[int, msgspec.Meta(ge=1, le=2**24)] = msgspec.field(
+    name="vocab_size"
+  )
 
 
 def tokenize(
@@ -37,11 +52,13 @@ def tokenize(
       has no token, or the package tokenizers is missing; one line.
   """
   path = pathlib.Path(model_dir) / TOKENIZER_FILE
-  if not path.is_file():
+  try:
+    files.check_regular(path)
+  except FileNotFoundError as error:
     raise FileNotFoundError(
       f"there is no {path}; the folder of a pre-trained model has it beside"
-      " config.json"
-    )
+      f" {CONFIG_FILE}"
+    ) from error
   tokenizers = installed.require_text("tokenizers")
   try:
     tokenizer = tokenizers.Tokenizer.from_file(str(path))
@@ -66,13 +83,9 @@ def tokenize(
 
 def _check_vocabulary(path: pathlib.Path, found: np.ndarray) -> None:
   """Refuses tokens that the model beside the tokenizer does not have."""
-  config = path.with_name("config.json")
-  try:
-    size = int(json.loads(config.read_text(encoding="utf-8"))["vocab_size"])
-  except (OSError, ValueError, KeyError, TypeError) as error:
-    raise ValueError(
-      f"{config} cannot be read, or has no vocab_size; fetch the model again"
-    ) from error
+  config = path.with_name(CONFIG_FILE)
+  read = records.read(config, ModelConfig, "fetch the model again")
+  size = read.vocabulary_size
   if found.size and found.max() >= size:
     raise ValueError(
       f"{path} gives the token {found.max()}, and {config} says that there are"

@@ -10,24 +10,33 @@ Weights keep their type (bfloat16, as published, is half of float32), and are
 read one by one, so that there is one copy of them in memory.
 """
 
-import dataclasses
-import json
 import os
 import pathlib
 from collections.abc import Mapping
+from typing import Annotated
 from typing import Any
+from typing import Literal
 from typing import NamedTuple
+from typing import TypeVar
 
+import msgspec
 import numpy as np
 import tensorflow as tf
 
+from tff_shift import files
 from tff_shift import installed
+from tff_shift import records
 from tff_shift.data import array_files
+from tff_shift.data import tokens
 
 # What a folder holds.
-CONFIG_FILE = "config.json"
+CONFIG_FILE = tokens.CONFIG_FILE
 WEIGHTS_FILE = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
+INDEX_FILE = "model.safetensors.index.json"
+_R = TypeVar("_R", bound=records.Record)
+_Positive = Annotated[float, msgspec.Meta(gt=0)]
+# More than any model has, and what indices can count.
+_Size = Annotated[int, msgspec.Meta(ge=1, le=2**24)]
 _DTYPES = {"F32": tf.float32, "BF16": tf.bfloat16, "F16": tf.float16}
 
 
@@ -85,50 +94,83 @@ _IN_FILES = Layer(
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class RopeScaling:
+class RopeScaling(records.Record, kw_only=True):
   """How positions are slowed down, `rope_type` llama3.
 
   Attributes:
+    rope_type: The kind of scaling.
+    kind: Likewise, as older files call it.
     factor: How much slower slow ones become.
     low_frequency: Those with fewer turns in `original_length` do entirely.
     high_frequency: Those with more turns stay as they are.
     original_length: The number of tokens of the first training.
   """
 
-  factor: float
-  low_frequency: float
-  high_frequency: float
-  original_length: int
+  rope_type: Literal["llama3"] = "llama3"
+  kind: Literal["llama3"] | msgspec.UnsetType = msgspec.field(
+    default=msgspec.UNSET, name="type"
+  )
+  factor: _Positive
+  low_frequency: _Positive = msgspec.field(name="low_freq_factor")
+  high_frequency: _Positive = msgspec.field(name="high_freq_factor")
+  original_length: records.PositiveInt = msgspec.field(
+    name="original_max_position_embeddings"
+  )
+
+  def __post_init__(self):
+    if not self.low_frequency < self.high_frequency:
+      raise ValueError(
+        f"low_freq_factor is {self.low_frequency}, and must be below"
+        f" high_freq_factor, {self.high_frequency}"
+      )
 
 
-@dataclasses.dataclass(frozen=True)
-class Config:
+class Config(tokens.ModelConfig, kw_only=True):
   """What kind of network it is.
 
   Attributes:
-    vocabulary_size: The number of tokens.
     width: The length of a hidden state.
     num_layers: The number of layers.
     num_heads: The number of heads of attention.
-    num_key_value_heads: How many keys and values these share.
-    head_size: The length of a key.
+    num_key_value_heads: How many keys and values these share. Default: as many.
+    head_size: The length of a key. Default: so that the heads have the width.
     mlp_width: Units of the hidden layer of an MLP.
     rope_theta: The base of the positions' frequencies.
     norm_epsilon: What is added to a mean square.
     rope_scaling: How positions are slowed down. None: they are not.
   """
 
-  vocabulary_size: int
-  width: int
-  num_layers: int
-  num_heads: int
-  num_key_value_heads: int
-  head_size: int
-  mlp_width: int
-  rope_theta: float = 10000.0
-  norm_epsilon: float = 1e-5
+  width: _Size = msgspec.field(name="hidden_size")
+  # The first half has adapters.
+  num_layers: Annotated[int, msgspec.Meta(ge=2, le=2**12)] = msgspec.field(
+    name="num_hidden_layers"
+  )
+  num_heads: _Size = msgspec.field(name="num_attention_heads")
+  num_key_value_heads: _Size | None = None
+  head_size: _Size | None = msgspec.field(default=None, name="head_dim")
+  mlp_width: _Size = msgspec.field(name="intermediate_size")
+  rope_theta: _Positive | None = None
+  norm_epsilon: _Positive | None = msgspec.field(
+    default=None, name="rms_norm_eps"
+  )
   rope_scaling: RopeScaling | None = None
+
+  def __post_init__(self):
+    for field, value in (
+      ("num_key_value_heads", self.num_heads),
+      ("head_size", max(1, self.width // self.num_heads)),
+      ("rope_theta", 10000.0),
+      ("norm_epsilon", 1e-6),
+    ):
+      if getattr(self, field) is None:
+        msgspec.structs.force_setattr(self, field, value)
+    if self.num_heads % self.num_key_value_heads:
+      raise ValueError(
+        f"num_key_value_heads is {self.num_key_value_heads}, and must be a"
+        f" divisor of {self.num_heads}, num_attention_heads"
+      )
+    if self.head_size % 2:
+      raise ValueError(f"head_dim is {self.head_size}, and must be even")
 
   def shapes(self) -> dict[str, tuple[int, ...]]:
     """Returns the shape of each weight in the files, [outputs, inputs]."""
@@ -158,6 +200,51 @@ class Config:
     }
 
 
+class ConfigFile(Config, kw_only=True):
+  """`config.json`: a `Config`, and that it is of a Llama.
+
+  What else such a file says is not read: how to train or to write with it.
+
+  Attributes:
+    model_type: The kind of network.
+    architectures: What it is for, with each its own last layer.
+    hidden_act: The activation of an MLP.
+    attention_bias: Whether the matrices of attention have biases.
+    mlp_bias: Whether those of an MLP have.
+    tie_word_embeddings: Whether the last layer has the embedding's weights.
+    rope_parameters: Where later versions of the library have what is read here
+      from `rope_theta` and `rope_scaling`; refused, for it is not read.
+  """
+
+  model_type: Literal["llama"]
+  architectures: Any = msgspec.UNSET
+  hidden_act: Literal["silu"]
+  attention_bias: bool | None | msgspec.UnsetType = msgspec.UNSET
+  mlp_bias: bool | None | msgspec.UnsetType = msgspec.UNSET
+  tie_word_embeddings: bool | None | msgspec.UnsetType = msgspec.UNSET
+  rope_parameters: None | msgspec.UnsetType = msgspec.UNSET
+
+  def __post_init__(self):
+    super().__post_init__()
+    for field in ("attention_bias", "mlp_bias"):
+      if getattr(self, field) is True:
+        raise ValueError(f"{field} is true, and must be false")
+
+
+class Index(records.Record, forbid_unknown_fields=False):
+  """`model.safetensors.index.json`: which weight is in which file."""
+
+  weight_map: dict[str, str]
+
+  def __post_init__(self):
+    for weight, name in self.weight_map.items():
+      if pathlib.PurePath(name).name != name or not name.isprintable():
+        raise ValueError(
+          f"weight_map.{weight} is {name!r}, and must be the name of a file"
+          " beside it"
+        )
+
+
 def read(folder: str | os.PathLike[str]) -> tuple[Config, Base]:
   """Reads a pre-trained model.
 
@@ -178,18 +265,24 @@ def read(folder: str | os.PathLike[str]) -> tuple[Config, Base]:
       package safetensors is missing.
   """
   folder = pathlib.Path(folder)
-  config = _read_config(folder / CONFIG_FILE)
-  files = _files(folder)
+  described = _read_record(folder / CONFIG_FILE, ConfigFile)
+  config = Config(
+    **{name: getattr(described, name) for name in Config.__struct_fields__}
+  )
+  file_of = _files(folder)
   wanted = config.shapes()
-  missing = sorted(set(wanted) - set(files))
+  missing = sorted(set(wanted) - set(file_of))
   if missing:
+    single = folder / WEIGHTS_FILE
     raise ValueError(
-      f"{folder}: the weight {missing[0]} is in none of its files; fetch the"
-      " model again"
+      f"{single if single.exists() else folder / INDEX_FILE}: the weight"
+      f" {missing[0]} is in none of its files; fetch the model again"
     )
   weights = {}
-  for path in dict.fromkeys(files[name] for name in wanted):
-    own = {name: shape for name, shape in wanted.items() if files[name] == path}
+  for path in dict.fromkeys(file_of[name] for name in wanted):
+    own = {
+      name: shape for name, shape in wanted.items() if file_of[name] == path
+    }
     weights |= _read_file(path, own)
   return config, arrange(config, weights)
 
@@ -213,112 +306,39 @@ def arrange(config: Config, weights: Mapping[str, Any]) -> Base:
   )
 
 
-def _read_json(path: pathlib.Path) -> dict[str, Any]:
-  if not path.is_file():
+def _read_record(path: pathlib.Path, kind: type[_R]) -> _R:
+  try:
+    return records.read(path, kind, "fetch the model again")
+  except FileNotFoundError as error:
     raise FileNotFoundError(
-      f"there is no {path}; the folder of a pre-trained model has config.json,"
-      " model*.safetensors and tokenizer.json"
-    )
-  try:
-    found = json.loads(path.read_text(encoding="utf-8"))
-    if isinstance(found, dict):
-      return found
-  except (OSError, ValueError):
-    pass
-  raise ValueError(f"{path} is not the JSON file that it should be")
-
-
-def _read_config(path: pathlib.Path) -> Config:
-  """Reads what kind of network it is; refuses what is none of ours."""
-  found = _read_json(path)
-
-  def refuse(key, wanted):
-    raise ValueError(
-      f"{path}: {key} is {json.dumps(found.get(key))}, and must be {wanted}"
-    )
-
-  if found.get("model_type") != "llama":
-    refuse("model_type", '"llama"')
-  for key, allowed in (
-    ("hidden_act", ("silu",)),
-    ("attention_bias", (False, None)),
-    ("mlp_bias", (False, None)),
-  ):
-    if found.get(key) not in allowed:
-      refuse(key, json.dumps(allowed[0]))
-
-  def number(key, kind=int, default=None):
-    value = found.get(key)
-    value = default if value is None else value
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not value > 0 or kind(value) != value:
-      refuse(key, "a whole number above 0" if kind is int else "above 0")
-    return kind(value)
-
-  width, num_heads = number("hidden_size"), number("num_attention_heads")
-  config = Config(
-    vocabulary_size=number("vocab_size"),
-    width=width,
-    num_layers=number("num_hidden_layers"),
-    num_heads=num_heads,
-    num_key_value_heads=number("num_key_value_heads", int, num_heads),
-    head_size=number("head_dim", int, width // num_heads),
-    mlp_width=number("intermediate_size"),
-    rope_theta=number("rope_theta", float, 10000.0),
-    norm_epsilon=number("rms_norm_eps", float, 1e-6),
-    rope_scaling=_rope_scaling(found.get("rope_scaling"), path),
-  )
-  if config.num_layers < 2:
-    refuse("num_hidden_layers", "at least 2: the first half has adapters")
-  if num_heads % config.num_key_value_heads:
-    refuse("num_key_value_heads", f"a divisor of {num_heads}, the heads")
-  if config.head_size % 2:
-    refuse("head_dim", "even")
-  return config
-
-
-def _rope_scaling(found: Any, path: pathlib.Path) -> RopeScaling | None:
-  if found is None:
-    return None
-  keys = (
-    "factor",
-    "low_freq_factor",
-    "high_freq_factor",
-    "original_max_position_embeddings",
-  )
-  try:
-    if found.get("rope_type", found.get("type")) != "llama3":
-      raise ValueError
-    factor, low, high, length = (float(found[key]) for key in keys)
-    if not (factor > 0 and 0 < low < high and length > 0):
-      raise ValueError
-  except (AttributeError, KeyError, TypeError, ValueError) as error:
-    raise ValueError(
-      f"{path}: rope_scaling is {json.dumps(found)}, and must be null or of"
-      f" rope_type llama3 with {', '.join(keys)}"
+      f"there is no {path}; the folder of a pre-trained model has"
+      f" {CONFIG_FILE}, model*.safetensors and tokenizer.json"
     ) from error
-  return RopeScaling(factor, low, high, int(length))
 
 
 def _files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
   """Returns the file of each weight."""
-  single, index = folder / WEIGHTS_FILE, folder / _INDEX
-  if single.is_file():
+  single, index = folder / WEIGHTS_FILE, folder / INDEX_FILE
+  if single.exists():
     return dict.fromkeys(_opened(single).keys(), single)
-  if not index.is_file():
+  if not index.exists():
     raise FileNotFoundError(f"there is neither {single} nor {index}")
-  listed = _read_json(index).get("weight_map")
-  if not isinstance(listed, dict):
-    raise ValueError(f"{index} has no weight_map; fetch the model again")
-  found = {name: folder / str(file) for name, file in listed.items()}
-  for path in found.values():
-    if not path.is_file():
-      raise FileNotFoundError(f"there is no {path}, which {index} lists")
-  return found
+  listed = _read_record(index, Index).weight_map
+  for name in dict.fromkeys(listed.values()):
+    try:
+      files.check_regular(folder / name)
+    except FileNotFoundError as error:
+      raise FileNotFoundError(
+        f"there is no {folder / name}, which {index} lists"
+      ) from error
+    except ValueError as error:
+      raise ValueError(records.one_line(f"{index} lists {error}")) from error
+  return {weight: folder / name for weight, name in listed.items()}
 
 
 def _opened(path: pathlib.Path) -> Any:
   """Opens a file of weights, which is mapped and not read."""
+  files.check_regular(path)
   safetensors = installed.require_text("safetensors")
   try:
     return safetensors.safe_open(path, framework="numpy")

@@ -1,14 +1,15 @@
 """Llama models of random weights, in folders as published ones."""
 
-import json
 import os
 import pathlib
 
+import msgspec
 import numpy as np
 import tensorflow as tf
 
 from tff_shift import files
 from tff_shift import installed
+from tff_shift import records
 from tff_shift.models import llama_checkpoint
 
 
@@ -48,28 +49,11 @@ def write(
   }
   with files.replacing(folder / llama_checkpoint.WEIGHTS_FILE) as file:
     file.write(safe_numpy.save(weights))
-  described = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_act": "silu",
-    "tie_word_embeddings": True,
-    "vocab_size": config.vocabulary_size,
-    "hidden_size": config.width,
-    "num_hidden_layers": config.num_layers,
-    "num_attention_heads": config.num_heads,
-    "num_key_value_heads": config.num_key_value_heads,
-    "head_dim": config.head_size,
-    "intermediate_size": config.mlp_width,
-    "rope_theta": config.rope_theta,
-    "rms_norm_eps": config.norm_epsilon,
-    "rope_scaling": config.rope_scaling
-    and {
-      "rope_type": "llama3",
-      "factor": config.rope_scaling.factor,
-      "low_freq_factor": config.rope_scaling.low_frequency,
-      "high_freq_factor": config.rope_scaling.high_frequency,
-      "original_max_position_embeddings": config.rope_scaling.original_length,
-    },
-  }
-  text = json.dumps(described, indent=2) + "\n"
-  files.write_atomically(folder / llama_checkpoint.CONFIG_FILE, text)
+  described = llama_checkpoint.ConfigFile(
+    **msgspec.structs.asdict(config),
+    architectures=["LlamaForCausalLM"],
+    model_type="llama",
+    hidden_act="silu",
+    tie_word_embeddings=True,
+  )
+  records.write(folder / llama_checkpoint.CONFIG_FILE, described)

@@ -1,25 +1,37 @@
 """`model.json`: what a folder holds that a run was exported to."""
 
-import dataclasses
 import importlib.metadata
-import json
-import math
 import pathlib
-from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Annotated
 from typing import Any
+from typing import Literal
 
+import msgspec
+
+from tff_shift import files
+from tff_shift import records
 from tff_shift.data import text
 
 FILE = "model.json"
+WEIGHTS_FILE = "weights.npz"
+# What the names of clients' tensors begin with in files of weights.
+CLIENTS = "clients"
 _VOCABULARY_FILE = "vocabulary.txt"
-# Raised when a program that reads the format as it is would go wrong.
-FORMAT = 1
+_REMEDY = "export the model once more"
+
+_Name = Annotated[str, msgspec.Meta(min_length=1)]
+_Size = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+_Client = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Function = Literal[
+  "predict", "predict_as", "predict_for", "guide", "answer", "vote"
+]
+# What a function asks beside the server.
+_OF_CLIENTS = frozenset({"predict_as", "answer", "vote"})
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Description:
-  """What a model is.
+class Description(records.Record):
+  """What a model is: `model.json`.
 
   Attributes:
     algorithm: The name of the algorithm.
@@ -35,34 +47,53 @@ class Description:
     versions: Those of the libraries, by name.
   """
 
-  algorithm: str
-  hparams: Mapping[str, Any]
-  model: str
-  input_shape: Sequence[int]
-  input_dtype: str
-  num_classes: int
-  class_names: Sequence[str] | None
-  clients: Sequence[int]
-  functions: Sequence[str]
-  request_shape: Sequence[int] | None
-  versions: Mapping[str, str | None] = dataclasses.field(
+  FORMAT = 1
+
+  algorithm: _Name
+  hparams: dict[str, Any]
+  model: _Name
+  input_shape: tuple[_Size, ...]
+  input_dtype: Literal["uint8", "int32", "float32"]
+  num_classes: _Size
+  class_names: tuple[str, ...] | None
+  clients: tuple[_Client, ...]
+  functions: tuple[Function, ...]
+  request_shape: tuple[_Size, ...] | None
+  versions: dict[str, str | None] = msgspec.field(
     default_factory=lambda: {
       name: _version(name) for name in ("tensorflow", "tff_shift")
     }
   )
 
+  def __post_init__(self):
+    names = self.class_names
+    if names is not None and len(names) != self.num_classes:
+      raise ValueError(
+        f"class_names has {len(names)} names, and num_classes is"
+        f" {self.num_classes}"
+      )
+    for field in ("clients", "functions"):
+      values = getattr(self, field)
+      if len(set(values)) < len(values):
+        raise ValueError(f"{field} has one of them twice")
+    if not self.clients and _OF_CLIENTS & set(self.functions):
+      raise ValueError(
+        f"functions has {min(_OF_CLIENTS & set(self.functions))}, and clients"
+        " has none"
+      )
+    if "predict_for" in self.functions and self.request_shape is None:
+      raise ValueError("functions has predict_for, and request_shape is null")
+
+
+def attribute(function: str) -> str:
+  """Returns what a function is called in a SavedModel."""
+  # Keras models have a method `predict` of their own.
+  return "server_predict" if function == "predict" else function
+
 
 def write(folder: pathlib.Path, description: Description) -> None:
-  """Writes the description into a folder; numbers without end as text."""
-  told = {"format": FORMAT, **dataclasses.asdict(description)}
-  told["hparams"] = {
-    name: str(value)
-    if isinstance(value, float) and not math.isfinite(value)
-    else value
-    for name, value in description.hparams.items()
-  }
-  text = json.dumps(told, indent=2, allow_nan=False)
-  (folder / FILE).write_text(text + "\n", encoding="utf-8")
+  """Writes the description into a folder."""
+  records.write(folder / FILE, description)
 
 
 def read(folder: pathlib.Path) -> Description:
@@ -77,20 +108,7 @@ def read(folder: pathlib.Path) -> Description:
   Raises:
     ValueError: If the file is damaged, or of another format.
   """
-  path = folder / FILE
-  try:
-    told = json.loads(path.read_text(encoding="utf-8"))
-    found = told.pop("format")
-    if found == FORMAT:
-      return Description(**told)
-  except (ValueError, TypeError, AttributeError, KeyError) as error:
-    raise ValueError(
-      f"{path} is damaged; export the model once more"
-    ) from error
-  raise ValueError(
-    f"{path} is of format {found}, and this version of tff_shift reads format"
-    f" {FORMAT}"
-  )
+  return records.read(folder / FILE, Description, _REMEDY)
 
 
 def write_vocabulary(folder: pathlib.Path, vocabulary: Sequence[str]) -> None:
@@ -112,16 +130,14 @@ def read_vocabulary(folder: pathlib.Path) -> tuple[str, ...] | None:
     ValueError: If the file is damaged.
   """
   path = folder / _VOCABULARY_FILE
-  if not path.exists():
-    return None
   try:
-    *vocabulary, rest = path.read_text(encoding="utf-8").split("\n")
-  except (OSError, ValueError) as error:
-    raise ValueError(
-      f"{path} is damaged; export the model once more"
-    ) from error
+    *vocabulary, rest = files.read_text(path).split("\n")
+  except FileNotFoundError:
+    return None
+  except ValueError as error:
+    raise ValueError(f"{error}; {_REMEDY}") from error
   if rest or tuple(vocabulary[:2]) != text.RESERVED:
-    raise ValueError(f"{path} is damaged; export the model once more")
+    raise ValueError(f"{path} is damaged; {_REMEDY}")
   return tuple(vocabulary)
 
 

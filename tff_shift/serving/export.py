@@ -99,11 +99,11 @@ def export(
   named = naming.by_name(weights, algorithm.model)
   for client, each in zip(clients, personal, strict=True):
     for name, array in naming.by_name(each, algorithm.model).items():
-      named[f"{naming.CLIENTS}/{client}/{name}"] = array
+      named[f"{description.CLIENTS}/{client}/{name}"] = array
   with _replacing(folder) as temporary:
     if functions:
       served.save(parts, functions, str(temporary))
-    array_files.write_npz(temporary / "weights.npz", named)
+    array_files.write_npz(temporary / description.WEIGHTS_FILE, named)
     if vocabulary is not None:
       description.write_vocabulary(temporary, vocabulary)
     description.write(
@@ -112,13 +112,13 @@ def export(
         algorithm=algorithm.name,
         hparams=dataclasses.asdict(algorithm.hparams),
         model=algorithm.model.name,
-        input_shape=list(algorithm.model.input_shape),
+        input_shape=tuple(algorithm.model.input_shape),
         input_dtype=algorithm.model.input_dtype.name,
         num_classes=algorithm.num_classes,
-        class_names=None if class_names is None else list(class_names),
-        clients=clients,
-        functions=list(functions),
-        request_shape=parts.request and parts.request.shape.as_list(),
+        class_names=None if class_names is None else tuple(class_names),
+        clients=tuple(clients),
+        functions=tuple(functions),
+        request_shape=parts.request and tuple(parts.request.shape),
       ),
     )
 

@@ -9,8 +9,6 @@ import numpy as np
 from tff_shift.models import guided_model
 from tff_shift.models import split_model
 
-# What the names of clients' tensors begin with in files of weights.
-CLIENTS = "clients"
 # Fields that the names of a model's weights begin with.
 _PARTS = ("backbone", "head", "client_branch")
 # The name of a tensor that is all there is.

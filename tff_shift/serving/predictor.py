@@ -12,6 +12,7 @@ import tensorflow as tf
 from tff_shift import library_logs
 from tff_shift.data import examples
 from tff_shift.data import text
+from tff_shift.serving import agreement
 from tff_shift.serving import description
 
 
@@ -81,6 +82,7 @@ class Predictor:
         " has no model at the server, and no clients were saved"
         " (--save_clients)"
       )
+    agreement.check_files(folder, told)
     try:
       # TensorFlow logs a traceback where fingerprint.pb, which nothing here
       # depends on, cannot be read, and goes on.
@@ -92,6 +94,7 @@ class Predictor:
         f"{folder} holds a model that is damaged or incomplete"
         f" ({type(error).__name__}); export it once more"
       ) from error
+    agreement.check_model(folder, told, self._model)
 
   def ids_of(self, titles: Sequence[str]) -> np.ndarray:
     """Turns titles into what a model of titles takes.
@@ -134,8 +137,7 @@ class Predictor:
 
   def predict(self, x: Any) -> tf.Tensor:
     """Gives the server's logits, [n, num_classes] float32."""
-    # Keras models have a method `predict` of their own.
-    return self._function("predict", "server_predict")(self._examples(x))
+    return self._function("predict")(self._examples(x))
 
   def predict_as(self, client: Any, x: Any) -> tf.Tensor:
     """Gives the logits of a client's own model.
@@ -192,7 +194,7 @@ class Predictor:
       request = self._cast(request, shape, tf.float32, "request")
     return function(request, self._examples(x))
 
-  def _function(self, name: str, attribute: str | None = None) -> Any:
+  def _function(self, name: str) -> Any:
     if name not in self.functions:
       raise ValueError(
         f"this model of {self.algorithm} has no {name}; it has"
@@ -203,7 +205,7 @@ class Predictor:
           else " (no clients were saved: --save_clients)"
         )
       )
-    return getattr(self._model, attribute or name)
+    return getattr(self._model, description.attribute(name))
 
   def _examples(self, x: Any) -> tf.Tensor:
     if not _is_symbolic(x):

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tff_shift.learning import evaluation
 from tff_shift.learning import guidance
+from tff_shift.serving import description
 from tff_shift.serving import tracing
 
 # Gradients that are written by hand cannot be saved with a graph that was
@@ -244,5 +245,4 @@ def _attach(
 ) -> None:
   module.tensors = tensors
   for name, function in made.items():
-    # Keras models have a method `predict` of their own.
-    setattr(module, "server_predict" if name == "predict" else name, function)
+    setattr(module, description.attribute(name), function)

@@ -5,7 +5,6 @@ or not at all, holds its own key, and one that is damaged counts as missing.
 """
 
 import hashlib
-import json
 import pathlib
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from tff_shift import records
 from tff_shift import shown_names
 from tff_shift.data import array_files
 
@@ -36,8 +36,7 @@ def key(description: Mapping[str, Any]) -> str:
   Returns:
     A SHA-256 digest of 64 hexadecimal digits, the same in every process.
   """
-  text = json.dumps(description, sort_keys=True)
-  return hashlib.sha256(text.encode()).hexdigest()
+  return records.digest(description)
 
 
 def save(
@@ -60,7 +59,7 @@ def load(
   path: pathlib.Path,
   key: str,
   names: Sequence[str],
-  check: Callable[[Mapping[str, np.ndarray]], None] = lambda arrays: None,
+  check: Callable[[Mapping[str, np.ndarray]], Any] = lambda arrays: None,
 ) -> dict[str, np.ndarray] | None:
   """Reads a result.
 
@@ -71,7 +70,7 @@ def load(
     path: The file.
     key: The key of the result.
     names: The names of the arrays of the result.
-    check: Raises a ValueError where arrays cannot be such a result.
+    check: Called with them; raises a ValueError if they are no result.
 
   Returns:
     The arrays by name; None if there is no such file or it cannot be used.

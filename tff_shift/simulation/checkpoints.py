@@ -25,7 +25,6 @@ and round (`randomness`): there is nothing else to save.
 """
 
 import hashlib
-import json
 import os
 import pathlib
 import re
@@ -35,12 +34,16 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Annotated
 from typing import Any
+from typing import ClassVar
 
+import msgspec
 import tensorflow_federated as tff
 
 from tff_shift import arguments
 from tff_shift import files
+from tff_shift import records
 from tff_shift import shown_names
 from tff_shift.simulation import array_cache
 from tff_shift.simulation import asynchronous
@@ -53,8 +56,51 @@ from tff_shift.simulation import state_file
 _PREFIX = "state_"
 _NUM_KEPT = 2
 _STATES = "states.sqlite"
-# What a record keeps of `rounds.Rounds`, as `Rounds.resume` takes it.
-_OF_ROUNDS = ("seconds", "starts", "num_diverged", "losses")
+
+_Seconds = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class Record(records.Record):
+  """A checkpoint's record, `state_<step>.json`.
+
+  Attributes:
+    step: After which step it was saved.
+    run: The key of the run.
+    structure: The digest of the structure of all that is saved.
+    files: The digest of the folder of states.
+    clients: The clients whose states are in that folder.
+    states: Those of a file of states. None: there is no such file.
+    seconds: See `rounds.Rounds`, as for the three that follow.
+    starts: Before which rounds the run started or went on.
+    num_diverged: How often a client's work was left out.
+    losses: The training loss of each round.
+    measured: What was measured, see `encoding.to_json`.
+  """
+
+  FORMAT = 1
+  # Files without a format have the same fields.
+  UPGRADES: ClassVar = {0: dict}
+  HAS_DIGEST = True
+  HELD_CONSTANTS = True
+
+  step: records.PositiveInt
+  run: str
+  structure: records.Sha256
+  files: records.Sha256
+  clients: tuple[records.Count, ...]
+  states: state_file.Content | None
+  seconds: tuple[_Seconds, ...]
+  starts: tuple[records.Count, ...]
+  num_diverged: records.Count
+  losses: tuple[records.Exact, ...]
+  measured: tuple[dict[str, Any], ...]
+
+  def __post_init__(self):
+    if len(self.losses) > len(self.seconds):
+      raise ValueError(
+        f"losses has {len(self.losses)} rounds, and seconds has"
+        f" {len(self.seconds)}"
+      )
 
 
 def _print_problem(message: str) -> None:
@@ -266,20 +312,21 @@ class Run:
       self._save_states(step, encoding.join(values))
       if states.storage is not None:
         content = states.commit(step)
-      record = {
-        "step": step,
-        "run": self._key,
-        "structure": _structure(running),
-        "files": _digest(self._state(step)),
-        "clients": list(saved),
-        "states": content and content._asdict(),
-        **{name: getattr(running, name) for name in _OF_ROUNDS},
-        "measured": [encoding.to_json(each) for each in measured],
-      }
-      files.write_atomically(
-        self._record(step),
-        json.dumps(record | {"digest": array_cache.key(record)}),
+      record = Record(
+        step=step,
+        run=self._key,
+        structure=_structure(running),
+        files=_digest(self._state(step)),
+        clients=tuple(saved),
+        states=content,
+        seconds=tuple(running.seconds),
+        starts=tuple(running.starts),
+        num_diverged=running.num_diverged,
+        losses=tuple(map(records.exact, running.losses)),
+        measured=tuple(map(encoding.to_json, measured)),
       )
+      # In one line: of a long run there are many numbers.
+      records.write(self._record(step), record, indent=None)
     except files.WriteError:
       self._clear(step, kept)
       raise
@@ -303,11 +350,16 @@ class Run:
     steps = self._recorded_steps()
     if states.storage is not None:
       states.storage.file.prune(min(steps))
-    elif self._states.path.exists() and not any(
-      json.loads(self._record(step).read_text(encoding="utf-8"))["states"]
-      for step in steps
-    ):
+    elif self._states.path.exists() and not any(map(self._uses_file, steps)):
       self._states.remove()
+
+  def _uses_file(self, step: int) -> bool:
+    """Whether the checkpoint of a step needs the file of states."""
+    try:
+      return records.read(self._record(step), Record).states is not None
+    except ValueError:
+      # It is damaged, and no run can use it.
+      return False
 
   def _restore(
     self,
@@ -324,6 +376,7 @@ class Run:
     for step in self._recorded_steps():
       try:
         record = self._read_record(step, running)
+        found = _made(record, make)
         server_state = self._restore_states(record, running)
       except state_file.UnusableError as error:
         self._on_problem(
@@ -334,11 +387,12 @@ class Run:
       running.resume(
         server_state,
         None,
-        *(record[name] for name in _OF_ROUNDS),
+        list(record.seconds),
+        list(record.starts),
+        record.num_diverged,
+        list(map(records.to_float, record.losses)),
       )
-      measured[:] = [
-        make(**encoding.from_json(each)) for each in record["measured"]
-      ]
+      measured[:] = found
       done = step
       break
     with files.writing(self._path):
@@ -347,33 +401,29 @@ class Run:
         self._states.remove()
     return done
 
-  def _read_record(self, step: int, running: rounds.Rounds) -> dict[str, Any]:
+  def _read_record(self, step: int, running: rounds.Rounds) -> Record:
     """Returns the record of a step, checked."""
+    path = self._record(step)
     try:
-      record = json.loads(self._record(step).read_text(encoding="utf-8"))
-      digest = record.pop("digest")
-      is_whole = (
-        digest == array_cache.key(record)
-        and record["step"] == step
-        and record.keys() >= set(_OF_ROUNDS)
-      )
-    except (ValueError, KeyError, AttributeError, TypeError):
-      is_whole = False
-    if not is_whole:
-      raise state_file.UnusableError("its record is damaged")
-    if record["run"] != self._key:
+      record = records.read(path, Record)
+      if record.step != step:
+        raise ValueError(f"step is {record.step}, and its name says {step}")
+    except ValueError as error:
+      reason = str(error).removeprefix(f"{path}: ")
+      raise state_file.UnusableError(
+        f"its record is damaged: {reason}"
+      ) from error
+    if record.run != self._key:
       raise state_file.UnusableError("it is of a run with other flags")
-    if record["structure"] != _structure(running):
+    if record.structure != _structure(running):
       raise state_file.UnusableError("its states have another structure")
-    if record["files"] != _digest(self._state(step)):
+    if record.files != _digest(self._state(step)):
       raise state_file.UnusableError("its states are damaged")
     return record
 
-  def _restore_states(
-    self, record: Mapping[str, Any], running: rounds.Rounds
-  ) -> Any:
+  def _restore_states(self, record: Record, running: rounds.Rounds) -> Any:
     """Restores the states of clients, and returns that of the server."""
-    step, clients = record["step"], record["clients"]
+    step, clients = record.step, record.clients
     template = (
       running.server_state,
       tuple([running.states.template] * len(clients)),
@@ -383,13 +433,13 @@ class Run:
       self._manager().load(step, encoding.join(template))
     )
     server_state, values = encoding.split(joined, template)
-    if record["states"] is None:
+    if record.states is None:
       running.states.replace(dict(zip(clients, values, strict=True)))
     else:
       running.states.restore(
         self._states,
         step,
-        state_file.Content(**record["states"]),
+        record.states,
         oldest=min(self._recorded_steps()),
       )
       if running.states.storage is None:
@@ -453,6 +503,16 @@ def too_long(done: int, asked: int, what: str = "steps") -> ValueError:
     f"checkpoint: the run was saved after {done} {what}, more than the {asked}"
     " it is to take; ask for as many or more, or start anew in another place"
   )
+
+
+def _made(record: Record, make: Callable[..., Any]) -> list[Any]:
+  """Returns what was measured, as `make` makes it."""
+  try:
+    return [make(**encoding.from_json(each)) for each in record.measured]
+  except (TypeError, ValueError, KeyError) as error:
+    raise state_file.UnusableError(
+      f"what it measured is of another version ({error})"
+    ) from error
 
 
 def _structure(running: rounds.Rounds) -> str:

@@ -5,13 +5,17 @@ in JSON.
 """
 
 import base64
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tff_shift import records
 from tff_shift.simulation import array_cache
+
+_FLOAT = "float"
 
 
 def structure(states: Any) -> str:
@@ -105,6 +109,9 @@ def to_json(value: Any) -> Any:
     value = value._asdict()
   if isinstance(value, Mapping):
     return {name: to_json(each) for name, each in value.items()}
+  if isinstance(value, float) and not math.isfinite(value):
+    # JSON has no such numbers.
+    return {_FLOAT: records.exact(value)}
   if value is None or isinstance(value, bool | int | float | str):
     return value
   raise TypeError(
@@ -114,9 +121,19 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Any:
-  """Undoes `to_json`, but for named tuples, which come as dictionaries."""
+  """Undoes `to_json`, but for named tuples, which come as dictionaries.
+
+  Args:
+    value: What `to_json` gave.
+
+  Raises:
+    ValueError: If it is something else.
+    TypeError: Likewise.
+  """
   if not isinstance(value, dict):
     return value
+  if value.keys() == {_FLOAT}:
+    return records.to_float(value[_FLOAT])
   if value.keys() == {"dtype", "shape", "bytes"}:
     content = base64.b64decode(value["bytes"])
     array = np.frombuffer(content, np.dtype(value["dtype"]))

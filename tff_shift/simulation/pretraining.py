@@ -24,14 +24,17 @@ import os
 import pathlib
 from collections.abc import Callable
 from collections.abc import Mapping
+from typing import Annotated
 from typing import Any
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import tensorflow as tf
 
 from tff_shift import arguments
 from tff_shift import files
+from tff_shift import records
 from tff_shift.data import examples as examples_lib
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -45,13 +48,23 @@ from tff_shift.simulation import array_cache
 # Part of the key: to be raised with every change of the training or the file.
 FORMAT = 1
 
+
+class _Outcome(records.Record):
+  """How a training went; in the cache, an array for each field."""
+
+  validation_accuracy: Annotated[float, msgspec.Meta(ge=0, le=100)]
+  num_epochs: records.PositiveInt
+  best_epoch: records.PositiveInt
+
+  def __post_init__(self):
+    if self.best_epoch > self.num_epochs:
+      raise ValueError(
+        f"best_epoch is {self.best_epoch}, and there were {self.num_epochs}"
+      )
+
+
 # What the file of a result holds besides the weights.
-_OTHER_ARRAYS = (
-  "validation_logits",
-  "validation_accuracy",
-  "num_epochs",
-  "best_epoch",
-)
+_OTHER_ARRAYS = ("validation_logits", *_Outcome.__struct_fields__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,9 +201,7 @@ def pretrain(
     weights=tf.nest.map_structure(arrays.get, model.weight_names()),
     validation_logits=arrays["validation_logits"],
     validation_y=validation.y,
-    validation_accuracy=float(arrays["validation_accuracy"]),
-    num_epochs=int(arrays["num_epochs"]),
-    best_epoch=int(arrays["best_epoch"]),
+    **_outcome(arrays).to_fields(),
   )
 
 
@@ -205,18 +216,22 @@ def _check_cached(
   if any(each.dtype != np.float32 for each in weights.values()):
     raise ValueError("its weights are not float32")
   split_model.with_weights(model, weights)
-  logits, *numbers = (arrays[name] for name in _OTHER_ARRAYS)
+  logits = arrays["validation_logits"]
   if logits.shape != (num_validation, model.num_classes):
     raise ValueError(f"validation_logits has shape {logits.shape}")
-  if any(each.shape or each.dtype.kind not in "fiu" for each in numbers):
-    raise ValueError("its accuracy and epochs are no numbers")
-  accuracy, num_epochs, best_epoch = numbers
-  if not (
-    0 <= accuracy <= 100 and 1 <= best_epoch <= num_epochs <= hparams.max_epochs
-  ):
+  num_epochs = _outcome(arrays).num_epochs
+  if num_epochs > hparams.max_epochs:
     raise ValueError(
-      f"it says {accuracy} % in epoch {best_epoch} of {num_epochs}"
+      f"num_epochs is {num_epochs}, and max_epochs is {hparams.max_epochs}"
     )
+
+
+def _outcome(arrays: Mapping[str, np.ndarray]) -> _Outcome:
+  """Returns how a training went; raises a ValueError if no one can have."""
+  return records.convert(
+    {name: arrays[name].tolist() for name in _Outcome.__struct_fields__},
+    _Outcome,
+  )
 
 
 def cache_key(

@@ -24,8 +24,6 @@ import datetime
 import hashlib
 import importlib.metadata
 import io
-import json
-import math
 import os
 import pathlib
 import platform
@@ -45,19 +43,18 @@ from tff_shift import files
 from tff_shift import records
 from tff_shift import shown_names
 from tff_shift.simulation import folder_lock
+from tff_shift.simulation import run_records
 from tff_shift.simulation import summary
 
 _METRICS = "metrics.csv"
-_CONFIG = "config.json"
 _CHECKPOINTS = "checkpoints"
-_SUMMARY = "summary.json"
 _DONE = "done.json"
 _FIGURES = "figures"
 _MODEL = "model"
 _FOLDERS = (_FIGURES, "tensorboard", _CHECKPOINTS, _MODEL)
 # What a run that goes on writes anew, from its first step.
-_DERIVED = (_SUMMARY, _FIGURES, "tensorboard", _MODEL)
-_OTHERS = (_DONE, _CONFIG, _SUMMARY, *_FOLDERS)
+_DERIVED = (run_records.SUMMARY, _FIGURES, "tensorboard", _MODEL)
+_OTHERS = (_DONE, run_records.CONFIG, run_records.SUMMARY, *_FOLDERS)
 # It stays where a run is overwritten.
 _MLFLOW = "mlruns"
 
@@ -242,7 +239,7 @@ class RunFolder:
 
   def _digests(self) -> dict[str, str]:
     digests = {}
-    for name in (_CONFIG, _METRICS, _SUMMARY):
+    for name in (run_records.CONFIG, _METRICS, run_records.SUMMARY):
       with contextlib.suppress(FileNotFoundError):
         content = files.read_bytes(self.path / name)
         digests[name] = hashlib.sha256(content).hexdigest()
@@ -270,13 +267,13 @@ class RunFolder:
     Yields:
       The name of the folder within this one, or nothing, and the file.
     """
-    for name in (_CONFIG, _METRICS, _SUMMARY):
+    for name in (run_records.CONFIG, _METRICS, run_records.SUMMARY):
       yield "", self.path / name
     for path in sorted((self.path / _FIGURES).glob("*")):
       yield _FIGURES, path
 
-  def describe(self, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the flags and what else the result depends on, of JSON types.
+  def describe(self, flags: Mapping[str, Any]) -> run_records.RunConfig:
+    """Returns the flags and what else the result depends on.
 
     Args:
       flags: Every flag of the binary with its value.
@@ -284,52 +281,44 @@ class RunFolder:
     Raises:
       TypeError: If a value has no JSON form.
     """
-    config = {
-      "flags": {name: flags[name] for name in sorted(flags)},
-      "versions": {
+    return run_records.RunConfig(
+      flags=records.to_json(
+        {name: flags[name] for name in sorted(flags)},
+        f"{run_records.CONFIG}: flags",
+      ),
+      versions={
         "python": platform.python_version(),
         "tensorflow": _version("tensorflow"),
         "tensorflow_federated": _version("tensorflow_federated"),
         "numpy": np.__version__,
         "tff_shift": _version("tff_shift"),
       },
-      "git_commit": _git_commit(pathlib.Path(__file__)),
-      "start_time": self._start_time.isoformat(timespec="seconds"),
-      "command_line": shlex.join(sys.orig_argv),
-      "cores": len(os.sched_getaffinity(0)),
-      "identity": self.identity,
-    }
-    return _to_json(config, _CONFIG)
+      git_commit=_git_commit(pathlib.Path(__file__)),
+      start_time=self._start_time.isoformat(timespec="seconds"),
+      command_line=shlex.join(sys.orig_argv),
+      cores=len(os.sched_getaffinity(0)),
+      identity=self.identity,
+    )
 
   def write_config(self, flags: Mapping[str, Any]) -> None:
     """Writes `config.json`: what `describe` returns for the flags."""
-    _write_json(self.path / _CONFIG, self.describe(flags))
+    records.write(self.path / run_records.CONFIG, self.describe(flags))
 
-  def read_config(self) -> dict[str, Any] | None:
+  def read_config(self) -> run_records.RunConfig | None:
     """Returns what `config.json` holds; None if the run never wrote it.
 
     Raises:
       ValueError: If it is not what `write_config` has written.
     """
-    path = self.path / _CONFIG
     try:
-      config = json.loads(path.read_text(encoding="utf-8"))
-      is_whole = isinstance(config["flags"], dict) and {
-        "versions",
-        "git_commit",
-      } <= set(config)
-      is_whole = is_whole and isinstance(config.get("resumed", []), list)
+      return records.read(
+        self.path / run_records.CONFIG,
+        run_records.RunConfig,
+        "without it nobody knows with which flags the run was started: put it"
+        " back, or start anew with --overwrite in place of --resume",
+      )
     except FileNotFoundError:
       return None
-    except (ValueError, KeyError, TypeError):
-      is_whole = False
-    if not is_whole:
-      raise ValueError(
-        f"{path} is damaged, and without it nobody knows with which flags the"
-        " run was started; put it back, or start anew with --overwrite in place"
-        " of --resume"
-      )
-    return config
 
   def write_resumption(
     self, flags: Mapping[str, Any], grown: Mapping[str, Any] | None = None
@@ -358,21 +347,28 @@ class RunFolder:
       with files.replacing(metrics) as file:
         file.write(self._earlier_rows)
     config = self.read_config() or self.describe(flags)
-    resumption = {
-      "time": self._start_time.isoformat(timespec="seconds"),
-      "command_line": shlex.join(sys.orig_argv),
-    }
     if grown:
       for name in _DERIVED:
         files.remove(self.path / name)
-      resumption["before"] = dict(grown)
-      config["flags"].update({name: flags[name] for name in grown})
-      if "identity" in config:
-        config.setdefault("replaced", []).append(config.pop("identity"))
-    self.identity = config.setdefault("identity", self.identity)
-    self.replaced = tuple(config.get("replaced", ()))
-    config.setdefault("resumed", []).append(resumption)
-    _write_json(self.path / _CONFIG, config)
+      now = self.describe(flags).flags
+      config = config.replace(
+        flags=config.flags | {name: now[name] for name in grown},
+        identity=None,
+        replaced=(*config.replaced, *filter(None, [config.identity])),
+      )
+    self.identity = config.identity or self.identity
+    self.replaced = config.replaced
+    resumption = run_records.Resumption(
+      time=self._start_time.isoformat(timespec="seconds"),
+      command_line=shlex.join(sys.orig_argv),
+      before=dict(grown or {}),
+    )
+    records.write(
+      self.path / run_records.CONFIG,
+      config.replace(
+        identity=self.identity, resumed=(*config.resumed, resumption)
+      ),
+    )
 
   def write_metrics(self, row: Mapping[str, Any]) -> None:
     """Appends a row to `metrics.csv`, readable for others at return.
@@ -421,8 +417,10 @@ class RunFolder:
     Raises:
       TypeError: If a value has no JSON form; the earlier file is kept.
     """
-    records = {"runs": [run.to_record() for run in runs]}
-    _write_json(self.path / _SUMMARY, records)
+    entries = tuple(run.to_record() for run in runs)
+    records.write(
+      self.path / run_records.SUMMARY, run_records.Summary(runs=entries)
+    )
 
 
 def _git_commit(path: pathlib.Path) -> str | None:
@@ -472,27 +470,6 @@ def _check_folder(path: pathlib.Path, overwrite: bool) -> bool:
       " or pass --overwrite"
     )
   return True
-
-
-def _write_json(path: pathlib.Path, value: Mapping[str, Any]) -> None:
-  """Writes strict JSON; a value without a JSON form leaves the old file."""
-  text = json.dumps(_to_json(value, path.name), indent=2, allow_nan=False)
-  files.write_atomically(path, text + "\n")
-
-
-def _to_json(value: Any, name: str) -> Any:
-  """Returns `value` made of JSON types: NaN as null, infinity as "inf"."""
-  if isinstance(value, np.generic | np.ndarray):
-    value = value.tolist()
-  if isinstance(value, float) and not math.isfinite(value):
-    return None if math.isnan(value) else str(value)
-  if value is None or isinstance(value, bool | int | float | str):
-    return value
-  if isinstance(value, Mapping):
-    return {str(k): _to_json(v, f"{name}: {k}") for k, v in value.items()}
-  if isinstance(value, list | tuple):
-    return [_to_json(item, name) for item in value]
-  raise TypeError(f"{name}: a {type(value).__name__} has no JSON form")
 
 
 def _csv_line(cells: Sequence[Any]) -> str:

@@ -20,9 +20,9 @@ import sqlite3
 import tempfile
 from collections.abc import Iterable
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from tff_shift import files
+from tff_shift import records
 
 _MODULUS = 2**256
 _SCHEMA = (
@@ -72,7 +72,7 @@ class UseError(files.WriteError):
     self.is_damage = getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
 
 
-class Content(NamedTuple):
+class Content(records.Record):
   """What a file holds.
 
   Attributes:
@@ -80,8 +80,8 @@ class Content(NamedTuple):
     digest: Of all their last states, 64 hexadecimal digits.
   """
 
-  num_clients: int
-  digest: str
+  num_clients: records.Count
+  digest: records.Sha256
 
 
 def _digest(client: int, content: bytes) -> bytes:
@@ -214,8 +214,8 @@ class StateFile:
         raise UnusableError(f"the file of its clients' states {problem}")
       self._remove_above(step, oldest)
     self._version = step + 1
-    self._num_clients, digest = content
-    self._sum = int(digest, 16)
+    self._num_clients = content.num_clients
+    self._sum = int(content.digest, 16)
 
   def _remove_above(self, step: int, oldest: int) -> None:
     """Removes what is newer than a step, and what no step needs."""

@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from tff_shift import records
 from tff_shift import shown_names
+from tff_shift.simulation import run_records
 
 # Before the name of a metric that is a mean over several evaluations.
 MEAN_OF_LAST = "mean_of_last_"
@@ -77,9 +79,7 @@ class RunSummary:
 
   def mean(self, metric: str) -> float:
     """Returns the mean of a metric over the seeds."""
-    values = self.values(metric)
-    finite = all(map(math.isfinite, values))
-    return statistics.mean(values) if finite else sum(values)
+    return run_records.mean(self.values(metric))
 
   def standard_deviation(self, metric: str) -> float:
     """Returns the spread over the seeds.
@@ -93,33 +93,37 @@ class RunSummary:
     # Like `mean` exact until its last rounding: equal values give 0.0.
     return statistics.stdev(values)
 
-  def to_record(self) -> dict[str, Any]:
-    """Returns the entry of `summary.json`, with its keys in their order.
+  def to_record(self) -> run_records.Entry:
+    """Returns the entry of `summary.json`.
 
-    It has `left_out`, numbers and names, where somebody is.
+    Raises:
+      TypeError: If a setting has no JSON form.
     """
-    left_out = {
-      what: {"num_clients": len(names), "clients": list(names)}
-      for what, names in self.left_out.items()
-      if names
-    }
-    return {
-      "algorithm": self.algorithm,
-      "dataset": self.dataset,
-      "setting": dict(sorted(self.setting.items())),
-      "metrics": {
-        name: {
-          "mean": self.mean(name),
-          "std": self.standard_deviation(name),
-          "seeds": self.values(name),
-        }
+    return run_records.Entry(
+      algorithm=self.algorithm,
+      dataset=self.dataset,
+      setting=records.to_json(
+        dict(sorted(self.setting.items())),
+        f"{run_records.SUMMARY}: runs: setting",
+      ),
+      metrics={
+        name: run_records.Metric(
+          mean=records.to_json(self.mean(name)),
+          std=records.to_json(self.standard_deviation(name)),
+          seeds=tuple(records.to_json(self.values(name))),
+        )
         for name in self.metric_names
       },
-      "rounds": self.rounds,
-      "seconds_per_round": self.seconds_per_round,
-      "num_diverged": list(self.num_diverged),
-      "scores": dict(self.scores),
-    } | ({"left_out": left_out} if left_out else {})
+      rounds=self.rounds,
+      seconds_per_round=records.to_json(self.seconds_per_round),
+      num_diverged=tuple(self.num_diverged),
+      scores=records.to_json(self.scores),
+      left_out={
+        what: run_records.LeftOut(num_clients=len(names), clients=tuple(names))
+        for what, names in self.left_out.items()
+        if names
+      },
+    )
 
 
 def last_and_mean(

@@ -1,0 +1,85 @@
+"""Files of the first version, as it wrote them, are still read.
+
+In `first_version/` lie those of a run of two algorithms and two seeds, of a
+plan and of a job; a loss of the checkpoint is not a number, another infinite.
+"""
+
+import json
+import math
+import pathlib
+
+import pytest
+
+from experiments import run_folders
+from experiments.reproduction import plan_file
+from experiments.reproduction import records as job_records
+from tff_shift import records
+from tff_shift.serving import description
+from tff_shift.simulation import checkpoints
+from tff_shift.simulation import encoding
+from tff_shift.simulation import run_records
+
+_FOLDER = pathlib.Path(__file__).with_name("first_version")
+_KINDS = {
+  "config.json": run_records.RunConfig,
+  "summary.json": run_records.Summary,
+  "state_2.json": checkpoints.Record,
+  "plan.json": plan_file.Plan,
+  "fed_avg.job.json": job_records.JobRecord,
+  "model.json": description.Description,
+}
+
+
+@pytest.mark.parametrize("name", _KINDS)
+def test_all_that_it_said_is_kept(name, tmp_path):
+  old = json.loads((_FOLDER / name).read_text())
+  record = records.read(_FOLDER / name, _KINDS[name])
+  found = record.to_fields()
+  for field in old.keys() - {"format", "digest"}:
+    # Texts, because NaN is not equal to itself.
+    assert json.dumps(found[field]) == json.dumps(old[field]), field
+  # What is written now tells its format.
+  assert json.loads(records.encode(record))["format"] == record.FORMAT
+
+
+def test_losses_come_back():
+  record = records.read(_FOLDER / "state_2.json", checkpoints.Record)
+  lost, other = map(records.to_float, record.losses)
+  assert math.isnan(lost) and other == 0.686275064945221
+  (measured,) = map(encoding.from_json, record.measured)
+  assert measured["train_loss"] == math.inf
+
+
+def test_constants_are_of_the_first_version_alone(tmp_path):
+  path = tmp_path / "state_2.json"
+  fields = json.loads((_FOLDER / path.name).read_text())
+  del fields["digest"]
+  fields["format"] = 1
+  path.write_text(json.dumps(fields | {"digest": records.digest(fields)}))
+  with pytest.raises(ValueError, match="NaN is no number of JSON"):
+    records.read(path, checkpoints.Record)
+
+
+def test_run_is_read_whole():
+  run = run_folders.read(_FOLDER)
+  assert [each.algorithm for each in run.entries] == ["local", "fed_avg"]
+  assert run.seeds == [0, 1] and len(run.rows) == 8
+  step, curves = run_folders.curves(
+    _FOLDER, run.rows, run.entries[0], "client_accuracy"
+  )
+  assert step == "round"
+  # The last point of a curve is what the summary says.
+  assert [points[-1][1] for points in curves.values()] == list(
+    run.entries[0].metrics["client_accuracy"].seeds
+  )
+
+
+@pytest.mark.parametrize("counted", ["num_diverged", "scores"])
+def test_summary_from_before_a_count(counted, tmp_path):
+  summary = json.loads((_FOLDER / "summary.json").read_text())
+  for entry in summary["runs"]:
+    del entry[counted]
+  path = tmp_path / "summary.json"
+  path.write_text(json.dumps(summary))
+  first, _ = records.read(path, run_records.Summary).runs
+  assert not getattr(first, counted)

@@ -136,13 +136,13 @@ class TestResume:
       "metrics.csv",
     ]
     after = folder.read_config()
-    assert after["flags"] == {"rounds": 4, "seeds": ["0"]}
-    assert after["resumed"][1]["before"] == {"rounds": 3}
+    assert after.flags == {"rounds": 4, "seeds": ["0"]}
+    assert after.resumed[1].before == {"rounds": 3}
     # As another one, which goes on as itself.
-    assert folder.identity == after["identity"] != before["identity"]
+    assert folder.identity == after.identity != before.identity
     again = _resume(path)
     assert again.identity == folder.identity
-    assert again.replaced == folder.replaced == (before["identity"],)
+    assert again.replaced == folder.replaced == (before.identity,)
 
   @pytest.mark.parametrize(
     ("changes", "message"),

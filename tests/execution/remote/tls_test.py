@@ -67,10 +67,7 @@ class TestTls:
         worker.suspend()
         restart = threading.Timer(0.3, start_anew)
         restart.start()
-        start = time.monotonic()
         assert count([3, 6]) == ([3, 6], 1.5)
-        # gRPC alone would look for the connection every five seconds.
-        assert time.monotonic() - start < seconds_away + 5.0
         restart.join()
     assert not caplog.records
 

@@ -284,8 +284,8 @@ class RemoteWorker:
     """Waits for so many seconds, or until the worker is left."""
     end = time.monotonic() + seconds
     if problem is not None:
-      # gRPC looks every five seconds whether there is a connection, and at once
-      # where a call waits for it.
+      # gRPC is slow to look whether there is a connection, and over TLS may
+      # never find it, unless a call waits for it.
       with contextlib.suppress(grpc.RpcError, ValueError):
         self._sign_of_life(b"", timeout=seconds, wait_for_ready=True)
     self._stopping.wait(max(0.0, end - time.monotonic()))

@@ -91,7 +91,7 @@ def test_damaged_configuration_is_named_and_nothing_changes(
   code = run_evolving([*_SMALL, f"--output_dir={finished}", "--resume"])
   errors = capsys.readouterr().err
   assert code == 2 and errors.count("\n") == 1
-  assert f"{config} is damaged" in errors and "--overwrite" in errors
+  assert f"{config}: it is not JSON" in errors and "--overwrite" in errors
   after = tree(finished)
   after.pop(finished / folder_lock.NAME, None)
   before.pop(finished / folder_lock.NAME, None)

@@ -270,12 +270,13 @@ def _check_flags(
       continue
     change = f"--{name} was {_shown(old)} and is {_shown(new)}"
     # A flag is missing where the folder is of another binary.
-    if None not in (old, new) and name in _STEPS:
+    is_comparable = old is not None and type(old) is type(new)
+    if is_comparable and name in _STEPS:
       if new > old:
         grown[name] = old
         continue
       change += " (it may be more, not fewer)"
-    elif None not in (old, new) and name == _SEEDS:
+    elif is_comparable and name == _SEEDS:
       if new[: len(old)] == old:
         grown[name] = old
         continue

@@ -25,9 +25,11 @@ import experiments
 import tff_shift
 from experiments import run_contents
 from experiments import run_folders
+from experiments.reproduction import costs
 from experiments.reproduction import jobs
 from experiments.reproduction import plan_file
 from experiments.reproduction import records as job_records
+from experiments.reproduction import specification
 from tff_shift import records
 from tff_shift.data import tokens
 from tff_shift.models import llama_checkpoint
@@ -89,6 +91,12 @@ def run_summary():
 # The width is that of two heads of an even size.
 _WIDTH = {"hidden_size": 4}
 EXAMPLES = {
+  costs._Guesses: {"evaluation": {"default": 1.0, "of_a_period": 2.0}},
+  specification.Setting: {"flag": "", "flags": {}},
+  # A real one, for its names belong together.
+  specification.Specification: specification.load(
+    specification.names()[0]
+  ).to_fields(),
   run_records.Metric: run_summary().to_record().metrics["accuracy"].to_fields(),
   llama_checkpoint.Config: _WIDTH,
   llama_checkpoint.ConfigFile: _WIDTH,

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import pathlib
+import re
 import shutil
 from typing import NamedTuple
 
@@ -347,10 +348,14 @@ class TestCache:
       ("backbone/layer1/kernel", lambda array: array * np.nan, "not finite"),
       ("head/layer5/bias", lambda array: array.astype(int), "not float32"),
       ("validation_logits", lambda array: array[:-1], "logits has shape"),
-      ("validation_accuracy", lambda array: 100.5, "it says 100.5 %"),
-      ("best_epoch", lambda array: 0, "in epoch 0 of 2"),
-      ("num_epochs", lambda array: 3, "of 3"),
-      ("num_epochs", lambda array: [2, 2], "are no numbers"),
+      (
+        "validation_accuracy",
+        lambda array: 100.5,
+        "validation_accuracy: .* <= 100",
+      ),
+      ("best_epoch", lambda array: 0, "best_epoch: .* >= 1"),
+      ("num_epochs", lambda array: 3, "num_epochs is 3"),
+      ("num_epochs", lambda array: [2, 2], "num_epochs: .* got array"),
       ("key", lambda array: "other", "it holds another result"),
       ("key", lambda array: [str(array)] * 2, "it holds another result"),
     ],
@@ -372,7 +377,7 @@ class TestCache:
       pretrain(model)
     (warning,) = warnings
     assert f"{path} cannot be used and is made again: " in warning
-    assert reason in warning and "\n" not in warning
+    assert re.search(reason, warning) and "\n" not in warning
 
   def test_folder_in_the_place_of_a_result_costs_no_epochs(
     self, model, pretrain, tmp_path, monkeypatch

@@ -126,7 +126,7 @@ def _parse(num_channels: int) -> input_scaling.InputScaling:
       or (limit and min(numbers) <= 0)
     ):
       raise ValueError(
-        f"--{flag}={','.join(texts)}: one number{limit} wanted,"
+        f"--{flag}={','.join(texts)}: one finite number{limit} wanted,"
         f" {arguments.FLOAT32}, or {num_channels}, one for each channel or"
         " feature"
       )

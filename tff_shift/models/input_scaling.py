@@ -61,7 +61,7 @@ class InputScaling:
     ):
       raise ValueError(
         f"input mean {self.mean} and deviation {self.deviation} have to be"
-        f" {arguments.FLOAT32}, the deviation above 0"
+        f" finite and {arguments.FLOAT32}, the deviation above 0"
       )
 
   def __call__(self, x) -> tf.Tensor:

@@ -708,7 +708,7 @@ class TestFolder:
 def test_what_has_no_form_is_refused(make):
   drive = Drive(make(), stop_in=1)
   with pytest.raises(TypeError, match="a set cannot be saved"):
-    for _ in make().steps(2, drive.running, [{1}], make_row, print):
+    for _ in make().steps(2, drive.running, [{1}], make_row, print, int):
       pass
 
 

@@ -93,12 +93,13 @@ _WIDTH = {"hidden_size": 4}
 EXAMPLES = {
   costs._Guesses: {"evaluation": {"default": 1.0, "of_a_period": 2.0}},
   specification.Setting: {"flag": "", "flags": {}},
-  # A real one, for its names belong together; what it needs is enough for it.
-  specification.Specification: next(
-    each.to_fields()
-    for each in map(specification.load, specification.names())
-    if not each.settings
-  ),
+  # A real one, for its names belong together.
+  specification.Specification: specification.load(
+    specification.names()[0]
+  ).to_fields(),
+  run_records.Metric: run_summary().to_record().metrics["accuracy"].to_fields(),
+  llama_checkpoint.Config: _WIDTH,
+  llama_checkpoint.ConfigFile: _WIDTH,
 }
 _TEXTS = ("text", "0" * 64, "2026-01-02T03:04:05+00:00")
 
@@ -230,6 +231,7 @@ class TestRecords:
       for field in msgspec.inspect.type_info(kind).fields
       if field.required
     }
+    required |= EXAMPLES.get(kind, {})
     record = records.decode(text_of(kind, required), kind)
     assert records.decode(records.encode(record), kind) == record
 

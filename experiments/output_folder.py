@@ -162,7 +162,7 @@ def asked(values: Mapping[str, Any]) -> dict[str, Any]:
   folder = results.RunFolder(pathlib.Path(FLAGS.output_dir or ""))
   described = {
     name: value
-    for name, value in folder.describe(values).flags.items()
+    for name, value in results.flags_to_json(values).items()
     if name not in _WITHOUT_WORK
   }
   if is_auto() and folder.is_done(described):

@@ -77,7 +77,7 @@ class TestLoad:
     assert refusal(long).startswith(f"{long} cannot be read: File name too")
 
   def test_interruption_goes_on_and_can_be_told(self, write):
-    path = write("import signal\nsignal.raise_signal(signal.SIGINT)")
+    path = write("import signal\nraise KeyboardInterrupt")
     with pytest.raises(KeyboardInterrupt) as error:
       user_modules.load(path)
     assert user_modules.blame(error.value) == "mine.py: line 2: interrupted"

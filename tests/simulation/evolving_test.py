@@ -360,7 +360,7 @@ class TestRun:
   def test_clients_that_diverge_are_counted(self, algorithm, clients, finished):
     assert finished.result.num_diverged == 0
     bad = clients[1].train
-    bad = bad._replace(x=np.full_like(bad.x, 3e38))  # Logits overflow.
+    bad = bad._replace(x=np.full_like(bad.x, 1.8e19))  # Logits overflow.
     result = evolving.run(
       algorithm,
       [clients[0], clients[1]._replace(train=bad), clients[2]],

@@ -27,7 +27,6 @@ import io
 import os
 import pathlib
 import platform
-import re
 import shlex
 import subprocess
 import sys
@@ -258,8 +257,7 @@ class RunFolder:
         as in a label such as `fed_drm, lambda 0.6`, becomes `_` as well.
     """
     folder = files.make_folder(self.path / _FIGURES)
-    name = re.sub(r"[^\w.]+", "_", "_".join(parts))
-    return folder / f"{shown_names.file_name(name)}.png"
+    return folder / f"{shown_names.file_name('_'.join(parts))}.png"
 
   def products(self) -> Iterator[tuple[str, pathlib.Path]]:
     """Yields what has been written for readers.
@@ -282,10 +280,7 @@ class RunFolder:
       TypeError: If a value has no JSON form.
     """
     return run_records.RunConfig(
-      flags=records.to_json(
-        {name: flags[name] for name in sorted(flags)},
-        f"{run_records.CONFIG}: flags",
-      ),
+      flags=flags_to_json(flags),
       versions={
         "python": platform.python_version(),
         "tensorflow": _version("tensorflow"),
@@ -470,6 +465,14 @@ def _check_folder(path: pathlib.Path, overwrite: bool) -> bool:
       " or pass --overwrite"
     )
   return True
+
+
+def flags_to_json(flags: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns flags by name as `config.json` holds them; see `describe`."""
+  return records.to_json(
+    {name: flags[name] for name in sorted(flags)},
+    f"{run_records.CONFIG}: flags",
+  )
 
 
 def _csv_line(cells: Sequence[Any]) -> str:

@@ -419,7 +419,7 @@ class TestAuto:
       (None, ["--batch_size=7"], "--batch_size was not set and is 7"),
       (None, ["--checkpoint_every=-1"], "--checkpoint_every=-1"),
       (None, ["--resume=maybe"], "--resume=maybe: it must be true, false or"),
-      ("cut config.json", [], "config.json is damaged"),
+      ("cut config.json", [], "config.json: it is not JSON"),
       ("without metrics.csv", [], "holds files but no earlier run"),
       ("with a link", [], "figures cannot be written: it is a link"),
     ],

@@ -27,6 +27,7 @@ import io
 import os
 import pathlib
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -257,7 +258,8 @@ class RunFolder:
         as in a label such as `fed_drm, lambda 0.6`, becomes `_` as well.
     """
     folder = files.make_folder(self.path / _FIGURES)
-    return folder / f"{shown_names.file_name('_'.join(parts))}.png"
+    name = re.sub(r"[^\w.]+", "_", "_".join(parts))
+    return folder / f"{shown_names.file_name(name)}.png"
 
   def products(self) -> Iterator[tuple[str, pathlib.Path]]:
     """Yields what has been written for readers.

@@ -191,6 +191,12 @@ class TestInitialWeights:
     # Names of Keras's own would make all dense layers one.
     assert one.last_backbone_layer() == (False, False, True, True)
 
+  def test_of_a_frozen_layer_are_no_weights(self):
+    model = models.from_keras(shared_and_frozen())
+    # That of four features, five units and their biases.
+    assert model.num_frozen_parameters == 25
+    assert not any("embed" in name for name in model.backbone.names)
+
   def test_head_can_be_cut_again(self):
     model = models.from_keras(perceptron, cut="embed")
     assert model.embedding_size == 6

@@ -279,5 +279,7 @@ def _cut(
       )
     )
   for half in found:
-    half.trainable = model.trainable
+    if not model.trainable:
+      # To set it reaches all layers, also those that have a flag of their own.
+      half.trainable = False
   return tuple(_clone(half, {}) for half in found)

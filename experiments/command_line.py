@@ -40,15 +40,16 @@ from tff_shift.simulation import selection
 
 # Of anything that is counted. What has no end looks like a run that hangs.
 _MOST = 10_000_000
-# The flags before some are set by what the data are, see `output_folder.asked`.
-_asked: dict[str, Any] = {}
-
-# Of all runs of the process.
-_PRINTER = progress.LinePrinter()
 # Of a value in a message.
 _LONGEST_VALUE = 100
 # Errors that tell of the name of a file, whatever is done to it.
 _OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES)
+
+# Of all runs of the process.
+_PRINTER = progress.LinePrinter()
+# The flags as the user set them; the data set others later. See
+# `output_folder.asked`.
+_asked: dict[str, Any] = {}
 
 
 class UsageError(ValueError):

@@ -2,10 +2,11 @@
 
 Exit codes: 0 done, or there was nothing to do (`--resume=auto`); 2 a flag or a
 file is wrong, also a folder that cannot be written, before the run has begun.
-With what was written kept: 3 a run has diverged; 4 a remote worker is not there
-or was lost (`--on_worker_failure`); 5 a file can be written no longer, as on a
-full disk; 130 stopped by Ctrl-C; 143 stopped by SIGTERM; all these are said in
-one line. 141: nobody reads what is printed any more, as behind `| head`.
+With what was written kept: 3 a run has diverged; 4 a remote worker is not
+there, was lost (`--on_worker_failure`) or answers with an error; 5 a file can
+no longer be written, as on a full disk; 130 stopped by Ctrl-C; 143 stopped by
+SIGTERM; all these are said in one line. 141: nobody reads what is printed any
+more, as behind `| head`.
 """
 
 import contextlib

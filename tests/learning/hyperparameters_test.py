@@ -236,6 +236,10 @@ class TestWhatGraphsHold:
     hyperparameters.validate(
       LocalHParams(local_steps=2**21 - 1, batch_size=2**10)
     )
+    # Then the steps do not count.
+    hyperparameters.validate(
+      LocalHParams(local_steps=2**21, batch_size=2**10, local_epochs=1)
+    )
 
 
 @dataclasses.dataclass(frozen=True)

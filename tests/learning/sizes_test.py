@@ -48,16 +48,6 @@ def test_batch(with_limit):
     sizes.check_batch(points, HParams(batch_size=3))
 
 
-def test_draws_of_a_round_are_counted_with_int32():
-  points = mlp.build((3,), num_classes=2, width=4, head_width=3)
-  # 4,194,304 * 512 is 2**31.
-  hparams = HParams(local_steps=4_194_304, batch_size=512)
-  with pytest.raises(ValueError, match=r"^local_steps=4194304 with batch_size"):
-    sizes.check_batch(points, hparams)
-  sizes.check_batch(points, dataclasses.replace(hparams, batch_size=511))
-  sizes.check_batch(points, dataclasses.replace(hparams, local_epochs=1))
-
-
 def test_state_names_what_made_it_large(with_limit):
   state = tff.to_type((np.float32, [1001]))
   with_limit(4004)

@@ -18,7 +18,7 @@ _MUCH = 1000
 def check_batch(
   model: split_model.SplitModel, hparams: hyperparameters.HParams
 ) -> None:
-  """Refuses a batch that does not fit in memory, and too many of them.
+  """Refuses a batch that does not fit in memory.
 
   Args:
     model: The model; it takes examples as float32.
@@ -29,14 +29,6 @@ def check_batch(
   """
   size = getattr(hparams, "batch_size", 0)
   check_copies("batch_size", size, model.input_shape)
-  steps = getattr(hparams, "local_steps", 0)
-  if getattr(hparams, "local_epochs", 0):
-    steps = 0  # They count instead.
-  if size * steps > tf.int32.max:
-    raise ValueError(
-      f"local_steps={steps} with batch_size={size}: a client draws"
-      f" {size * steps} examples in a round; it can draw {tf.int32.max}"
-    )
 
 
 def check_copies(hparam: str, number: int, shape: Sequence[int]) -> None:

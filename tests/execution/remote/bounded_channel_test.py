@@ -40,8 +40,8 @@ class TestAtTheStart:
   @pytest.mark.parametrize("method", ["*", "CreateCall"])
   def test_error(self, workers, misbehaving, use, refused, code, seems, method):
     with misbehaving(workers[0].address, {method: code}) as server:
-      # No control code comes through.
-      answer = f" with {code.name}: so it is [31m here; "
+      # No control code comes through but as an escape.
+      answer = rf" with {code.name}: so it is \x1b[31m here; "
       with refused(server.address, answer, seems):
         self.enter(use, server)
 

@@ -7,6 +7,7 @@ import time
 
 import grpc
 
+from tff_shift import shown_names
 from tff_shift.execution import errors
 from tff_shift.execution import remote_workers
 
@@ -53,12 +54,8 @@ class UnavailableError(errors.WorkerError):
 
 
 def one_line(text: str) -> str:
-  """Returns the beginning of a text, without line breaks and control codes."""
-  words = "".join(each if each.isprintable() else " " for each in text).split()
-  line = " ".join(words)
-  if len(line) > _MOST_CHARACTERS:
-    line = f"{line[:_MOST_CHARACTERS]}..."
-  return line
+  """Returns a text in one line of bounded length, fit for a terminal."""
+  return shown_names.shortened(shown_names.line(text), _MOST_CHARACTERS)
 
 
 def status(error: grpc.RpcError) -> str:

@@ -7,12 +7,12 @@ no running statistics, no random numbers of its own and no losses of layers.
 
 import inspect
 import math
-import re
 from collections.abc import Callable
 
 import tensorflow as tf
 
 from tff_shift.models import keras_checks
+from tff_shift.models import keras_names
 from tff_shift.models import keras_parts
 from tff_shift.models import parts
 from tff_shift.models import split_model
@@ -83,7 +83,7 @@ def from_keras(
     keras_checks.check_scaling(model, dtype)
     keras_checks.check_layers(model)
     keras_checks.check_graph(model)
-    new_names = _new_names(model)
+    new_names = keras_names.counted(model.layers)
     backbone, head = _cut(_clone(model, new_names), new_names, cut)
     is_given = initial == "given"
     found = split_model.SplitModel(
@@ -146,7 +146,7 @@ def with_group_normalization(
     settings["axis"] = axes[0]
     settings["groups"] = math.gcd(groups, layer.input_shape[axes[0]])
     settings["trainable"] = layer.trainable
-    if not _is_named_by_keras(layer):
+    if not keras_names.is_by_keras(layer):
       settings["name"] = layer.name
     return tf.keras.layers.GroupNormalization(**settings)
 
@@ -156,29 +156,6 @@ def with_group_normalization(
     size = len(copied_layer.get_weights())
     copied_layer.set_weights(layer.get_weights()[:size])
   return copied
-
-
-def _new_names(model: tf.keras.Model) -> dict[str, str]:
-  """Returns a name for each layer; those of Keras's own are counted anew."""
-  counts, new_names = {}, {}
-  for layer in model.layers:
-    new_names[layer.name] = layer.name
-    if _is_named_by_keras(layer):
-      kind = _snake_case(type(layer).__name__).replace("_", ".")
-      counts[kind] = counts.get(kind, 0) + 1
-      new_names[layer.name] = f"{kind}.{counts[kind]}"
-  return new_names
-
-
-def _is_named_by_keras(layer: tf.keras.layers.Layer) -> bool:
-  kind = _snake_case(type(layer).__name__)
-  return re.fullmatch(rf"{kind}(_\d+)?", layer.name) is not None
-
-
-def _snake_case(name: str) -> str:
-  """Returns what Keras calls the layers of a class."""
-  name = re.sub(r"(.)([A-Z][a-z0-9]+)", r"\1_\2", name)
-  return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
 
 
 def _clone(model: tf.keras.Model, new_names: dict[str, str]) -> tf.keras.Model:

@@ -1,17 +1,20 @@
-"""Parts of models from small Keras models.
+"""Parts of models from Keras models.
 
-TFF's functional models (`tff.learning.models.functional_model_from_keras`) work
-only inside a graph, and so do these parts.
+A Keras model holds variables, and a part is a function of its weights. So the
+function copies the model wherever it is called, and hands out the given weights
+where the layers of the copy ask for variables, as do the functional models of
+TFF (`tff.learning.models.functional_model_from_keras`).
 """
 
 import dataclasses
+from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 from typing import NamedTuple
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
+from tff_shift.models import keras_names
 from tff_shift.models import parts
 
 
@@ -23,13 +26,19 @@ class _Source(NamedTuple):
   frozen_names: tuple[str, ...]
 
 
-def _cross_entropy(y_true, y_pred, sample_weight=None):
-  # TFF asks for a loss at construction and for this very signature. The
-  # algorithms of this package write their losses themselves.
-  del sample_weight
-  return tf.reduce_mean(
-    tf.nn.sparse_softmax_cross_entropy_with_logits(y_true, y_pred)
-  )
+class _Weight(NamedTuple):
+  """A weight of a Keras model."""
+
+  # The name of its layer; of a layer inside of others, `<layer>/<layer>`.
+  layer: str
+  owner: tf.keras.layers.Layer
+  # A variable, or what a layer was given for one.
+  value: Any
+
+  @property
+  def name(self) -> str:
+    """The name that its layer gives it."""
+    return self.value.name.split("/")[-1].split(":")[0]
 
 
 def stateless(
@@ -81,42 +90,140 @@ def with_unit_forget_bias(
   return draw_with_ones
 
 
-def _owners(layer: tf.keras.layers.Layer) -> Iterator[tuple[str, Any]]:
-  """Yields what has the initializers of a layer's weights, the inmost last."""
-  yield layer.name, layer
-  if isinstance(layer, tf.keras.layers.RNN):
-    yield layer.name, layer.cell
-  elif isinstance(layer, tf.keras.layers.Bidirectional):
+def _sublayers(
+  layer: tf.keras.layers.Layer, name: str
+) -> Iterator[tuple[str, tf.keras.layers.Layer]]:
+  """Yields the layers right inside of a layer, each with its name."""
+  if isinstance(layer, tf.keras.layers.Bidirectional):
     for direction in ("forward", "backward"):
-      for _, owner in _owners(getattr(layer, f"{direction}_layer")):
-        # After an underscore: they are parts of one layer.
-        yield f"{layer.name}_{direction}", owner
+      # After an underscore: they are parts of one layer.
+      yield f"{name}_{direction}", getattr(layer, f"{direction}_layer")
+    return
+  inner = list(layer._flatten_layers(recursive=False, include_self=False))
+  if isinstance(layer, tf.keras.layers.RNN):
+    # A layer and its cell are one.
+    yield from ((name, each) for each in inner)
+    return
+  own_names = keras_names.counted(inner)
+  for each in inner:
+    yield f"{name}/{own_names[each.name]}", each
 
 
-def _initializer(owner: Any, layer_name: str, name: str) -> parts.Initializer:
-  """Returns the initializer of a weight."""
-  attribute = {"recurrent_kernel": "recurrent_initializer"}.get(
-    name, f"{name}_initializer"
-  )
-  initializer = getattr(owner, attribute, None)
-  if initializer is None:
+def _owners(
+  layer: tf.keras.layers.Layer, name: str
+) -> Iterator[tuple[str, tf.keras.layers.Layer]]:
+  """Yields a layer and all layers inside of it, each with its name."""
+  yield name, layer
+  for own_name, each in _sublayers(layer, name):
+    yield from _owners(each, own_name)
+
+
+def _weights_of(keras_model: tf.keras.Model) -> list[_Weight]:
+  """Lists the weights of a model, in an order that its structure decides.
+
+  Keras's own lists depend on which layers are frozen.
+  """
+  weights = {}
+  for layer in keras_model.layers:
+    for name, owner in _owners(layer, layer.name):
+      for value in owner._trainable_weights + owner._non_trainable_weights:
+        weights.setdefault(id(value), _Weight(name, owner, value))
+  return list(weights.values())
+
+
+class _Created(NamedTuple):
+  """What a layer asked for when it created a weight."""
+
+  # Where the weight stands in `_weights_of`.
+  position: int
+  # Whether the layer creates it as a weight that can be trained at all.
+  is_trainable: bool
+  initializer: Any
+
+
+def _clone(
+  keras_model: tf.keras.Model, create: Callable[..., tf.Tensor]
+) -> tf.keras.Model:
+  """Copies a model; what its layers take for their variables is given."""
+  with tf.variable_creator_scope(lambda _, **options: create(**options)):
+    return tf.keras.models.clone_model(keras_model)
+
+
+def _order_of_creation(keras_model: tf.keras.Model) -> list[_Created]:
+  """Lists the weights in the order in which a copy's layers create them.
+
+  In a model with shortcuts this need not be the order of the layers, and equal
+  shapes would hide it.
+  """
+  created, positions = [], {}
+
+  def create(shape=None, dtype=None, trainable=True, initial_value=None, **_):
+    value = tf.zeros(() if shape is None else shape, dtype or tf.float32)
+    created.append((value, trainable is not False, initial_value))
+    return value
+
+  def copy():
+    for position, weight in enumerate(_weights_of(_clone(keras_model, create))):
+      positions[id(weight.value)] = position
+
+  tf.function(copy, autograph=False).get_concrete_function()
+  weights = _weights_of(keras_model)
+  if len(created) != len(weights) or len(positions) != len(weights):
     raise ValueError(
-      f"layer {layer_name!r} has no initializer for its weight {name!r};"
+      f"a copy of it creates {len(created)} weights, and it has"
+      f" {len(weights)}; its layers must create their weights by add_weight"
+    )
+  return [
+    # Keras passes `functools.partial(initializer, shape, ...)`.
+    _Created(positions[id(value)], flag, getattr(initial, "func", None))
+    for value, flag, initial in created
+  ]
+
+
+def _initializer(weight: _Weight, created: _Created) -> parts.Initializer:
+  """Returns the initializer of a weight."""
+  initializer = created.initializer
+  name = weight.name
+  if not isinstance(initializer, tf.keras.initializers.Initializer):
+    # What an LSTM passes for its bias is a function of its own.
+    initializer = getattr(weight.owner, f"{name}_initializer", None)
+  if not isinstance(initializer, tf.keras.initializers.Initializer):
+    raise ValueError(
+      f"layer {weight.layer!r} has no initializer for its weight {name!r};"
       " build the model from Keras layers with `<weight>_initializer`, or let"
       " its weights be given"
     )
   draw = stateless(initializer)
-  if name == "bias" and getattr(owner, "unit_forget_bias", False):
-    draw = with_unit_forget_bias(draw, owner.units)
+  if name == "bias" and getattr(weight.owner, "unit_forget_bias", False):
+    draw = with_unit_forget_bias(draw, weight.owner.units)
   return draw
 
 
-def _copy_with_frozen_layers(keras_model: tf.keras.Model) -> tf.keras.Model:
-  copy = tf.keras.models.clone_model(keras_model)
-  if not keras_model.trainable:
-    # A copy has the flags of the layers and not the one of the model.
-    copy.trainable = False
-  return copy
+def _apply(keras_model: tf.keras.Model, creatable, others, x) -> tf.Tensor:
+  """Applies a model to a batch.
+
+  Args:
+    keras_model: The model.
+    creatable: The weights that its layers create as trainable, in the order of
+      creation.
+    others: All other weights, in the order of creation.
+    x: The batch.
+
+  Returns:
+    What the model gives.
+  """
+
+  def call(creatable, others, x):
+    left = {True: list(creatable), False: list(others)}
+
+    def create(trainable=True, **_):
+      return left[trainable is not False].pop(0)
+
+    return _clone(keras_model, create)(x, training=True)
+
+  # One for each call, for its table keeps alive all graphs that it was called
+  # in. Within a graph of its own the layers are optimised as they are alone.
+  return tf.function(call)(creatable, others, x)
 
 
 def make_part(
@@ -132,109 +239,67 @@ def make_part(
   values that they have now.
 
   Args:
-    keras_model: A model of one input and one output; it may be changed, and
-      Keras takes no eager calls of it any more.
+    keras_model: A model of one input and one output; it may have no weights.
     stream: See `parts.paths`.
     start: See `parts.paths`.
     is_given: Whether weights start with the values that they have now. Else
       they are drawn.
 
   Returns:
-    The part; its function works only inside a graph.
+    The part. A weight of a layer inside of a layer has the names of both,
+    `<layer>/<layer>/<weight>`.
 
   Raises:
-    ValueError: If the model has no weights, if a weight that is drawn has no
-      initializer, or if two have one name.
-    KerasFunctionalModelError: TFF's, if the model has batch normalisation.
+    ValueError: If a weight that is drawn has no initializer, if two have one
+      name, or if a layer creates weights in a way that a copy does not.
   """
-  if not keras_model.variables:
-    raise ValueError(
-      f"model {keras_model.name!r} has no weights; join its layers to the"
-      " model before or after it"
-    )
-  values = [variable.numpy() for variable in keras_model.variables]
-  marked = keras_model
-  if keras_model.non_trainable_variables:
-    marked = _copy_with_frozen_layers(keras_model)
-  owners = {
-    variable.ref(): (layer_name, owner)
-    for layer in marked.layers
-    for layer_name, owner in _owners(layer)
-    for variable in owner.variables
-  }
-  trainable = {variable.ref() for variable in marked.trainable_variables}
-  names, initializers, frozen_names = {}, {}, {}
-  for number, variable in enumerate(marked.variables):
-    layer_name, owner = owners[variable.ref()]
-    if variable.ref() in trainable:
-      name = variable.name.split("/")[-1].split(":")[0]
-      names[number] = f"{layer_name}/{name}"
-      initializers[number] = (
-        parts.constant(values[number])
-        if is_given
-        else _initializer(owner, layer_name, name)
-      )
-    else:
-      frozen_names[number] = f"{layer_name}/{variable.name}"
-  if len(set(names.values())) < len(names):
-    twice = next(n for n in names.values() if [*names.values()].count(n) > 1)
+  weights = _weights_of(keras_model)
+  trained = {id(variable) for variable in keras_model.trainable_variables}
+  is_trained = [id(weight.value) in trained for weight in weights]
+  names = [f"{weight.layer}/{weight.name}" for weight in weights]
+  if len(set(names)) < len(names):
+    twice = next(name for name in names if names.count(name) > 1)
     raise ValueError(
       f"layer {twice.split('/')[0]!r} has layers inside of it, two of whose"
-      f" weights would be {twice!r}; put these layers into the model itself"
+      f" weights would be {twice!r}; give these layers names of their own"
     )
-  for number, variable in enumerate(marked.variables):
-    # A mark, by which to know the weight again below.
-    variable.assign(tf.fill(variable.shape, tf.cast(number, variable.dtype)))
-  # TFF tells weights apart by how layers create them, which does not depend on
-  # whether a layer is frozen: it has to see a model without frozen layers.
-  marked.trainable = True
-  functional_model = tff.learning.models.functional_model_from_keras(
-    marked,
-    _cross_entropy,
-    (
-      tf.TensorSpec(keras_model.input_shape, keras_model.inputs[0].dtype),
-      tf.TensorSpec((None,), tf.int32),
-    ),
-  )
-  # TFF orders the weights as they are created when it copies the model. In a
-  # model with shortcuts this need not be the order of the layers, and equal
-  # shapes would hide it: hence the marks.
-  order, others = (
-    [int(value.flat[0]) for value in group]
-    for group in functional_model.initial_weights
-  )
-  is_trained = [number in names for number in order]
+  values = [weight.value.numpy() for weight in weights]
+  order = _order_of_creation(keras_model)
+  creatable = [each.position for each in order if each.is_trainable]
+  others = [each.position for each in order if not each.is_trainable]
+  in_order = creatable + others
+  ours = [each for each in in_order if is_trained[each]]
+  fixed = [each for each in in_order if not is_trained[each]]
+  created = {each.position: each for each in order}
 
   def function(weights, x, frozen):
-    trained, fixed = iter(weights), iter(frozen)
-    in_order = tuple(next(trained if t else fixed) for t in is_trained)
-    return functional_model.predict_on_batch((in_order, tuple(fixed)), x, True)
+    ours_left, fixed_left = iter(weights), iter(frozen)
+    given = tuple(
+      tuple(
+        next(ours_left if is_trained[each] else fixed_left) for each in group
+      )
+      for group in (creatable, others)
+    )
+    return _apply(keras_model, *given, x)
 
-  trained = [number for number in order if number in names]
-  fixed = [number for number in order if number not in names] + others
   return parts.Part(
     function=function,
-    names=tuple(names[number] for number in trained),
-    initializers=tuple(initializers[number] for number in trained),
-    shapes=tuple(values[number].shape for number in trained),
-    paths=parts.paths(stream, len(trained), start),
-    frozen=tuple(values[number] for number in fixed),
-    source=_Source(
-      keras_model, tuple(frozen_names[number] for number in fixed)
+    names=tuple(names[each] for each in ours),
+    initializers=tuple(
+      parts.constant(values[each])
+      if is_given
+      else _initializer(weights[each], created[each])
+      for each in ours
     ),
+    shapes=tuple(values[each].shape for each in ours),
+    paths=parts.paths(stream, len(ours), start),
+    frozen=tuple(values[each] for each in fixed),
+    source=_Source(keras_model, tuple(names[each] for each in fixed)),
   )
 
 
 def _make_part_like(keras_model: tf.keras.Model, whole: parts.Part):
   """Makes a part of layers of another part; its weights are those there."""
-  if not keras_model.variables:
-
-    def function(weights, x, frozen):
-      del weights, frozen
-      # Made anew in the graph that calls it, as in TFF's functional models.
-      return tf.keras.models.clone_model(keras_model)(x, training=True)
-
-    return dataclasses.replace(parts.identity(), function=function)
   part = make_part(keras_model, parts.HEAD)
   positions = [whole.names.index(name) for name in part.names]
   frozen = dict(zip(whole.source.frozen_names, whole.frozen, strict=True))

@@ -17,7 +17,6 @@ The cache is a folder of .npz files, named by a key of everything that
 determines the result (`cache_key`); see `array_cache`.
 """
 
-import contextlib
 import dataclasses
 import functools
 import os
@@ -341,31 +340,23 @@ def _checked(model, train, validation, hparams) -> list[examples_lib.Examples]:
   ]
 
 
-@contextlib.contextmanager
 def _compiled(function, *examples):
-  """Compiles a function for arrays like the examples, nested structures.
-
-  A plain graph and a session, for a model's functions work neither eagerly nor
-  in a `tf.function` that is called eagerly.
-  """
-  with tf.Graph().as_default() as graph:
-    inputs = tf.nest.map_structure(
-      lambda array: tf.compat.v1.placeholder(array.dtype, array.shape),
-      examples,
-    )
-    outputs = function(*inputs)
-  # Not as a context: it would make its graph the default one of the caller.
-  with contextlib.closing(tf.compat.v1.Session(graph=graph)) as session:
-    yield lambda *arrays: session.run(
-      outputs,
-      dict(zip(tf.nest.flatten(inputs), tf.nest.flatten(arrays), strict=True)),
-    )
+  """Compiles a function for arrays like the examples, nested structures."""
+  specs = tf.nest.map_structure(
+    lambda array: tf.TensorSpec(array.shape, array.dtype), examples
+  )
+  compiled = tf.function(function, autograph=False).get_concrete_function(
+    *specs
+  )
+  return lambda *arrays: tf.nest.map_structure(
+    lambda tensor: tensor.numpy(),
+    compiled(*map(tf.convert_to_tensor, tf.nest.flatten(arrays))),
+  )
 
 
 def _initial_weights(model, seed: int) -> split_model.SplitWeights:
   words = randomness.server_seed(seed)
-  with _compiled(model.initial_weights, words) as initial_weights:
-    return initial_weights(words)
+  return _compiled(model.initial_weights, words)(words)
 
 
 def _train(model, train, validation, hparams, seed, on_epoch) -> Pretrained:
@@ -413,31 +404,31 @@ def _train(model, train, validation, hparams, seed, on_epoch) -> Pretrained:
   best = best_loss = None
   frozen = tf.nest.map_structure(np.asarray, model.frozen)
   arguments = frozen, weights, np.int32(0), train, validation
-  with _compiled(run_epoch, *arguments) as run:
-    for number in range(1, hparams.max_epochs + 1):
-      weights, logits, loss, validation_loss_sum, num_correct = run(
-        frozen, weights, np.int32(number), train, validation
-      )
-      epoch = Epoch(
-        number=number,
-        training_loss=float(loss),
-        validation_loss=float(validation_loss_sum) / len(validation.y),
-        validation_accuracy=100 * float(num_correct) / len(validation.y),
-      )
-      if not np.isfinite([epoch.training_loss, epoch.validation_loss]).all():
-        raise ValueError(
-          f"pre-training with learning_rate={hparams.learning_rate} diverges:"
-          f" the loss of epoch {number} is not finite; use a smaller"
-          " learning_rate"
-          + input_scaling.advice(
-            model.input_dtype, model.input_scaling, [train.x]
-          )
+  run = _compiled(run_epoch, *arguments)
+  for number in range(1, hparams.max_epochs + 1):
+    weights, logits, loss, validation_loss_sum, num_correct = run(
+      frozen, weights, np.int32(number), train, validation
+    )
+    epoch = Epoch(
+      number=number,
+      training_loss=float(loss),
+      validation_loss=float(validation_loss_sum) / len(validation.y),
+      validation_accuracy=100 * float(num_correct) / len(validation.y),
+    )
+    if not np.isfinite([epoch.training_loss, epoch.validation_loss]).all():
+      raise ValueError(
+        f"pre-training with learning_rate={hparams.learning_rate} diverges:"
+        f" the loss of epoch {number} is not finite; use a smaller"
+        " learning_rate"
+        + input_scaling.advice(
+          model.input_dtype, model.input_scaling, [train.x]
         )
-      on_epoch(epoch)
-      if best is None or epoch.validation_loss < best_loss:
-        best, best_loss = (epoch, weights, logits), epoch.validation_loss
-      elif number - best[0].number >= hparams.patience:
-        break
+      )
+    on_epoch(epoch)
+    if best is None or epoch.validation_loss < best_loss:
+      best, best_loss = (epoch, weights, logits), epoch.validation_loss
+    elif number - best[0].number >= hparams.patience:
+      break
   best_epoch, weights, logits = best
   return Pretrained(
     weights=weights,

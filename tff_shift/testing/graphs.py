@@ -1,4 +1,4 @@
-"""A context for TFF, and plain graphs beside it, as fixtures."""
+"""A context for TFF, and TensorFlow's functions beside it, as fixtures."""
 
 import contextlib
 from collections.abc import Callable
@@ -18,53 +18,49 @@ def context():
     yield installed
 
 
-# All that TensorFlow does to a graph but for leaving out what no result needs:
-# what Keras leaves in the graph of a recurrent layer cannot be computed.
-_OPTIMISERS = (
-  "arithmetic_optimization",
-  "constant_folding",
-  "dependency_optimization",
-  "function_optimization",
-  "layout_optimizer",
-  "loop_optimization",
-  "remapping",
-  "shape_optimization",
-)
-
-
 @contextlib.contextmanager
 def _functions_as_they_are():
-  """Functions that a graph calls are not optimised, if called in here first.
+  """Functions that are called in here are not optimised.
 
-  They do not heed what the session says of it.
+  Those of tests are small: to optimise them takes longer than to run.
   """
-  options = tf.config.optimizer.get_experimental_options()
-  before = {name: options.get(name, True) for name in _OPTIMISERS}
-  tf.config.optimizer.set_experimental_options(dict.fromkeys(before, False))
+  before = tf.config.optimizer.get_experimental_options()
+  tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
   try:
     yield
   finally:
-    tf.config.optimizer.set_experimental_options(before)
+    tf.config.optimizer.set_experimental_options(
+      {"disable_meta_optimizer": False, **before}
+    )
 
 
 def _compile_in_graph(function, *specs) -> Callable[..., Any]:
-  with tf.Graph().as_default() as graph, _functions_as_they_are():
-    inputs = [
-      tf.compat.v1.placeholder(spec.dtype, spec.shape)
-      for spec in tf.nest.flatten(specs)
-    ]
+  structures = []
+
+  def flat(*inputs):
     outputs = function(*tf.nest.pack_sequence_as(specs, inputs))
-    flat = [tf.convert_to_tensor(each) for each in tf.nest.flatten(outputs)]
-  config = tf.compat.v1.ConfigProto()
-  # The graphs of tests are small: to optimise them takes longer than to run.
-  config.graph_options.rewrite_options.disable_meta_optimizer = True
-  session = tf.compat.v1.Session(graph=graph, config=config)
+    structures.append(tf.nest.map_structure(lambda _: None, outputs))
+    return [tf.convert_to_tensor(each) for each in tf.nest.flatten(outputs)]
+
+  with _functions_as_they_are():
+    compiled = tf.function(flat, autograph=False).get_concrete_function(
+      *(
+        tf.TensorSpec(spec.shape, spec.dtype) for spec in tf.nest.flatten(specs)
+      )
+    )
 
   def run(*arguments):
-    values = session.run(
-      flat, dict(zip(inputs, tf.nest.flatten(arguments), strict=True))
+    inputs = [
+      tf.constant(value, spec.dtype)
+      for value, spec in zip(
+        tf.nest.flatten(arguments), tf.nest.flatten(specs), strict=True
+      )
+    ]
+    with _functions_as_they_are():
+      values = compiled(*inputs)
+    return tf.nest.pack_sequence_as(
+      structures[0], [value.numpy() for value in values]
     )
-    return tf.nest.pack_sequence_as(outputs, values)
 
   return run
 
@@ -73,8 +69,8 @@ def _compile_in_graph(function, *specs) -> Callable[..., Any]:
 def compile_in_graph():
   """Returns `compile(function, *specs)`, which gives a function of arrays.
 
-  The function runs in a plain TensorFlow graph, without TFF: what becomes part
-  of a TFF computation behaves there as it does alone. Arguments and results
+  The function becomes one of TensorFlow's, without TFF: what becomes part of a
+  TFF computation behaves there as it does alone. Arguments and results
   are nested structures.
   """
   return _compile_in_graph

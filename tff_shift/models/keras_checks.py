@@ -6,6 +6,7 @@ Each check raises a ValueError of one line that names the layer.
 import itertools
 import re
 from collections.abc import Iterator
+from collections.abc import Mapping
 
 import tensorflow as tf
 
@@ -18,8 +19,13 @@ _RANDOM = re.compile(r"(?!Stateless).*(Random|TruncatedNormal|Multinomial|Rng)")
 _WRITING = re.compile(r"Assign|ResourceScatter")
 
 
-def check_form(model: tf.keras.Model) -> None:
-  """Refuses all but a model of layers from one input to logits."""
+def check_form(
+  model: tf.keras.Model, inputs: Mapping[str, slice] | None = None
+) -> None:
+  """Refuses all but a model of layers to logits.
+
+  It has one input, or those of `inputs`.
+  """
   if not isinstance(model, tf.keras.Model):
     raise ValueError(
       f"a Keras model is wanted, got {type(model).__name__} (of keras in"
@@ -30,15 +36,22 @@ def check_form(model: tf.keras.Model) -> None:
       "it must be a functional model, or a Sequential one that begins with an"
       " InputLayer of the shape of an example"
     )
-  for what, tensors in (("input", model.inputs), ("output", model.outputs)):
-    if len(tensors) != 1:
-      raise ValueError(f"it must have one {what}, and it has {len(tensors)}")
-  shape = tuple(model.inputs[0].shape)
-  if shape[0] is not None or None in shape[1:]:
+  if inputs is None and len(model.inputs) != 1:
     raise ValueError(
-      f"its input is of shape {shape}; an example must have a fixed shape, and"
-      " a batch none"
+      f"it has {len(model.inputs)} inputs; inputs= says which features each of"
+      f" them takes: {', '.join(model.input_names)}"
     )
+  if len(model.outputs) != 1:
+    raise ValueError(
+      f"it must have one output, and it has {len(model.outputs)}"
+    )
+  for tensor in model.inputs:
+    shape = tuple(tensor.shape)
+    if shape[0] is not None or None in shape[1:]:
+      raise ValueError(
+        f"its input is of shape {shape}; an example must have a fixed shape,"
+        " and a batch none"
+      )
   shape = tuple(model.outputs[0].shape)
   if len(shape) != 2 or (shape[1] or 0) < 2:
     raise ValueError(
@@ -119,9 +132,10 @@ def _all_layers(model) -> Iterator[tf.keras.layers.Layer]:
 
 def check_graph(model: tf.keras.Model) -> None:
   """Refuses layers that draw random numbers or write to variables."""
-  traced = tf.function(lambda x: model(x, training=True)).get_concrete_function(
-    tf.TensorSpec(model.inputs[0].shape, model.inputs[0].dtype)
-  )
+  specs = [tf.TensorSpec(each.shape, each.dtype) for each in model.inputs]
+  traced = tf.function(
+    lambda x: model(x if len(x) > 1 else x[0], training=True)
+  ).get_concrete_function(specs)
   names = [layer.name for layer in model.layers]
   for pattern, message in (
     (

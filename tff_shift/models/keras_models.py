@@ -1,17 +1,18 @@
 """Whole Keras models as `SplitModel`s.
 
 `from_keras` cuts a Sequential or functional model into backbone and head. What
-would not mean here what it means to Keras is refused: a function of weights has
-no running statistics, no random numbers of its own and no losses of layers.
+would not mean here what it means to Keras is refused.
 """
 
 import inspect
 import math
 from collections.abc import Callable
+from collections.abc import Mapping
 
 import tensorflow as tf
 
 from tff_shift.models import keras_checks
+from tff_shift.models import keras_inputs
 from tff_shift.models import keras_names
 from tff_shift.models import keras_parts
 from tff_shift.models import parts
@@ -29,6 +30,7 @@ def from_keras(
   input_dtype: tf.DType | None = None,
   name: str | None = None,
   initial: str = "random",
+  inputs: Mapping[str, slice] | None = None,
 ) -> split_model.SplitModel:
   """Makes a `SplitModel` of a Keras model.
 
@@ -40,10 +42,9 @@ def from_keras(
   one where a method personalises the last layer of the backbone.
 
   Args:
-    model: A Sequential or functional model from one input to logits [batch,
-      num_classes], or a function that builds one. Regularizers, dropout and
-      batch normalisation are refused. Weights that are not trainable are
-      frozen.
+    model: A Sequential or functional model to logits [batch, num_classes], or a
+      function that builds one. It may have models inside of it. Weights that
+      are not trainable are frozen.
     cut: The name of the layer that the head begins with; it takes a vector.
       None: the last layer with weights.
     input_dtype: `tf.uint8` for images in 0..255, which become float32 between 0
@@ -53,6 +54,10 @@ def from_keras(
     initial: How weights start. "random": they are drawn from the seed of a run
       by the initializers of the layers. "given": with the numbers that they
       have now, whatever the seed.
+    inputs: Which features a model of several inputs takes, by the name of the
+      input: a slice of the last axis of examples [batch, features]. They are
+      reshaped and cast to what the input takes. None: the model has one input,
+      the examples.
 
   Returns:
     The `SplitModel`; from equal weights it gives the logits of the Keras model.
@@ -74,9 +79,16 @@ def from_keras(
   name = name or getattr(model, "name", type(model).__name__)
   new_names = {}
   try:
-    keras_checks.check_form(model)
-    dtype = tf.as_dtype(input_dtype or model.inputs[0].dtype)
-    split_model.check_input_dtype(name, model, dtype)
+    keras_checks.check_form(model, inputs)
+    split = None
+    if inputs is None:
+      input_shape = tuple(model.input_shape[1:])
+      dtype = tf.as_dtype(input_dtype or model.inputs[0].dtype)
+      split_model.check_input_dtype(name, model, dtype)
+    else:
+      split = keras_inputs.splitter(model, inputs)
+      input_shape = (split.num_features,)
+      dtype = keras_inputs.dtype(input_dtype)
     # Keras takes no calls of a model after a graph has made layers of the same
     # classes, so what is looked into is a copy that was made just now.
     model = _clone(model, {})
@@ -89,10 +101,10 @@ def from_keras(
     found = split_model.SplitModel(
       name=name,
       backbone=keras_parts.make_part(
-        backbone, parts.BACKBONE, is_given=is_given
+        backbone, parts.BACKBONE, is_given=is_given, split=split
       ),
       head=keras_parts.make_part(head, parts.HEAD, is_given=is_given),
-      input_shape=tuple(model.input_shape[1:]),
+      input_shape=input_shape,
       input_dtype=dtype,
       num_classes=model.output_shape[-1],
       embedding_size=backbone.output_shape[-1],
@@ -167,17 +179,15 @@ def _clone(model: tf.keras.Model, new_names: dict[str, str]) -> tf.keras.Model:
     return copies[-1][1]
 
   def copy_layer(layer):
+    new_name = new_names.get(layer.name, layer.name)
     if isinstance(layer, tf.keras.Model):
-      copied = tf.keras.models.clone_model(layer)
-      copied._name = new_names.get(layer.name, layer.name)
-      copied.trainable = layer.trainable
+      copied = _clone(layer, {})
+      copied._name = new_name
       return copied
+    if isinstance(layer, tf.keras.layers.Normalization):
+      return keras_inputs.constant_normalization(layer, new_name)
     try:
-      config = {
-        **layer.get_config(),
-        "name": new_names.get(layer.name, layer.name),
-      }
-      return type(layer).from_config(config)
+      return type(layer).from_config({**layer.get_config(), "name": new_name})
     except Exception as error:
       reason = f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
       raise ValueError(
@@ -187,7 +197,9 @@ def _clone(model: tf.keras.Model, new_names: dict[str, str]) -> tf.keras.Model:
 
   copied = tf.keras.models.clone_model(model, clone_function=copy)
   for layer, copied_layer in copies:
-    copied_layer.set_weights(layer.get_weights())
+    # Models were copied with their weights, and constants are no weights.
+    if copied_layer.weights and not isinstance(layer, tf.keras.Model):
+      copied_layer.set_weights(layer.get_weights())
   if not model.trainable:
     # A copy has the flags of the layers and not the one of the model.
     copied.trainable = False
@@ -199,11 +211,8 @@ def _cut(
 ) -> tuple[tf.keras.Model, tf.keras.Model]:
   """Cuts a model before a layer; the halves have layers of their own."""
   with_weights = [layer for layer in model.layers if layer.variables]
-  if len(with_weights) < 2:
-    raise ValueError(
-      f"it has {len(with_weights)} layer(s) with weights, and backbone and head"
-      " need one each"
-    )
+  if not with_weights:
+    raise ValueError("it has no layer with weights; there is nothing to train")
   old_names = {new: old for old, new in new_names.items()}
   # To cut adds to the layers, so their inputs are read before.
   inputs = {
@@ -233,8 +242,6 @@ def _cut(
     if first & second:
       shared = old_names[min(first & second)]
       return f"has the shared layer {shared!r} before and behind it"
-    if not first or not second:
-      return "has no weights before it or none behind it"
     return backbone, head
 
   if cut is not None and cut not in new_names:

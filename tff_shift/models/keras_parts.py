@@ -29,7 +29,7 @@ class _Source(NamedTuple):
 class _Weight(NamedTuple):
   """A weight of a Keras model."""
 
-  # The name of its layer; of a layer inside of others, `<layer>/<layer>`.
+  # The name of its layer, see `make_part`.
   layer: str
   owner: tf.keras.layers.Layer
   # A variable, or what a layer was given for one.
@@ -94,9 +94,9 @@ def _sublayers(
   layer: tf.keras.layers.Layer, name: str
 ) -> Iterator[tuple[str, tf.keras.layers.Layer]]:
   """Yields the layers right inside of a layer, each with its name."""
+  # What comes after an underscore is part of one layer.
   if isinstance(layer, tf.keras.layers.Bidirectional):
     for direction in ("forward", "backward"):
-      # After an underscore: they are parts of one layer.
       yield f"{name}_{direction}", getattr(layer, f"{direction}_layer")
     return
   inner = list(layer._flatten_layers(recursive=False, include_self=False))
@@ -105,8 +105,9 @@ def _sublayers(
     yield from ((name, each) for each in inner)
     return
   own_names = keras_names.counted(inner)
+  separator = "/" if isinstance(layer, tf.keras.Model) else "_"
   for each in inner:
-    yield f"{name}/{own_names[each.name]}", each
+    yield f"{name}{separator}{own_names[each.name]}", each
 
 
 def _owners(
@@ -195,7 +196,8 @@ def _initializer(weight: _Weight, created: _Created) -> parts.Initializer:
     )
   draw = stateless(initializer)
   if name == "bias" and getattr(weight.owner, "unit_forget_bias", False):
-    draw = with_unit_forget_bias(draw, weight.owner.units)
+    (size,) = weight.value.shape
+    draw = with_unit_forget_bias(draw, size // 4)
   return draw
 
 
@@ -221,9 +223,11 @@ def _apply(keras_model: tf.keras.Model, creatable, others, x) -> tf.Tensor:
 
     return _clone(keras_model, create)(x, training=True)
 
-  # One for each call, for its table keeps alive all graphs that it was called
-  # in. Within a graph of its own the layers are optimised as they are alone.
-  return tf.function(call)(creatable, others, x)
+  # One for each call, for the table of one that is kept keeps alive all graphs
+  # that it was called in. Within it, layers are optimised as if alone. It is
+  # made concrete first: TensorFlow warns of functions that are traced often.
+  arguments = creatable, others, x
+  return tf.function(call).get_concrete_function(*arguments)(*arguments)
 
 
 def make_part(
@@ -232,6 +236,7 @@ def make_part(
   start: int = 0,
   *,
   is_given: bool = False,
+  split: Callable[[tf.Tensor], Any] | None = None,
 ) -> parts.Part:
   """Turns a Keras model into a part.
 
@@ -239,15 +244,16 @@ def make_part(
   values that they have now.
 
   Args:
-    keras_model: A model of one input and one output; it may have no weights.
+    keras_model: A model of one output; it may have no weights.
     stream: See `parts.paths`.
     start: See `parts.paths`.
     is_given: Whether weights start with the values that they have now. Else
       they are drawn.
+    split: Makes the inputs of a model that has several of the batch.
 
   Returns:
-    The part. A weight of a layer inside of a layer has the names of both,
-    `<layer>/<layer>/<weight>`.
+    The part. A layer of a model inside of the model is called
+    `<model>/<layer>`, and a layer inside of another layer `<layer>_<layer>`.
 
   Raises:
     ValueError: If a weight that is drawn has no initializer, if two have one
@@ -280,7 +286,7 @@ def make_part(
       )
       for group in (creatable, others)
     )
-    return _apply(keras_model, *given, x)
+    return _apply(keras_model, *given, split(x) if split else x)
 
   return parts.Part(
     function=function,

@@ -2,10 +2,8 @@
 
 Weights are plain nested tuples of tensors, so that gradients, averages,
 prototypes and per-client heads are ordinary functions of tensors. Each part is
-a small Keras model turned into a function (`keras_parts`), or a function that
-is written by hand (`parts`). The former work only inside a graph (a
-`tff.tensorflow.computation`, for example), which is where every computation of
-this package uses them.
+a Keras model turned into a function (`keras_parts`), or a function that is
+written by hand (`parts`).
 
 Models use group normalisation where papers use batch normalisation: TFF's
 functional models refuse the latter, because its running statistics are not a
@@ -245,7 +243,8 @@ class SplitModel:
 
 def _layer_of(weight: str) -> str:
   """Returns the layer to which a weight of this name belongs."""
-  return weight.split("/")[0].split(_PART_SEPARATOR)[0]
+  model, slash, layer = weight.rpartition("/")[0].rpartition("/")
+  return model + slash + layer.split(_PART_SEPARATOR)[0]
 
 
 def check_input_dtype(

@@ -1,0 +1,119 @@
+"""What Keras models do to examples before their first weights.
+
+Models of several inputs, which get slices of one array, and layers that scale
+features by numbers that they were adapted to.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+
+@dataclasses.dataclass(frozen=True)
+class Splitter:
+  """Splits examples [batch, num_features] into the inputs of a model.
+
+  Attributes:
+    features: The slice of each input, in the order of the model.
+    specs: The shape of an example and the dtype of each input.
+    num_features: The number of features of an example.
+  """
+
+  features: tuple[slice, ...]
+  specs: tuple[tf.TensorSpec, ...]
+  num_features: int
+
+  def __call__(self, x) -> list[tf.Tensor]:
+    """Returns a tensor for each input."""
+    return [
+      tf.cast(tf.reshape(x[:, each], [-1, *spec.shape]), spec.dtype)
+      for each, spec in zip(self.features, self.specs, strict=True)
+    ]
+
+
+def dtype(given: tf.DType | None) -> tf.DType:
+  """Returns the dtype of examples that are split: float32."""
+  if given not in (None, tf.float32):
+    raise ValueError(
+      f"examples that inputs= splits are float32, not {tf.as_dtype(given).name}"
+    )
+  return tf.float32
+
+
+def splitter(model: tf.keras.Model, inputs: Mapping[str, slice]) -> Splitter:
+  """Checks `inputs` of `from_keras`.
+
+  Args:
+    model: A functional model.
+    inputs: A slice of the features for the name of each input.
+
+  Returns:
+    What splits the examples.
+
+  Raises:
+    ValueError: If a name or a size is not the model's, or if a feature belongs
+      to no input.
+  """
+  known = list(model.input_names)
+  for name in inputs:
+    if name not in known:
+      raise ValueError(
+        f"inputs= names {name!r}; the model has {', '.join(known)}"
+      )
+  for name in known:
+    if name not in inputs:
+      raise ValueError(f"inputs= lacks the model's input {name!r}")
+  specs = []
+  for name, tensor in zip(known, model.inputs, strict=True):
+    shape, given = tuple(tensor.shape[1:]), inputs[name]
+    if (
+      not isinstance(given, slice)
+      or not all(
+        isinstance(each, int) for each in (given.start or 0, given.stop)
+      )
+      or given.step not in (None, 1)
+      or not 0 <= (given.start or 0) < given.stop
+    ):
+      raise ValueError(
+        f"inputs[{name!r}] is {given!r}; slice(start, stop) of whole numbers"
+        " from 0 is wanted"
+      )
+    found, wanted = given.stop - (given.start or 0), math.prod(shape)
+    if found != wanted:
+      raise ValueError(
+        f"inputs[{name!r}] is of {found} features, and the input of shape"
+        f" {shape} takes {wanted}"
+      )
+    specs.append(tf.TensorSpec(shape, tensor.dtype))
+  features = tuple(inputs[name] for name in known)
+  taken = {
+    place for each in features for place in range(each.start or 0, each.stop)
+  }
+  num_features = max(taken) + 1
+  unused = sorted(set(range(num_features)) - taken)
+  if unused:
+    raise ValueError(f"feature {unused[0]} belongs to no input of inputs=")
+  return Splitter(features, tuple(specs), num_features)
+
+
+def constant_normalization(
+  layer: tf.keras.layers.Normalization, name: str
+) -> tf.keras.layers.Normalization:
+  """Copies an adapted layer; its numbers become constants.
+
+  Keras computes them from variables outside of the layer's call, so a copy of
+  the layer itself would not have them.
+  """
+  config: dict[str, Any] = {**layer.get_config(), "name": name}
+  if layer.input_mean is None:
+    if not layer.is_adapted:
+      raise ValueError(
+        f"layer {layer.name!r} was not adapted; call its adapt(examples), or"
+        " give it mean and variance"
+      )
+    config["mean"] = layer.adapt_mean.numpy()
+    config["variance"] = layer.adapt_variance.numpy()
+  return type(layer).from_config(config)

@@ -190,6 +190,7 @@ def train_client(
     Models(weights, state.personal),
     num_steps,
     hparams,
+    seed=seed,
     carry=state.alpha,
     decays=Models(
       tf.nest.map_structure(lambda w: True, weights),

@@ -134,7 +134,12 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     heads = [learner(ensemble.heads, i) for i in range(len(rates))]
     trained = [
       local_training.train(
-        loss_fn, head, num_steps, hparams, learning_rate=tf.constant(rate)
+        loss_fn,
+        head,
+        num_steps,
+        hparams,
+        seed=seed,
+        learning_rate=tf.constant(rate),
       )
       for head, rate in zip(heads, rates, strict=True)
     ]

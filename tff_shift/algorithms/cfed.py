@@ -167,7 +167,7 @@ def train_client(
     return loss, carry
 
   result = local_training.train(
-    loss_fn, weights.model, num_steps, hparams, round_num=round_num
+    loss_fn, weights.model, num_steps, hparams, seed=seed, round_num=round_num
   )
   counts = tf.cast(tf.minimum(tf.size(data.y), 1), tf.float32)
   return process.ClientResult(
@@ -212,16 +212,14 @@ def update_server(
   num_steps = tf.constant(hparams.server_steps)
   if hparams.distil_from == "second_domain":
     num_steps *= tf.minimum(contribution.is_later, 1)
-  loss = distillation.loss(
-    targets,
-    num_steps,
-    randomness.fold(weights.seed, randomness.Purpose.TRAIN, round_num),
-  )
+  seed = randomness.fold(weights.seed, randomness.Purpose.TRAIN, round_num)
+  loss = distillation.loss(targets, num_steps, seed)
   updated = local_training.train(
     lambda now, step, carry: (loss(now, step), carry),
     updated,
     num_steps,
     hparams,
+    seed=seed,
     round_num=round_num,
   ).weights
   is_over = contribution.is_last > 0

@@ -167,6 +167,7 @@ def learn_mixture(
       mixture,
       num_steps,
       plain,
+      seed=seed,
       carry=tf.constant(0.0),
       learning_rate=hparams.ala_rate,
       project=lambda moved: tuple(tf.clip_by_value(w, 0, 1) for w in moved),

@@ -154,7 +154,12 @@ def train_client(
     return loss, carry
 
   result = local_training.train(
-    loss_fn, weights, num_steps * num_pairs, hparams, round_num=round_num
+    loss_fn,
+    weights,
+    num_steps * num_pairs,
+    hparams,
+    seed=seed,
+    round_num=round_num,
   )
   return process.ClientResult(
     update=tf.nest.map_structure(tf.subtract, result.weights, weights),

@@ -163,6 +163,7 @@ def train_client(
     weights,
     num_steps * steps_per_iteration,
     hparams,
+    seed=seed,
     carry=prototypes.Prototypes(
       tf.zeros([model.num_classes, model.embedding_size]),
       tf.zeros([model.num_classes], tf.bool),

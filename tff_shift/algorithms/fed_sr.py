@@ -169,7 +169,12 @@ def train_client(
     return loss, carry
 
   result = local_training.train(
-    loss_fn, (weights, gaussians), num_steps, hparams, round_num=round_num
+    loss_fn,
+    (weights, gaussians),
+    num_steps,
+    hparams,
+    seed=seed,
+    round_num=round_num,
   )
   trained, own = result.weights
   return process.ClientResult(

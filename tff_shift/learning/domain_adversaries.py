@@ -244,7 +244,7 @@ def work(
       return of_classes + of_domains, carry
 
     trained = local_training.train(
-      loss_fn, state, num_steps, hparams, round_num=round_num
+      loss_fn, state, num_steps, hparams, seed=seed, round_num=round_num
     )
     return process.ClientResult(
       update=(), client_state=trained.weights, loss=trained.loss

@@ -117,6 +117,7 @@ def _find_side_by_side(
     start,
     num_steps,
     hyperparameters.LocalHParams(optimizer="adam", learning_rate=learning_rate),
+    seed=None,
     carry=(tf.ones_like(start[:, 0], tf.bool), start),
     differentiate=stop_where_flat,
   )

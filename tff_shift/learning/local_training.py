@@ -17,6 +17,7 @@ import tensorflow_federated as tff
 from tff_shift.learning import chosen_weights
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import randomness
+from tff_shift.models import modes
 from tff_shift.models import split_model
 
 
@@ -292,6 +293,7 @@ def train(
   num_steps,
   hparams: hyperparameters.LocalWorkHParams,
   *,
+  seed: Any,
   carry: Any = (),
   trainable: Any = None,
   decays: Any = None,
@@ -307,11 +309,14 @@ def train(
   Args:
     loss_fn: `(weights, step, carry) -> (loss, carry)`; step is an int32 scalar
       that counts from 0, loss a float32 scalar. No gradient flows from one step
-      to the next through `carry`.
+      to the next through `carry`. Models are in training (`modes`) where it
+      calls them, and the regularizers of their layers are added.
     weights: The weights to start from, a nested structure of float32 tensors.
     num_steps: The number of gradient steps, an int32 scalar.
     hparams: Optimizer, momentum, weight decay, and the learning rate where
       none is given.
+    seed: What random layers draw from, dropout for example, an int32 tensor of
+      shape [2]; each step has other numbers. None: models are in evaluation.
     carry: The first value of what is carried, a nested structure of tensors.
     trainable: A structure like `weights` of Python bools; weights that are
       False stay as they are, bit for bit. None trains all.
@@ -370,11 +375,23 @@ def train(
   )
   decay = 0.0 if hparams.optimizer == "adamw" else hparams.weight_decay
 
+  def mode_of(step):
+    if seed is None:
+      return modes.evaluation()
+    # Batches are drawn from the seed itself.
+    return modes.training(
+      lambda: randomness.fold(seed, randomness.Purpose.LAYERS, step)
+    )
+
   def take_step(step, moving_now, states, carried, loss_sum):
     def gradient_at(point):
       with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(point)
-        loss, carry_after = loss_fn(assemble(point), step, carried)
+        with mode_of(step) as mode:
+          loss, carry_after = loss_fn(assemble(point), step, carried)
+          penalty = mode and mode.penalty()
+        if penalty is not None:
+          loss += penalty
       gradients = tape.gradient(
         loss, point, unconnected_gradients=tf.UnconnectedGradients.ZERO
       )
@@ -480,7 +497,8 @@ def train_on_batches(
     weights: The weights to start from.
     data: The client's data.
     num_steps: The number of gradient steps, an int32 scalar.
-    seed: An int32 tensor of shape [2]; fixes the batches.
+    seed: An int32 tensor of shape [2]; fixes the batches and what random layers
+      draw.
     hparams: See `train`.
     **options: `trainable`, `learning_rate`, `round_num` and `differentiate` of
       `train`.
@@ -493,7 +511,7 @@ def train_on_batches(
   def loss_fn(current, step, carry):
     return loss(current, batches(step)), carry
 
-  return train(loss_fn, weights, num_steps, hparams, **options)
+  return train(loss_fn, weights, num_steps, hparams, seed=seed, **options)
 
 
 def train_on_pool(

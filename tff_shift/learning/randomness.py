@@ -30,6 +30,7 @@ class Purpose(enum.IntEnum):
   PRETRAIN = 5
   SEQUENCE = 6
   TEST_TIME = 7
+  LAYERS = 8
 
 
 def derive(run_seed: int, *path: int) -> np.ndarray:

@@ -78,7 +78,9 @@ def descend_marginal_entropy(
   def loss_fn(current, step, carry):
     return marginal_entropy(predict(current, augment(step))), carry
 
-  return local_training.train(loss_fn, weights, num_steps, hparams).weights
+  return local_training.train(
+    loss_fn, weights, num_steps, hparams, seed=None
+  ).weights
 
 
 def _order(size, domain, seed) -> tf.Tensor:

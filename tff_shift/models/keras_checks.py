@@ -5,11 +5,14 @@ Each check raises a ValueError of one line that names the layer.
 
 import itertools
 import re
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 
 import tensorflow as tf
 
+from tff_shift.models import keras_parts
+from tff_shift.models import modes
 from tff_shift.models import split_model
 
 _PROBABILITIES = ("softmax", "sigmoid")
@@ -17,6 +20,7 @@ _PROBABILITIES = ("softmax", "sigmoid")
 # that write to variables.
 _RANDOM = re.compile(r"(?!Stateless).*(Random|TruncatedNormal|Multinomial|Rng)")
 _WRITING = re.compile(r"Assign|ResourceScatter")
+_TABLE = re.compile(r"LookupTable|.*HashTable")
 
 
 def check_form(
@@ -85,19 +89,13 @@ def check_layers(model: tf.keras.Model) -> None:
       f"layer {last.name!r} ends in {activation}; logits are wanted, so leave"
       " this activation out"
     )
-  inner = list(_all_layers(model))
-  normalizations = [
-    each.name
-    for each in inner
-    if isinstance(each, tf.keras.layers.BatchNormalization)
-  ]
-  if normalizations:
-    raise ValueError(
-      f"batch normalisation ({', '.join(normalizations)}) has running"
-      " statistics, which averages of weights break; take GroupNormalization,"
-      " or models.with_group_normalization(model)"
-    )
-  for layer in inner:
+  keras_parts.check_batch_normalization(model)
+  for layer in _all_layers(model):
+    if isinstance(layer, tf.keras.layers.SpectralNormalization):
+      raise ValueError(
+        f"layer {layer.name!r} changes its weights where it uses them; a"
+        " function of weights cannot"
+      )
     if getattr(layer, "stateful", False):
       raise ValueError(
         f"layer {layer.name!r} is stateful: it would remember other clients'"
@@ -115,12 +113,12 @@ def check_layers(model: tf.keras.Model) -> None:
       raise ValueError(
         f"layer {layer.name!r} has a constraint, which no optimizer here heeds"
       )
-  if model.losses:
-    owners = [layer.name for layer in model.layers if layer.losses]
-    raise ValueError(
-      f"layer {owners[0]!r} has a loss of its own (a regularizer), which no"
-      " algorithm adds to its own; leave it out and take weight_decay"
-    )
+    if layer._losses or getattr(layer, "activity_regularizer", None):
+      raise ValueError(
+        f"layer {layer.name!r} has a loss of its activations, which no"
+        " algorithm adds to its own; leave it out, or penalize its weights by a"
+        " kernel_regularizer"
+      )
 
 
 def _all_layers(model) -> Iterator[tf.keras.layers.Layer]:
@@ -130,29 +128,60 @@ def _all_layers(model) -> Iterator[tf.keras.layers.Layer]:
     yield from layer._flatten_layers(include_self=False)
 
 
-def check_graph(model: tf.keras.Model) -> None:
-  """Refuses layers that draw random numbers or write to variables."""
+def check_writes(model: tf.keras.Model) -> None:
+  """Refuses layers that write to variables, or look values up in a table."""
   specs = [tf.TensorSpec(each.shape, each.dtype) for each in model.inputs]
   traced = tf.function(
     lambda x: model(x if len(x) > 1 else x[0], training=True)
   ).get_concrete_function(specs)
   names = [layer.name for layer in model.layers]
   for pattern, message in (
-    (
-      _RANDOM,
-      "draws random numbers, which the seed of a run does not decide, in"
-      " training and in evaluation alike; leave dropout, noise and augmentation"
-      " out",
-    ),
     (_WRITING, "writes to a variable; a function of weights cannot"),
+    (
+      _TABLE,
+      "looks values up in a table; do it before, and let the model take"
+      " numbers",
+    ),
   ):
-    found = _nodes_of(traced.graph, pattern)
-    if found:
-      owners = [
-        name for name in names if any(name in each.split("/") for each in found)
-      ]
-      which = f"layer {owners[0]!r}" if owners else "a layer"
-      raise ValueError(f"{which} {message}")
+    _refuse(_nodes_of(traced.graph, pattern), names, message)
+
+
+def check_draws(model: split_model.SplitModel) -> None:
+  """Refuses layers whose random numbers no seed decides."""
+  names = [
+    layer.name
+    for part in (model.backbone, model.head)
+    for layer in part.source.keras_model.layers
+  ]
+
+  def predict():
+    weights = split_model.SplitWeights(
+      *(
+        tuple(map(tf.zeros, part.shapes))
+        for part in (model.backbone, model.head)
+      )
+    )
+    x = tf.zeros([1, *model.input_shape], model.input_dtype)
+    model.predict(weights, x)
+    with modes.training(lambda: tf.zeros([2], tf.int32)):
+      model.predict(weights, x)
+
+  _refuse(
+    _nodes_of(_traced(predict), _RANDOM),
+    names,
+    "draws random numbers, which the seed of a run does not decide; take"
+    " Keras's own layers for dropout, noise and augmentation",
+  )
+
+
+def _refuse(nodes: list[str], names: list[str], message: str) -> None:
+  """Raises an error of the layer that operations are from, if there are any."""
+  if nodes:
+    owners = [
+      name for name in names if any(name in each.split("/") for each in nodes)
+    ]
+    which = f"layer {owners[0]!r}" if owners else "a layer"
+    raise ValueError(f"{which} {message}")
 
 
 def check_initializers(model: split_model.SplitModel) -> None:
@@ -161,13 +190,20 @@ def check_initializers(model: split_model.SplitModel) -> None:
     for name, shape, initializer in zip(
       part.names, part.shapes, part.initializers, strict=True
     ):
-      with tf.Graph().as_default() as graph:
+
+      def draw(shape=shape, initializer=initializer):
         initializer(shape, tf.zeros([2], tf.int32))
-      if _nodes_of(graph, _RANDOM):
+
+      if _nodes_of(_traced(draw), _RANDOM):
         raise ValueError(
           f"the initializer of {name!r} draws numbers that no seed decides; it"
           " needs an argument `seed` that its get_config gives"
         )
+
+
+def _traced(function: Callable[[], None]) -> tf.Graph:
+  """Returns the graph of a function."""
+  return tf.function(function, autograph=False).get_concrete_function().graph
 
 
 def _nodes_of(graph: tf.Graph, pattern: re.Pattern[str]) -> list[str]:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 
@@ -99,21 +100,40 @@ def splitter(model: tf.keras.Model, inputs: Mapping[str, slice]) -> Splitter:
   return Splitter(features, tuple(specs), num_features)
 
 
-def constant_normalization(
-  layer: tf.keras.layers.Normalization, name: str
-) -> tf.keras.layers.Normalization:
-  """Copies an adapted layer; its numbers become constants.
+def adapted_numbers(layer: tf.keras.layers.Layer) -> dict[str, Any]:
+  """Returns what makes constants of the numbers a layer was adapted to.
 
-  Keras computes them from variables outside of the layer's call, so a copy of
-  the layer itself would not have them.
+  Keras computes with what it found when the layer was adapted, which a copy of
+  the layer would not have.
+
+  Args:
+    layer: Any layer.
+
+  Returns:
+    What replaces entries of its configuration; {} for most layers.
+
+  Raises:
+    ValueError: If the layer is to be adapted, and was not.
   """
-  config: dict[str, Any] = {**layer.get_config(), "name": name}
-  if layer.input_mean is None:
-    if not layer.is_adapted:
-      raise ValueError(
-        f"layer {layer.name!r} was not adapted; call its adapt(examples), or"
-        " give it mean and variance"
-      )
-    config["mean"] = layer.adapt_mean.numpy()
-    config["variance"] = layer.adapt_variance.numpy()
-  return type(layer).from_config(config)
+  if isinstance(layer, tf.keras.layers.Normalization):
+    if layer.input_mean is not None:
+      return {}
+    found = ("mean", "adapt_mean"), ("variance", "adapt_variance")
+  elif isinstance(layer, tf.keras.layers.Discretization):
+    if layer.input_bin_boundaries is not None:
+      return {}
+    found = (("bin_boundaries", "bin_boundaries"),)
+  else:
+    return {}
+  if not layer.is_adapted:
+    names = " and ".join(name for name, _ in found)
+    raise ValueError(
+      f"layer {layer.name!r} was not adapted; call its adapt(examples), or give"
+      f" it {names}"
+    )
+  constants = {
+    name: np.asarray(getattr(layer, attribute)).tolist()
+    for name, attribute in found
+  }
+  # Keras takes one of both.
+  return {**constants, "num_bins": None} if len(found) == 1 else constants

@@ -94,7 +94,7 @@ def from_keras(
     model = _clone(model, {})
     keras_checks.check_scaling(model, dtype)
     keras_checks.check_layers(model)
-    keras_checks.check_graph(model)
+    keras_checks.check_writes(model)
     new_names = keras_names.counted(model.layers)
     backbone, head = _cut(_clone(model, new_names), new_names, cut)
     is_given = initial == "given"
@@ -110,6 +110,7 @@ def from_keras(
       embedding_size=backbone.output_shape[-1],
     )
     keras_checks.check_initializers(found)
+    keras_checks.check_draws(found)
     return found
   except ValueError as error:
     prefix = f"model {name!r}: "
@@ -184,10 +185,11 @@ def _clone(model: tf.keras.Model, new_names: dict[str, str]) -> tf.keras.Model:
       copied = _clone(layer, {})
       copied._name = new_name
       return copied
-    if isinstance(layer, tf.keras.layers.Normalization):
-      return keras_inputs.constant_normalization(layer, new_name)
+    adapted = keras_inputs.adapted_numbers(layer)
     try:
-      return type(layer).from_config({**layer.get_config(), "name": new_name})
+      return type(layer).from_config(
+        {**layer.get_config(), **adapted, "name": new_name}
+      )
     except Exception as error:
       reason = f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
       raise ValueError(

@@ -7,7 +7,9 @@ TFF (`tff.learning.models.functional_model_from_keras`).
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 from typing import NamedTuple
@@ -15,6 +17,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_shift.models import keras_names
+from tff_shift.models import modes
 from tff_shift.models import parts
 
 
@@ -142,12 +145,41 @@ class _Created(NamedTuple):
   initializer: Any
 
 
+def _use_seed(
+  layers: Iterable[tf.keras.layers.Layer],
+  seed: Callable[[int], tf.Tensor],
+) -> None:
+  """Lets the random numbers of layers depend on a seed alone.
+
+  Args:
+    layers: Layers; those that draw nothing stay as they are.
+    seed: Gives the seed of a draw, int32 [2], of its number.
+  """
+  numbers = itertools.count()
+  for layer in layers:
+    if isinstance(layer, tf.keras.__internal__.layers.BaseRandomLayer):
+      generator = layer._random_generator
+      # Keras has draws without a state, of one seed for all draws of a layer.
+      generator._rng_type = generator.RNG_STATELESS
+      generator._built = True
+      generator.make_seed_for_stateless_op = lambda: seed(next(numbers))
+
+
 def _clone(
   keras_model: tf.keras.Model, create: Callable[..., tf.Tensor]
 ) -> tf.keras.Model:
   """Copies a model; what its layers take for their variables is given."""
+
+  def copy(layer):
+    if isinstance(layer, tf.keras.Model):
+      return tf.keras.models.clone_model(layer, clone_function=copy)
+    copied = type(layer).from_config(layer.get_config())
+    # Before they are built, where some would create a state.
+    _use_seed(copied._flatten_layers(), lambda _: tf.zeros([2], tf.int32))
+    return copied
+
   with tf.variable_creator_scope(lambda _, **options: create(**options)):
-    return tf.keras.models.clone_model(keras_model)
+    return copy(keras_model)
 
 
 def _order_of_creation(keras_model: tf.keras.Model) -> list[_Created]:
@@ -157,13 +189,18 @@ def _order_of_creation(keras_model: tf.keras.Model) -> list[_Created]:
   shapes would hide it.
   """
   created, positions = [], {}
+  graph = None
 
   def create(shape=None, dtype=None, trainable=True, initial_value=None, **_):
-    value = tf.zeros(() if shape is None else shape, dtype or tf.float32)
+    # Keras builds layers outside of the function that is traced.
+    with graph.as_default():
+      value = tf.zeros(() if shape is None else shape, dtype or tf.float32)
     created.append((value, trainable is not False, initial_value))
     return value
 
   def copy():
+    nonlocal graph
+    graph = tf.compat.v1.get_default_graph()
     for position, weight in enumerate(_weights_of(_clone(keras_model, create))):
       positions[id(weight.value)] = position
 
@@ -201,33 +238,59 @@ def _initializer(weight: _Weight, created: _Created) -> parts.Initializer:
   return draw
 
 
-def _apply(keras_model: tf.keras.Model, creatable, others, x) -> tf.Tensor:
-  """Applies a model to a batch.
+def _with_weights(
+  keras_model: tf.keras.Model, creatable, others
+) -> tf.keras.Model:
+  """Copies a model, whose layers take tensors for their variables.
 
   Args:
     keras_model: The model.
     creatable: The weights that its layers create as trainable, in the order of
       creation.
     others: All other weights, in the order of creation.
-    x: The batch.
 
   Returns:
-    What the model gives.
+    The copy.
   """
+  left = {True: list(creatable), False: list(others)}
+  return _clone(
+    keras_model,
+    lambda trainable=True, **_: left[trainable is not False].pop(0),
+  )
 
-  def call(creatable, others, x):
-    left = {True: list(creatable), False: list(others)}
 
-    def create(trainable=True, **_):
-      return left[trainable is not False].pop(0)
+def _in_own_function(call: Callable[..., tf.Tensor], *arguments) -> tf.Tensor:
+  """Calls a function as one of TensorFlow's.
 
-    return _clone(keras_model, create)(x, training=True)
-
-  # One for each call, for the table of one that is kept keeps alive all graphs
-  # that it was called in. Within it, layers are optimised as if alone. It is
-  # made concrete first: TensorFlow warns of functions that are traced often.
-  arguments = creatable, others, x
+  It is one for each call, for the table of one that is kept keeps alive all
+  graphs that it was called in. Within it, layers are optimised as if alone.
+  """
+  # Made concrete first: TensorFlow warns of functions that are traced often.
   return tf.function(call).get_concrete_function(*arguments)(*arguments)
+
+
+def check_batch_normalization(keras_model: tf.keras.Model) -> None:
+  """Raises a ValueError if a model has batch normalisation that is trained."""
+  names = [
+    layer.name
+    for layer in keras_model._flatten_layers()
+    if isinstance(layer, tf.keras.layers.BatchNormalization) and layer.trainable
+  ]
+  if names:
+    raise ValueError(
+      f"batch normalisation ({', '.join(names)}) has running statistics, which"
+      " averages of weights break; freeze it (layer.trainable = False), or take"
+      " GroupNormalization, as models.with_group_normalization(model) does"
+    )
+
+
+def _penalties(keras_model: tf.keras.Model) -> list[Callable[[], tf.Tensor]]:
+  """Returns the regularizers of the weights of a model."""
+  return [
+    penalty
+    for layer in keras_model._flatten_layers()
+    for penalty in layer._callable_losses
+  ]
 
 
 def make_part(
@@ -256,9 +319,11 @@ def make_part(
     `<model>/<layer>`, and a layer inside of another layer `<layer>_<layer>`.
 
   Raises:
-    ValueError: If a weight that is drawn has no initializer, if two have one
-      name, or if a layer creates weights in a way that a copy does not.
+    ValueError: If batch normalisation is trained, if a weight that is drawn has
+      no initializer, if two have one name, or if a layer creates weights in a
+      way that a copy does not.
   """
+  check_batch_normalization(keras_model)
   weights = _weights_of(keras_model)
   trained = {id(variable) for variable in keras_model.trainable_variables}
   is_trained = [id(weight.value) in trained for weight in weights]
@@ -277,16 +342,40 @@ def make_part(
   ours = [each for each in in_order if is_trained[each]]
   fixed = [each for each in in_order if not is_trained[each]]
   created = {each.position: each for each in order}
+  has_penalty = bool(_penalties(keras_model))
 
-  def function(weights, x, frozen):
+  def given(weights, frozen):
     ours_left, fixed_left = iter(weights), iter(frozen)
-    given = tuple(
+    return tuple(
       tuple(
         next(ours_left if is_trained[each] else fixed_left) for each in group
       )
       for group in (creatable, others)
     )
-    return _apply(keras_model, *given, split(x) if split else x)
+
+  def penalty(creatable, others):
+    copied = _with_weights(keras_model, creatable, others)
+    return tf.add_n([each() for each in _penalties(copied)])
+
+  def function(weights, x, frozen):
+    mode = modes.current()
+    seed = mode and mode.seed_of_call()
+    arguments = given(weights, frozen)
+    if mode and has_penalty:
+      mode.penalize(
+        keras_model, weights, lambda: _in_own_function(penalty, *arguments)
+      )
+
+    def call(creatable, others, x):
+      copied = _with_weights(keras_model, creatable, others)
+      if mode:
+        _use_seed(
+          copied._flatten_layers(),
+          lambda n: tf.random.experimental.stateless_fold_in(seed(), n),
+        )
+      return copied(x, training=mode is not None)
+
+    return _in_own_function(call, *arguments, split(x) if split else x)
 
   return parts.Part(
     function=function,

@@ -118,6 +118,20 @@ def is_keras_file(path: str | os.PathLike[str]) -> bool:
   return path.suffix.lower() in (KERAS, *HDF5) or path.is_dir()
 
 
+def files_of(folder: str | os.PathLike[str]) -> list[str]:
+  """Returns the paths within the folder of a SavedModel that `read` reads."""
+  folder = pathlib.Path(folder)
+  return [
+    str(path.relative_to(folder))
+    for path in (
+      folder / _METADATA_FILE,
+      folder / f"{_VARIABLES}.index",
+      *sorted(folder.glob(f"{_VARIABLES}.data-*")),
+    )
+    if path.exists()
+  ]
+
+
 def read(path: str | os.PathLike[str]) -> Contents:
   """Reads the weights of a Keras model.
 

@@ -13,6 +13,7 @@ function of the weights, and federated averaging breaks it.
 """
 
 import dataclasses
+import hashlib
 import itertools
 import os
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift import files
 from tff_shift.data import array_files
 from tff_shift.models import input_scaling as scaling_lib
 from tff_shift.models import keras_files
@@ -537,3 +539,41 @@ def load_weights(model: SplitModel, path: str | os.PathLike[str]) -> SplitModel:
     )
   except ValueError as error:
     raise ValueError(f"weights file {path!r}: {error}") from error
+
+
+def weights_digest(path: str | os.PathLike[str]) -> str:
+  """Returns the SHA-256 of what `load_weights` reads.
+
+  Args:
+    path: See `load_weights`.
+
+  Returns:
+    64 hexadecimal digits; of a folder that of its files and their names.
+
+  Raises:
+    FileNotFoundError: If there is no such file.
+    ValueError: If it cannot be read.
+  """
+  path = os.fspath(path)
+  if not os.path.exists(path):
+    raise FileNotFoundError(f"no weights file {path!r}")
+  if not os.path.isdir(path):
+    return _digest_of_file(path)
+  digest = hashlib.sha256()
+  for each in _files_of(path):
+    digest.update(
+      f"{each}\0{_digest_of_file(os.path.join(path, each))}".encode()
+    )
+  return digest.hexdigest()
+
+
+def _files_of(folder: str) -> list[str]:
+  """Returns the paths of the files in a folder that `load_weights` reads."""
+  if _is_saved_run(folder):
+    return [_SAVED_RUN[0]]
+  return keras_files.files_of(folder)
+
+
+def _digest_of_file(path: str) -> str:
+  with files.reading(path) as file:
+    return hashlib.file_digest(file, "sha256").hexdigest()

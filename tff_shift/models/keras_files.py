@@ -14,9 +14,11 @@ import contextlib
 import io
 import json
 import math
+import mmap
 import os
 import pathlib
 import re
+import struct
 import zipfile
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -48,6 +50,8 @@ _VARIABLES = pathlib.PurePath("variables", "variables")
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 # Of what is no array. Configurations of large models are of less than 1 MiB.
 _MAX_TEXT = 2**26
+# HDF5 keeps lists of texts, or where these are, in 64 KiB.
+_MAX_ATTRIBUTE = 2**17
 # A model in a model in a model ...
 _MAX_DEPTH = 50
 # Deflate makes a byte of at most 1,032.
@@ -59,7 +63,21 @@ _OF_TRAINING = re.compile(
 # Groups in which Keras 2.14 and later ones keep the layers of a model.
 _LAYERS = ("_layer_checkpoint_dependencies", "layers")
 _OWN = "vars"
+# A collection of texts in HDF5, its size, and number and length of a text.
+_HEAP = b"GCOL\1\0\0\0"
+_HEAP_SIZE, _HEAP_OBJECT = struct.Struct("<Q"), struct.Struct("<H6xQ")
 _LAYER_EDGE = re.compile(r"layer(_with_weights)?-\d+")
+
+
+# What is said of files that tell less than others.
+_CLASSES_ALONE = (
+  "; a file of weights alone (.weights.h5) has the classes of layers in place"
+  " of their names: save the whole model (model.save, .keras)"
+)
+_NO_MODELS = (
+  "; such a SavedModel does not say which layers are in which model: save it by"
+  " model.save"
+)
 
 
 class Layer(NamedTuple):
@@ -98,11 +116,14 @@ class Contents(NamedTuple):
     layers: The layers of the model, those without weights too.
     has_names: Whether layers have the names that the model gave them. Else
       they are called after their classes, and counted.
+    hint: What to save instead, where the file says too little; "" or more of a
+      line.
   """
 
   arrays: tuple[Array, ...]
   layers: tuple[Layer, ...]
   has_names: bool = True
+  hint: str = ""
 
 
 class _RefusedError(ValueError):
@@ -151,22 +172,31 @@ def read(path: str | os.PathLike[str]) -> Contents:
     if path.is_dir():
       return _read_saved_model(path)
     with files.reading(path) as file:
-      if path.suffix.lower() == KERAS:
-        return _read_keras(file)
-      return _read_hdf5(file)
+      return _read_file(file, path.suffix.lower())
   except (_RefusedError, memory.TooLargeError, FileNotFoundError) as error:
     raise type(error)(shown_names.line(error)) from error
   # Which error depends on the place of the damage: libraries have many.
   except Exception as error:
-    reason = _reason(error, path)
-    raise ValueError(reason) from error
+    raise ValueError(_reason(error, path)) from error
+
+
+def _read_file(file: IO[bytes], suffix: str) -> Contents:
+  try:
+    return _read_keras(file) if suffix == KERAS else _read_hdf5(file)
+  except OSError as error:
+    # Not one of the file system, which `files` tells of.
+    raise _RefusedError(_damaged(error)) from error
 
 
 def _reason(error: Exception, path: pathlib.Path) -> str:
-  text = shown_names.line(array_files.first_line(error))
-  if text.startswith(str(path)):  # Of `files`.
-    return f"it{text.removeprefix(str(path))}"
-  return f"it is damaged or cut off: {text}; save it again"
+  if str(error).startswith(str(path)):  # Of `files`.
+    return shown_names.line(f"it{str(error).removeprefix(str(path))}")
+  return _damaged(error)
+
+
+def _damaged(error: Exception) -> str:
+  reason = shown_names.line(array_files.first_line(error)).strip("'\"")
+  return f"it is damaged or cut off: {reason}; save it again"
 
 
 # Files that are archives.
@@ -246,8 +276,34 @@ def _opened(file: IO[bytes], what: str) -> Iterator[h5py.File]:
       f"{what} is not an HDF5 file (model.save or save_weights of tf.keras)"
     )
   file.seek(0)
+  if isinstance(file, io.BytesIO):
+    _check_heaps(file.getvalue())
+  else:
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+      _check_heaps(content)
   with h5py.File(file, "r") as group:
     yield group
+
+
+def _check_heaps(content: bytes | mmap.mmap) -> None:
+  """Refuses texts whose lengths are damaged so that HDF5 would never end.
+
+  Its library goes from one text of a collection to the next by the length of
+  each; a free place of length 0 leaves it where it is.
+  """
+  start = content.find(_HEAP)
+  while start >= 0:
+    (size,) = _HEAP_SIZE.unpack_from(content, start + len(_HEAP))
+    place, end = start + 16, min(start + size, len(content))
+    while place + _HEAP_OBJECT.size <= end:
+      number, length = _HEAP_OBJECT.unpack_from(content, place)
+      step = length if number == 0 else 16 + -(-length // 8) * 8
+      if not step:
+        raise _RefusedError(
+          "it is damaged: a text in it has no length; save it again"
+        )
+      place += step
+    start = content.find(_HEAP, start + 1)
 
 
 def _read_hdf5(file: IO[bytes]) -> Contents:
@@ -257,11 +313,13 @@ def _read_hdf5(file: IO[bytes]) -> Contents:
     if any(name in group for name in _LAYERS):
       layers = _layers_by_class(group)
       return Contents(
-        tuple(reader.arrays(group, layers)), layers, has_names=False
+        tuple(reader.arrays(group, layers)), layers, False, _CLASSES_ALONE
       )
     layers = ()
     if "model_config" in group.attrs:
-      layers = _layers_of(_text(group.attrs["model_config"]), "model_config")
+      layers = _layers_of(
+        "".join(_attribute(group, "model_config")), "model_config"
+      )
     if "model_weights" in group:
       group = reader.child(group, "model_weights")
     if "layer_names" not in group.attrs and "layer_names0" not in group.attrs:
@@ -277,21 +335,29 @@ def _read_hdf5(file: IO[bytes]) -> Contents:
     return Contents(arrays, layers)
 
 
-def _text(value: Any) -> str:
-  return value.decode("utf-8") if isinstance(value, bytes) else str(value)
+def _attribute(group: h5py.Group, name: str) -> list[str]:
+  """Returns the texts of an attribute."""
+  described = group.attrs.get_id(name)
+  num_bytes = math.prod(described.shape) * described.dtype.itemsize
+  if num_bytes > _MAX_ATTRIBUTE:
+    raise _RefusedError(
+      f"it is damaged: its attribute {name!r} says that it has"
+      f" {memory.described(num_bytes)}; save it again"
+    )
+  return [
+    each.decode("utf-8") if isinstance(each, bytes) else str(each)
+    for each in np.ravel(group.attrs[name])
+  ]
 
 
 def _texts(group: h5py.Group, name: str) -> list[str]:
   """Returns a list of texts among attributes; a long one comes in pieces."""
-  keys = [name] if name in group.attrs else []
-  while f"{name}{len(keys)}" in group.attrs and keys != [name]:
-    keys.append(f"{name}{len(keys)}")
-  found = []
-  for key in keys:
-    attribute = group.attrs.get_id(key)
-    if math.prod(attribute.shape) * attribute.dtype.itemsize > _MAX_TEXT:
-      raise _RefusedError(f"its attribute {key} is too large")
-    found += [_text(each) for each in np.ravel(group.attrs[key])]
+  if name in group.attrs:
+    return _attribute(group, name)
+  found, number = [], 0
+  while f"{name}{number}" in group.attrs:
+    found += _attribute(group, f"{name}{number}")
+    number += 1
   return found
 
 
@@ -452,6 +518,7 @@ def with_names(contents: Contents, layers: Iterable[Layer]) -> Contents:
       each._replace(layers=renamed(each.layers)) for each in contents.arrays
     ),
     known,
+    hint=contents.hint,
   )
 
 
@@ -553,9 +620,9 @@ def _read_saved_model(folder: pathlib.Path) -> Contents:
     Array(layer_names, name, reader.get_tensor(key))
     for layer_names, name, key in variables
   )
-  if not layers:
-    layers = _layers_by_name((), arrays)
-  return Contents(arrays, layers)
+  if layers:
+    return Contents(arrays, layers)
+  return Contents(arrays, _layers_by_name((), arrays), hint=_NO_MODELS)
 
 
 def _metadata(path: pathlib.Path) -> dict[str, tuple[str, str]]:

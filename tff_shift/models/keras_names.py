@@ -84,6 +84,7 @@ def match(
     # A file may leave out models between the outermost and the innermost.
     lambda group: _canonical(group.counted)[-1:],
     lambda group: _canonical(group.raw),
+    lambda group: "_".join(_canonical(group.raw)),
   ):
     ours, theirs = _by_key(in_model, key), _by_key(in_file, key)
     for each in ours.keys() & theirs.keys():
@@ -92,11 +93,11 @@ def match(
         in_model.remove(ours[each][0])
         in_file.remove(theirs[each][0])
   if in_file:
-    raise ValueError(_left_over(in_file, in_model, names, contents.has_names))
+    raise ValueError(_left_over(in_file, in_model, names) + contents.hint)
   return found
 
 
-def _left_over(in_file, in_model, names, has_names: bool) -> str:
+def _left_over(in_file, in_model, names) -> str:
   """Returns the message of arrays for which there is no weight."""
   shown = ", ".join(repr(_shown(each)) for each in in_file[:3])
   more = f" and {len(in_file) - 3} more" if len(in_file) > 3 else ""
@@ -108,15 +109,7 @@ def _left_over(in_file, in_model, names, has_names: bool) -> str:
     if names
     else "it has no weights"
   )
-  hint = (
-    ""
-    if has_names
-    else "; a file of weights alone (.weights.h5) has the classes of layers in"
-    " place of their names: save the whole model (model.save, .keras)"
-  )
-  return (
-    f"it has {shown}{more}, for which the model has no weight ({wanted}){hint}"
-  )
+  return f"it has {shown}{more}, for which the model has no weight ({wanted})"
 
 
 def _shown(group: _Group) -> str:
@@ -229,9 +222,11 @@ def _counted(
   layers: Iterable[keras_files.Layer], raw: Path = (), counted: Path = ()
 ) -> Iterator[tuple[Path, Path]]:
   """Yields for each layer its path and the one of names that are counted."""
-  counts = {}
+  layers, counts = tuple(layers), {}
+  # Where some are counted already, the others have names of their own.
+  is_counted = any(_COUNTED.fullmatch(layer.name) for layer in layers)
   for layer in layers:
-    kind, name = _kind(layer), layer.name
+    kind, name = None if is_counted else _kind(layer), layer.name
     if kind is not None:
       counts[kind] = counts.get(kind, 0) + 1
       name = f"{kind.replace('_', '.')}.{counts[kind]}"
@@ -242,8 +237,6 @@ def _counted(
 
 def _kind(layer: keras_files.Layer) -> str | None:
   """Returns what Keras calls such layers; None: it has a name of its own."""
-  if _COUNTED.fullmatch(layer.name):
-    return None
   kind = re.sub(r"_\d+$", "", layer.name)
   if layer.class_name is None:
     is_automatic = kind in _kinds()

@@ -448,6 +448,25 @@ class TestRefusals:
       tmp_path / "a.h5"
     )
 
+  @pytest.mark.parametrize("libver", ["earliest", "latest"])
+  def test_text_that_is_longer_than_its_file(self, libver, tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver=libver) as file:
+      file.attrs["layer_names"] = ["first", "second"]
+      for name in ("first", "second"):
+        file.create_group(name).attrs["weight_names"] = ["kernel:0"]
+        file[name]["kernel:0"] = np.zeros(3, np.float32)
+    assert len(keras_files.read(path).arrays) == 2
+    content = bytearray(path.read_bytes())
+    # Lengths of the two names; the place of each text and its number follow.
+    (heap,) = {content.index(b"GCOL")}
+    second = content.index(
+      (6).to_bytes(4, "little") + heap.to_bytes(8, "little")
+    )
+    content[second + 3] = 0xEE  # 4 GB
+    path.write_bytes(content)
+    assert "a text in it has 3.72 GiB, and it has" in refusal(path)
+
   def test_length_of_a_text_at_which_hdf5_never_ends(self, copied):
     path = copied("whole h5")
     content = bytearray(path.read_bytes())

@@ -66,6 +66,12 @@ _OWN = "vars"
 # A collection of texts in HDF5, its size, and number and length of a text.
 _HEAP = b"GCOL\1\0\0\0"
 _HEAP_SIZE, _HEAP_OBJECT = struct.Struct("<Q"), struct.Struct("<H6xQ")
+# Attributes of texts: the version of one and the sizes of its name, type and
+# space; a class of types; and the length of a text, before the place of that.
+_ATTRIBUTES = (b"layer_names", b"weight_names", b"model_config")
+_END_OF_NAME = re.compile(rb"\d*\0")
+_ATTRIBUTE_SIZES, _OF_TEXTS = struct.Struct("<BxHHH"), 9
+_TEXT_LENGTH = struct.Struct("<I")
 _LAYER_EDGE = re.compile(r"layer(_with_weights)?-\d+")
 
 
@@ -277,12 +283,69 @@ def _opened(file: IO[bytes], what: str) -> Iterator[h5py.File]:
     )
   file.seek(0)
   if isinstance(file, io.BytesIO):
-    _check_heaps(file.getvalue())
+    _check_texts(file.getvalue())
   else:
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-      _check_heaps(content)
+      _check_texts(content)
   with h5py.File(file, "r") as group:
     yield group
+
+
+def _check_texts(content: bytes | mmap.mmap) -> None:
+  """Refuses texts that HDF5's library would take all memory or time for."""
+  _check_heaps(content)
+  _check_lengths(content)
+
+
+def _check_lengths(content: bytes | mmap.mmap) -> None:
+  """Refuses attributes with texts that are longer than the file.
+
+  The library asks for the memory before it looks for the text.
+  """
+  for name, name_size in _attributes_in(content):
+    # Three versions of what stands before a name; one fills up to eights.
+    for version, before, multiple in ((1, 8, 8), (2, 8, 1), (3, 9, 1)):
+      if name < before:
+        continue
+      *told, kind_size, space_size = _ATTRIBUTE_SIZES.unpack_from(
+        content, name - before
+      )
+      kind, space, data = (
+        name + sum(-(-size // multiple) * multiple for size in sizes)
+        for sizes in (
+          (name_size,),
+          (name_size, kind_size),
+          (name_size, kind_size, space_size),
+        )
+      )
+      if data > len(content):
+        continue
+      if told != [version, name_size] or content[kind] & 15 != _OF_TEXTS:
+        continue
+      shape = struct.unpack_from(
+        f"<{content[space + 1]}Q",
+        content,
+        space + (8 if content[space] == 1 else 4),
+      )
+      count = math.prod(shape)
+      for place in range(data, data + min(16 * count, _MAX_ATTRIBUTE), 16):
+        (length,) = _TEXT_LENGTH.unpack_from(content, place)
+        if length > len(content):
+          raise _RefusedError(
+            f"it is damaged: a text in it has {memory.described(length)}, and"
+            f" it has {memory.described(len(content))}; save it again"
+          )
+
+
+def _attributes_in(content: bytes | mmap.mmap) -> Iterator[tuple[int, int]]:
+  """Yields where names of attributes of texts stand, and how long they are."""
+  for name in _ATTRIBUTES:
+    place = content.find(name)
+    while place >= 0:
+      end = _END_OF_NAME.match(content, place + len(name))
+      if end:
+        yield place, end.end() - place
+      place = content.find(name, place + 1)
 
 
 def _check_heaps(content: bytes | mmap.mmap) -> None:

@@ -544,6 +544,16 @@ class TestMatch:
       "head/dense.1/kernel": 1,
     }
 
+  def test_numbers_of_the_user_change_nothing(self):
+    layers = [
+      keras_files.Layer("mine.1", "Dense"),
+      keras_files.Layer("dense_9", "Dense"),
+    ]
+    given = contents("mine.1/kernel", "dense_9/kernel", layers=layers)
+    assert self.match(
+      given, "backbone/mine.1/kernel", "head/dense.1/kernel"
+    ) == {"backbone/mine.1/kernel": 0, "head/dense.1/kernel": 1}
+
   def test_models_between_may_be_left_out_where_it_is_clear(self):
     given = contents("base/a/kernel", "base/b/kernel")
     assert self.match(
@@ -574,7 +584,7 @@ class TestMatch:
     )
     with pytest.raises(
       ValueError,
-      match=r"'norm' has 4 arrays, and the model has 2 .*\(gamma, beta\)",
+      match=r"'norm' has 4 array\(s\), and the model has 2 .*\(gamma, beta\)",
     ):
       self.match(given, "backbone/norm/gamma", "backbone/norm/beta")
 

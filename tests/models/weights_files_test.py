@@ -118,7 +118,10 @@ class TestLogits:
     # And not without it.
     assert abs(predict(run_in_graph, model) - found).max() > 0.1
 
-  @pytest.mark.parametrize("build", [with_branches, recurrent, frozen])
+  @pytest.mark.parametrize(
+    "build",
+    [with_branches, pytest.param(recurrent, marks=pytest.mark.slow), frozen],
+  )
   def test_of_any_model(self, build, run_in_graph, tmp_path):
     for name in NAMES[:4]:
       expected = saved(build, tmp_path / name)
@@ -274,10 +277,6 @@ class TestRefusals:
         functools.partial(perceptron, width=7),
         ("'backbone/dense.1/kernel' has shape (6, 7)", "takes (6, 6)"),
       ),
-      (
-        functools.partial(perceptron, use_bias=False),
-        ("dense", "bias"),
-      ),
     ],
   )
   def test_other_models(self, build, messages, name, tmp_path):
@@ -285,6 +284,21 @@ class TestRefusals:
     line = refusal(model, save(trained(build), tmp_path / name))
     for message in messages:
       assert message in line
+
+  @pytest.mark.parametrize(
+    ("name", "message"),
+    [
+      (
+        "a.keras",
+        "has 1 array(s), and the model has 2 weight(s) there (kernel, bias)",
+      ),
+      ("a.h5", "'backbone/dense.2/bias' is missing; give all weights of"),
+    ],
+  )
+  def test_layer_without_one_of_its_weights(self, name, message, tmp_path):
+    model = models.from_keras(perceptron)
+    build = functools.partial(perceptron, use_bias=False)
+    assert message in refusal(model, save(trained(build), tmp_path / name))
 
   @pytest.mark.parametrize("name", NAMES[:3])
   def test_layers_of_other_names(self, name, tmp_path):

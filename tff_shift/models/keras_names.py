@@ -125,8 +125,8 @@ def _match_weights(theirs: _Group, ours: _Group) -> dict[str, np.ndarray]:
   if None in given:
     if len(given) != len(wanted):
       raise ValueError(
-        f"its layer {layer!r} has {len(given)} arrays, and the model has"
-        f" {len(wanted)} weights there ({', '.join(wanted)})"
+        f"its layer {layer!r} has {len(given)} array(s), and the model has"
+        f" {len(wanted)} weight(s) there ({', '.join(wanted)})"
       )
     given = wanted
   if len(set(given)) < len(given) or len(set(wanted)) < len(wanted):
@@ -224,7 +224,10 @@ def _counted(
   """Yields for each layer its path and the one of names that are counted."""
   layers, counts = tuple(layers), {}
   # Where some are counted already, the others have names of their own.
-  is_counted = any(_COUNTED.fullmatch(layer.name) for layer in layers)
+  is_counted = any(
+    layer.class_name is None and _COUNTED.fullmatch(layer.name)
+    for layer in layers
+  )
   for layer in layers:
     kind, name = None if is_counted else _kind(layer), layer.name
     if kind is not None:

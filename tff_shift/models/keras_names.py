@@ -87,8 +87,8 @@ def match(
     lambda group: "_".join(_canonical(group.raw)),
   ):
     ours, theirs = _by_key(in_model, key), _by_key(in_file, key)
-    for each in ours.keys() & theirs.keys():
-      if len(ours[each]) == len(theirs[each]) == 1:
+    for each in ours:
+      if len(ours[each]) == len(theirs.get(each, ())) == 1:
         found |= _match_weights(theirs[each][0], ours[each][0])
         in_model.remove(ours[each][0])
         in_file.remove(theirs[each][0])

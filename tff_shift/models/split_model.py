@@ -453,7 +453,11 @@ def _with_contents(
   )
   if not found:
     raise ValueError("it has no weights")
-  given = {name.split("/")[0] for name in found}
+  given = [
+    part
+    for part in frozen
+    if any(name.startswith(f"{part}/") for name in found)
+  ]
   # `with_weights` knows nothing of weights that are frozen.
   for part in given:
     if frozen[part] and not any(name in found for name in trained[part]):

@@ -12,6 +12,7 @@ _DIRECT = [
   "absl-py>=1.2,<2",
   "dp-accounting>=0.4.3,<0.5",
   "grpcio>=1.46,<2",
+  "h5py>=3.9,<4",
   "importlib_resources>=6,<8",
   "jinja2>=3.1,<4",
   "markdown>=3.6,<4",

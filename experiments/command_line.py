@@ -480,7 +480,10 @@ def _flag_values() -> dict[str, Any]:
       for flag in defined
     }
   )
-  digests = {"import": hparam_flags.digests_of_imports()}
+  digests = {
+    "import": hparam_flags.digests_of_imports(),
+    "weights_file": model_flags.digest_of_weights(),
+  }
   if values.get("model") and models.is_user_function(values["model"]):
     digests["model"] = models.digest(values["model"])
   return values | {

@@ -342,7 +342,7 @@ def _build_model(dataset: periods.DynamicDataset) -> split_model.SplitModel:
     options["width"] = width
     if name == "mlp":
       options["head_width"] = width
-  return models.build(
+  model = models.build(
     name,
     input_shape=dataset.train.x.shape[1:],
     num_classes=len(dataset.class_names),
@@ -350,6 +350,9 @@ def _build_model(dataset: periods.DynamicDataset) -> split_model.SplitModel:
     input_scaling=input_flags.chosen([dataset.train.x]),
     **options,
   )
+  # Of the work-network alone: the extractor is trained on public data. A
+  # meta-network gives nearly these weights at its start.
+  return model_flags.with_weights(model)
 
 
 def _periods(

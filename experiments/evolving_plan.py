@@ -13,6 +13,7 @@ from experiments import comparison
 from experiments import contestants
 from experiments import dataset_flags
 from experiments import input_flags
+from experiments import model_flags
 from experiments import output_folder
 from experiments import selection_flags
 from tff_shift import algorithms
@@ -90,11 +91,6 @@ def define_flags() -> None:
     0.2,
     "Share of a source domain that a client keeps for testing. It does not"
     " apply to data that say what is for testing.",
-  )
-  flags.DEFINE_string(
-    "weights_file",
-    None,
-    "File of weights to start from (resnet for caltran). Default: random.",
   )
   flags.DEFINE_integer(
     "embedding_width",
@@ -361,6 +357,4 @@ def _build_model(
     input_scaling=input_flags.chosen([client.train.x for client in clients]),
     **options,
   )
-  if FLAGS.weights_file is not None:
-    model = split_model.load_weights(model, FLAGS.weights_file)
-  return model
+  return model_flags.with_weights(model)

@@ -12,6 +12,7 @@ from experiments import comparison
 from experiments import contestants
 from experiments import dataset_flags
 from experiments import input_flags
+from experiments import model_flags
 from experiments import output_folder
 from experiments import selection_flags
 from tff_shift import algorithms
@@ -264,6 +265,8 @@ def _build_model(
     input_scaling=input_flags.chosen([each.x for each in dataset.train]),
     **options,
   )
+  # Of a guide such a file has nothing: its client branch is drawn.
+  model = model_flags.with_weights(model)
   if isinstance(model, guided_model.GuidedModel):
     return model
   return guided_model.with_guide(model, FLAGS.num_clients, _GUIDE_WIDTH)

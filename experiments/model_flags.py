@@ -1,4 +1,4 @@
-"""The flags of models that are pre-trained elsewhere and adapted."""
+"""The flags of weights that come from outside: of files, and of Llamas."""
 
 import pathlib
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from absl import flags
 
 from tff_shift.data import source
+from tff_shift.models import split_model
 
 FLAGS = flags.FLAGS
 
@@ -14,6 +15,15 @@ _NAMES = ("lora_rank", "lora_alpha")
 
 def define_flags() -> None:
   """Defines the flags."""
+  flags.DEFINE_string(
+    "weights_file",
+    None,
+    "Weights that the model starts from: a Keras model (.keras, .h5, or the"
+    " folder of a SavedModel) with layers of the same names, or an .npz file."
+    " All of the head, or of the backbone, may be left out. Where a model is"
+    " pre-trained (online_adaptation), pre-training starts from them. Default:"
+    " random.",
+  )
   flags.DEFINE_string(
     "model_dir",
     None,
@@ -50,3 +60,33 @@ def options() -> dict[str, Any]:
   chosen = {name: FLAGS[name].value for name in _NAMES}
   chosen["model_dir"] = model_dir()
   return {name: each for name, each in chosen.items() if each is not None}
+
+
+def with_weights(model: split_model.SplitModel) -> split_model.SplitModel:
+  """Makes a model start from `--weights_file`, if that is set.
+
+  Args:
+    model: The model that is trained. A guide is no part of such files.
+
+  Returns:
+    The model.
+
+  Raises:
+    FileNotFoundError: If there is no such file.
+    ValueError: If it is damaged or does not fit.
+  """
+  if FLAGS.weights_file is None:
+    return model
+  return split_model.load_weights(model, FLAGS.weights_file)
+
+
+def digest_of_weights() -> str | None:
+  """Returns the SHA-256 of `--weights_file`; None where it is not set.
+
+  Raises:
+    FileNotFoundError: If there is no such file.
+    ValueError: If it cannot be read.
+  """
+  if FLAGS.weights_file is None:
+    return None
+  return split_model.weights_digest(FLAGS.weights_file)

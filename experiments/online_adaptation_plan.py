@@ -432,7 +432,7 @@ def _draw_each_part(drawn: streams.Streams) -> None:
 
 def _build_model(dataset: streams.OnlineDataset) -> split_model.SplitModel:
   x = dataset.stream.x
-  return models.build(
+  model = models.build(
     command_line.model_name(SCENARIO),
     input_shape=x.shape[1:],
     num_classes=len(dataset.class_names),
@@ -440,6 +440,9 @@ def _build_model(dataset: streams.OnlineDataset) -> split_model.SplitModel:
     input_scaling=input_flags.chosen([dataset.pretraining.x]),
     **command_line.model_options(),
   )
+  # There is no run without pre-training, so it is that which starts from the
+  # weights of a file; clients start from what it gives.
+  return model_flags.with_weights(model)
 
 
 def client_streams(plan: Plan, shift: str, seed: int) -> streams.Streams:

@@ -235,7 +235,7 @@ class TestWeightsFile:
   def test_file_of_another_form_is_refused(self, small_mlp, tmp_path):
     path = tmp_path / "weights.h5"
     path.write_bytes(b"\x89HDF\r\n")
-    with pytest.raises(ValueError, match=r"weights\.h5.*not an \.npz") as error:
+    with pytest.raises(ValueError, match=r"weights\.h5.*not an HDF5") as error:
       split_model.load_weights(small_mlp, path)
     assert one_line(error)
 

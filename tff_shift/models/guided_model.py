@@ -61,6 +61,17 @@ class GuidedModel(split_model.SplitModel):
       target_branch=model.target_branch.with_frozen(frozen[size:]),
     )
 
+  def _frozen_names_in(self, part: str) -> tuple[str, ...] | None:
+    """See the base class; the backbone's are those of what it is made of."""
+    names = super()._frozen_names_in(part)
+    if names is not None or part != "backbone":
+      return names
+    found = [
+      getattr(each.source, "frozen_names", None) if each.frozen else ()
+      for each in (self.trunk, self.target_branch)
+    ]
+    return None if None in found else sum(found, ())
+
   def move_to_backbone(
     self, layers: parts.Part, head: parts.Part, embedding_size: int
   ) -> "GuidedModel":

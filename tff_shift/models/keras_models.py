@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tff_shift.models import keras_checks
 from tff_shift.models import keras_inputs
-from tff_shift.models import keras_names
+from tff_shift.models import layer_names
 from tff_shift.models import keras_parts
 from tff_shift.models import parts
 from tff_shift.models import split_model
@@ -95,7 +95,7 @@ def from_keras(
     keras_checks.check_scaling(model, dtype)
     keras_checks.check_layers(model)
     keras_checks.check_writes(model)
-    new_names = keras_names.counted(model.layers)
+    new_names = layer_names.counted(model.layers)
     backbone, head = _cut(_clone(model, new_names), new_names, cut)
     is_given = initial == "given"
     found = split_model.SplitModel(
@@ -159,7 +159,7 @@ def with_group_normalization(
     settings["axis"] = axes[0]
     settings["groups"] = math.gcd(groups, layer.input_shape[axes[0]])
     settings["trainable"] = layer.trainable
-    if not keras_names.is_by_keras(layer):
+    if not layer_names.is_by_keras(layer):
       settings["name"] = layer.name
     return tf.keras.layers.GroupNormalization(**settings)
 

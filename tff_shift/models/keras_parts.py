@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tff_shift.models import keras_names
+from tff_shift.models import layer_names
 from tff_shift.models import modes
 from tff_shift.models import parts
 
@@ -107,7 +107,7 @@ def _sublayers(
     # A layer and its cell are one.
     yield from ((name, each) for each in inner)
     return
-  own_names = keras_names.counted(inner)
+  own_names = layer_names.counted(inner)
   separator = "/" if isinstance(layer, tf.keras.Model) else "_"
   for each in inner:
     yield f"{name}{separator}{own_names[each.name]}", each

@@ -6,6 +6,7 @@ it starts. It may come from a Keras model (`keras_parts`) or be written by hand.
 
 import dataclasses
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
 
@@ -92,28 +93,56 @@ class Part:
     """Returns the part with initial weights that are given, not drawn."""
     initializers = []
     for name, shape in zip(self.names, self.shapes, strict=True):
-      key = f"{prefix}/{name}"
-      if key not in values:
-        raise ValueError(
-          f"weight {key!r} is missing; give all weights of {prefix!r} or none"
-        )
-      value = _as_float32(values[key], key)
-      if value.shape != shape:
-        raise ValueError(
-          f"weight {key!r} has shape {value.shape}, and the model takes {shape}"
-        )
-      largest = examples.largest_root(np.float32)
-      place = examples.first_beyond(value, largest)
-      if place is not None and not np.isfinite(value[place]):
-        raise ValueError(f"weight {key!r} has numbers that are not finite")
-      if place is not None:
-        raise ValueError(
-          f"weight {key!r} has {value[place]:g} at {list(place)}; numbers must"
-          f" lie between -{largest:.2g} and {largest:.2g}, so that their"
-          " squares are finite as float32"
-        )
+      value = given(values, f"{prefix}/{name}", shape, prefix)
       initializers.append(constant(value))
     return dataclasses.replace(self, initializers=tuple(initializers))
+
+
+def require(
+  values: Mapping[str, Any], keys: Iterable[str], prefix: str
+) -> None:
+  """Refuses values of which one is missing; the prefix is that of a part."""
+  for key in keys:
+    if key not in values:
+      raise ValueError(
+        f"weight {key!r} is missing; give all weights of {prefix!r} or none"
+      )
+
+
+def given(
+  values: Mapping[str, Any], key: str, shape: tuple[int, ...], prefix: str
+) -> np.ndarray:
+  """Returns a weight that comes from outside, checked.
+
+  Args:
+    values: The weights by name.
+    key: The name of the weight.
+    shape: The shape that it must have.
+    prefix: The part, all of whose weights must be there.
+
+  Returns:
+    The weight, float32.
+
+  Raises:
+    ValueError: If it is missing, of another shape, no number, or not finite.
+  """
+  require(values, [key], prefix)
+  value = _as_float32(values[key], key)
+  if value.shape != shape:
+    raise ValueError(
+      f"weight {key!r} has shape {value.shape}, and the model takes {shape}"
+    )
+  largest = examples.largest_root(np.float32)
+  place = examples.first_beyond(value, largest)
+  if place is not None and not np.isfinite(value[place]):
+    raise ValueError(f"weight {key!r} has numbers that are not finite")
+  if place is not None:
+    raise ValueError(
+      f"weight {key!r} has {value[place]:g} at {list(place)}; numbers must"
+      f" lie between -{largest:.2g} and {largest:.2g}, so that their"
+      " squares are finite as float32"
+    )
+  return value
 
 
 def _as_float32(value: Any, key: str) -> np.ndarray:

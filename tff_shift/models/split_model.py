@@ -11,6 +11,8 @@ function of the weights, and federated averaging breaks it.
 """
 
 import dataclasses
+import hashlib
+import itertools
 import os
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -20,8 +22,11 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift import files
 from tff_shift.data import array_files
 from tff_shift.models import input_scaling as scaling_lib
+from tff_shift.models import keras_files
+from tff_shift.models import keras_names
 from tff_shift.models import keras_parts
 from tff_shift.models import parts
 
@@ -32,6 +37,10 @@ HEADS = ("last_layer", "classifier")
 # Kept apart from the layers' position: a layer's name is a prefix common to its
 # parts (convolution, normalisation) and the part's own name.
 _PART_SEPARATOR = "_"
+
+_NPZ = ".npz"
+# What the folder of a model that a run has left holds, beside a SavedModel.
+_SAVED_RUN = ("weights.npz", "model.json")
 
 
 class SplitWeights(NamedTuple):
@@ -143,6 +152,25 @@ class SplitModel:
     """
     values = tuple(getattr(self, name).frozen for name in self._PARTS)
     return values if any(values) else ()
+
+  def frozen_names(self, part: str) -> tuple[str, ...] | None:
+    """Returns a name for each frozen weight of a part, like `weight_names`.
+
+    Args:
+      part: "backbone" or "head".
+
+    Returns:
+      The names in the order of the part's `frozen`. None: they have none.
+    """
+    names = self._frozen_names_in(part)
+    return names and tuple(f"{part}/{name.split(':')[0]}" for name in names)
+
+  def _frozen_names_in(self, part: str) -> tuple[str, ...] | None:
+    """Returns the names of frozen weights within a part, or None."""
+    found = getattr(self, part)
+    if not found.frozen:
+      return ()
+    return getattr(found.source, "frozen_names", None)
 
   @property
   def num_frozen_parameters(self) -> int:
@@ -405,32 +433,108 @@ def with_weights(model: SplitModel, values: Mapping[str, Any]) -> SplitModel:
   )
 
 
+def _with_contents(
+  model: SplitModel, contents: keras_files.Contents
+) -> SplitModel:
+  """Makes a model start from the weights of a Keras file: `load_weights`."""
+  frozen = {
+    part: model.frozen_names(part) or () for part in SplitWeights._fields
+  }
+  trained = model.weight_names()._asdict()
+  sources = [getattr(model, part).source for part in frozen]
+  if all(getattr(each, "keras_model", None) for each in sources):
+    # In the order of the Keras model that was cut.
+    layers = [keras_files.layers_of(each.keras_model) for each in sources]
+    contents = keras_files.with_names(contents, itertools.chain(*layers))
+  found = keras_names.match(
+    contents,
+    [name for part in frozen for name in (*trained[part], *frozen[part])],
+  )
+  if not found:
+    raise ValueError("it has no weights")
+  given = [
+    part
+    for part in frozen
+    if any(name.startswith(f"{part}/") for name in found)
+  ]
+  # `with_weights` knows nothing of weights that are frozen.
+  for part in given:
+    if frozen[part] and not any(name in found for name in trained[part]):
+      parts.require(found, trained[part], part)
+  fixed = {
+    part: tuple(
+      parts.given(found, name, tuple(old.shape), part).astype(
+        tf.as_dtype(old.dtype).as_numpy_dtype
+      )
+      for name, old in zip(
+        frozen[part], getattr(model, part).frozen, strict=True
+      )
+    )
+    for part in given
+    if frozen[part]
+  }
+  if fixed:
+    model = model.with_frozen(
+      tuple(
+        fixed.get(part, getattr(model, part).frozen) for part in model._PARTS
+      )
+    )
+  values = {
+    name: found[name]
+    for part in given
+    for name in trained[part]
+    if name in found
+  }
+  return with_weights(model, values) if values else model
+
+
+def _is_saved_run(path: str) -> bool:
+  return all(os.path.isfile(os.path.join(path, each)) for each in _SAVED_RUN)
+
+
 def load_weights(model: SplitModel, path: str | os.PathLike[str]) -> SplitModel:
   """Makes a model start from the weights of a file.
 
-  A file for it is written by
+  An .npz file for it is written by
 
       names = tf.nest.flatten(model.weight_names())
       np.savez(path, **dict(zip(names, tf.nest.flatten(weights))))
 
-  or is the `weights.npz` of a model that a run has left; what is in there of
-  single clients, `clients/...`, is left out.
+  or is the `weights.npz` of a model that a run has left, or the folder of it;
+  what is in there of single clients, `clients/...`, is left out.
+
+  Of a file of Keras (`keras_files`) arrays belong to the weights of layers of
+  the same names (`keras_names`): it is the Keras model that the model was made
+  of, or one of the same layers. It has the frozen weights too. The model of a
+  guide keeps that guide.
 
   Args:
     model: The model.
-    path: An .npz file with an array for each name (see `with_weights`).
+    path: An .npz file with an array for each name (see `with_weights`); a
+      .keras, .h5 or .hdf5 file, or the folder of a SavedModel. As in
+      `with_weights` all of the head, or of the backbone, may be left out.
 
   Returns:
     The model; see `with_weights`.
 
   Raises:
     FileNotFoundError: If there is no such file.
-    ValueError: If it is not an .npz file, is damaged or does not fit the model.
+    ValueError: If it is no such file, is damaged or does not fit the model.
   """
   path = os.fspath(path)
   if not os.path.exists(path):
     raise FileNotFoundError(f"no weights file {path!r}")
   try:
+    if _is_saved_run(path):
+      path = os.path.join(path, _SAVED_RUN[0])
+    if keras_files.is_keras_file(path):
+      return _with_contents(model, keras_files.read(path))
+    if not path.lower().endswith(_NPZ):
+      raise ValueError(
+        "its name must end in"
+        f" {', '.join((_NPZ, keras_files.KERAS, *keras_files.HDF5))}, or it"
+        " must be the folder of a SavedModel"
+      )
     values = array_files.read_npz(path)
     return with_weights(
       model,
@@ -438,3 +542,41 @@ def load_weights(model: SplitModel, path: str | os.PathLike[str]) -> SplitModel:
     )
   except ValueError as error:
     raise ValueError(f"weights file {path!r}: {error}") from error
+
+
+def weights_digest(path: str | os.PathLike[str]) -> str:
+  """Returns the SHA-256 of what `load_weights` reads.
+
+  Args:
+    path: See `load_weights`.
+
+  Returns:
+    64 hexadecimal digits; of a folder that of its files and their names.
+
+  Raises:
+    FileNotFoundError: If there is no such file.
+    ValueError: If it cannot be read.
+  """
+  path = os.fspath(path)
+  if not os.path.exists(path):
+    raise FileNotFoundError(f"no weights file {path!r}")
+  if not os.path.isdir(path):
+    return _digest_of_file(path)
+  digest = hashlib.sha256()
+  for each in _files_of(path):
+    digest.update(
+      f"{each}\0{_digest_of_file(os.path.join(path, each))}".encode()
+    )
+  return digest.hexdigest()
+
+
+def _files_of(folder: str) -> list[str]:
+  """Returns the paths of the files in a folder that `load_weights` reads."""
+  if _is_saved_run(folder):
+    return [_SAVED_RUN[0]]
+  return keras_files.files_of(folder)
+
+
+def _digest_of_file(path: str) -> str:
+  with files.reading(path) as file:
+    return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,242 @@
+"""`--weights_file` in every binary: runs start from what a file holds."""
+
+import dataclasses
+import os
+import textwrap
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments import dynamic_personalization
+from experiments import dynamic_personalization_plan
+from experiments import evolving
+from experiments import evolving_plan
+from experiments import guidance
+from experiments import guidance_plan
+from experiments import online_adaptation
+from experiments import online_adaptation_plan
+from experiments import pretrained
+from tff_shift.simulation import pretraining
+
+# So small that no weight of order 1 moves by a bit.
+_STANDSTILL = 1e-12
+_MODEL = textwrap.dedent(
+  """
+  import tensorflow as tf
+
+  layers = tf.keras.layers
+
+
+  def build(input_shape, num_classes):
+    return tf.keras.Sequential(
+      [
+        layers.InputLayer(input_shape),
+        layers.Flatten(),
+        layers.Dense(3, "relu"),
+        layers.Dense(num_classes, name="last"),
+      ]
+    )
+  """
+)
+_COMMON = ("--num_clients=2", "--noprogress")
+_STILL = ("--batch_size=4", f"--learning_rate={_STANDSTILL}")
+_DIGITS = (*_STILL, "--dataset=digits", "--max_examples=300")
+# By binary: its module of flags, a small run, and a file of one kind each.
+_RUNS = {
+  evolving: (
+    evolving_plan,
+    (
+      "--algorithm=fed_avg",
+      *_STILL,
+      "--dataset=circle",
+      "--num_domains=3",
+      "--max_examples_per_domain=12",
+      "--rounds=1",
+      "--local_steps=1",
+    ),
+    "file.keras",
+  ),
+  online_adaptation: (
+    online_adaptation_plan,
+    (
+      "--algorithm=fix_lr",
+      *_STILL,
+      "--local_epochs=1",
+      "--dataset=digits",
+      "--timesteps=1",
+      "--samples_per_step=4",
+      "--initial_examples=4",
+      "--max_pretraining_examples=40",
+    ),
+    "file.h5",
+  ),
+  guidance: (
+    guidance_plan,
+    (
+      "--algorithm=fed_avg_ft",
+      *_DIGITS,
+      "--rounds=1",
+      "--local_steps=1",
+      "--fine_tuning_steps=1",
+    ),
+    "saved",
+  ),
+  dynamic_personalization: (
+    dynamic_personalization_plan,
+    (
+      "--algorithm=fed_avg",
+      *_DIGITS,
+      "--rounds=1",
+      "--local_epochs=1",
+      "--period_size=8",
+      "--periods=1",
+      "--test_distributions=iid",
+      "--distance_threshold=inf",
+    ),
+    "file.weights.h5",
+  ),
+}
+
+
+@pytest.fixture(params=list(_RUNS), ids=lambda module: module.__name__)
+def binary(request):
+  return request.param
+
+
+@pytest.fixture
+def model(tmp_path):
+  """The flag of a model of the user's."""
+  (tmp_path / "mine.py").write_text(_MODEL)
+  return f"--model={tmp_path}/mine.py:build"
+
+
+@pytest.fixture
+def without_pretraining(tmp_path, monkeypatch):
+  """Pre-training moves no weight; its results are kept nowhere else."""
+  hparams = dataclasses.replace(
+    pretraining.PretrainingHParams(),
+    optimizer="sgd",
+    learning_rate=_STANDSTILL,
+    max_epochs=1,
+  )
+  monkeypatch.setattr(pretrained, "chosen_hparams", lambda: hparams)
+  monkeypatch.chdir(tmp_path)
+
+
+def save(binary, path, seed=0):
+  """Saves a model of random weights for a binary; returns these."""
+  # Digits are coloured there.
+  shapes = {evolving: (2,), guidance: (28, 28, 3)}
+  namespace = {}
+  exec(_MODEL, namespace)
+  keras_model = namespace["build"](
+    shapes.get(binary, (28, 28, 1)), 2 if binary is evolving else 10
+  )
+  generator = np.random.default_rng(seed)
+  keras_model.set_weights(
+    [generator.uniform(0.5, 1.5, w.shape) for w in keras_model.get_weights()]
+  )
+  if path.name.endswith(".weights.h5"):
+    keras_model.save_weights(path)
+  else:
+    keras_model.save(path)
+  return keras_model.get_weights()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("without_pretraining")
+def test_runs_start_from_the_file(binary, model, run_whole, tmp_path):
+  planning, arguments, name = _RUNS[binary]
+  expected = save(binary, tmp_path / name)
+  folder = tmp_path / "run"
+  run_whole(
+    binary,
+    planning,
+    [
+      *_COMMON,
+      *arguments,
+      model,
+      f"--weights_file={tmp_path / name}",
+      "--save_model",
+      f"--output_dir={folder}",
+    ],
+  )
+  (path,) = (folder / "model").rglob("weights.npz")
+  found = dict(np.load(path))
+  if binary is online_adaptation:
+    # Of whose heads the server has none: what clients have started from.
+    (path,) = (tmp_path / "runs" / "cache").glob("pretrained-*.npz")
+    found = dict(np.load(path)) | found
+  for key, value in zip(
+    (
+      "backbone/dense.1/kernel",
+      "backbone/dense.1/bias",
+      "head/last/kernel",
+      "head/last/bias",
+    ),
+    expected,
+    strict=True,
+  ):
+    np.testing.assert_array_equal(found[key], value)
+
+
+def test_damaged_file_is_refused_before_anything_is_written(
+  binary, model, run_here, tmp_path, capsys
+):
+  planning, arguments, _ = _RUNS[binary]
+  path = tmp_path / "file.keras"
+  save(binary, path)
+  os.truncate(path, path.stat().st_size // 2)
+  folder = tmp_path / "run"
+  code = run_here(
+    binary,
+    planning,
+    [
+      *_COMMON,
+      *arguments,
+      model,
+      f"--weights_file={path}",
+      f"--output_dir={folder}",
+    ],
+  )
+  output, errors = capsys.readouterr()
+  assert (code, output, errors.count("\n")) == (2, "", 1)
+  assert f"weights file {str(path)!r}: it is not a .keras file" in errors
+  assert not folder.exists()
+
+
+def test_missing_file_is_named(binary, run_here, tmp_path, capsys):
+  planning, arguments, _ = _RUNS[binary]
+  code = run_here(
+    binary,
+    planning,
+    [*_COMMON, *arguments, "--model=mlp", "--weights_file=/nowhere.keras"],
+  )
+  errors = capsys.readouterr().err
+  assert (code, errors.count("\n")) == (2, 1)
+  assert "no weights file '/nowhere.keras'" in errors
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_the_file_of_its_start_alone(
+  model, run_here, run_whole, tmp_path, capsys
+):
+  planning, arguments, _ = _RUNS[evolving]
+  path = tmp_path / "file.keras"
+  save(evolving, path)
+  command = [
+    *_COMMON,
+    *arguments,
+    model,
+    f"--weights_file={path}",
+    f"--output_dir={tmp_path / 'run'}",
+  ]
+  run_whole(evolving, planning, command)
+  run_whole(evolving, planning, [*command, "--resume", "--seeds=0,1"])
+  # Of the same name, with other weights in it.
+  tf.keras.backend.clear_session()
+  save(evolving, path, seed=1)
+  assert run_here(evolving, planning, [*command, "--resume"]) == 2
+  errors = capsys.readouterr().err
+  assert "--weights_file (SHA-256) was " in errors

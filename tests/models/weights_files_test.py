@@ -1,0 +1,397 @@
+"""Models that start from files of Keras: their logits are those of Keras."""
+
+import functools
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift import models
+from tff_shift.models import guided_model
+from tff_shift.models import mlp
+from tff_shift.models import split_model
+
+layers = tf.keras.layers
+SEED = np.array([1, 2], np.int32)
+NAMES = ("a.keras", "a.h5", "weights.hdf5", "a.weights.h5", "saved", "exported")
+
+
+def perceptron(width=6, num_classes=3, **options):
+  """Layers of Keras's own names, two of them of one shape."""
+  return tf.keras.Sequential(
+    [
+      layers.InputLayer((6,)),
+      layers.Dense(width, activation="relu"),
+      layers.Dense(6, activation="tanh", **options),
+      layers.Dense(num_classes, name="last"),
+    ],
+    name="perceptron",
+  )
+
+
+def with_branches():
+  """Two ways of one shape that come together, the second made first."""
+  x = layers.Input((6,))
+  second = layers.Dense(4, name="second")(x)
+  y = layers.Subtract()([layers.Dense(4, name="first")(x), second])
+  return tf.keras.Model(x, layers.Dense(3)(y), name="branches")
+
+
+def recurrent():
+  return tf.keras.Sequential(
+    [
+      layers.InputLayer((6,)),
+      layers.Reshape((3, 2)),
+      layers.Bidirectional(layers.SimpleRNN(2)),
+      layers.Dense(3),
+    ],
+    name="recurrent",
+  )
+
+
+frozen = functools.partial(perceptron, trainable=False)
+
+
+def trained(build):
+  """A Keras model of random weights, none of them 0."""
+  model = build()
+  generator = np.random.default_rng(3)
+  model.set_weights(
+    [generator.normal(size=weight.shape) for weight in model.get_weights()]
+  )
+  return model
+
+
+def save(model, path):
+  if path.name.startswith("weights") or ".weights." in path.name:
+    model.save_weights(path)
+  elif path.name == "exported":
+    model.export(str(path))
+  else:
+    model.save(path)
+  return path
+
+
+def examples(seed=0, size=5):
+  generator = np.random.default_rng(seed)
+  return generator.normal(size=(size, 6)).astype(np.float32)
+
+
+def predict(run_in_graph, model, x=None):
+  return run_in_graph(
+    lambda seed, x: model.predict(model.initial_weights(seed), x),
+    SEED,
+    examples() if x is None else x,
+  )
+
+
+def refusal(model, path):
+  with pytest.raises(ValueError) as found:
+    split_model.load_weights(model, path)
+  (line,) = str(found.value).splitlines()
+  assert line.startswith(f"weights file {str(path)!r}: ")
+  return line
+
+
+def saved(build, path):
+  """Saves a model of random weights; returns its logits.
+
+  Keras takes no calls of a model after a graph has had layers of its classes,
+  so all that is asked of one is asked here.
+  """
+  model = trained(build)
+  logits = model(examples()).numpy()
+  save(model, path)
+  return logits
+
+
+class TestLogits:
+  @pytest.mark.parametrize("name", NAMES)
+  def test_of_any_kind_of_file(self, name, run_in_graph, tmp_path):
+    expected = saved(perceptron, tmp_path / name)
+    model = models.from_keras(perceptron)
+    loaded = split_model.load_weights(model, tmp_path / name)
+    found = predict(run_in_graph, loaded)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    # And not without it.
+    assert abs(predict(run_in_graph, model) - found).max() > 0.1
+
+  @pytest.mark.parametrize(
+    "build",
+    [with_branches, pytest.param(recurrent, marks=pytest.mark.slow), frozen],
+  )
+  def test_of_any_model(self, build, run_in_graph, tmp_path):
+    for name in NAMES[:4]:
+      expected = saved(build, tmp_path / name)
+    model = models.from_keras(build)
+    for name in NAMES[:4]:
+      loaded = split_model.load_weights(model, tmp_path / name)
+      np.testing.assert_allclose(
+        predict(run_in_graph, loaded), expected, rtol=1e-5, atol=1e-6
+      )
+
+  def test_of_a_model_that_is_built_of_two(self, run_in_graph, tmp_path):
+    expected = saved(
+      lambda: tf.keras.Sequential(
+        [layers.InputLayer((6,)), *(layers.Dense(6) for _ in range(3))]
+      ),
+      tmp_path / "a.keras",
+    )
+    # Names of Keras's own, which are not counted anew in such a model.
+    model = split_model.build_split_model(
+      "two",
+      backbone=lambda: tf.keras.Sequential(
+        [layers.InputLayer((6,)), layers.Dense(6), layers.Dense(6)]
+      ),
+      head=lambda: tf.keras.Sequential(
+        [layers.InputLayer((6,)), layers.Dense(6)]
+      ),
+      input_dtype=tf.float32,
+    )
+    loaded = split_model.load_weights(model, tmp_path / "a.keras")
+    np.testing.assert_allclose(
+      predict(run_in_graph, loaded), expected, rtol=1e-5, atol=1e-5
+    )
+
+  def test_of_a_folder_that_a_run_has_left(self, run_in_graph, tmp_path):
+    model = models.from_keras(perceptron)
+    values = dict(
+      zip(
+        tf.nest.flatten(model.weight_names()),
+        trained(perceptron).get_weights(),
+        strict=True,
+      )
+    )
+    np.savez(tmp_path / "weights.npz", **values)
+    (tmp_path / "model.json").touch()
+    loaded = split_model.load_weights(model, tmp_path)
+    for name, weight in zip(
+      tf.nest.flatten(model.weight_names()),
+      tf.nest.flatten(run_in_graph(loaded.initial_weights, SEED)),
+      strict=True,
+    ):
+      np.testing.assert_array_equal(weight, values[name])
+
+
+class TestParts:
+  def test_backbone_alone(self, run_in_graph, tmp_path):
+    whole = trained(perceptron)
+    features = tf.keras.Model(whole.input, whole.layers[-1].input)
+    save(features, tmp_path / "a.keras")
+    expected = features.get_weights()
+    model = models.from_keras(perceptron)
+    given = split_model.load_weights(model, tmp_path / "a.keras")
+    weights, drawn = (
+      run_in_graph(each.initial_weights, SEED) for each in (given, model)
+    )
+    for one, other in zip(weights.backbone, expected, strict=True):
+      np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(weights.head[0], drawn.head[0])
+
+  def test_head_alone(self, run_in_graph, tmp_path):
+    head = tf.keras.Sequential(
+      [layers.InputLayer((6,)), layers.Dense(3, name="last")]
+    )
+    save(head, tmp_path / "a.h5")
+    kernel = head.get_weights()[0]
+    model = models.from_keras(perceptron)
+    given = split_model.load_weights(model, tmp_path / "a.h5")
+    weights, drawn = (
+      run_in_graph(each.initial_weights, SEED) for each in (given, model)
+    )
+    np.testing.assert_array_equal(weights.head[0], kernel)
+    np.testing.assert_array_equal(weights.backbone[0], drawn.backbone[0])
+
+  @pytest.mark.parametrize("is_built_in", [True, False])
+  def test_a_guide_stays(self, is_built_in, run_in_graph, tmp_path):
+    path = tmp_path / "a.keras"
+    expected = saved(frozen, path)
+    model = models.from_keras(frozen)
+    if is_built_in:
+      model = guided_model.with_guide(model, 4, width=2)
+    given = split_model.load_weights(model, path)
+    if not is_built_in:
+      model, given = (
+        guided_model.with_guide(each, 4, width=2) for each in (model, given)
+      )
+    np.testing.assert_allclose(
+      predict(run_in_graph, given), expected, rtol=1e-5
+    )
+
+    def features(seed, x):
+      backbone = given.initial_backbone(seed)
+      return given.features(backbone, x), given.embed(backbone, x)
+
+    # Both tasks see the frozen weights of the file.
+    np.testing.assert_array_equal(*run_in_graph(features, SEED, examples()))
+    for one, other in zip(
+      run_in_graph(model.initial_client_branch, SEED),
+      run_in_graph(given.initial_client_branch, SEED),
+      strict=True,
+    ):
+      np.testing.assert_array_equal(one, other)
+
+  def test_layers_of_a_model_with_a_trunk(self, run_in_graph, tmp_path):
+    def part(*sizes, name):
+      stack = [layers.Dense(size, name=f"{name}{size}") for size in sizes[1:]]
+      return tf.keras.Sequential([layers.InputLayer(sizes[:1]), *stack])
+
+    built = trained(
+      lambda: tf.keras.Sequential(
+        [
+          layers.InputLayer((6,)),
+          layers.Dense(5, name="a5"),
+          layers.Dense(4, name="b4"),
+          layers.Dense(3, name="c3"),
+        ]
+      )
+    )
+    save(built, tmp_path / "a.keras")
+    expected = built.get_weights()
+    model = guided_model.build_guided_model(
+      "guided",
+      trunk=functools.partial(part, 6, 5, name="a"),
+      target_branch=functools.partial(part, 5, 4, name="b"),
+      head=functools.partial(part, 4, 3, name="c"),
+      client_branch=functools.partial(part, 5, 2, name="d"),
+      input_dtype=tf.float32,
+    )
+    given = split_model.load_weights(model, tmp_path / "a.keras")
+    weights = run_in_graph(given.initial_weights, SEED)
+    for one, other in zip(tf.nest.flatten(weights), expected, strict=True):
+      np.testing.assert_array_equal(one, other)
+
+
+class TestRefusals:
+  @pytest.mark.parametrize("name", NAMES[:4])
+  @pytest.mark.parametrize(
+    ("build", "messages"),
+    [
+      (
+        functools.partial(perceptron, num_classes=4),
+        ("'head/last/kernel' has shape (6, 4), and the model takes (6, 3)",),
+      ),
+      (
+        functools.partial(perceptron, width=7),
+        ("'backbone/dense.1/kernel' has shape (6, 7)", "takes (6, 6)"),
+      ),
+    ],
+  )
+  def test_other_models(self, build, messages, name, tmp_path):
+    model = models.from_keras(perceptron)
+    line = refusal(model, save(trained(build), tmp_path / name))
+    for message in messages:
+      assert message in line
+
+  @pytest.mark.parametrize(
+    ("name", "message"),
+    [
+      (
+        "a.keras",
+        "has 1 array(s), and the model has 2 weight(s) there (kernel, bias)",
+      ),
+      ("a.h5", "'backbone/dense.2/bias' is missing; give all weights of"),
+    ],
+  )
+  def test_layer_without_one_of_its_weights(self, name, message, tmp_path):
+    model = models.from_keras(perceptron)
+    build = functools.partial(perceptron, use_bias=False)
+    assert message in refusal(model, save(trained(build), tmp_path / name))
+
+  @pytest.mark.parametrize("name", NAMES[:3])
+  def test_layers_of_other_names(self, name, tmp_path):
+    model = models.from_keras(perceptron)
+    line = refusal(model, save(trained(with_branches), tmp_path / name))
+    assert "it has 'first" in line and "'second" in line
+    assert "still without an array: 'backbone/dense." in line
+
+  def test_statistics_are_named_and_not_dropped(self, tmp_path):
+    model = models.from_keras(perceptron)
+    with_statistics = tf.keras.Sequential(
+      [
+        layers.InputLayer((6,)),
+        layers.Dense(6),
+        layers.BatchNormalization(),
+        layers.Dense(6),
+        layers.Dense(3, name="last"),
+      ]
+    )
+    for name in NAMES[:4]:
+      line = refusal(model, save(with_statistics, tmp_path / name))
+      assert "it has 'batch_normalization" in line
+
+  def test_frozen_weights_must_be_there(self, tmp_path):
+    model = models.from_keras(frozen)
+    first = tf.keras.Sequential([layers.InputLayer((6,)), layers.Dense(6)])
+    # It is told of the layer that comes first: that is not a frozen one.
+    line = refusal(model, save(trained(lambda: first), tmp_path / "a.keras"))
+    assert "'backbone/dense.2/dense.2/kernel' is missing" in line
+
+  def test_trained_weights_must_be_there(self, tmp_path):
+    def build(is_whole):
+      stack = [layers.Dense(6, name="b")] if is_whole else []
+      return tf.keras.Sequential(
+        [
+          layers.InputLayer((6,)),
+          layers.Dense(6, name="a", trainable=False),
+          *stack,
+          layers.Dense(3, name="c"),
+        ]
+      )
+
+    model = models.from_keras(functools.partial(build, True))
+    path = save(build(False), tmp_path / "a.keras")
+    assert "'backbone/b/kernel' is missing" in refusal(model, path)
+
+  def test_number_that_is_not_finite(self, tmp_path):
+    whole = perceptron()
+    whole.layers[0].bias.assign(np.full(6, np.nan))
+    line = refusal(
+      models.from_keras(perceptron), save(whole, tmp_path / "a.h5")
+    )
+    assert "'backbone/dense.1/bias' has numbers that are not finite" in line
+
+  def test_model_that_is_written_by_hand(self, tmp_path):
+    line = refusal(
+      mlp.build(width=4), save(trained(perceptron), tmp_path / "a.keras")
+    )
+    assert "for which the model has no weight" in line
+    assert "'backbone/layer1/kernel'" in line
+
+  @pytest.mark.parametrize("name", ["a.ckpt", "a", "a.npy", "a.zip"])
+  def test_kinds_of_files_are_listed(self, name, tmp_path):
+    (tmp_path / name).touch()
+    line = refusal(mlp.build(width=4), tmp_path / name)
+    assert "must end in .npz, .keras, .h5, .hdf5, or it must be" in line
+
+  def test_empty_file(self, tmp_path):
+    empty = tf.keras.Sequential([layers.InputLayer((6,)), layers.ReLU()])
+    path = save(empty, tmp_path / "a.keras")
+    assert "it has no weights" in refusal(models.from_keras(perceptron), path)
+
+
+class TestDigest:
+  def test_is_of_the_content(self, tmp_path):
+    path = tmp_path / "a.npz"
+    path.write_bytes(b"abc")
+    # sha256sum.
+    assert split_model.weights_digest(path) == (
+      "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    )
+
+  def test_of_a_saved_model_sees_each_of_its_weights(self, tmp_path):
+    path = save(trained(perceptron), tmp_path / "saved")
+    digest = split_model.weights_digest(path)
+    shutil.copytree(path, tmp_path / "copy")
+    assert split_model.weights_digest(tmp_path / "copy") == digest
+    (data,) = pathlib.Path(path, "variables").glob("*.data-*")
+    content = bytearray(data.read_bytes())
+    content[0] ^= 1
+    data.write_bytes(content)
+    assert split_model.weights_digest(path) != digest
+
+  def test_of_nothing(self, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no weights file '.*none'"):
+      split_model.weights_digest(tmp_path / "none")

@@ -513,10 +513,6 @@ class TestErrors:
         r"client branch gives \(2, 2\); logits",
       ),
       (
-        {"trunk": lambda: keras_model((2, 2), layers.Flatten())},
-        "has no weights",
-      ),
-      (
         {
           "target_branch": lambda: keras_model(
             (4,), layers.Dense(2, name="trunk")

@@ -66,10 +66,82 @@ def shared_and_frozen():
   return tf.keras.Model(x, layers.Dense(3)(y))
 
 
+def custom_layer():
+  return sequential(
+    layers.Dense(5), Scale(5, name="scale"), layers.Dense(3, name="embed")
+  )
+
+
+def nested():
+  """Models inside of a model, whose layers have the same names."""
+  return sequential(
+    sequential(layers.Dense(4, name="a"), layers.Dense(5), shape=(4,)),
+    sequential(layers.Dense(5, name="a"), shape=(5,)),
+    layers.Dense(3),
+  )
+
+
+def frozen_base():
+  """A base with batch normalisation, as of a model that was trained before."""
+  base = sequential(
+    layers.Conv2D(4, 3),
+    layers.BatchNormalization(),
+    layers.Dropout(0.5),
+    shape=(7, 7, 2),
+  )
+  base.trainable = False
+  return sequential(
+    base,
+    layers.GlobalAveragePooling2D(),
+    layers.Dense(5, name="embed"),
+    layers.Dense(3),
+    shape=(7, 7, 2),
+  )
+
+
+def attention():
+  x = layers.Input((4, 6))
+  y = layers.MultiHeadAttention(2, 3, dropout=0.1)(x, x)
+  y = layers.GlobalAveragePooling1D()(layers.LayerNormalization()(y))
+  return tf.keras.Model(x, layers.Dense(3)(layers.Dense(5, name="embed")(y)))
+
+
+def separable():
+  return sequential(
+    layers.SeparableConv2D(4, 3),
+    layers.DepthwiseConv2D(2),
+    layers.Flatten(),
+    layers.Dense(5, name="embed"),
+    layers.Dense(3),
+    shape=(7, 7, 2),
+  )
+
+
+def several_cells():
+  return sequential(
+    layers.Bidirectional(layers.GRU(3, dropout=0.1, return_sequences=True)),
+    layers.RNN([layers.LSTMCell(3), layers.GRUCell(2)]),
+    layers.Dense(5, name="embed"),
+    layers.Dense(3),
+    shape=(4, 2),
+  )
+
+
+def logistic_regression():
+  return sequential(layers.Flatten(), layers.Dense(3), shape=(2, 2))
+
+
 ARCHITECTURES = {
   each.__name__: each
   for each in (
     perceptron,
+    custom_layer,
+    nested,
+    frozen_base,
+    attention,
+    separable,
+    several_cells,
+    logistic_regression,
     convolutions,
     with_skip,
     recurrent,
@@ -81,7 +153,13 @@ ARCHITECTURES = {
 def randomize(keras_model):
   generator = np.random.default_rng(4)
   keras_model.set_weights(
-    [generator.normal(size=w.shape) for w in keras_model.get_weights()]
+    # Variances are above 0.
+    [
+      np.abs(generator.normal(size=w.shape))
+      if "variance" in w.name
+      else generator.normal(size=w.shape)
+      for w in keras_model.weights
+    ]
   )
   return keras_model
 
@@ -107,7 +185,15 @@ class TestLogits:
       ("with_skip", None),
       ("with_skip", "embed"),
       ("shared_and_frozen", None),
-      pytest.param("recurrent", None, marks=pytest.mark.slow),
+      ("custom_layer", None),
+      ("nested", None),
+      ("frozen_base", None),
+      ("separable", None),
+      ("logistic_regression", None),
+      *(
+        pytest.param(kind, None, marks=pytest.mark.slow)
+        for kind in ("recurrent", "attention", "several_cells")
+      ),
     ],
   )
   def test_from_the_given_weights_are_those_of_keras(
@@ -115,18 +201,20 @@ class TestLogits:
   ):
     keras_model = randomize(ARCHITECTURES[kind]())
     x = examples(keras_model)
-    # Keras gives up its own model when a graph has made another.
     expected = keras_model(x)
     model = models.from_keras(keras_model, cut=cut, initial="given")
     logits = run_in_graph(lambda x: predict(model, x), x)
-    np.testing.assert_allclose(logits, expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
+    eagerly = predict(model, tf.constant(x))
+    np.testing.assert_allclose(eagerly, logits, rtol=1e-5, atol=1e-5)
     assert np.ptp(logits) > 1e-2
     assert model.num_classes == 3
     assert model.input_shape == x.shape[1:]
     head = {name.split("/")[0] for name in model.head.names}
     assert len(head) == (1 if cut is None else 2)
     if cut is None:
-      assert model.embedding_size == 5
+      last = keras_model.layers[-1]
+      assert model.embedding_size == last.input_shape[1]
 
   def test_of_images_are_those_of_scaled_pixels(self, run_in_graph):
     keras_model = randomize(convolutions())
@@ -197,6 +285,18 @@ class TestInitialWeights:
     assert model.num_frozen_parameters == 25
     assert not any("embed" in name for name in model.backbone.names)
 
+  def test_names_tell_models_in_a_model_apart(self):
+    model = models.from_keras(nested)
+    assert model.backbone.names == (
+      *("sequential.1/a/kernel", "sequential.1/a/bias"),
+      *("sequential.1/dense.1/kernel", "sequential.1/dense.1/bias"),
+      *("sequential.2/a/kernel", "sequential.2/a/bias"),
+    )
+    assert model.last_backbone_layer() == (False,) * 4 + (True,) * 2
+    # Layers inside of a layer are parts of it.
+    names = models.from_keras(attention).backbone.names
+    assert names[0] == "multi.head.attention.1_query/kernel"
+
   def test_head_can_be_cut_again(self):
     model = models.from_keras(perceptron, cut="embed")
     assert model.embedding_size == 6
@@ -205,9 +305,15 @@ class TestInitialWeights:
     assert cut.embedding_size == 5
 
 
-class Scale(layers.Layer):
-  """A weight without an initializer that could be found."""
+class WithVariable(layers.Layer):
+  def build(self, input_shape):
+    self.scale = tf.Variable(tf.ones(input_shape[1:]))
 
+  def call(self, x):
+    return x * self.scale
+
+
+class Scale(layers.Layer):
   def __init__(self, size, **options):
     super().__init__(**options)
     self.size = size
@@ -262,9 +368,10 @@ def shared_across():
 
 
 def two_inputs():
-  x = layers.Input((4,))
-  y = layers.Input((4,))
-  return tf.keras.Model([x, y], layers.Dense(3)(layers.Add()([x, y])))
+  x = layers.Input((4,), name="a")
+  y = layers.Input((2, 2), name="b")
+  joined = layers.Concatenate()([layers.Dense(3)(x), layers.Flatten()(y)])
+  return tf.keras.Model([x, y], layers.Dense(3)(joined))
 
 
 def dense(stack, *, last=None):
@@ -284,17 +391,34 @@ REFUSED = {
   ),
   "batch_normalization": (
     dense(lambda: [layers.BatchNormalization(name="norm")]),
-    r"batch normalisation \(norm\).*GroupNormalization",
+    r"batch normalisation \(norm\).*trainable = False.*GroupNormalization",
   ),
-  "dropout": (
-    dense(lambda: [layers.Dropout(0.5, name="drop")]),
-    "layer 'drop' draws random numbers",
-  ),
-  "recurrent_dropout": (
-    lambda: sequential(
-      layers.LSTM(4, dropout=0.5, name="lstm"), layers.Dense(3), shape=(5, 2)
+  "nested_batch_normalization": (
+    dense(
+      lambda: [sequential(layers.BatchNormalization(name="norm"), shape=(5,))]
     ),
-    "layer 'lstm' draws random numbers",
+    r"batch normalisation \(norm\)",
+  ),
+  "spectral_normalization": (
+    dense(
+      lambda: [layers.SpectralNormalization(layers.Dense(2), name="spectral")]
+    ),
+    "layer 'spectral' changes its weights where it uses them",
+  ),
+  "lookup": (
+    lambda: sequential(
+      layers.IntegerLookup(
+        vocabulary=[1, 2], output_mode="multi_hot", name="look"
+      ),
+      layers.Dense(3),
+      shape=(2,),
+      dtype="int64",
+    ),
+    "layer 'look' looks values up in a table",
+  ),
+  "not_adapted": (
+    lambda: sequential(layers.Normalization(name="scale"), layers.Dense(3)),
+    r"layer 'scale' was not adapted; call its adapt\(examples\)",
   ),
   "random_lambda": (
     dense(
@@ -302,9 +426,9 @@ REFUSED = {
     ),
     "layer 'add' draws random numbers",
   ),
-  "regularizer": (
-    dense(lambda: [layers.Dense(5, kernel_regularizer="l2", name="decay")]),
-    "layer 'decay' has a loss of its own.*weight_decay",
+  "activity_regularizer": (
+    dense(lambda: [layers.Dense(5, activity_regularizer="l2", name="sparse")]),
+    "layer 'sparse' has a loss of its activations.*kernel_regularizer",
   ),
   "constraint": (
     dense(lambda: [layers.Dense(5, kernel_constraint="max_norm", name="max")]),
@@ -314,9 +438,9 @@ REFUSED = {
     lambda: sequential(layers.Dense(5), Counter(name="count"), layers.Dense(3)),
     "layer 'count' writes to a variable",
   ),
-  "custom": (
-    dense(lambda: [Scale(5, name="scale")]),
-    "layer 'scale' has no initializer for its weight 'scale'",
+  "no_add_weight": (
+    dense(lambda: [WithVariable(name="scale")]),
+    "its layers must create their weights by add_weight",
   ),
   "no_config": (
     dense(lambda: [WithoutConfig(5, name="scale")]),
@@ -326,11 +450,7 @@ REFUSED = {
     dense(lambda: [layers.Dense(5, kernel_initializer=Unseeded(), name="u")]),
     "initializer of 'u/kernel' draws numbers that no seed decides",
   ),
-  "nested": (
-    dense(lambda: [sequential(layers.Dense(5), shape=(5,))]),
-    "layer 'sequential.*has no initializer",
-  ),
-  "two_inputs": (two_inputs, "must have one input, and it has 2"),
+  "two_inputs": (two_inputs, r"has 2 inputs; inputs= says which.*: a, b$"),
   "one_logit": (
     dense(lambda: [], last=layers.Dense(1)),
     "output is of shape",
@@ -339,9 +459,9 @@ REFUSED = {
     lambda: tf.keras.Sequential([layers.Dense(3)]),
     "begins with an InputLayer",
   ),
-  "one_layer": (
-    lambda: sequential(layers.Dense(3)),
-    "1 layer.* with weights, and backbone and head need one each",
+  "no_weights": (
+    lambda: sequential(layers.ReLU()),
+    "it has no layer with weights; there is nothing to train",
   ),
   "way_around": (way_around, "has a way around it"),
   "shared": (shared_across, "shared layer 'twice' before and behind"),
@@ -358,14 +478,6 @@ class TestRefusals:
       models.from_keras(function, cut=cut, name="mine")
     assert "\n" not in str(error.value)
     assert str(error.value).startswith("model 'mine': ")
-
-  def test_custom_layer_may_start_from_what_it_has(self, run_in_graph):
-    keras_model = randomize(dense(lambda: [Scale(5, name="scale")])())
-    x = examples(keras_model)
-    expected = keras_model(x)
-    model = models.from_keras(keras_model, initial="given")
-    logits = run_in_graph(lambda x: predict(model, x), x)
-    np.testing.assert_allclose(logits, expected, rtol=1e-6, atol=1e-6)
 
   def test_cut_that_takes_no_vector_names_those_that_do(self):
     message = r"'conv2d\S*', which takes \(7, 7, 2\), which is no vector"
@@ -396,6 +508,65 @@ class TestRefusals:
   def test_unknown_start_is_refused(self):
     with pytest.raises(ValueError, match="'trained'; known: random, given"):
       models.from_keras(perceptron, initial="trained")
+
+
+class TestInputs:
+  def test_are_slices_of_the_features(self):
+    keras_model = randomize(two_inputs())
+    x = np.random.default_rng(0).normal(size=(6, 8)).astype(np.float32)
+    expected = keras_model([x[:, 4:], x[:, :4].reshape(6, 2, 2)])
+    model = models.from_keras(
+      keras_model,
+      initial="given",
+      inputs={"b": slice(4), "a": slice(4, 8)},
+    )
+    np.testing.assert_allclose(
+      predict(model, tf.constant(x)), expected, rtol=1e-6, atol=1e-6
+    )
+    assert model.input_shape == (8,) and model.input_dtype == tf.float32
+
+  @pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+      ({"a": slice(4)}, "inputs= lacks the model's input 'b'"),
+      ({"a": slice(4), "c": slice(4)}, "inputs= names 'c'; the model has a, b"),
+      (
+        {"a": slice(3), "b": slice(4, 8)},
+        r"inputs\['a'\] is of 3 features, .* of shape \(4,\) takes 4",
+      ),
+      ({"a": slice(4), "b": slice(5, 9)}, "feature 4 belongs to no input"),
+      ({"a": slice(-4, 8), "b": slice(4)}, "of whole numbers from 0 is wanted"),
+      ({"a": 4, "b": slice(4)}, r"slice\(start, stop\)"),
+    ],
+  )
+  def test_that_do_not_fit_are_refused(self, inputs, message):
+    with pytest.raises(ValueError, match=message):
+      models.from_keras(two_inputs, inputs=inputs)
+
+  def test_images_are_not_split(self):
+    inputs = {"a": slice(4), "b": slice(4, 8)}
+    with pytest.raises(ValueError, match="are float32, not uint8"):
+      models.from_keras(two_inputs, inputs=inputs, input_dtype=tf.uint8)
+
+  def test_adapted_numbers_stay(self):
+    """Also where the layer is in a model inside of the model."""
+    x = np.random.default_rng(0).normal(2, 3, (50, 1)).astype(np.float32)
+    for layer in (
+      layers.Normalization(),
+      layers.Discretization(num_bins=4, output_mode="one_hot"),
+    ):
+      layer.adapt(x)
+      keras_model = sequential(
+        sequential(layer, layers.Dense(5), shape=(1,)),
+        layers.Dense(3),
+        shape=(1,),
+      )
+      expected = keras_model(x)
+      assert np.ptp(expected) > 0.1
+      model = models.from_keras(keras_model, initial="given")
+      np.testing.assert_allclose(
+        predict(model, tf.constant(x)), expected, rtol=1e-6, atol=1e-6
+      )
 
 
 class TestGroupNormalization:

@@ -546,13 +546,21 @@ def test_frozen_weights_are_used_and_are_no_constants_of_a_graph(monkeypatch):
     embedding_size=300,
   )
   sizes = []
-  session = tf.compat.v1.Session
+  function = tf.function
 
-  def record(graph):
-    sizes.append(graph.as_graph_def().ByteSize())
-    return session(graph=graph)
+  def record(*arguments, **options):
+    made = function(*arguments, **options)
+    make_concrete = made.get_concrete_function
 
-  monkeypatch.setattr(tf.compat.v1, "Session", record)
+    def get_concrete_function(*specs):
+      concrete = make_concrete(*specs)
+      sizes.append(concrete.graph.as_graph_def().ByteSize())
+      return concrete
+
+    made.get_concrete_function = get_concrete_function
+    return made
+
+  monkeypatch.setattr(tf, "function", record)
   x = generator.normal(size=(8, 200)).astype(np.float32)
   y = np.arange(8) % 2
   result = pretraining.pretrain(

@@ -39,6 +39,7 @@ from tff_shift import files
 from tff_shift import memory
 from tff_shift import shown_names
 from tff_shift.data import array_files
+from tff_shift.models import layer_names
 
 KERAS = ".keras"
 HDF5 = (".h5", ".hdf5")
@@ -537,17 +538,11 @@ def _check_type(dtype: np.dtype, name: str) -> None:
     )
 
 
-def snake_case(class_name: str) -> str:
-  """Returns what Keras calls the layers of a class, but for their numbers."""
-  name = re.sub(r"(.)([A-Z][a-z0-9]+)", r"\1_\2", class_name)
-  return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
-
-
 def _keys(layers: Iterable[Layer]) -> dict[str, Layer]:
   """Returns layers by what they are called in the layout of .keras."""
   counts, found = {}, {}
   for layer in layers:
-    kind = snake_case(layer.class_name or layer.name)
+    kind = layer_names.snake_case(layer.class_name or layer.name)
     number = counts.get(kind, 0)
     counts[kind] = number + 1
     found[f"{kind}_{number}" if number and layer.class_name else kind] = layer
@@ -665,12 +660,10 @@ def _read_saved_model(folder: pathlib.Path) -> Contents:
   tree = _Objects(graph, _metadata(folder / _METADATA_FILE))
   layers, variables = tree.layers(), tree.variables()
   num_bytes = 0
-  for layer_names, name, key in variables:
+  for owners, name, key in variables:
     if key not in shapes:
       raise _RefusedError(f"it is damaged: its variable {name!r} is missing")
-    _check_type(
-      np.dtype(dtypes[key].as_numpy_dtype), "/".join((*layer_names, name))
-    )
+    _check_type(np.dtype(dtypes[key].as_numpy_dtype), "/".join((*owners, name)))
     num_bytes += math.prod(shapes[key]) * dtypes[key].size
   stored = sum(path.stat().st_size for path in data)
   if num_bytes > stored:
@@ -680,8 +673,8 @@ def _read_saved_model(folder: pathlib.Path) -> Contents:
     )
   memory.check(num_bytes, "it is too large")
   arrays = tuple(
-    Array(layer_names, name, reader.get_tensor(key))
-    for layer_names, name, key in variables
+    Array(owners, name, reader.get_tensor(key))
+    for owners, name, key in variables
   )
   if layers:
     return Contents(arrays, layers)

@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from tff_shift.models import keras_checks
 from tff_shift.models import keras_inputs
-from tff_shift.models import layer_names
 from tff_shift.models import keras_parts
+from tff_shift.models import layer_names
 from tff_shift.models import parts
 from tff_shift.models import split_model
 

@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_shift.models import keras_files
+from tff_shift.models import layer_names
 
 Path = tuple[str, ...]
 
@@ -244,7 +245,7 @@ def _kind(layer: keras_files.Layer) -> str | None:
   if layer.class_name is None:
     is_automatic = kind in _kinds()
   else:
-    expected = keras_files.snake_case(layer.class_name)
+    expected = layer_names.snake_case(layer.class_name)
     is_automatic = _model_for(kind) == _model_for(expected)
   return _model_for(kind) if is_automatic else None
 
@@ -257,7 +258,7 @@ def _model_for(kind: str) -> str:
 def _kinds() -> frozenset[str]:
   classes = [name for name in dir(tf.keras.layers) if name[0].isupper()]
   return frozenset(
-    {*map(keras_files.snake_case, classes), _MODEL, _FUNCTIONAL, "sequential"}
+    {*map(layer_names.snake_case, classes), _MODEL, _FUNCTIONAL, "sequential"}
   )
 
 

@@ -16,7 +16,7 @@ def counted(layers: Iterable[tf.keras.layers.Layer]) -> dict[str, str]:
   for layer in layers:
     names[layer.name] = layer.name
     if is_by_keras(layer):
-      kind = _snake_case(type(layer).__name__).replace("_", ".")
+      kind = snake_case(type(layer).__name__).replace("_", ".")
       counts[kind] = counts.get(kind, 0) + 1
       names[layer.name] = f"{kind}.{counts[kind]}"
   return names
@@ -24,11 +24,11 @@ def counted(layers: Iterable[tf.keras.layers.Layer]) -> dict[str, str]:
 
 def is_by_keras(layer: tf.keras.layers.Layer) -> bool:
   """Tells whether Keras has chosen a layer's name."""
-  kind = _snake_case(type(layer).__name__)
+  kind = snake_case(type(layer).__name__)
   return re.fullmatch(rf"{kind}(_\d+)?", layer.name) is not None
 
 
-def _snake_case(name: str) -> str:
-  """Returns what Keras calls the layers of a class."""
-  name = re.sub(r"(.)([A-Z][a-z0-9]+)", r"\1_\2", name)
+def snake_case(name: str) -> str:
+  """Returns what Keras calls the layers of a class, but for their numbers."""
+  name = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", name)
   return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()

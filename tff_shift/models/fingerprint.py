@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tff_shift.models import modes
 from tff_shift.models import split_model
 
 
@@ -22,7 +23,8 @@ def function_digest(model: split_model.SplitModel) -> str:
   """Returns a digest of the function `(weights, x) -> logits` of a model.
 
   Initial weights have no part in it. Frozen weights have: nothing else tells
-  two models apart that differ in them alone.
+  two models apart that differ in them alone. So has what layers do in training
+  only, dropout and regularizers for example.
 
   Args:
     model: The model.
@@ -33,6 +35,16 @@ def function_digest(model: split_model.SplitModel) -> str:
     version of TensorFlow.
   """
   frozen = tf.nest.flatten((model.backbone.frozen, model.head.frozen))
+  digest, in_training = (
+    _graph_digest(model, is_training) for is_training in (False, True)
+  )
+  if in_training != digest:
+    digest = hashlib.sha256((digest + in_training).encode()).hexdigest()
+  return _digest_values(digest, frozen) if frozen else digest
+
+
+def _graph_digest(model: split_model.SplitModel, is_training: bool) -> str:
+  """Returns a digest of the graph of the logits, and of the penalty if any."""
   with tf.Graph().as_default() as graph:
     weights = split_model.SplitWeights(
       *(
@@ -51,7 +63,12 @@ def function_digest(model: split_model.SplitModel) -> str:
       },
     )
     x = tf.compat.v1.placeholder(model.input_dtype, (None, *model.input_shape))
-    logits = bound.predict(weights, x)
+    # In both graphs, which are to be equal where no layer draws.
+    seed = tf.compat.v1.placeholder(tf.int32, [2])
+    with modes.training(lambda: seed) if is_training else modes.evaluation():
+      results = [bound.predict(weights, x)]
+      if is_training:
+        results.append(modes.current().penalty())
   graph_def = graph.as_graph_def()
   functions = {
     function.signature.name: function for function in graph_def.library.function
@@ -67,8 +84,12 @@ def function_digest(model: split_model.SplitModel) -> str:
       digest_function,
     )
 
-  digest = _digest_nodes(graph_def.node, [], [logits.name], digest_function)
-  return _digest_values(digest, frozen) if frozen else digest
+  return _digest_nodes(
+    graph_def.node,
+    [],
+    [each.name for each in results if each is not None],
+    digest_function,
+  )
 
 
 def _placeholders_like(values):

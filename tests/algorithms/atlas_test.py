@@ -100,10 +100,3 @@ class TestAtlas:
       ),
       atol=1e-5,
     )
-
-  def test_rates_double(self, model, context):
-    hparams = atlas.HParams()
-    largest = hparams.smallest_rate * 2 ** (hparams.num_learners - 1)
-    # The grid covers the bounds of Fed-ADE on images.
-    assert hparams.smallest_rate == 5e-6
-    assert largest >= 1e-4

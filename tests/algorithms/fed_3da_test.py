@@ -114,31 +114,6 @@ class TestTraining:
       1e-6,
     )
 
-  def test_server_moves_by_the_mean(
-    self, functions, clients, first_round, run_for_each, compare
-  ):
-    server_state, client_states = first_round.before
-    alone = run_for_each(
-      functions.train_client,
-      [
-        (server_state.weights, state, client, np.int32(0))
-        for state, client in zip(client_states, clients, strict=True)
-      ],
-    )
-    new_server_state, new_client_states = first_round.after
-    compare.assert_close(
-      new_server_state.weights,
-      tf.nest.map_structure(
-        lambda w, *updates: w + np.mean(updates, axis=0),
-        server_state.weights,
-        *(result.update for result in alone),
-      ),
-      1e-6,
-    )
-    compare.assert_close(
-      new_client_states, [result.client_state for result in alone], 1e-6
-    )
-
   def test_without_a_rate_the_meta_network_stays(
     self, model, clients, first_round, oracle, run_for_each, compare
   ):
@@ -160,15 +135,6 @@ class TestTraining:
         oracle.work_network(server_state.weights, client.representation),
         1e-6,
       )
-
-  def test_only_the_meta_network_is_aggregated(self, algorithm, type_walk):
-    (phase,) = algorithm.phases
-    sent = type_walk.sent_tensors(type_walk.aggregations(phase))
-    weights = algorithm.initialize.type_signature.result.member.weights
-    # The scalars are losses and weights of the mean.
-    assert [tuple(each.shape) for each in sent if each.shape] == [
-      tuple(each.shape) for each in type_walk.tensors(weights)
-    ]
 
 
 class TestUse:
@@ -194,30 +160,6 @@ class TestUse:
       algorithm.request(server_state, r),
       oracle.work_network(server_state.weights, r),
       1e-6,
-    )
-
-  def test_request_of_a_client_does_not_touch_others(
-    self, algorithm, clients, first_round, compare
-  ):
-    server_state, client_states = first_round.after
-    drifted, *steady = clients
-
-    def loss_of(client, state):
-      return algorithm.evaluate_clients(
-        server_state, [state], [client], [examples_of(client)]
-      )["loss"]
-
-    before = list(map(loss_of, clients, client_states))
-    answer = algorithm.request(server_state, drifted.representation + 1)
-    assert loss_of(drifted, answer) != before[0]
-    for client, state, loss in zip(
-      steady, client_states[1:], before[1:], strict=True
-    ):
-      assert loss_of(client, state) == loss
-    # Nor does the server remember who asked.
-    algorithm.request(server_state, drifted.representation - 1)
-    assert compare.equal_bits(
-      algorithm.request(server_state, drifted.representation + 1), answer
     )
 
 

@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_as
-from tff_shift.learning import aggregation
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
@@ -225,23 +224,6 @@ class TestPublished:
       found.client_state, run_in_graph(plain, first, client)
     )
 
-  def test_client_without_examples_stays(
-    self, model, received, last, make_client, run_in_graph, compare
-  ):
-    functions = fed_as.work(model, HPARAMS)
-    result = run_in_graph(
-      functions.train_client, received, last, make_client(0, [0]), ROUND
-    )
-    assert not any(np.any(w) for w in result.update)
-    assert result.weight == 0
-
-  @pytest.mark.parametrize("name", ["dp", "secure"])
-  def test_weights_are_not_left_to_who_cannot_hold_them(self, model, name):
-    aggregator = aggregation.build(name, clients_per_round=20)
-    with pytest.raises(ValueError, match="traces of their Fisher") as error:
-      algorithms.build("fed_as", model, aggregator=aggregator)
-    assert str(error.value).startswith(f"aggregator={name} is not allowed")
-
 
 class TestProgram:
   def test_aligns_each_example_as_it_trains(
@@ -368,32 +350,3 @@ class TestPrediction:
         oracle.cross_entropy(oracle.predict(state, examples.x), examples.y)
       )
     np.testing.assert_allclose(metrics["loss"][0], np.mean(losses), rtol=1e-5)
-
-
-def test_server_takes_the_mean_by_fisher_information(
-  model, make_client, context, run_for_each, compare
-):
-  clients = [make_client(i, [5 + 4 * i]) for i in range(3)]
-  run = rounds.Rounds(
-    algorithms.build(fed_as, model, HPARAMS), clients, run_seed=0
-  )
-  before, states = run.server_state.weights, list(run.client_states)
-  run.step()
-  alone = run_for_each(
-    fed_as.work(model, HPARAMS).train_client,
-    [
-      (before, state, client, np.int32(0))
-      for state, client in zip(states, clients, strict=True)
-    ],
-  )
-  weights = [each.weight for each in alone]
-  assert max(weights) > 1.2 * min(weights)
-  compare.assert_close(
-    run.server_state.weights,
-    tf.nest.map_structure(
-      lambda w, *updates: w + np.average(updates, axis=0, weights=weights),
-      before,
-      *(each.update for each in alone),
-    ),
-    1e-6,
-  )

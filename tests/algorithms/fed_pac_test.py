@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift import algorithms
 from tff_shift.algorithms import fed_pac
 from tff_shift.algorithms import fed_rep
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
-from tff_shift.models import mlp
 from tff_shift.models import split_model
 
 pytestmark = pytest.mark.slow
@@ -164,13 +162,6 @@ class TestClient:
         (expected.update, expected.client_state, expected.loss),
       )
 
-  def test_client_without_examples_sends_nothing(
-    self, functions, shared, personal, make_client, train
-  ):
-    result = train(functions, shared, personal, make_client(2, [0]))
-    assert not any(np.any(w) for w in result.update)
-    assert not any(np.any(w) for w in tf.nest.flatten(result.contribution))
-
 
 class TestServer:
   def test_combines_heads_and_renews_centroids(
@@ -229,40 +220,6 @@ class TestServer:
     # The other two have not taken part.
     for rows, old in zip(after.heads, shared.heads, strict=True):
       np.testing.assert_array_equal(rows[[1, 3]], old[[1, 3]])
-
-  def test_alone_and_without_alignment_it_is_fed_rep_bit_for_bit(
-    self, model, shared, personal, client, train, run_in_graph, compare
-  ):
-    hparams = dataclasses.replace(HPARAMS, alignment_weight=0.0)
-    functions = fed_pac.work(model, hparams)
-    other = fed_rep.work(model, fed_rep.HParams(**COMMON))
-    weights, state = shared, personal
-    backbone, head = shared.backbone, personal.head
-    for round_num in range(2):
-      expected = train(other, backbone, head, client, round_num)
-      backbone = tf.nest.map_structure(np.add, backbone, expected.update)
-      head = expected.client_state
-      result = train(functions, weights, state, client, round_num)
-      weights = run_in_graph(
-        functions.update_server,
-        weights,
-        result.update,
-        result.contribution,
-        round_num,
-      )
-      state = run_in_graph(
-        functions.personalize_client,
-        weights,
-        result.client_state,
-        client,
-        round_num,
-      ).client_state
-    assert compare.equal_bits((weights.backbone, state.head), (backbone, head))
-
-  def test_model_that_does_not_know_the_clients_is_refused(self):
-    plain = mlp.build((5,), num_classes=3)
-    with pytest.raises(ValueError, match="no guide, which fed_pac needs"):
-      algorithms.build("fed_pac", plain)
 
 
 class TestProgram:

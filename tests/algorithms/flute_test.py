@@ -177,16 +177,6 @@ class TestTraining:
       tf.nest.map_structure(np.subtract, trained.backbone, weights.backbone),
     )
 
-  def test_client_without_examples_stays(
-    self, model, make_client, run_in_graph, compare
-  ):
-    client = make_client(0, [0, 0])
-    hparams = dataclasses.replace(HPARAMS, simplex_rate=0.0)
-    weights = run_in_graph(model.initial_weights, client.seed)
-    result = train(model, hparams, run_in_graph, weights, client)
-    assert compare.equal_bits(result.client_state, weights.head)
-    assert not any(np.any(w) for w in result.update)
-
 
 class TestSharedHead:
   @pytest.fixture(scope="class")
@@ -227,9 +217,4 @@ class TestSharedHead:
     )
     assert not compare.equal_bits(found.backbone, backbone)
     assert algorithm.evaluate_server is not None
-
-  def test_is_sent_only_if_asked_for(self, model, algorithm, type_walk):
-    sent = type_walk.sent_tensors(type_walk.aggregations(algorithm.phases[0]))
-    shapes = [tuple(each.shape) for each in sent if each.shape]
-    assert shapes == [*model.backbone.shapes, *model.head.shapes]
     assert flute.work(model, HPARAMS).predict_as_server is None

@@ -310,6 +310,7 @@ class TestBesideFedAvg:
 
 
 @pytest.mark.cpp
+@pytest.mark.every_algorithm
 class TestThroughTff:
   @pytest.fixture(scope="class")
   def algorithm(self, images_model, context):

@@ -399,14 +399,6 @@ class TestServerMomentum:
       stock.initialize.type_signature
     )
 
-  @pytest.mark.slow
-  @pytest.mark.parametrize("name", ["robust", "secure"])
-  def test_goes_on_after_any_aggregator(self, name):
-    process = create(name, HParams(server_momentum=0.5, clipping="none"))
-    result, output = run(process, UPDATES, WEIGHTS)
-    again, _ = run(process, 0 * UPDATES, WEIGHTS, output.state)
-    np.testing.assert_allclose(again, 0.5 * result, rtol=1e-4, atol=1e-5)
-
   def test_one_and_more_are_refused(self):
     with pytest.raises(ValueError, match="server_momentum"):
       aggregation.build("mean", HParams(server_momentum=1.0))

@@ -57,10 +57,7 @@ def descend(oracle, batches, mixture, own, shared, alpha, mixture_rate):
     tf.nest.map_structure(np.float64, each) for each in (own, shared)
   )
   for batch in batches:
-    loss = lambda w: oracle.cross_entropy(  # noqa: E731
-      oracle.predict(w, batch.x),  # noqa: B023
-      batch.y,  # noqa: B023
-    )
+    (loss,) = oracle.losses([batch])
     of_shared = oracle.gradient(loss, shared)
     if mixture == "weights":
       at_mixture = oracle.gradient(loss, mix(alpha, own, shared))
@@ -104,6 +101,7 @@ class TestTraining:
     personal,
     oracle,
     run_in_graph,
+    draw_batches,
     compare,
     mixture,
     mixture_rate,
@@ -115,15 +113,7 @@ class TestTraining:
       apfl.ClientState(personal, np.float32(alpha)),
       client,
     )
-    batches = run_in_graph(
-      lambda data: [
-        local_training.pooled_batches(
-          data, NUM_STEPS, COMMON["batch_size"], train_seed(data)
-        )(visit)
-        for visit in range(NUM_STEPS)
-      ],
-      client,
-    )
+    batches = draw_batches(client, NUM_STEPS, randomness.Purpose.TRAIN, ROUND)
     own, shared, expected = descend(
       oracle, batches, mixture, personal, weights, alpha, mixture_rate or RATE
     )

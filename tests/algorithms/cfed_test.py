@@ -1,6 +1,7 @@
 """CFeD: some clients learn, some review, and the server distils."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -15,6 +16,9 @@ from tff_shift.learning import randomness
 from tff_shift.simulation import rounds
 
 pytestmark = pytest.mark.slow
+
+# Once for each of its hyper-parameters: then graphs of it are found again.
+work = functools.cache(cfed.work)
 
 COMMON = {"batch_size": 4, "learning_rate": 0.1}
 # Three domains in six rounds.
@@ -83,7 +87,7 @@ def distillation_losses(oracle, targets, public, seed, run_in_graph, num_steps):
 
 def train(model, hparams, run_in_graph, weights, client, round_num):
   return run_in_graph(
-    cfed.work(model, hparams).train_client,
+    work(model, hparams).train_client,
     weights,
     (),
     client,
@@ -172,7 +176,7 @@ class TestClients:
       for number in (3, 4)
       for each in clients
     ]
-    functions = cfed.work(model, HPARAMS)
+    functions = work(model, HPARAMS)
     losses, others = (
       np.array(
         [
@@ -237,7 +241,7 @@ class TestServer:
 
   def update(self, model, run_in_graph, hparams, *arguments):
     return run_in_graph(
-      cfed.work(model, hparams).update_server, *arguments, np.int32(3)
+      work(model, hparams).update_server, *arguments, np.int32(3)
     )
 
   @pytest.mark.parametrize(

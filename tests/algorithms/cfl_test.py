@@ -1,6 +1,7 @@
 """CFL: past domains are quadratic functions that a client keeps."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -16,6 +17,9 @@ from tff_shift.learning import tasks
 from tff_shift.simulation import rounds
 
 pytestmark = pytest.mark.slow
+
+# Once for each of its hyper-parameters: then graphs of it are found again.
+work = functools.cache(cfl.work)
 
 COMMON = {"batch_size": 4, "learning_rate": 0.1}
 # Three domains in six rounds.
@@ -38,7 +42,7 @@ def nothing(weights):
 
 def train(model, hparams, run_in_graph, weights, past, client, round_num):
   return run_in_graph(
-    cfl.work(model, hparams).train_client,
+    work(model, hparams).train_client,
     weights,
     past,
     client,

@@ -1,6 +1,7 @@
 """ConFREE: FedRep without the conflicts of its clients."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -10,6 +11,9 @@ from tff_shift.algorithms import fed_rep
 from tff_shift.learning import randomness
 
 pytestmark = pytest.mark.slow
+
+# Once for each of its hyper-parameters: then graphs of it are found again.
+work = functools.cache(con_free.work)
 
 COMMON = {
   "head_steps": 1,
@@ -81,7 +85,7 @@ def update_server(model, backbone, run_in_graph):
   """Returns `update(updates, weights=None, **changes)`, the server's change."""
 
   def run(updates, weights=None, **changes):
-    functions = con_free.work(model, dataclasses.replace(HPARAMS, **changes))
+    functions = work(model, dataclasses.replace(HPARAMS, **changes))
     rows, weight, present = tables(updates, weights)
     slots = con_free.Sent(rows, weight, ORDER_KEYS), present
     return run_in_graph(
@@ -191,7 +195,7 @@ class TestClient:
             round_num,
           )
           for functions in (
-            con_free.work(model, con_free.HParams(**hparams)),
+            work(model, con_free.HParams(**hparams)),
             fed_rep.work(model, fed_rep.HParams(**hparams)),
           )
         )

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
 from tff_shift.models import split_model
 from tff_shift.testing import clients
 from tff_shift.testing import fixtures
@@ -51,6 +53,14 @@ def _cross_entropy(logits, y):
   return np.mean(
     [_softmax_loss(row, label) for row, label in zip(logits, y, strict=True)]
   )
+
+
+def _losses(batches):
+  """The cross-entropy on each batch, as a function of a model's weights."""
+  return [
+    lambda w, batch=batch: _cross_entropy(_predict(w, batch.x), batch.y)
+    for batch in batches
+  ]
 
 
 def _class_means(embeddings, y):
@@ -156,6 +166,7 @@ def oracle():
     classify=_classify,
     predict=_predict,
     cross_entropy=_cross_entropy,
+    losses=_losses,
     class_means=_class_means,
     alignment_loss=_alignment_loss,
     gradient=_gradient,
@@ -163,3 +174,21 @@ def oracle():
     work_network=_work_network,
     train_work_network=_train_work_network,
   )
+
+
+@pytest.fixture(scope="session")
+def draw_batches(run_in_graph):
+  """Returns `draw(client, number, *words, size=4)`, batches of a client.
+
+  They are drawn with the seed of the client into which the words are folded.
+  """
+
+  def draw(client, number, *words, size=4):
+    def drawn(data):
+      seed = randomness.fold(data.seed, *words)
+      batches = local_training.pooled_batches(data, number, size, seed)
+      return [batches(visit) for visit in range(number)]
+
+    return run_in_graph(drawn, client)
+
+  return draw

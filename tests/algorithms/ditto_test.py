@@ -7,7 +7,6 @@ import tensorflow as tf
 from tff_shift.algorithms import ditto
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import local
-from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 
 pytestmark = pytest.mark.slow
@@ -53,6 +52,7 @@ class TestTraining:
     personal,
     oracle,
     run_in_graph,
+    draw_batches,
     compare,
     strength,
   ):
@@ -61,23 +61,11 @@ class TestTraining:
       model, ditto.HParams(ditto_lambda=strength, weight_decay=0.1, **COMMON)
     )
     result = run_in_graph(train(functions), weights, personal, client)
-
-    def draw_batches(data):
-      seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, ROUND)
-      # Two iterations of a step for each of the two domains.
-      return [
-        local_training.pooled_batches(data, 4, 4, seed)(visit)
-        for visit in range(4)
-      ]
-
     expected = tf.nest.map_structure(np.float64, personal)
-    for batch in run_in_graph(draw_batches, client):
-      slopes = oracle.gradient(
-        lambda w, batch=batch: oracle.cross_entropy(
-          oracle.predict(w, batch.x), batch.y
-        ),
-        expected,
-      )
+    # Two iterations of a step for each of the two domains.
+    batches = draw_batches(client, 4, randomness.Purpose.TRAIN, ROUND)
+    for loss in oracle.losses(batches):
+      slopes = oracle.gradient(loss, expected)
       expected = tf.nest.map_structure(
         lambda v, slope, w: v - RATE * (slope + strength * (v - w)),
         expected,

@@ -76,30 +76,26 @@ class TestPeriodData:
 
 class TestTraining:
   def test_agrees_with_the_oracle(
-    self, model, functions, clients, oracle, run_in_graph, compare
+    self,
+    model,
+    functions,
+    clients,
+    oracle,
+    run_in_graph,
+    draw_batches,
+    compare,
   ):
     round_num = 5
     client = clients[0]
     phi = run_in_graph(functions.initial_weights, randomness.server_seed(0))
+    in_use = run_in_graph(model.initial_weights, client.seed)
     result = run_in_graph(
-      lambda phi, in_use, data: functions.train_client(
-        phi, in_use, data, tf.constant(round_num)
-      ),
-      phi,
-      run_in_graph(model.initial_weights, client.seed),
-      client,
+      functions.train_client, phi, in_use, client, np.int32(round_num)
     )
-
     # One epoch of 10 examples is three batches of 4.
-    def draw_batches(data):
-      seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
-      return [
-        local_training.pooled_batches(data, visit + 1, 4, seed)(visit)
-        for visit in range(3)
-      ]
-
+    batches = draw_batches(client, 3, randomness.Purpose.TRAIN, round_num)
     by_phi, _, mean_loss = oracle.train_work_network(
-      phi, client.representation, run_in_graph(draw_batches, client), 0.3
+      phi, client.representation, batches, 0.3
     )
     # Towards the trained weights; alpha is 0.5.
     expected = tf.nest.map_structure(lambda change: 0.5 * change, by_phi)

@@ -1,6 +1,7 @@
 """FedAS: backbones are aligned, and clients count by Fisher information."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -14,6 +15,9 @@ from tff_shift.models import split_model
 from tff_shift.simulation import rounds
 
 pytestmark = pytest.mark.slow
+
+# Once for each of its hyper-parameters: then graphs of it are found again.
+work = functools.cache(fed_as.work)
 
 HPARAMS = fed_as.HParams(
   local_steps=2,
@@ -50,32 +54,17 @@ def train(model, received, client, run_in_graph):
   """Returns `train(hparams, last)`, a client's result."""
 
   def run(hparams, last):
-    functions = fed_as.work(model, hparams)
+    functions = work(model, hparams)
     return run_in_graph(functions.train_client, received, last, client, ROUND)
 
   return run
 
 
-@pytest.fixture(scope="module")
-def batches_of(client, run_in_graph):
-  """Returns `batches_of(num, seed_of)`; the seed is a function of data."""
-
-  def draw(num, seed_of):
-    return run_in_graph(
-      lambda data: [
-        local_training.pooled_batches(data, num, 4, seed_of(data))(number)
-        for number in range(num)
-      ],
-      client,
-    )
-
-  return draw
+def part_of(part):
+  return randomness.Purpose.TRAIN, ROUND, part
 
 
-def seed_of_part(part):
-  return lambda data: randomness.fold(
-    data.seed, randomness.Purpose.TRAIN, ROUND, part
-  )
+TO_PREDICT = randomness.Purpose.PERSONALIZE, ROUND
 
 
 def align(oracle, client, received, last, batches):
@@ -99,26 +88,17 @@ def align(oracle, client, received, last, batches):
   return aligned
 
 
-def cross_entropies(oracle, batches):
-  return [
-    lambda w, batch=batch: oracle.cross_entropy(
-      oracle.predict(w, batch.x), batch.y
-    )
-    for batch in batches
-  ]
-
-
 class TestPublished:
   def test_aligns_trains_and_counts_by_its_fisher_information(
-    self, received, last, client, train, oracle, batches_of, compare
+    self, received, last, client, train, oracle, draw_batches, compare
   ):
     result = train(PLAIN, last)
     # 10 examples are three batches of 4.
     aligned = align(
-      oracle, client, received, last, batches_of(3, seed_of_part(0))
+      oracle, client, received, last, draw_batches(client, 3, *part_of(0))
     )
     trained, loss = oracle.descend(
-      aligned, cross_entropies(oracle, batches_of(2, seed_of_part(1))), 0.2
+      aligned, oracle.losses(draw_batches(client, 2, *part_of(1))), 0.2
     )
     compare.assert_close(result.client_state, trained, 1e-5)
     compare.assert_close(
@@ -129,7 +109,7 @@ class TestPublished:
     np.testing.assert_allclose(result.loss, loss, rtol=1e-5)
     trace = sum(
       np.sum(slope**2)
-      for nll in cross_entropies(oracle, batches_of(3, seed_of_part(2)))
+      for nll in oracle.losses(draw_batches(client, 3, *part_of(2)))
       for slope in tf.nest.flatten(oracle.gradient(nll, trained))
     )
     np.testing.assert_allclose(result.weight, trace, rtol=1e-4)
@@ -141,20 +121,15 @@ class TestPublished:
     last,
     client,
     oracle,
-    batches_of,
+    draw_batches,
     run_in_graph,
     compare,
   ):
-    functions = fed_as.work(model, ALIGNED)
+    functions = work(model, ALIGNED)
     found = run_in_graph(
       functions.prepare_client, received, last, client, ROUND
     )
-    batches = batches_of(
-      3,
-      lambda data: randomness.fold(
-        data.seed, randomness.Purpose.PERSONALIZE, ROUND
-      ),
-    )
+    batches = draw_batches(client, 3, *TO_PREDICT)
     expected = align(oracle, client, received, last, batches)
     compare.assert_close(found, expected, 1e-5)
     assert compare.equal_bits(found.head, last.head)
@@ -164,7 +139,7 @@ class TestPublished:
   ):
     found = [
       run_in_graph(
-        fed_as.work(model, hparams).prepare_client,
+        work(model, hparams).prepare_client,
         received,
         last,
         client,
@@ -184,22 +159,15 @@ class TestPublished:
     last,
     client,
     oracle,
-    batches_of,
+    draw_batches,
     run_in_graph,
     compare,
   ):
-    functions = fed_as.work(
-      model, dataclasses.replace(ALIGNED, alignment_steps=1)
-    )
+    functions = work(model, dataclasses.replace(ALIGNED, alignment_steps=1))
     found = run_in_graph(
       functions.prepare_client, received, last, client, ROUND
     )
-    batches = batches_of(
-      1,
-      lambda data: randomness.fold(
-        data.seed, randomness.Purpose.PERSONALIZE, ROUND
-      ),
-    )
+    batches = draw_batches(client, 1, *TO_PREDICT)
     compare.assert_close(
       found, align(oracle, client, received, last, batches), 1e-5
     )
@@ -210,14 +178,19 @@ class TestPublished:
   ):
     hparams = dataclasses.replace(HPARAMS, variant=variant)
     first = run_in_graph(
-      fed_as.work(model, hparams).initial_client_state, client.seed, received
+      work(model, hparams).initial_client_state, client.seed, received
     )
     assert compare.equal_bits(first.backbone, received)
     found = train(hparams, first)
 
     def plain(weights, data):
       return local_training.train_on_pool(
-        model.predict, weights, data, 2, seed_of_part(1)(data), hparams
+        model.predict,
+        weights,
+        data,
+        2,
+        randomness.fold(data.seed, *part_of(1)),
+        hparams,
       ).weights
 
     assert compare.equal_bits(
@@ -227,7 +200,7 @@ class TestPublished:
 
 class TestProgram:
   def test_aligns_each_example_as_it_trains(
-    self, received, last, train, oracle, batches_of, compare
+    self, received, last, client, train, oracle, draw_batches, compare
   ):
     # A quarter of eight steps.
     hparams = dataclasses.replace(
@@ -257,7 +230,7 @@ class TestProgram:
     aligned, _ = oracle.descend(
       split_model.SplitWeights(received, last.head),
       with_decay(
-        [distance(b) for b in batches_of(2, seed_of_part(0))],
+        [distance(b) for b in draw_batches(client, 2, *part_of(0))],
         lambda w: w.backbone,
       ),
       0.2,
@@ -266,7 +239,7 @@ class TestProgram:
     trained, _ = oracle.descend(
       aligned,
       with_decay(
-        cross_entropies(oracle, batches_of(8, seed_of_part(1))), lambda w: w
+        oracle.losses(draw_batches(client, 8, *part_of(1))), lambda w: w
       ),
       0.2,
     )
@@ -298,7 +271,7 @@ class TestPrediction:
     self, model, received, last, client, oracle, run_in_graph, changes, expected
   ):
     hparams = dataclasses.replace(HPARAMS, **changes)
-    functions = fed_as.work(model, hparams)
+    functions = work(model, hparams)
 
     def predict(backbone, last, data):
       prepared = last

@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_avg_ft
-from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 
 pytestmark = pytest.mark.slow
@@ -16,19 +15,17 @@ RATE = 0.3
 COMMON = {"batch_size": 4, "local_steps": 1, "learning_rate": RATE}
 
 
-def fine_tuning_batches(data, num_steps):
-  """Returns the batches of 4 of a client's fine-tuning."""
-  seed = randomness.fold(data.seed, randomness.Purpose.PERSONALIZE)
-  return [
-    local_training.pooled_batches(data, visit + 1, 4, seed)(visit)
-    for visit in range(num_steps)
-  ]
-
-
 class TestFineTuning:
   @pytest.mark.parametrize("num_steps", [0, 1, 4])
   def test_agrees_with_the_oracle(
-    self, model, make_client, oracle, run_in_graph, compare, num_steps
+    self,
+    model,
+    make_client,
+    oracle,
+    run_in_graph,
+    draw_batches,
+    compare,
+    num_steps,
   ):
     client = make_client(0, [6, 4])
     hparams = fed_avg_ft.HParams(batch_size=4, learning_rate=RATE)
@@ -40,18 +37,9 @@ class TestFineTuning:
     )
 
     # 10 examples are three batches of 4, the last of which begins anew.
-    for batch in run_in_graph(
-      lambda data: fine_tuning_batches(data, num_steps), client
-    ):
-      weights, _ = oracle.descend(
-        weights,
-        [
-          lambda w, batch=batch: oracle.cross_entropy(
-            oracle.predict(w, batch.x), batch.y
-          )
-        ],
-        RATE,
-      )
+    batches = draw_batches(client, num_steps, randomness.Purpose.PERSONALIZE)
+    if num_steps:
+      weights, _ = oracle.descend(weights, oracle.losses(batches), RATE)
     compare.assert_close(tuned, weights, 1e-5)
 
   @pytest.mark.parametrize(
@@ -72,6 +60,7 @@ class TestFineTuning:
     make_client,
     oracle,
     run_in_graph,
+    draw_batches,
     compare,
     rate,
     cosine_rounds,
@@ -99,22 +88,12 @@ class TestFineTuning:
       np.int32(2),
     )
     moved = tf.nest.map_structure(np.zeros_like, weights)
-    for batch, at_rate in zip(
-      run_in_graph(lambda data: fine_tuning_batches(data, 5), client),
-      rates,
-      strict=True,
-    ):
-      stepped, _ = oracle.descend(
-        weights,
-        [
-          lambda w, batch=batch: oracle.cross_entropy(
-            oracle.predict(w, batch.x), batch.y
-          )
-        ],
-        1.0,
-      )
+    batches = draw_batches(client, 5, randomness.Purpose.PERSONALIZE)
+    for loss, at_rate in zip(oracle.losses(batches), rates, strict=True):
       moved = tf.nest.map_structure(
-        lambda m, w, s: momentum * m + (w - s), moved, weights, stepped
+        lambda m, slope: momentum * m + slope,
+        moved,
+        oracle.gradient(loss, weights),
       )
       weights = tf.nest.map_structure(
         lambda w, m, by=at_rate: w - by * m, weights, moved

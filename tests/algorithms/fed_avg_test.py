@@ -7,7 +7,6 @@ import tensorflow_federated as tff
 
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
-from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.simulation import rounds
 
@@ -20,7 +19,14 @@ RATE = 0.5
 class TestTraining:
   @pytest.mark.parametrize("sizes", [[7], [6, 5, 7]])
   def test_steps_agree_with_the_oracle(
-    self, model, make_client, oracle, run_in_graph, compare, sizes
+    self,
+    model,
+    make_client,
+    oracle,
+    run_in_graph,
+    draw_batches,
+    compare,
+    sizes,
   ):
     round_num, local_steps, batch_size = 3, 2, 4
     hparams = fed_avg.HParams(
@@ -29,28 +35,21 @@ class TestTraining:
     client = make_client(0, sizes)
     weights = run_in_graph(model.initial_weights, client.seed)
     result = run_in_graph(
-      lambda w, data: fed_avg.train_client(
-        model, hparams, w, data, tf.constant(round_num)
-      ),
+      fed_avg.work(model, hparams).train_client,
       weights,
+      (),
       client,
+      np.int32(round_num),
     )
-
     # As many steps as there are domains in an iteration, from all of them.
-    def draw_batches(data):
-      seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
-      return [
-        local_training.pooled_batches(data, visit + 1, batch_size, seed)(visit)
-        for visit in range(local_steps * len(sizes))
-      ]
-
-    def loss_of(batch):
-      return lambda w: oracle.cross_entropy(oracle.predict(w, batch.x), batch.y)
-
-    batches = run_in_graph(draw_batches, client)
-    expected, mean_loss = oracle.descend(
-      weights, [loss_of(batch) for batch in batches], RATE
+    batches = draw_batches(
+      client,
+      local_steps * len(sizes),
+      randomness.Purpose.TRAIN,
+      round_num,
+      size=batch_size,
     )
+    expected, mean_loss = oracle.descend(weights, oracle.losses(batches), RATE)
     update = tf.nest.map_structure(np.subtract, expected, weights)
     assert max(np.abs(w).max() for w in tf.nest.flatten(update)) > 1e-2
     compare.assert_close(result.update, update, 1e-5)

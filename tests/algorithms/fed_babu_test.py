@@ -9,7 +9,6 @@ import tensorflow as tf
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg_ft
 from tff_shift.algorithms import fed_babu
-from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import mlp
 from tff_shift.models import split_model
@@ -48,11 +47,7 @@ def chosen(model, *parts):
 def descend(oracle, weights, batches, parts):
   """Steps with weight decay on some parts; the weights and the mean loss."""
   losses = []
-  for batch in batches:
-
-    def loss(w, batch=batch):
-      return oracle.cross_entropy(oracle.predict(w, batch.x), batch.y)
-
+  for loss in oracle.losses(batches):
     losses.append(loss(weights))
     slopes = oracle.gradient(loss, weights)
     weights = tf.nest.map_structure(
@@ -65,28 +60,16 @@ def descend(oracle, weights, batches, parts):
 
 
 def test_round_trains_the_backbone_under_the_head_that_stays(
-  model, client, weights, oracle, run_in_graph, compare
+  model, client, weights, oracle, run_in_graph, draw_batches, compare
 ):
   functions = fed_babu.work(model, fed_babu.HParams(**COMMON))
   result = run_in_graph(
-    lambda received, data: functions.train_client(
-      received, (), data, tf.constant(ROUND)
-    ),
-    weights,
-    client,
+    functions.train_client, weights, (), client, np.int32(ROUND)
   )
-
-  def draw_batches(data):
-    seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, ROUND)
-    batches = local_training.pooled_batches(data, 2, 4, seed)
-    # A step for each of the two domains.
-    return [batches(step) for step in range(2)]
-
+  # A step for each of the two domains.
+  batches = draw_batches(client, 2, randomness.Purpose.TRAIN, ROUND)
   expected, mean_loss = descend(
-    oracle,
-    weights,
-    run_in_graph(draw_batches, client),
-    chosen(model, "backbone"),
+    oracle, weights, batches, chosen(model, "backbone")
   )
   # The head has no place in what is sent.
   compare.assert_close(
@@ -108,27 +91,24 @@ def test_round_trains_the_backbone_under_the_head_that_stays(
   ],
 )
 def test_part_that_was_asked_for_is_fine_tuned(
-  model, client, weights, oracle, run_in_graph, compare, part, moving
+  model,
+  client,
+  weights,
+  oracle,
+  run_in_graph,
+  draw_batches,
+  compare,
+  part,
+  moving,
 ):
   functions = fed_babu.work(
     model, fed_babu.HParams(fine_tune_part=part, **COMMON)
   )
   prepared = run_in_graph(
-    lambda received, data: functions.prepare_client(
-      received, (), data, tf.constant(ROUND)
-    ),
-    weights,
-    client,
+    functions.prepare_client, weights, (), client, np.int32(ROUND)
   )
-
-  def draw_batches(data):
-    seed = randomness.fold(data.seed, randomness.Purpose.PERSONALIZE)
-    batches = local_training.pooled_batches(data, 3, 4, seed)
-    return [batches(step) for step in range(3)]
-
-  expected, _ = descend(
-    oracle, weights, run_in_graph(draw_batches, client), chosen(model, *moving)
-  )
+  batches = draw_batches(client, 3, randomness.Purpose.PERSONALIZE)
+  expected, _ = descend(oracle, weights, batches, chosen(model, *moving))
   compare.assert_close(prepared, expected, 1e-5)
   for name in split_model.SplitWeights._fields:
     is_still = compare.equal_bits(

@@ -134,18 +134,10 @@ class TestTraining:
     return train
 
   def test_two_steps_are_those_of_gradient_descent(
-    self, train, weights, clients, oracle, run_in_graph, compare
+    self, train, weights, clients, oracle, draw_batches, compare
   ):
     client = clients[3]
-
-    def draw_batches(data):
-      seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, 3)
-      return [
-        local_training.pooled_batches(data, visit + 1, 4, seed)(visit)
-        for visit in (0, 1)
-      ]
-
-    batches = run_in_graph(draw_batches, client)
+    batches = draw_batches(client, 2, randomness.Purpose.TRAIN, 3)
     expected, loss = oracle.descend(
       weights,
       [

@@ -291,6 +291,7 @@ class TestPersonalization:
     clients,
     oracle,
     run_in_graph,
+    draw_batches,
     personalization,
     num_epochs,
   ):
@@ -311,28 +312,18 @@ class TestPersonalization:
 
     logits = run_in_graph(predict, weights, client, examples)
 
-    # 18 examples are three batches of 6.
-    def draw_batches(data):
-      seed = randomness.fold(data.seed, randomness.Purpose.PERSONALIZE)
-      return [
-        local_training.pooled_batches(data, visit + 1, 6, seed)(visit)
-        for visit in range(3 * num_epochs)
-      ]
-
-    def loss_of(batch):
-      return lambda w: oracle.cross_entropy(oracle.predict(w, batch.x), batch.y)
-
     chosen = split_model.SplitWeights(
       *(
         tuple(name in PERSONALIZED[personalization] for name in names)
         for names in (model.backbone.names, model.head.names)
       )
     )
-    batches = run_in_graph(draw_batches, client)
+    # 18 examples are three batches of 6.
+    batches = draw_batches(
+      client, 3 * num_epochs, randomness.Purpose.PERSONALIZE, size=6
+    )
     if num_epochs:
-      weights, _ = oracle.descend(
-        weights, [loss_of(batch) for batch in batches], 0.3, chosen
-      )
+      weights, _ = oracle.descend(weights, oracle.losses(batches), 0.3, chosen)
     np.testing.assert_allclose(
       logits, oracle.predict(weights, examples.x), atol=1e-5
     )

@@ -1,6 +1,7 @@
 """FedPAC: features are aligned, and heads are made of all heads."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -8,11 +9,13 @@ import tensorflow as tf
 
 from tff_shift.algorithms import fed_pac
 from tff_shift.algorithms import fed_rep
-from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 
 pytestmark = pytest.mark.slow
+
+# Once for each of its hyper-parameters: then graphs of it are found again.
+work = functools.cache(fed_pac.work)
 
 COMMON = {
   "head_steps": 1,
@@ -26,7 +29,7 @@ ROUND = 5
 
 @pytest.fixture(scope="module")
 def functions(model):
-  return fed_pac.work(model, HPARAMS)
+  return work(model, HPARAMS)
 
 
 @pytest.fixture(scope="module")
@@ -57,15 +60,9 @@ def train(run_in_graph):
   return run
 
 
-def batches_of(run_in_graph, client, part, num_steps):
+def part_of(part):
   """The batches of the head (part 0) or of the backbone (part 1)."""
-
-  def draw(data):
-    seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, ROUND, part)
-    batches = local_training.pooled_batches(data, num_steps, 4, seed)
-    return [batches(step) for step in range(num_steps)]
-
-  return run_in_graph(draw, client)
+  return randomness.Purpose.TRAIN, ROUND, part
 
 
 class TestClient:
@@ -78,7 +75,7 @@ class TestClient:
     client,
     train,
     oracle,
-    run_in_graph,
+    draw_batches,
     compare,
   ):
     centroids = np.float32(np.random.default_rng(0).normal(size=(3, 8)))
@@ -91,11 +88,9 @@ class TestClient:
       functions, shared._replace(centroids=centroids), personal, client
     )
 
-    def classify(batch):
-      return lambda w: oracle.cross_entropy(oracle.predict(w, batch.x), batch.y)
-
     def align(batch):
-      return lambda w: classify(batch)(w) + 0.7 * np.mean(
+      (classify,) = oracle.losses([batch])
+      return lambda w: classify(w) + 0.7 * np.mean(
         (oracle.embed(w.backbone, batch.x) - targets[batch.y]) ** 2
       )
 
@@ -103,13 +98,13 @@ class TestClient:
     only_head = split_model.SplitWeights((False,) * 2, (True,) * 2)
     weights, _ = oracle.descend(
       weights,
-      [classify(b) for b in batches_of(run_in_graph, client, 0, 1)],
+      oracle.losses(draw_batches(client, 1, *part_of(0))),
       0.3,
       only_head,
     )
     weights, loss = oracle.descend(
       weights,
-      [align(b) for b in batches_of(run_in_graph, client, 1, 2)],
+      [align(b) for b in draw_batches(client, 2, *part_of(1))],
       0.3,
       tf.nest.map_structure(lambda moves: not moves, only_head),
     )
@@ -152,7 +147,7 @@ class TestClient:
     for weight, c in ((0.0, centroids), (0.7, shared.centroids)):
       hparams = dataclasses.replace(HPARAMS, alignment_weight=weight)
       found = train(
-        fed_pac.work(model, hparams),
+        work(model, hparams),
         shared._replace(centroids=c),
         personal,
         client,
@@ -229,7 +224,7 @@ class TestProgram:
       hparams = dataclasses.replace(
         HPARAMS, variant="program", backbone_mu=mu, local_steps=3
       )
-      functions = fed_pac.work(model, hparams)
+      functions = work(model, hparams)
       assert functions.update_server is functions.personalize_client is None
       return train(functions, shared.backbone, personal.head, client)
 
@@ -258,14 +253,15 @@ class TestProgram:
     client,
     run,
     oracle,
-    run_in_graph,
+    draw_batches,
     compare,
   ):
     found = run(1.5)
 
     def loss_of(batch):
+      (classify,) = oracle.losses([batch])
       return lambda w: (
-        oracle.cross_entropy(oracle.predict(w, batch.x), batch.y)
+        classify(w)
         + 0.75
         * sum(
           np.sum((a - b) ** 2)
@@ -275,7 +271,7 @@ class TestProgram:
 
     expected, loss = oracle.descend(
       split_model.SplitWeights(shared.backbone, found.client_state),
-      [loss_of(b) for b in batches_of(run_in_graph, client, 1, 3)],
+      [loss_of(b) for b in draw_batches(client, 3, *part_of(1))],
       0.3,
       split_model.SplitWeights((True,) * 2, (False,) * 2),
     )

@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_rep
-from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import cnn
 from tff_shift.models import mlp
@@ -45,52 +44,37 @@ def functions(model, head):
 
 class TestTraining:
   def test_head_first_then_backbone(
-    self, cut, functions, make_client, oracle, run_in_graph, compare
+    self,
+    cut,
+    functions,
+    make_client,
+    oracle,
+    run_in_graph,
+    draw_batches,
+    compare,
   ):
     round_num = 5
     client = make_client(0, [6, 5])
     backbone = run_in_graph(cut.initial_backbone, randomness.server_seed(0))
     head = run_in_graph(functions.initial_client_state, client.seed, ())
     result = run_in_graph(
-      lambda shared, own, data: functions.train_client(
-        shared, own, data, tf.constant(round_num)
-      ),
-      backbone,
-      head,
-      client,
+      functions.train_client, backbone, head, client, np.int32(round_num)
     )
-
-    def draw_batches(data):
-      seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
-      return [
-        [
-          local_training.pooled_batches(
-            data, visit + 1, 4, randomness.fold(seed, part)
-          )(visit)
-          # Per iteration a step for each of the two domains.
-          for visit in range(2 * num_steps)
-        ]
-        for part, num_steps in enumerate((2, 1))
-      ]
-
-    def losses(batches):
-      return [
-        lambda w, batch=batch: oracle.cross_entropy(
-          oracle.predict(w, batch.x), batch.y
-        )
-        for batch in batches
-      ]
-
+    # Per iteration a step for each of the two domains.
+    for_head, for_backbone = (
+      draw_batches(client, number, randomness.Purpose.TRAIN, round_num, part)
+      for part, number in enumerate((4, 2))
+    )
     weights = split_model.SplitWeights(backbone, head)
-    for_head, for_backbone = run_in_graph(draw_batches, client)
-    assert (len(for_head), len(for_backbone)) == (4, 2)
     only_head = split_model.SplitWeights(
       (False,) * len(backbone), (True,) * len(head)
     )
-    with_head, _ = oracle.descend(weights, losses(for_head), 0.3, only_head)
+    with_head, _ = oracle.descend(
+      weights, oracle.losses(for_head), 0.3, only_head
+    )
     trained, mean_loss = oracle.descend(
       with_head,
-      losses(for_backbone),
+      oracle.losses(for_backbone),
       0.3,
       tf.nest.map_structure(lambda moves: not moves, only_head),
     )

@@ -62,21 +62,17 @@ class TestTraining:
     )
 
   def test_agrees_with_the_oracle(
-    self, weights, own_head, client, trained, oracle, run_in_graph, compare
+    self, weights, own_head, client, trained, oracle, draw_batches, compare
   ):
     result, _ = trained
     # Per epoch three batches of 4, and a step for each of two domains.
-    sizes = {randomness.Purpose.PERSONALIZE: 6, randomness.Purpose.TRAIN: 2}
-
-    def draw_batches(data):
-      drawn = []
-      for purpose, size in sizes.items():
-        seed = randomness.fold(data.seed, purpose, ROUND)
-        batches = local_training.pooled_batches(data, size, 4, seed)
-        drawn.append([batches(number) for number in range(size)])
-      return drawn
-
-    for_head, for_generic = run_in_graph(draw_batches, client)
+    for_head, for_generic = (
+      draw_batches(client, number, purpose, ROUND)
+      for purpose, number in (
+        (randomness.Purpose.PERSONALIZE, 6),
+        (randomness.Purpose.TRAIN, 2),
+      )
+    )
     backbone = weights.model.backbone
     head, _ = oracle.descend(
       own_head,

@@ -102,7 +102,14 @@ class TestSimplex:
 class TestTraining:
   @pytest.mark.parametrize("feature_norm", ["mean", "sum"])
   def test_head_first_then_all_then_the_server_step(
-    self, model, make_client, oracle, run_in_graph, compare, feature_norm
+    self,
+    model,
+    make_client,
+    oracle,
+    run_in_graph,
+    draw_batches,
+    compare,
+    feature_norm,
   ):
     hparams = dataclasses.replace(HPARAMS, feature_norm=feature_norm)
     over_batch = getattr(np, feature_norm)
@@ -110,18 +117,6 @@ class TestTraining:
     present = np.array([1, 0, 1])
     weights = run_in_graph(model.initial_weights, client.seed)
     result = train(model, hparams, run_in_graph, weights, client)
-
-    def draw_batches(data):
-      seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, ROUND)
-      return [
-        [
-          local_training.pooled_batches(
-            data, 2, 4, randomness.fold(seed, part)
-          )(step)
-          for step in range(2)
-        ]
-        for part in range(2)
-      ]
 
     def loss_of(batch, feature_penalty):
       def loss(w):
@@ -136,7 +131,10 @@ class TestTraining:
 
       return loss
 
-    for_head, for_all = run_in_graph(draw_batches, client)
+    for_head, for_all = (
+      draw_batches(client, 2, randomness.Purpose.TRAIN, ROUND, part)
+      for part in range(2)
+    )
     only_head = split_model.SplitWeights((False,) * 2, (True,) * 2)
     expected, _ = oracle.descend(
       weights, [loss_of(batch, 0.0) for batch in for_head], 0.1, only_head

@@ -2,6 +2,7 @@
 
 import dataclasses
 import fractions
+import functools
 
 import numpy as np
 import pytest
@@ -12,6 +13,9 @@ from tff_shift.algorithms import gma
 from tff_shift.learning import randomness
 
 pytestmark = pytest.mark.slow
+
+# Once for each of its hyper-parameters: then graphs of it are found again.
+work = functools.cache(gma.work)
 
 HPARAMS = gma.HParams(batch_size=4, local_steps=2, learning_rate=0.3)
 
@@ -26,7 +30,7 @@ def new_weights(model, run_in_graph, changes, threshold, weights=None):
     np.float32(weights @ np.sign(changes)), np.float32(sum(weights))
   )
   return run_in_graph(
-    gma.work(model, hparams).update_server,
+    work(model, hparams).update_server,
     np.zeros_like(changes[0]),
     np.average(changes, axis=0, weights=weights).astype(np.float32),
     votes,
@@ -115,7 +119,7 @@ class TestClient:
         client,
       )
       for functions in (
-        gma.work(model, gma.HParams(vote_weighting=vote_weighting, **common)),
+        work(model, gma.HParams(vote_weighting=vote_weighting, **common)),
         fed_avg.work(model, fed_avg.HParams(**common)),
       )
     )
@@ -157,7 +161,7 @@ class TestRounds:
       ),
     )
     len_of = lambda data: tf.shape(data.y)[0]  # noqa: E731
-    functions = gma.work(model, hparams)
+    functions = work(model, hparams)
     votes = [
       run_in_graph(
         lambda w, data: functions.train_client(w, (), data, tf.constant(0)),
@@ -191,7 +195,7 @@ class TestRounds:
     votes = gma.Votes(signs, np.float32(7))
     found, masked = (
       run_in_graph(
-        gma.work(
+        work(
           model, dataclasses.replace(HPARAMS, agreement_threshold=threshold)
         ).update_server,
         weights,

@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from tff_shift import algorithms
 from tff_shift.algorithms import p_fed_hn
-from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 
 pytestmark = pytest.mark.slow
@@ -49,30 +48,18 @@ def clients(make_client):
 
 class TestTraining:
   def test_agrees_with_the_oracle(
-    self, functions, clients, oracle, run_in_graph, compare
+    self, functions, clients, oracle, run_in_graph, draw_batches, compare
   ):
     round_num = 5
     client = clients[0]
     phi = run_in_graph(functions.initial_weights, randomness.server_seed(0))
     embedding = run_in_graph(functions.initial_client_state, client.seed, ())
     result = run_in_graph(
-      lambda phi, own, data: functions.train_client(
-        phi, own, data, tf.constant(round_num)
-      ),
-      phi,
-      embedding,
-      client,
+      functions.train_client, phi, embedding, client, np.int32(round_num)
     )
-
-    def draw_batches(data):
-      seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
-      return [
-        local_training.pooled_batches(data, visit + 1, 4, seed)(visit)
-        for visit in range(2)
-      ]
-
+    batches = draw_batches(client, 2, randomness.Purpose.TRAIN, round_num)
     by_phi, by_embedding, mean_loss = oracle.train_work_network(
-      phi, embedding, run_in_graph(draw_batches, client), 0.3
+      phi, embedding, batches, 0.3
     )
     compare.assert_close(
       result.update,

@@ -12,6 +12,7 @@ import tensorflow_federated as tff
 
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
+from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning import process
@@ -122,9 +123,10 @@ class TestTypes:
     "<x=float32[?,2],y=int32[?],domain_sizes=int32[2],seed=int32[2],"
     "client_id=int32>"
   )
-  METRICS = (
-    "<accuracy=float32[2],pooled_accuracy=float32[2],loss=float32[2],"
-    "not_finite=float32[2],num_examples=float32[2]>@SERVER"
+  METRICS = "<{}>@SERVER".format(
+    ",".join(
+      f"{name}=float32[2]" for name in (*evaluation.METRICS, "num_examples")
+    )
   )
 
   def parts(self, type_signature):

@@ -94,6 +94,8 @@ class TestAggregators:
       built.name, model, uniform, aggregator=aggregators["dp"]
     )
 
+  # The template's own tests have a private mean of an algorithm with one phase.
+  @pytest.mark.every_algorithm
   def test_private_mean_without_noise_is_the_mean(
     self, built, private, client_data, compare
   ):
@@ -118,6 +120,7 @@ class TestAggregators:
         aggregator=aggregators["dp"],
       )
 
+  @pytest.mark.every_algorithm
   def test_sums_for_the_server_are_not_sent_where_clients_are_hidden(
     self, built, private
   ):

@@ -101,7 +101,6 @@ class TestTraining:
     personal,
     oracle,
     run_in_graph,
-    draw_batches,
     compare,
     mixture,
     mixture_rate,
@@ -113,7 +112,7 @@ class TestTraining:
       apfl.ClientState(personal, np.float32(alpha)),
       client,
     )
-    batches = draw_batches(client, NUM_STEPS, randomness.Purpose.TRAIN, ROUND)
+    batches = oracle.batches(client, NUM_STEPS, randomness.Purpose.TRAIN, ROUND)
     own, shared, expected = descend(
       oracle, batches, mixture, personal, weights, alpha, mixture_rate or RATE
     )

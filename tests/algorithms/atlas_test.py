@@ -68,9 +68,7 @@ class TestAtlas:
       cumulative = cumulative + risks
       heads = [
         oracle.descend(
-          head,
-          [lambda h: risk(oracle, h, embeddings, client.y, classes)],
-          rate,
+          head, [lambda h: risk(oracle, h, embeddings, client.y, classes)], rate
         )[0]
         for head, rate in zip(heads, (0.1, 0.2, 0.4), strict=True)
       ]

@@ -87,11 +87,7 @@ def distillation_losses(oracle, targets, public, seed, run_in_graph, num_steps):
 
 def train(model, hparams, run_in_graph, weights, client, round_num):
   return run_in_graph(
-    work(model, hparams).train_client,
-    weights,
-    (),
-    client,
-    np.int32(round_num),
+    work(model, hparams).train_client, weights, (), client, np.int32(round_num)
   )
 
 
@@ -267,11 +263,7 @@ class TestServer:
 
   @pytest.mark.parametrize(
     ("is_later", "distil_from"),
-    [
-      (False, "first_domain"),
-      (True, "first_domain"),
-      (True, "second_domain"),
-    ],
+    [(False, "first_domain"), (True, "first_domain"), (True, "second_domain")],
   )
   def test_distils_from_the_mean_of_the_clients_and_its_old_model(
     self,

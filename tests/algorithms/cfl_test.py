@@ -213,7 +213,7 @@ class TestTraining:
     assert compare.equal_bits(again.client_state, state)
 
   def test_without_linear_term_the_old_weights_are_a_minimum(
-    self, model, client, weights, oracle, run_in_graph, compare
+    self, model, client, weights, oracle, run_in_graph
   ):
     past = nothing(weights)._replace(domain=np.int32(0))
     hparams = dataclasses.replace(HPARAMS, linear_term=False)
@@ -236,7 +236,7 @@ class TestTraining:
     assert np.any(state.curvature.head[0] > 1e-4)
 
   def test_of_a_domain_without_examples_nothing_is_learned(
-    self, model, make_client, weights, run_in_graph, compare
+    self, model, make_client, weights, run_in_graph
   ):
     client = make_client(0, [4, 0, 5])
     start = nothing(weights)._replace(domain=np.int32(0))

@@ -159,9 +159,23 @@ def _train_work_network(phi, vector, batches, rate):
 
 
 @pytest.fixture(scope="session")
-def oracle():
-  """The model, the losses and gradient descent in NumPy, in float64."""
+def oracle(run_in_graph):
+  """The model, the losses and gradient descent in NumPy, in float64.
+
+  And `batches(client, number, *words, size=4)`: those that are drawn with the
+  seed of the client into which the words are folded.
+  """
+
+  def batches(client, number, *words, size=4):
+    def draw(data):
+      seed = randomness.fold(data.seed, *words)
+      drawn = local_training.pooled_batches(data, number, size, seed)
+      return [drawn(visit) for visit in range(number)]
+
+    return run_in_graph(draw, client)
+
   return types.SimpleNamespace(
+    batches=batches,
     embed=_embed,
     classify=_classify,
     predict=_predict,
@@ -174,21 +188,3 @@ def oracle():
     work_network=_work_network,
     train_work_network=_train_work_network,
   )
-
-
-@pytest.fixture(scope="session")
-def draw_batches(run_in_graph):
-  """Returns `draw(client, number, *words, size=4)`, batches of a client.
-
-  They are drawn with the seed of the client into which the words are folded.
-  """
-
-  def draw(client, number, *words, size=4):
-    def drawn(data):
-      seed = randomness.fold(data.seed, *words)
-      batches = local_training.pooled_batches(data, number, size, seed)
-      return [batches(visit) for visit in range(number)]
-
-    return run_in_graph(drawn, client)
-
-  return draw

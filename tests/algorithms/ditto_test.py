@@ -52,7 +52,6 @@ class TestTraining:
     personal,
     oracle,
     run_in_graph,
-    draw_batches,
     compare,
     strength,
   ):
@@ -63,7 +62,7 @@ class TestTraining:
     result = run_in_graph(train(functions), weights, personal, client)
     expected = tf.nest.map_structure(np.float64, personal)
     # Two iterations of a step for each of the two domains.
-    batches = draw_batches(client, 4, randomness.Purpose.TRAIN, ROUND)
+    batches = oracle.batches(client, 4, randomness.Purpose.TRAIN, ROUND)
     for loss in oracle.losses(batches):
       slopes = oracle.gradient(loss, expected)
       expected = tf.nest.map_structure(

@@ -76,14 +76,7 @@ class TestPeriodData:
 
 class TestTraining:
   def test_agrees_with_the_oracle(
-    self,
-    model,
-    functions,
-    clients,
-    oracle,
-    run_in_graph,
-    draw_batches,
-    compare,
+    self, model, functions, clients, oracle, run_in_graph, compare
   ):
     round_num = 5
     client = clients[0]
@@ -93,7 +86,7 @@ class TestTraining:
       functions.train_client, phi, in_use, client, np.int32(round_num)
     )
     # One epoch of 10 examples is three batches of 4.
-    batches = draw_batches(client, 3, randomness.Purpose.TRAIN, round_num)
+    batches = oracle.batches(client, 3, randomness.Purpose.TRAIN, round_num)
     by_phi, _, mean_loss = oracle.train_work_network(
       phi, client.representation, batches, 0.3
     )
@@ -105,9 +98,7 @@ class TestTraining:
     np.testing.assert_allclose(result.loss, mean_loss, rtol=1e-5)
     # What is used is what was received.
     compare.assert_close(
-      result.client_state,
-      oracle.work_network(phi, client.representation),
-      1e-6,
+      result.client_state, oracle.work_network(phi, client.representation), 1e-6
     )
 
   def test_without_a_rate_the_meta_network_stays(
@@ -177,10 +168,7 @@ class TestDrift:
       )
     ]
     hparams = fed_3da.HParams(
-      representation_size=SIZE,
-      local_steps=20,
-      batch_size=20,
-      learning_rate=0.1,
+      representation_size=SIZE, local_steps=20, batch_size=20, learning_rate=0.1
     )
     algorithm = algorithms.build(fed_3da, model, hparams)
     run = rounds.Rounds(algorithm, clients, run_seed=0)

@@ -52,9 +52,9 @@ def make_hparams(**changes):
 
 
 @pytest.fixture(scope="module")
-def pass_batches(client, draw_batches):
+def pass_batches(client, oracle):
   """The batches of 4 of a pass: 0.8 of 11 examples are 9, three batches."""
-  return draw_batches(client, 3, randomness.Purpose.PERSONALIZE, ROUND)
+  return oracle.batches(client, 3, randomness.Purpose.PERSONALIZE, ROUND)
 
 
 def mixed(weights, personal, mixture):
@@ -234,22 +234,13 @@ class TestRound:
     assert result.client_state.is_settled == 1
     # What is sent is the way from the server's weights.
     compare.assert_close(
-      result.update,
-      tf.nest.map_structure(np.subtract, trained, weights),
-      1e-5,
+      result.update, tf.nest.map_structure(np.subtract, trained, weights), 1e-5
     )
     np.testing.assert_allclose(result.loss, plain.loss, rtol=1e-5)
 
   @pytest.mark.parametrize("ala_layers", [1, 0])
   def test_at_one_it_is_fed_avg_and_the_program_bit_for_bit(
-    self,
-    model,
-    client,
-    weights,
-    personal,
-    run_in_graph,
-    compare,
-    ala_layers,
+    self, model, client, weights, personal, run_in_graph, compare, ala_layers
   ):
     hparams = COMMON | {"momentum": 0.5, "weight_decay": 0.01}
     plain, still, program = (

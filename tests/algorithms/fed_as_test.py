@@ -90,15 +90,15 @@ def align(oracle, client, received, last, batches):
 
 class TestPublished:
   def test_aligns_trains_and_counts_by_its_fisher_information(
-    self, received, last, client, train, oracle, draw_batches, compare
+    self, received, last, client, train, oracle, compare
   ):
     result = train(PLAIN, last)
     # 10 examples are three batches of 4.
     aligned = align(
-      oracle, client, received, last, draw_batches(client, 3, *part_of(0))
+      oracle, client, received, last, oracle.batches(client, 3, *part_of(0))
     )
     trained, loss = oracle.descend(
-      aligned, oracle.losses(draw_batches(client, 2, *part_of(1))), 0.2
+      aligned, oracle.losses(oracle.batches(client, 2, *part_of(1))), 0.2
     )
     compare.assert_close(result.client_state, trained, 1e-5)
     compare.assert_close(
@@ -109,27 +109,19 @@ class TestPublished:
     np.testing.assert_allclose(result.loss, loss, rtol=1e-5)
     trace = sum(
       np.sum(slope**2)
-      for nll in oracle.losses(draw_batches(client, 3, *part_of(2)))
+      for nll in oracle.losses(oracle.batches(client, 3, *part_of(2)))
       for slope in tf.nest.flatten(oracle.gradient(nll, trained))
     )
     np.testing.assert_allclose(result.weight, trace, rtol=1e-4)
 
   def test_prediction_may_be_with_what_the_next_round_trains(
-    self,
-    model,
-    received,
-    last,
-    client,
-    oracle,
-    draw_batches,
-    run_in_graph,
-    compare,
+    self, model, received, last, client, oracle, run_in_graph, compare
   ):
     functions = work(model, ALIGNED)
     found = run_in_graph(
       functions.prepare_client, received, last, client, ROUND
     )
-    batches = draw_batches(client, 3, *TO_PREDICT)
+    batches = oracle.batches(client, 3, *TO_PREDICT)
     expected = align(oracle, client, received, last, batches)
     compare.assert_close(found, expected, 1e-5)
     assert compare.equal_bits(found.head, last.head)
@@ -139,11 +131,7 @@ class TestPublished:
   ):
     found = [
       run_in_graph(
-        work(model, hparams).prepare_client,
-        received,
-        last,
-        client,
-        ROUND,
+        work(model, hparams).prepare_client, received, last, client, ROUND
       )
       for hparams in (
         dataclasses.replace(ALIGNED, momentum=0.0),
@@ -153,28 +141,20 @@ class TestPublished:
     assert compare.equal_bits(*found)
 
   def test_steps_can_be_given(
-    self,
-    model,
-    received,
-    last,
-    client,
-    oracle,
-    draw_batches,
-    run_in_graph,
-    compare,
+    self, model, received, last, client, oracle, run_in_graph, compare
   ):
     functions = work(model, dataclasses.replace(ALIGNED, alignment_steps=1))
     found = run_in_graph(
       functions.prepare_client, received, last, client, ROUND
     )
-    batches = draw_batches(client, 1, *TO_PREDICT)
+    batches = oracle.batches(client, 1, *TO_PREDICT)
     compare.assert_close(
       found, align(oracle, client, received, last, batches), 1e-5
     )
 
   @pytest.mark.parametrize("variant", ["published", "program"])
   def test_client_that_has_never_trained_does_not_align(
-    self, model, received, last, client, train, run_in_graph, compare, variant
+    self, model, received, client, train, run_in_graph, compare, variant
   ):
     hparams = dataclasses.replace(HPARAMS, variant=variant)
     first = run_in_graph(
@@ -200,7 +180,7 @@ class TestPublished:
 
 class TestProgram:
   def test_aligns_each_example_as_it_trains(
-    self, received, last, client, train, oracle, draw_batches, compare
+    self, received, last, client, train, oracle, compare
   ):
     # A quarter of eight steps.
     hparams = dataclasses.replace(
@@ -230,7 +210,7 @@ class TestProgram:
     aligned, _ = oracle.descend(
       split_model.SplitWeights(received, last.head),
       with_decay(
-        [distance(b) for b in draw_batches(client, 2, *part_of(0))],
+        [distance(b) for b in oracle.batches(client, 2, *part_of(0))],
         lambda w: w.backbone,
       ),
       0.2,
@@ -239,7 +219,7 @@ class TestProgram:
     trained, _ = oracle.descend(
       aligned,
       with_decay(
-        oracle.losses(draw_batches(client, 8, *part_of(1))), lambda w: w
+        oracle.losses(oracle.batches(client, 8, *part_of(1))), lambda w: w
       ),
       0.2,
     )

@@ -18,14 +18,7 @@ COMMON = {"batch_size": 4, "local_steps": 1, "learning_rate": RATE}
 class TestFineTuning:
   @pytest.mark.parametrize("num_steps", [0, 1, 4])
   def test_agrees_with_the_oracle(
-    self,
-    model,
-    make_client,
-    oracle,
-    run_in_graph,
-    draw_batches,
-    compare,
-    num_steps,
+    self, model, make_client, oracle, run_in_graph, compare, num_steps
   ):
     client = make_client(0, [6, 4])
     hparams = fed_avg_ft.HParams(batch_size=4, learning_rate=RATE)
@@ -37,7 +30,7 @@ class TestFineTuning:
     )
 
     # 10 examples are three batches of 4, the last of which begins anew.
-    batches = draw_batches(client, num_steps, randomness.Purpose.PERSONALIZE)
+    batches = oracle.batches(client, num_steps, randomness.Purpose.PERSONALIZE)
     if num_steps:
       weights, _ = oracle.descend(weights, oracle.losses(batches), RATE)
     compare.assert_close(tuned, weights, 1e-5)
@@ -60,7 +53,6 @@ class TestFineTuning:
     make_client,
     oracle,
     run_in_graph,
-    draw_batches,
     compare,
     rate,
     cosine_rounds,
@@ -88,7 +80,7 @@ class TestFineTuning:
       np.int32(2),
     )
     moved = tf.nest.map_structure(np.zeros_like, weights)
-    batches = draw_batches(client, 5, randomness.Purpose.PERSONALIZE)
+    batches = oracle.batches(client, 5, randomness.Purpose.PERSONALIZE)
     for loss, at_rate in zip(oracle.losses(batches), rates, strict=True):
       moved = tf.nest.map_structure(
         lambda m, slope: momentum * m + slope,

@@ -19,14 +19,7 @@ RATE = 0.5
 class TestTraining:
   @pytest.mark.parametrize("sizes", [[7], [6, 5, 7]])
   def test_steps_agree_with_the_oracle(
-    self,
-    model,
-    make_client,
-    oracle,
-    run_in_graph,
-    draw_batches,
-    compare,
-    sizes,
+    self, model, make_client, oracle, run_in_graph, compare, sizes
   ):
     round_num, local_steps, batch_size = 3, 2, 4
     hparams = fed_avg.HParams(
@@ -42,7 +35,7 @@ class TestTraining:
       np.int32(round_num),
     )
     # As many steps as there are domains in an iteration, from all of them.
-    batches = draw_batches(
+    batches = oracle.batches(
       client,
       local_steps * len(sizes),
       randomness.Purpose.TRAIN,

@@ -60,14 +60,14 @@ def descend(oracle, weights, batches, parts):
 
 
 def test_round_trains_the_backbone_under_the_head_that_stays(
-  model, client, weights, oracle, run_in_graph, draw_batches, compare
+  model, client, weights, oracle, run_in_graph, compare
 ):
   functions = fed_babu.work(model, fed_babu.HParams(**COMMON))
   result = run_in_graph(
     functions.train_client, weights, (), client, np.int32(ROUND)
   )
   # A step for each of the two domains.
-  batches = draw_batches(client, 2, randomness.Purpose.TRAIN, ROUND)
+  batches = oracle.batches(client, 2, randomness.Purpose.TRAIN, ROUND)
   expected, mean_loss = descend(
     oracle, weights, batches, chosen(model, "backbone")
   )
@@ -91,15 +91,7 @@ def test_round_trains_the_backbone_under_the_head_that_stays(
   ],
 )
 def test_part_that_was_asked_for_is_fine_tuned(
-  model,
-  client,
-  weights,
-  oracle,
-  run_in_graph,
-  draw_batches,
-  compare,
-  part,
-  moving,
+  model, client, weights, oracle, run_in_graph, compare, part, moving
 ):
   functions = fed_babu.work(
     model, fed_babu.HParams(fine_tune_part=part, **COMMON)
@@ -107,7 +99,7 @@ def test_part_that_was_asked_for_is_fine_tuned(
   prepared = run_in_graph(
     functions.prepare_client, weights, (), client, np.int32(ROUND)
   )
-  batches = draw_batches(client, 3, randomness.Purpose.PERSONALIZE)
+  batches = oracle.batches(client, 3, randomness.Purpose.PERSONALIZE)
   expected, _ = descend(oracle, weights, batches, chosen(model, *moving))
   compare.assert_close(prepared, expected, 1e-5)
   for name in split_model.SplitWeights._fields:

@@ -68,10 +68,7 @@ def estimated_classes(oracle, pretrained, client):
 
 def train(model, hparams, run_in_graph, start, client, round_num):
   return run_in_graph(
-    work(model, hparams).train_client,
-    *start,
-    client,
-    np.int32(round_num),
+    work(model, hparams).train_client, *start, client, np.int32(round_num)
   )
 
 

@@ -114,7 +114,7 @@ class TestLoss:
 
 class TestTraining:
   @pytest.fixture(scope="class")
-  def train(self, guided, compile_in_graph, clients, weights):
+  def train(self, guided, compile_in_graph, weights):
     """Returns `train(client, **changes)`, from the same weights each time."""
 
     def train(client, **changes):
@@ -134,10 +134,10 @@ class TestTraining:
     return train
 
   def test_two_steps_are_those_of_gradient_descent(
-    self, train, weights, clients, oracle, draw_batches, compare
+    self, train, weights, clients, oracle, compare
   ):
     client = clients[3]
-    batches = draw_batches(client, 2, randomness.Purpose.TRAIN, 3)
+    batches = oracle.batches(client, 2, randomness.Purpose.TRAIN, 3)
     expected, loss = oracle.descend(
       weights,
       [

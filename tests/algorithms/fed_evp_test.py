@@ -215,11 +215,7 @@ class TestTraining:
         local_training, "train", wraps=local_training.train
       ) as loop:
         result = fed_evp.train_client(
-          model,
-          hparams,
-          model.initial_weights(data.seed),
-          data,
-          tf.constant(0),
+          model, hparams, model.initial_weights(data.seed), data, tf.constant(0)
         )
       _, _, num_steps, _ = loop.call_args.args
       return num_steps, result.update
@@ -267,10 +263,7 @@ class TestPersonalization:
     changed = tuple(
       name
       for name, old, new in zip(
-        names,
-        tf.nest.flatten(weights),
-        tf.nest.flatten(personal),
-        strict=True,
+        names, tf.nest.flatten(weights), tf.nest.flatten(personal), strict=True
       )
       if np.any(old != new)
     )
@@ -286,14 +279,7 @@ class TestPersonalization:
     [("classifier", 1), ("none", 1), ("default", 0), ("default", 2)],
   )
   def test_client_predicts_with_its_personal_weights(
-    self,
-    model,
-    clients,
-    oracle,
-    run_in_graph,
-    draw_batches,
-    personalization,
-    num_epochs,
+    self, model, clients, oracle, run_in_graph, personalization, num_epochs
   ):
     hparams = fed_evp.HParams(
       batch_size=6,
@@ -319,7 +305,7 @@ class TestPersonalization:
       )
     )
     # 18 examples are three batches of 6.
-    batches = draw_batches(
+    batches = oracle.batches(
       client, 3 * num_epochs, randomness.Purpose.PERSONALIZE, size=6
     )
     if num_epochs:

@@ -67,16 +67,7 @@ def part_of(part):
 
 class TestClient:
   def test_backbone_goes_towards_the_centroids(
-    self,
-    model,
-    functions,
-    shared,
-    personal,
-    client,
-    train,
-    oracle,
-    draw_batches,
-    compare,
+    self, functions, shared, personal, client, train, oracle, compare
   ):
     centroids = np.float32(np.random.default_rng(0).normal(size=(3, 8)))
     # Nobody had class 2: it takes the client's own mean.
@@ -98,13 +89,13 @@ class TestClient:
     only_head = split_model.SplitWeights((False,) * 2, (True,) * 2)
     weights, _ = oracle.descend(
       weights,
-      oracle.losses(draw_batches(client, 1, *part_of(0))),
+      oracle.losses(oracle.batches(client, 1, *part_of(0))),
       0.3,
       only_head,
     )
     weights, loss = oracle.descend(
       weights,
-      [align(b) for b in draw_batches(client, 2, *part_of(1))],
+      [align(b) for b in oracle.batches(client, 2, *part_of(1))],
       0.3,
       tf.nest.map_structure(lambda moves: not moves, only_head),
     )
@@ -115,7 +106,7 @@ class TestClient:
     assert result.client_state.loss == result.loss
 
   def test_sends_statistics_of_before_and_centroids_of_after(
-    self, model, functions, shared, personal, client, train, oracle
+    self, functions, shared, personal, client, train, oracle
   ):
     result = train(functions, shared, personal, client)
     slots, class_sums = result.contribution
@@ -147,10 +138,7 @@ class TestClient:
     for weight, c in ((0.0, centroids), (0.7, shared.centroids)):
       hparams = dataclasses.replace(HPARAMS, alignment_weight=weight)
       found = train(
-        work(model, hparams),
-        shared._replace(centroids=c),
-        personal,
-        client,
+        work(model, hparams), shared._replace(centroids=c), personal, client
       )
       assert compare.equal_bits(
         (found.update, found.client_state.head, found.loss),
@@ -160,14 +148,7 @@ class TestClient:
 
 class TestServer:
   def test_combines_heads_and_renews_centroids(
-    self,
-    functions,
-    shared,
-    personal,
-    make_client,
-    train,
-    run_in_graph,
-    compare,
+    self, functions, shared, personal, make_client, train, run_in_graph, compare
   ):
     clients = [make_client(i, [6 + i], y=[0, 2] * 3 + [0] * i) for i in (0, 2)]
     results = [train(functions, shared, personal, each) for each in clients]
@@ -247,14 +228,7 @@ class TestProgram:
     assert near < 0.8 * far
 
   def test_term_is_half_mu_times_the_squared_distance(
-    self,
-    shared,
-    personal,
-    client,
-    run,
-    oracle,
-    draw_batches,
-    compare,
+    self, shared, client, run, oracle, compare
   ):
     found = run(1.5)
 
@@ -271,7 +245,7 @@ class TestProgram:
 
     expected, loss = oracle.descend(
       split_model.SplitWeights(shared.backbone, found.client_state),
-      [loss_of(b) for b in draw_batches(client, 3, *part_of(1))],
+      [loss_of(b) for b in oracle.batches(client, 3, *part_of(1))],
       0.3,
       split_model.SplitWeights((True,) * 2, (False,) * 2),
     )

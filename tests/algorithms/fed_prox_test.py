@@ -38,13 +38,13 @@ def squared_distance(one, other):
 
 
 def test_steps_agree_with_the_oracle(
-  model, client, weights, oracle, run_in_graph, draw_batches, compare
+  model, client, weights, oracle, run_in_graph, compare
 ):
   mu = 0.7
   functions = fed_prox.work(model, fed_prox.HParams(mu=mu, **COMMON))
   result = run_in_graph(train(functions), weights, client)
   # Two iterations of a step for each of the two domains.
-  batches = draw_batches(client, 4, randomness.Purpose.TRAIN, ROUND)
+  batches = oracle.batches(client, 4, randomness.Purpose.TRAIN, ROUND)
   expected, mean_loss = oracle.descend(
     weights,
     [

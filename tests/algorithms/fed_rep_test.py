@@ -44,14 +44,7 @@ def functions(model, head):
 
 class TestTraining:
   def test_head_first_then_backbone(
-    self,
-    cut,
-    functions,
-    make_client,
-    oracle,
-    run_in_graph,
-    draw_batches,
-    compare,
+    self, cut, functions, make_client, oracle, run_in_graph, compare
   ):
     round_num = 5
     client = make_client(0, [6, 5])
@@ -62,7 +55,7 @@ class TestTraining:
     )
     # Per iteration a step for each of the two domains.
     for_head, for_backbone = (
-      draw_batches(client, number, randomness.Purpose.TRAIN, round_num, part)
+      oracle.batches(client, number, randomness.Purpose.TRAIN, round_num, part)
       for part, number in enumerate((4, 2))
     )
     weights = split_model.SplitWeights(backbone, head)

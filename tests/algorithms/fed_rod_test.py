@@ -46,14 +46,14 @@ def train(functions, run_for_each):
 
 class TestTraining:
   def test_agrees_with_the_oracle(
-    self, weights, own_head, make_client, train, oracle, draw_batches, compare
+    self, weights, own_head, make_client, train, oracle, compare
   ):
     client = make_client(0, [6, 5], y=[0] * 6 + [1] * 4 + [2])
     (result,) = train((weights, own_head, client))
     log_counts = np.log([6, 4, 1])
     generic, own, losses = weights, own_head, []
     # A step for each domain.
-    for batch in draw_batches(client, 2, randomness.Purpose.TRAIN, ROUND):
+    for batch in oracle.batches(client, 2, randomness.Purpose.TRAIN, ROUND):
 
       def generic_loss(w, batch=batch):
         return oracle.cross_entropy(

@@ -34,7 +34,7 @@ def everything(functions):
 
 
 def test_round_agrees_with_the_oracle(
-  model, client, weights, oracle, run_in_graph, draw_batches, compare
+  model, client, weights, oracle, run_in_graph, compare
 ):
   rho, decay, momentum = 0.4, 0.1, 0.5
   functions = fed_sam_ft.work(
@@ -48,7 +48,7 @@ def test_round_agrees_with_the_oracle(
   moved = tf.nest.map_structure(np.zeros_like, current)
   losses = []
   # Two iterations of a step for each of the two domains.
-  batches = draw_batches(client, 4, randomness.Purpose.TRAIN, ROUND)
+  batches = oracle.batches(client, 4, randomness.Purpose.TRAIN, ROUND)
   for loss in oracle.losses(batches):
     losses.append(loss(current))
     first = oracle.gradient(loss, current)

@@ -25,7 +25,7 @@ def functions(model):
 
 
 @pytest.fixture(scope="module")
-def weights(model, functions, run_in_graph):
+def weights(functions, run_in_graph):
   """Weights whose layer for sigma is not zeros."""
   generator = np.random.default_rng(0)
   found = run_in_graph(functions.initial_weights, randomness.server_seed(0))

@@ -62,12 +62,12 @@ class TestTraining:
     )
 
   def test_agrees_with_the_oracle(
-    self, weights, own_head, client, trained, oracle, draw_batches, compare
+    self, weights, own_head, client, trained, oracle, compare
   ):
     result, _ = trained
     # Per epoch three batches of 4, and a step for each of two domains.
     for_head, for_generic = (
-      draw_batches(client, number, purpose, ROUND)
+      oracle.batches(client, number, purpose, ROUND)
       for purpose, number in (
         (randomness.Purpose.PERSONALIZE, 6),
         (randomness.Purpose.TRAIN, 2),

@@ -102,14 +102,7 @@ class TestSimplex:
 class TestTraining:
   @pytest.mark.parametrize("feature_norm", ["mean", "sum"])
   def test_head_first_then_all_then_the_server_step(
-    self,
-    model,
-    make_client,
-    oracle,
-    run_in_graph,
-    draw_batches,
-    compare,
-    feature_norm,
+    self, model, make_client, oracle, run_in_graph, compare, feature_norm
   ):
     hparams = dataclasses.replace(HPARAMS, feature_norm=feature_norm)
     over_batch = getattr(np, feature_norm)
@@ -132,7 +125,7 @@ class TestTraining:
       return loss
 
     for_head, for_all = (
-      draw_batches(client, 2, randomness.Purpose.TRAIN, ROUND, part)
+      oracle.batches(client, 2, randomness.Purpose.TRAIN, ROUND, part)
       for part in range(2)
     )
     only_head = split_model.SplitWeights((False,) * 2, (True,) * 2)

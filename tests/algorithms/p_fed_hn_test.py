@@ -48,7 +48,7 @@ def clients(make_client):
 
 class TestTraining:
   def test_agrees_with_the_oracle(
-    self, functions, clients, oracle, run_in_graph, draw_batches, compare
+    self, functions, clients, oracle, run_in_graph, compare
   ):
     round_num = 5
     client = clients[0]
@@ -57,7 +57,7 @@ class TestTraining:
     result = run_in_graph(
       functions.train_client, phi, embedding, client, np.int32(round_num)
     )
-    batches = draw_batches(client, 2, randomness.Purpose.TRAIN, round_num)
+    batches = oracle.batches(client, 2, randomness.Purpose.TRAIN, round_num)
     by_phi, by_embedding, mean_loss = oracle.train_work_network(
       phi, embedding, batches, 0.3
     )

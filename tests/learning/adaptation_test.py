@@ -264,8 +264,7 @@ class TestEstimateClasses:
   ):
     expected = {
       name: self.by_hand(
-        run_in_graph(model.predict, weights, data.stream_x),
-        data.confusion,
+        run_in_graph(model.predict, weights, data.stream_x), data.confusion
       )
       for name, weights in (("pretrained", draw(SEED)), ("current", current))
     }

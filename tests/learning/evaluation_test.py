@@ -142,9 +142,7 @@ class TestDomainMetrics:
     np.testing.assert_array_equal(sums["pooled_accuracy"], [1, 0, 1])
     np.testing.assert_array_equal(sums["num_examples"], [2, 0, 1])
     np.testing.assert_allclose(
-      sums["loss"],
-      [np.log(4 / 3) + np.log(4), 0, np.log(8 / 7)],
-      rtol=1e-6,
+      sums["loss"], [np.log(4 / 3) + np.log(4), 0, np.log(8 / 7)], rtol=1e-6
     )
 
   @hypothesis.settings(max_examples=40, deadline=None)
@@ -301,8 +299,7 @@ class TestThroughTff:
   @pytest.fixture(scope="class")
   def evaluate_clients(self, sums_type):
     return tff.federated_computation(
-      evaluation.federated_metrics,
-      tff.FederatedType(sums_type, tff.CLIENTS),
+      evaluation.federated_metrics, tff.FederatedType(sums_type, tff.CLIENTS)
     )
 
   @pytest.fixture(scope="class")

@@ -100,9 +100,7 @@ class TestBatches:
   ):
     data, size = numbered(sizes), sum(sizes)
     drawn = stream(
-      lambda visit: draw_pooled(batch_size)(data, visit, seed),
-      batch_size,
-      size,
+      lambda visit: draw_pooled(batch_size)(data, visit, seed), batch_size, size
     )
     for epoch in range(3):
       in_epoch = drawn[epoch * size : (epoch + 1) * size]
@@ -210,8 +208,7 @@ class TestSizes:
   )
   def test_epoch_steps(self, run_in_graph, sizes, batch_size, steps):
     assert steps == run_in_graph(
-      lambda data: local_training.epoch_steps(data, batch_size),
-      numbered(sizes),
+      lambda data: local_training.epoch_steps(data, batch_size), numbered(sizes)
     )
 
 
@@ -562,9 +559,7 @@ class TestTrain:
       0,
     )
     for actual, start in zip(
-      tf.nest.flatten(result.weights),
-      tf.nest.flatten(problem[0]),
-      strict=True,
+      tf.nest.flatten(result.weights), tf.nest.flatten(problem[0]), strict=True
     ):
       assert actual.tobytes() == start.tobytes()
     assert result.loss == 0.0
@@ -688,21 +683,14 @@ class TestTrainOnPool:
   ):
     generator = np.random.default_rng(5)
     data = numbered([4, 3])
-    data = data._replace(
-      x=generator.normal(size=(7, 1)).astype(np.float32),
-    )
+    data = data._replace(x=generator.normal(size=(7, 1)).astype(np.float32))
     labels = generator.integers(0, 3, 7).astype(np.int32)
     start = generator.normal(size=(1, 3)).astype(np.float32)
     hparams = LocalHParams(batch_size=4, learning_rate=0.5)
 
     result = run_in_graph(
       lambda data, weight, steps: local_training.train_on_pool(
-        lambda weights, x: x @ weights[0],
-        (weight,),
-        data,
-        steps,
-        SEED,
-        hparams,
+        lambda weights, x: x @ weights[0], (weight,), data, steps, SEED, hparams
       ),
       data._replace(y=labels),
       start,

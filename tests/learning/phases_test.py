@@ -280,9 +280,7 @@ class TestWeightOfAResult:
 
   def test_is_refused_where_clients_count_alike(self):
     aggregator = aggregation.build(
-      "dp",
-      aggregation.AggregatorHParams(clipping="fixed"),
-      clients_per_round=2,
+      "dp", aggregation.AggregatorHParams(clipping="fixed"), clients_per_round=2
     )
     with pytest.raises(ValueError, match="weights come from training"):
       build(
@@ -354,9 +352,7 @@ class TestContribution:
   @pytest.mark.parametrize("name", ["dp", "secure"])
   def test_is_refused_where_clients_are_hidden(self, name):
     aggregator = aggregation.build(
-      name,
-      aggregation.AggregatorHParams(clipping="fixed"),
-      clients_per_round=2,
+      name, aggregation.AggregatorHParams(clipping="fixed"), clients_per_round=2
     )
     with pytest.raises(ValueError, match="the server is told a sum"):
       build(

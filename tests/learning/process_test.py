@@ -315,8 +315,7 @@ def build_on_numbers(model, **functions) -> process.FederatedAlgorithm:
     "initial_client_state": lambda seed, weights: tf.cast(seed[1], tf.float32),
     "train_client": None,
     "predict_as_client": lambda weights, number, data, examples: tf.stack(
-      [tf.fill(tf.shape(examples.y), data.values[0]), examples.x[:, 0]],
-      axis=1,
+      [tf.fill(tf.shape(examples.y), data.values[0]), examples.x[:, 0]], axis=1
     ),
     "predict_as_server": None,
     "examples_type": NUMBERS_TYPE,
@@ -426,8 +425,7 @@ class TestPreparation:
         tf.cast(round_num, tf.float32),
       ),
       predict_as_client=lambda weights, prepared, data, examples: tf.stack(
-        [tf.fill(tf.shape(examples.y), sum(prepared)), examples.x[:, 0]],
-        axis=1,
+        [tf.fill(tf.shape(examples.y), sum(prepared)), examples.x[:, 0]], axis=1
       ),
     )
     state = algorithm.initialize(SEED)._replace(round_num=np.int32(40))
@@ -436,10 +434,7 @@ class TestPreparation:
       state,
       [np.float32(2), np.float32(4)],
       NUMBERS,
-      [
-        client([[45, 0], [47, 0]], [0, 1]),
-        client([[53, 0], [55, 0]], [0, 0]),
-      ],
+      [client([[45, 0], [47, 0]], [0, 1]), client([[53, 0], [55, 0]], [0, 0])],
     )
     np.testing.assert_allclose(metrics["accuracy"], [0.75], rtol=1e-6)
 

@@ -22,11 +22,9 @@ def class_means(embeddings, y):
 
 
 def distance_matrix(embeddings, means, distance):
-  metric = {
-    "l2": "euclidean",
-    "squared_l2": "sqeuclidean",
-    "cosine": "cosine",
-  }[distance]
+  metric = {"l2": "euclidean", "squared_l2": "sqeuclidean", "cosine": "cosine"}[
+    distance
+  ]
   return scipy.spatial.distance.cdist(embeddings, means, metric)
 
 
@@ -98,10 +96,7 @@ def compute_loss(compile_in_graph):
   def compute(num_classes, distance):
     def work(earlier, y_earlier, later, y_later):
       loss = prototypes.alignment_loss(
-        later,
-        y_later,
-        means_of(earlier, y_earlier, num_classes),
-        distance,
+        later, y_later, means_of(earlier, y_earlier, num_classes), distance
       )
       return loss, tf.gradients(loss, [earlier, later])
 
@@ -323,11 +318,7 @@ class TestAlignmentLoss:
 
   @pytest.mark.parametrize(
     "y_earlier, y_later",
-    [
-      ([1, 1, 1], [1, 1, 1]),
-      ([0, 1, 2], [1, 1, 1]),
-      ([1, 1, 1], [0, 1, 2]),
-    ],
+    [([1, 1, 1], [1, 1, 1]), ([0, 1, 2], [1, 1, 1]), ([1, 1, 1], [0, 1, 2])],
   )
   def test_one_class_in_common_leaves_nothing_to_learn(
     self, compute_loss, distance, y_earlier, y_later

@@ -385,15 +385,6 @@ class TestTwoPhases:
       assert metrics["loss"] == 4 + 10 * round_num
       assert metrics["num_clients"] == 2
 
-  def test_one_client_alone(self, algorithm):
-    train, personalize = algorithm.phases
-    state, numbers, _ = train(
-      algorithm.initialize(SEED), [np.float32(0)], NUMBERS[:1]
-    )
-    np.testing.assert_allclose(state.weights["centre"], 3, rtol=1e-6)
-    state, numbers, _ = personalize(state, numbers, NUMBERS[:1])
-    np.testing.assert_allclose(numbers, [103], rtol=1e-6)
-
   def test_clients_predict_other_data_than_they_adapt_to(self, algorithm):
     for phase in algorithm.phases:
       assert phase.type_signature.parameter[2] == tff.FederatedType(
@@ -587,26 +578,6 @@ class TestFedAvgBesidePlainGraphs:
       )
 
     return work
-
-  def test_initial_weights_are_those_of_the_model(
-    self, algorithm, model, run_in_graph
-  ):
-    seed = randomness.server_seed(5)
-    state = algorithm.initialize(seed)
-    flat_close(state.weights, run_in_graph(model.initial_weights, seed), 0)
-
-  def test_work_of_one_client_agrees(self, algorithm, work_alone, data):
-    start = algorithm.initialize(randomness.server_seed(0))
-    start = start._replace(round_num=6)
-    (alone,) = work_alone(start.weights, data[:1], 6)
-    state, _, metrics = algorithm.phases[0](start, [()], data[:1])
-    assert max(np.abs(u).max() for u in tf.nest.flatten(alone.update)) > 0.01
-    flat_close(
-      state.weights,
-      tf.nest.map_structure(np.add, start.weights, alone.update),
-      1e-6,
-    )
-    np.testing.assert_allclose(metrics["loss"], alone.loss, rtol=1e-6)
 
   def test_mean_of_the_clients_agrees_over_rounds(
     self, algorithm, work_alone, data

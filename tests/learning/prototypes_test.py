@@ -206,14 +206,6 @@ class TestDistances:
     assert squares == 0.5**2 + 0.25**2
     np.testing.assert_allclose(roots, np.hypot(0.5, 0.25), rtol=1e-6)
 
-  def test_cosine_does_not_see_lengths(self, compute_distances):
-    embeddings, means = [[1.0, 2.0], [3.0, -1.0]], [[0.5, 0.5]]
-    *_, cosines = compute_distances(embeddings, means)
-    *_, longer = compute_distances(
-      np.multiply(embeddings, 100), np.multiply(means, 0.01)
-    )
-    np.testing.assert_allclose(cosines, longer, rtol=0, atol=1e-6)
-
   def test_unknown_distance_is_refused_with_those_that_there_are(self):
     with pytest.raises(ValueError) as error:
       prototypes.distances(tf.zeros([1, 2]), tf.zeros([3, 2]), "l1")

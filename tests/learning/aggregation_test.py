@@ -342,7 +342,7 @@ class TestServerMomentum:
     result, _ = run(process, 0 * UPDATES, WEIGHTS, output.state)
     np.testing.assert_allclose(result, 1.25 * mean, rtol=1e-6)
 
-  @pytest.mark.parametrize("name", ["mean", "robust", "secure"])
+  @pytest.mark.parametrize("name", ["mean", "robust"])
   def test_clients_without_weight_leave_it_as_it_was(self, name):
     process = create(name, HParams(server_momentum=0.5))
     result, before = run(process, UPDATES, WEIGHTS)

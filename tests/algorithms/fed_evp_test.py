@@ -167,7 +167,6 @@ class TestTraining:
   @pytest.mark.parametrize(
     ("prototype", "distance", "softmax_classes"),
     [
-      ("current", "l2", "domain"),
       ("current", "l2", "batch"),
       ("current", "squared_l2", "domain"),
       ("previous", "l2", "domain"),

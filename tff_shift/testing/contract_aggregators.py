@@ -58,19 +58,31 @@ class TestAggregators:
     assert bool(needs.nothing_shared) == shares_nothing
 
   @pytest.mark.parametrize("aggregator", aggregation.NAMES)
-  def test_aggregator_averages_what_is_shared_or_is_refused_with_a_reason(
+  def test_aggregator_that_does_not_fit_is_refused_with_a_reason(
     self, built, aggregators, model, uniform, aggregator
   ):
-    factory, algorithm = aggregators[aggregator], built.algorithm
+    factory = aggregators[aggregator]
     refusal = refusal_of(built, factory, uniform)
-    if refusal is not None:
-      # What the module says, `build` enforces.
-      with pytest.raises(ValueError) as error:
-        algorithms.build(built.name, model, uniform, aggregator=factory)
-      assert str(error.value) == refusal
-      reasons = dataclasses.astuple(algorithms.needs(built.name))
-      assert refusal.partition(": ")[2] in reasons
-      return
+    if refusal is None:
+      pytest.skip("it fits")
+    # What the module says, `build` enforces.
+    with pytest.raises(ValueError) as error:
+      algorithms.build(built.name, model, uniform, aggregator=factory)
+    assert str(error.value) == refusal
+    reasons = dataclasses.astuple(algorithms.needs(built.name))
+    assert refusal.partition(": ")[2] in reasons
+
+  # The template's own tests average with each aggregator, and have a private
+  # mean.
+  @pytest.mark.every_algorithm
+  @pytest.mark.parametrize("aggregator", aggregation.NAMES)
+  def test_aggregator_that_fits_averages_what_is_shared(
+    self, built, aggregators, uniform, aggregator
+  ):
+    factory = aggregators[aggregator]
+    if refusal_of(built, factory, uniform):
+      pytest.skip("it is refused")
+    algorithm = built.algorithm
     weights = algorithm.initialize.type_signature.result.member.weights
     if algorithm.work.fixed_weights:
       weights = tff.types.to_type(
@@ -94,7 +106,6 @@ class TestAggregators:
       built.name, model, uniform, aggregator=aggregators["dp"]
     )
 
-  # The template's own tests have a private mean of an algorithm with one phase.
   @pytest.mark.every_algorithm
   def test_private_mean_without_noise_is_the_mean(
     self, built, private, client_data, compare

@@ -10,7 +10,7 @@ JOBS ?= auto
 N ?= 2
 
 .PHONY: help setup demo demo-short demo-online demo-guidance demo-dynamic report \
-  workers test test-fast lint lock check-lock docs wheel clean
+  workers test test-all test-fast lint lock check-lock docs wheel clean
 
 help:
 	@echo 'make demo        FedAvg, FedEvolve and FedEvp on rotated digits'
@@ -19,7 +19,8 @@ help:
 	@echo 'make demo-dynamic Fed-3DA sends new weights to clients whose digits drift'
 	@echo 'make report      a table of a paper on embedded digits, as a page, in minutes'
 	@echo 'make workers N=2 TFF workers on this machine, until Ctrl-C'
-	@echo 'make test        the whole test suite'
+	@echo 'make test        the tests; the contract of one algorithm of each form'
+	@echo 'make test-all    all tests: the contract of every algorithm'
 	@echo 'make test-fast   the tests that are not marked slow: every module, in minutes'
 	@echo 'make lint        the linter, the format, and whether the lock is up to date'
 	@echo 'make docs        the documentation site, in site/; fails on a broken link'
@@ -67,11 +68,16 @@ report: setup
 workers: setup
 	@$(BIN)/python -m experiments.workers --num_workers=$(N)
 
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
 test: setup
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	$(PYTEST) -m 'not every_algorithm'
+
+test-all: setup
+	$(PYTEST)
 
 test-fast: setup
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not slow'
+	$(PYTEST) -m 'not slow and not every_algorithm'
 
 lint: setup check-lock
 	$(BIN)/ruff check .

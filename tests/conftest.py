@@ -35,6 +35,39 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("tests")
 
 
+# Of each process, the most memory that it had, in bytes.
+_PEAKS = pytest.StashKey[dict[str, int]]()
+
+
+def pytest_sessionfinish(session):
+  """Notes the most memory that this process had."""
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  # Linux counts in KiB.
+  peak *= 1 if sys.platform == "darwin" else 1024
+  config = session.config
+  if hasattr(config, "workeroutput"):
+    # What a process of pytest-xdist tells the one that has started it.
+    config.workeroutput["peak"] = peak
+  elif _PEAKS not in config.stash:
+    config.stash[_PEAKS] = {"tests": peak}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+  """Takes what a process tells; one that has died tells nothing."""
+  peaks = node.config.stash.setdefault(_PEAKS, {})
+  told = getattr(node, "workeroutput", {})
+  if "peak" in told:
+    peaks[node.gateway.id] = told["peak"]
+
+
+def pytest_terminal_summary(terminalreporter, config):
+  """Prints the memory: it shows where something leaks."""
+  peaks = sorted(config.stash.get(_PEAKS, {}).items())
+  told = [f"{name} {peak / 1e9:.1f} GB" for name, peak in peaks]
+  terminalreporter.write_line(f"memory: {', '.join(told)}")
+
+
 def pytest_collection_finish():
   """Spares what was imported most looks for garbage.
 

@@ -57,10 +57,7 @@ def descend(oracle, batches, mixture, own, shared, alpha, mixture_rate):
     tf.nest.map_structure(np.float64, each) for each in (own, shared)
   )
   for batch in batches:
-    loss = lambda w: oracle.cross_entropy(  # noqa: E731
-      oracle.predict(w, batch.x),  # noqa: B023
-      batch.y,  # noqa: B023
-    )
+    (loss,) = oracle.losses([batch])
     of_shared = oracle.gradient(loss, shared)
     if mixture == "weights":
       at_mixture = oracle.gradient(loss, mix(alpha, own, shared))
@@ -115,15 +112,7 @@ class TestTraining:
       apfl.ClientState(personal, np.float32(alpha)),
       client,
     )
-    batches = run_in_graph(
-      lambda data: [
-        local_training.pooled_batches(
-          data, NUM_STEPS, COMMON["batch_size"], train_seed(data)
-        )(visit)
-        for visit in range(NUM_STEPS)
-      ],
-      client,
-    )
+    batches = oracle.batches(client, NUM_STEPS, randomness.Purpose.TRAIN, ROUND)
     own, shared, expected = descend(
       oracle, batches, mixture, personal, weights, alpha, mixture_rate or RATE
     )
@@ -135,7 +124,7 @@ class TestTraining:
       result.update, tf.nest.map_structure(np.subtract, shared, weights), 1e-5
     )
 
-  @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+  @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
   def test_what_leaves_the_client_is_that_of_fed_avg(
     self, model, client, weights, personal, run_in_graph, compare, optimizer
   ):
@@ -153,7 +142,7 @@ class TestTraining:
       (found.update, found.loss), (plain.update, plain.loss)
     )
 
-  @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+  @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
   def test_weight_decay_is_of_the_shared_model_alone(
     self, model, client, weights, personal, run_in_graph, compare, optimizer
   ):
@@ -178,27 +167,14 @@ class TestTraining:
     )
     assert compare.equal_bits(found, plain)
     assert not compare.equal_bits(decayed, plain)
-    if optimizer != "adam":
-      # Less by rate * decay * v.
-      compare.assert_close(
-        decayed,
-        tf.nest.map_structure(
-          lambda new, old: new - RATE * np.float32(0.1) * old, plain, personal
-        ),
-        1e-6,
-      )
-
-  def test_nothing_of_its_own_does_not_decay(
-    self, model, client, weights, personal, run_in_graph, compare
-  ):
-    state = apfl.ClientState(personal, np.float32(0))
-    found = run_in_graph(
-      train(model, adapt_mixture=False, weight_decay=0.1),
-      weights,
-      state,
-      client,
-    ).client_state
-    assert compare.equal_bits(found.personal, personal)
+    # Less by rate * decay * v.
+    compare.assert_close(
+      decayed,
+      tf.nest.map_structure(
+        lambda new, old: new - RATE * np.float32(0.1) * old, plain, personal
+      ),
+      1e-6,
+    )
 
   def test_all_of_its_own_is_local_training_bit_for_bit(
     self, model, client, weights, personal, run_in_graph, compare
@@ -228,8 +204,12 @@ class TestTraining:
     self, model, client, weights, personal, run_in_graph, compare
   ):
     state = apfl.ClientState(personal, np.float32(0))
+    # Nor does it decay.
     found = run_in_graph(
-      train(model, adapt_mixture=False), weights, state, client
+      train(model, adapt_mixture=False, weight_decay=0.1),
+      weights,
+      state,
+      client,
     ).client_state
     assert compare.equal_bits(found, state)
 

@@ -68,9 +68,7 @@ class TestAtlas:
       cumulative = cumulative + risks
       heads = [
         oracle.descend(
-          head,
-          [lambda h: risk(oracle, h, embeddings, client.y, classes)],
-          rate,
+          head, [lambda h: risk(oracle, h, embeddings, client.y, classes)], rate
         )[0]
         for head, rate in zip(heads, (0.1, 0.2, 0.4), strict=True)
       ]
@@ -100,10 +98,3 @@ class TestAtlas:
       ),
       atol=1e-5,
     )
-
-  def test_rates_double(self, model, context):
-    hparams = atlas.HParams()
-    largest = hparams.smallest_rate * 2 ** (hparams.num_learners - 1)
-    # The grid covers the bounds of Fed-ADE on images.
-    assert hparams.smallest_rate == 5e-6
-    assert largest >= 1e-4

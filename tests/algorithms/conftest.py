@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
 from tff_shift.models import split_model
 from tff_shift.testing import clients
 from tff_shift.testing import fixtures
@@ -51,6 +53,14 @@ def _cross_entropy(logits, y):
   return np.mean(
     [_softmax_loss(row, label) for row, label in zip(logits, y, strict=True)]
   )
+
+
+def _losses(batches):
+  """The cross-entropy on each batch, as a function of a model's weights."""
+  return [
+    lambda w, batch=batch: _cross_entropy(_predict(w, batch.x), batch.y)
+    for batch in batches
+  ]
 
 
 def _class_means(embeddings, y):
@@ -149,13 +159,28 @@ def _train_work_network(phi, vector, batches, rate):
 
 
 @pytest.fixture(scope="session")
-def oracle():
-  """The model, the losses and gradient descent in NumPy, in float64."""
+def oracle(run_in_graph):
+  """The model, the losses and gradient descent in NumPy, in float64.
+
+  And `batches(client, number, *words, size=4)`: those that are drawn with the
+  seed of the client into which the words are folded.
+  """
+
+  def batches(client, number, *words, size=4):
+    def draw(data):
+      seed = randomness.fold(data.seed, *words)
+      drawn = local_training.pooled_batches(data, number, size, seed)
+      return [drawn(visit) for visit in range(number)]
+
+    return run_in_graph(draw, client)
+
   return types.SimpleNamespace(
+    batches=batches,
     embed=_embed,
     classify=_classify,
     predict=_predict,
     cross_entropy=_cross_entropy,
+    losses=_losses,
     class_means=_class_means,
     alignment_loss=_alignment_loss,
     gradient=_gradient,

@@ -1,8 +1,9 @@
 """What every algorithm owes to the template, whatever it does.
 
-A new file in `tff_shift/algorithms` is tested here without a change. The tests
-themselves are the package's: `python -m tff_shift.testing` runs them over the
-file of a user.
+A new file in `tff_shift/algorithms` is tested here without a change. The first
+of each form, by name, is always tested; the others have the mark
+`every_algorithm`. The tests themselves are the package's: `python -m
+tff_shift.testing` runs them over the file of a user.
 """
 
 from tff_shift import algorithms
@@ -14,10 +15,15 @@ from tff_shift.testing import contract_form
 from tff_shift.testing import contract_privacy
 from tff_shift.testing import contract_rounds
 from tff_shift.testing import fixtures
+from tff_shift.testing import forms
 
 
 def pytest_generate_tests(metafunc):
-  fixtures.parametrize(metafunc, algorithms.names())
+  names = algorithms.names()
+  # What its file alone tells takes no time.
+  if metafunc.cls not in (TestCode, TestHyperParameters):
+    names = forms.parameters(names)
+  fixtures.parametrize(metafunc, names)
 
 
 # Fixtures; other tests here have others of these names.
@@ -28,8 +34,6 @@ other_data = fixtures.other_data
 incomplete_data = contract_absent_clients.incomplete_data
 run = contract_rounds.run
 aggregators = contract_aggregators.aggregators
-first_of_its_form = contract_aggregators.first_of_its_form
-of_a_form = contract_aggregators.of_a_form
 exported = contract_exports.exported
 algorithm = contract_privacy.algorithm
 aggregated = contract_privacy.aggregated

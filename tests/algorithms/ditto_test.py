@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift import algorithms
 from tff_shift.algorithms import ditto
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import local
-from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 
 pytestmark = pytest.mark.slow
@@ -62,23 +60,11 @@ class TestTraining:
       model, ditto.HParams(ditto_lambda=strength, weight_decay=0.1, **COMMON)
     )
     result = run_in_graph(train(functions), weights, personal, client)
-
-    def draw_batches(data):
-      seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, ROUND)
-      # Two iterations of a step for each of the two domains.
-      return [
-        local_training.pooled_batches(data, 4, 4, seed)(visit)
-        for visit in range(4)
-      ]
-
     expected = tf.nest.map_structure(np.float64, personal)
-    for batch in run_in_graph(draw_batches, client):
-      slopes = oracle.gradient(
-        lambda w, batch=batch: oracle.cross_entropy(
-          oracle.predict(w, batch.x), batch.y
-        ),
-        expected,
-      )
+    # Two iterations of a step for each of the two domains.
+    batches = oracle.batches(client, 4, randomness.Purpose.TRAIN, ROUND)
+    for loss in oracle.losses(batches):
+      slopes = oracle.gradient(loss, expected)
       expected = tf.nest.map_structure(
         lambda v, slope, w: v - RATE * (slope + strength * (v - w)),
         expected,
@@ -139,24 +125,3 @@ class TestPrediction:
     functions = ditto.work(model, ditto.HParams(**COMMON))
     first = run_in_graph(functions.initial_client_state, client.seed, weights)
     assert compare.equal_bits(first, weights)
-
-  def test_votes_are_those_of_the_personal_models(
-    self, model, make_client, weights, oracle, run_in_graph, context
-  ):
-    algorithm = algorithms.build(
-      ditto, model, ditto.HParams(**COMMON), num_queries=40
-    )
-    data = [make_client(client, [4]) for client in range(3)]
-    queries = make_client(7, [40]).x
-    state = algorithm.initialize(randomness.server_seed(0))
-    models = [
-      run_in_graph(model.initial_weights, randomness.server_seed(seed))
-      for seed in (1, 2, 3)
-    ]
-    votes = [oracle.predict(each, queries).argmax(axis=1) for each in models]
-    expected = [np.bincount(each).argmax() for each in np.array(votes).T]
-    found = algorithm.guidance.vote(state, models, data, queries)
-    assert found.tolist() == expected
-    # They do not say what the server's model says.
-    shared = oracle.predict(state.weights, queries).argmax(axis=1)
-    assert found.tolist() != shared.tolist()

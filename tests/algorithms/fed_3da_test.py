@@ -81,25 +81,14 @@ class TestTraining:
     round_num = 5
     client = clients[0]
     phi = run_in_graph(functions.initial_weights, randomness.server_seed(0))
+    in_use = run_in_graph(model.initial_weights, client.seed)
     result = run_in_graph(
-      lambda phi, in_use, data: functions.train_client(
-        phi, in_use, data, tf.constant(round_num)
-      ),
-      phi,
-      run_in_graph(model.initial_weights, client.seed),
-      client,
+      functions.train_client, phi, in_use, client, np.int32(round_num)
     )
-
     # One epoch of 10 examples is three batches of 4.
-    def draw_batches(data):
-      seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
-      return [
-        local_training.pooled_batches(data, visit + 1, 4, seed)(visit)
-        for visit in range(3)
-      ]
-
+    batches = oracle.batches(client, 3, randomness.Purpose.TRAIN, round_num)
     by_phi, _, mean_loss = oracle.train_work_network(
-      phi, client.representation, run_in_graph(draw_batches, client), 0.3
+      phi, client.representation, batches, 0.3
     )
     # Towards the trained weights; alpha is 0.5.
     expected = tf.nest.map_structure(lambda change: 0.5 * change, by_phi)
@@ -109,34 +98,7 @@ class TestTraining:
     np.testing.assert_allclose(result.loss, mean_loss, rtol=1e-5)
     # What is used is what was received.
     compare.assert_close(
-      result.client_state,
-      oracle.work_network(phi, client.representation),
-      1e-6,
-    )
-
-  def test_server_moves_by_the_mean(
-    self, functions, clients, first_round, run_for_each, compare
-  ):
-    server_state, client_states = first_round.before
-    alone = run_for_each(
-      functions.train_client,
-      [
-        (server_state.weights, state, client, np.int32(0))
-        for state, client in zip(client_states, clients, strict=True)
-      ],
-    )
-    new_server_state, new_client_states = first_round.after
-    compare.assert_close(
-      new_server_state.weights,
-      tf.nest.map_structure(
-        lambda w, *updates: w + np.mean(updates, axis=0),
-        server_state.weights,
-        *(result.update for result in alone),
-      ),
-      1e-6,
-    )
-    compare.assert_close(
-      new_client_states, [result.client_state for result in alone], 1e-6
+      result.client_state, oracle.work_network(phi, client.representation), 1e-6
     )
 
   def test_without_a_rate_the_meta_network_stays(
@@ -160,15 +122,6 @@ class TestTraining:
         oracle.work_network(server_state.weights, client.representation),
         1e-6,
       )
-
-  def test_only_the_meta_network_is_aggregated(self, algorithm, type_walk):
-    (phase,) = algorithm.phases
-    sent = type_walk.sent_tensors(type_walk.aggregations(phase))
-    weights = algorithm.initialize.type_signature.result.member.weights
-    # The scalars are losses and weights of the mean.
-    assert [tuple(each.shape) for each in sent if each.shape] == [
-      tuple(each.shape) for each in type_walk.tensors(weights)
-    ]
 
 
 class TestUse:
@@ -196,30 +149,6 @@ class TestUse:
       1e-6,
     )
 
-  def test_request_of_a_client_does_not_touch_others(
-    self, algorithm, clients, first_round, compare
-  ):
-    server_state, client_states = first_round.after
-    drifted, *steady = clients
-
-    def loss_of(client, state):
-      return algorithm.evaluate_clients(
-        server_state, [state], [client], [examples_of(client)]
-      )["loss"]
-
-    before = list(map(loss_of, clients, client_states))
-    answer = algorithm.request(server_state, drifted.representation + 1)
-    assert loss_of(drifted, answer) != before[0]
-    for client, state, loss in zip(
-      steady, client_states[1:], before[1:], strict=True
-    ):
-      assert loss_of(client, state) == loss
-    # Nor does the server remember who asked.
-    algorithm.request(server_state, drifted.representation - 1)
-    assert compare.equal_bits(
-      algorithm.request(server_state, drifted.representation + 1), answer
-    )
-
 
 class TestDrift:
   """Two distributions whose classes contradict each other."""
@@ -239,10 +168,7 @@ class TestDrift:
       )
     ]
     hparams = fed_3da.HParams(
-      representation_size=SIZE,
-      local_steps=20,
-      batch_size=20,
-      learning_rate=0.1,
+      representation_size=SIZE, local_steps=20, batch_size=20, learning_rate=0.1
     )
     algorithm = algorithms.build(fed_3da, model, hparams)
     run = rounds.Rounds(algorithm, clients, run_seed=0)

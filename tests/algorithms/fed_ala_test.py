@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from tff_shift.algorithms import fed_ala
 from tff_shift.algorithms import fed_avg
-from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 
 pytestmark = pytest.mark.slow
@@ -52,11 +51,10 @@ def make_hparams(**changes):
   return fed_ala.HParams(**COMMON | changes)
 
 
-def pass_batches(data):
+@pytest.fixture(scope="module")
+def pass_batches(client, oracle):
   """The batches of 4 of a pass: 0.8 of 11 examples are 9, three batches."""
-  seed = randomness.fold(data.seed, randomness.Purpose.PERSONALIZE, ROUND)
-  batches = local_training.pooled_batches(data, 3, 4, seed)
-  return [batches(step) for step in range(3)]
+  return oracle.batches(client, 3, randomness.Purpose.PERSONALIZE, ROUND)
 
 
 def mixed(weights, personal, mixture):
@@ -99,7 +97,7 @@ class TestMixture:
     mixture,
     learn,
     oracle,
-    run_in_graph,
+    pass_batches,
     compare,
   ):
     rate = 1.5
@@ -110,13 +108,8 @@ class TestMixture:
     state = make_state(personal.head, mixture, 1)
     found = learn(hparams, weights, state, client)
     expected = tuple(map(np.float64, mixture))
-    for batch in run_in_graph(pass_batches, client):
-      slopes = oracle.gradient(
-        lambda w, batch=batch: oracle.cross_entropy(
-          oracle.predict(w, batch.x), batch.y
-        ),
-        mixed(weights, personal, expected),
-      ).head
+    for loss in oracle.losses(pass_batches):
+      slopes = oracle.gradient(loss, mixed(weights, personal, expected)).head
       expected = tuple(
         np.clip(w - rate * slope * (g - v), 0, 1)
         for w, slope, g, v in zip(
@@ -164,23 +157,16 @@ class TestMixture:
     mixture,
     learn,
     oracle,
-    run_in_graph,
+    pass_batches,
     compare,
   ):
-    first_batch, *_ = run_in_graph(pass_batches, client)
+    loss, *_ = oracle.losses(pass_batches)
     state = make_state(personal.head, mixture, 1)
     hparams = make_hparams(ala_rate=0.3, ala_share=1e-6)
     # A pass of one batch: its loss is that before its step.
     losses, states = [], []
     for _ in range(14):
-      losses.append(
-        oracle.cross_entropy(
-          oracle.predict(
-            mixed(weights, personal, state.mixture), first_batch.x
-          ),
-          first_batch.y,
-        )
-      )
+      losses.append(loss(mixed(weights, personal, state.mixture)))
       state = learn(hparams, weights, state, client)
       states.append(state)
     spreads = [np.std(losses[i - 10 : i]) for i in range(11, 15)]
@@ -248,22 +234,13 @@ class TestRound:
     assert result.client_state.is_settled == 1
     # What is sent is the way from the server's weights.
     compare.assert_close(
-      result.update,
-      tf.nest.map_structure(np.subtract, trained, weights),
-      1e-5,
+      result.update, tf.nest.map_structure(np.subtract, trained, weights), 1e-5
     )
     np.testing.assert_allclose(result.loss, plain.loss, rtol=1e-5)
 
   @pytest.mark.parametrize("ala_layers", [1, 0])
   def test_at_one_it_is_fed_avg_and_the_program_bit_for_bit(
-    self,
-    model,
-    client,
-    weights,
-    personal,
-    run_in_graph,
-    compare,
-    ala_layers,
+    self, model, client, weights, personal, run_in_graph, compare, ala_layers
   ):
     hparams = COMMON | {"momentum": 0.5, "weight_decay": 0.01}
     plain, still, program = (

@@ -1,6 +1,7 @@
 """FedAS: backbones are aligned, and clients count by Fisher information."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -8,13 +9,15 @@ import tensorflow as tf
 
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_as
-from tff_shift.learning import aggregation
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 from tff_shift.simulation import rounds
 
 pytestmark = pytest.mark.slow
+
+# Once for each of its hyper-parameters: then graphs of it are found again.
+work = functools.cache(fed_as.work)
 
 HPARAMS = fed_as.HParams(
   local_steps=2,
@@ -51,32 +54,17 @@ def train(model, received, client, run_in_graph):
   """Returns `train(hparams, last)`, a client's result."""
 
   def run(hparams, last):
-    functions = fed_as.work(model, hparams)
+    functions = work(model, hparams)
     return run_in_graph(functions.train_client, received, last, client, ROUND)
 
   return run
 
 
-@pytest.fixture(scope="module")
-def batches_of(client, run_in_graph):
-  """Returns `batches_of(num, seed_of)`; the seed is a function of data."""
-
-  def draw(num, seed_of):
-    return run_in_graph(
-      lambda data: [
-        local_training.pooled_batches(data, num, 4, seed_of(data))(number)
-        for number in range(num)
-      ],
-      client,
-    )
-
-  return draw
+def part_of(part):
+  return randomness.Purpose.TRAIN, ROUND, part
 
 
-def seed_of_part(part):
-  return lambda data: randomness.fold(
-    data.seed, randomness.Purpose.TRAIN, ROUND, part
-  )
+TO_PREDICT = randomness.Purpose.PERSONALIZE, ROUND
 
 
 def align(oracle, client, received, last, batches):
@@ -100,26 +88,17 @@ def align(oracle, client, received, last, batches):
   return aligned
 
 
-def cross_entropies(oracle, batches):
-  return [
-    lambda w, batch=batch: oracle.cross_entropy(
-      oracle.predict(w, batch.x), batch.y
-    )
-    for batch in batches
-  ]
-
-
 class TestPublished:
   def test_aligns_trains_and_counts_by_its_fisher_information(
-    self, received, last, client, train, oracle, batches_of, compare
+    self, received, last, client, train, oracle, compare
   ):
     result = train(PLAIN, last)
     # 10 examples are three batches of 4.
     aligned = align(
-      oracle, client, received, last, batches_of(3, seed_of_part(0))
+      oracle, client, received, last, oracle.batches(client, 3, *part_of(0))
     )
     trained, loss = oracle.descend(
-      aligned, cross_entropies(oracle, batches_of(2, seed_of_part(1))), 0.2
+      aligned, oracle.losses(oracle.batches(client, 2, *part_of(1))), 0.2
     )
     compare.assert_close(result.client_state, trained, 1e-5)
     compare.assert_close(
@@ -130,32 +109,19 @@ class TestPublished:
     np.testing.assert_allclose(result.loss, loss, rtol=1e-5)
     trace = sum(
       np.sum(slope**2)
-      for nll in cross_entropies(oracle, batches_of(3, seed_of_part(2)))
+      for nll in oracle.losses(oracle.batches(client, 3, *part_of(2)))
       for slope in tf.nest.flatten(oracle.gradient(nll, trained))
     )
     np.testing.assert_allclose(result.weight, trace, rtol=1e-4)
 
   def test_prediction_may_be_with_what_the_next_round_trains(
-    self,
-    model,
-    received,
-    last,
-    client,
-    oracle,
-    batches_of,
-    run_in_graph,
-    compare,
+    self, model, received, last, client, oracle, run_in_graph, compare
   ):
-    functions = fed_as.work(model, ALIGNED)
+    functions = work(model, ALIGNED)
     found = run_in_graph(
       functions.prepare_client, received, last, client, ROUND
     )
-    batches = batches_of(
-      3,
-      lambda data: randomness.fold(
-        data.seed, randomness.Purpose.PERSONALIZE, ROUND
-      ),
-    )
+    batches = oracle.batches(client, 3, *TO_PREDICT)
     expected = align(oracle, client, received, last, batches)
     compare.assert_close(found, expected, 1e-5)
     assert compare.equal_bits(found.head, last.head)
@@ -165,11 +131,7 @@ class TestPublished:
   ):
     found = [
       run_in_graph(
-        fed_as.work(model, hparams).prepare_client,
-        received,
-        last,
-        client,
-        ROUND,
+        work(model, hparams).prepare_client, received, last, client, ROUND
       )
       for hparams in (
         dataclasses.replace(ALIGNED, momentum=0.0),
@@ -179,73 +141,46 @@ class TestPublished:
     assert compare.equal_bits(*found)
 
   def test_steps_can_be_given(
-    self,
-    model,
-    received,
-    last,
-    client,
-    oracle,
-    batches_of,
-    run_in_graph,
-    compare,
+    self, model, received, last, client, oracle, run_in_graph, compare
   ):
-    functions = fed_as.work(
-      model, dataclasses.replace(ALIGNED, alignment_steps=1)
-    )
+    functions = work(model, dataclasses.replace(ALIGNED, alignment_steps=1))
     found = run_in_graph(
       functions.prepare_client, received, last, client, ROUND
     )
-    batches = batches_of(
-      1,
-      lambda data: randomness.fold(
-        data.seed, randomness.Purpose.PERSONALIZE, ROUND
-      ),
-    )
+    batches = oracle.batches(client, 1, *TO_PREDICT)
     compare.assert_close(
       found, align(oracle, client, received, last, batches), 1e-5
     )
 
   @pytest.mark.parametrize("variant", ["published", "program"])
   def test_client_that_has_never_trained_does_not_align(
-    self, model, received, last, client, train, run_in_graph, compare, variant
+    self, model, received, client, train, run_in_graph, compare, variant
   ):
     hparams = dataclasses.replace(HPARAMS, variant=variant)
     first = run_in_graph(
-      fed_as.work(model, hparams).initial_client_state, client.seed, received
+      work(model, hparams).initial_client_state, client.seed, received
     )
     assert compare.equal_bits(first.backbone, received)
     found = train(hparams, first)
 
     def plain(weights, data):
       return local_training.train_on_pool(
-        model.predict, weights, data, 2, seed_of_part(1)(data), hparams
+        model.predict,
+        weights,
+        data,
+        2,
+        randomness.fold(data.seed, *part_of(1)),
+        hparams,
       ).weights
 
     assert compare.equal_bits(
       found.client_state, run_in_graph(plain, first, client)
     )
 
-  def test_client_without_examples_stays(
-    self, model, received, last, make_client, run_in_graph, compare
-  ):
-    functions = fed_as.work(model, HPARAMS)
-    result = run_in_graph(
-      functions.train_client, received, last, make_client(0, [0]), ROUND
-    )
-    assert not any(np.any(w) for w in result.update)
-    assert result.weight == 0
-
-  @pytest.mark.parametrize("name", ["dp", "secure"])
-  def test_weights_are_not_left_to_who_cannot_hold_them(self, model, name):
-    aggregator = aggregation.build(name, clients_per_round=20)
-    with pytest.raises(ValueError, match="traces of their Fisher") as error:
-      algorithms.build("fed_as", model, aggregator=aggregator)
-    assert str(error.value).startswith(f"aggregator={name} is not allowed")
-
 
 class TestProgram:
   def test_aligns_each_example_as_it_trains(
-    self, received, last, train, oracle, batches_of, compare
+    self, received, last, client, train, oracle, compare
   ):
     # A quarter of eight steps.
     hparams = dataclasses.replace(
@@ -275,7 +210,7 @@ class TestProgram:
     aligned, _ = oracle.descend(
       split_model.SplitWeights(received, last.head),
       with_decay(
-        [distance(b) for b in batches_of(2, seed_of_part(0))],
+        [distance(b) for b in oracle.batches(client, 2, *part_of(0))],
         lambda w: w.backbone,
       ),
       0.2,
@@ -284,7 +219,7 @@ class TestProgram:
     trained, _ = oracle.descend(
       aligned,
       with_decay(
-        cross_entropies(oracle, batches_of(8, seed_of_part(1))), lambda w: w
+        oracle.losses(oracle.batches(client, 8, *part_of(1))), lambda w: w
       ),
       0.2,
     )
@@ -316,7 +251,7 @@ class TestPrediction:
     self, model, received, last, client, oracle, run_in_graph, changes, expected
   ):
     hparams = dataclasses.replace(HPARAMS, **changes)
-    functions = fed_as.work(model, hparams)
+    functions = work(model, hparams)
 
     def predict(backbone, last, data):
       prepared = last
@@ -368,32 +303,3 @@ class TestPrediction:
         oracle.cross_entropy(oracle.predict(state, examples.x), examples.y)
       )
     np.testing.assert_allclose(metrics["loss"][0], np.mean(losses), rtol=1e-5)
-
-
-def test_server_takes_the_mean_by_fisher_information(
-  model, make_client, context, run_for_each, compare
-):
-  clients = [make_client(i, [5 + 4 * i]) for i in range(3)]
-  run = rounds.Rounds(
-    algorithms.build(fed_as, model, HPARAMS), clients, run_seed=0
-  )
-  before, states = run.server_state.weights, list(run.client_states)
-  run.step()
-  alone = run_for_each(
-    fed_as.work(model, HPARAMS).train_client,
-    [
-      (before, state, client, np.int32(0))
-      for state, client in zip(states, clients, strict=True)
-    ],
-  )
-  weights = [each.weight for each in alone]
-  assert max(weights) > 1.2 * min(weights)
-  compare.assert_close(
-    run.server_state.weights,
-    tf.nest.map_structure(
-      lambda w, *updates: w + np.average(updates, axis=0, weights=weights),
-      before,
-      *(each.update for each in alone),
-    ),
-    1e-6,
-  )

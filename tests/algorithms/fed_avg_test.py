@@ -7,7 +7,6 @@ import tensorflow_federated as tff
 
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
-from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.simulation import rounds
 
@@ -29,28 +28,21 @@ class TestTraining:
     client = make_client(0, sizes)
     weights = run_in_graph(model.initial_weights, client.seed)
     result = run_in_graph(
-      lambda w, data: fed_avg.train_client(
-        model, hparams, w, data, tf.constant(round_num)
-      ),
+      fed_avg.work(model, hparams).train_client,
       weights,
+      (),
       client,
+      np.int32(round_num),
     )
-
     # As many steps as there are domains in an iteration, from all of them.
-    def draw_batches(data):
-      seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
-      return [
-        local_training.pooled_batches(data, visit + 1, batch_size, seed)(visit)
-        for visit in range(local_steps * len(sizes))
-      ]
-
-    def loss_of(batch):
-      return lambda w: oracle.cross_entropy(oracle.predict(w, batch.x), batch.y)
-
-    batches = run_in_graph(draw_batches, client)
-    expected, mean_loss = oracle.descend(
-      weights, [loss_of(batch) for batch in batches], RATE
+    batches = oracle.batches(
+      client,
+      local_steps * len(sizes),
+      randomness.Purpose.TRAIN,
+      round_num,
+      size=batch_size,
     )
+    expected, mean_loss = oracle.descend(weights, oracle.losses(batches), RATE)
     update = tf.nest.map_structure(np.subtract, expected, weights)
     assert max(np.abs(w).max() for w in tf.nest.flatten(update)) > 1e-2
     compare.assert_close(result.update, update, 1e-5)
@@ -126,65 +118,3 @@ class TestStockFedAvg:
     ]
     assert min(moves) > 1e-3
     compare.assert_close(run.server_state.weights, tuple(expected), 1e-6)
-
-
-class TestAggregation:
-  @pytest.mark.parametrize(
-    ("client_weighting", "shares"),
-    [("uniform", (1 / 2, 1 / 2)), ("num_examples", (1 / 4, 3 / 4))],
-  )
-  def test_weighting_of_clients(
-    self,
-    model,
-    make_client,
-    context,
-    run_for_each,
-    compare,
-    client_weighting,
-    shares,
-  ):
-    hparams = fed_avg.HParams(
-      batch_size=4, learning_rate=RATE, client_weighting=client_weighting
-    )
-    clients = [make_client(0, [4]), make_client(1, [12])]
-    run = rounds.Rounds(
-      algorithms.build(fed_avg, model, hparams), clients, run_seed=0
-    )
-    initial = run.server_state.weights
-    metrics = run.step()
-    results = run_for_each(
-      lambda w, data: fed_avg.train_client(
-        model, hparams, w, data, tf.constant(0)
-      ),
-      [(initial, client) for client in clients],
-    )
-    compare.assert_close(
-      run.server_state.weights,
-      tf.nest.map_structure(
-        lambda w, *updates: w + np.average(updates, axis=0, weights=shares),
-        initial,
-        *(result.update for result in results),
-      ),
-      1e-6,
-    )
-    # The loss is the plain mean, whatever the weights.
-    np.testing.assert_allclose(
-      metrics["loss"], np.mean([result.loss for result in results]), rtol=1e-6
-    )
-
-  def test_aggregator_may_be_replaced(self, model, make_client, context):
-    norm = 0.01
-    algorithm = algorithms.build(
-      fed_avg,
-      model,
-      fed_avg.HParams(learning_rate=RATE),
-      aggregator=tff.aggregators.MeanFactory(
-        tff.aggregators.clipping_factory(norm, tff.aggregators.SumFactory())
-      ),
-    )
-    run = rounds.Rounds(algorithm, [make_client(0, [9])], run_seed=0)
-    before = tf.nest.flatten(run.server_state.weights)
-    run.step()
-    after = tf.nest.flatten(run.server_state.weights)
-    squares = [np.sum((b - a) ** 2) for a, b in zip(before, after, strict=True)]
-    np.testing.assert_allclose(np.sqrt(np.sum(squares)), norm, rtol=1e-3)

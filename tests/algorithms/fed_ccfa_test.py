@@ -1,6 +1,7 @@
 """FedCCFA: a client's round against NumPy, and rounds of several clients."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -11,6 +12,9 @@ from tff_shift.algorithms import fed_ccfa
 from tff_shift.simulation import rounds
 
 pytestmark = pytest.mark.slow
+
+# Once for each of its hyper-parameters: then graphs of it are found again.
+work = functools.cache(fed_ccfa.work)
 
 NUM_EXAMPLES = 9
 RATE = 0.05
@@ -46,7 +50,7 @@ def start(model, pretrained, run_in_graph):
 
   The client's classifier is not the one that all start with.
   """
-  functions = fed_ccfa.work(model, HPARAMS)
+  functions = work(model, HPARAMS)
   weights = run_in_graph(functions.initial_weights, np.zeros(2, np.int32))
   assert np.max(np.abs(weights.head[0] - pretrained.head[0])) > 0.1
   weights = weights._replace(backbone=pretrained.backbone)
@@ -64,10 +68,7 @@ def estimated_classes(oracle, pretrained, client):
 
 def train(model, hparams, run_in_graph, start, client, round_num):
   return run_in_graph(
-    fed_ccfa.work(model, hparams).train_client,
-    *start,
-    client,
-    np.int32(round_num),
+    work(model, hparams).train_client, *start, client, np.int32(round_num)
   )
 
 
@@ -207,7 +208,7 @@ class TestRoundOfThree:
 
     def run_with(chosen=(0, 1, 2), **changes):
       hparams = dataclasses.replace(HPARAMS, **changes)
-      functions = fed_ccfa.work(model, hparams)
+      functions = work(model, hparams)
       weights, state = start
       own = [
         state._replace(
@@ -288,7 +289,7 @@ class TestRoundOfThree:
     _, new, _ = run(chosen=(0, 2))
     state = start[1]
     lost = run_in_graph(
-      fed_ccfa.work(model, HPARAMS).personalize_client,
+      work(model, HPARAMS).personalize_client,
       new,
       state,
       clients[1],

@@ -1,7 +1,6 @@
 """FedDRM: two tasks on one backbone, a head that stays at home."""
 
 import dataclasses
-import types
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from tff_shift import algorithms
 from tff_shift.algorithms import fed_drm
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
-from tff_shift.models import mlp
 from tff_shift.simulation import queries
 from tff_shift.simulation import rounds
 
@@ -116,7 +114,7 @@ class TestLoss:
 
 class TestTraining:
   @pytest.fixture(scope="class")
-  def train(self, guided, compile_in_graph, clients, weights):
+  def train(self, guided, compile_in_graph, weights):
     """Returns `train(client, **changes)`, from the same weights each time."""
 
     def train(client, **changes):
@@ -136,18 +134,10 @@ class TestTraining:
     return train
 
   def test_two_steps_are_those_of_gradient_descent(
-    self, train, weights, clients, oracle, run_in_graph, compare
+    self, train, weights, clients, oracle, compare
   ):
     client = clients[3]
-
-    def draw_batches(data):
-      seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, 3)
-      return [
-        local_training.pooled_batches(data, visit + 1, 4, seed)(visit)
-        for visit in (0, 1)
-      ]
-
-    batches = run_in_graph(draw_batches, client)
+    batches = oracle.batches(client, 2, randomness.Purpose.TRAIN, 3)
     expected, loss = oracle.descend(
       weights,
       [
@@ -189,36 +179,8 @@ class TestFederated:
   def run(self, algorithm, clients, context):
     del context
     running = rounds.Rounds(algorithm, clients, run_seed=0)
-    before = tf.nest.map_structure(
-      np.array, (running.server_state.weights, tuple(running.client_states))
-    )
     running.step()
-    return types.SimpleNamespace(rounds=running, before=before)
-
-  def test_shared_parts_are_averaged_by_numbers_of_examples(
-    self, run, guided, clients, run_for_each, compare
-  ):
-    shared, heads = run.before
-    results = run_for_each(
-      lambda *arguments: fed_drm.train_client(
-        guided, HPARAMS, *arguments, tf.constant(0)
-      ),
-      [
-        (shared, head, client)
-        for head, client in zip(heads, clients, strict=True)
-      ],
-    )
-    sizes = [6, 9, 12, 15]
-    assert [len(client.y) for client in clients] == sizes
-    expected = tf.nest.map_structure(
-      lambda start, *updates: start
-      + np.average(updates, axis=0, weights=sizes),
-      shared,
-      *[result.update for result in results],
-    )
-    compare.assert_close(run.rounds.server_state.weights, expected, 1e-6)
-    for state, result in zip(run.rounds.client_states, results, strict=True):
-      compare.assert_close(state, result.client_state, 1e-6)
+    return running
 
   def test_no_head_is_placed_at_the_server(self, algorithm, guided, type_walk):
     heads = {tuple(shape) for shape in guided.head.shapes}
@@ -245,9 +207,9 @@ class TestFederated:
   def test_guide_is_the_softmax_of_the_client_branch(
     self, run, algorithm, clients, oracle
   ):
-    shared = run.rounds.server_state.weights
+    shared = run.server_state.weights
     federation = queries.Federation(
-      algorithm, run.rounds.server_state, run.rounds.client_states, clients
+      algorithm, run.server_state, run.client_states, clients
     )
     x = clients[0].x[:5]
     logits = client_logits(
@@ -269,25 +231,14 @@ class TestFederated:
     self, run, algorithm, clients, oracle
   ):
     federation = queries.Federation(
-      algorithm, run.rounds.server_state, run.rounds.client_states, clients
+      algorithm, run.server_state, run.client_states, clients
     )
     x = np.concatenate([client.x for client in clients])
     answers = federation.answer(x)
     np.testing.assert_array_equal(answers.routes, federation.guide(x).routes)
-    embeddings = oracle.embed(run.rounds.server_state.weights.backbone, x)
+    embeddings = oracle.embed(run.server_state.weights.backbone, x)
     expected = [
-      np.argmax(oracle.classify(run.rounds.client_states[route], row))
+      np.argmax(oracle.classify(run.client_states[route], row))
       for route, row in zip(answers.routes, embeddings, strict=True)
     ]
     np.testing.assert_array_equal(answers.classes, expected)
-
-
-def test_model_without_a_guide_is_refused():
-  plain_model = mlp.build((5,), num_classes=3, width=8, head_width=6)
-  with pytest.raises(ValueError, match="has no guide, which fed_drm needs"):
-    algorithms.build(fed_drm, plain_model, HPARAMS)
-
-
-def test_weights_of_the_loss_out_of_range_are_refused(guided):
-  with pytest.raises(ValueError, match=r"lambda_=1\.5 is not allowed"):
-    algorithms.build(fed_drm, guided, fed_drm.HParams(lambda_=1.5))

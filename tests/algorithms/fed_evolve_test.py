@@ -83,46 +83,9 @@ class TestTransitionLoss:
     ) / 2
     np.testing.assert_allclose(loss, expected, rtol=1e-6)
 
-  def test_cosine_by_hand(self):
-    identity = np.eye(2, dtype=np.float32)
-    loss = fed_evolve.transition_loss(
-      linear_model(),
-      "cosine",
-      fed_evolve.Weights((identity,), (2 * identity,)),
-      batch([[3, 0], [0, 4]], [0, 1]),
-      # 3-4-5: cosines of 0.6 and 0.8; then of 0 and 1.
-      batch([[3, 4], [0, 7]], [0, 1]),
-    )
-    expected = (np.log1p(np.exp(0.8 - 0.6)) + np.log1p(np.exp(0 - 1))) / 2
-    np.testing.assert_allclose(loss, expected, rtol=1e-6)
-
   @pytest.mark.parametrize("distance", DISTANCES)
   @pytest.mark.parametrize("case", BATCHES)
-  def test_agrees_with_the_oracle(self, oracle, distance, case):
-    earlier, later = random_batches(BATCHES[case])
-    weights = random_weights()
-    loss = fed_evolve.transition_loss(
-      linear_model(), distance, weights, earlier, later
-    )
-    np.testing.assert_allclose(
-      loss,
-      oracle_loss(oracle, distance, weights, earlier, later),
-      rtol=1e-5,
-      atol=1e-6,
-    )
-
-  @pytest.mark.parametrize(
-    "case", ["one_class_in_common", "no_class_in_common"]
-  )
-  def test_one_class_or_none_has_nothing_to_learn(self, case):
-    loss = fed_evolve.transition_loss(
-      linear_model(), "l2", random_weights(), *random_batches(BATCHES[case])
-    )
-    assert loss == 0
-
-  @pytest.mark.parametrize("distance", DISTANCES)
-  @pytest.mark.parametrize("case", BATCHES)
-  def test_gradient_flows_through_the_prototypes(self, oracle, distance, case):
+  def test_loss_and_gradient_are_the_oracles(self, oracle, distance, case):
     earlier, later = random_batches(BATCHES[case])
     weights = random_weights()
     with tf.GradientTape() as tape:
@@ -131,6 +94,9 @@ class TestTransitionLoss:
       loss = fed_evolve.transition_loss(
         linear_model(), distance, variables, earlier, later
       )
+    np.testing.assert_allclose(
+      loss, oracle_loss(oracle, distance, weights, earlier, later), 1e-5, 1e-6
+    )
     gradient = tape.gradient(loss, variables)
     expected = oracle.gradient(
       lambda w: oracle_loss(oracle, distance, w, earlier, later), weights
@@ -146,7 +112,7 @@ class TestTransitionLoss:
 class TestTraining:
   @pytest.mark.parametrize(
     ("distance", "softmax_classes"),
-    [*((distance, "batch") for distance in DISTANCES), ("l2", "domain")],
+    [("squared_l2", "batch"), ("cosine", "batch"), ("l2", "domain")],
   )
   def test_sweeps_over_domains_agree_with_the_oracle(
     self,
@@ -324,19 +290,9 @@ class TestClientPrediction:
     assert np.all(logits.argmax(axis=1) != 2)
     assert np.all(np.isfinite(logits))
 
-  def test_absent_class_is_below_any_distance(self, line, run_in_graph):
-    # A squared distance of 4e10 is more than a mask of training.
-    logits = self.predict(line, run_in_graph, points([1e5], [0], [0, 0, 1, 0]))
-    assert logits[0, :2].max() < -1e9
-    assert logits.argmax(axis=1) == [1]
-
   def test_domain_without_examples_is_left_out(self, line, run_in_graph):
     logits = self.predict(line, run_in_graph, points([5], [0], [0, 0, 1, 0]))
     np.testing.assert_allclose(logits[:, :2], [[-100, -900]], rtol=1e-6)
-
-  def test_no_examples_at_all(self, line, run_in_graph):
-    logits = self.predict(line, run_in_graph, points([], [], [0, 0, 0, 0]))
-    assert logits.shape == (0, 3)
 
 
 class TestServerEvaluation:

@@ -1,6 +1,7 @@
 """FedPOE: a client's round and the server's step against NumPy."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -11,6 +12,9 @@ from tff_shift.learning import snapshot_ensembles
 from tff_shift.models import split_model
 
 pytestmark = pytest.mark.slow
+
+# Once for each of its hyper-parameters: then graphs of it are found again.
+work = functools.cache(fed_poe.work)
 
 NUM_EXAMPLES = 9
 RATE = 0.3
@@ -100,7 +104,7 @@ def mixed(of_models, ensemble):
 class TestRound:
   @pytest.fixture(scope="class")
   def result(self, model, arguments, run_in_graph):
-    functions = fed_poe.work(model, HPARAMS)
+    functions = work(model, HPARAMS)
     return run_in_graph(functions.train_client, *arguments, np.int32(2))
 
   @pytest.fixture(scope="class")
@@ -170,7 +174,7 @@ class TestRound:
   ):
     # After two rounds there are two snapshots, after four three.
     assert result.client_state.ensemble.num_snapshots == 2
-    functions = fed_poe.work(model, HPARAMS)
+    functions = work(model, HPARAMS)
     later = run_in_graph(functions.train_client, *arguments, np.int32(4))
     ensemble = later.client_state.ensemble
     assert ensemble.num_snapshots == 3
@@ -192,7 +196,7 @@ class TestRound:
     hparams = dataclasses.replace(HPARAMS, snapshot_losses="federated")
     weights, state, data = arguments
     later = run_in_graph(
-      fed_poe.work(model, hparams).train_client,
+      work(model, hparams).train_client,
       weights,
       state._replace(past=()),
       data,
@@ -206,7 +210,7 @@ class TestServer:
   def test_adds_the_mean_and_keeps_a_snapshot(
     self, model, arguments, run_in_graph, compare
   ):
-    functions = fed_poe.work(model, HPARAMS)
+    functions = work(model, HPARAMS)
     weights, *_ = arguments
     update = tf.nest.map_structure(np.ones_like, weights.federated)
     moved = tf.nest.map_structure(lambda w: w + 1, weights.federated)
@@ -230,7 +234,7 @@ class TestPredictions:
     self, model, arguments, heads, pretrained, oracle, make_client, run_in_graph
   ):
     examples = make_client(4, [6])
-    functions = fed_poe.work(model, HPARAMS)
+    functions = work(model, HPARAMS)
     logits = run_in_graph(functions.predict_as_client, *arguments, examples)
     embeddings = oracle.embed(pretrained.backbone, examples.x)
     of_models = [softmax(oracle.classify(h, embeddings)) for h in heads]
@@ -242,7 +246,7 @@ class TestPredictions:
   ):
     examples = make_client(4, [6])
     hparams = dataclasses.replace(HPARAMS, max_snapshots=1)
-    functions = fed_poe.work(model, hparams)
+    functions = work(model, hparams)
     weights, state, client = arguments
     first = run_in_graph(
       functions.initial_client_state, client.seed, weights
@@ -275,7 +279,7 @@ class TestOptions:
     )
     weights, state, data = arguments
     result = run_in_graph(
-      fed_poe.work(model, hparams).train_client,
+      work(model, hparams).train_client,
       weights,
       state._replace(past=()),
       data,
@@ -305,7 +309,7 @@ class TestOptions:
     hparams = dataclasses.replace(
       HPARAMS, stream_labels="pseudo", past_examples=room
     )
-    functions = fed_poe.work(model, hparams)
+    functions = work(model, hparams)
     weights, state, _ = arguments
     first = run_in_graph(functions.initial_client_state, client.seed, weights)
     state = state._replace(past=first.past)
@@ -335,7 +339,7 @@ class TestOptions:
     self, model, client, pretrained, oracle, run_in_graph, compare
   ):
     hparams = dataclasses.replace(HPARAMS, trained="all", max_snapshots=1)
-    functions = fed_poe.work(model, hparams)
+    functions = work(model, hparams)
     weights = run_in_graph(functions.initial_weights, client.seed)
     assert isinstance(weights.federated, split_model.SplitWeights)
     state = run_in_graph(functions.initial_client_state, client.seed, weights)

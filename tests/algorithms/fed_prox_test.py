@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_prox
-from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 
 pytestmark = pytest.mark.slow
@@ -44,23 +43,13 @@ def test_steps_agree_with_the_oracle(
   mu = 0.7
   functions = fed_prox.work(model, fed_prox.HParams(mu=mu, **COMMON))
   result = run_in_graph(train(functions), weights, client)
-
-  def draw_batches(data):
-    seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, ROUND)
-    # Two iterations of a step for each of the two domains.
-    return [
-      local_training.pooled_batches(data, 4, 4, seed)(visit)
-      for visit in range(4)
-    ]
-
+  # Two iterations of a step for each of the two domains.
+  batches = oracle.batches(client, 4, randomness.Purpose.TRAIN, ROUND)
   expected, mean_loss = oracle.descend(
     weights,
     [
-      lambda w, batch=batch: (
-        oracle.cross_entropy(oracle.predict(w, batch.x), batch.y)
-        + mu / 2 * squared_distance(w, weights)
-      )
-      for batch in run_in_graph(draw_batches, client)
+      lambda w, loss=loss: loss(w) + mu / 2 * squared_distance(w, weights)
+      for loss in oracle.losses(batches)
     ],
     COMMON["learning_rate"],
   )

@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_rod
-from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import cnn
 
@@ -47,20 +46,14 @@ def train(functions, run_for_each):
 
 class TestTraining:
   def test_agrees_with_the_oracle(
-    self, weights, own_head, make_client, train, oracle, run_in_graph, compare
+    self, weights, own_head, make_client, train, oracle, compare
   ):
     client = make_client(0, [6, 5], y=[0] * 6 + [1] * 4 + [2])
     (result,) = train((weights, own_head, client))
-
-    def draw_batches(data):
-      seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, ROUND)
-      # A step for each domain.
-      batches = local_training.pooled_batches(data, 2, 4, seed)
-      return [batches(0), batches(1)]
-
     log_counts = np.log([6, 4, 1])
     generic, own, losses = weights, own_head, []
-    for batch in run_in_graph(draw_batches, client):
+    # A step for each domain.
+    for batch in oracle.batches(client, 2, randomness.Purpose.TRAIN, ROUND):
 
       def generic_loss(w, batch=batch):
         return oracle.cross_entropy(

@@ -44,21 +44,12 @@ def test_round_agrees_with_the_oracle(
     ),
   )
   result, _ = run_in_graph(everything(functions), weights, client)
-
-  def draw_batches(data):
-    seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, ROUND)
-    # Two iterations of a step for each of the two domains.
-    batches = local_training.pooled_batches(data, 4, 4, seed)
-    return [batches(step) for step in range(4)]
-
   current = tf.nest.map_structure(np.float64, weights)
   moved = tf.nest.map_structure(np.zeros_like, current)
   losses = []
-  for batch in run_in_graph(draw_batches, client):
-
-    def loss(w, batch=batch):
-      return oracle.cross_entropy(oracle.predict(w, batch.x), batch.y)
-
+  # Two iterations of a step for each of the two domains.
+  batches = oracle.batches(client, 4, randomness.Purpose.TRAIN, ROUND)
+  for loss in oracle.losses(batches):
     losses.append(loss(current))
     first = oracle.gradient(loss, current)
     # One length over all weights, decay without a part in it.

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_sr
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
-from tff_shift.simulation import rounds
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +25,7 @@ def functions(model):
 
 
 @pytest.fixture(scope="module")
-def weights(model, functions, run_in_graph):
+def weights(functions, run_in_graph):
   """Weights whose layer for sigma is not zeros."""
   generator = np.random.default_rng(0)
   found = run_in_graph(functions.initial_weights, randomness.server_seed(0))
@@ -225,28 +223,9 @@ class TestPrediction:
     )
 
 
-class TestRounds:
-  def test_gaussians_stay_at_the_client(
-    self, model, functions, make_client, context, type_walk, compare
-  ):
-    algorithm = algorithms.build(fed_sr, model, HPARAMS)
-    (phase,) = algorithm.phases
-    sent = type_walk.sent_tensors(type_walk.aggregations(phase))
-    shapes = [tuple(each.shape) for each in sent if each.shape]
-    assert shapes == [
-      *model.backbone.shapes,
-      *model.head.shapes,
-      (SIZE, SIZE),
-      (SIZE,),
-    ]
-    run = rounds.Rounds(
-      algorithm, [make_client(i, [5]) for i in range(2)], run_seed=0
-    )
-    before = list(run.client_states)
-    assert compare.equal_bits(before[0], before[1])
-    np.testing.assert_array_equal(before[0].mean, np.zeros((3, SIZE)))
-    np.testing.assert_array_equal(before[0].deviation, np.ones((3, SIZE)))
-    assert before[0].scale == 1.0
-    run.step()
-    after = list(run.client_states)
-    assert not compare.equal_bits(after[0], after[1])
+def test_first_gaussians_are_standard(functions, weights, run_in_graph):
+  seed = randomness.client_seed(0, 0)
+  first = run_in_graph(functions.initial_client_state, seed, weights)
+  np.testing.assert_array_equal(first.mean, np.zeros((3, SIZE)))
+  np.testing.assert_array_equal(first.deviation, np.ones((3, SIZE)))
+  assert first.scale == 1.0

@@ -62,21 +62,17 @@ class TestTraining:
     )
 
   def test_agrees_with_the_oracle(
-    self, weights, own_head, client, trained, oracle, run_in_graph, compare
+    self, weights, own_head, client, trained, oracle, compare
   ):
     result, _ = trained
     # Per epoch three batches of 4, and a step for each of two domains.
-    sizes = {randomness.Purpose.PERSONALIZE: 6, randomness.Purpose.TRAIN: 2}
-
-    def draw_batches(data):
-      drawn = []
-      for purpose, size in sizes.items():
-        seed = randomness.fold(data.seed, purpose, ROUND)
-        batches = local_training.pooled_batches(data, size, 4, seed)
-        drawn.append([batches(number) for number in range(size)])
-      return drawn
-
-    for_head, for_generic = run_in_graph(draw_batches, client)
+    for_head, for_generic = (
+      oracle.batches(client, number, purpose, ROUND)
+      for purpose, number in (
+        (randomness.Purpose.PERSONALIZE, 6),
+        (randomness.Purpose.TRAIN, 2),
+      )
+    )
     backbone = weights.model.backbone
     head, _ = oracle.descend(
       own_head,
@@ -268,7 +264,8 @@ class TestPlus:
       (2, 2, 1), num_classes=3, width=8, head_width=6, input_dtype=tf.uint8
     )
 
-  def predict(self, model, run_in_graph, client=0, **options):
+  def predict(self, model, run_in_graph, clients=(0,), **options):
+    """Returns the predictions of each client, the weights and the pixels."""
     hparams = fed_the.HParams(ensemble_steps=0, plus_augmentations=3, **options)
     functions = fed_the.work(model, hparams)
     generator = np.random.default_rng(0)
@@ -277,21 +274,21 @@ class TestPlus:
       generator.normal(size=(6, 3)).astype(np.float32), np.zeros(6, np.float32)
     )
     x = generator.integers(0, 256, (5, 2, 2, 1)).astype(np.uint8)
-    data = local_training.ClientData(
-      x,
-      np.zeros(5, np.int32),
-      np.int32([2, 3]),
-      randomness.client_seed(2, client),
-    )
-    found = run_in_graph(
-      functions.predict_as_client, weights, personal, data, data
-    )
+    found = []
+    for client in clients:
+      seed = randomness.client_seed(2, client)
+      data = local_training.ClientData(
+        x, np.zeros(5, np.int32), np.int32([2, 3]), seed
+      )
+      found.append(
+        run_in_graph(functions.predict_as_client, weights, personal, data, data)
+      )
     return found, weights.model, personal.head, x
 
   def test_step_is_down_the_entropy_of_the_mixture(
     self, copies, images, run_in_graph, oracle
   ):
-    found, weights, head, x = self.predict(
+    (found,), weights, head, x = self.predict(
       images, run_in_graph, plus=True, plus_steps=1, plus_learning_rate=0.2
     )
     # The hidden layer of the classifier belongs to the backbone here.
@@ -318,15 +315,14 @@ class TestPlus:
     assert max(moved) > 1e-2
 
   def test_without_steps_it_is_fed_the(self, copies, images, run_in_graph):
-    without, *_ = self.predict(images, run_in_graph, plus=True, plus_steps=0)
-    plain, *_ = self.predict(images, run_in_graph)
+    (without,), *_ = self.predict(images, run_in_graph, plus=True, plus_steps=0)
+    (plain,), *_ = self.predict(images, run_in_graph)
     np.testing.assert_allclose(without, plain, atol=1e-6)
 
   def test_draws_depend_on_the_client(self, images, run_in_graph):
     options = {"plus": True, "plus_steps": 1, "plus_learning_rate": 0.2}
-    one, again, other = (
-      self.predict(images, run_in_graph, client=client, **options)[0]
-      for client in (0, 0, 1)
+    (one, again, other), *_ = self.predict(
+      images, run_in_graph, clients=(0, 0, 1), **options
     )
     np.testing.assert_array_equal(one, again)
     assert np.all(np.isfinite(one))

@@ -10,6 +10,8 @@ import re
 import pytest
 
 from tff_shift import algorithms
+from tff_shift.models import mlp
+from tff_shift.testing import forms
 
 
 class TestNames:
@@ -36,3 +38,15 @@ class TestFile:
     assert re.search(r"(Algorithm|Section|Table) \d|; (19|20)\d\d\)", docstring)
     assert algorithms.get(name).SCENARIOS
     assert re.search(r"^What leaves a client: \w", docstring, re.MULTILINE)
+
+
+def test_model_without_a_guide_is_refused_by_whoever_needs_one():
+  plain = mlp.build((5,), num_classes=3, width=8, head_width=6)
+  refused = []
+  for name in algorithms.names():
+    try:
+      algorithms.get(name).work(plain, forms.hparams(name))
+    except ValueError as error:
+      assert f"has no guide, which {name} needs" in str(error)
+      refused.append(name)
+  assert {"con_free", "fed_drm", "fed_pac"} <= set(refused)

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from tff_shift import algorithms
 from tff_shift.learning import randomness
+from tff_shift.testing import forms
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +32,7 @@ def start(model, contract_hparams, run_in_graph):
   return run
 
 
-@pytest.mark.parametrize("name", algorithms.names())
+@pytest.mark.parametrize("name", forms.parameters(algorithms.names()))
 def test_all_draws_are_those_of_the_run(name, start):
   one, other = (start(name, run_seed, 0) for run_seed in (0, 1))
   for first, second in zip(*map(tf.nest.flatten, (one, other)), strict=True):

@@ -111,18 +111,6 @@ class TestTraining:
     weights = run_in_graph(model.initial_weights, client.seed)
     result = train(model, hparams, run_in_graph, weights, client)
 
-    def draw_batches(data):
-      seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, ROUND)
-      return [
-        [
-          local_training.pooled_batches(
-            data, 2, 4, randomness.fold(seed, part)
-          )(step)
-          for step in range(2)
-        ]
-        for part in range(2)
-      ]
-
     def loss_of(batch, feature_penalty):
       def loss(w):
         features = oracle.embed(w.backbone, batch.x)
@@ -136,7 +124,10 @@ class TestTraining:
 
       return loss
 
-    for_head, for_all = run_in_graph(draw_batches, client)
+    for_head, for_all = (
+      oracle.batches(client, 2, randomness.Purpose.TRAIN, ROUND, part)
+      for part in range(2)
+    )
     only_head = split_model.SplitWeights((False,) * 2, (True,) * 2)
     expected, _ = oracle.descend(
       weights, [loss_of(batch, 0.0) for batch in for_head], 0.1, only_head
@@ -176,16 +167,6 @@ class TestTraining:
       result.update,
       tf.nest.map_structure(np.subtract, trained.backbone, weights.backbone),
     )
-
-  def test_client_without_examples_stays(
-    self, model, make_client, run_in_graph, compare
-  ):
-    client = make_client(0, [0, 0])
-    hparams = dataclasses.replace(HPARAMS, simplex_rate=0.0)
-    weights = run_in_graph(model.initial_weights, client.seed)
-    result = train(model, hparams, run_in_graph, weights, client)
-    assert compare.equal_bits(result.client_state, weights.head)
-    assert not any(np.any(w) for w in result.update)
 
 
 class TestSharedHead:
@@ -227,9 +208,4 @@ class TestSharedHead:
     )
     assert not compare.equal_bits(found.backbone, backbone)
     assert algorithm.evaluate_server is not None
-
-  def test_is_sent_only_if_asked_for(self, model, algorithm, type_walk):
-    sent = type_walk.sent_tensors(type_walk.aggregations(algorithm.phases[0]))
-    shapes = [tuple(each.shape) for each in sent if each.shape]
-    assert shapes == [*model.backbone.shapes, *model.head.shapes]
     assert flute.work(model, HPARAMS).predict_as_server is None

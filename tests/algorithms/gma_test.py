@@ -2,18 +2,20 @@
 
 import dataclasses
 import fractions
+import functools
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import gma
 from tff_shift.learning import randomness
-from tff_shift.simulation import rounds
 
 pytestmark = pytest.mark.slow
+
+# Once for each of its hyper-parameters: then graphs of it are found again.
+work = functools.cache(gma.work)
 
 HPARAMS = gma.HParams(batch_size=4, local_steps=2, learning_rate=0.3)
 
@@ -28,7 +30,7 @@ def new_weights(model, run_in_graph, changes, threshold, weights=None):
     np.float32(weights @ np.sign(changes)), np.float32(sum(weights))
   )
   return run_in_graph(
-    gma.work(model, hparams).update_server,
+    work(model, hparams).update_server,
     np.zeros_like(changes[0]),
     np.average(changes, axis=0, weights=weights).astype(np.float32),
     votes,
@@ -117,7 +119,7 @@ class TestClient:
         client,
       )
       for functions in (
-        gma.work(model, gma.HParams(vote_weighting=vote_weighting, **common)),
+        work(model, gma.HParams(vote_weighting=vote_weighting, **common)),
         fed_avg.work(model, fed_avg.HParams(**common)),
       )
     )
@@ -159,7 +161,7 @@ class TestRounds:
       ),
     )
     len_of = lambda data: tf.shape(data.y)[0]  # noqa: E731
-    functions = gma.work(model, hparams)
+    functions = work(model, hparams)
     votes = [
       run_in_graph(
         lambda w, data: functions.train_client(w, (), data, tf.constant(0)),
@@ -179,70 +181,6 @@ class TestRounds:
     for new, old in zip(*map(tf.nest.flatten, (after, weights)), strict=True):
       np.testing.assert_allclose(new - old, step, atol=1e-6)
 
-  def test_client_without_examples_has_no_vote(
-    self, model, make_client, run_in_graph
-  ):
-    weights = run_in_graph(model.initial_weights, randomness.server_seed(0))
-    found = run_in_graph(
-      lambda w, data: (
-        gma.work(model, HPARAMS)
-        .train_client(w, (), data, tf.constant(0))
-        .contribution
-      ),
-      weights,
-      make_client(0, [0]),
-    )
-    assert found.weight == 0
-    assert not any(each.any() for each in tf.nest.flatten(found.signs))
-
-  @pytest.mark.parametrize("vote_weighting", ["uniform", "client_weighting"])
-  def test_mask_of_a_round_is_that_of_the_clients_changes(
-    self,
-    model,
-    make_client,
-    context,
-    run_for_each,
-    run_in_graph,
-    compare,
-    vote_weighting,
-  ):
-    hparams = dataclasses.replace(
-      HPARAMS,
-      agreement_threshold=0.6,
-      client_weighting="num_examples",
-      vote_weighting=vote_weighting,
-    )
-    clients = [make_client(i, [size]) for i, size in enumerate((4, 12, 7))]
-    weights = np.array([len(each.y) for each in clients])
-    algorithm = algorithms.build(gma, model, hparams)
-    run = rounds.Rounds(algorithm, clients, run_seed=0)
-    before = run.server_state.weights
-    run.step()
-    results = run_for_each(
-      lambda w, data: fed_avg.train_client(
-        model, hparams, w, data, tf.constant(0)
-      ),
-      [(before, client) for client in clients],
-    )
-
-    def expected(old, *changes):
-      agreement = np.abs(np.average(np.sign(changes), axis=0, weights=of_votes))
-      mask = np.where(agreement >= 0.6, 1, agreement)
-      masked.append(mask < 1)
-      return old + mask * np.average(changes, axis=0, weights=weights)
-
-    masked = []
-    of_votes = None if vote_weighting == "uniform" else weights
-    compare.assert_close(
-      run.server_state.weights,
-      tf.nest.map_structure(
-        expected, before, *(result.update for result in results)
-      ),
-      1e-6,
-    )
-    assert any(each.any() for each in masked)
-    assert not all(each.all() for each in masked)
-
   def test_without_a_threshold_it_is_fed_avg_bit_for_bit(
     self, model, run_in_graph, compare
   ):
@@ -257,7 +195,7 @@ class TestRounds:
     votes = gma.Votes(signs, np.float32(7))
     found, masked = (
       run_in_graph(
-        gma.work(
+        work(
           model, dataclasses.replace(HPARAMS, agreement_threshold=threshold)
         ).update_server,
         weights,

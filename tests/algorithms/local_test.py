@@ -69,29 +69,3 @@ class TestLocal:
     assert algorithm.evaluate_server is None
     with pytest.raises(ValueError, match="local keeps a personal state"):
       algorithm.as_learning_process()
-
-  def test_only_numbers_are_aggregated(self, algorithm, type_walk):
-    (phase,) = algorithm.phases
-    sent = type_walk.sent_tensors(type_walk.aggregations(phase))
-    assert sent
-    assert {tuple(each.shape) for each in sent} == {()}
-
-  def test_every_client_predicts_with_its_own_model(
-    self, algorithm, make_client, oracle
-  ):
-    clients = [make_client(0, [6, 5]), make_client(1, [7, 4])]
-    run = self.run(algorithm, clients)
-    metrics = algorithm.evaluate_clients(
-      run.server_state, run.client_states, clients, clients
-    )
-    right = [
-      np.argmax(oracle.predict(state, client.x), axis=1) == client.y
-      for state, client in zip(run.client_states, clients, strict=True)
-    ]
-    per_domain = [
-      [part.mean() for part in np.split(each, client.domain_sizes[:1])]
-      for each, client in zip(right, clients, strict=True)
-    ]
-    np.testing.assert_allclose(
-      metrics["accuracy"], np.mean(per_domain, axis=0), rtol=1e-6
-    )

@@ -91,8 +91,9 @@ def predict(images_model, make_images, weights, compile_in_graph):
 
 
 class TestAdaptation:
-  @pytest.mark.parametrize("num_steps", [1, 2])
-  @pytest.mark.parametrize("augmentation", ["none", "augmix"])
+  @pytest.mark.parametrize(
+    ("num_steps", "augmentation"), [(1, "none"), (2, "augmix")]
+  )
   def test_agrees_with_the_oracle(
     self,
     images_model,
@@ -310,6 +311,7 @@ class TestBesideFedAvg:
 
 
 @pytest.mark.cpp
+@pytest.mark.every_algorithm
 class TestThroughTff:
   @pytest.fixture(scope="class")
   def algorithm(self, images_model, context):

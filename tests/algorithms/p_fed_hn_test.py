@@ -8,9 +8,7 @@ import tensorflow as tf
 
 from tff_shift import algorithms
 from tff_shift.algorithms import p_fed_hn
-from tff_shift.learning import local_training
 from tff_shift.learning import randomness
-from tff_shift.simulation import rounds
 
 pytestmark = pytest.mark.slow
 
@@ -57,23 +55,11 @@ class TestTraining:
     phi = run_in_graph(functions.initial_weights, randomness.server_seed(0))
     embedding = run_in_graph(functions.initial_client_state, client.seed, ())
     result = run_in_graph(
-      lambda phi, own, data: functions.train_client(
-        phi, own, data, tf.constant(round_num)
-      ),
-      phi,
-      embedding,
-      client,
+      functions.train_client, phi, embedding, client, np.int32(round_num)
     )
-
-    def draw_batches(data):
-      seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
-      return [
-        local_training.pooled_batches(data, visit + 1, 4, seed)(visit)
-        for visit in range(2)
-      ]
-
+    batches = oracle.batches(client, 2, randomness.Purpose.TRAIN, round_num)
     by_phi, by_embedding, mean_loss = oracle.train_work_network(
-      phi, embedding, run_in_graph(draw_batches, client), 0.3
+      phi, embedding, batches, 0.3
     )
     compare.assert_close(
       result.update,
@@ -86,32 +72,6 @@ class TestTraining:
       result.client_state - embedding, moved, rtol=0, atol=2e-6
     )
     np.testing.assert_allclose(result.loss, mean_loss, rtol=1e-5)
-
-  def test_server_moves_by_the_mean_and_embeddings_are_kept(
-    self, algorithm, functions, clients, context, run_for_each, compare
-  ):
-    run = rounds.Rounds(algorithm, clients, run_seed=0)
-    phi, embeddings = run.server_state.weights, list(run.client_states)
-    run.step()
-    alone = run_for_each(
-      functions.train_client,
-      [
-        (phi, own, client, np.int32(0))
-        for own, client in zip(embeddings, clients, strict=True)
-      ],
-    )
-    compare.assert_close(
-      run.server_state.weights,
-      tf.nest.map_structure(
-        lambda w, *updates: w + np.mean(updates, axis=0),
-        phi,
-        *(result.update for result in alone),
-      ),
-      1e-6,
-    )
-    compare.assert_close(
-      run.client_states, [result.client_state for result in alone], 1e-6
-    )
 
   @pytest.mark.parametrize(
     ("still", "moving"),
@@ -158,14 +118,6 @@ class TestEmbeddings:
     # Five standard errors of the mean and of the variance.
     assert abs(numbers.mean()) < 5 / np.sqrt(700)
     assert abs(numbers.var() - 1) < 5 * np.sqrt(2 / 700)
-
-  def test_no_embedding_is_aggregated(self, algorithm, type_walk):
-    (phase,) = algorithm.phases
-    sent = type_walk.sent_tensors(type_walk.aggregations(phase))
-    weights = algorithm.initialize.type_signature.result.member.weights
-    shapes = [tuple(each.shape) for each in sent if each.shape]
-    assert shapes == [tuple(each.shape) for each in type_walk.tensors(weights)]
-    assert (7,) not in shapes
 
   def test_client_predicts_with_the_model_of_its_embedding(
     self, functions, clients, oracle, run_in_graph

@@ -1,7 +1,5 @@
 """T3A: prototypes that test examples adjust, one after the other."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import scipy.special
@@ -212,11 +210,3 @@ class TestWork:
     np.testing.assert_array_equal(all_domains[4:], alone)
     # Another client sees them in another order.
     assert np.any(all_domains != other_client)
-
-
-def test_hyper_parameters_are_those_of_fine_tuning_and_one_more():
-  names = {each.name for each in dataclasses.fields(t3a.HParams)}
-  assert names - {"num_supports"} == {
-    each.name for each in dataclasses.fields(fed_avg_ft.HParams)
-  }
-  assert t3a.HParams().num_supports == 50

@@ -7,8 +7,6 @@ import pytest
 import tensorflow as tf
 
 from tff_shift.learning import adaptation
-from tff_shift.learning import evaluation
-from tff_shift.learning import hyperparameters
 from tff_shift.models import mlp
 from tff_shift.models import split_model
 from tff_shift.shift import bbse
@@ -178,15 +176,6 @@ class TestUnbiasedness:
   def standard_error(self, values) -> float:
     return np.std(values, axis=0, ddof=1) / np.sqrt(len(values))
 
-  def test_confusion_matrix_is_that_of_the_inputs(self, run_in_graph):
-    np.testing.assert_allclose(
-      run_in_graph(
-        bbse.confusion_matrix, self.LOGITS, self.CLASSES.astype(np.int32)
-      ),
-      self.CONFUSION,
-      rtol=1e-6,
-    )
-
   def test_class_estimates_are_unbiased_where_nothing_is_clipped(self, trials):
     classes, unclipped, _ = trials
     assert unclipped.min() > 0
@@ -275,8 +264,7 @@ class TestEstimateClasses:
   ):
     expected = {
       name: self.by_hand(
-        run_in_graph(model.predict, weights, data.stream_x),
-        data.confusion,
+        run_in_graph(model.predict, weights, data.stream_x), data.confusion
       )
       for name, weights in (("pretrained", draw(SEED)), ("current", current))
     }
@@ -318,36 +306,8 @@ class TestEstimateClasses:
     )
     assert np.abs(estimate(svd_threshold=0.09) - 1 / 3).max() > 0.1
 
-  @pytest.mark.parametrize(
-    "name, value",
-    [
-      ("label_estimator", "mine"),
-      ("soft_predictions", 1),
-      ("svd_threshold", 1.5),
-    ],
-  )
-  def test_bad_values_are_refused(self, name, value):
-    with pytest.raises(ValueError, match=f"^{name}=.* is not allowed.*$"):
-      hyperparameters.validate(adaptation.LabelShiftHParams(**{name: value}))
-
 
 class TestAdaptationData:
-  def test_there_is_no_room_for_the_classes_of_the_stream(self, model):
-    # One vector of classes, that of the labelled examples.
-    assert adaptation.AdaptationData._fields == (
-      "x",
-      "y",
-      "stream_x",
-      "timestep",
-      "confusion",
-      "seed",
-      "client_id",
-    )
-    assert adaptation.data_type(model).compact_representation() == (
-      "<x=float32[?,5],y=int32[?],stream_x=float32[?,5],timestep=int32,"
-      "confusion=float32[3,3],seed=int32[2],client_id=int32>"
-    )
-
   def test_type_of_images(self):
     images = mlp.build((4, 4, 1), num_classes=2, input_dtype=tf.uint8)
     assert adaptation.data_type(images).compact_representation() == (
@@ -374,33 +334,3 @@ class TestAdaptationData:
     self, run_in_graph, data
   ):
     assert run_in_graph(adaptation.num_stream_examples, data) == 300
-
-
-def test_predictions_and_embeddings_are_those_of_the_model(
-  run_in_graph, model, draw, data
-):
-  # More examples than one batch of the evaluation holds.
-  weights = draw(SEED)
-  embeddings = run_in_graph(
-    lambda *arguments: adaptation.embed(model, *arguments),
-    weights.backbone,
-    data.stream_x,
-  )
-  logits = run_in_graph(
-    lambda *arguments: evaluation.predict(model, *arguments),
-    weights,
-    data.stream_x,
-  )
-  assert embeddings.shape == (300, 8) and logits.shape == (300, 3)
-  np.testing.assert_allclose(
-    embeddings,
-    run_in_graph(model.embed, weights.backbone, data.stream_x),
-    rtol=0,
-    atol=1e-5,
-  )
-  np.testing.assert_allclose(
-    logits,
-    run_in_graph(model.predict, weights, data.stream_x),
-    rtol=0,
-    atol=1e-5,
-  )

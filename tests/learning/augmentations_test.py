@@ -100,8 +100,9 @@ class TestDraws:
 
 class TestAugment:
   @pytest.mark.slow
-  @pytest.mark.parametrize("shape", [(28, 28, 1), (9, 14, 3)], ids=str)
-  @pytest.mark.parametrize("strength", [1.0, 10.0])
+  @pytest.mark.parametrize(
+    ("shape", "strength"), [((28, 28, 1), 1.0), ((9, 14, 3), 10.0)], ids=str
+  )
   def test_is_the_mixture_of_its_chains(self, monkeypatch, shape, strength):
     x, drawn = make_image(*shape), []
     draw = augmentations.draw_chains

@@ -136,14 +136,3 @@ class TestThroughTff:
     assert tff.TensorType(
       np.float32, (NUM_CLIENTS, 2)
     ) in tff.structure.flatten(sent.member)
-
-  @pytest.mark.parametrize("name", ["secure", "dp", "compressed"])
-  def test_is_refused_where_updates_are_hidden_or_compressed(self, name):
-    aggregator = aggregation.build(name, clients_per_round=100)
-    with pytest.raises(ValueError, match="rows are compared") as error:
-      build(needs=NEEDS, aggregator=aggregator)
-    assert str(error.value).startswith(f"aggregator={name} is not allowed")
-
-  def test_needs_must_speak_of_it(self):
-    with pytest.raises(TypeError, match="AGGREGATION_NEEDS"):
-      build()

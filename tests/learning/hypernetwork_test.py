@@ -105,10 +105,7 @@ class TestVectorJacobianProduct:
       assert by_weight.shape == (*direction.shape, *value.shape)
       assert np.any(by_weight != 0)
       np.testing.assert_allclose(
-        found,
-        np.tensordot(direction, by_weight, axes=1),
-        rtol=1e-4,
-        atol=1e-5,
+        found, np.tensordot(direction, by_weight, axes=1), rtol=1e-4, atol=1e-5
       )
 
   def test_output_biases_move_by_the_direction(

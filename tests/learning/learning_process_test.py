@@ -33,18 +33,6 @@ def model():
   return mlp.build((2,), num_classes=3, width=4, head_width=3)
 
 
-@pytest.fixture(
-  params=["in_process", pytest.param("local", marks=pytest.mark.cpp)]
-)
-def executor(request, context):
-  """Both executors, one after the other."""
-  if request.param == "in_process":
-    yield context
-  else:
-    with local.local_context() as cpp:
-      yield cpp
-
-
 def draw(size, client):
   generator = np.random.default_rng(client)
   return (
@@ -96,17 +84,20 @@ def flat_close(found, expected, tolerance):
     np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize(
-  ("module", "num_parts", "batch_sizes"),
-  # Single examples, and batches of examples with their domains.
-  [
-    (fed_avg, 2, (None, None)),
-    pytest.param(fed_evp, 3, (4, 7), marks=pytest.mark.slow),
-  ],
-)
-def test_rounds_on_sequences_are_those_on_arrays(
-  executor, model, module, num_parts, batch_sizes, run_in_graph
-):
+def test_rounds_on_sequences_are_those_on_arrays(context, model, run_in_graph):
+  """Single examples."""
+  check_rounds(model, fed_avg, 2, (None, None), run_in_graph)
+
+
+@pytest.mark.slow
+@pytest.mark.cpp
+def test_rounds_on_the_cpp_executor(context, model, run_in_graph):
+  """Batches of examples with their domains."""
+  with local.local_context():
+    check_rounds(model, fed_evp, 3, (4, 7), run_in_graph)
+
+
+def check_rounds(model, module, num_parts, batch_sizes, run_in_graph):
   algorithm = algorithms.build(module, model, module.HParams(**HPARAMS))
   data = pipelines(num_parts, batch_sizes[0])
   process = algorithm.as_learning_process(SEED, data[0].element_spec)
@@ -144,8 +135,6 @@ def algorithm(model):
 
 @pytest.mark.usefixtures("context")
 class TestStockLoops:
-  """In process; the C++ executor runs the same above."""
-
   @pytest.fixture(scope="class")
   def client_data(self):
     return tff.simulation.datasets.TestClientData(

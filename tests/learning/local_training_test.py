@@ -100,9 +100,7 @@ class TestBatches:
   ):
     data, size = numbered(sizes), sum(sizes)
     drawn = stream(
-      lambda visit: draw_pooled(batch_size)(data, visit, seed),
-      batch_size,
-      size,
+      lambda visit: draw_pooled(batch_size)(data, visit, seed), batch_size, size
     )
     for epoch in range(3):
       in_epoch = drawn[epoch * size : (epoch + 1) * size]
@@ -210,8 +208,7 @@ class TestSizes:
   )
   def test_epoch_steps(self, run_in_graph, sizes, batch_size, steps):
     assert steps == run_in_graph(
-      lambda data: local_training.epoch_steps(data, batch_size),
-      numbered(sizes),
+      lambda data: local_training.epoch_steps(data, batch_size), numbered(sizes)
     )
 
 
@@ -473,7 +470,7 @@ class TestTrain:
       np.testing.assert_allclose(actual, value, rtol=0, atol=2e-6)
     np.testing.assert_allclose(result.loss, np.mean(losses), rtol=1e-6)
 
-  @pytest.mark.parametrize("name", OPTIMIZERS)
+  @pytest.mark.parametrize("name", ["momentum_decay", "adam_decay", "adamw"])
   def test_rate_that_is_computed_replaces_that_of_the_hyperparameters(
     self, run_in_graph, problem, name
   ):
@@ -490,22 +487,6 @@ class TestTrain:
       tf.nest.flatten(given), tf.nest.flatten(computed), strict=True
     ):
       assert one.tobytes() == other.tobytes()
-
-  def test_optimizers_tell_each_other_apart(self, problem):
-    ends = [
-      train_by_hand(
-        LocalHParams(**values), tf.nest.flatten(problem[0]), problem[1]
-      )[0][0]
-      for values in OPTIMIZERS.values()
-    ]
-    pairs = list(itertools.combinations(OPTIMIZERS, 2))
-    for (one, other), (first, second) in zip(
-      pairs, itertools.combinations(ends, 2), strict=True
-    ):
-      # Without decay adam and adamw are one.
-      assert (np.abs(first - second).max() < 1e-4) == (
-        {one, other} == {"adam", "adamw"}
-      )
 
   @pytest.mark.parametrize("name", ["momentum_decay", "adam_decay", "adamw"])
   @pytest.mark.parametrize("moves", [(True, False), (False, True)])
@@ -562,9 +543,7 @@ class TestTrain:
       0,
     )
     for actual, start in zip(
-      tf.nest.flatten(result.weights),
-      tf.nest.flatten(problem[0]),
-      strict=True,
+      tf.nest.flatten(result.weights), tf.nest.flatten(problem[0]), strict=True
     ):
       assert actual.tobytes() == start.tobytes()
     assert result.loss == 0.0
@@ -688,21 +667,14 @@ class TestTrainOnPool:
   ):
     generator = np.random.default_rng(5)
     data = numbered([4, 3])
-    data = data._replace(
-      x=generator.normal(size=(7, 1)).astype(np.float32),
-    )
+    data = data._replace(x=generator.normal(size=(7, 1)).astype(np.float32))
     labels = generator.integers(0, 3, 7).astype(np.int32)
     start = generator.normal(size=(1, 3)).astype(np.float32)
     hparams = LocalHParams(batch_size=4, learning_rate=0.5)
 
     result = run_in_graph(
       lambda data, weight, steps: local_training.train_on_pool(
-        lambda weights, x: x @ weights[0],
-        (weight,),
-        data,
-        steps,
-        SEED,
-        hparams,
+        lambda weights, x: x @ weights[0], (weight,), data, steps, SEED, hparams
       ),
       data._replace(y=labels),
       start,
@@ -720,40 +692,6 @@ class TestTrainOnPool:
     np.testing.assert_allclose(result.weights[0], weight, rtol=0, atol=2e-6)
     np.testing.assert_allclose(result.loss, np.mean(losses), rtol=1e-6)
     assert result.carry == ()
-
-  def test_penalty_is_part_of_the_loss_and_of_the_gradient(self, run_in_graph):
-    # Two classes of one feature, and one example: every batch is the same.
-    data = local_training.ClientData(
-      x=np.array([[2.0]], np.float32),
-      y=np.array([1], np.int32),
-      domain_sizes=np.array([1], np.int32),
-      seed=SEED,
-    )
-    rate, mu, start = 0.3, 0.7, np.array([[0.5, -0.25]], np.float32)
-
-    def work(weights, client):
-      return local_training.train_on_pool(
-        lambda w, x: x @ w,
-        weights,
-        client,
-        3,
-        client.seed,
-        LocalHParams(batch_size=2, learning_rate=rate),
-        penalty=lambda w: mu / 2 * tf.reduce_sum((w - weights) ** 2),
-      )
-
-    result = run_in_graph(work, start, data)
-    weights, losses = start.astype(np.float64), []
-    for _ in range(3):
-      logits = 2.0 * weights[0]
-      shares = np.exp(logits) / np.exp(logits).sum()
-      distance = weights - start
-      losses.append(-np.log(shares[1]) + mu / 2 * np.sum(distance**2))
-      weights = weights - rate * (
-        2.0 * (shares - [0.0, 1.0])[np.newaxis] + mu * distance
-      )
-    np.testing.assert_allclose(result.weights, weights, atol=1e-6)
-    np.testing.assert_allclose(result.loss, np.mean(losses), atol=1e-6)
 
 
 class TestDifferentiate:
@@ -809,9 +747,3 @@ class TestDifferentiate:
     np.testing.assert_allclose(result.loss, np.mean(losses), rtol=1e-6)
     # What is carried is carried once a step, however often it was computed.
     assert result.carry == 4
-
-  def test_without_a_move_it_is_plain_descent_bit_for_bit(self, run_in_graph):
-    plain = self.train(run_in_graph, None)
-    unmoved = self.train(run_in_graph, 0.0)
-    for one, other in zip(plain.weights, unmoved.weights, strict=True):
-      assert one.tobytes() == other.tobytes()

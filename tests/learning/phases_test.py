@@ -280,9 +280,7 @@ class TestWeightOfAResult:
 
   def test_is_refused_where_clients_count_alike(self):
     aggregator = aggregation.build(
-      "dp",
-      aggregation.AggregatorHParams(clipping="fixed"),
-      clients_per_round=2,
+      "dp", aggregation.AggregatorHParams(clipping="fixed"), clients_per_round=2
     )
     with pytest.raises(ValueError, match="weights come from training"):
       build(
@@ -354,9 +352,7 @@ class TestContribution:
   @pytest.mark.parametrize("name", ["dp", "secure"])
   def test_is_refused_where_clients_are_hidden(self, name):
     aggregator = aggregation.build(
-      name,
-      aggregation.AggregatorHParams(clipping="fixed"),
-      clients_per_round=2,
+      name, aggregation.AggregatorHParams(clipping="fixed"), clients_per_round=2
     )
     with pytest.raises(ValueError, match="the server is told a sum"):
       build(
@@ -379,9 +375,6 @@ KEEPING = {
   ),
   "robust": lambda: aggregation.build(
     "robust", aggregation.AggregatorHParams(server_momentum=0.5)
-  ),
-  "fixed norm": lambda: aggregation.build(
-    "robust", aggregation.AggregatorHParams(clipping="fixed")
   ),
   "dp": lambda: aggregation.build(
     "dp",
@@ -473,11 +466,6 @@ class TestClientsWithoutExamples:
     # 1 + (1 + 4) / 2 and 1 + (2 - 4) / 2; (1 + 4) / 2.
     np.testing.assert_allclose(weights, [3.5, 0], rtol=1e-6)
     assert metrics == {"loss": 2.5, "num_clients": 3, "num_diverged": 0}
-
-  def test_round_of_none_but_them_leaves_the_server_as_it_was(self):
-    algorithm = build(weighting="uniform", train_client=train_empty_as_well)
-    ((weights, _, _),) = first_round(algorithm, [client([0, 0], size=0)] * 2)
-    assert weights.tolist() == [1, 1]
 
   def test_contribution_and_divergence_do_not_count(self):
     def train_client(weights, memory, data, round_num):

@@ -12,6 +12,7 @@ import tensorflow_federated as tff
 
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
+from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning import process
@@ -122,9 +123,10 @@ class TestTypes:
     "<x=float32[?,2],y=int32[?],domain_sizes=int32[2],seed=int32[2],"
     "client_id=int32>"
   )
-  METRICS = (
-    "<accuracy=float32[2],pooled_accuracy=float32[2],loss=float32[2],"
-    "not_finite=float32[2],num_examples=float32[2]>@SERVER"
+  METRICS = "<{}>@SERVER".format(
+    ",".join(
+      f"{name}=float32[2]" for name in (*evaluation.METRICS, "num_examples")
+    )
   )
 
   def parts(self, type_signature):
@@ -313,8 +315,7 @@ def build_on_numbers(model, **functions) -> process.FederatedAlgorithm:
     "initial_client_state": lambda seed, weights: tf.cast(seed[1], tf.float32),
     "train_client": None,
     "predict_as_client": lambda weights, number, data, examples: tf.stack(
-      [tf.fill(tf.shape(examples.y), data.values[0]), examples.x[:, 0]],
-      axis=1,
+      [tf.fill(tf.shape(examples.y), data.values[0]), examples.x[:, 0]], axis=1
     ),
     "predict_as_server": None,
     "examples_type": NUMBERS_TYPE,
@@ -384,15 +385,6 @@ class TestTwoPhases:
       assert metrics["loss"] == 4 + 10 * round_num
       assert metrics["num_clients"] == 2
 
-  def test_one_client_alone(self, algorithm):
-    train, personalize = algorithm.phases
-    state, numbers, _ = train(
-      algorithm.initialize(SEED), [np.float32(0)], NUMBERS[:1]
-    )
-    np.testing.assert_allclose(state.weights["centre"], 3, rtol=1e-6)
-    state, numbers, _ = personalize(state, numbers, NUMBERS[:1])
-    np.testing.assert_allclose(numbers, [103], rtol=1e-6)
-
   def test_clients_predict_other_data_than_they_adapt_to(self, algorithm):
     for phase in algorithm.phases:
       assert phase.type_signature.parameter[2] == tff.FederatedType(
@@ -424,8 +416,7 @@ class TestPreparation:
         tf.cast(round_num, tf.float32),
       ),
       predict_as_client=lambda weights, prepared, data, examples: tf.stack(
-        [tf.fill(tf.shape(examples.y), sum(prepared)), examples.x[:, 0]],
-        axis=1,
+        [tf.fill(tf.shape(examples.y), sum(prepared)), examples.x[:, 0]], axis=1
       ),
     )
     state = algorithm.initialize(SEED)._replace(round_num=np.int32(40))
@@ -434,10 +425,7 @@ class TestPreparation:
       state,
       [np.float32(2), np.float32(4)],
       NUMBERS,
-      [
-        client([[45, 0], [47, 0]], [0, 1]),
-        client([[53, 0], [55, 0]], [0, 0]),
-      ],
+      [client([[45, 0], [47, 0]], [0, 1]), client([[53, 0], [55, 0]], [0, 0])],
     )
     np.testing.assert_allclose(metrics["accuracy"], [0.75], rtol=1e-6)
 
@@ -590,26 +578,6 @@ class TestFedAvgBesidePlainGraphs:
       )
 
     return work
-
-  def test_initial_weights_are_those_of_the_model(
-    self, algorithm, model, run_in_graph
-  ):
-    seed = randomness.server_seed(5)
-    state = algorithm.initialize(seed)
-    flat_close(state.weights, run_in_graph(model.initial_weights, seed), 0)
-
-  def test_work_of_one_client_agrees(self, algorithm, work_alone, data):
-    start = algorithm.initialize(randomness.server_seed(0))
-    start = start._replace(round_num=6)
-    (alone,) = work_alone(start.weights, data[:1], 6)
-    state, _, metrics = algorithm.phases[0](start, [()], data[:1])
-    assert max(np.abs(u).max() for u in tf.nest.flatten(alone.update)) > 0.01
-    flat_close(
-      state.weights,
-      tf.nest.map_structure(np.add, start.weights, alone.update),
-      1e-6,
-    )
-    np.testing.assert_allclose(metrics["loss"], alone.loss, rtol=1e-6)
 
   def test_mean_of_the_clients_agrees_over_rounds(
     self, algorithm, work_alone, data

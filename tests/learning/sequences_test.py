@@ -40,11 +40,7 @@ class TestCheck:
       ([spec(tf.float64, 2), spec(tf.int64)], False, False),
       ((spec(tf.float32, None, 2), spec(tf.uint8, None)), True, False),
       ((spec(tf.float32, 32, 2), spec(tf.int32, 32)), True, False),
-      (
-        (spec(tf.float32, 2), spec(tf.int32), spec(tf.int64)),
-        False,
-        True,
-      ),
+      ((spec(tf.float32, 2), spec(tf.int32), spec(tf.int64)), False, True),
       (
         collections.OrderedDict(
           y=spec(tf.int32, None),

@@ -68,12 +68,18 @@ def test_states_of_a_default_run_are_not_computed_twice(name):
 
 
 def _counts():
+  """Each field of an algorithm's own; of those that several have, one."""
+  found = {}
   for name in algorithms.names():
     for field in dataclasses.fields(algorithms.get(name).HParams):
       if type(field.default) is int and field not in dataclasses.fields(
         hyperparameters.LocalHParams
       ):
-        yield pytest.param(name, field.name, id=f"{name}-{field.name}")
+        marks = [pytest.mark.every_algorithm] if field.name in found else []
+        found.setdefault(field.name, name)
+        yield pytest.param(
+          name, field.name, id=f"{name}-{field.name}", marks=marks
+        )
 
 
 @pytest.mark.slow

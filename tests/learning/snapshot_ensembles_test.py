@@ -36,17 +36,6 @@ def weighted(losses, values):
 
 
 class TestMix:
-  def test_three_levels(self):
-    found = snapshot_ensembles.mix(HPARAMS, ENSEMBLE, OF_MODELS)
-    tuned = weighted([1, 2], OF_MODELS[:2])
-    stored = weighted([1, 0], OF_MODELS.snapshots[[0, 2]])
-    np.testing.assert_allclose(found.tuned, tuned, rtol=1e-5)
-    np.testing.assert_allclose(found.stored, stored, rtol=1e-5)
-    np.testing.assert_allclose(
-      found.total, weighted([0.5, 0.25], [tuned, stored]), rtol=1e-5
-    )
-    np.testing.assert_allclose(np.sum(found.total, axis=1), 1, rtol=1e-5)
-
   def test_at_the_start_all_count_alike(self):
     ensemble = snapshot_ensembles.initial(HPARAMS)
     found = snapshot_ensembles.mix(HPARAMS, ensemble, OF_MODELS)
@@ -105,30 +94,6 @@ class TestScore:
       of_models,
       lambda logits: -tf.reduce_mean(tf.gather(logits, y, batch_dims=1)),
     )
-
-  def test_sums_of_losses(self):
-    found = self.score()
-    y = np.array([0, 2, 1, 1, 0])
-    mixture = snapshot_ensembles.mix(HPARAMS, ENSEMBLE, OF_MODELS)
-
-    def loss(values):
-      return -np.mean(np.log(np.array(values)[np.arange(5), y]))
-
-    for after, before, values in zip(
-      found.losses,
-      (1, 2, 0.5, 0.25),
-      (OF_MODELS.own, OF_MODELS.federated, mixture.tuned, mixture.stored),
-      strict=True,
-    ):
-      np.testing.assert_allclose(after, before + loss(values), rtol=1e-5)
-    shares = np.exp(-0.5 * np.array([1.0, 3.0, 0.0]))
-    chances = 1 - (1 - shares / shares.sum()) ** 2
-    expected = np.array([1.0, 3.0, 0.0, 0.0])
-    for place in (0, 2):
-      expected[place] += loss(OF_MODELS.snapshots[place]) / chances[place]
-    np.testing.assert_allclose(found.snapshot_losses, expected, rtol=1e-5)
-    # What was drawn, and what is known, is not its matter.
-    np.testing.assert_array_equal(found.drawn, ENSEMBLE.drawn)
 
   def test_model_with_smaller_loss_gains_weight(self):
     y = np.array([0, 2, 1, 1, 0])

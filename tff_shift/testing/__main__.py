@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     """Runs the tests over this one algorithm."""
 
     def pytest_configure(self, config):
-      for marker in ("slow", "cpp"):
+      for marker in ("slow", "cpp", "every_algorithm"):
         config.addinivalue_line("markers", marker)
 
     def pytest_generate_tests(self, metafunc):

@@ -9,9 +9,7 @@ from tff_shift.learning import adaptation
 from tff_shift.learning import local_training
 from tff_shift.learning import periods
 from tff_shift.learning import randomness
-
-# How many clients a model with a guide tells apart.
-NUM_CLIENTS = 4
+from tff_shift.testing import forms
 
 
 def _make_client(client_id, domain_sizes, y=None, run_seed=0):
@@ -24,7 +22,7 @@ def _make_client(client_id, domain_sizes, y=None, run_seed=0):
     y=np.asarray(y, np.int32),
     domain_sizes=np.array(domain_sizes, np.int32),
     seed=randomness.client_seed(run_seed, client_id),
-    client_id=np.int32(client_id % NUM_CLIENTS),
+    client_id=np.int32(client_id % forms.NUM_CLIENTS),
   )
 
 
@@ -46,7 +44,7 @@ def _make_adapting_client(client_id, num_initial, num_stream, run_seed=0):
     timestep=np.int32(1),
     confusion=(confusion / confusion.sum(axis=0)).astype(np.float32),
     seed=randomness.client_seed(run_seed, client_id),
-    client_id=np.int32(client_id % NUM_CLIENTS),
+    client_id=np.int32(client_id % forms.NUM_CLIENTS),
   )
 
 

@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import functools
 
 import numpy as np
 import pytest
@@ -10,50 +9,7 @@ import tensorflow_federated as tff
 
 from tff_shift import algorithms
 from tff_shift.learning import aggregation
-from tff_shift.learning import process
 from tff_shift.testing import running
-
-
-def form(name, functions):
-  """What the template has to build for an algorithm: all that is not default.
-
-  Algorithms of one form differ in their functions of tensors, and not in the
-  federated computations around them.
-  """
-  defaults = process.Work._field_defaults
-  examples_type = functions.examples_type
-  needs = dataclasses.asdict(algorithms.needs(name))
-  return (
-    {
-      field
-      for field, value in functions._asdict().items()
-      if value is not defaults.get(field)
-    },
-    examples_type and examples_type.python_container,
-    {need for need, reason in needs.items() if reason},
-  )
-
-
-@pytest.fixture(scope="session")
-def first_of_its_form(model, contract_hparams):
-  """Returns `first(name)`, the first of the algorithms of the same form."""
-
-  @functools.cache
-  def form_of(name):
-    return form(name, algorithms.get(name).work(model, contract_hparams(name)))
-
-  return lambda name: next(
-    other for other in algorithms.names() if form_of(other) == form_of(name)
-  )
-
-
-@pytest.fixture(scope="module")
-def of_a_form(built, first_of_its_form):
-  """One algorithm of each form, for what only the template can do wrong."""
-  first = first_of_its_form(built.name)
-  if first != built.name:
-    pytest.skip(f"the template does for it what it does for {first}")
-  return built
 
 
 @pytest.fixture(scope="session")
@@ -116,14 +72,17 @@ class TestAggregators:
     reasons = dataclasses.astuple(algorithms.needs(built.name))
     assert refusal.partition(": ")[2] in reasons
 
+  # The template's own tests average with each aggregator, and have a private
+  # mean.
+  @pytest.mark.every_algorithm
   @pytest.mark.parametrize("aggregator", aggregation.NAMES)
   def test_aggregator_that_fits_averages_what_is_shared(
-    self, of_a_form, aggregators, uniform, aggregator
+    self, built, aggregators, uniform, aggregator
   ):
     factory = aggregators[aggregator]
-    if refusal_of(of_a_form, factory, uniform):
+    if refusal_of(built, factory, uniform):
       pytest.skip("it is refused")
-    algorithm = of_a_form.algorithm
+    algorithm = built.algorithm
     weights = algorithm.initialize.type_signature.result.member.weights
     if algorithm.work.fixed_weights:
       weights = tff.types.to_type(
@@ -139,14 +98,15 @@ class TestAggregators:
     )
 
   @pytest.fixture(scope="class")
-  def private(self, of_a_form, aggregators, model, uniform):
+  def private(self, built, aggregators, model, uniform):
     """The algorithm with `dp`, to which all clients count alike."""
-    if refusal_of(of_a_form, aggregators["dp"], uniform):
+    if refusal_of(built, aggregators["dp"], uniform):
       pytest.skip("it refuses")
     return algorithms.build(
-      of_a_form.name, model, uniform, aggregator=aggregators["dp"]
+      built.name, model, uniform, aggregator=aggregators["dp"]
     )
 
+  @pytest.mark.every_algorithm
   def test_private_mean_without_noise_is_the_mean(
     self, built, private, client_data, compare
   ):
@@ -171,6 +131,7 @@ class TestAggregators:
         aggregator=aggregators["dp"],
       )
 
+  @pytest.mark.every_algorithm
   def test_sums_for_the_server_are_not_sent_where_clients_are_hidden(
     self, built, private
   ):

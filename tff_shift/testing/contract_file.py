@@ -46,22 +46,24 @@ def bad_values(field):
 
 
 class TestHyperParameters:
-  def test_has_help_and_limits(self, algorithm_name, field):
-    help_text = field.metadata["help"]
-    assert help_text.endswith(".")
-    assert len(help_text) > 10
-    if field.metadata["choices"]:
-      assert field.default in field.metadata["choices"]
-    elif not isinstance(field.default, bool):
-      assert field.metadata["minimum"] is not None
+  def test_have_help_and_limits(self, algorithm_name):
+    for field in dataclasses.fields(algorithms.get(algorithm_name).HParams):
+      limits = field.metadata
+      assert limits["help"].endswith("."), field.name
+      assert len(limits["help"]) > 10, field.name
+      if limits["choices"]:
+        assert field.default in limits["choices"], field.name
+      elif not isinstance(field.default, bool):
+        assert limits["minimum"] is not None, field.name
 
-  def test_bad_value_is_refused_in_one_line(self, algorithm_name, field, model):
+  def test_bad_values_are_refused_in_one_line(self, algorithm_name, model):
     module = algorithms.get(algorithm_name)
-    for value in bad_values(field):
-      hparams = dataclasses.replace(module.HParams(), **{field.name: value})
-      with pytest.raises(ValueError, match=field.name) as error:
-        algorithms.build(module, model, hparams)
-      message = str(error.value)
-      assert "\n" not in message
-      assert repr(value) in message
-      assert "must be" in message
+    for field in dataclasses.fields(module.HParams):
+      for value in bad_values(field):
+        hparams = dataclasses.replace(module.HParams(), **{field.name: value})
+        with pytest.raises(ValueError, match=field.name) as error:
+          algorithms.build(module, model, hparams)
+        message = str(error.value)
+        assert "\n" not in message
+        assert repr(value) in message
+        assert "must be" in message

@@ -1,19 +1,15 @@
 """What the contract is tested with: a model, an algorithm and its data."""
 
-import dataclasses
 import types
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tff_shift import algorithms
-from tff_shift.models import guided_model
-from tff_shift.models import split_model
-from tff_shift.testing import clients
-
-layers = tf.keras.layers
+from tff_shift.testing import forms
 
 # How many domains the data to predict have.
 NUM_EVALUATION_DOMAINS = 4
@@ -21,58 +17,14 @@ NUM_EVALUATION_DOMAINS = 4
 
 @pytest.fixture(scope="session")
 def model():
-  """A model of which no weight has the shape of an example or of metrics.
-
-  It has a guide that tells four clients apart, which most algorithms ignore.
-  Its layers are few: what is built and compiled takes its time for each.
-  """
-
-  def backbone():
-    return tf.keras.Sequential(
-      [
-        layers.InputLayer((5,)),
-        layers.Dense(8, activation="relu", name="layer1"),
-      ]
-    )
-
-  def head():
-    return tf.keras.Sequential(
-      [layers.InputLayer((8,)), layers.Dense(3, name="layer2")]
-    )
-
-  return guided_model.with_guide(
-    split_model.build_split_model(
-      "two_layers", backbone=backbone, head=head, input_dtype=tf.float32
-    ),
-    num_clients=clients.NUM_CLIENTS,
-    width=7,
-  )
-
-
-def _contract_hparams(name):
-  """Returns hyper-parameters of an algorithm: few steps, high rates."""
-  hparams = algorithms.get(name).HParams()
-  values = {
-    "batch_size": 4,
-    "local_steps": 2,
-    "num_hidden": 1,
-    "snapshot_period": 1,
-    "learning_rate": 0.2,
-    "smallest_rate": 0.1,
-    "eta_min": 0.1,
-    "eta_max": 0.3,
-    # The examples are no images.
-    "augmentation": "none",
-  }
-  return dataclasses.replace(
-    hparams, **{k: v for k, v in values.items() if hasattr(hparams, k)}
-  )
+  """The model that the contract is tested with."""
+  return forms.model()
 
 
 @pytest.fixture(scope="session")
 def contract_hparams():
   """Returns `make(name)` for the values that the contract is tested with."""
-  return _contract_hparams
+  return forms.hparams
 
 
 @pytest.fixture(scope="session")
@@ -82,7 +34,7 @@ def built(request, model, context):
   For the session: then the tests of one algorithm, of whatever file, follow on
   each other, and it is built once.
   """
-  name, hparams = request.param, _contract_hparams(request.param)
+  name, hparams = request.param, forms.hparams(request.param)
   return types.SimpleNamespace(
     name=name,
     algorithm=algorithms.build(
@@ -93,27 +45,16 @@ def built(request, model, context):
   )
 
 
-def parametrize(metafunc: pytest.Metafunc, names: Sequence[str]) -> None:
+def parametrize(metafunc: pytest.Metafunc, names: Sequence[Any]) -> None:
   """Runs tests over algorithms; for the hook `pytest_generate_tests`.
 
   Args:
-    metafunc: A test, of those with an argument `built`, `algorithm_name`, or
-      `algorithm_name` and `field`.
-    names: The names of the algorithms.
+    metafunc: A test, of those with an argument `built` or `algorithm_name`.
+    names: The names of the algorithms, or parameters of which they are values.
   """
-  arguments = metafunc.fixturenames
-  if "built" in arguments:
+  if "built" in metafunc.fixturenames:
     metafunc.parametrize("built", names, indirect=True, scope="session")
-  elif {"algorithm_name", "field"} <= set(arguments):
-    metafunc.parametrize(
-      ("algorithm_name", "field"),
-      [
-        pytest.param(name, field, id=f"{name}-{field.name}")
-        for name in names
-        for field in dataclasses.fields(algorithms.get(name).HParams)
-      ],
-    )
-  elif "algorithm_name" in arguments:
+  elif "algorithm_name" in metafunc.fixturenames:
     metafunc.parametrize("algorithm_name", names)
 
 

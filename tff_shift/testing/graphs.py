@@ -1,6 +1,7 @@
 """A context for TFF, and TensorFlow's functions beside it, as fixtures."""
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -78,14 +79,24 @@ def compile_in_graph():
 
 @pytest.fixture(scope="session")
 def run_in_graph():
-  """Returns `run(function, *arguments)`, which compiles and runs once."""
+  """Returns `run(function, *arguments)`, which compiles and runs once.
+
+  What was compiled last is kept: the same function of arguments of the same
+  types runs again.
+  """
+  compile_or_reuse = functools.lru_cache(maxsize=16)(_compile_in_graph)
 
   def run(function, *arguments):
     specs = tf.nest.map_structure(
       lambda value: tf.TensorSpec(np.shape(value), np.asarray(value).dtype),
       arguments,
     )
-    return _compile_in_graph(function, *specs)(*arguments)
+    try:
+      hash((function, specs))
+    except TypeError:
+      # Some structures cannot be looked up: dictionaries, for one.
+      return _compile_in_graph(function, *specs)(*arguments)
+    return compile_or_reuse(function, *specs)(*arguments)
 
   return run
 

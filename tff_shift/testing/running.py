@@ -3,17 +3,12 @@
 import numpy as np
 import tensorflow as tf
 
+from tff_shift.learning import evaluation
 from tff_shift.simulation import rounds
 
 RUN_SEED = 5
 # What is measured of predictions.
-METRICS = (
-  "accuracy",
-  "pooled_accuracy",
-  "loss",
-  "not_finite",
-  "num_examples",
-)
+METRICS = (*evaluation.METRICS, "num_examples")
 
 
 def step(run):

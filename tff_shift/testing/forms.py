@@ -1,0 +1,119 @@
+"""The forms that algorithms have, and one algorithm of each."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tff_shift import algorithms
+from tff_shift.learning import process
+from tff_shift.models import guided_model
+from tff_shift.models import split_model
+
+layers = tf.keras.layers
+
+# How many clients the model's guide tells apart.
+NUM_CLIENTS = 4
+
+
+@functools.cache
+def model() -> guided_model.GuidedModel:
+  """Returns a model of which no weight has the shape of an example.
+
+  Nor that of metrics. It has a guide that tells four clients apart, which most
+  algorithms ignore. Its layers are few: what is built and compiled takes its
+  time for each.
+  """
+
+  def backbone():
+    return tf.keras.Sequential(
+      [
+        layers.InputLayer((5,)),
+        layers.Dense(8, activation="relu", name="layer1"),
+      ]
+    )
+
+  def head():
+    return tf.keras.Sequential(
+      [layers.InputLayer((8,)), layers.Dense(3, name="layer2")]
+    )
+
+  return guided_model.with_guide(
+    split_model.build_split_model(
+      "two_layers", backbone=backbone, head=head, input_dtype=tf.float32
+    ),
+    num_clients=NUM_CLIENTS,
+    width=7,
+  )
+
+
+def hparams(name: str) -> Any:
+  """Returns hyper-parameters of an algorithm: few steps, high rates."""
+  defaults = algorithms.get(name).HParams()
+  values = {
+    "batch_size": 4,
+    "local_steps": 2,
+    "num_hidden": 1,
+    "snapshot_period": 1,
+    "learning_rate": 0.2,
+    "smallest_rate": 0.1,
+    "eta_min": 0.1,
+    "eta_max": 0.3,
+    # The examples are no images.
+    "augmentation": "none",
+  }
+  return dataclasses.replace(
+    defaults, **{k: v for k, v in values.items() if hasattr(defaults, k)}
+  )
+
+
+def form(name: str) -> Any:
+  """Returns what the template builds for an algorithm: all that is no default.
+
+  Algorithms of one form differ in their functions of tensors, and not in the
+  federated computations around them.
+
+  Args:
+    name: The name of the algorithm.
+  """
+  functions = algorithms.get(name).work(model(), hparams(name))
+  defaults = process.Work._field_defaults
+  examples_type = functions.examples_type
+  needs = dataclasses.asdict(algorithms.needs(name))
+  return (
+    frozenset(
+      field
+      for field, value in functions._asdict().items()
+      if value is not defaults.get(field)
+    ),
+    examples_type and examples_type.python_container,
+    frozenset(need for need, reason in needs.items() if reason),
+  )
+
+
+@functools.cache
+def _firsts(names: tuple[str, ...]) -> Mapping[str, str]:
+  """Returns the first algorithm of the form of each of these."""
+  first = {}
+  return {name: first.setdefault(form(name), name) for name in names}
+
+
+def parameters(names: Sequence[str]) -> list[Any]:
+  """Returns algorithms as parameters of a test.
+
+  The first of each form is a plain one. The others are marked: they are for the
+  runs that test every algorithm.
+
+  Args:
+    names: The names of the algorithms.
+  """
+  return [
+    name
+    if name == first
+    else pytest.param(name, marks=pytest.mark.every_algorithm)
+    for name, first in _firsts(tuple(names)).items()
+  ]

@@ -73,8 +73,8 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 test: setup
 	$(PYTEST) -m 'not every_algorithm'
 
-test-all: setup
-	$(PYTEST)
+test-all: test
+	$(PYTEST) -m every_algorithm
 
 test-fast: setup
 	$(PYTEST) -m 'not slow and not every_algorithm'

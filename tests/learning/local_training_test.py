@@ -16,6 +16,9 @@ from tff_shift.learning import randomness
 from tff_shift.learning.hyperparameters import LocalHParams
 from tff_shift.models.split_model import SplitWeights
 
+# Nothing here has random layers.
+train = functools.partial(local_training.train, seed=None)
+
 SEED = np.array([11, -12], np.int32)
 DATA_SPEC = local_training.ClientData(
   x=tf.TensorSpec([None, 1], tf.float32),
@@ -434,7 +437,7 @@ def run_training(
       error = x[step] @ kernel + bias - y[step]
       return tf.reduce_mean(error**2), carry
 
-    return local_training.train(
+    return train(
       loss_fn,
       weights,
       steps,
@@ -550,7 +553,7 @@ class TestTrain:
 
   def test_weight_without_part_in_the_loss_only_decays(self, run_in_graph):
     result = run_in_graph(
-      lambda weights: local_training.train(
+      lambda weights: train(
         lambda now, step, carry: (tf.reduce_sum(now["used"]), carry),
         weights,
         2,
@@ -572,7 +575,7 @@ class TestTrain:
       return weight * value, (3.0 * weight, steps + step)
 
     result = run_in_graph(
-      lambda weight, value: local_training.train(
+      lambda weight, value: train(
         loss_fn,
         (weight,),
         3,
@@ -591,7 +594,7 @@ class TestTrain:
     # The carry of a step is the weight of that step; the next step's loss is
     # its square and says nothing about the next step's weight.
     result = run_in_graph(
-      lambda weight: local_training.train(
+      lambda weight: train(
         lambda weights, step, carry: (carry**2, weights[0]),
         (weight,),
         4,
@@ -605,7 +608,7 @@ class TestTrain:
 
   def test_carry_without_steps_is_what_came_in(self, run_in_graph):
     result = run_in_graph(
-      lambda weight: local_training.train(
+      lambda weight: train(
         lambda weights, step, carry: (weights[0], carry + 1),
         (weight,),
         0,
@@ -623,7 +626,7 @@ class TestProject:
     slopes = np.array([1.0, -3.0, 0.2], np.float32)
 
     def work(weights):
-      return local_training.train(
+      return train(
         lambda current, step, carry: (
           tf.reduce_sum(slopes * current.backbone[0] + current.head[0]),
           carry,
@@ -720,7 +723,7 @@ class TestDifferentiate:
         )
         return first._replace(gradients=second.gradients)
 
-      return local_training.train(
+      return train(
         loss_fn,
         weights,
         4,

@@ -423,6 +423,8 @@ def check_sizes(
   """
   is_given = _is_given("batch_size")
   for each in chosen:
+    with usage_errors():
+      algorithms.check_normalization(each.algorithm, model, each.hparams)
     try:
       sizes.check_batch(model, each.hparams)
     except ValueError as error:
@@ -438,7 +440,13 @@ def check_sizes(
     if sizes.asks_for_much(each.hparams):
       work = algorithms.get(each.algorithm).work
       with usage_errors():
-        process.check_sizes(each.algorithm, work, model, each.hparams)
+        process.check_sizes(
+          each.algorithm,
+          work,
+          model,
+          each.hparams,
+          algorithms.trains_one_model(each.algorithm),
+        )
 
 
 def _is_given(flag: str) -> bool:

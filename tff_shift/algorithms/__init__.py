@@ -7,7 +7,9 @@ subclass of `LocalHParams`), `SCENARIOS` (the binaries that run it) and
 `work(model, hparams)`, which gives its functions, a `process.Work`; there is no
 list to edit. One that needs more than one source domain says so in
 `MIN_SOURCE_DOMAINS`; one that cannot do with every aggregator says why in
-`AGGREGATION_NEEDS`, an `aggregation.Needs`.
+`AGGREGATION_NEEDS`, an `aggregation.Needs`; one whose clients train one model
+and predict with it says so by `TRAINS_ONE_MODEL = True`, and may have models
+with batch normalisation.
 """
 
 import dataclasses
@@ -24,6 +26,7 @@ import tensorflow_federated as tff
 from tff_shift import arguments
 from tff_shift import user_modules
 from tff_shift.learning import aggregation
+from tff_shift.learning import batch_statistics
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import process
 from tff_shift.models import split_model
@@ -248,6 +251,33 @@ def build(
     num_queries=num_queries,
     num_evaluation_domains=num_evaluation_domains,
     min_source_domains=min_source_domains(module),
+    trains_one_model=trains_one_model(module),
+  )
+
+
+def trains_one_model(algorithm: str | types.ModuleType) -> bool:
+  """Tells whether an algorithm may have batch normalisation."""
+  return getattr(_module(algorithm), "TRAINS_ONE_MODEL", False)
+
+
+def check_normalization(
+  algorithm: str | types.ModuleType,
+  model: split_model.SplitModel,
+  hparams: hyperparameters.HParams,
+) -> None:
+  """Refuses batch normalisation, or a choice about it, where it is not right.
+
+  Args:
+    algorithm: The algorithm's name or module.
+    model: The model.
+    hparams: The hyper-parameters.
+
+  Raises:
+    ValueError: In one line.
+  """
+  module = _module(algorithm)
+  batch_statistics.check(
+    name_of(module), trains_one_model(module), model, hparams
   )
 
 

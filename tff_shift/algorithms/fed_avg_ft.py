@@ -24,6 +24,7 @@ from tff_shift.learning import randomness
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
+TRAINS_ONE_MODEL = True
 
 
 @dataclasses.dataclass(frozen=True)

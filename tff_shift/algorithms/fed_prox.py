@@ -34,6 +34,7 @@ from tff_shift.learning import process
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
+TRAINS_ONE_MODEL = True
 
 
 @dataclasses.dataclass(frozen=True)

@@ -44,6 +44,7 @@ from tff_shift.learning import process
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
+TRAINS_ONE_MODEL = True
 
 AGGREGATION_NEEDS = aggregation.Needs(
   in_the_open="its mask is made of the sums of the signs of clients' changes,"

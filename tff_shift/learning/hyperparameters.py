@@ -221,6 +221,13 @@ class LocalWorkHParams(HParams):
     " 4 of the FedEvolve paper, or num_examples.",
     choices=("uniform", "num_examples"),
   )
+  personal_norm: str = hparam(
+    "none",
+    "What of batch normalisation is a client's own: none (FedAvg); statistics,"
+    " its running means and variances (SiloBN); all, scale and shift as well"
+    " (FedBN).",
+    choices=("none", "statistics", "all"),
+  )
 
   def check_together(self) -> None:
     """See `HParams`."""

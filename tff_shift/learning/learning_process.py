@@ -149,6 +149,11 @@ def functional_model(
     ValueError: If elements are not batches of what the model takes, or the
       model has frozen weights.
   """
+  if model.statistics:
+    raise ValueError(
+      f"model {model.name!r} has batch normalisation, for whose running"
+      " statistics a learning process has no place"
+    )
   if frozen_weights.has_any(model):
     raise ValueError(
       f"model {model.name!r} has frozen weights, which stock evaluation would"

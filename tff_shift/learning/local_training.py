@@ -4,6 +4,7 @@ Everything here is a pure TensorFlow function of tensors: it can be tested alone
 and becomes part of a client's computation in TFF.
 """
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -310,7 +311,8 @@ def train(
     loss_fn: `(weights, step, carry) -> (loss, carry)`; step is an int32 scalar
       that counts from 0, loss a float32 scalar. No gradient flows from one step
       to the next through `carry`. Models are in training (`modes`) where it
-      calls them, and the regularizers of their layers are added.
+      calls them, and the regularizers of their layers are added. Running
+      statistics of their scope move.
     weights: The weights to start from, a nested structure of float32 tensors.
     num_steps: The number of gradient steps, an int32 scalar.
     hparams: Optimizer, momentum, weight decay, and the learning rate where
@@ -383,13 +385,25 @@ def train(
       lambda: randomness.fold(seed, randomness.Purpose.LAYERS, step)
     )
 
-  def take_step(step, moving_now, states, carried, loss_sum):
+  current = modes.statistics() if seed is not None else None
+  names = sorted(current or ())
+
+  def statistics_of(running):
+    # None of its own where there are none, or where they stay.
+    if not names:
+      return contextlib.nullcontext({})
+    return modes.with_statistics(dict(zip(names, running, strict=True)))
+
+  def take_step(step, moving_now, states, carried, loss_sum, running):
+    moved_statistics = []
+
     def gradient_at(point):
       with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(point)
-        with mode_of(step) as mode:
+        with mode_of(step) as mode, statistics_of(running) as statistics:
           loss, carry_after = loss_fn(assemble(point), step, carried)
           penalty = mode and mode.penalty()
+        moved_statistics.append([statistics[each] for each in names])
         if penalty is not None:
           loss += penalty
       gradients = tape.gradient(
@@ -427,9 +441,11 @@ def train(
       tuple(states_after),
       carry_after,
       loss_sum + loss,
+      # A second gradient of the step moves nothing.
+      tuple(moved_statistics[0]),
     )
 
-  _, moving, _, carry, loss_sum = tf.while_loop(
+  _, moving, _, carry, loss_sum, running = tf.while_loop(
     lambda step, *_: step < num_steps,
     take_step,
     (
@@ -438,11 +454,14 @@ def train(
       optimizer_states,
       tf.nest.map_structure(tf.convert_to_tensor, carry),
       tf.constant(0.0),
+      tuple(tf.convert_to_tensor(current[each]) for each in names),
     ),
     # Steps depend on each other; without this TensorFlow keeps the
     # intermediate values of ten of them.
     parallel_iterations=1,
   )
+  if names:
+    current.update(zip(names, running, strict=True))
   return TrainingResult(
     assemble(moving),
     carry,

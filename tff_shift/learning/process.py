@@ -27,6 +27,7 @@ import tensorflow_federated as tff
 
 from tff_shift import arguments
 from tff_shift.learning import aggregation
+from tff_shift.learning import batch_statistics
 from tff_shift.learning import evaluation
 from tff_shift.learning import frozen_weights
 from tff_shift.learning import guidance
@@ -237,6 +238,7 @@ def build(
   num_queries: int | None = None,
   num_evaluation_domains: int = 1,
   min_source_domains: int = 1,
+  trains_one_model: bool = False,
 ) -> FederatedAlgorithm:
   """Builds an algorithm from its work.
 
@@ -256,6 +258,9 @@ def build(
     num_evaluation_domains: The number of domains of the data to predict, at
       least 1.
     min_source_domains: See `FederatedAlgorithm`.
+    trains_one_model: Whether a client trains one model in one phase, and
+      predicts with it, so that it may have batch normalisation, see
+      `batch_statistics`.
 
   Returns:
     A `FederatedAlgorithm`.
@@ -274,13 +279,13 @@ def build(
     num_queries = arguments.integer("num_queries", num_queries)
   aggregator = aggregation.wrap(aggregator)
   traits = aggregator.traits
+  needs = batch_statistics.needs(needs, model, hparams)
   aggregation.check(name, needs, traits, hparams)
-  functions = frozen_weights.bind(work, model, hparams)
-  if not isinstance(functions, Work):
-    raise TypeError(
-      "work(model, hparams) must return a process.Work; it returned"
-      f" {type(functions).__name__}"
-    )
+  functions = frozen_weights.bind(
+    lambda *each: _with_statistics(name, work, trains_one_model, *each),
+    model,
+    hparams,
+  )
   seed_type = randomness.SEED_TYPE
   initial_weights, initial_client_state = _initial_states(
     name, functions, model, hparams
@@ -432,6 +437,33 @@ def build(
   )
 
 
+def _with_statistics(
+  name: str,
+  work: Callable[..., Work],
+  trains_one_model: bool,
+  model: split_model.SplitModel,
+  hparams: hyperparameters.LocalWorkHParams,
+) -> Work:
+  """Makes the functions of an algorithm, with the statistics of the model."""
+  functions = work(model, hparams)
+  if not isinstance(functions, Work):
+    raise TypeError(
+      "work(model, hparams) must return a process.Work; it returned"
+      f" {type(functions).__name__}"
+    )
+  batch_statistics.check(name, trains_one_model, model, hparams)
+  if not model.statistics:
+    return functions
+  return batch_statistics.bind(
+    functions,
+    model,
+    hparams,
+    functions.num_examples
+    if hparams.client_weighting == "num_examples"
+    else lambda data: tf.minimum(functions.num_examples(data), 1),
+  )
+
+
 def check_sizes(
   name: str,
   work: Callable[
@@ -439,6 +471,7 @@ def check_sizes(
   ],
   model: split_model.SplitModel,
   hparams: hyperparameters.LocalWorkHParams,
+  trains_one_model: bool = False,
 ) -> None:
   """Refuses what `build` would refuse because it cannot fit in memory.
 
@@ -447,12 +480,20 @@ def check_sizes(
     work: Likewise.
     model: Likewise.
     hparams: Likewise.
+    trains_one_model: Likewise.
 
   Raises:
     ValueError: In one line.
   """
   _initial_states(
-    name, frozen_weights.bind(work, model, hparams), model, hparams
+    name,
+    frozen_weights.bind(
+      lambda *each: _with_statistics(name, work, trains_one_model, *each),
+      model,
+      hparams,
+    ),
+    model,
+    hparams,
   )
 
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from tff_shift.models import keras_parts
 from tff_shift.models import modes
 from tff_shift.models import split_model
 
@@ -89,8 +88,14 @@ def check_layers(model: tf.keras.Model) -> None:
       f"layer {last.name!r} ends in {activation}; logits are wanted, so leave"
       " this activation out"
     )
-  keras_parts.check_batch_normalization(model)
   for layer in _all_layers(model):
+    if getattr(layer, "renorm", False) or getattr(
+      layer, "virtual_batch_size", None
+    ):
+      raise ValueError(
+        f"layer {layer.name!r} has renorm or a virtual_batch_size; plain batch"
+        " normalisation is wanted"
+      )
     if isinstance(layer, tf.keras.layers.SpectralNormalization):
       raise ValueError(
         f"layer {layer.name!r} changes its weights where it uses them; a"
@@ -130,6 +135,11 @@ def _all_layers(model) -> Iterator[tf.keras.layers.Layer]:
 
 def check_writes(model: tf.keras.Model) -> None:
   """Refuses layers that write to variables, or look values up in a table."""
+  # The running statistics of batch normalisation are kept otherwise.
+  model = tf.keras.models.clone_model(model)
+  for layer in _all_layers(model):
+    if isinstance(layer, tf.keras.layers.BatchNormalization):
+      layer.trainable = False
   specs = [tf.TensorSpec(each.shape, each.dtype) for each in model.inputs]
   traced = tf.function(
     lambda x: model(x if len(x) > 1 else x[0], training=True)

@@ -177,10 +177,16 @@ def _clone(
     copied = type(layer).from_config(layer.get_config())
     # Before they are built, where some would create a state.
     _use_seed(copied._flatten_layers(), lambda _: tf.zeros([2], tf.int32))
+    for each in filter(_is_trained_normalization, copied._flatten_layers()):
+      # Keras calls layers where it copies a model, and this one writes then.
+      each.call = lambda inputs, training=None, mask=None: inputs
     return copied
 
   with tf.variable_creator_scope(lambda _, **options: create(**options)):
-    return copy(keras_model)
+    copied = copy(keras_model)
+  for each in filter(_is_trained_normalization, copied._flatten_layers()):
+    del each.call
+  return copied
 
 
 def _order_of_creation(keras_model: tf.keras.Model) -> list[_Created]:
@@ -270,19 +276,65 @@ def _in_own_function(call: Callable[..., tf.Tensor], *arguments) -> tf.Tensor:
   return tf.function(call).get_concrete_function(*arguments)(*arguments)
 
 
-def check_batch_normalization(keras_model: tf.keras.Model) -> None:
-  """Raises a ValueError if a model has batch normalisation that is trained."""
-  names = [
-    layer.name
-    for layer in keras_model._flatten_layers()
-    if isinstance(layer, tf.keras.layers.BatchNormalization) and layer.trainable
-  ]
-  if names:
-    raise ValueError(
-      f"batch normalisation ({', '.join(names)}) has running statistics, which"
-      " averages of weights break; freeze it (layer.trainable = False), or take"
-      " GroupNormalization, as models.with_group_normalization(model) does"
+def _is_trained_normalization(layer: tf.keras.layers.Layer) -> bool:
+  return (
+    isinstance(layer, tf.keras.layers.BatchNormalization) and layer.trainable
+  )
+
+
+def _normalizations(
+  keras_model: tf.keras.Model,
+) -> Iterator[tuple[str, tf.keras.layers.BatchNormalization]]:
+  """Yields the trained batch normalisations, each with its name."""
+  for layer in keras_model.layers:
+    for name, owner in _owners(layer, layer.name):
+      if _is_trained_normalization(owner):
+        yield name, owner
+
+
+def _normalize_batches(
+  layer: tf.keras.layers.BatchNormalization, name: str
+) -> None:
+  """Lets a layer normalise by the batch, and move the statistics of the scope.
+
+  As Keras does it, with the momentum and the epsilon of the layer: outputs by
+  the biased variance of the batch, and the running variance moves to the
+  unbiased one where Keras fuses the layer, which it does for images.
+
+  Args:
+    layer: A layer of a copy, in training.
+    name: What the layer is called in the names of the scope's statistics.
+  """
+
+  def call(inputs, training=None, mask=None):
+    del training, mask
+    (axis,) = layer.axis
+    others = [each for each in range(len(inputs.shape)) if each != axis]
+    mean, variance = tf.nn.moments(inputs, others)
+    size = tf.cast(tf.size(inputs) // inputs.shape[axis], tf.float32)
+    shape = [1] * len(inputs.shape)
+    shape[axis] = -1
+    offset, scale = (
+      None if each is None else tf.reshape(each, shape)
+      for each in (layer.beta, layer.gamma)
     )
+    current = modes.statistics()
+    seen = variance
+    if layer.fused:
+      seen = variance * size / tf.maximum(size - 1.0, 1.0)
+    for kind, value in (("moving_mean", mean), ("moving_variance", seen)):
+      old = current[f"{name}/{kind}"]
+      current[f"{name}/{kind}"] = old - (old - value) * (1.0 - layer.momentum)
+    return tf.nn.batch_normalization(
+      inputs,
+      tf.reshape(mean, shape),
+      tf.reshape(variance, shape),
+      offset,
+      scale,
+      layer.epsilon,
+    )
+
+  layer.call = call
 
 
 def _penalties(keras_model: tf.keras.Model) -> list[Callable[[], tf.Tensor]]:
@@ -326,11 +378,9 @@ def make_part(
     `<model>/<layer>`, and a layer inside of another layer `<layer>_<layer>`.
 
   Raises:
-    ValueError: If batch normalisation is trained, if a weight that is drawn has
-      no initializer, if two have one name, or if a layer creates weights in a
-      way that a copy does not.
+    ValueError: If a weight that is drawn has no initializer, if two have one
+      name, or if a layer creates weights in a way that a copy does not.
   """
-  check_batch_normalization(keras_model)
   weights = _weights_of(keras_model)
   trained = {id(variable) for variable in keras_model.trainable_variables}
   is_trained = [id(weight.value) in trained for weight in weights]
@@ -346,18 +396,29 @@ def make_part(
   creatable = [each.position for each in order if each.is_trainable]
   others = [each.position for each in order if not each.is_trainable]
   in_order = creatable + others
+  # Where running statistics have their names: by the place of the weight.
+  moving = {
+    number: f"{parts.STREAMS[stream]}/{names[number]}"
+    for number, weight in enumerate(weights)
+    if _is_trained_normalization(weight.owner) and not is_trained[number]
+  }
   ours = [each for each in in_order if is_trained[each]]
-  fixed = [each for each in in_order if not is_trained[each]]
+  fixed = [
+    each for each in in_order if not is_trained[each] and each not in moving
+  ]
+  places = {
+    moving[each]: others.index(each) for each in others if each in moving
+  }
   created = {each.position: each for each in order}
   has_penalty = bool(_penalties(keras_model))
 
   def given(weights, frozen):
-    ours_left, fixed_left = iter(weights), iter(frozen)
+    values = dict(zip(ours, weights, strict=True))
+    values.update(zip(fixed, frozen, strict=True))
+    current = modes.statistics()
+    values.update((each, current[name]) for each, name in moving.items())
     return tuple(
-      tuple(
-        next(ours_left if is_trained[each] else fixed_left) for each in group
-      )
-      for group in (creatable, others)
+      tuple(values[each] for each in group) for group in (creatable, others)
     )
 
   def penalty(creatable, others):
@@ -375,14 +436,23 @@ def make_part(
 
     def call(creatable, others, x):
       copied = _with_weights(keras_model, creatable, others)
-      if mode:
-        _use_seed(
-          copied._flatten_layers(),
-          lambda n: tf.random.experimental.stateless_fold_in(seed(), n),
-        )
-      return copied(x, training=mode is not None)
+      if not mode:
+        return copied(x, training=False), {}
+      _use_seed(
+        copied._flatten_layers(),
+        lambda n: tf.random.experimental.stateless_fold_in(seed(), n),
+      )
+      with modes.with_statistics(
+        {name: others[place] for name, place in places.items()}
+      ) as current:
+        for name, layer in _normalizations(copied):
+          _normalize_batches(layer, f"{parts.STREAMS[stream]}/{name}")
+        return copied(x, training=True), current
 
-    return _in_own_function(call, *arguments, split(x) if split else x)
+    y, moved = _in_own_function(call, *arguments, split(x) if split else x)
+    if moved:
+      modes.statistics().update(moved)
+    return y
 
   return parts.Part(
     function=function,
@@ -397,6 +467,17 @@ def make_part(
     paths=parts.paths(stream, len(ours), start),
     frozen=_as_tensors(values[each] for each in fixed),
     source=_Source(keras_model, tuple(names[each] for each in fixed)),
+    statistics={
+      name: values[each]
+      if is_given
+      else created[each].initializer(values[each].shape).numpy()
+      for each, name in moving.items()
+    },
+    normalizers=tuple(
+      names[each]
+      for each in ours
+      if _is_trained_normalization(weights[each].owner)
+    ),
   )
 
 

@@ -5,12 +5,17 @@ of all algorithms. In training some layers draw random numbers (dropout, noise,
 augmentation), and some weights have a penalty of their own (regularizers). So
 the local loop opens a scope around the loss of a step, and the parts of a model
 look which scope they are called in. Outside of all, a model evaluates.
+
+Batch normalisation has running statistics beside its weights. They belong to a
+scope of their own, in which training moves them; outside of it they are those
+that the model came with.
 """
 
 import contextlib
 import contextvars
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -80,6 +85,36 @@ def training(
 ) -> contextlib.AbstractContextManager[Training]:
   """Opens the scope of a training step, see `Training`."""
   return _scope(Training(seed))
+
+
+_statistics: contextvars.ContextVar[dict[str, tf.Tensor] | None] = (
+  contextvars.ContextVar("statistics", default=None)
+)
+
+
+def statistics() -> dict[str, tf.Tensor] | None:
+  """Returns the running statistics of the scope, which training replaces."""
+  return _statistics.get()
+
+
+@contextlib.contextmanager
+def with_statistics(
+  values: Mapping[str, tf.Tensor],
+) -> Iterator[dict[str, tf.Tensor]]:
+  """Opens a scope in which models have these running statistics.
+
+  Args:
+    values: Mean and variance of each batch normalisation by their names, see
+      `parts.Part`.
+
+  Yields:
+    The statistics of the moment: those of after the training in the scope.
+  """
+  token = _statistics.set(dict(values))
+  try:
+    yield _statistics.get()
+  finally:
+    _statistics.reset(token)
 
 
 def evaluation() -> contextlib.AbstractContextManager[None]:

@@ -14,10 +14,13 @@ import numpy as np
 import tensorflow as tf
 
 from tff_shift.data import examples
+from tff_shift.models import modes
 
 # What is folded into a model's seed before anything else, for each part that
 # a model is built of.
 BACKBONE, HEAD, CLIENT_BRANCH = range(3)
+# What they are called in names.
+STREAMS = ("backbone", "head", "client_branch")
 
 Path = tuple[int, ...]
 Initializer = Callable[[tuple[int, ...], tf.Tensor], tf.Tensor]
@@ -54,6 +57,10 @@ class Part:
     frozen: What the function takes and nothing trains: a tuple of arrays or
       tensors, or of nested structures of them.
     source: What the part was made of, for the module that made it.
+    statistics: The running statistics of batch normalisation that a part starts
+      with, float32 arrays by name, `<part of the model>/<layer>/<weight>`.
+    normalizers: The names of the weights, a subset of `names`, that scale and
+      shift after batch normalisation.
   """
 
   function: Callable[[Any, tf.Tensor, Any], tf.Tensor]
@@ -63,6 +70,8 @@ class Part:
   paths: tuple[Path, ...]
   frozen: tuple[Any, ...] = ()
   source: Any = None
+  statistics: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  normalizers: tuple[str, ...] = ()
 
   @property
   def num_parameters(self) -> int:
@@ -83,6 +92,9 @@ class Part:
 
   def __call__(self, weights, x) -> tf.Tensor:
     """Applies the function to a tuple of weights and a batch."""
+    if self.statistics and modes.statistics() is None:
+      with modes.with_statistics(self.statistics):
+        return self.function(weights, x, self.frozen)
     return self.function(weights, x, self.frozen)
 
   def with_frozen(self, values) -> "Part":
@@ -95,7 +107,16 @@ class Part:
     for name, shape in zip(self.names, self.shapes, strict=True):
       value = given(values, f"{prefix}/{name}", shape, prefix)
       initializers.append(constant(value))
-    return dataclasses.replace(self, initializers=tuple(initializers))
+    statistics = {
+      name: given(values, name, np.shape(old), prefix)
+      for name, old in self.statistics.items()
+    }
+    for name, value in statistics.items():
+      if name.endswith("variance") and np.any(value < 0):
+        raise ValueError(f"{name!r} has numbers below 0, and is a variance")
+    return dataclasses.replace(
+      self, initializers=tuple(initializers), statistics=statistics
+    )
 
 
 def require(
@@ -202,4 +223,6 @@ def compose(first: Part, second: Part) -> Part:
     shapes=first.shapes + second.shapes,
     paths=first.paths + second.paths,
     frozen=first.frozen + second.frozen,
+    statistics={**first.statistics, **second.statistics},
+    normalizers=first.normalizers + second.normalizers,
   )

@@ -173,6 +173,25 @@ class SplitModel:
     return getattr(found.source, "frozen_names", None)
 
   @property
+  def statistics(self) -> dict[str, Any]:
+    """The running statistics that batch normalisation starts with, by name."""
+    return {
+      name: value
+      for part in self._PARTS
+      for name, value in getattr(self, part).statistics.items()
+    }
+
+  @property
+  def normalizers(self) -> SplitWeights:
+    """Which weights scale and shift after batch normalisation, bools."""
+    return SplitWeights(
+      *(
+        tuple(name in part.normalizers for name in part.names)
+        for part in (self.backbone, self.head)
+      )
+    )
+
+  @property
   def num_frozen_parameters(self) -> int:
     """The number of frozen weights."""
     return sum(
@@ -401,9 +420,10 @@ def with_weights(model: SplitModel, values: Mapping[str, Any]) -> SplitModel:
 
   Args:
     model: The model.
-    values: An array for each name of `model.weight_names()`. All weights of the
-      head, or all of the backbone, may be left out: they are drawn as before.
-      (A backbone trained on other classes has no use for its old head.)
+    values: An array for each name of `model.weight_names()`, and for each of
+      `model.statistics` if it has batch normalisation. All of the head, or all
+      of the backbone, may be left out: they are drawn as before. (A backbone
+      trained on other classes has no use for its old head.)
 
   Returns:
     The model; its `initial_weights` of any seed are the given values, which
@@ -414,7 +434,7 @@ def with_weights(model: SplitModel, values: Mapping[str, Any]) -> SplitModel:
       if a part is given incompletely, if a shape is not the model's, or if a
       number is not finite.
   """
-  known = set(tf.nest.flatten(model.weight_names()))
+  known = {*tf.nest.flatten(model.weight_names()), *model.statistics}
   unknown = sorted(set(values) - known)
   if unknown:
     raise ValueError(
@@ -440,7 +460,10 @@ def _with_contents(
   frozen = {
     part: model.frozen_names(part) or () for part in SplitWeights._fields
   }
-  trained = model.weight_names()._asdict()
+  trained = {
+    part: (*names, *getattr(model, part).statistics)
+    for part, names in model.weight_names()._asdict().items()
+  }
   sources = [getattr(model, part).source for part in frozen]
   if all(getattr(each, "keras_model", None) for each in sources):
     # In the order of the Keras model that was cut.

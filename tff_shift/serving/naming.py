@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tff_shift.learning import batch_statistics
 from tff_shift.models import guided_model
 from tff_shift.models import split_model
 
@@ -42,6 +43,10 @@ def _known(
   names = model.weight_names()
   shapes = model.backbone.shapes + model.head.shapes
   found = [list(zip(names.backbone + names.head, shapes, strict=True))]
+  if model.statistics:
+    found.append(
+      [(name, np.shape(each)) for name, each in model.statistics.items()]
+    )
   if isinstance(model, guided_model.GuidedModel):
     branch = model.client_branch
     found.append(
@@ -55,6 +60,12 @@ def _known(
 
 def _walk(value, path, known) -> Iterator[tuple[tuple[str, ...], Any]]:
   """Yields all tensors with the fields and positions that lead to them."""
+  if isinstance(value, batch_statistics.Normalized):
+    yield from _walk(value.weights, path, known)
+    yield from _walk(value.statistics, path, known)
+    for number, each in enumerate(value.normalizers):
+      yield (*path, "normalizers", str(number)), each
+    return
   if isinstance(value, split_model.SplitWeights):
     value = (*value.backbone, *value.head)
   if isinstance(value, Mapping):

@@ -170,6 +170,12 @@ def pretrain(
       if a loss is not finite.
     files.WriteError: If the cache cannot be written.
   """
+  if model.statistics:
+    raise ValueError(
+      f"model {model.name!r} has batch normalisation, whose running statistics"
+      " are not pre-trained; freeze the layers (layer.trainable = False), or"
+      " take GroupNormalization, as models.with_group_normalization(model) does"
+    )
   train, validation = _checked(model, train, validation, hparams)
   seed = arguments.seed("seed", seed)
   arguments.functions(on_epoch=on_epoch)

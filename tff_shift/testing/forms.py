@@ -65,6 +65,8 @@ def hparams(name: str) -> Any:
     "eta_max": 0.3,
     # The examples are no images.
     "augmentation": "none",
+    # Nor has the model batch normalisation.
+    "personal_norm": "none",
   }
   return dataclasses.replace(
     defaults, **{k: v for k, v in values.items() if hasattr(defaults, k)}

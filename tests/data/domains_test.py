@@ -405,10 +405,7 @@ class TestAssembleClients:
     for client in clients:
       source = np.bincount(
         np.concatenate(
-          [
-            client.train.y,
-            client.test.y[: client.test.domain_sizes[0]],
-          ]
+          [client.train.y, client.test.y[: client.test.domain_sizes[0]]]
         ),
         minlength=10,
       )

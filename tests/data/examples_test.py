@@ -119,11 +119,7 @@ class TestRefusals:
         {},
         "x of toy: the shape must be [n, 2, 3], got [2, 2, 3, 1]",
       ),
-      (
-        np.float32(1),
-        {"shape": ()},
-        "x of toy: the shape must be [n], got []",
-      ),
+      (np.float32(1), {"shape": ()}, "x of toy: the shape must be [n], got []"),
       (
         np.zeros((0, *SHAPE), np.float32),
         {},

@@ -473,10 +473,7 @@ class TestCovariateShift:
   @pytest.mark.parametrize("levels", corruptions.LEVELS)
   def test_levels_are_those_that_were_asked_for(self, images, levels):
     found = make_covariate_streams(
-      [0, 0.2],
-      images,
-      num_clients=NUM_CORRUPTIONS,
-      corruption_levels=levels,
+      [0, 0.2], images, num_clients=NUM_CORRUPTIONS, corruption_levels=levels
     )
     # It draws nothing, and no image is the same at both levels.
     batch = found.batch(found.corruption_names.index("saturate"), 1)
@@ -712,9 +709,7 @@ class TestArchiveOf:
       return source_lib.Source(x, y, tuple(map(str, range(100))))
 
     monkeypatch.setattr(
-      cifar100,
-      "DATASET",
-      dataclasses.replace(cifar100.DATASET, corrupted=load),
+      cifar100, "DATASET", dataclasses.replace(cifar100.DATASET, corrupted=load)
     )
     read = streams.archive_of("cifar100", tmp_path)
     for _ in range(2):

@@ -187,7 +187,7 @@ class TestWholeRun:
         "--test_distributions=0.9",
         f"--output_dir={folder}",
         "--max_concurrent_clients=1",
-      ],
+      ]
     )
     assert code == 0
     first = [

@@ -163,11 +163,7 @@ class TestWholeRun:
 
 @pytest.mark.slow
 def test_selection_runs_each_setting_and_keeps_the_best(
-  tmp_path,
-  run_evolving,
-  read_rows,
-  read_runs,
-  capsys,
+  tmp_path, run_evolving, read_rows, read_runs, capsys
 ):
   name, labels = "local_steps", ("1", "2")
   code = run_evolving(
@@ -383,10 +379,7 @@ def test_metric_that_is_added_is_in_rows_summary_figures_and_table(
       ["--algorithm=fed_avg,memo"],
       ("memo without --augmentation=none", "float32 [2]"),
     ),
-    (
-      ["--algorithm=fed_the", "--plus"],
-      ("fed_the with --plus", "float32 [2]"),
-    ),
+    (["--algorithm=fed_the", "--plus"], ("fed_the with --plus", "float32 [2]")),
     (
       ["--algorithm=cfed", "--public_data=digits"],
       ("public_data=digits", "takes no images"),
@@ -427,12 +420,7 @@ def test_bad_flags_end_with_one_line_and_nothing_written(
 ):
   folder = tmp_path / "run"
   code = run_evolving(
-    [
-      *_SMALL,
-      "--algorithm=fed_avg",
-      f"--output_dir={folder}",
-      *arguments,
-    ]
+    [*_SMALL, "--algorithm=fed_avg", f"--output_dir={folder}", *arguments]
   )
   output, errors = capsys.readouterr()
   assert code == 2

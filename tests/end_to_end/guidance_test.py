@@ -309,12 +309,7 @@ class TestBadFlags:
   ):
     folder = tmp_path / "run"
     code = run_guidance(
-      [
-        *_SMALL,
-        "--algorithm=fed_drm",
-        f"--output_dir={folder}",
-        *flags,
-      ]
+      [*_SMALL, "--algorithm=fed_drm", f"--output_dir={folder}", *flags]
     )
     assert code == 2
     message = capsys.readouterr().err

@@ -287,9 +287,7 @@ def test_wrong_flags_end_with_one_line(
 ):
   folder = tmp_path / "run"
   code = run_here(
-    guidance,
-    guidance_plan,
-    [*_GUIDANCE, *arguments, f"--output_dir={folder}"],
+    guidance, guidance_plan, [*_GUIDANCE, *arguments, f"--output_dir={folder}"]
   )
   errors = capsys.readouterr().err
   assert code == 2

@@ -126,11 +126,7 @@ def test_what_it_lacks_is_said_in_one_line(
     run_here(
       online_adaptation,
       online_adaptation_plan,
-      [
-        *_SMALL,
-        "--algorithm=source",
-        f"--output_dir={tmp_path / 'run'}",
-      ],
+      [*_SMALL, "--algorithm=source", f"--output_dir={tmp_path / 'run'}"],
     )
   )
   assert "model_dir must be the model's folder" in line

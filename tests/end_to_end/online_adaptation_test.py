@@ -37,11 +37,7 @@ _SMALL = (
   "--pretraining_epochs=1",
   "--noprogress",
 )
-_CORRUPTED = (
-  *_SMALL,
-  "--algorithm=fed_ade",
-  "--shift_kind=covariate",
-)
+_CORRUPTED = (*_SMALL, "--algorithm=fed_ade", "--shift_kind=covariate")
 
 
 @pytest.fixture(scope="module")
@@ -235,11 +231,7 @@ class TestControls:
     output = run_whole(
       online_adaptation,
       online_adaptation_plan,
-      [
-        *self._CONTROLLED,
-        f"--cache_dir={cache_dir}",
-        f"--output_dir={folder}",
-      ],
+      [*self._CONTROLLED, f"--cache_dir={cache_dir}", f"--output_dir={folder}"],
     )
     return folder, output
 

@@ -58,10 +58,7 @@ def test_files_of_a_user_run_and_resume(
   ]
   output = run_whole(evolving, evolving_plan, arguments)
   plain, same, halved = read_runs(folder)
-  assert [plain["algorithm"], same["algorithm"]] == [
-    "fed_avg",
-    "own_algorithm",
-  ]
+  assert [plain["algorithm"], same["algorithm"]] == ["fed_avg", "own_algorithm"]
   assert plain["setting"]["model"] == "mine:build"
   # A rate of 1 is FedAvg, bit for bit.
   losses = {

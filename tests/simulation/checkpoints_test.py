@@ -200,11 +200,7 @@ def make(tmp_path, problems):
 
   def make_run(every=2, key="a", **options):
     return checkpoints.Run(
-      tmp_path / "run",
-      key,
-      every=every,
-      on_problem=problems.append,
-      **options,
+      tmp_path / "run", key, every=every, on_problem=problems.append, **options
     )
 
   return make_run
@@ -597,13 +593,7 @@ class TestStatesOnDisk:
       assert before == {path: path.read_bytes() for path in before}
 
   @pytest.mark.parametrize(
-    "limits",
-    [
-      (None, 1, None),
-      (1, None, 1),
-      (None, None, 2),
-      (2, 2, None),
-    ],
+    "limits", [(None, 1, None), (1, None, 1), (None, None, 2), (2, 2, None)]
   )
   @pytest.mark.parametrize(
     "stops", [(3, 5), pytest.param((4, 5), marks=pytest.mark.slow)]

@@ -383,9 +383,7 @@ HALVES = np.array([0.5, 0.5, 0, 0, 0])
     (lambda: checkpoints.Run(None, "", every=-1), "every"),
     (
       lambda: checkpoints.Run(
-        types.SimpleNamespace(__truediv__=None),
-        "",
-        every=1.5,
+        types.SimpleNamespace(__truediv__=None), "", every=1.5
       ),
       "every",
     ),
@@ -428,14 +426,8 @@ HALVES = np.array([0.5, 0.5, 0, 0, 0])
       ),
       "train",
     ),
-    (
-      lambda: guidance.evaluate(None, [1], GUIDANCE.test),
-      "train_sizes",
-    ),
-    (
-      lambda: guidance.evaluate(None, [0, 0], GUIDANCE.test),
-      "train_sizes",
-    ),
+    (lambda: guidance.evaluate(None, [1], GUIDANCE.test), "train_sizes"),
+    (lambda: guidance.evaluate(None, [0, 0], GUIDANCE.test), "train_sizes"),
     (lambda: algorithms.build(fed_avg, MODEL, num_queries=0), "num_queries"),
     (
       lambda: algorithms.build(fed_avg, MODEL, num_evaluation_domains=0),

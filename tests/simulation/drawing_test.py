@@ -233,11 +233,7 @@ _NAMES = (
   "\udc80 half",
   "x" * 300,
 )
-_SHOWN = (
-  *_NAMES[:7],
-  r"line\nof\x00two",
-  r"\udc80 half",
-)
+_SHOWN = (*_NAMES[:7], r"line\nof\x00two", r"\udc80 half")
 _TITLE = f"$of_$ {'y' * 300}, a name and\nmore; the last is the target"
 _NUMBERS = np.arange(1.0, 1 + len(_NAMES))
 _CURVES = {name: ([1, 2], [[1.0, 2.0], [3.0, 4.0]]) for name in _NAMES}

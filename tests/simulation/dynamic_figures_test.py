@@ -178,7 +178,6 @@ for module in ("matplotlib.pyplot", "tensorflow", "tensorflow_federated"):
   assert module not in sys.modules, module
 """
   subprocess.run(
-    [sys.executable, "-W", "error", "-c", program, tmp_path],
-    check=True,
+    [sys.executable, "-W", "error", "-c", program, tmp_path], check=True
   )
   assert len(list(tmp_path.glob("*.png"))) == 2

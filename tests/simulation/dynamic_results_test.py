@@ -93,8 +93,7 @@ class TestFigures:
 
   def test_accuracy_is_the_mean_over_clients_for_each_seed(self, drawn, folder):
     better = INFERENCE._replace(
-      measured={"accuracy": INFERENCE.accuracy + 10},
-      drifted=~INFERENCE.drifted,
+      measured={"accuracy": INFERENCE.accuracy + 10}, drifted=~INFERENCE.drifted
     )
     by_label = {
       "one": {0: make_result(80.0, INFERENCE)},

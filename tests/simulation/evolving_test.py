@@ -258,11 +258,7 @@ class TestRun:
   ):
     def evaluations(run_seed):
       return evolving.run(
-        algorithm,
-        clients,
-        num_rounds=2,
-        run_seed=run_seed,
-        participation=0.7,
+        algorithm, clients, num_rounds=2, run_seed=run_seed, participation=0.7
       ).evaluations
 
     # All that is measured after round 2 but the single domains, which the
@@ -496,11 +492,7 @@ class TestAbsentClients:
     self, algorithm, absent
   ):
     found = evolving.run(
-      algorithm,
-      absent,
-      num_rounds=6,
-      run_seed=RUN_SEED,
-      evaluation_clients=1,
+      algorithm, absent, num_rounds=6, run_seed=RUN_SEED, evaluation_clients=1
     )
     for each in found.evaluations:
       assert np.isfinite(each.client["accuracy"])

@@ -213,10 +213,7 @@ class TestExampleImages:
 
 class TestExampleTexts:
   def test_a_figure_is_as_high_as_it_has_lines(self, tmp_path):
-    texts = {
-      "2014": ["what is $new$", "a b"],
-      "2015": ["long " * 40],
-    }
+    texts = {"2014": ["what is $new$", "a b"], "2015": ["long " * 40]}
     path = figures.example_texts(texts, tmp_path / "texts.png", "title")
     picture = _read(path)
     # 0.19 inches for the title, the three texts, and a space below each group.

@@ -104,10 +104,7 @@ class TestAccuracyOverTime:
     ("curve", "message"),
     [
       (([1, 2], [[1.0, 2.0]]), "fth: time steps must have 3 entries; got 2"),
-      (
-        ([1, 2, 3], [[1.0]]),
-        r"fth: values must be \[seeds, 3\]; got \[1, 1\]",
-      ),
+      (([1, 2, 3], [[1.0]]), r"fth: values must be \[seeds, 3\]; got \[1, 1\]"),
     ],
   )
   def test_refuses_unequal_lengths(self, tmp_path, curve, message):
@@ -462,8 +459,7 @@ for module in ("matplotlib.pyplot", "tensorflow", "tensorflow_federated"):
   assert module not in sys.modules, module
 """
   subprocess.run(
-    [sys.executable, "-W", "error", "-c", program, tmp_path],
-    check=True,
+    [sys.executable, "-W", "error", "-c", program, tmp_path], check=True
   )
   heights = {
     "accuracy": 660,

@@ -200,10 +200,7 @@ class TestScrambledClasses:
   ):
     run, scrambled = (
       start(
-        build(module),
-        make_streams(kind),
-        rounds_per_step=2,
-        participation=0.5,
+        build(module), make_streams(kind), rounds_per_step=2, participation=0.5
       )
       for kind in (streams.Streams, ScrambledStreams)
     )

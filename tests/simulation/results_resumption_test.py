@@ -349,11 +349,7 @@ class TestBeginning:
 
   def test_what_was_there_stays(self, path, no_file_above):
     folder = results.RunFolder.create(path, overwrite=True)
-    with (
-      pytest.raises(files.WriteError),
-      folder.beginning(),
-      no_file_above(10),
-    ):
+    with pytest.raises(files.WriteError), folder.beginning(), no_file_above(10):
       folder.write_config(_FLAGS)
     # So that it can be overwritten again.
     assert sorted(os.listdir(path)) == [".lock", "metrics.csv"]

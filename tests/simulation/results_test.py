@@ -231,11 +231,7 @@ class TestConfig:
     folder.write_config({"rounds": 2, "dirichlet": math.inf, "seeds": [0, 1]})
     config = _read_json(folder.path / "config.json")
     assert list(config["flags"]) == ["dirichlet", "rounds", "seeds"]
-    assert config["flags"] == {
-      "dirichlet": "inf",
-      "rounds": 2,
-      "seeds": [0, 1],
-    }
+    assert config["flags"] == {"dirichlet": "inf", "rounds": 2, "seeds": [0, 1]}
     assert config["versions"]["python"] == sys.version.split()[0]
     assert config["versions"]["tensorflow"] == tf.__version__
     assert config["versions"]["numpy"] == np.__version__

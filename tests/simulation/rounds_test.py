@@ -145,8 +145,7 @@ class TestRounds:
     run = self.start(algorithm, data, participation=0.5)
     assert run.round_num == 0 and run.seconds == []
     assert equal_bits(
-      run.server_state,
-      algorithm.initialize(randomness.server_seed(RUN_SEED)),
+      run.server_state, algorithm.initialize(randomness.server_seed(RUN_SEED))
     )
     assert equal_bits(
       run.client_states,

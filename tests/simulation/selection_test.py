@@ -71,14 +71,8 @@ def test_readings_tell_what_there_was_to_choose_from():
   assert [(_key(each.contestant), dict(each.scores)) for each in readings][
     ::2
   ] == [
-    (
-      ("a", 0.1),
-      {"a, learning rate 0.1": 70.0, "a, learning rate 0.01": 80.0},
-    ),
-    (
-      ("b", 0.1),
-      {"b, learning rate 0.1": 60.0, "b, learning rate 0.01": 60.0},
-    ),
+    (("a", 0.1), {"a, learning rate 0.1": 70.0, "a, learning rate 0.01": 80.0}),
+    (("b", 0.1), {"b, learning rate 0.1": 60.0, "b, learning rate 0.01": 60.0}),
   ]
 
 

@@ -236,12 +236,7 @@ def test_less_and_other_flags_are_refused(
   run_here, capsys, short, arguments, expected
 ):
   errors = assert_refused(
-    run_here,
-    capsys,
-    evolving,
-    evolving_plan,
-    [*_EVOLVING, *arguments],
-    short,
+    run_here, capsys, evolving, evolving_plan, [*_EVOLVING, *arguments], short
   )
   assert expected in errors
 

@@ -142,6 +142,40 @@ def run_here():
   return _run_here
 
 
+def _content(folder):
+  # Modes tell pipes from files, which must not be opened.
+  return {
+    path.relative_to(folder): path.read_bytes() if path.is_file() else None
+    for path in folder.rglob("*")
+    if path.name != ".lock"
+  }
+
+
+@pytest.fixture
+def refused(tmp_path, capsys):
+  """Returns `refused(binary, planning, arguments, **options) -> the line`.
+
+  Arguments may be a text with blanks between them; results would go to the
+  folder `run`. The exit code is 2, and nothing is written or printed otherwise.
+  """
+
+  def run(binary, planning, arguments, code=2, **options):
+    if isinstance(arguments, str):
+      arguments = arguments.split()
+    before = _content(tmp_path)
+    capsys.readouterr()
+    output_dir = f"--output_dir={tmp_path / 'run'}"
+    found = _run_here(binary, planning, [output_dir, *arguments], **options)
+    output, errors = capsys.readouterr()
+    assert (found, output, errors.count("\n")) == (code, "", 1), errors
+    assert errors[:-1].isprintable()
+    assert errors.startswith(f"{binary.__name__.rpartition('.')[2]}: ")
+    assert _content(tmp_path) == before
+    return errors
+
+  return run
+
+
 @pytest.fixture(scope="session")
 def run_whole():
   """Returns `run(binary, planning, arguments) -> output`.

@@ -346,85 +346,62 @@ def test_every_pair_of_rates_is_chosen(run_here):
 @pytest.mark.slow
 class TestBadFlags:
   @pytest.mark.parametrize(
-    ("flags", "named"),
+    "flags, named",
     [
-      (["--dataset=cifar"], "--dataset=cifar"),
-      (["--test_distributions=0.6"], "--test_distributions=0.6"),
-      (["--test_distributions=iid,iid"], "none twice"),
-      (["--train_distributions="], "--train_distributions="),
-      (["--period_size=1"], "--period_size=1: it must be at least 2"),
-      (["--period_size=200"], "--period_size=200: it must be at most half"),
-      (["--periods=0"], "--periods=0"),
-      (["--periods_per_distribution=0"], "--periods_per_distribution=0"),
-      (["--rest=none"], "--rest=none"),
-      (["--num_clients=0"], "--num_clients=0"),
-      (["--rounds=0"], "--rounds=0"),
-      (["--participation=1.5"], "--participation=1.5"),
-      (["--representation=mean"], "--representation=mean"),
-      (["--representation_size=9"], "=9: it must be 64"),
-      (["--representation_size=64,9"], "=64,9: it must be 64"),
+      ("--dataset=cifar", "--dataset=cifar"),
+      ("--test_distributions=0.6", "--test_distributions=0.6"),
+      ("--test_distributions=iid,iid", "none twice"),
+      ("--train_distributions=", "--train_distributions="),
+      ("--period_size=1", "--period_size=1: it must be at least 2"),
+      ("--period_size=200", "--period_size=200: it must be at most half"),
+      ("--periods=0", "--periods=0"),
+      ("--periods_per_distribution=0", "--periods_per_distribution=0"),
+      ("--rest=none", "--rest=none"),
+      ("--num_clients=0", "--num_clients=0"),
+      ("--rounds=0", "--rounds=0"),
+      ("--participation=1.5", "--participation=1.5"),
+      ("--representation=mean", "--representation=mean"),
+      ("--representation_size=9", "=9: it must be 64"),
+      ("--representation_size=64,9", "=64,9: it must be 64"),
       (
-        ["--representation=pca", "--representation_size=9"],
+        "--representation=pca --representation_size=9",
         "size must be even for pca",
       ),
-      (["--distance_features=labels"], "--distance_features=labels"),
-      (["--threshold_quantile=0"], "--threshold_quantile=0"),
-      (["--distance_threshold=-1"], "--distance_threshold=-1"),
-      (["--distance_threshold=nan"], "--distance_threshold=nan"),
+      ("--distance_features=labels", "--distance_features=labels"),
+      ("--threshold_quantile=0", "--threshold_quantile=0"),
+      ("--distance_threshold=-1", "--distance_threshold=-1"),
+      ("--distance_threshold=nan", "--distance_threshold=nan"),
       (
-        ["--distance_threshold=1", "--threshold_quantile=0.9"],
+        "--distance_threshold=1 --threshold_quantile=0.9",
         "leave one of them out",
       ),
-      (["--apply_update=later"], "--apply_update=later"),
-      (["--public_fraction=0.95"], "public_fraction"),
-      (["--public_seed=-1"], "--public_seed=-1"),
-      (["--max_examples=0"], "--max_examples=0"),
-      (["--max_examples=5"], "part of digits would be empty"),
-      (["--model=resnet9"], "--model=resnet9"),
-      (["--model=cnn", "--model_width=5"], "channels"),
-      (["--learning_rate=0"], "--learning_rate=0"),
-      (["--meta_learning_rate=fast"], "--meta_learning_rate=fast"),
+      ("--apply_update=later", "--apply_update=later"),
+      ("--public_fraction=0.95", "public_fraction"),
+      ("--public_seed=-1", "--public_seed=-1"),
+      ("--max_examples=0", "--max_examples=0"),
+      ("--max_examples=5", "part of digits would be empty"),
+      ("--model=resnet9", "--model=resnet9"),
+      ("--model=cnn --model_width=5", "channels"),
+      ("--learning_rate=0", "--learning_rate=0"),
+      ("--meta_learning_rate=fast", "--meta_learning_rate=fast"),
       (
-        ["--algorithm=local", "--meta_learning_rate=1"],
+        "--algorithm=local --meta_learning_rate=1",
         "belongs to fed_3da, p_fed_hn, none of which",
       ),
-      (["--algorithm=fed_ade"], "--algorithm=fed_ade"),
-      (["--cache_dir=/dev/null/cache"], "--cache_dir=/dev/null/cache"),
+      ("--algorithm=fed_ade", "--algorithm=fed_ade"),
+      ("--cache_dir=/dev/null/cache", "--cache_dir=/dev/null/cache"),
+      (
+        "--dataset=fashion_mnist --data_dir=/nowhere",
+        "'fashion_mnist' is not in",
+      ),
     ],
   )
-  def test_one_line_and_nothing_written(
-    self, run_dynamic, tmp_path, capsys, flags, named
-  ):
-    folder = tmp_path / "run"
-    code = run_dynamic(
-      [
-        *_SMALL,
-        *_SMALL_META,
-        "--algorithm=fed_3da",
-        f"--output_dir={folder}",
-        *flags,
-      ]
+  def test_one_line_and_nothing_written(self, flags, named, refused):
+    arguments = [*_SMALL, *_SMALL_META, "--algorithm=fed_3da", *flags.split()]
+    line = refused(
+      dynamic_personalization, dynamic_personalization_plan, arguments
     )
-    assert code == 2
-    message = capsys.readouterr().err
-    assert message.startswith("dynamic_personalization: ")
-    assert message.count("\n") == 1
-    assert named in message
-    assert not folder.exists()
-
-  def test_missing_data_set_is_named(self, run_dynamic, tmp_path, capsys):
-    code = run_dynamic(
-      [
-        *_SMALL,
-        *_SMALL_META,
-        "--algorithm=fed_3da",
-        "--dataset=fashion_mnist",
-        f"--data_dir={tmp_path}",
-        f"--output_dir={tmp_path / 'run'}",
-      ]
-    )
-    assert code == 2
-    assert "'fashion_mnist' is not in" in capsys.readouterr().err
+    assert named in line
 
 
 @pytest.mark.parametrize("name", ["demo"])

@@ -322,114 +322,108 @@ def test_metric_that_is_added_is_in_rows_summary_figures_and_table(
   assert (folder / "figures" / "client_top2_accuracy.png").exists()
 
 
-@pytest.mark.parametrize(
-  ("arguments", "expected"),
-  [
-    (["--algorithm=fedavg"], ("--algorithm=fedavg", "fed_avg, fed_avg_ft")),
-    (["--algorithm="], ("--algorithm", "fed_avg")),
-    (["--algorithm=local,local"], ("--algorithm", "twice")),
-    (["--dataset=mnits"], ("--dataset=mnits", "rotated_mnist")),
-    (["--learning_rate=-1"], ("--learning_rate=-1.0", "above 0")),
-    (["--learning_rate=fast"], ("--learning_rate=fast", "a number above 0")),
-    (
-      ["--learning_rate=0.1,x"],
-      ("--learning_rate=0.1,x", "a number above 0", "comma-separated"),
-    ),
-    (["--learning_rate=0.1,-1"], ("--learning_rate=-1.0", "above 0")),
-    (["--local_steps=1,0"], ("--local_steps=0", "at least 1")),
-    (["--local_steps=1,2.5"], ("--local_steps=1,2.5", "an integer")),
-    (["--optimizer=sgd,lion"], ("--optimizer='lion'", "sgd, adam, adamw")),
-    (["--optimizer=sgd,sgd"], ("--optimizer=sgd,sgd", "twice")),
-    (["--learning_rate=nan"], ("--learning_rate=nan", "above 0")),
-    (["--learning_rate=1,1"], ("--learning_rate=1,1", "twice")),
-    (["--participation=0"], ("--participation=0.0", "at most 1")),
-    (["--participation=1.5"], ("--participation=1.5", "at most 1")),
-    (["--rounds=0"], ("--rounds=0", "at least 1")),
-    (["--rounds=two"], ("--rounds=two", "int")),
-    (["--mean_of_last=0"], ("--mean_of_last=0", "at least 1")),
-    (["--evaluate_every=0"], ("--evaluate_every=0", "at least 1")),
-    (["--num_clients=0"], ("--num_clients=0", "at least 1")),
-    (["--local_steps=0"], ("--local_steps=0", "at least 1")),
-    (["--batch_size=0"], ("--batch_size=0", "at least 1")),
-    (["--optimizer=lion"], ("--optimizer='lion'", "sgd, adam, adamw")),
-    (["--weight_decay=-1"], ("--weight_decay=-1.0", "at least 0")),
-    (["--straggler_ratio=2"], ("--straggler_ratio=2.0", "at most 1")),
-    (["--dirichlet=0"], ("--dirichlet=0", "above 0, or inf")),
-    (["--dirichlet=even"], ("--dirichlet=even", "above 0, or inf")),
-    (["--test_fraction=1"], ("--test_fraction=1.0", "below 1")),
-    (["--seeds=-1"], ("--seeds=-1", "integers")),
-    (["--seeds=0,0"], ("--seeds=0,0", "twice")),
-    (["--selection_seeds=7"], ("--selection_seeds", "part of --seeds")),
-    (["--select=target"], ("--select=target", "last_source")),
-    (
-      ["--select=last_source", "--num_domains=2"],
-      ("--num_domains=2", "at least 3"),
-    ),
-    (
-      ["--algorithm=fed_avg,fed_evp", "--num_domains=2"],
-      ("--num_domains=2", "fed_evp", "at least 3"),
-    ),
-    (
-      ["--algorithm=fed_evolve", "--select=last_source", "--num_domains=3"],
-      ("--num_domains=3", "fed_evolve", "at least 4"),
-    ),
-    (["--distance=cosine"], ("--distance", "fed_evolve, fed_evp")),
-    # Points have no augmentations.
-    (
-      ["--algorithm=fed_avg,memo"],
-      ("memo without --augmentation=none", "float32 [2]"),
-    ),
-    (["--algorithm=fed_the", "--plus"], ("fed_the with --plus", "float32 [2]")),
-    (
-      ["--algorithm=cfed", "--public_data=digits"],
-      ("public_data=digits", "takes no images"),
-    ),
-    (
-      ["--algorithm=fed_evolve", "--distance=l1"],
-      ("--distance='l1'", "l2, squared_l2, cosine"),
-    ),
-    (["--softmax_classes=batch"], ("--softmax_classes", "fed_evolve")),
-    (
-      ["--input_scaling=minus_one_one"],
-      ("--input_scaling", "images", "--dataset=circle"),
-    ),
-    (["--input_scaling=zero"], ("--input_scaling=zero", "minus_one_one")),
-    (["--num_domains=1"], ("num_domains", "at least 2")),
-    (
-      ["--num_domains=9999", "--dataset=rotated_digits"],
-      ("num_domains", "9999"),
-    ),
-    (["--num_clients=500"], ("client", "fewer clients")),
-    (["--angle_step=10"], ("angle_step", "circle")),
-    (["--model_width=0"], ("--model_width=0", "at least 1")),
-    (["--model=alexnet"], ("--model=alexnet", "mlp")),
-    (["--weights_file=/nowhere.npz"], ("/nowhere.npz",)),
-    (["--executor=cloud"], ("cloud", "in_process")),
-    (["--max_concurrent_clients=-1"], ("--max_concurrent_clients=-1", "0")),
-    (
-      ["--dataset=rotated_emnist_letters", "--data_dir=/nowhere"],
-      ("/nowhere", "emnist"),
-    ),
-    (["--dataset=portraits", "--data_dir=/nowhere"], ("/nowhere", "portraits")),
-    (["--no_such_flag=1"], ("no_such_flag",)),
-    (["word"], ("'word'", "--flags")),
-  ],
-)
-def test_bad_flags_end_with_one_line_and_nothing_written(
-  arguments, expected, tmp_path, run_evolving, capsys
-):
-  folder = tmp_path / "run"
-  code = run_evolving(
-    [*_SMALL, "--algorithm=fed_avg", f"--output_dir={folder}", *arguments]
-  )
-  output, errors = capsys.readouterr()
-  assert code == 2
-  assert output == ""
-  assert errors.startswith("evolving: ")
-  assert errors.count("\n") == 1
-  for part in expected:
-    assert part in errors
-  assert not folder.exists()
+_REFUSED = [
+  ("--algorithm=fedavg", "{}", "fed_avg, fed_avg_ft"),
+  ("--algorithm=", "--algorithm", "fed_avg"),
+  ("--algorithm=local,local", "--algorithm", "twice"),
+  ("--dataset=mnits", "{}", "rotated_mnist"),
+  ("--learning_rate=-1", "--learning_rate=-1.0", "above 0"),
+  ("--learning_rate=fast", "{}", "a number above 0"),
+  ("--learning_rate=0.1,x", "{}", "a number above 0", "comma-separated"),
+  ("--learning_rate=0.1,-1", "--learning_rate=-1.0", "above 0"),
+  ("--local_steps=1,0", "--local_steps=0", "at least 1"),
+  ("--local_steps=1,2.5", "{}", "an integer"),
+  ("--optimizer=sgd,lion", "--optimizer='lion'", "sgd, adam, adamw"),
+  ("--optimizer=sgd,sgd", "{}", "twice"),
+  ("--learning_rate=nan", "{}", "above 0"),
+  ("--learning_rate=1,1", "{}", "twice"),
+  ("--participation=0", "--participation=0.0", "at most 1"),
+  ("--participation=1.5", "{}", "at most 1"),
+  ("--rounds=two", "{}", "int"),
+  ("--optimizer=lion", "--optimizer='lion'", "sgd, adam, adamw"),
+  ("--weight_decay=-1", "--weight_decay=-1.0", "at least 0"),
+  ("--straggler_ratio=2", "--straggler_ratio=2.0", "at most 1"),
+  ("--dirichlet=0", "{}", "above 0, or inf"),
+  ("--dirichlet=even", "{}", "above 0, or inf"),
+  ("--test_fraction=1", "--test_fraction=1.0", "below 1"),
+  ("--seeds=-1", "{}", "integers"),
+  ("--seeds=0,0", "{}", "twice"),
+  ("--selection_seeds=7", "--selection_seeds", "part of --seeds"),
+  ("--select=target", "{}", "last_source"),
+  ("--select=last_source --num_domains=2", "--num_domains=2", "at least 3"),
+  (
+    "--algorithm=fed_avg,fed_evp --num_domains=2",
+    "--num_domains=2",
+    "fed_evp",
+    "at least 3",
+  ),
+  (
+    "--algorithm=fed_evolve --select=last_source --num_domains=3",
+    "--num_domains=3",
+    "fed_evolve",
+    "at least 4",
+  ),
+  ("--distance=cosine", "--distance", "fed_evolve, fed_evp"),
+  (
+    "--algorithm=fed_avg,memo",
+    "memo without --augmentation=none",
+    "float32 [2]",
+  ),
+  ("--algorithm=fed_the --plus", "fed_the with --plus", "float32 [2]"),
+  (
+    "--algorithm=cfed --public_data=digits",
+    "public_data=digits",
+    "takes no images",
+  ),
+  (
+    "--algorithm=fed_evolve --distance=l1",
+    "--distance='l1'",
+    "l2, squared_l2, cosine",
+  ),
+  ("--softmax_classes=batch", "--softmax_classes", "fed_evolve"),
+  (
+    "--input_scaling=minus_one_one",
+    "--input_scaling",
+    "images",
+    "--dataset=circle",
+  ),
+  ("--input_scaling=zero", "{}", "minus_one_one"),
+  ("--num_domains=1", "num_domains", "at least 2"),
+  ("--num_domains=9999 --dataset=rotated_digits", "num_domains", "9999"),
+  ("--num_clients=500", "client", "fewer clients"),
+  ("--angle_step=10", "angle_step", "circle"),
+  ("--model=alexnet", "{}", "mlp"),
+  ("--weights_file=/nowhere.npz", "/nowhere.npz"),
+  ("--executor=cloud", "cloud", "in_process"),
+  ("--max_concurrent_clients=-1", "{}", "0"),
+  (
+    "--dataset=rotated_emnist_letters --data_dir=/nowhere",
+    "/nowhere",
+    "emnist",
+  ),
+  ("--dataset=portraits --data_dir=/nowhere", "/nowhere", "portraits"),
+  ("--no_such_flag=1", "no_such_flag"),
+  ("word", "'word'", "--flags"),
+  *(
+    (f"--{name}=0", f"--{name}=0", "at least 1")
+    for name in (
+      "rounds",
+      "mean_of_last",
+      "evaluate_every",
+      "num_clients",
+      "local_steps",
+      "batch_size",
+      "model_width",
+    )
+  ),
+]
+
+
+@pytest.mark.parametrize("row", _REFUSED, ids=lambda row: row[0])
+def test_bad_flags_end_with_one_line_and_nothing_written(row, refused):
+  arguments = [*_SMALL, "--algorithm=fed_avg", *row[0].split()]
+  line = refused(evolving, evolving_plan, arguments)
+  assert all(part.format(row[0]) in line for part in row[1:]), line
 
 
 @pytest.mark.parametrize(

@@ -263,24 +263,16 @@ class TestSomeClientsAreEvaluated:
 
 
 @pytest.mark.parametrize(
-  ("arguments", "expected"),
+  "flag, expected",
   [
-    (["--max_states_in_memory=0"], ("--max_states_in_memory=0", "at least 1")),
-    (["--evaluation_clients=-1"], ("--evaluation_clients=-1", "at least 0")),
-    (
-      ["--evaluation_clients=13"],
-      ("--evaluation_clients=13", "at most --num_clients"),
-    ),
+    ("--max_states_in_memory=0", "at least 1"),
+    ("--evaluation_clients=-1", "at least 0"),
+    ("--evaluation_clients=13", "at most --num_clients"),
   ],
 )
-def test_wrong_flags_are_refused(
-  tmp_path, run_evolving, capsys, arguments, expected
-):
-  folder = tmp_path / "run"
-  assert run_evolving([*_SMALL, *arguments, f"--output_dir={folder}"]) == 2
-  errors = capsys.readouterr().err
-  assert errors.count("\n") == 1 and all(part in errors for part in expected)
-  assert not folder.exists()
+def test_wrong_flags_are_refused(flag, expected, refused):
+  line = refused(evolving, evolving_plan, [*_SMALL, flag])
+  assert flag in line and expected in line
 
 
 def test_other_evaluation_is_another_run(in_memory, run_evolving, capsys):

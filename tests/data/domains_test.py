@@ -23,23 +23,6 @@ def sorted_rows(x):
   return rows[np.lexsort(rows.T)]
 
 
-class TestEvolutions:
-  @pytest.mark.parametrize(
-    "name, num_domains, angle_step",
-    [
-      ("rotated_mnist", 12, 15),
-      ("rotated_emnist_letters", 12, 8),
-      ("circle", 30, None),
-      ("portraits", 9, None),
-      ("caltran", 12, None),
-    ],
-  )
-  def test_defaults_are_those_of_the_paper(self, name, num_domains, angle_step):
-    evolution = datasets.get(name).evolution
-    assert evolution.num_domains == num_domains
-    assert evolution.angle_step == angle_step
-
-
 class TestRotatedDomains:
   def test_every_image_is_in_one_domain_and_turned_by_its_angle(self):
     dataset = domains.load_evolving(
@@ -134,21 +117,6 @@ class TestRotatedDomains:
     dataset = domains.load_evolving("rotated_digits")
     domains.assemble_clients(dataset, num_clients=3, dirichlet=1.0)
     assert np.random.random() == expected
-
-  @pytest.mark.slow
-  def test_mnist_of_the_disk_is_rotated(self, load_once, monkeypatch):
-    mnist = load_once("rotated_mnist")
-    monkeypatch.setattr(datasets, "load", lambda name, **_: mnist)
-    dataset = domains.load_evolving("rotated_mnist")
-    assert [d.name for d in dataset.domains] == [
-      f"{angle} deg" for angle in range(0, 166, 15)
-    ]
-    sizes = [len(domain.y) for domain in dataset.domains]
-    assert sum(sizes) == 70_000
-    assert max(sizes) - min(sizes) == 1
-    # A rotation keeps the ink of an image that does not touch the edge.
-    ink = [domain.x.mean(dtype=np.float64) for domain in dataset.domains]
-    np.testing.assert_allclose(ink, np.mean(ink), rtol=0.02)
 
 
 class TestCircleDomains:
@@ -430,16 +398,6 @@ class TestAssembleClients:
       set(one.train.x[:, 0]) != set(two.train.x[:, 0])
       for one, two in zip(first, other, strict=True)
     )
-
-  def test_digits_keep_image_and_label_together(self):
-    dataset = domains.load_evolving("rotated_digits", angle_step=0)
-    clients = domains.assemble_clients(dataset, num_clients=10, dirichlet=0.5)
-    source = datasets.load("digits")
-    label_of = {x.tobytes(): y for x, y in zip(source.x, source.y, strict=True)}
-    for client in clients:
-      assert client.train.x.dtype == np.uint8
-      found = [label_of[x.tobytes()] for x in client.train.x]
-      assert found == client.train.y.tolist()
 
   def test_domain_smaller_than_the_clients_names_one_without(self):
     dataset = numbered_dataset([50, 3, 50], 2)

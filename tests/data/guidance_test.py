@@ -6,7 +6,6 @@ import pytest
 from tff_shift.data import color_transforms
 from tff_shift.data import datasets
 from tff_shift.data import guidance
-from tff_shift.data import partition
 from tff_shift.data import source
 
 
@@ -204,11 +203,6 @@ class TestDigits:
     own = {each.tobytes() for each in datasets.load("digits").x}
     assert {each.tobytes() for each in plain.train[5].x} <= own
 
-  def test_many_clients_have_different_transforms(self):
-    dataset = load(num_clients=20, partition="2_spc")
-    assert dataset.transforms == color_transforms.pool(20)
-    assert len(dataset.train) == len(dataset.test) == 20
-
   def test_client_without_test_examples_is_refused(self):
     with pytest.raises(
       ValueError, match=r"^client 0 would have no test .* has 3 .*; use fewer"
@@ -218,7 +212,7 @@ class TestDigits:
   @pytest.mark.parametrize(
     ("changes", "message"),
     [
-      ({"dataset": "svhn"}, "^dataset must be one of cifar10, .* 'svhn'$"),
+      ({"dataset": "svhn"}, "^dataset must be one of .* 'svhn'$"),
       ({"partition": "iid"}, "^partition must be"),
       ({"intensity": "max"}, "^intensity must be"),
       ({"num_clients": 55}, "^num_clients must be 1 to 54"),
@@ -258,21 +252,6 @@ class TestCifar20:
 
 @pytest.mark.slow
 class TestCifar10:
-  def test_dirichlet_sizes_are_as_uneven_as_the_papers(self, cifar10):
-    # The sizes that the authors' program draws with its seed, 2025.
-    paper = [7961, 7952, 11586, 2938, 7863, 10282, 5117, 6301]
-    spreads, smallest, largest = [], [], []
-    for seed in range(20):
-      parts = partition.dirichlet_over_clients(cifar10.y, 8, 0.3, seed)
-      sizes = [len(part) for part in parts]
-      assert sum(sizes) == 60_000
-      spreads.append(np.std(sizes))
-      smallest.append(min(sizes))
-      largest.append(max(sizes))
-    assert min(spreads) < np.std(paper) < max(spreads)
-    assert min(smallest) < min(paper) < max(smallest)
-    assert min(largest) < max(paper) < max(largest)
-
   def test_clients_hold_the_images_of_both_splits(self, cifar10, loaded):
     loaded["cifar10"] = cifar10
     dataset = load("cifar10", partition="5_spc", max_examples=8000)

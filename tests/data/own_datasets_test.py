@@ -723,11 +723,3 @@ class TestTfds:
   def test_what_is_no_name_is_refused(self, name):
     with pytest.raises(ValueError, match=r"^dataset must be tfds:<name> or"):
       datasets.get(name)
-
-  @pytest.mark.slow
-  def test_mnist_is_the_one_with_a_name(self, load_once):
-    named = load_once("mnist")
-    loaded = datasets.load("tfds:mnist")
-    np.testing.assert_array_equal(loaded.x, named.x)
-    np.testing.assert_array_equal(loaded.y, named.y)
-    assert loaded[2:] == named[2:]

@@ -1,7 +1,6 @@
 """The binary `experiments.dynamic_personalization`, run whole."""
 
 import functools
-import json
 import re
 import types
 
@@ -88,14 +87,6 @@ class TestWholeRun:
     # Streams have their own curves beside it.
     assert any(name.endswith("seed_1/0.9/accuracy") for name in found)
 
-  def test_only_meta_networks_have_a_rate_of_their_own(
-    self, finished, read_rows
-  ):
-    for row in read_rows(finished[0]):
-      assert bool(row["meta_learning_rate"]) == (
-        row["algorithm"] in ("fed_3da", "p_fed_hn")
-      )
-
   def test_what_clients_meet_is_the_same_for_all(self, finished, read_rows):
     met = {}
     for row in read_rows(finished[0]):
@@ -152,14 +143,6 @@ class TestWholeRun:
         assert (found is None) == (distribution == "iid")
         assert 0 <= value("false_positive_rate") <= 100
 
-  def test_validation_accuracy_does_not_depend_on_the_stream(
-    self, finished, read_runs
-  ):
-    found = {}
-    for run in read_runs(finished[0]):
-      metric = run["metrics"]["validation_accuracy"]
-      assert found.setdefault(run["algorithm"], metric) == metric
-
   def test_figures_are_there(self, finished):
     figures = {p.stem for p in (finished[0] / "figures").glob("*.png")}
     assert figures == {
@@ -167,12 +150,6 @@ class TestWholeRun:
       for kind in ("accuracy", "distance")
       for name in ("iid", "0.9")
     }
-
-  def test_table_has_a_row_per_run(self, finished):
-    first, *lines = finished[1].splitlines()
-    assert first.startswith("extractor: ")
-    assert len(lines) == 2 + 2 * len(_ALGORITHMS) + 1
-    assert lines[-1] == f"results: {finished[0]}"
 
   def test_same_flags_same_numbers(
     self, finished, run_dynamic, read_runs, tmp_path
@@ -284,44 +261,6 @@ class TestOptions:
     ]
     assert {each["distance_threshold"] for each in settings} == {0}
 
-  def test_drift_is_never_seen(
-    self, run_dynamic, read_rows, read_runs, tmp_path
-  ):
-    folder = self.run(
-      run_dynamic,
-      tmp_path,
-      *_SMALL_META,
-      "--algorithm=fed_3da",
-      "--rounds=1",
-      "--distance_threshold=inf",
-      "--representation=pca",
-      "--representation_size=6",
-    )
-    assert [r["requests"] for r in read_rows(folder)] == ["0"] * 4
-    (run,) = read_runs(folder)
-    assert run["setting"]["representation_size"] == 6
-    assert run["setting"]["distance_threshold"] == "inf"
-
-  def test_distance_of_features_and_another_model(
-    self, run_dynamic, read_runs, tmp_path
-  ):
-    folder = self.run(
-      run_dynamic,
-      tmp_path,
-      "--algorithm=local",
-      "--distance_features=extractor",
-      "--model=cnn",
-      "--model_width=8",
-      "--rounds=1",
-      "--threshold_quantile=0.5",
-      f"--cache_dir={tmp_path / 'cache'}",
-    )
-    (run,) = read_runs(folder)
-    assert run["setting"]["model"] == "cnn"
-    assert len(list((tmp_path / "cache").iterdir())) == 1
-    config = json.loads((folder / "config.json").read_text())
-    assert config["flags"]["threshold_quantile"] == 0.5
-
 
 def test_every_pair_of_rates_is_chosen(run_here):
   found = []
@@ -402,8 +341,3 @@ class TestBadFlags:
       dynamic_personalization, dynamic_personalization_plan, arguments
     )
     assert named in line
-
-
-@pytest.mark.parametrize("name", ["demo"])
-def test_presets_are_flags_of_the_binary(presets, name):
-  assert name in {path.stem for path in presets("dynamic_personalization")}

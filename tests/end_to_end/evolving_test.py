@@ -136,11 +136,6 @@ class TestWholeRun:
     events = list((folder / "tensorboard").rglob("events*"))
     assert len(events) == 2 * len(_ALGORITHMS)
 
-  def test_output_is_one_table(self, finished):
-    lines = finished[1].splitlines()
-    assert lines[0].startswith("algorithm")
-    assert len(lines) == 2 + len(_ALGORITHMS) + 1
-
   def test_same_flags_give_the_same_bits(
     self, finished, tmp_path, run_evolving, read_runs, capsys
   ):
@@ -200,52 +195,6 @@ def test_selection_runs_each_setting_and_keeps_the_best(
   assert f"chosen: local, {name.replace('_', ' ')} {float(best):g}\n" in (
     capsys.readouterr().out
   )
-
-
-@pytest.mark.slow
-def test_every_combination_is_run_and_named(
-  tmp_path, run_evolving, read_rows, read_runs, capsys
-):
-  code = run_evolving(
-    [
-      *_SMALL,
-      "--algorithm=local",
-      "--rounds=1",
-      "--learning_rate=1e-3,1e-2",
-      "--optimizer=adam,sgd",
-      "--batch_size=16",
-      f"--output_dir={tmp_path}",
-    ]
-  )
-  assert code == 0
-  settings = [
-    (optimizer, rate) for optimizer in ("adam", "sgd") for rate in (1e-3, 1e-2)
-  ]
-  assert [
-    (run["setting"]["optimizer"], run["setting"]["learning_rate"])
-    for run in read_runs(tmp_path)
-  ] == settings
-  rows = read_rows(tmp_path)
-  assert [
-    (row["algorithm"], row["optimizer"], float(row["learning_rate"]))
-    for row in rows
-  ] == [("local", *setting) for setting in settings]
-  # What is not compared is not told in each row.
-  assert "batch_size" not in rows[0]
-  assert rows[0]["dirichlet"] == "inf" and rows[0]["num_clients"] == "3"
-  assert {
-    tuple(path.parent.relative_to(tmp_path / "tensorboard").parts)
-    for path in tmp_path.rglob("events*")
-  } == {
-    ("local", "target", f"rate_{rate:g}", f"optimizer_{optimizer}", "seed_0")
-    for optimizer, rate in settings
-  }
-  assert len(list((tmp_path / "checkpoints").glob("local*"))) == 4
-  head, _, *lines, _ = capsys.readouterr().out.splitlines()
-  assert head.split()[:3] == ["algorithm", "learning_rate", "optimizer"]
-  assert [line.split()[:3] for line in lines] == [
-    ["local", f"{rate:g}", optimizer] for optimizer, rate in settings
-  ]
 
 
 def test_combinations_are_of_what_an_algorithm_has(run_here):
@@ -516,19 +465,3 @@ class TestInterrupt:
       for row in read_rows(finished[0])
       if (row["algorithm"], row["seed"]) == ("fed_avg", "0")
     ]
-
-
-def test_presets_are_read(presets, run_evolving, tmp_path, capsys):
-  assert len(presets("evolving")) == 8
-  for preset in presets("evolving"):
-    # A rate that is not allowed stops the run once all flags are known.
-    code = run_evolving(
-      [
-        f"--flagfile={preset}",
-        "--algorithm=fed_evolve",
-        "--learning_rate=0",
-        f"--output_dir={tmp_path / 'run'}",
-      ]
-    )
-    assert code == 2
-    assert "--learning_rate=0.0" in capsys.readouterr().err

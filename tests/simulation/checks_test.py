@@ -479,6 +479,7 @@ class TestQueries:
       X[0],
       np.zeros([5, 3], int),
       np.full([5, 3], np.nan, np.float32),
+      np.ma.masked_less(X + np.eye(5, 3) - 0.5, 0),
       [],
       "queries",
     ],

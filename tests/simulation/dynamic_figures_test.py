@@ -1,8 +1,4 @@
-import subprocess
-import sys
-
 import numpy as np
-import pytest
 from PIL import Image
 
 from tff_shift.simulation import drawing
@@ -79,35 +75,6 @@ class TestAccuracyOverPeriods:
     high = _columns(lower[: len(lower) // 3], _GREY)
     assert high.max() < bar.min()
 
-  def test_curves_of_several_seeds_have_a_band(self, tmp_path):
-    curves = {
-      "a": _curve([53, 63, 63, 73], [67, 77, 77, 87]),
-      "b": _curve([50, 50, 40, 30]),
-    }
-    panel = _panel(self.draw(tmp_path, curves=curves)).astype(int)
-    red, _, blue = panel.transpose(2, 0, 1)
-    assert np.sum((blue - red > 20) & (panel.min(axis=-1) > 180)) > 3000
-
-  @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-      (
-        {"detected": [[0, 0]]},
-        r"detected: values must be \[seeds, 4\]; got \[1, 2\]",
-      ),
-      ({"validation": {"a": [1]}}, "validation must have the curves"),
-      (
-        {"curves": {"a": _curve([1, 2])}, "validation": {"a": [1]}},
-        "a: periods must have 4 entries; got 2",
-      ),
-    ],
-  )
-  def test_refuses_what_does_not_match(self, tmp_path, changes, message):
-    with pytest.raises(ValueError, match=message) as caught:
-      self.draw(tmp_path, **changes)
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "accuracy.png").exists()
-
 
 class TestDistanceOverPeriods:
   def draw(self, tmp_path, threshold=5.0, drifted=(False, True, False, True)):
@@ -145,39 +112,8 @@ class TestDistanceOverPeriods:
     blue = np.all(panel == _BLUE, axis=-1)
     assert max(map(_longest, blue)) < 7
 
-  def test_refuses_unequal_lengths(self, tmp_path):
-    with pytest.raises(ValueError) as caught:
-      self.draw(tmp_path, drifted=[True])
-    assert str(caught.value) == "drifted: values must have 4 entries; got 1"
-
 
 def _longest(row) -> int:
   """Returns the length of the longest run of True."""
   edges = np.flatnonzero(np.diff(np.concatenate([[0], row.astype(int), [0]])))
   return int(np.max(np.diff(edges)[::2], initial=0))
-
-
-@pytest.mark.slow
-def test_figures_leave_the_host_application_alone(tmp_path):
-  program = """
-import pathlib
-import sys
-import matplotlib
-matplotlib.use("svg")
-before = dict(matplotlib.rcParams)
-from tff_shift.simulation import dynamic_figures
-folder = pathlib.Path(sys.argv[1])
-dynamic_figures.accuracy_over_periods(
-    {"a": ([1], [[50]])}, {"a": [60]}, [[0]], [[0]], folder / "a.png"
-)
-dynamic_figures.distance_over_periods(
-    [1.0], [True], 0.5, folder / "d.png", title="a"
-)
-assert dict(matplotlib.rcParams) == before
-for module in ("matplotlib.pyplot", "tensorflow", "tensorflow_federated"):
-  assert module not in sys.modules, module
-"""
-  subprocess.run(
-    [sys.executable, "-W", "error", "-c", program, tmp_path], check=True
-  )
-  assert len(list(tmp_path.glob("*.png"))) == 2

@@ -379,11 +379,6 @@ class TestMeasureStream:
     np.testing.assert_array_equal(seen[2][0], 2 * drawn.batch(2, 1).x)
     np.testing.assert_array_equal(seen[2][1], 2 * drawn.batch(2, 0).x)
 
-  def test_each_period_is_reported(self):
-    seen = []
-    dynamic.measure_stream(make_periods("iid"), 3, INSTRUMENTS, seen.append)
-    assert seen == [1, 2, 3]
-
 
 class TestDetection:
   """With a threshold that is calibrated on data of its own."""
@@ -516,12 +511,6 @@ class TestInfer:
     again = self.infer(train, stream, threshold=0)
     np.testing.assert_array_equal(first.accuracy, again.accuracy)
 
-  def test_each_period_is_reported(self, train, stream):
-    rows = []
-    found = self.infer(train, stream, on_period=lambda *row: rows.append(row))
-    assert [period for period, _ in rows] == list(range(1, 7))
-    np.testing.assert_array_equal([row for _, row in rows], found.accuracy)
-
   def test_labels_have_no_part_in_detection_and_models(self, train, stream):
     class Mislabelled(periods.Periods):
       def batch(self, client, period):
@@ -541,13 +530,6 @@ class TestInfer:
     assert (found.accuracy != moved.accuracy).any()
     # No example has the right class twice.
     assert (found.accuracy + moved.accuracy <= 100 + 1e-4).all()
-
-  def test_unknown_use_of_updates_is_refused(self, train, stream):
-    with pytest.raises(ValueError) as error:
-      self.infer(train, stream, apply_update="later")
-    assert str(error.value) == (
-      "apply_update must be one of next, current, got 'later'"
-    )
 
 
 class TestValidate:

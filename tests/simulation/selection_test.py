@@ -165,11 +165,6 @@ def test_choose_takes_the_first_of_the_best(scores):
   assert tuple(chosen.compared.values()) == min(best)
 
 
-def test_choose_refuses_nothing():
-  with pytest.raises(ValueError):
-    selection.choose([], [])
-
-
 @pytest.mark.parametrize(
   ("compared", "label"),
   [

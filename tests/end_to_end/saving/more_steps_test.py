@@ -8,10 +8,8 @@ import json
 import os
 import shutil
 
-import numpy as np
 import pytest
 
-import tff_shift
 from benchmarks import resume
 from experiments import dynamic_personalization
 from experiments import dynamic_personalization_plan
@@ -146,17 +144,6 @@ def test_finished_run_takes_more_rounds_and_a_seed(
   assert resume.differences(long, folder) == []
 
 
-def test_evaluation_of_the_last_round_becomes_one_of_many(
-  run_evolving_to_its_end, long, read_rows
-):
-  """The sixth round is evaluated by both, the last one on all domains."""
-  folder = run_evolving_to_its_end([*_EVOLVING, "--rounds=6", "--seeds=0,1"])
-  arguments = [*_EVOLVING, "--rounds=7", "--seeds=0,1"]
-  run_evolving_to_its_end(arguments, folder)
-  assert rounds_of(read_rows(folder)) == [3, 6, 7] * 4
-  assert resume.differences(long, folder) == []
-
-
 def test_unfinished_run_and_its_extension_may_stop(
   run_evolving_to_its_end, long, tmp_path, monkeypatch, read_rows
 ):
@@ -185,22 +172,6 @@ def test_unfinished_run_and_its_extension_may_stop(
   assert not (folder / "summary.json").exists()
   run_evolving_to_its_end([*_EVOLVING, *longer], folder)
   assert resume.differences(long, folder) == []
-
-
-def test_saved_model_is_that_of_all_rounds(run_evolving_to_its_end):
-  arguments = ["--save_model", "--save_clients=all", *_EVOLVING]
-  arguments.append("--algorithm=fed_rep")
-  folders = [
-    run_evolving_to_its_end([*arguments, f"--rounds={each}"]) for each in (5, 7)
-  ]
-  run_evolving_to_its_end([*arguments, "--rounds=7"], folders[0])
-  x = np.random.default_rng(0).normal(size=(9, 2)).astype(np.float32)
-  found = []
-  for folder in folders:
-    (model,) = folder.glob("model/fed_rep/target/*/seed_0")
-    loaded = tff_shift.load(model)
-    found.append([loaded.predict_as(client, x) for client in range(3)])
-  np.testing.assert_array_equal(*found)
 
 
 def tree(folder):

@@ -1,7 +1,6 @@
 """Runs whose clients' states are on disk are the runs they are in memory."""
 
 import contextlib
-import json
 import shutil
 import sqlite3
 
@@ -16,7 +15,6 @@ from experiments import guidance
 from experiments import guidance_plan
 from experiments import online_adaptation
 from experiments import online_adaptation_plan
-from tff_shift.simulation import results
 
 pytestmark = pytest.mark.slow
 
@@ -151,39 +149,6 @@ def test_killed_run_ends_as_one_that_was_not(
   assert last_states(folder) == last_states(on_disk)
 
 
-def test_limit_may_change_on_resume(
-  in_memory, killed, tmp_path, run_evolving, monkeypatch
-):
-  folder = shutil.copytree(killed, tmp_path / "run")
-  arguments = [*_SMALL, f"--output_dir={folder}", "--resume"]
-  write = results.RunFolder.write_metrics
-
-  def stop(self, row):
-    if row["round"] == 9:
-      raise KeyboardInterrupt
-    write(self, row)
-
-  with monkeypatch.context() as patches:
-    patches.setattr(results.RunFolder, "write_metrics", stop)
-    assert run_evolving(arguments) == 130
-  assert run_evolving([*arguments, "--max_states_in_memory=1"]) == 0
-  assert metrics(folder) == metrics(in_memory)
-
-
-def test_damaged_file_is_told_in_a_line_and_the_run_starts_again(
-  in_memory, on_disk, tmp_path, run_evolving, capsys
-):
-  folder = shutil.copytree(on_disk, tmp_path / "run")
-  path = folder / _RUN / "states.sqlite"
-  path.write_bytes(path.read_bytes()[:5000])
-  assert run_evolving([*_ON_DISK, f"--output_dir={folder}", "--resume"]) == 0
-  errors = capsys.readouterr().err.splitlines()
-  assert len(errors) == 2  # One for each checkpoint.
-  assert errors[0].startswith("evolving: checkpoint ")
-  assert "state_12 cannot be used: the file of its clients' states" in errors[0]
-  assert metrics(folder) == metrics(in_memory)
-
-
 @pytest.mark.parametrize("name", list(_OTHERS))
 def test_other_scenarios_have_it_too(tmp_path, run_here, name):
   binary, planning, arguments = _OTHERS[name]
@@ -242,25 +207,6 @@ class TestSomeClientsAreEvaluated:
     assert {row.pop("evaluation_clients") for row in everybody} == {"0"}
     assert same == everybody
 
-  def test_same_clients_again_and_no_file_is_left_without_checkpoints(
-    self, run, some
-  ):
-    folder = run(
-      "--evaluation_clients=3",
-      "--checkpoint_every=0",
-      "--max_states_in_memory=2",
-    )
-    assert metrics(folder) == metrics(some)
-    assert sorted(path.name for path in folder.iterdir()) == [
-      ".lock",
-      "config.json",
-      "done.json",
-      "figures",
-      "metrics.csv",
-      "summary.json",
-      "tensorboard",
-    ]
-
 
 @pytest.mark.parametrize(
   "flag, expected",
@@ -273,11 +219,3 @@ class TestSomeClientsAreEvaluated:
 def test_wrong_flags_are_refused(flag, expected, refused):
   line = refused(evolving, evolving_plan, [*_SMALL, flag])
   assert flag in line and expected in line
-
-
-def test_other_evaluation_is_another_run(in_memory, run_evolving, capsys):
-  config = json.loads((in_memory / "config.json").read_text())
-  assert config["flags"]["max_states_in_memory"] is None
-  arguments = [*_SMALL, f"--output_dir={in_memory}", "--resume"]
-  assert run_evolving([*arguments, "--evaluation_clients=3"]) == 2
-  assert "--evaluation_clients was 0 and is 3" in capsys.readouterr().err

@@ -82,22 +82,6 @@ def tree(folder):
   }
 
 
-def test_damaged_configuration_is_named_and_nothing_changes(
-  finished, run_evolving, capsys
-):
-  config = finished / "config.json"
-  config.write_text(config.read_text()[:-20])
-  before = tree(finished)
-  code = run_evolving([*_SMALL, f"--output_dir={finished}", "--resume"])
-  errors = capsys.readouterr().err
-  assert code == 2 and errors.count("\n") == 1
-  assert f"{config}: it is not JSON" in errors and "--overwrite" in errors
-  after = tree(finished)
-  after.pop(finished / folder_lock.NAME, None)
-  before.pop(finished / folder_lock.NAME, None)
-  assert after == before
-
-
 def test_run_that_ended_early_ends_as_one_that_did_not(
   whole, tmp_path, run_evolving, capsys, monkeypatch
 ):
@@ -186,11 +170,6 @@ def test_other_flags_are_refused_and_nothing_is_changed(
   assert tree(finished) == before
 
 
-def test_resume_without_a_folder_is_refused(run_evolving, capsys):
-  assert run_evolving([*_SMALL, "--resume"]) == 2
-  assert "--output_dir" in capsys.readouterr().err
-
-
 def test_what_leaves_results_as_they_are_may_change(
   whole, finished, run_evolving, capsys
 ):
@@ -213,20 +192,6 @@ def test_what_leaves_results_as_they_are_may_change(
   # Other software may leave them or not.
   assert errors.startswith("evolving: versions differ from those of the start")
   assert errors.count("\n") == 1
-
-
-def test_run_that_is_still_going_on_is_left_alone(
-  finished, run_evolving, capsys, monkeypatch
-):
-  def is_held(*_):
-    raise BlockingIOError
-
-  monkeypatch.setattr(folder_lock.fcntl, "lockf", is_held)
-  before = tree(finished)
-  code = run_evolving([*_SMALL, f"--output_dir={finished}", "--resume"])
-  assert code == 2
-  assert "still going on" in capsys.readouterr().err
-  assert tree(finished) == before
 
 
 def test_drifting_clients_go_on_in_training_and_in_use(
@@ -446,10 +411,6 @@ class TestAuto:
     after = tree(finished)
     after.pop(finished / folder_lock.NAME, None)
     assert after == before
-
-  def test_folder_must_be_named(self, run_evolving, capsys):
-    assert run_evolving([*_SMALL, "--resume=auto"]) == 2
-    assert "--output_dir" in capsys.readouterr().err
 
   def test_of_two_that_start_at_once_one_runs(
     self, whole, tmp_path, start_binary, run_evolving

@@ -20,16 +20,9 @@ from tff_shift.learning import evaluation
 # leave.
 _ALGORITHMS = ("fed_avg", "fed_evp", "fed_rep")
 _SMALL = (
-  "--dataset=circle",
-  "--num_domains=4",
-  "--max_examples_per_domain=90",
-  "--num_clients=3",
-  "--rounds=2",
-  "--local_steps=1",
-  "--evaluate_every=1",
-  "--optimizer=adam",
-  "--learning_rate=1e-3",
-  "--noprogress",
+  *("--dataset=circle", "--num_domains=4", "--max_examples_per_domain=90"),
+  *("--num_clients=3", "--rounds=2", "--local_steps=1", "--evaluate_every=1"),
+  *("--optimizer=adam", "--learning_rate=1e-3", "--noprogress"),
 )
 
 
@@ -143,9 +136,7 @@ class TestWholeRun:
     (tmp_path / "metrics.csv").write_text("precious\n")
     arguments = [
       *_SMALL,
-      "--algorithm=fed_evp",
-      "--seeds=0,1",
-      "--max_concurrent_clients=1",
+      *("--algorithm=fed_evp", "--seeds=0,1", "--max_concurrent_clients=1"),
       f"--output_dir={tmp_path}",
     ]
     assert run_evolving(arguments) == 2
@@ -166,9 +157,7 @@ def test_selection_runs_each_setting_and_keeps_the_best(
       *_SMALL,
       "--algorithm=local",
       f"--{name}={','.join(labels)}",
-      "--rounds=4",
-      "--select=last_source",
-      "--all_settings",
+      *("--rounds=4", "--select=last_source", "--all_settings"),
       f"--output_dir={tmp_path}",
     ]
   )
@@ -236,8 +225,7 @@ def test_metric_that_is_added_is_in_rows_summary_figures_and_table(
   code = run_evolving(
     [
       *_SMALL,
-      "--dataset=rotated_digits",
-      "--model=mlp",
+      *("--dataset=rotated_digits", "--model=mlp"),
       "--algorithm=fed_avg,local",
       f"--output_dir={folder}",
     ]

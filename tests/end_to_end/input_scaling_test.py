@@ -19,39 +19,24 @@ from tff_shift.models import input_scaling
 pytestmark = pytest.mark.slow
 
 _GUIDANCE = (
-  "--dataset=digits",
-  "--model=mlp",
-  "--model_width=4",
-  "--algorithm=fed_avg",
-  "--max_examples=200",
-  "--num_clients=3",
+  *("--dataset=digits", "--model=mlp", "--model_width=4"),
+  *("--algorithm=fed_avg", "--max_examples=200", "--num_clients=3"),
   "--noprogress",
 )
 _PLANS = {
   evolving_plan: (
-    "--algorithm=fed_avg",
-    "--model=mlp",
-    "--dataset=rotated_digits",
-    "--num_domains=3",
-    "--num_clients=2",
+    *("--algorithm=fed_avg", "--model=mlp", "--dataset=rotated_digits"),
+    *("--num_domains=3", "--num_clients=2"),
   ),
   guidance_plan: _GUIDANCE,
   online_adaptation_plan: (
-    "--algorithm=source",
-    "--dataset=digits",
-    "--model=mlp",
-    "--num_clients=2",
-    "--timesteps=2",
+    *("--algorithm=source", "--dataset=digits", "--model=mlp"),
+    *("--num_clients=2", "--timesteps=2"),
   ),
   dynamic_personalization_plan: (
-    "--algorithm=local",
-    "--dataset=digits",
-    "--max_examples=600",
-    "--num_clients=2",
-    "--period_size=20",
-    "--distance_threshold=1",
-    "--distance_features=extractor",
-    "--test_distributions=iid",
+    *("--algorithm=local", "--dataset=digits", "--max_examples=600"),
+    *("--num_clients=2", "--period_size=20", "--distance_threshold=1"),
+    *("--distance_features=extractor", "--test_distributions=iid"),
   ),
 }
 # That of each paper, where it says one.
@@ -194,10 +179,7 @@ def test_raw_features_train_and_a_saved_model_scales_alike(
   run = tmp_path / "run"
   arguments = [
     f"--dataset={table}",
-    "--algorithm=fed_avg",
-    "--num_clients=2",
-    "--rounds=10",
-    "--noprogress",
+    *("--algorithm=fed_avg", "--num_clients=2", "--rounds=10", "--noprogress"),
     f"--output_dir={run}",
   ]
   assert (
@@ -302,9 +284,7 @@ def test_numbers_are_recorded_and_a_run_goes_on_with_no_others(
 ):
   arguments = [
     *_GUIDANCE,
-    "--input_scaling=standardized",
-    "--rounds=1",
-    "--batch_size=8",
+    *("--input_scaling=standardized", "--rounds=1", "--batch_size=8"),
     "--local_steps=1",
     f"--output_dir={tmp_path / 'run'}",
   ]

@@ -17,15 +17,10 @@ from tff_shift.data import datasets
 from tff_shift.models import llama_checkpoint
 
 _SMALL = (
-  "--dataset=synthetic_relations",
-  "--client_classes=disjoint",
-  "--timesteps=2",
-  "--num_clients=2",
-  "--samples_per_step=12",
-  "--initial_examples=24",
-  "--max_pretraining_examples=1865",
-  "--pretraining_epochs=12",
-  "--noprogress",
+  *("--dataset=synthetic_relations", "--client_classes=disjoint"),
+  *("--timesteps=2", "--num_clients=2", "--samples_per_step=12"),
+  *("--initial_examples=24", "--max_pretraining_examples=1865"),
+  *("--pretraining_epochs=12", "--noprogress"),
 )
 
 

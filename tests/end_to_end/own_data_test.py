@@ -30,11 +30,8 @@ _ONLINE = (
   online_adaptation,
   online_adaptation_plan,
   (
-    "--algorithm=source",
-    "--timesteps=1",
-    "--samples_per_step=5",
-    "--initial_examples=5",
-    "--pretraining_epochs=1",
+    *("--algorithm=source", "--timesteps=1", "--samples_per_step=5"),
+    *("--initial_examples=5", "--pretraining_epochs=1"),
   ),
 )
 _GUIDANCE = (
@@ -46,13 +43,9 @@ _DYNAMIC = (
   dynamic_personalization,
   dynamic_personalization_plan,
   (
-    "--algorithm=local",
-    "--rounds=1",
-    "--periods=1",
-    "--test_distributions=0.5",
-    "--train_distributions=iid",
-    "--period_size=10",
-    "--pretraining_epochs=1",
+    *("--algorithm=local", "--rounds=1", "--periods=1"),
+    *("--test_distributions=0.5", "--train_distributions=iid"),
+    *("--period_size=10", "--pretraining_epochs=1"),
   ),
 )
 
@@ -87,9 +80,7 @@ def run_file(tmp_path, monkeypatch, run_here):
       planning,
       [
         *common,
-        "--dataset=tabular.npz",
-        "--noprogress",
-        "--output_dir=run",
+        *("--dataset=tabular.npz", "--noprogress", "--output_dir=run"),
         *arguments,
       ],
     )
@@ -210,12 +201,8 @@ def test_clients_with_few_classes_and_labels_run_to_the_end(
   # Q_T is one class, which the client may not hold; at the end of square it is
   # all that is drawn.
   arguments = (
-    "--algorithm=fed_ade",
-    "--timesteps=4",
-    "--shift=square",
-    "--initial_examples=10",
-    "--dirichlet=0.001",
-    "--seeds=0,1",
+    *("--algorithm=fed_ade", "--timesteps=4", "--shift=square"),
+    *("--initial_examples=10", "--dirichlet=0.001", "--seeds=0,1"),
     "--cache_dir=cache",
   )
   assert run_file(_ONLINE, _few_classes(), *arguments) == 0

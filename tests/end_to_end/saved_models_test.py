@@ -14,13 +14,8 @@ from experiments import guidance_plan
 from tff_shift.data import domains
 
 FLAGS = (
-  "--dataset=circle",
-  "--num_domains=5",
-  "--num_clients=3",
-  "--rounds=1",
-  "--model_width=4",
-  "--batch_size=8",
-  "--local_steps=1",
+  *("--dataset=circle", "--num_domains=5", "--num_clients=3", "--rounds=1"),
+  *("--model_width=4", "--batch_size=8", "--local_steps=1"),
 )
 
 
@@ -37,13 +32,9 @@ class TestSaved:
     folder = tmp_path_factory.mktemp("runs") / "run"
     arguments = [
       *FLAGS,
-      "--algorithm=ditto",
-      "--learning_rate=0.01,0.1",
-      "--select=last_source",
-      "--selection_seeds=0",
-      "--seeds=0,1",
-      "--save_model",
-      "--save_clients=0,2",
+      *("--algorithm=ditto", "--learning_rate=0.01,0.1"),
+      *("--select=last_source", "--selection_seeds=0", "--seeds=0,1"),
+      *("--save_model", "--save_clients=0,2"),
       f"--output_dir={folder}",
     ]
     assert run_evolving_here(arguments) == 0

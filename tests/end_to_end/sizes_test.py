@@ -15,26 +15,18 @@ from tff_shift import memory
 # A client holds 10 examples of a domain, 2 of them for testing. The last domain
 # is the target: 2 clients train on 8 of each of 2 domains.
 _EVOLVING = (
-  "--algorithm=fed_avg",
-  "--dataset=rotated_digits",
-  "--num_domains=3",
-  "--max_examples_per_domain=20",
-  "--num_clients=2",
+  *("--algorithm=fed_avg", "--dataset=rotated_digits", "--num_domains=3"),
+  *("--max_examples_per_domain=20", "--num_clients=2"),
 )
 _NUM_EXAMPLES = 32
 _ONLINE = ("--algorithm=source", "--dataset=digits", "--model_width=8")
 _DYNAMIC = (
-  "--algorithm=fed_3da",
-  "--dataset=digits",
-  "--num_clients=3",
+  *("--algorithm=fed_3da", "--dataset=digits", "--num_clients=3"),
   "--period_size=20",
 )
 _GUIDANCE = (
-  "--algorithm=fed_avg",
-  "--dataset=digits",
-  "--partition=dirichlet_0.3",
-  "--intensity=none",
-  "--max_examples=200",
+  *("--algorithm=fed_avg", "--dataset=digits", "--partition=dirichlet_0.3"),
+  *("--intensity=none", "--max_examples=200"),
 )
 
 

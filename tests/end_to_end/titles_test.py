@@ -14,13 +14,8 @@ from tff_shift.data import text_archives
 # Those that do more with examples than to train on them.
 _ALGORITHMS = ("t3a", "fed_the", "cfed", "fed_evolve")
 _SMALL = (
-  "--num_clients=2",
-  "--rounds=1",
-  "--local_steps=1",
-  "--batch_size=4",
-  "--model_width=3",
-  "--embedding_width=2",
-  "--noprogress",
+  *("--num_clients=2", "--rounds=1", "--local_steps=1", "--batch_size=4"),
+  *("--model_width=3", "--embedding_width=2", "--noprogress"),
 )
 
 

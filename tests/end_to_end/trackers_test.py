@@ -6,15 +6,9 @@ import json
 import pytest
 
 _RUN = (
-  "--algorithm=local",
-  "--dataset=circle",
-  "--num_domains=4",
-  "--num_clients=2",
-  "--max_examples_per_domain=20",
-  "--rounds=2",
-  "--evaluate_every=1",
-  "--checkpoint_every=1",
-  "--seeds=0,1",
+  *("--algorithm=local", "--dataset=circle", "--num_domains=4"),
+  *("--num_clients=2", "--max_examples_per_domain=20", "--rounds=2"),
+  *("--evaluate_every=1", "--checkpoint_every=1", "--seeds=0,1"),
 )
 
 

@@ -40,19 +40,6 @@ class TestLearningCurves:
     assert _count_pixels(path, _VERMILION) > 500
     assert _count_pixels(path, _GREEN) == 0
 
-  def test_draws_a_single_round_and_gaps(self, tmp_path):
-    path = tmp_path / "curves.png"
-    figures.learning_curves(
-      {
-        "a": ([1], [[50.0]]),
-        "b": ([1, 2, 3], [[1.0, np.nan, 2.0], [1.1, np.nan, 2.1]]),
-      },
-      path,
-      "value",
-    )
-    assert _count_pixels(path, _BLUE) > 50
-    assert _count_pixels(path, _VERMILION) > 50
-
 
 class TestAccuracyPerDomain:
   def _grey_columns(self, path):

@@ -4,7 +4,6 @@ import pytest
 from PIL import Image
 from scipy import ndimage
 
-from tff_shift.simulation import drawing
 from tff_shift.simulation import online_figures
 
 _BLUE, _VERMILION, _GREY = (0, 114, 178), (213, 94, 0), (89, 89, 89)
@@ -27,32 +26,6 @@ def _rows_and_columns(pixels, color):
 
 
 class TestAccuracyOverTime:
-  def test_draws_each_algorithm_in_its_color(self, tmp_path):
-    steps = np.arange(1, 101)
-    path = online_figures.accuracy_over_time(
-      {
-        "fed_ade": drawing.Curve(steps, [58.6 + steps / 10, 61.4 + steps / 10]),
-        "source": drawing.Curve(steps, [60 - steps / 10]),
-      },
-      [np.linspace(0, 1, 101)],
-      tmp_path / "accuracy.png",
-      ylabel="Accuracy (%)",
-    )
-    assert path == tmp_path / "accuracy.png"
-    pixels = _pixels(path)
-    assert pixels.shape == (660, 960, 3)
-    for color in (_BLUE, _VERMILION):
-      rows, columns = _rows_and_columns(pixels, color)
-      assert np.sum(columns < _LEGEND) > 500
-      assert np.sum(columns > _LEGEND) > 20
-      # The curves stay in the upper panel.
-      assert rows.max() < 440
-    # A pale blue band around the curve that has a spread, and no other.
-    red, green, blue = pixels[:, 80:_LEGEND].astype(int).transpose(2, 0, 1)
-    pale = np.minimum(np.minimum(red, green), blue) > 180
-    assert np.sum(pale & (blue - red > 20)) > 5000
-    assert np.sum(pale & (red - blue > 20)) < 2000
-
   def test_omega_steps_below_on_the_same_time_axis(self, tmp_path):
     path = online_figures.accuracy_over_time(
       {"a": ([1, 2, 3, 4], [[50.0, 60.0, 50.0, 60.0]])},
@@ -77,17 +50,6 @@ class TestAccuracyOverTime:
     # The accuracy starts with step 1, a quarter of the way.
     _, blue = _rows_and_columns(_pixels(path)[:, 80:_LEGEND], _BLUE)
     assert (blue.min() - start) / width == pytest.approx(1 / 4, abs=0.015)
-
-  def test_draws_a_single_step(self, tmp_path):
-    path = online_figures.accuracy_over_time(
-      {"a": ([1], [[50.0]])},
-      [[0.0, 1.0]],
-      tmp_path / "a.png",
-      ylabel="Accuracy",
-    )
-    # The legend, whose label is short, begins farther to the right.
-    _, columns = _rows_and_columns(_pixels(path)[:, :860], _BLUE)
-    assert columns.size > 20
 
 
 class TestRatesOverTime:
@@ -118,19 +80,6 @@ class TestRatesOverTime:
       rows, _ = _rows_and_columns(pixels[:, _END_OF_AXES:], color)
       assert 0 < np.ptp(rows) < 15
 
-  def test_equal_steps_share_a_column(self, tmp_path):
-    rates, shifts = np.zeros(50), np.zeros(50)
-    rates[20], shifts[20] = 1.0, 2.0
-    path = online_figures.rates_over_time(
-      {"a": rates}, {"a": shifts}, tmp_path / "rates.png", title=""
-    )
-    pixels = _pixels(path)[:, :_LEGEND]
-    peaks = []
-    for panel in (pixels[:310], pixels[320:]):
-      rows, columns = _rows_and_columns(panel, _BLUE)
-      peaks.append(columns[rows < rows.min() + 4].mean())
-    assert peaks[0] == pytest.approx(peaks[1], abs=1)
-
   def test_every_peak_of_clients_that_jump_together_is_seen(self, tmp_path):
     shift = np.zeros(100)
     shift[5::10] = 1.0
@@ -142,17 +91,6 @@ class TestRatesOverTime:
     # The markers of the lower peaks, drawn first, far above the base line.
     rows, _ = _rows_and_columns(panel, _BLUE)
     assert np.sum(rows < 150) > 10 * 10
-
-  def test_draws_gaps(self, tmp_path):
-    path = online_figures.rates_over_time(
-      {"a": [np.nan, 1.0, np.nan]},
-      {"a": [np.nan] * 3},
-      tmp_path / "r.png",
-      title="",
-    )
-    rows, columns = _rows_and_columns(_pixels(path), _BLUE)
-    assert 0 < np.sum(columns < _LEGEND) < 100
-    assert rows.max() < 310
 
 
 class TestClassDistributions:
@@ -222,17 +160,6 @@ class TestClassDistributions:
     # Dark pixels in the column of the names; between names lies a free row.
     dark = np.any(pixels[:, 50:100].max(axis=-1) < 100, axis=1)
     assert ndimage.label(dark)[1] == num_labels
-
-  def test_draws_a_single_step(self, tmp_path):
-    path = online_figures.class_distributions(
-      np.array([[0.0, 1.0]]),
-      np.array([[1.0, 0.0]]),
-      ("a", "b"),
-      tmp_path / "classes.png",
-      title="",
-    )
-    rows, _ = _rows_and_columns(_pixels(path)[:, :840], self._color(1.0))
-    assert rows.size > 50000
 
 
 class TestShiftScatter:

@@ -24,57 +24,27 @@ from tff_shift.simulation import results
 pytestmark = pytest.mark.slow
 
 _EVOLVING = (
-  "--algorithm=fed_avg,fed_rep",
-  "--dataset=circle",
-  "--num_domains=4",
-  "--max_examples_per_domain=90",
-  "--num_clients=3",
-  "--participation=0.7",
-  "--local_steps=1",
-  "--evaluate_every=3",
-  "--mean_of_last=2",
-  "--optimizer=adam",
-  "--learning_rate=1e-2",
-  "--checkpoint_every=2",
+  *("--algorithm=fed_avg,fed_rep", "--dataset=circle", "--num_domains=4"),
+  *("--max_examples_per_domain=90", "--num_clients=3", "--participation=0.7"),
+  *("--local_steps=1", "--evaluate_every=3", "--mean_of_last=2"),
+  *("--optimizer=adam", "--learning_rate=1e-2", "--checkpoint_every=2"),
 )
 _GUIDANCE = (
-  "--algorithm=fed_rep",
-  "--dataset=digits",
-  "--num_clients=3",
-  "--participation=0.7",
-  "--max_examples=200",
-  "--model=mlp",
-  "--model_width=4",
-  "--local_steps=1",
-  "--batch_size=16",
-  "--evaluate_every=2",
-  "--final_rounds=2",
-  "--checkpoint_every=1",
+  *("--algorithm=fed_rep", "--dataset=digits", "--num_clients=3"),
+  *("--participation=0.7", "--max_examples=200", "--model=mlp"),
+  *("--model_width=4", "--local_steps=1", "--batch_size=16"),
+  *("--evaluate_every=2", "--final_rounds=2", "--checkpoint_every=1"),
 )
 _DYNAMIC = (
-  "--algorithm=local",
-  "--dataset=digits",
-  "--max_examples=600",
-  "--num_clients=3",
-  "--participation=0.7",
-  "--period_size=20",
-  "--periods=2",
-  "--test_distributions=iid,0.9",
-  "--model=mlp",
-  "--model_width=4",
-  "--distance_threshold=1",
-  "--checkpoint_every=2",
+  *("--algorithm=local", "--dataset=digits", "--max_examples=600"),
+  *("--num_clients=3", "--participation=0.7", "--period_size=20"),
+  *("--periods=2", "--test_distributions=iid,0.9", "--model=mlp"),
+  *("--model_width=4", "--distance_threshold=1", "--checkpoint_every=2"),
 )
 _ONLINE = (
-  "--algorithm=fth",
-  "--timesteps=3",
-  "--dataset=digits",
-  "--model=mlp",
-  "--model_width=4",
-  "--num_clients=3",
-  "--initial_examples=20",
-  "--samples_per_step=20",
-  "--pretraining_epochs=1",
+  *("--algorithm=fth", "--timesteps=3", "--dataset=digits", "--model=mlp"),
+  *("--model_width=4", "--num_clients=3", "--initial_examples=20"),
+  *("--samples_per_step=20", "--pretraining_epochs=1"),
   "--max_pretraining_examples=200",
 )
 
@@ -239,9 +209,7 @@ def test_choice_is_that_of_more_rounds(run_evolving_to_its_end, read_runs):
   """After one round another learning rate is chosen than after three."""
   arguments = [
     *_EVOLVING,
-    "--algorithm=fed_avg",
-    "--optimizer=sgd",
-    "--learning_rate=0.1,0.3",
+    *("--algorithm=fed_avg", "--optimizer=sgd", "--learning_rate=0.1,0.3"),
     "--select=last_source",
   ]
   folder, whole = (
@@ -370,9 +338,7 @@ def test_streams_take_seeds_and_no_time_steps(run, run_here, capsys, tmp_path):
   errors = refused(
     [
       *arguments,
-      "--shift=bernoulli",
-      "--algorithm=fed_ade",
-      "--controls",
+      *("--shift=bernoulli", "--algorithm=fed_ade", "--controls"),
       "--timesteps=4",
     ],
     folder,

@@ -27,38 +27,19 @@ from tff_shift.simulation import trackers
 pytestmark = pytest.mark.slow
 
 _SMALL = (
-  "--dataset=circle",
-  "--num_domains=4",
-  "--max_examples_per_domain=90",
-  "--num_clients=3",
-  "--rounds=8",
-  "--local_steps=1",
-  "--evaluate_every=1",
-  "--optimizer=adam",
-  "--learning_rate=1e-2",
-  "--participation=0.7",
-  "--noprogress",
-  "--algorithm=fed_rep",
-  "--seeds=0,1",
+  *("--dataset=circle", "--num_domains=4", "--max_examples_per_domain=90"),
+  *("--num_clients=3", "--rounds=8", "--local_steps=1", "--evaluate_every=1"),
+  *("--optimizer=adam", "--learning_rate=1e-2", "--participation=0.7"),
+  *("--noprogress", "--algorithm=fed_rep", "--seeds=0,1"),
   "--checkpoint_every=3",
 )
 # Five steps in a run, three rounds and two streams; 2, 4 and 5 are saved.
 _DYNAMIC = (
-  "--algorithm=local",
-  "--dataset=digits",
-  "--max_examples=600",
-  "--num_clients=3",
-  "--rounds=3",
-  "--period_size=20",
-  "--periods=2",
-  "--test_distributions=iid,0.9",
-  "--model=mlp",
-  "--model_width=4",
-  "--distance_threshold=1",
-  "--participation=0.7",
-  "--noprogress",
-  "--seeds=0,1",
-  "--checkpoint_every=2",
+  *("--algorithm=local", "--dataset=digits", "--max_examples=600"),
+  *("--num_clients=3", "--rounds=3", "--period_size=20", "--periods=2"),
+  *("--test_distributions=iid,0.9", "--model=mlp", "--model_width=4"),
+  *("--distance_threshold=1", "--participation=0.7", "--noprogress"),
+  *("--seeds=0,1", "--checkpoint_every=2"),
 )
 
 
@@ -180,9 +161,7 @@ def test_what_leaves_results_as_they_are_may_change(
     [
       *_SMALL,
       f"--output_dir={finished}",
-      "--resume",
-      "--checkpoint_every=0",
-      "--max_concurrent_clients=1",
+      *("--resume", "--checkpoint_every=0", "--max_concurrent_clients=1"),
       "--executor=in_process",
     ]
   )
@@ -375,6 +354,11 @@ class TestAuto:
       patches.setattr(rounds.Rounds, "step", never)
       assert run_evolving([*arguments, "--save_model"]) == 0
     assert list((folder / "model").rglob("weights.npz"))
+
+  @pytest.mark.parametrize("flag", ["--resume", "--resume=auto"])
+  def test_folder_must_be_named(self, run_evolving, capsys, flag):
+    assert run_evolving([*_SMALL, flag]) == 2
+    assert "--output_dir" in capsys.readouterr().err
 
   @pytest.mark.parametrize(
     ("prepare", "arguments", "expected"),

@@ -57,6 +57,19 @@ def _modules_forget():
   _forget_what_stays()
 
 
+def _refusal(function, *arguments, **options):
+  with pytest.raises(ValueError) as error:
+    function(*arguments, **options)
+  assert "\n" not in str(error.value)
+  return str(error.value)
+
+
+@pytest.fixture(scope="session")
+def refusal():
+  """Returns `refusal(function, *arguments, **options)`: the one line of it."""
+  return _refusal
+
+
 @contextlib.contextmanager
 def _no_file_above(size):
   old = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -29,11 +29,7 @@ class TestRotatedDomains:
       "rotated_digits", num_domains=5, angle_step=90, first_angle=-90
     )
     assert [domain.name for domain in dataset.domains] == [
-      "-90 deg",
-      "0 deg",
-      "90 deg",
-      "180 deg",
-      "270 deg",
+      *("-90 deg", "0 deg", "90 deg", "180 deg", "270 deg"),
     ]
     sizes = [len(domain.y) for domain in dataset.domains]
     assert max(sizes) - min(sizes) == 1  # 1,797 is not a multiple of 5.
@@ -147,15 +143,8 @@ class TestTimeDomains:
     self.write_portraits(tmp_path, years)
     dataset = domains.load_evolving("portraits", data_dir=tmp_path)
     assert [domain.name for domain in dataset.domains] == [
-      "1905-1916",
-      "1917-1928",
-      "1929-1940",
-      "1941-1952",
-      "1953-1964",
-      "1965-1976",
-      "1977-1988",
-      "1989-2000",
-      "2001-2013",
+      *("1905-1916", "1917-1928", "1929-1940", "1941-1952", "1953-1964"),
+      *("1965-1976", "1977-1988", "1989-2000", "2001-2013"),
     ]
     found = []
     for domain in dataset.domains:

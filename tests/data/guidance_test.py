@@ -59,19 +59,9 @@ class TestParsePartition:
   @pytest.mark.parametrize(
     "text",
     [
-      "",
-      "iid",
-      "dirichlet",
-      "dirichlet_",
-      "dirichlet_0",
-      "dirichlet_-1",
-      "dirichlet_nan",
-      "dirichlet_1.2.3",
-      "spc_5",
-      "0_spc",
-      "-5_spc",
-      "2.5_spc",
-      "5_spc\n",
+      *("", "iid", "dirichlet", "dirichlet_", "dirichlet_0", "dirichlet_-1"),
+      *("dirichlet_nan", "dirichlet_1.2.3", "spc_5", "0_spc", "-5_spc"),
+      *("2.5_spc", "5_spc\n"),
     ],
   )
   def test_refuses_anything_else_in_one_line(self, text):

@@ -411,16 +411,7 @@ class TestCovariateShift:
     )
     # 5 omega = 0, 0.45, 0.5, 1.45, 1.5, 2.5, 3.45, 3.5, 4.5, 5.
     assert [found.severity(t) for t in range(10)] == [
-      0,
-      0,
-      1,
-      1,
-      2,
-      3,
-      3,
-      4,
-      5,
-      5,
+      *(0, 0, 1, 1, 2, 3, 3, 4, 5, 5),
     ]
 
   def test_shift_is_the_change_of_severity(self, images):

@@ -143,16 +143,8 @@ class TestTfds:
     assert cifar10.y.dtype == np.int32
     assert cifar10.num_train == 50_000
     assert cifar10.class_names == (
-      "airplane",
-      "automobile",
-      "bird",
-      "cat",
-      "deer",
-      "dog",
-      "frog",
-      "horse",
-      "ship",
-      "truck",
+      *("airplane", "automobile", "bird", "cat", "deer", "dog", "frog"),
+      *("horse", "ship", "truck"),
     )
     # Both splits are balanced.
     train, test = np.split(cifar10.y, [50_000])

@@ -344,13 +344,8 @@ _REFUSED = [
   *(
     (f"--{name}=0", f"--{name}=0", "at least 1")
     for name in (
-      "rounds",
-      "mean_of_last",
-      "evaluate_every",
-      "num_clients",
-      "local_steps",
-      "batch_size",
-      "model_width",
+      *("rounds", "mean_of_last", "evaluate_every", "num_clients"),
+      *("local_steps", "batch_size", "model_width"),
     )
   ),
 ]

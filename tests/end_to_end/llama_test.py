@@ -58,10 +58,7 @@ def test_fed_ade_adapts_it_and_leaves_the_base_alone(
   run, model_dir, tmp_path, capsys
 ):
   flags = (
-    "local_epochs=1",
-    "batch_size=8",
-    "optimizer=adamw",
-    "eta_max=1e-2",
+    *("local_epochs=1", "batch_size=8", "optimizer=adamw", "eta_max=1e-2"),
     "lora_rank=3",
   )
   code = run(

@@ -68,11 +68,7 @@ class TestWholeRun:
     settings["fix_lr"] = [("0.1", "")]
     settings["fed_ade"] = [("", "True"), ("", "False")]
     columns = (
-      "algorithm",
-      "learning_rate",
-      "use_uncertainty",
-      "shift",
-      "seed",
+      *("algorithm", "learning_rate", "use_uncertainty", "shift", "seed"),
       "timestep",
     )
     assert [tuple(map(row.get, columns)) for row in rows] == [
@@ -125,10 +121,8 @@ class TestWholeRun:
       *(
         f"{kind}_{label}"
         for kind in (
-          "learning_rates_linear",
-          "learning_rates_square",
-          "class_estimates_linear",
-          "class_estimates_square",
+          *("learning_rates_linear", "learning_rates_square"),
+          *("class_estimates_linear", "class_estimates_square"),
           "measured_shift",
         )
         for label in compared
@@ -404,13 +398,8 @@ _REFUSED = [
   *(
     (f"--{name}=0", f"--{name}=0", "at least 1")
     for name in (
-      "timesteps",
-      "rounds_per_step",
-      "num_clients",
-      "samples_per_step",
-      "initial_examples",
-      "max_pretraining_examples",
-      "pretraining_epochs",
+      *("timesteps", "rounds_per_step", "num_clients", "samples_per_step"),
+      *("initial_examples", "max_pretraining_examples", "pretraining_epochs"),
     )
   ),
   ("--cache_dir=/proc/self/fdinfo/cache", "/cache: it cannot be written"),

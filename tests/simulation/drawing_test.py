@@ -227,15 +227,8 @@ class TestLegend:
 
 # Signs that mean something to matplotlib, or that no font has.
 _NAMES = (
-  "$0_$25",
-  "$25_$50",
-  "10^$20$",
-  "$\\frac{",
-  "_hidden",
-  "a\\b%{x} %s",
-  "{}",
-  "line\nof\x00two",
-  "\udc80 half",
+  *("$0_$25", "$25_$50", "10^$20$", "$\\frac{", "_hidden", "a\\b%{x} %s"),
+  *("{}", "line\nof\x00two", "\udc80 half"),
   "x" * 300,
 )
 _SHOWN = (*_NAMES[:7], r"line\nof\x00two", r"\udc80 half")
@@ -350,15 +343,9 @@ class TestNames:
   @pytest.mark.parametrize(
     "name",
     [
-      "learning_curves",
-      "accuracy_per_domain",
-      "example_images",
-      "example_texts",
-      "scatter_classes",
-      "class_counts",
-      "rates_over_time",
-      "class_distributions",
-      "shift_scatter",
+      *("learning_curves", "accuracy_per_domain", "example_images"),
+      *("example_texts", "scatter_classes", "class_counts", "rates_over_time"),
+      *("class_distributions", "shift_scatter"),
     ],
   )
   def test_titles_fit(self, name, drawn, tmp_path, monkeypatch):

@@ -303,14 +303,8 @@ class TestSummaryFile:
     ]
     run = summary["runs"][0]
     assert list(run) == [
-      "algorithm",
-      "dataset",
-      "setting",
-      "metrics",
-      "rounds",
-      "seconds_per_round",
-      "num_diverged",
-      "scores",
+      *("algorithm", "dataset", "setting", "metrics", "rounds"),
+      *("seconds_per_round", "num_diverged", "scores"),
     ]
     assert run == {
       "algorithm": "fed_avg",

@@ -186,16 +186,16 @@ class TestBadData:
       ),
     ],
   )
-  def test_period_of_a_stream_is_refused(self, change, message):
+  def test_period_of_a_stream_is_refused(self, change, message, refusal):
     class ChangedPeriods(periods.Periods):
       def batch(self, client, period):
         found = super().batch(client, period)
         return change(*found) if (client, period) == (1, 2) else found
 
     drawn = make_periods("iid", kind=ChangedPeriods)
-    with pytest.raises(ValueError) as error:
-      dynamic.measure_stream(drawn, 3, INSTRUMENTS)
-    assert str(error.value).startswith(message)
+    assert refusal(dynamic.measure_stream, drawn, 3, INSTRUMENTS).startswith(
+      message
+    )
 
   def test_who_asks_with_wrong_examples_is_named(self, train):
     running, _ = train(fed_3da)
@@ -324,14 +324,12 @@ class TestClients:
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert found.dtype == np.float64
 
-  def test_number_of_domains_is_checked(self, train, model):
+  def test_number_of_domains_is_checked(self, train, model, refusal):
     running = types.SimpleNamespace(
       algorithm=algorithms.build(fed_avg, model, HPARAMS[fed_avg]),
       client_states=[()] * NUM_CLIENTS,
     )
-    with pytest.raises(ValueError) as error:
-      clients_in_use.Clients(running, None)
-    assert str(error.value) == (
+    assert refusal(clients_in_use.Clients, running, None) == (
       "num_evaluation_domains of fed_avg must be 3, the number of clients,"
       " got 1"
     )

@@ -155,14 +155,15 @@ class TestResume:
       ({"format": 2}, "format: this version of tff_shift reads up to 1, got 2"),
     ],
   )
-  def test_configuration_that_is_damaged_is_named(self, path, changes, message):
+  def test_configuration_that_is_damaged_is_named(
+    self, path, changes, message, refusal
+  ):
     config = path / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | changes))
     before = {each: each.read_bytes() for each in path.iterdir()}
-    with pytest.raises(ValueError) as error:
-      _resume(path)
-    assert str(error.value).startswith(f"{config}: {message}")
-    assert "--overwrite in place of --resume" in str(error.value)
+    told = refusal(_resume, path)
+    assert told.startswith(f"{config}: {message}")
+    assert "--overwrite in place of --resume" in told
     del before[path / ".lock"]
     assert all(each.read_bytes() == before[each] for each in before)
 

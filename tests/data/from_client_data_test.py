@@ -227,16 +227,6 @@ def test_domains_that_guidance_would_ignore_are_refused(client_data):
       from_client_data.guidance(client_data, **KEYS, **options)
 
 
-def test_examples_of_other_shapes_are_refused():
-  ragged = make_client_data().preprocess(
-    lambda data: data.map(
-      lambda each: (each["pixels"][: each["label"]], each["label"])
-    )
-  )
-  with pytest.raises(ValueError, match=r"^client 'a': its examples cannot be"):
-    from_client_data.guidance(ragged)
-
-
 def test_code_of_the_page_runs():
   text = _PAGE.read_text(encoding="utf-8")
   (code,) = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)

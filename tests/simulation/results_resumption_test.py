@@ -56,16 +56,20 @@ class TestRows:
     folder.write_metrics(_row(2, 0.7))
     assert _lines(path) == ["1,0.1", "2,0.7"]
 
-  def test_row_that_differs_takes_the_place_of_all_that_followed(self, path):
+  @pytest.mark.parametrize(
+    "rows, expected",
+    [
+      # What differs takes the place of all that followed.
+      ([(1, 0.1), (2, 0.75)], ["1,0.1", "2,0.75"]),
+      # A longer one is another one.
+      ([(1, 0.12)], ["1,0.12"]),
+    ],
+  )
+  def test_rows_that_differ_replace(self, path, rows, expected):
     folder = _resume(path)
-    folder.write_metrics(_row(1))
-    folder.write_metrics(_row(2, 0.75))
-    assert _lines(path) == ["1,0.1", "2,0.75"]
-
-  def test_longer_row_is_another_one(self, path):
-    folder = _resume(path)
-    folder.write_metrics(_row(1, 0.12))
-    assert _lines(path) == ["1,0.12"]
+    for row in rows:
+      folder.write_metrics(_row(*row))
+    assert _lines(path) == expected
 
   def test_half_a_row_is_replaced(self, path):
     with open(path / "metrics.csv", "a") as file:

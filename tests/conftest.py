@@ -112,9 +112,9 @@ _NEW_DATASET = textwrap.dedent(
     dtype=np.uint8,
     num_classes=10,
     models={
-      "evolving": "cnn",
+      "evolving": "mlp",
       "online_adaptation": "mlp",
-      "guidance": "guided_cnn",
+      "guidance": "mlp",
       "dynamic_personalization": "mlp",
     },
     load=_load,

@@ -102,15 +102,6 @@ def run_file(tmp_path, monkeypatch, run_here):
       id="evolving",
     ),
     pytest.param(
-      _EVOLVING,
-      "images",
-      (),
-      ("--angle_step=90", "--num_domains=4", "--num_clients=3", *_SMALL_MODEL),
-      "mlp",
-      {"dirichlet": "inf", "target_rotation_degrees": 270.0},
-      id="evolving-rotated",
-    ),
-    pytest.param(
       _ONLINE,
       "vectors",
       ("client",),

@@ -577,12 +577,6 @@ class TestTfds:
     [
       ("image,labels", "tfds:toy_images has no feature 'labels'; name two of"),
       ("image,user", "y of tfds:toy_images:image,user: the greatest label is"),
-      ("text,label", "text of tfds:toy_images: images or vectors wanted, got"),
-      (
-        "image,text",
-        "text of tfds:toy_images: a class for each example wanted",
-      ),
-      ("image,embedding", "embedding of tfds:toy_images: a class for each"),
     ],
   )
   def test_other_features_are_refused(self, keys, message, written, refusal):

@@ -18,8 +18,6 @@ from experiments import online_adaptation_plan
 _NUM_EXAMPLES = 240
 _NUM_CLIENTS = 3
 
-# That of images takes long to build; which it is, the tests of data tell.
-_SMALL_MODEL = "--model=mlp", "--model_width=4"
 
 _EVOLVING = (
   evolving,
@@ -90,55 +88,39 @@ def run_file(tmp_path, monkeypatch, run_here):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  "of_scenario, kind, keys, arguments, model, dealt",
+  "of_scenario, arrays, flags, dealt",
   [
-    pytest.param(
+    (
       _EVOLVING,
-      "vectors",
-      ("domain", "client", "class_names"),
-      (),
-      "mlp",
+      "vectors domain client class_names",
+      "",
       {"dirichlet": "given", "num_domains": 3},
-      id="evolving",
     ),
-    pytest.param(
-      _ONLINE,
-      "vectors",
-      ("client",),
-      ("--cache_dir=cache",),
-      "mlp",
-      {"shift_kind": "label"},
-      id="online",
-    ),
-    pytest.param(
+    (_ONLINE, "vectors client", "--cache_dir=cache", {"shift_kind": "label"}),
+    (
       _GUIDANCE,
-      "images",
-      ("client",),
-      _SMALL_MODEL,
-      "mlp",
+      "images client",
+      "--model=mlp --model_width=4",
       {"partition": "given"},
-      id="guidance",
     ),
-    pytest.param(
+    (
       _DYNAMIC,
-      "vectors",
-      ("client",),
-      ("--cache_dir=cache", "--distance_features=extractor"),
-      "mlp",
+      "vectors client",
+      "--cache_dir=cache --distance_features=extractor",
       {},
-      id="dynamic",
     ),
   ],
+  ids=["evolving", "online", "guidance", "dynamic"],
 )
-def test_file_runs(
-  of_scenario, kind, keys, arguments, model, dealt, run_file, tmp_path
-):
-  assert run_file(of_scenario, make_arrays(kind, *keys), *arguments) == 0
+def test_file_runs(of_scenario, arrays, flags, dealt, run_file, tmp_path):
+  arrays = make_arrays(*arrays.split())
+  assert run_file(of_scenario, arrays, *flags.split()) == 0
   run = json.loads((tmp_path / "run" / "summary.json").read_text())["runs"][0]
   assert run["dataset"] == "tabular"
-  expected = {"model": model, "num_clients": _NUM_CLIENTS, **dealt}
+  expected = {"model": "mlp", "num_clients": _NUM_CLIENTS, **dealt}
   assert {name: run["setting"][name] for name in expected} == expected
-  flags = json.loads((tmp_path / "run" / "config.json").read_text())["flags"]
+  config = json.loads((tmp_path / "run" / "config.json").read_text())
+  flags = config["flags"]
   assert flags["dataset"] == "tabular"
   digest = hashlib.sha256((tmp_path / "tabular.npz").read_bytes()).hexdigest()
   assert flags["dataset_sha256"] == digest

@@ -356,63 +356,48 @@ def forget_losses(path):
   path.write_text(json.dumps(record | {"digest": array_cache.key(record)}))
 
 
+def empty(path):
+  path.write_text("[]")
+
+
+def take_other(path):
+  shutil.copy(path.with_name("state_2.json"), path)
+
+
 class TestUnusable:
   @pytest.mark.parametrize(
     "name, damage, reason",
     [
-      ("state_4/saved_model.pb", truncate, "its states are damaged"),
-      pytest.param(
-        "state_4/variables/variables.data-00000-of-00001",
-        flip,
-        "its states are damaged",
-        marks=pytest.mark.slow,
-      ),
-      pytest.param(
-        "state_4/variables/variables.index",
-        os.unlink,
-        "its states are damaged",
-        marks=pytest.mark.slow,
-      ),
-      pytest.param(
-        "state_4",
-        shutil.rmtree,
-        "its states are damaged",
-        marks=pytest.mark.slow,
-      ),
-      ("state_4.json", truncate, "its record is damaged: it is not JSON"),
-      pytest.param(
-        "state_4.json", flip, "its record is damaged: ", marks=pytest.mark.slow
-      ),
-      ("state_4.json", change_value, "its record is damaged: digest: it is"),
+      ("/saved_model.pb", truncate, "states"),
+      ("/variables/variables.data-00000-of-00001", flip, "states"),
+      ("/variables/variables.index", os.unlink, "states"),
+      ("", shutil.rmtree, "states"),
+      (".json", truncate, "record is damaged: it is not JSON"),
+      (".json", flip, "record is damaged: "),
+      (".json", change_value, "record is damaged: digest: it is"),
       (
-        "state_4.json",
+        ".json",
         forget_losses,
-        "its record is damaged: the field losses is missing",
+        "record is damaged: the field losses is missing",
       ),
-      pytest.param(
-        "state_4.json",
-        lambda path: path.write_text("[]"),
-        "its record is damaged: expected an object, got []",
-        marks=pytest.mark.slow,
-      ),
-      pytest.param(
-        "state_4.json",
-        lambda path: shutil.copy(path.with_name("state_2.json"), path),
-        "its record is damaged: step is 2, and its name says 4",
-        marks=pytest.mark.slow,
+      (".json", empty, "record is damaged: expected an object, got []"),
+      (
+        ".json",
+        take_other,
+        "record is damaged: step is 2, and its name says 4",
       ),
     ],
   )
   def test_damage_is_reported_and_the_one_before_counts(
     self, make, stopped, whole, problems, name, damage, reason
   ):
-    damage(stopped / name)
+    damage(stopped / f"state_4{name}")
     resumed = Drive(make())
     assert resumed.done == [3, 4, 5]
     assert resumed.bits() == whole.bits()
     (problem,) = problems
     assert problem.startswith(
-      f"checkpoint {stopped / 'state_4'} cannot be used: {reason}"
+      f"checkpoint {stopped / 'state_4'} cannot be used: its {reason}"
     )
     assert problem.endswith(
       "; the run goes on from the one before, or starts again if there is none"

@@ -54,20 +54,6 @@ def run_evolving(run_here, tmp_path):
   return run
 
 
-@pytest.fixture
-def run_dynamic(run_here, tmp_path):
-  """Likewise, for clients that drift."""
-
-  def run(*arguments):
-    return run_here(
-      dynamic_personalization,
-      dynamic_personalization_plan,
-      [*_DYNAMIC, *arguments, f"--output_dir={tmp_path / 'run'}"],
-    )
-
-  return run
-
-
 @pytest.fixture(scope="module")
 def diverged(run_here, tmp_path_factory):
   """A run of two rates, the second too large: folder, exit code and errors."""
@@ -277,15 +263,3 @@ class TestDivergence:
       (row["algorithm"], row["learning_rate"], row["round"])
       for row in read_rows(folder)
     ] == [("fed_avg", "0.001", "1"), ("fed_avg", "0.001", "2")]
-
-  def test_clients_that_drift(self, run_dynamic, capsys, tmp_path, read_rows):
-    code = run_dynamic("--algorithm=local", "--learning_rate=0.03,1e30")
-    assert code == 3
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line == (
-      "dynamic_personalization: local diverged in round 1: what its 3"
-      " clients trained is not finite; a smaller learning rate may help; what"
-      " was written is kept"
-    )
-    rows = read_rows(tmp_path / "run")
-    assert [row["learning_rate"] for row in rows] == ["0.03"]

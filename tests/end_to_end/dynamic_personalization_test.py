@@ -121,28 +121,6 @@ class TestWholeRun:
       for name in ("iid", "0.9")
     }
 
-  def test_same_flags_same_numbers(
-    self, finished, run_dynamic, read_runs, tmp_path
-  ):
-    folder = tmp_path / "again"
-    code = run_dynamic(
-      [
-        *_SMALL,
-        *_SMALL_META,
-        *("--algorithm=fed_3da", "--seeds=0,1", "--test_distributions=0.9"),
-        f"--output_dir={folder}",
-        "--max_concurrent_clients=1",
-      ]
-    )
-    assert code == 0
-    first = [
-      run
-      for run in read_runs(finished[0])
-      if (run["algorithm"], run["setting"]["test_distribution"])
-      == ("fed_3da", "0.9")
-    ]
-    assert read_runs(folder) == first
-
 
 @pytest.mark.slow
 def test_selection_looks_at_validation_alone(

@@ -110,31 +110,6 @@ class TestWholeRun:
       "trade_off",
     }
 
-  def test_same_flags_same_numbers(
-    self, finished, run_guidance, read_runs, tmp_path
-  ):
-    folder = tmp_path / "again"
-    code = run_guidance(
-      [
-        *_SMALL,
-        *("--algorithm=fed_drm", "--seeds=0,1", "--lambda_=0.9"),
-        "--final_rounds=2",
-        f"--output_dir={folder}",
-        "--max_concurrent_clients=1",
-      ]
-    )
-    assert code == 0
-    (first,) = (
-      run
-      for run in read_runs(finished[0])
-      if run["algorithm"] == "fed_drm" and run["setting"]["lambda_"] == 0.9
-    )
-    (again,) = read_runs(folder)
-    for run in (first, again):
-      # --lambda_ names them; the rest of the setting is the same.
-      assert run["setting"].pop("final_rounds") == 2
-    assert again == first
-
 
 @pytest.mark.slow
 def test_selection_looks_at_validation_alone(

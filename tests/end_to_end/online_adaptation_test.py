@@ -125,40 +125,6 @@ class TestWholeRun:
       ),
     }
 
-  def test_same_flags_same_numbers(
-    self, finished, cache_dir, run_online, read_rows, read_runs, tmp_path
-  ):
-    folder = tmp_path / "again"
-    code = run_online(
-      [
-        *_SMALL,
-        *("--algorithm=fed_ade", "--seeds=0,1", "--shift=square"),
-        "--nouse_uncertainty",
-        f"--cache_dir={cache_dir}",
-        f"--output_dir={folder}",
-        "--max_concurrent_clients=1",
-      ]
-    )
-    assert code == 0
-    first = [
-      run
-      for run in read_runs(finished[0])
-      if run["algorithm"] == "fed_ade"
-      and run["setting"]["shift"] == "square"
-      and not run["setting"]["use_uncertainty"]
-    ]
-    assert len(first) == 1
-    assert read_runs(folder) == first
-    # What is not compared is told apart nowhere.
-    assert "use_uncertainty" not in read_rows(folder)[0]
-    figures = {path.stem for path in (folder / "figures").glob("*.png")}
-    assert figures == {
-      "accuracy_square",
-      "learning_rates_square",
-      "class_estimates_square",
-      "measured_shift",
-    }
-
 
 @pytest.mark.slow
 class TestControls:

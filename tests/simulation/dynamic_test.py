@@ -268,20 +268,6 @@ class TestTrain:
     _, _, metrics = phase(state, [()] * NUM_CLIENTS, data)
     assert float(metrics["loss"]) == losses[1][1]
 
-  @ALL
-  def test_same_seed_same_numbers(self, train, module):
-    running, _ = train(module)
-    runs = [
-      dynamic.train(
-        running.algorithm, TRAINING, represent, num_rounds=3, run_seed=seed
-      )
-      for seed in (RUN_SEED, RUN_SEED + 1)
-    ]
-    first, again, other = (
-      bits((run.server_state, run.client_states)) for run in (running, *runs)
-    )
-    assert first == again != other
-
   def test_who_does_not_take_part_stays(self, train):
     algorithm = train(local)[0].algorithm
     one = dynamic.train(

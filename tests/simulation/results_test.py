@@ -83,7 +83,7 @@ class TestCreate:
   @pytest.mark.parametrize(
     "files, name, overwrite, message",
     [
-      ({"run/metrics.csv": ""}, "run", False, "--overwrite"),
+      ({"run/metrics.csv": ""}, "run", False, "holds files.*--overwrite$"),
       ({"figures/mine.png": "png"}, "", True, "no earlier run"),
       ({"file": "text"}, "file", False, "is a file"),
       ({"file": "text"}, "file", True, "is a file"),

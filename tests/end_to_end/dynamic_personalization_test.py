@@ -2,7 +2,6 @@
 
 import functools
 import re
-import types
 
 import numpy as np
 import pytest
@@ -206,23 +205,15 @@ class TestOptions:
     assert {each["distance_threshold"] for each in settings} == {0}
 
 
-def test_every_pair_of_rates_is_chosen(run_here):
-  found = []
-
-  def ask():
-    found.extend(
-      (each.hparams.learning_rate, each.hparams.meta_learning_rate)
-      for each in dynamic_personalization_plan.make_plan().contestants
-    )
-
-  binary = types.SimpleNamespace(__name__="dynamic_personalization", main=ask)
+def test_every_pair_of_rates_is_chosen(planned):
   arguments = ["--learning_rate=0.1,0.2", "--meta_learning_rate=0.01,0.02"]
-  code = run_here(
-    binary,
-    dynamic_personalization_plan,
-    [*_SMALL, "--algorithm=p_fed_hn", *arguments],
+  plan = planned(
+    dynamic_personalization_plan, [*_SMALL, "--algorithm=p_fed_hn", *arguments]
   )
-  assert code == 0
+  found = [
+    (each.hparams.learning_rate, each.hparams.meta_learning_rate)
+    for each in plan.contestants
+  ]
   assert sorted(found) == [(0.1, 0.01), (0.1, 0.02), (0.2, 0.01), (0.2, 0.02)]
 
 

@@ -5,7 +5,6 @@ import math
 import os
 import signal
 import time
-import types
 
 import numpy as np
 import pytest
@@ -186,20 +185,18 @@ def test_selection_runs_each_setting_and_keeps_the_best(
   )
 
 
-def test_combinations_are_of_what_an_algorithm_has(run_here):
-  found = []
-
-  def ask():
-    for each in contestants.chosen("evolving"):
-      found.append((each.algorithm, *each.compared.items()))
-
-  binary = types.SimpleNamespace(__name__="evolving", main=ask)
-  arguments = ["--algorithm=fed_avg,fed_rep", "--optimizer=adam,sgd"]
-  arguments += ["--head_steps=1,2"]
-  assert run_here(binary, evolving_plan, arguments) == 0
+def test_combinations_are_of_what_an_algorithm_has(planned):
+  found = planned(
+    evolving_plan,
+    [
+      *("--algorithm=fed_avg,fed_rep", "--optimizer=adam,sgd"),
+      "--head_steps=1,2",
+    ],
+    lambda: contestants.chosen("evolving"),
+  )
   # What fed_avg lacks does not multiply it.
   optimizers = [("optimizer", name) for name in ("adam", "sgd")]
-  assert found == [
+  assert [(each.algorithm, *each.compared.items()) for each in found] == [
     *[("fed_avg", optimizer) for optimizer in optimizers],
     *[
       ("fed_rep", optimizer, ("head_steps", steps))

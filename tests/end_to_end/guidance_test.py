@@ -3,7 +3,6 @@
 import functools
 import os
 import pathlib
-import types
 
 import numpy as np
 import pytest
@@ -151,22 +150,12 @@ def test_selection_looks_at_validation_alone(
 
 class TestDefaults:
   @pytest.fixture(scope="class")
-  def plan(self, run_here):
+  def plan(self, planned):
     """Returns `plan(names, *flags)`, the contestants of the binary's plan."""
-
-    def contestants(names, *given):
-      plans = []
-      binary = types.SimpleNamespace(
-        __name__=guidance.__name__,
-        __doc__=guidance.__doc__,
-        main=lambda: plans.append(guidance_plan.make_plan()),
-      )
-      small = [each for each in _SMALL if not each.startswith("--local_steps")]
-      arguments = [*small, f"--algorithm={names}", *given]
-      assert run_here(binary, guidance_plan, arguments) == 0
-      return plans[0].contestants
-
-    return contestants
+    small = [each for each in _SMALL if not each.startswith("--local_steps")]
+    return lambda names, *given: planned(
+      guidance_plan, [*small, f"--algorithm={names}", *given]
+    ).contestants
 
   def test_rate_of_fine_tuning_falls_on_for_all_who_do_it(self, plan):
     names = "fed_avg,fed_avg_ft,fed_prox_ft,fed_babu,fed_ala"
@@ -248,21 +237,16 @@ class TestBadFlags:
 
 
 @pytest.mark.slow
-def test_sharing_is_that_of_the_model(run_here):
-  plans = []
-  # The binary, up to its plan.
-  binary = types.SimpleNamespace(
-    __name__=guidance.__name__,
-    main=lambda: plans.append(guidance_plan.make_plan()),
-  )
+def test_sharing_is_that_of_the_model(planned):
   arguments = [*_SMALL, "--algorithm=fed_drm", "--model=lenet"]
-  for flags in ([], ["--sharing=shallow"]):
-    assert run_here(binary, guidance_plan, [*arguments, *flags]) == 0
+  plans = [
+    planned(guidance_plan, [*arguments, *flags])
+    for flags in ([], ["--sharing=shallow"])
+  ]
   assert [plan.settings["sharing"] for plan in plans] == [None, "shallow"]
   # Weights that both tasks share: a convolution with its normalisation, or all
   # but those of the tasks' own layers.
-  default, shallow = (plan.model.trunk_size for plan in plans)
-  assert (default, shallow) == (16, 4)
+  assert [plan.model.trunk_size for plan in plans] == [16, 4]
 
 
 @pytest.mark.slow

@@ -62,22 +62,19 @@ def training_images(plan):
 
 
 @pytest.fixture
-def make_plan(run_here, tmp_path):
+def make_plan(planned, tmp_path):
   """Returns `make(planning, arguments)`: plan, training images."""
 
   def make(planning, *arguments):
-    found = []
-
-    def ask():
-      plan = planning.make_plan()
-      found.append((plan, training_images(plan)))
-
-    binary = types.SimpleNamespace(__name__=planning.SCENARIO, main=ask)
     flags = [*_PLANS[planning], *arguments]
     if planning in (online_adaptation_plan, dynamic_personalization_plan):
       flags.append(f"--cache_dir={tmp_path}")
-    assert run_here(binary, planning, flags) == 0
-    return found[0]
+
+    def ask():
+      plan = planning.make_plan()
+      return plan, training_images(plan)
+
+    return planned(planning, flags, ask)
 
   return make
 

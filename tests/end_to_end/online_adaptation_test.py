@@ -2,7 +2,6 @@
 
 import functools
 import json
-import types
 
 import numpy as np
 import pytest
@@ -239,25 +238,12 @@ def test_covariate_shift_corrupts_and_keeps_classes_even(
 
 
 @pytest.fixture
-def make_plan(run_here, tmp_path):
+def make_plan(planned, tmp_path):
   """Returns `make(*flags)`, which gives the plan of a small run."""
-
-  def make(*arguments):
-    plans = []
-    # The binary, up to its plan.
-    binary = types.SimpleNamespace(
-      __name__=online_adaptation.__name__,
-      main=lambda: plans.append(online_adaptation_plan.make_plan()),
-    )
-    code = run_here(
-      binary,
-      online_adaptation_plan,
-      [*_SMALL, *arguments, f"--cache_dir={tmp_path / 'cache'}"],
-    )
-    assert code == 0
-    return plans[0]
-
-  return make
+  cache = f"--cache_dir={tmp_path / 'cache'}"
+  return lambda *flags: planned(
+    online_adaptation_plan, [*_SMALL, *flags, cache]
+  )
 
 
 @pytest.mark.parametrize(

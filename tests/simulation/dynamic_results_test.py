@@ -76,19 +76,10 @@ def make_result(validation_accuracy, inference) -> dynamic.DynamicResult:
 
 class TestFigures:
   @pytest.fixture
-  def drawn(self, monkeypatch):
-    """What figures are asked for, by the name of the function."""
-    asked = {}
-
-    def record(name):
-      def draw(*arguments, **options):
-        asked[name] = arguments, options
-
-      monkeypatch.setattr(dynamic_figures, name, draw)
-
-    record("accuracy_over_periods")
-    record("distance_over_periods")
-    return asked
+  def drawn(self, asked):
+    return asked(
+      dynamic_figures, "accuracy_over_periods", "distance_over_periods"
+    )
 
   def test_accuracy_is_the_mean_over_clients_for_each_seed(self, drawn, folder):
     better = INFERENCE._replace(

@@ -116,20 +116,13 @@ def folder(tmp_path):
 
 class TestFigures:
   @pytest.fixture
-  def drawn(self, monkeypatch):
-    """What figures are asked for, by the name of the function."""
-    asked = {}
-
-    def record(name):
-      def draw(*arguments, **options):
-        asked[name] = arguments, options
-
-      monkeypatch.setattr(online_figures, name, draw)
-
-    record("accuracy_over_time")
-    record("rates_over_time")
-    record("class_distributions")
-    return asked
+  def drawn(self, asked):
+    return asked(
+      online_figures,
+      "accuracy_over_time",
+      "rates_over_time",
+      "class_distributions",
+    )
 
   def test_accuracy_is_that_of_each_seed(self, drawn, folder):
     by_label = {

@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import itertools
 import warnings
 
 import hypothesis
@@ -411,7 +410,7 @@ class TestCovariateShift:
     )
     # 5 omega = 0, 0.45, 0.5, 1.45, 1.5, 2.5, 3.45, 3.5, 4.5, 5.
     assert [found.severity(t) for t in range(10)] == [
-      *(0, 0, 1, 1, 2, 3, 3, 4, 5, 5),
+      *(0, 0, 1, 1, 2, 3, 3, 4, 5, 5)
     ]
 
   def test_shift_is_the_change_of_severity(self, images):
@@ -480,29 +479,6 @@ class TestCovariateShift:
         positions = (batch.x - start).astype(int)
         assert set(positions) <= set(range(100))
         np.testing.assert_array_equal(batch.y, TOY_Y[::-1][positions])
-
-  @pytest.mark.parametrize("has_archive", [False, True])
-  def test_classes_are_sorted_once_for_the_same_labels(
-    self, images, has_archive, monkeypatch
-  ):
-    sorted_labels = []
-
-    class CountingPool(class_pools.ClassPool):
-      def __init__(self, labels, num_classes):
-        sorted_labels.append(labels)
-        super().__init__(labels, num_classes)
-
-    monkeypatch.setattr(class_pools, "ClassPool", CountingPool)
-    found = make_covariate_streams(
-      [0, 0.05, 0.4, 1, 0.4],
-      images,
-      num_clients=2,
-      archive=(lambda name, severity: images) if has_archive else None,
-    )
-    for client, timestep in itertools.product(range(2), range(1, 5)):
-      found.batch(client, timestep)
-    # The pool; of an archive, two corruptions at the severities 2 and 5, too.
-    assert len(sorted_labels) == (5 if has_archive else 1)
 
   @pytest.mark.parametrize("has_archive", [False, True])
   def test_classes_stay_uniform(self, has_archive):

@@ -6,7 +6,6 @@ import os
 import signal
 import time
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -353,39 +352,6 @@ def test_bad_flags_end_with_one_line_and_nothing_written(row, refused):
   arguments = [*_SMALL, "--algorithm=fed_avg", *row[0].split()]
   line = refused(evolving, evolving_plan, arguments)
   assert all(part.format(row[0]) in line for part in row[1:]), line
-
-
-@pytest.mark.parametrize(
-  "flag, files",
-  [
-    ("--weights_file", ["damaged.npz"]),
-    ("--worker_certificate", ["damaged.pem"]),
-    ("--data_dir", ["mnist", "3.0.1", "dataset_info.json"]),
-  ],
-)
-def test_damaged_file_is_named_in_one_line(
-  flag, files, tmp_path, run_evolving, capsys
-):
-  damaged = tmp_path.joinpath("given", *files)
-  damaged.parent.mkdir(parents=True)
-  damaged.write_bytes(b"damaged")
-  if flag == "--weights_file":
-    np.savez(damaged, weight=np.ones(9, np.float32))
-    content = damaged.read_bytes()
-    damaged.write_bytes(
-      content.replace(np.float32(1).tobytes(), b"\0\0\1\0", 1)
-    )
-  given = damaged if flag != "--data_dir" else tmp_path / "given"
-  arguments = [f"{flag}={given}", f"--output_dir={tmp_path / 'run'}"]
-  if flag == "--worker_certificate":
-    arguments += ["--executor=remote", "--workers=127.0.0.1:1"]
-  if flag == "--data_dir":
-    arguments.append("--dataset=rotated_mnist")
-  code = run_evolving([*_SMALL, "--algorithm=fed_avg", *arguments])
-  errors = capsys.readouterr().err
-  assert code == 2 and errors.count("\n") == 1
-  assert str(damaged) in errors
-  assert not (tmp_path / "run").exists()
 
 
 def test_missing_algorithm_names_those_there_are(run_evolving, capsys):

@@ -9,7 +9,6 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
-from scipy import stats
 
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_3da
@@ -362,57 +361,6 @@ class TestMeasureStream:
     np.testing.assert_array_equal(found.distances, [[1] * NUM_CLIENTS])
     np.testing.assert_array_equal(seen[2][0], 2 * drawn.batch(2, 1).x)
     np.testing.assert_array_equal(seen[2][1], 2 * drawn.batch(2, 0).x)
-
-
-class TestDetection:
-  """With a threshold that is calibrated on data of its own."""
-
-  @pytest.fixture(scope="class")
-  def fitted(self):
-    parts = {
-      name: make_pool(4000, seed)
-      for seed, name in enumerate(("train", "validation", "test", "public"))
-    }
-    dataset = periods.DynamicDataset(
-      name="points", class_names=tuple("abcd"), **parts
-    )
-    return dataset, instruments.fit(
-      dataset,
-      representation=None,
-      representation_size=2,
-      distance_features="pixels",
-      period_size=PERIOD_SIZE,
-      quantile=0.9,
-    )
-
-  def measure(self, fitted, distribution):
-    dataset, measured_by = fitted
-    drawn = periods.Periods(
-      dataset.test,
-      NUM_CLASSES,
-      distribution,
-      num_clients=10,
-      period_size=PERIOD_SIZE,
-      seed=1,
-      periods_per_distribution=4,
-    )
-    found = dynamic.measure_stream(drawn, 40, measured_by)
-    return found, found.distances > measured_by.threshold
-
-  def test_without_drift_detection_has_the_calibrated_rate(self, fitted):
-    found, detected = self.measure(fitted, "iid")
-    assert not found.drifted.any()
-    # The threshold comes from 200 pairs and is uncertain as well.
-    low, high = (stats.binom.ppf(p, 200, 0.1) / 200 for p in (0.001, 0.999))
-    least = stats.binom.ppf(0.001, detected.size, low)
-    most = stats.binom.ppf(0.999, detected.size, high)
-    assert 0 < least <= detected.sum() <= most < 0.3 * detected.size
-
-  def test_drift_is_detected(self, fitted):
-    found, detected = self.measure(fitted, "0.9")
-    assert found.drifted.sum() > 50
-    assert detected[found.drifted].mean() > 0.95
-    assert detected[~found.drifted].mean() < 0.1
 
 
 class TestInfer:

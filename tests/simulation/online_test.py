@@ -473,14 +473,6 @@ class TestLocalAlgorithms:
       assert np.all(np.isnan(step.learning_rates))
       assert step.estimates is None
 
-  def test_history_has_one_estimate_for_each_step(self, build):
-    run = start(build(fth), rounds_per_step=3)
-    for timestep in range(1, NUM_TIMESTEPS + 1):
-      run.step(timestep)
-    for state in run.rounds.client_states:
-      assert state.num_timesteps == NUM_TIMESTEPS
-      np.testing.assert_allclose(state.total.sum(), NUM_TIMESTEPS, rtol=1e-5)
-
 
 class TestSource:
   @pytest.fixture(scope="class")

@@ -164,24 +164,6 @@ def assert_refused(run_here, capsys, binary, planning, arguments, folder):
   return errors
 
 
-@pytest.mark.parametrize(
-  ("arguments", "expected"),
-  [
-    (["--rounds=4"], "--rounds was 5 and is 4 (it may be more, not fewer)"),
-    (["--rounds=7", "--seeds=1"], "--seeds was 0 and is 1 (further ones may"),
-    (["--rounds=7", "--seeds=1,0"], "--seeds was 0 and is 1,0 (further ones"),
-    (["--rounds=7", "--evaluate_every=2"], "--evaluate_every was 3 and is 2"),
-  ],
-)
-def test_less_and_other_flags_are_refused(
-  run_here, capsys, short, arguments, expected
-):
-  errors = assert_refused(
-    run_here, capsys, evolving, evolving_plan, [*_EVOLVING, *arguments], short
-  )
-  assert expected in errors
-
-
 def test_tasks_share_the_rounds_unless_their_number_is_set(
   run_here, run_evolving_to_its_end, capsys
 ):

@@ -29,7 +29,6 @@ def class_counts(examples, num_classes=10):
 
 @pytest.fixture
 def cifar10(load_once):
-  """The 60,000 images of CIFAR-10."""
   return load_once("cifar10")
 
 

@@ -24,7 +24,6 @@ _SMALL_META = ("--hidden_width=6", "--num_hidden=1")
 
 @pytest.fixture(scope="module")
 def cache_dir(tmp_path_factory):
-  """Extractors that the runs of this module share."""
   return tmp_path_factory.mktemp("cache")
 
 

@@ -31,7 +31,6 @@ _CORRUPTED = (*_SMALL, "--algorithm=fed_ade", "--shift_kind=covariate")
 
 @pytest.fixture(scope="module")
 def cache_dir(tmp_path_factory):
-  """Pre-trained models that the runs of this module share."""
   return tmp_path_factory.mktemp("cache")
 
 

@@ -29,22 +29,16 @@ NUM_STEPS = 5
 
 
 class Kept(NamedTuple):
-  """A client's state."""
-
   weights: tuple
   extra: collections.OrderedDict
 
 
 class Inner(NamedTuple):
-  """A part of what is measured."""
-
   counts: np.ndarray
   text: str | None = None
 
 
 class Row(NamedTuple):
-  """What a step measures."""
-
   step: int
   value: float
   inner: Inner
@@ -220,7 +214,6 @@ def stopped_folder(tmp_path_factory):
 
 @pytest.fixture
 def stopped(stopped_folder, tmp_path):
-  """A copy of it in its place."""
   shutil.copytree(stopped_folder, tmp_path / "run")
   return tmp_path / "run"
 

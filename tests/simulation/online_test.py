@@ -180,8 +180,6 @@ class TestBadData:
 
 
 class ScrambledStreams(streams.Streams):
-  """The same streams with random classes."""
-
   def batch(self, client, timestep):
     examples = super().batch(client, timestep)
     generator = np.random.default_rng([client, timestep])

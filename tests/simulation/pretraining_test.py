@@ -271,8 +271,6 @@ class TestEarlyStopping:
 
 
 class _Again(Exception):  # noqa: N818 (it is a sign)
-  """The training has begun."""
-
   @classmethod
   def train(cls, *_):
     raise cls

@@ -117,8 +117,6 @@ def algorithm():
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-  """The state of a run."""
-
   server: object
   clients: tuple
   round_num: int

@@ -52,7 +52,6 @@ def whole(tmp_path_factory, run_whole):
 
 @pytest.fixture
 def finished(whole, tmp_path):
-  """A copy of it."""
   return shutil.copytree(whole, tmp_path / "run")
 
 

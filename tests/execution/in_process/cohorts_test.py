@@ -110,8 +110,6 @@ def whole(monkeypatch):
 
 @pytest.fixture
 def one_by_one(monkeypatch, run):
-  """Runs a computation client by client."""
-
   def run_it(*arguments):
     with monkeypatch.context() as patch:
       patch.setattr(packing.Packer, "__call__", lambda *arguments: None)

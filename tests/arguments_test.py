@@ -76,8 +76,7 @@ class TestNumber:
     assert type(found) is float and found == value
 
   @pytest.mark.parametrize(
-    "value",
-    [0, -0.5, 1.5, math.nan, math.inf, True, "1", None, 1j, 10**400],
+    "value", [0, -0.5, 1.5, math.nan, math.inf, True, "1", None, 1j, 10**400]
   )
   def test_what_is_no_share_is_refused(self, value):
     assert refusal(arguments.participation, value) == (

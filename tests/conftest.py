@@ -90,6 +90,19 @@ def _modules_forget():
   _forget_what_stays()
 
 
+def _refusal(function, *arguments, **options):
+  with pytest.raises(ValueError) as error:
+    function(*arguments, **options)
+  assert "\n" not in str(error.value)
+  return str(error.value)
+
+
+@pytest.fixture(scope="session")
+def refusal():
+  """Returns `refusal(function, *arguments, **options)`: the one line of it."""
+  return _refusal
+
+
 @contextlib.contextmanager
 def _no_file_above(size):
   old = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -132,9 +145,9 @@ _NEW_DATASET = textwrap.dedent(
     dtype=np.uint8,
     num_classes=10,
     models={
-      "evolving": "cnn",
+      "evolving": "mlp",
       "online_adaptation": "mlp",
-      "guidance": "guided_cnn",
+      "guidance": "mlp",
       "dynamic_personalization": "mlp",
     },
     load=_load,

@@ -129,12 +129,7 @@ class TestWheel:
       file.relative_to(_ROOT).as_posix()
       for folder in ("tff_shift", "experiments")
       for pattern in (
-        "*.py",
-        "*.flags",
-        "*.json",
-        "*.toml",
-        "templates/*",
-        "py.typed",
+        *("*.py", "*.flags", "*.json", "*.toml", "templates/*", "py.typed"),
       )
       for file in (_ROOT / folder).rglob(pattern)
     }

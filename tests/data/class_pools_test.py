@@ -146,8 +146,7 @@ class TestDrawWithoutReplacement:
     rng = np.random.default_rng(7)
     counts = sum(
       np.bincount(
-        pool.draw_without_replacement(np.array([1.0, 0.0]), 2, rng),
-        minlength=5,
+        pool.draw_without_replacement(np.array([1.0, 0.0]), 2, rng), minlength=5
       )
       for _ in range(2000)
     )

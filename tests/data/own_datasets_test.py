@@ -135,12 +135,10 @@ class TestFile:
       ),
     ],
   )
-  def test_what_is_wrong_is_named(self, changes, message, save):
+  def test_what_is_wrong_is_named(self, changes, message, save, refusal):
     name = save(**changes)
-    with pytest.raises(ValueError) as error:
-      datasets.load(name)
-    assert "\n" not in str(error.value)
-    found = str(error.value)
+    told = refusal(datasets.load, name)
+    found = told
     assert found.startswith(message.format(name)) or found.startswith(
       f"{name}: {message}"
     )
@@ -188,18 +186,6 @@ class TestDomains:
 
 
 class TestLabels:
-  def test_identifiers_are_refused_whatever_their_size(self, save):
-    for step in (100, 30_000, 10**12):
-      name = save(y=np.arange(N) % 10 * step + 7)
-      for scenario in datasets.get("digits").models:
-        with pytest.raises(ValueError) as error:
-          datasets.get(name, scenario)
-        assert str(error.value).startswith(
-          f"y of {name}: the greatest label is {9 * step + 7}, and 10 of the"
-          f" {9 * step + 8} classes 0..{9 * step + 7} occur; if labels are"
-          " identifiers, number them from 0 to 9"
-        )
-
   def test_classes_that_are_named_may_lack_examples(self, save):
     names = np.array([f"class {label}" for label in range(9)])
     entry = datasets.get(save(y=np.arange(N) % 2 + 6, class_names=names))
@@ -224,12 +210,10 @@ class TestLabels:
     ],
   )
   def test_domains_that_would_be_ignored_are_refused(
-    self, load, scenario, why, save
+    self, load, scenario, why, save, refusal
   ):
     name = save(domain=np.arange(N) // 20)
-    with pytest.raises(ValueError) as error:
-      load(name, seed=0)
-    assert str(error.value) == (
+    assert refusal(load, name, seed=0) == (
       f"domain of {name}: {scenario} would ignore it, because {why};"
       " evolving uses it; leave the array domain out of the file"
     )
@@ -593,18 +577,12 @@ class TestTfds:
     [
       ("image,labels", "tfds:toy_images has no feature 'labels'; name two of"),
       ("image,user", "y of tfds:toy_images:image,user: the greatest label is"),
-      ("text,label", "text of tfds:toy_images: images or vectors wanted, got"),
-      (
-        "image,text",
-        "text of tfds:toy_images: a class for each example wanted",
-      ),
-      ("image,embedding", "embedding of tfds:toy_images: a class for each"),
     ],
   )
-  def test_other_features_are_refused(self, keys, message, written):
-    with pytest.raises(ValueError) as error:
-      datasets.get(f"tfds:toy_images:{keys}", data_dir=written)
-    assert str(error.value).startswith(message)
+  def test_other_features_are_refused(self, keys, message, written, refusal):
+    assert refusal(
+      datasets.get, f"tfds:toy_images:{keys}", data_dir=written
+    ).startswith(message)
 
   @pytest.mark.parametrize(
     "supervised, told",
@@ -723,11 +701,3 @@ class TestTfds:
   def test_what_is_no_name_is_refused(self, name):
     with pytest.raises(ValueError, match=r"^dataset must be tfds:<name> or"):
       datasets.get(name)
-
-  @pytest.mark.slow
-  def test_mnist_is_the_one_with_a_name(self, load_once):
-    named = load_once("mnist")
-    loaded = datasets.load("tfds:mnist")
-    np.testing.assert_array_equal(loaded.x, named.x)
-    np.testing.assert_array_equal(loaded.y, named.y)
-    assert loaded[2:] == named[2:]

@@ -53,9 +53,7 @@ class TestOmega:
     # value the steps 5 to 7 would be negative.
     half = np.sqrt(0.5)
     np.testing.assert_allclose(
-      schedules.omega("sine", 16),
-      [0, half, 1, half] * 4 + [0],
-      atol=1e-15,
+      schedules.omega("sine", 16), [0, half, 1, half] * 4 + [0], atol=1e-15
     )
 
   def test_square_even_root_has_equal_phases(self):

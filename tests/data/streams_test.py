@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import itertools
 import warnings
 
 import hypothesis
@@ -111,11 +110,8 @@ class TestLoadOnline:
     assert np.abs(counts - 409 * expected).max() < 1
 
   def test_refusals(self, numbered):
-    assert refusal(streams.load_online, "emnist") == (
-      "dataset must be one of cifar10, cifar100, digits, lama, mnist,"
-      " synthetic_relations, tiny_imagenet, path/to/data.npz, or tfds:<name>"
-      " (prepared by tensorflow-datasets); got 'emnist'; did you"
-      " mean mnist?"
+    assert refusal(streams.load_online, "emnist").startswith(
+      f"dataset must be one of {', '.join(datasets.names('online_adaptation'))}"
     )
     assert "'normal'" in refusal(
       streams.load_online, "mnist", pretraining_distribution="normal"
@@ -123,10 +119,6 @@ class TestLoadOnline:
     assert refusal(
       streams.load_online, "mnist", max_pretraining_examples=0
     ).startswith("max_pretraining_examples must be ")
-
-  def test_absent_data_set_is_named(self, tmp_path):
-    with pytest.raises(source_lib.DatasetNotFoundError, match="mnist"):
-      streams.load_online("mnist", data_dir=tmp_path)
 
 
 def set_data(monkeypatch, y, num_classes, **fields):
@@ -379,11 +371,6 @@ class TestLabelShift:
         rtol=1e-9,
       )
 
-  def test_no_image_is_ever_corrupted(self):
-    found = make_streams([0, 1])
-    assert found.corruption_names == ()
-    assert found.severity(0) == found.severity(1) == 0
-
 
 @pytest.fixture(scope="module")
 def images():
@@ -423,16 +410,7 @@ class TestCovariateShift:
     )
     # 5 omega = 0, 0.45, 0.5, 1.45, 1.5, 2.5, 3.45, 3.5, 4.5, 5.
     assert [found.severity(t) for t in range(10)] == [
-      0,
-      0,
-      1,
-      1,
-      2,
-      3,
-      3,
-      4,
-      5,
-      5,
+      *(0, 0, 1, 1, 2, 3, 3, 4, 5, 5)
     ]
 
   def test_shift_is_the_change_of_severity(self, images):
@@ -443,11 +421,6 @@ class TestCovariateShift:
         [found.shift(client, timestep) for timestep in (1, 2, 3, 4)],
         [0.2, 0.4, 0.2, 0],
       )
-
-  def test_images_are_untouched_without_severity(self, images):
-    batch = make_covariate_streams([0, 0.05], images).batch(0, 1)
-    positions = positions_in(images, batch.x)
-    np.testing.assert_array_equal(batch.y, images.y[positions])
 
   def test_image_is_corrupted_in_one_way_wherever_it_is_drawn(self, images):
     found = make_covariate_streams(
@@ -473,10 +446,7 @@ class TestCovariateShift:
   @pytest.mark.parametrize("levels", corruptions.LEVELS)
   def test_levels_are_those_that_were_asked_for(self, images, levels):
     found = make_covariate_streams(
-      [0, 0.2],
-      images,
-      num_clients=NUM_CORRUPTIONS,
-      corruption_levels=levels,
+      [0, 0.2], images, num_clients=NUM_CORRUPTIONS, corruption_levels=levels
     )
     # It draws nothing, and no image is the same at both levels.
     batch = found.batch(found.corruption_names.index("saturate"), 1)
@@ -509,29 +479,6 @@ class TestCovariateShift:
         positions = (batch.x - start).astype(int)
         assert set(positions) <= set(range(100))
         np.testing.assert_array_equal(batch.y, TOY_Y[::-1][positions])
-
-  @pytest.mark.parametrize("has_archive", [False, True])
-  def test_classes_are_sorted_once_for_the_same_labels(
-    self, images, has_archive, monkeypatch
-  ):
-    sorted_labels = []
-
-    class CountingPool(class_pools.ClassPool):
-      def __init__(self, labels, num_classes):
-        sorted_labels.append(labels)
-        super().__init__(labels, num_classes)
-
-    monkeypatch.setattr(class_pools, "ClassPool", CountingPool)
-    found = make_covariate_streams(
-      [0, 0.05, 0.4, 1, 0.4],
-      images,
-      num_clients=2,
-      archive=(lambda name, severity: images) if has_archive else None,
-    )
-    for client, timestep in itertools.product(range(2), range(1, 5)):
-      found.batch(client, timestep)
-    # The pool; of an archive, two corruptions at the severities 2 and 5, too.
-    assert len(sorted_labels) == (5 if has_archive else 1)
 
   @pytest.mark.parametrize("has_archive", [False, True])
   def test_classes_stay_uniform(self, has_archive):
@@ -712,9 +659,7 @@ class TestArchiveOf:
       return source_lib.Source(x, y, tuple(map(str, range(100))))
 
     monkeypatch.setattr(
-      cifar100,
-      "DATASET",
-      dataclasses.replace(cifar100.DATASET, corrupted=load),
+      cifar100, "DATASET", dataclasses.replace(cifar100.DATASET, corrupted=load)
     )
     read = streams.archive_of("cifar100", tmp_path)
     for _ in range(2):

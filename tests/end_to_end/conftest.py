@@ -10,6 +10,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import types
 
 import pytest
 from absl import flags
@@ -140,6 +141,61 @@ def run_here():
   It runs the binary, a module, in this process; options are `program.run`'s.
   """
   return _run_here
+
+
+@pytest.fixture(scope="session")
+def planned(run_here):
+  """Returns `planned(planning, arguments, ask=make_plan)`: what `ask` gives.
+
+  The binary goes as far as its plan.
+  """
+
+  def plan(planning, arguments, ask=None):
+    found = []
+    binary = types.SimpleNamespace(
+      __name__=planning.SCENARIO,
+      main=lambda: found.append((ask or planning.make_plan)()),
+    )
+    assert run_here(binary, planning, arguments) == 0
+    return found[0]
+
+  return plan
+
+
+def _content(folder):
+  # Modes tell pipes from files, which must not be opened.
+  return {
+    path.relative_to(folder): path.read_bytes() if path.is_file() else None
+    for path in folder.rglob("*")
+    if path.name != ".lock"
+  }
+
+
+@pytest.fixture
+def refused(tmp_path, capsys):
+  """Returns `refused(binary, planning, arguments, **options) -> the line`.
+
+  Arguments may be a text with blanks between them; results go to the folder
+  `run` if they name no other. The exit code is 2, and nothing is printed or
+  written otherwise.
+  """
+
+  def run(binary, planning, arguments, **options):
+    if isinstance(arguments, str):
+      arguments = arguments.split()
+    if not any("--output" in each for each in arguments):
+      arguments = [f"--output_dir={tmp_path / 'run'}", *arguments]
+    before = _content(tmp_path)
+    capsys.readouterr()
+    code = _run_here(binary, planning, arguments, **options)
+    output, errors = capsys.readouterr()
+    assert (code, output, errors.count("\n")) == (2, "", 1), errors
+    assert errors[:-1].isprintable()
+    assert errors.startswith(f"{binary.__name__.rpartition('.')[2]}: ")
+    assert _content(tmp_path) == before
+    return errors
+
+  return run
 
 
 @pytest.fixture(scope="session")

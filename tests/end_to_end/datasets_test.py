@@ -17,64 +17,45 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-  "binary, planning, model, arguments",
+  "binary, planning, arguments",
   [
-    pytest.param(
+    (
       evolving,
       evolving_plan,
-      "cnn",
       (
-        "--algorithm=local",
-        "--num_domains=2",
-        "--max_examples_per_domain=40",
-        "--rounds=1",
-        "--local_steps=1",
+        *("--algorithm=local", "--num_domains=2"),
+        *("--max_examples_per_domain=40", "--rounds=1", "--local_steps=1"),
       ),
-      marks=pytest.mark.slow,
     ),
     (
       online_adaptation,
       online_adaptation_plan,
-      "mlp",
       (
-        "--algorithm=source",
-        "--timesteps=1",
-        "--samples_per_step=5",
-        "--initial_examples=5",
-        "--pretraining_epochs=1",
+        *("--algorithm=source", "--timesteps=1", "--samples_per_step=5"),
+        *("--initial_examples=5", "--pretraining_epochs=1"),
       ),
     ),
-    pytest.param(
+    (
       guidance,
       guidance_plan,
-      "guided_cnn",
       (
-        "--algorithm=fed_drm",
-        "--rounds=1",
-        "--local_steps=1",
-        "--batch_size=8",
-        "--max_examples=80",
+        *("--algorithm=fed_drm", "--rounds=1", "--local_steps=1"),
+        *("--batch_size=8", "--max_examples=80"),
       ),
-      marks=pytest.mark.slow,
     ),
-    pytest.param(
+    (
       dynamic_personalization,
       dynamic_personalization_plan,
-      "mlp",
       (
-        "--algorithm=local",
-        "--rounds=1",
-        "--periods=2",
-        "--test_distributions=iid",
-        "--period_size=20",
+        *("--algorithm=local", "--rounds=1", "--periods=2"),
+        *("--test_distributions=iid", "--period_size=20"),
         "--pretraining_epochs=1",
       ),
-      marks=pytest.mark.slow,
     ),
   ],
 )
 def test_new_data_set_runs(
-  binary, planning, model, arguments, small_digits, run_here, tmp_path
+  binary, planning, arguments, small_digits, run_here, tmp_path
 ):
   folder = tmp_path / "run"
   if planning in (online_adaptation_plan, dynamic_personalization_plan):
@@ -93,7 +74,7 @@ def test_new_data_set_runs(
   assert code == 0
   run = json.loads((folder / "summary.json").read_text())["runs"][0]
   assert run["dataset"] == small_digits
-  assert run["setting"]["model"] == model
+  assert run["setting"]["model"] == "mlp"
   # The guide that the model brings guides.
   is_guided = "uncorrected_client_accuracy" in run["metrics"]
   assert is_guided == (binary is guidance)

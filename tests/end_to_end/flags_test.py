@@ -24,41 +24,22 @@ FLAGS = flags.FLAGS
 
 SMALL = {
   evolving_plan: (
-    "--dataset=rotated_digits",
-    "--num_domains=3",
-    "--max_examples_per_domain=40",
-    "--num_clients=2",
-    "--rounds=2",
+    *("--dataset=rotated_digits", "--num_domains=3"),
+    *("--max_examples_per_domain=40", "--num_clients=2", "--rounds=2"),
   ),
   online_adaptation_plan: (
-    "--dataset=digits",
-    "--model=mlp",
-    "--model_width=4",
-    "--timesteps=2",
-    "--num_clients=2",
-    "--samples_per_step=5",
-    "--initial_examples=6",
+    *("--dataset=digits", "--model=mlp", "--model_width=4", "--timesteps=2"),
+    *("--num_clients=2", "--samples_per_step=5", "--initial_examples=6"),
   ),
   guidance_plan: (
-    "--dataset=digits",
-    "--max_examples=300",
-    "--num_clients=2",
-    "--rounds=2",
-    "--model=mlp",
-    "--model_width=4",
+    *("--dataset=digits", "--max_examples=300", "--num_clients=2"),
+    *("--rounds=2", "--model=mlp", "--model_width=4"),
   ),
   dynamic_personalization_plan: (
-    "--dataset=digits",
-    "--max_examples=600",
-    "--num_clients=2",
-    "--rounds=1",
-    "--period_size=20",
-    "--periods=1",
-    "--test_distributions=iid",
-    "--model=mlp",
-    "--model_width=4",
-    "--representation=pca",
-    "--distance_threshold=1",
+    *("--dataset=digits", "--max_examples=600", "--num_clients=2"),
+    *("--rounds=1", "--period_size=20", "--periods=1"),
+    *("--test_distributions=iid", "--model=mlp", "--model_width=4"),
+    *("--representation=pca", "--distance_threshold=1"),
   ),
 }
 # What a flag has to have beside it.
@@ -245,10 +226,7 @@ def test_names_of_any_signs_run_and_draw(
   folder = tmp_path / f"{ESCAPE} $run_$"
   arguments = [
     f"--dataset={file}",
-    "--algorithm=fed_drm",
-    "--rounds=1",
-    "--model=mlp",
-    "--model_width=4",
+    *("--algorithm=fed_drm", "--rounds=1", "--model=mlp", "--model_width=4"),
     f"--output_dir={folder}",
   ]
   with drawn_figures("class_counts"), warnings.catch_warnings():

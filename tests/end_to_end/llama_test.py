@@ -17,15 +17,10 @@ from tff_shift.data import datasets
 from tff_shift.models import llama_checkpoint
 
 _SMALL = (
-  "--dataset=synthetic_relations",
-  "--client_classes=disjoint",
-  "--timesteps=2",
-  "--num_clients=2",
-  "--samples_per_step=12",
-  "--initial_examples=24",
-  "--max_pretraining_examples=1865",
-  "--pretraining_epochs=12",
-  "--noprogress",
+  *("--dataset=synthetic_relations", "--client_classes=disjoint"),
+  *("--timesteps=2", "--num_clients=2", "--samples_per_step=12"),
+  *("--initial_examples=24", "--max_pretraining_examples=1865"),
+  *("--pretraining_epochs=12", "--noprogress"),
 )
 
 
@@ -63,10 +58,7 @@ def test_fed_ade_adapts_it_and_leaves_the_base_alone(
   run, model_dir, tmp_path, capsys
 ):
   flags = (
-    "local_epochs=1",
-    "batch_size=8",
-    "optimizer=adamw",
-    "eta_max=1e-2",
+    *("local_epochs=1", "batch_size=8", "optimizer=adamw", "eta_max=1e-2"),
     "lora_rank=3",
   )
   code = run(
@@ -126,11 +118,7 @@ def test_what_it_lacks_is_said_in_one_line(
     run_here(
       online_adaptation,
       online_adaptation_plan,
-      [
-        *_SMALL,
-        "--algorithm=source",
-        f"--output_dir={tmp_path / 'run'}",
-      ],
+      [*_SMALL, "--algorithm=source", f"--output_dir={tmp_path / 'run'}"],
     )
   )
   assert "model_dir must be the model's folder" in line

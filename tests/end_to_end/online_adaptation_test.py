@@ -1,11 +1,7 @@
 """The binary `experiments.online_adaptation`, run whole."""
 
 import functools
-import itertools
 import json
-import os
-import pathlib
-import types
 
 import numpy as np
 import pytest
@@ -19,7 +15,6 @@ from tff_shift.data import examples
 from tff_shift.data import source as source_lib
 from tff_shift.data import streams
 from tff_shift.learning import evaluation
-from tff_shift.simulation import encoding
 from tff_shift.simulation import rate_controls
 from tff_shift.simulation import results
 
@@ -27,26 +22,15 @@ from tff_shift.simulation import results
 # leave.
 _ALGORITHMS = ("fed_ade", "fix_lr", "source")
 _SMALL = (
-  "--dataset=digits",
-  "--model=mlp",
-  "--timesteps=3",
-  "--num_clients=3",
-  "--samples_per_step=10",
-  "--initial_examples=20",
-  "--local_epochs=1",
-  "--pretraining_epochs=1",
-  "--noprogress",
+  *("--dataset=digits", "--model=mlp", "--timesteps=3", "--num_clients=3"),
+  *("--samples_per_step=10", "--initial_examples=20", "--local_epochs=1"),
+  *("--pretraining_epochs=1", "--noprogress"),
 )
-_CORRUPTED = (
-  *_SMALL,
-  "--algorithm=fed_ade",
-  "--shift_kind=covariate",
-)
+_CORRUPTED = (*_SMALL, "--algorithm=fed_ade", "--shift_kind=covariate")
 
 
 @pytest.fixture(scope="module")
 def cache_dir(tmp_path_factory):
-  """Pre-trained models that the runs of this module share."""
   return tmp_path_factory.mktemp("cache")
 
 
@@ -67,9 +51,7 @@ class TestWholeRun:
       [
         *_SMALL,
         f"--algorithm={','.join(_ALGORITHMS)}",
-        "--seeds=0,1",
-        "--shift=linear,square",
-        "--learning_rate=1e-1",
+        *("--seeds=0,1", "--shift=square", "--learning_rate=1e-1"),
         "--use_uncertainty=true,false",
         f"--cache_dir={cache_dir}",
         f"--output_dir={folder}",
@@ -83,29 +65,23 @@ class TestWholeRun:
     settings["fix_lr"] = [("0.1", "")]
     settings["fed_ade"] = [("", "True"), ("", "False")]
     columns = (
-      "algorithm",
-      "learning_rate",
-      "use_uncertainty",
-      "shift",
-      "seed",
+      *("algorithm", "learning_rate", "use_uncertainty", "shift", "seed"),
       "timestep",
     )
     assert [tuple(map(row.get, columns)) for row in rows] == [
-      (name, *setting, shift, seed, step)
+      (name, *setting, "square", seed, step)
       for name in _ALGORITHMS
       for setting in settings[name]
-      for shift in ("linear", "square")
       for seed in "01"
       for step in "123"
     ]
-    linear = [float(r["omega"]) for r in rows[:3]]
-    np.testing.assert_allclose(linear, [1 / 3, 2 / 3, 1])
+    assert [float(r["omega"]) for r in rows[:3]] == [1, 0, 1]
 
   def test_every_round_has_a_training_loss(self, finished, read_scalars):
     found = read_scalars(finished[0])
     losses = {k: v for k, v in found.items() if k.endswith("train_loss")}
     # All but the model without adaptation; Fed-ADE at two settings.
-    assert len(losses) == 2 * 2 * len(_ALGORITHMS)
+    assert len(losses) == 2 * len(_ALGORITHMS)
     assert not any(name.startswith("source/") for name in losses)
     for run in losses.values():
       assert [step for step, _ in run] == [1, 2, 3]
@@ -131,85 +107,20 @@ class TestWholeRun:
         found = f"{kind}_shift_correlation" in run["metrics"]
         assert found == (run["algorithm"] == "fed_ade")
 
-  def test_first_step_starts_from_the_deployed_model(self, finished, read_rows):
-    rows = [r for r in read_rows(finished[0]) if r["timestep"] == "1"]
-    # No adaptation yet: all algorithms predict alike.
-    for shift in ("linear", "square"):
-      for seed in "01":
-        found = {
-          r["accuracy_before"]
-          for r in rows
-          if (r["shift"], r["seed"]) == (shift, seed)
-        }
-        assert len(found) == 1
-
-  def test_rates_lie_within_the_bounds(self, finished, read_rows):
-    by_name = {}
-    for row in read_rows(finished[0]):
-      by_name.setdefault(row["algorithm"], []).append(row["mean_learning_rate"])
-    rates = np.array(by_name["fed_ade"], float)
-    assert np.all((rates >= 4.999e-6) & (rates <= 1.0001e-4))
-    assert np.ptp(rates) > 0
-    assert set(by_name["source"]) == {""}
-
   def test_figures_are_there(self, finished):
     figures = {p.stem for p in (finished[0] / "figures").glob("*.png")}
     # What is compared is told apart.
     compared = [f"fed_ade_use_uncertainty_{is_on}" for is_on in (True, False)]
     assert figures == {
-      *(f"accuracy_{shift}" for shift in ("linear", "square")),
+      "accuracy_square",
       *(
         f"{kind}_{label}"
         for kind in (
-          "learning_rates_linear",
-          "learning_rates_square",
-          "class_estimates_linear",
-          "class_estimates_square",
+          *("learning_rates_square", "class_estimates_square"),
           "measured_shift",
         )
         for label in compared
       ),
-    }
-
-  def test_table_has_a_row_per_run(self, finished):
-    lines = finished[1].splitlines()
-    assert lines[0].startswith("pre-trained model: ")
-    assert len(lines) == 1 + 2 + 2 * (len(_ALGORITHMS) + 1) + 1
-
-  def test_same_flags_same_numbers(
-    self, finished, cache_dir, run_online, read_rows, read_runs, tmp_path
-  ):
-    folder = tmp_path / "again"
-    code = run_online(
-      [
-        *_SMALL,
-        "--algorithm=fed_ade",
-        "--seeds=0,1",
-        "--shift=square",
-        "--nouse_uncertainty",
-        f"--cache_dir={cache_dir}",
-        f"--output_dir={folder}",
-        "--max_concurrent_clients=1",
-      ]
-    )
-    assert code == 0
-    first = [
-      run
-      for run in read_runs(finished[0])
-      if run["algorithm"] == "fed_ade"
-      and run["setting"]["shift"] == "square"
-      and not run["setting"]["use_uncertainty"]
-    ]
-    assert len(first) == 1
-    assert read_runs(folder) == first
-    # What is not compared is told apart nowhere.
-    assert "use_uncertainty" not in read_rows(folder)[0]
-    figures = {path.stem for path in (folder / "figures").glob("*.png")}
-    assert figures == {
-      "accuracy_square",
-      "learning_rates_square",
-      "class_estimates_square",
-      "measured_shift",
     }
 
 
@@ -218,14 +129,9 @@ class TestControls:
   # Two rounds a step, in which two of three clients take part.
   _CONTROLLED = (
     *_SMALL,
-    "--algorithm=source,fed_ade",
-    "--controls",
-    "--rounds_per_step=2",
-    "--participation=0.7",
-    "--shift=square",
-    "--eta_min=0.01",
-    "--eta_max=1",
-    "--checkpoint_every=2",
+    *("--algorithm=source,fed_ade", "--controls", "--rounds_per_step=2"),
+    *("--participation=0.7", "--shift=square", "--eta_min=0.01"),
+    *("--eta_max=1", "--checkpoint_every=2"),
   )
   _NAMES = ("fed_ade", *rate_controls.NAMES)
 
@@ -235,11 +141,7 @@ class TestControls:
     output = run_whole(
       online_adaptation,
       online_adaptation_plan,
-      [
-        *self._CONTROLLED,
-        f"--cache_dir={cache_dir}",
-        f"--output_dir={folder}",
-      ],
+      [*self._CONTROLLED, f"--cache_dir={cache_dir}", f"--output_dir={folder}"],
     )
     return folder, output
 
@@ -259,31 +161,6 @@ class TestControls:
       "source",
       *self._NAMES,
     ]
-
-  def test_rates_are_those_of_fed_ade_at_their_mean_or_elsewhere(
-    self, finished
-  ):
-    rates = {
-      name: np.array([step["learning_rates"] for step in steps])
-      for name, steps in _measured(finished[0]).items()
-      if name in self._NAMES
-    }
-    counts = rate_controls.num_rounds(
-      3, 3, run_seed=0, rounds_per_step=2, participation=0.7
-    )
-    assert counts.sum() == 3 * 2 * 2
-    own = rates["fed_ade"]
-    np.testing.assert_allclose(
-      rates["fix_lr_mean"],
-      np.full([3, 3], np.sum(own * counts) / counts.sum()),
-      rtol=1e-5,
-    )
-    shuffled = rates["fed_ade_shuffled"]
-    assert np.any(shuffled != own)
-    for count in (1, 2):
-      np.testing.assert_array_equal(
-        np.sort(shuffled[counts == count]), np.sort(own[counts == count])
-      )
 
   def test_stopped_within_a_control_ends_the_same(
     self, finished, cache_dir, run_online, tmp_path, monkeypatch, capsys
@@ -309,17 +186,6 @@ class TestControls:
     assert resume.differences(finished[0], folder) == []
 
 
-def _measured(folder):
-  """Returns what the last checkpoint of each run holds, by algorithm."""
-  found = {}
-  for path in sorted((folder / "checkpoints").glob("*/state_3.json")):
-    steps = json.loads(path.read_text())["measured"]
-    found[path.parent.name.partition("-")[0]] = [
-      encoding.from_json(step) for step in steps
-    ]
-  return found
-
-
 @pytest.mark.slow
 def test_covariate_shift_corrupts_and_keeps_classes_even(
   cache_dir,
@@ -338,7 +204,7 @@ def test_covariate_shift_corrupts_and_keeps_classes_even(
     return corrupt(*arguments, corruption_levels=corruption_levels)
 
   monkeypatch.setattr(corruptions, "corrupt", noting)
-  with drawn_figures():
+  with drawn_figures("corruptions"):
     code = run_online(
       [
         *(each for each in _CORRUPTED if each != "--local_epochs=1"),
@@ -371,25 +237,12 @@ def test_covariate_shift_corrupts_and_keeps_classes_even(
 
 
 @pytest.fixture
-def make_plan(run_here, tmp_path):
+def make_plan(planned, tmp_path):
   """Returns `make(*flags)`, which gives the plan of a small run."""
-
-  def make(*arguments):
-    plans = []
-    # The binary, up to its plan.
-    binary = types.SimpleNamespace(
-      __name__=online_adaptation.__name__,
-      main=lambda: plans.append(online_adaptation_plan.make_plan()),
-    )
-    code = run_here(
-      binary,
-      online_adaptation_plan,
-      [*_SMALL, *arguments, f"--cache_dir={tmp_path / 'cache'}"],
-    )
-    assert code == 0
-    return plans[0]
-
-  return make
+  cache = f"--cache_dir={tmp_path / 'cache'}"
+  return lambda *flags: planned(
+    online_adaptation_plan, [*_SMALL, *flags, cache]
+  )
 
 
 @pytest.mark.parametrize(
@@ -421,120 +274,95 @@ def test_what_is_on_or_off_may_be_compared(flag, values, make_plan):
   )
 
 
-@pytest.mark.parametrize(
-  ("arguments", "expected"),
-  [
-    (["--algorithm=fed_avg"], ("--algorithm=fed_avg", "atlas, fed_ade")),
-    (["--algorithm="], ("--algorithm", "fed_ade")),
-    (["--dataset=cifar"], ("--dataset=cifar", "cifar10")),
-    (
-      ["--shift=linear,cosine"],
-      ("--shift=linear,cosine:", "bernoulli", "none twice"),
-    ),
-    (["--shift=sine,sine"], ("--shift=sine,sine:", "none twice")),
-    (["--shift="], ("--shift=", "linear")),
-    (["--shift_kind=concept"], ("--shift_kind=concept", "covariate")),
-    (["--corrupted_images=downloaded"], ("--corrupted_images", "archive")),
-    (["--corruption_levels=linear"], ("--corruption_levels", "monotone")),
-    (["--bernoulli_flip=always"], ("--bernoulli_flip", "as_printed")),
-    (
-      ["--pretraining_distribution=zipf"],
-      ("--pretraining_distribution=zipf", "gaussian"),
-    ),
-    (["--model=alexnet"], ("--model=alexnet", "residual_cnn")),
-    (["--model=cnn", "--model_width=8"], ("width", "cnn")),
-    (["--timesteps=0"], ("--timesteps=0", "at least 1")),
-    (["--rounds_per_step=0"], ("--rounds_per_step=0", "at least 1")),
-    (["--num_clients=0"], ("--num_clients=0", "at least 1")),
-    (["--samples_per_step=0"], ("--samples_per_step=0", "at least 1")),
-    (["--initial_examples=0"], ("--initial_examples=0", "at least 1")),
-    (
-      ["--max_pretraining_examples=0"],
-      ("--max_pretraining_examples=0", "at least 1"),
-    ),
-    (["--pretraining_epochs=0"], ("--pretraining_epochs=0", "at least 1")),
-    (["--pretraining_seed=-1"], ("--pretraining_seed=-1", "2147483647")),
-    (["--participation=0"], ("--participation=0.0", "at most 1")),
-    (["--dirichlet=0"], ("--dirichlet=0", "above 0")),
-    (["--eta_min=1", "--eta_max=0.5"], ("--eta_max=0.5", "eta_min=1.0")),
-    (["--eta_max=-1"], ("--eta_max=-1.0", "above 0")),
-    (
-      ["--nouse_uncertainty", "--nouse_representation"],
-      ("--use_uncertainty=False", "use_representation=False"),
-    ),
-    (
-      ["--use_uncertainty=true,maybe"],
-      ("--use_uncertainty=true,maybe", "True or False"),
-    ),
-    (["--use_uncertainty=true,1"], ("--use_uncertainty=true,1", "twice")),
-    (["--eta_min=1e-5,1e-3"], ("--eta_max=0.0001", "eta_min=0.001")),
-    (["--similarity=l2"], ("--similarity='l2'", "wasserstein")),
-    (["--learning_rate=1e-5"], ("--learning_rate", "fix_lr")),
-    (
-      ["--algorithm=fix_lr", "--controls"],
-      ("--controls", "fed_ade", "--algorithm=fix_lr"),
-    ),
-    (
-      ["--controls", "--compare=rounds", "--rounds_per_step=2"],
-      ("--controls", "--compare=rounds", "--rounds_per_step=2 must be 1"),
-    ),
-    (
-      ["--correct_batch_noise", "--similarity=wasserstein"],
-      ("--correct_batch_noise=True", "similarity='wasserstein'"),
-    ),
-    (["--num_learners=3"], ("--num_learners", "atlas")),
-    (
-      ["--algorithm=fed_ccfa", "--num_clients=5", "--num_slots=4"],
-      ("--num_slots=4", "fed_ccfa", "at least --num_clients=5"),
-    ),
-    (["--seeds=0,0"], ("--seeds=0,0", "twice")),
-    (["--dataset=cifar10", "--data_dir=/nowhere"], ("/nowhere", "cifar10")),
-    (["--dataset=tiny_imagenet", "--data_dir=/nowhere"], ("/nowhere", "tiny")),
-    (
-      ["--shift_kind=covariate", "--corrupted_images=archive"],
-      ("cifar10", "digits"),
-    ),
-    (
-      ["--corrupted_images=archive"],
-      ("--corrupted_images=archive", "does not apply", "--shift_kind=label"),
-    ),
-    (
-      ["--corruption_levels=monotone"],
-      ("--corruption_levels=monotone", "does not apply", "--shift_kind=label"),
-    ),
-    (
-      [
-        "--dataset=cifar10",
-        "--shift_kind=covariate",
-        "--corrupted_images=archive",
-        "--corruption_levels=monotone",
-      ],
-      ("--corruption_levels=monotone", "--corrupted_images=computed"),
-    ),
-  ],
-)
+_REFUSED = [
+  ("--algorithm=fed_avg", "{}", "atlas, fed_ade"),
+  ("--algorithm=", "--algorithm", "fed_ade"),
+  ("--dataset=cifar", "{}", "cifar10"),
+  ("--shift=linear,cosine", "{}:", "bernoulli", "none twice"),
+  ("--shift=sine,sine", "{}:", "none twice"),
+  ("--shift=", "{}", "linear"),
+  ("--shift_kind=concept", "{}", "covariate"),
+  ("--corrupted_images=downloaded", "--corrupted_images", "archive"),
+  ("--corruption_levels=linear", "--corruption_levels", "monotone"),
+  ("--bernoulli_flip=always", "--bernoulli_flip", "as_printed"),
+  ("--pretraining_distribution=zipf", "{}", "gaussian"),
+  ("--model=alexnet", "{}", "residual_cnn"),
+  ("--model=cnn --model_width=8", "width", "cnn"),
+  ("--pretraining_seed=-1", "{}", "2147483647"),
+  ("--participation=0", "--participation=0.0", "at most 1"),
+  ("--dirichlet=0", "{}", "above 0"),
+  ("--eta_min=1 --eta_max=0.5", "--eta_max=0.5", "eta_min=1.0"),
+  ("--eta_max=-1", "--eta_max=-1.0", "above 0"),
+  (
+    "--nouse_uncertainty --nouse_representation",
+    "--use_uncertainty=False",
+    "use_representation=False",
+  ),
+  ("--use_uncertainty=true,maybe", "{}", "True or False"),
+  ("--use_uncertainty=true,1", "{}", "twice"),
+  ("--eta_min=1e-5,1e-3", "--eta_max=0.0001", "eta_min=0.001"),
+  ("--similarity=l2", "--similarity='l2'", "wasserstein"),
+  ("--learning_rate=1e-5", "--learning_rate", "fix_lr"),
+  (
+    "--algorithm=fix_lr --controls",
+    "--controls",
+    "fed_ade",
+    "--algorithm=fix_lr",
+  ),
+  (
+    *("--controls --compare=rounds --rounds_per_step=2", "--controls"),
+    *("--compare=rounds", "--rounds_per_step=2 must be 1"),
+  ),
+  (
+    "--correct_batch_noise --similarity=wasserstein",
+    "--correct_batch_noise=True",
+    "similarity='wasserstein'",
+  ),
+  ("--num_learners=3", "--num_learners", "atlas"),
+  (
+    "--algorithm=fed_ccfa --num_clients=5 --num_slots=4",
+    "--num_slots=4",
+    "fed_ccfa",
+    "at least --num_clients=5",
+  ),
+  ("--seeds=0,0", "{}", "twice"),
+  ("--dataset=cifar10 --data_dir=/nowhere", "/nowhere", "cifar10"),
+  ("--dataset=tiny_imagenet --data_dir=/nowhere", "/nowhere", "tiny"),
+  ("--shift_kind=covariate --corrupted_images=archive", "cifar10", "digits"),
+  ("--corrupted_images=archive", "{}", "does not apply", "--shift_kind=label"),
+  (
+    "--corruption_levels=monotone",
+    "{}",
+    "does not apply",
+    "--shift_kind=label",
+  ),
+  (
+    "--dataset=cifar10 --shift_kind=covariate --corrupted_images=archive"
+    " --corruption_levels=monotone",
+    "--corruption_levels=monotone",
+    "--corrupted_images=computed",
+  ),
+  *(
+    (f"--{name}=0", f"--{name}=0", "at least 1")
+    for name in (
+      *("timesteps", "rounds_per_step", "num_clients", "samples_per_step"),
+      *("initial_examples", "max_pretraining_examples", "pretraining_epochs"),
+    )
+  ),
+  ("--cache_dir=/proc/self/fdinfo/cache", "/cache: it cannot be written"),
+  (f"--cache_dir={__file__}/cache", "--cache_dir"),
+]
+
+
+@pytest.mark.parametrize("row", _REFUSED, ids=lambda row: row[0])
 def test_bad_flags_end_with_one_line_and_nothing_written(
-  arguments, expected, tmp_path, run_online, capsys
+  row, refused, tmp_path
 ):
-  folder, cache = tmp_path / "run", tmp_path / "cache"
-  code = run_online(
-    [
-      *_SMALL,
-      "--algorithm=fed_ade",
-      f"--output_dir={folder}",
-      f"--cache_dir={cache}",
-      *arguments,
-    ]
+  arguments = [*_SMALL, "--algorithm=fed_ade", f"--cache_dir={tmp_path / 'c'}"]
+  line = refused(
+    online_adaptation, online_adaptation_plan, [*arguments, *row[0].split()]
   )
-  output, errors = capsys.readouterr()
-  assert code == 2
-  assert output == ""
-  assert errors.startswith("online_adaptation: ")
-  assert errors.count("\n") == 1
-  for part in expected:
-    assert part in errors
-  assert not folder.exists()
-  assert not cache.exists()
+  assert all(part.format(row[0]) in line for part in row[1:]), line
 
 
 def test_run_that_is_refused_for_its_folder_makes_no_cache(
@@ -555,83 +383,7 @@ def test_run_that_is_refused_for_its_folder_makes_no_cache(
   assert not cache.exists()
 
 
-def test_cache_folder_that_cannot_be_written_is_refused_at_the_start(
-  tmp_path, run_online, capsys
-):
-  code = run_online(
-    [
-      *_SMALL,
-      "--algorithm=fed_ade",
-      f"--output_dir={tmp_path / 'run'}",
-      "--cache_dir=/proc/self/fdinfo/cache",
-    ]
-  )
-  assert code == 2
-  errors = capsys.readouterr().err
-  assert "--cache_dir=/proc/self/fdinfo/cache: it cannot be written" in errors
-  assert errors.count("\n") == 1
-  assert not os.path.exists(tmp_path / "run")
-
-
-def test_cache_folder_that_cannot_be_made_is_refused(
-  tmp_path, run_online, capsys
-):
-  (tmp_path / "file").write_text("in the way")
-  code = run_online(
-    [
-      *_SMALL,
-      "--algorithm=fed_ade",
-      f"--output_dir={tmp_path / 'run'}",
-      f"--cache_dir={tmp_path / 'file' / 'cache'}",
-    ]
-  )
-  assert code == 2
-  errors = capsys.readouterr().err
-  assert "--cache_dir" in errors
-  assert errors.count("\n") == 1
-  assert not os.path.exists(tmp_path / "run")
-
-
-@pytest.fixture
-def only_cifar10(tmp_path):
-  """A folder of data sets that holds CIFAR-10 and nothing else."""
-  found = os.environ.get("TFDS_DATA_DIR", "")
-  if not (found and (pathlib.Path(found) / "cifar10").is_dir()):
-    pytest.skip("TFDS_DATA_DIR does not name a folder that holds cifar10")
-  folder = tmp_path / "data"
-  folder.mkdir()
-  (folder / "cifar10").symlink_to(
-    pathlib.Path(found).resolve() / "cifar10", target_is_directory=True
-  )
-  return folder
-
-
 class TestArchive:
-  @pytest.mark.slow
-  def test_archive_that_is_not_there_is_refused_at_the_start(
-    self, only_cifar10, tmp_path, run_online, capsys
-  ):
-    folder, cache = tmp_path / "run", tmp_path / "cache"
-    # The first of 20 steps is at severity 5 / 20, rounded: 0, no archive yet.
-    code = run_online(
-      [
-        *_CORRUPTED,
-        "--dataset=cifar10",
-        "--corrupted_images=archive",
-        "--timesteps=20",
-        f"--output_dir={folder}",
-        f"--cache_dir={cache}",
-        f"--data_dir={only_cifar10}",
-      ]
-    )
-    output, errors = capsys.readouterr()
-    assert code == 2
-    assert output == ""
-    assert errors.startswith("online_adaptation: data set 'cifar10_corrupted/")
-    assert errors.count("\n") == 1
-    assert not folder.exists()
-    assert not cache.exists()
-
   # The weights of 3 steps: linear 1/3, 2/3, 1, square 1, 0, 1; 5 times that,
   # rounded, is severity 2, 3, 5 and 5, 0, 5.
   _SCHEDULES = ("--shift=square,linear", "--timesteps=3", "--seeds=0,1")
@@ -655,60 +407,16 @@ class TestArchive:
 
   @pytest.fixture
   def archive(self, monkeypatch):
-    """Stands in for a published archive of the digits.
-
-    It notes in `asked` what is read of it, lacks what is in `missing`, and
-    calls `on_read` each time.
-    """
-    source = datasets.load("digits")
-    found = types.SimpleNamespace(
-      asked=set(), missing=set(), on_read=lambda part: None
-    )
+    """Stands in for a published archive of the digits: a set, what it lacks."""
+    source, missing = datasets.load("digits"), set()
 
     def read(*part):
-      found.on_read(part)
-      found.asked.add(part)
-      if part in found.missing:
+      if part in missing:
         raise source_lib.DatasetNotFoundError(f"{part} is missing")
       return examples.Examples(source.x, source.y)
 
     monkeypatch.setattr(streams, "archive_of", lambda *_: read)
-    return found
-
-  @pytest.mark.slow
-  def test_all_that_the_run_reads_is_read_before_it_writes(
-    self, archive, corruption_names, tmp_path, cache_dir, run_online
-  ):
-    folder = tmp_path / "run"
-    late = set()
-
-    def on_read(part):
-      if folder.exists() and part not in archive.asked:
-        late.add(part)
-
-    archive.on_read = on_read
-    code = run_online(
-      [
-        *(each for each in _CORRUPTED if each != "--local_epochs=1"),
-        "--shift=square",
-        "--timesteps=3",
-        "--seeds=0,1",
-        "--corrupted_images=archive",
-        "--participation=0.5",
-        "--rounds_per_step=2",
-        f"--output_dir={folder}",
-        f"--cache_dir={cache_dir}",
-      ]
-    )
-    assert code == 0
-    # Of clients that were left out, nothing was measured.
-    assert (folder / "figures").is_dir()
-    assert not list((folder / "figures").glob("measured_shift*"))
-    assert late == set()
-    # 1, 0, 1 is severity 5 and none.
-    assert archive.asked == set(
-      itertools.product({*corruption_names[0], *corruption_names[1]}, [5])
-    )
+    return missing
 
   def test_one_part_that_is_missing_is_refused(
     self, archive, corruption_names, tmp_path, run_online, capsys
@@ -717,7 +425,7 @@ class TestArchive:
     # Only the last client of the second seed on the second schedule needs it.
     part = corruption_names[1][2], 3
     assert part[0] not in (*corruption_names[0], *corruption_names[1][:2])
-    archive.missing = {part}
+    archive.add(part)
     code = run_online(
       [
         *_CORRUPTED,
@@ -731,20 +439,3 @@ class TestArchive:
     assert capsys.readouterr().err == f"online_adaptation: {part} is missing\n"
     assert not folder.exists()
     assert not cache.exists()
-
-
-@pytest.mark.slow
-def test_presets_are_read(presets, run_online, tmp_path, capsys):
-  assert len(presets("online_adaptation")) == 7
-  for preset in presets("online_adaptation"):
-    # A bound that is not allowed stops the run once all flags are known.
-    code = run_online(
-      [
-        f"--flagfile={preset}",
-        "--algorithm=fed_ade,fix_lr",
-        "--eta_max=0",
-        f"--output_dir={tmp_path / 'run'}",
-      ]
-    )
-    assert code == 2
-    assert "--eta_max=0.0" in capsys.readouterr().err

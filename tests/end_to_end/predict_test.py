@@ -85,16 +85,6 @@ def test_guide_names_and_asks(run_predict, written):
     )
 
 
-def test_clients_vote(run_predict, written):
-  of_all = []
-  for client in range(3):
-    assert run_predict(f"--client={client}", "--overwrite") == 0
-    of_all.append(written()["classes"])
-  assert run_predict("--vote", "--overwrite") == 0
-  votes = [np.bincount(each, minlength=3) for each in np.transpose(of_all)]
-  np.testing.assert_array_equal(written()["classes"], np.argmax(votes, axis=1))
-
-
 def test_full_disk_leaves_nothing(
   run_predict, tmp_path, capsys, monkeypatch, no_file_above
 ):

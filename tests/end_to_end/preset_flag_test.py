@@ -3,6 +3,14 @@
 import pytest
 
 from experiments import command_line
+from experiments import dynamic_personalization
+from experiments import dynamic_personalization_plan
+from experiments import evolving
+from experiments import evolving_plan
+from experiments import guidance
+from experiments import guidance_plan
+from experiments import online_adaptation
+from experiments import online_adaptation_plan
 from experiments import preset_flag
 
 
@@ -27,36 +35,48 @@ def test_preset_becomes_its_file_in_its_place(given, presets):
 
 
 @pytest.mark.parametrize(
-  ("arguments", "binary", "complaint"),
+  ("argument", "binary", "complaint"),
+  [
+    ("--preset=dem", "guidance", "--preset: guidance has no preset 'dem'"),
+    ("--preset", "guidance", "has no preset ''"),
+    ("--preset=../guidance/demo", "evolving", "evolving has no preset"),
+    ("--preset=demo", "workers", "workers has no preset 'demo'"),
+  ],
+)
+def test_other_names_are_refused(argument, binary, complaint):
+  with pytest.raises(command_line.UsageError) as error:
+    preset_flag.expand(["binary", argument], binary)
+  names = ", ".join(preset_flag.names(binary)) or "none"
+  assert complaint in str(error.value)
+  assert str(error.value).endswith(f"; its presets: {names}")
+
+
+@pytest.mark.parametrize(
+  ("binary", "planning", "flags", "wrong"),
   [
     (
-      ["--preset=dem"],
-      "guidance",
-      "--preset: guidance has no preset 'dem'; its presets: cifar10,"
-      " cifar100, cifar20, demo",
+      dynamic_personalization,
+      dynamic_personalization_plan,
+      "--algorithm=local",
+      "--rounds=0",
     ),
+    (evolving, evolving_plan, "--algorithm=fed_evolve", "--learning_rate=0"),
+    (guidance, guidance_plan, "--algorithm=fed_avg", "--rounds=0"),
     (
-      ["--preset"],
-      "guidance",
-      "has no preset ''; its presets: cifar10, cifar100, cifar20, demo",
-    ),
-    (
-      ["--preset=../guidance/demo"],
-      "evolving",
-      "its presets: caltran, circle, demo, portraits, reddit,"
-      " rotated_emnist_letters, rotated_mnist, synthetic_titles",
-    ),
-    (
-      ["--preset=demo"],
-      "workers",
-      "workers has no preset 'demo'; its presets: none",
+      online_adaptation,
+      online_adaptation_plan,
+      "--algorithm=fed_ade,fix_lr",
+      "--eta_max=0",
     ),
   ],
 )
-def test_other_names_are_refused(arguments, binary, complaint):
-  with pytest.raises(command_line.UsageError) as error:
-    preset_flag.expand(["binary", *arguments], binary)
-  assert complaint in str(error.value)
+def test_each_is_read(binary, planning, flags, wrong, presets, refused):
+  found = presets(planning.SCENARIO)
+  assert found
+  for preset in found:
+    # What is not allowed stops the run once all flags are known.
+    line = refused(binary, planning, [f"--flagfile={preset}", flags, wrong])
+    assert wrong in line
 
 
 def test_wrong_preset_ends_a_binary_in_one_line(run_evolving, capsys):

@@ -49,11 +49,7 @@ def test_help_lists_the_flags_of_all_parts(
   for name in (
     own,
     hyperparameter,
-    "algorithm",
-    "output_dir",
-    "resume",
-    "aggregator",
-    "workers",
+    *("algorithm", "output_dir", "resume", "aggregator", "workers"),
   ):
     assert name in listed
   # The scenario's own come first.

@@ -62,25 +62,6 @@ def test_page_has_the_numbers_of_the_run(run_report, folder, capsys):
 
 
 @pytest.mark.slow
-def test_rows_are_told_apart_by_their_aggregators(run_report, folder, tmp_path):
-  other = shutil.copytree(folder, tmp_path / "other")
-  record = json.loads((other / "summary.json").read_text())
-  for run in record["runs"]:
-    if run["algorithm"] == "fed_avg":
-      assert run["setting"]["aggregator"] == "mean"
-      run["setting"]["server_momentum"] = 0.5
-  (other / "summary.json").write_text(json.dumps(record))
-  page = tmp_path / "page"
-  assert run_report([str(folder), str(other), f"--output_dir={page}"]) == 0
-  with open(page / "table.csv", encoding="utf-8") as file:
-    methods = {row["method"] for row in csv.DictReader(file)}
-  assert {each for each in methods if "fed_avg" in each} == {
-    "fed_avg, server momentum 0.0",
-    "fed_avg, server momentum 0.5",
-  }
-
-
-@pytest.mark.slow
 def test_page_is_replaced_only_if_asked(run_report, folder, tmp_path, capsys):
   output = tmp_path / "page"
   arguments = [str(folder), f"--output_dir={output}", "--metrics=client_loss"]
@@ -119,8 +100,3 @@ def test_wrong_input_is_said_in_a_line(
   assert message in captured.err and captured.err.count("\n") == 1
   assert captured.out == ""
   assert not (tmp_path / "new").exists()
-
-
-def test_other_binaries_take_flags_alone(run_evolving, capsys):
-  assert run_evolving(["runs/a"]) == 2
-  assert "All arguments are --flags" in capsys.readouterr().err

@@ -5,60 +5,47 @@ import json
 
 import pytest
 
+from experiments import evolving
+from experiments import evolving_plan
+
 _RUN = (
-  "--algorithm=local",
-  "--dataset=circle",
-  "--num_domains=4",
-  "--num_clients=2",
-  "--max_examples_per_domain=20",
-  "--rounds=2",
-  "--evaluate_every=1",
-  "--checkpoint_every=1",
-  "--seeds=0,1",
+  *("--algorithm=local", "--dataset=circle", "--num_domains=4"),
+  *("--num_clients=2", "--max_examples_per_domain=20", "--rounds=2"),
+  *("--evaluate_every=1", "--checkpoint_every=1", "--seeds=0,1"),
 )
 
 
 @pytest.mark.parametrize(
-  ("arguments", "is_installed", "expected"),
+  ("flags", "expected"),
   [
-    (["--tracker=wandb"], True, "--tracker=wandb: it must be some of"),
-    (["--tracker="], True, "--tracker=: it must be some of"),
-    (["--tracker=none,none"], True, "none twice"),
-    (["--tracker=none,tensorboard"], True, "none goes with no other"),
-    (["--mlflow_uri=runs"], True, "--mlflow_uri needs --tracker=mlflow"),
+    ("--tracker=wandb", "--tracker=wandb: it must be some of"),
+    ("--tracker=", "--tracker=: it must be some of"),
+    ("--tracker=none,none", "none twice"),
+    ("--tracker=none,tensorboard", "none goes with no other"),
+    ("--mlflow_uri=runs", "--mlflow_uri needs --tracker=mlflow"),
+    ("--tracker=mlflow", "--tracker=mlflow: MLflow is not installed; it comes"),
+    ("--tracker=mlflow", "with the extra mlflow, pip install 'tff_shift[mlflo"),
     (
-      ["--tracker=mlflow"],
-      False,
-      "--tracker=mlflow: MLflow is not installed; it comes with the extra"
-      " mlflow, pip install 'tff_shift[mlflow]'",
-    ),
-    (
-      ["--tracker=mlflow", "--mlflow_uri=http://127.0.0.1:1"],
-      True,
+      "--tracker=mlflow --mlflow_uri=http://127.0.0.1:1",
       "--mlflow_uri=http://127.0.0.1:1: no answer",
     ),
     (
-      ["--tracker=mlflow", f"--mlflow_uri={__file__}"],
-      True,
+      f"--tracker=mlflow --mlflow_uri={__file__}",
       ".py: it must be a folder that you may write to",
     ),
   ],
 )
 def test_trackers_that_cannot_be_are_refused_before_anything_is_written(
-  run_evolving, tmp_path, capsys, monkeypatch, arguments, is_installed, expected
+  refused, monkeypatch, flags, expected
 ):
   find_spec = importlib.util.find_spec
+  is_installed = "--mlflow_uri" in flags
   monkeypatch.setattr(
     importlib.util,
     "find_spec",
     lambda name: is_installed or None if name == "mlflow" else find_spec(name),
   )
-  folder = tmp_path / "run"
-  code = run_evolving([*_RUN, *arguments, f"--output_dir={folder}"])
-  lines = capsys.readouterr().err.splitlines()
-  assert (code, len(lines)) == (2, 1)
-  assert expected in lines[0]
-  assert not folder.exists()
+  assert expected in refused(evolving, evolving_plan, [*_RUN, *flags.split()])
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Models and algorithms of a user's own files, from the command line."""
 
 import pathlib
+import re
 import shutil
 
 import pytest
@@ -11,12 +12,8 @@ from tff_shift import algorithms
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 TINY = (
-  "--dataset=circle",
-  "--rounds=2",
-  "--num_clients=2",
-  "--num_domains=3",
-  "--max_examples_per_domain=12",
-  "--batch_size=4",
+  *("--dataset=circle", "--rounds=2", "--num_clients=2", "--num_domains=3"),
+  *("--max_examples_per_domain=12", "--batch_size=4"),
 )
 
 
@@ -58,10 +55,7 @@ def test_files_of_a_user_run_and_resume(
   ]
   output = run_whole(evolving, evolving_plan, arguments)
   plain, same, halved = read_runs(folder)
-  assert [plain["algorithm"], same["algorithm"]] == [
-    "fed_avg",
-    "own_algorithm",
-  ]
+  assert [plain["algorithm"], same["algorithm"]] == ["fed_avg", "own_algorithm"]
   assert plain["setting"]["model"] == "mine:build"
   # A rate of 1 is FedAvg, bit for bit.
   losses = {
@@ -184,4 +178,4 @@ def test_help_lists_what_an_import_brings(files, run_evolving, capsys):
   assert run_evolving([f"--import={path}", "--help"]) == 0
   output = capsys.readouterr().out
   assert "--server_rate:" in output
-  assert "memo, own_algorithm, t3a" in " ".join(output.split())
+  assert re.search(r"\w, own_algorithm[,.]", " ".join(output.split()))

@@ -98,7 +98,6 @@ def all_end(processes: list[psutil.Process]) -> bool:
 
 
 def write_program(folder: Path, text: str) -> str:
-  """Writes an executable shell script and returns its path."""
   program = folder / "program"
   program.write_text(f"#!/bin/sh\n{text}\n")
   program.chmod(0o755)

@@ -320,10 +320,7 @@ def test_text_stands_out(opened, scheme):
   )
   assert (
     background
-    == {
-      "light": "rgb(255, 255, 255)",
-      "dark": "rgb(20, 23, 26)",
-    }[scheme]
+    == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 26)"}[scheme]
   )
   contrasts = opened.execute_script(_CONTRASTS)
   assert len(contrasts) > 100

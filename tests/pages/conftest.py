@@ -71,11 +71,7 @@ def contents():
         run=_run("fed_avg"),
       ),
       _cell(
-        ODD_NAME,
-        _CLIENT,
-        *(70.0, 72.0),
-        paper=_paper(71.5, 1.0, 3),
-        run=odd,
+        ODD_NAME, _CLIENT, *(70.0, 72.0), paper=_paper(71.5, 1.0, 3), run=odd
       ),
       _cell(
         "a_b%", _CLIENT, 50.0, 55.0, 54.0, paper=_paper(80.0, 2.0), run=other

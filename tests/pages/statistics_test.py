@@ -114,11 +114,7 @@ def test_welch_is_that_of_the_values_themselves(ours, theirs):
     ([1.0, 2.0], None, "no value in the paper"),
     ([], paper(1.0, 1.0, 3), "no value of ours"),
     ([1.0, 2.0], paper(1.0, None, 3), "no spread in the paper"),
-    (
-      [1.0, 2.0],
-      paper(1.0, 1.0),
-      "the paper's number of seeds is unknown",
-    ),
+    ([1.0, 2.0], paper(1.0, 1.0), "the paper's number of seeds is unknown"),
     ([1.0, 2.0], paper(1.0, 1.0, 1), "the paper has one seed"),
     ([1.0], paper(1.0, 1.0, 3), "one seed of ours"),
     ([1.0, math.nan], paper(1.0, 1.0, 3), "a value of ours is not finite"),

@@ -43,11 +43,7 @@ def test_all_cells_are_there_once():
 @pytest.mark.parametrize(
   "found, mean, spread",
   [
-    (
-      ("fed_evolve", "1", "rotated_mnist", "fed_avg"),
-      65.92,
-      1.01,
-    ),
+    (("fed_evolve", "1", "rotated_mnist", "fed_avg"), 65.92, 1.01),
     (("fed_evolve", "3", "circle", "fed_evolve"), 84.25, 2.45),
   ],
 )

@@ -68,18 +68,9 @@ def test_middle(values, number, kept):
 @pytest.mark.parametrize(
   "text",
   [
-    "rounds",
-    "rounds=0",
-    "rounds=-1",
-    "rounds=x",
-    "round=1",
-    "rounds=1,rounds=2",
-    "dataset=circle",
-    "seeds=0:0",
-    "seeds=a",
-    "num_seeds=0",
-    "local_steps=x",
-    "participation=inf",
+    *("rounds", "rounds=0", "rounds=-1", "rounds=x", "round=1"),
+    *("rounds=1,rounds=2", "dataset=circle", "seeds=0:0", "seeds=a"),
+    *("num_seeds=0", "local_steps=x", "participation=inf"),
   ],
 )
 def test_wrong_reductions_are_refused(text):

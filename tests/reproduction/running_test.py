@@ -20,7 +20,6 @@ from experiments.reproduction import sharding
 from experiments.reproduction import specification
 from experiments.reproduction import telling
 
-_HERE = pathlib.Path(__file__).parent
 _METHODS = ("fed_avg", "fed_rep", "fed_evp")
 _SMALL = ("--reduce=num_seeds=2,rounds=5", "--only=" + ",".join(_METHODS))
 _IID = "rotated_digits_dirichlet_inf"
@@ -124,10 +123,7 @@ def test_links_are_not_written_through(
   arguments = [
     "demo/digits",
     f"--output_dir={folder}",
-    "--reduce=rounds=5",
-    "--only=fed_avg",
-    "--columns=inf",
-    "--resume",
+    *("--reduce=rounds=5", "--only=fed_avg", "--columns=inf", "--resume"),
   ]
   monkeypatch.setenv("FAKE_FAILS", "fed_avg")
   assert run_reproduce(*arguments) == 3
@@ -302,8 +298,7 @@ def test_p_values_are_computed_from_the_other_table(
     f"--data_dir={tmp_path}/data",
     f"--output_dir={tmp_path}/out",
     "--reduce=num_seeds=1,num_settings=1",
-    "--only=fed_avg,fed_evolve,fed_evp",
-    "--jobs=2",
+    *("--only=fed_avg,fed_evolve,fed_evp", "--jobs=2"),
   )
   assert run_reproduce(*arguments) == 0
   cells = {(cell.row, cell.column[0]): cell for cell in pages[0].cells}

@@ -22,8 +22,6 @@ class Both(NamedTuple):
 
 
 class State(NamedTuple):
-  """What a client holds."""
-
   head: Any
   rate: Any
 

@@ -108,40 +108,9 @@ class TestDoor:
         " [2]",
       ),
       (
-        {"y": np.array([0, 3, 1, 0], np.int32)},
-        "y of client 7: classes must lie in 0..2, got 3 for example 1",
-      ),
-      (
-        {"y": np.array([0, -1, 1, 0], np.int32)},
-        "y of client 7: classes must lie in 0..2, got -1 for example 1",
-      ),
-      (
-        {"y": np.array([0, np.nan, 1, 0])},
-        "y of client 7: integers wanted, to become int32, got float64",
-      ),
-      (
         {"domain_sizes": np.array([1, 2], np.int32)},
         "domain_sizes of client 7: numbers of at least 0 wanted that add up to"
         " 4, the number of examples, got [1, 2]",
-      ),
-      (
-        {"domain_sizes": np.array([5, -1], np.int32)},
-        "domain_sizes of client 7: numbers of at least 0 wanted that add up to"
-        " 4, the number of examples, got [5, -1]",
-      ),
-      (
-        {"x": np.zeros([4, 3], np.float32)},
-        "x of client 7: the shape must be [n, 2], got [4, 3]",
-      ),
-      (
-        {"x": np.zeros([4, 2], np.uint8)},
-        "x of client 7: floating-point numbers wanted, to become float32, got"
-        " uint8",
-      ),
-      (
-        {"x": np.full([4, 2], np.nan, np.float32)},
-        "x of client 7: all numbers must be finite as float32, those of example"
-        " 0 are not",
       ),
       (
         {
@@ -162,13 +131,13 @@ class TestDoor:
       ),
     ],
   )
-  def test_what_is_wrong_is_named_with_its_client(self, door, changes, message):
-    with pytest.raises(ValueError) as error:
-      door.training(make_data(**changes), 7)
-    assert str(error.value) == message
+  def test_what_is_wrong_is_named_with_its_client(
+    self, door, changes, message, refusal
+  ):
+    assert refusal(door.training, make_data(**changes), 7) == message
 
   def test_words_that_the_model_does_not_know_are_refused(
-    self, typed_algorithm
+    self, typed_algorithm, refusal
   ):
     model = bi_lstm.build(
       input_shape=(2,), num_classes=3, vocabulary_size=9, width=1
@@ -178,20 +147,18 @@ class TestDoor:
     )
     x = np.full([4, 2], 8, np.int32)
     assert door.training(make_data(x=x), 7).x is x
-    with pytest.raises(ValueError) as error:
-      door.training(make_data(x=x + 1), 7)
-    assert str(error.value) == (
+    assert refusal(door.training, make_data(x=x + 1), 7) == (
       "x of client 7: ids of words must lie in 0..8, got 9..9"
     )
 
-  def test_data_to_predict_have_a_number_of_domains_and_may_be_none(self, door):
+  def test_data_to_predict_have_a_number_of_domains_and_may_be_none(
+    self, door, refusal
+  ):
     nothing = make_data(
       x=np.zeros([0, 2]), y=np.zeros(0, int), domain_sizes=[0, 0]
     )
     assert door.prediction(nothing, 1).x.dtype == np.float32
-    with pytest.raises(ValueError) as error:
-      door.prediction(make_data(domain_sizes=[4]), 1)
-    assert str(error.value) == (
+    assert refusal(door.prediction, make_data(domain_sizes=[4]), 1) == (
       "domain_sizes of client 1, to predict: the shape must be [2], got [1]"
     )
 
@@ -223,7 +190,7 @@ class TestDoor:
     with pytest.raises(ValueError, match=r"^representation of client 0: all"):
       door.training(data, 0)
 
-  def test_what_is_no_named_tuple_of_the_type_is_refused(self, door):
+  def test_what_is_no_named_tuple_of_the_type_is_refused(self, door, refusal):
     for other, name in (
       (3, "int"),
       (tuple(make_data()), "tuple"),
@@ -234,9 +201,7 @@ class TestDoor:
         (door.training, "client 4"),
         (door.prediction, "client 4, to predict"),
       ):
-        with pytest.raises(ValueError) as error:
-          check(other, 4)
-        assert str(error.value) == (
+        assert refusal(check, other, 4) == (
           f"{what}: a named tuple of x, y, domain_sizes, seed, client_id"
           f" wanted, got {name}"
         )

@@ -62,3 +62,25 @@ def typed_algorithm():
   It gives what tells the types of an algorithm's data, and computes nothing.
   """
   return _make_typed
+
+
+@pytest.fixture
+def asked(monkeypatch):
+  """Returns `asked(module, *names)`: arguments and options by a figure's name.
+
+  The figures are not drawn.
+  """
+
+  def record(module, *names):
+    found = {}
+
+    def note(name):
+      return lambda *arguments, **options: found.update(
+        {name: (arguments, options)}
+      )
+
+    for name in names:
+      monkeypatch.setattr(module, name, note(name))
+    return found
+
+  return record

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from tff_shift.data import examples
 from tff_shift.data import periods
 from tff_shift.simulation import dynamic
 from tff_shift.simulation import dynamic_figures
@@ -77,24 +76,14 @@ def make_result(validation_accuracy, inference) -> dynamic.DynamicResult:
 
 class TestFigures:
   @pytest.fixture
-  def drawn(self, monkeypatch):
-    """What figures are asked for, by the name of the function."""
-    asked = {}
-
-    def record(name):
-      def draw(*arguments, **options):
-        asked[name] = arguments, options
-
-      monkeypatch.setattr(dynamic_figures, name, draw)
-
-    record("accuracy_over_periods")
-    record("distance_over_periods")
-    return asked
+  def drawn(self, asked):
+    return asked(
+      dynamic_figures, "accuracy_over_periods", "distance_over_periods"
+    )
 
   def test_accuracy_is_the_mean_over_clients_for_each_seed(self, drawn, folder):
     better = INFERENCE._replace(
-      measured={"accuracy": INFERENCE.accuracy + 10},
-      drifted=~INFERENCE.drifted,
+      measured={"accuracy": INFERENCE.accuracy + 10}, drifted=~INFERENCE.drifted
     )
     by_label = {
       "one": {0: make_result(80.0, INFERENCE)},
@@ -124,25 +113,6 @@ class TestFigures:
     assert threshold == 2.5
     assert path.name == "distance_0.4_0.4.png"
     assert options["title"] == "Client 0, distribution 0.4+0.4, seed 7"
-
-
-def test_figures_of_a_run_are_written(folder):
-  pool = examples.Examples(
-    np.arange(20, dtype=np.float32), np.arange(20, dtype=np.int32) % 2
-  )
-  drawn = periods.Periods(pool, 2, "0.9", num_clients=2, period_size=4, seed=0)
-  stream = dynamic.Stream(drawn, INFERENCE.distances, INFERENCE.drifted)
-  dynamic_results.draw_distances(stream, 2.5, "0.9", 0, folder)
-  dynamic_results.draw_accuracy(
-    {"a": {0: make_result(80.0, INFERENCE)}}, "0.9", folder
-  )
-  written = {path.name for path in (folder.path / "figures").iterdir()}
-  assert written == {
-    "distance_0.9.png",
-    "distance_0.9.pdf",
-    "accuracy_0.9.png",
-    "accuracy_0.9.pdf",
-  }
 
 
 def test_names_of_distributions_give_names_of_their_own(folder):

@@ -15,8 +15,6 @@ from tff_shift.simulation import encoding
 
 
 class Pair(NamedTuple):
-  """A structure with a name."""
-
   one: object
   other: object
 

@@ -258,11 +258,7 @@ class TestRun:
   ):
     def evaluations(run_seed):
       return evolving.run(
-        algorithm,
-        clients,
-        num_rounds=2,
-        run_seed=run_seed,
-        participation=0.7,
+        algorithm, clients, num_rounds=2, run_seed=run_seed, participation=0.7
       ).evaluations
 
     # All that is measured after round 2 but the single domains, which the
@@ -353,9 +349,6 @@ class TestRun:
       ValueError, match="saved after 5 steps, more than the 4 it is to take"
     ):
       run(4)
-
-  def test_speed_is_that_of_the_rounds(self, finished):
-    assert 0 < finished.result.seconds_per_round < 60
 
   def test_clients_that_diverge_are_counted(self, algorithm, clients, finished):
     assert finished.result.num_diverged == 0
@@ -496,11 +489,7 @@ class TestAbsentClients:
     self, algorithm, absent
   ):
     found = evolving.run(
-      algorithm,
-      absent,
-      num_rounds=6,
-      run_seed=RUN_SEED,
-      evaluation_clients=1,
+      algorithm, absent, num_rounds=6, run_seed=RUN_SEED, evaluation_clients=1
     )
     for each in found.evaluations:
       assert np.isfinite(each.client["accuracy"])

@@ -54,10 +54,7 @@ def test_run_that_is_going_on_stays_as_it_is(tmp_path, opened):
   # As a run of another process has left it so far.
   for name in ("metrics.csv", "summary.json"):
     (path / name).write_text("what was measured")
-  with (
-    _other_process(path),
-    pytest.raises(ValueError, match="still going on"),
-  ):
+  with _other_process(path), pytest.raises(ValueError, match="still going on"):
     if opened == "overwritten":
       results.RunFolder.create(path, overwrite=True)
     else:

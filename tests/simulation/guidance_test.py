@@ -305,16 +305,6 @@ class TestRun:
     assert result.final() == whole.final()
     np.testing.assert_array_equal(result.routing, whole.routing)
 
-  def test_same_seed_same_numbers(self, algorithm, data, finished):
-    again = guidance.run(
-      algorithm, *data, num_rounds=7, run_seed=0, evaluate_every=7
-    )
-    assert again.evaluations[7] == finished[0].evaluations[7]
-    other = guidance.run(
-      algorithm, *data, num_rounds=1, run_seed=1, evaluate_every=1
-    )
-    assert other.evaluations[1] != finished[0].evaluations[3]
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", algorithms.names("guidance"))

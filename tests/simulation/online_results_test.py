@@ -116,20 +116,13 @@ def folder(tmp_path):
 
 class TestFigures:
   @pytest.fixture
-  def drawn(self, monkeypatch):
-    """What figures are asked for, by the name of the function."""
-    asked = {}
-
-    def record(name):
-      def draw(*arguments, **options):
-        asked[name] = arguments, options
-
-      monkeypatch.setattr(online_figures, name, draw)
-
-    record("accuracy_over_time")
-    record("rates_over_time")
-    record("class_distributions")
-    return asked
+  def drawn(self, asked):
+    return asked(
+      online_figures,
+      "accuracy_over_time",
+      "rates_over_time",
+      "class_distributions",
+    )
 
   def test_accuracy_is_that_of_each_seed(self, drawn, folder):
     by_label = {
@@ -192,19 +185,3 @@ class TestFigures:
     assert names == CLASS_NAMES
     assert path.name == "class_estimates_square.png"
     assert "square" in options["title"] and "client 0" in options["title"]
-
-
-def test_figures_of_a_run_are_written(folder, client_streams):
-  result = make_result([10, 20, 30], RATES)
-  online_results.draw_accuracy(
-    {"a": {0: result}}, OMEGA[None], folder, "linear"
-  )
-  online_results.draw_adaptation(
-    result, client_streams, CLASS_NAMES, folder, "linear", 0
-  )
-  written = {path.name for path in (folder.path / "figures").iterdir()}
-  assert written == {
-    f"{name}_linear.{kind}"
-    for name in ("accuracy", "learning_rates", "class_estimates")
-    for kind in ("png", "pdf")
-  }

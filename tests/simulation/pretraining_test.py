@@ -188,14 +188,6 @@ def trained(model, few, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_other_seed_gives_other_weights(model, few, trained):
-  other = pretraining.pretrain(
-    model, *few, Trained.HPARAMS, seed=Trained.SEED + 1
-  )
-  assert differs(trained.pretrained.weights, other.weights)
-
-
-@pytest.mark.slow
 def test_seed_changes_the_order_of_the_examples(model, few, trained):
   # Equal initial weights.
   start = pretraining.with_pretrained(model, trained.pretrained)
@@ -279,8 +271,6 @@ class TestEarlyStopping:
 
 
 class _Again(Exception):  # noqa: N818 (it is a sign)
-  """The training has begun."""
-
   @classmethod
   def train(cls, *_):
     raise cls
@@ -320,26 +310,6 @@ class TestCache:
     assert os.listdir(trained.cache) == [f"pretrained-{key}.npz"]
     with np.load(trained.cache / f"pretrained-{key}.npz") as arrays:
       assert set(tf.nest.flatten(model.weight_names())) < set(arrays)
-
-  @pytest.mark.slow
-  def test_truncated_file_is_reported_once_and_replaced(
-    self, model, trained, pretrain, tmp_path, monkeypatch
-  ):
-    (path,) = (tmp_path / "cache").iterdir()
-    path.write_bytes(path.read_bytes()[:-100])
-    warnings = []
-    monkeypatch.setattr(
-      logging, "warning", lambda *args: warnings.append(args[0] % args[1:])
-    )
-    again, num_epochs = pretrain(model)
-    # Trained once more: equal seeds give equal bits.
-    assert num_epochs == 2
-    assert_equal_bits(again, trained.pretrained)
-    cached, num_epochs = pretrain(model)
-    assert num_epochs == 0
-    assert_equal_bits(cached, trained.pretrained)
-    (warning,) = warnings
-    assert str(path) in warning
 
   @pytest.mark.parametrize(
     ("changed", "change", "reason"),
@@ -392,22 +362,6 @@ class TestCache:
     path.mkdir()
     with pytest.raises(ValueError, match="is a folder; a file must be in its"):
       pretrain(model)
-
-  @pytest.mark.slow
-  def test_interrupted_training_leaves_nothing(self, model, few, tmp_path):
-    def interrupt(epoch):
-      raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-      pretraining.pretrain(
-        model,
-        *few,
-        Trained.HPARAMS,
-        seed=Trained.SEED,
-        cache_dir=tmp_path,
-        on_epoch=interrupt,
-      )
-    assert not list(tmp_path.iterdir())
 
 
 class TestCacheKey:

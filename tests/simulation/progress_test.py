@@ -206,8 +206,7 @@ class TestLines:
     assert capsys.readouterr().err == ""
 
   @hypothesis.given(
-    st.lists(st.integers(0, 100), min_size=1, max_size=50),
-    st.integers(1, 60),
+    st.lists(st.integers(0, 100), min_size=1, max_size=50), st.integers(1, 60)
   )
   def test_lines_are_an_interval_apart(self, durations, interval):
     clock = _Clock()

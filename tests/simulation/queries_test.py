@@ -9,7 +9,6 @@ from hypothesis import settings
 from hypothesis import strategies
 
 from tff_shift import algorithms
-from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import local
 from tff_shift.learning import guidance
 from tff_shift.learning import local_training
@@ -149,28 +148,6 @@ class TestAnswer:
       federation.answer(QUERIES)
 
 
-class TestQueries:
-  def test_types_that_training_takes_are_cast(self, federation):
-    expected = federation.vote(QUERIES)
-    for asked in (QUERIES.astype(">f8"), np.ma.array(QUERIES, mask=False)):
-      np.testing.assert_array_equal(federation.vote(asked), expected)
-
-  @pytest.mark.parametrize(
-    ("asked", "message"),
-    [
-      (np.ma.masked_less(QUERIES, 0), "queries: .* values are masked"),
-      (QUERIES.astype(int), "queries: floating-point numbers wanted"),
-      (np.inf * QUERIES, "queries: all numbers must be finite"),
-      (QUERIES[:, :1], r"queries: the shape must be \[n, 2\]"),
-    ],
-  )
-  def test_what_training_refuses_is_refused(self, federation, asked, message):
-    routes = np.zeros(len(QUERIES), np.int32)
-    for ask in (federation.vote, lambda x: federation.answer(x, routes)):
-      with pytest.raises(ValueError, match=message):
-        ask(asked)
-
-
 class TestVote:
   @pytest.mark.parametrize("number", [0, 1, len(QUERIES)])
   def test_majority_wins(self, federation, predictions, number):
@@ -187,10 +164,3 @@ class TestVote:
     np.testing.assert_array_equal(
       federation.vote(QUERIES[is_tie]), predictions[:, is_tie].min(axis=0)
     )
-
-
-def test_algorithm_without_queries_is_refused(model, data, context):
-  del context
-  algorithm = algorithms.build(fed_avg, model, fed_avg.HParams())
-  with pytest.raises(ValueError, match="fed_avg was built without num_queries"):
-    queries.Federation(algorithm, None, [], data)

@@ -99,12 +99,6 @@ class TestRisk:
     )
     assert error < 1e-6
 
-  def test_problem_without_quadratic_term_is_refused(self):
-    with pytest.raises(
-      ValueError, match=r"^weight_decay must be above 0, got 0$"
-    ):
-      regret.Problem(weight_decay=0)
-
 
 class TestOptimum:
   @CHEAP

@@ -56,16 +56,20 @@ class TestRows:
     folder.write_metrics(_row(2, 0.7))
     assert _lines(path) == ["1,0.1", "2,0.7"]
 
-  def test_row_that_differs_takes_the_place_of_all_that_followed(self, path):
+  @pytest.mark.parametrize(
+    "rows, expected",
+    [
+      # What differs takes the place of all that followed.
+      ([(1, 0.1), (2, 0.75)], ["1,0.1", "2,0.75"]),
+      # A longer one is another one.
+      ([(1, 0.12)], ["1,0.12"]),
+    ],
+  )
+  def test_rows_that_differ_replace(self, path, rows, expected):
     folder = _resume(path)
-    folder.write_metrics(_row(1))
-    folder.write_metrics(_row(2, 0.75))
-    assert _lines(path) == ["1,0.1", "2,0.75"]
-
-  def test_longer_row_is_another_one(self, path):
-    folder = _resume(path)
-    folder.write_metrics(_row(1, 0.12))
-    assert _lines(path) == ["1,0.12"]
+    for row in rows:
+      folder.write_metrics(_row(*row))
+    assert _lines(path) == expected
 
   def test_half_a_row_is_replaced(self, path):
     with open(path / "metrics.csv", "a") as file:
@@ -155,14 +159,15 @@ class TestResume:
       ({"format": 2}, "format: this version of tff_shift reads up to 1, got 2"),
     ],
   )
-  def test_configuration_that_is_damaged_is_named(self, path, changes, message):
+  def test_configuration_that_is_damaged_is_named(
+    self, path, changes, message, refusal
+  ):
     config = path / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | changes))
     before = {each: each.read_bytes() for each in path.iterdir()}
-    with pytest.raises(ValueError) as error:
-      _resume(path)
-    assert str(error.value).startswith(f"{config}: {message}")
-    assert "--overwrite in place of --resume" in str(error.value)
+    told = refusal(_resume, path)
+    assert told.startswith(f"{config}: {message}")
+    assert "--overwrite in place of --resume" in told
     del before[path / ".lock"]
     assert all(each.read_bytes() == before[each] for each in before)
 
@@ -349,11 +354,7 @@ class TestBeginning:
 
   def test_what_was_there_stays(self, path, no_file_above):
     folder = results.RunFolder.create(path, overwrite=True)
-    with (
-      pytest.raises(files.WriteError),
-      folder.beginning(),
-      no_file_above(10),
-    ):
+    with pytest.raises(files.WriteError), folder.beginning(), no_file_above(10):
       folder.write_config(_FLAGS)
     # So that it can be overwritten again.
     assert sorted(os.listdir(path)) == [".lock", "metrics.csv"]

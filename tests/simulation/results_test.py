@@ -80,11 +80,28 @@ class TestCreate:
     results.RunFolder.create(str(tmp_path))
     assert list(_tree(tmp_path)) == ["metrics.csv"]
 
-  def test_refuses_a_folder_with_files(self, folder):
-    before = _tree(folder.path)
-    with pytest.raises(ValueError, match=r"^--output_dir: .*--overwrite$"):
-      results.RunFolder.create(folder.path)
-    assert _tree(folder.path) == before
+  @pytest.mark.parametrize(
+    "files, name, overwrite, message",
+    [
+      ({"run/metrics.csv": ""}, "run", False, "holds files.*--overwrite$"),
+      ({"figures/mine.png": "png"}, "", True, "no earlier run"),
+      ({"file": "text"}, "file", False, "is a file"),
+      ({"file": "text"}, "file", True, "is a file"),
+      ({"file": "text"}, "file/run", False, "Not a directory"),
+      # No parent is left behind.
+      ({}, f"new/{'x' * 300}/run", False, "name too long"),
+    ],
+  )
+  def test_what_is_in_the_way_is_told_and_stays(
+    self, tmp_path, files, name, overwrite, message
+  ):
+    for each, content in files.items():
+      (tmp_path / each).parent.mkdir(exist_ok=True)
+      (tmp_path / each).write_text(content)
+    before = _tree(tmp_path)
+    with pytest.raises(ValueError, match=rf"^--output_dir: .*{message}"):
+      results.RunFolder.create(tmp_path / name, overwrite=overwrite)
+    assert _tree(tmp_path) == before
 
   def test_overwrite_replaces_an_earlier_run_only(self, folder, make_summary):
     folder.write_config({})
@@ -96,33 +113,6 @@ class TestCreate:
     results.RunFolder.create(folder.path, overwrite=True)
     expected = {"metrics.csv": b"", "notes.txt": b"mine"}
     assert _tree(folder.path) == expected
-
-  def test_overwrite_refuses_a_folder_without_a_run(self, tmp_path):
-    (tmp_path / "figures").mkdir()
-    (tmp_path / "figures" / "mine.png").write_bytes(b"png")
-    before = _tree(tmp_path)
-    with pytest.raises(ValueError, match=r"^--output_dir: .*no earlier run"):
-      results.RunFolder.create(tmp_path, overwrite=True)
-    assert _tree(tmp_path) == before
-
-  @pytest.mark.parametrize("overwrite", [False, True])
-  def test_refuses_a_file(self, tmp_path, overwrite):
-    (tmp_path / "file").write_text("text")
-    with pytest.raises(ValueError, match=r"^--output_dir: .*is a file"):
-      results.RunFolder.create(tmp_path / "file", overwrite=overwrite)
-    assert _tree(tmp_path) == {"file": b"text"}
-
-  def test_refuses_a_folder_below_a_file(self, tmp_path):
-    (tmp_path / "file").write_text("text")
-    with pytest.raises(ValueError, match=r"^--output_dir: .*Not a directory"):
-      results.RunFolder.create(tmp_path / "file" / "run")
-    assert _tree(tmp_path) == {"file": b"text"}
-
-  def test_leaves_no_parent_behind_when_it_fails(self, tmp_path):
-    path = tmp_path / "new" / ("x" * 300) / "run"
-    with pytest.raises(ValueError, match=r"^--output_dir: .*name too long"):
-      results.RunFolder.create(path)
-    assert _tree(tmp_path) == {}
 
   @pytest.mark.parametrize("name", ["", "run"])
   def test_refuses_a_folder_without_permission(self, open_folder, name):
@@ -231,11 +221,7 @@ class TestConfig:
     folder.write_config({"rounds": 2, "dirichlet": math.inf, "seeds": [0, 1]})
     config = _read_json(folder.path / "config.json")
     assert list(config["flags"]) == ["dirichlet", "rounds", "seeds"]
-    assert config["flags"] == {
-      "dirichlet": "inf",
-      "rounds": 2,
-      "seeds": [0, 1],
-    }
+    assert config["flags"] == {"dirichlet": "inf", "rounds": 2, "seeds": [0, 1]}
     assert config["versions"]["python"] == sys.version.split()[0]
     assert config["versions"]["tensorflow"] == tf.__version__
     assert config["versions"]["numpy"] == np.__version__
@@ -307,14 +293,8 @@ class TestSummaryFile:
     ]
     run = summary["runs"][0]
     assert list(run) == [
-      "algorithm",
-      "dataset",
-      "setting",
-      "metrics",
-      "rounds",
-      "seconds_per_round",
-      "num_diverged",
-      "scores",
+      *("algorithm", "dataset", "setting", "metrics", "rounds"),
+      *("seconds_per_round", "num_diverged", "scores"),
     ]
     assert run == {
       "algorithm": "fed_avg",

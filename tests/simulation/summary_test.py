@@ -125,9 +125,7 @@ class TestComparisonTable:
       for rate, steps in ((0.1, 1), (0.2, 2))
     ]
     table = summary.comparison_table(
-      runs,
-      metrics=["client_accuracy", "loss"],
-      settings=["rate", "model"],
+      runs, metrics=["client_accuracy", "loss"], settings=["rate", "model"]
     )
     # What is the same for all is not told, nor what nobody has measured.
     assert table.splitlines()[0].split() == [
@@ -151,9 +149,7 @@ class TestComparisonTable:
 
   def test_who_is_left_out_is_told(self, make_summary):
     runs = [
-      make_summary(
-        left_out={"training": ["b", "c"], "evaluation": []},
-      ),
+      make_summary(left_out={"training": ["b", "c"], "evaluation": []}),
       make_summary(
         "local", left_out={"training": ["b", "c"], "evaluation": ["d"]}
       ),

@@ -150,10 +150,7 @@ def test_several_hand_on_everything_in_order():
 
 def test_run_that_fails_ends_as_failed_and_its_own_error_is_told():
   recorder = _Recorder(files.WriteError("server", "gone"))
-  with (
-    pytest.raises(KeyboardInterrupt),
-    trackers.started(recorder, "run"),
-  ):
+  with pytest.raises(KeyboardInterrupt), trackers.started(recorder, "run"):
     raise KeyboardInterrupt
   assert recorder.told[-1] == ("end", False)
 

@@ -8,10 +8,8 @@ import json
 import os
 import shutil
 
-import numpy as np
 import pytest
 
-import tff_shift
 from benchmarks import resume
 from experiments import dynamic_personalization
 from experiments import dynamic_personalization_plan
@@ -26,57 +24,27 @@ from tff_shift.simulation import results
 pytestmark = pytest.mark.slow
 
 _EVOLVING = (
-  "--algorithm=fed_avg,fed_rep",
-  "--dataset=circle",
-  "--num_domains=4",
-  "--max_examples_per_domain=90",
-  "--num_clients=3",
-  "--participation=0.7",
-  "--local_steps=1",
-  "--evaluate_every=3",
-  "--mean_of_last=2",
-  "--optimizer=adam",
-  "--learning_rate=1e-2",
-  "--checkpoint_every=2",
+  *("--algorithm=fed_avg,fed_rep", "--dataset=circle", "--num_domains=4"),
+  *("--max_examples_per_domain=90", "--num_clients=3", "--participation=0.7"),
+  *("--local_steps=1", "--evaluate_every=3", "--mean_of_last=2"),
+  *("--optimizer=adam", "--learning_rate=1e-2", "--checkpoint_every=2"),
 )
 _GUIDANCE = (
-  "--algorithm=fed_rep",
-  "--dataset=digits",
-  "--num_clients=3",
-  "--participation=0.7",
-  "--max_examples=200",
-  "--model=mlp",
-  "--model_width=4",
-  "--local_steps=1",
-  "--batch_size=16",
-  "--evaluate_every=2",
-  "--final_rounds=2",
-  "--checkpoint_every=1",
+  *("--algorithm=fed_rep", "--dataset=digits", "--num_clients=3"),
+  *("--participation=0.7", "--max_examples=200", "--model=mlp"),
+  *("--model_width=4", "--local_steps=1", "--batch_size=16"),
+  *("--evaluate_every=2", "--final_rounds=2", "--checkpoint_every=1"),
 )
 _DYNAMIC = (
-  "--algorithm=local",
-  "--dataset=digits",
-  "--max_examples=600",
-  "--num_clients=3",
-  "--participation=0.7",
-  "--period_size=20",
-  "--periods=2",
-  "--test_distributions=iid,0.9",
-  "--model=mlp",
-  "--model_width=4",
-  "--distance_threshold=1",
-  "--checkpoint_every=2",
+  *("--algorithm=local", "--dataset=digits", "--max_examples=600"),
+  *("--num_clients=3", "--participation=0.7", "--period_size=20"),
+  *("--periods=2", "--test_distributions=iid,0.9", "--model=mlp"),
+  *("--model_width=4", "--distance_threshold=1", "--checkpoint_every=2"),
 )
 _ONLINE = (
-  "--algorithm=fth",
-  "--timesteps=3",
-  "--dataset=digits",
-  "--model=mlp",
-  "--model_width=4",
-  "--num_clients=3",
-  "--initial_examples=20",
-  "--samples_per_step=20",
-  "--pretraining_epochs=1",
+  *("--algorithm=fth", "--timesteps=3", "--dataset=digits", "--model=mlp"),
+  *("--model_width=4", "--num_clients=3", "--initial_examples=20"),
+  *("--samples_per_step=20", "--pretraining_epochs=1"),
   "--max_pretraining_examples=200",
 )
 
@@ -146,17 +114,6 @@ def test_finished_run_takes_more_rounds_and_a_seed(
   assert resume.differences(long, folder) == []
 
 
-def test_evaluation_of_the_last_round_becomes_one_of_many(
-  run_evolving_to_its_end, long, read_rows
-):
-  """The sixth round is evaluated by both, the last one on all domains."""
-  folder = run_evolving_to_its_end([*_EVOLVING, "--rounds=6", "--seeds=0,1"])
-  arguments = [*_EVOLVING, "--rounds=7", "--seeds=0,1"]
-  run_evolving_to_its_end(arguments, folder)
-  assert rounds_of(read_rows(folder)) == [3, 6, 7] * 4
-  assert resume.differences(long, folder) == []
-
-
 def test_unfinished_run_and_its_extension_may_stop(
   run_evolving_to_its_end, long, tmp_path, monkeypatch, read_rows
 ):
@@ -187,22 +144,6 @@ def test_unfinished_run_and_its_extension_may_stop(
   assert resume.differences(long, folder) == []
 
 
-def test_saved_model_is_that_of_all_rounds(run_evolving_to_its_end):
-  arguments = ["--save_model", "--save_clients=all", *_EVOLVING]
-  arguments.append("--algorithm=fed_rep")
-  folders = [
-    run_evolving_to_its_end([*arguments, f"--rounds={each}"]) for each in (5, 7)
-  ]
-  run_evolving_to_its_end([*arguments, "--rounds=7"], folders[0])
-  x = np.random.default_rng(0).normal(size=(9, 2)).astype(np.float32)
-  found = []
-  for folder in folders:
-    (model,) = folder.glob("model/fed_rep/target/*/seed_0")
-    loaded = tff_shift.load(model)
-    found.append([loaded.predict_as(client, x) for client in range(3)])
-  np.testing.assert_array_equal(*found)
-
-
 def tree(folder):
   return {
     path: path.read_bytes()
@@ -221,29 +162,6 @@ def assert_refused(run_here, capsys, binary, planning, arguments, folder):
   assert errors.count("\n") == 1
   assert tree(folder) == before
   return errors
-
-
-@pytest.mark.parametrize(
-  ("arguments", "expected"),
-  [
-    (["--rounds=4"], "--rounds was 5 and is 4 (it may be more, not fewer)"),
-    (["--rounds=7", "--seeds=1"], "--seeds was 0 and is 1 (further ones may"),
-    (["--rounds=7", "--seeds=1,0"], "--seeds was 0 and is 1,0 (further ones"),
-    (["--rounds=7", "--evaluate_every=2"], "--evaluate_every was 3 and is 2"),
-  ],
-)
-def test_less_and_other_flags_are_refused(
-  run_here, capsys, short, arguments, expected
-):
-  errors = assert_refused(
-    run_here,
-    capsys,
-    evolving,
-    evolving_plan,
-    [*_EVOLVING, *arguments],
-    short,
-  )
-  assert expected in errors
 
 
 def test_tasks_share_the_rounds_unless_their_number_is_set(
@@ -273,9 +191,7 @@ def test_choice_is_that_of_more_rounds(run_evolving_to_its_end, read_runs):
   """After one round another learning rate is chosen than after three."""
   arguments = [
     *_EVOLVING,
-    "--algorithm=fed_avg",
-    "--optimizer=sgd",
-    "--learning_rate=0.1,0.3",
+    *("--algorithm=fed_avg", "--optimizer=sgd", "--learning_rate=0.1,0.3"),
     "--select=last_source",
   ]
   folder, whole = (
@@ -404,9 +320,7 @@ def test_streams_take_seeds_and_no_time_steps(run, run_here, capsys, tmp_path):
   errors = refused(
     [
       *arguments,
-      "--shift=bernoulli",
-      "--algorithm=fed_ade",
-      "--controls",
+      *("--shift=bernoulli", "--algorithm=fed_ade", "--controls"),
       "--timesteps=4",
     ],
     folder,

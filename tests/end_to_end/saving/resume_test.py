@@ -19,7 +19,6 @@ from experiments import evolving_plan
 from tff_shift import files
 from tff_shift.simulation import checkpoints
 from tff_shift.simulation import drawing
-from tff_shift.simulation import folder_lock
 from tff_shift.simulation import results
 from tff_shift.simulation import rounds
 from tff_shift.simulation import trackers
@@ -27,38 +26,19 @@ from tff_shift.simulation import trackers
 pytestmark = pytest.mark.slow
 
 _SMALL = (
-  "--dataset=circle",
-  "--num_domains=4",
-  "--max_examples_per_domain=90",
-  "--num_clients=3",
-  "--rounds=8",
-  "--local_steps=1",
-  "--evaluate_every=1",
-  "--optimizer=adam",
-  "--learning_rate=1e-2",
-  "--participation=0.7",
-  "--noprogress",
-  "--algorithm=fed_rep",
-  "--seeds=0,1",
+  *("--dataset=circle", "--num_domains=4", "--max_examples_per_domain=90"),
+  *("--num_clients=3", "--rounds=8", "--local_steps=1", "--evaluate_every=1"),
+  *("--optimizer=adam", "--learning_rate=1e-2", "--participation=0.7"),
+  *("--noprogress", "--algorithm=fed_rep", "--seeds=0,1"),
   "--checkpoint_every=3",
 )
 # Five steps in a run, three rounds and two streams; 2, 4 and 5 are saved.
 _DYNAMIC = (
-  "--algorithm=local",
-  "--dataset=digits",
-  "--max_examples=600",
-  "--num_clients=3",
-  "--rounds=3",
-  "--period_size=20",
-  "--periods=2",
-  "--test_distributions=iid,0.9",
-  "--model=mlp",
-  "--model_width=4",
-  "--distance_threshold=1",
-  "--participation=0.7",
-  "--noprogress",
-  "--seeds=0,1",
-  "--checkpoint_every=2",
+  *("--algorithm=local", "--dataset=digits", "--max_examples=600"),
+  *("--num_clients=3", "--rounds=3", "--period_size=20", "--periods=2"),
+  *("--test_distributions=iid,0.9", "--model=mlp", "--model_width=4"),
+  *("--distance_threshold=1", "--participation=0.7", "--noprogress"),
+  *("--seeds=0,1", "--checkpoint_every=2"),
 )
 
 
@@ -72,30 +52,7 @@ def whole(tmp_path_factory, run_whole):
 
 @pytest.fixture
 def finished(whole, tmp_path):
-  """A copy of it."""
   return shutil.copytree(whole, tmp_path / "run")
-
-
-def tree(folder):
-  return {
-    path: path.read_bytes() for path in folder.rglob("*") if path.is_file()
-  }
-
-
-def test_damaged_configuration_is_named_and_nothing_changes(
-  finished, run_evolving, capsys
-):
-  config = finished / "config.json"
-  config.write_text(config.read_text()[:-20])
-  before = tree(finished)
-  code = run_evolving([*_SMALL, f"--output_dir={finished}", "--resume"])
-  errors = capsys.readouterr().err
-  assert code == 2 and errors.count("\n") == 1
-  assert f"{config}: it is not JSON" in errors and "--overwrite" in errors
-  after = tree(finished)
-  after.pop(finished / folder_lock.NAME, None)
-  before.pop(finished / folder_lock.NAME, None)
-  assert after == before
 
 
 def test_run_that_ended_early_ends_as_one_that_did_not(
@@ -158,37 +115,29 @@ def test_damage_and_lost_rows_are_mended(whole, finished, run_evolving, capsys):
 
 
 @pytest.mark.parametrize(
-  ("arguments", "expected"),
+  ("flags", "expected"),
   [
-    (["--rounds=7"], ("--rounds was 8 and is 7",)),
-    (
-      ["--seeds=0", "--aggregator=robust"],
-      ("--seeds was 0,1 and is 0", "--aggregator was mean and is robust"),
+    *(
+      (f"{how} {flags}", expected)
+      for how in ("--resume", "--resume=auto")
+      for flags, expected in (
+        ("--rounds=7", "--rounds was 8 and is 7 (it may be more, not fewer)"),
+        ("--seeds=1,0", "--seeds was 0,1 and is 1,0 (further ones may"),
+        ("--seeds=0 --aggregator=robust", "--seeds was 0,1 and is 0"),
+        ("--seeds=0 --aggregator=robust", "--aggregator was mean and is robus"),
+        ("--batch_size=7", "--batch_size was not set and is 7"),
+        ("--overwrite", "--overwrite starts again: choose one"),
+        ("--checkpoint_every=-1", "--checkpoint_every=-1: it must be at least"),
+      )
     ),
-    (["--batch_size=7"], ("--batch_size was not set and is 7",)),
-    (["--overwrite"], ("--resume", "--overwrite")),
-    (["--checkpoint_every=-1"], ("--checkpoint_every=-1", "at least 0")),
-    (["--output_dir=/nowhere"], ("/nowhere", "no run to resume")),
+    ("--resume --output_dir=/nowhere", "'/nowhere' holds no run to resume"),
   ],
 )
 def test_other_flags_are_refused_and_nothing_is_changed(
-  finished, run_evolving, capsys, arguments, expected
+  finished, refused, flags, expected
 ):
-  before = tree(finished)
-  code = run_evolving(
-    [*_SMALL, f"--output_dir={finished}", "--resume", *arguments]
-  )
-  errors = capsys.readouterr().err
-  assert code == 2
-  assert errors.count("\n") == 1
-  for part in expected:
-    assert part in errors
-  assert tree(finished) == before
-
-
-def test_resume_without_a_folder_is_refused(run_evolving, capsys):
-  assert run_evolving([*_SMALL, "--resume"]) == 2
-  assert "--output_dir" in capsys.readouterr().err
+  given = [*_SMALL, f"--output_dir={finished}", *flags.split()]
+  assert expected in refused(evolving, evolving_plan, given)
 
 
 def test_what_leaves_results_as_they_are_may_change(
@@ -201,9 +150,7 @@ def test_what_leaves_results_as_they_are_may_change(
     [
       *_SMALL,
       f"--output_dir={finished}",
-      "--resume",
-      "--checkpoint_every=0",
-      "--max_concurrent_clients=1",
+      *("--resume", "--checkpoint_every=0", "--max_concurrent_clients=1"),
       "--executor=in_process",
     ]
   )
@@ -213,20 +160,6 @@ def test_what_leaves_results_as_they_are_may_change(
   # Other software may leave them or not.
   assert errors.startswith("evolving: versions differ from those of the start")
   assert errors.count("\n") == 1
-
-
-def test_run_that_is_still_going_on_is_left_alone(
-  finished, run_evolving, capsys, monkeypatch
-):
-  def is_held(*_):
-    raise BlockingIOError
-
-  monkeypatch.setattr(folder_lock.fcntl, "lockf", is_held)
-  before = tree(finished)
-  code = run_evolving([*_SMALL, f"--output_dir={finished}", "--resume"])
-  assert code == 2
-  assert "still going on" in capsys.readouterr().err
-  assert tree(finished) == before
 
 
 def test_drifting_clients_go_on_in_training_and_in_use(
@@ -411,45 +344,36 @@ class TestAuto:
       assert run_evolving([*arguments, "--save_model"]) == 0
     assert list((folder / "model").rglob("weights.npz"))
 
+  @pytest.mark.parametrize("flag", ["--resume", "--resume=auto"])
+  def test_folder_must_be_named(self, run_evolving, capsys, flag):
+    assert run_evolving([*_SMALL, flag]) == 2
+    assert "--output_dir" in capsys.readouterr().err
+
   @pytest.mark.parametrize(
-    ("prepare", "arguments", "expected"),
+    ("prepare", "flag", "expected"),
     [
-      (None, ["--overwrite"], "--overwrite starts again: choose one"),
-      (None, ["--rounds=7"], "--rounds was 8 and is 7"),
-      (None, ["--batch_size=7"], "--batch_size was not set and is 7"),
-      (None, ["--checkpoint_every=-1"], "--checkpoint_every=-1"),
-      (None, ["--resume=maybe"], "--resume=maybe: it must be true, false or"),
-      ("cut config.json", [], "config.json: it is not JSON"),
-      ("without metrics.csv", [], "holds files but no earlier run"),
-      ("with a link", [], "figures cannot be written: it is a link"),
+      (
+        "nothing",
+        "--resume=maybe",
+        "--resume=maybe: it must be true, false or",
+      ),
+      ("cut config.json", "--resume=auto", "config.json: it is not JSON"),
+      ("without rows", "--resume=auto", "holds files but no earlier run"),
+      ("with a link", "--rounds=9", "figures cannot be written: it is a link"),
     ],
   )
   def test_what_resume_refuses_is_refused(
-    self, finished, run_evolving, capsys, prepare, arguments, expected
+    self, finished, refused, prepare, flag, expected
   ):
     if prepare == "cut config.json":
       os.truncate(finished / "config.json", 100)
-    elif prepare == "without metrics.csv":
+    elif prepare == "without rows":
       (finished / "metrics.csv").unlink()
     elif prepare == "with a link":
       (finished / "figures").rename(finished / "elsewhere")
       (finished / "figures").symlink_to(finished / "elsewhere")
-      arguments = ["--rounds=9"]
-    before = tree(finished)
-    code = run_evolving(
-      [*_SMALL, f"--output_dir={finished}", "--resume=auto", *arguments]
-    )
-    errors = capsys.readouterr().err
-    assert (code, errors.count("\n")) == (2, 1)
-    assert expected in errors
-    before.pop(finished / folder_lock.NAME, None)
-    after = tree(finished)
-    after.pop(finished / folder_lock.NAME, None)
-    assert after == before
-
-  def test_folder_must_be_named(self, run_evolving, capsys):
-    assert run_evolving([*_SMALL, "--resume=auto"]) == 2
-    assert "--output_dir" in capsys.readouterr().err
+    given = [*_SMALL, f"--output_dir={finished}", "--resume=auto", flag]
+    assert expected in refused(evolving, evolving_plan, given)
 
   def test_of_two_that_start_at_once_one_runs(
     self, whole, tmp_path, start_binary, run_evolving

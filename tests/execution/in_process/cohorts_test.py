@@ -110,8 +110,6 @@ def whole(monkeypatch):
 
 @pytest.fixture
 def one_by_one(monkeypatch, run):
-  """Runs a computation client by client."""
-
   def run_it(*arguments):
     with monkeypatch.context() as patch:
       patch.setattr(packing.Packer, "__call__", lambda *arguments: None)
@@ -225,24 +223,6 @@ class TestOneFunction:
 
 
 class TestOneByOne:
-  def test_error_names_the_client(self, run):
-    @tff.tensorflow.computation(np.int32)
-    def below_three(number):
-      check = tf.debugging.assert_less(number, 3, message="too many")
-      with tf.control_dependencies([check]):
-        return tf.identity(number)
-
-    @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
-    def total(numbers):
-      return tff.federated_sum(tff.federated_map(below_three, numbers))
-
-    context = in_process.in_process_context()
-    assert run(context, total, [*np.int32([1, 2])]) == 3
-    with pytest.raises(
-      in_process.ClientError, match=r"(?s)client 2 of 3.*many"
-    ):
-      run(context, total, [*np.int32([1, 2, 3])])
-
   def test_clients_with_much_data_are_called_one_by_one(
     self, run, whole, monkeypatch
   ):

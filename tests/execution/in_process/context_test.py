@@ -22,8 +22,7 @@ def multiply(a, b):
 
 def test_unsupported_intrinsic_and_block_are_named(run, context):
   secure = tff.federated_computation(
-    lambda values: tff.federated_secure_sum_bitwidth(values, 4),
-    INTS_AT_CLIENTS,
+    lambda values: tff.federated_secure_sum_bitwidth(values, 4), INTS_AT_CLIENTS
   )
   with pytest.raises(
     NotImplementedError,

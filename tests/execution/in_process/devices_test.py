@@ -98,10 +98,7 @@ def test_placer_puts_each_operation_where_it_was_asked_for():
   ):
     found[operation].add(device)
   for operation in (
-    "MatMul",
-    "MatrixInverse",
-    "VarHandleOp",
-    "AssignAddVariableOp",
+    *("MatMul", "MatrixInverse", "VarHandleOp", "AssignAddVariableOp"),
     "ReadVariableOp",
   ):
     assert found[operation] == {"CPU:1", "CPU:2"}, operation

@@ -122,15 +122,6 @@ def test_select(run, context):
     run(context, select_and_join, [np.array([5, 0], np.int32)], ["", "", ""])
 
 
-def test_no_clients(run, context):
-  @tff.federated_computation(AT_CLIENTS)
-  def square_and_sum(values):
-    squares = tff.federated_map(multiply, (values, values))
-    return squares, tff.federated_sum(squares)
-
-  assert run(context, square_and_sum, []) == ([], 0.0)
-
-
 def test_failing_client_is_named(run, context):
   with pytest.raises(
     in_process.ClientError, match=r"(?s)client 2 of 4 failed.*too many"

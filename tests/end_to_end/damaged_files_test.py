@@ -24,6 +24,31 @@ from experiments import reproduce
 _FIRST_VERSION = pathlib.Path(__file__).parents[1] / "first_version"
 
 
+def _content(folder):
+  # Modes tell pipes from files, which must not be opened.
+  return {
+    path.relative_to(folder): path.read_bytes() if path.is_file() else None
+    for path in folder.rglob("*")
+    if path.name != ".lock"
+  }
+
+
+@pytest.fixture
+def refused(run_here, tmp_path, capsys):
+  """Returns `refused(binary, planning, arguments, **options) -> message`."""
+
+  def run(binary, planning, arguments, **options):
+    before = _content(tmp_path)
+    assert run_here(binary, planning, arguments, **options) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1 and captured.out == ""
+    assert captured.err[:-1].isprintable()
+    assert _content(tmp_path) == before
+    return captured.err
+
+  return run
+
+
 def _change(path, **fields):
   path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 

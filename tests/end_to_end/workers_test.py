@@ -1,5 +1,6 @@
 """The binary `experiments.workers`, and `--executor=remote` beside it."""
 
+import concurrent.futures
 import contextlib
 import functools
 import os
@@ -8,6 +9,7 @@ import socket
 import threading
 import time
 
+import grpc
 import psutil
 import pytest
 
@@ -21,10 +23,17 @@ from tff_shift.simulation import results
 pytestmark = pytest.mark.cpp
 
 _SMALL = (
-  *("--algorithm=fed_rep", "--dataset=circle", "--num_domains=4"),
-  *("--max_examples_per_domain=90", "--num_clients=3", "--rounds=4"),
-  *("--local_steps=1", "--evaluate_every=1", "--learning_rate=1e-2"),
-  *("--checkpoint_every=1", "--noprogress"),
+  "--algorithm=fed_rep",
+  "--dataset=circle",
+  "--num_domains=4",
+  "--max_examples_per_domain=90",
+  "--num_clients=3",
+  "--rounds=4",
+  "--local_steps=1",
+  "--evaluate_every=1",
+  "--learning_rate=1e-2",
+  "--checkpoint_every=1",
+  "--noprogress",
 )
 
 
@@ -195,6 +204,43 @@ class TestFaults:
     assert capsys.readouterr().err == ""
     assert resume.differences(whole, folder) == []
 
+  def test_no_worker_is_left(
+    self, run, before_round_3, two_workers, folder, capsys
+  ):
+    def kill_both():
+      for worker in two_workers:
+        os.kill(worker.pid, signal.SIGKILL)
+
+    before_round_3(kill_both)
+    assert run() == 4
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert message.startswith("evolving: the worker 127.0.0.1:")
+    assert "; no worker is left; what was written is kept; to go on" in message
+    assert resume.num_rows(folder) == 2
+
+  def test_server_of_another_kind(self, run, two_workers, folder, capsys):
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+      server = grpc.server(pool)
+      address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+      server.start()
+      assert run(f"--workers={two_workers[0].address},{address}") == 4
+      server.stop(None).wait()
+    message = capsys.readouterr().err
+    assert message.startswith(f"evolving: the worker {address} answers ")
+    assert "UNIMPLEMENTED" in message
+    assert message.count("\n") == 1
+    assert resume.num_rows(folder) == 0
+
+  def test_worker_that_is_not_there_at_the_start(
+    self, run, two_workers, folder, capsys
+  ):
+    os.kill(two_workers[1].pid, signal.SIGKILL)
+    assert run() == 4
+    message = capsys.readouterr().err
+    assert message.startswith(f"evolving: the worker {two_workers[1].address}")
+    assert message.count("\n") == 1
+    assert resume.num_rows(folder) == 0
+
 
 class TestWorkers:
   @pytest.mark.slow
@@ -280,22 +326,42 @@ class TestWorkers:
 @pytest.mark.slow
 class TestBadFlags:
   @pytest.mark.parametrize(
-    "flags, named",
+    ("flags", "named"),
     [
-      ("--executor=remote", "--executor=remote needs --workers="),
-      ("--workers=one:1", "--workers belongs to --executor=remote"),
-      ("--worker_timeout=3", "--worker_timeout belongs to"),
-      ("--compute_timeout=3", "--compute_timeout belongs to"),
+      (["--executor=remote"], "--executor=remote needs --workers="),
+      (["--workers=one:1"], "--workers belongs to --executor=remote"),
+      (["--worker_timeout=3"], "--worker_timeout belongs to"),
+      (["--compute_timeout=3"], "--compute_timeout belongs to"),
+      (["--executor=remote", "--workers=one"], "must each be host:port"),
       (
-        "--executor=remote --workers=one:1 --on_worker_failure=cry",
+        ["--executor=remote", "--workers=one:1", "--worker_timeout=0"],
+        "worker_timeout must be seconds above 0",
+      ),
+      (
+        ["--executor=remote", "--workers=one:1", "--on_worker_failure=cry"],
         "--on_worker_failure=cry",
       ),
       (
-        "--executor=remote --workers=one:1 --max_concurrent_clients=2",
+        [
+          "--executor=remote",
+          "--workers=one:1",
+          "--worker_certificate=nowhere",
+        ],
+        "worker_certificate: there is no file nowhere",
+      ),
+      (
+        ["--executor=remote", "--workers=one:1", "--max_concurrent_clients=2"],
         "max_concurrent_clients is a setting of the remote workers",
       ),
     ],
   )
-  def test_one_line_and_nothing_written(self, flags, named, refused):
-    arguments = [*_SMALL, *flags.split()]
-    assert named in refused(evolving, evolving_plan, arguments)
+  def test_one_line_and_nothing_written(
+    self, run_evolving, tmp_path, capsys, flags, named
+  ):
+    folder = tmp_path / "run"
+    assert run_evolving([*_SMALL, f"--output_dir={folder}", *flags]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("evolving: ")
+    assert message.count("\n") == 1
+    assert named in message
+    assert not folder.exists()

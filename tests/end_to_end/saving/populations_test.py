@@ -1,6 +1,7 @@
 """Runs whose clients' states are on disk are the runs they are in memory."""
 
 import contextlib
+import json
 import shutil
 import sqlite3
 
@@ -15,14 +16,23 @@ from experiments import guidance
 from experiments import guidance_plan
 from experiments import online_adaptation
 from experiments import online_adaptation_plan
+from tff_shift.simulation import results
 
 pytestmark = pytest.mark.slow
 
 _SMALL = (
-  *("--dataset=circle", "--num_domains=4", "--max_examples_per_domain=200"),
-  *("--num_clients=12", "--participation=0.25", "--rounds=12"),
-  *("--local_steps=1", "--evaluate_every=1", "--optimizer=adam"),
-  *("--learning_rate=1e-2", "--noprogress", "--algorithm=fed_rep"),
+  "--dataset=circle",
+  "--num_domains=4",
+  "--max_examples_per_domain=200",
+  "--num_clients=12",
+  "--participation=0.25",
+  "--rounds=12",
+  "--local_steps=1",
+  "--evaluate_every=1",
+  "--optimizer=adam",
+  "--learning_rate=1e-2",
+  "--noprogress",
+  "--algorithm=fed_rep",
   "--checkpoint_every=3",
 )
 _ON_DISK = (*_SMALL, "--max_states_in_memory=2")
@@ -31,19 +41,34 @@ _OTHERS = {
     dynamic_personalization,
     dynamic_personalization_plan,
     (
-      *("--algorithm=local", "--dataset=digits", "--max_examples=600"),
-      *("--num_clients=3", "--rounds=3", "--period_size=20", "--periods=2"),
-      *("--test_distributions=0.9", "--distance_threshold=1", "--model=mlp"),
-      *("--model_width=4", "--participation=0.5"),
+      "--algorithm=local",
+      "--dataset=digits",
+      "--max_examples=600",
+      "--num_clients=3",
+      "--rounds=3",
+      "--period_size=20",
+      "--periods=2",
+      "--test_distributions=0.9",
+      "--distance_threshold=1",
+      "--model=mlp",
+      "--model_width=4",
+      "--participation=0.5",
     ),
   ),
   "guidance": (
     guidance,
     guidance_plan,
     (
-      *("--algorithm=fed_rep", "--dataset=digits", "--num_clients=4"),
-      *("--max_examples=200", "--model=mlp", "--model_width=4", "--rounds=3"),
-      *("--local_steps=1", "--batch_size=16", "--evaluate_every=2"),
+      "--algorithm=fed_rep",
+      "--dataset=digits",
+      "--num_clients=4",
+      "--max_examples=200",
+      "--model=mlp",
+      "--model_width=4",
+      "--rounds=3",
+      "--local_steps=1",
+      "--batch_size=16",
+      "--evaluate_every=2",
       "--participation=0.5",
     ),
   ),
@@ -51,10 +76,16 @@ _OTHERS = {
     online_adaptation,
     online_adaptation_plan,
     (
-      *("--algorithm=fth", "--dataset=digits", "--model=mlp"),
-      *("--model_width=4", "--timesteps=3", "--num_clients=4"),
-      *("--initial_examples=20", "--samples_per_step=20"),
-      *("--pretraining_epochs=1", "--max_pretraining_examples=200"),
+      "--algorithm=fth",
+      "--dataset=digits",
+      "--model=mlp",
+      "--model_width=4",
+      "--timesteps=3",
+      "--num_clients=4",
+      "--initial_examples=20",
+      "--samples_per_step=20",
+      "--pretraining_epochs=1",
+      "--max_pretraining_examples=200",
       "--participation=0.5",
     ),
   ),
@@ -120,6 +151,39 @@ def test_killed_run_ends_as_one_that_was_not(
   assert last_states(folder) == last_states(on_disk)
 
 
+def test_limit_may_change_on_resume(
+  in_memory, killed, tmp_path, run_evolving, monkeypatch
+):
+  folder = shutil.copytree(killed, tmp_path / "run")
+  arguments = [*_SMALL, f"--output_dir={folder}", "--resume"]
+  write = results.RunFolder.write_metrics
+
+  def stop(self, row):
+    if row["round"] == 9:
+      raise KeyboardInterrupt
+    write(self, row)
+
+  with monkeypatch.context() as patches:
+    patches.setattr(results.RunFolder, "write_metrics", stop)
+    assert run_evolving(arguments) == 130
+  assert run_evolving([*arguments, "--max_states_in_memory=1"]) == 0
+  assert metrics(folder) == metrics(in_memory)
+
+
+def test_damaged_file_is_told_in_a_line_and_the_run_starts_again(
+  in_memory, on_disk, tmp_path, run_evolving, capsys
+):
+  folder = shutil.copytree(on_disk, tmp_path / "run")
+  path = folder / _RUN / "states.sqlite"
+  path.write_bytes(path.read_bytes()[:5000])
+  assert run_evolving([*_ON_DISK, f"--output_dir={folder}", "--resume"]) == 0
+  errors = capsys.readouterr().err.splitlines()
+  assert len(errors) == 2  # One for each checkpoint.
+  assert errors[0].startswith("evolving: checkpoint ")
+  assert "state_12 cannot be used: the file of its clients' states" in errors[0]
+  assert metrics(folder) == metrics(in_memory)
+
+
 @pytest.mark.parametrize("name", list(_OTHERS))
 def test_other_scenarios_have_it_too(tmp_path, run_here, name):
   binary, planning, arguments = _OTHERS[name]
@@ -178,15 +242,50 @@ class TestSomeClientsAreEvaluated:
     assert {row.pop("evaluation_clients") for row in everybody} == {"0"}
     assert same == everybody
 
+  def test_same_clients_again_and_no_file_is_left_without_checkpoints(
+    self, run, some
+  ):
+    folder = run(
+      "--evaluation_clients=3",
+      "--checkpoint_every=0",
+      "--max_states_in_memory=2",
+    )
+    assert metrics(folder) == metrics(some)
+    assert sorted(path.name for path in folder.iterdir()) == [
+      ".lock",
+      "config.json",
+      "done.json",
+      "figures",
+      "metrics.csv",
+      "summary.json",
+      "tensorboard",
+    ]
+
 
 @pytest.mark.parametrize(
-  "flag, expected",
+  ("arguments", "expected"),
   [
-    ("--max_states_in_memory=0", "at least 1"),
-    ("--evaluation_clients=-1", "at least 0"),
-    ("--evaluation_clients=13", "at most --num_clients"),
+    (["--max_states_in_memory=0"], ("--max_states_in_memory=0", "at least 1")),
+    (["--evaluation_clients=-1"], ("--evaluation_clients=-1", "at least 0")),
+    (
+      ["--evaluation_clients=13"],
+      ("--evaluation_clients=13", "at most --num_clients"),
+    ),
   ],
 )
-def test_wrong_flags_are_refused(flag, expected, refused):
-  line = refused(evolving, evolving_plan, [*_SMALL, flag])
-  assert flag in line and expected in line
+def test_wrong_flags_are_refused(
+  tmp_path, run_evolving, capsys, arguments, expected
+):
+  folder = tmp_path / "run"
+  assert run_evolving([*_SMALL, *arguments, f"--output_dir={folder}"]) == 2
+  errors = capsys.readouterr().err
+  assert errors.count("\n") == 1 and all(part in errors for part in expected)
+  assert not folder.exists()
+
+
+def test_other_evaluation_is_another_run(in_memory, run_evolving, capsys):
+  config = json.loads((in_memory / "config.json").read_text())
+  assert config["flags"]["max_states_in_memory"] is None
+  arguments = [*_SMALL, f"--output_dir={in_memory}", "--resume"]
+  assert run_evolving([*arguments, "--evaluation_clients=3"]) == 2
+  assert "--evaluation_clients was 0 and is 3" in capsys.readouterr().err

@@ -352,7 +352,7 @@ def _build_model(dataset: periods.DynamicDataset) -> split_model.SplitModel:
   )
   # Of the work-network alone: the extractor is trained on public data. A
   # meta-network gives nearly these weights at its start.
-  return model_flags.with_weights(model)
+  return model_flags.changed(model)
 
 
 def _periods(

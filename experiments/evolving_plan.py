@@ -357,4 +357,4 @@ def _build_model(
     input_scaling=input_flags.chosen([client.train.x for client in clients]),
     **options,
   )
-  return model_flags.with_weights(model)
+  return model_flags.changed(model)

@@ -266,7 +266,7 @@ def _build_model(
     **options,
   )
   # Of a guide such a file has nothing: its client branch is drawn.
-  model = model_flags.with_weights(model)
+  model = model_flags.changed(model)
   if isinstance(model, guided_model.GuidedModel):
     return model
   return guided_model.with_guide(model, FLAGS.num_clients, _GUIDE_WIDTH)

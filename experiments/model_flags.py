@@ -5,6 +5,7 @@ from typing import Any
 
 from absl import flags
 
+from tff_shift import models
 from tff_shift.data import source
 from tff_shift.models import split_model
 
@@ -23,6 +24,14 @@ def define_flags() -> None:
     " All of the head, or of the backbone, may be left out. Where a model is"
     " pre-trained (online_adaptation), pre-training starts from them. Default:"
     " random.",
+  )
+  flags.DEFINE_enum(
+    "normalization",
+    "group",
+    ("group", "batch"),
+    "What normalises in a network for images: group, the layers that it has;"
+    " batch, batch normalisation in their place (--personal_norm says what of"
+    " it is a client's own).",
   )
   flags.DEFINE_string(
     "model_dir",
@@ -62,8 +71,8 @@ def options() -> dict[str, Any]:
   return {name: each for name, each in chosen.items() if each is not None}
 
 
-def with_weights(model: split_model.SplitModel) -> split_model.SplitModel:
-  """Makes a model start from `--weights_file`, if that is set.
+def changed(model: split_model.SplitModel) -> split_model.SplitModel:
+  """Changes a model by `--normalization` and `--weights_file`.
 
   Args:
     model: The model that is trained. A guide is no part of such files.
@@ -73,8 +82,11 @@ def with_weights(model: split_model.SplitModel) -> split_model.SplitModel:
 
   Raises:
     FileNotFoundError: If there is no such file.
-    ValueError: If it is damaged or does not fit.
+    ValueError: If it is damaged or does not fit, or if the model has no group
+      normalisation to be replaced.
   """
+  if FLAGS.normalization == "batch":
+    model = models.with_batch_normalization(model)
   if FLAGS.weights_file is None:
     return model
   return split_model.load_weights(model, FLAGS.weights_file)

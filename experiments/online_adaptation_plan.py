@@ -442,7 +442,7 @@ def _build_model(dataset: streams.OnlineDataset) -> split_model.SplitModel:
   )
   # There is no run without pre-training, so it is that which starts from the
   # weights of a file; clients start from what it gives.
-  return model_flags.with_weights(model)
+  return model_flags.changed(model)
 
 
 def client_streams(plan: Plan, shift: str, seed: int) -> streams.Streams:

@@ -126,9 +126,9 @@ def check(
   if not trains_one_model:
     raise ValueError(
       f"{name} is not allowed with model {model.name!r}, which has batch"
-      " normalisation: it trains or mixes several models, whose running"
-      " statistics are not told apart; freeze the layers (layer.trainable ="
-      " False), or take GroupNormalization, as"
+      " normalisation: it does not train one model in one phase and predict"
+      " with that one, so running statistics would not be told apart; freeze"
+      " the layers (layer.trainable = False), or take GroupNormalization, as"
       " models.with_group_normalization(model) does"
     )
 

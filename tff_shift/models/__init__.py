@@ -27,6 +27,7 @@ from tff_shift.models import user_models  # noqa: E402
 
 from_keras = keras_models.from_keras
 with_group_normalization = keras_models.with_group_normalization
+with_batch_normalization = keras_models.with_batch_normalization
 
 
 def _builders():

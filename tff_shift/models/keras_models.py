@@ -4,6 +4,7 @@
 would not mean here what it means to Keras is refused.
 """
 
+import dataclasses
 import inspect
 import math
 from collections.abc import Callable
@@ -169,6 +170,63 @@ def with_group_normalization(
     size = len(copied_layer.get_weights())
     copied_layer.set_weights(layer.get_weights()[:size])
   return copied
+
+
+def with_batch_normalization(
+  model: split_model.SplitModel,
+) -> split_model.SplitModel:
+  """Puts batch in place of group normalisation.
+
+  With the settings of other libraries: epsilon 1e-5, and a share of 0.1 of each
+  batch in the running statistics.
+
+  Args:
+    model: A model made of Keras layers, such as this package's networks for
+      images.
+
+  Returns:
+    The model. Its weights start as they did, also those that were given.
+
+  Raises:
+    ValueError: If it is not made of Keras layers alone, or has no group
+      normalisation.
+  """
+  num_replaced = 0
+
+  def copy(layer):
+    nonlocal num_replaced
+    if isinstance(layer, tf.keras.Model):
+      return tf.keras.models.clone_model(layer, clone_function=copy)
+    config = layer.get_config()
+    if not isinstance(layer, tf.keras.layers.GroupNormalization):
+      return type(layer).from_config(config)
+    num_replaced += 1
+    known = inspect.signature(tf.keras.layers.BatchNormalization).parameters
+    settings = {key: config[key] for key in config if key in known}
+    return tf.keras.layers.BatchNormalization(
+      **settings | {"epsilon": 1e-5, "momentum": 0.9, "name": layer.name},
+    )
+
+  found = {}
+  for stream, name in (parts.BACKBONE, "backbone"), (parts.HEAD, "head"):
+    part = getattr(model, name)
+    source = getattr(part.source, "keras_model", None)
+    if source is None and part.names:
+      raise ValueError(
+        f"model {model.name!r} is not made of Keras layers alone, so its"
+        " normalisation cannot be replaced"
+      )
+    if source is None:
+      continue
+    changed = keras_parts.make_part(copy(source), stream)
+    found[name] = dataclasses.replace(
+      changed, initializers=part.initializers, paths=part.paths
+    )
+  if not num_replaced:
+    raise ValueError(
+      f"model {model.name!r} has no group normalisation to be replaced"
+    )
+  return dataclasses.replace(model, **found)
 
 
 def _clone(model: tf.keras.Model, new_names: dict[str, str]) -> tf.keras.Model:

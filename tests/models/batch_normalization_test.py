@@ -1,0 +1,234 @@
+"""Batch normalisation in models: Keras's numbers, and running statistics."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift import models
+from tff_shift.learning import local_training
+from tff_shift.learning.hyperparameters import LocalHParams
+from tff_shift.models import cnn
+from tff_shift.models import modes
+from tff_shift.models import residual_cnn
+from tff_shift.models import split_model
+
+layers = tf.keras.layers
+SEED = np.int32([1, 2])
+
+
+def sequential(*stack, shape):
+  return tf.keras.Sequential([layers.InputLayer(shape), *stack])
+
+
+def vectors():
+  return sequential(
+    layers.Dense(6),
+    layers.BatchNormalization(name="norm", momentum=0.9),
+    layers.Dense(3),
+    shape=(4,),
+  )
+
+
+def images():
+  """Two layers of other settings, one without a scale."""
+  return sequential(
+    layers.Conv2D(6, 3),
+    layers.BatchNormalization(name="norm", scale=False, epsilon=0.1),
+    layers.GlobalAveragePooling2D(),
+    layers.BatchNormalization(name="second"),
+    layers.Dense(3),
+    shape=(6, 6, 2),
+  )
+
+
+def nested():
+  return sequential(
+    sequential(layers.Dense(5), layers.BatchNormalization(), shape=(4,)),
+    layers.Dense(3),
+    shape=(4,),
+  )
+
+
+def randomize(keras_model):
+  generator = np.random.default_rng(4)
+  keras_model.set_weights(
+    [np.abs(generator.normal(size=w.shape)) for w in keras_model.get_weights()]
+  )
+  return keras_model
+
+
+@pytest.mark.parametrize("build", [vectors, images, nested])
+def test_training_and_evaluation_are_those_of_keras(build):
+  keras_model = randomize(build())
+  shape = (5, *keras_model.input_shape[1:])
+  x = np.random.default_rng(5).normal(size=shape).astype(np.float32)
+  evaluated = keras_model(x).numpy()
+  model = models.from_keras(keras_model, initial="given")
+  trained = keras_model(x, training=True).numpy()
+  moved = [w.numpy() for w in keras_model.weights if "moving" in w.name]
+
+  weights = model.initial_weights(SEED)
+  close = {"rtol": 1e-5, "atol": 1e-5}
+  np.testing.assert_allclose(model.predict(weights, x), evaluated, **close)
+  with (
+    modes.with_statistics(model.statistics) as statistics,
+    modes.training(lambda: tf.constant(SEED)),
+  ):
+    np.testing.assert_allclose(model.predict(weights, x), trained, **close)
+  assert len(statistics) == len(moved)
+  for (name, found), expected in zip(statistics.items(), moved, strict=True):
+    np.testing.assert_allclose(found, expected, err_msg=name, **close)
+    assert np.any(np.abs(found - model.statistics[name]) > 1e-3)
+
+
+@pytest.mark.parametrize(
+  ("shape", "expected"),
+  # The variance of 1, 2, 3, 6 is 3.5, and 14/3 without bias, as for images.
+  [((4, 1), (0.3, 0.9 + 0.35)), ((4, 1, 1, 1), (0.3, 0.9 + 14 / 30))],
+)
+def test_one_step_by_hand(shape, expected):
+  model = models.from_keras(
+    sequential(
+      layers.BatchNormalization(momentum=0.9, epsilon=1e-3, name="norm"),
+      layers.Flatten(),
+      layers.Dense(2, use_bias=False, kernel_initializer="ones"),
+      shape=shape[1:],
+    )
+  )
+  x = np.float32([1, 2, 3, 6]).reshape(shape)
+  weights = model.initial_weights(SEED)
+  with (
+    modes.with_statistics(model.statistics) as statistics,
+    modes.training(lambda: tf.constant(SEED)),
+  ):
+    logits = model.predict(weights, x)
+  np.testing.assert_allclose(
+    logits[:, 0], [-1.0688924, -0.5344462, 0, 1.6033385], atol=1e-5
+  )
+  np.testing.assert_allclose(
+    [each[0] for each in statistics.values()], expected, rtol=1e-6
+  )
+  # Evaluation example by example: mean 0 and variance 1 of the start.
+  np.testing.assert_allclose(
+    model.predict(weights, x)[:, 0], x.ravel() / np.sqrt(1 + 1e-3), rtol=1e-6
+  )
+
+
+def test_second_gradient_of_a_step_moves_nothing():
+  model = models.from_keras(randomize(vectors()), initial="given")
+  x = np.random.default_rng(5).normal(size=(5, 4)).astype(np.float32)
+  y = np.int32([0, 1, 2, 0, 1])
+
+  def twice(gradient_at, trained):
+    first = gradient_at(trained)
+    gradient_at(tuple(w + 1.0 for w in trained))
+    return first
+
+  def train(**options):
+    with modes.with_statistics(model.statistics) as statistics:
+      result = local_training.train(
+        lambda now, step, carry: (
+          local_training.cross_entropy(model.predict(now, x), y),
+          carry,
+        ),
+        model.initial_weights(SEED),
+        3,
+        LocalHParams(learning_rate=0.1),
+        seed=SEED,
+        **options,
+      )
+      return result.weights, tuple(statistics.values())
+
+  for one, other in zip(
+    tf.nest.flatten(train()),
+    tf.nest.flatten(train(differentiate=twice)),
+    strict=True,
+  ):
+    np.testing.assert_array_equal(one, other)
+
+
+def test_drawn_models_start_from_initial_statistics():
+  model = models.from_keras(randomize(vectors()))
+  mean, variance = model.statistics.values()
+  np.testing.assert_array_equal(mean, np.zeros(6))
+  np.testing.assert_array_equal(variance, np.ones(6))
+  assert model.normalizers == split_model.SplitWeights(
+    (False, False, True, True), (False, False)
+  )
+
+
+def test_statistics_can_be_given_with_the_weights():
+  model = models.from_keras(vectors)
+  names = tf.nest.flatten(model.weight_names())
+  weights = tf.nest.flatten(model.initial_weights(SEED))
+  values = dict(zip(names, weights, strict=True))
+  with pytest.raises(ValueError, match="norm/moving_mean' is missing"):
+    split_model.with_weights(model, values)
+  values["backbone/norm/moving_mean"] = np.full(6, 2.0)
+  values["backbone/norm/moving_variance"] = np.full(6, -1.0)
+  with pytest.raises(ValueError, match="moving_variance' has numbers below 0"):
+    split_model.with_weights(model, values)
+  values["backbone/norm/moving_variance"] = np.full(6, 4.0)
+  given = split_model.with_weights(model, values)
+  assert all(np.all(each > 1) for each in given.statistics.values())
+
+
+def test_a_keras_file_has_the_statistics(tmp_path):
+  keras_model = randomize(vectors())
+  x = np.random.default_rng(5).normal(size=(5, 4)).astype(np.float32)
+  expected = keras_model(x)
+  keras_model.save(tmp_path / "model.keras")
+  model = split_model.load_weights(
+    models.from_keras(vectors), tmp_path / "model.keras"
+  )
+  np.testing.assert_allclose(
+    model.predict(model.initial_weights(SEED), x), expected, rtol=1e-5
+  )
+
+
+class TestInPlaceOfGroups:
+  def test_networks_keep_their_weights(self):
+    model = residual_cnn.build(width=8)
+    changed = models.with_batch_normalization(model)
+    assert changed.weight_names() == model.weight_names()
+    # Mean and variance for a scale and a shift.
+    assert len(changed.statistics) == sum(changed.normalizers.backbone) > 0
+    for one, other in zip(
+      tf.nest.flatten(model.initial_weights(SEED)),
+      tf.nest.flatten(changed.initial_weights(SEED)),
+      strict=True,
+    ):
+      np.testing.assert_array_equal(one, other)
+    layer = changed.backbone.source.keras_model.get_layer("stem_normalization")
+    assert (layer.epsilon, layer.momentum) == (1e-5, 0.9)
+
+  def test_with_weights_that_are_given(self):
+    model = cnn.build(channels=(8, 8, 8, 8), head_width=4)
+    given = dataclasses.replace(
+      model,
+      head=dataclasses.replace(
+        model.head,
+        initializers=tuple(
+          lambda shape, seed: tf.ones(shape) for _ in model.head.names
+        ),
+      ),
+    )
+    changed = models.with_batch_normalization(given)
+    for each in changed.initial_weights(SEED).head:
+      np.testing.assert_array_equal(each, np.ones(each.shape))
+
+  def test_model_without_groups_is_refused(self):
+    with pytest.raises(ValueError, match="has no group normalisation"):
+      models.with_batch_normalization(models.from_keras(vectors))
+
+
+def test_renormalisation_is_refused():
+  keras_model = sequential(
+    layers.BatchNormalization(renorm=True, name="norm"),
+    layers.Dense(3),
+    shape=(4,),
+  )
+  with pytest.raises(ValueError, match="layer 'norm' has renorm"):
+    models.from_keras(keras_model)

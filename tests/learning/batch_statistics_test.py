@@ -9,6 +9,7 @@ import tensorflow as tf
 from tff_shift import algorithms
 from tff_shift import models
 from tff_shift.algorithms import fed_avg
+from tff_shift.execution import local
 from tff_shift.learning import aggregation
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
@@ -293,3 +294,17 @@ class TestRefusals:
     plain = models.build("mlp", input_shape=(3,), num_classes=2)
     with pytest.raises(ValueError, match="personal_norm=all is not allowed"):
       algorithms.build("fed_avg", plain, hparams(personal_norm="all"))
+
+
+@pytest.mark.cpp
+def test_rounds_agree_with_the_cpp_executor(model, context):
+  algorithm = algorithms.build(
+    "fed_avg", model, hparams(personal_norm="statistics")
+  )
+  here = run_rounds(algorithm, 2)
+  with local.local_context():
+    there = run_rounds(algorithm, 2)
+  for one, other in zip(
+    tf.nest.flatten(here), tf.nest.flatten(there), strict=True
+  ):
+    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)

@@ -205,6 +205,7 @@ def with_batch_normalization(
     settings = {key: config[key] for key in config if key in known}
     return tf.keras.layers.BatchNormalization(
       **settings | {"epsilon": 1e-5, "momentum": 0.9, "name": layer.name},
+      trainable=layer.trainable,
     )
 
   found = {}

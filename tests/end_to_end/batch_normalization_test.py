@@ -1,0 +1,85 @@
+"""FedBN and FedAvg with batch normalisation, through the binary."""
+
+import numpy as np
+import pytest
+
+import tff_shift
+from experiments import evolving
+from experiments import evolving_plan
+from tff_shift import models
+from tff_shift.models import split_model
+
+_FLAGS = (
+  "--dataset=rotated_digits",
+  "--num_domains=3",
+  "--max_examples_per_domain=40",
+  "--model=residual_cnn",
+  "--model_width=8",
+  "--normalization=batch",
+  "--num_clients=2",
+  "--batch_size=8",
+  "--local_steps=2",
+  "--evaluate_every=1",
+  "--noprogress",
+)
+_STATISTICS = "backbone/stem_normalization/moving_variance"
+
+
+@pytest.fixture(scope="module")
+def finished(run_whole, tmp_path_factory):
+  """Three rounds at once, and in two parts; gives the folders by name."""
+  folder = tmp_path_factory.mktemp("runs")
+
+  def run(name, *arguments):
+    run_whole(
+      evolving,
+      evolving_plan,
+      (*_FLAGS, f"--output_dir={folder / name}", *arguments),
+    )
+
+  both = "--algorithm=fed_avg,fed_bn"
+  run("whole", both, "--rounds=3", "--save_model", "--save_clients=all")
+  run("parts", both, "--rounds=2")
+  run("parts", both, "--rounds=3", "--resume")
+  return folder
+
+
+@pytest.mark.slow
+class TestRun:
+  def test_has_the_same_bits_when_it_resumes(self, finished):
+    expected = (finished / "whole" / "metrics.csv").read_bytes()
+    assert expected.count(b"\n") == 1 + 2 * 3
+    assert (finished / "parts" / "metrics.csv").read_bytes() == expected
+
+  def test_statistics_are_saved_with_the_weights(self, finished):
+    folder = finished / "whole" / "model"
+    (path,) = (folder / "fed_avg").rglob("weights.npz")
+    with np.load(path) as arrays:
+      assert np.any(arrays[_STATISTICS] != 1)
+    (path,) = (folder / "fed_bn").rglob("weights.npz")
+    with np.load(path) as arrays:
+      # They are the clients' own, and so are scale and shift.
+      assert _STATISTICS not in arrays
+      one, other = (
+        arrays[f"clients/{client}/{_STATISTICS}"] for client in (0, 1)
+      )
+    assert np.any(one != other)
+
+  def test_clients_predict_with_their_own(self, finished):
+    (path,) = (finished / "whole" / "model" / "fed_bn").rglob("model.json")
+    model = tff_shift.load(path.parent)
+    x = np.zeros((1, *model.input_shape), np.uint8)
+    one, other = (model.predict_as(client, x).numpy() for client in (0, 1))
+    assert np.any(one != other)
+
+  def test_another_run_starts_from_them(self, finished):
+    (path,) = (finished / "whole" / "model" / "fed_avg").rglob("weights.npz")
+    model = models.with_batch_normalization(
+      models.build(
+        "residual_cnn", input_shape=(28, 28, 1), num_classes=10, width=8
+      )
+    )
+    loaded = split_model.load_weights(model, path)
+    with np.load(path) as arrays:
+      for name, value in loaded.statistics.items():
+        np.testing.assert_array_equal(value, arrays[name])

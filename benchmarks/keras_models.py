@@ -16,7 +16,8 @@ in Markdown with, for each model:
                     model and the algorithm's own prediction, over all seeds
   seconds           from the Keras model to the comparison, mean over seeds
 
-Ends with exit code 1 if a loaded model predicts otherwise than the running one.
+Ends with exit code 1 if a loaded model predicts another class than the running
+one for any image.
 """
 
 import functools
@@ -143,11 +144,28 @@ def _base() -> tf.keras.Model:
   )
 
 
+def _mobilenet() -> tf.keras.Model:
+  """Builds a MobileNetV2 of images that are made four times as large."""
+  base = tf.keras.applications.MobileNetV2(
+    (32, 32, 3), alpha=0.35, include_top=False, weights=None, pooling="avg"
+  )
+  for layer in base.layers:
+    if isinstance(layer, layers.BatchNormalization):
+      # Keras's 0.999 is for many more steps.
+      layer.momentum = 0.9
+  x = layers.Input(_IMAGE)
+  larger = layers.UpSampling2D(4, interpolation="bilinear")(x)
+  colored = layers.Concatenate()([larger] * 3)
+  return tf.keras.Model(x, base(layers.Rescaling(2.0, -1.0)(colored)))
+
+
 @functools.cache
-def _base_weights(seed: int) -> list[np.ndarray]:
-  """Trains the base as Keras does, on images that no client has."""
+def _pretrained_weights(
+  build: Callable[[], tf.keras.Model], seed: int
+) -> list[np.ndarray]:
+  """Trains a base as Keras does, on images that no client has."""
   tf.keras.utils.set_random_seed(seed)
-  base, public = _base(), _load(seed).public
+  base, public = build(), _load(seed).public
   model = tf.keras.Sequential([base, layers.Dense(_NUM_CLASSES)])
   model.compile(
     "adam", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -156,25 +174,12 @@ def _base_weights(seed: int) -> list[np.ndarray]:
   return base.get_weights()
 
 
-def _trained_base(seed: int) -> tf.keras.Model:
-  base = _base()
-  base.set_weights(_base_weights(seed))
+def _frozen(build: Callable[[], tf.keras.Model], seed: int) -> tf.keras.Model:
+  """Builds a base that was trained before, and freezes it."""
+  base = build()
+  base.set_weights(_pretrained_weights(build, seed))
   base.trainable = False
   return base
-
-
-def _mobilenet(images: np.ndarray) -> tf.keras.Model:
-  """Builds a MobileNetV2 whose weights stay as they are drawn, and a head."""
-  del images
-  base = tf.keras.applications.MobileNetV2(
-    (32, 32, 3), alpha=0.35, include_top=False, weights=None, pooling="avg"
-  )
-  base.trainable = False
-  x = layers.Input(_IMAGE)
-  larger = layers.UpSampling2D(4, interpolation="bilinear")(x)
-  colored = layers.Concatenate()([larger] * 3)
-  features = base(layers.Rescaling(2.0, -1.0)(colored))
-  return tf.keras.Model(x, layers.Dense(_NUM_CLASSES)(features))
 
 
 def _attention(images: np.ndarray) -> tf.keras.Model:
@@ -219,7 +224,7 @@ def _table(seed: int) -> dict[str, _Model]:
   """Returns the models by name."""
 
   def features(images):
-    return _trained_base(seed)(images).numpy()
+    return _frozen(_base, seed)(images).numpy()
 
   l2 = tf.keras.regularizers.L2(1e-3)
   return {
@@ -254,10 +259,11 @@ def _table(seed: int) -> dict[str, _Model]:
     ),
     "base": _Model(
       "frozen base with batch normalisation, trained before",
-      lambda _: _sequential(_trained_base(seed)),
+      lambda _: _sequential(_frozen(_base, seed)),
     ),
     "mobilenet": _Model(
-      "MobileNetV2 (alpha 0.35, 32x32), frozen as drawn", _mobilenet
+      "frozen MobileNetV2 (alpha 0.35, 32x32), trained before",
+      lambda _: _sequential(_frozen(_mobilenet, seed)),
     ),
     "attention": _Model("MultiHeadAttention with dropout", _attention),
     "bi_gru": _Model(
@@ -292,14 +298,16 @@ class _Measured(NamedTuple):
   before: float
   after: float
   difference: float
+  same_classes: bool
   seconds: float
 
 
 def _measure(row: _Model, digits: _Digits, seed: int) -> _Measured:
   """Trains a model, writes it and loads it."""
-  start = time.perf_counter()
   tf.keras.utils.set_random_seed(seed)
-  model = models.from_keras(row.build(digits.public.x), **row.options)
+  keras_model = row.build(digits.public.x)
+  start = time.perf_counter()
+  model = models.from_keras(keras_model, **row.options)
   algorithm = algorithms.build(fed_avg, model, _HPARAMS)
   running = rounds.Rounds(
     algorithm,
@@ -332,12 +340,14 @@ def _measure(row: _Model, digits: _Digits, seed: int) -> _Measured:
       path,
     )
     found = tff_shift.load(path).predict(x)
+  found, expected = found.numpy(), expected.numpy()
   return _Measured(
     model.num_parameters,
     model.num_frozen_parameters,
     before,
     accuracy(),
-    float(np.max(np.abs(found.numpy() - expected.numpy()))),
+    float(np.max(np.abs(found - expected))),
+    np.array_equal(found.argmax(axis=1), expected.argmax(axis=1)),
     time.perf_counter() - start,
   )
 
@@ -370,7 +380,7 @@ def main(_) -> None:
         for field in ("before", "after", "seconds")
       )
       difference = max(each.difference for each in found)
-      all_equal &= difference == 0
+      all_equal &= all(each.same_classes for each in found)
       print(
         f"| {tables[seeds[0]][name].title} | {found[0].num_trained:,}"
         f" | {found[0].num_frozen:,} | {before:.1f} | {after:.1f}"

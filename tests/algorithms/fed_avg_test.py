@@ -50,6 +50,20 @@ class TestTraining:
     assert result.client_state == ()
 
 
+class TestPrediction:
+  def test_needs_no_executor(self, model, make_client, oracle):
+    functions = algorithms.build(fed_avg, model, fed_avg.HParams()).work
+    client = make_client(0, [7])
+    assert tf.executing_eagerly()
+    weights = functions.initial_weights(client.seed)
+    logits = functions.predict_as_client(weights, (), client, client)
+    expected = oracle.predict(
+      tf.nest.map_structure(lambda w: w.numpy(), weights), client.x
+    )
+    assert np.ptp(expected) > 0.1
+    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
+
+
 def build_stock(model):
   """FedAvg as TFF has it, with the same layers in one Keras model."""
 

@@ -1,7 +1,9 @@
 """Tests of parts from Keras models: recurrent, masked, frozen, cut."""
 
 import functools
+import gc
 import types
+import weakref
 
 import numpy as np
 import pytest
@@ -388,6 +390,22 @@ class TestFrozen:
     part = make_part(keras_model)
     assert part.names == ("last/kernel", "last/bias")
     assert [value.shape for value in part.frozen] == [(2, 3), (3,)]
+
+
+class TestMemory:
+  def test_graphs_that_a_part_was_called_in_are_let_go(self):
+    part = make_part(
+      tf.keras.Sequential([layers.InputLayer((2,)), layers.Dense(3)])
+    )
+
+    def trace():
+      with tf.Graph().as_default() as graph:
+        part((tf.zeros([2, 3]), tf.zeros([3])), tf.zeros([4, 2]))
+      return weakref.ref(graph)
+
+    graphs = [trace() for _ in range(6)]
+    gc.collect()
+    assert not any(each() for each in graphs)
 
 
 class TestErrors:

@@ -5,9 +5,9 @@ prototypes and per-client heads are ordinary functions of tensors. Each part is
 a Keras model turned into a function (`keras_parts`), or a function that is
 written by hand (`parts`).
 
-Models use group normalisation where papers use batch normalisation: TFF's
-functional models refuse the latter, because its running statistics are not a
-function of the weights, and federated averaging breaks it.
+Models use group normalisation where papers use batch normalisation, whose
+running statistics are no function of the weights: federated averaging breaks
+it.
 """
 
 import dataclasses

@@ -1,0 +1,394 @@
+"""Twelve Keras models: trained, saved, loaded, and asked for predictions.
+
+  python -m benchmarks.keras_models
+  python -m benchmarks.keras_models --models=cnn_dropout,mobilenet --seeds=0
+
+Each is made by `models.from_keras` and trained by FedAvg in process on
+scikit-learn's digits: 1,797 images of 8x8, 400 for evaluation, 300 that no
+client has, on which a base is trained before, the rest dealt to five clients.
+Then the server's model is written (`serving.export`) and loaded. Prints a table
+in Markdown with, for each model:
+
+  trained, frozen   numbers of weights
+  before, after     accuracy in percent on the images for evaluation, as
+                    `evaluate_server` has it, mean over seeds
+  difference        the largest of any logit of these images between the loaded
+                    model and the algorithm's own prediction, over all seeds
+  seconds           from the Keras model to the comparison, mean over seeds
+
+Ends with exit code 1 if a loaded model predicts another class than the running
+one for any image.
+"""
+
+import functools
+import pathlib
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from absl import app
+from absl import flags
+from absl import logging
+from sklearn import datasets
+
+import tff_shift
+from tff_shift import algorithms
+from tff_shift import execution
+from tff_shift import models
+from tff_shift.algorithms import fed_avg
+from tff_shift.data import examples as examples_lib
+from tff_shift.learning import evaluation
+from tff_shift.learning import frozen_weights
+from tff_shift.serving import export
+from tff_shift.simulation import client_data
+from tff_shift.simulation import rounds
+
+_MODELS = flags.DEFINE_list(
+  "models", [], "Names of models, comma-separated. Default: all."
+)
+_ROUNDS = flags.DEFINE_integer("rounds", 10, "Rounds of FedAvg.", lower_bound=1)
+_SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "Seeds, comma-separated.")
+
+layers = tf.keras.layers
+
+_IMAGE = (8, 8, 1)
+_NUM_CLASSES = 10
+_NUM_TEST, _NUM_PUBLIC, _NUM_CLIENTS = 400, 300, 5
+_BASE_WIDTH, _BASE_EPOCHS = 32, 30
+_HPARAMS = fed_avg.HParams(
+  optimizer="adam", learning_rate=0.01, local_steps=10, batch_size=32
+)
+
+
+class _Digits(NamedTuple):
+  """Images between 0 and 1, and their classes."""
+
+  public: examples_lib.Examples
+  test: examples_lib.Examples
+  clients: list[examples_lib.Examples]
+
+
+class _Model(NamedTuple):
+  """A row of the table.
+
+  Attributes:
+    title: What it is.
+    build: `(images) -> Keras model`, of images that nobody trains on.
+    features: `(images) -> what the model takes`.
+    options: Of `models.from_keras`.
+  """
+
+  title: str
+  build: Callable[[np.ndarray], tf.keras.Model]
+  features: Callable[[np.ndarray], np.ndarray] = lambda images: images
+  options: Mapping[str, Any] = {}
+
+
+def _load(seed: int) -> _Digits:
+  """Deals scikit-learn's digits."""
+  digits = datasets.load_digits()
+  order = np.random.default_rng(seed).permutation(len(digits.target))
+  x = (digits.images[order, ..., np.newaxis] / 16).astype(np.float32)
+  y = digits.target[order].astype(np.int32)
+  ends = [_NUM_TEST, _NUM_TEST + _NUM_PUBLIC]
+  test, public, trained = (
+    examples_lib.Examples(*each)
+    for each in zip(np.split(x, ends), np.split(y, ends), strict=True)
+  )
+  clients = [
+    examples_lib.Examples(*each)
+    for each in zip(
+      np.array_split(trained.x, _NUM_CLIENTS),
+      np.array_split(trained.y, _NUM_CLIENTS),
+      strict=True,
+    )
+  ]
+  return _Digits(public, test, clients)
+
+
+def _sequential(*stack, shape=_IMAGE) -> tf.keras.Model:
+  return tf.keras.Sequential(
+    [layers.InputLayer(shape), *stack, layers.Dense(_NUM_CLASSES)]
+  )
+
+
+def _convolutions(convolution=layers.Conv2D, **options) -> list:
+  return [
+    layers.Conv2D(16, 3, activation="relu", **options),
+    convolution(32, 3, activation="relu", **options),
+    layers.GlobalAveragePooling2D(),
+  ]
+
+
+def _base() -> tf.keras.Model:
+  """Builds what is trained before: a CNN with batch normalisation."""
+  return tf.keras.Sequential(
+    [
+      layers.InputLayer(_IMAGE),
+      layers.Conv2D(16, 3, use_bias=False),
+      layers.BatchNormalization(),
+      layers.ReLU(),
+      layers.Conv2D(_BASE_WIDTH, 3, use_bias=False),
+      layers.BatchNormalization(),
+      layers.ReLU(),
+      layers.GlobalAveragePooling2D(),
+    ],
+    name="base",
+  )
+
+
+def _mobilenet() -> tf.keras.Model:
+  """Builds a MobileNetV2 of images that are made four times as large."""
+  base = tf.keras.applications.MobileNetV2(
+    (32, 32, 3), alpha=0.35, include_top=False, weights=None, pooling="avg"
+  )
+  for layer in base.layers:
+    if isinstance(layer, layers.BatchNormalization):
+      # Keras's 0.999 is for many more steps.
+      layer.momentum = 0.9
+  x = layers.Input(_IMAGE)
+  larger = layers.UpSampling2D(4, interpolation="bilinear")(x)
+  colored = layers.Concatenate()([larger] * 3)
+  return tf.keras.Model(x, base(layers.Rescaling(2.0, -1.0)(colored)))
+
+
+@functools.cache
+def _pretrained_weights(
+  build: Callable[[], tf.keras.Model], seed: int
+) -> list[np.ndarray]:
+  """Trains a base as Keras does, on images that no client has."""
+  tf.keras.utils.set_random_seed(seed)
+  base, public = build(), _load(seed).public
+  model = tf.keras.Sequential([base, layers.Dense(_NUM_CLASSES)])
+  model.compile(
+    "adam", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+  )
+  model.fit(public.x, public.y, epochs=_BASE_EPOCHS, verbose=0)
+  return base.get_weights()
+
+
+def _frozen(build: Callable[[], tf.keras.Model], seed: int) -> tf.keras.Model:
+  """Builds a base that was trained before, and freezes it."""
+  base = build()
+  base.set_weights(_pretrained_weights(build, seed))
+  base.trainable = False
+  return base
+
+
+def _attention(images: np.ndarray) -> tf.keras.Model:
+  """Builds a block of attention over the rows of an image."""
+  del images
+  x = layers.Input(_IMAGE)
+  rows = layers.Dense(32)(layers.Reshape(_IMAGE[:2])(x))
+  attended = layers.MultiHeadAttention(4, 8, dropout=0.1)(rows, rows)
+  rows = layers.LayerNormalization()(layers.Add()([rows, attended]))
+  return tf.keras.Model(x, layers.Dense(_NUM_CLASSES)(layers.Flatten()(rows)))
+
+
+def _two_inputs(images: np.ndarray) -> tf.keras.Model:
+  """Builds a model of the upper and the lower half of an image."""
+  del images
+  upper = layers.Input((4, 8, 1), name="upper")
+  lower = layers.Input((32,), name="lower")
+  convolved = layers.Conv2D(16, 3, activation="relu")(upper)
+  joined = layers.Concatenate()(
+    [
+      layers.Flatten()(convolved),
+      layers.Dense(32, activation="relu")(lower),
+    ]
+  )
+  return tf.keras.Model([upper, lower], layers.Dense(_NUM_CLASSES)(joined))
+
+
+def _normalized(images: np.ndarray) -> tf.keras.Model:
+  """Builds an MLP behind a layer that was adapted to images."""
+  normalization = layers.Normalization(axis=None)
+  normalization.adapt(images)
+  return _sequential(
+    normalization, layers.Flatten(), layers.Dense(32, activation="relu")
+  )
+
+
+def _flat(images: np.ndarray) -> np.ndarray:
+  return images.reshape(len(images), -1)
+
+
+def _table(seed: int) -> dict[str, _Model]:
+  """Returns the models by name."""
+
+  def features(images):
+    return _frozen(_base, seed)(images).numpy()
+
+  l2 = tf.keras.regularizers.L2(1e-3)
+  return {
+    "logistic": _Model(
+      "logistic regression", lambda _: _sequential(layers.Flatten())
+    ),
+    "head": _Model(
+      "a head of two layers, on features of a base",
+      lambda _: _sequential(
+        layers.Dense(32, activation="relu", name="hidden"),
+        shape=(_BASE_WIDTH,),
+      ),
+      features,
+      {"cut": "hidden"},
+    ),
+    "cnn_dropout": _Model(
+      "CNN with dropout",
+      lambda _: _sequential(*_convolutions(), layers.Dropout(0.3)),
+    ),
+    "cnn_augmentation": _Model(
+      "CNN with translation, rotation and noise inside",
+      lambda _: _sequential(
+        layers.RandomTranslation(0.1, 0.1),
+        layers.RandomRotation(0.05),
+        layers.GaussianNoise(0.05),
+        *_convolutions(),
+      ),
+    ),
+    "cnn_l2": _Model(
+      "CNN with L2 regularizers",
+      lambda _: _sequential(*_convolutions(kernel_regularizer=l2)),
+    ),
+    "base": _Model(
+      "frozen base with batch normalisation, trained before",
+      lambda _: _sequential(_frozen(_base, seed)),
+    ),
+    "mobilenet": _Model(
+      "frozen MobileNetV2 (alpha 0.35, 32x32), trained before",
+      lambda _: _sequential(_frozen(_mobilenet, seed)),
+    ),
+    "attention": _Model("MultiHeadAttention with dropout", _attention),
+    "bi_gru": _Model(
+      "bidirectional GRU with recurrent dropout",
+      lambda _: _sequential(
+        layers.Reshape(_IMAGE[:2]),
+        layers.Bidirectional(layers.GRU(16, recurrent_dropout=0.1)),
+      ),
+    ),
+    "two_inputs": _Model(
+      "two inputs",
+      _two_inputs,
+      _flat,
+      {"inputs": {"upper": slice(0, 32), "lower": slice(32, 64)}},
+    ),
+    "normalization": _Model("adapted Normalization and an MLP", _normalized),
+    "separable": _Model(
+      "depthwise and separable convolutions",
+      lambda _: _sequential(
+        layers.DepthwiseConv2D(3, depth_multiplier=8, activation="relu"),
+        *_convolutions(layers.SeparableConv2D),
+      ),
+    ),
+  }
+
+
+class _Measured(NamedTuple):
+  """What is measured of a model with a seed."""
+
+  num_trained: int
+  num_frozen: int
+  before: float
+  after: float
+  difference: float
+  same_classes: bool
+  seconds: float
+
+
+def _measure(row: _Model, digits: _Digits, seed: int) -> _Measured:
+  """Trains a model, writes it and loads it."""
+  tf.keras.utils.set_random_seed(seed)
+  keras_model = row.build(digits.public.x)
+  start = time.perf_counter()
+  model = models.from_keras(keras_model, **row.options)
+  algorithm = algorithms.build(fed_avg, model, _HPARAMS)
+  running = rounds.Rounds(
+    algorithm,
+    client_data.training_data(
+      [each._replace(x=row.features(each.x)) for each in digits.clients], seed
+    ),
+    run_seed=seed,
+  )
+  x = row.features(digits.test.x)
+  test = client_data.to_predict(x, digits.test.y, [len(x)])
+
+  def accuracy():
+    found = algorithm.evaluate_server(running.server_state, running.data, test)
+    return evaluation.report(found, lambda means: float(means[0]))["accuracy"]
+
+  before = accuracy()
+  for _ in range(_ROUNDS.value):
+    running.step()
+  weights = running.server_state.weights
+  if frozen_weights.has_any(model):
+    weights = frozen_weights.Shared(weights, model.frozen)
+  expected = algorithm.work.predict_as_server(weights, (), test)
+  with tempfile.TemporaryDirectory() as folder:
+    path = pathlib.Path(folder, "model")
+    export.export(
+      algorithm,
+      running.server_state,
+      running.client_states,
+      running.data,
+      path,
+    )
+    found = tff_shift.load(path).predict(x)
+  found, expected = found.numpy(), expected.numpy()
+  return _Measured(
+    model.num_parameters,
+    model.num_frozen_parameters,
+    before,
+    accuracy(),
+    float(np.max(np.abs(found - expected))),
+    np.array_equal(found.argmax(axis=1), expected.argmax(axis=1)),
+    time.perf_counter() - start,
+  )
+
+
+def main(_) -> None:
+  """Measures and prints."""
+  # TFF logs each compilation at INFO.
+  logging.set_verbosity(logging.WARNING)
+  seeds = [int(each) for each in _SEEDS.value]
+  tables = {seed: _table(seed) for seed in seeds}
+  known = list(tables[seeds[0]])
+  wrong = [each for each in _MODELS.value if each not in known]
+  if wrong:
+    raise app.UsageError(
+      f"--models: unknown model {wrong[0]!r}; known: {', '.join(known)}"
+    )
+  print(
+    "| model | trained | frozen | before | after | difference | seconds |\n"
+    "| --- | --- | --- | --- | --- | --- | --- |",
+    flush=True,
+  )
+  all_equal = True
+  with execution.use("in_process"):
+    for name in _MODELS.value or known:
+      found = [
+        _measure(tables[seed][name], _load(seed), seed) for seed in seeds
+      ]
+      before, after, seconds = (
+        statistics.mean(getattr(each, field) for each in found)
+        for field in ("before", "after", "seconds")
+      )
+      difference = max(each.difference for each in found)
+      all_equal &= all(each.same_classes for each in found)
+      print(
+        f"| {tables[seeds[0]][name].title} | {found[0].num_trained:,}"
+        f" | {found[0].num_frozen:,} | {before:.1f} | {after:.1f}"
+        f" | {difference:.2g} | {seconds:.1f} |",
+        flush=True,
+      )
+  sys.exit(0 if all_equal else 1)
+
+
+if __name__ == "__main__":
+  app.run(main)

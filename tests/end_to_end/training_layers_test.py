@@ -1,0 +1,133 @@
+"""A user's Keras model with a frozen base, dropout and a regularizer."""
+
+import textwrap
+
+import numpy as np
+import pytest
+
+import tff_shift
+from experiments import evolving
+from experiments import evolving_plan
+from tff_shift.data import domains
+
+_MODEL = textwrap.dedent(
+  """
+  import tensorflow as tf
+
+  layers = tf.keras.layers
+
+
+  def build(input_shape, num_classes):
+    base = tf.keras.Sequential(
+      [
+        layers.InputLayer(input_shape),
+        layers.Conv2D(
+          4,
+          5,
+          strides=4,
+          kernel_initializer=tf.keras.initializers.GlorotUniform(seed=0),
+        ),
+        layers.BatchNormalization(
+          moving_mean_initializer=tf.keras.initializers.Constant(0.1),
+          moving_variance_initializer=tf.keras.initializers.Constant(0.2),
+        ),
+        layers.ReLU(),
+        layers.Flatten(),
+      ],
+      name="base",
+    )
+    base.trainable = False
+    return tf.keras.Sequential(
+      [
+        layers.InputLayer(input_shape),
+        base,
+        layers.Dropout(DROPOUT),
+        layers.Dense(16, "relu", kernel_regularizer="l2"),
+        layers.Dense(num_classes),
+      ]
+    )
+  """
+)
+_DATA = {"num_domains": 3, "max_examples_per_domain": 40}
+_FLAGS = (
+  "--algorithm=fed_avg",
+  "--dataset=rotated_digits",
+  *(f"--{name}={value}" for name, value in _DATA.items()),
+  "--num_clients=2",
+  "--batch_size=8",
+  "--local_steps=2",
+  "--optimizer=adam",
+  "--learning_rate=0.01",
+  "--evaluate_every=1",
+  "--noprogress",
+)
+
+
+@pytest.fixture(scope="module")
+def finished(run_whole, start_binary, tmp_path_factory):
+  """Four rounds at once in a process of their own, here, and in two halves.
+
+  And with other dropout. Gives the folders by name.
+  """
+  folder = tmp_path_factory.mktemp("runs")
+
+  def flags(name, rounds=4, dropout=0.5):
+    path = folder / f"dropout_{dropout}.py"
+    path.write_text(_MODEL.replace("DROPOUT", str(dropout)))
+    return [
+      *_FLAGS,
+      f"--model={path}:build",
+      f"--rounds={rounds}",
+      f"--output_dir={folder / name}",
+    ]
+
+  def run(*arguments):
+    run_whole(evolving, evolving_plan, arguments)
+
+  with start_binary("evolving", flags("process")) as process:
+    run(*flags("halves", rounds=2))
+    run(*flags("halves"), "--resume", "--save_model")
+    run(*flags("here"))
+    run(*flags("other", rounds=1, dropout=0.25))
+    output, errors = process.communicate()
+  assert (process.returncode, errors) == (0, ""), output
+  return folder
+
+
+@pytest.mark.slow
+class TestRun:
+  @pytest.mark.parametrize("name", ["process", "halves"])
+  def test_has_the_same_bits(self, finished, name):
+    expected = (finished / "here" / "metrics.csv").read_bytes()
+    assert expected.count(b"\n") == 1 + 4
+    assert (finished / name / "metrics.csv").read_bytes() == expected
+
+  def test_depends_on_the_dropout(self, finished, read_rows):
+    one, other = (
+      read_rows(finished / name)[0]["train_loss"] for name in ("here", "other")
+    )
+    assert one != other
+
+  def test_leaves_a_model_that_predicts_as_it_was_measured(
+    self, finished, read_runs
+  ):
+    folder = finished / "halves"
+    (path,) = (folder / "model").rglob("model.json")
+    dataset = domains.load_evolving("rotated_digits", seed=0, **_DATA)
+    clients = domains.assemble_clients(dataset, num_clients=2, seed=0)
+    x, y = (
+      np.concatenate(
+        [
+          getattr(client.test, name)[-client.test.domain_sizes[-1] :]
+          for client in clients
+        ]
+      )
+      for name in ("x", "y")
+    )
+    logits = tff_shift.load(path.parent).predict(x).numpy()
+    # It is not one class, which would be right now and then.
+    assert len(set(logits.argmax(axis=1))) > 1
+    (run,) = read_runs(folder)
+    assert 100 * np.mean(logits.argmax(axis=1) == y) == pytest.approx(
+      run["metrics"]["server_accuracy"]["seeds"][0], rel=1e-6
+    )

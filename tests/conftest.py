@@ -1,7 +1,9 @@
 """What tests share: a context for TFF, plain graphs, and a new data set."""
 
 import contextlib
+import ctypes
 import gc
+import pathlib
 import resource
 import signal
 import sys
@@ -68,26 +70,42 @@ def pytest_terminal_summary(terminalreporter, config):
   terminalreporter.write_line(f"memory: {', '.join(told)}")
 
 
+# How much a process may grow until it looks for garbage everywhere, in bytes.
+_GROWTH = 2e8
+_STATM = pathlib.Path("/proc/self/statm")
+# The memory of this process after it has looked for garbage last.
+_settled = [0]
+
+
+def _resident():
+  """Returns the memory of this process in bytes; 0 where nothing tells it."""
+  if not _STATM.exists():
+    return 0
+  return int(_STATM.read_text().split()[1]) * resource.getpagesize()
+
+
 def pytest_collection_finish():
   """Spares what was imported most looks for garbage.
 
   Graphs are built of very many small objects, and TensorFlow keeps many.
   """
   gc.set_threshold(100_000, 20, 50)
-  _forget_what_stays()
-
-
-def _forget_what_stays():
-  """Takes what is alive out of all further looks for garbage."""
   gc.collect()
   gc.freeze()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _modules_forget():
-  """What a module leaves alive stays, as in TensorFlow's own tables."""
+  """After a module that took much, lets go all that nothing refers to."""
   yield
-  _forget_what_stays()
+  if _resident() > _settled[0] + _GROWTH:
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+    # What was freed goes back to the system.
+    with contextlib.suppress(AttributeError, OSError):
+      ctypes.CDLL(None).malloc_trim(0)
+    _settled[0] = _resident()
 
 
 def _refusal(function, *arguments, **options):

@@ -70,7 +70,10 @@ class Part:
   paths: tuple[Path, ...]
   frozen: tuple[Any, ...] = ()
   source: Any = None
-  statistics: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  # Arrays are not compared, nor has a dictionary a hash.
+  statistics: Mapping[str, Any] = dataclasses.field(
+    default_factory=dict, compare=False
+  )
   normalizers: tuple[str, ...] = ()
 
   @property

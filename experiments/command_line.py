@@ -30,8 +30,10 @@ from tff_shift import execution
 from tff_shift import models
 from tff_shift import shown_names
 from tff_shift.learning import aggregation
+from tff_shift.learning import frozen_weights
 from tff_shift.learning import process
 from tff_shift.learning import sizes
+from tff_shift.models import fingerprint
 from tff_shift.models import split_model
 from tff_shift.simulation import checkpoints
 from tff_shift.simulation import progress
@@ -474,11 +476,14 @@ def output_dir(scenario: str) -> pathlib.Path:
   return pathlib.Path("runs") / f"{scenario}-{now:%Y%m%d-%H%M%S}"
 
 
-def _flag_values() -> dict[str, Any]:
+def _flag_values(
+  model: split_model.SplitModel | None = None,
+) -> dict[str, Any]:
   """Returns all flags of the binary with their values.
 
   Files of the user stand with their digests: another version of one is another
-  run.
+  run. So do the frozen weights of a model of the user's, where that is given:
+  its function may draw them anew in each process.
   """
   values = dataset_flags.named(
     {
@@ -494,18 +499,23 @@ def _flag_values() -> dict[str, Any]:
   }
   if values.get("model") and models.is_user_function(values["model"]):
     digests["model"] = models.digest(values["model"])
+    if model is not None and frozen_weights.has_any(model):
+      digests["frozen weights of --model"] = fingerprint.frozen_digest(model)
   return values | {
     f"{flag} (SHA-256)": digest for flag, digest in digests.items() if digest
   }
 
 
 def open_folder(
-  scenario: str, what_follows: Callable[[int], str | None] = lambda before: None
+  scenario: str,
+  model: split_model.SplitModel,
+  what_follows: Callable[[int], str | None] = lambda before: None,
 ) -> tuple[results.RunFolder, checkpoints.Checkpoints]:
   """Makes the folder of the run, or opens it again with `--resume`.
 
   Args:
     scenario: The binary's name.
+    model: The model that is trained.
     what_follows: See `output_folder.open_folder`.
 
   Returns:
@@ -517,7 +527,7 @@ def open_folder(
   """
   with usage_errors():
     return output_folder.open_folder(
-      output_dir(scenario), _flag_values(), what_follows
+      output_dir(scenario), _flag_values(model), what_follows
     )
 
 

@@ -249,7 +249,7 @@ class Comparison:
       )
     self.plan = plan
     self.folder, self._saved = command_line.open_folder(
-      plan.scenario, plan.what_follows
+      plan.scenario, plan.model, plan.what_follows
     )
     with (
       self.folder.beginning(),

@@ -43,6 +43,11 @@ def function_digest(model: split_model.SplitModel) -> str:
   return _digest_values(digest, frozen) if frozen else digest
 
 
+def frozen_digest(model: split_model.SplitModel) -> str:
+  """Returns the SHA-256 of the frozen weights of a model, 64 digits."""
+  return _digest_values("", tf.nest.flatten(model.frozen))
+
+
 def _graph_digest(model: split_model.SplitModel, is_training: bool) -> str:
   """Returns a digest of the graph of the logits, and of the penalty if any."""
   with tf.Graph().as_default() as graph:

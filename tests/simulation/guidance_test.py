@@ -308,7 +308,9 @@ class TestRun:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", algorithms.names("guidance"))
-def test_clients_without_examples_leave_numbers_finite(name, context):
+def test_clients_without_examples_leave_numbers_finite(
+  name, context, contract_hparams
+):
   del context
   generator = np.random.default_rng(3)
   train, test = (make_federation_data(generator, 4) for _ in range(2))
@@ -317,7 +319,7 @@ def test_clients_without_examples_leave_numbers_finite(name, context):
     mlp.build((2,), num_classes=2, width=8, head_width=6), 4, width=8
   )
   result = guidance.run(
-    algorithms.build(name, model, num_queries=100),
+    algorithms.build(name, model, contract_hparams(name), num_queries=100),
     [*train[:2], nothing, nothing],
     [test[0], nothing, test[2], nothing],
     num_rounds=2,

@@ -305,6 +305,11 @@ class TestInitialWeights:
     assert cut.embedding_size == 5
 
 
+class Subclassed(tf.keras.Model):
+  def call(self, x):
+    return x
+
+
 class WithVariable(layers.Layer):
   def build(self, input_shape):
     self.scale = tf.Variable(tf.ones(input_shape[1:]))
@@ -389,16 +394,6 @@ REFUSED = {
     dense(lambda: [layers.Dense(3)], last=layers.Softmax(name="p")),
     "layer 'p' ends in softmax; logits are wanted",
   ),
-  "batch_normalization": (
-    dense(lambda: [layers.BatchNormalization(name="norm")]),
-    r"batch normalisation \(norm\).*trainable = False.*GroupNormalization",
-  ),
-  "nested_batch_normalization": (
-    dense(
-      lambda: [sequential(layers.BatchNormalization(name="norm"), shape=(5,))]
-    ),
-    r"batch normalisation \(norm\)",
-  ),
   "spectral_normalization": (
     dense(
       lambda: [layers.SpectralNormalization(layers.Dense(2), name="spectral")]
@@ -465,6 +460,10 @@ REFUSED = {
   ),
   "way_around": (way_around, "has a way around it"),
   "shared": (shared_across, "shared layer 'twice' before and behind"),
+  "subclassed_inside": (
+    dense(lambda: [Subclassed(name="mine")]),
+    "layer 'mine' is a model that is neither functional nor",
+  ),
   "no_model": (lambda: 3, "a Keras model is wanted, got int"),
 }
 
@@ -501,8 +500,12 @@ class TestRefusals:
         shape=(2, 2, 1),
       )
 
-    with pytest.raises(ValueError, match="layer 'rescale' scales images"):
-      models.from_keras(build, input_dtype=tf.uint8)
+    def nest():
+      return sequential(build(), layers.Dense(3), shape=(2, 2, 1))
+
+    for each in (build, nest):
+      with pytest.raises(ValueError, match="layer 'rescale' scales images"):
+        models.from_keras(each, input_dtype=tf.uint8)
     assert models.from_keras(build).input_dtype == tf.float32
 
   def test_unknown_start_is_refused(self):

@@ -39,6 +39,12 @@ def check_form(
       "it must be a functional model, or a Sequential one that begins with an"
       " InputLayer of the shape of an example"
     )
+  for layer in _all_layers(model):
+    if isinstance(layer, tf.keras.Model) and not layer._is_graph_network:
+      raise ValueError(
+        f"layer {layer.name!r} is a model that is neither functional nor a"
+        " Sequential one that begins with an InputLayer, so it cannot be copied"
+      )
   if inputs is None and len(model.inputs) != 1:
     raise ValueError(
       f"it has {len(model.inputs)} inputs; inputs= says which features each of"
@@ -69,7 +75,7 @@ def check_form(
 
 def check_scaling(model: tf.keras.Model, dtype: tf.DType) -> None:
   """Refuses to scale images twice."""
-  for layer in model.layers:
+  for layer in _all_layers(model):
     if dtype == tf.uint8 and isinstance(layer, tf.keras.layers.Rescaling):
       raise ValueError(
         f"layer {layer.name!r} scales images that were scaled before; leave it"

@@ -13,6 +13,7 @@ from tff_shift.execution import local
 from tff_shift.learning import aggregation
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
+from tff_shift.testing import forms
 
 layers = tf.keras.layers
 MOMENTUM, EPSILON, RATE, STEPS = 0.9, 1e-3, 0.5, 2
@@ -198,19 +199,28 @@ def test_fed_bn_is_fed_avg_with_all_of_it_personal(model, context):
     np.testing.assert_array_equal(a, b)
 
 
-def test_one_client_is_the_same_whatever_is_personal(model, context):
+@pytest.mark.parametrize(
+  "name", [n for n in algorithms.names() if algorithms.trains_one_model(n)]
+)
+def test_one_client_is_the_same_whatever_is_personal(name, model, context):
   x = make_client(7, 5)
-  logits = []
+  found = []
   for personal_norm in ("none", "statistics", "all"):
     algorithm = algorithms.build(
-      "fed_avg", model, hparams(personal_norm=personal_norm)
+      name,
+      model,
+      dataclasses.replace(
+        forms.hparams(name), personal_norm=personal_norm, batch_size=SIZE
+      ),
     )
     state, clients = run_rounds(algorithm, 2, DATA[:1])
-    logits.append(
-      algorithm.work.predict_as_client(state.weights, clients[0], DATA[0], x)
-    )
-  np.testing.assert_allclose(logits[0], logits[1], rtol=1e-5, atol=1e-6)
-  np.testing.assert_allclose(logits[0], logits[2], rtol=1e-5, atol=1e-6)
+    found.append(algorithm.evaluate_clients(state, clients, DATA[:1], [x]))
+  assert np.isfinite(found[0]["loss"]).all()
+  for each in found[1:]:
+    for key, value in each.items():
+      np.testing.assert_allclose(
+        value, found[0][key], rtol=1e-4, atol=1e-5, err_msg=key
+      )
 
 
 def test_statistics_are_weighted_by_examples(model, context):

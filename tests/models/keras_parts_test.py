@@ -409,13 +409,6 @@ class TestMemory:
 
 
 class TestErrors:
-  def test_trained_batch_normalisation_is_refused(self):
-    keras_model = tf.keras.Sequential(
-      [layers.InputLayer((2,)), layers.BatchNormalization(name="norm")]
-    )
-    with pytest.raises(ValueError, match=r"batch normalisation \(norm\) has"):
-      make_part(keras_model)
-
   @pytest.mark.parametrize(
     "stack",
     [

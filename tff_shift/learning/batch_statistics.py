@@ -295,12 +295,14 @@ def bind(
 
 def _take(weights, chosen) -> tuple[tf.Tensor, ...]:
   """Returns the weights that are chosen, in their order."""
-  return tuple(
-    value
-    for value, is_chosen in zip(
-      tf.nest.flatten(weights), tf.nest.flatten(chosen), strict=True
+  values, flags = tf.nest.flatten(weights), tf.nest.flatten(chosen)
+  if len(values) != len(flags):
+    raise ValueError(
+      "personal_norm=all is not allowed: what clients share are not the weights"
+      " of the whole model, as TRAINS_ONE_MODEL says"
     )
-    if is_chosen
+  return tuple(
+    value for value, is_chosen in zip(values, flags, strict=True) if is_chosen
   )
 
 

@@ -226,6 +226,11 @@ def attach(algorithm: Any, model: split_model.SplitModel) -> Any:
   """
   if not has_any(model):
     return algorithm
+  # Tensors are passed by reference, arrays would be copied at each call.
+  with tf.init_scope():
+    model = model.with_frozen(
+      tf.nest.map_structure(tf.convert_to_tensor, model.frozen)
+    )
 
   def wrap(computation):
     return computation and with_frozen(computation, model)

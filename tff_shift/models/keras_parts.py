@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from typing import Any
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from tff_shift.models import layer_names
@@ -346,12 +345,6 @@ def _penalties(keras_model: tf.keras.Model) -> list[Callable[[], tf.Tensor]]:
   ]
 
 
-def _as_tensors(values: Iterable[np.ndarray]) -> tuple[tf.Tensor, ...]:
-  """Makes tensors once, which computations then take by reference."""
-  with tf.init_scope():
-    return tuple(map(tf.constant, values))
-
-
 def make_part(
   keras_model: tf.keras.Model,
   stream: int,
@@ -465,7 +458,7 @@ def make_part(
     ),
     shapes=tuple(values[each].shape for each in ours),
     paths=parts.paths(stream, len(ours), start),
-    frozen=_as_tensors(values[each] for each in fixed),
+    frozen=tuple(values[each] for each in fixed),
     source=_Source(keras_model, tuple(names[each] for each in fixed)),
     statistics={
       name: values[each]

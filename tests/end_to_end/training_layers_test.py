@@ -131,3 +131,30 @@ class TestRun:
     assert 100 * np.mean(logits.argmax(axis=1) == y) == pytest.approx(
       run["metrics"]["server_accuracy"]["seeds"][0], rel=1e-6
     )
+
+
+@pytest.mark.slow
+def test_another_frozen_base_is_refused_when_it_resumes(
+  run_whole, run_evolving, tmp_path, capsys
+):
+  path = tmp_path / "mine.py"
+  # Keras draws the base anew in each call.
+  path.write_text(
+    _MODEL.replace("DROPOUT", "0.5").replace("GlorotUniform(seed=0)", "Ones()")
+    + textwrap.dedent(
+      """
+      def unseeded(input_shape, num_classes):
+        model = build(input_shape, num_classes)
+        base = model.get_layer("base")
+        base.set_weights(
+          [w + tf.random.uniform(w.shape).numpy() for w in base.get_weights()]
+        )
+        return model
+      """
+    )
+  )
+  flags = (*_FLAGS, f"--model={path}:unseeded", f"--output_dir={tmp_path}/run")
+  run_whole(evolving, evolving_plan, (*flags, "--rounds=1"))
+  assert run_evolving([*flags, "--rounds=2", "--resume"]) == 2
+  (line,) = capsys.readouterr().err.splitlines()
+  assert "--frozen weights of --model (SHA-256) was" in line

@@ -277,8 +277,8 @@ def test_numbers_are_recorded_and_a_run_goes_on_with_no_others(
   assert row["input_scaling"] == "standardized"
 
   def open_again():
-    guidance_plan.make_plan()
-    command_line.open_folder(guidance_plan.SCENARIO)
+    plan = guidance_plan.make_plan()
+    command_line.open_folder(guidance_plan.SCENARIO, plan.model)
 
   binary = types.SimpleNamespace(__name__="guidance", main=open_again)
   again = [*arguments, "--resume"]

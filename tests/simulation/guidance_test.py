@@ -13,6 +13,7 @@ from tff_shift.models import mlp
 from tff_shift.simulation import checkpoints
 from tff_shift.simulation import guidance
 from tff_shift.simulation import queries
+from tff_shift.testing import forms
 
 
 def make_examples(x, y):
@@ -308,9 +309,7 @@ class TestRun:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", algorithms.names("guidance"))
-def test_clients_without_examples_leave_numbers_finite(
-  name, context, contract_hparams
-):
+def test_clients_without_examples_leave_numbers_finite(name, context):
   del context
   generator = np.random.default_rng(3)
   train, test = (make_federation_data(generator, 4) for _ in range(2))
@@ -319,7 +318,7 @@ def test_clients_without_examples_leave_numbers_finite(
     mlp.build((2,), num_classes=2, width=8, head_width=6), 4, width=8
   )
   result = guidance.run(
-    algorithms.build(name, model, contract_hparams(name), num_queries=100),
+    algorithms.build(name, model, forms.hparams(name), num_queries=100),
     [*train[:2], nothing, nothing],
     [test[0], nothing, test[2], nothing],
     num_rounds=2,

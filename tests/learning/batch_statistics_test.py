@@ -183,6 +183,7 @@ def test_rounds_agree_with_numpy(personal_norm, model, context):
     )
 
 
+@pytest.mark.slow
 def test_fed_bn_is_fed_avg_with_all_of_it_personal(model, context):
   module = algorithms.get("fed_bn")
   values = dataclasses.asdict(hparams()) | {"personal_norm": "all"}
@@ -199,6 +200,7 @@ def test_fed_bn_is_fed_avg_with_all_of_it_personal(model, context):
     np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "name", [n for n in algorithms.names() if algorithms.trains_one_model(n)]
 )
@@ -223,6 +225,7 @@ def test_one_client_is_the_same_whatever_is_personal(name, model, context):
       )
 
 
+@pytest.mark.slow
 def test_statistics_are_weighted_by_examples(model, context):
   data = [make_client(0, SIZE), make_client(1, 3 * SIZE)]
   algorithm = algorithms.build(
@@ -244,6 +247,7 @@ def test_statistics_are_weighted_by_examples(model, context):
     np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_client_without_examples_counts_nowhere(model, context):
   nobody = DATA[1]._replace(
     x=DATA[1].x[:0], y=DATA[1].y[:0], domain_sizes=np.int32([0])
@@ -259,6 +263,7 @@ def test_a_client_without_examples_counts_nowhere(model, context):
     np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_nothing_that_trains_touches_statistics(model, context):
   """Decay, momentum and a proximal term move weights alone."""
   plain, heavy = (
@@ -306,6 +311,7 @@ class TestRefusals:
       algorithms.build("fed_avg", plain, hparams(personal_norm="all"))
 
 
+@pytest.mark.slow
 @pytest.mark.cpp
 def test_rounds_agree_with_the_cpp_executor(model, context):
   algorithm = algorithms.build(

@@ -188,6 +188,7 @@ def test_a_keras_file_has_the_statistics(tmp_path):
   )
 
 
+@pytest.mark.slow
 class TestInPlaceOfGroups:
   def test_networks_keep_their_weights(self):
     model = residual_cnn.build(width=8)

@@ -185,14 +185,18 @@ class TestLogits:
       ("with_skip", None),
       ("with_skip", "embed"),
       ("shared_and_frozen", None),
-      ("custom_layer", None),
       ("nested", None),
-      ("frozen_base", None),
-      ("separable", None),
       ("logistic_regression", None),
       *(
         pytest.param(kind, None, marks=pytest.mark.slow)
-        for kind in ("recurrent", "attention", "several_cells")
+        for kind in (
+          "custom_layer",
+          "frozen_base",
+          "separable",
+          "recurrent",
+          "attention",
+          "several_cells",
+        )
       ),
     ],
   )

@@ -1,4 +1,4 @@
-"""The flags of weights that come from outside: of files, and of Llamas."""
+"""The flags that change a model: normalisation, weights of files, Llamas."""
 
 import pathlib
 from typing import Any

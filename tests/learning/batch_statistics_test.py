@@ -288,6 +288,19 @@ def test_nothing_that_trains_touches_statistics(model, context):
     np.testing.assert_array_equal(one, other)
 
 
+def test_noise_does_not_reach_the_scale_that_new_clients_start_from(
+  model, context
+):
+  aggregator = aggregation.build("dp", clients_per_round=100)
+  algorithm = algorithms.build(
+    "fed_avg", model, hparams(personal_norm="all"), aggregator=aggregator
+  )
+  state, _ = run_rounds(algorithm, 1)
+  scale, shift = state.weights.weights.backbone
+  np.testing.assert_array_equal(scale, np.ones(3))
+  np.testing.assert_array_equal(shift, np.zeros(3))
+
+
 class TestRefusals:
   def test_algorithm_of_several_models(self, model):
     with pytest.raises(ValueError, match="ditto is not allowed with model"):

@@ -47,8 +47,8 @@ from tff_shift.models import split_model
 # Why clients' sums reach the server beside their updates.
 _REASON = (
   "the running statistics of batch normalisation are means of clients'"
-  " activations, which reach the server in the open; take a model without, or"
-  " personal_norm=statistics"
+  " activations, and the server would see them unprotected; take another"
+  " normalisation, or personal_norm=statistics"
 )
 
 
@@ -94,10 +94,10 @@ def needs(
   """Returns what an algorithm asks of an aggregator, for this model."""
   if not model.statistics or _personal(hparams) != "none":
     return own
-  if own.in_the_open or own.per_client:
-    return own
   return dataclasses.replace(
-    own, in_the_open=_REASON, unbounded=own.unbounded or _REASON
+    own,
+    in_the_open=own.in_the_open or _REASON,
+    unbounded=own.unbounded or _REASON,
   )
 
 
@@ -224,6 +224,11 @@ def bind(
     else:
       updated = functions.update_server(
         weights.weights, mean_update, own_sum, round_num
+      )
+    if own_normalizers:
+      # A noised mean of zeros is no zero, and new clients start from these.
+      updated = _put(
+        updated, own_normalizers, _take(weights.weights, own_normalizers)
       )
     if is_personal:
       return Normalized(updated, ())

@@ -480,7 +480,7 @@ def check_sizes(
     work: Likewise.
     model: Likewise.
     hparams: Likewise.
-    trains_one_model: Likewise.
+    trains_one_model: See `build`.
 
   Raises:
     ValueError: In one line.

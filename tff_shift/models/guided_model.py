@@ -62,7 +62,7 @@ class GuidedModel(split_model.SplitModel):
     )
 
   def _frozen_names_in(self, part: str) -> tuple[str, ...] | None:
-    """See the base class; the backbone's are those of what it is made of."""
+    """See the base class; a backbone has the names of trunk and branch."""
     names = super()._frozen_names_in(part)
     if names is not None or part != "backbone":
       return names

@@ -45,7 +45,7 @@ class _Group(NamedTuple):
 
   Attributes:
     raw: The names of the layers that they are in, the outermost first.
-    counted: Likewise, with the names of Keras's own counted anew.
+    counted: The same names, with those that Keras has chosen counted anew.
     weights: What each is called, None where that is not known, and its array
       in a file or its name in a model.
   """

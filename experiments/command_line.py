@@ -409,6 +409,7 @@ def check_sizes(
   chosen: Iterable[selection.Contestant],
   model: split_model.SplitModel,
   num_examples: int,
+  will_be_trained: bool = False,
 ) -> None:
   """Refuses what cannot fit in memory, and batches larger than all data.
 
@@ -419,6 +420,7 @@ def check_sizes(
     chosen: What is compared.
     model: The model.
     num_examples: How many examples all clients together train on.
+    will_be_trained: Whether the model is pre-trained before a round.
 
   Raises:
     UsageError: If there is such a thing.
@@ -426,7 +428,9 @@ def check_sizes(
   is_given = _is_given("batch_size")
   for each in chosen:
     with usage_errors():
-      algorithms.check_normalization(each.algorithm, model, each.hparams)
+      algorithms.check_normalization(
+        each.algorithm, model, each.hparams, will_be_trained
+      )
     try:
       sizes.check_batch(model, each.hparams)
     except ValueError as error:
@@ -447,7 +451,7 @@ def check_sizes(
           work,
           model,
           each.hparams,
-          algorithms.trains_one_model(each.algorithm),
+          algorithms.running_statistics(each.algorithm),
         )
 
 

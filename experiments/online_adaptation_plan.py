@@ -274,7 +274,7 @@ def make_plan() -> Plan:
       f" --initial_examples={FLAGS.initial_examples}",
     )
     model = _build_model(dataset)
-    command_line.check_sizes(chosen, model, num_examples)
+    command_line.check_sizes(chosen, model, num_examples, will_be_trained=True)
     num_small = sum(size < FLAGS.initial_examples for size in labelled)
     plan = Plan(
       scenario=SCENARIO,

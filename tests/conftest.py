@@ -94,10 +94,16 @@ def pytest_collection_finish():
   gc.freeze()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _modules_forget():
-  """After a module that took much, lets go all that nothing refers to."""
-  yield
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item, nextitem):
+  """After a module that took much, lets go all that nothing refers to.
+
+  Not before its fixtures are gone, in a fixture: then these refer to it.
+  """
+  outcome = yield
+  if nextitem is not None and nextitem.module is item.module:
+    return outcome
+  graphs.forget()
   if _resident() > _settled[0] + _GROWTH:
     gc.unfreeze()
     gc.collect()
@@ -106,6 +112,7 @@ def _modules_forget():
     with contextlib.suppress(AttributeError, OSError):
       ctypes.CDLL(None).malloc_trim(0)
     _settled[0] = _resident()
+  return outcome
 
 
 def _refusal(function, *arguments, **options):

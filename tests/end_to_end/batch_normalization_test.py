@@ -6,6 +6,8 @@ import pytest
 import tff_shift
 from experiments import evolving
 from experiments import evolving_plan
+from experiments import online_adaptation
+from experiments import online_adaptation_plan
 from tff_shift import models
 from tff_shift.models import split_model
 
@@ -42,6 +44,44 @@ def finished(run_whole, tmp_path_factory):
   run("parts", both, "--rounds=2")
   run("parts", both, "--rounds=3", "--resume")
   return folder
+
+
+@pytest.mark.slow
+def test_statistics_of_pretraining_stay_while_a_model_adapts(
+  run_whole, tmp_path
+):
+  def run(*arguments):
+    run_whole(
+      online_adaptation,
+      online_adaptation_plan,
+      (
+        "--dataset=digits",
+        "--shift=linear",
+        "--model=residual_cnn",
+        "--model_width=8",
+        "--normalization=batch",
+        "--timesteps=2",
+        "--num_clients=3",
+        "--max_pretraining_examples=200",
+        "--pretraining_epochs=2",
+        f"--cache_dir={tmp_path / 'cache'}",
+        "--save_model",
+        "--save_clients=all",
+        "--noprogress",
+        *arguments,
+      ),
+    )
+
+  run("--algorithm=fed_ade,source", f"--output_dir={tmp_path / 'run'}")
+  (path,) = (tmp_path / "cache").glob("pretrained-*.npz")
+  with np.load(path) as arrays:
+    pretrained = arrays[_STATISTICS]
+  assert np.any(pretrained != 1)
+  for name in ("fed_ade", "source"):
+    (path,) = (tmp_path / "run" / "model" / name).rglob("model.json")
+    model = tff_shift.load(path.parent)
+    x = np.full((2, *model.input_shape), 100, np.uint8)
+    assert np.isfinite(model.predict_as(0, x)).all()
 
 
 @pytest.mark.slow

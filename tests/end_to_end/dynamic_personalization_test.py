@@ -255,6 +255,10 @@ class TestBadFlags:
       ("--max_examples=5", "part of digits would be empty"),
       ("--model=resnet9", "--model=resnet9"),
       ("--model=cnn --model_width=5", "channels"),
+      (
+        "--model=cnn --model_width=8 --normalization=batch",
+        "fed_3da leaves the running statistics",
+      ),
       ("--learning_rate=0", "--learning_rate=0"),
       ("--meta_learning_rate=fast", "--meta_learning_rate=fast"),
       (

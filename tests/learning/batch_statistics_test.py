@@ -1,6 +1,7 @@
 """Batch normalisation in rounds: FedAvg, SiloBN and FedBN against NumPy."""
 
 import dataclasses
+import types
 
 import numpy as np
 import pytest
@@ -13,7 +14,6 @@ from tff_shift.execution import local
 from tff_shift.learning import aggregation
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
-from tff_shift.testing import forms
 
 layers = tf.keras.layers
 MOMENTUM, EPSILON, RATE, STEPS = 0.9, 1e-3, 0.5, 2
@@ -58,8 +58,9 @@ def softmax(logits):
   return exp / exp.sum(axis=1, keepdims=True)
 
 
-def train(weights, statistics, data):
+def train(weights, statistics, data, trained=(True, True, True)):
   """Local steps of one client, in NumPy; new weights and statistics."""
+  rates = [RATE * each for each in trained]
   gamma, beta, kernel = (np.float64(each) for each in weights)
   mean, variance = (np.float64(each) for each in statistics)
   x, y = np.float64(data.x), np.eye(CLASSES)[data.y]
@@ -70,9 +71,9 @@ def train(weights, statistics, data):
     slope = (softmax(features @ kernel) - y) / len(y)
     of_features = slope @ kernel.T
     gamma, beta, kernel = (
-      gamma - RATE * (of_features * normed).sum(axis=0),
-      beta - RATE * of_features.sum(axis=0),
-      kernel - RATE * features.T @ slope,
+      gamma - rates[0] * (of_features * normed).sum(axis=0),
+      beta - rates[1] * of_features.sum(axis=0),
+      kernel - rates[2] * features.T @ slope,
     )
     # Vectors: by the biased variance, as in Keras.
     mean = MOMENTUM * mean + (1 - MOMENTUM) * batch_mean
@@ -200,29 +201,108 @@ def test_fed_bn_is_fed_avg_with_all_of_it_personal(model, context):
     np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  "name", [n for n in algorithms.names() if algorithms.trains_one_model(n)]
-)
-def test_one_client_is_the_same_whatever_is_personal(name, model, context):
-  x = make_client(7, 5)
+def own_models(rounds, initial):
+  """Each client's model that is trained alone, in NumPy."""
+  start = (np.ones(3), np.zeros(3), np.asarray(initial.weights.head[0]))
   found = []
-  for personal_norm in ("none", "statistics", "all"):
-    algorithm = algorithms.build(
-      name,
-      model,
-      dataclasses.replace(
-        forms.hparams(name), personal_norm=personal_norm, batch_size=SIZE
-      ),
+  for data in DATA:
+    own = start, (np.zeros(3), np.ones(3))
+    for _ in range(rounds):
+      own = train(*own, data)
+    found.append(own)
+  return found
+
+
+@pytest.mark.parametrize(
+  ("name", "options"),
+  [
+    ("ditto", {"ditto_lambda": 0.0}),
+    ("apfl", {"mixture_weight": 1.0, "adapt_mixture": False}),
+  ],
+)
+def test_models_of_two_kinds_agree_with_numpy(name, options, model, context):
+  """The server's is that of FedAvg; one that nothing pulls is trained alone."""
+  values = dataclasses.asdict(hparams()) | options
+  algorithm = algorithms.build(
+    name, model, algorithms.get(name).HParams(**values)
+  )
+  initial = algorithm.initialize(randomness.server_seed(0)).weights
+  state, clients = run_rounds(algorithm, 3)
+  expected, _ = simulate("none", 3)(np.asarray(initial.weights.head[0]))
+  for one, other in zip(
+    state.weights.statistics, expected["statistics"], strict=True
+  ):
+    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+  x = make_client(7, 5)
+  for client, (weights, statistics) in enumerate(own_models(3, initial)):
+    for one, other in zip(clients[client].statistics, statistics, strict=True):
+      np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    logits = algorithm.work.predict_as_client(
+      state.weights, clients[client], DATA[client], x
     )
-    state, clients = run_rounds(algorithm, 2, DATA[:1])
-    found.append(algorithm.evaluate_clients(state, clients, DATA[:1], [x]))
-  assert np.isfinite(found[0]["loss"]).all()
-  for each in found[1:]:
-    for key, value in each.items():
-      np.testing.assert_allclose(
-        value, found[0][key], rtol=1e-4, atol=1e-5, err_msg=key
+    np.testing.assert_allclose(
+      logits, predict(weights, statistics, x.x), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_client_that_comes_later_starts_from_the_server_s_statistics(
+  model, context
+):
+  algorithm = algorithms.build(
+    "ditto",
+    model,
+    algorithms.get("ditto").HParams(**dataclasses.asdict(hparams())),
+  )
+  state, _ = run_rounds(algorithm, 1)
+  (late,) = algorithm.initialize_client(state, [randomness.client_seed(0, 9)])
+  for one, other in zip(late.statistics, state.weights.statistics, strict=True):
+    assert np.any(one != 0)
+    np.testing.assert_array_equal(one, other)
+
+
+def test_personal_head_on_shared_statistics_agrees_with_numpy(model, context):
+  """FedRep: steps on the head move the statistics of the backbone, too."""
+  algorithm = algorithms.build(
+    "fed_rep",
+    model,
+    algorithms.get("fed_rep").HParams(
+      head_steps=STEPS, **dataclasses.asdict(hparams())
+    ),
+  )
+  state = algorithm.initialize(randomness.server_seed(0))
+  clients = algorithm.initialize_client(state, [each.seed for each in DATA])
+  kernels = [np.asarray(each[0]) for each in clients]
+  shared, statistics = (np.ones(3), np.zeros(3)), (np.zeros(3), np.ones(3))
+  for _ in range(2):
+    trained = []
+    for client, data in enumerate(DATA):
+      head, moved = train(
+        (*shared, kernels[client]), statistics, data, (False, False, True)
       )
+      trained.append(train(head, moved, data, (True, True, False)))
+      kernels[client] = head[2]
+    shared = tuple(
+      np.mean([w[each] for w, _ in trained], axis=0) for each in range(2)
+    )
+    statistics = pooled([s for _, s in trained], [1.0, 1.0])
+  state, clients = run_rounds(algorithm, 2)
+  for one, other in zip(
+    (*state.weights.weights, *state.weights.statistics),
+    (*shared, *statistics),
+    strict=True,
+  ):
+    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+  x = make_client(7, 5)
+  for client, kernel in enumerate(kernels):
+    logits = algorithm.work.predict_as_client(
+      state.weights, clients[client], DATA[client], x
+    )
+    np.testing.assert_allclose(
+      logits,
+      predict((*shared, kernel), statistics, x.x),
+      rtol=1e-4,
+      atol=1e-4,
+    )
 
 
 @pytest.mark.slow
@@ -302,9 +382,11 @@ def test_noise_does_not_reach_the_scale_that_new_clients_start_from(
 
 
 class TestRefusals:
-  def test_algorithm_of_several_models(self, model):
-    with pytest.raises(ValueError, match="ditto is not allowed with model"):
-      algorithms.build("ditto", model)
+  def test_algorithm_that_does_not_say_whose_they_are(self, model):
+    module = types.ModuleType("of_a_user")
+    module.HParams, module.work = fed_avg.HParams, fed_avg.work
+    with pytest.raises(ValueError, match="of_a_user is not allowed with model"):
+      algorithms.build(module, model)
 
   @pytest.mark.parametrize("name", ["dp", "robust", "secure"])
   def test_aggregators_that_hide_or_clip(self, name, model):

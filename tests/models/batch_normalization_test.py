@@ -149,6 +149,63 @@ def test_second_gradient_of_a_step_moves_nothing():
     np.testing.assert_array_equal(one, other)
 
 
+def test_without_statistics_to_move_training_normalises_by_those_there_are():
+  """One step on scale and shift, by hand: the loss is sum(logits * slope)."""
+  keras_model = randomize(
+    sequential(
+      layers.BatchNormalization(name="norm", epsilon=0.25),
+      layers.Dense(3, use_bias=False),
+      shape=(4,),
+    )
+  )
+  model = models.from_keras(keras_model, initial="given")
+  x, slope = np.random.default_rng(6).normal(size=(2, 5, 4)).astype(np.float32)
+  slope = slope[:, :3]
+  weights = model.initial_weights(SEED)
+  result = local_training.train(
+    lambda now, step, carry: (
+      tf.reduce_sum(model.predict(now, x) * slope),
+      carry,
+    ),
+    weights,
+    1,
+    LocalHParams(learning_rate=0.1),
+    seed=SEED,
+  )
+  mean, variance = model.statistics.values()
+  normed = (x - mean) / np.sqrt(variance + 0.25)
+  of_features = slope @ np.transpose(weights.head[0])
+  scale, shift = weights.backbone
+  close = {"rtol": 1e-5, "atol": 1e-5}
+  np.testing.assert_allclose(
+    result.weights.backbone[0],
+    scale - 0.1 * np.sum(of_features * normed, axis=0),
+    **close,
+  )
+  np.testing.assert_allclose(
+    result.weights.backbone[1], shift - 0.1 * np.sum(of_features, 0), **close
+  )
+
+
+@pytest.mark.parametrize("build", [vectors, images])
+def test_by_batch_a_model_predicts_as_in_training_and_moves_nothing(build):
+  keras_model = randomize(build())
+  shape = (5, *keras_model.input_shape[1:])
+  x = np.random.default_rng(5).normal(size=shape).astype(np.float32)
+  model = models.from_keras(keras_model, initial="given")
+  expected = keras_model(x, training=True)
+  with modes.with_statistics(model.statistics) as statistics, modes.by_batch():
+    found = model.predict(model.initial_weights(SEED), x)
+    twice = model.predict(
+      model.initial_weights(SEED), np.tile(x, (2, 1, 1, 1)[: x.ndim])
+    )
+  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+  # A batch that is repeated has the same moments.
+  np.testing.assert_allclose(twice[5:], found, rtol=1e-4, atol=1e-4)
+  for name, value in model.statistics.items():
+    np.testing.assert_array_equal(statistics[name], value)
+
+
 def test_drawn_models_start_from_initial_statistics():
   model = models.from_keras(randomize(vectors()))
   mean, variance = model.statistics.values()

@@ -478,6 +478,45 @@ class TestErrors:
       )
 
 
+def test_running_statistics_are_pretrained(few, tmp_path):
+  """Inputs that are normalised first, each epoch one batch of all examples."""
+  layers = tf.keras.layers
+  model = split_model.build_split_model(
+    "normalized",
+    backbone=lambda: tf.keras.Sequential(
+      [
+        layers.InputLayer((28, 28, 1)),
+        layers.Flatten(),
+        layers.BatchNormalization(momentum=0.5, name="norm"),
+      ]
+    ),
+    head=lambda: tf.keras.Sequential(
+      [layers.InputLayer((784,)), layers.Dense(10, name="last")]
+    ),
+    input_dtype=tf.uint8,
+  )
+  hparams = PretrainingHParams(max_epochs=3, patience=3, batch_size=24)
+  found = pretraining.pretrain(model, *few, hparams, seed=0, cache_dir=tmp_path)
+  mean, variance = found.statistics.values()
+  x = np.float64(few[0][0]).reshape(24, -1) / 255
+  left = 0.5**found.best_epoch
+  np.testing.assert_allclose(mean, (1 - left) * x.mean(0), atol=1e-6)
+  np.testing.assert_allclose(
+    variance, left + (1 - left) * x.var(0), rtol=1e-5, atol=1e-6
+  )
+  again = pretraining.pretrain(model, *few, hparams, seed=0, cache_dir=tmp_path)
+  trained = pretraining.with_pretrained(model, again)
+  for name, value in found.statistics.items():
+    np.testing.assert_array_equal(trained.statistics[name], value)
+  # What was kept to choose the epoch are predictions with them.
+  np.testing.assert_allclose(
+    trained.predict(trained.initial_weights(np.int32([0, 0])), few[1][0]),
+    found.validation_logits,
+    rtol=1e-5,
+    atol=1e-5,
+  )
+
+
 def test_frozen_weights_are_used_and_are_no_constants_of_a_graph(monkeypatch):
   generator = np.random.default_rng(0)
   base = generator.normal(size=(200, 300)).astype(np.float32)

@@ -7,9 +7,10 @@ subclass of `LocalHParams`), `SCENARIOS` (the binaries that run it) and
 `work(model, hparams)`, which gives its functions, a `process.Work`; there is no
 list to edit. One that needs more than one source domain says so in
 `MIN_SOURCE_DOMAINS`; one that cannot do with every aggregator says why in
-`AGGREGATION_NEEDS`, an `aggregation.Needs`; one whose clients train one model
-and predict with it says so by `TRAINS_ONE_MODEL = True`, and may have models
-with batch normalisation.
+`AGGREGATION_NEEDS`, an `aggregation.Needs`; one that may have models with batch
+normalisation says in `RUNNING_STATISTICS` whose the running statistics are, one
+of `process.ONE_MODEL`, `OWN_MODEL`, `TWO_MODELS`, `FIXED` or another
+`process.Kept`.
 """
 
 import dataclasses
@@ -187,6 +188,8 @@ def _check_module(name: str, module: types.ModuleType) -> None:
     )
   if not isinstance(needs(module), aggregation.Needs):
     raise ValueError("AGGREGATION_NEEDS must be an aggregation.Needs")
+  if not isinstance(running_statistics(module), batch_statistics.Kept | None):
+    raise ValueError("RUNNING_STATISTICS must be a process.Kept")
 
 
 def name_of(module: types.ModuleType) -> str:
@@ -251,19 +254,25 @@ def build(
     num_queries=num_queries,
     num_evaluation_domains=num_evaluation_domains,
     min_source_domains=min_source_domains(module),
-    trains_one_model=trains_one_model(module),
+    running_statistics=running_statistics(module),
   )
 
 
-def trains_one_model(algorithm: str | types.ModuleType) -> bool:
-  """Tells whether an algorithm may have batch normalisation."""
-  return getattr(_module(algorithm), "TRAINS_ONE_MODEL", False)
+def running_statistics(
+  algorithm: str | types.ModuleType,
+) -> batch_statistics.Kept | None:
+  """Returns whose the running statistics of batch normalisation are.
+
+  None for an algorithm that may have none.
+  """
+  return getattr(_module(algorithm), "RUNNING_STATISTICS", None)
 
 
 def check_normalization(
   algorithm: str | types.ModuleType,
   model: split_model.SplitModel,
   hparams: hyperparameters.HParams,
+  will_be_trained: bool = False,
 ) -> None:
   """Refuses batch normalisation, or a choice about it, where it is not right.
 
@@ -271,14 +280,16 @@ def check_normalization(
     algorithm: The algorithm's name or module.
     model: The model.
     hparams: The hyper-parameters.
+    will_be_trained: Whether the model is pre-trained before it is used.
 
   Raises:
     ValueError: In one line.
   """
   module = _module(algorithm)
-  batch_statistics.check(
-    name_of(module), trains_one_model(module), model, hparams
-  )
+  named = name_of(module), running_statistics(module), model
+  batch_statistics.check(*named, hparams)
+  if not will_be_trained:
+    batch_statistics.check_is_trained(*named)
 
 
 def _check_hparams(

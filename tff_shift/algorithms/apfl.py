@@ -45,9 +45,12 @@ from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning import process
 from tff_shift.learning import randomness
+from tff_shift.models import modes
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
+
+RUNNING_STATISTICS = process.TWO_MODELS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,9 +127,16 @@ def predict_mixture(
     return alpha * own + (1.0 - alpha) * shared
 
   if mixture == "logits":
-    return mix(predict(models.personal, x), predict(models.shared, x))
+    with modes.of_model("personal"):
+      own = predict(models.personal, x)
+    # The step that trains w moves its running statistics.
+    with modes.apart():
+      shared = predict(models.shared, x)
+    return mix(own, shared)
   mixed = tf.nest.map_structure(mix, models.personal, models.shared)
-  return predict(mixed, x)
+  # v predicts in no other way, so its running statistics are the mixture's.
+  with modes.of_model("personal"):
+    return predict(mixed, x)
 
 
 def train_client(

@@ -31,6 +31,8 @@ from tff_shift.models import split_model
 
 SCENARIOS = ("online_adaptation",)
 
+RUNNING_STATISTICS = process.FIXED
+
 AGGREGATION_NEEDS = aggregation.Needs(
   nothing_shared="the learners stay with the client"
 )

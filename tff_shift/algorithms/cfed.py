@@ -49,9 +49,12 @@ from tff_shift.learning import local_training
 from tff_shift.learning import process
 from tff_shift.learning import randomness
 from tff_shift.learning import tasks
+from tff_shift.models import modes
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving",)
+
+RUNNING_STATISTICS = process.Kept(server=("model", "teacher"))
 
 AGGREGATION_NEEDS = aggregation.Needs(
   in_the_open="for its distillation the server is told the sum of the clients'"
@@ -152,18 +155,18 @@ def train_client(
   batches = local_training.pooled_batches(
     current, num_steps, hparams.batch_size, seed
   )
-  review = distillation.loss(
-    distillation.probabilities(weights.teacher),
-    num_steps,
-    randomness.fold(seed, 1),
-  )
+  with modes.of_model("teacher"):
+    taught = distillation.probabilities(weights.teacher)
+  review = distillation.loss(taught, num_steps, randomness.fold(seed, 1))
 
   def learn(now, step):
     batch = batches(step)
     return local_training.cross_entropy(model.predict(now, batch.x), batch.y)
 
   def loss_fn(now, step, carry):
-    loss = tf.cond(reviews, lambda: review(now, step), lambda: learn(now, step))
+    loss = modes.cond(
+      reviews, lambda: review(now, step), lambda: learn(now, step)
+    )
     return loss, carry
 
   result = local_training.train(
@@ -223,6 +226,7 @@ def update_server(
     round_num=round_num,
   ).weights
   is_over = contribution.is_last > 0
+  modes.keep_as("teacher", is_over)
   return weights._replace(
     model=updated,
     teacher=tf.nest.map_structure(
@@ -233,6 +237,11 @@ def update_server(
 
 def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
   """The functions of CFeD; see `process.Work`."""
+  if model.statistics and hparams.personal_norm != "none":
+    raise ValueError(
+      f"personal_norm={hparams.personal_norm} is not allowed with cfed: its"
+      " server trains a model, whose running statistics it would not have"
+    )
   distillation = distilling.build(model, hparams)
 
   def initial_weights(seed):

@@ -54,6 +54,8 @@ from tff_shift.models import split_model
 
 SCENARIOS = ("evolving",)
 
+RUNNING_STATISTICS = process.ONE_MODEL
+
 
 @dataclasses.dataclass(frozen=True)
 class HParams(hyperparameters.LocalHParams):

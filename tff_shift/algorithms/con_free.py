@@ -53,6 +53,8 @@ from tff_shift.models import guided_model
 
 SCENARIOS = ("guidance",)
 
+RUNNING_STATISTICS = process.ONE_MODEL
+
 AGGREGATION_NEEDS = aggregation.Needs(
   unbounded="its server compares the changes as they are, and clipping or"
   " zeroing would change their mean alone",

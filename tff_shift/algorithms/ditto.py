@@ -33,9 +33,12 @@ from tff_shift.algorithms import fed_prox
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import process
+from tff_shift.models import modes
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
+
+RUNNING_STATISTICS = process.TWO_MODELS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,22 +64,26 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
 
   def train_client(weights, personal, data, round_num):
     shared = fed_avg.train_client(model, hparams, weights, data, round_num)
-    own = fed_avg.train_client(
-      model,
-      personal_hparams,
-      personal,
-      data,
-      round_num,
-      penalty=fed_prox.proximal_term(hparams.ditto_lambda, weights),
-    )
+    with modes.of_model("personal"):
+      own = fed_avg.train_client(
+        model,
+        personal_hparams,
+        personal,
+        data,
+        round_num,
+        penalty=fed_prox.proximal_term(hparams.ditto_lambda, weights),
+      )
     return shared._replace(
       client_state=tf.nest.map_structure(tf.add, personal, own.update)
     )
 
+  def predict_as_client(weights, personal, data, examples):
+    del weights, data
+    with modes.of_model("personal"):
+      return evaluation.predict(model, personal, examples.x)
+
   return fed_avg.work(model, hparams)._replace(
     initial_client_state=lambda seed, weights: weights,
     train_client=train_client,
-    predict_as_client=lambda _, personal, data, examples: evaluation.predict(
-      model, personal, examples.x
-    ),
+    predict_as_client=predict_as_client,
   )

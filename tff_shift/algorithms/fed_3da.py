@@ -41,6 +41,8 @@ from tff_shift.models import split_model
 
 SCENARIOS = ("dynamic_personalization",)
 
+RUNNING_STATISTICS = process.FIXED
+
 AGGREGATION_NEEDS = aggregation.Needs(
   in_the_open="in use a client sends the vector r that represents its data"
   " (Section 2.3)",

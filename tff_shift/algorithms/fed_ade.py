@@ -33,6 +33,8 @@ from tff_shift.shift import measures
 
 SCENARIOS = ("online_adaptation",)
 
+RUNNING_STATISTICS = process.FIXED
+
 
 @dataclasses.dataclass(frozen=True)
 class HParams(two_phase_adaptation.TwoPhaseHParams):

@@ -38,6 +38,7 @@ training starts from theta_g, as in FedAvg, and clients predict with their own
 trained models, theta_i.
 """
 
+import contextlib
 import dataclasses
 from typing import Any
 from typing import NamedTuple
@@ -51,9 +52,12 @@ from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning import process
 from tff_shift.learning import randomness
+from tff_shift.models import modes
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
+
+RUNNING_STATISTICS = process.TWO_MODELS
 
 # So many losses tell whether they have settled.
 _WINDOW = 10
@@ -162,16 +166,18 @@ def learn_mixture(
     return loss, loss
 
   def pass_once(number, mixture, losses):
-    result = local_training.train(
-      loss_fn,
-      mixture,
-      num_steps,
-      plain,
-      seed=seed,
-      carry=tf.constant(0.0),
-      learning_rate=hparams.ala_rate,
-      project=lambda moved: tuple(tf.clip_by_value(w, 0, 1) for w in moved),
-    )
+    # What is learned is the mixture, whose model is trained only then.
+    with modes.apart():
+      result = local_training.train(
+        loss_fn,
+        mixture,
+        num_steps,
+        plain,
+        seed=seed,
+        carry=tf.constant(0.0),
+        learning_rate=hparams.ala_rate,
+        project=lambda moved: tuple(tf.clip_by_value(w, 0, 1) for w in moved),
+      )
     losses = tf.concat([losses[1:], result.carry[tf.newaxis]], axis=0)
     return number + 1, result.weights, losses
 
@@ -218,6 +224,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     state, theta = start(weights, state, data, round_num)
     result = fed_avg.train_client(model, hparams, theta, data, round_num)
     trained = tf.nest.map_structure(tf.add, theta, result.update)
+    modes.keep_as("personal")
     return result._replace(
       update=tf.nest.map_structure(
         lambda change, ours, theirs: change + (ours - theirs),
@@ -235,11 +242,14 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
       return start(weights, state, data, round_num)[1]
     return chosen_weights.put(weights, chosen, state.personal)
 
+  def predict_as_client(_, theta, data, examples):
+    del data
+    with contextlib.nullcontext() if learns else modes.of_model("personal"):
+      return evaluation.predict(model, theta, examples.x)
+
   return fed_avg.work(model, hparams)._replace(
     initial_client_state=initial_client_state,
     train_client=train_client,
     prepare_client=prepare_client,
-    predict_as_client=lambda _, theta, data, examples: evaluation.predict(
-      model, theta, examples.x
-    ),
+    predict_as_client=predict_as_client,
   )

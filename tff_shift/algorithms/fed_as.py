@@ -46,6 +46,7 @@ are those of the trunk that a guide shares, if there is one. Clients count as in
 (`predict_with=received`).
 """
 
+import contextlib
 import dataclasses
 
 import tensorflow as tf
@@ -60,9 +61,12 @@ from tff_shift.learning import process
 from tff_shift.learning import prototypes
 from tff_shift.learning import randomness
 from tff_shift.models import guided_model
+from tff_shift.models import modes
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
+
+RUNNING_STATISTICS = process.TWO_MODELS
 
 _REASON = (
   "its clients count by the traces of their Fisher information, which are of"
@@ -169,7 +173,8 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
   def align(backbone, last_backbone, data, round_num, seed):
     """Returns the received backbone after step 1."""
     if is_published:
-      features = adaptation.embed(model, last_backbone, data.x)
+      with modes.of_model("personal"):
+        features = adaptation.embed(model, last_backbone, data.x)
       means = prototypes.class_means(
         prototypes.class_sums(features, data.y, model.num_classes)
       ).mean
@@ -177,12 +182,10 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     def loss(current, batch):
       if is_published:
         return prototype_loss(model.embed(current, batch.x), batch.y, means)
-      return tf.reduce_mean(
-        tf.math.squared_difference(
-          shared_features(current, batch.x),
-          shared_features(last_backbone, batch.x),
-        )
-      )
+      features = shared_features(current, batch.x)
+      with modes.of_model("personal"), modes.apart():
+        target = shared_features(last_backbone, batch.x)
+      return tf.reduce_mean(tf.math.squared_difference(features, target))
 
     # A client without examples has no batch.
     can_align = _differ(backbone, last_backbone) & (tf.size(data.y) > 0)
@@ -225,6 +228,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
       hparams,
       round_num=round_num,
     )
+    modes.keep_as("personal")
     return process.ClientResult(
       update=tf.nest.map_structure(
         tf.subtract, trained.weights.backbone, backbone
@@ -242,6 +246,12 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
       backbone = align(backbone, last.backbone, data, round_num, seed)
     return split_model.SplitWeights(backbone, last.head)
 
+  def predict_as_client(_, weights, data, examples):
+    del data
+    own = predict_with == "trained"
+    with modes.of_model("personal") if own else contextlib.nullcontext():
+      return evaluation.predict(model, weights, examples.x)
+
   return process.Work(
     initial_weights=model.initial_backbone,
     initial_client_state=lambda seed, backbone: split_model.SplitWeights(
@@ -250,7 +260,5 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     starts_alike=True,
     train_client=train_client,
     prepare_client=None if predict_with == "trained" else prepare_client,
-    predict_as_client=lambda _, weights, data, examples: evaluation.predict(
-      model, weights, examples.x
-    ),
+    predict_as_client=predict_as_client,
   )

@@ -24,7 +24,7 @@ from tff_shift.learning import randomness
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
-TRAINS_ONE_MODEL = True
+RUNNING_STATISTICS = process.ONE_MODEL
 
 
 @dataclasses.dataclass(frozen=True)

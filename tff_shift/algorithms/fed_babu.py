@@ -35,6 +35,8 @@ from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
 
+RUNNING_STATISTICS = process.ONE_MODEL
+
 # As the paper calls the parts, and as the model does.
 _PARTS = {"full": "full", "head": "head", "body": "backbone"}
 

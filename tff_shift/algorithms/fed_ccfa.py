@@ -69,6 +69,8 @@ from tff_shift.models import split_model
 
 SCENARIOS = ("online_adaptation",)
 
+RUNNING_STATISTICS = process.FIXED
+
 AGGREGATION_NEEDS = aggregation.Needs(
   per_client="the server compares the classifiers of single clients"
 )

@@ -39,6 +39,8 @@ from tff_shift.models import split_model
 
 SCENARIOS = ("guidance",)
 
+RUNNING_STATISTICS = process.ONE_MODEL
+
 AGGREGATION_NEEDS = aggregation.Needs(
   unbounded="its guide learns the clients' shares n_i / N from the mean"
   " (Theorem 2.2), which clipping and zeroing change",

@@ -44,9 +44,12 @@ from tff_shift.learning import local_training
 from tff_shift.learning import process
 from tff_shift.learning import prototypes
 from tff_shift.learning import randomness
+from tff_shift.models import modes
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving",)
+
+RUNNING_STATISTICS = process.Kept(server=("phi", "psi"))
 
 
 class Weights(NamedTuple):
@@ -101,8 +104,10 @@ def transition_loss(
     model.embed(weights.phi, earlier.x), earlier.y, model.num_classes
   )
   means = prototypes.class_means(sums)
+  with modes.of_model("psi"):
+    embeddings = model.embed(weights.psi, later.x)
   return prototypes.alignment_loss(
-    model.embed(weights.psi, later.x), later.y, means, distance, classes
+    embeddings, later.y, means, distance, classes
   )
 
 
@@ -183,9 +188,10 @@ def domain_sums(
 
 def _predict(model, distance, weights, prototypes_of, examples):
   """Predicts each domain of the examples from its own prototypes."""
-  embeddings = evaluation.predict_in_batches(
-    lambda x: model.embed(weights.psi, x), examples.x, model.embedding_size
-  )
+  with modes.of_model("psi"):
+    embeddings = evaluation.predict_in_batches(
+      lambda x: model.embed(weights.psi, x), examples.x, model.embedding_size
+    )
   return evaluation.predict_by_domain(
     lambda domain, part: prototypes.logits(
       part, prototypes_of(domain), distance, evaluation.NO_LOGIT
@@ -273,4 +279,5 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     can_predict=lambda data: tf.size(data.y) > 0,
     summarize_client=summarize_client,
     predict_as_server=predict_as_server,
+    normalizers=Weights(*[model.normalizers.backbone] * 2),
   )

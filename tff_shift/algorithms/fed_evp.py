@@ -40,9 +40,12 @@ from tff_shift.learning import local_training
 from tff_shift.learning import process
 from tff_shift.learning import prototypes
 from tff_shift.learning import randomness
+from tff_shift.models import modes
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving",)
+
+RUNNING_STATISTICS = process.ONE_MODEL
 
 # A step goes from one source domain to the next.
 MIN_SOURCE_DOMAINS = 2
@@ -147,7 +150,7 @@ def train_client(
       _, _, means = embed_batch(current, 0, visit)
       return tf.nest.map_structure(tf.stop_gradient, means)
 
-    running = tf.cond(tf.equal(domain, 1), start, lambda: running)
+    running = modes.cond(tf.equal(domain, 1), start, lambda: running)
     embeddings, y, means = embed_batch(current, domain, visit)
     updated = update_prototypes(running, means, domain)
     target = updated if hparams.prototype == "current" else running

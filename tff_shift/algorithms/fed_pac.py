@@ -70,6 +70,8 @@ from tff_shift.models import split_model
 
 SCENARIOS = ("guidance",)
 
+RUNNING_STATISTICS = process.ONE_MODEL
+
 AGGREGATION_NEEDS = aggregation.Needs(
   per_client="its server makes each client's head of the heads and the feature"
   " statistics of all clients, which it must tell apart"

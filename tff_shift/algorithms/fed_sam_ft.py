@@ -41,7 +41,7 @@ from tff_shift.learning import process
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
-TRAINS_ONE_MODEL = True
+RUNNING_STATISTICS = process.ONE_MODEL
 
 # A gradient of zeros has no direction.
 _SMALLEST_NORM = 1e-12

@@ -47,6 +47,8 @@ from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
 
+RUNNING_STATISTICS = process.ONE_MODEL
+
 # Of the noise with which is predicted.
 _PREDICTION_SEED = (0, 0)
 

@@ -60,6 +60,8 @@ from tff_shift.models import split_model
 
 SCENARIOS = ("evolving",)
 
+RUNNING_STATISTICS = process.ONE_MODEL
+
 AGGREGATION_NEEDS = aggregation.Needs(
   unbounded="the mean of the clients' descriptors is told by the mean of their"
   " updates, which clipping changes"

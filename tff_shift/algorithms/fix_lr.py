@@ -17,6 +17,8 @@ from tff_shift.models import split_model
 
 SCENARIOS = ("online_adaptation",)
 
+RUNNING_STATISTICS = process.FIXED
+
 
 @dataclasses.dataclass(frozen=True)
 class HParams(two_phase_adaptation.TwoPhaseHParams):

@@ -50,6 +50,8 @@ from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
 
+RUNNING_STATISTICS = process.ONE_MODEL
+
 
 @dataclasses.dataclass(frozen=True)
 class HParams(hyperparameters.LocalHParams):

@@ -44,7 +44,7 @@ from tff_shift.learning import process
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
-TRAINS_ONE_MODEL = True
+RUNNING_STATISTICS = process.ONE_MODEL
 
 AGGREGATION_NEEDS = aggregation.Needs(
   in_the_open="its mask is made of the sums of the signs of clients' changes,"

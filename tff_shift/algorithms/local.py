@@ -19,6 +19,8 @@ from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "dynamic_personalization")
 
+RUNNING_STATISTICS = process.OWN_MODEL
+
 AGGREGATION_NEEDS = aggregation.Needs(
   nothing_shared="every client trains a model of its own"
 )

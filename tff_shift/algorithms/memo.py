@@ -54,7 +54,7 @@ from tff_shift.learning import test_time
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving",)
-TRAINS_ONE_MODEL = True
+RUNNING_STATISTICS = process.ONE_MODEL
 
 
 @dataclasses.dataclass(frozen=True)

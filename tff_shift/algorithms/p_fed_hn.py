@@ -38,6 +38,8 @@ from tff_shift.models import split_model
 
 SCENARIOS = ("dynamic_personalization",)
 
+RUNNING_STATISTICS = process.FIXED
+
 
 @dataclasses.dataclass(frozen=True)
 class HParams(hypernetwork.MetaHParams):

@@ -18,6 +18,8 @@ from tff_shift.models import split_model
 
 SCENARIOS = ("online_adaptation",)
 
+RUNNING_STATISTICS = process.FIXED
+
 AGGREGATION_NEEDS = aggregation.Needs(
   nothing_shared="the model stays as it was trained"
 )

@@ -55,6 +55,8 @@ from tff_shift.models import split_model
 
 SCENARIOS = ("online_adaptation",)
 
+RUNNING_STATISTICS = process.FIXED
+
 AGGREGATION_NEEDS = aggregation.Needs(
   nothing_shared="each client adapts a model of its own"
 )

@@ -385,8 +385,8 @@ def train(
       lambda: randomness.fold(seed, randomness.Purpose.LAYERS, step)
     )
 
-  current = modes.statistics() if seed is not None else None
-  names = sorted(current or ())
+  current = modes.moving_statistics() if seed is not None else {}
+  names = sorted(current)
 
   def statistics_of(running):
     # None of its own where there are none, or where they stay.

@@ -44,6 +44,12 @@ from tff_shift.models import split_model
 ServerState = phases.ServerState
 ClientResult = phases.ClientResult
 PersonalResult = phases.PersonalResult
+# What `RUNNING_STATISTICS` of an algorithm's file may say.
+Kept = batch_statistics.Kept
+ONE_MODEL = batch_statistics.ONE_MODEL
+OWN_MODEL = batch_statistics.OWN_MODEL
+TWO_MODELS = batch_statistics.TWO_MODELS
+FIXED = batch_statistics.FIXED
 
 
 class Work(NamedTuple):
@@ -104,6 +110,9 @@ class Work(NamedTuple):
       `client_weighting` is `num_examples`. Who has none counts nowhere.
     max_clients: How many clients the functions can tell apart, by ids from 0.
       None: they tell nobody apart.
+    normalizers: Which weights scale and shift after batch normalisation, bools
+      in the structure of the weights. None: the weights begin with those of
+      the model, and those of `SplitModel.normalizers` do.
   """
 
   initial_weights: Callable[[Any], Any]
@@ -126,6 +135,7 @@ class Work(NamedTuple):
   examples_type: tff.Type | None = None
   num_examples: Callable[[Any], tf.Tensor] = lambda data: tf.shape(data.y)[0]
   max_clients: int | None = None
+  normalizers: Any = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,7 +248,7 @@ def build(
   num_queries: int | None = None,
   num_evaluation_domains: int = 1,
   min_source_domains: int = 1,
-  trains_one_model: bool = False,
+  running_statistics: batch_statistics.Kept | None = None,
 ) -> FederatedAlgorithm:
   """Builds an algorithm from its work.
 
@@ -258,9 +268,8 @@ def build(
     num_evaluation_domains: The number of domains of the data to predict, at
       least 1.
     min_source_domains: See `FederatedAlgorithm`.
-    trains_one_model: Whether a client trains one model in one phase, and
-      predicts with it, so that it may have batch normalisation, see
-      `batch_statistics`.
+    running_statistics: Whose the running statistics of batch normalisation
+      are. None: the model must have none, see `batch_statistics`.
 
   Returns:
     A `FederatedAlgorithm`.
@@ -279,10 +288,11 @@ def build(
     num_queries = arguments.integer("num_queries", num_queries)
   aggregator = aggregation.wrap(aggregator)
   traits = aggregator.traits
-  needs = batch_statistics.needs(needs, model, hparams)
+  batch_statistics.check_is_trained(name, running_statistics, model)
+  needs = batch_statistics.needs(needs, running_statistics, model, hparams)
   aggregation.check(name, needs, traits, hparams)
   functions = frozen_weights.bind(
-    lambda *each: _with_statistics(name, work, trains_one_model, *each),
+    lambda *each: _with_statistics(name, work, running_statistics, *each),
     model,
     hparams,
   )
@@ -440,7 +450,7 @@ def build(
 def _with_statistics(
   name: str,
   work: Callable[..., Work],
-  trains_one_model: bool,
+  running_statistics: batch_statistics.Kept | None,
   model: split_model.SplitModel,
   hparams: hyperparameters.LocalWorkHParams,
 ) -> Work:
@@ -451,10 +461,12 @@ def _with_statistics(
       "work(model, hparams) must return a process.Work; it returned"
       f" {type(functions).__name__}"
     )
-  batch_statistics.check(name, trains_one_model, model, hparams)
-  if not model.statistics:
+  batch_statistics.check(name, running_statistics, model, hparams)
+  if not model.statistics or running_statistics == FIXED:
     return functions
   return batch_statistics.bind(
+    name,
+    running_statistics,
     functions,
     model,
     hparams,
@@ -471,7 +483,7 @@ def check_sizes(
   ],
   model: split_model.SplitModel,
   hparams: hyperparameters.LocalWorkHParams,
-  trains_one_model: bool = False,
+  running_statistics: batch_statistics.Kept | None = None,
 ) -> None:
   """Refuses what `build` would refuse because it cannot fit in memory.
 
@@ -480,7 +492,7 @@ def check_sizes(
     work: Likewise.
     model: Likewise.
     hparams: Likewise.
-    trains_one_model: See `build`.
+    running_statistics: See `build`.
 
   Raises:
     ValueError: In one line.
@@ -488,7 +500,7 @@ def check_sizes(
   _initial_states(
     name,
     frozen_weights.bind(
-      lambda *each: _with_statistics(name, work, trains_one_model, *each),
+      lambda *each: _with_statistics(name, work, running_statistics, *each),
       model,
       hparams,
     ),

@@ -291,7 +291,17 @@ def _normalizations(
         yield name, owner
 
 
-def _normalize_batches(
+def _normalize_by_statistics(
+  layer: tf.keras.layers.BatchNormalization,
+) -> None:
+  """Lets a layer do in training what it does in evaluation."""
+  evaluate = layer.call
+  layer.call = lambda inputs, training=None, mask=None: evaluate(
+    inputs, training=False
+  )
+
+
+def _normalize_by_batch(
   layer: tf.keras.layers.BatchNormalization, name: str
 ) -> None:
   """Lets a layer normalise by the batch, and move the statistics of the scope.
@@ -419,7 +429,7 @@ def make_part(
     return tf.add_n([each() for each in _penalties(copied)])
 
   def function(weights, x, frozen):
-    mode = modes.current()
+    mode, normalizes_by_batch = modes.current(), modes.normalizes_by_batch()
     seed = mode and mode.seed_of_call()
     arguments = given(weights, frozen)
     if mode and has_penalty:
@@ -429,21 +439,24 @@ def make_part(
 
     def call(creatable, others, x):
       copied = _with_weights(keras_model, creatable, others)
-      if not mode:
-        return copied(x, training=False), {}
-      _use_seed(
-        copied._flatten_layers(),
-        lambda n: tf.random.experimental.stateless_fold_in(seed(), n),
-      )
+      if mode:
+        _use_seed(
+          copied._flatten_layers(),
+          lambda n: tf.random.experimental.stateless_fold_in(seed(), n),
+        )
+      if not places or not normalizes_by_batch:
+        for _, layer in _normalizations(copied):
+          _normalize_by_statistics(layer)
+        return copied(x, training=bool(mode)), {}
       with modes.with_statistics(
         {name: others[place] for name, place in places.items()}
       ) as current:
         for name, layer in _normalizations(copied):
-          _normalize_batches(layer, f"{parts.STREAMS[stream]}/{name}")
-        return copied(x, training=True), current
+          _normalize_by_batch(layer, f"{parts.STREAMS[stream]}/{name}")
+        return copied(x, training=bool(mode)), current
 
     y, moved = _in_own_function(call, *arguments, split(x) if split else x)
-    if moved:
+    if mode and moved:
       modes.statistics().update(moved)
     return y
 

@@ -8,7 +8,8 @@ look which scope they are called in. Outside of all, a model evaluates.
 
 Batch normalisation has running statistics beside its weights. They belong to a
 scope of their own, in which training moves them; outside of it they are those
-that the model came with.
+that the model came with, and stay. An algorithm whose client has two models of
+one architecture tells the second one's calls by a scope, too.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -87,34 +89,154 @@ def training(
   return _scope(Training(seed))
 
 
-_statistics: contextvars.ContextVar[dict[str, tf.Tensor] | None] = (
+class _Statistics(NamedTuple):
+  """Running statistics by name, and whether training leaves them alone."""
+
+  values: dict[str, tf.Tensor]
+  are_fixed: bool
+
+
+_statistics: contextvars.ContextVar[_Statistics | None] = (
   contextvars.ContextVar("statistics", default=None)
+)
+_by_batch: contextvars.ContextVar[bool] = contextvars.ContextVar(
+  "by_batch", default=False
 )
 
 
 def statistics() -> dict[str, tf.Tensor] | None:
   """Returns the running statistics of the scope, which training replaces."""
-  return _statistics.get()
+  found = _statistics.get()
+  return found and found.values
+
+
+def moving_statistics() -> dict[str, tf.Tensor]:
+  """Returns the running statistics that training would move now."""
+  found = _statistics.get()
+  return {} if found is None or found.are_fixed else found.values
 
 
 @contextlib.contextmanager
 def with_statistics(
-  values: Mapping[str, tf.Tensor],
+  values: Mapping[str, tf.Tensor], *, are_fixed: bool = False
 ) -> Iterator[dict[str, tf.Tensor]]:
   """Opens a scope in which models have these running statistics.
 
   Args:
     values: Mean and variance of each batch normalisation by their names, see
-      `parts.Part`.
+      `parts.Part`. Those of another model than the first have its name before
+      it, see `of_model`.
+    are_fixed: Whether training normalises by them and leaves them as they are.
 
   Yields:
     The statistics of the moment: those of after the training in the scope.
   """
-  token = _statistics.set(dict(values))
+  token = _statistics.set(_Statistics(dict(values), are_fixed))
   try:
-    yield _statistics.get()
+    yield _statistics.get().values
   finally:
     _statistics.reset(token)
+
+
+def name_for(model: str, statistic: str) -> str:
+  """Returns what a statistic of another model than the first is called."""
+  return f"{model}:{statistic}"
+
+
+def _of_model(values: Mapping[str, tf.Tensor], model: str):
+  prefix = name_for(model, "")
+  return {
+    name.removeprefix(prefix): value
+    for name, value in values.items()
+    if name.startswith(prefix)
+  }
+
+
+@contextlib.contextmanager
+def of_model(model: str) -> Iterator[None]:
+  """Opens a scope in which the statistics are those of another model.
+
+  A client that has two models of one architecture says so around the calls of
+  the second. Without statistics, the scope changes nothing.
+
+  Args:
+    model: The name that the algorithm has for it, see `batch_statistics.Kept`.
+  """
+  both = _statistics.get()
+  if both is None or both.are_fixed:
+    yield
+    return
+  with with_statistics(_of_model(both.values, model)) as moved:
+    yield
+  both.values.update(
+    {name_for(model, name): value for name, value in moved.items()}
+  )
+
+
+def keep_as(model: str, condition: Any = True) -> None:
+  """Copies the first model's statistics to another model.
+
+  Args:
+    model: See `of_model`.
+    condition: A bool or a scalar tensor. Where it is False, nothing is copied.
+  """
+  for name, old in _of_model(moving_statistics(), model).items():
+    values = moving_statistics()
+    new = values[name]
+    values[name_for(model, name)] = (
+      new if condition is True else tf.where(condition, new, old)
+    )
+
+
+@contextlib.contextmanager
+def apart() -> Iterator[None]:
+  """Opens a scope whose training moves no statistics outside of it."""
+  found = _statistics.get()
+  if found is None:
+    yield
+    return
+  with with_statistics(found.values, are_fixed=found.are_fixed):
+    yield
+
+
+def cond(condition, true_fn: Callable, false_fn: Callable) -> Any:
+  """Does what `tf.cond` does, and takes out the statistics of a branch."""
+  moving = moving_statistics()
+  if not moving:
+    return tf.cond(condition, true_fn, false_fn)
+
+  def branch(function):
+    def call():
+      with with_statistics(moving) as moved:
+        return function(), {name: moved[name] for name in moving}
+
+    return call
+
+  result, moved = tf.cond(condition, branch(true_fn), branch(false_fn))
+  moving.update(moved)
+  return result
+
+
+@contextlib.contextmanager
+def by_batch() -> Iterator[None]:
+  """Opens a scope of evaluation whose batches normalise themselves.
+
+  What a model then says of an example depends on the whole batch that it is
+  called with. Running statistics neither count nor move.
+  """
+  token = _by_batch.set(True)
+  try:
+    with evaluation():
+      yield
+  finally:
+    _by_batch.reset(token)
+
+
+def normalizes_by_batch() -> bool:
+  """Tells whether batch normalisation takes the moments of the batch now."""
+  if current() is None:
+    return _by_batch.get()
+  return bool(moving_statistics())
 
 
 def evaluation() -> contextlib.AbstractContextManager[None]:

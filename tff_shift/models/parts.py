@@ -96,7 +96,7 @@ class Part:
   def __call__(self, weights, x) -> tf.Tensor:
     """Applies the function to a tuple of weights and a batch."""
     if self.statistics and modes.statistics() is None:
-      with modes.with_statistics(self.statistics):
+      with modes.with_statistics(self.statistics, are_fixed=True):
         return self.function(weights, x, self.frozen)
     return self.function(weights, x, self.frozen)
 

@@ -41,6 +41,7 @@ from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import fingerprint
 from tff_shift.models import input_scaling
+from tff_shift.models import modes
 from tff_shift.models import split_model
 from tff_shift.simulation import array_cache
 
@@ -125,6 +126,8 @@ class Pretrained(NamedTuple):
 
   Attributes:
     weights: The weights of the best epoch, `SplitWeights` of NumPy arrays.
+    statistics: The running statistics of batch normalisation after it, NumPy
+      arrays by the names of `SplitModel.statistics`.
     validation_logits: What they predict, [num_validation, num_classes] float32.
     validation_y: The true classes, [num_validation] int32.
     validation_accuracy: The share of right predictions, in percent.
@@ -133,6 +136,7 @@ class Pretrained(NamedTuple):
   """
 
   weights: split_model.SplitWeights
+  statistics: dict[str, np.ndarray]
   validation_logits: np.ndarray
   validation_y: np.ndarray
   validation_accuracy: float
@@ -170,12 +174,6 @@ def pretrain(
       if a loss is not finite.
     files.WriteError: If the cache cannot be written.
   """
-  if model.statistics:
-    raise ValueError(
-      f"model {model.name!r} has batch normalisation, whose running statistics"
-      " are not pre-trained; freeze the layers (layer.trainable = False), or"
-      " take GroupNormalization, as models.with_group_normalization(model) does"
-    )
   train, validation = _checked(model, train, validation, hparams)
   seed = arguments.seed("seed", seed)
   arguments.functions(on_epoch=on_epoch)
@@ -186,7 +184,7 @@ def pretrain(
   # Before the training: a folder that cannot be made costs no epochs.
   with files.writing(path.parent):
     path.parent.mkdir(parents=True, exist_ok=True)
-  names = tf.nest.flatten(model.weight_names())
+  names = [*tf.nest.flatten(model.weight_names()), *model.statistics]
   arrays = array_cache.load(
     path,
     key,
@@ -199,11 +197,13 @@ def pretrain(
       path,
       key,
       _by_name(model, pretrained.weights)
+      | pretrained.statistics
       | {name: getattr(pretrained, name) for name in _OTHER_ARRAYS},
     )
     return pretrained
   return Pretrained(
     weights=tf.nest.map_structure(arrays.get, model.weight_names()),
+    statistics={name: arrays[name] for name in model.statistics},
     validation_logits=arrays["validation_logits"],
     validation_y=validation.y,
     **_outcome(arrays).to_fields(),
@@ -287,6 +287,11 @@ def cache_key(
     "hparams": dataclasses.asdict(hparams),
     "seed": seed,
   }
+  if model.statistics:
+    description["statistics"] = {
+      name: array_cache.array_digest(np.asarray(value))
+      for name, value in model.statistics.items()
+    }
   return array_cache.key(description)
 
 
@@ -305,7 +310,9 @@ def with_pretrained(
   Raises:
     ValueError: If the weights' names or shapes are not the model's.
   """
-  return split_model.with_weights(model, _by_name(model, pretrained.weights))
+  return split_model.with_weights(
+    model, _by_name(model, pretrained.weights) | pretrained.statistics
+  )
 
 
 def _by_name(model, weights) -> dict[str, Any]:
@@ -376,9 +383,14 @@ def _train(model, train, validation, hparams, seed, on_epoch) -> Pretrained:
   )
   batches_seed = randomness.derive(seed, randomness.Purpose.PRETRAIN)
 
-  def run_epoch(frozen, weights, number, train, validation):
+  def run_epoch(frozen, weights, statistics, number, train, validation):
     # An argument: they may be too large for a constant of a graph.
     bound = model.with_frozen(frozen)
+    with modes.with_statistics(statistics) as moved:
+      result = run_passes(bound, weights, number, train, validation)
+      return *result, moved
+
+  def run_passes(bound, weights, number, train, validation):
     data = local_training.ClientData(
       train.x, train.y, tf.shape(train.y), batches_seed
     )
@@ -407,13 +419,16 @@ def _train(model, train, validation, hparams, seed, on_epoch) -> Pretrained:
     )
 
   weights = _initial_weights(model, seed)
+  statistics = {
+    name: np.float32(value) for name, value in model.statistics.items()
+  }
   best = best_loss = None
   frozen = tf.nest.map_structure(np.asarray, model.frozen)
-  arguments = frozen, weights, np.int32(0), train, validation
+  arguments = frozen, weights, statistics, np.int32(0), train, validation
   run = _compiled(run_epoch, *arguments)
   for number in range(1, hparams.max_epochs + 1):
-    weights, logits, loss, validation_loss_sum, num_correct = run(
-      frozen, weights, np.int32(number), train, validation
+    weights, logits, loss, validation_loss_sum, num_correct, statistics = run(
+      frozen, weights, statistics, np.int32(number), train, validation
     )
     epoch = Epoch(
       number=number,
@@ -432,12 +447,14 @@ def _train(model, train, validation, hparams, seed, on_epoch) -> Pretrained:
       )
     on_epoch(epoch)
     if best is None or epoch.validation_loss < best_loss:
-      best, best_loss = (epoch, weights, logits), epoch.validation_loss
+      best = epoch, weights, statistics, logits
+      best_loss = epoch.validation_loss
     elif number - best[0].number >= hparams.patience:
       break
-  best_epoch, weights, logits = best
+  best_epoch, weights, statistics, logits = best
   return Pretrained(
     weights=weights,
+    statistics=statistics,
     validation_logits=logits,
     validation_y=validation.y,
     validation_accuracy=best_epoch.validation_accuracy,

@@ -77,14 +77,21 @@ def compile_in_graph():
   return _compile_in_graph
 
 
+_compile_or_reuse = functools.lru_cache(maxsize=16)(_compile_in_graph)
+
+
+def forget() -> None:
+  """Drops the functions that `run_in_graph` keeps."""
+  _compile_or_reuse.cache_clear()
+
+
 @pytest.fixture(scope="session")
 def run_in_graph():
   """Returns `run(function, *arguments)`, which compiles and runs once.
 
-  What was compiled last is kept: the same function of arguments of the same
-  types runs again.
+  What was compiled last is kept, until `forget`: the same function of arguments
+  of the same types runs again.
   """
-  compile_or_reuse = functools.lru_cache(maxsize=16)(_compile_in_graph)
 
   def run(function, *arguments):
     specs = tf.nest.map_structure(
@@ -96,7 +103,7 @@ def run_in_graph():
     except TypeError:
       # Some structures cannot be looked up: dictionaries, for one.
       return _compile_in_graph(function, *specs)(*arguments)
-    return compile_or_reuse(function, *specs)(*arguments)
+    return _compile_or_reuse(function, *specs)(*arguments)
 
   return run
 

@@ -20,9 +20,9 @@ from absl import logging
 from tff_shift import algorithms
 from tff_shift import execution
 from tff_shift import models
-from tff_shift.data import schedules
-from tff_shift.data import streams
-from tff_shift.simulation import online
+from tff_shift.data.shifts import online_adaptation as online_adaptation_data
+from tff_shift.data.shifts import schedules
+from tff_shift.simulation.scenarios import online_adaptation
 
 _REPETITIONS = flags.DEFINE_integer(
   "repetitions", 15, "Turns of each algorithm.", lower_bound=1
@@ -40,7 +40,7 @@ def main(_) -> None:
   """Times rounds in turns and prints medians and the ratio."""
   # TFF logs each compilation at INFO.
   logging.set_verbosity(logging.WARNING)
-  dataset = streams.load_online("digits")
+  dataset = online_adaptation_data.load_online("digits")
   num_classes = len(dataset.class_names)
   model = models.build(
     "residual_cnn",
@@ -49,16 +49,16 @@ def main(_) -> None:
     width=_WIDTH.value,
   )
   num_turns = _WARM_UP_ROUNDS + _REPETITIONS.value
-  client_streams = streams.Streams(
+  client_streams = online_adaptation_data.Streams(
     dataset.stream,
     num_classes,
     schedules.omega("linear", num_turns),
     num_clients=_NUM_CLIENTS,
     samples_per_step=50,
   )
-  deployment = online.Deployment(
+  deployment = online_adaptation.Deployment(
     [
-      streams.initial_examples(dataset, 64, client, 0)
+      online_adaptation_data.initial_examples(dataset, 64, client, 0)
       for client in range(_NUM_CLIENTS)
     ],
     np.eye(num_classes, dtype=np.float32),
@@ -67,7 +67,7 @@ def main(_) -> None:
     running = {}
     for name in _NAMES:
       module = algorithms.get(name)
-      running[name] = online.Adaptation(
+      running[name] = online_adaptation.Adaptation(
         algorithms.build(module, model, module.HParams()),
         client_streams,
         deployment,

@@ -27,7 +27,7 @@ from benchmarks import executor_equality
 from benchmarks import plain_loop
 from tff_shift import algorithms
 from tff_shift import execution
-from tff_shift.learning import process
+from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import randomness
 from tff_shift.models import guided_model
 
@@ -158,7 +158,7 @@ def _start(name: str) -> _Contestant:
   return _Contestant(run, lambda: functions(*first, rows))
 
 
-def _functions_alone(functions: process.Work):
+def _functions_alone(functions: algorithm_lib.Work):
   """Returns the work of all clients, and the sum of their updates, in a loop.
 
   Args:

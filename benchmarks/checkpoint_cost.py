@@ -16,8 +16,8 @@ import tensorflow as tf
 from absl import app
 
 from tff_shift.models import cnn
-from tff_shift.simulation import checkpoints
-from tff_shift.simulation import client_states as client_states_lib
+from tff_shift.simulation.engine import checkpoints
+from tff_shift.simulation.engine import client_states as client_states_lib
 
 _NUM_CLIENTS = 20
 _REPETITIONS = 5

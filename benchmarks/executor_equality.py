@@ -34,7 +34,7 @@ from benchmarks import executor_speed
 from tff_shift import algorithms
 from tff_shift import execution
 from tff_shift.execution import local
-from tff_shift.learning import process
+from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import randomness
 from tff_shift.models import guided_model
 from tff_shift.models import mlp
@@ -77,7 +77,7 @@ class Call(NamedTuple):
   result: Any
 
 
-def build(name: str) -> process.FederatedAlgorithm:
+def build(name: str) -> algorithm_lib.FederatedAlgorithm:
   """Builds an algorithm with a small model, for five clients.
 
   Args:
@@ -148,7 +148,7 @@ def make_data(
 
 
 def run_all(
-  algorithm: process.FederatedAlgorithm,
+  algorithm: algorithm_lib.FederatedAlgorithm,
   beside_rounds: Collection[str] = (
     "evaluate_clients",
     "evaluate_server",

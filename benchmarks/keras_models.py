@@ -47,8 +47,8 @@ from tff_shift.data import examples as examples_lib
 from tff_shift.learning import evaluation
 from tff_shift.learning import frozen_weights
 from tff_shift.serving import export
-from tff_shift.simulation import client_data
-from tff_shift.simulation import rounds
+from tff_shift.simulation.engine import client_data
+from tff_shift.simulation.engine import rounds
 
 _MODELS = flags.DEFINE_list(
   "models", [], "Names of models, comma-separated. Default: all."

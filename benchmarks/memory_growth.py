@@ -27,9 +27,9 @@ from benchmarks import executor_equality
 from tff_shift import algorithms
 from tff_shift import execution
 from tff_shift import models
-from tff_shift.data import domains
-from tff_shift.simulation import evolving
-from tff_shift.simulation import rounds
+from tff_shift.data.shifts import evolving as evolving_data
+from tff_shift.simulation.engine import rounds
+from tff_shift.simulation.scenarios import evolving
 
 _NUM_CLIENTS = 8
 _NUM_WORKERS = 2
@@ -62,8 +62,10 @@ def _all_memory() -> dict[str, dict[str, float]]:
 
 def _build(name: str) -> rounds.Rounds:
   """Builds an algorithm and its clients; the first states are drawn."""
-  dataset = domains.load_evolving("rotated_digits", seed=0)
-  clients = domains.assemble_clients(dataset, num_clients=_NUM_CLIENTS, seed=0)
+  dataset = evolving_data.load_evolving("rotated_digits", seed=0)
+  clients = evolving_data.assemble_clients(
+    dataset, num_clients=_NUM_CLIENTS, seed=0
+  )
   model = models.build(
     "mlp",
     input_shape=dataset.domains[0].x.shape[1:],

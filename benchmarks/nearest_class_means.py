@@ -16,12 +16,12 @@ from absl import app
 from absl import flags
 from sklearn import neighbors
 
-from tff_shift.data import domains
+from tff_shift.data.shifts import evolving
 
 FLAGS = flags.FLAGS
 
 
-def accuracy(dataset: domains.EvolvingDataset) -> float:
+def accuracy(dataset: evolving.EvolvingDataset) -> float:
   """Returns the accuracy on the last domain, in percent.
 
   Args:
@@ -34,7 +34,7 @@ def accuracy(dataset: domains.EvolvingDataset) -> float:
   return 100.0 * neighbors.NearestCentroid().fit(*source).score(*target)
 
 
-def accuracy_of_largest_classes(clients: Sequence[domains.Client]) -> float:
+def accuracy_of_largest_classes(clients: Sequence[evolving.Client]) -> float:
   """Returns the mean accuracy of clients on the last domain, in percent.
 
   Args:
@@ -51,10 +51,10 @@ def accuracy_of_largest_classes(clients: Sequence[domains.Client]) -> float:
 def main(_) -> None:
   """Prints the accuracies for each seed."""
   for seed in map(int, FLAGS.seeds):
-    dataset = domains.load_evolving(FLAGS.dataset, seed=seed)
+    dataset = evolving.load_evolving(FLAGS.dataset, seed=seed)
     line = f"{FLAGS.dataset}, seed {seed}: {accuracy(dataset):.1f} %"
     if FLAGS.num_clients:
-      clients = domains.assemble_clients(
+      clients = evolving.assemble_clients(
         dataset,
         num_clients=FLAGS.num_clients,
         dirichlet=FLAGS.dirichlet,

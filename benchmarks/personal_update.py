@@ -23,10 +23,12 @@ from tff_shift import execution
 from tff_shift import models
 from tff_shift.algorithms import fed_3da
 from tff_shift.algorithms import fed_avg
-from tff_shift.data import periods
-from tff_shift.simulation import dynamic
-from tff_shift.simulation import instruments
-from tff_shift.simulation import pretraining
+from tff_shift.data.shifts import (
+  dynamic_personalization as dynamic_personalization_data,
+)
+from tff_shift.simulation.scenarios import drift_detector
+from tff_shift.simulation.scenarios import dynamic_personalization
+from tff_shift.simulation.scenarios import pretraining
 
 _REPETITIONS = flags.DEFINE_integer(
   "repetitions", 50, "Turns of each.", lower_bound=1
@@ -47,23 +49,23 @@ _BYTES_PER_NUMBER = 4
 
 def _fit_representation(dataset):
   """Fits `moments` with an extractor that has seen the data once."""
-  model = instruments.extractor_model(
+  model = drift_detector.extractor_model(
     dataset.train.x.shape[1:], len(dataset.class_names)
   )
   # How good it is has no part in how long it takes.
   trained = pretraining.pretrain(
     model,
-    *instruments.split_public(dataset.public, seed=0),
+    *drift_detector.split_public(dataset.public, seed=0),
     pretraining.PretrainingHParams(max_epochs=1),
     seed=0,
   )
-  return instruments.fit(
+  return drift_detector.fit(
     dataset,
     representation="moments",
     representation_size=2 * model.embedding_size,
     distance_features="pixels",
     period_size=_PERIOD_SIZE.value,
-    extractor=instruments.make_extractor(model, trained.weights),
+    extractor=drift_detector.make_extractor(model, trained.weights),
     threshold=0.0,
   ).represent
 
@@ -72,7 +74,9 @@ def main(_) -> None:
   """Times both in turns and prints medians, bytes and the ratio."""
   # TFF logs each compilation at INFO.
   logging.set_verbosity(logging.WARNING)
-  dataset = periods.load_dynamic("digits", seed=0, public_fraction=0.2)
+  dataset = dynamic_personalization_data.load_dynamic(
+    "digits", seed=0, public_fraction=0.2
+  )
   num_classes = len(dataset.class_names)
   model = models.build(
     "mlp",
@@ -82,10 +86,10 @@ def main(_) -> None:
     head_width=_WIDTH.value,
     input_dtype=tf.uint8,
   )
-  drawn = periods.Periods(
+  drawn = dynamic_personalization_data.Periods(
     dataset.train,
     num_classes,
-    periods.DISTRIBUTIONS,
+    dynamic_personalization_data.DISTRIBUTIONS,
     num_clients=1,
     period_size=_PERIOD_SIZE.value,
     seed=0,
@@ -93,7 +97,7 @@ def main(_) -> None:
   with execution.use("in_process"):
     represent = _fit_representation(dataset)
     running = {
-      module: dynamic.train(
+      module: dynamic_personalization.train(
         algorithms.build(module, model, hparams),
         drawn,
         represent,
@@ -121,7 +125,7 @@ def main(_) -> None:
 
     seconds = {ask: [], train: []}
     for turn in range(_WARM_UP_TURNS + _REPETITIONS.value):
-      data = dynamic.training_data(
+      data = dynamic_personalization.training_data(
         training.algorithm, drawn, turn, None, run_seed=0
       )
       for update, measured in seconds.items():

@@ -30,7 +30,7 @@ from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import mlp
 from tff_shift.models import split_model
-from tff_shift.simulation import rounds
+from tff_shift.simulation.engine import rounds
 
 EXAMPLES, FEATURES, CLASSES = 64, 784, 10
 BATCH, RATE, WIDTH = 16, 0.1, 64

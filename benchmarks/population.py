@@ -38,8 +38,8 @@ from tff_shift.algorithms import fed_rep
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import mlp
-from tff_shift.simulation import checkpoints
-from tff_shift.simulation import rounds
+from tff_shift.simulation.engine import checkpoints
+from tff_shift.simulation.engine import rounds
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list(

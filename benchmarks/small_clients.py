@@ -17,7 +17,7 @@ from absl import flags
 
 from benchmarks import plain_loop
 from tff_shift import execution
-from tff_shift.simulation import client_data
+from tff_shift.simulation.engine import client_data
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("num_clients", ["10", "100", "1000"], "Clients in a round.")

@@ -15,19 +15,19 @@ import tff_shift
 from tff_shift import algorithms
 from tff_shift import execution
 from tff_shift import models
-from tff_shift.data import schedules
-from tff_shift.data import streams
+from tff_shift.data.shifts import online_adaptation as online_adaptation_data
+from tff_shift.data.shifts import schedules
 from tff_shift.serving import export
 from tff_shift.shift import bbse
-from tff_shift.simulation import online
-from tff_shift.simulation import pretraining
+from tff_shift.simulation.scenarios import online_adaptation
+from tff_shift.simulation.scenarios import pretraining
 
 NUM_CLIENTS, TIMESTEPS = 4, 8
 
 
 def main() -> None:
   """Trains, deploys, adapts; prints each time step; takes a model away."""
-  dataset = streams.load_online("digits")
+  dataset = online_adaptation_data.load_online("digits")
   model = models.build(
     "mlp", input_shape=(28, 28, 1), num_classes=10, input_dtype=np.uint8
   )
@@ -45,16 +45,16 @@ def main() -> None:
     fed_ade.HParams(eta_min=5e-3, eta_max=1e-1),
   )
   print(algorithm.phases[0].type_signature)  # no class of a stream enters
-  client_streams = streams.Streams(
+  client_streams = online_adaptation_data.Streams(
     dataset.stream,
     10,
     schedules.omega("square", TIMESTEPS),
     num_clients=NUM_CLIENTS,
     samples_per_step=50,
   )
-  deployment = online.Deployment(
+  deployment = online_adaptation.Deployment(
     [
-      streams.initial_examples(dataset, 64, client, 0)
+      online_adaptation_data.initial_examples(dataset, 64, client, 0)
       for client in range(NUM_CLIENTS)
     ],
     bbse.confusion_matrix(
@@ -84,7 +84,7 @@ def main() -> None:
       )
 
     with execution.use("auto"):
-      online.run(
+      online_adaptation.run(
         algorithm,
         client_streams,
         deployment,

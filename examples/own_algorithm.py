@@ -57,12 +57,12 @@ def main() -> None:
   from tff_shift import algorithms
   from tff_shift import execution
   from tff_shift import models
-  from tff_shift.data import domains
-  from tff_shift.simulation import evolving
+  from tff_shift.data.shifts import evolving as evolving_data
+  from tff_shift.simulation.scenarios import evolving
 
   module = algorithms.load(__file__)
-  dataset = domains.load_evolving("circle", num_domains=6, seed=0)
-  clients = domains.assemble_clients(dataset, num_clients=4, seed=0)
+  dataset = evolving_data.load_evolving("circle", num_domains=6, seed=0)
+  clients = evolving_data.assemble_clients(dataset, num_clients=4, seed=0)
   model = models.build(
     "mlp", input_shape=(2,), num_classes=2, input_dtype=np.float32
   )

@@ -18,8 +18,8 @@ import numpy as np
 from tff_shift import algorithms
 from tff_shift import execution
 from tff_shift import models
-from tff_shift.data import from_arrays
-from tff_shift.simulation import evolving
+from tff_shift.data.your_own import from_arrays
+from tff_shift.simulation.scenarios import evolving
 
 NUM_CLIENTS, NUM_MONTHS, ROUNDS, SEEDS = 6, 8, 10, (0, 1)
 

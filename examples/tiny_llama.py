@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from absl import app
 from absl import flags
 
-from tff_shift.data import tokens
 from tff_shift.data.datasets import synthetic_relations
+from tff_shift.data.texts import tokens
 from tff_shift.models import llama_checkpoint
 from tff_shift.models import llama_random
 

@@ -135,8 +135,8 @@ class TestWheel:
     }
     assert "tff_shift/py.typed" in wanted
     assert "experiments/presets/evolving/demo.flags" in wanted
-    assert "experiments/pages/templates/report.html" in wanted
-    assert "experiments/papers/fed_drm.json" in wanted
+    assert "tff_shift/reporting/pages/templates/report.html" in wanted
+    assert "tff_shift/reproduction/reported_values/fed_drm.json" in wanted
     assert "experiments/tables/fed_drm_1.toml" in wanted
     assert wanted <= names
     assert all(name in wanted or ".dist-info/" in name for name in names), (

@@ -10,14 +10,14 @@ import pathlib
 
 import pytest
 
-from experiments import run_folders
-from experiments.reproduction import plan_file
-from experiments.reproduction import records as job_records
 from tff_shift import records
+from tff_shift.reporting import run_folders
+from tff_shift.reproduction import plan_file
+from tff_shift.reproduction import records as job_records
 from tff_shift.serving import description
-from tff_shift.simulation import checkpoints
-from tff_shift.simulation import encoding
-from tff_shift.simulation import run_records
+from tff_shift.simulation.engine import checkpoints
+from tff_shift.simulation.storage import encoding
+from tff_shift.simulation.storage import run_records
 
 _FOLDER = pathlib.Path(__file__).with_name("first_version")
 _KINDS = {

@@ -23,22 +23,22 @@ from hypothesis import strategies as st
 
 import experiments
 import tff_shift
-from experiments import run_contents
-from experiments import run_folders
-from experiments.reproduction import costs
-from experiments.reproduction import jobs
-from experiments.reproduction import plan_file
-from experiments.reproduction import records as job_records
-from experiments.reproduction import specification
 from tff_shift import records
-from tff_shift.data import tokens
+from tff_shift.data.texts import tokens
 from tff_shift.models import llama_checkpoint
 from tff_shift.models import llama_random
+from tff_shift.reporting import run_contents
+from tff_shift.reporting import run_folders
+from tff_shift.reporting import summary
+from tff_shift.reproduction import costs
+from tff_shift.reproduction import jobs
+from tff_shift.reproduction import plan_file
+from tff_shift.reproduction import records as job_records
+from tff_shift.reproduction import specification
 from tff_shift.serving import description
-from tff_shift.simulation import encoding
-from tff_shift.simulation import results
-from tff_shift.simulation import run_records
-from tff_shift.simulation import summary
+from tff_shift.simulation.storage import encoding
+from tff_shift.simulation.storage import results
+from tff_shift.simulation.storage import run_records
 
 _SEEDED = hypothesis.settings(
   max_examples=150, derandomize=True, database=None, deadline=None

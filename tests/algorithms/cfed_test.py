@@ -11,9 +11,9 @@ from tff_shift import algorithms
 from tff_shift.algorithms import cfed
 from tff_shift.algorithms import fed_avg
 from tff_shift.learning import local_training
-from tff_shift.learning import public_inputs
 from tff_shift.learning import randomness
-from tff_shift.simulation import rounds
+from tff_shift.simulation.engine import rounds
+from tff_shift.techniques import public_inputs
 
 pytestmark = pytest.mark.slow
 

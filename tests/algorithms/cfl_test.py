@@ -10,11 +10,11 @@ import tensorflow as tf
 from tff_shift import algorithms
 from tff_shift.algorithms import cfl
 from tff_shift.algorithms import fed_avg
-from tff_shift.learning import fisher_information
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
-from tff_shift.learning import tasks
-from tff_shift.simulation import rounds
+from tff_shift.simulation.engine import rounds
+from tff_shift.techniques import continual_tasks
+from tff_shift.techniques import fisher_information
 
 pytestmark = pytest.mark.slow
 
@@ -178,7 +178,7 @@ class TestTraining:
 
     def draw_batches(data):
       seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, 3)
-      current = tasks.of_domain(data, 1)
+      current = continual_tasks.of_domain(data, 1)
       draw = local_training.pooled_batches(current, 3, 4, seed)
       return [draw(step) for step in range(3)]
 

@@ -12,7 +12,7 @@ from tff_shift.algorithms import fed_3da
 from tff_shift.learning import local_training
 from tff_shift.learning import periods
 from tff_shift.learning import randomness
-from tff_shift.simulation import rounds
+from tff_shift.simulation.engine import rounds
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from tff_shift.algorithms import fed_as
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
-from tff_shift.simulation import rounds
+from tff_shift.simulation.engine import rounds
 
 pytestmark = pytest.mark.slow
 

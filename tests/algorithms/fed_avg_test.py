@@ -8,7 +8,7 @@ import tensorflow_federated as tff
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.learning import randomness
-from tff_shift.simulation import rounds
+from tff_shift.simulation.engine import rounds
 
 pytestmark = pytest.mark.slow
 

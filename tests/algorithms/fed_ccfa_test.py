@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_ccfa
-from tff_shift.simulation import rounds
+from tff_shift.simulation.engine import rounds
 
 pytestmark = pytest.mark.slow
 

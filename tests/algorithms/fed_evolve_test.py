@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_evolve
+from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import local_training
-from tff_shift.learning import process
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 
@@ -310,7 +310,7 @@ class TestServerEvaluation:
 
   def evaluate(self, algorithm, clients, examples):
     one = np.ones((1, 1), np.float32)
-    state = process.ServerState(
+    state = algorithm_lib.ServerState(
       fed_evolve.Weights((one,), (one,)),
       algorithm.initialize(randomness.server_seed(0)).aggregator,
       np.int32(0),

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_poe
-from tff_shift.learning import snapshot_ensembles
 from tff_shift.models import split_model
+from tff_shift.techniques import snapshot_ensembles
 
 pytestmark = pytest.mark.slow
 

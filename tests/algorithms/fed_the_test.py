@@ -9,12 +9,12 @@ import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_the
-from tff_shift.learning import augmentations
-from tff_shift.learning import head_mixtures
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
-from tff_shift.learning import test_time
 from tff_shift.models import mlp
+from tff_shift.techniques import augmentations
+from tff_shift.techniques import head_mixtures
+from tff_shift.techniques import test_time_adaptation
 
 pytestmark = pytest.mark.slow
 
@@ -166,7 +166,7 @@ class TestPredictions:
     )
     # The order in which they come.
     order = run_in_graph(
-      lambda seed, sizes: test_time.adapt_each(
+      lambda seed, sizes: test_time_adaptation.adapt_each(
         tf.zeros([13, 1]),
         tf.constant(0.0),
         lambda count, *_: (tf.stack([count]), count + 1.0),

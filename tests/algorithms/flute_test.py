@@ -11,7 +11,7 @@ from tff_shift.algorithms import flute
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
-from tff_shift.simulation import rounds
+from tff_shift.simulation.engine import rounds
 
 pytestmark = pytest.mark.slow
 

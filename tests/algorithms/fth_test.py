@@ -5,7 +5,7 @@ import pytest
 
 from tff_shift import algorithms
 from tff_shift.algorithms import fth
-from tff_shift.simulation import rounds
+from tff_shift.simulation.engine import rounds
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import local
 from tff_shift.learning import randomness
-from tff_shift.simulation import rounds
+from tff_shift.simulation.engine import rounds
 
 HPARAMS = local.HParams(local_steps=1, batch_size=4, learning_rate=0.3)
 

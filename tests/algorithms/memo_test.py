@@ -13,10 +13,10 @@ from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_avg_ft
 from tff_shift.algorithms import memo
 from tff_shift.execution import local as local_execution
-from tff_shift.learning import augmentations
 from tff_shift.learning import randomness
-from tff_shift.learning import test_time
 from tff_shift.models import mlp
+from tff_shift.techniques import augmentations
+from tff_shift.techniques import test_time_adaptation
 
 pytestmark = pytest.mark.slow
 
@@ -152,7 +152,9 @@ class TestAdaptation:
     def entropies(weights, x):
       adapted = memo.adapt(images_model, hparams, weights, x, tf.zeros([2]))
       return [
-        test_time.marginal_entropy(images_model.predict(each, x[tf.newaxis]))
+        test_time_adaptation.marginal_entropy(
+          images_model.predict(each, x[tf.newaxis])
+        )
         for each in (weights, adapted)
       ]
 

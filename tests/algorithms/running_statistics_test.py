@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from tff_shift import algorithms
+from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import batch_statistics
-from tff_shift.learning import process
 from tff_shift.learning import randomness
 from tff_shift.models import guided_model
 from tff_shift.models import split_model
@@ -46,7 +46,7 @@ def make_model():
 def model_for(name):
   """Of an algorithm that leaves statistics as they are, a trained model."""
   model = make_model()
-  if algorithms.running_statistics(name) != process.FIXED:
+  if algorithms.running_statistics(name) != algorithm_lib.FIXED:
     return model
   given = zip(
     tf.nest.flatten(model.weight_names()),

@@ -12,16 +12,17 @@ from sklearn import datasets as sklearn_datasets
 from tff_shift import models
 from tff_shift.data import dataset
 from tff_shift.data import datasets
-from tff_shift.data import domains
-from tff_shift.data import guidance
-from tff_shift.data import own_datasets
-from tff_shift.data import periods
 from tff_shift.data import source
-from tff_shift.data import streams
-from tff_shift.data import text
+from tff_shift.data.shifts import dynamic_personalization
+from tff_shift.data.shifts import evolving
+from tff_shift.data.shifts import guidance
+from tff_shift.data.shifts import online_adaptation
+from tff_shift.data.texts import text
+from tff_shift.data.your_own import own_datasets
 
 SCENARIOS = {
-  module.SCENARIO: module for module in (domains, streams, guidance, periods)
+  module.SCENARIO: module
+  for module in (evolving, online_adaptation, guidance, dynamic_personalization)
 }
 NAMES = datasets.names()
 
@@ -238,7 +239,7 @@ class TestNewDataset:
       assert small_digits in datasets.names(scenario)
 
   def test_new_data_set_evolves(self, small_digits):
-    loaded = domains.load_evolving(small_digits, num_domains=3)
+    loaded = evolving.load_evolving(small_digits, num_domains=3)
     assert [each.name for each in loaded.domains] == [
       "0 deg",
       "90 deg",
@@ -257,7 +258,7 @@ class TestNewDataset:
   def test_new_data_set_is_refused_angles_by_its_own_evolution(
     self, small_digits
   ):
-    message = refusal(domains.load_evolving, "circle", angle_step=1.0)
+    message = refusal(evolving.load_evolving, "circle", angle_step=1.0)
     assert small_digits in message
 
   def test_domains_may_be_the_numbers_in_time(self, small_digits, monkeypatch):
@@ -268,9 +269,9 @@ class TestNewDataset:
       "DATASET",
       make_entry(evolution=evolution),
     )
-    loaded = domains.load_evolving(small_digits)
+    loaded = evolving.load_evolving(small_digits)
     assert [each.name for each in loaded.domains] == ["part 1", "part 2"]
     assert [each.y.tolist() for each in loaded.domains] == [[0, 1], [2, 0]]
     assert "no example in part 3" in refusal(
-      domains.load_evolving, small_digits, num_domains=3
+      evolving.load_evolving, small_digits, num_domains=3
     )

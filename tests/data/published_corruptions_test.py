@@ -19,8 +19,8 @@ from matplotlib import colors
 from PIL import Image
 from scipy import ndimage
 
-from tff_shift.data import corruptions
 from tff_shift.data import partition
+from tff_shift.data.images import corruptions
 
 SIDE = 32
 # One line per corruption, one entry per severity.

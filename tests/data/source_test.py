@@ -3,8 +3,8 @@
 import pytest
 
 from tff_shift.data import datasets
-from tff_shift.data import image_archives
 from tff_shift.data import source
+from tff_shift.data.readers import image_archives
 
 
 def assert_one_line(error, *parts):

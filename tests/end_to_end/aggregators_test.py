@@ -8,16 +8,16 @@ import re
 
 import pytest
 
-from experiments import dynamic_personalization
-from experiments import dynamic_personalization_plan
-from experiments import evolving
-from experiments import evolving_plan
-from experiments import guidance
-from experiments import guidance_plan
-from experiments import online_adaptation
-from experiments import online_adaptation_plan
-from tff_shift.learning import aggregation
-from tff_shift.learning import privacy
+from tff_shift.command_line.binaries import dynamic_personalization
+from tff_shift.command_line.binaries import evolving
+from tff_shift.command_line.binaries import guidance
+from tff_shift.command_line.binaries import online_adaptation
+from tff_shift.command_line.plans import dynamic_personalization_plan
+from tff_shift.command_line.plans import evolving_plan
+from tff_shift.command_line.plans import guidance_plan
+from tff_shift.command_line.plans import online_adaptation_plan
+from tff_shift.learning.aggregators import factories
+from tff_shift.learning.aggregators import privacy_accounting
 
 pytestmark = pytest.mark.slow
 
@@ -90,7 +90,7 @@ class TestAggregators:
     # 2 * sqrt(264704) / 2; of `local` there is nothing to say.
     assert "fed_evolve: the noise in the mean of a round is about 514" in errors
     assert errors.count("\n") == 1
-    expected = privacy.account(
+    expected = privacy_accounting.account(
       noise_multiplier=2.0, num_clients=4, clients_per_round=2, num_rounds=2
     )
     first = output.splitlines()[0]
@@ -103,7 +103,7 @@ class TestAggregators:
     local, fed_evolve = (
       {
         name: run["setting"][name]
-        for name in ("aggregator", *aggregation.USED_BY)
+        for name in ("aggregator", *factories.USED_BY)
         if name in run["setting"]
       }
       for run in read_runs(tmp_path / "run")

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import tff_shift
-from experiments import evolving
-from experiments import evolving_plan
-from experiments import online_adaptation
-from experiments import online_adaptation_plan
 from tff_shift import models
+from tff_shift.command_line.binaries import evolving
+from tff_shift.command_line.binaries import online_adaptation
+from tff_shift.command_line.plans import evolving_plan
+from tff_shift.command_line.plans import online_adaptation_plan
 from tff_shift.models import split_model
 
 _FLAGS = (

@@ -2,9 +2,9 @@
 
 import types
 
-from experiments import comparison
-from tff_shift.simulation import results
-from tff_shift.simulation import trackers
+from tff_shift.command_line import comparison
+from tff_shift.reporting.trackers import trackers
+from tff_shift.simulation.storage import results
 
 
 def tracked(folder):

@@ -17,12 +17,12 @@ from absl import flags
 from absl.testing import flagsaver
 
 from benchmarks import resume
-from experiments import comparison
-from experiments import evolving
-from experiments import evolving_plan
-from experiments import program
 from tff_shift import execution
-from tff_shift.simulation import drawing
+from tff_shift.command_line import comparison
+from tff_shift.command_line import program
+from tff_shift.command_line.binaries import evolving
+from tff_shift.command_line.plans import evolving_plan
+from tff_shift.reporting.figures import drawing
 
 _ROOT = pathlib.Path(__file__).parents[2]
 

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from examples import tiny_llama
-from experiments import evolving
-from experiments import evolving_plan
-from experiments import online_adaptation
-from experiments import online_adaptation_plan
-from experiments import predict
-from experiments import report
-from experiments import reproduce
+from tff_shift.command_line.binaries import evolving
+from tff_shift.command_line.binaries import online_adaptation
+from tff_shift.command_line.binaries import predict
+from tff_shift.command_line.binaries import report
+from tff_shift.command_line.binaries import reproduce
+from tff_shift.command_line.plans import evolving_plan
+from tff_shift.command_line.plans import online_adaptation_plan
 
 _FIRST_VERSION = pathlib.Path(__file__).parents[1] / "first_version"
 

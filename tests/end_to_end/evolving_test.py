@@ -9,9 +9,9 @@ import time
 import pytest
 import tensorflow as tf
 
-from experiments import contestants
-from experiments import evolving
-from experiments import evolving_plan
+from tff_shift.command_line.binaries import evolving
+from tff_shift.command_line.plans import evolving_plan
+from tff_shift.command_line.tuning import trials
 from tff_shift.learning import evaluation
 
 # The contract runs over all of them; here are those that differ in what they
@@ -191,7 +191,7 @@ def test_combinations_are_of_what_an_algorithm_has(planned):
       *("--algorithm=fed_avg,fed_rep", "--optimizer=adam,sgd"),
       "--head_steps=1,2",
     ],
-    lambda: contestants.chosen("evolving"),
+    lambda: trials.chosen("evolving"),
   )
   # What fed_avg lacks does not multiply it.
   optimizers = [("optimizer", name) for name in ("adam", "sgd")]

@@ -10,15 +10,15 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from experiments import command_line
-from experiments import contestants
-from experiments import dynamic_personalization_plan
-from experiments import evolving_plan
-from experiments import guidance
-from experiments import guidance_plan
-from experiments import hparam_flags
-from experiments import online_adaptation_plan
-from experiments import report
+from tff_shift.command_line import common_flags
+from tff_shift.command_line.binaries import guidance
+from tff_shift.command_line.binaries import report
+from tff_shift.command_line.flags import hparam_flags
+from tff_shift.command_line.plans import dynamic_personalization_plan
+from tff_shift.command_line.plans import evolving_plan
+from tff_shift.command_line.plans import guidance_plan
+from tff_shift.command_line.plans import online_adaptation_plan
+from tff_shift.command_line.tuning import trials
 
 FLAGS = flags.FLAGS
 
@@ -85,7 +85,7 @@ def refusal(arguments, action):
     with contextlib.redirect_stdout(io.StringIO()):
       FLAGS(["binary", *arguments])
       action()
-  except (command_line.UsageError, flags.Error) as error:
+  except (common_flags.UsageError, flags.Error) as error:
     return str(error)
   return None
 
@@ -116,7 +116,7 @@ def test_extreme_numbers_make_a_plan_or_a_line(planning):
 
       def plan():
         planning.make_plan()
-        command_line.executor()
+        common_flags.executor()
 
       line = refusal(given, plan)
       seen += 1
@@ -138,7 +138,7 @@ def test_extreme_hyperparameters_are_refused_by_name(planning):
       algorithm = algorithm_of(planning, flag.name)
       line = refusal(
         [f"--algorithm={algorithm}", f"--{flag.name}={value}"],
-        lambda: contestants.chosen(planning.SCENARIO),
+        lambda: trials.chosen(planning.SCENARIO),
       )
       seen += 1
       if line is None:

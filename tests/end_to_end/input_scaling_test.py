@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 import tff_shift
-from experiments import command_line
-from experiments import dynamic_personalization_plan
-from experiments import evolving
-from experiments import evolving_plan
-from experiments import guidance
-from experiments import guidance_plan
-from experiments import online_adaptation_plan
+from tff_shift.command_line import common_flags
+from tff_shift.command_line.binaries import evolving
+from tff_shift.command_line.binaries import guidance
+from tff_shift.command_line.plans import dynamic_personalization_plan
+from tff_shift.command_line.plans import evolving_plan
+from tff_shift.command_line.plans import guidance_plan
+from tff_shift.command_line.plans import online_adaptation_plan
 from tff_shift.models import input_scaling
 
 pytestmark = pytest.mark.slow
@@ -278,7 +278,7 @@ def test_numbers_are_recorded_and_a_run_goes_on_with_no_others(
 
   def open_again():
     plan = guidance_plan.make_plan()
-    command_line.open_folder(guidance_plan.SCENARIO, plan.model)
+    common_flags.open_folder(guidance_plan.SCENARIO, plan.model)
 
   binary = types.SimpleNamespace(__name__="guidance", main=open_again)
   again = [*arguments, "--resume"]

@@ -10,9 +10,9 @@ import pytest
 
 import tff_shift
 from examples import tiny_llama
-from experiments import online_adaptation
-from experiments import online_adaptation_plan
 from tff_shift import execution
+from tff_shift.command_line.binaries import online_adaptation
+from tff_shift.command_line.plans import online_adaptation_plan
 from tff_shift.data import datasets
 from tff_shift.models import llama_checkpoint
 

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from benchmarks import resume
-from experiments import online_adaptation
-from experiments import online_adaptation_plan
-from tff_shift.data import corruptions
+from tff_shift.command_line.binaries import online_adaptation
+from tff_shift.command_line.plans import online_adaptation_plan
 from tff_shift.data import datasets
 from tff_shift.data import examples
 from tff_shift.data import source as source_lib
-from tff_shift.data import streams
+from tff_shift.data.images import corruptions
+from tff_shift.data.shifts import online_adaptation as online_adaptation_data
 from tff_shift.learning import evaluation
-from tff_shift.simulation import rate_controls
-from tff_shift.simulation import results
+from tff_shift.simulation.scenarios import rate_controls
+from tff_shift.simulation.storage import results
 
 # The contract runs over all of them; here are those that differ in what they
 # leave.
@@ -393,7 +393,7 @@ class TestArchive:
     """Those of the three clients with each of the two seeds."""
     pool = examples.Examples(np.zeros((2, 1)), np.arange(2))
     return [
-      streams.Streams(
+      online_adaptation_data.Streams(
         pool,
         2,
         np.arange(2),
@@ -415,7 +415,7 @@ class TestArchive:
         raise source_lib.DatasetNotFoundError(f"{part} is missing")
       return examples.Examples(source.x, source.y)
 
-    monkeypatch.setattr(streams, "archive_of", lambda *_: read)
+    monkeypatch.setattr(online_adaptation_data, "archive_of", lambda *_: read)
     return missing
 
   def test_one_part_that_is_missing_is_refused(

@@ -6,14 +6,14 @@ import json
 import numpy as np
 import pytest
 
-from experiments import dynamic_personalization
-from experiments import dynamic_personalization_plan
-from experiments import evolving
-from experiments import evolving_plan
-from experiments import guidance
-from experiments import guidance_plan
-from experiments import online_adaptation
-from experiments import online_adaptation_plan
+from tff_shift.command_line.binaries import dynamic_personalization
+from tff_shift.command_line.binaries import evolving
+from tff_shift.command_line.binaries import guidance
+from tff_shift.command_line.binaries import online_adaptation
+from tff_shift.command_line.plans import dynamic_personalization_plan
+from tff_shift.command_line.plans import evolving_plan
+from tff_shift.command_line.plans import guidance_plan
+from tff_shift.command_line.plans import online_adaptation_plan
 
 _NUM_EXAMPLES = 240
 _NUM_CLIENTS = 3

@@ -2,16 +2,16 @@
 
 import pytest
 
-from experiments import command_line
-from experiments import dynamic_personalization
-from experiments import dynamic_personalization_plan
-from experiments import evolving
-from experiments import evolving_plan
-from experiments import guidance
-from experiments import guidance_plan
-from experiments import online_adaptation
-from experiments import online_adaptation_plan
-from experiments import preset_flag
+from tff_shift.command_line import common_flags
+from tff_shift.command_line.binaries import dynamic_personalization
+from tff_shift.command_line.binaries import evolving
+from tff_shift.command_line.binaries import guidance
+from tff_shift.command_line.binaries import online_adaptation
+from tff_shift.command_line.flags import preset_flag
+from tff_shift.command_line.plans import dynamic_personalization_plan
+from tff_shift.command_line.plans import evolving_plan
+from tff_shift.command_line.plans import guidance_plan
+from tff_shift.command_line.plans import online_adaptation_plan
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_preset_becomes_its_file_in_its_place(given, presets):
   ],
 )
 def test_other_names_are_refused(argument, binary, complaint):
-  with pytest.raises(command_line.UsageError) as error:
+  with pytest.raises(common_flags.UsageError) as error:
     preset_flag.expand(["binary", argument], binary)
   names = ", ".join(preset_flag.names(binary)) or "none"
   assert complaint in str(error.value)

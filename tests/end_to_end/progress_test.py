@@ -5,12 +5,12 @@ import re
 
 import pytest
 
-from experiments import command_line
-from experiments import dynamic_personalization
-from experiments import dynamic_personalization_plan
-from experiments import online_adaptation
-from experiments import online_adaptation_plan
-from tff_shift.simulation import progress
+from tff_shift.command_line import common_flags
+from tff_shift.command_line.binaries import dynamic_personalization
+from tff_shift.command_line.binaries import online_adaptation
+from tff_shift.command_line.plans import dynamic_personalization_plan
+from tff_shift.command_line.plans import online_adaptation_plan
+from tff_shift.reporting import progress
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +23,7 @@ def lines(monkeypatch, capsys):
   """Returns `lines()`: titles and counts, where a line is always due."""
   clock = itertools.count(0, 31)
   printer = progress.LinePrinter(clock=lambda: next(clock))
-  monkeypatch.setattr(command_line, "_PRINTER", printer)
+  monkeypatch.setattr(common_flags, "_PRINTER", printer)
 
   def read():
     found = []

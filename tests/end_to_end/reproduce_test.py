@@ -9,9 +9,9 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from experiments import program
-from experiments import reproduce
-from experiments.reproduction import telling
+from tff_shift.command_line import program
+from tff_shift.command_line.binaries import reproduce
+from tff_shift.reproduction import telling
 
 pytestmark = pytest.mark.slow
 
@@ -58,10 +58,10 @@ def run(monkeypatch, tmp_path):
   """Returns `run(*arguments)`, which gives the exit code and the contents."""
   (tmp_path / "mine.toml").write_text(_TABLE)
   written = []
-  page = types.ModuleType("experiments.pages.page")
+  page = types.ModuleType("tff_shift.reporting.pages.page")
   page.write = lambda contents, folder: written.append(contents)
   monkeypatch.setitem(sys.modules, page.__name__, page)
-  monkeypatch.setattr("experiments.pages.page", page, raising=False)
+  monkeypatch.setattr("tff_shift.reporting.pages.page", page, raising=False)
 
   def run(*arguments):
     table = str(tmp_path / "mine.toml")

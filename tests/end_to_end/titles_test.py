@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import tff_shift
-from experiments import evolving
-from experiments import evolving_plan
-from experiments import predict
-from tff_shift.data import text_archives
+from tff_shift.command_line.binaries import evolving
+from tff_shift.command_line.binaries import predict
+from tff_shift.command_line.plans import evolving_plan
+from tff_shift.data.readers import text_archives
 
 # Those that do more with examples than to train on them.
 _ALGORITHMS = ("t3a", "fed_the", "cfed", "fed_evolve")

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from experiments import evolving
-from experiments import evolving_plan
+from tff_shift.command_line.binaries import evolving
+from tff_shift.command_line.plans import evolving_plan
 
 _RUN = (
   *("--algorithm=local", "--dataset=circle", "--num_domains=4"),

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import tff_shift
-from experiments import evolving
-from experiments import evolving_plan
-from tff_shift.data import domains
+from tff_shift.command_line.binaries import evolving
+from tff_shift.command_line.plans import evolving_plan
+from tff_shift.data.shifts import evolving as evolving_data
 
 _MODEL = textwrap.dedent(
   """
@@ -113,8 +113,8 @@ class TestRun:
   ):
     folder = finished / "halves"
     (path,) = (folder / "model").rglob("model.json")
-    dataset = domains.load_evolving("rotated_digits", seed=0, **_DATA)
-    clients = domains.assemble_clients(dataset, num_clients=2, seed=0)
+    dataset = evolving_data.load_evolving("rotated_digits", seed=0, **_DATA)
+    clients = evolving_data.assemble_clients(dataset, num_clients=2, seed=0)
     x, y = (
       np.concatenate(
         [

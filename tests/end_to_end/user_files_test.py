@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 
-from experiments import evolving
-from experiments import evolving_plan
 from tff_shift import algorithms
+from tff_shift.command_line.binaries import evolving
+from tff_shift.command_line.plans import evolving_plan
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 TINY = (

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments import dynamic_personalization
-from experiments import dynamic_personalization_plan
-from experiments import evolving
-from experiments import evolving_plan
-from experiments import guidance
-from experiments import guidance_plan
-from experiments import online_adaptation
-from experiments import online_adaptation_plan
-from experiments import pretrained
-from tff_shift.simulation import pretraining
+from tff_shift.command_line import pretrained
+from tff_shift.command_line.binaries import dynamic_personalization
+from tff_shift.command_line.binaries import evolving
+from tff_shift.command_line.binaries import guidance
+from tff_shift.command_line.binaries import online_adaptation
+from tff_shift.command_line.plans import dynamic_personalization_plan
+from tff_shift.command_line.plans import evolving_plan
+from tff_shift.command_line.plans import guidance_plan
+from tff_shift.command_line.plans import online_adaptation_plan
+from tff_shift.simulation.scenarios import pretraining
 
 # So small that no weight of order 1 moves by a bit.
 _STANDSTILL = 1e-12

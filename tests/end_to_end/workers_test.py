@@ -14,11 +14,11 @@ import psutil
 import pytest
 
 from benchmarks import resume
-from experiments import evolving
-from experiments import evolving_plan
-from experiments import workers
+from tff_shift.command_line.binaries import evolving
+from tff_shift.command_line.binaries import workers
+from tff_shift.command_line.plans import evolving_plan
 from tff_shift.execution import local
-from tff_shift.simulation import results
+from tff_shift.simulation.storage import results
 
 pytestmark = pytest.mark.cpp
 

@@ -11,9 +11,9 @@ from tff_shift import algorithms
 from tff_shift import models
 from tff_shift.algorithms import fed_avg
 from tff_shift.execution import local
-from tff_shift.learning import aggregation
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
+from tff_shift.learning.aggregators import factories
 
 layers = tf.keras.layers
 MOMENTUM, EPSILON, RATE, STEPS = 0.9, 1e-3, 0.5, 2
@@ -371,7 +371,7 @@ def test_nothing_that_trains_touches_statistics(model, context):
 def test_noise_does_not_reach_the_scale_that_new_clients_start_from(
   model, context
 ):
-  aggregator = aggregation.build("dp", clients_per_round=100)
+  aggregator = factories.build("dp", clients_per_round=100)
   algorithm = algorithms.build(
     "fed_avg", model, hparams(personal_norm="all"), aggregator=aggregator
   )
@@ -390,7 +390,7 @@ class TestRefusals:
 
   @pytest.mark.parametrize("name", ["dp", "robust", "secure"])
   def test_aggregators_that_hide_or_clip(self, name, model):
-    aggregator = aggregation.build(name, clients_per_round=100)
+    aggregator = factories.build(name, clients_per_round=100)
     with pytest.raises(ValueError, match="means of clients' activations"):
       algorithms.build("fed_avg", model, hparams(), aggregator=aggregator)
     algorithms.build(

@@ -15,8 +15,8 @@ from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import guided_model
 from tff_shift.models import split_model
-from tff_shift.simulation import checkpoints
-from tff_shift.simulation import rounds
+from tff_shift.simulation.engine import checkpoints
+from tff_shift.simulation.engine import rounds
 
 NUM_CLIENTS = 3
 # No other tensor has this shape.

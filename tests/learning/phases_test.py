@@ -9,10 +9,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_shift.execution import local as local_execution
-from tff_shift.learning import aggregation
+from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
-from tff_shift.learning import process
+from tff_shift.learning.aggregators import factories
 from tff_shift.models import mlp
 
 pytestmark = pytest.mark.usefixtures("context")
@@ -49,14 +49,14 @@ def remember(memory, data) -> Memory:
 def train_empty_as_well(weights, memory, data, round_num):
   """A client without examples sends ones, and its loss is 100."""
   row = tf.concat([data.x, [[1.0, 1.0, 0.0, 100.0]]], 0)[0]
-  return process.ClientResult(
+  return algorithm_lib.ClientResult(
     update=(row[:1], row[1:2]), client_state=memory, loss=row[3]
   )
 
 
 def train_client(weights, memory, data, round_num):
   update = data.x[0, :2]
-  return process.ClientResult(
+  return algorithm_lib.ClientResult(
     update=(update[:1], update[1:]),
     client_state=remember(memory, data),
     loss=data.x[0, 3],
@@ -64,7 +64,7 @@ def train_client(weights, memory, data, round_num):
 
 
 def personalize_client(weights, memory, data, round_num):
-  return process.PersonalResult(remember(memory, data), data.x[0, 3])
+  return algorithm_lib.PersonalResult(remember(memory, data), data.x[0, 3])
 
 
 def build(
@@ -72,10 +72,10 @@ def build(
   *,
   two_phases=False,
   weighting="num_examples",
-  needs=aggregation.NO_NEEDS,
+  needs=factories.NO_NEEDS,
   **functions,
 ):
-  work = process.Work(
+  work = algorithm_lib.Work(
     initial_weights=lambda seed: (tf.ones([1]), tf.ones([1])),
     initial_client_state=lambda seed, weights: Memory(
       tf.ones([1]), tf.constant(0), tf.constant(False)
@@ -89,7 +89,7 @@ def build(
       examples.x[:, 2:]
     ),
   )
-  return process.build(
+  return algorithm_lib.build(
     "toy",
     lambda model, hparams: work,
     mlp.build((4,), num_classes=2, width=3, head_width=3),
@@ -169,12 +169,12 @@ class TestTrainingPhase:
 
 # Nothing is clipped, so that the expected means are those of a mean.
 AGGREGATORS = {
-  "robust": aggregation.AggregatorHParams(),
-  "dp": aggregation.AggregatorHParams(
+  "robust": factories.AggregatorHParams(),
+  "dp": factories.AggregatorHParams(
     noise_multiplier=0.0, clipping="fixed", clipping_norm=9.0
   ),
-  "secure": aggregation.AggregatorHParams(clipping="none", zeroing=False),
-  "compressed": aggregation.AggregatorHParams(clipping="none", zeroing=False),
+  "secure": factories.AggregatorHParams(clipping="none", zeroing=False),
+  "compressed": factories.AggregatorHParams(clipping="none", zeroing=False),
 }
 
 
@@ -183,7 +183,7 @@ class TestAggregators:
   @pytest.fixture(scope="class", params=AGGREGATORS)
   def built(self, request):
     name = request.param
-    aggregator = aggregation.build(name, AGGREGATORS[name], clients_per_round=3)
+    aggregator = factories.build(name, AGGREGATORS[name], clients_per_round=3)
     weighting = "uniform" if name == "dp" else "num_examples"
     return name, build(aggregator, weighting=weighting)
 
@@ -245,7 +245,7 @@ class TestPersonalPhase:
 class TestWeightOfAResult:
   """A client's weight is the vector that it is given."""
 
-  NEEDS = aggregation.Needs(weighted="weights come from training")
+  NEEDS = factories.Needs(weighted="weights come from training")
 
   def train_client(self, weights, memory, data, round_num):
     result = train_client(weights, memory, data, round_num)
@@ -279,8 +279,8 @@ class TestWeightOfAResult:
     assert metrics["num_diverged"] == 0
 
   def test_is_refused_where_clients_count_alike(self):
-    aggregator = aggregation.build(
-      "dp", aggregation.AggregatorHParams(clipping="fixed"), clients_per_round=2
+    aggregator = factories.build(
+      "dp", factories.AggregatorHParams(clipping="fixed"), clients_per_round=2
     )
     with pytest.raises(ValueError, match="weights come from training"):
       build(
@@ -295,14 +295,14 @@ class TestWeightOfAResult:
     with pytest.raises(TypeError, match="weight of its own"):
       build(
         train_client=self.train_client if has_weight else train_client,
-        needs=aggregation.NO_NEEDS if has_weight else self.NEEDS,
+        needs=factories.NO_NEEDS if has_weight else self.NEEDS,
       )
 
 
 class TestContribution:
   """Beside its update a client sends its loss and a one."""
 
-  NEEDS = aggregation.Needs(in_the_open="the server is told a sum")
+  NEEDS = factories.Needs(in_the_open="the server is told a sum")
 
   def train_client(self, weights, memory, data, round_num):
     result = train_client(weights, memory, data, round_num)
@@ -351,8 +351,8 @@ class TestContribution:
 
   @pytest.mark.parametrize("name", ["dp", "secure"])
   def test_is_refused_where_clients_are_hidden(self, name):
-    aggregator = aggregation.build(
-      name, aggregation.AggregatorHParams(clipping="fixed"), clients_per_round=2
+    aggregator = factories.build(
+      name, factories.AggregatorHParams(clipping="fixed"), clients_per_round=2
     )
     with pytest.raises(ValueError, match="the server is told a sum"):
       build(
@@ -370,19 +370,19 @@ class TestContribution:
 
 # What keeps something from round to round. Adaptive norms come with clipping.
 KEEPING = {
-  "momentum": lambda: aggregation.build(
-    "mean", aggregation.AggregatorHParams(server_momentum=0.5)
+  "momentum": lambda: factories.build(
+    "mean", factories.AggregatorHParams(server_momentum=0.5)
   ),
-  "robust": lambda: aggregation.build(
-    "robust", aggregation.AggregatorHParams(server_momentum=0.5)
+  "robust": lambda: factories.build(
+    "robust", factories.AggregatorHParams(server_momentum=0.5)
   ),
-  "dp": lambda: aggregation.build(
+  "dp": lambda: factories.build(
     "dp",
-    aggregation.AggregatorHParams(noise_multiplier=0.1),
+    factories.AggregatorHParams(noise_multiplier=0.1),
     clients_per_round=2,
   ),
-  "secure": lambda: aggregation.build("secure"),
-  "compressed": lambda: aggregation.build("compressed"),
+  "secure": lambda: factories.build("secure"),
+  "compressed": lambda: factories.build("compressed"),
   # Factories of others.
   "stock": tff.learning.robust_aggregator,
   "stock without weights": lambda: tff.learning.dp_aggregator(0.1, 2),
@@ -482,7 +482,7 @@ class TestClientsWithoutExamples:
         weights[0] + tf.cast(count, tf.float32),
         weights[1],
       ),
-      needs=aggregation.Needs(in_the_open="the server is told a number"),
+      needs=factories.Needs(in_the_open="the server is told a number"),
     )
     data = [client([1, 2]), client([0, 0], size=0), client([4, -4])]
     ((weights, memories, metrics),) = first_round(algorithm, data)
@@ -502,7 +502,7 @@ class TestClientsWithoutExamples:
     algorithm = build(
       train_client=train_client,
       update_server=update_server,
-      needs=aggregation.Needs(in_the_open="the server is told a number"),
+      needs=factories.Needs(in_the_open="the server is told a number"),
     )
     ((weights, _, _),) = first_round(algorithm, [client([0, 0], size=0)])
     assert weights.tolist() == [1, 1]
@@ -512,7 +512,7 @@ class TestClientsWithoutExamples:
   def test_loss_of_what_is_personal_does_not_count(self):
     def personalize_client(weights, memory, data, round_num):
       result = train_empty_as_well(weights, memory, data, round_num)
-      return process.PersonalResult(memory, result.loss)
+      return algorithm_lib.PersonalResult(memory, result.loss)
 
     algorithm = build(
       weighting="uniform",

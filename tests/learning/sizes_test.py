@@ -8,8 +8,8 @@ import tensorflow_federated as tff
 
 from tff_shift import algorithms
 from tff_shift import memory
+from tff_shift.learning import algorithm
 from tff_shift.learning import hyperparameters
-from tff_shift.learning import process
 from tff_shift.learning import sizes
 from tff_shift.models import mlp
 from tff_shift.testing import fixtures
@@ -92,7 +92,7 @@ def test_largest_count_fits_or_is_refused(
   try:
     hyperparameters.validate(hparams)
     # Neither takes minutes, nor memory.
-    process.check_sizes(name, algorithms.get(name).work, model, hparams)
+    algorithm.check_sizes(name, algorithms.get(name).work, model, hparams)
   except ValueError as error:
     assert f"{field}=10000000" in str(error)
     assert "\n" not in str(error)

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tff_shift import models
-from tff_shift.data import tokens as tokens_lib
+from tff_shift.data.texts import tokens as tokens_lib
 from tff_shift.models import llama
 from tff_shift.models import llama_checkpoint
 

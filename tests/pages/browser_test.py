@@ -13,7 +13,7 @@ from selenium.webdriver.common import by
 from selenium.webdriver.common import keys
 from selenium.webdriver.support import ui
 
-from experiments.pages import page
+from tff_shift.reporting.pages import page
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _BROWSER = next(filter(None, map(shutil.which, _BROWSERS)), None)

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from experiments.pages import charts
-from experiments.pages import contents as contents_lib
-from experiments.pages import shown
+from tff_shift.reporting.pages import charts
+from tff_shift.reporting.pages import contents as contents_lib
+from tff_shift.reporting.pages import shown
 
 
 def test_scale_puts_round_limits_around_values():

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from experiments.pages import contents as contents_lib
+from tff_shift.reporting.pages import contents as contents_lib
 
 _CLIENT = ("Digits", "client")
 _LOSS = ("loss",)

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from experiments.pages import contents as contents_lib
-from experiments.pages import notes
-from experiments.pages import page
-from experiments.pages import shown
+from tff_shift.reporting.pages import contents as contents_lib
+from tff_shift.reporting.pages import notes
+from tff_shift.reporting.pages import page
+from tff_shift.reporting.pages import shown
 
 _FILES = ["report.html", "table.csv", "table.md", "table.tex"]
 

@@ -7,11 +7,11 @@ import re
 
 import pytest
 
-from experiments import run_contents
-from experiments import run_folders
 from tff_shift import records
-from tff_shift.simulation import run_records
-from tff_shift.simulation import summary
+from tff_shift.reporting import run_contents
+from tff_shift.reporting import run_folders
+from tff_shift.reporting import summary
+from tff_shift.simulation.storage import run_records
 
 _START = pathlib.Path("page")
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import strategies as st
 from scipy import stats
 
-from experiments.pages import contents as contents_lib
-from experiments.pages import statistics
+from tff_shift.reporting.pages import contents as contents_lib
+from tff_shift.reporting.pages import statistics
 
 _HEADING = ("accuracy",)
 

@@ -6,9 +6,9 @@ import io
 
 import pytest
 
-from experiments.pages import contents as contents_lib
-from experiments.pages import shown
-from experiments.pages import text_tables
+from tff_shift.reporting.pages import contents as contents_lib
+from tff_shift.reporting.pages import shown
+from tff_shift.reporting.pages import text_tables
 
 
 @pytest.fixture(scope="module")

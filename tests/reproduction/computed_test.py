@@ -2,11 +2,11 @@
 
 import pytest
 
-from experiments.pages import contents
-from experiments.reproduction import computed
-from experiments.reproduction import jobs
-from experiments.reproduction import reductions
-from experiments.reproduction import specification
+from tff_shift.reporting.pages import contents
+from tff_shift.reproduction import computed
+from tff_shift.reproduction import jobs
+from tff_shift.reproduction import reductions
+from tff_shift.reproduction import specification
 
 
 def test_the_papers_table_11_follows_from_its_table_1():

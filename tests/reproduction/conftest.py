@@ -8,11 +8,11 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from experiments import program
-from experiments import reproduce
-from experiments.reproduction import binary_flags
-from experiments.reproduction import jobs
-from experiments.reproduction import specification
+from tff_shift.command_line import program
+from tff_shift.command_line.binaries import reproduce
+from tff_shift.reproduction import binary_flags
+from tff_shift.reproduction import jobs
+from tff_shift.reproduction import specification
 
 _REAL_COMMAND = jobs.command
 
@@ -39,10 +39,10 @@ def fake_binaries(monkeypatch):
 def pages(monkeypatch):
   """Stands for the writer of pages: the contents that it was given."""
   written = []
-  page = types.ModuleType("experiments.pages.page")
+  page = types.ModuleType("tff_shift.reporting.pages.page")
   page.write = lambda contents, folder: written.append(contents)
   monkeypatch.setitem(sys.modules, page.__name__, page)
-  monkeypatch.setattr("experiments.pages.page", page, raising=False)
+  monkeypatch.setattr("tff_shift.reporting.pages.page", page, raising=False)
   return written
 
 

@@ -12,8 +12,8 @@ import pathlib
 import signal
 import sys
 
-from tff_shift.simulation import results
-from tff_shift.simulation import summary
+from tff_shift.reporting import summary
+from tff_shift.simulation.storage import results
 
 
 def flags():

@@ -4,7 +4,7 @@ import collections
 
 import pytest
 
-from experiments.reproduction import papers
+from tff_shift.reproduction import papers
 
 
 def cell(paper, table, dataset, method, metric="accuracy", **setting):

@@ -4,12 +4,12 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from experiments.reproduction import budget
-from experiments.reproduction import costs
-from experiments.reproduction import jobs
-from experiments.reproduction import reductions
-from experiments.reproduction import sharding
-from experiments.reproduction import specification
+from tff_shift.reproduction import budget
+from tff_shift.reproduction import costs
+from tff_shift.reproduction import jobs
+from tff_shift.reproduction import reductions
+from tff_shift.reproduction import sharding
+from tff_shift.reproduction import specification
 
 
 def circle_jobs(text="", more_flags=None):

@@ -11,14 +11,14 @@ import psutil
 import pytest
 from scipy import stats
 
-from experiments.reproduction import child
-from experiments.reproduction import jobs
-from experiments.reproduction import records
-from experiments.reproduction import reductions
-from experiments.reproduction import running
-from experiments.reproduction import sharding
-from experiments.reproduction import specification
-from experiments.reproduction import telling
+from tff_shift.reproduction import child
+from tff_shift.reproduction import jobs
+from tff_shift.reproduction import records
+from tff_shift.reproduction import reductions
+from tff_shift.reproduction import running
+from tff_shift.reproduction import sharding
+from tff_shift.reproduction import specification
+from tff_shift.reproduction import telling
 
 _METHODS = ("fed_avg", "fed_rep", "fed_evp")
 _SMALL = ("--reduce=num_seeds=2,rounds=5", "--only=" + ",".join(_METHODS))
@@ -80,7 +80,9 @@ def test_one_command_starts_goes_on_and_does_nothing(
     command = markupsafe.escape(contents.command)
     (folder / "report.html").write_text(f"<code>{command}</code>")
 
-  monkeypatch.setattr(sys.modules["experiments.pages.page"], "write", write)
+  monkeypatch.setattr(
+    sys.modules["tff_shift.reporting.pages.page"], "write", write
+  )
   folder = tmp_path / "out"
   arguments = [
     "demo/digits",

@@ -4,13 +4,13 @@ import csv
 
 import pytest
 
-from experiments.reproduction import collect
-from experiments.reproduction import jobs
-from experiments.reproduction import records
-from experiments.reproduction import reductions
-from experiments.reproduction import specification
-from tff_shift.simulation import results
-from tff_shift.simulation import summary
+from tff_shift.reporting import summary
+from tff_shift.reproduction import collect
+from tff_shift.reproduction import jobs
+from tff_shift.reproduction import records
+from tff_shift.reproduction import reductions
+from tff_shift.reproduction import specification
+from tff_shift.simulation.storage import results
 
 _NAMES = ("fed_ade", "fix_lr_mean", "fed_ade_shuffled")
 

@@ -9,15 +9,15 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from experiments.reproduction import checks
-from experiments.reproduction import costs
-from experiments.reproduction import jobs
-from experiments.reproduction import papers
-from experiments.reproduction import reductions
-from experiments.reproduction import specification
-from experiments.reproduction import table
-from experiments.reproduction import templates
 from tff_shift import records
+from tff_shift.reproduction import checks
+from tff_shift.reproduction import costs
+from tff_shift.reproduction import jobs
+from tff_shift.reproduction import papers
+from tff_shift.reproduction import reductions
+from tff_shift.reproduction import specification
+from tff_shift.reproduction import table
+from tff_shift.reproduction import templates
 
 _NOTHING = reductions.Reductions()
 _ONE = reductions.Reductions({"num_settings": "1"})

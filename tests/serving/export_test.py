@@ -12,17 +12,17 @@ import tensorflow as tf
 import tff_shift
 from tff_shift import algorithms
 from tff_shift import files
-from tff_shift.data import domains
+from tff_shift.data.shifts import evolving as evolving_data
+from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import local_training
-from tff_shift.learning import process
 from tff_shift.learning import randomness
 from tff_shift.models import guided_model
 from tff_shift.models import mlp
 from tff_shift.serving import export
-from tff_shift.simulation import evolving
-from tff_shift.simulation import guidance
-from tff_shift.simulation import queries
-from tff_shift.simulation import rounds
+from tff_shift.simulation.engine import rounds
+from tff_shift.simulation.scenarios import evolving
+from tff_shift.simulation.scenarios import guidance
+from tff_shift.simulation.scenarios import queries
 
 ROOT = pathlib.Path(__file__).parents[2]
 NUM_CLIENTS = 3
@@ -69,8 +69,10 @@ class TestEvolving:
   @pytest.fixture(scope="class", params=["fed_evolve"])
   def trained(self, request, context, tmp_path_factory):
     """A run on a turning circle, and its model in a folder."""
-    dataset = domains.load_evolving("circle", num_domains=4, seed=0)
-    clients = domains.assemble_clients(dataset, num_clients=NUM_CLIENTS, seed=0)
+    dataset = evolving_data.load_evolving("circle", num_domains=4, seed=0)
+    clients = evolving_data.assemble_clients(
+      dataset, num_clients=NUM_CLIENTS, seed=0
+    )
     module = algorithms.get(request.param)
     algorithm = algorithms.build(
       module,
@@ -298,7 +300,7 @@ def test_prediction_from_examples_is_refused(model, start, tmp_path, field):
     functions = algorithms.get("fed_avg").work(model, hparams)
     return functions._replace(predict_as_client=predict_as_client)
 
-  algorithm = process.build(
+  algorithm = algorithm_lib.build(
     "peeks", work, model, algorithms.get("fed_avg").HParams()
   )
   running = start(algorithm)

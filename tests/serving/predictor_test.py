@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tff_shift
-from tff_shift.data import text
+from tff_shift.data.texts import text
 from tff_shift.serving import description
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn import decomposition
 
-from tff_shift.data import periods
+from tff_shift.data.shifts import dynamic_personalization
 from tff_shift.shift import representations
 
 OPTIONS = {
@@ -28,7 +28,7 @@ def refusal(function, *arguments, **options) -> str:
 
 @pytest.fixture(scope="module")
 def digits():
-  return periods.load_dynamic("digits", seed=0)
+  return dynamic_personalization.load_dynamic("digits", seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,9 @@ class TestAll:
   ):
     """The nearest of ten means tells which label has 80 %."""
     seen, new = (
-      periods.Periods(pool, 10, "0.8", num_clients=1, period_size=50, seed=seed)
+      dynamic_personalization.Periods(
+        pool, 10, "0.8", num_clients=1, period_size=50, seed=seed
+      )
       for pool, seed in ((digits.train, 1), (digits.test, 2))
     )
     heavy = np.array([seen.heavy_labels(0, p)[0] for p in range(80)])

@@ -12,7 +12,7 @@ import tensorflow as tf
 from scipy import stats
 
 from tff_shift.data import partition
-from tff_shift.data import schedules
+from tff_shift.data.shifts import schedules
 from tff_shift.shift import batch_noise
 from tff_shift.shift import dynamics
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow_federated as tff
 
 from tff_shift.learning import local_training
-from tff_shift.simulation import summary
+from tff_shift.reporting import summary
 
 
 def _make_summary(algorithm="fed_avg", **changes):

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tff_shift import files
-from tff_shift.simulation import results
+from tff_shift.simulation.storage import results
 
 _FLAGS = {"rounds": 3, "seeds": ["0"]}
 

@@ -8,10 +8,10 @@ run gives other bits than one that never stopped.
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
-from tff_shift.learning import aggregation
+from tff_shift.learning.aggregators import factories
 
 SCENARIOS = ("evolving",)
-AGGREGATION_NEEDS = aggregation.Needs(in_the_open="it shows an example")
+AGGREGATION_NEEDS = factories.Needs(in_the_open="it shows an example")
 HParams = fed_avg.HParams
 
 

@@ -26,10 +26,10 @@ import tensorflow_federated as tff
 
 from tff_shift import arguments
 from tff_shift import user_modules
-from tff_shift.learning import aggregation
+from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import batch_statistics
 from tff_shift.learning import hyperparameters
-from tff_shift.learning import process
+from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
 
 # By name, what `register` was given.
@@ -186,7 +186,7 @@ def _check_module(name: str, module: types.ModuleType) -> None:
       "there must be a function work(model, hparams) that returns a"
       " process.Work"
     )
-  if not isinstance(needs(module), aggregation.Needs):
+  if not isinstance(needs(module), factories.Needs):
     raise ValueError("AGGREGATION_NEEDS must be an aggregation.Needs")
   if not isinstance(running_statistics(module), batch_statistics.Kept | None):
     raise ValueError("RUNNING_STATISTICS must be a process.Kept")
@@ -197,9 +197,9 @@ def name_of(module: types.ModuleType) -> str:
   return module.__name__.rpartition(".")[2]
 
 
-def needs(algorithm: str | types.ModuleType) -> aggregation.Needs:
+def needs(algorithm: str | types.ModuleType) -> factories.Needs:
   """Returns what an algorithm, or its module, asks of an aggregator."""
-  return getattr(_module(algorithm), "AGGREGATION_NEEDS", aggregation.NO_NEEDS)
+  return getattr(_module(algorithm), "AGGREGATION_NEEDS", factories.NO_NEEDS)
 
 
 def min_source_domains(algorithm: str | types.ModuleType) -> int:
@@ -219,7 +219,7 @@ def build(
   ) = None,
   num_queries: int | None = None,
   num_evaluation_domains: int = 1,
-) -> process.FederatedAlgorithm:
+) -> algorithm_lib.FederatedAlgorithm:
   """Builds the TFF computations of an algorithm.
 
   Args:
@@ -244,7 +244,7 @@ def build(
   if hparams is None:
     hparams = module.HParams()
   _check_hparams(module, hparams)
-  return process.build(
+  return algorithm_lib.build(
     name_of(module),
     module.work,
     model,

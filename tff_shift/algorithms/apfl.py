@@ -40,17 +40,17 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
+from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
-from tff_shift.learning import process
 from tff_shift.learning import randomness
 from tff_shift.models import modes
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
 
-RUNNING_STATISTICS = process.TWO_MODELS
+RUNNING_STATISTICS = algorithm.TWO_MODELS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +146,7 @@ def train_client(
   state: ClientState,
   data: local_training.ClientData,
   round_num,
-) -> process.ClientResult:
+) -> algorithm.ClientResult:
   """Trains both models, and alpha, on one client's examples.
 
   Args:
@@ -210,14 +210,14 @@ def train_client(
     ),
     round_num=round_num,
   )
-  return process.ClientResult(
+  return algorithm.ClientResult(
     update=tf.nest.map_structure(tf.subtract, result.weights.shared, weights),
     client_state=ClientState(result.weights.personal, result.carry),
     loss=result.loss,
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of APFL; see `process.Work`."""
 
   def predict_as_client(weights, state, data, examples):

@@ -20,20 +20,20 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tff_shift.learning import adaptation
-from tff_shift.learning import aggregation
+from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
-from tff_shift.learning import process
 from tff_shift.learning import randomness
+from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
+from tff_shift.techniques import adaptation
 
 SCENARIOS = ("online_adaptation",)
 
-RUNNING_STATISTICS = process.FIXED
+RUNNING_STATISTICS = algorithm.FIXED
 
-AGGREGATION_NEEDS = aggregation.Needs(
+AGGREGATION_NEEDS = factories.Needs(
   nothing_shared="the learners stay with the client"
 )
 
@@ -78,7 +78,7 @@ class Ensemble(NamedTuple):
   cumulative_risk: Any
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of ATLAS; see `process.Work`.
 
   The initial weights of the model are the pre-trained ones. A client's state is
@@ -145,7 +145,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
       )
       for head, rate in zip(heads, rates, strict=True)
     ]
-    return process.ClientResult(
+    return algorithm.ClientResult(
       update=(),
       client_state=Ensemble(
         tf.nest.map_structure(
@@ -165,7 +165,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     )
     return evaluation.predict(model, weights, examples.x)
 
-  return process.Work(
+  return algorithm.Work(
     initial_weights=lambda seed: (),
     initial_client_state=initial_client_state,
     train_client=train_client,

@@ -41,22 +41,22 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tff_shift.learning import aggregation
-from tff_shift.learning import distillation as distilling
+from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
-from tff_shift.learning import process
 from tff_shift.learning import randomness
-from tff_shift.learning import tasks
+from tff_shift.learning.aggregators import factories
 from tff_shift.models import modes
 from tff_shift.models import split_model
+from tff_shift.techniques import continual_tasks
+from tff_shift.techniques import distillation as distilling
 
 SCENARIOS = ("evolving",)
 
-RUNNING_STATISTICS = process.Kept(server=("model", "teacher"))
+RUNNING_STATISTICS = algorithm.Kept(server=("model", "teacher"))
 
-AGGREGATION_NEEDS = aggregation.Needs(
+AGGREGATION_NEEDS = factories.Needs(
   in_the_open="for its distillation the server is told the sum of the clients'"
   " probabilities of the public inputs"
 )
@@ -66,7 +66,7 @@ AGGREGATION_NEEDS = aggregation.Needs(
 class HParams(distilling.DistillationHParams):
   """Hyper-parameters of CFeD."""
 
-  task_rounds: int = tasks.task_rounds_hparam()
+  task_rounds: int = continual_tasks.task_rounds_hparam()
   review_share: float = hyperparameters.hparam(
     0.4,
     "Probability that a client reviews in a round, from the second domain on;"
@@ -127,7 +127,7 @@ def train_client(
   weights: Weights,
   data: local_training.ClientData,
   round_num,
-) -> process.ClientResult:
+) -> algorithm.ClientResult:
   """Learns the current domain, or reviews what was learned before.
 
   Args:
@@ -144,11 +144,11 @@ def train_client(
   """
   num_domains = tf.size(data.domain_sizes)
   domain, following = (
-    tasks.current_domain(hparams.task_rounds, number, num_domains)
+    continual_tasks.current_domain(hparams.task_rounds, number, num_domains)
     for number in (round_num, round_num + 1)
   )
-  current = tasks.of_domain(data, domain)
-  num_steps = tasks.num_steps(hparams, data, current, round_num)
+  current = continual_tasks.of_domain(data, domain)
+  num_steps = continual_tasks.num_steps(hparams, data, current, round_num)
   seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
   draw = tf.random.stateless_uniform([], randomness.fold(seed, 0))
   reviews = (domain > 0) & (draw < hparams.review_share)
@@ -173,7 +173,7 @@ def train_client(
     loss_fn, weights.model, num_steps, hparams, seed=seed, round_num=round_num
   )
   counts = tf.cast(tf.minimum(tf.size(data.y), 1), tf.float32)
-  return process.ClientResult(
+  return algorithm.ClientResult(
     update=tf.nest.map_structure(tf.subtract, result.weights, weights.model),
     client_state=(),
     loss=result.loss,
@@ -235,7 +235,7 @@ def update_server(
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of CFeD; see `process.Work`."""
   if model.statistics and hparams.personal_norm != "none":
     raise ValueError(
@@ -251,7 +251,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
   def predict(weights, x):
     return evaluation.predict(model, weights.model, x)
 
-  return process.Work(
+  return algorithm.Work(
     initial_weights=initial_weights,
     train_client=lambda weights, _, data, round_num: train_client(
       model, hparams, distillation, weights, data, round_num

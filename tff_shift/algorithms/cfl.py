@@ -43,25 +43,25 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
-from tff_shift.learning import fisher_information
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
-from tff_shift.learning import process
 from tff_shift.learning import randomness
-from tff_shift.learning import tasks
 from tff_shift.models import split_model
+from tff_shift.techniques import continual_tasks
+from tff_shift.techniques import fisher_information
 
 SCENARIOS = ("evolving",)
 
-RUNNING_STATISTICS = process.ONE_MODEL
+RUNNING_STATISTICS = algorithm.ONE_MODEL
 
 
 @dataclasses.dataclass(frozen=True)
 class HParams(hyperparameters.LocalHParams):
   """Hyper-parameters of CFL."""
 
-  task_rounds: int = tasks.task_rounds_hparam()
+  task_rounds: int = continual_tasks.task_rounds_hparam()
   past_weight: float = hyperparameters.hparam(
     1.0,
     "beta: what a past domain counts beside the current one; 0 forgets them.",
@@ -149,7 +149,7 @@ def train_client(
   past: Past,
   data: local_training.ClientData,
   round_num,
-) -> process.ClientResult:
+) -> algorithm.ClientResult:
   """Expands a domain that is over, and trains on the current one.
 
   Args:
@@ -163,11 +163,11 @@ def train_client(
   Returns:
     The change of the weights, and the new state.
   """
-  domain = tasks.current_domain(
+  domain = continual_tasks.current_domain(
     hparams.task_rounds, round_num, tf.size(data.domain_sizes)
   )
-  current = tasks.of_domain(data, domain)
-  last = tasks.of_domain(data, tf.maximum(past.domain, 0))
+  current = continual_tasks.of_domain(data, domain)
+  last = continual_tasks.of_domain(data, tf.maximum(past.domain, 0))
 
   def add_last():
     loss, gradient, fisher = fisher_information.differentiate(
@@ -181,7 +181,7 @@ def train_client(
   is_over = (past.domain >= 0) & (past.domain < domain) & (tf.size(last.y) > 0)
   past = tf.cond(is_over, add_last, lambda: past)
   seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
-  num_steps = tasks.num_steps(hparams, data, current, round_num)
+  num_steps = continual_tasks.num_steps(hparams, data, current, round_num)
   beta = hparams.past_weight
 
   def loss(now, batch):
@@ -193,7 +193,7 @@ def train_client(
   result = local_training.train_on_batches(
     loss, weights, current, num_steps, seed, hparams, round_num=round_num
   )
-  return process.ClientResult(
+  return algorithm.ClientResult(
     update=tf.nest.map_structure(tf.subtract, result.weights, weights),
     client_state=past._replace(domain=domain),
     loss=result.loss,
@@ -201,7 +201,7 @@ def train_client(
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of CFL; see `process.Work`."""
 
   def initial_client_state(seed, weights):
@@ -210,7 +210,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
       zeros, zeros, tf.constant(0.0), tf.constant(0.0), tf.constant(-1)
     )
 
-  return process.Work(
+  return algorithm.Work(
     initial_weights=model.initial_weights,
     initial_client_state=initial_client_state,
     train_client=lambda weights, past, data, round_num: train_client(

@@ -43,19 +43,19 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_rep
-from tff_shift.learning import aggregation
-from tff_shift.learning import client_slots
+from tff_shift.learning import algorithm
 from tff_shift.learning import hyperparameters
-from tff_shift.learning import process
 from tff_shift.learning import randomness
-from tff_shift.learning import update_conflicts
+from tff_shift.learning.aggregators import client_slots
+from tff_shift.learning.aggregators import factories
 from tff_shift.models import guided_model
+from tff_shift.techniques import update_conflicts
 
 SCENARIOS = ("guidance",)
 
-RUNNING_STATISTICS = process.ONE_MODEL
+RUNNING_STATISTICS = algorithm.ONE_MODEL
 
-AGGREGATION_NEEDS = aggregation.Needs(
+AGGREGATION_NEEDS = factories.Needs(
   unbounded="its server compares the changes as they are, and clipping or"
   " zeroing would change their mean alone",
   per_client="its server compares each client's change with every other's",
@@ -125,7 +125,7 @@ def coefficients(
   ), shares
 
 
-def work(model: guided_model.GuidedModel, hparams: HParams) -> process.Work:
+def work(model: guided_model.GuidedModel, hparams: HParams) -> algorithm.Work:
   """The functions of ConFREE; see `process.Work`.
 
   A `client_id` is below the model's number of clients. A client's state is its

@@ -30,15 +30,15 @@ import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_prox
+from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
-from tff_shift.learning import process
 from tff_shift.models import modes
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
 
-RUNNING_STATISTICS = process.TWO_MODELS
+RUNNING_STATISTICS = algorithm.TWO_MODELS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,7 @@ class HParams(hyperparameters.LocalHParams):
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of Ditto; see `process.Work`.
 
   A client's state is its personal model.

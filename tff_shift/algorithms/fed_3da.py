@@ -31,19 +31,19 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tff_shift.algorithms import p_fed_hn
-from tff_shift.learning import aggregation
+from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
-from tff_shift.learning import hypernetwork
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import periods
-from tff_shift.learning import process
+from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
+from tff_shift.techniques import hypernetwork
 
 SCENARIOS = ("dynamic_personalization",)
 
-RUNNING_STATISTICS = process.FIXED
+RUNNING_STATISTICS = algorithm.FIXED
 
-AGGREGATION_NEEDS = aggregation.Needs(
+AGGREGATION_NEEDS = factories.Needs(
   in_the_open="in use a client sends the vector r that represents its data"
   " (Section 2.3)",
 )
@@ -58,7 +58,7 @@ class HParams(hypernetwork.MetaHParams):
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of Fed-3DA; see `process.Work`.
 
   Clients train on a `periods.PeriodData`. A client's state is the work-network
@@ -78,9 +78,9 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     result = p_fed_hn.train_work_network(
       network, hparams, phi, data.representation, data, round_num
     )
-    return process.ClientResult(result.update, result.weights, result.loss)
+    return algorithm.ClientResult(result.update, result.weights, result.loss)
 
-  return process.Work(
+  return algorithm.Work(
     initial_weights=network.initial_weights,
     initial_client_state=lambda seed, weights: model.initial_weights(seed),
     train_client=train_client,

@@ -22,18 +22,18 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tff_shift.learning import adaptation
+from tff_shift.learning import algorithm
 from tff_shift.learning import hyperparameters
-from tff_shift.learning import process
-from tff_shift.learning import two_phase_adaptation
 from tff_shift.models import split_model
 from tff_shift.shift import batch_noise
 from tff_shift.shift import dynamics
 from tff_shift.shift import measures
+from tff_shift.techniques import adaptation
+from tff_shift.techniques import two_phase_adaptation
 
 SCENARIOS = ("online_adaptation",)
 
-RUNNING_STATISTICS = process.FIXED
+RUNNING_STATISTICS = algorithm.FIXED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +170,7 @@ def correct_signals(
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of FedADE; see `process.Work`.
 
   The initial weights of the model are the pre-trained ones. A client's state is

@@ -46,18 +46,18 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
-from tff_shift.learning import chosen_weights
+from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
-from tff_shift.learning import process
 from tff_shift.learning import randomness
+from tff_shift.learning import weight_masks
 from tff_shift.models import modes
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
 
-RUNNING_STATISTICS = process.TWO_MODELS
+RUNNING_STATISTICS = algorithm.TWO_MODELS
 
 # So many losses tell whether they have settled.
 _WINDOW = 10
@@ -118,11 +118,11 @@ def _mix(model, hparams: HParams, weights, state: ClientState):
   chosen = model.last_layers(hparams.ala_layers)
   mixed = tf.nest.map_structure(
     lambda g, v, w: w * g + (1.0 - w) * v,
-    chosen_weights.take(weights, chosen),
+    weight_masks.take(weights, chosen),
     state.personal,
     state.mixture,
   )
-  return chosen_weights.put(weights, chosen, mixed)
+  return weight_masks.put(weights, chosen, mixed)
 
 
 def learn_mixture(
@@ -181,7 +181,7 @@ def learn_mixture(
     losses = tf.concat([losses[1:], result.carry[tf.newaxis]], axis=0)
     return number + 1, result.weights, losses
 
-  received = chosen_weights.take(weights, model.last_layers(hparams.ala_layers))
+  received = weight_masks.take(weights, model.last_layers(hparams.ala_layers))
   differ = tf.nest.map_structure(
     lambda g, v: tf.reduce_any(tf.not_equal(g, v)), received, state.personal
   )
@@ -203,14 +203,14 @@ def learn_mixture(
   return state._replace(mixture=mixture, is_settled=is_settled)
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of FedALA; see `process.Work`."""
   learns = hparams.variant == "published"
   # The program keeps the whole model, and no W.
   chosen = model.last_layers(hparams.ala_layers if learns else 0)
 
   def initial_client_state(_, weights):
-    personal = chosen_weights.take(weights, chosen)
+    personal = weight_masks.take(weights, chosen)
     ones = tuple(map(tf.ones_like, personal)) if learns else ()
     return ClientState(personal, ones, tf.constant(0))
 
@@ -232,15 +232,13 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
         theta,
         weights,
       ),
-      client_state=state._replace(
-        personal=chosen_weights.take(trained, chosen)
-      ),
+      client_state=state._replace(personal=weight_masks.take(trained, chosen)),
     )
 
   def prepare_client(weights, state, data, round_num):
     if learns:
       return start(weights, state, data, round_num)[1]
-    return chosen_weights.put(weights, chosen, state.personal)
+    return weight_masks.put(weights, chosen, state.personal)
 
   def predict_as_client(_, theta, data, examples):
     del data

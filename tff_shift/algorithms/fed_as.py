@@ -51,28 +51,28 @@ import dataclasses
 
 import tensorflow as tf
 
-from tff_shift.learning import adaptation
-from tff_shift.learning import aggregation
+from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
-from tff_shift.learning import fisher_information
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
-from tff_shift.learning import process
-from tff_shift.learning import prototypes
 from tff_shift.learning import randomness
+from tff_shift.learning.aggregators import factories
 from tff_shift.models import guided_model
 from tff_shift.models import modes
 from tff_shift.models import split_model
+from tff_shift.techniques import adaptation
+from tff_shift.techniques import fisher_information
+from tff_shift.techniques import prototypes
 
 SCENARIOS = ("evolving", "guidance")
 
-RUNNING_STATISTICS = process.TWO_MODELS
+RUNNING_STATISTICS = algorithm.TWO_MODELS
 
 _REASON = (
   "its clients count by the traces of their Fisher information, which are of"
   " any size: to dp all count alike, and secure sums round weights to 1/4096"
 )
-AGGREGATION_NEEDS = aggregation.Needs(in_the_open=_REASON, weighted=_REASON)
+AGGREGATION_NEEDS = factories.Needs(in_the_open=_REASON, weighted=_REASON)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _differ(one, other) -> tf.Tensor:
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of FedAS; see `process.Work`.
 
   A client's state is its last backbone and head, `SplitWeights`; the server has
@@ -229,7 +229,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
       round_num=round_num,
     )
     modes.keep_as("personal")
-    return process.ClientResult(
+    return algorithm.ClientResult(
       update=tf.nest.map_structure(
         tf.subtract, trained.weights.backbone, backbone
       ),
@@ -252,7 +252,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     with modes.of_model("personal") if own else contextlib.nullcontext():
       return evaluation.predict(model, weights, examples.x)
 
-  return process.Work(
+  return algorithm.Work(
     initial_weights=model.initial_backbone,
     initial_client_state=lambda seed, backbone: split_model.SplitWeights(
       backbone, model.initial_head(seed)

@@ -15,15 +15,15 @@ from typing import Any
 
 import tensorflow as tf
 
+from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
-from tff_shift.learning import process
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance", "dynamic_personalization")
-RUNNING_STATISTICS = process.ONE_MODEL
+RUNNING_STATISTICS = algorithm.ONE_MODEL
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ def train_client(
   round_num,
   predict: Callable[[Any, tf.Tensor], tf.Tensor] | None = None,
   **options: Any,
-) -> process.ClientResult:
+) -> algorithm.ClientResult:
   """Trains the shared weights on one client's examples.
 
   A local iteration takes one gradient step per domain, which is one step more
@@ -71,16 +71,16 @@ def train_client(
     round_num=round_num,
     **options,
   )
-  return process.ClientResult(
+  return algorithm.ClientResult(
     update=tf.nest.map_structure(tf.subtract, result.weights, weights),
     client_state=(),
     loss=result.loss,
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of FedAvg; see `process.Work`."""
-  return process.Work(
+  return algorithm.Work(
     initial_weights=model.initial_weights,
     train_client=lambda weights, _, data, round_num: train_client(
       model, hparams, weights, data, round_num

@@ -16,15 +16,15 @@ from typing import Any
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
+from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
-from tff_shift.learning import process
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
-RUNNING_STATISTICS = process.ONE_MODEL
+RUNNING_STATISTICS = algorithm.ONE_MODEL
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,9 +135,9 @@ def prepare_client(
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of FedAvgFT; see `process.Work`."""
-  return process.Work(
+  return algorithm.Work(
     initial_weights=model.initial_weights,
     train_client=lambda weights, _, data, round_num: fed_avg.train_client(
       model, hparams, weights, data, round_num

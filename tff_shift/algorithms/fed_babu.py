@@ -29,13 +29,13 @@ import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_avg_ft
+from tff_shift.learning import algorithm
 from tff_shift.learning import hyperparameters
-from tff_shift.learning import process
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
 
-RUNNING_STATISTICS = process.ONE_MODEL
+RUNNING_STATISTICS = algorithm.ONE_MODEL
 
 # As the paper calls the parts, and as the model does.
 _PARTS = {"full": "full", "head": "head", "body": "backbone"}
@@ -59,7 +59,7 @@ class HParams(fed_avg_ft.HParams):
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of FedBABU; see `process.Work`.
 
   The server's weights are the backbone and the head that nobody trains.

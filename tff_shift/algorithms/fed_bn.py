@@ -18,12 +18,12 @@ statistics of the initial model.
 import dataclasses
 
 from tff_shift.algorithms import fed_avg
+from tff_shift.learning import algorithm
 from tff_shift.learning import hyperparameters
-from tff_shift.learning import process
 from tff_shift.models import split_model
 
 SCENARIOS = fed_avg.SCENARIOS
-RUNNING_STATISTICS = process.ONE_MODEL
+RUNNING_STATISTICS = algorithm.ONE_MODEL
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +39,6 @@ class HParams(fed_avg.HParams):
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of FedBN; see `process.Work`."""
   return fed_avg.work(model, hparams)

@@ -55,23 +55,23 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tff_shift.learning import adaptation
-from tff_shift.learning import aggregation
-from tff_shift.learning import class_alignment
-from tff_shift.learning import classifier_groups
+from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
-from tff_shift.learning import process
 from tff_shift.learning import randomness
-from tff_shift.learning import stream_labels
+from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
+from tff_shift.techniques import adaptation
+from tff_shift.techniques import class_alignment
+from tff_shift.techniques import classifier_groups
+from tff_shift.techniques import stream_labels
 
 SCENARIOS = ("online_adaptation",)
 
-RUNNING_STATISTICS = process.FIXED
+RUNNING_STATISTICS = algorithm.FIXED
 
-AGGREGATION_NEEDS = aggregation.Needs(
+AGGREGATION_NEEDS = factories.Needs(
   per_client="the server compares the classifiers of single clients"
 )
 
@@ -149,7 +149,7 @@ class ClientState(NamedTuple):
   loss: Any
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of FedCCFA; see `process.Work`.
 
   The initial weights of the model are the pre-trained ones. A client's state is
@@ -223,7 +223,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     sent = classifier_groups.sent(
       compared, head, embeddings, lesson.examples.y, model.num_classes
     )
-    return process.ClientResult(
+    return algorithm.ClientResult(
       update=tf.nest.map_structure(tf.subtract, result.weights, backbone),
       client_state=state._replace(head=head, loss=result.loss),
       loss=result.loss,
@@ -251,14 +251,14 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
       head=classifier_groups.head_of(merged.rows, model.embedding_size),
       anchors=merged.anchors,
     )
-    return process.PersonalResult(
+    return algorithm.PersonalResult(
       tf.nest.map_structure(
         lambda new, old: tf.where(is_there, new, old), received, state
       ),
       state.loss,
     )
 
-  return process.Work(
+  return algorithm.Work(
     initial_weights=initial_weights,
     initial_client_state=lambda seed, weights: ClientState(
       weights.head, tf.zeros(sizes), tf.constant(0.0)

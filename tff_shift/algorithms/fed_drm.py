@@ -28,20 +28,20 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tff_shift.learning import aggregation
+from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
-from tff_shift.learning import process
 from tff_shift.learning import randomness
+from tff_shift.learning.aggregators import factories
 from tff_shift.models import guided_model
 from tff_shift.models import split_model
 
 SCENARIOS = ("guidance",)
 
-RUNNING_STATISTICS = process.ONE_MODEL
+RUNNING_STATISTICS = algorithm.ONE_MODEL
 
-AGGREGATION_NEEDS = aggregation.Needs(
+AGGREGATION_NEEDS = factories.Needs(
   unbounded="its guide learns the clients' shares n_i / N from the mean"
   " (Theorem 2.2), which clipping and zeroing change",
   in_the_open="to guide, the server is told each client's number of examples",
@@ -124,7 +124,7 @@ def train_client(
   head,
   data: local_training.ClientData,
   round_num,
-) -> process.ClientResult:
+) -> algorithm.ClientResult:
   """Algorithm 1, lines 6 to 15, for one client.
 
   Args:
@@ -154,14 +154,14 @@ def train_client(
     hparams,
     round_num=round_num,
   )
-  return process.ClientResult(
+  return algorithm.ClientResult(
     update=tf.nest.map_structure(tf.subtract, result.weights.shared, shared),
     client_state=result.weights.head,
     loss=result.loss,
   )
 
 
-def work(model: guided_model.GuidedModel, hparams: HParams) -> process.Work:
+def work(model: guided_model.GuidedModel, hparams: HParams) -> algorithm.Work:
   """The functions of FedDRM; see `process.Work`.
 
   A client's state is its head. The server has no model to predict with, but it
@@ -182,7 +182,7 @@ def work(model: guided_model.GuidedModel, hparams: HParams) -> process.Work:
     )
     return tf.ensure_shape(logits, [x.shape[0], model.num_clients])
 
-  return process.Work(
+  return algorithm.Work(
     initial_weights=lambda seed: Shared(
       model.initial_backbone(seed), model.initial_client_branch(seed)
     ),

@@ -38,18 +38,18 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
-from tff_shift.learning import process
-from tff_shift.learning import prototypes
 from tff_shift.learning import randomness
 from tff_shift.models import modes
 from tff_shift.models import split_model
+from tff_shift.techniques import prototypes
 
 SCENARIOS = ("evolving",)
 
-RUNNING_STATISTICS = process.Kept(server=("phi", "psi"))
+RUNNING_STATISTICS = algorithm.Kept(server=("phi", "psi"))
 
 
 class Weights(NamedTuple):
@@ -117,7 +117,7 @@ def train_client(
   weights: Weights,
   data: local_training.ClientData,
   round_num,
-) -> process.ClientResult:
+) -> algorithm.ClientResult:
   """Algorithm 3, lines 5 to 21, for one client.
 
   Args:
@@ -166,7 +166,7 @@ def train_client(
     seed=seed,
     round_num=round_num,
   )
-  return process.ClientResult(
+  return algorithm.ClientResult(
     update=tf.nest.map_structure(tf.subtract, result.weights, weights),
     client_state=(),
     loss=result.loss,
@@ -245,7 +245,7 @@ def _last_held(domain_sizes) -> tf.Tensor:
   return tf.gather(tf.concat([held, [0]], 0), tf.maximum(num_before - 1, 0))
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of FedEvolve, which uses the backbone of the model twice."""
 
   def prepare_client(weights, _, data, round_num):
@@ -267,7 +267,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     means = prototypes.class_means(summed)
     return _predict(model, hparams.distance, weights, lambda _: means, examples)
 
-  return process.Work(
+  return algorithm.Work(
     initial_weights=lambda seed: initial_weights(model, seed),
     train_client=lambda weights, _, data, round_num: train_client(
       model, hparams, weights, data, round_num

@@ -34,18 +34,18 @@ import dataclasses
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg_ft
+from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
-from tff_shift.learning import process
-from tff_shift.learning import prototypes
 from tff_shift.learning import randomness
 from tff_shift.models import modes
 from tff_shift.models import split_model
+from tff_shift.techniques import prototypes
 
 SCENARIOS = ("evolving",)
 
-RUNNING_STATISTICS = process.ONE_MODEL
+RUNNING_STATISTICS = algorithm.ONE_MODEL
 
 # A step goes from one source domain to the next.
 MIN_SOURCE_DOMAINS = 2
@@ -105,7 +105,7 @@ def train_client(
   weights: split_model.SplitWeights,
   data: local_training.ClientData,
   round_num,
-) -> process.ClientResult:
+) -> algorithm.ClientResult:
   """Algorithm 4, lines 5 to 25, for one client.
 
   Args:
@@ -173,7 +173,7 @@ def train_client(
     ),
     round_num=round_num,
   )
-  return process.ClientResult(
+  return algorithm.ClientResult(
     update=tf.nest.map_structure(tf.subtract, result.weights, weights),
     client_state=(),
     loss=result.loss,
@@ -204,7 +204,7 @@ def personal_weights(
   return split_model.SplitWeights(backbone, head)
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of FedEvp; see `process.Work`."""
 
   def prepare_client(weights, _, data, round_num):
@@ -221,7 +221,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
       trainable=personal_weights(model, hparams.personalization),
     )
 
-  return process.Work(
+  return algorithm.Work(
     initial_weights=model.initial_weights,
     train_client=lambda weights, _, data, round_num: train_client(
       model, hparams, weights, data, round_num

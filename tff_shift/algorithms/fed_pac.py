@@ -56,23 +56,23 @@ import tensorflow as tf
 
 from tff_shift.algorithms import fed_prox
 from tff_shift.algorithms import fed_rep
-from tff_shift.learning import adaptation
-from tff_shift.learning import aggregation
-from tff_shift.learning import client_slots
+from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
-from tff_shift.learning import head_collaboration
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
-from tff_shift.learning import process
-from tff_shift.learning import prototypes
+from tff_shift.learning.aggregators import client_slots
+from tff_shift.learning.aggregators import factories
 from tff_shift.models import guided_model
 from tff_shift.models import split_model
+from tff_shift.techniques import adaptation
+from tff_shift.techniques import head_collaboration
+from tff_shift.techniques import prototypes
 
 SCENARIOS = ("guidance",)
 
-RUNNING_STATISTICS = process.ONE_MODEL
+RUNNING_STATISTICS = algorithm.ONE_MODEL
 
-AGGREGATION_NEEDS = aggregation.Needs(
+AGGREGATION_NEEDS = factories.Needs(
   per_client="its server makes each client's head of the heads and the feature"
   " statistics of all clients, which it must tell apart"
 )
@@ -125,7 +125,7 @@ class Personal(NamedTuple):
 
 def _work_published(
   model: guided_model.GuidedModel, hparams: HParams
-) -> process.Work:
+) -> algorithm.Work:
   num_clients, num_classes = model.num_clients, model.num_classes
 
   def initial_weights(seed):
@@ -199,9 +199,9 @@ def _work_published(
     head = tf.nest.map_structure(
       lambda rows: tf.gather(rows, data.client_id), shared.heads
     )
-    return process.PersonalResult(personal._replace(head=head), personal.loss)
+    return algorithm.PersonalResult(personal._replace(head=head), personal.loss)
 
-  return process.Work(
+  return algorithm.Work(
     initial_weights=initial_weights,
     initial_client_state=lambda seed, shared: Personal(
       model.initial_head(seed), tf.constant(0.0)
@@ -221,7 +221,7 @@ def _work_published(
 
 def _work_program(
   model: split_model.SplitModel, hparams: HParams
-) -> process.Work:
+) -> algorithm.Work:
   def train_client(backbone, head, data, round_num):
     near = fed_prox.proximal_term(hparams.backbone_mu, backbone)
     loss = local_training.classification_loss(
@@ -234,7 +234,7 @@ def _work_program(
   return fed_rep.work(model, hparams)._replace(train_client=train_client)
 
 
-def work(model: guided_model.GuidedModel, hparams: HParams) -> process.Work:
+def work(model: guided_model.GuidedModel, hparams: HParams) -> algorithm.Work:
   """The functions of FedPAC; see `process.Work`.
 
   A `client_id` is below the model's number of clients. The server has no model

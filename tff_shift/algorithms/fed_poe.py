@@ -56,19 +56,19 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tff_shift.learning import adaptation
+from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
-from tff_shift.learning import process
 from tff_shift.learning import randomness
-from tff_shift.learning import snapshot_ensembles
-from tff_shift.learning import stream_labels
 from tff_shift.models import split_model
+from tff_shift.techniques import adaptation
+from tff_shift.techniques import snapshot_ensembles
+from tff_shift.techniques import stream_labels
 
 SCENARIOS = ("online_adaptation",)
 
-RUNNING_STATISTICS = process.FIXED
+RUNNING_STATISTICS = algorithm.FIXED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +159,7 @@ class ClientState(NamedTuple):
   past: Any
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of FedPOE; see `process.Work`.
 
   The initial weights of the model are the pre-trained ones. A client's state is
@@ -303,7 +303,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
       round_num=round_num,
     )
     own, federated = result.weights
-    return process.ClientResult(
+    return algorithm.ClientResult(
       update=tf.nest.map_structure(tf.subtract, federated, weights.federated),
       client_state=ClientState(own, ensemble, past),
       loss=result.loss / 2.0,
@@ -345,7 +345,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
       )
     return Past(tf.zeros([model.num_classes]), kept)
 
-  return process.Work(
+  return algorithm.Work(
     initial_weights=initial_weights,
     initial_client_state=lambda seed, weights: ClientState(
       first(seed), snapshot_ensembles.initial(hparams), initial_past()

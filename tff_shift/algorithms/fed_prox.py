@@ -29,12 +29,12 @@ from typing import Any
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
+from tff_shift.learning import algorithm
 from tff_shift.learning import hyperparameters
-from tff_shift.learning import process
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
-RUNNING_STATISTICS = process.ONE_MODEL
+RUNNING_STATISTICS = algorithm.ONE_MODEL
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ def proximal_term(
   return penalty
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of FedProx; see `process.Work`."""
 
   def train_client(weights, _, data, round_num):

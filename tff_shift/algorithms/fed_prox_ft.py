@@ -24,12 +24,12 @@ import dataclasses
 
 from tff_shift.algorithms import fed_avg_ft
 from tff_shift.algorithms import fed_prox
+from tff_shift.learning import algorithm
 from tff_shift.learning import hyperparameters
-from tff_shift.learning import process
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
-RUNNING_STATISTICS = process.ONE_MODEL
+RUNNING_STATISTICS = algorithm.ONE_MODEL
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ class HParams(fed_avg_ft.HParams):
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of FedProxFT; see `process.Work`."""
   return fed_avg_ft.work(model, hparams)._replace(
     train_client=fed_prox.work(model, hparams).train_client

@@ -19,16 +19,16 @@ from typing import Any
 
 import tensorflow as tf
 
+from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
-from tff_shift.learning import process
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
 
-RUNNING_STATISTICS = process.ONE_MODEL
+RUNNING_STATISTICS = algorithm.ONE_MODEL
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +71,7 @@ def train_client(
   data: local_training.ClientData,
   round_num,
   backbone_loss: Callable[[Any, local_training.Batch], tf.Tensor] | None = None,
-) -> process.ClientResult:
+) -> algorithm.ClientResult:
   """Trains the head on the received backbone, then the backbone under it.
 
   Args:
@@ -110,7 +110,7 @@ def train_client(
     trainable=model.weights_of("backbone"),
     round_num=round_num,
   )
-  return process.ClientResult(
+  return algorithm.ClientResult(
     update=tf.nest.map_structure(
       tf.subtract, trained.weights.backbone, backbone
     ),
@@ -119,13 +119,13 @@ def train_client(
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of FedRep; see `process.Work`.
 
   A client's state is its head; the server has no model to predict with.
   """
   model = split_model.with_head(model, hparams.head)
-  return process.Work(
+  return algorithm.Work(
     initial_weights=model.initial_backbone,
     initial_client_state=lambda seed, weights: model.initial_head(seed),
     starts_alike=True,

@@ -30,17 +30,17 @@ import dataclasses
 
 import tensorflow as tf
 
-from tff_shift.learning import balanced_softmax
+from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
-from tff_shift.learning import process
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
+from tff_shift.techniques import balanced_softmax
 
 SCENARIOS = ("evolving", "guidance")
 
-RUNNING_STATISTICS = process.ONE_MODEL
+RUNNING_STATISTICS = algorithm.ONE_MODEL
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ class HParams(hyperparameters.LocalHParams):
   class_counts: str = balanced_softmax.class_counts_hparam()
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of FedRoD; see `process.Work`.
 
   The head is the last linear layer, and a client's state is a head of its form.
@@ -87,7 +87,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
       round_num=round_num,
     )
     generic, own_head = result.weights
-    return process.ClientResult(
+    return algorithm.ClientResult(
       update=tf.nest.map_structure(tf.subtract, generic, weights),
       client_state=own_head,
       loss=result.loss,
@@ -102,7 +102,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
 
     return evaluation.predict_in_batches(predict, examples.x, model.num_classes)
 
-  return process.Work(
+  return algorithm.Work(
     initial_weights=model.initial_weights,
     initial_client_state=lambda seed, weights: tf.nest.map_structure(
       tf.zeros_like, weights.head

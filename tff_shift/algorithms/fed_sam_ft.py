@@ -35,13 +35,13 @@ import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_avg_ft
+from tff_shift.learning import algorithm
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
-from tff_shift.learning import process
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
-RUNNING_STATISTICS = process.ONE_MODEL
+RUNNING_STATISTICS = algorithm.ONE_MODEL
 
 # A gradient of zeros has no direction.
 _SMALLEST_NORM = 1e-12
@@ -86,7 +86,7 @@ def sharpness_aware(
   return differentiate
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of FedSAMFT; see `process.Work`."""
   return fed_avg_ft.work(model, hparams)._replace(
     train_client=lambda weights, _, data, round_num: fed_avg.train_client(

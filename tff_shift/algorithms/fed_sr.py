@@ -35,19 +35,19 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
-from tff_shift.learning import gaussians as gaussians_lib
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
-from tff_shift.learning import norms
-from tff_shift.learning import process
 from tff_shift.learning import randomness
+from tff_shift.learning import safe_norms
 from tff_shift.learning import sizes
 from tff_shift.models import split_model
+from tff_shift.techniques import gaussians as gaussians_lib
 
 SCENARIOS = ("evolving", "guidance")
 
-RUNNING_STATISTICS = process.ONE_MODEL
+RUNNING_STATISTICS = algorithm.ONE_MODEL
 
 # Of the noise with which is predicted.
 _PREDICTION_SEED = (0, 0)
@@ -124,7 +124,7 @@ def train_client(
   gaussians: ClassGaussians,
   data: local_training.ClientData,
   round_num,
-) -> process.ClientResult:
+) -> algorithm.ClientResult:
   """Trains the model and the client's own Gaussians, as many steps as FedAvg.
 
   Args:
@@ -158,7 +158,9 @@ def train_client(
       model.classify(shared.model.head, z), batch.y
     )
     if hparams.norm_penalty:
-      loss += hparams.norm_penalty * tf.reduce_mean(norms.length(z, axis=1))
+      loss += hparams.norm_penalty * tf.reduce_mean(
+        safe_norms.length(z, axis=1)
+      )
     if hparams.class_penalty:
       loss += hparams.class_penalty * tf.reduce_mean(
         gaussians_lib.divergence(
@@ -179,7 +181,7 @@ def train_client(
     round_num=round_num,
   )
   trained, own = result.weights
-  return process.ClientResult(
+  return algorithm.ClientResult(
     update=tf.nest.map_structure(tf.subtract, trained, weights),
     client_state=own,
     loss=result.loss,
@@ -218,13 +220,13 @@ def predict(
   return evaluation.predict_in_batches(predict_batch, x, model.num_classes)
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of FedSR; see `process.Work`."""
   model = split_model.with_head(model, hparams.head)
   size = model.embedding_size
   sizes.check_copies("num_samples", hparams.num_samples, [size])
   by_class = (model.num_classes, size)
-  return process.Work(
+  return algorithm.Work(
     initial_weights=lambda seed: Weights(
       model.initial_weights(seed), (tf.zeros([size, size]), tf.zeros([size]))
     ),

@@ -45,24 +45,24 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
-from tff_shift.learning import aggregation
-from tff_shift.learning import augmentations
-from tff_shift.learning import balanced_softmax
+from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
-from tff_shift.learning import head_mixtures
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
-from tff_shift.learning import process
 from tff_shift.learning import randomness
 from tff_shift.learning import sizes
-from tff_shift.learning import test_time
+from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
+from tff_shift.techniques import augmentations
+from tff_shift.techniques import balanced_softmax
+from tff_shift.techniques import head_mixtures
+from tff_shift.techniques import test_time_adaptation
 
 SCENARIOS = ("evolving",)
 
-RUNNING_STATISTICS = process.ONE_MODEL
+RUNNING_STATISTICS = algorithm.ONE_MODEL
 
-AGGREGATION_NEEDS = aggregation.Needs(
+AGGREGATION_NEEDS = factories.Needs(
   unbounded="the mean of the clients' descriptors is told by the mean of their"
   " updates, which clipping changes"
 )
@@ -129,7 +129,7 @@ class Personal(NamedTuple):
   descriptor: Any
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of FedTHE; see `process.Work`.
 
   The head is the last linear layer. A client's state is its personal head.
@@ -196,7 +196,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     def adapt_and_predict(nothing, example, domain, place):
       del domain, place
       x, mixture = example
-      adapted = test_time.descend_marginal_entropy(
+      adapted = test_time_adaptation.descend_marginal_entropy(
         lambda current, x: predict(current, x, mixture),
         (weights.model, personal.head),
         lambda step: augmentations.augment(
@@ -210,7 +210,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
       )
       return predict(adapted, x[tf.newaxis], mixture)[0], nothing
 
-    return test_time.adapt_each(
+    return test_time_adaptation.adapt_each(
       (examples.x, mixtures),
       (),
       adapt_and_predict,
@@ -243,7 +243,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
       return predict_adapted(weights, personal, mixtures, examples, seed)
     return head_mixtures.mix(mixtures, judged.logits, judged.personal_logits)
 
-  return process.Work(
+  return algorithm.Work(
     initial_weights=lambda seed: Weights(
       model.initial_weights(seed), tf.zeros([model.embedding_size])
     ),

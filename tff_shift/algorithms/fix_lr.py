@@ -10,14 +10,14 @@ examples, and the mean risk of both updates. Head and class estimates do not.
 
 import dataclasses
 
+from tff_shift.learning import algorithm
 from tff_shift.learning import hyperparameters
-from tff_shift.learning import process
-from tff_shift.learning import two_phase_adaptation
 from tff_shift.models import split_model
+from tff_shift.techniques import two_phase_adaptation
 
 SCENARIOS = ("online_adaptation",)
 
-RUNNING_STATISTICS = process.FIXED
+RUNNING_STATISTICS = algorithm.FIXED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,7 @@ class HParams(two_phase_adaptation.TwoPhaseHParams):
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of FixLR; the initial weights are the pre-trained ones."""
   return two_phase_adaptation.work(
     model, hparams, initial_rate=hparams.learning_rate

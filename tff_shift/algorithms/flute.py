@@ -40,17 +40,17 @@ import dataclasses
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_rep
+from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
-from tff_shift.learning import norms
-from tff_shift.learning import process
 from tff_shift.learning import randomness
+from tff_shift.learning import safe_norms
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
 
-RUNNING_STATISTICS = process.ONE_MODEL
+RUNNING_STATISTICS = algorithm.ONE_MODEL
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +107,7 @@ def simplex_distance(kernel, present) -> tf.Tensor:
   products = tf.matmul(kernel, kernel, transpose_a=True)  # W W^T
   simplex = (tf.eye(num_classes) - 1.0 / num_classes) / (num_classes - 1) ** 0.5
   wanted = simplex * present[:, tf.newaxis] * present
-  return norms.length(products / norms.length(products) - wanted)
+  return safe_norms.length(products / safe_norms.length(products) - wanted)
 
 
 def step_to_simplex(head, present, rate: float):
@@ -199,7 +199,7 @@ def train_client(
   return result._replace(weights=result.weights._replace(head=new_head))
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of FLUTE; see `process.Work`.
 
   A client's state is its head; the server holds the backbone, and with
@@ -216,7 +216,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     own = with_own_head(weights, head)
     result = train_client(model, hparams, *own, data, round_num)
     trained = result.weights if shares_head else result.weights.backbone
-    return process.ClientResult(
+    return algorithm.ClientResult(
       # That of the head is to the mean that the server had: added to it, the
       # mean is that of the new heads.
       update=tf.nest.map_structure(tf.subtract, trained, weights),
@@ -227,7 +227,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
   def predict_as_server(weights, _, examples):
     return evaluation.predict(model, weights, examples.x)
 
-  return process.Work(
+  return algorithm.Work(
     initial_weights=(
       model.initial_weights if shares_head else model.initial_backbone
     ),

@@ -19,17 +19,17 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tff_shift.learning import adaptation
-from tff_shift.learning import aggregation
+from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
-from tff_shift.learning import process
+from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
+from tff_shift.techniques import adaptation
 
 SCENARIOS = ("online_adaptation",)
 
-RUNNING_STATISTICS = process.FIXED
+RUNNING_STATISTICS = algorithm.FIXED
 
-AGGREGATION_NEEDS = aggregation.Needs(
+AGGREGATION_NEEDS = factories.Needs(
   nothing_shared="the model stays as it was trained"
 )
 
@@ -56,7 +56,7 @@ class History(NamedTuple):
   timestep: Any
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of FTH; see `process.Work`.
 
   The initial weights of the model are the pre-trained ones. A client's state is
@@ -85,7 +85,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     )
     logits = reweight(evaluation.predict(model, weights, data.x), history)
     class_weights = adaptation.class_weights(classes, data.y)
-    return process.ClientResult(
+    return algorithm.ClientResult(
       update=(),
       client_state=history,
       loss=adaptation.risk(logits, data.y, class_weights),
@@ -96,7 +96,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     weights = model.initial_weights(data.seed)
     return reweight(evaluation.predict(model, weights, examples.x), history)
 
-  return process.Work(
+  return algorithm.Work(
     initial_weights=lambda seed: (),
     initial_client_state=lambda seed, weights: History(
       tf.zeros([model.num_classes]), tf.constant(0.0), tf.constant(0)

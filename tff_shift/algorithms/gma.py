@@ -38,15 +38,15 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
-from tff_shift.learning import aggregation
+from tff_shift.learning import algorithm
 from tff_shift.learning import hyperparameters
-from tff_shift.learning import process
+from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
-RUNNING_STATISTICS = process.ONE_MODEL
+RUNNING_STATISTICS = algorithm.ONE_MODEL
 
-AGGREGATION_NEEDS = aggregation.Needs(
+AGGREGATION_NEEDS = factories.Needs(
   in_the_open="its mask is made of the sums of the signs of clients' changes,"
   " which are plain sums"
 )
@@ -102,7 +102,7 @@ def mask(signs, weight, threshold: float) -> tf.Tensor:
   return tf.where(agreement >= threshold, 1.0, agreement)
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of GMA; see `process.Work`."""
 
   def train_client(weights, _, data, round_num):

@@ -11,17 +11,17 @@ import dataclasses
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
-from tff_shift.learning import aggregation
+from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
-from tff_shift.learning import process
+from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "dynamic_personalization")
 
-RUNNING_STATISTICS = process.OWN_MODEL
+RUNNING_STATISTICS = algorithm.OWN_MODEL
 
-AGGREGATION_NEEDS = aggregation.Needs(
+AGGREGATION_NEEDS = factories.Needs(
   nothing_shared="every client trains a model of its own"
 )
 
@@ -31,7 +31,7 @@ class HParams(hyperparameters.LocalHParams):
   """Local training has no hyper-parameters of its own."""
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of local training; see `process.Work`.
 
   A client's state is its whole model; the server has none.
@@ -42,7 +42,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     result = fed_avg.train_client(
       model, hparams, personal_weights, data, round_num
     )
-    return process.ClientResult(
+    return algorithm.ClientResult(
       update=(),
       client_state=tf.nest.map_structure(
         tf.add, personal_weights, result.update
@@ -50,7 +50,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
       loss=result.loss,
     )
 
-  return process.Work(
+  return algorithm.Work(
     initial_weights=lambda seed: (),
     initial_client_state=lambda seed, weights: model.initial_weights(seed),
     train_client=train_client,

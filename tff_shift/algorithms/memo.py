@@ -30,7 +30,7 @@ Where the papers are silent:
   * A step draws augmentations of its own. The draws depend on the client and on
     the pixels of the example, not on where it stands among others.
   * Of the image before the chains nothing is flipped or cropped, unless asked
-    for: see `learning/augmentations.py`.
+    for: see `techniques/augmentations.py`.
   * Pixels from outside are 128 in all channels, see there.
   * Points have no augmentations: the paper has dashes for them. `none` is the
     entropy of the prediction for the example as it is.
@@ -42,19 +42,19 @@ import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_avg_ft
-from tff_shift.learning import augmentations
+from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
-from tff_shift.learning import image_operations
 from tff_shift.learning import local_training
-from tff_shift.learning import process
 from tff_shift.learning import randomness
 from tff_shift.learning import sizes
-from tff_shift.learning import test_time
 from tff_shift.models import split_model
+from tff_shift.techniques import augmentations
+from tff_shift.techniques import image_operations
+from tff_shift.techniques import test_time_adaptation
 
 SCENARIOS = ("evolving",)
-RUNNING_STATISTICS = process.ONE_MODEL
+RUNNING_STATISTICS = algorithm.ONE_MODEL
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,7 +150,7 @@ def adapt(
       fill=hparams.augmentation_fill,
     )
 
-  return test_time.descend_marginal_entropy(
+  return test_time_adaptation.descend_marginal_entropy(
     model.predict,
     weights,
     augment,
@@ -190,7 +190,7 @@ def predict(
     adapted = adapt(model, hparams, weights, x, seed)
     return model.predict(adapted, x[tf.newaxis])[0], history
 
-  return test_time.adapt_each(
+  return test_time_adaptation.adapt_each(
     examples.x,
     (),
     adapt_and_predict,
@@ -199,7 +199,7 @@ def predict(
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of MEMO; see `process.Work`.
 
   Args:

@@ -28,17 +28,17 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
+from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
-from tff_shift.learning import hypernetwork
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
-from tff_shift.learning import process
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
+from tff_shift.techniques import hypernetwork
 
 SCENARIOS = ("dynamic_personalization",)
 
-RUNNING_STATISTICS = process.FIXED
+RUNNING_STATISTICS = algorithm.FIXED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +110,7 @@ def train_work_network(
   return MetaTraining(weights, update, by_vector, trained.loss)
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of pFedHN; see `process.Work`.
 
   A client's state is its embedding, [embedding_size] float32, drawn from a
@@ -131,7 +131,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
     result = train_work_network(
       network, hparams, phi, embedding, data, round_num
     )
-    return process.ClientResult(
+    return algorithm.ClientResult(
       update=result.update,
       client_state=(
         embedding + hparams.embedding_learning_rate * result.direction
@@ -139,7 +139,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
       loss=result.loss,
     )
 
-  return process.Work(
+  return algorithm.Work(
     initial_weights=network.initial_weights,
     initial_client_state=initial_embedding,
     train_client=train_client,

@@ -9,18 +9,18 @@ What leaves a client: nothing but the counts and losses of its evaluation.
 
 import dataclasses
 
-from tff_shift.learning import adaptation
-from tff_shift.learning import aggregation
+from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
-from tff_shift.learning import process
+from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
+from tff_shift.techniques import adaptation
 
 SCENARIOS = ("online_adaptation",)
 
-RUNNING_STATISTICS = process.FIXED
+RUNNING_STATISTICS = algorithm.FIXED
 
-AGGREGATION_NEEDS = aggregation.Needs(
+AGGREGATION_NEEDS = factories.Needs(
   nothing_shared="the model stays as it was trained"
 )
 
@@ -30,9 +30,9 @@ class HParams(hyperparameters.HParams):
   """Source has no hyper-parameters."""
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of the reading without adaptation: a round has no phase."""
-  return process.Work(
+  return algorithm.Work(
     initial_weights=model.initial_weights,
     train_client=None,
     predict_as_client=lambda weights, state, data, examples: (

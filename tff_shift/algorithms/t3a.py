@@ -32,15 +32,15 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg_ft
+from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
-from tff_shift.learning import process
 from tff_shift.learning import randomness
-from tff_shift.learning import test_time
 from tff_shift.models import split_model
+from tff_shift.techniques import test_time_adaptation
 
 SCENARIOS = ("evolving",)
-RUNNING_STATISTICS = process.ONE_MODEL
+RUNNING_STATISTICS = algorithm.ONE_MODEL
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +89,7 @@ def _judge(
   return Example(
     features,
     tf.argmax(log_probabilities, axis=1, output_type=tf.int32),
-    test_time.entropy(log_probabilities),
+    test_time_adaptation.entropy(log_probabilities),
   )
 
 
@@ -180,7 +180,7 @@ def predict(
     prototypes = _direction(tf.reduce_sum(supports.directions, axis=1))
     return tf.linalg.matvec(prototypes, example.feature), supports
 
-  return test_time.adapt_each(
+  return test_time_adaptation.adapt_each(
     _judge(model, weights.head, features),
     first_supports(model, weights.head, hparams.num_supports),
     adjust_and_predict,
@@ -190,7 +190,7 @@ def predict(
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of T3A; see `process.Work`. Training is FedAvgFT's."""
   model = split_model.with_head(model, "last_layer")
 

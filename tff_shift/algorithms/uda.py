@@ -28,16 +28,16 @@ Written from what is known of the method, not from its paper. Decisions:
 
 import dataclasses
 
-from tff_shift.learning import aggregation
-from tff_shift.learning import domain_adversaries
-from tff_shift.learning import process
+from tff_shift.learning import algorithm
+from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
+from tff_shift.techniques import domain_adversaries
 
 SCENARIOS = ("online_adaptation",)
 
-RUNNING_STATISTICS = process.FIXED
+RUNNING_STATISTICS = algorithm.FIXED
 
-AGGREGATION_NEEDS = aggregation.Needs(
+AGGREGATION_NEEDS = factories.Needs(
   nothing_shared="each client adapts a model of its own"
 )
 
@@ -47,7 +47,7 @@ class HParams(domain_adversaries.AdversarialHParams):
   """Hyper-parameters of UDA: those of the domain classifier."""
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> process.Work:
+def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   """The functions of UDA; see `process.Work`.
 
   The initial weights of the model are the pre-trained ones. A client's state is

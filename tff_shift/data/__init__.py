@@ -14,5 +14,5 @@ your own enter by `own_datasets` (files), `from_arrays` and `from_client_data`
 TensorFlow before a data set needs it.
 """
 
-from tff_shift.data import from_arrays as from_arrays
-from tff_shift.data import from_client_data as from_client_data
+from tff_shift.data.your_own import from_arrays as from_arrays
+from tff_shift.data.your_own import from_client_data as from_client_data

@@ -47,7 +47,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tff_shift.learning import aggregation
+from tff_shift.learning.aggregators import factories
 from tff_shift.models import modes
 from tff_shift.models import split_model
 
@@ -122,11 +122,11 @@ def _personal(hparams: Any) -> str:
 
 
 def needs(
-  own: aggregation.Needs,
+  own: factories.Needs,
   kept: Kept | None,
   model: split_model.SplitModel,
   hparams: Any,
-) -> aggregation.Needs:
+) -> factories.Needs:
   """Returns what an algorithm asks of an aggregator, for this model."""
   are_summed = model.statistics and kept and kept.server
   if not are_summed or _personal(hparams) != "none":

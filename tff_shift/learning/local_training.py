@@ -15,9 +15,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_shift.learning import chosen_weights
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import randomness
+from tff_shift.learning import weight_masks
 from tff_shift.models import modes
 from tff_shift.models import split_model
 
@@ -345,15 +345,15 @@ def train(
     trainable = all_weights
   if decays is None:
     decays = all_weights
-  moving = chosen_weights.take(weights, trainable)
-  assemble = functools.partial(chosen_weights.put, weights, trainable)
+  moving = weight_masks.take(weights, trainable)
+  assemble = functools.partial(weight_masks.put, weights, trainable)
 
   if learning_rate is None:
     learning_rate = scheduled_rate(hparams, round_num)
   rate_of_step = learning_rate if callable(learning_rate) else None
   first_rate = rate_of_step(tf.constant(0)) if rate_of_step else learning_rate
   # adamw decays the weights itself, so those that do not decay have another.
-  decaying = chosen_weights.take(decays, trainable)
+  decaying = weight_masks.take(decays, trainable)
   groups = [(decaying, build_optimizer(hparams, first_rate))]
   if not all(decaying):
     undecayed = dataclasses.replace(hparams, weight_decay=0.0)
@@ -369,7 +369,7 @@ def train(
       optimizer.initialize(
         tuple(
           tf.TensorSpec(w.shape, w.dtype)
-          for w in chosen_weights.take(moving, group)
+          for w in weight_masks.take(moving, group)
         )
       )
       for group, optimizer in groups
@@ -428,11 +428,11 @@ def train(
         state = optimizer.set_hparams(state, rate)
       state, moved = optimizer.next(
         state,
-        chosen_weights.take(moving_now, group),
-        chosen_weights.take(gradients, group),
+        weight_masks.take(moving_now, group),
+        weight_masks.take(gradients, group),
       )
       states_after.append(state)
-      moving_now = chosen_weights.put(moving_now, group, moved)
+      moving_now = weight_masks.put(moving_now, group, moved)
     if project is not None:
       moving_now = project(moving_now)
     return (

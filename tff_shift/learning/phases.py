@@ -32,8 +32,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_shift.learning import aggregation
 from tff_shift.learning import frozen_weights
+from tff_shift.learning.aggregators import factories
 
 
 class ServerState(NamedTuple):
@@ -128,7 +128,7 @@ def client_training(
   client_type: tff.Type,
   examples_type: tff.Type,
   train_client: Callable[[Any, Any, Any, Any], ClientResult],
-  needs: aggregation.Needs,
+  needs: factories.Needs,
   client_weight: Callable[[Any], Any],
   has_examples: Callable[[Any], Any],
 ) -> tff.Computation:
@@ -182,11 +182,11 @@ def client_training(
     weight = tf.where(is_left_out, 0.0, weight)
     return (
       # Not a number times a weight of 0 is not a number.
-      aggregation.either(~is_left_out, result.update, nothing),
-      aggregation.either(~diverged, result.client_state, client_state),
+      factories.either(~is_left_out, result.update, nothing),
+      factories.either(~diverged, result.client_state, client_state),
       weight,
       tf.cast(weight > 0, tf.float32),
-      aggregation.either(~is_left_out, result.contribution, no_contribution),
+      factories.either(~is_left_out, result.contribution, no_contribution),
       _report(result.loss, diverged, is_empty),
     )
 
@@ -229,7 +229,7 @@ def training_phase(
       return update_server(weights, mean_update, summed, round_num)
 
     # The mean of nothing is not a number, and there may be no update by it.
-    return aggregation.either(num_counted > 0, updated, lambda: weights)
+    return factories.either(num_counted > 0, updated, lambda: weights)
 
   @tff.federated_computation(
     server_type,
@@ -304,7 +304,7 @@ def personal_phase(
   def work(weights, client_state, data, round_num):
     result = personalize_client(weights, client_state, data, round_num)
     diverged = _has_diverged(result.client_state)
-    new_client_state = aggregation.either(
+    new_client_state = factories.either(
       ~diverged, result.client_state, client_state
     )
     is_empty = tf.equal(has_examples(data), 0)

@@ -15,7 +15,7 @@ the longest title of a batch.
 
 import tensorflow as tf
 
-from tff_shift.data import text
+from tff_shift.data.texts import text
 from tff_shift.models import keras_parts
 from tff_shift.models import parts
 from tff_shift.models import split_model

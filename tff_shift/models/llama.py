@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tff_shift.data import tokens as tokens_lib
+from tff_shift.data.texts import tokens as tokens_lib
 from tff_shift.models import keras_parts
 from tff_shift.models import llama_checkpoint
 from tff_shift.models import parts

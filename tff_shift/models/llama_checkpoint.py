@@ -4,7 +4,7 @@
     model.safetensors              the weights; or, in several files,
     model.safetensors.index.json   which weight is in which of
     model-00001-of-00002.safetensors, ...
-    tokenizer.json                 how text becomes numbers: `data.tokens`
+    tokenizer.json                 how text becomes numbers: `data.texts.tokens`
 
 Weights keep their type (bfloat16, as published, is half of float32), and are
 read one by one, so that there is one copy of them in memory.
@@ -27,7 +27,7 @@ from tff_shift import files
 from tff_shift import installed
 from tff_shift import records
 from tff_shift.data import array_files
-from tff_shift.data import tokens
+from tff_shift.data.texts import tokens
 
 # What a folder holds.
 CONFIG_FILE = tokens.CONFIG_FILE

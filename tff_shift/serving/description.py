@@ -11,7 +11,7 @@ import msgspec
 
 from tff_shift import files
 from tff_shift import records
-from tff_shift.data import text
+from tff_shift.data.texts import text
 
 FILE = "model.json"
 WEIGHTS_FILE = "weights.npz"

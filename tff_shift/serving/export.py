@@ -29,10 +29,10 @@ import tensorflow_federated as tff
 
 from tff_shift import files
 from tff_shift.data import array_files
+from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import frozen_weights
 from tff_shift.learning import guidance
 from tff_shift.learning import local_training
-from tff_shift.learning import process
 from tff_shift.learning import randomness
 from tff_shift.serving import description
 from tff_shift.serving import naming
@@ -41,7 +41,7 @@ from tff_shift.serving import tracing
 
 
 def export(
-  algorithm: process.FederatedAlgorithm,
+  algorithm: algorithm_lib.FederatedAlgorithm,
   server_state: Any,
   client_states: Sequence[Any],
   data: Sequence[Any],
@@ -128,7 +128,7 @@ def _arrays(structure: Any) -> Any:
 
 
 def _personal(
-  algorithm: process.FederatedAlgorithm,
+  algorithm: algorithm_lib.FederatedAlgorithm,
   server_state: Any,
   states: Sequence[Any],
   data: Sequence[Any],
@@ -158,7 +158,7 @@ def _personal(
 
 
 def _tensors(
-  algorithm: process.FederatedAlgorithm,
+  algorithm: algorithm_lib.FederatedAlgorithm,
   server_state: Any,
   weights: Any,
   personal: Sequence[Any],
@@ -192,7 +192,7 @@ def _tensors(
 
 
 def _trace(
-  algorithm: process.FederatedAlgorithm,
+  algorithm: algorithm_lib.FederatedAlgorithm,
   tensors: served.Tensors,
   has_clients: bool,
   domain: int,
@@ -245,7 +245,7 @@ def _trace(
 
 
 def _check_has_no_examples(
-  algorithm: process.FederatedAlgorithm,
+  algorithm: algorithm_lib.FederatedAlgorithm,
   tensors: served.Tensors,
   traced: tracing.Traced,
 ) -> None:
@@ -268,7 +268,7 @@ def _specs(structure: Any, first: int = 0) -> Any:
   )
 
 
-def _data_specs(algorithm: process.FederatedAlgorithm) -> Any:
+def _data_specs(algorithm: algorithm_lib.FederatedAlgorithm) -> Any:
   """Returns the type of a client's data, in its own structure."""
   return tff.types.structure_from_tensor_type_tree(
     lambda each: tf.TensorSpec(each.shape, each.dtype),
@@ -276,13 +276,13 @@ def _data_specs(algorithm: process.FederatedAlgorithm) -> Any:
   )
 
 
-def _x_spec(algorithm: process.FederatedAlgorithm) -> tf.TensorSpec:
+def _x_spec(algorithm: algorithm_lib.FederatedAlgorithm) -> tf.TensorSpec:
   model = algorithm.model
   return tf.TensorSpec([None, *model.input_shape], model.input_dtype, name="x")
 
 
 def _request_spec(
-  algorithm: process.FederatedAlgorithm,
+  algorithm: algorithm_lib.FederatedAlgorithm,
 ) -> tf.TensorSpec | None:
   request = algorithm.work.request_type
   return request and tf.TensorSpec(request.shape, request.dtype, "request")
@@ -304,7 +304,7 @@ def _to_predict(x: tf.Tensor, domain: int) -> local_training.ClientData:
 
 
 def _client_weights(
-  algorithm: process.FederatedAlgorithm, data: Sequence[Any]
+  algorithm: algorithm_lib.FederatedAlgorithm, data: Sequence[Any]
 ) -> np.ndarray | None:
   """Returns what each client counts, for the guide."""
   if algorithm.work.guide_queries is None:

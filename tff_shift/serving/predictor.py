@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tff_shift import library_logs
 from tff_shift.data import examples
-from tff_shift.data import text
+from tff_shift.data.texts import text
 from tff_shift.serving import agreement
 from tff_shift.serving import description
 

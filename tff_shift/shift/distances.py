@@ -33,7 +33,7 @@ import ot
 from tff_shift import arguments
 from tff_shift.data import examples
 from tff_shift.data import partition
-from tff_shift.data import periods
+from tff_shift.data.shifts import dynamic_personalization
 
 METHODS = ("auto", "exact", "sinkhorn")
 
@@ -134,7 +134,7 @@ def iid_distances(
 ) -> np.ndarray:
   """Computes distances between periods without drift.
 
-  Each period is an iid one of `data.periods.Periods`: its examples differ from
+  Each period is an iid one of `data.shifts.dynamic_personalization.Periods`: its examples differ from
   each other, but both of a pair may have the same. The smaller the pool, the
   more they share and the smaller the distance: a threshold suits periods from a
   pool of about this size, or a smaller one.
@@ -163,7 +163,7 @@ def iid_distances(
     )
   # iid periods do not look at labels.
   pool = examples.Examples(x, np.zeros(len(x), np.int32))
-  drawn = periods.Periods(
+  drawn = dynamic_personalization.Periods(
     pool, 1, "iid", num_clients=1, period_size=period_size, seed=seed
   )
   return np.array(

@@ -5,10 +5,10 @@ import types
 import numpy as np
 import pytest
 
-from tff_shift.learning import adaptation
 from tff_shift.learning import local_training
 from tff_shift.learning import periods
 from tff_shift.learning import randomness
+from tff_shift.techniques import adaptation
 from tff_shift.testing import forms
 
 

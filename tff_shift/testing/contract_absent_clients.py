@@ -7,10 +7,10 @@ import pytest
 import tensorflow as tf
 
 from tff_shift import algorithms
-from tff_shift.data import domains
+from tff_shift.data.shifts import evolving as evolving_data
 from tff_shift.learning import local_training
-from tff_shift.simulation import evolving
-from tff_shift.simulation import rounds
+from tff_shift.simulation.engine import rounds
+from tff_shift.simulation.scenarios import evolving
 from tff_shift.testing import running
 
 # Of each source domain: a client that has all, one that came late, one that
@@ -92,10 +92,12 @@ class TestEvolvingWithAbsentClients:
       ]
     ):
       parts = [
-        domains.ClientExamples(*make_client(10 * position + i, sizes)[:3])
+        evolving_data.ClientExamples(*make_client(10 * position + i, sizes)[:3])
         for i, sizes in enumerate(([*train, 0], test))
       ]
-      made.append(domains.Client(position, *parts, f"hospital_{position}"))
+      made.append(
+        evolving_data.Client(position, *parts, f"hospital_{position}")
+      )
     return made
 
   def run(self, built, clients):

@@ -8,16 +8,16 @@ import pytest
 import tensorflow_federated as tff
 
 from tff_shift import algorithms
-from tff_shift.learning import aggregation
+from tff_shift.learning.aggregators import factories
 from tff_shift.testing import running
 
 
 @pytest.fixture(scope="session")
 def aggregators():
   """All aggregators; `dp` without noise, at a norm that clips nothing."""
-  unbounded = aggregation.AggregatorHParams(clipping="none", zeroing=False)
+  unbounded = factories.AggregatorHParams(clipping="none", zeroing=False)
   hparams = {
-    "dp": aggregation.AggregatorHParams(
+    "dp": factories.AggregatorHParams(
       noise_multiplier=0.0, clipping="fixed", clipping_norm=1e6
     ),
     # With clipping they take their time to build.
@@ -25,15 +25,15 @@ def aggregators():
     "compressed": unbounded,
   }
   return {
-    name: aggregation.build(name, hparams.get(name), clients_per_round=4)
-    for name in aggregation.NAMES
+    name: factories.build(name, hparams.get(name), clients_per_round=4)
+    for name in factories.NAMES
   }
 
 
 def refusal_of(built, factory, hparams):
   """Returns what is said against an aggregator; None where it fits."""
   try:
-    aggregation.check(
+    factories.check(
       built.name, algorithms.needs(built.name), factory.traits, hparams
     )
   except ValueError as refusal:
@@ -57,7 +57,7 @@ class TestAggregators:
     needs = algorithms.needs(built.name)
     assert bool(needs.nothing_shared) == shares_nothing
 
-  @pytest.mark.parametrize("aggregator", aggregation.NAMES)
+  @pytest.mark.parametrize("aggregator", factories.NAMES)
   def test_aggregator_that_does_not_fit_is_refused_with_a_reason(
     self, built, aggregators, model, uniform, aggregator
   ):
@@ -75,7 +75,7 @@ class TestAggregators:
   # The template's own tests average with each aggregator, and have a private
   # mean.
   @pytest.mark.every_algorithm
-  @pytest.mark.parametrize("aggregator", aggregation.NAMES)
+  @pytest.mark.parametrize("aggregator", factories.NAMES)
   def test_aggregator_that_fits_averages_what_is_shared(
     self, built, aggregators, uniform, aggregator
   ):

@@ -11,7 +11,7 @@ import tff_shift
 from tff_shift import algorithms
 from tff_shift.models import split_model
 from tff_shift.serving import export
-from tff_shift.simulation import rounds
+from tff_shift.simulation.engine import rounds
 
 # Stands in every example that clients have.
 MARKER = np.float32(7.6543211e-5)

@@ -8,10 +8,10 @@ import pytest
 import tensorflow_federated as tff
 
 from tff_shift import algorithms
-from tff_shift.learning import adaptation
+from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import local_training
 from tff_shift.learning import periods
-from tff_shift.learning import process
+from tff_shift.techniques import adaptation
 from tff_shift.testing import running
 
 # What the clients of a scenario have.
@@ -30,7 +30,7 @@ class TestForm:
   def test_file_ends_in_a_record_of_functions(self, built):
     work = algorithms.get(built.name).work
     assert list(inspect.signature(work).parameters) == ["model", "hparams"]
-    assert isinstance(built.functions, process.Work)
+    assert isinstance(built.functions, algorithm_lib.Work)
     assert built.algorithm.name == built.name
 
   def test_clients_take_what_they_have_in_every_scenario(

@@ -11,7 +11,7 @@ from tff_shift import algorithms
 from tff_shift.execution import local as local_execution
 from tff_shift.learning import evaluation
 from tff_shift.learning import randomness
-from tff_shift.simulation import rounds
+from tff_shift.simulation.engine import rounds
 from tff_shift.testing import running
 
 

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tff_shift import algorithms
-from tff_shift.learning import process
+from tff_shift.learning import algorithm
 from tff_shift.models import guided_model
 from tff_shift.models import split_model
 
@@ -83,7 +83,7 @@ def form(name: str) -> Any:
     name: The name of the algorithm.
   """
   functions = algorithms.get(name).work(model(), hparams(name))
-  defaults = process.Work._field_defaults
+  defaults = algorithm.Work._field_defaults
   examples_type = functions.examples_type
   needs = dataclasses.asdict(algorithms.needs(name))
   return (

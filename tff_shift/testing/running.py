@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_shift.learning import evaluation
-from tff_shift.simulation import rounds
+from tff_shift.simulation.engine import rounds
 
 RUN_SEED = 5
 # What is measured of predictions.

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from sklearn import naive_bayes
 
-from tff_shift.data import domains
 from tff_shift.data.datasets import synthetic_titles
+from tff_shift.data.shifts import evolving
 
 
 @pytest.fixture(scope="module")
 def dataset():
-  return domains.load_evolving("synthetic_titles", seed=3)
+  return evolving.load_evolving("synthetic_titles", seed=3)
 
 
 def counts_of(domain, vocabulary):

@@ -12,16 +12,16 @@ import time
 import pytest
 
 from benchmarks import resume
-from experiments import dynamic_personalization
-from experiments import dynamic_personalization_plan
-from experiments import evolving
-from experiments import evolving_plan
 from tff_shift import files
-from tff_shift.simulation import checkpoints
-from tff_shift.simulation import drawing
-from tff_shift.simulation import results
-from tff_shift.simulation import rounds
-from tff_shift.simulation import trackers
+from tff_shift.command_line.binaries import dynamic_personalization
+from tff_shift.command_line.binaries import evolving
+from tff_shift.command_line.plans import dynamic_personalization_plan
+from tff_shift.command_line.plans import evolving_plan
+from tff_shift.reporting.figures import drawing
+from tff_shift.reporting.trackers import trackers
+from tff_shift.simulation.engine import checkpoints
+from tff_shift.simulation.engine import rounds
+from tff_shift.simulation.storage import results
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ import tensorflow_federated as tff
 
 from tff_shift import execution
 from tff_shift.execution import local
-from tff_shift.simulation import rounds
+from tff_shift.simulation.engine import rounds
 
 pytestmark = [pytest.mark.cpp, pytest.mark.slow]
 

@@ -17,9 +17,9 @@ import numpy as np
 from tff_shift import arguments
 from tff_shift.data import dataset
 from tff_shift.data import examples
-from tff_shift.data import own_datasets
 from tff_shift.data import source
-from tff_shift.data import text
+from tff_shift.data.texts import text
+from tff_shift.data.your_own import own_datasets
 
 
 # The folder is read once; a package may be given further folders.

@@ -8,7 +8,7 @@ Domains" (CVPR 2014), from the archive as it unpacks. Domains are those of
 import numpy as np
 
 from tff_shift.data import dataset
-from tff_shift.data import image_archives
+from tff_shift.data.readers import image_archives
 
 DATASET = dataset.Dataset(
   shape=(224, 224, 3),

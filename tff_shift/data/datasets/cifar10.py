@@ -8,9 +8,9 @@ import functools
 
 import numpy as np
 
-from tff_shift.data import corrupted_sources
 from tff_shift.data import dataset
-from tff_shift.data import tfds_archives
+from tff_shift.data.readers import corrupted_sources
+from tff_shift.data.readers import tfds_archives
 
 DATASET = dataset.Dataset(
   shape=(32, 32, 3),

@@ -12,7 +12,7 @@ import numpy as np
 
 from tff_shift.data import dataset
 from tff_shift.data import source
-from tff_shift.data import tfds_archives
+from tff_shift.data.readers import tfds_archives
 
 
 def _load(folder: pathlib.Path) -> source.Source:

@@ -10,7 +10,7 @@ import functools
 import numpy as np
 
 from tff_shift.data import dataset
-from tff_shift.data import tfds_archives
+from tff_shift.data.readers import tfds_archives
 
 DATASET = dataset.Dataset(
   shape=(28, 28, 1),

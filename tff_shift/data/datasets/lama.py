@@ -7,7 +7,7 @@ F. Petroni et al., "Language Models as Knowledge Bases?" (EMNLP 2019); see
 import numpy as np
 
 from tff_shift.data import dataset
-from tff_shift.data import lama_archive
+from tff_shift.data.readers import lama_archive
 
 DATASET = dataset.Dataset(
   shape=(lama_archive.LENGTH,),

@@ -8,8 +8,8 @@ Distribution Shifts", Appendix E.2: half-years, 5,000 titles each.
 import numpy as np
 
 from tff_shift.data import dataset
-from tff_shift.data import text
-from tff_shift.data import text_archives
+from tff_shift.data.readers import text_archives
+from tff_shift.data.texts import text
 
 _NUM_WORDS = 20_000
 

@@ -17,10 +17,10 @@ import pathlib
 import numpy as np
 
 from tff_shift.data import dataset
-from tff_shift.data import lama_archive
 from tff_shift.data import partition
 from tff_shift.data import source
-from tff_shift.data import tokens
+from tff_shift.data.readers import lama_archive
+from tff_shift.data.texts import tokens
 
 _NUM_KINDS = 9
 _NAMES_PER_KIND = 16

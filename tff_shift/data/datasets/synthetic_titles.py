@@ -23,7 +23,7 @@ import numpy as np
 from tff_shift.data import dataset
 from tff_shift.data import partition
 from tff_shift.data import source
-from tff_shift.data import text
+from tff_shift.data.texts import text
 
 TITLE_LENGTH = 10
 CLASS_NAMES = tuple(f"synthetic class {label}" for label in range(5))

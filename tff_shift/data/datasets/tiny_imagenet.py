@@ -8,7 +8,7 @@ validation images.
 import numpy as np
 
 from tff_shift.data import dataset
-from tff_shift.data import image_archives
+from tff_shift.data.readers import image_archives
 
 DATASET = dataset.Dataset(
   shape=(64, 64, 3),

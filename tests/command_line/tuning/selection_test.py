@@ -1,0 +1,184 @@
+"""Tests of the fair choice of settings, with runs that are recorded."""
+
+import math
+
+import hypothesis
+import pytest
+from hypothesis import strategies
+
+from tff_shift.command_line.tuning import selection
+from tff_shift.simulation.engine import rounds
+
+_SCORES = {
+  ("a", 0.1): 70.0,
+  ("a", 0.01): 80.0,
+  ("b", 0.1): 60.0,
+  ("b", 0.01): 60.0,
+}
+_CONTESTANTS = [
+  selection.Contestant(name, None, {"learning_rate": rate})
+  for name, rate in _SCORES
+]
+
+
+def _key(contestant):
+  return contestant.algorithm, contestant.compared["learning_rate"]
+
+
+class _Recorder:
+  """Stands for the runs: gives scores away and remembers who asked."""
+
+  def __init__(self):
+    self.runs = []
+
+  def run(self, contestant):
+    self.runs.append((*_key(contestant), "target"))
+    # On the target the order is the other way round: who looked at it would
+    # choose another rate.
+    return {0: 100 - _SCORES[_key(contestant)]}
+
+  def score(self, contestant):
+    self.runs.append((*_key(contestant), "last_source"))
+    return _SCORES[_key(contestant)]
+
+  @property
+  def rule(self):
+    return selection.Rule("last_source", "accuracy", self.score)
+
+
+def _described(readings):
+  return [(*_key(each.contestant), each.selection) for each in readings]
+
+
+def test_compare_without_rule_runs_every_setting_once():
+  recorder = _Recorder()
+  readings = list(selection.compare(_CONTESTANTS, recorder.run))
+  assert recorder.runs == [
+    (name, rate, "target") for name in "ab" for rate in (0.1, 0.01)
+  ]
+  assert _described(readings) == [
+    (name, rate, "none") for name in "ab" for rate in (0.1, 0.01)
+  ]
+  assert [each.by_seed[0] for each in readings] == [30, 20, 40, 40]
+  assert all(each.scores == {} for each in readings)
+
+
+def test_readings_tell_what_there_was_to_choose_from():
+  recorder = _Recorder()
+  readings = selection.compare(
+    _CONTESTANTS, recorder.run, rule=recorder.rule, all_settings=True
+  )
+  assert [(_key(each.contestant), dict(each.scores)) for each in readings][
+    ::2
+  ] == [
+    (("a", 0.1), {"a, learning rate 0.1": 70.0, "a, learning rate 0.01": 80.0}),
+    (("b", 0.1), {"b, learning rate 0.1": 60.0, "b, learning rate 0.01": 60.0}),
+  ]
+
+
+def test_compare_with_rule_judges_only_what_it_chose():
+  recorder, choices = _Recorder(), []
+  readings = list(
+    selection.compare(
+      _CONTESTANTS,
+      recorder.run,
+      rule=recorder.rule,
+      on_choice=lambda *choice: choices.append(choice),
+    )
+  )
+  assert recorder.runs == [
+    ("a", 0.1, "last_source"),
+    ("a", 0.01, "last_source"),
+    ("a", 0.01, "target"),
+    ("b", 0.1, "last_source"),
+    ("b", 0.01, "last_source"),
+    # Both are equally good: the smaller one counts.
+    ("b", 0.01, "target"),
+  ]
+  assert _described(readings) == [
+    ("a", 0.01, "last_source"),
+    ("b", 0.01, "last_source"),
+  ]
+  assert choices == [
+    (_CONTESTANTS[:2], [70.0, 80.0], _CONTESTANTS[1]),
+    (_CONTESTANTS[2:], [60.0, 60.0], _CONTESTANTS[3]),
+  ]
+
+
+def test_setting_that_diverges_is_not_chosen_and_ends_nothing():
+  recorder = _Recorder()
+
+  def score(contestant):
+    if _key(contestant) == ("a", 0.01):
+      raise rounds.DivergedError("a", 3, 5)
+    return recorder.score(contestant)
+
+  rule = selection.Rule("last_source", "accuracy", score)
+  first, second = selection.compare(_CONTESTANTS, recorder.run, rule=rule)
+  assert _described([first, second]) == [
+    ("a", 0.1, "last_source"),
+    ("b", 0.01, "last_source"),
+  ]
+  assert first.scores == {
+    "a, learning rate 0.1": 70.0,
+    "a, learning rate 0.01": -math.inf,
+  }
+
+
+def test_compare_with_all_settings_marks_the_chosen_one():
+  recorder = _Recorder()
+  readings = selection.compare(
+    _CONTESTANTS, recorder.run, rule=recorder.rule, all_settings=True
+  )
+  assert _described(readings) == [
+    ("a", 0.1, "none"),
+    ("a", 0.01, "last_source"),
+    ("b", 0.1, "none"),
+    ("b", 0.01, "last_source"),
+  ]
+
+
+def test_compare_gives_a_reading_before_it_runs_the_next():
+  recorder = _Recorder()
+  next(selection.compare(_CONTESTANTS, recorder.run))
+  assert len(recorder.runs) == 1
+
+
+_VALUES = strategies.tuples(
+  strategies.floats(1e-6, 1.0),
+  strategies.sampled_from(["adam", "sgd"]),
+  strategies.booleans(),
+)
+
+
+@hypothesis.given(
+  strategies.dictionaries(_VALUES, strategies.integers(0, 3), min_size=1)
+)
+def test_choose_takes_the_first_of_the_best(scores):
+  names = "learning_rate", "optimizer", "use_it"
+  contestants = [
+    selection.Contestant("a", None, dict(zip(names, values, strict=True)))
+    for values in scores
+  ]
+  chosen = selection.choose(contestants, list(scores.values()))
+  best = [v for v, score in scores.items() if score == max(scores.values())]
+  assert tuple(chosen.compared.values()) == min(best)
+
+
+@pytest.mark.parametrize(
+  ("compared", "label"),
+  [
+    ({}, "fed_drm"),
+    ({"learning_rate": 0.1}, "fed_drm, learning rate 0.1"),
+    (
+      {"lambda_": 0.5, "optimizer": "adam"},
+      "fed_drm, lambda 0.5, optimizer adam",
+    ),
+    ({"use_it": False, "steps": 3}, "fed_drm, use it False, steps 3"),
+    ({"learning_rate": 1e-5}, "fed_drm, learning rate 1e-05"),
+    # Values that differ have labels that do.
+    ({"learning_rate": 0.12345678}, "fed_drm, learning rate 0.12345678"),
+  ],
+)
+def test_label_names_what_is_compared(compared, label):
+  assert selection.Contestant("fed_drm", None, compared).label == label

@@ -1,0 +1,215 @@
+import colorsys
+
+import numpy as np
+import pytest
+
+from tff_shift.data.images import color_transforms
+from tff_shift.data.images.color_transforms import ColorTransform
+
+
+def apply_to_color(color, **transform):
+  """Returns what becomes of one pixel, as a tuple."""
+  images = np.array(color, np.uint8).reshape(1, 1, 1, 3)
+  result = color_transforms.apply(images, ColorTransform(**transform))
+  assert result.dtype == np.uint8
+  assert result.shape == images.shape
+  return tuple(result.flat)
+
+
+def random_images(num_images=3, num_channels=3):
+  shape = (num_images, 5, 4, num_channels)
+  return np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
+
+
+class TestPool:
+  @pytest.mark.parametrize(
+    ("intensity", "gammas", "hues", "saturations"),
+    [
+      ("low", (0.9, 1.1), (-0.01, 0.01), (0.9, 1.1)),
+      ("mid", (0.75, 1.25), (-0.05, 0.05), (0.7, 1.3)),
+      ("high", (0.6, 1.4), (-0.1, 0.1), (0.5, 1.5)),
+    ],
+  )
+  def test_eight_clients_have_the_bits_of_their_number(
+    self, intensity, gammas, hues, saturations
+  ):
+    pool = color_transforms.pool(8, intensity)
+    for client, transform in enumerate(pool):
+      assert transform == ColorTransform(
+        gammas[client & 1], hues[client >> 1 & 1], saturations[client >> 2]
+      )
+    assert color_transforms.pool(5, intensity) == pool[:5]
+
+  def test_more_clients_have_the_first_of_54(self):
+    pool = color_transforms.pool(54)
+    assert len(set(pool)) == 54
+    for client, transform in enumerate(pool):
+      assert transform == (
+        (0.6, 1.0, 1.4)[client % 3],
+        (-0.15, 0.0, 0.15)[client // 3 % 3],
+        (0.4, 1.0, 1.6)[client // 9 % 3],
+        (8, 2)[client // 27],
+      )
+    assert color_transforms.pool(9) == pool[:9]
+
+  @pytest.mark.parametrize("num_clients", [0, 55])
+  def test_number_of_clients_out_of_range_is_refused(self, num_clients):
+    with pytest.raises(ValueError, match=r"^num_clients must be 1 to 54, .*$"):
+      color_transforms.pool(num_clients)
+
+  def test_intensity_with_many_clients_is_refused(self):
+    with pytest.raises(ValueError, match=r"^intensity .* low and num_clients"):
+      color_transforms.pool(9, "low")
+
+  @pytest.mark.parametrize("num_clients", [1, 60])
+  def test_none_moves_nothing_for_any_number(self, num_clients):
+    found = color_transforms.pool(num_clients, "none")
+    assert found == (color_transforms.ColorTransform(),) * num_clients
+    with pytest.raises(ValueError, match=r"^num_clients must be .* got 0$"):
+      color_transforms.pool(0, "none")
+
+  def test_intensity_unknown_is_refused(self):
+    with pytest.raises(ValueError, match=r"low, mid, high, got 'max'$"):
+      color_transforms.pool(8, "max")
+
+
+class TestApply:
+  def test_saturation_scales_the_distance_from_the_brightest(self):
+    # HSV keeps the largest channel; 0 makes all channels equal to it.
+    assert apply_to_color((200, 100, 50), saturation=0.0) == (200, 200, 200)
+    assert apply_to_color((200, 100, 50), saturation=0.5) == (200, 150, 125)
+    # The saturation is 3/4: times 2 it is cut off at 1, and the hue is kept.
+    # Green lies a third of the way from blue to red.
+    assert apply_to_color((200, 100, 50), saturation=2.0) == (200, 67, 0)
+
+  def test_hue_turns_the_color_circle(self):
+    assert apply_to_color((255, 0, 0), hue=1 / 3) == (0, 255, 0)
+    assert apply_to_color((255, 0, 0), hue=-1 / 3) == (0, 0, 255)
+    assert apply_to_color((90, 90, 90), hue=0.3) == (90, 90, 90)
+
+  def test_gamma_is_the_exponent_of_the_channels(self):
+    # 255 (64 / 255)^0.5 = 127.75; 255 (64 / 255)^2 = 16.06.
+    assert apply_to_color((0, 64, 255), gamma=0.5) == (0, 128, 255)
+    assert apply_to_color((0, 64, 255), gamma=2.0) == (0, 16, 255)
+
+  def test_posterisation_keeps_the_highest_bits(self):
+    color = (63, 64, 255)
+    assert apply_to_color(color, posterize_bits=2) == (0, 64, 192)
+    assert apply_to_color(color, posterize_bits=1) == (0, 0, 128)
+    assert apply_to_color(color, posterize_bits=8) == color
+
+  def test_steps_are_taken_in_their_order(self):
+    # Saturation: (200, 150, 125); hue: (125, 200, 150); gamma 2: 255 times
+    # (0.2403, 0.6151, 0.3460) = (61.3, 156.9, 88.2); two bits of these.
+    color, order = (200, 100, 50), {"saturation": 0.5, "hue": 1 / 3}
+    assert apply_to_color(color, **order) == (125, 200, 150)
+    assert apply_to_color(color, gamma=2.0, **order) == (61, 157, 88)
+    assert apply_to_color(color, gamma=2.0, posterize_bits=2, **order) == (
+      0,
+      128,
+      64,
+    )
+    # Gamma first would give (157, 39, 10), and then paler colours.
+    assert apply_to_color(color, gamma=2.0) == (157, 39, 10)
+    assert apply_to_color((157, 39, 10), **order) == (84, 157, 98)
+
+  @pytest.mark.parametrize("client", range(8))
+  def test_transforms_match_another_library(self, client):
+    images = random_images()
+    gamma, hue, saturation, _ = transform = color_transforms.pool(8)[client]
+    expected = []
+    for color in images.reshape(-1, 3) / 255:
+      h, s, v = colorsys.rgb_to_hsv(*color)
+      color = colorsys.hsv_to_rgb((h + hue) % 1, min(1, s * saturation), v)
+      expected.append(255 * np.array(color) ** gamma)
+    np.testing.assert_allclose(
+      color_transforms.apply(images, transform).reshape(-1, 3),
+      expected,
+      atol=0.5 + 1e-2,
+    )
+
+  def test_default_returns_a_copy_bit_for_bit(self):
+    images = random_images()
+    result = color_transforms.apply(images, ColorTransform())
+    np.testing.assert_array_equal(result, images)
+    result[:] = 0
+    assert images.any()
+
+  def test_many_images_are_those_of_one_at_a_time(self):
+    # More than two chunks, the last of which is not full.
+    images = np.tile(random_images(), (700, 1, 1, 1))
+    transform = color_transforms.pool(8)[6]
+    result = color_transforms.apply(images, transform)
+    three = [
+      color_transforms.apply(images[i : i + 1], transform) for i in range(3)
+    ]
+    np.testing.assert_array_equal(
+      result, np.tile(np.concatenate(three), (700, 1, 1, 1))
+    )
+
+  def test_no_images_give_none(self):
+    images = random_images(0)
+    result = color_transforms.apply(images, color_transforms.pool(8)[0])
+    assert result.shape == images.shape
+
+  @pytest.mark.parametrize(
+    ("transform", "message"),
+    [
+      ({"gamma": 0.0}, "gamma > 0"),
+      ({"gamma": float("nan")}, "gamma > 0"),
+      ({"hue": 1.5}, "hue in"),
+      ({"saturation": -0.1}, "saturation >= 0"),
+      ({"posterize_bits": 0}, "^posterize_bits must be 1 to 8, got 0$"),
+      ({"posterize_bits": 9}, "^posterize_bits must be 1 to 8, got 9$"),
+    ],
+  )
+  def test_number_out_of_range_is_refused(self, transform, message):
+    with pytest.raises(ValueError, match=message):
+      apply_to_color((1, 2, 3), **transform)
+
+  @pytest.mark.parametrize(
+    "images", [random_images()[0], random_images(3, 1), random_images() / 255]
+  )
+  def test_other_arrays_are_refused(self, images):
+    with pytest.raises(ValueError, match=r"^images must be uint8 \[N, .* 3\],"):
+      color_transforms.apply(images, ColorTransform())
+
+
+class TestTint:
+  def test_grey_becomes_a_shade_of_orange(self):
+    images = np.array([0, 100, 255], np.uint8).reshape(3, 1, 1, 1)
+    result = color_transforms.tint(images)
+    assert result.dtype == np.uint8
+    np.testing.assert_array_equal(
+      result.reshape(3, 3), [[0, 0, 0], [100, 75, 50], [255, 191, 128]]
+    )
+
+  def test_red_channel_is_the_image(self):
+    images = random_images(3, 1)
+    np.testing.assert_array_equal(
+      color_transforms.tint(images)[..., :1], images
+    )
+
+  @pytest.mark.parametrize("saturation", [0.4, 1.5, 1.6])
+  def test_no_saturation_of_the_pools_is_cut_off(self, saturation):
+    # White, tinted: hue 30 degrees and saturation 1/2, now s = saturation / 2.
+    white = color_transforms.tint(np.full((1, 1, 1, 1), 255, np.uint8))
+    changed = color_transforms.apply(
+      white, ColorTransform(saturation=saturation)
+    )
+    s = saturation / 2
+    np.testing.assert_allclose(
+      changed.reshape(3), [255, 255 * (1 - s / 2), 255 * (1 - s)], atol=1.5
+    )
+
+  def test_every_client_sees_another_color(self):
+    white = color_transforms.tint(np.full((1, 1, 1, 1), 160, np.uint8))
+    colors = {
+      tuple(color_transforms.apply(white, transform).flat)
+      for transform in color_transforms.pool(8)
+    }
+    assert len(colors) == 8
+
+  def test_colored_images_are_refused(self):
+    with pytest.raises(ValueError, match=r"^images must be uint8 \[N, .* 1\],"):
+      color_transforms.tint(random_images())

@@ -1,0 +1,102 @@
+import math
+
+import numpy as np
+import pytest
+
+from tff_shift.data.images import transforms
+
+
+def random_images(shape, dtype=np.uint8):
+  values = np.random.default_rng(5).integers(0, 256, shape)
+  return values.astype(dtype)
+
+
+def rotate_by_formula(image, degrees):
+  """Rotates one `[height, width]` image: bilinear, zeros outside, in loops."""
+  height, width = image.shape
+  padded = np.pad(image.astype(np.float64), 2)
+  centre_row, centre_column = (height - 1) / 2, (width - 1) / 2
+  angle = math.radians(degrees)
+  cosine, sine = math.cos(angle), math.sin(angle)
+  result = np.zeros((height, width))
+  for row in range(height):
+    for column in range(width):
+      down, right = row - centre_row, column - centre_column
+      # Where the pixel was before the image turned counter-clockwise.
+      source_row = centre_row + right * sine + down * cosine
+      source_column = centre_column + right * cosine - down * sine
+      top, left = math.floor(source_row), math.floor(source_column)
+      if not (-2 < top < height and -2 < left < width):
+        continue
+      a, b = source_row - top, source_column - left
+      corners = padded[top + 2 : top + 4, left + 2 : left + 4]
+      result[row, column] = np.array([1 - a, a]) @ corners @ [1 - b, b]
+  return result
+
+
+class TestRotate:
+  @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+  @pytest.mark.parametrize("quarter_turns", [-2, -1, 1, 2, 3, 5])
+  def test_quarter_turns_equal_rot90(self, quarter_turns, dtype):
+    images = random_images((3, 28, 28, 2), dtype)
+    rotated = transforms.rotate(images, 90 * quarter_turns)
+    assert rotated.dtype == dtype
+    np.testing.assert_array_equal(
+      rotated, np.rot90(images, quarter_turns, axes=(1, 2))
+    )
+
+  def test_positive_angle_turns_counter_clockwise(self):
+    image = np.zeros((1, 5, 5, 1), np.uint8)
+    image[0, 2, 4, 0] = 200  # In the middle of the right edge.
+    rotated = transforms.rotate(image, 90)
+    assert rotated[0, 0, 2, 0] == 200  # In the middle of the upper edge.
+    assert rotated.sum() == 200
+
+  def test_eighth_turn_interpolates_towards_zero_outside(self):
+    image = np.zeros((1, 3, 3, 1), np.float64)
+    image[0, 1, 2, 0] = 100
+    rotated = transforms.rotate(image, 45)[0, :, :, 0]
+    # The upper right corner was sqrt(2) to the right of the centre, which lies
+    # between the lit pixel (at 1) and the zero outside (at 2).
+    assert rotated[0, 2] == pytest.approx(100 * (2 - math.sqrt(2)))
+    # Above the centre: 1/sqrt(2) to the right of it, and as much above.
+    part = 1 / math.sqrt(2)
+    assert rotated[0, 1] == pytest.approx(100 * part * (1 - part))
+
+  @pytest.mark.parametrize("degrees", [15, 8, -23.5, 100, 170])
+  @pytest.mark.parametrize("shape", [(6, 6), (7, 5)])
+  def test_values_match_the_bilinear_formula(self, degrees, shape):
+    images = random_images((2, *shape, 1), np.float64)
+    expected = [rotate_by_formula(image[..., 0], degrees) for image in images]
+    rotated = transforms.rotate(images, degrees)[..., 0]
+    np.testing.assert_allclose(rotated, expected, atol=1e-9)
+    # Integers are the same values, rounded.
+    whole = transforms.rotate(images.astype(np.uint8), degrees)[..., 0]
+    assert whole.dtype == np.uint8
+    np.testing.assert_allclose(whole, expected, atol=0.5 + 1e-9)
+
+  @pytest.mark.parametrize("degrees", [0, 0.0, 360, -720])
+  def test_full_turns_are_an_exact_copy(self, degrees):
+    images = random_images((2, 4, 6, 1))
+    rotated = transforms.rotate(images, degrees)
+    np.testing.assert_array_equal(rotated, images)
+    assert not np.shares_memory(rotated, images)
+
+  def test_channels_and_images_do_not_mix(self):
+    images = np.zeros((2, 9, 9, 3), np.float32)
+    images[1, :, :, 2] = 1
+    rotated = transforms.rotate(images, 30)
+    assert rotated[1, 4, 4, 2] == pytest.approx(1)
+    assert not rotated[0].any()
+    assert not rotated[1, :, :, :2].any()
+
+  def test_images_without_channels_are_refused(self):
+    with pytest.raises(
+      ValueError, match=r"^images must be \[N, height, width, channels\], got"
+    ):
+      transforms.rotate(np.zeros((3, 28, 28)), 15)
+
+  @pytest.mark.parametrize("degrees", [math.nan, math.inf])
+  def test_angle_not_finite_is_refused(self, degrees):
+    with pytest.raises(ValueError, match=r"^degrees must be a finite number"):
+      transforms.rotate(np.zeros((1, 4, 4, 1)), degrees)

@@ -1,0 +1,282 @@
+import zlib
+
+import numpy as np
+import pytest
+import scipy.io
+from PIL import Image
+
+from tff_shift.data.readers import image_archives
+
+
+def write_portrait(folder, gender, name, image):
+  path = folder / image_archives.PORTRAITS_FOLDER / gender / name
+  path.parent.mkdir(parents=True, exist_ok=True)
+  Image.fromarray(image).save(path)
+
+
+class TestPortraits:
+  def test_portraits_carry_year_and_gender(self, tmp_path):
+    flat = np.full((171, 186), 90, np.uint8)
+    half = np.zeros((64, 64, 3), np.uint8)
+    half[:, 32:] = 200  # Left half black, right half grey; stored as colour.
+    write_portrait(tmp_path, "M", "1905_Ohio_Cleveland_Central_0-1.png", flat)
+    write_portrait(tmp_path, "F", "2013_Texas_Dallas_0-2.png", half)
+    write_portrait(tmp_path, "F", "1950_Iowa_Ames_0-1.png", flat)
+    source = image_archives.portraits(tmp_path)
+    assert source.x.shape == (3, 32, 32, 1)
+    assert source.x.dtype == np.uint8
+    np.testing.assert_array_equal(source.time, [1950, 2013, 1905])
+    assert [source.class_names[y] for y in source.y] == [
+      "female",
+      "female",
+      "male",
+    ]
+    assert (source.y.dtype, source.time.dtype) == (np.int32, np.int32)
+    assert np.all(source.x[0] == 90)
+    assert np.all(source.x[1, :, :15] == 0)
+    assert np.all(source.x[1, :, 17:] == 200)
+
+
+def _cut(path):
+  path.write_bytes(path.read_bytes()[:60])
+
+
+def _enlarge(path):
+  """Makes it claim to be 60,000 pixels wide and high."""
+  content = bytearray(path.read_bytes())
+  # Width and height, then the checksum of the header.
+  content[16:24] = (60_000).to_bytes(4, "big") * 2
+  content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, "big")
+  path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+  "name, damage, message",
+  [
+    ("Ohio_1905.png", lambda _: None, "does not carry its time .+"),
+    ("1905_Ohio.png", _cut, "cannot be read as an image .+"),
+    ("1905_Ohio.png", _enlarge, "cannot be read as an image .+"),
+  ],
+)
+def test_portrait_that_cannot_be_used_is_named(tmp_path, name, damage, message):
+  image = np.random.default_rng(0).integers(0, 255, (8, 8)).astype(np.uint8)
+  write_portrait(tmp_path, "F", name, image)
+  damage(tmp_path / image_archives.PORTRAITS_FOLDER / "F" / name)
+  with pytest.raises(ValueError, match=rf"^.+{name} {message}$"):
+    image_archives.portraits(tmp_path)
+
+
+def write_caltran(folder, images, labels):
+  """Writes images `{stem: array}` and the labels as the archive holds them."""
+  archive = folder / "caltran"
+  archive.mkdir()
+  for stem, image in images.items():
+    Image.fromarray(image).save(archive / f"{stem}.jpg", quality=95)
+  stems = np.empty((len(images), 1), object)
+  stems[:, 0] = list(images)
+  scipy.io.savemat(
+    archive / "caltran_dataset_labels.mat",
+    {"names": stems, "labels": np.array([labels], np.float64)},
+  )
+  return archive
+
+
+class TestCaltran:
+  def test_caltran_carries_hour_and_label(self, tmp_path):
+    red = np.zeros((240, 320, 3), np.uint8)
+    red[..., 0] = 250
+    blue = red[..., ::-1].copy()
+    write_caltran(
+      tmp_path,
+      {
+        "2013-03-04-23-57": red,
+        "2013-03-05-00-03": blue,
+        "2013-03-05-14-30": red,
+      },
+      [1, -1, -1],
+    )
+    source = image_archives.caltran(tmp_path)
+    assert source.x.shape == (3, 224, 224, 3)
+    assert source.x.dtype == np.uint8
+    np.testing.assert_array_equal(source.time, [23, 0, 14])
+    assert [source.class_names[y] for y in source.y] == [
+      "car",
+      "no car",
+      "no car",
+    ]
+    assert (source.y.dtype, source.time.dtype) == (np.int32, np.int32)
+    # JPEG keeps a flat colour to within a few levels.
+    np.testing.assert_allclose(source.x[0, 100, 100], [250, 0, 0], atol=5)
+    np.testing.assert_allclose(source.x[1, 100, 100], [0, 0, 250], atol=5)
+
+  def test_single_image_is_a_data_set_too(self, tmp_path):
+    image = np.zeros((8, 8, 3), np.uint8)
+    write_caltran(tmp_path, {"2013-03-04-07-00": image}, [1])
+    source = image_archives.caltran(tmp_path)
+    np.testing.assert_array_equal(source.time, [7])
+
+  def test_image_missing_is_named(self, tmp_path):
+    image = np.zeros((8, 8, 3), np.uint8)
+    names = ["2013-03-04-07-00", "2013-03-04-08-00"]
+    archive = write_caltran(tmp_path, dict.fromkeys(names, image), [1, -1])
+    (archive / "2013-03-04-08-00.jpg").unlink()
+    with pytest.raises(
+      ValueError, match=r"^.+2013-03-04-08-00\.jpg cannot be read .+$"
+    ):
+      image_archives.caltran(tmp_path)
+
+  @pytest.mark.parametrize("stem", ["2013-03-04-24-00", "2013-03-04-0700"])
+  def test_name_without_hour_is_refused(self, tmp_path, stem):
+    image = np.zeros((8, 8, 3), np.uint8)
+    write_caltran(tmp_path, {stem: image}, [1])
+    with pytest.raises(
+      ValueError, match=rf"^.+{stem}\.jpg does not carry its time .+$"
+    ):
+      image_archives.caltran(tmp_path)
+
+  def test_labels_too_few_are_refused(self, tmp_path):
+    image = np.zeros((8, 8, 3), np.uint8)
+    names = ["2013-03-04-07-00", "2013-03-04-08-00"]
+    write_caltran(tmp_path, dict.fromkeys(names, image), [1])
+    with pytest.raises(
+      ValueError, match=r"^.+ holds 2 names and 1 labels; it must .+$"
+    ):
+      image_archives.caltran(tmp_path)
+
+  @pytest.mark.parametrize(
+    "content, message",
+    [
+      ({"labels": np.ones(1)}, "does not hold 'names'"),
+      ({"names": np.array(["a"], object)}, "does not hold 'labels'"),
+      (
+        {"names": ["2013-03-04-07-00"], "labels": [np.nan]},
+        "labels that are not finite numbers",
+      ),
+      (
+        {"names": ["2013-03-04-07-00"], "labels": ["yes"]},
+        "labels that are not finite numbers",
+      ),
+    ],
+  )
+  def test_labels_of_another_form_are_refused(
+    self, tmp_path, content, message, refusal
+  ):
+    archive = tmp_path / "caltran"
+    archive.mkdir()
+    path = archive / "caltran_dataset_labels.mat"
+    scipy.io.savemat(path, content)
+    told = refusal(image_archives.caltran, tmp_path)
+    assert told.startswith(f"{path} ")
+    assert message in told
+
+  @pytest.mark.parametrize(
+    "damage",
+    [
+      lambda content: b"",
+      lambda content: content[:200],
+      lambda content: content[:-9],
+      lambda content: b"not MATLAB at all" * 20,
+      # What version 7.3 begins with.
+      lambda content: content[:124] + b"\x00\x02IM" + content[128:],
+    ],
+  )
+  def test_labels_damaged_are_refused(self, tmp_path, damage, refusal):
+    image = np.zeros((8, 8, 3), np.uint8)
+    archive = write_caltran(tmp_path, {"2013-03-04-07-00": image}, [1])
+    path = archive / "caltran_dataset_labels.mat"
+    path.write_bytes(damage(path.read_bytes()))
+    assert refusal(image_archives.caltran, tmp_path).startswith(
+      f"{path} cannot be read as a MATLAB file before version 7.3 ("
+    )
+
+
+WNIDS = ("n02", "n01", "n03")
+
+
+def write_tiny_imagenet(folder, annotations=(("val_0.JPEG", "n03"),)):
+  """Writes two training images a class, and the validation images.
+
+  Training image i of class c has the grey level 40 c + 20 i. The validation
+  images are blue, and the first training image of the first class is stored as
+  a grey one.
+  """
+  archive = folder / image_archives.TINY_IMAGENET_FOLDER
+  for label, wnid in enumerate(WNIDS):
+    images = archive / "train" / wnid / "images"
+    images.mkdir(parents=True)
+    for number in range(2):
+      pixels = np.full((64, 64, 3), 40 * label + 20 * number, np.uint8)
+      mode = "L" if label == number == 0 else "RGB"
+      path = images / f"{wnid}_{number}.JPEG"
+      Image.fromarray(pixels).convert(mode).save(path, quality=95)
+    boxes = [f"{wnid}_{number}.JPEG\t0\t0\t63\t63\n" for number in range(2)]
+    (images.parent / f"{wnid}_boxes.txt").write_text("".join(boxes))
+  validation = archive / "val" / "images"
+  validation.mkdir(parents=True)
+  for name, _ in annotations:
+    pixels = np.zeros((64, 64, 3), np.uint8)
+    pixels[..., 2] = 250
+    Image.fromarray(pixels).save(validation / name, quality=95)
+  lines = [f"{name}\t{wnid}\t0\t32\t44\t62\n" for name, wnid in annotations]
+  (archive / "val" / "val_annotations.txt").write_text("".join(lines))
+  # The test images come without labels.
+  (archive / "test" / "images").mkdir(parents=True)
+  (archive / "test" / "images" / "test_0.JPEG").write_bytes(b"not read")
+  (archive / "wnids.txt").write_text("\n".join(WNIDS))
+  (archive / "words.txt").write_text(
+    "n01\tgoldfish, Carassius auratus\nn00\tentity\nn02\ttailed frog\n"
+    "n03\tEuropean fire salamander\n"
+  )
+  return archive
+
+
+class TestTinyImagenet:
+  def test_splits_follow_each_other_with_labels_by_wnids(self, tmp_path):
+    write_tiny_imagenet(
+      tmp_path,
+      [("val_1.JPEG", "n03"), ("val_0.JPEG", "n01"), ("val_2.JPEG", "n02")],
+    )
+    source = image_archives.tiny_imagenet(tmp_path)
+    assert source.x.shape == (9, 64, 64, 3)
+    assert source.x.dtype == np.uint8
+    assert source.y.dtype == np.int32
+    assert source.num_train == 6
+    assert source.time is None
+    np.testing.assert_array_equal(source.y, [0, 0, 1, 1, 2, 2, 2, 1, 0])
+    assert source.class_names == (
+      "tailed frog",
+      "goldfish, Carassius auratus",
+      "European fire salamander",
+    )
+    # JPEG keeps a flat colour to within a few levels; grey became RGB.
+    greys = [[0] * 3, [20] * 3, [40] * 3, [60] * 3, [80] * 3, [100] * 3]
+    np.testing.assert_allclose(source.x[:6, 32, 32], greys, atol=5)
+    np.testing.assert_allclose(source.x[6:, 32, 32], [[0, 0, 250]] * 3, atol=5)
+
+  @pytest.mark.parametrize(
+    "name, text, message",
+    [
+      ("words.txt", None, r"words\.txt cannot be read \(.+; unpack .+ again"),
+      ("words.txt", "n01\tgoldfish\nn02\tfrog\n", "does not name n03, .+"),
+      ("words.txt", "n01 fish\n", r"words\.txt has the line 'n01 fish'; .+"),
+      ("val/val_annotations.txt", None, r"annotations\.txt cannot be read .+"),
+      (
+        "val/val_annotations.txt",
+        "val_0.JPEG\tn04\t0\t32\t44\t62\n",
+        r"gives val_0\.JPEG the class n04, .+",
+      ),
+      ("val/images/val_0.JPEG", None, r"val_0\.JPEG cannot be read as .+"),
+      ("train/n01/images", None, r"n01/images holds no \*\.JPEG; .+"),
+    ],
+  )
+  def test_archive_that_is_not_whole_is_refused(
+    self, tmp_path, name, text, message
+  ):
+    path = write_tiny_imagenet(tmp_path) / name
+    if text is not None:
+      path.write_text(text)
+    else:
+      for each in [*path.glob("*")] if path.is_dir() else [path]:
+        each.unlink()
+    with pytest.raises(ValueError, match=rf"^.+{message}$"):
+      image_archives.tiny_imagenet(tmp_path)

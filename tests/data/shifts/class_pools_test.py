@@ -1,0 +1,294 @@
+import math
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import scipy.stats
+
+from tff_shift.data.shifts import class_pools
+
+SEEDS = st.integers(0, 2**31)
+
+
+@st.composite
+def pools(draw, smallest=0):
+  """Labels, the number of classes, and a distribution with gaps."""
+  counts = draw(st.lists(st.integers(smallest, 30), min_size=1, max_size=7))
+  # Whole weights: hypothesis shrinks them, and zeros are frequent.
+  weights = draw(
+    st.lists(st.integers(0, 9), min_size=len(counts), max_size=len(counts))
+  )
+  hypothesis.assume(any(w and c for w, c in zip(weights, counts, strict=True)))
+  labels = np.repeat(np.arange(len(counts)), counts)
+  rng = np.random.default_rng(draw(SEEDS))
+  distribution = np.array(weights) / sum(weights)
+  return rng.permutation(labels), len(counts), distribution
+
+
+def drawn_counts(labels, positions, num_classes):
+  return np.bincount(labels[positions], minlength=num_classes)
+
+
+class TestDraw:
+  def test_classes_follow_the_distribution_not_the_pool(self):
+    labels = np.repeat([0, 1, 2, 3], [5, 1000, 20, 300])
+    distribution = np.array([0.4, 0.1, 0.45, 0.05])
+    pool = class_pools.ClassPool(labels, 4)
+    positions = pool.draw(distribution, 20_000, np.random.default_rng(0))
+    counts = drawn_counts(labels, positions, 4)
+    assert scipy.stats.chisquare(counts, 20_000 * distribution).pvalue > 1e-3
+
+  def test_counts_vary_as_a_multinomial_does(self):
+    # Not the counts nearest to the distribution: var = n p (1 - p) = 12.
+    labels = np.repeat([0, 1], [50, 50])
+    pool = class_pools.ClassPool(labels, 2)
+    rng = np.random.default_rng(1)
+    ones = [
+      labels[pool.draw(np.array([0.4, 0.6]), 50, rng)].sum()
+      for _ in range(2000)
+    ]
+    # Five standard errors: sqrt(12 / 2000) and 12 sqrt(2 / 2000).
+    assert np.mean(ones) == pytest.approx(30, abs=0.39)
+    assert np.var(ones) == pytest.approx(12, abs=1.9)
+
+  def test_examples_of_a_class_are_equally_likely(self):
+    labels = np.array([1, 0, 1, 1, 0, 1])
+    pool = class_pools.ClassPool(labels, 2)
+    positions = pool.draw(np.array([0.0, 1.0]), 8000, np.random.default_rng(2))
+    counts = np.bincount(positions, minlength=6)
+    np.testing.assert_array_equal(counts[[1, 4]], 0)
+    assert scipy.stats.chisquare(counts[[0, 2, 3, 5]]).pvalue > 1e-3
+
+  def test_order_does_not_tell_the_class(self):
+    labels = np.repeat([0, 1], [500, 500])
+    pool = class_pools.ClassPool(labels, 2)
+    positions = pool.draw(np.array([0.5, 0.5]), 1000, np.random.default_rng(4))
+    # Five standard errors of the mean of 500 fair coins.
+    assert labels[positions[:500]].mean() == pytest.approx(0.5, abs=0.112)
+
+  @hypothesis.given(pools(smallest=1), st.integers(0, 80), SEEDS)
+  @hypothesis.settings(deadline=None, max_examples=25)
+  def test_draw_has_the_size_and_only_wanted_classes(self, drawn, size, seed):
+    labels, num_classes, distribution = drawn
+    pool = class_pools.ClassPool(labels, num_classes)
+    first, same = (
+      pool.draw(distribution, size, np.random.default_rng(seed))
+      for _ in range(2)
+    )
+    np.testing.assert_array_equal(first, same)
+    assert (first.shape, first.dtype) == ((size,), np.int64)
+    assert np.all(distribution[labels[first]] > 0)
+
+  def test_probability_of_a_class_without_example_is_refused(self):
+    pool = class_pools.ClassPool(np.array([0, 0, 2]), 3)
+    with pytest.raises(
+      ValueError,
+      match=r"^there is no example of class 1, whose probability is 0\.25$",
+    ):
+      pool.draw(np.array([0.5, 0.25, 0.25]), 3, np.random.default_rng(0))
+    assert len(pool.draw(np.array([0.5, 0, 0.5]), 3, np.random.default_rng(0)))
+
+
+def test_classes_held_are_those_with_an_example():
+  labels = np.array([4, 1, 1, 2, 4])
+  client = np.array([0, 0, 0, 2, 2])
+  held = class_pools.held_classes(labels, 6, client, 3)
+  assert [own.tolist() for own in held] == [[1, 4], [], [2, 4]]
+  held = class_pools.held_classes(labels, 6, None, 2)
+  assert [own.tolist() for own in held] == [[1, 2, 4], [1, 2, 4]]
+
+
+class TestDrawWithoutReplacement:
+  @pytest.mark.parametrize(
+    "weights, size, expected",
+    [
+      # Whole quotas that the pool has.
+      ([0.2, 0.5, 0.3], 10, [2, 5, 3]),
+      # 1.1, 3.4 and 5.5: the one that is left goes to the remainder of 0.5.
+      ([0.11, 0.34, 0.55], 10, [1, 3, 6]),
+      # Class 0 has 6 and should give 16: 14 are left for 0.1 : 0.1.
+      ([0.8, 0.1, 0.1], 20, [6, 7, 7]),
+      # Class 0 gives 6; 24 at 0.3 : 0.1 would be 18 and 6, class 1 has 10; so
+      # class 2 gives the other 14.
+      ([0.6, 0.3, 0.1], 30, [6, 10, 14]),
+      # Nothing is left to choose.
+      ([0.98, 0.01, 0.01], 36, [6, 10, 20]),
+      ([0.0, 0.5, 0.5], 30, [0, 10, 20]),
+    ],
+  )
+  def test_counts_are_capped_and_shared_by_hand(self, weights, size, expected):
+    labels = np.repeat([0, 1, 2], [6, 10, 20])
+    pool = class_pools.ClassPool(labels, 3)
+    positions = pool.draw_without_replacement(
+      np.array(weights), size, np.random.default_rng(5)
+    )
+    np.testing.assert_array_equal(drawn_counts(labels, positions, 3), expected)
+    assert len(set(positions)) == size
+
+  def test_equal_remainders_are_settled_by_lot(self):
+    labels = np.repeat(np.arange(4), 10)
+    pool = class_pools.ClassPool(labels, 4)
+    rng = np.random.default_rng(6)
+    extra = sum(
+      drawn_counts(
+        labels, pool.draw_without_replacement(np.full(4, 0.25), 5, rng), 4
+      )
+      - 1
+      for _ in range(2000)
+    )
+    assert extra.sum() == 2000
+    assert scipy.stats.chisquare(extra).pvalue > 1e-3
+
+  def test_subsets_of_a_class_are_equally_likely(self):
+    labels = np.array([1, 0, 0, 1, 0])
+    pool = class_pools.ClassPool(labels, 2)
+    rng = np.random.default_rng(7)
+    counts = sum(
+      np.bincount(
+        pool.draw_without_replacement(np.array([1.0, 0.0]), 2, rng), minlength=5
+      )
+      for _ in range(2000)
+    )
+    np.testing.assert_array_equal(counts[[0, 3]], 0)
+    # 2 of 3 each time; five standard deviations sqrt(2000 2/9).
+    np.testing.assert_allclose(counts[[1, 2, 4]], 4000 / 3, atol=106)
+
+  @hypothesis.given(pools(), st.floats(0, 1), SEEDS)
+  @hypothesis.settings(deadline=None, max_examples=50)
+  def test_counts_are_the_nearest_the_pool_allows(self, drawn, share, seed):
+    labels, num_classes, distribution = drawn
+    pool = class_pools.ClassPool(labels, num_classes)
+    size = int(share * pool.counts[distribution > 0].sum())
+    first, same = (
+      pool.draw_without_replacement(
+        distribution, size, np.random.default_rng(seed)
+      )
+      for _ in range(2)
+    )
+    np.testing.assert_array_equal(first, same)
+    assert (first.shape, first.dtype) == ((size,), np.int64)
+    assert len(np.unique(first)) == size
+    # The condition that defines the shares, solved by bisection: the sum of
+    # min(counts, level * distribution) grows with the level.
+    low, high = 0.0, 1e6
+    for _ in range(100):
+      level = (low + high) / 2
+      is_low = np.minimum(pool.counts, level * distribution).sum() < size
+      low, high = (level, high) if is_low else (low, level)
+    shares = np.minimum(pool.counts, high * distribution)
+    counts = drawn_counts(labels, first, num_classes)
+    assert np.all(np.abs(counts - shares) < 1 + 1e-6)
+    # Largest remainder: who was rounded up has no smaller remainder than who
+    # was rounded down.
+    up, down = counts > shares + 1e-6, counts < shares - 1e-6
+    if up.any() and down.any():
+      remainders = shares - np.floor(shares)
+      assert remainders[up].min() >= remainders[down].max() - 1e-6
+
+  def test_size_above_the_pool_is_refused(self):
+    pool = class_pools.ClassPool(np.array([0, 0, 1, 2]), 3)
+    with pytest.raises(ValueError, match=r"^4 examples cannot .* have 3$"):
+      pool.draw_without_replacement(
+        np.array([0.5, 0.5, 0.0]), 4, np.random.default_rng(0)
+      )
+
+
+class TestArguments:
+  @pytest.mark.parametrize(
+    "labels, num_classes, message",
+    [
+      ([0, 3], 3, r"^labels must lie in 0\.\.2, got 0\.\.3$"),
+      ([-1, 0], 3, r"^labels must lie in 0\.\.2, got -1\.\.0$"),
+      ([0.0, 1.0], 3, r"^labels must be a vector of integers, got float64"),
+      ([[0, 1]], 3, r"^labels must be a vector of integers, got int64 \[1, 2"),
+      ([0, 1], 0, r"^num_classes must be an integer of at least 1, got 0$"),
+    ],
+  )
+  def test_labels_bad_are_refused(self, labels, num_classes, message):
+    with pytest.raises(ValueError, match=message):
+      class_pools.ClassPool(np.array(labels), num_classes)
+
+  @pytest.mark.parametrize("method", ["draw", "draw_without_replacement"])
+  @pytest.mark.parametrize(
+    "distribution, size, message",
+    [
+      ([1.0], 1, r"^distribution must have the shape \[2\], .* got \[1\]$"),
+      ([1.5, -0.5], 1, r"^distribution must be .* minimum -0\.5 and the sum 1"),
+      ([0.5, 0.4], 1, r"^distribution must be non-negative .* the sum 0\.9$"),
+      ([math.nan, 1.0], 1, r"^distribution must be non-negative"),
+      ([0.5, 0.5], -1, r"^size must be an integer of at least 0, got -1$"),
+      ([0.5, 0.5], 2.0, r"^size must be an integer of at least 0, got 2\.0$"),
+    ],
+  )
+  def test_draw_bad_is_refused(self, method, distribution, size, message):
+    pool = class_pools.ClassPool(np.array([0, 1]), 2)
+    with pytest.raises(ValueError, match=message):
+      getattr(pool, method)(distribution, size, np.random.default_rng(0))
+
+
+class TestPretrainingDistribution:
+  def test_uniform_is_the_same_for_all(self):
+    np.testing.assert_array_equal(
+      class_pools.pretraining_distribution("uniform", 4), [0.25] * 4
+    )
+
+  def test_gaussian_by_hand(self):
+    # I = 4: mean 1.5, standard deviation 1; densities at 1.5 and at 0.5.
+    tail, centre = math.exp(-(1.5**2) / 2), math.exp(-(0.5**2) / 2)
+    expected = np.array([tail, centre, centre, tail]) / (2 * (tail + centre))
+    np.testing.assert_allclose(
+      class_pools.pretraining_distribution("gaussian", 4), expected, rtol=1e-12
+    )
+
+  def test_exponential_decay_by_hand(self):
+    # I = 3: 1, 10^-0.5 and 10^-1.
+    total = 1.1 + math.sqrt(0.1)
+    np.testing.assert_allclose(
+      class_pools.pretraining_distribution("exponential_decay", 3),
+      [1 / total, math.sqrt(0.1) / total, 0.1 / total],
+      rtol=1e-12,
+    )
+
+  @pytest.mark.parametrize(
+    "name, percent", [("gaussian", 3.3), ("exponential_decay", 2.4)]
+  )
+  def test_rarest_of_ten_classes_is_as_frequent_as_stated(self, name, percent):
+    rarest = class_pools.pretraining_distribution(name, 10).min()
+    assert 100 * rarest == pytest.approx(percent, abs=0.05)
+
+  @pytest.mark.parametrize("name", class_pools.PRETRAINING_DISTRIBUTIONS)
+  @pytest.mark.parametrize("num_classes", [1, 2, 7, 200])
+  def test_distribution_sums_to_one_and_has_every_class(
+    self, name, num_classes
+  ):
+    distribution = class_pools.pretraining_distribution(name, num_classes)
+    assert distribution.shape == (num_classes,)
+    assert distribution.dtype == np.float64
+    assert distribution.sum() == pytest.approx(1, abs=1e-12)
+    assert distribution.min() > 0
+
+  def test_name_unknown_lists_the_names(self):
+    with pytest.raises(
+      ValueError, match=r"'normal'; known are uniform, gaussian, exponential_d"
+    ):
+      class_pools.pretraining_distribution("normal", 10)
+
+  def test_number_of_classes_below_one_is_refused(self):
+    with pytest.raises(ValueError, match=r"^num_classes must be .* got 0$"):
+      class_pools.pretraining_distribution("uniform", 0)
+
+
+class TestDealClasses:
+  def test_each_class_goes_to_one_client(self):
+    dealt = class_pools.deal_classes(41, 5, seed=0)
+    assert sorted(map(len, dealt)) == [8, 8, 8, 8, 9]
+    assert sorted(np.concatenate(dealt)) == list(range(41))
+    assert all(np.all(np.diff(each) > 0) for each in dealt)
+    again, other = (class_pools.deal_classes(41, 5, seed=s) for s in (0, 1))
+    assert all(map(np.array_equal, dealt, again))
+    assert not all(map(np.array_equal, dealt, other))
+
+  def test_client_with_one_class_is_refused(self):
+    with pytest.raises(ValueError, match=r"num_clients must be at most 2$"):
+      class_pools.deal_classes(5, 3, seed=0)

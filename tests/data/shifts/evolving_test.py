@@ -1,0 +1,422 @@
+import math
+import re
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import scipy.io
+from PIL import Image
+
+from tff_shift.data import datasets
+from tff_shift.data import partition
+from tff_shift.data import source as source_lib
+from tff_shift.data.datasets import circle
+from tff_shift.data.images import transforms
+from tff_shift.data.readers import image_archives
+from tff_shift.data.shifts import evolving
+
+
+def sorted_rows(x):
+  """The examples of `x` in an order that does not depend on theirs."""
+  rows = x.reshape(len(x), -1)
+  return rows[np.lexsort(rows.T)]
+
+
+class TestRotatedDomains:
+  def test_every_image_is_in_one_domain_and_turned_by_its_angle(self):
+    dataset = evolving.load_evolving(
+      "rotated_digits", num_domains=5, angle_step=90, first_angle=-90
+    )
+    assert [domain.name for domain in dataset.domains] == [
+      *("-90 deg", "0 deg", "90 deg", "180 deg", "270 deg")
+    ]
+    sizes = [len(domain.y) for domain in dataset.domains]
+    assert max(sizes) - min(sizes) == 1  # 1,797 is not a multiple of 5.
+    turned_back = np.concatenate(
+      [
+        np.rot90(domain.x, 1 - m, axes=(1, 2))
+        for m, domain in enumerate(dataset.domains)
+      ]
+    )
+    source = datasets.load("digits")
+    np.testing.assert_array_equal(
+      sorted_rows(turned_back), sorted_rows(source.x)
+    )
+    # Each label came with its image.
+    label_of = {x.tobytes(): y for x, y in zip(source.x, source.y, strict=True)}
+    labels = np.concatenate([domain.y for domain in dataset.domains])
+    assert [label_of[x.tobytes()] for x in turned_back] == labels.tolist()
+    assert dataset.class_names == source.class_names
+
+  def test_domains_by_default_are_eight_steps_of_fifteen(self):
+    dataset = evolving.load_evolving("rotated_digits")
+    assert dataset.name == "rotated_digits"
+    assert [d.name for d in dataset.domains] == [
+      f"{15 * m} deg" for m in range(8)
+    ]
+    for domain in dataset.domains:
+      assert domain.x.dtype == np.uint8
+      assert domain.y.dtype == np.int32
+    upright = evolving.load_evolving("rotated_digits", angle_step=0)
+    for m, domain in enumerate(dataset.domains):
+      np.testing.assert_array_equal(
+        domain.x, transforms.rotate(upright.domains[m].x, 15 * m)
+      )
+      np.testing.assert_array_equal(domain.y, upright.domains[m].y)
+
+  def test_target_extra_angle_turns_the_target_alone(self):
+    options = {"num_domains": 4, "angle_step": 10, "first_angle": 30}
+    plain = evolving.load_evolving("rotated_digits", **options)
+    extra = evolving.load_evolving(
+      "rotated_digits", **options, target_extra_angle=30
+    )
+    assert [d.name for d in plain.domains] == [
+      "30 deg",
+      "40 deg",
+      "50 deg",
+      "60 deg",
+    ]
+    assert extra.domains[-1].name == "90 deg"
+    for one, other in zip(plain.domains[:-1], extra.domains[:-1], strict=True):
+      np.testing.assert_array_equal(one.x, other.x)
+    upright = evolving.load_evolving(
+      "rotated_digits", num_domains=4, angle_step=0
+    )
+    np.testing.assert_array_equal(
+      extra.domains[-1].x, np.rot90(upright.domains[-1].x, axes=(1, 2))
+    )
+
+  def test_examples_limited_are_a_subset(self):
+    whole = evolving.load_evolving("rotated_digits", num_domains=3)
+    part = evolving.load_evolving(
+      "rotated_digits", num_domains=3, max_examples_per_domain=100
+    )
+    for full, some in zip(whole.domains, part.domains, strict=True):
+      assert len(some.y) == len(some.x) == 100
+      known = {x.tobytes() for x in full.x}
+      assert all(x.tobytes() in known for x in some.x)
+    assert len(np.unique(part.domains[0].y)) == 10
+
+  def test_seed_decides_who_goes_where(self):
+    first, same, other = (
+      evolving.load_evolving("rotated_digits", seed=seed).domains[0].x
+      for seed in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(first, same)
+    assert np.any(first != other)
+
+  def test_global_generator_is_left_alone(self):
+    np.random.seed(0)
+    expected = np.random.random()
+    np.random.seed(0)
+    dataset = evolving.load_evolving("rotated_digits")
+    evolving.assemble_clients(dataset, num_clients=3, dirichlet=1.0)
+    assert np.random.random() == expected
+
+
+class TestCircleDomains:
+  def test_domains_are_the_clouds_in_order(self):
+    dataset = evolving.load_evolving("circle", seed=4)
+    source = circle.generate(4)
+    assert len(dataset.domains) == 30
+    assert dataset.domains[11].name == "centre 12"
+    assert dataset.class_names == ("outside", "inside")
+    np.testing.assert_array_equal(
+      np.concatenate([domain.x for domain in dataset.domains]), source.x
+    )
+    np.testing.assert_array_equal(
+      np.concatenate([domain.y for domain in dataset.domains]), source.y
+    )
+
+
+class TestTimeDomains:
+  def write_portraits(self, folder, years):
+    for position, year in enumerate(years):
+      gender = folder / image_archives.PORTRAITS_FOLDER / "FM"[position % 2]
+      gender.mkdir(parents=True, exist_ok=True)
+      path = gender / f"{year}_Ohio_{position}.png"
+      Image.fromarray(np.full((8, 8), year - 1900, np.uint8)).save(path)
+
+  def test_portraits_divide_into_twelve_years(self, tmp_path):
+    years = [*range(1905, 2014, 3), 1916, 1917, 2000, 2001, 2012, 2013]
+    self.write_portraits(tmp_path, years)
+    dataset = evolving.load_evolving("portraits", data_dir=tmp_path)
+    assert [domain.name for domain in dataset.domains] == [
+      *("1905-1916", "1917-1928", "1929-1940", "1941-1952", "1953-1964"),
+      *("1965-1976", "1977-1988", "1989-2000", "2001-2013"),
+    ]
+    found = []
+    for domain in dataset.domains:
+      first, last = map(int, domain.name.split("-"))
+      domain_years = domain.x[:, 0, 0, 0].astype(int) + 1900
+      assert domain_years.min() >= first
+      assert domain_years.max() <= last
+      found.extend(domain_years)
+    assert sorted(found) == sorted(years)
+
+  def test_portraits_limited_come_from_the_whole_range(self, tmp_path):
+    self.write_portraits(tmp_path, range(1905, 2014))
+    dataset = evolving.load_evolving(
+      "portraits", data_dir=tmp_path, num_domains=2, max_examples_per_domain=20
+    )
+    years = [d.x[:, 0, 0, 0].astype(int) + 1900 for d in dataset.domains]
+    assert [len(y) for y in years] == [20, 20]
+    assert years[0].max() <= 1958
+    assert years[1].min() >= 1959
+    # 20 of 54 at random: all of one half, or all of one gender, has a
+    # probability of about 1e-8; in the order of the files, women come first.
+    assert min(np.ptp(y) for y in years) > 27
+    assert all(set(domain.y) == {0, 1} for domain in dataset.domains)
+
+  def test_range_without_example_is_refused(self, tmp_path, refusal):
+    self.write_portraits(tmp_path, [1905, 1930, 2013])
+    told = refusal(evolving.load_evolving, "portraits", data_dir=tmp_path)
+    assert "no example in 1917-1928" in told
+
+  def test_year_outside_the_range_is_refused(self, tmp_path):
+    self.write_portraits(tmp_path, [1905, 2014])
+    with pytest.raises(ValueError, match=r"example of 2014.* 1905\.\.2013$"):
+      evolving.load_evolving("portraits", data_dir=tmp_path, num_domains=2)
+
+  def test_caltran_divides_into_two_hours(self, tmp_path):
+    archive = tmp_path / image_archives.CALTRAN_FOLDER
+    archive.mkdir()
+    stems = np.empty((24, 1), object)
+    for hour in range(24):
+      stems[hour, 0] = f"2013-03-04-{hour:02d}-30"
+      image = np.full((16, 16, 3), 10 * hour, np.uint8)
+      Image.fromarray(image).save(archive / f"{stems[hour, 0]}.jpg")
+    scipy.io.savemat(
+      archive / image_archives.CALTRAN_LABELS,
+      {"names": stems, "labels": [[1, -1] * 12]},
+    )
+    dataset = evolving.load_evolving("caltran", data_dir=tmp_path)
+    assert len(dataset.domains) == 12
+    assert dataset.domains[0].name == "00:00-01:59"
+    assert dataset.domains[-1].name == "22:00-23:59"
+    for m, domain in enumerate(dataset.domains):
+      np.testing.assert_array_equal(domain.y, [1, 0])
+      grey = domain.x.mean(axis=(1, 2, 3))
+      np.testing.assert_allclose(grey, [20 * m, 20 * m + 10], atol=2)
+
+
+class TestLoadEvolvingErrors:
+  @pytest.mark.parametrize(
+    "name, options, parts",
+    [
+      ("rotated_minst", {}, ["'rotated_minst'", *datasets.names("evolving")]),
+      ("rotated_digits", {"num_domains": 0}, ["num_domains", "got 0"]),
+      ("rotated_digits", {"num_domains": 2.5}, ["num_domains", "got 2.5"]),
+      ("rotated_digits", {"num_domains": 1}, ["num_domains", "got 1"]),
+      ("rotated_digits", {"num_domains": 1798}, ["num_domains", "1797"]),
+      ("portraits", {"num_domains": 110}, ["num_domains", "at most 109"]),
+      ("caltran", {"num_domains": 25}, ["num_domains", "at most 24"]),
+      (
+        "rotated_digits",
+        {"max_examples_per_domain": 0},
+        ["max_examples_per_domain", "got 0"],
+      ),
+      ("rotated_digits", {"seed": -1}, ["seed", "got -1"]),
+      ("circle", {"seed": -1}, ["seed", "got -1"]),
+      ("circle", {"angle_step": 0.0}, ["angle_step", "circle"]),
+      ("portraits", {"first_angle": 5.0}, ["first_angle", "rotated_mnist"]),
+      ("caltran", {"target_extra_angle": 5.0}, ["target_extra_angle"]),
+      ("rotated_digits", {"angle_step": math.nan}, ["angle_step", "nan"]),
+      ("rotated_digits", {"first_angle": math.inf}, ["first_angle", "inf"]),
+      (
+        "rotated_digits",
+        {"target_extra_angle": math.nan},
+        ["target_extra_angle", "nan"],
+      ),
+    ],
+  )
+  def test_bad_option_is_named_in_one_line(self, name, options, parts, refusal):
+    message = refusal(evolving.load_evolving, name, **options)
+    for part in parts:
+      assert part in message
+
+  def test_data_missing_is_reported(self, tmp_path):
+    with pytest.raises(source_lib.DatasetNotFoundError, match="'mnist'"):
+      evolving.load_evolving("rotated_mnist", data_dir=tmp_path)
+
+
+def numbered_dataset(sizes, num_classes):
+  """A data set whose example i is the number i and has the label i mod C."""
+  ends = np.cumsum(sizes)
+  parts = []
+  for m, (size, end) in enumerate(zip(sizes, ends, strict=True)):
+    ids = np.arange(end - size, end)
+    x = ids[:, np.newaxis].astype(np.float32)
+    y = (ids % num_classes).astype(np.int32)
+    parts.append(evolving.Domain(x, y, f"domain {m}"))
+  class_names = tuple(f"class {c}" for c in range(num_classes))
+  return evolving.EvolvingDataset("numbered", tuple(parts), class_names)
+
+
+def ids_by_domain(examples):
+  """The numbers of a client's examples, domain by domain."""
+  assert examples.domain_sizes.dtype == np.int32
+  assert examples.domain_sizes.sum() == len(examples.x) == len(examples.y)
+  ends = np.cumsum(examples.domain_sizes)[:-1]
+  return np.split(examples.x[:, 0].astype(int), ends)
+
+
+@st.composite
+def assembled(draw):
+  """A data set and the options of `assemble_clients`."""
+  num_clients = draw(st.integers(1, 6))
+  sizes = draw(
+    st.lists(st.integers(20 * num_clients, 200), min_size=2, max_size=4)
+  )
+  options = {
+    "num_clients": num_clients,
+    "dirichlet": draw(st.sampled_from([math.inf, 10.0, 1.0])),
+    "test_fraction": draw(st.sampled_from([0.1, 0.2, 0.5, 0.9])),
+    "seed": draw(st.integers(0, 1000)),
+  }
+  return numbered_dataset(sizes, draw(st.integers(1, 4))), options
+
+
+class TestAssembleClients:
+  @hypothesis.given(assembled())
+  @hypothesis.settings(max_examples=40, deadline=None)
+  def test_every_example_has_one_owner_and_one_role(self, case):
+    dataset, options = case
+    clients = evolving.assemble_clients(dataset, **options)
+    assert [c.client_id for c in clients] == list(range(options["num_clients"]))
+    num_classes = len(dataset.class_names)
+    owned = [[] for _ in dataset.domains]
+    for client in clients:
+      for examples in (client.train, client.test):
+        assert examples.domain_sizes.shape == (len(dataset.domains),)
+        assert examples.y.dtype == np.int32
+        np.testing.assert_array_equal(
+          examples.y, examples.x[:, 0] % num_classes
+        )
+        for m, ids in enumerate(ids_by_domain(examples)):
+          owned[m].extend(ids)
+      assert client.train.domain_sizes[-1] == 0
+      assert client.test.domain_sizes[-1] >= 1
+      assert client.train.domain_sizes[:-1].min() >= 1
+    for ids, domain in zip(owned, dataset.domains, strict=True):
+      np.testing.assert_array_equal(np.sort(ids), domain.x[:, 0])
+
+  @hypothesis.given(assembled())
+  @hypothesis.settings(max_examples=40, deadline=None)
+  def test_data_set_without_target_keeps_the_split(self, case):
+    dataset, options = case
+    hypothesis.assume(len(dataset.domains) > 2)
+    shorter = dataset._replace(domains=dataset.domains[:-1])
+    for whole, cut in zip(
+      evolving.assemble_clients(dataset, **options),
+      evolving.assemble_clients(shorter, **options),
+      strict=True,
+    ):
+      whole_train, whole_test = map(ids_by_domain, (whole.train, whole.test))
+      cut_train, cut_test = map(ids_by_domain, (cut.train, cut.test))
+      for m in range(len(shorter.domains) - 1):
+        np.testing.assert_array_equal(whole_train[m], cut_train[m])
+        np.testing.assert_array_equal(whole_test[m], cut_test[m])
+      # The domain that is last now: all of the client's share is for testing.
+      np.testing.assert_array_equal(
+        np.union1d(whole_train[-2], whole_test[-2]), cut_test[-1]
+      )
+      assert not cut_train[-1].size
+
+  def test_classes_that_never_occur_change_no_number_of_examples(self):
+    dataset = numbered_dataset([90, 60, 60], 3)
+    moved = dataset._replace(
+      domains=[each._replace(y=each.y + 2) for each in dataset.domains],
+      class_names=tuple("abcdefg"),
+    )
+    options = {"num_clients": 3, "dirichlet": 0.5, "seed": 2}
+    for one, other in zip(
+      evolving.assemble_clients(dataset, **options),
+      evolving.assemble_clients(moved, **options),
+      strict=True,
+    ):
+      before, after = (
+        np.bincount(np.concatenate([each.train.y, each.test.y]), minlength=7)
+        for each in (one, other)
+      )
+      np.testing.assert_array_equal(after, np.roll(before, 2))
+      assert np.ptp(before[:3]) > 0
+
+  def test_sizes_iid_are_even(self):
+    dataset = numbered_dataset([100, 100, 100], 4)
+    for client in evolving.assemble_clients(dataset, num_clients=5):
+      np.testing.assert_array_equal(client.train.domain_sizes, [16, 16, 0])
+      np.testing.assert_array_equal(client.test.domain_sizes, [4, 4, 20])
+
+  def test_classes_of_a_client_are_the_same_in_all_domains(self):
+    dataset = numbered_dataset([4000, 4000], 10)
+    clients = evolving.assemble_clients(
+      dataset, num_clients=4, dirichlet=0.5, test_fraction=0.01, seed=3
+    )
+    for client in clients:
+      source = np.bincount(
+        np.concatenate(
+          [client.train.y, client.test.y[: client.test.domain_sizes[0]]]
+        ),
+        minlength=10,
+      )
+      target = np.bincount(
+        client.test.y[client.test.domain_sizes[0] :], minlength=10
+      )
+      np.testing.assert_allclose(source, target, atol=1)
+    shares = [np.bincount(c.train.y, minlength=10) for c in clients]
+    # Clients differ: an even deal would give 99 of each class to everyone.
+    assert np.ptp(shares, axis=0).min() > 50
+
+  def test_same_seed_same_clients_and_other_seed_others(self):
+    dataset = numbered_dataset([60, 60], 3)
+    first, same, other = (
+      evolving.assemble_clients(
+        dataset, num_clients=4, dirichlet=1.0, seed=seed
+      )
+      for seed in (5, 5, 6)
+    )
+    for one, two in zip(first, same, strict=True):
+      np.testing.assert_array_equal(one.train.x, two.train.x)
+      np.testing.assert_array_equal(one.test.x, two.test.x)
+    assert any(
+      set(one.train.x[:, 0]) != set(two.train.x[:, 0])
+      for one, two in zip(first, other, strict=True)
+    )
+
+  def test_domain_smaller_than_the_clients_names_one_without(self, refusal):
+    dataset = numbered_dataset([50, 3, 50], 2)
+    message = refusal(evolving.assemble_clients, dataset, num_clients=4)
+    assert "client 3 " in message and "'domain 1'" in message
+    assert "fewer clients" in message
+
+  def test_client_without_example_is_named(self, refusal):
+    # With seed 2, four of five clients want class 1 only, of which the target
+    # domain has three examples.
+    dataset = numbered_dataset([60, 6], 2)
+    options = {"num_clients": 5, "dirichlet": 0.001, "seed": 2}
+    proportions = partition.dirichlet_proportions(5, 2, 0.001, 2)
+    np.testing.assert_allclose(proportions[:, 1], [1, 1, 0, 1, 1], atol=1e-6)
+    message = refusal(evolving.assemble_clients, dataset, **options)
+    assert re.match("client [0134] would have no example in", message)
+    assert "'domain 1'" in message
+    assert "dirichlet 0.001" in message
+    assert "larger dirichlet" in message
+
+  def test_single_domain_is_refused(self):
+    with pytest.raises(ValueError, match="at least 2 domains"):
+      evolving.assemble_clients(numbered_dataset([50], 2), num_clients=2)
+
+  @pytest.mark.parametrize(
+    "options, part",
+    [
+      ({"num_clients": 0}, "num_clients"),
+      ({"num_clients": 2, "dirichlet": 0.0}, "dirichlet"),
+      ({"num_clients": 2, "test_fraction": 1.0}, "test_fraction"),
+      ({"num_clients": 2, "seed": -1}, "seed"),
+    ],
+  )
+  def test_bad_option_is_named(self, options, part):
+    with pytest.raises(ValueError, match=f"^{part} must "):
+      evolving.assemble_clients(numbered_dataset([50, 50], 2), **options)

@@ -1,0 +1,252 @@
+import math
+
+import numpy as np
+import pytest
+
+from tff_shift.data import datasets
+from tff_shift.data import source
+from tff_shift.data.images import color_transforms
+from tff_shift.data.shifts import guidance
+
+
+def load(dataset="digits", **changes):
+  """Loads with few, small clients unless the test asks for others."""
+  arguments = {
+    "num_clients": 8,
+    "partition": "dirichlet_0.3",
+    "intensity": "high",
+    "seed": 0,
+  }
+  return guidance.load_guidance(dataset, **(arguments | changes))
+
+
+def class_counts(examples, num_classes=10):
+  """Returns `[clients, classes]`, how many of each class a client has."""
+  return np.stack(
+    [np.bincount(each.y, minlength=num_classes) for each in examples]
+  )
+
+
+@pytest.fixture
+def cifar10(load_once):
+  return load_once("cifar10")
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+  """Lets `datasets.load` give the data sets that a test puts in here."""
+  held = {}
+  monkeypatch.setattr(datasets, "load", lambda name, *, data_dir: held[name])
+  return held
+
+
+class TestParsePartition:
+  @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+      ("dirichlet_0.3", ("dirichlet", 0.3)),
+      ("dirichlet_10", ("dirichlet", 10.0)),
+      ("dirichlet_1e-2", ("dirichlet", 0.01)),
+      ("dirichlet_inf", ("dirichlet", math.inf)),
+      ("5_spc", ("shards", 5)),
+      ("25_spc", ("shards", 25)),
+    ],
+  )
+  def test_reads_kind_and_number(self, text, expected):
+    assert guidance.parse_partition(text) == expected
+
+  @pytest.mark.parametrize(
+    "text",
+    [
+      *("", "iid", "dirichlet", "dirichlet_", "dirichlet_0", "dirichlet_-1"),
+      *("dirichlet_nan", "dirichlet_1.2.3", "spc_5", "0_spc", "-5_spc"),
+      *("2.5_spc", "5_spc\n"),
+    ],
+  )
+  def test_refuses_anything_else_in_one_line(self, text, refusal):
+    message = refusal(guidance.parse_partition, text)
+    assert message.startswith("partition must be dirichlet_<alpha> or <S>_spc")
+    assert message.endswith(repr(text))
+
+
+class TestDigits:
+  @pytest.fixture(scope="class")
+  def dataset(self):
+    return load()
+
+  @pytest.mark.parametrize("partition_name", ["dirichlet_0.3", "5_spc"])
+  def test_every_digit_is_held_once_under_its_clients_transform(
+    self, partition_name
+  ):
+    whole = datasets.load("digits")
+    dataset = load(partition=partition_name, num_clients=3)
+    assert len(dataset.train) == len(dataset.test) == 3
+    assert dataset.class_names == whole.class_names
+    assert dataset.transforms == color_transforms.pool(3)
+    images = color_transforms.tint(whole.x)
+    held = []
+    for client, transform in enumerate(dataset.transforms):
+      expected = {
+        image.tobytes(): position
+        for position, image in enumerate(
+          color_transforms.apply(images, transform)
+        )
+      }
+      for examples in (dataset.train[client], dataset.test[client]):
+        assert examples.x.dtype == np.uint8
+        assert examples.y.dtype == np.int32
+        positions = [expected[image.tobytes()] for image in examples.x]
+        np.testing.assert_array_equal(examples.y, whole.y[positions])
+        held += positions
+    assert sorted(held) == list(range(len(whole.y)))
+    np.testing.assert_array_equal(dataset.sample, images[0])
+
+  def test_validation_is_held_out_of_training(self, dataset):
+    found = guidance.held_out_validation(dataset, 0)
+    assert found.transforms == dataset.transforms
+    for client, whole in enumerate(dataset.train):
+      train, validation = found.train[client], found.test[client]
+      assert len(validation.y) == round(0.2 * len(whole.y))
+      parts = [
+        sorted(
+          (image.tobytes(), label)
+          for each in examples
+          for image, label in zip(each.x, each.y, strict=True)
+        )
+        for examples in ([whole], [train, validation])
+      ]
+      assert parts[0] == parts[1]
+    again, other = (
+      guidance.held_out_validation(dataset, seed).test[0] for seed in (0, 1)
+    )
+    np.testing.assert_array_equal(again.x, found.test[0].x)
+    assert not np.array_equal(other.x, found.test[0].x)
+
+  def test_client_without_validation_example_is_named(self, dataset):
+    few = dataset.train[1]._replace(
+      x=dataset.train[1].x[:2], y=dataset.train[1].y[:2]
+    )
+    train = (dataset.train[0], few, *dataset.train[2:])
+    with pytest.raises(ValueError, match="client 1 would have no validation"):
+      guidance.held_out_validation(dataset._replace(train=train), 0)
+
+  def test_thirty_percent_are_for_testing(self, dataset):
+    for train, test in zip(dataset.train, dataset.test, strict=True):
+      assert len(test.y) == round(0.3 * (len(train.y) + len(test.y)))
+    tenth = load(test_fraction=0.1)
+    for train, test in zip(tenth.train, tenth.test, strict=True):
+      assert len(test.y) == round(0.1 * (len(train.y) + len(test.y)))
+
+  def test_sizes_are_uneven_by_dirichlet_and_even_by_shards(self, dataset):
+    sizes = {
+      name: class_counts(found.train).sum(axis=1)
+      for name, found in (
+        ("dirichlet_0.3", dataset),
+        ("5_spc", load(partition="5_spc")),
+        ("dirichlet_inf", load(partition="dirichlet_inf")),
+      )
+    }
+    assert sizes["dirichlet_0.3"].max() > 1.5 * sizes["dirichlet_0.3"].min()
+    assert np.ptp(sizes["5_spc"]) <= 5
+    assert np.ptp(sizes["dirichlet_inf"]) <= 1
+
+  def test_intensity_changes_the_colors_alone(self, dataset):
+    low = load(intensity="low")
+    assert low.transforms == color_transforms.pool(8, "low")
+    for one, other in zip(low.test, dataset.test, strict=True):
+      np.testing.assert_array_equal(one.y, other.y)
+      assert np.any(one.x != other.x)
+
+  def test_result_is_a_function_of_the_seed(self, dataset):
+    first, same, other = dataset, load(seed=0), load(seed=1)
+    for side in ("train", "test"):
+      for one, again in zip(
+        getattr(first, side), getattr(same, side), strict=True
+      ):
+        np.testing.assert_array_equal(one.x, again.x)
+        np.testing.assert_array_equal(one.y, again.y)
+    assert np.any(class_counts(first.train) != class_counts(other.train))
+
+  def test_max_examples_keep_the_classes_proportions(self):
+    dataset = load(max_examples=400)
+    counts = class_counts(dataset.train) + class_counts(dataset.test)
+    assert counts.sum() == 400
+    # The classes have 174 to 183 of the 1,797 digits: 38.7 to 40.7 of 400.
+    assert 38 <= counts.sum(axis=0).min() <= counts.sum(axis=0).max() <= 41
+    everything = load(max_examples=5000)
+    assert sum(len(each.y) for each in everything.train + everything.test) == (
+      1797
+    )
+
+  def test_digits_are_moved_far_unless_none_is_asked_for(self, dataset):
+    default = load(intensity=None)
+    assert default.transforms == dataset.transforms
+    np.testing.assert_array_equal(default.train[3].x, dataset.train[3].x)
+    plain = load(intensity="none")
+    assert plain.sample.shape == (28, 28, 1)
+    for one, other in zip(plain.test, dataset.test, strict=True):
+      np.testing.assert_array_equal(one.y, other.y)
+    own = {each.tobytes() for each in datasets.load("digits").x}
+    assert {each.tobytes() for each in plain.train[5].x} <= own
+
+  def test_client_without_test_examples_is_refused(self):
+    with pytest.raises(
+      ValueError, match=r"^client 0 would have no test .* has 3 .*; use fewer"
+    ):
+      load(partition="3_spc", max_examples=24, test_fraction=0.1)
+
+  @pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+      ({"dataset": "svhn"}, "^dataset must be one of .* 'svhn'$"),
+      ({"partition": "iid"}, "^partition must be"),
+      ({"intensity": "max"}, "^intensity must be"),
+      ({"num_clients": 55}, "^num_clients must be 1 to 54"),
+      ({"max_examples": 0}, "^max_examples must be .* got 0$"),
+      ({"test_fraction": 1.0}, "^test_fraction must lie"),
+      ({"max_examples": 50}, "need 80, got 50; use fewer clients"),
+      ({"seed": -1}, "^seed must be"),
+    ],
+  )
+  def test_wrong_arguments_are_refused_in_one_line(self, changes, message):
+    with pytest.raises(ValueError, match=message) as caught:
+      load(**changes)
+    assert "\n" not in str(caught.value)
+
+
+class TestCifar20:
+  @pytest.mark.parametrize("partition_name", ["4_spc", "dirichlet_0.3"])
+  def test_fine_labels_decide_who_gets_what(self, loaded, partition_name):
+    # 100 fine classes of 8, five of which make up a superclass.
+    fine = np.tile(np.arange(100, dtype=np.int32), 8)
+    x = np.zeros((800, 1, 1, 3), np.uint8)
+    names = tuple(map(str, range(100)))
+    loaded["cifar100"] = source.Source(x, fine, names)
+    loaded["cifar20"] = source.Source(x, fine // 5, names[:20])
+    by_fine, by_superclass = (
+      load(dataset, num_clients=5, partition=partition_name)
+      for dataset in ("cifar100", "cifar20")
+    )
+    assert by_superclass.class_names == names[:20]
+    for one, other in zip(
+      by_fine.train + by_fine.test,
+      by_superclass.train + by_superclass.test,
+      strict=True,
+    ):
+      np.testing.assert_array_equal(one.y // 5, other.y)
+
+
+@pytest.mark.slow
+class TestCifar10:
+  def test_clients_hold_the_images_of_both_splits(self, cifar10, loaded):
+    loaded["cifar10"] = cifar10
+    dataset = load("cifar10", partition="5_spc", max_examples=8000)
+    counts = class_counts(dataset.train) + class_counts(dataset.test)
+    np.testing.assert_array_equal(counts.sum(axis=0), [800] * 10)
+    np.testing.assert_array_equal(counts.sum(axis=1), [1000] * 8)
+    assert np.count_nonzero(counts, axis=1).max() <= 5
+    assert [len(each.y) for each in dataset.test] == [300] * 8
+    assert dataset.train[0].x.shape == (700, 32, 32, 3)
+    # Gamma is the first bit: odd clients are darker than even ones.
+    means = np.array([each.x.mean() for each in dataset.train])
+    assert means[1::2].max() < means[::2].min()

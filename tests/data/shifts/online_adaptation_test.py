@@ -1,0 +1,714 @@
+"""Tests of streams: four parts, what moves by eq. 1, and draws by seed."""
+
+import collections
+import dataclasses
+import warnings
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from tff_shift.data import datasets
+from tff_shift.data import examples as examples_lib
+from tff_shift.data import partition
+from tff_shift.data import source as source_lib
+from tff_shift.data.datasets import cifar100
+from tff_shift.data.images import corruptions
+from tff_shift.data.shifts import class_pools
+from tff_shift.data.shifts import online_adaptation
+
+NUM_CORRUPTIONS = 19
+ALL = 10**9
+
+# 100 training and 50 test examples; an example is its position.
+NUM_TRAIN = 100
+NUMBERED = source_lib.Source(
+  x=np.arange(150, dtype=np.float32)[:, np.newaxis],
+  y=(np.arange(150) % 4).astype(np.int32),
+  class_names=("a", "b", "c", "d"),
+  num_train=NUM_TRAIN,
+)
+
+
+def refusal(function, *arguments, **options) -> str:
+  with pytest.raises(ValueError) as error:
+    function(*arguments, **options)
+  assert "\n" not in str(error.value)
+  return str(error.value)
+
+
+def equal(one, other) -> bool:
+  return all(
+    np.array_equal(first, second)
+    for first, second in zip(one, other, strict=True)
+  )
+
+
+@pytest.fixture
+def numbered(monkeypatch):
+  """Lets every data set be `NUMBERED`."""
+  monkeypatch.setattr(datasets, "load", lambda name, **options: NUMBERED)
+
+
+class TestLoadOnline:
+  def test_digits_are_cut_into_parts_that_share_no_example(self):
+    dataset = online_adaptation.load_online(
+      "digits", max_pretraining_examples=ALL
+    )
+    source = datasets.load("digits")
+    parts = dataset[1:5]
+    # 30 % of 1797 for the streams; 65 %, 15 % and 20 % of the other 1258.
+    assert [len(part.y) for part in parts] == [818, 188, 252, 539]
+    # As often as the data set has it, each image is in one of the parts.
+    found = collections.Counter(
+      (x.tobytes(), int(y))
+      for part in parts
+      for x, y in zip(part.x, part.y, strict=True)
+    )
+    assert found == collections.Counter(
+      (x.tobytes(), int(y)) for x, y in zip(source.x, source.y, strict=True)
+    )
+    assert dataset.name == "digits"
+    assert dataset.class_names == source.class_names
+    np.testing.assert_array_equal(dataset.class_distribution, np.full(10, 0.1))
+
+  def test_streams_of_a_data_set_with_a_test_part_come_from_that(
+    self, numbered
+  ):
+    dataset = online_adaptation.load_online(
+      "mnist", max_pretraining_examples=ALL
+    )
+    assert list(dataset.stream.x[:, 0]) == list(range(NUM_TRAIN, 150))
+    before = dataset[1:4]
+    assert [len(part.y) for part in before] == [65, 15, 20]
+    positions = np.concatenate([part.x[:, 0] for part in before])
+    assert sorted(positions) == list(range(NUM_TRAIN))
+    for part in dataset[1:5]:
+      np.testing.assert_array_equal(part.y, part.x[:, 0] % 4)
+
+  def test_cut_is_a_function_of_the_seed(self, numbered):
+    first, again, other = (
+      online_adaptation.load_online("mnist", seed=seed) for seed in (3, 3, 4)
+    )
+    for one, same, another in zip(
+      first[1:4], again[1:4], other[1:4], strict=True
+    ):
+      assert equal(one, same) and not equal(one, another)
+    # The archive's own cut moves with no seed.
+    assert equal(first.stream, other.stream)
+
+  @pytest.mark.parametrize("limit, size", [(None, 32), (7, 7), (65, 65)])
+  def test_number_of_pretraining_examples(self, numbered, limit, size):
+    dataset = online_adaptation.load_online(
+      "mnist", max_pretraining_examples=limit
+    )
+    assert len(set(dataset.pretraining.x[:, 0])) == size
+    assert len(dataset.pretraining.y) == size
+
+  def test_pretraining_has_the_class_distribution_that_is_named(self):
+    dataset = online_adaptation.load_online(
+      "digits", pretraining_distribution="gaussian"
+    )
+    expected = class_pools.pretraining_distribution("gaussian", 10)
+    np.testing.assert_array_equal(dataset.class_distribution, expected)
+    counts = np.bincount(dataset.pretraining.y, minlength=10)
+    assert counts.sum() == 409
+    # Whole numbers of examples.
+    assert np.abs(counts - 409 * expected).max() < 1
+
+  def test_refusals(self, numbered):
+    assert refusal(online_adaptation.load_online, "emnist").startswith(
+      f"dataset must be one of {', '.join(datasets.names('online_adaptation'))}"
+    )
+    assert "'normal'" in refusal(
+      online_adaptation.load_online, "mnist", pretraining_distribution="normal"
+    )
+    assert refusal(
+      online_adaptation.load_online, "mnist", max_pretraining_examples=0
+    ).startswith("max_pretraining_examples must be ")
+
+
+def set_data(monkeypatch, y, num_classes, **fields):
+  """Lets every data set have these labels; an example is its position."""
+  source = source_lib.Source(
+    x=np.arange(len(y), dtype=np.float32)[:, np.newaxis],
+    y=np.asarray(y, np.int32),
+    class_names=tuple(f"c{label}" for label in range(num_classes)),
+    **fields,
+  )
+  monkeypatch.setattr(datasets, "load", lambda name, **options: source)
+
+
+class TestRareClasses:
+  def load(self, monkeypatch, counts, **options):
+    """Loads classes with so many examples; returns counts and warnings."""
+    # The training part is for pre-training, the test part for streams.
+    y = np.repeat(np.arange(len(counts)), counts)
+    set_data(monkeypatch, [*y, *y], len(counts), num_train=len(y))
+    monkeypatch.setattr(
+      streams,
+      "_cut",
+      lambda positions, num_train, rng: np.split(
+        positions, [num_train, num_train, num_train]
+      ),
+    )
+    with warnings.catch_warnings(record=True) as caught:
+      warnings.simplefilter("always")
+      found = online_adaptation.load_online("mnist", **options)
+    drawn = np.bincount(found.pretraining.y, minlength=len(counts))
+    return drawn.tolist(), [str(each.message) for each in caught]
+
+  @pytest.mark.parametrize("distribution", ["uniform", "exponential_decay"])
+  def test_classes_that_never_occur_change_nothing(
+    self, distribution, monkeypatch
+  ):
+    options = {"pretraining_distribution": distribution}
+    drawn, warned = self.load(monkeypatch, [40, 40, 40, 40], **options)
+    shifted, _ = self.load(monkeypatch, [0, 40, 40, 0, 40, 40], **options)
+    assert shifted == [0, drawn[0], drawn[1], 0, *drawn[2:]]
+    assert sum(drawn) > 60
+    assert not warned
+
+  def test_distribution_is_kept_where_that_costs_less_than_half(
+    self, monkeypatch
+  ):
+    # Half of 200 is 100, 25 of each; the last class has 13, and 12.5 is half.
+    assert self.load(monkeypatch, [63, 62, 62, 13]) == ([13, 13, 13, 13], [])
+
+  def test_rare_class_gives_all_and_the_others_share_the_rest(
+    self, monkeypatch
+  ):
+    drawn, warned = self.load(monkeypatch, [63, 63, 62, 12])
+    assert drawn[3] == 12 and sum(drawn) == 100
+    assert sorted(drawn[:3]) == [29, 29, 30]
+    assert warned == [
+      "pre-training on 100 examples of mnist: the class distribution uniform"
+      " cannot be kept, because 1 of 4 classes have less than half of the"
+      " examples that it asks for; they give all that they have (c3: 12 of 25)"
+    ]
+
+  def test_number_that_is_asked_for_is_taken_and_warned_of(self, monkeypatch):
+    counts = [100, 4, 3, 2, 1]
+    drawn, warned = self.load(monkeypatch, counts, max_pretraining_examples=50)
+    assert drawn == [40, 4, 3, 2, 1]
+    assert warned[0].endswith("(c1: 4 of 10, c2: 3 of 10, c3: 2 of 10, ...)")
+    drawn, warned = self.load(
+      monkeypatch, [60, 60, 6], max_pretraining_examples=30
+    )
+    # 6 of 10: not rare.
+    assert drawn == [12, 12, 6] and not warned
+
+  def test_classes_that_occur_are_dealt(self, monkeypatch):
+    set_data(monkeypatch, np.repeat([1, 2, 5, 7], 40), 9)
+    found = online_adaptation.load_online("mnist", disjoint_clients=2)
+    dealt = np.concatenate(found.client_classes)
+    assert sorted(dealt) == [1, 2, 5, 7]
+    assert list(map(len, found.client_classes)) == [2, 2]
+    np.testing.assert_array_equal(
+      found.class_distribution, np.isin(np.arange(9), dealt) / 4
+    )
+
+
+class TestInitialExamples:
+  @pytest.fixture(scope="class")
+  def dataset(self):
+    # Classes a, b, c and d have 30, 20, 6 and 4 examples.
+    y = np.repeat(np.arange(4, dtype=np.int32), [30, 20, 6, 4])
+    pool = examples_lib.Examples(np.arange(60, dtype=np.float32), y)
+    return online_adaptation.OnlineDataset(
+      "toy",
+      pool,
+      pool,
+      pool,
+      pool,
+      tuple("abcd"),
+      np.array([0.4, 0.3, 0.2, 0.1]),
+    )
+
+  def test_examples_differ_and_have_the_classes_of_pretraining(self, dataset):
+    for client in range(5):
+      drawn = online_adaptation.initial_examples(dataset, 20, client, seed=2)
+      assert len(set(drawn.x)) == 20
+      np.testing.assert_array_equal(
+        drawn.y, dataset.initial.y[drawn.x.astype(int)]
+      )
+      assert list(np.bincount(drawn.y)) == [8, 6, 4, 2]
+
+  def test_class_that_has_too_few_gives_all(self, dataset):
+    drawn = online_adaptation.initial_examples(dataset, 40, 0, seed=0)
+    # 6 and 4 of the last two; the other 30 as 4 to 3.
+    assert list(np.bincount(drawn.y)) == [17, 13, 6, 4]
+
+  def test_draw_is_a_function_of_seed_and_client(self, dataset):
+    def draw(client, seed):
+      return online_adaptation.initial_examples(dataset, 20, client, seed)
+
+    assert equal(draw(1, 2), draw(1, 2))
+    drawn = {
+      tuple(draw(client, seed).x) for client in range(3) for seed in range(3)
+    }
+    assert len(drawn) == 9
+
+  def test_who_holds_fewer_has_all(self, dataset):
+    drawn = online_adaptation.initial_examples(dataset, 61, 0, seed=0)
+    assert sorted(drawn.x) == list(range(60))
+    # Of the even positions, which client 1 holds, 30; of the classes b and d,
+    # 10 and 2.
+    owned = dataset._replace(initial_client=1 - np.arange(60) % 2)
+    dealt = owned._replace(client_classes=(np.array([0, 2]), np.array([1, 3])))
+    for each, expected in (
+      (owned, range(0, 60, 2)),
+      (dealt, [*range(30, 50, 2), 56, 58]),
+    ):
+      drawn = online_adaptation.initial_examples(each, 100, 1, seed=0)
+      assert sorted(drawn.x) == list(expected)
+      assert online_adaptation.num_labelled(each, 1) == len(drawn.y)
+
+  def test_client_without_labelled_example_is_refused(self, dataset):
+    dataset = dataset._replace(initial_client=np.zeros(60, int))
+    for function in (
+      lambda: online_adaptation.initial_examples(dataset, 5, 1, 0),
+      lambda: online_adaptation.num_labelled(dataset, 1),
+    ):
+      assert refusal(function) == (
+        "client 1 has no labelled example of its classes among the 60 from"
+        " before deployment"
+      )
+
+
+# Class sizes far from uniform: what is drawn is not what the pool has.
+TOY_Y = np.repeat(np.arange(3, dtype=np.int32), [5, 20, 75])
+TOY = examples_lib.Examples(np.arange(100, dtype=np.float32), TOY_Y)
+
+
+def make_streams(omega, pool=TOY, **options) -> online_adaptation.Streams:
+  options = {"num_clients": 4, "samples_per_step": 12, "seed": 6, **options}
+  return online_adaptation.Streams(pool, 3, np.array(omega), **options)
+
+
+def assert_frequencies(y, distribution):
+  """Each count is binomial: five standard deviations."""
+  counts = np.bincount(y, minlength=len(distribution))
+  deviations = np.sqrt(len(y) * distribution * (1 - distribution))
+  assert np.all(np.abs(counts - len(y) * distribution) <= 5 * deviations + 1e-9)
+
+
+class TestLabelShift:
+  def test_distribution_moves_from_uniform_to_the_target(self):
+    found = make_streams([0, 0.25, 1], dirichlet=1.0)
+    assert found.num_clients == 4 and found.num_timesteps == 2
+    for client, target in enumerate(found.targets):
+      np.testing.assert_array_equal(
+        found.class_distribution(client, 0), np.full(3, 1 / 3)
+      )
+      # Eq. 1.
+      np.testing.assert_allclose(
+        found.class_distribution(client, 1), 0.25 + 0.25 * target, rtol=1e-12
+      )
+      np.testing.assert_array_equal(found.class_distribution(client, 2), target)
+    assert len({tuple(target) for target in found.targets}) == 4
+
+  @hypothesis.settings(deadline=None, max_examples=25)
+  @hypothesis.given(
+    st.lists(st.floats(0, 1), min_size=2, max_size=5),
+    st.floats(0.05, 10),
+    st.integers(0, 2**31),
+  )
+  def test_distribution_is_one_for_every_weight(self, omega, dirichlet, seed):
+    found = make_streams(omega, dirichlet=dirichlet, seed=seed)
+    for timestep in range(len(omega)):
+      distribution = found.class_distribution(1, timestep)
+      assert distribution.min() >= 0
+      np.testing.assert_allclose(distribution.sum(), 1, rtol=1e-12)
+
+  def test_dirichlet_sets_how_uneven_targets_are(self):
+    # Infinity is uniform: nothing ever moves.
+    still = make_streams([0, 1], dirichlet=np.inf)
+    np.testing.assert_array_equal(still.targets, np.full((4, 3), 1 / 3))
+    assert still.shift(0, 1) == 0
+    # The mean of sum q_i^2 is (a + 1) / (3 a + 1): 0.85 at 0.1, 0.35 at 10.
+    uneven, even = (
+      np.square(
+        make_streams([0, 1], dirichlet=dirichlet, num_clients=200).targets
+      )
+      .sum(axis=1)
+      .mean()
+      for dirichlet in (0.1, 10.0)
+    )
+    assert uneven == pytest.approx(1.1 / 1.3, abs=0.1)
+    assert even == pytest.approx(11 / 31, abs=0.03)
+
+  def test_batch_has_the_class_distribution_of_its_step(self):
+    found = make_streams(
+      [0, 0.5, 1], dirichlet=1.0, num_clients=2, samples_per_step=20_000
+    )
+    for client in range(2):
+      for timestep in range(3):
+        batch = found.batch(client, timestep)
+        assert len(batch.x) == len(batch.y) == 20_000
+        assert batch.y.dtype == np.int32
+        np.testing.assert_array_equal(batch.y, TOY_Y[batch.x.astype(int)])
+        assert_frequencies(batch.y, found.class_distribution(client, timestep))
+    # Every example of a class, the rarest one too.
+    assert set(found.batch(0, 0).x) == set(TOY.x)
+
+  def test_batch_is_a_pure_function_of_seed_client_and_step(self):
+    omega = [0, 0.5, 0.5, 0.5]
+    found = make_streams(omega)
+    first = found.batch(2, 1)
+    for client in range(4):
+      found.batch(client, 3)
+    assert equal(first, found.batch(2, 1))
+    assert equal(first, make_streams(omega).batch(2, 1))
+    drawn = {
+      tuple(make_streams(omega, seed=seed).batch(client, timestep).x)
+      for seed in range(2)
+      for client in range(4)
+      for timestep in range(1, 4)
+    }
+    assert len(drawn) == 24
+
+  def test_shift_is_the_distance_of_consecutive_distributions(self):
+    found = make_streams([0, 0.5, 0.2, 0.2], dirichlet=1.0)
+    for client, target in enumerate(found.targets):
+      whole_way = np.abs(target - 1 / 3).sum()
+      np.testing.assert_allclose(
+        [found.shift(client, timestep) for timestep in (1, 2, 3)],
+        [0.5 * whole_way, 0.3 * whole_way, 0],
+        rtol=1e-9,
+      )
+
+
+@pytest.fixture(scope="module")
+def images():
+  """Six images that all differ, and their classes."""
+  x = np.random.default_rng(0).integers(0, 256, (6, 16, 16, 3), np.uint8)
+  return examples_lib.Examples(x, np.array([0, 0, 1, 1, 2, 2], np.int32))
+
+
+def make_covariate_streams(omega, pool, **options) -> online_adaptation.Streams:
+  return make_streams(omega, pool, shift_kind="covariate", **options)
+
+
+def positions_in(pool: examples_lib.Examples, x: np.ndarray) -> list[int]:
+  """Returns where the images are in the pool, which has each of them once."""
+  place = {image.tobytes(): i for i, image in enumerate(pool.x)}
+  return [place[image.tobytes()] for image in x]
+
+
+class TestCovariateShift:
+  def test_every_corruption_comes_before_one_comes_twice(self, images):
+    names = make_covariate_streams(
+      [0, 1], images, num_clients=2 * NUM_CORRUPTIONS + 3
+    ).corruption_names
+    first, second = names[:NUM_CORRUPTIONS], names[NUM_CORRUPTIONS:-3]
+    assert sorted(first) == sorted(corruptions.names())
+    assert len(set(first)) == NUM_CORRUPTIONS
+    assert first == second and names[-3:] == first[:3]
+    # The clients of another run have others.
+    other = make_covariate_streams(
+      [0, 1], images, num_clients=NUM_CORRUPTIONS, seed=7
+    ).corruption_names
+    assert sorted(other) == sorted(first) and other != first
+
+  def test_severity_follows_the_weight(self, images):
+    found = make_covariate_streams(
+      [0, 0.09, 0.1, 0.29, 0.3, 0.5, 0.69, 0.7, 0.9, 1], images
+    )
+    # 5 omega = 0, 0.45, 0.5, 1.45, 1.5, 2.5, 3.45, 3.5, 4.5, 5.
+    assert [found.severity(t) for t in range(10)] == [
+      *(0, 0, 1, 1, 2, 3, 3, 4, 5, 5)
+    ]
+
+  def test_shift_is_the_change_of_severity(self, images):
+    found = make_covariate_streams([0, 0.1, 0.5, 0.3, 0.3], images)
+    # Severities 0, 1, 3, 2, 2.
+    for client in range(4):
+      np.testing.assert_allclose(
+        [found.shift(client, timestep) for timestep in (1, 2, 3, 4)],
+        [0.2, 0.4, 0.2, 0],
+      )
+
+  def test_image_is_corrupted_in_one_way_wherever_it_is_drawn(self, images):
+    found = make_covariate_streams(
+      [0, 1, 1], images, num_clients=NUM_CORRUPTIONS, samples_per_step=20
+    )
+    # A corruption that draws random numbers.
+    client = found.corruption_names.index("gaussian_noise")
+    corrupted = images._replace(
+      x=np.concatenate(
+        [
+          corruptions.corrupt(image[np.newaxis], "gaussian_noise", 5, [i])
+          for i, image in enumerate(images.x)
+        ]
+      )
+    )
+    assert np.all(np.any(corrupted.x != images.x, axis=(1, 2, 3)))
+    for timestep in (1, 2):
+      batch = found.batch(client, timestep)
+      positions = positions_in(corrupted, batch.x)
+      assert len(set(positions)) > 3
+      np.testing.assert_array_equal(batch.y, images.y[positions])
+
+  @pytest.mark.parametrize("levels", corruptions.LEVELS)
+  def test_levels_are_those_that_were_asked_for(self, images, levels):
+    found = make_covariate_streams(
+      [0, 0.2], images, num_clients=NUM_CORRUPTIONS, corruption_levels=levels
+    )
+    # It draws nothing, and no image is the same at both levels.
+    batch = found.batch(found.corruption_names.index("saturate"), 1)
+    corrupted = images._replace(
+      x=corruptions.corrupt(
+        images.x,
+        "saturate",
+        1,
+        np.arange(len(images.x)),
+        corruption_levels=levels,
+      )
+    )
+    positions = positions_in(corrupted, batch.x)
+    np.testing.assert_array_equal(batch.y, images.y[positions])
+
+  def test_published_images_are_used_where_there_are_any(self):
+    # An image of the archive says which one it is; its order is not the pool's.
+    def archive(name, severity):
+      number = corruptions.names().index(name)
+      x = 1000 * number + 100 * severity + np.arange(100, dtype=np.float32)
+      return examples_lib.Examples(x, TOY_Y[::-1].copy())
+
+    found = make_covariate_streams([0, 0.05, 0.4, 1], TOY, archive=archive)
+    for client, name in enumerate(found.corruption_names):
+      clean = found.batch(client, 1)
+      np.testing.assert_array_equal(clean.y, TOY_Y[clean.x.astype(int)])
+      for timestep, severity in ((2, 2), (3, 5)):
+        batch = found.batch(client, timestep)
+        start = 1000 * corruptions.names().index(name) + 100 * severity
+        positions = (batch.x - start).astype(int)
+        assert set(positions) <= set(range(100))
+        np.testing.assert_array_equal(batch.y, TOY_Y[::-1][positions])
+
+  @pytest.mark.parametrize("has_archive", [False, True])
+  def test_classes_stay_uniform(self, has_archive):
+    found = make_covariate_streams(
+      [0, 1] if has_archive else [0, 0],
+      TOY,
+      samples_per_step=20_000,
+      archive=(lambda name, severity: TOY) if has_archive else None,
+    )
+    for timestep in range(2):
+      np.testing.assert_array_equal(
+        found.class_distribution(1, timestep), np.full(3, 1 / 3)
+      )
+    assert_frequencies(found.batch(1, 1).y, np.full(3, 1 / 3))
+
+
+class TestClientClasses:
+  CLASSES = (np.array([0, 2]), np.array([1, 3]))
+
+  def test_streams_drift_within_a_clients_classes(self):
+    pool = examples_lib.Examples(NUMBERED.x, NUMBERED.y)
+    found = online_adaptation.Streams(
+      pool,
+      4,
+      np.array([0, 0.25, 1]),
+      num_clients=2,
+      samples_per_step=200,
+      client_classes=self.CLASSES,
+    )
+    for client, own in enumerate(self.CLASSES):
+      others = self.CLASSES[1 - client]
+      start, mixed, end = (
+        found.class_distribution(client, step) for step in range(3)
+      )
+      np.testing.assert_array_equal(start[own], [0.5, 0.5])
+      np.testing.assert_allclose(mixed, 0.75 * start + 0.25 * end)
+      assert end.sum() == pytest.approx(1)
+      assert not start[others].any() and not end[others].any()
+      assert np.isin(found.batch(client, 1).y, own).all()
+    # Two draws of one distribution over two classes.
+    np.testing.assert_array_equal(
+      [found.targets[0, [0, 2]], found.targets[1, [1, 3]]],
+      partition.dirichlet_proportions(2, 2, 0.1, 0),
+    )
+
+  def test_labelled_examples_are_of_a_clients_classes(self, numbered):
+    dataset = online_adaptation.load_online("mnist", disjoint_clients=2)
+    assert len(np.unique(dataset.pretraining.y)) == 4
+    for client, own in enumerate(dataset.client_classes):
+      y = online_adaptation.initial_examples(dataset, 8, client, seed=0).y
+      # Uniform over its classes, as nearly as there are enough.
+      assert sorted(np.unique(y)) == list(own)
+    assert online_adaptation.load_online("mnist").client_classes is None
+
+
+class TestFewClasses:
+  """Clients who hold some classes only, and classes that never occur."""
+
+  @hypothesis.settings(deadline=None, max_examples=25)
+  @hypothesis.given(st.data())
+  def test_batch_has_the_distribution_that_is_told(self, data):
+    # Classes 0 and 4 never occur.
+    held = data.draw(
+      st.lists(
+        st.sets(st.sampled_from([1, 2, 3, 5]), min_size=1),
+        min_size=1,
+        max_size=3,
+      )
+    )
+    y, client = (
+      np.concatenate(parts).astype(np.int32)
+      for parts in zip(
+        *(
+          (np.repeat(sorted(own), 3), np.full(3 * len(own), number))
+          for number, own in enumerate(held)
+        ),
+        strict=True,
+      )
+    )
+    found = online_adaptation.Streams(
+      examples_lib.Examples(np.arange(len(y)), y),
+      6,
+      np.array([0, 0.5, 1]),
+      num_clients=len(held),
+      samples_per_step=2000,
+      # So small that Q_T is one class, held or not.
+      dirichlet=data.draw(st.sampled_from([1e-3, 0.1, 1.0, np.inf])),
+      seed=data.draw(st.integers(0, 1000)),
+      pool_client=client,
+    )
+    for number, own in enumerate(held):
+      told = [found.class_distribution(number, step) for step in range(3)]
+      np.testing.assert_allclose(np.sum(told, axis=1), 1)
+      np.testing.assert_array_equal(
+        told[0], np.isin(np.arange(6), list(own)) / len(own)
+      )
+      np.testing.assert_allclose(told[1], (told[0] + told[2]) / 2)
+      assert found.shift(number, 2) == pytest.approx(
+        np.abs(told[2] - told[1]).sum()
+      )
+      for step in (1, 2):
+        batch = found.batch(number, step)
+        assert_frequencies(batch.y, told[step])
+        assert np.all(client[batch.x] == number)
+
+  def test_classes_that_never_occur_change_no_target(self):
+    options = {"num_clients": 5, "samples_per_step": 3, "seed": 4}
+    targets = [
+      online_adaptation.Streams(
+        examples_lib.Examples(np.arange(20), y), 6, np.array([0, 1]), **options
+      ).targets
+      for y in (np.arange(20) % 4, np.arange(20) % 4 + 1)
+    ]
+    np.testing.assert_array_equal(targets[0][:, :4], targets[1][:, 1:5])
+    assert not targets[1][:, [0, 5]].any()
+
+  @pytest.mark.parametrize(
+    "options",
+    [
+      {"pool_client": np.zeros(100, int)},
+      {"client_classes": [[0], [], [1], [2]]},
+      {
+        "pool_client": np.repeat([0, 1, 2, 3], 25),
+        "client_classes": [[0], [0], [2], [2]],
+      },
+    ],
+  )
+  def test_client_with_nothing_to_draw_is_named(self, options):
+    assert refusal(make_streams, [0, 1], **options).startswith(
+      "client 1 has no example to draw a stream from"
+    )
+
+  def test_each_example_must_have_a_client(self):
+    assert refusal(make_streams, [0, 1], pool_client=np.zeros(99, int)) == (
+      "pool_client must have a client for each of 100 examples, got the shape"
+      " [99]"
+    )
+
+  def test_archive_without_a_class_of_the_pool_is_refused(self):
+    found = make_covariate_streams(
+      [0, 1],
+      TOY,
+      archive=lambda name, severity: examples_lib.Examples(
+        TOY.x[:25], TOY_Y[:25]
+      ),
+    )
+    assert refusal(found.batch, 2, 1) == (
+      f"images of client 2 under {found.corruption_names[2]} of severity 5:"
+      " there is no example of class 2, whose probability is 0.333333"
+    )
+
+  @pytest.mark.parametrize(
+    "name, arguments, message",
+    [
+      ("batch", (4, 1), "client 4 is not there: it must lie in 0..3"),
+      ("batch", (-1, 1), "client -1 is not there: it must lie in 0..3"),
+      ("batch", (0, 2), "timestep 2 is not there: it must lie in 0..1"),
+      ("class_distribution", (0, -1), "timestep -1 is not there: it must lie"),
+      ("severity", (-1,), "timestep -1 is not there: it must lie in 0..1"),
+      ("shift", (-1, 1), "client -1 is not there: it must lie in 0..3"),
+    ],
+  )
+  def test_places_that_are_not_there_are_refused(
+    self, name, arguments, message
+  ):
+    function = getattr(make_streams([0, 1]), name)
+    assert refusal(function, *arguments).startswith(message)
+
+
+class TestArchiveOf:
+  def test_archive_of_the_data_set_is_read_once(self, monkeypatch, tmp_path):
+    asked = []
+    x = np.zeros((2, 32, 32, 3), np.uint8)
+    y = np.array([99, 0], np.int32)
+
+    def load(*arguments, data_dir):
+      asked.append((*arguments, data_dir))
+      return source_lib.Source(x, y, tuple(map(str, range(100))))
+
+    monkeypatch.setattr(
+      cifar100, "DATASET", dataclasses.replace(cifar100.DATASET, corrupted=load)
+    )
+    read = online_adaptation.archive_of("cifar100", tmp_path)
+    for _ in range(2):
+      examples = read("fog", 3)
+    assert asked == [("fog", 3, tmp_path)]
+    assert equal(examples, (x, y))
+    online_adaptation.archive_of("cifar100")("snow", 1)
+    assert asked[1:] == [("snow", 1, None)]
+    y[0] = 100
+    with pytest.raises(
+      ValueError, match=r"^y of cifar100 under snow of severity 2: .* got 100 "
+    ):
+      read("snow", 2)
+
+  @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+  def test_archive_that_is_absent_is_named(self, name, tmp_path):
+    with pytest.raises(
+      source_lib.DatasetNotFoundError, match=f"'{name}_corrupted"
+    ):
+      online_adaptation.archive_of(name, tmp_path)("fog", 3)
+
+  def test_data_set_without_archive_is_refused(self):
+    assert refusal(online_adaptation.archive_of, "digits") == (
+      "corrupted images are published for cifar10 and cifar100, not for"
+      " 'digits'"
+    )
+
+
+@pytest.mark.parametrize(
+  "options, start",
+  [
+    (
+      {"shift_kind": "both"},
+      "shift_kind must be one of label, covariate, got 'both'",
+    ),
+    ({"corruption_levels": "rising"}, "corruption_levels must be one of "),
+    ({"num_clients": 0}, "num_clients must be "),
+    ({"samples_per_step": 0}, "samples_per_step must be "),
+    ({"dirichlet": -1.0}, "dirichlet must "),
+    ({"seed": -1}, "seed must "),
+  ],
+)
+def test_bad_values_are_refused(options, start):
+  assert refusal(make_streams, [0, 1], **options).startswith(start)

@@ -1,0 +1,123 @@
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from tff_shift.data.shifts import schedules
+
+NAMES = st.sampled_from(schedules.names())
+TIMESTEPS = st.integers(1, 300)
+SEEDS = st.integers(0, 2**31)
+FLIPS = st.sampled_from(schedules.BERNOULLI_FLIPS)
+
+
+def flip_rate(num_timesteps, num_seeds, **kwargs):
+  """The share of steps on which the Bernoulli schedule changes its value."""
+  weights = np.stack(
+    [
+      schedules.omega("bernoulli", num_timesteps, seed=(7, client), **kwargs)
+      for client in range(num_seeds)
+    ]
+  )
+  assert set(np.unique(weights)) == {0.0, 1.0}
+  return np.mean(weights[:, 1:] != weights[:, :-1])
+
+
+class TestOmega:
+  @hypothesis.given(NAMES, TIMESTEPS, SEEDS, FLIPS)
+  @hypothesis.settings(deadline=None, max_examples=100)
+  def test_values_are_weights_that_start_at_0(self, name, steps, seed, flip):
+    weights = schedules.omega(name, steps, seed=seed, bernoulli_flip=flip)
+    assert weights.shape == (steps + 1,)
+    assert weights.dtype == np.float64
+    assert weights[0] == 0
+    assert weights.min() >= 0
+    assert weights.max() <= 1
+
+  @hypothesis.given(NAMES, TIMESTEPS, SEEDS, FLIPS)
+  @hypothesis.settings(deadline=None, max_examples=25)
+  def test_values_are_a_function_of_the_arguments(
+    self, name, steps, seed, flip
+  ):
+    first = schedules.omega(name, steps, seed=seed, bernoulli_flip=flip)
+    second = schedules.omega(name, steps, seed=seed, bernoulli_flip=flip)
+    np.testing.assert_array_equal(first, second)
+
+  def test_linear_rises_to_1(self):
+    np.testing.assert_array_equal(
+      schedules.omega("linear", 4), [0, 0.25, 0.5, 0.75, 1]
+    )
+
+  def test_sine_has_period_sqrt_of_timesteps(self):
+    # sqrt(16) = 4: the angle grows by 45 degrees a step; without the absolute
+    # value the steps 5 to 7 would be negative.
+    half = np.sqrt(0.5)
+    np.testing.assert_allclose(
+      schedules.omega("sine", 16), [0, half, 1, half] * 4 + [0], atol=1e-15
+    )
+
+  def test_square_even_root_has_equal_phases(self):
+    # sqrt(16) / 2 = 2 steps of each value.
+    np.testing.assert_array_equal(
+      schedules.omega("square", 16), [0, 0, 1, 1] * 4 + [0]
+    )
+
+  def test_square_uneven_root_rounds_the_phases(self):
+    # sqrt(9) / 2 = 1.5: the value changes at 1.5, 3, 4.5, 6, 7.5 and 9.
+    np.testing.assert_array_equal(
+      schedules.omega("square", 9), [0, 0, 1, 0, 0, 1, 0, 0, 1, 0]
+    )
+
+  def test_square_irrational_root_rounds_the_phases(self):
+    # sqrt(10) / 2 = 1.58: it changes at 1.58, 3.16, 4.74, 6.32, 7.91, 9.49.
+    np.testing.assert_array_equal(
+      schedules.omega("square", 10), [0, 0, 1, 1, 0, 1, 1, 0, 1, 1, 0]
+    )
+
+  def test_bernoulli_default_flips_once_in_sqrt_of_timesteps(self):
+    # 100,000 steps: the standard error of the rate is 0.3 / 316 = 0.00095.
+    assert flip_rate(100, 1000) == pytest.approx(0.1, abs=0.004)
+
+  def test_bernoulli_as_printed_keeps_once_in_sqrt_of_timesteps(self):
+    rate = flip_rate(100, 1000, bernoulli_flip="as_printed")
+    assert rate == pytest.approx(0.9, abs=0.004)
+
+  @pytest.mark.parametrize(
+    "flip, expected", [("inverse_sqrt", [0, 1]), ("as_printed", [0, 0])]
+  )
+  def test_bernoulli_one_timestep_is_certain(self, flip, expected):
+    for seed in range(20):
+      weights = schedules.omega("bernoulli", 1, seed=seed, bernoulli_flip=flip)
+      np.testing.assert_array_equal(weights, expected)
+
+  def test_bernoulli_clients_differ_and_repeat(self):
+    def of_client(client):
+      return schedules.omega("bernoulli", 200, seed=(3, client))
+
+    assert np.any(of_client(0) != of_client(1))
+    np.testing.assert_array_equal(of_client(1), of_client(1))
+
+  @pytest.mark.parametrize("name", ["linear", "sine", "square"])
+  def test_other_schedules_ignore_the_seed(self, name):
+    np.testing.assert_array_equal(
+      schedules.omega(name, 30, seed=1), schedules.omega(name, 30, seed=2)
+    )
+
+  @pytest.mark.parametrize(
+    "arguments, options, message",
+    [
+      (("sinus", 9), {}, "schedule must be one of linear, sine, square, .*"),
+      (("linear", 0), {}, "num_timesteps must be an integer of at least 1, .*"),
+      (("linear", 2.5), {}, "num_timesteps must be an integer .* got 2.5"),
+      (
+        ("sine", 9),
+        {"bernoulli_flip": "half"},
+        "bernoulli_flip must be one of inverse_sqrt, as_printed, got 'half'",
+      ),
+      (("bernoulli", 9), {"seed": -1}, "seed must be .* got -1"),
+    ],
+  )
+  def test_bad_argument_is_refused(self, arguments, options, message):
+    with pytest.raises(ValueError, match=f"^{message}$") as caught:
+      schedules.omega(*arguments, **options)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,388 @@
+"""Tests of arrays of one's own: each example comes through once, or a line."""
+
+import functools
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from tff_shift.data.shifts import evolving
+from tff_shift.data.your_own import from_arrays
+
+
+def make_pair(start, size, dtype=np.float32):
+  """Makes examples whose x is a number that no other has."""
+  numbers = np.arange(start, start + size)
+  return numbers.astype(dtype)[:, np.newaxis], numbers % 3
+
+
+def make_groups(sizes):
+  """Makes pairs of these sizes; numbers go on from one to the next."""
+  groups, start = [], 0
+  for row in sizes:
+    groups.append([])
+    for size in row:
+      groups[-1].append(make_pair(start, size))
+      start += size
+  return groups
+
+
+def numbers_of(parts):
+  return sorted(int(n) for each in parts for n in each.x[:, 0])
+
+
+def assert_labels_go_with_examples(parts):
+  for each in parts:
+    np.testing.assert_array_equal(each.y, each.x[:, 0] % 3)
+    assert (each.x.dtype, each.y.dtype) == (np.float32, np.int32)
+
+
+_SIZES = st.integers(1, 4).flatmap(
+  lambda width: st.lists(
+    st.lists(st.integers(1, 9), min_size=width + 1, max_size=width + 1),
+    min_size=1,
+    max_size=4,
+  )
+)
+
+
+class TestEveryExampleOnce:
+  @hypothesis.given(sizes=_SIZES, fraction=st.floats(0.05, 0.9))
+  def test_evolving_keeps_every_example_once(self, sizes, fraction):
+    clients = from_arrays.evolving(make_groups(sizes), test_fraction=fraction)
+    sides = [each for c in clients for each in (c.train, c.test)]
+    assert numbers_of(sides) == list(range(np.sum(sizes)))
+    assert_labels_go_with_examples(sides)
+    for client, row in zip(clients, sizes, strict=True):
+      found = client.train.domain_sizes + client.test.domain_sizes
+      assert found.tolist() == row
+      assert client.train.domain_sizes[-1] == 0
+      assert client.train.domain_sizes[:-1].min() >= 1
+
+  @hypothesis.given(sizes=st.lists(st.integers(4, 20), min_size=1, max_size=5))
+  def test_guidance_keeps_every_example_once(self, sizes):
+    (pairs,) = make_groups([sizes])
+    train, test = from_arrays.guidance(pairs)
+    assert numbers_of([*train, *test]) == list(range(sum(sizes)))
+    assert_labels_go_with_examples([*train, *test])
+    for own, held_out, size in zip(train, test, sizes, strict=True):
+      assert len(held_out.y) == round(0.3 * size)
+      assert len(own.y) + len(held_out.y) == size
+
+  @hypothesis.given(sizes=_SIZES)
+  def test_online_and_dynamic_keep_places(self, sizes):
+    groups = make_groups(sizes)
+    initial, streams = from_arrays.online(
+      [own[0] for own in groups], [own[1:] for own in groups]
+    )
+    periods = from_arrays.dynamic(groups)
+    for client, own in enumerate(groups):
+      for place, (x, _) in enumerate(own):
+        np.testing.assert_array_equal(periods.batch(client, place).x, x)
+        found = streams.batch(client, place) if place else initial[client]
+        np.testing.assert_array_equal(found.x, x)
+
+
+class TestEvolving:
+  def test_domains_come_in_order(self):
+    (client,) = from_arrays.evolving(
+      make_groups([[4, 3, 5]]), test_fraction=0.5
+    )
+    assert isinstance(client, evolving.Client)
+    assert client.test.domain_sizes.tolist() == [2, 2, 5]
+    assert client.test.x[-5:, 0].tolist() == [7, 8, 9, 10, 11]
+    assert max(client.train.x[:2, 0]) < 4 <= min(client.train.x[2:, 0])
+
+  def test_whole_domains_are_dealt_to_clients(self):
+    ((*parts,),) = make_groups([[9, 12]])
+    dataset = from_arrays.evolving_domains(parts, names=["before", "after"])
+    assert [each.name for each in dataset.domains] == ["before", "after"]
+    assert dataset.class_names == ("0", "1", "2")
+    clients = evolving.assemble_clients(dataset, num_clients=3)
+    sides = [each for c in clients for each in (c.train, c.test)]
+    assert numbers_of(sides) == list(range(21))
+
+  def test_split_is_a_function_of_the_seed(self):
+    groups = make_groups([[20, 5]])
+    first, again, other = (
+      from_arrays.evolving(groups, seed=seed)[0].test.x.tolist()
+      for seed in (0, 0, 1)
+    )
+    assert first == again
+    assert first != other
+
+
+def test_split_holds_a_share_out():
+  train, test = from_arrays.split(*make_pair(0, 10))
+  assert numbers_of([train, test]) == list(range(10))
+  assert len(test.y) == 2
+
+
+def test_given_test_examples_stay_whole():
+  (pairs,) = make_groups([[3, 4]])
+  train, test = from_arrays.guidance(pairs, list(reversed(pairs)))
+  assert [len(each.y) for each in (*train, *test)] == [3, 4, 4, 3]
+
+
+class TestWriting:
+  def test_only_copies_are_closed(self):
+    y = np.zeros(2, np.int32)
+    cast, kept = np.zeros((2, 1)), np.zeros((2, 1), np.float32)
+    periods = from_arrays.dynamic([[(cast, y)], [(kept, y)]])
+    assert not periods.batch(0, 0).x.flags.writeable
+    assert periods.batch(1, 0).x is kept
+    assert kept.flags.writeable and cast.flags.writeable
+
+  def test_pairs_that_come_again_are_not_copied(self):
+    pair = make_pair(0, 4, np.float64)
+    periods = from_arrays.dynamic([[pair] * 3])
+    assert periods.batch(0, 0).x is periods.batch(0, 2).x
+
+  def test_data_of_an_array_that_masks_nothing_stay_the_users(self):
+    x = np.ma.array(np.zeros((2, 1), np.float32), mask=False)
+    periods = from_arrays.dynamic([[(x, np.zeros(2, np.int32))]])
+    assert np.shares_memory(periods.batch(0, 0).x, x.data)
+    assert x.flags.writeable and periods.batch(0, 0).x.flags.writeable
+
+  def test_integers_become_images(self):
+    image = np.full((2, 4, 4, 1), 255)
+    train, _ = from_arrays.split(image, np.zeros(2, int), test_fraction=0.5)
+    assert train.x.dtype == np.uint8
+    assert train.x.min() == 255
+
+
+class TestPlaces:
+  def test_omega_and_sizes_are_told(self):
+    (own,) = make_groups([[2, 2, 2]])
+    _, streams = from_arrays.online([own[0]], [own[1:]])
+    assert (streams.num_clients, streams.num_timesteps) == (1, 2)
+    assert streams.omega.tolist() == [0, 0, 0]
+    assert streams.num_classes == 3
+    _, streams = from_arrays.online([own[0]], [own[1:]], omega=[0, 0.5, 1])
+    assert streams.omega.tolist() == [0, 0.5, 1]
+
+  def test_drifts_are_told(self):
+    periods = from_arrays.dynamic(
+      make_groups([[1, 1, 1]]), drifted=[[False, True, False]], num_classes=9
+    )
+    assert [periods.is_drift(0, period) for period in (1, 2)] == [True, False]
+    assert (periods.num_classes, periods.num_periods) == (9, 3)
+
+  def test_what_was_not_given_is_refused(self):
+    groups = make_groups([[1, 1, 1]])
+    periods = from_arrays.dynamic(groups)
+    with pytest.raises(
+      ValueError, match=r"^period 3 is not there: .* in 0..2$"
+    ):
+      periods.batch(0, 3)
+    with pytest.raises(
+      ValueError, match=r"^period 0 is not there: .* in 1..2$"
+    ):
+      periods.is_drift(0, 0)
+    _, streams = from_arrays.online([groups[0][0]], [groups[0][1:]])
+    for batch in (periods.batch, streams.batch):
+      for client in (-1, 1):
+        with pytest.raises(
+          ValueError, match=rf"^client {client} is not there: .* in 0..0$"
+        ):
+          batch(client, 1)
+    with pytest.raises(ValueError, match=r"^timestep 0 is not there"):
+      streams.batch(0, 0)
+
+
+GOOD = np.zeros((2, 3), np.float32), np.array([0, 1])
+NAN = np.array([[0, 0, 0], [0, np.nan, 0]], np.float32), np.array([0, 1])
+EMPTY = np.zeros((0, 3), np.float32), np.zeros(0, int)
+IMAGE = np.zeros((2, 3), np.uint8), np.array([0, 1])
+WIDE = np.zeros((2, 4), np.float32), np.array([0, 1])
+SHORT = np.zeros((2, 3), np.float32), np.array([0])
+NEGATIVE = np.zeros((2, 3), np.float32), np.array([0, -1])
+FLOATS = np.zeros((2, 3), np.float32), np.array([0.0, 1.0])
+HIGH = np.zeros((2, 3), np.float32), np.array([0, 7])
+
+
+@pytest.mark.parametrize("part", [0, 1], ids="xy")
+@pytest.mark.parametrize(
+  "use",
+  [
+    lambda one, two: from_arrays.evolving([[two, two], [two, one]]),
+    lambda one, two: from_arrays.evolving_domains([two, one]),
+    lambda one, two: from_arrays.guidance([two, one]),
+    lambda one, two: from_arrays.guidance([two], [one]),
+    lambda one, two: from_arrays.split(*one),
+    lambda one, two: from_arrays.online([one], [[two]]),
+    lambda one, two: from_arrays.online([two], [[two, one]]),
+    lambda one, two: from_arrays.dynamic([[two, one]]),
+    lambda one, two: evolving.assemble_clients(
+      evolving.EvolvingDataset(
+        "own", (evolving.Domain(*two, "0"), evolving.Domain(*one, "1")), "abc"
+      ),
+      num_clients=1,
+    ),
+  ],
+)
+def test_what_is_masked_is_refused(use, part):
+  pair = make_pair(0, 6)
+  masked = list(pair)
+  masked[part] = np.ma.masked_equal(pair[part], 2)
+  unmasked = tuple(np.ma.array(each, mask=False) for each in pair)
+  use(unmasked, pair)
+  with pytest.raises(ValueError, match=f"^{'xy'[part]} of .* are masked, the"):
+    use(tuple(masked), pair)
+
+
+_WRONG = {
+  "evolving": [
+    ([[[GOOD, NAN]]], "x of client 0, domain 1: all numbers"),
+    ([[[GOOD, EMPTY]]], "domain 1, the target: no client has an example of it"),
+    (
+      [[[GOOD, EMPTY, GOOD]] * 2],
+      "domain '2019': no client has an example of it",
+      {"domain_names": ["2018", "2019", "2020"]},
+    ),
+    (
+      [[[GOOD, GOOD], [GOOD, NAN]]],
+      "x of client 'south', domain '2019': all numbers",
+      {"client_names": ["north", "south"], "domain_names": ["2018", "2019"]},
+    ),
+    (
+      [[[GOOD, GOOD]]],
+      "client_names: there must be 1, one for each client, got 2",
+      {"client_names": ["north", "south"]},
+    ),
+    (
+      [[[GOOD, GOOD], [GOOD, IMAGE]]],
+      "x of client 1, domain 1: floating-point numbers [n, ...] wanted as"
+      " in client 0, domain 0, got uint8 [2, 3]; images go from 0 to 255",
+    ),
+    (
+      [[[IMAGE, GOOD]]],
+      "x of client 0, domain 1: integers [n, ...] wanted as in client 0",
+    ),
+    (
+      [[[GOOD, GOOD], [WIDE, GOOD]]],
+      "x of client 1, domain 0: the shape must be [n, 3], got [2, 4]",
+    ),
+    (
+      [[[GOOD, GOOD], [GOOD]]],
+      "client 1: there must be at least 2 domains, got 1",
+    ),
+    (
+      [[[GOOD] * 2, [GOOD] * 3]],
+      "client 1: there must be 2 domains, as of client 0, got 3",
+    ),
+    ([[]], "there must be at least one client"),
+    (
+      [[[GOOD, GOOD]]],
+      "test_fraction must lie between 0 and 1",
+      {"test_fraction": 1},
+    ),
+    ([[[GOOD, 5]]], "client 0, domain 1: arrays (x, y) are"),
+  ],
+  "evolving_domains": [
+    ([[GOOD]], "there must be at least 2 domains (a"),
+    (
+      [[GOOD, HIGH]],
+      "y of domain 1: classes must lie in 0..1, got 7 for example 1",
+      {"class_names": ["a", "b"]},
+    ),
+    (
+      [[GOOD, HIGH]],
+      "names: there must be 2, one for each domain, got 1",
+      {"names": ["a"]},
+    ),
+  ],
+  "guidance": [
+    ([[GOOD, SHORT]], "y of client 1: the shape must be [2]"),
+    (
+      [[GOOD, NEGATIVE]],
+      "y of client 1: classes must count from 0, got -1 for example 1",
+    ),
+    ([[GOOD, FLOATS]], "y of client 1: integers wanted"),
+    (
+      [[GOOD]],
+      "client 0: test_fraction 0.1 of 2 examples leaves none to test",
+      {"test_fraction": 0.1},
+    ),
+    ([[GOOD], []], "test: there must be 1 clients, as in train"),
+    ([[GOOD], [EMPTY]], "x of client 0, test: there must be"),
+  ],
+  "split": [(NAN, "x of the examples: all numbers must be finite")],
+  "online": [
+    ([[GOOD], [[GOOD, NAN]]], "x of client 0, time step 2: all numbers"),
+    ([[NAN], [[GOOD]]], "x of client 0, initial: all numbers"),
+    ([[GOOD], [[]]], "client 0: there must be at least 1 time"),
+    ([[], [[GOOD]]], "initial: there must be 1 clients, as in"),
+    (
+      [[GOOD], [[GOOD]]],
+      "omega: the shape must be [2], got [1]",
+      {"omega": [0.0]},
+    ),
+  ],
+  "dynamic": [
+    (
+      [[[GOOD, HIGH]]],
+      "y of client 0, period 1: classes must lie in 0..2, got 7 for example 1",
+      {"num_classes": 3},
+    ),
+    (
+      [[[GOOD, GOOD]]],
+      "drifted: [1, 2] truth values wanted",
+      {"drifted": [[True]]},
+    ),
+  ],
+}
+
+
+@pytest.mark.parametrize(
+  "function, row",
+  [(name, row) for name, rows in _WRONG.items() for row in rows],
+)
+def test_what_is_wrong_is_named(function, row, refusal):
+  arguments, message, *options = row
+  call = functools.partial(getattr(from_arrays, function), *arguments)
+  assert refusal(call, **dict(*options)).startswith(message)
+
+
+class TestCopies:
+  # Ten examples, of which each comes three times.
+  PAIR = tuple(np.repeat(each, 3, axis=0) for each in make_pair(0, 10))
+
+  @pytest.mark.parametrize("function", ["guidance", "split"])
+  def test_copies_are_warned_of_or_kept_together(self, function):
+    arguments = [[self.PAIR]] if function == "guidance" else self.PAIR
+    call = getattr(from_arrays, function)
+    with pytest.warns(UserWarning, match="test examples stand among the train"):
+      call(*arguments)
+    train, test = call(*arguments, keep_copies_together=True)
+    if function == "guidance":
+      (train,), (test,) = train, test
+    assert not set(train.x[:, 0]) & set(test.x[:, 0])
+    assert len(test.y) == (9 if function == "guidance" else 6)
+
+  def test_domains_are_split_by_content(self):
+    (client,) = from_arrays.evolving(
+      [[self.PAIR, make_pair(10, 2)]],
+      test_fraction=0.5,
+      keep_copies_together=True,
+    )
+    assert client.train.domain_sizes.tolist() == [15, 0]
+    assert not set(client.train.x[:, 0]) & set(client.test.x[:, 0])
+
+  def test_copies_of_one_example_cannot_be_split(self):
+    with pytest.raises(ValueError, match=r"of 2 examples, all copies of one, "):
+      from_arrays.split(*GOOD, keep_copies_together=True)
+
+
+def test_clients_may_lack_domains():
+  one, other = from_arrays.evolving(
+    make_groups([[0, 5, 2], [4, 0, 0]]), test_fraction=0.25
+  )
+  assert one.train.domain_sizes.tolist() == [0, 4, 0]
+  assert one.test.domain_sizes.tolist() == [0, 1, 2]
+  assert other.train.domain_sizes.tolist() == [3, 0, 0]
+  assert other.test.domain_sizes.tolist() == [1, 0, 0]
+  assert numbers_of([one.train, one.test, other.train, other.test]) == list(
+    range(11)
+  )

@@ -1,0 +1,339 @@
+"""Tests of TFF's `ClientData`, with TFF's own `TestClientData`."""
+
+import pathlib
+import re
+from unittest import mock
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tff_shift.data.your_own import from_client_data
+
+KEYS = {"x_key": "pixels", "y_key": "label"}
+
+
+_PAGE = pathlib.Path(__file__).parents[2] / "docs" / "data.md"
+
+
+def make_client_data():
+  """Makes two clients; an example is a number, its class, and its year."""
+  years = np.array([2020, 2018, 2019, 2020, 2018, 2019])
+  return tff.simulation.datasets.TestClientData(
+    {
+      name: {
+        "pixels": np.arange(start, start + 6, dtype=np.float32)[:, np.newaxis],
+        "label": np.arange(6) % 2,
+        "year": years,
+      }
+      for name, start in (("a", 0), ("b", 6))
+    }
+  )
+
+
+@pytest.fixture(scope="module")
+def client_data():
+  return make_client_data()
+
+
+def values(examples):
+  return examples.x[:, 0].tolist()
+
+
+def test_evolving_orders_domains_by_their_numbers(client_data):
+  one, two = from_client_data.evolving(
+    client_data, domain_key="year", test_fraction=0.5, **KEYS
+  )
+  assert one.train.domain_sizes.tolist() == [1, 1, 0]
+  assert one.test.domain_sizes.tolist() == [1, 1, 2]
+  assert values(two.test)[-2:] == [6, 9]
+  both = sorted(values(one.train) + values(one.test))
+  assert both == [0, 1, 2, 3, 4, 5]
+
+
+def test_domain_may_be_a_function_of_the_client(client_data):
+  dataset = from_client_data.evolving_domains(
+    client_data, domain_of=lambda client, _: int(client == "a"), **KEYS
+  )
+  assert [values(each) for each in dataset.domains] == [
+    [6, 7, 8, 9, 10, 11],
+    [0, 1, 2, 3, 4, 5],
+  ]
+  assert [each.name for each in dataset.domains] == ["0", "1"]
+
+
+def test_domain_may_be_a_function_of_the_example(client_data):
+  periods = from_client_data.dynamic(
+    client_data, domain_of=lambda _, each: int(each["label"]), **KEYS
+  )
+  assert values(periods.batch(1, 1)) == [7, 9, 11]
+  assert periods.batch(1, 1).y.tolist() == [1, 1, 1]
+
+
+def test_first_time_step_is_before_deployment(client_data):
+  initial, streams = from_client_data.online(
+    client_data, domain_key="year", **KEYS
+  )
+  assert [values(each) for each in initial] == [[1, 4], [7, 10]]
+  assert values(streams.batch(0, 1)) == [2, 5]
+  assert values(streams.batch(1, 2)) == [6, 9]
+
+
+def test_guidance_splits_or_takes_test_data(client_data):
+  train, test = from_client_data.guidance(
+    client_data, client_ids=["b"], test_fraction=0.5, **KEYS
+  )
+  assert sorted(values(train[0]) + values(test[0])) == list(range(6, 12))
+  assert len(test[0].y) == 3
+  train, test = from_client_data.guidance(client_data, client_data, **KEYS)
+  assert [values(each) for each in train] == [values(each) for each in test]
+
+
+def test_so_many_examples_of_a_client_are_kept(client_data):
+  draws = [
+    from_client_data.read(
+      client_data, max_examples_per_client=4, seed=seed, **KEYS
+    )
+    for seed in (0, 0, 1)
+  ]
+  first, again, other = ([values(each) for each in draw] for draw in draws)
+  assert first == again
+  assert first != other
+  assert all(each == sorted(set(each)) and len(each) == 4 for each in first)
+  np.testing.assert_array_equal(draws[0][0].y, draws[0][0].x[:, 0] % 2)
+
+
+@pytest.mark.parametrize("name", ["pixels", "label"])
+def test_what_is_masked_is_refused(name):
+  arrays = {"pixels": np.arange(6.0)[:, np.newaxis], "label": np.arange(6) % 2}
+
+  def of_arrays(as_dictionary):
+    client = arrays if as_dictionary else tuple(arrays.values())
+    return tff.simulation.datasets.TestClientData({"a": client})
+
+  arrays[name] = np.ma.array(arrays[name], mask=False)
+  assert len(from_client_data.guidance(of_arrays(True), **KEYS).train) == 1
+  arrays[name][2] = np.ma.masked
+  for as_dictionary, keys in ((True, KEYS), (False, {})):
+    with pytest.raises(ValueError, match=r"of client 'a': 1 of 6 values are"):
+      from_client_data.guidance(of_arrays(as_dictionary), **keys)
+
+
+def test_elements_may_be_pairs(client_data):
+  pairs = client_data.preprocess(
+    lambda data: data.map(lambda each: (each["pixels"], each["label"]))
+  )
+  (one, _), _ = from_client_data.guidance(pairs)
+  assert one.x.shape == (4, 1)
+  with pytest.raises(ValueError, match="x_key 'pixels': elements are"):
+    from_client_data.guidance(pairs, **KEYS)
+
+
+@pytest.mark.parametrize(
+  "function, options, message",
+  [
+    ("guidance", {}, "x_key None: it must be one of "),
+    (
+      "guidance",
+      KEYS | {"y_key": "labels"},
+      "y_key 'labels': it must be one of ",
+    ),
+    (
+      "guidance",
+      KEYS | {"client_ids": ["a", "c"]},
+      "client_ids: there is no client 'c'; there are 2, the first of which is",
+    ),
+    ("evolving", KEYS, "domain_key or domain_of must tell"),
+    (
+      "evolving",
+      KEYS | {"domain_key": "year", "domain_of": lambda *_: 0},
+      "domain_key and domain_of: give one of them",
+    ),
+    (
+      "dynamic",
+      KEYS | {"domain_of": lambda *_: 0.5},
+      "domain of client 'a': integers wanted, got float64",
+    ),
+    (
+      "dynamic",
+      KEYS | {"domain_of": lambda client, _: ord(client)},
+      "client 'a' has no example of period 98, which others have",
+    ),
+    (
+      "guidance",
+      KEYS | {"max_examples_per_client": 0},
+      "max_examples_per_client must be an integer of at least 1",
+    ),
+  ],
+)
+def test_what_is_wrong_is_named(
+  function, options, message, client_data, refusal
+):
+  assert refusal(
+    getattr(from_client_data, function), client_data, **options
+  ).startswith(message)
+
+
+def fails(*_):
+  raise KeyError("city")
+
+
+@pytest.mark.parametrize(
+  "domain_of, message",
+  [
+    (fails, "domain_of of client 'a': KeyError ("),
+    (lambda *_: (2019, 1), "domain of client 'a': integers wanted, got int64"),
+  ],
+)
+def test_what_a_function_of_the_user_gives_is_checked(
+  domain_of, message, client_data, refusal
+):
+  assert refusal(
+    from_client_data.dynamic, client_data, domain_of=domain_of, **KEYS
+  ).startswith(message)
+
+
+def test_client_that_cannot_be_made_is_named():
+  def make(client_id):
+    if client_id == "b":
+      raise RuntimeError("no such file")
+    return make_client_data().create_tf_dataset_for_client(client_id)
+
+  lazy = mock.Mock(spec=["client_ids", "create_tf_dataset_for_client"])
+  lazy.client_ids = ["a", "b"]
+  lazy.create_tf_dataset_for_client = make
+  with pytest.raises(ValueError, match=r"^client 'b': its examples cannot be"):
+    from_client_data.guidance(lazy, **KEYS)
+
+
+def test_elements_within_elements_are_no_arrays(client_data):
+  nested = client_data.preprocess(
+    lambda data: data.map(
+      lambda each: {"inner": {"x": each["pixels"]}, "label": each["label"]}
+    )
+  )
+  with pytest.raises(ValueError, match=r"^x_key 'inner': it must be one of"):
+    from_client_data.guidance(nested, x_key="inner", y_key="label")
+  pairs = client_data.preprocess(
+    lambda data: data.map(lambda each: ({"x": each["pixels"]}, each["label"]))
+  )
+  with pytest.raises(ValueError, match=r"^client 'a': x and y of its elements"):
+    from_client_data.guidance(pairs)
+
+
+def test_domains_that_guidance_would_ignore_are_refused(client_data):
+  for options in ({"domain_key": "year"}, {"domain_of": lambda *_: 0}):
+    with pytest.raises(ValueError, match=f"^{next(iter(options))}: guidance"):
+      from_client_data.guidance(client_data, **KEYS, **options)
+
+
+def test_code_of_the_page_runs():
+  text = _PAGE.read_text(encoding="utf-8")
+  (code,) = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+  found = {}
+  exec(code, found)
+  assert found["clients"][3].train.domain_sizes.tolist() == [6, 6, 0]
+  assert [len(each.y) for each in found["train"]] == [21] * 4
+  assert found["client_streams"].num_timesteps == 6
+  assert found["drawn"].num_periods == 5
+
+
+class TestRepeatedExamples:
+  """What a pipeline repeats is not in training and test."""
+
+  @pytest.fixture(scope="class")
+  def repeated(self):
+    return make_client_data().preprocess(
+      # Shuffled, and cut off in the middle of a pass.
+      lambda data: data.repeat(5).shuffle(30, seed=1).take(27)
+    )
+
+  @staticmethod
+  def assert_apart(train, test):
+    trained = {x for each in train for x in values(each)}
+    tested = [x for each in test for x in values(each)]
+    assert tested
+    assert not trained & set(tested)
+
+  def test_guidance_splits_by_content(self, repeated):
+    train, test = from_client_data.guidance(repeated, **KEYS)
+    self.assert_apart(train, test)
+    assert sum(len(each.y) for each in (*train, *test)) == 2 * 27
+
+  def test_evolving_splits_by_content(self, repeated):
+    clients = from_client_data.evolving(
+      repeated, domain_key="year", test_fraction=0.5, **KEYS
+    )
+    self.assert_apart(
+      [each.train for each in clients], [each.test for each in clients]
+    )
+
+  def test_domains_to_deal_have_each_example_once(self, repeated):
+    with pytest.warns(UserWarning, match=r"^42 of 54 examples are copies of"):
+      dataset = from_client_data.evolving_domains(
+        repeated, domain_key="year", **KEYS
+      )
+    assert sorted(x for each in dataset.domains for x in values(each)) == list(
+      range(12)
+    )
+
+  def test_examples_to_test_that_are_given_are_warned_of(self, client_data):
+    with pytest.warns(UserWarning, match=r"^12 of 12 test examples stand amo"):
+      from_client_data.guidance(client_data, client_data, **KEYS)
+
+  @pytest.mark.parametrize(
+    "function",
+    ["evolving", "evolving_domains", "guidance", "online", "dynamic"],
+  )
+  def test_pipeline_without_end_is_refused(self, function):
+    endless = make_client_data().preprocess(lambda data: data.repeat())
+    with pytest.raises(
+      ValueError, match=r"^client 'a': its pipeline has no end; leave repeat"
+    ):
+      getattr(from_client_data, function)(endless, **KEYS)
+
+
+class TestClientsThatLackDomains:
+  @pytest.fixture(scope="class")
+  def lacking(self):
+    years = {"north": [2018] * 4 + [2019] * 2, "south": [2019] * 3 + [2020] * 3}
+    return tff.simulation.datasets.TestClientData(
+      {
+        name: {
+          "pixels": 10.0 * position + np.arange(6, dtype=np.float32)[:, None],
+          "label": np.arange(6) % 2,
+          "year": np.array(of_client),
+        }
+        for position, (name, of_client) in enumerate(years.items())
+      }
+    )
+
+  def test_evolving_gives_what_there_is(self, lacking):
+    north, south = from_client_data.evolving(
+      lacking, domain_key="year", test_fraction=0.5, **KEYS
+    )
+    assert (north.name, south.name) == ("north", "south")
+    assert north.train.domain_sizes.tolist() == [2, 1, 0]
+    assert north.test.domain_sizes.tolist() == [2, 1, 0]
+    assert south.train.domain_sizes.tolist() == [0, 1, 0]
+    assert south.test.domain_sizes.tolist() == [0, 2, 3]
+    assert sorted(values(south.train) + values(south.test)) == list(
+      range(10, 16)
+    )
+
+  def test_messages_call_clients_and_domains_by_name(self, lacking):
+    wrong = lacking.preprocess(
+      lambda data: data.map(
+        lambda each: each | {"pixels": 0.0 / (each["pixels"] - 15.0)}
+      )
+    )
+    with pytest.raises(
+      ValueError, match=r"^x of client 'south', domain '2020': all numbers"
+    ):
+      from_client_data.evolving(wrong, domain_key="year", **KEYS)
+    with pytest.raises(ValueError, match=r"^x of client 'south': all numbers"):
+      from_client_data.guidance(wrong, **KEYS)
+    with pytest.raises(
+      ValueError, match=r"^client 'north' has no example of time step 2020"
+    ):
+      from_client_data.online(lacking, domain_key="year", **KEYS)

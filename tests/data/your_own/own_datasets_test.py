@@ -1,0 +1,713 @@
+"""Tests of data sets of the user: files of arrays, and any set of TFDS."""
+
+import dataclasses
+import functools
+import hashlib
+import pathlib
+
+import numpy as np
+import pytest
+
+from tff_shift.data import datasets
+from tff_shift.data import source
+from tff_shift.data.images import color_transforms
+from tff_shift.data.shifts import dynamic_personalization
+from tff_shift.data.shifts import evolving
+from tff_shift.data.shifts import guidance
+from tff_shift.data.shifts import online_adaptation
+from tff_shift.data.your_own import own_datasets
+
+N = 60
+
+
+def make_arrays(**changes):
+  arrays = {"x": np.arange(2.0 * N).reshape(N, 2), "y": np.arange(N) % 3}
+  return {k: v for k, v in (arrays | changes).items() if v is not None}
+
+
+@pytest.fixture
+def save(tmp_path):
+  """Returns `save(**changes)`, which gives the name of a file."""
+
+  def save(**changes):
+    path = tmp_path / "tabular.npz"
+    np.savez(path, **make_arrays(**changes))
+    return str(path)
+
+  return save
+
+
+def images(channels):
+  return np.random.default_rng(0).integers(0, 256, (N, 8, 8, channels))
+
+
+class TestFile:
+  def test_entry_says_what_the_file_holds(self, save):
+    name = save(num_train=np.array(40))
+    entry = datasets.get(name)
+    assert (entry.shape, entry.dtype, entry.num_classes) == (
+      (2,),
+      np.float32,
+      3,
+    )
+    assert set(entry.models.values()) == {"mlp"}
+    loaded = datasets.load(name)
+    np.testing.assert_array_equal(loaded.x, make_arrays()["x"])
+    assert loaded.y.dtype == np.int32
+    assert loaded.class_names == ("0", "1", "2")
+    assert loaded.num_train == 40
+
+  @pytest.mark.parametrize("channels, dynamic", [(1, "mlp"), (3, "cnn")])
+  def test_images_have_the_models_of_digits_and_cifar10(
+    self, save, channels, dynamic
+  ):
+    entry = datasets.get(save(x=images(channels)))
+    assert entry.dtype == np.uint8
+    models = dict(entry.models)
+    assert models.pop("evolving") == "cnn"
+    assert models.pop("dynamic_personalization") == dynamic
+    like = datasets.get("digits" if channels == 1 else "cifar10").models
+    assert models == {name: like[name] for name in models}
+    assert set(models) == {"online_adaptation", "guidance"}
+
+  def test_file_that_has_changed_is_read_again(self, save):
+    first = datasets.get(save()).num_classes
+    assert (first, datasets.get(save(y=np.arange(N) % 5)).num_classes) == (3, 5)
+
+  def test_checksum_and_name_are_those_of_the_file(self, save, tmp_path):
+    name = save()
+    content = (tmp_path / "tabular.npz").read_bytes()
+    assert own_datasets.checksum(name) == hashlib.sha256(content).hexdigest()
+    assert own_datasets.short_name(name) == "tabular"
+    assert own_datasets.checksum("digits") is None
+    assert own_datasets.short_name("digits") == "digits"
+    assert own_datasets.short_name("tfds:mnist") == "tfds:mnist"
+
+  @pytest.mark.parametrize(
+    "changes, message",
+    [
+      ({"x": None}, "it has no x, uint8 images "),
+      ({"y": None}, "it has no y, [n] integers"),
+      ({"clients": np.zeros(N)}, "what is 'clients'? Its arrays may be x, y, "),
+      ({"y": np.arange(N) - 1}, "y of {}: classes must count from 0, got -1"),
+      ({"y": np.zeros(N, int)}, "y of {}: there must be at least 2 classes"),
+      ({"y": np.arange(N - 1)}, "y of {}: the shape must be [60]"),
+      ({"y": np.zeros(N)}, "y of {}: integers wanted"),
+      ({"x": np.full((N, 2), np.nan)}, "x of {}: all numbers must be finite"),
+      (
+        {"x": images(3) / 255},
+        "x of {}: uint8 images [n, height, width, 1 or 3], or floats [n,"
+        " features] wanted, got float64 [60, 8, 8, 3]; of pixels from 0 to 1,"
+        " np.rint(255 * x)",
+      ),
+      ({"x": images(3)[..., 0]}, "x of {}: uint8 images [n, height, width"),
+      ({"x": images(2)}, "x of {}: uint8 images [n, height, width"),
+      ({"x": images(3) + 1}, "x of {}: integers must lie in 0..255"),
+      ({"x": np.array(1.0)}, "x of {}: uint8 images [n, height, width"),
+      (
+        {"class_names": np.array(["a", "b"])},
+        "y of {}: classes must lie in 0..1",
+      ),
+      (
+        {"class_names": np.arange(3)},
+        "class_names of {}: [classes] texts wanted",
+      ),
+      (
+        {"class_names": np.array(["a", "b\udc80", "c"])},
+        r"class_names of {}: UTF-8 can hold no half of a surrogate pair, got"
+        r" 'b\udc80'",
+      ),
+      (
+        {"client": np.array(["a", "\ud83d"])[np.arange(N) % 2]},
+        "client of {}: UTF-8 can hold no half of a surrogate pair, got",
+      ),
+      ({"num_train": np.array([1, 2])}, "num_train of {}: an integer wanted"),
+      ({"num_train": np.array(N)}, "num_train of {}: it must lie in 1..59"),
+      ({"domain": np.zeros(N)}, "domain of {}: [n] integers whose order is"),
+      ({"domain": np.zeros(N, int)}, "domain of {}: there must be at least 2"),
+      (
+        {"domain": np.arange(N - 1)},
+        "domain of {}: [n] integers whose order is",
+      ),
+      (
+        {"client": np.zeros((N, 1), int)},
+        "client of {}: [n] integers or texts",
+      ),
+    ],
+  )
+  def test_what_is_wrong_is_named(self, changes, message, save, refusal):
+    name = save(**changes)
+    told = refusal(datasets.load, name)
+    found = told
+    assert found.startswith(message.format(name)) or found.startswith(
+      f"{name}: {message}"
+    )
+
+  def test_damaged_file_is_refused_in_one_line(self, save, tmp_path):
+    name = save()
+    path = tmp_path / "tabular.npz"
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(ValueError, match=r"tabular\.npz: it is ") as error:
+      datasets.get(name)
+    assert "\n" not in str(error.value)
+
+  def test_missing_file_is_named(self):
+    with pytest.raises(
+      source.DatasetNotFoundError, match=r"^no\.npz: there is no"
+    ):
+      datasets.get("no.npz")
+
+
+class TestDomains:
+  def test_numbers_are_the_order_and_the_names(self, save):
+    name = save(domain=np.array([1990, 1970, 1980] * (N // 3)))
+    loaded = evolving.load_evolving(name)
+    assert [each.name for each in loaded.domains] == ["1970", "1980", "1990"]
+    assert loaded.domains[0].x[:, 0].tolist() == list(range(2, 2 * N, 6))
+
+  def test_fewer_domains_join_some(self, save):
+    name = save(domain=np.array([7, 1, 3, 2] * (N // 4)))
+    loaded = evolving.load_evolving(name, num_domains=2)
+    assert [each.name for each in loaded.domains] == ["1 to 2", "3 to 7"]
+    assert [len(each.y) for each in loaded.domains] == [30, 30]
+
+  def test_figures_call_them_by_the_name_of_the_file(self, save):
+    name = save(domain=np.arange(N) % 2)
+    assert "/" in name and name.endswith(".npz")
+    assert evolving.load_evolving(name).name == pathlib.Path(name).stem
+
+  def test_images_without_domains_are_turned(self, save):
+    name = save(x=images(1))
+    turned = evolving.load_evolving(name, angle_step=90, num_domains=2)
+    assert [each.name for each in turned.domains] == ["0 deg", "90 deg"]
+    assert len(evolving.load_evolving(name, angle_step=5).domains) == 8
+    with pytest.raises(ValueError, match="has no domains: give angle_step"):
+      evolving.load_evolving(name)
+
+
+class TestLabels:
+  def test_classes_that_are_named_may_lack_examples(self, save):
+    names = np.array([f"class {label}" for label in range(9)])
+    entry = datasets.get(save(y=np.arange(N) % 2 + 6, class_names=names))
+    assert entry.num_classes == 9
+
+  @pytest.mark.parametrize(
+    "load, scenario, why",
+    [
+      (
+        online_adaptation.load_online,
+        "online_adaptation",
+        "it draws the drift itself",
+      ),
+      (
+        dynamic_personalization.load_dynamic,
+        "dynamic_personalization",
+        "it draws the drift itself",
+      ),
+      (
+        functools.partial(
+          guidance.load_guidance, num_clients=2, partition="2_spc"
+        ),
+        "guidance",
+        "its clients have no domains",
+      ),
+    ],
+  )
+  def test_domains_that_would_be_ignored_are_refused(
+    self, load, scenario, why, save, refusal
+  ):
+    name = save(domain=np.arange(N) // 20)
+    assert refusal(load, name, seed=0) == (
+      f"domain of {name}: {scenario} would ignore it, because {why};"
+      " evolving uses it; leave the array domain out of the file"
+    )
+    assert load(save(), seed=0)
+
+
+class TestClients:
+  """Who holds an example keeps it, in every scenario."""
+
+  CLIENT = np.array(["b", "a", "c"])[np.arange(N) // 3 % 3]
+  # By the names' order, a, b, c.
+  OWNER = np.array([1, 0, 2])[np.arange(N) // 3 % 3]
+
+  def owners(self, x):
+    return set(self.OWNER[x[:, 0].astype(int) // 2].tolist())
+
+  def test_domains_stay_with_their_clients(self, save):
+    name = save(client=self.CLIENT, domain=np.arange(N) // 30)
+    loaded = evolving.load_evolving(name)
+    clients = evolving.assemble_clients(loaded, num_clients=3)
+    sides = [each for c in clients for each in (c.train, c.test)]
+    assert sum(len(each.y) for each in sides) == N
+    for client in clients:
+      for side in (client.train, client.test):
+        assert self.owners(side.x) == {client.client_id}
+    assert [client.name for client in clients] == ["a", "b", "c"]
+    for number in (2, 4):
+      with pytest.raises(ValueError, match=r"^num_clients must be 3, the num"):
+        evolving.assemble_clients(loaded, num_clients=number)
+
+  def test_clients_may_lack_domains_and_the_target(self, save):
+    # a has 1970 and 1980, b all, c came in 1990, the target.
+    year = np.array([1970, 1980, 1990])[np.arange(N) % 3]
+    year = np.where((self.OWNER == 0) & (year == 1990), 1970, year)
+    year = np.where(self.OWNER == 2, 1990, year)
+    loaded = evolving.load_evolving(save(client=self.CLIENT, domain=year))
+    clients = evolving.assemble_clients(loaded, num_clients=3)
+    held = [
+      (each.train.domain_sizes + each.test.domain_sizes).tolist()
+      for each in clients
+    ]
+    expected = [
+      [np.sum((i == self.OWNER) & (year == y)) for y in (1970, 1980, 1990)]
+      for i in range(3)
+    ]
+    assert held == expected
+    assert expected[0][2] == expected[2][0] == expected[2][1] == 0
+    for client in clients:
+      assert self.owners(client.test.x) | self.owners(client.train.x) == {
+        client.client_id
+      }
+      assert client.train.domain_sizes[-1] == 0
+
+  def test_streams_stay_with_their_clients(self, save):
+    dataset = online_adaptation.load_online(save(client=self.CLIENT))
+    drawn = online_adaptation.Streams(
+      dataset.stream,
+      3,
+      np.array([0, 1.0]),
+      num_clients=3,
+      samples_per_step=30,
+      pool_client=dataset.stream_client,
+    )
+    for client in range(3):
+      assert self.owners(drawn.batch(client, 1).x) == {client}
+      initial = online_adaptation.initial_examples(dataset, 2, client, 0)
+      assert self.owners(initial.x) == {client}
+      everything = online_adaptation.initial_examples(dataset, 50, client, 0)
+      assert self.owners(everything.x) == {client}
+      assert (
+        len(everything.y)
+        == online_adaptation.num_labelled(dataset, client)
+        == 3
+      )
+
+  @pytest.mark.parametrize("rest", dynamic_personalization.RESTS)
+  def test_periods_stay_with_their_clients(self, save, rest):
+    dataset = dynamic_personalization.load_dynamic(
+      save(client=self.CLIENT), seed=0
+    )
+    parts = [getattr(dataset, name) for name in dataset.clients]
+    assert sum(len(each.y) for each in parts) == N
+    drawn = dynamic_personalization.Periods(
+      dataset.train,
+      3,
+      "0.5",
+      num_clients=3,
+      period_size=8,
+      seed=0,
+      rest=rest,
+      pool_client=dataset.clients["train"],
+    )
+    for client in range(3):
+      assert self.owners(drawn.batch(client, 0).x) == {client}
+
+  def test_guided_clients_stay_as_they_are(self, save):
+    name = save(client=self.CLIENT, x=images(3))
+    options = {"num_clients": 3, "intensity": "low", "seed": 0}
+    dealt = guidance.load_guidance(name, partition=None, **options)
+    for client, (train, test) in enumerate(
+      zip(dealt.train, dealt.test, strict=True)
+    ):
+      labels = sorted([*train.y, *test.y])
+      assert labels == sorted(make_arrays()["y"][client == self.OWNER])
+    with pytest.raises(
+      ValueError, match=r"^partition '2_spc' does not go with"
+    ):
+      guidance.load_guidance(name, partition="2_spc", **options)
+    with pytest.raises(ValueError, match=r"^partition None does not go with"):
+      guidance.load_guidance("digits", partition=None, **options)
+
+  def test_own_images_and_vectors_stay_as_they_are(self, save):
+    for x in (images(3), images(1), make_arrays()["x"]):
+      name = save(client=self.CLIENT, x=x)
+      held = guidance.load_guidance(name, num_clients=3, partition=None, seed=0)
+      dtype = np.float32 if x.ndim == 2 else np.uint8
+      own = {row.tobytes() for row in x.astype(dtype)}
+      found = [row for part in held[:2] for each in part for row in each.x]
+      assert len(found) == N
+      assert {row.tobytes() for row in found} == own
+      assert held.sample.tobytes() == x.astype(dtype)[0].tobytes()
+      assert held.client_names == ("a", "b", "c")
+      assert set(held.transforms) == {color_transforms.ColorTransform()}
+
+  def test_own_images_are_moved_if_that_is_asked_for(self, save):
+    name = save(x=images(1))
+    held = guidance.load_guidance(
+      name, num_clients=2, partition="dirichlet_inf", intensity="low", seed=0
+    )
+    assert held.transforms == color_transforms.pool(2, "low")
+    assert held.sample.shape == (8, 8, 3)
+    with pytest.raises(
+      ValueError, match=r"^intensity 'low' moves .* holds vectors of 2 numbers"
+    ):
+      guidance.load_guidance(
+        save(), num_clients=2, partition="2_spc", intensity="low", seed=0
+      )
+
+  def test_any_number_of_clients_is_guided(self, save):
+    name = save(client=np.arange(N))
+    with pytest.raises(ValueError, match="no client has both a training and"):
+      guidance.load_guidance(name, num_clients=N, partition=None, seed=0)
+    # 20 clients of two examples, and 20 of one, who are asked nothing.
+    client = np.concatenate([np.repeat(np.arange(20), 2), np.arange(20, 40)])
+    held = guidance.load_guidance(
+      save(client=client), num_clients=40, partition=None, seed=0
+    )
+    sizes = [[len(each.y) for each in part] for part in held[:2]]
+    assert sizes == [[1] * 40, [1] * 20 + [0] * 20]
+    for number in (39, 41):
+      with pytest.raises(ValueError, match=r"^num_clients must be 40, the num"):
+        guidance.load_guidance(name, num_clients=number, partition=None, seed=0)
+
+  def test_clients_with_too_little_are_named(self, save):
+    few = np.where(np.arange(N) < 2, 1, 0)
+    with pytest.raises(
+      ValueError, match=r"^client 1 of .* has 2 examples, too"
+    ):
+      online_adaptation.load_online(save(client=few))
+    with pytest.raises(ValueError, match="would be empty for client 1; "):
+      dynamic_personalization.load_dynamic(save(client=few), seed=0)
+
+  def test_clients_must_count_from_zero(self):
+    loaded = source.Source(
+      np.zeros((3, 2), np.float32), np.arange(3), ("a", "b", "c")
+    )
+    entry = datasets.get("circle")
+    entry = dataclasses.replace(
+      entry, num_classes=3, num_clients=2, evolution=None, generate=None,
+      load=lambda folder: loaded,
+    )  # fmt: skip
+    wrong = loaded._replace(client=np.array([0, 2, 2]))
+    with pytest.raises(
+      ValueError, match=r"^client of toy: each of 0..1 wanted"
+    ):
+      datasets.checked(wrong, entry, "toy")
+
+
+class TestOfficialSplit:
+  """Who says what is for testing trains on nothing of it."""
+
+  NUM_TRAIN = 40
+  # In the order of the file each client has each year in both parts.
+  CLIENT = np.array(["a", "b"])[np.arange(N) % 2]
+  YEAR = 1990 + np.arange(N) // 2 % 3
+
+  def places(self, parts):
+    """The places of examples in the file, sorted."""
+    return sorted(int(x) // 2 for each in parts for x in each.x[:, 0])
+
+  def file(self, save, **changes):
+    return save(num_train=np.array(self.NUM_TRAIN), domain=self.YEAR, **changes)
+
+  @pytest.mark.parametrize("client", [None, CLIENT])
+  def test_evolving_trains_and_tests_on_the_two_parts(self, save, client):
+    loaded = evolving.load_evolving(self.file(save, client=client))
+    clients = evolving.assemble_clients(loaded, num_clients=2)
+    is_target = self.YEAR == 1992
+    in_training = np.arange(N) < self.NUM_TRAIN
+    assert (
+      self.places(each.train for each in clients)
+      == np.flatnonzero(in_training & ~is_target).tolist()
+    )
+    # The target as well is judged by what is for testing.
+    assert (
+      self.places(each.test for each in clients)
+      == np.flatnonzero(~in_training).tolist()
+    )
+    for each in clients:
+      sizes = each.train.domain_sizes, each.test.domain_sizes
+      assert (sizes[0][:-1] > 0).all() and (sizes[1] > 0).all()
+      if client is not None:
+        names = client[self.places([each.train, each.test])]
+        assert set(names) == {each.name}
+
+  def test_what_is_chosen_by_the_last_source_sees_no_test_example(self, save):
+    loaded = evolving.load_evolving(self.file(save, client=self.CLIENT))
+    clients = evolving.assemble_clients(
+      evolving.without_target(loaded), num_clients=2
+    )
+    places = np.arange(self.NUM_TRAIN)
+    years = self.YEAR[: self.NUM_TRAIN]
+    assert self.places(each.train for each in clients) == (
+      places[years == 1990].tolist()
+    )
+    predicted = [
+      each.test._replace(x=each.test.x[each.test.domain_sizes[0] :])
+      for each in clients
+    ]
+    assert self.places(predicted) == places[years == 1991].tolist()
+
+  def test_all_that_comes_before_the_target_may_be_for_training(self, save):
+    name = save(domain=np.arange(N) // 20, num_train=np.array(40))
+    for each in evolving.assemble_clients(
+      evolving.load_evolving(name), num_clients=2
+    ):
+      assert each.train.domain_sizes.tolist() == [10, 10, 0]
+      assert each.test.domain_sizes.tolist() == [0, 0, 10]
+
+  def test_turned_images_keep_their_part(self, save):
+    x = np.zeros((N, 8, 8, 1), int)
+    x[: self.NUM_TRAIN] = 255
+    name = save(x=x, num_train=np.array(self.NUM_TRAIN))
+    loaded = evolving.load_evolving(name, angle_step=90, num_domains=3)
+    for each in evolving.assemble_clients(loaded, num_clients=2):
+      assert each.train.x.min() == 255
+      assert each.test.x.max() == 0
+
+  @pytest.mark.parametrize("client", [None, CLIENT])
+  def test_guidance_trains_and_tests_on_the_two_parts(self, save, client):
+    name = save(num_train=np.array(self.NUM_TRAIN), client=client)
+    held = guidance.load_guidance(
+      name,
+      num_clients=2,
+      partition="dirichlet_inf" if client is None else None,
+      seed=0,
+    )
+    assert self.places(held.train) == list(range(self.NUM_TRAIN))
+    assert self.places(held.test) == list(range(self.NUM_TRAIN, N))
+
+  def test_client_of_one_part_is_guided_all_the_same(self, save):
+    client = np.where(np.arange(N) < 10, "early", "other")
+    client[-5:] = "late"
+    name = save(num_train=np.array(self.NUM_TRAIN), client=client)
+    held = guidance.load_guidance(name, num_clients=3, partition=None, seed=0)
+    assert held.client_names == ("early", "late", "other")
+    sizes = [[len(each.y) for each in part] for part in held[:2]]
+    assert sizes == [[10, 0, 30], [0, 5, 15]]
+    validated = guidance.held_out_validation(held, 0)
+    sizes = [[len(each.y) for each in part] for part in validated[:2]]
+    assert sizes == [[8, 0, 24], [2, 0, 6]]
+
+  def test_tests_of_the_packages_data_sets_are_one_pool(self, monkeypatch):
+    digits = datasets.load("digits")
+    monkeypatch.setattr(
+      datasets, "load", lambda *_, **__: digits._replace(num_train=1000)
+    )
+    loaded = evolving.load_evolving("rotated_digits")
+    assert not loaded.has_own_split
+    options = {"num_clients": 2, "partition": "2_spc", "seed": 0}
+    held = guidance.load_guidance("digits", **options)
+    assert sum(len(each.y) for each in held.test) == round(0.3 * 1797)
+
+  def test_what_cannot_be_is_refused(self, save):
+    name = self.file(save)
+    loaded = evolving.load_evolving(name)
+    with pytest.raises(ValueError, match=r"^test_fraction does not apply to"):
+      evolving.assemble_clients(loaded, num_clients=2, test_fraction=0.2)
+    with pytest.raises(ValueError, match=r"^test_fraction does not apply to"):
+      guidance.load_guidance(
+        save(num_train=np.array(self.NUM_TRAIN)),
+        num_clients=2,
+        partition="2_spc",
+        seed=0,
+        test_fraction=0.2,
+      )
+    by_time = {"domain": np.arange(N) // 20, "num_train": np.array(21)}
+    loaded = evolving.load_evolving(save(**by_time))
+    with pytest.raises(
+      ValueError,
+      match=r"^client 1 would have no training example in domain '1'",
+    ):
+      evolving.assemble_clients(loaded, num_clients=2)
+    by_time["num_train"] = np.array(20)
+    held = {"client": np.arange(N) % 2}
+    loaded = evolving.load_evolving(save(**by_time, **held))
+    with pytest.raises(
+      ValueError, match=r"^domain '1' of .*, a source, has no training example"
+    ):
+      evolving.assemble_clients(loaded, num_clients=2)
+    by_time["num_train"] = np.array(59)
+    by_time["domain"] = np.arange(N)[::-1] // 20
+    loaded = evolving.load_evolving(save(**by_time, **held))
+    with pytest.raises(
+      ValueError, match=r"^domain '2' of .*, the target, has no test example"
+    ):
+      evolving.assemble_clients(loaded, num_clients=2)
+
+
+class TestTfds:
+  @pytest.fixture
+  def written(self, tmp_path, write_tfds):
+    """Writes images with two labels, and vectors."""
+    import tensorflow_datasets as tfds
+
+    row = {
+      "image": np.full((4, 4, 3), 9, np.uint8),
+      "label": 2,
+      "coarse": 1,
+      "embedding": np.full(5, 0.5, np.float32),
+      # As an int32 it would be 1.
+      "user": 2**32 + 1,
+      "text": "a",
+    }
+    other = row | {"image": np.full((4, 4, 3), 7, np.uint8), "label": 0}
+    write_tfds(
+      tmp_path,
+      "toy_images",
+      "1.0.0",
+      {
+        "image": tfds.features.Image(shape=(4, 4, 3)),
+        "label": tfds.features.ClassLabel(names=["a", "b", "c"]),
+        "coarse": tfds.features.Scalar(np.int64),
+        "embedding": tfds.features.Tensor(shape=(5,), dtype=np.float32),
+        "user": tfds.features.Scalar(np.int64),
+        "text": tfds.features.Text(),
+      },
+      {"train": [row, other], "validation": [other]},
+    )
+    return tmp_path
+
+  def test_any_set_is_read_by_its_supervised_keys(self, written):
+    loaded = datasets.load("tfds:toy_images", data_dir=written)
+    assert loaded.x[:, 0, 0, 0].tolist() == [9, 7, 7]
+    assert loaded.y.tolist() == [2, 0, 0]
+    assert loaded.class_names == ("a", "b", "c")
+    assert loaded.num_train == 2
+
+  def test_features_may_be_named(self, written):
+    loaded = datasets.load("tfds:toy_images:embedding,coarse", data_dir=written)
+    np.testing.assert_array_equal(loaded.x, np.full((3, 5), 0.5, np.float32))
+    assert loaded.y.tolist() == [1, 1, 1]
+    assert loaded.class_names == ("0", "1")
+
+  @pytest.mark.parametrize(
+    "keys, message",
+    [
+      ("image,labels", "tfds:toy_images has no feature 'labels'; name two of"),
+      ("image,user", "y of tfds:toy_images:image,user: the greatest label is"),
+    ],
+  )
+  def test_other_features_are_refused(self, keys, message, written, refusal):
+    assert refusal(
+      datasets.get, f"tfds:toy_images:{keys}", data_dir=written
+    ).startswith(message)
+
+  @pytest.mark.parametrize(
+    "supervised, told",
+    [
+      (({"age": "age", "fare": "fare"}, "label"), "a dictionary of 2 features"),
+      ((("age", "fare"), "label"), "((age, fare), label)"),
+      (("age", "label", "fare"), "(age, label, fare)"),
+    ],
+  )
+  def test_keys_that_are_more_than_two_features_are_refused(
+    self, supervised, told, tmp_path, write_tfds
+  ):
+    import tensorflow_datasets as tfds
+
+    write_tfds(
+      tmp_path,
+      "toy_table",
+      "1.0.0",
+      {
+        "age": tfds.features.Scalar(np.float32),
+        "fare": tfds.features.Scalar(np.float32),
+        "both": tfds.features.Tensor(shape=(2,), dtype=np.float32),
+        "label": tfds.features.ClassLabel(num_classes=2),
+      },
+      {
+        "train": [{"age": 1, "fare": 2, "both": np.float32([1, 2]), "label": 1}]
+      },
+      supervised_keys=supervised,
+    )
+    with pytest.raises(ValueError, match=r"^tfds:toy_table has no two") as e:
+      datasets.get("tfds:toy_table", data_dir=tmp_path)
+    assert told in str(e.value) and "tfds:toy_table:<x>,<y>" in str(e.value)
+    # What the message says to do.
+    named = datasets.load("tfds:toy_table:both,label", data_dir=tmp_path)
+    assert (named.x.tolist(), named.y.tolist()) == ([[1, 2]], [1])
+
+  def test_what_is_no_vector_with_a_class_is_refused(
+    self, tmp_path, write_tfds
+  ):
+    import tensorflow_datasets as tfds
+
+    kinds = {
+      "image": tfds.features.Tensor(shape=(2,), dtype=np.float32),
+      "label": tfds.features.Scalar(np.int64),
+      "number": tfds.features.Scalar(np.float32),
+      "flag": tfds.features.Scalar(np.bool_),
+      "text": tfds.features.Text(),
+      "ragged": tfds.features.Tensor(shape=(None,), dtype=np.float32),
+      "sequence": tfds.features.Sequence(np.float32),
+      "of_three": tfds.features.Sequence(np.int64, length=3),
+      "film": tfds.features.Video(shape=(2, 4, 4, 3)),
+      "inner": tfds.features.FeaturesDict({"a": np.float32}),
+      "photograph": tfds.features.Image(shape=(None, None, 3)),
+      "sound": tfds.features.Audio(),
+      "box": tfds.features.BBoxFeature(),
+    }
+    row = {
+      "image": np.ones(2, np.float32),
+      "label": 2**32,
+      "number": 0.5,
+      "flag": True,
+      "text": "a",
+      "ragged": np.ones(2, np.float32),
+      "sequence": [1],
+      "of_three": [1, 2, 3],
+      "film": np.zeros((2, 4, 4, 3), np.uint8),
+      "inner": {"a": 1},
+      "photograph": np.zeros((3, 4, 3), np.uint8),
+      "sound": np.zeros(9, np.int64),
+      "box": tfds.features.BBox(0.0, 0.0, 1.0, 1.0),
+    }
+    write_tfds(tmp_path, "toy_kinds", "1.0.0", kinds, {"train": [row]})
+
+    def refuse(x, y, named):
+      with pytest.raises(ValueError, match=f"^{named} of tfds:toy_kinds") as e:
+        datasets.get(f"tfds:toy_kinds:{x},{y}", data_dir=tmp_path)
+      assert "\n" not in str(e.value) and "fetch" not in str(e.value)
+
+    # A class that int32 does not hold is none, and is not cut to its 32 bits.
+    refuse("image", "label", "y")
+    for kind in kinds.keys() - {"label"}:
+      refuse("image", kind, kind)
+    for kind in kinds.keys() - {"image", "box", "label", "number", "flag"}:
+      refuse(kind, "label", kind)
+
+  def test_set_without_examples_or_dictionaries_is_refused(
+    self, tmp_path, write_tfds
+  ):
+    import tensorflow_datasets as tfds
+
+    write_tfds(
+      tmp_path,
+      "toy_episodes",
+      "1.0.0",
+      tfds.features.Sequence({"image": np.float32, "label": np.int64}),
+      {"train": [[{"image": 0.5, "label": 1}]]},
+      supervised_keys=None,
+    )
+    with pytest.raises(ValueError, match=r"be dictionaries .* got Sequence"):
+      datasets.get("tfds:toy_episodes", data_dir=tmp_path)
+    features = {
+      "image": tfds.features.Tensor(shape=(2,), dtype=np.float32),
+      "label": tfds.features.Scalar(np.int64),
+    }
+    write_tfds(tmp_path, "toy_empty", "1.0.0", features, {})
+    with pytest.raises(ValueError, match=r"^tfds:toy_empty holds no example$"):
+      datasets.get("tfds:toy_empty", data_dir=tmp_path)
+
+  def test_absent_set_is_named_with_what_fetches_it(self, tmp_path):
+    with pytest.raises(source.DatasetNotFoundError, match="fetch it with"):
+      datasets.get("tfds:toy_images", data_dir=tmp_path)
+
+  @pytest.mark.parametrize(
+    "name", ["tfds:", "tfds:../x", "tfds:a:b", "tfds:a/.."]
+  )
+  def test_what_is_no_name_is_refused(self, name):
+    with pytest.raises(ValueError, match=r"^dataset must be tfds:<name> or"):
+      datasets.get(name)

@@ -1,0 +1,141 @@
+"""Tests of the table of clients' values: against the values themselves."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from tff_shift.learning import algorithm as algorithm_lib
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
+from tff_shift.learning.aggregators import client_slots
+from tff_shift.learning.aggregators import factories
+from tff_shift.models import mlp
+
+NUM_CLIENTS = 5
+
+
+def value_of(client_id):
+  """A matrix and a number of each client, of two types."""
+  generator = np.random.default_rng(client_id)
+  return collections.OrderedDict(
+    matrix=generator.normal(size=(2, 3)).astype(np.float32),
+    count=np.int32(client_id + 7),
+  )
+
+
+def table_of(chosen):
+  """What NumPy makes of the values of some clients."""
+  table = collections.OrderedDict(
+    matrix=np.zeros((NUM_CLIENTS, 2, 3), np.float32),
+    count=np.zeros(NUM_CLIENTS, np.int32),
+  )
+  for client_id in chosen:
+    for name, part in value_of(client_id).items():
+      table[name][client_id] = part
+  return table
+
+
+class TestPlace:
+  @settings(max_examples=20, deadline=None)
+  @given(st.sets(st.integers(0, NUM_CLIENTS - 1), min_size=1))
+  def test_sum_holds_the_value_of_each_client(self, chosen):
+    placed = [
+      client_slots.place(value_of(each), each, NUM_CLIENTS) for each in chosen
+    ]
+    summed = tf.nest.map_structure(lambda *parts: sum(parts), *placed)
+    for name, table in table_of(chosen).items():
+      np.testing.assert_array_equal(summed.values[name], table)
+    np.testing.assert_array_equal(
+      summed.present, [float(i in chosen) for i in range(NUM_CLIENTS)]
+    )
+    for client_id in range(NUM_CLIENTS):
+      default = tf.nest.map_structure(np.ones_like, value_of(0))
+      found = client_slots.row_of(summed, client_id, default)
+      expected = value_of(client_id) if client_id in chosen else default
+      for name, part in expected.items():
+        np.testing.assert_array_equal(found[name], part)
+
+  def test_infinite_value_stays_in_its_row(self):
+    placed = client_slots.place(tf.constant([np.inf, np.nan]), 1, 3)
+    np.testing.assert_array_equal(
+      placed.values, [[0, 0], [np.inf, np.nan], [0, 0]]
+    )
+
+  def test_client_without_a_row_is_lost(self):
+    placed = client_slots.place(tf.constant(3.0), NUM_CLIENTS, NUM_CLIENTS)
+    assert not np.any(placed.values) and not np.any(placed.present)
+
+
+def heads_at_server(model, hparams):
+  """The server keeps the first example of each client, row by row."""
+  del model, hparams
+  return algorithm_lib.Work(
+    initial_weights=lambda seed: client_slots.Slots(
+      tf.zeros([NUM_CLIENTS, 2]), tf.zeros([NUM_CLIENTS])
+    ),
+    train_client=lambda weights,
+    state,
+    data,
+    round_num: algorithm_lib.ClientResult(
+      update=(),
+      client_state=(),
+      loss=tf.constant(0.0),
+      contribution=client_slots.place(data.x[0], data.client_id, NUM_CLIENTS),
+    ),
+    update_server=lambda weights, update, contribution, round_num: contribution,
+    predict_as_client=lambda weights, state, data, examples: examples.x,
+  )
+
+
+NEEDS = factories.Needs(per_client="rows are compared")
+
+
+def build(**options):
+  return algorithm_lib.build(
+    "table",
+    heads_at_server,
+    mlp.build((2,), num_classes=2, width=3, head_width=3),
+    hyperparameters.LocalHParams(),
+    **options,
+  )
+
+
+class TestThroughTff:
+  @pytest.fixture(scope="class")
+  def algorithm(self, context):
+    del context
+    return build(needs=NEEDS)
+
+  def test_server_holds_the_rows_of_those_that_took_part(self, algorithm):
+    clients = [
+      local_training.ClientData(
+        x=np.array([[client_id, 0.1], [9, 9]], np.float32),
+        y=np.zeros(2, np.int32),
+        domain_sizes=np.array([2], np.int32),
+        seed=np.zeros(2, np.int32),
+        client_id=np.int32(client_id),
+      )
+      for client_id in (1, 4)
+    ]
+    state = algorithm.initialize(np.zeros(2, np.int32))
+    state, _, _ = algorithm.phases[0](state, [(), ()], clients)
+    expected = np.zeros((NUM_CLIENTS, 2), np.float32)
+    expected[1], expected[4] = (1, 0.1), (4, 0.1)
+    np.testing.assert_array_equal(state.weights.values, expected)
+    np.testing.assert_array_equal(state.weights.present, [0, 1, 0, 0, 1])
+
+  def test_type_shows_that_rows_leave_the_client(self, algorithm):
+    # What each worker sends before the parts are merged.
+    form = tff.backends.native.compile_to_mergeable_comp_form(
+      algorithm.phases[0]
+    )
+    sent = form.up_to_merge.type_signature.result
+    assert tff.TensorType(
+      np.float32, (NUM_CLIENTS, 2)
+    ) in tff.structure.flatten(sent.member)

@@ -1,0 +1,112 @@
+"""Tests of how much of an update is noise, against what TFF adds."""
+
+import warnings
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tff_shift import algorithms
+from tff_shift import models
+from tff_shift.learning.aggregators import factories
+from tff_shift.learning.aggregators import update_noise
+from tff_shift.learning.aggregators.factories import (
+  AggregatorHParams as HParams,
+)
+
+
+def build(hparams, clients):
+  return factories.build("dp", hparams, clients_per_round=clients)
+
+
+class TestRatio:
+  def test_is_that_of_the_noise_that_is_drawn(self):
+    clipping_norm, size = 0.5, 10_000
+    factory = build(
+      HParams(
+        noise_multiplier=1.5, clipping="fixed", clipping_norm=clipping_norm
+      ),
+      clients=8,
+    )
+    # Two tensors: the norm is that of both.
+    update_type = tff.to_type([(np.float32, [100, 50]), (np.float32, [5_000])])
+    process = factory.create(update_type, tff.TensorType(np.float32))
+    zeros = [np.zeros([100, 50], np.float32), np.zeros(5_000, np.float32)]
+    drawn = process.next(process.initialize(), [zeros] * 8, [1.0] * 8).result
+    norm = np.sqrt(sum(np.square(each).sum() for each in drawn))
+    # 1.5 * sqrt(10,000) / 8; the norm has a relative error of 1 / sqrt(2 n).
+    ratio = update_noise.ratio(factory.traits.noise, update_type)
+    assert ratio == 18.75
+    assert norm / clipping_norm == pytest.approx(
+      ratio, rel=5 / np.sqrt(2 * size)
+    )
+
+  def test_of_an_adaptive_norm_is_what_the_ledger_of_tff_says(self):
+    factory = build(HParams(noise_multiplier=1.2), clients=20)
+    update_type = tff.to_type([(np.float32, [16])])
+    process = factory.create(update_type, tff.TensorType(np.float32))
+    update = [np.ones(16, np.float32)]
+    state = process.next(process.initialize(), [update] * 2, [1.0] * 2).state
+    event = tff.structure.from_container(state.dp_event, recursive=True)
+    of_updates, _ = (
+      float(leaf) for leaf in tff.structure.flatten(event) if np.isreal(leaf)
+    )
+    assert of_updates > 1.2
+    assert update_noise.ratio(
+      factory.traits.noise, update_type
+    ) == pytest.approx(of_updates * 4 / 20, rel=1e-5)
+
+  def test_without_noise_it_is_zero(self):
+    update_type = tff.to_type([(np.float32, [16])])
+    without = build(HParams(noise_multiplier=0.0), 20).traits.noise
+    assert update_noise.ratio(without, update_type) == 0
+    assert factories.build("robust").traits.noise is None
+    assert update_noise.ratio(None, update_type) == 0
+
+
+@pytest.fixture(scope="module")
+def model():
+  """3 * 4 + 4, three times 4 * 4 + 4, and 4 * 2 + 2: 86 weights."""
+  return models.build(
+    "mlp", input_shape=(3,), num_classes=2, width=4, head_width=4
+  )
+
+
+class TestWarning:
+  # 0.5 * sqrt(86) = 4.637.
+  @pytest.mark.parametrize("clients, is_warned", [(4, True), (5, False)])
+  def test_comes_where_noise_is_longer_than_an_update(
+    self, model, clients, is_warned
+  ):
+    factory = build(HParams(noise_multiplier=0.5, clipping="fixed"), clients)
+    with warnings.catch_warnings(record=True) as found:
+      warnings.simplefilter("always")
+      built = algorithms.build("fed_avg", model, aggregator=factory)
+    lines = [
+      str(each.message)
+      for each in found
+      if each.category is update_noise.NoiseWarning
+    ]
+    assert built.noise_ratio == pytest.approx(4.63681 / clients, rel=1e-5)
+    assert len(lines) == is_warned
+    if is_warned:
+      (line,) = lines
+      assert line.startswith(
+        "fed_avg: the noise in the mean of a round is about 1.16 times as long"
+      )
+      assert "(0.5 * sqrt(86 weights) / 4 clients)" in line
+
+  def test_only_what_is_sent_counts(self, model):
+    # All but the last layer, of 10 weights.
+    factory = build(HParams(noise_multiplier=0.5, clipping="fixed"), 2)
+    with pytest.warns(update_noise.NoiseWarning, match=r"sqrt\(76 weights\)"):
+      algorithms.build("fed_rep", model, aggregator=factory)
+
+
+def test_what_may_help_is_less_noise_where_updates_are_noise():
+  assert update_noise.what_may_help(0.9, " or rest") == (
+    "a smaller learning rate or rest may help"
+  )
+  told = update_noise.what_may_help(12.34, " or rest")
+  assert "12.3 times" in told and "--noise_multiplier" in told
+  assert "learning rate" not in told

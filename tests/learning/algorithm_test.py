@@ -1,0 +1,645 @@
+"""Tests of the template: a toy algorithm by hand, FedAvg without TFF."""
+
+import asyncio
+import collections
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_shift import algorithms
+from tff_shift.algorithms import fed_avg
+from tff_shift.learning import algorithm as algorithm_lib
+from tff_shift.learning import evaluation
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
+from tff_shift.models import mlp
+
+pytestmark = pytest.mark.usefixtures("context")
+
+SEED = np.array([3, 4], np.int32)
+NUM_EVALUATION_DOMAINS = 2
+
+
+@pytest.fixture(scope="module")
+def model():
+  return mlp.build((2,), num_classes=2, width=4, head_width=3)
+
+
+def client(x, y, domain_sizes=None, seed=(0, 0)) -> local_training.ClientData:
+  return local_training.ClientData(
+    np.array(x, np.float32),
+    np.array(y, np.int32),
+    np.array(domain_sizes or [len(y)], np.int32),
+    np.array(seed, np.int32),
+  )
+
+
+def build_centre(
+  model,
+  *,
+  client_weighting="uniform",
+  is_stateless=False,
+  starts_alike=False,
+  aggregator=None,
+) -> algorithm_lib.FederatedAlgorithm:
+  """The server learns the mean of the examples, and each client counts rounds.
+
+  The clients' state starts with the first word of their seed. A client's loss
+  is its number of examples plus 100 times the round.
+  """
+
+  def train_client(weights, count, data, round_num):
+    centre = tf.reduce_mean(data.x, axis=0)
+    loss = tf.shape(data.y)[0] + 100 * round_num
+    return algorithm_lib.ClientResult(
+      update=collections.OrderedDict(centre=centre - weights["centre"]),
+      client_state=() if is_stateless else count + 1.0,
+      loss=tf.cast(loss, tf.float32),
+    )
+
+  def logits(x, threshold):
+    return tf.stack([tf.fill(tf.shape(x)[:1], threshold), x[:, 0]], axis=1)
+
+  work = algorithm_lib.Work(
+    initial_weights=lambda seed: collections.OrderedDict(
+      centre=tf.cast(seed, tf.float32)
+    ),
+    initial_client_state=lambda seed, weights: (
+      () if is_stateless else tf.cast(seed[0], tf.float32)
+    ),
+    starts_alike=starts_alike,
+    train_client=train_client,
+    predict_as_client=lambda weights, count, data, examples: logits(
+      examples.x,
+      weights["centre"][0]
+      + (0.0 if is_stateless else count)
+      + tf.reduce_max(data.x[:, 0]),
+    ),
+    summarize_client=lambda weights, data: (
+      weights["centre"][1] + tf.reduce_sum(data.x[:, 0])
+    ),
+    predict_as_server=lambda weights, summary, examples: logits(
+      examples.x, weights["centre"][0] + summary
+    ),
+  )
+  return algorithm_lib.build(
+    "centre",
+    lambda model, hparams: work,
+    model,
+    hyperparameters.LocalHParams(client_weighting=client_weighting),
+    num_evaluation_domains=NUM_EVALUATION_DOMAINS,
+    aggregator=aggregator,
+  )
+
+
+# Means (1, 3), (5, -1), (0, 8).
+CLIENTS = [
+  client([[0, 2], [2, 4]], [0, 1], seed=(10, 1)),
+  client([[5, -1]], [0], seed=(20, 2)),
+  client([[0, 8]] * 5, [1] * 5, [2, 3], seed=(30, 3)),
+]
+
+
+@pytest.fixture(scope="module")
+def algorithm(model):
+  return build_centre(model)
+
+
+class TestTypes:
+  STATE = (
+    "<weights=<centre=float32[2]>,aggregator=<value_sum_process=<>,"
+    "weight_sum_process=<>>,round_num=int32,seed=<>>@SERVER"
+  )
+  DATA = (
+    "{<x=float32[?,2],y=int32[?],domain_sizes=int32[?],seed=int32[2],"
+    "client_id=int32>}@CLIENTS"
+  )
+  EVALUATION = (
+    "<x=float32[?,2],y=int32[?],domain_sizes=int32[2],seed=int32[2],"
+    "client_id=int32>"
+  )
+  METRICS = "<{}>@SERVER".format(
+    ",".join(
+      f"{name}=float32[2]" for name in (*evaluation.METRICS, "num_examples")
+    )
+  )
+
+  def parts(self, type_signature):
+    return [
+      element.compact_representation()
+      for _, element in tff.structure.iter_elements(type_signature)
+    ]
+
+  def test_phase(self, algorithm):
+    (phase,) = algorithm.phases
+    assert self.parts(phase.type_signature.parameter) == [
+      self.STATE,
+      "{float32}@CLIENTS",
+      self.DATA,
+    ]
+    assert self.parts(phase.type_signature.result) == [
+      self.STATE,
+      "{float32}@CLIENTS",
+      "<loss=float32,num_clients=float32,num_diverged=float32>@SERVER",
+    ]
+
+  def test_initial_states(self, algorithm):
+    assert algorithm.initialize.type_signature.compact_representation() == (
+      f"(int32[2]@SERVER -> {self.STATE})"
+    )
+    assert (
+      algorithm.initialize_client.type_signature.compact_representation()
+      == f"(<server={self.STATE},seeds={{int32[2]}}@CLIENTS> ->"
+      " {float32}@CLIENTS)"
+    )
+
+  def test_evaluation_of_clients(self, algorithm):
+    signature = algorithm.evaluate_clients.type_signature
+    assert self.parts(signature.parameter) == [
+      self.STATE,
+      "{float32}@CLIENTS",
+      self.DATA,
+      f"{{{self.EVALUATION}}}@CLIENTS",
+    ]
+    assert signature.result.compact_representation() == self.METRICS
+
+  def test_evaluation_of_the_server(self, algorithm):
+    signature = algorithm.evaluate_server.type_signature
+    assert self.parts(signature.parameter) == [
+      self.STATE,
+      self.DATA,
+      f"{self.EVALUATION}@SERVER",
+    ]
+    assert signature.result.compact_representation() == self.METRICS
+
+  def test_data_of_images(self):
+    images = mlp.build((4, 4, 1), input_dtype=tf.uint8)
+    assert local_training.data_type(images, 3).compact_representation() == (
+      "<x=uint8[?,4,4,1],y=int32[?],domain_sizes=int32[3],seed=int32[2],"
+      "client_id=int32>"
+    )
+
+
+class TestStates:
+  """Those of clients that have not taken part yet."""
+
+  def test_start_alike_from_the_seed_of_the_run(self, model):
+    algorithm = build_centre(model, starts_alike=True)
+    (phase,) = algorithm.phases
+    seeds = [data.seed for data in CLIENTS]
+    for run_seed in (SEED, SEED + 5):
+      state = algorithm.initialize(run_seed)
+      counts = algorithm.initialize_client(state, seeds)
+      assert list(counts) == [run_seed[0]] * 3
+      # A client that joins after a round as well.
+      state, _, _ = phase(state, counts[:2], CLIENTS[:2])
+      assert list(algorithm.initialize_client(state, seeds[2:])) == [
+        run_seed[0]
+      ]
+
+
+class TestRounds:
+  def test_two_rounds_by_hand(self, algorithm):
+    (phase,) = algorithm.phases
+    state = algorithm.initialize(SEED)
+    counts = algorithm.initialize_client(
+      algorithm.initialize(SEED), [data.seed for data in CLIENTS]
+    )
+    np.testing.assert_array_equal(state.weights["centre"], [3, 4])
+    assert state.round_num == 0
+    assert list(counts) == [10, 20, 30]
+
+    state, counts, metrics = phase(state, counts, CLIENTS)
+    # Each client counts alike: the mean of their means, (6, 10) / 3.
+    np.testing.assert_allclose(state.weights["centre"], [2, 10 / 3], rtol=1e-6)
+    assert isinstance(state, algorithm_lib.ServerState) and state.round_num == 1
+    assert list(counts) == [11, 21, 31]
+    np.testing.assert_allclose(metrics["loss"], (2 + 1 + 5) / 3, rtol=1e-6)
+    assert metrics["num_clients"] == 3
+
+    # The two others, in an order of their own, and the round that follows.
+    state, counts, metrics = phase(
+      state, [counts[2], counts[1]], [CLIENTS[2], CLIENTS[1]]
+    )
+    np.testing.assert_allclose(state.weights["centre"], [2.5, 3.5], rtol=1e-6)
+    assert state.round_num == 2
+    assert list(counts) == [32, 22]
+    np.testing.assert_allclose(metrics["loss"], (105 + 101) / 2, rtol=1e-6)
+    assert metrics["num_clients"] == 2
+
+  def test_clients_predict_with_their_own_state_and_data(self, algorithm):
+    state = algorithm.initialize(SEED)
+    # Class 1 where x is above 3 + count + max(x of the training data).
+    examples = [
+      client([[4.5, 0], [5.5, 0], [6.5, 0]], [1, 1, 0], [2, 1]),
+      client([[7.5, 0], [8.5, 0]], [1, 1], [0, 2]),
+    ]
+    metrics = algorithm.evaluate_clients(
+      state, [np.float32(0), np.float32(-0.5)], CLIENTS[:2], examples
+    )
+    # Thresholds 5 and 7.5: 4.5 and 6.5 of the first client are taken for the
+    # wrong class; 7.5 is a tie, which the first class wins.
+    np.testing.assert_array_equal(metrics["accuracy"], [0.5, 0.25])
+    np.testing.assert_allclose(
+      metrics["pooled_accuracy"], [0.5, 1 / 3], rtol=1e-6
+    )
+    np.testing.assert_array_equal(metrics["num_examples"], [2, 3])
+    # -log of a logistic function at the distance to the threshold.
+    losses = np.logaddexp(0, [0.5, -0.5, 1.5, 0, -1])
+    np.testing.assert_allclose(
+      metrics["loss"], [losses[:2].mean(), losses[2:].mean()], rtol=1e-6
+    )
+
+  def test_server_predicts_with_the_sum_of_the_summaries(self, algorithm):
+    state = algorithm.initialize(SEED)
+    # Summaries 4 + 2, 4 + 5 and 4 + 0; class 1 where x is above 3 + 19.
+    metrics = algorithm.evaluate_server(
+      state, CLIENTS, client([[21, 0], [23, 0], [23, 0]], [0, 0, 1], [1, 2])
+    )
+    np.testing.assert_array_equal(metrics["accuracy"], [1, 0.5])
+    np.testing.assert_array_equal(metrics["num_examples"], [1, 2])
+
+  def test_state_at_clients_shows_in_the_flag(self, algorithm, model):
+    assert not algorithm.is_stateless
+    assert build_centre(model, is_stateless=True).is_stateless
+
+  def test_algorithm_with_personal_state_is_no_learning_process(
+    self, algorithm
+  ):
+    with pytest.raises(ValueError) as error:
+      algorithm.as_learning_process()
+    assert "\n" not in str(error.value)
+    assert str(error.value).startswith("centre keeps a personal state")
+
+
+class TestWeighting:
+  def test_examples_count_alike_if_asked(self, model):
+    algorithm = build_centre(model, client_weighting="num_examples")
+    counts = algorithm.initialize_client(
+      algorithm.initialize(SEED), [data.seed for data in CLIENTS]
+    )
+    state, _, metrics = algorithm.phases[0](
+      algorithm.initialize(SEED), counts, CLIENTS
+    )
+    # The mean of all eight examples: (2 + 5 + 0, 6 - 1 + 40) / 8.
+    np.testing.assert_allclose(
+      state.weights["centre"], [7 / 8, 45 / 8], rtol=1e-6
+    )
+    # The loss is a mean over clients all the same.
+    np.testing.assert_allclose(metrics["loss"], 8 / 3, rtol=1e-6)
+
+
+class Numbers(NamedTuple):
+  """Data of a kind of its own: values [n] float32 and a weight, int32."""
+
+  values: np.ndarray
+  weight: np.int32
+
+
+NUMBERS_TYPE = tff.types.to_type(
+  Numbers(tff.TensorType(np.float32, (None,)), tff.TensorType(np.int32))
+)
+
+
+def build_on_numbers(model, **functions) -> algorithm_lib.FederatedAlgorithm:
+  """The server knows a centre, or nothing, and a client a number."""
+  functions = {
+    "initial_weights": lambda seed: collections.OrderedDict(
+      centre=tf.cast(seed[0], tf.float32)
+    ),
+    "initial_client_state": lambda seed, weights: tf.cast(seed[1], tf.float32),
+    "train_client": None,
+    "predict_as_client": lambda weights, number, data, examples: tf.stack(
+      [tf.fill(tf.shape(examples.y), data.values[0]), examples.x[:, 0]], axis=1
+    ),
+    "predict_as_server": None,
+    "examples_type": NUMBERS_TYPE,
+    **functions,
+  }
+  return algorithm_lib.build(
+    "numbers",
+    lambda model, hparams: algorithm_lib.Work(**functions),
+    model,
+    hyperparameters.LocalHParams(client_weighting="num_examples"),
+  )
+
+
+NUMBERS = [
+  Numbers(np.array([1, 5], np.float32), np.int32(1)),
+  Numbers(np.array([7], np.float32), np.int32(3)),
+]
+
+
+class TestTwoPhases:
+  """Clients move the centre to their mean; then note what it has become."""
+
+  @pytest.fixture(scope="class")
+  def algorithm(self, model):
+    def train_client(weights, number, data, round_num):
+      return algorithm_lib.ClientResult(
+        collections.OrderedDict(
+          centre=tf.reduce_mean(data.values) - weights["centre"]
+        ),
+        number + 1.0,
+        tf.cast(round_num, tf.float32),
+      )
+
+    def personalize_client(weights, number, data, round_num):
+      return algorithm_lib.PersonalResult(
+        100.0 * number + weights["centre"],
+        data.values[0] + 10.0 * tf.cast(round_num, tf.float32),
+      )
+
+    return build_on_numbers(
+      model,
+      train_client=train_client,
+      personalize_client=personalize_client,
+      num_examples=lambda data: data.weight,
+    )
+
+  def test_round_by_hand(self, algorithm):
+    train, personalize = algorithm.phases
+    state, numbers = algorithm.initialize(SEED), [np.float32(2), np.float32(4)]
+    for round_num in (0, 1):
+      state, trained, metrics = train(state, numbers, NUMBERS)
+      # Means 3 and 7, of weights 1 and 3.
+      np.testing.assert_allclose(state.weights["centre"], 6, rtol=1e-6)
+      assert state.round_num == round_num
+      assert list(trained) == [numbers[0] + 1, numbers[1] + 1]
+      assert metrics["loss"] == round_num
+
+      before = state
+      state, numbers, metrics = personalize(state, trained, NUMBERS)
+      # With the average of this round, which stays as it is.
+      np.testing.assert_allclose(
+        numbers, 100 * np.array(trained) + 6, rtol=1e-6
+      )
+      assert state.weights == before.weights
+      assert state.round_num == round_num + 1
+      # Of the second phase: 1 and 7, and the same round as in the first.
+      assert metrics["loss"] == 4 + 10 * round_num
+      assert metrics["num_clients"] == 2
+
+  def test_clients_predict_other_data_than_they_adapt_to(self, algorithm):
+    for phase in algorithm.phases:
+      assert phase.type_signature.parameter[2] == tff.FederatedType(
+        NUMBERS_TYPE, tff.CLIENTS
+      )
+    # Class 1 where x is above the first of the client's values, 1 and 7.
+    metrics = algorithm.evaluate_clients(
+      algorithm.initialize(SEED),
+      [np.float32(0)] * 2,
+      NUMBERS,
+      [client([[2, 0], [0, 0]], [1, 0]), client([[2, 0], [0, 0]], [1, 0])],
+    )
+    np.testing.assert_allclose(metrics["accuracy"], [0.75], rtol=1e-6)
+    assert algorithm.evaluate_server is None
+
+  def test_it_is_no_learning_process(self, algorithm):
+    assert not algorithm.is_local and not algorithm.is_stateless
+    stateless = dataclasses.replace(algorithm, is_stateless=True)
+    with pytest.raises(ValueError, match="has not one phase a round"):
+      stateless.as_learning_process()
+
+
+class TestPreparation:
+  def test_clients_predict_from_what_they_prepare(self, model):
+    algorithm = build_on_numbers(
+      model,
+      prepare_client=lambda weights, number, data, round_num: (
+        weights["centre"] + number + data.values[0],
+        tf.cast(round_num, tf.float32),
+      ),
+      predict_as_client=lambda weights, prepared, data, examples: tf.stack(
+        [tf.fill(tf.shape(examples.y), sum(prepared)), examples.x[:, 0]], axis=1
+      ),
+    )
+    state = algorithm.initialize(SEED)._replace(round_num=np.int32(40))
+    # Class 1 where x is above 3 + 2 + 1 + 40 and 3 + 4 + 7 + 40.
+    metrics = algorithm.evaluate_clients(
+      state,
+      [np.float32(2), np.float32(4)],
+      NUMBERS,
+      [client([[45, 0], [47, 0]], [0, 1]), client([[53, 0], [55, 0]], [0, 0])],
+    )
+    np.testing.assert_allclose(metrics["accuracy"], [0.75], rtol=1e-6)
+
+
+class TestFewerPhases:
+  def test_algorithm_that_trains_nothing_has_no_phase(self, model):
+    algorithm = build_on_numbers(model)
+    assert algorithm.phases == ()
+    assert not algorithm.is_local
+    state = algorithm.initialize(SEED)
+    assert state.weights["centre"] == 3 and state.round_num == 0
+    metrics = algorithm.evaluate_clients(
+      state, [np.float32(0)], NUMBERS[:1], [client([[2, 0]], [1])]
+    )
+    assert metrics["accuracy"] == [1]
+    with pytest.raises(ValueError, match="has not one phase a round"):
+      dataclasses.replace(algorithm, is_stateless=True).as_learning_process()
+
+  def test_clients_that_share_nothing_are_local(self, model):
+    algorithm = build_on_numbers(
+      model,
+      initial_weights=lambda seed: (),
+      train_client=lambda nothing, number, data, round_num: (
+        algorithm_lib.ClientResult((), number + 1.0, data.values[0])
+      ),
+    )
+    assert algorithm.is_local
+    (phase,) = algorithm.phases
+    state, numbers, metrics = phase(
+      algorithm.initialize(SEED), [np.float32(2), np.float32(4)], NUMBERS
+    )
+    assert list(numbers) == [3, 5]
+    assert state.round_num == 1 and metrics["loss"] == 4
+
+  def test_what_is_personal_may_be_all_of_a_round(self, model):
+    algorithm = build_on_numbers(
+      model,
+      personalize_client=lambda weights, number, data, round_num: (
+        algorithm_lib.PersonalResult(number + weights["centre"], data.values[0])
+      ),
+    )
+    (phase,) = algorithm.phases
+    state, numbers, _ = phase(
+      algorithm.initialize(SEED), [np.float32(2), np.float32(4)], NUMBERS
+    )
+    assert list(numbers) == [5, 7]
+    assert state.weights["centre"] == 3 and state.round_num == 1
+
+
+class TestAggregators:
+  """Updates (3, 4) and (0.3, 0.4), and 1 as the largest norm."""
+
+  DATA = (client([[3, 4]], [0]), client([[0.3, 0.4]] * 3, [0] * 3))
+  ZERO = np.array([0, 0], np.int32)
+
+  def start(self, algorithm):
+    state = algorithm.initialize(self.ZERO)
+    return state, algorithm.initialize_client(state, [self.ZERO] * 2)
+
+  @pytest.mark.slow
+  def test_updates_are_clipped(self, model):
+    algorithm = build_centre(
+      model,
+      client_weighting="num_examples",
+      aggregator=tff.aggregators.clipping_factory(
+        1.0, tff.aggregators.MeanFactory()
+      ),
+    )
+    state, _, _ = algorithm.phases[0](*self.start(algorithm), self.DATA)
+    # (0.6, 0.8), and three times (0.3, 0.4).
+    np.testing.assert_allclose(
+      state.weights["centre"], [1.5 / 4, 2 / 4], rtol=1e-6
+    )
+
+  @pytest.mark.slow
+  def test_aggregator_without_weights_is_made_to_fit(self, model):
+    # Differential privacy without its noise leaves the clipping, at 1.
+    private = tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
+      noise_multiplier=0.0, clients_per_round=2, clip=1.0
+    )
+    algorithm = build_centre(
+      model, aggregator=tff.aggregators.as_weighted_aggregator(private)
+    )
+    state, _, _ = algorithm.phases[0](*self.start(algorithm), self.DATA)
+    np.testing.assert_allclose(state.weights["centre"], [0.45, 0.6], rtol=1e-6)
+
+  def test_state_of_the_aggregator_lives_through_the_rounds(self, model):
+    algorithm = build_centre(
+      model, aggregator=tff.learning.robust_aggregator(zeroing=False)
+    )
+    state, counts = self.start(algorithm)
+    estimates = []
+    for _ in range(3):
+      before = state.weights["centre"]
+      state, counts, _ = algorithm.phases[0](state, counts, self.DATA)
+      estimates.append(tf.nest.flatten(state.aggregator))
+      if len(estimates) == 1:
+        # The first estimate of the norm to clip at is 1.
+        np.testing.assert_allclose(
+          state.weights["centre"] - before, [0.45, 0.6], rtol=1e-6
+        )
+    # What the quantile of the norms is estimated to be moves every round.
+    assert estimates[0] and len(set(map(tuple, estimates))) == 3
+
+
+def flat_close(actual, expected, tolerance):
+  for one, other in zip(
+    tf.nest.flatten(actual), tf.nest.flatten(expected), strict=True
+  ):
+    np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
+
+
+@pytest.mark.slow
+class TestFedAvgBesidePlainGraphs:
+  HPARAMS = fed_avg.HParams(
+    batch_size=4,
+    local_steps=3,
+    learning_rate=0.2,
+    momentum=0.5,
+    client_weighting="num_examples",
+  )
+
+  @pytest.fixture(scope="class")
+  def algorithm(self, model):
+    return algorithms.build(fed_avg, model, self.HPARAMS)
+
+  @pytest.fixture(scope="class")
+  def data(self):
+    generator = np.random.default_rng(0)
+    return [
+      client(
+        generator.normal(size=(sum(sizes), 2)),
+        generator.integers(0, 2, sum(sizes)),
+        sizes,
+        randomness.client_seed(0, client_id),
+      )
+      for client_id, sizes in enumerate([[5, 4], [7, 3], [2, 12]])
+    ]
+
+  @pytest.fixture(scope="class")
+  def work_alone(self, model, run_for_each):
+    """Returns `work(weights, data, round_num)`: clients in a plain graph."""
+
+    def work(weights, data, round_num):
+      return run_for_each(
+        lambda weights, data: fed_avg.train_client(
+          model, self.HPARAMS, weights, data, tf.constant(round_num)
+        ),
+        [(weights, each) for each in data],
+      )
+
+    return work
+
+  def test_mean_of_the_clients_agrees_over_rounds(
+    self, algorithm, work_alone, data
+  ):
+    state = algorithm.initialize(randomness.server_seed(0))
+    sizes = np.array([9, 10, 14])
+    for round_num in range(2):
+      results = work_alone(state.weights, data, round_num)
+      expected = tf.nest.map_structure(
+        lambda weight, *updates: weight
+        + np.tensordot(sizes / sizes.sum(), np.stack(updates), 1),
+        state.weights,
+        *[result.update for result in results],
+      )
+      state, _, metrics = algorithm.phases[0](state, [()] * 3, data)
+      flat_close(state.weights, expected, 1e-6)
+      np.testing.assert_allclose(
+        metrics["loss"], np.mean([r.loss for r in results]), rtol=1e-6
+      )
+
+  @pytest.fixture(scope="class")
+  def learning_process(self, algorithm):
+    return algorithm.as_learning_process(seed=9)
+
+  def test_learning_process_gives_what_the_phase_gives(
+    self, algorithm, learning_process, data
+  ):
+    assert isinstance(learning_process, tff.learning.templates.LearningProcess)
+    state = algorithm.initialize(randomness.server_seed(9))
+    flat_close(learning_process.initialize(), state, 0)
+    output = learning_process.next(learning_process.initialize(), data)
+    state, _, metrics = algorithm.phases[0](state, [()] * 3, data)
+    flat_close(output.state, state, 0)
+    flat_close(output.metrics, metrics, 0)
+
+  def test_weights_of_the_learning_process_can_be_read_and_set(
+    self, learning_process
+  ):
+    state = learning_process.initialize()
+    weights = learning_process.get_model_weights(state)
+    flat_close(weights, state.weights, 0)
+    doubled = tf.nest.map_structure(lambda w: 2 * w, weights)
+    changed = learning_process.set_model_weights(state, doubled)
+    flat_close(changed.weights, doubled, 0)
+    assert changed.round_num == state.round_num
+
+  def test_training_loop_of_tff_runs_it(self, learning_process, data):
+    # TFF's loop asks for the thread's event loop, which `asyncio.run` elsewhere
+    # takes away.
+    asyncio.set_event_loop(asyncio.new_event_loop())
+    chosen = []
+
+    def choose(round_num):
+      chosen.append(data[round_num % 2 :])
+      return chosen[-1]
+
+    final = tff.simulation.run_training_process(
+      learning_process, training_selection_fn=choose, total_rounds=3
+    )
+    assert sorted(map(len, chosen)) in ([2, 2, 3], [2, 3, 3])
+    state = learning_process.initialize()
+    for clients in chosen:
+      state = learning_process.next(state, clients).state
+    flat_close(final, state, 0)
+    assert final.round_num == 3

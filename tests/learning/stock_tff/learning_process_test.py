@@ -1,0 +1,269 @@
+"""Tests of learning processes on sequences, beside arrays and in stock loops.
+
+Arrays in `process_test.py`; the program of TFF whole in
+`tests/end_to_end/stock_tff_test.py`.
+"""
+
+import asyncio
+import collections
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_shift import algorithms
+from tff_shift.algorithms import fed_avg
+from tff_shift.algorithms import fed_evp
+from tff_shift.execution import local
+from tff_shift.learning import local_training
+from tff_shift.learning.stock_tff import learning_process
+from tff_shift.learning.stock_tff import sequences
+from tff_shift.models import mlp
+
+HPARAMS = {"batch_size": 4, "local_steps": 3, "learning_rate": 0.2}
+SEED = 9
+SIZES = (9, 0, 5)
+
+
+@pytest.fixture(scope="module")
+def model():
+  return mlp.build((2,), num_classes=3, width=4, head_width=3)
+
+
+def draw(size, client):
+  generator = np.random.default_rng(client)
+  return (
+    generator.normal(size=(size, 2)).astype(np.float32),
+    generator.integers(0, 3, size),
+    np.arange(size) % 2 + 3,
+  )
+
+
+def joined(sizes):
+  """All clients' examples and classes in one array each."""
+  x, y, _ = zip(*map(draw, sizes, itertools.count()), strict=True)
+  return np.concatenate(x), np.concatenate(y).astype(np.int32)
+
+
+def pipelines(num_parts=2, batch_size=4):
+  """One for each client: the middle one has no example."""
+  datasets = [
+    tf.data.Dataset.from_tensor_slices(draw(size, client)[:num_parts])
+    for client, size in enumerate(SIZES)
+  ]
+  return (
+    [each.batch(batch_size) for each in datasets] if batch_size else datasets
+  )
+
+
+def arrays(run_in_graph, with_domains=False):
+  """The same clients as arrays, domain by domain."""
+  clients = []
+  for client, size in enumerate(SIZES):
+    x, y, domain = draw(size, client)
+    sizes = [size]
+    if with_domains:
+      order = np.argsort(domain, kind="stable")
+      x, y = x[order], y[order]
+      sizes = [np.sum(domain == 3), np.sum(domain == 4)]
+    y = y.astype(np.int32)
+    seed = run_in_graph(lambda x, y: sequences.seed_of(x, y, SEED), x, y)
+    clients.append(
+      local_training.ClientData(x, y, np.array(sizes, np.int32), seed)
+    )
+  return clients
+
+
+def flat_close(found, expected, tolerance):
+  for one, other in zip(
+    tf.nest.flatten(found), tf.nest.flatten(expected), strict=True
+  ):
+    np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
+
+
+def test_rounds_on_sequences_are_those_on_arrays(context, model, run_in_graph):
+  """Single examples."""
+  check_rounds(model, fed_avg, 2, (None, None), run_in_graph)
+
+
+@pytest.mark.slow
+@pytest.mark.cpp
+def test_rounds_on_the_cpp_executor(context, model, run_in_graph):
+  """Batches of examples with their domains."""
+  with local.local_context():
+    check_rounds(model, fed_evp, 3, (4, 7), run_in_graph)
+
+
+def check_rounds(model, module, num_parts, batch_sizes, run_in_graph):
+  algorithm = algorithms.build(module, model, module.HParams(**HPARAMS))
+  data = pipelines(num_parts, batch_sizes[0])
+  process = algorithm.as_learning_process(SEED, data[0].element_spec)
+  on_arrays = algorithm.as_learning_process(SEED)
+  clients = arrays(run_in_graph, num_parts == 3)
+
+  state, expected = process.initialize(), on_arrays.initialize()
+  for _ in range(2):
+    before = state
+    output, wanted = (
+      process.next(state, data),
+      on_arrays.next(expected, clients),
+    )
+    state, expected = output.state, wanted.state
+    assert isinstance(state, tff.learning.templates.LearningAlgorithmState)
+    flat_close(learning_process.server_state(algorithm, state), expected, 0)
+    flat_close(output.metrics["client_work"]["train"], wanted.metrics, 0)
+  moved = np.subtract(
+    state.global_model_weights.trainable[0],
+    before.global_model_weights.trainable[0],
+  )
+  assert np.abs(moved).max() > 1e-3
+  assert state.client_work == 2
+  assert output.metrics["client_work"]["train"]["num_clients"] == 3
+
+  # Batches of other sizes are the same examples.
+  again = process.next(before, pipelines(num_parts, batch_sizes[1]))
+  flat_close(again.state, state, 0)
+
+
+@pytest.fixture(scope="module")
+def algorithm(model):
+  return algorithms.build(fed_avg, model, fed_avg.HParams(**HPARAMS))
+
+
+@pytest.mark.usefixtures("context")
+class TestStockLoops:
+  @pytest.fixture(scope="class")
+  def client_data(self):
+    return tff.simulation.datasets.TestClientData(
+      {
+        str(client): collections.OrderedDict(
+          x=draw(6, client)[0], y=draw(6, client)[1]
+        )
+        for client in range(3)
+      }
+    )
+
+  @pytest.fixture(scope="class")
+  def process(self, algorithm, client_data):
+    return algorithm.as_learning_process(
+      client_data=client_data.element_type_structure
+    )
+
+  def test_types_are_those_of_stock_algorithms(self, process):
+    state = process.initialize.type_signature.result.member
+    weights = state.global_model_weights
+    assert (
+      state.python_container is tff.learning.templates.LearningAlgorithmState
+    )
+    assert weights.python_container is tff.learning.models.ModelWeights
+    assert str(weights.trainable).startswith("<float32[2,4],float32[4],")
+    assert str(process.next.type_signature.parameter[1]) == (
+      "{<x=float32[2],y=int64>*}@CLIENTS"
+    )
+    assert str(process.next.type_signature.result.metrics) == (
+      "<client_work=<train=<loss=float32,num_clients=float32,"
+      "num_diverged=float32>>>@SERVER"
+    )
+
+  def test_training_loop_with_client_data(
+    self, algorithm, process, client_data
+  ):
+    asyncio.set_event_loop(asyncio.new_event_loop())
+    x, y = joined(6 for _ in range(3))
+    evaluation_data = local_training.ClientData(
+      x, y, np.int32([18]), np.zeros(2, np.int32)
+    )
+
+    def evaluate(state, data):
+      return algorithm.evaluate_server(
+        learning_process.server_state(algorithm, state), [], data
+      )
+
+    released = tff.program.MemoryReleaseManager()
+    final = tff.simulation.run_training_process(
+      process,
+      training_selection_fn=lambda round_num: [
+        client_data.create_tf_dataset_for_client(client)
+        for client in client_data.client_ids
+      ],
+      total_rounds=8,
+      evaluation_fn=evaluate,
+      evaluation_selection_fn=lambda round_num: evaluation_data,
+      rounds_per_evaluation=8,
+      metrics_managers=[released],
+    )
+    assert final.client_work == 8
+    values = released.values()
+    assert values[8]["evaluation/loss"] < values[0]["evaluation/loss"]
+    losses = [values[r]["client_work"]["train"]["loss"] for r in (1, 8)]
+    assert losses[1] < losses[0]
+
+  def test_stock_evaluation_takes_the_weights(self, model, algorithm, process):
+    evaluation = tff.learning.algorithms.build_fed_eval(
+      learning_process.functional_model(model, pipelines()[0].element_spec)
+    )
+    state = process.initialize()
+    weights = process.get_model_weights(state)
+    output = evaluation.next(
+      evaluation.set_model_weights(evaluation.initialize(), weights),
+      pipelines(),
+    )
+    found = output.metrics["client_work"]["eval"]["total_rounds_metrics"]
+    x, y = joined(SIZES)
+    expected = algorithm.evaluate_server(
+      learning_process.server_state(algorithm, state),
+      [],
+      local_training.ClientData(x, y, np.int32([14]), np.zeros(2, np.int32)),
+    )
+    assert found["num_examples"] == 14
+    np.testing.assert_allclose(
+      [found["accuracy"], found["loss"]],
+      [expected["pooled_accuracy"][0], expected["loss"][0]],
+      rtol=1e-5,
+    )
+
+  def test_weights_can_be_set(self, process):
+    state = process.initialize()
+    doubled = tf.nest.map_structure(
+      lambda w: 2 * w, process.get_model_weights(state)
+    )
+    changed = process.set_model_weights(state, doubled)
+    flat_close(process.get_model_weights(changed), doubled, 0)
+    assert changed.client_work == state.client_work
+
+
+class TestRefusals:
+  def test_data_of_another_name(self, algorithm):
+    with pytest.raises(ValueError, match="must be 'arrays', 'sequence' or the"):
+      algorithm.as_learning_process(client_data="sequences")
+
+  def test_domains_that_are_missing(self, model):
+    going = algorithms.build(fed_evp, model)
+    with pytest.raises(ValueError) as error:
+      going.as_learning_process(client_data="sequence")
+    assert str(error.value) == (
+      "fed_evp goes from domain to domain: the elements must be (x, y, domain),"
+      " and client_data their element_spec"
+    )
+
+  def test_personal_state(self, model):
+    personal = algorithms.build("fed_rep", model)
+    with pytest.raises(ValueError, match=r"^fed_rep keeps a personal state"):
+      personal.as_learning_process(client_data="sequence")
+
+  def test_data_of_another_kind(self, model):
+    # In truth it also keeps a state.
+    periods = dataclasses.replace(
+      algorithms.build("fed_3da", model), is_stateless=True
+    )
+    with pytest.raises(ValueError, match=r"^clients of fed_3da have more than"):
+      periods.as_learning_process(client_data="sequence")
+
+  def test_evaluation_of_single_examples(self, model):
+    with pytest.raises(ValueError, match="goes through batches"):
+      learning_process.functional_model(
+        model, sequences.examples(local_training.data_type(model))
+      )

@@ -1,0 +1,192 @@
+import math
+
+import numpy as np
+import pytest
+
+from tff_shift.reporting import summary
+from tff_shift.simulation.storage import run_records
+
+
+class TestRunSummary:
+  def test_mean_and_standard_deviation_by_hand(self, make_summary):
+    run = make_summary()
+    # Mean of 70, 72, 77: 73; squares of -3, -1, 4: 26; 26 / (3 - 1) = 13.
+    assert run.mean("client_accuracy") == 73.0
+    assert run.standard_deviation("client_accuracy") == math.sqrt(13.0)
+    assert run.values("client_accuracy") == [70.0, 72.0, 77.0]
+
+  def test_equal_values_have_no_spread(self, make_summary):
+    rows = {seed: {"accuracy": 0.1} for seed in range(3)}
+    run = make_summary(metrics_by_seed=rows)
+    assert run.mean("accuracy") == 0.1
+    assert run.standard_deviation("accuracy") == 0.0
+
+  def test_spread_of_one_seed_is_not_known(self, make_summary):
+    run = make_summary(metrics_by_seed={0: {"accuracy": 0.1}})
+    assert run.mean("accuracy") == 0.1
+    assert math.isnan(run.standard_deviation("accuracy"))
+    # What is not a number is null.
+    assert run.to_record().metrics["accuracy"].std is None
+
+  @pytest.mark.parametrize(
+    ("values", "mean"),
+    [
+      ([1.0, math.nan], math.nan),
+      ([1.0, math.inf], math.inf),
+      ([math.inf, -math.inf], math.nan),
+    ],
+  )
+  def test_values_that_are_not_finite(self, make_summary, values, mean):
+    rows = {seed: {"loss": value} for seed, value in enumerate(values)}
+    run = make_summary(metrics_by_seed=rows)
+    np.testing.assert_equal(run.mean("loss"), mean)
+    assert math.isnan(run.standard_deviation("loss"))
+
+  def test_refuses_seeds_with_different_metrics(self, make_summary):
+    rows = {4: {"accuracy": 1.0}, 5: {"loss": 1.0}}
+    with pytest.raises(ValueError, match="seed 5 has the metrics"):
+      make_summary(metrics_by_seed=rows)
+
+  def test_refuses_no_seeds(self, make_summary):
+    with pytest.raises(ValueError, match="at least one seed"):
+      make_summary(metrics_by_seed={})
+
+
+class TestLastAndMean:
+  EVALUATIONS = (
+    {"client_accuracy": 10.0, "server_accuracy": None},
+    {"client_accuracy": 80.0, "server_accuracy": None},
+    {"client_accuracy": 60.0, "server_accuracy": None},
+  )
+
+  @pytest.mark.parametrize(
+    ("num_last", "mean"), [(1, 60.0), (2, 70.0), (3, 50.0), (9, 50.0)]
+  )
+  def test_means_by_hand(self, num_last, mean):
+    # What is not measured is no metric, and neither is its mean.
+    assert summary.last_and_mean(self.EVALUATIONS, num_last) == {
+      "client_accuracy": 60.0,
+      "mean_of_last_client_accuracy": mean,
+    }
+
+  def test_table_tells_both_in_percent(self, make_summary):
+    metrics = summary.last_and_mean(self.EVALUATIONS, 2)
+    table = summary.comparison_table(
+      [make_summary(metrics_by_seed={0: metrics})]
+    )
+    head, _, row = table.splitlines()
+    title = "client accuracy, mean of the last evaluations (%)"
+    assert f"client accuracy (%)  {title}" in head
+    assert row.split()[1:3] == ["60.00", "70.00"]
+
+
+class TestComparisonTable:
+  def test_layout(self, make_summary):
+    runs = [
+      make_summary(setting={"dirichlet": "inf", "learning_rate": 5e-6}),
+      make_summary(
+        "local",
+        setting={"dirichlet": "inf"},
+        metrics_by_seed={
+          0: {"client_accuracy": 100.0},
+          1: {"client_accuracy": 60.0},
+        },
+        seconds_per_round=12.3456,
+      ),
+    ]
+    # Samples 100 and 60: mean 80, standard deviation sqrt(2 * 400) = 28.28.
+    assert summary.comparison_table(runs).splitlines() == [
+      "algorithm  learning_rate  client accuracy (%)  server accuracy (%)"
+      "  s/round",
+      "---------  -------------  -------------------  -------------------"
+      "  -------",
+      "fed_avg    5e-06                73.00 ±  3.61        60.00 ±  0.00"
+      "     0.25",
+      "local      -                    80.00 ± 28.28                    -"
+      "     12.3",
+    ]
+
+  def test_one_seed_shows_no_spread(self, make_summary):
+    rows = {7: {"loss": 0.123456, "accuracy": 8.0}}
+    table = summary.comparison_table(
+      [make_summary(metrics_by_seed=rows)], metrics=["loss", "accuracy"]
+    )
+    assert table.splitlines() == [
+      "algorithm    loss  accuracy (%)  s/round",
+      "---------  ------  ------------  -------",
+      "fed_avg    0.1235          8.00     0.25",
+    ]
+
+  def test_settings_and_metrics_that_are_asked_for_are_shown(
+    self, make_summary
+  ):
+    runs = [
+      make_summary(setting={"rate": rate, "steps": steps, "model": "mlp"})
+      for rate, steps in ((0.1, 1), (0.2, 2))
+    ]
+    table = summary.comparison_table(
+      runs, metrics=["client_accuracy", "loss"], settings=["rate", "model"]
+    )
+    # What is the same for all is not told, nor what nobody has measured.
+    assert table.splitlines()[0].split() == [
+      *("algorithm", "rate", "client", "accuracy", "(%)", "s/round")
+    ]
+
+  def test_divergence_is_told_if_there_was_any(self, make_summary):
+    runs = [
+      make_summary(num_diverged=(0, 2, 1)),
+      make_summary("local", num_diverged=(0, 0, 0)),
+    ]
+    lines = summary.comparison_table(runs, metrics=[]).splitlines()
+    assert [line.split() for line in lines] == [
+      ["algorithm", "s/round", "diverged"],
+      ["---------", "-------", "--------"],
+      ["fed_avg", "0.25", "3"],
+      ["local", "0.25", "0"],
+    ]
+    assert "diverged" not in summary.comparison_table(runs[1:])
+    assert runs[0].to_record().num_diverged == (0, 2, 1)
+
+  def test_who_is_left_out_is_told(self, make_summary):
+    runs = [
+      make_summary(left_out={"training": ["b", "c"], "evaluation": []}),
+      make_summary(
+        "local", left_out={"training": ["b", "c"], "evaluation": ["d"]}
+      ),
+      make_summary("ditto"),
+    ]
+    lines = summary.comparison_table(runs, metrics=[]).splitlines()
+    assert lines[0].split("  ")[1:] == [
+      "s/round",
+      "not in training",
+      "not in evaluation",
+    ]
+    assert [line.split()[2:] for line in lines[2:]] == [
+      ["2", "0"],
+      ["2", "1"],
+      ["0", "0"],
+    ]
+    assert summary.left_out_lines(runs) == [
+      "not in training of fed_avg, local: 2 clients (b, c)",
+      "not in evaluation of local: 1 client (d)",
+    ]
+    assert runs[1].to_record().left_out == {
+      "training": run_records.LeftOut(num_clients=2, clients=("b", "c")),
+      "evaluation": run_records.LeftOut(num_clients=1, clients=("d",)),
+    }
+    assert "left_out" not in runs[2].to_record().to_fields()
+    assert "not in" not in summary.comparison_table(runs[2:])
+
+  def test_names_are_ten_at_most(self):
+    assert summary.shortened("abc", ", ") == "a, b, c"
+    assert summary.shortened(map(str, range(12))).endswith("; 9; and 2 more")
+
+  def test_several_data_sets_are_told_apart(self, make_summary):
+    runs = [make_summary(), make_summary(dataset="rotated_mnist")]
+    table = summary.comparison_table(runs, metrics=["server_accuracy"])
+    assert [line.split()[:2] for line in table.splitlines()] == [
+      ["algorithm", "dataset"],
+      ["---------", "-------------"],
+      ["fed_avg", "circle"],
+      ["fed_avg", "rotated_mnist"],
+    ]

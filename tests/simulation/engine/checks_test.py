@@ -1,0 +1,525 @@
+"""What drivers are told wrongly is refused by name, before any work."""
+
+import dataclasses
+import math
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift import algorithms
+from tff_shift.algorithms import fed_avg
+from tff_shift.algorithms import fed_drm
+from tff_shift.algorithms import fix_lr
+from tff_shift.algorithms import fth
+from tff_shift.algorithms import source
+from tff_shift.command_line.tuning import selection
+from tff_shift.data import examples as examples_lib
+from tff_shift.data.shifts import (
+  dynamic_personalization as dynamic_personalization_data,
+)
+from tff_shift.data.your_own import from_arrays
+from tff_shift.learning import randomness
+from tff_shift.models import guided_model
+from tff_shift.models import mlp
+from tff_shift.simulation.engine import checkpoints
+from tff_shift.simulation.engine import client_data
+from tff_shift.simulation.engine import rounds
+from tff_shift.simulation.scenarios import drift_detector
+from tff_shift.simulation.scenarios import dynamic_personalization
+from tff_shift.simulation.scenarios import evolving
+from tff_shift.simulation.scenarios import guidance
+from tff_shift.simulation.scenarios import online_adaptation
+from tff_shift.simulation.scenarios import pretraining
+from tff_shift.simulation.scenarios import queries
+from tff_shift.simulation.scenarios import rate_controls
+from tff_shift.simulation.scenarios import regret
+
+pytestmark = pytest.mark.usefixtures("context")
+
+NUM_CLIENTS = 2
+MODEL = mlp.build((3,), num_classes=2, width=4, head_width=3)
+GENERATOR = np.random.default_rng(0)
+
+
+def pair(size=8):
+  return GENERATOR.normal(size=(size, 3)), np.arange(size) % 2
+
+
+EVOLVING = from_arrays.evolving(
+  [[pair() for _ in range(3)] for _ in range(NUM_CLIENTS)], num_classes=2
+)
+GUIDANCE = from_arrays.guidance([pair(), pair()], num_classes=2)
+ONLINE = from_arrays.online(
+  [pair(), pair()], [[pair(4), pair(4)] for _ in range(NUM_CLIENTS)]
+)
+POOL = examples_lib.Examples(*pair(40))
+
+
+def make_periods(num_clients=NUM_CLIENTS):
+  return dynamic_personalization_data.Periods(
+    POOL._replace(x=POOL.x.astype(np.float32)),
+    2,
+    "iid",
+    num_clients=num_clients,
+    period_size=8,
+    seed=0,
+  )
+
+
+PERIODS = make_periods()
+STREAM = dynamic_personalization.Stream(
+  PERIODS, np.zeros([2, NUM_CLIENTS]), np.zeros([2, NUM_CLIENTS], bool)
+)
+
+
+@pytest.fixture(scope="module")
+def idle():
+  """Returns `idle(module, ...)`: an algorithm that must not be set to work."""
+  built = {}
+
+  def work(*arguments):
+    raise AssertionError("there was work")
+
+  def make(module, model=MODEL, **options):
+    key = module.__name__, model.name, tuple(options.items())
+    if key not in built:
+      algorithm = algorithms.build(module, model, **options)
+      built[key] = dataclasses.replace(
+        algorithm,
+        initialize=work,
+        initialize_client=work,
+        phases=tuple(with_type(work, each) for each in algorithm.phases),
+      )
+    return built[key]
+
+  return make
+
+
+def with_type(function, computation):
+  """A function that has the type of a computation."""
+
+  class Typed:
+    type_signature = computation.type_signature
+
+    def __call__(self, *given):
+      return function(*given)
+
+  return Typed()
+
+
+def run_evolving(idle, **changes):
+  given = {
+    "algorithm": idle(fed_avg, num_evaluation_domains=3),
+    "clients": EVOLVING,
+    "num_rounds": 2,
+    "run_seed": 0,
+  }
+  return evolving.run(**given | changes)
+
+
+def run_guidance(idle, **changes):
+  given = {
+    "algorithm": idle(fed_avg, num_queries=8),
+    "train": GUIDANCE.train,
+    "test": GUIDANCE.test,
+    "num_rounds": 2,
+    "run_seed": 0,
+  }
+  return guidance.run(**given | changes)
+
+
+def run_online(idle, **changes):
+  given = {
+    "algorithm": idle(fth),
+    "client_streams": ONLINE.streams,
+    "deployment": online_adaptation.Deployment(
+      ONLINE.initial, np.eye(2, dtype=np.float32)
+    ),
+    "run_seed": 0,
+  }
+  return online_adaptation.run(**given | changes)
+
+
+def run_dynamic(idle, **changes):
+  given = {
+    "algorithm": idle(fed_avg, num_evaluation_domains=NUM_CLIENTS),
+    "training": PERIODS,
+    "validation": PERIODS,
+    "met": {"iid": STREAM},
+    "represent": None,
+    "num_rounds": 2,
+    "run_seed": 0,
+    "threshold": 1.0,
+  }
+  return dynamic_personalization.run(**given | changes)
+
+
+NO_INTEGERS = (0, -1, True, 1.0, "1", None, math.nan)
+NO_SEEDS = (-1, 2**32, 0.5, None)
+NO_SHARES = (0, -0.1, 1.1, math.nan, "1", None)
+COMMON = {
+  "num_rounds": NO_INTEGERS,
+  "run_seed": NO_SEEDS,
+  "participation": NO_SHARES,
+  "on_round": (None,),
+  "on_end": (3,),
+  "checkpoint": ("folder",),
+  "algorithm": ("fed_avg", None),
+}
+WRONG = {
+  run_evolving: COMMON
+  | {
+    "evaluate_every": NO_INTEGERS,
+    "evaluation_clients": (-1, NUM_CLIENTS + 1, None, 1.0),
+    "on_loss": (None,),
+    "clients": ([], (), None, {0: EVOLVING[0]}),
+  },
+  run_guidance: COMMON
+  | {
+    "evaluate_every": NO_INTEGERS,
+    "num_final_rounds": NO_INTEGERS,
+    "train": ((), GUIDANCE.train[:1], None),
+    "test": ((), GUIDANCE.test[:1], [*GUIDANCE.test] * 2),
+  },
+  run_online: {
+    name: values
+    for name, values in COMMON.items()
+    if name not in ("num_rounds", "on_round")
+  }
+  | {
+    "rounds_per_step": NO_INTEGERS,
+    "on_timestep": (None,),
+    "client_streams": (None, []),
+    "deployment": (
+      None,
+      online_adaptation.Deployment(
+        ONLINE.initial[:1], np.eye(2, dtype=np.float32)
+      ),
+    ),
+    "prescribed_rates": (np.ones([3, 2]), np.full([2, 2], np.nan), 0.1),
+  },
+  run_dynamic: COMMON
+  | {
+    "threshold": (math.nan, "1", None),
+    "apply_update": ("later", None),
+    "on_period": (None,),
+    "training": (None,),
+    "validation": (None, make_periods(3)),
+  },
+}
+
+
+@pytest.mark.parametrize(
+  "run, name, value",
+  [
+    pytest.param(run, name, value, id=f"{run.__name__}-{name}-{number}")
+    for run, wrong in WRONG.items()
+    for name, values in wrong.items()
+    for number, value in enumerate(values)
+  ],
+)
+def test_wrong_argument_is_named_before_any_work(
+  idle, run, name, value, refusal
+):
+  told = refusal(run, idle, **{name: value})
+  (line,) = told.splitlines()
+  assert name in line
+
+
+@pytest.mark.parametrize(
+  "run, changes, message",
+  [
+    (run_evolving, {"clients": [*EVOLVING[:1], 7]}, "client 1 must be a"),
+    (run_dynamic, {"met": {"0.8": PERIODS}}, "0.8 must be a Stream"),
+    (
+      run_dynamic,
+      {"met": {"0.8": STREAM._replace(drawn=make_periods(3))}},
+      "stream 0.8 must have periods of 2 clients",
+    ),
+  ],
+)
+def test_wrong_parts_are_named(idle, run, changes, message):
+  with pytest.raises(ValueError, match=message):
+    run(idle, **changes)
+
+
+@pytest.mark.parametrize(
+  "run, module, options, message",
+  [
+    (run_evolving, fth, {}, "fth is not allowed.*AdaptationData.*ClientData"),
+    (run_evolving, fed_avg, {}, "domain_sizes"),
+    (run_online, fed_avg, {}, "fed_avg is not allowed.*ClientData"),
+    (run_dynamic, fth, {}, "fth is not allowed"),
+    (run_guidance, fed_avg, {}, "fed_avg was built without num_queries"),
+    (run_guidance, source, {}, "source is not allowed"),
+    (run_dynamic, fed_avg, {}, "num_evaluation_domains of fed_avg must be 2"),
+  ],
+)
+def test_algorithm_of_another_scenario_is_named(
+  idle, run, module, options, message
+):
+  with pytest.raises(ValueError, match=message):
+    run(idle, algorithm=idle(module, **options))
+
+
+def test_rates_are_not_prescribed_to_who_has_none(idle, context):
+  del idle, context
+  algorithm = algorithms.build(fth, MODEL)
+  with pytest.raises(ValueError, match=r"prescribed_rates.*fth has no"):
+    run_online(
+      lambda module: None, algorithm=algorithm, prescribed_rates=np.ones([2, 2])
+    )
+
+
+class TestRounds:
+  def test_clients_beyond_those_that_are_told_apart_are_refused(self, idle):
+    model = guided_model.with_guide(MODEL, num_clients=2, width=3)
+    algorithm = idle(fed_drm, model)
+    assert algorithm.max_clients == 2
+    data = client_data.training_data([GUIDANCE.train[0]] * 3, 0)
+    with pytest.raises(ValueError, match=r"at most 2 clients.*fed_drm.*got 3"):
+      rounds.Rounds(algorithm, data, run_seed=0)
+
+  @pytest.mark.parametrize(
+    "change, name",
+    [
+      ({"data": []}, "data"),
+      ({"data": None}, "data"),
+      ({"run_seed": -1}, "run_seed"),
+      ({"on_loss": None}, "on_loss"),
+      ({"algorithm": "fed_avg"}, "algorithm"),
+    ],
+  )
+  def test_wrong_argument_is_named(self, idle, change, name):
+    given = {"algorithm": idle(fed_avg), "data": [()], "run_seed": 0}
+    with pytest.raises(ValueError, match=f"^{name}"):
+      rounds.Rounds(**given | change)
+
+  @pytest.mark.parametrize(
+    "arguments, name",
+    [
+      ((0, 1.0, 0, 0), "num_clients"),
+      ((2, "1", 0, 0), "participation"),
+      ((2, 1.0, -1, 0), "run_seed"),
+      ((2, 1.0, 0, -1), "round_num"),
+    ],
+  )
+  def test_draws_name_what_is_wrong(self, arguments, name):
+    with pytest.raises(ValueError, match=f"^{name}="):
+      rounds.sample_clients(*arguments)
+
+  @pytest.mark.parametrize("arguments", [(0, 0, 0, 1), (3, 4, 0, 1)])
+  def test_too_many_to_evaluate(self, arguments):
+    with pytest.raises(ValueError, match=r"^num_(clients|evaluated)="):
+      evolving.evaluated_clients(*arguments)
+
+
+PROBLEM = types.SimpleNamespace(num_classes=5)
+HALVES = np.array([0.5, 0.5, 0, 0, 0])
+
+
+def _stream(omega, target=HALVES):
+  return lambda: regret.draw_stream(PROBLEM, np.array(omega), target, 1, 0)
+
+
+def _num_rounds(num_timesteps, rounds_per_step):
+  return lambda: rate_controls.num_rounds(
+    num_timesteps,
+    1,
+    run_seed=0,
+    rounds_per_step=rounds_per_step,
+    participation=1,
+  )
+
+
+def _prescribe(counts):
+  return lambda: rate_controls.prescribe(
+    "fix_lr_mean", np.ones([2, 2]), counts, 0
+  )
+
+
+def _choose(scores):
+  trials = [selection.Contestant("a", None, {})]
+  return lambda: selection.choose(trials, scores)
+
+
+def _fit(distance_features, period_size):
+  return lambda: drift_detector.fit(
+    None,
+    representation=None,
+    representation_size=2,
+    distance_features=distance_features,
+    period_size=period_size,
+  )
+
+
+def _pretrain(train=POOL, hparams=None, seed=0):
+  hparams = hparams or pretraining.PretrainingHParams()
+  return lambda: pretraining.pretrain(MODEL, train, POOL, hparams, seed=seed)
+
+
+def _build(*hparams, **options):
+  return lambda: algorithms.build(fed_avg, MODEL, *hparams, **options)
+
+
+_FOLDER = types.SimpleNamespace(__truediv__=None)
+
+
+@pytest.mark.parametrize(
+  "call, name",
+  [
+    (lambda: regret.Problem("1"), "weight_decay"),
+    (lambda: regret.Problem(math.inf), "weight_decay"),
+    (lambda: regret.Problem(0), "weight_decay must be above 0, got 0"),
+    (_stream([0.0, 2]), "omega"),
+    (_stream([0.0]), "omega"),
+    (_stream([0.0, 1], HALVES / 2), "target"),
+    (_stream([0.0, 0], HALVES[:2]), "target"),
+    (lambda: regret.bound(-1, 3), "cumulative_shift"),
+    (lambda: regret.bound(1, 0), "num_timesteps"),
+    (lambda: regret.build(PROBLEM, "1"), "ratio"),
+    (
+      lambda: regret.regrets(PROBLEM, np.zeros([2, 1]), HALVES[:1], [0, 0]),
+      "distributions",
+    ),
+    (_num_rounds(0, 1), "num_timesteps"),
+    (_num_rounds(1, 0), "rounds_per_step"),
+    (_prescribe(np.ones([1, 2], int)), "counts"),
+    (_prescribe(np.zeros([2, 2], int)), "counts"),
+    (lambda: list(selection.compare([], dict)), "contestants"),
+    (lambda: list(selection.compare([1], None)), "run"),
+    (lambda: selection.choose([], []), "contestants"),
+    (_choose([]), "scores"),
+    (_choose([math.nan]), "the score of a"),
+    (lambda: checkpoints.Run(None, "", every=-1), "every"),
+    (lambda: checkpoints.Run(_FOLDER, "", every=1.5), "every"),
+    (
+      lambda: dynamic_personalization.measure_stream(PERIODS, 0, None),
+      "num_periods",
+    ),
+    (_fit("pixels", 0), "period_size"),
+    (_fit("extractor", 2), "extractor"),
+    (_pretrain(seed=-1), "seed"),
+    (_pretrain(hparams=fed_avg.HParams()), "hparams"),
+    (_pretrain(train=POOL.x), "train"),
+    (lambda: guidance.evaluate(None, [1], GUIDANCE.test), "train_sizes"),
+    (lambda: guidance.evaluate(None, [0, 0], GUIDANCE.test), "train_sizes"),
+    (_build(num_queries=0), "num_queries"),
+    (_build(num_evaluation_domains=0), "num_evaluation_domains"),
+    (_build({"batch_size": 4}), "hparams"),
+    (_build(fix_lr.HParams()), "hparams"),
+  ],
+)
+def test_other_functions_name_what_is_wrong(call, name, refusal):
+  assert refusal(call).startswith(name)
+
+
+class TestQueries:
+  @pytest.fixture(scope="class")
+  def federation(self, context):
+    del context
+    algorithm = algorithms.build(fed_avg, MODEL, num_queries=4)
+    state = algorithm.initialize(randomness.server_seed(0))
+    data = client_data.training_data(GUIDANCE.train, 0)
+    given = algorithm, state, [()] * NUM_CLIENTS, data
+    return queries.Federation(*given), given
+
+  X = np.zeros([5, 3], np.float32)
+
+  @pytest.mark.parametrize(
+    "routes",
+    [
+      np.zeros(4, int),
+      np.zeros(6, int),
+      [],
+      np.zeros([5, 1], int),
+      0,
+      [0.0] * 5,
+      [True] * 5,
+      [0, 1, 2**40, 0, 0],
+    ],
+  )
+  def test_routes_that_are_not_one_for_each_query(self, federation, routes):
+    with pytest.raises(ValueError, match=r"^routes, one for each query: "):
+      federation[0].answer(self.X, routes)
+
+  @pytest.mark.parametrize(
+    "x",
+    [
+      X[:, :2],
+      X[0],
+      np.zeros([5, 3], int),
+      np.full([5, 3], np.nan, np.float32),
+      np.ma.masked_less(X + np.eye(5, 3) - 0.5, 0),
+      [],
+      "queries",
+    ],
+  )
+  def test_queries_that_the_model_does_not_take(self, federation, x):
+    for ask in (
+      lambda: federation[0].answer(x, np.zeros(len(x), int)),
+      lambda: federation[0].vote(x),
+    ):
+      with pytest.raises(ValueError, match=r"^queries: "):
+        ask()
+
+  def test_wider_types_give_the_same_answers(self, federation):
+    x = GENERATOR.normal(size=(5, 3)).astype(np.float32)
+    routes = np.array([0, 1, 1, 0, 1], np.int32)
+    expected = federation[0].answer(x, routes)
+    found = federation[0].answer(x.astype(float).tolist(), routes.tolist())
+    np.testing.assert_array_equal(found.classes, expected.classes)
+    assert found.routes.dtype == np.int32
+    np.testing.assert_array_equal(found.routes, routes)
+
+  def test_states_and_data_are_of_the_same_clients(self, federation):
+    algorithm, state, states, data = federation[1]
+    for given, name in (
+      ((states[:1], data), "client_states"),
+      ((states, []), "data"),
+    ):
+      with pytest.raises(ValueError, match=f"^{name} must have"):
+        queries.Federation(algorithm, state, *given)
+
+
+def test_numbers_of_numpy_give_the_same_bits(context):
+  del context
+
+  def run(integer, number, boolean):
+    hparams = fed_avg.HParams(
+      batch_size=integer(4),
+      local_steps=integer(2),
+      learning_rate=number(0.1),
+      momentum=number(0.25),
+    )
+    assert isinstance(hparams.batch_size, int)
+    assert type(hparams.learning_rate) is float
+    algorithm = algorithms.build(
+      fed_avg, MODEL, hparams, num_evaluation_domains=integer(3)
+    )
+    assert boolean(True)
+    return evolving.run(
+      algorithm,
+      EVOLVING,
+      num_rounds=integer(2),
+      run_seed=integer(3),
+      participation=number(0.75),
+      evaluate_every=integer(2),
+      evaluation_clients=integer(1),
+    )
+
+  found, expected = (
+    run(np.int64, np.float32, np.bool_),
+    run(int, lambda value: float(np.float32(value)), bool),
+  )
+  for one, other in zip(
+    tf.nest.flatten(found.server_state),
+    tf.nest.flatten(expected.server_state),
+    strict=True,
+  ):
+    assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
+  assert [each.client for each in found.evaluations] == [
+    each.client for each in expected.evaluations
+  ]

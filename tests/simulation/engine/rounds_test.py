@@ -1,0 +1,550 @@
+"""Tests of rounds: who takes part, and what a round leaves behind."""
+
+import dataclasses
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import scipy.stats
+import tensorflow as tf
+
+from tff_shift import algorithms
+from tff_shift.algorithms import fed_rep
+from tff_shift.learning import algorithm as algorithm_lib
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
+from tff_shift.models import mlp
+from tff_shift.simulation.engine import client_states
+from tff_shift.simulation.engine import rounds
+from tff_shift.simulation.storage import state_file
+
+pytestmark = pytest.mark.usefixtures("context")
+
+RUN_SEED = 8
+NUM_CLIENTS = 6
+
+
+def equal_bits(one, other) -> bool:
+  pairs = zip(tf.nest.flatten(one), tf.nest.flatten(other), strict=True)
+  return all(
+    np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs
+  )
+
+
+class TestSampleClients:
+  @hypothesis.settings(deadline=None)
+  @hypothesis.given(
+    st.integers(1, 50),
+    st.floats(0, 1, exclude_min=True),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 1000),
+  )
+  def test_ids_are_distinct_sorted_and_fixed_by_seed_and_round(
+    self, num_clients, participation, run_seed, round_num
+  ):
+    chosen = rounds.sample_clients(
+      num_clients, participation, run_seed, round_num
+    )
+    assert chosen == sorted(set(chosen))
+    assert all(type(client) is int for client in chosen)
+    assert chosen and set(chosen) <= set(range(num_clients))
+    assert abs(len(chosen) - participation * num_clients) <= 0.5 or (
+      len(chosen) == 1
+    )
+    assert chosen == rounds.sample_clients(
+      num_clients, participation, run_seed, round_num
+    )
+
+  @pytest.mark.parametrize(
+    "num_clients, participation, size",
+    [
+      (20, 1.0, 20),
+      (20, 0.3, 6),
+      (10, 0.25, 3),  # Half a client counts as one.
+      (10, 0.24, 2),
+      (10, 0.01, 1),
+      (1, 0.5, 1),
+      (3, 1e-9, 1),
+    ],
+  )
+  def test_number_of_clients(self, num_clients, participation, size):
+    assert size == len(rounds.sample_clients(num_clients, participation, 0, 0))
+
+  def test_every_client_takes_part_equally_often_over_rounds(self):
+    num_rounds = 1000
+    chosen = np.concatenate(
+      [rounds.sample_clients(10, 0.3, RUN_SEED, r) for r in range(num_rounds)]
+    )
+    # A client is in 3 of 10 rounds; a binomial count leaves this interval once
+    # in a million.
+    low, high = scipy.stats.binom.interval(1 - 1e-6, num_rounds, 0.3)
+    counts = np.bincount(chosen, minlength=10)
+    assert counts.sum() == 3 * num_rounds
+    assert low <= counts.min() and counts.max() <= high
+
+  def test_rounds_and_runs_differ(self):
+    by_round = {tuple(rounds.sample_clients(50, 0.2, 0, r)) for r in range(30)}
+    by_run = {tuple(rounds.sample_clients(50, 0.2, s, 0)) for s in range(30)}
+    assert len(by_round) == len(by_run) == 30
+
+
+@pytest.fixture(scope="module")
+def data():
+  generator = np.random.default_rng(1)
+  return [
+    local_training.ClientData(
+      generator.normal(size=(5 + i, 2)).astype(np.float32),
+      generator.integers(0, 2, 5 + i).astype(np.int32),
+      np.array([2, 3 + i], np.int32),
+      randomness.client_seed(RUN_SEED, i),
+    )
+    for i in range(NUM_CLIENTS)
+  ]
+
+
+@pytest.fixture(scope="module")
+def algorithm():
+  return algorithms.build(
+    fed_rep,
+    mlp.build((2,), width=4, head_width=3),
+    fed_rep.HParams(
+      batch_size=4, local_steps=1, head_steps=1, learning_rate=0.2
+    ),
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+  server: object
+  clients: tuple
+  round_num: int
+
+  @classmethod
+  def of(cls, run):
+    return cls(run.server_state, tuple(run.client_states), run.round_num)
+
+
+class TestRounds:
+  def start(self, algorithm, data, **options):
+    return rounds.Rounds(algorithm, data, run_seed=RUN_SEED, **options)
+
+  def test_states_at_round_zero_are_those_of_all_clients(self, algorithm, data):
+    run = self.start(algorithm, data, participation=0.5)
+    assert run.round_num == 0 and run.seconds == []
+    assert equal_bits(
+      run.server_state, algorithm.initialize(randomness.server_seed(RUN_SEED))
+    )
+    assert equal_bits(
+      run.client_states,
+      algorithm.initialize_client(
+        run.server_state, [client.seed for client in data]
+      ),
+    )
+    assert len(run.client_states) == NUM_CLIENTS
+
+  @pytest.mark.slow
+  def test_only_data_and_states_of_participants_are_asked_for(
+    self, algorithm, data
+  ):
+    made, first = [], []
+
+    def initialize_client(state, seeds):
+      first.append(len(seeds))
+      return algorithm.initialize_client(state, seeds)
+
+    def make(client):
+      made.append(client)
+      return data[client]
+
+    counting = dataclasses.replace(
+      algorithm, initialize_client=initialize_client
+    )
+    run = self.start(
+      counting, rounds.DataOnDemand(NUM_CLIENTS, make), participation=0.5
+    )
+    assert made == first == []
+    known = set()
+    for round_num in range(4):
+      run.step()
+      chosen = rounds.sample_clients(NUM_CLIENTS, 0.5, RUN_SEED, round_num)
+      new = len(set(chosen) - known)
+      assert made == chosen
+      assert first == ([new] if new else [])
+      known |= set(chosen)
+      assert run.states.in_memory.keys() == known
+      made.clear()
+      first.clear()
+
+    plain = self.start(algorithm, data, participation=0.5)
+    for _ in range(4):
+      plain.step()
+    assert equal_bits(run.server_state, plain.server_state)
+    assert equal_bits(run.client_states, plain.client_states)
+    assert len(run.data[1:3]) == 2 and run.data[-1] is data[-1]
+
+  def test_first_state_is_made_from_the_weights_of_its_time(
+    self, data, context
+  ):
+    del context
+
+    def count_rounds(model, hparams):
+      # The server counts rounds; a client keeps the number that it met first.
+      del model, hparams
+      return algorithm_lib.Work(
+        initial_weights=lambda seed: tf.constant(0.0),
+        initial_client_state=lambda seed, weights: weights,
+        train_client=lambda weights, met, data, round_num: (
+          algorithm_lib.ClientResult(tf.constant(1.0), met, tf.constant(0.0))
+        ),
+        predict_as_client=lambda weights, met, data, examples: tf.fill(
+          [tf.shape(examples.y)[0], 2], met
+        ),
+      )
+
+    counting = algorithm_lib.build(
+      "counting",
+      count_rounds,
+      mlp.build((2,), width=4, head_width=3),
+      hyperparameters.LocalHParams(),
+    )
+    run = self.start(counting, data, participation=0.5)
+    first = {}
+    for round_num in range(4):
+      for client in rounds.sample_clients(
+        NUM_CLIENTS, 0.5, RUN_SEED, round_num
+      ):
+        first.setdefault(client, round_num)
+      # Whoever has not taken part yet is asked with the weights of now.
+      assert list(run.client_states) == [
+        first.get(client, round_num)
+        if first.get(client, round_num) < round_num
+        else round_num
+        for client in range(NUM_CLIENTS)
+      ]
+      run.step()
+    assert len(set(first.values())) > 1
+    assert {client: run.states[client] for client in first} == first
+
+  def test_population_without_limit_costs_nothing(self, algorithm, data):
+    run = self.start(
+      algorithm,
+      rounds.DataOnDemand(
+        10**9,
+        lambda client: data[0]._replace(
+          seed=randomness.client_seed(RUN_SEED, client)
+        ),
+      ),
+      participation=2e-9,
+    )
+    run.step()
+    assert len(run.states) == 10**9 and len(run.states.in_memory) == 2
+
+  def test_states_on_disk_are_those_in_memory(self, algorithm, data, tmp_path):
+    plain, on_disk = (
+      self.start(algorithm, data, participation=0.5, storage=storage)
+      for storage in (
+        None,
+        client_states.Storage(
+          1, state_file.StateFile(tmp_path, is_temporary=True)
+        ),
+      )
+    )
+    for _ in range(5):
+      plain.step()
+      on_disk.step()
+      assert len(on_disk.states.in_memory) == 1
+      assert equal_bits(on_disk.client_states, plain.client_states)
+      assert equal_bits(on_disk.server_state, plain.server_state)
+    assert on_disk.states.storage.file.read(0) is not None
+    on_disk.close()
+
+  def test_list_of_all_states_is_a_copy(self, algorithm, data):
+    run = self.start(algorithm, data)
+    run.step()
+    states = run.client_states
+    states[0] = None
+    assert run.client_states[0] is not None
+    run.client_states = run.client_states[1:] + run.client_states[:1]
+    assert equal_bits(run.client_states[:-1], states[1:])
+
+  def test_step_runs_the_phase_on_the_sampled_clients_alone(
+    self, algorithm, data
+  ):
+    run = self.start(algorithm, data, participation=0.5)
+    taken_part = set()
+    for round_num in range(3):
+      before = Snapshot.of(run)
+      metrics = run.step()
+
+      chosen = rounds.sample_clients(NUM_CLIENTS, 0.5, RUN_SEED, round_num)
+      server, states, expected = algorithm.phases[0](
+        before.server,
+        [before.clients[client] for client in chosen],
+        [data[client] for client in chosen],
+      )
+      assert equal_bits(run.server_state, server)
+      assert equal_bits([run.client_states[c] for c in chosen], states)
+      assert equal_bits(metrics, expected)
+      for client in range(NUM_CLIENTS):
+        assert (client not in chosen) == equal_bits(
+          run.client_states[client], before.clients[client]
+        )
+      assert run.round_num == round_num + 1 == run.server_state.round_num
+      assert len(run.seconds) == round_num + 1
+      taken_part |= set(chosen)
+    assert len(taken_part) > 3
+
+  def test_phases_follow_each_other_and_the_last_tells_the_metrics(
+    self, algorithm, data
+  ):
+    (phase,) = algorithm.phases
+    run = self.start(dataclasses.replace(algorithm, phases=(phase,) * 2), data)
+    before = Snapshot.of(run)
+    metrics = run.step()
+
+    server, states, _ = phase(before.server, list(before.clients), data)
+    server, states, expected = phase(server, states, data)
+    assert equal_bits(run.server_state, server)
+    assert equal_bits(run.client_states, states)
+    assert equal_bits(metrics, expected)
+    assert run.round_num == 1
+
+  @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+  def test_phase_that_fails_leaves_the_run_as_it_was(
+    self, algorithm, data, error
+  ):
+    (phase,) = algorithm.phases
+
+    def fails(*arguments):
+      raise error("in the second phase")
+
+    run = self.start(algorithm, data)
+    run.step()
+    before, seconds = Snapshot.of(run), list(run.seconds)
+    run.algorithm = dataclasses.replace(algorithm, phases=(phase, fails))
+    with pytest.raises(error, match="in the second phase"):
+      run.step()
+
+    assert run.server_state is before.server
+    assert all(
+      one is other
+      for one, other in zip(run.client_states, before.clients, strict=True)
+    )
+    assert run.round_num == 1 and run.seconds == seconds
+
+    # And it goes on as if nothing had happened.
+    run.algorithm = algorithm
+    run.step()
+    other = self.start(algorithm, data)
+    other.step()
+    other.step()
+    assert equal_bits(run.server_state, other.server_state)
+    assert equal_bits(run.client_states, other.client_states)
+
+  def test_data_are_cast_and_those_that_are_right_are_kept(
+    self, algorithm, data
+  ):
+    plain = self.start(algorithm, data)
+    assert all(
+      one is other for one, other in zip(plain.data, data, strict=True)
+    )
+    as_numpy_has_them = [
+      each._replace(x=each.x.astype(np.float64), y=each.y.astype(np.int64))
+      for each in data
+    ]
+    for given in (
+      as_numpy_has_them,
+      rounds.DataOnDemand(NUM_CLIENTS, as_numpy_has_them.__getitem__),
+    ):
+      cast = self.start(algorithm, given)
+      cast.step()
+      assert cast.data[1].y.dtype == np.int32
+      if plain.round_num == 0:
+        plain.step()
+      assert equal_bits(cast.server_state, plain.server_state)
+
+  def test_bad_data_are_refused_before_the_first_round(self, algorithm, data):
+    bad = [*data[:3], data[3]._replace(y=data[3].y[:-1]), *data[4:]]
+    refusal = r"^y of client 3: the shape must be \[8\], .* got \[7\]$"
+    with pytest.raises(ValueError, match=refusal):
+      self.start(algorithm, bad)
+    run = self.start(algorithm, data)
+    with pytest.raises(ValueError, match=refusal):
+      run.data = bad
+    assert run.data[3] is data[3]
+
+  def test_bad_data_that_are_made_on_demand_leave_the_run_as_it_was(
+    self, algorithm, data
+  ):
+    made = []
+
+    def make(client):
+      made.append(client)
+      late = client == 2 and made.count(2) == 2
+      return data[client]._replace(y=data[client].y + 2 * late)
+
+    run = self.start(algorithm, rounds.DataOnDemand(NUM_CLIENTS, make))
+    run.step()
+    before = Snapshot.of(run)
+    with pytest.raises(ValueError, match=r"^y of client 2: classes must lie"):
+      run.step()
+    assert run.server_state is before.server and run.round_num == 1
+
+  def test_clients_without_examples_are_refused(self, algorithm, data):
+    empty = data[1]._replace(
+      x=data[1].x[:0], y=data[1].y[:0], domain_sizes=np.zeros(2, np.int32)
+    )
+    with pytest.raises(ValueError, match=r"^x of client 1: there must be at"):
+      self.start(algorithm, [data[0], empty])
+
+  def with_bad_numbers(self, data, clients):
+    """Makes the work of some clients diverge, past the check of data."""
+    bad = [
+      each._replace(x=np.full_like(each.x, np.nan)) if i in clients else each
+      for i, each in enumerate(data)
+    ]
+    return rounds.DataOnDemand(len(bad), bad.__getitem__, is_checked=True)
+
+  def test_client_that_diverges_is_as_it_was_and_is_told(
+    self, algorithm, data, caplog
+  ):
+    run = self.start(algorithm, self.with_bad_numbers(data, {2}))
+    before = Snapshot.of(run)
+    assert run.step()["num_diverged"] == 1
+    assert run.num_diverged == 1
+    for client in range(NUM_CLIENTS):
+      assert (client == 2) == equal_bits(
+        run.client_states[client], before.clients[client]
+      )
+    (record,) = caplog.records
+    assert record.getMessage() == (
+      "fed_rep, round 1: what 1 of 6 clients trained is not finite and is"
+      " left out"
+    )
+
+  def test_round_counts_those_that_diverged_in_an_earlier_phase(
+    self, algorithm, data
+  ):
+    (phase,) = algorithm.phases
+    bad = self.with_bad_numbers(data, {1, 4})
+    run = self.start(
+      dataclasses.replace(
+        algorithm,
+        phases=(lambda state, states, _: phase(state, states, bad[:]), phase),
+      ),
+      data,
+    )
+    assert run.step()["num_diverged"] == 2
+    assert run.step()["num_diverged"] == 2
+    assert run.num_diverged == 4
+
+  def test_round_of_which_all_clients_diverge_stops_the_run(
+    self, algorithm, data
+  ):
+    run = self.start(algorithm, data, participation=0.5)
+    run.step()
+    before = Snapshot.of(run)
+    run.data = self.with_bad_numbers(
+      data, rounds.sample_clients(NUM_CLIENTS, 0.5, RUN_SEED, 1)
+    )
+    with pytest.raises(rounds.DivergedError) as error:
+      run.step()
+    assert str(error.value) == (
+      "fed_rep diverged in round 2: what its 3 clients trained is not finite;"
+      " a smaller learning rate may help"
+    )
+    assert (error.value.algorithm, error.value.round_num) == ("fed_rep", 2)
+    after = Snapshot.of(run)
+    assert equal_bits(
+      (after.server, after.clients), (before.server, before.clients)
+    )
+    assert after.round_num == before.round_num == 1
+
+  def test_bad_share_is_refused_and_no_round_runs(self, algorithm, data):
+    run = self.start(algorithm, data, participation=0.0)
+    with pytest.raises(ValueError, match="participation"):
+      run.step()
+    assert run.round_num == 0
+
+  def test_data_may_be_replaced_between_rounds(self, algorithm, data):
+    run = self.start(algorithm, data, participation=0.5)
+    run.step()
+    before = Snapshot.of(run)
+    # Each client goes on with the examples of its neighbour.
+    run.data = [
+      neighbour._replace(seed=own.seed)
+      for own, neighbour in zip(data, data[1:] + data[:1], strict=True)
+    ]
+    run.step()
+    chosen = rounds.sample_clients(NUM_CLIENTS, 0.5, RUN_SEED, 1)
+    expected, by_old_data = (
+      algorithm.phases[0](
+        before.server,
+        [before.clients[client] for client in chosen],
+        [clients[client] for client in chosen],
+      )
+      for clients in (run.data, data)
+    )
+    assert equal_bits(
+      (run.server_state, *[run.client_states[client] for client in chosen]),
+      (expected[0], *expected[1]),
+    )
+    assert not equal_bits(expected[0], by_old_data[0])
+
+  def test_algorithm_without_phases_changes_nothing(self, algorithm, data):
+    run = self.start(dataclasses.replace(algorithm, phases=()), data)
+    assert run.seconds_per_round == 0.0
+    before = Snapshot.of(run)
+    for round_num in (1, 2):
+      assert run.step() == {}
+      assert equal_bits(run.server_state, before.server)
+      assert equal_bits(run.client_states, list(before.clients))
+      assert run.round_num == len(run.seconds) == round_num
+    assert np.isfinite(run.seconds_per_round)
+
+  @pytest.mark.parametrize(
+    "seconds, mean", [([9.0, 1.0, 2.0], 1.5), ([9.0], 9.0), ([], 0.0)]
+  )
+  def test_first_round_does_not_count_for_the_speed_unless_alone(
+    self, algorithm, data, seconds, mean
+  ):
+    run = self.start(algorithm, data)
+    run.seconds = seconds
+    assert run.seconds_per_round == mean
+
+  def test_resumed_run_goes_on_as_the_one_before(self, algorithm, data):
+    whole = self.start(algorithm, data, participation=0.5)
+    for _ in range(2):
+      whole.step()
+    told = []
+    resumed = self.start(
+      algorithm,
+      data,
+      participation=0.5,
+      on_loss=lambda *loss: told.append(loss),
+    )
+    resumed.resume(
+      whole.server_state,
+      tuple(whole.client_states),
+      whole.seconds,
+      whole.starts,
+      losses=whole.losses,
+    )
+    assert resumed.round_num == 2 and resumed.seconds == whole.seconds
+    whole.step()
+    resumed.step()
+    assert equal_bits(resumed.server_state, whole.server_state)
+    assert equal_bits(resumed.client_states, whole.client_states)
+    assert len(whole.seconds) == 3
+    assert told == list(enumerate(whole.losses, start=1)) and len(told) == 3
+
+  def test_first_round_of_each_process_does_not_count_for_the_speed(
+    self, algorithm, data
+  ):
+    run = self.start(algorithm, data)
+    run.resume(run.server_state, run.client_states, [9.0, 1.0], [0])
+    assert run.starts == [0, 2]
+    run.seconds += [8.0, 2.0]
+    assert run.seconds_per_round == 1.5

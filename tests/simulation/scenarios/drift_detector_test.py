@@ -1,0 +1,207 @@
+"""Tests of what clients measure with: the extractor, r, distances and DT."""
+
+import numpy as np
+import pytest
+from sklearn import preprocessing
+
+from tff_shift.data import examples
+from tff_shift.data.shifts import dynamic_personalization
+from tff_shift.learning import randomness
+from tff_shift.models import input_scaling
+from tff_shift.shift import distances
+from tff_shift.simulation.scenarios import drift_detector
+
+PERIOD_SIZE = 12
+
+
+def make_examples(num_examples, seed) -> examples.Examples:
+  generator = np.random.default_rng(seed)
+  return examples.Examples(
+    generator.integers(0, 256, (num_examples, 8, 8, 1), np.uint8),
+    np.arange(num_examples, dtype=np.int32) % 3,
+  )
+
+
+DATASET = dynamic_personalization.DynamicDataset(
+  "noise",
+  make_examples(60, 0),
+  make_examples(10, 1),
+  make_examples(10, 2),
+  make_examples(30, 3),
+  ("a", "b", "c"),
+)
+
+
+def halves(x):
+  """Two features: the brightness of the upper and of the lower half."""
+  return np.stack(
+    [x[:, :4].mean(axis=(1, 2, 3)), x[:, 4:].mean(axis=(1, 2, 3))], axis=1
+  )
+
+
+def fit(**options) -> drift_detector.Instruments:
+  options = {
+    "representation": None,
+    "representation_size": 4,
+    "distance_features": "pixels",
+    "period_size": PERIOD_SIZE,
+    **options,
+  }
+  return drift_detector.fit(DATASET, **options)
+
+
+class TestSplitPublic:
+  def test_parts_share_no_example(self):
+    train, held_out = drift_detector.split_public(DATASET.public, 4)
+    assert (len(train.y), len(held_out.y)) == (24, 6)
+    together = np.concatenate([train.x, held_out.x]).reshape(30, -1)
+    assert len(np.unique(together, axis=0)) == 30
+    again, _ = drift_detector.split_public(DATASET.public, 4)
+    other, _ = drift_detector.split_public(DATASET.public, 5)
+    np.testing.assert_array_equal(train.x, again.x)
+    assert not np.array_equal(train.x, other.x)
+
+  def test_labels_stay_with_their_images(self):
+    images = {
+      image.tobytes(): label
+      for image, label in zip(*DATASET.public, strict=True)
+    }
+    for part in drift_detector.split_public(DATASET.public, 0):
+      assert [images[image.tobytes()] for image in part.x] == list(part.y)
+
+  def test_two_examples_are_one_and_one(self):
+    parts = drift_detector.split_public(make_examples(2, 0), 0)
+    assert [len(part.y) for part in parts] == [1, 1]
+
+
+@pytest.mark.slow
+class TestExtractor:
+  def test_features_are_the_embedding(self, run_in_graph, context):
+    del context
+    model = drift_detector.extractor_model((8, 8, 1), 3)
+    assert model.embedding_size == 32
+    seed = randomness.server_seed(0)
+    weights = run_in_graph(model.initial_weights, seed)
+    x = DATASET.public.x
+    found = drift_detector.make_extractor(model, weights)(x)
+    expected = run_in_graph(model.embed, weights.backbone, x)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    assert found.shape == (30, 32)
+
+
+class TestFit:
+  def test_distance_of_pixels_is_as_it_is(self):
+    fitted = fit(threshold=1.5)
+    one, other = DATASET.test.x[:5], DATASET.test.x[5:]
+    assert fitted.distance(
+      fitted.features(one), fitted.features(other)
+    ) == distances.distance(one, other)
+    assert fitted.threshold == 1.5
+    assert fitted.represent is None
+
+  def test_distance_of_features_is_standardised_on_public_data(self):
+    fitted = fit(distance_features="extractor", extractor=halves, threshold=0.0)
+    one, other = DATASET.test.x[:5], DATASET.test.x[5:]
+    scaler = preprocessing.StandardScaler().fit(halves(DATASET.public.x))
+    expected = distances.distance(
+      scaler.transform(halves(one)), scaler.transform(halves(other))
+    )
+    assert fitted.distance(
+      fitted.features(one), fitted.features(other)
+    ) == pytest.approx(expected)
+    assert fitted.threshold == 0
+
+  @pytest.mark.parametrize("features", drift_detector.FEATURES)
+  def test_threshold_is_the_quantile_without_drift(self, features):
+    extractor = halves if features == "extractor" else None
+    fitted = fit(
+      distance_features=features, extractor=extractor, quantile=0.8, seed=3
+    )
+    # Of the pool of training.
+    pairs = distances.iid_distances(
+      fitted.features(DATASET.train.x),
+      period_size=PERIOD_SIZE,
+      num_pairs=200,
+      seed=3,
+      scaler=preprocessing.StandardScaler().fit(halves(DATASET.public.x))
+      if extractor
+      else None,
+    )
+    assert np.mean(pairs <= fitted.threshold) == 0.8
+
+  @pytest.mark.parametrize(
+    ("name", "size"), [("moments", 4), ("pca", 6), ("t_sne_map", 6)]
+  )
+  def test_representation_is_fitted_to_public_data(self, name, size):
+    fitted = fit(
+      representation=name,
+      representation_size=6,
+      extractor=halves,
+      threshold=0.0,
+    )
+    assert (fitted.represent.name, fitted.represent.size) == (name, size)
+    r = fitted.represent(DATASET.public.x)
+    assert r.shape == (size,)
+    if name != "t_sne_map":
+      # Standardised: of public data itself, means are 0 and deviations 1.
+      expected = np.repeat([0, 1], size // 2)
+      if name == "moments":
+        np.testing.assert_allclose(r, expected, atol=1e-5)
+      else:
+        np.testing.assert_allclose(r, expected, atol=0.05)
+
+  @pytest.mark.parametrize("name", ["pca", "t_sne_map", None])
+  def test_unit_of_a_feature_does_not_matter_where_it_is_scaled(self, name):
+    rng = np.random.default_rng(1)
+    # Powers of two round nothing, which t-SNE would magnify.
+    units = np.float32([1, 2**-10, 2**13])
+
+    def fit_to(unit):
+      def part(size):
+        x = np.random.default_rng(size).normal(size=(size, 3))
+        return x.astype(np.float32) * unit
+
+      parts = {
+        part_name: examples.Examples(part(size), np.zeros(size, np.int32))
+        for part_name, size in (("public", 60), ("train", 80))
+      }
+      return drift_detector.fit(
+        DATASET._replace(**parts),
+        representation=name,
+        representation_size=4,
+        distance_features="pixels",
+        period_size=8,
+        input_scaling=input_scaling.standardized([parts["train"].x]),
+      )
+
+    one, other = fit_to(np.float32(1)), fit_to(units)
+    first, second = rng.normal(size=(2, 8, 3)).astype(np.float32)
+    np.testing.assert_allclose(
+      other.distance(*map(other.features, (first * units, second * units))),
+      one.distance(*map(one.features, (first, second))),
+      rtol=1e-4,
+    )
+    assert one.threshold == pytest.approx(other.threshold, rel=1e-4)
+    if name is not None:
+      np.testing.assert_allclose(
+        other.represent(first * units), one.represent(first), atol=1e-3
+      )
+
+  @pytest.mark.parametrize(
+    ("options", "start"),
+    [
+      (
+        {"distance_features": "labels"},
+        "distance_features must be one of pixels, extractor, got",
+      ),
+      ({"representation": "mean"}, "representation must be one of t_sne"),
+      (
+        {"representation": "pca", "representation_size": 5},
+        "size must be even for pca",
+      ),
+      ({"period_size": 31}, "x must have examples for two periods"),
+      ({"quantile": 0.0}, "quantile must be above 0"),
+    ],
+  )
+  def test_bad_values_are_refused(self, options, start, refusal):
+    assert refusal(fit, **options).startswith(start)

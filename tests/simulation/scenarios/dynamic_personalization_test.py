@@ -1,0 +1,721 @@
+"""Tests of training and use in periods: what is measured, and what is not seen.
+
+Examples are points around a centre for each class. An r is the mean and the
+deviation of each feature.
+"""
+
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift import algorithms
+from tff_shift.algorithms import fed_3da
+from tff_shift.algorithms import fed_avg
+from tff_shift.algorithms import fed_avg_ft
+from tff_shift.algorithms import local
+from tff_shift.algorithms import p_fed_hn
+from tff_shift.data import examples as examples_lib
+from tff_shift.data.shifts import (
+  dynamic_personalization as dynamic_personalization_data,
+)
+from tff_shift.learning import local_training
+from tff_shift.learning import periods as period_data
+from tff_shift.models import mlp
+from tff_shift.shift import distances
+from tff_shift.shift import representations
+from tff_shift.simulation.engine import checkpoints
+from tff_shift.simulation.scenarios import deployment
+from tff_shift.simulation.scenarios import drift_detector
+from tff_shift.simulation.scenarios import dynamic_personalization
+
+pytestmark = pytest.mark.usefixtures("context")
+
+NUM_CLIENTS = 3
+PERIOD_SIZE = 20
+NUM_CLASSES = 4
+RUN_SEED = 5
+
+META = {"hidden_width": 8, "num_hidden": 1, "meta_learning_rate": 0.1}
+LOCAL = {"local_epochs": 1, "batch_size": 10, "learning_rate": 0.1}
+HPARAMS = {
+  fed_3da: fed_3da.HParams(representation_size=6, **META, **LOCAL),
+  p_fed_hn: p_fed_hn.HParams(**META, **LOCAL),
+  fed_avg: fed_avg.HParams(**LOCAL),
+  local: local.HParams(**LOCAL),
+}
+ALL = pytest.mark.parametrize(
+  "module",
+  [
+    fed_3da,
+    local,
+    *(
+      pytest.param(each, marks=pytest.mark.slow) for each in (fed_avg, p_fed_hn)
+    ),
+  ],
+  ids=lambda module: module.__name__.rpartition(".")[2],
+)
+
+
+def make_pool(num_examples, seed, noise=1.0) -> examples_lib.Examples:
+  generator = np.random.default_rng(seed)
+  y = np.arange(num_examples, dtype=np.int32) % NUM_CLASSES
+  x = 2 * np.array([[0, 0, 1], [1, 0, 0], [0, 1, 0], [1, 1, 1]])[y]
+  x = x + noise * generator.normal(size=x.shape)
+  return examples_lib.Examples(x.astype(np.float32), y)
+
+
+def make_periods(
+  distribution, seed=2, kind=dynamic_personalization_data.Periods, **options
+):
+  options = {"num_clients": NUM_CLIENTS, "seed": RUN_SEED, **options}
+  return kind(
+    make_pool(400, seed),
+    NUM_CLASSES,
+    distribution,
+    period_size=PERIOD_SIZE,
+    **options,
+  )
+
+
+def represent(x):
+  return np.concatenate([x.mean(axis=0), x.std(axis=0)]).astype(np.float32)
+
+
+INSTRUMENTS = drift_detector.Instruments(
+  represent, lambda x: x, distances.distance, threshold=2.0
+)
+TRAINING = make_periods(dynamic_personalization_data.DISTRIBUTIONS, seed=1)
+
+
+@pytest.fixture(scope="module")
+def model():
+  return mlp.build((3,), num_classes=NUM_CLASSES, width=6, head_width=5)
+
+
+@pytest.fixture(scope="module")
+def train(model):
+  """Returns `train(module)`: three rounds, done once for all tests."""
+  done = {}
+
+  def train_once(module):
+    if module not in done:
+      algorithm = algorithms.build(
+        module, model, HPARAMS[module], num_evaluation_domains=NUM_CLIENTS
+      )
+      losses = []
+      running = dynamic_personalization.train(
+        algorithm,
+        TRAINING,
+        represent,
+        num_rounds=3,
+        run_seed=RUN_SEED,
+        on_round=lambda *row: losses.append(row),
+      )
+      done[module] = running, losses
+    return done[module]
+
+  return train_once
+
+
+@pytest.fixture(scope="module")
+def stream():
+  """Six periods; the distribution changes with the second, fourth, sixth."""
+  drawn = make_periods("0.8", periods_per_distribution=2)
+  return dynamic_personalization.measure_stream(drawn, 6, INSTRUMENTS)
+
+
+def bits(values) -> list[bytes]:
+  return [np.asarray(value).tobytes() for value in tf.nest.flatten(values)]
+
+
+@pytest.fixture(scope="module")
+def client_accuracy(model, compile_in_graph):
+  """Returns `accuracy(weights, examples)`, in percent, without TFF."""
+  predict = compile_in_graph(
+    model.predict,
+    tf.nest.map_structure(
+      lambda each: tf.TensorSpec(each.shape, each.dtype),
+      model.initial_weights(np.zeros(2, np.int32)),
+    ),
+    tf.TensorSpec([PERIOD_SIZE, 3], tf.float32),
+  )
+
+  def accuracy(weights, examples):
+    logits = predict(tf.nest.map_structure(np.asarray, weights), examples.x)
+    return 100 * float(np.mean(np.argmax(logits, axis=1) == examples.y))
+
+  return accuracy
+
+
+class ShortPeriods(dynamic_personalization_data.Periods):
+  """Periods of which a batch lacks a class."""
+
+  def batch(self, client, period):
+    x, y = super().batch(client, period)
+    return examples_lib.Examples(x, y[client == 1 :])
+
+
+class TestBadData:
+  REFUSAL = r"^y of client 1: the shape must be \[\d+\], a class for each"
+
+  def test_period_of_training_is_refused(self, typed_algorithm, model):
+    drawn = make_periods("iid", kind=ShortPeriods)
+    with pytest.raises(ValueError, match=self.REFUSAL):
+      dynamic_personalization.training_data(
+        typed_algorithm(model), drawn, 0, None, RUN_SEED
+      )
+
+  def test_period_in_use_is_refused(self, train):
+    running, _ = train(fed_avg)
+    drawn = make_periods("iid", kind=ShortPeriods)
+    with pytest.raises(ValueError, match=self.REFUSAL):
+      dynamic_personalization.validate(running, drawn, represent)
+
+  @pytest.mark.parametrize(
+    "change, message",
+    [
+      (lambda x, y: (x, y), "client 1, period 2: Examples(x, y) wanted, got"),
+      (
+        lambda x, y: examples_lib.Examples(x[:, :2], y),
+        "x of client 1, period 2: the shape must be [n, 3], got ",
+      ),
+      (
+        lambda x, y: examples_lib.Examples(x * np.nan, y),
+        "x of client 1, period 2: all numbers must be finite",
+      ),
+      (
+        lambda x, y: examples_lib.Examples(x, y[1:]),
+        "y of client 1, period 2: the shape must be ",
+      ),
+    ],
+  )
+  def test_period_of_a_stream_is_refused(self, change, message, refusal):
+    class ChangedPeriods(dynamic_personalization_data.Periods):
+      def batch(self, client, period):
+        found = super().batch(client, period)
+        return change(*found) if (client, period) == (1, 2) else found
+
+    drawn = make_periods("iid", kind=ChangedPeriods)
+    assert refusal(
+      dynamic_personalization.measure_stream, drawn, 3, INSTRUMENTS
+    ).startswith(message)
+
+  def test_who_asks_with_wrong_examples_is_named(self, train):
+    running, _ = train(fed_3da)
+    clients = deployment.Clients(running, represent)
+    given = dynamic_personalization.batches(
+      make_periods("iid", kind=ShortPeriods), 0
+    )
+    with pytest.raises(ValueError, match=self.REFUSAL):
+      clients.request(given, np.ones(len(given), bool))
+
+  def test_pool_of_two_lengths_is_refused(self):
+    pool = make_pool(9, 0)
+    with pytest.raises(ValueError, match=r"9 examples and 8 classes"):
+      dynamic_personalization_data.Periods(
+        pool._replace(y=pool.y[1:]),
+        NUM_CLASSES,
+        "iid",
+        num_clients=2,
+        period_size=2,
+        seed=0,
+      )
+
+
+class TestTrainingData:
+  @pytest.mark.slow
+  @ALL
+  def test_examples_are_those_of_the_period_whatever_the_algorithm(
+    self, train, module
+  ):
+    data = dynamic_personalization.training_data(
+      train(module)[0].algorithm, TRAINING, 7, represent, RUN_SEED
+    )
+    assert len(data) == NUM_CLIENTS
+    for client, each in enumerate(data):
+      expected = TRAINING.batch(client, 7)
+      np.testing.assert_array_equal(each.x, expected.x)
+      np.testing.assert_array_equal(each.y, expected.y)
+      assert each.client_id == client
+      assert each.domain_sizes.tolist() == [PERIOD_SIZE]
+    assert not np.array_equal(data[0].seed, data[1].seed)
+
+  @ALL
+  def test_only_who_takes_it_is_given_an_r(self, train, module):
+    algorithm = train(module)[0].algorithm
+    (first, *_) = dynamic_personalization.training_data(
+      algorithm, TRAINING, 0, represent, RUN_SEED
+    )
+    if module is fed_3da:
+      assert isinstance(first, period_data.PeriodData)
+      np.testing.assert_array_equal(first.representation, represent(first.x))
+    else:
+      assert isinstance(first, local_training.ClientData)
+    assert dynamic_personalization.takes_representation(algorithm) == (
+      module is fed_3da
+    )
+
+
+class TestTrain:
+  @ALL
+  def test_each_round_is_a_period_of_its_own(self, train, module):
+    running, losses = train(module)
+    assert [round_num for round_num, _ in losses] == [1, 2, 3]
+    assert np.isfinite([loss for _, loss in losses]).all()
+    np.testing.assert_array_equal(running.data[1].x, TRAINING.batch(1, 2).x)
+
+  def test_loss_is_that_of_the_data_of_the_round(self, train, model):
+    """Two rounds by hand, with the algorithm's own phase."""
+    running, losses = train(fed_avg)
+    (phase,) = running.algorithm.phases
+    state = dynamic_personalization.train(
+      running.algorithm, TRAINING, None, num_rounds=1, run_seed=RUN_SEED
+    ).server_state
+    data = dynamic_personalization.training_data(
+      running.algorithm, TRAINING, 1, None, RUN_SEED
+    )
+    _, _, metrics = phase(state, [()] * NUM_CLIENTS, data)
+    assert float(metrics["loss"]) == losses[1][1]
+
+  def test_who_does_not_take_part_stays(self, train):
+    algorithm = train(local)[0].algorithm
+    one = dynamic_personalization.train(
+      algorithm, TRAINING, None, num_rounds=1, run_seed=0, participation=0.3
+    )
+    before = algorithm.initialize_client(
+      one.server_state, [each.seed for each in one.data]
+    )
+    changed = [
+      bits(state) != bits(old)
+      for state, old in zip(one.client_states, before, strict=True)
+    ]
+    assert sum(changed) == 1
+
+
+class TestClients:
+  @ALL
+  def test_accuracies_are_those_of_each_client_alone(self, train, module):
+    running, _ = train(module)
+    examples = dynamic_personalization.batches(make_periods("0.5+0.5"), 3)
+    expected = []
+    for client, each in enumerate(examples):
+      metrics = running.algorithm.evaluate_clients(
+        running.server_state,
+        [running.client_states[client]],
+        [running.data[client]],
+        [
+          local_training.ClientData(
+            each.x,
+            each.y,
+            np.array([PERIOD_SIZE, 0, 0], np.int32),
+            np.zeros(2, np.int32),
+          )
+        ],
+      )
+      expected.append(100 * float(metrics["accuracy"][0]))
+    found = deployment.Clients(running, represent).measure(examples)["accuracy"]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert found.dtype == np.float64
+
+  def test_number_of_domains_is_checked(self, train, model, refusal):
+    running = types.SimpleNamespace(
+      algorithm=algorithms.build(fed_avg, model, HPARAMS[fed_avg]),
+      client_states=[()] * NUM_CLIENTS,
+    )
+    assert refusal(deployment.Clients, running, None) == (
+      "num_evaluation_domains of fed_avg must be 3, the number of clients,"
+      " got 1"
+    )
+
+  def test_only_who_asks_is_sent_another_model(self, train, client_accuracy):
+    running, _ = train(fed_3da)
+    clients = deployment.Clients(running, represent)
+    examples = dynamic_personalization.batches(make_periods("0.9"), 0)
+    before = clients.measure(examples)["accuracy"]
+    answered = clients.request(examples, np.array([False, True, False]))
+    assert answered.tolist() == [False, True, False]
+    after = clients.measure(examples)["accuracy"]
+    weights = running.algorithm.request(
+      running.server_state, represent(examples[1].x)
+    )
+    expected = client_accuracy(weights, examples[1])
+    np.testing.assert_allclose(
+      after, [before[0], expected, before[2]], rtol=1e-6
+    )
+
+
+class TestMeasureStream:
+  def test_distances_and_drifts_are_those_of_each_period(self, stream):
+    drawn = stream.drawn
+    assert stream.distances.shape == stream.drifted.shape == (6, NUM_CLIENTS)
+    for client in range(NUM_CLIENTS):
+      for period in range(1, 7):
+        assert stream.distances[period - 1, client] == distances.distance(
+          drawn.batch(client, period).x, drawn.batch(client, period - 1).x
+        )
+        assert stream.drifted[period - 1, client] == drawn.is_drift(
+          client, period
+        )
+    assert not stream.drifted[::2].any()
+    assert stream.drifted.any()
+
+  def test_features_are_taken_first(self):
+    seen = []
+    doubled = INSTRUMENTS._replace(
+      features=lambda x: 2 * x, distance=lambda *pair: seen.append(pair) or 1
+    )
+    drawn = make_periods("iid")
+    found = dynamic_personalization.measure_stream(drawn, 1, doubled)
+    np.testing.assert_array_equal(found.distances, [[1] * NUM_CLIENTS])
+    np.testing.assert_array_equal(seen[2][0], 2 * drawn.batch(2, 1).x)
+    np.testing.assert_array_equal(seen[2][1], 2 * drawn.batch(2, 0).x)
+
+
+class TestInfer:
+  def infer(self, train, stream, module=fed_3da, **options):
+    options = {"threshold": 2.0, **options}
+    return dynamic_personalization.infer(
+      train(module)[0], stream, represent, **options
+    )
+
+  def test_detection_is_a_distance_above_the_threshold(self, train, stream):
+    threshold = float(np.median(stream.distances))
+    found = self.infer(train, stream, threshold=threshold)
+    np.testing.assert_array_equal(found.detected, stream.distances > threshold)
+    np.testing.assert_array_equal(found.requested, found.detected)
+    np.testing.assert_array_equal(found.distances, stream.distances)
+    np.testing.assert_array_equal(found.drifted, stream.drifted)
+    # The distance that is the threshold is no drift.
+    edge = self.infer(train, stream, threshold=stream.distances[3, 1])
+    assert not edge.detected[3, 1]
+
+  @pytest.fixture(scope="class")
+  def accuracy_with(self, train, stream, client_accuracy):
+    """Returns the accuracy of client 0 in a period, with the model for another.
+
+    It is a function of the two periods.
+    """
+    running, _ = train(fed_3da)
+
+    def accuracy(asked, period):
+      weights = running.algorithm.request(
+        running.server_state, represent(stream.drawn.batch(0, asked).x)
+      )
+      return client_accuracy(weights, stream.drawn.batch(0, period))
+
+    return accuracy
+
+  @pytest.mark.parametrize(
+    ("apply_update", "late"), [("next", 1), ("current", 0)]
+  )
+  def test_model_is_that_for_the_period_before_or_for_this_one(
+    self, train, stream, accuracy_with, apply_update, late
+  ):
+    found = self.infer(train, stream, threshold=0, apply_update=apply_update)
+    assert found.requested.all()
+    for period in range(1, 7):
+      assert found.accuracy[period - 1, 0] == pytest.approx(
+        accuracy_with(period - late, period), rel=1e-6
+      )
+
+  def test_without_detection_the_first_model_stays(
+    self, train, stream, accuracy_with
+  ):
+    found = self.infer(train, stream, threshold=np.inf)
+    assert not found.detected.any() and not found.requested.any()
+    for period in (1, 6):
+      assert found.accuracy[period - 1, 0] == pytest.approx(
+        accuracy_with(0, period), rel=1e-6
+      )
+
+  @pytest.mark.slow
+  @pytest.mark.parametrize(
+    "apply_update", dynamic_personalization.APPLY_UPDATES
+  )
+  @pytest.mark.parametrize("module", [p_fed_hn, fed_avg, local])
+  def test_algorithms_without_an_answer_never_change(
+    self, train, stream, module, apply_update
+  ):
+    found = self.infer(
+      train, stream, module, threshold=0, apply_update=apply_update
+    )
+    assert found.detected.all() and not found.requested.any()
+    trained = deployment.Clients(train(module)[0], None)
+    for period in range(1, 7):
+      np.testing.assert_array_equal(
+        found.accuracy[period - 1],
+        trained.measure(dynamic_personalization.batches(stream.drawn, period))[
+          "accuracy"
+        ],
+      )
+
+  def test_states_after_training_stay(self, train, stream):
+    running, _ = train(fed_3da)
+    before = bits(running.client_states)
+    first = self.infer(train, stream, threshold=0)
+    assert bits(running.client_states) == before
+    again = self.infer(train, stream, threshold=0)
+    np.testing.assert_array_equal(first.accuracy, again.accuracy)
+
+  def test_labels_have_no_part_in_detection_and_models(self, train, stream):
+    class Mislabelled(dynamic_personalization_data.Periods):
+      def batch(self, client, period):
+        x, y = super().batch(client, period)
+        return examples_lib.Examples(x, (y + 1) % NUM_CLASSES)
+
+    other = dynamic_personalization.measure_stream(
+      make_periods("0.8", kind=Mislabelled, periods_per_distribution=2),
+      6,
+      INSTRUMENTS,
+    )
+    np.testing.assert_array_equal(other.distances, stream.distances)
+    found, moved = (
+      self.infer(train, each, threshold=0) for each in (stream, other)
+    )
+    np.testing.assert_array_equal(found.requested, moved.requested)
+    assert (found.accuracy != moved.accuracy).any()
+    # No example has the right class twice.
+    assert (found.accuracy + moved.accuracy <= 100 + 1e-4).all()
+
+
+class TestValidate:
+  def test_mean_over_clients_and_iid_periods(self, train):
+    running, _ = train(fed_avg)
+    drawn = make_periods("iid")
+    clients = deployment.Clients(running, None)
+    expected = np.mean(
+      [
+        clients.measure(dynamic_personalization.batches(drawn, period))[
+          "accuracy"
+        ]
+        for period in range(1, 11)
+      ]
+    )
+    assert dynamic_personalization.validate(
+      running, drawn, None
+    ) == pytest.approx(expected)
+
+  def test_clients_ask_for_their_model_first(self, train):
+    running, _ = train(fed_3da)
+    drawn = make_periods("iid")
+    clients = deployment.Clients(running, represent)
+    clients.request(
+      dynamic_personalization.batches(drawn, 0), np.ones(NUM_CLIENTS, bool)
+    )
+    expected = np.mean(
+      [
+        clients.measure(dynamic_personalization.batches(drawn, period))[
+          "accuracy"
+        ]
+        for period in range(1, 11)
+      ]
+    )
+    assert dynamic_personalization.validate(
+      running, drawn, represent
+    ) == pytest.approx(expected)
+
+
+class TestRun:
+  """Three rounds and two streams: five steps, of which 2, 4 and 5 are saved."""
+
+  @pytest.fixture(scope="class")
+  def met(self, stream):
+    drawn = make_periods("iid")
+    return {
+      "0.8": stream,
+      "iid": dynamic_personalization.measure_stream(drawn, 2, INSTRUMENTS),
+    }
+
+  @pytest.fixture(scope="class")
+  def fine_tuned(self, model):
+    """What its clients predict depends on their last data of training."""
+    return algorithms.build(
+      fed_avg_ft,
+      model,
+      fed_avg_ft.HParams(fine_tuning_epochs=1, **LOCAL),
+      num_evaluation_domains=NUM_CLIENTS,
+    )
+
+  def run(self, algorithm, met, **options):
+    return dynamic_personalization.run(
+      algorithm,
+      TRAINING,
+      make_periods("iid", seed=3),
+      met,
+      represent,
+      **{"num_rounds": 3} | options,
+      run_seed=RUN_SEED,
+      threshold=1.0,
+      participation=0.7,
+      apply_update="current",
+    )
+
+  def bits(self, result):
+    return bits((result.validation_accuracy, dict(result.inferences)))
+
+  def test_it_is_training_validation_and_use(self, train, met):
+    algorithm, calls = train(fed_3da)[0].algorithm, []
+    found = self.run(
+      algorithm,
+      met,
+      on_round=lambda *row: calls.append(row),
+      on_period=lambda *row: calls.append(row[:2]),
+      on_stream=lambda *row: calls.append(row),
+    )
+    losses = []
+    running = dynamic_personalization.train(
+      algorithm,
+      TRAINING,
+      represent,
+      num_rounds=3,
+      run_seed=RUN_SEED,
+      participation=0.7,
+      on_round=lambda *row: losses.append(row),
+    )
+    used = {
+      name: dynamic_personalization.infer(
+        running, each, represent, threshold=1.0, apply_update="current"
+      )
+      for name, each in met.items()
+    }
+    assert self.bits(found) == bits(
+      (
+        dynamic_personalization.validate(
+          running, make_periods("iid", seed=3), represent
+        ),
+        used,
+      )
+    )
+    assert calls == [
+      *losses,
+      *[("0.8", period) for period in range(1, 7)],
+      ("0.8", found.inferences["0.8"]),
+      ("iid", 1),
+      ("iid", 2),
+      ("iid", found.inferences["iid"]),
+    ]
+    assert 0 < found.seconds_per_round < 60
+
+  @pytest.mark.parametrize(
+    "has_answer", [True, pytest.param(False, marks=pytest.mark.slow)]
+  )
+  def test_run_that_was_stopped_ends_as_one_that_was_not(
+    self, train, fine_tuned, met, tmp_path, has_answer
+  ):
+    algorithm = train(fed_3da)[0].algorithm if has_answer else fine_tuned
+    whole, calls, ends = self.run(algorithm, met), [], []
+
+    def run(stop_at):
+      calls.clear()
+
+      def call(*row):
+        calls.append(row[:2] if isinstance(row[0], int) else row[0])
+        if calls[-1] == stop_at:
+          raise KeyboardInterrupt
+
+      return self.run(
+        algorithm,
+        met,
+        on_round=lambda round_num, _: call(round_num, "round"),
+        on_period=lambda name, period, _: call(period, name),
+        on_stream=call,
+        on_end=lambda running: ends.append(running.data[0].x.tobytes()),
+        checkpoint=checkpoints.Run(tmp_path / "run", "key", every=2),
+      )
+
+    for stop_at, before in (
+      ((3, "round"), [(1, "round"), (2, "round"), (3, "round")]),
+      (
+        (1, "iid"),
+        [
+          (1, "round"),
+          (2, "round"),
+          (3, "round"),
+          *[(period, "0.8") for period in range(1, 7)],
+          "0.8",
+          (1, "iid"),
+        ],
+      ),
+    ):
+      with pytest.raises(KeyboardInterrupt):
+        run(stop_at)
+      assert calls == before
+    # Rounds and the stream of before are told again, but not run again.
+    resumed = run(None)
+    all_rounds = [(1, "round"), (2, "round"), (3, "round")]
+    assert calls == [*all_rounds, "0.8", (1, "iid"), (2, "iid"), "iid"]
+    assert self.bits(resumed) == self.bits(whole)
+    again = run(None)
+    assert calls == [*all_rounds, "0.8", "iid"]
+    assert self.bits(again) == self.bits(whole)
+    # The data of the last round of training, also where none was left to do.
+    assert ends == [TRAINING.batch(0, 2).x.tobytes()] * 2
+    assert again.seconds_per_round == resumed.seconds_per_round
+
+  def test_run_that_takes_more_rounds_ends_as_one_that_had_them(
+    self, train, met, tmp_path
+  ):
+    algorithm, calls = train(fed_3da)[0].algorithm, []
+
+    def run(num_rounds, stop_in=None):
+      calls.clear()
+
+      def on_round(round_num, _):
+        calls.append(round_num)
+        if round_num == stop_in:
+          raise KeyboardInterrupt
+
+      return self.run(
+        algorithm,
+        met,
+        num_rounds=num_rounds,
+        on_round=on_round,
+        on_stream=lambda name, _: calls.append(name),
+        checkpoint=checkpoints.Run(tmp_path / "run", "key", every=1),
+      )
+
+    # Four steps, of which the last ones are checkpoints 3 and 4.
+    run(2)
+    with pytest.raises(KeyboardInterrupt):
+      run(3, stop_in=3)
+    found = run(3)
+    assert calls == [1, 2, 3, "0.8", "iid"]
+    assert self.bits(found) == self.bits(self.run(algorithm, met))
+    # Another round less has as many steps as there are with a stream more.
+    with pytest.raises(
+      ValueError, match="saved after 3 rounds, more than the 2 it is to take"
+    ):
+      self.run(
+        algorithm,
+        met | {"0.5": met["iid"]},
+        num_rounds=2,
+        checkpoint=checkpoints.Run(tmp_path / "run", "key", every=1),
+      )
+
+
+@pytest.mark.slow
+def test_a_model_for_the_distribution_is_better_than_one_for_all(train):
+  """Classes overlap, and the heavy label is what is mostly right."""
+  pool = make_pool(2000, 3, noise=2.0)
+  fitted = representations.fit("pca", pool.x, size=6)
+  options = {"num_clients": NUM_CLIENTS, "period_size": 50, "seed": 0}
+  drawn = dynamic_personalization_data.Periods(
+    pool, NUM_CLASSES, "0.9", **options
+  )
+  used = dynamic_personalization_data.Periods(
+    make_pool(2000, 4, noise=2.0), NUM_CLASSES, "0.9", **options
+  )
+  met = dynamic_personalization.measure_stream(used, 10, INSTRUMENTS)
+  accuracy = {}
+  for module in (fed_3da, fed_avg):
+    running = dynamic_personalization.train(
+      train(module)[0].algorithm, drawn, fitted, num_rounds=60, run_seed=0
+    )
+    found = dynamic_personalization.infer(
+      running, met, fitted, threshold=0, apply_update="current"
+    )
+    accuracy[module] = found.accuracy.mean()
+  # A model for all is right on about a third, one for nine tenths on most.
+  assert accuracy[fed_3da] > accuracy[fed_avg] + 30

@@ -1,0 +1,531 @@
+"""Tests of runs on evolving domains: when and on what they are evaluated."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import scipy.special
+import tensorflow as tf
+
+from tff_shift import algorithms
+from tff_shift.algorithms import fed_avg
+from tff_shift.algorithms import local
+from tff_shift.data.shifts import evolving as evolving_data
+from tff_shift.learning import evaluation
+from tff_shift.learning import randomness
+from tff_shift.models import mlp
+from tff_shift.simulation.engine import checkpoints
+from tff_shift.simulation.engine import rounds
+from tff_shift.simulation.scenarios import evolving
+
+pytestmark = pytest.mark.usefixtures("context")
+
+NUM_CLIENTS = 3
+NUM_DOMAINS = 4
+DOMAIN_SIZE = 40
+RUN_SEED = 2
+
+
+@pytest.fixture(scope="module")
+def clients():
+  """Points beside a line that turns; the first feature tells the domain.
+
+  The class is the side of the line, with some noise: nobody is always right.
+  """
+  generator = np.random.default_rng(0)
+  parts = []
+  for m in range(NUM_DOMAINS):
+    x = generator.normal(size=(DOMAIN_SIZE, 2))
+    direction = np.array([np.cos(m * np.pi / 6), np.sin(m * np.pi / 6)])
+    noise = 0.3 * generator.normal(size=DOMAIN_SIZE)
+    mark = np.full((DOMAIN_SIZE, 1), m)
+    parts.append(
+      evolving_data.Domain(
+        np.concatenate([mark, x], axis=1).astype(np.float32),
+        (x @ direction + noise > 0).astype(np.int32),
+        f"domain {m}",
+      )
+    )
+  dataset = evolving_data.EvolvingDataset(
+    "lines", tuple(parts), ("left", "right")
+  )
+  return evolving_data.assemble_clients(
+    dataset, num_clients=NUM_CLIENTS, dirichlet=2.0, seed=1
+  )
+
+
+@pytest.fixture(scope="module")
+def model():
+  return mlp.build((3,), width=8, head_width=4)
+
+
+@pytest.fixture(scope="module")
+def algorithm(model):
+  return algorithms.build(
+    fed_avg,
+    model,
+    fed_avg.HParams(batch_size=8, local_steps=2, learning_rate=0.1),
+    num_evaluation_domains=NUM_DOMAINS,
+  )
+
+
+def recording(algorithm):
+  """The algorithm, and lists of its phases' arguments and server states."""
+  arguments, states = [], []
+
+  def record(phase):
+    def run(*values):
+      arguments.append(values)
+      result = phase(*values)
+      states.append(result[0])
+      return result
+
+    return run
+
+  return (
+    dataclasses.replace(algorithm, phases=tuple(map(record, algorithm.phases))),
+    arguments,
+    states,
+  )
+
+
+def share_of_target(client):
+  """A client's examples of the last domain, by their mark."""
+  of_target = client.test.x[:, 0] == NUM_DOMAINS - 1
+  return client.test.x[of_target], client.test.y[of_target]
+
+
+def mean_loss(logits, y):
+  log_probabilities = scipy.special.log_softmax(np.float64(logits), axis=1)
+  return -log_probabilities[np.arange(len(y)), y].mean()
+
+
+@dataclasses.dataclass
+class Finished:
+  """A run, with what it was seen to do."""
+
+  result: evolving.EvolvingResult
+  calls: list
+  arguments: list
+  states: list
+
+
+@pytest.fixture(scope="module")
+def finished(algorithm, clients):
+  recorded, arguments, states = recording(algorithm)
+  calls = []
+  result = evolving.run(
+    recorded,
+    clients,
+    num_rounds=5,
+    run_seed=RUN_SEED,
+    participation=0.7,
+    evaluate_every=2,
+    on_round=lambda *values: calls.append(values),
+  )
+  return Finished(result, calls, arguments, states)
+
+
+class TestTrainingData:
+  def test_it_is_all_training_examples_of_the_source_domains(self, clients):
+    for client in clients:
+      data = evolving.training_data(client, RUN_SEED)
+      assert len(data.domain_sizes) == NUM_DOMAINS - 1
+      np.testing.assert_array_equal(
+        data.x[:, 0], np.repeat(np.arange(NUM_DOMAINS - 1), data.domain_sizes)
+      )
+      np.testing.assert_array_equal(data.x, client.train.x)
+      np.testing.assert_array_equal(data.y, client.train.y)
+      np.testing.assert_array_equal(
+        data.seed, randomness.client_seed(RUN_SEED, client.client_id)
+      )
+
+  def test_examples_of_the_target_are_left_out_even_if_there_are_any(
+    self, clients
+  ):
+    wrong = clients[0]._replace(train=clients[0].test)
+    assert wrong.train.domain_sizes[-1] > 0
+    data = evolving.training_data(wrong, RUN_SEED)
+    assert len(data.x) == len(data.y) == data.domain_sizes.sum()
+    assert data.x[:, 0].max() == NUM_DOMAINS - 2
+
+
+class TestRun:
+  @pytest.mark.slow
+  def test_evaluations_come_after_every_second_round_and_the_last(
+    self, finished
+  ):
+    assert [e.round_num for e in finished.result.evaluations] == [2, 4, 5]
+    rounds_seen = [call[0] for call in finished.calls]
+    assert rounds_seen == [1, 2, 3, 4, 5]
+    evaluations = iter(finished.result.evaluations)
+    for round_num, train_loss, found in finished.calls:
+      if round_num in (2, 4, 5):
+        assert found is next(evaluations)
+        assert found.train_loss == train_loss
+      else:
+        assert found is None
+
+  def test_domains_are_measured_after_the_last_round_alone(self, finished):
+    *earlier, last = finished.result.evaluations
+    assert all(e.client_per_domain is None for e in earlier)
+    assert list(last.client_per_domain) == list(evaluation.METRICS)
+    for name, values in last.client_per_domain.items():
+      assert values.shape == (NUM_DOMAINS,)
+      assert values[-1] == pytest.approx(last.client[name], rel=1e-6)
+
+  def test_no_example_of_the_target_is_trained_on(self, finished, clients):
+    target = np.concatenate([share_of_target(client)[0] for client in clients])
+    assert len(target) == DOMAIN_SIZE
+    for _, _, data in finished.arguments:
+      assert len(data) == 2  # 0.7 of 3.
+      for each in data:
+        assert each.x[:, 0].max() == NUM_DOMAINS - 2
+        assert not (each.x[:, np.newaxis] == target).all(axis=2).any()
+
+  @pytest.fixture(scope="class")
+  def logits(self, model, finished, compile_in_graph):
+    """Returns `logits(position, x)` of the model after an evaluated round."""
+    predict = compile_in_graph(
+      model.predict,
+      tf.nest.map_structure(
+        lambda each: tf.TensorSpec(np.shape(each), tf.float32),
+        finished.states[0].weights,
+      ),
+      tf.TensorSpec([None, 3], tf.float32),
+    )
+
+    def compute(position, x):
+      return predict(finished.states[(2, 4, 5)[position] - 1].weights, x)
+
+    return compute
+
+  @pytest.mark.parametrize("position", [0, 1, 2])
+  def test_server_is_judged_on_the_target_of_all_clients(
+    self, finished, clients, logits, position
+  ):
+    shares = [share_of_target(client) for client in clients]
+    x, y = (np.concatenate(parts) for parts in zip(*shares, strict=True))
+    assert (x[:, 0] == NUM_DOMAINS - 1).all() and len(y) == DOMAIN_SIZE
+    predicted = logits(position, x)
+    found = finished.result.evaluations[position]
+    correct = (predicted.argmax(axis=1) == y).sum()
+    # Of 40 examples in float32; not all are right, nor wrong.
+    assert 0 < correct < DOMAIN_SIZE
+    assert found.server["accuracy"] == pytest.approx(
+      100 * correct / DOMAIN_SIZE, rel=1e-6
+    )
+    assert found.server["loss"] == pytest.approx(
+      mean_loss(predicted, y), rel=1e-5
+    )
+
+  @pytest.mark.parametrize("position", [0, 1, 2])
+  def test_clients_are_judged_on_their_share_and_count_alike(
+    self, finished, clients, logits, position
+  ):
+    shares, accuracies, losses = [], [], []
+    for x, y in map(share_of_target, clients):
+      predicted = logits(position, x)
+      shares.append(len(y))
+      accuracies.append(100 * (predicted.argmax(axis=1) == y).mean())
+      losses.append(mean_loss(predicted, y))
+    # Shares of different sizes: the two means are not the same.
+    assert len(set(shares)) > 1
+    found = finished.result.evaluations[position]
+    assert found.client["accuracy"] == pytest.approx(
+      np.mean(accuracies), rel=1e-6
+    )
+    assert found.client["loss"] == pytest.approx(
+      np.average(losses, weights=shares), rel=1e-5
+    )
+
+  def test_domains_are_judged_on_the_test_examples(
+    self, finished, clients, logits
+  ):
+    accuracies = [[] for _ in range(NUM_DOMAINS)]
+    for client in clients:
+      right = logits(2, client.test.x).argmax(axis=1) == client.test.y
+      for m in range(NUM_DOMAINS):
+        of_domain = client.test.x[:, 0] == m
+        if of_domain.any():
+          accuracies[m].append(100 * right[of_domain].mean())
+    np.testing.assert_allclose(
+      finished.result.evaluations[-1].client_per_domain["accuracy"],
+      [np.mean(each) for each in accuracies],
+      rtol=1e-6,
+    )
+
+  def test_same_seed_gives_the_same_numbers_and_another_does_not(
+    self, finished, algorithm, clients
+  ):
+    def evaluations(run_seed):
+      return evolving.run(
+        algorithm, clients, num_rounds=2, run_seed=run_seed, participation=0.7
+      ).evaluations
+
+    # All that is measured after round 2 but the single domains, which the
+    # longer run does not measure there.
+    assert (
+      evaluations(RUN_SEED)[-1][:-1] == (finished.result.evaluations[0][:-1])
+    )
+    assert (
+      evaluations(RUN_SEED + 1)[-1][:-1]
+      != (finished.result.evaluations[0][:-1])
+    )
+
+  def test_run_that_was_stopped_ends_as_one_that_was_not(
+    self, finished, algorithm, clients, tmp_path
+  ):
+    calls, losses, ends = [], [], []
+
+    def run(on_round):
+      losses.clear()
+      return evolving.run(
+        algorithm,
+        clients,
+        num_rounds=5,
+        run_seed=RUN_SEED,
+        participation=0.7,
+        evaluate_every=2,
+        on_round=on_round,
+        on_loss=lambda *loss: losses.append(loss),
+        on_end=lambda running: ends.append(running.round_num),
+        checkpoint=checkpoints.Run(tmp_path / "run", "key", every=3),
+      ).evaluations
+
+    def stop(round_num, *_):
+      if round_num == 4:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+      run(stop)
+    assert not ends
+    *earlier, last = run(lambda *values: calls.append(values))
+    assert ends == [5]
+    # The evaluation of before is told again.
+    assert [call[0] for call in calls] == [2, 4, 5]
+    # And the loss of each round, evaluated or not, of before or not.
+    every_loss = [call[:2] for call in finished.calls]
+    assert losses == every_loss
+    assert calls[0] == (2, earlier[0].train_loss, earlier[0])
+    assert earlier == list(finished.result.evaluations[:-1])
+    assert last[:-1] == finished.result.final[:-1]
+    for name, values in finished.result.final.client_per_domain.items():
+      np.testing.assert_array_equal(last.client_per_domain[name], values)
+    # And one that has come to its end is told whole.
+    calls.clear()
+    *again, _ = run(lambda *values: calls.append(values))
+    assert again == earlier
+    assert ends == [5, 5]
+    assert losses == every_loss
+    assert [call[0] for call in calls] == [2, 4, 5]
+
+  @pytest.mark.parametrize("fewer", [3, 4])
+  def test_run_that_takes_more_rounds_ends_as_one_that_had_them(
+    self, finished, algorithm, clients, tmp_path, fewer
+  ):
+    """The third round is evaluated as the last one alone, the fourth too."""
+    told = []
+
+    def run(num_rounds):
+      told.clear()
+      return evolving.run(
+        algorithm,
+        clients,
+        num_rounds=num_rounds,
+        run_seed=RUN_SEED,
+        participation=0.7,
+        evaluate_every=2,
+        on_round=lambda *values: told.append(values[0]),
+        checkpoint=checkpoints.Run(tmp_path / "run", "key", every=5),
+      ).evaluations
+
+    assert run(fewer)[-1].client_per_domain is not None
+    *earlier, last = run(5)
+    assert sorted({2, 4, 5, *range(fewer + 1, 6)}) == told
+    # Nor is there what is measured on single domains.
+    assert earlier == list(finished.result.evaluations[:-1])
+    assert last[:-1] == finished.result.final[:-1]
+    assert last.client_per_domain is not None
+    with pytest.raises(
+      ValueError, match="saved after 5 steps, more than the 4 it is to take"
+    ):
+      run(4)
+
+  def test_clients_that_diverge_are_counted(self, algorithm, clients, finished):
+    assert finished.result.num_diverged == 0
+    bad = clients[1].train
+    bad = bad._replace(x=np.full_like(bad.x, 1.8e19))  # Logits overflow.
+    result = evolving.run(
+      algorithm,
+      [clients[0], clients[1]._replace(train=bad), clients[2]],
+      num_rounds=2,
+      run_seed=RUN_SEED,
+    )
+    assert result.num_diverged == 2
+    assert np.isfinite(result.final.client["loss"])
+
+  @pytest.mark.slow
+  def test_algorithm_without_a_model_at_the_server(self, model, clients):
+    personal = algorithms.build(
+      local,
+      model,
+      local.HParams(batch_size=8, local_steps=1),
+      num_evaluation_domains=NUM_DOMAINS,
+    )
+    (found,) = evolving.run(
+      personal, clients, num_rounds=1, run_seed=0
+    ).evaluations
+    assert found.server is None
+    assert 0 <= found.client["accuracy"] <= 100
+    measured = found.measured()
+    assert measured["client_loss"] == found.client["loss"]
+    # A row has the same columns, whether there is a model or not.
+    assert [name for name in measured if measured[name] is None] == [
+      f"server_{name}" for name in evaluation.METRICS
+    ]
+
+
+class TestBadClients:
+  def run(self, typed_algorithm, model, clients):
+    evolving.run(
+      typed_algorithm(model, num_domains=NUM_DOMAINS),
+      clients,
+      num_rounds=1,
+      run_seed=RUN_SEED,
+    )
+
+  @pytest.mark.parametrize(
+    "part, changes, message",
+    [
+      ("train", {"y": np.zeros(3, np.int32)}, "y of client 1: the shape must"),
+      (
+        "train",
+        {"domain_sizes": [9, 0, 0, 0]},
+        "domain_sizes of client 1: num",
+      ),
+      ("test", {"y": np.zeros(3, np.int32)}, "y of client 1, to predict: the"),
+      ("test", {"domain_sizes": [9]}, "domain_sizes of client 1, to predict"),
+    ],
+  )
+  def test_they_are_refused_first(
+    self, typed_algorithm, model, clients, part, changes, message
+  ):
+    bad = getattr(clients[1], part)._replace(**changes)
+    with pytest.raises(ValueError, match=f"^{message}"):
+      self.run(
+        typed_algorithm,
+        model,
+        [clients[0], clients[1]._replace(**{part: bad}), clients[2]],
+      )
+
+  @pytest.mark.parametrize("is_made", [False, True])
+  def test_what_is_no_client_is_refused_given_or_made(
+    self, algorithm, clients, is_made
+  ):
+    held = [clients[0], clients[1]._replace(train=clients[1].train[:2])]
+    if is_made:
+      held = rounds.DataOnDemand(2, held.__getitem__)
+    with pytest.raises(
+      ValueError,
+      match=r"^train of client 1 must be a domains\.ClientExamples, got tuple",
+    ):
+      evolving.run(algorithm, held, num_rounds=1, run_seed=RUN_SEED)
+
+
+class TestAbsentClients:
+  """The contract runs them with every algorithm; here it is who is told."""
+
+  @staticmethod
+  def without(client, part, keep):
+    """The client with those domains of a part alone of which `keep` is true."""
+    examples = getattr(client, part)
+    kept = np.repeat(keep, examples.domain_sizes)
+    return client._replace(
+      **{
+        part: evolving_data.ClientExamples(
+          examples.x[kept],
+          examples.y[kept],
+          np.where(keep, examples.domain_sizes, 0).astype(np.int32),
+        )
+      }
+    )
+
+  @pytest.fixture
+  def absent(self, clients):
+    """The first has no source domain, the last no target."""
+    first, second, last = clients
+    return [
+      self.without(first, "train", [False] * NUM_DOMAINS),
+      second._replace(name="second"),
+      self.without(last, "test", [True] * (NUM_DOMAINS - 1) + [False]),
+    ]
+
+  def test_means_are_those_of_who_has_examples(
+    self, algorithm, absent, compile_in_graph
+  ):
+    result = evolving.run(algorithm, absent, num_rounds=2, run_seed=RUN_SEED)
+    weights = result.server_state.weights
+    predict = compile_in_graph(
+      algorithm.model.predict,
+      tf.nest.map_structure(
+        lambda each: tf.TensorSpec(np.shape(each), tf.float32), weights
+      ),
+      tf.TensorSpec([None, 3], tf.float32),
+    )
+    assert result.left_out == (("0",), ("2",))
+    # Of two clients with the server's model, each counts alike in `accuracy`,
+    # and their examples in the server's.
+    accuracies, sizes = [], []
+    for client in absent[:2]:
+      x, y = share_of_target(client)
+      logits = predict(weights, x)
+      accuracies.append(100 * np.mean(logits.argmax(axis=1) == y))
+      sizes.append(len(y))
+    assert result.final.client["accuracy"] == pytest.approx(np.mean(accuracies))
+    assert result.final.server["accuracy"] == pytest.approx(
+      np.average(accuracies, weights=sizes)
+    )
+
+  def test_who_is_evaluated_is_drawn_of_those_that_can_be(
+    self, algorithm, absent
+  ):
+    found = evolving.run(
+      algorithm, absent, num_rounds=6, run_seed=RUN_SEED, evaluation_clients=1
+    )
+    for each in found.evaluations:
+      assert np.isfinite(each.client["accuracy"])
+
+  def test_only_pairs_of_domains_are_learned_from(self, absent):
+    one_domain = self.without(absent[1], "train", [False, True, False, False])
+    assert evolving.left_out([*absent, one_domain], 2).training == (
+      "0",
+      "second",
+    )
+    with pytest.raises(
+      ValueError, match=r"^no client has training examples of 2 source domains"
+    ):
+      evolving.left_out([absent[0], one_domain], 2)
+
+  @pytest.mark.parametrize(
+    "chosen, message",
+    [
+      ([0], "no client has training examples of 1 source domain$"),
+      ([2], "no client has a test example of the last domain, the target"),
+    ],
+  )
+  def test_nobody_is_refused(self, algorithm, absent, chosen, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+      evolving.run(
+        algorithm,
+        [absent[client] for client in chosen],
+        num_rounds=1,
+        run_seed=RUN_SEED,
+      )
+
+  def test_wrong_examples_are_named_as_the_client_is(self, algorithm, absent):
+    bad = absent[1]._replace(
+      train=absent[1].train._replace(y=np.zeros(3, np.int32))
+    )
+    with pytest.raises(ValueError, match=r"^y of client 'second': the shape"):
+      evolving.run(algorithm, [bad], num_rounds=1, run_seed=RUN_SEED)

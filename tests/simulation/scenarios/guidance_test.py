@@ -1,0 +1,349 @@
+"""The driver of clients that answer queries, by hand and whole."""
+
+import numpy as np
+import pytest
+
+from tff_shift import algorithms
+from tff_shift.algorithms import fed_avg
+from tff_shift.algorithms import fed_drm
+from tff_shift.data import examples
+from tff_shift.learning import guidance as learned
+from tff_shift.models import guided_model
+from tff_shift.models import mlp
+from tff_shift.simulation.engine import checkpoints
+from tff_shift.simulation.scenarios import guidance
+from tff_shift.simulation.scenarios import queries
+from tff_shift.testing import forms
+
+
+def make_examples(x, y):
+  return examples.Examples(
+    np.array(x, np.float32)[:, np.newaxis], np.array(y, np.int32)
+  )
+
+
+class PlannedFederation:
+  """Answers as planned; a query is its own number, 0 to 4.
+
+  Attributes:
+    asked: The queries that each call of `answer` asked.
+  """
+
+  # Of each client, what it says to each query.
+  CLASSES = np.array([[0, 1, 0, 0, 1], [1, 1, 0, 1, 1]])
+  ROUTES = ([0, 0, 0, 0, 0], [0, 1, 1, 1, 0])  # Without, with correction.
+
+  def __init__(self, can_guide, classes=CLASSES):
+    self.can_guide = can_guide
+    self.asked = []
+    self._classes = classes
+
+  def answer(self, x, routes):
+    numbers = x[:, 0].astype(int)
+    self.asked.append(numbers.tolist())
+    return queries.Answers(self._classes[routes, numbers], routes)
+
+  def guide(self, x, corrected):
+    routes = np.array(self.ROUTES[int(corrected)], np.int32)
+    return queries.Routing(routes, np.eye(2)[routes])
+
+  def vote(self, x):
+    return np.array([1, 1, 0, 0, 0])
+
+
+# Two queries of client 0, three of client 1.
+TEST = (make_examples([0, 1], [0, 1]), make_examples([2, 3, 4], [0, 1, 0]))
+
+
+class TestEvaluate:
+  def test_accuracies_with_a_guide_by_hand(self):
+    federation = PlannedFederation(can_guide=True)
+    evaluation, routing = guidance.evaluate(federation, [3, 1], TEST)
+    # Right answers of the routed clients: to 0, 1, 2, 3, and not to 4.
+    assert evaluation.system_accuracy == pytest.approx(80)
+    # Client 0 alone: right on 0, 1, 2.
+    assert evaluation.uncorrected_system_accuracy == pytest.approx(60)
+    # Queries 0, 2 and 3 went home; of the others', 0 and 1.
+    assert evaluation.client_accuracy == pytest.approx(60)
+    assert evaluation.uncorrected_client_accuracy == pytest.approx(40)
+    # Own tests: 2 of 2, and 2 of 3; weights 3 and 1.
+    assert evaluation.average_accuracy == pytest.approx(
+      100 * (3 * 1 + 1 * 2 / 3) / 4
+    )
+    np.testing.assert_array_equal(routing, [[1, 1], [1, 2]])
+
+  def test_only_queries_away_from_home_are_asked_again(self):
+    federation = PlannedFederation(can_guide=True)
+    guidance.evaluate(federation, [1, 1], TEST)
+    assert federation.asked == [[0, 1, 2, 3, 4], [1, 4], [2, 3, 4]]
+
+  def test_without_a_guide_the_vote_counts(self):
+    evaluation, routing = guidance.evaluate(
+      PlannedFederation(can_guide=False), [1, 1], TEST
+    )
+    # The vote is right on 1, 2 and 4.
+    assert evaluation.system_accuracy == pytest.approx(60)
+    assert routing is None
+    measured = evaluation.measured()
+    assert [name for name in measured if measured[name] is not None] == [
+      "system_accuracy",
+      "average_accuracy",
+      "not_finite",
+    ]
+
+  @pytest.mark.parametrize("can_guide", [True, False])
+  def test_answers_that_are_no_numbers_are_counted(self, can_guide):
+    classes = PlannedFederation.CLASSES.copy()
+    # Client 1 does not answer its own queries 2 and 4, nor one of client 0.
+    classes[1, [0, 2, 4]] = learned.NO_CLIENT
+    evaluation, _ = guidance.evaluate(
+      PlannedFederation(can_guide, classes), [1, 1], TEST
+    )
+    assert evaluation.not_finite == pytest.approx(2 / 5)
+    # Of client 1's three, 3 is left.
+    assert evaluation.average_accuracy == pytest.approx(100 * (1 + 1 / 3) / 2)
+
+  def test_clients_that_are_asked_nothing_count_in_no_mean(self):
+    test = (*TEST, make_examples([], []))
+    evaluation, _ = guidance.evaluate(
+      PlannedFederation(can_guide=False), [3, 1, 7], test
+    )
+    assert evaluation.average_accuracy == pytest.approx(
+      100 * (3 * 1 + 1 * 2 / 3) / 4
+    )
+    assert evaluation.system_accuracy == pytest.approx(60)
+
+
+class TestFinal:
+  def test_mean_and_spread_over_the_last_rounds(self):
+    result = guidance.GuidanceResult(
+      {
+        round_num: guidance.Evaluation(value, 2 * value)
+        for round_num, value in ((2, 1.0), (5, 30.0), (6, 40.0))
+      },
+      final_rounds=(5, 6),
+      routing=None,
+      seconds_per_round=0.0,
+    )
+    final = result.final()
+    assert final == {
+      "system_accuracy": 35.0,
+      "system_accuracy_over_rounds": pytest.approx(np.sqrt(50)),
+      "average_accuracy": 70.0,
+      "average_accuracy_over_rounds": pytest.approx(np.sqrt(200)),
+      "not_finite": 0.0,
+      "not_finite_over_rounds": 0.0,
+    }
+
+  def test_one_round_has_no_spread(self):
+    result = guidance.GuidanceResult(
+      {3: guidance.Evaluation(1.0, 2.0)}, (3,), None, 0.0
+    )
+    assert result.final() == {
+      "system_accuracy": 1.0,
+      "average_accuracy": 2.0,
+      "not_finite": 0.0,
+    }
+
+
+def make_federation_data(generator, num_clients=2):
+  """Clients apart in the first feature, classes apart in the second."""
+  found = []
+  for client in range(num_clients):
+    y = generator.integers(0, 2, 40)
+    x = generator.normal(scale=0.2, size=(40, 2))
+    x[:, 0] += 2 * client - 1
+    # The same side means another class at the other client.
+    x[:, 1] += (2 * y - 1) * (1 - 2 * client)
+    found.append(examples.Examples(x.astype(np.float32), y.astype(np.int32)))
+  return found
+
+
+@pytest.mark.parametrize("part, client", [(0, 1), (1, 0)])
+def test_bad_examples_are_refused_first(part, client, typed_algorithm):
+  generator = np.random.default_rng(3)
+  data = [make_federation_data(generator) for _ in range(2)]
+  good = data[part][client]
+  data[part][client] = good._replace(y=good.y[1:])
+  with pytest.raises(
+    ValueError, match=rf"^y of client {client}: .* got \[39\]"
+  ):
+    guidance.run(
+      typed_algorithm(mlp.build((2,), num_classes=2, width=4, head_width=3)),
+      *data,
+      num_rounds=1,
+      run_seed=0,
+    )
+
+
+class TestRun:
+  HPARAMS = fed_drm.HParams(
+    lambda_=0.7, local_steps=20, batch_size=20, learning_rate=0.1
+  )
+
+  @pytest.fixture(scope="class")
+  def data(self):
+    generator = np.random.default_rng(3)
+    return make_federation_data(generator), make_federation_data(generator)
+
+  @pytest.fixture(scope="class")
+  def algorithm(self, context):
+    del context
+    model = guided_model.with_guide(
+      mlp.build((2,), num_classes=2, width=8, head_width=6), 2, width=8
+    )
+    return algorithms.build(fed_drm, model, self.HPARAMS, num_queries=100)
+
+  @pytest.fixture(scope="class")
+  def finished(self, algorithm, data):
+    rows = []
+    result = guidance.run(
+      algorithm,
+      *data,
+      num_rounds=7,
+      run_seed=0,
+      evaluate_every=3,
+      num_final_rounds=2,
+      on_round=lambda *row: rows.append(row),
+    )
+    return result, rows
+
+  @pytest.mark.slow
+  def test_queries_find_the_client_that_knows(self, finished):
+    result, _ = finished
+    final = result.evaluations[7]
+    assert final.client_accuracy > 95
+    assert final.system_accuracy > 90
+    assert final.average_accuracy > 90
+    assert np.trace(result.routing) > 0.95 * 80
+
+  @pytest.mark.slow
+  def test_a_vote_of_contradicting_clients_does_not(self, data, context):
+    del context
+    algorithm = algorithms.build(
+      fed_avg,
+      mlp.build((2,), num_classes=2, width=8, head_width=6),
+      # So few steps that the shared model cannot tell the clients apart.
+      fed_avg.HParams(local_steps=1, learning_rate=0.01),
+      num_queries=80,
+    )
+    result = guidance.run(algorithm, *data, num_rounds=1, run_seed=0)
+    assert result.evaluations[1].system_accuracy < 70
+    assert result.routing is None
+
+  def test_evaluated_rounds_are_those_asked_for(self, finished):
+    result, rows = finished
+    assert list(result.evaluations) == [3, 6, 7]
+    assert result.final_rounds == (6, 7)
+    assert [row[0] for row in rows] == list(range(1, 8))
+    assert [row[2] is not None for row in rows] == [
+      False,
+      False,
+      True,
+      False,
+      False,
+      True,
+      True,
+    ]
+    assert rows[-1][1] < rows[0][1]
+
+  def test_run_that_was_stopped_ends_as_one_that_was_not(
+    self, algorithm, data, finished, tmp_path
+  ):
+    rows, losses, ends = [], [], []
+
+    def run(on_round):
+      losses.clear()
+      return guidance.run(
+        algorithm,
+        *data,
+        num_rounds=7,
+        run_seed=0,
+        evaluate_every=3,
+        num_final_rounds=2,
+        on_round=on_round,
+        on_loss=lambda *loss: losses.append(loss),
+        on_end=lambda running: ends.append(running.round_num),
+        checkpoint=checkpoints.Run(tmp_path / "run", "key", every=4),
+      )
+
+    def stop(round_num, *_):
+      if round_num == 6:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+      run(stop)
+    whole, all_rows = finished
+    for expected in ([3, 5, 6, 7], [3, 6, 7]):
+      rows.clear()
+      result = run(lambda *row: rows.append(row))
+      assert ends.pop() == result.server_state.round_num == 7
+      assert not ends and len(result.client_states) == len(data[0])
+      assert result.evaluations == whole.evaluations
+      assert result.final() == whole.final()
+      np.testing.assert_array_equal(result.routing, whole.routing)
+      assert rows == [row for row in all_rows if row[0] in expected]
+      # But losses are those of all rounds.
+      assert losses == [row[:2] for row in all_rows]
+
+  def test_run_that_takes_more_rounds_ends_as_one_that_had_them(
+    self, algorithm, data, finished, tmp_path
+  ):
+    def run(num_rounds):
+      return guidance.run(
+        algorithm,
+        *data,
+        num_rounds=num_rounds,
+        run_seed=0,
+        evaluate_every=3,
+        num_final_rounds=2,
+        checkpoint=checkpoints.Run(tmp_path / "run", "key", every=9),
+      )
+
+    assert list(run(5).evaluations) == [3, 4, 5]
+    result, (whole, _) = run(7), finished
+    assert result.evaluations == whole.evaluations
+    assert result.final() == whole.final()
+    np.testing.assert_array_equal(result.routing, whole.routing)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", algorithms.names("guidance"))
+def test_clients_without_examples_leave_numbers_finite(name, context):
+  del context
+  generator = np.random.default_rng(3)
+  train, test = (make_federation_data(generator, 4) for _ in range(2))
+  nothing = examples.Examples(train[0].x[:0], train[0].y[:0])
+  model = guided_model.with_guide(
+    mlp.build((2,), num_classes=2, width=8, head_width=6), 4, width=8
+  )
+  result = guidance.run(
+    algorithms.build(name, model, forms.hparams(name), num_queries=100),
+    [*train[:2], nothing, nothing],
+    [test[0], nothing, test[2], nothing],
+    num_rounds=2,
+    run_seed=0,
+    client_names=["a", "b", "c", "d"],
+  )
+  assert result.left_out == (("c", "d"), ("b", "d"))
+  for value in result.final().values():
+    assert np.isfinite(value)
+  # Client c has not trained, so that its tests weigh nothing here.
+  measured = result.evaluations[2]
+  assert measured.average_accuracy * 40 / 100 == pytest.approx(
+    round(measured.average_accuracy * 40 / 100)
+  )
+  assert measured.not_finite == 0
+
+
+def test_nobody_to_train_and_ask_is_refused(typed_algorithm):
+  (one,) = make_federation_data(np.random.default_rng(3), 1)
+  nothing = examples.Examples(one.x[:0], one.y[:0])
+  with pytest.raises(ValueError, match=r"^no client has both a training and a"):
+    guidance.run(
+      typed_algorithm(mlp.build((2,), num_classes=2, width=4, head_width=3)),
+      [one, nothing],
+      [nothing, one],
+      num_rounds=1,
+      run_seed=0,
+    )

@@ -1,0 +1,528 @@
+"""Tests of runs on drifting streams: what is measured, and what is not seen."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift import algorithms
+from tff_shift.algorithms import atlas
+from tff_shift.algorithms import fed_ade
+from tff_shift.algorithms import fix_lr
+from tff_shift.algorithms import fth
+from tff_shift.algorithms import source
+from tff_shift.data import examples as examples_lib
+from tff_shift.data.shifts import online_adaptation as online_adaptation_data
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
+from tff_shift.models import mlp
+from tff_shift.models import split_model
+from tff_shift.simulation.engine import checkpoints
+from tff_shift.simulation.engine import rounds
+from tff_shift.simulation.scenarios import online_adaptation
+from tff_shift.simulation.scenarios import rate_controls
+from tff_shift.techniques import adaptation
+
+pytestmark = pytest.mark.usefixtures("context")
+
+RUN_SEED = 4
+NUM_CLIENTS = 4
+NUM_TIMESTEPS = 3
+BATCH = 20
+ETA_MIN, ETA_MAX = 0.2, 1.0
+
+
+def make_examples(num_examples, seed) -> examples_lib.Examples:
+  """Points around a centre for each class."""
+  generator = np.random.default_rng(seed)
+  y = np.arange(num_examples, dtype=np.int32) % 3
+  x = generator.normal(size=(num_examples, 5)) + 2 * np.eye(5)[y]
+  return examples_lib.Examples(x.astype(np.float32), y)
+
+
+@pytest.fixture(scope="module")
+def drawn_model():
+  return mlp.build((5,), num_classes=3, width=8, head_width=6)
+
+
+@pytest.fixture(scope="module")
+def weights(drawn_model, run_in_graph):
+  """Weights that a little pre-training gives."""
+  examples = make_examples(60, 9)
+  seed = np.array([3, 4], np.int32)
+  hparams = hyperparameters.LocalHParams(learning_rate=0.1)
+
+  def pretrain(x, y, seed):
+    data = local_training.ClientData(x, y, tf.shape(y), seed)
+    return local_training.train_on_pool(
+      drawn_model.predict,
+      drawn_model.initial_weights(seed),
+      data,
+      30,
+      seed,
+      hparams,
+    ).weights
+
+  return run_in_graph(pretrain, examples.x, examples.y, seed)
+
+
+@pytest.fixture(scope="module")
+def model(drawn_model, weights):
+  names = tf.nest.flatten(drawn_model.weight_names())
+  values = tf.nest.flatten(weights)
+  return split_model.with_weights(
+    drawn_model, dict(zip(names, values, strict=True))
+  )
+
+
+def make_streams(
+  kind=online_adaptation_data.Streams, omega=(0, 0.3, 0.9, 0.2)
+) -> online_adaptation_data.Streams:
+  return kind(
+    make_examples(90, 0),
+    3,
+    np.array(omega),
+    num_clients=NUM_CLIENTS,
+    samples_per_step=BATCH,
+    dirichlet=0.5,
+    seed=1,
+  )
+
+
+DEPLOYMENT = online_adaptation.Deployment(
+  [make_examples(9, [1, client]) for client in range(NUM_CLIENTS)],
+  np.array([[0.8, 0.1, 0.1], [0.1, 0.7, 0.1], [0.1, 0.2, 0.8]], np.float32),
+)
+
+# What each builds its algorithm from; quick, and far from standing still.
+HPARAMS = {
+  fed_ade: fed_ade.HParams(
+    batch_size=4,
+    local_epochs=3,
+    head_epochs=1,
+    eta_min=ETA_MIN,
+    eta_max=ETA_MAX,
+  ),
+  fth: fth.HParams(),
+  atlas: atlas.HParams(
+    batch_size=4, local_epochs=1, smallest_rate=0.1, num_learners=2
+  ),
+  source: source.HParams(),
+}
+
+
+@pytest.fixture(scope="module")
+def build(model):
+  """Returns `build(module)`; an algorithm is built once for all tests."""
+  built = {}
+
+  def build_once(module):
+    if module not in built:
+      built[module] = algorithms.build(module, model, HPARAMS[module])
+    return built[module]
+
+  return build_once
+
+
+def start(
+  algorithm, client_streams=None, **options
+) -> online_adaptation.Adaptation:
+  return online_adaptation.Adaptation(
+    algorithm,
+    client_streams or make_streams(),
+    DEPLOYMENT,
+    run_seed=RUN_SEED,
+    **options,
+  )
+
+
+def state_bits(run: online_adaptation.Adaptation) -> list[bytes]:
+  states = run.rounds.server_state, run.rounds.client_states
+  return [np.asarray(value).tobytes() for value in tf.nest.flatten(states)]
+
+
+class ShortStreams(online_adaptation_data.Streams):
+  """Streams of which a batch lacks a class."""
+
+  def batch(self, client, timestep):
+    x, y = super().batch(client, timestep)
+    return examples_lib.Examples(x, y[: BATCH - (client == 2)])
+
+
+class TestBadData:
+  def test_stream_is_refused_in_its_step(self, typed_algorithm, drawn_model):
+    with pytest.raises(
+      ValueError, match=r"^y of client 2: .* \[20\].* \[19\]$"
+    ):
+      start(typed_algorithm(drawn_model), make_streams(ShortStreams))
+
+  def test_labelled_examples_are_refused_first(self, build):
+    initial = list(DEPLOYMENT.initial)
+    initial[1] = initial[1]._replace(y=initial[1].y + 1)
+    with pytest.raises(
+      ValueError, match=r"^y of client 1: classes must lie in"
+    ):
+      online_adaptation.Adaptation(
+        build(source),
+        make_streams(),
+        DEPLOYMENT._replace(initial=initial),
+        run_seed=RUN_SEED,
+      )
+
+  def test_pool_of_two_lengths_is_refused(self):
+    pool = make_examples(9, 0)
+    with pytest.raises(ValueError, match=r"9 examples and 8 classes"):
+      online_adaptation_data.Streams(
+        pool._replace(y=pool.y[1:]),
+        3,
+        np.array([0, 1]),
+        num_clients=2,
+        samples_per_step=2,
+      )
+
+
+class ScrambledStreams(online_adaptation_data.Streams):
+  def batch(self, client, timestep):
+    examples = super().batch(client, timestep)
+    generator = np.random.default_rng([client, timestep])
+    return examples._replace(
+      y=generator.integers(0, 3, len(examples.y), np.int32)
+    )
+
+
+@pytest.mark.slow
+class TestScrambledClasses:
+  @pytest.mark.parametrize(
+    "module", [fed_ade, fth, atlas], ids=["fed_ade", "fth", "atlas"]
+  )
+  def test_states_do_not_depend_on_the_classes_of_the_stream(
+    self, build, module
+  ):
+    run, scrambled = (
+      start(
+        build(module), make_streams(kind), rounds_per_step=2, participation=0.5
+      )
+      for kind in (online_adaptation_data.Streams, ScrambledStreams)
+    )
+    accuracies, seen = [], {tuple(state_bits(run))}
+    for timestep in range(1, NUM_TIMESTEPS + 1):
+      accuracies.append(
+        [
+          (step.before, step.after)
+          for step in (run.step(timestep), scrambled.step(timestep))
+        ]
+      )
+      assert state_bits(run) == state_bits(scrambled)
+      seen.add(tuple(state_bits(run)))
+    # And there was something to compare: states move, classes count.
+    assert len(seen) == NUM_TIMESTEPS + 1
+    true, random = np.moveaxis(accuracies, 1, 0)
+    assert np.all(true != random)
+
+
+class TestWhatClientsSee:
+  def test_data_are_those_of_the_client_and_the_step(self, build):
+    run, client_streams = start(build(source)), make_streams()
+    for timestep in (1, 3):
+      for client, data in enumerate(run.data(timestep)):
+        assert isinstance(data, adaptation.AdaptationData)
+        np.testing.assert_array_equal(
+          data.stream_x, client_streams.batch(client, timestep).x
+        )
+        assert data.timestep == timestep and data.timestep.dtype == np.int32
+        np.testing.assert_array_equal(data.x, DEPLOYMENT.initial[client].x)
+        np.testing.assert_array_equal(data.y, DEPLOYMENT.initial[client].y)
+        np.testing.assert_array_equal(data.confusion, DEPLOYMENT.confusion)
+        np.testing.assert_array_equal(
+          data.seed, randomness.client_seed(RUN_SEED, client)
+        )
+
+
+class TestFedAde:
+  ROUNDS_PER_STEP = 3
+  PARTICIPATION = 0.5
+
+  @pytest.fixture(scope="class")
+  def algorithm(self, build):
+    return build(fed_ade)
+
+  def start(self, algorithm) -> online_adaptation.Adaptation:
+    return start(
+      algorithm,
+      rounds_per_step=self.ROUNDS_PER_STEP,
+      participation=self.PARTICIPATION,
+    )
+
+  @pytest.fixture(scope="class")
+  def whole(self, algorithm):
+    """A run that never stops: what was measured and the states, by step."""
+    run = self.start(algorithm)
+    measured, states = [], []
+    for timestep in range(1, NUM_TIMESTEPS + 1):
+      measured.append(run.step(timestep))
+      states.append(state_bits(run))
+    return measured, states
+
+  @pytest.mark.slow
+  def test_run_resumed_in_the_middle_of_a_step_ends_the_same(
+    self, algorithm, whole
+  ):
+    stopped = self.start(algorithm)
+    stopped.step(1)
+    stopped.rounds.data = stopped.data(2)
+    stopped.rounds.step()
+    # Nothing but arrays and a number is kept.
+    server_state, client_states = tf.nest.map_structure(
+      np.array, (stopped.rounds.server_state, stopped.rounds.client_states)
+    )
+    round_num = stopped.rounds.round_num
+    assert round_num == self.ROUNDS_PER_STEP + 1
+
+    resumed = self.start(algorithm)
+    resumed.rounds.server_state = server_state
+    resumed.rounds.client_states = client_states
+    resumed.rounds.round_num = round_num
+    resumed.rounds.data = resumed.data(2)
+    for _ in range(self.ROUNDS_PER_STEP - 1):
+      assert state_bits(resumed) != whole[1][1]
+      resumed.rounds.step()
+    assert state_bits(resumed) == whole[1][1]
+    last = resumed.step(3)
+    assert state_bits(resumed) == whole[1][2]
+    assert last.before == whole[0][2].before
+    assert last.after == whole[0][2].after
+
+  @pytest.mark.slow
+  def test_same_flags_give_the_same_numbers(self, algorithm, whole):
+    told = []
+    result = online_adaptation.run(
+      algorithm,
+      make_streams(),
+      DEPLOYMENT,
+      run_seed=RUN_SEED,
+      rounds_per_step=self.ROUNDS_PER_STEP,
+      participation=self.PARTICIPATION,
+      on_timestep=told.append,
+    )
+    assert [step.timestep for step in result.timesteps] == [1, 2, 3]
+    assert [step.omega for step in result.timesteps] == [0.3, 0.9, 0.2]
+    assert all(
+      one is other for one, other in zip(told, result.timesteps, strict=True)
+    )
+    for one, other in zip(result.timesteps, whole[0], strict=True):
+      for first, second in zip(one, other, strict=True):
+        np.testing.assert_array_equal(first, second)
+    assert result.seconds_per_round > 0
+    for name in ("accuracy", "loss"):
+      for means, when in (("after", ""), ("before", "_before")):
+        assert result.mean(name + when) == pytest.approx(
+          sum(getattr(step, means)[name] for step in whole[0]) / 3
+        )
+
+  def test_run_that_was_stopped_ends_as_one_that_was_not(
+    self, algorithm, whole, tmp_path
+  ):
+    losses, ends = [], []
+
+    def run(on_timestep):
+      losses.clear()
+      return online_adaptation.run(
+        algorithm,
+        make_streams(),
+        DEPLOYMENT,
+        run_seed=RUN_SEED,
+        rounds_per_step=self.ROUNDS_PER_STEP,
+        participation=self.PARTICIPATION,
+        on_timestep=on_timestep,
+        on_loss=lambda *loss: losses.append(loss),
+        on_end=lambda running: ends.append(running.data[0].timestep),
+        checkpoint=checkpoints.Run(tmp_path / "run", "key", every=1),
+      ).timesteps
+
+    def stop(step):
+      if step.timestep == 2:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+      run(stop)
+    before = list(losses)
+    assert len(before) == 2 * self.ROUNDS_PER_STEP
+    told = []
+    result = run(told.append)
+    # A run that was finished ends with the data of its last step, too.
+    run(lambda step: None)
+    assert ends == [3, 3]
+    # The loss of each round of each step, once.
+    assert [each[0] for each in losses] == list(range(1, 10))
+    assert losses[: len(before)] == before
+    # What was restored is told first.
+    assert [step.timestep for step in told] == [1, 2, 3]
+    for one, other, third in zip(result, whole[0], told, strict=True):
+      assert one is third
+      for first, second in zip(one, other, strict=True):
+        np.testing.assert_array_equal(first, second)
+        assert np.asarray(first).dtype == np.asarray(second).dtype
+
+  def test_run_that_takes_more_time_steps_ends_as_one_that_had_them(
+    self, algorithm, whole, tmp_path
+  ):
+    def run(*omega):
+      return online_adaptation.run(
+        algorithm,
+        make_streams(omega=omega),
+        DEPLOYMENT,
+        run_seed=RUN_SEED,
+        rounds_per_step=self.ROUNDS_PER_STEP,
+        participation=self.PARTICIPATION,
+        checkpoint=checkpoints.Run(tmp_path / "run", "key", every=1),
+      ).timesteps
+
+    run(0, 0.3, 0.9)
+    # Those of a schedule that stretches.
+    with pytest.raises(
+      ValueError, match=r"omega of time step 2 was 0\.9 and is 0\.6"
+    ):
+      run(0, 0.3, 0.6, 0.9)
+    for one, other in zip(run(0, 0.3, 0.9, 0.2), whole[0], strict=True):
+      for first, second in zip(one, other, strict=True):
+        np.testing.assert_array_equal(first, second)
+
+  @pytest.mark.slow
+  def test_fixed_rates_prescribed_as_they_were_give_the_same_run(
+    self, whole, model
+  ):
+    """What controls run is Fed-ADE but for its rates."""
+    rates = np.array([step.learning_rates for step in whole[0]])
+    assert np.ptp(rates) > 0
+    fixed = algorithms.build(
+      fix_lr, model, rate_controls.fixed_rate(HPARAMS[fed_ade])
+    )
+
+    def run(prescribed):
+      return online_adaptation.run(
+        fixed,
+        make_streams(),
+        DEPLOYMENT,
+        run_seed=RUN_SEED,
+        rounds_per_step=self.ROUNDS_PER_STEP,
+        participation=self.PARTICIPATION,
+        prescribed_rates=prescribed,
+      ).timesteps
+
+    for one, other in zip(run(rates), whole[0], strict=True):
+      assert one.before == other.before and one.after == other.after
+      np.testing.assert_array_equal(one.learning_rates, other.learning_rates)
+      np.testing.assert_array_equal(one.estimates, other.estimates)
+    shuffled = run(rates[::-1])
+    assert shuffled[-1].after != whole[0][-1].after
+
+  def test_run_starts_from_the_pretrained_model(
+    self, whole, model, weights, run_for_each
+  ):
+    client_streams = make_streams()
+    batches = [client_streams.batch(client, 1) for client in range(NUM_CLIENTS)]
+    found = run_for_each(
+      model.predict, [(weights, batch.x) for batch in batches]
+    )
+    accuracies = [
+      100 * np.mean(logits.argmax(axis=1) == batch.y)
+      for logits, batch in zip(found, batches, strict=True)
+    ]
+    assert len(set(accuracies)) > 1
+    assert whole[0][0].before["accuracy"] == pytest.approx(np.mean(accuracies))
+
+  def test_rates_and_estimates_are_those_of_the_clients(self, algorithm, whole):
+    first = whole[0][0]
+    assert first.learning_rates.shape == (NUM_CLIENTS,)
+    assert first.estimates.shape == (NUM_CLIENTS, 3)
+    for step in whole[0]:
+      np.testing.assert_allclose(step.estimates.sum(axis=1), 1, rtol=1e-5)
+      assert np.all(step.learning_rates >= np.float32(ETA_MIN))
+      assert np.all(step.learning_rates <= np.float32(ETA_MAX))
+    # Clients that have not taken part yet have the rate without shift and the
+    # uniform estimate.
+    one_round = start(algorithm, participation=0.5)
+    step = one_round.step(1)
+    chosen = rounds.sample_clients(NUM_CLIENTS, 0.5, RUN_SEED, 0)
+    for client in range(NUM_CLIENTS):
+      is_new = step.learning_rates[client] == np.float32(ETA_MIN)
+      is_uniform = np.ptp(step.estimates[client]) == 0
+      assert is_new == is_uniform == (client not in chosen)
+
+
+@pytest.mark.slow
+class TestLocalAlgorithms:
+  """Clients that share nothing adapt once a step, and all of them."""
+
+  @pytest.mark.parametrize(
+    "module, changed",
+    [(fth, "num_timesteps"), (atlas, "cumulative_risk")],
+    ids=["fth", "atlas"],
+  )
+  def test_all_clients_have_one_round_a_step(self, build, module, changed):
+    run = start(build(module), rounds_per_step=3, participation=0.25)
+    for timestep in range(1, NUM_TIMESTEPS + 1):
+      before = [
+        np.array(getattr(state, changed)) for state in run.rounds.client_states
+      ]
+      step = run.step(timestep)
+      assert run.rounds.round_num == timestep
+      for old, state in zip(before, run.rounds.client_states, strict=True):
+        assert np.all(getattr(state, changed) != old)
+      assert step.learning_rates.shape == (NUM_CLIENTS,)
+      assert np.all(np.isnan(step.learning_rates))
+      assert step.estimates is None
+
+
+class TestSource:
+  @pytest.fixture(scope="class")
+  def result(self, build):
+    return online_adaptation.run(
+      build(source),
+      make_streams(),
+      DEPLOYMENT,
+      run_seed=RUN_SEED,
+      rounds_per_step=3,
+    )
+
+  def test_model_without_adaptation_is_the_pretrained_one(
+    self, result, model, weights, run_for_each
+  ):
+    client_streams = make_streams()
+    by_step = [
+      [
+        client_streams.batch(client, step.timestep)
+        for client in range(NUM_CLIENTS)
+      ]
+      for step in result.timesteps
+    ]
+    # A call for each step, of all its batches.
+    found = run_for_each(
+      lambda x: tf.map_fn(
+        lambda batch: model.predict(weights, batch), x, tf.float32
+      ),
+      [(np.stack([each.x for each in batches]),) for batches in by_step],
+    )
+    for step, batches, logits in zip(
+      result.timesteps, by_step, np.float64(found), strict=True
+    ):
+      y = np.array([batch.y for batch in batches])
+      # Batches have one size, so that a mean of means is the mean.
+      assert step.after["accuracy"] == pytest.approx(
+        100 * np.mean(logits.argmax(axis=-1) == y)
+      )
+      right = np.take_along_axis(logits, y[..., np.newaxis], -1)[..., 0]
+      losses = np.log(np.exp(logits).sum(axis=-1)) - right
+      assert step.after["loss"] == pytest.approx(losses.mean(), rel=1e-5)
+
+  def test_there_are_no_rounds(self, build, result):
+    run = start(build(source), rounds_per_step=3)
+    before = state_bits(run)
+    run.step(1)
+    assert run.rounds.round_num == 0 and state_bits(run) == before
+    assert result.seconds_per_round == 0
+    for step in result.timesteps:
+      assert step.after == step.before
+      assert np.all(np.isnan(step.learning_rates))
+      assert len(step.learning_rates) == NUM_CLIENTS
+      assert step.estimates is None

@@ -1,0 +1,569 @@
+"""Tests of pre-training: real training, early stopping, and the cache."""
+
+import dataclasses
+import os
+import pathlib
+import re
+import shutil
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import logging
+
+from tff_shift.data import datasets
+from tff_shift.models import keras_parts
+from tff_shift.models import mlp
+from tff_shift.models import parts
+from tff_shift.models import split_model
+from tff_shift.simulation.scenarios import pretraining
+from tff_shift.simulation.scenarios.pretraining import PretrainingHParams
+
+
+def build_model(width=16):
+  return mlp.build(
+    (28, 28, 1), 10, width=width, head_width=8, input_dtype=tf.uint8
+  )
+
+
+def build_small(activation):
+  layers = tf.keras.layers
+  return split_model.build_split_model(
+    "small",
+    backbone=lambda: tf.keras.Sequential(
+      [
+        layers.InputLayer((28, 28, 1)),
+        layers.Flatten(),
+        layers.Dense(4, activation, name="first"),
+      ]
+    ),
+    head=lambda: tf.keras.Sequential(
+      [layers.InputLayer((4,)), layers.Dense(10, name="second")]
+    ),
+    input_dtype=tf.uint8,
+  )
+
+
+@pytest.fixture(scope="module")
+def model():
+  return build_model()
+
+
+@pytest.fixture(scope="module")
+def digits():
+  """700 training examples and 300 others."""
+  source = datasets.load("digits")
+  order = np.random.default_rng(0).permutation(len(source.y))
+  train, validation = order[:700], order[700:1000]
+  return (
+    (source.x[train], source.y[train]),
+    (source.x[validation], source.y[validation]),
+  )
+
+
+@pytest.fixture(scope="module")
+def few(digits):
+  """24 training examples and 10 others."""
+  (x, y), (other_x, other_y) = digits
+  return (x[:24], y[:24]), (other_x[:10], other_y[:10])
+
+
+def assert_equal_bits(one, other):
+  for left, right in zip(
+    tf.nest.flatten(one), tf.nest.flatten(other), strict=True
+  ):
+    assert np.asarray(left).dtype == np.asarray(right).dtype
+    np.testing.assert_array_equal(left, right)
+
+
+def differs(one, other):
+  return any(
+    np.any(left != right)
+    for left, right in zip(
+      tf.nest.flatten(one), tf.nest.flatten(other), strict=True
+    )
+  )
+
+
+def cross_entropies(logits, y):
+  """The loss of each example, with NumPy."""
+  logits = np.float64(logits)
+  return np.log(np.exp(logits).sum(1)) - logits[np.arange(len(y)), y]
+
+
+class TestTraining:
+  @pytest.fixture(scope="class")
+  def run(self, model, digits):
+    epochs = []
+    hparams = PretrainingHParams(max_epochs=25, patience=2, learning_rate=5e-3)
+    pretrained = pretraining.pretrain(
+      model, *digits, hparams, seed=1, on_epoch=epochs.append
+    )
+    return pretrained, epochs, hparams
+
+  @pytest.mark.slow
+  def test_digits_are_learned(self, run):
+    pretrained, epochs, _ = run
+    assert pretrained.validation_accuracy > 85
+    assert epochs[-1].training_loss < 0.2 * epochs[0].training_loss
+    assert [epoch.number for epoch in epochs] == list(
+      range(1, pretrained.num_epochs + 1)
+    )
+
+  def test_result_is_the_epoch_of_the_smallest_validation_loss(
+    self, run, digits
+  ):
+    pretrained, epochs, _ = run
+    _, (_, y) = digits
+    best = min(epochs, key=lambda epoch: epoch.validation_loss)
+    logits = pretrained.validation_logits
+    assert pretrained.best_epoch == best.number
+    assert pretrained.validation_accuracy == best.validation_accuracy
+    np.testing.assert_array_equal(pretrained.validation_y, y)
+    assert logits.shape == (300, 10)
+    assert logits.dtype == np.float32
+    assert pretrained.validation_accuracy == pytest.approx(
+      100 * np.mean(logits.argmax(1) == y), rel=1e-12
+    )
+    assert cross_entropies(logits, y).mean() == pytest.approx(
+      best.validation_loss, rel=1e-5
+    )
+
+  def test_logits_are_those_of_the_weights(
+    self, run, model, digits, run_in_graph
+  ):
+    pretrained, _, _ = run
+    _, (x, _) = digits
+    logits = run_in_graph(model.predict, pretrained.weights, x)
+    np.testing.assert_allclose(
+      logits, pretrained.validation_logits, rtol=1e-4, atol=1e-4
+    )
+
+  def test_training_ends_at_the_first_run_of_bad_epochs(self, run):
+    pretrained, epochs, hparams = run
+    losses = [epoch.validation_loss for epoch in epochs]
+    smallest = np.minimum.accumulate(losses)
+    # An epoch is a good one if it is below all before it.
+    good = [True, *(smallest[1:] < smallest[:-1])]
+    assert good[-hparams.patience :] == [False] * hparams.patience
+    assert not any(
+      good[i : i + hparams.patience] == [False] * hparams.patience
+      for i in range(len(good) - hparams.patience)
+    )
+    assert pretrained.num_epochs < hparams.max_epochs
+
+  def test_model_with_pretrained_weights_starts_from_them(
+    self, run, model, run_in_graph
+  ):
+    pretrained, _, _ = run
+    started = pretraining.with_pretrained(model, pretrained)
+    weights = run_in_graph(started.initial_weights, np.array([8, 9], np.int32))
+    assert_equal_bits(weights, pretrained.weights)
+
+
+class Trained(NamedTuple):
+  """Trained once for several tests, with what it left in its cache."""
+
+  pretrained: pretraining.Pretrained
+  num_epochs: int
+  cache: pathlib.Path
+
+  HPARAMS = PretrainingHParams(max_epochs=2, batch_size=8)
+  SEED = 3
+
+
+@pytest.fixture(scope="module")
+def trained(model, few, tmp_path_factory):
+  cache, epochs = tmp_path_factory.mktemp("trained") / "cache", []
+  pretrained = pretraining.pretrain(
+    model,
+    *few,
+    Trained.HPARAMS,
+    seed=Trained.SEED,
+    cache_dir=cache,
+    on_epoch=epochs.append,
+  )
+  return Trained(pretrained, len(epochs), cache)
+
+
+@pytest.mark.slow
+def test_seed_changes_the_order_of_the_examples(model, few, trained):
+  # Equal initial weights.
+  start = pretraining.with_pretrained(model, trained.pretrained)
+  one, other = (
+    pretraining.pretrain(start, *few, Trained.HPARAMS, seed=seed)
+    for seed in (1, 2)
+  )
+  assert differs(one.weights, other.weights)
+
+
+@pytest.mark.slow
+def test_epoch_goes_on_from_the_weights_of_the_one_before(model, few):
+  train, _ = few
+  epochs = []
+  # With one batch of all examples, the loss of a step is that of the weights
+  # before it, which is what the epoch before found on the same examples.
+  hparams = PretrainingHParams(
+    max_epochs=4, batch_size=24, optimizer="sgd", learning_rate=0.1
+  )
+  pretraining.pretrain(
+    model, train, train, hparams, seed=0, on_epoch=epochs.append
+  )
+  np.testing.assert_allclose(
+    [epoch.training_loss for epoch in epochs[1:]],
+    [epoch.validation_loss for epoch in epochs[:-1]],
+    rtol=1e-5,
+  )
+  losses = [epoch.validation_loss for epoch in epochs]
+  assert losses == sorted(losses, reverse=True)
+  assert losses[-1] < losses[0]
+
+
+class TestEarlyStopping:
+  def test_weights_that_do_not_move_stop_after_epochs_in_orders_of_their_own(
+    self, model, few, run_in_graph
+  ):
+    (x, y), validation = few
+    x, y = x[:3], y[:3]
+    hparams = PretrainingHParams(
+      max_epochs=99,
+      patience=8,
+      batch_size=2,
+      optimizer="sgd",
+      learning_rate=1e-30,
+    )
+    epochs = []
+    pretrained = pretraining.pretrain(
+      model, (x, y), validation, hparams, seed=0, on_epoch=epochs.append
+    )
+    assert (pretrained.num_epochs, pretrained.best_epoch) == (9, 1)
+    # Two batches of two for three examples: all once, and one of them, at
+    # random, once more. The weights stay as they are.
+    losses = cross_entropies(
+      run_in_graph(model.predict, pretrained.weights, x), y
+    )
+    possible = (losses.sum() + losses) / 4
+    found = [
+      np.flatnonzero(np.isclose(epoch.training_loss, possible, rtol=1e-6))
+      for epoch in epochs
+    ]
+    assert all(len(each) == 1 for each in found)
+    assert len({int(each[0]) for each in found}) > 1
+
+  @pytest.mark.slow
+  def test_best_weights_are_kept_not_the_last(self, model, few):
+    train, (x, y) = few
+    # Whoever learns the training data gets worse at these.
+    wrong = x, (y + 1) % 10
+    hparams = PretrainingHParams(patience=3, learning_rate=1e-2, batch_size=8)
+    stopped = pretraining.pretrain(model, train, wrong, hparams, seed=0)
+    assert stopped.num_epochs == stopped.best_epoch + 3
+    until_best = pretraining.pretrain(
+      model,
+      train,
+      wrong,
+      dataclasses.replace(hparams, max_epochs=stopped.best_epoch),
+      seed=0,
+    )
+    assert_equal_bits(stopped.weights, until_best.weights)
+    assert_equal_bits(stopped.validation_logits, until_best.validation_logits)
+
+
+class _Again(Exception):  # noqa: N818 (it is a sign)
+  @classmethod
+  def train(cls, *_):
+    raise cls
+
+
+class TestCache:
+  @pytest.fixture
+  def pretrain(self, few, trained, tmp_path):
+    """Returns `pretrain(model)`: the result and the number of epochs run.
+
+    The cache is a copy of what `trained` has left.
+    """
+    shutil.copytree(trained.cache, tmp_path / "cache")
+
+    def pretrain(model):
+      epochs = []
+      pretrained = pretraining.pretrain(
+        model,
+        *few,
+        Trained.HPARAMS,
+        seed=Trained.SEED,
+        cache_dir=tmp_path / "cache",
+        on_epoch=epochs.append,
+      )
+      return pretrained, len(epochs)
+
+    return pretrain
+
+  def test_second_call_does_not_train(self, model, few, trained, pretrain):
+    assert trained.num_epochs == 2
+    # Built anew, as another process would.
+    cached, num_epochs = pretrain(build_model())
+    assert num_epochs == 0
+    assert_equal_bits(cached, trained.pretrained)
+    assert type(cached.weights) is type(trained.pretrained.weights)
+    key = pretraining.cache_key(model, *few, Trained.HPARAMS, seed=Trained.SEED)
+    assert os.listdir(trained.cache) == [f"pretrained-{key}.npz"]
+    with np.load(trained.cache / f"pretrained-{key}.npz") as arrays:
+      assert set(tf.nest.flatten(model.weight_names())) < set(arrays)
+
+  @pytest.mark.parametrize(
+    ("changed", "change", "reason"),
+    [
+      ("backbone/layer1/kernel", lambda array: array[:0], "shape"),
+      ("backbone/layer1/kernel", lambda array: array * np.nan, "not finite"),
+      ("head/layer5/bias", lambda array: array.astype(int), "not float32"),
+      ("validation_logits", lambda array: array[:-1], "logits has shape"),
+      (
+        "validation_accuracy",
+        lambda array: 100.5,
+        "validation_accuracy: .* <= 100",
+      ),
+      ("best_epoch", lambda array: 0, "best_epoch: .* >= 1"),
+      ("num_epochs", lambda array: 3, "num_epochs is 3"),
+      ("num_epochs", lambda array: [2, 2], "num_epochs: .* got array"),
+      ("key", lambda array: "other", "it holds another result"),
+      ("key", lambda array: [str(array)] * 2, "it holds another result"),
+    ],
+  )
+  def test_what_cannot_be_a_result_is_made_again(
+    self, changed, change, reason, model, pretrain, tmp_path, monkeypatch
+  ):
+    (path,) = (tmp_path / "cache").iterdir()
+    with np.load(path) as arrays:
+      kept = dict(arrays)
+    kept[changed] = change(kept[changed])
+    np.savez(path, **kept)
+    warnings = []
+    monkeypatch.setattr(
+      logging, "warning", lambda *args: warnings.append(args[0] % args[1:])
+    )
+    monkeypatch.setattr(pretraining, "_train", _Again.train)
+    with pytest.raises(_Again):
+      pretrain(model)
+    (warning,) = warnings
+    assert f"{path} cannot be used and is made again: " in warning
+    assert re.search(reason, warning) and "\n" not in warning
+
+  def test_folder_in_the_place_of_a_result_costs_no_epochs(
+    self, model, pretrain, tmp_path, monkeypatch
+  ):
+    (path,) = (tmp_path / "cache").iterdir()
+    path.unlink()
+    os.mkfifo(path)
+    monkeypatch.setattr(pretraining, "_train", _Again.train)
+    with pytest.raises(_Again):
+      pretrain(model)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ValueError, match="is a folder; a file must be in its"):
+      pretrain(model)
+
+
+class TestCacheKey:
+  hparams = PretrainingHParams()
+
+  @pytest.fixture(scope="class")
+  def key(self, model, few):
+    return self.key_of(model, *few)
+
+  def key_of(self, model, train, validation, hparams=hparams, seed=0):
+    return pretraining.cache_key(model, train, validation, hparams, seed=seed)
+
+  def test_key_does_not_depend_on_what_was_traced_before(self, few, key):
+    build_model(width=5)
+    assert self.key_of(build_model(), *few) == key
+    assert len(key) == 64
+
+  @pytest.mark.parametrize("field", dataclasses.fields(PretrainingHParams))
+  def test_key_depends_on_every_hyperparameter(self, field, model, few, key):
+    if field.name == "optimizer":
+      changed = "sgd"
+    else:
+      changed = field.default + type(field.default)(1)
+    hparams = dataclasses.replace(self.hparams, **{field.name: changed})
+    assert self.key_of(model, *few, hparams) != key
+
+  def test_key_depends_on_the_data(self, model, few, key):
+    (x, y), (other_x, other_y) = few
+    changed_x, changed_other_x = x.copy(), other_x.copy()
+    changed_x[-1, 5, 5] ^= 1
+    changed_other_x[-1, 5, 5] ^= 1
+    keys = {
+      key,
+      self.key_of(model, (changed_x, y), (other_x, other_y)),
+      self.key_of(model, (x, (y + 1) % 10), (other_x, other_y)),
+      self.key_of(model, (x, y), (changed_other_x, other_y)),
+      self.key_of(model, (x, y), (other_x, (other_y + 1) % 10)),
+      self.key_of(model, (other_x, other_y), (x, y)),
+    }
+    assert len(keys) == 6
+
+  def test_key_depends_on_seed_and_versions(self, model, few, key, monkeypatch):
+    keys = {key, self.key_of(model, *few, seed=1)}
+    monkeypatch.setattr(pretraining, "FORMAT", pretraining.FORMAT + 1)
+    keys.add(self.key_of(model, *few))
+    monkeypatch.setattr(tf, "__version__", "0.0.0")
+    keys.add(self.key_of(model, *few))
+    assert len(keys) == 4
+
+  def test_key_depends_on_the_model(self, model, few, key):
+    weights = {
+      name: np.zeros(shape, np.float32)
+      for name, shape in zip(
+        tf.nest.flatten(model.weight_names()),
+        [*model.backbone.shapes, *model.head.shapes],
+        strict=True,
+      )
+    }
+    others = [
+      build_model(width=12),
+      dataclasses.replace(model, name="other"),
+      split_model.with_weights(model, weights),
+    ]
+    keys = [self.key_of(other, *few) for other in others]
+    assert len({key, *keys}) == 4
+
+  def test_types_of_numpy_are_cast_first(self, model, few, key):
+    as_numpy_has_them = [(np.int64(x), np.int64(y)) for x, y in few]
+    assert self.key_of(model, *as_numpy_has_them) == key
+
+  def test_key_depends_on_what_leaves_no_trace_in_the_weights(self, few):
+    one, other = (build_small(activation) for activation in ("relu", "elu"))
+    assert one.weight_names() == other.weight_names()
+    assert self.key_of(one, *few) != self.key_of(other, *few)
+
+
+class TestErrors:
+  def test_loss_that_is_not_finite_names_the_learning_rate(self, model, few):
+    hparams = PretrainingHParams(optimizer="sgd", learning_rate=1e30)
+    with pytest.raises(ValueError, match=r"learning_rate=1e\+30") as error:
+      pretraining.pretrain(model, *few, hparams, seed=0)
+    assert "\n" not in str(error.value)
+
+  @pytest.mark.parametrize(
+    ("change", "message"),
+    [
+      (lambda x, y: (np.float32(x), y), "to become uint8, got float32"),
+      (lambda x, y: (x[:, 1:], y), r"\[n, 28, 28, 1\], got \[\d+, 27, 28, 1"),
+      (lambda x, y: (x, np.float32(y)), "to become int32, got float32"),
+      (lambda x, y: (x, y[1:]), "a class for each example"),
+      (lambda x, y: (x[:0], y[:0]), "at least one"),
+      (lambda x, y: (x, y + 9), r"must lie in 0\.\.9"),
+      (lambda x, y: (x, y - 9), r"must lie in 0\.\.9"),
+    ],
+  )
+  def test_data_that_do_not_fit_the_model_are_refused(
+    self, change, message, model, few
+  ):
+    train, validation = few
+    for name, data in (
+      ("training", (change(*train), validation)),
+      ("validation", (train, change(*validation))),
+    ):
+      with pytest.raises(
+        ValueError, match=f"^. of the {name} .*{message}"
+      ) as error:
+        pretraining.pretrain(model, *data, PretrainingHParams(), seed=0)
+      assert "\n" not in str(error.value)
+
+  def test_hyperparameter_that_is_not_allowed_is_refused(self, model, few):
+    with pytest.raises(ValueError, match="max_epochs=0"):
+      pretraining.pretrain(
+        model, *few, PretrainingHParams(max_epochs=0), seed=0
+      )
+
+
+def test_running_statistics_are_pretrained(few, tmp_path):
+  """Inputs that are normalised first, each epoch one batch of all examples."""
+  layers = tf.keras.layers
+  model = split_model.build_split_model(
+    "normalized",
+    backbone=lambda: tf.keras.Sequential(
+      [
+        layers.InputLayer((28, 28, 1)),
+        layers.Flatten(),
+        layers.BatchNormalization(momentum=0.5, name="norm"),
+      ]
+    ),
+    head=lambda: tf.keras.Sequential(
+      [layers.InputLayer((784,)), layers.Dense(10, name="last")]
+    ),
+    input_dtype=tf.uint8,
+  )
+  hparams = PretrainingHParams(max_epochs=3, patience=3, batch_size=24)
+  found = pretraining.pretrain(model, *few, hparams, seed=0, cache_dir=tmp_path)
+  mean, variance = found.statistics.values()
+  x = np.float64(few[0][0]).reshape(24, -1) / 255
+  left = 0.5**found.best_epoch
+  np.testing.assert_allclose(mean, (1 - left) * x.mean(0), atol=1e-6)
+  np.testing.assert_allclose(
+    variance, left + (1 - left) * x.var(0), rtol=1e-5, atol=1e-6
+  )
+  again = pretraining.pretrain(model, *few, hparams, seed=0, cache_dir=tmp_path)
+  trained = pretraining.with_pretrained(model, again)
+  for name, value in found.statistics.items():
+    np.testing.assert_array_equal(trained.statistics[name], value)
+  # What was kept to choose the epoch are predictions with them.
+  np.testing.assert_allclose(
+    trained.predict(trained.initial_weights(np.int32([0, 0])), few[1][0]),
+    found.validation_logits,
+    rtol=1e-5,
+    atol=1e-5,
+  )
+
+
+def test_frozen_weights_are_used_and_are_no_constants_of_a_graph(monkeypatch):
+  generator = np.random.default_rng(0)
+  base = generator.normal(size=(200, 300)).astype(np.float32)
+  layers = tf.keras.layers
+  head = tf.keras.Sequential([layers.InputLayer((300,)), layers.Dense(2)])
+  model = split_model.SplitModel(
+    name="frozen",
+    backbone=parts.Part(
+      function=lambda weights, x, frozen: weights[0] * (x @ frozen[0]["base"]),
+      names=("scale/scale",),
+      initializers=(lambda shape, seed: tf.ones(shape),),
+      shapes=((300,),),
+      paths=parts.paths(parts.BACKBONE, 1),
+      frozen=({"base": base},),
+    ),
+    head=keras_parts.make_part(head, parts.HEAD),
+    input_shape=(200,),
+    input_dtype=tf.float32,
+    num_classes=2,
+    embedding_size=300,
+  )
+  sizes = []
+  function = tf.function
+
+  def record(*arguments, **options):
+    made = function(*arguments, **options)
+    make_concrete = made.get_concrete_function
+
+    def get_concrete_function(*specs):
+      concrete = make_concrete(*specs)
+      sizes.append(concrete.graph.as_graph_def().ByteSize())
+      return concrete
+
+    made.get_concrete_function = get_concrete_function
+    return made
+
+  monkeypatch.setattr(tf, "function", record)
+  x = generator.normal(size=(8, 200)).astype(np.float32)
+  y = np.arange(8) % 2
+  result = pretraining.pretrain(
+    model, (x, y), (x, y), PretrainingHParams(max_epochs=1), seed=0
+  )
+  (scale,), (kernel, bias) = result.weights
+  np.testing.assert_allclose(
+    result.validation_logits,
+    (scale * (x @ base)) @ kernel + bias,
+    rtol=1e-4,
+    atol=1e-4,
+  )
+  assert sizes and max(sizes) < base.nbytes / 2

@@ -1,0 +1,166 @@
+"""Asking a federation in batches, beside asking each client by hand."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies
+
+from tff_shift import algorithms
+from tff_shift.algorithms import local
+from tff_shift.learning import guidance
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
+from tff_shift.models import mlp
+from tff_shift.simulation.scenarios import queries
+
+NUM_CLIENTS = 3
+NUM_CLASSES = 4
+# Fewer than are asked, so that batches are filled up.
+NUM_QUERIES = 5
+QUERIES = np.random.default_rng(0).normal(size=(12, 2)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def model():
+  return mlp.build((2,), num_classes=NUM_CLASSES, width=6, head_width=5)
+
+
+@pytest.fixture(scope="module")
+def data():
+  return [
+    local_training.ClientData(
+      x=QUERIES,
+      y=np.zeros(len(QUERIES), np.int32),
+      domain_sizes=np.array([len(QUERIES)], np.int32),
+      seed=randomness.client_seed(0, client),
+      client_id=np.int32(client),
+    )
+    for client in range(NUM_CLIENTS)
+  ]
+
+
+@pytest.fixture(scope="module")
+def federation(model, data, context):
+  """Clients with a model of their own each, as it was drawn."""
+  del context
+  algorithm = algorithms.build(
+    local, model, local.HParams(), num_queries=NUM_QUERIES
+  )
+  state = algorithm.initialize(randomness.server_seed(0))
+  return queries.Federation(
+    algorithm,
+    state,
+    algorithm.initialize_client(state, [client.seed for client in data]),
+    data,
+  )
+
+
+@pytest.fixture(scope="module")
+def predictions(model, data, run_in_graph):
+  """What each client predicts of each query, [clients, queries]."""
+  return np.array(
+    [
+      np.argmax(
+        run_in_graph(
+          lambda seed, x: model.predict(model.initial_weights(seed), x),
+          client.seed,
+          QUERIES,
+        ),
+        axis=1,
+      )
+      for client in data
+    ]
+  )
+
+
+@pytest.mark.slow
+def test_clients_prepare_once(federation, model, data, context):
+  del context
+  count = []
+
+  def prepare(state, states, given):
+    count.append(state)
+    assert given == data
+    # Each takes the model of the next.
+    return [*states[1:], states[0]]
+
+  algorithm = algorithms.build(
+    local, model, local.HParams(), num_queries=NUM_QUERIES
+  )
+  assert algorithm.guidance.prepare is None
+  state = algorithm.initialize(randomness.server_seed(0))
+  asked = queries.Federation(
+    dataclasses.replace(
+      algorithm, guidance=algorithm.guidance._replace(prepare=prepare)
+    ),
+    state,
+    algorithm.initialize_client(state, [client.seed for client in data]),
+    data,
+  )
+  routes = np.arange(len(QUERIES), dtype=np.int32) % NUM_CLIENTS
+  np.testing.assert_array_equal(
+    asked.answer(QUERIES, routes).classes,
+    federation.answer(QUERIES, (routes + 1) % NUM_CLIENTS).classes,
+  )
+  np.testing.assert_array_equal(asked.vote(QUERIES), federation.vote(QUERIES))
+  assert len(count) == 1
+
+
+def test_clients_disagree(predictions):
+  # Otherwise the tests below would not tell them apart.
+  assert (predictions != predictions[0]).any(axis=0).sum() > 3
+
+
+class TestAnswer:
+  @settings(max_examples=20, deadline=None)
+  @given(
+    strategies.lists(
+      strategies.integers(-1, NUM_CLIENTS), max_size=len(QUERIES)
+    )
+  )
+  def test_only_the_routed_client_answers(
+    self, federation, predictions, routes
+  ):
+    routes = np.array(routes, np.int32)
+    classes = federation.answer(QUERIES[: len(routes)], routes).classes
+    assert classes.dtype == np.int32
+    expected = [
+      predictions[route, query]
+      if 0 <= route < NUM_CLIENTS
+      else guidance.NO_CLIENT
+      for query, route in enumerate(routes)
+    ]
+    np.testing.assert_array_equal(classes, np.array(expected, np.int32))
+
+  @pytest.mark.parametrize("number", [0, 1, NUM_QUERIES, NUM_QUERIES + 1])
+  def test_any_number_of_queries(self, federation, predictions, number):
+    routes = np.full(number, 2, np.int32)
+    answers = federation.answer(QUERIES[:number], routes)
+    np.testing.assert_array_equal(answers.classes, predictions[2, :number])
+    np.testing.assert_array_equal(answers.routes, routes)
+
+  def test_without_a_guide_routes_are_asked_for(self, federation):
+    assert not federation.can_guide
+    with pytest.raises(ValueError, match="local has no guide"):
+      federation.answer(QUERIES)
+
+
+class TestVote:
+  @pytest.mark.parametrize("number", [0, 1, len(QUERIES)])
+  def test_majority_wins(self, federation, predictions, number):
+    votes = federation.vote(QUERIES[:number])
+    expected = [
+      np.bincount(column, minlength=NUM_CLASSES).argmax()
+      for column in predictions[:, :number].T
+    ]
+    np.testing.assert_array_equal(votes, np.array(expected, np.int32))
+
+  def test_lowest_class_wins_a_tie(self, federation, predictions):
+    is_tie = [len(set(column)) == NUM_CLIENTS for column in predictions.T]
+    assert any(is_tie)
+    np.testing.assert_array_equal(
+      federation.vote(QUERIES[is_tie]), predictions[:, is_tie].min(axis=0)
+    )

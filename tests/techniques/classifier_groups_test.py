@@ -1,0 +1,235 @@
+"""Groups of clients: against the definition, DBSCAN and means in NumPy."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from sklearn import cluster
+
+from tff_shift.learning.aggregators import client_slots
+from tff_shift.techniques import classifier_groups
+
+NUM_CLASSES, SIZE = 2, 3
+
+
+def distances(rows):
+  """Pair by pair, client by client."""
+
+  def cosine(one, other):
+    return one @ other / np.linalg.norm(one) / np.linalg.norm(other)
+
+  number = len(rows)
+  found = np.zeros((number, number))
+  for i in range(number):
+    for j in range(number):
+      others = [z for z in range(number) if z not in (i, j)]
+      if i != j:
+        found[i, j] = np.mean(
+          [
+            abs(cosine(rows[i], rows[z]) - cosine(rows[j], rows[z]))
+            for z in others
+          ]
+        )
+  return found
+
+
+def random_rows(seed, number, size=4):
+  rows = np.random.default_rng(seed).normal(size=(number, size))
+  return rows.astype(np.float32)
+
+
+def scattered_rows(seed, number):
+  """Rows near one of three directions."""
+  generator = np.random.default_rng(seed)
+  centres = generator.normal(size=(3, 4))
+  rows = centres[generator.integers(0, 3, number)]
+  return (rows + 0.1 * generator.normal(size=rows.shape)).astype(np.float32)
+
+
+def test_head_comes_back_from_its_rows():
+  generator = np.random.default_rng(0)
+  kernel = generator.normal(size=(4, 3)).astype(np.float32)
+  bias = generator.normal(size=3).astype(np.float32)
+  for head in ((kernel, bias), (kernel,)):
+    rows = classifier_groups.rows_of(tuple(map(tf.constant, head)))
+    assert rows.shape == (3, 3 + len(head))
+    np.testing.assert_array_equal(rows[:, :4], kernel.T)
+    again = classifier_groups.head_of(rows, 4)
+    assert len(again) == len(head)
+    for found, expected in zip(again, head, strict=True):
+      np.testing.assert_array_equal(found, expected)
+
+
+class TestGroups:
+  @pytest.mark.parametrize("number", [3, 6])
+  def test_distances(self, number):
+    rows = random_rows(number, number)
+    found = classifier_groups.distances(tf.constant(rows))
+    np.testing.assert_allclose(found, distances(rows), atol=1e-5)
+
+  @pytest.mark.parametrize("largest", [0.05, 0.1, 0.3, 0.6])
+  @pytest.mark.parametrize("seed", range(3))
+  def test_groups_are_those_of_dbscan(self, seed, largest):
+    rows = scattered_rows(seed, 9)
+    found = classifier_groups.groups(tf.constant(rows), largest, 9)
+    labels = cluster.DBSCAN(
+      eps=largest, min_samples=1, metric="precomputed"
+    ).fit_predict(distances(rows))
+    np.testing.assert_array_equal(found, labels[:, np.newaxis] == labels)
+
+  def test_chain_is_one_group(self):
+    """However many steps there are between its ends."""
+    angles = np.linspace(0, np.pi / 2, 17)
+    rows = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    found = distances(rows)
+    largest = 1.01 * np.max(np.diag(found, 1))
+    assert found[0, -1] > 5 * largest
+    rows = tf.constant(rows, tf.float32)
+    assert np.all(classifier_groups.groups(rows, largest, 17) == 1)
+
+  def test_identical_rows_are_two_groups(self):
+    one, other = random_rows(0, 2)
+    rows = np.stack([one, other, one, other, other])
+    found = classifier_groups.groups(tf.constant(rows), 0.1, 100)
+    labels = np.array([0, 1, 0, 1, 1])
+    np.testing.assert_array_equal(found, labels[:, np.newaxis] == labels)
+
+  @pytest.mark.parametrize("number", [1, 2])
+  def test_fewer_than_three_stay_by_themselves(self, number):
+    rows = tf.ones([number, 4])
+    found = classifier_groups.groups(rows, 2.0, 10)
+    np.testing.assert_array_equal(found, np.eye(number))
+
+
+def sent_by(labels, seed=0):
+  """What clients of two groups send; the last lacks the last class."""
+  generator = np.random.default_rng(seed)
+  centres = generator.normal(size=(2, NUM_CLASSES, SIZE + 1))
+  number = len(labels)
+  means = generator.normal(size=(number, NUM_CLASSES, SIZE))
+  means[-1, -1] = 0
+  return classifier_groups.Sent(
+    *(
+      np.float32(each)
+      for each in (
+        centres[np.array(labels)],
+        generator.normal(size=(number, NUM_CLASSES, SIZE + 1)),
+        means,
+      )
+    )
+  )
+
+
+class TestMerge:
+  def test_one_group_has_the_mean_of_all(self):
+    sent = sent_by([0, 0, 0, 0])
+    found = classifier_groups.merge(sent, 0.1, 4)
+    for client in range(4):
+      np.testing.assert_allclose(
+        found.rows[client], sent.rows.mean(axis=0), atol=1e-6
+      )
+      # Of those that have the class.
+      np.testing.assert_allclose(
+        found.anchors[client, 0], sent.means[:, 0].mean(axis=0), atol=1e-6
+      )
+      np.testing.assert_allclose(
+        found.anchors[client, 1], sent.means[:3, 1].mean(axis=0), atol=1e-6
+      )
+
+  def test_two_groups_have_means_of_their_own(self):
+    sent = sent_by([0, 1, 0, 1, 1])
+    found = classifier_groups.merge(sent, 0.1, 5)
+    for members in ([0, 2], [1, 3, 4]):
+      for client in members:
+        np.testing.assert_allclose(
+          found.rows[client], sent.rows[members].mean(axis=0), atol=1e-6
+        )
+
+  def test_classes_have_groups_of_their_own(self):
+    sent = sent_by([0, 1, 0, 1, 1])
+    compared = np.copy(sent.compared)
+    compared[:, 1] = compared[0, 1]
+    found = classifier_groups.merge(sent._replace(compared=compared), 0.1, 5)
+    np.testing.assert_allclose(
+      found.rows[0, 0], sent.rows[[0, 2], 0].mean(axis=0), atol=1e-6
+    )
+    np.testing.assert_allclose(
+      found.rows[0, 1], sent.rows[:, 1].mean(axis=0), atol=1e-6
+    )
+
+  def test_client_alone_keeps_its_own_bit_by_bit(self):
+    sent = sent_by([0, 1, 0])
+    found = classifier_groups.merge(sent, 0.1, 3)
+    np.testing.assert_array_equal(found.rows[1], sent.rows[1])
+    np.testing.assert_array_equal(found.anchors[1], sent.means[1])
+
+  def test_class_that_nobody_has_stays_without_an_anchor(self):
+    sent = sent_by([0, 0, 0])
+    means = np.copy(sent.means)
+    means[:, 1] = 0
+    found = classifier_groups.merge(sent._replace(means=means), 0.1, 3)
+    assert not np.any(found.anchors[:, 1])
+    assert np.all(np.any(found.anchors[:, 0], axis=1))
+
+
+HPARAMS = classifier_groups.GroupHParams(num_slots=6)
+
+
+class TestTable:
+  @pytest.fixture(scope="class")
+  def sent(self):
+    return sent_by([0, 0, 0])
+
+  @pytest.fixture(scope="class")
+  def written(self, sent):
+    """The table after round 4, in which clients 1, 2 and 5 took part."""
+    head = (tf.zeros([SIZE, NUM_CLASSES]), tf.zeros([NUM_CLASSES]))
+    table = classifier_groups.empty_table(HPARAMS, head, NUM_CLASSES, SIZE)
+    slots = [
+      classifier_groups.place(
+        HPARAMS, tf.nest.map_structure(lambda t, i=i: t[i], sent), client
+      )
+      for i, client in enumerate((1, 2, 5))
+    ]
+    summed = tf.nest.map_structure(lambda *each: sum(each), *slots)
+    assert isinstance(summed, client_slots.Slots)
+    # Of the round before, client 0 has something.
+    table = table._replace(written=tf.constant([4.0, 0, 0, 0, 0, 0]))
+    return classifier_groups.write_table(HPARAMS, table, summed, 4)
+
+  def test_clients_read_what_was_merged(self, sent, written):
+    merged = classifier_groups.merge(sent, 0.1, 3)
+    for place, client in enumerate((1, 2, 5)):
+      found, is_there = classifier_groups.read_table(written, client, 4)
+      assert is_there
+      np.testing.assert_allclose(found.rows, merged.rows[place], atol=1e-6)
+      np.testing.assert_allclose(
+        found.anchors, merged.anchors[place], atol=1e-6
+      )
+
+  def test_nothing_is_there_for_others(self, written):
+    for client in (0, 3, 4):
+      found, is_there = classifier_groups.read_table(written, client, 4)
+      assert not is_there
+      assert not np.any(found.rows) and not np.any(found.anchors)
+    np.testing.assert_array_equal(written.written, [4, 5, 5, 0, 0, 5])
+
+  def test_client_without_a_slot_is_an_error(self, sent):
+    with pytest.raises(
+      tf.errors.InvalidArgumentError, match="num_slots must be at least"
+    ):
+      classifier_groups.place(
+        HPARAMS, tf.nest.map_structure(lambda t: t[0], sent), 6
+      )
+
+
+def test_sent_has_zeros_for_classes_without_examples():
+  embeddings = random_rows(0, 4, SIZE)
+  head = (tf.zeros([SIZE, 3]), tf.zeros([3]))
+  found = classifier_groups.sent(
+    head, head, tf.constant(embeddings), tf.constant([0, 2, 2, 0]), 3
+  )
+  np.testing.assert_allclose(
+    found.means,
+    [embeddings[[0, 3]].mean(axis=0), np.zeros(SIZE), embeddings[1:3].mean(0)],
+    atol=1e-6,
+  )

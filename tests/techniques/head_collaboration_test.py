@@ -1,0 +1,149 @@
+"""Tests of the combination of heads: against NumPy and SciPy, and by hand."""
+
+import numpy as np
+import pytest
+import scipy.optimize
+
+from tff_shift.techniques import head_collaboration
+
+
+def matrix(h, v, client):
+  """diag(v) + D of a client, from its definition."""
+  away = h[client] - h
+  return np.diag(v) + np.einsum("jkd,lkd->jl", away, away)
+
+
+def solve_with_scipy(p):
+  size = len(p)
+  return scipy.optimize.minimize(
+    lambda a: a @ p @ a,
+    np.full(size, 1 / size),
+    jac=lambda a: 2 * p @ a,
+    method="SLSQP",
+    bounds=[(0, 1)] * size,
+    constraints={
+      "type": "eq",
+      "fun": lambda a: a.sum() - 1,
+      "jac": np.ones_like,
+    },
+    options={"maxiter": 1000, "ftol": 1e-15},
+  ).x
+
+
+@pytest.fixture(scope="module")
+def shares(run_in_graph):
+  """Returns `shares(h, v, present=None)`."""
+
+  def run(h, v, present=None):
+    present = np.ones(len(v)) if present is None else present
+    return run_in_graph(
+      head_collaboration.shares,
+      *(np.asarray(each, np.float32) for each in (h, v, present)),
+    )
+
+  return run
+
+
+def draw(spread, num_clients=6):
+  """h and v of clients in two groups that are `spread` apart."""
+  generator = np.random.default_rng(0)
+  h = generator.normal(size=(num_clients, 3, 4))
+  h[::2] += spread
+  v = generator.uniform(1, 9, size=num_clients)
+  return np.float32(h), np.float32(v)
+
+
+class TestStatistics:
+  def test_are_those_of_the_formula(self, run_in_graph):
+    generator = np.random.default_rng(0)
+    features = np.float32(generator.normal(size=(9, 4)))
+    # There is no example of the last class.
+    y = np.int32([0, 1, 1, 0, 1, 1, 1, 2, 2])
+    found = run_in_graph(
+      lambda f, y: head_collaboration.statistics(f, y, 4), features, y
+    )
+    h, means, v = np.zeros((4, 4)), np.zeros((4, 4)), 0.0
+    for k in range(3):
+      of_class = features[y == k]
+      share, means[k] = len(of_class) / 9, of_class.mean(axis=0)
+      h[k] = share * means[k]
+      v += share * np.trace(of_class.T @ of_class / len(of_class))
+      v -= share**2 * means[k] @ means[k]
+    np.testing.assert_allclose(found.h, h, atol=1e-6)
+    np.testing.assert_allclose(found.means, means, atol=1e-6)
+    np.testing.assert_allclose(found.v, v / 9, rtol=1e-5)
+
+  def test_variance_of_one_example_is_zero(self, run_in_graph):
+    features = np.full((1, 3), 0.1, np.float32)
+    found = run_in_graph(
+      lambda f: head_collaboration.statistics(f, np.int32([1]), 2), features
+    )
+    np.testing.assert_allclose(found.v, 0, atol=1e-8)
+    assert found.v >= 0
+
+  def test_client_without_examples_has_zeros(self, run_in_graph):
+    found = run_in_graph(
+      lambda f: head_collaboration.statistics(f, np.zeros(0, np.int32), 2),
+      np.zeros((0, 3), np.float32),
+    )
+    assert not any(np.any(each) for each in found)
+
+
+class TestShares:
+  @pytest.mark.slow
+  @pytest.mark.parametrize("spread", [0, 1, 10])
+  def test_agree_with_scipy(self, shares, spread):
+    h, v = draw(spread)
+    found = shares(h, v)
+    np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-6)
+    for client, row in enumerate(found):
+      expected = solve_with_scipy(matrix(h, v, client))
+      np.testing.assert_allclose(row, expected, atol=1e-5)
+    # Who is far away does not count.
+    assert np.any(found[0, 1::2] > 0.01) == (spread < 10)
+
+  def test_small_ones_are_dropped_and_the_rest_sums_to_one(self, shares):
+    # Of equal clients a_j goes with 1 / v_j: here 1 : 0.0005, and 1 : 0.5.
+    (found, *_) = shares(np.zeros((3, 1, 1)), [1, 2000, 2])
+    np.testing.assert_allclose(found, [2 / 3, 0, 1 / 3], rtol=1e-4)
+
+  def test_equal_clients_count_alike(self, shares):
+    h, v = np.ones((4, 2, 3)), np.full(4, 0.7)
+    np.testing.assert_allclose(shares(h, v), 1 / 4, rtol=1e-6)
+    # Without variance too, where any weights would do.
+    np.testing.assert_allclose(shares(h, 0 * v), 1 / 4, rtol=1e-6)
+
+  def test_certain_clients_keep_their_own_head_to_the_bit(self, shares):
+    h, _ = draw(0)
+    np.testing.assert_array_equal(shares(h, np.zeros(6)), np.eye(6))
+    np.testing.assert_array_equal(shares(h[:1], [0.3]), [[1]])
+
+  def test_absent_clients_do_not_count(self, shares):
+    h, v = draw(1)
+    present = np.array([1, 1, 0, 1, 0, 1])
+    found = shares(h, v, present)
+    there = present > 0
+    assert not found[:, ~there].any()
+    alone = shares(h[there], v[there])
+    np.testing.assert_allclose(found[there][:, there], alone, atol=1e-6)
+
+
+def test_heads_are_combined_and_others_keep_theirs(run_in_graph):
+  generator = np.random.default_rng(0)
+  shapes = (3, 4, 2), (3, 2)
+  heads, before = (
+    tuple(np.float32(generator.normal(size=s)) for s in shapes)
+    for _ in range(2)
+  )
+  combination = np.float32([[0.25, 0, 0.75], [0, 0, 1], [1, 0, 0]])
+  found = run_in_graph(
+    head_collaboration.combine,
+    heads,
+    combination,
+    np.float32([1, 0, 1]),
+    before,
+  )
+  for new, rows, old in zip(found, heads, before, strict=True):
+    np.testing.assert_allclose(new[0], rows[0] / 4 + rows[2] * 3 / 4, 1e-6)
+    np.testing.assert_array_equal(new[1], old[1])
+    np.testing.assert_array_equal(new[2], rows[0])

@@ -1,0 +1,150 @@
+"""The mixture of two heads that FedTHE finds for each example."""
+
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+import tensorflow as tf
+
+from tff_shift.techniques import head_mixtures
+
+pytestmark = pytest.mark.slow
+
+NUM_CLASSES = 4
+
+
+def judge(seed, num_examples):
+  generator = np.random.default_rng(seed)
+  return head_mixtures.Judged(
+    *generator.normal(size=(2, num_examples, NUM_CLASSES)).astype(np.float32),
+    generator.uniform(0, 3, (num_examples, 2)).astype(np.float32),
+  )
+
+
+@pytest.fixture(scope="module")
+def find(compile_in_graph):
+  """Returns `find(judged)` for 20 steps at a rate of 0.2."""
+  specs = head_mixtures.Judged(
+    *[tf.TensorSpec([None, n], tf.float32) for n in (NUM_CLASSES,) * 2 + (2,)]
+  )
+  return compile_in_graph(
+    lambda judged: head_mixtures.find(judged, 20, 0.2), specs
+  )
+
+
+def loss_by_hand(numbers, g, l, distances):  # noqa: E741
+  u = scipy.special.softmax(numbers)
+  p, q = scipy.special.softmax(g), scipy.special.softmax(l)
+  s = p @ q / np.linalg.norm(p) / np.linalg.norm(q)
+  entropy = scipy.stats.entropy(scipy.special.softmax(u[0] * g + u[1] * l))
+  return s * entropy + (1 - s) * (u @ distances)
+
+
+def find_by_hand(g, l, distances, num_steps=20, rate=0.2):  # noqa: E741
+  """Adam on central differences, in float64."""
+  g, l, distances = map(np.float64, (g, l, distances))  # noqa: E741
+  numbers, mean, square = np.zeros((3, 2))
+  for step in range(1, num_steps + 1):
+    slopes = np.array(
+      [
+        loss_by_hand(numbers + each, g, l, distances)
+        - loss_by_hand(numbers - each, g, l, distances)
+        for each in 1e-6 * np.eye(2)
+      ]
+    ) / (2 * 1e-6)
+    if np.linalg.norm(slopes) < 1e-5:
+      break
+    mean = 0.9 * mean + 0.1 * slopes
+    square = 0.999 * square + 0.001 * slopes**2
+    at = rate * np.sqrt(1 - 0.999**step) / (1 - 0.9**step)
+    numbers = numbers - at * mean / (np.sqrt(square) + 1e-7)
+  return scipy.special.softmax(numbers)
+
+
+class TestFind:
+  def test_agrees_with_adam_by_hand(self, find):
+    judged = judge(0, 6)
+    found = find(judged)
+    expected = [find_by_hand(*each) for each in zip(*judged, strict=True)]
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    assert np.ptp(found[:, 0]) > 0.5
+
+  def test_example_does_not_depend_on_the_others(self, find):
+    # More than are found side by side.
+    judged = judge(1, 300)
+    found = find(judged)
+    assert found.shape == (300, 2)
+    for place in (0, 255, 256, 299):
+      alone = find(
+        head_mixtures.Judged(*(each[place : place + 1] for each in judged))
+      )
+      np.testing.assert_allclose(found[place : place + 1], alone, atol=1e-6)
+    assert find(judge(0, 0)).shape == (0, 2)
+
+  def test_equal_heads_count_alike(self, find):
+    judged = judge(2, 5)
+    equal = judged._replace(
+      personal_logits=judged.logits,
+      distances=judged.distances[:, :1].repeat(2, axis=1),
+    )
+    # Not to the last bit: machines' softmax of equal numbers differs there.
+    np.testing.assert_allclose(find(equal), np.full((5, 2), 0.5), atol=1e-6)
+
+  def test_nearer_descriptor_counts_where_heads_disagree(self, find):
+    # The cosine of the heads' probabilities is 0.
+    sure = np.float32([[30, 0, 0, 0]])
+    judged = head_mixtures.Judged(
+      sure, sure[:, [1, 0, 2, 3]], np.float32([[2, 1]])
+    )
+    assert find(judged)[0, 1] > 0.9
+    nearer = judged._replace(distances=judged.distances[:, ::-1])
+    np.testing.assert_allclose(find(nearer), find(judged)[:, ::-1], atol=1e-6)
+
+  def test_surer_head_counts_where_heads_agree(self, find):
+    # Distances hardly count.
+    flat = np.float32([[0.2, 0.1, 0.1, 0.1]])
+    judged = head_mixtures.Judged(flat * 12, flat, np.float32([[1, 1]]))
+    assert find(judged)[0, 0] > 0.9
+
+  def test_search_ends_where_the_slope_is_small(self, find):
+    # A step of Adam is as long as the rate, however small the slope is.
+    sure = np.float32([[30, 0, 0, 0]])
+    judged = head_mixtures.Judged(
+      sure, sure[:, [1, 0, 2, 3]], np.float32([[1, 1 + 1e-5]])
+    )
+    np.testing.assert_allclose(find(judged), [[0.5, 0.5]], atol=1e-6)
+    steeper = judged._replace(distances=np.float32([[1, 1 + 1e-3]]))
+    assert find(steeper)[0, 0] > 0.9
+
+  def test_no_steps_give_the_mean(self, run_in_graph):
+    found = run_in_graph(
+      lambda judged: head_mixtures.mix(
+        head_mixtures.find(judged, 0, 0.2), judged[0], judged[1]
+      ),
+      judge(0, 3),
+    )
+    np.testing.assert_allclose(
+      found, (judge(0, 3)[0] + judge(0, 3)[1]) / 2, rtol=1e-6
+    )
+
+
+class TestSmooth:
+  @pytest.fixture(scope="class")
+  def smooth(self, run_in_graph):
+    return lambda z, sizes, alpha, beta: run_in_graph(
+      lambda z, sizes: head_mixtures.smooth(z, alpha, beta, sizes, None),
+      np.float32(z),
+      np.int32(sizes),
+    )
+
+  def test_history_by_hand(self, smooth):
+    # h is 4, 2, 5 in the first domain, and anew 8 in the second.
+    found = smooth([[4], [0], [8], [8]], [3, 1], alpha=0.5, beta=0.25)
+    np.testing.assert_array_equal(
+      found, [[4], [0.75 * 2], [0.25 * 8 + 0.75 * 5], [8]]
+    )
+
+  @pytest.mark.parametrize(("alpha", "beta"), [(1.0, 0.1), (0.1, 1.0)])
+  def test_rate_of_one_leaves_features(self, smooth, alpha, beta):
+    z = np.arange(12, dtype=np.float32).reshape(4, 3)
+    np.testing.assert_allclose(smooth(z, [4], alpha, beta), z, rtol=1e-6)

@@ -1,0 +1,1 @@
+"""Command-line programs: flags, plans, tuning, binaries."""

@@ -1,0 +1,1 @@
+"""The programs that `experiments` and the installed commands start."""

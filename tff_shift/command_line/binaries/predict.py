@@ -1,0 +1,191 @@
+r"""Predicts examples of a file with a model that a run has left.
+
+  python -m experiments.predict --model=runs/demo/model/fed_avg/... \
+      --input=data.npz --output=predictions.npz
+
+The input is an .npz file (numpy.savez) with x, the examples [n, ...] in the
+shape of the model's and of a type that training takes, or, for a model of
+titles, texts [n]; if it has y, their classes [n], the accuracy is printed. The
+output is an .npz file with logits [n, classes] and classes [n] of the server's
+model, or of a client's with --client. With --vote it has classes, those of most
+clients; with --guide routes [n] and probabilities [n, clients], and classes
+[n], of the client that is named, where all clients were saved.
+"""
+
+import os
+import pathlib
+from collections.abc import Callable
+
+import numpy as np
+from absl import flags
+
+import tff_shift
+from tff_shift import files
+from tff_shift import shown_names
+from tff_shift.command_line import common_flags
+from tff_shift.command_line import output_folder
+from tff_shift.command_line import program
+from tff_shift.data import array_files
+from tff_shift.learning import evaluation
+from tff_shift.serving import predictor
+
+FLAGS = flags.FLAGS
+
+_Predict = Callable[[np.ndarray], dict[str, np.ndarray]]
+
+
+def define_flags() -> None:
+  """Defines the flags of this binary."""
+  flags.DEFINE_string(
+    "model",
+    None,
+    "Folder of the model, or of a run with exactly one model.",
+  )
+  flags.DEFINE_string("input", None, "An .npz file with x, and y if known.")
+  flags.DEFINE_string("output", None, "The .npz file to write.")
+  flags.DEFINE_bool("overwrite", False, "Replaces --output if it is there.")
+  flags.DEFINE_integer(
+    "client", None, "Predicts with the own model of this client."
+  )
+  flags.DEFINE_bool(
+    "guide", False, "Lets the guide name the client to ask, and asks it."
+  )
+  flags.DEFINE_bool("vote", False, "Lets all clients vote.")
+  flags.DEFINE_integer("batch_size", 1024, "Predicts so many at a time.")
+
+
+def _check_flags() -> None:
+  """Refuses flags that are wrong whatever the files hold."""
+  for flag in ("model", "input", "output"):
+    if not FLAGS[flag].value:
+      raise common_flags.UsageError(f"--{flag}: name it")
+  chosen = [
+    name
+    for name, is_chosen in (
+      ("client", FLAGS.client is not None),
+      ("guide", FLAGS.guide),
+      ("vote", FLAGS.vote),
+    )
+    if is_chosen
+  ]
+  if len(chosen) > 1:
+    raise common_flags.UsageError(
+      " and ".join(f"--{name}" for name in chosen) + ": choose one of them"
+    )
+  common_flags.require_at_least_one("batch_size")
+  output = pathlib.Path(FLAGS.output)
+  common_flags.require(
+    "output", output.parent.is_dir(), "a file in a folder that there is"
+  )
+  common_flags.require("output", not output.is_dir(), "a file, not a folder")
+  if output.exists() and not FLAGS.overwrite:
+    raise common_flags.UsageError(
+      f"--output={output}: the file is there already; name another or pass"
+      " --overwrite"
+    )
+  with (
+    common_flags.usage_errors(),
+    output_folder.unwritable_refused("output"),
+  ):
+    files.check_writable(output.parent)
+
+
+def _read_input() -> tuple[np.ndarray, np.ndarray | None]:
+  """Returns x, and y or None."""
+  path = FLAGS.input
+  if not os.path.exists(path):
+    raise common_flags.UsageError(f"--input={path}: there is no such file")
+  try:
+    arrays = array_files.read_npz(path)
+  except ValueError as error:
+    raise common_flags.UsageError(f"--input={path}: {error}") from error
+  if "x" not in arrays:
+    raise common_flags.UsageError(
+      f"--input={path}: it must have an array x; it has"
+      f" {', '.join(arrays) or 'none'}"
+    )
+  x, y = arrays["x"], arrays.get("y")
+  if not x.ndim:
+    raise common_flags.UsageError(f"--input={path}: x has no examples")
+  if y is not None and (
+    y.shape != x.shape[:1] or not np.issubdtype(y.dtype, np.integer)
+  ):
+    raise common_flags.UsageError(
+      f"--input={path}: y is {y.dtype} {y.shape}; it must be an integer for"
+      f" each of the {len(x)} examples"
+    )
+  return x, y
+
+
+def _check_classes(y: np.ndarray | None, num_classes: int) -> None:
+  """Refuses classes that the model does not have: nobody could be right."""
+  if y is not None and len(y) and not 0 <= y.min() <= y.max() < num_classes:
+    raise common_flags.UsageError(
+      f"--input={FLAGS.input}: y must lie in 0..{num_classes - 1}, the classes"
+      f" of the model, got {y.min()}..{y.max()}"
+    )
+
+
+def _chosen(model: predictor.Predictor) -> _Predict:
+  """Returns what the flags ask of the model, for a batch."""
+
+  def from_logits(logits):
+    classes = evaluation.predicted_classes(logits)
+    return {"logits": logits.numpy(), "classes": classes.numpy()}
+
+  def guide(x):
+    found = model.guide(x)._asdict()
+    if "answer" in model.functions:
+      found["classes"] = model.answer(x).classes
+    return {name: values.numpy() for name, values in found.items()}
+
+  if FLAGS.guide:
+    return guide
+  if FLAGS.vote:
+    return lambda x: {"classes": model.vote(x).numpy()}
+  if FLAGS.client is not None:
+    return lambda x: from_logits(model.predict_as(FLAGS.client, x))
+  return lambda x: from_logits(model.predict(x))
+
+
+def _in_batches(predict: _Predict, x: np.ndarray) -> dict[str, np.ndarray]:
+  """Predicts so many examples at a time; without any, one batch of none."""
+  found = [
+    predict(x[start : start + FLAGS.batch_size])
+    for start in range(0, max(len(x), 1), FLAGS.batch_size)
+  ]
+  return {
+    name: np.concatenate([part[name] for part in found]) for name in found[0]
+  }
+
+
+def main() -> None:
+  """Predicts what the flags ask for."""
+  _check_flags()
+  x, y = _read_input()
+  with common_flags.usage_errors():
+    model = tff_shift.load(FLAGS.model)
+  _check_classes(y, model.num_classes)
+  with common_flags.usage_errors():
+    if x.dtype.kind == "U" and x.ndim == 1:
+      x = model.ids_of(x.tolist())
+    try:
+      # Whole: a message tells the number of an example in the file.
+      x = model.checked(x)
+    except ValueError as error:
+      raise ValueError(f"--input={FLAGS.input}: {error}") from error
+    found = _in_batches(_chosen(model), x)
+  array_files.write_npz(FLAGS.output, found)
+  if y is not None and len(y) and "classes" in found:
+    right = 100 * float(np.mean(found["classes"] == y))
+    print(f"accuracy: {right:.2f} % of {len(y)} examples")
+  print(shown_names.printable(f"predictions: {FLAGS.output}"))
+
+
+def run() -> None:
+  """Reads the command line and runs this binary, to the end of the process."""
+  program.run(main, define_flags)
+
+
+if __name__ == "__main__":
+  run()

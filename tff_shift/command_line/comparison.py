@@ -1,0 +1,535 @@
+"""What the binaries that compare algorithms have in common, but for the flags.
+
+A binary makes a `Plan` of its own kind, starts a `Comparison`, runs what it
+compares in its own way (`Comparison.runs`, `Comparison.run`), tells what came
+of it (`Comparison.summarize`), and prints the table (`Comparison.finish`).
+"""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from absl import flags
+
+from tff_shift import algorithms
+from tff_shift import execution
+from tff_shift import shown_names
+from tff_shift import user_modules
+from tff_shift.command_line import common_flags
+from tff_shift.command_line import output_folder
+from tff_shift.command_line import saved_models
+from tff_shift.command_line.flags import aggregator_flags
+from tff_shift.command_line.flags import dataset_flags
+from tff_shift.command_line.flags import tracker_flags
+from tff_shift.command_line.tuning import selection
+from tff_shift.learning import algorithm as algorithm_lib
+from tff_shift.learning import frozen_weights
+from tff_shift.learning.aggregators import factories
+from tff_shift.learning.aggregators import update_noise
+from tff_shift.models import input_scaling
+from tff_shift.models import split_model
+from tff_shift.reporting import progress
+from tff_shift.reporting import summary
+from tff_shift.reporting.trackers import trackers
+from tff_shift.simulation.engine import checkpoints
+from tff_shift.simulation.engine import rounds
+from tff_shift.simulation.storage import results
+
+FLAGS = flags.FLAGS
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+  """What the flags of every binary ask for, checked.
+
+  Attributes:
+    scenario: The binary's name.
+    contestants: What is compared.
+    seeds: The seeds.
+    aggregators: How the server combines updates, by algorithm; by the names
+      of its controls as well, if it has any.
+    model: The model.
+    settings: What tells these runs from those of other flags, by name.
+    num_steps: The number of rounds or time steps of a run.
+    step_name: What progress calls one of them.
+    selection_seeds: The seeds with which the setting of an algorithm is chosen.
+    told_hparams: The hyper-parameters that rows and tables tell beside those
+      that are compared.
+    hparams_of_steps: The hyper-parameters that follow `num_steps` where their
+      flags are not set.
+  """
+
+  scenario: str
+  contestants: Sequence[selection.Contestant]
+  seeds: Sequence[int]
+  aggregators: Mapping[str, factories.Aggregator | None]
+  model: split_model.SplitModel
+  settings: Mapping[str, Any]
+  num_steps: int
+  step_name: str = "round"
+  selection_seeds: Sequence[int] = ()
+  told_hparams: Sequence[str] = ("learning_rate",)
+  hparams_of_steps: Sequence[str] = ()
+
+  def num_runs(self, contestant: selection.Contestant) -> int:
+    """Returns how many runs a contestant has, if none is for a choice."""
+    del contestant
+    return len(self.seeds)
+
+  def what_follows(self, before: int) -> str | None:
+    """Tells what in the steps of a run depends on their number.
+
+    Args:
+      before: Another number of steps, below `num_steps`.
+
+    Returns:
+      The flag and what to do, as a part of a line; None if nothing does.
+    """
+    del before
+    for name in self.hparams_of_steps:
+      owners = [
+        each.algorithm
+        for each in self.contestants
+        if hasattr(each.hparams, name)
+      ]
+      if owners and FLAGS[name].value is None:
+        return (
+          f"--{name} of {', '.join(dict.fromkeys(owners))}, which is not set,"
+          " follows it, and what was trained depends on that; a run that starts"
+          f" with --{name} takes more"
+        )
+    return None
+
+  @property
+  def hparam_names(self) -> list[str]:
+    """The hyper-parameters that rows and tables tell."""
+    compared = [name for each in self.contestants for name in each.compared]
+    return list(dict.fromkeys([*self.told_hparams, *compared]))
+
+
+class Run:
+  """A contestant with a seed: where its progress, rows and states go.
+
+  Attributes:
+    bar: Shows progress.
+    checkpoint: Where the run is saved.
+    write_loss: Tracks the training loss of a round, any round; takes the number
+      of rounds done and the loss.
+  """
+
+  def __init__(
+    self,
+    labels: Mapping[str, Any],
+    curve: Sequence[str],
+    bar: progress.Progress,
+    checkpoint: checkpoints.Run,
+    folder: results.RunFolder,
+    tracked: trackers.TrackedRun,
+    class_names: Sequence[str] | None,
+    vocabulary: Sequence[str] | None = None,
+    what_may_help: str = "",
+  ):
+    self.bar = bar
+    self.checkpoint = checkpoint
+    self._labels = labels
+    self._curve = curve
+    self._folder = folder
+    self._tracked = tracked
+    self.write_loss = trackers.on_loss(tracked)
+    self._class_names = class_names
+    self._vocabulary = vocabulary
+    self._what_may_help = what_may_help
+    self._has_warned = False
+
+  def write(
+    self,
+    step: Mapping[str, Any],
+    measured: Mapping[str, float | None],
+    **in_row: float,
+  ) -> None:
+    """Writes a row of `metrics.csv`, and tracks what was measured.
+
+    Args:
+      step: What tells the rows of the run apart, its number last.
+      measured: What was measured.
+      **in_row: What the row tells beside that.
+    """
+    self._folder.write_metrics({**self._labels, **step, **in_row, **measured})
+    self._warn_of_no_numbers(measured)
+    *others, number = step.values()
+    self._tracked.scalars(
+      trackers.present(measured), number, group="/".join(others)
+    )
+
+  def on_end(self, running: rounds.Rounds) -> None:
+    """Writes the model of the run, unless the run is one that only tries."""
+    if self._class_names is not None:
+      saved_models.save(
+        running,
+        self._folder.path,
+        self._curve,
+        self._class_names,
+        self._vocabulary,
+      )
+
+  def _warn_of_no_numbers(self, measured):
+    """Says once that predictions are not finite, as of a diverged model."""
+    shares = [
+      value for name, value in measured.items() if name.endswith("not_finite")
+    ]
+    if not self._has_warned and any(share and share > 0 for share in shares):
+      self._has_warned = True
+      output_folder.warn(
+        f"{', '.join(self._curve)}: predictions are not finite numbers, which"
+        f" counts as wrong (column not_finite); {self._what_may_help}"
+      )
+
+  def recorder(self, accuracy: str) -> Callable[[int, float, Any], None]:
+    """Returns what is to be done after each round, beside `write_loss`.
+
+    Args:
+      accuracy: The metric that the progress bar shows.
+    """
+    latest = None
+
+    def on_round(round_num, train_loss, evaluation):
+      nonlocal latest
+      if evaluation is not None:
+        measured = evaluation.measured()
+        latest = measured[accuracy]
+        self.write({"round": round_num}, measured, train_loss=train_loss)
+      self.bar.update(round_num, loss=train_loss, accuracy=latest)
+
+    return on_round
+
+
+def _left_out(results_of_seeds: Iterable[Any]) -> dict[str, list[str]]:
+  """Returns who has no part in what, with any seed."""
+  found = {}
+  for result in results_of_seeds:
+    if hasattr(result, "left_out"):
+      for what, names in result.left_out._asdict().items():
+        found.setdefault(what, {}).update(dict.fromkeys(names))
+  return {what: list(names) for what, names in found.items()}
+
+
+def without_states(result: Any) -> Any:
+  """Returns the result of a run as tables need it: states take memory."""
+  return result._replace(server_state=None, client_states=None)
+
+
+class Comparison:
+  """The runs of a binary, from the making of the folder to the table.
+
+  Attributes:
+    plan: The plan.
+    folder: The output folder.
+  """
+
+  def __init__(self, plan: Plan):
+    """Makes the folder, or opens it again with `--resume`.
+
+    Args:
+      plan: What is compared.
+
+    Raises:
+      UsageError: See `command_line.open_folder`; or the model is too large for
+        the executor.
+    """
+    with common_flags.usage_errors():
+      execution.check_bytes_sent(
+        FLAGS.executor, frozen_weights.num_bytes(plan.model)
+      )
+    self.plan = plan
+    self.folder, self._saved = common_flags.open_folder(
+      plan.scenario, plan.model, plan.what_follows
+    )
+    with (
+      self.folder.beginning(),
+      common_flags.usage_errors(),
+      output_folder.unwritable_refused("mlflow_uri"),
+    ):
+      self._tracker = tracker_flags.make(plan.scenario, self.folder)
+    self._summaries = []
+    self._num_runs = self._num_begun = 0
+    # Of the algorithms that were built, see `update_noise.ratio`.
+    self._noise_ratios = {}
+    # The values of each setting that runs of a contestant differ in.
+    self._varied = {}
+
+  def build(
+    self,
+    contestant: selection.Contestant,
+    model: split_model.SplitModel | None = None,
+    **options: Any,
+  ) -> algorithm_lib.FederatedAlgorithm:
+    """Builds the algorithm of a contestant.
+
+    Args:
+      contestant: The contestant.
+      model: The model, if it is another than the plan's.
+      **options: What else `algorithms.build` takes.
+
+    Returns:
+      The algorithm.
+
+    Raises:
+      UsageError: If an algorithm of `--import` does not fit together.
+    """
+    name = contestant.algorithm
+    try:
+      built = algorithms.build(
+        name,
+        model or self.plan.model,
+        contestant.hparams,
+        aggregator=self.plan.aggregators[name],
+        **options,
+      )
+    except Exception as error:
+      file = user_modules.asked(algorithms.get(name))
+      # What a line of the file has raised, `program` tells with the line.
+      if file is None or user_modules.blame(error) is not None:
+        raise
+      raise common_flags.UsageError(
+        f"{file}: {user_modules.describe(error)}"
+      ) from error
+    self._noise_ratios[name] = built.noise_ratio
+    return built
+
+  def _of_aggregator(self, contestant: selection.Contestant) -> dict[str, Any]:
+    # To one that shares nothing it is nothing.
+    if self.plan.aggregators[contestant.algorithm] is None:
+      return {}
+    return aggregator_flags.settings()
+
+  def runs(
+    self,
+    run: Callable[[selection.Contestant], Mapping[int, Any]],
+    *,
+    rule: selection.Rule | None = None,
+    all_settings: bool = False,
+  ) -> Iterator[selection.Reading]:
+    """Runs the contestants, see `selection.compare`; prints what is chosen.
+
+    Args:
+      run: A contestant to the results by seed.
+      rule: Chooses among the contestants of each algorithm. None: all are run.
+      all_settings: Whether those that the rule did not choose are run as well.
+
+    Returns:
+      The readings, each as soon as it is there.
+    """
+
+    def report(contestants, scores, chosen):
+      listed = "; ".join(
+        f"{each.label}: {score:.2f}"
+        if math.isfinite(score)
+        else f"{each.label}: diverged"
+        for each, score in zip(contestants, scores, strict=True)
+      )
+      chosen_line = f"{rule.measure}: {listed}; chosen: {chosen.label}"
+      print(shown_names.line(chosen_line), flush=True)
+
+    self._num_runs = self._count_runs(rule is not None, all_settings)
+    if rule is not None:
+      rule = rule._replace(score=self._counted(rule.score))
+    return selection.compare(
+      self.plan.contestants,
+      run,
+      rule=rule,
+      all_settings=all_settings,
+      on_choice=report,
+    )
+
+  def _count_runs(self, has_rule: bool, all_settings: bool) -> int:
+    """Returns how many runs there will be, those for a choice included."""
+    run = list(self.plan.contestants)
+    num_runs = 0
+    if has_rule:
+      num_runs = len(run) * len(self.plan.selection_seeds)
+      if not all_settings:
+        # One of each algorithm, whichever it will be.
+        run = {each.algorithm: each for each in run}.values()
+    return num_runs + sum(map(self.plan.num_runs, run))
+
+  def _counted(
+    self, score: Callable[[selection.Contestant], float]
+  ) -> Callable[[selection.Contestant], float]:
+    """Counts the runs for a score also where one that diverges is the last."""
+
+    def count(contestant):
+      end = self._num_begun + len(self.plan.selection_seeds)
+      try:
+        return score(contestant)
+      finally:
+        self._num_begun = end
+
+    return count
+
+  @contextlib.contextmanager
+  def run(
+    self,
+    contestant: selection.Contestant,
+    seed: int,
+    num_steps: int,
+    *,
+    class_names: Sequence[str] | None,
+    vocabulary: Sequence[str] | None = None,
+    **varied: str,
+  ) -> Iterator[Run]:
+    """Shows the progress of a run, for its `with` block.
+
+    Args:
+      contestant: The contestant.
+      seed: The seed.
+      num_steps: How many steps progress shows.
+      class_names: The names of the classes, for the model that the run leaves.
+        None: it leaves none.
+      vocabulary: Goes with that model: the word of each id, of titles.
+      **varied: What tells the runs of a contestant with a seed apart.
+
+    Yields:
+      Where what the run gives goes.
+    """
+    hparams = {
+      name: getattr(contestant.hparams, name, None)
+      for name in self.plan.hparam_names
+    }
+    own = {name: value for name, value in hparams.items() if value is not None}
+    run_labels = {
+      "algorithm": contestant.algorithm,
+      "dataset": dataset_flags.short_name(),
+      **varied,
+    }
+    curve = [
+      contestant.algorithm,
+      *varied.values(),
+      *(
+        f"{name.removeprefix('learning_')}_{selection.shown(value)}"
+        for name, value in own.items()
+      ),
+      f"seed_{seed}",
+    ]
+    tracked_run = trackers.started(
+      self._tracker,
+      "/".join(curve),
+      {
+        **run_labels,
+        **self.plan.settings,
+        **self._of_aggregator(contestant),
+        **dataclasses.asdict(contestant.hparams),
+        "seed": seed,
+      },
+    )
+    self._num_begun += 1
+    progress_bar = common_flags.progress_bar(
+      num_steps,
+      ", ".join([contestant.label, *varied.values(), f"seed {seed}"]),
+      unit=self.plan.step_name,
+      run=(self._num_begun, self._num_runs),
+      is_replayed=True,
+    )
+    with tracked_run as tracked, progress_bar as bar:
+      yield Run(
+        {**run_labels, **self.plan.settings, **hparams, "seed": seed},
+        curve,
+        bar,
+        self._saved.run({**run_labels, **own, "seed": seed}, bar.start),
+        self.folder,
+        tracked,
+        class_names,
+        vocabulary,
+        update_noise.what_may_help(
+          self._noise_ratios.get(contestant.algorithm, 0.0),
+          input_scaling.advice(
+            self.plan.model.input_dtype, self.plan.model.input_scaling
+          ),
+        ),
+      )
+
+  def summarize(
+    self,
+    reading: selection.Reading,
+    by_seed: Mapping[int, Any],
+    metrics: Callable[[int, Any], Mapping[str, float]],
+    **varied: str,
+  ) -> None:
+    """Adds an entry to `summary.json`.
+
+    Args:
+      reading: The contestant, and what chose it.
+      by_seed: Its results by seed, with `seconds_per_round` and `num_diverged`,
+        and with `left_out` where clients may have no part in something; who has
+        none with one seed is told.
+      metrics: A seed and its result to the final metrics.
+      **varied: What tells the entries of a contestant apart.
+    """
+    for name, value in varied.items():
+      self._varied.setdefault(name, {}).setdefault(value)
+    self._summaries.append(
+      summary.RunSummary(
+        algorithm=reading.contestant.algorithm,
+        dataset=dataset_flags.short_name(),
+        setting={
+          **self.plan.settings,
+          **varied,
+          "selection": reading.selection,
+          **self._of_aggregator(reading.contestant),
+          **dataclasses.asdict(reading.contestant.hparams),
+        },
+        metrics_by_seed={
+          seed: metrics(seed, result) for seed, result in by_seed.items()
+        },
+        rounds=self.plan.num_steps,
+        seconds_per_round=float(
+          np.mean([result.seconds_per_round for result in by_seed.values()])
+        ),
+        num_diverged=[result.num_diverged for result in by_seed.values()],
+        scores=reading.scores,
+        left_out=_left_out(by_seed.values()),
+      )
+    )
+    self.folder.write_summary(self._summaries)
+
+  @property
+  def summaries(self) -> Sequence[summary.RunSummary]:
+    """The entries of `summary.json`."""
+    return self._summaries
+
+  def finish(self, metrics: Sequence[str]) -> None:
+    """Prints the table and where the results are.
+
+    Args:
+      metrics: The metrics that the table shows.
+    """
+    # With more rounds or seeds, other settings may have been chosen.
+    self.folder.cut_metrics()
+    self._saved.remove_others()
+    runs = sorted(
+      self._summaries,
+      key=lambda run: [
+        list(values).index(run.setting[name])
+        for name, values in self._varied.items()
+      ],
+    )
+    print(
+      summary.comparison_table(
+        runs, metrics, [*self._varied, *self.plan.hparam_names, "selection"]
+      )
+    )
+    for line in summary.left_out_lines(runs):
+      print(shown_names.line(line))
+    with trackers.started(
+      self._tracker, "comparison", self.plan.settings
+    ) as tracked:
+      for name, path in self.folder.products():
+        tracked.artifact(path, name)
+    common_flags.note_done(self.folder)
+    print(shown_names.printable(f"results: {self.folder.path}"))

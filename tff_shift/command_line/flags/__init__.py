@@ -1,0 +1,1 @@
+"""Flags, one module for each subject."""

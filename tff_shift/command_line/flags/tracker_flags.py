@@ -1,0 +1,118 @@
+"""The flags of trackers: where curves can be looked at."""
+
+import importlib.util
+import os
+import pathlib
+import urllib.error
+import urllib.parse
+import urllib.request
+
+from absl import flags
+
+from tff_shift.reporting.trackers import mlflow_tracker
+from tff_shift.reporting.trackers import trackers
+from tff_shift.simulation.storage import results
+
+FLAGS = flags.FLAGS
+
+_NONE = "none"
+_NAMES = ("tensorboard", "mlflow", _NONE)
+# Seconds within which a server has to answer.
+_TIMEOUT = 10
+
+
+def define_flags() -> None:
+  """Defines the flags."""
+  flags.DEFINE_list(
+    "tracker",
+    ["tensorboard"],
+    "Comma-separated: tensorboard (event files in --output_dir) and mlflow"
+    " (runs with parameters, scalars and figures; needs the extra mlflow); or"
+    " none.",
+  )
+  flags.DEFINE_string(
+    "mlflow_uri",
+    None,
+    "Where MLflow keeps runs: a folder or the address of a server. Default: the"
+    " folder mlruns in --output_dir.",
+  )
+
+
+def check() -> None:
+  """Refuses trackers that there are not or that cannot be used.
+
+  Raises:
+    ValueError: If there is one.
+  """
+  names = FLAGS.tracker
+  shown = f"--tracker={','.join(names)}"
+  if not names or not set(names) <= set(_NAMES) or len({*names}) < len(names):
+    raise ValueError(
+      f"{shown}: it must be some of {', '.join(_NAMES)}, none twice"
+    )
+  if _NONE in names and len(names) > 1:
+    raise ValueError(f"{shown}: {_NONE} goes with no other")
+  if "mlflow" not in names:
+    if FLAGS.mlflow_uri is not None:
+      raise ValueError("--mlflow_uri needs --tracker=mlflow")
+    return
+  if importlib.util.find_spec("mlflow") is None:
+    raise ValueError(
+      f"{shown}: MLflow is not installed; it comes with the extra mlflow, pip"
+      " install 'tff_shift[mlflow]'"
+    )
+  if FLAGS.mlflow_uri is not None:
+    _check_place(FLAGS.mlflow_uri)
+
+
+def _check_place(uri: str) -> None:
+  """Refuses a server that does not answer, or a folder that cannot be one."""
+  scheme = urllib.parse.urlsplit(uri).scheme
+  if scheme in ("http", "https"):
+    try:
+      urllib.request.urlopen(uri, timeout=_TIMEOUT).close()
+    except urllib.error.HTTPError:
+      # It has answered. What it wants, such as a password, MLflow knows.
+      pass
+    except (OSError, ValueError) as error:
+      reason = getattr(error, "reason", error)
+      raise ValueError(f"--mlflow_uri={uri}: no answer ({reason})") from error
+  elif scheme in ("", "file"):
+    folder = pathlib.Path(
+      urllib.request.url2pathname(uri.removeprefix("file:"))
+    )
+    existing = next(
+      each for each in (folder, *folder.absolute().parents) if each.exists()
+    )
+    if not uri or not existing.is_dir() or not os.access(existing, os.W_OK):
+      raise ValueError(
+        f"--mlflow_uri={uri}: it must be a folder that you may write to, or the"
+        " address of a server"
+      )
+
+
+def make(scenario: str, folder: results.RunFolder) -> trackers.Tracker:
+  """Returns the tracker of the flags, after `check`.
+
+  Args:
+    scenario: The binary's name.
+    folder: The output folder.
+
+  Returns:
+    The tracker.
+
+  Raises:
+    files.WriteError: If MLflow cannot use its place.
+  """
+  makers = {
+    "tensorboard": lambda: trackers.TensorBoard(folder.path / "tensorboard"),
+    "mlflow": lambda: mlflow_tracker.MLflow(
+      FLAGS.mlflow_uri or (folder.path / "mlruns").absolute().as_uri(),
+      f"tff_shift {scenario}",
+      folder.identity,
+      folder.replaced,
+    ),
+  }
+  return trackers.Several(
+    [makers[name]() for name in FLAGS.tracker if name != _NONE]
+  )

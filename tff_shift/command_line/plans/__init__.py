@@ -1,0 +1,1 @@
+"""One plan for each scenario: its flags, and what they ask for."""

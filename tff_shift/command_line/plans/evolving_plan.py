@@ -1,0 +1,363 @@
+"""The flags of `experiments.evolving`, and what they ask for."""
+
+import dataclasses
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from absl import flags
+
+from tff_shift import algorithms
+from tff_shift import models
+from tff_shift.command_line import common_flags
+from tff_shift.command_line import comparison
+from tff_shift.command_line import output_folder
+from tff_shift.command_line.flags import dataset_flags
+from tff_shift.command_line.flags import input_flags
+from tff_shift.command_line.flags import model_flags
+from tff_shift.command_line.flags import selection_flags
+from tff_shift.command_line.tuning import selection
+from tff_shift.command_line.tuning import trials
+from tff_shift.data.shifts import evolving as evolving_data
+from tff_shift.data.your_own import own_datasets
+from tff_shift.models import split_model
+from tff_shift.reporting import summary
+from tff_shift.simulation.scenarios import evolving
+
+FLAGS = flags.FLAGS
+
+SCENARIO = "evolving"
+LAST_SOURCE = "last_source"
+# Enough turns for anything; beyond it degrees are lost in rounding.
+_MOST_DEGREES = 1_000_000
+
+
+def define_flags() -> None:
+  """Defines the flags of this binary."""
+  common_flags.define_common_flags(
+    SCENARIO,
+    dataset="rotated_digits",
+    hparam_defaults={"task_rounds": "--rounds"},
+    rounds=10,
+    evaluate_every=5,
+    evaluate_help="Evaluates after every so many rounds and the last.",
+  )
+  flags.DEFINE_integer(
+    "num_domains",
+    None,
+    "Number of domains, the target included. Default: the data set's.",
+  )
+  flags.DEFINE_float(
+    "angle_step",
+    None,
+    "Degrees between two domains of a rotated data set. Default: the set's."
+    " Images of your own without domains become a rotated data set by it.",
+  )
+  flags.DEFINE_float(
+    "first_angle", 0.0, "Degrees of the first domain of a rotated data set."
+  )
+  flags.DEFINE_float(
+    "target_extra_angle",
+    0.0,
+    "Degrees by which the target alone is turned further (Table 12).",
+  )
+  flags.DEFINE_integer(
+    "max_examples_per_domain",
+    None,
+    "Keeps at most so many random examples of a domain. Default: all.",
+  )
+  flags.DEFINE_integer(
+    "evaluation_clients",
+    0,
+    "So many clients, drawn anew for each evaluation, are evaluated, and the"
+    " server on their shares. 0: all. This changes what is measured: a part"
+    " of the clients stands for all, so that results scatter, and curves,"
+    " final accuracies and --select look at that part alone.",
+  )
+  flags.DEFINE_integer(
+    "mean_of_last",
+    3,
+    "Beside the last evaluation, tables give the mean over the last so many,"
+    " or over all where there are fewer.",
+  )
+  flags.DEFINE_string(
+    "dirichlet",
+    "inf",
+    "Concentration of the classes of a client; inf is iid, small is uneven.",
+  )
+  flags.DEFINE_float(
+    "test_fraction",
+    0.2,
+    "Share of a source domain that a client keeps for testing. It does not"
+    " apply to data that say what is for testing.",
+  )
+  flags.DEFINE_integer(
+    "embedding_width",
+    None,
+    "Length of a word's vector, for models with an option embedding_width"
+    " (bi_lstm). Default: the model's.",
+  )
+  selection_flags.define(
+    LAST_SOURCE,
+    "the best client accuracy, mean over seeds, on the last source domain when"
+    " that is held out; the target is never looked at",
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan(comparison.Plan):
+  """What the flags ask for, checked.
+
+  Attributes:
+    datasets: The domains, by seed.
+    dirichlet: The concentration of classes.
+  """
+
+  datasets: Mapping[int, evolving_data.EvolvingDataset]
+  dirichlet: float
+
+
+def _chosen() -> list[selection.Contestant]:
+  # Domains that are learned one after the other share all rounds.
+  return trials.chosen(SCENARIO, lambda *_: {"task_rounds": FLAGS.rounds})
+
+
+def check_flags() -> None:
+  """Refuses values that are wrong whatever the data hold.
+
+  Raises:
+    UsageError: If there is one.
+  """
+  common_flags.check_common_flags(SCENARIO)
+  _chosen()
+  seeds = common_flags.chosen_seeds("seeds")
+  selection_flags.chosen_seeds(LAST_SOURCE, seeds)
+  common_flags.require_at_least_one(
+    "mean_of_last",
+    "embedding_width",
+    "num_domains",
+    "max_examples_per_domain",
+  )
+  for flag in ("angle_step", "first_angle", "target_extra_angle"):
+    degrees = FLAGS[flag].value
+    common_flags.require(
+      flag,
+      degrees is None or abs(degrees) <= _MOST_DEGREES,
+      f"at least {-_MOST_DEGREES} and at most {_MOST_DEGREES} degrees",
+    )
+  common_flags.require(
+    "evaluation_clients",
+    0 <= FLAGS.evaluation_clients <= FLAGS.num_clients,
+    "at least 0 and at most --num_clients",
+  )
+  common_flags.require(
+    "test_fraction", 0 < FLAGS.test_fraction < 1, "above 0 and below 1"
+  )
+  common_flags.positive_number("dirichlet")
+
+
+def make_plan() -> Plan:
+  """Checks all flags and loads the data, before anything is written.
+
+  Returns:
+    The plan.
+
+  Raises:
+    UsageError: If a flag or a file is wrong.
+  """
+  check_flags()
+  chosen = _chosen()
+  seeds = common_flags.chosen_seeds("seeds")
+  selection_seeds = selection_flags.chosen_seeds(LAST_SOURCE, seeds)
+  dirichlet = common_flags.positive_number("dirichlet")
+  with common_flags.usage_errors():
+    are_given = dataset_flags.clients_are_given("dirichlet")
+    datasets = {seed: _load(seed) for seed in seeds}
+    _check_num_domains(chosen, len(datasets[seeds[0]].domains))
+    _check_test_fraction(datasets[seeds[0]])
+    # Splits that leave clients or domains without examples are refused here.
+    clients = {
+      seed: _checked(assemble(dataset, seed, dirichlet), chosen)
+      for seed, dataset in datasets.items()
+    }
+    if FLAGS.select == LAST_SOURCE:
+      for seed, dataset in datasets.items():
+        held_out = evolving_data.without_target(dataset)
+        _checked(assemble(held_out, seed, dirichlet), chosen)
+    model = _build_model(datasets[seeds[0]], clients[seeds[0]])
+    common_flags.check_sizes(
+      chosen, model, sum(len(each.train.y) for each in clients[seeds[0]])
+    )
+    for each in chosen:
+      # What an algorithm asks of the model is refused here.
+      algorithms.get(each.algorithm).work(model, each.hparams)
+    aggregators = common_flags.chosen_aggregators(chosen, FLAGS.rounds)
+  if own_datasets.is_own(FLAGS.dataset):
+    _warn(datasets[seeds[0]], clients[seeds[0]])
+  return Plan(
+    scenario=SCENARIO,
+    contestants=chosen,
+    seeds=seeds,
+    aggregators=aggregators,
+    model=model,
+    settings=_settings(
+      len(datasets[seeds[0]].domains),
+      model,
+      "given" if are_given else str(dirichlet),
+    ),
+    num_steps=FLAGS.rounds,
+    hparams_of_steps=("task_rounds",),
+    datasets=datasets,
+    selection_seeds=selection_seeds,
+    dirichlet=dirichlet,
+  )
+
+
+def _settings(
+  num_domains: int, model: split_model.SplitModel, dirichlet: str
+) -> dict[str, Any]:
+  """Returns what tells these runs from those of other flags."""
+  settings = {
+    "dirichlet": dirichlet,
+    "num_clients": FLAGS.num_clients,
+    "num_domains": num_domains,
+    "participation": FLAGS.participation,
+    "evaluation_clients": FLAGS.evaluation_clients,
+    "model": model.name,
+    "input_scaling": FLAGS.input_scaling,
+    "mean_of_last": FLAGS.mean_of_last,
+  }
+  step = evolving_data.evolution_of(
+    FLAGS.dataset, FLAGS.angle_step, data_dir=FLAGS.data_dir
+  ).angle_step
+  if step is not None:
+    settings["angle_step"] = step
+    settings["target_rotation_degrees"] = (
+      FLAGS.first_angle + step * (num_domains - 1) + FLAGS.target_extra_angle
+    )
+  return settings
+
+
+def _check_num_domains(
+  chosen: Sequence[selection.Contestant], num_domains: int
+) -> None:
+  """Refuses fewer source domains than an algorithm can train on."""
+  num_held_out = 2 if FLAGS.select == LAST_SOURCE else 1
+  for name in dict.fromkeys(each.algorithm for each in chosen):
+    needed = algorithms.min_source_domains(name)
+    if num_domains < needed + num_held_out:
+      raise common_flags.UsageError(
+        f"--num_domains={num_domains}: {name} with --select={FLAGS.select}"
+        f" needs at least {needed + num_held_out}, {num_held_out} of which"
+        " held out"
+      )
+
+
+def _check_test_fraction(dataset: evolving_data.EvolvingDataset) -> None:
+  """Refuses the flag for data that say what is for testing."""
+  if dataset.has_own_split and not FLAGS["test_fraction"].using_default_value:
+    raise common_flags.UsageError(
+      f"--test_fraction={FLAGS.test_fraction} does not apply to"
+      f" --dataset={FLAGS.dataset}, which says by num_train what is for"
+      " testing; leave it out"
+    )
+
+
+def _checked(
+  clients: Sequence[evolving_data.Client],
+  chosen: Sequence[selection.Contestant],
+) -> Sequence[evolving_data.Client]:
+  """Refuses clients of whom an algorithm can train nobody; returns them."""
+  for name in dict.fromkeys(each.algorithm for each in chosen):
+    try:
+      evolving.left_out(clients, algorithms.min_source_domains(name))
+    except ValueError as error:
+      raise common_flags.UsageError(
+        f"--algorithm={name} with --dataset={FLAGS.dataset}: {error}"
+      ) from error
+  return clients
+
+
+def _warn(
+  dataset: evolving_data.EvolvingDataset,
+  clients: Sequence[evolving_data.Client],
+) -> None:
+  """Tells who lacks a domain, and which test examples are trained on."""
+  lacking = {
+    client.name: [
+      domain.name
+      for domain, train, test in zip(
+        dataset.domains,
+        client.train.domain_sizes,
+        client.test.domain_sizes,
+        strict=True,
+      )
+      if not train + test
+    ]
+    for client in clients
+  }
+  lacking = {client: names for client, names in lacking.items() if names}
+  if lacking:
+    output_folder.warn(
+      f"{len(lacking)} of {len(clients)} clients of {FLAGS.dataset} lack"
+      " domains: "
+      + summary.shortened(
+        f"{client} lacks {', '.join(names)}"
+        for client, names in lacking.items()
+      )
+    )
+  output_folder.warn_of_copies(
+    FLAGS.dataset,
+    [client.train.x for client in clients],
+    [client.test.x for client in clients],
+  )
+
+
+def _load(seed: int) -> evolving_data.EvolvingDataset:
+  return evolving_data.load_evolving(
+    FLAGS.dataset,
+    num_domains=FLAGS.num_domains,
+    angle_step=FLAGS.angle_step,
+    first_angle=FLAGS.first_angle,
+    target_extra_angle=FLAGS.target_extra_angle,
+    max_examples_per_domain=FLAGS.max_examples_per_domain,
+    data_dir=FLAGS.data_dir,
+    seed=seed,
+  )
+
+
+def assemble(
+  dataset: evolving_data.EvolvingDataset, seed: int, dirichlet: float
+) -> tuple[evolving_data.Client, ...]:
+  """Gives each client its part of all domains."""
+  return evolving_data.assemble_clients(
+    dataset,
+    num_clients=FLAGS.num_clients,
+    dirichlet=dirichlet,
+    test_fraction=None if dataset.has_own_split else FLAGS.test_fraction,
+    seed=seed,
+  )
+
+
+def _build_model(
+  dataset: evolving_data.EvolvingDataset,
+  clients: Sequence[evolving_data.Client],
+) -> split_model.SplitModel:
+  x = dataset.domains[0].x
+  name = common_flags.model_name(SCENARIO)
+  options = common_flags.model_options()
+  if FLAGS.embedding_width is not None:
+    options["embedding_width"] = FLAGS.embedding_width
+  size = dataset_flags.entry().vocabulary_size
+  if size is not None and "vocabulary_size" in models.options(name):
+    options["vocabulary_size"] = size
+  model = models.build(
+    name,
+    input_shape=x.shape[1:],
+    num_classes=len(dataset.class_names),
+    input_dtype=tf.as_dtype(x.dtype),
+    input_scaling=input_flags.chosen([client.train.x for client in clients]),
+    **options,
+  )
+  return model_flags.changed(model)

@@ -1,0 +1,467 @@
+"""The flags of `experiments.online_adaptation`, and what they ask for."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+from absl import flags
+
+from tff_shift import memory
+from tff_shift import models
+from tff_shift.command_line import common_flags
+from tff_shift.command_line import comparison
+from tff_shift.command_line import output_folder
+from tff_shift.command_line import pretrained
+from tff_shift.command_line.flags import dataset_flags
+from tff_shift.command_line.flags import input_flags
+from tff_shift.command_line.flags import model_flags
+from tff_shift.command_line.tuning import selection
+from tff_shift.command_line.tuning import trials
+from tff_shift.data import examples
+from tff_shift.data.images import corruptions
+from tff_shift.data.shifts import class_pools
+from tff_shift.data.shifts import online_adaptation
+from tff_shift.data.shifts import schedules
+from tff_shift.learning.aggregators import factories
+from tff_shift.models import split_model
+from tff_shift.simulation.scenarios import pretraining
+from tff_shift.simulation.scenarios import rate_controls
+
+FLAGS = flags.FLAGS
+
+SCENARIO = "online_adaptation"
+# The algorithm that `--controls` is for.
+CONTROLLED = "fed_ade"
+
+
+def define_flags() -> None:
+  """Defines the flags of this binary."""
+  # The paper says so of CIFAR-10.
+  common_flags.define_common_flags(SCENARIO, input_scaling="standardized")
+  flags.DEFINE_list(
+    "shift",
+    ["linear"],
+    "Comma-separated schedules of the shift, a run for each: "
+    + ", ".join(schedules.names())
+    + ".",
+  )
+  flags.DEFINE_string(
+    "shift_kind",
+    "label",
+    "label: the classes of a client's data drift. covariate: its images are"
+    " corrupted, each client's in a way of its own.",
+  )
+  flags.DEFINE_string(
+    "corrupted_images",
+    "computed",
+    "Under covariate shift: computed from the images of --dataset, or"
+    " archive, the published CIFAR-10-C or CIFAR-100-C.",
+  )
+  flags.DEFINE_string(
+    "corruption_levels",
+    "published",
+    "Of computed corruptions: published, those of CIFAR-10-C, or monotone, by"
+    " which each severity changes images more than the one below it.",
+  )
+  flags.DEFINE_string(
+    "bernoulli_flip",
+    "inverse_sqrt",
+    "Probability that the Bernoulli schedule flips: inverse_sqrt, or"
+    " as_printed in the paper, which flips at nearly every step.",
+  )
+  flags.DEFINE_integer("timesteps", 20, "Number of time steps (T).")
+  flags.DEFINE_integer(
+    "rounds_per_step", 1, "Rounds in a time step (the paper's R)."
+  )
+  flags.DEFINE_bool(
+    "controls",
+    False,
+    f"Runs two controls beside {CONTROLLED}, of its updates and of its rates"
+    " with the same seed and schedule: fix_lr_mean, all at their mean;"
+    " fed_ade_shuffled, dealt out anew over clients and steps. What"
+    f" {CONTROLLED} does better than both comes from measuring the shift. They"
+    f" take twice the time of {CONTROLLED}.",
+  )
+  flags.DEFINE_integer(
+    "samples_per_step",
+    50,
+    "Unlabelled examples that a client meets in a time step.",
+  )
+  flags.DEFINE_integer(
+    "initial_examples",
+    100,
+    "Labelled examples that a client has from before deployment; who holds"
+    " fewer has all of them.",
+  )
+  flags.DEFINE_string(
+    "dirichlet",
+    "0.1",
+    "Concentration of the class distribution that a client drifts to; inf is"
+    " uniform.",
+  )
+  flags.DEFINE_string(
+    "client_classes",
+    "all",
+    "all: any client may meet any class. disjoint: each class is dealt to one"
+    " client, whose labelled examples and stream are of its own classes; the"
+    " deployed model knows all.",
+  )
+  flags.DEFINE_string(
+    "pretraining_distribution",
+    "uniform",
+    "Class distribution of pre-training: "
+    + ", ".join(class_pools.PRETRAINING_DISTRIBUTIONS)
+    + ".",
+  )
+  flags.DEFINE_integer(
+    "max_pretraining_examples",
+    None,
+    "Pre-trains on at most so many. Default: half of what there is.",
+  )
+  pretrained.define_flags("pre-trained models")
+  flags.DEFINE_integer(
+    "pretraining_seed",
+    0,
+    "Seed of the parts of the data set and of pre-training; one deployed"
+    " model serves all --seeds.",
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan(comparison.Plan):
+  """What the flags ask for, checked.
+
+  Attributes:
+    omegas: The weight of eq. 1 by schedule and seed.
+    dirichlet: The concentration of the classes that a client drifts to.
+    dataset: The data set in its parts.
+    archive: Where corrupted images come from; None: they are computed.
+    pretraining: How the model, which is not, is pre-trained.
+  """
+
+  omegas: Mapping[str, Mapping[int, np.ndarray]]
+  dirichlet: float
+  dataset: online_adaptation.OnlineDataset
+  archive: Callable[[str, int], examples.Examples] | None
+  pretraining: pretraining.PretrainingHParams
+
+  def num_runs(self, contestant: selection.Contestant) -> int:
+    """See the base class."""
+    controls = len(rate_controls.NAMES) * len(_controlled([contestant]))
+    return len(self.omegas) * len(self.seeds) * (1 + controls)
+
+  def what_follows(self, before: int) -> str | None:
+    """See the base class."""
+    for shift, by_seed in self.omegas.items():
+      for seed, omega in by_seed.items():
+        old = _omega(shift, before, seed)
+        differing = np.flatnonzero(old != omega[: before + 1])
+        if len(differing):
+          step = differing[0]
+          return (
+            f"--shift={shift} follows it, by which omega of time step {step}"
+            f" would be {omega[step]:.4g} in place of {old[step]:.4g}"
+          )
+    if FLAGS.controls:
+      return "--controls take the rates of all time steps for each of them"
+    return super().what_follows(before)
+
+
+def _omega(shift: str, timesteps: int, seed: int) -> np.ndarray:
+  """Returns the weight of eq. 1 on a schedule with a seed."""
+  return schedules.omega(
+    shift, timesteps, seed=seed, bernoulli_flip=FLAGS.bernoulli_flip
+  )
+
+
+def check_flags() -> None:
+  """Refuses values that are wrong whatever the data hold.
+
+  Raises:
+    UsageError: If there is one.
+  """
+  common_flags.check_common_flags(SCENARIO)
+  chosen = _chosen()
+  _check_slots(chosen)
+  common_flags.chosen_seeds("seeds")
+  for flag, allowed in (
+    ("shift_kind", online_adaptation.SHIFT_KINDS),
+    ("corrupted_images", ("computed", "archive")),
+    ("corruption_levels", corruptions.LEVELS),
+    ("bernoulli_flip", schedules.BERNOULLI_FLIPS),
+    ("pretraining_distribution", class_pools.PRETRAINING_DISTRIBUTIONS),
+    ("client_classes", ("all", "disjoint")),
+  ):
+    common_flags.require_choice(flag, allowed)
+  for flag, applies_to, needed in (
+    ("corrupted_images", "shift_kind", "covariate"),
+    ("corruption_levels", "shift_kind", "covariate"),
+    ("corruption_levels", "corrupted_images", "computed"),
+  ):
+    value, other = FLAGS[flag].value, FLAGS[applies_to].value
+    if value != FLAGS[flag].default and other != needed:
+      raise common_flags.UsageError(
+        f"--{flag}={value} does not apply to --{applies_to}={other}; leave it"
+        f" out, or pass --{applies_to}={needed}"
+      )
+  common_flags.require_choices("shift", schedules.names())
+  common_flags.require_at_least_one(
+    "timesteps",
+    "rounds_per_step",
+    "samples_per_step",
+    "initial_examples",
+    "max_pretraining_examples",
+  )
+  common_flags.require_seed("pretraining_seed")
+  pretrained.chosen_hparams()
+  _check_controls(chosen)
+  common_flags.positive_number("dirichlet")
+
+
+def _chosen() -> list[selection.Contestant]:
+  return trials.chosen(SCENARIO, lambda *_: {"num_slots": FLAGS.num_clients})
+
+
+def make_plan() -> Plan:
+  """Checks all flags and loads the data, before anything is written.
+
+  Returns:
+    The plan.
+
+  Raises:
+    UsageError: If a flag or a file is wrong.
+  """
+  check_flags()
+  chosen = _chosen()
+  seeds = common_flags.chosen_seeds("seeds")
+  omegas = {
+    shift: {seed: _omega(shift, FLAGS.timesteps, seed) for seed in seeds}
+    for shift in FLAGS.shift
+  }
+  dirichlet = common_flags.positive_number("dirichlet")
+  with common_flags.usage_errors():
+    dataset = online_adaptation.load_online(
+      FLAGS.dataset,
+      pretraining_distribution=FLAGS.pretraining_distribution,
+      max_pretraining_examples=FLAGS.max_pretraining_examples,
+      data_dir=FLAGS.data_dir,
+      seed=FLAGS.pretraining_seed,
+      model_dir=model_flags.model_dir(),
+      disjoint_clients=_num_disjoint_clients(),
+    )
+    if FLAGS.shift_kind == "covariate":
+      _check_images(dataset.stream.x[:1])
+    archive = None
+    if FLAGS.corrupted_images == "archive":
+      archive = online_adaptation.archive_of(FLAGS.dataset, FLAGS.data_dir)
+    labelled = _labelled_sizes(dataset)
+    num_examples = FLAGS.num_clients * FLAGS.samples_per_step + int(
+      np.minimum(labelled, FLAGS.initial_examples).sum()
+    )
+    # With the class distribution that each client drifts to.
+    num_bytes = num_examples * dataset.stream.x[0].nbytes
+    num_bytes += FLAGS.num_clients * len(dataset.class_names) * 8
+    memory.check(
+      num_bytes,
+      f"--num_clients={FLAGS.num_clients} with"
+      f" --samples_per_step={FLAGS.samples_per_step} and"
+      f" --initial_examples={FLAGS.initial_examples}",
+    )
+    model = _build_model(dataset)
+    common_flags.check_sizes(chosen, model, num_examples, will_be_trained=True)
+    num_small = sum(size < FLAGS.initial_examples for size in labelled)
+    plan = Plan(
+      scenario=SCENARIO,
+      contestants=chosen,
+      seeds=seeds,
+      aggregators=_aggregators(chosen),
+      model=model,
+      settings={
+        "shift_kind": FLAGS.shift_kind,
+        "corruption_levels": FLAGS.corruption_levels,
+        "dirichlet": str(dirichlet),
+        "client_classes": FLAGS.client_classes,
+        "num_clients": FLAGS.num_clients,
+        "participation": FLAGS.participation,
+        "rounds_per_step": FLAGS.rounds_per_step,
+        "samples_per_step": FLAGS.samples_per_step,
+        "initial_examples": FLAGS.initial_examples,
+        **({"clients_below_initial_examples": num_small} if num_small else {}),
+        "pretraining_distribution": FLAGS.pretraining_distribution,
+        "model": model.name,
+        "input_scaling": FLAGS.input_scaling,
+      },
+      num_steps=FLAGS.timesteps,
+      step_name="time step",
+      omegas=omegas,
+      dirichlet=dirichlet,
+      dataset=dataset,
+      archive=archive,
+      pretraining=pretrained.chosen_hparams(),
+    )
+    # What cannot be drawn is refused here.
+    for seed in seeds:
+      client_streams(plan, FLAGS.shift[0], seed).batch(0, 1)
+      if archive is not None:
+        for shift in FLAGS.shift:
+          _draw_each_part(client_streams(plan, shift, seed))
+  pretrained.check_cache_folder()
+  if num_small:
+    output_folder.warn(
+      f"{num_small} of {FLAGS.num_clients} clients have fewer labelled examples"
+      f" than --initial_examples={FLAGS.initial_examples}, and take all that"
+      f" they have (at least {min(labelled)})"
+    )
+  return plan
+
+
+def _labelled_sizes(dataset: online_adaptation.OnlineDataset) -> list[int]:
+  """Returns how many labelled examples there are for each client.
+
+  Refuses a client without any.
+  """
+  clients = range(FLAGS.num_clients)
+  # Clients that share the examples are alike.
+  if dataset.initial_client is None and dataset.client_classes is None:
+    clients = clients[:1]
+  sizes = [
+    online_adaptation.num_labelled(dataset, client) for client in clients
+  ]
+  return sizes * (FLAGS.num_clients // len(sizes))
+
+
+def _num_disjoint_clients() -> int | None:
+  """Returns to how many clients the classes are dealt, if they are."""
+  # Refuses the flag where examples have a client.
+  dataset_flags.clients_are_given("client_classes")
+  return FLAGS.num_clients if FLAGS.client_classes == "disjoint" else None
+
+
+def _check_images(x: np.ndarray) -> None:
+  """Refuses examples that no corruption applies to."""
+  try:
+    corruptions.check_images(x)
+  except ValueError as error:
+    raise common_flags.UsageError(
+      f"--shift_kind=covariate corrupts images, and --dataset={FLAGS.dataset}"
+      f" has others: {error}"
+    ) from error
+
+
+def _check_slots(chosen: Sequence[selection.Contestant]) -> None:
+  """Refuses a table of clients in which some have no row."""
+  for each in chosen:
+    num_slots = getattr(each.hparams, "num_slots", FLAGS.num_clients)
+    if num_slots < FLAGS.num_clients:
+      raise common_flags.UsageError(
+        f"--num_slots={num_slots} is not allowed for {each.algorithm}: it must"
+        f" be at least --num_clients={FLAGS.num_clients}"
+      )
+
+
+def _controlled(
+  chosen: Sequence[selection.Contestant],
+) -> list[selection.Contestant]:
+  """Returns the contestants that are to have controls."""
+  return [
+    each for each in chosen if FLAGS.controls and each.algorithm == CONTROLLED
+  ]
+
+
+def _aggregators(
+  chosen: Sequence[selection.Contestant],
+) -> dict[str, factories.Aggregator | None]:
+  """Returns the aggregators of algorithms and controls by name, checked."""
+  controlled = _controlled(chosen)
+  found = common_flags.chosen_aggregators(
+    [*chosen, *map(fixed_rate, controlled)],
+    FLAGS.timesteps * FLAGS.rounds_per_step,
+  )
+  if controlled:
+    # They are runs of FixLR at other rates, see `fixed_rate`.
+    found.update(dict.fromkeys(rate_controls.NAMES, found["fix_lr"]))
+  return found
+
+
+def _check_controls(chosen: Sequence[selection.Contestant]) -> None:
+  """Refuses `--controls` where there is nothing to control.
+
+  Or where a client may have several rates in a time step.
+  """
+  controlled = _controlled(chosen)
+  if FLAGS.controls and not controlled:
+    raise common_flags.UsageError(
+      f"--controls belongs to {CONTROLLED}, which is not in"
+      f" --algorithm={','.join(FLAGS.algorithm)}"
+    )
+  if FLAGS.rounds_per_step > 1 and any(
+    each.hparams.compare == "rounds" for each in controlled
+  ):
+    raise common_flags.UsageError(
+      "--controls: with --compare=rounds a client has a rate for each round;"
+      f" --rounds_per_step={FLAGS.rounds_per_step} must be 1"
+    )
+
+
+def fixed_rate(contestant: selection.Contestant) -> selection.Contestant:
+  """Returns FixLR with the updates of a contestant, which controls run."""
+  return contestant._replace(
+    algorithm="fix_lr", hparams=rate_controls.fixed_rate(contestant.hparams)
+  )
+
+
+def _draw_each_part(drawn: online_adaptation.Streams) -> None:
+  """Draws a batch of every corruption at every severity of the streams.
+
+  After it, all that the streams need of an archive has been read.
+  """
+  clients = {name: i for i, name in enumerate(drawn.corruption_names)}
+  timesteps = {
+    drawn.severity(timestep): timestep
+    for timestep in range(1, drawn.num_timesteps + 1)
+  }
+  for client, timestep in itertools.product(
+    clients.values(), timesteps.values()
+  ):
+    drawn.batch(client, timestep)
+
+
+def _build_model(
+  dataset: online_adaptation.OnlineDataset,
+) -> split_model.SplitModel:
+  x = dataset.stream.x
+  model = models.build(
+    common_flags.model_name(SCENARIO),
+    input_shape=x.shape[1:],
+    num_classes=len(dataset.class_names),
+    input_dtype=tf.as_dtype(x.dtype),
+    input_scaling=input_flags.chosen([dataset.pretraining.x]),
+    **common_flags.model_options(),
+  )
+  # There is no run without pre-training, so it is that which starts from the
+  # weights of a file; clients start from what it gives.
+  return model_flags.changed(model)
+
+
+def client_streams(
+  plan: Plan, shift: str, seed: int
+) -> online_adaptation.Streams:
+  """Draws the streams of all clients on a schedule with a seed."""
+  return online_adaptation.Streams(
+    plan.dataset.stream,
+    len(plan.dataset.class_names),
+    plan.omegas[shift][seed],
+    num_clients=FLAGS.num_clients,
+    samples_per_step=FLAGS.samples_per_step,
+    shift_kind=FLAGS.shift_kind,
+    dirichlet=plan.dirichlet,
+    archive=plan.archive,
+    corruption_levels=FLAGS.corruption_levels,
+    seed=seed,
+    pool_client=plan.dataset.stream_client,
+    client_classes=plan.dataset.client_classes,
+  )

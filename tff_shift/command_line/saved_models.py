@@ -1,0 +1,114 @@
+"""The flags of models to take away, and where they are written."""
+
+import pathlib
+from collections.abc import Sequence
+
+from absl import flags
+
+from tff_shift import files
+from tff_shift.command_line import output_folder
+from tff_shift.learning import algorithm as algorithm_lib
+from tff_shift.serving import export
+from tff_shift.simulation.engine import rounds
+
+FLAGS = flags.FLAGS
+
+FOLDER = "model"
+_NONE, _ALL = "none", "all"
+
+
+def define_flags(save_clients: str = _NONE) -> None:
+  """Defines the flags.
+
+  Args:
+    save_clients: The clients that are saved by default.
+  """
+  flags.DEFINE_bool(
+    "save_model",
+    True,
+    f"Writes each run at its end to {FOLDER}/ in --output_dir, for"
+    " `tff_shift.load` and `experiments.predict`.",
+  )
+  flags.DEFINE_list(
+    "save_clients",
+    [save_clients],
+    "Whose own models are saved with it: none, all, or comma-separated"
+    " clients, from 0.",
+  )
+
+
+def chosen_clients(num_clients: int) -> list[int]:
+  """Returns the clients of `--save_clients`.
+
+  Args:
+    num_clients: The number of clients.
+
+  Returns:
+    The clients, in ascending order.
+
+  Raises:
+    ValueError: If the flag is wrong.
+  """
+  given = FLAGS.save_clients
+  if given == [_ALL]:
+    return list(range(num_clients))
+  if given == [_NONE]:
+    return []
+  try:
+    clients = [int(each) for each in given]
+  except ValueError:
+    clients = []
+  if (
+    not clients
+    or not 0 <= min(clients) <= max(clients) < num_clients
+    or len(set(clients)) != len(clients)
+  ):
+    raise ValueError(
+      f"--save_clients={','.join(given)}: it must be none, all, or clients"
+      f" from 0 to {num_clients - 1}, none twice"
+    )
+  return sorted(clients)
+
+
+def save(
+  running: rounds.Rounds,
+  run_folder: pathlib.Path,
+  curve: Sequence[str],
+  class_names: Sequence[str],
+  vocabulary: Sequence[str] | None = None,
+) -> None:
+  """Writes the model of a run, if that is asked for and there is one.
+
+  Args:
+    running: The run at its end.
+    run_folder: The output folder.
+    curve: The names of the model's folder there, one in the other.
+    class_names: The names of the classes.
+    vocabulary: The word of each id, of titles. None: they are none.
+  """
+  clients = chosen_clients(len(running.data))
+  if not FLAGS.save_model or not (clients or _is_trained(running.algorithm)):
+    return
+  files.refuse_links(run_folder / FOLDER, *curve[:-1])
+  folder = run_folder.joinpath(FOLDER, *curve)
+  try:
+    export.export(
+      running.algorithm,
+      running.server_state,
+      running.states,
+      running.data,
+      folder,
+      clients=clients,
+      class_names=class_names,
+      vocabulary=vocabulary,
+    )
+  except ValueError as error:
+    # The run itself is whole.
+    output_folder.warn(f"no model is written to {folder}: {error}")
+
+
+def _is_trained(algorithm: algorithm_lib.FederatedAlgorithm) -> bool:
+  """Tells whether the server holds what was trained, or a model."""
+  return algorithm.evaluate_server is not None or bool(
+    algorithm.phases and not algorithm.is_local
+  )

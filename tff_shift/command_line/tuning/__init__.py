@@ -1,0 +1,1 @@
+"""Hyper-parameter search: trials, and selection among them."""

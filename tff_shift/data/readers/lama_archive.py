@@ -1,0 +1,123 @@
+"""LAMA's facts of Wikidata, from the archive as it unpacks.
+
+F. Petroni, T. Rocktäschel, S. Riedel, P. Lewis, A. Bakhtin, Y. Wu, A. Miller,
+"Language Models as Knowledge Bases?" (EMNLP 2019), the part T-REx. Below the
+folder of all data sets:
+
+    lama/relations.jsonl   {"relation": "P19", "label": "place of birth", ...}
+    lama/TREx/P19.jsonl    {"sub_label": "...", "obj_label": "...", ...}
+    lama/TREx/P20.jsonl, ...
+
+A relation without a file is left out, as in the authors' program.
+
+Fed-ADE (Park, Joe, Kim, Im, Kwon; 2026), Appendix G.1, draws 100 examples of
+each of 41 relations at random. It does not say what a class is, nor what a
+prompt. Here the relation is the class, and a text is "subject, object": the
+words of the relation's template would tell the class.
+"""
+
+import pathlib
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tff_shift.data import partition
+from tff_shift.data import source
+from tff_shift.data.texts import text_files
+from tff_shift.data.texts import tokens
+
+FOLDER = "lama"
+URL = "https://dl.fbaipublicfiles.com/LAMA/data.zip"
+NUM_RELATIONS = 41
+EXAMPLES_PER_RELATION = 100
+# Tokens of a text: names are short.
+LENGTH = 32
+
+
+def prompt(subject: str, obj: str) -> str:
+  """Returns the text of a fact."""
+  return f"{subject}, {obj}"
+
+
+def load(folder: pathlib.Path, model_dir: pathlib.Path) -> source.Source:
+  """Loads the facts as tokens of a pre-trained model.
+
+  Args:
+    folder: The folder of all data sets.
+    model_dir: That of the model, see `tokens.tokenize`.
+
+  Returns:
+    The data set, relation by relation in the order of relations.jsonl; a class
+    has the name of its relation.
+
+  Raises:
+    ValueError: If a file is not what the archive holds, or the tokenizer cannot
+      be used.
+    FileNotFoundError: If the tokenizer is not there.
+    DatasetNotFoundError: If the data set is not on the disk.
+  """
+  archive = folder / FOLDER
+  relations = archive / "relations.jsonl"
+  if not relations.is_file() or not (archive / "TREx").is_dir():
+    zip_file = archive.with_suffix(".zip")
+    raise source.not_found(
+      "lama",
+      archive,
+      f'mkdir -p "{folder}" && curl -L "{URL}" -o "{zip_file}" && unzip -q'
+      f' "{zip_file}" -d "{folder}" && mv "{folder / "data"}" "{archive}"',
+    )
+  names, texts, labels = [], [], []
+  for described in _records(relations, ("relation", "label")):
+    path = archive / "TREx" / f"{described['relation']}.jsonl"
+    if not path.is_file():
+      continue
+    facts = list(_records(path, ("sub_label", "obj_label")))
+    if not facts:
+      raise ValueError(f"{path} holds no fact; unpack the archive again")
+    rng = partition.generator("lama", len(names))
+    size = min(len(facts), EXAMPLES_PER_RELATION)
+    chosen = np.sort(rng.choice(len(facts), size, replace=False))
+    texts += [
+      prompt(facts[each]["sub_label"], facts[each]["obj_label"])
+      for each in chosen
+    ]
+    labels += [len(names)] * size
+    names.append(described["label"])
+  if len(names) != NUM_RELATIONS:
+    raise ValueError(
+      f"{relations} lists {len(names)} relations with a file in"
+      f" {archive / 'TREx'}; there must be {NUM_RELATIONS}: unpack the archive"
+      " again"
+    )
+  return source.Source(
+    tokens.tokenize(texts, model_dir, LENGTH),
+    np.array(labels, np.int32),
+    tuple(names),
+  )
+
+
+def _records(
+  path: pathlib.Path, keys: tuple[str, ...]
+) -> Iterator[Mapping[str, Any]]:
+  """Reads the objects of a file, one in a line; each has texts of these keys.
+
+  Args:
+    path: The file.
+    keys: The keys.
+
+  Yields:
+    The objects.
+
+  Raises:
+    ValueError: If a line is something else.
+  """
+  for number, found in text_files.json_objects(path):
+    for key in keys:
+      if not (isinstance(found.get(key), str) and found[key]):
+        raise ValueError(
+          f"{path}, line {number}: {key} must be a text, got"
+          f" {found.get(key)!r}; unpack the archive again"
+        )
+    yield found

@@ -1,0 +1,274 @@
+"""Data sets of texts, as files with a record for each.
+
+    reddit/*.jsonl    a JSON object in each line
+    reddit/*.csv      with a header, as RFC 4180 has it
+
+Reddit: titles of posts, with the fields `title`, `subreddit` and `created_utc`
+(seconds since 1970, UTC), which are those of J. Baumgartner et al., "The
+Pushshift Reddit Dataset" (ICWSM 2020); further fields are passed over, and
+posts of other subreddits and years whatever they lack. Files are UTF-8. They
+are read line by line, and twice, so that they may be larger than the memory;
+what was read last is kept, for each seed of a run asks for it.
+"""
+
+import calendar
+import csv
+import datetime
+import functools
+import hashlib
+import math
+import pathlib
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+
+from tff_shift.data import examples
+from tff_shift.data import partition
+from tff_shift.data import source
+from tff_shift.data.texts import text
+from tff_shift.data.texts import text_files
+
+REDDIT_FOLDER = "reddit"
+REDDIT_FIELDS = ("title", "subreddit", "created_utc")
+SUBREDDITS = ("AskReddit", "news", "technology", "movies", "worldnews")
+FIRST_YEAR, LAST_YEAR = 2014, 2018
+HALF_YEARS = tuple(
+  f"{months} {year}"
+  for year in range(FIRST_YEAR, LAST_YEAR + 1)
+  for months in ("Jan-Jun", "Jul-Dec")
+)
+TITLE_LENGTH = 30
+
+# How many titles of a class are drawn from a half-year.
+_TITLES_PER_CELL = 1000
+
+
+class _Title(NamedTuple):
+  """A title of one of the classes, in one of the half-years.
+
+  Attributes:
+    label: The class.
+    half_year: The position among `HALF_YEARS`.
+    seconds: Since 1970.
+    words: At least one.
+  """
+
+  label: int
+  half_year: int
+  seconds: int
+  words: list[str]
+
+
+def reddit(folder: pathlib.Path) -> source.Source:
+  """Loads titles of posts, as many of each class and half-year if there are.
+
+  Of titles with the same words the earliest is kept, of whatever class. From
+  each half-year 1,000 titles of a class are drawn, or all where there are
+  fewer. The draws depend on the titles, and not on the files they are in.
+
+  Args:
+    folder: The folder of all data sets.
+
+  Returns:
+    The data set, half-year by half-year, its classes one after the other and
+    each in the order of time; `time` is the position of the half-year. Of a
+    title the first 30 words count.
+
+  Raises:
+    ValueError: A line is not what it must be, or there is no title of a class
+      in a half-year.
+    DatasetNotFoundError: There are no such files.
+  """
+  archive = folder / REDDIT_FOLDER
+  paths = _files(archive)
+  if not paths:
+    raise source.not_found(
+      "reddit",
+      archive,
+      f'mkdir -p "{archive}", then put there *.jsonl or *.csv with'
+      f" {', '.join(REDDIT_FIELDS)} of posts (docs/data.md)",
+    )
+  states = [path.stat() for path in paths]
+  return _read_reddit(
+    archive,
+    tuple(
+      (path, state.st_mtime_ns, state.st_size)
+      for path, state in zip(paths, states, strict=True)
+    ),
+  )
+
+
+# Another state of a file is another file.
+@functools.lru_cache(maxsize=1)
+def _read_reddit(
+  archive: pathlib.Path, states: tuple[tuple[pathlib.Path, int, int], ...]
+) -> source.Source:
+  """Reads the files of Reddit, see `reddit`."""
+  del states
+  chosen = _draw(archive)
+  titles = [None] * len(chosen)
+  for number, title in enumerate(_titles(archive)):
+    if number in chosen:
+      titles[chosen[number]] = title
+  x, vocabulary = text.number([each.words for each in titles], TITLE_LENGTH)
+  labels, time = (
+    np.array([getattr(each, name) for each in titles], np.int32)
+    for name in ("label", "half_year")
+  )
+  return source.Source(
+    *map(examples.read_only, (x, labels)),
+    SUBREDDITS,
+    time=examples.read_only(time),
+    vocabulary=vocabulary,
+  )
+
+
+def _draw(archive: pathlib.Path) -> dict[int, int]:
+  """Returns, for each title that is drawn, its position in the data set.
+
+  Args:
+    archive: The folder of the files.
+
+  Returns:
+    By the position among what `_titles` gives.
+  """
+  table = np.fromiter(
+    (
+      (title.half_year, title.label, title.seconds, _digest(title.words))
+      for title in _titles(archive)
+    ),
+    dtype=[
+      ("half_year", np.int8),
+      ("label", np.int8),
+      ("seconds", np.int64),
+      ("digest", np.uint64),
+    ],
+  )
+  if not len(table):
+    raise ValueError(
+      f"{archive} holds no title of {', '.join(SUBREDDITS)} in"
+      f" {FIRST_YEAR} to {LAST_YEAR}; its posts must have the fields"
+      f" {', '.join(REDDIT_FIELDS)}"
+    )
+  # The earliest of each; of those of one second, the class decides.
+  in_time = np.lexsort((table["label"], table["seconds"]))
+  _, first = np.unique(table["digest"][in_time], return_index=True)
+  kept = in_time[first]
+  chosen = []
+  for half_year, when in enumerate(HALF_YEARS):
+    for label, subreddit in enumerate(SUBREDDITS):
+      cell = kept[
+        (table["half_year"][kept] == half_year)
+        & (table["label"][kept] == label)
+      ]
+      if not cell.size:
+        raise ValueError(
+          f"{archive} holds no title of {subreddit} in {when} (UTC) that is"
+          " not in an earlier half-year or another class as well; each class"
+          " must have one in each half-year"
+        )
+      cell = cell[np.lexsort((table["digest"][cell], table["seconds"][cell]))]
+      rng = partition.generator("titles of a class", [half_year, label])
+      drawn = rng.permutation(len(cell))[:_TITLES_PER_CELL]
+      chosen.extend(cell[np.sort(drawn)])
+  return {int(number): place for place, number in enumerate(chosen)}
+
+
+def _digest(words: list[str]) -> int:
+  """Returns a number of 64 bits by which titles of the same words are known."""
+  digest = hashlib.blake2b(" ".join(words).encode(), digest_size=8).digest()
+  return int.from_bytes(digest, "little")
+
+
+def _titles(archive: pathlib.Path) -> Iterator[_Title]:
+  """Yields the titles of the classes and the years, file by file.
+
+  Args:
+    archive: The folder of the files.
+
+  Yields:
+    Those that have a word.
+
+  Raises:
+    ValueError: A line is no record, or one that could be chosen has no time or
+      no title.
+  """
+  label_of = {name.lower(): label for label, name in enumerate(SUBREDDITS)}
+  start, end = (
+    calendar.timegm((year, 1, 1, 0, 0, 0))
+    for year in (FIRST_YEAR, LAST_YEAR + 1)
+  )
+  for path in _files(archive):
+    read = text_files.json_objects if path.suffix == ".jsonl" else _csv_records
+    for line, record in read(path):
+      # Of what cannot be chosen, such as an advertisement without a subreddit,
+      # nothing else is looked at.
+      label = label_of.get(str(record.get("subreddit")).lower())
+      if label is None:
+        continue
+      seconds = _seconds(_field(path, line, record, "created_utc"))
+      if seconds is None:
+        raise ValueError(
+          f"{path}, line {line}: created_utc must be seconds since 1970, got"
+          f" {record['created_utc']!r}"
+        )
+      if not start <= seconds < end:
+        continue
+      title = _field(path, line, record, "title")
+      if not isinstance(title, str):
+        raise ValueError(
+          f"{path}, line {line}: title must be a text, got {title!r}"
+        )
+      words = text.words_of(title)
+      if words:
+        yield _Title(label, _half_year(seconds), seconds, words)
+
+
+def _field(
+  path: pathlib.Path, line: int, record: Mapping[str, Any], field: str
+) -> Any:
+  """Returns what a record has in a field; it must have something."""
+  if record.get(field) is None:
+    raise ValueError(f"{path}, line {line}: it has no {field}")
+  return record[field]
+
+
+def _half_year(seconds: int) -> int:
+  """Returns the position among `HALF_YEARS` of a time."""
+  when = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+  return 2 * (when.year - FIRST_YEAR) + (when.month > 6)
+
+
+def _seconds(value: Any) -> int | None:
+  """Returns a number of seconds, which may be given as text, else None."""
+  try:
+    seconds = math.nan if isinstance(value, bool) else float(value)
+  except (TypeError, ValueError, OverflowError):
+    return None
+  return int(seconds // 1) if math.isfinite(seconds) else None
+
+
+def _files(archive: pathlib.Path) -> list[pathlib.Path]:
+  """Returns the files of records, by name."""
+  return sorted([*archive.glob("*.jsonl"), *archive.glob("*.csv")])
+
+
+def _csv_records(
+  path: pathlib.Path,
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
+  """Yields the number of the last line of each record, and the record."""
+  reader = csv.DictReader(text_files.lines(path), strict=True)
+  try:
+    missing = [f for f in REDDIT_FIELDS if f not in (reader.fieldnames or ())]
+    if missing:
+      raise ValueError(
+        f"{path}, line 1: the header has no {missing[0]}; it must name"
+        f" {', '.join(REDDIT_FIELDS)}"
+      )
+    for record in reader:
+      yield reader.line_num, record
+  except csv.Error as error:
+    raise ValueError(f"{path}, line {reader.line_num}: {error}") from error

@@ -1,0 +1,1 @@
+"""Distribution shift: the client data of each scenario."""

@@ -1,0 +1,583 @@
+"""Evolving domains, and the clients that hold a part of each.
+
+"Federated Learning under Evolving Distribution Shifts", section 5.1 and
+Appendix C: a data set is an ordered sequence of domains, the last of which is
+the target that nobody trains on. A domain is a rotation of its images by k
+times an angle, a range of years or hours, or a place on a half circle. Every
+example belongs to exactly one domain.
+
+What the paper leaves open, and what is done here: images go to the domains of a
+rotation at random and in equal numbers (they differ by at most one); rotations
+are counter-clockwise; the last range of years has 13 of them, so that it ends
+with the data, in 2013; a client has the same class distribution in all domains;
+a client is tested on its own share of the target domain.
+
+Data of the user may be split into training and test already; then clients train
+on the one part and are tested on the other, in the target as well. The training
+and test splits of the package's data sets are one pool, as in the paper. Where
+examples have a client, it may lack any domain.
+"""
+
+import dataclasses
+import itertools
+import math
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tff_shift.data import dataset as dataset_lib
+from tff_shift.data import datasets
+from tff_shift.data import examples as examples_lib
+from tff_shift.data import partition
+from tff_shift.data.images import transforms
+from tff_shift.data.texts import text
+from tff_shift.data.your_own import own_datasets
+
+SCENARIO = "evolving"
+
+# The number of domains where images are turned that no paper has turned.
+_NUM_ROTATIONS = 8
+
+# The share of a client's examples of a source domain that it is tested on.
+_TEST_FRACTION = 0.2
+
+
+class Domain(NamedTuple):
+  """One domain.
+
+  Attributes:
+    x: `[n, height, width, channels]` uint8 images, `[n, length]` int32 titles
+      (ids of words), or `[n, features]` float32.
+    y: `[n]` int32 labels.
+    name: What to call it in a figure, such as "15 deg" or "1905-1916".
+    client: `[n]` integers from 0, the client who holds an example. None: the
+      examples are still to be dealt.
+    is_test: `[n]` bool, whether an example is for testing alone; the others are
+      for training alone. None: clients split what they hold.
+  """
+
+  x: np.ndarray
+  y: np.ndarray
+  name: str
+  client: np.ndarray | None = None
+  is_test: np.ndarray | None = None
+
+
+class EvolvingDataset(NamedTuple):
+  """Domains in their order; the last one is the target.
+
+  `without_target` holds out the last source domain instead.
+
+  Attributes:
+    name: What figures and messages call it.
+    domains: At least two domains.
+    class_names: The name of each label.
+    vocabulary: The word of each id, of titles; no word that the target alone
+      has is among them. None: they are none.
+    client_names: What to call each client who holds examples. None: by their
+      numbers.
+  """
+
+  name: str
+  domains: tuple[Domain, ...]
+  class_names: tuple[str, ...]
+  vocabulary: tuple[str, ...] | None = None
+  client_names: tuple[str, ...] | None = None
+
+  @property
+  def has_own_split(self) -> bool:
+    """Whether the data say which examples are for testing."""
+    return any(domain.is_test is not None for domain in self.domains)
+
+
+def without_target(dataset: EvolvingDataset) -> EvolvingDataset:
+  """Leaves the last domain out, so that the one before it is the target.
+
+  What is chosen by it sees no test example: of a domain that is split already,
+  the training examples are those that are predicted.
+  """
+  *others, last = dataset.domains[:-1]
+  if last.is_test is not None:
+    kept = np.flatnonzero(~last.is_test)
+    last = last._replace(
+      x=last.x[kept],
+      y=last.y[kept],
+      client=None if last.client is None else last.client[kept],
+      is_test=np.ones(len(kept), bool),
+    )
+  return dataset._replace(domains=(*others, last))
+
+
+class ClientExamples(NamedTuple):
+  """Examples of one client, stored domain by domain.
+
+  Attributes:
+    x: `[n, …]`, all examples of domain 0 before those of domain 1, and so on.
+    y: `[n]` int32 labels.
+    domain_sizes: `[num_domains]` int32; domain m is the slice that ends at
+      `cumsum(domain_sizes)[m]`. A domain may be empty.
+  """
+
+  x: np.ndarray
+  y: np.ndarray
+  domain_sizes: np.ndarray
+
+
+class Client(NamedTuple):
+  """What one client holds.
+
+  Attributes:
+    client_id: Its position among the clients.
+    train: Training examples; none of them is of the target domain.
+    test: Test examples of every domain, and all it has of the target domain.
+    name: What the data call it. None: by its position.
+  """
+
+  client_id: int
+  train: ClientExamples
+  test: ClientExamples
+  name: str | None = None
+
+
+def load_evolving(
+  name: str,
+  *,
+  num_domains: int | None = None,
+  angle_step: float | None = None,
+  first_angle: float = 0.0,
+  target_extra_angle: float = 0.0,
+  max_examples_per_domain: int | None = None,
+  data_dir: str | os.PathLike[str] | None = None,
+  seed: int = 0,
+) -> EvolvingDataset:
+  """Loads a data set and makes its domains.
+
+  Args:
+    name: See `datasets.get`; the entry holds the defaults.
+    num_domains: Number of domains, the target included.
+    angle_step: Degrees between two domains of a rotated data set; any images
+      without domains of their own become one by it.
+    first_angle: Degrees of the first domain of a rotated data set (Table 5 has
+      7 domains from 75 and 10 domains from 30 degrees).
+    target_extra_angle: Degrees by which the target alone is turned further
+      (Table 12).
+    max_examples_per_domain: Keeps at most so many random examples of a domain.
+    data_dir: The folder of all data sets, see `source`.
+    seed: Seed of which image goes to which domain, of what is kept, and of the
+      points of circle.
+
+  Returns:
+    The domains in their order. Of titles they have the words that are most
+    frequent in all domains but the last.
+
+  Raises:
+    ValueError: A name, number or angle is wrong, does not apply to the data
+      set, or asks for more domains than the data can fill.
+    DatasetNotFoundError: The data set is not on the disk.
+  """
+  evolution = evolution_of(name, angle_step, data_dir=data_dir)
+  if num_domains is None:
+    num_domains = evolution.num_domains
+  _check_num_domains(name, evolution, num_domains)
+  _check_angles(name, evolution, angle_step, first_angle, target_extra_angle)
+  if max_examples_per_domain is not None:
+    partition.check_positive_integer(
+      "max_examples_per_domain", max_examples_per_domain
+    )
+
+  source = datasets.load(
+    name, data_dir=data_dir, seed=seed, num_domains=num_domains
+  )
+  is_test = None
+  if own_datasets.is_own(name) and source.num_train is not None:
+    is_test = np.arange(len(source.y)) >= source.num_train
+  angles = [0.0] * num_domains
+  if evolution.angle_step is not None:
+    members = _random_groups(name, len(source.y), num_domains, seed)
+    angles = [
+      first_angle + evolution.angle_step * m for m in range(num_domains)
+    ]
+    angles[-1] += target_extra_angle
+    domain_names = [f"{angle:g} deg" for angle in angles]
+  else:
+    members, domain_names = _time_groups(
+      name, evolution, source.time, num_domains
+    )
+
+  domains = []
+  for m, (indices, angle) in enumerate(zip(members, angles, strict=True)):
+    if max_examples_per_domain is not None:
+      rng = partition.generator("examples of a domain", [seed, m])
+      indices = np.sort(rng.permutation(indices)[:max_examples_per_domain])
+    x = source.x[indices]
+    if angle:
+      x = transforms.rotate(x, angle)
+    client, for_test = (
+      None if each is None else each[indices]
+      for each in (source.client, is_test)
+    )
+    domains.append(
+      Domain(x, source.y[indices], domain_names[m], client, for_test)
+    )
+  vocabulary = source.vocabulary
+  if vocabulary is not None:
+    ids, vocabulary = text.keep_frequent(
+      [domain.x for domain in domains],
+      vocabulary,
+      datasets.get(name, data_dir=data_dir).vocabulary_size,
+    )
+    domains = [
+      domain._replace(x=x) for domain, x in zip(domains, ids, strict=True)
+    ]
+  return EvolvingDataset(
+    own_datasets.short_name(name),
+    tuple(domains),
+    source.class_names,
+    vocabulary,
+    source.client_names,
+  )
+
+
+def evolution_of(
+  name: str,
+  angle_step: float | None = None,
+  *,
+  data_dir: str | os.PathLike[str] | None = None,
+) -> dataset_lib.Evolution:
+  """Returns how a data set evolves.
+
+  Args:
+    name: See `load_evolving`.
+    angle_step: See `load_evolving`.
+    data_dir: The folder of all data sets, see `source`.
+
+  Returns:
+    The entry's evolution; if it is a rotation, with the given step.
+
+  Raises:
+    ValueError: The data set has no domains, and no rotation makes them.
+    DatasetNotFoundError: The data set is not on the disk.
+  """
+  entry = datasets.get(name, SCENARIO, data_dir=data_dir)
+  evolution = entry.evolution
+  if evolution is None:
+    if entry.dtype != np.uint8:
+      raise ValueError(
+        f"{name} has no domains: it needs the array domain; its examples are"
+        " no images, which angle_step would turn"
+      )
+    if angle_step is None:
+      raise ValueError(
+        f"{name} has no domains: give angle_step, by which its images are"
+        " turned from domain to domain, or a file with the array domain"
+      )
+    return dataset_lib.Evolution(_NUM_ROTATIONS, angle_step=angle_step)
+  if evolution.angle_step is None or angle_step is None:
+    return evolution
+  return dataclasses.replace(evolution, angle_step=angle_step)
+
+
+def assemble_clients(
+  dataset: EvolvingDataset,
+  *,
+  num_clients: int,
+  dirichlet: float = math.inf,
+  test_fraction: float | None = None,
+  seed: int = 0,
+) -> tuple[Client, ...]:
+  """Deals every domain to the clients and splits each part into train and test.
+
+  Examples that have a client already stay there, and those that are for
+  training or for testing alone stay that. The examples of domain m are dealt
+  and split by (seed, m) and the classes that occur in any domain. So a data set
+  without its last domain gives every client the same examples in the domains
+  that are left, unless a class occurs in the last alone; only the domain that
+  is now last turns from train and test into test as a whole.
+
+  Args:
+    dataset: The domains; the last one goes to the test side as a whole, but for
+      what is for training alone: that is left out.
+    num_clients: Number of clients.
+    dirichlet: Concentration of the classes per client, the same distribution in
+      all domains; `math.inf`: iid. Nothing to examples that have a client.
+    test_fraction: Share of a client's examples of a source domain that it keeps
+      for testing. None: 0.2, unless the data say what is for testing.
+    seed: Seed of all draws.
+
+  Returns:
+    The clients, by id. Where the domains are dealt, each has at least one
+    training example in every source domain, and at least one test example in
+    the target domain. Where examples have a client, it has what it has, and
+    somebody has such an example in each domain.
+
+  Raises:
+    ValueError: A number is out of range or does not apply, or clients or
+      domains would have no example.
+  """
+  if len(dataset.domains) < 2:
+    raise ValueError(
+      f"{dataset.name} needs at least 2 domains (a source and a target), got"
+      f" {len(dataset.domains)}"
+    )
+  if test_fraction is None:
+    test_fraction = _TEST_FRACTION
+  elif dataset.has_own_split:
+    raise ValueError(
+      f"test_fraction does not apply to {dataset.name}, which says by num_train"
+      " what is for testing"
+    )
+  partition.check_positive_integer("num_clients", num_clients)
+  _check_num_clients(dataset, num_clients)
+  occurring = np.unique(np.concatenate([each.y for each in dataset.domains]))
+  proportions = partition.dirichlet_over_classes(
+    [occurring] * num_clients, len(dataset.class_names), dirichlet, seed
+  )
+  target = len(dataset.domains) - 1
+  train_parts, test_parts = [], []  # [domain][client] -> positions
+  for m, domain in enumerate(dataset.domains):
+    examples_lib.check_pool(domain, f"domain {domain.name!r}")
+
+    def deal(positions, what, *part, m=m, domain=domain):
+      if domain.client is not None:
+        parts = partition.by_client(domain.client[positions], num_clients)
+      else:
+        parts = _dealt_parts(
+          domain, positions, what, proportions, dirichlet, [seed, m, *part]
+        )
+      return [positions[each] for each in parts]
+
+    everything = np.arange(len(domain.y))
+    nothing = [everything[:0]] * num_clients
+    if domain.is_test is None:
+      whole = deal(everything, "")
+      train, test = zip(
+        *(
+          partition.split_train_test(part, test_fraction, [seed, m, client])
+          for client, part in enumerate(whole)
+        ),
+        strict=True,
+      )
+      if m == target:
+        train, test = nothing, whole
+    else:
+      train = test = nothing
+      if m != target:
+        train = deal(np.flatnonzero(~domain.is_test), "training ")
+      # A source domain may be for training as a whole.
+      if m == target or domain.is_test.any():
+        test = deal(np.flatnonzero(domain.is_test), "test ", 1)
+    _check_domain(dataset, m, test if m == target else train)
+    train_parts.append(train)
+    test_parts.append(test)
+  names = dataset.client_names or (None,) * num_clients
+  return tuple(
+    Client(
+      client,
+      _gather(dataset.domains, [parts[client] for parts in train_parts]),
+      _gather(dataset.domains, [parts[client] for parts in test_parts]),
+      names[client],
+    )
+    for client in range(num_clients)
+  )
+
+
+def _check_num_clients(dataset: EvolvingDataset, num_clients: int) -> None:
+  """Refuses more clients than examples, or others than who hold them."""
+  held = [each.client for each in dataset.domains if each.client is not None]
+  if not held:
+    # Before distributions are drawn for all of them.
+    for domain in dataset.domains:
+      _check_enough(domain, len(domain.y), "", num_clients)
+    return
+  number = len(dataset.client_names or ()) or int(max(map(np.max, held))) + 1
+  if num_clients != number:
+    raise ValueError(
+      f"num_clients must be {number}, the number of clients who hold the"
+      f" examples of {dataset.name}, got {num_clients}"
+    )
+
+
+def _check_domain(
+  dataset: EvolvingDataset, m: int, parts: Sequence[np.ndarray]
+) -> None:
+  """Refuses a domain of which nobody has what it is for."""
+  if any(map(len, parts)):
+    return
+  is_target = m == len(dataset.domains) - 1
+  use, other = ("test", "training") if is_target else ("training", "test")
+  raise ValueError(
+    f"domain {dataset.domains[m].name!r} of {dataset.name},"
+    f" {'the target' if is_target else 'a source'}, has no {use} example: by"
+    f" num_train all are {other} examples; leave num_train out, or join domains"
+    " (num_domains)"
+  )
+
+
+def _check_enough(
+  domain: Domain, number: int, what: str, num_clients: int
+) -> None:
+  """Refuses a domain that has fewer examples than there are clients."""
+  if number < num_clients:
+    raise ValueError(
+      f"client {number} would have no {what}example in domain {domain.name!r},"
+      f" whose {number} {what}examples are too few for {num_clients} clients;"
+      " use fewer clients or fewer domains"
+    )
+
+
+def _dealt_parts(
+  domain: Domain,
+  positions: np.ndarray,
+  what: str,
+  proportions: np.ndarray,
+  dirichlet: float,
+  seed: partition.Seed,
+) -> list[np.ndarray]:
+  """Deals some of a domain's examples to the clients.
+
+  Args:
+    domain: The domain.
+    positions: Those to deal.
+    what: What messages call them.
+    proportions: See `partition.partition_by_class`.
+    dirichlet: For messages.
+    seed: See `partition.partition_by_class`.
+
+  Returns:
+    For each client places among the positions, at least one.
+
+  Raises:
+    ValueError: A client would have none.
+  """
+  num_clients = len(proportions)
+  _check_enough(domain, len(positions), what, num_clients)
+  parts = partition.partition_by_class(domain.y[positions], proportions, seed)
+  for client, part in enumerate(parts):
+    if not len(part):
+      raise ValueError(
+        f"client {client} would have no {what}example in domain"
+        f" {domain.name!r} ({len(positions)} {what}examples for"
+        f" {num_clients} clients, dirichlet {dirichlet:g}); use fewer clients,"
+        " fewer domains, a larger dirichlet or another seed"
+      )
+  return parts
+
+
+def _gather(
+  domains: tuple[Domain, ...], positions: list[np.ndarray]
+) -> ClientExamples:
+  """Copies the chosen examples of every domain into one client's arrays."""
+  x = np.concatenate([d.x[p] for d, p in zip(domains, positions, strict=True)])
+  return ClientExamples(
+    examples_lib.read_only(x),
+    np.concatenate([d.y[p] for d, p in zip(domains, positions, strict=True)]),
+    np.array([len(p) for p in positions], np.int32),
+  )
+
+
+def _check_num_domains(
+  name: str, evolution: dataset_lib.Evolution, num_domains: int
+) -> None:
+  """Raises ValueError for a number of domains that the data set cannot have."""
+  partition.check_positive_integer("num_domains", num_domains)
+  if num_domains < 2:
+    raise ValueError(
+      "num_domains must be at least 2 (a source and a target), got"
+      f" {num_domains}"
+    )
+  if evolution.time_range is not None:
+    first, last = evolution.time_range
+    if num_domains > last - first + 1:
+      raise ValueError(
+        f"num_domains of {name} must be at most {last - first + 1}, one for"
+        f" each of {first}..{last}, got {num_domains}"
+      )
+
+
+def _check_angles(
+  name: str,
+  evolution: dataset_lib.Evolution,
+  angle_step: float | None,
+  first_angle: float,
+  target_extra_angle: float,
+) -> None:
+  """Raises ValueError for an angle that is not finite or does not apply."""
+  given = {
+    "angle_step": angle_step,
+    "first_angle": first_angle or None,
+    "target_extra_angle": target_extra_angle or None,
+  }
+  for option, angle in given.items():
+    if angle is None:
+      continue
+    if evolution.angle_step is None:
+      rotated = [
+        each
+        for each in datasets.names(SCENARIO)
+        if datasets.get(each).evolution.angle_step is not None
+      ]
+      raise ValueError(
+        f"{option} does not apply to {name}, which is not rotated; it applies"
+        f" to {', '.join(rotated)}"
+      )
+    if not math.isfinite(angle):
+      raise ValueError(f"{option} must be a finite number, got {angle}")
+
+
+def _random_groups(
+  name: str, num_examples: int, num_domains: int, seed: int
+) -> list[np.ndarray]:
+  """Deals all positions to the domains at random and in equal numbers."""
+  if num_domains > num_examples:
+    raise ValueError(
+      f"num_domains of {name} must be at most {num_examples}, one for each"
+      f" example, got {num_domains}"
+    )
+  order = partition.generator("domains", seed).permutation(num_examples)
+  return [np.sort(group) for group in np.array_split(order, num_domains)]
+
+
+def _time_groups(
+  name: str,
+  evolution: dataset_lib.Evolution,
+  time: np.ndarray,
+  num_domains: int,
+) -> tuple[list[np.ndarray], list[str]]:
+  """Groups positions by equal ranges of the data set's times.
+
+  Args:
+    name: The data set, for messages.
+    evolution: How it evolves; not a rotation.
+    time: `[N]` integers, the time of each example, such as its year.
+    num_domains: Number of ranges.
+
+  Returns:
+    For each range the positions of its examples, and its name.
+
+  Raises:
+    ValueError: A range has no example, or an example lies in no range.
+  """
+  first, last = evolution.time_range or (1, num_domains)
+  # The 109 years of Portraits give eight ranges of 12, and one of 13 at last.
+  edges = first + np.arange(num_domains + 1) * (last - first + 1) // num_domains
+  groups = np.searchsorted(edges, time, side="right") - 1
+  outside = time[(groups < 0) | (groups >= num_domains)]
+  if outside.size:
+    raise ValueError(
+      f"{name} holds an example of {outside[0]}; all must lie in"
+      f" {first}..{last}"
+    )
+  range_names = [
+    evolution.range_name(start, end - 1)
+    for start, end in itertools.pairwise(edges)
+  ]
+  members = [np.flatnonzero(groups == m) for m in range(num_domains)]
+  for range_name, indices in zip(range_names, members, strict=True):
+    if not indices.size:
+      raise ValueError(
+        f"num_domains {num_domains} is too many for {name}: it has no example"
+        f" in {range_name}"
+      )
+  return members, range_names

@@ -1,0 +1,286 @@
+"""Clients that differ in their classes and in their colours.
+
+FedDRM, Section 3.1 and Appendix F: a data set is dealt to the clients by a
+Dirichlet distribution or by shards, each client splits its part 70/30 into
+training and test, and each client's images, training and test alike, get the
+client's own colour transform.
+
+What the paper leaves open, and what is done here: training and test split of an
+archive are one pool (the paper counts 60,000 images of CIFAR-10); a Dirichlet
+draw that leaves a client with too little is repeated, see
+`partition.dirichlet_over_clients`; CIFAR-100 with its 20 superclasses is dealt
+by the 100 fine labels, as in the program of FedDRM's authors. Grey images are
+tinted first.
+
+Data of the user stay as they are unless an intensity is given: they may be
+vectors, and any number of clients may hold them. Where they say what is for
+testing, clients train on the one part and are tested on the other.
+"""
+
+import os
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from tff_shift.data import datasets
+from tff_shift.data import examples as examples_lib
+from tff_shift.data import partition as partitions
+from tff_shift.data.images import color_transforms
+from tff_shift.data.shifts import class_pools
+from tff_shift.data.your_own import own_datasets
+
+SCENARIO = "guidance"
+# The share of a client's examples that it is tested on.
+_TEST_FRACTION = 0.3
+
+_PARTITION = re.compile(r"dirichlet_(inf|\d*\.?\d+(?:e-?\d+)?)|(\d+)_spc")
+
+
+class GuidanceDataset(NamedTuple):
+  """What the clients hold; the position in a tuple is the client's id.
+
+  Attributes:
+    train: Training examples of each client, as the client sees them: `x`
+      `[n, height, width, 3]` uint8, or as the data of the user are, `y` `[n]`
+      int32.
+    test: Test examples of each client, as the client sees them.
+    transforms: The colour transform of each client.
+    class_names: The name of each class.
+    sample: One example of the data set before any transform.
+    client_names: What to call clients who hold examples of their own. None: by
+      their numbers.
+  """
+
+  train: tuple[examples_lib.Examples, ...]
+  test: tuple[examples_lib.Examples, ...]
+  transforms: tuple[color_transforms.ColorTransform, ...]
+  class_names: tuple[str, ...]
+  sample: np.ndarray
+  client_names: tuple[str, ...] | None = None
+
+
+def default_intensity(dataset: str) -> str:
+  """Returns how far colours are moved by default: those of one's own, not."""
+  return color_transforms.NONE if own_datasets.is_own(dataset) else "high"
+
+
+def held_out_validation(
+  dataset: GuidanceDataset, seed: int, validation_fraction: float = 0.2
+) -> GuidanceDataset:
+  """Puts a part of what each client trains on in the place of its test.
+
+  What is chosen with it has not seen the test examples.
+
+  Args:
+    dataset: What the clients hold.
+    seed: Seed of the draw.
+    validation_fraction: Share of a client's training examples.
+
+  Returns:
+    The data set, with other `train` and `test`.
+
+  Raises:
+    ValueError: A client has too few training examples, or all have where
+      clients hold examples of their own.
+  """
+  train, validation = [], []
+  for client, own in enumerate(dataset.train):
+    parts = partitions.split_train_test(
+      np.arange(len(own.y)), validation_fraction, [seed, client, 1]
+    )
+    if not len(parts[1]) and dataset.client_names is None:
+      raise ValueError(
+        f"client {client} would have no validation example: it has"
+        f" {len(own.y)} training examples; use fewer clients, more examples or"
+        " another partition"
+      )
+    for found, positions in zip((train, validation), parts, strict=True):
+      found.append(examples_lib.take(own, positions))
+  if not any(len(each.y) for each in validation):
+    raise ValueError(
+      "no client would have a validation example: each has too few training"
+      " examples"
+    )
+  return dataset._replace(train=tuple(train), test=tuple(validation))
+
+
+def parse_partition(text: str) -> tuple[str, float | int]:
+  """Reads how a data set is dealt to the clients.
+
+  Args:
+    text: `dirichlet_<alpha>`, such as `dirichlet_0.3` (`dirichlet_inf` deals
+      evenly), or `<S>_spc`, such as `5_spc`, S shards per client.
+
+  Returns:
+    `("dirichlet", alpha)` or `("shards", S)`.
+
+  Raises:
+    ValueError: The text is neither, or its number is not positive.
+  """
+  found = _PARTITION.fullmatch(text)
+  if found:
+    alpha, num_shards = found.groups()
+    if alpha and float(alpha) > 0:
+      return "dirichlet", float(alpha)
+    if num_shards and int(num_shards) > 0:
+      return "shards", int(num_shards)
+  raise ValueError(
+    "partition must be dirichlet_<alpha> or <S>_spc with a positive number,"
+    f" such as dirichlet_0.3 or 5_spc, got {text!r}"
+  )
+
+
+def load_guidance(
+  dataset: str,
+  *,
+  num_clients: int,
+  partition: str | None,
+  intensity: str | None = None,
+  seed: int,
+  max_examples: int | None = None,
+  test_fraction: float | None = None,
+  data_dir: str | os.PathLike[str] | None = None,
+) -> GuidanceDataset:
+  """Loads a data set, deals it to the clients, and transforms its colours.
+
+  Args:
+    dataset: See `datasets.get`.
+    num_clients: Number of clients, see `color_transforms.pool`.
+    partition: How examples are dealt, see `parse_partition`. None: they stay
+      with the clients who hold them.
+    intensity: How far colours are moved, see `color_transforms.pool`. None:
+      `default_intensity`.
+    seed: Seed of all draws. Who gets what does not depend on `intensity`.
+    max_examples: Deals at most so many examples, drawn by class in the
+      proportions of the data set. None: all.
+    test_fraction: Share of a client's examples that it keeps for testing. None:
+      0.3, unless the user's data say what is for testing.
+    data_dir: The folder of all data sets, see `source`.
+
+  Returns:
+    What the clients hold. Each has at least one training and one test example
+    unless it holds examples of its own; then some client has both.
+
+  Raises:
+    ValueError: A name or number is wrong or does not apply, or a client would
+      have too few examples.
+    DatasetNotFoundError: The data set is not on the disk.
+  """
+  entry = datasets.get(dataset, SCENARIO, data_dir=data_dir)
+  if (partition is None) != (entry.num_clients is not None):
+    raise ValueError(
+      f"partition {partition!r} does not go with {dataset}: examples are dealt"
+      " by a partition unless they have a client, and then by None"
+    )
+  # Checked before a large data set is read.
+  deal = None if partition is None else parse_partition(partition)
+  if intensity is None:
+    intensity = default_intensity(dataset)
+  is_moved = intensity != color_transforms.NONE
+  if is_moved and entry.dtype != np.uint8:
+    raise ValueError(
+      f"intensity {intensity!r} moves the colours of images, and {dataset}"
+      f" holds vectors of {entry.shape[0]} numbers; leave it out"
+    )
+  if deal is None and num_clients != entry.num_clients:
+    raise ValueError(
+      f"num_clients must be {entry.num_clients}, the number of clients who hold"
+      f" the examples of {dataset}, got {num_clients}"
+    )
+  transforms = color_transforms.pool(num_clients, intensity)
+  source = datasets.load(dataset, data_dir=data_dir)
+  num_train = source.num_train if own_datasets.is_own(dataset) else None
+  if test_fraction is None:
+    test_fraction = _TEST_FRACTION
+  elif num_train is not None:
+    raise ValueError(
+      f"test_fraction does not apply to {dataset}, which says by num_train what"
+      " is for testing"
+    )
+  dealt_by = source.y
+  if entry.fine_labels is not None:
+    dealt_by = datasets.load(entry.fine_labels, data_dir=data_dir).y
+  chosen = np.arange(len(source.y))
+  if max_examples is not None:
+    partitions.check_positive_integer("max_examples", max_examples)
+    chosen = _stratified(dealt_by, min(max_examples, len(chosen)), seed)
+  if deal is not None and num_clients > len(chosen):
+    raise ValueError(
+      f"num_clients={num_clients}: there are {len(chosen)} examples, and each"
+      " client must have some"
+    )
+  if deal is None:
+    parts = partitions.by_client(source.client[chosen], num_clients)
+  else:
+    kind, number = deal
+    function = {
+      "shards": partitions.shards,
+      "dirichlet": partitions.dirichlet_over_clients,
+    }[kind]
+    parts = function(dealt_by[chosen], num_clients, number, seed)
+  train, test = [], []
+  for client, part in enumerate(parts):
+    held = chosen[part]
+    if num_train is None:
+      splits = partitions.split_train_test(held, test_fraction, [seed, client])
+      reason = f"test_fraction is {test_fraction:g}"
+      advice = "more examples, a larger test_fraction"
+    else:
+      splits = held[held < num_train], held[held >= num_train]
+      reason = f"num_train is {num_train}"
+      advice = "more examples"
+    for use, positions in zip(("training", "test"), splits, strict=True):
+      if deal is not None and not len(positions):
+        raise ValueError(
+          f"client {client} would have no {use} example: it has {len(part)}"
+          f" examples, and {reason}; use fewer clients, {advice} or another"
+          " partition"
+        )
+    for examples, positions in zip((train, test), splits, strict=True):
+      x = source.x[positions]
+      if is_moved:
+        x = color_transforms.apply(_colored(x), transforms[client])
+      examples.append(
+        examples_lib.Examples(examples_lib.read_only(x), source.y[positions])
+      )
+  if not any(
+    len(own.y) and len(asked.y) for own, asked in zip(train, test, strict=True)
+  ):
+    raise ValueError(
+      f"{dataset}: no client has both a training and a test example; {advice}"
+      f" may help: {reason}"
+    )
+  sample = source.x[chosen[:1]]
+  return GuidanceDataset(
+    train=tuple(train),
+    test=tuple(test),
+    transforms=transforms,
+    class_names=source.class_names,
+    sample=(_colored(sample) if is_moved else sample)[0],
+    client_names=source.client_names,
+  )
+
+
+def _stratified(labels: np.ndarray, size: int, seed: int) -> np.ndarray:
+  """Draws positions in which classes are as frequent as they are in `labels`.
+
+  Args:
+    labels: `[N]` integers from 0.
+    size: Number of positions, at most N.
+    seed: Seed of the draw.
+
+  Returns:
+    `[size]` int64, ascending.
+  """
+  frequencies = np.bincount(labels) / len(labels)
+  return np.sort(
+    class_pools.ClassPool(labels, len(frequencies)).draw_without_replacement(
+      frequencies, size, partitions.generator("max examples", seed)
+    )
+  )
+
+
+def _colored(images: np.ndarray) -> np.ndarray:
+  """Returns images with three channels; grey ones are tinted."""
+  return color_transforms.tint(images) if images.shape[-1] == 1 else images

@@ -1,0 +1,544 @@
+"""Streams of unlabelled data whose distribution moves, client by client.
+
+Fed-ADE: Adaptive Learning Rate for Federated Post-adaptation under Distribution
+Shift (Park, Joe, Kim, Im, Kwon; 2026), eq. 1 and Appendix G. A data set is cut
+into four parts that share no example: one pre-trains the model, one stops that
+training and measures the confusion matrix, one gives clients their labelled
+data from before deployment, and one is what streams are drawn from.
+
+  - Label shift: Q_t = (1 - omega(t)) Q_0 + omega(t) Q_T, Q_0 uniform, Q_T drawn
+    for each client from a Dirichlet distribution. Both are over the classes of
+    which the client can draw an example: those that occur, that it holds and
+    that are dealt to it. So what is drawn has the distribution Q_t.
+  - Covariate shift: a client has one corruption; its severity is 5 omega(t),
+    rounded; its classes are uniform.
+
+What the paper leaves open, and what is done here: omega is common to all
+clients, as eq. 1 has it; where a data set has a test part, streams are drawn
+from that; a client's labelled data have the class distribution of pre-training
+and may share examples with another client's; a stream is drawn with
+replacement.
+
+Own data have classes that never occur and rare ones. Distributions of
+pre-training and of labelled data are over the classes that occur. A rare class
+gives all the examples that it has, see `load_online`.
+"""
+
+import functools
+import os
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tff_shift import arguments
+from tff_shift.data import datasets
+from tff_shift.data import examples as examples_lib
+from tff_shift.data import partition
+from tff_shift.data import source as source_lib
+from tff_shift.data.images import corruptions
+from tff_shift.data.shifts import class_pools
+
+SCENARIO = "online_adaptation"
+SHIFT_KINDS = ("label", "covariate")
+
+# Shares of what streams are not drawn from: pre-training, held out, clients.
+_PART_SHARES = (0.65, 0.15, 0.2)
+# The share for streams of a data set without a test part.
+_STREAM_SHARE = 0.3
+
+# Of rare classes, so many are named.
+_NUM_LISTED = 3
+
+
+class OnlineDataset(NamedTuple):
+  """A data set in its four parts.
+
+  Attributes:
+    name: Its name, see `datasets.get`.
+    pretraining: What the model is pre-trained on.
+    validation: What stops that training; the confusion matrix is measured here.
+    initial: What clients' labelled data are drawn from.
+    stream: What streams are drawn from.
+    class_names: The name of each class.
+    class_distribution: That which is asked of pre-training, [num_classes]; 0
+      for a class that does not occur.
+    initial_client: `[n]` integers, the client who holds an example of
+      `initial`. None: all draw from all.
+    stream_client: Likewise, of `stream`.
+    client_classes: The classes of each client, see `class_pools.deal_classes`;
+      those that occur are dealt. None: all have all.
+  """
+
+  name: str
+  pretraining: examples_lib.Examples
+  validation: examples_lib.Examples
+  initial: examples_lib.Examples
+  stream: examples_lib.Examples
+  class_names: tuple[str, ...]
+  class_distribution: np.ndarray
+  initial_client: np.ndarray | None = None
+  stream_client: np.ndarray | None = None
+  client_classes: tuple[np.ndarray, ...] | None = None
+
+
+def load_online(
+  name: str,
+  *,
+  pretraining_distribution: str = "uniform",
+  max_pretraining_examples: int | None = None,
+  data_dir: str | os.PathLike[str] | None = None,
+  seed: int = 0,
+  model_dir: str | os.PathLike[str] | None = None,
+  disjoint_clients: int | None = None,
+) -> OnlineDataset:
+  """Loads a data set and cuts it into its four parts.
+
+  Where examples have a client, those of each client are cut.
+
+  A class is rare if pre-training has less than half of the examples that the
+  distribution gives it. It gives all that it has, the others share the rest in
+  proportion, and a warning says so.
+
+  Args:
+    name: See `datasets.get`.
+    pretraining_distribution: `uniform`, `gaussian` or `exponential_decay`, see
+      `class_pools.pretraining_distribution`; over the classes that occur.
+    max_pretraining_examples: Pre-trains on at most so many, in the distribution
+      as nearly as there are enough of each class. None: on half of the part;
+      without a rare class, on no more than keep the distribution.
+    data_dir: See `source`.
+    seed: Seed of the cut.
+    model_dir: See `datasets.load`.
+    disjoint_clients: Deals the classes to so many clients, see
+      `class_pools.deal_classes`; pre-training has all of them. None: each
+      client has all.
+
+  Returns:
+    The data set.
+
+  Raises:
+    ValueError: If a name is unknown or a number is not allowed.
+    FileNotFoundError: See `datasets.load`.
+    DatasetNotFoundError: If the data set is not on the disk.
+  """
+  # Refuses what the scenario cannot use.
+  datasets.get(name, SCENARIO, data_dir=data_dir)
+  source = datasets.load(name, data_dir=data_dir, model_dir=model_dir)
+  num_classes = len(source.class_names)
+  occurring = np.unique(source.y)
+  distribution = np.zeros(num_classes)
+  distribution[occurring] = class_pools.pretraining_distribution(
+    pretraining_distribution, len(occurring)
+  )
+  rng = partition.generator("online parts", seed)
+  groups = [np.arange(len(source.y))]
+  if source.client is not None:
+    groups = partition.by_client(source.client, source.client.max() + 1)
+  cuts = [_cut(each, source.num_train, rng) for each in groups]
+  for client, (_, _, initial, stream) in enumerate(cuts):
+    if source.client is not None and not (len(initial) and len(stream)):
+      raise ValueError(
+        f"client {client} of {name} has {len(groups[client])} examples, too few"
+        " for labelled ones and a stream; it must have 5 or more, and with"
+        " num_train some in both parts"
+      )
+  pretraining, validation, initial, stream = (
+    np.concatenate(parts) for parts in zip(*cuts, strict=True)
+  )
+  pool = class_pools.ClassPool(source.y[pretraining], num_classes)
+  size = max_pretraining_examples
+  if size is None:
+    size = max(1, len(pretraining) // 2)
+  partition.check_positive_integer("max_pretraining_examples", size)
+  size = min(size, len(pretraining))
+  wanted = size * distribution
+  rare = np.flatnonzero(2 * pool.counts < wanted)
+  if len(rare):
+    listed = ", ".join(
+      f"{source.class_names[label]}: {pool.counts[label]} of"
+      f" {wanted[label]:.3g}"
+      for label in rare[:_NUM_LISTED]
+    )
+    examples_lib.warn(
+      f"pre-training on {size} examples of {name}: the class distribution"
+      f" {pretraining_distribution} cannot be kept, because {len(rare)} of"
+      f" {len(occurring)} classes have less than half of the examples that it"
+      f" asks for; they give all that they have"
+      f" ({listed}{', ...' * (len(rare) > _NUM_LISTED)})"
+    )
+  elif max_pretraining_examples is None:
+    most = pool.counts[occurring] / distribution[occurring]
+    size = max(1, min(size, int(np.min(most))))
+  chosen = pool.draw_without_replacement(distribution, size, rng)
+
+  def take(positions):
+    return examples_lib.take(source, np.sort(positions))
+
+  return OnlineDataset(
+    name=name,
+    pretraining=take(pretraining[chosen]),
+    validation=take(validation),
+    initial=take(initial),
+    stream=take(stream),
+    class_names=source.class_names,
+    class_distribution=distribution,
+    initial_client=_clients_of(source, initial),
+    stream_client=_clients_of(source, stream),
+    client_classes=(
+      None
+      if disjoint_clients is None
+      else tuple(
+        occurring[dealt]
+        for dealt in class_pools.deal_classes(
+          len(occurring), disjoint_clients, seed
+        )
+      )
+    ),
+  )
+
+
+def _cut(
+  positions: np.ndarray, num_train: int | None, rng: np.random.Generator
+) -> list[np.ndarray]:
+  """Cuts positions: pre-training, held out, labelled, streams."""
+  if num_train is None:
+    order = rng.permutation(positions)
+    num_stream = round(_STREAM_SHARE * len(order))
+    rest, stream = order[num_stream:], order[:num_stream]
+  else:
+    is_train = positions < num_train
+    rest, stream = rng.permutation(positions[is_train]), positions[~is_train]
+  ends = np.rint(np.cumsum(_PART_SHARES[:2]) * len(rest)).astype(int)
+  return [*np.split(rest, ends), stream]
+
+
+def _clients_of(
+  source: source_lib.Source, positions: np.ndarray
+) -> np.ndarray | None:
+  """Returns who holds the examples of a part, in the order of the part."""
+  return None if source.client is None else source.client[np.sort(positions)]
+
+
+def initial_examples(
+  dataset: OnlineDataset, num_examples: int, client_id: int, seed: int
+) -> examples_lib.Examples:
+  """Draws a client's labelled examples from before deployment.
+
+  Where examples have a client, from its own; where classes have one, of its
+  own.
+
+  Args:
+    dataset: The data set.
+    num_examples: How many examples a client has; who holds fewer has all of
+      them, see `num_labelled`.
+    client_id: The client.
+    seed: Seed of the draw.
+
+  Returns:
+    Different examples in the class distribution of pre-training, as nearly as
+    there are enough of each class.
+
+  Raises:
+    ValueError: If the client holds no labelled example.
+  """
+  own, pool, distribution, available = _labelled(dataset, client_id)
+  chosen = pool.draw_without_replacement(
+    distribution,
+    min(num_examples, available),
+    partition.generator("initial examples", [seed, client_id]),
+  )
+  return examples_lib.take(dataset.initial, own[chosen])
+
+
+def num_labelled(dataset: OnlineDataset, client_id: int) -> int:
+  """Returns how many examples `initial_examples` can draw for a client.
+
+  Args:
+    dataset: The data set.
+    client_id: The client.
+
+  Returns:
+    The number, at least 1.
+
+  Raises:
+    ValueError: If the client holds no labelled example.
+  """
+  return _labelled(dataset, client_id)[-1]
+
+
+def _labelled(
+  dataset: OnlineDataset, client_id: int
+) -> tuple[np.ndarray, class_pools.ClassPool, np.ndarray, int]:
+  """Returns what a client's labelled examples are drawn from.
+
+  Args:
+    dataset: The data set.
+    client_id: The client.
+
+  Returns:
+    The positions in `initial`, these as a pool, the class distribution, and the
+    number of examples of its classes.
+
+  Raises:
+    ValueError: If there are none.
+  """
+  own = np.arange(len(dataset.initial.y))
+  if dataset.initial_client is not None:
+    own = np.flatnonzero(dataset.initial_client == client_id)
+  pool = class_pools.ClassPool(dataset.initial.y[own], len(dataset.class_names))
+  distribution = dataset.class_distribution
+  if dataset.client_classes is not None:
+    distribution = np.zeros_like(distribution)
+    classes = dataset.client_classes[client_id]
+    distribution[classes] = dataset.class_distribution[classes]
+    distribution /= distribution.sum()
+  available = int(pool.counts[distribution > 0].sum())
+  if not available:
+    raise ValueError(
+      f"client {client_id} has no labelled example of its classes among the"
+      f" {len(dataset.initial.y)} from before deployment"
+    )
+  return own, pool, distribution, available
+
+
+def archive_of(
+  dataset: str, data_dir: str | os.PathLike[str] | None = None
+) -> Callable[[str, int], examples_lib.Examples]:
+  """Returns what reads the published corrupted images of a data set.
+
+  Args:
+    dataset: One whose entry has `corrupted`, such as `cifar10` (CIFAR-10-C).
+    data_dir: See `source`.
+
+  Returns:
+    `(corruption, severity) -> Examples`; what was read is kept.
+
+  Raises:
+    ValueError: If there is no such data set or archive.
+  """
+  entry = datasets.get(dataset, data_dir=data_dir)
+  if entry.corrupted is None:
+    known = [
+      name
+      for name in datasets.names(SCENARIO)
+      if datasets.get(name).corrupted is not None
+    ]
+    raise ValueError(
+      f"corrupted images are published for {' and '.join(known)}, not for"
+      f" {dataset!r}"
+    )
+
+  @functools.cache
+  def read(corruption: str, severity: int) -> examples_lib.Examples:
+    source = datasets.checked(
+      entry.corrupted(corruption, severity, data_dir=data_dir),
+      entry,
+      f"{dataset} under {corruption} of severity {severity}",
+    )
+    return examples_lib.Examples(source.x, source.y)
+
+  return read
+
+
+class Streams:
+  """The streams of all clients; every draw is a function of (client, step).
+
+  Attributes:
+    omega: The weight of eq. 1 at the time steps 0..T, [T + 1].
+    targets: Q_T of each client, [num_clients, num_classes]; 0 for a class of
+      which the client cannot draw an example.
+    corruption_names: The corruption of each client; empty under label shift.
+  """
+
+  def __init__(
+    self,
+    pool: examples_lib.Examples,
+    num_classes: int,
+    omega: np.ndarray,
+    *,
+    num_clients: int,
+    samples_per_step: int,
+    shift_kind: str = "label",
+    dirichlet: float = 0.1,
+    archive: Callable[[str, int], examples_lib.Examples] | None = None,
+    corruption_levels: str = "published",
+    seed: int = 0,
+    pool_client: np.ndarray | None = None,
+    client_classes: Sequence[np.ndarray] | None = None,
+  ):
+    """Draws what distinguishes the clients.
+
+    Args:
+      pool: What streams are drawn from.
+      num_classes: The number of classes.
+      omega: The weight of eq. 1, [T + 1], see `schedules.omega`.
+      num_clients: The number of clients.
+      samples_per_step: The number of examples of a client at a time step.
+      shift_kind: `label` or `covariate`.
+      dirichlet: Concentration of the Dirichlet distribution of Q_T.
+      archive: Where corrupted images come from, see `archive_of`. None: they
+        are computed from the pool.
+      corruption_levels: Of those that are computed, one of
+        `corruptions.LEVELS`.
+      seed: Seed of all draws.
+      pool_client: `[N]` integers, the client who holds an example of the pool
+        and alone draws it. None: all draw from all.
+      client_classes: The classes that each client may draw, of those that it
+        has. None: all.
+
+    Raises:
+      ValueError: If a value is not allowed, or a client has nothing to draw.
+    """
+    arguments.choice("shift_kind", shift_kind, SHIFT_KINDS)
+    corruptions.check_levels(corruption_levels)
+    partition.check_positive_integer("num_clients", num_clients)
+    partition.check_positive_integer("samples_per_step", samples_per_step)
+    examples_lib.check_pool(pool)
+    self.omega = omega
+    # The positions that a client draws from.
+    self._own = None
+    if pool_client is not None:
+      if np.shape(pool_client) != np.shape(pool.y):
+        raise ValueError(
+          f"pool_client must have a client for each of {len(pool.y)} examples,"
+          f" got the shape {list(np.shape(pool_client))}"
+        )
+      self._own = partition.by_client(pool_client, num_clients)
+    drawable = class_pools.held_classes(
+      pool.y, num_classes, pool_client, num_clients
+    )
+    if client_classes is not None:
+      drawable = list(map(np.intersect1d, drawable, client_classes))
+    for client, own in enumerate(drawable):
+      if not len(own):
+        raise ValueError(
+          f"client {client} has no example to draw a stream from, none of the"
+          f" {len(pool.y)} of the pool that is its own and of its classes"
+        )
+    self._start, self.targets = (
+      partition.dirichlet_over_classes(drawable, num_classes, alpha, seed)
+      for alpha in (np.inf, dirichlet)
+    )
+    self.corruption_names = ()
+    if shift_kind == "covariate":
+      # All corruptions occur before one comes twice.
+      order = partition.generator("corruptions", seed).permutation(
+        corruptions.names()
+      )
+      self.corruption_names = tuple(
+        str(order[client % len(order)]) for client in range(num_clients)
+      )
+    self._pool = pool
+    self._num_samples = samples_per_step
+    self._archive = archive
+    self._corruption_levels = corruption_levels
+    self._seed = seed
+    self._by_class = functools.cache(
+      lambda name, severity, own: class_pools.ClassPool(
+        self._examples(name, severity).y[self._positions(own)], num_classes
+      )
+    )
+
+  @property
+  def num_clients(self) -> int:
+    """The number of clients."""
+    return len(self.targets)
+
+  @property
+  def num_timesteps(self) -> int:
+    """T, the last time step."""
+    return len(self.omega) - 1
+
+  def class_distribution(self, client: int, timestep: int) -> np.ndarray:
+    """Returns Q_t of a client (eq. 1), [num_classes]; by it `batch` draws."""
+    partition.check_position("client", client, 0, self.num_clients - 1)
+    partition.check_position("timestep", timestep, 0, self.num_timesteps)
+    start = self._start[client]
+    if self.corruption_names:
+      return start
+    weight = self.omega[timestep]
+    return (1 - weight) * start + weight * self.targets[client]
+
+  def severity(self, timestep: int) -> int:
+    """Returns the severity of all corruptions at a time step, 0 (none) to 5."""
+    partition.check_position("timestep", timestep, 0, self.num_timesteps)
+    if not self.corruption_names:
+      return 0
+    return int(np.floor(corruptions.MAX_SEVERITY * self.omega[timestep] + 0.5))
+
+  def shift(self, client: int, timestep: int) -> float:
+    """Returns how far a client's distribution moved since the step before.
+
+    Args:
+      client: The client.
+      timestep: The time step, from 1.
+
+    Returns:
+      The L1 distance of Q_t and Q_t-1; under covariate shift, the difference of
+      the severities over 5.
+
+    Raises:
+      ValueError: If nothing was before the time step.
+    """
+    partition.check_positive_integer("timestep", timestep)
+    if self.corruption_names:
+      steps = self.severity(timestep) - self.severity(timestep - 1)
+      return abs(steps) / corruptions.MAX_SEVERITY
+    change = self.class_distribution(
+      client, timestep
+    ) - self.class_distribution(client, timestep - 1)
+    return float(np.abs(change).sum())
+
+  def batch(self, client: int, timestep: int) -> examples_lib.Examples:
+    """Draws what a client meets at a time step.
+
+    Args:
+      client: The client.
+      timestep: The time step, from 1.
+
+    Returns:
+      `samples_per_step` examples. Their classes are for evaluation only.
+
+    Raises:
+      ValueError: If there is no such client or time step, or an archive lacks a
+        class that the pool has.
+    """
+    distribution = self.class_distribution(client, timestep)
+    severity = self.severity(timestep)
+    name = self.corruption_names[client] if severity else ""
+    # Computed corruptions change the images of the pool, not their classes.
+    part = ("", 0) if self._archive is None else (name, severity)
+    own = None if self._own is None else client
+    try:
+      drawn = self._by_class(*part, own).draw(
+        distribution,
+        self._num_samples,
+        partition.generator("stream", [self._seed, client, timestep]),
+      )
+    except ValueError as error:
+      raise ValueError(
+        f"images of client {client} under {name} of severity {severity}:"
+        f" {error}"
+      ) from error
+    positions = drawn if own is None else self._own[own][drawn]
+    examples = self._examples(*part)
+    x = examples.x[positions]
+    if severity and self._archive is None:
+      x = corruptions.corrupt(
+        x,
+        name,
+        severity,
+        positions,
+        corruption_levels=self._corruption_levels,
+      )
+    return examples_lib.Examples(x, examples.y[positions])
+
+  def _positions(self, own: int | None) -> np.ndarray | slice:
+    """Returns which examples of the pool a client draws from."""
+    return slice(None) if own is None else self._own[own]
+
+  def _examples(self, name: str, severity: int) -> examples_lib.Examples:
+    """Returns a part of the archive; without a severity, the pool."""
+    return self._archive(name, severity) if severity else self._pool

@@ -1,0 +1,1 @@
+"""Text: vocabulary, tokenizers, files."""

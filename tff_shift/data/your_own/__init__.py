@@ -1,0 +1,1 @@
+"""Client data from a user's arrays, files and functions."""

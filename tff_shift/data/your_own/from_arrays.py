@@ -1,0 +1,561 @@
+"""Arrays of your own as what the drivers of the scenarios take.
+
+A function for each scenario. Examples are a pair: x `[n, ...]`, uint8 images or
+floating-point numbers, and y `[n]` integers, the classes from 0. All of a call
+have one shape and one kind of x. They are checked and cast here, once: x to
+uint8 or float32, y to int32; what does not fit is refused in one line that says
+where it is. The number of classes is that of the greatest class that occurs
+unless it is given, see `examples.num_classes_of`. An array that has its type
+already is not copied; a copy is closed to writing. Clients, domains and periods
+count from 0, time steps from 1. Messages call a client by its number, or by the
+name that is given.
+"""
+
+import warnings
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+
+from tff_shift.data import examples as examples_lib
+from tff_shift.data import partition
+from tff_shift.data.shifts import evolving as domains_lib
+from tff_shift.data.shifts import fixed_batches
+
+Pair = tuple[np.ndarray, np.ndarray]
+
+
+class Parts(NamedTuple):
+  """Two parts that share no example.
+
+  Attributes:
+    train: Of each client what it trains on; of `split`, one `Examples`.
+    test: Likewise, what is held out.
+  """
+
+  train: Any
+  test: Any
+
+
+class Online(NamedTuple):
+  """What `online.run` takes beside a pre-trained model.
+
+  Attributes:
+    initial: Each client's labelled examples, of `online.Deployment`.
+    streams: What the clients meet.
+  """
+
+  initial: tuple[examples_lib.Examples, ...]
+  streams: fixed_batches.Streams
+
+
+def evolving(
+  clients: Sequence[Sequence[Pair]],
+  *,
+  num_classes: int | None = None,
+  test_fraction: float = 0.2,
+  seed: int = 0,
+  client_names: Sequence[str] | None = None,
+  domain_names: Sequence[str] | None = None,
+  keep_copies_together: bool = False,
+) -> tuple[domains_lib.Client, ...]:
+  """Makes clients with examples in some domains, for `evolving.run`.
+
+  Args:
+    clients: For each client and domain, in the order of time, `(x, y)`, which
+      may be without examples. The last domain is the target, which nobody
+      trains on.
+    num_classes: The number of classes. None: inferred.
+    test_fraction: Share of a client's examples of a source domain that it keeps
+      for testing.
+    seed: Seed of that draw.
+    client_names: What to call the clients. None: by their numbers.
+    domain_names: Likewise the domains.
+    keep_copies_together: Whether examples of a client and domain that are equal
+      bit for bit all are for training, or all for testing. If not, a warning
+      tells how many test examples are trained on.
+
+  Returns:
+    The clients, by id.
+
+  Raises:
+    ValueError: An array is wrong, clients differ in the number of their
+      domains, or nobody has an example of one.
+  """
+  called = _names(client_names, len(clients), "client")
+  _check_equal_lengths(clients, "domain", 2, called)
+  domain_called = _names(domain_names, len(clients[0]), "domain")
+  batches, _ = _checked(
+    clients,
+    lambda client, m: f"{called(client)}, {domain_called(m)}",
+    num_classes,
+    allow_empty=True,
+  )
+  target = len(clients[0]) - 1
+  for m in range(target + 1):
+    if not any(len(own[m].y) for own in batches):
+      raise ValueError(
+        f"{domain_called(m)}{', the target' if m == target else ''}: no client"
+        " has an example of it"
+      )
+  made = []
+  for client, own in enumerate(batches):
+    train, test = [], []
+    for m, each in enumerate(own):
+      everything = np.arange(len(each.y))
+      parts = partition.split_train_test(
+        everything,
+        test_fraction,
+        [seed, m, client],
+        examples_lib.copies(each.x) if keep_copies_together else None,
+      )
+      if m == target:
+        parts = everything[:0], everything
+      for found, positions in zip((train, test), parts, strict=True):
+        found.append(examples_lib.Examples(*(a[positions] for a in each)))
+    made.append(
+      domains_lib.Client(
+        client,
+        _join(train),
+        _join(test),
+        client_names and client_names[client],
+      )
+    )
+  _warn_of_copies([each.train for each in made], [each.test for each in made])
+  return tuple(made)
+
+
+def evolving_domains(
+  domains: Sequence[Pair],
+  *,
+  names: Sequence[str] | None = None,
+  class_names: Sequence[str] | None = None,
+  name: str = "own data",
+) -> domains_lib.EvolvingDataset:
+  """Makes whole domains, for `domains.assemble_clients` to deal to clients.
+
+  Args:
+    domains: For each domain, in the order of time, `(x, y)`; the last is the
+      target.
+    names: What to call the domains. None: by their numbers.
+    class_names: What to call the classes. None: by their numbers, so many as
+      are inferred.
+    name: What to call the data set.
+
+  Returns:
+    The domains.
+
+  Raises:
+    ValueError: An array is wrong, or there are fewer than 2 domains.
+  """
+  if len(domains) < 2:
+    raise ValueError(
+      "there must be at least 2 domains (a source and a target), got"
+      f" {len(domains)}"
+    )
+  if names is None:
+    names = [str(m) for m in range(len(domains))]
+  if len(names) != len(domains):
+    raise ValueError(
+      f"names: there must be {len(domains)}, one for each domain, got"
+      f" {len(names)}"
+    )
+  (batches,), num_classes = _checked(
+    [domains],
+    lambda _, m: f"domain {m}",
+    None if class_names is None else len(class_names),
+  )
+  return domains_lib.EvolvingDataset(
+    name,
+    tuple(
+      domains_lib.Domain(*each, called)
+      for each, called in zip(batches, names, strict=True)
+    ),
+    tuple(class_names or map(str, range(num_classes))),
+  )
+
+
+def guidance(
+  train: Sequence[Pair],
+  test: Sequence[Pair] | None = None,
+  *,
+  num_classes: int | None = None,
+  test_fraction: float = 0.3,
+  seed: int = 0,
+  client_names: Sequence[str] | None = None,
+  keep_copies_together: bool = False,
+) -> Parts:
+  """Makes what clients train on and are asked, for `guidance.run`.
+
+  Args:
+    train: For each client `(x, y)`.
+    test: Likewise, what is asked. None: a part of `train`.
+    num_classes: The number of classes. None: inferred.
+    test_fraction: Without `test`, the share of a client's examples.
+    seed: Without `test`, seed of that draw.
+    client_names: What to call the clients. None: by their numbers.
+    keep_copies_together: See `evolving`.
+
+  Returns:
+    The examples of each client.
+
+  Raises:
+    ValueError: An array is wrong, clients are missing, or one has too few
+      examples for both parts.
+  """
+  called = _names(client_names, len(train), "client")
+  if test is not None:
+    if len(train) != len(test):
+      raise ValueError(
+        f"test: there must be {len(train)} clients, as in train, got"
+        f" {len(test)}"
+      )
+    batches, _ = _checked(
+      [train, test],
+      lambda use, client: f"{called(client)}, {_USES[use]}",
+      num_classes,
+    )
+    made = Parts(*map(tuple, batches))
+  else:
+    (batches,), _ = _checked(
+      [train], lambda _, client: called(client), num_classes
+    )
+    made = Parts(
+      *zip(
+        *(
+          _split(
+            each,
+            test_fraction,
+            [seed, client],
+            called(client),
+            keep_copies_together,
+          )
+          for client, each in enumerate(batches)
+        ),
+        strict=True,
+      )
+    )
+  _warn_of_copies(*made)
+  return made
+
+
+def split(
+  x: np.ndarray,
+  y: np.ndarray,
+  *,
+  num_classes: int | None = None,
+  test_fraction: float = 0.2,
+  seed: int = 0,
+  keep_copies_together: bool = False,
+) -> Parts:
+  """Splits labelled examples, as for `pretraining.pretrain`.
+
+  Args:
+    x: The examples, `[n, ...]`.
+    y: Their classes, `[n]` integers.
+    num_classes: The number of classes. None: inferred.
+    test_fraction: Share of the examples that is held out.
+    seed: Seed of the draw.
+    keep_copies_together: See `evolving`.
+
+  Returns:
+    What is trained on, and what is held out.
+
+  Raises:
+    ValueError: An array is wrong, or there are too few examples.
+  """
+  what = "the examples"
+  ((pair,),), _ = _checked([[(x, y)]], lambda *_: what, num_classes)
+  made = _split(pair, test_fraction, seed, what, keep_copies_together)
+  _warn_of_copies([made.train], [made.test])
+  return made
+
+
+def online(
+  initial: Sequence[Pair],
+  stream: Sequence[Sequence[Pair]],
+  *,
+  omega: Sequence[float] | None = None,
+  num_classes: int | None = None,
+  client_names: Sequence[str] | None = None,
+) -> Online:
+  """Makes labelled examples and streams of the clients, for `online.run`.
+
+  Args:
+    initial: For each client `(x, y)`, labelled from before deployment.
+    stream: For each client and time step `(x, y)`; y is for evaluation, and
+      nothing that adapts is given it.
+    omega: A number for each of the time steps 0..T, such as how far the
+      distribution has moved. None: zeros.
+    num_classes: The number of classes. None: inferred.
+    client_names: What to call the clients. None: by their numbers.
+
+  Returns:
+    Both, checked.
+
+  Raises:
+    ValueError: An array is wrong, or clients differ in their time steps.
+  """
+  if len(initial) != len(stream):
+    raise ValueError(
+      f"initial: there must be {len(stream)} clients, as in stream, got"
+      f" {len(initial)}"
+    )
+  called = _names(client_names, len(stream), "client")
+  _check_equal_lengths(stream, "time step", 1, called)
+  joined = [
+    [first, *others] for first, others in zip(initial, stream, strict=True)
+  ]
+  batches, num_classes = _checked(
+    joined,
+    lambda client, number: f"{called(client)}, {_at_timestep(number)}",
+    num_classes,
+  )
+  size = len(stream[0]) + 1
+  omega = examples_lib.checked_array(
+    np.zeros(size)
+    if omega is None
+    else np.asarray(examples_lib.as_array(omega, "omega"), np.float64),
+    "omega",
+    shape=(size,),
+    dtype=np.float64,
+  )
+  return Online(
+    tuple(own[0] for own in batches),
+    fixed_batches.Streams([own[1:] for own in batches], omega, num_classes),
+  )
+
+
+def dynamic(
+  clients: Sequence[Sequence[Pair]],
+  *,
+  drifted: Sequence[Sequence[bool]] | None = None,
+  num_classes: int | None = None,
+  client_names: Sequence[str] | None = None,
+) -> fixed_batches.Periods:
+  """Makes periods of the clients, for training, validation or a stream.
+
+  A round of training takes a period: with fewer periods than rounds, give them
+  again and again (`[own * 10 for own in clients]` copies no array).
+
+  Args:
+    clients: For each client and period `(x, y)`.
+    drifted: For each client and period, whether its distribution is not that of
+      the period before; that of period 0 is not looked at. By it detection is
+      judged, and nothing that clients do depends on it. None: nowhere.
+    num_classes: The number of classes. None: inferred.
+    client_names: What to call the clients. None: by their numbers.
+
+  Returns:
+    The periods.
+
+  Raises:
+    ValueError: An array is wrong, or clients differ in their periods.
+  """
+  called = _names(client_names, len(clients), "client")
+  _check_equal_lengths(clients, "period", 1, called)
+  batches, num_classes = _checked(
+    clients,
+    lambda client, period: f"{called(client)}, period {period}",
+    num_classes,
+  )
+  shape = len(clients), len(clients[0])
+  if drifted is None:
+    drifted = np.zeros(shape, bool)
+  drifted = examples_lib.as_array(drifted, "drifted")
+  if drifted.shape != shape or drifted.dtype != bool:
+    raise ValueError(
+      f"drifted: {list(shape)} truth values wanted, for each client and"
+      f" period, got {drifted.dtype} {list(drifted.shape)}"
+    )
+  return fixed_batches.Periods(batches, drifted, num_classes)
+
+
+_USES = "train", "test"
+
+
+def _at_timestep(number: int) -> str:
+  return f"time step {number}" if number else "initial"
+
+
+def _names(
+  names: Sequence[str] | None, number: int, what: str
+) -> Callable[[int], str]:
+  """Returns what messages call clients or domains, by their numbers.
+
+  Args:
+    names: What they are called. None: by their numbers.
+    number: How many there are.
+    what: "client", or "domain".
+
+  Returns:
+    `(number) -> text`.
+
+  Raises:
+    ValueError: There are more or fewer names.
+  """
+  if names is None:
+    return lambda place: f"{what} {place}"
+  if len(names) != number:
+    raise ValueError(
+      f"{what}_names: there must be {number}, one for each {what}, got"
+      f" {len(names)}"
+    )
+  return lambda place: f"{what} {names[place]!r}"
+
+
+def _warn_of_copies(train: Sequence[Any], test: Sequence[Any]) -> None:
+  """Warns of test examples that are trained on."""
+  number = examples_lib.num_trained_on(
+    (each.x for each in train), (each.x for each in test)
+  )
+  if number:
+    warnings.warn(
+      f"{number} of {sum(len(each.y) for each in test)} test examples stand"
+      " among the training examples too, bit for bit",
+      stacklevel=3,
+    )
+
+
+def _checked(
+  groups: Sequence[Sequence[Pair]],
+  where: Callable[[int, int], str],
+  num_classes: int | None,
+  *,
+  allow_empty: bool = False,
+) -> tuple[list[list[examples_lib.Examples]], int]:
+  """Checks pairs of x and y, and casts them.
+
+  Args:
+    groups: The pairs, in two levels.
+    where: What messages call a pair, of its two positions.
+    num_classes: The number of classes. None: inferred.
+    allow_empty: Whether a pair may be without examples.
+
+  Returns:
+    The examples, and the number of classes.
+
+  Raises:
+    ValueError: Something is wrong; the message is one line that names the pair.
+  """
+  # By the identity of the arrays: a pair that comes again is one.
+  pairs, names, places = {}, {}, []
+  for i, group in enumerate(groups):
+    places.append([])
+    for j, pair in enumerate(group):
+      what = where(i, j)
+      try:
+        x, y = pair
+      except (TypeError, ValueError) as error:
+        raise ValueError(f"{what}: arrays (x, y) are wanted") from error
+      key = id(x), id(y)
+      if key not in pairs:
+        arrays = (
+          examples_lib.as_array(each, f"{name} of {what}")
+          for name, each in (("x", x), ("y", y))
+        )
+        # What is given stays alive beside them, and so do the identities.
+        pairs[key] = (*arrays, x, y)
+        names[key] = what
+      places[-1].append(key)
+  if not pairs:
+    raise ValueError("there must be at least one client")
+  if num_classes is None:
+    num_classes = examples_lib.num_classes_of(
+      [each[1] for each in pairs.values()],
+      [f"y of {what}" for what in names.values()],
+    )
+  partition.check_positive_integer("num_classes", num_classes)
+  first_key = next(iter(pairs))
+  first, first_name = pairs[first_key][0], names[first_key]
+  is_image = first.dtype.kind in "iu"
+  found = {}
+  for key, (x, y, *given) in pairs.items():
+    what = names[key]
+    if x.ndim < 1 or (x.dtype.kind in "iu") != is_image:
+      raise ValueError(
+        f"x of {what}: {'integers' if is_image else 'floating-point numbers'}"
+        f" [n, ...] wanted as in {first_name}, got {x.dtype} {list(x.shape)};"
+        " images go from 0 to 255, as uint8"
+      )
+    cast = examples_lib.checked(
+      x,
+      y,
+      what,
+      shape=first.shape[1:],
+      dtype=np.uint8 if is_image else np.float32,
+      num_classes=num_classes,
+      allow_empty=allow_empty,
+    )
+    for array, original in zip(cast, given, strict=True):
+      # The data below a mask are the user's own memory.
+      if not isinstance(original, np.ma.MaskedArray) and array is not original:
+        examples_lib.read_only(array)
+    found[key] = cast
+  return [[found[key] for key in group] for group in places], num_classes
+
+
+def _check_equal_lengths(
+  groups: Sequence[Sequence[Pair]],
+  what: str,
+  at_least: int,
+  called: Callable[[int], str],
+) -> None:
+  """Refuses clients that differ in the number of their domains or times."""
+  if not len(groups):
+    raise ValueError("there must be at least one client")
+  for client, own in enumerate(groups):
+    if len(own) < at_least:
+      raise ValueError(
+        f"{called(client)}: there must be at least {at_least} {what}s, got"
+        f" {len(own)}"
+      )
+    if len(own) != len(groups[0]):
+      raise ValueError(
+        f"{called(client)}: there must be {len(groups[0])} {what}s, as of"
+        f" {called(0)}, got {len(own)}"
+      )
+
+
+def _split(
+  pair: examples_lib.Examples,
+  test_fraction: float,
+  seed: partition.Seed,
+  what: str,
+  keep_copies_together: bool,
+) -> Parts:
+  """Splits examples; refuses a part without any."""
+  copies = examples_lib.copies(pair.x) if keep_copies_together else None
+  parts = partition.split_train_test(
+    np.arange(len(pair.y)), test_fraction, seed, copies
+  )
+  if not len(parts[1]):
+    of_one = keep_copies_together and len(pair.y) > 1 and not copies.any()
+    raise ValueError(
+      f"{what}: test_fraction {test_fraction:g} of {len(pair.y)} examples"
+      f"{', all copies of one,' if of_one else ''} leaves none to test"
+    )
+  return Parts(*(_take(pair, positions) for positions in parts))
+
+
+def _take(
+  pair: examples_lib.Examples, positions: np.ndarray
+) -> examples_lib.Examples:
+  """Copies examples, closed to writing."""
+  x, y = examples_lib.take(pair, positions)
+  return examples_lib.Examples(x, examples_lib.read_only(y))
+
+
+def _join(
+  parts: Sequence[examples_lib.Examples],
+) -> domains_lib.ClientExamples:
+  """Joins a client's examples, domain by domain."""
+  return domains_lib.ClientExamples(
+    *(
+      examples_lib.read_only(np.concatenate(arrays))
+      for arrays in zip(*parts, strict=True)
+    ),
+    np.array([len(each.y) for each in parts], np.int32),
+  )

@@ -1,0 +1,1 @@
+"""Aggregation of client updates."""

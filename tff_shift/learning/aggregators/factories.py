@@ -1,0 +1,573 @@
+"""How the server combines the clients' updates: five ways, and what each needs.
+
+  * `mean`: the weighted mean.
+  * `robust`: the weighted mean of updates that are zeroed if their largest
+    number is far beyond the others', and clipped to a norm.
+  * `dp`: the mean of clipped updates, all clients alike, with Gaussian noise
+    (Learning Differentially Private Recurrent Language Models, McMahan, Ramage,
+    Talwar, Zhang; ICLR 2018). A norm that adapts is that of Differentially
+    Private Learning with Adaptive Clipping (Andrew, Thakkar, McMahan,
+    Ramaswamy; NeurIPS 2021).
+  * `secure`: as robust; the server sees no summand, only sums (Practical Secure
+    Aggregation for Privacy-Preserving Machine Learning, Bonawitz et al.; CCS
+    2017).
+  * `compressed`: as robust; tensors of more than 20,000 numbers are sent in 8
+    bits a number (Distributed Mean Estimation with Limited Communication,
+    Suresh, Yu, Kumar, McMahan; ICML 2017).
+
+All are made of the factories of `tff.learning` and `tff.aggregators`. After any
+of them the server may go on with momentum (FedAvgM; Measuring the Effects of
+Non-Identical Data Distribution for Federated Visual Classification, Hsu, Qi,
+Brown; 2019): it adds v <- momentum * v + mean of the updates to its weights.
+
+What is hidden is the update and, in `secure`, the client's weight. Losses,
+counts and the sums of evaluations are measurements of the experiment: they are
+plain sums under every aggregator, and epsilon does not cover them.
+
+The noise of `dp` comes from TensorFlow's generator without a seed: whoever can
+compute the noise can take it away. Runs with noise are therefore the one kind
+of run that equal seeds do not repeat.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_shift import arguments
+from tff_shift.learning import hyperparameters
+from tff_shift.learning.aggregators import privacy_accounting
+from tff_shift.learning.aggregators import secure_sums
+from tff_shift.learning.aggregators import update_noise
+
+NAMES = ("mean", "robust", "dp", "secure", "compressed")
+
+_BOUNDED = ("robust", "secure", "compressed")
+# Less hides nothing, and the accounting of it overflows; that of more takes
+# minutes or fails.
+_LEAST_NOISE, _MOST_NOISE = 1e-3, 1e4
+
+# Which aggregators a hyper-parameter means something to.
+USED_BY = {
+  "clipping": (*_BOUNDED, "dp"),
+  "clipping_norm": (*_BOUNDED, "dp"),
+  "zeroing": _BOUNDED,
+  "noise_multiplier": ("dp",),
+  "dp_delta": ("dp",),
+  "server_momentum": NAMES,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class AggregatorHParams(hyperparameters.HParams):
+  """What an aggregator can be told; see `USED_BY`."""
+
+  clipping: str = hyperparameters.hparam(
+    "adaptive",
+    "How the norm is found that a client's whole update is clipped to:"
+    " adaptive, a quantile of the norms so far; fixed, clipping_norm; none:"
+    " nothing is clipped.",
+    choices=("adaptive", "fixed", "none"),
+  )
+  clipping_norm: float = hyperparameters.hparam(
+    1.0,
+    "The norm of clipping=fixed. Small: all updates count alike; large: none"
+    " is clipped.",
+    minimum=0,
+    exclusive_minimum=True,
+  )
+  zeroing: bool = hyperparameters.hparam(
+    True,
+    "Whether an update counts as zero if its largest number is far beyond"
+    " those of most clients so far.",
+  )
+  noise_multiplier: float = hyperparameters.hparam(
+    1.0,
+    "Standard deviation of the noise in the sum of the updates, over the norm"
+    " that they are clipped to; 0 is no noise and no privacy.",
+    minimum=_LEAST_NOISE,
+    maximum=_MOST_NOISE,
+    or_zero=True,
+  )
+  dp_delta: float = hyperparameters.hparam(
+    0.0,
+    "The delta that epsilon is computed for; 0: one over the number of"
+    " clients to the power of 1.1.",
+    minimum=privacy_accounting.LEAST_DELTA,
+    maximum=0.5,
+    or_zero=True,
+  )
+  server_momentum: float = hyperparameters.hparam(
+    0.0,
+    "What the server adds to its weights is the mean of the updates and this"
+    " share of what it added in the round before (FedAvgM).",
+    minimum=0,
+    maximum=0.999,
+  )
+
+
+class Traits(NamedTuple):
+  """What an aggregator does to updates.
+
+  Attributes:
+    name: What it is called in messages.
+    is_mean: Whether it is the mean and nothing else.
+    is_weighted: Whether clients' weights count.
+    bounds_updates: Whether it clips or zeroes.
+    hides_clients: Whether it is there to keep from the server what a single
+      client sends.
+    compresses: Whether it is there to send less.
+    noise: What it adds to the mean. None: nothing, or it is not known.
+  """
+
+  name: str
+  is_mean: bool
+  is_weighted: bool
+  bounds_updates: bool
+  hides_clients: bool
+  compresses: bool
+  noise: update_noise.Noise | None = None
+
+
+class Aggregator(tff.aggregators.WeightedAggregationFactory):
+  """A factory that says what it does.
+
+  Attributes:
+    traits: What it does.
+  """
+
+  def __init__(
+    self,
+    traits: Traits,
+    factory: (
+      tff.aggregators.WeightedAggregationFactory
+      | tff.aggregators.UnweightedAggregationFactory
+    ),
+    is_secure: bool = False,
+    is_simulated: bool = True,
+    momentum: float = 0.0,
+  ):
+    """Wraps a factory.
+
+    Args:
+      traits: What it does.
+      factory: The factory. One without weights ignores them.
+      is_secure: Whether all that leaves a client is a secure sum.
+      is_simulated: Whether secure sums become plain ones, see `build`.
+      momentum: The share of the result before that is added to a result.
+    """
+    self.traits = traits
+    self._momentum = momentum
+    if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
+      factory = tff.aggregators.as_weighted_aggregator(factory)
+    self._factory = factory
+    self._count = _count_factory(is_secure)
+    self._is_simulated = is_secure and is_simulated
+
+  def create(
+    self, value_type: tff.Type, weight_type: tff.Type
+  ) -> tff.templates.AggregationProcess:
+    """Creates the process.
+
+    Args:
+      value_type: The type of an update.
+      weight_type: The type of a client's weight.
+
+    Returns:
+      The process. Where its state has tensors, a round in which all weights are
+      0 leaves them as they are, bit for bit, and the result is zeros.
+    """
+    with secure_sums.quiet():
+      process = self._factory.create(value_type, weight_type)
+      if self._momentum:
+        process = _with_momentum(process, self._momentum)
+      process = _unmoved_by_nobody(process, self._count)
+    if self._is_simulated:
+      process = tff.templates.AggregationProcess(
+        process.initialize, secure_sums.in_the_open(process.next)
+      )
+    return process
+
+
+def wrap(
+  factory: (
+    tff.aggregators.WeightedAggregationFactory
+    | tff.aggregators.UnweightedAggregationFactory
+    | None
+  ),
+) -> Aggregator:
+  """Returns an `Aggregator` for any factory; None is the mean."""
+  if isinstance(factory, Aggregator):
+    return factory
+  return Aggregator(
+    traits_of(factory), factory or tff.aggregators.MeanFactory()
+  )
+
+
+def either(condition, one: Any, other: Any) -> Any:
+  """Returns one of two nested structures of tensors.
+
+  Args:
+    condition: A bool scalar.
+    one: What is returned if it is true, or a function that gives it and is
+      called then only.
+    other: Likewise, if it is false; of the same form.
+
+  Returns:
+    The chosen structure.
+  """
+  forms = []
+
+  def flat(given):
+    structure = given() if callable(given) else given
+    forms.append(structure)
+    return list(map(tf.convert_to_tensor, tf.nest.flatten(structure)))
+
+  # Neither is copied, as `tf.where` would.
+  chosen = tf.cond(condition, lambda: flat(one), lambda: flat(other))
+  return tf.nest.pack_sequence_as(forms[0], tf.nest.flatten(chosen))
+
+
+def _count_factory(
+  is_secure: bool,
+) -> tff.aggregators.UnweightedAggregationFactory:
+  """Returns what counts clients, each with 0 or 1."""
+  if is_secure:
+    return tff.aggregators.SecureSumFactory(1, 0)
+  return tff.aggregators.SumFactory()
+
+
+def traits_of(
+  factory: (
+    tff.aggregators.WeightedAggregationFactory
+    | tff.aggregators.UnweightedAggregationFactory
+    | None
+  ),
+) -> Traits:
+  """Tells what a factory does.
+
+  Args:
+    factory: A factory; None is the mean. Of one that does not come from `build`
+      nothing is known but whether weights count.
+
+  Returns:
+    Its traits.
+  """
+  if isinstance(factory, Aggregator):
+    return factory.traits
+  return Traits(
+    name=type(factory).__name__ if factory else "mean",
+    is_mean=factory is None or isinstance(factory, tff.aggregators.MeanFactory),
+    is_weighted=not isinstance(
+      factory, tff.aggregators.UnweightedAggregationFactory
+    ),
+    bounds_updates=False,
+    hides_clients=False,
+    compresses=False,
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Needs:
+  """What an algorithm asks of an aggregator: reasons, empty where it does not.
+
+  Attributes:
+    nothing_shared: Why there is nothing to aggregate.
+    unbounded: Why updates must neither be clipped nor zeroed.
+    in_the_open: What else the server must be told by clients, so that it would
+      be no use to hide their updates.
+    per_client: Why the server must know what each single client sends (see
+      `client_slots`), so that it would be no use to hide or to compress it.
+    weighted: Why clients must not count alike: they have weights of their own.
+  """
+
+  nothing_shared: str = ""
+  unbounded: str = ""
+  in_the_open: str = ""
+  per_client: str = ""
+  weighted: str = ""
+
+  @property
+  def contributes(self) -> bool:
+    """Whether clients may send more than their updates."""
+    return bool(self.in_the_open or self.per_client)
+
+
+NO_NEEDS = Needs()
+
+
+def check(
+  algorithm: str,
+  needs: Needs,
+  traits: Traits,
+  hparams: hyperparameters.HParams,
+) -> None:
+  """Refuses an aggregator that an algorithm cannot do with.
+
+  Args:
+    algorithm: The algorithm's name, for the message.
+    needs: What it needs.
+    traits: What the aggregator does.
+    hparams: The algorithm's hyper-parameters, of which `client_weighting`
+      counts.
+
+  Raises:
+    ValueError: If it cannot; one line with the reason.
+  """
+  if traits.is_mean:
+    return
+  reason = (
+    needs.nothing_shared
+    or (traits.bounds_updates and needs.unbounded)
+    or (traits.hides_clients and (needs.in_the_open or needs.per_client))
+    or (traits.compresses and needs.per_client)
+    or (not traits.is_weighted and needs.weighted)
+  )
+  if reason:
+    raise ValueError(
+      f"aggregator={traits.name} is not allowed for {algorithm}: {reason}"
+    )
+  weighting = getattr(hparams, "client_weighting", "uniform")
+  if not traits.is_weighted and weighting != "uniform":
+    raise ValueError(
+      f"client_weighting={weighting} of {algorithm} is not allowed with"
+      f" aggregator={traits.name}, to which all clients count alike: it must"
+      " be uniform"
+    )
+
+
+def build(
+  name: str,
+  hparams: AggregatorHParams | None = None,
+  *,
+  clients_per_round: int | None = None,
+  is_simulated: bool = True,
+) -> Aggregator:
+  """Builds an aggregator.
+
+  Args:
+    name: One of `NAMES`.
+    hparams: What it is told; None: the defaults.
+    clients_per_round: How many clients take part in a round; `dp` needs it. Its
+      noise is for a sum, and its mean divides by this number whoever comes.
+    is_simulated: Whether secure sums are turned into plain ones, bit for bit
+      equal. No executor here speaks the protocol; what remains of `secure` is
+      its arithmetic, and a type that a platform which does can run (False).
+
+  Returns:
+    The aggregator.
+
+  Raises:
+    ValueError: If there is no such aggregator or it cannot be told so; one line
+      that names what is wrong.
+  """
+  if name not in NAMES:
+    raise ValueError(
+      f"aggregator={name} is not allowed: it must be one of"
+      f" {', '.join(NAMES)}{arguments.did_you_mean(name, NAMES)}"
+    )
+  hparams = hparams or AggregatorHParams()
+  hyperparameters.validate(hparams)
+  clips = hparams.clipping != "none"
+  momentum = hparams.server_momentum
+  traits = Traits(
+    name=f"{name} with server_momentum={momentum}" if momentum else name,
+    is_mean=name == "mean" and not momentum,
+    is_weighted=name != "dp",
+    # A sum that is secure has a range, which cuts numbers off.
+    bounds_updates=name in ("dp", "secure")
+    or (name in _BOUNDED and (clips or hparams.zeroing)),
+    hides_clients=name in ("dp", "secure"),
+    compresses=name == "compressed",
+    noise=_noise(hparams, clients_per_round) if name == "dp" else None,
+  )
+  if name == "mean":
+    return Aggregator(traits, tff.aggregators.MeanFactory(), momentum=momentum)
+  if name == "dp":
+    factory = _private(hparams, clients_per_round)
+    return Aggregator(traits, factory, momentum=momentum)
+  stock = {
+    "robust": tff.learning.robust_aggregator,
+    "secure": tff.learning.secure_aggregator,
+    "compressed": tff.learning.compression_aggregator,
+  }[name]
+  is_secure = name == "secure"
+  with secure_sums.quiet():
+    factory = _bounded(stock, hparams, is_secure)
+  return Aggregator(traits, factory, is_secure, is_simulated, momentum)
+
+
+def _with_momentum(
+  process: tff.templates.AggregationProcess, momentum: float
+) -> tff.templates.AggregationProcess:
+  """Makes results v <- momentum * v + result; v joins the process's state."""
+  _, value_type, weight_type = process.next.type_signature.parameter
+  result_type = process.next.type_signature.result.result.member
+
+  @tff.tensorflow.computation
+  def nothing():
+    return tff.types.structure_from_tensor_type_tree(
+      lambda tensor: tf.zeros(tensor.shape, tensor.dtype), result_type
+    )
+
+  @tff.federated_computation
+  def initialize():
+    return tff.federated_zip(
+      (process.initialize(), tff.federated_eval(nothing, tff.SERVER))
+    )
+
+  @tff.tensorflow.computation(result_type, result_type)
+  def step(velocity, mean):
+    return tf.nest.map_structure(
+      lambda before, now: momentum * before + now, velocity, mean
+    )
+
+  @tff.federated_computation(
+    initialize.type_signature.result, value_type, weight_type
+  )
+  def next_fn(state, value, weight):
+    output = process.next(state[0], value, weight)
+    velocity = tff.federated_map(step, (state[1], output.result))
+    return tff.templates.MeasuredProcessOutput(
+      tff.federated_zip((output.state, velocity)), velocity, output.measurements
+    )
+
+  return tff.templates.AggregationProcess(initialize, next_fn)
+
+
+def _unmoved_by_nobody(
+  process: tff.templates.AggregationProcess,
+  count: tff.aggregators.UnweightedAggregationFactory,
+) -> tff.templates.AggregationProcess:
+  """Keeps a state in a round of which no client counts.
+
+  The mean of nothing is not a number, and would stay in a velocity for ever; a
+  norm that adapts would shrink towards updates that nobody made.
+  """
+  state_type, value_type, weight_type = process.next.type_signature.parameter
+  if not tff.structure.flatten(state_type.member):
+    return process
+  result_type = process.next.type_signature.result.result.member
+
+  @tff.tensorflow.computation(weight_type.member)
+  def counts(weight):
+    return tf.cast(weight > 0, tf.int32)
+
+  counting = count.create(counts.type_signature.result)
+
+  @tff.tensorflow.computation(
+    np.int32, state_type.member, result_type, state_type.member
+  )
+  def keep(num_counted, new_state, result, state):
+    nothing = tf.nest.map_structure(tf.zeros_like, result)
+    return either(num_counted > 0, (new_state, result), (state, nothing))
+
+  @tff.federated_computation(state_type, value_type, weight_type)
+  def next_fn(state, value, weight):
+    output = process.next(state, value, weight)
+    # Counting has no state.
+    num_counted = counting.next(
+      counting.initialize(), tff.federated_map(counts, weight)
+    ).result
+    kept = tff.federated_map(
+      keep, (num_counted, output.state, output.result, state)
+    )
+    return tff.templates.MeasuredProcessOutput(
+      kept[0], kept[1], output.measurements
+    )
+
+  return tff.templates.AggregationProcess(process.initialize, next_fn)
+
+
+def _bounded(
+  stock: Callable[..., tff.aggregators.WeightedAggregationFactory],
+  hparams: AggregatorHParams,
+  is_secure: bool,
+) -> tff.aggregators.WeightedAggregationFactory:
+  """Zeroes and clips as told, and goes on with one of TFF's factories."""
+  if hparams.clipping != "fixed":
+    return stock(
+      zeroing=hparams.zeroing, clipping=hparams.clipping == "adaptive"
+    )
+  count = _count_factory(is_secure)
+  factory = tff.aggregators.clipping_factory(
+    float(hparams.clipping_norm),
+    stock(zeroing=False, clipping=False),
+    clipped_count_sum_factory=count,
+  )
+  if not hparams.zeroing:
+    return factory
+  # TFF's own factories have no room between zeroing and their mean; this is the
+  # threshold that they zero at.
+  threshold = tff.aggregators.PrivateQuantileEstimationProcess.no_noise(
+    initial_estimate=10.0,
+    target_quantile=0.98,
+    learning_rate=math.log(10.0),
+    multiplier=2.0,
+    increment=1.0,
+    secure_estimation=is_secure,
+  )
+  return tff.aggregators.zeroing_factory(
+    threshold, factory, zeroed_count_sum_factory=count
+  )
+
+
+def _noise(
+  hparams: AggregatorHParams, clients_per_round: int | None
+) -> update_noise.Noise:
+  """Returns the noise of `dp`; refuses what it cannot be made of."""
+  if clients_per_round is None or clients_per_round < 1:
+    raise ValueError(
+      f"clients_per_round={clients_per_round} is not allowed with"
+      " aggregator=dp: it must be an integer at least 1"
+    )
+  if hparams.clipping == "none":
+    raise ValueError(
+      "clipping=none is not allowed with aggregator=dp: it must be adaptive"
+      " or fixed, for noise hides only what is bounded"
+    )
+  multiplier = float(hparams.noise_multiplier)
+  if hparams.clipping == "fixed" and not arguments.is_float32(
+    multiplier * hparams.clipping_norm
+  ):
+    raise ValueError(
+      f"clipping_norm={hparams.clipping_norm:g} is not allowed with"
+      f" noise_multiplier={multiplier:g}: their product, the standard deviation"
+      f" of the noise, must be {arguments.FLOAT32}"
+    )
+  if hparams.clipping == "fixed" or not multiplier:
+    return update_noise.Noise(multiplier, clients_per_round)
+  # How many updates are below the norm is itself told with noise, of the
+  # standard deviation clients / 20, which takes its part of the privacy.
+  most = 0.1 * clients_per_round
+  if multiplier >= most:
+    raise ValueError(
+      f"noise_multiplier={multiplier:g} is not allowed with clipping=adaptive"
+      f" and {clients_per_round} clients a round: it must be below {most:g}, or"
+      " clipping=fixed"
+    )
+  # The updates have the other part (Theorem 1 of Andrew et al.).
+  return update_noise.Noise(
+    (multiplier**-2 - most**-2) ** -0.5, clients_per_round
+  )
+
+
+def _private(
+  hparams: AggregatorHParams, clients_per_round: int
+) -> tff.aggregators.UnweightedAggregationFactory:
+  """Builds `dp`.
+
+  There is no zeroing: TFF finds its threshold without noise, from all updates,
+  which no epsilon covers.
+  """
+  noise, clients = float(hparams.noise_multiplier), float(clients_per_round)
+  if hparams.clipping == "fixed":
+    return tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
+      noise, clients, float(hparams.clipping_norm)
+    )
+  return tff.learning.dp_aggregator(noise, clients, zeroing=False)

@@ -1,0 +1,1 @@
+"""Algorithms as TFF learning processes, for TFF's own training loops."""

@@ -1,0 +1,286 @@
+"""Algorithms as learning processes that TFF's own programs run.
+
+A `tff.learning.templates.LearningProcess` has no place for what is personal: it
+is an algorithm whose clients keep nothing between rounds, with one phase a
+round. What its clients' data are, the caller chooses:
+
+  * "arrays": `local_training.ClientData`, as everywhere in this package. State,
+    weights and metrics are the algorithm's own.
+  * sequences, as `tf.data` pipelines and the data sources of `tff.program` give
+    them. State, weights and metrics then have the form that
+    `tff.learning.programs.train_model` and its evaluation ask for.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+from typing import TYPE_CHECKING
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_shift.learning import frozen_weights
+from tff_shift.learning import local_training
+from tff_shift.learning import phases
+from tff_shift.learning import randomness
+from tff_shift.learning.stock_tff import sequences
+from tff_shift.models import split_model
+
+if TYPE_CHECKING:
+  from tff_shift.learning import algorithm as algorithm_lib
+
+ARRAYS = "arrays"
+SEQUENCE = "sequence"
+
+
+def build(
+  algorithm: algorithm_lib.FederatedAlgorithm, seed: int, client_data: Any
+) -> tff.learning.templates.LearningProcess:
+  """Makes a learning process of an algorithm.
+
+  Args:
+    algorithm: The algorithm.
+    seed: The run's seed.
+    client_data: See `process.FederatedAlgorithm.as_learning_process`.
+
+  Returns:
+    The process.
+
+  Raises:
+    ValueError: See `process.FederatedAlgorithm.as_learning_process`.
+  """
+  phase = _the_phase(algorithm)
+  server_type, _, data_type = phase.type_signature.parameter
+  collect = None
+  if not (isinstance(client_data, str) and client_data == ARRAYS):
+    collect = _collection(algorithm, data_type.member, seed, client_data)
+
+  @tff.tensorflow.computation
+  def seed_value():
+    return tf.constant(randomness.server_seed(seed))
+
+  @tff.federated_computation
+  def initialize():
+    return algorithm.initialize(tff.federated_eval(seed_value, tff.SERVER))
+
+  @tff.federated_computation(server_type, data_type)
+  def run_round(state, data):
+    nothing = tff.federated_value((), tff.CLIENTS)
+    state, _, metrics = phase(state, nothing, data)
+    return tff.learning.templates.LearningProcessOutput(state, metrics)
+
+  if collect is None:
+    return _process(initialize, run_round, "weights")
+  sequence_type = collect.type_signature.parameter
+
+  to_stock = tff.tensorflow.computation(_stock_state, server_type.member)
+  stock_type = to_stock.type_signature.result
+  to_own = tff.tensorflow.computation(
+    lambda state: server_state(algorithm, state), stock_type
+  )
+
+  @tff.federated_computation
+  def initialize_stock():
+    return tff.federated_map(to_stock, initialize())
+
+  @tff.federated_computation(
+    tff.FederatedType(stock_type, tff.SERVER),
+    tff.FederatedType(sequence_type, tff.CLIENTS),
+  )
+  def run_stock_round(state, client_sequences):
+    output = run_round(
+      tff.federated_map(to_own, state),
+      tff.federated_map(collect, client_sequences),
+    )
+    metrics = collections.OrderedDict(
+      client_work=collections.OrderedDict(train=output.metrics)
+    )
+    return tff.learning.templates.LearningProcessOutput(
+      tff.federated_map(to_stock, output.state), tff.federated_zip(metrics)
+    )
+
+  return _process(initialize_stock, run_stock_round, "global_model_weights")
+
+
+def server_state(
+  algorithm: algorithm_lib.FederatedAlgorithm,
+  state: tff.learning.templates.LearningAlgorithmState,
+) -> phases.ServerState:
+  """Returns a state of a process on sequences as the algorithm's own.
+
+  `evaluate_clients` and `evaluate_server` take it.
+
+  Args:
+    algorithm: The algorithm of which the process was made.
+    state: A state of the process, arrays or tensors.
+
+  Returns:
+    The algorithm's state, of the same values.
+  """
+  server_type = algorithm.initialize.type_signature.result.member
+  specs = tff.types.type_to_tf_tensor_specs(server_type.weights)
+  return phases.ServerState(
+    tf.nest.pack_sequence_as(specs, state.global_model_weights.trainable),
+    state.aggregator,
+    state.client_work,
+  )
+
+
+def functional_model(
+  model: split_model.SplitModel, element_spec: Any = None
+) -> tff.learning.models.FunctionalModel:
+  """Makes a model that `tff.learning.algorithms.build_fed_eval` evaluates.
+
+  It predicts as the server does in algorithms that share the whole model, such
+  as FedAvg and FedEvp: with the weights that their process on sequences gives.
+
+  Args:
+    model: The model.
+    element_spec: The batches that it is evaluated on, `(x, y)` or a mapping of
+      these names, in the form of `tf.data.Dataset.element_spec`. None: `(x,
+      y)`, of the model's dtype and int32.
+
+  Returns:
+    The model; its metrics are `loss` (cross-entropy), `accuracy` and
+    `num_examples`. Its initial weights are those of seed 0.
+
+  Raises:
+    ValueError: If elements are not batches of what the model takes, or the
+      model has frozen weights.
+  """
+  if model.statistics:
+    raise ValueError(
+      f"model {model.name!r} has batch normalisation, for whose running"
+      " statistics a learning process has no place"
+    )
+  if frozen_weights.has_any(model):
+    raise ValueError(
+      f"model {model.name!r} has frozen weights, which stock evaluation would"
+      " not be given"
+    )
+  data_type = local_training.data_type(model)
+  if element_spec is None:
+    element_spec = tuple(
+      tf.TensorSpec([None, *each.shape], each.dtype)
+      for each in sequences.examples(data_type)
+    )
+  elements = sequences.check(element_spec, data_type)
+  if not elements.are_batches or elements.has_domains:
+    raise ValueError(
+      "element_spec: stock evaluation goes through batches (x, y); end the"
+      " pipeline with .batch()"
+    )
+  names = model.weight_names()
+  initial = tf.function(model.initial_weights)(
+    tf.constant(randomness.server_seed(0))
+  )
+
+  @tf.function
+  def predict(weights, x, training):
+    del training  # Models do the same in both.
+    trainable, _ = weights
+    return model.predict(
+      tf.nest.pack_sequence_as(names, trainable), tf.cast(x, model.input_dtype)
+    )
+
+  def loss(output, label, sample_weight=None):
+    del sample_weight  # Examples count alike.
+    return local_training.cross_entropy(output, label)
+
+  return tff.learning.models.FunctionalModel(
+    initial_weights=(
+      tuple(each.numpy() for each in tf.nest.flatten(initial)),
+      (),
+    ),
+    predict_on_batch_fn=predict,
+    loss_fn=loss,
+    metrics_fns=tff.learning.metrics.create_functional_metric_fns(
+      lambda: collections.OrderedDict(
+        loss=tf.keras.metrics.SparseCategoricalCrossentropy(from_logits=True),
+        accuracy=tf.keras.metrics.SparseCategoricalAccuracy(),
+        num_examples=tff.learning.metrics.NumExamplesCounter(),
+      )
+    ),
+    input_spec=element_spec,
+  )
+
+
+def _the_phase(algorithm: algorithm_lib.FederatedAlgorithm) -> tff.Computation:
+  """Returns the one phase of an algorithm; refuses what has another form."""
+  if not algorithm.is_stateless or len(algorithm.phases) != 1:
+    raise ValueError(
+      f"{algorithm.name} keeps a personal state at clients or has not one phase"
+      " a round; a LearningProcess has no place for either"
+    )
+  phase = algorithm.phases[0]
+  if isinstance(phase, frozen_weights.WithFrozen):
+    raise ValueError(
+      f"the model of {algorithm.name} has frozen weights, which a"
+      " LearningProcess has no place for"
+    )
+  return phase
+
+
+def _collection(
+  algorithm: algorithm_lib.FederatedAlgorithm,
+  data_type: tff.Type,
+  seed: int,
+  client_data: Any,
+) -> tff.Computation:
+  """Builds what makes of a client's sequence what the algorithm takes."""
+  if isinstance(client_data, str) and client_data != SEQUENCE:
+    raise ValueError(
+      f"client_data must be {ARRAYS!r}, {SEQUENCE!r} or the element_spec of a"
+      f" pipeline, got {client_data!r}"
+    )
+  if data_type.python_container is not local_training.ClientData:
+    raise ValueError(
+      f"clients of {algorithm.name} have more than examples and classes, which"
+      " a sequence of examples has no place for"
+    )
+  if isinstance(client_data, str):
+    client_data = sequences.examples(data_type)
+  elements = sequences.check(client_data, data_type)
+  if algorithm.min_source_domains > 1 and not elements.has_domains:
+    raise ValueError(
+      f"{algorithm.name} goes from domain to domain: the elements must be (x,"
+      " y, domain), and client_data their element_spec"
+    )
+  return sequences.collection(
+    elements, data_type, seed, algorithm.min_source_domains
+  )
+
+
+def _stock_state(
+  state: phases.ServerState,
+) -> tff.learning.templates.LearningAlgorithmState:
+  """Returns a server's state in the form of TFF's own algorithms."""
+  return tff.learning.templates.LearningAlgorithmState(
+    global_model_weights=tff.learning.models.ModelWeights(
+      trainable=tuple(tf.nest.flatten(state.weights)), non_trainable=()
+    ),
+    distributor=(),
+    client_work=state.round_num,
+    aggregator=state.aggregator,
+    finalizer=(),
+  )
+
+
+def _process(
+  initialize: tff.Computation, run_round: tff.Computation, weights: str
+) -> tff.learning.templates.LearningProcess:
+  """Builds a process whose state has its weights in the field `weights`."""
+  state_type = initialize.type_signature.result.member
+
+  @tff.tensorflow.computation(state_type)
+  def get_model_weights(state):
+    return getattr(state, weights)
+
+  @tff.tensorflow.computation(state_type, getattr(state_type, weights))
+  def set_model_weights(state, values):
+    return state._replace(**{weights: values})
+
+  return tff.learning.templates.LearningProcess(
+    initialize, run_round, get_model_weights, set_model_weights
+  )

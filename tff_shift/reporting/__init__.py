@@ -1,0 +1,1 @@
+"""Results for readers: metrics, figures, trackers, pages."""

@@ -1,0 +1,159 @@
+"""Figures of data that drift from period to period, a PNG and a PDF file each.
+
+See `drawing` for what figures have in common. Periods count from 1: period 0
+only starts a stream.
+"""
+
+import math
+import os
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+import numpy as np
+
+from tff_shift.reporting.figures import drawing
+
+
+def accuracy_over_periods(
+  curves: Mapping[str, drawing.Curve],
+  validation: Mapping[str, Sequence[float] | np.ndarray],
+  drifted: Sequence[Sequence[float]] | np.ndarray,
+  detected: Sequence[Sequence[float]] | np.ndarray,
+  path: str | os.PathLike[str],
+) -> str | os.PathLike[str]:
+  """Draws accuracies over the periods (Fed-3DA, Fig. 4), and drifts below them.
+
+  A short line at the left marks the validation accuracy of the curve of its
+  colour. Below, bars tell how many clients drift in a period, and points how
+  many of them see a drift.
+
+  Args:
+    curves: The curves by label, in the order of the legend, with a point for
+      each period, from 1 on, in percent.
+    validation: For each label, `[seeds]` validation accuracies in percent.
+    drifted: `[seeds, periods]` percent of the clients, whose data drift.
+    detected: `[seeds, periods]` percent of the clients, which see a drift.
+    path: The PNG file to write; the PDF file lies beside it.
+
+  Returns:
+    `path`.
+
+  Raises:
+    ValueError: If there is not one value per period, or not one validation
+      accuracy per curve.
+  """
+  num_periods = np.shape(drifted)[-1]
+  for name, shares in (("drifted", drifted), ("detected", detected)):
+    drawing.check_seeds(name, shares, num_periods)
+  if validation.keys() != curves.keys():
+    raise ValueError(
+      f"validation must have the curves {list(curves)}; got {list(validation)}"
+    )
+  for label, curve in curves.items():
+    drawing.check_length(
+      label, "periods", drawing.Curve(*curve).rounds, num_periods
+    )
+  figure = drawing.blank_figure(height=5.5)
+  upper, lower = figure.subplots(2, sharex=True, height_ratios=(3, 1))
+  drawing.style_axes(upper, "", "", "Accuracy (%)")
+  drawing.style_axes(lower, "", "Period", "Clients (%)")
+  drawing.draw_curves(upper, curves)
+  # As wide as three hundredths of the periods, and left of the first.
+  left = 1 - 0.05 * num_periods
+  right = 1 - 0.02 * num_periods
+  of_validation = {"marker": "none", "linewidth": 2.5}
+  for index, label in enumerate(curves):
+    color = drawing.line_style(index)["color"]
+    # The same at both ends of the line.
+    by_seed = np.repeat(np.reshape(validation[label], (-1, 1)), 2, axis=1)
+    upper.plot(
+      [left, right], by_seed.mean(axis=0), color=color, **of_validation
+    )
+    drawing.draw_band(upper, [left, right], by_seed, color)
+  upper.plot(
+    [], [], label="validation accuracy", color=drawing.GREY, **of_validation
+  )
+  steps = np.arange(1, num_periods + 1)
+  lower.bar(
+    steps,
+    np.mean(drifted, axis=0),
+    width=0.8,
+    color=drawing.PALE,
+    label="drifts",
+  )
+  # Beside those of the detection, which are in the middle of a bar.
+  drawing.draw_error_bars(lower, steps - 0.25, drifted, drawing.GREY)
+  drawing.draw_error_bars(lower, steps, detected, drawing.GREY)
+  lower.plot(
+    steps,
+    np.mean(detected, axis=0),
+    label="drift detected",
+    color=drawing.GREY,
+    linestyle="none",
+    marker="o",
+    markersize=3.5,
+  )
+  lower.set_ylim(-5, 105)
+  drawing.add_legend(figure)
+  return drawing.save(figure, path)
+
+
+def distance_over_periods(
+  distances: Sequence[float] | np.ndarray,
+  drifted: Sequence[bool] | np.ndarray,
+  threshold: float,
+  path: str | os.PathLike[str],
+  *,
+  title: str,
+) -> str | os.PathLike[str]:
+  """Draws how far a client's data are from those of the period before.
+
+  Bands mark the periods that truly drift, and the points are those that the
+  client takes for a drift.
+
+  Args:
+    distances: `[periods]`, from period 1 on.
+    drifted: `[periods]`, whether the distribution is another.
+    threshold: DT; infinity is not drawn.
+    path: The PNG file to write; the PDF file lies beside it.
+    title: Stands above the axes.
+
+  Returns:
+    `path`.
+
+  Raises:
+    ValueError: If there is not one value per period.
+  """
+  distances = np.asarray(distances)
+  drawing.check_length("drifted", "values", drifted, len(distances))
+  figure, axes = drawing.new_figure(title, "Period", "Distance")
+  label = "drift"
+  for index in np.flatnonzero(drifted):
+    # A period stands at its number.
+    axes.axvspan(
+      index + 0.5, index + 1.5, color=drawing.PALE, linewidth=0, label=label
+    )
+    # One band is enough for the legend.
+    label = "_nolegend_"
+  steps = np.arange(1, len(distances) + 1)
+  style = drawing.line_style(0)
+  axes.plot(
+    steps, distances, color=style["color"], linewidth=1.2, label="distance"
+  )
+  is_above = distances > threshold
+  axes.plot(
+    steps[is_above],
+    distances[is_above],
+    label="drift detected",
+    color=style["color"],
+    linestyle="none",
+    marker="o",
+    markersize=5,
+  )
+  if math.isfinite(threshold):
+    axes.axhline(
+      threshold, color=drawing.GREY, linestyle="--", linewidth=1.4, label="DT"
+    )
+  axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+  drawing.add_legend(figure)
+  return drawing.save(figure, path)

@@ -1,0 +1,220 @@
+"""Figures of the guidance of queries to clients, a PNG and a PDF file each.
+
+See `drawing` for what figures have in common.
+"""
+
+import math
+import os
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+import matplotlib
+import numpy as np
+from matplotlib import ticker
+from matplotlib.axes import Axes
+
+from tff_shift.data.images import color_transforms
+from tff_shift.reporting.figures import drawing
+
+# More clients than these get more columns of images, and no numbers in cells.
+_MAX_LARGE_IMAGES = 16
+_MAX_CLIENTS_WITH_NUMBERS = 16
+_FEW_COLUMNS, _MANY_COLUMNS = 4, 5
+
+
+def client_transforms(
+  sample: np.ndarray,
+  transforms: Sequence[color_transforms.ColorTransform],
+  path: str | os.PathLike[str],
+) -> str | os.PathLike[str]:
+  """Draws one image as each client sees it (FedDRM, Fig. 7 and 9 to 11).
+
+  Args:
+    sample: `[height, width, 3]` uint8, the image before any transform.
+    transforms: The colour transform of each client.
+    path: The PNG file to write; the PDF file lies beside it.
+
+  Returns:
+    `path`.
+
+  Raises:
+    ValueError: If the image is not such an array, or if there is no client.
+  """
+  if not transforms:
+    raise ValueError("transforms must have at least 1 entry; got 0")
+  images = [
+    color_transforms.apply(sample[np.newaxis], transform)[0]
+    for transform in transforms
+  ]
+  is_few = len(images) <= _MAX_LARGE_IMAGES
+  num_columns = _FEW_COLUMNS if is_few else _MANY_COLUMNS
+  num_rows = math.ceil(len(images) / num_columns)
+  # A square cell, and 0.4 inches for the two lines of its title.
+  figure = drawing.blank_figure(height=num_rows * (8 / num_columns + 0.4))
+  cells = figure.subplots(num_rows, num_columns, squeeze=False).flat
+  for axes in cells:
+    axes.set_axis_off()
+  for client, (image, transform) in enumerate(
+    zip(images, transforms, strict=True)
+  ):
+    axes = cells[client]
+    axes.imshow(image, interpolation="nearest")
+    axes.set_title(_caption(client, transform), fontsize=drawing.TICK_SIZE)
+  return drawing.save(figure, path)
+
+
+def class_counts(
+  counts: np.ndarray,
+  class_names: Sequence[str],
+  path: str | os.PathLike[str],
+  *,
+  title: str,
+) -> str | os.PathLike[str]:
+  """Draws how many examples of each class a client has (FedDRM, Fig. 8).
+
+  Above, the clients' sizes; below, a colour for each client and class, on one
+  scale that starts with 0.
+
+  Args:
+    counts: `[clients, classes]` numbers of examples.
+    class_names: The names of the classes.
+    path: The PNG file to write; the PDF file lies beside it.
+    title: Stands above the axes.
+
+  Returns:
+    `path`.
+
+  Raises:
+    ValueError: If `counts` is not a matrix, or there is not one name per class.
+  """
+  counts = np.asarray(counts)
+  if counts.ndim != 2 or not counts.size:
+    raise ValueError(
+      f"counts must be [clients, classes]; got {list(counts.shape)}"
+    )
+  num_clients, num_classes = counts.shape
+  drawing.check_length("classes", "class_names", class_names, num_classes)
+  figure = drawing.blank_figure(height=5.5)
+  upper, lower = figure.subplots(2, sharex=True, height_ratios=(1, 3))
+  # Beside long names of classes, the axes leave it too little room.
+  drawing.set_figure_title(figure, title)
+  drawing.style_axes(upper, "", "", "Examples")
+  drawing.style_axes(lower, "", "Client", "Class")
+  upper.bar(
+    range(num_clients),
+    counts.sum(axis=1),
+    color=drawing.line_style(0)["color"],
+    width=0.7,
+  )
+  lower.grid(visible=False)
+  image = lower.imshow(counts.T, cmap="viridis", vmin=0, aspect="auto")
+  _client_ticks(lower, num_clients)
+  ticks = drawing.thinned(num_classes, None)
+  drawing.name_ticks(lower.yaxis, ticks, [class_names[tick] for tick in ticks])
+  color_bar = figure.colorbar(image, ax=lower, aspect=20)
+  color_bar.set_label("Examples of the class", size=drawing.LABEL_SIZE)
+  color_bar.ax.tick_params(labelsize=drawing.TICK_SIZE)
+  return drawing.save(figure, path)
+
+
+def routing_matrix(
+  counts: np.ndarray, path: str | os.PathLike[str], *, title: str
+) -> str | os.PathLike[str]:
+  """Draws to which client the queries of each client are guided.
+
+  Args:
+    counts: `[clients, clients]`; entry (i, j) is how many queries that come
+      from client i are guided to client j. Each row is shown in percent of its
+      sum, with numbers where there are few clients; a row without a query stays
+      grey.
+    path: The PNG file to write; the PDF file lies beside it.
+    title: Stands above the axes.
+
+  Returns:
+    `path`.
+
+  Raises:
+    ValueError: If `counts` is not a square matrix.
+  """
+  counts = np.asarray(counts)
+  if counts.ndim != 2 or not counts.size or len(counts) != counts.shape[1]:
+    raise ValueError(
+      "counts must be [clients, clients], origin by route; got"
+      f" {list(counts.shape)}"
+    )
+  totals = counts.sum(axis=1, keepdims=True)
+  shares = 100 * np.divide(
+    counts, totals, out=np.full(counts.shape, np.nan), where=totals > 0
+  )
+  figure, axes = drawing.new_figure(title, "Guided to client", "From client")
+  axes.grid(visible=False)
+  image = axes.imshow(
+    shares,
+    cmap=matplotlib.colormaps["viridis"].with_extremes(bad="0.85"),
+    vmin=0,
+    vmax=100,
+    aspect="auto",
+  )
+  if len(counts) <= _MAX_CLIENTS_WITH_NUMBERS:
+    for (origin, route), share in np.ndenumerate(shares):
+      if not np.isnan(share):
+        axes.text(
+          route,
+          origin,
+          f"{share:.0f}",
+          ha="center",
+          va="center",
+          size=drawing.TICK_SIZE,
+          # The upper end of the colour map is bright.
+          color="black" if share > 60 else "white",
+        )
+  _client_ticks(axes, len(counts))
+  axes.set_yticks(axes.get_xticks())
+  color_bar = figure.colorbar(image, ax=axes, aspect=30)
+  color_bar.set_label("Queries of the client (%)", size=drawing.LABEL_SIZE)
+  color_bar.ax.tick_params(labelsize=drawing.TICK_SIZE)
+  return drawing.save(figure, path)
+
+
+def trade_off(
+  lambdas: Sequence[float] | np.ndarray,
+  curves: Mapping[str, Sequence[Sequence[float]] | np.ndarray],
+  path: str | os.PathLike[str],
+) -> str | os.PathLike[str]:
+  """Draws accuracies over the weight of the classes' loss (FedDRM, Fig. 4).
+
+  Args:
+    lambdas: `[points]` weights, ascending.
+    curves: For each kind of accuracy, `[seeds, points]` values in percent.
+    path: The PNG file to write; the PDF file lies beside it.
+
+  Returns:
+    `path`.
+
+  Raises:
+    ValueError: If a curve has not one value per weight.
+  """
+  figure, axes = drawing.new_figure("", "Weight λ", "Accuracy (%)")
+  drawing.draw_curves(
+    axes,
+    {name: drawing.Curve(lambdas, by_seed) for name, by_seed in curves.items()},
+  )
+  # Weights are fractions, whereas rounds, for which curves are made, are not.
+  axes.xaxis.set_major_locator(ticker.AutoLocator())
+  drawing.add_legend(figure)
+  return drawing.save(figure, path)
+
+
+def _caption(client: int, transform: color_transforms.ColorTransform) -> str:
+  """Returns two lines: the client and its gamma, and what else there is."""
+  gamma, hue, saturation, bits = transform
+  first = f"client {client}: \N{GREEK SMALL LETTER GAMMA} {gamma:g}"
+  second = f"Δh {hue:g}, κ {saturation:g}"
+  if bits != color_transforms.ColorTransform().posterize_bits:
+    second += f", {bits} bits"
+  return f"{first}\n{second}"
+
+
+def _client_ticks(axes: Axes, num_clients: int) -> None:
+  """Labels the horizontal axis with clients, as many as there is room for."""
+  axes.set_xticks(drawing.thinned(num_clients, None))

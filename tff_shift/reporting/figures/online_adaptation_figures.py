@@ -1,0 +1,328 @@
+"""Figures of online adaptation: plain arrays in, a PNG and a PDF file out.
+
+See `drawing` for what figures have in common. Time steps run from 1 to T; step
+0 is the state before adaptation, for which there is omega(0) but no accuracy.
+"""
+
+import os
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+import matplotlib
+import numpy as np
+from matplotlib import ticker
+from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+
+from tff_shift.reporting.figures import drawing
+
+# The ratio over which lines of one point are spread on a logarithmic axis.
+_DODGE = 1.1
+_REFERENCE_DASHES = ("--", ":", "-.")
+
+
+def accuracy_over_time(
+  curves: Mapping[str, drawing.Curve],
+  omega: np.ndarray,
+  path: str | os.PathLike[str],
+  *,
+  ylabel: str,
+) -> str | os.PathLike[str]:
+  """Draws the accuracy of each algorithm over time, with omega(t) below it.
+
+  Args:
+    curves: The curves by label, in the order of the legend, of T points each.
+    omega: `[seeds, T + 1]`, the weight of the later distribution at the steps 0
+      to T, in [0, 1].
+    path: The PNG file to write; the PDF file lies beside it.
+    ylabel: Name and unit of the accuracy.
+
+  Returns:
+    `path`.
+
+  Raises:
+    ValueError: If a curve has not one value per time step.
+  """
+  num_steps = np.shape(omega)[-1] - 1
+  drawing.check_seeds("omega", omega, num_steps + 1)
+  for label, curve in curves.items():
+    steps = drawing.Curve(*curve).rounds
+    drawing.check_length(label, "time steps", steps, num_steps)
+  figure, upper, lower = _two_panels(ylabel, "Weight ω(t)", (3, 1))
+  drawing.draw_curves(upper, curves)
+  # A step is centred at its time, because omega holds there and not between.
+  steps = np.arange(num_steps + 1)
+  lower.step(
+    steps,
+    np.mean(omega, axis=0),
+    where="mid",
+    label="ω(t)",
+    color=drawing.GREY,
+    linewidth=1.8,
+  )
+  drawing.draw_band(lower, steps, omega, drawing.GREY, step="mid")
+  # A little wider than [0, 1], so that no line is cut at the edge.
+  lower.set_ylim(-0.08, 1.08)
+  lower.set_yticks([0, 0.5, 1])
+  drawing.add_legend(figure)
+  return drawing.save(figure, path)
+
+
+def rates_over_time(
+  rates: Mapping[str, np.ndarray],
+  shifts: Mapping[str, np.ndarray],
+  path: str | os.PathLike[str],
+  *,
+  title: str,
+) -> str | os.PathLike[str]:
+  """Draws clients' learning rates over time above their true shift.
+
+  Args:
+    rates: For each client, `[T]` learning rates of the steps 1 to T.
+    shifts: For each client of `rates`, `[T]` true shifts |Q_t - Q_{t-1}|_1.
+    path: The PNG file to write; the PDF file lies beside it.
+    title: Stands above the axes.
+
+  Returns:
+    `path`.
+
+  Raises:
+    ValueError: If the clients differ, or their numbers of time steps.
+  """
+  num_steps = _check_series("shifts", rates, shifts)
+  figure, upper, lower = _two_panels(
+    "Learning rate η", "True shift |Q(t) - Q(t-1)|₁", (1, 1)
+  )
+  drawing.set_title(upper, title)
+  steps = np.arange(1, num_steps + 1)
+  drawing.draw_curves(
+    upper, {name: drawing.Curve(steps, [rates[name]]) for name in rates}
+  )
+  # The legend has those of the upper panel.
+  drawing.draw_curves(
+    lower,
+    {name: drawing.Curve(steps, [shifts[name]]) for name in rates},
+    in_legend=False,
+  )
+  for axes in (upper, lower):
+    # Clients jump at the same steps: thin lines hide nobody's peak, and markers
+    # show how high each one is.
+    for line in axes.lines:
+      line.set(linewidth=0.8, markersize=3.5, markevery=1)
+    axes.ticklabel_format(axis="y", useOffset=False, scilimits=(-3, 4))
+  drawing.add_legend(figure)
+  return drawing.save(figure, path)
+
+
+def class_distributions(
+  estimated: np.ndarray,
+  true: np.ndarray,
+  class_names: Sequence[str],
+  path: str | os.PathLike[str],
+  *,
+  title: str,
+) -> str | os.PathLike[str]:
+  """Draws the estimated beside the true class distribution over time.
+
+  The colour tells the square root of the probability, on one scale for both
+  sides: with many classes, most probabilities lie close to 0.
+
+  Args:
+    estimated: `[T, I]` probabilities of the steps 1 to T; NaN stays grey.
+    true: `[T, I]` probabilities.
+    class_names: The I names of the classes.
+    path: The PNG file to write; the PDF file lies beside it.
+    title: Stands above the figure.
+
+  Returns:
+    `path`.
+
+  Raises:
+    ValueError: If the shapes differ, or there is not one name per class.
+  """
+  estimated, true = np.asarray(estimated), np.asarray(true)
+  if estimated.ndim != 2 or estimated.shape != true.shape:
+    raise ValueError(
+      "estimated and true must have one shape [T, classes]; got"
+      f" {list(estimated.shape)} and {list(true.shape)}"
+    )
+  num_steps, num_classes = estimated.shape
+  drawing.check_length("classes", "class_names", class_names, num_classes)
+  figure = drawing.blank_figure()
+  panels = figure.subplots(1, 2, sharex=True, sharey=True)
+  drawing.set_figure_title(figure, title)
+  scale = PowerNorm(0.5, vmin=0, vmax=1)
+  color_map = matplotlib.colormaps["viridis"].with_extremes(bad="0.85")
+  sides = [("Estimated", "Class", estimated), ("True", "", true)]
+  for axes, (name, ylabel, values) in zip(panels, sides, strict=True):
+    drawing.style_axes(axes, name, "Time step", ylabel)
+    axes.grid(visible=False)
+    image = axes.imshow(
+      values.T,
+      cmap=color_map,
+      norm=scale,
+      aspect="auto",
+      extent=(0.5, num_steps + 0.5, num_classes - 0.5, -0.5),
+    )
+    axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+  ticks = drawing.thinned(num_classes, None)
+  drawing.name_ticks(
+    panels[0].yaxis, ticks, [class_names[tick] for tick in ticks]
+  )
+  color_bar = figure.colorbar(
+    image, ax=panels, aspect=30, ticks=(0, 0.01, 0.05, 0.1, 0.2, 0.5, 1)
+  )
+  color_bar.set_label("Probability", size=drawing.LABEL_SIZE)
+  color_bar.ax.tick_params(labelsize=drawing.TICK_SIZE)
+  return drawing.save(figure, path)
+
+
+def shift_scatter(
+  true: Mapping[str, np.ndarray],
+  estimated: Mapping[str, np.ndarray],
+  path: str | os.PathLike[str],
+  *,
+  xlabel: str,
+  ylabel: str,
+  title: str,
+) -> str | os.PathLike[str]:
+  """Draws measured against true cumulative shift, one point per client.
+
+  Args:
+    true: For each schedule, `[C]` true cumulative shifts of the clients.
+    estimated: For each schedule of `true`, `[C]` measured cumulative shifts.
+    path: The PNG file to write; the PDF file lies beside it.
+    xlabel: Name of the true shift.
+    ylabel: Name of the measured shift.
+    title: Stands above the axes.
+
+  Returns:
+    `path`.
+
+  Raises:
+    ValueError: If the schedules differ, or their numbers of clients.
+  """
+  _check_series("estimated", true, estimated)
+  figure, axes = drawing.new_figure(title, xlabel, ylabel)
+  for index, name in enumerate(true):
+    style = drawing.line_style(index) | {"linestyle": "none"}
+    # See-through, because clients lie upon each other.
+    axes.plot(
+      true[name],
+      estimated[name],
+      label=drawing.label(name),
+      alpha=0.75,
+      **style,
+    )
+  drawing.add_legend(figure)
+  return drawing.save(figure, path)
+
+
+def lines_with_slopes(
+  x: np.ndarray,
+  series: Mapping[str, np.ndarray],
+  references: Mapping[str, np.ndarray],
+  path: str | os.PathLike[str],
+  *,
+  xlabel: str,
+  ylabel: str,
+) -> str | os.PathLike[str]:
+  """Draws measured growth beside reference lines on logarithmic axes.
+
+  A power of x is a straight line here and its exponent the slope.
+
+  Args:
+    x: `[points]` positive values, in order.
+    series: For each label, `[seeds, points]` positive values; NaN leaves a gap.
+    references: For each label, `[points]` positive values, drawn dashed and
+      without markers.
+    path: The PNG file to write; the PDF file lies beside it.
+    xlabel: Name and unit of `x`.
+    ylabel: Name and unit of the values.
+
+  Returns:
+    `path`.
+
+  Raises:
+    ValueError: If a label has not one value per point, or if a value is not
+      positive and so has no place on a logarithmic axis.
+  """
+  single = {"x": x, **references}
+  for name, values in series.items():
+    drawing.check_seeds(name, values, len(x))
+  for name, values in single.items():
+    drawing.check_length(name, "values", values, len(x))
+  for name, values in {**single, **series}.items():
+    if np.any(np.asarray(values) <= 0):
+      raise ValueError(
+        f"{name}: values on a logarithmic axis must be positive; got"
+        f" {np.nanmin(values):g}"
+      )
+  figure, axes = drawing.new_figure("", xlabel, ylabel)
+  axes.set(xscale="log", yscale="log")
+  for index, (name, by_seed) in enumerate(series.items()):
+    style = drawing.line_style(index)
+    # Side by side, so that error bars do not hide each other.
+    offset = (index + 0.5) / len(series) - 0.5 if len(by_seed) > 1 else 0.0
+    beside = np.asarray(x) * _DODGE**offset
+    axes.plot(
+      beside, np.mean(by_seed, axis=0), label=drawing.label(name), **style
+    )
+    drawing.draw_error_bars(axes, beside, by_seed, style["color"])
+  for index, (name, values) in enumerate(references.items()):
+    dashes = _REFERENCE_DASHES[index % len(_REFERENCE_DASHES)]
+    axes.plot(
+      x,
+      values,
+      label=drawing.label(name),
+      color=drawing.GREY,
+      linestyle=dashes,
+      linewidth=1.4,
+    )
+  # Limits of logarithmic axes, which error bars would move far down.
+  shown = [np.ravel(values) for values in references.values()]
+  for by_seed in series.values():
+    mean, spread = drawing.mean_and_spread(by_seed)
+    shown += [mean] if spread is None else [mean - spread, mean, mean + spread]
+  heights = np.concatenate(shown)
+  for limit, values in ((axes.set_xlim, x), (axes.set_ylim, heights)):
+    positive = np.asarray(values)[np.greater(values, 0)]
+    low, high = positive.min(), positive.max()
+    margin = max(_DODGE, (high / low) ** 0.05)
+    limit(low / margin, high * margin)
+  for axis in (axes.xaxis, axes.yaxis):
+    # Powers of ten alone would leave the usual axis of one decade bare.
+    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+    axis.set_minor_locator(ticker.NullLocator())
+  drawing.add_legend(figure)
+  return drawing.save(figure, path)
+
+
+def _two_panels(
+  upper_label: str, lower_label: str, height_ratios: tuple[int, int]
+) -> tuple[Figure, Axes, Axes]:
+  """Returns a figure with two axes, one above the other, over time steps."""
+  figure = drawing.blank_figure(height=5.5)
+  upper, lower = figure.subplots(2, sharex=True, height_ratios=height_ratios)
+  drawing.style_axes(upper, "", "", upper_label)
+  drawing.style_axes(lower, "", "Time step", lower_label)
+  return figure, upper, lower
+
+
+def _check_series(
+  other: str,
+  first_series: Mapping[str, np.ndarray],
+  second_series: Mapping[str, np.ndarray],
+) -> int:
+  """Returns the common length of all series of both mappings."""
+  if not first_series or first_series.keys() != second_series.keys():
+    raise ValueError(
+      f"{other} must have the series {list(first_series)}, at least one; got"
+      f" {list(second_series)}"
+    )
+  length = len(next(iter(first_series.values())))
+  for name, values in [*first_series.items(), *second_series.items()]:
+    drawing.check_length(name, "series", values, length)
+  return length

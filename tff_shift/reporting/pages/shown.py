@@ -1,0 +1,290 @@
+"""How a page says what is in its table: numbers, states, headings.
+
+All writers take their words from here, so that they cannot disagree.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+
+from tff_shift import shown_names
+from tff_shift.reporting.pages import contents as contents_lib
+from tff_shift.reporting.pages import statistics
+
+# What there is of a cell.
+DONE = "done"
+PARTIAL = "partial"
+PAPER_ONLY = "paper only"
+FAILED = "failed"
+NOT_RUN = "not run"
+STATES = (DONE, PARTIAL, PAPER_ONLY, FAILED, NOT_RUN)
+
+BETTER, WORSE = "better", "worse"
+SIGNS = {BETTER: "▲", WORSE: "▼", "": ""}
+NOTHING = "\N{EN DASH}"
+
+
+def number(value: float | None, unit: str, *, signed: bool = False) -> str:
+  """Returns a number as tables have it.
+
+  Args:
+    value: The number; None or one that is not finite is said in words.
+    unit: That of the column: two decimals for "%", else four digits.
+    signed: Whether a plus stands before what is not negative.
+  """
+  if value is None:
+    return NOTHING
+  if not math.isfinite(value):
+    return "not finite"
+  form = ".2f" if unit == "%" else ".4g"
+  text = format(value, f"{'+' if signed else ''}{form}")
+  return text.replace("-", "\N{MINUS SIGN}")
+
+
+def with_spread(
+  mean: float | None, spread: float | None, unit: str, num_seeds: int | None
+) -> str:
+  """Returns "mean ± spread (n)", without what is not known."""
+  parts = [number(mean, unit)]
+  if spread is not None:
+    parts.append(f"± {number(spread, unit)}")
+  if mean is not None and num_seeds is not None:
+    parts.append(f"({num_seeds})")
+  return " ".join(parts)
+
+
+def p_value(p: float | None) -> str:
+  """Returns a p-value with two digits, or as below 0.0001."""
+  if p is None:
+    return NOTHING
+  return "< 0.0001" if p < 1e-4 else f"{p:.2g}"
+
+
+def duration(seconds: float | None) -> str:
+  """Returns seconds in words, such as "2 h 05 min"."""
+  if seconds is None:
+    return "not known"
+  if seconds < 60:
+    return f"{seconds:.3g} s"
+  minutes = round(seconds / 60)
+  hours, minutes = divmod(minutes, 60)
+  return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"
+
+
+def heading(parts: Sequence[str]) -> str:
+  """Returns the heading of a column in one line."""
+  return shown_names.printable(", ".join(parts))
+
+
+def measured(column: contents_lib.Column) -> str:
+  """Returns what a column measures, with unit and direction."""
+  return column.metric + _unit_and_direction(column)
+
+
+def _unit_and_direction(column: contents_lib.Column) -> str:
+  """Returns the unit of a column and its direction, to follow a name."""
+  direction = "more" if column.higher_is_better else "less"
+  shown_unit = f" ({column.unit})" if column.unit else ""
+  return f"{shown_unit}, {direction} is better"
+
+
+def caption(column: contents_lib.Column) -> str:
+  """Returns what a figure shows, to follow the heading of its column."""
+  if column.heading[-1] == column.metric:
+    return _unit_and_direction(column)
+  return f": {measured(column)}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Entry:
+  """A cell with all that is said of it.
+
+  Attributes:
+    cell: The cell.
+    column: Its column.
+    agreement: With the paper.
+    state: One of `STATES`.
+    ours: Our value, as text.
+    paper: The paper's, as text.
+    difference: Ours minus the paper's, as text.
+    verdict: `BETTER` or `WORSE` than the paper; "" where nothing is compared
+      or both are equal.
+    is_certain: Whether chance alone does not explain the difference.
+  """
+
+  cell: contents_lib.Cell
+  column: contents_lib.Column
+  agreement: statistics.Agreement
+  state: str
+  ours: str
+  paper: str
+  difference: str
+  verdict: str
+  is_certain: bool
+
+  @property
+  def sign(self) -> str:
+    """What repeats the colour of the verdict."""
+    return SIGNS[self.verdict]
+
+
+def _state(cell):
+  if cell.by_seed:
+    return DONE if cell.run is None or cell.run.is_finished else PARTIAL
+  for state in (PAPER_ONLY, FAILED):
+    if cell.absent.startswith(state):
+      return state
+  return NOT_RUN
+
+
+def _verdict(difference, column):
+  if difference is None or not difference or not math.isfinite(difference):
+    return ""
+  return BETTER if (difference > 0) == column.higher_is_better else WORSE
+
+
+def _entry(agreement, column):
+  cell, unit = agreement.cell, column.unit
+  paper = cell.paper
+  return Entry(
+    cell=cell,
+    column=column,
+    agreement=agreement,
+    state=_state(cell),
+    ours=with_spread(
+      statistics.mean(cell), statistics.spread(cell), unit, len(cell.by_seed)
+    ),
+    paper=with_spread(paper.mean, paper.spread, unit, paper.num_seeds)
+    if paper
+    else NOTHING,
+    difference=number(agreement.difference, unit, signed=True),
+    verdict=_verdict(agreement.difference, column),
+    is_certain=agreement.adjusted is not None
+    and agreement.adjusted < statistics.LEVEL,
+  )
+
+
+class Table:
+  """A table in the order in which it is shown.
+
+  Attributes:
+    rows: The methods: those of the contents, then others that cells have.
+    columns: The columns.
+    entries: By row, then column; only those that the table has.
+    orderings: See `statistics.orderings`.
+    has_paper: Whether a cell has a value of a paper.
+  """
+
+  def __init__(self, contents: contents_lib.Contents):
+    """Orders the contents.
+
+    Args:
+      contents: The contents.
+
+    Raises:
+      ValueError: If a cell is in no column, or in the place of another.
+    """
+    self.columns = list(contents.columns)
+    self.rows = list(
+      dict.fromkeys([*contents.rows, *(cell.row for cell in contents.cells)])
+    )
+    by_heading = {column.heading: column for column in self.columns}
+    self._entries = {}
+    for agreement in statistics.agreements(contents.cells):
+      cell = agreement.cell
+      place = (cell.row, cell.column)
+      if cell.column not in by_heading:
+        raise ValueError(f"{place}: there is no such column")
+      if place in self._entries:
+        raise ValueError(f"{place}: two cells are in this place")
+      self._entries[place] = _entry(agreement, by_heading[cell.column])
+    self.entries = [
+      self._entries[row, column.heading]
+      for row in self.rows
+      for column in self.columns
+      if (row, column.heading) in self._entries
+    ]
+    self._anchors = {
+      (entry.cell.row, entry.cell.column): f"cell-{index}"
+      for index, entry in enumerate(self.entries)
+    }
+    self.orderings = statistics.orderings(contents)
+    self.has_paper = any(entry.cell.paper for entry in self.entries)
+
+  def at(self, row: str, column: contents_lib.Column) -> Entry | None:
+    """Returns what is in a place, or None if the table has nothing there."""
+    return self._entries.get((row, column.heading))
+
+  def anchor(self, entry: Entry) -> str:
+    """Returns the name of the place on the page that tells all of a cell."""
+    return self._anchors[entry.cell.row, entry.cell.column]
+
+  def count(self, state: str) -> int:
+    """Returns how many cells are in a state."""
+    return sum(entry.state == state for entry in self.entries)
+
+  def runs(self) -> list[contents_lib.Run]:
+    """Returns the run folders, each once, in the order of the table."""
+    found = {}
+    for entry in self.entries:
+      if entry.cell.run is not None:
+        found.setdefault(entry.cell.run.folder, entry.cell.run)
+    return list(found.values())
+
+  def heading_rows(self) -> list[list[tuple[str, int]]]:
+    """Returns the headings from the outermost level to the innermost.
+
+    Returns:
+      For each level (heading, number of columns that it spans). The innermost
+      has one entry for each column; what a short heading lacks is "" at the
+      outside.
+    """
+    depth = max((len(column.heading) for column in self.columns), default=1)
+    padded = [
+      ("",) * (depth - len(column.heading)) + tuple(column.heading)
+      for column in self.columns
+    ]
+    levels = [
+      [
+        (prefix[-1], len(list(same)))
+        for prefix, same in itertools.groupby(
+          padded, key=lambda parts, end=level + 1: parts[:end]
+        )
+      ]
+      for level in range(depth - 1)
+    ]
+    return [*levels, [(parts[-1], 1) for parts in padded]]
+
+
+def tally(orderings: Sequence[statistics.Ordering]) -> str:
+  """Returns how many orderings hold, in a sentence without its full stop.
+
+  Args:
+    orderings: Orderings of a paper, orderings without one, or both.
+  """
+  level = f"adjusted p below {statistics.LEVEL:g}"
+  of_paper = [o for o in orderings if o.paper_difference is not None]
+  others = [o for o in orderings if o.paper_difference is None]
+  told = []
+  if of_paper:
+    known = [each for each in of_paper if each.holds is not None]
+    held = [each for each in known if each.holds]
+    certain = sum(each.is_certain for each in held)
+    reversed_ = sum(each.is_certain for each in known) - certain
+    missing = len(of_paper) - len(known)
+    if known:
+      told.append(
+        f"{len(held)} of {len(known)} pairs are in the paper's order in our"
+        f" means, {certain} of them with {level}; {reversed_} are in the other"
+        f" order with {level}"
+      )
+    if missing:
+      told.append(f"{missing} pairs cannot be told, for runs are missing")
+  if others:
+    certain = sum(each.holds and each.is_certain for each in others)
+    told.append(
+      f"the best method of a column is ahead of {certain} of {len(others)}"
+      f" others with {level}"
+    )
+  return "; ".join(told)

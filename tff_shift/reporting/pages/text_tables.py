@@ -1,0 +1,257 @@
+"""The table of a page as CSV, TeX and Markdown."""
+
+import csv
+import io
+import itertools
+import re
+from collections.abc import Mapping
+
+from tff_shift import shown_names
+from tff_shift.reporting.pages import contents as contents_lib
+from tff_shift.reporting.pages import shown
+from tff_shift.reporting.pages import statistics
+
+_TEX = {
+  "\\": r"\textbackslash{}",
+  "~": r"\textasciitilde{}",
+  "^": r"\textasciicircum{}",
+  "<": r"\textless{}",
+  ">": r"\textgreater{}",
+  "|": r"\textbar{}",
+  '"': r"\textquotedbl{}",
+  "±": r"$\pm$",
+  "\N{MINUS SIGN}": "$-$",
+  "\N{EN DASH}": "--",
+  "▲": r"$\blacktriangle$",
+  "▼": r"$\blacktriangledown$",
+  **{each: f"\\{each}" for each in "&%$#_{}"},
+}
+
+
+# Two of them are another sign to TeX: a dash, or a quotation mark.
+_LIGATURES = re.compile(r"([-'`,])(?=\1)")
+
+
+def _one_line(text: str) -> str:
+  return shown_names.printable(" ".join(text.split()))
+
+
+def _settings(values: Mapping[str, object]) -> str:
+  return "; ".join(f"{name}={value}" for name, value in values.items())
+
+
+def to_csv(table: shown.Table) -> str:
+  """Returns a line for each cell, with all that is known of it.
+
+  Numbers have all their digits. What is not known is empty.
+  """
+  file = io.StringIO()
+  writer = csv.writer(file, lineterminator="\n")
+  writer.writerow(
+    [
+      *("method", "column", "metric", "unit"),
+      *("higher_is_better", "state"),
+      *("paper_mean", "paper_spread", "paper_seeds", "paper_note"),
+      *("mean", "spread", "num_seeds", "seeds", "values"),
+      *("difference", "p_value", "adjusted_p_value", "why_no_test", "absent"),
+      *("folder", "chosen", "scores", "seconds", "is_finished"),
+      *("num_diverged", "command"),
+    ]
+  )
+  for entry in table.entries:
+    cell, column, run = entry.cell, entry.column, entry.cell.run
+    paper = cell.paper
+    writer.writerow(
+      [
+        cell.row,
+        shown.heading(cell.column),
+        column.metric,
+        column.unit,
+        column.higher_is_better,
+        entry.state,
+        *(
+          (paper.mean, paper.spread, paper.num_seeds, _one_line(paper.note))
+          if paper
+          else ("",) * 4
+        ),
+        statistics.mean(cell),
+        statistics.spread(cell),
+        len(cell.by_seed),
+        " ".join(map(str, cell.by_seed)),
+        " ".join(map(repr, cell.by_seed.values())),
+        entry.agreement.difference,
+        entry.agreement.p_value,
+        entry.agreement.adjusted,
+        entry.agreement.why_no_test,
+        _one_line(cell.absent),
+        *(
+          (
+            run.folder,
+            _settings(run.chosen),
+            _settings(run.scores),
+            run.seconds,
+            run.is_finished,
+            run.num_diverged,
+            run.command,
+          )
+          if run
+          else ("",) * 7
+        ),
+      ]
+    )
+  return file.getvalue()
+
+
+def escape_tex(text: str) -> str:
+  """Returns text as TeX sets it."""
+  # Braces around nothing, which the signs themselves must not have yet.
+  parts = _LIGATURES.split(shown_names.printable(text))
+  return "{}".join(
+    "".join(_TEX.get(sign, sign) for sign in before + pair)
+    for before, pair in itertools.zip_longest(
+      parts[::2], parts[1::2], fillvalue=""
+    )
+  )
+
+
+def to_tex(contents: contents_lib.Contents, table: shown.Table) -> str:
+  """Returns a `tabular`: a line of ours for each method, below it the paper's.
+
+  It needs the packages booktabs, amssymb and textcomp (T1 fonts).
+  """
+  lines = [
+    f"% {_one_line(contents.name)}: {_one_line(contents.title)}",
+    f"% Made by: {_one_line(contents.command)}",
+    r"% Needs \usepackage[T1]{fontenc} and the packages booktabs and amssymb.",
+  ]
+  if not contents.is_full:
+    lines.append("% Reduced: not the whole protocol.")
+  lines += [
+    r"\begin{tabular}{l" + "r" * len(table.columns) + "}",
+    r"\toprule",
+  ]
+  for level in table.heading_rows():
+    cells, rules, first = [""], [], 2
+    for text, span in level:
+      escaped = escape_tex(text)
+      if span > 1:
+        escaped = rf"\multicolumn{{{span}}}{{c}}{{{escaped}}}"
+        rules.append(rf"\cmidrule(lr){{{first}-{first + span - 1}}}")
+      cells.append(escaped)
+      first += span
+    lines.append(" & ".join(cells) + r" \\" + "".join(rules))
+  lines.append(r"\midrule")
+  for row in table.rows:
+    entries = [table.at(row, column) for column in table.columns]
+    ours = [_ours(entry) for entry in entries]
+    # Behind the end of a line, "[" and "*" would be an option of it.
+    lines.append("{}" + " & ".join(map(escape_tex, [row, *ours])) + r" \\")
+    if table.has_paper:
+      papers = [entry.paper if entry else "" for entry in entries]
+      lines.append(
+        " & ".join([r"\quad paper", *map(escape_tex, papers)]) + r" \\"
+      )
+  lines += [r"\bottomrule", r"\end{tabular}"]
+  return "\n".join(lines) + "\n"
+
+
+def _ours(entry: shown.Entry | None) -> str:
+  """Returns what stands for us in a place of the table."""
+  if entry is None:
+    return ""
+  if not entry.cell.by_seed:
+    return entry.state
+  marks = [entry.ours, entry.sign + "*" * entry.is_certain]
+  if entry.state == shown.PARTIAL:
+    marks.append(f"[{shown.PARTIAL}]")
+  return " ".join(filter(None, marks))
+
+
+def escape_markdown(text: str) -> str:
+  """Returns text that Markdown shows as it is, also within a table."""
+  text = re.sub(r"([\\`*_{}\[\]<>|#~$])", r"\\\1", _one_line(text))
+  return text.replace("&", "&amp;")
+
+
+def _markdown_row(cells) -> str:
+  return "| " + " | ".join(map(escape_markdown, cells)) + " |"
+
+
+def to_markdown(contents: contents_lib.Contents, table: shown.Table) -> str:
+  """Returns the page in short, as it stands in results/."""
+  parts = [f"# {escape_markdown(contents.title)}"]
+  if contents.source:
+    parts.append(f"Paper: {escape_markdown(contents.source)}")
+  if not contents.is_full:
+    parts.append(
+      "**Reduced**: what was run is less than what the paper says; see the"
+      " protocol."
+    )
+  # An indented block shows what is in it, whatever that is.
+  parts.append("    " + "\n    ".join(contents.command.splitlines()))
+  counts = [
+    f"{table.count(state)} {state}"
+    for state in shown.STATES
+    if table.count(state)
+  ]
+  told = [
+    f"{contents.date}; " * bool(contents.date),
+    f"{escape_markdown(contents.machine)}. " * bool(contents.machine),
+    f"{len(table.entries)} cells: {', '.join(counts) or 'none'}.",
+  ]
+  parts.append("".join(told))
+  parts += [f"- {escape_markdown(each)}" for each in contents.problems]
+  parts.append(_protocol(contents))
+  parts.append(_legend(table))
+  parts.append(_results(table))
+  if table.orderings:
+    parts.append(f"Orderings: {shown.tally(table.orderings)}.")
+  return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _legend(table):
+  text = "Mean ± sample standard deviation over seeds (number of seeds)"
+  if table.has_paper:
+    text += (
+      f"; {shown.SIGNS[shown.BETTER]} better and {shown.SIGNS[shown.WORSE]}"
+      " worse than the paper's mean, \\* where Welch's test, adjusted by Holm"
+      f" over the table, gives p below {statistics.LEVEL:g}"
+    )
+  return text + "."
+
+
+def _protocol(contents):
+  differing = [
+    setting
+    for setting in contents.protocol
+    if setting.is_reduced or (setting.paper and setting.paper != setting.ours)
+  ]
+  if not differing:
+    return ""
+  rows = [
+    _markdown_row(["setting", "paper", "run", "why"]),
+    "| --- | --- | --- | --- |",
+  ]
+  for each in differing:
+    ours = f"{each.ours} (reduced)" if each.is_reduced else each.ours
+    rows.append(_markdown_row([each.name, each.paper, ours, each.reason]))
+  return "\n".join(rows)
+
+
+def _results(table):
+  heads = ["method"]
+  for column in table.columns:
+    heads.append(shown.heading(column.heading))
+    if table.has_paper:
+      heads.append("paper")
+  units = ["---", *["---:"] * (len(heads) - 1)]
+  rows = [_markdown_row(heads), "| " + " | ".join(units) + " |"]
+  for row in table.rows:
+    cells = [row]
+    for column in table.columns:
+      entry = table.at(row, column)
+      cells.append(_ours(entry))
+      if table.has_paper:
+        cells.append(entry.paper if entry else "")
+    rows.append(_markdown_row(cells))
+  return "\n".join(rows)

@@ -1,0 +1,1 @@
+"""What each scenario writes into the folder of a run."""

@@ -1,0 +1,175 @@
+"""What runs on drifting streams have shown: the measured shift, and figures."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from scipy import stats
+
+from tff_shift.data.images import corruptions
+from tff_shift.data.shifts import online_adaptation as online_adaptation_data
+from tff_shift.learning import evaluation
+from tff_shift.reporting import summary
+from tff_shift.reporting.figures import drawing
+from tff_shift.reporting.figures import figures
+from tff_shift.reporting.figures import online_adaptation_figures
+from tff_shift.simulation.scenarios import online_adaptation
+from tff_shift.simulation.storage import results
+
+_NUM_SHOWN_CLIENTS = 4
+
+
+def true_shift(client_streams: online_adaptation_data.Streams) -> np.ndarray:
+  """Returns how far clients moved at each step, [timesteps, num_clients]."""
+  return np.array(
+    [
+      [
+        client_streams.shift(client, timestep)
+        for client in range(client_streams.num_clients)
+      ]
+      for timestep in range(1, client_streams.num_timesteps + 1)
+    ]
+  )
+
+
+def learning_rates(result: online_adaptation.OnlineResult) -> np.ndarray:
+  """Returns the rates of all clients, [timesteps, num_clients]."""
+  return np.array([step.learning_rates for step in result.timesteps])
+
+
+def measured_shift(
+  result: online_adaptation.OnlineResult, eta_min: float, eta_max: float
+) -> np.ndarray:
+  """Returns S, from which the rates of Fed-ADE came (eq. 9 solved for S).
+
+  Args:
+    result: A run in which all clients took part in each step.
+    eta_min: The rate without shift.
+    eta_max: The rate at the largest shift, above `eta_min`.
+
+  Returns:
+    [timesteps, num_clients], between 0 and 1.
+  """
+  shift = (learning_rates(result) - eta_min) / (eta_max - eta_min)
+  # Rates are float32.
+  return np.clip(shift, 0.0, 1.0)
+
+
+def rank_correlation(measured: np.ndarray, true: np.ndarray) -> float:
+  """Returns Spearman's correlation of two shifts.
+
+  Args:
+    measured: Of any shape: the shift of each client at each step, or summed
+      over the steps.
+    true: Likewise.
+
+  Returns:
+    A number from -1 to 1; NaN where one of them is the same throughout.
+  """
+  if np.ptp(measured) == 0 or np.ptp(true) == 0:
+    return float("nan")
+  return float(stats.spearmanr(measured.ravel(), true.ravel()).correlation)
+
+
+def draw_accuracy(
+  by_label: Mapping[str, Mapping[int, online_adaptation.OnlineResult]],
+  omega: np.ndarray,
+  folder: results.RunFolder,
+  shift: str,
+) -> None:
+  """Draws the metrics of all algorithms over time, with omega below.
+
+  Args:
+    by_label: For each label, the results by seed.
+    omega: The weight of eq. 1, [seeds, T + 1], at the steps 0..T.
+    folder: The run's folder.
+    shift: The schedule, for the name of the file.
+  """
+  for metric in evaluation.compared():
+    curves = {}
+    for label, by_seed in by_label.items():
+      series = [
+        [step.after[metric] for step in result.timesteps]
+        for result in by_seed.values()
+      ]
+      curves[label] = drawing.Curve(np.arange(1, omega.shape[1]), series)
+    online_adaptation_figures.accuracy_over_time(
+      curves,
+      omega,
+      folder.figure_path(metric, shift),
+      ylabel=summary.title(metric, " after adaptation").capitalize(),
+    )
+
+
+def draw_adaptation(
+  result: online_adaptation.OnlineResult,
+  client_streams: online_adaptation_data.Streams,
+  class_names: tuple[str, ...],
+  folder: results.RunFolder,
+  shift: str,
+  seed: int,
+  *names: str,
+) -> None:
+  """Draws rates beside the true shift, and class estimates beside the truth.
+
+  Args:
+    result: A run of an algorithm whose clients set their rates.
+    client_streams: What it ran on.
+    class_names: The name of each class.
+    folder: The run's folder.
+    shift: The schedule, for the names of the files.
+    seed: The run's seed.
+    *names: What else their names tell.
+  """
+  rates, shifts = learning_rates(result), true_shift(client_streams)
+  shown = range(min(_NUM_SHOWN_CLIENTS, client_streams.num_clients))
+  online_adaptation_figures.rates_over_time(
+    {f"client {client}": rates[:, client] for client in shown},
+    {f"client {client}": shifts[:, client] for client in shown},
+    folder.figure_path("learning_rates", shift, *names),
+    title=f"Learning rates, {shift} shift, seed {seed}",
+  )
+  online_adaptation_figures.class_distributions(
+    np.array([step.estimates[0] for step in result.timesteps]),
+    np.array(
+      [
+        client_streams.class_distribution(0, step.timestep)
+        for step in result.timesteps
+      ]
+    ),
+    class_names,
+    folder.figure_path("class_estimates", shift, *names),
+    title=f"Classes of client 0, {shift} shift, seed {seed}",
+  )
+
+
+def draw_corruptions(
+  image: np.ndarray, corruption_levels: str, folder: results.RunFolder
+) -> None:
+  """Draws an image under every corruption at every severity.
+
+  Args:
+    image: [height, width, channels] uint8.
+    corruption_levels: One of `corruptions.LEVELS`.
+    folder: The run's folder.
+  """
+  # The image as it is, then each severity.
+  severities = range(corruptions.MAX_SEVERITY + 1)
+  figures.example_images(
+    {
+      name: np.concatenate(
+        [
+          corruptions.corrupt(
+            image[np.newaxis],
+            name,
+            severity,
+            [0],
+            corruption_levels=corruption_levels,
+          )
+          for severity in severities
+        ]
+      )
+      for name in corruptions.names()
+    },
+    folder.figure_path("corruptions"),
+    title="Every corruption at severities 0 (none) to 5",
+  )

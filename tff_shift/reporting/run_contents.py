@@ -1,0 +1,286 @@
+"""Run folders of the binaries as the contents of a page.
+
+An entry of a summary is a cell for each metric: its row is the algorithm with
+those of its own settings in which its entries differ, its column what was
+measured on what.
+"""
+
+import os
+import pathlib
+import shlex
+from collections.abc import Sequence
+
+from tff_shift import records
+from tff_shift.reporting import run_folders
+from tff_shift.reporting.pages import contents as contents_lib
+from tff_shift.simulation.storage import run_records
+
+# What the binaries' runs are about. All else in an entry is a setting of its
+# method; a metric is compared between methods that have these in common.
+_ABOUT = (
+  *("dirichlet", "num_clients", "num_domains", "participation"),
+  *("evaluation_clients", "mean_of_last", "angle_step"),
+  *("target_rotation_degrees", "shift", "shift_kind", "corruption_levels"),
+  *("rounds_per_step", "samples_per_step", "initial_examples"),
+  *("pretraining_distribution", "partition", "intensity", "sharing"),
+  *("final_rounds", "train_distributions", "test_distribution"),
+  *("period_size", "periods", "periods_per_distribution", "rest"),
+  *("representation", "distance_features", "apply_update"),
+  *("distance_threshold", "model", "model_parameters", "input_scaling"),
+)
+_NO_SELECTION = "none"
+# Parts of the names of metrics of which less is better.
+_LESS_IS_BETTER = (
+  *("loss", "variance", "not_finite", "low_accuracy", "false_positive"),
+  *("request", "regret"),
+)
+
+
+def _words(name: str) -> str:
+  return name.replace("_", " ").strip()
+
+
+def _differing(entries: Sequence[run_records.Entry], names) -> list[str]:
+  """Returns the settings of these names in which entries differ."""
+  return [
+    name
+    for name in names
+    if len({run_folders.text(entry.setting.get(name)) for entry in entries}) > 1
+  ]
+
+
+def _elsewhere(command_line: str) -> str:
+  """Returns a command without where the Python of its machine is."""
+  words = shlex.split(command_line)
+  return shlex.join([pathlib.Path(word).name for word in words[:1]] + words[1:])
+
+
+def _own_names(entries):
+  """Returns the names of settings of methods, in their order."""
+  names = dict.fromkeys(name for e in entries for name in e.setting)
+  return [name for name in names if name not in (*_ABOUT, "selection")]
+
+
+def _row_names(entries: Sequence[run_records.Entry]) -> list[str]:
+  """Returns what each entry's row is called.
+
+  An algorithm with several settings on the same data tells them; what was
+  chosen for each of several data sets is no other method.
+  """
+  names = []
+  for entry in entries:
+    same = [
+      other
+      for other in entries
+      if other.algorithm == entry.algorithm
+      and (
+        other.dataset == entry.dataset
+        and not _differing([entry, other], _ABOUT)
+      )
+    ]
+    told = [
+      f"{_words(name)} {run_folders.text(entry.setting.get(name)) or 'none'}"
+      for name in _differing(same, _own_names(same))
+    ]
+    names.append(", ".join([entry.algorithm, *told]))
+  return names
+
+
+def metric_names(folders: Sequence[run_folders.RunFolder]) -> list[str]:
+  """Returns the metrics that folders have, in alphabetical order."""
+  return sorted(
+    {name for f in folders for entry in f.entries for name in entry.metrics}
+  )
+
+
+def main_metrics(folders: Sequence[run_folders.RunFolder]) -> list[str]:
+  """Returns the metrics that tell most: accuracies, by mean over clients."""
+  names = metric_names(folders)
+  accuracies = [
+    name
+    for name in names
+    if name.endswith("accuracy")
+    and not any(
+      part in name for part in ("mean_of_last", "pooled", "validation")
+    )
+  ]
+  return accuracies or names
+
+
+def _column(entry, about, with_dataset, metric) -> tuple[str, ...]:
+  # What an entry has not, is of another scenario.
+  settings = [
+    f"{_words(name)} {run_folders.text(entry.setting[name]) or 'none'}"
+    for name in about
+    if name in entry.setting
+  ]
+  return (*([entry.dataset] * with_dataset), *settings, _words(metric))
+
+
+def _curves(folder, entry, row, column, metric):
+  """Returns the curves of an entry, one for each seed."""
+  step, by_seed = run_folders.curves(folder.path, folder.rows, entry, metric)
+  return [
+    contents_lib.Curve(
+      row=row, column=column, seed=seed, step=step, points=points
+    )
+    for seed, points in by_seed.items()
+  ]
+
+
+def _run(
+  folder: run_folders.RunFolder, entry, start: pathlib.Path
+) -> contents_lib.Run:
+  flags, setting = folder.config.flags, entry.setting
+  chosen = {}
+  if setting.get("selection") not in (None, _NO_SELECTION):
+    chosen = {
+      _words(name): run_folders.text(setting[name])
+      for name, values in flags.items()
+      if name in setting and isinstance(values, list) and len(values) > 1
+    }
+  # How long runs took that only chose is not known.
+  seconds = None
+  if not chosen:
+    seconds = len(folder.seeds) * sum(
+      each.rounds * records.to_float(each.seconds_per_round)
+      for each in folder.entries
+    )
+  return contents_lib.Run(
+    folder=os.path.relpath(folder.path, start),
+    command=_elsewhere(folder.config.command_line),
+    chosen=chosen,
+    scores={k: records.to_float(v) for k, v in entry.scores.items()},
+    seconds=seconds,
+    is_finished=not folder.unfinished,
+    num_diverged=sum(sum(each.num_diverged) for each in folder.entries),
+  )
+
+
+def _machine(folders) -> str:
+  """Returns the cores and versions of the runs, each once."""
+  found = dict.fromkeys(
+    ", ".join(
+      [
+        f"{folder.config.cores} cores",
+        *(
+          f"{name} {version}"
+          for name, version in folder.config.versions.items()
+        ),
+      ]
+    )
+    for folder in folders
+  )
+  return "; ".join(found)
+
+
+def to_contents(
+  folders: Sequence[run_folders.RunFolder],
+  *,
+  metrics: Sequence[str],
+  title: str,
+  command: str,
+  start: pathlib.Path,
+) -> contents_lib.Contents:
+  """Puts run folders on one page.
+
+  Args:
+    folders: The folders.
+    metrics: The metrics to show, in order.
+    title: What the page is called.
+    command: What makes it.
+    start: The folder of the page, from which links start.
+
+  Returns:
+    The contents.
+  """
+  entries = [(f, entry) for f in folders for entry in f.entries]
+  alone = [entry for _, entry in entries]
+  about = _differing(alone, _ABOUT)
+  with_dataset = len({entry.dataset for entry in alone}) > 1
+  columns, cells, curves = {}, {}, []
+  for (folder, entry), row in zip(entries, _row_names(alone), strict=True):
+    for metric in metrics:
+      if metric not in entry.metrics:
+        continue
+      heading = _column(entry, about, with_dataset, metric)
+      columns.setdefault(
+        heading,
+        contents_lib.Column(
+          heading=heading,
+          metric=_words(metric),
+          unit="%" if metric.endswith("accuracy") else "",
+          higher_is_better=not any(part in metric for part in _LESS_IS_BETTER),
+        ),
+      )
+      # The same method in two folders is two methods: who knows why.
+      name = row if (row, heading) not in cells else f"{row} ({folder.path})"
+      cells[name, heading] = (
+        folder,
+        contents_lib.Cell(
+          row=name,
+          column=heading,
+          by_seed=dict(
+            zip(
+              folder.seeds,
+              entry.metrics[metric].values,
+              strict=True,
+            )
+          ),
+          run=_run(folder, entry, start),
+        ),
+      )
+      curves += _curves(folder, entry, name, heading, metric)
+  groups = list(dict.fromkeys(heading[:-1] for heading in columns))
+  return contents_lib.Contents(
+    name="run folders",
+    title=title,
+    command=command,
+    machine=_machine(folders),
+    date=max((f.config.start_time[:10] for f in folders), default=""),
+    # What is measured on the same stands side by side.
+    columns=sorted(
+      columns.values(), key=lambda column: groups.index(column.heading[:-1])
+    ),
+    cells=[*(cell for _, cell in cells.values()), *_missing(folders, cells)],
+    protocol=_common(alone),
+    curves=curves,
+    problems=[
+      f"{folder.path}: {', '.join(folder.unfinished)} did not end; if nothing"
+      " runs there, --resume goes on"
+      for folder in folders
+      if folder.unfinished
+    ],
+  )
+
+
+def _missing(folders, cells):
+  """Yields the cells of algorithms whose runs have not ended."""
+  for folder in folders:
+    columns = dict.fromkeys(
+      heading for (_, heading), (owner, _) in cells.items() if owner is folder
+    )
+    for name in folder.unfinished:
+      for heading in columns:
+        if (name, heading) not in cells:
+          yield contents_lib.Cell(
+            row=name,
+            column=heading,
+            absent=f"not run: it has not ended in {folder.path}",
+          )
+
+
+def _common(entries) -> list[contents_lib.Setting]:
+  """Returns the settings that all entries have in common."""
+  if not entries:
+    return []
+  first = entries[0].setting
+  return [
+    contents_lib.Setting(
+      name=_words(name), paper="", ours=run_folders.text(value)
+    )
+    for name, value in first.items()
+    if value is not None
+    and all(name in entry.setting for entry in entries)
+    and not _differing(entries, [name])
+  ]

@@ -1,0 +1,166 @@
+"""What flags the binaries have, and which of them belong to an algorithm."""
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+from absl import flags
+from absl.testing import flagsaver
+
+from tff_shift import algorithms
+from tff_shift.command_line.flags import hparam_flags
+from tff_shift.command_line.flags import preset_flag
+
+
+@functools.cache
+def of(binary: str) -> Mapping[str, flags.Flag]:
+  """Returns the flags of a binary by name.
+
+  To be called before flags of other binaries are defined in this process: the
+  names are the same. The flags are taken away again.
+
+  Args:
+    binary: Its name.
+  """
+  planning = importlib.import_module(f"experiments.{binary}_plan")
+  with flagsaver.flagsaver():
+    before = set(flags.FLAGS)
+    planning.define_flags()
+    return {name: flags.FLAGS[name] for name in set(flags.FLAGS) - before}
+
+
+def shown(value: Any) -> str:
+  """Returns a value as it stands behind a flag's "="."""
+  if isinstance(value, list | tuple):
+    return ",".join(map(shown, value))
+  if isinstance(value, float):
+    return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+  return str(value)
+
+
+def argument(name: str, value: Any) -> str:
+  """Returns a flag with its value as an argument of a command."""
+  if isinstance(value, bool):
+    return f"--{name}" if value else f"--no{name}"
+  return f"--{name}={shown(value)}"
+
+
+def parsed(arguments: list[str], binary: str) -> dict[str, str | bool]:
+  """Returns the flags of a list of arguments, checked.
+
+  Args:
+    arguments: Each is "--name=value", "--name" or "--noname".
+    binary: The binary.
+
+  Returns:
+    Values by name: text, or a truth value.
+
+  Raises:
+    ValueError: If one is no flag of the binary, or has a wrong value.
+  """
+  found = {}
+  for each in arguments:
+    name, equals, value = each.lstrip("-").partition("=")
+    if not each.startswith("--"):
+      raise ValueError(f"{each!r} is not of the form --name=value")
+    if not equals:
+      is_off = name not in of(binary) and name.startswith("no")
+      name, value = (name[2:], False) if is_off else (name, True)
+    check(name, value, binary)
+    found[name] = value
+  return found
+
+
+def check(name: str, value: Any, binary: str) -> None:
+  """Refuses what is no flag of a binary, or a value that it does not take.
+
+  Raises:
+    ValueError: In one line.
+  """
+  known = of(binary)
+  if name not in known:
+    raise ValueError(f"experiments.{binary} has no flag --{name}")
+  flag = known[name]
+  if isinstance(value, bool) != flag.boolean:
+    wanted = "true or false" if flag.boolean else "a value"
+    raise ValueError(f"--{name}: {wanted} wanted")
+  try:
+    if not flag.boolean:
+      flag.parser.parse(shown(value))
+  except (ValueError, TypeError) as error:
+    raise ValueError(f"--{name}={shown(value)}: {error}") from error
+
+
+@functools.cache
+def preset(binary: str, name: str) -> dict[str, str | bool]:
+  """Returns the flags of a preset.
+
+  Raises:
+    ValueError: If the binary has no such preset.
+  """
+  if name not in preset_flag.names(binary):
+    raise ValueError(f"experiments.{binary} has no preset {name!r}")
+  lines = preset_flag.path(binary, name).read_text(encoding="utf-8")
+  return parsed(
+    [
+      line
+      for line in lines.splitlines()
+      if line.strip() and not line.startswith("#")
+    ],
+    binary,
+  )
+
+
+@functools.cache
+def is_hparam(name: str, binary: str) -> bool:
+  """Whether a flag is a hyper-parameter, which not all algorithms have."""
+  return bool(hparam_flags.owners_of(name, binary))
+
+
+@functools.cache
+def has(algorithm: str, name: str) -> bool:
+  """Whether an algorithm has a hyper-parameter."""
+  kind = algorithms.get(algorithm).HParams
+  return name in {field.name for field in dataclasses.fields(kind)}
+
+
+def check_arguments(arguments: Sequence[str], binary: str) -> None:
+  """Lets a binary check its flags, as it does first of all when it is started.
+
+  Args:
+    arguments: See `parsed`.
+    binary: The binary.
+
+  Raises:
+    ValueError: In one line.
+  """
+  planning = importlib.import_module(f"experiments.{binary}_plan")
+  with _alone(of(binary)):
+    try:
+      flags.FLAGS([binary, *arguments])
+      planning.check_flags()
+    except flags.Error as error:
+      raise ValueError(" ".join(str(error).split())) from error
+
+
+@contextlib.contextmanager
+def _alone(known: Mapping[str, flags.Flag]) -> Iterator[None]:
+  """Puts flags in the place of those of this process that have their names."""
+  hidden = {name: flags.FLAGS[name] for name in known if name in flags.FLAGS}
+  for name in hidden:
+    delattr(flags.FLAGS, name)
+  try:
+    for name, flag in known.items():
+      flags.FLAGS[name] = flag
+    yield
+  finally:
+    for name, flag in known.items():
+      flag.unparse()
+      delattr(flags.FLAGS, name)
+    for name, flag in hidden.items():
+      flags.FLAGS[name] = flag

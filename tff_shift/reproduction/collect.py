@@ -1,0 +1,297 @@
+"""Run folders to what a page shows, beside what the paper prints."""
+
+import functools
+import math
+import pathlib
+import shlex
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+from tff_shift import records as records_lib
+from tff_shift.reporting import run_folders
+from tff_shift.reporting.pages import contents
+from tff_shift.reproduction import binary_flags
+from tff_shift.reproduction import jobs as jobs_lib
+from tff_shift.reproduction import notes
+from tff_shift.reproduction import papers
+from tff_shift.reproduction import records
+from tff_shift.reproduction import specification
+from tff_shift.simulation.storage import run_records
+
+
+class Found:
+  """What the run folder of a job holds, read once.
+
+  Attributes:
+    job: The job.
+    place: Where it is.
+    record: What is known of it; None if it was never started.
+    is_same: Whether it was made with the job's flags.
+  """
+
+  def __init__(self, job: jobs_lib.Job, output_dir: pathlib.Path):
+    self.job = job
+    self.place = records.Place(output_dir, job)
+    self.record = self.place.read()
+    self.is_same = self.record is not None and (
+      list(self.record.arguments) == job.arguments
+    )
+    self._entries = self.place.summary() if self.is_same else ()
+    for number, entry in enumerate(self._entries):
+      run_folders.check_seeds(
+        self.place.folder, number, entry, len(job.flags["seeds"])
+      )
+    self._command = [
+      "python",
+      "-m",
+      *jobs_lib.command(job, output_dir),
+    ]
+
+  def entry(self, of: Mapping[str, str]) -> run_records.Entry | None:
+    """Returns the entry of summary.json that counts; None if there is none.
+
+    Args:
+      of: Settings that tell the entries of a run apart, or the algorithm.
+    """
+    rule = self.job.flags.get("select")
+    for each in self._entries:
+      setting = each.setting | {"algorithm": each.algorithm}
+      is_chosen = rule is None or setting.get("selection") == rule
+      if is_chosen and all(str(setting.get(k)) == v for k, v in of.items()):
+        return each
+    return None
+
+  def absence(self) -> str:
+    """Returns why there is no entry."""
+    if self.record is None:
+      return "not run"
+    if not self.is_same:
+      return "not run: the folder holds a run with other flags"
+    code = self.record.exit_code
+    if code is None or code in (0, 130, 143) or code < 0:
+      return "not run: begun, and not finished"
+    return f"failed: {self.place.last_line() or f'exit code {code}'}"
+
+  def run(self, entry: run_records.Entry) -> contents.Run:
+    """Returns where an entry comes from."""
+    return contents.Run(
+      folder=self.job.folder,
+      command=shlex.join(self._command),
+      chosen={
+        name: binary_flags.shown(entry.setting.get(name))
+        for name in self.job.compared
+        if "select" in self.job.flags
+      },
+      scores={
+        label: records_lib.to_float(score)
+        for label, score in entry.scores.items()
+      },
+      seconds=self.record.seconds,
+      is_finished=self.place.is_finished(),
+      num_diverged=sum(entry.num_diverged),
+    )
+
+  def by_seed(
+    self, entry: run_records.Entry, metric: str
+  ) -> dict[int, float] | None:
+    """Returns the values of a metric; None where it was not measured."""
+    if metric not in entry.metrics:
+      return None
+    values = entry.metrics[metric].values
+    # A value that is no number has no place in a mean.
+    return {
+      int(seed): value
+      for seed, value in zip(self.job.flags["seeds"], values, strict=True)
+      if math.isfinite(value)
+    }
+
+  def curves(
+    self, entry: run_records.Entry, metric: str
+  ) -> Iterator[tuple[int, str, list[tuple[float, float]]]]:
+    """Yields the seed, the step's name and (step, value) of each final run."""
+    step, by_seed = run_folders.curves(
+      self.place.folder, self._rows(), entry, metric
+    )
+    for seed, points in by_seed.items():
+      yield seed, step, points
+
+  @functools.cache  # noqa: B019 (lives as long as a page is made)
+  def _rows(self) -> Sequence[Mapping[str, str]]:
+    return run_folders.read_rows(self.place.folder)
+
+
+def collect(
+  spec: specification.Specification,
+  planned: Sequence[jobs_lib.PlannedCell],
+  output_dir: pathlib.Path,
+  *,
+  chosen: Sequence[jobs_lib.Job],
+  settings: Sequence[contents.Setting],
+  command: str,
+  is_full: bool,
+  failures: Sequence[str] = (),
+  all_columns: bool = True,
+) -> contents.Contents:
+  """Makes what a page shows of what there is in a folder.
+
+  Args:
+    spec: The table.
+    planned: Its cells.
+    output_dir: The folder of the reproduction.
+    chosen: The jobs that were asked for.
+    settings: The lines of the protocol, see `protocol`.
+    command: What makes the page.
+    is_full: Whether nothing was reduced.
+    failures: What failed, in one line each.
+    all_columns: Whether a column that has no run and was not asked for is
+      shown, as what the paper prints.
+
+  Returns:
+    The contents.
+  """
+  asked = {job.folder for job in chosen}
+  asked_methods = {job.method for job in chosen}
+  found = {}
+  for each in planned:
+    if each.job is not None and each.job.folder not in found:
+      found[each.job.folder] = Found(each.job, output_dir)
+  shown = {
+    each.column
+    for each in planned
+    if all_columns
+    or (
+      each.job is not None
+      and (each.job.folder in asked or found[each.job.folder].record)
+    )
+  }
+  cells, curves, told = [], [], []
+  for each in planned:
+    if each.column not in shown:
+      continue
+    of_job = found[each.job.folder] if each.job is not None else None
+    cell = _cell(spec, each, of_job)
+    is_asked = each.wanted.method in asked_methods and (
+      each.job is None or each.job.folder in asked
+    )
+    if each.wanted.printed is None and not (cell.by_seed or is_asked):
+      continue  # A method or a column of ours that nobody asked for.
+    cells.append(cell)
+    told.append(each)
+    if cell.by_seed:
+      entry = of_job.entry(each.entry)
+      divided_by = spec.metrics[each.wanted.metric].divided_by
+      curves += [
+        contents.Curve(
+          row=each.row,
+          column=each.column,
+          seed=seed,
+          step=step,
+          points=[(x, y / divided_by) for x, y in points],
+        )
+        for seed, step, points in of_job.curves(entry, each.reads)
+      ]
+  done = [each for each in found.values() if each.record is not None]
+  return contents.Contents(
+    name=spec.name,
+    title=spec.title,
+    source=spec.paper.title if spec.paper else "",
+    command=command,
+    machine=_machine(done),
+    date=max((each.record.ended for each in done), default="")[:10],
+    is_full=is_full,
+    rows=list(dict.fromkeys(each.row for each in told)),
+    columns=columns(spec, told),
+    cells=cells,
+    protocol=list(settings),
+    curves=curves,
+    decisions=[(name, notes.on(name)) for name in spec.decisions],
+    problems=list(failures) or _problems(found.values()),
+  )
+
+
+def columns(
+  spec: specification.Specification,
+  planned: Sequence[jobs_lib.PlannedCell],
+) -> list[contents.Column]:
+  """Returns the columns of cells, in their order."""
+  found = {}
+  for each in planned:
+    metric = spec.metrics[each.wanted.metric]
+    found[each.column] = contents.Column(
+      heading=each.column,
+      metric=metric.label or each.wanted.metric,
+      unit=metric.unit,
+      higher_is_better=metric.higher_is_better,
+      orderings=metric.orderings,
+    )
+  return list(found.values())
+
+
+def paper_value(
+  spec: specification.Specification, printed: papers.Cell | None
+) -> contents.PaperValue | None:
+  """Returns what a paper prints, as a page shows it."""
+  if printed is None:
+    return None
+  return contents.PaperValue(
+    mean=printed.mean,
+    spread=printed.spread,
+    num_seeds=spec.paper.num_seeds,
+    note=printed.note,
+  )
+
+
+def _cell(
+  spec: specification.Specification,
+  planned: jobs_lib.PlannedCell,
+  found: Found | None,
+) -> contents.Cell:
+  """Returns a cell with what there is of it."""
+  metric = spec.metrics[planned.wanted.metric]
+  by_seed, run, absent = {}, None, planned.absent
+  if found is not None:
+    entry = found.entry(planned.entry)
+    if entry is None:
+      absent = found.absence()
+    else:
+      run = found.run(entry)
+      values = found.by_seed(entry, planned.reads)
+      by_seed = {s: v / metric.divided_by for s, v in (values or {}).items()}
+      if values is None:
+        absent = f"paper only: {planned.reads} is not measured for this method"
+      elif not by_seed:
+        absent = "failed: no value is a finite number"
+  return contents.Cell(
+    row=planned.row,
+    column=planned.column,
+    paper=paper_value(spec, planned.wanted.printed),
+    by_seed=by_seed,
+    run=run,
+    absent=absent,
+  )
+
+
+def _machine(found: Sequence[Found]) -> str:
+  """Returns where runs were made, and with which versions."""
+  parts = {each.record.machine: None for each in found}
+  for each in found:
+    config = each.place.config()
+    if config is None:
+      continue
+    for name, version in config.versions.items():
+      if version:
+        parts[f"{name} {version}"] = None
+    if config.git_commit:
+      parts[f"commit {config.git_commit[:12]}"] = None
+  return ", ".join(parts)
+
+
+def _problems(found: Sequence[Found]) -> list[str]:
+  """Returns what has failed before, or does not belong."""
+  lines = []
+  for each in found:
+    reason = "" if each.place.is_finished() else each.absence()
+    if reason.startswith("failed") or "other flags" in reason:
+      lines.append(f"{each.job.folder}: {reason}")
+  return lines

@@ -1,0 +1,354 @@
+"""The jobs of a table: a folder each, that one call of a binary fills.
+
+A job is a method under one setting of a column on one data set, with all values
+of its hyper-parameters and all seeds: `<data set>_<setting>/<method>`.
+"""
+
+import dataclasses
+import os
+import pathlib
+import re
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+from tff_shift import algorithms
+from tff_shift.data import source
+from tff_shift.reproduction import binary_flags
+from tff_shift.reproduction import reductions as reductions_lib
+from tff_shift.reproduction import specification
+from tff_shift.reproduction import templates
+
+# What no job leaves: models take time and space, and no table shows them.
+_ALWAYS = {"save_model": False, "progress": False}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job:
+  """A run folder that is to be made.
+
+  Attributes:
+    folder: Its path, relative to the folder of the reproduction.
+    binary: The binary.
+    dataset: The name of the data set.
+    method: The name of the method.
+    flags: What the binary is told, by name, without where to write and where to
+      compute.
+    of_paper: The same for what the paper says.
+    compared: The hyper-parameters that selection chooses, and those of which it
+      could choose if nothing were reduced.
+  """
+
+  folder: str
+  binary: str
+  dataset: str
+  method: str
+  flags: Mapping[str, Any]
+  of_paper: Mapping[str, Any]
+  compared: Sequence[str]
+
+  @property
+  def arguments(self) -> list[str]:
+    """The flags as arguments, in alphabetical order."""
+    return [
+      binary_flags.argument(name, value)
+      for name, value in sorted(self.flags.items())
+    ]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlannedCell:
+  """Where a cell comes from.
+
+  Attributes:
+    wanted: The cell.
+    row: Its row.
+    column: Its column.
+    job: The job that gives it, or None.
+    entry: Which entry of summary.json it is, beside the chosen one: settings,
+      and the algorithm where there are several.
+    reads: The metric there.
+    absent: Why there is no job, or no such metric.
+  """
+
+  wanted: specification.WantedCell
+  row: str
+  column: tuple[str, ...]
+  job: Job | None
+  entry: Mapping[str, str]
+  reads: str
+  absent: str
+
+
+def plan(
+  spec: specification.Specification,
+  reductions: reductions_lib.Reductions,
+  *,
+  more_flags: Mapping[str, Any] | None = None,
+  data_dir: str | None = None,
+  has_runs: Callable[[str], bool] = lambda dataset: False,
+) -> list[PlannedCell]:
+  """Plans all cells of a table.
+
+  Args:
+    spec: The table.
+    reductions: What is run less of.
+    more_flags: Flags that count for all jobs instead of the table's.
+    data_dir: The folder of the data sets.
+    has_runs: Whether there are runs on a data set. They can be read without it,
+      so its cells are planned then.
+
+  Returns:
+    The cells; those of one run folder share the job.
+
+  Raises:
+    ValueError: If a reduction or a flag does not suit the table.
+  """
+  made = {}
+  cells = spec.cells()
+  several = len({each.dataset for each in cells}) > 1
+  metrics = {each.metric for each in cells}
+  planned = []
+  for cell in cells:
+    settings = [
+      (name, spec.settings[name], value) for name, value in cell.setting
+    ]
+    method, metric = spec.methods[cell.method], spec.metrics[cell.metric]
+    reads = templates.fill(metric.reads, dict(cell.setting))
+    dataset = spec.datasets[cell.dataset]
+    missing = ""
+    if not has_runs(cell.dataset):
+      missing = _missing_data(dataset, data_dir)
+    reason = (
+      dataset.absent
+      or missing
+      or method.absent
+      or metric.absent
+      or method.absent_metrics.get(reads, "")
+    )
+    job = None
+    if not (reason or spec.computed):
+      made_job = _job(spec, cell, reductions, more_flags or {})
+      job = made.setdefault(made_job.folder, made_job)
+      if job != made_job:
+        raise ValueError(
+          f"{spec.name}: two jobs with different flags have one folder,"
+          f" {job.folder}; give data sets and settings other names or values"
+        )
+    headings = [dataset.label] * several
+    headings += [
+      setting.shown(value)
+      for name, setting, value in settings
+      if name not in spec.rows_by
+    ]
+    headings += [metric.label] * (len(metrics) > 1 or not headings)
+    row = [method.label or cell.method]
+    row += [s.shown(v) for name, s, v in settings if name in spec.rows_by]
+    planned.append(
+      PlannedCell(
+        wanted=cell,
+        row=", ".join(row),
+        column=tuple(headings),
+        job=job,
+        entry={
+          **{
+            s.entry: s.values.get(str(v), str(v))
+            for _, s, v in settings
+            if s.entry
+          },
+          **({"algorithm": method.reads} if method.reads else {}),
+        },
+        reads=reads,
+        absent=f"paper only: {reason}" if reason else "",
+      )
+    )
+  return planned
+
+
+def _missing_data(dataset: specification.Dataset, data_dir: str | None) -> str:
+  """Returns what is missing of a data set; empty if nothing is."""
+  folder = source.data_folder(data_dir)
+  for name in dataset.needs:
+    if not (folder / name).is_dir():
+      return f"{dataset.label} is not at hand (no folder {name})"
+  return ""
+
+
+def _job(
+  spec: specification.Specification,
+  cell: specification.WantedCell,
+  reductions: reductions_lib.Reductions,
+  more_flags: Mapping[str, Any],
+) -> Job:
+  dataset = spec.datasets[cell.dataset]
+  name_of_job = spec.methods[cell.method].job or cell.method
+  method = spec.methods[name_of_job]
+  of_setting, cut = {}, []
+  for name, value in cell.setting:
+    found = spec.settings[name].flags_of(value)
+    of_setting |= found
+    cut += [f"{name}_{value}"] * bool(found)
+  given = {"dataset": cell.dataset}
+  if dataset.preset:
+    given |= binary_flags.preset(spec.binary, dataset.preset)
+  given |= {
+    **spec.flags,
+    **dataset.flags,
+    **of_setting,
+    **spec.grid,
+    **dataset.grid,
+  }
+  given = {
+    name: value
+    for name, value in given.items()
+    if binary_flags.has(method.algorithm, name)
+    or not binary_flags.is_hparam(name, spec.binary)
+  }
+  given |= {**method.flags, **dataset.methods.get(name_of_job, {})}
+  of_paper = given | {"algorithm": method.algorithm, "seeds": list(spec.seeds)}
+  reduced = _reduced(of_paper, method.algorithm, spec, reductions)
+  compared = [name for name in of_paper if _is_grid(name, of_paper, spec)]
+  for name, value in more_flags.items():
+    if binary_flags.has(method.algorithm, name) or not binary_flags.is_hparam(
+      name, spec.binary
+    ):
+      reduced[name] = value
+      if _is_grid(name, reduced, spec):
+        compared.append(name)
+  if any(_is_grid(name, reduced, spec) for name in compared):
+    if not spec.select:
+      raise ValueError(
+        f"experiments.{spec.binary} has no rule that chooses among several"
+        f" values of --{compared[0]}"
+      )
+    chosen_with = [s for s in spec.selection_seeds if s in reduced["seeds"]]
+    reduced["select"] = spec.select
+    reduced["selection_seeds"] = chosen_with or reduced["seeds"][:1]
+  folder = "_".join([cell.dataset, *cut])
+  return Job(
+    folder=f"{re.sub(r'[^a-zA-Z0-9.]+', '_', folder)}/{name_of_job}",
+    binary=spec.binary,
+    dataset=cell.dataset,
+    method=name_of_job,
+    flags=_ALWAYS | reduced,
+    of_paper=of_paper,
+    compared=list(dict.fromkeys(compared)),
+  )
+
+
+def _values(value: Any) -> list[Any]:
+  """Returns the values of a flag, which may be given as text."""
+  if isinstance(value, list | tuple):
+    return list(value)
+  return value.split(",") if isinstance(value, str) else [value]
+
+
+def _is_grid(
+  name: str, given: Mapping[str, Any], spec: specification.Specification
+) -> bool:
+  """Whether a flag is a hyper-parameter with several values."""
+  return (
+    binary_flags.is_hparam(name, spec.binary) and len(_values(given[name])) > 1
+  )
+
+
+def _reduced(
+  of_paper: Mapping[str, Any],
+  algorithm: str,
+  spec: specification.Specification,
+  reductions: reductions_lib.Reductions,
+) -> dict[str, Any]:
+  """Returns the flags with less of what is reduced."""
+  reduced = dict(of_paper)
+  reduced["seeds"] = reductions.seeds(spec.seeds)
+  for name, value in of_paper.items():
+    if _is_grid(name, of_paper, spec):
+      reduced[name] = reductions.values(name, _values(value))
+  known = binary_flags.of(spec.binary)
+  for name in reductions.items:
+    is_number = name in known and name != reductions_lib.SEEDS
+    if not is_number or (name in of_paper and _is_grid(name, of_paper, spec)):
+      continue
+    if binary_flags.is_hparam(name, spec.binary) and not binary_flags.has(
+      algorithm, name
+    ):
+      continue
+    number = reductions.number(name, of_paper.get(name))
+    if number is not None:
+      reduced[name] = number
+  # Steps of the head come before as many of the backbone, or fewer.
+  steps = reduced.get("local_steps")
+  if "local_steps" in reductions.items and "head_steps" not in reductions.items:
+    default = getattr(algorithms.get(algorithm).HParams(), "head_steps", None)
+    if default is not None:
+      of_head = int(reduced.get("head_steps", default))
+      reduced["head_steps"] = min(of_head, int(steps))
+  # The last rounds that count cannot be more than there are.
+  rounds = int(reduced.get("rounds", 0))
+  if int(reduced.get("final_rounds", 0)) > rounds:
+    reduced["final_rounds"] = 1
+  return reduced
+
+
+def chosen(
+  planned: Sequence[PlannedCell],
+  only: Sequence[str] = (),
+  columns: Sequence[str] = (),
+  left_out: Sequence[str] = (),
+) -> list[Job]:
+  """Returns the jobs of cells, each once, in the order of the table.
+
+  Args:
+    planned: The cells.
+    only: Methods; empty means all but those left out.
+    columns: Parts of the names of folders, as in "dirichlet_1.0", or of what
+      headings say; empty means all.
+    left_out: Methods that are run only if `only` names them.
+
+  Raises:
+    ValueError: If a method or a column is not in the table.
+  """
+  methods = dict.fromkeys(each.wanted.method for each in planned)
+  unknown = [name for name in only if name not in methods]
+  if unknown:
+    raise ValueError(f"--only={unknown[0]}: there are {', '.join(methods)}")
+  for part in columns:
+    if not any(_is_of(each, part) for each in planned):
+      shown = dict.fromkeys(
+        each.job.folder.partition("/")[0] for each in planned if each.job
+      )
+      if not shown:
+        reasons = dict.fromkeys(each.absent for each in planned if each.absent)
+        why = "; ".join(reasons) or "no cells"
+        raise ValueError(
+          f"--columns={part}: there are no columns to run: {why}"
+        )
+      raise ValueError(f"--columns={part}: there are {', '.join(shown)}")
+  found = {}
+  for each in planned:
+    is_wanted = each.wanted.method in (only or methods)
+    if not only and each.wanted.method in left_out:
+      is_wanted = False
+    if columns and not any(_is_of(each, part) for part in columns):
+      is_wanted = False
+    if each.job is not None and is_wanted:
+      found.setdefault(each.job.folder, each.job)
+  return list(found.values())
+
+
+def _is_of(cell: PlannedCell, part: str) -> bool:
+  group = cell.job.folder.partition("/")[0] if cell.job else ""
+  return part in group or part in cell.column
+
+
+def command(
+  job: Job, output_dir: pathlib.Path, more: Sequence[str] = ()
+) -> list[str]:
+  """Returns the arguments of a job's binary, behind `python -m`."""
+  return [
+    f"experiments.{job.binary}",
+    *job.arguments,
+    *more,
+    f"--output_dir={os.fspath(output_dir / job.folder)}",
+  ]

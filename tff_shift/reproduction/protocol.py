@@ -1,0 +1,127 @@
+"""The protocol, line by line: what a paper says, and what is run."""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+from tff_shift.reporting.pages import contents
+from tff_shift.reproduction import binary_flags
+from tff_shift.reproduction import jobs as jobs_lib
+from tff_shift.reproduction import specification
+
+# What tells jobs apart, or has a line of its own.
+_NOT_TOLD = frozenset(
+  {"algorithm", "dataset", "progress", "save_model", "select"}
+)
+
+
+def _text(value: Any) -> str:
+  """Returns a value of a flag, in one form however it was written."""
+  if value is None:
+    return "not set"
+  parts = []
+  for part in binary_flags.shown(value).split(","):
+    try:
+      parts.append(f"{float(part):g}")
+    except ValueError:
+      parts.append(part)
+  return ", ".join(parts)
+
+
+def lines(
+  spec: specification.Specification,
+  jobs: Sequence[jobs_lib.Job],
+  more_flags: Mapping[str, Any],
+) -> list[contents.Setting]:
+  """Returns the protocol of jobs.
+
+  Args:
+    spec: The table.
+    jobs: Its jobs.
+    more_flags: The flags of `--flags`.
+
+  Returns:
+    A line for each setting that the jobs of a data set share, or in which one
+    is less than the paper says; then methods' own settings, the choice of
+    settings, and other differences.
+  """
+  told = []
+  datasets = dict.fromkeys(job.dataset for job in jobs)
+  of_methods = {
+    name for method in spec.methods.values() for name in method.flags
+  }
+  for dataset in datasets:
+    of_dataset = [job for job in jobs if job.dataset == dataset]
+    of_columns = _varied(of_dataset)
+    where = f"{spec.datasets[dataset].label}: " if len(datasets) > 1 else ""
+    names = {name for job in of_dataset for name in job.flags} - _NOT_TOLD
+    for name in sorted(names):
+      pairs = {
+        (_text(job.of_paper.get(name)), _text(job.flags.get(name)))
+        for job in of_dataset
+        if name in job.flags
+      }
+      differs = any(paper != ours for paper, ours in pairs)
+      if not differs and (name in of_methods or name in of_columns):
+        continue
+      told += [
+        _line(spec, f"{where}{name.replace('_', ' ')}", name, *pair, more_flags)
+        for pair in sorted(pairs)
+        if len(pairs) == 1 or pair[0] != pair[1]
+      ]
+  for name, method in spec.methods.items():
+    if method.flags and any(job.method == name for job in jobs):
+      text = ", ".join(
+        binary_flags.argument(flag, value)
+        for flag, value in method.flags.items()
+      )
+      told.append(
+        contents.Setting(name=method.label or name, paper="", ours=text)
+      )
+  if spec.select:
+    told.append(
+      contents.Setting(
+        name="choice among several values",
+        paper="",
+        ours=f"--select={spec.select}: the same values for every method; see"
+        " the decisions",
+      )
+    )
+  return told + [contents.Setting(**each.to_fields()) for each in spec.differs]
+
+
+def _varied(jobs: Sequence[jobs_lib.Job]) -> set[str]:
+  """Returns the flags in which the columns differ, by what the paper says."""
+  names = {name for job in jobs for name in job.of_paper}
+  return {
+    name
+    for name in names
+    if len({_text(job.of_paper.get(name)) for job in jobs}) > 1
+  }
+
+
+def _line(
+  spec: specification.Specification,
+  shown: str,
+  name: str,
+  paper: str,
+  ours: str,
+  more_flags: Mapping[str, Any],
+) -> contents.Setting:
+  """Returns the line of a flag."""
+  is_silent = name in spec.silent or paper == "not set"
+  is_reduced = paper != ours and name not in ("evaluate_every", "select")
+  if name == "selection_seeds":
+    is_reduced, is_silent = False, True
+  reason = ""
+  if name in more_flags:
+    reason = "asked for by --flags"
+  elif is_reduced:
+    reason = "reduced"
+  return contents.Setting(
+    name=shown,
+    paper="" if is_silent else paper,
+    ours=ours,
+    is_reduced=is_reduced or name in more_flags,
+    reason=reason,
+  )

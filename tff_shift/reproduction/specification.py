@@ -1,0 +1,439 @@
+"""Which runs a table of a paper is made of: a TOML file for each table.
+
+A file may start from another (`base`, a path beside it without .toml), whose
+keys it overrides one by one; that is where the methods, data sets and settings
+of a paper stand that its tables share. Keys (names of data sets, methods,
+settings and metrics are made of letters, digits and `_ . + -`):
+
+    name             "<paper>/<table>"; the cells are those of `papers`
+    title            what the table shows
+    binary           the binary of `experiments` that makes the runs
+    select           the binary's rule of selection, "" if it has none
+    seeds, selection_seeds
+    flags            flags of all runs
+    grid             by hyper-parameter, the values of which `select` chooses
+                     one; each method gets those that it has
+    datasets.<name>  label, preset, flags, grid, needs (folders of the data
+                     directory that there must be), methods.<name> (flags of a
+                     method there), absent (why there are no runs)
+    methods.<name>   label, algorithm, flags, absent, absent_metrics.<metric>;
+                     job (the method whose run folder it shares, instead of
+                     algorithm), reads (the algorithm of summary.json, where a
+                     run folder has several)
+    settings.<name>  label (with {}), labels.<value>; flag (its value is that of
+                     a flag) or flags.<value>, or entry (runs with all values;
+                     the setting of summary.json that tells them apart;
+                     values.<value> is what a value is called there), or
+                     neither: it only names a metric
+    metrics.<name>   label, reads (the metric of summary.json; {<setting>} in it
+                     is replaced), unit, divided_by, higher_is_better,
+                     orderings, absent
+    rows_by          settings that make rows instead of columns
+    also             methods that the paper's table has not, run like its own
+    extras           the same, run only if they are asked for
+    ours             cells that the paper does not print: datasets, methods,
+                     metrics, settings.<name>, lists whose product is made
+    computed         how cells are computed from the runs of the table `of`
+    decisions        headings of BUILD_NOTES.md
+    silent           flags about which the paper says nothing
+    differs          list of {name, paper, ours, reason}
+    rungs            what `--budget` reduces, in order, each as in `--reduce`
+"""
+
+import dataclasses
+import functools
+import itertools
+import pathlib
+import re
+from collections.abc import Iterable
+from typing import Annotated
+from typing import Any
+
+import msgspec
+
+from tff_shift import arguments
+from tff_shift import records
+from tff_shift.reproduction import notes
+from tff_shift.reproduction import papers
+from tff_shift.reproduction import templates
+
+_FOLDER = pathlib.Path(__file__).parents[1] / "tables"
+
+BINARIES = (
+  "dynamic_personalization",
+  "evolving",
+  "guidance",
+  "online_adaptation",
+)
+COMPUTED = ("paired_t",)
+# Tables of names of a file.
+_NAMED = ("datasets", "methods", "settings", "metrics")
+# Some become parts of paths, and some of templates.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+
+_Scalar = bool | int | float | str
+_Value = _Scalar | tuple[_Scalar, ...]
+_Flags = dict[str, _Value]
+_Names = tuple[str, ...]
+_SomeNames = Annotated[_Names, msgspec.Meta(min_length=1)]
+_Seeds = Annotated[
+  tuple[Annotated[int, msgspec.Meta(ge=0, lt=2**31)], ...],
+  msgspec.Meta(min_length=1),
+]
+
+
+class SpecificationError(ValueError):
+  """A specification is wrong; the message names the file and the key."""
+
+
+class Dataset(records.Record):
+  """See the module, `datasets`."""
+
+  label: str = ""
+  preset: str = ""
+  flags: _Flags = msgspec.field(default_factory=dict)
+  grid: _Flags = msgspec.field(default_factory=dict)
+  needs: _Names = ()
+  methods: dict[str, _Flags] = msgspec.field(default_factory=dict)
+  absent: str = ""
+
+
+class Method(records.Record):
+  """See the module, `methods`."""
+
+  label: str = ""
+  algorithm: str = ""
+  flags: _Flags = msgspec.field(default_factory=dict)
+  absent: str = ""
+  absent_metrics: dict[str, str] = msgspec.field(default_factory=dict)
+  job: str = ""
+  reads: str = ""
+
+
+class Setting(records.Record):
+  """See the module, `settings`."""
+
+  label: str = "{}"
+  labels: dict[str, str] = msgspec.field(default_factory=dict)
+  flag: str = ""
+  flags: dict[str, _Flags] = msgspec.field(default_factory=dict)
+  entry: str = ""
+  values: dict[str, str] = msgspec.field(default_factory=dict)
+
+  def __post_init__(self):
+    templates.check(self.label, {""})
+    if sum(map(bool, (self.flag, self.flags, self.entry))) > 1:
+      raise ValueError("only one of flag, flags and entry may be given")
+    if self.values and not self.entry:
+      raise ValueError("values belong to entry, which is missing")
+
+  def shown(self, value: Any) -> str:
+    """Returns what a heading calls a value."""
+    return self.labels.get(str(value)) or templates.fill(
+      self.label, {"": value}
+    )
+
+  def flags_of(self, value: Any) -> _Flags:
+    """Returns the flags of a value; none if it only names a metric."""
+    return {self.flag: value} if self.flag else self.flags.get(str(value), {})
+
+
+class Metric(records.Record):
+  """See the module, `metrics`."""
+
+  label: str = ""
+  reads: str = ""
+  unit: str = "%"
+  divided_by: Annotated[float, msgspec.Meta(gt=0, le=1e300)] = 1.0
+  higher_is_better: bool = True
+  orderings: bool = True
+  absent: str = ""
+
+
+class Ours(records.Record):
+  """See the module, `ours`."""
+
+  datasets: _SomeNames
+  methods: _SomeNames
+  metrics: _SomeNames
+  settings: dict[
+    str, Annotated[tuple[_Scalar, ...], msgspec.Meta(min_length=1)]
+  ] = msgspec.field(default_factory=dict)
+
+
+class Difference(records.Record):
+  """See the module, `differs`."""
+
+  name: str
+  paper: str
+  ours: str
+  reason: str = ""
+
+
+class Specification(records.Record):
+  """A table; see the module for what the fields are."""
+
+  name: str
+  title: str
+  binary: str
+  datasets: dict[str, Dataset]
+  methods: dict[str, Method]
+  metrics: dict[str, Metric]
+  select: str = ""
+  seeds: _Seeds = (0,)
+  selection_seeds: _Seeds = (0,)
+  flags: _Flags = msgspec.field(default_factory=dict)
+  grid: _Flags = msgspec.field(default_factory=dict)
+  settings: dict[str, Setting] = msgspec.field(default_factory=dict)
+  rows_by: _Names = ()
+  also: _Names = ()
+  extras: _Names = ()
+  ours: Ours | None = None
+  computed: str = ""
+  of: str = ""
+  decisions: _Names = ()
+  silent: _Names = ()
+  differs: tuple[Difference, ...] = ()
+  rungs: tuple[str, ...] = ()
+
+  def __post_init__(self):
+    _check(self)
+
+  @property
+  def paper(self) -> papers.Paper | None:
+    """The paper; None for a table of our own."""
+    paper = self.name.partition("/")[0]
+    return papers.get(paper) if paper in papers.names() else None
+
+  def cells(self) -> list["WantedCell"]:
+    """Returns all cells: the paper's, then those of `also` and what follows."""
+    printed = []
+    if self.paper is not None:
+      printed = self.paper.table(self.name.partition("/")[2])
+    wanted = [
+      WantedCell(
+        each.dataset,
+        tuple(each.setting.items()),
+        each.method,
+        each.metric,
+        each,
+      )
+      for each in printed
+    ]
+    places = list(
+      dict.fromkeys((c.dataset, c.setting, c.metric) for c in wanted)
+    )
+    wanted += [
+      WantedCell(dataset, setting, method, metric, None)
+      for method in (*self.also, *self.extras)
+      for dataset, setting, metric in places
+    ]
+    if self.ours is not None:
+      of_settings = [
+        [(name, value) for value in values]
+        for name, values in self.ours.settings.items()
+      ]
+      wanted += [
+        WantedCell(dataset, setting, method, metric, None)
+        for dataset in self.ours.datasets
+        for setting in itertools.product(*of_settings)
+        for method in self.ours.methods
+        for metric in self.ours.metrics
+      ]
+    return wanted
+
+
+@dataclasses.dataclass(frozen=True)
+class WantedCell:
+  """A cell that a table has, whether the paper prints it or not.
+
+  Attributes:
+    dataset: The data set.
+    setting: Pairs of name and value.
+    method: The method.
+    metric: The metric.
+    printed: What the paper prints, or None.
+  """
+
+  dataset: str
+  setting: tuple[tuple[str, Any], ...]
+  method: str
+  metric: str
+  printed: papers.Cell | None
+
+
+def names() -> list[str]:
+  """Returns the names of all tables, paper by paper."""
+  found = [
+    records.read_toml(path).get("name") for path in _FOLDER.glob("*.toml")
+  ]
+  return sorted(filter(None, found), key=_in_order)
+
+
+def _in_order(name: str) -> tuple[Any, ...]:
+  paper, _, table = name.partition("/")
+  return paper, int(table) if table.isdigit() else 1000, table
+
+
+def load(name: str) -> Specification:
+  """Reads the specification of a table, checked.
+
+  Args:
+    name: One of `names`, or the path of a TOML file.
+
+  Returns:
+    The specification. What only the binary knows, such as its flags, is checked
+    by `checks`.
+
+  Raises:
+    SpecificationError: If there is none, or it is wrong.
+  """
+  path = pathlib.Path(name)
+  if path.suffix != ".toml":
+    path = _FOLDER / f"{name.replace('/', '_')}.toml"
+    if name not in names():
+      raise SpecificationError(
+        f"{name}: there is no such table; --list names all"
+        f"{arguments.did_you_mean(name, names())}"
+      )
+  layers = _layers(path)
+  try:
+    return _record(layers.values())
+  except ValueError as error:
+    raise SpecificationError(f"{_at_fault(layers, error)}: {error}") from error
+
+
+def _layers(path: pathlib.Path) -> dict[pathlib.Path, dict[str, Any]]:
+  """Reads a file and those that it starts from; the lowest comes first."""
+  layers, where = {}, ""
+  while path.resolve() not in {each.resolve() for each in layers}:
+    try:
+      fields = records.read_toml(path)
+    except FileNotFoundError as error:
+      raise SpecificationError(
+        f"{where}: there is no file {path}"
+        if where
+        else f"{path}: there is no such file"
+      ) from error
+    except ValueError as error:
+      raise SpecificationError(str(error)) from error
+    base = fields.pop("base", None)
+    layers = {path: fields} | layers
+    if base is None:
+      return layers
+    where = f"{path}: base"
+    if not isinstance(base, str):
+      raise SpecificationError(f"{where}: the path of a file wanted")
+    path = path.parent / f"{base}.toml"
+  raise SpecificationError(f"{where}: the file starts from itself")
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+  """Returns tables of tables joined; what is above counts."""
+  merged = dict(below)
+  for key, value in above.items():
+    both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+    merged[key] = _merged(merged[key], value) if both else value
+  return merged
+
+
+def _record(layers: Iterable[dict[str, Any]]) -> Specification:
+  """Makes the record of files, each over those before it."""
+  try:
+    merged = functools.reduce(_merged, layers)
+  except RecursionError:
+    raise ValueError("it is nested too deeply") from None
+  return records.convert(merged, Specification)
+
+
+def _at_fault(
+  layers: dict[pathlib.Path, dict[str, Any]], error: ValueError
+) -> pathlib.Path:
+  """Returns the file of the field that an error names.
+
+  That is the first from which on the error is always the same, or the last file
+  for what is in none.
+  """
+  *lower, at_fault = layers
+  if re.fullmatch(r"the field \w+ is missing", str(error)):
+    return at_fault
+  for number in range(len(lower), 0, -1):
+    try:
+      _record(itertools.islice(layers.values(), number))
+      break
+    except ValueError as of_lower:
+      if str(of_lower) != str(error):
+        break
+    at_fault = lower[number - 1]
+  return at_fault
+
+
+def _check(spec: Specification) -> None:
+  """Refuses names that lead nowhere, and fields that do not agree."""
+
+  def refuse(key, message):
+    raise ValueError(f"{key}: {message}")
+
+  if spec.binary not in BINARIES:
+    refuse("binary", f"it must be one of {', '.join(BINARIES)}")
+  if spec.computed and spec.computed not in COMPUTED:
+    refuse("computed", f"it must be one of {', '.join(COMPUTED)}")
+  for key in ("seeds", "selection_seeds"):
+    given = getattr(spec, key)
+    if len(set(given)) != len(given):
+      refuse(key, f"none may stand there twice, got {list(given)}")
+  if not set(spec.selection_seeds) <= set(spec.seeds):
+    refuse("selection_seeds", "they must be a part of seeds")
+  for key in _NAMED:
+    for name in getattr(spec, key):
+      if not _NAME.fullmatch(name):
+        refuse(key, f"{name!r} is no name of letters, digits and _ . + -")
+  if bool(spec.computed) != bool(spec.of):
+    refuse("of", "it names the table from which cells are computed")
+  if spec.of and spec.of not in names():
+    refuse("of", f"there is no table {spec.of}")
+  for heading in spec.decisions:
+    if not notes.has(heading):
+      refuse("decisions", f"{notes.PATH.name} has no heading {heading!r}")
+  for name in spec.rows_by:
+    if name not in spec.settings:
+      refuse("rows_by", f"there is no setting {name!r}")
+  for name, method in spec.methods.items():
+    num_given = sum(map(bool, (method.algorithm, method.absent, method.job)))
+    if num_given != 1 and not spec.computed:
+      refuse(f"methods.{name}", "it needs one of algorithm, absent and job")
+    if method.job and not spec.methods.get(method.job, Method()).algorithm:
+      refuse(f"methods.{name}.job", f"{method.job!r} has no run folder")
+    if method.job and method.flags:
+      refuse(f"methods.{name}.flags", f"they are those of {method.job!r}")
+  for name, dataset in spec.datasets.items():
+    for method in dataset.methods:
+      if method not in spec.methods:
+        refuse(f"datasets.{name}.methods.{method}", "there is no such method")
+  for name, metric in spec.metrics.items():
+    if not (metric.reads or metric.absent or spec.computed):
+      refuse(f"metrics.{name}", "it needs either reads or absent")
+    try:
+      templates.check(metric.reads, spec.settings)
+    except ValueError as error:
+      refuse(f"metrics.{name}.reads", error)
+  cells = spec.cells()
+  if not cells:
+    refuse("ours", f"{spec.name} has no cell: neither the paper's nor ours")
+  for cell in cells:
+    for key, found, known in (
+      ("datasets", cell.dataset, spec.datasets),
+      ("methods", cell.method, spec.methods),
+      ("metrics", cell.metric, spec.metrics),
+      *(("settings", name, spec.settings) for name, _ in cell.setting),
+    ):
+      if found not in known:
+        refuse(key, f"nothing is said of {found!r}, which a cell has")
+    try:
+      templates.check(spec.metrics[cell.metric].reads, dict(cell.setting))
+    except ValueError as error:
+      refuse(f"metrics.{cell.metric}.reads", error)
+    for name, value in cell.setting:
+      setting = spec.settings[name]
+      if setting.flags and str(value) not in setting.flags:
+        refuse(f"settings.{name}.flags", f"nothing is said of {value!r}")

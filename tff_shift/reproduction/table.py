@@ -1,0 +1,167 @@
+"""A table on its way from a specification to a page."""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+from tff_shift.reporting.pages import contents
+from tff_shift.reporting.pages import shown
+from tff_shift.reproduction import binary_flags
+from tff_shift.reproduction import checks
+from tff_shift.reproduction import collect
+from tff_shift.reproduction import computed
+from tff_shift.reproduction import jobs as jobs_lib
+from tff_shift.reproduction import plan_file
+from tff_shift.reproduction import protocol
+from tff_shift.reproduction import reductions as reductions_lib
+from tff_shift.reproduction import specification
+
+
+class Table:
+  """A table, with what of it is asked for.
+
+  Attributes:
+    spec: The specification.
+    of: That of the runs: the same, unless cells are computed from another
+      table's.
+  """
+
+  def __init__(
+    self,
+    name: str,
+    *,
+    only: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    data_dir: str | None = None,
+    runs_in: Sequence[pathlib.Path] = (),
+  ):
+    """Reads the specification.
+
+    Args:
+      name: See `specification.load`.
+      only: Methods; empty means all.
+      columns: See `jobs.chosen`.
+      data_dir: The folder of the data sets.
+      runs_in: Folders whose runs are shown also where their data are not.
+
+    Raises:
+      SpecificationError: If it is wrong.
+    """
+    self.spec = specification.load(name)
+    self.of = specification.load(self.spec.of) if self.spec.of else self.spec
+    checks.check(self.of)
+    if self.of is not self.spec:
+      checks.check_computed(self.spec, self.of)
+    self._only, self._columns, self._data_dir = only, columns, data_dir
+    self._runs_in = runs_in
+
+  def planned(
+    self,
+    reductions: reductions_lib.Reductions,
+    more_flags: Mapping[str, Any],
+  ) -> list[jobs_lib.PlannedCell]:
+    """Returns the cells of the table of the runs, see `jobs.plan`."""
+    return jobs_lib.plan(
+      self.of,
+      reductions,
+      more_flags=more_flags,
+      data_dir=self._data_dir,
+      has_runs=self._has_runs,
+    )
+
+  def _has_runs(self, dataset: str) -> bool:
+    folders = {
+      path.parent.name
+      for folder in self._runs_in
+      for path in folder.glob("*/*.job.json")
+    }
+    return any(self._dataset_of(folder) == dataset for folder in folders)
+
+  def _dataset_of(self, folder: str) -> str:
+    # "cifar10_corrupted_shift_linear" is not of "cifar10".
+    fitting = (
+      name for name in self.of.datasets if f"{folder}_".startswith(f"{name}_")
+    )
+    return max(fitting, key=len, default="")
+
+  def chosen(
+    self, planned: Sequence[jobs_lib.PlannedCell]
+  ) -> list[jobs_lib.Job]:
+    """Returns the jobs that are asked for, see `jobs.chosen`."""
+    only = self._only
+    if self.spec.computed and not only:
+      wanted = self.spec.cells()
+      only = {each.method for each in wanted}
+      only |= {str(dict(each.setting)["versus"]) for each in wanted}
+    return jobs_lib.chosen(planned, sorted(only), self._columns, self.of.extras)
+
+  def contents(
+    self,
+    plan: plan_file.Plan,
+    planned: Sequence[jobs_lib.PlannedCell],
+    folder: pathlib.Path,
+    command: str,
+    failures: Sequence[str],
+  ) -> contents.Contents:
+    """Makes what the page shows of what there is in a folder.
+
+    Args:
+      plan: What was planned there.
+      planned: The cells by that plan, see `planned`.
+      folder: The folder of the reproduction.
+      command: What makes the page.
+      failures: What failed, in one line each.
+    """
+    jobs = self.chosen(planned)
+    more_flags = binary_flags.parsed(list(plan.more_flags), self.of.binary)
+    settings = protocol.lines(self.of, jobs, more_flags)
+    if plan.budget:
+      settings.append(_of_budget(plan))
+    made = collect.collect(
+      self.of,
+      planned,
+      folder,
+      chosen=jobs,
+      settings=settings,
+      command=command,
+      is_full=not (plan.reduce or plan.more_flags),
+      failures=failures,
+      all_columns=not self._columns,
+    )
+    if not self.spec.computed:
+      return made
+    cells = self.planned_of_computed()
+    differs = [
+      contents.Setting(**each.to_fields()) for each in self.spec.differs
+    ]
+    return dataclasses.replace(
+      made,
+      name=self.spec.name,
+      title=self.spec.title,
+      rows=list(dict.fromkeys(each.row for each in cells)),
+      columns=collect.columns(self.spec, cells),
+      cells=computed.paired_t(self.spec, cells, planned, made),
+      protocol=[*made.protocol, *differs],
+      curves=(),
+    )
+
+  def planned_of_computed(self) -> list[jobs_lib.PlannedCell]:
+    """Returns the cells of a table that is computed, which has no jobs."""
+    return jobs_lib.plan(
+      self.spec, reductions_lib.Reductions(), data_dir=self._data_dir
+    )
+
+
+def _of_budget(plan: plan_file.Plan) -> contents.Setting:
+  """Returns the line on what a budget has led to."""
+  steps = ", ".join(f"{name}={text}" for name, text in plan.reduce.items())
+  return contents.Setting(
+    name="budget",
+    paper="",
+    ours=f"{plan.budget}, estimated {shown.duration(plan.estimate)}:"
+    f" {steps or 'nothing is reduced'}",
+    is_reduced=bool(plan.reduce),
+    reason="reduced in the order of the table's rungs until it fitted",
+  )

@@ -1,0 +1,1 @@
+"""Rounds, client states, checkpoints: what all scenarios share."""

@@ -1,0 +1,537 @@
+"""Checkpoints: a run that was stopped goes on, and ends with the same bits.
+
+A driver loops over `steps`, which yields the steps that are still to be done
+and saves after every so many. A run that was finished goes on too, if it is to
+take more steps. A run has a folder of its own with its last two
+checkpoints, each of which is
+
+    state_<step>/       the states of the server and of the clients that have
+                        taken part, as `tff.program.FileProgramStateManager`
+                        writes them
+    state_<step>.json   the record: what was measured so far, durations and
+                        training losses of rounds, and digests, by which damage
+                        is noticed
+
+Where only so many states of clients stay in memory, those of both checkpoints
+are in one file instead, to which a checkpoint adds what has changed:
+
+    states.sqlite       see `state_file`
+
+TFF makes the folder appear in one step, SQLite commits; the record follows, and
+a checkpoint without it is none. So a process may end at any moment and leaves
+the checkpoint before. What is damaged, or belongs to another run, is reported,
+and the checkpoint before it counts. All random numbers are functions of seed
+and round (`randomness`): there is nothing else to save.
+"""
+
+import hashlib
+import os
+import pathlib
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Annotated
+from typing import Any
+from typing import ClassVar
+
+import msgspec
+import tensorflow_federated as tff
+
+from tff_shift import arguments
+from tff_shift import files
+from tff_shift import records
+from tff_shift import shown_names
+from tff_shift.simulation.engine import client_states
+from tff_shift.simulation.engine import rounds
+from tff_shift.simulation.storage import array_cache
+from tff_shift.simulation.storage import asynchronous
+from tff_shift.simulation.storage import encoding
+from tff_shift.simulation.storage import results
+from tff_shift.simulation.storage import state_file
+
+_PREFIX = "state_"
+_NUM_KEPT = 2
+_STATES = "states.sqlite"
+
+_Seconds = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class Record(records.Record):
+  """A checkpoint's record, `state_<step>.json`.
+
+  Attributes:
+    step: After which step it was saved.
+    run: The key of the run.
+    structure: The digest of the structure of all that is saved.
+    files: The digest of the folder of states.
+    clients: The clients whose states are in that folder.
+    states: Those of a file of states. None: there is no such file.
+    seconds: See `rounds.Rounds`, as for the three that follow.
+    starts: Before which rounds the run started or went on.
+    num_diverged: How often a client's work was left out.
+    losses: The training loss of each round.
+    measured: What was measured, see `encoding.to_json`.
+  """
+
+  FORMAT = 1
+  # Files without a format have the same fields.
+  UPGRADES: ClassVar = {0: dict}
+  HAS_DIGEST = True
+  HELD_CONSTANTS = True
+
+  step: records.PositiveInt
+  run: str
+  structure: records.Sha256
+  files: records.Sha256
+  clients: tuple[records.Count, ...]
+  states: state_file.Content | None
+  seconds: tuple[_Seconds, ...]
+  starts: tuple[records.Count, ...]
+  num_diverged: records.Count
+  losses: tuple[records.Exact, ...]
+  measured: tuple[dict[str, Any], ...]
+
+  def __post_init__(self):
+    if len(self.losses) > len(self.seconds):
+      raise ValueError(
+        f"losses has {len(self.losses)} rounds, and seconds has"
+        f" {len(self.seconds)}"
+      )
+
+
+def _print_problem(message: str) -> None:
+  print(shown_names.line(message), file=sys.stderr, flush=True)
+
+
+class Checkpoints:
+  """The checkpoints of all runs in an output folder."""
+
+  def __init__(
+    self,
+    folder: results.RunFolder,
+    identity: Mapping[str, Any],
+    *,
+    every: int,
+    max_states_in_memory: int | None = None,
+    on_problem: Callable[[str], None] = _print_problem,
+  ):
+    """Makes a place for them in a folder.
+
+    Args:
+      folder: The output folder.
+      identity: All that determines the results of the runs, of JSON types. A
+        checkpoint of another identity is not used. The number of steps is not
+        in it where runs may take more of them.
+      every: Saves after every so many steps of a run, and after its last; 0
+        never saves.
+      max_states_in_memory: So many states of clients stay in memory, the others
+        on disk. None: all.
+      on_problem: Called with a line for each checkpoint that cannot be used.
+
+    Raises:
+      ValueError: If a number is not allowed.
+    """
+    self._folder = folder
+    self._identity = identity
+    self._every = every = arguments.integer("every", every, 0)
+    self._max_states_in_memory = max_states_in_memory
+    self._on_problem = on_problem
+    self._names = set()
+    if every:
+      files.make_folder(folder.checkpoints)
+
+  def run(
+    self,
+    labels: Mapping[str, Any],
+    on_restored: Callable[[], None] = lambda: None,
+  ) -> "Run":
+    """Returns the checkpoints of a run.
+
+    Args:
+      labels: What distinguishes it from the other runs, such as the columns of
+        `metrics.csv` that are the same in all its rows.
+      on_restored: See `Run`.
+    """
+    label = "-".join(str(value) for value in labels.values())
+    name = shown_names.file_name(label)
+    self._names.add(name)
+
+    def start():
+      self._folder.cut_metrics()
+      on_restored()
+
+    return Run(
+      self._folder.checkpoints / name,
+      array_cache.key({"identity": self._identity, "run": label}),
+      every=self._every,
+      max_states_in_memory=self._max_states_in_memory,
+      scratch=self._folder.path,
+      on_restored=start,
+      on_problem=self._on_problem,
+    )
+
+  def remove_others(self) -> None:
+    """Removes the checkpoints of runs that this process has not asked for."""
+    with files.writing(self._folder.checkpoints):
+      for path in list(self._folder.checkpoints.glob("*")):
+        if path.is_dir() and path.name not in self._names:
+          files.remove(path)
+
+
+class Run:
+  """The checkpoints of one run, for `steps`.
+
+  Attributes:
+    storage: Where its `rounds.Rounds` shall keep the states of clients.
+  """
+
+  def __init__(
+    self,
+    path: pathlib.Path,
+    key: str,
+    *,
+    every: int,
+    max_states_in_memory: int | None = None,
+    scratch: pathlib.Path | None = None,
+    on_restored: Callable[[], None] = lambda: None,
+    on_problem: Callable[[str], None] = _print_problem,
+  ):
+    """Names where they are; nothing is read or written yet.
+
+    Args:
+      path: The folder of this run; made when it is needed.
+      key: Of all that determines the results; see `array_cache.key`.
+      every: Saves after every so many steps and the last; 0 never saves.
+      max_states_in_memory: See `Checkpoints`.
+      scratch: A folder for states on disk if nothing is ever saved. Default:
+        that above the folder of this run.
+      on_restored: Called when what was measured before has been handed over,
+        if there are steps to be done.
+      on_problem: Called with a line for each checkpoint that cannot be used.
+
+    Raises:
+      ValueError: If a number is not allowed.
+    """
+    self._path = path
+    self._key = key
+    self._every = every = arguments.integer("every", every, 0)
+    self._on_restored = on_restored
+    self._on_problem = on_problem
+    self._states = state_file.StateFile(path / _STATES, key)
+    self.storage = None
+    if max_states_in_memory is not None:
+      max_states_in_memory = arguments.integer(
+        "max_states_in_memory", max_states_in_memory
+      )
+      file = self._states
+      if not every and not file.path.exists():
+        file = state_file.StateFile(scratch or path.parent, is_temporary=True)
+      self.storage = client_states.Storage(max_states_in_memory, file)
+
+  def steps(
+    self,
+    num_steps: int,
+    running: rounds.Rounds,
+    measured: list[Any],
+    make: Callable[..., Any],
+    replay: Callable[[Any], None],
+    revise: Callable[[int], int],
+  ) -> Iterator[int]:
+    """See the function `steps`."""
+    saved = done = self._restore(running, measured, make)
+    if saved > num_steps:
+      raise too_long(saved, num_steps)
+    if saved:
+      done = revise(saved)
+    if done < saved and self._every:
+      self._save_before(saved, done, running, measured)
+    for each in measured:
+      replay(each)
+    if done < num_steps:
+      self._on_restored()
+    for step in range(done + 1, num_steps + 1):
+      yield step
+      # The driver has done the step, and asks for the next one.
+      if self._every and (step % self._every == 0 or step == num_steps):
+        self._save(step, running, measured)
+
+  def _manager(self, prefix: str = _PREFIX):
+    return tff.program.FileProgramStateManager(
+      self._path, prefix, keep_total=0, keep_first=False
+    )
+
+  def _state(self, step: int) -> pathlib.Path:
+    return self._path / f"{_PREFIX}{step}"
+
+  def _record(self, step: int) -> pathlib.Path:
+    return self._path / f"{_PREFIX}{step}.json"
+
+  def _recorded_steps(self) -> list[int]:
+    """Returns the steps that have a record, the last one first."""
+    names = re.compile(rf"{_PREFIX}(\d+)\.json")
+    found = (names.fullmatch(path.name) for path in self._path.glob("*"))
+    return sorted((int(each[1]) for each in found if each), reverse=True)
+
+  def _save_before(
+    self, saved: int, done: int, running: rounds.Rounds, measured: Sequence[Any]
+  ) -> None:
+    """Saves as of fewer steps what was restored, for later steps are undone.
+
+    A process that ends in between finds one of the two.
+    """
+    with files.writing(self._path):
+      # The last ones by their numbers are kept.
+      self._clear(0, kept=saved)
+      self._save(done, running, measured, kept=saved)
+      self._clear(done + 1)
+
+  def _save(
+    self,
+    step: int,
+    running: rounds.Rounds,
+    measured: Sequence[Any],
+    kept: int | None = None,
+  ) -> None:
+    """Saves a run after a step.
+
+    Raises:
+      files.WriteError: If it cannot be written; what was saved before is
+        kept, and the step `kept`.
+    """
+    states = running.states
+    saved, content = {}, None
+    if states.storage is None:
+      saved = dict(sorted(states.in_memory.items()))
+    values = running.server_state, tuple(saved.values())
+    try:
+      files.make_folder(self._path)
+      self._save_states(step, encoding.join(values))
+      if states.storage is not None:
+        content = states.commit(step)
+      record = Record(
+        step=step,
+        run=self._key,
+        structure=_structure(running),
+        files=_digest(self._state(step)),
+        clients=tuple(saved),
+        states=content,
+        seconds=tuple(running.seconds),
+        starts=tuple(running.starts),
+        num_diverged=running.num_diverged,
+        losses=tuple(map(records.exact, running.losses)),
+        measured=tuple(map(encoding.to_json, measured)),
+      )
+      # In one line: of a long run there are many numbers.
+      records.write(self._record(step), record, indent=None)
+    except files.WriteError:
+      self._clear(step, kept)
+      raise
+    with files.writing(self._path):
+      for earlier in self._recorded_steps()[_NUM_KEPT:]:
+        # In this order: a state without a record is no checkpoint.
+        self._record(earlier).unlink()
+        shutil.rmtree(self._state(earlier), ignore_errors=True)
+      self._prune(states)
+
+  def _save_states(self, step: int, values: Any) -> None:
+    # The name that TFF gives to what is not whole yet can be guessed.
+    prefix = files.temporary_path(self._state(step)).name
+    with files.writing(self._state(step)):
+      asynchronous.run(self._manager(prefix).save(values, step))
+      files.remove(self._state(step))
+      os.rename(self._path / f"{prefix}{step}", self._state(step))
+
+  def _prune(self, states: client_states.ClientStates) -> None:
+    """Removes states of clients that no checkpoint needs any more."""
+    steps = self._recorded_steps()
+    if states.storage is not None:
+      states.storage.file.prune(min(steps))
+    elif self._states.path.exists() and not any(map(self._uses_file, steps)):
+      self._states.remove()
+
+  def _uses_file(self, step: int) -> bool:
+    """Whether the checkpoint of a step needs the file of states."""
+    try:
+      return records.read(self._record(step), Record).states is not None
+    except ValueError:
+      # It is damaged, and no run can use it.
+      return False
+
+  def _restore(
+    self,
+    running: rounds.Rounds,
+    measured: list[Any],
+    make: Callable[..., Any],
+  ) -> int:
+    """Takes over the last checkpoint that can be used.
+
+    Returns:
+      Its step; 0 if there is none.
+    """
+    done = 0
+    for step in self._recorded_steps():
+      try:
+        record = self._read_record(step, running)
+        found = _made(record, make)
+        server_state = self._restore_states(record, running)
+      except state_file.UnusableError as error:
+        self._on_problem(
+          f"checkpoint {self._state(step)} cannot be used: {error}; the run"
+          " goes on from the one before, or starts again if there is none"
+        )
+        continue
+      running.resume(
+        server_state,
+        None,
+        list(record.seconds),
+        list(record.starts),
+        record.num_diverged,
+        list(map(records.to_float, record.losses)),
+      )
+      measured[:] = found
+      done = step
+      break
+    with files.writing(self._path):
+      self._clear(done + 1)
+      if not done:
+        self._states.remove()
+    return done
+
+  def _read_record(self, step: int, running: rounds.Rounds) -> Record:
+    """Returns the record of a step, checked."""
+    path = self._record(step)
+    try:
+      record = records.read(path, Record)
+      if record.step != step:
+        raise ValueError(f"step is {record.step}, and its name says {step}")
+    except ValueError as error:
+      reason = str(error).removeprefix(f"{path}: ")
+      raise state_file.UnusableError(
+        f"its record is damaged: {reason}"
+      ) from error
+    if record.run != self._key:
+      raise state_file.UnusableError("it is of a run with other flags")
+    if record.structure != _structure(running):
+      raise state_file.UnusableError("its states have another structure")
+    if record.files != _digest(self._state(step)):
+      raise state_file.UnusableError("its states are damaged")
+    return record
+
+  def _restore_states(self, record: Record, running: rounds.Rounds) -> Any:
+    """Restores the states of clients, and returns that of the server."""
+    step, clients = record.step, record.clients
+    template = (
+      running.server_state,
+      tuple([running.states.template] * len(clients)),
+    )
+    # TFF needs the structure, whatever its values.
+    joined = asynchronous.run(
+      self._manager().load(step, encoding.join(template))
+    )
+    server_state, values = encoding.split(joined, template)
+    if record.states is None:
+      running.states.replace(dict(zip(clients, values, strict=True)))
+    else:
+      running.states.restore(
+        self._states,
+        step,
+        record.states,
+        oldest=min(self._recorded_steps()),
+      )
+      if running.states.storage is None:
+        # It was read whole.
+        self._states.close()
+    return server_state
+
+  def _clear(self, first: int, kept: int | None = None) -> None:
+    """Removes all from a step on but one, and what was never finished."""
+    name = re.compile(rf"\.?{_PREFIX}(\d+)(_temp\d+|\.json|\..*\.tmp.*)?")
+    for path in list(self._path.glob("*")):
+      found = name.fullmatch(path.name)
+      is_finished = found and found[2] in (None, ".json")
+      if not found or (is_finished and int(found[1]) == kept):
+        continue
+      if int(found[1]) >= first or not is_finished:
+        files.remove(path)
+
+
+def steps(
+  checkpoint: Run | None,
+  num_steps: int,
+  running: rounds.Rounds,
+  measured: list[Any],
+  *,
+  make: Callable[..., Any],
+  replay: Callable[[Any], None],
+  revise: Callable[[int], int] = lambda step: step,
+) -> Iterator[int]:
+  """Returns the steps of a run that are still to be done, from 1.
+
+  The body of the loop does a step and appends what it measured. Before the
+  first one, a run that was stopped is as it was after its last checkpoint.
+
+  Args:
+    checkpoint: The checkpoints of the run; None if it has none.
+    num_steps: The number of rounds or time steps.
+    running: The rounds, as they are at the start.
+    measured: An empty list, filled with what was measured before; named tuples
+      of numbers, strings, None, arrays and named tuples.
+    make: Makes such a named tuple from its fields; inner ones come as
+      dictionaries.
+    replay: Called with each of what was measured before, in order.
+    revise: Called before that with the step of the checkpoint, which may be of
+      a run of fewer steps: makes `measured` what a run of so many measures, and
+      returns the number of steps that are done.
+
+  Returns:
+    The steps; to go through them raises a `files.WriteError` if a checkpoint
+    cannot be written, and a `ValueError` if that which was restored is of more
+    steps.
+  """
+  if checkpoint is None:
+    return iter(range(1, num_steps + 1))
+  return checkpoint.steps(num_steps, running, measured, make, replay, revise)
+
+
+def too_long(done: int, asked: int, what: str = "steps") -> ValueError:
+  """Returns the error of a run that was saved after more than is asked for."""
+  return ValueError(
+    f"checkpoint: the run was saved after {done} {what}, more than the {asked}"
+    " it is to take; ask for as many or more, or start anew in another place"
+  )
+
+
+def _made(record: Record, make: Callable[..., Any]) -> list[Any]:
+  """Returns what was measured, as `make` makes it."""
+  try:
+    return [make(**encoding.from_json(each)) for each in record.measured]
+  except (TypeError, ValueError, KeyError) as error:
+    raise state_file.UnusableError(
+      f"what it measured is of another version ({error})"
+    ) from error
+
+
+def _structure(running: rounds.Rounds) -> str:
+  """Returns a digest of the structure of all that is saved."""
+  return array_cache.key(
+    {
+      "server": encoding.structure(running.server_state),
+      "client": encoding.structure(running.states.template),
+      "num_clients": len(running.states),
+    }
+  )
+
+
+def _digest(folder: pathlib.Path) -> str:
+  """Returns a digest of the names and contents of all files in a folder."""
+  found = hashlib.sha256()
+  for path in sorted(folder.rglob("*")):
+    if path.is_file():
+      with open(path, "rb") as file:
+        content = hashlib.file_digest(file, "sha256").hexdigest()
+      found.update(f"{path.relative_to(folder)} {content}\n".encode())
+  return found.hexdigest()

@@ -1,0 +1,51 @@
+"""Checks of what all drivers are told, beside `arguments`."""
+
+from typing import Any
+
+from tff_shift import arguments
+from tff_shift.learning import algorithm as algorithm_lib
+
+
+def algorithm(value: Any) -> None:
+  """Raises a ValueError if it is no `process.FederatedAlgorithm`."""
+  arguments.has("algorithm", value, ["phases"], "what algorithms.build returns")
+
+
+def trains(value: algorithm_lib.FederatedAlgorithm) -> None:
+  """Raises a ValueError if a round of an algorithm has no phase."""
+  if not value.phases:
+    raise ValueError(
+      f"algorithm {value.name} is not allowed: it trains nothing, and has no"
+      " rounds to be run"
+    )
+
+
+def data_kind(value: algorithm_lib.FederatedAlgorithm, *kinds: type) -> None:
+  """Refuses an algorithm whose clients take other data than a driver gives.
+
+  Args:
+    value: The algorithm.
+    *kinds: The named tuples that the driver gives to clients.
+
+  Raises:
+    ValueError: If its clients take something else.
+  """
+  data_type = value.evaluate_clients.type_signature.parameter[2].member
+  found = data_type.python_container
+  if found not in kinds:
+    raise ValueError(
+      f"algorithm {value.name} is not allowed: its clients take"
+      f" {found and found.__name__}, and this driver gives"
+      f" {' or '.join(kind.__name__ for kind in kinds)}"
+    )
+
+
+def checkpoint(value: Any) -> None:
+  """Raises a ValueError unless it is a `checkpoints.Run` or None."""
+  if value is not None:
+    arguments.has(
+      "checkpoint",
+      value,
+      ["steps", "storage"],
+      "a checkpoints.Run, as Checkpoints.run returns it, or None",
+    )

@@ -1,0 +1,338 @@
+"""What a client trains on and what it predicts: made, and checked.
+
+Clients' data enter a simulation through a `Door`: what is inside can trust
+them, and TensorFlow never has to say what is wrong with them.
+"""
+
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tff_shift.data import examples as examples_lib
+from tff_shift.data.texts import text
+from tff_shift.learning import algorithm as algorithm_lib
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
+
+# The examples, which are checked together.
+_EXAMPLES = "x", "y", "domain_sizes"
+# Examples without classes.
+_STREAM = "stream_x"
+
+
+def training_data(
+  examples: Sequence[examples_lib.Examples], run_seed: int
+) -> list[local_training.ClientData]:
+  """Returns what each client trains on; a client's id is its position.
+
+  Args:
+    examples: The examples of each client; they are one domain.
+    run_seed: Fixes the clients' batches.
+
+  Returns:
+    The data of each client.
+  """
+  return [
+    local_training.ClientData(
+      x=each.x,
+      y=each.y,
+      domain_sizes=np.array([len(each.y)], np.int32),
+      seed=randomness.client_seed(run_seed, client),
+      client_id=np.int32(client),
+    )
+    for client, each in enumerate(examples)
+  ]
+
+
+def to_predict(
+  x: np.ndarray, y: np.ndarray, domain_sizes: Sequence[int], client_id: int = 0
+) -> local_training.ClientData:
+  """Returns examples to predict.
+
+  Args:
+    x: The examples, [n, ...].
+    y: Their classes, [n] int32.
+    domain_sizes: How many belong to each domain, in order, [num_domains].
+    client_id: The client.
+
+  Returns:
+    The data. Its seed is no client's: predictions draw nothing.
+  """
+  return local_training.ClientData(
+    x=x,
+    y=y,
+    domain_sizes=np.asarray(domain_sizes, np.int32),
+    seed=np.zeros(randomness.SEED_SHAPE, np.int32),
+    client_id=np.int32(client_id),
+  )
+
+
+def inputs(
+  examples: examples_lib.Examples, what: str, shape: tuple[int, ...] | None
+) -> np.ndarray:
+  """Checks examples before there is an algorithm that says what is right.
+
+  Args:
+    examples: The examples of a client, at least one.
+    what: What messages call them.
+    shape: The shape of an example. None: any.
+
+  Returns:
+    Their x, uint8 or float32.
+
+  Raises:
+    ValueError: Something is wrong; the message is one line.
+  """
+  _check_fields(examples, what)
+  x = np.asarray(examples.x)
+  return examples_lib.checked(
+    x,
+    examples.y,
+    what,
+    shape=x.shape[1:] if shape is None else shape,
+    dtype=np.uint8 if x.dtype.kind in "iu" else np.float32,
+    num_classes=np.iinfo(np.int32).max,
+  ).x
+
+
+def _check_fields(examples: Any, what: str) -> None:
+  """Refuses what is no `Examples`."""
+  if not (hasattr(examples, "x") and hasattr(examples, "y")):
+    raise ValueError(
+      f"{what}: Examples(x, y) wanted, got {type(examples).__name__}"
+    )
+
+
+class LeftOut(NamedTuple):
+  """The clients that some of a run leaves out, by what the data call them.
+
+  Attributes:
+    training: Those without an example that is trained on; they have weight 0.
+    evaluation: Those without an example to predict, or without what their own
+      predictions need. No mean over clients counts them.
+  """
+
+  training: tuple[str, ...] = ()
+  evaluation: tuple[str, ...] = ()
+
+
+class Passed(NamedTuple):
+  """A client's data before and after the check."""
+
+  given: Any
+  checked: Any
+
+
+class Door:
+  """Checks clients' data against what an algorithm takes, and casts them.
+
+  Data are named tuples such as `local_training.ClientData`. An array that has
+  its type already stays the same object: by it read-only arrays are known
+  again.
+  """
+
+  def __init__(self, algorithm: algorithm_lib.FederatedAlgorithm):
+    """Looks at nothing yet.
+
+    Args:
+      algorithm: The algorithm; its types say what is right.
+    """
+    self._algorithm = algorithm
+
+  def training(
+    self, data: Any, client: int | str, *, allow_empty: bool = False
+  ) -> Any:
+    """Checks what a client trains on or adapts to.
+
+    Args:
+      data: The client's data.
+      client: The client, for messages.
+      allow_empty: Whether there may be no example.
+
+    Returns:
+      The data in the types that the algorithm takes, with at least one example
+      unless `allow_empty`.
+
+    Raises:
+      ValueError: Something is wrong; the message is one line that names the
+        client and the array.
+    """
+    return self._check(data, 0, f"client {client}", allow_empty=allow_empty)
+
+  def training_of_all(
+    self, data: Sequence[Any], before: Sequence[Passed] = ()
+  ) -> list[Passed]:
+    """Checks the data of all clients, see `training`.
+
+    Args:
+      data: The data of each client.
+      before: What this gave the last time, if it did: arrays that come again
+        are not looked at again.
+
+    Returns:
+      The data of each client.
+
+    Raises:
+      ValueError: See `training`.
+    """
+    return [
+      Passed(given, self._check(given, 0, f"client {client}", known))
+      for client, (given, known) in enumerate(
+        itertools.zip_longest(data, before[: len(data)])
+      )
+    ]
+
+  def examples(
+    self, examples: examples_lib.Examples, client: int | str
+  ) -> examples_lib.Examples:
+    """Checks the examples of a client, see `training`; there may be none."""
+    what = f"client {client}"
+    _check_fields(examples, what)
+    return self._checked_examples(
+      examples, self._types[1], what, allow_empty=True
+    )
+
+  def prediction(self, data: Any, client: int | str) -> Any:
+    """Checks what a client predicts, likewise; there may be no example."""
+    what = f"client {client}, to predict"
+    return self._check(data, 1, what, allow_empty=True)
+
+  def queries(self, x: np.ndarray) -> np.ndarray:
+    """Checks examples without classes, any number of them, see `training`."""
+    x_type = self._types[1]["x"]
+    x = examples_lib.checked_array(
+      x, "queries", shape=tuple(x_type.shape), dtype=x_type.dtype.type
+    )
+    self._check_ids(x, "queries")
+    return x
+
+  @functools.cached_property
+  def _types(self) -> list[dict[str, tff.Type]]:
+    """The types of the fields, of training and of prediction."""
+    signature = self._algorithm.evaluate_clients.type_signature
+    return [
+      dict(tff.structure.iter_elements(signature.parameter[position].member))
+      for position in (2, 3)
+    ]
+
+  def _check(
+    self,
+    data: Any,
+    use: int,
+    what: str,
+    known: Passed | None = None,
+    *,
+    allow_empty: bool = False,
+  ) -> Any:
+    """Checks a client's data but for what is known.
+
+    Args:
+      data: The data.
+      use: 0: training; 1: prediction.
+      what: What messages call the client.
+      known: Other data of the client, before and after this.
+      allow_empty: Whether there may be no example.
+
+    Returns:
+      The data, the same object where nothing had to be cast.
+
+    Raises:
+      ValueError: See `training`.
+    """
+    if known is not None and data is known.given:
+      return known.checked
+    types = self._types[use]
+    if getattr(data, "_fields", None) != tuple(types):
+      raise ValueError(
+        f"{what}: a named tuple of {', '.join(types)} wanted, got"
+        f" {type(data).__name__}"
+      )
+    if known is not None and type(data) is not type(known.given):
+      known = None
+
+    def are_known(names):
+      return known is not None and all(
+        getattr(data, name) is getattr(known.given, name) for name in names
+      )
+
+    together = [name for name in _EXAMPLES if name in types]
+    found = {}
+    if not are_known(together):
+      found = self._check_examples(data, types, what, allow_empty)
+    for name, type_spec in types.items():
+      if name in found:
+        continue
+      if are_known([name]):
+        found[name] = getattr(known.checked, name)
+      else:
+        found[name] = _checked_field(getattr(data, name), type_spec, name, what)
+    changed = {
+      name: value
+      for name, value in found.items()
+      if value is not getattr(data, name)
+    }
+    return data._replace(**changed) if changed else data
+
+  def _check_examples(
+    self,
+    data: Any,
+    types: dict[str, tff.Type],
+    what: str,
+    allow_empty: bool,
+  ) -> dict[str, np.ndarray]:
+    """Checks examples, classes and sizes of domains against each other."""
+    if not {"x", "y"} <= types.keys():
+      return {}
+    found = self._checked_examples(data, types, what, allow_empty)._asdict()
+    if "domain_sizes" in types:
+      (num_domains,) = types["domain_sizes"].shape
+      found["domain_sizes"] = examples_lib.checked_sizes(
+        data.domain_sizes, len(data.y), what, num_domains
+      )
+    return found
+
+  def _checked_examples(
+    self,
+    examples: Any,
+    types: dict[str, tff.Type],
+    what: str,
+    allow_empty: bool = False,
+  ) -> examples_lib.Examples:
+    """Checks the `x` and `y` of something."""
+    found = examples_lib.checked(
+      examples.x,
+      examples.y,
+      what,
+      shape=tuple(types["x"].shape)[1:],
+      dtype=types["x"].dtype.type,
+      num_classes=self._algorithm.num_classes,
+      allow_empty=allow_empty,
+    )
+    self._check_ids(found.x, what)
+    return found
+
+  def _check_ids(self, x: np.ndarray, what: str) -> None:
+    """Refuses ids of words that the model does not have."""
+    size = self._algorithm.model.vocabulary_size
+    if size is not None:
+      text.check_ids(x, size, what)
+
+
+def _checked_field(
+  value: Any, type_spec: tff.Type, name: str, what: str
+) -> Any:
+  """Checks what stands beside the examples, if it is an array."""
+  if not isinstance(type_spec, tff.TensorType):
+    return value
+  what = f"{name} of {what}"
+  array = examples_lib.checked_array(
+    value, what, shape=tuple(type_spec.shape), dtype=type_spec.dtype.type
+  )
+  if name == _STREAM and not len(array):
+    raise ValueError(f"{what}: there must be at least one example")
+  return array

@@ -1,0 +1,226 @@
+"""What clients measure their data with: r, distances and the threshold.
+
+Fed-3DA: A Dynamic and Personalized Federated Learning Framework (Wang, Sun, Wo,
+Liu; ICASSP 2023), Sections 2.2 and 2.3. Everything is fitted at the server,
+before any client has seen a drift: representations and an extractor of features
+to public data, the threshold DT to iid periods of the pool of training.
+
+The paper does not say in which space the distance is. Here it is that of
+pixels, as its Section 2.1 calls x the features, or that of the extractor, a
+small network that is trained on public data and then never changes.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+from sklearn import preprocessing
+
+from tff_shift import arguments
+from tff_shift import models
+from tff_shift.data import examples
+from tff_shift.data import partition
+from tff_shift.data.shifts import dynamic_personalization
+from tff_shift.learning import evaluation
+from tff_shift.models import input_scaling as scaling_lib
+from tff_shift.models import split_model
+from tff_shift.shift import distances
+from tff_shift.shift import representations
+
+FEATURES = ("pixels", "extractor")
+
+# Pairs of periods that give the threshold: enough for a quantile of 0.95.
+_NUM_PAIRS = 200
+
+# Four convolutions of the extractor; as many features as the last has channels.
+_EXTRACTOR_CHANNELS = (16, 32, 32, 32)
+_HELD_OUT_SHARE = 0.2
+
+_Function = Callable[[np.ndarray], np.ndarray]
+
+
+class Instruments(NamedTuple):
+  """What a client measures with; none of it looks at a label.
+
+  Attributes:
+    represent: Examples of a period to r. None: nobody needs it.
+    features: Examples to what distances compare, [n, ...].
+    distance: The features of two periods to their distance.
+    threshold: DT: a greater distance is a drift.
+  """
+
+  represent: representations.Representation | None
+  features: _Function
+  distance: Callable[[np.ndarray, np.ndarray], float]
+  threshold: float
+
+
+def extractor_model(
+  input_shape: tuple[int, ...],
+  num_classes: int,
+  input_scaling: scaling_lib.InputScaling | None = None,
+  input_dtype: tf.DType = tf.uint8,
+) -> split_model.SplitModel:
+  """Builds the network whose backbone is the extractor.
+
+  Args:
+    input_shape: Height, width and channels of an image, or the length of a
+      vector.
+    num_classes: The number of classes.
+    input_scaling: See `models.build`.
+    input_dtype: `tf.uint8` of images, `tf.float32` of vectors.
+
+  Returns:
+    The network, with an embedding of 32: of images a `cnn`, of vectors an
+    `mlp`.
+  """
+  width = _EXTRACTOR_CHANNELS[-1]
+  if len(input_shape) == 1:
+    name, options = "mlp", {"width": width}
+  else:
+    name, options = "cnn", {"channels": _EXTRACTOR_CHANNELS}
+  return models.build(
+    name,
+    input_shape=input_shape,
+    num_classes=num_classes,
+    head_width=width,
+    input_dtype=input_dtype,
+    input_scaling=input_scaling,
+    **options,
+  )
+
+
+def split_public(
+  public: examples.Examples, seed: int
+) -> tuple[examples.Examples, examples.Examples]:
+  """Splits public data into what trains the extractor and what stops that.
+
+  Args:
+    public: The public data, at least two examples.
+    seed: Seed of the split.
+
+  Returns:
+    Four fifths, and one fifth but at least one example.
+  """
+  order = partition.generator("extractor", seed).permutation(len(public.y))
+  num_held_out = max(1, round(_HELD_OUT_SHARE * len(order)))
+  held_out, train = np.split(order, [num_held_out])
+  return tuple(
+    examples.Examples(public.x[each], public.y[each])
+    for each in (train, held_out)
+  )
+
+
+def make_extractor(
+  model: split_model.SplitModel, weights: split_model.SplitWeights
+) -> _Function:
+  """Makes a function of a trained backbone, which runs where TFF runs.
+
+  Args:
+    model: The model.
+    weights: Its weights, NumPy arrays.
+
+  Returns:
+    Examples [n, ...] to embeddings [n, embedding_size] float32.
+  """
+
+  @tff.tensorflow.computation(
+    tff.TensorType(model.input_dtype.as_numpy_dtype, (None, *model.input_shape))
+  )
+  def extract(x):
+    return evaluation.predict_in_batches(
+      lambda batch: model.embed(weights.backbone, batch),
+      x,
+      model.embedding_size,
+    )
+
+  return lambda x: np.asarray(extract(x))
+
+
+def checked_threshold(threshold: float) -> float:
+  """Checks DT, a number; infinite: no distance is a drift."""
+  if threshold == math.inf:
+    return math.inf
+  return arguments.number("threshold", threshold)
+
+
+def fit(
+  dataset: dynamic_personalization.DynamicDataset,
+  *,
+  representation: str | None,
+  representation_size: int,
+  distance_features: str,
+  period_size: int,
+  extractor: _Function | None = None,
+  input_scaling: scaling_lib.InputScaling = scaling_lib.ZERO_ONE,
+  threshold: float | None = None,
+  quantile: float = 0.95,
+  seed: int = 0,
+) -> Instruments:
+  """Fits what clients measure with.
+
+  Args:
+    dataset: The data set; of its parts, `public` and `train`.
+    representation: One of `representations.NAMES`. None: no client needs r.
+    representation_size: The length of r; for `moments`, which has its own, it
+      does not count.
+    distance_features: One of `FEATURES`. Features of the extractor are
+      standardised to mean 0 and deviation 1 on public data; pixels are not.
+    period_size: The number of examples of a period, which the threshold suits.
+    extractor: For `moments` and for distances in its space.
+    input_scaling: How vectors are scaled where no extractor does it: what has
+      the largest unit would else be all that there is. Pixels have one unit.
+    threshold: DT. None: the quantile of distances between iid periods of the
+      pool of training.
+    quantile: The share of them that is no drift.
+    seed: Seed of what is random in fitting.
+
+  Returns:
+    The instruments.
+
+  Raises:
+    ValueError: If a value is not allowed or does not fit the data.
+  """
+  arguments.choice("distance_features", distance_features, FEATURES)
+  period_size = arguments.integer("period_size", period_size)
+  if threshold is not None:
+    threshold = checked_threshold(threshold)
+  if representation == "moments" or distance_features == "extractor":
+    arguments.functions(extractor=extractor)
+
+  def scaled(x):
+    return x if x.dtype == np.uint8 else input_scaling.of_array(x)
+
+  represent = None
+  if representation is not None:
+    of_extractor = {"extractor": extractor}
+    represent = representations.fit(
+      representation,
+      dataset.public.x,
+      size=representation_size,
+      seed=seed,
+      **(of_extractor if representation == "moments" else {"prepare": scaled}),
+    )
+  features, scaler = scaled, None
+  if distance_features == "extractor":
+    features = extractor
+    scaler = preprocessing.StandardScaler().fit(extractor(dataset.public.x))
+
+  def distance(one, other):
+    return distances.distance(one, other, scaler=scaler)
+
+  if threshold is None:
+    threshold = distances.calibrate(
+      distances.iid_distances(
+        features(dataset.train.x),
+        period_size=period_size,
+        num_pairs=_NUM_PAIRS,
+        seed=seed,
+        scaler=scaler,
+      ),
+      quantile,
+    )
+  return Instruments(represent, features, distance, threshold)

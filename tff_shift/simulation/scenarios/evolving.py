@@ -1,0 +1,553 @@
+"""Training on domains that evolve, judged on the next, unseen one.
+
+The driver of the scenario of Federated Learning under Evolving Distribution
+Shifts: clients train on the source domains; the last domain, the target, is
+only ever predicted, by every client with its own model on its own share and by
+the server on all clients' shares together.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+
+from tff_shift import arguments
+from tff_shift.data import partition
+from tff_shift.data.shifts import evolving
+from tff_shift.data.texts import text
+from tff_shift.learning import algorithm as algorithm_lib
+from tff_shift.learning import evaluation
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
+from tff_shift.reporting import summary
+from tff_shift.reporting.figures import drawing
+from tff_shift.reporting.figures import figures
+from tff_shift.simulation.engine import checkpoints
+from tff_shift.simulation.engine import checks
+from tff_shift.simulation.engine import client_data
+from tff_shift.simulation.engine import rounds
+from tff_shift.simulation.storage import results
+
+_EXAMPLES_PER_FIGURE_ROW = 10
+_POINTS_PER_DOMAIN = 60
+_TITLES_PER_DOMAIN = 3
+
+
+class Evaluation(NamedTuple):
+  """What is measured after a round, accuracies in percent.
+
+  Attributes:
+    round_num: The number of rounds done.
+    train_loss: The mean training loss of the round.
+    client: The metrics of `evaluation.METRICS` on the target: of the clients
+      that are evaluated, each with its own model on its own share.
+    server: Likewise, of the server's model on all their shares; None where the
+      server has no model.
+    client_per_domain: As `client`, each [num_domains], after the last round
+      only.
+  """
+
+  round_num: int
+  train_loss: float
+  client: Mapping[str, float]
+  server: Mapping[str, float] | None
+  client_per_domain: Mapping[str, np.ndarray] | None
+
+  def measured(self) -> dict[str, float | None]:
+    """Returns what is measured on the target, by names as `client_loss`.
+
+    The values of a server that has no model are None.
+    """
+    return {
+      f"{who}_{name}": means and means[name]
+      for who, means in (("client", self.client), ("server", self.server))
+      for name in self.client
+    }
+
+
+class EvolvingResult(NamedTuple):
+  """The evaluations of a run, the last of which counts.
+
+  Attributes:
+    evaluations: In the order of rounds.
+    seconds_per_round: The mean duration of a round, without evaluation.
+    num_diverged: How often the work of a client was left out, see `phases`.
+    server_state: The server's state at the end; None where it was not kept.
+    client_states: The clients' states at the end, by client: a sequence that
+      draws the first state of who never took part when it is asked for. None
+      where a storage keeps them in a file.
+    left_out: Who is not trained, and who is not evaluated; nobody where clients
+      are made on demand, of whom nobody knows.
+  """
+
+  evaluations: tuple[Evaluation, ...]
+  seconds_per_round: float
+  num_diverged: int = 0
+  server_state: Any = None
+  client_states: Sequence[Any] | None = None
+  left_out: client_data.LeftOut = client_data.LeftOut()
+
+  @property
+  def final(self) -> Evaluation:
+    """The evaluation after the last round."""
+    return self.evaluations[-1]
+
+
+def training_data(
+  client: evolving.Client, run_seed: int
+) -> local_training.ClientData:
+  """Returns a client's examples of the source domains, and no others."""
+  domain_sizes = client.train.domain_sizes[:-1]
+  end = int(domain_sizes.sum())
+  return local_training.ClientData(
+    x=client.train.x[:end],
+    y=client.train.y[:end],
+    domain_sizes=domain_sizes,
+    seed=randomness.client_seed(run_seed, client.client_id),
+    client_id=np.int32(client.client_id),
+  )
+
+
+def _checked(
+  algorithm: algorithm_lib.FederatedAlgorithm,
+  clients: Sequence[evolving.Client],
+) -> Sequence[evolving.Client]:
+  """Checks what clients hold, once, or when it is made."""
+  door = client_data.Door(algorithm)
+
+  def check(position):
+    client = clients[position]
+    if not isinstance(client, evolving.Client):
+      raise ValueError(
+        f"client {position} must be a domains.Client, such as"
+        f" from_arrays.evolving makes, got {type(client).__name__}"
+      )
+    called = position if client.name is None else repr(client.name)
+    for part in ("train", "test"):
+      found = getattr(client, part)
+      if not isinstance(found, evolving.ClientExamples):
+        raise ValueError(
+          f"{part} of client {called} must be a domains.ClientExamples, got"
+          f" {type(found).__name__}"
+        )
+    train, test = (
+      local_training.ClientData(*each, np.zeros(2, np.int32), np.int32(0))
+      for each in (client.train, client.test)
+    )
+    train = door.training(train, called, allow_empty=True)
+    test = door.prediction(test, called)
+    return client._replace(
+      train=evolving.ClientExamples(*train[:3]),
+      test=evolving.ClientExamples(*test[:3]),
+    )
+
+  if isinstance(clients, list | tuple):
+    return [check(position) for position in range(len(clients))]
+  return rounds.DataOnDemand(len(clients), check)
+
+
+def left_out(
+  clients: Sequence[evolving.Client],
+  min_source_domains: int = 1,
+  can_predict: Callable[[local_training.ClientData], Any] | None = None,
+) -> client_data.LeftOut:
+  """Tells who cannot take part.
+
+  Args:
+    clients: The clients.
+    min_source_domains: See `process.FederatedAlgorithm`.
+    can_predict: See `process.Work`.
+
+  Returns:
+    The clients without examples of so many source domains, and those without an
+    example of the target, or that cannot predict it.
+
+  Raises:
+    ValueError: They are all clients.
+  """
+  names = [
+    str(each.client_id) if each.name is None else each.name for each in clients
+  ]
+  untrained = tuple(
+    name
+    for name, each in zip(names, clients, strict=True)
+    if np.count_nonzero(each.train.domain_sizes[:-1]) < min_source_domains
+  )
+  if len(untrained) == len(clients):
+    raise ValueError(
+      "no client has training examples of"
+      f" {min_source_domains} source domain{'s' * (min_source_domains > 1)}"
+    )
+  unpredicted = tuple(
+    name
+    for name, each in zip(names, clients, strict=True)
+    if not _can_be_evaluated(each, can_predict)
+  )
+  if len(unpredicted) == len(clients):
+    raise ValueError(
+      "no client has a test example of the last domain, the target, and what"
+      " its prediction needs"
+    )
+  return client_data.LeftOut(untrained, unpredicted)
+
+
+def _can_be_evaluated(client, can_predict) -> bool:
+  """Tells whether a client counts in the means over the target."""
+  has_target = client.test.domain_sizes[-1] > 0
+  return bool(
+    has_target
+    and (can_predict is None or can_predict(training_data(client, 0)))
+  )
+
+
+def _only_target(examples: evolving.ClientExamples) -> evolving.ClientExamples:
+  """Leaves the other domains empty."""
+  size = int(examples.domain_sizes[-1])
+  start = len(examples.y) - size
+  sizes = np.zeros_like(examples.domain_sizes)
+  sizes[-1] = size
+  return evolving.ClientExamples(examples.x[start:], examples.y[start:], sizes)
+
+
+def _pool(parts: Sequence[evolving.ClientExamples]) -> evolving.ClientExamples:
+  """Joins the examples of several clients, domain by domain."""
+  ends = [np.cumsum(part.domain_sizes) for part in parts]
+  slices = [
+    (part, slice(end[m] - part.domain_sizes[m], end[m]))
+    for m in range(len(ends[0]))
+    for part, end in zip(parts, ends, strict=True)
+  ]
+  return evolving.ClientExamples(
+    np.concatenate([part.x[where] for part, where in slices]),
+    np.concatenate([part.y[where] for part, where in slices]),
+    np.sum([part.domain_sizes for part in parts], axis=0, dtype=np.int32),
+  )
+
+
+def run(
+  algorithm: algorithm_lib.FederatedAlgorithm,
+  clients: Sequence[evolving.Client],
+  *,
+  num_rounds: int,
+  run_seed: int,
+  participation: float = 1.0,
+  evaluate_every: int = 1,
+  evaluation_clients: int = 0,
+  on_round: Callable[[int, float, Evaluation | None], None] = (
+    lambda round_num, train_loss, evaluation: None
+  ),
+  on_loss: Callable[[int, float], None] = lambda round_num, loss: None,
+  on_end: Callable[[rounds.Rounds], None] = lambda running: None,
+  checkpoint: checkpoints.Run | None = None,
+) -> EvolvingResult:
+  """Trains and evaluates an algorithm.
+
+  Args:
+    algorithm: The algorithm, built for as many evaluation domains as the
+      clients have domains.
+    clients: The clients; none has training examples of the last domain.
+    num_rounds: The number of rounds, at least 1.
+    run_seed: Fixes initial weights, batches and who takes part.
+    participation: The share of clients in a round, above 0 and at most 1.
+    evaluate_every: Evaluates after every so many rounds, at least 1, and after
+      the last.
+    evaluation_clients: So many of the clients that can be evaluated are drawn
+      anew for each evaluation, and all that is measured is measured on these;
+      0: all clients.
+    on_round: Called after each round with the number of rounds done, the
+      training loss and, if there was one, the evaluation.
+    on_loss: Called after each round with the number of rounds done and its
+      training loss; if the run goes on, first for the rounds of before.
+    on_end: Called once, at the end, with the rounds: the states of the server
+      and of the clients can be had there, also of those in a file. A run that
+      was finished and goes on calls it again.
+    checkpoint: Where the run is saved, and goes on if it was stopped or had
+      fewer rounds; then `on_round` is first called for the rounds that were
+      evaluated before.
+
+  Returns:
+    The evaluations and the mean duration of a round.
+
+  Raises:
+    ValueError: An argument is not allowed, what a client holds is not what the
+      algorithm takes, or nobody can be trained or evaluated. A list or tuple of
+      clients is looked at before the first round, any other sequence client by
+      client when it is asked for.
+  """
+  checks.algorithm(algorithm)
+  checks.data_kind(algorithm, local_training.ClientData)
+  checks.checkpoint(checkpoint)
+  arguments.functions(on_round=on_round, on_loss=on_loss, on_end=on_end)
+  num_rounds = arguments.integer("num_rounds", num_rounds)
+  evaluate_every = arguments.integer("evaluate_every", evaluate_every)
+  run_seed = arguments.seed("run_seed", run_seed)
+  participation = arguments.participation(participation)
+  evaluation_clients = arguments.integer(
+    "evaluation_clients",
+    evaluation_clients,
+    0,
+    arguments.sequence("clients", clients),
+  )
+  clients = _checked(algorithm, clients)
+  checks.trains(algorithm)
+  absent, candidates = client_data.LeftOut(), range(len(clients))
+  if isinstance(clients, list):
+    can_predict = algorithm.work.can_predict
+    absent = left_out(clients, algorithm.min_source_domains, can_predict)
+    if evaluation_clients and absent.evaluation:
+      candidates = [
+        client
+        for client in candidates
+        if _can_be_evaluated(clients[client], can_predict)
+      ]
+  data = rounds.DataOnDemand(
+    len(clients),
+    lambda position: training_data(clients[position], run_seed),
+    is_checked=True,
+  )
+  evaluations = []
+  with contextlib.closing(
+    rounds.Rounds(
+      algorithm,
+      data,
+      run_seed=run_seed,
+      participation=participation,
+      storage=checkpoint and checkpoint.storage,
+      on_loss=on_loss,
+    )
+  ) as run_rounds:
+
+    def evaluate(train_loss, is_last):
+      chosen = evaluated_clients(
+        len(candidates),
+        min(evaluation_clients, len(candidates)),
+        run_seed,
+        run_rounds.round_num,
+      )
+      return _evaluate(
+        run_rounds,
+        clients,
+        [candidates[place] for place in chosen],
+        train_loss,
+        is_last,
+      )
+
+    def revise(done):
+      # The last evaluation of a run of fewer rounds is one of many, or none.
+      if evaluations and done < num_rounds:
+        last = evaluations[-1]
+        if last.client_per_domain is not None:
+          evaluations.pop()
+          if done % evaluate_every == 0:
+            evaluations.append(evaluate(last.train_loss, False))
+      return done
+
+    for round_num in checkpoints.steps(
+      checkpoint,
+      num_rounds,
+      run_rounds,
+      evaluations,
+      make=Evaluation,
+      replay=lambda each: on_round(each.round_num, each.train_loss, each),
+      revise=revise,
+    ):
+      train_loss = float(run_rounds.step()["loss"])
+      found = None
+      is_last = round_num == num_rounds
+      if is_last or round_num % evaluate_every == 0:
+        found = evaluate(train_loss, is_last)
+        evaluations.append(found)
+      on_round(round_num, train_loss, found)
+    on_end(run_rounds)
+  return EvolvingResult(
+    tuple(evaluations),
+    run_rounds.seconds_per_round,
+    run_rounds.num_diverged,
+    *run_rounds.kept_states(),
+    absent,
+  )
+
+
+def evaluated_clients(
+  num_clients: int, num_evaluated: int, run_seed: int, round_num: int
+) -> list[int]:
+  """Draws who is evaluated after a round, a pure function of its arguments.
+
+  Args:
+    num_clients: The number of clients there are.
+    num_evaluated: So many are drawn, 0 at least and `num_clients` at most; all
+      if it is 0.
+    run_seed: The run's seed.
+    round_num: The number of rounds done.
+
+  Returns:
+    Different clients, in ascending order.
+
+  Raises:
+    ValueError: If an argument is not allowed.
+  """
+  num_clients = arguments.integer("num_clients", num_clients)
+  num_evaluated = arguments.integer(
+    "num_evaluated", num_evaluated, 0, num_clients
+  )
+  if not num_evaluated:
+    return list(range(num_clients))
+  generator = partition.generator("clients to evaluate", [run_seed, round_num])
+  chosen = generator.choice(num_clients, num_evaluated, replace=False)
+  return sorted(chosen.tolist())
+
+
+def _evaluate(
+  run_rounds: rounds.Rounds,
+  clients: Sequence[evolving.Client],
+  chosen: Sequence[int],
+  train_loss: float,
+  all_domains: bool,
+) -> Evaluation:
+  """Evaluates the models of some clients, and the server's on their shares."""
+  algorithm = run_rounds.algorithm
+  data = [run_rounds.data[client] for client in chosen]
+  tests = [clients[client].test for client in chosen]
+  targets = [_only_target(test) for test in tests]
+  at_clients = algorithm.evaluate_clients(
+    run_rounds.server_state,
+    run_rounds.states.take(chosen, [client.seed for client in data]),
+    data,
+    [
+      client_data.to_predict(*part)
+      for part in (tests if all_domains else targets)
+    ],
+  )
+  at_server = None
+  if algorithm.evaluate_server is not None:
+    at_server = algorithm.evaluate_server(
+      run_rounds.server_state, data, client_data.to_predict(*_pool(targets))
+    )
+  return Evaluation(
+    round_num=run_rounds.round_num,
+    train_loss=train_loss,
+    client=evaluation.report(at_clients, _of_target),
+    server=at_server and evaluation.report(at_server, _of_target),
+    client_per_domain=(
+      evaluation.report(at_clients, np.asarray) if all_domains else None
+    ),
+  )
+
+
+def _of_target(means: np.ndarray) -> float:
+  return float(means[-1])
+
+
+def draw_domains(
+  dataset: evolving.EvolvingDataset, folder: results.RunFolder
+) -> None:
+  """Draws examples of each domain into a run's folder."""
+  title = f"Examples of each domain of {dataset.name}; the last is the target"
+  path = folder.figure_path("domains")
+  if dataset.vocabulary is not None:
+    figures.example_texts(
+      {
+        domain.name: _titles(domain, dataset.vocabulary)
+        for domain in dataset.domains
+      },
+      path,
+      title=title,
+    )
+  elif dataset.domains[0].x.ndim == 2:
+    few = slice(_POINTS_PER_DOMAIN)
+    points = _in_the_plane([domain.x[few] for domain in dataset.domains])
+    figures.scatter_domains(
+      {
+        domain.name: own
+        for domain, own in zip(dataset.domains, points, strict=True)
+      },
+      {domain.name: domain.y[few] for domain in dataset.domains},
+      path,
+      title=title,
+      class_names=dataset.class_names,
+    )
+  else:
+    few = slice(_EXAMPLES_PER_FIGURE_ROW)
+    figures.example_images(
+      {domain.name: domain.x[few] for domain in dataset.domains},
+      path,
+      title=title,
+    )
+
+
+def _titles(domain: evolving.Domain, vocabulary: Sequence[str]) -> list[str]:
+  """Returns some titles of a domain, spread over its examples."""
+  chosen = np.linspace(0, len(domain.y) - 1, _TITLES_PER_DOMAIN).astype(int)
+  return [
+    " ".join(vocabulary[word] for word in title if word != text.PADDING)
+    for title in domain.x[np.unique(chosen)]
+  ]
+
+
+def _in_the_plane(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+  """Returns vectors as points, by their first two principal components.
+
+  Args:
+    parts: Each `[n, features]`; points `[n, 2]` stay as they are.
+
+  Returns:
+    Each `[n, 2]`; one feature gives points on a line.
+  """
+  pooled = np.concatenate(parts)
+  if pooled.shape[1] != 2:
+    centred = pooled - pooled.mean(axis=0)
+    _, _, directions = np.linalg.svd(centred, full_matrices=False)
+    flat = centred @ directions[:2].T
+    pooled = np.pad(flat, ((0, 0), (0, 2 - flat.shape[1])))
+  return np.split(pooled, np.cumsum([len(each) for each in parts])[:-1])
+
+
+def draw_results(
+  by_label: Mapping[str, Mapping[int, EvolvingResult]],
+  dataset: evolving.EvolvingDataset,
+  folder: results.RunFolder,
+) -> None:
+  """Draws learning curves and the accuracy on each domain.
+
+  Args:
+    by_label: For each label, the results by seed.
+    dataset: The domains, for their names.
+    folder: The run's folder.
+  """
+  for who, metric in itertools.product(
+    ("client", "server"), evaluation.compared()
+  ):
+    name = f"{who}_{metric}"
+    curves = {}
+    for label, by_seed in by_label.items():
+      series = [
+        [each.measured()[name] for each in result.evaluations]
+        for result in by_seed.values()
+      ]
+      if series[0][0] is None:
+        continue
+      evaluations = next(iter(by_seed.values())).evaluations
+      curves[label] = drawing.Curve(
+        [each.round_num for each in evaluations], series
+      )
+    if curves:
+      figures.learning_curves(
+        curves,
+        folder.figure_path(name),
+        summary.title(name, " on the unseen domain").capitalize(),
+      )
+  figures.accuracy_per_domain(
+    {
+      label: [r.final.client_per_domain["accuracy"] for r in by_seed.values()]
+      for label, by_seed in by_label.items()
+    },
+    [domain.name for domain in dataset.domains],
+    len(dataset.domains) - 1,
+    folder.figure_path("accuracy_per_domain"),
+    ylabel="Client accuracy (%)",
+  )

@@ -1,0 +1,398 @@
+"""Adapting a deployed model to streams that drift, a time step at a time.
+
+The driver of the scenario of Fed-ADE: Adaptive Learning Rate for Federated
+Post-adaptation under Distribution Shift (Park, Joe, Kim, Im, Kwon; 2026),
+Section 6.1: at each time step clients adapt on unlabelled data in a number of
+rounds, and are evaluated on the same data with their classes, before and after.
+What the classes of the stream are is known to nothing that adapts.
+"""
+
+import contextlib
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+
+from tff_shift import arguments
+from tff_shift.data import examples as examples_lib
+from tff_shift.data.shifts import online_adaptation
+from tff_shift.learning import algorithm as algorithm_lib
+from tff_shift.learning import evaluation
+from tff_shift.learning import randomness
+from tff_shift.simulation.engine import checkpoints
+from tff_shift.simulation.engine import checks
+from tff_shift.simulation.engine import client_data
+from tff_shift.simulation.engine import client_states
+from tff_shift.simulation.engine import rounds
+from tff_shift.techniques import adaptation
+
+
+class Timestep(NamedTuple):
+  """What is measured at a time step, accuracies in percent.
+
+  Attributes:
+    timestep: Counts from 1.
+    omega: The weight of eq. 1.
+    before: The metrics of `evaluation.METRICS` of all clients, each with its
+      own model, before the step's rounds.
+    after: The same, after them.
+    learning_rates: Of all clients, [num_clients]; NaN where an algorithm has
+      none.
+    estimates: The clients' estimates of their class distribution,
+      [num_clients, num_classes], or None.
+  """
+
+  timestep: int
+  omega: float
+  before: Mapping[str, float]
+  after: Mapping[str, float]
+  learning_rates: np.ndarray
+  estimates: np.ndarray | None
+
+  def measured(self) -> dict[str, float | None]:
+    """Returns numbers by name, with those of `before` as `accuracy_before`.
+
+    The mean learning rate is None where an algorithm has none.
+    """
+    has_rates = not np.isnan(self.learning_rates).any()
+    return {
+      "omega": self.omega,
+      **{f"{name}_before": value for name, value in self.before.items()},
+      **self.after,
+      "mean_learning_rate": (
+        float(np.mean(self.learning_rates)) if has_rates else None
+      ),
+    }
+
+
+class OnlineResult(NamedTuple):
+  """All time steps of a run, and its speed.
+
+  Attributes:
+    timesteps: What was measured, step by step.
+    seconds_per_round: The mean duration of a round; 0 if there was none.
+    num_diverged: How often the work of a client was left out, see `phases`.
+    server_state: The server's state at the end; None where it was not kept.
+    client_states: The clients' states at the end, by client: a sequence that
+      draws the first state of who never took part when it is asked for. None
+      where a storage keeps them in a file.
+  """
+
+  timesteps: tuple[Timestep, ...]
+  seconds_per_round: float
+  num_diverged: int = 0
+  server_state: Any = None
+  client_states: Sequence[Any] | None = None
+
+  def mean(self, name: str) -> float:
+    """Returns the mean over the time steps of what they have measured."""
+    return float(np.mean([step.measured()[name] for step in self.timesteps]))
+
+
+class Deployment(NamedTuple):
+  """What clients hold when a model is deployed.
+
+  Attributes:
+    initial: Each client's labelled examples.
+    confusion: The confusion matrix of the pre-trained model,
+      [num_classes, num_classes] float32, see `bbse.confusion_matrix`.
+  """
+
+  initial: Sequence[examples_lib.Examples]
+  confusion: np.ndarray
+
+
+def adaptation_data(
+  deployment: Deployment,
+  client: int,
+  stream_x: np.ndarray,
+  timestep: int,
+  run_seed: int,
+) -> adaptation.AdaptationData:
+  """Returns what a client adapts to; there is no class of the stream in it."""
+  return adaptation.AdaptationData(
+    x=deployment.initial[client].x,
+    y=deployment.initial[client].y,
+    stream_x=stream_x,
+    timestep=np.int32(timestep),
+    confusion=deployment.confusion,
+    seed=randomness.client_seed(run_seed, client),
+    client_id=np.int32(client),
+  )
+
+
+class Adaptation:
+  """A run, a time step at a time.
+
+  Attributes:
+    rounds: The rounds, with the states of server and clients.
+  """
+
+  def __init__(
+    self,
+    algorithm: algorithm_lib.FederatedAlgorithm,
+    client_streams: online_adaptation.Streams,
+    deployment: Deployment,
+    *,
+    run_seed: int,
+    rounds_per_step: int = 1,
+    participation: float = 1.0,
+    prescribed_rates: np.ndarray | None = None,
+    storage: client_states.Storage | None = None,
+    on_loss: Callable[[int, float], None] = lambda round_num, loss: None,
+  ):
+    """Draws the initial states.
+
+    Args:
+      algorithm: An algorithm whose clients take `AdaptationData`.
+      client_streams: The streams of all clients.
+      deployment: What clients hold from before.
+      run_seed: Fixes batches and who takes part.
+      rounds_per_step: The rounds of a time step, at least 1. An algorithm
+        whose clients share nothing has one: there is no one to talk to.
+      participation: The share of clients in a round, above 0 and at most 1.
+        Clients that share nothing adapt at each time step.
+      prescribed_rates: The learning rate of each client at each time step,
+        [timesteps, num_clients] float32, for an algorithm whose clients have
+        one in their states and leave it as it is, such as FixLR. None: they
+        have their own.
+      storage: See `rounds.Rounds`.
+      on_loss: See `rounds.Rounds`.
+
+    Raises:
+      ValueError: If an argument is not allowed, or what a client holds or meets
+        is not what the algorithm takes; so does `step`.
+    """
+    checks.algorithm(algorithm)
+    rounds_per_step = arguments.integer("rounds_per_step", rounds_per_step)
+    participation = arguments.participation(participation)
+    run_seed = arguments.seed("run_seed", run_seed)
+    arguments.has(
+      "client_streams",
+      client_streams,
+      ["batch", "num_clients", "num_timesteps", "omega"],
+      "a streams.Streams",
+    )
+    arguments.has(
+      "deployment", deployment, ["initial", "confusion"], "a Deployment"
+    )
+    arguments.sequence(
+      "deployment.initial", deployment.initial, client_streams.num_clients
+    )
+    arguments.integer("num_timesteps", client_streams.num_timesteps)
+    if prescribed_rates is not None:
+      prescribed_rates = examples_lib.checked_array(
+        prescribed_rates,
+        "prescribed_rates [timesteps, num_clients]",
+        shape=(client_streams.num_timesteps, client_streams.num_clients),
+        dtype=np.float32,
+      )
+    self._streams = client_streams
+    self._deployment = deployment
+    self._run_seed = run_seed
+    self._prescribed_rates = prescribed_rates
+    self._drawn = 0, []
+    self._door = client_data.Door(algorithm)
+    self._num_rounds = 1 if algorithm.is_local else rounds_per_step
+    data = self.data(1)
+    checks.data_kind(algorithm, adaptation.AdaptationData)
+    self.rounds = rounds.Rounds(
+      algorithm,
+      data,
+      run_seed=run_seed,
+      participation=1.0 if algorithm.is_local else participation,
+      storage=storage,
+      on_loss=on_loss,
+    )
+    if prescribed_rates is not None and not hasattr(
+      self.rounds.states.template, "learning_rate"
+    ):
+      raise ValueError(
+        "prescribed_rates are not allowed: a client of"
+        f" {algorithm.name} has no learning_rate in its state"
+      )
+
+  def data(self, timestep: int) -> list[adaptation.AdaptationData]:
+    """Returns what each client adapts to at a time step."""
+    return [
+      adaptation_data(
+        self._deployment,
+        client,
+        examples.x,
+        timestep,
+        self._run_seed,
+      )
+      for client, examples in enumerate(self._batches(timestep))
+    ]
+
+  def _batches(self, timestep: int) -> list[examples_lib.Examples]:
+    """Draws what each client meets; once, for corruption takes its time."""
+    if self._drawn[0] != timestep:
+      self._drawn = (
+        timestep,
+        [
+          self._door.examples(self._streams.batch(client, timestep), client)
+          for client in range(self._streams.num_clients)
+        ],
+      )
+    return self._drawn[1]
+
+  def step(self, timestep: int) -> Timestep:
+    """Runs the rounds of a time step and evaluates before and after.
+
+    Args:
+      timestep: Counts from 1.
+
+    Returns:
+      What was measured.
+
+    Raises:
+      ValueError: If there is no such time step; see `__init__`.
+    """
+    timestep = arguments.integer(
+      "timestep", timestep, 1, self._streams.num_timesteps
+    )
+    self.rounds.data = self.data(timestep)
+    labelled = [
+      client_data.to_predict(each.x, each.y, [len(each.y)])
+      for each in self._batches(timestep)
+    ]
+    self._prescribe(timestep)
+    states = self.rounds.client_states
+    before = self._evaluate(labelled, states)
+    after = before
+    if self.rounds.algorithm.phases:
+      for _ in range(self._num_rounds):
+        self.rounds.step()
+      states = self.rounds.client_states
+      after = self._evaluate(labelled, states)
+    has_estimates = hasattr(states[0], "classes")
+    return Timestep(
+      timestep=timestep,
+      omega=float(self._streams.omega[timestep]),
+      before=before,
+      after=after,
+      learning_rates=np.array(
+        [getattr(state, "learning_rate", np.nan) for state in states],
+        np.float32,
+      ),
+      estimates=(
+        np.array([state.classes for state in states]) if has_estimates else None
+      ),
+    )
+
+  def _prescribe(self, timestep: int) -> None:
+    """Gives each client its learning rate of a time step, if one was given."""
+    if self._prescribed_rates is None:
+      return
+    rates = self._prescribed_rates[timestep - 1]
+    clients = range(len(rates))
+    states = self.rounds.states.take(clients)
+    self.rounds.states.put(
+      clients,
+      [
+        state._replace(learning_rate=rate)
+        for state, rate in zip(states, rates, strict=True)
+      ],
+    )
+
+  def _evaluate(self, labelled, states) -> dict[str, float]:
+    means = self.rounds.algorithm.evaluate_clients(
+      self.rounds.server_state,
+      states,
+      self.rounds.data,
+      labelled,
+    )
+    return evaluation.report(means, lambda values: float(values[0]))
+
+
+def run(
+  algorithm: algorithm_lib.FederatedAlgorithm,
+  client_streams: online_adaptation.Streams,
+  deployment: Deployment,
+  *,
+  run_seed: int,
+  rounds_per_step: int = 1,
+  participation: float = 1.0,
+  prescribed_rates: np.ndarray | None = None,
+  on_timestep: Callable[[Timestep], None] = lambda timestep: None,
+  on_loss: Callable[[int, float], None] = lambda round_num, loss: None,
+  on_end: Callable[[rounds.Rounds], None] = lambda running: None,
+  checkpoint: checkpoints.Run | None = None,
+) -> OnlineResult:
+  """Adapts an algorithm through all time steps.
+
+  Args:
+    algorithm: See `Adaptation`.
+    client_streams: See `Adaptation`.
+    deployment: See `Adaptation`.
+    run_seed: See `Adaptation`.
+    rounds_per_step: See `Adaptation`.
+    participation: See `Adaptation`.
+    prescribed_rates: See `Adaptation`.
+    on_timestep: Called with what was measured after each time step.
+    on_loss: Called after each round, of whatever time step, with the number of
+      rounds done and its training loss; if the run goes on, first for the
+      rounds of before.
+    on_end: Called once, at the end, with the rounds: the states of the server
+      and of the clients can be had there, also of those in a file. A run that
+      was finished and goes on calls it again.
+    checkpoint: Where the run is saved, and goes on if it was stopped or had
+      fewer time steps of the same schedule; then `on_timestep` is first called
+      for the time steps of before.
+
+  Returns:
+    What was measured.
+
+  Raises:
+    ValueError: See `Adaptation`.
+  """
+  checks.checkpoint(checkpoint)
+  arguments.functions(on_timestep=on_timestep, on_loss=on_loss, on_end=on_end)
+  running = Adaptation(
+    algorithm,
+    client_streams,
+    deployment,
+    run_seed=run_seed,
+    rounds_per_step=rounds_per_step,
+    participation=participation,
+    prescribed_rates=prescribed_rates,
+    storage=checkpoint and checkpoint.storage,
+    on_loss=on_loss,
+  )
+  timesteps = []
+
+  def revise(done):
+    for each in timesteps:
+      now = float(client_streams.omega[each.timestep])
+      if each.omega != now:
+        raise ValueError(
+          f"checkpoint: omega of time step {each.timestep} was {each.omega:g}"
+          f" and is {now:g}; a run goes on with the schedule of its start"
+        )
+    return done
+
+  with contextlib.closing(running.rounds):
+    for timestep in checkpoints.steps(
+      checkpoint,
+      client_streams.num_timesteps,
+      running.rounds,
+      timesteps,
+      make=Timestep,
+      replay=on_timestep,
+      revise=revise,
+    ):
+      timesteps.append(running.step(timestep))
+      on_timestep(timesteps[-1])
+    # Also for a finished run that goes on.
+    running.rounds.data = running.data(client_streams.num_timesteps)
+    on_end(running.rounds)
+  return OnlineResult(
+    tuple(timesteps),
+    running.rounds.seconds_per_round,
+    running.rounds.num_diverged,
+    *running.rounds.kept_states(),
+  )

@@ -1,0 +1,141 @@
+"""Nested structures of arrays in the forms in which they are saved.
+
+Every bit comes back, of NaN and negative zero too: as bytes, joined by type, or
+in JSON.
+"""
+
+import base64
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tff_shift import records
+from tff_shift.simulation.storage import array_cache
+
+_FLOAT = "float"
+
+
+def structure(states: Any) -> str:
+  """Returns a digest of the names, types and shapes of a structure's leaves."""
+  described = tf.nest.map_structure(
+    lambda leaf: f"{np.asarray(leaf).dtype}{np.shape(leaf)}", states
+  )
+  return array_cache.key({"structure": repr(described)})
+
+
+def to_bytes(states: Any, template: Any) -> bytes:
+  """Returns the leaves of a structure, one after the other.
+
+  Args:
+    states: The structure.
+    template: One whose leaves have the same types and shapes.
+
+  Raises:
+    ValueError: If they have others.
+  """
+  leaves = [np.asarray(leaf) for leaf in tf.nest.flatten(states)]
+  found, wanted = (
+    [(leaf.dtype, leaf.shape) for leaf in each]
+    for each in (leaves, map(np.asarray, tf.nest.flatten(template)))
+  )
+  if found != wanted:
+    raise ValueError(f"states must be of one kind, {wanted}, got {found}")
+  return b"".join(leaf.tobytes() for leaf in leaves)
+
+
+def from_bytes(content: bytes, template: Any) -> Any:
+  """Undoes `to_bytes`."""
+  start = 0
+
+  def take(leaf):
+    nonlocal start
+    leaf = np.asarray(leaf)
+    values = np.frombuffer(content, leaf.dtype, leaf.size, start)
+    start += leaf.nbytes
+    # A copy may be written to; () makes a scalar of an array without shape.
+    return values.reshape(leaf.shape).copy()[()]
+
+  return tf.nest.pack_sequence_as(
+    template, [take(leaf) for leaf in tf.nest.flatten(template)]
+  )
+
+
+def join(states: Any) -> dict[str, np.ndarray]:
+  """Joins all leaves of a type to one array, which is much faster to write."""
+  by_type = {}
+  for leaf in map(np.asarray, tf.nest.flatten(states)):
+    by_type.setdefault(leaf.dtype.name, []).append(leaf.ravel())
+  return {name: np.concatenate(by_type[name]) for name in sorted(by_type)}
+
+
+def split(joined: Mapping[str, np.ndarray], template: Any) -> Any:
+  """Undoes `join`."""
+  starts = dict.fromkeys(joined, 0)
+
+  def take(leaf):
+    leaf = np.asarray(leaf)
+    name, start = leaf.dtype.name, starts[leaf.dtype.name]
+    starts[name] = start + leaf.size
+    values = joined[name][start : start + leaf.size]
+    # A copy, for a view keeps all clients' values in memory; () of a scalar.
+    return values.reshape(leaf.shape).copy()[()]
+
+  return tf.nest.pack_sequence_as(
+    template, [take(leaf) for leaf in tf.nest.flatten(template)]
+  )
+
+
+def to_json(value: Any) -> Any:
+  """Returns a value made of JSON types, from which `from_json` has every bit.
+
+  Args:
+    value: Numbers, strings, None, arrays, and named tuples or dictionaries of
+      such by name.
+
+  Raises:
+    TypeError: If it is something else.
+  """
+  if isinstance(value, np.ndarray | np.generic):
+    array = np.ascontiguousarray(value)
+    return {
+      "dtype": array.dtype.str,
+      "shape": np.shape(value),
+      "bytes": base64.b64encode(array.tobytes()).decode(),
+    }
+  if hasattr(value, "_asdict"):
+    value = value._asdict()
+  if isinstance(value, Mapping):
+    return {name: to_json(each) for name, each in value.items()}
+  if isinstance(value, float) and not math.isfinite(value):
+    # JSON has no such numbers.
+    return {_FLOAT: records.exact(value)}
+  if value is None or isinstance(value, bool | int | float | str):
+    return value
+  raise TypeError(
+    f"a {type(value).__name__} cannot be saved; what is measured consists of"
+    " numbers, strings, None, arrays, named tuples and dictionaries"
+  )
+
+
+def from_json(value: Any) -> Any:
+  """Undoes `to_json`, but for named tuples, which come as dictionaries.
+
+  Args:
+    value: What `to_json` gave.
+
+  Raises:
+    ValueError: If it is something else.
+    TypeError: Likewise.
+  """
+  if not isinstance(value, dict):
+    return value
+  if value.keys() == {_FLOAT}:
+    return records.to_float(value[_FLOAT])
+  if value.keys() == {"dtype", "shape", "bytes"}:
+    content = base64.b64decode(value["bytes"])
+    array = np.frombuffer(content, np.dtype(value["dtype"]))
+    return array.reshape(value["shape"]).copy()[()]
+  return {name: from_json(each) for name, each in value.items()}

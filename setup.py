@@ -62,6 +62,9 @@ _BINARIES = (
   "workers",
 )
 
+# Folders of `experiments` that an installed package has inside.
+_SHIPPED = ("presets", "tables")
+
 setuptools.setup(
   name="tff_shift",
   version="0.1.0",
@@ -78,20 +81,22 @@ setuptools.setup(
     "Topic :: Scientific/Engineering :: Artificial Intelligence",
     "Typing :: Typed",
   ],
-  packages=setuptools.find_packages(include=["tff_shift*", "experiments*"]),
+  # One package: what `experiments` has beside programs goes into it.
+  packages=[
+    *setuptools.find_packages(include=["tff_shift*"]),
+    *(f"tff_shift.{name}" for name in _SHIPPED),
+  ],
+  package_dir={f"tff_shift.{name}": f"experiments/{name}" for name in _SHIPPED},
   package_data={
-    "experiments": [
-      "pages/templates/*",
-      "papers/*.json",
-      "presets/*/*.flags",
-      "reproduction/*.toml",
-      "tables/*.toml",
-    ],
     "tff_shift": ["py.typed"],
+    "tff_shift.presets": ["*/*.flags"],
+    "tff_shift.reporting.pages": ["templates/*"],
+    "tff_shift.reproduction": ["*.toml", "reported_values/*.json"],
+    "tff_shift.tables": ["*.toml"],
   },
   entry_points={
     "console_scripts": [
-      f"tff-shift-{name.replace('_', '-')} = experiments.{name}:run"
+      f"tff-shift-{name.replace('_', '-')} = tff_shift.command_line.binaries.{name}:run"
       for name in _BINARIES
     ]
   },

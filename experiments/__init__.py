@@ -1,17 +1,1 @@
-"""Command-line binaries, one per scenario."""
-
-import os
-import sys
-
-from tff_shift import installed
-
-# Here, because TensorFlow reads it when it is imported. Clients in parallel
-# with one thread each are faster than one client after the other with all
-# threads each.
-os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
-
-try:
-  installed.require_tff()
-except ImportError as error:
-  print(error, file=sys.stderr)
-  sys.exit(2)
+"""Programs to start from a checkout, their presets, and tables of papers."""

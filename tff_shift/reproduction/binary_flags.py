@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+import types
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -13,8 +14,14 @@ from absl import flags
 from absl.testing import flagsaver
 
 from tff_shift import algorithms
+from tff_shift.command_line import plans
 from tff_shift.command_line.flags import hparam_flags
 from tff_shift.command_line.flags import preset_flag
+
+
+def _planning(binary: str) -> types.ModuleType:
+  """Returns the module that defines and checks the flags of a binary."""
+  return importlib.import_module(f"{plans.__name__}.{binary}_plan")
 
 
 @functools.cache
@@ -27,7 +34,7 @@ def of(binary: str) -> Mapping[str, flags.Flag]:
   Args:
     binary: Its name.
   """
-  planning = importlib.import_module(f"experiments.{binary}_plan")
+  planning = _planning(binary)
   with flagsaver.flagsaver():
     before = set(flags.FLAGS)
     planning.define_flags()
@@ -139,7 +146,7 @@ def check_arguments(arguments: Sequence[str], binary: str) -> None:
   Raises:
     ValueError: In one line.
   """
-  planning = importlib.import_module(f"experiments.{binary}_plan")
+  planning = _planning(binary)
   with _alone(of(binary)):
     try:
       flags.FLAGS([binary, *arguments])

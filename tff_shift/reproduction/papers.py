@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-_FOLDER = pathlib.Path(__file__).parents[1] / "papers"
+_FOLDER = pathlib.Path(__file__).with_name("reported_values")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

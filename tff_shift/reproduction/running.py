@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 from tff_shift import files
+from tff_shift.command_line import binaries
 from tff_shift.reproduction import child
 from tff_shift.reproduction import costs
 from tff_shift.reproduction import jobs as jobs_lib
@@ -76,7 +77,9 @@ class _Running:
           os.fspath(pathlib.Path(child.__file__)),
           str(os.getpid()),
           "-m",
-          *arguments,
+          # An installed package has no folder `experiments`.
+          arguments[0].replace("experiments", binaries.__name__),
+          *arguments[1:],
         ],
         stdin=subprocess.DEVNULL,
         stdout=log,

@@ -53,11 +53,12 @@ import msgspec
 
 from tff_shift import arguments
 from tff_shift import records
+from tff_shift import shipped
 from tff_shift.reproduction import notes
 from tff_shift.reproduction import papers
 from tff_shift.reproduction import templates
 
-_FOLDER = pathlib.Path(__file__).parents[1] / "tables"
+_FOLDER = shipped.folder("tables")
 
 BINARIES = (
   "dynamic_personalization",

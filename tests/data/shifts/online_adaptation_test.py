@@ -147,7 +147,7 @@ class TestRareClasses:
     y = np.repeat(np.arange(len(counts)), counts)
     set_data(monkeypatch, [*y, *y], len(counts), num_train=len(y))
     monkeypatch.setattr(
-      streams,
+      online_adaptation,
       "_cut",
       lambda positions, num_train, rng: np.split(
         positions, [num_train, num_train, num_train]

@@ -83,7 +83,9 @@ class TestFigures:
   @pytest.fixture
   def drawn(self, asked):
     return asked(
-      dynamic_figures, "accuracy_over_periods", "distance_over_periods"
+      dynamic_personalization_figures,
+      "accuracy_over_periods",
+      "distance_over_periods",
     )
 
   def test_accuracy_is_the_mean_over_clients_for_each_seed(self, drawn, folder):

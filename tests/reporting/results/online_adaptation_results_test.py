@@ -119,7 +119,7 @@ class TestFigures:
   @pytest.fixture
   def drawn(self, asked):
     return asked(
-      online_figures,
+      online_adaptation_figures,
       "accuracy_over_time",
       "rates_over_time",
       "class_distributions",

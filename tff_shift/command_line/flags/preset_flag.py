@@ -3,10 +3,11 @@
 import pathlib
 from collections.abc import Sequence
 
+from tff_shift import shipped
 from tff_shift.command_line import common_flags
 
 _FLAG = "preset"
-_FOLDER = pathlib.Path(__file__).parent / "presets"
+_FOLDER = shipped.folder("presets")
 
 
 def names(binary: str) -> list[str]:

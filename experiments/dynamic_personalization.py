@@ -1,0 +1,9 @@
+"""Compares algorithms on clients whose data drift from period to period.
+
+python -m experiments.dynamic_personalization --help
+"""
+
+from tff_shift.command_line.binaries import dynamic_personalization
+
+if __name__ == "__main__":
+  dynamic_personalization.run()

@@ -1,0 +1,9 @@
+"""Measures how the dynamic regret of Fed-ADE grows with the number of steps.
+
+python -m experiments.dynamic_regret --help
+"""
+
+from tff_shift.command_line.binaries import dynamic_regret
+
+if __name__ == "__main__":
+  dynamic_regret.run()

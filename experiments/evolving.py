@@ -1,0 +1,9 @@
+"""Compares algorithms on domains that evolve; the last domain is unseen.
+
+python -m experiments.evolving --help
+"""
+
+from tff_shift.command_line.binaries import evolving
+
+if __name__ == "__main__":
+  evolving.run()

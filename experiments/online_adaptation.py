@@ -1,0 +1,9 @@
+"""Adapts a deployed model to unlabelled, drifting data by several algorithms.
+
+python -m experiments.online_adaptation --help
+"""
+
+from tff_shift.command_line.binaries import online_adaptation
+
+if __name__ == "__main__":
+  online_adaptation.run()

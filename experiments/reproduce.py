@@ -1,0 +1,9 @@
+"""Runs a table of a paper, and makes a page of it: the paper beside ours.
+
+python -m experiments.reproduce --help
+"""
+
+from tff_shift.command_line.binaries import reproduce
+
+if __name__ == "__main__":
+  reproduce.run()

@@ -1,0 +1,9 @@
+"""Starts TFF workers on this machine, for `--executor=remote`.
+
+python -m experiments.workers --help
+"""
+
+from tff_shift.command_line.binaries import workers
+
+if __name__ == "__main__":
+  workers.run()

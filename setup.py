@@ -50,17 +50,19 @@ _OF_TFF = [
   "typing-extensions>=4.5.0,<4.6",
 ]
 
-_BINARIES = (
-  "dynamic_personalization",
-  "dynamic_regret",
-  "evolving",
-  "guidance",
-  "online_adaptation",
-  "predict",
-  "report",
-  "reproduce",
-  "workers",
-)
+_BINARIES = {
+  name: f"tff_shift.command_line.binaries.{name}"
+  for name in (
+    "dynamic_personalization",
+    "dynamic_regret",
+    "evolving",
+    "guidance",
+    "online_adaptation",
+    "predict",
+    "report",
+    "workers",
+  )
+} | {"reproduce": "tff_shift.reproduction.reproduce"}
 
 # Folders of `experiments` that an installed package has inside.
 _SHIPPED = ("presets", "tables")
@@ -91,13 +93,14 @@ setuptools.setup(
     "tff_shift": ["py.typed"],
     "tff_shift.presets": ["*/*.flags"],
     "tff_shift.reporting.pages": ["templates/*"],
-    "tff_shift.reproduction": ["*.toml", "reported_values/*.json"],
+    "tff_shift.reproduction": ["reported_values/*.json"],
+    "tff_shift.reproduction.jobs": ["*.toml"],
     "tff_shift.tables": ["*.toml"],
   },
   entry_points={
     "console_scripts": [
-      f"tff-shift-{name.replace('_', '-')} = tff_shift.command_line.binaries.{name}:run"
-      for name in _BINARIES
+      f"tff-shift-{name.replace('_', '-')} = {module}:run"
+      for name, module in _BINARIES.items()
     ]
   },
   python_requires=">=3.11,<3.12",

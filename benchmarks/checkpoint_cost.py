@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from absl import app
 
-from tff_shift.models import cnn
+from tff_shift.models.networks import cnn
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import client_states as client_states_lib
 

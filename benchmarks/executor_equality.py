@@ -37,7 +37,7 @@ from tff_shift.execution import local
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import randomness
 from tff_shift.models import guided_model
-from tff_shift.models import mlp
+from tff_shift.models.networks import mlp
 
 FLAGS = flags.FLAGS
 

@@ -32,8 +32,8 @@ from tff_shift import models
 from tff_shift.data.texts import tokens
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
-from tff_shift.models import llama_checkpoint
-from tff_shift.models import llama_random
+from tff_shift.models.networks import llama_checkpoint
+from tff_shift.models.networks import llama_random
 from tff_shift.simulation.engine import rounds
 
 FLAGS = flags.FLAGS

@@ -28,8 +28,8 @@ from tff_shift import algorithms
 from tff_shift.data import examples
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
-from tff_shift.models import mlp
 from tff_shift.models import split_model
+from tff_shift.models.networks import mlp
 from tff_shift.simulation.engine import rounds
 
 EXAMPLES, FEATURES, CLASSES = 64, 784, 10

@@ -18,8 +18,8 @@ from absl import flags
 
 from tff_shift.data.datasets import synthetic_relations
 from tff_shift.data.texts import tokens
-from tff_shift.models import llama_checkpoint
-from tff_shift.models import llama_random
+from tff_shift.models.networks import llama_checkpoint
+from tff_shift.models.networks import llama_random
 
 FLAGS = flags.FLAGS
 

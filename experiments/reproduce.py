@@ -3,7 +3,7 @@
 python -m experiments.reproduce --help
 """
 
-from tff_shift.command_line.binaries import reproduce
+from tff_shift.reproduction import reproduce
 
 if __name__ == "__main__":
   reproduce.run()

@@ -25,16 +25,16 @@ import experiments
 import tff_shift
 from tff_shift import records
 from tff_shift.data.texts import tokens
-from tff_shift.models import llama_checkpoint
-from tff_shift.models import llama_random
+from tff_shift.models.networks import llama_checkpoint
+from tff_shift.models.networks import llama_random
 from tff_shift.reporting import run_contents
 from tff_shift.reporting import run_folders
 from tff_shift.reporting import summary
-from tff_shift.reproduction import costs
-from tff_shift.reproduction import jobs
 from tff_shift.reproduction import plan_file
-from tff_shift.reproduction import records as job_records
 from tff_shift.reproduction import specification
+from tff_shift.reproduction.jobs.jobs import costs
+from tff_shift.reproduction.jobs.jobs import jobs
+from tff_shift.reproduction.jobs.jobs import records as job_records
 from tff_shift.serving import description
 from tff_shift.simulation.storage import encoding
 from tff_shift.simulation.storage import results
@@ -304,7 +304,7 @@ def write_run(folder):
   )
   for seed in (0, 1):
     run.write_metrics({"seed": seed, "round": 3, "accuracy": 50.0 + seed})
-  run.write_summary([run_summary()])
+  run.write_summary([run_summary().to_record()])
 
 
 def read_run(folder):

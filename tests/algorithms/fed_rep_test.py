@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from tff_shift.algorithms import fed_rep
 from tff_shift.learning import randomness
-from tff_shift.models import cnn
-from tff_shift.models import mlp
 from tff_shift.models import split_model
+from tff_shift.models.networks import cnn
+from tff_shift.models.networks import mlp
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_rod
 from tff_shift.learning import randomness
-from tff_shift.models import cnn
+from tff_shift.models.networks import cnn
 
 pytestmark = pytest.mark.slow
 

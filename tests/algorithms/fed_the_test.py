@@ -11,7 +11,7 @@ from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_the
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
-from tff_shift.models import mlp
+from tff_shift.models.networks import mlp
 from tff_shift.techniques import augmentations
 from tff_shift.techniques import head_mixtures
 from tff_shift.techniques import test_time_adaptation

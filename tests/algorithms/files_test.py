@@ -10,7 +10,7 @@ import re
 import pytest
 
 from tff_shift import algorithms
-from tff_shift.models import mlp
+from tff_shift.models.networks import mlp
 from tff_shift.testing import forms
 
 

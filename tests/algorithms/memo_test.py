@@ -14,7 +14,7 @@ from tff_shift.algorithms import fed_avg_ft
 from tff_shift.algorithms import memo
 from tff_shift.execution import local as local_execution
 from tff_shift.learning import randomness
-from tff_shift.models import mlp
+from tff_shift.models.networks import mlp
 from tff_shift.techniques import augmentations
 from tff_shift.techniques import test_time_adaptation
 

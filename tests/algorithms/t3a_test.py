@@ -10,8 +10,8 @@ from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_avg_ft
 from tff_shift.algorithms import t3a
 from tff_shift.learning import randomness
-from tff_shift.models import mlp
 from tff_shift.models import split_model
+from tff_shift.models.networks import mlp
 
 pytestmark = pytest.mark.slow
 

@@ -17,9 +17,9 @@ from tff_shift.command_line.binaries import evolving
 from tff_shift.command_line.binaries import online_adaptation
 from tff_shift.command_line.binaries import predict
 from tff_shift.command_line.binaries import report
-from tff_shift.command_line.binaries import reproduce
 from tff_shift.command_line.plans import evolving_plan
 from tff_shift.command_line.plans import online_adaptation_plan
+from tff_shift.reproduction import reproduce
 
 _FIRST_VERSION = pathlib.Path(__file__).parents[1] / "first_version"
 

@@ -14,7 +14,7 @@ from tff_shift import execution
 from tff_shift.command_line.binaries import online_adaptation
 from tff_shift.command_line.plans import online_adaptation_plan
 from tff_shift.data import datasets
-from tff_shift.models import llama_checkpoint
+from tff_shift.models.networks import llama_checkpoint
 
 _SMALL = (
   *("--dataset=synthetic_relations", "--client_classes=disjoint"),

@@ -10,8 +10,8 @@ from absl import flags
 from absl.testing import flagsaver
 
 from tff_shift.command_line import program
-from tff_shift.command_line.binaries import reproduce
-from tff_shift.reproduction import telling
+from tff_shift.reproduction import reproduce
+from tff_shift.reproduction.jobs.jobs import telling
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
-from tff_shift.models import mlp
+from tff_shift.models.networks import mlp
 
 pytestmark = pytest.mark.usefixtures("context")
 

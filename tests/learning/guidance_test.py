@@ -16,7 +16,7 @@ from tff_shift.learning import guidance
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import guided_model
-from tff_shift.models import mlp
+from tff_shift.models.networks import mlp
 
 
 def route(logits, sizes):

@@ -13,7 +13,7 @@ from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning.aggregators import factories
-from tff_shift.models import mlp
+from tff_shift.models.networks import mlp
 
 pytestmark = pytest.mark.usefixtures("context")
 

@@ -11,7 +11,7 @@ from tff_shift import memory
 from tff_shift.learning import algorithm
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import sizes
-from tff_shift.models import mlp
+from tff_shift.models.networks import mlp
 from tff_shift.testing import fixtures
 
 model = fixtures.model

@@ -9,10 +9,10 @@ import tensorflow as tf
 from tff_shift import models
 from tff_shift.learning import local_training
 from tff_shift.learning.hyperparameters import LocalHParams
-from tff_shift.models import cnn
 from tff_shift.models import modes
-from tff_shift.models import residual_cnn
 from tff_shift.models import split_model
+from tff_shift.models.networks import cnn
+from tff_shift.models.networks import residual_cnn
 
 layers = tf.keras.layers
 SEED = np.int32([1, 2])

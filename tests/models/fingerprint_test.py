@@ -11,10 +11,10 @@ import tensorflow as tf
 import tff_shift
 from tff_shift.models import fingerprint
 from tff_shift.models import input_scaling
-from tff_shift.models import keras_parts
-from tff_shift.models import mlp
-from tff_shift.models import residual_cnn
 from tff_shift.models import split_model
+from tff_shift.models.keras import keras_parts
+from tff_shift.models.networks import mlp
+from tff_shift.models.networks import residual_cnn
 
 
 def build_mlp(**options):

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from tff_shift.models import fingerprint
 from tff_shift.models import guided_model
-from tff_shift.models import mlp
 from tff_shift.models import split_model
+from tff_shift.models.networks import mlp
 
 layers = tf.keras.layers
 SEED = np.array([1, 2], np.int32)

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hypothesis_numpy
 
 from tff_shift import models
-from tff_shift.models import bi_lstm
 from tff_shift.models import guided_model
 from tff_shift.models import input_scaling
-from tff_shift.models import lenet
-from tff_shift.models import mlp
 from tff_shift.models import split_model
+from tff_shift.models.networks import bi_lstm
+from tff_shift.models.networks import lenet
+from tff_shift.models.networks import mlp
 
 layers = tf.keras.layers
 

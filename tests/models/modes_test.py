@@ -8,10 +8,10 @@ from tff_shift import models
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.learning.hyperparameters import LocalHParams
-from tff_shift.models import bi_lstm
 from tff_shift.models import fingerprint
 from tff_shift.models import modes
-from tff_shift.models import residual_cnn
+from tff_shift.models.networks import bi_lstm
+from tff_shift.models.networks import residual_cnn
 from tff_shift.models.split_model import SplitWeights
 
 layers = tf.keras.layers

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift.models import keras_parts
 from tff_shift.models import parts
+from tff_shift.models.keras import keras_parts
 
 layers = tf.keras.layers
 SEED = np.array([1, 2], np.int32)

@@ -9,10 +9,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_shift.execution import local
-from tff_shift.models import cnn
-from tff_shift.models import mlp
 from tff_shift.models import parts
 from tff_shift.models import split_model
+from tff_shift.models.networks import cnn
+from tff_shift.models.networks import mlp
 
 layers = tf.keras.layers
 SEED = np.array([1, 2], np.int32)

@@ -9,10 +9,10 @@ from absl import flags
 from absl.testing import flagsaver
 
 from tff_shift.command_line import program
-from tff_shift.command_line.binaries import reproduce
 from tff_shift.reproduction import binary_flags
-from tff_shift.reproduction import jobs
+from tff_shift.reproduction import reproduce
 from tff_shift.reproduction import specification
+from tff_shift.reproduction.jobs.jobs import jobs
 
 _REAL_COMMAND = jobs.command
 

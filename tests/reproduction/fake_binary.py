@@ -90,7 +90,7 @@ def main():
         seconds_per_round=0.5,
         num_diverged=[0] * len(seeds),
         scores={f"rate {rate}": float(rate) for rate in rates},
-      )
+      ).to_record()
     ]
   )
   run_folder.write_config(given)

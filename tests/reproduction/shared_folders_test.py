@@ -6,10 +6,10 @@ import pytest
 
 from tff_shift.reporting import summary
 from tff_shift.reproduction import collect
-from tff_shift.reproduction import jobs
-from tff_shift.reproduction import records
 from tff_shift.reproduction import reductions
 from tff_shift.reproduction import specification
+from tff_shift.reproduction.jobs.jobs import jobs
+from tff_shift.reproduction.jobs.jobs import records
 from tff_shift.simulation.storage import results
 
 _NAMES = ("fed_ade", "fix_lr_mean", "fed_ade_shuffled")
@@ -61,7 +61,7 @@ def test_each_reads_its_own_entry_and_rows(planned, tmp_path):
         },
         rounds=1,
         seconds_per_round=1.0,
-      )
+      ).to_record()
       for number, name in enumerate(_NAMES)
     ]
   )

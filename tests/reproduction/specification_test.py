@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from tff_shift import records
 from tff_shift.reproduction import checks
-from tff_shift.reproduction import costs
-from tff_shift.reproduction import jobs
 from tff_shift.reproduction import papers
 from tff_shift.reproduction import reductions
 from tff_shift.reproduction import specification
 from tff_shift.reproduction import table
 from tff_shift.reproduction import templates
+from tff_shift.reproduction.jobs.jobs import costs
+from tff_shift.reproduction.jobs.jobs import jobs
 
 _NOTHING = reductions.Reductions()
 _ONE = reductions.Reductions({"num_settings": "1"})

@@ -17,7 +17,7 @@ from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import guided_model
-from tff_shift.models import mlp
+from tff_shift.models.networks import mlp
 from tff_shift.serving import export
 from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.scenarios import evolving

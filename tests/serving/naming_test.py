@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from tff_shift.models import guided_model
-from tff_shift.models import mlp
 from tff_shift.models import split_model
+from tff_shift.models.networks import mlp
 from tff_shift.serving import naming
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift.models import mlp
 from tff_shift.models import split_model
+from tff_shift.models.networks import mlp
 from tff_shift.shift import bbse
 from tff_shift.techniques import adaptation
 

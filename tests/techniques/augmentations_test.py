@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift.models import cnn
-from tff_shift.models import mlp
+from tff_shift.models.networks import cnn
+from tff_shift.models.networks import mlp
 from tff_shift.techniques import augmentations
 from tff_shift.techniques import image_operations
 

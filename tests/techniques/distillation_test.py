@@ -7,10 +7,10 @@ import pytest
 import tensorflow as tf
 from sklearn import datasets
 
-from tff_shift.models import bi_lstm
 from tff_shift.models import input_scaling
-from tff_shift.models import mlp
 from tff_shift.models import split_model
+from tff_shift.models.networks import bi_lstm
+from tff_shift.models.networks import mlp
 from tff_shift.techniques import distillation
 from tff_shift.techniques import public_inputs
 

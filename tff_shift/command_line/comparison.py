@@ -496,7 +496,7 @@ class Comparison:
         left_out=_left_out(by_seed.values()),
       )
     )
-    self.folder.write_summary(self._summaries)
+    self.folder.write_summary(each.to_record() for each in self._summaries)
 
   @property
   def summaries(self) -> Sequence[summary.RunSummary]:

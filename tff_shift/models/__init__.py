@@ -1,6 +1,6 @@
 """Models as pure functions of their weights, found by the name of their file.
 
-Every module of this folder that has a function `build` is a family of models: a
+Every module of `networks` that has a function `build` is a family of models: a
 new one is a new file, and nothing else changes. A model that is built elsewhere
 is named by its function, `my_package.my_model:build`.
 """
@@ -20,10 +20,11 @@ from tff_shift import installed
 installed.require_tff()
 
 from tff_shift.models import input_scaling as scaling_lib  # noqa: E402
-from tff_shift.models import keras_models  # noqa: E402
 from tff_shift.models import model_size  # noqa: E402
+from tff_shift.models import networks  # noqa: E402
 from tff_shift.models import split_model  # noqa: E402
 from tff_shift.models import user_models  # noqa: E402
+from tff_shift.models.keras import keras_models  # noqa: E402
 
 from_keras = keras_models.from_keras
 with_group_normalization = keras_models.with_group_normalization
@@ -32,8 +33,8 @@ with_batch_normalization = keras_models.with_batch_normalization
 
 def _builders():
   modules = (
-    importlib.import_module(f"{__name__}.{module.name}")
-    for module in pkgutil.iter_modules(__path__)
+    importlib.import_module(f"{networks.__name__}.{module.name}")
+    for module in pkgutil.iter_modules(networks.__path__)
   )
   return {
     module.__name__.rpartition(".")[2]: module.build

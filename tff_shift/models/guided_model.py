@@ -16,10 +16,10 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from tff_shift.models import keras_parts
 from tff_shift.models import parts
-from tff_shift.models import projection
 from tff_shift.models import split_model
+from tff_shift.models.keras import keras_parts
+from tff_shift.models.networks import projection
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,10 +25,10 @@ import tensorflow as tf
 from tff_shift import files
 from tff_shift.data import array_files
 from tff_shift.models import input_scaling as scaling_lib
-from tff_shift.models import keras_files
-from tff_shift.models import keras_names
-from tff_shift.models import keras_parts
 from tff_shift.models import parts
+from tff_shift.models.keras import keras_files
+from tff_shift.models.keras import keras_names
+from tff_shift.models.keras import keras_parts
 
 # Where a model can be cut into backbone and head: before its last linear layer,
 # or where its own file has it.

@@ -10,8 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from tff_shift import user_modules
-from tff_shift.models import keras_models
 from tff_shift.models import split_model
+from tff_shift.models.keras import keras_models
 
 _ALWAYS_GIVEN = ("input_shape", "num_classes")
 

@@ -1,7 +1,8 @@
 """Reads the folders that runs of the binaries leave, finished or not.
 
 A folder has `config.json`, `metrics.csv` and `summary.json`, as
-`tff_shift.simulation.storage.results` writes them. Nothing of TensorFlow is needed.
+`tff_shift.simulation.storage.results` writes them. Nothing of TensorFlow is
+needed.
 """
 
 import csv

@@ -12,11 +12,11 @@ from tff_shift import records as records_lib
 from tff_shift.reporting import run_folders
 from tff_shift.reporting.pages import contents
 from tff_shift.reproduction import binary_flags
-from tff_shift.reproduction import jobs as jobs_lib
 from tff_shift.reproduction import notes
 from tff_shift.reproduction import papers
-from tff_shift.reproduction import records
 from tff_shift.reproduction import specification
+from tff_shift.reproduction.jobs.jobs import jobs as jobs_lib
+from tff_shift.reproduction.jobs.jobs import records
 from tff_shift.simulation.storage import run_records
 
 

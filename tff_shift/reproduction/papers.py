@@ -1,6 +1,6 @@
 """What the papers print: every cell of their tables, every setting they state.
 
-One file for each paper in `tff_shift/reproduction/reported_values`. They are read, never written.
+One file for each paper in `reported_values`. They are read, never written.
 """
 
 import dataclasses

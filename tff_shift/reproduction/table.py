@@ -12,11 +12,11 @@ from tff_shift.reproduction import binary_flags
 from tff_shift.reproduction import checks
 from tff_shift.reproduction import collect
 from tff_shift.reproduction import computed
-from tff_shift.reproduction import jobs as jobs_lib
 from tff_shift.reproduction import plan_file
 from tff_shift.reproduction import protocol
 from tff_shift.reproduction import reductions as reductions_lib
 from tff_shift.reproduction import specification
+from tff_shift.reproduction.jobs.jobs import jobs as jobs_lib
 
 
 class Table:

@@ -15,7 +15,7 @@ from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning.aggregators import client_slots
 from tff_shift.learning.aggregators import factories
-from tff_shift.models import mlp
+from tff_shift.models.networks import mlp
 
 NUM_CLIENTS = 5
 

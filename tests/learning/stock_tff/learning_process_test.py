@@ -21,7 +21,7 @@ from tff_shift.execution import local
 from tff_shift.learning import local_training
 from tff_shift.learning.stock_tff import learning_process
 from tff_shift.learning.stock_tff import sequences
-from tff_shift.models import mlp
+from tff_shift.models.networks import mlp
 
 HPARAMS = {"batch_size": 4, "local_steps": 3, "learning_rate": 0.2}
 SEED = 9

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tff_shift.learning import local_training
 from tff_shift.learning.stock_tff import sequences
-from tff_shift.models import mlp
+from tff_shift.models.networks import mlp
 
 pytestmark = pytest.mark.usefixtures("context")
 

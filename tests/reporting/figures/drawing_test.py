@@ -19,10 +19,12 @@ from PIL import Image
 from tff_shift import files
 from tff_shift.data.images import color_transforms
 from tff_shift.reporting.figures import drawing
-from tff_shift.reporting.figures import dynamic_personalization_figures
+from tff_shift.reporting.figures import (
+  dynamic_personalization_figures as dynamic,
+)
 from tff_shift.reporting.figures import figures
 from tff_shift.reporting.figures import guidance_figures
-from tff_shift.reporting.figures import online_adaptation_figures
+from tff_shift.reporting.figures import online_adaptation_figures as online
 
 # Three seeds, three points; the middle one has no spread.
 _BY_SEED = np.array([[1.0, 5.0, 2.0], [2.0, 5.0, 4.0], [6.0, 5.0, 9.0]])
@@ -127,7 +129,7 @@ class TestSpread:
   def test_omega_of_several_seeds_has_a_band(self):
     curve = drawing.Curve([1, 2], [[5.0, 6.0]])
     omega = np.array([[0.0, 0.0, 1.0], [0.0, 1.0, 1.0]])
-    figure = online_adaptation_figures.accuracy_over_time(
+    figure = online.accuracy_over_time(
       {"a": curve}, omega, None, ylabel="value"
     )
     upper, lower = figure.axes
@@ -147,7 +149,7 @@ class TestSpread:
 
   def test_regret_has_error_bars(self):
     x = np.array([10.0, 20.0, 40.0])
-    figure = online_adaptation_figures.lines_with_slopes(
+    figure = online.lines_with_slopes(
       x, {"a": _BY_SEED}, {"b": x}, None, xlabel="", ylabel=""
     )
     (axes,) = figure.axes
@@ -167,7 +169,7 @@ class TestSpread:
     assert _legend(figure) == ["a", f"band: {_OF_SEEDS}"]
 
   def test_periods_have_spread_of_all_that_is_shown(self):
-    figure = dynamic_personalization_figures.accuracy_over_periods(
+    figure = dynamic.accuracy_over_periods(
       {"a": drawing.Curve([1, 2, 3], _BY_SEED)},
       {"a": [1.0, 2.0, 6.0]},
       _BY_SEED,
@@ -214,7 +216,7 @@ class TestLegend:
     assert height <= figure.bbox.height
 
   def test_drift_has_one_entry_for_all_its_bands(self):
-    figure = dynamic_personalization_figures.distance_over_periods(
+    figure = dynamic.distance_over_periods(
       [1.0, 9.0, 8.0], [False, True, True], 5.0, None, title=""
     )
     assert sorted(_legend(figure)) == [
@@ -269,19 +271,19 @@ _DRAWINGS = {
   "trade_off": lambda path: guidance_figures.trade_off(
     [0.0, 1.0], {name: [[1.0, 2.0]] for name in _NAMES}, path
   ),
-  "accuracy_over_time": lambda path: online_adaptation_figures.accuracy_over_time(
+  "accuracy_over_time": lambda path: online.accuracy_over_time(
     _CURVES, np.zeros((1, 3)), path, ylabel="y"
   ),
-  "rates_over_time": lambda path: online_adaptation_figures.rates_over_time(
+  "rates_over_time": lambda path: online.rates_over_time(
     _SERIES, _SERIES, path, title=_TITLE
   ),
-  "class_distributions": lambda path: online_adaptation_figures.class_distributions(
+  "class_distributions": lambda path: online.class_distributions(
     *[np.ones((2, len(_NAMES)))] * 2, _NAMES, path, title=_TITLE
   ),
-  "shift_scatter": lambda path: online_adaptation_figures.shift_scatter(
+  "shift_scatter": lambda path: online.shift_scatter(
     _SERIES, _SERIES, path, xlabel="$x$_", ylabel="y", title=_TITLE
   ),
-  "lines_with_slopes": lambda path: online_adaptation_figures.lines_with_slopes(
+  "lines_with_slopes": lambda path: online.lines_with_slopes(
     np.arange(1.0, 4.0),
     {name: [[1.0, 2.0, 3.0]] for name in _NAMES},
     _SERIES,
@@ -289,7 +291,7 @@ _DRAWINGS = {
     xlabel="x",
     ylabel="y",
   ),
-  "accuracy_over_periods": lambda path: dynamic_personalization_figures.accuracy_over_periods(
+  "accuracy_over_periods": lambda path: dynamic.accuracy_over_periods(
     _CURVES,
     {name: [1.0, 2.0] for name in _NAMES},
     *[np.zeros((2, 2))] * 2,
@@ -508,37 +510,35 @@ _MOVED = color_transforms.pool(1)
 
 
 def _over_periods(path, curve=_CURVE, validation="a", detected=((0, 0),)):
-  dynamic_personalization_figures.accuracy_over_periods(
+  dynamic.accuracy_over_periods(
     {"a": drawing.Curve(*curve)}, {validation: [1]}, [[0, 0]], detected, path
   )
 
 
 def _with_slopes(x, series, references):
-  return lambda path: online_adaptation_figures.lines_with_slopes(
+  return lambda path: online.lines_with_slopes(
     x, series, references, path, **_LABELS
   )
 
 
 def _over_time(curve):
-  return lambda path: online_adaptation_figures.accuracy_over_time(
+  return lambda path: online.accuracy_over_time(
     {"fth": curve}, np.zeros((1, 4)), path, ylabel="y"
   )
 
 
 def _rates(rates, shifts):
-  return lambda path: online_adaptation_figures.rates_over_time(
-    rates, shifts, path, **_TITLED
-  )
+  return lambda path: online.rates_over_time(rates, shifts, path, **_TITLED)
 
 
 def _classes(estimated, true, names):
-  return lambda path: online_adaptation_figures.class_distributions(
+  return lambda path: online.class_distributions(
     np.ones(estimated), np.ones(true), names, path, **_TITLED
   )
 
 
 def _shifts(true, estimated):
-  return lambda path: online_adaptation_figures.shift_scatter(
+  return lambda path: online.shift_scatter(
     true, estimated, path, **_TITLED, **_LABELS
   )
 
@@ -668,7 +668,7 @@ def _routing(*shape):
       "a: periods must have 2 entries; got 1",
     ),
     (
-      lambda path: dynamic_personalization_figures.distance_over_periods(
+      lambda path: dynamic.distance_over_periods(
         [1.0, 9.0], [True], 1.0, path, title=""
       ),
       "^drifted: values must have 2 entries; got 1$",
@@ -694,10 +694,10 @@ import numpy as np
 matplotlib.use("svg")
 matplotlib.rcParams["savefig.bbox"] = "tight"
 before = dict(matplotlib.rcParams)
-from tff_shift.reporting.figures import dynamic_personalization_figures
+from tff_shift.reporting.figures import dynamic_personalization_figures as dynamic
 from tff_shift.reporting.figures import figures
 from tff_shift.reporting.figures import guidance_figures
-from tff_shift.reporting.figures import online_adaptation_figures
+from tff_shift.reporting.figures import online_adaptation_figures as online
 folder = pathlib.Path(sys.argv[1])
 figures.learning_curves({"a": ([1], [[1.0]])}, folder / "a.png", "value")
 guidance_figures.trade_off([0.5], {"a": [[1.0]]}, folder / "b.png")

@@ -5,6 +5,7 @@ import pytest
 
 from tff_shift.data import examples
 from tff_shift.data.shifts import online_adaptation as online_adaptation_data
+from tff_shift.reporting.figures import online_adaptation_figures
 from tff_shift.reporting.results import online_adaptation_results
 from tff_shift.shift import dynamics
 from tff_shift.simulation.scenarios import online_adaptation

@@ -22,7 +22,7 @@ from tff_shift.data.shifts import (
 from tff_shift.data.your_own import from_arrays
 from tff_shift.learning import randomness
 from tff_shift.models import guided_model
-from tff_shift.models import mlp
+from tff_shift.models.networks import mlp
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import client_data
 from tff_shift.simulation.engine import rounds

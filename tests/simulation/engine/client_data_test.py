@@ -9,8 +9,8 @@ from tff_shift.data import examples as examples_lib
 from tff_shift.learning import local_training
 from tff_shift.learning import periods
 from tff_shift.learning import randomness
-from tff_shift.models import bi_lstm
-from tff_shift.models import mlp
+from tff_shift.models.networks import bi_lstm
+from tff_shift.models.networks import mlp
 from tff_shift.simulation.engine import client_data
 from tff_shift.techniques import adaptation
 

@@ -15,7 +15,7 @@ from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
-from tff_shift.models import mlp
+from tff_shift.models.networks import mlp
 from tff_shift.simulation.engine import client_states
 from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.storage import state_file

@@ -22,7 +22,7 @@ from tff_shift.data.shifts import (
 )
 from tff_shift.learning import local_training
 from tff_shift.learning import periods as period_data
-from tff_shift.models import mlp
+from tff_shift.models.networks import mlp
 from tff_shift.shift import distances
 from tff_shift.shift import representations
 from tff_shift.simulation.engine import checkpoints

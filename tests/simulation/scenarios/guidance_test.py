@@ -9,7 +9,7 @@ from tff_shift.algorithms import fed_drm
 from tff_shift.data import examples
 from tff_shift.learning import guidance as learned
 from tff_shift.models import guided_model
-from tff_shift.models import mlp
+from tff_shift.models.networks import mlp
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.scenarios import guidance
 from tff_shift.simulation.scenarios import queries

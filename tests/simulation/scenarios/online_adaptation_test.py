@@ -15,8 +15,8 @@ from tff_shift.data.shifts import online_adaptation as online_adaptation_data
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
-from tff_shift.models import mlp
 from tff_shift.models import split_model
+from tff_shift.models.networks import mlp
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.scenarios import online_adaptation

@@ -13,10 +13,10 @@ import tensorflow as tf
 from absl import logging
 
 from tff_shift.data import datasets
-from tff_shift.models import keras_parts
-from tff_shift.models import mlp
 from tff_shift.models import parts
 from tff_shift.models import split_model
+from tff_shift.models.keras import keras_parts
+from tff_shift.models.networks import mlp
 from tff_shift.simulation.scenarios import pretraining
 from tff_shift.simulation.scenarios.pretraining import PretrainingHParams
 

@@ -13,7 +13,7 @@ from tff_shift.algorithms import local
 from tff_shift.learning import guidance
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
-from tff_shift.models import mlp
+from tff_shift.models.networks import mlp
 from tff_shift.simulation.scenarios import queries
 
 NUM_CLIENTS = 3

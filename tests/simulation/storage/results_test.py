@@ -106,7 +106,7 @@ class TestCreate:
   def test_overwrite_replaces_an_earlier_run_only(self, folder, make_summary):
     folder.write_config({})
     folder.write_metrics({"seed": 1})
-    folder.write_summary([make_summary()])
+    folder.write_summary([make_summary().to_record()])
     folder.figure_path("curves").write_bytes(b"png")
     (folder.path / "tensorboard" / "fed_avg").mkdir(parents=True)
     (folder.path / "notes.txt").write_text("mine")
@@ -129,7 +129,7 @@ class TestCreate:
     self, open_folder, make_summary
   ):
     folder = results.RunFolder.create(open_folder)
-    folder.write_summary([make_summary()])
+    folder.write_summary([make_summary().to_record()])
     before = _tree(open_folder)
     with (
       _read_only(open_folder),
@@ -284,7 +284,10 @@ class TestConfig:
 
 class TestSummaryFile:
   def test_has_the_common_form(self, folder, make_summary):
-    folder.write_summary([make_summary(), make_summary("fed_evp", rounds=7)])
+    folder.write_summary(
+      each.to_record()
+      for each in (make_summary(), make_summary("fed_evp", rounds=7))
+    )
     summary = _read_json(folder.path / "summary.json")
     assert list(summary) == ["format", "runs"]
     assert [run["algorithm"] for run in summary["runs"]] == [
@@ -326,7 +329,7 @@ class TestSummaryFile:
       rows = {seed: dict.fromkeys(keys, third * seed) for seed in range(3)}
       setting = {key: np.float32(0.5) for key in keys}
       folder.write_summary(
-        [make_summary(setting=setting, metrics_by_seed=rows)]
+        [make_summary(setting=setting, metrics_by_seed=rows).to_record()]
       )
       texts.append((folder.path / "summary.json").read_bytes())
     assert texts[0] == texts[1]
@@ -346,7 +349,7 @@ class TestSummaryFile:
         1: {"accuracy": np.float32(0.5)},
       },
     )
-    folder.write_summary([run])
+    folder.write_summary([run.to_record()])
     record = _read_json(folder.path / "summary.json")["runs"][0]
     assert record["setting"] == {
       "dirichlet": "inf",
@@ -359,20 +362,24 @@ class TestSummaryFile:
     }
 
   def test_failure_keeps_the_earlier_file(self, folder, make_summary):
-    folder.write_summary([make_summary()])
+    folder.write_summary([make_summary().to_record()])
     before = _tree(folder.path)
     with pytest.raises(TypeError, match=r"summary.json: runs: .*object has no"):
-      folder.write_summary([make_summary(setting={"model": object()})])
+      folder.write_summary(
+        [make_summary(setting={"model": object()}).to_record()]
+      )
     assert _tree(folder.path) == before
 
   def test_reader_never_sees_half_a_file(self, folder, make_summary):
     path = folder.path / "summary.json"
-    folder.write_summary([make_summary()])
+    folder.write_summary([make_summary().to_record()])
     stop = threading.Event()
 
     def write():
       for count in range(200):
-        folder.write_summary([make_summary()] * (1 + count % 2 * 40))
+        folder.write_summary(
+          [make_summary().to_record()] * (1 + count % 2 * 40)
+        )
       stop.set()
 
     writer = threading.Thread(target=write)
@@ -388,7 +395,10 @@ class TestSummaryFile:
 def test_import_does_not_load_tensorflow():
   program = """
 import sys
-from tff_shift.reporting.figures import drawing, figures, progress, results, trackers
+from tff_shift.reporting import progress
+from tff_shift.reporting.figures import drawing, figures
+from tff_shift.reporting.trackers import trackers
+from tff_shift.simulation.storage import results
 assert "tensorflow" not in sys.modules
 assert "tensorflow_federated" not in sys.modules
 """

@@ -2,8 +2,8 @@
 
   python -m experiments.dynamic_regret --output_dir=runs/dynamic_regret
 
-The problem is convex and its optima are known (`tff_shift.simulation.scenarios.regret`).
-For each schedule of the shift, Fed-ADE runs with bounds of the learning rate
+The problem is convex and its optima are known
+(`tff_shift.simulation.scenarios.regret`). For each schedule of the shift, Fed-ADE runs with bounds of the learning rate
 that hold eta* = 3 (V / T)^(1/3), as section 5.2 of the paper asks for:
 [eta* / 2, 10 eta*], whose ratio of 20 is that of the paper's bounds for images.
 V is the true cumulative shift, sum_t |Q_t - Q_{t-1}|_1. Three constant rates,
@@ -370,7 +370,7 @@ def main() -> None:
     seconds = time.perf_counter() - start
     rows_by_algorithm[algorithm] = rows
     summaries += [_summarize(rows, setting, seconds) for setting in settings]
-    folder.write_summary(summaries)
+    folder.write_summary(each.to_record() for each in summaries)
   _draw(rows_by_algorithm, timesteps, folder)
   table = summary.comparison_table(
     sorted(summaries, key=lambda run: settings.index(run.setting)),

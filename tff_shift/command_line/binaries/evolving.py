@@ -27,6 +27,7 @@ from tff_shift.command_line.tuning import selection
 from tff_shift.data.shifts import evolving as evolving_data
 from tff_shift.learning import evaluation
 from tff_shift.reporting import summary
+from tff_shift.reporting.results import evolving_results
 from tff_shift.simulation.scenarios import evolving
 
 FLAGS = flags.FLAGS
@@ -120,7 +121,7 @@ def main() -> None:
   by_label = {}
   with common_flags.executor():
     running = comparison.Comparison(plan)
-    evolving.draw_domains(dataset, running.folder)
+    evolving_results.draw_domains(dataset, running.folder)
     runner = _Runner(running)
     rule = selection_flags.rule(
       planning.LAST_SOURCE,
@@ -132,7 +133,7 @@ def main() -> None:
     ):
       running.summarize(reading, reading.by_seed, _final_metrics)
       by_label[reading.contestant.label] = reading.by_seed
-  evolving.draw_results(by_label, dataset, running.folder)
+  evolving_results.draw_results(by_label, dataset, running.folder)
   running.finish(
     [
       f"{which}{who}_{name}"

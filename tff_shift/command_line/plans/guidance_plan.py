@@ -22,7 +22,7 @@ from tff_shift.data.images import color_transforms
 from tff_shift.data.shifts import guidance
 from tff_shift.data.your_own import own_datasets
 from tff_shift.models import guided_model
-from tff_shift.models import lenet
+from tff_shift.models.networks import lenet
 
 FLAGS = flags.FLAGS
 

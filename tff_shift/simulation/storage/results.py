@@ -4,7 +4,7 @@
     metrics.csv    one row per evaluation, on disk as soon as it is written;
                    the first row names the columns
     summary.json   mean, spread and every seed's value of each final metric, as
-                   `summary.RunSummary` gives them
+                   `run_records.Entry` has them
     figures/       PNG and PDF files
     tensorboard/   event files, one folder per run name, see `trackers`
     mlruns/        MLflow's runs, see `mlflow_tracker`; those of a run that was
@@ -32,6 +32,7 @@ import shlex
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -42,7 +43,6 @@ import numpy as np
 from tff_shift import files
 from tff_shift import records
 from tff_shift import shown_names
-from tff_shift.reporting import summary
 from tff_shift.simulation.storage import folder_lock
 from tff_shift.simulation.storage import run_records
 
@@ -405,18 +405,17 @@ class RunFolder:
     with files.writing(path), open(files.open_to_append(path), "ab") as file:
       file.write(line.encode())
 
-  def write_summary(self, runs: Sequence[summary.RunSummary]) -> None:
+  def write_summary(self, entries: Iterable[run_records.Entry]) -> None:
     """Writes `summary.json`, replacing an earlier one in one step.
 
     Args:
-      runs: One summary per algorithm and setting.
+      entries: One per algorithm and setting.
 
     Raises:
       TypeError: If a value has no JSON form; the earlier file is kept.
     """
-    entries = tuple(run.to_record() for run in runs)
     records.write(
-      self.path / run_records.SUMMARY, run_records.Summary(runs=entries)
+      self.path / run_records.SUMMARY, run_records.Summary(runs=tuple(entries))
     )
 
 

@@ -1,0 +1,442 @@
+"""Tests of parts from Keras models: recurrent, masked, frozen, cut."""
+
+import functools
+import gc
+import types
+import weakref
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_shift.execution import local
+from tff_shift.models import parts
+from tff_shift.models.keras import keras_parts
+
+layers = tf.keras.layers
+SEED = np.array([1, 2], np.int32)
+UNITS = 3
+# Tokens of titles of three, two, five and no words; 0 is the pad.
+TOKENS = np.array(
+  [[4, 1, 6, 0, 0], [2, 2, 0, 0, 0], [5, 6, 3, 1, 2], [0] * 5], np.int32
+)
+RECURRENT = {
+  "lstm": lambda: layers.LSTM(UNITS, name="layer1"),
+  "gru": lambda: layers.GRU(UNITS, name="layer1"),
+  "gru_reset_before": lambda: layers.GRU(
+    UNITS, reset_after=False, name="layer1"
+  ),
+  "simple_rnn": lambda: layers.SimpleRNN(UNITS, name="layer1"),
+  "cell": lambda: layers.RNN(layers.LSTMCell(UNITS), name="layer1"),
+  "bidirectional_lstm": lambda: layers.Bidirectional(
+    layers.LSTM(UNITS), name="layer1"
+  ),
+  "bidirectional_gru": lambda: layers.Bidirectional(
+    layers.GRU(UNITS), name="layer1"
+  ),
+}
+
+
+def embed_and(*stack):
+  return tf.keras.Sequential(
+    [
+      layers.InputLayer((TOKENS.shape[1],), dtype="int32"),
+      layers.Embedding(7, 2, mask_zero=True, name="words"),
+      *stack,
+    ]
+  )
+
+
+def make_part(keras_model):
+  return keras_parts.make_part(keras_model, parts.BACKBONE)
+
+
+def random_weights(part, seed=0):
+  generator = np.random.default_rng(seed)
+  return tuple(
+    generator.normal(size=shape).astype(np.float32) for shape in part.shapes
+  )
+
+
+def by_keras_name(keras_model):
+  """Keras's variables by the names that their parts should have."""
+  variables = {}
+  for variable in keras_model.variables:
+    layer, *wrapped, name = variable.name.split(":")[0].split("/")
+    # `layer1/forward_lstm/lstm_cell/kernel`, or `layer1/lstm_cell/kernel`.
+    direction = wrapped[0].split("_")[0] if len(wrapped) == 2 else None
+    layer = f"{layer}_{direction}" if direction else layer
+    variables[f"{layer}/{name}"] = variable
+  return variables
+
+
+@pytest.fixture(scope="module")
+def stack():
+  """Two bidirectional layers, made a part."""
+  return make_part(
+    embed_and(
+      layers.Bidirectional(
+        layers.LSTM(UNITS, return_sequences=True), name="layer1"
+      ),
+      layers.Bidirectional(layers.LSTM(2), name="layer2"),
+    )
+  )
+
+
+def outputs_and_gradients(part):
+  """Of the sum of the squares of the outputs."""
+
+  def compute(weights, x):
+    with tf.GradientTape() as tape:
+      tape.watch(weights)
+      outputs = part(weights, x)
+      loss = tf.reduce_sum(tf.square(outputs))
+    # An embedding's gradient is sparse.
+    gradients = map(tf.convert_to_tensor, tape.gradient(loss, weights))
+    return outputs, tuple(gradients)
+
+  return compute
+
+
+@pytest.mark.slow
+class TestRecurrent:
+  @pytest.fixture(scope="class")
+  def compared(self, run_in_graph):
+    """Returns `compare(kind)`: by name what Keras and what its part gives."""
+
+    @functools.cache
+    def compare(kind):
+      keras_model = embed_and(RECURRENT[kind]())
+      generator = np.random.default_rng(0)
+      variables = by_keras_name(keras_model)
+      for variable in variables.values():
+        variable.assign(generator.normal(size=variable.shape))
+      # Keras gives up its own model when a graph has made another.
+      with tf.GradientTape() as tape:
+        expected = keras_model(TOKENS)
+        loss = tf.reduce_sum(tf.square(expected))
+      gradients = tape.gradient(loss, variables)
+      weights = {name: each.numpy() for name, each in variables.items()}
+      part = make_part(keras_model)
+      assert set(part.names) == set(weights)
+      outputs, found = run_in_graph(
+        outputs_and_gradients(part),
+        tuple(weights[name] for name in part.names),
+        TOKENS,
+      )
+      return types.SimpleNamespace(
+        weights=weights,
+        of_keras=(expected, gradients),
+        of_part=(outputs, dict(zip(part.names, found, strict=True))),
+      )
+
+    return compare
+
+  @pytest.mark.parametrize("kind", RECURRENT)
+  def test_outputs_and_gradients_are_those_of_keras(self, kind, compared):
+    outputs, gradients = compared(kind).of_part
+    expected, expected_gradients = compared(kind).of_keras
+    np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-6)
+    for name, one in gradients.items():
+      other = tf.convert_to_tensor(expected_gradients[name])
+      assert np.any(one), name
+      np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+  def test_masked_bidirectional_lstm_agrees_with_numpy(self, compared):
+    found = compared("bidirectional_lstm")
+    named = found.weights
+
+    def sigmoid(x):
+      return 1 / (1 + np.exp(-x))
+
+    def last_state(direction, words):
+      kernel, recurrent_kernel, bias = (
+        named[f"layer1_{direction}/{name}"]
+        for name in ("kernel", "recurrent_kernel", "bias")
+      )
+      hidden = cell = np.zeros(UNITS)
+      for word in words:
+        gates = named["words/embeddings"][word] @ kernel + bias
+        i, f, c, o = np.split(gates + hidden @ recurrent_kernel, 4)
+        cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(c)
+        hidden = sigmoid(o) * np.tanh(cell)
+      return hidden
+
+    expected = [
+      np.concatenate(
+        [last_state("forward", words), last_state("backward", words[::-1])]
+      )
+      for words in (title[title > 0] for title in TOKENS)
+    ]
+    outputs, _ = found.of_part
+    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
+
+  def test_names_of_both_directions_are_parts_of_one_layer(self, stack):
+    assert stack.names == (
+      "words/embeddings",
+      *(
+        f"{layer}_{direction}/{name}"
+        for layer in ("layer1", "layer2")
+        for direction in ("forward", "backward")
+        for name in ("kernel", "recurrent_kernel", "bias")
+      ),
+    )
+
+  def test_starts_are_those_of_keras(self, stack, run_in_graph):
+    first, again, other = (
+      run_in_graph(stack.initial_weights, seed)
+      for seed in (SEED, SEED, SEED + 1)
+    )
+    starts = []
+    for name, weight, same, another in zip(
+      stack.names, first, again, other, strict=True
+    ):
+      np.testing.assert_array_equal(weight, same, name)
+      kind = name.split("/")[1]
+      if kind == "bias":
+        units = len(weight) // 4
+        ones = [0] * units + [1] * units + [0] * 2 * units
+        np.testing.assert_array_equal(weight, ones)
+      else:
+        starts += [weight.flat[0], another.flat[0]]
+      if kind == "kernel":
+        limit = np.sqrt(6 / sum(weight.shape))
+        assert 0.8 * limit < np.abs(weight).max() <= limit
+      elif kind == "recurrent_kernel":
+        np.testing.assert_allclose(
+          weight @ weight.T, np.eye(len(weight)), atol=1e-5
+        )
+      elif kind == "embeddings":
+        assert 0.02 < np.abs(weight).max() <= 0.05
+    assert len(starts) == 2 * 9
+    assert len(set(starts)) == len(starts)
+
+  def test_forget_bias_can_be_zero_or_drawn(self, run_in_graph):
+    options = {"unit_forget_bias": False, "bias_initializer": "ones"}
+    drawn = {
+      "bias_initializer": tf.keras.initializers.RandomUniform(2, 3, seed=0)
+    }
+    plain, random = (
+      dict(
+        zip(part.names, run_in_graph(part.initial_weights, SEED), strict=True)
+      )["layer1/bias"]
+      for part in (
+        make_part(embed_and(layers.LSTM(UNITS, name="layer1", **each)))
+        for each in (options, drawn)
+      )
+    )
+    np.testing.assert_array_equal(plain, np.ones(4 * UNITS))
+    np.testing.assert_array_equal(random[UNITS : 2 * UNITS], 1)
+    others = np.delete(random, np.s_[UNITS : 2 * UNITS])
+    assert np.all((others >= 2) & (others < 3))
+    assert len(set(others)) == len(others)
+
+
+@pytest.mark.slow
+class TestThroughTff:
+  @pytest.fixture(scope="class")
+  def case(self, stack, run_in_graph):
+    """A computation of a stack, its arguments, and what it should return."""
+
+    compute = outputs_and_gradients(stack)
+    arguments = (random_weights(stack), TOKENS)
+    specs = tf.nest.map_structure(
+      lambda value: tf.TensorSpec(value.shape, value.dtype), arguments
+    )
+    computation = tff.tensorflow.computation(
+      compute, tff.types.tensorflow_to_type(specs)
+    )
+    expected = tf.nest.flatten(run_in_graph(compute, *arguments))
+    assert len(expected) == 1 + 13
+    assert all(np.any(each) for each in expected)
+    return computation, arguments, expected
+
+  def check(self, case):
+    computation, arguments, expected = case
+    for one, other in zip(
+      tf.nest.flatten(computation(*arguments)), expected, strict=True
+    ):
+      np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+  def test_recurrent_part_in_process(self, case, context):
+    del context
+    self.check(case)
+
+  @pytest.mark.cpp
+  def test_recurrent_part_on_the_cpp_executor(self, case):
+    with local.local_context():
+      self.check(case)
+
+
+class Shift(layers.Layer):
+  """Adds a weight that is created as not trainable."""
+
+  def build(self, input_shape):
+    self.offset = self.add_weight(
+      "offset", input_shape[1:], initializer="ones", trainable=False
+    )
+
+  def call(self, x):
+    return x + self.offset
+
+
+def partly_frozen():
+  """Dense layers a, b and c, with a shift after b; a and b are frozen or not.
+
+  All kernels have one shape, so that a mistaken order does not show as such.
+  """
+  keras_model = tf.keras.Sequential(
+    [
+      layers.InputLayer((2,)),
+      layers.Dense(2, name="a", trainable=False),
+      layers.Dense(2, name="b"),
+      Shift(name="shift"),
+      layers.Dense(2, name="c", trainable=False),
+    ]
+  )
+  generator = np.random.default_rng(3)
+  keras_model.set_weights(
+    [generator.normal(size=w.shape) for w in keras_model.get_weights()]
+  )
+  return keras_model
+
+
+class TestFrozen:
+  def test_values_are_those_of_the_keras_model(self, run_in_graph):
+    keras_model = partly_frozen()
+    x = np.random.default_rng(0).normal(size=(4, 2)).astype(np.float32)
+    expected = keras_model(x)
+    trained = [v.numpy() for v in keras_model.get_layer("b").variables]
+
+    part = make_part(keras_model)
+
+    assert part.names == ("b/kernel", "b/bias")
+    assert part.num_parameters == 6
+    assert [value.shape for value in part.frozen] == [
+      *((2, 2), (2,)),  # a
+      *((2, 2), (2,)),  # c
+      (2,),  # Created as not trainable, which TFF puts after all others.
+    ]
+    result = run_in_graph(lambda x: part(tuple(trained), x), x)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+
+  def test_given_values_take_their_place(self, run_in_graph):
+    part = make_part(partly_frozen())
+    generator = np.random.default_rng(1)
+    frozen = tuple(
+      generator.normal(size=v.shape).astype(np.float32) for v in part.frozen
+    )
+    weights = random_weights(part)
+    x = generator.normal(size=(4, 2)).astype(np.float32)
+
+    def predict(frozen, x):
+      return part.with_frozen(frozen)(weights, x)
+
+    a, a_bias, c, c_bias, offset = frozen
+    expected = (x @ a + a_bias) @ weights[0] + weights[1] + offset
+    np.testing.assert_allclose(
+      run_in_graph(predict, frozen, x),
+      expected @ c + c_bias,
+      rtol=1e-4,
+      atol=1e-5,
+    )
+
+  def test_gradient_reaches_trained_weights_only(self, run_in_graph):
+    part = make_part(partly_frozen())
+    weights = random_weights(part)
+    _, gradients = run_in_graph(
+      outputs_and_gradients(part), weights, np.float32([[1, 2]])
+    )
+    assert [g.shape for g in gradients] == [(2, 2), (2,)]
+    assert all(np.any(g) for g in gradients)
+
+  def test_frozen_layers_take_no_part_in_the_draws(self, run_in_graph):
+    part = make_part(partly_frozen())
+    alone = make_part(
+      tf.keras.Sequential([layers.InputLayer((2,)), layers.Dense(2, name="b")])
+    )
+    for one, other in zip(
+      run_in_graph(part.initial_weights, SEED),
+      run_in_graph(alone.initial_weights, SEED),
+      strict=True,
+    ):
+      np.testing.assert_array_equal(one, other)
+
+  @pytest.mark.slow
+  @pytest.mark.parametrize("whole", [True, False])
+  def test_model_can_be_frozen_as_a_whole(self, whole, run_in_graph):
+    keras_model = embed_and(
+      layers.Bidirectional(layers.SimpleRNN(UNITS), name="layer1")
+    )
+    keras_model.trainable = False
+    if not whole:
+      # The model's own flag still says that nothing is trained.
+      keras_model.get_layer("layer1").trainable = True
+    expected = keras_model(TOKENS)
+    part = make_part(keras_model)
+    assert part.names == ()
+    assert len(part.frozen) == 7
+    assert run_in_graph(part.initial_weights, SEED) == ()
+    result = run_in_graph(lambda x: part((), x), TOKENS)
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-6)
+
+  def test_layer_without_initializers_may_be_frozen(self, run_in_graph):
+    inner = tf.keras.Sequential([layers.InputLayer((2,)), layers.Dense(3)])
+    inner.trainable = False
+    keras_model = tf.keras.Sequential(
+      [layers.InputLayer((2,)), inner, layers.Dense(2, name="last")]
+    )
+    part = make_part(keras_model)
+    assert part.names == ("last/kernel", "last/bias")
+    assert [value.shape for value in part.frozen] == [(2, 3), (3,)]
+
+
+class TestMemory:
+  def test_graphs_that_a_part_was_called_in_are_let_go(self):
+    part = make_part(
+      tf.keras.Sequential([layers.InputLayer((2,)), layers.Dense(3)])
+    )
+
+    def trace():
+      with tf.Graph().as_default() as graph:
+        part((tf.zeros([2, 3]), tf.zeros([3])), tf.zeros([4, 2]))
+      return weakref.ref(graph)
+
+    graphs = [trace() for _ in range(6)]
+    gc.collect()
+    assert not any(each() for each in graphs)
+
+
+class TestErrors:
+  @pytest.mark.parametrize(
+    "stack",
+    [
+      lambda: [layers.Dense(2, activation="softmax")],
+      lambda: [layers.Dense(3), layers.LayerNormalization()],
+      lambda: [layers.Dense(4), layers.Reshape((2, 2)), layers.Dense(3)],
+      lambda: [
+        layers.Dense(2),
+        tf.keras.Sequential(
+          [layers.InputLayer((2,)), layers.Dense(3)], name="inner"
+        ),
+      ],
+    ],
+  )
+  def test_part_without_linear_end_cannot_be_cut(self, stack):
+    keras_model = tf.keras.Sequential([layers.InputLayer((2,)), *stack()])
+    with pytest.raises(ValueError, match="does not end in a linear") as error:
+      keras_parts.cut_last_layer(make_part(keras_model))
+    assert "\n" not in str(error.value)
+
+  def test_linear_layer_that_is_used_twice_cannot_be_cut(self):
+    x = layers.Input((2,))
+    shared = layers.Dense(2)
+    with pytest.raises(ValueError, match="does not end in a linear"):
+      keras_parts.cut_last_layer(
+        make_part(tf.keras.Model(x, shared(shared(x))))
+      )
+
+  def test_hand_written_part_cannot_be_cut(self):
+    with pytest.raises(ValueError, match="does not end in a linear"):
+      keras_parts.cut_last_layer(parts.identity())

@@ -1,0 +1,168 @@
+"""Tests of LeNet with a guide, at all four depths of sharing."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift.models import split_model
+from tff_shift.models.networks import lenet
+
+SEED = np.array([1, 2], np.int32)
+SHARING = ("none", "shallow", "mid", "deep")
+
+
+@pytest.fixture(scope="module")
+def models():
+  """As published; 32, 28, 14, 10 and 5 positions on a side."""
+  return {
+    sharing: lenet.build(sharing=sharing, input_dtype=tf.float32)
+    for sharing in SHARING
+  }
+
+
+@pytest.fixture(scope="module")
+def values(models, reference):
+  """Weights by name, the same for all depths."""
+  return reference.random_weights(models["deep"], seed=1)
+
+
+@pytest.fixture(scope="module")
+def x():
+  return np.random.default_rng(0).random((3, 32, 32, 3), np.float32)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ("sharing", "guided", "trunk_size"),
+  [
+    ("none", 2_081_554, 0),
+    ("shallow", 2_079_058, 4),
+    ("mid", 2_027_666, 8),
+    ("deep", 1_075_090, 16),
+  ],
+)
+def test_parameters_are_the_published_numbers(
+  models, sharing, guided, trunk_size
+):
+  model = models[sharing]
+  assert model.num_guided_parameters == guided
+  # Without the client branch all are one network: what is not doubled, less
+  # the projection and the linear layer of the clients.
+  assert model.num_parameters == 1_075_090 - (257 * 128 + 256) - 129 * 8
+  assert model.trunk_size == trunk_size
+  assert model.embedding_size == 128
+
+
+@pytest.mark.slow
+def test_class_logits_agree_with_numpy(
+  models, values, x, run_in_graph, reference
+):
+  def weight(layer, kind):
+    return values[f"backbone/{layer}/{kind}"]
+
+  def convolve(x, layer, groups):
+    # Without a border: what a border of two adds is cut off.
+    x = reference.convolve(x, weight(f"{layer}_convolution", "kernel"))
+    x = x[:, 2:-2, 2:-2] + weight(f"{layer}_convolution", "bias")
+    x = reference.relu(
+      reference.normalize(
+        x,
+        groups,
+        weight(f"{layer}_normalization", "gamma"),
+        weight(f"{layer}_normalization", "beta"),
+      )
+    )
+    batch, height, width, channels = x.shape
+    return x.reshape(batch, height // 2, 2, width // 2, 2, channels).max((2, 4))
+
+  def project(x, layer):
+    x = x @ weight(f"{layer}_linear", "kernel") + weight(
+      f"{layer}_linear", "bias"
+    )
+    # Layer normalisation is group normalisation at one position in one group.
+    normalized = reference.normalize(
+      x[:, None, None],
+      1,
+      weight(f"{layer}_normalization", "gamma"),
+      weight(f"{layer}_normalization", "beta"),
+    )
+    return reference.relu(normalized[:, 0, 0])
+
+  expected = convolve(convolve(x, "layer1", 8), "layer2", 16).reshape(3, -1)
+  assert expected.shape == (3, 5 * 5 * 64)
+  for layer in ("layer3", "layer4", "projection"):
+    expected = project(expected, layer)
+  expected = (
+    expected @ values["head/classifier/kernel"] + values["head/classifier/bias"]
+  )
+
+  model = models["deep"]
+  weights = split_model.SplitWeights(
+    *(tuple(values[name] for name in part) for part in model.weight_names())
+  )
+  logits = run_in_graph(lambda x: model.predict(weights, x), x)
+  np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharing", ["none", "shallow", "mid"])
+def test_copies_of_shared_weights_give_what_sharing_gives(
+  sharing, models, values, x, run_in_graph
+):
+  deep, model = models["deep"], models[sharing]
+  generator = np.random.default_rng(2)
+  client_branch = tuple(
+    generator.normal(size=shape).astype(np.float32)
+    for shape in deep.client_branch.shapes
+  )
+  weights = split_model.SplitWeights(
+    *(tuple(values[name] for name in part) for part in deep.weight_names())
+  )
+  assert model.weight_names() == deep.weight_names()
+  copied = weights.backbone[model.trunk_size : deep.trunk_size] + client_branch
+  assert model.client_branch.shapes == tuple(w.shape for w in copied)
+
+  found, expected = run_in_graph(
+    lambda x: (
+      model.predict_both(weights, copied, x),
+      deep.predict_both(weights, client_branch, x),
+    ),
+    x,
+  )
+
+  for one, other in zip(found, expected, strict=True):
+    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_weights_start_uniformly_up_to_one_over_the_root_of_inputs(
+  models, run_in_graph
+):
+  model = models["deep"]
+  weights = dict(
+    zip(
+      model.backbone.names,
+      run_in_graph(model.initial_backbone, SEED),
+      strict=True,
+    )
+  )
+  layers = [n.split("/")[0] for n in weights if n.endswith("/kernel")]
+  assert len(layers) == 5
+  for layer in layers:
+    kernel, bias = weights[f"{layer}/kernel"], weights[f"{layer}/bias"]
+    bound = 1 / np.sqrt(np.prod(kernel.shape[:-1]))
+    assert np.abs(kernel).max() <= bound
+    assert np.abs(bias).max() <= bound
+    # Of n uniform numbers all stay below 0.75 with probability 0.75^n; n >= 32.
+    assert np.abs(kernel).max() > 0.9 * bound
+    assert np.abs(bias).max() > 0.75 * bound
+
+
+class TestErrors:
+  def test_unknown_sharing_is_refused_with_the_known_ones(self):
+    with pytest.raises(ValueError, match=r"'half'.*none, shallow, mid, deep"):
+      lenet.build(sharing="half")
+
+  def test_image_that_is_too_small_is_refused(self):
+    with pytest.raises(ValueError, match=r"\(15, 16, 1\).*16 x 16"):
+      lenet.build((15, 16, 1))

@@ -1,0 +1,54 @@
+"""Tests of the perceptron for the circle."""
+
+import numpy as np
+
+from tff_shift.models import split_model
+from tff_shift.models.networks import mlp
+
+
+def test_parameters_are_those_of_appendix_d():
+  model = mlp.build()
+  # 2x256, 256x256, 256x256; 256x64, 64x2; each with biases.
+  backbone = (2 * 256 + 256) + 2 * (256 * 256 + 256)
+  head = (256 * 64 + 64) + (64 * 2 + 2)
+  assert model.backbone.num_parameters == backbone
+  assert model.head.num_parameters == head
+  assert model.num_parameters == 148_930
+
+
+def test_last_layer_is_the_third():
+  model = mlp.build(width=4)
+  last = [
+    name
+    for name, is_last in zip(
+      model.backbone.names, model.last_backbone_layer(), strict=True
+    )
+    if is_last
+  ]
+  assert last == ["layer3/kernel", "layer3/bias"]
+
+
+def test_forward_pass_agrees_with_numpy(run_in_graph, reference):
+  model = mlp.build(width=6, head_width=5)
+  values = reference.random_weights(model, seed=1)
+  x = np.random.default_rng(0).normal(size=(7, 2)).astype(np.float32)
+
+  def linear(part, layer, x):
+    return x @ values[f"{part}/{layer}/kernel"] + values[f"{part}/{layer}/bias"]
+
+  expected = x
+  for part, layer in (
+    ("backbone", "layer1"),
+    ("backbone", "layer2"),
+    ("backbone", "layer3"),
+    ("head", "layer4"),
+  ):
+    expected = reference.relu(linear(part, layer, expected))
+  expected = linear("head", "layer5", expected)
+
+  names = model.weight_names()
+  weights = split_model.SplitWeights(
+    *(tuple(values[name] for name in part) for part in names)
+  )
+  logits = run_in_graph(lambda x: model.predict(weights, x), x)
+  np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)

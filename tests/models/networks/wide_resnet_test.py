@@ -1,0 +1,124 @@
+"""Tests of the wide residual network: parameters, and against NumPy."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift.models.networks import wide_resnet
+
+
+def stage_parameters(inputs, channels):
+  """Two blocks; each convolution is 3x3 and comes after a normalisation."""
+  first = 2 * inputs + 9 * inputs * channels
+  first += 2 * channels + 9 * channels**2
+  first += inputs * channels  # The 1x1 convolution of the shortcut.
+  second = 2 * (2 * channels + 9 * channels**2)
+  return first + second
+
+
+@pytest.fixture(scope="module")
+def small():
+  """Returns `small(widening_factor)`, each built once."""
+  return functools.cache(
+    lambda widening_factor: wide_resnet.build(
+      (10, 10, 3),
+      depth=10,
+      widening_factor=widening_factor,
+      groups=4,
+      input_dtype=tf.float32,
+    )
+  )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("image_channels", [1, 3])
+def test_parameters_are_those_of_wrn_16_2(image_channels):
+  model = wide_resnet.build((32, 32, image_channels))
+  backbone = 9 * image_channels * 16
+  backbone += stage_parameters(16, 32)
+  backbone += stage_parameters(32, 64)
+  backbone += stage_parameters(64, 128)
+  backbone += 2 * 128
+  assert model.backbone.num_parameters == backbone
+  assert model.num_parameters == backbone + 128 * 2 + 2
+  assert model.num_parameters == {1: 690_354, 3: 690_642}[image_channels]
+  assert model.embedding_size == 128
+  # The depth is the number of convolutions.
+  kernels = [n for n in model.backbone.names if n.endswith("/kernel")]
+  assert len(kernels) == 16
+
+
+def test_last_layer_is_the_last_convolution_with_its_normalizations(small):
+  model = small(1)
+  last = [
+    name
+    for name, is_last in zip(
+      model.backbone.names, model.last_backbone_layer(), strict=True
+    )
+    if is_last
+  ]
+  assert last == [
+    "stage3.block1.layer2_normalization/gamma",
+    "stage3.block1.layer2_normalization/beta",
+    "stage3.block1.layer2_convolution/kernel",
+    "stage3.block1.layer2_last_normalization/gamma",
+    "stage3.block1.layer2_last_normalization/beta",
+  ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "widening_factor", [1, pytest.param(2, marks=pytest.mark.slow)]
+)
+def test_embedding_agrees_with_numpy(
+  widening_factor, small, run_in_graph, reference
+):
+  model = small(widening_factor)
+  values = reference.random_weights(model, seed=1)
+  x = np.random.default_rng(0).random((2, 10, 10, 3), np.float32)
+
+  def convolve(x, name, strides=1):
+    return reference.convolve(
+      x, values[f"backbone/{name}_convolution/kernel"], strides
+    )
+
+  def activate(x, name):
+    gamma, beta = (
+      values[f"backbone/{name}_normalization/{kind}"]
+      for kind in ("gamma", "beta")
+    )
+    return reference.relu(reference.normalize(x, 4, gamma, beta))
+
+  expected = convolve(x, "stem")
+  for stage in (1, 2, 3):
+    name, strides = f"stage{stage}.block1", 1 if stage == 1 else 2
+    activated = activate(expected, f"{name}.layer1")
+    y = convolve(activated, f"{name}.layer1", strides)
+    y = convolve(activate(y, f"{name}.layer2"), f"{name}.layer2")
+    if stage > 1 or widening_factor > 1:
+      expected = convolve(activated, f"{name}.shortcut", strides)
+    expected = expected + y
+  expected = activate(expected, f"{name}.layer2_last").mean((1, 2))
+
+  embedding = run_in_graph(
+    lambda x: model.embed(
+      tuple(values[name] for name in model.weight_names().backbone), x
+    ),
+    x,
+  )
+
+  assert embedding.shape == (2, 64 * widening_factor)
+  np.testing.assert_allclose(embedding, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("depth", [4, 12, 18, -2])
+def test_depth_without_whole_blocks_is_refused(depth):
+  with pytest.raises(ValueError, match=f"depth={depth} .* 10, 16, 22"):
+    wide_resnet.build(depth=depth)
+
+
+def test_groups_that_do_not_divide_the_channels_are_refused():
+  with pytest.raises(ValueError, match=r"groups=5 does not divide"):
+    wide_resnet.build(groups=5)

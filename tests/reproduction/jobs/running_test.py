@@ -1,0 +1,454 @@
+"""Jobs that are run, stopped, resumed and refused; see `fake_binary`."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import markupsafe
+import psutil
+import pytest
+from scipy import stats
+
+from tff_shift.reproduction import reductions
+from tff_shift.reproduction import specification
+from tff_shift.reproduction.jobs.jobs import child
+from tff_shift.reproduction.jobs.jobs import jobs
+from tff_shift.reproduction.jobs.jobs import records
+from tff_shift.reproduction.jobs.jobs import running
+from tff_shift.reproduction.jobs.jobs import sharding
+from tff_shift.reproduction.jobs.jobs import telling
+
+_METHODS = ("fed_avg", "fed_rep", "fed_evp")
+_SMALL = ("--reduce=num_seeds=2,rounds=5", "--only=" + ",".join(_METHODS))
+_IID = "rotated_digits_dirichlet_inf"
+
+pytestmark = pytest.mark.usefixtures("fake_binaries")
+
+
+def starts(folder):
+  """How often each job was started."""
+  return {
+    f"{path.parent.parent.name}/{path.parent.name}": len(path.read_text())
+    for path in folder.glob("*/*/starts")
+  }
+
+
+def test_table_is_run_once_and_shown(tmp_path, run_reproduce, pages, capsys):
+  folder = tmp_path / "out"
+  arguments = ["demo/digits", f"--output_dir={folder}", "--jobs=2", *_SMALL]
+  assert run_reproduce(*arguments) == 0
+  assert set(starts(folder).values()) == {1}
+  assert len(starts(folder)) == 6  # Three methods, two columns.
+  (first,) = pages
+  cells = {(cell.row, cell.column): cell for cell in first.cells}
+  cell = cells["FedAvg", ("Dir = ∞ (iid)", "client")]
+  # The last of the three rates; see `fake_binary.value`.
+  assert cell.by_seed == pytest.approx({0: 1.2 * 7 + 0.03, 1: 1.2 * 7 + 1.03})
+  assert cell.run.chosen == {"learning_rate": "0.003"}
+  assert cell.run.scores == {
+    "rate 0.0003": 3e-4,
+    "rate 0.001": 1e-3,
+    "rate 0.003": 3e-3,
+  }
+  assert cell.run.folder == f"{_IID}/fed_avg"
+  assert cell.run.is_finished
+  # The table has no paper's values, so who was not asked for is not in it.
+  assert first.rows == ["FedAvg", "FedRep", "FedEvp"]
+  absent = cells["FedRep", ("Dir = 1.0", "server")].absent
+  assert absent == "paper only: the server has no head"
+  curve = next(c for c in first.curves if c.row == "FedAvg" and c.seed == 1)
+  assert (curve.step, curve.points) == ("round", [(5.0, 1.5)])
+  told = {line.name: line for line in first.protocol}
+  assert (told["rounds"].paper, told["rounds"].ours) == ("30", "5")
+  assert told["rounds"].is_reduced and not told["num clients"].is_reduced
+  assert not first.is_full
+  assert first.decisions[0][1].startswith("Paper: *Federated Learning under")
+  # Nothing is left to run; the plan is kept.
+  assert run_reproduce(*arguments[:2], "--resume", _SMALL[1]) == 0
+  assert set(starts(folder).values()) == {1}
+  assert pages[1].cells == first.cells
+  assert capsys.readouterr().out.count("done before") == 6
+
+
+def test_one_command_starts_goes_on_and_does_nothing(
+  tmp_path, run_reproduce, pages, monkeypatch, capsys
+):
+  def write(contents, folder):
+    pages.append(contents)
+    command = markupsafe.escape(contents.command)
+    (folder / "report.html").write_text(f"<code>{command}</code>")
+
+  monkeypatch.setattr(
+    sys.modules["tff_shift.reporting.pages.page"], "write", write
+  )
+  folder = tmp_path / "out"
+  arguments = [
+    "demo/digits",
+    f"--output_dir={folder}",
+    "--resume=auto",
+    "--flags=--batch_size='8'",
+    *_SMALL,
+  ]
+  monkeypatch.setenv("FAKE_FAILS", "fed_rep")
+  assert run_reproduce(*arguments) == 3
+  monkeypatch.delenv("FAKE_FAILS")
+  assert run_reproduce(*arguments) == 0
+  assert sorted(starts(folder).values()) == [1, 1, 1, 1, 2, 2]
+  capsys.readouterr()
+  times = {each: each.stat().st_mtime_ns for each in folder.rglob("*")}
+  assert run_reproduce(*arguments) == 0
+  assert capsys.readouterr() == (
+    "nothing is left to do, for all jobs are done; page:"
+    f" {folder / 'report.html'}\n",
+    "",
+  )
+  assert times == {each: each.stat().st_mtime_ns for each in folder.rglob("*")}
+  assert len(pages) == 2
+  # Another page of the same jobs, one that is older, and one that is asked for.
+  assert run_reproduce(*arguments, "--only=fed_avg") == 0
+  assert run_reproduce(*arguments) == 0
+  os.utime(folder / "report.html", (0, 0))
+  assert run_reproduce(*arguments) == 0
+  assert run_reproduce(*arguments, "--page_only") == 0
+  assert len(pages) == 6
+  assert sorted(starts(folder).values()) == [1, 1, 1, 1, 2, 2]
+
+
+def test_links_are_not_written_through(
+  tmp_path, run_reproduce, capsys, monkeypatch
+):
+  outside = tmp_path / "outside"
+  outside.write_text("mine")
+  folder = tmp_path / "out"
+  arguments = [
+    "demo/digits",
+    f"--output_dir={folder}",
+    *("--reduce=rounds=5", "--only=fed_avg", "--columns=inf", "--resume"),
+  ]
+  monkeypatch.setenv("FAKE_FAILS", "fed_avg")
+  assert run_reproduce(*arguments) == 3
+  monkeypatch.delenv("FAKE_FAILS")
+  capsys.readouterr()
+  for name in ("fed_avg.log", "fed_avg.lock"):
+    path = folder / _IID / name
+    path.unlink()
+    path.symlink_to(outside)
+    assert run_reproduce(*arguments) == 5
+    assert capsys.readouterr().err == (
+      f"reproduce: {path} cannot be written: it is a link, and nothing is"
+      " written through links; remove it; what was written is kept\n"
+    )
+    path.unlink()
+  (folder / "plan.json").rename(tmp_path / "plan")
+  (folder / "plan.json").symlink_to(tmp_path / "plan")
+  assert run_reproduce(*arguments) == 0
+  assert not (folder / "plan.json").is_symlink()
+  assert outside.read_text() == "mine"
+
+
+def test_folder_that_cannot_be_written_is_refused(run_reproduce, capsys):
+  folder = "--output_dir=/proc/self/fdinfo/run"
+  assert run_reproduce("demo/digits", folder, "--full") == 2
+  error = capsys.readouterr().err
+  assert error.count("\n") == 1
+  assert "--output_dir: /proc/self/fdinfo/run cannot be written: " in error
+
+
+def test_a_failure_stops_no_other(
+  tmp_path, run_reproduce, pages, monkeypatch, capsys
+):
+  folder = tmp_path / "out"
+  arguments = ["demo/digits", f"--output_dir={folder}", "--columns=inf"]
+  monkeypatch.setenv("FAKE_FAILS", "fed_rep")
+  assert run_reproduce(*arguments, *_SMALL) == 3
+  line = f"{_IID}/fed_rep: exit code 1: evolving: it is broken"
+  assert pages[0].problems == [line]
+  assert f"reproduce: {line}" in capsys.readouterr().err
+  cells = {
+    cell.row: cell for cell in pages[0].cells if cell.column[1] == "client"
+  }
+  assert cells["FedRep"].absent == "failed: evolving: it is broken"
+  assert cells["FedAvg"].by_seed and cells["FedEvp"].by_seed
+  log = (folder / _IID / "fed_rep.log").read_text()
+  assert log == "first line\nevolving: it is broken\n"
+  # Mended, it goes on; the others are left alone.
+  monkeypatch.delenv("FAKE_FAILS")
+  assert run_reproduce(*arguments, "--resume", _SMALL[1]) == 0
+  assert starts(folder)[f"{_IID}/fed_rep"] == 2
+  assert starts(folder)[f"{_IID}/fed_avg"] == 1
+  assert pages[1].problems == []
+
+
+def test_the_page_has_the_columns_that_are_asked_for(
+  tmp_path, run_reproduce, pages
+):
+  for columns, expected in (
+    (["--columns=circle"], {"circle"}),
+    ([], {"circle", "portraits", "caltran"}),
+  ):
+    folder = f"--output_dir={tmp_path / str(len(columns))}"
+    arguments = ["fed_evolve/3", folder, "--reduce=rounds=5", "--page_only"]
+    assert run_reproduce(*arguments, *columns) == 0
+    shown = {cell.column[0].lower() for cell in pages[-1].cells}
+    assert shown == expected
+    assert {c.heading[0].lower() for c in pages[-1].columns} == expected
+
+
+@pytest.mark.parametrize(
+  "more, message",
+  [
+    ((), "give --full, --budget or --reduce"),
+    (("--full", "--budget=1h"), "--full and --budget: choose one"),
+    (("--budget=1",), "--budget=1: a time such as 30m"),
+    (("--full", "--only=x"), "--only=x: there are fed_avg"),
+    (("--full", "--columns=x"), "--columns=x: there are rotated_digits"),
+    (("--full", "--shard=2/1"), "--shard=2/1"),
+    (("--full", "--jobs=0"), "--jobs=0: it must be at least 1"),
+    (("--full", "--flags=--x=1"), "no flag --x"),
+    (("--full", "--flags=rounds=1"), "'rounds=1' is not of the form"),
+    (("--merge=nowhere",), "nowhere holds no plan.json"),
+    (("--full", "--output_dir="), "--output_dir: name the folder"),
+  ],
+)
+def test_wrong_flags_are_refused(
+  tmp_path, run_reproduce, capsys, more, message
+):
+  code = run_reproduce("demo/digits", f"--output_dir={tmp_path / 'a'}", *more)
+  error = capsys.readouterr().err
+  assert code == 2
+  assert error.count("\n") == 1 and message in error
+  assert not (tmp_path / "a").exists()
+
+
+def test_other_plans_do_not_mix(tmp_path, run_reproduce, capsys):
+  folder = f"--output_dir={tmp_path}/a"
+  only = ("--only=fed_avg", "--columns=inf")
+  assert run_reproduce("demo/digits", folder, "--reduce=rounds=5", *only) == 0
+  for more, message in (
+    (["--reduce=rounds=5"], "add --resume"),
+    (["--reduce=rounds=6", "--resume"], "says otherwise"),
+    (["--resume", "--flags=--rounds=3"], "says otherwise"),
+  ):
+    assert run_reproduce("demo/digits", folder, *more, *only) == 2
+    assert message in capsys.readouterr().err
+  # Another plan.json over the same runs: they say which flag differs.
+  plan = tmp_path / "a" / "plan.json"
+  plan.write_text(plan.read_text().replace('"5"', '"4"'))
+  assert run_reproduce("demo/digits", folder, "--resume", *only) == 2
+  error = capsys.readouterr().err
+  assert "holds another run" in error
+  assert "--rounds=5" in error and "--rounds=4" in error
+  assert starts(tmp_path / "a") == {f"{_IID}/fed_avg": 1}
+
+
+def test_a_folder_with_other_files_is_refused(tmp_path, run_reproduce, capsys):
+  (tmp_path / "mine").write_text("mine")
+  assert run_reproduce("demo/digits", f"--output_dir={tmp_path}", "--full") == 2
+  assert "holds files but no plan.json" in capsys.readouterr().err
+  assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.slow
+def test_shards_are_joined(tmp_path, run_reproduce, pages):
+  for index in (1, 2):
+    folder = f"--output_dir={tmp_path}/{index}"
+    assert (
+      run_reproduce("demo/digits", folder, f"--shard={index}/2", *_SMALL) == 0
+    )
+  assert not set(starts(tmp_path / "1")) & set(starts(tmp_path / "2"))
+  both = f"--merge={tmp_path}/1,{tmp_path}/2"
+  whole = f"--output_dir={tmp_path}/whole"
+  assert run_reproduce("demo/digits", both, whole, _SMALL[1]) == 0
+  assert (
+    run_reproduce("demo/digits", f"--output_dir={tmp_path}/o", *_SMALL) == 0
+  )
+  joined, undisturbed = pages[2], pages[3]
+  assert _values(joined) == _values(undisturbed)
+  assert joined.curves == undisturbed.curves
+  assert joined.protocol == undisturbed.protocol
+  assert len(starts(tmp_path / "whole")) == 6
+
+
+def _values(contents):
+  return [(c.row, c.column, c.by_seed, c.absent) for c in contents.cells]
+
+
+@pytest.mark.slow
+def test_shards_of_other_plans_are_not_joined(tmp_path, run_reproduce, capsys):
+  for rounds in (4, 5):
+    run_reproduce(
+      "demo/digits",
+      f"--output_dir={tmp_path}/{rounds}",
+      f"--reduce=rounds={rounds}",
+      "--only=fed_avg",
+    )
+  both = f"--merge={tmp_path}/4,{tmp_path}/5"
+  assert run_reproduce("demo/digits", both, f"--output_dir={tmp_path}/w") == 2
+  assert "by another plan" in capsys.readouterr().err
+  assert not (tmp_path / "w").exists()
+
+
+@pytest.mark.slow
+def test_p_values_are_computed_from_the_other_table(
+  tmp_path, run_reproduce, pages
+):
+  (tmp_path / "data" / "mnist").mkdir(parents=True)
+  arguments = (
+    "fed_evolve/11",
+    f"--data_dir={tmp_path}/data",
+    f"--output_dir={tmp_path}/out",
+    "--reduce=num_seeds=1,num_settings=1",
+    *("--only=fed_avg,fed_evolve,fed_evp", "--jobs=2"),
+  )
+  assert run_reproduce(*arguments) == 0
+  cells = {(cell.row, cell.column[0]): cell for cell in pages[0].cells}
+  assert len(cells) == 28
+  # `fake_binary` differs by 1.2, 1.1 and 1.01 times 3 letters, twice each.
+  p_value = stats.ttest_1samp([3.6, 3.3, 3.03] * 2, 0.0).pvalue
+  assert cells["FedEvolve", "FedAvg"].by_seed == pytest.approx({0: p_value})
+  assert cells["FedEvolve", "FedAvg"].paper.mean == 5.17e-4
+  assert cells["FedEvolve", "GMA"].absent.startswith("not run")
+  assert pages[0].name == "fed_evolve/11"
+
+
+class _Silent(telling.Teller):
+  """Tells nothing; interrupts when a job waits."""
+
+  def __init__(self):
+    super().__init__(1, 1, is_silent=True)
+
+  def update(self, running, waiting):
+    for _, place, _ in running:
+      if (place.folder / "waits").exists():
+        raise KeyboardInterrupt
+
+
+def _one_job(method="fed_avg"):
+  planned = jobs.plan(
+    specification.load("demo/digits"), reductions.Reductions()
+  )
+  return jobs.chosen(planned, [method], ["inf"])[0]
+
+
+def test_ctrl_c_ends_the_binaries(tmp_path, monkeypatch):
+  monkeypatch.setenv("FAKE_WAITS", "fed_avg")
+  job = _one_job()
+  runner = running.Runner(running.Options(output_dir=tmp_path))
+  with pytest.raises(KeyboardInterrupt):
+    runner.run([job], _Silent())
+  place = records.Place(tmp_path, job)
+  assert (place.folder / "interrupted").exists()
+  assert place.read().exit_code == 130
+  # It is free, and goes on.
+  monkeypatch.delenv("FAKE_WAITS")
+  (place.folder / "waits").unlink()
+  assert runner.run([job], _Silent()) == []
+  assert place.is_finished()
+  assert place.read().seconds > 0
+
+
+def test_a_folder_that_is_still_held_is_tried_again(tmp_path, monkeypatch):
+  monkeypatch.setattr(running, "_HELD_SECONDS", 0.0)
+  (tmp_path / "held").write_text("2")
+  monkeypatch.setenv("FAKE_HELD", str(tmp_path / "held"))
+  job = _one_job()
+  runner = running.Runner(running.Options(output_dir=tmp_path / "out"))
+  assert runner.run([job], _Silent()) == []
+  assert records.Place(tmp_path / "out", job).is_finished()
+  assert (tmp_path / "held").read_text() == "-1"
+
+
+_HOLD = """
+import fcntl, sys
+lock = open(sys.argv[1], "w")
+fcntl.lockf(lock, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_another_process_runs_is_left_to_it(tmp_path, monkeypatch):
+  monkeypatch.setattr(running, "_HELD_SECONDS", 0.0)
+  job = _one_job()
+  place = records.Place(tmp_path, job)
+  place.folder.parent.mkdir(parents=True)
+  with subprocess.Popen(
+    [sys.executable, "-c", _HOLD, f"{place.folder}.lock"],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    text=True,
+  ) as holder:
+    assert holder.stdout.readline() == "held\n"
+    runner = running.Runner(running.Options(output_dir=tmp_path))
+    assert runner.run([job], _Silent()) == []
+    assert not place.folder.exists()
+    with pytest.raises(ValueError, match="holds no plan"):
+      sharding.common_plan([tmp_path])
+    holder.stdin.close()
+  assert runner.run([job], _Silent()) == []
+  assert place.is_finished()
+
+
+_PARENT = """
+import os, subprocess, sys
+process = subprocess.Popen([sys.executable, sys.argv[1], str(os.getpid()), "-m",
+                            "fake_binary", *sys.argv[2:]])
+print(process.pid, flush=True)
+process.wait()
+"""
+
+
+def test_binaries_end_when_the_runner_is_killed(tmp_path, monkeypatch):
+  monkeypatch.setenv("FAKE_WAITS", "fed_avg")
+  with subprocess.Popen(
+    [
+      sys.executable,
+      "-c",
+      _PARENT,
+      child.__file__,
+      "--algorithm=fed_avg",
+      f"--output_dir={tmp_path}/run",
+    ],
+    stdout=subprocess.PIPE,
+    text=True,
+    env=os.environ,
+  ) as parent:
+    process = psutil.Process(int(parent.stdout.readline()))
+    parent.kill()
+    psutil.wait_procs([process])
+  assert not process.is_running()
+
+
+def test_damaged_records_are_told(tmp_path):
+  place = records.Place(tmp_path, _one_job())
+  place.folder.parent.mkdir(parents=True)
+  pathlib.Path(f"{place.folder}.job.json").write_text('{"argum')
+  with pytest.raises(ValueError, match=r"job\.json: it is .*; remove it and"):
+    place.read()
+
+
+def test_remaining_time_follows_from_what_is_done(tmp_path):
+  job = _one_job()
+  place = records.Place(tmp_path, job)
+  place.folder.mkdir(parents=True)
+  # 6 runs of 3 evaluations; the first line names the columns.
+  (place.folder / "metrics.csv").write_text("x\n" * 10)
+  teller = telling.Teller(1, 1, is_silent=True)
+  assert telling.share_done(job, place) == 0.5
+  assert teller.seconds_left([], [job]) is None
+  assert teller.seconds_left([(job, place, 60.0)], []) == pytest.approx(60.0)
+  assert teller.seconds_left([(job, place, 60.0)], [job]) == pytest.approx(180)
+
+
+def test_commands_can_be_pasted(tmp_path, run_reproduce, pages):
+  folder = tmp_path / "out"
+  run_reproduce(
+    "demo/digits", f"--output_dir={folder}", "--only=fed_avg", "--full"
+  )
+  cell = next(cell for cell in pages[0].cells if cell.by_seed)
+  read = json.loads((folder / f"{cell.run.folder}.job.json").read_text())
+  for argument in read["arguments"]:
+    assert argument in cell.run.command
+  assert pages[0].is_full

@@ -1,0 +1,801 @@
+"""Files of Keras models, of which the arrays are read and nothing else.
+
+    model.keras            the format of tf.keras 2.14: config.json and weights
+    model.h5, model.hdf5   a whole model, or `save_weights`
+    model.weights.h5       weights alone, in the layout of .keras
+    a folder               a SavedModel: of `model.save`, `model.export` or TF
+
+No object is made of a configuration and no code of a file is run: a
+configuration is JSON, of which the names and classes of layers are read. What a
+file says of its sizes is held against the file before memory is asked for.
+"""
+
+import contextlib
+import io
+import json
+import math
+import mmap
+import os
+import pathlib
+import re
+import struct
+import zipfile
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import IO
+from typing import NamedTuple
+
+import h5py
+import numpy as np
+import tensorflow as tf
+from google.protobuf import message as protobuf
+from keras.protobuf import saved_metadata_pb2
+from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+from tff_shift import files
+from tff_shift import memory
+from tff_shift import shown_names
+from tff_shift.data import array_files
+from tff_shift.models.keras import layer_names
+
+KERAS = ".keras"
+HDF5 = (".h5", ".hdf5")
+SAVED_MODEL_FILE = "saved_model.pb"
+
+_CONFIG_FILE, _WEIGHTS_FILE = "config.json", "model.weights.h5"
+_METADATA_FILE = "keras_metadata.pb"
+_VARIABLES = pathlib.PurePath("variables", "variables")
+_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+# Of what is no array. Configurations of large models are of less than 1 MiB.
+_MAX_TEXT = 2**26
+# HDF5 keeps lists of texts, or where these are, in 64 KiB.
+_MAX_ATTRIBUTE = 2**17
+# A model in a model in a model ...
+_MAX_DEPTH = 50
+# Deflate makes a byte of at most 1,032.
+_MAX_DEFLATED = 1100
+# What a file holds of a compiled model besides the weights.
+_OF_TRAINING = re.compile(
+  r"_?(optimizer|(compiled_)?metrics|compiled_loss|loss)"
+)
+# Groups in which Keras 2.14 and later ones keep the layers of a model.
+_LAYERS = ("_layer_checkpoint_dependencies", "layers")
+_OWN = "vars"
+# A collection of texts in HDF5, its size, and number and length of a text.
+_HEAP = b"GCOL\1\0\0\0"
+_HEAP_SIZE, _HEAP_OBJECT = struct.Struct("<Q"), struct.Struct("<H6xQ")
+# Attributes of texts: the version of one and the sizes of its name, type and
+# space; a class of types; and the length of a text, before the place of that.
+_ATTRIBUTES = (b"layer_names", b"weight_names", b"model_config")
+_END_OF_NAME = re.compile(rb"\d*\0")
+_ATTRIBUTE_SIZES, _OF_TEXTS = struct.Struct("<BxHHH"), 9
+_TEXT_LENGTH = struct.Struct("<I")
+_LAYER_EDGE = re.compile(r"layer(_with_weights)?-\d+")
+
+
+# What is said of files that tell less than others.
+_CLASSES_ALONE = (
+  "; a file of weights alone (.weights.h5) has the classes of layers in place"
+  " of their names: save the whole model (model.save, .keras)"
+)
+_NO_MODELS = (
+  "; such a SavedModel does not say which layers are in which model: save it by"
+  " model.save"
+)
+
+
+class Layer(NamedTuple):
+  """A layer, as a file describes it.
+
+  Attributes:
+    name: Its name.
+    class_name: Its class. None: the file does not say.
+    layers: The layers of a model in the model, in its order.
+  """
+
+  name: str
+  class_name: str | None
+  layers: tuple["Layer", ...] = ()
+
+
+class Array(NamedTuple):
+  """A weight.
+
+  Attributes:
+    layers: The names of the layers that it is in, the outermost first.
+    name: Its name in the innermost. None: the file has only the order.
+    value: The array.
+  """
+
+  layers: tuple[str, ...]
+  name: str | None
+  value: np.ndarray
+
+
+class Contents(NamedTuple):
+  """What a file holds.
+
+  Attributes:
+    arrays: The weights, in the order of the layers.
+    layers: The layers of the model, those without weights too.
+    has_names: Whether layers have the names that the model gave them. Else
+      they are called after their classes, and counted.
+    hint: What to save instead, where the file says too little; "" or more of a
+      line.
+  """
+
+  arrays: tuple[Array, ...]
+  layers: tuple[Layer, ...]
+  has_names: bool = True
+  hint: str = ""
+
+
+class _RefusedError(ValueError):
+  """What is wrong with a file, without its name."""
+
+
+def is_keras_file(path: str | os.PathLike[str]) -> bool:
+  """Tells whether a path is of a kind that `read` takes, as far as names tell.
+
+  A folder is, whatever is in it.
+  """
+  path = pathlib.Path(path)
+  return path.suffix.lower() in (KERAS, *HDF5) or path.is_dir()
+
+
+def files_of(folder: str | os.PathLike[str]) -> list[str]:
+  """Returns the paths within the folder of a SavedModel that `read` reads."""
+  folder = pathlib.Path(folder)
+  return [
+    str(path.relative_to(folder))
+    for path in (
+      folder / _METADATA_FILE,
+      folder / f"{_VARIABLES}.index",
+      *sorted(folder.glob(f"{_VARIABLES}.data-*")),
+    )
+    if path.exists()
+  ]
+
+
+def read(path: str | os.PathLike[str]) -> Contents:
+  """Reads the weights of a Keras model.
+
+  Args:
+    path: The file or folder, see the docstring of the module.
+
+  Returns:
+    The weights, with what the file says of the layers.
+
+  Raises:
+    FileNotFoundError: If there is no such file.
+    ValueError: If it is no such file, is not whole, is too large for the
+      memory, or holds something else than numbers; the message is the reason.
+  """
+  path = pathlib.Path(path)
+  try:
+    if path.is_dir():
+      return _read_saved_model(path)
+    with files.reading(path) as file:
+      return _read_file(file, path.suffix.lower())
+  except (_RefusedError, memory.TooLargeError, FileNotFoundError) as error:
+    raise type(error)(shown_names.line(error)) from error
+  # Which error depends on the place of the damage: libraries have many.
+  except Exception as error:
+    raise ValueError(_reason(error, path)) from error
+
+
+def _read_file(file: IO[bytes], suffix: str) -> Contents:
+  try:
+    return _read_keras(file) if suffix == KERAS else _read_hdf5(file)
+  except OSError as error:
+    # Not one of the file system, which `files` tells of.
+    raise _RefusedError(_damaged(error)) from error
+
+
+def _reason(error: Exception, path: pathlib.Path) -> str:
+  if str(error).startswith(str(path)):  # Of `files`.
+    return shown_names.line(f"it{str(error).removeprefix(str(path))}")
+  return _damaged(error)
+
+
+def _damaged(error: Exception) -> str:
+  reason = shown_names.line(array_files.first_line(error)).strip("'\"")
+  return f"it is damaged or cut off: {reason}; save it again"
+
+
+# Files that are archives.
+
+
+def _read_keras(file: IO[bytes]) -> Contents:
+  if not zipfile.is_zipfile(file):
+    raise _RefusedError(
+      "it is not a .keras file (model.save of tf.keras 2.14), which is a zip"
+      " archive"
+    )
+  with zipfile.ZipFile(file) as archive:
+    members = {each.filename: each for each in archive.infolist()}
+    if len(members) < len(archive.infolist()):
+      raise _RefusedError("it is damaged: a name stands in it twice")
+    for name in (_CONFIG_FILE, _WEIGHTS_FILE):
+      if name not in members:
+        raise _RefusedError(
+          f"it has no {name}; a .keras file of tf.keras 2.14 (model.save) has"
+        )
+    if members[_CONFIG_FILE].file_size > _MAX_TEXT:
+      raise _RefusedError(
+        f"its {_CONFIG_FILE} is too large,"
+        f" {memory.described(members[_CONFIG_FILE].file_size)}"
+      )
+    size = members[_WEIGHTS_FILE].file_size
+    # As bytes, and as arrays.
+    memory.check(2 * size, f"its {_WEIGHTS_FILE} is too large")
+    layers = _layers_of(archive.read(_CONFIG_FILE), _CONFIG_FILE)
+    content = archive.read(_WEIGHTS_FILE)
+  with _opened(io.BytesIO(content), _WEIGHTS_FILE) as group:
+    return Contents(
+      tuple(_Hdf5Reader(len(content)).arrays(group, layers)), layers
+    )
+
+
+def _layers_of(text: bytes | str, where: str) -> tuple[Layer, ...]:
+  """Returns the layers that a configuration, JSON, tells of."""
+  try:
+    config = json.loads(text)
+  except (ValueError, RecursionError) as error:
+    raise _RefusedError(
+      f"its {where} is damaged: it is not JSON; save it again"
+    ) from error
+  return _inner_layers(config)
+
+
+def _inner_layers(config: Any, depth: int = 0) -> tuple[Layer, ...]:
+  """Returns the layers of a model's configuration; () for another layer's."""
+  if depth > _MAX_DEPTH:
+    raise _RefusedError(f"more than {_MAX_DEPTH} models are in one another")
+  inner = _get(_get(config, "config"), "layers")
+  if not isinstance(inner, list):
+    return ()
+  found = []
+  for each in inner:
+    name = _get(_get(each, "config"), "name") or _get(each, "name")
+    class_name = _get(each, "class_name")
+    if isinstance(name, str) and isinstance(class_name, str):
+      found.append(
+        Layer(name, class_name.split(">")[-1], _inner_layers(each, depth + 1))
+      )
+  return tuple(found)
+
+
+def _get(value: Any, key: str) -> Any:
+  return value.get(key) if isinstance(value, dict) else None
+
+
+# HDF5.
+
+
+@contextlib.contextmanager
+def _opened(file: IO[bytes], what: str) -> Iterator[h5py.File]:
+  if not file.read(8) == b"\x89HDF\r\n\x1a\n":
+    raise _RefusedError(
+      f"{what} is not an HDF5 file (model.save or save_weights of tf.keras)"
+    )
+  file.seek(0)
+  if isinstance(file, io.BytesIO):
+    _check_texts(file.getvalue())
+  else:
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+      _check_texts(content)
+  with h5py.File(file, "r") as group:
+    yield group
+
+
+def _check_texts(content: bytes | mmap.mmap) -> None:
+  """Refuses texts that HDF5's library would take all memory or time for."""
+  _check_heaps(content)
+  _check_lengths(content)
+
+
+def _check_lengths(content: bytes | mmap.mmap) -> None:
+  """Refuses attributes with texts that are longer than the file.
+
+  The library asks for the memory before it looks for the text.
+  """
+  for name, name_size in _attributes_in(content):
+    # Three versions of what stands before a name; one fills up to eights.
+    for version, before, multiple in ((1, 8, 8), (2, 8, 1), (3, 9, 1)):
+      if name < before:
+        continue
+      *told, kind_size, space_size = _ATTRIBUTE_SIZES.unpack_from(
+        content, name - before
+      )
+      kind, space, data = (
+        name + sum(-(-size // multiple) * multiple for size in sizes)
+        for sizes in (
+          (name_size,),
+          (name_size, kind_size),
+          (name_size, kind_size, space_size),
+        )
+      )
+      if data > len(content):
+        continue
+      if told != [version, name_size] or content[kind] & 15 != _OF_TEXTS:
+        continue
+      shape = struct.unpack_from(
+        f"<{content[space + 1]}Q",
+        content,
+        space + (8 if content[space] == 1 else 4),
+      )
+      count = math.prod(shape)
+      for place in range(data, data + min(16 * count, _MAX_ATTRIBUTE), 16):
+        (length,) = _TEXT_LENGTH.unpack_from(content, place)
+        if length > len(content):
+          raise _RefusedError(
+            f"it is damaged: a text in it has {memory.described(length)}, and"
+            f" it has {memory.described(len(content))}; save it again"
+          )
+
+
+def _attributes_in(content: bytes | mmap.mmap) -> Iterator[tuple[int, int]]:
+  """Yields where names of attributes of texts stand, and how long they are."""
+  for name in _ATTRIBUTES:
+    place = content.find(name)
+    while place >= 0:
+      end = _END_OF_NAME.match(content, place + len(name))
+      if end:
+        yield place, end.end() - place
+      place = content.find(name, place + 1)
+
+
+def _check_heaps(content: bytes | mmap.mmap) -> None:
+  """Refuses texts whose lengths are damaged so that HDF5 would never end.
+
+  Its library goes from one text of a collection to the next by the length of
+  each; a free place of length 0 leaves it where it is.
+  """
+  start = content.find(_HEAP)
+  while start >= 0:
+    (size,) = _HEAP_SIZE.unpack_from(content, start + len(_HEAP))
+    place, end = start + 16, min(start + size, len(content))
+    while place + _HEAP_OBJECT.size <= end:
+      number, length = _HEAP_OBJECT.unpack_from(content, place)
+      step = length if number == 0 else 16 + -(-length // 8) * 8
+      if not step:
+        raise _RefusedError(
+          "it is damaged: a text in it has no length; save it again"
+        )
+      place += step
+    start = content.find(_HEAP, start + 1)
+
+
+def _read_hdf5(file: IO[bytes]) -> Contents:
+  size = os.fstat(file.fileno()).st_size
+  with _opened(file, "it") as group:
+    reader = _Hdf5Reader(size)
+    if any(name in group for name in _LAYERS):
+      layers = _layers_by_class(group)
+      return Contents(
+        tuple(reader.arrays(group, layers)), layers, False, _CLASSES_ALONE
+      )
+    layers = ()
+    if "model_config" in group.attrs:
+      layers = _layers_of(
+        "".join(_attribute(group, "model_config")), "model_config"
+      )
+    if "model_weights" in group:
+      group = reader.child(group, "model_weights")
+    if "layer_names" not in group.attrs and "layer_names0" not in group.attrs:
+      raise _RefusedError(
+        "it has no names of layers, which files of Keras have (model.save or"
+        " save_weights of tf.keras)"
+      )
+    names = _texts(group, "layer_names")
+    arrays = tuple(reader.legacy_arrays(group, names))
+    if [each.name for each in layers if each.name in set(names)] != names:
+      # There is no configuration, or one of another model.
+      layers = _layers_by_name(names, arrays)
+    return Contents(arrays, layers)
+
+
+def _attribute(group: h5py.Group, name: str) -> list[str]:
+  """Returns the texts of an attribute."""
+  described = group.attrs.get_id(name)
+  num_bytes = math.prod(described.shape) * described.dtype.itemsize
+  if num_bytes > _MAX_ATTRIBUTE:
+    raise _RefusedError(
+      f"it is damaged: its attribute {name!r} says that it has"
+      f" {memory.described(num_bytes)}; save it again"
+    )
+  return [
+    each.decode("utf-8") if isinstance(each, bytes) else str(each)
+    for each in np.ravel(group.attrs[name])
+  ]
+
+
+def _texts(group: h5py.Group, name: str) -> list[str]:
+  """Returns a list of texts among attributes; a long one comes in pieces."""
+  if name in group.attrs:
+    return _attribute(group, name)
+  found, number = [], 0
+  while f"{name}{number}" in group.attrs:
+    found += _attribute(group, f"{name}{number}")
+    number += 1
+  return found
+
+
+class _Hdf5Reader:
+  """Reads arrays of an HDF5 file, whose sizes are held against it.
+
+  Args:
+    size: The size of the file, in bytes.
+  """
+
+  def __init__(self, size: int):
+    self._size = size
+    self._num_bytes = 0
+
+  def child(self, group: h5py.Group, name: str) -> Any:
+    """Returns what has a name, or a path, in a group; follows no links."""
+    for part in name.split("/"):
+      if not isinstance(group, h5py.Group) or part not in group:
+        raise _RefusedError(f"it is damaged: {name!r} is not in it")
+      if not isinstance(group.get(part, getlink=True), h5py.HardLink):
+        raise _RefusedError(
+          f"its {name!r} is a link, and nothing is read through links"
+        )
+      group = group[part]
+    return group
+
+  def array(self, group: h5py.Group, name: str) -> np.ndarray:
+    """Reads an array."""
+    found = self.child(group, name)
+    if not isinstance(found, h5py.Dataset):
+      raise _RefusedError(f"it is damaged: {name!r} in it is no array")
+    name = found.name or name
+    _check_type(found.dtype, name)
+    if found.shape is None or found.is_virtual or found.external:
+      raise _RefusedError(f"its array {name!r} is not in the file itself")
+    num_bytes = math.prod(found.shape) * found.dtype.itemsize
+    stored = found.id.get_storage_size()
+    if found.id.get_create_plist().get_nfilters():
+      stored *= _MAX_DEFLATED
+    self._num_bytes += num_bytes
+    if num_bytes > stored or stored > _MAX_DEFLATED * self._size:
+      raise _RefusedError(
+        f"it is damaged: its array {name!r} says that it is"
+        f" {found.dtype} {list(found.shape)},"
+        f" {memory.described(num_bytes)}, and has"
+        f" {memory.described(min(stored, self._size))}; save it again"
+      )
+    memory.check(self._num_bytes, f"it is too large, with its array {name!r}")
+    return found[()]
+
+  def legacy_arrays(
+    self, group: h5py.Group, names: Sequence[str]
+  ) -> Iterator[Array]:
+    """Yields the arrays of layers in the older layout, which has names."""
+    top = "top_level_model_weights"
+    for layer in (*names, *({top} & set(group))):
+      inside = self.child(group, layer)
+      for weight in _texts(inside, "weight_names"):
+        path = weight.split(":")[0].split("/")
+        if path[0] != layer and layer != top:
+          path = [layer, *path]
+        yield Array(tuple(path[:-1]), path[-1], self.array(inside, weight))
+
+  def arrays(
+    self,
+    group: h5py.Group,
+    layers: Sequence[Layer],
+    path: tuple[str, ...] = (),
+  ) -> Iterator[Array]:
+    """Yields the arrays of a group in the layout of .keras.
+
+    Args:
+      group: That of a model, a layer, or what a layer has inside of it.
+      layers: The layers of the model.
+      path: The names of the layers that the group is in.
+
+    Yields:
+      The arrays; they have no names.
+    """
+    if len(path) > _MAX_DEPTH:
+      raise _RefusedError(f"more than {_MAX_DEPTH} groups are in one another")
+    if _OWN in group:
+      own = self.child(group, _OWN)
+      for number in sorted(own, key=_number):
+        yield Array(path, None, self.array(own, number))
+    for name in group:
+      if name == _OWN or (not path and _OF_TRAINING.fullmatch(name)):
+        continue
+      inside = self.child(group, name)
+      if not isinstance(inside, h5py.Group):
+        raise _RefusedError(f"it is damaged: {inside.name!r} is no group")
+      if name not in _LAYERS:
+        yield from self.arrays(inside, (), (*path, name))
+        continue
+      by_key = _keys(layers)
+      order = {key: number for number, key in enumerate(by_key)}
+      for key in sorted(inside, key=lambda key: order.get(key, len(order))):
+        layer = by_key.get(key, Layer(key, None))
+        yield from self.arrays(
+          self.child(inside, key), layer.layers, (*path, layer.name)
+        )
+
+
+def _number(text: str) -> int:
+  if not (text.isascii() and text.isdecimal() and len(text) < 9):
+    raise _RefusedError(f"it is damaged: {text!r} in it is no number")
+  return int(text)
+
+
+def _check_type(dtype: np.dtype, name: str) -> None:
+  if dtype.kind not in "fiub":
+    raise _RefusedError(
+      f"its array {name!r} holds {dtype}, and no numbers; weights are float32"
+    )
+
+
+def _keys(layers: Iterable[Layer]) -> dict[str, Layer]:
+  """Returns layers by what they are called in the layout of .keras."""
+  counts, found = {}, {}
+  for layer in layers:
+    kind = layer_names.snake_case(layer.class_name or layer.name)
+    number = counts.get(kind, 0)
+    counts[kind] = number + 1
+    found[f"{kind}_{number}" if number and layer.class_name else kind] = layer
+  return found
+
+
+def with_names(contents: Contents, layers: Iterable[Layer]) -> Contents:
+  """Gives layers that are called after their classes the names of a model.
+
+  Args:
+    contents: What a file holds.
+    layers: The layers of the model whose file it is, with their classes.
+
+  Returns:
+    The contents. Layers that the model does not have keep what they are called.
+  """
+  if contents.has_names:
+    return contents
+  known = tuple(layers)
+
+  def renamed(path: tuple[str, ...]) -> tuple[str, ...]:
+    found, inside = [], known
+    for key in path:
+      layer = _keys(inside).get(key, Layer(key, None))
+      found.append(layer.name)
+      inside = layer.layers
+    return tuple(found)
+
+  return Contents(
+    tuple(
+      each._replace(layers=renamed(each.layers)) for each in contents.arrays
+    ),
+    known,
+    hint=contents.hint,
+  )
+
+
+def layers_of(model: tf.keras.Model) -> tuple[Layer, ...]:
+  """Returns the layers of a Keras model, those in models in it too."""
+  return tuple(
+    Layer(
+      layer.name,
+      type(layer).__name__,
+      layers_of(layer) if isinstance(layer, tf.keras.Model) else (),
+    )
+    for layer in model.layers
+  )
+
+
+def _layers_by_class(group: h5py.Group, depth: int = 0) -> tuple[Layer, ...]:
+  """Returns the layers of a group, each called after its class.
+
+  Those of a class are in their order; the classes are in none.
+  """
+  if depth > _MAX_DEPTH:
+    raise _RefusedError(f"more than {_MAX_DEPTH} groups are in one another")
+  found = []
+  for name in _LAYERS:
+    inside = group.get(name)
+    if isinstance(inside, h5py.Group):
+      for key in inside:
+        kind, _, number = key.rpartition("_")
+        if not (number.isdecimal() and kind in inside):
+          kind, number = key, "0"
+        layers = ()
+        if isinstance(inside.get(key, getlink=True), h5py.HardLink):
+          layers = _layers_by_class(inside[key], depth + 1)
+        found.append((kind, _number(number), key, layers))
+  return tuple(Layer(key, None, inner) for *_, key, inner in sorted(found))
+
+
+def _layers_by_name(
+  names: Iterable[str], arrays: Iterable[Array]
+) -> tuple[Layer, ...]:
+  """Returns the layers of which names, or weights alone, tell."""
+  inside = {name: {} for name in names}
+  for each in arrays:
+    below = inside
+    for name in each.layers:
+      below = below.setdefault(name, {})
+
+  def layers(tree: Mapping[str, Any]) -> tuple[Layer, ...]:
+    return tuple(
+      Layer(name, None, layers(below)) for name, below in tree.items()
+    )
+
+  return layers(inside)
+
+
+# SavedModels.
+
+
+def _read_saved_model(folder: pathlib.Path) -> Contents:
+  if not (folder / SAVED_MODEL_FILE).is_file():
+    raise _RefusedError(
+      f"it is a folder without {SAVED_MODEL_FILE}; a SavedModel (model.save,"
+      " model.export or tf.saved_model.save) has one"
+    )
+  prefix = folder / _VARIABLES
+  index = prefix.with_name(f"{prefix.name}.index")
+  data = sorted(prefix.parent.glob(f"{prefix.name}.data-*"))
+  if not index.exists() or not data:
+    raise _RefusedError(
+      f"it lacks {_VARIABLES}.index or {_VARIABLES}.data-*; save it again"
+    )
+  for path in (index, *data):
+    files.check_regular(path)
+  reader = tf.train.load_checkpoint(str(prefix))
+  shapes = reader.get_variable_to_shape_map()
+  dtypes = reader.get_variable_to_dtype_map()
+  if _GRAPH not in shapes:
+    raise _RefusedError("it does not say what its variables are called")
+  graph = trackable_object_graph_pb2.TrackableObjectGraph()
+  graph.ParseFromString(reader.get_tensor(_GRAPH))
+  tree = _Objects(graph, _metadata(folder / _METADATA_FILE))
+  layers, variables = tree.layers(), tree.variables()
+  num_bytes = 0
+  for owners, name, key in variables:
+    if key not in shapes:
+      raise _RefusedError(f"it is damaged: its variable {name!r} is missing")
+    _check_type(np.dtype(dtypes[key].as_numpy_dtype), "/".join((*owners, name)))
+    num_bytes += math.prod(shapes[key]) * dtypes[key].size
+  stored = sum(path.stat().st_size for path in data)
+  if num_bytes > stored:
+    raise _RefusedError(
+      f"it is damaged: its variables are {memory.described(num_bytes)}, and"
+      f" {_VARIABLES}.data-* have {memory.described(stored)}; save it again"
+    )
+  memory.check(num_bytes, "it is too large")
+  arrays = tuple(
+    Array(owners, name, reader.get_tensor(key))
+    for owners, name, key in variables
+  )
+  if layers:
+    return Contents(arrays, layers)
+  return Contents(arrays, _layers_by_name((), arrays), hint=_NO_MODELS)
+
+
+def _metadata(path: pathlib.Path) -> dict[str, tuple[str, str]]:
+  """Returns name and class of the layers of a Keras model, by their paths."""
+  try:
+    content = files.read_bytes(path, max_bytes=_MAX_TEXT)
+  except FileNotFoundError:
+    return {}
+  metadata = saved_metadata_pb2.SavedMetadata()
+  found = {}
+  try:
+    metadata.ParseFromString(content)
+    for node in metadata.nodes:
+      described = json.loads(node.metadata)
+      name, kind = _get(described, "name"), _get(described, "class_name")
+      if isinstance(name, str) and isinstance(kind, str):
+        found[node.node_path] = name, kind.split(">")[-1]
+  except (protobuf.DecodeError, ValueError, RecursionError) as error:
+    raise _RefusedError(
+      f"its {_METADATA_FILE} is damaged; save it again"
+    ) from error
+  return found
+
+
+class _Objects:
+  """The objects of a SavedModel: models, layers, variables.
+
+  Args:
+    graph: What TensorFlow says of them.
+    metadata: Name and class of the layers, by their paths.
+  """
+
+  def __init__(
+    self,
+    graph: trackable_object_graph_pb2.TrackableObjectGraph,
+    metadata: Mapping[str, tuple[str, str]],
+  ):
+    self._nodes = graph.nodes
+    self._metadata = metadata
+    if not len(self._nodes):
+      raise _RefusedError("it is damaged: it has no objects; save it again")
+
+  def _children(self, number: int) -> dict[str, int]:
+    if not 0 <= number < len(self._nodes):
+      raise _RefusedError("it is damaged: an object is missing; save it again")
+    return {
+      each.local_name: each.node_id for each in self._nodes[number].children
+    }
+
+  def _inner(
+    self, number: int, path: str, depth: int = 0
+  ) -> Iterator[tuple[int, str, str, str]]:
+    """Yields number, path, name and class of the layers of a model."""
+    if depth > _MAX_DEPTH:
+      raise _RefusedError(f"more than {_MAX_DEPTH} models are in one another")
+    seen = {}
+    for edge, child in self._children(number).items():
+      if _LAYER_EDGE.fullmatch(edge):
+        seen.setdefault(child, []).append(f"{path}.{edge}")
+    for child, paths in seen.items():
+      known = next((each for each in paths if each in self._metadata), None)
+      if known is not None:
+        yield child, known, *self._metadata[known]
+
+  def layers(
+    self, number: int = 0, path: str = "root", depth: int = 0
+  ) -> tuple[Layer, ...]:
+    """Returns the layers of the model; () where nothing says their names."""
+    return tuple(
+      Layer(name, kind, self.layers(child, inner, depth + 1))
+      for child, inner, name, kind in self._inner(number, path, depth)
+    )
+
+  def variables(self) -> list[tuple[tuple[str, ...], str, str]]:
+    """Returns names of layers, name and key of the weights, in their order."""
+    owners = dict(self._owners(0, "root", ()))
+    found = []
+    for number in self._weights(0):
+      full_name, key = self._stored(number)
+      path = full_name.split("/")
+      names = owners.get(number, ())
+      if names and path[0] in names[-1:]:
+        path = path[1:]
+      found.append(((*names, *path[:-1]), path[-1], key))
+    return found
+
+  def _owners(
+    self, number: int, path: str, names: tuple[str, ...], depth: int = 0
+  ) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yields each weight with the names of the layers that it is in."""
+    for child, inner, name, _ in self._inner(number, path, depth):
+      for weight in self._weights(child):
+        yield weight, (*names, name)
+      # Inmost last: it stays.
+      yield from self._owners(child, inner, (*names, name), depth + 1)
+
+  def _weights(self, number: int) -> list[int]:
+    listed = self._children(number).get("variables")
+    if listed is not None:
+      children = self._children(listed)
+      return [children[each] for each in sorted(children, key=_number)]
+    if number:
+      return []
+    # No model of Keras: all that is stored and no optimizer's.
+    return [
+      each
+      for each, node in enumerate(self._nodes)
+      if any(a.name == "VARIABLE_VALUE" for a in node.attributes)
+      and _GRAPH not in node.attributes[0].checkpoint_key
+      and not _OF_TRAINING.match(node.attributes[0].checkpoint_key)
+    ]
+
+  def _stored(self, number: int) -> tuple[str, str]:
+    self._children(number)
+    for each in self._nodes[number].attributes:
+      if each.name == "VARIABLE_VALUE":
+        return each.full_name or f"variable_{number}", each.checkpoint_key
+    raise _RefusedError(
+      "it is damaged: one of its variables has no value; save it again"
+    )

@@ -1,0 +1,277 @@
+"""Which array of a Keras file belongs to which weight of a model.
+
+Layers are known by their names. Those that Keras has given (`dense_3`) depend
+on what a process has built before, so they are counted anew on both sides, as
+`models.from_keras` does: `dense.2`, the second of its class in its model. What
+is left over on either side is named, never dropped.
+"""
+
+import functools
+import re
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tff_shift.models.keras import keras_files
+from tff_shift.models.keras import layer_names
+
+Path = tuple[str, ...]
+
+# A layer that has a number of its own.
+_COUNTED = re.compile(r"[a-z0-9.]+\.\d+")
+# What is inside of a layer, and in no name of a weight: the cell of a recurrent
+# layer, and the layer that is wrapped.
+_INSIDE = re.compile(r"cell|layer|.*[._]cell([._]\d+)?")
+_DIRECTION = re.compile(
+  r"(forward|backward)_(layer|(.*[._])?(lstm|gru|rnn)([._]\d+)?)"
+)
+# What a layer calls what it is made of, in files without names, and elsewhere.
+_ATTRIBUTES = {
+  "_query_dense": "query",
+  "_key_dense": "key",
+  "_value_dense": "value",
+  "_output_dense": "attention_output",
+}
+# The class of a functional model, and what Keras calls such a model.
+_FUNCTIONAL, _MODEL = "functional", "model"
+
+
+class _Group(NamedTuple):
+  """The weights of a layer.
+
+  Attributes:
+    raw: The names of the layers that they are in, the outermost first.
+    counted: The same names, with those that Keras has chosen counted anew.
+    weights: What each is called, None where that is not known, and its array
+      in a file or its name in a model.
+  """
+
+  raw: Path
+  counted: Path
+  weights: list[tuple[str | None, np.ndarray | str]]
+
+
+def match(
+  contents: keras_files.Contents, names: Iterable[str]
+) -> dict[str, np.ndarray]:
+  """Finds the array of each weight.
+
+  Args:
+    contents: What a file holds.
+    names: The names of a model's weights, `<part>/<layers>/<weight>`, in the
+      order of their creation within a layer. There may be any number of layers
+      in one another, joined by `/` or by `_`.
+
+  Returns:
+    An array by the name of the weight. A weight of which the file has none is
+    left out.
+
+  Raises:
+    ValueError: If the file has an array for which there is no weight, or of
+      which it cannot be told for which of two it is; one line that names it.
+  """
+  names = tuple(names)
+  in_file = _groups_of_file(contents)
+  in_model = _groups_of_model(names)
+  found = {}
+  # Each way is tried for what the ways before have left.
+  for key in (
+    lambda group: _canonical(group.counted),
+    lambda group: "_".join(_canonical(group.counted)),
+    # A file may leave out models between the outermost and the innermost.
+    lambda group: _canonical(group.counted)[-1:],
+    lambda group: _canonical(group.raw),
+    lambda group: "_".join(_canonical(group.raw)),
+  ):
+    ours, theirs = _by_key(in_model, key), _by_key(in_file, key)
+    for each in ours:
+      if len(ours[each]) == len(theirs.get(each, ())) == 1:
+        found |= _match_weights(theirs[each][0], ours[each][0])
+        in_model.remove(ours[each][0])
+        in_file.remove(theirs[each][0])
+  if in_file:
+    raise ValueError(_left_over(in_file, in_model, names) + contents.hint)
+  return found
+
+
+def _left_over(in_file, in_model, names) -> str:
+  """Returns the message of arrays for which there is no weight."""
+  shown = ", ".join(repr(_shown(each)) for each in in_file[:3])
+  more = f" and {len(in_file) - 3} more" if len(in_file) > 3 else ""
+  wanted = (
+    "still without an array: "
+    + ", ".join(repr(each.weights[0][1]) for each in in_model[:3])
+    if in_model
+    else f"all of its weights, such as {names[0]!r}, have an array"
+    if names
+    else "it has no weights"
+  )
+  return f"it has {shown}{more}, for which the model has no weight ({wanted})"
+
+
+def _shown(group: _Group) -> str:
+  first = group.weights[0][0]
+  return "/".join((*group.raw, *([] if first is None else [first])))
+
+
+def _match_weights(theirs: _Group, ours: _Group) -> dict[str, np.ndarray]:
+  """Returns the arrays of a layer by the names of the model's weights."""
+  layer = "/".join(theirs.raw)
+  given = [name for name, _ in theirs.weights]
+  wanted = [name for name, _ in ours.weights]
+  if None in given:
+    if len(given) != len(wanted):
+      raise ValueError(
+        f"its layer {layer!r} has {len(given)} array(s), and the model has"
+        f" {len(wanted)} weight(s) there ({', '.join(wanted)})"
+      )
+    given = wanted
+  if len(set(given)) < len(given) or len(set(wanted)) < len(wanted):
+    twice = next(
+      each
+      for each in (*given, *wanted)
+      if max(given.count(each), wanted.count(each)) > 1
+    )
+    raise ValueError(
+      f"its layer {layer!r} has several weights {twice!r}, inside of one"
+      " another, and it cannot be told which is which; save the whole model"
+      " (model.save, .keras)"
+    )
+  unknown = [each for each in given if each not in wanted]
+  if unknown:
+    raise ValueError(
+      f"it has {f'{layer}/{unknown[0]}'!r}, for which the model has no weight;"
+      f" that layer's are {', '.join(wanted)}"
+    )
+  by_name = {name: key for name, key in ours.weights}
+  return {
+    by_name[name]: value
+    for name, (_, value) in zip(given, theirs.weights, strict=True)
+  }
+
+
+def _by_key(groups: Iterable[_Group], key) -> dict[object, list[_Group]]:
+  found = {}
+  for each in groups:
+    if key(each):
+      found.setdefault(key(each), []).append(each)
+  return found
+
+
+def _groups_of_file(contents: keras_files.Contents) -> list[_Group]:
+  counted = dict(_counted(contents.layers))
+  groups = {}
+  for each in contents.arrays:
+    raw = _resolved(each.layers, contents.layers)
+    # What is inside of a layer has no number.
+    size = max(s for s in range(len(raw) + 1) if s == 0 or raw[:s] in counted)
+    whole = (*counted.get(raw[:size], ()), *raw[size:])
+    group = groups.setdefault(_canonical(whole), _Group(raw, whole, []))
+    group.weights.append((each.name, each.value))
+  return list(groups.values())
+
+
+def _groups_of_model(names: Sequence[str]) -> list[_Group]:
+  paths = [tuple(name.split("/")) for name in names]
+  counted = dict(_counted(_tree(path[1:-1] for path in paths)))
+  groups = {}
+  for name, (part, *layers, weight) in zip(names, paths, strict=True):
+    raw = tuple(layers)
+    whole = counted.get(raw, ())
+    key = part, _canonical(whole)
+    group = groups.setdefault(key, _Group(raw, whole, []))
+    group.weights.append((weight, name))
+  return list(groups.values())
+
+
+def _tree(paths: Iterable[Path]) -> tuple[keras_files.Layer, ...]:
+  """Returns the layers of paths, in their order."""
+  inside = {}
+  for first, *rest in filter(None, paths):
+    inside.setdefault(first, []).append(tuple(rest))
+  return tuple(
+    keras_files.Layer(name, None, _tree(rests))
+    for name, rests in inside.items()
+  )
+
+
+def _resolved(path: Path, layers: Iterable[keras_files.Layer]) -> Path:
+  """Adds the models that a path leaves out, where there is one way to."""
+  inside = {each.name: each.layers for each in layers}
+  if not path or not inside:
+    return path
+  first, *rest = path
+  if first in inside:
+    return (first, *_resolved(tuple(rest), inside[first]))
+  ways = [name for name in inside if _has_below(first, inside[name])]
+  if len(ways) != 1:
+    return path
+  return (ways[0], *_resolved(path, inside[ways[0]]))
+
+
+def _has_below(name: str, layers: Iterable[keras_files.Layer]) -> bool:
+  return any(
+    each.name == name or _has_below(name, each.layers) for each in layers
+  )
+
+
+def _counted(
+  layers: Iterable[keras_files.Layer], raw: Path = (), counted: Path = ()
+) -> Iterator[tuple[Path, Path]]:
+  """Yields for each layer its path and the one of names that are counted."""
+  layers, counts = tuple(layers), {}
+  # Where some are counted already, the others have names of their own.
+  is_counted = any(
+    layer.class_name is None and _COUNTED.fullmatch(layer.name)
+    for layer in layers
+  )
+  for layer in layers:
+    kind, name = None if is_counted else _kind(layer), layer.name
+    if kind is not None:
+      counts[kind] = counts.get(kind, 0) + 1
+      name = f"{kind.replace('_', '.')}.{counts[kind]}"
+    paths = (*raw, layer.name), (*counted, name)
+    yield paths
+    yield from _counted(layer.layers, *paths)
+
+
+def _kind(layer: keras_files.Layer) -> str | None:
+  """Returns what Keras calls such layers; None: it has a name of its own."""
+  kind = re.sub(r"_\d+$", "", layer.name)
+  if layer.class_name is None:
+    is_automatic = kind in _kinds()
+  else:
+    expected = layer_names.snake_case(layer.class_name)
+    is_automatic = _model_for(kind) == _model_for(expected)
+  return _model_for(kind) if is_automatic else None
+
+
+def _model_for(kind: str) -> str:
+  return _MODEL if kind == _FUNCTIONAL else kind
+
+
+@functools.cache
+def _kinds() -> frozenset[str]:
+  classes = [name for name in dir(tf.keras.layers) if name[0].isupper()]
+  return frozenset(
+    {*map(layer_names.snake_case, classes), _MODEL, _FUNCTIONAL, "sequential"}
+  )
+
+
+def _canonical(path: Path) -> Path:
+  """Returns a path in the one form that all kinds of files come to."""
+  found = []
+  for name in path:
+    name = _ATTRIBUTES.get(name, name)
+    if found and _INSIDE.fullmatch(name):
+      continue
+    direction = _DIRECTION.fullmatch(name)
+    if found and direction:
+      found[-1] += f"_{direction[1]}"
+    elif name not in found[-1:]:
+      found.append(name)
+  return tuple(found)

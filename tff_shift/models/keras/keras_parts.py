@@ -1,0 +1,558 @@
+"""Parts of models from Keras models.
+
+A Keras model holds variables, and a part is a function of its weights. So the
+function copies the model wherever it is called, and hands out the given weights
+where the layers of the copy ask for variables, as do the functional models of
+TFF (`tff.learning.models.functional_model_from_keras`).
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tff_shift.models import modes
+from tff_shift.models import parts
+from tff_shift.models.keras import layer_names
+
+
+class _Source(NamedTuple):
+  """What a part was made of: `Part.source`."""
+
+  keras_model: tf.keras.Model
+  # A name for each frozen weight.
+  frozen_names: tuple[str, ...]
+
+
+class _Weight(NamedTuple):
+  """A weight of a Keras model."""
+
+  # The name of its layer, see `make_part`.
+  layer: str
+  owner: tf.keras.layers.Layer
+  # A variable, or what a layer was given for one.
+  value: Any
+
+  @property
+  def name(self) -> str:
+    """The name that its layer gives it."""
+    return self.value.name.split("/")[-1].split(":")[0]
+
+
+def stateless(
+  initializer: tf.keras.initializers.Initializer,
+) -> parts.Initializer:
+  """Makes a Keras initializer a pure function of a shape and a seed.
+
+  Args:
+    initializer: The initializer; what it draws may not depend on more.
+
+  Returns:
+    `(shape, seed) -> float32 tensor`, see `parts.Part`.
+  """
+
+  def draw(shape, seed):
+    config = initializer.get_config()
+    if "seed" not in config:
+      return initializer(shape, dtype=tf.float32)
+    # A Keras initializer with a seed draws stateless random numbers, and a
+    # tensor will do as the seed: that makes initial weights a pure function of
+    # the run's seed, inside the graph. Keras takes one number, and it has to be
+    # drawn: folding leaves the position in the second half of the seed, so that
+    # the first half is the same for all weights.
+    config["seed"] = tf.random.stateless_uniform(
+      [], seed, minval=None, maxval=None, dtype=tf.int32
+    )
+    return type(initializer).from_config(config)(shape, dtype=tf.float32)
+
+  return draw
+
+
+def with_unit_forget_bias(
+  draw: parts.Initializer, units: int
+) -> parts.Initializer:
+  """Sets the bias of an LSTM's forget gate, the second of four, to one.
+
+  Args:
+    draw: Draws the biases of all four gates.
+    units: The number of units of a gate.
+
+  Returns:
+    What draws the biases with those of the forget gate at one.
+  """
+
+  def draw_with_ones(shape, seed):
+    bias = draw(shape, seed)
+    return tf.concat([bias[:units], tf.ones([units]), bias[2 * units :]], 0)
+
+  return draw_with_ones
+
+
+def _sublayers(
+  layer: tf.keras.layers.Layer, name: str
+) -> Iterator[tuple[str, tf.keras.layers.Layer]]:
+  """Yields the layers right inside of a layer, each with its name."""
+  # What comes after an underscore is part of one layer.
+  if isinstance(layer, tf.keras.layers.Bidirectional):
+    for direction in ("forward", "backward"):
+      yield f"{name}_{direction}", getattr(layer, f"{direction}_layer")
+    return
+  inner = list(layer._flatten_layers(recursive=False, include_self=False))
+  if isinstance(layer, tf.keras.layers.RNN):
+    # A layer and its cell are one.
+    yield from ((name, each) for each in inner)
+    return
+  own_names = layer_names.counted(inner)
+  separator = "/" if isinstance(layer, tf.keras.Model) else "_"
+  for each in inner:
+    yield f"{name}{separator}{own_names[each.name]}", each
+
+
+def _owners(
+  layer: tf.keras.layers.Layer, name: str
+) -> Iterator[tuple[str, tf.keras.layers.Layer]]:
+  """Yields a layer and all layers inside of it, each with its name."""
+  yield name, layer
+  for own_name, each in _sublayers(layer, name):
+    yield from _owners(each, own_name)
+
+
+def _weights_of(keras_model: tf.keras.Model) -> list[_Weight]:
+  """Lists the weights of a model, in an order that its structure decides.
+
+  Keras's own lists depend on which layers are frozen.
+  """
+  weights = {}
+  for layer in keras_model.layers:
+    for name, owner in _owners(layer, layer.name):
+      for value in owner._trainable_weights + owner._non_trainable_weights:
+        weights.setdefault(id(value), _Weight(name, owner, value))
+  return list(weights.values())
+
+
+class _Created(NamedTuple):
+  """What a layer asked for when it created a weight."""
+
+  # Where the weight stands in `_weights_of`.
+  position: int
+  # Whether the layer creates it as a weight that can be trained at all.
+  is_trainable: bool
+  initializer: Any
+
+
+def _use_seed(
+  layers: Iterable[tf.keras.layers.Layer],
+  seed: Callable[[int], tf.Tensor],
+) -> None:
+  """Lets the random numbers of layers depend on a seed alone.
+
+  Args:
+    layers: Layers; those that draw nothing stay as they are.
+    seed: Gives the seed of a draw, int32 [2], of its number.
+  """
+  numbers = itertools.count()
+  for layer in layers:
+    if isinstance(layer, tf.keras.__internal__.layers.BaseRandomLayer):
+      generator = layer._random_generator
+      # Keras has draws without a state, of one seed for all draws of a layer.
+      generator._rng_type = generator.RNG_STATELESS
+      generator._built = True
+      generator.make_seed_for_stateless_op = lambda: seed(next(numbers))
+
+
+def _clone(
+  keras_model: tf.keras.Model, create: Callable[..., tf.Tensor]
+) -> tf.keras.Model:
+  """Copies a model; what its layers take for their variables is given."""
+
+  def copy(layer):
+    if isinstance(layer, tf.keras.Model):
+      return tf.keras.models.clone_model(layer, clone_function=copy)
+    copied = type(layer).from_config(layer.get_config())
+    # Before they are built, where some would create a state.
+    _use_seed(copied._flatten_layers(), lambda _: tf.zeros([2], tf.int32))
+    for each in filter(_is_trained_normalization, copied._flatten_layers()):
+      # Keras calls layers where it copies a model, and this one writes then.
+      each.call = lambda inputs, training=None, mask=None: inputs
+    return copied
+
+  with tf.variable_creator_scope(lambda _, **options: create(**options)):
+    copied = copy(keras_model)
+  for each in filter(_is_trained_normalization, copied._flatten_layers()):
+    del each.call
+  return copied
+
+
+def _order_of_creation(keras_model: tf.keras.Model) -> list[_Created]:
+  """Lists the weights in the order in which a copy's layers create them.
+
+  In a model with shortcuts this need not be the order of the layers, and equal
+  shapes would hide it.
+  """
+  created, positions = [], {}
+  graph = None
+
+  def create(shape=None, dtype=None, trainable=True, initial_value=None, **_):
+    # Keras builds layers outside of the function that is traced.
+    with graph.as_default():
+      value = tf.zeros(() if shape is None else shape, dtype or tf.float32)
+    created.append((value, trainable is not False, initial_value))
+    return value
+
+  def copy():
+    nonlocal graph
+    graph = tf.compat.v1.get_default_graph()
+    for position, weight in enumerate(_weights_of(_clone(keras_model, create))):
+      positions[id(weight.value)] = position
+
+  tf.function(copy, autograph=False).get_concrete_function()
+  weights = _weights_of(keras_model)
+  if len(created) != len(weights) or len(positions) != len(weights):
+    raise ValueError(
+      f"a copy of it creates {len(created)} weights, and it has"
+      f" {len(weights)}; its layers must create their weights by add_weight"
+    )
+  return [
+    # Keras passes `functools.partial(initializer, shape, ...)`.
+    _Created(positions[id(value)], flag, getattr(initial, "func", None))
+    for value, flag, initial in created
+  ]
+
+
+def _initializer(weight: _Weight, created: _Created) -> parts.Initializer:
+  """Returns the initializer of a weight."""
+  initializer = created.initializer
+  name = weight.name
+  if not isinstance(initializer, tf.keras.initializers.Initializer):
+    # What an LSTM passes for its bias is a function of its own.
+    initializer = getattr(weight.owner, f"{name}_initializer", None)
+  if not isinstance(initializer, tf.keras.initializers.Initializer):
+    raise ValueError(
+      f"layer {weight.layer!r} has no initializer for its weight {name!r};"
+      " build the model from Keras layers with `<weight>_initializer`, or let"
+      " its weights be given"
+    )
+  draw = stateless(initializer)
+  if name == "bias" and getattr(weight.owner, "unit_forget_bias", False):
+    (size,) = weight.value.shape
+    draw = with_unit_forget_bias(draw, size // 4)
+  return draw
+
+
+def _with_weights(
+  keras_model: tf.keras.Model, creatable, others
+) -> tf.keras.Model:
+  """Copies a model, whose layers take tensors for their variables.
+
+  Args:
+    keras_model: The model.
+    creatable: The weights that its layers create as trainable, in the order of
+      creation.
+    others: All other weights, in the order of creation.
+
+  Returns:
+    The copy.
+  """
+  left = {True: list(creatable), False: list(others)}
+  return _clone(
+    keras_model,
+    lambda trainable=True, **_: left[trainable is not False].pop(0),
+  )
+
+
+def _in_own_function(call: Callable[..., tf.Tensor], *arguments) -> tf.Tensor:
+  """Calls a function as one of TensorFlow's.
+
+  It is one for each call, for the table of one that is kept keeps alive all
+  graphs that it was called in. Within it, layers are optimised as if alone.
+  """
+  # Made concrete first: TensorFlow warns of functions that are traced often.
+  return tf.function(call).get_concrete_function(*arguments)(*arguments)
+
+
+def _is_trained_normalization(layer: tf.keras.layers.Layer) -> bool:
+  return (
+    isinstance(layer, tf.keras.layers.BatchNormalization) and layer.trainable
+  )
+
+
+def _normalizations(
+  keras_model: tf.keras.Model,
+) -> Iterator[tuple[str, tf.keras.layers.BatchNormalization]]:
+  """Yields the trained batch normalisations, each with its name."""
+  for layer in keras_model.layers:
+    for name, owner in _owners(layer, layer.name):
+      if _is_trained_normalization(owner):
+        yield name, owner
+
+
+def _normalize_by_statistics(
+  layer: tf.keras.layers.BatchNormalization,
+) -> None:
+  """Lets a layer do in training what it does in evaluation."""
+  evaluate = layer.call
+  layer.call = lambda inputs, training=None, mask=None: evaluate(
+    inputs, training=False
+  )
+
+
+def _normalize_by_batch(
+  layer: tf.keras.layers.BatchNormalization, name: str
+) -> None:
+  """Lets a layer normalise by the batch, and move the statistics of the scope.
+
+  As Keras does it, with the momentum and the epsilon of the layer: outputs by
+  the biased variance of the batch, and the running variance moves to the
+  unbiased one where Keras fuses the layer, which it does for images.
+
+  Args:
+    layer: A layer of a copy, in training.
+    name: What the layer is called in the names of the scope's statistics.
+  """
+
+  def call(inputs, training=None, mask=None):
+    del training, mask
+    (axis,) = layer.axis
+    others = [each for each in range(len(inputs.shape)) if each != axis]
+    mean, variance = tf.nn.moments(inputs, others)
+    size = tf.cast(tf.size(inputs) // inputs.shape[axis], tf.float32)
+    shape = [1] * len(inputs.shape)
+    shape[axis] = -1
+    offset, scale = (
+      None if each is None else tf.reshape(each, shape)
+      for each in (layer.beta, layer.gamma)
+    )
+    current = modes.statistics()
+    seen = variance
+    if layer.fused:
+      seen = variance * size / tf.maximum(size - 1.0, 1.0)
+    for kind, value in (("moving_mean", mean), ("moving_variance", seen)):
+      old = current[f"{name}/{kind}"]
+      current[f"{name}/{kind}"] = old - (old - value) * (1.0 - layer.momentum)
+    return tf.nn.batch_normalization(
+      inputs,
+      tf.reshape(mean, shape),
+      tf.reshape(variance, shape),
+      offset,
+      scale,
+      layer.epsilon,
+    )
+
+  layer.call = call
+
+
+def _penalties(keras_model: tf.keras.Model) -> list[Callable[[], tf.Tensor]]:
+  """Returns the regularizers of the weights of a model."""
+  return [
+    penalty
+    for layer in keras_model._flatten_layers()
+    for penalty in layer._callable_losses
+  ]
+
+
+def make_part(
+  keras_model: tf.keras.Model,
+  stream: int,
+  start: int = 0,
+  *,
+  is_given: bool = False,
+  split: Callable[[tf.Tensor], Any] | None = None,
+) -> parts.Part:
+  """Turns a Keras model into a part.
+
+  Weights that are not trainable become the part's frozen weights, with the
+  values that they have now.
+
+  Args:
+    keras_model: A model of one output; it may have no weights.
+    stream: See `parts.paths`.
+    start: See `parts.paths`.
+    is_given: Whether weights start with the values that they have now. Else
+      they are drawn.
+    split: Makes the inputs of a model that has several of the batch.
+
+  Returns:
+    The part. A layer of a model inside of the model is called
+    `<model>/<layer>`, and a layer inside of another layer `<layer>_<layer>`.
+
+  Raises:
+    ValueError: If a weight that is drawn has no initializer, if two have one
+      name, or if a layer creates weights in a way that a copy does not.
+  """
+  weights = _weights_of(keras_model)
+  trained = {id(variable) for variable in keras_model.trainable_variables}
+  is_trained = [id(weight.value) in trained for weight in weights]
+  names = [f"{weight.layer}/{weight.name}" for weight in weights]
+  if len(set(names)) < len(names):
+    twice = next(name for name in names if names.count(name) > 1)
+    raise ValueError(
+      f"layer {twice.split('/')[0]!r} has layers inside of it, two of whose"
+      f" weights would be {twice!r}; give these layers names of their own"
+    )
+  values = [weight.value.numpy() for weight in weights]
+  order = _order_of_creation(keras_model)
+  creatable = [each.position for each in order if each.is_trainable]
+  others = [each.position for each in order if not each.is_trainable]
+  in_order = creatable + others
+  # Where running statistics have their names: by the place of the weight.
+  moving = {
+    number: f"{parts.STREAMS[stream]}/{names[number]}"
+    for number, weight in enumerate(weights)
+    if _is_trained_normalization(weight.owner) and not is_trained[number]
+  }
+  ours = [each for each in in_order if is_trained[each]]
+  fixed = [
+    each for each in in_order if not is_trained[each] and each not in moving
+  ]
+  places = {
+    moving[each]: others.index(each) for each in others if each in moving
+  }
+  created = {each.position: each for each in order}
+  has_penalty = bool(_penalties(keras_model))
+
+  def given(weights, frozen):
+    values = dict(zip(ours, weights, strict=True))
+    values.update(zip(fixed, frozen, strict=True))
+    current = modes.statistics()
+    values.update((each, current[name]) for each, name in moving.items())
+    return tuple(
+      tuple(values[each] for each in group) for group in (creatable, others)
+    )
+
+  def penalty(creatable, others):
+    copied = _with_weights(keras_model, creatable, others)
+    return tf.add_n([each() for each in _penalties(copied)])
+
+  def function(weights, x, frozen):
+    mode, normalizes_by_batch = modes.current(), modes.normalizes_by_batch()
+    seed = mode and mode.seed_of_call()
+    arguments = given(weights, frozen)
+    if mode and has_penalty:
+      mode.penalize(
+        keras_model, weights, lambda: _in_own_function(penalty, *arguments)
+      )
+
+    def call(creatable, others, x):
+      copied = _with_weights(keras_model, creatable, others)
+      if mode:
+        _use_seed(
+          copied._flatten_layers(),
+          lambda n: tf.random.experimental.stateless_fold_in(seed(), n),
+        )
+      if not places or not normalizes_by_batch:
+        for _, layer in _normalizations(copied):
+          _normalize_by_statistics(layer)
+        return copied(x, training=bool(mode)), {}
+      with modes.with_statistics(
+        {name: others[place] for name, place in places.items()}
+      ) as current:
+        for name, layer in _normalizations(copied):
+          _normalize_by_batch(layer, f"{parts.STREAMS[stream]}/{name}")
+        return copied(x, training=bool(mode)), current
+
+    y, moved = _in_own_function(call, *arguments, split(x) if split else x)
+    if mode and moved:
+      modes.statistics().update(moved)
+    return y
+
+  return parts.Part(
+    function=function,
+    names=tuple(names[each] for each in ours),
+    initializers=tuple(
+      parts.constant(values[each])
+      if is_given
+      else _initializer(weights[each], created[each])
+      for each in ours
+    ),
+    shapes=tuple(values[each].shape for each in ours),
+    paths=parts.paths(stream, len(ours), start),
+    frozen=tuple(values[each] for each in fixed),
+    source=_Source(keras_model, tuple(names[each] for each in fixed)),
+    statistics={
+      name: values[each]
+      if is_given
+      else created[each].initializer(values[each].shape).numpy()
+      for each, name in moving.items()
+    },
+    normalizers=tuple(
+      names[each]
+      for each in ours
+      if _is_trained_normalization(weights[each].owner)
+    ),
+  )
+
+
+def _make_part_like(keras_model: tf.keras.Model, whole: parts.Part):
+  """Makes a part of layers of another part; its weights are those there."""
+  part = make_part(keras_model, parts.HEAD)
+  positions = [whole.names.index(name) for name in part.names]
+  frozen = dict(zip(whole.source.frozen_names, whole.frozen, strict=True))
+  return dataclasses.replace(
+    part,
+    initializers=tuple(whole.initializers[i] for i in positions),
+    paths=tuple(whole.paths[i] for i in positions),
+    frozen=tuple(frozen[name] for name in part.source.frozen_names),
+  )
+
+
+def input_size(part: parts.Part) -> int:
+  """Returns the length of the vectors that a part of `make_part` takes."""
+  return part.source.keras_model.input_shape[-1]
+
+
+def cut_last_layer(part: parts.Part) -> tuple[parts.Part, parts.Part]:
+  """Cuts a part before its last layer, which has to be linear.
+
+  Args:
+    part: A part that maps vectors to vectors, made by `make_part`; initial and
+      frozen weights may be given.
+
+  Returns:
+    What comes before the last layer, `parts.identity` where nothing does, and
+    the last layer. All weights start as they do in the part.
+
+  Raises:
+    ValueError: If the part is no Keras model, or does not end in a linear layer
+      of a vector.
+  """
+  keras_model = part.source.keras_model if part.source else None
+  last = keras_model.layers[-1] if part.source else None
+  if not (
+    isinstance(last, tf.keras.layers.Dense)
+    and last.activation is tf.keras.activations.linear
+    and len(last.inbound_nodes) == 1
+    and last.output is keras_model.output
+    and len(last.input_shape) == 2
+  ):
+    raise ValueError(
+      "the head does not end in a linear Keras layer of a vector that can be"
+      " cut off"
+    )
+  if last.input is keras_model.input:
+    return parts.identity(), part
+  hidden = tf.keras.Model(keras_model.input, last.input)
+  # A copy: to call the layer once more would add to the model that it is from.
+  linear = tf.keras.Sequential(
+    [
+      tf.keras.layers.InputLayer(last.input_shape[1:]),
+      type(last).from_config(last.get_config()),
+    ],
+    name=keras_model.name,
+  )
+  return _make_part_like(hidden, part), _make_part_like(linear, part)
+
+
+def linear_head(embedding_size: int, num_classes: int) -> tf.keras.Model:
+  """Builds a head of one linear layer with a bias."""
+  return tf.keras.Sequential(
+    [
+      tf.keras.layers.InputLayer((embedding_size,)),
+      tf.keras.layers.Dense(num_classes, name="classifier"),
+    ],
+    name="linear_head",
+  )

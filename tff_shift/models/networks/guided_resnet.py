@@ -1,0 +1,67 @@
+"""ResNet-18 for images of 32 x 32, with a guide.
+
+Source: FedDRM, Fig. 2 and the paragraph on the architecture of its experiments:
+the 512 features of ResNet-18, from which one projection to 256 leads to the
+classes and another to the clients. The paper says no more of the network; the
+rest follows the authors' program
+(https://github.com/zijianwang0510/FedDRM):
+  * `resnet` with the stem for small images and 16 groups in each normalisation;
+  * the scale of the second normalisation of a block starts at 0, so that each
+    block starts as its way around;
+  * projections and initial weights as in `projection`.
+"""
+
+import tensorflow as tf
+
+from tff_shift.models import guided_model
+from tff_shift.models.networks import projection
+from tff_shift.models.networks import resnet
+
+
+def build(
+  input_shape: tuple[int, ...] = (32, 32, 3),
+  num_classes: int = 10,
+  num_clients: int = 8,
+  width: int = 64,
+  groups: int = 16,
+  initial_scale: float = 0.0,
+  input_dtype: tf.DType = tf.uint8,
+) -> guided_model.GuidedModel:
+  """Builds the network.
+
+  Args:
+    input_shape: Height, width and channels of an image.
+    num_classes: The number of classes.
+    num_clients: The number of clients.
+    width: The channels of the first of the four stages; each of the others has
+      twice those before it.
+    groups: The number of groups of each normalisation, a divisor of `width`.
+    initial_scale: The value at which the scale of the second normalisation of
+      each block starts.
+    input_dtype: `tf.uint8` for images in 0..255, else `tf.float32`.
+
+  Returns:
+    A `GuidedModel` with 8 x `width` features and an embedding of 4 x `width`.
+
+  Raises:
+    ValueError: If `groups` does not divide `width`.
+  """
+  feature_size, embedding_size = 8 * width, 4 * width
+  return guided_model.build_guided_model(
+    "guided_resnet18",
+    trunk=lambda: resnet.trunk(
+      input_shape,
+      stem="cifar",
+      width=width,
+      groups=groups,
+      initial_scale=initial_scale,
+    ),
+    target_branch=lambda: projection.target_branch(
+      feature_size, embedding_size
+    ),
+    head=lambda: projection.head(embedding_size, num_classes),
+    client_branch=lambda: projection.client_branch(
+      feature_size, embedding_size, num_clients
+    ),
+    input_dtype=input_dtype,
+  )

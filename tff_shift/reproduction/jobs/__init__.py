@@ -1,0 +1,1 @@
+"""The runs of a table, each a process of its own."""

@@ -1,0 +1,123 @@
+"""What jobs cost, in seconds of a machine: guessed at first, then measured."""
+
+import functools
+import math
+import pathlib
+from typing import Annotated
+from typing import Any
+
+import msgspec
+
+from tff_shift import records
+from tff_shift.reproduction import binary_flags
+from tff_shift.reproduction.jobs.jobs import jobs as jobs_lib
+
+# Of each start: imports, data, graphs.
+STARTUP_SECONDS = 25.0
+
+_ByName = dict[str, Annotated[float, msgspec.Meta(gt=0, le=1e9)]]
+
+
+class _Guesses(records.Record):
+  """See costs.toml."""
+
+  datasets: _ByName
+  training: _ByName
+  evaluation: _ByName
+
+  def __post_init__(self):
+    if not {"default", "of_a_period"} <= set(self.evaluation):
+      raise ValueError("evaluation: default and of_a_period are wanted")
+
+
+@functools.cache
+def _guesses() -> _Guesses:
+  return records.read(pathlib.Path(__file__).with_name("costs.toml"), _Guesses)
+
+
+def _number(job: jobs_lib.Job, name: str) -> float:
+  """Returns the number that a flag of a job is; the binary has the default."""
+  flag = binary_flags.of(job.binary)[name]
+  if name not in job.flags:
+    return flag.default
+  return flag.parser.parse(binary_flags.shown(job.flags[name]))
+
+
+def _count(value: Any) -> int:
+  """Returns how many values a flag has."""
+  return len(binary_flags.shown(value).split(","))
+
+
+def _largest(value: Any) -> float:
+  """Returns the largest number of a flag, which may have several."""
+  return max(map(float, binary_flags.shown(value).split(",")))
+
+
+def num_runs(job: jobs_lib.Job) -> int:
+  """Returns the runs of a job: those that choose a setting, and the seeds."""
+  seeds = _count(job.flags["seeds"])
+  if "select" not in job.flags:
+    return seeds
+  settings = math.prod(_count(job.flags[name]) for name in job.compared)
+  return settings * _count(job.flags["selection_seeds"]) + seeds
+
+
+def num_evaluations(job: jobs_lib.Job) -> int:
+  """Returns the rows of metrics.csv that a run leaves, about."""
+  if job.binary == "online_adaptation":
+    return _number(job, "timesteps")
+  if job.binary == "dynamic_personalization":
+    known = binary_flags.of(job.binary)
+    streams = job.flags.get(
+      "test_distributions", known["test_distributions"].default
+    )
+    return _number(job, "periods") * _count(streams)
+  final = 1
+  if "final_rounds" in job.flags:
+    final = _number(job, "final_rounds")
+  evaluations = _number(job, "rounds") / _number(job, "evaluate_every")
+  return math.ceil(evaluations) + final - 1
+
+
+def training_seconds(job: jobs_lib.Job) -> float:
+  """Returns a guess of the seconds that all rounds of one run take."""
+  if job.binary == "online_adaptation":
+    rounds = _number(job, "timesteps") * _number(job, "rounds_per_step")
+  else:
+    rounds = _number(job, "rounds")
+  work = 1.0
+  for name in ("local_steps", "local_epochs"):
+    paper = _largest(job.of_paper.get(name, 0))
+    if name in job.flags and paper > 0:
+      work = _largest(job.flags[name]) / paper
+  factor = _guesses().training.get(job.flags["algorithm"], 1.0)
+  return (
+    rounds * _per_round(job) * _number(job, "participation") * work * factor
+  )
+
+
+def _per_round(job: jobs_lib.Job) -> float:
+  """Returns a guess for FedAvg with all clients and all of their steps."""
+  per_client = _guesses().datasets.get(job.dataset, 1.0)
+  return _number(job, "num_clients") * per_client
+
+
+def seconds(job: jobs_lib.Job) -> float:
+  """Returns a guess of the seconds that a job takes on two cores."""
+  guesses = _guesses().evaluation
+  share = guesses.get(job.flags["algorithm"], guesses["default"])
+  if job.binary in ("online_adaptation", "dynamic_personalization"):
+    share = guesses["of_a_period"]
+  evaluation = (
+    num_evaluations(job) * _per_round(job) * share * _share_of_examples(job)
+  )
+  return STARTUP_SECONDS + num_runs(job) * (training_seconds(job) + evaluation)
+
+
+def _share_of_examples(job: jobs_lib.Job) -> float:
+  """Returns which part of the examples is left, about."""
+  whole = {"max_examples_per_domain": 5800, "max_examples": 60000}
+  for name, all_examples in whole.items():
+    if name in job.flags:
+      return min(1.0, _number(job, name) / all_examples)
+  return 1.0

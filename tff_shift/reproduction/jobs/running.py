@@ -1,0 +1,243 @@
+"""Runs jobs as processes side by side; what is finished is not run again."""
+
+import dataclasses
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+from tff_shift import files
+from tff_shift.command_line import binaries
+from tff_shift.reproduction.jobs.jobs import child
+from tff_shift.reproduction.jobs.jobs import costs
+from tff_shift.reproduction.jobs.jobs import jobs as jobs_lib
+from tff_shift.reproduction.jobs.jobs import records
+from tff_shift.reproduction.jobs.jobs import telling
+
+_POLL_SECONDS = 0.2
+# How long a binary may take to end after each signal.
+_GRACE_SECONDS = {signal.SIGINT: 30.0, signal.SIGTERM: 10.0}
+# A process that was killed may hold its folder a moment longer.
+_HELD = "a run is still going on in"
+_HELD_TRIES, _HELD_SECONDS = 20, 3.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+  """How jobs are run.
+
+  Attributes:
+    output_dir: The folder of the reproduction.
+    num_jobs: How many processes there are at a time.
+    more: Further arguments of each, which leave its results as they are.
+    environment: Variables beside those of this process.
+  """
+
+  output_dir: pathlib.Path
+  num_jobs: int = 1
+  more: Sequence[str] = ()
+  environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+class _Running:
+  """A job with its process."""
+
+  def __init__(
+    self,
+    job: jobs_lib.Job,
+    place: records.Place,
+    options: Options,
+    tries: int,
+  ):
+    self.job = job
+    self.place = place
+    # How often it was started while its folder was still held.
+    self.tries = max(0, tries)
+    self.has_resumed = place.can_resume()
+    earlier = place.read()
+    self._seconds_before = 0.0 if earlier is None else earlier.seconds
+    place.write(
+      records.JobRecord(
+        arguments=tuple(job.arguments),
+        seconds=self._seconds_before,
+        machine=records.machine(),
+      )
+    )
+    arguments = jobs_lib.command(job, options.output_dir, options.more)
+    arguments += ["--resume"] * self.has_resumed
+    self._start = time.monotonic()
+    with open(files.open_to_append(place.log), "ab") as log:
+      self.process = subprocess.Popen(
+        [
+          sys.executable,
+          os.fspath(pathlib.Path(child.__file__)),
+          str(os.getpid()),
+          "-m",
+          # An installed package has no folder `experiments`.
+          arguments[0].replace("experiments", binaries.__name__),
+          *arguments[1:],
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, **options.environment},
+        # Ctrl-C goes to this process alone, which passes it on.
+        process_group=0,
+      )
+
+  @property
+  def seconds(self) -> float:
+    """Seconds since the start."""
+    return time.monotonic() - self._start
+
+  def end(self, exit_code: int) -> None:
+    """Notes how the process has ended; gives the job back."""
+    self.place.write(
+      records.JobRecord(
+        arguments=tuple(self.job.arguments),
+        exit_code=exit_code,
+        summary=self.place.digest(),
+        seconds=self._seconds_before + self.seconds,
+        ended=records.now(),
+        machine=records.machine(),
+      )
+    )
+    self.place.give_back()
+
+
+class Runner:
+  """Runs jobs; `run` returns when all are done or have failed."""
+
+  def __init__(self, options: Options):
+    self._options = options
+    self._teller = None
+    self._running: list[_Running] = []
+    self._waiting: list[tuple[float, int, jobs_lib.Job]] = []
+
+  def check(self, jobs: Sequence[jobs_lib.Job]) -> None:
+    """Refuses folders that hold runs with other flags.
+
+    Raises:
+      ValueError: In one line.
+    """
+    for job in jobs:
+      records.Place(self._options.output_dir, job).check_same()
+
+  def run(
+    self, jobs: Sequence[jobs_lib.Job], teller: telling.Teller
+  ) -> list[str]:
+    """Runs jobs that were checked, the longest first.
+
+    Args:
+      jobs: The jobs.
+      teller: Tells how far they are.
+
+    Returns:
+      What failed, a line for each.
+
+    Raises:
+      KeyboardInterrupt: After Ctrl-C, when all processes have ended.
+    """
+    places = [records.Place(self._options.output_dir, job) for job in jobs]
+    self._teller = teller
+    todo = []
+    for job, place in zip(jobs, places, strict=True):
+      if place.is_finished():
+        self._teller.skipped(job)
+      else:
+        todo.append(job)
+    todo.sort(key=costs.seconds, reverse=True)
+    self._waiting = [(0.0, 0, job) for job in todo]
+    failures = []
+    try:
+      while self._waiting or self._running:
+        self._start_some()
+        failures += self._collect()
+        self._teller.update(
+          [(each.job, each.place, each.seconds) for each in self._running],
+          [job for _, _, job in self._waiting],
+        )
+        if not self._running and self._only_elsewhere():
+          break
+        time.sleep(_POLL_SECONDS)
+    finally:
+      self._end_all()
+    for _, _, job in self._waiting:
+      self._teller.elsewhere(job)
+    return failures
+
+  def _only_elsewhere(self) -> bool:
+    """Whether what waits is run by other processes, none of it by this one."""
+    return all(tries < 0 for _, tries, _ in self._waiting)
+
+  def _start_some(self) -> None:
+    """Starts jobs while there is room; those of other processes wait."""
+    left, self._waiting = self._waiting, []
+    for not_before, tries, job in left:
+      is_due = time.monotonic() >= not_before
+      if not is_due or len(self._running) >= self._options.num_jobs:
+        self._waiting.append((not_before, tries, job))
+        continue
+      place = records.Place(self._options.output_dir, job)
+      if not place.take():
+        later = time.monotonic() + _HELD_SECONDS
+        self._waiting.append((later, -1, job))
+      elif place.is_finished():
+        # By another process, since this one looked.
+        place.give_back()
+        self._teller.skipped(job)
+      else:
+        running = _Running(job, place, self._options, tries)
+        self._running.append(running)
+        self._teller.started(job, running.has_resumed)
+
+  def _collect(self) -> list[str]:
+    """Takes note of the processes that have ended; returns what failed."""
+    failures = []
+    for running in list(self._running):
+      code = running.process.poll()
+      if code is None:
+        continue
+      self._running.remove(running)
+      running.end(code)
+      job, line = running.job, running.place.last_line()
+      if code == 0 and running.place.is_finished():
+        self._teller.finished(job, running.place, running.seconds)
+      elif _HELD in line and running.tries < _HELD_TRIES:
+        later = time.monotonic() + _HELD_SECONDS
+        self._waiting.append((later, running.tries + 1, job))
+      else:
+        failures.append(f"{job.folder}: {_ending(code)}: {line}")
+        self._teller.failed(job, failures[-1])
+    return failures
+
+  def _end_all(self) -> None:
+    """Ends what still runs: gently at first; its checkpoints are kept."""
+    for kind, grace in (*_GRACE_SECONDS.items(), (signal.SIGKILL, None)):
+      alive = [each for each in self._running if each.process.poll() is None]
+      for running in alive:
+        running.process.send_signal(kind)
+      end = None if grace is None else time.monotonic() + grace
+      for running in alive:
+        _wait(running.process, end)
+    for running in self._running:
+      running.end(running.process.wait())
+    self._running = []
+
+
+def _wait(process: subprocess.Popen, end: float | None) -> None:
+  """Waits for a process; an impatient Ctrl-C or the end of time cuts it."""
+  try:
+    process.wait(None if end is None else max(0.0, end - time.monotonic()))
+  except (subprocess.TimeoutExpired, KeyboardInterrupt):
+    return
+
+
+def _ending(code: int) -> str:
+  if code < 0:
+    return f"ended by {signal.Signals(-code).name}"
+  return f"exit code {code}"

@@ -1,0 +1,389 @@
+r"""Runs a table of a paper, and makes a page of it: the paper beside ours.
+
+  python -m experiments.reproduce --list
+  python -m experiments.reproduce fed_evolve/1 --budget=2h \
+      --output_dir=runs/fed_evolve_1
+  python -m experiments.reproduce fed_evolve/1 --full --jobs=4 --shard=1/3 \
+      --resume --output_dir=runs/fed_evolve_1
+  python -m experiments.reproduce fed_evolve/3 --merge=runs/a,runs/b \
+      --output_dir=runs/whole
+
+Each method under each setting of a column is a job: a run folder of an ordinary
+binary, `<output_dir>/<data set>_<setting>/<method>`, with all rates of the grid
+and all seeds. What is finished is not run again. The page, report.html, shows
+what there is, also of a part. Exit code 3: a job has failed; the others ran on.
+
+One of --full, --budget and --reduce says how much is run. --budget measures a
+few rounds and estimates; as long as that is too much it goes down the table's
+list of `rungs`: two seeds, two values of each hyper-parameter, fewer clients in
+a round, fewer rounds, examples and local steps. The page marks all of it. The
+plan is kept in plan.json, which --resume, other shards and --merge go by.
+"""
+
+import os
+import pathlib
+import shlex
+import sys
+import tempfile
+from collections.abc import Sequence
+
+import markupsafe
+from absl import flags
+
+from tff_shift import execution
+from tff_shift import files
+from tff_shift import shown_names
+from tff_shift.command_line import common_flags
+from tff_shift.command_line import output_folder
+from tff_shift.command_line import program
+from tff_shift.command_line.flags import worker_flags
+from tff_shift.reporting.pages import contents
+from tff_shift.reproduction import binary_flags
+from tff_shift.reproduction import checks
+from tff_shift.reproduction import plan_file
+from tff_shift.reproduction import reductions
+from tff_shift.reproduction import specification
+from tff_shift.reproduction import table
+from tff_shift.reproduction.jobs.jobs import budget
+from tff_shift.reproduction.jobs.jobs import jobs as jobs_lib
+from tff_shift.reproduction.jobs.jobs import records
+from tff_shift.reproduction.jobs.jobs import running
+from tff_shift.reproduction.jobs.jobs import sharding
+from tff_shift.reproduction.jobs.jobs import telling
+
+FLAGS = flags.FLAGS
+
+_PAGE = "report.html"
+_HOW_MUCH = ("full", "budget", "reduce")
+
+
+def define_flags() -> None:
+  """Defines the flags."""
+  # Before those of this binary, some of which have the same names.
+  for binary in specification.BINARIES:
+    binary_flags.of(binary)
+  flags.DEFINE_bool("list", False, "Names all tables.")
+  flags.DEFINE_string("output_dir", None, "The folder of the reproduction.")
+  flags.DEFINE_bool("full", False, "Runs all that the paper says.")
+  flags.DEFINE_string(
+    "reduce",
+    None,
+    "Runs less of it: comma-separated name=value. num_seeds=2,"
+    " seeds=0:1, num_settings=2 (the middle values of each hyper-parameter that"
+    " is chosen), learning_rate=1e-2:1e-1 (these of the paper's), rounds=20 (at"
+    " most), rounds=50% (of the paper's); so for every flag of the binary that"
+    " is a number; evaluate_every=20 (at least); model=cnn.",
+  )
+  flags.DEFINE_string(
+    "budget",
+    None,
+    "Runs as much of it as a time such as 30m or 2h allows, by an estimate; see"
+    " above for what is left out first.",
+  )
+  flags.DEFINE_string(
+    "shard",
+    "1/1",
+    "i/n: runs the i-th of n parts, for n machines, with a folder for each or"
+    " one for all. See --merge.",
+  )
+  flags.DEFINE_list(
+    "merge",
+    [],
+    "Comma-separated folders of shards: copies their runs to --output_dir, runs"
+    " nothing, and makes the page of all.",
+  )
+  flags.DEFINE_integer("jobs", 1, "Jobs that run at the same time.")
+  output_folder.define_resume(
+    "Goes on in --output_dir by the plan that is kept there."
+  )
+  flags.DEFINE_list("only", [], "Comma-separated methods; default: all.")
+  flags.DEFINE_list(
+    "columns",
+    [],
+    "Comma-separated parts of the names of folders, such as dirichlet_1.0;"
+    " default: all columns.",
+  )
+  flags.DEFINE_bool(
+    "page_only", False, "Runs nothing; makes the page of what there is."
+  )
+  flags.DEFINE_string(
+    "flags",
+    None,
+    "Further flags of the binaries, blank-separated; the page marks them.",
+  )
+  flags.DEFINE_string(
+    "data_dir", None, "Folder of the data sets. Default: TFDS_DATA_DIR."
+  )
+  flags.DEFINE_string(
+    "executor", None, "Passed on to the binaries, as the flags of its workers."
+  )
+  worker_flags.define_flags()
+
+
+def _passed_on() -> list[str]:
+  """Returns the flags of this binary that change no result of the others."""
+  names = ["executor", *execution.RemoteWorkers.__dataclass_fields__]
+  return [
+    binary_flags.argument(name, FLAGS[name].value)
+    for name in names
+    if FLAGS[name].value is not None
+  ]
+
+
+def _asked(binary: str) -> plan_file.Plan | None:
+  """Returns the plan of the flags, without what a budget leads to.
+
+  None if no flag says anything of it.
+
+  Raises:
+    ValueError: If a flag is wrong.
+  """
+  given = [name for name in _HOW_MUCH if FLAGS[name].value]
+  if len(given) > 1:
+    raise ValueError(" and ".join(f"--{n}" for n in given) + ": choose one")
+  if FLAGS.budget:
+    budget.parse(FLAGS.budget)
+  more_flags = shlex.split(FLAGS.flags or "")
+  for name, value in binary_flags.parsed(more_flags, binary).items():
+    checks.check_flag(name, value, binary)
+  if not given and not more_flags:
+    return None
+  return plan_file.Plan(
+    reduce=dict(reductions.parse(FLAGS.reduce or "", binary).items),
+    more_flags=tuple(more_flags),
+    budget=FLAGS.budget or "",
+  )
+
+
+def _plan(asked_table: table.Table, folder: pathlib.Path) -> plan_file.Plan:
+  """Returns the plan: the one that is kept, or that of the flags.
+
+  Raises:
+    ValueError: If neither is right, or both are and differ.
+  """
+  asked, kept = _asked(asked_table.of.binary), plan_file.read(folder)
+  if FLAGS.merge:
+    kept = sharding.common_plan([*map(pathlib.Path, FLAGS.merge)])
+  elif kept is None:
+    if not any(FLAGS[name].value for name in _HOW_MUCH):
+      raise ValueError(
+        "give --full, --budget or --reduce: how much is to be run"
+      )
+    _check_empty(folder)
+    return _within_budget(asked_table, asked) if asked.budget else asked
+  elif not (FLAGS.resume or FLAGS.page_only):
+    raise ValueError(
+      f"--output_dir={folder}: it holds a reproduction; add --resume to go on,"
+      " or name another"
+    )
+  if asked is not None and not asked.is_of(kept):
+    raise ValueError(
+      f"--output_dir={folder}: its {plan_file.NAME} says otherwise than the"
+      " flags; leave out --full, --budget, --reduce and --flags to go on, or"
+      " name another folder"
+    )
+  kept.check(asked_table.of.binary)
+  return kept
+
+
+def _check_empty(folder: pathlib.Path) -> None:
+  """Refuses a folder in which there is something else."""
+  if folder.exists() and not folder.is_dir():
+    raise ValueError(f"--output_dir={folder}: it is a file; name a folder")
+  if folder.exists() and any(folder.iterdir()):
+    raise ValueError(
+      f"--output_dir={folder}: it holds files but no {plan_file.NAME}; name"
+      " another folder"
+    )
+
+
+def _within_budget(
+  asked_table: table.Table, asked: plan_file.Plan
+) -> plan_file.Plan:
+  """Returns the plan with what the budget leaves.
+
+  Raises:
+    ValueError: If the least of it does not fit, or the measurement fails.
+  """
+  more_flags = binary_flags.parsed(
+    list(asked.more_flags), asked_table.of.binary
+  )
+
+  def jobs_of(reduced):
+    jobs = asked_table.chosen(asked_table.planned(reduced, more_flags))
+    index, number = sharding.parse(FLAGS.shard)
+    return sharding.deal(jobs, index, number)
+
+  whole = jobs_of(reductions.Reductions())
+  if not whole:
+    return asked
+  checks.check_jobs(whole, asked_table.of.name, FLAGS.data_dir)
+  told = f"measuring    {whole[0].folder}, a few rounds"
+  print(shown_names.printable(told), flush=True)
+  with tempfile.TemporaryDirectory(prefix="tff-shift-") as temporary:
+    speed = budget.measure(
+      whole[0],
+      lambda reduced: next(
+        job for job in jobs_of(reduced) if job.folder == whole[0].folder
+      ),
+      pathlib.Path(temporary),
+      _environment(),
+    )
+  reduced, estimate = budget.fit(
+    [
+      reductions.parse(rung, asked_table.of.binary)
+      for rung in asked_table.of.rungs
+    ],
+    lambda reduced: speed.estimate(jobs_of(reduced), FLAGS.jobs),
+    budget.parse(asked.budget),
+  )
+  return asked.replace(reduce=dict(reduced.items), estimate=estimate)
+
+
+def _environment() -> dict[str, str]:
+  """Returns the variables that the binaries get beside those of this one."""
+  if not FLAGS.data_dir:
+    return {}
+  return {"TFDS_DATA_DIR": os.path.abspath(FLAGS.data_dir)}
+
+
+def _print_list() -> None:
+  for name in specification.names():
+    spec = specification.load(name)
+    cells = spec.cells()
+    printed = sum(cell.printed is not None for cell in cells)
+    print(f"{name:<18} {printed:>4} cells  {spec.title}")
+
+
+def _write_page(made: contents.Contents, folder: pathlib.Path) -> None:
+  # Here, because it imports what draws, which takes time.
+  from tff_shift.reporting.pages import page
+
+  page.write(made, folder)
+  print(shown_names.printable(f"page: {folder / _PAGE}"))
+
+
+def reproduce(name: str) -> int:
+  """Runs a table as the flags say, and makes its page.
+
+  Args:
+    name: The table.
+
+  Returns:
+    The exit code, 0 or 3.
+
+  Raises:
+    UsageError: If a flag or a file is wrong.
+  """
+  common_flags.require_at_least_one("jobs")
+  if not FLAGS.output_dir:
+    raise common_flags.UsageError("--output_dir: name the folder of results")
+  folder = pathlib.Path(FLAGS.output_dir)
+  failures = []
+  with common_flags.usage_errors():
+    index, number = sharding.parse(FLAGS.shard)
+    asked = table.Table(
+      name,
+      only=FLAGS.only,
+      columns=FLAGS.columns,
+      data_dir=FLAGS.data_dir,
+      runs_in=[folder, *map(pathlib.Path, FLAGS.merge)],
+    )
+    plan = _plan(asked, folder)
+    more_flags = binary_flags.parsed(list(plan.more_flags), asked.of.binary)
+    planned = asked.planned(reductions.Reductions(plan.reduce), more_flags)
+    jobs = asked.chosen(planned)
+    runner = running.Runner(
+      running.Options(
+        output_dir=folder,
+        num_jobs=FLAGS.jobs,
+        more=_passed_on(),
+        environment=_environment(),
+      )
+    )
+    if not (FLAGS.merge or FLAGS.page_only):
+      checks.check_jobs(jobs, asked.of.name, FLAGS.data_dir)
+    runner.check(jobs)
+    command = shlex.join(
+      ["python", "-m", "experiments.reproduce", *sys.argv[1:]]
+    )
+    mine = sharding.deal(jobs, index, number)
+    if output_folder.is_auto() and not (FLAGS.merge or FLAGS.page_only):
+      _check_something_to_do(mine, folder, command)
+    with output_folder.unwritable_refused("output_dir"):
+      plan_file.write(folder, plan)
+    if FLAGS.merge:
+      number = sharding.merge(jobs, [*map(pathlib.Path, FLAGS.merge)], folder)
+      told = f"{number} run folders were copied to {folder}"
+      print(shown_names.printable(told))
+    elif not FLAGS.page_only:
+      failures = _run(runner, mine)
+    made = asked.contents(plan, planned, folder, command, failures)
+  _write_page(made, folder)
+  for line in failures:
+    output_folder.warn(line)
+  return 3 if failures else 0
+
+
+def _check_something_to_do(
+  jobs: Sequence[jobs_lib.Job], folder: pathlib.Path, command: str
+) -> None:
+  """Ends a start that would change nothing.
+
+  Args:
+    jobs: Those of this start.
+    folder: The folder of the reproduction.
+    command: The command, which is on the page.
+
+  Raises:
+    NothingToDoError: If all are finished, and the page was made after that.
+  """
+  page = folder / _PAGE
+  places = [records.Place(folder, job) for job in jobs]
+  if (
+    page.is_file()
+    and all(place.is_finished() for place in places)
+    and all(place.ended_before(page) for place in places)
+    and f">{markupsafe.escape(command)}<" in page.read_text(encoding="utf-8")
+  ):
+    raise output_folder.NothingToDoError(
+      f"nothing is left to do, for all jobs are done; page: {page}"
+    )
+
+
+def _run(runner: running.Runner, jobs: Sequence[jobs_lib.Job]) -> list[str]:
+  """Runs jobs; returns what failed."""
+  teller = telling.Teller(len(jobs), FLAGS.jobs)
+  try:
+    return runner.run(jobs, teller)
+  except (KeyboardInterrupt, files.WriteError):
+    how = f"to go on: --resume --output_dir={FLAGS.output_dir}"
+    print(shown_names.printable(how), flush=True)
+    raise
+  finally:
+    teller.close()
+
+
+def main(names: Sequence[str]) -> None:
+  """Does what the flags ask for.
+
+  Args:
+    names: Of the table to run.
+  """
+  if FLAGS.list:
+    _print_list()
+    return
+  if len(names) != 1:
+    raise common_flags.UsageError(
+      "name one table, such as fed_evolve/1; --list names all"
+    )
+  sys.exit(reproduce(names[0]))
+
+
+def run() -> None:
+  """Reads the command line and runs this binary, to the end of the process."""
+  program.run(main, define_flags, takes_arguments=True)
+
+
+if __name__ == "__main__":
+  run()

@@ -16,6 +16,7 @@ import pytest
 import tensorflow as tf
 
 from tff_shift.data import datasets
+from tff_shift.reporting import summary
 
 # Before they are imported.
 pytest.register_assert_rewrite("tff_shift.testing")
@@ -146,6 +147,50 @@ def no_file_above():
   As on a disk that is nearly full, for this process alone.
   """
   return _no_file_above
+
+
+def _make_summary(algorithm="fed_avg", **changes):
+  values = {
+    "algorithm": algorithm,
+    "dataset": "circle",
+    "setting": {"dirichlet": "inf"},
+    "metrics_by_seed": {
+      0: {"client_accuracy": 70.0, "server_accuracy": 60.0},
+      1: {"client_accuracy": 72.0, "server_accuracy": 60.0},
+      2: {"client_accuracy": 77.0, "server_accuracy": 60.0},
+    },
+    "rounds": 50,
+    "seconds_per_round": 0.25,
+  }
+  return summary.RunSummary(**(values | changes))
+
+
+@pytest.fixture(scope="session")
+def make_summary():
+  """Returns `make(algorithm, **changes)`, which gives a `RunSummary`."""
+  return _make_summary
+
+
+@pytest.fixture
+def asked(monkeypatch):
+  """Returns `asked(module, *names)`: arguments and options by a figure's name.
+
+  The figures are not drawn.
+  """
+
+  def record(module, *names):
+    found = {}
+
+    def note(name):
+      return lambda *arguments, **options: found.update(
+        {name: (arguments, options)}
+      )
+
+    for name in names:
+      monkeypatch.setattr(module, name, note(name))
+    return found
+
+  return record
 
 
 _NEW_DATASET = textwrap.dedent(

@@ -126,18 +126,23 @@ class TestWheel:
   def test_it_has_all_modules_and_files(self, wheel):
     names = set(wheel.namelist())
     wanted = {
-      file.relative_to(_ROOT).as_posix()
-      for folder in ("tff_shift", "experiments")
-      for pattern in (
-        *("*.py", "*.flags", "*.json", "*.toml", "templates/*", "py.typed"),
+      f"tff_shift/{file.relative_to(_ROOT / folder).as_posix()}"
+      for folder, patterns in (
+        (
+          "tff_shift",
+          ("*.py", "*.json", "*.toml", "templates/*", "py.typed"),
+        ),
+        # Its programs stay in a checkout.
+        ("experiments", ("*.flags", "*.toml")),
       )
+      for pattern in patterns
       for file in (_ROOT / folder).rglob(pattern)
     }
     assert "tff_shift/py.typed" in wanted
-    assert "experiments/presets/evolving/demo.flags" in wanted
+    assert "tff_shift/presets/evolving/demo.flags" in wanted
     assert "tff_shift/reporting/pages/templates/report.html" in wanted
     assert "tff_shift/reproduction/reported_values/fed_drm.json" in wanted
-    assert "experiments/tables/fed_drm_1.toml" in wanted
+    assert "tff_shift/tables/fed_drm_1.toml" in wanted
     assert wanted <= names
     assert all(name in wanted or ".dist-info/" in name for name in names), (
       "nothing else goes in"
@@ -147,19 +152,20 @@ class TestWheel:
   def test_console_scripts_start_what_there_is(self, wheel):
     (path,) = (n for n in wheel.namelist() if n.endswith("entry_points.txt"))
     scripts = re.findall(
-      r"^(tff-shift-\S+) = experiments\.(\w+):run$",
+      r"^tff-shift-(\S+) = (tff_shift\.[\w.]+):run$",
       wheel.read(path).decode(),
       re.MULTILINE,
     )
-    assert ("tff-shift-evolving", "evolving") in scripts
+    modules = dict(scripts)
+    assert modules["evolving"] == "tff_shift.command_line.binaries.evolving"
     # Every binary has one.
-    assert sorted(module for _, module in scripts) == sorted(
+    assert sorted(name.replace("-", "_") for name in modules) == sorted(
       file.stem
       for file in (_ROOT / "experiments").glob("*.py")
       if 'if __name__ == "__main__"' in file.read_text(encoding="utf-8")
     )
-    for _, module in scripts:
-      assert "\ndef run() -> None:\n" in read(f"experiments/{module}.py")
+    for module in modules.values():
+      assert "\ndef run() -> None:\n" in read(f"{module.replace('.', '/')}.py")
 
   def test_metadata_name_the_licence(self, wheel):
     (path,) = (n for n in wheel.namelist() if n.endswith("METADATA"))

@@ -13,7 +13,7 @@ import pytest
 from tff_shift import records
 from tff_shift.reporting import run_folders
 from tff_shift.reproduction import plan_file
-from tff_shift.reproduction.jobs.jobs import records as job_records
+from tff_shift.reproduction.jobs import records as job_records
 from tff_shift.serving import description
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.storage import encoding

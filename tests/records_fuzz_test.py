@@ -32,9 +32,9 @@ from tff_shift.reporting import run_folders
 from tff_shift.reporting import summary
 from tff_shift.reproduction import plan_file
 from tff_shift.reproduction import specification
-from tff_shift.reproduction.jobs.jobs import costs
-from tff_shift.reproduction.jobs.jobs import jobs
-from tff_shift.reproduction.jobs.jobs import records as job_records
+from tff_shift.reproduction.jobs import costs
+from tff_shift.reproduction.jobs import jobs
+from tff_shift.reproduction.jobs import records as job_records
 from tff_shift.serving import description
 from tff_shift.simulation.storage import encoding
 from tff_shift.simulation.storage import results

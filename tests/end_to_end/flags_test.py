@@ -66,7 +66,7 @@ def planning(request):
 def numeric_flags(of_hparams):
   """Yields (flag, extreme values), those of hyper-parameters or the others."""
   for module, defined in FLAGS.flags_by_module_dict().items():
-    for flag in defined if module.startswith("experiments.") else ():
+    for flag in defined if module.startswith("tff_shift.") else ():
       parser = flag.parser
       if isinstance(parser, hparam_flags._ListParser) != of_hparams:
         continue

@@ -11,7 +11,7 @@ from absl.testing import flagsaver
 
 from tff_shift.command_line import program
 from tff_shift.reproduction import reproduce
-from tff_shift.reproduction.jobs.jobs import telling
+from tff_shift.reproduction.jobs import telling
 
 pytestmark = pytest.mark.slow
 

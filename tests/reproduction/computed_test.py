@@ -6,7 +6,7 @@ from tff_shift.reporting.pages import contents
 from tff_shift.reproduction import computed
 from tff_shift.reproduction import reductions
 from tff_shift.reproduction import specification
-from tff_shift.reproduction.jobs.jobs import jobs
+from tff_shift.reproduction.jobs import jobs
 
 
 def test_the_papers_table_11_follows_from_its_table_1():

@@ -12,7 +12,7 @@ from tff_shift.command_line import program
 from tff_shift.reproduction import binary_flags
 from tff_shift.reproduction import reproduce
 from tff_shift.reproduction import specification
-from tff_shift.reproduction.jobs.jobs import jobs
+from tff_shift.reproduction.jobs import jobs
 
 _REAL_COMMAND = jobs.command
 

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from tff_shift.reproduction import reductions
 from tff_shift.reproduction import specification
-from tff_shift.reproduction.jobs.jobs import budget
-from tff_shift.reproduction.jobs.jobs import costs
-from tff_shift.reproduction.jobs.jobs import jobs
-from tff_shift.reproduction.jobs.jobs import sharding
+from tff_shift.reproduction.jobs import budget
+from tff_shift.reproduction.jobs import costs
+from tff_shift.reproduction.jobs import jobs
+from tff_shift.reproduction.jobs import sharding
 
 
 def circle_jobs(text="", more_flags=None):

@@ -8,8 +8,8 @@ from tff_shift.reporting import summary
 from tff_shift.reproduction import collect
 from tff_shift.reproduction import reductions
 from tff_shift.reproduction import specification
-from tff_shift.reproduction.jobs.jobs import jobs
-from tff_shift.reproduction.jobs.jobs import records
+from tff_shift.reproduction.jobs import jobs
+from tff_shift.reproduction.jobs import records
 from tff_shift.simulation.storage import results
 
 _NAMES = ("fed_ade", "fix_lr_mean", "fed_ade_shuffled")

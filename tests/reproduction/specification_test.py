@@ -16,8 +16,8 @@ from tff_shift.reproduction import reductions
 from tff_shift.reproduction import specification
 from tff_shift.reproduction import table
 from tff_shift.reproduction import templates
-from tff_shift.reproduction.jobs.jobs import costs
-from tff_shift.reproduction.jobs.jobs import jobs
+from tff_shift.reproduction.jobs import costs
+from tff_shift.reproduction.jobs import jobs
 
 _NOTHING = reductions.Reductions()
 _ONE = reductions.Reductions({"num_settings": "1"})

@@ -8,7 +8,7 @@ from tff_shift import algorithms
 from tff_shift.reproduction import binary_flags
 from tff_shift.reproduction import reductions
 from tff_shift.reproduction import specification
-from tff_shift.reproduction.jobs.jobs import jobs as jobs_lib
+from tff_shift.reproduction.jobs import jobs as jobs_lib
 
 # A table has keys of its own for them, or the folder of a job decides.
 _NOT_IN_FLAGS = (

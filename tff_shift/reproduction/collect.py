@@ -15,8 +15,8 @@ from tff_shift.reproduction import binary_flags
 from tff_shift.reproduction import notes
 from tff_shift.reproduction import papers
 from tff_shift.reproduction import specification
-from tff_shift.reproduction.jobs.jobs import jobs as jobs_lib
-from tff_shift.reproduction.jobs.jobs import records
+from tff_shift.reproduction.jobs import jobs as jobs_lib
+from tff_shift.reproduction.jobs import records
 from tff_shift.simulation.storage import run_records
 
 

@@ -9,7 +9,7 @@ from scipy import stats
 from tff_shift.reporting.pages import contents
 from tff_shift.reproduction import collect
 from tff_shift.reproduction import specification
-from tff_shift.reproduction.jobs.jobs import jobs as jobs_lib
+from tff_shift.reproduction.jobs import jobs as jobs_lib
 
 _ABSENT = "not run: one of the two has no value in some column of that table"
 

@@ -7,7 +7,7 @@ from typing import Any
 from tff_shift.reporting.pages import contents
 from tff_shift.reproduction import binary_flags
 from tff_shift.reproduction import specification
-from tff_shift.reproduction.jobs.jobs import jobs as jobs_lib
+from tff_shift.reproduction.jobs import jobs as jobs_lib
 
 # What tells jobs apart, or has a line of its own.
 _NOT_TOLD = frozenset(

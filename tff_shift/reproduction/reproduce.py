@@ -44,12 +44,12 @@ from tff_shift.reproduction import plan_file
 from tff_shift.reproduction import reductions
 from tff_shift.reproduction import specification
 from tff_shift.reproduction import table
-from tff_shift.reproduction.jobs.jobs import budget
-from tff_shift.reproduction.jobs.jobs import jobs as jobs_lib
-from tff_shift.reproduction.jobs.jobs import records
-from tff_shift.reproduction.jobs.jobs import running
-from tff_shift.reproduction.jobs.jobs import sharding
-from tff_shift.reproduction.jobs.jobs import telling
+from tff_shift.reproduction.jobs import budget
+from tff_shift.reproduction.jobs import jobs as jobs_lib
+from tff_shift.reproduction.jobs import records
+from tff_shift.reproduction.jobs import running
+from tff_shift.reproduction.jobs import sharding
+from tff_shift.reproduction.jobs import telling
 
 FLAGS = flags.FLAGS
 

@@ -16,7 +16,7 @@ from tff_shift.reproduction import plan_file
 from tff_shift.reproduction import protocol
 from tff_shift.reproduction import reductions as reductions_lib
 from tff_shift.reproduction import specification
-from tff_shift.reproduction.jobs.jobs import jobs as jobs_lib
+from tff_shift.reproduction.jobs import jobs as jobs_lib
 
 
 class Table:

@@ -134,10 +134,10 @@ def iid_distances(
 ) -> np.ndarray:
   """Computes distances between periods without drift.
 
-  Each period is an iid one of `dynamic_personalization.Periods`: its examples
-  differ from each other, but both of a pair may have the same. The smaller the pool, the
-  more they share and the smaller the distance: a threshold suits periods from a
-  pool of about this size, or a smaller one.
+  Each period is an IID one of `dynamic_personalization.Periods`: its examples
+  differ from each other, but both of a pair may have the same. The smaller the
+  pool, the more they share and the smaller the distance: a threshold suits
+  periods from a pool of about this size, or a smaller one.
 
   Args:
     x: What periods are drawn from, [N, ...], without labels, at least two

@@ -694,17 +694,19 @@ import numpy as np
 matplotlib.use("svg")
 matplotlib.rcParams["savefig.bbox"] = "tight"
 before = dict(matplotlib.rcParams)
-from tff_shift.reporting.figures import dynamic_personalization_figures as dynamic
+from tff_shift.reporting.figures import (
+  dynamic_personalization_figures as dynamic,
+)
 from tff_shift.reporting.figures import figures
 from tff_shift.reporting.figures import guidance_figures
 from tff_shift.reporting.figures import online_adaptation_figures as online
 folder = pathlib.Path(sys.argv[1])
 figures.learning_curves({"a": ([1], [[1.0]])}, folder / "a.png", "value")
 guidance_figures.trade_off([0.5], {"a": [[1.0]]}, folder / "b.png")
-online_figures.accuracy_over_time(
+online.accuracy_over_time(
     {"a": ([1], [[2.0]])}, [[0.0, 1.0]], folder / "c.png", ylabel="y"
 )
-dynamic_figures.distance_over_periods(
+dynamic.distance_over_periods(
     [1.0], [True], 0.5, folder / "d.png", title="a"
 )
 assert dict(matplotlib.rcParams) == before

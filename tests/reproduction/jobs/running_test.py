@@ -13,12 +13,12 @@ from scipy import stats
 
 from tff_shift.reproduction import reductions
 from tff_shift.reproduction import specification
-from tff_shift.reproduction.jobs.jobs import child
-from tff_shift.reproduction.jobs.jobs import jobs
-from tff_shift.reproduction.jobs.jobs import records
-from tff_shift.reproduction.jobs.jobs import running
-from tff_shift.reproduction.jobs.jobs import sharding
-from tff_shift.reproduction.jobs.jobs import telling
+from tff_shift.reproduction.jobs import child
+from tff_shift.reproduction.jobs import jobs
+from tff_shift.reproduction.jobs import records
+from tff_shift.reproduction.jobs import running
+from tff_shift.reproduction.jobs import sharding
+from tff_shift.reproduction.jobs import telling
 
 _METHODS = ("fed_avg", "fed_rep", "fed_evp")
 _SMALL = ("--reduce=num_seeds=2,rounds=5", "--only=" + ",".join(_METHODS))

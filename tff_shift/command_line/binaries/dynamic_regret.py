@@ -3,8 +3,9 @@
   python -m experiments.dynamic_regret --output_dir=runs/dynamic_regret
 
 The problem is convex and its optima are known
-(`tff_shift.simulation.scenarios.regret`). For each schedule of the shift, Fed-ADE runs with bounds of the learning rate
-that hold eta* = 3 (V / T)^(1/3), as section 5.2 of the paper asks for:
+(`tff_shift.simulation.scenarios.regret`). For each schedule of the shift,
+Fed-ADE runs with bounds of the learning rate that hold
+eta* = 3 (V / T)^(1/3), as section 5.2 of the paper asks for:
 [eta* / 2, 10 eta*], whose ratio of 20 is that of the paper's bounds for images.
 V is the true cumulative shift, sum_t |Q_t - Q_{t-1}|_1. Three constant rates,
 the same for all T, run beside it. Q_T is half a draw from Dirichlet(0.1) and

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from tff_shift import records as records_lib
 from tff_shift.reporting.pages import shown
 from tff_shift.reproduction import reductions as reductions_lib
-from tff_shift.reproduction.jobs.jobs import costs
-from tff_shift.reproduction.jobs.jobs import jobs as jobs_lib
-from tff_shift.reproduction.jobs.jobs import records
-from tff_shift.reproduction.jobs.jobs import running
-from tff_shift.reproduction.jobs.jobs import telling
+from tff_shift.reproduction.jobs import costs
+from tff_shift.reproduction.jobs import jobs as jobs_lib
+from tff_shift.reproduction.jobs import records
+from tff_shift.reproduction.jobs import running
+from tff_shift.reproduction.jobs import telling
 
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 # Of the quick measurement.

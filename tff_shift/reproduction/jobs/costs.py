@@ -10,7 +10,7 @@ import msgspec
 
 from tff_shift import records
 from tff_shift.reproduction import binary_flags
-from tff_shift.reproduction.jobs.jobs import jobs as jobs_lib
+from tff_shift.reproduction.jobs import jobs as jobs_lib
 
 # Of each start: imports, data, graphs.
 STARTUP_SECONDS = 25.0

@@ -22,7 +22,7 @@ import msgspec
 from tff_shift import files
 from tff_shift import records as records_lib
 from tff_shift.reporting import run_folders
-from tff_shift.reproduction.jobs.jobs import jobs as jobs_lib
+from tff_shift.reproduction.jobs import jobs as jobs_lib
 from tff_shift.simulation.storage import run_records
 
 

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 from tff_shift import files
 from tff_shift.command_line import binaries
-from tff_shift.reproduction.jobs.jobs import child
-from tff_shift.reproduction.jobs.jobs import costs
-from tff_shift.reproduction.jobs.jobs import jobs as jobs_lib
-from tff_shift.reproduction.jobs.jobs import records
-from tff_shift.reproduction.jobs.jobs import telling
+from tff_shift.reproduction.jobs import child
+from tff_shift.reproduction.jobs import costs
+from tff_shift.reproduction.jobs import jobs as jobs_lib
+from tff_shift.reproduction.jobs import records
+from tff_shift.reproduction.jobs import telling
 
 _POLL_SECONDS = 0.2
 # How long a binary may take to end after each signal.

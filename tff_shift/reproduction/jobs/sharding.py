@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from tff_shift import files
 from tff_shift.reproduction import plan_file
-from tff_shift.reproduction.jobs.jobs import costs
-from tff_shift.reproduction.jobs.jobs import jobs as jobs_lib
-from tff_shift.reproduction.jobs.jobs import records
+from tff_shift.reproduction.jobs import costs
+from tff_shift.reproduction.jobs import jobs as jobs_lib
+from tff_shift.reproduction.jobs import records
 
 
 def parse(text: str) -> tuple[int, int]:

@@ -9,9 +9,9 @@ import tqdm
 from tff_shift import records as records_lib
 from tff_shift import shown_names
 from tff_shift.reporting.pages import shown
-from tff_shift.reproduction.jobs.jobs import costs
-from tff_shift.reproduction.jobs.jobs import jobs as jobs_lib
-from tff_shift.reproduction.jobs.jobs import records
+from tff_shift.reproduction.jobs import costs
+from tff_shift.reproduction.jobs import jobs as jobs_lib
+from tff_shift.reproduction.jobs import records
 
 # Between two looks into the files of running jobs.
 _LOOK_SECONDS = 2.0

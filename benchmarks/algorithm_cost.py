@@ -151,14 +151,14 @@ def _start(name: str) -> _Contestant:
     for phase in algorithm.phases:
       state, states, _ = phase(state, states, data)
 
-  functions = _functions_alone(module.work(model, hparams))
+  functions = _functions_alone(module.build(model, hparams))
   first = state.weights, tf.nest.map_structure(lambda *w: np.stack(w), *states)
   rows = tf.nest.map_structure(lambda *each: tf.stack(each), *data)
   first = tf.nest.map_structure(tf.constant, first)
   return _Contestant(run, lambda: functions(*first, rows))
 
 
-def _functions_alone(functions: algorithm_lib.Work):
+def _functions_alone(functions: algorithm_lib.AlgorithmSpec):
   """Returns the work of all clients, and the sum of their updates, in a loop.
 
   Args:
@@ -220,9 +220,9 @@ def _functions_alone(functions: algorithm_lib.Work):
 def _compare(name: str) -> None:
   steps = _STEPS[name]
   with plain_loop.started(FLAGS.num_clients, *steps) as plain:
-    contestant = _start(name)
+    trial = _start(name)
     (ours, theirs, ratio), (*_, alone) = (
-      plain.compare(run, FLAGS.repetitions) for run in contestant
+      plain.compare(run, FLAGS.repetitions) for run in trial
     )
   print(
     f"| {name} | {steps.on_all} | {steps.on_head} | {ours:.4f} |"

@@ -302,18 +302,18 @@ def time_in_turn(
       return time.perf_counter() - start
 
   with contextlib.ExitStack() as stack:
-    contestants = {}
+    trials = {}
     for label, manager in managers.items():
       context = stack.enter_context(manager)
       # Built anew for each: a round may carry its own state.
-      contestants[label] = functools.partial(timed, context, build_round(name))
-    contestants.update(others)
-    for run in contestants.values():
+      trials[label] = functools.partial(timed, context, build_round(name))
+    trials.update(others)
+    for run in trials.values():
       for _ in range(_WARM_UP_ROUNDS):
         run()
-    seconds = {label: [] for label in contestants}
+    seconds = {label: [] for label in trials}
     for _ in range(FLAGS.repetitions):
-      for label, run in contestants.items():
+      for label, run in trials.items():
         gc.collect()
         seconds[label].append(run())
     return seconds

@@ -329,7 +329,7 @@ def _measure(row: _Model, digits: _Digits, seed: int) -> _Measured:
   weights = running.server_state.weights
   if frozen_weights.has_any(model):
     weights = frozen_weights.Shared(weights, model.frozen)
-  expected = algorithm.work.predict_as_server(weights, (), test)
+  expected = algorithm.spec.predict_as_server(weights, (), test)
   with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder, "model")
     export.export(

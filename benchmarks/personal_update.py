@@ -3,10 +3,10 @@
   python -m benchmarks.personal_update
 
 A client of Fed-3DA whose digits have drifted computes r, sends it, and is sent
-the weights of its work-network. Beside that, the least that training takes: the
-client receives a model, trains it for one epoch on labels that it would need,
-and sends it back. Both take turns; the ratio is the median over the turns. Run
-it when the machine is idle.
+the weights of its target network. Beside that, the least that training takes:
+the client receives a model, trains it for one epoch on labels that it would
+need, and sends it back. Both take turns; the ratio is the median over the
+turns. Run it when the machine is idle.
 """
 
 import statistics
@@ -36,7 +36,7 @@ _REPETITIONS = flags.DEFINE_integer(
 _WIDTH = flags.DEFINE_integer(
   "model_width",
   16,
-  "Width of the layers of the work-network.",
+  "Width of the layers of the target network.",
   lower_bound=1,
 )
 _PERIOD_SIZE = flags.DEFINE_integer(
@@ -137,7 +137,7 @@ def main(_) -> None:
   phi = sum(
     np.size(each) for each in tf.nest.flatten(asking.server_state.weights)
   )
-  print(f"work-network {model.num_parameters} weights, meta-network {phi}")
+  print(f"target network {model.num_parameters} weights, hypernetwork {phi}")
   for name, each, up in (
     ("asked for", timed[0], _BYTES_PER_NUMBER * represent.size),
     ("one epoch", timed[1], weights),

@@ -4,7 +4,7 @@
 
 The work: 10 clients with 320 RGB images of 32x32 each take 10 SGD steps (rate
 0.05) on batches of 32 with a convolutional network of 70,378 parameters; then
-the mean. All contestants see the same batches in the same order, so their
+the mean. All trials see the same batches in the same order, so their
 weights after a round must agree to within half of what a step moves them; that
 is checked first. They alternate in one process, and the median of the
 repetitions counts: ratios hold on a machine, its seconds hold on a day. Run it
@@ -31,7 +31,7 @@ from tff_shift.learning import randomness
 from tff_shift.models import split_model
 
 FLAGS = flags.FLAGS
-flags.DEFINE_integer("repetitions", 7, "Rounds of each contestant.")
+flags.DEFINE_integer("repetitions", 7, "Rounds of each trial.")
 flags.DEFINE_integer("num_clients", 10, "Clients in a round.")
 flags.DEFINE_integer("num_steps", 10, "SGD steps of a client.")
 
@@ -255,13 +255,13 @@ def _check_same_work(
 
 
 def _in(context, build) -> Callable[[], list[np.ndarray]]:
-  """Builds and runs a contestant in a context of TFF."""
+  """Builds and runs a trial in a context of TFF."""
   with tff.framework.get_context_stack().install(context):
-    contestant = build()
+    trial = build()
 
   def run():
     with tff.framework.get_context_stack().install(context):
-      return contestant()
+      return trial()
 
   return run
 
@@ -276,7 +276,7 @@ def main(_) -> None:
     execution.use("in_process") as in_process,
     execution.use("local") as local,
   ):
-    contestants = {
+    trials = {
       "plain TensorFlow, clients in sequence": _plain_loop(
         initial, drawn, in_sequence=True
       ),
@@ -289,13 +289,13 @@ def main(_) -> None:
       "tff_shift, in process": _in(in_process, lambda: _ours(initial, data)),
     }
     reference = None
-    for name, run in contestants.items():
+    for name, run in trials.items():
       weights = run()
       reference = reference or weights
       _check_same_work(name, initial, reference, weights)
-    seconds = {name: [] for name in contestants}
+    seconds = {name: [] for name in trials}
     for _ in range(FLAGS.repetitions):
-      for name, run in contestants.items():
+      for name, run in trials.items():
         start = time.perf_counter()
         run()
         seconds[name].append(time.perf_counter() - start)

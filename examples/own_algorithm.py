@@ -34,16 +34,16 @@ class HParams(hyperparameters.LocalHParams):
   )
 
 
-def work(model, hparams):
+def build(model, hparams):
   """The functions of FedAvg, and another step of the server."""
 
-  def update_server(weights, mean_update, contribution, round_num):
-    del contribution, round_num
+  def update_server(weights, mean_update, plaintext_sum, round_num):
+    del plaintext_sum, round_num
     return tf.nest.map_structure(
       lambda w, change: w + hparams.server_rate * change, weights, mean_update
     )
 
-  return fed_avg.work(model, hparams)._replace(update_server=update_server)
+  return fed_avg.build(model, hparams)._replace(update_server=update_server)
 
 
 # What the table compares.

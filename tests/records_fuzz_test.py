@@ -374,7 +374,7 @@ def _place(folder):
     of_paper={},
     compared=(),
   )
-  return job_records.Place(folder, job)
+  return job_records.JobFolder(folder, job)
 
 
 def write_job(folder):

@@ -35,7 +35,7 @@ def personal(model, run_in_graph):
 
 
 def train(model, **changes):
-  functions = apfl.work(model, apfl.HParams(**COMMON | changes))
+  functions = apfl.build(model, apfl.HParams(**COMMON | changes))
   return lambda weights, state, data: functions.train_client(
     weights, state, data, tf.constant(ROUND)
   )
@@ -232,7 +232,7 @@ class TestPrediction:
   def test_agrees_with_the_oracle(
     self, model, client, weights, personal, oracle, run_in_graph, mixture, alpha
   ):
-    functions = apfl.work(model, apfl.HParams(mixture=mixture))
+    functions = apfl.build(model, apfl.HParams(mixture=mixture))
     state = apfl.ClientState(personal, np.float32(alpha))
     found, at_server = run_in_graph(
       lambda shared, state, data: (
@@ -259,6 +259,6 @@ class TestPrediction:
   def test_first_model_is_what_the_server_sends(
     self, model, client, weights, run_in_graph, compare
   ):
-    functions = apfl.work(model, apfl.HParams(mixture_weight=0.2))
+    functions = apfl.build(model, apfl.HParams(mixture_weight=0.2))
     first = run_in_graph(functions.initial_client_state, client.seed, weights)
     assert compare.equal_bits(first, apfl.ClientState(weights, np.float32(0.2)))

@@ -21,7 +21,7 @@ HPARAMS = atlas.HParams(
 
 @pytest.fixture(scope="module")
 def functions(model, context):
-  return atlas.work(model, HPARAMS)
+  return atlas.build(model, HPARAMS)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from tff_shift.techniques import public_inputs
 pytestmark = pytest.mark.slow
 
 # Once for each of its hyper-parameters: then graphs of it are found again.
-work = functools.cache(cfed.work)
+work = functools.cache(cfed.build)
 
 COMMON = {"batch_size": 4, "learning_rate": 0.1}
 # Three domains in six rounds.
@@ -209,7 +209,7 @@ class TestClients:
     is_last,
   ):
     result = train(model, HPARAMS, run_in_graph, weights, client, round_num)
-    found = result.contribution
+    found = result.plaintext_sum
     trained = tf.nest.map_structure(np.add, weights.model, result.update)
     np.testing.assert_allclose(
       found.probabilities, says(oracle, trained, public), atol=1e-5
@@ -224,7 +224,7 @@ class TestServer:
     """A mean update."""
     return tf.nest.map_structure(lambda w: np.full_like(w, 0.01), weights.model)
 
-  def contribution(self, is_later, is_last):
+  def plaintext_sum(self, is_later, is_last):
     generator = np.random.default_rng(0)
     # Of two clients.
     said = generator.dirichlet(np.ones(3), (2, 7)).sum(axis=0)
@@ -254,7 +254,7 @@ class TestServer:
       hparams,
       weights,
       change,
-      self.contribution(is_later, False),
+      self.plaintext_sum(is_later, False),
     )
     assert compare.equal_bits(
       found.model, tf.nest.map_structure(np.add, weights.model, change)
@@ -277,16 +277,16 @@ class TestServer:
     is_later,
     distil_from,
   ):
-    contribution = self.contribution(is_later, True)
+    plaintext_sum = self.plaintext_sum(is_later, True)
     found = self.update(
       model,
       run_in_graph,
       dataclasses.replace(HPARAMS, distil_from=distil_from),
       weights,
       change,
-      contribution,
+      plaintext_sum,
     )
-    targets = contribution.probabilities + says(oracle, weights.model, public)
+    targets = plaintext_sum.probabilities + says(oracle, weights.model, public)
     seed = run_in_graph(
       lambda seed: randomness.fold(seed, randomness.Purpose.TRAIN, 3),
       weights.seed,

@@ -19,7 +19,7 @@ from tff_shift.techniques import fisher_information
 pytestmark = pytest.mark.slow
 
 # Once for each of its hyper-parameters: then graphs of it are found again.
-work = functools.cache(cfl.work)
+work = functools.cache(cfl.build)
 
 COMMON = {"batch_size": 4, "learning_rate": 0.1}
 # Three domains in six rounds.

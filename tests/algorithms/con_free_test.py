@@ -13,7 +13,7 @@ from tff_shift.learning import randomness
 pytestmark = pytest.mark.slow
 
 # Once for each of its hyper-parameters: then graphs of it are found again.
-work = functools.cache(con_free.work)
+work = functools.cache(con_free.build)
 
 COMMON = {
   "head_steps": 1,
@@ -196,11 +196,11 @@ class TestClient:
           )
           for functions in (
             work(model, con_free.HParams(**hparams)),
-            fed_rep.work(model, fed_rep.HParams(**hparams)),
+            fed_rep.build(model, fed_rep.HParams(**hparams)),
           )
         )
-        assert compare.equal_bits(found._replace(contribution=()), plain)
-        sent, present = found.contribution
+        assert compare.equal_bits(found._replace(plaintext_sum=()), plain)
+        sent, present = found.plaintext_sum
         np.testing.assert_array_equal(present, [0, 0, 1, 0])
         assert sent.weight[2] == weight
         assert compare.equal_bits(

@@ -122,7 +122,7 @@ def _descend(weights, losses, rate, chosen=None):
 
 
 def _work_network(phi, vector):
-  """The work-network of a meta-network, layer by layer."""
+  """The target network of a hypernetwork, layer by layer."""
   features = vector
   for kernel, bias in phi.hidden:
     features = np.maximum(features @ kernel + bias, 0)

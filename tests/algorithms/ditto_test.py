@@ -56,7 +56,7 @@ class TestTraining:
     strength,
   ):
     # The personal model has no weight decay.
-    functions = ditto.work(
+    functions = ditto.build(
       model, ditto.HParams(ditto_lambda=strength, weight_decay=0.1, **COMMON)
     )
     result = run_in_graph(train(functions), weights, personal, client)
@@ -81,8 +81,8 @@ class TestTraining:
     free, alone = (
       run_in_graph(train(functions), weights, personal, client).client_state
       for functions in (
-        ditto.work(model, ditto.HParams(ditto_lambda=0.0, **hparams)),
-        local.work(model, local.HParams(**hparams)),
+        ditto.build(model, ditto.HParams(ditto_lambda=0.0, **hparams)),
+        local.build(model, local.HParams(**hparams)),
       )
     )
     assert compare.equal_bits(free, alone)
@@ -94,8 +94,8 @@ class TestTraining:
     found, plain = (
       run_in_graph(train(functions), weights, personal, client)
       for functions in (
-        ditto.work(model, ditto.HParams(**hparams)),
-        fed_avg.work(model, fed_avg.HParams(**hparams)),
+        ditto.build(model, ditto.HParams(**hparams)),
+        fed_avg.build(model, fed_avg.HParams(**hparams)),
       )
     )
     assert compare.equal_bits(
@@ -107,7 +107,7 @@ class TestPrediction:
   def test_client_predicts_with_its_own_model(
     self, model, client, weights, personal, oracle, run_in_graph
   ):
-    functions = ditto.work(model, ditto.HParams(**COMMON))
+    functions = ditto.build(model, ditto.HParams(**COMMON))
     own = run_in_graph(
       functions.predict_as_client, weights, personal, client, client
     )
@@ -122,6 +122,6 @@ class TestPrediction:
   def test_first_personal_model_is_what_the_server_sends(
     self, model, client, weights, run_in_graph, compare
   ):
-    functions = ditto.work(model, ditto.HParams(**COMMON))
+    functions = ditto.build(model, ditto.HParams(**COMMON))
     first = run_in_graph(functions.initial_client_state, client.seed, weights)
     assert compare.equal_bits(first, weights)

@@ -1,4 +1,4 @@
-"""Fed-3DA: what a client does to the meta-network, and what it asks of it."""
+"""Fed-3DA: what a client does to the hypernetwork, and what it asks of it."""
 
 import dataclasses
 import types
@@ -30,7 +30,9 @@ HPARAMS = fed_3da.HParams(
 
 @pytest.fixture(scope="module")
 def built(model):
-  return algorithms.build(fed_3da, model, HPARAMS), fed_3da.work(model, HPARAMS)
+  return algorithms.build(fed_3da, model, HPARAMS), fed_3da.build(
+    model, HPARAMS
+  )
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +109,7 @@ class TestTraining:
     hparams = dataclasses.replace(HPARAMS, meta_learning_rate=0.0)
     server_state, client_states = first_round.before
     results = run_for_each(
-      fed_3da.work(model, hparams).train_client,
+      fed_3da.build(model, hparams).train_client,
       [
         (server_state.weights, state, client, np.int32(0))
         for state, client in zip(client_states, clients, strict=True)

@@ -228,7 +228,7 @@ class TestWhatIsCompared:
 
     def run(timesteps, **changes):
       hparams = dataclasses.replace(HPARAMS, **changes)
-      functions = fed_ade.work(pretrained[0], hparams)
+      functions = fed_ade.build(pretrained[0], hparams)
       states = rounds_alone(functions, clients[0], timesteps)
       return [state for _, state in states]
 
@@ -322,8 +322,8 @@ class TestFixLr:
       for field in dataclasses.fields(two_phase_adaptation.TwoPhaseHParams)
     }
     works = (
-      fed_ade.work(model, fed_ade.HParams(**shared, eta_min=0.3, eta_max=0.3)),
-      fix_lr.work(model, fix_lr.HParams(**shared, learning_rate=0.3)),
+      fed_ade.build(model, fed_ade.HParams(**shared, eta_min=0.3, eta_max=0.3)),
+      fix_lr.build(model, fix_lr.HParams(**shared, learning_rate=0.3)),
     )
     for client in clients:
       (adaptive,), (fixed,) = (

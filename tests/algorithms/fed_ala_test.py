@@ -213,7 +213,7 @@ class TestRound:
   ):
     hparams = make_hparams(momentum=0.5, weight_decay=0.01)
     state = make_state(personal.head, mixture, 1)
-    functions = fed_ala.work(model, hparams)
+    functions = fed_ala.build(model, hparams)
     result = run_in_graph(
       functions.train_client, weights, state, client, np.int32(ROUND)
     )
@@ -244,7 +244,7 @@ class TestRound:
   ):
     hparams = COMMON | {"momentum": 0.5, "weight_decay": 0.01}
     plain, still, program = (
-      module.work(model, module.HParams(**hparams, **values))
+      module.build(model, module.HParams(**hparams, **values))
       for module, values in (
         (fed_avg, {}),
         (fed_ala, {"ala_rate": 0.0, "ala_layers": ala_layers}),
@@ -299,7 +299,7 @@ class TestPrediction:
     hparams = make_hparams()
     state = make_state(personal.head, mixture, 0)
     prepared = run_in_graph(
-      fed_ala.work(model, hparams).prepare_client,
+      fed_ala.build(model, hparams).prepare_client,
       weights,
       state,
       client,
@@ -314,7 +314,7 @@ class TestPrediction:
   def test_program_predicts_with_the_trained_model(
     self, model, client, weights, personal, oracle, run_in_graph
   ):
-    functions = fed_ala.work(model, make_hparams(variant="program"))
+    functions = fed_ala.build(model, make_hparams(variant="program"))
 
     def predict(weights, personal, data):
       state = functions.initial_client_state(data.seed, personal)
@@ -332,7 +332,7 @@ class TestPrediction:
     self, model, client, weights, run_in_graph, compare
   ):
     for variant in ("published", "program"):
-      functions = fed_ala.work(model, make_hparams(variant=variant))
+      functions = fed_ala.build(model, make_hparams(variant=variant))
 
       def prepare(weights, data, functions=functions):
         state = functions.initial_client_state(data.seed, weights)

@@ -17,7 +17,7 @@ from tff_shift.simulation.engine import rounds
 pytestmark = pytest.mark.slow
 
 # Once for each of its hyper-parameters: then graphs of it are found again.
-work = functools.cache(fed_as.work)
+work = functools.cache(fed_as.build)
 
 HPARAMS = fed_as.HParams(
   local_steps=2,

@@ -73,7 +73,7 @@ class TestFineTuning:
     )
     weights = run_in_graph(model.initial_weights, client.seed)
     prepared = run_in_graph(
-      fed_avg_ft.work(model, hparams).prepare_client,
+      fed_avg_ft.build(model, hparams).prepare_client,
       weights,
       (),
       client,
@@ -114,7 +114,7 @@ class TestFineTuning:
       fine_tuning_epochs=num_epochs,
       fine_tuning_steps=given_steps,
     )
-    functions = fed_avg_ft.work(model, hparams)
+    functions = fed_avg_ft.build(model, hparams)
     weights = run_in_graph(model.initial_weights, client.seed)
     prepared = run_in_graph(
       functions.prepare_client, weights, (), client, np.int32(0)
@@ -155,7 +155,7 @@ def test_clients_alone_predict_with_what_is_fine_tuned(
     )
 
   (*found, tuned), (*expected, plain) = (
-    everything(module.work(model, module.HParams(**COMMON, **values)))
+    everything(module.build(model, module.HParams(**COMMON, **values)))
     for module, values in (
       (fed_avg_ft, {"fine_tuning_epochs": num_epochs}),
       (fed_avg, {}),

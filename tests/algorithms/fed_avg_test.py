@@ -28,7 +28,7 @@ class TestTraining:
     client = make_client(0, sizes)
     weights = run_in_graph(model.initial_weights, client.seed)
     result = run_in_graph(
-      fed_avg.work(model, hparams).train_client,
+      fed_avg.build(model, hparams).train_client,
       weights,
       (),
       client,
@@ -52,7 +52,7 @@ class TestTraining:
 
 class TestPrediction:
   def test_needs_no_executor(self, model, make_client, oracle):
-    functions = algorithms.build(fed_avg, model, fed_avg.HParams()).work
+    functions = algorithms.build(fed_avg, model, fed_avg.HParams()).build
     client = make_client(0, [7])
     assert tf.executing_eagerly()
     weights = functions.initial_weights(client.seed)

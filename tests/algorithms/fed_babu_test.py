@@ -62,7 +62,7 @@ def descend(oracle, weights, batches, parts):
 def test_round_trains_the_backbone_under_the_head_that_stays(
   model, client, weights, oracle, run_in_graph, compare
 ):
-  functions = fed_babu.work(model, fed_babu.HParams(**COMMON))
+  functions = fed_babu.build(model, fed_babu.HParams(**COMMON))
   result = run_in_graph(
     functions.train_client, weights, (), client, np.int32(ROUND)
   )
@@ -93,7 +93,7 @@ def test_round_trains_the_backbone_under_the_head_that_stays(
 def test_part_that_was_asked_for_is_fine_tuned(
   model, client, weights, oracle, run_in_graph, compare, part, moving
 ):
-  functions = fed_babu.work(
+  functions = fed_babu.build(
     model, fed_babu.HParams(fine_tune_part=part, **COMMON)
   )
   prepared = run_in_graph(
@@ -114,7 +114,7 @@ def test_fine_tuning_is_that_of_fed_avg_ft_bit_for_bit(
 ):
   hparams = COMMON | {"momentum": 0.5, "cosine_rounds": 6, "local_steps": 2}
   own, plain = (
-    module.work(model, module.HParams(**hparams)).prepare_client
+    module.build(model, module.HParams(**hparams)).prepare_client
     for module in (fed_babu, fed_avg_ft)
   )
   arguments = (), client, np.int32(ROUND)
@@ -127,7 +127,7 @@ def test_fine_tuning_is_that_of_fed_avg_ft_bit_for_bit(
 def test_before_fine_tuning_all_predict_with_one_model(
   model, make_client, weights, oracle, run_in_graph, run_for_each
 ):
-  functions = fed_babu.work(
+  functions = fed_babu.build(
     model,
     fed_babu.HParams(**COMMON | {"fine_tuning_steps": 0}, fine_tuning_epochs=0),
   )
@@ -154,7 +154,7 @@ def test_head_is_the_last_layer_unless_asked_otherwise(
 ):
   assert fed_babu.HParams().head == "last_layer"
   model = mlp.build((5,), num_classes=3, width=8, head_width=6)
-  functions = fed_babu.work(model, fed_babu.HParams(head=head, **COMMON))
+  functions = fed_babu.build(model, fed_babu.HParams(head=head, **COMMON))
   weights = run_in_graph(functions.initial_weights, client.seed)
   assert len(weights.backbone) == num_trained
   update = run_in_graph(

@@ -14,7 +14,7 @@ from tff_shift.simulation.engine import rounds
 pytestmark = pytest.mark.slow
 
 # Once for each of its hyper-parameters: then graphs of it are found again.
-work = functools.cache(fed_ccfa.work)
+work = functools.cache(fed_ccfa.build)
 
 NUM_EXAMPLES = 9
 RATE = 0.05
@@ -157,7 +157,7 @@ class TestClient:
     compare.assert_close(result.client_state.head, own, 1e-5)
     compare.assert_close(result.client_state.anchors, state.anchors, 0.0)
     np.testing.assert_allclose(result.loss, loss, rtol=1e-5)
-    sent = tf.nest.map_structure(lambda t: t[0], result.contribution.values)
+    sent = tf.nest.map_structure(lambda t: t[0], result.plaintext_sum.values)
     for rows, head in ((sent.compared, balanced), (sent.rows, own)):
       kernel, bias = head
       np.testing.assert_allclose(rows[:, :-1], kernel.T, atol=1e-5)
@@ -196,7 +196,7 @@ class TestClient:
     hparams = dataclasses.replace(HPARAMS, stream_labels="pseudo")
     result = train(model, hparams, run_in_graph, start, client, 0)
     y = oracle.predict(pretrained, client.stream_x).argmax(axis=1)
-    means = result.contribution.values.means[0]
+    means = result.plaintext_sum.values.means[0]
     has_class = np.isin(np.arange(3), y)
     np.testing.assert_array_equal(np.any(means != 0, axis=1), has_class)
 
@@ -221,7 +221,7 @@ class TestRoundOfThree:
         for i in chosen
       ]
       slots = tf.nest.map_structure(
-        lambda *each: sum(each), *[r.contribution for r in results]
+        lambda *each: sum(each), *[r.plaintext_sum for r in results]
       )
       update = tf.nest.map_structure(
         lambda *each: np.mean(each, axis=0), *[r.update for r in results]
@@ -253,7 +253,7 @@ class TestRoundOfThree:
       compare.assert_close(each.client_state.head, mean, 1e-5)
       np.testing.assert_allclose(
         each.client_state.anchors,
-        sum(r.contribution.values.means for r in results).sum(axis=0) / 3,
+        sum(r.plaintext_sum.values.means for r in results).sum(axis=0) / 3,
         atol=1e-5,
       )
       assert each.loss == result.loss
@@ -273,7 +273,7 @@ class TestRoundOfThree:
         each.client_state.head, result.client_state.head
       )
       np.testing.assert_array_equal(
-        each.client_state.anchors, result.contribution.values.means[client]
+        each.client_state.anchors, result.plaintext_sum.values.means[client]
       )
 
   def test_two_clients_keep_their_heads(self, run, compare):

@@ -259,7 +259,9 @@ class TestClientPrediction:
 
   def predict(self, line, run_in_graph, examples):
     one, two = np.ones((1, 1), np.float32), np.full((1, 1), 2, np.float32)
-    functions = fed_evolve.work(line, fed_evolve.HParams(distance="squared_l2"))
+    functions = fed_evolve.build(
+      line, fed_evolve.HParams(distance="squared_l2")
+    )
 
     def predict(weights, data, to_predict):
       # What a client has prepared is all that it needs of its data.

@@ -286,7 +286,7 @@ class TestPersonalization:
       personalization=personalization,
       personalization_epochs=num_epochs,
     )
-    functions = fed_evp.work(model, hparams)
+    functions = fed_evp.build(model, hparams)
     client, examples = clients
     weights = run_in_graph(model.initial_weights, client.seed)
 

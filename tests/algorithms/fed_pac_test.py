@@ -15,7 +15,7 @@ from tff_shift.models import split_model
 pytestmark = pytest.mark.slow
 
 # Once for each of its hyper-parameters: then graphs of it are found again.
-work = functools.cache(fed_pac.work)
+work = functools.cache(fed_pac.build)
 
 COMMON = {
   "head_steps": 1,
@@ -109,7 +109,7 @@ class TestClient:
     self, functions, shared, personal, client, train, oracle
   ):
     result = train(functions, shared, personal, client)
-    slots, class_sums = result.contribution
+    slots, class_sums = result.plaintext_sum
     np.testing.assert_array_equal(slots.present, [0, 0, 1, 0])
     h, v, head = (
       tf.nest.map_structure(lambda rows: rows[2], each) for each in slots.values
@@ -132,7 +132,7 @@ class TestClient:
     self, model, shared, personal, client, train, compare
   ):
     centroids = np.ones_like(shared.centroids)
-    other = fed_rep.work(model, fed_rep.HParams(**COMMON))
+    other = fed_rep.build(model, fed_rep.HParams(**COMMON))
     expected = train(other, shared.backbone, personal.head, client)
     # In round 0 there is nothing to align to.
     for weight, c in ((0.0, centroids), (0.7, shared.centroids)):
@@ -153,7 +153,7 @@ class TestServer:
     clients = [make_client(i, [6 + i], y=[0, 2] * 3 + [0] * i) for i in (0, 2)]
     results = [train(functions, shared, personal, each) for each in clients]
     sent = tf.nest.map_structure(
-      np.add, *(each.contribution for each in results)
+      np.add, *(each.plaintext_sum for each in results)
     )
     mean = tf.nest.map_structure(np.ones_like, shared.backbone)
     before = shared._replace(
@@ -163,7 +163,7 @@ class TestServer:
       functions.update_server, before, mean, sent, np.int32(0)
     )
     compare.assert_close(after.backbone, [w + 1 for w in shared.backbone], 1e-6)
-    sums = np.sum([each.contribution[1] for each in results], axis=0)
+    sums = np.sum([each.plaintext_sum[1] for each in results], axis=0)
     np.testing.assert_allclose(
       after.centroids[[0, 2]], sums[[0, 2], :-1] / sums[[0, 2], -1:], rtol=1e-5
     )
@@ -214,7 +214,7 @@ class TestProgram:
   def test_without_the_term_it_is_fed_rep_bit_for_bit(
     self, model, shared, personal, client, train, run, compare
   ):
-    other = fed_rep.work(model, fed_rep.HParams(**COMMON | {"local_steps": 3}))
+    other = fed_rep.build(model, fed_rep.HParams(**COMMON | {"local_steps": 3}))
     expected = train(other, shared.backbone, personal.head, client)
     assert compare.equal_bits(run(0.0), expected)
 

@@ -14,7 +14,7 @@ from tff_shift.techniques import snapshot_ensembles
 pytestmark = pytest.mark.slow
 
 # Once for each of its hyper-parameters: then graphs of it are found again.
-work = functools.cache(fed_poe.work)
+work = functools.cache(fed_poe.build)
 
 NUM_EXAMPLES = 9
 RATE = 0.3

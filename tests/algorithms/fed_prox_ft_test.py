@@ -54,8 +54,8 @@ def test_without_the_term_it_is_fed_avg_ft_bit_for_bit(
       client,
     )
     for functions in (
-      fed_prox_ft.work(model, fed_prox_ft.HParams(mu=0.0, **hparams)),
-      fed_avg_ft.work(model, fed_avg_ft.HParams(**hparams)),
+      fed_prox_ft.build(model, fed_prox_ft.HParams(mu=0.0, **hparams)),
+      fed_avg_ft.build(model, fed_avg_ft.HParams(**hparams)),
     )
   )
   assert compare.equal_bits(found, plain)
@@ -66,7 +66,7 @@ def test_rounds_have_the_term_and_fine_tuning_has_not(
 ):
   mu = 0.7
   own, proximal, tuned = (
-    module.work(model, module.HParams(**COMMON, **values))
+    module.build(model, module.HParams(**COMMON, **values))
     for module, values in (
       (fed_prox_ft, {"mu": mu, "fine_tuning_steps": 2}),
       (fed_prox, {"mu": mu}),

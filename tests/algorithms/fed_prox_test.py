@@ -41,7 +41,7 @@ def test_steps_agree_with_the_oracle(
   model, client, weights, oracle, run_in_graph, compare
 ):
   mu = 0.7
-  functions = fed_prox.work(model, fed_prox.HParams(mu=mu, **COMMON))
+  functions = fed_prox.build(model, fed_prox.HParams(mu=mu, **COMMON))
   result = run_in_graph(train(functions), weights, client)
   # Two iterations of a step for each of the two domains.
   batches = oracle.batches(client, 4, randomness.Purpose.TRAIN, ROUND)
@@ -74,8 +74,8 @@ def test_without_the_term_it_is_fed_avg_bit_for_bit(
   found, plain = (
     run_in_graph(train(functions), weights, client)
     for functions in (
-      fed_prox.work(model, fed_prox.HParams(mu=0.0, **hparams)),
-      fed_avg.work(model, fed_avg.HParams(**hparams)),
+      fed_prox.build(model, fed_prox.HParams(mu=0.0, **hparams)),
+      fed_avg.build(model, fed_avg.HParams(**hparams)),
     )
   )
   assert compare.equal_bits(found, plain)
@@ -84,7 +84,7 @@ def test_without_the_term_it_is_fed_avg_bit_for_bit(
 def test_larger_terms_keep_clients_nearer(model, client, weights, run_in_graph):
   distances = []
   for mu in (0.0, 1.0, 3.0):
-    functions = fed_prox.work(model, fed_prox.HParams(mu=mu, **COMMON))
+    functions = fed_prox.build(model, fed_prox.HParams(mu=mu, **COMMON))
     update = run_in_graph(train(functions), weights, client).update
     distances.append(
       squared_distance(update, tf.nest.map_structure(np.zeros_like, update))

@@ -39,7 +39,7 @@ def cut(model, head):
 
 @pytest.fixture(scope="module")
 def functions(model, head):
-  return fed_rep.work(model, dataclasses.replace(HPARAMS, head=head))
+  return fed_rep.build(model, dataclasses.replace(HPARAMS, head=head))
 
 
 class TestTraining:

@@ -18,7 +18,7 @@ ROUND = 5
 
 @pytest.fixture(scope="module")
 def functions(model):
-  return fed_rod.work(model, HPARAMS)
+  return fed_rod.build(model, HPARAMS)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ class TestTraining:
       assert np.any(change[..., :2]) and not np.any(change[..., 2])
     counted = run_in_graph(
       lambda w, state, data: (
-        fed_rod.work(
+        fed_rod.build(
           model, fed_rod.HParams(class_counts="at_least_one", **COMMON)
         )
         .train_client(w, state, data, tf.constant(ROUND))
@@ -163,7 +163,7 @@ class TestPredictions:
 
 def test_head_is_the_last_layer(run_in_graph):
   # Of the network for rotated MNIST, 64 x 10 weights.
-  functions = fed_rod.work(cnn.build(), HPARAMS)
+  functions = fed_rod.build(cnn.build(), HPARAMS)
   shapes = [
     tuple(each.shape)
     for each in tf.nest.flatten(

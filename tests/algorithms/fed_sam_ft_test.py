@@ -37,7 +37,7 @@ def test_round_agrees_with_the_oracle(
   model, client, weights, oracle, run_in_graph, compare
 ):
   rho, decay, momentum = 0.4, 0.1, 0.5
-  functions = fed_sam_ft.work(
+  functions = fed_sam_ft.build(
     model,
     fed_sam_ft.HParams(
       rho=rho, weight_decay=decay, momentum=momentum, **COMMON
@@ -83,8 +83,8 @@ def test_without_a_move_it_is_fed_avg_ft_bit_for_bit(
   found, plain = (
     run_in_graph(everything(functions), weights, client)
     for functions in (
-      fed_sam_ft.work(model, fed_sam_ft.HParams(rho=0.0, **hparams)),
-      fed_avg_ft.work(model, fed_avg_ft.HParams(**hparams)),
+      fed_sam_ft.build(model, fed_sam_ft.HParams(rho=0.0, **hparams)),
+      fed_avg_ft.build(model, fed_avg_ft.HParams(**hparams)),
     )
   )
   assert compare.equal_bits(found, plain)
@@ -96,8 +96,8 @@ def test_fine_tuning_takes_plain_steps(
   (trained, prepared), (plain, expected) = (
     run_in_graph(everything(functions), weights, client)
     for functions in (
-      fed_sam_ft.work(model, fed_sam_ft.HParams(rho=0.4, **COMMON)),
-      fed_avg_ft.work(model, fed_avg_ft.HParams(**COMMON)),
+      fed_sam_ft.build(model, fed_sam_ft.HParams(rho=0.4, **COMMON)),
+      fed_avg_ft.build(model, fed_avg_ft.HParams(**COMMON)),
     )
   )
   assert compare.equal_bits(prepared, expected)

@@ -21,7 +21,7 @@ SIZE = 8
 
 @pytest.fixture(scope="module")
 def functions(model):
-  return fed_sr.work(model, HPARAMS)
+  return fed_sr.build(model, HPARAMS)
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ class TestTraining:
     self, model, make_client, run_in_graph, compare
   ):
     hparams = fed_sr.HParams(norm_penalty=0.0, class_penalty=0.0, **COMMON)
-    functions = fed_sr.work(model, hparams)
+    functions = fed_sr.build(model, hparams)
     client = make_client(0, [6, 5])
     plain = run_in_graph(model.initial_weights, client.seed)
     # The softplus of it is 0.
@@ -193,7 +193,7 @@ class TestPrediction:
     self, model, weights, make_client, oracle, run_in_graph
   ):
     client = make_client(0, [4])
-    functions = fed_sr.work(model, dataclasses.replace(HPARAMS, num_samples=0))
+    functions = fed_sr.build(model, dataclasses.replace(HPARAMS, num_samples=0))
     found = run_in_graph(
       lambda w, data: functions.predict_as_server(w, (), data), weights, client
     )

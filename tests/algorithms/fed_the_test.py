@@ -25,7 +25,7 @@ ROUND = 5
 
 @pytest.fixture(scope="module")
 def functions(model):
-  return fed_the.work(model, HPARAMS)
+  return fed_the.build(model, HPARAMS)
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +226,7 @@ class TestPredictions:
   def test_without_steps_heads_count_alike(
     self, model, weights, personal, make_client, examples, run_in_graph, oracle
   ):
-    functions = fed_the.work(
+    functions = fed_the.build(
       model, dataclasses.replace(HPARAMS, ensemble_steps=0)
     )
     found, at_server = run_in_graph(
@@ -267,7 +267,7 @@ class TestPlus:
   def predict(self, model, run_in_graph, clients=(0,), **options):
     """Returns the predictions of each client, the weights and the pixels."""
     hparams = fed_the.HParams(ensemble_steps=0, plus_augmentations=3, **options)
-    functions = fed_the.work(model, hparams)
+    functions = fed_the.build(model, hparams)
     generator = np.random.default_rng(0)
     weights = run_in_graph(functions.initial_weights, randomness.server_seed(1))
     personal = fed_the.Personal(
@@ -332,5 +332,5 @@ class TestPlus:
     with pytest.raises(
       ValueError, match=r"fed_the with --plus.*uint8"
     ) as error:
-      fed_the.work(model, fed_the.HParams(plus=True))
+      fed_the.build(model, fed_the.HParams(plus=True))
     assert "\n" not in str(error.value)

@@ -45,7 +45,7 @@ def test_model_without_a_guide_is_refused_by_whoever_needs_one():
   refused = []
   for name in algorithms.names():
     try:
-      algorithms.get(name).work(plain, forms.hparams(name))
+      algorithms.get(name).build(plain, forms.hparams(name))
     except ValueError as error:
       assert f"has no guide, which {name} needs" in str(error)
       refused.append(name)

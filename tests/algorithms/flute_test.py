@@ -42,7 +42,7 @@ def distance(kernel, present):
 
 
 def train(model, hparams, run_in_graph, weights, client):
-  functions = flute.work(model, hparams)
+  functions = flute.build(model, hparams)
   return run_in_graph(
     lambda backbone, head, data: functions.train_client(
       backbone, head, data, tf.constant(ROUND)
@@ -188,7 +188,7 @@ class TestSharedHead:
     assert compare.equal_bits(heads[0], heads[1])
     run.step()
     alone = run_for_each(
-      flute.work(model, HPARAMS).train_client,
+      flute.build(model, HPARAMS).train_client,
       [
         (backbone, head, client, np.int32(0))
         for head, client in zip(heads, clients, strict=True)
@@ -208,4 +208,4 @@ class TestSharedHead:
     )
     assert not compare.equal_bits(found.backbone, backbone)
     assert algorithm.evaluate_server is not None
-    assert flute.work(model, HPARAMS).predict_as_server is None
+    assert flute.build(model, HPARAMS).predict_as_server is None

@@ -15,7 +15,7 @@ def algorithm(model, context):
 
 @pytest.fixture(scope="module")
 def functions(model):
-  return fth.work(model, fth.HParams())
+  return fth.build(model, fth.HParams())
 
 
 class TestFth:

@@ -15,7 +15,7 @@ from tff_shift.learning import randomness
 pytestmark = pytest.mark.slow
 
 # Once for each of its hyper-parameters: then graphs of it are found again.
-work = functools.cache(gma.work)
+work = functools.cache(gma.build)
 
 HPARAMS = gma.HParams(batch_size=4, local_steps=2, learning_rate=0.3)
 
@@ -120,17 +120,17 @@ class TestClient:
       )
       for functions in (
         work(model, gma.HParams(vote_weighting=vote_weighting, **common)),
-        fed_avg.work(model, fed_avg.HParams(**common)),
+        fed_avg.build(model, fed_avg.HParams(**common)),
       )
     )
     assert compare.equal_bits(
       (found.update, found.loss), (plain.update, plain.loss)
     )
-    assert found.contribution.weight == weight
+    assert found.plaintext_sum.weight == weight
     signs = tf.nest.map_structure(
       lambda change: np.float32(weight) * np.sign(change), plain.update
     )
-    assert compare.equal_bits(found.contribution.signs, signs)
+    assert compare.equal_bits(found.plaintext_sum.signs, signs)
     assert not signs.backbone[0][2].any()
     assert signs.backbone[0].any()
 
@@ -167,7 +167,7 @@ class TestRounds:
         lambda w, data: functions.train_client(w, (), data, tf.constant(0)),
         weights,
         make_client(i, [size]),
-      ).contribution
+      ).plaintext_sum
       for i, size in enumerate((8, 1, 1))
     ]
     mean = tf.nest.map_structure(lambda w: np.full_like(w, 0.6), weights)

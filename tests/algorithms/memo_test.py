@@ -84,7 +84,7 @@ def predict(images_model, make_images, weights, compile_in_graph):
   weights_specs = tf.nest.map_structure(
     lambda w: tf.TensorSpec(w.shape, w.dtype), weights
   )
-  functions = memo.work(images_model, HPARAMS)
+  functions = memo.build(images_model, HPARAMS)
   return compile_in_graph(
     functions.predict_as_client, weights_specs, (), specs, specs
   )
@@ -107,7 +107,7 @@ class TestAdaptation:
     client, examples = make_images(0, [5]), make_images(1, [2, 1])
     hparams = changed(test_time_steps=num_steps, augmentation=augmentation)
     found = run_in_graph(
-      memo.work(images_model, hparams).predict_as_client,
+      memo.build(images_model, hparams).predict_as_client,
       weights,
       (),
       client,
@@ -243,7 +243,7 @@ class TestBesideFedAvg:
     client, examples = make_images(0, [6, 5]), make_images(1, [3, 4])
 
     def compute(module, hparams):
-      functions = module.work(images_model, hparams)
+      functions = module.build(images_model, hparams)
       prepare = functions.prepare_client or (lambda *_: ())
       return run_in_graph(
         lambda weights, data, examples: (
@@ -291,7 +291,7 @@ class TestBesideFedAvg:
     self, images_model, make_images, weights, run_in_graph, compare
   ):
     hparams = changed(personalized=True, augmentation="none")
-    functions = memo.work(images_model, hparams)
+    functions = memo.build(images_model, hparams)
     client, examples = make_images(0, [6, 5]), make_images(1, [3, 4])
     tuned, found = run_in_graph(
       lambda weights, data, examples: (

@@ -26,7 +26,7 @@ HPARAMS = p_fed_hn.HParams(
 
 @pytest.fixture(scope="module")
 def built(model):
-  return algorithms.build(p_fed_hn, model, HPARAMS), p_fed_hn.work(
+  return algorithms.build(p_fed_hn, model, HPARAMS), p_fed_hn.build(
     model, HPARAMS
   )
 
@@ -88,7 +88,7 @@ class TestTraining:
     embedding = run_in_graph(functions.initial_client_state, client.seed, ())
     hparams = dataclasses.replace(HPARAMS, **{still: 0.0})
     result = run_in_graph(
-      p_fed_hn.work(model, hparams).train_client,
+      p_fed_hn.build(model, hparams).train_client,
       phi,
       embedding,
       client,

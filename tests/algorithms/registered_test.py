@@ -60,7 +60,7 @@ class TestLoad:
 
   def test_update_of_the_server_is_the_users(self, model, run_in_graph):
     module = algorithms.load(EXAMPLE)
-    functions = module.work(model, module.HParams(server_rate=0.5))
+    functions = module.build(model, module.HParams(server_rate=0.5))
     weights = run_in_graph(
       lambda w, u: functions.update_server(w, u, (), 0), (1.0,), (4.0,)
     )
@@ -93,18 +93,18 @@ class TestRefusals:
       ('"evolving", ', '["evolving"], ', "there must be SCENARIOS"),
       ("    1.0,", "    (1.0,),", "'server_rate' .* it is of type tuple"),
       (
-        "def work(model, hparams)",
+        "def build(model, hparams)",
         "def work(model)",
         "a function work\\(model",
       ),
       ("SCENARIOS = ", "SCENARIOS == ", "NameError: name 'SCENARIOS'"),
       ("SCENARIOS = ", "SCENARIOS = (", "line [0-9]+: .* was never closed"),
       ("SCENARIOS = ", "import no_such_module\nS = ", "No module named 'no_su"),
-      ("import dataclasses", "AGGREGATION_NEEDS = 3", "NameError"),
+      ("import dataclasses", "AGGREGATION_REQUIREMENTS = 3", "NameError"),
       (
         "def work(",
-        "AGGREGATION_NEEDS = 3\ndef work(",
-        "must be an aggregation.Needs",
+        "AGGREGATION_REQUIREMENTS = 3\ndef work(",
+        "must be a factories.AggregationRequirements",
       ),
     ],
   )

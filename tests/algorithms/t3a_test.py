@@ -156,7 +156,7 @@ class TestPredict:
 class TestWork:
   @pytest.fixture(scope="class")
   def functions(self, model):
-    return t3a.work(model, t3a.HParams(num_supports=3, **COMMON))
+    return t3a.build(model, t3a.HParams(num_supports=3, **COMMON))
 
   def test_training_and_server_are_those_of_fed_avg_ft(
     self, model, functions, weights, make_client, run_in_graph, compare
@@ -179,7 +179,7 @@ class TestWork:
       tuple(flat[:num_backbone]), tuple(flat[num_backbone:])
     )
     found = run(functions, weights)
-    plain = fed_avg_ft.work(model, fed_avg_ft.HParams(**COMMON))
+    plain = fed_avg_ft.build(model, fed_avg_ft.HParams(**COMMON))
     assert compare.equal_bits(found, run(plain, whole))
     averaged = run_in_graph(
       lambda w, data: fed_avg.train_client(

@@ -34,13 +34,13 @@ def client(make_adapting_client):
 
 @pytest.fixture(scope="module")
 def state(model, client, run_in_graph):
-  functions = uda.work(model, HPARAMS)
+  functions = uda.build(model, HPARAMS)
   return run_in_graph(functions.initial_client_state, client.seed, ())
 
 
 def train(model, hparams, run_in_graph, state, client):
   return run_in_graph(
-    uda.work(model, hparams).train_client, (), state, client, np.int32(3)
+    uda.build(model, hparams).train_client, (), state, client, np.int32(3)
   )
 
 
@@ -115,7 +115,7 @@ class TestRound:
     self, model, state, make_adapting_client, run_in_graph
   ):
     other = make_adapting_client(1, NUM_EXAMPLES, NUM_EXAMPLES)
-    functions = uda.work(model, HPARAMS)
+    functions = uda.build(model, HPARAMS)
     second = run_in_graph(functions.initial_client_state, other.seed, ())
     assert np.all(state.classifiers[0][0] != second.classifiers[0][0])
     assert [np.shape(w) for w in second.classifiers[0]] == [

@@ -91,7 +91,7 @@ def client(make_adapting_client):
 
 @pytest.fixture(scope="module")
 def state(model, client, run_in_graph):
-  functions = unida.work(model, HPARAMS)
+  functions = unida.build(model, HPARAMS)
   return run_in_graph(functions.initial_client_state, client.seed, ())
 
 
@@ -100,7 +100,7 @@ class TestRound:
     self, model, state, client, oracle, run_in_graph, compare
   ):
     result = run_in_graph(
-      unida.work(model, HPARAMS).train_client, (), state, client, np.int32(0)
+      unida.build(model, HPARAMS).train_client, (), state, client, np.int32(0)
     )
 
     def weigh(x, temperature):
@@ -164,7 +164,7 @@ class TestPredictions:
     examples = make_client(5, [40])
 
     def predict_with(**changes):
-      functions = unida.work(model, dataclasses.replace(HPARAMS, **changes))
+      functions = unida.build(model, dataclasses.replace(HPARAMS, **changes))
       return run_in_graph(
         functions.predict_as_client, (), state, client, examples
       )

@@ -42,23 +42,23 @@ def built_once():
   """
   build, built = comparison.Comparison.build, {}
 
-  def build_once(self, contestant, model=None, **options):
-    aggregator = self.plan.aggregators[contestant.algorithm]
+  def build_once(self, trial, model=None, **options):
+    aggregator = self.plan.aggregators[trial.algorithm]
     # What has weights or factories of its own is not compared.
     if model is not None or not (
       aggregator is None or aggregator.traits.is_mean
     ):
-      return build(self, contestant, model, **options)
+      return build(self, trial, model, **options)
     own = self.plan.model
     key = (
-      contestant.algorithm,
-      contestant.hparams,
+      trial.algorithm,
+      trial.hparams,
       (own.name, own.input_shape, own.input_dtype, own.input_scaling),
       *(tuple(map(tuple, part.shapes)) for part in (own.backbone, own.head)),
       *options.items(),
     )
     if key not in built:
-      built[key] = build(self, contestant, **options)
+      built[key] = build(self, trial, **options)
     return built[key]
 
   with pytest.MonkeyPatch.context() as patches:

@@ -18,7 +18,7 @@ _SMALL = (
   *("--pretraining_epochs=1", "--model=mlp", "--model_width=4"),
   "--noprogress",
 )
-# Flags of meta-networks.
+# Flags of hypernetworks.
 _SMALL_META = ("--hidden_width=6", "--num_hidden=1")
 
 
@@ -211,7 +211,7 @@ def test_every_pair_of_rates_is_chosen(planned):
   )
   found = [
     (each.hparams.learning_rate, each.hparams.meta_learning_rate)
-    for each in plan.contestants
+    for each in plan.trials
   ]
   assert sorted(found) == [(0.1, 0.01), (0.1, 0.02), (0.2, 0.01), (0.2, 0.02)]
 

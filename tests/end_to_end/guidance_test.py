@@ -151,11 +151,11 @@ def test_selection_looks_at_validation_alone(
 class TestDefaults:
   @pytest.fixture(scope="class")
   def plan(self, planned):
-    """Returns `plan(names, *flags)`, the contestants of the binary's plan."""
+    """Returns `plan(names, *flags)`, the trials of the binary's plan."""
     small = [each for each in _SMALL if not each.startswith("--local_steps")]
     return lambda names, *given: planned(
       guidance_plan, [*small, f"--algorithm={names}", *given]
-    ).contestants
+    ).trials
 
   def test_rate_of_fine_tuning_falls_on_for_all_who_do_it(self, plan):
     names = "fed_avg,fed_avg_ft,fed_prox_ft,fed_babu,fed_ala"

@@ -252,7 +252,7 @@ def test_table_of_clients_has_a_row_for_each(flags_of_slots, slots, make_plan):
   plan = make_plan(
     "--algorithm=fed_ccfa,source", "--num_clients=5", *flags_of_slots
   )
-  assert plan.contestants[0].hparams.num_slots == slots
+  assert plan.trials[0].hparams.num_slots == slots
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_table_of_clients_has_a_row_for_each(flags_of_slots, slots, make_plan):
 )
 def test_what_is_on_or_off_may_be_compared(flag, values, make_plan):
   plan = make_plan("--algorithm=source,fed_ade", flag)
-  source, *compared = plan.contestants
+  source, *compared = plan.trials
   assert source.algorithm == "source"
   assert [each.hparams.use_uncertainty for each in compared] == values
   assert [each.compared for each in compared] == (

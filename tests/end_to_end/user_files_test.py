@@ -154,7 +154,12 @@ def _broken(text, where, statement):
     ("work", "raise KeyboardInterrupt", 130, "interrupted; what was written"),
     ("update_server", "weights[99]", 2, "IndexError: tuple index out of"),
     ("update_server", "tf.ones(2) + tf.ones(3)", 2, "Dimensions must be equal"),
-    ("work", "return 3", 2, "must return a process.Work; it returned int"),
+    (
+      "work",
+      "return 3",
+      2,
+      "must return an algorithm.AlgorithmSpec; it returned int",
+    ),
   ],
 )
 def test_whatever_a_file_raises_is_told_of_it(

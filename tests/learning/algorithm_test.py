@@ -65,7 +65,7 @@ def build_centre(
   def logits(x, threshold):
     return tf.stack([tf.fill(tf.shape(x)[:1], threshold), x[:, 0]], axis=1)
 
-  work = algorithm_lib.Work(
+  work = algorithm_lib.AlgorithmSpec(
     initial_weights=lambda seed: collections.OrderedDict(
       centre=tf.cast(seed, tf.float32)
     ),
@@ -323,7 +323,7 @@ def build_on_numbers(model, **functions) -> algorithm_lib.FederatedAlgorithm:
   }
   return algorithm_lib.build(
     "numbers",
-    lambda model, hparams: algorithm_lib.Work(**functions),
+    lambda model, hparams: algorithm_lib.AlgorithmSpec(**functions),
     model,
     hyperparameters.LocalHParams(client_weighting="num_examples"),
   )

@@ -176,7 +176,7 @@ def test_rounds_agree_with_numpy(personal_norm, model, context):
     assert algorithm.evaluate_server is None
   x = make_client(7, 5)
   for client, (weights, statistics) in enumerate(of_clients):
-    logits = algorithm.work.predict_as_client(
+    logits = algorithm.spec.predict_as_client(
       state.weights, clients[client], DATA[client], x
     )
     np.testing.assert_allclose(
@@ -237,7 +237,7 @@ def test_models_of_two_kinds_agree_with_numpy(name, options, model, context):
   for client, (weights, statistics) in enumerate(own_models(3, initial)):
     for one, other in zip(clients[client].statistics, statistics, strict=True):
       np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
-    logits = algorithm.work.predict_as_client(
+    logits = algorithm.spec.predict_as_client(
       state.weights, clients[client], DATA[client], x
     )
     np.testing.assert_allclose(
@@ -294,7 +294,7 @@ def test_personal_head_on_shared_statistics_agrees_with_numpy(model, context):
     np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
   x = make_client(7, 5)
   for client, kernel in enumerate(kernels):
-    logits = algorithm.work.predict_as_client(
+    logits = algorithm.spec.predict_as_client(
       state.weights, clients[client], DATA[client], x
     )
     np.testing.assert_allclose(
@@ -384,7 +384,7 @@ def test_noise_does_not_reach_the_scale_that_new_clients_start_from(
 class TestRefusals:
   def test_algorithm_that_does_not_say_whose_they_are(self, model):
     module = types.ModuleType("of_a_user")
-    module.HParams, module.work = fed_avg.HParams, fed_avg.work
+    module.HParams, module.build = fed_avg.HParams, fed_avg.build
     with pytest.raises(ValueError, match="of_a_user is not allowed with model"):
       algorithms.build(module, model)
 

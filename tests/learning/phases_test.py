@@ -72,10 +72,10 @@ def build(
   *,
   two_phases=False,
   weighting="num_examples",
-  needs=factories.NO_NEEDS,
+  requirements=factories.NO_REQUIREMENTS,
   **functions,
 ):
-  work = algorithm_lib.Work(
+  work = algorithm_lib.AlgorithmSpec(
     initial_weights=lambda seed: (tf.ones([1]), tf.ones([1])),
     initial_client_state=lambda seed, weights: Memory(
       tf.ones([1]), tf.constant(0), tf.constant(False)
@@ -94,7 +94,7 @@ def build(
     lambda model, hparams: work,
     mlp.build((4,), num_classes=2, width=3, head_width=3),
     hyperparameters.LocalHParams(client_weighting=weighting),
-    needs=needs,
+    requirements=requirements,
     aggregator=aggregator,
   )
 
@@ -245,7 +245,9 @@ class TestPersonalPhase:
 class TestWeightOfAResult:
   """A client's weight is the vector that it is given."""
 
-  NEEDS = factories.Needs(weighted="weights come from training")
+  REQUIREMENTS = factories.AggregationRequirements(
+    own_weights="weights come from training"
+  )
 
   def train_client(self, weights, memory, data, round_num):
     result = train_client(weights, memory, data, round_num)
@@ -253,7 +255,7 @@ class TestWeightOfAResult:
 
   @pytest.fixture(scope="class")
   def weighted(self):
-    return build(train_client=self.train_client, needs=self.NEEDS)
+    return build(train_client=self.train_client, requirements=self.REQUIREMENTS)
 
   def test_counts_in_place_of_the_number_of_examples(self, weighted):
     data = [
@@ -287,7 +289,7 @@ class TestWeightOfAResult:
         aggregator,
         weighting="uniform",
         train_client=self.train_client,
-        needs=self.NEEDS,
+        requirements=self.REQUIREMENTS,
       )
 
   @pytest.mark.parametrize("has_weight", [True, False])
@@ -295,24 +297,28 @@ class TestWeightOfAResult:
     with pytest.raises(TypeError, match="weight of its own"):
       build(
         train_client=self.train_client if has_weight else train_client,
-        needs=factories.NO_NEEDS if has_weight else self.NEEDS,
+        requirements=factories.NO_REQUIREMENTS
+        if has_weight
+        else self.REQUIREMENTS,
       )
 
 
 class TestContribution:
   """Beside its update a client sends its loss and a one."""
 
-  NEEDS = factories.Needs(in_the_open="the server is told a sum")
+  REQUIREMENTS = factories.AggregationRequirements(
+    plaintext_sums="the server is told a sum"
+  )
 
   def train_client(self, weights, memory, data, round_num):
     result = train_client(weights, memory, data, round_num)
     # An update of a form of its own, and what is added up beside it.
     return result._replace(
-      update=data.x[0, 0], contribution=(data.x[0, 3], tf.constant(1))
+      update=data.x[0, 0], plaintext_sum=(data.x[0, 3], tf.constant(1))
     )
 
-  def update_server(self, weights, mean_update, contribution, round_num):
-    total, count = contribution
+  def update_server(self, weights, mean_update, plaintext_sum, round_num):
+    total, count = plaintext_sum
     return (
       weights[0] + mean_update,
       weights[1] * total + tf.cast(10 * count + round_num, tf.float32),
@@ -323,7 +329,7 @@ class TestContribution:
     return build(
       train_client=self.train_client,
       update_server=self.update_server,
-      needs=self.NEEDS,
+      requirements=self.REQUIREMENTS,
     )
 
   def test_server_is_updated_by_mean_and_sum(self, algorithm):
@@ -360,11 +366,11 @@ class TestContribution:
         weighting="uniform",
         train_client=self.train_client,
         update_server=self.update_server,
-        needs=self.NEEDS,
+        requirements=self.REQUIREMENTS,
       )
 
   def test_needs_must_speak_of_it(self):
-    with pytest.raises(TypeError, match="AGGREGATION_NEEDS"):
+    with pytest.raises(TypeError, match="AGGREGATION_REQUIREMENTS"):
       build(train_client=self.train_client, update_server=self.update_server)
 
 
@@ -473,7 +479,7 @@ class TestClientsWithoutExamples:
       is_empty = tf.equal(tf.size(data.y), 0)
       return result._replace(
         client_state=memory._replace(vector=tf.where(is_empty, NAN, [7.0])),
-        contribution=tf.constant(1),
+        plaintext_sum=tf.constant(1),
       )
 
     algorithm = build(
@@ -482,7 +488,9 @@ class TestClientsWithoutExamples:
         weights[0] + tf.cast(count, tf.float32),
         weights[1],
       ),
-      needs=factories.Needs(in_the_open="the server is told a number"),
+      requirements=factories.AggregationRequirements(
+        plaintext_sums="the server is told a number"
+      ),
     )
     data = [client([1, 2]), client([0, 0], size=0), client([4, -4])]
     ((weights, memories, metrics),) = first_round(algorithm, data)
@@ -497,12 +505,14 @@ class TestClientsWithoutExamples:
 
     def train_client(weights, memory, data, round_num):
       result = train_empty_as_well(weights, memory, data, round_num)
-      return result._replace(contribution=tf.cast(tf.size(data.y), tf.float32))
+      return result._replace(plaintext_sum=tf.cast(tf.size(data.y), tf.float32))
 
     algorithm = build(
       train_client=train_client,
       update_server=update_server,
-      needs=factories.Needs(in_the_open="the server is told a number"),
+      requirements=factories.AggregationRequirements(
+        plaintext_sums="the server is told a number"
+      ),
     )
     ((weights, _, _),) = first_round(algorithm, [client([0, 0], size=0)])
     assert weights.tolist() == [1, 1]

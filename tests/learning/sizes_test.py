@@ -92,7 +92,7 @@ def test_largest_count_fits_or_is_refused(
   try:
     hyperparameters.validate(hparams)
     # Neither takes minutes, nor memory.
-    algorithm.check_sizes(name, algorithms.get(name).work, model, hparams)
+    algorithm.check_sizes(name, algorithms.get(name).build, model, hparams)
   except ValueError as error:
     assert f"{field}=10000000" in str(error)
     assert "\n" not in str(error)

@@ -43,7 +43,7 @@ def test_controls_share_a_job_that_the_method_does_not_have(planned):
 
 def test_each_reads_its_own_entry_and_rows(planned, tmp_path):
   job = planned["fix_lr_mean"].job
-  place = records.Place(tmp_path, job)
+  place = records.JobFolder(tmp_path, job)
   place.folder.mkdir(parents=True)
   place.write(
     records.JobRecord(
@@ -70,7 +70,7 @@ def test_each_reads_its_own_entry_and_rows(planned, tmp_path):
     writer.writerow(["algorithm", "seed", "timestep", "accuracy"])
     for number, name in enumerate(_NAMES):
       writer.writerows([name, 0, step, number + step] for step in (1, 2))
-  found = collect.Found(job, tmp_path)
+  found = collect.JobResult(job, tmp_path)
   for number, name in enumerate(_NAMES[1:], 1):
     entry = found.entry(planned[name].entry)
     values = found.by_seed(entry, "accuracy")

@@ -125,7 +125,7 @@ class TestEvolving:
     # The server's mean counts all examples alike.
     assert 100 * right == pytest.approx(server, rel=1e-6)
     state, data = trained.result.server_state, trained.clients
-    functions = trained.algorithm.work
+    functions = trained.algorithm.spec
     for client, found in ((0, first), (2, third)):
       examples = local_training.ClientData(
         *targets[client],
@@ -297,7 +297,7 @@ def test_prediction_from_examples_is_refused(model, start, tmp_path, field):
       logits = model.predict(weights, examples.x)
       return logits + tf.reduce_sum(tf.cast(getattr(data, field), tf.float32))
 
-    functions = algorithms.get("fed_avg").work(model, hparams)
+    functions = algorithms.get("fed_avg").build(model, hparams)
     return functions._replace(predict_as_client=predict_as_client)
 
   algorithm = algorithm_lib.build(

@@ -1,4 +1,4 @@
-"""Tests of the meta-network: what it gives, its derivative, its start."""
+"""Tests of the hypernetwork: what it gives, its derivative, its start."""
 
 import types
 

@@ -11,24 +11,26 @@ from tff_shift.algorithms import fed_avg
 from tff_shift.learning.aggregators import factories
 
 SCENARIOS = ("evolving",)
-AGGREGATION_NEEDS = factories.Needs(in_the_open="it shows an example")
+AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
+  plaintext_sums="it shows an example"
+)
 HParams = fed_avg.HParams
 
 
-def work(model, hparams):
-  functions = fed_avg.work(model, hparams)
+def build(model, hparams):
+  functions = fed_avg.build(model, hparams)
 
   def train_client(weights, state, data, round_num):
     result = functions.train_client(weights, state, data, round_num)
     noise = tf.where(tf.equal(round_num, 1), tf.random.uniform([]), 0.0)
     return result._replace(
       update=tf.nest.map_structure(lambda w: w + noise, result.update),
-      contribution=data.x[0],
+      plaintext_sum=data.x[0],
     )
 
   return functions._replace(
     train_client=train_client,
-    update_server=lambda weights, update, contribution, round_num: (
+    update_server=lambda weights, update, plaintext_sum, round_num: (
       tf.nest.map_structure(tf.add, weights, update)
     ),
   )

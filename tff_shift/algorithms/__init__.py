@@ -4,13 +4,13 @@ A file that lives elsewhere is made known by `load` or `register`.
 
 A new algorithm is a new file with `HParams` (a frozen dataclass, usually a
 subclass of `LocalHParams`), `SCENARIOS` (the binaries that run it) and
-`work(model, hparams)`, which gives its functions, a `process.Work`; there is no
-list to edit. One that needs more than one source domain says so in
+`build(model, hparams)`, which gives its functions, a `algorithm.AlgorithmSpec`;
+there is no list to edit. One that needs more than one source domain says so in
 `MIN_SOURCE_DOMAINS`; one that cannot do with every aggregator says why in
-`AGGREGATION_NEEDS`, an `aggregation.Needs`; one that may have models with batch
-normalisation says in `RUNNING_STATISTICS` whose the running statistics are, one
-of `process.ONE_MODEL`, `OWN_MODEL`, `TWO_MODELS`, `FIXED` or another
-`process.Kept`.
+`AGGREGATION_REQUIREMENTS`, an `factories.AggregationRequirements`; one that may
+have models with batch normalisation says in `RUNNING_STATISTICS` whose the
+running statistics are, one of `algorithm.ONE_MODEL`, `OWN_MODEL`, `TWO_MODELS`,
+`FIXED` or another `algorithm.Kept`.
 """
 
 import dataclasses
@@ -64,7 +64,7 @@ def get(name: str) -> types.ModuleType:
     name: The algorithm's name, which is its file's.
 
   Returns:
-    The module, with `HParams`, `SCENARIOS` and `work`.
+    The module, with `HParams`, `SCENARIOS` and `build`.
 
   Raises:
     ValueError: If there is no such algorithm; names those that there are.
@@ -104,7 +104,7 @@ def register(module: types.ModuleType) -> str:
   """Makes an algorithm known by its name, beside those of the package.
 
   Args:
-    module: A module with `HParams`, `SCENARIOS` and `work`. One of the same
+    module: A module with `HParams`, `SCENARIOS` and `build`. One of the same
       file that was registered before is replaced.
 
   Returns:
@@ -177,19 +177,20 @@ def _check_module(name: str, module: types.ModuleType) -> None:
       "there must be SCENARIOS, a tuple of the binaries that run it, some of"
       f" {', '.join(known)}"
     )
-  work = getattr(module, "work", None)
-  if not callable(work) or list(inspect.signature(work).parameters) != [
-    "model",
-    "hparams",
-  ]:
+  build_spec = getattr(module, "build", None)
+  if not callable(build_spec) or list(
+    inspect.signature(build_spec).parameters
+  ) != ["model", "hparams"]:
     raise ValueError(
-      "there must be a function work(model, hparams) that returns a"
-      " process.Work"
+      "there must be a function build(model, hparams) that returns an"
+      " algorithm.AlgorithmSpec"
     )
-  if not isinstance(needs(module), factories.Needs):
-    raise ValueError("AGGREGATION_NEEDS must be an aggregation.Needs")
+  if not isinstance(requirements(module), factories.AggregationRequirements):
+    raise ValueError(
+      "AGGREGATION_REQUIREMENTS must be a factories.AggregationRequirements"
+    )
   if not isinstance(running_statistics(module), batch_statistics.Kept | None):
-    raise ValueError("RUNNING_STATISTICS must be a process.Kept")
+    raise ValueError("RUNNING_STATISTICS must be a algorithm.Kept")
 
 
 def name_of(module: types.ModuleType) -> str:
@@ -197,9 +198,13 @@ def name_of(module: types.ModuleType) -> str:
   return module.__name__.rpartition(".")[2]
 
 
-def needs(algorithm: str | types.ModuleType) -> factories.Needs:
+def requirements(
+  algorithm: str | types.ModuleType,
+) -> factories.AggregationRequirements:
   """Returns what an algorithm, or its module, asks of an aggregator."""
-  return getattr(_module(algorithm), "AGGREGATION_NEEDS", factories.NO_NEEDS)
+  return getattr(
+    _module(algorithm), "AGGREGATION_REQUIREMENTS", factories.NO_REQUIREMENTS
+  )
 
 
 def min_source_domains(algorithm: str | types.ModuleType) -> int:
@@ -223,10 +228,10 @@ def build(
   """Builds the TFF computations of an algorithm.
 
   Args:
-    algorithm: The algorithm's name, or a module with `HParams` and `work`.
+    algorithm: The algorithm's name, or a module with `HParams` and `build`.
     model: The model; its inputs fix the type of the clients' data.
     hparams: An `HParams` of the algorithm. None: its default values.
-    aggregator: How the server averages updates: what `aggregation.build` gives,
+    aggregator: How the server averages updates: what `factories.build` gives,
       or a factory of TFF. None: the mean.
     num_queries: The number of queries that are answered at a time, for
       `FederatedAlgorithm.guidance`. None: it is not built.
@@ -246,10 +251,10 @@ def build(
   _check_hparams(module, hparams)
   return algorithm_lib.build(
     name_of(module),
-    module.work,
+    module.build,
     model,
     hparams,
-    needs=needs(module),
+    requirements=requirements(module),
     aggregator=aggregator,
     num_queries=num_queries,
     num_evaluation_domains=num_evaluation_domains,

@@ -217,8 +217,10 @@ def train_client(
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of APFL; see `process.Work`."""
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of APFL; see `algorithm.AlgorithmSpec`."""
 
   def predict_as_client(weights, state, data, examples):
     del data
@@ -230,7 +232,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
       examples.x,
     )
 
-  return fed_avg.work(model, hparams)._replace(
+  return fed_avg.build(model, hparams)._replace(
     initial_client_state=lambda seed, weights: ClientState(
       weights, tf.constant(hparams.mixture_weight, tf.float32)
     ),

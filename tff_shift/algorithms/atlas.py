@@ -33,8 +33,8 @@ SCENARIOS = ("online_adaptation",)
 
 RUNNING_STATISTICS = algorithm.FIXED
 
-AGGREGATION_NEEDS = factories.Needs(
-  nothing_shared="the learners stay with the client"
+AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
+  no_aggregation="the learners stay with the client"
 )
 
 
@@ -78,8 +78,10 @@ class Ensemble(NamedTuple):
   cumulative_risk: Any
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of ATLAS; see `process.Work`.
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of ATLAS; see `algorithm.AlgorithmSpec`.
 
   The initial weights of the model are the pre-trained ones. A client's state is
   its `Ensemble`; nothing is shared.
@@ -165,7 +167,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
     )
     return evaluation.predict(model, weights, examples.x)
 
-  return algorithm.Work(
+  return algorithm.AlgorithmSpec(
     initial_weights=lambda seed: (),
     initial_client_state=initial_client_state,
     train_client=train_client,

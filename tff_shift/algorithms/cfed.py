@@ -56,9 +56,9 @@ SCENARIOS = ("evolving",)
 
 RUNNING_STATISTICS = algorithm.Kept(server=("model", "teacher"))
 
-AGGREGATION_NEEDS = factories.Needs(
-  in_the_open="for its distillation the server is told the sum of the clients'"
-  " probabilities of the public inputs"
+AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
+  plaintext_sums="for its distillation the server is told the sum of the"
+  " clients' probabilities of the public inputs"
 )
 
 
@@ -177,7 +177,7 @@ def train_client(
     update=tf.nest.map_structure(tf.subtract, result.weights, weights.model),
     client_state=(),
     loss=result.loss,
-    contribution=Contribution(
+    plaintext_sum=Contribution(
       counts * distillation.probabilities(result.weights),
       counts,
       tf.cast(domain > 0, tf.int32),
@@ -192,7 +192,7 @@ def update_server(
   distillation: distilling.Distillation,
   weights: Weights,
   mean_update: split_model.SplitWeights,
-  contribution: Contribution,
+  plaintext_sum: Contribution,
   round_num,
 ) -> Weights:
   """Adds the mean update, and distils.
@@ -202,19 +202,19 @@ def update_server(
     distillation: Distillation on the public inputs.
     weights: The server's model and teacher.
     mean_update: The mean change of the model.
-    contribution: The sum over the clients of the round.
+    plaintext_sum: The sum over the clients of the round.
     round_num: The round, an int32 scalar.
 
   Returns:
     The new model and, where a domain is over, the same as the new teacher.
   """
   updated = tf.nest.map_structure(tf.add, weights.model, mean_update)
-  targets = contribution.probabilities
+  targets = plaintext_sum.probabilities
   targets += distillation.probabilities(weights.model)
-  targets /= contribution.num_clients + 1.0
+  targets /= plaintext_sum.num_clients + 1.0
   num_steps = tf.constant(hparams.server_steps)
   if hparams.distil_from == "second_domain":
-    num_steps *= tf.minimum(contribution.is_later, 1)
+    num_steps *= tf.minimum(plaintext_sum.is_later, 1)
   seed = randomness.fold(weights.seed, randomness.Purpose.TRAIN, round_num)
   loss = distillation.loss(targets, num_steps, seed)
   updated = local_training.train(
@@ -225,7 +225,7 @@ def update_server(
     seed=seed,
     round_num=round_num,
   ).weights
-  is_over = contribution.is_last > 0
+  is_over = plaintext_sum.is_last > 0
   modes.keep_as("teacher", is_over)
   return weights._replace(
     model=updated,
@@ -235,8 +235,10 @@ def update_server(
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of CFeD; see `process.Work`."""
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of CFeD; see `algorithm.AlgorithmSpec`."""
   if model.statistics and hparams.personal_norm != "none":
     raise ValueError(
       f"personal_norm={hparams.personal_norm} is not allowed with cfed: its"
@@ -251,7 +253,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   def predict(weights, x):
     return evaluation.predict(model, weights.model, x)
 
-  return algorithm.Work(
+  return algorithm.AlgorithmSpec(
     initial_weights=initial_weights,
     train_client=lambda weights, _, data, round_num: train_client(
       model, hparams, distillation, weights, data, round_num

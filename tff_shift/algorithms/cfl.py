@@ -201,8 +201,10 @@ def train_client(
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of CFL; see `process.Work`."""
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of CFL; see `algorithm.AlgorithmSpec`."""
 
   def initial_client_state(seed, weights):
     zeros = tf.nest.map_structure(tf.zeros_like, weights)
@@ -210,7 +212,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
       zeros, zeros, tf.constant(0.0), tf.constant(0.0), tf.constant(-1)
     )
 
-  return algorithm.Work(
+  return algorithm.AlgorithmSpec(
     initial_weights=model.initial_weights,
     initial_client_state=initial_client_state,
     train_client=lambda weights, past, data, round_num: train_client(

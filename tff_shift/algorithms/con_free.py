@@ -55,10 +55,11 @@ SCENARIOS = ("guidance",)
 
 RUNNING_STATISTICS = algorithm.ONE_MODEL
 
-AGGREGATION_NEEDS = factories.Needs(
-  unbounded="its server compares the changes as they are, and clipping or"
+AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
+  no_clipping="its server compares the changes as they are, and clipping or"
   " zeroing would change their mean alone",
-  per_client="its server compares each client's change with every other's",
+  per_client_values="its server compares each client's update with every"
+  " other's",
 )
 
 
@@ -125,8 +126,10 @@ def coefficients(
   ), shares
 
 
-def work(model: guided_model.GuidedModel, hparams: HParams) -> algorithm.Work:
-  """The functions of ConFREE; see `process.Work`.
+def build(
+  model: guided_model.GuidedModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of ConFREE; see `algorithm.AlgorithmSpec`.
 
   A `client_id` is below the model's number of clients. A client's state is its
   head; the server has no model to predict with.
@@ -135,7 +138,7 @@ def work(model: guided_model.GuidedModel, hparams: HParams) -> algorithm.Work:
     ValueError: If the model does not know the number of clients.
   """
   guided_model.require(model, "con_free")
-  host = fed_rep.work(model, hparams)
+  host = fed_rep.build(model, hparams)
   num_clients = model.num_clients
 
   def train_client(backbone, head, data, round_num):
@@ -150,7 +153,7 @@ def work(model: guided_model.GuidedModel, hparams: HParams) -> algorithm.Work:
       tf.random.stateless_uniform([num_clients], seed),
     )
     return result._replace(
-      contribution=client_slots.place(
+      plaintext_sum=client_slots.place(
         sent, client_slots.own_row(data), num_clients
       )
     )

@@ -55,8 +55,10 @@ class HParams(hyperparameters.LocalHParams):
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of Ditto; see `process.Work`.
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of Ditto; see `algorithm.AlgorithmSpec`.
 
   A client's state is its personal model.
   """
@@ -82,7 +84,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
     with modes.of_model("personal"):
       return evaluation.predict(model, personal, examples.x)
 
-  return fed_avg.work(model, hparams)._replace(
+  return fed_avg.build(model, hparams)._replace(
     initial_client_state=lambda seed, weights: weights,
     train_client=train_client,
     predict_as_client=predict_as_client,

@@ -1,13 +1,14 @@
-"""Fed3DA: a meta-network gives a model to every distribution of data.
+"""Fed3DA: a hypernetwork gives a model to every distribution of data.
 
 Fed-3DA: A Dynamic and Personalized Federated Learning Framework (Wang, Sun, Wo,
 Liu; ICASSP 2023), Algorithms 1 and 2.
 
 A vector r represents the distribution of a client's data in a period, and the
-server's meta-network h makes the weights of a work-network from it, theta =
+server's hypernetwork h makes the weights of a target network from it, theta =
 h(r; phi). In training a client starts from theta, trains it to theta~ and moves
 phi; the server averages phi. In use nothing is trained: a client whose data
-have drifted sends its new r and is sent h(r; phi) in place of its work-network.
+have drifted sends its new r and is sent h(r; phi) in place of its target
+network.
 
 The paper prints phi <- phi - alpha * (theta - theta~) * L (Algorithm 2, line
 6), in which theta has not the shape of phi. Line 5 prints L for the gradient of
@@ -20,8 +21,8 @@ In the paper the server computes theta from an r that the client sends in every
 round of training. Here the client, which receives phi in any case, computes it,
 and r leaves it only in use.
 
-What leaves a client: in training the change of the meta-network's weights, and
-the mean training loss; in use r, when its data have drifted. The work-network
+What leaves a client: in training the change of the hypernetwork's weights, and
+the mean training loss; in use r, when its data have drifted. The target network
 that it trained does not.
 """
 
@@ -43,8 +44,8 @@ SCENARIOS = ("dynamic_personalization",)
 
 RUNNING_STATISTICS = algorithm.FIXED
 
-AGGREGATION_NEEDS = factories.Needs(
-  in_the_open="in use a client sends the vector r that represents its data"
+AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
+  plaintext_sums="in use a client sends the vector r that represents its data"
   " (Section 2.3)",
 )
 
@@ -58,12 +59,14 @@ class HParams(hypernetwork.MetaHParams):
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of Fed-3DA; see `process.Work`.
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of Fed-3DA; see `algorithm.AlgorithmSpec`.
 
-  Clients train on a `periods.PeriodData`. A client's state is the work-network
-  in use: as it was received, not as it was trained, for only the former comes
-  from the meta-network that others share. A request is an r,
+  Clients train on a `periods.PeriodData`. A client's state is the target
+  network in use: as it was received, not as it was trained, for only the former
+  comes from the hypernetwork that others share. A request is an r,
   [representation_size] float32. The server has no model to predict with.
   """
   network = hypernetwork.Hypernetwork(
@@ -80,7 +83,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
     )
     return algorithm.ClientResult(result.update, result.weights, result.loss)
 
-  return algorithm.Work(
+  return algorithm.AlgorithmSpec(
     initial_weights=network.initial_weights,
     initial_client_state=lambda seed, weights: model.initial_weights(seed),
     train_client=train_client,

@@ -170,8 +170,10 @@ def correct_signals(
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of FedADE; see `process.Work`.
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of FedADE; see `algorithm.AlgorithmSpec`.
 
   The initial weights of the model are the pre-trained ones. A client's state is
   a `two_phase_adaptation.ClientState` with a `Dynamics`.
@@ -238,7 +240,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
       lambda: observe(state, weights, data),
     )
 
-  return two_phase_adaptation.work(
+  return two_phase_adaptation.build(
     model,
     hparams,
     initial_rate=hparams.eta_min,

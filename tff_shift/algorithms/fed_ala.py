@@ -203,8 +203,10 @@ def learn_mixture(
   return state._replace(mixture=mixture, is_settled=is_settled)
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of FedALA; see `process.Work`."""
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of FedALA; see `algorithm.AlgorithmSpec`."""
   learns = hparams.variant == "published"
   # The program keeps the whole model, and no W.
   chosen = model.last_layers(hparams.ala_layers if learns else 0)
@@ -245,7 +247,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
     with contextlib.nullcontext() if learns else modes.of_model("personal"):
       return evaluation.predict(model, theta, examples.x)
 
-  return fed_avg.work(model, hparams)._replace(
+  return fed_avg.build(model, hparams)._replace(
     initial_client_state=initial_client_state,
     train_client=train_client,
     prepare_client=prepare_client,

@@ -72,7 +72,9 @@ _REASON = (
   "its clients count by the traces of their Fisher information, which are of"
   " any size: to dp all count alike, and secure sums round weights to 1/4096"
 )
-AGGREGATION_NEEDS = factories.Needs(in_the_open=_REASON, weighted=_REASON)
+AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
+  plaintext_sums=_REASON, own_weights=_REASON
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,8 +144,10 @@ def _differ(one, other) -> tf.Tensor:
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of FedAS; see `process.Work`.
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of FedAS; see `algorithm.AlgorithmSpec`.
 
   A client's state is its last backbone and head, `SplitWeights`; the server has
   no model to predict with.
@@ -252,7 +256,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
     with modes.of_model("personal") if own else contextlib.nullcontext():
       return evaluation.predict(model, weights, examples.x)
 
-  return algorithm.Work(
+  return algorithm.AlgorithmSpec(
     initial_weights=model.initial_backbone,
     initial_client_state=lambda seed, backbone: split_model.SplitWeights(
       backbone, model.initial_head(seed)

@@ -78,9 +78,11 @@ def train_client(
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of FedAvg; see `process.Work`."""
-  return algorithm.Work(
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of FedAvg; see `algorithm.AlgorithmSpec`."""
+  return algorithm.AlgorithmSpec(
     initial_weights=model.initial_weights,
     train_client=lambda weights, _, data, round_num: train_client(
       model, hparams, weights, data, round_num

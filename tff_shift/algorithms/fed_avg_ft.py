@@ -135,9 +135,11 @@ def prepare_client(
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of FedAvgFT; see `process.Work`."""
-  return algorithm.Work(
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of FedAvgFT; see `algorithm.AlgorithmSpec`."""
+  return algorithm.AlgorithmSpec(
     initial_weights=model.initial_weights,
     train_client=lambda weights, _, data, round_num: fed_avg.train_client(
       model, hparams, weights, data, round_num

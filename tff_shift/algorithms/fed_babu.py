@@ -59,8 +59,10 @@ class HParams(fed_avg_ft.HParams):
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of FedBABU; see `process.Work`.
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of FedBABU; see `algorithm.AlgorithmSpec`.
 
   The server's weights are the backbone and the head that nobody trains.
   """
@@ -77,8 +79,8 @@ def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
     )
     return result._replace(update=result.update.backbone)
 
-  def update_server(weights, mean_update, contribution, round_num):
-    del contribution, round_num
+  def update_server(weights, mean_update, plaintext_sum, round_num):
+    del plaintext_sum, round_num
     return weights._replace(
       backbone=tf.nest.map_structure(tf.add, weights.backbone, mean_update)
     )
@@ -93,7 +95,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
       trainable=model.weights_of(_PARTS[hparams.fine_tune_part]),
     )
 
-  return fed_avg_ft.work(model, hparams)._replace(
+  return fed_avg_ft.build(model, hparams)._replace(
     train_client=train_client,
     update_server=update_server,
     prepare_client=prepare_client,

@@ -39,6 +39,8 @@ class HParams(fed_avg.HParams):
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of FedBN; see `process.Work`."""
-  return fed_avg.work(model, hparams)
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of FedBN; see `algorithm.AlgorithmSpec`."""
+  return fed_avg.build(model, hparams)

@@ -71,8 +71,8 @@ SCENARIOS = ("online_adaptation",)
 
 RUNNING_STATISTICS = algorithm.FIXED
 
-AGGREGATION_NEEDS = factories.Needs(
-  per_client="the server compares the classifiers of single clients"
+AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
+  per_client_values="the server compares the classifiers of single clients"
 )
 
 
@@ -149,8 +149,10 @@ class ClientState(NamedTuple):
   loss: Any
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of FedCCFA; see `process.Work`.
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of FedCCFA; see `algorithm.AlgorithmSpec`.
 
   The initial weights of the model are the pre-trained ones. A client's state is
   a `ClientState`. A `client_id` is below `num_slots`.
@@ -227,7 +229,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
       update=tf.nest.map_structure(tf.subtract, result.weights, backbone),
       client_state=state._replace(head=head, loss=result.loss),
       loss=result.loss,
-      contribution=classifier_groups.place(hparams, sent, data.client_id),
+      plaintext_sum=classifier_groups.place(hparams, sent, data.client_id),
     )
 
   def update_server(weights, mean_update, slots, round_num):
@@ -258,7 +260,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
       state.loss,
     )
 
-  return algorithm.Work(
+  return algorithm.AlgorithmSpec(
     initial_weights=initial_weights,
     initial_client_state=lambda seed, weights: ClientState(
       weights.head, tf.zeros(sizes), tf.constant(0.0)

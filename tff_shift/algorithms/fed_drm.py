@@ -41,10 +41,11 @@ SCENARIOS = ("guidance",)
 
 RUNNING_STATISTICS = algorithm.ONE_MODEL
 
-AGGREGATION_NEEDS = factories.Needs(
-  unbounded="its guide learns the clients' shares n_i / N from the mean"
+AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
+  no_clipping="its guide learns the clients' shares n_i / N from the mean"
   " (Theorem 2.2), which clipping and zeroing change",
-  in_the_open="to guide, the server is told each client's number of examples",
+  plaintext_sums="to guide, the server is told each client's number of"
+  " examples",
 )
 
 
@@ -161,8 +162,10 @@ def train_client(
   )
 
 
-def work(model: guided_model.GuidedModel, hparams: HParams) -> algorithm.Work:
-  """The functions of FedDRM; see `process.Work`.
+def build(
+  model: guided_model.GuidedModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of FedDRM; see `algorithm.AlgorithmSpec`.
 
   A client's state is its head. The server has no model to predict with, but it
   can guide queries. A `client_id` is below the model's number of clients.
@@ -182,7 +185,7 @@ def work(model: guided_model.GuidedModel, hparams: HParams) -> algorithm.Work:
     )
     return tf.ensure_shape(logits, [x.shape[0], model.num_clients])
 
-  return algorithm.Work(
+  return algorithm.AlgorithmSpec(
     initial_weights=lambda seed: Shared(
       model.initial_backbone(seed), model.initial_client_branch(seed)
     ),

@@ -245,7 +245,9 @@ def _last_held(domain_sizes) -> tf.Tensor:
   return tf.gather(tf.concat([held, [0]], 0), tf.maximum(num_before - 1, 0))
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
   """The functions of FedEvolve, which uses the backbone of the model twice."""
 
   def prepare_client(weights, _, data, round_num):
@@ -267,7 +269,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
     means = prototypes.class_means(summed)
     return _predict(model, hparams.distance, weights, lambda _: means, examples)
 
-  return algorithm.Work(
+  return algorithm.AlgorithmSpec(
     initial_weights=lambda seed: initial_weights(model, seed),
     train_client=lambda weights, _, data, round_num: train_client(
       model, hparams, weights, data, round_num

@@ -204,8 +204,10 @@ def personal_weights(
   return split_model.SplitWeights(backbone, head)
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of FedEvp; see `process.Work`."""
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of FedEvp; see `algorithm.AlgorithmSpec`."""
 
   def prepare_client(weights, _, data, round_num):
     del round_num  # The rate is that of training.
@@ -221,7 +223,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
       trainable=personal_weights(model, hparams.personalization),
     )
 
-  return algorithm.Work(
+  return algorithm.AlgorithmSpec(
     initial_weights=model.initial_weights,
     train_client=lambda weights, _, data, round_num: train_client(
       model, hparams, weights, data, round_num

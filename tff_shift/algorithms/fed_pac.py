@@ -72,9 +72,9 @@ SCENARIOS = ("guidance",)
 
 RUNNING_STATISTICS = algorithm.ONE_MODEL
 
-AGGREGATION_NEEDS = factories.Needs(
-  per_client="its server makes each client's head of the heads and the feature"
-  " statistics of all clients, which it must tell apart"
+AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
+  per_client_values="its server makes each client's head of the heads and the"
+  " feature statistics of all clients, which it must tell apart"
 )
 
 
@@ -125,7 +125,7 @@ class Personal(NamedTuple):
 
 def _work_published(
   model: guided_model.GuidedModel, hparams: HParams
-) -> algorithm.Work:
+) -> algorithm.AlgorithmSpec:
   num_clients, num_classes = model.num_clients, model.num_classes
 
   def initial_weights(seed):
@@ -173,7 +173,7 @@ def _work_published(
     head = result.client_state
     return result._replace(
       client_state=Personal(head, result.loss),
-      contribution=(
+      plaintext_sum=(
         client_slots.place(
           (h, v, head), client_slots.own_row(data), num_clients
         ),
@@ -201,7 +201,7 @@ def _work_published(
     )
     return algorithm.PersonalResult(personal._replace(head=head), personal.loss)
 
-  return algorithm.Work(
+  return algorithm.AlgorithmSpec(
     initial_weights=initial_weights,
     initial_client_state=lambda seed, shared: Personal(
       model.initial_head(seed), tf.constant(0.0)
@@ -221,7 +221,7 @@ def _work_published(
 
 def _work_program(
   model: split_model.SplitModel, hparams: HParams
-) -> algorithm.Work:
+) -> algorithm.AlgorithmSpec:
   def train_client(backbone, head, data, round_num):
     near = fed_prox.proximal_term(hparams.backbone_mu, backbone)
     loss = local_training.classification_loss(
@@ -231,11 +231,13 @@ def _work_program(
       model, hparams, backbone, head, data, round_num, loss
     )
 
-  return fed_rep.work(model, hparams)._replace(train_client=train_client)
+  return fed_rep.build(model, hparams)._replace(train_client=train_client)
 
 
-def work(model: guided_model.GuidedModel, hparams: HParams) -> algorithm.Work:
-  """The functions of FedPAC; see `process.Work`.
+def build(
+  model: guided_model.GuidedModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of FedPAC; see `algorithm.AlgorithmSpec`.
 
   A `client_id` is below the model's number of clients. The server has no model
   to predict with.

@@ -159,8 +159,10 @@ class ClientState(NamedTuple):
   past: Any
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of FedPOE; see `process.Work`.
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of FedPOE; see `algorithm.AlgorithmSpec`.
 
   The initial weights of the model are the pre-trained ones. A client's state is
   a `ClientState`; a round has one phase.
@@ -309,8 +311,8 @@ def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
       loss=result.loss / 2.0,
     )
 
-  def update_server(weights, mean_update, contribution, round_num):
-    del contribution
+  def update_server(weights, mean_update, plaintext_sum, round_num):
+    del plaintext_sum
     federated = tf.nest.map_structure(tf.add, weights.federated, mean_update)
     return Weights(
       federated,
@@ -345,7 +347,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
       )
     return Past(tf.zeros([model.num_classes]), kept)
 
-  return algorithm.Work(
+  return algorithm.AlgorithmSpec(
     initial_weights=initial_weights,
     initial_client_state=lambda seed, weights: ClientState(
       first(seed), snapshot_ensembles.initial(hparams), initial_past()

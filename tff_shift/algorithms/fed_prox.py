@@ -73,8 +73,10 @@ def proximal_term(
   return penalty
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of FedProx; see `process.Work`."""
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of FedProx; see `algorithm.AlgorithmSpec`."""
 
   def train_client(weights, _, data, round_num):
     return fed_avg.train_client(
@@ -86,4 +88,4 @@ def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
       penalty=proximal_term(hparams.mu, weights),
     )
 
-  return fed_avg.work(model, hparams)._replace(train_client=train_client)
+  return fed_avg.build(model, hparams)._replace(train_client=train_client)

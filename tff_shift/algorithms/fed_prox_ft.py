@@ -44,8 +44,10 @@ class HParams(fed_avg_ft.HParams):
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of FedProxFT; see `process.Work`."""
-  return fed_avg_ft.work(model, hparams)._replace(
-    train_client=fed_prox.work(model, hparams).train_client
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of FedProxFT; see `algorithm.AlgorithmSpec`."""
+  return fed_avg_ft.build(model, hparams)._replace(
+    train_client=fed_prox.build(model, hparams).train_client
   )

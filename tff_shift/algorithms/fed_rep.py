@@ -119,13 +119,15 @@ def train_client(
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of FedRep; see `process.Work`.
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of FedRep; see `algorithm.AlgorithmSpec`.
 
   A client's state is its head; the server has no model to predict with.
   """
   model = split_model.with_head(model, hparams.head)
-  return algorithm.Work(
+  return algorithm.AlgorithmSpec(
     initial_weights=model.initial_backbone,
     initial_client_state=lambda seed, weights: model.initial_head(seed),
     starts_alike=True,

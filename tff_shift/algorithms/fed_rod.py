@@ -51,8 +51,10 @@ class HParams(hyperparameters.LocalHParams):
   class_counts: str = balanced_softmax.class_counts_hparam()
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of FedRoD; see `process.Work`.
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of FedRoD; see `algorithm.AlgorithmSpec`.
 
   The head is the last linear layer, and a client's state is a head of its form.
   """
@@ -102,7 +104,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
 
     return evaluation.predict_in_batches(predict, examples.x, model.num_classes)
 
-  return algorithm.Work(
+  return algorithm.AlgorithmSpec(
     initial_weights=model.initial_weights,
     initial_client_state=lambda seed, weights: tf.nest.map_structure(
       tf.zeros_like, weights.head

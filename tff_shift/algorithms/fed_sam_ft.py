@@ -86,9 +86,11 @@ def sharpness_aware(
   return differentiate
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of FedSAMFT; see `process.Work`."""
-  return fed_avg_ft.work(model, hparams)._replace(
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of FedSAMFT; see `algorithm.AlgorithmSpec`."""
+  return fed_avg_ft.build(model, hparams)._replace(
     train_client=lambda weights, _, data, round_num: fed_avg.train_client(
       model,
       hparams,

@@ -220,13 +220,15 @@ def predict(
   return evaluation.predict_in_batches(predict_batch, x, model.num_classes)
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of FedSR; see `process.Work`."""
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of FedSR; see `algorithm.AlgorithmSpec`."""
   model = split_model.with_head(model, hparams.head)
   size = model.embedding_size
   sizes.check_copies("num_samples", hparams.num_samples, [size])
   by_class = (model.num_classes, size)
-  return algorithm.Work(
+  return algorithm.AlgorithmSpec(
     initial_weights=lambda seed: Weights(
       model.initial_weights(seed), (tf.zeros([size, size]), tf.zeros([size]))
     ),

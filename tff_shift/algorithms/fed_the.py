@@ -62,9 +62,9 @@ SCENARIOS = ("evolving",)
 
 RUNNING_STATISTICS = algorithm.ONE_MODEL
 
-AGGREGATION_NEEDS = factories.Needs(
-  unbounded="the mean of the clients' descriptors is told by the mean of their"
-  " updates, which clipping changes"
+AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
+  no_clipping="the mean of the clients' descriptors is told by the mean of"
+  " their updates, which clipping changes"
 )
 
 
@@ -129,8 +129,10 @@ class Personal(NamedTuple):
   descriptor: Any
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of FedTHE; see `process.Work`.
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of FedTHE; see `algorithm.AlgorithmSpec`.
 
   The head is the last linear layer. A client's state is its personal head.
   """
@@ -243,7 +245,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
       return predict_adapted(weights, personal, mixtures, examples, seed)
     return head_mixtures.mix(mixtures, judged.logits, judged.personal_logits)
 
-  return algorithm.Work(
+  return algorithm.AlgorithmSpec(
     initial_weights=lambda seed: Weights(
       model.initial_weights(seed), tf.zeros([model.embedding_size])
     ),

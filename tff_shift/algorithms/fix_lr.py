@@ -29,8 +29,10 @@ class HParams(two_phase_adaptation.TwoPhaseHParams):
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
   """The functions of FixLR; the initial weights are the pre-trained ones."""
-  return two_phase_adaptation.work(
+  return two_phase_adaptation.build(
     model, hparams, initial_rate=hparams.learning_rate
   )

@@ -199,8 +199,10 @@ def train_client(
   return result._replace(weights=result.weights._replace(head=new_head))
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of FLUTE; see `process.Work`.
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of FLUTE; see `algorithm.AlgorithmSpec`.
 
   A client's state is its head; the server holds the backbone, and with
   `share_head` the mean of the last heads.
@@ -227,7 +229,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
   def predict_as_server(weights, _, examples):
     return evaluation.predict(model, weights, examples.x)
 
-  return algorithm.Work(
+  return algorithm.AlgorithmSpec(
     initial_weights=(
       model.initial_weights if shares_head else model.initial_backbone
     ),

@@ -29,8 +29,8 @@ SCENARIOS = ("online_adaptation",)
 
 RUNNING_STATISTICS = algorithm.FIXED
 
-AGGREGATION_NEEDS = factories.Needs(
-  nothing_shared="the model stays as it was trained"
+AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
+  no_aggregation="the model stays as it was trained"
 )
 
 # Keeps a class that was never estimated finite, and out of the way.
@@ -56,8 +56,10 @@ class History(NamedTuple):
   timestep: Any
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of FTH; see `process.Work`.
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of FTH; see `algorithm.AlgorithmSpec`.
 
   The initial weights of the model are the pre-trained ones. A client's state is
   its `History`; nothing is shared.
@@ -96,7 +98,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
     weights = model.initial_weights(data.seed)
     return reweight(evaluation.predict(model, weights, examples.x), history)
 
-  return algorithm.Work(
+  return algorithm.AlgorithmSpec(
     initial_weights=lambda seed: (),
     initial_client_state=lambda seed, weights: History(
       tf.zeros([model.num_classes]), tf.constant(0.0), tf.constant(0)

@@ -46,9 +46,9 @@ from tff_shift.models import split_model
 SCENARIOS = ("evolving", "guidance")
 RUNNING_STATISTICS = algorithm.ONE_MODEL
 
-AGGREGATION_NEEDS = factories.Needs(
-  in_the_open="its mask is made of the sums of the signs of clients' changes,"
-  " which are plain sums"
+AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
+  plaintext_sums="its mask is made of the sums of the signs of clients'"
+  " updates, which are plain sums"
 )
 
 
@@ -102,8 +102,10 @@ def mask(signs, weight, threshold: float) -> tf.Tensor:
   return tf.where(agreement >= threshold, 1.0, agreement)
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of GMA; see `process.Work`."""
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of GMA; see `algorithm.AlgorithmSpec`."""
 
   def train_client(weights, _, data, round_num):
     result = fed_avg.train_client(model, hparams, weights, data, round_num)
@@ -115,7 +117,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
     signs = tf.nest.map_structure(
       lambda change: weight * tf.sign(change), result.update
     )
-    return result._replace(contribution=Votes(signs, weight))
+    return result._replace(plaintext_sum=Votes(signs, weight))
 
   def update_server(weights, mean_update, votes, round_num):
     del round_num
@@ -128,6 +130,6 @@ def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
       votes.signs,
     )
 
-  return fed_avg.work(model, hparams)._replace(
+  return fed_avg.build(model, hparams)._replace(
     train_client=train_client, update_server=update_server
   )

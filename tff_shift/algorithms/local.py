@@ -21,8 +21,8 @@ SCENARIOS = ("evolving", "dynamic_personalization")
 
 RUNNING_STATISTICS = algorithm.OWN_MODEL
 
-AGGREGATION_NEEDS = factories.Needs(
-  nothing_shared="every client trains a model of its own"
+AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
+  no_aggregation="every client trains a model of its own"
 )
 
 
@@ -31,8 +31,10 @@ class HParams(hyperparameters.LocalHParams):
   """Local training has no hyper-parameters of its own."""
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of local training; see `process.Work`.
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of local training; see `algorithm.AlgorithmSpec`.
 
   A client's state is its whole model; the server has none.
   """
@@ -50,7 +52,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
       loss=result.loss,
     )
 
-  return algorithm.Work(
+  return algorithm.AlgorithmSpec(
     initial_weights=lambda seed: (),
     initial_client_state=lambda seed, weights: model.initial_weights(seed),
     train_client=train_client,

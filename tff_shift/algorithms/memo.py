@@ -199,8 +199,10 @@ def predict(
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of MEMO; see `process.Work`.
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of MEMO; see `algorithm.AlgorithmSpec`.
 
   Args:
     model: The model, of images unless there is no augmentation.
@@ -217,7 +219,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
     sizes.check_copies(
       "num_augmentations", hparams.num_augmentations, model.input_shape
     )
-  trained = (fed_avg_ft if hparams.personalized else fed_avg).work(
+  trained = (fed_avg_ft if hparams.personalized else fed_avg).build(
     model, hparams
   )
   if hparams.personalized:

@@ -60,10 +60,10 @@ class HParams(hypernetwork.MetaHParams):
 
 
 class MetaTraining(NamedTuple):
-  """What a client's training gives for the network above its work-network.
+  """What a client's training gives for the network above its target network.
 
   Attributes:
-    weights: theta = h(vector; phi), the work-network before training, a
+    weights: theta = h(vector; phi), the target network before training, a
       `SplitWeights`.
     update: The change of phi, alpha * (dh/dphi)^T (theta~ - theta).
     direction: (dh/dvector)^T (theta~ - theta), in the shape of the vector.
@@ -84,13 +84,13 @@ def train_work_network(
   data: local_training.ClientData,
   round_num,
 ) -> MetaTraining:
-  """Trains what the meta-network gives a client, and learns from the change.
+  """Trains what the hypernetwork gives a client, and learns from the change.
 
   Args:
-    network: The meta-network.
-    hparams: Local training and the meta-network's learning rate.
-    phi: The meta-network's weights.
-    vector: What the meta-network makes the work-network from, [input_size].
+    network: The hypernetwork.
+    hparams: Local training and the hypernetwork's learning rate.
+    phi: The hypernetwork's weights.
+    vector: What the hypernetwork makes the target network from, [input_size].
     data: The client's data.
     round_num: The round, an int32 scalar.
 
@@ -110,8 +110,10 @@ def train_work_network(
   return MetaTraining(weights, update, by_vector, trained.loss)
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of pFedHN; see `process.Work`.
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of pFedHN; see `algorithm.AlgorithmSpec`.
 
   A client's state is its embedding, [embedding_size] float32, drawn from a
   standard normal distribution; the server has no model to predict with.
@@ -139,7 +141,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
       loss=result.loss,
     )
 
-  return algorithm.Work(
+  return algorithm.AlgorithmSpec(
     initial_weights=network.initial_weights,
     initial_client_state=initial_embedding,
     train_client=train_client,

@@ -20,8 +20,8 @@ SCENARIOS = ("online_adaptation",)
 
 RUNNING_STATISTICS = algorithm.FIXED
 
-AGGREGATION_NEEDS = factories.Needs(
-  nothing_shared="the model stays as it was trained"
+AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
+  no_aggregation="the model stays as it was trained"
 )
 
 
@@ -30,9 +30,11 @@ class HParams(hyperparameters.HParams):
   """Source has no hyper-parameters."""
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
   """The functions of the reading without adaptation: a round has no phase."""
-  return algorithm.Work(
+  return algorithm.AlgorithmSpec(
     initial_weights=model.initial_weights,
     train_client=None,
     predict_as_client=lambda weights, state, data, examples: (

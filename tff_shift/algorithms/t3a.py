@@ -190,8 +190,10 @@ def predict(
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of T3A; see `process.Work`. Training is FedAvgFT's."""
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """Returns the functions of T3A, which trains as FedAvgFT does."""
   model = split_model.with_head(model, "last_layer")
 
   def predict_as_client(_, fine_tuned, data, examples):
@@ -200,6 +202,6 @@ def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
       model, hparams, fine_tuned, examples.x, examples.domain_sizes, seed
     )
 
-  return fed_avg_ft.work(model, hparams)._replace(
+  return fed_avg_ft.build(model, hparams)._replace(
     predict_as_client=predict_as_client
   )

@@ -37,8 +37,8 @@ SCENARIOS = ("online_adaptation",)
 
 RUNNING_STATISTICS = algorithm.FIXED
 
-AGGREGATION_NEEDS = factories.Needs(
-  nothing_shared="each client adapts a model of its own"
+AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
+  no_aggregation="each client adapts a model of its own"
 )
 
 
@@ -47,8 +47,10 @@ class HParams(domain_adversaries.AdversarialHParams):
   """Hyper-parameters of UDA: those of the domain classifier."""
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of UDA; see `process.Work`.
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of UDA; see `algorithm.AlgorithmSpec`.
 
   The initial weights of the model are the pre-trained ones. A client's state is
   a `domain_adversaries.ClientState` with one classifier; nothing is shared.
@@ -60,4 +62,4 @@ def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
       classifier, source.embeddings, target.embeddings, strength
     )
 
-  return domain_adversaries.work(model, hparams, hidden_layers=(1,), loss=loss)
+  return domain_adversaries.build(model, hparams, hidden_layers=(1,), loss=loss)

@@ -57,8 +57,8 @@ SCENARIOS = ("online_adaptation",)
 
 RUNNING_STATISTICS = algorithm.FIXED
 
-AGGREGATION_NEEDS = factories.Needs(
-  nothing_shared="each client adapts a model of its own"
+AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
+  no_aggregation="each client adapts a model of its own"
 )
 
 
@@ -170,8 +170,10 @@ def domain_loss(
   )
 
 
-def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
-  """The functions of UNIDA; see `process.Work`.
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """The functions of UNIDA; see `algorithm.AlgorithmSpec`.
 
   The initial weights of the model are the pre-trained ones. A client's state is
   a `domain_adversaries.ClientState` with d and d'; nothing is shared.
@@ -198,7 +200,7 @@ def work(model: split_model.SplitModel, hparams: HParams) -> algorithm.Work:
       lambda batch: predict_known(state, batch), x, model.num_classes
     )
 
-  return domain_adversaries.work(
+  return domain_adversaries.build(
     model,
     hparams,
     hidden_layers=(2, 2),

@@ -332,12 +332,12 @@ def positive_number(flag: str) -> float:
 
 
 def chosen_aggregators(
-  contestants: Iterable[selection.Contestant], num_rounds: int
+  trials: Iterable[selection.Trial], num_rounds: int
 ) -> dict[str, factories.Aggregator | None]:
   """Returns the aggregator of `--aggregator` for each algorithm, checked.
 
   Args:
-    contestants: What is compared.
+    trials: What is compared.
     num_rounds: The number of rounds of a run.
 
   Returns:
@@ -348,7 +348,7 @@ def chosen_aggregators(
   """
   with usage_errors():
     return aggregator_flags.chosen(
-      [(each.algorithm, each.hparams) for each in contestants],
+      [(each.algorithm, each.hparams) for each in trials],
       num_clients=flags.FLAGS.num_clients,
       participation=flags.FLAGS.participation,
       num_rounds=num_rounds,
@@ -406,7 +406,7 @@ def require_seed(flag: str) -> None:
 
 
 def check_sizes(
-  chosen: Iterable[selection.Contestant],
+  chosen: Iterable[selection.Trial],
   model: split_model.SplitModel,
   num_examples: int,
   will_be_trained: bool = False,
@@ -444,7 +444,7 @@ def check_sizes(
       )
     # The graphs of a default run are not traced twice.
     if sizes.asks_for_much(each.hparams):
-      work = algorithms.get(each.algorithm).work
+      work = algorithms.get(each.algorithm).build
       with usage_errors():
         algorithm.check_sizes(
           each.algorithm,

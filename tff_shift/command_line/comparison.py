@@ -51,7 +51,7 @@ class Plan:
 
   Attributes:
     scenario: The binary's name.
-    contestants: What is compared.
+    trials: What is compared.
     seeds: The seeds.
     aggregators: How the server combines updates, by algorithm; by the names
       of its controls as well, if it has any.
@@ -67,7 +67,7 @@ class Plan:
   """
 
   scenario: str
-  contestants: Sequence[selection.Contestant]
+  trials: Sequence[selection.Trial]
   seeds: Sequence[int]
   aggregators: Mapping[str, factories.Aggregator | None]
   model: split_model.SplitModel
@@ -78,9 +78,9 @@ class Plan:
   told_hparams: Sequence[str] = ("learning_rate",)
   hparams_of_steps: Sequence[str] = ()
 
-  def num_runs(self, contestant: selection.Contestant) -> int:
-    """Returns how many runs a contestant has, if none is for a choice."""
-    del contestant
+  def num_runs(self, trial: selection.Trial) -> int:
+    """Returns how many runs a trial has, if none is for a choice."""
+    del trial
     return len(self.seeds)
 
   def what_follows(self, before: int) -> str | None:
@@ -95,9 +95,7 @@ class Plan:
     del before
     for name in self.hparams_of_steps:
       owners = [
-        each.algorithm
-        for each in self.contestants
-        if hasattr(each.hparams, name)
+        each.algorithm for each in self.trials if hasattr(each.hparams, name)
       ]
       if owners and FLAGS[name].value is None:
         return (
@@ -110,12 +108,12 @@ class Plan:
   @property
   def hparam_names(self) -> list[str]:
     """The hyper-parameters that rows and tables tell."""
-    compared = [name for each in self.contestants for name in each.compared]
+    compared = [name for each in self.trials for name in each.compared]
     return list(dict.fromkeys([*self.told_hparams, *compared]))
 
 
 class Run:
-  """A contestant with a seed: where its progress, rows and states go.
+  """A trial with a seed: where its progress, rows and states go.
 
   Attributes:
     bar: Shows progress.
@@ -240,7 +238,7 @@ class Comparison:
       plan: What is compared.
 
     Raises:
-      UsageError: See `command_line.open_folder`; or the model is too large for
+      UsageError: See `common_flags.open_folder`; or the model is too large for
         the executor.
     """
     with common_flags.usage_errors():
@@ -261,19 +259,19 @@ class Comparison:
     self._num_runs = self._num_begun = 0
     # Of the algorithms that were built, see `update_noise.ratio`.
     self._noise_ratios = {}
-    # The values of each setting that runs of a contestant differ in.
+    # The values of each setting that runs of a trial differ in.
     self._varied = {}
 
   def build(
     self,
-    contestant: selection.Contestant,
+    trial: selection.Trial,
     model: split_model.SplitModel | None = None,
     **options: Any,
   ) -> algorithm_lib.FederatedAlgorithm:
-    """Builds the algorithm of a contestant.
+    """Builds the algorithm of a trial.
 
     Args:
-      contestant: The contestant.
+      trial: The trial.
       model: The model, if it is another than the plan's.
       **options: What else `algorithms.build` takes.
 
@@ -283,12 +281,12 @@ class Comparison:
     Raises:
       UsageError: If an algorithm of `--import` does not fit together.
     """
-    name = contestant.algorithm
+    name = trial.algorithm
     try:
       built = algorithms.build(
         name,
         model or self.plan.model,
-        contestant.hparams,
+        trial.hparams,
         aggregator=self.plan.aggregators[name],
         **options,
       )
@@ -303,36 +301,36 @@ class Comparison:
     self._noise_ratios[name] = built.noise_ratio
     return built
 
-  def _of_aggregator(self, contestant: selection.Contestant) -> dict[str, Any]:
+  def _of_aggregator(self, trial: selection.Trial) -> dict[str, Any]:
     # To one that shares nothing it is nothing.
-    if self.plan.aggregators[contestant.algorithm] is None:
+    if self.plan.aggregators[trial.algorithm] is None:
       return {}
     return aggregator_flags.settings()
 
   def runs(
     self,
-    run: Callable[[selection.Contestant], Mapping[int, Any]],
+    run: Callable[[selection.Trial], Mapping[int, Any]],
     *,
-    rule: selection.Rule | None = None,
+    rule: selection.SelectionCriterion | None = None,
     all_settings: bool = False,
-  ) -> Iterator[selection.Reading]:
-    """Runs the contestants, see `selection.compare`; prints what is chosen.
+  ) -> Iterator[selection.TrialResult]:
+    """Runs the trials, see `selection.compare`; prints what is chosen.
 
     Args:
-      run: A contestant to the results by seed.
-      rule: Chooses among the contestants of each algorithm. None: all are run.
+      run: A trial to the results by seed.
+      rule: Chooses among the trials of each algorithm. None: all are run.
       all_settings: Whether those that the rule did not choose are run as well.
 
     Returns:
       The readings, each as soon as it is there.
     """
 
-    def report(contestants, scores, chosen):
+    def report(trials, scores, chosen):
       listed = "; ".join(
         f"{each.label}: {score:.2f}"
         if math.isfinite(score)
         else f"{each.label}: diverged"
-        for each, score in zip(contestants, scores, strict=True)
+        for each, score in zip(trials, scores, strict=True)
       )
       chosen_line = f"{rule.measure}: {listed}; chosen: {chosen.label}"
       print(shown_names.line(chosen_line), flush=True)
@@ -341,7 +339,7 @@ class Comparison:
     if rule is not None:
       rule = rule._replace(score=self._counted(rule.score))
     return selection.compare(
-      self.plan.contestants,
+      self.plan.trials,
       run,
       rule=rule,
       all_settings=all_settings,
@@ -350,7 +348,7 @@ class Comparison:
 
   def _count_runs(self, has_rule: bool, all_settings: bool) -> int:
     """Returns how many runs there will be, those for a choice included."""
-    run = list(self.plan.contestants)
+    run = list(self.plan.trials)
     num_runs = 0
     if has_rule:
       num_runs = len(run) * len(self.plan.selection_seeds)
@@ -360,14 +358,14 @@ class Comparison:
     return num_runs + sum(map(self.plan.num_runs, run))
 
   def _counted(
-    self, score: Callable[[selection.Contestant], float]
-  ) -> Callable[[selection.Contestant], float]:
+    self, score: Callable[[selection.Trial], float]
+  ) -> Callable[[selection.Trial], float]:
     """Counts the runs for a score also where one that diverges is the last."""
 
-    def count(contestant):
+    def count(trial):
       end = self._num_begun + len(self.plan.selection_seeds)
       try:
-        return score(contestant)
+        return score(trial)
       finally:
         self._num_begun = end
 
@@ -376,7 +374,7 @@ class Comparison:
   @contextlib.contextmanager
   def run(
     self,
-    contestant: selection.Contestant,
+    trial: selection.Trial,
     seed: int,
     num_steps: int,
     *,
@@ -387,29 +385,29 @@ class Comparison:
     """Shows the progress of a run, for its `with` block.
 
     Args:
-      contestant: The contestant.
+      trial: The trial.
       seed: The seed.
       num_steps: How many steps progress shows.
       class_names: The names of the classes, for the model that the run leaves.
         None: it leaves none.
       vocabulary: Goes with that model: the word of each id, of titles.
-      **varied: What tells the runs of a contestant with a seed apart.
+      **varied: What tells the runs of a trial with a seed apart.
 
     Yields:
       Where what the run gives goes.
     """
     hparams = {
-      name: getattr(contestant.hparams, name, None)
+      name: getattr(trial.hparams, name, None)
       for name in self.plan.hparam_names
     }
     own = {name: value for name, value in hparams.items() if value is not None}
     run_labels = {
-      "algorithm": contestant.algorithm,
+      "algorithm": trial.algorithm,
       "dataset": dataset_flags.short_name(),
       **varied,
     }
     curve = [
-      contestant.algorithm,
+      trial.algorithm,
       *varied.values(),
       *(
         f"{name.removeprefix('learning_')}_{selection.shown(value)}"
@@ -423,15 +421,15 @@ class Comparison:
       {
         **run_labels,
         **self.plan.settings,
-        **self._of_aggregator(contestant),
-        **dataclasses.asdict(contestant.hparams),
+        **self._of_aggregator(trial),
+        **dataclasses.asdict(trial.hparams),
         "seed": seed,
       },
     )
     self._num_begun += 1
     progress_bar = common_flags.progress_bar(
       num_steps,
-      ", ".join([contestant.label, *varied.values(), f"seed {seed}"]),
+      ", ".join([trial.label, *varied.values(), f"seed {seed}"]),
       unit=self.plan.step_name,
       run=(self._num_begun, self._num_runs),
       is_replayed=True,
@@ -447,7 +445,7 @@ class Comparison:
         class_names,
         vocabulary,
         update_noise.what_may_help(
-          self._noise_ratios.get(contestant.algorithm, 0.0),
+          self._noise_ratios.get(trial.algorithm, 0.0),
           input_scaling.advice(
             self.plan.model.input_dtype, self.plan.model.input_scaling
           ),
@@ -456,7 +454,7 @@ class Comparison:
 
   def summarize(
     self,
-    reading: selection.Reading,
+    reading: selection.TrialResult,
     by_seed: Mapping[int, Any],
     metrics: Callable[[int, Any], Mapping[str, float]],
     **varied: str,
@@ -464,25 +462,25 @@ class Comparison:
     """Adds an entry to `summary.json`.
 
     Args:
-      reading: The contestant, and what chose it.
+      reading: The trial, and what chose it.
       by_seed: Its results by seed, with `seconds_per_round` and `num_diverged`,
         and with `left_out` where clients may have no part in something; who has
         none with one seed is told.
       metrics: A seed and its result to the final metrics.
-      **varied: What tells the entries of a contestant apart.
+      **varied: What tells the entries of a trial apart.
     """
     for name, value in varied.items():
       self._varied.setdefault(name, {}).setdefault(value)
     self._summaries.append(
       summary.RunSummary(
-        algorithm=reading.contestant.algorithm,
+        algorithm=reading.trial.algorithm,
         dataset=dataset_flags.short_name(),
         setting={
           **self.plan.settings,
           **varied,
           "selection": reading.selection,
-          **self._of_aggregator(reading.contestant),
-          **dataclasses.asdict(reading.contestant.hparams),
+          **self._of_aggregator(reading.trial),
+          **dataclasses.asdict(reading.trial.hparams),
         },
         metrics_by_seed={
           seed: metrics(seed, result) for seed, result in by_seed.items()

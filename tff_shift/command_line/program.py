@@ -183,7 +183,7 @@ def run(
   """Defines and parses the flags, runs a binary and ends the process.
 
   Args:
-    main: The binary; a `command_line.UsageError` of it is the user's to mend.
+    main: The binary; a `common_flags.UsageError` of it is the user's to mend.
     define_flags: Defines the binary's flags; a `ValueError` of it is the user's
       to mend. Not done on import, so that several binaries can be imported into
       one process.

@@ -11,8 +11,8 @@ shows that it does not leave the client. In a phase no aggregate depends on
 another: the same computation then runs on one executor and, in TFF's mergeable
 form, spread over several.
 
-What an algorithm's file writes is a `Work`: pure TensorFlow functions of one
-client's or the server's tensors. `build` turns them into federated
+What an algorithm's file writes is a `AlgorithmSpec`: pure TensorFlow functions
+of one client's or the server's tensors. `build` turns them into federated
 computations.
 """
 
@@ -52,7 +52,7 @@ TWO_MODELS = batch_statistics.TWO_MODELS
 FIXED = batch_statistics.FIXED
 
 
-class Work(NamedTuple):
+class AlgorithmSpec(NamedTuple):
   """What an algorithm computes, as pure TensorFlow functions of tensors.
 
   A round has up to two phases: clients train and the server combines what they
@@ -152,7 +152,7 @@ class FederatedAlgorithm:
     num_classes: The number of classes of the model.
     model: The model.
     hparams: The hyper-parameters.
-    work: The functions that the computations are made of, see
+    spec: The functions that the computations are made of, see
       `frozen_weights.bind`.
     client_weight: `(data) -> number`, what a client counts in the server's
       mean unless its result says otherwise.
@@ -178,7 +178,7 @@ class FederatedAlgorithm:
     is_local: Whether the server's weights are empty: clients share nothing.
     min_source_domains: How many domains the examples that a client trains on
       must at least have.
-    max_clients: See `Work`.
+    max_clients: See `AlgorithmSpec`.
     noise_ratio: How much longer the aggregator's noise is than the longest
       update, see `update_noise.ratio`.
   """
@@ -187,7 +187,7 @@ class FederatedAlgorithm:
   num_classes: int
   model: split_model.SplitModel
   hparams: hyperparameters.LocalWorkHParams
-  work: Work
+  spec: AlgorithmSpec
   client_weight: Callable[[Any], Any]
   initialize: tff.Computation
   initialize_client: tff.Computation
@@ -233,13 +233,13 @@ class FederatedAlgorithm:
 
 def build(
   name: str,
-  work: Callable[
-    [split_model.SplitModel, hyperparameters.LocalWorkHParams], Work
+  build_spec: Callable[
+    [split_model.SplitModel, hyperparameters.LocalWorkHParams], AlgorithmSpec
   ],
   model: split_model.SplitModel,
   hparams: hyperparameters.LocalWorkHParams,
   *,
-  needs: factories.Needs = factories.NO_NEEDS,
+  requirements: factories.AggregationRequirements = factories.NO_REQUIREMENTS,
   aggregator: (
     tff.aggregators.WeightedAggregationFactory
     | tff.aggregators.UnweightedAggregationFactory
@@ -254,13 +254,13 @@ def build(
 
   Args:
     name: The algorithm's name.
-    work: `(model, hparams) -> Work`. Called once or, for a model with frozen
-      weights, whenever a function is traced, with the model that has the
+    build_spec: `(model, hparams) -> Work`. Called once or, for a model with
+      frozen weights, whenever a function is traced, with the model that has the
       tensors of the graph in their place.
     model: The model; its inputs fix the type of the clients' data.
-    hparams: Hyper-parameters; they are checked before `work` is called.
-    needs: What the algorithm asks of an aggregator.
-    aggregator: A factory that averages updates, such as `aggregation.build`
+    hparams: Hyper-parameters; they are checked before `build_spec` is called.
+    requirements: What the algorithm requires of an aggregator.
+    aggregator: A factory that averages updates, such as `factories.build`
       gives. None: `tff.aggregators.MeanFactory()`. One without weights is made
       into one that ignores them, if `hparams.client_weighting` is `uniform`.
     num_queries: The number of queries that are answered at a time, at least 1.
@@ -289,10 +289,12 @@ def build(
   aggregator = factories.wrap(aggregator)
   traits = aggregator.traits
   batch_statistics.check_is_trained(name, running_statistics, model)
-  needs = batch_statistics.needs(needs, running_statistics, model, hparams)
-  factories.check(name, needs, traits, hparams)
+  requirements = batch_statistics.requirements(
+    requirements, running_statistics, model, hparams
+  )
+  factories.check(name, requirements, traits, hparams)
   functions = frozen_weights.bind(
-    lambda *each: _with_statistics(name, work, running_statistics, *each),
+    lambda *each: _with_statistics(name, build_spec, running_statistics, *each),
     model,
     hparams,
   )
@@ -325,7 +327,7 @@ def build(
     training = phases.client_training(
       *client_types,
       functions.train_client,
-      needs,
+      requirements,
       client_weight,
       has_examples,
     )
@@ -420,7 +422,7 @@ def build(
       num_classes=model.num_classes,
       model=model,
       hparams=hparams,
-      work=functions,
+      spec=functions,
       client_weight=client_weight,
       initialize=initialize,
       initialize_client=initialize_client,
@@ -449,17 +451,17 @@ def build(
 
 def _with_statistics(
   name: str,
-  work: Callable[..., Work],
+  build_spec: Callable[..., AlgorithmSpec],
   running_statistics: batch_statistics.Kept | None,
   model: split_model.SplitModel,
   hparams: hyperparameters.LocalWorkHParams,
-) -> Work:
+) -> AlgorithmSpec:
   """Makes the functions of an algorithm, with the statistics of the model."""
-  functions = work(model, hparams)
-  if not isinstance(functions, Work):
+  functions = build_spec(model, hparams)
+  if not isinstance(functions, AlgorithmSpec):
     raise TypeError(
-      "work(model, hparams) must return a process.Work; it returned"
-      f" {type(functions).__name__}"
+      "build(model, hparams) must return an algorithm.AlgorithmSpec; it"
+      f" returned {type(functions).__name__}"
     )
   batch_statistics.check(name, running_statistics, model, hparams)
   if not model.statistics or running_statistics == FIXED:
@@ -478,8 +480,8 @@ def _with_statistics(
 
 def check_sizes(
   name: str,
-  work: Callable[
-    [split_model.SplitModel, hyperparameters.LocalWorkHParams], Work
+  build_spec: Callable[
+    [split_model.SplitModel, hyperparameters.LocalWorkHParams], AlgorithmSpec
   ],
   model: split_model.SplitModel,
   hparams: hyperparameters.LocalWorkHParams,
@@ -489,7 +491,7 @@ def check_sizes(
 
   Args:
     name: See `build`, as for all arguments.
-    work: Likewise.
+    build_spec: Likewise.
     model: Likewise.
     hparams: Likewise.
     running_statistics: See `build`.
@@ -500,7 +502,9 @@ def check_sizes(
   _initial_states(
     name,
     frozen_weights.bind(
-      lambda *each: _with_statistics(name, work, running_statistics, *each),
+      lambda *each: _with_statistics(
+        name, build_spec, running_statistics, *each
+      ),
       model,
       hparams,
     ),
@@ -511,7 +515,7 @@ def check_sizes(
 
 def _initial_states(
   name: str,
-  functions: Work,
+  functions: AlgorithmSpec,
   model: split_model.SplitModel,
   hparams: hyperparameters.LocalWorkHParams,
 ) -> tuple[tff.Computation, tff.Computation]:

@@ -121,20 +121,20 @@ def _personal(hparams: Any) -> str:
   return getattr(hparams, "personal_norm", "none")
 
 
-def needs(
-  own: factories.Needs,
+def requirements(
+  own: factories.AggregationRequirements,
   kept: Kept | None,
   model: split_model.SplitModel,
   hparams: Any,
-) -> factories.Needs:
+) -> factories.AggregationRequirements:
   """Returns what an algorithm asks of an aggregator, for this model."""
   are_summed = model.statistics and kept and kept.server
   if not are_summed or _personal(hparams) != "none":
     return own
   return dataclasses.replace(
     own,
-    in_the_open=own.in_the_open or _REASON,
-    unbounded=own.unbounded or _REASON,
+    plaintext_sums=own.plaintext_sums or _REASON,
+    no_clipping=own.no_clipping or _REASON,
   )
 
 
@@ -220,16 +220,16 @@ def bind(
   Args:
     name: The algorithm's name.
     kept: Which of its models have statistics of their own.
-    functions: A `process.Work`.
+    functions: A `algorithm.AlgorithmSpec`.
     model: The model.
     hparams: The hyper-parameters, of which `personal_norm` counts.
     client_weight: `(data) -> number`, what a client counts in the server's
       mean.
 
   Returns:
-    The `process.Work`; for a model with running statistics its weights are
-    `Normalized` where the server has statistics, and so are its clients' states
-    where they have.
+    The `algorithm.AlgorithmSpec`; for a model with running statistics its
+    weights are `Normalized` where the server has statistics, and so are its
+    clients' states where they have.
 
   Raises:
     ValueError: If statistics that the server needs would be clients' own, in
@@ -306,10 +306,10 @@ def bind(
     own_weights, own_state, statistics = opened(weights, client_state)
     with modes.with_statistics(statistics) as moved:
       result = functions.train_client(own_weights, own_state, data, round_num)
-    update, contribution = result.update, result.contribution
+    update, plaintext_sum = result.update, result.plaintext_sum
     state = closed(result.client_state, moved, client_state)
     if personal_norm == "all":
-      if tf.nest.flatten(contribution):
+      if tf.nest.flatten(plaintext_sum):
         raise ValueError(
           f"personal_norm=all is not allowed with {name}: beside its update a"
           " client sends what is made of all of it, scale and shift too; take"
@@ -327,15 +327,15 @@ def bind(
       has_weight = bool(tf.nest.flatten(result.weight))
       count = result.weight if has_weight else client_weight(data)
       count = tf.cast(count, tf.float32)
-      contribution = Sums(contribution, count, _moments(layout, moved, count))
+      plaintext_sum = Sums(plaintext_sum, count, _moments(layout, moved, count))
     return result._replace(
-      update=update, client_state=state, contribution=contribution
+      update=update, client_state=state, plaintext_sum=plaintext_sum
     )
 
-  def update_server(weights, mean_update, contribution, round_num):
-    own_sum, statistics = contribution, initial()
+  def update_server(weights, mean_update, plaintext_sum, round_num):
+    own_sum, statistics = plaintext_sum, initial()
     if layout.server:
-      own_sum, statistics = contribution.own, _pooled(layout, contribution)
+      own_sum, statistics = plaintext_sum.own, _pooled(layout, plaintext_sum)
     with modes.with_statistics(statistics) as moved:
       if functions.update_server is None:
         updated = tf.nest.map_structure(tf.add, weights.weights, mean_update)

@@ -325,8 +325,10 @@ def federated_metrics(sums_at_clients: Any) -> tff.Value:
     What `finalize` gives, placed at SERVER.
   """
   sums_type = sums_at_clients.type_signature.member
-  per_client = tff.tensorflow.computation(_per_client, sums_type)
-  summed = tff.federated_sum(tff.federated_map(per_client, sums_at_clients))
+  per_client_values = tff.tensorflow.computation(_per_client, sums_type)
+  summed = tff.federated_sum(
+    tff.federated_map(per_client_values, sums_at_clients)
+  )
   return tff.federated_map(
     tff.tensorflow.computation(finalize, summed.type_signature.member),
     summed,
@@ -370,7 +372,7 @@ def client_evaluation(
     client_type: The type of a client's state.
     examples_type: The type of a client's data.
     evaluation_type: The type of the data to predict.
-    prepare: See `process.Work.prepare_client`.
+    prepare: See `algorithm.AlgorithmSpec.prepare_client`.
     predict: `(weights, client_state, data, evaluation_data) -> logits`.
     can_predict: `(data) -> bool`; a client for which it does not hold counts as
       one without examples to predict. None: all count.

@@ -25,7 +25,8 @@ import tensorflow_federated as tff
 
 from tff_shift.models import split_model
 
-# The functions of a `process.Work` that take the server's weights first.
+# The functions of a `algorithm.AlgorithmSpec` that take the server's weights
+# first.
 _TAKE_WEIGHTS = (
   "train_client",
   "personalize_client",
@@ -153,13 +154,13 @@ def bind(
   """Makes the functions of an algorithm.
 
   Args:
-    work: `(model, hparams) -> process.Work`.
+    work: `(model, hparams) -> algorithm.AlgorithmSpec`.
     model: The model.
     hparams: The hyper-parameters.
 
   Returns:
-    A `process.Work`. For a model with frozen weights its functions take a
-    `Shared` where they take the server's weights otherwise.
+    A `algorithm.AlgorithmSpec`. For a model with frozen weights its functions
+    take a `Shared` where they take the server's weights otherwise.
   """
   functions = work(model, hparams)
   if not has_any(model):
@@ -217,7 +218,7 @@ def attach(algorithm: Any, model: split_model.SplitModel) -> Any:
   """Lets the computations of an algorithm pass the model's frozen weights.
 
   Args:
-    algorithm: A `process.FederatedAlgorithm`.
+    algorithm: A `algorithm.FederatedAlgorithm`.
     model: The model.
 
   Returns:

@@ -129,7 +129,7 @@ def build_guidance(
     examples_type: The type of a client's data, which have a `client_id`.
     num_queries: The number of queries at a time, at least 1. What is summed
       over clients needs a shape of its own.
-    prepare_client: See `process.Work`, as the functions that follow.
+    prepare_client: See `algorithm.AlgorithmSpec`, as the functions that follow.
     predict_as_client: `(weights, client_state, data, evaluation_data) ->
       logits`.
     guide_queries: `(weights, x) -> logits` over the clients, or None.
@@ -243,7 +243,7 @@ def preparation(
     shared_type: The type of what functions take as weights.
     client_type: The type of a client's state.
     examples_type: The type of a client's data.
-    prepare_client: See `process.Work`.
+    prepare_client: See `algorithm.AlgorithmSpec`.
 
   Returns:
     `prepare` of a `Guidance`.

@@ -28,7 +28,7 @@ class PeriodData(NamedTuple):
     seed: The client's seed.
     client_id: The client's number.
     representation: r, [representation_size] float32, computed without classes.
-      A meta-network expects numbers of order 1.
+      A hypernetwork expects numbers of order 1.
   """
 
   x: Any

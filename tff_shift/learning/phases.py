@@ -44,7 +44,7 @@ class ServerState(NamedTuple):
     aggregator: The state of the aggregator.
     round_num: The number of rounds done, an int32 scalar.
     seed: The seed of the initial weights, int32 [2], where clients start alike,
-      see `process.Work`, else ().
+      see `algorithm.AlgorithmSpec`, else ().
   """
 
   weights: Any
@@ -58,17 +58,18 @@ class ClientResult(NamedTuple):
 
   Attributes:
     update: What the server averages: the change of its weights, in their
-      structure. Where `process.Work.update_server` says what becomes of the
-      mean, any nested structure of float32 tensors.
+      structure. Where `algorithm.AlgorithmSpec.update_server` says what becomes
+      of the mean, any nested structure of float32 tensors.
     client_state: The client's new personal state; it stays with the client.
     loss: The mean training loss, a float32 scalar.
     weight: The client's weight in the mean, a scalar of at least 0, for
-      algorithms whose `aggregation.Needs.weighted` says why. Empty: it is the
-      template's, see `client_weighting`.
+      algorithms whose `factories.AggregationRequirements.weighted` says why.
+      Empty: it is the template's, see `client_weighting`.
     contribution: What the server adds up over clients beside the update, a
       nested structure of tensors of fixed shapes. It leaves the client as it
-      is, whatever the aggregator does to updates: `aggregation.Needs` has to
-      say so. A client without examples sends zeros.
+      is, whatever the aggregator does to updates:
+      `factories.AggregationRequirements` has to say so. A client without
+      examples sends zeros.
     has_trained: Whether the client has examples of those that the round asks
       for, such as those of a domain, a bool scalar. One that has not counts as
       one without any.
@@ -78,7 +79,7 @@ class ClientResult(NamedTuple):
   client_state: Any
   loss: Any
   weight: Any = ()
-  contribution: Any = ()
+  plaintext_sum: Any = ()
   has_trained: Any = True
 
 
@@ -128,7 +129,7 @@ def client_training(
   client_type: tff.Type,
   examples_type: tff.Type,
   train_client: Callable[[Any, Any, Any, Any], ClientResult],
-  needs: factories.Needs,
+  requirements: factories.AggregationRequirements,
   client_weight: Callable[[Any], Any],
   has_examples: Callable[[Any], Any],
 ) -> tff.Computation:
@@ -139,7 +140,7 @@ def client_training(
     client_type: The type of a client's state.
     examples_type: The type of a client's data.
     train_client: `(weights, client_state, data, round_num) -> ClientResult`.
-    needs: What the algorithm says of its weights and contributions.
+    requirements: What the algorithm says of its weights and sums.
     client_weight: `data -> weight` of a client whose result has none.
     has_examples: `data -> 0 or 1`; with 0 the weight is 0, whatever the result
       says.
@@ -157,15 +158,15 @@ def client_training(
   def work(weights, client_state, data, round_num):
     result = train_client(weights, client_state, data, round_num)
     has_weight = bool(tf.nest.flatten(result.weight))
-    if has_weight != bool(needs.weighted):
+    if has_weight != bool(requirements.own_weights):
       raise TypeError(
         "a client's result has a weight of its own if and only if"
-        " AGGREGATION_NEEDS says why (weighted)"
+        " AGGREGATION_REQUIREMENTS says why (own_weights)"
       )
-    if tf.nest.flatten(result.contribution) and not needs.contributes:
+    if tf.nest.flatten(result.plaintext_sum) and not requirements.contributes:
       raise TypeError(
-        "a client's result has a contribution, and AGGREGATION_NEEDS does not"
-        " say why it is told (in_the_open, or per_client)"
+        "a client's result has a plaintext_sum, and AGGREGATION_REQUIREMENTS"
+        " does not say why (plaintext_sums, or per_client_values)"
       )
     weight = result.weight if has_weight else client_weight(data)
     is_empty = tf.equal(has_examples(data), 0) | ~tf.cast(
@@ -173,10 +174,10 @@ def client_training(
     )
     weight = tf.cast(weight, tf.float32)
     diverged = _has_diverged(
-      (result.update, result.client_state, result.contribution, weight)
+      (result.update, result.client_state, result.plaintext_sum, weight)
     )
     nothing, no_contribution = tf.nest.map_structure(
-      tf.zeros_like, (result.update, result.contribution)
+      tf.zeros_like, (result.update, result.plaintext_sum)
     )
     is_left_out = diverged | is_empty
     weight = tf.where(is_left_out, 0.0, weight)
@@ -186,7 +187,7 @@ def client_training(
       factories.either(~diverged, result.client_state, client_state),
       weight,
       tf.cast(weight > 0, tf.float32),
-      factories.either(~is_left_out, result.contribution, no_contribution),
+      factories.either(~is_left_out, result.plaintext_sum, no_contribution),
       _report(result.loss, diverged, is_empty),
     )
 
@@ -212,7 +213,7 @@ def training_phase(
     is_last: Whether the phase ends a round.
 
   Returns:
-    The phase, see `process.FederatedAlgorithm`.
+    The phase, see `algorithm.FederatedAlgorithm`.
   """
   _, client_type, examples_type, _ = training.type_signature.parameter
   update_type, *_, contribution_type, _ = training.type_signature.result
@@ -241,13 +242,13 @@ def training_phase(
     weights, round_num = tff.federated_broadcast(
       (frozen_weights.shared(server), state.round_num)
     )
-    update, new_client_states, weight, has_weight, contribution, report = (
+    update, new_client_states, weight, has_weight, plaintext_sum, report = (
       tff.federated_map(training, (weights, client_states, data, round_num))
     )
     num_counted = tff.federated_sum(has_weight)
     aggregated = aggregate.next(state.aggregator, update, weight)
     summed = (
-      tff.federated_sum(contribution)
+      tff.federated_sum(plaintext_sum)
       if has_contribution
       else tff.federated_value((), tff.SERVER)
     )
@@ -297,7 +298,7 @@ def personal_phase(
     has_examples: See `client_training`.
 
   Returns:
-    The phase, see `process.FederatedAlgorithm`. It ends a round.
+    The phase, see `algorithm.FederatedAlgorithm`. It ends a round.
   """
 
   @tff.tensorflow.computation(shared_type, client_type, examples_type, np.int32)

@@ -20,7 +20,7 @@ from tff_shift.reproduction.jobs import records
 from tff_shift.simulation.storage import run_records
 
 
-class Found:
+class JobResult:
   """What the run folder of a job holds, read once.
 
   Attributes:
@@ -32,7 +32,7 @@ class Found:
 
   def __init__(self, job: jobs_lib.Job, output_dir: pathlib.Path):
     self.job = job
-    self.place = records.Place(output_dir, job)
+    self.place = records.JobFolder(output_dir, job)
     self.record = self.place.read()
     self.is_same = self.record is not None and (
       list(self.record.arguments) == job.arguments
@@ -155,7 +155,7 @@ def collect(
   found = {}
   for each in planned:
     if each.job is not None and each.job.folder not in found:
-      found[each.job.folder] = Found(each.job, output_dir)
+      found[each.job.folder] = JobResult(each.job, output_dir)
   shown = {
     each.column
     for each in planned
@@ -245,7 +245,7 @@ def paper_value(
 def _cell(
   spec: specification.Specification,
   planned: jobs_lib.PlannedCell,
-  found: Found | None,
+  found: JobResult | None,
 ) -> contents.Cell:
   """Returns a cell with what there is of it."""
   metric = spec.metrics[planned.wanted.metric]
@@ -272,7 +272,7 @@ def _cell(
   )
 
 
-def _machine(found: Sequence[Found]) -> str:
+def _machine(found: Sequence[JobResult]) -> str:
   """Returns where runs were made, and with which versions."""
   parts = {each.record.machine: None for each in found}
   for each in found:
@@ -287,7 +287,7 @@ def _machine(found: Sequence[Found]) -> str:
   return ", ".join(parts)
 
 
-def _problems(found: Sequence[Found]) -> list[str]:
+def _problems(found: Sequence[JobResult]) -> list[str]:
   """Returns what has failed before, or does not belong."""
   lines = []
   for each in found:

@@ -339,7 +339,7 @@ def _check_something_to_do(
     NothingToDoError: If all are finished, and the page was made after that.
   """
   page = folder / _PAGE
-  places = [records.Place(folder, job) for job in jobs]
+  places = [records.JobFolder(folder, job) for job in jobs]
   if (
     page.is_file()
     and all(place.is_finished() for place in places)
@@ -353,7 +353,7 @@ def _check_something_to_do(
 
 def _run(runner: running.Runner, jobs: Sequence[jobs_lib.Job]) -> list[str]:
   """Runs jobs; returns what failed."""
-  teller = telling.Teller(len(jobs), FLAGS.jobs)
+  teller = telling.ProgressReporter(len(jobs), FLAGS.jobs)
   try:
     return runner.run(jobs, teller)
   except (KeyboardInterrupt, files.WriteError):

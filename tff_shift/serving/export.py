@@ -134,7 +134,7 @@ def _personal(
   data: Sequence[Any],
 ) -> list[Any]:
   """Returns what each client predicts with: its state, or what it prepares."""
-  if algorithm.work.prepare_client is None or not states:
+  if algorithm.spec.prepare_client is None or not states:
     return [_arrays(each) for each in states]
   prepare = algorithm.guidance and algorithm.guidance.prepare
   if prepare is None:
@@ -149,7 +149,7 @@ def _personal(
         ),
         client_type.member,
         examples_type.member,
-        algorithm.work.prepare_client,
+        algorithm.spec.prepare_client,
       ),
       algorithm.model,
     )
@@ -198,7 +198,7 @@ def _trace(
   domain: int,
 ) -> dict[str, tracing.Traced | None]:
   """Traces all that the algorithm can do, by the names of `served.Parts`."""
-  work = algorithm.work
+  work = algorithm.spec
   specs = served.Tensors(
     _specs(tensors.shared),
     _specs(tensors.summary),
@@ -284,7 +284,7 @@ def _x_spec(algorithm: algorithm_lib.FederatedAlgorithm) -> tf.TensorSpec:
 def _request_spec(
   algorithm: algorithm_lib.FederatedAlgorithm,
 ) -> tf.TensorSpec | None:
-  request = algorithm.work.request_type
+  request = algorithm.spec.request_type
   return request and tf.TensorSpec(request.shape, request.dtype, "request")
 
 
@@ -307,7 +307,7 @@ def _client_weights(
   algorithm: algorithm_lib.FederatedAlgorithm, data: Sequence[Any]
 ) -> np.ndarray | None:
   """Returns what each client counts, for the guide."""
-  if algorithm.work.guide_queries is None:
+  if algorithm.spec.guide_queries is None:
     return None
   weights = np.zeros([algorithm.model.num_clients], np.float32)
   for each in data:

@@ -1,8 +1,8 @@
 """Functions of tensors as graphs of what their results need, and no more.
 
-The functions of a `process.Work` are traced with a placeholder for each tensor
-that they may look at. What a result needs is then read off the graph: only that
-has to be stored with it.
+The functions of a `algorithm.AlgorithmSpec` are traced with a placeholder for
+each tensor that they may look at. What a result needs is then read off the
+graph: only that has to be stored with it.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Vectors that represent the data of a period: what the meta-network reads.
+"""Vectors that represent the data of a period: what the hypernetwork reads.
 
 Fed-3DA: A Dynamic and Personalized Federated Learning Framework (Wang, Sun, Wo,
 Liu; ICASSP 2023), Section 2.3 and Figure 2: "vector r consists of the

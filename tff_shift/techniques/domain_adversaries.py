@@ -176,14 +176,14 @@ def reversed_loss(
   return followed + strength * (stop(opposed) - opposed)
 
 
-def work(
+def build(
   model: split_model.SplitModel,
   hparams: AdversarialHParams,
   *,
   hidden_layers: tuple[int, ...],
   loss: Callable[[Any, Seen, Seen, Any], tf.Tensor],
   predict: Callable[[ClientState, Any], tf.Tensor] | None = None,
-) -> algorithm.Work:
+) -> algorithm.AlgorithmSpec:
   """The functions of an algorithm with domain classifiers.
 
   Args:
@@ -256,7 +256,7 @@ def work(
       return predict(state, examples.x)
     return evaluation.predict(model, state.weights, examples.x)
 
-  return algorithm.Work(
+  return algorithm.AlgorithmSpec(
     initial_weights=lambda seed: (),
     initial_client_state=initial_client_state,
     train_client=train_client,

@@ -1,18 +1,18 @@
-"""A meta-network: maps a vector to the weights of a work-network.
+"""A hypernetwork: maps a vector to the weights of a target network.
 
 Fed-3DA: A Dynamic and Personalized Federated Learning Framework (Wang, Sun, Wo,
-Liu; ICASSP 2023), Section 2.3: theta = meta-network(phi, r). The hypernetwork
+Liu; ICASSP 2023), Section 2.3: theta = hypernetwork(phi, r). The hypernetwork
 h(v; phi) of Personalized Federated Learning using Hypernetworks (Shamsian,
 Navon, Fetaya, Chechik; ICML 2021) is the same thing.
 
-The first paper says no more of the meta-network than that it is deep. Here it
+The first paper says no more of the hypernetwork than that it is deep. Here it
 has the form of the second: fully connected layers with ReLU and, for each
-weight tensor of the work-network, one linear output of its own.
+weight tensor of the target network, one linear output of its own.
 
 Both papers are silent on initial weights. Here the biases of the outputs are
-initial weights of the work-network and the kernels of the outputs small, so
-that at the start every vector gives nearly the same sensible work-network, the
-one that federated averaging of the same seed starts from.
+initial weights of the target network and the kernels of the outputs small, so
+that at the start every vector gives nearly the same sensible target network,
+the one that federated averaging of the same seed starts from.
 """
 
 import dataclasses
@@ -27,35 +27,35 @@ from tff_shift.learning import hyperparameters
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 
-# How far the initial weights of a work-network, root mean square, are from
+# How far the initial weights of a target network, root mean square, are from
 # those in the biases if the numbers of the vector are of order 1.
 _INITIAL_SPREAD = 0.01
 
 # Where the seeds of hidden and output layers part from those of the
-# work-network, which takes 0 and 1 (`SplitModel.initial_weights`).
+# target network, which takes 0 and 1 (`SplitModel.initial_weights`).
 _HIDDEN, _OUTPUT = 2, 3
 
 
 @dataclasses.dataclass(frozen=True)
 class MetaHParams(hyperparameters.LocalHParams):
-  """Local training of a work-network whose meta-network learns.
+  """Local training of a target network whose hypernetwork learns.
 
   The paper on Fed-3DA gives no values; the defaults are those of the program of
   the pFedHN paper's authors (https://github.com/AvivSham/pFedHN).
   """
 
   hidden_width: int = hyperparameters.hparam(
-    100, "Width of the meta-network's hidden layers.", minimum=1
+    100, "Width of the hypernetwork's hidden layers.", minimum=1
   )
   num_hidden: int = hyperparameters.hparam(
-    3, "Number of the meta-network's hidden layers.", minimum=1, maximum=100
+    3, "Number of the hypernetwork's hidden layers.", minimum=1, maximum=100
   )
   meta_learning_rate: float = hyperparameters.hparam(
     0.01,
-    "Learning rate of the meta-network (alpha of Algorithm 2 of the Fed-3DA"
-    " paper). For a small rate, work-networks move by rate * (1 + squared"
+    "Learning rate of the hypernetwork (alpha of Algorithm 2 of the Fed-3DA"
+    " paper). For a small rate, target networks move by rate * (1 + squared"
     " length of the last hidden layer) of what the client's training moved"
-    " them, or more; at 0 the meta-network stays.",
+    " them, or more; at 0 the hypernetwork stays.",
     minimum=0,
   )
 
@@ -68,11 +68,11 @@ class Linear(NamedTuple):
 
 
 class MetaWeights(NamedTuple):
-  """The weights of a meta-network, phi.
+  """The weights of a hypernetwork, phi.
 
   Attributes:
     hidden: A `Linear` for each hidden layer, from the input on.
-    output: A `Linear` for each weight tensor of the work-network, backbone
+    output: A `Linear` for each weight tensor of the target network, backbone
       before head; its bias has the shape of that tensor.
   """
 
@@ -87,10 +87,10 @@ def _apply(layer: Linear, vector) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Hypernetwork:
-  """A meta-network h(r; phi), a pure function of its weights phi.
+  """A hypernetwork h(r; phi), a pure function of its weights phi.
 
   Attributes:
-    model: The work-network.
+    model: The target network.
     input_size: The length of the vector r.
     hidden_width: The width of a hidden layer.
     num_hidden: The number of hidden layers, at least 1.
@@ -136,14 +136,14 @@ class Hypernetwork:
     return MetaWeights(tuple(hidden), tuple(output))
 
   def __call__(self, phi: MetaWeights, r) -> split_model.SplitWeights:
-    """Computes the weights of the work-network, theta = h(r; phi).
+    """Computes the weights of the target network, theta = h(r; phi).
 
     Args:
-      phi: The weights of the meta-network.
+      phi: The weights of the hypernetwork.
       r: A vector, [input_size] float32.
 
     Returns:
-      The work-network's weights.
+      The target network's weights.
     """
     features = r
     for layer in phi.hidden:
@@ -157,10 +157,10 @@ class Hypernetwork:
   def vector_jacobian_product(
     self, phi: MetaWeights, r, direction: split_model.SplitWeights
   ) -> tuple[MetaWeights, tf.Tensor]:
-    """Pulls a change of the work-network's weights back through h.
+    """Pulls a change of the target network's weights back through h.
 
     Args:
-      phi: The weights of the meta-network.
+      phi: The weights of the hypernetwork.
       r: A vector, [input_size] float32.
       direction: A change of theta, in the structure of theta.
 

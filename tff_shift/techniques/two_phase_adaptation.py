@@ -69,7 +69,7 @@ class ClientState(NamedTuple):
   dynamics: Any
 
 
-def work(
+def build(
   model: split_model.SplitModel,
   hparams: TwoPhaseHParams,
   *,
@@ -79,8 +79,8 @@ def work(
     [ClientState, split_model.SplitWeights, adaptation.AdaptationData],
     ClientState,
   ] = lambda state, weights, data: state,
-) -> algorithm.Work:
-  """The functions of an algorithm of the two phases; see `process.Work`.
+) -> algorithm.AlgorithmSpec:
+  """Returns the functions of an algorithm of two phases.
 
   Args:
     model: The model; its initial weights are the pre-trained ones.
@@ -166,7 +166,7 @@ def work(
     weights = split_model.SplitWeights(backbone, state.head)
     return evaluation.predict(model, weights, examples.x)
 
-  return algorithm.Work(
+  return algorithm.AlgorithmSpec(
     initial_weights=model.initial_backbone,
     initial_client_state=initial_client_state,
     train_client=train_client,

@@ -15,14 +15,14 @@ from tff_shift.testing import running
 @pytest.fixture(scope="session")
 def aggregators():
   """All aggregators; `dp` without noise, at a norm that clips nothing."""
-  unbounded = factories.AggregatorHParams(clipping="none", zeroing=False)
+  no_clipping = factories.AggregatorHParams(clipping="none", zeroing=False)
   hparams = {
     "dp": factories.AggregatorHParams(
       noise_multiplier=0.0, clipping="fixed", clipping_norm=1e6
     ),
     # With clipping they take their time to build.
-    "secure": unbounded,
-    "compressed": unbounded,
+    "secure": no_clipping,
+    "compressed": no_clipping,
   }
   return {
     name: factories.build(name, hparams.get(name), clients_per_round=4)
@@ -34,7 +34,7 @@ def refusal_of(built, factory, hparams):
   """Returns what is said against an aggregator; None where it fits."""
   try:
     factories.check(
-      built.name, algorithms.needs(built.name), factory.traits, hparams
+      built.name, algorithms.requirements(built.name), factory.traits, hparams
     )
   except ValueError as refusal:
     return str(refusal)
@@ -54,8 +54,8 @@ class TestAggregators:
   def test_algorithm_says_so_where_nothing_is_shared(self, built):
     algorithm = built.algorithm
     shares_nothing = algorithm.is_local or not algorithm.phases
-    needs = algorithms.needs(built.name)
-    assert bool(needs.nothing_shared) == shares_nothing
+    requirements = algorithms.requirements(built.name)
+    assert bool(requirements.no_aggregation) == shares_nothing
 
   @pytest.mark.parametrize("aggregator", factories.NAMES)
   def test_aggregator_that_does_not_fit_is_refused_with_a_reason(
@@ -69,7 +69,7 @@ class TestAggregators:
     with pytest.raises(ValueError) as error:
       algorithms.build(built.name, model, uniform, aggregator=factory)
     assert str(error.value) == refusal
-    reasons = dataclasses.astuple(algorithms.needs(built.name))
+    reasons = dataclasses.astuple(algorithms.requirements(built.name))
     assert refusal.partition(": ")[2] in reasons
 
   # The template's own tests average with each aggregator, and have a private
@@ -84,12 +84,12 @@ class TestAggregators:
       pytest.skip("it is refused")
     algorithm = built.algorithm
     weights = algorithm.initialize.type_signature.result.member.weights
-    if algorithm.work.fixed_weights:
+    if algorithm.spec.fixed_weights:
       weights = tff.types.to_type(
         collections.OrderedDict(
           (name, part)
           for name, part in tff.structure.iter_elements(weights)
-          if name not in algorithm.work.fixed_weights
+          if name not in algorithm.spec.fixed_weights
         )
       )
     averaging = factory.create(weights, tff.TensorType(np.float32))

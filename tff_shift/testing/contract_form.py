@@ -28,9 +28,9 @@ KINDS = {
 
 class TestForm:
   def test_file_ends_in_a_record_of_functions(self, built):
-    work = algorithms.get(built.name).work
+    work = algorithms.get(built.name).build
     assert list(inspect.signature(work).parameters) == ["model", "hparams"]
-    assert isinstance(built.functions, algorithm_lib.Work)
+    assert isinstance(built.functions, algorithm_lib.AlgorithmSpec)
     assert built.algorithm.name == built.name
 
   def test_clients_take_what_they_have_in_every_scenario(

@@ -87,7 +87,7 @@ class TestPrivacyByType:
     # What no round changes tells nothing of clients.
     fixed = count_shapes(
       tensor
-      for name in algorithm.work.fixed_weights
+      for name in algorithm.spec.fixed_weights
       for tensor in type_walk.tensors(weights[name])
     )
     held = count_shapes(type_walk.tensors(state)) - fixed

@@ -224,7 +224,7 @@ class TestWorkAlone:
         functions.update_server,
         server_state.weights,
         alone.update,
-        alone.contribution,
+        alone.plaintext_sum,
         server_state.round_num,
       )
     compare.assert_close(state.weights, expected, 1e-6)

@@ -40,7 +40,7 @@ def built(request, model, context):
     algorithm=algorithms.build(
       name, model, hparams, num_evaluation_domains=NUM_EVALUATION_DOMAINS
     ),
-    functions=algorithms.get(name).work(model, hparams),
+    functions=algorithms.get(name).build(model, hparams),
     num_domains=NUM_EVALUATION_DOMAINS,
   )
 

@@ -82,10 +82,10 @@ def form(name: str) -> Any:
   Args:
     name: The name of the algorithm.
   """
-  functions = algorithms.get(name).work(model(), hparams(name))
-  defaults = algorithm.Work._field_defaults
+  functions = algorithms.get(name).build(model(), hparams(name))
+  defaults = algorithm.AlgorithmSpec._field_defaults
   examples_type = functions.examples_type
-  needs = dataclasses.asdict(algorithms.needs(name))
+  requirements = dataclasses.asdict(algorithms.requirements(name))
   return (
     frozenset(
       field
@@ -93,7 +93,7 @@ def form(name: str) -> Any:
       if value is not defaults.get(field)
     ),
     examples_type and examples_type.python_container,
-    frozenset(need for need, reason in needs.items() if reason),
+    frozenset(need for need, reason in requirements.items() if reason),
   )
 
 

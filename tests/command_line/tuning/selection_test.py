@@ -16,13 +16,12 @@ _SCORES = {
   ("b", 0.01): 60.0,
 }
 _CONTESTANTS = [
-  selection.Contestant(name, None, {"learning_rate": rate})
-  for name, rate in _SCORES
+  selection.Trial(name, None, {"learning_rate": rate}) for name, rate in _SCORES
 ]
 
 
-def _key(contestant):
-  return contestant.algorithm, contestant.compared["learning_rate"]
+def _key(trial):
+  return trial.algorithm, trial.compared["learning_rate"]
 
 
 class _Recorder:
@@ -31,23 +30,23 @@ class _Recorder:
   def __init__(self):
     self.runs = []
 
-  def run(self, contestant):
-    self.runs.append((*_key(contestant), "target"))
+  def run(self, trial):
+    self.runs.append((*_key(trial), "target"))
     # On the target the order is the other way round: who looked at it would
     # choose another rate.
-    return {0: 100 - _SCORES[_key(contestant)]}
+    return {0: 100 - _SCORES[_key(trial)]}
 
-  def score(self, contestant):
-    self.runs.append((*_key(contestant), "last_source"))
-    return _SCORES[_key(contestant)]
+  def score(self, trial):
+    self.runs.append((*_key(trial), "last_source"))
+    return _SCORES[_key(trial)]
 
   @property
   def rule(self):
-    return selection.Rule("last_source", "accuracy", self.score)
+    return selection.SelectionCriterion("last_source", "accuracy", self.score)
 
 
 def _described(readings):
-  return [(*_key(each.contestant), each.selection) for each in readings]
+  return [(*_key(each.trial), each.selection) for each in readings]
 
 
 def test_compare_without_rule_runs_every_setting_once():
@@ -68,9 +67,7 @@ def test_readings_tell_what_there_was_to_choose_from():
   readings = selection.compare(
     _CONTESTANTS, recorder.run, rule=recorder.rule, all_settings=True
   )
-  assert [(_key(each.contestant), dict(each.scores)) for each in readings][
-    ::2
-  ] == [
+  assert [(_key(each.trial), dict(each.scores)) for each in readings][::2] == [
     (("a", 0.1), {"a, learning rate 0.1": 70.0, "a, learning rate 0.01": 80.0}),
     (("b", 0.1), {"b, learning rate 0.1": 60.0, "b, learning rate 0.01": 60.0}),
   ]
@@ -108,12 +105,12 @@ def test_compare_with_rule_judges_only_what_it_chose():
 def test_setting_that_diverges_is_not_chosen_and_ends_nothing():
   recorder = _Recorder()
 
-  def score(contestant):
-    if _key(contestant) == ("a", 0.01):
+  def score(trial):
+    if _key(trial) == ("a", 0.01):
       raise rounds.DivergedError("a", 3, 5)
-    return recorder.score(contestant)
+    return recorder.score(trial)
 
-  rule = selection.Rule("last_source", "accuracy", score)
+  rule = selection.SelectionCriterion("last_source", "accuracy", score)
   first, second = selection.compare(_CONTESTANTS, recorder.run, rule=rule)
   assert _described([first, second]) == [
     ("a", 0.1, "last_source"),
@@ -156,11 +153,11 @@ _VALUES = strategies.tuples(
 )
 def test_choose_takes_the_first_of_the_best(scores):
   names = "learning_rate", "optimizer", "use_it"
-  contestants = [
-    selection.Contestant("a", None, dict(zip(names, values, strict=True)))
+  trials = [
+    selection.Trial("a", None, dict(zip(names, values, strict=True)))
     for values in scores
   ]
-  chosen = selection.choose(contestants, list(scores.values()))
+  chosen = selection.choose(trials, list(scores.values()))
   best = [v for v, score in scores.items() if score == max(scores.values())]
   assert tuple(chosen.compared.values()) == min(best)
 
@@ -181,4 +178,4 @@ def test_choose_takes_the_first_of_the_best(scores):
   ],
 )
 def test_label_names_what_is_compared(compared, label):
-  assert selection.Contestant("fed_drm", None, compared).label == label
+  assert selection.Trial("fed_drm", None, compared).label == label

@@ -75,7 +75,7 @@ class TestPlace:
 def heads_at_server(model, hparams):
   """The server keeps the first example of each client, row by row."""
   del model, hparams
-  return algorithm_lib.Work(
+  return algorithm_lib.AlgorithmSpec(
     initial_weights=lambda seed: client_slots.Slots(
       tf.zeros([NUM_CLIENTS, 2]), tf.zeros([NUM_CLIENTS])
     ),
@@ -86,14 +86,19 @@ def heads_at_server(model, hparams):
       update=(),
       client_state=(),
       loss=tf.constant(0.0),
-      contribution=client_slots.place(data.x[0], data.client_id, NUM_CLIENTS),
+      plaintext_sum=client_slots.place(data.x[0], data.client_id, NUM_CLIENTS),
     ),
-    update_server=lambda weights, update, contribution, round_num: contribution,
+    update_server=lambda weights,
+    update,
+    plaintext_sum,
+    round_num: plaintext_sum,
     predict_as_client=lambda weights, state, data, examples: examples.x,
   )
 
 
-NEEDS = factories.Needs(per_client="rows are compared")
+REQUIREMENTS = factories.AggregationRequirements(
+  per_client_values="rows are compared"
+)
 
 
 def build(**options):
@@ -110,7 +115,7 @@ class TestThroughTff:
   @pytest.fixture(scope="class")
   def algorithm(self, context):
     del context
-    return build(needs=NEEDS)
+    return build(requirements=REQUIREMENTS)
 
   def test_server_holds_the_rows_of_those_that_took_part(self, algorithm):
     clients = [

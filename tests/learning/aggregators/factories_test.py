@@ -289,9 +289,9 @@ class TestCheck:
   UNIFORM = hyperparameters.LocalHParams()
   WEIGHTED = hyperparameters.LocalHParams(client_weighting="num_examples")
 
-  def refusal(self, traits, needs, hparams):
+  def refusal(self, traits, requirements, hparams):
     try:
-      factories.check("toy", needs, traits, hparams)
+      factories.check("toy", requirements, traits, hparams)
     except ValueError as error:
       assert "\n" not in str(error)
       return str(error)
@@ -300,23 +300,25 @@ class TestCheck:
   @pytest.mark.parametrize(
     "need, refused",
     [
-      ("nothing_shared", {"robust", "dp", "secure", "compressed"}),
+      ("no_aggregation", {"robust", "dp", "secure", "compressed"}),
       ("unbounded", {"robust", "dp", "secure", "compressed"}),
-      ("in_the_open", {"dp", "secure"}),
+      ("plaintext_sums", {"dp", "secure"}),
     ],
   )
   def test_needs(self, all_traits, need, refused):
-    needs = factories.Needs(**{need: "it is so"})
+    requirements = factories.AggregationRequirements(**{need: "it is so"})
     for name in factories.NAMES:
       expected = None
       if name in refused:
         expected = f"aggregator={name} is not allowed for toy: it is so"
-      assert self.refusal(all_traits[name], needs, self.UNIFORM) == expected
+      assert (
+        self.refusal(all_traits[name], requirements, self.UNIFORM) == expected
+      )
 
   def test_weights_need_a_weighted_mean(self, all_traits):
     for name in factories.NAMES:
       refusal = functools.partial(
-        self.refusal, all_traits[name], factories.NO_NEEDS
+        self.refusal, all_traits[name], factories.NO_REQUIREMENTS
       )
       found = refusal(self.WEIGHTED)
       assert found == (

@@ -32,7 +32,7 @@ class TestInTheOpen:
         tff.federated_secure_sum_bitwidth(ones, 1),
       )
 
-    plain = secure_sums.in_the_open(total)
+    plain = secure_sums.plaintext_sums(total)
     assert plain.type_signature == total.type_signature
     values = [
       collections.OrderedDict(a=i, b=np.array([2**33 + i, -i]))
@@ -47,7 +47,7 @@ class TestInTheOpen:
     def mean(value):
       return tff.federated_mean(value)
 
-    plain = secure_sums.in_the_open(mean)
+    plain = secure_sums.plaintext_sums(mean)
     assert plain.type_signature == mean.type_signature
     assert plain([1.0, 4.0]) == 2.5
 

@@ -313,7 +313,7 @@ def test_p_values_are_computed_from_the_other_table(
   assert pages[0].name == "fed_evolve/11"
 
 
-class _Silent(telling.Teller):
+class _Silent(telling.ProgressReporter):
   """Tells nothing; interrupts when a job waits."""
 
   def __init__(self):
@@ -338,7 +338,7 @@ def test_ctrl_c_ends_the_binaries(tmp_path, monkeypatch):
   runner = running.Runner(running.Options(output_dir=tmp_path))
   with pytest.raises(KeyboardInterrupt):
     runner.run([job], _Silent())
-  place = records.Place(tmp_path, job)
+  place = records.JobFolder(tmp_path, job)
   assert (place.folder / "interrupted").exists()
   assert place.read().exit_code == 130
   # It is free, and goes on.
@@ -356,7 +356,7 @@ def test_a_folder_that_is_still_held_is_tried_again(tmp_path, monkeypatch):
   job = _one_job()
   runner = running.Runner(running.Options(output_dir=tmp_path / "out"))
   assert runner.run([job], _Silent()) == []
-  assert records.Place(tmp_path / "out", job).is_finished()
+  assert records.JobFolder(tmp_path / "out", job).is_finished()
   assert (tmp_path / "held").read_text() == "-1"
 
 
@@ -372,7 +372,7 @@ sys.stdin.read()
 def test_what_another_process_runs_is_left_to_it(tmp_path, monkeypatch):
   monkeypatch.setattr(running, "_HELD_SECONDS", 0.0)
   job = _one_job()
-  place = records.Place(tmp_path, job)
+  place = records.JobFolder(tmp_path, job)
   place.folder.parent.mkdir(parents=True)
   with subprocess.Popen(
     [sys.executable, "-c", _HOLD, f"{place.folder}.lock"],
@@ -422,7 +422,7 @@ def test_binaries_end_when_the_runner_is_killed(tmp_path, monkeypatch):
 
 
 def test_damaged_records_are_told(tmp_path):
-  place = records.Place(tmp_path, _one_job())
+  place = records.JobFolder(tmp_path, _one_job())
   place.folder.parent.mkdir(parents=True)
   pathlib.Path(f"{place.folder}.job.json").write_text('{"argum')
   with pytest.raises(ValueError, match=r"job\.json: it is .*; remove it and"):
@@ -431,11 +431,11 @@ def test_damaged_records_are_told(tmp_path):
 
 def test_remaining_time_follows_from_what_is_done(tmp_path):
   job = _one_job()
-  place = records.Place(tmp_path, job)
+  place = records.JobFolder(tmp_path, job)
   place.folder.mkdir(parents=True)
   # 6 runs of 3 evaluations; the first line names the columns.
   (place.folder / "metrics.csv").write_text("x\n" * 10)
-  teller = telling.Teller(1, 1, is_silent=True)
+  teller = telling.ProgressReporter(1, 1, is_silent=True)
   assert telling.share_done(job, place) == 0.5
   assert teller.seconds_left([], [job]) is None
   assert teller.seconds_left([(job, place, 60.0)], []) == pytest.approx(60.0)

@@ -341,7 +341,7 @@ def _prescribe(counts):
 
 
 def _choose(scores):
-  trials = [selection.Contestant("a", None, {})]
+  trials = [selection.Trial("a", None, {})]
   return lambda: selection.choose(trials, scores)
 
 
@@ -388,9 +388,9 @@ _FOLDER = types.SimpleNamespace(__truediv__=None)
     (_num_rounds(1, 0), "rounds_per_step"),
     (_prescribe(np.ones([1, 2], int)), "counts"),
     (_prescribe(np.zeros([2, 2], int)), "counts"),
-    (lambda: list(selection.compare([], dict)), "contestants"),
+    (lambda: list(selection.compare([], dict)), "trials"),
     (lambda: list(selection.compare([1], None)), "run"),
-    (lambda: selection.choose([], []), "contestants"),
+    (lambda: selection.choose([], []), "trials"),
     (_choose([]), "scores"),
     (_choose([math.nan]), "the score of a"),
     (lambda: checkpoints.Run(None, "", every=-1), "every"),

@@ -47,7 +47,7 @@ MODEL = mlp.build((2,), num_classes=3, width=4, head_width=3)
 
 @pytest.fixture
 def door_of(typed_algorithm):
-  return lambda data_type: client_data.Door(
+  return lambda data_type: client_data.ClientDataValidator(
     typed_algorithm(MODEL, data_type, num_domains=2)
   )
 
@@ -142,7 +142,7 @@ class TestDoor:
     model = bi_lstm.build(
       input_shape=(2,), num_classes=3, vocabulary_size=9, width=1
     )
-    door = client_data.Door(
+    door = client_data.ClientDataValidator(
       typed_algorithm(model, local_training.data_type(model), num_domains=2)
     )
     x = np.full([4, 2], 8, np.int32)

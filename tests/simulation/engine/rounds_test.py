@@ -192,7 +192,7 @@ class TestRounds:
     def count_rounds(model, hparams):
       # The server counts rounds; a client keeps the number that it met first.
       del model, hparams
-      return algorithm_lib.Work(
+      return algorithm_lib.AlgorithmSpec(
         initial_weights=lambda seed: tf.constant(0.0),
         initial_client_state=lambda seed, weights: weights,
         train_client=lambda weights, met, data, round_num: (

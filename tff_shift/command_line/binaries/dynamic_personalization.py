@@ -59,7 +59,7 @@ def _fit_instruments(
       name="extractor",
     )
     extractor = instruments_lib.make_extractor(plan.extractor, trained.weights)
-  sizes = dict.fromkeys(map(planning.representation_size, plan.contestants))
+  sizes = dict.fromkeys(map(planning.representation_size, plan.trials))
   return {
     size: instruments_lib.fit(
       plan.dataset,
@@ -78,7 +78,7 @@ def _fit_instruments(
 
 
 class _Runner:
-  """Runs the contestants of a plan and writes down what they give."""
+  """Runs the trials of a plan and writes down what they give."""
 
   def __init__(
     self,
@@ -88,7 +88,7 @@ class _Runner:
     self._running = running
     self._plan = running.plan
     self._instruments = instruments
-    # What clients meet is the same for all contestants.
+    # What clients meet is the same for all trials.
     shared = next(iter(instruments.values()))
     self._streams = {
       (seed, distribution): self._measure(seed, distribution, shared)
@@ -121,38 +121,36 @@ class _Runner:
       )
 
   def run(
-    self, contestant: selection.Contestant
+    self, trial: selection.Trial
   ) -> dict[int, dynamic_personalization.DynamicResult]:
-    """Runs a contestant with every seed, and uses it on every stream."""
-    return self._run(
-      contestant, _TEST, self._plan.seeds, FLAGS.test_distributions
-    )
+    """Runs a trial with every seed, and uses it on every stream."""
+    return self._run(trial, _TEST, self._plan.seeds, FLAGS.test_distributions)
 
-  def score(self, contestant: selection.Contestant) -> float:
+  def score(self, trial: selection.Trial) -> float:
     """Returns VACC in percent, mean over seeds; it is used on no stream."""
     by_seed = self._run(
-      contestant, planning.VALIDATION, self._plan.selection_seeds, []
+      trial, planning.VALIDATION, self._plan.selection_seeds, []
     )
     return float(np.mean([r.validation_accuracy for r in by_seed.values()]))
 
-  def _run(self, contestant, held_out, seeds, names):
+  def _run(self, trial, held_out, seeds, names):
     algorithm = self._running.build(
-      contestant, num_evaluation_domains=FLAGS.num_clients
+      trial, num_evaluation_domains=FLAGS.num_clients
     )
     return {
-      seed: self._run_one(algorithm, contestant, held_out, seed, names)
+      seed: self._run_one(algorithm, trial, held_out, seed, names)
       for seed in seeds
     }
 
   def _run_one(
-    self, algorithm, contestant, held_out, seed, names
+    self, algorithm, trial, held_out, seed, names
   ) -> dynamic_personalization.DynamicResult:
     """Trains with a seed, and uses what that gives on streams."""
-    instruments = self._instruments[planning.representation_size(contestant)]
+    instruments = self._instruments[planning.representation_size(trial)]
     num_steps = FLAGS.rounds + len(names) * FLAGS.periods
     classes = self._plan.dataset.class_names if held_out == _TEST else None
     with self._running.run(
-      contestant, seed, num_steps, class_names=classes, held_out=held_out
+      trial, seed, num_steps, class_names=classes, held_out=held_out
     ) as run:
 
       def on_round(round_num, loss):
@@ -221,7 +219,7 @@ def main() -> None:
     for reading in running.runs(
       runner.run, rule=rule, all_settings=FLAGS.all_settings
     ):
-      by_label[reading.contestant.label] = reading.by_seed
+      by_label[reading.trial.label] = reading.by_seed
       for distribution in FLAGS.test_distributions:
         running.summarize(
           reading,

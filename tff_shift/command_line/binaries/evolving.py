@@ -36,32 +36,30 @@ _TARGET = "target"
 
 
 class _Runner:
-  """Runs the contestants of a plan."""
+  """Runs the trials of a plan."""
 
   def __init__(self, running: comparison.Comparison):
     self._running = running
     self._plan = running.plan
 
-  def run(
-    self, contestant: selection.Contestant
-  ) -> dict[int, evolving.EvolvingResult]:
-    """Runs a contestant with each seed; predicts the target."""
-    return self._run(contestant, _TARGET, self._plan.datasets)
+  def run(self, trial: selection.Trial) -> dict[int, evolving.EvolvingResult]:
+    """Runs a trial with each seed; predicts the target."""
+    return self._run(trial, _TARGET, self._plan.datasets)
 
-  def score(self, contestant: selection.Contestant) -> float:
-    """Returns the accuracy of a contestant on the last source domain.
+  def score(self, trial: selection.Trial) -> float:
+    """Returns the accuracy of a trial on the last source domain.
 
     It trains without the target and without the domain before it, which is then
     predicted.
 
     Args:
-      contestant: The contestant.
+      trial: The trial.
 
     Returns:
       The client accuracy in percent, mean over seeds.
     """
     by_seed = self._run(
-      contestant,
+      trial,
       planning.LAST_SOURCE,
       {
         seed: evolving_data.without_target(self._plan.datasets[seed])
@@ -72,15 +70,15 @@ class _Runner:
       np.mean([r.final.client["accuracy"] for r in by_seed.values()])
     )
 
-  def _run(self, contestant, held_out, datasets):
+  def _run(self, trial, held_out, datasets):
     algorithm = self._running.build(
-      contestant,
+      trial,
       num_evaluation_domains=len(next(iter(datasets.values())).domains),
     )
     by_seed = {}
     for seed, dataset in datasets.items():
       with self._running.run(
-        contestant,
+        trial,
         seed,
         FLAGS.rounds,
         class_names=dataset.class_names if held_out == _TARGET else None,
@@ -132,7 +130,7 @@ def main() -> None:
       runner.run, rule=rule, all_settings=FLAGS.all_settings
     ):
       running.summarize(reading, reading.by_seed, _final_metrics)
-      by_label[reading.contestant.label] = reading.by_seed
+      by_label[reading.trial.label] = reading.by_seed
   evolving_results.draw_results(by_label, dataset, running.folder)
   running.finish(
     [

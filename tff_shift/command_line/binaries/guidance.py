@@ -47,35 +47,31 @@ def _num_queries(test: Sequence[examples.Examples]) -> int:
 
 
 class _Runner:
-  """Runs the contestants of a plan, and writes down what they give."""
+  """Runs the trials of a plan, and writes down what they give."""
 
   def __init__(self, running: comparison.Comparison):
     self._running = running
     self._plan = running.plan
 
-  def run(
-    self, contestant: selection.Contestant
-  ) -> dict[int, guidance.GuidanceResult]:
-    """Runs a contestant with each seed; asks what is in the test sets."""
-    return self._run(contestant, _TEST, self._plan.datasets)
+  def run(self, trial: selection.Trial) -> dict[int, guidance.GuidanceResult]:
+    """Runs a trial with each seed; asks what is in the test sets."""
+    return self._run(trial, _TEST, self._plan.datasets)
 
-  def score(self, contestant: selection.Contestant) -> float:
+  def score(self, trial: selection.Trial) -> float:
     """Returns the system accuracy in percent on what is held out instead."""
     by_seed = self._run(
-      contestant, planning.VALIDATION, self._plan.selection_datasets
+      trial, planning.VALIDATION, self._plan.selection_datasets
     )
     return float(np.mean([r.final()[_CHOSEN] for r in by_seed.values()]))
 
-  def _run(self, contestant, held_out, datasets):
+  def _run(self, trial, held_out, datasets):
     build = functools.cache(
-      lambda num_queries: self._running.build(
-        contestant, num_queries=num_queries
-      )
+      lambda num_queries: self._running.build(trial, num_queries=num_queries)
     )
     by_seed = {}
     for seed, dataset in datasets.items():
       with self._running.run(
-        contestant,
+        trial,
         seed,
         FLAGS.rounds,
         class_names=dataset.class_names if held_out == _TEST else None,
@@ -115,7 +111,7 @@ def main() -> None:
     for reading in running.runs(
       runner.run, rule=rule, all_settings=FLAGS.all_settings
     ):
-      label = reading.contestant.label
+      label = reading.trial.label
       by_label[label] = reading.by_seed
       running.summarize(
         reading, reading.by_seed, lambda seed, result: result.final()

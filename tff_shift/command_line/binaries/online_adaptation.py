@@ -40,7 +40,7 @@ FLAGS = flags.FLAGS
 
 
 class _Runner:
-  """Runs the contestants of a plan and writes down what they give."""
+  """Runs the trials of a plan and writes down what they give."""
 
   def __init__(
     self, running: comparison.Comparison, trained: pretraining.Pretrained
@@ -50,12 +50,12 @@ class _Runner:
     self._trained = trained
     self._model = pretraining.with_pretrained(self._plan.model, trained)
 
-  def _deployment(self, contestant: selection.Contestant, seed: int):
+  def _deployment(self, trial: selection.Trial, seed: int):
     """Returns what clients hold from before deployment."""
     confusion = bbse.confusion_matrix(
       tf.constant(self._trained.validation_logits),
       tf.constant(self._trained.validation_y),
-      soft=getattr(contestant.hparams, "soft_predictions", False),
+      soft=getattr(trial.hparams, "soft_predictions", False),
     )
     initial = [
       online_adaptation_data.initial_examples(
@@ -66,56 +66,56 @@ class _Runner:
     return online_adaptation.Deployment(initial, confusion.numpy())
 
   def run(
-    self, contestant: selection.Contestant
+    self, trial: selection.Trial
   ) -> dict[int, dict[str, online_adaptation.OnlineResult]]:
-    """Runs a contestant on every schedule with every seed.
+    """Runs a trial on every schedule with every seed.
 
     Args:
-      contestant: The contestant.
+      trial: The trial.
 
     Returns:
       The results by seed and schedule.
     """
-    algorithm = self._running.build(contestant, self._model)
-    return self._run_all(algorithm, contestant, lambda shift, seed: None)
+    algorithm = self._running.build(trial, self._model)
+    return self._run_all(algorithm, trial, lambda shift, seed: None)
 
-  def controls(self, reading: selection.Reading) -> Iterator[selection.Reading]:
-    """Runs the controls of a contestant, if it is Fed-ADE's and asked for.
+  def controls(
+    self, reading: selection.TrialResult
+  ) -> Iterator[selection.TrialResult]:
+    """Runs the controls of a trial, if it is Fed-ADE's and asked for.
 
     Args:
-      reading: What the contestant gave.
+      reading: What the trial gave.
 
     Yields:
-      A reading for each control. Its contestant has the hyper-parameters that
+      A reading for each control. Its trial has the hyper-parameters that
       its rates come from.
     """
-    contestant = reading.contestant
-    if not FLAGS.controls or contestant.algorithm != planning.CONTROLLED:
+    trial = reading.trial
+    if not FLAGS.controls or trial.algorithm != planning.CONTROLLED:
       return
-    algorithm = self._running.build(
-      planning.fixed_rate(contestant), self._model
-    )
+    algorithm = self._running.build(planning.fixed_rate(trial), self._model)
     for name in rate_controls.NAMES:
-      control = contestant._replace(algorithm=name)
+      control = trial._replace(algorithm=name)
       rates_of = functools.partial(_prescribed_rates, name, reading)
       yield reading._replace(
-        contestant=control,
+        trial=control,
         by_seed=self._run_all(algorithm, control, rates_of),
       )
 
-  def _run_all(self, algorithm, contestant, rates_of):
+  def _run_all(self, algorithm, trial, rates_of):
     """Runs on every schedule with every seed, at `rates_of(shift, seed)`."""
     found = {seed: {} for seed in self._plan.seeds}
     for shift in FLAGS.shift:
       for seed, by_shift in found.items():
         by_shift[shift] = self._run_one(
-          algorithm, contestant, shift, seed, rates_of(shift, seed)
+          algorithm, trial, shift, seed, rates_of(shift, seed)
         )
     return found
 
-  def _run_one(self, algorithm, contestant, shift, seed, prescribed_rates):
+  def _run_one(self, algorithm, trial, shift, seed, prescribed_rates):
     with self._running.run(
-      contestant,
+      trial,
       seed,
       FLAGS.timesteps,
       class_names=self._plan.dataset.class_names,
@@ -133,7 +133,7 @@ class _Runner:
       result = online_adaptation.run(
         algorithm,
         planning.client_streams(self._plan, shift, seed),
-        self._deployment(contestant, seed),
+        self._deployment(trial, seed),
         run_seed=seed,
         rounds_per_step=FLAGS.rounds_per_step,
         participation=FLAGS.participation,
@@ -147,7 +147,7 @@ class _Runner:
 
 
 def _prescribed_rates(
-  control: str, reading: selection.Reading, shift: str, seed: int
+  control: str, reading: selection.TrialResult, shift: str, seed: int
 ) -> np.ndarray:
   """Returns a control's rates for a schedule and seed of Fed-ADE's runs."""
   rates = online_adaptation_results.learning_rates(reading.by_seed[seed][shift])
@@ -161,18 +161,18 @@ def _prescribed_rates(
 
 
 def _measured_shift(
-  contestant: selection.Contestant, result: online_adaptation.OnlineResult
+  trial: selection.Trial, result: online_adaptation.OnlineResult
 ) -> np.ndarray | None:
   """Returns S of each client at each step, [timesteps, num_clients].
 
   None where the rate does not come from a measured shift, or not at each step.
   """
-  low = getattr(contestant.hparams, "eta_min", None)
+  low = getattr(trial.hparams, "eta_min", None)
   if low is None or FLAGS.participation < 1:
     return None
-  if contestant.algorithm in rate_controls.NAMES:
+  if trial.algorithm in rate_controls.NAMES:
     return None
-  high = contestant.hparams.eta_max
+  high = trial.hparams.eta_max
   if low == high:
     return None
   return online_adaptation_results.measured_shift(result, low, high)
@@ -180,7 +180,7 @@ def _measured_shift(
 
 def _final_metrics(
   plan: planning.Plan,
-  contestant: selection.Contestant,
+  trial: selection.Trial,
   shift: str,
   seed: int,
   result: online_adaptation.OnlineResult,
@@ -190,7 +190,7 @@ def _final_metrics(
   for name in evaluation.METRICS:
     found[name] = result.mean(name)
     found[f"before_adaptation_{name}"] = result.mean(f"{name}_before")
-  measured = _measured_shift(contestant, result)
+  measured = _measured_shift(trial, result)
   if measured is not None and FLAGS.shift_kind == "label":
     true = online_adaptation_results.true_shift(
       planning.client_streams(plan, shift, seed)
@@ -209,13 +209,13 @@ def _final_metrics(
 
 def _draw_rates(
   running: comparison.Comparison,
-  contestant: selection.Contestant,
+  trial: selection.Trial,
   by_shift: Mapping[str, online_adaptation.OnlineResult],
 ) -> None:
   """Draws where the rates of a run with the first seed came from."""
   plan, folder = running.plan, running.folder
   # Figures of several settings are told apart by their names.
-  names = [contestant.label] if contestant.compared else []
+  names = [trial.label] if trial.compared else []
   true, measured = {}, {}
   for shift, result in by_shift.items():
     client_streams = planning.client_streams(plan, shift, plan.seeds[0])
@@ -228,7 +228,7 @@ def _draw_rates(
       plan.seeds[0],
       *names,
     )
-    signal = _measured_shift(contestant, result)
+    signal = _measured_shift(trial, result)
     if signal is not None:
       true[shift] = online_adaptation_results.true_shift(client_streams).sum(
         axis=0
@@ -241,7 +241,7 @@ def _draw_rates(
       folder.figure_path("measured_shift", *names),
       xlabel="True cumulative shift of a client",
       ylabel="Cumulative S",
-      title=f"{contestant.label}, each client with seed {plan.seeds[0]}",
+      title=f"{trial.label}, each client with seed {plan.seeds[0]}",
     )
 
 
@@ -266,19 +266,19 @@ def main() -> None:
     runner = _Runner(running, trained)
     for reading in running.runs(runner.run):
       for each in itertools.chain([reading], runner.controls(reading)):
-        contestant = each.contestant
+        trial = each.trial
         for shift, by_label in by_shift.items():
-          by_label[contestant.label] = by_seed = {
+          by_label[trial.label] = by_seed = {
             seed: results[shift] for seed, results in each.by_seed.items()
           }
           running.summarize(
             each,
             by_seed,
-            functools.partial(_final_metrics, plan, contestant, shift),
+            functools.partial(_final_metrics, plan, trial, shift),
             shift=shift,
           )
-      if hasattr(reading.contestant.hparams, "eta_min"):
-        _draw_rates(running, reading.contestant, reading.by_seed[plan.seeds[0]])
+      if hasattr(reading.trial.hparams, "eta_min"):
+        _draw_rates(running, reading.trial, reading.by_seed[plan.seeds[0]])
   for shift, by_label in by_shift.items():
     omega = np.array(list(plan.omegas[shift].values()))
     online_adaptation_results.draw_accuracy(

@@ -91,7 +91,7 @@ def settings() -> dict[str, Any]:
 
 
 def chosen(
-  contestants: Iterable[tuple[str, Any]],
+  trials: Iterable[tuple[str, Any]],
   *,
   num_clients: int,
   participation: float,
@@ -102,7 +102,7 @@ def chosen(
   With `dp` it prints what the noise guarantees.
 
   Args:
-    contestants: The algorithms' names with their hyper-parameters; a name may
+    trials: The algorithms' names with their hyper-parameters; a name may
       come more than once.
     num_clients: The number of clients.
     participation: The share of them in a round.
@@ -122,7 +122,7 @@ def chosen(
     aggregator = factories.build(
       FLAGS.aggregator, hparams, clients_per_round=clients_per_round
     )
-    found = _check(contestants, aggregator)
+    found = _check(trials, aggregator)
     if FLAGS.aggregator == "dp":
       guarantee = privacy_accounting.account(
         noise_multiplier=hparams.noise_multiplier,
@@ -138,20 +138,20 @@ def chosen(
 
 
 def _check(
-  contestants: Iterable[tuple[str, Any]], aggregator: factories.Aggregator
+  trials: Iterable[tuple[str, Any]], aggregator: factories.Aggregator
 ) -> dict[str, factories.Aggregator | None]:
   """Refuses the aggregator where an algorithm cannot do with it.
 
   An algorithm that shares nothing goes on as it is, beside one that does.
   """
   found, refusals = {}, []
-  for name, hparams in contestants:
-    needs = algorithms.needs(name)
-    found[name] = None if needs.nothing_shared else aggregator
+  for name, hparams in trials:
+    requirements = algorithms.requirements(name)
+    found[name] = None if requirements.no_aggregation else aggregator
     try:
-      factories.check(name, needs, aggregator.traits, hparams)
+      factories.check(name, requirements, aggregator.traits, hparams)
     except ValueError as error:
-      if not needs.nothing_shared:
+      if not requirements.no_aggregation:
         raise
       refusals.append(error)
   if refusals and not any(found.values()):

@@ -66,9 +66,9 @@ def chosen_seeds(rule: str, seeds: Sequence[int]) -> list[int]:
 
 
 def rule(
-  name: str, measure: str, score: Callable[[selection.Contestant], float]
-) -> selection.Rule | None:
-  """Returns the rule that --select asks for, see `selection.Rule`; or None."""
+  name: str, measure: str, score: Callable[[selection.Trial], float]
+) -> selection.SelectionCriterion | None:
+  """Returns the criterion of --select, None for `none`."""
   if FLAGS.select == selection.NONE:
     return None
-  return selection.Rule(name, measure, score)
+  return selection.SelectionCriterion(name, measure, score)

@@ -45,7 +45,7 @@ _OWN_DEFAULTS = {
   "fed_avg": {"learning_rate": 0.1},
 }
 
-# Work-networks of 5,000 to 20,000 weights, for the meta-network has a hundred
+# Target networks of 5,000 to 20,000 weights, for the hypernetwork has a hundred
 # times as many: the width of their first layer.
 _WIDTHS = {"mlp": 16, "cnn": 8}
 
@@ -63,7 +63,7 @@ def define_flags() -> None:
     hparam_defaults=described,
     rounds=100,
     rounds_help="Rounds of training, a new period each.",
-    model_help="The work-network. Default: the data set's.",
+    model_help="The target network. Default: the data set's.",
     model_width_help="All layers of mlp are that wide, those of cnn 1, 2, 2 and"
     " 4 times, and those of others as the model says. Default: "
     + ", ".join(f"{name} {width}" for name, width in _WIDTHS.items())
@@ -175,9 +175,9 @@ class Plan(comparison.Plan):
   quantile: float
 
 
-def representation_size(contestant: selection.Contestant) -> int | None:
-  """Returns the length of r; None where a contestant needs no r."""
-  return getattr(contestant.hparams, "representation_size", None)
+def representation_size(trial: selection.Trial) -> int | None:
+  """Returns the length of r; None where a trial needs no r."""
+  return getattr(trial.hparams, "representation_size", None)
 
 
 def make_plan() -> Plan:
@@ -231,7 +231,7 @@ def make_plan() -> Plan:
   ) or FLAGS.distance_features == "extractor"
   return Plan(
     scenario=SCENARIO,
-    contestants=chosen,
+    trials=chosen,
     seeds=seeds,
     aggregators=common_flags.chosen_aggregators(chosen, FLAGS.rounds),
     model=model,
@@ -309,7 +309,7 @@ def check_flags() -> None:
   selection_flags.chosen_seeds(VALIDATION, seeds)
 
 
-def _contestants(moments_size: int | None) -> list[selection.Contestant]:
+def _contestants(moments_size: int | None) -> list[selection.Trial]:
   """Returns what is compared; None where the length of moments is not known."""
   return trials.chosen(
     SCENARIO,
@@ -356,8 +356,8 @@ def _build_model(
     input_scaling=input_flags.chosen([dataset.train.x]),
     **options,
   )
-  # Of the work-network alone: the extractor is trained on public data. A
-  # meta-network gives nearly these weights at its start.
+  # Of the target network alone: the extractor is trained on public data. A
+  # hypernetwork gives nearly these weights at its start.
   return model_flags.changed(model)
 
 

@@ -118,7 +118,7 @@ class Plan(comparison.Plan):
   dirichlet: float
 
 
-def _chosen() -> list[selection.Contestant]:
+def _chosen() -> list[selection.Trial]:
   # Domains that are learned one after the other share all rounds.
   return trials.chosen(SCENARIO, lambda *_: {"task_rounds": FLAGS.rounds})
 
@@ -191,13 +191,13 @@ def make_plan() -> Plan:
     )
     for each in chosen:
       # What an algorithm asks of the model is refused here.
-      algorithms.get(each.algorithm).work(model, each.hparams)
+      algorithms.get(each.algorithm).build(model, each.hparams)
     aggregators = common_flags.chosen_aggregators(chosen, FLAGS.rounds)
   if own_datasets.is_own(FLAGS.dataset):
     _warn(datasets[seeds[0]], clients[seeds[0]])
   return Plan(
     scenario=SCENARIO,
-    contestants=chosen,
+    trials=chosen,
     seeds=seeds,
     aggregators=aggregators,
     model=model,
@@ -240,7 +240,7 @@ def _settings(
 
 
 def _check_num_domains(
-  chosen: Sequence[selection.Contestant], num_domains: int
+  chosen: Sequence[selection.Trial], num_domains: int
 ) -> None:
   """Refuses fewer source domains than an algorithm can train on."""
   num_held_out = 2 if FLAGS.select == LAST_SOURCE else 1
@@ -266,7 +266,7 @@ def _check_test_fraction(dataset: evolving_data.EvolvingDataset) -> None:
 
 def _checked(
   clients: Sequence[evolving_data.Client],
-  chosen: Sequence[selection.Contestant],
+  chosen: Sequence[selection.Trial],
 ) -> Sequence[evolving_data.Client]:
   """Refuses clients of whom an algorithm can train nobody; returns them."""
   for name in dict.fromkeys(each.algorithm for each in chosen):

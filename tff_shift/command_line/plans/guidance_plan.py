@@ -207,7 +207,7 @@ def make_plan() -> Plan:
     )
   return Plan(
     scenario=SCENARIO,
-    contestants=chosen,
+    trials=chosen,
     seeds=seeds,
     selection_seeds=selection_seeds,
     aggregators=aggregators,

@@ -149,9 +149,9 @@ class Plan(comparison.Plan):
   archive: Callable[[str, int], examples.Examples] | None
   pretraining: pretraining.PretrainingHParams
 
-  def num_runs(self, contestant: selection.Contestant) -> int:
+  def num_runs(self, trial: selection.Trial) -> int:
     """See the base class."""
-    controls = len(rate_controls.NAMES) * len(_controlled([contestant]))
+    controls = len(rate_controls.NAMES) * len(_controlled([trial]))
     return len(self.omegas) * len(self.seeds) * (1 + controls)
 
   def what_follows(self, before: int) -> str | None:
@@ -222,7 +222,7 @@ def check_flags() -> None:
   common_flags.positive_number("dirichlet")
 
 
-def _chosen() -> list[selection.Contestant]:
+def _chosen() -> list[selection.Trial]:
   return trials.chosen(SCENARIO, lambda *_: {"num_slots": FLAGS.num_clients})
 
 
@@ -276,7 +276,7 @@ def make_plan() -> Plan:
     num_small = sum(size < FLAGS.initial_examples for size in labelled)
     plan = Plan(
       scenario=SCENARIO,
-      contestants=chosen,
+      trials=chosen,
       seeds=seeds,
       aggregators=_aggregators(chosen),
       model=model,
@@ -352,7 +352,7 @@ def _check_images(x: np.ndarray) -> None:
     ) from error
 
 
-def _check_slots(chosen: Sequence[selection.Contestant]) -> None:
+def _check_slots(chosen: Sequence[selection.Trial]) -> None:
   """Refuses a table of clients in which some have no row."""
   for each in chosen:
     num_slots = getattr(each.hparams, "num_slots", FLAGS.num_clients)
@@ -364,16 +364,16 @@ def _check_slots(chosen: Sequence[selection.Contestant]) -> None:
 
 
 def _controlled(
-  chosen: Sequence[selection.Contestant],
-) -> list[selection.Contestant]:
-  """Returns the contestants that are to have controls."""
+  chosen: Sequence[selection.Trial],
+) -> list[selection.Trial]:
+  """Returns the trials that are to have controls."""
   return [
     each for each in chosen if FLAGS.controls and each.algorithm == CONTROLLED
   ]
 
 
 def _aggregators(
-  chosen: Sequence[selection.Contestant],
+  chosen: Sequence[selection.Trial],
 ) -> dict[str, factories.Aggregator | None]:
   """Returns the aggregators of algorithms and controls by name, checked."""
   controlled = _controlled(chosen)
@@ -387,7 +387,7 @@ def _aggregators(
   return found
 
 
-def _check_controls(chosen: Sequence[selection.Contestant]) -> None:
+def _check_controls(chosen: Sequence[selection.Trial]) -> None:
   """Refuses `--controls` where there is nothing to control.
 
   Or where a client may have several rates in a time step.
@@ -407,10 +407,10 @@ def _check_controls(chosen: Sequence[selection.Contestant]) -> None:
     )
 
 
-def fixed_rate(contestant: selection.Contestant) -> selection.Contestant:
-  """Returns FixLR with the updates of a contestant, which controls run."""
-  return contestant._replace(
-    algorithm="fix_lr", hparams=rate_controls.fixed_rate(contestant.hparams)
+def fixed_rate(trial: selection.Trial) -> selection.Trial:
+  """Returns FixLR with the updates of a trial, which controls run."""
+  return trial._replace(
+    algorithm="fix_lr", hparams=rate_controls.fixed_rate(trial.hparams)
   )
 
 

@@ -23,13 +23,13 @@ from tff_shift.simulation.engine import rounds
 NONE = "none"
 
 
-class Contestant(NamedTuple):
+class Trial(NamedTuple):
   """An algorithm at one setting of its hyper-parameters.
 
   Attributes:
     algorithm: The algorithm's name.
     hparams: Its `HParams`.
-    compared: The hyper-parameters in which it differs from other contestants of
+    compared: The hyper-parameters in which it differs from other trials of
       the same algorithm, by name; these have the same names.
   """
 
@@ -54,45 +54,43 @@ def shown(value: Any) -> str:
   return str(value)
 
 
-class Rule(NamedTuple):
-  """How one of an algorithm's contestants is chosen.
+class SelectionCriterion(NamedTuple):
+  """How one of an algorithm's trials is chosen.
 
   Attributes:
     name: What summaries call the rule.
     measure: What the score is, in words.
-    score: Runs a contestant, without what it is finally judged on, and turns
+    score: Runs a trial, without what it is finally judged on, and turns
       that into a number, not NaN; more is better.
   """
 
   name: str
   measure: str
-  score: Callable[[Contestant], float]
+  score: Callable[[Trial], float]
 
 
-class Reading(NamedTuple):
-  """The runs of a contestant.
+class TrialResult(NamedTuple):
+  """The runs of a trial.
 
   Attributes:
-    contestant: The contestant.
+    trial: The trial.
     selection: The name of the rule that chose it; `none` if no rule did.
     by_seed: What each run gave, by seed.
-    scores: The scores of the algorithm's contestants by their labels; empty if
+    scores: The scores of the algorithm's trials by their labels; empty if
       no rule chose.
   """
 
-  contestant: Contestant
+  trial: Trial
   selection: str
   by_seed: Mapping[int, Any]
   scores: Mapping[str, float] = types.MappingProxyType({})
 
 
-def choose(
-  contestants: Sequence[Contestant], scores: Sequence[float]
-) -> Contestant:
-  """Returns the contestant with the highest score.
+def choose(trials: Sequence[Trial], scores: Sequence[float]) -> Trial:
+  """Returns the trial with the highest score.
 
   Args:
-    contestants: Contestants of one algorithm.
+    trials: Trials of one algorithm.
     scores: The score of each.
 
   Returns:
@@ -103,71 +101,71 @@ def choose(
     ValueError: If there is none, or a score is missing or NaN, by which no
       choice can be made.
   """
-  arguments.sequence("contestants", contestants, what="setting")
-  arguments.sequence("scores", scores, len(contestants), what="contestant")
-  for contestant, score in zip(contestants, scores, strict=True):
+  arguments.sequence("trials", trials, what="setting")
+  arguments.sequence("scores", scores, len(trials), what="trial")
+  for trial, score in zip(trials, scores, strict=True):
     if math.isnan(score):
       raise ValueError(
-        f"the score of {contestant.label} must be a number, got {score}"
+        f"the score of {trial.label} must be a number, got {score}"
       )
   pairs = sorted(
-    zip(contestants, scores, strict=True),
+    zip(trials, scores, strict=True),
     key=lambda pair: tuple(pair[0].compared.values()),
   )
   return max(pairs, key=lambda pair: pair[1])[0]
 
 
-def _score(rule: Rule, contestant: Contestant) -> float:
-  """Returns the score of a contestant, minus infinity if it diverges.
+def _score(rule: SelectionCriterion, trial: Trial) -> float:
+  """Returns the score of a trial, minus infinity if it diverges.
 
   That a grid goes too far must not end the comparison.
   """
   try:
-    return rule.score(contestant)
+    return rule.score(trial)
   except rounds.DivergedError:
     return -math.inf
 
 
 def compare(
-  contestants: Sequence[Contestant],
-  run: Callable[[Contestant], Mapping[int, Any]],
+  trials: Sequence[Trial],
+  run: Callable[[Trial], Mapping[int, Any]],
   *,
-  rule: Rule | None = None,
+  rule: SelectionCriterion | None = None,
   all_settings: bool = False,
-  on_choice: Callable[
-    [Sequence[Contestant], Sequence[float], Contestant], None
-  ] = (lambda contestants, scores, chosen: None),
-) -> Iterator[Reading]:
+  on_choice: Callable[[Sequence[Trial], Sequence[float], Trial], None] = (
+    lambda trials, scores, chosen: None
+  ),
+) -> Iterator[TrialResult]:
   """Runs algorithms at their settings, chosen fairly if asked to.
 
   Args:
-    contestants: What is compared.
-    run: A contestant to the results by seed.
-    rule: Chooses among the contestants of each algorithm; one that diverges has
+    trials: What is compared.
+    run: A trial to the results by seed.
+    rule: Chooses among the trials of each algorithm; one that diverges has
       a score of minus infinity. None: all are run.
     all_settings: Whether those that the rule did not choose are run as well.
-    on_choice: Called with the contestants of an algorithm, their scores and the
+    on_choice: Called with the trials of an algorithm, their scores and the
       chosen one.
 
   Returns:
-    An iterator of a reading for each contestant that is run, as soon as it is
+    An iterator of a reading for each trial that is run, as soon as it is
     there.
 
   Raises:
-    ValueError: If there is no contestant, or an argument is of another kind.
+    ValueError: If there is no trial, or an argument is of another kind.
   """
-  arguments.sequence("contestants", contestants, what="setting")
+  arguments.sequence("trials", trials, what="setting")
   arguments.functions(run=run, on_choice=on_choice)
   if rule is not None:
     arguments.functions(**{"rule.score": rule.score})
-  return _compare(contestants, run, rule, all_settings, on_choice)
+  return _compare(trials, run, rule, all_settings, on_choice)
 
 
 def _compare(
-  contestants, run, rule, all_settings, on_choice
-) -> Iterator[Reading]:
-  for algorithm in dict.fromkeys(each.algorithm for each in contestants):
-    mine = [each for each in contestants if each.algorithm == algorithm]
+  trials, run, rule, all_settings, on_choice
+) -> Iterator[TrialResult]:
+  for algorithm in dict.fromkeys(each.algorithm for each in trials):
+    mine = [each for each in trials if each.algorithm == algorithm]
     chosen, by_label = None, {}
     if rule is not None:
       scores = [_score(rule, each) for each in mine]
@@ -180,4 +178,4 @@ def _compare(
       is_chosen = each is chosen
       if rule is None or is_chosen or all_settings:
         name = rule.name if is_chosen else NONE
-        yield Reading(each, name, run(each), by_label)
+        yield TrialResult(each, name, run(each), by_label)

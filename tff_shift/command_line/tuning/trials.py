@@ -22,7 +22,7 @@ def chosen(
   scenario: str,
   defaults: Callable[[str, Mapping[str, Any]], Mapping[str, Any]] = _no_values,
   overrides: Callable[[str], Mapping[str, Any]] = _no_values,
-) -> list[selection.Contestant]:
+) -> list[selection.Trial]:
   """Returns each algorithm at every combination of the values of its flags.
 
   Args:
@@ -33,16 +33,16 @@ def chosen(
     overrides: An algorithm's name to values that count instead of the flags'.
 
   Returns:
-    The contestants, algorithm by algorithm; the values of the last
+    The trials, algorithm by algorithm; the values of the last
     hyper-parameter change fastest.
 
   Raises:
     UsageError: If a flag is wrong.
   """
   return [
-    contestant
+    trial
     for name in common_flags.chosen_algorithms(scenario)
-    for contestant in _of_algorithm(name, defaults, overrides(name))
+    for trial in _of_algorithm(name, defaults, overrides(name))
   ]
 
 
@@ -50,7 +50,7 @@ def _of_algorithm(
   name: str,
   defaults: Callable[[str, Mapping[str, Any]], Mapping[str, Any]],
   overrides: Mapping[str, Any],
-) -> list[selection.Contestant]:
+) -> list[selection.Trial]:
   """Returns an algorithm at every combination of the values of its flags."""
   kind = algorithms.get(name).HParams
   names = [field.name for field in dataclasses.fields(kind)]
@@ -79,5 +79,5 @@ def _of_algorithm(
     compared = {
       field: value for field, value in setting.items() if len(given[field]) > 1
     }
-    found.append(selection.Contestant(name, hparams, compared))
+    found.append(selection.Trial(name, hparams, compared))
   return found

@@ -9,7 +9,7 @@ from tff_shift.data import partition
 
 
 class Streams:
-  """Streams that are given, as `streams.Streams` draws them.
+  """Streams that are given, as `online_adaptation.Streams` draws them.
 
   Attributes:
     omega: A number for each of the time steps 0..T, `[T + 1]`; results show it,

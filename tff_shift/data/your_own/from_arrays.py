@@ -40,10 +40,10 @@ class Parts(NamedTuple):
 
 
 class Online(NamedTuple):
-  """What `online.run` takes beside a pre-trained model.
+  """What `online_adaptation.run` takes beside a pre-trained model.
 
   Attributes:
-    initial: Each client's labelled examples, of `online.Deployment`.
+    initial: Each client's labelled examples, of `online_adaptation.Deployment`.
     streams: What the clients meet.
   """
 
@@ -134,7 +134,7 @@ def evolving_domains(
   class_names: Sequence[str] | None = None,
   name: str = "own data",
 ) -> domains_lib.EvolvingDataset:
-  """Makes whole domains, for `domains.assemble_clients` to deal to clients.
+  """Makes whole domains, for `evolving.assemble_clients` to deal to clients.
 
   Args:
     domains: For each domain, in the order of time, `(x, y)`; the last is the
@@ -281,7 +281,7 @@ def online(
   num_classes: int | None = None,
   client_names: Sequence[str] | None = None,
 ) -> Online:
-  """Makes labelled examples and streams of the clients, for `online.run`.
+  """Makes labelled examples and streams, for `online_adaptation.run`.
 
   Args:
     initial: For each client `(x, y)`, labelled from before deployment.

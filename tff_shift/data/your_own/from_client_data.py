@@ -173,7 +173,7 @@ def evolving_domains(
     **reading: What else `read` takes.
 
   Returns:
-    The domains, for `domains.assemble_clients` to deal to other clients.
+    The domains, for `evolving.assemble_clients` to deal to other clients.
     Copies of an example of the domain are left out, which a warning tells:
     they could not be kept together.
 

@@ -9,8 +9,9 @@ all clients:
     contribution=client_slots.place(value, data.client_id, num_clients)
 
 The server sees every single row. An algorithm that does so says why in
-`aggregation.Needs.per_client`, and is refused where updates are hidden or
-compressed. A table has num_clients rows, however few take part in a round.
+`factories.AggregationRequirements.per_client`, and is refused where updates are
+hidden or compressed. A table has num_clients rows, however few take part in a
+round.
 """
 
 from typing import Any

@@ -189,7 +189,7 @@ class Aggregator(tff.aggregators.WeightedAggregationFactory):
       process = _unmoved_by_nobody(process, self._count)
     if self._is_simulated:
       process = tff.templates.AggregationProcess(
-        process.initialize, secure_sums.in_the_open(process.next)
+        process.initialize, secure_sums.plaintext_sums(process.next)
       )
     return process
 
@@ -273,37 +273,40 @@ def traits_of(
 
 
 @dataclasses.dataclass(frozen=True)
-class Needs:
-  """What an algorithm asks of an aggregator: reasons, empty where it does not.
+class AggregationRequirements:
+  """What an algorithm requires of an aggregator.
+
+  Each field is the reason for a requirement, empty where there is none.
 
   Attributes:
-    nothing_shared: Why there is nothing to aggregate.
-    unbounded: Why updates must neither be clipped nor zeroed.
-    in_the_open: What else the server must be told by clients, so that it would
-      be no use to hide their updates.
-    per_client: Why the server must know what each single client sends (see
-      `client_slots`), so that it would be no use to hide or to compress it.
-    weighted: Why clients must not count alike: they have weights of their own.
+    no_aggregation: Why nothing is aggregated.
+    no_clipping: Why updates must be neither clipped nor zeroed.
+    plaintext_sums: Which sums beside the update the server sees in plaintext.
+      Hiding the updates would protect nothing.
+    per_client_values: Why the server must see what each client sends (see
+      `client_slots`). Hiding or compressing it would break the algorithm.
+    own_weights: Why clients weight themselves, so that uniform weights are
+      wrong.
   """
 
-  nothing_shared: str = ""
-  unbounded: str = ""
-  in_the_open: str = ""
-  per_client: str = ""
-  weighted: str = ""
+  no_aggregation: str = ""
+  no_clipping: str = ""
+  plaintext_sums: str = ""
+  per_client_values: str = ""
+  own_weights: str = ""
 
   @property
   def contributes(self) -> bool:
     """Whether clients may send more than their updates."""
-    return bool(self.in_the_open or self.per_client)
+    return bool(self.plaintext_sums or self.per_client_values)
 
 
-NO_NEEDS = Needs()
+NO_REQUIREMENTS = AggregationRequirements()
 
 
 def check(
   algorithm: str,
-  needs: Needs,
+  requirements: AggregationRequirements,
   traits: Traits,
   hparams: hyperparameters.HParams,
 ) -> None:
@@ -311,7 +314,7 @@ def check(
 
   Args:
     algorithm: The algorithm's name, for the message.
-    needs: What it needs.
+    requirements: What it requires.
     traits: What the aggregator does.
     hparams: The algorithm's hyper-parameters, of which `client_weighting`
       counts.
@@ -322,11 +325,14 @@ def check(
   if traits.is_mean:
     return
   reason = (
-    needs.nothing_shared
-    or (traits.bounds_updates and needs.unbounded)
-    or (traits.hides_clients and (needs.in_the_open or needs.per_client))
-    or (traits.compresses and needs.per_client)
-    or (not traits.is_weighted and needs.weighted)
+    requirements.no_aggregation
+    or (traits.bounds_updates and requirements.no_clipping)
+    or (
+      traits.hides_clients
+      and (requirements.plaintext_sums or requirements.per_client_values)
+    )
+    or (traits.compresses and requirements.per_client_values)
+    or (not traits.is_weighted and requirements.own_weights)
   )
   if reason:
     raise ValueError(

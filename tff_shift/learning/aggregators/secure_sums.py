@@ -13,7 +13,7 @@ from tff_shift import library_logs
 _SECURE_SUM = "federated_secure_sum_bitwidth"
 
 
-def in_the_open(computation: tff.Computation) -> tff.Computation:
+def plaintext_sums(computation: tff.Computation) -> tff.Computation:
   """Replaces the secure sums of a computation by plain ones.
 
   Args:

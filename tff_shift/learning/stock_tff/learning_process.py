@@ -42,13 +42,13 @@ def build(
   Args:
     algorithm: The algorithm.
     seed: The run's seed.
-    client_data: See `process.FederatedAlgorithm.as_learning_process`.
+    client_data: See `algorithm.FederatedAlgorithm.as_learning_process`.
 
   Returns:
     The process.
 
   Raises:
-    ValueError: See `process.FederatedAlgorithm.as_learning_process`.
+    ValueError: See `algorithm.FederatedAlgorithm.as_learning_process`.
   """
   phase = _the_phase(algorithm)
   server_type, _, data_type = phase.type_signature.parameter

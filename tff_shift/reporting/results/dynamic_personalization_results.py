@@ -80,7 +80,7 @@ def draw_accuracy(
   distribution: str,
   folder: results.RunFolder,
 ) -> None:
-  """Draws the accuracy of all contestants on the streams of a distribution.
+  """Draws the accuracy of all trials on the streams of a distribution.
 
   Args:
     by_label: For each label, the results by seed; all on the same streams.

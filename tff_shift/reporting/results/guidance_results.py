@@ -53,7 +53,7 @@ def draw_accuracy(
   by_label: Mapping[str, Mapping[int, guidance.GuidanceResult]],
   folder: results.RunFolder,
 ) -> None:
-  """Draws each accuracy over the rounds, one line per contestant."""
+  """Draws each accuracy over the rounds, one line per trial."""
   for metric in ("system_accuracy", "average_accuracy", "client_accuracy"):
     curves = {}
     for label, by_seed in by_label.items():

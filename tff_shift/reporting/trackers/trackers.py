@@ -112,7 +112,7 @@ def on_round(run: TrackedRun) -> Callable[[int, float, Any], None]:
 
 
 def on_timestep(run: TrackedRun) -> Callable[[Any], None]:
-  """Returns an `on_timestep` of `online.run`.
+  """Returns an `on_timestep` of `online_adaptation.run`.
 
   Args:
     run: The run.
@@ -121,7 +121,10 @@ def on_timestep(run: TrackedRun) -> Callable[[Any], None]:
 
 
 def on_loss(run: TrackedRun) -> Callable[[int, float], None]:
-  """Returns an `on_loss` of any driver, or an `on_round` of `dynamic.run`.
+  """Returns a callback for the losses of a run.
+
+  It is an `on_loss` of any driver, or the `on_round` of
+  `dynamic_personalization.run`.
 
   Args:
     run: The run.

@@ -131,12 +131,12 @@ def measure(
     )
   )
   options = running.Options(output_dir=folder, environment=environment)
-  teller = telling.Teller(1, 1, is_silent=True)
+  teller = telling.ProgressReporter(1, 1, is_silent=True)
   failures = running.Runner(options).run([short], teller)
   teller.close()
   if failures:
     raise ValueError(f"--budget: the measurement has failed: {failures[0]}")
-  place = records.Place(folder, short)
+  place = records.JobFolder(folder, short)
   (entry, *_) = place.summary()
   trained = records_lib.to_float(entry.seconds_per_round) * _ROUNDS
   guessed = costs.training_seconds(short)

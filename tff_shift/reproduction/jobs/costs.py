@@ -98,8 +98,8 @@ def training_seconds(job: jobs_lib.Job) -> float:
 
 def _per_round(job: jobs_lib.Job) -> float:
   """Returns a guess for FedAvg with all clients and all of their steps."""
-  per_client = _guesses().datasets.get(job.dataset, 1.0)
-  return _number(job, "num_clients") * per_client
+  per_client_values = _guesses().datasets.get(job.dataset, 1.0)
+  return _number(job, "num_clients") * per_client_values
 
 
 def seconds(job: jobs_lib.Job) -> float:

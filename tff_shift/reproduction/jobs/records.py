@@ -58,7 +58,7 @@ class JobRecord(records_lib.Record):
       )
 
 
-class Place:
+class JobFolder:
   """Where a job's files are.
 
   Attributes:

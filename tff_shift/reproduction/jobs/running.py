@@ -49,7 +49,7 @@ class _Running:
   def __init__(
     self,
     job: jobs_lib.Job,
-    place: records.Place,
+    place: records.JobFolder,
     options: Options,
     tries: int,
   ):
@@ -125,10 +125,10 @@ class Runner:
       ValueError: In one line.
     """
     for job in jobs:
-      records.Place(self._options.output_dir, job).check_same()
+      records.JobFolder(self._options.output_dir, job).check_same()
 
   def run(
-    self, jobs: Sequence[jobs_lib.Job], teller: telling.Teller
+    self, jobs: Sequence[jobs_lib.Job], teller: telling.ProgressReporter
   ) -> list[str]:
     """Runs jobs that were checked, the longest first.
 
@@ -142,7 +142,7 @@ class Runner:
     Raises:
       KeyboardInterrupt: After Ctrl-C, when all processes have ended.
     """
-    places = [records.Place(self._options.output_dir, job) for job in jobs]
+    places = [records.JobFolder(self._options.output_dir, job) for job in jobs]
     self._teller = teller
     todo = []
     for job, place in zip(jobs, places, strict=True):
@@ -182,7 +182,7 @@ class Runner:
       if not is_due or len(self._running) >= self._options.num_jobs:
         self._waiting.append((not_before, tries, job))
         continue
-      place = records.Place(self._options.output_dir, job)
+      place = records.JobFolder(self._options.output_dir, job)
       if not place.take():
         later = time.monotonic() + _HELD_SECONDS
         self._waiting.append((later, -1, job))

@@ -99,12 +99,12 @@ def merge(
   """
   copied = 0
   for job in jobs:
-    found = [records.Place(folder, job) for folder in folders]
+    found = [records.JobFolder(folder, job) for folder in folders]
     for place in found:
       place.check_same()
     found = [place for place in found if place.read() is not None]
     found.sort(key=lambda place: not place.is_finished())
-    target = records.Place(output_dir, job)
+    target = records.JobFolder(output_dir, job)
     target.check_same()
     if not found or target.is_finished():
       continue
@@ -115,7 +115,7 @@ def merge(
   return copied
 
 
-def _copy(place: records.Place, target: records.Place) -> None:
+def _copy(place: records.JobFolder, target: records.JobFolder) -> None:
   """Copies a run; the record last, for it says that the run is whole."""
   if not place.take():
     raise ValueError(f"--merge: {place.folder} is still run; wait for its end")

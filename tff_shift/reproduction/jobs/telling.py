@@ -17,7 +17,7 @@ from tff_shift.reproduction.jobs import records
 _LOOK_SECONDS = 2.0
 
 
-class Teller:
+class ProgressReporter:
   """Prints events; the bar shows what is left.
 
   The time that is left follows from what jobs have cost so far, against the
@@ -62,7 +62,7 @@ class Teller:
     self.say(f"{word:<12} {job.folder} ({costs.num_runs(job)} runs)")
 
   def finished(
-    self, job: jobs_lib.Job, place: records.Place, seconds: float
+    self, job: jobs_lib.Job, place: records.JobFolder, seconds: float
   ) -> None:
     """Tells that a job is done."""
     self._guessed += costs.seconds(job)
@@ -89,7 +89,7 @@ class Teller:
 
   def update(
     self,
-    running: Sequence[tuple[jobs_lib.Job, records.Place, float]],
+    running: Sequence[tuple[jobs_lib.Job, records.JobFolder, float]],
     waiting: Sequence[jobs_lib.Job],
   ) -> None:
     """Moves the bar.
@@ -109,7 +109,7 @@ class Teller:
 
   def seconds_left(
     self,
-    running: Sequence[tuple[jobs_lib.Job, records.Place, float]],
+    running: Sequence[tuple[jobs_lib.Job, records.JobFolder, float]],
     waiting: Sequence[jobs_lib.Job],
   ) -> float | None:
     """Returns an estimate; None while nothing has been measured."""
@@ -126,7 +126,7 @@ class Teller:
     return left * measured / guessed / self._num_processes
 
 
-def share_done(job: jobs_lib.Job, place: records.Place) -> float:
+def share_done(job: jobs_lib.Job, place: records.JobFolder) -> float:
   """Returns which part of a job's evaluations there are, from 0 to 1."""
   try:
     with open(place.folder / "metrics.csv", "rb") as file:

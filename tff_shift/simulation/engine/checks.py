@@ -7,7 +7,7 @@ from tff_shift.learning import algorithm as algorithm_lib
 
 
 def algorithm(value: Any) -> None:
-  """Raises a ValueError if it is no `process.FederatedAlgorithm`."""
+  """Raises a ValueError if it is no `algorithm.FederatedAlgorithm`."""
   arguments.has("algorithm", value, ["phases"], "what algorithms.build returns")
 
 

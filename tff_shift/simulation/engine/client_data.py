@@ -1,7 +1,7 @@
 """What a client trains on and what it predicts: made, and checked.
 
-Clients' data enter a simulation through a `Door`: what is inside can trust
-them, and TensorFlow never has to say what is wrong with them.
+Clients' data enter a simulation through a `ClientDataValidator`: what is inside
+can trust them, and TensorFlow never has to say what is wrong with them.
 """
 
 import functools
@@ -121,14 +121,14 @@ class LeftOut(NamedTuple):
   evaluation: tuple[str, ...] = ()
 
 
-class Passed(NamedTuple):
+class Validated(NamedTuple):
   """A client's data before and after the check."""
 
   given: Any
   checked: Any
 
 
-class Door:
+class ClientDataValidator:
   """Checks clients' data against what an algorithm takes, and casts them.
 
   Data are named tuples such as `local_training.ClientData`. An array that has
@@ -165,8 +165,8 @@ class Door:
     return self._check(data, 0, f"client {client}", allow_empty=allow_empty)
 
   def training_of_all(
-    self, data: Sequence[Any], before: Sequence[Passed] = ()
-  ) -> list[Passed]:
+    self, data: Sequence[Any], before: Sequence[Validated] = ()
+  ) -> list[Validated]:
     """Checks the data of all clients, see `training`.
 
     Args:
@@ -181,7 +181,7 @@ class Door:
       ValueError: See `training`.
     """
     return [
-      Passed(given, self._check(given, 0, f"client {client}", known))
+      Validated(given, self._check(given, 0, f"client {client}", known))
       for client, (given, known) in enumerate(
         itertools.zip_longest(data, before[: len(data)])
       )
@@ -225,7 +225,7 @@ class Door:
     data: Any,
     use: int,
     what: str,
-    known: Passed | None = None,
+    known: Validated | None = None,
     *,
     allow_empty: bool = False,
   ) -> Any:

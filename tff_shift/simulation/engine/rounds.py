@@ -106,8 +106,9 @@ class DataOnDemand(Sequence):
     Args:
       num_clients: The number of clients, at least 1.
       make: A client to its data; a pure function.
-      is_checked: Whether what is made has passed a `client_data.Door` already.
-        Else it does each time that it is made.
+      is_checked: Whether what is made has passed a
+        `client_data.ClientDataValidator` already. Else it does each time that
+        it is made.
     """
     self.is_checked = is_checked
     self._num_clients = arguments.integer("num_clients", num_clients)
@@ -185,7 +186,7 @@ class Rounds:
       )
     self._num_clients = num_clients
     self.algorithm = algorithm
-    self._door = client_data.Door(algorithm)
+    self._door = client_data.ClientDataValidator(algorithm)
     self._passed = []
     self.data = data
     first_data = self.data

@@ -51,7 +51,7 @@ class Clients:
     self._states = running.client_states
     check_domains(algorithm, len(self._states))
     self._running = running
-    self._door = client_data.Door(algorithm)
+    self._door = client_data.ClientDataValidator(algorithm)
     self._represent = represent
 
   def measure(

@@ -164,7 +164,7 @@ def training_data(
   Raises:
     ValueError: The examples are not what the algorithm takes.
   """
-  door = client_data.Door(algorithm)
+  door = client_data.ClientDataValidator(algorithm)
   examples = [
     door.examples(each, client)
     for client, each in enumerate(batches(drawn, period))
@@ -257,7 +257,7 @@ def validate(
   """Measures VACC, the accuracy on iid periods.
 
   Args:
-    running: See `clients_in_use.Clients`.
+    running: See `deployment.Clients`.
     drawn: Periods of examples held out; iid.
     represent: See `training_data`.
 
@@ -265,7 +265,7 @@ def validate(
     Percent, the mean over clients and periods.
 
   Raises:
-    ValueError: See `clients_in_use.Clients`; or there are other clients.
+    ValueError: See `deployment.Clients`; or there are other clients.
   """
   _check_clients("drawn", drawn, len(running.data))
   clients = deployment.Clients(running, represent)
@@ -335,7 +335,7 @@ def infer(
   """Uses a trained algorithm on a stream.
 
   Args:
-    running: See `clients_in_use.Clients`. They stay as they are: another stream
+    running: See `deployment.Clients`. They stay as they are: another stream
       finds the states after training.
     stream: The stream.
     represent: See `training_data`.
@@ -348,7 +348,7 @@ def infer(
     What was measured.
 
   Raises:
-    ValueError: If an argument is not allowed; see `clients_in_use.Clients`.
+    ValueError: If an argument is not allowed; see `deployment.Clients`.
   """
   threshold = _checked_threshold(threshold, apply_update)
   arguments.has("stream", stream, Stream._fields, "a Stream")

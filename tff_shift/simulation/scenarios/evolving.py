@@ -108,7 +108,7 @@ def _checked(
   clients: Sequence[evolving.Client],
 ) -> Sequence[evolving.Client]:
   """Checks what clients hold, once, or when it is made."""
-  door = client_data.Door(algorithm)
+  door = client_data.ClientDataValidator(algorithm)
 
   def check(position):
     client = clients[position]
@@ -150,8 +150,8 @@ def left_out(
 
   Args:
     clients: The clients.
-    min_source_domains: See `process.FederatedAlgorithm`.
-    can_predict: See `process.Work`.
+    min_source_domains: See `algorithm.FederatedAlgorithm`.
+    can_predict: See `algorithm.AlgorithmSpec`.
 
   Returns:
     The clients without examples of so many source domains, and those without an
@@ -287,7 +287,7 @@ def run(
   checks.trains(algorithm)
   absent, candidates = client_data.LeftOut(), range(len(clients))
   if isinstance(clients, list):
-    can_predict = algorithm.work.can_predict
+    can_predict = algorithm.spec.can_predict
     absent = left_out(clients, algorithm.min_source_domains, can_predict)
     if evaluation_clients and absent.evaluation:
       candidates = [

@@ -286,7 +286,7 @@ def run(
       "train and test must have an entry for each client, got"
       f" {num_clients[0]} and {num_clients[1]}"
     )
-  door = client_data.Door(algorithm)
+  door = client_data.ClientDataValidator(algorithm)
   train, test = (
     [
       door.examples(

@@ -195,7 +195,7 @@ class Adaptation:
     self._run_seed = run_seed
     self._prescribed_rates = prescribed_rates
     self._drawn = 0, []
-    self._door = client_data.Door(algorithm)
+    self._door = client_data.ClientDataValidator(algorithm)
     self._num_rounds = 1 if algorithm.is_local else rounds_per_step
     data = self.data(1)
     checks.data_kind(algorithm, adaptation.AdaptationData)

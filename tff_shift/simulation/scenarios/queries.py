@@ -77,7 +77,7 @@ class Federation:
     self._guidance = algorithm.guidance
     self._name = algorithm.name
     self._server_state = server_state
-    self._door = client_data.Door(algorithm)
+    self._door = client_data.ClientDataValidator(algorithm)
     self._data = [
       self._door.training(each, client, allow_empty=True)
       for client, each in enumerate(data)

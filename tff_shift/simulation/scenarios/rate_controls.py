@@ -46,14 +46,16 @@ def num_rounds(
   rounds_per_step: int,
   participation: float,
 ) -> np.ndarray:
-  """Counts the rounds in which clients take part, as `online.run` draws them.
+  """Counts in how many rounds each client takes part.
+
+  Clients are drawn as in `online_adaptation.run`.
 
   Args:
     num_timesteps: The number of time steps.
     num_clients: The number of clients.
-    run_seed: See `online.Adaptation`.
-    rounds_per_step: See `online.Adaptation`.
-    participation: See `online.Adaptation`.
+    run_seed: See `online_adaptation.Adaptation`.
+    rounds_per_step: See `online_adaptation.Adaptation`.
+    participation: See `online_adaptation.Adaptation`.
 
   Returns:
     [num_timesteps, num_clients] int64.

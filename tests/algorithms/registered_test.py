@@ -94,16 +94,16 @@ class TestRefusals:
       ("    1.0,", "    (1.0,),", "'server_rate' .* it is of type tuple"),
       (
         "def build(model, hparams)",
-        "def work(model)",
-        "a function work\\(model",
+        "def build(model)",
+        "a function build\\(model",
       ),
       ("SCENARIOS = ", "SCENARIOS == ", "NameError: name 'SCENARIOS'"),
       ("SCENARIOS = ", "SCENARIOS = (", "line [0-9]+: .* was never closed"),
       ("SCENARIOS = ", "import no_such_module\nS = ", "No module named 'no_su"),
       ("import dataclasses", "AGGREGATION_REQUIREMENTS = 3", "NameError"),
       (
-        "def work(",
-        "AGGREGATION_REQUIREMENTS = 3\ndef work(",
+        "def build(",
+        "AGGREGATION_REQUIREMENTS = 3\ndef build(",
         "must be a factories.AggregationRequirements",
       ),
     ],
@@ -114,7 +114,7 @@ class TestRefusals:
 
   def test_hyper_parameter_without_limits_is_refused(self, write):
     start = GOOD.index("  server_rate")
-    end = GOOD.index("def work")
+    end = GOOD.index("def build")
     text = f"{GOOD[:start]}  server_rate: float = 1.0\n\n\n{GOOD[end:]}"
     self.refuse(write("mine.py", text), "'server_rate' of HParams must come fr")
 

@@ -29,7 +29,7 @@ def everything_at_hand(tmp_path_factory):
   folder = tmp_path_factory.mktemp("data")
   for name in specification.names():
     for dataset in specification.load(name).datasets.values():
-      for needed in dataset.requirements:
+      for needed in dataset.needs:
         (folder / needed).mkdir(parents=True, exist_ok=True)
   return folder
 

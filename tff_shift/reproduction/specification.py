@@ -94,7 +94,7 @@ class Dataset(records.Record):
   preset: str = ""
   flags: _Flags = msgspec.field(default_factory=dict)
   grid: _Flags = msgspec.field(default_factory=dict)
-  requirements: _Names = ()
+  needs: _Names = ()
   methods: dict[str, _Flags] = msgspec.field(default_factory=dict)
   absent: str = ""
 

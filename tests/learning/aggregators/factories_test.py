@@ -301,7 +301,7 @@ class TestCheck:
     "need, refused",
     [
       ("no_aggregation", {"robust", "dp", "secure", "compressed"}),
-      ("unbounded", {"robust", "dp", "secure", "compressed"}),
+      ("no_clipping", {"robust", "dp", "secure", "compressed"}),
       ("plaintext_sums", {"dp", "secure"}),
     ],
   )

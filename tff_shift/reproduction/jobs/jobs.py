@@ -169,7 +169,7 @@ def plan(
 def _missing_data(dataset: specification.Dataset, data_dir: str | None) -> str:
   """Returns what is missing of a data set; empty if nothing is."""
   folder = source.data_folder(data_dir)
-  for name in dataset.requirements:
+  for name in dataset.needs:
     if not (folder / name).is_dir():
       return f"{dataset.label} is not at hand (no folder {name})"
   return ""

@@ -10,7 +10,7 @@ JOBS ?= auto
 N ?= 2
 
 .PHONY: help setup demo demo-short demo-online demo-guidance demo-dynamic report \
-  workers test test-all test-fast lint lock check-lock docs wheel clean
+  workers index test test-all test-fast lint lock check-lock docs wheel clean
 
 help:
 	@echo 'make demo        FedAvg, FedEvolve and FedEvp on rotated digits'
@@ -19,6 +19,7 @@ help:
 	@echo 'make demo-dynamic Fed-3DA sends new weights to clients whose digits drift'
 	@echo 'make report      a table of a paper on embedded digits, as a page, in minutes'
 	@echo 'make workers N=2 TFF workers on this machine, until Ctrl-C'
+	@echo 'make index       tff_shift/index.json, after a change of hyper-parameters'
 	@echo 'make test        the tests; the contract of one algorithm of each form'
 	@echo 'make test-all    all tests: the contract of every algorithm'
 	@echo 'make test-fast   the tests that are not marked slow: every module, in minutes'
@@ -67,6 +68,10 @@ report: setup
 
 workers: setup
 	@$(BIN)/python -m experiments.workers --num_workers=$(N)
+
+# Command lines read the index instead of importing algorithms and models.
+index: setup
+	$(BIN)/python -m tff_shift.write_index
 
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 

@@ -11,7 +11,12 @@ there is no list to edit. One that needs more than one source domain says so in
 have models with batch normalisation says in `RUNNING_STATISTICS` whose the
 running statistics are, one of `algorithm.ONE_MODEL`, `OWN_MODEL`, `TWO_MODELS`,
 `FIXED` or another `algorithm.Kept`.
+
+Importing this package is cheap. `describe` returns the metadata of an algorithm
+without importing its file, where `index` has them.
 """
+
+from __future__ import annotations
 
 import dataclasses
 import functools
@@ -21,16 +26,39 @@ import os
 import pkgutil
 import re
 import types
-
-import tensorflow_federated as tff
+from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from tff_shift import arguments
+from tff_shift import index
 from tff_shift import user_modules
-from tff_shift.learning import algorithm as algorithm_lib
-from tff_shift.learning import batch_statistics
 from tff_shift.learning import hyperparameters
-from tff_shift.learning.aggregators import factories
-from tff_shift.models import split_model
+
+if TYPE_CHECKING:
+  import tensorflow_federated as tff
+
+  from tff_shift.learning import algorithm as algorithm_lib
+  from tff_shift.learning import batch_statistics
+  from tff_shift.learning.aggregators import factories
+  from tff_shift.models import split_model
+
+
+class Description(NamedTuple):
+  """Metadata of an algorithm.
+
+  Attributes:
+    summary: The first line of its docstring.
+    scenarios: The binaries that run it.
+    min_source_domains: How many source domains it needs.
+    hparams: Its `HParams`, or a stand-in with the same fields, defaults and
+      limits but without `check_together`.
+  """
+
+  summary: str
+  scenarios: tuple[str, ...]
+  min_source_domains: int
+  hparams: type[hyperparameters.HParams]
+
 
 # By name, what `register` was given.
 _registered: dict[str, types.ModuleType] = {}
@@ -54,7 +82,49 @@ def names(scenario: str | None = None) -> tuple[str, ...]:
   every = tuple(sorted((*_own_names(), *_registered)))
   if scenario is None:
     return every
-  return tuple(name for name in every if scenario in get(name).SCENARIOS)
+  return tuple(name for name in every if scenario in describe(name).scenarios)
+
+
+def describe(name: str) -> Description:
+  """Returns the metadata of an algorithm.
+
+  Its file is imported only if the index has no current entry of it.
+
+  Args:
+    name: The algorithm's name.
+
+  Returns:
+    The metadata.
+
+  Raises:
+    ValueError: If there is no such algorithm; names those that there are.
+  """
+  if name not in _registered and name in _own_names():
+    return _describe_own(name)
+  return describe_module(get(name))
+
+
+@functools.cache
+def _describe_own(name: str) -> Description:
+  known = index.algorithm(name)
+  if known is None:
+    return describe_module(get(name))
+  return Description(
+    known.summary,
+    known.scenarios,
+    known.min_source_domains,
+    hyperparameters.make_class(map(index.Field.arguments, known.hparams)),
+  )
+
+
+def describe_module(module: types.ModuleType) -> Description:
+  """Returns the metadata of an imported algorithm, see `describe`."""
+  return Description(
+    (inspect.getdoc(module) or "").partition("\n")[0],
+    tuple(module.SCENARIOS),
+    getattr(module, "MIN_SOURCE_DOMAINS", 1),
+    module.HParams,
+  )
 
 
 def get(name: str) -> types.ModuleType:
@@ -166,7 +236,7 @@ def _check_module(name: str, module: types.ModuleType) -> None:
         " False, an integer, a float or a text; it is of type"
         f" {type(field.default).__name__}"
       )
-  known = sorted({s for own in _own_names() for s in get(own).SCENARIOS})
+  known = sorted({s for own in _own_names() for s in describe(own).scenarios})
   scenarios = getattr(module, "SCENARIOS", None)
   if (
     not isinstance(scenarios, tuple | list)
@@ -185,6 +255,9 @@ def _check_module(name: str, module: types.ModuleType) -> None:
       "there must be a function build(model, hparams) that returns an"
       " algorithm.AlgorithmSpec"
     )
+  from tff_shift.learning import batch_statistics
+  from tff_shift.learning.aggregators import factories
+
   if not isinstance(requirements(module), factories.AggregationRequirements):
     raise ValueError(
       "AGGREGATION_REQUIREMENTS must be a factories.AggregationRequirements"
@@ -202,6 +275,8 @@ def requirements(
   algorithm: str | types.ModuleType,
 ) -> factories.AggregationRequirements:
   """Returns what an algorithm, or its module, asks of an aggregator."""
+  from tff_shift.learning.aggregators import factories
+
   return getattr(
     _module(algorithm), "AGGREGATION_REQUIREMENTS", factories.NO_REQUIREMENTS
   )
@@ -209,7 +284,9 @@ def requirements(
 
 def min_source_domains(algorithm: str | types.ModuleType) -> int:
   """Returns how many source domains an algorithm, or its module, needs."""
-  return getattr(_module(algorithm), "MIN_SOURCE_DOMAINS", 1)
+  if isinstance(algorithm, str):
+    return describe(algorithm).min_source_domains
+  return getattr(algorithm, "MIN_SOURCE_DOMAINS", 1)
 
 
 def build(
@@ -245,6 +322,8 @@ def build(
       that is not allowed, or if the algorithm cannot do with the aggregator or
       the model.
   """
+  from tff_shift.learning import algorithm as algorithm_lib
+
   module = _module(algorithm)
   if hparams is None:
     hparams = module.HParams()
@@ -290,6 +369,8 @@ def check_normalization(
   Raises:
     ValueError: In one line.
   """
+  from tff_shift.learning import batch_statistics
+
   module = _module(algorithm)
   named = name_of(module), running_statistics(module), model
   batch_statistics.check(*named, hparams)

@@ -9,6 +9,10 @@ from tff_shift import installed
 # with one thread each are faster than one client after the other with all
 # threads each.
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+# The binaries import TensorFlow after absl has parsed their flags. TensorFlow
+# 2.14 then lists GPUs during its import, before it enables TF2 behaviour, and
+# Keras models cannot be built. This enables TF2 behaviour from the start.
+os.environ.setdefault("TF2_BEHAVIOR", "1")
 
 try:
   installed.require_tff()

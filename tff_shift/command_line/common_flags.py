@@ -1,5 +1,7 @@
 """The flags that all binaries share, and the checks of flags."""
 
+from __future__ import annotations
+
 import contextlib
 import datetime
 import errno
@@ -12,6 +14,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
+from typing import TYPE_CHECKING
 
 from absl import flags
 
@@ -30,15 +33,13 @@ from tff_shift.command_line.flags import model_flags
 from tff_shift.command_line.flags import tracker_flags
 from tff_shift.command_line.flags import worker_flags
 from tff_shift.command_line.tuning import selection
-from tff_shift.learning import algorithm
-from tff_shift.learning import frozen_weights
-from tff_shift.learning import sizes
-from tff_shift.learning.aggregators import factories
-from tff_shift.models import fingerprint
-from tff_shift.models import split_model
 from tff_shift.reporting import progress
-from tff_shift.simulation.engine import checkpoints
-from tff_shift.simulation.storage import results
+
+if TYPE_CHECKING:
+  from tff_shift.learning.aggregators import factories
+  from tff_shift.models import split_model
+  from tff_shift.simulation.engine import checkpoints
+  from tff_shift.simulation.storage import results
 
 # Of anything that is counted. What has no end looks like a run that hangs.
 _MOST = 10_000_000
@@ -425,6 +426,9 @@ def check_sizes(
   Raises:
     UsageError: If there is such a thing.
   """
+  from tff_shift.learning import algorithm
+  from tff_shift.learning import sizes
+
   is_given = _is_given("batch_size")
   for each in chosen:
     with usage_errors():
@@ -503,11 +507,21 @@ def _flag_values(
   }
   if values.get("model") and models.is_user_function(values["model"]):
     digests["model"] = models.digest(values["model"])
-    if model is not None and frozen_weights.has_any(model):
-      digests["frozen weights of --model"] = fingerprint.frozen_digest(model)
+    if model is not None:
+      digests["frozen weights of --model"] = _frozen_digest(model)
   return values | {
     f"{flag} (SHA-256)": digest for flag, digest in digests.items() if digest
   }
+
+
+def _frozen_digest(model: split_model.SplitModel) -> str | None:
+  """Returns the SHA-256 of a model's frozen weights; None if it has none."""
+  from tff_shift.learning import frozen_weights
+  from tff_shift.models import fingerprint
+
+  if not frozen_weights.has_any(model):
+    return None
+  return fingerprint.frozen_digest(model)
 
 
 def open_folder(

@@ -1,5 +1,7 @@
 """The flags of saving and going on, and the folder of a run."""
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import errno
@@ -10,6 +12,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from absl import flags
@@ -18,9 +21,11 @@ from tff_shift import execution
 from tff_shift import files
 from tff_shift import shown_names
 from tff_shift.data import examples
-from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.storage import results
 from tff_shift.simulation.storage import run_records
+
+if TYPE_CHECKING:
+  from tff_shift.simulation.engine import checkpoints
 
 FLAGS = flags.FLAGS
 
@@ -226,6 +231,8 @@ def _open(
   goes_on: bool,
   what_follows: Callable[[int], str | None],
 ) -> tuple[results.RunFolder, checkpoints.Checkpoints]:
+  from tff_shift.simulation.engine import checkpoints
+
   described = folder.describe(values)
   grown = {}
   if goes_on:

@@ -1,15 +1,21 @@
 """Models that are trained beforehand and kept: their flags and training."""
 
+from __future__ import annotations
+
 import dataclasses
 import pathlib
+from typing import TYPE_CHECKING
 
 from absl import flags
 
 from tff_shift import files
 from tff_shift.command_line import common_flags
 from tff_shift.data import examples as examples_lib
-from tff_shift.models import split_model
-from tff_shift.simulation.scenarios import pretraining
+from tff_shift.simulation.scenarios import pretraining_hparams
+
+if TYPE_CHECKING:
+  from tff_shift.models import split_model
+  from tff_shift.simulation.scenarios import pretraining
 
 FLAGS = flags.FLAGS
 
@@ -24,21 +30,21 @@ def define_flags(what: str) -> None:
     "pretraining_epochs",
     None,
     f"Trains {what} for at most so many epochs. Default: "
-    f"{pretraining.PretrainingHParams().max_epochs}.",
+    f"{pretraining_hparams.PretrainingHParams().max_epochs}.",
   )
   flags.DEFINE_string(
     "cache_dir", "runs/cache", f"Folder in which {what} are kept."
   )
 
 
-def chosen_hparams() -> pretraining.PretrainingHParams:
+def chosen_hparams() -> pretraining_hparams.PretrainingHParams:
   """Returns how the flags let it be trained.
 
   Raises:
     UsageError: If a flag is wrong.
   """
   common_flags.require_at_least_one("pretraining_epochs")
-  hparams = pretraining.PretrainingHParams()
+  hparams = pretraining_hparams.PretrainingHParams()
   if FLAGS.pretraining_epochs is None:
     return hparams
   return dataclasses.replace(hparams, max_epochs=FLAGS.pretraining_epochs)
@@ -63,7 +69,7 @@ def train(
   model: split_model.SplitModel,
   examples: examples_lib.Examples,
   held_out: examples_lib.Examples,
-  hparams: pretraining.PretrainingHParams,
+  hparams: pretraining_hparams.PretrainingHParams,
   *,
   seed: int,
   name: str,
@@ -85,6 +91,8 @@ def train(
     UsageError: If it cannot be trained as asked for, or not be kept.
     files.WriteError: If that is found out when it is trained.
   """
+  from tff_shift.simulation.scenarios import pretraining
+
   # Not after the training: it would be lost.
   check_cache_folder()
   with (

@@ -25,6 +25,7 @@ from absl import app
 from absl import flags
 from absl import logging
 
+from tff_shift import errors
 from tff_shift import execution
 from tff_shift import files
 from tff_shift import shown_names
@@ -33,10 +34,8 @@ from tff_shift.command_line import common_flags
 from tff_shift.command_line import output_folder
 from tff_shift.command_line.flags import preset_flag
 from tff_shift.data import examples
-from tff_shift.learning.aggregators import update_noise
-from tff_shift.simulation.engine import rounds
 
-_OWN_WARNINGS = (examples.DataWarning, update_noise.NoiseWarning)
+_OWN_WARNINGS = (examples.DataWarning, errors.NoiseWarning)
 # Those of absl know the flags of one module only.
 _HELP = frozenset({"-h", "--help", "-help", "--helpshort", "-helpshort"})
 
@@ -231,7 +230,7 @@ def run(
         yield
     except common_flags.UsageError as error:
       fail(error, 2)
-    except rounds.DivergedError as error:
+    except errors.DivergedError as error:
       fail(f"{error}; what was written is kept", 3)
     except execution.WorkerError as error:
       fail(f"{error}; {output_folder.what_is_kept()}", 4)

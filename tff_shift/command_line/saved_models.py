@@ -1,15 +1,19 @@
 """The flags of models to take away, and where they are written."""
 
+from __future__ import annotations
+
 import pathlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from absl import flags
 
 from tff_shift import files
 from tff_shift.command_line import output_folder
-from tff_shift.learning import algorithm as algorithm_lib
-from tff_shift.serving import export
-from tff_shift.simulation.engine import rounds
+
+if TYPE_CHECKING:
+  from tff_shift.learning import algorithm as algorithm_lib
+  from tff_shift.simulation.engine import rounds
 
 FLAGS = flags.FLAGS
 
@@ -89,6 +93,8 @@ def save(
   clients = chosen_clients(len(running.data))
   if not FLAGS.save_model or not (clients or _is_trained(running.algorithm)):
     return
+  from tff_shift.serving import export
+
   files.refuse_links(run_folder / FOLDER, *curve[:-1])
   folder = run_folder.joinpath(FOLDER, *curve)
   try:

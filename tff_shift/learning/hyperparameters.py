@@ -6,6 +6,8 @@ one line that names the field and the allowed values.
 """
 
 import dataclasses
+from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 from tff_shift import arguments
@@ -171,6 +173,25 @@ class HParams:
     Raises:
       ValueError: If there are such; one line that names a field.
     """
+
+
+def make_class(fields: Iterable[Mapping[str, Any]]) -> type[HParams]:
+  """Makes a class of hyper-parameters from the declarations of its fields.
+
+  Args:
+    fields: For each field its `name` and the arguments of `hparam`.
+
+  Returns:
+    A frozen dataclass, a subclass of `HParams`.
+  """
+  declared = []
+  for each in fields:
+    options = dict(each)
+    name = options.pop("name")
+    declared.append((name, type(options["default"]), hparam(**options)))
+  return dataclasses.make_dataclass(
+    "HParams", declared, bases=(HParams,), frozen=True
+  )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,49 +3,78 @@
 Every module of `networks` that has a function `build` is a family of models: a
 new one is a new file, and nothing else changes. A model that is built elsewhere
 is named by its function, `my_package.my_model:build`.
+
+Importing this package is cheap: the names of the models come from `index`, and
+the file of a model is imported when it is built.
 """
+
+from __future__ import annotations
 
 import functools
 import importlib
 import inspect
 import pkgutil
+import types
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
+from typing import TYPE_CHECKING
 
 from tff_shift import arguments
+from tff_shift import index
 from tff_shift import installed
 
 # What lies to the left of models, and the use of saved ones, need no TFF.
 installed.require_tff()
 
-from tff_shift.models import input_scaling as scaling_lib  # noqa: E402
-from tff_shift.models import model_size  # noqa: E402
 from tff_shift.models import networks  # noqa: E402
-from tff_shift.models import split_model  # noqa: E402
-from tff_shift.models import user_models  # noqa: E402
-from tff_shift.models.keras import keras_models  # noqa: E402
 
-from_keras = keras_models.from_keras
-with_group_normalization = keras_models.with_group_normalization
-with_batch_normalization = keras_models.with_batch_normalization
-
-
-def _builders():
-  modules = (
-    importlib.import_module(f"{networks.__name__}.{module.name}")
-    for module in pkgutil.iter_modules(networks.__path__)
+if TYPE_CHECKING:
+  from tff_shift.models import input_scaling as scaling_lib
+  from tff_shift.models import split_model
+  from tff_shift.models.keras.keras_models import from_keras
+  from tff_shift.models.keras.keras_models import (
+    with_batch_normalization as with_batch_normalization,
   )
-  return {
-    module.__name__.rpartition(".")[2]: module.build
-    for module in modules
-    if hasattr(module, "build")
-  }
+  from tff_shift.models.keras.keras_models import (
+    with_group_normalization as with_group_normalization,
+  )
+
+_OF_KERAS_MODELS = (
+  "from_keras",
+  "with_batch_normalization",
+  "with_group_normalization",
+)
+
+
+def __getattr__(name: str) -> Any:
+  """Imports `keras_models` when one of its functions is asked for."""
+  if name not in _OF_KERAS_MODELS:
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+  from tff_shift.models.keras import keras_models
+
+  return getattr(keras_models, name)
+
+
+def _module(name: str) -> types.ModuleType:
+  return importlib.import_module(f"{networks.__name__}.{name}")
 
 
 def names() -> tuple[str, ...]:
   """Returns the names that `build` knows, in alphabetical order."""
-  return tuple(sorted(_builders()))
+  return _names(tuple(networks.__path__))
+
+
+# The folder is read once; a package may be given further folders.
+@functools.cache
+def _names(path: tuple[str, ...]) -> tuple[str, ...]:
+  found = (module.name for module in pkgutil.iter_modules(path))
+  return tuple(sorted(filter(_is_model, found)))
+
+
+def _is_model(name: str) -> bool:
+  known = index.is_model(name)
+  return hasattr(_module(name), "build") if known is None else known
 
 
 def is_user_function(name: str) -> bool:
@@ -55,25 +84,30 @@ def is_user_function(name: str) -> bool:
 
 def check_name(name: str) -> None:
   """Raises a ValueError unless `build` knows a model of this name."""
-  _builder(name)
+  if is_user_function(name):
+    _builder(name)
+  elif name not in names():
+    raise ValueError(
+      f"unknown model {name!r}; known models: {', '.join(names())}, or <module"
+      f" or file.py>:<function>{arguments.did_you_mean(name, names())}"
+    )
 
 
 def digest(name: str) -> str:
   """Returns the SHA-256 of the file of a user's function, see `build`."""
+  from tff_shift.models import user_models
+
   return user_models.digest(name)
 
 
 def _builder(name: str) -> Callable[..., Any]:
   """Returns what builds the model of a name."""
   if is_user_function(name):
+    from tff_shift.models import user_models
+
     return user_models.find(name)
-  builders = _builders()
-  if name not in builders:
-    raise ValueError(
-      f"unknown model {name!r}; known models: {', '.join(sorted(builders))}, or"
-      f" <module or file.py>:<function>{arguments.did_you_mean(name, builders)}"
-    )
-  return builders[name]
+  check_name(name)
+  return _module(name).build
 
 
 def options(name: str) -> frozenset[str]:
@@ -123,6 +157,9 @@ def build(
       `build` refuses a value or gives something else than such a model, if it
       cannot fit in memory, or if the scaling does not fit its input.
   """
+  from tff_shift.models import model_size
+  from tff_shift.models import split_model
+
   builder = _builder(name)
   told = "".join(
     f", {option}={value}"
@@ -148,6 +185,8 @@ def _build(
 ) -> split_model.SplitModel:
   """Calls the builder of a model."""
   if is_user_function(name):
+    from tff_shift.models import user_models
+
     return user_models.from_function(
       name,
       builder,

@@ -132,7 +132,7 @@ def is_hparam(name: str, binary: str) -> bool:
 @functools.cache
 def has(algorithm: str, name: str) -> bool:
   """Whether an algorithm has a hyper-parameter."""
-  kind = algorithms.get(algorithm).HParams
+  kind = algorithms.describe(algorithm).hparams
   return name in {field.name for field in dataclasses.fields(kind)}
 
 

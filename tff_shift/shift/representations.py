@@ -34,9 +34,10 @@ from sklearn import preprocessing
 
 from tff_shift import arguments
 from tff_shift.data import partition
+from tff_shift.shift import choices
 from tff_shift.shift import distances
 
-NAMES = ("t_sne", "t_sne_map", "moments", "pca")
+NAMES = choices.REPRESENTATIONS
 
 # t-SNE takes the first so many principal components, as its authors do
 # (van der Maaten, Hinton; JMLR 2008, section 4.2).

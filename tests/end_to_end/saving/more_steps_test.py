@@ -19,6 +19,7 @@ from tff_shift.command_line.plans import dynamic_personalization_plan
 from tff_shift.command_line.plans import evolving_plan
 from tff_shift.command_line.plans import guidance_plan
 from tff_shift.command_line.plans import online_adaptation_plan
+from tff_shift.simulation.scenarios import guidance as simulation
 from tff_shift.simulation.storage import results
 
 pytestmark = pytest.mark.slow
@@ -215,7 +216,7 @@ def test_choice_is_that_of_more_rounds(run_evolving_to_its_end, read_runs):
 
 def test_final_rounds_are_those_of_all(run, read_rows, monkeypatch):
   run = functools.partial(run, guidance, guidance_plan)
-  drive, num_queries = guidance.guidance.run, {}
+  drive, num_queries = simulation.run, {}
 
   def recorded(algorithm, *data, run_seed, **options):
     size = algorithm.guidance.num_queries
@@ -223,7 +224,7 @@ def test_final_rounds_are_those_of_all(run, read_rows, monkeypatch):
     assert num_queries.setdefault(run_seed, size) == size
     return drive(algorithm, *data, run_seed=run_seed, **options)
 
-  monkeypatch.setattr(guidance.guidance, "run", recorded)
+  monkeypatch.setattr(simulation, "run", recorded)
   arguments = [*_GUIDANCE, "--cosine_rounds=9"]
   folder, whole = (
     run([*arguments, f"--rounds={rounds}", f"--seeds={seeds}"])

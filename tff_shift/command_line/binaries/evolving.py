@@ -13,133 +13,17 @@ checkpoints/ into --output_dir, and prints one table. The same flags and
 --resume let a run that was stopped go on.
 """
 
-from collections.abc import Mapping
-
-import numpy as np
-from absl import flags
-
-from tff_shift.command_line import common_flags
-from tff_shift.command_line import comparison
 from tff_shift.command_line import program
-from tff_shift.command_line.flags import selection_flags
 from tff_shift.command_line.plans import evolving_plan as planning
-from tff_shift.command_line.tuning import selection
-from tff_shift.data.shifts import evolving as evolving_data
-from tff_shift.learning import evaluation
-from tff_shift.reporting import summary
-from tff_shift.reporting.results import evolving_results
-from tff_shift.simulation.scenarios import evolving
-
-FLAGS = flags.FLAGS
-
-_TARGET = "target"
-
-
-class _Runner:
-  """Runs the trials of a plan."""
-
-  def __init__(self, running: comparison.Comparison):
-    self._running = running
-    self._plan = running.plan
-
-  def run(self, trial: selection.Trial) -> dict[int, evolving.EvolvingResult]:
-    """Runs a trial with each seed; predicts the target."""
-    return self._run(trial, _TARGET, self._plan.datasets)
-
-  def score(self, trial: selection.Trial) -> float:
-    """Returns the accuracy of a trial on the last source domain.
-
-    It trains without the target and without the domain before it, which is then
-    predicted.
-
-    Args:
-      trial: The trial.
-
-    Returns:
-      The client accuracy in percent, mean over seeds.
-    """
-    by_seed = self._run(
-      trial,
-      planning.LAST_SOURCE,
-      {
-        seed: evolving_data.without_target(self._plan.datasets[seed])
-        for seed in self._plan.selection_seeds
-      },
-    )
-    return float(
-      np.mean([r.final.client["accuracy"] for r in by_seed.values()])
-    )
-
-  def _run(self, trial, held_out, datasets):
-    algorithm = self._running.build(
-      trial,
-      num_evaluation_domains=len(next(iter(datasets.values())).domains),
-    )
-    by_seed = {}
-    for seed, dataset in datasets.items():
-      with self._running.run(
-        trial,
-        seed,
-        FLAGS.rounds,
-        class_names=dataset.class_names if held_out == _TARGET else None,
-        vocabulary=dataset.vocabulary,
-        held_out=held_out,
-      ) as run:
-        result = evolving.run(
-          algorithm,
-          planning.assemble(dataset, seed, self._plan.dirichlet),
-          num_rounds=FLAGS.rounds,
-          run_seed=seed,
-          participation=FLAGS.participation,
-          evaluate_every=FLAGS.evaluate_every,
-          evaluation_clients=FLAGS.evaluation_clients,
-          on_round=run.recorder("client_accuracy"),
-          on_loss=run.write_loss,
-          on_end=run.on_end,
-          checkpoint=run.checkpoint,
-        )
-      by_seed[seed] = comparison.without_states(result)
-    return by_seed
-
-
-def _final_metrics(
-  seed: int, result: evolving.EvolvingResult
-) -> Mapping[str, float]:
-  """Returns what is measured on the target at the end."""
-  del seed
-  return summary.last_and_mean(
-    [each.measured() for each in result.evaluations], FLAGS.mean_of_last
-  )
 
 
 def main() -> None:
   """Runs the comparison that the flags ask for."""
   plan = planning.make_plan()
-  dataset = plan.datasets[plan.seeds[0]]
-  by_label = {}
-  with common_flags.executor():
-    running = comparison.Comparison(plan)
-    evolving_results.draw_domains(dataset, running.folder)
-    runner = _Runner(running)
-    rule = selection_flags.rule(
-      planning.LAST_SOURCE,
-      "client accuracy (%) on the last source domain",
-      runner.score,
-    )
-    for reading in running.runs(
-      runner.run, rule=rule, all_settings=FLAGS.all_settings
-    ):
-      running.summarize(reading, reading.by_seed, _final_metrics)
-      by_label[reading.trial.label] = reading.by_seed
-  evolving_results.draw_results(by_label, dataset, running.folder)
-  running.finish(
-    [
-      f"{which}{who}_{name}"
-      for which in ("", summary.MEAN_OF_LAST)
-      for who in ("client", "server")
-      for name in evaluation.compared()
-    ]
-  )
+  # Imports TensorFlow, so it comes after the checks of the flags.
+  from tff_shift.command_line.binaries import evolving_runs
+
+  evolving_runs.run(plan)
 
 
 def run() -> None:

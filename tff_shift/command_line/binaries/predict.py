@@ -12,9 +12,12 @@ clients; with --guide routes [n] and probabilities [n, clients], and classes
 [n], of the client that is named, where all clients were saved.
 """
 
+from __future__ import annotations
+
 import os
 import pathlib
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from absl import flags
@@ -26,8 +29,9 @@ from tff_shift.command_line import common_flags
 from tff_shift.command_line import output_folder
 from tff_shift.command_line import program
 from tff_shift.data import array_files
-from tff_shift.learning import evaluation
-from tff_shift.serving import predictor
+
+if TYPE_CHECKING:
+  from tff_shift.serving import predictor
 
 FLAGS = flags.FLAGS
 
@@ -128,6 +132,7 @@ def _check_classes(y: np.ndarray | None, num_classes: int) -> None:
 
 def _chosen(model: predictor.Predictor) -> _Predict:
   """Returns what the flags ask of the model, for a batch."""
+  from tff_shift.learning import evaluation
 
   def from_logits(logits):
     classes = evaluation.predicted_classes(logits)

@@ -23,7 +23,6 @@ from tff_shift.command_line import output_folder
 from tff_shift.command_line import program
 from tff_shift.reporting import run_contents
 from tff_shift.reporting import run_folders
-from tff_shift.reporting.pages import page
 
 FLAGS = flags.FLAGS
 
@@ -97,6 +96,9 @@ def main(arguments: Sequence[str]) -> None:
       command=shlex.join(["python", "-m", "experiments.report", *sys.argv[1:]]),
       start=output,
     )
+  # Imports Matplotlib, so it comes after the checks of the flags.
+  from tff_shift.reporting.pages import page
+
   page.write(contents, output)
   print(shown_names.printable(f"page: {output / _PAGE}"))
 

@@ -27,7 +27,6 @@ from absl import flags
 from tff_shift import shown_names
 from tff_shift.command_line import common_flags
 from tff_shift.command_line import program
-from tff_shift.execution import local
 
 FLAGS = flags.FLAGS
 
@@ -63,6 +62,8 @@ def main() -> None:
   common_flags.require(
     "max_concurrent_clients", FLAGS.max_concurrent_clients >= 0, "at least 0"
   )
+  from tff_shift.execution import local
+
   signal.signal(signal.SIGTERM, _terminate)
   with contextlib.ExitStack() as stack, contextlib.suppress(KeyboardInterrupt):
     workers = []

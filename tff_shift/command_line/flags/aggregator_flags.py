@@ -1,17 +1,22 @@
 """The flag `--aggregator` and those of its hyper-parameters."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Iterable
 from typing import Any
+from typing import TYPE_CHECKING
 
 from absl import flags
 
 from tff_shift import algorithms
 from tff_shift import arguments
 from tff_shift.learning import hyperparameters
-from tff_shift.learning.aggregators import factories
-from tff_shift.learning.aggregators import privacy_accounting
-from tff_shift.simulation.engine import rounds
+from tff_shift.learning.aggregators import aggregator_hparams
+
+if TYPE_CHECKING:
+  from tff_shift.learning.aggregators import factories
+  from tff_shift.learning.aggregators import privacy_accounting
 
 FLAGS = flags.FLAGS
 
@@ -31,16 +36,16 @@ def define_flags() -> None:
     " (clipped, with noise for differential privacy); secure (only sums reach"
     " the server); compressed (8 bits a number).",
   )
-  for field in dataclasses.fields(factories.AggregatorHParams):
-    owners = ", ".join(factories.USED_BY[field.name])
+  for field in dataclasses.fields(aggregator_hparams.AggregatorHParams):
+    owners = ", ".join(aggregator_hparams.USED_BY[field.name])
     text = f"{field.metadata['help']} Default: {field.default}. ({owners})"
     _DEFINE[type(field.default)](field.name, None, text)
 
 
-def _hparams() -> factories.AggregatorHParams:
+def _hparams() -> aggregator_hparams.AggregatorHParams:
   """Makes the hyper-parameters of the aggregator, and refuses another's."""
   values = {}
-  for flag, owners in factories.USED_BY.items():
+  for flag, owners in aggregator_hparams.USED_BY.items():
     value = FLAGS[flag].value
     if value is None:
       continue
@@ -52,7 +57,7 @@ def _hparams() -> factories.AggregatorHParams:
     values[flag] = value
   if "clipping_norm" in values and values.get("clipping") != "fixed":
     raise ValueError("--clipping_norm belongs to --clipping=fixed")
-  return factories.AggregatorHParams(**values)
+  return aggregator_hparams.AggregatorHParams(**values)
 
 
 def check() -> None:
@@ -61,11 +66,11 @@ def check() -> None:
   Raises:
     ValueError: If there is one.
   """
-  if FLAGS.aggregator not in factories.NAMES:
+  if FLAGS.aggregator not in aggregator_hparams.NAMES:
     raise ValueError(
       f"--aggregator={FLAGS.aggregator}: it must be one of"
-      f" {', '.join(factories.NAMES)}"
-      f"{arguments.did_you_mean(FLAGS.aggregator, factories.NAMES)}"
+      f" {', '.join(aggregator_hparams.NAMES)}"
+      f"{arguments.did_you_mean(FLAGS.aggregator, aggregator_hparams.NAMES)}"
     )
   try:
     hyperparameters.validate(_hparams())
@@ -83,7 +88,7 @@ def settings() -> dict[str, Any]:
   used = {
     name: value
     for name, value in hparams.items()
-    if FLAGS.aggregator in factories.USED_BY[name]
+    if FLAGS.aggregator in aggregator_hparams.USED_BY[name]
   }
   if used.get("clipping") != "fixed":
     used.pop("clipping_norm", None)
@@ -116,6 +121,10 @@ def chosen(
     ValueError: If a flag is wrong, an algorithm cannot do with the aggregator,
       or none of the algorithms shares anything.
   """
+  from tff_shift.learning.aggregators import factories
+  from tff_shift.learning.aggregators import privacy_accounting
+  from tff_shift.simulation.engine import rounds
+
   clients_per_round = rounds.num_sampled(num_clients, participation)
   hparams = _hparams()
   try:
@@ -144,6 +153,8 @@ def _check(
 
   An algorithm that shares nothing goes on as it is, beside one that does.
   """
+  from tff_shift.learning.aggregators import factories
+
   found, refusals = {}, []
   for name, hparams in trials:
     requirements = algorithms.requirements(name)

@@ -5,6 +5,7 @@ before the flags are defined.
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -114,7 +115,7 @@ def define_flags(scenario: str, defaults: Mapping[str, str]) -> None:
   names = algorithms.names(scenario)
   fields = {}
   for name in names:
-    for field in dataclasses.fields(algorithms.get(name).HParams):
+    for field in dataclasses.fields(algorithms.describe(name).hparams):
       first = fields.setdefault(field.name, field)
       if type(first.default) is not type(field.default):
         raise ValueError(
@@ -153,7 +154,8 @@ def _own_defaults(hparam: str, owners: Sequence[str]) -> str:
     owners: The algorithms that have it.
   """
   first, *others = (
-    (name, getattr(algorithms.get(name).HParams(), hparam)) for name in owners
+    (name, getattr(algorithms.describe(name).hparams(), hparam))
+    for name in owners
   )
   apart = [f"; {name}: {value}" for name, value in others if value != first[1]]
   return f"{first[1]}{''.join(apart)}"
@@ -161,11 +163,22 @@ def _own_defaults(hparam: str, owners: Sequence[str]) -> str:
 
 def owners_of(hparam: str, scenario: str) -> list[str]:
   """Returns the algorithms of a scenario that have a hyper-parameter."""
-  return [
-    name
+  kinds = tuple(
+    (name, algorithms.describe(name).hparams)
     for name in algorithms.names(scenario)
-    if hparam
-    in {
-      field.name for field in dataclasses.fields(algorithms.get(name).HParams)
-    }
-  ]
+  )
+  return [*_owners(kinds).get(hparam, ())]
+
+
+@functools.cache
+def _owners(kinds: Sequence[tuple[str, type]]) -> Mapping[str, list[str]]:
+  """Returns the algorithms that have each hyper-parameter.
+
+  Args:
+    kinds: The algorithms' names with their classes of hyper-parameters.
+  """
+  found = {}
+  for name, kind in kinds:
+    for field in dataclasses.fields(kind):
+      found.setdefault(field.name, []).append(name)
+  return found

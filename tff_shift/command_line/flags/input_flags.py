@@ -1,6 +1,9 @@
 """The flags of what is done to the pixels of images, and to features."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from absl import flags
@@ -8,7 +11,9 @@ from absl import flags
 from tff_shift import arguments
 from tff_shift.command_line import output_folder
 from tff_shift.command_line.flags import dataset_flags
-from tff_shift.models import input_scaling
+
+if TYPE_CHECKING:
+  from tff_shift.models import input_scaling
 
 FLAGS = flags.FLAGS
 
@@ -58,6 +63,8 @@ def chosen(parts: Sequence[np.ndarray]) -> input_scaling.InputScaling | None:
   Raises:
     ValueError: If a flag is wrong or does not apply.
   """
+  from tff_shift.models import input_scaling
+
   name = FLAGS.input_scaling
   if name not in input_scaling.NAMES:
     raise ValueError(
@@ -112,6 +119,8 @@ def _warn_of_large_features(parts: Sequence[np.ndarray]) -> None:
 
 def _parse(num_channels: int) -> input_scaling.InputScaling:
   """Returns the scaling of the numbers that are given."""
+  from tff_shift.models import input_scaling
+
   values = []
   for flag in _NUMBERS:
     limit = " above 0" if flag == "input_deviation" else ""

@@ -1,13 +1,18 @@
 """The flags that change a model: normalisation, weights of files, Llamas."""
 
+from __future__ import annotations
+
 import pathlib
 from typing import Any
+from typing import TYPE_CHECKING
 
 from absl import flags
 
 from tff_shift import models
 from tff_shift.data import source
-from tff_shift.models import split_model
+
+if TYPE_CHECKING:
+  from tff_shift.models import split_model
 
 FLAGS = flags.FLAGS
 
@@ -89,6 +94,8 @@ def changed(model: split_model.SplitModel) -> split_model.SplitModel:
     model = models.with_batch_normalization(model)
   if FLAGS.weights_file is None:
     return model
+  from tff_shift.models import split_model
+
   return split_model.load_weights(model, FLAGS.weights_file)
 
 
@@ -101,4 +108,6 @@ def digest_of_weights() -> str | None:
   """
   if FLAGS.weights_file is None:
     return None
+  from tff_shift.models import split_model
+
   return split_model.weights_digest(FLAGS.weights_file)

@@ -1,31 +1,32 @@
 """The flags of `experiments.dynamic_personalization`, and what they ask for."""
 
+from __future__ import annotations
+
 import dataclasses
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
+from typing import TYPE_CHECKING
 
-import tensorflow as tf
 from absl import flags
 
 from tff_shift import algorithms
 from tff_shift import memory
 from tff_shift import models
 from tff_shift.command_line import common_flags
-from tff_shift.command_line import comparison
 from tff_shift.command_line import pretrained
 from tff_shift.command_line.flags import input_flags
 from tff_shift.command_line.flags import model_flags
 from tff_shift.command_line.flags import selection_flags
+from tff_shift.command_line.plans import plan
 from tff_shift.command_line.tuning import selection
 from tff_shift.command_line.tuning import trials
-from tff_shift.data.shifts import (
-  dynamic_personalization as dynamic_personalization_data,
-)
-from tff_shift.models import split_model
-from tff_shift.shift import representations
-from tff_shift.simulation.scenarios import drift_detector
-from tff_shift.simulation.scenarios import dynamic_personalization
-from tff_shift.simulation.scenarios import pretraining
+from tff_shift.data.shifts import dynamic_personalization
+from tff_shift.shift import choices
+
+if TYPE_CHECKING:
+  from tff_shift.models import split_model
+  from tff_shift.simulation.scenarios import pretraining_hparams
 
 FLAGS = flags.FLAGS
 
@@ -71,14 +72,14 @@ def define_flags() -> None:
   )
   flags.DEFINE_list(
     "test_distributions",
-    list(dynamic_personalization_data.DISTRIBUTIONS),
+    list(dynamic_personalization.DISTRIBUTIONS),
     "Comma-separated distributions of the periods in use, a stream for each: "
-    + ", ".join(dynamic_personalization_data.DISTRIBUTIONS)
+    + ", ".join(dynamic_personalization.DISTRIBUTIONS)
     + ".",
   )
   flags.DEFINE_list(
     "train_distributions",
-    list(dynamic_personalization_data.DISTRIBUTIONS),
+    list(dynamic_personalization.DISTRIBUTIONS),
     "Comma-separated distributions; each client draws one of them for each"
     " period of training.",
   )
@@ -103,7 +104,7 @@ def define_flags() -> None:
     "representation",
     "moments",
     "How the data of a period become a vector r: "
-    + ", ".join(representations.NAMES)
+    + ", ".join(choices.REPRESENTATIONS)
     + ". t_sne takes part of a second for"
     " each client and round.",
   )
@@ -111,7 +112,7 @@ def define_flags() -> None:
     "distance_features",
     "pixels",
     "What the distance of two periods compares: "
-    + ", ".join(drift_detector.FEATURES)
+    + ", ".join(choices.FEATURES)
     + ", a small network that is trained on"
     " public data.",
   )
@@ -158,7 +159,7 @@ def define_flags() -> None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan(comparison.Plan):
+class Plan(plan.Plan):
   """What the flags ask for, checked.
 
   Attributes:
@@ -169,9 +170,9 @@ class Plan(comparison.Plan):
     quantile: That of the threshold.
   """
 
-  dataset: dynamic_personalization_data.DynamicDataset
+  dataset: dynamic_personalization.DynamicDataset
   extractor: split_model.SplitModel | None
-  pretraining: pretraining.PretrainingHParams
+  pretraining: pretraining_hparams.PretrainingHParams
   quantile: float
 
 
@@ -190,10 +191,12 @@ def make_plan() -> Plan:
     UsageError: If a flag or a file is wrong.
   """
   check_flags()
+  from tff_shift.simulation.scenarios import drift_detector
+
   seeds = common_flags.chosen_seeds("seeds")
   selection_seeds = selection_flags.chosen_seeds(VALIDATION, seeds)
   with common_flags.usage_errors():
-    dataset = dynamic_personalization_data.load_dynamic(
+    dataset = dynamic_personalization.load_dynamic(
       FLAGS.dataset,
       seed=FLAGS.public_seed,
       data_dir=FLAGS.data_dir,
@@ -269,17 +272,15 @@ def check_flags() -> None:
   """
   common_flags.check_common_flags(SCENARIO)
   for flag, allowed in (
-    ("rest", dynamic_personalization_data.RESTS),
-    ("representation", representations.NAMES),
-    ("distance_features", drift_detector.FEATURES),
-    ("apply_update", dynamic_personalization.APPLY_UPDATES),
+    ("rest", dynamic_personalization.RESTS),
+    ("representation", choices.REPRESENTATIONS),
+    ("distance_features", choices.FEATURES),
+    ("apply_update", choices.APPLY_UPDATES),
   ):
     common_flags.require_choice(flag, allowed)
   pretrained.chosen_hparams()
   for flag in ("test_distributions", "train_distributions"):
-    common_flags.require_choices(
-      flag, dynamic_personalization_data.DISTRIBUTIONS
-    )
+    common_flags.require_choices(flag, dynamic_personalization.DISTRIBUTIONS)
   common_flags.require_at_least_one(
     "periods", "periods_per_distribution", "max_examples"
   )
@@ -304,14 +305,19 @@ def check_flags() -> None:
       f" --distance_threshold={threshold:g}; leave one of them out"
     )
   # That of the extractor is not known yet.
-  _contestants(None)
+  _contestants(None, trials.described)
   seeds = common_flags.chosen_seeds("seeds")
   selection_flags.chosen_seeds(VALIDATION, seeds)
+  # Last, because it imports the algorithms and TensorFlow.
+  _contestants(None)
 
 
-def _contestants(moments_size: int | None) -> list[selection.Trial]:
+def _contestants(
+  moments_size: int | None,
+  choose: Callable[..., list[selection.Trial]] = trials.chosen,
+) -> list[selection.Trial]:
   """Returns what is compared; None where the length of moments is not known."""
-  return trials.chosen(
+  return choose(
     SCENARIO,
     lambda name, _: _DEFAULTS | _OWN_DEFAULTS.get(name, {}),
     lambda name: _overrides(name, moments_size),
@@ -322,7 +328,9 @@ def _overrides(algorithm: str, moments_size: int | None) -> dict[str, Any]:
   """Returns the hyper-parameters of an algorithm that the data fix."""
   if (
     moments_size is None
-    or not hasattr(algorithms.get(algorithm).HParams(), "representation_size")
+    or not hasattr(
+      algorithms.describe(algorithm).hparams, "representation_size"
+    )
     or FLAGS.representation != "moments"
   ):
     return {}
@@ -336,8 +344,10 @@ def _overrides(algorithm: str, moments_size: int | None) -> dict[str, Any]:
 
 
 def _build_model(
-  dataset: dynamic_personalization_data.DynamicDataset,
+  dataset: dynamic_personalization.DynamicDataset,
 ) -> split_model.SplitModel:
+  import tensorflow as tf
+
   name = common_flags.model_name(SCENARIO)
   width = FLAGS.model_width or _WIDTHS.get(name)
   options = model_flags.options()
@@ -362,13 +372,13 @@ def _build_model(
 
 
 def _periods(
-  dataset: dynamic_personalization_data.DynamicDataset,
+  dataset: dynamic_personalization.DynamicDataset,
   part: str,
   distribution: str | Sequence[str],
   seed: int,
   periods_per_distribution: int = 1,
-) -> dynamic_personalization_data.Periods:
-  return dynamic_personalization_data.Periods(
+) -> dynamic_personalization.Periods:
+  return dynamic_personalization.Periods(
     getattr(dataset, part),
     len(dataset.class_names),
     distribution,
@@ -382,24 +392,22 @@ def _periods(
 
 
 def train_periods(
-  dataset: dynamic_personalization_data.DynamicDataset, seed: int
-) -> dynamic_personalization_data.Periods:
+  dataset: dynamic_personalization.DynamicDataset, seed: int
+) -> dynamic_personalization.Periods:
   """Draws the periods of training; each has a distribution of its own."""
   return _periods(dataset, "train", FLAGS.train_distributions, seed)
 
 
 def validation_periods(
-  dataset: dynamic_personalization_data.DynamicDataset, seed: int
-) -> dynamic_personalization_data.Periods:
+  dataset: dynamic_personalization.DynamicDataset, seed: int
+) -> dynamic_personalization.Periods:
   """Draws the periods of validation, which are iid."""
   return _periods(dataset, "validation", "iid", seed)
 
 
 def test_periods(
-  dataset: dynamic_personalization_data.DynamicDataset,
-  distribution: str,
-  seed: int,
-) -> dynamic_personalization_data.Periods:
+  dataset: dynamic_personalization.DynamicDataset, distribution: str, seed: int
+) -> dynamic_personalization.Periods:
   """Draws the periods of a stream."""
   return _periods(
     dataset, "test", distribution, seed, FLAGS.periods_per_distribution

@@ -1,29 +1,32 @@
 """The flags of `experiments.evolving`, and what they ask for."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import TYPE_CHECKING
 
-import tensorflow as tf
 from absl import flags
 
 from tff_shift import algorithms
 from tff_shift import models
 from tff_shift.command_line import common_flags
-from tff_shift.command_line import comparison
 from tff_shift.command_line import output_folder
 from tff_shift.command_line.flags import dataset_flags
 from tff_shift.command_line.flags import input_flags
 from tff_shift.command_line.flags import model_flags
 from tff_shift.command_line.flags import selection_flags
+from tff_shift.command_line.plans import plan
 from tff_shift.command_line.tuning import selection
 from tff_shift.command_line.tuning import trials
 from tff_shift.data.shifts import evolving as evolving_data
 from tff_shift.data.your_own import own_datasets
-from tff_shift.models import split_model
 from tff_shift.reporting import summary
-from tff_shift.simulation.scenarios import evolving
+
+if TYPE_CHECKING:
+  from tff_shift.models import split_model
 
 FLAGS = flags.FLAGS
 
@@ -106,7 +109,7 @@ def define_flags() -> None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan(comparison.Plan):
+class Plan(plan.Plan):
   """What the flags ask for, checked.
 
   Attributes:
@@ -118,9 +121,9 @@ class Plan(comparison.Plan):
   dirichlet: float
 
 
-def _chosen() -> list[selection.Trial]:
+def _defaults(*_: Any) -> dict[str, Any]:
   # Domains that are learned one after the other share all rounds.
-  return trials.chosen(SCENARIO, lambda *_: {"task_rounds": FLAGS.rounds})
+  return {"task_rounds": FLAGS.rounds}
 
 
 def check_flags() -> None:
@@ -130,7 +133,7 @@ def check_flags() -> None:
     UsageError: If there is one.
   """
   common_flags.check_common_flags(SCENARIO)
-  _chosen()
+  trials.described(SCENARIO, _defaults)
   seeds = common_flags.chosen_seeds("seeds")
   selection_flags.chosen_seeds(LAST_SOURCE, seeds)
   common_flags.require_at_least_one(
@@ -155,6 +158,8 @@ def check_flags() -> None:
     "test_fraction", 0 < FLAGS.test_fraction < 1, "above 0 and below 1"
   )
   common_flags.positive_number("dirichlet")
+  # Last, because it imports the algorithms and TensorFlow.
+  trials.chosen(SCENARIO, _defaults)
 
 
 def make_plan() -> Plan:
@@ -167,7 +172,7 @@ def make_plan() -> Plan:
     UsageError: If a flag or a file is wrong.
   """
   check_flags()
-  chosen = _chosen()
+  chosen = trials.chosen(SCENARIO, _defaults)
   seeds = common_flags.chosen_seeds("seeds")
   selection_seeds = selection_flags.chosen_seeds(LAST_SOURCE, seeds)
   dirichlet = common_flags.positive_number("dirichlet")
@@ -269,6 +274,8 @@ def _checked(
   chosen: Sequence[selection.Trial],
 ) -> Sequence[evolving_data.Client]:
   """Refuses clients of whom an algorithm can train nobody; returns them."""
+  from tff_shift.simulation.scenarios import evolving
+
   for name in dict.fromkeys(each.algorithm for each in chosen):
     try:
       evolving.left_out(clients, algorithms.min_source_domains(name))
@@ -344,6 +351,8 @@ def _build_model(
   dataset: evolving_data.EvolvingDataset,
   clients: Sequence[evolving_data.Client],
 ) -> split_model.SplitModel:
+  import tensorflow as tf
+
   x = dataset.domains[0].x
   name = common_flags.model_name(SCENARIO)
   options = common_flags.model_options()

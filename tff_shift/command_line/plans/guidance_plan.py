@@ -1,28 +1,31 @@
 """The flags of `experiments.guidance`, and what they ask for."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
+from typing import TYPE_CHECKING
 
-import tensorflow as tf
 from absl import flags
 
 from tff_shift import algorithms
 from tff_shift import models
-from tff_shift.algorithms import fed_avg_ft
 from tff_shift.command_line import common_flags
-from tff_shift.command_line import comparison
 from tff_shift.command_line import output_folder
 from tff_shift.command_line.flags import dataset_flags
 from tff_shift.command_line.flags import input_flags
 from tff_shift.command_line.flags import model_flags
 from tff_shift.command_line.flags import selection_flags
+from tff_shift.command_line.plans import plan
 from tff_shift.command_line.tuning import trials
 from tff_shift.data.images import color_transforms
 from tff_shift.data.shifts import guidance
 from tff_shift.data.your_own import own_datasets
-from tff_shift.models import guided_model
-from tff_shift.models.networks import lenet
+from tff_shift.models import shared_stages
+
+if TYPE_CHECKING:
+  from tff_shift.models import guided_model
 
 FLAGS = flags.FLAGS
 
@@ -110,7 +113,7 @@ def define_flags() -> None:
     "sharing",
     None,
     "What the two tasks of --model=lenet share: "
-    + ", ".join(lenet.SHARED_STAGES)
+    + ", ".join(shared_stages.SHARED_STAGES)
     + ". Default: deep.",
   )
   selection_flags.define(
@@ -122,7 +125,7 @@ def define_flags() -> None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan(comparison.Plan):
+class Plan(plan.Plan):
   """What the flags ask for, checked.
 
   Attributes:
@@ -146,16 +149,18 @@ def check_flags() -> None:
     FLAGS.intensity = guidance.default_intensity(FLAGS.dataset)
   common_flags.require_choice("intensity", _INTENSITIES)
   if FLAGS.sharing is not None:
-    common_flags.require_choice("sharing", lenet.SHARED_STAGES)
+    common_flags.require_choice("sharing", shared_stages.SHARED_STAGES)
   common_flags.require_at_least_one("max_examples", "final_rounds")
   common_flags.require(
     "final_rounds",
     FLAGS.final_rounds <= FLAGS.rounds,
     f"at most --rounds={FLAGS.rounds}",
   )
-  trials.chosen(SCENARIO, _defaults)
+  trials.described(SCENARIO, _defaults)
   seeds = common_flags.chosen_seeds("seeds")
   selection_flags.chosen_seeds(VALIDATION, seeds)
+  # Last, because it imports the algorithms and TensorFlow.
+  trials.chosen(SCENARIO, _defaults)
 
 
 def make_plan() -> Plan:
@@ -236,8 +241,7 @@ def _defaults(algorithm: str, setting: Mapping[str, Any]) -> dict[str, Any]:
   if setting.get("variant") == "program":
     values |= _PROGRAM_DEFAULTS.get(algorithm, {})
   rounds = FLAGS.rounds
-  kind = algorithms.get(algorithm).HParams
-  if issubclass(kind, fed_avg_ft.HParams):
+  if hasattr(algorithms.describe(algorithm).hparams, "fine_tuning_steps"):
     # Fine-tuning goes on where the rounds end, and the rate falls on.
     steps, per_round = (
       setting.get(name, values[name])
@@ -251,6 +255,10 @@ def _defaults(algorithm: str, setting: Mapping[str, Any]) -> dict[str, Any]:
 def _build_model(
   dataset: guidance.GuidanceDataset,
 ) -> guided_model.GuidedModel:
+  import tensorflow as tf
+
+  from tff_shift.models import guided_model
+
   options = common_flags.model_options()
   if FLAGS.sharing is not None:
     options["sharing"] = FLAGS.sharing

@@ -1,35 +1,39 @@
 """The flags of `experiments.online_adaptation`, and what they ask for."""
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import tensorflow as tf
 from absl import flags
 
 from tff_shift import memory
 from tff_shift import models
 from tff_shift.command_line import common_flags
-from tff_shift.command_line import comparison
 from tff_shift.command_line import output_folder
 from tff_shift.command_line import pretrained
 from tff_shift.command_line.flags import dataset_flags
 from tff_shift.command_line.flags import input_flags
 from tff_shift.command_line.flags import model_flags
+from tff_shift.command_line.plans import plan as plan_lib
 from tff_shift.command_line.tuning import selection
 from tff_shift.command_line.tuning import trials
-from tff_shift.data import examples
 from tff_shift.data.images import corruptions
 from tff_shift.data.shifts import class_pools
 from tff_shift.data.shifts import online_adaptation
 from tff_shift.data.shifts import schedules
-from tff_shift.learning.aggregators import factories
-from tff_shift.models import split_model
-from tff_shift.simulation.scenarios import pretraining
-from tff_shift.simulation.scenarios import rate_controls
+
+if TYPE_CHECKING:
+  from tff_shift.data import examples
+  from tff_shift.learning.aggregators import factories
+  from tff_shift.models import split_model
+  from tff_shift.simulation.scenarios import pretraining_hparams
 
 FLAGS = flags.FLAGS
 
@@ -132,7 +136,7 @@ def define_flags() -> None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan(comparison.Plan):
+class Plan(plan_lib.Plan):
   """What the flags ask for, checked.
 
   Attributes:
@@ -147,10 +151,12 @@ class Plan(comparison.Plan):
   dirichlet: float
   dataset: online_adaptation.OnlineDataset
   archive: Callable[[str, int], examples.Examples] | None
-  pretraining: pretraining.PretrainingHParams
+  pretraining: pretraining_hparams.PretrainingHParams
 
   def num_runs(self, trial: selection.Trial) -> int:
     """See the base class."""
+    from tff_shift.simulation.scenarios import rate_controls
+
     controls = len(rate_controls.NAMES) * len(_controlled([trial]))
     return len(self.omegas) * len(self.seeds) * (1 + controls)
 
@@ -185,7 +191,7 @@ def check_flags() -> None:
     UsageError: If there is one.
   """
   common_flags.check_common_flags(SCENARIO)
-  chosen = _chosen()
+  chosen = trials.described(SCENARIO, _defaults)
   _check_slots(chosen)
   common_flags.chosen_seeds("seeds")
   for flag, allowed in (
@@ -220,10 +226,12 @@ def check_flags() -> None:
   pretrained.chosen_hparams()
   _check_controls(chosen)
   common_flags.positive_number("dirichlet")
+  # Last, because it imports the algorithms and TensorFlow.
+  trials.chosen(SCENARIO, _defaults)
 
 
-def _chosen() -> list[selection.Trial]:
-  return trials.chosen(SCENARIO, lambda *_: {"num_slots": FLAGS.num_clients})
+def _defaults(*_: Any) -> dict[str, Any]:
+  return {"num_slots": FLAGS.num_clients}
 
 
 def make_plan() -> Plan:
@@ -236,7 +244,7 @@ def make_plan() -> Plan:
     UsageError: If a flag or a file is wrong.
   """
   check_flags()
-  chosen = _chosen()
+  chosen = trials.chosen(SCENARIO, _defaults)
   seeds = common_flags.chosen_seeds("seeds")
   omegas = {
     shift: {seed: _omega(shift, FLAGS.timesteps, seed) for seed in seeds}
@@ -376,6 +384,8 @@ def _aggregators(
   chosen: Sequence[selection.Trial],
 ) -> dict[str, factories.Aggregator | None]:
   """Returns the aggregators of algorithms and controls by name, checked."""
+  from tff_shift.simulation.scenarios import rate_controls
+
   controlled = _controlled(chosen)
   found = common_flags.chosen_aggregators(
     [*chosen, *map(fixed_rate, controlled)],
@@ -409,6 +419,8 @@ def _check_controls(chosen: Sequence[selection.Trial]) -> None:
 
 def fixed_rate(trial: selection.Trial) -> selection.Trial:
   """Returns FixLR with the updates of a trial, which controls run."""
+  from tff_shift.simulation.scenarios import rate_controls
+
   return trial._replace(
     algorithm="fix_lr", hparams=rate_controls.fixed_rate(trial.hparams)
   )
@@ -433,6 +445,8 @@ def _draw_each_part(drawn: online_adaptation.Streams) -> None:
 def _build_model(
   dataset: online_adaptation.OnlineDataset,
 ) -> split_model.SplitModel:
+  import tensorflow as tf
+
   x = dataset.stream.x
   model = models.build(
     common_flags.model_name(SCENARIO),

@@ -17,7 +17,7 @@ from typing import Any
 from typing import NamedTuple
 
 from tff_shift import arguments
-from tff_shift.simulation.engine import rounds
+from tff_shift import errors
 
 # What stands for a rule where none has chosen.
 NONE = "none"
@@ -122,7 +122,7 @@ def _score(rule: SelectionCriterion, trial: Trial) -> float:
   """
   try:
     return rule.score(trial)
-  except rounds.DivergedError:
+  except errors.DivergedError:
     return -math.inf
 
 

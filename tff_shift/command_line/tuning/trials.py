@@ -39,20 +39,56 @@ def chosen(
   Raises:
     UsageError: If a flag is wrong.
   """
+  return _all(
+    scenario, defaults, overrides, lambda name: algorithms.get(name).HParams
+  )
+
+
+def described(
+  scenario: str,
+  defaults: Callable[[str, Mapping[str, Any]], Mapping[str, Any]] = _no_values,
+  overrides: Callable[[str], Mapping[str, Any]] = _no_values,
+) -> list[selection.Trial]:
+  """Returns the trials with stand-ins for their hyper-parameters.
+
+  Does not import the algorithms: the hyper-parameters are instances of
+  `algorithms.describe(name).hparams`. Each value is checked by itself, not
+  together with others.
+
+  Args:
+    scenario: See `chosen`.
+    defaults: See `chosen`.
+    overrides: See `chosen`.
+
+  Returns:
+    The trials in the order of `chosen`.
+
+  Raises:
+    UsageError: If a flag is wrong.
+  """
+  return _all(
+    scenario,
+    defaults,
+    overrides,
+    lambda name: algorithms.describe(name).hparams,
+  )
+
+
+def _all(scenario, defaults, overrides, kind_of) -> list[selection.Trial]:
   return [
     trial
     for name in common_flags.chosen_algorithms(scenario)
-    for trial in _of_algorithm(name, defaults, overrides(name))
+    for trial in _of_algorithm(name, kind_of(name), defaults, overrides(name))
   ]
 
 
 def _of_algorithm(
   name: str,
+  kind: type[hyperparameters.HParams],
   defaults: Callable[[str, Mapping[str, Any]], Mapping[str, Any]],
   overrides: Mapping[str, Any],
 ) -> list[selection.Trial]:
   """Returns an algorithm at every combination of the values of its flags."""
-  kind = algorithms.get(name).HParams
   names = [field.name for field in dataclasses.fields(kind)]
   given = {
     field: flags.FLAGS[field].value

@@ -9,8 +9,6 @@ Kasiviswanathan; AISTATS 2019). Computed by the library dp-accounting.
 import math
 from typing import NamedTuple
 
-import dp_accounting
-
 from tff_shift import arguments
 
 # The accountant's largest order is 1024: below this delta it adds more than
@@ -81,6 +79,9 @@ def account(
     raise ValueError(
       "dp_delta=0 is not allowed with one client: it must be above 0"
     )
+  # Takes 0.3 s to import, and command lines import this module.
+  import dp_accounting
+
   delta = delta or num_clients**-1.1
   probability = clients_per_round / num_clients
   relation = dp_accounting.NeighboringRelation

@@ -7,14 +7,15 @@ from typing import NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift import errors
+
 _REMEDY = (
   "a smaller --noise_multiplier, more clients in a round or fewer weights may"
   " help"
 )
 
 
-class NoiseWarning(UserWarning):
-  """Noise outweighs what is learned; the message is one line."""
+NoiseWarning = errors.NoiseWarning
 
 
 class Noise(NamedTuple):

@@ -20,6 +20,7 @@ import math
 import tensorflow as tf
 
 from tff_shift.models import guided_model
+from tff_shift.models import shared_stages
 from tff_shift.models.networks import projection
 from tff_shift.models.networks import residual
 
@@ -29,8 +30,7 @@ _LINEAR_WIDTHS = (512, 256)
 _BRANCH_WIDTH = 128
 _SMALLEST_IMAGE = 16
 
-# How many stages the tasks share: two convolutions, then the linear layers.
-SHARED_STAGES = {"none": 0, "shallow": 1, "mid": 2, "deep": 3}
+SHARED_STAGES = shared_stages.SHARED_STAGES
 
 
 def _initializers(num_inputs: int):

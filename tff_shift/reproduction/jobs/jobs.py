@@ -280,7 +280,9 @@ def _reduced(
   # Steps of the head come before as many of the backbone, or fewer.
   steps = reduced.get("local_steps")
   if "local_steps" in reductions.items and "head_steps" not in reductions.items:
-    default = getattr(algorithms.get(algorithm).HParams(), "head_steps", None)
+    default = getattr(
+      algorithms.describe(algorithm).hparams, "head_steps", None
+    )
     if default is not None:
       of_head = int(reduced.get("head_steps", default))
       reduced["head_steps"] = min(of_head, int(steps))

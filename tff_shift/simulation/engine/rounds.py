@@ -16,6 +16,7 @@ import numpy as np
 from absl import logging
 
 from tff_shift import arguments
+from tff_shift import errors
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import randomness
 from tff_shift.learning.aggregators import update_noise
@@ -24,28 +25,7 @@ from tff_shift.simulation.engine import checks
 from tff_shift.simulation.engine import client_data
 from tff_shift.simulation.engine import client_states as client_states_lib
 
-
-class DivergedError(RuntimeError):
-  """All clients of a round gave numbers that are not finite.
-
-  Attributes:
-    algorithm: The name of the algorithm.
-    round_num: The round, from 1.
-  """
-
-  def __init__(
-    self,
-    algorithm: str,
-    round_num: int,
-    num_clients: int,
-    what_may_help: str = "a smaller learning rate may help",
-  ):
-    super().__init__(
-      f"{algorithm} diverged in round {round_num}: what its"
-      f" {num_clients} clients trained is not finite; {what_may_help}"
-    )
-    self.algorithm = algorithm
-    self.round_num = round_num
+DivergedError = errors.DivergedError
 
 
 def num_sampled(num_clients: int, participation: float) -> int:

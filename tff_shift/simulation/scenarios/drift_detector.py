@@ -27,10 +27,11 @@ from tff_shift.data.shifts import dynamic_personalization
 from tff_shift.learning import evaluation
 from tff_shift.models import input_scaling as scaling_lib
 from tff_shift.models import split_model
+from tff_shift.shift import choices
 from tff_shift.shift import distances
 from tff_shift.shift import representations
 
-FEATURES = ("pixels", "extractor")
+FEATURES = choices.FEATURES
 
 # Pairs of periods that give the threshold: enough for a quantile of 0.95.
 _NUM_PAIRS = 200

@@ -34,6 +34,7 @@ from tff_shift.data.shifts import dynamic_personalization
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import local_training
 from tff_shift.learning import periods as period_data
+from tff_shift.shift import choices
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import checks
 from tff_shift.simulation.engine import client_data
@@ -41,9 +42,7 @@ from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.scenarios import deployment
 from tff_shift.simulation.scenarios import drift_detector as instruments_lib
 
-# next: a model for a drift is used from the period after it on. current: the
-# period that showed the drift is predicted again.
-APPLY_UPDATES = ("next", "current")
+APPLY_UPDATES = choices.APPLY_UPDATES
 
 # So many iid periods of each client give the validation accuracy.
 NUM_VALIDATION_PERIODS = 10

@@ -1,0 +1,121 @@
+"""Help and wrong flags are answered before TensorFlow is imported."""
+
+import dataclasses
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from tff_shift import algorithms
+from tff_shift.command_line.flags import hparam_flags
+
+_ROOT = pathlib.Path(__file__).parents[2]
+_BINARIES = sorted(
+  file.stem
+  for file in (_ROOT / "experiments").glob("*.py")
+  if 'if __name__ == "__main__"' in file.read_text(encoding="utf-8")
+)
+_SCENARIOS = [
+  name
+  for name in _BINARIES
+  if (_ROOT / "experiments" / f"{name}_plan.py").exists()
+]
+_HEAVY = {"tensorflow", "tensorflow_federated"}
+
+
+def answer(*arguments):
+  """Runs Python; returns its exit code, output, errors and what it imports."""
+  process = subprocess.run(
+    [sys.executable, "-X", "importtime", *arguments],
+    cwd=_ROOT,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  errors, imported = [], set()
+  for line in process.stderr.splitlines():
+    if line.startswith("import time:"):
+      imported.add(line.rpartition("|")[2].strip())
+    else:
+      errors.append(line)
+  return process.returncode, process.stdout, errors, imported
+
+
+def refusal(binary, *arguments):
+  """Returns the one line of a refusal, which needs no TensorFlow."""
+  code, output, errors, imported = answer(
+    "-m", f"experiments.{binary}", *arguments
+  )
+  assert (code, output, len(errors)) == (2, "", 1), errors
+  assert "absl.flags" in imported and not imported & _HEAVY
+  return errors[0]
+
+
+def test_the_package_is_imported_without_tensorflow():
+  code, _, errors, imported = answer("-c", "import tff_shift")
+  assert (code, errors) == (0, [])
+  assert "tff_shift" in imported and not imported & _HEAVY
+
+
+def test_algorithms_and_models_are_named_without_tensorflow():
+  code, output, errors, imported = answer(
+    "-c",
+    "from tff_shift import algorithms, models;"
+    " print(*algorithms.names('evolving'), *models.names())",
+  )
+  assert (code, errors) == (0, [])
+  assert {"fed_avg", "mlp"} <= set(output.split())
+  assert not imported & _HEAVY
+
+
+@pytest.mark.parametrize("binary", _BINARIES)
+def test_a_flag_that_there_is_not(binary):
+  told = refusal(binary, "--no_such_flag=1")
+  assert told == f"{binary}: Unknown command line flag 'no_such_flag'"
+
+
+@pytest.mark.parametrize("binary", _BINARIES)
+@pytest.mark.parametrize(("flag", "exit_code"), [("help", 0), ("helpfull", 1)])
+def test_help(binary, flag, exit_code):
+  code, output, errors, imported = answer(
+    "-m", f"experiments.{binary}", f"--{flag}"
+  )
+  assert (code, errors) == (exit_code, [])
+  assert f"python -m experiments.{binary}" in output and "\n  --" in output
+  assert not imported & _HEAVY
+
+
+@pytest.mark.parametrize("binary", _SCENARIOS)
+class TestScenarios:
+  def test_an_algorithm_that_there_is_not(self, binary):
+    told = refusal(binary, "--algorithm=no_such")
+    assert f"{binary}: --algorithm=no_such: there is no such algorithm" in told
+
+  def test_a_data_set_that_there_is_not(self, binary):
+    told = refusal(binary, "--algorithm=fed_avg", "--dataset=no_such")
+    assert f"{binary}: --dataset=no_such: it must be one of" in told
+
+  def test_a_value_that_a_hyperparameter_does_not_take(self, binary):
+    algorithm = hparam_flags.owners_of("batch_size", binary)[0]
+    told = refusal(binary, f"--algorithm={algorithm}", "--batch_size=0")
+    assert told == (
+      f"{binary}: --batch_size=0 is not allowed: it must be an integer at"
+      " least 1"
+    )
+
+  def test_a_hyperparameter_of_another_algorithm(self, binary):
+    fields = {
+      name: {
+        field.name
+        for field in dataclasses.fields(algorithms.describe(name).hparams)
+      }
+      for name in algorithms.names(binary)
+    }
+    algorithm, flag = next(
+      (name, flag)
+      for name, own in fields.items()
+      for flag in sorted(set().union(*fields.values()) - own)
+    )
+    told = refusal(binary, f"--algorithm={algorithm}", f"--{flag}=1")
+    assert f"{binary}: --{flag} belongs to " in told

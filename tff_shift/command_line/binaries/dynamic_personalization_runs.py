@@ -1,0 +1,230 @@
+"""The runs of `experiments.dynamic_personalization`, once they are planned."""
+
+import dataclasses
+import functools
+
+import numpy as np
+from absl import flags
+
+from tff_shift.command_line import common_flags
+from tff_shift.command_line import comparison
+from tff_shift.command_line import pretrained
+from tff_shift.command_line.flags import selection_flags
+from tff_shift.command_line.plans import (
+  dynamic_personalization_plan as planning,
+)
+from tff_shift.command_line.tuning import selection
+from tff_shift.learning import evaluation
+from tff_shift.reporting.results import dynamic_personalization_results
+from tff_shift.simulation.scenarios import drift_detector as instruments_lib
+from tff_shift.simulation.scenarios import dynamic_personalization
+
+FLAGS = flags.FLAGS
+
+_TEST = "test"
+
+
+def _fit_instruments(
+  plan: planning.Plan,
+) -> dict[int | None, instruments_lib.Instruments]:
+  """Fits what clients measure with, for each length of r, or None without r.
+
+  They differ in r alone.
+  """
+  extractor = None
+  if plan.extractor is not None:
+    train, held_out = instruments_lib.split_public(
+      plan.dataset.public, FLAGS.public_seed
+    )
+    trained = pretrained.train(
+      plan.extractor,
+      train,
+      held_out,
+      plan.pretraining,
+      seed=FLAGS.public_seed,
+      name="extractor",
+    )
+    extractor = instruments_lib.make_extractor(plan.extractor, trained.weights)
+  sizes = dict.fromkeys(map(planning.representation_size, plan.trials))
+  return {
+    size: instruments_lib.fit(
+      plan.dataset,
+      representation=FLAGS.representation if size else None,
+      representation_size=size,
+      distance_features=FLAGS.distance_features,
+      period_size=FLAGS.period_size,
+      extractor=extractor,
+      input_scaling=plan.model.input_scaling,
+      threshold=FLAGS.distance_threshold,
+      quantile=plan.quantile,
+      seed=FLAGS.public_seed,
+    )
+    for size in sizes
+  }
+
+
+class _Runner:
+  """Runs the trials of a plan and writes down what they give."""
+
+  def __init__(
+    self,
+    running: comparison.Comparison,
+    instruments: dict[int | None, instruments_lib.Instruments],
+  ):
+    self._running = running
+    self._plan = running.plan
+    self._instruments = instruments
+    # What clients meet is the same for all trials.
+    shared = next(iter(instruments.values()))
+    self._streams = {
+      (seed, distribution): self._measure(seed, distribution, shared)
+      for seed in self._plan.seeds
+      for distribution in FLAGS.test_distributions
+    }
+    for distribution in FLAGS.test_distributions:
+      dynamic_personalization_results.draw_distances(
+        self._streams[self._plan.seeds[0], distribution],
+        shared.threshold,
+        distribution,
+        self._plan.seeds[0],
+        running.folder,
+      )
+
+  def _measure(
+    self,
+    seed: int,
+    distribution: str,
+    instruments: instruments_lib.Instruments,
+  ) -> dynamic_personalization.Stream:
+    with common_flags.progress_bar(
+      FLAGS.periods, f"distances, {distribution}, seed {seed}", unit="period"
+    ) as bar:
+      return dynamic_personalization.measure_stream(
+        planning.test_periods(self._plan.dataset, distribution, seed),
+        FLAGS.periods,
+        instruments,
+        on_period=bar.update,
+      )
+
+  def run(
+    self, trial: selection.Trial
+  ) -> dict[int, dynamic_personalization.DynamicResult]:
+    """Runs a trial with every seed, and uses it on every stream."""
+    return self._run(trial, _TEST, self._plan.seeds, FLAGS.test_distributions)
+
+  def score(self, trial: selection.Trial) -> float:
+    """Returns VACC in percent, mean over seeds; it is used on no stream."""
+    by_seed = self._run(
+      trial, planning.VALIDATION, self._plan.selection_seeds, []
+    )
+    return float(np.mean([r.validation_accuracy for r in by_seed.values()]))
+
+  def _run(self, trial, held_out, seeds, names):
+    algorithm = self._running.build(
+      trial, num_evaluation_domains=FLAGS.num_clients
+    )
+    return {
+      seed: self._run_one(algorithm, trial, held_out, seed, names)
+      for seed in seeds
+    }
+
+  def _run_one(
+    self, algorithm, trial, held_out, seed, names
+  ) -> dynamic_personalization.DynamicResult:
+    """Trains with a seed, and uses what that gives on streams."""
+    instruments = self._instruments[planning.representation_size(trial)]
+    num_steps = FLAGS.rounds + len(names) * FLAGS.periods
+    classes = self._plan.dataset.class_names if held_out == _TEST else None
+    with self._running.run(
+      trial, seed, num_steps, class_names=classes, held_out=held_out
+    ) as run:
+
+      def on_round(round_num, loss):
+        run.write_loss(round_num, loss)
+        run.bar.update(round_num, loss=loss)
+
+      def on_period(name, period, accuracy):
+        done = FLAGS.rounds + names.index(name) * FLAGS.periods + period
+        run.bar.update(done, accuracy=float(np.mean(accuracy)))
+
+      def on_stream(name, inference):
+        for period in range(1, FLAGS.periods + 1):
+          run.write(
+            {"test_distribution": name, "period": period},
+            inference.of_period(period),
+          )
+
+      result = dynamic_personalization.run(
+        algorithm,
+        planning.train_periods(self._plan.dataset, seed),
+        planning.validation_periods(self._plan.dataset, seed),
+        {name: self._streams[seed, name] for name in names},
+        instruments.represent,
+        num_rounds=FLAGS.rounds,
+        run_seed=seed,
+        threshold=instruments.threshold,
+        participation=FLAGS.participation,
+        apply_update=FLAGS.apply_update,
+        on_round=on_round,
+        on_period=on_period,
+        on_stream=on_stream,
+        on_end=run.on_end,
+        checkpoint=run.checkpoint,
+      )
+    return comparison.without_states(result)
+
+
+def _final_metrics(
+  distribution: str, seed: int, result: dynamic_personalization.DynamicResult
+) -> dict[str, float]:
+  """Returns what use on a stream has shown."""
+  del seed
+  return dynamic_personalization_results.final_metrics(
+    result.inferences[distribution], result.validation_accuracy
+  )
+
+
+def run(plan: planning.Plan) -> None:
+  """Runs the comparison of a plan."""
+  by_label = {}
+  with common_flags.executor():
+    # The fit refuses what does not suit the data, and the folder comes after.
+    with common_flags.usage_errors():
+      instruments = _fit_instruments(plan)
+    threshold = next(iter(instruments.values())).threshold
+    running = comparison.Comparison(
+      dataclasses.replace(
+        plan, settings={**plan.settings, "distance_threshold": threshold}
+      )
+    )
+    runner = _Runner(running, instruments)
+    rule = selection_flags.rule(
+      planning.VALIDATION, "accuracy (%) on validation periods", runner.score
+    )
+    for reading in running.runs(
+      runner.run, rule=rule, all_settings=FLAGS.all_settings
+    ):
+      by_label[reading.trial.label] = reading.by_seed
+      for distribution in FLAGS.test_distributions:
+        running.summarize(
+          reading,
+          reading.by_seed,
+          functools.partial(_final_metrics, distribution),
+          test_distribution=distribution,
+        )
+  for distribution in FLAGS.test_distributions:
+    dynamic_personalization_results.draw_accuracy(
+      by_label, distribution, running.folder
+    )
+  # How well drifts are detected does not depend on the algorithm: summary.json
+  # tells.
+  running.finish(
+    [
+      "validation_accuracy",
+      *evaluation.compared(),
+      "multi_period_variance",
+      "multi_period_variance_below",
+      "low_accuracy_share",
+      "request_share",
+    ]
+  )

@@ -1,0 +1,280 @@
+"""The runs of `experiments.online_adaptation`, once they are planned."""
+
+import functools
+import itertools
+from collections.abc import Iterator
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+from absl import flags
+
+from tff_shift.command_line import common_flags
+from tff_shift.command_line import comparison
+from tff_shift.command_line import pretrained
+from tff_shift.command_line.plans import online_adaptation_plan as planning
+from tff_shift.command_line.tuning import selection
+from tff_shift.data.shifts import online_adaptation as online_adaptation_data
+from tff_shift.learning import evaluation
+from tff_shift.reporting.figures import online_adaptation_figures
+from tff_shift.reporting.results import online_adaptation_results
+from tff_shift.shift import bbse
+from tff_shift.simulation.scenarios import online_adaptation
+from tff_shift.simulation.scenarios import pretraining
+from tff_shift.simulation.scenarios import rate_controls
+
+FLAGS = flags.FLAGS
+
+
+class _Runner:
+  """Runs the trials of a plan and writes down what they give."""
+
+  def __init__(
+    self, running: comparison.Comparison, trained: pretraining.Pretrained
+  ):
+    self._running = running
+    self._plan = running.plan
+    self._trained = trained
+    self._model = pretraining.with_pretrained(self._plan.model, trained)
+
+  def _deployment(self, trial: selection.Trial, seed: int):
+    """Returns what clients hold from before deployment."""
+    confusion = bbse.confusion_matrix(
+      tf.constant(self._trained.validation_logits),
+      tf.constant(self._trained.validation_y),
+      soft=getattr(trial.hparams, "soft_predictions", False),
+    )
+    initial = [
+      online_adaptation_data.initial_examples(
+        self._plan.dataset, FLAGS.initial_examples, client, seed
+      )
+      for client in range(FLAGS.num_clients)
+    ]
+    return online_adaptation.Deployment(initial, confusion.numpy())
+
+  def run(
+    self, trial: selection.Trial
+  ) -> dict[int, dict[str, online_adaptation.OnlineResult]]:
+    """Runs a trial on every schedule with every seed.
+
+    Args:
+      trial: The trial.
+
+    Returns:
+      The results by seed and schedule.
+    """
+    algorithm = self._running.build(trial, self._model)
+    return self._run_all(algorithm, trial, lambda shift, seed: None)
+
+  def controls(
+    self, reading: selection.TrialResult
+  ) -> Iterator[selection.TrialResult]:
+    """Runs the controls of a trial, if it is Fed-ADE's and asked for.
+
+    Args:
+      reading: What the trial gave.
+
+    Yields:
+      A reading for each control. Its trial has the hyper-parameters that
+      its rates come from.
+    """
+    trial = reading.trial
+    if not FLAGS.controls or trial.algorithm != planning.CONTROLLED:
+      return
+    algorithm = self._running.build(planning.fixed_rate(trial), self._model)
+    for name in rate_controls.NAMES:
+      control = trial._replace(algorithm=name)
+      rates_of = functools.partial(_prescribed_rates, name, reading)
+      yield reading._replace(
+        trial=control,
+        by_seed=self._run_all(algorithm, control, rates_of),
+      )
+
+  def _run_all(self, algorithm, trial, rates_of):
+    """Runs on every schedule with every seed, at `rates_of(shift, seed)`."""
+    found = {seed: {} for seed in self._plan.seeds}
+    for shift in FLAGS.shift:
+      for seed, by_shift in found.items():
+        by_shift[shift] = self._run_one(
+          algorithm, trial, shift, seed, rates_of(shift, seed)
+        )
+    return found
+
+  def _run_one(self, algorithm, trial, shift, seed, prescribed_rates):
+    with self._running.run(
+      trial,
+      seed,
+      FLAGS.timesteps,
+      class_names=self._plan.dataset.class_names,
+      shift=shift,
+    ) as run:
+
+      def on_timestep(step):
+        run.write({"timestep": step.timestep}, step.measured())
+        run.bar.update(
+          step.timestep,
+          loss=step.after["loss"],
+          accuracy=step.after["accuracy"],
+        )
+
+      result = online_adaptation.run(
+        algorithm,
+        planning.client_streams(self._plan, shift, seed),
+        self._deployment(trial, seed),
+        run_seed=seed,
+        rounds_per_step=FLAGS.rounds_per_step,
+        participation=FLAGS.participation,
+        prescribed_rates=prescribed_rates,
+        on_timestep=on_timestep,
+        on_loss=run.write_loss,
+        on_end=run.on_end,
+        checkpoint=run.checkpoint,
+      )
+    return comparison.without_states(result)
+
+
+def _prescribed_rates(
+  control: str, reading: selection.TrialResult, shift: str, seed: int
+) -> np.ndarray:
+  """Returns a control's rates for a schedule and seed of Fed-ADE's runs."""
+  rates = online_adaptation_results.learning_rates(reading.by_seed[seed][shift])
+  counts = rate_controls.num_rounds(
+    *rates.shape,
+    run_seed=seed,
+    rounds_per_step=FLAGS.rounds_per_step,
+    participation=FLAGS.participation,
+  )
+  return rate_controls.prescribe(control, rates, counts, seed)
+
+
+def _measured_shift(
+  trial: selection.Trial, result: online_adaptation.OnlineResult
+) -> np.ndarray | None:
+  """Returns S of each client at each step, [timesteps, num_clients].
+
+  None where the rate does not come from a measured shift, or not at each step.
+  """
+  low = getattr(trial.hparams, "eta_min", None)
+  if low is None or FLAGS.participation < 1:
+    return None
+  if trial.algorithm in rate_controls.NAMES:
+    return None
+  high = trial.hparams.eta_max
+  if low == high:
+    return None
+  return online_adaptation_results.measured_shift(result, low, high)
+
+
+def _final_metrics(
+  plan: planning.Plan,
+  trial: selection.Trial,
+  shift: str,
+  seed: int,
+  result: online_adaptation.OnlineResult,
+) -> dict[str, float]:
+  """Returns means over the time steps, and how the measured shift ranks."""
+  found = {}
+  for name in evaluation.METRICS:
+    found[name] = result.mean(name)
+    found[f"before_adaptation_{name}"] = result.mean(f"{name}_before")
+  measured = _measured_shift(trial, result)
+  if measured is not None and FLAGS.shift_kind == "label":
+    true = online_adaptation_results.true_shift(
+      planning.client_streams(plan, shift, seed)
+    )
+    # Over clients, as the theorems have it; and over clients and steps.
+    found["cumulative_shift_correlation"] = (
+      online_adaptation_results.rank_correlation(
+        measured.sum(axis=0), true.sum(axis=0)
+      )
+    )
+    found["step_shift_correlation"] = (
+      online_adaptation_results.rank_correlation(measured, true)
+    )
+  return found
+
+
+def _draw_rates(
+  running: comparison.Comparison,
+  trial: selection.Trial,
+  by_shift: Mapping[str, online_adaptation.OnlineResult],
+) -> None:
+  """Draws where the rates of a run with the first seed came from."""
+  plan, folder = running.plan, running.folder
+  # Figures of several settings are told apart by their names.
+  names = [trial.label] if trial.compared else []
+  true, measured = {}, {}
+  for shift, result in by_shift.items():
+    client_streams = planning.client_streams(plan, shift, plan.seeds[0])
+    online_adaptation_results.draw_adaptation(
+      result,
+      client_streams,
+      plan.dataset.class_names,
+      folder,
+      shift,
+      plan.seeds[0],
+      *names,
+    )
+    signal = _measured_shift(trial, result)
+    if signal is not None:
+      true[shift] = online_adaptation_results.true_shift(client_streams).sum(
+        axis=0
+      )
+      measured[shift] = signal.sum(axis=0)
+  if measured:
+    online_adaptation_figures.shift_scatter(
+      true,
+      measured,
+      folder.figure_path("measured_shift", *names),
+      xlabel="True cumulative shift of a client",
+      ylabel="Cumulative S",
+      title=f"{trial.label}, each client with seed {plan.seeds[0]}",
+    )
+
+
+def run(plan: planning.Plan) -> None:
+  """Runs the comparison of a plan."""
+  by_shift = {shift: {} for shift in FLAGS.shift}
+  with common_flags.executor():
+    running = comparison.Comparison(plan)
+    if FLAGS.shift_kind == "covariate":
+      online_adaptation_results.draw_corruptions(
+        plan.dataset.stream.x[0], FLAGS.corruption_levels, running.folder
+      )
+    trained = pretrained.train(
+      plan.model,
+      plan.dataset.pretraining,
+      plan.dataset.validation,
+      plan.pretraining,
+      seed=FLAGS.pretraining_seed,
+      name="pre-trained model",
+    )
+    runner = _Runner(running, trained)
+    for reading in running.runs(runner.run):
+      for each in itertools.chain([reading], runner.controls(reading)):
+        trial = each.trial
+        for shift, by_label in by_shift.items():
+          by_label[trial.label] = by_seed = {
+            seed: results[shift] for seed, results in each.by_seed.items()
+          }
+          running.summarize(
+            each,
+            by_seed,
+            functools.partial(_final_metrics, plan, trial, shift),
+            shift=shift,
+          )
+      if hasattr(reading.trial.hparams, "eta_min"):
+        _draw_rates(running, reading.trial, reading.by_seed[plan.seeds[0]])
+  for shift, by_label in by_shift.items():
+    omega = np.array(list(plan.omegas[shift].values()))
+    online_adaptation_results.draw_accuracy(
+      by_label, omega, running.folder, shift
+    )
+  running.finish(
+    [
+      *evaluation.compared(),
+      *(f"before_adaptation_{name}" for name in evaluation.compared()),
+      "cumulative_shift_correlation",
+      "step_shift_correlation",
+    ]
+  )

@@ -1,0 +1,31 @@
+"""Errors and warnings that command lines report in one line.
+
+Does not import TensorFlow.
+"""
+
+
+class DivergedError(RuntimeError):
+  """All clients of a round gave numbers that are not finite.
+
+  Attributes:
+    algorithm: The name of the algorithm.
+    round_num: The round, from 1.
+  """
+
+  def __init__(
+    self,
+    algorithm: str,
+    round_num: int,
+    num_clients: int,
+    what_may_help: str = "a smaller learning rate may help",
+  ):
+    super().__init__(
+      f"{algorithm} diverged in round {round_num}: what its"
+      f" {num_clients} clients trained is not finite; {what_may_help}"
+    )
+    self.algorithm = algorithm
+    self.round_num = round_num
+
+
+class NoiseWarning(UserWarning):
+  """Noise outweighs what is learned; the message is one line."""

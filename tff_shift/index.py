@@ -64,7 +64,8 @@ class Index(records.Record):
   Attributes:
     algorithms: The algorithms by name.
     models: The modules of `models.networks` that have a function `build`.
-    digests: The SHA-256 of each source file, and of each file of `models.networks`.
+    digests: The SHA-256 of each source file, and of each file of
+      `models.networks`.
   """
 
   algorithms: dict[str, Algorithm]
@@ -101,7 +102,7 @@ def algorithm(name: str) -> Algorithm | None:
 
 
 def is_model(name: str) -> bool | None:
-  """Whether a module of `models.networks` is a model; None if it is new or changed."""
+  """Tells whether a network is a model, None if its file is new or changed."""
   if not _is_unchanged(f"models/networks/{name}.py"):
     return None
   return name in _index().models

@@ -152,7 +152,9 @@ def make() -> index.Index:
     models=tuple(
       name
       for name in sorted(files)
-      if hasattr(importlib.import_module(f"{networks.__name__}.{name}"), "build")
+      if hasattr(
+        importlib.import_module(f"{networks.__name__}.{name}"), "build"
+      )
     ),
     digests={source: index.digest(source) for source in sorted(told)},
   )

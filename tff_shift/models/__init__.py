@@ -32,7 +32,7 @@ from tff_shift.models import networks  # noqa: E402
 if TYPE_CHECKING:
   from tff_shift.models import input_scaling as scaling_lib
   from tff_shift.models import split_model
-  from tff_shift.models.keras.keras_models import from_keras
+  from tff_shift.models.keras.keras_models import from_keras as from_keras
   from tff_shift.models.keras.keras_models import (
     with_batch_normalization as with_batch_normalization,
   )

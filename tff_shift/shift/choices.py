@@ -6,7 +6,8 @@ Does not import TensorFlow: command lines define and check their flags by it.
 # How the data of a period become a vector r, see `representations`.
 REPRESENTATIONS = ("t_sne", "t_sne_map", "moments", "pca")
 
-# What the distance of two periods compares, see `simulation.scenarios.drift_detector`.
+# What the distance of two periods compares, see
+# `simulation.scenarios.drift_detector`.
 FEATURES = ("pixels", "extractor")
 
 # next: a model for a drift is used from the period after it on. current: the

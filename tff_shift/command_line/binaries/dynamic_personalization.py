@@ -23,7 +23,7 @@ def main() -> None:
   """Runs the comparison that the flags ask for."""
   plan = planning.make_plan()
   # Imports TensorFlow, so it comes after the checks of the flags.
-  from tff_shift.command_line.binaries import dynamic_personalization_runs
+  from tff_shift.command_line.scenario_runs import dynamic_personalization_runs
 
   dynamic_personalization_runs.run(plan)
 

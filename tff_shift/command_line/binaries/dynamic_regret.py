@@ -82,7 +82,7 @@ def main() -> None:
   seeds = common_flags.chosen_seeds("seeds")
   timesteps = _timesteps()
   # Imports TensorFlow, so it comes after the checks of the flags.
-  from tff_shift.command_line.binaries import dynamic_regret_runs
+  from tff_shift.command_line.scenario_runs import dynamic_regret_runs
 
   dynamic_regret_runs.run(seeds, timesteps)
 

@@ -21,7 +21,7 @@ def main() -> None:
   """Runs the comparison that the flags ask for."""
   plan = planning.make_plan()
   # Imports TensorFlow, so it comes after the checks of the flags.
-  from tff_shift.command_line.binaries import evolving_runs
+  from tff_shift.command_line.scenario_runs import evolving_runs
 
   evolving_runs.run(plan)
 

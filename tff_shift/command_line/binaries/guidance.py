@@ -19,7 +19,7 @@ def main() -> None:
   """Runs the comparison that the flags ask for."""
   plan = planning.make_plan()
   # Imports TensorFlow, so it comes after the checks of the flags.
-  from tff_shift.command_line.binaries import guidance_runs
+  from tff_shift.command_line.scenario_runs import guidance_runs
 
   guidance_runs.run(plan)
 

@@ -20,7 +20,7 @@ def main() -> None:
   """Runs the comparison that the flags ask for."""
   plan = planning.make_plan()
   # Imports TensorFlow, so it comes after the checks of the flags.
-  from tff_shift.command_line.binaries import online_adaptation_runs
+  from tff_shift.command_line.scenario_runs import online_adaptation_runs
 
   online_adaptation_runs.run(plan)
 

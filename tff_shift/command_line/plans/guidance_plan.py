@@ -22,7 +22,7 @@ from tff_shift.command_line.tuning import trials
 from tff_shift.data.images import color_transforms
 from tff_shift.data.shifts import guidance
 from tff_shift.data.your_own import own_datasets
-from tff_shift.models import shared_stages
+from tff_shift.models.networks import shared_stages
 
 if TYPE_CHECKING:
   from tff_shift.models import guided_model

@@ -20,9 +20,9 @@ import math
 import tensorflow as tf
 
 from tff_shift.models import guided_model
-from tff_shift.models import shared_stages
 from tff_shift.models.networks import projection
 from tff_shift.models.networks import residual
+from tff_shift.models.networks import shared_stages
 
 _KERNEL_SIZE = 5
 _CHANNELS_AND_GROUPS = ((32, 8), (64, 16))

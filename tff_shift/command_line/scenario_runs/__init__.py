@@ -1,0 +1,1 @@
+"""The runs of each scenario, once they are planned. Imports TensorFlow."""

@@ -71,7 +71,7 @@ workers: setup
 
 # Command lines read the index instead of importing algorithms and models.
 index: setup
-	$(BIN)/python -m tff_shift.write_index
+	$(BIN)/python -m tff_shift.command_line.write_index
 
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 

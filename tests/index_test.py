@@ -10,7 +10,7 @@ import sys
 from tff_shift import algorithms
 from tff_shift import index
 from tff_shift import models
-from tff_shift import write_index
+from tff_shift.command_line import write_index
 
 _ROOT = pathlib.Path(__file__).parents[1]
 
@@ -48,7 +48,7 @@ def test_sources_are_the_files_that_fields_come_from():
     assert {f"algorithms/{name}.py"} | of_classes <= set(found)
   # A function makes fields, and a constant is a field's choices.
   of_evolve = write_index.sources("tff_shift.algorithms.fed_evolve")
-  assert "learning/prototypes.py" in of_evolve
+  assert "techniques/prototypes.py" in of_evolve
   of_rep = write_index.sources("tff_shift.algorithms.fed_rep")
   assert "models/split_model.py" in of_rep
   # What only trains tells nothing of the flags.

@@ -1,6 +1,6 @@
 """Writes `index.json` from the files of algorithms and models.
 
-`python -m tff_shift.write_index`, or `make index`.
+`python -m tff_shift.command_line.write_index`, or `make index`.
 """
 
 import ast

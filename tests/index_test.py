@@ -70,7 +70,7 @@ from tff_shift.algorithms import fed_avg
 from tff_shift.learning import hyperparameters
 
 SCENARIOS = ("evolving",)
-work = fed_avg.build
+build = fed_avg.build
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,9 +90,11 @@ def test_files_that_the_index_does_not_know_are_imported(tmp_path):
     )
   package = tmp_path / "tff_shift"
   (package / "algorithms" / "new_one.py").write_text(_NEW_ALGORITHM)
-  (package / "models" / "new_model.py").write_text("build = None\n")
+  (package / "models" / "networks" / "new_model.py").write_text(
+    "build = None\n"
+  )
   # A file that algorithms take a field from.
-  changed = package / "learning" / "prototypes.py"
+  changed = package / "techniques" / "prototypes.py"
   text = changed.read_text()
   assert text.count('    "l2",\n') == 1
   changed.write_text(text.replace('    "l2",\n', '    "cosine",\n'))

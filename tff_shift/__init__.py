@@ -1,6 +1,16 @@
-"""Federated learning under distribution shift, as TFF computations."""
+"""Federated learning under distribution shift, as TFF computations.
 
+The names below are the public face of the package: a program needs no others,
+and they keep their meaning from release to release (CHANGELOG.md names each
+change). They are imported when they are first used, so `import tff_shift` is
+quick.
+"""
+
+from __future__ import annotations
+
+import importlib
 import os
+from typing import Any
 
 # TensorFlow reads it when it is imported. Its notes, on start and on optimising
 # graphs, are of no use to who trains models. A value that is set counts.
@@ -9,10 +19,66 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # such as a refused certificate, comes as an error as well.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
+_SCENARIOS = "tff_shift.simulation.scenarios"
+_SHIFTS = "tff_shift.data.shifts"
 
-def load(folder):
-  """Loads what a run learned, see `serving.predictor.load`."""
-  # Not before it is needed: it takes seconds, and TFF is not needed for it.
-  from tff_shift.serving import predictor
+# By name: a module, or a module and what it is called there.
+_PUBLIC = {
+  # Algorithms.
+  "algorithm_names": ("tff_shift.algorithms", "names"),
+  "as_learning_process": (
+    "tff_shift.learning.stock_tff.learning_process",
+    "as_learning_process",
+  ),
+  "build_aggregator": ("tff_shift.learning.aggregators.factories", "build"),
+  "build_algorithm": ("tff_shift.algorithms", "build"),
+  "hparams": ("tff_shift.algorithms", "hparams"),
+  "load_algorithm": ("tff_shift.algorithms", "load"),
+  # Models.
+  "build_model": ("tff_shift.models", "build"),
+  "from_keras": ("tff_shift.models", "from_keras"),
+  "model_names": ("tff_shift.models", "names"),
+  "pretrain": (f"{_SCENARIOS}.pretraining", "pretrain"),
+  "with_pretrained": (f"{_SCENARIOS}.pretraining", "with_pretrained"),
+  # Data.
+  "assemble_clients": (f"{_SHIFTS}.evolving", "assemble_clients"),
+  "datasets": ("tff_shift.data.datasets", None),
+  "from_arrays": ("tff_shift.data.your_own", "from_arrays_of"),
+  "from_client_data": ("tff_shift.data.your_own", "from_client_data_of"),
+  "load_dynamic_personalization": (
+    f"{_SHIFTS}.dynamic_personalization",
+    "load_dynamic",
+  ),
+  "load_evolving": (f"{_SHIFTS}.evolving", "load_evolving"),
+  "load_guidance": (f"{_SHIFTS}.guidance", "load_guidance"),
+  "load_online_adaptation": (f"{_SHIFTS}.online_adaptation", "load_online"),
+  # Runs.
+  "execution": ("tff_shift.execution", None),
+  "run_dynamic_personalization": (
+    f"{_SCENARIOS}.dynamic_personalization",
+    "run",
+  ),
+  "run_evolving": (f"{_SCENARIOS}.evolving", "run"),
+  "run_guidance": (f"{_SCENARIOS}.guidance", "run"),
+  "run_online_adaptation": (f"{_SCENARIOS}.online_adaptation", "run"),
+  # Saved models.
+  "load": ("tff_shift.serving.predictor", "load"),
+}
 
-  return predictor.load(folder)
+__all__ = sorted(_PUBLIC)
+
+
+def __getattr__(name: str) -> Any:
+  """Imports a public name when it is first used (PEP 562)."""
+  if name not in _PUBLIC:
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+  module, attribute = _PUBLIC[name]
+  found = importlib.import_module(module)
+  if attribute is not None:
+    found = getattr(found, attribute)
+  globals()[name] = found
+  return found
+
+
+def __dir__() -> list[str]:
+  return sorted({*globals(), *_PUBLIC})

@@ -8,6 +8,7 @@ from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import local
 from tff_shift.learning import randomness
+from tff_shift.learning.stock_tff import learning_process
 from tff_shift.simulation.engine import rounds
 
 HPARAMS = local.HParams(local_steps=1, batch_size=4, learning_rate=0.3)
@@ -68,4 +69,4 @@ class TestLocal:
     )
     assert algorithm.evaluate_server is None
     with pytest.raises(ValueError, match="local keeps a personal state"):
-      algorithm.as_learning_process()
+      learning_process.as_learning_process(algorithm)

@@ -17,6 +17,7 @@ from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
+from tff_shift.learning.stock_tff import learning_process
 from tff_shift.models.networks import mlp
 
 pytestmark = pytest.mark.usefixtures("context")
@@ -272,7 +273,7 @@ class TestRounds:
     self, algorithm
   ):
     with pytest.raises(ValueError) as error:
-      algorithm.as_learning_process()
+      learning_process.as_learning_process(algorithm)
     assert "\n" not in str(error.value)
     assert str(error.value).startswith("centre keeps a personal state")
 
@@ -404,7 +405,7 @@ class TestTwoPhases:
     assert not algorithm.is_local and not algorithm.is_stateless
     stateless = dataclasses.replace(algorithm, is_stateless=True)
     with pytest.raises(ValueError, match="has not one phase a round"):
-      stateless.as_learning_process()
+      learning_process.as_learning_process(stateless)
 
 
 class TestPreparation:
@@ -442,7 +443,9 @@ class TestFewerPhases:
     )
     assert metrics["accuracy"] == [1]
     with pytest.raises(ValueError, match="has not one phase a round"):
-      dataclasses.replace(algorithm, is_stateless=True).as_learning_process()
+      learning_process.as_learning_process(
+        dataclasses.replace(algorithm, is_stateless=True)
+      )
 
   def test_clients_that_share_nothing_are_local(self, model):
     algorithm = build_on_numbers(
@@ -600,7 +603,7 @@ class TestFedAvgBesidePlainGraphs:
 
   @pytest.fixture(scope="class")
   def learning_process(self, algorithm):
-    return algorithm.as_learning_process(seed=9)
+    return learning_process.as_learning_process(algorithm, seed=9)
 
   def test_learning_process_gives_what_the_phase_gives(
     self, algorithm, learning_process, data

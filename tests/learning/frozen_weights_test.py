@@ -13,6 +13,7 @@ from tff_shift.execution import local as local_execution
 from tff_shift.learning import frozen_weights
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
+from tff_shift.learning.stock_tff import learning_process
 from tff_shift.models import guided_model
 from tff_shift.models import split_model
 from tff_shift.simulation.engine import checkpoints
@@ -201,7 +202,7 @@ class TestComputations:
 
   def test_no_learning_process_is_made_of_them(self, algorithm):
     with pytest.raises(ValueError, match=r"frozen weights|personal state"):
-      algorithm.as_learning_process()
+      learning_process.as_learning_process(algorithm)
 
   @pytest.mark.cpp
   def test_round_agrees_with_the_cpp_executor(self, algorithm, clients):

@@ -26,6 +26,7 @@ import os
 import pkgutil
 import re
 import types
+from typing import Any
 from typing import NamedTuple
 from typing import TYPE_CHECKING
 
@@ -340,6 +341,32 @@ def build(
     min_source_domains=min_source_domains(module),
     running_statistics=running_statistics(module),
   )
+
+
+def hparams(
+  algorithm: str | types.ModuleType, **values: Any
+) -> hyperparameters.HParams:
+  """Returns hyper-parameters of an algorithm.
+
+  Args:
+    algorithm: The algorithm's name or module.
+    **values: Values other than the defaults.
+
+  Raises:
+    ValueError: If there is no such algorithm or hyper-parameter, or a value is
+      out of range.
+  """
+  kind = _module(algorithm).HParams
+  known = [field.name for field in dataclasses.fields(kind)]
+  for name in values:
+    if name not in known:
+      raise ValueError(
+        f"{name_of(_module(algorithm))} has no hyper-parameter {name!r}; it has"
+        f" {', '.join(known)}{arguments.did_you_mean(name, known)}"
+      )
+  found = kind(**values)
+  hyperparameters.validate(found)
+  return found
 
 
 def running_statistics(

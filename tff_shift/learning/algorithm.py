@@ -37,7 +37,6 @@ from tff_shift.learning import randomness
 from tff_shift.learning import sizes
 from tff_shift.learning.aggregators import factories
 from tff_shift.learning.aggregators import update_noise
-from tff_shift.learning.stock_tff import learning_process
 from tff_shift.models import split_model
 
 # The one door: algorithms need no other module than this one.
@@ -203,32 +202,11 @@ class FederatedAlgorithm:
   max_clients: int | None = None
   noise_ratio: float = 0.0
 
-  def as_learning_process(
-    self, seed: int = 0, client_data: Any = learning_process.ARRAYS
-  ) -> tff.learning.templates.LearningProcess:
-    """Makes a process that TFF's own training loops and programs run.
-
-    Args:
-      seed: The run's seed, from which the initial weights are drawn and, for
-        sequences, what clients draw.
-      client_data: What a client's data are: "arrays", a
-        `local_training.ClientData`; "sequence", a `tf.data.Dataset` of examples
-        `(x, y)`; or the `element_spec` of a pipeline that gives other elements,
-        see `sequences.check`: batches, mappings, or with the domain of each
-        example, which algorithms that go from domain to domain need.
-
-    Returns:
-      A `LearningProcess` whose `next` takes `(S@SERVER, {D}@CLIENTS)`, with D
-      the arrays or a sequence. On sequences its state is a
-      `tff.learning.templates.LearningAlgorithmState` with
-      `tff.learning.models.ModelWeights`, see `learning_process.server_state`.
-
-    Raises:
-      ValueError: If clients keep a personal state between rounds, a round has
-        not one phase, or the model has frozen weights: a learning process has
-        no place for any of these. If `client_data` does not fit the algorithm.
-    """
-    return learning_process.build(self, seed, client_data)
+  def __repr__(self):
+    return (
+      f"FederatedAlgorithm({self.name!r}, model={self.model.name!r},"
+      f" hparams={self.hparams!r})"
+    )
 
 
 def build(

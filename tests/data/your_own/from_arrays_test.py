@@ -73,10 +73,10 @@ class TestEveryExampleOnce:
   @hypothesis.given(sizes=_SIZES)
   def test_online_and_dynamic_keep_places(self, sizes):
     groups = make_groups(sizes)
-    initial, streams = from_arrays.online(
+    initial, streams = from_arrays.online_adaptation(
       [own[0] for own in groups], [own[1:] for own in groups]
     )
-    periods = from_arrays.dynamic(groups)
+    periods = from_arrays.dynamic_personalization(groups)
     for client, own in enumerate(groups):
       for place, (x, _) in enumerate(own):
         np.testing.assert_array_equal(periods.batch(client, place).x, x)
@@ -129,19 +129,21 @@ class TestWriting:
   def test_only_copies_are_closed(self):
     y = np.zeros(2, np.int32)
     cast, kept = np.zeros((2, 1)), np.zeros((2, 1), np.float32)
-    periods = from_arrays.dynamic([[(cast, y)], [(kept, y)]])
+    periods = from_arrays.dynamic_personalization([[(cast, y)], [(kept, y)]])
     assert not periods.batch(0, 0).x.flags.writeable
     assert periods.batch(1, 0).x is kept
     assert kept.flags.writeable and cast.flags.writeable
 
   def test_pairs_that_come_again_are_not_copied(self):
     pair = make_pair(0, 4, np.float64)
-    periods = from_arrays.dynamic([[pair] * 3])
+    periods = from_arrays.dynamic_personalization([[pair] * 3])
     assert periods.batch(0, 0).x is periods.batch(0, 2).x
 
   def test_data_of_an_array_that_masks_nothing_stay_the_users(self):
     x = np.ma.array(np.zeros((2, 1), np.float32), mask=False)
-    periods = from_arrays.dynamic([[(x, np.zeros(2, np.int32))]])
+    periods = from_arrays.dynamic_personalization(
+      [[(x, np.zeros(2, np.int32))]]
+    )
     assert np.shares_memory(periods.batch(0, 0).x, x.data)
     assert x.flags.writeable and periods.batch(0, 0).x.flags.writeable
 
@@ -155,15 +157,17 @@ class TestWriting:
 class TestPlaces:
   def test_omega_and_sizes_are_told(self):
     (own,) = make_groups([[2, 2, 2]])
-    _, streams = from_arrays.online([own[0]], [own[1:]])
+    _, streams = from_arrays.online_adaptation([own[0]], [own[1:]])
     assert (streams.num_clients, streams.num_timesteps) == (1, 2)
     assert streams.omega.tolist() == [0, 0, 0]
     assert streams.num_classes == 3
-    _, streams = from_arrays.online([own[0]], [own[1:]], omega=[0, 0.5, 1])
+    _, streams = from_arrays.online_adaptation(
+      [own[0]], [own[1:]], omega=[0, 0.5, 1]
+    )
     assert streams.omega.tolist() == [0, 0.5, 1]
 
   def test_drifts_are_told(self):
-    periods = from_arrays.dynamic(
+    periods = from_arrays.dynamic_personalization(
       make_groups([[1, 1, 1]]), drifted=[[False, True, False]], num_classes=9
     )
     assert [periods.is_drift(0, period) for period in (1, 2)] == [True, False]
@@ -171,7 +175,7 @@ class TestPlaces:
 
   def test_what_was_not_given_is_refused(self):
     groups = make_groups([[1, 1, 1]])
-    periods = from_arrays.dynamic(groups)
+    periods = from_arrays.dynamic_personalization(groups)
     with pytest.raises(
       ValueError, match=r"^period 3 is not there: .* in 0..2$"
     ):
@@ -180,7 +184,7 @@ class TestPlaces:
       ValueError, match=r"^period 0 is not there: .* in 1..2$"
     ):
       periods.is_drift(0, 0)
-    _, streams = from_arrays.online([groups[0][0]], [groups[0][1:]])
+    _, streams = from_arrays.online_adaptation([groups[0][0]], [groups[0][1:]])
     for batch in (periods.batch, streams.batch):
       for client in (-1, 1):
         with pytest.raises(
@@ -211,9 +215,9 @@ HIGH = np.zeros((2, 3), np.float32), np.array([0, 7])
     lambda one, two: from_arrays.guidance([two, one]),
     lambda one, two: from_arrays.guidance([two], [one]),
     lambda one, two: from_arrays.split(*one),
-    lambda one, two: from_arrays.online([one], [[two]]),
-    lambda one, two: from_arrays.online([two], [[two, one]]),
-    lambda one, two: from_arrays.dynamic([[two, one]]),
+    lambda one, two: from_arrays.online_adaptation([one], [[two]]),
+    lambda one, two: from_arrays.online_adaptation([two], [[two, one]]),
+    lambda one, two: from_arrays.dynamic_personalization([[two, one]]),
     lambda one, two: evolving.assemble_clients(
       evolving.EvolvingDataset(
         "own", (evolving.Domain(*two, "0"), evolving.Domain(*one, "1")), "abc"
@@ -309,7 +313,7 @@ _WRONG = {
     ([[GOOD], [EMPTY]], "x of client 0, test: there must be"),
   ],
   "split": [(NAN, "x of the examples: all numbers must be finite")],
-  "online": [
+  "online_adaptation": [
     ([[GOOD], [[GOOD, NAN]]], "x of client 0, time step 2: all numbers"),
     ([[NAN], [[GOOD]]], "x of client 0, initial: all numbers"),
     ([[GOOD], [[]]], "client 0: there must be at least 1 time"),
@@ -320,7 +324,7 @@ _WRONG = {
       {"omega": [0.0]},
     ),
   ],
-  "dynamic": [
+  "dynamic_personalization": [
     (
       [[[GOOD, HIGH]]],
       "y of client 0, period 1: classes must lie in 0..2, got 7 for example 1",

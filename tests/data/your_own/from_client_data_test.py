@@ -63,7 +63,7 @@ def test_domain_may_be_a_function_of_the_client(client_data):
 
 
 def test_domain_may_be_a_function_of_the_example(client_data):
-  periods = from_client_data.dynamic(
+  periods = from_client_data.dynamic_personalization(
     client_data, domain_of=lambda _, each: int(each["label"]), **KEYS
   )
   assert values(periods.batch(1, 1)) == [7, 9, 11]
@@ -71,7 +71,7 @@ def test_domain_may_be_a_function_of_the_example(client_data):
 
 
 def test_first_time_step_is_before_deployment(client_data):
-  initial, streams = from_client_data.online(
+  initial, streams = from_client_data.online_adaptation(
     client_data, domain_key="year", **KEYS
   )
   assert [values(each) for each in initial] == [[1, 4], [7, 10]]
@@ -150,12 +150,12 @@ def test_elements_may_be_pairs(client_data):
       "domain_key and domain_of: give one of them",
     ),
     (
-      "dynamic",
+      "dynamic_personalization",
       KEYS | {"domain_of": lambda *_: 0.5},
       "domain of client 'a': integers wanted, got float64",
     ),
     (
-      "dynamic",
+      "dynamic_personalization",
       KEYS | {"domain_of": lambda client, _: ord(client)},
       "client 'a' has no example of period 98, which others have",
     ),
@@ -189,7 +189,10 @@ def test_what_a_function_of_the_user_gives_is_checked(
   domain_of, message, client_data, refusal
 ):
   assert refusal(
-    from_client_data.dynamic, client_data, domain_of=domain_of, **KEYS
+    from_client_data.dynamic_personalization,
+    client_data,
+    domain_of=domain_of,
+    **KEYS,
   ).startswith(message)
 
 
@@ -283,7 +286,13 @@ class TestRepeatedExamples:
 
   @pytest.mark.parametrize(
     "function",
-    ["evolving", "evolving_domains", "guidance", "online", "dynamic"],
+    [
+      "evolving",
+      "evolving_domains",
+      "guidance",
+      "online_adaptation",
+      "dynamic_personalization",
+    ],
   )
   def test_pipeline_without_end_is_refused(self, function):
     endless = make_client_data().preprocess(lambda data: data.repeat())
@@ -336,4 +345,4 @@ class TestClientsThatLackDomains:
     with pytest.raises(
       ValueError, match=r"^client 'north' has no example of time step 2020"
     ):
-      from_client_data.online(lacking, domain_key="year", **KEYS)
+      from_client_data.online_adaptation(lacking, domain_key="year", **KEYS)

@@ -100,8 +100,10 @@ def test_rounds_on_the_cpp_executor(context, model, run_in_graph):
 def check_rounds(model, module, num_parts, batch_sizes, run_in_graph):
   algorithm = algorithms.build(module, model, module.HParams(**HPARAMS))
   data = pipelines(num_parts, batch_sizes[0])
-  process = algorithm.as_learning_process(SEED, data[0].element_spec)
-  on_arrays = algorithm.as_learning_process(SEED)
+  process = learning_process.as_learning_process(
+    algorithm, SEED, data[0].element_spec
+  )
+  on_arrays = learning_process.as_learning_process(algorithm, SEED)
   clients = arrays(run_in_graph, num_parts == 3)
 
   state, expected = process.initialize(), on_arrays.initialize()
@@ -148,8 +150,8 @@ class TestStockLoops:
 
   @pytest.fixture(scope="class")
   def process(self, algorithm, client_data):
-    return algorithm.as_learning_process(
-      client_data=client_data.element_type_structure
+    return learning_process.as_learning_process(
+      algorithm, client_data=client_data.element_type_structure
     )
 
   def test_types_are_those_of_stock_algorithms(self, process):
@@ -238,12 +240,12 @@ class TestStockLoops:
 class TestRefusals:
   def test_data_of_another_name(self, algorithm):
     with pytest.raises(ValueError, match="must be 'arrays', 'sequence' or the"):
-      algorithm.as_learning_process(client_data="sequences")
+      learning_process.as_learning_process(algorithm, client_data="sequences")
 
   def test_domains_that_are_missing(self, model):
     going = algorithms.build(fed_evp, model)
     with pytest.raises(ValueError) as error:
-      going.as_learning_process(client_data="sequence")
+      learning_process.as_learning_process(going, client_data="sequence")
     assert str(error.value) == (
       "fed_evp goes from domain to domain: the elements must be (x, y, domain),"
       " and client_data their element_spec"
@@ -252,7 +254,7 @@ class TestRefusals:
   def test_personal_state(self, model):
     personal = algorithms.build("fed_rep", model)
     with pytest.raises(ValueError, match=r"^fed_rep keeps a personal state"):
-      personal.as_learning_process(client_data="sequence")
+      learning_process.as_learning_process(personal, client_data="sequence")
 
   def test_data_of_another_kind(self, model):
     # In truth it also keeps a state.
@@ -260,7 +262,7 @@ class TestRefusals:
       algorithms.build("fed_3da", model), is_stateless=True
     )
     with pytest.raises(ValueError, match=r"^clients of fed_3da have more than"):
-      periods.as_learning_process(client_data="sequence")
+      learning_process.as_learning_process(periods, client_data="sequence")
 
   def test_evaluation_of_single_examples(self, model):
     with pytest.raises(ValueError, match="goes through batches"):

@@ -51,7 +51,7 @@ EVOLVING = from_arrays.evolving(
   [[pair() for _ in range(3)] for _ in range(NUM_CLIENTS)], num_classes=2
 )
 GUIDANCE = from_arrays.guidance([pair(), pair()], num_classes=2)
-ONLINE = from_arrays.online(
+ONLINE = from_arrays.online_adaptation(
   [pair(), pair()], [[pair(4), pair(4)] for _ in range(NUM_CLIENTS)]
 )
 POOL = examples_lib.Examples(*pair(40))

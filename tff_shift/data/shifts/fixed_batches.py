@@ -25,7 +25,7 @@ class Streams:
     omega: np.ndarray,
     num_classes: int,
   ):
-    """Keeps what `from_arrays.online` has checked.
+    """Keeps what `from_arrays.online_adaptation` has checked.
 
     Args:
       batches: The examples by client and time step.
@@ -60,11 +60,12 @@ class Periods:
     drifted: np.ndarray,
     num_classes: int,
   ):
-    """Keeps what `from_arrays.dynamic` has checked.
+    """Keeps what `from_arrays.dynamic_personalization` has checked.
 
     Args:
       batches: The examples by client and period.
-      drifted: `[num_clients, num_periods]` bool, see `from_arrays.dynamic`.
+      drifted: `[num_clients, num_periods]` bool, see
+        `from_arrays.dynamic_personalization`.
       num_classes: The number of classes.
     """
     self._batches = batches

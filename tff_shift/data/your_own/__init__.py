@@ -1,1 +1,66 @@
 """Client data from a user's arrays, files and functions."""
+
+from typing import Any
+
+from tff_shift.data.your_own import from_arrays
+from tff_shift.data.your_own import from_client_data
+
+_SCENARIOS = (
+  "dynamic_personalization",
+  "evolving",
+  "guidance",
+  "online_adaptation",
+)
+
+
+def _of(module: Any, scenario: str) -> Any:
+  if scenario not in _SCENARIOS:
+    raise ValueError(
+      f"scenario={scenario!r} is not allowed: it must be one of"
+      f" {', '.join(_SCENARIOS)}"
+    )
+  return getattr(module, scenario)
+
+
+def from_arrays_of(scenario: str, *arrays: Any, **options: Any) -> Any:
+  """Validates arrays of examples as the client data of a scenario.
+
+  Args:
+    scenario: `evolving`, `online_adaptation`, `guidance` or
+      `dynamic_personalization`.
+    *arrays: The arrays that the function of this name in `from_arrays` takes:
+      for `evolving`, `(x, y)` for each client and domain; for
+      `online_adaptation`, the labelled examples of each client, and its stream
+      for each time step; for `guidance`, training and test examples of each
+      client; for `dynamic_personalization`, `(x, y)` for each client and
+      period.
+    **options: Further arguments of that function, such as `num_classes` and
+      `client_names`.
+
+  Returns:
+    What `run_<scenario>` takes.
+
+  Raises:
+    ValueError: If the scenario is unknown or an array does not fit, in one
+      line.
+  """
+  return _of(from_arrays, scenario)(*arrays, **options)
+
+
+def from_client_data_of(scenario: str, client_data: Any, **options: Any) -> Any:
+  """Reads a `tff.simulation.datasets.ClientData` as a scenario's client data.
+
+  Args:
+    scenario: See `from_arrays_of`.
+    client_data: The data; its elements, one example each, are `(x, y)` or
+      dictionaries.
+    **options: Further arguments of the function of this name in
+      `from_client_data`, such as `x_key`, `y_key` and `domain_key`.
+
+  Returns:
+    What `run_<scenario>` takes.
+
+  Raises:
+    ValueError: If the scenario is unknown or the data do not fit, in one line.
+  """
+  return _of(from_client_data, scenario)(client_data, **options)

@@ -273,7 +273,7 @@ def split(
   return made
 
 
-def online(
+def online_adaptation(
   initial: Sequence[Pair],
   stream: Sequence[Sequence[Pair]],
   *,
@@ -328,7 +328,7 @@ def online(
   )
 
 
-def dynamic(
+def dynamic_personalization(
   clients: Sequence[Sequence[Pair]],
   *,
   drifted: Sequence[Sequence[bool]] | None = None,

@@ -252,20 +252,20 @@ def guidance(
   )
 
 
-def online(
+def online_adaptation(
   client_data: "tff.simulation.datasets.ClientData",
   *,
   omega: Sequence[float] | None = None,
   num_classes: int | None = None,
   **reading: Any,
 ) -> from_arrays.Online:
-  """Makes labelled examples and streams, see `from_arrays.online`.
+  """Makes labelled examples and streams, see `from_arrays.online_adaptation`.
 
   Args:
     client_data: See `read`; the domain of an example is its time step, and the
       first of them is before deployment.
-    omega: See `from_arrays.online`.
-    num_classes: See `from_arrays.online`.
+    omega: See `from_arrays.online_adaptation`.
+    num_classes: See `from_arrays.online_adaptation`.
     **reading: What else `read` takes.
 
   Returns:
@@ -276,7 +276,7 @@ def online(
   """
   clients = read(client_data, **reading)
   _, by_domain = _by_domain(clients, "time step")
-  return from_arrays.online(
+  return from_arrays.online_adaptation(
     [own[0] for own in by_domain],
     [own[1:] for own in by_domain],
     omega=omega,
@@ -285,19 +285,19 @@ def online(
   )
 
 
-def dynamic(
+def dynamic_personalization(
   client_data: "tff.simulation.datasets.ClientData",
   *,
   drifted: Sequence[Sequence[bool]] | None = None,
   num_classes: int | None = None,
   **reading: Any,
 ) -> fixed_batches.Periods:
-  """Makes periods of the clients, see `from_arrays.dynamic`.
+  """Makes periods of the clients, see `from_arrays.dynamic_personalization`.
 
   Args:
     client_data: See `read`; the domain of an example is its period.
-    drifted: See `from_arrays.dynamic`.
-    num_classes: See `from_arrays.dynamic`.
+    drifted: See `from_arrays.dynamic_personalization`.
+    num_classes: See `from_arrays.dynamic_personalization`.
     **reading: What else `read` takes.
 
   Returns:
@@ -308,7 +308,7 @@ def dynamic(
   """
   clients = read(client_data, **reading)
   _, by_domain = _by_domain(clients, "period")
-  return from_arrays.dynamic(
+  return from_arrays.dynamic_personalization(
     by_domain,
     drifted=drifted,
     num_classes=num_classes,

@@ -34,21 +34,34 @@ ARRAYS = "arrays"
 SEQUENCE = "sequence"
 
 
-def build(
-  algorithm: algorithm_lib.FederatedAlgorithm, seed: int, client_data: Any
+def as_learning_process(
+  algorithm: algorithm_lib.FederatedAlgorithm,
+  seed: int = 0,
+  client_data: Any = ARRAYS,
 ) -> tff.learning.templates.LearningProcess:
-  """Makes a learning process of an algorithm.
+  """Makes a process that TFF's own training loops and programs run.
 
   Args:
-    algorithm: The algorithm.
-    seed: The run's seed.
-    client_data: See `algorithm.FederatedAlgorithm.as_learning_process`.
+    algorithm: An algorithm whose rounds have one phase and whose clients keep
+      no state.
+    seed: The run's seed, from which the initial weights are drawn and, for
+      sequences, what clients draw.
+    client_data: What a client's data are: "arrays", a
+      `local_training.ClientData`; "sequence", a `tf.data.Dataset` of examples
+      `(x, y)`; or the `element_spec` of a pipeline that gives other elements,
+      see `sequences.check`: batches, mappings, or with the domain of each
+      example, which algorithms that go from domain to domain need.
 
   Returns:
-    The process.
+    A `LearningProcess` whose `next` takes `(S@SERVER, {D}@CLIENTS)`, with D
+    the arrays or a sequence. On sequences its state is a
+    `tff.learning.templates.LearningAlgorithmState` with
+    `tff.learning.models.ModelWeights`, see `server_state`.
 
   Raises:
-    ValueError: See `algorithm.FederatedAlgorithm.as_learning_process`.
+    ValueError: If clients keep a personal state between rounds, a round has
+      more than one phase, or the model has frozen weights: a learning process
+      has no place for these. If `client_data` does not fit the algorithm.
   """
   phase = _the_phase(algorithm)
   server_type, _, data_type = phase.type_signature.parameter

@@ -41,6 +41,7 @@ from tff_shift.simulation.engine import client_data
 from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.scenarios import deployment
 from tff_shift.simulation.scenarios import drift_detector as instruments_lib
+from tff_shift.simulation.storage import results
 
 APPLY_UPDATES = choices.APPLY_UPDATES
 
@@ -125,6 +126,15 @@ class DynamicResult(NamedTuple):
   num_diverged: int = 0
   server_state: Any = None
   client_states: Sequence[Any] | None = None
+
+  def __repr__(self):
+    found = {
+      f"accuracy_{name}": float(np.mean(inference.accuracy))
+      for name, inference in self.inferences.items()
+    }
+    return results.short_repr(
+      self, validation_accuracy=self.validation_accuracy, **found
+    )
 
 
 def batches(

@@ -26,6 +26,7 @@ from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import checks
 from tff_shift.simulation.engine import client_data
 from tff_shift.simulation.engine import rounds
+from tff_shift.simulation.storage import results
 
 
 class Evaluation(NamedTuple):
@@ -81,6 +82,14 @@ class EvolvingResult(NamedTuple):
   server_state: Any = None
   client_states: Sequence[Any] | None = None
   left_out: client_data.LeftOut = client_data.LeftOut()
+
+  def __repr__(self):
+    found = {
+      name: value
+      for name, value in self.final.measured().items()
+      if value is not None
+    }
+    return results.short_repr(self, rounds=self.final.round_num, **found)
 
   @property
   def final(self) -> Evaluation:

@@ -24,6 +24,7 @@ from tff_shift.simulation.engine import checks
 from tff_shift.simulation.engine import client_data
 from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.scenarios import queries
+from tff_shift.simulation.storage import results
 
 
 class Evaluation(NamedTuple):
@@ -81,6 +82,11 @@ class GuidanceResult(NamedTuple):
   server_state: Any = None
   client_states: Sequence[Any] | None = None
   left_out: client_data.LeftOut = client_data.LeftOut()
+
+  def __repr__(self):
+    return results.short_repr(
+      self, rounds=max(self.evaluations), **self.final()
+    )
 
   def final(self) -> dict[str, float]:
     """Returns each metric's mean over the final rounds, and its spread there.

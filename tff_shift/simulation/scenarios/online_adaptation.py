@@ -27,6 +27,7 @@ from tff_shift.simulation.engine import checks
 from tff_shift.simulation.engine import client_data
 from tff_shift.simulation.engine import client_states
 from tff_shift.simulation.engine import rounds
+from tff_shift.simulation.storage import results
 from tff_shift.techniques import adaptation
 
 
@@ -86,6 +87,10 @@ class OnlineResult(NamedTuple):
   num_diverged: int = 0
   server_state: Any = None
   client_states: Sequence[Any] | None = None
+
+  def __repr__(self):
+    found = {name: self.mean(name) for name in evaluation.METRICS}
+    return results.short_repr(self, timesteps=len(self.timesteps), **found)
 
   def mean(self, name: str) -> float:
     """Returns the mean over the time steps of what they have measured."""

@@ -419,6 +419,12 @@ class RunFolder:
     )
 
 
+def short_repr(result: Any, **values: float) -> str:
+  """Returns the `repr` of a result: its measurements, without its arrays."""
+  shown = ", ".join(f"{name}={value:.4g}" for name, value in values.items())
+  return f"{type(result).__name__}({shown})"
+
+
 def _git_commit(path: pathlib.Path) -> str | None:
   """Returns the commit of a file, `-dirty` behind it if files have changed.
 

@@ -1,0 +1,77 @@
+"""The names of `import tff_shift as ts`."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import tff_shift as ts
+
+_PAGE = pathlib.Path(__file__).parents[1] / "docs" / "library.md"
+
+
+def test_the_page_has_each_name_and_no_other():
+  table = re.findall(
+    r"^\| [a-z ]+ \| (`.*) \|$", _PAGE.read_text(), re.MULTILINE
+  )
+  assert sorted(re.findall(r"`(\w+)`", " ".join(table))) == ts.__all__
+
+
+def test_each_name_is_there():
+  for name in ts.__all__:
+    assert getattr(ts, name) is getattr(ts, name)
+  with pytest.raises(AttributeError, match="no attribute 'buld_model'"):
+    _ = ts.buld_model
+
+
+def test_what_lists_names_needs_no_tensorflow():
+  program = (
+    "import sys; import tff_shift as ts; dir(ts); ts.algorithm_names();"
+    " ts.model_names(); ts.datasets.names();"
+    " sys.exit('tensorflow' in sys.modules)"
+  )
+  subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def examples(seed, size=12):
+  rng = np.random.default_rng(seed)
+  return rng.normal(size=(size, 5)).astype(np.float32), np.arange(size) % 2
+
+
+def test_a_program_on_arrays(context):
+  clients = ts.from_arrays(
+    "evolving",
+    [
+      [examples(10 * client + domain) for domain in range(3)]
+      for client in (0, 1)
+    ],
+  )
+  model = ts.build_model(
+    "mlp", input_shape=(5,), num_classes=2, input_dtype=np.float32, width=4
+  )
+  algorithm = ts.build_algorithm(
+    "fed_avg",
+    model,
+    ts.hparams("fed_avg", batch_size=4),
+    num_evaluation_domains=3,
+  )
+  result = ts.run_evolving(algorithm, clients, num_rounds=1, run_seed=0)
+  assert result.evaluations[-1].round_num == 1
+  # They fit on a screen, whatever weights and states they hold.
+  for each in (algorithm, result):
+    assert 20 < len(repr(each)) < 800 and "array" not in repr(each)
+
+
+class TestRefusals:
+  def test_scenario(self, refusal):
+    line = refusal(ts.from_arrays, "online", [])
+    assert "scenario='online' is not allowed: it must be one of" in line
+
+  def test_hyper_parameter(self, refusal):
+    line = refusal(ts.hparams, "fed_avg", learning_rat=1.0)
+    assert "fed_avg has no hyper-parameter 'learning_rat'" in line
+    assert "learning_rate" in line
+    assert "batch_size" in refusal(ts.hparams, "fed_avg", batch_size=0)

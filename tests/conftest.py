@@ -201,16 +201,15 @@ _NEW_DATASET = textwrap.dedent(
   from sklearn import datasets
 
   from tff_shift.data import dataset
-  from tff_shift.data import source
 
 
   def _load(folder):
     digits = datasets.load_digits()
     x = (digits.images * (255 / 16)).astype(np.uint8)[..., np.newaxis]
-    return source.Source(x, digits.target, tuple("0123456789"))
+    return dataset.Dataset(x, digits.target, tuple("0123456789"))
 
 
-  DATASET = dataset.Dataset(
+  DATASET = dataset.DatasetInfo(
     shape=(8, 8, 1),
     dtype=np.uint8,
     num_classes=10,

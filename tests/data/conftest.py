@@ -5,16 +5,16 @@ import pytest
 from PIL import Image
 from sklearn import datasets as sklearn_datasets
 
+from tff_shift.data import dataset
 from tff_shift.data import datasets
-from tff_shift.data import source
 
 
 @pytest.fixture(scope="session")
 def load_once():
   """Returns `load(name)`, which reads what has one loader once for all tests.
 
-  It gives the `source.Source`, checked as that of the name; the test is skipped
-  where the data set is not on the disk.
+  It gives the `dataset.Dataset`, checked as that of the name; the test is
+  skipped where the data set is not on the disk.
   """
   loaded = {}
 
@@ -26,7 +26,7 @@ def load_once():
     if loader not in loaded:
       try:
         loaded[loader] = datasets.load(name)
-      except source.DatasetNotFoundError as error:
+      except dataset.DatasetNotFoundError as error:
         pytest.skip(str(error))
     return datasets.checked(loaded[loader], entry, name)
 

@@ -12,7 +12,6 @@ from sklearn import datasets as sklearn_datasets
 from tff_shift import models
 from tff_shift.data import dataset
 from tff_shift.data import datasets
-from tff_shift.data import source
 from tff_shift.data.shifts import dynamic_personalization
 from tff_shift.data.shifts import evolving
 from tff_shift.data.shifts import guidance
@@ -53,7 +52,7 @@ class TestNames:
 class TestEntries:
   def test_entry_says_what_it_is(self, name):
     entry = datasets.get(name)
-    assert isinstance(entry, dataset.Dataset)
+    assert isinstance(entry, dataset.DatasetInfo)
     assert sys.modules[f"{datasets.__name__}.{name}"].__doc__
     assert entry.dtype in (np.uint8, np.int32, np.float32)
     assert all(size >= 1 for size in entry.shape)
@@ -113,7 +112,7 @@ class TestLoad:
     subprocess.run([sys.executable, "-c", program], check=True, cwd=root)
 
 
-LOADED = source.Source(
+LOADED = dataset.Dataset(
   x=np.zeros((4, 2), np.float32),
   y=np.array([0, 1, 2, 0], np.int32),
   class_names=("a", "b", "c"),
@@ -131,7 +130,7 @@ def make_entry(**changes):
     "load": lambda folder: LOADED,
     "evolution": dataset.Evolution(num_domains=2, range_format="{}"),
   }
-  return dataset.Dataset(**(fields | changes))
+  return dataset.DatasetInfo(**(fields | changes))
 
 
 class TestChecked:

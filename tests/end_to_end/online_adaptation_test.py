@@ -9,9 +9,9 @@ import pytest
 from benchmarks import resume
 from tff_shift.command_line.binaries import online_adaptation
 from tff_shift.command_line.plans import online_adaptation_plan
+from tff_shift.data import dataset as dataset_lib
 from tff_shift.data import datasets
 from tff_shift.data import examples
-from tff_shift.data import source as source_lib
 from tff_shift.data.images import corruptions
 from tff_shift.data.shifts import online_adaptation as online_adaptation_data
 from tff_shift.learning import evaluation
@@ -412,7 +412,7 @@ class TestArchive:
 
     def read(*part):
       if part in missing:
-        raise source_lib.DatasetNotFoundError(f"{part} is missing")
+        raise dataset_lib.DatasetNotFoundError(f"{part} is missing")
       return examples.Examples(source.x, source.y)
 
     monkeypatch.setattr(online_adaptation_data, "archive_of", lambda *_: read)

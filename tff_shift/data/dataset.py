@@ -1,13 +1,91 @@
-"""What is known of a data set before it is loaded: an entry of `datasets`."""
+"""A data set: its entry (`DatasetInfo`) and its examples (`Dataset`).
+
+Nothing is ever downloaded: a data set that is not on the disk ends in a
+`DatasetNotFoundError` with the command that fetches it. All of them live in one
+folder: `data_dir`, else the environment variable `TFDS_DATA_DIR`, else
+`~/tensorflow_datasets`.
+
+    mnist/3.0.1/, cifar10/3.0.2/, …   written by tensorflow-datasets, see
+    emnist/letters/3.1.0/             `tfds_archives`
+    tiny-imagenet-200/, caltran/, …   archives of image files as they unpack,
+                                      see `image_archives`
+    reddit/                           files of texts, see `text_archives`
+"""
 
 import dataclasses
+import os
 import pathlib
 from collections.abc import Callable
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
-from tff_shift.data import source
+DEFAULT_DATA_DIR = "~/tensorflow_datasets"
+
+
+class DatasetNotFoundError(FileNotFoundError):
+  """A data set is not on this machine; the message says how to fetch it."""
+
+
+class Dataset(NamedTuple):
+  """A whole data set.
+
+  Attributes:
+    x: `[N, height, width, channels]` uint8 images, `[N, features]` float32, or
+      `[N, length]` int32: titles (ids of words, see `text`), or tokens.
+    y: `[N]` int32 labels, which count from 0.
+    class_names: The name of each label.
+    time: `[N]` integers, when an example was taken (the year for portraits, the
+      hour for caltran, the number of the cloud for circle), or None.
+    num_train: How many leading examples are the archive's own training split;
+      its test or validation split follows. None: it has no such split.
+    client: `[N]` integers from 0, the client who holds an example. None: the
+      examples are still to be dealt.
+    vocabulary: The word of each id, of titles. None: they are none.
+    client_names: What the data set calls each client. None: by their numbers.
+  """
+
+  x: np.ndarray
+  y: np.ndarray
+  class_names: tuple[str, ...]
+  time: np.ndarray | None = None
+  num_train: int | None = None
+  client: np.ndarray | None = None
+  vocabulary: tuple[str, ...] | None = None
+  client_names: tuple[str, ...] | None = None
+
+
+def not_found(
+  name: str, searched: pathlib.Path, fetch: str
+) -> DatasetNotFoundError:
+  """Makes the one-line error of a data set that is not on the disk.
+
+  Args:
+    name: Name of the data set.
+    searched: The folder or file that is not there.
+    fetch: The command that fetches it.
+
+  Returns:
+    The error, for the caller to raise.
+  """
+  return DatasetNotFoundError(
+    f"data set {name!r} is not in {searched}; fetch it with: {fetch}"
+  )
+
+
+def data_folder(data_dir: str | os.PathLike[str] | None) -> pathlib.Path:
+  """Returns the folder of all data sets.
+
+  Args:
+    data_dir: The folder; None or empty: that of `TFDS_DATA_DIR`, else
+      `~/tensorflow_datasets`.
+
+  Returns:
+    The folder, which need not exist.
+  """
+  folder = data_dir or os.environ.get("TFDS_DATA_DIR") or DEFAULT_DATA_DIR
+  return pathlib.Path(folder).expanduser()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,7 +93,7 @@ class Evolution:
   """How a data set evolves, with the numbers that hold unless others are given.
 
   A domain is a rotation of its images (`angle_step`), or the examples of a
-  range of `Source.time` (`range_format`).
+  range of `Dataset.time` (`range_format`).
 
   Attributes:
     num_domains: Number of domains, the target included.
@@ -54,7 +132,7 @@ class Evolution:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Dataset:
+class DatasetInfo:
   """A data set: what it holds, where it comes from, and who can use it.
 
   Attributes:
@@ -85,12 +163,12 @@ class Dataset:
   dtype: type[np.generic]
   num_classes: int
   models: Mapping[str, str]
-  load: Callable[[pathlib.Path], source.Source] | None = None
-  generate: Callable[[int, int], source.Source] | None = None
-  tokenize: Callable[[pathlib.Path, pathlib.Path], source.Source] | None = None
+  load: Callable[[pathlib.Path], Dataset] | None = None
+  generate: Callable[[int, int], Dataset] | None = None
+  tokenize: Callable[[pathlib.Path, pathlib.Path], Dataset] | None = None
   evolution: Evolution | None = None
   fine_labels: str | None = None
-  corrupted: Callable[..., source.Source] | None = None
+  corrupted: Callable[..., Dataset] | None = None
   num_clients: int | None = None
   vocabulary_size: int | None = None
 

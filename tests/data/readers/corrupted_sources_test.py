@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tff_shift.data import source as source_lib
+from tff_shift.data import dataset as dataset_lib
 from tff_shift.data.readers import corrupted_sources
 
 DATASETS = ("cifar10_corrupted", "cifar100_corrupted")
@@ -217,7 +217,7 @@ class TestLoadCorrupted:
   def test_data_missing_names_folder_and_command(
     self, tmp_path, dataset, parts
   ):
-    with pytest.raises(source_lib.DatasetNotFoundError) as error:
+    with pytest.raises(dataset_lib.DatasetNotFoundError) as error:
       corrupted_sources.load_corrupted(dataset, "fog", 2, data_dir=tmp_path)
     message = str(error.value)
     assert "\n" not in message

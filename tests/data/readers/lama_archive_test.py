@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from tff_shift.data import dataset
 from tff_shift.data import datasets
-from tff_shift.data import source
 from tff_shift.data.readers import lama_archive
 from tff_shift.data.texts import tokens
 
@@ -98,5 +98,5 @@ def test_what_is_not_as_in_the_archive_is_named(data_dir, model_dir):
   one.unlink()
   assert "lists 40 relations" in refusal(data_dir, model_dir)
   (archive / "relations.jsonl").unlink()
-  message = refusal(data_dir, model_dir, source.DatasetNotFoundError)
+  message = refusal(data_dir, model_dir, dataset.DatasetNotFoundError)
   assert str(archive) in message and lama_archive.URL in message

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from absl import logging
 
+from tff_shift.data import dataset as dataset_lib
 from tff_shift.data import datasets
-from tff_shift.data import source as source_lib
 
 
 class TestTfds:
@@ -129,7 +129,7 @@ class TestTfds:
       head = tfds.load(
         "mnist",
         split=split,
-        data_dir=source_lib.data_folder(None),
+        data_dir=dataset_lib.data_folder(None),
         download=False,
       )
       stored = [example["image"] for example in tfds.as_numpy(head)]

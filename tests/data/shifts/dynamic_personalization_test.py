@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from tff_shift.data import dataset as dataset_lib
 from tff_shift.data import datasets
 from tff_shift.data import examples
-from tff_shift.data import source as source_lib
 from tff_shift.data.shifts import dynamic_personalization
 
 # An example is its position; classes have 4 to 300 examples.
@@ -351,7 +351,7 @@ class TestRefusals:
 
 
 def numbered(monkeypatch, num_train):
-  source = source_lib.Source(
+  source = dataset_lib.Dataset(
     np.arange(300)[:, np.newaxis],
     (np.arange(300) % 4).astype(np.int32),
     ("a", "b", "c", "d"),

@@ -8,9 +8,9 @@ import pytest
 import scipy.io
 from PIL import Image
 
+from tff_shift.data import dataset as dataset_lib
 from tff_shift.data import datasets
 from tff_shift.data import partition
-from tff_shift.data import source as source_lib
 from tff_shift.data.datasets import circle
 from tff_shift.data.images import transforms
 from tff_shift.data.readers import image_archives
@@ -237,7 +237,7 @@ class TestLoadEvolvingErrors:
       assert part in message
 
   def test_data_missing_is_reported(self, tmp_path):
-    with pytest.raises(source_lib.DatasetNotFoundError, match="'mnist'"):
+    with pytest.raises(dataset_lib.DatasetNotFoundError, match="'mnist'"):
       evolving.load_evolving("rotated_mnist", data_dir=tmp_path)
 
 

@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
+from tff_shift.data import dataset as dataset_lib
 from tff_shift.data import datasets
-from tff_shift.data import source
 from tff_shift.data.images import color_transforms
 from tff_shift.data.shifts import guidance
 
@@ -221,8 +221,8 @@ class TestCifar20:
     fine = np.tile(np.arange(100, dtype=np.int32), 8)
     x = np.zeros((800, 1, 1, 3), np.uint8)
     names = tuple(map(str, range(100)))
-    loaded["cifar100"] = source.Source(x, fine, names)
-    loaded["cifar20"] = source.Source(x, fine // 5, names[:20])
+    loaded["cifar100"] = dataset_lib.Dataset(x, fine, names)
+    loaded["cifar20"] = dataset_lib.Dataset(x, fine // 5, names[:20])
     by_fine, by_superclass = (
       load(dataset, num_clients=5, partition=partition_name)
       for dataset in ("cifar100", "cifar20")

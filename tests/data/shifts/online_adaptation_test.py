@@ -9,10 +9,10 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
+from tff_shift.data import dataset as dataset_lib
 from tff_shift.data import datasets
 from tff_shift.data import examples as examples_lib
 from tff_shift.data import partition
-from tff_shift.data import source as source_lib
 from tff_shift.data.datasets import cifar100
 from tff_shift.data.images import corruptions
 from tff_shift.data.shifts import class_pools
@@ -23,7 +23,7 @@ ALL = 10**9
 
 # 100 training and 50 test examples; an example is its position.
 NUM_TRAIN = 100
-NUMBERED = source_lib.Source(
+NUMBERED = dataset_lib.Dataset(
   x=np.arange(150, dtype=np.float32)[:, np.newaxis],
   y=(np.arange(150) % 4).astype(np.int32),
   class_names=("a", "b", "c", "d"),
@@ -131,7 +131,7 @@ class TestLoadOnline:
 
 def set_data(monkeypatch, y, num_classes, **fields):
   """Lets every data set have these labels; an example is its position."""
-  source = source_lib.Source(
+  source = dataset_lib.Dataset(
     x=np.arange(len(y), dtype=np.float32)[:, np.newaxis],
     y=np.asarray(y, np.int32),
     class_names=tuple(f"c{label}" for label in range(num_classes)),
@@ -664,7 +664,7 @@ class TestArchiveOf:
 
     def load(*arguments, data_dir):
       asked.append((*arguments, data_dir))
-      return source_lib.Source(x, y, tuple(map(str, range(100))))
+      return dataset_lib.Dataset(x, y, tuple(map(str, range(100))))
 
     monkeypatch.setattr(
       cifar100, "DATASET", dataclasses.replace(cifar100.DATASET, corrupted=load)
@@ -685,7 +685,7 @@ class TestArchiveOf:
   @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
   def test_archive_that_is_absent_is_named(self, name, tmp_path):
     with pytest.raises(
-      source_lib.DatasetNotFoundError, match=f"'{name}_corrupted"
+      dataset_lib.DatasetNotFoundError, match=f"'{name}_corrupted"
     ):
       online_adaptation.archive_of(name, tmp_path)("fog", 3)
 

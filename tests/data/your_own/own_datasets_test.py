@@ -8,8 +8,8 @@ import pathlib
 import numpy as np
 import pytest
 
+from tff_shift.data import dataset as dataset_lib
 from tff_shift.data import datasets
-from tff_shift.data import source
 from tff_shift.data.images import color_transforms
 from tff_shift.data.shifts import dynamic_personalization
 from tff_shift.data.shifts import evolving
@@ -153,7 +153,7 @@ class TestFile:
 
   def test_missing_file_is_named(self):
     with pytest.raises(
-      source.DatasetNotFoundError, match=r"^no\.npz: there is no"
+      dataset_lib.DatasetNotFoundError, match=r"^no\.npz: there is no"
     ):
       datasets.get("no.npz")
 
@@ -381,7 +381,7 @@ class TestClients:
       dynamic_personalization.load_dynamic(save(client=few), seed=0)
 
   def test_clients_must_count_from_zero(self):
-    loaded = source.Source(
+    loaded = dataset_lib.Dataset(
       np.zeros((3, 2), np.float32), np.arange(3), ("a", "b", "c")
     )
     entry = datasets.get("circle")
@@ -702,7 +702,7 @@ class TestTfds:
       datasets.get("tfds:toy_empty", data_dir=tmp_path)
 
   def test_absent_set_is_named_with_what_fetches_it(self, tmp_path):
-    with pytest.raises(source.DatasetNotFoundError, match="fetch it with"):
+    with pytest.raises(dataset_lib.DatasetNotFoundError, match="fetch it with"):
       datasets.get("tfds:toy_images", data_dir=tmp_path)
 
   @pytest.mark.parametrize(

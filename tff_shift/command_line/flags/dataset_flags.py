@@ -81,7 +81,7 @@ def check(scenario: str) -> None:
   FLAGS.num_clients = num_clients
 
 
-def entry() -> dataset.Dataset:
+def entry() -> dataset.DatasetInfo:
   """Returns the entry of the data set, after `check`."""
   return datasets.get(FLAGS.dataset, data_dir=FLAGS.data_dir)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from tff_shift import models
-from tff_shift.data import source
+from tff_shift.data import dataset
 
 if TYPE_CHECKING:
   from tff_shift.models import split_model
@@ -63,7 +63,7 @@ def model_dir() -> pathlib.Path | None:
     return None
   folder = pathlib.Path(FLAGS.model_dir).expanduser()
   if not folder.is_dir() and not folder.is_absolute():
-    in_data = source.data_folder(FLAGS.data_dir) / folder
+    in_data = dataset.data_folder(FLAGS.data_dir) / folder
     if in_data.is_dir():
       return in_data
   return folder

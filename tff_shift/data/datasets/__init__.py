@@ -1,8 +1,8 @@
 """One file per data set, found by its name.
 
-A new data set is a new file with `DATASET`, a `dataset.Dataset`; there is no
-list to edit. Its docstring says where the data come from. What is asked for as
-`path/to/data.npz` or `tfds:<name>` needs no file here, see `own_datasets`.
+A new data set is a new file with `DATASET`, a `dataset.DatasetInfo`; there is
+no list to edit. Its docstring says where the data come from. What is asked for
+as `path/to/data.npz` or `tfds:<name>` needs no file here, see `own_datasets`.
 """
 
 import functools
@@ -17,7 +17,6 @@ import numpy as np
 from tff_shift import arguments
 from tff_shift.data import dataset
 from tff_shift.data import examples
-from tff_shift.data import source
 from tff_shift.data.texts import text
 from tff_shift.data.your_own import own_datasets
 
@@ -61,7 +60,7 @@ def get(
   scenario: str | None = None,
   *,
   data_dir: str | os.PathLike[str] | None = None,
-) -> dataset.Dataset:
+) -> dataset.DatasetInfo:
   """Returns the entry of a data set.
 
   Args:
@@ -97,7 +96,7 @@ def load(
   seed: int = 0,
   num_domains: int | None = None,
   model_dir: str | os.PathLike[str] | None = None,
-) -> source.Source:
+) -> dataset.Dataset:
   """Loads or generates a data set, and checks it.
 
   Args:
@@ -125,10 +124,10 @@ def load(
         " turns into numbers: model_dir must be the model's folder"
       )
     loaded = entry.tokenize(
-      source.data_folder(data_dir), pathlib.Path(model_dir)
+      dataset.data_folder(data_dir), pathlib.Path(model_dir)
     )
   elif entry.load is not None:
-    loaded = entry.load(source.data_folder(data_dir))
+    loaded = entry.load(dataset.data_folder(data_dir))
   else:
     if num_domains is None:
       num_domains = entry.evolution.num_domains
@@ -137,8 +136,8 @@ def load(
 
 
 def checked(
-  loaded: source.Source, entry: dataset.Dataset, what: str
-) -> source.Source:
+  loaded: dataset.Dataset, entry: dataset.DatasetInfo, what: str
+) -> dataset.Dataset:
   """Returns a data set in the types of its entry.
 
   Args:
@@ -147,7 +146,7 @@ def checked(
     what: What error messages call it.
 
   Returns:
-    The data set; all that `source.Source` and the entry say is true of it.
+    The data set; all that `dataset.Dataset` and the entry say is true of it.
 
   Raises:
     ValueError: Something is not true of it.

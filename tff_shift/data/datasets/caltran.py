@@ -10,7 +10,7 @@ import numpy as np
 from tff_shift.data import dataset
 from tff_shift.data.readers import image_archives
 
-DATASET = dataset.Dataset(
+DATASET = dataset.DatasetInfo(
   shape=(224, 224, 3),
   dtype=np.uint8,
   num_classes=2,

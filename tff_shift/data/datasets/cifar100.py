@@ -12,7 +12,7 @@ from tff_shift.data import dataset
 from tff_shift.data.readers import corrupted_sources
 from tff_shift.data.readers import tfds_archives
 
-DATASET = dataset.Dataset(
+DATASET = dataset.DatasetInfo(
   shape=(32, 32, 3),
   dtype=np.uint8,
   num_classes=100,

@@ -14,7 +14,6 @@ import numpy as np
 
 from tff_shift.data import dataset
 from tff_shift.data import partition
-from tff_shift.data import source
 
 RADIUS = 10.0
 STDDEV = 0.6
@@ -22,7 +21,7 @@ STDDEV = 0.6
 
 def generate(
   seed: int, num_domains: int = 30, examples_per_domain: int = 1000
-) -> source.Source:
+) -> dataset.Dataset:
   """Generates the points of all clouds.
 
   Args:
@@ -54,10 +53,10 @@ def generate(
   time = np.repeat(
     np.arange(1, num_domains + 1, dtype=np.int32), examples_per_domain
   )
-  return source.Source(x, y, ("outside", "inside"), time)
+  return dataset.Dataset(x, y, ("outside", "inside"), time)
 
 
-DATASET = dataset.Dataset(
+DATASET = dataset.DatasetInfo(
   shape=(2,),
   dtype=np.float32,
   num_classes=2,

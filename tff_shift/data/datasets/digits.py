@@ -10,13 +10,12 @@ import string
 import numpy as np
 
 from tff_shift.data import dataset
-from tff_shift.data import source
 
 _SIZE = 28
 _MARGIN = 4
 
 
-def _load(folder: pathlib.Path) -> source.Source:
+def _load(folder: pathlib.Path) -> dataset.Dataset:
   """Loads the digits, upsampled from 8x8 to 20x20 in 28x28.
 
   The margin is MNIST's: with it a digit stays in the image when that is turned.
@@ -35,12 +34,12 @@ def _load(folder: pathlib.Path) -> source.Source:
   )
   margin = (_MARGIN, _MARGIN)
   x = np.pad(np.rint(upsampled).astype(np.uint8), ((0, 0), margin, margin))
-  return source.Source(
+  return dataset.Dataset(
     x[..., np.newaxis], bunch.target.astype(np.int32), tuple(string.digits)
   )
 
 
-DATASET = dataset.Dataset(
+DATASET = dataset.DatasetInfo(
   shape=(_SIZE, _SIZE, 1),
   dtype=np.uint8,
   num_classes=10,

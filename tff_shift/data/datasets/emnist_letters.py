@@ -11,11 +11,10 @@ import string
 import numpy as np
 
 from tff_shift.data import dataset
-from tff_shift.data import source
 from tff_shift.data.readers import tfds_archives
 
 
-def _load(folder: pathlib.Path) -> source.Source:
+def _load(folder: pathlib.Path) -> dataset.Dataset:
   """Loads the letters, upright and with labels 0..25."""
   letters = tfds_archives.load("emnist/letters", folder)
   # EMNIST stores images column by column and counts the letters from 1.
@@ -25,7 +24,7 @@ def _load(folder: pathlib.Path) -> source.Source:
   )
 
 
-DATASET = dataset.Dataset(
+DATASET = dataset.DatasetInfo(
   shape=(28, 28, 1),
   dtype=np.uint8,
   num_classes=26,

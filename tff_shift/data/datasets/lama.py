@@ -9,7 +9,7 @@ import numpy as np
 from tff_shift.data import dataset
 from tff_shift.data.readers import lama_archive
 
-DATASET = dataset.Dataset(
+DATASET = dataset.DatasetInfo(
   shape=(lama_archive.LENGTH,),
   dtype=np.int32,
   num_classes=lama_archive.NUM_RELATIONS,

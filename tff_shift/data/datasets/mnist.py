@@ -12,7 +12,7 @@ import numpy as np
 from tff_shift.data import dataset
 from tff_shift.data.readers import tfds_archives
 
-DATASET = dataset.Dataset(
+DATASET = dataset.DatasetInfo(
   shape=(28, 28, 1),
   dtype=np.uint8,
   num_classes=10,

@@ -13,7 +13,7 @@ from tff_shift.data.texts import text
 
 _NUM_WORDS = 20_000
 
-DATASET = dataset.Dataset(
+DATASET = dataset.DatasetInfo(
   shape=(text_archives.TITLE_LENGTH,),
   dtype=np.int32,
   num_classes=len(text_archives.SUBREDDITS),

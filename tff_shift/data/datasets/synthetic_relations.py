@@ -18,7 +18,6 @@ import numpy as np
 
 from tff_shift.data import dataset
 from tff_shift.data import partition
-from tff_shift.data import source
 from tff_shift.data.readers import lama_archive
 from tff_shift.data.texts import tokens
 
@@ -74,15 +73,15 @@ def sentences() -> tuple[list[str], np.ndarray, tuple[str, ...]]:
   return texts, labels, tuple(f"{one} to {other}" for one, other in kinds)
 
 
-def _load(folder: pathlib.Path, model_dir: pathlib.Path) -> source.Source:
+def _load(folder: pathlib.Path, model_dir: pathlib.Path) -> dataset.Dataset:
   del folder  # They are generated.
   texts, labels, names = sentences()
-  return source.Source(
+  return dataset.Dataset(
     tokens.tokenize(texts, model_dir, _LENGTH), labels, names
   )
 
 
-DATASET = dataset.Dataset(
+DATASET = dataset.DatasetInfo(
   shape=(_LENGTH,),
   dtype=np.int32,
   num_classes=lama_archive.NUM_RELATIONS,

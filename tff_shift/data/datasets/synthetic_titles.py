@@ -22,7 +22,6 @@ import numpy as np
 
 from tff_shift.data import dataset
 from tff_shift.data import partition
-from tff_shift.data import source
 from tff_shift.data.texts import text
 
 TITLE_LENGTH = 10
@@ -40,7 +39,7 @@ _TOPIC, _CHANGING, _COMMON = range(3)
 
 def generate(
   seed: int, num_domains: int = 10, examples_per_class: int = 80
-) -> source.Source:
+) -> dataset.Dataset:
   """Generates the titles of all domains.
 
   Args:
@@ -73,7 +72,7 @@ def generate(
   x, vocabulary = text.number(titles, TITLE_LENGTH)
   labels = np.repeat(np.array(classes, np.int32), examples_per_class)
   time = np.arange(1, num_domains + 1, dtype=np.int32)
-  return source.Source(
+  return dataset.Dataset(
     x,
     np.tile(labels, num_domains),
     CLASS_NAMES,
@@ -116,7 +115,7 @@ _NUM_WORDS = _NUM_COMMON_WORDS + len(CLASS_NAMES) * (
   _NUM_TOPIC_WORDS + _NUM_CHANGING_WORDS
 )
 
-DATASET = dataset.Dataset(
+DATASET = dataset.DatasetInfo(
   shape=(TITLE_LENGTH,),
   dtype=np.int32,
   num_classes=len(CLASS_NAMES),

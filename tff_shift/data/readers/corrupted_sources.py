@@ -19,8 +19,8 @@ import pathlib
 import numpy as np
 
 from tff_shift.data import array_files
+from tff_shift.data import dataset as dataset_lib
 from tff_shift.data import partition
-from tff_shift.data import source
 from tff_shift.data.images import corruptions
 from tff_shift.data.readers import tfds_archives
 
@@ -92,7 +92,7 @@ def load_corrupted(
   corruption: str,
   severity: int,
   data_dir: str | os.PathLike[str] | None = None,
-) -> source.Source:
+) -> dataset_lib.Dataset:
   """Loads the test images of CIFAR under one corruption at one severity.
 
   Args:
@@ -120,7 +120,7 @@ def load_corrupted(
     raise ValueError(
       f"severity must lie in 1..{corruptions.MAX_SEVERITY}, got {severity}"
     )
-  folder = source.data_folder(data_dir)
+  folder = dataset_lib.data_folder(data_dir)
   return _LOADERS[dataset](folder, corruption, severity)
 
 
@@ -134,7 +134,7 @@ def _check_dataset(dataset: str) -> None:
 
 def _cifar10(
   folder: pathlib.Path, corruption: str, severity: int
-) -> source.Source:
+) -> dataset_lib.Dataset:
   """Loads a configuration that tensorflow-datasets has written."""
   images = tfds_archives.load(
     f"cifar10_corrupted/{corruption}_{severity}", folder, splits=("test",)
@@ -144,13 +144,13 @@ def _cifar10(
 
 def _cifar100(
   folder: pathlib.Path, corruption: str, severity: int
-) -> source.Source:
+) -> dataset_lib.Dataset:
   """Reads one severity of a file of the archive."""
   archive = folder / CIFAR100_FOLDER
   paths = archive / _FILE_OF[corruption], archive / "labels.npy"
   for path in paths:
     if not path.is_file():
-      raise source.not_found(
+      raise dataset_lib.not_found(
         "cifar100_corrupted",
         path,
         f'mkdir -p "{folder}" && curl -L'
@@ -182,7 +182,7 @@ def _cifar100(
       f"{paths[1]} holds labels {y.min()}..{y.max()}; they must lie in"
       f" 0..{len(_CIFAR100_NAMES) - 1}"
     )
-  return source.Source(np.array(images[rows]), y, _CIFAR100_NAMES)
+  return dataset_lib.Dataset(np.array(images[rows]), y, _CIFAR100_NAMES)
 
 
 def _map_array(path: pathlib.Path) -> np.ndarray:

@@ -29,7 +29,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tff_shift.data import array_files
-from tff_shift.data import source
+from tff_shift.data import dataset
 
 PORTRAITS_FOLDER = "faces_aligned_small_mirrored_co_aligned_cropped_cleaned"
 PORTRAITS_URL = (
@@ -45,7 +45,7 @@ TINY_IMAGENET_URL = f"http://cs231n.stanford.edu/{TINY_IMAGENET_FOLDER}.zip"
 TINY_IMAGENET_SIZE = 64
 
 
-def portraits(folder: pathlib.Path) -> source.Source:
+def portraits(folder: pathlib.Path) -> dataset.Dataset:
   """Loads Portraits, 32x32 and grey, with the year of each face.
 
   Args:
@@ -62,7 +62,7 @@ def portraits(folder: pathlib.Path) -> source.Source:
   class_of = {"F": 0, "M": 1}
   paths = [p for c in class_of for p in sorted((archive / c).glob("*.png"))]
   if not paths:
-    raise source.not_found(
+    raise dataset.not_found(
       "portraits",
       archive,
       f'mkdir -p "{folder}" && curl -L "{PORTRAITS_URL}" | tar -xz -C'
@@ -70,7 +70,7 @@ def portraits(folder: pathlib.Path) -> source.Source:
     )
   years = [_number_in_name(path, r"(\d{4})_.*") for path in paths]
   labels = [class_of[path.parent.name] for path in paths]
-  return source.Source(
+  return dataset.Dataset(
     _read_images(paths, "L", PORTRAITS_SIZE),
     np.array(labels, np.int32),
     ("female", "male"),
@@ -78,7 +78,7 @@ def portraits(folder: pathlib.Path) -> source.Source:
   )
 
 
-def caltran(folder: pathlib.Path) -> source.Source:
+def caltran(folder: pathlib.Path) -> dataset.Dataset:
   """Loads Caltran, 224x224 in colour, with the hour of each image.
 
   Args:
@@ -93,7 +93,7 @@ def caltran(folder: pathlib.Path) -> source.Source:
   """
   archive = folder / CALTRAN_FOLDER
   if not (archive / CALTRAN_LABELS).is_file():
-    raise source.not_found(
+    raise dataset.not_found(
       "caltran",
       archive,
       f'mkdir -p "{archive}", then unpack there the images and'
@@ -128,7 +128,7 @@ def caltran(folder: pathlib.Path) -> source.Source:
   paths = [archive / f"{stem}.jpg" for stem in stems]
   pattern = r"\d{4}-\d{2}-\d{2}-([01]\d|2[0-3])-\d{2}\.jpg"
   hours = [_number_in_name(path, pattern) for path in paths]
-  return source.Source(
+  return dataset.Dataset(
     _read_images(paths, "RGB", CALTRAN_SIZE),
     (labels > 0).astype(np.int32),
     ("no car", "car"),
@@ -136,7 +136,7 @@ def caltran(folder: pathlib.Path) -> source.Source:
   )
 
 
-def tiny_imagenet(folder: pathlib.Path) -> source.Source:
+def tiny_imagenet(folder: pathlib.Path) -> dataset.Dataset:
   """Loads Tiny ImageNet, 64x64 in colour: the training images class by class.
 
   Labels follow the order of `wnids.txt`; the name of a class is what
@@ -156,7 +156,7 @@ def tiny_imagenet(folder: pathlib.Path) -> source.Source:
   archive = folder / TINY_IMAGENET_FOLDER
   if not (archive / "wnids.txt").is_file():
     zip_file = f"{folder / TINY_IMAGENET_FOLDER}.zip"
-    raise source.not_found(
+    raise dataset.not_found(
       "tiny_imagenet",
       archive,
       f'mkdir -p "{folder}" && curl -L "{TINY_IMAGENET_URL}" -o "{zip_file}"'
@@ -189,7 +189,7 @@ def tiny_imagenet(folder: pathlib.Path) -> source.Source:
       )
     paths.append(archive / "val" / "images" / name)
     labels.append(label_of[wnid])
-  return source.Source(
+  return dataset.Dataset(
     _read_images(paths, "RGB", TINY_IMAGENET_SIZE),
     np.array(labels, np.int32),
     tuple(words[wnid] for wnid in wnids),

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from tff_shift.data import dataset
 from tff_shift.data import partition
-from tff_shift.data import source
 from tff_shift.data.texts import text_files
 from tff_shift.data.texts import tokens
 
@@ -41,7 +41,7 @@ def prompt(subject: str, obj: str) -> str:
   return f"{subject}, {obj}"
 
 
-def load(folder: pathlib.Path, model_dir: pathlib.Path) -> source.Source:
+def load(folder: pathlib.Path, model_dir: pathlib.Path) -> dataset.Dataset:
   """Loads the facts as tokens of a pre-trained model.
 
   Args:
@@ -62,7 +62,7 @@ def load(folder: pathlib.Path, model_dir: pathlib.Path) -> source.Source:
   relations = archive / "relations.jsonl"
   if not relations.is_file() or not (archive / "TREx").is_dir():
     zip_file = archive.with_suffix(".zip")
-    raise source.not_found(
+    raise dataset.not_found(
       "lama",
       archive,
       f'mkdir -p "{folder}" && curl -L "{URL}" -o "{zip_file}" && unzip -q'
@@ -91,7 +91,7 @@ def load(folder: pathlib.Path, model_dir: pathlib.Path) -> source.Source:
       f" {archive / 'TREx'}; there must be {NUM_RELATIONS}: unpack the archive"
       " again"
     )
-  return source.Source(
+  return dataset.Dataset(
     tokens.tokenize(texts, model_dir, LENGTH),
     np.array(labels, np.int32),
     tuple(names),

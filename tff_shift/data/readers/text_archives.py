@@ -25,9 +25,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tff_shift.data import dataset
 from tff_shift.data import examples
 from tff_shift.data import partition
-from tff_shift.data import source
 from tff_shift.data.texts import text
 from tff_shift.data.texts import text_files
 
@@ -62,7 +62,7 @@ class _Title(NamedTuple):
   words: list[str]
 
 
-def reddit(folder: pathlib.Path) -> source.Source:
+def reddit(folder: pathlib.Path) -> dataset.Dataset:
   """Loads titles of posts, as many of each class and half-year if there are.
 
   Of titles with the same words the earliest is kept, of whatever class. From
@@ -85,7 +85,7 @@ def reddit(folder: pathlib.Path) -> source.Source:
   archive = folder / REDDIT_FOLDER
   paths = _files(archive)
   if not paths:
-    raise source.not_found(
+    raise dataset.not_found(
       "reddit",
       archive,
       f'mkdir -p "{archive}", then put there *.jsonl or *.csv with'
@@ -105,7 +105,7 @@ def reddit(folder: pathlib.Path) -> source.Source:
 @functools.lru_cache(maxsize=1)
 def _read_reddit(
   archive: pathlib.Path, states: tuple[tuple[pathlib.Path, int, int], ...]
-) -> source.Source:
+) -> dataset.Dataset:
   """Reads the files of Reddit, see `reddit`."""
   del states
   chosen = _draw(archive)
@@ -118,7 +118,7 @@ def _read_reddit(
     np.array([getattr(each, name) for each in titles], np.int32)
     for name in ("label", "half_year")
   )
-  return source.Source(
+  return dataset.Dataset(
     *map(examples.read_only, (x, labels)),
     SUBREDDITS,
     time=examples.read_only(time),

@@ -19,8 +19,8 @@ import numpy as np
 from tff_shift import library_logs
 from tff_shift import memory
 from tff_shift.data import array_files
+from tff_shift.data import dataset
 from tff_shift.data import examples
-from tff_shift.data import source
 
 
 def load(
@@ -30,7 +30,7 @@ def load(
   image: str = "image",
   label: str = "label",
   splits: Sequence[str] = ("train", "test"),
-) -> source.Source:
+) -> dataset.Dataset:
   """Loads images that tensorflow-datasets has written.
 
   Args:
@@ -60,7 +60,7 @@ _BYTES_OF_NAME = 64
 
 def load_any(
   name: str, folder: pathlib.Path, keys: tuple[str, str] | None = None
-) -> source.Source:
+) -> dataset.Dataset:
   """Loads a data set of which only the name is known.
 
   Args:
@@ -195,7 +195,7 @@ def _newest(name: str, folder: pathlib.Path) -> str:
     if re.fullmatch(r"\d+\.\d+\.\d+", info.parent.name)
   ]
   if not versions:
-    raise source.not_found(name, folder / name, _fetch(name, folder))
+    raise dataset.not_found(name, folder / name, _fetch(name, folder))
   return max(versions, key=lambda v: tuple(map(int, v.split("."))))
 
 
@@ -232,7 +232,7 @@ def _builder(name: str, version: str, folder: pathlib.Path) -> Any:
 
 def _read(
   builder: Any, image: str, label: str, splits: Sequence[str]
-) -> source.Source:
+) -> dataset.Dataset:
   """Reads the splits of a version, in this order; y as it is stored."""
   import tensorflow_datasets as tfds
 
@@ -251,7 +251,7 @@ def _read(
   feature, num_train = builder.info.features[label], None
   if splits[0] == "train" and len(splits) > 1:
     num_train = builder.info.splits["train"].num_examples
-  return source.Source(
+  return dataset.Dataset(
     found[image],
     found[label],
     _class_names(feature, f"{label} of tfds:{builder.info.name}"),
@@ -269,8 +269,8 @@ def _class_names(feature: Any, what: str) -> tuple[str, ...]:
 
 
 def _with_classes(
-  found: source.Source, what: str, dtype: type[np.integer]
-) -> source.Source:
+  found: dataset.Dataset, what: str, dtype: type[np.integer]
+) -> dataset.Dataset:
   """Casts what was read as y; refuses what is no class."""
   y = examples.checked_array(found.y, what, shape=(None,), dtype=dtype)
   return found._replace(y=y)

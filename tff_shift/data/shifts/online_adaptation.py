@@ -33,10 +33,10 @@ from typing import NamedTuple
 import numpy as np
 
 from tff_shift import arguments
+from tff_shift.data import dataset as dataset_lib
 from tff_shift.data import datasets
 from tff_shift.data import examples as examples_lib
 from tff_shift.data import partition
-from tff_shift.data import source as source_lib
 from tff_shift.data.images import corruptions
 from tff_shift.data.shifts import class_pools
 
@@ -215,7 +215,7 @@ def _cut(
 
 
 def _clients_of(
-  source: source_lib.Source, positions: np.ndarray
+  source: dataset_lib.Dataset, positions: np.ndarray
 ) -> np.ndarray | None:
   """Returns who holds the examples of a part, in the order of the part."""
   return None if source.client is None else source.client[np.sort(positions)]

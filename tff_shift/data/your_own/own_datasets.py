@@ -22,7 +22,6 @@ from tff_shift import shown_names
 from tff_shift.data import array_files
 from tff_shift.data import dataset
 from tff_shift.data import examples
-from tff_shift.data import source
 from tff_shift.data.readers import tfds_archives
 
 FORMS = "path/to/data.npz, or tfds:<name> (prepared by tensorflow-datasets)"
@@ -76,7 +75,7 @@ def get(
   name: str,
   scenario: str | None = None,
   data_dir: str | os.PathLike[str] | None = None,
-) -> dataset.Dataset:
+) -> dataset.DatasetInfo:
   """Reads a data set and returns its entry.
 
   Args:
@@ -95,14 +94,14 @@ def get(
   if name.endswith(_SUFFIX):
     path = _path(name)
     if not path.exists():
-      raise source.DatasetNotFoundError(f"{name}: there is no such file")
+      raise dataset.DatasetNotFoundError(f"{name}: there is no such file")
     try:
       state = path.stat()
       entry = _read_file(name, path, state.st_mtime_ns, state.st_size)
     except OSError as error:
       raise ValueError(f"{name} cannot be read: {error.strerror}") from error
   else:
-    entry = _read_tfds(name, source.data_folder(data_dir))
+    entry = _read_tfds(name, dataset.data_folder(data_dir))
   if scenario in _WITHOUT_DOMAINS and entry.evolution is not None:
     raise ValueError(
       f"domain of {name}: {scenario} would ignore it, because"
@@ -120,7 +119,7 @@ def _path(name: str) -> pathlib.Path:
 @functools.lru_cache(maxsize=1)
 def _read_file(
   name: str, path: pathlib.Path, changed: int, size: int
-) -> dataset.Dataset:
+) -> dataset.DatasetInfo:
   """Reads an .npz file and makes its entry."""
   del changed, size
   try:
@@ -135,7 +134,7 @@ def _read_file(
       raise ValueError(
         f"{name}: what is {key!r}? Its arrays may be {', '.join(KEYS)}"
       )
-  loaded = source.Source(
+  loaded = dataset.Dataset(
     arrays["x"],
     arrays["y"],
     _texts(arrays.get("class_names"), f"class_names of {name}"),
@@ -172,7 +171,7 @@ def _read_file(
 
 
 @functools.lru_cache(maxsize=1)
-def _read_tfds(name: str, folder: pathlib.Path) -> dataset.Dataset:
+def _read_tfds(name: str, folder: pathlib.Path) -> dataset.DatasetInfo:
   """Reads what tensorflow-datasets has written and makes its entry."""
   found = _TFDS.fullmatch(name)
   if found is None:
@@ -189,8 +188,8 @@ def _read_tfds(name: str, folder: pathlib.Path) -> dataset.Dataset:
 
 
 def _entry(
-  loaded: source.Source, name: str, evolution: dataset.Evolution | None
-) -> dataset.Dataset:
+  loaded: dataset.Dataset, name: str, evolution: dataset.Evolution | None
+) -> dataset.DatasetInfo:
   """Checks what was read, and makes the entry that gives it.
 
   Args:
@@ -228,7 +227,7 @@ def _entry(
     y=y,
     class_names=loaded.class_names or tuple(map(str, range(num_classes))),
   )
-  return dataset.Dataset(
+  return dataset.DatasetInfo(
     shape=shape,
     dtype=dtype,
     num_classes=num_classes,
@@ -279,7 +278,11 @@ def _check_encodable(texts: np.ndarray, what: str) -> None:
 
 
 def _numbered(
-  array: np.ndarray, loaded: source.Source, name: str, key: str, kinds: str
+  array: np.ndarray,
+  loaded: dataset.Dataset,
+  name: str,
+  key: str,
+  kinds: str,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns the different values of an array in order, and their numbers.
 

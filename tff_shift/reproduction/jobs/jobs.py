@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tff_shift import algorithms
-from tff_shift.data import source
+from tff_shift.data import dataset as dataset_lib
 from tff_shift.reproduction import binary_flags
 from tff_shift.reproduction import reductions as reductions_lib
 from tff_shift.reproduction import specification
@@ -168,7 +168,7 @@ def plan(
 
 def _missing_data(dataset: specification.Dataset, data_dir: str | None) -> str:
   """Returns what is missing of a data set; empty if nothing is."""
-  folder = source.data_folder(data_dir)
+  folder = dataset_lib.data_folder(data_dir)
   for name in dataset.needs:
     if not (folder / name).is_dir():
       return f"{dataset.label} is not at hand (no folder {name})"

@@ -2,8 +2,8 @@
 
 import pytest
 
+from tff_shift.data import dataset
 from tff_shift.data import datasets
-from tff_shift.data import source
 from tff_shift.data.readers import image_archives
 
 
@@ -29,7 +29,7 @@ def assert_one_line(error, *parts):
 def test_data_missing_names_folder_and_command(
   tmp_path, name, searched, command
 ):
-  with pytest.raises(source.DatasetNotFoundError) as error:
+  with pytest.raises(dataset.DatasetNotFoundError) as error:
     datasets.load(name, data_dir=tmp_path)
   assert_one_line(
     error, repr(name), str(tmp_path / searched), command.format(tmp_path)
@@ -38,7 +38,7 @@ def test_data_missing_names_folder_and_command(
 
 
 def test_letters_missing_are_named_as_they_are_stored(tmp_path):
-  with pytest.raises(source.DatasetNotFoundError) as error:
+  with pytest.raises(dataset.DatasetNotFoundError) as error:
     datasets.load("emnist_letters", data_dir=tmp_path)
   assert_one_line(
     error,
@@ -48,20 +48,20 @@ def test_letters_missing_are_named_as_they_are_stored(tmp_path):
 
 
 def test_superclasses_missing_name_the_set_that_has_them(tmp_path):
-  with pytest.raises(source.DatasetNotFoundError) as error:
+  with pytest.raises(dataset.DatasetNotFoundError) as error:
     datasets.load("cifar20", data_dir=tmp_path)
   assert_one_line(error, f"tfds.load('cifar100', data_dir='{tmp_path}')")
 
 
 def test_data_dir_comes_before_the_environment(tmp_path, monkeypatch):
   monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "environment"))
-  with pytest.raises(source.DatasetNotFoundError, match="/environment/"):
+  with pytest.raises(dataset.DatasetNotFoundError, match="/environment/"):
     datasets.load("mnist")
-  with pytest.raises(source.DatasetNotFoundError, match="/argument/"):
+  with pytest.raises(dataset.DatasetNotFoundError, match="/argument/"):
     datasets.load("mnist", data_dir=tmp_path / "argument")
   monkeypatch.delenv("TFDS_DATA_DIR")
   monkeypatch.setenv("HOME", str(tmp_path / "home"))
   with pytest.raises(
-    source.DatasetNotFoundError, match="/home/tensorflow_datasets/"
+    dataset.DatasetNotFoundError, match="/home/tensorflow_datasets/"
   ):
     datasets.load("mnist")

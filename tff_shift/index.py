@@ -12,7 +12,6 @@ imports the file.
 import functools
 import hashlib
 import pathlib
-from typing import Any
 
 import msgspec
 
@@ -33,10 +32,6 @@ class Field(records.Record, omit_defaults=True):
   maximum: int | float | None = None
   exclusive_minimum: bool = False
   or_zero: bool = False
-
-  def arguments(self) -> dict[str, Any]:
-    """Returns a field for `hyperparameters.make_class`."""
-    return msgspec.structs.asdict(self)
 
 
 class Algorithm(records.Record):

@@ -91,7 +91,7 @@ def refusal(arguments, action):
 
 
 def algorithm_of(planning, flag=None):
-  owners = flag and hparam_flags.owners_of(flag, planning.SCENARIO)
+  owners = hparam_flags.owners(planning.SCENARIO).get(flag)
   if owners:
     return owners[0]
   return "fed_avg" if planning is not online_adaptation_plan else "fix_lr"

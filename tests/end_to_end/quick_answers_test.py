@@ -97,7 +97,7 @@ class TestScenarios:
     assert f"{binary}: --dataset=no_such: it must be one of" in told
 
   def test_a_value_that_a_hyperparameter_does_not_take(self, binary):
-    algorithm = hparam_flags.owners_of("batch_size", binary)[0]
+    algorithm = hparam_flags.owners(binary)["batch_size"][0]
     told = refusal(binary, f"--algorithm={algorithm}", "--batch_size=0")
     assert told == (
       f"{binary}: --batch_size=0 is not allowed: it must be an integer at"

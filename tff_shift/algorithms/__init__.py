@@ -30,6 +30,8 @@ from typing import Any
 from typing import NamedTuple
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from tff_shift import arguments
 from tff_shift import index
 from tff_shift import user_modules
@@ -114,7 +116,7 @@ def _describe_own(name: str) -> Description:
     known.summary,
     known.scenarios,
     known.min_source_domains,
-    hyperparameters.make_class(map(index.Field.arguments, known.hparams)),
+    hyperparameters.make_class(map(msgspec.structs.asdict, known.hparams)),
   )
 
 

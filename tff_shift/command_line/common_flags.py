@@ -297,11 +297,10 @@ def chosen_algorithms(scenario: str) -> list[str]:
       )
   if len(set(names)) != len(names):
     raise UsageError(f"--algorithm={','.join(names)}: an algorithm comes twice")
-  for flag in flags.FLAGS:
+  for flag, owners in hparam_flags.owners(scenario).items():
     if flags.FLAGS[flag].value is None:
       continue
-    owners = hparam_flags.owners_of(flag, scenario)
-    if owners and not set(owners) & set(names):
+    if not set(owners) & set(names):
       raise UsageError(
         f"--{flag} belongs to {', '.join(owners)}, none of which is in"
         f" --algorithm={','.join(names)}"

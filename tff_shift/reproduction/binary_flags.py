@@ -126,7 +126,7 @@ def preset(binary: str, name: str) -> dict[str, str | bool]:
 @functools.cache
 def is_hparam(name: str, binary: str) -> bool:
   """Whether a flag is a hyper-parameter, which not all algorithms have."""
-  return bool(hparam_flags.owners_of(name, binary))
+  return name in hparam_flags.owners(binary)
 
 
 @functools.cache

@@ -113,21 +113,22 @@ def define_flags(scenario: str, defaults: Mapping[str, str]) -> None:
   """
   _define_import()
   names = algorithms.names(scenario)
+  declared = _declared(names)
   fields = {}
-  for name in names:
-    for field in dataclasses.fields(algorithms.describe(name).hparams):
-      first = fields.setdefault(field.name, field)
+  for hparam, by_owner in declared.items():
+    (owner, first), *others = by_owner.items()
+    fields[hparam] = first
+    for name, field in others:
       if type(first.default) is not type(field.default):
         raise ValueError(
-          f"the hyper-parameter {field.name!r} of {name} is of type"
-          f" {type(field.default).__name__}, and that of"
-          f" {owners_of(field.name, scenario)[0]} of type"
+          f"the hyper-parameter {hparam!r} of {name} is of type"
+          f" {type(field.default).__name__}, and that of {owner} of type"
           f" {type(first.default).__name__}; give it another name"
         )
   for field in fields.values():
-    owners = owners_of(field.name, scenario)
+    owners = [*declared[field.name]]
     scope = "" if len(owners) == len(names) else f" ({', '.join(owners)})"
-    default = defaults.get(field.name) or _own_defaults(field.name, owners)
+    default = defaults.get(field.name) or _own_defaults(declared[field.name])
     if field.name in flags.FLAGS:
       raise ValueError(
         f"the hyper-parameter {field.name!r} of {owners[0]} has the name of"
@@ -146,39 +147,39 @@ def define_flags(scenario: str, defaults: Mapping[str, str]) -> None:
     )
 
 
-def _own_defaults(hparam: str, owners: Sequence[str]) -> str:
+def _own_defaults(by_owner: Mapping[str, dataclasses.Field]) -> str:
   """Says the default of a hyper-parameter, and which algorithms have another.
 
   Args:
-    hparam: The name of the hyper-parameter.
-    owners: The algorithms that have it.
+    by_owner: Its declaration in each algorithm that has it.
   """
-  first, *others = (
-    (name, getattr(algorithms.describe(name).hparams(), hparam))
-    for name in owners
-  )
+  first, *others = ((name, field.default) for name, field in by_owner.items())
   apart = [f"; {name}: {value}" for name, value in others if value != first[1]]
   return f"{first[1]}{''.join(apart)}"
 
 
-def owners_of(hparam: str, scenario: str) -> list[str]:
-  """Returns the algorithms of a scenario that have a hyper-parameter."""
-  kinds = tuple(
-    (name, algorithms.describe(name).hparams)
-    for name in algorithms.names(scenario)
+def owners(scenario: str) -> dict[str, list[str]]:
+  """Returns the algorithms of a scenario that have each hyper-parameter."""
+  declared = _declared(algorithms.names(scenario))
+  return {name: [*by_owner] for name, by_owner in declared.items()}
+
+
+def _declared(
+  names: tuple[str, ...],
+) -> Mapping[str, Mapping[str, dataclasses.Field]]:
+  """Returns the declarations of each hyper-parameter by algorithm."""
+  # A file of the user may be registered again.
+  return _declarations(
+    tuple((name, algorithms.describe(name).hparams) for name in names)
   )
-  return [*_owners(kinds).get(hparam, ())]
 
 
 @functools.cache
-def _owners(kinds: Sequence[tuple[str, type]]) -> Mapping[str, list[str]]:
-  """Returns the algorithms that have each hyper-parameter.
-
-  Args:
-    kinds: The algorithms' names with their classes of hyper-parameters.
-  """
+def _declarations(
+  kinds: Sequence[tuple[str, type]],
+) -> Mapping[str, Mapping[str, dataclasses.Field]]:
   found = {}
   for name, kind in kinds:
     for field in dataclasses.fields(kind):
-      found.setdefault(field.name, []).append(name)
+      found.setdefault(field.name, {})[name] = field
   return found

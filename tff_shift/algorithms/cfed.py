@@ -177,23 +177,24 @@ def _make_uniform(
       f" {list(model.input_shape)}; a graph can hold 2 GiB, or"
       f" {_MAX_BYTES * number // num_bytes} of them"
     )
-  if model.input_dtype == tf.uint8:
+  dtype = model.input_dtype.name
+  if dtype == "uint8":
     return generator.integers(0, 256, shape, np.uint8)
-  if model.input_dtype == tf.float32:
+  if dtype == "float32":
     numbers = generator.uniform(-bound, bound, shape)
     return model.input_scaling.undone(numbers).astype(np.float32)
   if model.vocabulary_size is not None:
     return _make_titles(generator, shape, model.vocabulary_size)
   raise ValueError(
     f"public_data=uniform is not for model {model.name!r}, which takes"
-    f" {model.input_dtype.name}: it must be images, float32, or tokens of a"
-    " model that says its vocabulary_size"
+    f" {dtype}: it must be images, float32, or tokens of a model that says its"
+    " vocabulary_size"
   )
 
 
 def _make_digits(model: split_model.SplitModel, number: int) -> np.ndarray:
   """Draws images of digits and resizes them to the model's images."""
-  if model.input_dtype != tf.uint8 or len(model.input_shape) != 3:
+  if model.input_dtype.name != "uint8" or len(model.input_shape) != 3:
     raise ValueError(
       f"public_data=digits is not for model {model.name!r}, which takes no"
       " images: it must be uniform"

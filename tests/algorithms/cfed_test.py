@@ -13,7 +13,6 @@ from tff_shift.algorithms import fed_avg
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.simulation.engine import rounds
-from tff_shift.techniques import public_inputs
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +51,7 @@ def weights(model, run_in_graph):
 
 @pytest.fixture(scope="module")
 def public(model):
-  return public_inputs.make("uniform", model, 7, 1.0)
+  return cfed.make_public_inputs(model, HPARAMS)
 
 
 def says(oracle, weights, x):

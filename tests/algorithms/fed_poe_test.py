@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from tff_shift.algorithms import fed_poe
 from tff_shift.models import split_model
-from tff_shift.techniques import snapshot_ensembles
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +27,7 @@ HPARAMS = fed_poe.HParams(
   num_draws=2,
 )
 # Two snapshots are known, both were drawn.
-ENSEMBLE = snapshot_ensembles.Ensemble(
+ENSEMBLE = fed_poe.Ensemble(
   losses=tuple(map(np.float32, (1.0, 2.0, 0.5, 0.25))),
   snapshot_losses=np.array([0.2, 0.9, 0.0], np.float32),
   drawn=np.array([1, 1, 0], np.float32),

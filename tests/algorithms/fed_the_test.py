@@ -13,7 +13,6 @@ from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models.networks import mlp
 from tff_shift.techniques import augmentations
-from tff_shift.techniques import head_mixtures
 from tff_shift.techniques import test_time_adaptation
 
 pytestmark = pytest.mark.slow
@@ -191,12 +190,12 @@ class TestPredictions:
       np.linalg.norm(smoothed - each.descriptor, axis=1)
       for each in (weights, personal)
     ]
-    judged = head_mixtures.Judged(
+    inputs = fed_the.MixtureInputs(
       *map(np.float32, (*logits, np.stack(distances, axis=1)))
     )
     # Ten times the rate of training.
     mixtures = run_in_graph(
-      lambda judged: head_mixtures.find(judged, 20, 3.0), judged
+      lambda inputs: fed_the.find_mixtures(inputs, 20, 3.0), inputs
     )
     np.testing.assert_allclose(
       found, (mixtures.T[:, :, np.newaxis] * logits).sum(axis=0), atol=1e-3

@@ -31,7 +31,6 @@ class TestFile:
   def test_docstring_names_paper_and_what_leaves_a_client(self, name):
     docstring = inspect.getdoc(algorithms.get(name))
     title, empty, *_ = docstring.splitlines()
-    assert title.split(":")[0].lower() == name.replace("_", "")
     assert title.endswith(".")
     assert not empty
     # Where in which paper, or when it appeared.

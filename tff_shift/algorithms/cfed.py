@@ -6,8 +6,8 @@ Distribution Shifts, Table 1.
 
 In the rounds of domain m a client has the examples of this domain alone. From
 the second domain on, some of the clients of a round review instead of learning:
-on public inputs without classes they distil from the model of the end of the
-domain before,
+on public inputs without classes they distil (Hinton, Vinyals, Dean; 2015) from
+the model of the end of the domain before,
 
     alpha CE(softmax(teacher / T), softmax(student / T)).
 
@@ -36,11 +36,17 @@ of the authors' program. Decisions:
 """
 
 import dataclasses
+import math
+from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
+from sklearn import datasets
 
+from tff_shift import memory
+from tff_shift.data.texts import text
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -50,7 +56,6 @@ from tff_shift.learning.aggregators import factories
 from tff_shift.models import modes
 from tff_shift.models import split_model
 from tff_shift.techniques import continual_tasks
-from tff_shift.techniques import distillation as distilling
 
 SCENARIOS = ("evolving",)
 
@@ -61,11 +66,40 @@ AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
   " clients' probabilities of the public inputs"
 )
 
+# Seed of the public inputs.
+_PUBLIC_SEED = 0
+# A graph is a message of protobuf, whose size is limited.
+_MAX_BYTES = 2**31 - 1
+
 
 @dataclasses.dataclass(frozen=True)
-class HParams(distilling.DistillationHParams):
+class HParams(hyperparameters.LocalHParams):
   """Hyper-parameters of CFeD."""
 
+  distillation_weight: float = hyperparameters.hparam(
+    0.1, "alpha: weight of the loss of distillation.", minimum=0
+  )
+  temperature: float = hyperparameters.hparam(
+    2.0,
+    "T, by which logits are divided before softmax; above 1 evens out what the"
+    " teacher says.",
+    minimum=0,
+    exclusive_minimum=True,
+  )
+  public_data: str = hyperparameters.hparam(
+    "uniform",
+    "The public inputs: uniform noise, or for images digits (scikit-learn's).",
+    choices=("uniform", "digits"),
+  )
+  public_examples: int = hyperparameters.hparam(
+    200, "The number of public inputs.", minimum=1
+  )
+  public_bound: float = hyperparameters.hparam(
+    1.0,
+    "Public inputs that are no images are uniform up to this size.",
+    minimum=0,
+    exclusive_minimum=True,
+  )
   task_rounds: int = continual_tasks.task_rounds_hparam()
   review_share: float = hyperparameters.hparam(
     0.4,
@@ -120,10 +154,148 @@ class Contribution(NamedTuple):
   is_last: Any
 
 
+def _make_titles(
+  generator: np.random.Generator, shape: tuple[int, int], vocabulary_size: int
+) -> np.ndarray:
+  """Draws titles [number, length] int32 of at least one word."""
+  number, length = shape
+  words = generator.integers(text.UNKNOWN, vocabulary_size, shape, np.int32)
+  lengths = generator.integers(1, length, (number, 1), endpoint=True)
+  return np.where(np.arange(length) < lengths, words, np.int32(text.PADDING))
+
+
+def _make_uniform(
+  model: split_model.SplitModel, number: int, bound: float
+) -> np.ndarray:
+  """Draws uniform public inputs."""
+  generator = np.random.default_rng(_PUBLIC_SEED)
+  shape = (number, *model.input_shape)
+  num_bytes = math.prod(shape) * model.input_dtype.size
+  if num_bytes > _MAX_BYTES:
+    raise ValueError(
+      f"public_examples={number}: {memory.described(num_bytes)} of inputs"
+      f" {list(model.input_shape)}; a graph can hold 2 GiB, or"
+      f" {_MAX_BYTES * number // num_bytes} of them"
+    )
+  dtype = model.input_dtype.name
+  if dtype == "uint8":
+    return generator.integers(0, 256, shape, np.uint8)
+  if dtype == "float32":
+    numbers = generator.uniform(-bound, bound, shape)
+    return model.input_scaling.undone(numbers).astype(np.float32)
+  if model.vocabulary_size is not None:
+    return _make_titles(generator, shape, model.vocabulary_size)
+  raise ValueError(
+    f"public_data=uniform is not for model {model.name!r}, which takes"
+    f" {dtype}: it must be images, float32, or tokens of a model that says its"
+    " vocabulary_size"
+  )
+
+
+def _make_digits(model: split_model.SplitModel, number: int) -> np.ndarray:
+  """Draws images of digits and resizes them to the model's images."""
+  if model.input_dtype.name != "uint8" or len(model.input_shape) != 3:
+    raise ValueError(
+      f"public_data=digits is not for model {model.name!r}, which takes no"
+      " images: it must be uniform"
+    )
+  generator = np.random.default_rng(_PUBLIC_SEED)
+  images = datasets.load_digits().images  # [1797, 8, 8], from 0 to 16
+  chosen = images[generator.permutation(len(images))[:number]]
+  chosen = np.round(chosen * (255 / 16)).astype(np.uint8)
+  # The nearest pixel of the digit.
+  rows, columns = (
+    np.arange(size) * there // size
+    for size, there in zip(model.input_shape, chosen.shape[1:3], strict=False)
+  )
+  resized = chosen[:, rows[:, np.newaxis], columns, np.newaxis]
+  return np.repeat(resized, model.input_shape[-1], axis=-1)
+
+
+def make_public_inputs(
+  model: split_model.SplitModel, hparams: HParams
+) -> np.ndarray:
+  """Makes the public inputs, the same for all clients and the server.
+
+  Args:
+    model: The model.
+    hparams: With `public_data=uniform`: uniform numbers; for a model that takes
+      neither images nor tokens, from -public_bound to public_bound after the
+      model has scaled them; for a model of tokens, titles of uniform length and
+      uniform words. With `public_data=digits`: scikit-learn's digits at the
+      size of the model's images, at most all of them.
+
+  Returns:
+    `[public_examples, ...]` in the model's dtype.
+
+  Raises:
+    ValueError: If the model does not take such inputs, or a graph cannot hold
+      them.
+  """
+  if hparams.public_data == "digits":
+    return _make_digits(model, hparams.public_examples)
+  return _make_uniform(model, hparams.public_examples, hparams.public_bound)
+
+
+@dataclasses.dataclass(frozen=True)
+class Distillation:
+  """Distillation on public inputs.
+
+  Attributes:
+    model: The model of teacher and student.
+    hparams: Temperature, weight of the loss and batch size.
+    x: The public inputs, [num_public, ...], constants of the graph.
+  """
+
+  model: split_model.SplitModel
+  hparams: HParams
+  x: np.ndarray
+
+  def probabilities(self, weights) -> tf.Tensor:
+    """Returns softmax(logits / T), [num_public, num_classes] float32."""
+    logits = evaluation.predict(self.model, weights, tf.constant(self.x))
+    return tf.nn.softmax(
+      tf.ensure_shape(logits, [len(self.x), self.model.num_classes])
+      / self.hparams.temperature
+    )
+
+  def loss(self, targets, num_steps, seed) -> Callable[[Any, Any], tf.Tensor]:
+    """Makes the loss alpha CE(targets, softmax(logits / T)) of batches.
+
+    Args:
+      targets: The teacher's probabilities, [num_public, num_classes] float32.
+      num_steps: The number of batches, an int32 scalar.
+      seed: An int32 tensor of shape [2]; fixes the batches.
+
+    Returns:
+      `(weights, step) -> loss`, float32 scalar.
+    """
+    # The targets take the place of classes; no gradient goes through them.
+    public = local_training.ClientData(
+      tf.constant(self.x),
+      tf.stop_gradient(targets),
+      np.array([len(self.x)], np.int32),
+      seed,
+    )
+    batches = local_training.pooled_batches(
+      public, num_steps, self.hparams.batch_size, seed
+    )
+
+    def loss_fn(weights, step):
+      batch = batches(step)
+      logits = self.model.predict(weights, batch.x)
+      losses = tf.nn.softmax_cross_entropy_with_logits(
+        batch.y, logits / self.hparams.temperature
+      )
+      return self.hparams.distillation_weight * tf.reduce_mean(losses)
+
+    return loss_fn
+
+
 def train_client(
   model: split_model.SplitModel,
   hparams: HParams,
-  distillation: distilling.Distillation,
+  distillation: Distillation,
   weights: Weights,
   data: local_training.ClientData,
   round_num,
@@ -189,7 +361,7 @@ def train_client(
 
 def update_server(
   hparams: HParams,
-  distillation: distilling.Distillation,
+  distillation: Distillation,
   weights: Weights,
   mean_update: split_model.SplitWeights,
   plaintext_sum: Contribution,
@@ -244,7 +416,9 @@ def build(
       f"personal_norm={hparams.personal_norm} is not allowed with cfed: its"
       " server trains a model, whose running statistics it would not have"
     )
-  distillation = distilling.build(model, hparams)
+  distillation = Distillation(
+    model, hparams, make_public_inputs(model, hparams)
+  )
 
   def initial_weights(seed):
     weights = model.initial_weights(seed)

@@ -8,13 +8,18 @@ Guiding Clients in Heterogeneous Federated Learning (FedDRM), Table 1.
 The server works on each layer (a weight tensor) by itself. With u_1, ..., u_n
 the clients' changes of it, the columns of U:
 
-    g_0  the guide: the mean of the u_i, out of each of which was taken what is
-         against others, in a random order (PCGrad);
+    u_i' starts as u_i; for each other j in a random order
+         u_i' <- u_i' - min(<u_i', u_j>, 0) / |u_j|^2 u_j             (PCGrad)
+    g_0  the guide: the mean of the u_i';
     w    = argmin over the simplex of <U w, g_0> + alpha |g_0| |U w|;
     g    = (g_0 + alpha |g_0| U w / |U w|) / (1 + alpha^2)            (CAGrad)
 
-and adds g to the layer. All is a linear combination of the u_i, found from
-their inner products (`update_conflicts`).
+and adds g to the layer. Two updates are in conflict if their inner product is
+negative. g is a linear combination of the u_i: its coefficients are computed
+from G, the matrix of all inner products. PCGrad is Gradient Surgery for
+Multi-Task Learning (Yu, Kumar, Gupta, Levine, Hausman, Finn; NeurIPS 2020),
+CAGrad is Conflict-Averse Gradient Descent for Multi-task Learning (Liu, Liu,
+Jin, Stone, Liu; NeurIPS 2021).
 
 What leaves a client: the change of the backbone, in the open, its number of
 examples if that counts, random numbers, and the training loss. The head does
@@ -31,9 +36,13 @@ Written from the steps as the authors' program takes them. Decisions:
     is added to it is g less the mean of the changes as they were sent.
   * alpha is not in the paper's text at hand: 0.5 is CAGrad's.
 
-With `variant=program` it is what the FedDRM paper's program calls ConFREE: on
-the whole backbone at once, from each change what is against any other as it was
-sent; then the mean, and no CAGrad.
+With `variant=program` it is what the FedDRM paper's program calls ConFREE. It
+works on the whole backbone at once, takes the others as they were sent, and
+adds the mean of
+
+    u_i' = u_i - sum over j != i of min(<u_i, u_j>, 0) / |u_j|^2 u_j
+
+without CAGrad.
 """
 
 import dataclasses
@@ -49,7 +58,7 @@ from tff_shift.learning import randomness
 from tff_shift.learning.aggregators import client_slots
 from tff_shift.learning.aggregators import factories
 from tff_shift.models import guided_model
-from tff_shift.techniques import update_conflicts
+from tff_shift.techniques import simplex_programs
 
 SCENARIOS = ("guidance",)
 
@@ -61,6 +70,12 @@ AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
   per_client_values="its server compares each client's update with every"
   " other's",
 )
+
+# |U w| is searched for between this fraction of the longest update and its
+# whole length, in at most _NUM_STEPS steps, up to a relative error.
+_SHORTEST = 1e-4
+_NUM_STEPS = 24
+_TOLERANCE = 1e-5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +112,115 @@ def _inner_products(rows) -> tf.Tensor:
   return tf.cast(tf.matmul(flat, flat, transpose_b=True), tf.float64)
 
 
+def projected_mean(products, shares, orders) -> tf.Tensor:
+  """Computes the guide g_0 (PCGrad).
+
+  Args:
+    products: G of each layer, [num_layers, n, n] float64; zeros for a client
+      that has sent nothing.
+    shares: The weights of the clients in the mean, [n] float64, of sum 1.
+    orders: The order of the j for each i, [n, n] int32, a permutation of the
+      clients in each row.
+
+  Returns:
+    The coefficients of the u_j in the mean of the u_i', [num_layers, n]
+    float64. Without conflicts they are the shares.
+  """
+  num_clients = products.shape[-1]
+  lengths = tf.linalg.diag_part(products)
+  identity = tf.eye(num_clients, dtype=tf.float64)
+  # Row i has the coefficients of u_i'.
+  kept = tf.broadcast_to(identity, tf.shape(products))
+  for place in range(num_clients):
+    others = tf.one_hot(orders[:, place], num_clients, dtype=tf.float64)
+    others *= 1 - identity  # Not with itself.
+    against = tf.reduce_sum(kept * tf.matmul(others, products), axis=2)
+    against = tf.math.divide_no_nan(
+      tf.minimum(against, 0), tf.linalg.matvec(others, lengths)
+    )
+    kept -= against[:, :, tf.newaxis] * others
+  return tf.linalg.matvec(kept, shares, transpose_a=True)
+
+
+def avert_conflicts(products, guide, allowed, alpha: float) -> tf.Tensor:
+  """Turns the guide towards the update that it helps least (CAGrad).
+
+  |U w| is the least value of (|U w|^2 / t + t) / 2 over t > 0. For a given t a
+  quadratic program is left, and the |U w| of its solution grows with t, but
+  slower: the t that it is equal to lies between it and any other t.
+
+  Args:
+    products: G of each layer, [num_layers, n, n] float64; zeros for a client
+      that has sent nothing.
+    guide: The coefficients of g_0, [num_layers, n] float64.
+    allowed: Which clients have sent an update, [n] bool.
+    alpha: The largest distance of (1 + alpha^2) g from g_0, relative to the
+      length of g_0; above 0.
+
+  Returns:
+    The coefficients of g, [num_layers, n] float64.
+  """
+  allowed = tf.broadcast_to(allowed, tf.shape(guide))
+  slope = tf.linalg.matvec(products, guide)
+
+  def length(coefficients):
+    squares = tf.reduce_sum(
+      coefficients * tf.linalg.matvec(products, coefficients), axis=1
+    )
+    return tf.sqrt(tf.maximum(squares, 0))
+
+  radius = alpha * length(guide)
+
+  def solve(t):
+    return simplex_programs.minimize_quadratic(
+      products,
+      tf.math.divide_no_nan(t, radius)[:, tf.newaxis] * slope,
+      allowed,
+    )
+
+  def narrow(step, low, high):
+    middle = tf.sqrt(low * high)
+    found = length(solve(middle))
+    is_above = found > middle
+    return (
+      step + 1,
+      tf.where(is_above, tf.minimum(found, high), low),
+      tf.where(is_above, high, tf.maximum(found, low)),
+    )
+
+  longest = tf.sqrt(tf.reduce_max(tf.linalg.diag_part(products), axis=1))
+  _, low, high = tf.while_loop(
+    lambda step, low, high: (
+      (step < _NUM_STEPS) & tf.reduce_any(high > (1 + _TOLERANCE) * low)
+    ),
+    narrow,
+    (tf.constant(0), _SHORTEST * longest, longest),
+    parallel_iterations=1,
+  )
+  t = tf.sqrt(low * high)
+  solution = solve(t)
+  # Where the updates can cancel each other, U w has no direction to speak of.
+  turn = tf.math.divide_no_nan(radius, tf.maximum(length(solution), t))
+  return (guide + turn[:, tf.newaxis] * solution) / (1 + alpha**2)
+
+
+def pairwise_projected_mean(products, shares) -> tf.Tensor:
+  """Computes the mean of the u_i' of `variant=program`.
+
+  Args:
+    products: G, [..., n, n] float64; zeros for a client that has sent nothing.
+    shares: The weights of the clients in the mean, [n] float64, of sum 1.
+
+  Returns:
+    The coefficients of the u_j in the mean of the u_i', [..., n] float64.
+    Without conflicts they are the shares.
+  """
+  lengths = tf.linalg.diag_part(products)
+  # The product of an update with itself is not negative: j = i adds nothing.
+  against = tf.linalg.matvec(tf.minimum(products, 0), shares)
+  return shares - tf.math.divide_no_nan(against, lengths)
+
+
 def coefficients(
   hparams: HParams, sent: Sent, present: Any
 ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -116,12 +240,12 @@ def coefficients(
   products = tf.stack([_inner_products(rows) for rows in sent.update])
   if hparams.variant == "program":
     whole = tf.reduce_sum(products, axis=0, keepdims=True)
-    return update_conflicts.mean_of_pairwise_projected(whole, shares), shares
+    return pairwise_projected_mean(whole, shares), shares
   orders = tf.argsort(sent.order_keys, axis=1)
-  guide = update_conflicts.mean_of_projected(products, shares, orders)
+  guide = projected_mean(products, shares, orders)
   if not hparams.conflict_aversion:
     return guide, shares
-  return update_conflicts.avert(
+  return avert_conflicts(
     products, guide, present > 0, hparams.conflict_aversion
   ), shares
 

@@ -19,11 +19,16 @@ backbone f, it
      received, H is the entropy of its shares of classes;
   3. takes the mean embedding of each class on its new backbone.
 
-The server averages the backbones by number of examples. For each class it joins
-clients by the rows of the classifiers of step 1 (`classifier_groups`); in a
-group the rows of the classifiers of step 2, and the mean embeddings, are
-averaged. In a second phase every client receives its classifier and its
-anchors.
+The server averages the backbones by number of examples. A classifier has a row
+for each class, its weights and its bias. For each class the server groups the
+clients by the rows v of the classifiers of step 1, at the distances
+
+    d_ij = mean over all other clients z of |cos(v_i, v_z) - cos(v_j, v_z)|
+
+with DBSCAN and one sample as a core: groups are the connected components of all
+pairs within `cluster_distance`. In a group the rows of the classifiers of step
+2, and the mean embeddings, are averaged. In a second phase every client
+receives its classifier and its anchors.
 
 What leaves a client: the change of the backbone, its number of unlabelled
 examples, and in the open both classifiers, which classes it has and the mean
@@ -50,6 +55,7 @@ Equations and numbers are those of the authors' program
 """
 
 import dataclasses
+import math
 from typing import Any
 from typing import NamedTuple
 
@@ -60,11 +66,11 @@ from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
+from tff_shift.learning.aggregators import client_slots
 from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
 from tff_shift.techniques import adaptation
-from tff_shift.techniques import class_alignment
-from tff_shift.techniques import classifier_groups
+from tff_shift.techniques import prototypes
 from tff_shift.techniques import stream_labels
 
 SCENARIOS = ("online_adaptation",)
@@ -77,14 +83,42 @@ AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
 
 
 @dataclasses.dataclass(frozen=True)
-class HParams(
-  classifier_groups.GroupHParams,
-  class_alignment.ClassHParams,
-  stream_labels.StreamLabelsHParams,
-  hyperparameters.LocalHParams,
-):
+class HParams(stream_labels.StreamLabelsHParams, hyperparameters.LocalHParams):
   """Hyper-parameters of FedCCFA."""
 
+  balanced_epochs: int = hyperparameters.hparam(
+    5,
+    "Passes over the balanced examples on which the classifiers are trained"
+    " that are compared.",
+    minimum=1,
+  )
+  balanced_examples: int = hyperparameters.hparam(
+    5, "The most of these examples that a class has.", minimum=1
+  )
+  entropy_divisor: float = hyperparameters.hparam(
+    20.0, "gamma; 0: features are not aligned.", minimum=0
+  )
+  alignment_start: int = hyperparameters.hparam(
+    20, "Rounds before features are aligned.", minimum=0
+  )
+  temperature: float = hyperparameters.hparam(
+    0.1,
+    "tau, which divides the cosines of features and anchors.",
+    minimum=0,
+    exclusive_minimum=True,
+  )
+  num_slots: int = hyperparameters.hparam(
+    100,
+    "Rows of the server's table: at least the number of clients. The binary"
+    " takes that number unless told otherwise.",
+    minimum=1,
+  )
+  cluster_distance: float = hyperparameters.hparam(
+    0.1,
+    "The largest distance of two rows that joins their clients; 2 joins all.",
+    minimum=0,
+    maximum=2,
+  )
   local_epochs: int = hyperparameters.hparam(
     5,
     "Passes over what the client learns from in the update of the backbone,"
@@ -120,13 +154,55 @@ class HParams(
   )
 
 
+class Sent(NamedTuple):
+  """What a client sends to the server beside the change of the backbone.
+
+  Attributes:
+    compared: The rows of the classifier of step 1, [num_classes, row_size]
+      float32.
+    rows: Those of the classifier of step 2, [num_classes, row_size] float32.
+    means: The mean embedding of each class, [num_classes, embedding_size]
+      float32; zeros for a class without examples.
+  """
+
+  compared: Any
+  rows: Any
+  means: Any
+
+
+class Merged(NamedTuple):
+  """What clients receive, each tensor with a first axis of clients.
+
+  Attributes:
+    rows: The mean rows of the group, [num_classes, row_size] float32.
+    anchors: The mean of the mean embeddings, [num_classes, embedding_size]
+      float32; zeros for a class that no member of the group has.
+  """
+
+  rows: Any
+  anchors: Any
+
+
+class Table(NamedTuple):
+  """The result of a round at the server.
+
+  Attributes:
+    merged: A `Merged` of num_slots clients; zeros for those that took no part.
+    written: The round, from 1, in which a client last took part, [num_slots]
+      float32; 0 if in none.
+  """
+
+  merged: Any
+  written: Any
+
+
 class Weights(NamedTuple):
   """What the server holds.
 
   Attributes:
     backbone: The weights of the backbone.
     head: The classifier that all clients start with.
-    table: What clients of the last round receive, a `classifier_groups.Table`.
+    table: What clients of the last round receive, a `Table`.
   """
 
   backbone: Any
@@ -147,6 +223,276 @@ class ClientState(NamedTuple):
   head: Any
   anchors: Any
   loss: Any
+
+
+def balance_examples(
+  data: local_training.ClientData, most: int, num_classes: int, seed
+) -> local_training.ClientData:
+  """Draws the same number of examples of each class that the client has.
+
+  Args:
+    data: The examples.
+    most: The largest number of a class; the size of the rarest class, if that
+      is smaller.
+    num_classes: The number of classes.
+    seed: An int32 tensor of shape [2].
+
+  Returns:
+    The examples, in a random order.
+  """
+  order = tf.argsort(tf.random.stateless_uniform(tf.shape(data.y), seed))
+  membership = tf.one_hot(tf.gather(data.y, order), num_classes, dtype=tf.int32)
+  counts = tf.reduce_sum(membership, axis=0)
+  rarest = tf.reduce_min(tf.where(counts > 0, counts, most))
+  # The number of examples of its class up to an example, itself included.
+  places = tf.reduce_sum(tf.cumsum(membership) * membership, axis=1)
+  chosen = tf.boolean_mask(order, places <= tf.minimum(rarest, most))
+  return data._replace(x=tf.gather(data.x, chosen), y=tf.gather(data.y, chosen))
+
+
+def alignment_weight(hparams: HParams, classes, round_num) -> tf.Tensor:
+  """Computes k of a round from the fractions of the classes, [num_classes]."""
+  if not hparams.entropy_divisor:
+    return tf.constant(0.0)
+  entropy = -tf.reduce_sum(tf.math.xlogy(classes, classes))
+  has_begun = tf.cast(round_num >= hparams.alignment_start, tf.float32)
+  return has_begun * entropy / hparams.entropy_divisor
+
+
+def alignment_loss(
+  hparams: HParams, anchors, embeddings, y, class_weights
+) -> tf.Tensor:
+  """Computes the cross-entropy of the cosines of features and anchors.
+
+  Args:
+    hparams: The temperature.
+    anchors: P_c, [num_classes, size] float32; zeros for a class without one.
+    embeddings: [batch, size] float32.
+    y: The classes, [batch] int32.
+    class_weights: The weight of an example of each class, [num_classes].
+
+  Returns:
+    A float32 scalar. Classes without an anchor do not count.
+  """
+  present = tf.reduce_any(tf.not_equal(anchors, 0.0), axis=1)
+  # The cosines less 1: softmax is the same.
+  cosines = prototypes.logits(
+    embeddings, prototypes.Prototypes(anchors, present), "cosine"
+  )
+  return adaptation.risk(
+    cosines / hparams.temperature,
+    y,
+    class_weights * tf.cast(present, tf.float32),
+  )
+
+
+def rows_of(head: tuple[tf.Tensor, ...]) -> tf.Tensor:
+  """Joins a classifier's weights, [num_classes, size, plus 1 for a bias]."""
+  kernel, *biases = head
+  return tf.concat(
+    [tf.transpose(kernel), *[bias[:, tf.newaxis] for bias in biases]], axis=1
+  )
+
+
+def head_of(rows, size: int) -> tuple[tf.Tensor, ...]:
+  """Takes the weights of a classifier of `size` inputs from its rows."""
+  kernel = tf.transpose(rows[:, :size])
+  return (kernel, *tf.unstack(rows[:, size:], axis=1))
+
+
+def make_sent(
+  compared: tuple[tf.Tensor, ...],
+  head: tuple[tf.Tensor, ...],
+  embeddings,
+  y,
+  num_classes: int,
+) -> Sent:
+  """Makes the `Sent` of a client.
+
+  Args:
+    compared: The classifier of step 1.
+    head: The classifier of step 2.
+    embeddings: Of the client's examples, [n, embedding_size] float32.
+    y: Their classes, [n] int32.
+    num_classes: The number of classes.
+  """
+  sums = prototypes.class_sums(embeddings, y, num_classes)
+  return Sent(
+    rows_of(compared), rows_of(head), prototypes.class_means(sums).mean
+  )
+
+
+def place(hparams: HParams, sent: Sent, client_id) -> client_slots.Slots:
+  """Puts a `Sent` into the client's slot; without a slot it is an error."""
+  has_slot = tf.debugging.assert_less(
+    client_id,
+    hparams.num_slots,
+    "num_slots must be at least the number of clients",
+  )
+  with tf.control_dependencies([has_slot]):
+    return client_slots.place(sent, client_id, hparams.num_slots)
+
+
+def row_distances(rows) -> tf.Tensor:
+  """Computes the distances d of clients for one class.
+
+  Args:
+    rows: A row of each client, [n, row_size] float32.
+
+  Returns:
+    [n, n] float32. Of fewer than three clients there is no other: zeros.
+  """
+  units = tf.math.l2_normalize(rows, axis=1)
+  cosines = tf.matmul(units, units, transpose_b=True)
+  differences = tf.abs(cosines[:, tf.newaxis] - cosines)  # [i, j, z]
+  is_other = 1.0 - tf.eye(tf.shape(rows)[0])
+  counts = is_other[:, tf.newaxis] * is_other
+  return tf.math.divide_no_nan(
+    tf.reduce_sum(counts * differences, axis=2),
+    # Each sum is n - 2, except for i = j.
+    tf.reduce_sum(counts, axis=2),
+  )
+
+
+def find_groups(rows, largest_distance: float, max_clients: int) -> tf.Tensor:
+  """Finds the connected components of clients for one class.
+
+  Args:
+    rows: A row of each client, [n, row_size] float32.
+    largest_distance: The largest distance of two connected clients (DBSCAN's
+      epsilon).
+    max_clients: The largest n.
+
+  Returns:
+    1 where two clients are in one group, else 0, [n, n] float32. Fewer than
+    three clients cannot be compared: each is a group of its own.
+  """
+  number = tf.shape(rows)[0]
+  is_close = tf.where(
+    number < 3,
+    tf.eye(number),
+    tf.cast(row_distances(rows) <= largest_distance, tf.float32),
+  )
+  # Paths of up to 1, 2, 4, ... steps.
+  for _ in range(math.ceil(math.log2(max(max_clients, 2)))):
+    is_close = tf.cast(tf.matmul(is_close, is_close) > 0, tf.float32)
+  return is_close
+
+
+def merge(sent: Sent, largest_distance: float, max_clients: int) -> Merged:
+  """Averages rows and mean embeddings over each group, class by class.
+
+  Args:
+    sent: A `Sent` with a first axis of n clients.
+    largest_distance: The largest distance of two connected clients.
+    max_clients: The largest n.
+
+  Returns:
+    A `Merged` of n clients. Mean embeddings are averaged over those members
+    that have the class.
+  """
+
+  def merge_class(of_class):
+    members = find_groups(of_class.compared, largest_distance, max_clients)
+    has_class = tf.reduce_any(tf.not_equal(of_class.means, 0.0), axis=1)
+    counts = tf.linalg.matvec(members, tf.cast(has_class, tf.float32))
+    return Merged(
+      tf.matmul(members, of_class.rows)
+      / tf.reduce_sum(members, axis=1, keepdims=True),
+      # A member without the class adds zeros.
+      tf.math.divide_no_nan(
+        tf.matmul(members, of_class.means), counts[:, tf.newaxis]
+      ),
+    )
+
+  def swap(tensors):
+    """Swaps the axes of clients and classes."""
+    return tf.nest.map_structure(lambda t: tf.transpose(t, [1, 0, 2]), tensors)
+
+  merged = tf.map_fn(
+    merge_class,
+    swap(sent),
+    fn_output_signature=Merged(
+      tf.TensorSpec([None, sent.rows.shape[2]]),
+      tf.TensorSpec([None, sent.means.shape[2]]),
+    ),
+  )
+  return swap(merged)
+
+
+def empty_table(
+  hparams: HParams,
+  head: tuple[tf.Tensor, ...],
+  num_classes: int,
+  size: int,
+) -> Table:
+  """Returns the table before the first round.
+
+  Args:
+    hparams: The number of slots.
+    head: The weights of a classifier.
+    num_classes: The number of classes.
+    size: The length of an embedding.
+  """
+  slots = [hparams.num_slots]
+  return Table(
+    Merged(
+      tf.zeros([*slots, *rows_of(head).shape]),
+      tf.zeros([*slots, num_classes, size]),
+    ),
+    tf.zeros(slots),
+  )
+
+
+def write_table(
+  hparams: HParams, table: Table, slots: client_slots.Slots, round_num
+) -> Table:
+  """Merges the `Sent` of the clients of a round.
+
+  Args:
+    hparams: The number of slots and the distance.
+    table: The table before the round.
+    slots: A `Sent` of each client that took part.
+    round_num: The round, an int32 scalar.
+
+  Returns:
+    The table.
+  """
+  present = tf.where(slots.present > 0)  # [n, 1]
+  sent = tf.nest.map_structure(
+    lambda rows: tf.gather_nd(rows, present), slots.values
+  )
+  merged = merge(sent, hparams.cluster_distance, hparams.num_slots)
+  return Table(
+    tf.nest.map_structure(
+      lambda before, rows: tf.scatter_nd(
+        present, rows, tf.shape(before, tf.int64)
+      ),
+      table.merged,
+      merged,
+    ),
+    tf.where(
+      slots.present > 0, tf.cast(round_num + 1, tf.float32), table.written
+    ),
+  )
+
+
+def read_table(table: Table, client_id, round_num) -> tuple[Merged, tf.Tensor]:
+  """Reads a client's entry.
+
+  Args:
+    table: The table.
+    client_id: The client, an int32 scalar.
+    round_num: The round, an int32 scalar.
+
+  Returns:
+    The client's `Merged`, and whether it is of this round, a bool scalar. It is
+    not if the client has diverged: its values do not reach the server.
+  """
+  merged, written = tf.nest.map_structure(
+    lambda rows: tf.gather(rows, client_id), table
+  )
+  return merged, tf.equal(written, tf.cast(round_num + 1, tf.float32))
 
 
 def build(
@@ -185,7 +531,7 @@ def build(
         * local_training.scheduled_rate(hparams, round_num),
       ).weights
 
-    balanced = class_alignment.balanced_examples(
+    balanced = balance_examples(
       embedded,
       hparams.balanced_examples,
       model.num_classes,
@@ -202,13 +548,13 @@ def build(
     head = train_head(
       state.head, embedded, hparams.head_epochs, lesson.class_weights, 2
     )
-    k = class_alignment.alignment_weight(hparams, lesson.classes, round_num)
+    k = alignment_weight(hparams, lesson.classes, round_num)
 
     def backbone_loss(current, batch):
       embeddings = model.embed(current, batch.x)
       logits = model.classify(head, embeddings)
       of_classes = adaptation.risk(logits, batch.y, lesson.class_weights)
-      return of_classes + k * class_alignment.alignment_loss(
+      return of_classes + k * alignment_loss(
         hparams, state.anchors, embeddings, batch.y, lesson.class_weights
       )
 
@@ -222,35 +568,31 @@ def build(
       round_num=round_num,
     )
     embeddings = adaptation.embed(model, result.weights, lesson.examples.x)
-    sent = classifier_groups.sent(
+    sent = make_sent(
       compared, head, embeddings, lesson.examples.y, model.num_classes
     )
     return algorithm.ClientResult(
       update=tf.nest.map_structure(tf.subtract, result.weights, backbone),
       client_state=state._replace(head=head, loss=result.loss),
       loss=result.loss,
-      plaintext_sum=classifier_groups.place(hparams, sent, data.client_id),
+      plaintext_sum=place(hparams, sent, data.client_id),
     )
 
   def update_server(weights, mean_update, slots, round_num):
     return weights._replace(
       backbone=tf.nest.map_structure(tf.add, weights.backbone, mean_update),
-      table=classifier_groups.write_table(
-        hparams, weights.table, slots, round_num
-      ),
+      table=write_table(hparams, weights.table, slots, round_num),
     )
 
   def initial_weights(seed):
     backbone, head = model.initial_weights(seed)
-    table = classifier_groups.empty_table(hparams, head, *sizes)
+    table = empty_table(hparams, head, *sizes)
     return Weights(backbone, head, table)
 
   def personalize_client(weights, state, data, round_num):
-    merged, is_there = classifier_groups.read_table(
-      weights.table, data.client_id, round_num
-    )
+    merged, is_there = read_table(weights.table, data.client_id, round_num)
     received = state._replace(
-      head=classifier_groups.head_of(merged.rows, model.embedding_size),
+      head=head_of(merged.rows, model.embedding_size),
       anchors=merged.anchors,
     )
     return algorithm.PersonalResult(

@@ -65,8 +65,8 @@ from tff_shift.learning.aggregators import factories
 from tff_shift.models import guided_model
 from tff_shift.models import split_model
 from tff_shift.techniques import adaptation
-from tff_shift.techniques import head_collaboration
 from tff_shift.techniques import prototypes
+from tff_shift.techniques import simplex_programs
 
 SCENARIOS = ("guidance",)
 
@@ -76,6 +76,9 @@ AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
   per_client_values="its server makes each client's head of the heads and the"
   " feature statistics of all clients, which it must tell apart"
 )
+
+# Smaller entries of a are dropped.
+_SMALLEST_ENTRY = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,6 +126,93 @@ class Personal(NamedTuple):
   loss: Any
 
 
+class FeatureStatistics(NamedTuple):
+  """What a client computes of its features.
+
+  Attributes:
+    h: [num_classes, embedding_size] float32.
+    v: A float32 scalar.
+    means: The mean feature mu of each class, [num_classes, embedding_size]
+      float32; zeros for a class without examples.
+  """
+
+  h: Any
+  v: Any
+  means: Any
+
+
+def feature_statistics(features, y, num_classes: int) -> FeatureStatistics:
+  """Computes h, v and the mean features of the classes.
+
+  Args:
+    features: [num_examples, embedding_size] float32.
+    y: The classes, [num_examples] int32.
+    num_classes: The number of classes.
+
+  Returns:
+    `FeatureStatistics`; all zeros without examples.
+  """
+  count = tf.cast(tf.maximum(tf.size(y), 1), tf.float32)
+  sums = prototypes.class_sums(features, y, num_classes)
+  h = sums.total / count
+  squares = tf.reduce_sum(tf.square(features)) / count
+  # Rounding can make the difference negative.
+  variance = tf.maximum(squares - tf.reduce_sum(tf.square(h)), 0.0)
+  return FeatureStatistics(
+    h, variance / count, prototypes.class_means(sums).mean
+  )
+
+
+def combinations(h, v, present) -> tf.Tensor:
+  """Solves the quadratic programs of all clients.
+
+  Args:
+    h: [num_clients, num_classes, embedding_size] float32.
+    v: [num_clients] float32.
+    present: [num_clients] float32, 1 for a client of the round, else 0.
+
+  Returns:
+    The vector a of client i in row i, [num_clients, num_clients] float32; 0 for
+    clients that are not present.
+  """
+  num_clients = v.shape[0]
+  flat = tf.reshape(tf.cast(h, tf.float64), [num_clients, -1])
+  products = tf.matmul(flat, flat, transpose_b=True)
+  # <h_i - h_j, h_i - h_l> = G_ii - G_il - G_ji + G_jl.
+  own = tf.linalg.diag_part(products)[:, tf.newaxis, tf.newaxis]
+  distances = (
+    own - products[:, tf.newaxis] - products[:, :, tf.newaxis] + products
+  )
+  found = simplex_programs.minimize_quadratic(
+    distances + tf.linalg.diag(tf.cast(v, tf.float64)),
+    tf.zeros([num_clients, num_clients], tf.float64),
+    tf.tile(present[tf.newaxis] > 0, [num_clients, 1]),
+  )
+  found = tf.where(found >= _SMALLEST_ENTRY, found, 0)
+  found /= tf.reduce_sum(found, axis=1, keepdims=True)
+  return tf.cast(found, tf.float32)
+
+
+def combine_heads(heads: Any, weights, present, before: Any) -> Any:
+  """Combines the trained heads for each client of the round.
+
+  Args:
+    heads: The trained heads, each tensor with a first axis of num_clients.
+    weights: The result of `combinations`.
+    present: [num_clients] float32, 1 for a client of the round, else 0.
+    before: The heads before the round, like `heads`. Other clients keep them.
+
+  Returns:
+    The heads after the round, like `heads`.
+  """
+
+  def combine_tensor(rows, old):
+    takes_part = tf.reshape(present > 0, [-1] + [1] * (old.shape.rank - 1))
+    return tf.where(takes_part, tf.tensordot(weights, rows, 1), old)
+
+  return tf.nest.map_structure(combine_tensor, heads, before)
+
+
 def _work_published(
   model: guided_model.GuidedModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
@@ -140,9 +230,7 @@ def _work_published(
 
   def train_client(shared, personal, data, round_num):
     features = adaptation.embed(model, shared.backbone, data.x)
-    h, v, own_means = head_collaboration.statistics(
-      features, data.y, num_classes
-    )
+    h, v, own_means = feature_statistics(features, data.y, num_classes)
     has_centroid = tf.reduce_any(
       tf.not_equal(shared.centroids, 0), axis=1, keepdims=True
     )
@@ -185,13 +273,12 @@ def _work_published(
     del round_num
     ((h, v, heads), present), class_sums = sent
     total, count = class_sums[:, :-1], class_sums[:, -1:]
-    combination = head_collaboration.shares(h, v, present)
     return Shared(
       tf.nest.map_structure(tf.add, shared.backbone, mean_update),
       tf.where(
         count > 0, tf.math.divide_no_nan(total, count), shared.centroids
       ),
-      head_collaboration.combine(heads, combination, present, shared.heads),
+      combine_heads(heads, combinations(h, v, present), present, shared.heads),
     )
 
   def personalize_client(shared, personal, data, round_num):

@@ -16,7 +16,8 @@ M draws with replacement, S_j with probability p_j = v_j / sum v, say which are
 used. All weights start at 1. In a round the client first scores them on what it
 learns from: a, b, c, d fall by exp(-meta_rate loss) of L, F, tuned, stored, and
 v_j of those drawn by exp(-meta_rate loss_j / (1 - (1 - p_j)^M)), which in the
-mean over draws is the loss. A new snapshot S_j starts at
+mean over draws is the loss. So a client keeps sums of losses instead of
+weights. A new snapshot S_j starts at
 
     v_j = exp(-meta_rate sum_t loss_t(S_j)),
 
@@ -51,6 +52,7 @@ after the other). Decisions:
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 
@@ -63,22 +65,45 @@ from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 from tff_shift.techniques import adaptation
-from tff_shift.techniques import snapshot_ensembles
 from tff_shift.techniques import stream_labels
 
 SCENARIOS = ("online_adaptation",)
 
 RUNNING_STATISTICS = algorithm.FIXED
 
+# Keeps the logarithm of a probability finite.
+_SMALLEST_PROBABILITY = 1e-30
+
 
 @dataclasses.dataclass(frozen=True)
-class HParams(
-  snapshot_ensembles.EnsembleHParams,
-  stream_labels.StreamLabelsHParams,
-  hyperparameters.LocalHParams,
-):
+class HParams(stream_labels.StreamLabelsHParams, hyperparameters.LocalHParams):
   """Hyper-parameters of FedPOE."""
 
+  meta_rate: float = hyperparameters.hparam(
+    0.1, "How fast the weight of a model falls with its loss.", minimum=0
+  )
+  snapshot_period: int = hyperparameters.hparam(
+    20,
+    "Rounds from one snapshot of the federated model to the next.",
+    minimum=1,
+  )
+  max_snapshots: int = hyperparameters.hparam(
+    26,
+    "Snapshots that there is room for, the pre-trained model included: all of"
+    " 500 rounds, at a period of 20.",
+    minimum=1,
+  )
+  num_draws: int = hyperparameters.hparam(
+    8, "M: draws of snapshots, with replacement.", minimum=1
+  )
+  snapshot_losses: str = hyperparameters.hparam(
+    "own",
+    "The past losses that a new snapshot starts with: own, those that it has"
+    " itself on what the client has learned from so far, as published;"
+    " federated, those that the federated model of each round had in that"
+    " round.",
+    choices=("own", "federated"),
+  )
   local_epochs: int = hyperparameters.hparam(
     1,
     "Passes of a round over what the client learns from, rounded up to whole"
@@ -116,6 +141,23 @@ class Weights(NamedTuple):
   snapshots: Any
 
 
+class Ensemble(NamedTuple):
+  """What the weights of a client's models depend on.
+
+  Attributes:
+    losses: The sums of the losses of L, F, tuned and stored, float32 scalars.
+    snapshot_losses: Those of the snapshots, [max_snapshots] float32.
+    drawn: 1 for a snapshot that was drawn, else 0, [max_snapshots] float32.
+    num_snapshots: The number of snapshots that the client counts, an int32
+      scalar.
+  """
+
+  losses: tuple[Any, Any, Any, Any]
+  snapshot_losses: Any
+  drawn: Any
+  num_snapshots: Any
+
+
 class Kept(NamedTuple):
   """Examples of past rounds, the latest first.
 
@@ -150,13 +192,241 @@ class ClientState(NamedTuple):
 
   Attributes:
     own: The weights of L that are trained.
-    ensemble: A `snapshot_ensembles.Ensemble`.
+    ensemble: An `Ensemble`.
     past: A `Past`, or empty with `snapshot_losses=federated`.
   """
 
   own: Any
   ensemble: Any
   past: Any
+
+
+class Probabilities(NamedTuple):
+  """Predictions of the models for n examples.
+
+  Attributes:
+    own: Those of L, [n, num_classes] float32.
+    federated: Those of F, [n, num_classes] float32.
+    snapshots: Those of the snapshots that were drawn, [max_snapshots, n,
+      num_classes] float32; zeros for the others.
+  """
+
+  own: Any
+  federated: Any
+  snapshots: Any
+
+
+class Mixture(NamedTuple):
+  """Mixed predictions, each [n, num_classes] float32.
+
+  Attributes:
+    tuned: The mixture of L and F.
+    stored: The mixture of the snapshots.
+    total: The mixture p of tuned and stored.
+  """
+
+  tuned: Any
+  stored: Any
+  total: Any
+
+
+def initial_ensemble(hparams: HParams) -> Ensemble:
+  """Returns the `Ensemble` of a client that has the first snapshot alone."""
+  return Ensemble(
+    losses=(tf.constant(0.0),) * 4,
+    snapshot_losses=tf.zeros([hparams.max_snapshots]),
+    drawn=tf.one_hot(0, hparams.max_snapshots),
+    num_snapshots=tf.constant(1),
+  )
+
+
+def normalized_weights(meta_rate: float, losses, present=None) -> tf.Tensor:
+  """Computes weights exp(-meta_rate * losses), divided by their sum.
+
+  Args:
+    meta_rate: How fast a weight falls.
+    losses: [n] float32.
+    present: The models that count, [n] bool. None: all.
+
+  Returns:
+    [n] float32; 0 for models that do not count.
+  """
+  exponents = -meta_rate * losses
+  if present is not None:
+    exponents = tf.where(present, exponents, exponents.dtype.min)
+  return tf.nn.softmax(exponents)
+
+
+def mix(
+  hparams: HParams, ensemble: Ensemble, of_models: Probabilities
+) -> Mixture:
+  """Mixes the predictions of the models."""
+
+  def blend(losses, one, other):
+    weights = normalized_weights(hparams.meta_rate, tf.stack(losses))
+    return weights[0] * one + weights[1] * other
+
+  tuned = blend(ensemble.losses[:2], of_models.own, of_models.federated)
+  of_drawn = normalized_weights(
+    hparams.meta_rate, ensemble.snapshot_losses, ensemble.drawn > 0
+  )
+  stored = tf.tensordot(of_drawn, of_models.snapshots, 1)
+  return Mixture(tuned, stored, blend(ensemble.losses[2:], tuned, stored))
+
+
+def log_of(probabilities) -> tf.Tensor:
+  """Returns logarithms, which stay finite."""
+  return tf.math.log(tf.maximum(probabilities, _SMALLEST_PROBABILITY))
+
+
+def draw_probabilities(hparams: HParams, losses, num_snapshots) -> tf.Tensor:
+  """Computes the p_j, [max_snapshots] float32; 0 where there is no snapshot."""
+  is_there = tf.range(hparams.max_snapshots) < num_snapshots
+  return normalized_weights(hparams.meta_rate, losses, is_there)
+
+
+def draw(probabilities, num_draws: int, seed) -> tf.Tensor:
+  """Draws snapshots with replacement.
+
+  Args:
+    probabilities: The p_j, [n] float32.
+    num_draws: The number of draws M.
+    seed: An int32 tensor of shape [2].
+
+  Returns:
+    1 for a snapshot that was drawn at least once, else 0; [n] float32.
+  """
+  places = tf.random.stateless_categorical(
+    tf.math.log(probabilities)[tf.newaxis], num_draws, seed
+  )[0]
+  return tf.reduce_max(tf.one_hot(places, probabilities.shape[0]), axis=0)
+
+
+def importance_weighted(
+  losses, probabilities, drawn, num_draws: int
+) -> tf.Tensor:
+  """Divides losses by 1 - (1 - p_j)^M, the probability to be drawn.
+
+  Args:
+    losses: [n] float32.
+    probabilities: The p_j, [n] float32.
+    drawn: 1 for a snapshot that was drawn, else 0; [n] float32.
+    num_draws: The number of draws M.
+
+  Returns:
+    [n] float32; 0 for a snapshot that was not drawn.
+  """
+  chances = -tf.math.expm1(num_draws * tf.math.log1p(-probabilities))
+  return drawn * tf.math.divide_no_nan(losses, chances)
+
+
+def score(
+  hparams: HParams,
+  ensemble: Ensemble,
+  of_models: Probabilities,
+  loss: Callable[[Any], tf.Tensor],
+) -> Ensemble:
+  """Adds the losses of a round.
+
+  Args:
+    hparams: The rate and the number of draws.
+    ensemble: The state before the round.
+    of_models: The models' predictions for the examples of the round.
+    loss: Log-probabilities [n, num_classes] of these examples to a float32
+      scalar, at least 0.
+
+  Returns:
+    The state with new sums of losses.
+  """
+  mixture = mix(hparams, ensemble, of_models)
+  predicted = (
+    of_models.own,
+    of_models.federated,
+    mixture.tuned,
+    mixture.stored,
+  )
+  of_snapshots = tf.map_fn(
+    lambda probabilities: loss(log_of(probabilities)), of_models.snapshots
+  )
+  return ensemble._replace(
+    losses=tuple(
+      before + loss(log_of(probabilities))
+      for before, probabilities in zip(ensemble.losses, predicted, strict=True)
+    ),
+    snapshot_losses=ensemble.snapshot_losses
+    + importance_weighted(
+      of_snapshots,
+      draw_probabilities(
+        hparams, ensemble.snapshot_losses, ensemble.num_snapshots
+      ),
+      ensemble.drawn,
+      hparams.num_draws,
+    ),
+  )
+
+
+def admit_and_draw(
+  hparams: HParams,
+  ensemble: Ensemble,
+  round_num,
+  seed,
+  past_losses: Callable[[Any], tf.Tensor] | None = None,
+) -> Ensemble:
+  """Adds the snapshots up to a round, and draws those of the next.
+
+  Args:
+    hparams: The period and the number of draws.
+    ensemble: The state before.
+    round_num: The round, an int32 scalar; snapshots are of the rounds before.
+    seed: An int32 tensor of shape [2].
+    past_losses: Which snapshots are new, [max_snapshots] bool, to the losses
+      that they start with, [max_snapshots] float32, of which only theirs count.
+      None: the sum of the losses that F has had so far.
+
+  Returns:
+    The state.
+  """
+  number = tf.minimum(
+    1 + round_num // hparams.snapshot_period, hparams.max_snapshots
+  )
+  place = tf.range(hparams.max_snapshots)
+  is_new = (place >= ensemble.num_snapshots) & (place < number)
+  first = past_losses(is_new) if past_losses else ensemble.losses[1]
+  losses = tf.where(is_new, first, ensemble.snapshot_losses)
+  return ensemble._replace(
+    snapshot_losses=losses,
+    drawn=draw(
+      draw_probabilities(hparams, losses, number), hparams.num_draws, seed
+    ),
+    num_snapshots=number,
+  )
+
+
+def keep_snapshot(
+  hparams: HParams, snapshots: Any, federated: Any, round_num
+) -> Any:
+  """Keeps the weights of F as a snapshot at the end of a period.
+
+  Args:
+    hparams: The period.
+    snapshots: Weights, each with a first axis of max_snapshots.
+    federated: The weights of F at the end of the round.
+    round_num: The round, an int32 scalar.
+
+  Returns:
+    The snapshots; where there is no room, they stay as they are.
+  """
+  done = round_num + 1
+  ends = tf.equal(done % hparams.snapshot_period, 0)
+  row = tf.one_hot(
+    done // hparams.snapshot_period, hparams.max_snapshots, True, False
+  )
+
+  def keep(table, new):
+    mask = tf.reshape(row & ends, [-1] + [1] * new.shape.rank)
+    return tf.where(mask, new, table)
+
+  return tf.nest.map_structure(keep, snapshots, federated)
 
 
 def build(
@@ -205,7 +475,7 @@ def build(
 
   def predict_all(weights, state, seen):
     """Returns the probabilities of L, F and the snapshots that were drawn."""
-    return snapshot_ensembles.Probabilities(
+    return Probabilities(
       probabilities(state.own, seen),
       probabilities(weights.federated, seen),
       tf.ensure_shape(
@@ -241,7 +511,7 @@ def build(
     )
 
     def loss(snapshot):
-      logits = snapshot_ensembles.log_of(probabilities(snapshot, x))
+      logits = log_of(probabilities(snapshot, x))
       losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
       losses *= weights * tf.gather(past.class_weights, y)
       return tf.math.divide_no_nan(
@@ -252,8 +522,8 @@ def build(
 
   def predict_mixture(weights, state, seed, x):
     of_models = predict_all(weights, state, see(seed, x))
-    mixture = snapshot_ensembles.mix(hparams, state.ensemble, of_models)
-    return snapshot_ensembles.log_of(mixture.total)
+    mixture = mix(hparams, state.ensemble, of_models)
+    return log_of(mixture.total)
 
   def train_client(weights, state, data, round_num):
     lesson = stream_labels.lesson(
@@ -268,9 +538,9 @@ def build(
     if past:
       past = remember(past, lesson, examples.x)
     seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
-    ensemble = snapshot_ensembles.admit_and_draw(
+    ensemble = admit_and_draw(
       hparams,
-      snapshot_ensembles.score(
+      score(
         hparams,
         state.ensemble,
         predict_all(weights, state, examples.x),
@@ -316,9 +586,7 @@ def build(
     federated = tf.nest.map_structure(tf.add, weights.federated, mean_update)
     return Weights(
       federated,
-      snapshot_ensembles.keep_snapshot(
-        hparams, weights.snapshots, federated, round_num
-      ),
+      keep_snapshot(hparams, weights.snapshots, federated, round_num),
     )
 
   def initial_weights(seed):
@@ -350,7 +618,7 @@ def build(
   return algorithm.AlgorithmSpec(
     initial_weights=initial_weights,
     initial_client_state=lambda seed, weights: ClientState(
-      first(seed), snapshot_ensembles.initial(hparams), initial_past()
+      first(seed), initial_ensemble(hparams), initial_past()
     ),
     train_client=train_client,
     update_server=update_server,

@@ -43,14 +43,15 @@ from tff_shift.learning import randomness
 from tff_shift.learning import safe_norms
 from tff_shift.learning import sizes
 from tff_shift.models import split_model
-from tff_shift.techniques import gaussians as gaussians_lib
 
 SCENARIOS = ("evolving", "guidance")
 
 RUNNING_STATISTICS = algorithm.ONE_MODEL
 
-# Of the noise with which is predicted.
+# Seed of the noise in predictions.
 _PREDICTION_SEED = (0, 0)
+# A standard deviation of 0 has no logarithm.
+_SMALLEST_DEVIATION = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +118,34 @@ def represent(
   return mean, tf.nn.softplus(tf.matmul(mean, kernel) + bias)
 
 
+def divergence(mean, deviation, other_mean, other_deviation) -> tf.Tensor:
+  """Computes KL(N(mean, deviation^2) || N(other_mean, other_deviation^2)).
+
+  The dimensions are independent. Deviations below 1e-6 count as 1e-6.
+
+  Args:
+    mean: [batch, size] float32.
+    deviation: [batch, size] float32, at least 0.
+    other_mean: [batch, size] float32.
+    other_deviation: [batch, size] float32, at least 0.
+
+  Returns:
+    [batch] float32.
+  """
+  deviation, other_deviation = (
+    tf.maximum(each, _SMALLEST_DEVIATION)
+    for each in (deviation, other_deviation)
+  )
+  squares = tf.square(deviation) + tf.square(mean - other_mean)
+  return tf.reduce_sum(
+    tf.math.log(other_deviation)
+    - tf.math.log(deviation)
+    + squares / (2.0 * tf.square(other_deviation))
+    - 0.5,
+    axis=1,
+  )
+
+
 def train_client(
   model: split_model.SplitModel,
   hparams: HParams,
@@ -163,7 +192,7 @@ def train_client(
       )
     if hparams.class_penalty:
       loss += hparams.class_penalty * tf.reduce_mean(
-        gaussians_lib.divergence(
+        divergence(
           own.scale * mean,
           tf.abs(own.scale) * deviation,
           tf.gather(own.mean, batch.y),

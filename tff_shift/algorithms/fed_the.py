@@ -55,7 +55,6 @@ from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
 from tff_shift.techniques import augmentations
 from tff_shift.techniques import balanced_softmax
-from tff_shift.techniques import head_mixtures
 from tff_shift.techniques import test_time_adaptation
 
 SCENARIOS = ("evolving",)
@@ -66,6 +65,11 @@ AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
   no_clipping="the mean of the clients' descriptors is told by the mean of"
   " their updates, which clipping changes"
 )
+
+# Adam stops for an example where the norm of its gradient is smaller.
+_SMALLEST_GRADIENT = 1e-5
+# Examples whose mixtures are found in one batch.
+_MIXTURE_BATCH = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,6 +131,137 @@ class Personal(NamedTuple):
 
   head: Any
   descriptor: Any
+
+
+class MixtureInputs(NamedTuple):
+  """What the mixtures of examples depend on.
+
+  Attributes:
+    logits: g of the shared head, [num_examples, num_classes] float32.
+    personal_logits: l of the personal head, [num_examples, num_classes]
+      float32.
+    distances: |z' - r| and |z' - r_k|, [num_examples, 2] float32.
+  """
+
+  logits: Any
+  personal_logits: Any
+  distances: Any
+
+
+def smooth_features(
+  features, history_rate: float, feature_share: float, domain_sizes, seed
+) -> tf.Tensor:
+  """Computes z' from the features and the history of earlier examples.
+
+  Args:
+    features: z, [num_examples, size] float32, domain by domain.
+    history_rate: alpha.
+    feature_share: beta.
+    domain_sizes: The number of examples of each domain, [num_domains] int32.
+    seed: An int32 tensor of shape [2]; fixes the order of the examples.
+
+  Returns:
+    z', [num_examples, size] float32.
+  """
+
+  def move(history, feature, domain, place):
+    del domain, place
+    has_started, mean = history
+    moved = history_rate * feature + (1.0 - history_rate) * mean
+    mean = tf.where(has_started, moved, feature)
+    smoothed = feature_share * feature + (1.0 - feature_share) * mean
+    return smoothed, (tf.constant(True), mean)
+
+  size = features.shape[1]
+  return test_time_adaptation.adapt_each(
+    features,
+    (tf.constant(False), tf.zeros([size])),
+    move,
+    domain_sizes=domain_sizes,
+    width=size,
+    seed=seed,
+  )
+
+
+def mix_logits(mixtures, logits, personal_logits) -> tf.Tensor:
+  """Computes u_g g + u_l l.
+
+  Args:
+    mixtures: (u_g, u_l) of each example, [..., 2] float32.
+    logits: g, [..., num_classes] float32.
+    personal_logits: l, [..., num_classes] float32.
+
+  Returns:
+    [..., num_classes] float32.
+  """
+  return mixtures[..., :1] * logits + mixtures[..., 1:] * personal_logits
+
+
+def _find_in_batch(
+  inputs: MixtureInputs, num_steps: int, learning_rate: float
+) -> tf.Tensor:
+  """Finds the mixtures of a batch whose size the graph knows."""
+  cosine = tf.reduce_sum(
+    tf.math.l2_normalize(tf.nn.softmax(inputs.logits), axis=1)
+    * tf.math.l2_normalize(tf.nn.softmax(inputs.personal_logits), axis=1),
+    axis=1,
+  )
+
+  def loss_fn(numbers, step, carry):
+    del step
+    mixtures = tf.nn.softmax(numbers)
+    mixed = mix_logits(mixtures, inputs.logits, inputs.personal_logits)
+    entropy = test_time_adaptation.entropy(tf.nn.log_softmax(mixed))
+    distance = tf.reduce_sum(mixtures * inputs.distances, axis=1)
+    # Examples are independent: neither the gradient of the sum nor Adam, which
+    # scales each number by itself, mixes them.
+    return tf.reduce_sum(cosine * entropy + (1.0 - cosine) * distance), carry
+
+  def stop_where_flat(gradient_at, numbers):
+    gradient = gradient_at(numbers)
+    is_moving, reached = gradient.carry
+    # Adam's momentum moves a stopped example on: its numbers are kept here.
+    reached = tf.where(is_moving[:, tf.newaxis], numbers[0], reached)
+    slope = tf.norm(gradient.gradients[0], axis=1)
+    return gradient._replace(
+      carry=(is_moving & (slope >= _SMALLEST_GRADIENT), reached)
+    )
+
+  start = tf.zeros_like(inputs.distances)
+  result = local_training.train(
+    loss_fn,
+    start,
+    num_steps,
+    hyperparameters.LocalHParams(optimizer="adam", learning_rate=learning_rate),
+    seed=None,
+    carry=(tf.ones_like(start[:, 0], tf.bool), start),
+    differentiate=stop_where_flat,
+  )
+  is_moving, reached = result.carry
+  return tf.nn.softmax(
+    tf.where(is_moving[:, tf.newaxis], result.weights, reached)
+  )
+
+
+def find_mixtures(
+  inputs: MixtureInputs, num_steps: int, learning_rate: float
+) -> tf.Tensor:
+  """Finds the mixture of each example independently of the others.
+
+  Args:
+    inputs: Logits and distances of the examples.
+    num_steps: The largest number of steps.
+    learning_rate: The learning rate of Adam.
+
+  Returns:
+    (u_g, u_l), [num_examples, 2] float32; each row sums to 1.
+  """
+  return test_time_adaptation.in_full_batches(
+    lambda batch: _find_in_batch(batch, num_steps, learning_rate),
+    inputs,
+    _MIXTURE_BATCH,
+    width=2,
+  )
 
 
 def build(
@@ -191,7 +326,7 @@ def build(
     def predict(current, x, mixture):
       shared, head = current
       features = model.embed(shared.backbone, x)
-      return head_mixtures.mix(
+      return mix_logits(
         mixture, model.classify(shared.head, features), features @ head
       )
 
@@ -223,7 +358,7 @@ def build(
   def predict_as_client(weights, personal, data, examples):
     seed = randomness.fold(data.seed, randomness.Purpose.TEST_TIME)
     features = embed(weights, examples.x)
-    smoothed = head_mixtures.smooth(
+    smoothed = smooth_features(
       features,
       hparams.history_rate,
       hparams.feature_share,
@@ -231,19 +366,19 @@ def build(
       seed,
     )
     descriptors = weights.descriptor, personal.descriptor
-    judged = head_mixtures.Judged(
+    inputs = MixtureInputs(
       model.classify(weights.model.head, features),
       features @ personal.head,
       tf.norm(smoothed[:, tf.newaxis] - tf.stack(descriptors), axis=2),
     )
-    mixtures = head_mixtures.find(
-      judged,
+    mixtures = find_mixtures(
+      inputs,
       hparams.ensemble_steps,
       hparams.ensemble_learning_rate or 10.0 * hparams.learning_rate,
     )
     if hparams.plus:
       return predict_adapted(weights, personal, mixtures, examples, seed)
-    return head_mixtures.mix(mixtures, judged.logits, judged.personal_logits)
+    return mix_logits(mixtures, inputs.logits, inputs.personal_logits)
 
   return algorithm.AlgorithmSpec(
     initial_weights=lambda seed: Weights(

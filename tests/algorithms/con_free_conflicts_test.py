@@ -1,4 +1,4 @@
-"""Tests of sums of updates in conflict: against the updates themselves."""
+"""ConFREE: coefficients of the server against the updates themselves."""
 
 import functools
 
@@ -7,7 +7,7 @@ import pytest
 import scipy.optimize
 import tensorflow as tf
 
-from tff_shift.techniques import update_conflicts
+from tff_shift.algorithms import con_free
 
 SHARES = np.array([0.1, 0.4, 0.3, 0.2])
 ORDERS = np.int32([[3, 0, 1, 2], [0, 1, 2, 3], [1, 3, 2, 0], [2, 1, 3, 0]])
@@ -44,7 +44,7 @@ def projected(run_in_graph):
 
   def run(updates, shares=SHARES, orders=ORDERS):
     return run_in_graph(
-      update_conflicts.mean_of_projected, products_of(updates), shares, orders
+      con_free.projected_mean, products_of(updates), shares, orders
     )
 
   return run
@@ -81,7 +81,7 @@ class TestProjection:
     updates = draw()[-1:]
     np.testing.assert_array_equal(projected(updates), [SHARES])
     found = run_in_graph(
-      update_conflicts.mean_of_pairwise_projected, products_of(updates), SHARES
+      con_free.pairwise_projected_mean, products_of(updates), SHARES
     )
     np.testing.assert_array_equal(found, [SHARES])
 
@@ -100,7 +100,7 @@ class TestProjection:
   def test_pairwise_one_takes_the_updates_as_they_were(self, run_in_graph):
     updates = draw()
     found = run_in_graph(
-      update_conflicts.mean_of_pairwise_projected, products_of(updates), SHARES
+      con_free.pairwise_projected_mean, products_of(updates), SHARES
     )
     for layer, coefficients in zip(updates, found, strict=True):
       adjusted = layer.copy()
@@ -124,7 +124,7 @@ class TestAversion:
     @functools.cache
     def compiled(n):
       return compile_in_graph(
-        update_conflicts.avert,
+        con_free.avert_conflicts,
         tf.TensorSpec([None, n, n], tf.float64),
         tf.TensorSpec([None, n], tf.float64),
         tf.TensorSpec([n], tf.bool),

@@ -1,4 +1,4 @@
-"""The mixture of two heads that FedTHE finds for each example."""
+"""FedTHE: the mixture of two heads of each example."""
 
 import numpy as np
 import pytest
@@ -6,16 +6,16 @@ import scipy.special
 import scipy.stats
 import tensorflow as tf
 
-from tff_shift.techniques import head_mixtures
+from tff_shift.algorithms import fed_the
 
 pytestmark = pytest.mark.slow
 
 NUM_CLASSES = 4
 
 
-def judge(seed, num_examples):
+def draw(seed, num_examples):
   generator = np.random.default_rng(seed)
-  return head_mixtures.Judged(
+  return fed_the.MixtureInputs(
     *generator.normal(size=(2, num_examples, NUM_CLASSES)).astype(np.float32),
     generator.uniform(0, 3, (num_examples, 2)).astype(np.float32),
   )
@@ -23,12 +23,12 @@ def judge(seed, num_examples):
 
 @pytest.fixture(scope="module")
 def find(compile_in_graph):
-  """Returns `find(judged)` for 20 steps at a rate of 0.2."""
-  specs = head_mixtures.Judged(
+  """Returns `find(inputs)` for 20 steps at a rate of 0.2."""
+  specs = fed_the.MixtureInputs(
     *[tf.TensorSpec([None, n], tf.float32) for n in (NUM_CLASSES,) * 2 + (2,)]
   )
   return compile_in_graph(
-    lambda judged: head_mixtures.find(judged, 20, 0.2), specs
+    lambda inputs: fed_the.find_mixtures(inputs, 20, 0.2), specs
   )
 
 
@@ -63,29 +63,29 @@ def find_by_hand(g, l, distances, num_steps=20, rate=0.2):  # noqa: E741
 
 class TestFind:
   def test_agrees_with_adam_by_hand(self, find):
-    judged = judge(0, 6)
-    found = find(judged)
-    expected = [find_by_hand(*each) for each in zip(*judged, strict=True)]
+    inputs = draw(0, 6)
+    found = find(inputs)
+    expected = [find_by_hand(*each) for each in zip(*inputs, strict=True)]
     np.testing.assert_allclose(found, expected, atol=1e-4)
     assert np.ptp(found[:, 0]) > 0.5
 
   def test_example_does_not_depend_on_the_others(self, find):
     # More than are found side by side.
-    judged = judge(1, 300)
-    found = find(judged)
+    inputs = draw(1, 300)
+    found = find(inputs)
     assert found.shape == (300, 2)
     for place in (0, 255, 256, 299):
       alone = find(
-        head_mixtures.Judged(*(each[place : place + 1] for each in judged))
+        fed_the.MixtureInputs(*(each[place : place + 1] for each in inputs))
       )
       np.testing.assert_allclose(found[place : place + 1], alone, atol=1e-6)
-    assert find(judge(0, 0)).shape == (0, 2)
+    assert find(draw(0, 0)).shape == (0, 2)
 
   def test_equal_heads_count_alike(self, find):
-    judged = judge(2, 5)
-    equal = judged._replace(
-      personal_logits=judged.logits,
-      distances=judged.distances[:, :1].repeat(2, axis=1),
+    inputs = draw(2, 5)
+    equal = inputs._replace(
+      personal_logits=inputs.logits,
+      distances=inputs.distances[:, :1].repeat(2, axis=1),
     )
     # Not to the last bit: machines' softmax of equal numbers differs there.
     np.testing.assert_allclose(find(equal), np.full((5, 2), 0.5), atol=1e-6)
@@ -93,38 +93,38 @@ class TestFind:
   def test_nearer_descriptor_counts_where_heads_disagree(self, find):
     # The cosine of the heads' probabilities is 0.
     sure = np.float32([[30, 0, 0, 0]])
-    judged = head_mixtures.Judged(
+    inputs = fed_the.MixtureInputs(
       sure, sure[:, [1, 0, 2, 3]], np.float32([[2, 1]])
     )
-    assert find(judged)[0, 1] > 0.9
-    nearer = judged._replace(distances=judged.distances[:, ::-1])
-    np.testing.assert_allclose(find(nearer), find(judged)[:, ::-1], atol=1e-6)
+    assert find(inputs)[0, 1] > 0.9
+    nearer = inputs._replace(distances=inputs.distances[:, ::-1])
+    np.testing.assert_allclose(find(nearer), find(inputs)[:, ::-1], atol=1e-6)
 
   def test_surer_head_counts_where_heads_agree(self, find):
     # Distances hardly count.
     flat = np.float32([[0.2, 0.1, 0.1, 0.1]])
-    judged = head_mixtures.Judged(flat * 12, flat, np.float32([[1, 1]]))
-    assert find(judged)[0, 0] > 0.9
+    inputs = fed_the.MixtureInputs(flat * 12, flat, np.float32([[1, 1]]))
+    assert find(inputs)[0, 0] > 0.9
 
   def test_search_ends_where_the_slope_is_small(self, find):
     # A step of Adam is as long as the rate, however small the slope is.
     sure = np.float32([[30, 0, 0, 0]])
-    judged = head_mixtures.Judged(
+    inputs = fed_the.MixtureInputs(
       sure, sure[:, [1, 0, 2, 3]], np.float32([[1, 1 + 1e-5]])
     )
-    np.testing.assert_allclose(find(judged), [[0.5, 0.5]], atol=1e-6)
-    steeper = judged._replace(distances=np.float32([[1, 1 + 1e-3]]))
+    np.testing.assert_allclose(find(inputs), [[0.5, 0.5]], atol=1e-6)
+    steeper = inputs._replace(distances=np.float32([[1, 1 + 1e-3]]))
     assert find(steeper)[0, 0] > 0.9
 
   def test_no_steps_give_the_mean(self, run_in_graph):
     found = run_in_graph(
-      lambda judged: head_mixtures.mix(
-        head_mixtures.find(judged, 0, 0.2), judged[0], judged[1]
+      lambda inputs: fed_the.mix_logits(
+        fed_the.find_mixtures(inputs, 0, 0.2), inputs[0], inputs[1]
       ),
-      judge(0, 3),
+      draw(0, 3),
     )
     np.testing.assert_allclose(
-      found, (judge(0, 3)[0] + judge(0, 3)[1]) / 2, rtol=1e-6
+      found, (draw(0, 3)[0] + draw(0, 3)[1]) / 2, rtol=1e-6
     )
 
 
@@ -132,7 +132,7 @@ class TestSmooth:
   @pytest.fixture(scope="class")
   def smooth(self, run_in_graph):
     return lambda z, sizes, alpha, beta: run_in_graph(
-      lambda z, sizes: head_mixtures.smooth(z, alpha, beta, sizes, None),
+      lambda z, sizes: fed_the.smooth_features(z, alpha, beta, sizes, None),
       np.float32(z),
       np.int32(sizes),
     )

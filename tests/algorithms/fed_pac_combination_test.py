@@ -1,10 +1,10 @@
-"""Tests of the combination of heads: against NumPy and SciPy, and by hand."""
+"""FedPAC: the combination of heads against NumPy and SciPy, and by hand."""
 
 import numpy as np
 import pytest
 import scipy.optimize
 
-from tff_shift.techniques import head_collaboration
+from tff_shift.algorithms import fed_pac
 
 
 def matrix(h, v, client):
@@ -31,13 +31,13 @@ def solve_with_scipy(p):
 
 
 @pytest.fixture(scope="module")
-def shares(run_in_graph):
-  """Returns `shares(h, v, present=None)`."""
+def combine(run_in_graph):
+  """Returns `combine(h, v, present=None)`, the vectors a."""
 
   def run(h, v, present=None):
     present = np.ones(len(v)) if present is None else present
     return run_in_graph(
-      head_collaboration.shares,
+      fed_pac.combinations,
       *(np.asarray(each, np.float32) for each in (h, v, present)),
     )
 
@@ -60,7 +60,7 @@ class TestStatistics:
     # There is no example of the last class.
     y = np.int32([0, 1, 1, 0, 1, 1, 1, 2, 2])
     found = run_in_graph(
-      lambda f, y: head_collaboration.statistics(f, y, 4), features, y
+      lambda f, y: fed_pac.feature_statistics(f, y, 4), features, y
     )
     h, means, v = np.zeros((4, 4)), np.zeros((4, 4)), 0.0
     for k in range(3):
@@ -76,25 +76,25 @@ class TestStatistics:
   def test_variance_of_one_example_is_zero(self, run_in_graph):
     features = np.full((1, 3), 0.1, np.float32)
     found = run_in_graph(
-      lambda f: head_collaboration.statistics(f, np.int32([1]), 2), features
+      lambda f: fed_pac.feature_statistics(f, np.int32([1]), 2), features
     )
     np.testing.assert_allclose(found.v, 0, atol=1e-8)
     assert found.v >= 0
 
   def test_client_without_examples_has_zeros(self, run_in_graph):
     found = run_in_graph(
-      lambda f: head_collaboration.statistics(f, np.zeros(0, np.int32), 2),
+      lambda f: fed_pac.feature_statistics(f, np.zeros(0, np.int32), 2),
       np.zeros((0, 3), np.float32),
     )
     assert not any(np.any(each) for each in found)
 
 
-class TestShares:
+class TestCombinations:
   @pytest.mark.slow
   @pytest.mark.parametrize("spread", [0, 1, 10])
-  def test_agree_with_scipy(self, shares, spread):
+  def test_agree_with_scipy(self, combine, spread):
     h, v = draw(spread)
-    found = shares(h, v)
+    found = combine(h, v)
     np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-6)
     for client, row in enumerate(found):
       expected = solve_with_scipy(matrix(h, v, client))
@@ -102,29 +102,29 @@ class TestShares:
     # Who is far away does not count.
     assert np.any(found[0, 1::2] > 0.01) == (spread < 10)
 
-  def test_small_ones_are_dropped_and_the_rest_sums_to_one(self, shares):
+  def test_small_ones_are_dropped_and_the_rest_sums_to_one(self, combine):
     # Of equal clients a_j goes with 1 / v_j: here 1 : 0.0005, and 1 : 0.5.
-    (found, *_) = shares(np.zeros((3, 1, 1)), [1, 2000, 2])
+    (found, *_) = combine(np.zeros((3, 1, 1)), [1, 2000, 2])
     np.testing.assert_allclose(found, [2 / 3, 0, 1 / 3], rtol=1e-4)
 
-  def test_equal_clients_count_alike(self, shares):
+  def test_equal_clients_count_alike(self, combine):
     h, v = np.ones((4, 2, 3)), np.full(4, 0.7)
-    np.testing.assert_allclose(shares(h, v), 1 / 4, rtol=1e-6)
+    np.testing.assert_allclose(combine(h, v), 1 / 4, rtol=1e-6)
     # Without variance too, where any weights would do.
-    np.testing.assert_allclose(shares(h, 0 * v), 1 / 4, rtol=1e-6)
+    np.testing.assert_allclose(combine(h, 0 * v), 1 / 4, rtol=1e-6)
 
-  def test_certain_clients_keep_their_own_head_to_the_bit(self, shares):
+  def test_certain_clients_keep_their_own_head_to_the_bit(self, combine):
     h, _ = draw(0)
-    np.testing.assert_array_equal(shares(h, np.zeros(6)), np.eye(6))
-    np.testing.assert_array_equal(shares(h[:1], [0.3]), [[1]])
+    np.testing.assert_array_equal(combine(h, np.zeros(6)), np.eye(6))
+    np.testing.assert_array_equal(combine(h[:1], [0.3]), [[1]])
 
-  def test_absent_clients_do_not_count(self, shares):
+  def test_absent_clients_do_not_count(self, combine):
     h, v = draw(1)
     present = np.array([1, 1, 0, 1, 0, 1])
-    found = shares(h, v, present)
+    found = combine(h, v, present)
     there = present > 0
     assert not found[:, ~there].any()
-    alone = shares(h[there], v[there])
+    alone = combine(h[there], v[there])
     np.testing.assert_allclose(found[there][:, there], alone, atol=1e-6)
 
 
@@ -137,7 +137,7 @@ def test_heads_are_combined_and_others_keep_theirs(run_in_graph):
   )
   combination = np.float32([[0.25, 0, 0.75], [0, 0, 1], [1, 0, 0]])
   found = run_in_graph(
-    head_collaboration.combine,
+    fed_pac.combine_heads,
     heads,
     combination,
     np.float32([1, 0, 1]),

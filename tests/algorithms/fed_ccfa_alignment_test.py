@@ -1,4 +1,4 @@
-"""Balanced examples, and features near their anchors, against NumPy."""
+"""FedCCFA: balanced examples and the alignment of features against NumPy."""
 
 import dataclasses
 
@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tff_shift.algorithms import fed_ccfa
 from tff_shift.learning import local_training
-from tff_shift.techniques import class_alignment
 
-HPARAMS = class_alignment.ClassHParams(
+HPARAMS = fed_ccfa.HParams(
   entropy_divisor=4.0, alignment_start=3, temperature=0.5
 )
 
@@ -23,7 +23,7 @@ class TestBalancedExamples:
       domain_sizes=np.array([len(y)], np.int32),
       seed=np.zeros(2, np.int32),
     )
-    found = class_alignment.balanced_examples(
+    found = fed_ccfa.balance_examples(
       data, most, len(counts), tf.constant([1, seed])
     )
     places = found.x.numpy()[:, 0].astype(int)
@@ -58,17 +58,17 @@ class TestAlignmentWeight:
   def test_entropy_counts_the_classes_there_are(self, classes):
     there = np.array([c for c in classes if c])
     entropy = -np.sum(there * np.log(there))
-    found = class_alignment.alignment_weight(
+    found = fed_ccfa.alignment_weight(
       HPARAMS, tf.constant(classes), tf.constant(3)
     )
     np.testing.assert_allclose(found, entropy / 4, rtol=1e-5, atol=1e-9)
 
   def test_is_zero_before_the_start_and_on_demand(self):
     classes = tf.constant([0.5, 0.5])
-    found = class_alignment.alignment_weight(HPARAMS, classes, tf.constant(2))
+    found = fed_ccfa.alignment_weight(HPARAMS, classes, tf.constant(2))
     assert found == 0
     never = dataclasses.replace(HPARAMS, entropy_divisor=0.0)
-    found = class_alignment.alignment_weight(never, classes, tf.constant(3))
+    found = fed_ccfa.alignment_weight(never, classes, tf.constant(3))
     assert found == 0
 
 
@@ -102,7 +102,7 @@ class TestAlignmentLoss:
 
   def test_cosines_are_classed(self, batch):
     np.testing.assert_allclose(
-      class_alignment.alignment_loss(HPARAMS, *batch),
+      fed_ccfa.alignment_loss(HPARAMS, *batch),
       self.expected(*batch, [0, 1, 2]),
       rtol=1e-5,
     )
@@ -111,7 +111,7 @@ class TestAlignmentLoss:
     anchors, *others = batch
     anchors = anchors * np.array([[1], [0], [1]], np.float32)
     np.testing.assert_allclose(
-      class_alignment.alignment_loss(HPARAMS, anchors, *others),
+      fed_ccfa.alignment_loss(HPARAMS, anchors, *others),
       self.expected(anchors, *others, [0, 2]),
       rtol=1e-5,
     )
@@ -121,7 +121,7 @@ class TestAlignmentLoss:
     embeddings = tf.constant(embeddings)
     with tf.GradientTape() as tape:
       tape.watch(embeddings)
-      loss = class_alignment.alignment_loss(
+      loss = fed_ccfa.alignment_loss(
         HPARAMS, np.zeros_like(anchors), embeddings, *others
       )
     assert loss == 0

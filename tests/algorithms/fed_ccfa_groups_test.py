@@ -1,12 +1,12 @@
-"""Groups of clients: against the definition, DBSCAN and means in NumPy."""
+"""FedCCFA: groups against the definition, DBSCAN and means in NumPy."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from sklearn import cluster
 
+from tff_shift.algorithms import fed_ccfa
 from tff_shift.learning.aggregators import client_slots
-from tff_shift.techniques import classifier_groups
 
 NUM_CLASSES, SIZE = 2, 3
 
@@ -50,10 +50,10 @@ def test_head_comes_back_from_its_rows():
   kernel = generator.normal(size=(4, 3)).astype(np.float32)
   bias = generator.normal(size=3).astype(np.float32)
   for head in ((kernel, bias), (kernel,)):
-    rows = classifier_groups.rows_of(tuple(map(tf.constant, head)))
+    rows = fed_ccfa.rows_of(tuple(map(tf.constant, head)))
     assert rows.shape == (3, 3 + len(head))
     np.testing.assert_array_equal(rows[:, :4], kernel.T)
-    again = classifier_groups.head_of(rows, 4)
+    again = fed_ccfa.head_of(rows, 4)
     assert len(again) == len(head)
     for found, expected in zip(again, head, strict=True):
       np.testing.assert_array_equal(found, expected)
@@ -63,14 +63,14 @@ class TestGroups:
   @pytest.mark.parametrize("number", [3, 6])
   def test_distances(self, number):
     rows = random_rows(number, number)
-    found = classifier_groups.distances(tf.constant(rows))
+    found = fed_ccfa.row_distances(tf.constant(rows))
     np.testing.assert_allclose(found, distances(rows), atol=1e-5)
 
   @pytest.mark.parametrize("largest", [0.05, 0.1, 0.3, 0.6])
   @pytest.mark.parametrize("seed", range(3))
   def test_groups_are_those_of_dbscan(self, seed, largest):
     rows = scattered_rows(seed, 9)
-    found = classifier_groups.groups(tf.constant(rows), largest, 9)
+    found = fed_ccfa.find_groups(tf.constant(rows), largest, 9)
     labels = cluster.DBSCAN(
       eps=largest, min_samples=1, metric="precomputed"
     ).fit_predict(distances(rows))
@@ -84,19 +84,19 @@ class TestGroups:
     largest = 1.01 * np.max(np.diag(found, 1))
     assert found[0, -1] > 5 * largest
     rows = tf.constant(rows, tf.float32)
-    assert np.all(classifier_groups.groups(rows, largest, 17) == 1)
+    assert np.all(fed_ccfa.find_groups(rows, largest, 17) == 1)
 
   def test_identical_rows_are_two_groups(self):
     one, other = random_rows(0, 2)
     rows = np.stack([one, other, one, other, other])
-    found = classifier_groups.groups(tf.constant(rows), 0.1, 100)
+    found = fed_ccfa.find_groups(tf.constant(rows), 0.1, 100)
     labels = np.array([0, 1, 0, 1, 1])
     np.testing.assert_array_equal(found, labels[:, np.newaxis] == labels)
 
   @pytest.mark.parametrize("number", [1, 2])
   def test_fewer_than_three_stay_by_themselves(self, number):
     rows = tf.ones([number, 4])
-    found = classifier_groups.groups(rows, 2.0, 10)
+    found = fed_ccfa.find_groups(rows, 2.0, 10)
     np.testing.assert_array_equal(found, np.eye(number))
 
 
@@ -107,7 +107,7 @@ def sent_by(labels, seed=0):
   number = len(labels)
   means = generator.normal(size=(number, NUM_CLASSES, SIZE))
   means[-1, -1] = 0
-  return classifier_groups.Sent(
+  return fed_ccfa.Sent(
     *(
       np.float32(each)
       for each in (
@@ -122,7 +122,7 @@ def sent_by(labels, seed=0):
 class TestMerge:
   def test_one_group_has_the_mean_of_all(self):
     sent = sent_by([0, 0, 0, 0])
-    found = classifier_groups.merge(sent, 0.1, 4)
+    found = fed_ccfa.merge(sent, 0.1, 4)
     for client in range(4):
       np.testing.assert_allclose(
         found.rows[client], sent.rows.mean(axis=0), atol=1e-6
@@ -137,7 +137,7 @@ class TestMerge:
 
   def test_two_groups_have_means_of_their_own(self):
     sent = sent_by([0, 1, 0, 1, 1])
-    found = classifier_groups.merge(sent, 0.1, 5)
+    found = fed_ccfa.merge(sent, 0.1, 5)
     for members in ([0, 2], [1, 3, 4]):
       for client in members:
         np.testing.assert_allclose(
@@ -148,7 +148,7 @@ class TestMerge:
     sent = sent_by([0, 1, 0, 1, 1])
     compared = np.copy(sent.compared)
     compared[:, 1] = compared[0, 1]
-    found = classifier_groups.merge(sent._replace(compared=compared), 0.1, 5)
+    found = fed_ccfa.merge(sent._replace(compared=compared), 0.1, 5)
     np.testing.assert_allclose(
       found.rows[0, 0], sent.rows[[0, 2], 0].mean(axis=0), atol=1e-6
     )
@@ -158,7 +158,7 @@ class TestMerge:
 
   def test_client_alone_keeps_its_own_bit_by_bit(self):
     sent = sent_by([0, 1, 0])
-    found = classifier_groups.merge(sent, 0.1, 3)
+    found = fed_ccfa.merge(sent, 0.1, 3)
     np.testing.assert_array_equal(found.rows[1], sent.rows[1])
     np.testing.assert_array_equal(found.anchors[1], sent.means[1])
 
@@ -166,12 +166,12 @@ class TestMerge:
     sent = sent_by([0, 0, 0])
     means = np.copy(sent.means)
     means[:, 1] = 0
-    found = classifier_groups.merge(sent._replace(means=means), 0.1, 3)
+    found = fed_ccfa.merge(sent._replace(means=means), 0.1, 3)
     assert not np.any(found.anchors[:, 1])
     assert np.all(np.any(found.anchors[:, 0], axis=1))
 
 
-HPARAMS = classifier_groups.GroupHParams(num_slots=6)
+HPARAMS = fed_ccfa.HParams(num_slots=6)
 
 
 class TestTable:
@@ -183,9 +183,9 @@ class TestTable:
   def written(self, sent):
     """The table after round 4, in which clients 1, 2 and 5 took part."""
     head = (tf.zeros([SIZE, NUM_CLASSES]), tf.zeros([NUM_CLASSES]))
-    table = classifier_groups.empty_table(HPARAMS, head, NUM_CLASSES, SIZE)
+    table = fed_ccfa.empty_table(HPARAMS, head, NUM_CLASSES, SIZE)
     slots = [
-      classifier_groups.place(
+      fed_ccfa.place(
         HPARAMS, tf.nest.map_structure(lambda t, i=i: t[i], sent), client
       )
       for i, client in enumerate((1, 2, 5))
@@ -194,12 +194,12 @@ class TestTable:
     assert isinstance(summed, client_slots.Slots)
     # Of the round before, client 0 has something.
     table = table._replace(written=tf.constant([4.0, 0, 0, 0, 0, 0]))
-    return classifier_groups.write_table(HPARAMS, table, summed, 4)
+    return fed_ccfa.write_table(HPARAMS, table, summed, 4)
 
   def test_clients_read_what_was_merged(self, sent, written):
-    merged = classifier_groups.merge(sent, 0.1, 3)
+    merged = fed_ccfa.merge(sent, 0.1, 3)
     for place, client in enumerate((1, 2, 5)):
-      found, is_there = classifier_groups.read_table(written, client, 4)
+      found, is_there = fed_ccfa.read_table(written, client, 4)
       assert is_there
       np.testing.assert_allclose(found.rows, merged.rows[place], atol=1e-6)
       np.testing.assert_allclose(
@@ -208,7 +208,7 @@ class TestTable:
 
   def test_nothing_is_there_for_others(self, written):
     for client in (0, 3, 4):
-      found, is_there = classifier_groups.read_table(written, client, 4)
+      found, is_there = fed_ccfa.read_table(written, client, 4)
       assert not is_there
       assert not np.any(found.rows) and not np.any(found.anchors)
     np.testing.assert_array_equal(written.written, [4, 5, 5, 0, 0, 5])
@@ -217,15 +217,13 @@ class TestTable:
     with pytest.raises(
       tf.errors.InvalidArgumentError, match="num_slots must be at least"
     ):
-      classifier_groups.place(
-        HPARAMS, tf.nest.map_structure(lambda t: t[0], sent), 6
-      )
+      fed_ccfa.place(HPARAMS, tf.nest.map_structure(lambda t: t[0], sent), 6)
 
 
 def test_sent_has_zeros_for_classes_without_examples():
   embeddings = random_rows(0, 4, SIZE)
   head = (tf.zeros([SIZE, 3]), tf.zeros([3]))
-  found = classifier_groups.sent(
+  found = fed_ccfa.make_sent(
     head, head, tf.constant(embeddings), tf.constant([0, 2, 2, 0]), 3
   )
   np.testing.assert_allclose(

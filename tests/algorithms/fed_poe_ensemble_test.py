@@ -1,4 +1,4 @@
-"""The mixture of Fed-POE: weights, draws and losses by hand."""
+"""FedPOE: weights, draws and losses of the ensemble by hand."""
 
 import dataclasses
 import itertools
@@ -6,9 +6,9 @@ import itertools
 import numpy as np
 import tensorflow as tf
 
-from tff_shift.techniques import snapshot_ensembles
+from tff_shift.algorithms import fed_poe
 
-HPARAMS = snapshot_ensembles.EnsembleHParams(
+HPARAMS = fed_poe.HParams(
   meta_rate=0.5, snapshot_period=3, max_snapshots=4, num_draws=2
 )
 
@@ -18,11 +18,11 @@ def probabilities(seed, *shape):
   return (values / values.sum(axis=-1, keepdims=True)).astype(np.float32)
 
 
-OF_MODELS = snapshot_ensembles.Probabilities(
+OF_MODELS = fed_poe.Probabilities(
   probabilities(0, 5), probabilities(1, 5), probabilities(2, 4, 5)
 )
 # Three snapshots are known, the first and the third are drawn.
-ENSEMBLE = snapshot_ensembles.Ensemble(
+ENSEMBLE = fed_poe.Ensemble(
   losses=tuple(map(tf.constant, (1.0, 2.0, 0.5, 0.25))),
   snapshot_losses=tf.constant([1.0, 3.0, 0.0, 0.0]),
   drawn=tf.constant([1.0, 0.0, 1.0, 0.0]),
@@ -37,8 +37,8 @@ def weighted(losses, values):
 
 class TestMix:
   def test_at_the_start_all_count_alike(self):
-    ensemble = snapshot_ensembles.initial(HPARAMS)
-    found = snapshot_ensembles.mix(HPARAMS, ensemble, OF_MODELS)
+    ensemble = fed_poe.initial_ensemble(HPARAMS)
+    found = fed_poe.mix(HPARAMS, ensemble, OF_MODELS)
     tuned = (OF_MODELS.own + OF_MODELS.federated) / 2
     np.testing.assert_allclose(found.tuned, tuned, rtol=1e-6)
     np.testing.assert_allclose(
@@ -55,14 +55,14 @@ class TestDraws:
     mean = np.zeros(4)
     for places in itertools.product(range(3), repeat=3):
       drawn = np.isin(np.arange(4), places).astype(np.float32)
-      estimate = snapshot_ensembles.importance_weighted(
+      estimate = fed_poe.importance_weighted(
         losses, self.PROBABILITIES, drawn, 3
       )
       mean += np.prod(self.PROBABILITIES[list(places)]) * estimate
     np.testing.assert_allclose(mean, [1, 4, 2.5, 0], rtol=1e-5)
 
   def test_chances_of_small_probabilities_keep_their_digits(self):
-    found = snapshot_ensembles.importance_weighted(
+    found = fed_poe.importance_weighted(
       np.ones(2, np.float32), tf.constant([1.0, 1e-9]), np.ones(2), 8
     )
     np.testing.assert_allclose(found, [1, 1 / 8e-9], rtol=1e-5)
@@ -71,7 +71,7 @@ class TestDraws:
     seeds = tf.stack([tf.zeros(2000, tf.int32), tf.range(2000)], axis=1)
     draw_all = tf.function(
       lambda: tf.map_fn(
-        lambda seed: snapshot_ensembles.draw(self.PROBABILITIES, 2, seed),
+        lambda seed: fed_poe.draw(self.PROBABILITIES, 2, seed),
         seeds,
         fn_output_signature=tf.float32,
       )
@@ -88,7 +88,7 @@ class TestDraws:
 class TestScore:
   def score(self, hparams=HPARAMS, of_models=OF_MODELS):
     y = np.array([0, 2, 1, 1, 0])
-    return snapshot_ensembles.score(
+    return fed_poe.score(
       hparams,
       ENSEMBLE,
       of_models,
@@ -101,14 +101,14 @@ class TestScore:
     of_models = OF_MODELS._replace(federated=right.astype(np.float32))
     found = self.score(of_models=of_models)
     before, after = (
-      snapshot_ensembles.shares(0.5, tf.stack(each.losses[:2])).numpy()
+      fed_poe.normalized_weights(0.5, tf.stack(each.losses[:2])).numpy()
       for each in (ENSEMBLE, found)
     )
     assert after[1] > before[1] + 0.05
 
   def test_at_a_rate_of_zero_all_keep_their_weight(self):
     hparams = dataclasses.replace(HPARAMS, meta_rate=0.0)
-    mixture = snapshot_ensembles.mix(hparams, self.score(hparams), OF_MODELS)
+    mixture = fed_poe.mix(hparams, self.score(hparams), OF_MODELS)
     tuned = (OF_MODELS.own + OF_MODELS.federated) / 2
     np.testing.assert_allclose(mixture.tuned, tuned, rtol=1e-6)
 
@@ -116,23 +116,21 @@ class TestScore:
 class TestSnapshots:
   def test_new_one_has_the_losses_of_the_federated_model(self):
     seed = tf.constant([0, 1])
-    late = snapshot_ensembles.admit_and_draw(HPARAMS, ENSEMBLE, 8, seed)
+    late = fed_poe.admit_and_draw(HPARAMS, ENSEMBLE, 8, seed)
     assert late.num_snapshots == 3
     np.testing.assert_array_equal(late.snapshot_losses, [1, 3, 0, 0])
-    later = snapshot_ensembles.admit_and_draw(HPARAMS, ENSEMBLE, 9, seed)
+    later = fed_poe.admit_and_draw(HPARAMS, ENSEMBLE, 9, seed)
     assert later.num_snapshots == 4
     np.testing.assert_array_equal(later.snapshot_losses, [1, 3, 0, 2])
 
   def test_there_are_no_more_than_there_is_room_for(self):
-    found = snapshot_ensembles.admit_and_draw(
-      HPARAMS, ENSEMBLE, 300, tf.constant([0, 1])
-    )
+    found = fed_poe.admit_and_draw(HPARAMS, ENSEMBLE, 300, tf.constant([0, 1]))
     assert found.num_snapshots == 4
 
   def test_unknown_ones_are_not_drawn(self):
-    first = snapshot_ensembles.initial(HPARAMS)
+    first = fed_poe.initial_ensemble(HPARAMS)
     for number in range(20):
-      found = snapshot_ensembles.admit_and_draw(
+      found = fed_poe.admit_and_draw(
         HPARAMS, first, 2, tf.constant([0, number])
       )
       np.testing.assert_array_equal(found.drawn, [1, 0, 0, 0])
@@ -140,7 +138,7 @@ class TestSnapshots:
   def test_server_keeps_one_at_the_end_of_each_period(self):
     snapshots = (tf.zeros([4, 2]),)
     for round_num in range(15):
-      snapshots = snapshot_ensembles.keep_snapshot(
+      snapshots = fed_poe.keep_snapshot(
         HPARAMS, snapshots, (tf.fill([2], round_num + 1.0),), round_num
       )
     # After 3, 6 and 9 rounds; for 12 and 15 there is no room.
@@ -150,13 +148,11 @@ class TestSnapshots:
 
   def test_client_knows_what_the_server_has(self):
     """In each round it counts the snapshots of the rounds before."""
-    table, ensemble = tf.zeros([4, 1]), snapshot_ensembles.initial(HPARAMS)
+    table, ensemble = tf.zeros([4, 1]), fed_poe.initial_ensemble(HPARAMS)
     for round_num in range(15):
-      ensemble = snapshot_ensembles.admit_and_draw(
+      ensemble = fed_poe.admit_and_draw(
         HPARAMS, ensemble, round_num, tf.constant([0, round_num])
       )
       there = 1 + np.count_nonzero(table)
       assert ensemble.num_snapshots == there
-      table = snapshot_ensembles.keep_snapshot(
-        HPARAMS, table, tf.ones([1]), round_num
-      )
+      table = fed_poe.keep_snapshot(HPARAMS, table, tf.ones([1]), round_num)

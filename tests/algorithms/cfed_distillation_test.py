@@ -1,4 +1,4 @@
-"""Distillation, and the public inputs that it is done on."""
+"""CFeD: distillation, and its public inputs."""
 
 import dataclasses
 
@@ -7,16 +7,15 @@ import pytest
 import tensorflow as tf
 from sklearn import datasets
 
+from tff_shift.algorithms import cfed
 from tff_shift.models import input_scaling
 from tff_shift.models import split_model
 from tff_shift.models.networks import bi_lstm
 from tff_shift.models.networks import mlp
-from tff_shift.techniques import distillation
-from tff_shift.techniques import public_inputs
 
 pytestmark = pytest.mark.slow
 
-HPARAMS = distillation.DistillationHParams(
+HPARAMS = cfed.HParams(
   public_examples=6, batch_size=6, temperature=2.0, distillation_weight=0.1
 )
 
@@ -44,10 +43,21 @@ def softmax(logits):
   return weights / weights.sum(axis=1, keepdims=True)
 
 
+def make_public_inputs(model, public_data, number, bound=1.0):
+  return cfed.make_public_inputs(
+    model,
+    cfed.HParams(
+      public_data=public_data, public_examples=number, public_bound=bound
+    ),
+  )
+
+
 class TestDistillation:
   @pytest.fixture(scope="class")
   def distilling(self):
-    return distillation.build(linear_model(), HPARAMS)
+    model = linear_model()
+    public = cfed.make_public_inputs(model, HPARAMS)
+    return cfed.Distillation(model, HPARAMS, public)
 
   @pytest.fixture(scope="class")
   def found(self, distilling, run_in_graph):
@@ -92,29 +102,29 @@ class TestDistillation:
 
 class TestPublicInputs:
   def test_uniform_numbers_fill_the_range(self):
-    x = public_inputs.make("uniform", mlp.build((2,)), 500, 3.0)
+    x = make_public_inputs(mlp.build((2,)), "uniform", 500, bound=3.0)
     assert x.shape == (500, 2) and x.dtype == np.float32
     assert 2.9 < x.max() <= 3.0 and -3.0 <= x.min() < -2.9
     np.testing.assert_array_equal(
-      x, public_inputs.make("uniform", mlp.build((2,)), 500, 3.0)
+      x, make_public_inputs(mlp.build((2,)), "uniform", 500, bound=3.0)
     )
 
   def test_uniform_numbers_fill_the_range_of_each_scaled_feature(self):
     scaling = input_scaling.InputScaling((5.0, -100.0), (1.0, 50.0))
     model = split_model.with_input_scaling(mlp.build((2,)), scaling)
-    x = public_inputs.make("uniform", model, 500, 3.0)
-    plain = public_inputs.make("uniform", mlp.build((2,)), 500, 3.0)
+    x = make_public_inputs(model, "uniform", 500, bound=3.0)
+    plain = make_public_inputs(mlp.build((2,)), "uniform", 500, bound=3.0)
     np.testing.assert_allclose(x, plain * [1, 50] + [5, -100], rtol=1e-5)
 
   def test_uniform_images_have_all_values(self):
     model = mlp.build((4, 4, 3), input_dtype=tf.uint8)
-    x = public_inputs.make("uniform", model, 50, 1.0)
+    x = make_public_inputs(model, "uniform", 50)
     assert x.shape == (50, 4, 4, 3) and x.dtype == np.uint8
     assert set(np.unique(x)) == set(range(256))
 
   def test_titles_have_all_lengths_and_all_words(self):
     model = bi_lstm.build(input_shape=(4,), vocabulary_size=9, width=1)
-    x = public_inputs.make("uniform", model, 400, 1.0)
+    x = make_public_inputs(model, "uniform", 400)
     assert x.shape == (400, 4) and x.dtype == np.int32
     # Padding is where a title has ended, and nowhere else.
     lengths = np.sum(x > 0, axis=1)
@@ -127,7 +137,7 @@ class TestPublicInputs:
 
   def test_digits_are_those_of_scikit_learn(self):
     model = mlp.build((8, 8, 1), input_dtype=tf.uint8)
-    x = public_inputs.make("digits", model, 5, 1.0)
+    x = make_public_inputs(model, "digits", 5)
     distances = [
       np.abs(datasets.load_digits().images * (255 / 16) - image[..., 0])
       for image in x
@@ -138,9 +148,7 @@ class TestPublicInputs:
   def test_digits_have_the_size_of_the_model(self):
     sizes = [(8, 8, 1), (16, 8, 3), (4, 8, 1)]
     plain, larger, smaller = (
-      public_inputs.make(
-        "digits", mlp.build(size, input_dtype=tf.uint8), 5, 1.0
-      )
+      make_public_inputs(mlp.build(size, input_dtype=tf.uint8), "digits", 5)
       for size in sizes
     )
     np.testing.assert_array_equal(
@@ -154,10 +162,10 @@ class TestPublicInputs:
   def test_model_of_other_inputs_is_refused(self, name, dtype):
     model = dataclasses.replace(linear_model(), input_dtype=dtype)
     with pytest.raises(ValueError, match=f"^public_data={name}.*must be"):
-      public_inputs.make(name, model, 5, 1.0)
+      make_public_inputs(model, name, 5)
 
 
 def test_inputs_that_no_graph_holds_are_refused():
   # Two float32 each.
   with pytest.raises(ValueError, match=r"^public_examples=268435456: 2 GiB of"):
-    public_inputs.make("uniform", linear_model(), 2**28, 1.0)
+    make_public_inputs(linear_model(), "uniform", 2**28)

@@ -255,7 +255,7 @@ class TestDivergence:
     assert errors == (
       "evolving: fed_avg diverged in round 1: what its 4 clients trained is not"
       " finite; a smaller learning rate or, with features as large as 11.3,"
-      " --input_scaling=standardized may help; what was written is kept\n"
+      " --input_scaling=standardized may help; partial results were saved\n"
     )
     assert (folder / "config.json").exists()
     # Runs before it keep their rows, and there are none after it.

@@ -223,7 +223,7 @@ class TestBadFlags:
     [
       ("--dataset=cifar", "--dataset=cifar"),
       ("--test_distributions=0.6", "--test_distributions=0.6"),
-      ("--test_distributions=iid,iid", "none twice"),
+      ("--test_distributions=iid,iid", "duplicates"),
       ("--train_distributions=", "--train_distributions="),
       ("--period_size=1", "--period_size=1: it must be at least 2"),
       ("--period_size=200", "--period_size=200: it must be at most half"),

@@ -280,8 +280,8 @@ _REFUSED = [
   ("--dirichlet=even", "{}", "above 0, or inf"),
   ("--test_fraction=1", "--test_fraction=1.0", "below 1"),
   ("--seeds=-1", "{}", "integers"),
-  ("--seeds=0,0", "{}", "twice"),
-  ("--selection_seeds=7", "--selection_seeds", "part of --seeds"),
+  ("--seeds=0,0", "{}", "duplicates"),
+  ("--selection_seeds=7", "--selection_seeds", "subset of --seeds"),
   ("--select=target", "{}", "last_source"),
   ("--select=last_source --num_domains=2", "--num_domains=2", "at least 3"),
   (
@@ -397,7 +397,7 @@ class TestInterrupt:
     assert code == 130
     assert output == ""
     assert errors == (
-      "evolving: interrupted; what was written is kept; to go on, add"
+      "evolving: interrupted; partial results were saved; continue with"
       f" --resume --output_dir={folder}\n"
     )
 

@@ -220,7 +220,7 @@ class TestBadFlags:
       ("--participation=0", "--participation=0"),
       ("--lambda_=1.5", "lambda_=1.5"),
       ("--lambda_=half", "--lambda_=half: it must be a number at least 0"),
-      ("--lambda_=0.5,0.50", "none twice"),
+      ("--lambda_=0.5,0.50", "duplicates"),
       ("--lambda_=0.9 --algorithm=fed_rep", "--lambda_ belongs to"),
       ("--learning_rate=-1", "learning_rate=-1"),
       ("--sharing=deep", "no option 'sharing'"),

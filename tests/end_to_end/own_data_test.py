@@ -188,7 +188,7 @@ def test_clients_with_few_classes_and_labels_run_to_the_end(
     " than half of the examples that it asks for; they give all that they have"
     " (5: 5 of 12.5)",
     "online_adaptation: 1 of 3 clients have fewer labelled examples than"
-    " --initial_examples=10, and take all that they have (at least 4)",
+    " --initial_examples=10 and use all of them (at least 4)",
   ]
   runs = json.loads((tmp_path / "run" / "summary.json").read_text())["runs"]
   assert runs[0]["setting"]["clients_below_initial_examples"] == 1
@@ -219,7 +219,7 @@ def test_clients_with_few_classes_and_labels_run_to_the_end(
       _EVOLVING,
       "vectors domain",
       "--dataset_sha256=abc",
-      "--dataset_sha256=abc: that of --dataset=tabular.npz is ",
+      "--dataset_sha256=abc: the SHA-256 of --dataset=tabular.npz is ",
     ),
     (
       _GUIDANCE,
@@ -231,8 +231,8 @@ def test_clients_with_few_classes_and_labels_run_to_the_end(
       _ONLINE,
       "vectors",
       "--shift_kind=covariate",
-      "--shift_kind=covariate corrupts images, and --dataset=tabular.npz"
-      " has others: images must be uint8, got float32",
+      "--shift_kind=covariate cannot corrupt --dataset=tabular.npz:"
+      " images must be uint8, got float32",
     ),
     (
       _ONLINE,
@@ -244,7 +244,7 @@ def test_clients_with_few_classes_and_labels_run_to_the_end(
       _ONLINE,
       "vectors",
       "--input_scaling=zero_one",
-      "--input_scaling is for images, and --dataset=tabular.npz has none",
+      "--input_scaling applies to images, and --dataset=tabular.npz has",
     ),
     (
       _DYNAMIC,

@@ -101,7 +101,7 @@ def test_full_disk_leaves_nothing(
   assert run_predict() == 5
   assert capsys.readouterr().err == (
     f"predict: {tmp_path / 'predictions.npz'} cannot be written: File too"
-    " large; what was written is kept\n"
+    " large; files written so far were kept\n"
   )
   assert sorted(each.name for each in tmp_path.iterdir()) == [
     planted.name,
@@ -124,13 +124,13 @@ def test_no_examples(run_predict, written, capsys):
   ("flags", "arrays", "message"),
   [
     (["--client=3"], {}, "no client 3 .* there are 0, 1, 2"),
-    (["--client=1", "--vote"], {}, "--client and --vote: choose one"),
+    (["--client=1", "--vote"], {}, "--client and --vote: set only one"),
     (["--batch_size=0"], {}, "--batch_size=0: it must be at least 1"),
-    (["--output="], {}, "--output: name it"),
+    (["--output="], {}, "--output: it must be set"),
     (["--output=nowhere/a.npz"], {}, "--output=nowhere/a.npz: it must be"),
     (["--output=/proc/self/fdinfo/a"], {}, "--output: .* cannot be written"),
     (["--model=nowhere"], {}, "no folder 'nowhere'"),
-    (["--input=nowhere"], {}, "--input=nowhere: there is no such file"),
+    (["--input=nowhere"], {}, "--input=nowhere: the file does not exist"),
     (["--input=README.md"], {}, "--input=README.md: it is not an .npz file"),
     ([], {"images": X}, "it must have an array x; it has images"),
     ([], {"x": X[:, :1]}, r"x: .* got \[10, 1\]; .* float32 \(n, 2\)"),

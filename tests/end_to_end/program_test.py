@@ -107,7 +107,7 @@ def test_output_on_a_full_disk_is_told_in_one_line(start_binary):
   ):
     assert process.stderr.read() == (
       "reproduce: standard output cannot be written: No space left on device;"
-      " what was written is kept\n"
+      " files written so far were kept\n"
     )
   assert process.returncode == 5
 

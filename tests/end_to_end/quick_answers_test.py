@@ -90,7 +90,7 @@ def test_help(binary, flag, exit_code):
 class TestScenarios:
   def test_an_algorithm_that_there_is_not(self, binary):
     told = refusal(binary, "--algorithm=no_such")
-    assert f"{binary}: --algorithm=no_such: there is no such algorithm" in told
+    assert f"{binary}: --algorithm=no_such: unknown algorithm" in told
 
   def test_a_data_set_that_there_is_not(self, binary):
     told = refusal(binary, "--algorithm=fed_avg", "--dataset=no_such")

@@ -79,7 +79,7 @@ def test_page_is_replaced_only_if_asked(run_report, folder, tmp_path, capsys):
   ("arguments", "message"),
   [
     ([], "name the run folders"),
-    (["{run}"], "--output_dir: name the folder of the page"),
+    (["{run}"], "--output_dir: it must be set"),
     (["{run}", "{run}/", "--output_dir={new}"], "is named twice"),
     (["{run}", "--output_dir={run}/config.json"], "it must be a folder"),
     (["{run}", "--output_dir={new}", "--metrics=nothing"], "client_accuracy"),

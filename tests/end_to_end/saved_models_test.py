@@ -103,7 +103,7 @@ def test_clients_that_are_wrong_are_told_in_a_line(
   error = capsys.readouterr().err.strip()
   assert error.endswith(
     f"--save_clients={clients}: it must be none, all, or clients from 0 to 2,"
-    " none twice"
+    " without duplicates"
   )
   assert len(error.splitlines()) == 1
   assert not list(tmp_path.iterdir())

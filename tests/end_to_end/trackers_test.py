@@ -18,20 +18,20 @@ _RUN = (
 @pytest.mark.parametrize(
   ("flags", "expected"),
   [
-    ("--tracker=wandb", "--tracker=wandb: it must be some of"),
-    ("--tracker=", "--tracker=: it must be some of"),
-    ("--tracker=none,none", "none twice"),
-    ("--tracker=none,tensorboard", "none goes with no other"),
+    ("--tracker=wandb", "--tracker=wandb: it must be one or"),
+    ("--tracker=", "--tracker=: it must be one or"),
+    ("--tracker=none,none", "duplicates"),
+    ("--tracker=none,tensorboard", "none excludes all others"),
     ("--mlflow_uri=runs", "--mlflow_uri needs --tracker=mlflow"),
-    ("--tracker=mlflow", "--tracker=mlflow: MLflow is not installed; it comes"),
-    ("--tracker=mlflow", "with the extra mlflow, pip install 'tff_shift[mlflo"),
+    ("--tracker=mlflow", "--tracker=mlflow: MLflow is not installed; instal"),
+    ("--tracker=mlflow", "the extra mlflow: pip install 'tff_shift[mlflow]'"),
     (
       "--tracker=mlflow --mlflow_uri=http://127.0.0.1:1",
       "--mlflow_uri=http://127.0.0.1:1: no answer",
     ),
     (
       f"--tracker=mlflow --mlflow_uri={__file__}",
-      ".py: it must be a folder that you may write to",
+      ".py: it must be a writable folder",
     ),
   ],
 )

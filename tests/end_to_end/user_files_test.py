@@ -151,7 +151,7 @@ def _broken(text, where, statement):
       "ZeroDivisionError: div",
     ),
     ("work", "exit(0)", 2, "it ends the process (sys.exit)"),
-    ("work", "raise KeyboardInterrupt", 130, "interrupted; what was written"),
+    ("work", "raise KeyboardInterrupt", 130, "interrupted; partial results"),
     ("update_server", "weights[99]", 2, "IndexError: tuple index out of"),
     ("update_server", "tf.ones(2) + tf.ones(3)", 2, "Dimensions must be equal"),
     (

@@ -193,7 +193,7 @@ class TestFaults:
       f"evolving: the worker {lost.address} has not answered for 2 seconds"
     )
     assert message.endswith(
-      "; what was written is kept; to go on, add --resume"
+      "; partial results were saved; continue with --resume"
       f" --output_dir={folder}\n"
     )
     assert message.count("\n") == 1
@@ -215,7 +215,7 @@ class TestFaults:
     assert run() == 4
     message = capsys.readouterr().err.splitlines()[-1]
     assert message.startswith("evolving: the worker 127.0.0.1:")
-    assert "; no worker is left; what was written is kept; to go on" in message
+    assert "; no worker is left; partial results were saved; " in message
     assert resume.num_rows(folder) == 2
 
   def test_server_of_another_kind(self, run, two_workers, folder, capsys):

@@ -1,4 +1,4 @@
-"""The flags that all binaries share, and the checks of flags."""
+"""Common flags: the flags that all scenarios share, and checks of flags."""
 
 from __future__ import annotations
 
@@ -41,27 +41,27 @@ if TYPE_CHECKING:
   from tff_shift.simulation.engine import checkpoints
   from tff_shift.simulation.storage import results
 
-# Of anything that is counted. What has no end looks like a run that hangs.
+# The upper limit of every count: a larger number looks like a run that hangs.
 _MOST = 10_000_000
-# Of a value in a message.
+# The length of a value in a message.
 _LONGEST_VALUE = 100
-# Errors that tell of the name of a file, whatever is done to it.
+# Errors caused by the name of a file.
 _OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES)
 
-# Of all runs of the process.
+# Shared by all runs of the process.
 _PRINTER = progress.LinePrinter()
-# The flags as the user set them; the data set others later. See
+# The flags as the user set them; loading data sets other flags later. See
 # `output_folder.asked`.
 _asked: dict[str, Any] = {}
 
 
 class UsageError(ValueError):
-  """A flag or file is wrong; its message is one line for the user."""
+  """A flag or a file is wrong; the message is one line for the user."""
 
 
 @contextlib.contextmanager
 def usage_errors() -> Iterator[None]:
-  """Makes the errors of checks and of loading data the user's."""
+  """Turns errors of checks and of loading data into `UsageError`s."""
   try:
     yield
   except UsageError:
@@ -89,28 +89,27 @@ def define_common_flags(
   input_scaling: str = "zero_one",
   save_clients: str = "none",
 ) -> None:
-  """Defines the flags that every binary has.
+  """Defines the flags that all scenarios share.
 
   Args:
-    scenario: The binary's name, which its algorithms have in `SCENARIOS`.
+    scenario: The name of the binary, as in the `SCENARIOS` of algorithms.
     dataset: The default data set.
-    hparam_defaults: Says the default of a hyper-parameter where it is not that
-      of the algorithm's own file.
+    hparam_defaults: The help text for the default of a hyper-parameter, where
+      it differs from the algorithm's own default.
     num_clients: The default number of clients.
-    rounds: The default number of rounds. None: no flag; the binary counts
-      otherwise.
-    rounds_help: What is said of them.
+    rounds: The default number of rounds. None: no such flag.
+    rounds_help: The help text of `--rounds`.
     evaluate_every: The default number of rounds between evaluations. None: no
-      flag.
-    evaluate_help: What is said of them.
-    model_help: What is said of the model; the default is that of the data set.
-    model_width_help: What is said of its width.
-    input_scaling: How images are scaled by default.
-    save_clients: The clients whose own models are saved by default.
+      such flag.
+    evaluate_help: The help text of `--evaluate_every`.
+    model_help: The end of the help text of `--model`.
+    model_width_help: The end of the help text of `--model_width`.
+    input_scaling: The default scaling of images.
+    save_clients: The clients whose personal models are saved by default.
 
   Raises:
     ValueError: If an algorithm of `--import` cannot be used.
-    flags.Error: If a file of flags cannot be read.
+    flags.Error: If a flag file cannot be read.
   """
   hparam_flags.import_algorithms(sys.argv)
   flags.DEFINE_list(
@@ -120,7 +119,7 @@ def define_common_flags(
     + ", ".join(algorithms.names(scenario)),
   )
   dataset_flags.define_flags(scenario, dataset)
-  flags.DEFINE_list("seeds", ["0"], "Comma-separated seeds; one run for each.")
+  flags.DEFINE_list("seeds", ["0"], "Comma-separated seeds, one run per seed.")
   flags.DEFINE_string(
     "output_dir",
     None,
@@ -132,28 +131,28 @@ def define_common_flags(
   flags.DEFINE_bool(
     "progress",
     None,
-    "Shows what is running and how much time is left: a bar on a terminal, else"
-    " a line on standard error about every 30 seconds. Default: on a terminal"
-    " only.",
+    "Shows progress and the remaining time: a bar on a terminal, otherwise a"
+    " line on standard error about every 30 seconds. Default: only on a"
+    " terminal.",
   )
   flags.DEFINE_string(
     "executor",
     "auto",
-    "Where computations run: auto, in_process (this process, on a GPU if"
-    " TensorFlow sees one), local (TFF's C++ executor, a child process) or"
-    " remote (TFF's C++ executors on the machines of --workers).",
+    "Where computations run: auto; in_process, in this process, on a GPU if"
+    " TensorFlow sees one; local, TFF's C++ executor in a child process; or"
+    " remote, TFF's C++ executors on the machines of --workers.",
   )
   flags.DEFINE_integer(
     "max_concurrent_clients",
     0,
-    "Clients that train at the same time. 0: one per core (in_process), no"
-    " limit (local). Remote workers are told when they are started.",
+    "Number of clients that train in parallel. 0: one per core (in_process), no"
+    " limit (local). Remote workers take their limit when they start.",
   )
   flags.DEFINE_integer("num_clients", num_clients, "Number of clients.")
   flags.DEFINE_float(
     "participation",
     1.0,
-    "Share of clients in a round, above 0 and at most 1.",
+    "Fraction of the clients in the cohort of a round, above 0 and at most 1.",
   )
   if rounds is not None:
     flags.DEFINE_integer("rounds", rounds, rounds_help)
@@ -162,15 +161,15 @@ def define_common_flags(
   flags.DEFINE_string(
     "model",
     None,
-    f"One of {', '.join(models.names())}; or a function of your own,"
+    f"One of {', '.join(models.names())}; or your own function,"
     " my_package.my_model:build or path/to/file.py:build, which takes"
-    " input_shape and num_classes and returns a SplitModel or a Keras model of"
-    f" logits. {model_help}",
+    " input_shape and num_classes and returns a SplitModel or a Keras model"
+    f" with logits as outputs. {model_help}",
   )
   flags.DEFINE_integer(
     "model_width",
     None,
-    "Width of the first layer, for models with an option width."
+    "Width of the first layer, for models with the option width."
     f" {model_width_help}",
   )
   model_flags.define_flags()
@@ -184,14 +183,12 @@ def define_common_flags(
 
 
 def check_common_flags(scenario: str) -> None:
-  """Refuses wrong values of flags that every binary has.
-
-  Args:
-    scenario: The binary's name.
+  """Checks the flags that all scenarios share.
 
   Raises:
-    UsageError: If there is one.
-    output_folder.NothingToDoError: See `output_folder.asked`.
+    UsageError: If a flag is wrong.
+    output_folder.NothingToDoError: If the run is finished and `--resume=auto`
+      was given.
   """
   with usage_errors():
     dataset_flags.check(scenario)
@@ -225,18 +222,18 @@ def check_common_flags(scenario: str) -> None:
 
 
 def check_texts() -> None:
-  """Refuses texts that no name may be, or that results cannot hold.
+  """Checks that text flags can be file names and can be saved.
 
   Raises:
-    UsageError: If a flag of the binary's has a NUL character, which only a file
-      of flags can bring, or is not UTF-8.
+    UsageError: If a flag of the binary contains a NUL character (possible in
+      flag files) or is not UTF-8.
   """
   for module, defined in flags.FLAGS.flags_by_module_dict().items():
     for flag in defined if module.startswith(f"{__package__}.") else ():
       values = flag.value if isinstance(flag.value, list) else [flag.value]
       for each in values:
         if isinstance(each, str) and "\0" in each:
-          raise UsageError(f"--{flag.name}: it must not hold a NUL character")
+          raise UsageError(f"--{flag.name}: it must not contain NUL characters")
         if isinstance(each, str) and not shown_names.is_encodable(each):
           raise UsageError(f"--{flag.name}={each}: it must be UTF-8 text")
 
@@ -247,43 +244,37 @@ def parse_numbers(
   """Parses a comma-separated flag.
 
   Args:
-    flag: The flag's name.
-    kind: Turns a part into a number.
-    requirement: What is right, for the message.
+    flag: The name of the flag.
+    kind: Converts one value to a number.
+    requirement: Describes the allowed values, for the message.
 
   Returns:
     The numbers, at least one and all different.
 
   Raises:
-    UsageError: If a part is no such number, one comes twice or there is none.
+    UsageError: If the list is empty, or a value is invalid or duplicate.
   """
   parts = flags.FLAGS[flag].value
   try:
     numbers = [kind(part) for part in parts]
   except ValueError as error:
     raise UsageError(
-      f"--{flag}={','.join(parts)}: {requirement} wanted"
+      f"--{flag}={','.join(parts)}: it must be {requirement}"
     ) from error
   if not numbers or len(set(numbers)) != len(numbers):
     raise UsageError(
-      f"--{flag}={','.join(parts)}: {requirement} wanted, at least one and"
-      " none twice"
+      f"--{flag}={','.join(parts)}: it must be {requirement}, at least one and"
+      " no duplicates"
     )
   return numbers
 
 
 def chosen_algorithms(scenario: str) -> list[str]:
-  """Returns the algorithms of `--algorithm`, checked.
-
-  Args:
-    scenario: The binary's name.
-
-  Returns:
-    The names.
+  """Returns the names in `--algorithm`, checked.
 
   Raises:
-    UsageError: If one does not run in the scenario, if one comes twice, if
-      there is none, or if a flag is set that belongs to none of them.
+    UsageError: If there is none, a name is duplicate or not an algorithm of the
+      scenario, or a flag is set that no chosen algorithm has.
   """
   names = flags.FLAGS.algorithm
   known = algorithms.names(scenario)
@@ -292,11 +283,11 @@ def chosen_algorithms(scenario: str) -> list[str]:
   for name in names:
     if name not in known:
       raise UsageError(
-        f"--algorithm={name}: there is no such algorithm; there are"
+        f"--algorithm={name}: unknown algorithm; it must be one of"
         f" {', '.join(known)}{arguments.did_you_mean(name, known)}"
       )
   if len(set(names)) != len(names):
-    raise UsageError(f"--algorithm={','.join(names)}: an algorithm comes twice")
+    raise UsageError(f"--algorithm={','.join(names)}: an algorithm is repeated")
   for flag, owners in hparam_flags.owners(scenario).items():
     if flags.FLAGS[flag].value is None:
       continue
@@ -321,7 +312,7 @@ def chosen_seeds(flag: str) -> list[int]:
 
 
 def positive_number(flag: str) -> float:
-  """Returns the number above 0, infinity included, that a flag's text is."""
+  """Parses a text flag as a number above 0, possibly inf."""
   text = flags.FLAGS[flag].value
   try:
     value = float(text)
@@ -337,14 +328,15 @@ def chosen_aggregators(
   """Returns the aggregator of `--aggregator` for each algorithm, checked.
 
   Args:
-    trials: What is compared.
+    trials: The trials to run.
     num_rounds: The number of rounds of a run.
 
   Returns:
-    What `build` takes as `aggregator`, by the algorithm's name.
+    The argument `aggregator` of `build`, by algorithm.
 
   Raises:
-    UsageError: If a flag is wrong or an algorithm cannot do with it.
+    UsageError: If a flag is wrong or an algorithm does not support the
+      aggregator.
   """
   with usage_errors():
     return aggregator_flags.chosen(
@@ -356,7 +348,7 @@ def chosen_aggregators(
 
 
 def require(flag: str, is_right: bool, requirement: str) -> None:
-  """Refuses a flag's value unless it is right."""
+  """Raises a `UsageError` for a flag unless its value is right."""
   if not is_right:
     value = flags.FLAGS[flag].value
     shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)
@@ -365,10 +357,7 @@ def require(flag: str, is_right: bool, requirement: str) -> None:
 
 
 def require_at_least_one(*names: str) -> None:
-  """Refuses numbers below 1, or beyond all that can be meant.
-
-  A flag that is not set is right.
-  """
+  """Checks that flags are at least 1 and not absurdly large, or not set."""
   for flag in names:
     value = flags.FLAGS[flag].value
     require(flag, value is None or value >= 1, "at least 1")
@@ -376,7 +365,7 @@ def require_at_least_one(*names: str) -> None:
 
 
 def require_choice(flag: str, allowed: Iterable[str]) -> None:
-  """Refuses what is not allowed."""
+  """Checks that a flag has one of the allowed values."""
   value = flags.FLAGS[flag].value
   require(
     flag,
@@ -386,12 +375,12 @@ def require_choice(flag: str, allowed: Iterable[str]) -> None:
 
 
 def require_choices(flag: str, allowed: Iterable[str]) -> None:
-  """Refuses a list of which a part is not allowed or comes twice, or none."""
+  """Checks that a list flag has allowed values, at least one, no duplicates."""
   values = flags.FLAGS[flag].value
   require(
     flag,
     values and set(values) <= set(allowed) and len(set(values)) == len(values),
-    f"some of {', '.join(allowed)}, none twice"
+    f"one or more of {', '.join(allowed)}, without duplicates"
     + "".join(
       arguments.did_you_mean(each, allowed)
       for each in values
@@ -401,7 +390,7 @@ def require_choices(flag: str, allowed: Iterable[str]) -> None:
 
 
 def require_seed(flag: str) -> None:
-  """Refuses a number that is no seed."""
+  """Checks that a flag is a valid seed."""
   require(flag, 0 <= flags.FLAGS[flag].value < 2**31, "from 0 to 2147483647")
 
 
@@ -411,19 +400,20 @@ def check_sizes(
   num_examples: int,
   will_be_trained: bool = False,
 ) -> None:
-  """Refuses what cannot fit in memory, and batches larger than all data.
+  """Refuses trials that exceed memory, and batches larger than all data.
 
-  A client who has fewer examples than a batch sees some of them twice in it.
-  Where a default or a preset says how large a batch is, so may all clients.
+  A client with fewer examples than a batch repeats some of them in the batch.
+  All clients may do so if the batch size comes from a default or a preset.
 
   Args:
-    chosen: What is compared.
+    chosen: The trials to run.
     model: The model.
-    num_examples: How many examples all clients together train on.
-    will_be_trained: Whether the model is pre-trained before a round.
+    num_examples: The number of training examples of all clients together.
+    will_be_trained: Whether the model is pre-trained before the first round.
 
   Raises:
-    UsageError: If there is such a thing.
+    UsageError: If a trial is too large, or cannot train the normalisation
+      layers of the model.
   """
   from tff_shift.learning import algorithm
   from tff_shift.learning import sizes
@@ -442,10 +432,10 @@ def check_sizes(
       require(
         "batch_size",
         getattr(each.hparams, "batch_size", 0) <= num_examples,
-        f"at most {num_examples}, the number of examples on which all clients"
-        " together train",
+        f"at most {num_examples}, the number of training examples of all"
+        " clients together",
       )
-    # The graphs of a default run are not traced twice.
+    # Ordinary sizes are not checked: graphs would be traced twice.
     if sizes.asks_for_much(each.hparams):
       work = algorithms.get(each.algorithm).build
       with usage_errors():
@@ -459,24 +449,24 @@ def check_sizes(
 
 
 def _is_given(flag: str) -> bool:
-  """Tells whether the user set a flag, and not only a preset did."""
+  """Returns whether the command line sets a flag, not only its preset."""
   arguments = flags.FLAGS.read_flags_from_files(sys.argv[1:])
   return any(re.match(f"--?{flag}(=|$)", each) for each in arguments)
 
 
 def model_name(scenario: str) -> str:
-  """Returns the model of `--model`, or that of the data set."""
+  """Returns `--model`, or the default model of the data set."""
   return flags.FLAGS.model or dataset_flags.entry().models[scenario]
 
 
 def model_options() -> dict[str, Any]:
-  """Returns the options of a model that the flags set."""
+  """Returns the model options that are set by flags."""
   width = flags.FLAGS.model_width
   return model_flags.options() | ({} if width is None else {"width": width})
 
 
 def output_dir(scenario: str) -> pathlib.Path:
-  """Returns `--output_dir` or a new name below runs/."""
+  """Returns `--output_dir`, or a new folder name in runs/."""
   if flags.FLAGS.output_dir is not None:
     return pathlib.Path(flags.FLAGS.output_dir)
   now = datetime.datetime.now().astimezone()
@@ -488,9 +478,9 @@ def _flag_values(
 ) -> dict[str, Any]:
   """Returns all flags of the binary with their values.
 
-  Files of the user stand with their digests: another version of one is another
-  run. So do the frozen weights of a model of the user's, where that is given:
-  its function may draw them anew in each process.
+  Digests of the user's files are included, because a changed file makes a
+  different run. If a model is given, the digest of its frozen weights is
+  included for a user's model, whose function may draw them in each process.
   """
   values = dataset_flags.named(
     {
@@ -528,19 +518,19 @@ def open_folder(
   model: split_model.SplitModel,
   what_follows: Callable[[int], str | None] = lambda before: None,
 ) -> tuple[results.RunFolder, checkpoints.Checkpoints]:
-  """Makes the folder of the run, or opens it again with `--resume`.
+  """Creates the folder of the run, or reopens it with `--resume`.
 
   Args:
-    scenario: The binary's name.
-    model: The model that is trained.
-    what_follows: See `output_folder.open_folder`.
+    scenario: The name of the binary.
+    model: The model to train.
+    what_follows: As in `output_folder.open_folder`.
 
   Returns:
-    The folder, with `config.json` in it, and the checkpoints there.
+    The folder, with `config.json` in it, and its checkpoints.
 
   Raises:
-    UsageError: If the folder cannot be used, or the flags are not those of the
-      run to be resumed.
+    UsageError: If the folder cannot be used, or if the flags differ from those
+      of the run to resume.
   """
   with usage_errors():
     return output_folder.open_folder(
@@ -549,12 +539,12 @@ def open_folder(
 
 
 def note_done(folder: results.RunFolder) -> None:
-  """Notes in the folder that the run came to its end."""
+  """Marks the run in the folder as finished."""
   folder.write_done(_asked)
 
 
 def executor() -> contextlib.AbstractContextManager:
-  """Returns the executor of the flags, to be used in a `with`."""
+  """Returns a context manager that runs computations on `--executor`."""
   with usage_errors():
     return execution.use(
       flags.FLAGS.executor,
@@ -566,11 +556,11 @@ def executor() -> contextlib.AbstractContextManager:
 def progress_bar(
   total: int, description: str, **options: Any
 ) -> contextlib.AbstractContextManager[progress.Progress]:
-  """Returns what shows progress as `--progress` asks, to be used in a `with`.
+  """Returns a context manager that shows progress as `--progress` says.
 
   Args:
     total: The number of rounds, time steps or epochs.
-    description: Stands beside it.
+    description: The text next to the bar.
     **options: `unit`, `run` and `is_replayed` of `progress.progress`.
   """
   return progress.progress(

@@ -1,8 +1,8 @@
-"""What the binaries that compare algorithms have in common, but for the flags.
+"""Runs the trials of a plan and writes their results; shared by scenarios.
 
-A binary makes a `plans.Plan` of its own kind, starts a `Comparison`, runs what
-it compares in its own way (`Comparison.runs`, `Comparison.run`), tells what
-came of it (`Comparison.summarize`), and prints the table (`Comparison.finish`).
+A binary makes its `plans.Plan`, starts a `Comparison`, runs the trials
+(`Comparison.runs`, `Comparison.run`), adds their results to the summary
+(`Comparison.summarize`), and prints the table (`Comparison.finish`).
 """
 
 import contextlib
@@ -46,13 +46,13 @@ FLAGS = flags.FLAGS
 
 
 class Run:
-  """A trial with a seed: where its progress, rows and states go.
+  """The outputs of one run, a trial with a seed.
 
   Attributes:
-    bar: Shows progress.
-    checkpoint: Where the run is saved.
-    write_loss: Tracks the training loss of a round, any round; takes the number
-      of rounds done and the loss.
+    bar: The progress bar.
+    checkpoint: The checkpoints of the run.
+    write_loss: Tracks the training loss of a round. Takes the number of
+      finished rounds and the loss.
   """
 
   def __init__(
@@ -85,12 +85,13 @@ class Run:
     measured: Mapping[str, float | None],
     **in_row: float,
   ) -> None:
-    """Writes a row of `metrics.csv`, and tracks what was measured.
+    """Writes a row of `metrics.csv`, and tracks the metrics.
 
     Args:
-      step: What tells the rows of the run apart, its number last.
-      measured: What was measured.
-      **in_row: What the row tells beside that.
+      step: The columns that identify the row within the run; the step number is
+        last.
+      measured: The metrics.
+      **in_row: Further columns, which are not tracked.
     """
     self._folder.write_metrics({**self._labels, **step, **in_row, **measured})
     self._warn_of_no_numbers(measured)
@@ -100,7 +101,7 @@ class Run:
     )
 
   def on_end(self, running: rounds.Rounds) -> None:
-    """Writes the model of the run, unless the run is one that only tries."""
+    """Writes the model of the run, unless it only serves selection."""
     if self._class_names is not None:
       saved_models.save(
         running,
@@ -111,19 +112,19 @@ class Run:
       )
 
   def _warn_of_no_numbers(self, measured):
-    """Says once that predictions are not finite, as of a diverged model."""
+    """Warns once of predictions that are not finite."""
     shares = [
       value for name, value in measured.items() if name.endswith("not_finite")
     ]
     if not self._has_warned and any(share and share > 0 for share in shares):
       self._has_warned = True
       output_folder.warn(
-        f"{', '.join(self._curve)}: predictions are not finite numbers, which"
-        f" counts as wrong (column not_finite); {self._what_may_help}"
+        f"{', '.join(self._curve)}: predictions that are not finite count as"
+        f" wrong (column not_finite); {self._what_may_help}"
       )
 
   def recorder(self, accuracy: str) -> Callable[[int, float, Any], None]:
-    """Returns what is to be done after each round, beside `write_loss`.
+    """Returns a callback for each round that writes rows and shows progress.
 
     Args:
       accuracy: The metric that the progress bar shows.
@@ -142,7 +143,7 @@ class Run:
 
 
 def _left_out(results_of_seeds: Iterable[Any]) -> dict[str, list[str]]:
-  """Returns who has no part in what, with any seed."""
+  """Returns the clients that are excluded with any seed, by reason."""
   found = {}
   for result in results_of_seeds:
     if hasattr(result, "left_out"):
@@ -152,12 +153,12 @@ def _left_out(results_of_seeds: Iterable[Any]) -> dict[str, list[str]]:
 
 
 def without_states(result: Any) -> Any:
-  """Returns the result of a run as tables need it: states take memory."""
+  """Returns the result of a run without its states, to save memory."""
   return result._replace(server_state=None, client_states=None)
 
 
 class Comparison:
-  """The runs of a binary, from the making of the folder to the table.
+  """The runs of a binary, from the creation of the folder to the table.
 
   Attributes:
     plan: The plan.
@@ -165,14 +166,14 @@ class Comparison:
   """
 
   def __init__(self, plan: plan_lib.Plan):
-    """Makes the folder, or opens it again with `--resume`.
+    """Creates the folder, or reopens it with `--resume`.
 
     Args:
-      plan: What is compared.
+      plan: The plan.
 
     Raises:
-      UsageError: See `common_flags.open_folder`; or the model is too large for
-        the executor.
+      UsageError: If the folder cannot be used, the flags differ from those of
+        the run to resume, or the model is too large for the executor.
     """
     with common_flags.usage_errors():
       execution.check_bytes_sent(
@@ -190,9 +191,9 @@ class Comparison:
       self._tracker = tracker_flags.make(plan.scenario, self.folder)
     self._summaries = []
     self._num_runs = self._num_begun = 0
-    # Of the algorithms that were built, see `update_noise.ratio`.
+    # The ratios of the built algorithms, see `update_noise.ratio`.
     self._noise_ratios = {}
-    # The values of each setting that runs of a trial differ in.
+    # The values of each setting in which the runs of a trial differ.
     self._varied = {}
 
   def build(
@@ -205,14 +206,14 @@ class Comparison:
 
     Args:
       trial: The trial.
-      model: The model, if it is another than the plan's.
-      **options: What else `algorithms.build` takes.
+      model: The model. Default: the plan's.
+      **options: Further arguments of `algorithms.build`.
 
     Returns:
       The algorithm.
 
     Raises:
-      UsageError: If an algorithm of `--import` does not fit together.
+      UsageError: If an algorithm of `--import` cannot be built.
     """
     name = trial.algorithm
     try:
@@ -225,7 +226,7 @@ class Comparison:
       )
     except Exception as error:
       file = user_modules.asked(algorithms.get(name))
-      # What a line of the file has raised, `program` tells with the line.
+      # `program` reports errors that a line of the file raised, with the line.
       if file is None or user_modules.blame(error) is not None:
         raise
       raise common_flags.UsageError(
@@ -235,7 +236,7 @@ class Comparison:
     return built
 
   def _of_aggregator(self, trial: selection.Trial) -> dict[str, Any]:
-    # To one that shares nothing it is nothing.
+    # Algorithms that aggregate nothing have no aggregator.
     if self.plan.aggregators[trial.algorithm] is None:
       return {}
     return aggregator_flags.settings()
@@ -247,15 +248,15 @@ class Comparison:
     rule: selection.SelectionCriterion | None = None,
     all_settings: bool = False,
   ) -> Iterator[selection.TrialResult]:
-    """Runs the trials, see `selection.compare`; prints what is chosen.
+    """Runs the trials with `selection.compare`; prints the selection.
 
     Args:
-      run: A trial to the results by seed.
-      rule: Chooses among the trials of each algorithm. None: all are run.
-      all_settings: Whether those that the rule did not choose are run as well.
+      run: Takes a trial and returns its results by seed.
+      rule: Selects among the trials of each algorithm. None: runs all.
+      all_settings: Whether to run also the trials that were not selected.
 
     Returns:
-      The readings, each as soon as it is there.
+      An iterator over the trials' results.
     """
 
     def report(trials, scores, chosen):
@@ -280,20 +281,20 @@ class Comparison:
     )
 
   def _count_runs(self, has_rule: bool, all_settings: bool) -> int:
-    """Returns how many runs there will be, those for a choice included."""
+    """Returns the number of runs, including those for selection."""
     run = list(self.plan.trials)
     num_runs = 0
     if has_rule:
       num_runs = len(run) * len(self.plan.selection_seeds)
       if not all_settings:
-        # One of each algorithm, whichever it will be.
+        # One trial of each algorithm, not known yet.
         run = {each.algorithm: each for each in run}.values()
     return num_runs + sum(map(self.plan.num_runs, run))
 
   def _counted(
     self, score: Callable[[selection.Trial], float]
   ) -> Callable[[selection.Trial], float]:
-    """Counts the runs for a score also where one that diverges is the last."""
+    """Counts the runs of a score, also if a diverged run ends it early."""
 
     def count(trial):
       end = self._num_begun + len(self.plan.selection_seeds)
@@ -315,19 +316,19 @@ class Comparison:
     vocabulary: Sequence[str] | None = None,
     **varied: str,
   ) -> Iterator[Run]:
-    """Shows the progress of a run, for its `with` block.
+    """Opens the outputs of a run and shows its progress.
 
     Args:
       trial: The trial.
       seed: The seed.
-      num_steps: How many steps progress shows.
-      class_names: The names of the classes, for the model that the run leaves.
-        None: it leaves none.
-      vocabulary: Goes with that model: the word of each id, of titles.
-      **varied: What tells the runs of a trial with a seed apart.
+      num_steps: The number of steps, for the progress bar.
+      class_names: The names of the classes, saved with the model. None: the
+        model is not saved.
+      vocabulary: The word of each token id, saved with a model of titles.
+      **varied: Settings that distinguish the runs of a trial and seed.
 
     Yields:
-      Where what the run gives goes.
+      The outputs of the run.
     """
     hparams = {
       name: getattr(trial.hparams, name, None)
@@ -395,12 +396,12 @@ class Comparison:
     """Adds an entry to `summary.json`.
 
     Args:
-      reading: The trial, and what chose it.
-      by_seed: Its results by seed, with `seconds_per_round` and `num_diverged`,
-        and with `left_out` where clients may have no part in something; who has
-        none with one seed is told.
-      metrics: A seed and its result to the final metrics.
-      **varied: What tells the entries of a trial apart.
+      reading: The trial, and the criterion that selected it.
+      by_seed: The results by seed, with `seconds_per_round` and `num_diverged`,
+        and `left_out` if clients can be excluded. Clients that are excluded
+        with any seed are listed.
+      metrics: Takes a seed and its result, returns the final metrics.
+      **varied: Settings that distinguish the entries of a trial.
     """
     for name, value in varied.items():
       self._varied.setdefault(name, {}).setdefault(value)
@@ -435,12 +436,12 @@ class Comparison:
     return self._summaries
 
   def finish(self, metrics: Sequence[str]) -> None:
-    """Prints the table and where the results are.
+    """Prints the table and the output folder.
 
     Args:
       metrics: The metrics that the table shows.
     """
-    # With more rounds or seeds, other settings may have been chosen.
+    # More rounds or seeds may have changed the selection.
     self.folder.cut_metrics()
     self._saved.remove_others()
     runs = sorted(

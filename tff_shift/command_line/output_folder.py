@@ -1,4 +1,4 @@
-"""The flags of saving and going on, and the folder of a run."""
+"""Checkpoints and output: the flags, and the folder of a run."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 FLAGS = flags.FLAGS
 
-# Flags that may change when a run is resumed: they leave its results as they
-# are; another executor to within its rounding.
+# Flags that may change when a run resumes, because they do not change results
+# (another executor only changes rounding).
 _WITHOUT_EFFECT = frozenset(
   {
     "checkpoint_every",
@@ -48,11 +48,11 @@ _WITHOUT_EFFECT = frozenset(
     *(field.name for field in dataclasses.fields(execution.RemoteWorkers)),
   }
 )
-# Flags that may grow when a run is resumed: to more, or by further ones.
+# Flags that may grow when a run resumes: more steps, or additional seeds.
 _STEPS = frozenset({"rounds", "timesteps"})
 _SEEDS = "seeds"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-# Flags with another value of which a run that is done is done all the same.
+# Changing these flags gives a finished run nothing to do.
 _WITHOUT_WORK = _WITHOUT_EFFECT - {
   "mlflow_uri",
   "save_clients",
@@ -64,11 +64,11 @@ _AUTO = "auto"
 
 
 class NothingToDoError(Exception):
-  """What was asked for is there; its message is one line for the user."""
+  """Nothing is left to run; the message is one line for the user."""
 
 
 class _ResumeParser(flags.BooleanParser):
-  """Parses a truth value, or auto."""
+  """Parses true, false or auto."""
 
   def parse(self, argument: Any) -> bool | str:
     """See base class."""
@@ -94,10 +94,10 @@ class _ResumeFlag(flags.Flag):
 
 
 def define_resume(what: str) -> None:
-  """Defines the flag `resume`: a truth value, or auto.
+  """Defines the flag `resume`: true, false or auto.
 
   Args:
-    what: What is said of it.
+    what: The help text.
   """
   flags.DEFINE_flag(
     _ResumeFlag(
@@ -105,9 +105,9 @@ def define_resume(what: str) -> None:
       None,
       "resume",
       False,
-      f"{what} --resume={_AUTO} starts where there is nothing to go on with,"
-      " and does nothing where all is done.",
-      # For absl: it may stand alone, and has a --noresume.
+      f"{what} --resume={_AUTO} starts a new run if there is none, and does"
+      " nothing if everything is done.",
+      # Makes absl accept --resume without a value, and --noresume.
       boolean=True,
     )
   )
@@ -121,48 +121,48 @@ def is_auto() -> bool:
 def define_flags() -> None:
   """Defines the flags."""
   define_resume(
-    "Continues the run in --output_dir after its last checkpoints, with the"
-    " same flags. Runs that were finished are not run again, but take more"
-    " --rounds or --timesteps, and further --seeds.",
+    "Resumes the run in --output_dir from its last checkpoints, with the same"
+    " flags. Finished runs are not repeated. --rounds or --timesteps may grow,"
+    " and --seeds may get additional ones.",
   )
-  # To save takes about 0.1 s, less than one of ten rounds of all but toys.
+  # Saving takes about 0.1 s, less than one of ten rounds except in toy runs.
   flags.DEFINE_integer(
     "checkpoint_every",
     10,
-    "Saves each run after every so many rounds or time steps, and at its end,"
-    " for --resume. 0: never.",
+    "Number of rounds or time steps between checkpoints, for --resume. Each run"
+    " also saves one at its end. 0: no checkpoints.",
   )
   flags.DEFINE_integer(
     "max_states_in_memory",
     None,
-    "Personal states of so many clients stay in memory, those used last; the"
-    " others are kept in a file in --output_dir. Results are the same."
-    " Default: no limit.",
+    "Number of clients whose personal states stay in memory (the most recently"
+    " used); the others are kept in a file in --output_dir. Does not change"
+    " results. Default: no limit.",
   )
 
 
 def check() -> None:
-  """Refuses wrong values of the flags.
+  """Checks the flags.
 
   Raises:
-    ValueError: If there is one.
+    ValueError: If a flag is wrong.
   """
   if FLAGS.resume:
     if FLAGS.output_dir is None:
-      raise ValueError("--resume: name the folder of the run by --output_dir")
+      raise ValueError("--resume needs --output_dir, the folder of the run")
     if FLAGS.overwrite:
-      raise ValueError("--resume goes on, --overwrite starts again: choose one")
+      raise ValueError("--resume and --overwrite exclude each other")
 
 
 def asked(values: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the flags that say what is to be done, of JSON types.
+  """Returns the flags that determine the work, as JSON types.
 
   Args:
-    values: Every flag of the binary with its value, before data are looked at.
+    values: All flags of the binary with their values, before data are loaded.
 
   Raises:
-    ValueError: If all is done and a process is still there.
-    NothingToDoError: If all is done, and `--resume=auto` was given.
+    ValueError: If the run is finished but another process still has its folder.
+    NothingToDoError: If the run is finished and `--resume=auto` was given.
   """
   folder = results.RunFolder(pathlib.Path(FLAGS.output_dir or ""))
   described = {
@@ -172,18 +172,18 @@ def asked(values: Mapping[str, Any]) -> dict[str, Any]:
   }
   if is_auto() and folder.is_done(described):
     raise NothingToDoError(
-      "nothing is left to do, for the rounds and seeds of this command line"
-      f" are done: {folder.path}"
+      "nothing to do: all rounds and seeds of this command line are done in"
+      f" {folder.path}"
     )
   return described
 
 
 @contextlib.contextmanager
 def unwritable_refused(flag: str) -> Iterator[None]:
-  """Makes a file that cannot be written the user's, before the run begins.
+  """Turns write errors into errors of a flag, before the run starts.
 
   Args:
-    flag: Names the file or its folder.
+    flag: The flag that names the file or its folder.
   """
   try:
     yield
@@ -196,21 +196,21 @@ def open_folder(
   values: Mapping[str, Any],
   what_follows: Callable[[int], str | None] = lambda before: None,
 ) -> tuple[results.RunFolder, checkpoints.Checkpoints]:
-  """Makes the folder of the run, or opens it again with `--resume`.
+  """Creates the folder of the run, or reopens it with `--resume`.
 
   Args:
     path: The folder.
-    values: Every flag of the binary with its value.
-    what_follows: Called with a number of rounds or time steps that was smaller:
-      what in their results depends on it, or None. A run takes more steps only
-      where nothing does.
+    values: All flags of the binary with their values.
+    what_follows: Takes the earlier, smaller number of rounds or time steps and
+      returns which results depend on that number, or None. Only runs without
+      such results can be extended.
 
   Returns:
-    The folder, with `config.json` in it, and the checkpoints there.
+    The folder, with `config.json` in it, and its checkpoints.
 
   Raises:
-    ValueError: If the folder cannot be used, or the flags are not those of the
-      run to be resumed.
+    ValueError: If the folder cannot be used, or if the flags differ from those
+      of the run to resume.
   """
   with unwritable_refused("output_dir"):
     goes_on = FLAGS.resume
@@ -244,7 +244,7 @@ def _open(
     {
       name: value
       for name, value in described.flags.items()
-      # A run's seed tells it from others, and its steps are counted.
+      # Seed and number of steps are stored with each run.
       if name not in {*_WITHOUT_EFFECT, *_STEPS, _SEEDS}
     },
     every=FLAGS.checkpoint_every,
@@ -255,7 +255,7 @@ def _open(
     folder.write_resumption(values, grown)
   else:
     folder.write_config(values)
-  # So that it is known how to resume, should the name be a new one.
+  # Messages name the folder with --resume, also if its name was generated.
   FLAGS.output_dir = str(folder.path)
   return folder, saved
 
@@ -265,10 +265,10 @@ def _check_flags(
   now: Mapping[str, Any],
   what_follows: Callable[[int], str | None],
 ) -> dict[str, Any]:
-  """Refuses other flags than those of before, but for more of the same.
+  """Checks that the flags equal the earlier ones, except steps and seeds.
 
   Returns:
-    The values of before of the flags that have grown.
+    The earlier values of the flags that have grown.
   """
   grown, changes = {}, []
   for name in sorted({*before, *now} - _WITHOUT_EFFECT):
@@ -276,29 +276,29 @@ def _check_flags(
     if old == new:
       continue
     change = f"--{name} was {_shown(old)} and is {_shown(new)}"
-    # A flag is missing where the folder is of another binary.
+    # A flag is missing if another binary wrote the folder.
     is_comparable = old is not None and type(old) is type(new)
     if is_comparable and name in _STEPS:
       if new > old:
         grown[name] = old
         continue
-      change += " (it may be more, not fewer)"
+      change += " (it may grow, not shrink)"
     elif is_comparable and name == _SEEDS:
       if new[: len(old)] == old:
         grown[name] = old
         continue
-      change += " (further ones may follow those of before)"
+      change += " (additional seeds may follow the earlier ones)"
     changes.append(change)
   if changes:
     raise ValueError(
-      "--resume goes on with the flags of the start: " + "; ".join(changes)
+      "--resume needs the flags of the earlier run: " + "; ".join(changes)
     )
   for name in _STEPS & grown.keys():
     reason = what_follows(grown[name])
     if reason is not None:
       raise ValueError(
         f"--{name} was {grown[name]} and is {now[name]}: {reason}; keep"
-        f" --{name}={grown[name]}, or start anew in another --output_dir"
+        f" --{name}={grown[name]}, or start a new run in another --output_dir"
       )
   return grown
 
@@ -309,8 +309,8 @@ def _warn_of_other_software(
   for name in ("versions", "git_commit"):
     if getattr(before, name) != getattr(now, name):
       warn(
-        f"{name} differ from those of the start; what follows may not be what"
-        " a run that never stopped gives"
+        f"{name} differ from the earlier run; results may differ from an"
+        " uninterrupted run"
       )
 
 
@@ -321,7 +321,7 @@ def _shown(value: Any) -> str:
 
 
 def warn(message: str) -> None:
-  """Prints a line for the user that stops nothing."""
+  """Prints a warning, one line on standard error."""
   binary = pathlib.Path(sys.argv[0]).stem
   print(shown_names.line(f"{binary}: {message}"), file=sys.stderr, flush=True)
 
@@ -329,32 +329,32 @@ def warn(message: str) -> None:
 def warn_of_copies(
   dataset: str, train: Sequence[np.ndarray], test: Sequence[np.ndarray]
 ) -> None:
-  """Prints how many test examples are trained on, if any are.
+  """Warns if test examples are also training examples.
 
   Args:
-    dataset: What the line calls the data set.
-    train: The x of the training examples of each client.
-    test: Likewise of the test examples.
+    dataset: The name of the data set, for the message.
+    train: The inputs x of each client's training examples.
+    test: The inputs x of each client's test examples.
   """
   number = examples.num_trained_on(train, test)
   if number:
     warn(
-      f"{number} of {sum(map(len, test))} test examples of {dataset} stand"
-      " among the training examples too, bit for bit"
+      f"{number} of {sum(map(len, test))} test examples of {dataset} are exact"
+      " copies of training examples"
     )
 
 
 def is_full(error: OSError) -> bool:
-  """Whether an error tells that nothing can be written, as on a full disk."""
+  """Returns whether an error means a full or read-only disk."""
   return isinstance(error, files.WriteError) or error.errno in _FULL
 
 
 def what_is_kept() -> str:
-  """Returns what the user is told at an end that came too early."""
-  text = "what was written is kept"
+  """Returns how to continue, for the message of an early end."""
+  text = "partial results were saved"
   path = FLAGS.output_dir if "output_dir" in FLAGS else None
   if path is None or not (pathlib.Path(path) / "checkpoints").is_dir():
-    return text
+    return "files written so far were kept"
   if is_auto():
-    return f"{text}; to go on, give the same command once more"
-  return f"{text}; to go on, add --resume --output_dir={path}"
+    return f"{text}; repeat the command to continue"
+  return f"{text}; continue with --resume --output_dir={path}"

@@ -1,4 +1,4 @@
-"""Models that are trained beforehand and kept: their flags and training."""
+"""Pre-training: flags, training and cache of pre-trained models."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ def define_flags(what: str) -> None:
   """Defines the flags.
 
   Args:
-    what: What is trained and kept, in the plural.
+    what: The name of the models, in the plural.
   """
   flags.DEFINE_integer(
     "pretraining_epochs",
     None,
-    f"Trains {what} for at most so many epochs. Default: "
+    f"Maximum number of epochs to train {what}. Default: "
     f"{pretraining_hparams.PretrainingHParams().max_epochs}.",
   )
   flags.DEFINE_string(
-    "cache_dir", "runs/cache", f"Folder in which {what} are kept."
+    "cache_dir", "runs/cache", f"Folder where {what} are cached."
   )
 
 
 def chosen_hparams() -> pretraining_hparams.PretrainingHParams:
-  """Returns how the flags let it be trained.
+  """Returns the hyper-parameters of pre-training.
 
   Raises:
     UsageError: If a flag is wrong.
@@ -51,17 +51,17 @@ def chosen_hparams() -> pretraining_hparams.PretrainingHParams:
 
 
 def check_cache_folder() -> None:
-  """Refuses a `--cache_dir` in which nothing can be kept; makes nothing.
+  """Checks that `--cache_dir` is writable, without creating it.
 
   Raises:
-    UsageError: If nothing can be written there.
+    UsageError: If it is not writable.
   """
   try:
     files.check_writable(pathlib.Path(FLAGS.cache_dir))
   except files.WriteError as error:
     raise common_flags.UsageError(
-      f"--cache_dir={FLAGS.cache_dir}: it cannot be written ({error.strerror});"
-      " name a folder that you may write to"
+      f"--cache_dir={FLAGS.cache_dir}: it must be a writable folder"
+      f" ({error.strerror})"
     ) from error
 
 
@@ -74,26 +74,26 @@ def train(
   seed: int,
   name: str,
 ) -> pretraining.Pretrained:
-  """Trains a model or takes it from the cache, and says how good it is.
+  """Trains a model or loads it from the cache, and prints its accuracy.
 
   Args:
     model: The model.
-    examples: What it is trained on.
-    held_out: What tells when to stop.
-    hparams: How it is trained.
+    examples: The training examples.
+    held_out: The hold-out examples for early stopping.
+    hparams: The hyper-parameters of training.
     seed: The seed.
-    name: What the user is told that it is.
+    name: The name of the model in messages.
 
   Returns:
-    The trained model's weights and predictions.
+    The weights and predictions of the trained model.
 
   Raises:
-    UsageError: If it cannot be trained as asked for, or not be kept.
-    files.WriteError: If that is found out when it is trained.
+    UsageError: If training fails, or if the cache is not writable.
+    files.WriteError: If writing to the cache fails after training.
   """
   from tff_shift.simulation.scenarios import pretraining
 
-  # Not after the training: it would be lost.
+  # Checked before training, whose result would be lost.
   check_cache_folder()
   with (
     common_flags.progress_bar(

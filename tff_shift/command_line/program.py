@@ -1,12 +1,19 @@
-"""How a binary begins and ends.
+"""Starts and ends a binary: flags, signals, error messages and exit codes.
 
-Exit codes: 0 done, or there was nothing to do (`--resume=auto`); 2 a flag or a
-file is wrong, also a folder that cannot be written, before the run has begun.
-With what was written kept: 3 a run has diverged; 4 a remote worker is not
-there, was lost (`--on_worker_failure`) or answers with an error; 5 a file can
-no longer be written, as on a full disk; 130 stopped by Ctrl-C; 143 stopped by
-SIGTERM; all these are said in one line. 141: nobody reads what is printed any
-more, as behind `| head`.
+Each error is one line. Exit codes:
+
+- 0: success, or nothing was left to do (`--resume=auto`).
+- 2: a flag or a file is wrong, or a folder is not writable. Raised before the
+  run starts.
+- 3: a run diverged.
+- 4: a remote worker is unreachable, was lost (`--on_worker_failure`) or
+  returned an error.
+- 5: a file can no longer be written, for example on a full disk.
+- 130: interrupted by Ctrl-C. 143: terminated by SIGTERM.
+- 141: standard output was closed by its reader, for example `| head`. No
+  message.
+
+After 3, 4, 5, 130 and 143 the results written so far are kept.
 """
 
 import contextlib
@@ -36,17 +43,20 @@ from tff_shift.command_line.flags import preset_flag
 from tff_shift.data import examples
 
 _OWN_WARNINGS = (examples.DataWarning, errors.NoiseWarning)
-# Those of absl know the flags of one module only.
+# absl's own help lists the flags of one module only.
 _HELP = frozenset({"-h", "--help", "-help", "--helpshort", "-helpshort"})
 
 
 def _name(main: Callable[..., None]) -> str:
-  """Returns the name of a binary, its file's, however it was started."""
+  """Returns the name of a binary: the name of its file."""
   return pathlib.Path(inspect.getfile(main)).stem
 
 
 def _help(main: Callable[..., None], define_flags: Callable[[], None]) -> str:
-  """Returns what a binary is for, and its flags: first those of its own."""
+  """Returns the text of `--help`: purpose, own flags, then shared flags.
+
+  The heading of a module's flags is its docstring up to the first colon.
+  """
   own = define_flags.__module__
   modules = [
     name
@@ -55,37 +65,38 @@ def _help(main: Callable[..., None], define_flags: Callable[[], None]) -> str:
   ]
   parts = [inspect.getdoc(sys.modules[main.__module__])]
   for name in (own, *modules):
-    heading, _, listed = flags.FLAGS.module_help(name).partition(":\n")
+    _, _, listed = flags.FLAGS.module_help(name).partition(":\n")
     if listed:
-      purpose, _, _ = inspect.getdoc(sys.modules[name]).partition("\n\n")
-      purpose = " ".join(purpose.split())
-      parts.append(f"{purpose} ({heading.strip()})\n{listed}")
+      heading, _, _ = inspect.getdoc(sys.modules[name]).partition(":")
+      if name == main.__module__:
+        heading = "Flags"
+      parts.append(f"{' '.join(heading.split())}:\n{listed}")
   parts.append(
-    "--flagfile=FILE reads flags from a file, one in a line. --helpfull lists"
-    " those of the libraries as well."
+    "--flagfile=FILE reads flags from a file, one per line.\n--helpfull also"
+    " lists the flags of the libraries."
   )
   parts.append(preset_flag.help_text(_name(main)))
   return "\n\n".join(filter(None, parts))
 
 
 def _collect_seldom() -> None:
-  """Lets Python look for garbage less often.
+  """Makes Python collect garbage less often.
 
-  Graphs are built of very many small objects, and by default each 700 of them
-  are a reason to look again: a tenth of the time of a small run.
+  Graphs consist of many small objects. With the default threshold of 700
+  objects, garbage collection takes a tenth of the time of a small run.
   """
   gc.set_threshold(50_000, 10, 10)
 
 
 def _print_any_text() -> None:
-  """Lets what an encoding lacks be printed with escapes, as errors are."""
+  """Escapes characters that the encoding of standard output lacks."""
   if hasattr(sys.stdout, "reconfigure"):
     sys.stdout.reconfigure(errors="backslashreplace")
 
 
 @contextlib.contextmanager
 def _warnings_in_one_line() -> Iterator[None]:
-  """Prints each warning of the package as a line of the binary, and once."""
+  """Prints each warning of the package once, as one line of the binary."""
   with warnings.catch_warnings():
     for each in _OWN_WARNINGS:
       warnings.simplefilter("default", each)
@@ -102,19 +113,19 @@ def _warnings_in_one_line() -> Iterator[None]:
 
 
 class Terminated(KeyboardInterrupt):
-  """SIGTERM, which ends a binary as Ctrl-C does."""
+  """Raised on SIGTERM; ends a binary as Ctrl-C does."""
 
 
 @contextlib.contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-  """Makes SIGTERM a `Terminated`, once: the next one ends the process."""
+  """Raises `Terminated` on the first SIGTERM; a second ends the process."""
 
   def terminate(signal_number, _):
     signal.signal(signal_number, signal.SIG_DFL)
     raise Terminated
 
   if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-    # As `nohup` and others have it ignored.
+    # The parent process ignores SIGTERM on purpose, for example `nohup`.
     yield
     return
   signal.signal(signal.SIGTERM, terminate)
@@ -126,7 +137,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _blamed() -> Iterator[None]:
-  """Makes what a module of the user raises the user's to mend, naming it."""
+  """Turns exceptions of the user's modules into usage errors that name them."""
   try:
     yield
   except BaseException as error:
@@ -134,21 +145,21 @@ def _blamed() -> Iterator[None]:
     if told is None:
       raise
     if isinstance(error, KeyboardInterrupt):
-      # Ctrl-C or SIGTERM.
+      # Interrupted by Ctrl-C or SIGTERM.
       raise type(error)(told) from error
     raise common_flags.UsageError(told) from error
 
 
 @contextlib.contextmanager
 def _output_may_end() -> Iterator[None]:
-  """Ends the process without a word where what it prints is read no more.
+  """Ends the process silently when the reader of its output has gone.
 
   Raises:
-    files.WriteError: If what it prints goes to a disk that is full.
+    files.WriteError: If standard output is a file on a full disk.
   """
 
   def discard():
-    # What waits to be printed must not fail once more when Python ends.
+    # Python flushes standard output again on exit; that must not fail.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
   try:
@@ -157,14 +168,14 @@ def _output_may_end() -> Iterator[None]:
   except BrokenPipeError:
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
-    # Another pipe, as that to a worker: an error like any other.
+    # Another pipe broke, for example to a worker: an ordinary error.
     if not any(event & select.POLLERR for _, event in poll.poll(0)):
       raise
     discard()
-    # As of a program that SIGPIPE ends.
+    # The exit code of a program that SIGPIPE ends.
     sys.exit(141)
   except OSError as error:
-    # All else that is written to has a name.
+    # Errors of all other files have a file name.
     if isinstance(error, files.WriteError) or error.filename is not None:
       raise
     if not output_folder.is_full(error):
@@ -182,26 +193,26 @@ def run(
   """Defines and parses the flags, runs a binary and ends the process.
 
   Args:
-    main: The binary; a `common_flags.UsageError` of it is the user's to mend.
-    define_flags: Defines the binary's flags; a `ValueError` of it is the user's
-      to mend. Not done on import, so that several binaries can be imported into
-      one process.
-    takes_arguments: Whether `main` is called with those arguments that are no
-      flags, a list of text. Else there must be none.
+    main: The binary. A `common_flags.UsageError` is reported in one line.
+    define_flags: Defines the binary's flags. A `ValueError` is reported in one
+      line. Called here and not on import, so that one process can import
+      several binaries.
+    takes_arguments: Whether `main` takes the positional arguments, a list of
+      strings. If not, positional arguments are an error.
   """
   _collect_seldom()
   _print_any_text()
   binary = pathlib.Path(sys.argv[0]).stem
 
   def fail(message: object, code: int):
-    # It may be on the same full disk.
+    # Standard error may be on the same full disk.
     with contextlib.suppress(OSError):
       told = shown_names.line(f"{binary}: {message}")
       print(told, file=sys.stderr, flush=True)
     sys.exit(code)
 
   try:
-    # Algorithms of the user are imported, and their flags defined.
+    # Imports the user's algorithms and defines their flags.
     with _blamed():
       define_flags()
   except (ValueError, flags.Error) as error:
@@ -220,7 +231,7 @@ def run(
     except (flags.Error, common_flags.UsageError) as error:
       fail(error, 2)
     if len(rest) > 1 and not takes_arguments:
-      fail(f"what is {rest[1]!r}? All arguments are --flags", 2)
+      fail(f"unexpected positional argument {rest[1]!r}", 2)
     return rest
 
   @contextlib.contextmanager
@@ -231,7 +242,7 @@ def run(
     except common_flags.UsageError as error:
       fail(error, 2)
     except errors.DivergedError as error:
-      fail(f"{error}; what was written is kept", 3)
+      fail(f"{error}; partial results were saved", 3)
     except execution.WorkerError as error:
       fail(f"{error}; {output_folder.what_is_kept()}", 4)
     except OSError as error:
@@ -255,7 +266,7 @@ def run(
     with _ended_by_sigterm():
       app.run(guarded_main, flags_parser=parse)
   except KeyboardInterrupt as error:
-    # Between the parsing of flags and the binary's own first line.
+    # Interrupted after flag parsing, before the binary's first line.
     fail(f"{_how(error)} before anything was written", _code(error))
 
 

@@ -1,4 +1,4 @@
-"""The flags of models to take away, and where they are written."""
+"""Model export: flags of saved models, and the writing of their files."""
 
 from __future__ import annotations
 
@@ -25,30 +25,24 @@ def define_flags(save_clients: str = _NONE) -> None:
   """Defines the flags.
 
   Args:
-    save_clients: The clients that are saved by default.
+    save_clients: The clients whose models are saved by default.
   """
   flags.DEFINE_bool(
     "save_model",
     True,
-    f"Writes each run at its end to {FOLDER}/ in --output_dir, for"
+    f"Saves the model of each run in {FOLDER}/ in --output_dir, for"
     " `tff_shift.load` and `experiments.predict`.",
   )
   flags.DEFINE_list(
     "save_clients",
     [save_clients],
-    "Whose own models are saved with it: none, all, or comma-separated"
-    " clients, from 0.",
+    "Clients whose personal models are saved as well: none, all, or"
+    " comma-separated numbers, starting at 0.",
   )
 
 
 def chosen_clients(num_clients: int) -> list[int]:
-  """Returns the clients of `--save_clients`.
-
-  Args:
-    num_clients: The number of clients.
-
-  Returns:
-    The clients, in ascending order.
+  """Returns the clients of `--save_clients`, in ascending order.
 
   Raises:
     ValueError: If the flag is wrong.
@@ -69,7 +63,7 @@ def chosen_clients(num_clients: int) -> list[int]:
   ):
     raise ValueError(
       f"--save_clients={','.join(given)}: it must be none, all, or clients"
-      f" from 0 to {num_clients - 1}, none twice"
+      f" from 0 to {num_clients - 1}, without duplicates"
     )
   return sorted(clients)
 
@@ -81,14 +75,14 @@ def save(
   class_names: Sequence[str],
   vocabulary: Sequence[str] | None = None,
 ) -> None:
-  """Writes the model of a run, if that is asked for and there is one.
+  """Writes the model of a run, if `--save_model` is set and it has a model.
 
   Args:
-    running: The run at its end.
+    running: The finished run.
     run_folder: The output folder.
-    curve: The names of the model's folder there, one in the other.
+    curve: The path of the model's folder below `model/`, as a list of names.
     class_names: The names of the classes.
-    vocabulary: The word of each id, of titles. None: they are none.
+    vocabulary: The word of each token id. None if inputs are no titles.
   """
   clients = chosen_clients(len(running.data))
   if not FLAGS.save_model or not (clients or _is_trained(running.algorithm)):
@@ -109,12 +103,12 @@ def save(
       vocabulary=vocabulary,
     )
   except ValueError as error:
-    # The run itself is whole.
-    output_folder.warn(f"no model is written to {folder}: {error}")
+    # The results of the run are complete without its model.
+    output_folder.warn(f"the model was not saved to {folder}: {error}")
 
 
 def _is_trained(algorithm: algorithm_lib.FederatedAlgorithm) -> bool:
-  """Tells whether the server holds what was trained, or a model."""
+  """Returns whether the server holds trained weights or a model."""
   return algorithm.evaluate_server is not None or bool(
     algorithm.phases and not algorithm.is_local
   )

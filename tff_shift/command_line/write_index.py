@@ -1,6 +1,6 @@
 """Writes `index.json` from the files of algorithms and models.
 
-`python -m tff_shift.command_line.write_index`, or `make index`.
+Run `python -m tff_shift.command_line.write_index`, or `make index`.
 """
 
 import ast
@@ -18,7 +18,7 @@ from tff_shift import index
 from tff_shift.models import networks
 
 _PACKAGE = tff_shift.__name__
-# The names in the file of an algorithm that the index reads.
+# The names that the index reads in the file of an algorithm.
 _READ = ("HParams", "SCENARIOS", "MIN_SOURCE_DOMAINS")
 
 
@@ -26,9 +26,9 @@ class _Names:
   """The top-level names of a module.
 
   Attributes:
-    imported: For each imported name its module in this package, and its name
-      there (None: it is the module itself).
-    defined: For each defined name the statements that define it.
+    imported: Maps each imported name to its module in this package and its name
+      there. None instead of a name: the module itself.
+    defined: Maps each defined name to the statements that define it.
   """
 
   def __init__(self, path: pathlib.Path):
@@ -70,7 +70,7 @@ def _names(module: str) -> _Names:
 def _used(node: ast.AST) -> Iterator[tuple[str, str | None]]:
   """Yields the names in a definition, each with its attribute or None.
 
-  The methods of a class are left out: they do not define its fields.
+  Skips the methods of a class, which do not define its fields.
   """
   parts = [node]
   if isinstance(node, ast.ClassDef):
@@ -104,15 +104,15 @@ def _reach(module: str, name: str, reached: set[tuple[str, str]]) -> None:
 
 
 def sources(module: str) -> tuple[str, ...]:
-  """Returns the files that the entry of an algorithm depends on.
+  """Returns the files that the index entry of an algorithm depends on.
 
   Args:
-    module: The algorithm's module.
+    module: The name of the algorithm's module.
 
   Returns:
-    Paths relative to the package, sorted: the algorithm's own file, and each
-    file with a base class of `HParams`, a function that declares a field or a
-    constant in one.
+    Sorted paths relative to the package: the algorithm's own file, and each
+    file that defines a base class of `HParams`, a function that declares a
+    field, or a constant used in a field.
   """
   reached = {(module, "")}
   for name in _READ:
@@ -161,7 +161,7 @@ def make() -> index.Index:
 
 
 def main() -> None:
-  """Writes the file."""
+  """Writes the index file."""
   index.FILE.write_text(index.to_json(make()), encoding="utf-8")
 
 

@@ -178,8 +178,8 @@ def test_tasks_share_the_rounds_unless_their_number_is_set(
     [*arguments, "--rounds=5"],
     folder,
   )
-  assert "--rounds was 4 and is 5: --task_rounds of cfl, which is not" in errors
-  assert "keep --rounds=4, or start anew in another --output_dir" in errors
+  assert "--rounds was 4 and is 5: --task_rounds of cfl is not set" in errors
+  assert "keep --rounds=4, or start a new run in another --output_dir" in errors
   arguments.append("--task_rounds=4")
   folder, whole = (
     run_evolving_to_its_end([*arguments, f"--rounds={each}"]) for each in (4, 5)
@@ -308,8 +308,8 @@ def test_streams_take_seeds_and_no_time_steps(run, run_here, capsys, tmp_path):
     run([*arguments, f"--seeds={seeds}"]) for seeds in ("0", "0,1")
   )
   assert (
-    "--timesteps was 3 and is 4: --shift=linear follows it, by which omega of"
-    " time step 1 would be 0.25 in place of 0.3333; keep --timesteps=3"
+    "--timesteps was 3 and is 4: --shift=linear depends on it: omega of"
+    " time step 1 would become 0.25 instead of 0.3333; keep --timesteps=3"
   ) in refused([*arguments, "--timesteps=4"], folder)
   run([*arguments, "--seeds=0,1"], folder)
   assert resume.differences(whole, folder) == []
@@ -326,4 +326,4 @@ def test_streams_take_seeds_and_no_time_steps(run, run_here, capsys, tmp_path):
     ],
     folder,
   )
-  assert "--timesteps was 3 and is 4: --controls take the rates of" in errors
+  assert "--timesteps was 3 and is 4: --controls use the rates of" in errors

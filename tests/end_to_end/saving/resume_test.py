@@ -77,8 +77,8 @@ def test_run_that_ended_early_ends_as_one_that_did_not(
     patches.setattr(results.RunFolder, "write_metrics", stop)
     assert run_evolving([*arguments, "--resume"]) == 5
   assert capsys.readouterr().err == (
-    "evolving: here cannot be written: No space left on device; what was"
-    f" written is kept; to go on, add --resume --output_dir={folder}\n"
+    "evolving: here cannot be written: No space left on device; partial"
+    f" results were saved; continue with --resume --output_dir={folder}\n"
   )
   assert resume.num_rows(folder) == 12
   assert run_evolving([*arguments, "--resume"]) == 0
@@ -121,12 +121,12 @@ def test_damage_and_lost_rows_are_mended(whole, finished, run_evolving, capsys):
       (f"{how} {flags}", expected)
       for how in ("--resume", "--resume=auto")
       for flags, expected in (
-        ("--rounds=7", "--rounds was 8 and is 7 (it may be more, not fewer)"),
-        ("--seeds=1,0", "--seeds was 0,1 and is 1,0 (further ones may"),
+        ("--rounds=7", "--rounds was 8 and is 7 (it may grow, not shrink)"),
+        ("--seeds=1,0", "--seeds was 0,1 and is 1,0 (additional seeds"),
         ("--seeds=0 --aggregator=robust", "--seeds was 0,1 and is 0"),
         ("--seeds=0 --aggregator=robust", "--aggregator was mean and is robus"),
         ("--batch_size=7", "--batch_size was not set and is 7"),
-        ("--overwrite", "--overwrite starts again: choose one"),
+        ("--overwrite", "--overwrite exclude each other"),
         ("--checkpoint_every=-1", "--checkpoint_every=-1: it must be at least"),
       )
     ),
@@ -158,7 +158,7 @@ def test_what_leaves_results_as_they_are_may_change(
   assert code == 0
   assert resume.differences(whole, finished) == []
   # Other software may leave them or not.
-  assert errors.startswith("evolving: versions differ from those of the start")
+  assert errors.startswith("evolving: versions differ from the earlier run")
   assert errors.count("\n") == 1
 
 
@@ -193,8 +193,8 @@ def test_drifting_clients_go_on_in_training_and_in_use(
       patches.setattr(owner, name, stop)
       assert run([*arguments, *["--resume"] * folder.exists()]) == 130
     assert capsys.readouterr().err == (
-      "dynamic_personalization: interrupted; what was written is kept; to go"
-      f" on, add --resume --output_dir={folder}\n"
+      "dynamic_personalization: interrupted; partial results were saved;"
+      f" continue with --resume --output_dir={folder}\n"
     )
     assert resume.num_rows(folder) == num_rows
   assert run([*arguments, "--resume"]) == 0
@@ -215,7 +215,7 @@ def test_full_disk_ends_a_process_in_one_line(tmp_path, start_binary):
     _, errors = process.communicate()
   assert process.returncode == 5
   assert errors.count("\n") == 1
-  assert "state_3 cannot be written: File too large; what was" in errors
+  assert "state_3 cannot be written: File too large; partial" in errors
   assert errors.endswith(f"add --resume --output_dir={folder}\n")
   (run,) = (folder / "checkpoints").glob("fed_rep*")
   assert list(run.iterdir()) == []
@@ -263,12 +263,12 @@ def test_full_disk_anywhere_ends_the_run_which_then_goes_on(
     assert run_evolving(arguments) == 5
   errors = capsys.readouterr().err
   assert errors.count("\n") == 1
-  assert f"/{file} cannot be written: File too large; what was" in errors
+  assert f"/{file} cannot be written: File too large; partial" in errors
   if going_on == "--resume":
-    assert errors.endswith(f"to go on, add --resume --output_dir={folder}\n")
+    assert errors.endswith(f"; continue with --resume --output_dir={folder}\n")
     arguments.append(going_on)
   else:
-    assert errors.endswith("to go on, give the same command once more\n")
+    assert errors.endswith("; repeat the command to continue\n")
   assert run_evolving(arguments) == 0
   assert resume.differences(whole, folder) == []
   assert not list(folder.rglob(".*.tmp*"))
@@ -301,8 +301,8 @@ def test_sigterm_ends_as_ctrl_c(
     patches.setattr(rounds.Rounds, "step", stop)
     assert run_evolving(arguments) == 143
   assert capsys.readouterr().err == (
-    "evolving: terminated; what was written is kept; to go on, add --resume"
-    f" --output_dir={folder}\n"
+    "evolving: terminated; partial results were saved; continue with"
+    f" --resume --output_dir={folder}\n"
   )
   assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
   assert run_evolving([*arguments, "--resume"]) == 0
@@ -332,8 +332,8 @@ class TestAuto:
     output, errors = capsys.readouterr()
     assert errors == ""
     assert output == (
-      "nothing is left to do, for the rounds and seeds of this command line are"
-      f" done: {folder}\n"
+      "nothing to do: all rounds and seeds of this command line are done in"
+      f" {folder}\n"
     )
     assert times == {
       each: each.stat().st_mtime_ns for each in folder.rglob("*")
@@ -395,8 +395,8 @@ class TestAuto:
         time.sleep(0.05)
       runs.send_signal(signal.SIGTERM)
       assert runs.stderr.read() == (
-        "evolving: terminated; what was written is kept; to go on, give the"
-        " same command once more\n"
+        "evolving: terminated; partial results were saved; repeat the command"
+        " to continue\n"
       )
       assert runs.wait() == 143
     assert run_evolving(arguments) == 0

@@ -138,7 +138,7 @@ def test_links_are_not_written_through(
     assert run_reproduce(*arguments) == 5
     assert capsys.readouterr().err == (
       f"reproduce: {path} cannot be written: it is a link, and nothing is"
-      " written through links; remove it; what was written is kept\n"
+      " written through links; remove it; files written so far were kept\n"
     )
     path.unlink()
   (folder / "plan.json").rename(tmp_path / "plan")

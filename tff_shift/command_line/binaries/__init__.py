@@ -1,1 +1,1 @@
-"""The programs that `experiments` and the installed commands start."""
+"""The binaries, started by `experiments` and by the installed commands."""

@@ -1,4 +1,4 @@
-r"""Compares algorithms on clients whose data drift from period to period.
+r"""Compares algorithms on clients with label shift between periods.
 
   python -m experiments.dynamic_personalization \
       --algorithm=fed_3da,p_fed_hn,fed_avg,local --dataset=digits \
@@ -9,8 +9,8 @@ r"""Compares algorithms on clients whose data drift from period to period.
       --seeds=0,1,2
 
 Writes config.json, metrics.csv, summary.json, figures/, tensorboard/ and
-checkpoints/ into --output_dir, keeps extractors in --cache_dir, and prints one
-table. The same flags and --resume let a run that was stopped go on.
+checkpoints/ to --output_dir, caches extractors in --cache_dir, and prints one
+table. To continue an interrupted run, repeat the command with --resume.
 """
 
 from tff_shift.command_line import program
@@ -20,16 +20,16 @@ from tff_shift.command_line.plans import (
 
 
 def main() -> None:
-  """Runs the comparison that the flags ask for."""
+  """Runs the comparison that the flags define."""
   plan = planning.make_plan()
-  # Imports TensorFlow, so it comes after the checks of the flags.
+  # Imports TensorFlow, so it comes after the flag checks.
   from tff_shift.command_line.scenario_runs import dynamic_personalization_runs
 
   dynamic_personalization_runs.run(plan)
 
 
 def run() -> None:
-  """Reads the command line and runs this binary, to the end of the process."""
+  """Runs this binary with the command line and ends the process."""
   program.run(main, planning.define_flags)
 
 

@@ -4,26 +4,26 @@
 
 The problem is convex and its optima are known
 (`tff_shift.simulation.scenarios.regret`). For each schedule of the shift,
-Fed-ADE runs with bounds of the learning rate that hold
-eta* = 3 (V / T)^(1/3), as section 5.2 of the paper asks for:
-[eta* / 2, 10 eta*], whose ratio of 20 is that of the paper's bounds for images.
-V is the true cumulative shift, sum_t |Q_t - Q_{t-1}|_1. Three constant rates,
-the same for all T, run beside it. Q_T is half a draw from Dirichlet(0.1) and
-half uniform: then the estimate of Q_t is seldom clipped to the simplex, and the
-estimated risk almost unbiased, as the theorem assumes (Lemma 5).
+Fed-ADE runs with learning-rate bounds [eta* / 2, 10 eta*], which contain
+eta* = 3 (V / T)^(1/3), as required in section 5.2 of the paper. Their ratio of
+20 is the ratio of the paper's bounds for images. V is the true cumulative
+shift, sum_t |Q_t - Q_{t-1}|_1. The baselines are three constant rates, the same
+for all T. Q_T is the mean of a sample from Dirichlet(0.1) and the uniform
+distribution. Then the estimate of Q_t is rarely clipped to the simplex, and the
+estimated risk is almost unbiased, as the theorem assumes (Lemma 5).
 
-The bound on the regret is V^(1/3) T^(2/3) (eq. 18), in two readings:
+The bound on the regret is V^(1/3) T^(2/3) (eq. 18). It is measured in two ways:
 
-- total_shift=fixed: the schedule of the smallest T, slowed down by holding each
-  of its steps longer. V is the same for all T, and the bound is T^(2/3).
-- total_shift=growing: the schedule of each T as it is defined. All but the
-  linear one shift about sqrt(T) times, which makes T^(5/6) of the bound.
+- total_shift=fixed: the schedule of the smallest T, slowed down by repeating
+  each of its steps. V is the same for all T, and the bound grows as T^(2/3).
+- total_shift=growing: the schedule as defined for each T. All schedules except
+  the linear one shift about sqrt(T) times, so the bound grows as T^(5/6).
 
-The table shows the exponents of regret and bound, fitted for each seed to their
-logarithms over log(T); the rest is of the largest T. Behind +- stands the
-standard deviation over seeds.
+The table shows the exponents of regret and bound, fitted per seed to logarithms
+over log(T). The other columns are for the largest T. Values after +- are
+standard deviations over seeds.
 
-Writes config.json, metrics.csv, summary.json and figures/ into --output_dir.
+Writes config.json, metrics.csv, summary.json and figures/ to --output_dir.
 """
 
 import numpy as np
@@ -38,9 +38,9 @@ def define_flags() -> None:
   flags.DEFINE_list(
     "seeds",
     ["0", "1", "2", "3", "4"],
-    "Comma-separated seeds of the stream and of what it drifts to.",
+    "Comma-separated seeds of the streams and of their final distributions.",
   )
-  # Squares of even numbers, for which the phases of the schedules are whole.
+  # Squares of even numbers: the schedules have whole phases.
   flags.DEFINE_list(
     "timesteps",
     ["100", "400", "900", "1600", "3600"],
@@ -61,7 +61,7 @@ def _timesteps() -> list[int]:
 
   def parse(text):
     number = int(text)
-    # In a single step the regret can be 0, which has no logarithm.
+    # The regret of a single step can be 0, which has no logarithm.
     if number < 2:
       raise ValueError(text)
     return number
@@ -72,23 +72,23 @@ def _timesteps() -> list[int]:
   common_flags.require(
     "timesteps",
     len(numbers) > 1 and not np.any(np.mod(numbers, min(numbers))),
-    "two numbers or more, all of them multiples of the smallest",
+    "two or more numbers, all multiples of the smallest",
   )
   return numbers
 
 
 def main() -> None:
-  """Runs the measurement that the flags ask for."""
+  """Runs the measurement that the flags define."""
   seeds = common_flags.chosen_seeds("seeds")
   timesteps = _timesteps()
-  # Imports TensorFlow, so it comes after the checks of the flags.
+  # Imports TensorFlow, so it comes after the flag checks.
   from tff_shift.command_line.scenario_runs import dynamic_regret_runs
 
   dynamic_regret_runs.run(seeds, timesteps)
 
 
 def run() -> None:
-  """Reads the command line and runs this binary, to the end of the process."""
+  """Runs this binary with the command line and ends the process."""
   program.run(main, define_flags)
 
 

@@ -1,4 +1,4 @@
-r"""Compares algorithms on domains that evolve; the last domain is unseen.
+r"""Compares algorithms on evolving domains; the last domain is unseen.
 
   python -m experiments.evolving --algorithm=fed_avg,fed_evolve,fed_evp \
       --dataset=rotated_digits --rounds=10
@@ -9,8 +9,8 @@ r"""Compares algorithms on domains that evolve; the last domain is unseen.
       --seeds=0,1,2
 
 Writes config.json, metrics.csv, summary.json, figures/, tensorboard/ and
-checkpoints/ into --output_dir, and prints one table. The same flags and
---resume let a run that was stopped go on.
+checkpoints/ to --output_dir, and prints one table. To continue an interrupted
+run, repeat the command with --resume.
 """
 
 from tff_shift.command_line import program
@@ -18,16 +18,16 @@ from tff_shift.command_line.plans import evolving_plan as planning
 
 
 def main() -> None:
-  """Runs the comparison that the flags ask for."""
+  """Runs the comparison that the flags define."""
   plan = planning.make_plan()
-  # Imports TensorFlow, so it comes after the checks of the flags.
+  # Imports TensorFlow, so it comes after the flag checks.
   from tff_shift.command_line.scenario_runs import evolving_runs
 
   evolving_runs.run(plan)
 
 
 def run() -> None:
-  """Reads the command line and runs this binary, to the end of the process."""
+  """Runs this binary with the command line and ends the process."""
   program.run(main, planning.define_flags)
 
 

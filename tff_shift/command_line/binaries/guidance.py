@@ -1,4 +1,4 @@
-r"""Compares algorithms that answer queries from anywhere in a federation.
+r"""Compares algorithms that answer queries, each routed to a client.
 
   python -m experiments.guidance --dataset=digits --partition=dirichlet_0.3 \
       --algorithm=fed_drm,fed_avg,fed_avg_ft,fed_rep
@@ -7,8 +7,8 @@ r"""Compares algorithms that answer queries from anywhere in a federation.
       --flagfile=experiments/presets/guidance/demo.flags --seeds=0,1,2
 
 Writes config.json, metrics.csv, summary.json, figures/, tensorboard/ and
-checkpoints/ into --output_dir, and prints one table. The same flags and
---resume let a run that was stopped go on.
+checkpoints/ to --output_dir, and prints one table. To continue an interrupted
+run, repeat the command with --resume.
 """
 
 from tff_shift.command_line import program
@@ -16,16 +16,16 @@ from tff_shift.command_line.plans import guidance_plan as planning
 
 
 def main() -> None:
-  """Runs the comparison that the flags ask for."""
+  """Runs the comparison that the flags define."""
   plan = planning.make_plan()
-  # Imports TensorFlow, so it comes after the checks of the flags.
+  # Imports TensorFlow, so it comes after the flag checks.
   from tff_shift.command_line.scenario_runs import guidance_runs
 
   guidance_runs.run(plan)
 
 
 def run() -> None:
-  """Reads the command line and runs this binary, to the end of the process."""
+  """Runs this binary with the command line and ends the process."""
   program.run(main, planning.define_flags)
 
 

@@ -1,4 +1,4 @@
-r"""Adapts a deployed model to unlabelled, drifting data by several algorithms.
+r"""Compares algorithms that adapt a deployed model to unlabelled drifting data.
 
   python -m experiments.online_adaptation --algorithm=source,fix_lr,fed_ade \
       --dataset=digits --shift=linear,square --timesteps=20
@@ -8,8 +8,9 @@ r"""Adapts a deployed model to unlabelled, drifting data by several algorithms.
       --seeds=0,1,2
 
 Writes config.json, metrics.csv, summary.json, figures/, tensorboard/ and
-checkpoints/ into --output_dir, keeps pre-trained models in --cache_dir, and
-prints one table. The same flags and --resume let a run that was stopped go on.
+checkpoints/ to --output_dir, caches pre-trained models in --cache_dir, and
+prints one table. To continue an interrupted run, repeat the command with
+--resume.
 """
 
 from tff_shift.command_line import program
@@ -17,16 +18,16 @@ from tff_shift.command_line.plans import online_adaptation_plan as planning
 
 
 def main() -> None:
-  """Runs the comparison that the flags ask for."""
+  """Runs the comparison that the flags define."""
   plan = planning.make_plan()
-  # Imports TensorFlow, so it comes after the checks of the flags.
+  # Imports TensorFlow, so it comes after the flag checks.
   from tff_shift.command_line.scenario_runs import online_adaptation_runs
 
   online_adaptation_runs.run(plan)
 
 
 def run() -> None:
-  """Reads the command line and runs this binary, to the end of the process."""
+  """Runs this binary with the command line and ends the process."""
   program.run(main, planning.define_flags)
 
 

@@ -1,15 +1,19 @@
-r"""Predicts examples of a file with a model that a run has left.
+r"""Predicts the examples of a file with a saved model of a run.
 
   python -m experiments.predict --model=runs/demo/model/fed_avg/... \
       --input=data.npz --output=predictions.npz
 
-The input is an .npz file (numpy.savez) with x, the examples [n, ...] in the
-shape of the model's and of a type that training takes, or, for a model of
-titles, texts [n]; if it has y, their classes [n], the accuracy is printed. The
-output is an .npz file with logits [n, classes] and classes [n] of the server's
-model, or of a client's with --client. With --vote it has classes, those of most
-clients; with --guide routes [n] and probabilities [n, clients], and classes
-[n], of the client that is named, where all clients were saved.
+The input is an .npz file (numpy.savez) with an array x: examples [n, ...] with
+the shape and type of the training inputs, or, for a model of titles, texts [n].
+If it has an array y with classes [n], the accuracy is printed.
+
+The output is an .npz file. Its arrays depend on the flags:
+
+- by default, logits [n, classes] and predicted classes [n] of the server model;
+- with --client, the same of that client's personal model;
+- with --vote, the classes [n] predicted by most clients;
+- with --guide, routes [n] and probabilities [n, clients], and, if all clients
+  were saved, the classes [n] predicted by the client of each route.
 """
 
 from __future__ import annotations
@@ -45,24 +49,24 @@ def define_flags() -> None:
     None,
     "Folder of the model, or of a run with exactly one model.",
   )
-  flags.DEFINE_string("input", None, "An .npz file with x, and y if known.")
+  flags.DEFINE_string("input", None, "An .npz file with x, and optionally y.")
   flags.DEFINE_string("output", None, "The .npz file to write.")
-  flags.DEFINE_bool("overwrite", False, "Replaces --output if it is there.")
+  flags.DEFINE_bool("overwrite", False, "Replaces an existing --output.")
   flags.DEFINE_integer(
-    "client", None, "Predicts with the own model of this client."
+    "client", None, "Predicts with the personal model of this client."
   )
   flags.DEFINE_bool(
-    "guide", False, "Lets the guide name the client to ask, and asks it."
+    "guide", False, "Routes each example to a client, which predicts it."
   )
-  flags.DEFINE_bool("vote", False, "Lets all clients vote.")
-  flags.DEFINE_integer("batch_size", 1024, "Predicts so many at a time.")
+  flags.DEFINE_bool("vote", False, "Predicts by majority vote of all clients.")
+  flags.DEFINE_integer("batch_size", 1024, "Number of examples per batch.")
 
 
 def _check_flags() -> None:
-  """Refuses flags that are wrong whatever the files hold."""
+  """Checks the flags as far as possible without the files."""
   for flag in ("model", "input", "output"):
     if not FLAGS[flag].value:
-      raise common_flags.UsageError(f"--{flag}: name it")
+      raise common_flags.UsageError(f"--{flag}: it must be set")
   chosen = [
     name
     for name, is_chosen in (
@@ -74,18 +78,17 @@ def _check_flags() -> None:
   ]
   if len(chosen) > 1:
     raise common_flags.UsageError(
-      " and ".join(f"--{name}" for name in chosen) + ": choose one of them"
+      " and ".join(f"--{name}" for name in chosen) + ": set only one of them"
     )
   common_flags.require_at_least_one("batch_size")
   output = pathlib.Path(FLAGS.output)
   common_flags.require(
-    "output", output.parent.is_dir(), "a file in a folder that there is"
+    "output", output.parent.is_dir(), "a file in an existing folder"
   )
   common_flags.require("output", not output.is_dir(), "a file, not a folder")
   if output.exists() and not FLAGS.overwrite:
     raise common_flags.UsageError(
-      f"--output={output}: the file is there already; name another or pass"
-      " --overwrite"
+      f"--output={output}: the file exists; name another or pass --overwrite"
     )
   with (
     common_flags.usage_errors(),
@@ -98,7 +101,7 @@ def _read_input() -> tuple[np.ndarray, np.ndarray | None]:
   """Returns x, and y or None."""
   path = FLAGS.input
   if not os.path.exists(path):
-    raise common_flags.UsageError(f"--input={path}: there is no such file")
+    raise common_flags.UsageError(f"--input={path}: the file does not exist")
   try:
     arrays = array_files.read_npz(path)
   except ValueError as error:
@@ -115,14 +118,14 @@ def _read_input() -> tuple[np.ndarray, np.ndarray | None]:
     y.shape != x.shape[:1] or not np.issubdtype(y.dtype, np.integer)
   ):
     raise common_flags.UsageError(
-      f"--input={path}: y is {y.dtype} {y.shape}; it must be an integer for"
+      f"--input={path}: y is {y.dtype} {y.shape}; it must have an integer for"
       f" each of the {len(x)} examples"
     )
   return x, y
 
 
 def _check_classes(y: np.ndarray | None, num_classes: int) -> None:
-  """Refuses classes that the model does not have: nobody could be right."""
+  """Refuses classes that the model cannot predict."""
   if y is not None and len(y) and not 0 <= y.min() <= y.max() < num_classes:
     raise common_flags.UsageError(
       f"--input={FLAGS.input}: y must lie in 0..{num_classes - 1}, the classes"
@@ -131,7 +134,7 @@ def _check_classes(y: np.ndarray | None, num_classes: int) -> None:
 
 
 def _chosen(model: predictor.Predictor) -> _Predict:
-  """Returns what the flags ask of the model, for a batch."""
+  """Returns the prediction function that the flags select, for a batch."""
   from tff_shift.learning import evaluation
 
   def from_logits(logits):
@@ -154,7 +157,7 @@ def _chosen(model: predictor.Predictor) -> _Predict:
 
 
 def _in_batches(predict: _Predict, x: np.ndarray) -> dict[str, np.ndarray]:
-  """Predicts so many examples at a time; without any, one batch of none."""
+  """Predicts in batches; without examples, one empty batch."""
   found = [
     predict(x[start : start + FLAGS.batch_size])
     for start in range(0, max(len(x), 1), FLAGS.batch_size)
@@ -165,7 +168,7 @@ def _in_batches(predict: _Predict, x: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def main() -> None:
-  """Predicts what the flags ask for."""
+  """Predicts the input and writes the output."""
   _check_flags()
   x, y = _read_input()
   with common_flags.usage_errors():
@@ -175,7 +178,7 @@ def main() -> None:
     if x.dtype.kind == "U" and x.ndim == 1:
       x = model.ids_of(x.tolist())
     try:
-      # Whole: a message tells the number of an example in the file.
+      # All at once: messages name the number of an example in the file.
       x = model.checked(x)
     except ValueError as error:
       raise ValueError(f"--input={FLAGS.input}: {error}") from error
@@ -188,7 +191,7 @@ def main() -> None:
 
 
 def run() -> None:
-  """Reads the command line and runs this binary, to the end of the process."""
+  """Runs this binary with the command line and ends the process."""
   program.run(main, define_flags)
 
 

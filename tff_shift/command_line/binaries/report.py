@@ -1,12 +1,12 @@
-r"""Makes a page of run folders, to be read, sorted and printed.
+r"""Writes a report page of run folders.
 
   python -m experiments.report runs/a runs/b --output_dir=runs/page
 
-reads what binaries have left in the folders, finished or not, and writes
-report.html (one file, for any browser, without a network), table.csv, table.tex
-and table.md: means and spreads over seeds, the best method of each column
-against the others with paired tests, curves, commands, what it took. Algorithms
-and data sets of your own are read like all others.
+Reads the results in run folders, of finished and unfinished runs, and writes
+report.html (one file for any browser, offline), table.csv, table.tex and
+table.md. The page has means and standard deviations over seeds, paired tests of
+the best method of each column against the others, curves, commands and run
+times. Your own algorithms and data sets are supported.
 """
 
 import pathlib
@@ -36,24 +36,26 @@ def define_flags() -> None:
   flags.DEFINE_list(
     "metrics",
     None,
-    "Comma-separated metrics of the summaries. Default: accuracies, those of"
-    " single examples and means of the last evaluations left out; all metrics"
-    " if there is none.",
+    "Comma-separated metrics of the summaries. Default: accuracies, except"
+    " those of single examples and means over the last evaluations; all metrics"
+    " if there are no accuracies.",
   )
-  flags.DEFINE_string("title", "Run folders", "What the page is called.")
+  flags.DEFINE_string("title", "Run folders", "Title of the page.")
 
 
 def _check_output() -> pathlib.Path:
   if not FLAGS.output_dir:
-    raise common_flags.UsageError("--output_dir: name the folder of the page")
+    raise common_flags.UsageError(
+      "--output_dir: it must be set to the folder of the page"
+    )
   folder = pathlib.Path(FLAGS.output_dir)
   common_flags.require(
     "output_dir", folder.is_dir() or not folder.exists(), "a folder"
   )
   if (folder / _PAGE).exists() and not FLAGS.overwrite:
     raise common_flags.UsageError(
-      f"--output_dir={folder}: there is a {_PAGE} already; name another folder"
-      " or pass --overwrite"
+      f"--output_dir={folder}: it already has a {_PAGE}; name another folder or"
+      " pass --overwrite"
     )
   with (
     common_flags.usage_errors(),
@@ -72,7 +74,8 @@ def _chosen_metrics(folders: Sequence[run_folders.RunFolder]) -> list[str]:
     bool(FLAGS.metrics)
     and set(FLAGS.metrics) <= set(known)
     and len(set(FLAGS.metrics)) == len(FLAGS.metrics),
-    f"some of {', '.join(known) or 'none, for no run has ended'}, none twice",
+    f"one or more of {', '.join(known) or 'none (no run has finished)'},"
+    " without duplicates",
   )
   return FLAGS.metrics
 
@@ -96,7 +99,7 @@ def main(arguments: Sequence[str]) -> None:
       command=shlex.join(["python", "-m", "experiments.report", *sys.argv[1:]]),
       start=output,
     )
-  # Imports Matplotlib, so it comes after the checks of the flags.
+  # Imports Matplotlib, so it comes after the flag checks.
   from tff_shift.reporting.pages import page
 
   page.write(contents, output)
@@ -104,7 +107,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def run() -> None:
-  """Reads the command line and runs this binary, to the end of the process."""
+  """Runs this binary with the command line and ends the process."""
   program.run(main, define_flags, takes_arguments=True)
 
 

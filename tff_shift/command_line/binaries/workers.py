@@ -2,19 +2,19 @@
 
   python -m experiments.workers --num_workers=2
 
-prints one line, `--workers=127.0.0.1:<port>,127.0.0.1:<port>`, which is the
-flag to give to the other binaries, and waits. On several machines, start it on
-each, on a port that is known beforehand (`--num_workers=1 --port=8000`), and
-name the machines: `--workers=one:8000,other:8000`.
+Prints one line, `--workers=127.0.0.1:<port>,127.0.0.1:<port>`, and waits. Pass
+this flag to the other binaries. To use several machines, start the binary on
+each with a fixed port (`--num_workers=1 --port=8000`) and pass their names:
+`--workers=one:8000,other:8000`.
 
-The workers end with it, however it ends: by Ctrl-C (exit code 0), SIGTERM (143)
-or SIGKILL. A worker that dies is reported, the others go on; when the last one
-has died, the exit code is 1.
+The workers stop when the binary ends: by Ctrl-C (exit code 0), SIGTERM (143) or
+SIGKILL. If a worker dies, this is reported and the others continue. If all have
+died, the exit code is 1.
 
-TFF's worker listens on all network interfaces, takes any computation from
-anyone and encrypts nothing: it is for networks where everyone is trusted.
-Elsewhere let it listen behind a firewall and a proxy that terminates TLS, and
-see the flag `--worker_certificate` of the other binaries.
+TFF's worker listens on all network interfaces, accepts any computation from
+anyone and does not encrypt. Use it in trusted networks only. Elsewhere, run it
+behind a firewall and a proxy that terminates TLS, and use the flag
+`--worker_certificate` of the other binaries.
 """
 
 import contextlib
@@ -33,17 +33,17 @@ FLAGS = flags.FLAGS
 
 def define_flags() -> None:
   """Defines the flags."""
-  flags.DEFINE_integer("num_workers", 2, "How many workers to start.")
+  flags.DEFINE_integer("num_workers", 2, "Number of workers to start.")
   flags.DEFINE_integer(
     "port",
     0,
-    "The TCP port of the first worker; the others have those that follow. 0:"
-    " free ones.",
+    "TCP port of the first worker; the others use the following ports. 0: free"
+    " ports.",
   )
   flags.DEFINE_integer(
     "max_concurrent_clients",
     0,
-    "Clients that a worker trains at the same time. 0: no limit.",
+    "Number of clients that a worker trains in parallel. 0: no limit.",
   )
 
 
@@ -52,7 +52,7 @@ def _terminate(signal_number, _) -> None:
 
 
 def main() -> None:
-  """Starts the workers, says where they are, and waits for the end."""
+  """Starts the workers, prints their addresses and waits."""
   common_flags.require("num_workers", FLAGS.num_workers >= 1, "at least 1")
   common_flags.require(
     "port",
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def run() -> None:
-  """Reads the command line and runs this binary, to the end of the process."""
+  """Runs this binary with the command line and ends the process."""
   program.run(main, define_flags)
 
 

@@ -1,1 +1,1 @@
-"""Flags, one module for each subject."""
+"""Flags, one module per subject."""

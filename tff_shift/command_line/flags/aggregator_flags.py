@@ -1,4 +1,4 @@
-"""The flag `--aggregator` and those of its hyper-parameters."""
+"""Aggregation: `--aggregator` and the flags of its hyper-parameters."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def define_flags() -> None:
   flags.DEFINE_string(
     "aggregator",
     "mean",
-    "How the server combines updates: mean; robust (clipped and zeroed); dp"
-    " (clipped, with noise for differential privacy); secure (only sums reach"
-    " the server); compressed (8 bits a number).",
+    "How the server aggregates client updates: mean; robust (clipping and"
+    " zeroing); dp (clipping and noise, for differential privacy); secure (only"
+    " sums reach the server); compressed (8 bits per number).",
   )
   for field in dataclasses.fields(aggregator_hparams.AggregatorHParams):
     owners = ", ".join(aggregator_hparams.USED_BY[field.name])
@@ -43,7 +43,7 @@ def define_flags() -> None:
 
 
 def _hparams() -> aggregator_hparams.AggregatorHParams:
-  """Makes the hyper-parameters of the aggregator, and refuses another's."""
+  """Returns the aggregator's hyper-parameters; refuses flags of others."""
   values = {}
   for flag, owners in aggregator_hparams.USED_BY.items():
     value = FLAGS[flag].value
@@ -61,10 +61,10 @@ def _hparams() -> aggregator_hparams.AggregatorHParams:
 
 
 def check() -> None:
-  """Refuses values that are wrong whatever is compared.
+  """Checks the flags, apart from the algorithms.
 
   Raises:
-    ValueError: If there is one.
+    ValueError: If a flag is wrong.
   """
   if FLAGS.aggregator not in aggregator_hparams.NAMES:
     raise ValueError(
@@ -79,7 +79,7 @@ def check() -> None:
 
 
 def settings() -> dict[str, Any]:
-  """Returns the aggregator and what of its hyper-parameters it uses, by flag.
+  """Returns the aggregator and the hyper-parameters that it uses, by flag.
 
   Raises:
     ValueError: If a flag is wrong.
@@ -104,22 +104,21 @@ def chosen(
 ) -> dict[str, factories.Aggregator | None]:
   """Returns the aggregator of the flags for each algorithm, checked.
 
-  With `dp` it prints what the noise guarantees.
+  Prints the privacy guarantee of `dp`.
 
   Args:
-    trials: The algorithms' names with their hyper-parameters; a name may
-      come more than once.
+    trials: Algorithm names and hyper-parameters. A name may repeat.
     num_clients: The number of clients.
-    participation: The share of them in a round.
+    participation: The client fraction of a round.
     num_rounds: The number of rounds of a run.
 
   Returns:
-    What `build` takes as `aggregator`, by the algorithm's name; None for those
-    that share nothing.
+    The argument `aggregator` of `build`, by algorithm. None for algorithms that
+    aggregate nothing.
 
   Raises:
-    ValueError: If a flag is wrong, an algorithm cannot do with the aggregator,
-      or none of the algorithms shares anything.
+    ValueError: If a flag is wrong, an algorithm does not support the
+      aggregator, or no algorithm aggregates anything.
   """
   from tff_shift.learning.aggregators import factories
   from tff_shift.learning.aggregators import privacy_accounting
@@ -149,9 +148,9 @@ def chosen(
 def _check(
   trials: Iterable[tuple[str, Any]], aggregator: factories.Aggregator
 ) -> dict[str, factories.Aggregator | None]:
-  """Refuses the aggregator where an algorithm cannot do with it.
+  """Refuses the aggregator if an algorithm does not support it.
 
-  An algorithm that shares nothing goes on as it is, beside one that does.
+  Algorithms that aggregate nothing are only refused if all do so.
   """
   from tff_shift.learning.aggregators import factories
 
@@ -176,12 +175,12 @@ def _describe(guarantee: privacy_accounting.Guarantee) -> str:
     f" the weights of a run of {guarantee.num_rounds} rounds with noise"
     f" multiplier {guarantee.noise_multiplier:g}, if each client takes part"
     f" in a round with probability {guarantee.sampling_probability:g},"
-    " independently of the others; if exactly that share takes part, as here,"
+    " independently of the others; if the cohort size is fixed, as here,"
     f" epsilon={guarantee.replacement_epsilon:.4g} for replacing a client;"
     " losses and accuracies are not covered"
     + (
-      "; who takes part follows from --seeds, and a share of the clients hides"
-      " one only from those who do not know them"
+      "; --seeds determine the cohorts, and sampling adds privacy only against"
+      " those who do not know the seeds"
       if guarantee.sampling_probability < 1
       else ""
     )

@@ -1,4 +1,4 @@
-"""The flags of the data set: a name, a file of arrays, or a prepared set."""
+"""Data set: flags that name a data set, a file of arrays or a TFDS data set."""
 
 from typing import Any
 
@@ -22,15 +22,15 @@ def define_flags(scenario: str, default: str) -> None:
   flags.DEFINE_string(
     "dataset",
     default,
-    f"One of {datasets.choices(scenario)}. The arrays of a file:"
-    f" {', '.join(own_datasets.KEYS)}. After tfds:<name>, :<x>,<y> names the"
-    " features of the examples and the labels.",
+    f"One of {datasets.choices(scenario)}. A file contains the arrays"
+    f" {', '.join(own_datasets.KEYS)}. tfds:<name>:<x>,<y> selects the features"
+    " of inputs and labels.",
   )
   flags.DEFINE_string(
     "dataset_sha256",
     None,
-    "With --dataset=path/to/data.npz: refuses the file unless this is its"
-    " SHA-256. config.json has that of each run, and --resume heeds it.",
+    "Expected SHA-256 of --dataset=path/to/data.npz; another file is refused."
+    " config.json records it for each run, and --resume checks it.",
   )
   flags.DEFINE_string(
     "data_dir",
@@ -41,17 +41,14 @@ def define_flags(scenario: str, default: str) -> None:
 
 
 def check(scenario: str) -> None:
-  """Refuses a data set that is not there or that the scenario cannot use.
+  """Checks that the data set exists and that the scenario supports it.
 
-  What a file says becomes the flags' values: its checksum, and its number of
-  clients where it has them.
-
-  Args:
-    scenario: The binary's name.
+  Sets flags from the file: its checksum, and its number of clients if it has
+  clients.
 
   Raises:
     ValueError: If a flag or a file is wrong.
-    FileNotFoundError: If it is not on the disk.
+    FileNotFoundError: If the data set is not on the disk.
   """
   name = FLAGS.dataset
   if not own_datasets.is_own(name) and name not in datasets.names(scenario):
@@ -65,8 +62,8 @@ def check(scenario: str) -> None:
   found = own_datasets.checksum(name)
   if FLAGS.dataset_sha256 not in (None, found):
     raise ValueError(
-      f"--dataset_sha256={FLAGS.dataset_sha256}: that of --dataset={name} is"
-      f" {found or 'not known, for it is no file'}"
+      f"--dataset_sha256={FLAGS.dataset_sha256}: the SHA-256 of"
+      f" --dataset={name} is {found or 'unknown, because it is not a file'}"
     )
   FLAGS.dataset_sha256 = found
   if num_clients is None:
@@ -87,41 +84,33 @@ def entry() -> dataset.DatasetInfo:
 
 
 def short_name() -> str:
-  """Returns what results call the data set."""
+  """Returns the name of the data set in results."""
   return own_datasets.short_name(FLAGS.dataset)
 
 
 def clients_are_given(flag: str) -> bool:
-  """Tells whether examples have a client, so that no flag deals them.
+  """Returns whether the data set assigns its examples to clients.
 
   Args:
-    flag: The flag that would deal them.
-
-  Returns:
-    Whether they have.
+    flag: The flag that partitions other data sets.
 
   Raises:
-    ValueError: If they have and the flag is set all the same.
+    ValueError: If the data set assigns clients and the flag is set.
   """
   if entry().num_clients is None:
     return False
   if not FLAGS[flag].using_default_value:
     raise ValueError(
       f"--{flag}={FLAGS[flag].value} does not apply to"
-      f" --dataset={FLAGS.dataset}, whose examples have a client; leave it out"
+      f" --dataset={FLAGS.dataset}, which assigns examples to clients; leave it"
+      " out"
     )
   return True
 
 
 def named(values: dict[str, Any]) -> dict[str, Any]:
-  """Returns flags as config.json has them.
+  """Returns flags as config.json stores them.
 
-  A file is the same one wherever it lies.
-
-  Args:
-    values: Every flag with its value.
-
-  Returns:
-    The values, with the short name of the data set.
+  The data set gets its short name, so that a file may move.
   """
   return values | {"dataset": short_name()}

@@ -1,7 +1,7 @@
-"""A flag for each hyper-parameter of each algorithm; each may be a list.
+"""Hyper-parameters (comma-separated values are separate trials): the flags.
 
-Algorithms of the user (`--import`) have theirs, too: their files are imported
-before the flags are defined.
+Each hyper-parameter of each algorithm has a flag. The user's algorithms
+(`--import`) are imported before the flags are defined.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ def _define_import(values: flags.FlagValues = flags.FLAGS) -> None:
     _IMPORT,
     None,
     "Comma-separated algorithms of your own: files (my_algorithm.py) or modules"
-    " (my_package.my_algorithm). An algorithm has the name of its file, and its"
+    " (my_package.my_algorithm). The file name is the algorithm's name, and its"
     " hyper-parameters become flags.",
     flag_values=values,
   )
@@ -42,14 +42,14 @@ def import_algorithms(arguments: Sequence[str]) -> None:
   """Imports the algorithms of `--import`, before any flag is defined.
 
   Args:
-    arguments: The command line; files of flags are read, too.
+    arguments: The command line, which may name flag files.
 
   Raises:
     ValueError: If an algorithm cannot be imported or used.
-    flags.Error: If a file of flags cannot be read.
+    flags.Error: If a flag file cannot be read.
   """
   values = flags.FlagValues()
-  # Flags that are not known yet may have a value behind a blank.
+  # Flags that are not defined yet may have a value after a blank.
   values.set_gnu_getopt(True)
   _define_import(values)
   values(arguments, known_only=True)
@@ -82,10 +82,10 @@ class _ListParser(flags.ArgumentParser):
     """Returns the comma-separated values.
 
     Args:
-      argument: What stands behind the `=` of the flag.
+      argument: The text after the `=` of the flag.
 
     Raises:
-      ValueError: If one is of another type, or one comes twice.
+      ValueError: If a value has the wrong type or is a duplicate.
     """
     requirement = f"it must be {self._limits}, or several, comma-separated"
     try:
@@ -93,23 +93,23 @@ class _ListParser(flags.ArgumentParser):
     except ValueError as error:
       raise ValueError(requirement) from error
     if len(set(values)) != len(values):
-      raise ValueError(f"{requirement}, none twice")
+      raise ValueError(f"{requirement}, without duplicates")
     return values
 
 
 def define_flags(scenario: str, defaults: Mapping[str, str]) -> None:
   """Defines a flag for each hyper-parameter of a scenario's algorithms.
 
-  Its value is the list of what is compared, None if it is not set.
+  The value of a flag is the list of values to compare, or None.
 
   Args:
     scenario: The scenario.
-    defaults: Says the default of a hyper-parameter where it is not that of the
-      algorithm's own file.
+    defaults: The help text for the default of a hyper-parameter, where it
+      differs from the algorithm's own default.
 
   Raises:
-    ValueError: If a hyper-parameter has the name of another flag, or two
-      algorithms have one of the same name and of different types.
+    ValueError: If a hyper-parameter has the name of another flag, or if two
+      algorithms declare it with different types.
   """
   _define_import()
   names = algorithms.names(scenario)
@@ -122,8 +122,8 @@ def define_flags(scenario: str, defaults: Mapping[str, str]) -> None:
       if type(first.default) is not type(field.default):
         raise ValueError(
           f"the hyper-parameter {hparam!r} of {name} is of type"
-          f" {type(field.default).__name__}, and that of {owner} of type"
-          f" {type(first.default).__name__}; give it another name"
+          f" {type(field.default).__name__}, but of {owner} of type"
+          f" {type(first.default).__name__}; rename it"
         )
   for field in fields.values():
     owners = [*declared[field.name]]
@@ -132,7 +132,7 @@ def define_flags(scenario: str, defaults: Mapping[str, str]) -> None:
     if field.name in flags.FLAGS:
       raise ValueError(
         f"the hyper-parameter {field.name!r} of {owners[0]} has the name of"
-        " another flag; give it another name"
+        " another flag; rename it"
       )
     flags.DEFINE_flag(
       flags.Flag(
@@ -140,15 +140,14 @@ def define_flags(scenario: str, defaults: Mapping[str, str]) -> None:
         flags.CsvListSerializer(","),
         field.name,
         None,
-        f"{field.metadata['help']} Default: {default}.{scope}"
-        " Several, comma-separated: a run for each.",
+        f"{field.metadata['help']} Default: {default}.{scope}",
         boolean=isinstance(field.default, bool),
       )
     )
 
 
 def _own_defaults(by_owner: Mapping[str, dataclasses.Field]) -> str:
-  """Says the default of a hyper-parameter, and which algorithms have another.
+  """Describes the default of a hyper-parameter, and deviating algorithms.
 
   Args:
     by_owner: Its declaration in each algorithm that has it.

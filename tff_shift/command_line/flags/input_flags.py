@@ -1,4 +1,4 @@
-"""The flags of what is done to the pixels of images, and to features."""
+"""Input scaling: flags that scale pixels of images, and features."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FLAGS = flags.FLAGS
 
-# Features beyond it saturate a network whose weights suit inputs near 1.
+# Larger features saturate a network with weights for inputs near 1.
 _LARGE = 100
 
 _NUMBERS = ("input_mean", "input_deviation")
@@ -27,38 +27,37 @@ def define_flags(default: str) -> None:
   """Defines the flags.
 
   Args:
-    default: The binary's default, one of `input_scaling.NAMES`.
+    default: The default of the binary, one of `input_scaling.NAMES`.
   """
   flags.DEFINE_string(
     "input_scaling",
     default,
-    "What a model's images are scaled to: zero_one, minus_one_one, or"
-    " standardized (each channel to mean 0 and deviation 1). Vectors stay as"
-    " they are by default; standardized, each feature has mean 0 and deviation"
-    " 1.",
+    "Scaling of image inputs: zero_one, minus_one_one, or standardized (each"
+    " channel has mean 0 and standard deviation 1). Feature vectors are not"
+    " scaled by default; standardized gives each feature mean 0 and standard"
+    " deviation 1.",
   )
-  for name, what in zip(_NUMBERS, ("mean", "deviation"), strict=True):
+  for name, what in zip(_NUMBERS, ("mean", "standard deviation"), strict=True):
     flags.DEFINE_list(
       name,
       None,
-      f"With --input_scaling=standardized: the {what} of pixels that are"
-      " divided by 255, one number or one for each channel; or of features, one"
-      " number or one for each. Default: that of the training part, with the"
-      " first seed.",
+      f"For --input_scaling=standardized: {what} of pixels divided by 255 (one"
+      " number, or one per channel) or of features (one number, or one per"
+      " feature). Default: computed from the training data of the first seed.",
     )
 
 
 def chosen(parts: Sequence[np.ndarray]) -> input_scaling.InputScaling | None:
-  """Returns the scaling that the flags ask for, checked.
+  """Returns the input scaling of the flags, checked.
 
-  Numbers that are not given are taken from the examples and become the flags'
-  values: config.json has them, and a run goes on with these alone.
+  Missing numbers are computed from the examples and stored in the flags, so
+  that config.json records them and resumed runs use them.
 
   Args:
-    parts: What a model is trained on, x of the examples.
+    parts: The inputs x of the training examples.
 
   Returns:
-    The scaling; None for examples that stay as they are.
+    The scaling. None if the inputs are not scaled.
 
   Raises:
     ValueError: If a flag is wrong or does not apply.
@@ -74,15 +73,15 @@ def chosen(parts: Sequence[np.ndarray]) -> input_scaling.InputScaling | None:
     )
   given = [flag for flag in _NUMBERS if FLAGS[flag].value is not None]
   if parts[0].dtype != np.uint8:
-    # The default is for images.
+    # The default only applies to images.
     is_asked = not FLAGS["input_scaling"].using_default_value
     are_features = parts[0].dtype.kind == "f"
     asked = ["input_scaling"] * is_asked + given
     if not (are_features and is_asked and name == "standardized"):
       if asked:
         raise ValueError(
-          f"--{asked[0]} is for images, and --dataset={FLAGS.dataset} has none;"
-          " leave it out"
+          f"--{asked[0]} applies to images, and --dataset={FLAGS.dataset} has"
+          " none; leave it out"
           + (", or pass --input_scaling=standardized" if are_features else "")
         )
       if are_features:
@@ -96,7 +95,7 @@ def chosen(parts: Sequence[np.ndarray]) -> input_scaling.InputScaling | None:
     )
   if len(given) == 1:
     (missing,) = set(_NUMBERS) - set(given)
-    raise ValueError(f"--{given[0]} without --{missing}: give both or none")
+    raise ValueError(f"--{given[0]} needs --{missing}: set both or neither")
   if given:
     return _parse(parts[0].shape[-1])
   scaling = input_scaling.make(name, parts)
@@ -107,18 +106,18 @@ def chosen(parts: Sequence[np.ndarray]) -> input_scaling.InputScaling | None:
 
 
 def _warn_of_large_features(parts: Sequence[np.ndarray]) -> None:
-  """Says that features will hardly train; not all of them diverge."""
+  """Warns of features that hinder training; not all of them diverge."""
   largest = max(np.abs(part).max(initial=0) for part in parts)
   if largest > _LARGE:
     output_folder.warn(
       f"features of --dataset={dataset_flags.short_name()} are as large as"
-      f" {largest:.3g}, which may leave a model at chance; pass"
+      f" {largest:.3g}; the model may stay at chance accuracy; pass"
       " --input_scaling=standardized"
     )
 
 
 def _parse(num_channels: int) -> input_scaling.InputScaling:
-  """Returns the scaling of the numbers that are given."""
+  """Returns the scaling with the given mean and standard deviation."""
   from tff_shift.models import input_scaling
 
   values = []
@@ -135,9 +134,8 @@ def _parse(num_channels: int) -> input_scaling.InputScaling:
       or (limit and min(numbers) <= 0)
     ):
       raise ValueError(
-        f"--{flag}={','.join(texts)}: one finite number{limit} wanted,"
-        f" {arguments.FLOAT32}, or {num_channels}, one for each channel or"
-        " feature"
+        f"--{flag}={','.join(texts)}: it must be one finite number{limit},"
+        f" {arguments.FLOAT32}, or {num_channels}, one per channel or feature"
       )
     values.append(numbers)
   mean, deviation = values

@@ -1,4 +1,4 @@
-"""The flags that change a model: normalisation, weights of files, Llamas."""
+"""Model options: flags of normalisation, initial weights and Llama models."""
 
 from __future__ import annotations
 
@@ -24,41 +24,41 @@ def define_flags() -> None:
   flags.DEFINE_string(
     "weights_file",
     None,
-    "Weights that the model starts from: a Keras model (.keras, .h5, or the"
-    " folder of a SavedModel) with layers of the same names, or an .npz file."
-    " All of the head, or of the backbone, may be left out. Where a model is"
-    " pre-trained (online_adaptation), pre-training starts from them. Default:"
-    " random.",
+    "Initial weights: a Keras model (.keras, .h5, or a SavedModel folder) with"
+    " layers of the same names, or an .npz file. The whole head, or the whole"
+    " backbone, may be missing. In online_adaptation, pre-training starts from"
+    " them. Default: random weights.",
   )
   flags.DEFINE_enum(
     "normalization",
     "group",
     ("group", "batch"),
-    "What normalises in a network for images: group, the layers that it has;"
-    " batch, batch normalisation in their place (--personal_norm says what of"
-    " it is a client's own).",
+    "Normalisation layers of image models: group, the model's own; batch,"
+    " replaces them by batch normalisation (--personal_norm selects which parts"
+    " of it are personal).",
   )
   flags.DEFINE_string(
     "model_dir",
     None,
     "Folder of a pre-trained model (config.json, model*.safetensors,"
-    " tokenizer.json), for models with an option model_dir (llama). A relative"
-    " one that is not there is looked for in the folder of the data sets.",
+    " tokenizer.json), for models with the option model_dir (llama). A missing"
+    " relative folder is looked up in the folder of the data sets.",
   )
   flags.DEFINE_integer(
     "lora_rank",
     None,
-    "Rank of the adapters of a pre-trained model. Default: the model's.",
+    "Rank of the LoRA adapters of a pre-trained model. Default: the model's.",
   )
   flags.DEFINE_float(
     "lora_alpha",
     None,
-    "Adapters count lora_alpha / lora_rank. Default: the model's.",
+    "Scaling of the LoRA adapters: their output is multiplied by lora_alpha /"
+    " lora_rank. Default: the model's.",
   )
 
 
 def model_dir() -> pathlib.Path | None:
-  """Returns the folder of `--model_dir`; None where it is not set."""
+  """Returns the folder of `--model_dir`, or None if it is not set."""
   if FLAGS.model_dir is None:
     return None
   folder = pathlib.Path(FLAGS.model_dir).expanduser()
@@ -70,25 +70,25 @@ def model_dir() -> pathlib.Path | None:
 
 
 def options() -> dict[str, Any]:
-  """Returns the options of a model that the flags set."""
+  """Returns the model options that are set by flags."""
   chosen = {name: FLAGS[name].value for name in _NAMES}
   chosen["model_dir"] = model_dir()
   return {name: each for name, each in chosen.items() if each is not None}
 
 
 def changed(model: split_model.SplitModel) -> split_model.SplitModel:
-  """Changes a model by `--normalization` and `--weights_file`.
+  """Applies `--normalization` and `--weights_file` to a model.
 
   Args:
-    model: The model that is trained. A guide is no part of such files.
+    model: The model to train, without a guide: weight files have none.
 
   Returns:
-    The model.
+    The changed model.
 
   Raises:
-    FileNotFoundError: If there is no such file.
-    ValueError: If it is damaged or does not fit, or if the model has no group
-      normalisation to be replaced.
+    FileNotFoundError: If the weights file does not exist.
+    ValueError: If the file is damaged or does not fit the model, or if the
+      model has no group normalisation to replace.
   """
   if FLAGS.normalization == "batch":
     model = models.with_batch_normalization(model)
@@ -100,11 +100,11 @@ def changed(model: split_model.SplitModel) -> split_model.SplitModel:
 
 
 def digest_of_weights() -> str | None:
-  """Returns the SHA-256 of `--weights_file`; None where it is not set.
+  """Returns the SHA-256 of `--weights_file`, or None if it is not set.
 
   Raises:
-    FileNotFoundError: If there is no such file.
-    ValueError: If it cannot be read.
+    FileNotFoundError: If the file does not exist.
+    ValueError: If the file cannot be read.
   """
   if FLAGS.weights_file is None:
     return None

@@ -1,4 +1,4 @@
-"""The flag `--preset`: files of settings that come with the binaries."""
+"""The flag `--preset`: flag files that are shipped with the binaries."""
 
 import pathlib
 from collections.abc import Sequence
@@ -21,19 +21,19 @@ def path(binary: str, name: str) -> pathlib.Path:
 
 
 def expand(arguments: Sequence[str], binary: str) -> list[str]:
-  """Puts the file of a preset in the place of `--preset=NAME`.
+  """Replaces `--preset=NAME` by `--flagfile=FILE`.
 
-  What comes after it on the command line counts, as with `--flagfile`.
+  Later flags on the command line override the preset, as with `--flagfile`.
 
   Args:
     arguments: A command line.
-    binary: The name of the binary, which is that of its folder of presets.
+    binary: The name of the binary, and of its folder of presets.
 
   Returns:
-    The command line with `--flagfile=FILE` in the place of each preset.
+    The command line without presets.
 
   Raises:
-    UsageError: If the binary has no such preset; names those that it has.
+    UsageError: If the binary has no such preset. The message lists its presets.
   """
   expanded, rest = [], iter(arguments)
   for argument in rest:
@@ -54,6 +54,6 @@ def expand(arguments: Sequence[str], binary: str) -> list[str]:
 
 
 def help_text(binary: str) -> str:
-  """Returns what `--help` says of the presets of a binary; empty if none."""
+  """Returns the help text of the presets of a binary; empty without presets."""
   known = ", ".join(names(binary))
   return f"--{_FLAG}=NAME reads the flags of a preset: {known}." * bool(known)

@@ -1,7 +1,7 @@
-"""The flags by which each algorithm's setting is chosen fairly.
+"""Hyper-parameter selection: flags that select a setting of each algorithm.
 
-A binary has one rule beside `none`, which never looks at what is judged in the
-end.
+Each binary has one selection criterion besides `none`. It never uses the test
+data.
 """
 
 from collections.abc import Callable
@@ -19,26 +19,24 @@ def define(rule: str, chosen: str) -> None:
   """Defines the flags.
 
   Args:
-    rule: The name of the binary's rule.
-    chosen: What setting the rule chooses, in words.
+    rule: The name of the binary's criterion.
+    chosen: Describes the setting that the criterion selects.
   """
   flags.DEFINE_string(
     "select",
     selection.NONE,
-    f"{selection.NONE}: every setting of an algorithm's hyper-parameters is a"
-    f" run. {rule}: of the settings of each algorithm, that is run which has"
-    f" {chosen}.",
+    f"{selection.NONE}: runs every hyper-parameter setting. {rule}: runs only"
+    f" each algorithm's setting with {chosen}.",
   )
   flags.DEFINE_list(
     "selection_seeds",
     None,
-    f"The seeds over which --select={rule} takes the mean. Default: all of"
-    " --seeds.",
+    f"Seeds over which --select={rule} averages. Default: all of --seeds.",
   )
   flags.DEFINE_bool(
     "all_settings",
     False,
-    f"With --select={rule}: runs the settings that were not chosen as well.",
+    f"With --select={rule}: also runs the settings that were not selected.",
   )
 
 
@@ -46,11 +44,11 @@ def chosen_seeds(rule: str, seeds: Sequence[int]) -> list[int]:
   """Checks the flags.
 
   Args:
-    rule: The name of the binary's rule.
+    rule: The name of the binary's criterion.
     seeds: All seeds.
 
   Returns:
-    The seeds with which the setting of an algorithm is chosen.
+    The seeds used to select the setting of each algorithm.
 
   Raises:
     UsageError: If a flag is wrong.
@@ -60,7 +58,7 @@ def chosen_seeds(rule: str, seeds: Sequence[int]) -> list[int]:
     return list(seeds)
   found = common_flags.chosen_seeds("selection_seeds")
   common_flags.require(
-    "selection_seeds", set(found) <= set(seeds), "a part of --seeds"
+    "selection_seeds", set(found) <= set(seeds), "a subset of --seeds"
   )
   return found
 
@@ -68,7 +66,7 @@ def chosen_seeds(rule: str, seeds: Sequence[int]) -> list[int]:
 def rule(
   name: str, measure: str, score: Callable[[selection.Trial], float]
 ) -> selection.SelectionCriterion | None:
-  """Returns the criterion of --select, None for `none`."""
+  """Returns the criterion of `--select`, or None for `none`."""
   if FLAGS.select == selection.NONE:
     return None
   return selection.SelectionCriterion(name, measure, score)

@@ -1,4 +1,4 @@
-"""The flags of trackers: where curves can be looked at."""
+"""Experiment tracking: flags of TensorBoard and MLflow."""
 
 import importlib.util
 import os
@@ -17,7 +17,7 @@ FLAGS = flags.FLAGS
 
 _NONE = "none"
 _NAMES = ("tensorboard", "mlflow", _NONE)
-# Seconds within which a server has to answer.
+# The timeout of a server in seconds.
 _TIMEOUT = 10
 
 
@@ -26,53 +26,54 @@ def define_flags() -> None:
   flags.DEFINE_list(
     "tracker",
     ["tensorboard"],
-    "Comma-separated: tensorboard (event files in --output_dir) and mlflow"
-    " (runs with parameters, scalars and figures; needs the extra mlflow); or"
-    " none.",
+    "Comma-separated trackers: tensorboard (event files in --output_dir),"
+    " mlflow (runs with parameters, scalars and figures; needs the extra"
+    " mlflow); or none.",
   )
   flags.DEFINE_string(
     "mlflow_uri",
     None,
-    "Where MLflow keeps runs: a folder or the address of a server. Default: the"
-    " folder mlruns in --output_dir.",
+    "Folder or server address where MLflow stores runs. Default: mlruns in"
+    " --output_dir.",
   )
 
 
 def check() -> None:
-  """Refuses trackers that there are not or that cannot be used.
+  """Checks that the trackers exist and can be used.
 
   Raises:
-    ValueError: If there is one.
+    ValueError: If a flag is wrong.
   """
   names = FLAGS.tracker
   shown = f"--tracker={','.join(names)}"
   if not names or not set(names) <= set(_NAMES) or len({*names}) < len(names):
     raise ValueError(
-      f"{shown}: it must be some of {', '.join(_NAMES)}, none twice"
+      f"{shown}: it must be one or more of {', '.join(_NAMES)}, without"
+      " duplicates"
     )
   if _NONE in names and len(names) > 1:
-    raise ValueError(f"{shown}: {_NONE} goes with no other")
+    raise ValueError(f"{shown}: {_NONE} excludes all others")
   if "mlflow" not in names:
     if FLAGS.mlflow_uri is not None:
       raise ValueError("--mlflow_uri needs --tracker=mlflow")
     return
   if importlib.util.find_spec("mlflow") is None:
     raise ValueError(
-      f"{shown}: MLflow is not installed; it comes with the extra mlflow, pip"
-      " install 'tff_shift[mlflow]'"
+      f"{shown}: MLflow is not installed; install the extra mlflow: pip install"
+      " 'tff_shift[mlflow]'"
     )
   if FLAGS.mlflow_uri is not None:
     _check_place(FLAGS.mlflow_uri)
 
 
 def _check_place(uri: str) -> None:
-  """Refuses a server that does not answer, or a folder that cannot be one."""
+  """Checks that a server answers, or that a folder is writable."""
   scheme = urllib.parse.urlsplit(uri).scheme
   if scheme in ("http", "https"):
     try:
       urllib.request.urlopen(uri, timeout=_TIMEOUT).close()
     except urllib.error.HTTPError:
-      # It has answered. What it wants, such as a password, MLflow knows.
+      # It answered. MLflow itself knows what it needs, such as a password.
       pass
     except (OSError, ValueError) as error:
       reason = getattr(error, "reason", error)
@@ -86,8 +87,8 @@ def _check_place(uri: str) -> None:
     )
     if not uri or not existing.is_dir() or not os.access(existing, os.W_OK):
       raise ValueError(
-        f"--mlflow_uri={uri}: it must be a folder that you may write to, or the"
-        " address of a server"
+        f"--mlflow_uri={uri}: it must be a writable folder or the address of a"
+        " server"
       )
 
 
@@ -95,14 +96,14 @@ def make(scenario: str, folder: results.RunFolder) -> trackers.Tracker:
   """Returns the tracker of the flags, after `check`.
 
   Args:
-    scenario: The binary's name.
+    scenario: The name of the binary.
     folder: The output folder.
 
   Returns:
     The tracker.
 
   Raises:
-    files.WriteError: If MLflow cannot use its place.
+    files.WriteError: If MLflow cannot use its folder or server.
   """
   makers = {
     "tensorboard": lambda: trackers.TensorBoard(folder.path / "tensorboard"),

@@ -1,4 +1,4 @@
-"""The flags of the executor `remote`, the fields of `RemoteWorkers`."""
+"""Remote workers (--executor=remote): flags, the fields of `RemoteWorkers`."""
 
 import dataclasses
 
@@ -8,61 +8,58 @@ from tff_shift import execution
 
 
 def define_flags() -> None:
-  """Defines the flags that all binaries have for remote workers."""
+  """Defines the flags of remote workers."""
   flags.DEFINE_list(
     "workers",
     None,
-    "For --executor=remote: comma-separated host:port of its workers.",
+    "Comma-separated host:port of the workers.",
   )
   flags.DEFINE_float(
     "worker_timeout",
     None,
-    "For --executor=remote: seconds of silence, or without an answer to any"
-    " request but the one to compute, after which a worker counts as lost."
-    " Default: 60.",
+    "Seconds without any sign of life, or without an answer to a request other"
+    " than the one to compute, after which a worker counts as lost. Default:"
+    " 60.",
   )
   flags.DEFINE_float(
     "compute_timeout",
     None,
-    "For --executor=remote: seconds after which a worker that still computes"
-    " counts as lost. Default: none, as long as it gives signs of life.",
+    "Seconds after which a worker that is still computing counts as lost."
+    " Default: no limit while it shows signs of life.",
   )
   flags.DEFINE_enum(
     "on_worker_failure",
     None,
     execution.ON_WORKER_FAILURE,
-    "For --executor=remote, when a worker is lost in the middle of a run:"
-    " repeat its clients' work on the other workers (default), or stop.",
+    "If a worker is lost during a run: repeat its clients' work on the other"
+    " workers (default), or stop.",
   )
   flags.DEFINE_string(
     "worker_certificate",
     None,
-    "For --executor=remote: a PEM file with the authority that has signed the"
-    " workers' certificates; connections are then encrypted. Default: they"
-    " are not.",
+    "PEM file of the authority that signed the workers' certificates; encrypts"
+    " connections. Default: no encryption.",
   )
   flags.DEFINE_string(
     "worker_client_certificate",
     None,
-    "For --executor=remote: a PEM file with the certificate to show the"
-    " workers. Default: none.",
+    "PEM file of the client certificate for the workers. Default: none.",
   )
   flags.DEFINE_string(
     "worker_client_key",
     None,
-    "For --executor=remote: a PEM file with the key of"
-    " --worker_client_certificate.",
+    "PEM file of the key of --worker_client_certificate.",
   )
 
 
 def chosen() -> execution.RemoteWorkers | None:
-  """Returns the workers of the flags; None for another executor than `remote`.
+  """Returns the workers of the flags, checked.
 
   Returns:
-    The workers, checked.
+    The workers. None for other executors.
 
   Raises:
-    ValueError: If a flag is wrong, is missing, or belongs to another executor.
+    ValueError: If a flag is wrong or missing, or set for another executor.
     FileNotFoundError: If a file is missing.
   """
   values = {

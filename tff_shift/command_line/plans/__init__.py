@@ -1,1 +1,1 @@
-"""One plan for each scenario: its flags, and what they ask for."""
+"""Plans, one per scenario: its flags, and the checked comparison."""

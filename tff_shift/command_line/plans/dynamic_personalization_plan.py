@@ -1,4 +1,4 @@
-"""The flags of `experiments.dynamic_personalization`, and what they ask for."""
+"""Dynamic personalization: flags and plan of the binary of this name."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ FLAGS = flags.FLAGS
 SCENARIO = "dynamic_personalization"
 VALIDATION = "validation"
 
-# The paper gives none. Rates are the best of a few on digits with the default
-# network, the same few for all algorithms.
+# The paper gives no values. Learning rates were selected on digits with the
+# default network, from the same few values for all algorithms.
 _DEFAULTS = {
   "local_epochs": 2,
   "batch_size": 10,
@@ -46,8 +46,8 @@ _OWN_DEFAULTS = {
   "fed_avg": {"learning_rate": 0.1},
 }
 
-# Target networks of 5,000 to 20,000 weights, for the hypernetwork has a hundred
-# times as many: the width of their first layer.
+# The width of the first layer of target networks. They have 5,000 to 20,000
+# weights, because the hypernetwork has a hundred times as many.
 _WIDTHS = {"mlp": 16, "cnn": 8}
 
 _QUANTILE = 0.95
@@ -63,111 +63,111 @@ def define_flags() -> None:
     SCENARIO,
     hparam_defaults=described,
     rounds=100,
-    rounds_help="Rounds of training, a new period each.",
-    model_help="The target network. Default: the data set's.",
-    model_width_help="All layers of mlp are that wide, those of cnn 1, 2, 2 and"
-    " 4 times, and those of others as the model says. Default: "
+    rounds_help="Number of training rounds, each with a new period.",
+    model_help="It is the target network. Default: the data set's.",
+    model_width_help="All layers of mlp have this width, those of cnn 1, 2, 2"
+    " and 4 times this width, those of other models as documented there."
+    " Default: "
     + ", ".join(f"{name} {width}" for name, width in _WIDTHS.items())
-    + ", else the model's.",
+    + ", otherwise the model's.",
   )
   flags.DEFINE_list(
     "test_distributions",
     list(dynamic_personalization.DISTRIBUTIONS),
-    "Comma-separated distributions of the periods in use, a stream for each: "
+    "Comma-separated distributions of test periods, one stream each: "
     + ", ".join(dynamic_personalization.DISTRIBUTIONS)
     + ".",
   )
   flags.DEFINE_list(
     "train_distributions",
     list(dynamic_personalization.DISTRIBUTIONS),
-    "Comma-separated distributions; each client draws one of them for each"
-    " period of training.",
+    "Comma-separated distributions of training periods; each client samples"
+    " one for each period.",
   )
-  flags.DEFINE_integer("period_size", 100, "Examples of a period.")
+  flags.DEFINE_integer("period_size", 100, "Number of examples of a period.")
   flags.DEFINE_integer(
-    "periods", 100, "Measured periods of a stream (the paper's n)."
+    "periods", 100, "Number of evaluated periods of a stream (the paper's n)."
   )
   flags.DEFINE_integer(
     "periods_per_distribution",
     5,
-    "How many periods in a row of a stream keep a distribution and its heavy"
-    " labels. With 1, an update for the next period comes too late by"
-    " construction.",
+    "Number of consecutive periods of a stream with the same distribution and"
+    " the same heavy labels. With 1, an update for the next period is always"
+    " too late.",
   )
   flags.DEFINE_string(
     "rest",
     "others",
-    "What the examples without a share are drawn from: others, the labels"
-    " without one, or any.",
+    "Labels of the examples outside the fractions of the heavy labels: others,"
+    " sampled from the remaining labels; or any, from all labels.",
   )
   flags.DEFINE_string(
     "representation",
     "moments",
-    "How the data of a period become a vector r: "
+    "Representation of the data of a period as a vector r: "
     + ", ".join(choices.REPRESENTATIONS)
-    + ". t_sne takes part of a second for"
-    " each client and round.",
+    + ". t_sne takes a fraction of a second"
+    " per client and round.",
   )
   flags.DEFINE_string(
     "distance_features",
     "pixels",
-    "What the distance of two periods compares: "
+    "Features that the distance between periods compares: "
     + ", ".join(choices.FEATURES)
-    + ", a small network that is trained on"
-    " public data.",
+    + " (of a small network trained on"
+    " public data).",
   )
   flags.DEFINE_float(
     "threshold_quantile",
     None,
-    "The distance above which there is a drift (DT) is this quantile of the"
-    f" distances between iid periods. Default: {_QUANTILE}.",
+    "Quantile of the distances between IID periods that is the drift threshold"
+    f" (DT); larger distances are drifts. Default: {_QUANTILE}.",
   )
   flags.DEFINE_float(
     "distance_threshold",
     None,
-    "DT itself, at least 0: 0 is always a drift, inf never.",
+    "The drift threshold DT itself, at least 0. 0: always a drift, inf: never.",
   )
   flags.DEFINE_string(
     "apply_update",
     "next",
-    "From when a model for a drift is in use: next, the period after the one"
-    " that showed the drift, or current, which predicts that one again.",
+    "First period of an updated model after a drift: next, the period after the"
+    " drift was detected; or current, which predicts that period again.",
   )
   flags.DEFINE_float(
     "public_fraction",
     0.2,
-    "Share of the examples not for the test that the server knows; it fits"
-    " representations and trains the extractor on them.",
+    "Fraction of the examples outside the test split that is public: the server"
+    " fits representations and trains the extractor on it.",
   )
   flags.DEFINE_integer(
     "max_examples",
     None,
-    "Uses at most so many examples of the data set. Default: all.",
+    "Maximum number of examples of the data set to use. Default: all.",
   )
   pretrained.define_flags("extractors")
   flags.DEFINE_integer(
     "public_seed",
     0,
-    "Seed of the parts of the data set and of what the server fits to them;"
-    " one extractor and one threshold serve all --seeds.",
+    "Seed of the data split and of the server's fits. All --seeds share one"
+    " extractor and one threshold.",
   )
   selection_flags.define(
     VALIDATION,
-    "the best accuracy, mean over seeds, on iid periods of the validation part"
-    " (VACC); the streams of the test part are never looked at",
+    "the best mean accuracy over seeds on IID periods of the validation split"
+    " (VACC); the test streams are never used",
   )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan(plan.Plan):
-  """What the flags ask for, checked.
+  """The checked plan of a dynamic-personalization comparison.
 
   Attributes:
-    dataset: The data set in its parts.
-    extractor: The network of the extractor, not yet trained; None where nothing
-      needs it.
-    pretraining: How it is trained.
-    quantile: That of the threshold.
+    dataset: The splits of the data set.
+    extractor: The untrained feature extractor. None if it is not needed.
+    pretraining: The hyper-parameters of the extractor's training.
+    quantile: The quantile of distances that is the drift threshold.
   """
 
   dataset: dynamic_personalization.DynamicDataset
@@ -177,7 +177,7 @@ class Plan(plan.Plan):
 
 
 def representation_size(trial: selection.Trial) -> int | None:
-  """Returns the length of r; None where a trial needs no r."""
+  """Returns the length of r, or None if the trial needs no r."""
   return getattr(trial.hparams, "representation_size", None)
 
 
@@ -208,7 +208,7 @@ def make_plan() -> Plan:
       f"--num_clients={FLAGS.num_clients} with"
       f" --period_size={FLAGS.period_size}",
     )
-    # What cannot be drawn is refused here.
+    # Refuses periods that cannot be drawn.
     for distribution in FLAGS.test_distributions:
       test_periods(dataset, distribution, seeds[0])
     train_periods(dataset, seeds[0])
@@ -223,8 +223,8 @@ def make_plan() -> Plan:
     "period_size",
     FLAGS.distance_threshold is not None
     or 2 * FLAGS.period_size <= len(dataset.train.y),
-    f"at most half of the {len(dataset.train.y)} examples of training, on"
-    " which the threshold is calibrated, or --distance_threshold given",
+    f"at most half of the {len(dataset.train.y)} training examples, on which"
+    " the threshold is calibrated, unless --distance_threshold is set",
   )
   chosen = _contestants(2 * extractor.embedding_size)
   common_flags.check_sizes(chosen, model, FLAGS.num_clients * FLAGS.period_size)
@@ -265,10 +265,10 @@ def make_plan() -> Plan:
 
 
 def check_flags() -> None:
-  """Refuses values that are wrong whatever the data hold.
+  """Checks the flags as far as possible without data.
 
   Raises:
-    UsageError: If there is one.
+    UsageError: If a flag is wrong.
   """
   common_flags.check_common_flags(SCENARIO)
   for flag, allowed in (
@@ -301,14 +301,14 @@ def check_flags() -> None:
   )
   if None not in (quantile, threshold):
     raise common_flags.UsageError(
-      f"--threshold_quantile={quantile:g} does not apply to a given"
+      f"--threshold_quantile={quantile:g} does not apply to"
       f" --distance_threshold={threshold:g}; leave one of them out"
     )
-  # That of the extractor is not known yet.
+  # The size of the extractor's moments is not known yet.
   _contestants(None, trials.described)
   seeds = common_flags.chosen_seeds("seeds")
   selection_flags.chosen_seeds(VALIDATION, seeds)
-  # Last, because it imports the algorithms and TensorFlow.
+  # Last, because it imports algorithms and TensorFlow.
   _contestants(None)
 
 
@@ -316,7 +316,12 @@ def _contestants(
   moments_size: int | None,
   choose: Callable[..., list[selection.Trial]] = trials.chosen,
 ) -> list[selection.Trial]:
-  """Returns what is compared; None where the length of moments is not known."""
+  """Returns the trials.
+
+  Args:
+    moments_size: The length of moments as r. None: not known yet.
+    choose: `trials.chosen` or `trials.described`.
+  """
   return choose(
     SCENARIO,
     lambda name, _: _DEFAULTS | _OWN_DEFAULTS.get(name, {}),
@@ -325,7 +330,7 @@ def _contestants(
 
 
 def _overrides(algorithm: str, moments_size: int | None) -> dict[str, Any]:
-  """Returns the hyper-parameters of an algorithm that the data fix."""
+  """Returns the hyper-parameters of an algorithm that the data determine."""
   if (
     moments_size is None
     or not hasattr(
@@ -337,7 +342,7 @@ def _overrides(algorithm: str, moments_size: int | None) -> dict[str, Any]:
   common_flags.require(
     "representation_size",
     FLAGS.representation_size in (None, [moments_size]),
-    f"{moments_size}, two for each feature of the extractor, for"
+    f"{moments_size}, two per feature of the extractor, with"
     " --representation=moments",
   )
   return {"representation_size": moments_size}
@@ -366,8 +371,8 @@ def _build_model(
     input_scaling=input_flags.chosen([dataset.train.x]),
     **options,
   )
-  # Of the target network alone: the extractor is trained on public data. A
-  # hypernetwork gives nearly these weights at its start.
+  # Only the target network: the extractor is trained on public data. A
+  # hypernetwork initially generates nearly these weights.
   return model_flags.changed(model)
 
 
@@ -394,21 +399,21 @@ def _periods(
 def train_periods(
   dataset: dynamic_personalization.DynamicDataset, seed: int
 ) -> dynamic_personalization.Periods:
-  """Draws the periods of training; each has a distribution of its own."""
+  """Returns the training periods, each with its own distribution."""
   return _periods(dataset, "train", FLAGS.train_distributions, seed)
 
 
 def validation_periods(
   dataset: dynamic_personalization.DynamicDataset, seed: int
 ) -> dynamic_personalization.Periods:
-  """Draws the periods of validation, which are iid."""
+  """Returns the validation periods, which are IID."""
   return _periods(dataset, "validation", "iid", seed)
 
 
 def test_periods(
   dataset: dynamic_personalization.DynamicDataset, distribution: str, seed: int
 ) -> dynamic_personalization.Periods:
-  """Draws the periods of a stream."""
+  """Returns the periods of a test stream."""
   return _periods(
     dataset, "test", distribution, seed, FLAGS.periods_per_distribution
   )

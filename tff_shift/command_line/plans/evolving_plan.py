@@ -1,4 +1,4 @@
-"""The flags of `experiments.evolving`, and what they ask for."""
+"""Evolving domains: flags and plan of `experiments.evolving`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FLAGS = flags.FLAGS
 
 SCENARIO = "evolving"
 LAST_SOURCE = "last_source"
-# Enough turns for anything; beyond it degrees are lost in rounding.
+# More degrees would be lost in rounding.
 _MOST_DEGREES = 1_000_000
 
 
@@ -44,18 +44,20 @@ def define_flags() -> None:
     hparam_defaults={"task_rounds": "--rounds"},
     rounds=10,
     evaluate_every=5,
-    evaluate_help="Evaluates after every so many rounds and the last.",
+    evaluate_help="Number of rounds between evaluations. The last round is"
+    " always evaluated.",
   )
   flags.DEFINE_integer(
     "num_domains",
     None,
-    "Number of domains, the target included. Default: the data set's.",
+    "Number of domains, including the target. Default: the data set's.",
   )
   flags.DEFINE_float(
     "angle_step",
     None,
-    "Degrees between two domains of a rotated data set. Default: the set's."
-    " Images of your own without domains become a rotated data set by it.",
+    "Degrees between consecutive domains of a rotated data set. Default: the"
+    " data set's. Setting it turns your own images without domains into a"
+    " rotated data set.",
   )
   flags.DEFINE_float(
     "first_angle", 0.0, "Degrees of the first domain of a rotated data set."
@@ -63,58 +65,58 @@ def define_flags() -> None:
   flags.DEFINE_float(
     "target_extra_angle",
     0.0,
-    "Degrees by which the target alone is turned further (Table 12).",
+    "Additional rotation of the target in degrees (Table 12).",
   )
   flags.DEFINE_integer(
     "max_examples_per_domain",
     None,
-    "Keeps at most so many random examples of a domain. Default: all.",
+    "Maximum number of random examples of a domain to keep. Default: all.",
   )
   flags.DEFINE_integer(
     "evaluation_clients",
     0,
-    "So many clients, drawn anew for each evaluation, are evaluated, and the"
-    " server on their shares. 0: all. This changes what is measured: a part"
-    " of the clients stands for all, so that results scatter, and curves,"
-    " final accuracies and --select look at that part alone.",
+    "Number of clients sampled for each evaluation (0: all). The server is"
+    " evaluated on their pooled test data. Sampling makes curves, final"
+    " accuracy and --select noisier.",
   )
   flags.DEFINE_integer(
     "mean_of_last",
     3,
-    "Beside the last evaluation, tables give the mean over the last so many,"
-    " or over all where there are fewer.",
+    "Number of last evaluations whose mean tables report, in addition to the"
+    " last evaluation. If there are fewer, the mean is over all.",
   )
   flags.DEFINE_string(
     "dirichlet",
     "inf",
-    "Concentration of the classes of a client; inf is iid, small is uneven.",
+    "Dirichlet concentration of the clients' label distributions; inf: IID,"
+    " small: heterogeneous.",
   )
   flags.DEFINE_float(
     "test_fraction",
     0.2,
-    "Share of a source domain that a client keeps for testing. It does not"
-    " apply to data that say what is for testing.",
+    "Fraction of a client's examples of a source domain that is held out for"
+    " testing. Not for data sets with their own test split.",
   )
   flags.DEFINE_integer(
     "embedding_width",
     None,
-    "Length of a word's vector, for models with an option embedding_width"
+    "Width of word embeddings, for models with the option embedding_width"
     " (bi_lstm). Default: the model's.",
   )
   selection_flags.define(
     LAST_SOURCE,
-    "the best client accuracy, mean over seeds, on the last source domain when"
-    " that is held out; the target is never looked at",
+    "the best mean client accuracy over seeds on the last source domain, which"
+    " is held out from its training; the target is never used",
   )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan(plan.Plan):
-  """What the flags ask for, checked.
+  """The checked plan of an evolving-domains comparison.
 
   Attributes:
     datasets: The domains, by seed.
-    dirichlet: The concentration of classes.
+    dirichlet: The Dirichlet concentration of label distributions.
   """
 
   datasets: Mapping[int, evolving_data.EvolvingDataset]
@@ -122,15 +124,15 @@ class Plan(plan.Plan):
 
 
 def _defaults(*_: Any) -> dict[str, Any]:
-  # Domains that are learned one after the other share all rounds.
+  # Domains that are learned in sequence share all rounds.
   return {"task_rounds": FLAGS.rounds}
 
 
 def check_flags() -> None:
-  """Refuses values that are wrong whatever the data hold.
+  """Checks the flags as far as possible without data.
 
   Raises:
-    UsageError: If there is one.
+    UsageError: If a flag is wrong.
   """
   common_flags.check_common_flags(SCENARIO)
   trials.described(SCENARIO, _defaults)
@@ -158,7 +160,7 @@ def check_flags() -> None:
     "test_fraction", 0 < FLAGS.test_fraction < 1, "above 0 and below 1"
   )
   common_flags.positive_number("dirichlet")
-  # Last, because it imports the algorithms and TensorFlow.
+  # Last, because it imports algorithms and TensorFlow.
   trials.chosen(SCENARIO, _defaults)
 
 
@@ -181,7 +183,7 @@ def make_plan() -> Plan:
     datasets = {seed: _load(seed) for seed in seeds}
     _check_num_domains(chosen, len(datasets[seeds[0]].domains))
     _check_test_fraction(datasets[seeds[0]])
-    # Splits that leave clients or domains without examples are refused here.
+    # Refuses splits that leave clients or domains without examples.
     clients = {
       seed: _checked(assemble(dataset, seed, dirichlet), chosen)
       for seed, dataset in datasets.items()
@@ -195,7 +197,7 @@ def make_plan() -> Plan:
       chosen, model, sum(len(each.train.y) for each in clients[seeds[0]])
     )
     for each in chosen:
-      # What an algorithm asks of the model is refused here.
+      # Refuses models that the algorithm does not support.
       algorithms.get(each.algorithm).build(model, each.hparams)
     aggregators = common_flags.chosen_aggregators(chosen, FLAGS.rounds)
   if own_datasets.is_own(FLAGS.dataset):
@@ -222,7 +224,7 @@ def make_plan() -> Plan:
 def _settings(
   num_domains: int, model: split_model.SplitModel, dirichlet: str
 ) -> dict[str, Any]:
-  """Returns what tells these runs from those of other flags."""
+  """Returns the settings that distinguish these runs from others."""
   settings = {
     "dirichlet": dirichlet,
     "num_clients": FLAGS.num_clients,
@@ -254,18 +256,18 @@ def _check_num_domains(
     if num_domains < needed + num_held_out:
       raise common_flags.UsageError(
         f"--num_domains={num_domains}: {name} with --select={FLAGS.select}"
-        f" needs at least {needed + num_held_out}, {num_held_out} of which"
+        f" needs at least {needed + num_held_out}, of which {num_held_out}"
         " held out"
       )
 
 
 def _check_test_fraction(dataset: evolving_data.EvolvingDataset) -> None:
-  """Refuses the flag for data that say what is for testing."""
+  """Refuses `--test_fraction` for data with their own test split."""
   if dataset.has_own_split and not FLAGS["test_fraction"].using_default_value:
     raise common_flags.UsageError(
       f"--test_fraction={FLAGS.test_fraction} does not apply to"
-      f" --dataset={FLAGS.dataset}, which says by num_train what is for"
-      " testing; leave it out"
+      f" --dataset={FLAGS.dataset}, whose num_train defines the test split;"
+      " leave it out"
     )
 
 
@@ -273,7 +275,7 @@ def _checked(
   clients: Sequence[evolving_data.Client],
   chosen: Sequence[selection.Trial],
 ) -> Sequence[evolving_data.Client]:
-  """Refuses clients of whom an algorithm can train nobody; returns them."""
+  """Returns the clients; refuses them if an algorithm can train none."""
   from tff_shift.simulation.scenarios import evolving
 
   for name in dict.fromkeys(each.algorithm for each in chosen):
@@ -290,7 +292,7 @@ def _warn(
   dataset: evolving_data.EvolvingDataset,
   clients: Sequence[evolving_data.Client],
 ) -> None:
-  """Tells who lacks a domain, and which test examples are trained on."""
+  """Warns of clients without a domain, and of test examples in training."""
   lacking = {
     client.name: [
       domain.name
@@ -337,7 +339,7 @@ def _load(seed: int) -> evolving_data.EvolvingDataset:
 def assemble(
   dataset: evolving_data.EvolvingDataset, seed: int, dirichlet: float
 ) -> tuple[evolving_data.Client, ...]:
-  """Gives each client its part of all domains."""
+  """Partitions all domains into clients."""
   return evolving_data.assemble_clients(
     dataset,
     num_clients=FLAGS.num_clients,

@@ -1,4 +1,4 @@
-"""The flags of `experiments.guidance`, and what they ask for."""
+"""Client guidance: flags and plan of `experiments.guidance`."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ FLAGS = flags.FLAGS
 SCENARIO = "guidance"
 VALIDATION = "validation"
 
-# The width of the client branch that is put on a model without one.
+# The width of the client branch that is added to a model without one.
 _GUIDE_WIDTH = 64
 
 _INTENSITIES = (*color_transforms.INTENSITIES, color_transforms.NONE)
 
-# The settings of the FedDRM paper, which all algorithms share.
+# The settings of the FedDRM paper, shared by all algorithms.
 _DEFAULTS = {
   "local_steps": 10,
   "batch_size": 128,
@@ -47,13 +47,13 @@ _DEFAULTS = {
   "client_weighting": "num_examples",
   "fine_tuning_steps": 100,
 }
-# Two parts together take as many steps as others take.
+# Head and body steps add up to the steps of the other algorithms.
 _OWN_DEFAULTS = {
   name: {"head_steps": 5, "local_steps": 5}
   for name in ("fed_rep", "flute", "fed_pac", "con_free")
 }
-# The authors' program gives the other part of the steps to what it runs under
-# these names. As published they pass over the examples beside all steps.
+# In the authors' program, these variants take the remaining steps for alignment
+# or mixing weights. As published, they do so in addition to all steps.
 _PROGRAM_DEFAULTS = {
   "fed_as": {"local_steps": 8},
   "fed_ala": {"local_steps": 5},
@@ -64,11 +64,11 @@ def define_flags() -> None:
   """Defines the flags of this binary."""
   described = {name: str(value) for name, value in _DEFAULTS.items()}
   described["local_steps"] += (
-    "; fed_rep, flute, fed_pac, con_free: 5, besides 5 of the head; with"
-    " --variant=program fed_as: 8, besides 2 of alignment, and fed_ala: 5"
+    "; fed_rep, flute, fed_pac, con_free: 5, plus 5 head steps; with"
+    " --variant=program fed_as: 8, plus 2 alignment steps, and fed_ala: 5"
   )
   described["cosine_rounds"] = (
-    "--rounds; with fine-tuning: and those that it would take"
+    "--rounds; with fine-tuning, plus the rounds that its steps correspond to"
   )
   common_flags.define_common_flags(
     SCENARIO,
@@ -76,62 +76,61 @@ def define_flags() -> None:
     num_clients=8,
     rounds=60,
     evaluate_every=20,
-    evaluate_help="Evaluates after every so many rounds.",
-    model_help="Default: the data set's. One without a client branch is given"
+    evaluate_help="Number of rounds between evaluations.",
+    model_help="Default: the data set's. A model without a client branch gets"
     " one on its embedding.",
-    # That of the authors' program; the paper does not say.
+    # From the authors' program; the paper does not specify it.
     input_scaling="minus_one_one",
-    # A federation answers queries by the models of its clients.
+    # The clients' models answer queries.
     save_clients="all",
   )
   flags.DEFINE_string(
     "partition",
     "dirichlet_0.3",
-    "How classes are dealt to clients: dirichlet_<alpha>, or <S>_spc, S"
-    " shards per client.",
+    "Partition of classes into clients: dirichlet_<alpha>, with that Dirichlet"
+    " concentration; or <S>_spc, with S shards per client.",
   )
   flags.DEFINE_string(
     "intensity",
     None,
-    "How far the clients' colours are moved: "
+    "Intensity of the clients' colour shift: "
     + ", ".join(_INTENSITIES)
-    + ". Default: high; none for data of your own, which then stay as they are,"
-    " images or vectors.",
+    + ". Default: high; none for your own data, images or vectors, which are"
+    " then not changed.",
   )
   flags.DEFINE_integer(
     "max_examples",
     None,
-    "Deals at most so many examples of the data set. Default: all.",
+    "Maximum number of examples of the data set to use. Default: all.",
   )
   flags.DEFINE_integer(
     "final_rounds",
     1,
-    "Final metrics are means over the last so many rounds, each of which is"
-    " evaluated (50 in the paper).",
+    "Number of last rounds over which final metrics are averaged; each of them"
+    " is evaluated (50 in the paper).",
   )
   flags.DEFINE_string(
     "sharing",
     None,
-    "What the two tasks of --model=lenet share: "
+    "Layers shared by the two tasks of --model=lenet: "
     + ", ".join(shared_stages.SHARED_STAGES)
     + ". Default: deep.",
   )
   selection_flags.define(
     VALIDATION,
-    "the best system accuracy, mean over seeds, on a fifth of each client's"
-    " training examples when that is held out; the test examples are never"
-    " looked at",
+    "the best mean system accuracy over seeds on a fifth of each client's"
+    " training examples, which is held out; the test examples are never used",
   )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan(plan.Plan):
-  """What the flags ask for, checked.
+  """The checked plan of a guidance comparison.
 
   Attributes:
-    datasets: What the clients hold, by seed.
-    selection_datasets: What they hold where a setting is chosen, by the seeds
-      with which that is done: another part is held out.
+    datasets: The clients' data, by seed.
+    selection_datasets: The clients' data for selection, by selection seed, with
+      a part of the training data as hold-out.
   """
 
   datasets: Mapping[int, guidance.GuidanceDataset]
@@ -139,10 +138,10 @@ class Plan(plan.Plan):
 
 
 def check_flags() -> None:
-  """Refuses values that are wrong whatever the data hold.
+  """Checks the flags as far as possible without data.
 
   Raises:
-    UsageError: If there is one.
+    UsageError: If a flag is wrong.
   """
   common_flags.check_common_flags(SCENARIO)
   if FLAGS.intensity is None:
@@ -159,7 +158,7 @@ def check_flags() -> None:
   trials.described(SCENARIO, _defaults)
   seeds = common_flags.chosen_seeds("seeds")
   selection_flags.chosen_seeds(VALIDATION, seeds)
-  # Last, because it imports the algorithms and TensorFlow.
+  # Last, because it imports algorithms and TensorFlow.
   trials.chosen(SCENARIO, _defaults)
 
 
@@ -236,18 +235,18 @@ def make_plan() -> Plan:
 
 
 def _defaults(algorithm: str, setting: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the hyper-parameters of an algorithm whose flags are not set."""
+  """Returns the defaults of an algorithm's hyper-parameters."""
   values = _DEFAULTS | _OWN_DEFAULTS.get(algorithm, {})
   if setting.get("variant") == "program":
     values |= _PROGRAM_DEFAULTS.get(algorithm, {})
   rounds = FLAGS.rounds
   if hasattr(algorithms.describe(algorithm).hparams, "fine_tuning_steps"):
-    # Fine-tuning goes on where the rounds end, and the rate falls on.
+    # Fine-tuning continues the decay of the learning rate after the rounds.
     steps, per_round = (
       setting.get(name, values[name])
       for name in ("fine_tuning_steps", "local_steps")
     )
-    # A setting without any step is refused later.
+    # A setting without steps is refused later.
     rounds += -(-steps // max(per_round, 1))
   return values | {"cosine_rounds": rounds}
 
@@ -273,7 +272,7 @@ def _build_model(
     input_scaling=input_flags.chosen([each.x for each in dataset.train]),
     **options,
   )
-  # Of a guide such a file has nothing: its client branch is drawn.
+  # Weight files have no client branch; it is initialized randomly.
   model = model_flags.changed(model)
   if isinstance(model, guided_model.GuidedModel):
     return model

@@ -1,4 +1,4 @@
-"""The flags of `experiments.online_adaptation`, and what they ask for."""
+"""Online adaptation: flags and plan of `experiments.online_adaptation`."""
 
 from __future__ import annotations
 
@@ -38,113 +38,117 @@ if TYPE_CHECKING:
 FLAGS = flags.FLAGS
 
 SCENARIO = "online_adaptation"
-# The algorithm that `--controls` is for.
+# The algorithm whose ablations `--controls` runs.
 CONTROLLED = "fed_ade"
 
 
 def define_flags() -> None:
   """Defines the flags of this binary."""
-  # The paper says so of CIFAR-10.
+  # The paper standardizes CIFAR-10.
   common_flags.define_common_flags(SCENARIO, input_scaling="standardized")
   flags.DEFINE_list(
     "shift",
     ["linear"],
-    "Comma-separated schedules of the shift, a run for each: "
+    "Comma-separated schedules of the shift, one run per schedule: "
     + ", ".join(schedules.names())
     + ".",
   )
   flags.DEFINE_string(
     "shift_kind",
     "label",
-    "label: the classes of a client's data drift. covariate: its images are"
-    " corrupted, each client's in a way of its own.",
+    "label: label shift, the label distribution of each client drifts."
+    " covariate: covariate shift, the images of each client get a corruption of"
+    " its own.",
   )
   flags.DEFINE_string(
     "corrupted_images",
     "computed",
-    "Under covariate shift: computed from the images of --dataset, or"
-    " archive, the published CIFAR-10-C or CIFAR-100-C.",
+    "Source of corrupted images under covariate shift: computed, from the"
+    " images of --dataset; or archive, the published CIFAR-10-C or"
+    " CIFAR-100-C.",
   )
   flags.DEFINE_string(
     "corruption_levels",
     "published",
-    "Of computed corruptions: published, those of CIFAR-10-C, or monotone, by"
-    " which each severity changes images more than the one below it.",
+    "Severity levels of computed corruptions: published, as in CIFAR-10-C; or"
+    " monotone, where each level changes images more than the level below.",
   )
   flags.DEFINE_string(
     "bernoulli_flip",
     "inverse_sqrt",
-    "Probability that the Bernoulli schedule flips: inverse_sqrt, or"
-    " as_printed in the paper, which flips at nearly every step.",
+    "Flip probability of the Bernoulli schedule: inverse_sqrt; or as_printed in"
+    " the paper, which flips at nearly every step.",
   )
   flags.DEFINE_integer("timesteps", 20, "Number of time steps (T).")
   flags.DEFINE_integer(
-    "rounds_per_step", 1, "Rounds in a time step (the paper's R)."
+    "rounds_per_step", 1, "Number of rounds per time step (the paper's R)."
   )
   flags.DEFINE_bool(
     "controls",
     False,
-    f"Runs two controls beside {CONTROLLED}, of its updates and of its rates"
-    " with the same seed and schedule: fix_lr_mean, all at their mean;"
-    " fed_ade_shuffled, dealt out anew over clients and steps. What"
-    f" {CONTROLLED} does better than both comes from measuring the shift. They"
-    f" take twice the time of {CONTROLLED}.",
+    "Also runs two ablations with the same seeds and schedules: fix_lr_mean, a"
+    " constant rate equal to Fed-ADE's mean, and fed_ade_shuffled, Fed-ADE's"
+    " rates permuted over clients and steps. The advantage of"
+    f" {CONTROLLED} over both is due to measuring the shift. They take twice"
+    f" the time of {CONTROLLED}.",
   )
   flags.DEFINE_integer(
     "samples_per_step",
     50,
-    "Unlabelled examples that a client meets in a time step.",
+    "Number of unlabelled examples of a client per time step.",
   )
   flags.DEFINE_integer(
     "initial_examples",
     100,
-    "Labelled examples that a client has from before deployment; who holds"
-    " fewer has all of them.",
+    "Number of labelled examples of a client from before deployment. Clients"
+    " with fewer examples use all.",
   )
   flags.DEFINE_string(
     "dirichlet",
     "0.1",
-    "Concentration of the class distribution that a client drifts to; inf is"
-    " uniform.",
+    "Dirichlet concentration of the label distribution to which a client"
+    " drifts; inf: uniform.",
   )
   flags.DEFINE_string(
     "client_classes",
     "all",
-    "all: any client may meet any class. disjoint: each class is dealt to one"
-    " client, whose labelled examples and stream are of its own classes; the"
-    " deployed model knows all.",
+    "all: each client may have all classes. disjoint: each class belongs to one"
+    " client; its labelled examples and stream only have its own classes. The"
+    " deployed model is trained on all classes.",
   )
   flags.DEFINE_string(
     "pretraining_distribution",
     "uniform",
-    "Class distribution of pre-training: "
+    "Label distribution of pre-training: "
     + ", ".join(class_pools.PRETRAINING_DISTRIBUTIONS)
     + ".",
   )
   flags.DEFINE_integer(
     "max_pretraining_examples",
     None,
-    "Pre-trains on at most so many. Default: half of what there is.",
+    "Maximum number of examples for pre-training. Default: half of the data.",
   )
   pretrained.define_flags("pre-trained models")
   flags.DEFINE_integer(
     "pretraining_seed",
     0,
-    "Seed of the parts of the data set and of pre-training; one deployed"
-    " model serves all --seeds.",
+    "Seed of the data split and of pre-training. All --seeds share one deployed"
+    " model.",
   )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan(plan_lib.Plan):
-  """What the flags ask for, checked.
+  """The checked plan of an online-adaptation comparison.
 
   Attributes:
-    omegas: The weight of eq. 1 by schedule and seed.
-    dirichlet: The concentration of the classes that a client drifts to.
-    dataset: The data set in its parts.
-    archive: Where corrupted images come from; None: they are computed.
-    pretraining: How the model, which is not, is pre-trained.
+    omegas: The weight omega of eq. 1 at each step, by schedule and seed.
+    dirichlet: The Dirichlet concentration of the label distribution to which a
+      client drifts.
+    dataset: The splits of the data set.
+    archive: Returns archived corrupted images. None: they are computed.
+    pretraining: The hyper-parameters of pre-training; the plan's `model` is not
+      trained yet.
   """
 
   omegas: Mapping[str, Mapping[int, np.ndarray]]
@@ -154,14 +158,14 @@ class Plan(plan_lib.Plan):
   pretraining: pretraining_hparams.PretrainingHParams
 
   def num_runs(self, trial: selection.Trial) -> int:
-    """See the base class."""
+    """Returns the number of runs of a trial, including its ablations."""
     from tff_shift.simulation.scenarios import rate_controls
 
     controls = len(rate_controls.NAMES) * len(_controlled([trial]))
     return len(self.omegas) * len(self.seeds) * (1 + controls)
 
   def what_follows(self, before: int) -> str | None:
-    """See the base class."""
+    """Explains why a run cannot be extended to `num_steps` time steps."""
     for shift, by_seed in self.omegas.items():
       for seed, omega in by_seed.items():
         old = _omega(shift, before, seed)
@@ -169,26 +173,26 @@ class Plan(plan_lib.Plan):
         if len(differing):
           step = differing[0]
           return (
-            f"--shift={shift} follows it, by which omega of time step {step}"
-            f" would be {omega[step]:.4g} in place of {old[step]:.4g}"
+            f"--shift={shift} depends on it: omega of time step {step} would"
+            f" become {omega[step]:.4g} instead of {old[step]:.4g}"
           )
     if FLAGS.controls:
-      return "--controls take the rates of all time steps for each of them"
+      return "--controls use the rates of all time steps at each step"
     return super().what_follows(before)
 
 
 def _omega(shift: str, timesteps: int, seed: int) -> np.ndarray:
-  """Returns the weight of eq. 1 on a schedule with a seed."""
+  """Returns the weight omega of eq. 1, [timesteps + 1]."""
   return schedules.omega(
     shift, timesteps, seed=seed, bernoulli_flip=FLAGS.bernoulli_flip
   )
 
 
 def check_flags() -> None:
-  """Refuses values that are wrong whatever the data hold.
+  """Checks the flags as far as possible without data.
 
   Raises:
-    UsageError: If there is one.
+    UsageError: If a flag is wrong.
   """
   common_flags.check_common_flags(SCENARIO)
   chosen = trials.described(SCENARIO, _defaults)
@@ -226,7 +230,7 @@ def check_flags() -> None:
   pretrained.chosen_hparams()
   _check_controls(chosen)
   common_flags.positive_number("dirichlet")
-  # Last, because it imports the algorithms and TensorFlow.
+  # Last, because it imports algorithms and TensorFlow.
   trials.chosen(SCENARIO, _defaults)
 
 
@@ -270,7 +274,7 @@ def make_plan() -> Plan:
     num_examples = FLAGS.num_clients * FLAGS.samples_per_step + int(
       np.minimum(labelled, FLAGS.initial_examples).sum()
     )
-    # With the class distribution that each client drifts to.
+    # Plus the label distribution to which each client drifts.
     num_bytes = num_examples * dataset.stream.x[0].nbytes
     num_bytes += FLAGS.num_clients * len(dataset.class_names) * 8
     memory.check(
@@ -311,7 +315,7 @@ def make_plan() -> Plan:
       archive=archive,
       pretraining=pretrained.chosen_hparams(),
     )
-    # What cannot be drawn is refused here.
+    # Refuses streams that cannot be drawn.
     for seed in seeds:
       client_streams(plan, FLAGS.shift[0], seed).batch(0, 1)
       if archive is not None:
@@ -321,19 +325,19 @@ def make_plan() -> Plan:
   if num_small:
     output_folder.warn(
       f"{num_small} of {FLAGS.num_clients} clients have fewer labelled examples"
-      f" than --initial_examples={FLAGS.initial_examples}, and take all that"
-      f" they have (at least {min(labelled)})"
+      f" than --initial_examples={FLAGS.initial_examples} and use all of them"
+      f" (at least {min(labelled)})"
     )
   return plan
 
 
 def _labelled_sizes(dataset: online_adaptation.OnlineDataset) -> list[int]:
-  """Returns how many labelled examples there are for each client.
+  """Returns the number of labelled examples of each client.
 
-  Refuses a client without any.
+  Refuses clients without labelled examples.
   """
   clients = range(FLAGS.num_clients)
-  # Clients that share the examples are alike.
+  # Clients that share their examples have the same number.
   if dataset.initial_client is None and dataset.client_classes is None:
     clients = clients[:1]
   sizes = [
@@ -343,25 +347,25 @@ def _labelled_sizes(dataset: online_adaptation.OnlineDataset) -> list[int]:
 
 
 def _num_disjoint_clients() -> int | None:
-  """Returns to how many clients the classes are dealt, if they are."""
-  # Refuses the flag where examples have a client.
+  """Returns the number of clients that share out the classes, or None."""
+  # Refuses the flag if the data set assigns clients.
   dataset_flags.clients_are_given("client_classes")
   return FLAGS.num_clients if FLAGS.client_classes == "disjoint" else None
 
 
 def _check_images(x: np.ndarray) -> None:
-  """Refuses examples that no corruption applies to."""
+  """Refuses examples that cannot be corrupted."""
   try:
     corruptions.check_images(x)
   except ValueError as error:
     raise common_flags.UsageError(
-      f"--shift_kind=covariate corrupts images, and --dataset={FLAGS.dataset}"
-      f" has others: {error}"
+      f"--shift_kind=covariate cannot corrupt --dataset={FLAGS.dataset}:"
+      f" {error}"
     ) from error
 
 
 def _check_slots(chosen: Sequence[selection.Trial]) -> None:
-  """Refuses a table of clients in which some have no row."""
+  """Refuses tables of clients with fewer rows than clients."""
   for each in chosen:
     num_slots = getattr(each.hparams, "num_slots", FLAGS.num_clients)
     if num_slots < FLAGS.num_clients:
@@ -374,7 +378,7 @@ def _check_slots(chosen: Sequence[selection.Trial]) -> None:
 def _controlled(
   chosen: Sequence[selection.Trial],
 ) -> list[selection.Trial]:
-  """Returns the trials that are to have controls."""
+  """Returns the trials whose ablations are run."""
   return [
     each for each in chosen if FLAGS.controls and each.algorithm == CONTROLLED
   ]
@@ -383,7 +387,7 @@ def _controlled(
 def _aggregators(
   chosen: Sequence[selection.Trial],
 ) -> dict[str, factories.Aggregator | None]:
-  """Returns the aggregators of algorithms and controls by name, checked."""
+  """Returns the aggregators of algorithms and ablations by name, checked."""
   from tff_shift.simulation.scenarios import rate_controls
 
   controlled = _controlled(chosen)
@@ -392,16 +396,13 @@ def _aggregators(
     FLAGS.timesteps * FLAGS.rounds_per_step,
   )
   if controlled:
-    # They are runs of FixLR at other rates, see `fixed_rate`.
+    # Ablations run FixLR at other rates, see `fixed_rate`.
     found.update(dict.fromkeys(rate_controls.NAMES, found["fix_lr"]))
   return found
 
 
 def _check_controls(chosen: Sequence[selection.Trial]) -> None:
-  """Refuses `--controls` where there is nothing to control.
-
-  Or where a client may have several rates in a time step.
-  """
+  """Refuses `--controls` without Fed-ADE or with several rates per step."""
   controlled = _controlled(chosen)
   if FLAGS.controls and not controlled:
     raise common_flags.UsageError(
@@ -418,7 +419,7 @@ def _check_controls(chosen: Sequence[selection.Trial]) -> None:
 
 
 def fixed_rate(trial: selection.Trial) -> selection.Trial:
-  """Returns FixLR with the updates of a trial, which controls run."""
+  """Returns the FixLR trial that runs a trial's ablations."""
   from tff_shift.simulation.scenarios import rate_controls
 
   return trial._replace(
@@ -429,7 +430,7 @@ def fixed_rate(trial: selection.Trial) -> selection.Trial:
 def _draw_each_part(drawn: online_adaptation.Streams) -> None:
   """Draws a batch of every corruption at every severity of the streams.
 
-  After it, all that the streams need of an archive has been read.
+  This reads everything that the streams need from an archive.
   """
   clients = {name: i for i, name in enumerate(drawn.corruption_names)}
   timesteps = {
@@ -456,15 +457,15 @@ def _build_model(
     input_scaling=input_flags.chosen([dataset.pretraining.x]),
     **common_flags.model_options(),
   )
-  # There is no run without pre-training, so it is that which starts from the
-  # weights of a file; clients start from what it gives.
+  # Pre-training always runs and starts from the weights of the file; clients
+  # start from the pre-trained model.
   return model_flags.changed(model)
 
 
 def client_streams(
   plan: Plan, shift: str, seed: int
 ) -> online_adaptation.Streams:
-  """Draws the streams of all clients on a schedule with a seed."""
+  """Returns the streams of all clients for a schedule and a seed."""
   return online_adaptation.Streams(
     plan.dataset.stream,
     len(plan.dataset.class_names),

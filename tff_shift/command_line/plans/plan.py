@@ -1,4 +1,4 @@
-"""What the flags of every binary that compares algorithms ask for, checked."""
+"""The base class of plans: the checked comparison that flags define."""
 
 from __future__ import annotations
 
@@ -21,23 +21,21 @@ FLAGS = flags.FLAGS
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-  """What the flags of every binary ask for, checked.
+  """A checked comparison, as the flags of a binary define it.
 
   Attributes:
-    scenario: The binary's name.
-    trials: What is compared.
+    scenario: The name of the binary.
+    trials: The trials to run.
     seeds: The seeds.
-    aggregators: How the server combines updates, by algorithm; by the names
-      of its controls as well, if it has any.
+    aggregators: The aggregator of each algorithm, and of its ablations.
     model: The model.
-    settings: What tells these runs from those of other flags, by name.
+    settings: Flags that distinguish these runs from others, by name.
     num_steps: The number of rounds or time steps of a run.
-    step_name: What progress calls one of them.
-    selection_seeds: The seeds with which the setting of an algorithm is chosen.
-    told_hparams: The hyper-parameters that rows and tables tell beside those
-      that are compared.
-    hparams_of_steps: The hyper-parameters that follow `num_steps` where their
-      flags are not set.
+    step_name: The name of a step in progress bars.
+    selection_seeds: The seeds used to select the setting of an algorithm.
+    told_hparams: The hyper-parameters in rows and tables, in addition to those
+      that the trials compare.
+    hparams_of_steps: The hyper-parameters that default to `num_steps`.
   """
 
   scenario: str
@@ -53,18 +51,18 @@ class Plan:
   hparams_of_steps: Sequence[str] = ()
 
   def num_runs(self, trial: selection.Trial) -> int:
-    """Returns how many runs a trial has, if none is for a choice."""
+    """Returns the number of runs of a trial, without those for selection."""
     del trial
     return len(self.seeds)
 
   def what_follows(self, before: int) -> str | None:
-    """Tells what in the steps of a run depends on their number.
+    """Explains why a run cannot be extended to `num_steps`.
 
     Args:
-      before: Another number of steps, below `num_steps`.
+      before: The earlier, smaller number of steps.
 
     Returns:
-      The flag and what to do, as a part of a line; None if nothing does.
+      The flag and the remedy, a part of a line. None if it can be extended.
     """
     del before
     for name in self.hparams_of_steps:
@@ -73,14 +71,14 @@ class Plan:
       ]
       if owners and FLAGS[name].value is None:
         return (
-          f"--{name} of {', '.join(dict.fromkeys(owners))}, which is not set,"
-          " follows it, and what was trained depends on that; a run that starts"
-          f" with --{name} takes more"
+          f"--{name} of {', '.join(dict.fromkeys(owners))} is not set, follows"
+          " it and affects training; only runs that start with"
+          f" --{name} can be extended"
         )
     return None
 
   @property
   def hparam_names(self) -> list[str]:
-    """The hyper-parameters that rows and tables tell."""
+    """The hyper-parameters that are columns of rows and tables."""
     compared = [name for each in self.trials for name in each.compared]
     return list(dict.fromkeys([*self.told_hparams, *compared]))

@@ -1,1 +1,1 @@
-"""The runs of each scenario, once they are planned. Imports TensorFlow."""
+"""Runs the plan of each scenario. Imports TensorFlow."""

@@ -1,4 +1,4 @@
-"""The runs of `experiments.dynamic_personalization`, once they are planned."""
+"""Runs the plan of `experiments.dynamic_personalization`."""
 
 import dataclasses
 import functools
@@ -27,9 +27,10 @@ _TEST = "test"
 def _fit_instruments(
   plan: planning.Plan,
 ) -> dict[int | None, instruments_lib.Instruments]:
-  """Fits what clients measure with, for each length of r, or None without r.
+  """Fits drift detector and representation for each length of r.
 
-  They differ in r alone.
+  Returns:
+    The fits by length of r (None: without r). They only differ in r.
   """
   extractor = None
   if plan.extractor is not None:
@@ -64,7 +65,7 @@ def _fit_instruments(
 
 
 class _Runner:
-  """Runs the trials of a plan and writes down what they give."""
+  """Runs the trials of a plan and writes their results."""
 
   def __init__(
     self,
@@ -74,7 +75,7 @@ class _Runner:
     self._running = running
     self._plan = running.plan
     self._instruments = instruments
-    # What clients meet is the same for all trials.
+    # All trials share the clients' test streams.
     shared = next(iter(instruments.values()))
     self._streams = {
       (seed, distribution): self._measure(seed, distribution, shared)
@@ -109,11 +110,11 @@ class _Runner:
   def run(
     self, trial: selection.Trial
   ) -> dict[int, dynamic_personalization.DynamicResult]:
-    """Runs a trial with every seed, and uses it on every stream."""
+    """Trains a trial with every seed and evaluates it on every stream."""
     return self._run(trial, _TEST, self._plan.seeds, FLAGS.test_distributions)
 
   def score(self, trial: selection.Trial) -> float:
-    """Returns VACC in percent, mean over seeds; it is used on no stream."""
+    """Returns the mean VACC over seeds in percent; evaluates no stream."""
     by_seed = self._run(
       trial, planning.VALIDATION, self._plan.selection_seeds, []
     )
@@ -131,7 +132,7 @@ class _Runner:
   def _run_one(
     self, algorithm, trial, held_out, seed, names
   ) -> dynamic_personalization.DynamicResult:
-    """Trains with a seed, and uses what that gives on streams."""
+    """Trains with a seed and evaluates on streams."""
     instruments = self._instruments[planning.representation_size(trial)]
     num_steps = FLAGS.rounds + len(names) * FLAGS.periods
     classes = self._plan.dataset.class_names if held_out == _TEST else None
@@ -177,7 +178,7 @@ class _Runner:
 def _final_metrics(
   distribution: str, seed: int, result: dynamic_personalization.DynamicResult
 ) -> dict[str, float]:
-  """Returns what use on a stream has shown."""
+  """Returns the final metrics on a stream."""
   del seed
   return dynamic_personalization_results.final_metrics(
     result.inferences[distribution], result.validation_accuracy
@@ -188,7 +189,7 @@ def run(plan: planning.Plan) -> None:
   """Runs the comparison of a plan."""
   by_label = {}
   with common_flags.executor():
-    # The fit refuses what does not suit the data, and the folder comes after.
+    # The fit refuses unsuitable data, so it comes before the output folder.
     with common_flags.usage_errors():
       instruments = _fit_instruments(plan)
     threshold = next(iter(instruments.values())).threshold
@@ -216,8 +217,7 @@ def run(plan: planning.Plan) -> None:
     dynamic_personalization_results.draw_accuracy(
       by_label, distribution, running.folder
     )
-  # How well drifts are detected does not depend on the algorithm: summary.json
-  # tells.
+  # Drift detection does not depend on the algorithm; summary.json reports it.
   running.finish(
     [
       "validation_accuracy",

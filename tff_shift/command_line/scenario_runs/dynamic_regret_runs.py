@@ -1,4 +1,4 @@
-"""The runs of `experiments.dynamic_regret`, once its flags are checked."""
+"""Runs the measurement of `experiments.dynamic_regret`."""
 
 import functools
 import itertools
@@ -25,8 +25,8 @@ FLAGS = flags.FLAGS
 
 _FED_ADE = "fed_ade"
 _FIXED_RATES = {"fix_low": 0.03, "fix_mid": 0.3, "fix_high": 3.0}
-# eta* = 3 (V / T)^(1/3). The theorem leaves the constant open; with 1, rates
-# are too low to follow the growing schedules at the default T.
+# eta* = 3 (V / T)^(1/3). The theorem leaves the constant open; with 1, learning
+# rates are too low to follow the growing schedules at the default T.
 _RATE_SCALE = 3.0
 _ETA_MIN, _ETA_MAX = 0.5, 10.0  # In units of eta*.
 _SAMPLES_PER_STEP = 50
@@ -36,7 +36,7 @@ _TOTAL_SHIFTS = ("fixed", "growing")
 
 
 class _Case(NamedTuple):
-  """A stream and what it is known by.
+  """A stream and its settings.
 
   Attributes:
     total_shift: One of `_TOTAL_SHIFTS`.
@@ -90,7 +90,7 @@ def _optimal_risks(
   problem: regret.Problem, cases: Sequence[_Case]
 ) -> list[np.ndarray]:
   """Computes min F^t of the steps 1 to T of each stream."""
-  # All at once: the streams of a seed have many distributions in common.
+  # In one call: the streams of a seed share many distributions.
   distributions = [case.stream.distributions[1:] for case in cases]
   risks = problem.optimal_risks(np.concatenate(distributions))
   ends = np.cumsum([case.timesteps for case in cases])
@@ -98,20 +98,20 @@ def _optimal_risks(
 
 
 def _largest_rate(algorithm: str, case: _Case) -> float:
-  """Returns eta_max, which is the rate itself where it is constant."""
+  """Returns eta_max, or the rate itself if it is constant."""
   if algorithm in _FIXED_RATES:
     return _FIXED_RATES[algorithm]
-  # (V / T)^(1/3), or 1 / sqrt(T) where that is more.
+  # (V / T)^(1/3), or 1 / sqrt(T) if that is larger.
   optimal = regret.bound(case.stream.cumulative_shift, case.timesteps)
   return _ETA_MAX * _RATE_SCALE * optimal / case.timesteps
 
 
 class _Runner:
-  """Runs algorithms on all streams and writes down what they give."""
+  """Runs algorithms on all streams and writes their results."""
 
   def __init__(self, problem, cases, folder):
     self._problem = problem
-    # The constant rates share one: to build it takes seconds.
+    # The constant rates share one build, which takes seconds.
     self._adapting = functools.cache(functools.partial(regret.build, problem))
     self._cases = cases
     self._optimal_risks = _optimal_risks(problem, cases)
@@ -122,7 +122,7 @@ class _Runner:
     ratio = 1.0 if algorithm in _FIXED_RATES else _ETA_MIN / _ETA_MAX
     adapt = self._adapting(ratio)
     rows = []
-    # The streams of one length in one go.
+    # All streams of one length in one call.
     for timesteps in dict.fromkeys(case.timesteps for case in self._cases):
       chosen = [
         (case, risks)
@@ -158,7 +158,7 @@ class _Runner:
 
 
 def _of(rows: Sequence[Mapping[str, Any]], **values: Any) -> list:
-  """Returns the rows that have these values, by the number of steps."""
+  """Returns the rows with these values, sorted by the number of steps."""
   return sorted(
     (row for row in rows if values.items() <= row.items()),
     key=lambda row: row["timesteps"],
@@ -170,9 +170,9 @@ def _bound(row: Mapping[str, Any]) -> float:
 
 
 def _exponent(rows: Sequence[Mapping[str, Any]], values: list[float]) -> float:
-  """Returns the p of values that grow like T^p, by least squares of logs."""
+  """Fits values to T^p by least squares of logarithms and returns p."""
   steps = [row["timesteps"] for row in rows]
-  # Rounded, so that equal exponents have no spread.
+  # Rounded, so that equal exponents have standard deviation 0.
   return round(np.polyfit(np.log(steps), np.log(values), 1)[0], 6)
 
 
@@ -181,7 +181,7 @@ def _summarize(
   setting: Mapping[str, str],
   seconds: float,
 ) -> summary.RunSummary:
-  """Makes the entry of summary.json of an algorithm in a setting."""
+  """Returns the entry of summary.json for an algorithm in a setting."""
   metrics_by_seed = {}
   for seed in dict.fromkeys(row["seed"] for row in rows):
     by_steps = _of(rows, seed=seed, **setting)
@@ -210,7 +210,7 @@ def _draw(
   timesteps: Sequence[int],
   folder: results.RunFolder,
 ) -> None:
-  """Draws regret over T: Fed-ADE alone, and all on each schedule."""
+  """Plots regret over T: Fed-ADE on all schedules, and all on each."""
   x = np.sort(timesteps)
 
   def values(algorithm, value, **setting):
@@ -224,7 +224,7 @@ def _draw(
     )
 
   def draw(name, series, references):
-    # References start where the first curve does.
+    # References start at the first value of the first curve.
     first = next(iter(series.values())).mean(axis=0)[0]
     online_adaptation_figures.lines_with_slopes(
       x,
@@ -270,8 +270,8 @@ def run(seeds: Sequence[int], timesteps: Sequence[int]) -> None:
   """Runs the measurement.
 
   Args:
-    seeds: The seeds of the stream.
-    timesteps: The numbers of time steps.
+    seeds: The seeds of the streams.
+    timesteps: The numbers of time steps T.
 
   Raises:
     UsageError: If the folder cannot be used.

@@ -1,4 +1,4 @@
-"""The runs of `experiments.evolving`, once they are planned."""
+"""Runs the plan of `experiments.evolving`."""
 
 from collections.abc import Mapping
 
@@ -29,20 +29,14 @@ class _Runner:
     self._plan = running.plan
 
   def run(self, trial: selection.Trial) -> dict[int, evolving.EvolvingResult]:
-    """Runs a trial with each seed; predicts the target."""
+    """Runs a trial with each seed; evaluates on the target domain."""
     return self._run(trial, _TARGET, self._plan.datasets)
 
   def score(self, trial: selection.Trial) -> float:
-    """Returns the accuracy of a trial on the last source domain.
+    """Returns the client accuracy on the last source domain, in percent.
 
-    It trains without the target and without the domain before it, which is then
-    predicted.
-
-    Args:
-      trial: The trial.
-
-    Returns:
-      The client accuracy in percent, mean over seeds.
+    Trains without the target and without the last source domain. The accuracy
+    is the mean over selection seeds.
     """
     by_seed = self._run(
       trial,
@@ -91,7 +85,7 @@ class _Runner:
 def _final_metrics(
   seed: int, result: evolving.EvolvingResult
 ) -> Mapping[str, float]:
-  """Returns what is measured on the target at the end."""
+  """Returns the final metrics on the target domain."""
   del seed
   return summary.last_and_mean(
     [each.measured() for each in result.evaluations], FLAGS.mean_of_last

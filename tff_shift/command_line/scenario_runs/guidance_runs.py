@@ -1,4 +1,4 @@
-"""The runs of `experiments.guidance`, once they are planned."""
+"""Runs the plan of `experiments.guidance`."""
 
 import functools
 from collections.abc import Sequence
@@ -17,36 +17,37 @@ from tff_shift.simulation.scenarios import guidance
 
 FLAGS = flags.FLAGS
 
-# What a setting is chosen by, and what progress shows.
+# The metric of selection and of the progress bar.
 _CHOSEN = "system_accuracy"
 _TEST = "test"
 
-# Held-out examples of seeds differ by a few: so many more are one number.
+# The number of hold-out examples differs slightly between seeds; rounding it up
+# to a multiple avoids rebuilding the algorithm.
 _QUERY_STEP = 64
 
 
 def _num_queries(test: Sequence[examples.Examples]) -> int:
-  """Returns how many queries are asked at a time, all of a seed.
+  """Returns the query batch size, which holds all queries of a seed.
 
-  The other seeds have no part in it: a seed gives the same bits beside others.
+  It only depends on this seed, so that results do not depend on other seeds.
   """
   size = sum(len(each.y) for each in test)
   return -(-size // _QUERY_STEP) * _QUERY_STEP
 
 
 class _Runner:
-  """Runs the trials of a plan, and writes down what they give."""
+  """Runs the trials of a plan and writes their results."""
 
   def __init__(self, running: comparison.Comparison):
     self._running = running
     self._plan = running.plan
 
   def run(self, trial: selection.Trial) -> dict[int, guidance.GuidanceResult]:
-    """Runs a trial with each seed; asks what is in the test sets."""
+    """Runs a trial with each seed; queries are the test sets."""
     return self._run(trial, _TEST, self._plan.datasets)
 
   def score(self, trial: selection.Trial) -> float:
-    """Returns the system accuracy in percent on what is held out instead."""
+    """Returns the mean system accuracy in percent on validation data."""
     by_seed = self._run(
       trial, planning.VALIDATION, self._plan.selection_datasets
     )

@@ -1,4 +1,4 @@
-"""The runs of `experiments.online_adaptation`, once they are planned."""
+"""Runs the plan of `experiments.online_adaptation`."""
 
 import functools
 import itertools
@@ -27,7 +27,7 @@ FLAGS = flags.FLAGS
 
 
 class _Runner:
-  """Runs the trials of a plan and writes down what they give."""
+  """Runs the trials of a plan and writes their results."""
 
   def __init__(
     self, running: comparison.Comparison, trained: pretraining.Pretrained
@@ -38,7 +38,7 @@ class _Runner:
     self._model = pretraining.with_pretrained(self._plan.model, trained)
 
   def _deployment(self, trial: selection.Trial, seed: int):
-    """Returns what clients hold from before deployment."""
+    """Returns the clients' data from before deployment."""
     confusion = bbse.confusion_matrix(
       tf.constant(self._trained.validation_logits),
       tf.constant(self._trained.validation_y),
@@ -57,9 +57,6 @@ class _Runner:
   ) -> dict[int, dict[str, online_adaptation.OnlineResult]]:
     """Runs a trial on every schedule with every seed.
 
-    Args:
-      trial: The trial.
-
     Returns:
       The results by seed and schedule.
     """
@@ -69,14 +66,14 @@ class _Runner:
   def controls(
     self, reading: selection.TrialResult
   ) -> Iterator[selection.TrialResult]:
-    """Runs the controls of a trial, if it is Fed-ADE's and asked for.
+    """Runs the ablations of a Fed-ADE trial, if `--controls` is set.
 
     Args:
-      reading: What the trial gave.
+      reading: The result of the trial.
 
     Yields:
-      A reading for each control. Its trial has the hyper-parameters that
-      its rates come from.
+      The result of each ablation. Its trial has Fed-ADE's hyper-parameters,
+      from which its learning rates come.
     """
     trial = reading.trial
     if not FLAGS.controls or trial.algorithm != planning.CONTROLLED:
@@ -91,7 +88,7 @@ class _Runner:
       )
 
   def _run_all(self, algorithm, trial, rates_of):
-    """Runs on every schedule with every seed, at `rates_of(shift, seed)`."""
+    """Runs every schedule and seed with the rates `rates_of(shift, seed)`."""
     found = {seed: {} for seed in self._plan.seeds}
     for shift in FLAGS.shift:
       for seed, by_shift in found.items():
@@ -136,7 +133,7 @@ class _Runner:
 def _prescribed_rates(
   control: str, reading: selection.TrialResult, shift: str, seed: int
 ) -> np.ndarray:
-  """Returns a control's rates for a schedule and seed of Fed-ADE's runs."""
+  """Returns an ablation's rates for a schedule and a seed."""
   rates = online_adaptation_results.learning_rates(reading.by_seed[seed][shift])
   counts = rate_controls.num_rounds(
     *rates.shape,
@@ -150,9 +147,9 @@ def _prescribed_rates(
 def _measured_shift(
   trial: selection.Trial, result: online_adaptation.OnlineResult
 ) -> np.ndarray | None:
-  """Returns S of each client at each step, [timesteps, num_clients].
+  """Returns the measured shift S, [timesteps, num_clients].
 
-  None where the rate does not come from a measured shift, or not at each step.
+  None if learning rates do not come from the measured shift at every step.
   """
   low = getattr(trial.hparams, "eta_min", None)
   if low is None or FLAGS.participation < 1:
@@ -172,7 +169,7 @@ def _final_metrics(
   seed: int,
   result: online_adaptation.OnlineResult,
 ) -> dict[str, float]:
-  """Returns means over the time steps, and how the measured shift ranks."""
+  """Returns means over time steps, and correlations of the measured shift."""
   found = {}
   for name in evaluation.METRICS:
     found[name] = result.mean(name)
@@ -182,7 +179,7 @@ def _final_metrics(
     true = online_adaptation_results.true_shift(
       planning.client_streams(plan, shift, seed)
     )
-    # Over clients, as the theorems have it; and over clients and steps.
+    # Over clients, as in the theorems, and over clients and steps.
     found["cumulative_shift_correlation"] = (
       online_adaptation_results.rank_correlation(
         measured.sum(axis=0), true.sum(axis=0)
@@ -199,9 +196,9 @@ def _draw_rates(
   trial: selection.Trial,
   by_shift: Mapping[str, online_adaptation.OnlineResult],
 ) -> None:
-  """Draws where the rates of a run with the first seed came from."""
+  """Plots how the learning rates of the first seed arise."""
   plan, folder = running.plan, running.folder
-  # Figures of several settings are told apart by their names.
+  # Names distinguish the figures of several settings.
   names = [trial.label] if trial.compared else []
   true, measured = {}, {}
   for shift, result in by_shift.items():

@@ -1,10 +1,9 @@
-"""Fair choice of hyper-parameters: the same rule and budget for every method.
+"""Hyper-parameter selection under one budget and criterion for all methods.
 
-Every algorithm is tried at every setting; the setting with the best score
-counts. A rule's score comes from a run that holds something else out than what
-is finally judged, for example the last source domain: the target is never
-looked at. The reading at each common setting stands beside the reading after
-the choice.
+Every algorithm is scored at every setting, and the setting with the best score
+is selected. Scores come from validation data, for example the last source
+domain; test data are never used. Results are reported per setting and after
+selection.
 """
 
 import math
@@ -19,7 +18,7 @@ from typing import NamedTuple
 from tff_shift import arguments
 from tff_shift import errors
 
-# What stands for a rule where none has chosen.
+# The name of the criterion if nothing was selected.
 NONE = "none"
 
 
@@ -29,8 +28,8 @@ class Trial(NamedTuple):
   Attributes:
     algorithm: The algorithm's name.
     hparams: Its `HParams`.
-    compared: The hyper-parameters in which it differs from other trials of
-      the same algorithm, by name; these have the same names.
+    compared: The hyper-parameters that have several values among the trials of
+      the algorithm, by name, with this trial's values.
   """
 
   algorithm: str
@@ -39,7 +38,7 @@ class Trial(NamedTuple):
 
   @property
   def label(self) -> str:
-    """What tables and figures call it."""
+    """The name of the trial in tables and figures."""
     compared = [
       f"{name.replace('_', ' ').strip()} {shown(value)}"
       for name, value in self.compared.items()
@@ -48,20 +47,20 @@ class Trial(NamedTuple):
 
 
 def shown(value: Any) -> str:
-  """Returns a value of a hyper-parameter as text, short and without loss."""
+  """Formats the value of a hyper-parameter, short and without loss."""
   if isinstance(value, float) and float(f"{value:g}") == value:
     return f"{value:g}"
   return str(value)
 
 
 class SelectionCriterion(NamedTuple):
-  """How one of an algorithm's trials is chosen.
+  """Selects one of an algorithm's trials by a validation score.
 
   Attributes:
-    name: What summaries call the rule.
-    measure: What the score is, in words.
-    score: Runs a trial, without what it is finally judged on, and turns
-      that into a number, not NaN; more is better.
+    name: The name of the criterion in summaries.
+    measure: Describes the score.
+    score: Runs a trial without test data and returns its score. Higher is
+      better; it is never NaN.
   """
 
   name: str
@@ -70,14 +69,14 @@ class SelectionCriterion(NamedTuple):
 
 
 class TrialResult(NamedTuple):
-  """The runs of a trial.
+  """The results of a trial.
 
   Attributes:
     trial: The trial.
-    selection: The name of the rule that chose it; `none` if no rule did.
-    by_seed: What each run gave, by seed.
-    scores: The scores of the algorithm's trials by their labels; empty if
-      no rule chose.
+    selection: The name of the criterion that selected it, or `none`.
+    by_seed: The result of each run, by seed.
+    scores: The scores of the algorithm's trials by label. Empty without
+      selection.
   """
 
   trial: Trial
@@ -91,15 +90,14 @@ def choose(trials: Sequence[Trial], scores: Sequence[float]) -> Trial:
 
   Args:
     trials: Trials of one algorithm.
-    scores: The score of each.
+    scores: Their scores.
 
   Returns:
-    One of them; of equals the one whose compared values come first when sorted,
-    by the first of them, then the second, and so on.
+    The best trial. Among equal scores, the trial whose tuple of compared values
+    is smallest.
 
   Raises:
-    ValueError: If there is none, or a score is missing or NaN, by which no
-      choice can be made.
+    ValueError: If there is no trial, or if a score is missing or NaN.
   """
   arguments.sequence("trials", trials, what="setting")
   arguments.sequence("scores", scores, len(trials), what="trial")
@@ -116,9 +114,9 @@ def choose(trials: Sequence[Trial], scores: Sequence[float]) -> Trial:
 
 
 def _score(rule: SelectionCriterion, trial: Trial) -> float:
-  """Returns the score of a trial, minus infinity if it diverges.
+  """Returns the score of a trial, or minus infinity if it diverges.
 
-  That a grid goes too far must not end the comparison.
+  A grid may contain settings that diverge; the comparison continues.
   """
   try:
     return rule.score(trial)
@@ -136,23 +134,22 @@ def compare(
     lambda trials, scores, chosen: None
   ),
 ) -> Iterator[TrialResult]:
-  """Runs algorithms at their settings, chosen fairly if asked to.
+  """Runs trials, after selection if there is a criterion.
 
   Args:
-    trials: What is compared.
-    run: A trial to the results by seed.
-    rule: Chooses among the trials of each algorithm; one that diverges has
-      a score of minus infinity. None: all are run.
-    all_settings: Whether those that the rule did not choose are run as well.
+    trials: The trials of all algorithms.
+    run: Takes a trial and returns its results by seed.
+    rule: Selects among the trials of each algorithm. Diverged trials have score
+      minus infinity. None: runs all trials.
+    all_settings: Whether to run also the trials that were not selected.
     on_choice: Called with the trials of an algorithm, their scores and the
-      chosen one.
+      selected trial.
 
   Returns:
-    An iterator of a reading for each trial that is run, as soon as it is
-    there.
+    An iterator that runs one trial at a time and yields its result.
 
   Raises:
-    ValueError: If there is no trial, or an argument is of another kind.
+    ValueError: If there is no trial, or an argument has the wrong type.
   """
   arguments.sequence("trials", trials, what="setting")
   arguments.functions(run=run, on_choice=on_choice)

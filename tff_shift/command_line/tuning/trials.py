@@ -1,4 +1,4 @@
-"""Algorithms at the settings that the flags ask to compare."""
+"""Makes the trials that the flags define."""
 
 import dataclasses
 import itertools
@@ -23,18 +23,18 @@ def chosen(
   defaults: Callable[[str, Mapping[str, Any]], Mapping[str, Any]] = _no_values,
   overrides: Callable[[str], Mapping[str, Any]] = _no_values,
 ) -> list[selection.Trial]:
-  """Returns each algorithm at every combination of the values of its flags.
+  """Returns a trial for each combination of an algorithm's flag values.
 
   Args:
-    scenario: The binary's name.
+    scenario: The name of the binary.
     defaults: `(algorithm, setting) -> values` of hyper-parameters whose flags
-      are not set, for a combination of values of those that are; values that
-      the algorithm does not have are left out.
-    overrides: An algorithm's name to values that count instead of the flags'.
+      are not set; `setting` has the flags that are set. Values of
+      hyper-parameters that the algorithm lacks are ignored.
+    overrides: `algorithm -> values` that replace those of the flags.
 
   Returns:
-    The trials, algorithm by algorithm; the values of the last
-    hyper-parameter change fastest.
+    The trials, grouped by algorithm. The values of the last hyper-parameter
+    vary fastest.
 
   Raises:
     UsageError: If a flag is wrong.
@@ -49,16 +49,15 @@ def described(
   defaults: Callable[[str, Mapping[str, Any]], Mapping[str, Any]] = _no_values,
   overrides: Callable[[str], Mapping[str, Any]] = _no_values,
 ) -> list[selection.Trial]:
-  """Returns the trials with stand-ins for their hyper-parameters.
+  """Returns the trials of `chosen` without importing the algorithms.
 
-  Does not import the algorithms: the hyper-parameters are instances of
-  `algorithms.describe(name).hparams`. Each value is checked by itself, not
-  together with others.
+  Their hyper-parameters are instances of `algorithms.describe(name).hparams`.
+  Each value is checked separately, not in combination.
 
   Args:
-    scenario: See `chosen`.
-    defaults: See `chosen`.
-    overrides: See `chosen`.
+    scenario: The name of the binary.
+    defaults: The defaults, as in `chosen`.
+    overrides: The overrides, as in `chosen`.
 
   Returns:
     The trials in the order of `chosen`.
@@ -88,7 +87,7 @@ def _of_algorithm(
   defaults: Callable[[str, Mapping[str, Any]], Mapping[str, Any]],
   overrides: Mapping[str, Any],
 ) -> list[selection.Trial]:
-  """Returns an algorithm at every combination of the values of its flags."""
+  """Returns a trial for each combination of the algorithm's flag values."""
   names = [field.name for field in dataclasses.fields(kind)]
   given = {
     field: flags.FLAGS[field].value
@@ -105,7 +104,7 @@ def _of_algorithm(
       if field in names
     }
     if only_steps:
-      # Who asks for steps does not want the epochs of the default.
+      # An explicit number of steps overrides default epochs.
       common["local_epochs"] = 0
     hparams = kind(**{**common, **setting, **overrides})
     try:

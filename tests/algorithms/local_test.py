@@ -67,5 +67,5 @@ class TestLocal:
       run.server_state, start._replace(round_num=np.int32(2))
     )
     assert algorithm.evaluate_server is None
-    with pytest.raises(ValueError, match="local keeps a personal state"):
+    with pytest.raises(ValueError, match="local keeps personal state"):
       algorithm.as_learning_process()

@@ -274,7 +274,7 @@ class TestRounds:
     with pytest.raises(ValueError) as error:
       algorithm.as_learning_process()
     assert "\n" not in str(error.value)
-    assert str(error.value).startswith("centre keeps a personal state")
+    assert str(error.value).startswith("centre keeps personal state")
 
 
 class TestWeighting:
@@ -403,7 +403,7 @@ class TestTwoPhases:
   def test_it_is_no_learning_process(self, algorithm):
     assert not algorithm.is_local and not algorithm.is_stateless
     stateless = dataclasses.replace(algorithm, is_stateless=True)
-    with pytest.raises(ValueError, match="has not one phase a round"):
+    with pytest.raises(ValueError, match="exactly one phase per round"):
       stateless.as_learning_process()
 
 
@@ -441,7 +441,7 @@ class TestFewerPhases:
       state, [np.float32(0)], NUMBERS[:1], [client([[2, 0]], [1])]
     )
     assert metrics["accuracy"] == [1]
-    with pytest.raises(ValueError, match="has not one phase a round"):
+    with pytest.raises(ValueError, match="exactly one phase per round"):
       dataclasses.replace(algorithm, is_stateless=True).as_learning_process()
 
   def test_clients_that_share_nothing_are_local(self, model):

@@ -68,5 +68,5 @@ class TestLocal:
       run.server_state, start._replace(round_num=np.int32(2))
     )
     assert algorithm.evaluate_server is None
-    with pytest.raises(ValueError, match="local keeps a personal state"):
+    with pytest.raises(ValueError, match="local keeps personal state"):
       learning_process.as_learning_process(algorithm)

@@ -168,12 +168,12 @@ class TestAggregators:
       (
         "--aggregator=dp",
         "--noise_multiplier=1 is not allowed with clipping=adaptive and 4"
-        " clients a round: it must be below 0.4, or clipping=fixed",
+        " clients per round: it must be below 0.4, or use clipping=fixed",
       ),
       (
         "--aggregator=dp --clipping=fixed --client_weighting=num_examples",
         "--client_weighting=num_examples of fed_avg is not allowed with"
-        " aggregator=dp, to which all clients count alike: it must be uniform",
+        " aggregator=dp, which ignores weights: it must be uniform",
       ),
       (
         "--aggregator=robust --algorithm=local",

@@ -257,7 +257,7 @@ class TestBadFlags:
       ("--model=cnn --model_width=5", "channels"),
       (
         "--model=cnn --model_width=8 --normalization=batch",
-        "fed_3da leaves the running statistics",
+        "fed_3da does not change the running",
       ),
       ("--learning_rate=0", "--learning_rate=0"),
       ("--meta_learning_rate=fast", "--meta_learning_rate=fast"),

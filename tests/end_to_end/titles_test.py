@@ -112,8 +112,8 @@ class TestReddit:
 @pytest.mark.parametrize(
   "flags, expected",
   [
-    ("--algorithm=memo", "augmentations are of images"),
-    ("--algorithm=fed_the --plus", "augmentations are of images"),
+    ("--algorithm=memo", "augmentations need images"),
+    ("--algorithm=fed_the --plus", "augmentations need images"),
     ("--algorithm=cfed --public_data=digits", "it must be uniform"),
     ("--model=mlp", "takes float32"),
     ("--input_scaling=standardized", "--input_scaling"),

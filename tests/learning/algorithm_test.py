@@ -275,7 +275,7 @@ class TestRounds:
     with pytest.raises(ValueError) as error:
       learning_process.as_learning_process(algorithm)
     assert "\n" not in str(error.value)
-    assert str(error.value).startswith("centre keeps a personal state")
+    assert str(error.value).startswith("centre keeps personal state")
 
 
 class TestWeighting:
@@ -404,7 +404,7 @@ class TestTwoPhases:
   def test_it_is_no_learning_process(self, algorithm):
     assert not algorithm.is_local and not algorithm.is_stateless
     stateless = dataclasses.replace(algorithm, is_stateless=True)
-    with pytest.raises(ValueError, match="has not one phase a round"):
+    with pytest.raises(ValueError, match="exactly one phase per round"):
       learning_process.as_learning_process(stateless)
 
 
@@ -442,7 +442,7 @@ class TestFewerPhases:
       state, [np.float32(0)], NUMBERS[:1], [client([[2, 0]], [1])]
     )
     assert metrics["accuracy"] == [1]
-    with pytest.raises(ValueError, match="has not one phase a round"):
+    with pytest.raises(ValueError, match="exactly one phase per round"):
       learning_process.as_learning_process(
         dataclasses.replace(algorithm, is_stateless=True)
       )

@@ -182,7 +182,7 @@ class TestRefusal:
   )
   def test_what_is_no_image_is_refused_in_one_line(self, model):
     model = model()
-    with pytest.raises(ValueError, match=r"^test: .* are of images") as error:
+    with pytest.raises(ValueError, match=r"^test: .* need images") as error:
       augmentations.check_images("test", model)
     assert model.input_dtype.name in str(error.value)
     assert "\n" not in str(error.value)

@@ -1,1 +1,1 @@
-"""What every algorithm is composed of."""
+"""The template of algorithms, local training, evaluation and aggregation."""

@@ -1,18 +1,18 @@
-"""The one template for every algorithm.
+"""The template of every algorithm: TFF computations from TensorFlow functions.
 
-An algorithm is a frozen dataclass of TFF computations. A round is one phase or
-more; a phase is a federated computation
+An algorithm is a frozen dataclass of TFF computations. A round has one or more
+phases; a phase is a federated computation
 
     (S@SERVER, {C}@CLIENTS, {D}@CLIENTS) -> <S@SERVER, {C}@CLIENTS, M@SERVER>
 
-with S the server's state, C a client's personal state, D a client's data and M
-metrics. What is personal is placed at CLIENTS, so the type of a computation
-shows that it does not leave the client. In a phase no aggregate depends on
-another: the same computation then runs on one executor and, in TFF's mergeable
-form, spread over several.
+where S is the server state, C a client's personal state, D a client's data and
+M the metrics. Personal state is placed at CLIENTS: the type of a computation
+shows that it does not leave the client. No aggregate of a phase depends on
+another one. The same computation therefore runs on one executor or, in TFF's
+mergeable form, on several.
 
-What an algorithm's file writes is a `AlgorithmSpec`: pure TensorFlow functions
-of one client's or the server's tensors. `build` turns them into federated
+An algorithm's file defines an `AlgorithmSpec`: pure TensorFlow functions of the
+tensors of one client or of the server. `build` turns them into federated
 computations.
 """
 
@@ -39,11 +39,11 @@ from tff_shift.learning.aggregators import factories
 from tff_shift.learning.aggregators import update_noise
 from tff_shift.models import split_model
 
-# The one door: algorithms need no other module than this one.
+# Re-exported, so that algorithm files need no other module for these.
 ServerState = phases.ServerState
 ClientResult = phases.ClientResult
 PersonalResult = phases.PersonalResult
-# What `RUNNING_STATISTICS` of an algorithm's file may say.
+# Values of `RUNNING_STATISTICS` in an algorithm's file.
 Kept = batch_statistics.Kept
 ONE_MODEL = batch_statistics.ONE_MODEL
 OWN_MODEL = batch_statistics.OWN_MODEL
@@ -52,66 +52,69 @@ FIXED = batch_statistics.FIXED
 
 
 class AlgorithmSpec(NamedTuple):
-  """What an algorithm computes, as pure TensorFlow functions of tensors.
+  """An algorithm as pure TensorFlow functions of tensors.
 
-  A round has up to two phases: clients train and the server combines what they
-  send; then, with the server's new weights, clients work on what is personal.
-  `weights` are the server's, a nested structure of float32 tensors but for
-  `fixed_weights`; `client_state` is a client's own, any nested structure;
-  `data` is a client's data, of `examples_type`; `round_num` counts from 0, an
-  int32 scalar; a seed is int32 [2].
+  A round has up to two phases. First, clients train and the server combines
+  their updates. Second, clients update their personal state with the new server
+  weights.
+
+  `weights` are the server's, a nested structure of float32 tensors except in
+  `fixed_weights`. `client_state` is a client's own, any nested structure.
+  `data` is a client's data, of `examples_type`. `round_num` counts from 0, an
+  int32 scalar. Seeds are int32 [2].
 
   Attributes:
-    initial_weights: `(seed) -> weights`, what the server holds at round 0.
-      Without tensors, clients share nothing.
+    initial_weights: `(seed) -> weights`, the server weights at round 0. An
+      empty structure: clients share nothing.
     train_client: `(weights, client_state, data, round_num) -> ClientResult`.
-      None where nothing is ever trained: a round has no phase.
+      None: the algorithm trains nothing, and a round has no phase.
     predict_as_client: `(weights, client_state, data, evaluation_data) ->
       logits` [num_examples, num_classes] float32 of a client's own model.
       `evaluation_data` is a `local_training.ClientData` whose seed is zeros.
-      Where there is a `prepare_client`, what it gives takes the place of the
-      state.
+      With a `prepare_client`, its result replaces `client_state`.
     predict_as_server: `(weights, summary, evaluation_data) -> logits` of the
-      server's model. None where the server has no model.
-    initial_client_state: `(seed, weights) -> client_state` of a client that has
-      not taken part yet, with its own seed and the server's weights of the
-      moment at which the state is asked for: a personal model may start from
-      what the server sends first.
-    starts_alike: Whether the seed of `initial_client_state` is the run's, that
-      of `initial_weights`, and not the client's own. Then all clients draw the
-      same, such as a head: those that start apart pull what is shared in
-      different directions.
+      server model. None: the server has no model.
+    initial_client_state: `(seed, weights) -> client_state` of a client before
+      its first round. The seed is the client's. The weights are those of the
+      server when the state is created, so that a personal model can start from
+      the first model that the client receives.
+    starts_alike: Whether `initial_client_state` gets the run's seed (the one of
+      `initial_weights`) instead of the client's. All clients then draw the same
+      values, for example the same head. Clients that start from different heads
+      pull the shared layers in different directions.
     personalize_client: `(weights, client_state, data, round_num) ->
-      PersonalResult`, with the weights that the server has just updated. None:
-      a round has one phase.
-    prepare_client: `(weights, client_state, data, round_num) -> prepared`: what
-      a client works out once, however much it then predicts, such as a
-      fine-tuned model; `round_num` is the number of rounds done. It is kept for
-      no round. None: nothing.
-    update_server: `(weights, mean_update, contribution, round_num) -> weights`,
-      with the mean of the clients' updates and the sum of their contributions.
-      It does not count in a round of which no client does. None: the mean
-      update is added.
-    fixed_weights: Names of fields of the weights, then a named tuple, that no
-      round changes, such as a head that nobody trains.
+      PersonalResult`, with the updated server weights. None: a round has one
+      phase.
+    prepare_client: `(weights, client_state, data, round_num) -> prepared`,
+      computed once before a client predicts, for example a fine-tuned model.
+      `round_num` is the number of completed rounds. The result is not kept
+      between rounds. None: nothing to prepare.
+    update_server: `(weights, mean_update, plaintext_sum, round_num) ->
+      weights`, from the mean of the clients' updates and the sum of their
+      `ClientResult.plaintext_sum`. Its result is ignored in a round in which
+      every client has weight 0. None: the mean update is added.
+    fixed_weights: Names of fields of the weights (then a named tuple) that no
+      round changes, for example a head that is never trained.
     summarize_client: `(weights, data) -> summary`, summed over clients for
       `predict_as_server`; empty for most algorithms.
-    answer_request: `(weights, request) -> client_state`: what the server sends
-      to a client that asks for a new personal state. None: nothing.
+    answer_request: `(weights, request) -> client_state`, the server's answer to
+      a client that requests a new personal state. None: no requests.
     request_type: The type of a request.
-    can_predict: `(data) -> bool`, whether a client has what its own model needs
-      to predict; who has not is left out of `evaluate_clients`. None: all can.
+    can_predict: `(data) -> bool`, whether a client has the data that its own
+      model needs to predict. `evaluate_clients` skips the other clients. None:
+      all clients can predict.
     guide_queries: `(weights, x) -> logits` over the clients, [num_queries,
-      num_clients] float32. None: the server cannot tell who knows best.
+      num_clients] float32. None: the server cannot rank clients for a query.
     examples_type: The type of a client's data. None:
       `local_training.data_type(model)`.
-    num_examples: `(data) -> number`, the client's weight in the mean where
-      `client_weighting` is `num_examples`. Who has none counts nowhere.
-    max_clients: How many clients the functions can tell apart, by ids from 0.
-      None: they tell nobody apart.
-    normalizers: Which weights scale and shift after batch normalisation, bools
-      in the structure of the weights. None: the weights begin with those of
-      the model, and those of `SplitModel.normalizers` do.
+    num_examples: `(data) -> number`, the client's weight in the mean if
+      `client_weighting` is `num_examples`. Clients without examples get weight
+      0.
+    max_clients: The number of clients that the functions can distinguish, by
+      ids from 0. None: the functions do not use client ids.
+    normalizers: Marks the scales and shifts of batch normalisation, bools in
+      the structure of the weights. None: the weights begin with the model's
+      weights, of which `SplitModel.normalizers` are marked.
   """
 
   initial_weights: Callable[[Any], Any]
@@ -141,44 +144,44 @@ class AlgorithmSpec(NamedTuple):
 class FederatedAlgorithm:
   """An algorithm as TFF computations.
 
-  S is the server's state, C a client's personal state, D the data that a client
-  trains on or adapts to and E data to predict, a `local_training.ClientData`.
-  Where the model has frozen weights, the computations are
-  `frozen_weights.WithFrozen`: they are called in the same way.
+  S is the server state, C a client's personal state, D the data that a client
+  trains on or adapts to and E the evaluation data, a
+  `local_training.ClientData`. If the model has frozen weights, the computations
+  are `frozen_weights.WithFrozen`, which are called in the same way.
 
   Attributes:
-    name: The name of the algorithm, its file's name.
+    name: The name of the algorithm and of its file.
     num_classes: The number of classes of the model.
     model: The model.
     hparams: The hyper-parameters.
-    spec: The functions that the computations are made of, see
-      `frozen_weights.bind`.
-    client_weight: `(data) -> number`, what a client counts in the server's
-      mean unless its result says otherwise.
+    spec: The functions inside the computations, see `frozen_weights.bind`.
+    client_weight: `(data) -> number`, a client's default weight in the server's
+      mean; `ClientResult.weight` overrides it.
     initialize: `(seed@SERVER) -> S@SERVER`; seed is int32 [2].
     initialize_client: `(S@SERVER, {seed}@CLIENTS) -> {C}@CLIENTS`, the state of
-      clients that have not taken part yet.
+      clients before their first round.
     phases: The phases of a round, `(S@SERVER, {C}@CLIENTS, {D}@CLIENTS) ->
       <S@SERVER, {C}@CLIENTS, metrics@SERVER>`.
     evaluate_clients: `(S@SERVER, {C}@CLIENTS, {D}@CLIENTS, {E}@CLIENTS) ->
       metrics@SERVER`: each client predicts its own E with its own model. The
       metrics are those of `evaluation.finalize`.
     evaluate_server: `(S@SERVER, {D}@CLIENTS, E@SERVER) -> metrics@SERVER`: the
-      server predicts E with the shared model. None where the server has none,
-      or needs sums over clients for it that the aggregator would not hide.
+      server predicts E with the server model. None: the server has no model, or
+      its model needs sums over clients that the aggregator would not hide.
     summarize: `(S@SERVER, {D}@CLIENTS) -> summary@SERVER`: the sums over
-      clients that `work.predict_as_server` takes. None where it needs none, or
-      there is no `evaluate_server`.
-    request: `(S@SERVER, R@SERVER) -> C@SERVER`: a client that sends the request
-      R is sent a new personal state for it. None where there is no such thing.
-    guidance: How queries that reach the server are answered, see
-      `guidance.Guidance`. None unless it was asked for.
+      clients that `spec.predict_as_server` takes. None: it takes none, or there
+      is no `evaluate_server`.
+    request: `(S@SERVER, R@SERVER) -> C@SERVER`: the new personal state that the
+      server sends in answer to a client's request R. None: no requests.
+    guidance: Answers queries that reach the server, see `guidance.Guidance`.
+      None: built without guidance.
     is_stateless: Whether C is empty.
-    is_local: Whether the server's weights are empty: clients share nothing.
-    min_source_domains: How many domains the examples that a client trains on
-      must at least have.
-    max_clients: See `AlgorithmSpec`.
-    noise_ratio: How much longer the aggregator's noise is than the longest
+    is_local: Whether the server weights are empty: clients share nothing.
+    min_source_domains: The minimum number of domains in a client's training
+      data.
+    max_clients: The number of clients that the algorithm can distinguish, by
+      ids from 0. None: it does not use client ids.
+    noise_ratio: Norm of the aggregator's noise over the norm of the longest
       update, see `update_noise.ratio`.
   """
 
@@ -228,35 +231,37 @@ def build(
   min_source_domains: int = 1,
   running_statistics: batch_statistics.Kept | None = None,
 ) -> FederatedAlgorithm:
-  """Builds an algorithm from its work.
+  """Builds an algorithm from its spec.
 
   Args:
     name: The algorithm's name.
-    build_spec: `(model, hparams) -> Work`. Called once or, for a model with
-      frozen weights, whenever a function is traced, with the model that has the
-      tensors of the graph in their place.
-    model: The model; its inputs fix the type of the clients' data.
-    hparams: Hyper-parameters; they are checked before `build_spec` is called.
-    requirements: What the algorithm requires of an aggregator.
-    aggregator: A factory that averages updates, such as `factories.build`
-      gives. None: `tff.aggregators.MeanFactory()`. One without weights is made
-      into one that ignores them, if `hparams.client_weighting` is `uniform`.
-    num_queries: The number of queries that are answered at a time, at least 1.
-      None: the algorithm is built without `guidance`.
-    num_evaluation_domains: The number of domains of the data to predict, at
+    build_spec: `(model, hparams) -> AlgorithmSpec`. Called once. For a model
+      with frozen weights: called whenever a function is traced, with a model
+      whose frozen weights are tensors of the graph.
+    model: The model; its inputs determine the type of the clients' data.
+    hparams: Hyper-parameters, checked before `build_spec` is called.
+    requirements: The algorithm's requirements on an aggregator.
+    aggregator: A factory that averages updates, for example the result of
+      `factories.build`. None: `tff.aggregators.MeanFactory()`. An unweighted
+      factory is wrapped so that it ignores weights; this requires
+      `hparams.client_weighting` to be `uniform`.
+    num_queries: The number of queries answered at a time, at least 1. None:
+      the algorithm is built without `guidance`.
+    num_evaluation_domains: The number of domains of the evaluation data, at
       least 1.
-    min_source_domains: See `FederatedAlgorithm`.
-    running_statistics: Whose the running statistics of batch normalisation
-      are. None: the model must have none, see `batch_statistics`.
+    min_source_domains: The minimum number of domains in a client's training
+      data.
+    running_statistics: Which models have running statistics of batch
+      normalisation. None: the model must not have any, see `batch_statistics`.
 
   Returns:
     A `FederatedAlgorithm`.
 
   Raises:
     ValueError: If a hyper-parameter or a number has a value that is not
-      allowed, or the algorithm cannot do with the aggregator or the model.
-    TypeError: If the functions do not fit together, or send what `needs` does
-      not speak of.
+      allowed, or the algorithm does not support the aggregator or the model.
+    TypeError: If the functions do not fit together, or send values that
+      `requirements` does not declare.
   """
   hyperparameters.validate(hparams)
   num_evaluation_domains = arguments.integer(
@@ -289,13 +294,13 @@ def build(
   client_types = shared_type, client_type, examples_type
 
   def has_examples(data):
-    """Returns 0 for a client without examples, who has taught nothing, or 1."""
+    """Returns 0 for a client without examples, otherwise 1."""
     if not hasattr(data, "y"):
-      return 1  # The data are of another kind.
+      return 1  # Not `ClientData`.
     return tf.minimum(functions.num_examples(data), 1)
 
   def client_weight(data):
-    """Returns what a client counts in the server's mean."""
+    """Returns a client's weight in the server's mean."""
     if is_local or hparams.client_weighting == "uniform":
       return has_examples(data)
     return functions.num_examples(data)
@@ -434,7 +439,7 @@ def _with_statistics(
   model: split_model.SplitModel,
   hparams: hyperparameters.LocalWorkHParams,
 ) -> AlgorithmSpec:
-  """Makes the functions of an algorithm, with the statistics of the model."""
+  """Builds an algorithm's spec and binds the model's running statistics."""
   functions = build_spec(model, hparams)
   if not isinstance(functions, AlgorithmSpec):
     raise TypeError(
@@ -465,17 +470,12 @@ def check_sizes(
   hparams: hyperparameters.LocalWorkHParams,
   running_statistics: batch_statistics.Kept | None = None,
 ) -> None:
-  """Refuses what `build` would refuse because it cannot fit in memory.
+  """Refuses an algorithm whose states or batches do not fit in memory.
 
-  Args:
-    name: See `build`, as for all arguments.
-    build_spec: Likewise.
-    model: Likewise.
-    hparams: Likewise.
-    running_statistics: See `build`.
+  These checks need no data, and `build` makes them too.
 
   Raises:
-    ValueError: In one line.
+    ValueError: If a size is too large; one line.
   """
   _initial_states(
     name,
@@ -497,7 +497,7 @@ def _initial_states(
   model: split_model.SplitModel,
   hparams: hyperparameters.LocalWorkHParams,
 ) -> tuple[tff.Computation, tff.Computation]:
-  """Makes what draws the first weights, and a client's first state."""
+  """Builds the computations of the initial weights and client state."""
   sizes.check_batch(model, hparams)
   initial_weights = tff.tensorflow.computation(
     functions.initial_weights, randomness.SEED_TYPE
@@ -517,7 +517,7 @@ def _initial_states(
 def _request(
   server_type, shared_type, client_type, answer_request, request_type
 ) -> tff.Computation:
-  """Builds the server's work for one client that asks for a new state."""
+  """Builds the server's answer to a client that requests a new state."""
   work = tff.tensorflow.computation(answer_request, shared_type, request_type)
   if not work.type_signature.result.is_equivalent_to(client_type):
     raise TypeError(

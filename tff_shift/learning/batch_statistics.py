@@ -1,39 +1,39 @@
-"""Running statistics of batch normalisation, beside an algorithm's weights.
+"""Running statistics of batch normalisation, kept beside the weights.
 
 Batch Normalization (Ioffe, Szegedy; ICML 2015) normalises by the batch in
-training, and by running means and variances in evaluation. These are no
-weights: no optimizer, decay, proximal term, clip or noise may touch them, and
-the mean of variances is no variance. So the template keeps them beside the
-weights, and an algorithm's functions know nothing of it: they are made anew to
-run in a scope that has the statistics (`modes.with_statistics`), where local
-training moves them.
+training, and by running means and variances in evaluation. The running
+statistics are not weights: no optimizer, decay, proximal term, clip or noise
+may change them, and the mean of variances is not a variance. The template
+therefore keeps them beside the weights. Algorithms are unaware of them: their
+functions are wrapped to run in a scope with the statistics
+(`modes.with_statistics`), in which local training updates them.
 
-A client starts from the server's statistics and ends with its own running ones,
-of weight n. The server adds up n, n * mean and n * (variance + mean^2) over
-clients and pools them,
+A client starts from the server's statistics and ends with its own running
+statistics and weight n. The server sums n, n * mean and
+n * (variance + mean^2) over clients and pools them,
 
     mean = sum(n mean) / sum(n)
     variance = sum(n (variance + mean^2)) / sum(n) - mean^2,
 
-the variance of all examples, that between clients included. What is personal is
-the choice of `personal_norm`:
+which is the variance over all examples, including the variance between clients.
+`personal_norm` chooses what is personal:
 
   * `none`: nothing, as in FedAvg.
   * `statistics`: each client keeps its own means and variances, and the server
     has none; scale and shift are averaged with the other weights (SiloBN:
     Siloed Federated Learning for Multi-Centric Histopathology Datasets,
     Andreux, Ogier du Terrail, Beguier, Tramel; 2020).
-  * `all`: scale and shift are a client's own, too (FedBN: Federated Learning on
+  * `all`: scale and shift are personal too (FedBN: Federated Learning on
     Non-IID Features via Local Batch Normalization, Li, Jiang, Zhang, Kamp, Dou;
     ICLR 2021).
 
-With the latter two no statistics leave a client, and the server has no model
-that could predict.
+With `statistics` and `all`, no statistics leave a client, and the server has no
+model that can predict.
 
-An algorithm says in `RUNNING_STATISTICS` which of its models have statistics of
-their own, a `Kept`: a client's own model keeps them whatever `personal_norm`
-says. Algorithms that adapt a pre-trained model leave its statistics as they are
-(`FIXED`).
+An algorithm declares in `RUNNING_STATISTICS`, a `Kept`, which of its models
+have statistics. Personal models keep their own statistics for every
+`personal_norm`. Algorithms that adapt a pre-trained model do not change its
+statistics (`FIXED`).
 """
 
 import dataclasses
@@ -51,7 +51,7 @@ from tff_shift.learning.aggregators import factories
 from tff_shift.models import modes
 from tff_shift.models import split_model
 
-# Why clients' sums reach the server beside their updates.
+# The reason for refusing clipping and hidden updates.
 _REASON = (
   "the running statistics of batch normalisation are means of clients'"
   " activations, and the server would see them unprotected; take another"
@@ -60,40 +60,40 @@ _REASON = (
 
 
 class Kept(NamedTuple):
-  """Which of an algorithm's models have running statistics of their own.
+  """Which of an algorithm's models have running statistics.
 
-  What an algorithm's functions call outside of `modes.of_model` is the first.
+  Calls outside of `modes.of_model` use the first model.
 
   Attributes:
     server: The names of models whose weights the server averages.
-    client: The names of models of a client's own.
+    client: The names of personal models.
   """
 
   server: tuple[str, ...] = ()
   client: tuple[str, ...] = ()
 
 
-# A client trains one model of what it receives, and predicts with it; layers of
-# it may be the client's own.
+# A client trains the server model and predicts with it; some of its layers may
+# be personal.
 ONE_MODEL = Kept(server=("model",))
-# A client trains a model of its own, and the server has none.
+# A client trains a personal model, and the server has none.
 OWN_MODEL = Kept(client=("model",))
-# A client trains a model of what it receives, and one of its own.
+# A client trains the server model and a personal one.
 TWO_MODELS = Kept(server=("model",), client=("personal",))
-# Training leaves the statistics of the pre-trained model as they are.
+# Training does not change the statistics of the pre-trained model.
 FIXED = Kept()
 
 
 class Normalized(NamedTuple):
-  """Weights, and the running statistics that belong to them.
+  """Weights and their running statistics.
 
   Attributes:
-    weights: What an algorithm's functions take as the server's weights, or as a
-      client's state.
+    weights: The server weights or the client state of the algorithm's
+      functions.
     statistics: The running means and variances, float32 [num_channels] each, in
-      the order of `SplitModel.statistics`; of several models, for the name of
-      each. () where somebody else has them.
-    normalizers: Scales and shifts of a client's own; () where it has none.
+      the order of `SplitModel.statistics`; for several models, a dictionary by
+      model name. () if they are kept elsewhere.
+    normalizers: A client's personal scales and shifts; () if it has none.
   """
 
   weights: Any
@@ -102,13 +102,13 @@ class Normalized(NamedTuple):
 
 
 class Sums(NamedTuple):
-  """What a client adds to the sums of a round beside its update.
+  """A client's addends to the plaintext sums of a round.
 
   Attributes:
-    own: What the algorithm itself adds.
+    own: The algorithm's own addends.
     count: The client's weight, a float32 scalar.
-    moments: For each statistic of the server its count times the mean, or times
-      the mean of the squares, [num_channels] float32.
+    moments: For each statistic of the server, count times mean, or count times
+      mean of squares, [num_channels] float32.
   """
 
   own: Any
@@ -117,7 +117,7 @@ class Sums(NamedTuple):
 
 
 def _personal(hparams: Any) -> str:
-  # Algorithms that train nothing have no such choice.
+  # Algorithms without training have no such hyper-parameter.
   return getattr(hparams, "personal_norm", "none")
 
 
@@ -127,7 +127,7 @@ def requirements(
   model: split_model.SplitModel,
   hparams: Any,
 ) -> factories.AggregationRequirements:
-  """Returns what an algorithm asks of an aggregator, for this model."""
+  """Returns an algorithm's requirements on an aggregator for this model."""
   are_summed = model.statistics and kept and kept.server
   if not are_summed or _personal(hparams) != "none":
     return own
@@ -141,11 +141,11 @@ def requirements(
 def check(
   name: str, kept: Kept | None, model: split_model.SplitModel, hparams: Any
 ) -> None:
-  """Refuses what would not be right with batch normalisation, or ignored.
+  """Refuses combinations that batch normalisation makes wrong or ignores.
 
   Args:
     name: The algorithm's name.
-    kept: What it says of running statistics. None: nothing.
+    kept: Its `RUNNING_STATISTICS`. None: it declares none.
     model: The model.
     hparams: The hyper-parameters.
 
@@ -157,23 +157,23 @@ def check(
     if personal != "none":
       raise ValueError(
         f"personal_norm={personal} is not allowed with model {model.name!r},"
-        " which has no batch normalisation that is trained"
+        " which has no trained batch normalisation"
       )
     return
   if kept is None:
     raise ValueError(
       f"{name} is not allowed with model {model.name!r}, which has batch"
-      " normalisation: its file does not say in RUNNING_STATISTICS whose the"
-      " running statistics are; freeze the layers (layer.trainable = False), or"
-      " take GroupNormalization, as models.with_group_normalization(model) does"
+      " normalisation: its file does not declare RUNNING_STATISTICS; freeze the"
+      " layers (layer.trainable = False), or use GroupNormalization, as"
+      " models.with_group_normalization(model) does"
     )
   if personal != "none" and not kept.server:
     raise ValueError(
       f"personal_norm={personal} is not allowed with {name}, which"
       + (
-        " has nothing but models of clients' own"
+        " has only personal models"
         if kept.client
-        else " leaves running statistics as they are"
+        else " does not change running statistics"
       )
     )
 
@@ -181,11 +181,11 @@ def check(
 def check_is_trained(
   name: str, kept: Kept | None, model: split_model.SplitModel
 ) -> None:
-  """Refuses fixed statistics that nobody has trained.
+  """Refuses fixed statistics that were never trained.
 
   Args:
     name: The algorithm's name.
-    kept: What it says of running statistics.
+    kept: Its `RUNNING_STATISTICS`.
     model: The model.
 
   Raises:
@@ -193,9 +193,9 @@ def check_is_trained(
   """
   if kept == FIXED and model.statistics and _are_initial(model.statistics):
     raise ValueError(
-      f"{name} leaves the running statistics of batch normalisation as they"
-      f" are, and those of model {model.name!r} are 0 and 1, which normalise"
-      " nothing: start from a model that was trained (--weights_file, or"
+      f"{name} does not change the running statistics of batch normalisation,"
+      f" and those of model {model.name!r} are the initial 0 and 1, which"
+      " normalise nothing: start from a trained model (--weights_file, or"
       " pre-training)"
     )
 
@@ -215,35 +215,32 @@ def bind(
   hparams: Any,
   client_weight: Callable[[Any], Any],
 ) -> Any:
-  """Gives an algorithm's functions the running statistics of a model.
+  """Wraps an algorithm's functions with the running statistics of a model.
 
   Args:
     name: The algorithm's name.
-    kept: Which of its models have statistics of their own.
-    functions: A `algorithm.AlgorithmSpec`.
+    kept: Which of its models have statistics.
+    functions: An `algorithm.AlgorithmSpec`.
     model: The model.
-    hparams: The hyper-parameters, of which `personal_norm` counts.
-    client_weight: `(data) -> number`, what a client counts in the server's
-      mean.
+    hparams: The hyper-parameters; `personal_norm` is used.
+    client_weight: `(data) -> number`, a client's weight in the server's mean.
 
   Returns:
-    The `algorithm.AlgorithmSpec`; for a model with running statistics its
-    weights are `Normalized` where the server has statistics, and so are its
-    clients' states where they have.
+    The `algorithm.AlgorithmSpec`. If the server has statistics, its weights are
+    `Normalized`; if clients have statistics, their states are `Normalized`.
 
   Raises:
-    ValueError: If statistics that the server needs would be clients' own, in
-      one line.
+    ValueError: If statistics that the server needs would be personal; one line.
   """
   personal_norm = hparams.personal_norm
   is_personal = personal_norm != "none"
   if is_personal and functions.guide_queries is not None:
     raise ValueError(
       f"personal_norm={personal_norm} is not allowed with {name}: its server"
-      " guides queries by a model, whose statistics it would not have"
+      " guides queries with a model, and would not have its statistics"
     )
   layout = _Layout(kept, tuple(model.statistics), is_personal)
-  # The weights are `Normalized`, and so are the states.
+  # Whether the weights, and the client states, are `Normalized`.
   has_server_model, has_client_state = bool(kept.server), bool(layout.client)
   normalizers = _Normalizers(functions, model)
 
@@ -268,7 +265,7 @@ def bind(
       return own
     statistics = initial()
     if layout.server:
-      # A client's own model starts where that of the server is.
+      # A personal model starts from the server's statistics.
       received = layout.unpack(layout.server, shared.statistics)
       statistics = {
         layout.key(each, statistic): received[statistic]
@@ -282,7 +279,7 @@ def bind(
     )
 
   def opened(shared, state):
-    """Returns weights, state and statistics of a client."""
+    """Returns a client's weights, state and statistics."""
     weights, statistics = shared, {}
     if has_server_model:
       weights = shared.weights
@@ -311,9 +308,8 @@ def bind(
     if personal_norm == "all":
       if tf.nest.flatten(plaintext_sum):
         raise ValueError(
-          f"personal_norm=all is not allowed with {name}: beside its update a"
-          " client sends what is made of all of it, scale and shift too; take"
-          " personal_norm=statistics"
+          f"personal_norm=all is not allowed with {name}: clients also send"
+          " values computed from scale and shift; use personal_norm=statistics"
         )
       changes = normalizers.take(update)
       state = state._replace(
@@ -344,7 +340,7 @@ def bind(
           weights.weights, mean_update, own_sum, round_num
         )
     if personal_norm == "all":
-      # A noised mean of zeros is no zero, and new clients start from these.
+      # A noised mean of zeros is not zero, and new clients start from these.
       updated = normalizers.put(updated, normalizers.take(weights.weights))
     return Normalized(updated, layout.pack(layout.server, moved))
 
@@ -383,7 +379,7 @@ def bind(
       return functions.predict_as_client(own_weights, own_state, data, examples)
 
   def with_server(function):
-    """Wraps a function of the server's weights."""
+    """Wraps a function of the server weights."""
     if function is None or not has_server_model:
       return function
     signature = inspect.signature(function)
@@ -399,7 +395,7 @@ def bind(
     return call
 
   def if_there(wrapped):
-    """Wraps a function of the algorithm that it may lack."""
+    """Returns a wrapped function, or None if the algorithm does not have it."""
     return wrapped if getattr(functions, wrapped.__name__) else None
 
   trains = functions.train_client is not None
@@ -423,12 +419,12 @@ def bind(
 
 
 class _Layout:
-  """Who has which statistics, and what they are called.
+  """The owners and the names of the statistics.
 
   Attributes:
-    all: The names of all models that have statistics.
-    server: Of those, whose statistics the server has.
-    client: Whose statistics clients keep.
+    all: The names of all models with statistics.
+    server: The models whose statistics the server has.
+    client: The models whose statistics clients keep.
   """
 
   def __init__(
@@ -440,7 +436,7 @@ class _Layout:
     self._statistics = statistics
 
   def key(self, model: str, statistic: str) -> str:
-    """Returns what a statistic of a model is called in a scope."""
+    """Returns the name of a model's statistic in a scope."""
     if model == self.all[0]:
       return statistic
     return modes.name_for(model, statistic)
@@ -449,14 +445,14 @@ class _Layout:
     return tuple(self.key(model, each) for each in self._statistics)
 
   def pack(self, models: tuple[str, ...], values: Mapping[str, Any]) -> Any:
-    """Returns the statistics of models as `Normalized` has them."""
+    """Converts the statistics of models to the format of `Normalized`."""
     of_each = {
       model: tuple(values[key] for key in self.keys(model)) for model in models
     }
     return of_each if len(models) > 1 else next(iter(of_each.values()), ())
 
   def unpack(self, models: tuple[str, ...], packed: Any) -> dict[str, Any]:
-    """Returns the statistics as a scope has them."""
+    """Converts packed statistics to the format of a scope."""
     if len(models) == 1:
       packed = {models[0]: packed}
     return {
@@ -467,10 +463,10 @@ class _Layout:
 
 
 class _Normalizers:
-  """Scales and shifts of batch normalisation among what clients share.
+  """Scales and shifts of batch normalisation among the shared weights.
 
-  Unless an algorithm says which they are, what clients share begins with the
-  weights of the model, up to those that are a client's own, and has no other.
+  Unless an algorithm declares them, the shared weights must begin with the
+  weights of the model, up to the personal layers, and contain no other model.
   """
 
   def __init__(self, functions: Any, model: split_model.SplitModel):
@@ -486,14 +482,13 @@ class _Normalizers:
     return (self._flags + [False] * size)[:size]
 
   def check(self, name: str, weights: Any, personal_norm: str) -> None:
-    """Refuses weights that lack some, or are not what they are taken for."""
+    """Refuses weights that lack normalizers or have unexpected shapes."""
     lacks_some = sum(self._chosen(weights)) < sum(self._flags)
     if lacks_some and personal_norm == "none":
       raise ValueError(
         f"personal_norm=none is not allowed with {name} and model"
-        f" {self._model!r}: layers that are a client's own here have batch"
-        " normalisation, whose statistics would not be; take"
-        " personal_norm=statistics"
+        f" {self._model!r}: personal layers have batch normalisation, whose"
+        " statistics would be shared; use personal_norm=statistics"
       )
     if self._are_given:
       return
@@ -502,13 +497,13 @@ class _Normalizers:
     ):
       if flag and weight.shape != tf.TensorShape(shape):
         raise ValueError(
-          f"{name} is not allowed with model {self._model!r}: what clients"
-          " share does not begin with its weights, so its batch normalisation"
-          " is not found"
+          f"{name} is not allowed with model {self._model!r}: the shared"
+          " weights do not begin with the model's weights, so its batch"
+          " normalisation is not found"
         )
 
   def take(self, weights) -> tuple[tf.Tensor, ...]:
-    """Returns those of weights, in their order."""
+    """Returns the normalizers among weights, in order."""
     return tuple(
       value
       for value, is_one in zip(
@@ -518,7 +513,7 @@ class _Normalizers:
     )
 
   def put(self, weights, values) -> Any:
-    """Returns the weights with other values for them."""
+    """Returns the weights with other values for the normalizers."""
     left = iter(values)
     return tf.nest.pack_sequence_as(
       weights,
@@ -534,7 +529,7 @@ class _Normalizers:
 def _moments(
   layout: _Layout, statistics: Mapping[str, tf.Tensor], count
 ) -> tuple[tf.Tensor, ...]:
-  """Returns count times means, and times means of squares."""
+  """Returns count times means, and count times means of squares."""
 
   def moment(name):
     layer, _, kind = name.rpartition("/")
@@ -547,7 +542,7 @@ def _moments(
 
 
 def _pooled(layout: _Layout, sums: Sums) -> dict[str, tf.Tensor]:
-  """Returns means and variances of the sums over clients, by name."""
+  """Returns means and variances, by name, from the sums over clients."""
   names = _names_at_server(layout)
   means = {
     name: value / sums.count
@@ -558,7 +553,7 @@ def _pooled(layout: _Layout, sums: Sums) -> dict[str, tf.Tensor]:
     layer, _, kind = name.rpartition("/")
     if kind == "moving_mean":
       return means[name]
-    # Rounding may make it negative where examples hardly differ.
+    # Rounding can make it negative if examples hardly differ.
     mean = means[f"{layer}/moving_mean"]
     return tf.maximum(means[name] - tf.square(mean), 0.0)
 

@@ -1,11 +1,11 @@
-"""Metrics per domain, as sums that clients can add up, and who computes them.
+"""Metrics per domain, as sums over clients, and the evaluation computations.
 
-`METRICS` is the one place of a metric. All that is measured with
-`evaluate_clients` and `evaluate_server` follows from it: sums and means here,
-what drivers report, and the columns and tables of the binaries.
+`METRICS` defines every metric of `evaluate_clients` and `evaluate_server`: the
+sums and means here, the reports of drivers, and the columns and tables of the
+binaries follow from it.
 
-What leaves a client is, for each domain, the number of examples and the sum or
-mean of each metric over them, never a prediction.
+A client sends, for each domain, its number of examples and the sum or mean of
+each metric over them, never a prediction.
 """
 
 import collections
@@ -21,13 +21,13 @@ import tensorflow_federated as tff
 from tff_shift.learning import frozen_weights
 from tff_shift.models import split_model
 
-# The class of a prediction that is no number.
+# The predicted label for logits that are not finite.
 NO_CLASS = -1
 
-# The logit of a class that a model cannot predict: it has no prototype, say.
-# Examples of it count as wrong, and nowhere in the loss, for they have no
-# finite one. The smallest number is below every logit of a class that it can
-# predict, and finite, so that a softmax over it is a number.
+# The logit of a class that a model cannot predict, for example without a
+# prototype. Its examples count as wrong and are excluded from the loss, which
+# would be infinite. The value is below every logit of a class that can be
+# predicted, and finite, so that the softmax is defined.
 NO_LOGIT = tf.float32.min
 
 # Bounds the memory of a forward pass over a whole test set.
@@ -37,7 +37,7 @@ _EVALUATION_BATCH = 256
 def _predict_parts(
   predict_part: Callable[[tf.Tensor], tf.Tensor], num_parts, width: int
 ) -> tf.Tensor:
-  """Joins what a function gives for each part, one after the other.
+  """Concatenates the outputs of a function for consecutive parts.
 
   Args:
     predict_part: `(number of the part) -> [n, width] float32`.
@@ -72,7 +72,7 @@ def predict_in_batches(
   Args:
     predict: `x [batch, ...] -> [batch, width] float32`, example by example.
     x: The examples, [num_examples, ...].
-    width: The length of the vector that `predict` gives for an example.
+    width: The length of a row of `predict`.
 
   Returns:
     A float32 tensor of shape [num_examples, width].
@@ -82,7 +82,7 @@ def predict_in_batches(
   def predict_batch(i):
     return predict(x[i * _EVALUATION_BATCH : (i + 1) * _EVALUATION_BATCH])
 
-  # The concatenation of no batch has no shape of its own.
+  # The concatenation of no batches has no static shape.
   return tf.cond(
     num_examples > 0,
     lambda: _predict_parts(
@@ -107,18 +107,18 @@ def predict_by_domain(
   domain_sizes,
   width: int,
 ) -> tf.Tensor:
-  """Predicts the examples of each domain by themselves.
+  """Predicts the examples of each domain separately.
 
-  What a method carries from one example to the next, such as a history, starts
-  anew at every domain. So predictions for a domain do not depend on which other
-  domains are predicted with it.
+  State that a method carries from example to example, such as a history, is
+  reset at every domain. Predictions for a domain therefore do not depend on the
+  other domains.
 
   Args:
     predict: `(domain, x [n, ...]) -> [n, width] float32`, with the domain an
       int32 scalar. It is not called for a domain without examples.
-    x: The examples, [num_examples, ...], domain by domain.
-    domain_sizes: How many belong to each domain, [num_domains] int32.
-    width: The length of the vector that `predict` gives for an example.
+    x: The examples, [num_examples, ...], sorted by domain.
+    domain_sizes: The number of examples of each domain, [num_domains] int32.
+    width: The length of a row of `predict`.
 
   Returns:
     A float32 tensor of shape [num_examples, width].
@@ -137,17 +137,17 @@ def predict_by_domain(
 
 
 class Metric(NamedTuple):
-  """What is measured of each example, and how it becomes a mean.
+  """A metric of an example, and how it is averaged.
 
   Attributes:
     per_example: `(logits [n, num_classes] float32, y [n] int32) -> [n]
       float32`.
     counts_clients: Whether the mean is over clients, each with its own mean
-      over its examples of a domain; else it is over all examples.
-    is_compared: Whether tables and figures compare runs by it. What is not is
-      in `metrics.csv` and `summary.json` all the same.
-    counts_example: `(logits, y) -> [n] bool`: which examples the mean is over,
-      where it does not count clients. The others have no value. None: all.
+      over its examples of a domain; otherwise it is over all examples.
+    is_compared: Whether tables and figures compare runs by it. All metrics are
+      in `metrics.csv` and `summary.json`.
+    counts_example: `(logits, y) -> [n] bool`: the examples that the mean is
+      over, if it does not count clients. None: all examples.
   """
 
   per_example: Callable[[Any, Any], tf.Tensor]
@@ -157,11 +157,10 @@ class Metric(NamedTuple):
 
 
 def predicted_classes(logits) -> tf.Tensor:
-  """Returns the class of the largest logit, `NO_CLASS` where it is no number.
+  """Returns the predicted labels, `NO_CLASS` for logits that are not finite.
 
-  A model that has diverged predicts nothing, and so does one that can predict
-  no class: the largest of numbers that are not finite, or all `NO_LOGIT`, would
-  be the first class, which may well be right by chance.
+  Without this check, the argmax of logits that are not finite or all `NO_LOGIT`
+  would be class 0, which can be right by chance.
 
   Args:
     logits: [n, num_classes] float32.
@@ -196,18 +195,18 @@ def _can_be_predicted(logits, y) -> tf.Tensor:
   return tf.not_equal(tf.gather(logits, y, batch_dims=1), NO_LOGIT)
 
 
-# By name. One that ends in `accuracy` is a share, and reported in percent.
+# By name. A metric whose name ends in `accuracy` is reported in percent.
 METRICS = {
   "accuracy": Metric(_is_right, counts_clients=True, is_compared=True),
   "pooled_accuracy": Metric(_is_right),
-  # No finite loss of a class that cannot be predicted has a meaning.
+  # The loss of a class that cannot be predicted would be infinite.
   "loss": Metric(_cross_entropy, counts_example=_can_be_predicted),
   "not_finite": Metric(_is_not_finite),
 }
 
 
 def compared() -> list[str]:
-  """Returns the names of the metrics by which runs are compared."""
+  """Returns the names of the metrics that compare runs."""
   return [name for name, metric in METRICS.items() if metric.is_compared]
 
 
@@ -217,12 +216,12 @@ def report(
   """Returns the metrics as drivers report them, accuracies in percent.
 
   Args:
-    means: What `finalize` gives.
-    read: Takes from the means of a metric, [num_domains] float32, what is
-      wanted, for example a domain's as a float. It is multiplied as it is.
+    means: The result of `finalize`.
+    read: Selects from the means of a metric, [num_domains] float32, for example
+      one domain's mean as a float. Its result must support multiplication.
 
   Returns:
-    What was wanted, by the name of the metric.
+    The selected values, by the name of the metric.
   """
   return {
     name: 100.0 * read(means[name])
@@ -235,18 +234,18 @@ def report(
 def domain_metrics(
   logits, y, domain_sizes
 ) -> collections.OrderedDict[str, tf.Tensor]:
-  """Adds up the metrics of the examples of each domain.
+  """Sums the metrics over the examples of each domain.
 
   Args:
     logits: [num_examples, num_classes] float32.
     y: The true classes, [num_examples] int32.
-    domain_sizes: How many examples belong to each domain, in order,
-      [num_domains] int32.
+    domain_sizes: The number of examples of each domain, in order, [num_domains]
+      int32.
 
   Returns:
     An ordered dictionary of float32 tensors of shape [num_domains]: the sum of
-    each metric of `METRICS`; `num_examples`; and for metrics over some examples
-    the number of these, such as `num_examples_of_loss`.
+    each metric of `METRICS`; `num_examples`; and, for metrics over a subset of
+    the examples, the size of the subset, such as `num_examples_of_loss`.
   """
   num_domains = tf.size(domain_sizes)
   domains = tf.repeat(tf.range(num_domains), domain_sizes)
@@ -267,14 +266,14 @@ def domain_metrics(
 
 
 def _count_of(metric: Metric, name: str) -> str:
-  """Returns the name of the number that a metric's sum is divided by."""
+  """Returns the name of the count that a metric's sum is divided by."""
   if metric.counts_clients:
     return "num_clients"
   return "num_examples" + (f"_of_{name}" if metric.counts_example else "")
 
 
 def _per_client(sums):
-  """Makes of a client's sums what is added up over clients."""
+  """Converts a client's sums to its addends of the sums over clients."""
   num_examples = sums["num_examples"]
   parts = collections.OrderedDict(
     (
@@ -293,19 +292,19 @@ def finalize(totals) -> collections.OrderedDict[str, tf.Tensor]:
   """Turns summed metrics into means.
 
   Args:
-    totals: For each metric of `METRICS` the sum over clients of their means
-      where it counts clients, else of their sums; the numbers of examples of
-      `domain_metrics`; and `num_clients`, that of the clients with examples of
-      a domain.
+    totals: For each metric of `METRICS` the sum over clients of their means if
+      it counts clients, otherwise of their sums; the numbers of examples of
+      `domain_metrics`; and `num_clients`, the number of clients with examples
+      of a domain.
 
   Returns:
     An ordered dictionary of float32 tensors of shape [num_domains]: each metric
-    of `METRICS` (`accuracy`, the mean over the clients that have examples of
-    the domain, each client counting alike; `pooled_accuracy`, the share of
-    right predictions over all examples; `loss`, the mean over all examples of a
-    class that can be predicted, see `NO_LOGIT`; `not_finite`, the share of
-    predictions that are no numbers, and so wrong) and `num_examples`. Means
-    over nothing are NaN.
+    of `METRICS` and `num_examples`. `accuracy` is the unweighted mean over the
+    clients with examples of the domain; `pooled_accuracy` the fraction of
+    correct predictions over all examples; `loss` the mean over all examples of
+    a class that can be predicted, see `NO_LOGIT`; `not_finite` the fraction of
+    predictions that are not finite, which count as wrong. Means over nothing
+    are NaN.
   """
   means = collections.OrderedDict(
     (name, totals[name] / totals[_count_of(metric, name)])
@@ -319,10 +318,10 @@ def federated_metrics(sums_at_clients: Any) -> tff.Value:
   """Aggregates `domain_metrics` of clients; call in a federated computation.
 
   Args:
-    sums_at_clients: What `domain_metrics` gives, placed at CLIENTS.
+    sums_at_clients: The result of `domain_metrics`, placed at CLIENTS.
 
   Returns:
-    What `finalize` gives, placed at SERVER.
+    The result of `finalize`, placed at SERVER.
   """
   sums_type = sums_at_clients.type_signature.member
   per_client_values = tff.tensorflow.computation(_per_client, sums_type)
@@ -336,13 +335,13 @@ def federated_metrics(sums_at_clients: Any) -> tff.Value:
 
 
 def server_metrics(sums_at_server: Any) -> tff.Value:
-  """Turns `domain_metrics` at the server into means, as one client's would be.
+  """Converts `domain_metrics` at the server to means, as for one client.
 
   Args:
-    sums_at_server: What `domain_metrics` gives, placed at SERVER.
+    sums_at_server: The result of `domain_metrics`, placed at SERVER.
 
   Returns:
-    What `finalize` gives, placed at SERVER.
+    The result of `finalize`, placed at SERVER.
   """
   sums_type = sums_at_server.type_signature.member
   return tff.federated_map(
@@ -363,19 +362,19 @@ def client_evaluation(
   predict: Callable[[Any, Any, Any, Any], tf.Tensor],
   can_predict: Callable[[Any], tf.Tensor] | None = None,
 ) -> tff.Computation:
-  """Builds the evaluation of the clients' own models on data of the clients.
+  """Builds the evaluation of the clients' own models on the clients' data.
 
   Args:
-    server_type: The type of what the computation takes at SERVER, see
+    server_type: The type of the computation's argument at SERVER, see
       `frozen_weights.server_type`.
-    shared_type: The type of what functions take as weights.
+    shared_type: The type of the weights that functions take.
     client_type: The type of a client's state.
     examples_type: The type of a client's data.
-    evaluation_type: The type of the data to predict.
+    evaluation_type: The type of the evaluation data.
     prepare: See `algorithm.AlgorithmSpec.prepare_client`.
     predict: `(weights, client_state, data, evaluation_data) -> logits`.
-    can_predict: `(data) -> bool`; a client for which it does not hold counts as
-      one without examples to predict. None: all count.
+    can_predict: `(data) -> bool`; a client with False counts as a client
+      without evaluation examples. None: all clients can predict.
 
   Returns:
     `(S@SERVER, {C}@CLIENTS, {D}@CLIENTS, {E}@CLIENTS) -> metrics@SERVER`.
@@ -426,14 +425,14 @@ def client_summary(
   """Builds the sums over clients that the server predicts with.
 
   Args:
-    server_type: The type of what the computation takes at SERVER, see
+    server_type: The type of the computation's argument at SERVER, see
       `frozen_weights.server_type`.
-    shared_type: The type of what functions take as weights.
+    shared_type: The type of the weights that functions take.
     examples_type: The type of a client's data.
     summarize_client: `(weights, data) -> summary` of one client.
 
   Returns:
-    `(S@SERVER, {D}@CLIENTS) -> summary@SERVER`; None where a summary is empty.
+    `(S@SERVER, {D}@CLIENTS) -> summary@SERVER`; None if summaries are empty.
   """
   work = tff.tensorflow.computation(
     summarize_client, shared_type, examples_type
@@ -459,16 +458,16 @@ def server_evaluation(
   predict: Callable[[Any, Any, Any], tf.Tensor],
   summarize: tff.Computation | None,
 ) -> tff.Computation:
-  """Builds the evaluation of the shared model on data of the server.
+  """Builds the evaluation of the server model on the server's data.
 
   Args:
-    server_type: The type of what the computation takes at SERVER, see
+    server_type: The type of the computation's argument at SERVER, see
       `frozen_weights.server_type`.
-    shared_type: The type of what functions take as weights.
+    shared_type: The type of the weights that functions take.
     examples_type: The type of a client's data.
-    evaluation_type: The type of the data to predict.
+    evaluation_type: The type of the evaluation data.
     predict: `(weights, summary, evaluation_data) -> logits`.
-    summarize: What `client_summary` gives.
+    summarize: The result of `client_summary`.
 
   Returns:
     `(S@SERVER, {D}@CLIENTS, E@SERVER) -> metrics@SERVER`.

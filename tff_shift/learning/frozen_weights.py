@@ -1,16 +1,16 @@
-"""Weights that nobody trains, and how they reach every computation.
+"""Frozen weights, and how they reach every computation.
 
-A model may have weights that stay as they are (`SplitModel.frozen`), such as
-those below adapters. They are no part of the server's state: not averaged, not
-in a checkpoint, not sent back. They are no constants of a graph either, for a
-large model would then be copied into each. A computation takes them beside the
-server's state,
+A model can have weights that are never trained (`SplitModel.frozen`), such as
+the weights below adapters. They are not part of the server state: they are not
+averaged, checkpointed or sent back. They are not constants of a graph either,
+since each graph would then contain a copy of a large model. A computation takes
+them beside the server state,
 
     (<S, F>@SERVER, ...) instead of (S@SERVER, ...)
 
-and broadcasts them with the server's weights; in process that passes
-references. An algorithm's functions know nothing of it: they are made anew, for
-a model that has the tensors of the graph in place of its frozen weights.
+and broadcasts them with the server weights; in process this passes references.
+Algorithms are unaware of frozen weights: their functions are rebuilt with a
+model whose frozen weights are graph inputs.
 """
 
 import dataclasses
@@ -25,8 +25,8 @@ import tensorflow_federated as tff
 
 from tff_shift.models import split_model
 
-# The functions of a `algorithm.AlgorithmSpec` that take the server's weights
-# first.
+# The functions of an `algorithm.AlgorithmSpec` whose first argument is the
+# server weights.
 _TAKE_WEIGHTS = (
   "train_client",
   "personalize_client",
@@ -40,14 +40,14 @@ _TAKE_WEIGHTS = (
 
 
 class Server(NamedTuple):
-  """What a computation takes at SERVER: the state, and the frozen weights."""
+  """A computation's argument at SERVER: the state and the frozen weights."""
 
   state: Any
   frozen: Any
 
 
 class Shared(NamedTuple):
-  """What clients receive: the server's weights, and the frozen ones."""
+  """The weights that clients receive: the server's and the frozen ones."""
 
   weights: Any
   frozen: Any
@@ -55,7 +55,7 @@ class Shared(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class WithFrozen:
-  """A computation that is called without the frozen weights, and passes them.
+  """A computation that is called without the frozen weights and adds them.
 
   Attributes:
     computation: A computation whose first parameter is a `Server` at SERVER.
@@ -66,7 +66,7 @@ class WithFrozen:
   frozen: Any
 
   def __call__(self, state, *arguments):
-    """Calls the computation with the server's state and what follows it."""
+    """Calls the computation with the server state and the other arguments."""
     return self.computation(Server(state, self.frozen), *arguments)
 
   @property
@@ -76,12 +76,12 @@ class WithFrozen:
 
 
 def has_any(model: split_model.SplitModel) -> bool:
-  """Tells whether a model has frozen weights."""
+  """Returns whether a model has frozen weights."""
   return bool(tf.nest.flatten(model.frozen))
 
 
 def num_bytes(model: split_model.SplitModel) -> int:
-  """Returns how many bytes the frozen weights of a model take."""
+  """Returns the size of a model's frozen weights in bytes."""
   return sum(
     tf.TensorShape(each.shape).num_elements() * tf.as_dtype(each.dtype).size
     for each in tf.nest.flatten(model.frozen)
@@ -100,14 +100,14 @@ def _type_of(model: split_model.SplitModel) -> tff.Type:
 def server_type(
   state_type: tff.FederatedType, model: split_model.SplitModel
 ) -> tff.FederatedType:
-  """Returns the type of what a computation takes at SERVER.
+  """Returns the type of a computation's argument at SERVER.
 
   Args:
-    state_type: The type of the server's state, placed at SERVER.
+    state_type: The type of the server state, placed at SERVER.
     model: The model.
 
   Returns:
-    `state_type`; for a model with frozen weights, that of a `Server`.
+    `state_type`; for a model with frozen weights, the type of a `Server`.
   """
   if not has_any(model):
     return state_type
@@ -116,7 +116,7 @@ def server_type(
 
 
 def state_type(type_at_server: tff.FederatedType) -> tff.Type:
-  """Returns the type of the state in what a computation takes at SERVER."""
+  """Returns the type of the server state in an argument at SERVER."""
   member = type_at_server.member
   return member.state if member.python_container is Server else member
 
@@ -124,7 +124,7 @@ def state_type(type_at_server: tff.FederatedType) -> tff.Type:
 def shared_type(
   weights_type: tff.Type, model: split_model.SplitModel
 ) -> tff.Type:
-  """Returns the type of what the functions of `bind` take as weights."""
+  """Returns the type of the weights that the functions of `bind` take."""
   if not has_any(model):
     return weights_type
   return tff.types.to_type(Shared(weights_type, _type_of(model)))
@@ -135,12 +135,12 @@ def _is_server(server: tff.Value) -> bool:
 
 
 def state(server: tff.Value) -> tff.Value:
-  """Returns the state of what a computation takes at SERVER."""
+  """Returns the server state in an argument at SERVER."""
   return server.state if _is_server(server) else server
 
 
 def shared(server: tff.Value) -> tff.Value | Shared:
-  """Returns what a computation passes to functions as weights."""
+  """Returns the weights that a computation passes to functions."""
   if not _is_server(server):
     return server.weights
   return Shared(server.state.weights, server.frozen)
@@ -151,7 +151,7 @@ def bind(
   model: split_model.SplitModel,
   hparams: Any,
 ) -> Any:
-  """Makes the functions of an algorithm.
+  """Builds the functions of an algorithm.
 
   Args:
     work: `(model, hparams) -> algorithm.AlgorithmSpec`.
@@ -159,8 +159,8 @@ def bind(
     hparams: The hyper-parameters.
 
   Returns:
-    A `algorithm.AlgorithmSpec`. For a model with frozen weights its functions
-    take a `Shared` where they take the server's weights otherwise.
+    An `algorithm.AlgorithmSpec`. For a model with frozen weights its functions
+    take a `Shared` instead of the server weights.
   """
   functions = work(model, hparams)
   if not has_any(model):
@@ -199,14 +199,14 @@ def bind(
 def with_frozen(
   computation: tff.Computation, model: split_model.SplitModel
 ) -> tff.Computation | WithFrozen:
-  """Lets a computation that takes the server's state pass the frozen weights.
+  """Makes a computation pass the model's frozen weights.
 
   Args:
     computation: A computation whose first parameter is of `server_type`.
     model: The model.
 
   Returns:
-    What is called with the server's state: the computation itself for a model
+    A callable that takes the server state: the computation itself for a model
     without frozen weights.
   """
   return (
@@ -215,15 +215,15 @@ def with_frozen(
 
 
 def attach(algorithm: Any, model: split_model.SplitModel) -> Any:
-  """Lets the computations of an algorithm pass the model's frozen weights.
+  """Makes the computations of an algorithm pass the model's frozen weights.
 
   Args:
-    algorithm: A `algorithm.FederatedAlgorithm`.
+    algorithm: An `algorithm.FederatedAlgorithm`.
     model: The model.
 
   Returns:
-    The algorithm; for a model with frozen weights, with a `WithFrozen` in place
-    of each computation that takes the server's state.
+    The algorithm. For a model with frozen weights, each computation that takes
+    the server state is a `WithFrozen`.
   """
   if not has_any(model):
     return algorithm

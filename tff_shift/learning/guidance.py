@@ -1,12 +1,12 @@
-"""Queries that reach the server: who answers them, and how.
+"""Queries that reach the server: routing and answering.
 
 Beyond Aggregation: Guiding Clients in Heterogeneous Federated Learning,
 Remark 2.4 and Section 4: a query is routed to the client that most probably
-knows best, and answered by that client's own model. Methods that cannot guide
-ask all clients and take the vote of the majority.
+knows best, and answered by that client's own model. Methods without guidance
+ask all clients and take a majority vote.
 
-Queries come from outside and are no client's data. What leaves a client to
-answer them is a class for each query that it was asked.
+Queries come from outside and are not client data. A client sends only the
+predicted label of each query that it was asked.
 """
 
 import collections
@@ -24,31 +24,31 @@ from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 
-# The class of a query that no client answers, or only with what is no number.
+# The label of a query without an answer, or with logits that are not finite.
 NO_CLIENT = evaluation.NO_CLASS
 
 
 class Guidance(NamedTuple):
-  """How queries are answered; x are `num_queries` examples.
+  """The computations that answer queries; x are `num_queries` examples.
 
-  S is the server's state, C a client's personal state, D its data, of which
-  only the number of examples and what a client needs to predict count; P is
-  what a client has prepared, or C where nothing is to be prepared.
+  S is the server state, C a client's personal state and D its data, of which
+  only the number of examples and what `prepare_client` needs are used. P is a
+  client's prepared state, or C without preparation.
 
   Attributes:
-    num_queries: The number of queries that are answered at a time.
-    prepare: `(S@SERVER, {C}@CLIENTS, {D}@CLIENTS) -> {P}@CLIENTS`, what clients
-      work out before they predict, once for all queries; it stays with them.
-      None where there is no such thing.
-    guide: `(S@SERVER, {D}@CLIENTS, x@SERVER) -> routing@SERVER`, which is what
-      `route` gives. None where the server cannot tell.
+    num_queries: The number of queries answered at a time.
+    prepare: `(S@SERVER, {C}@CLIENTS, {D}@CLIENTS) -> {P}@CLIENTS`, the clients'
+      preparation, done once for all queries; P stays with the clients. None: no
+      preparation.
+    guide: `(S@SERVER, {D}@CLIENTS, x@SERVER) -> routing@SERVER`, the result of
+      `route`. None: the server cannot rank clients.
     answer: `(S@SERVER, {P}@CLIENTS, {D}@CLIENTS, x@SERVER, routes@SERVER) ->
-      classes@SERVER`: each client predicts the queries whose route, an int32,
-      is its id, and no others. The class of a query without such a client, or
-      with one that does not predict a number, is `NO_CLIENT`.
+      classes@SERVER`: each client predicts only the queries whose route, an
+      int32, is its id. The label of a query without such a client, or with
+      logits that are not finite, is `NO_CLIENT`.
     vote: `(S@SERVER, {P}@CLIENTS, {D}@CLIENTS, x@SERVER) -> classes@SERVER`:
-      every client predicts every query, and the class of most clients wins, see
-      `winners`. What is no number is no vote.
+      every client predicts every query, and the majority wins, see `winners`.
+      Logits that are not finite are not a vote.
   """
 
   num_queries: int
@@ -61,26 +61,26 @@ class Guidance(NamedTuple):
 def route(
   client_logits, client_weights
 ) -> collections.OrderedDict[str, tf.Tensor]:
-  """Tells which client most probably knows best.
+  """Ranks the clients for each query.
 
-  A softmax of the logits is the probability of each client if a query came from
-  a client as often as training examples did, each weighed as its client is
-  (with n_i, as in Algorithm 1, gamma of Theorem 2.2 holds log n_i); divided by
-  the clients' shares n_i / N and normalised again, it is the probability if all
-  clients were asked alike.
+  The softmax of the logits is the probability of each client for queries
+  distributed like the training examples, weighted as clients are (with n_i, as
+  in Algorithm 1, gamma of Theorem 2.2 contains log n_i). Divided by the
+  clients' fractions n_i / N and normalised again, it is the probability for
+  queries distributed uniformly over clients.
 
   Args:
     client_logits: [num_queries, num_clients] float32.
-    client_weights: What each client counted in the mean of training, such as
-      its number of examples, n_i: [num_clients] float32. A client of weight 0
-      is no route of the corrected kind.
+    client_weights: The clients' weights in the mean of training, such as the
+      number of examples, n_i: [num_clients] float32. A client of weight 0 is
+      never a corrected route.
 
   Returns:
     An ordered dictionary: `probabilities` [num_queries, num_clients] float32
-    and `routes` [num_queries] int32, corrected for the shares; and the same of
-    the plain softmax, as the paper has it: `uncorrected_probabilities`,
-    `uncorrected_routes`. A route is the client of highest probability, the
-    lowest id if there are several.
+    and `routes` [num_queries] int32, corrected for the fractions;
+    `uncorrected_probabilities` and `uncorrected_routes`, of the plain softmax,
+    as in the paper. A route is the client of highest probability; ties go to
+    the lowest id.
   """
   shares = client_weights / tf.reduce_sum(client_weights)
   corrected = tf.where(
@@ -94,13 +94,13 @@ def route(
 
 
 def winners(votes) -> tf.Tensor:
-  """Returns the class with most votes, the lowest of them if several have.
+  """Returns the class with most votes; ties go to the lowest class.
 
   Args:
     votes: [num_queries, num_classes] int32.
 
   Returns:
-    [num_queries] int32; `NO_CLIENT` where nobody has voted.
+    [num_queries] int32; `NO_CLIENT` without votes.
   """
   classes = tf.argmax(votes, axis=1, output_type=tf.int32)
   return tf.where(tf.reduce_any(votes > 0, axis=1), classes, NO_CLIENT)
@@ -118,25 +118,22 @@ def build_guidance(
   guide_queries: Callable[[Any, Any], tf.Tensor] | None,
   client_weight: Callable[[Any], Any],
 ) -> Guidance:
-  """Builds how queries are answered.
+  """Builds the computations that answer queries.
 
   Args:
-    model: The model; its inputs fix the type of a query.
-    server_type: The type of what the computations take at SERVER, see
+    model: The model; its inputs determine the type of a query.
+    server_type: The type of the computations' argument at SERVER, see
       `frozen_weights.server_type`.
-    shared_type: The type of what functions take as weights.
+    shared_type: The type of the weights that functions take.
     client_type: The type of a client's state.
     examples_type: The type of a client's data, which have a `client_id`.
-    num_queries: The number of queries at a time, at least 1. What is summed
-      over clients needs a shape of its own.
-    prepare_client: See `algorithm.AlgorithmSpec`, as the functions that follow.
+    num_queries: The number of queries at a time, at least 1; fixed, since sums
+      over clients need a fixed shape.
+    prepare_client: See `algorithm.AlgorithmSpec`.
     predict_as_client: `(weights, client_state, data, evaluation_data) ->
       logits`.
     guide_queries: `(weights, x) -> logits` over the clients, or None.
     client_weight: `data -> weight` of a client in the mean of training.
-
-  Returns:
-    A `Guidance`.
   """
   queries_type = tff.TensorType(
     model.input_dtype.as_numpy_dtype, (num_queries, *model.input_shape)
@@ -154,10 +151,10 @@ def build_guidance(
     num_examples = tf.shape(x)[0]
     examples = local_training.ClientData(
       x=x,
-      # What is not known.
+      # Unknown.
       y=tf.zeros([num_examples], tf.int32),
       domain_sizes=num_examples[tf.newaxis],
-      # Predictions draw nothing.
+      # Predictions are deterministic.
       seed=tf.zeros(randomness.SEED_SHAPE, tf.int32),
       client_id=data.client_id,
     )
@@ -170,7 +167,7 @@ def build_guidance(
     classes = predict(
       weights, client_state, data, tf.gather(x, tf.squeeze(own, 1))
     )
-    # Sums to NO_CLIENT where no client answers, or not with a number.
+    # Sums to NO_CLIENT if no client answers, or its logits are not finite.
     return tf.scatter_nd(own, classes - NO_CLIENT, [num_queries])
 
   @tff.tensorflow.computation(*client_types)
@@ -236,11 +233,11 @@ def preparation(
   examples_type: tff.Type,
   prepare_client: Callable[[Any, Any, Any, Any], Any],
 ) -> tff.Computation:
-  """Builds what clients do before they predict.
+  """Builds the clients' preparation for predicting.
 
   Args:
-    server_type: See `build_guidance`, as the types that follow.
-    shared_type: The type of what functions take as weights.
+    server_type: The type of the computation's argument at SERVER.
+    shared_type: The type of the weights that functions take.
     client_type: The type of a client's state.
     examples_type: The type of a client's data.
     prepare_client: See `algorithm.AlgorithmSpec`.
@@ -274,7 +271,7 @@ def _guide(
   guide_queries,
   client_weight,
 ) -> tff.Computation:
-  """Builds the server's guidance; clients tell what they count in the mean."""
+  """Builds the server's guidance; clients send their weights in the mean."""
   logits_of = tff.tensorflow.computation(
     guide_queries, shared_type, queries_at_server.member
   )

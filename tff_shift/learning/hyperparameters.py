@@ -1,8 +1,8 @@
-"""Hyper-parameters: frozen dataclasses whose fields know their limits.
+"""Hyper-parameters: frozen dataclasses whose fields have valid ranges.
 
-An algorithm's `HParams` lists what it can be told, with meaning and limits. The
-command lines make their flags from it, and `validate` refuses bad values with
-one line that names the field and the allowed values.
+An algorithm's `HParams` declares its hyper-parameters with documentation and
+valid ranges. Command lines build their flags from it, and `validate` refuses
+invalid values with one line that names the field and the allowed values.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from typing import Any
 from tff_shift import arguments
 
 # Steps, examples and rounds are counted in int32, in sums and products of
-# several numbers. Beyond it a run looks like one that hangs.
+# several numbers. Larger values also look like a run that hangs.
 _MOST = 10_000_000
 
 
@@ -31,7 +31,7 @@ def hparam(
 
   Args:
     default: The default value; its type is the type of the field.
-    help: What the field means, with its meaning at the limits.
+    help: The meaning of the field, including the meaning of its limits.
     choices: The allowed values, for strings.
     minimum: The smallest allowed value.
     maximum: The largest allowed value.
@@ -57,19 +57,19 @@ def hparam(
 def variant_hparam() -> Any:
   """Declares the hyper-parameter `variant`.
 
-  The program of the FedDRM paper compares with methods that are not those of
-  their papers; its tables are to be held against these.
+  The program of the FedDRM paper runs baselines that differ from their papers.
+  This option reproduces its tables.
   """
   return hparam(
     "published",
-    "published: the method of its paper; program: what the program of the"
-    " FedDRM paper runs under its name.",
+    "published: the method of its own paper; program: the variant that the"
+    " program of the FedDRM paper runs under this name.",
     choices=("published", "program"),
   )
 
 
 def describe_limits(field: dataclasses.Field) -> str:
-  """Says in words which values a field allows."""
+  """Describes the allowed values of a field in words."""
   choices = field.metadata["choices"]
   if choices:
     return "one of " + ", ".join(choices)
@@ -94,7 +94,7 @@ def _is_allowed(field: dataclasses.Field, value: Any) -> bool:
   choices = field.metadata["choices"]
   if choices:
     return value in choices
-  # True and False are integers to Python, and here only where they are meant.
+  # Python counts bools as integers; here they are allowed in bool fields only.
   if isinstance(field.default, bool) or isinstance(value, bool):
     return isinstance(field.default, bool) and isinstance(value, bool)
   if isinstance(field.default, int):
@@ -114,7 +114,7 @@ def _is_allowed(field: dataclasses.Field, value: Any) -> bool:
 
 
 def _not_held(field: dataclasses.Field, value: Any) -> str:
-  """Returns what is allowed where a graph cannot hold a value; else ""."""
+  """Returns the allowed range if a graph cannot hold a value; otherwise ""."""
   if isinstance(value, bool | str):
     return ""
   if isinstance(value, int) and isinstance(field.default, int):
@@ -126,11 +126,11 @@ def validate(hparams: Any) -> None:
   """Checks every field of a dataclass of hyper-parameters.
 
   Args:
-    hparams: Of a subclass of `HParams`.
+    hparams: An instance of a subclass of `HParams`.
 
   Raises:
     ValueError: If a value is not allowed; one line that names the field, the
-      value and the allowed values. If `hparams` is something else.
+      value and the allowed values. If `hparams` is not an `HParams`.
   """
   if not isinstance(hparams, HParams):
     raise ValueError(
@@ -154,32 +154,32 @@ def validate(hparams: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class HParams:
-  """Hyper-parameters; the fields of subclasses come from `hparam`.
+  """Hyper-parameters; subclasses declare their fields with `hparam`.
 
-  Scalars of NumPy become Python's own, for an int64 in a graph is no int32, and
-  a negative zero becomes 0.
+  NumPy scalars are converted to Python's, since an int64 does not fit a graph's
+  int32, and -0.0 becomes 0.0.
   """
 
   def __post_init__(self):
     for field in dataclasses.fields(self):
       value = arguments.as_python(getattr(self, field.name))
       if value == 0 and isinstance(value, float):
-        value = 0.0  # Not -0.0, which results would tell apart.
+        value = 0.0  # Not -0.0, which would differ in results.
       object.__setattr__(self, field.name, value)
 
   def check_together(self) -> None:
-    """Refuses values that are allowed each by itself but not together.
+    """Refuses values that are allowed individually but not together.
 
     Raises:
-      ValueError: If there are such; one line that names a field.
+      ValueError: One line that names a field.
     """
 
 
 def make_class(fields: Iterable[Mapping[str, Any]]) -> type[HParams]:
-  """Makes a class of hyper-parameters from the declarations of its fields.
+  """Makes a class of hyper-parameters from declarations of its fields.
 
   Args:
-    fields: For each field its `name` and the arguments of `hparam`.
+    fields: For each field, its `name` and the arguments of `hparam`.
 
   Returns:
     A frozen dataclass, a subclass of `HParams`.
@@ -196,62 +196,62 @@ def make_class(fields: Iterable[Mapping[str, Any]]) -> type[HParams]:
 
 @dataclasses.dataclass(frozen=True)
 class LocalWorkHParams(HParams):
-  """Local training but for its learning rate, which may be computed."""
+  """Hyper-parameters of local training, without the learning rate."""
 
   local_steps: int = hparam(
     5,
-    "Local training iterations per round (the papers' tau). An iteration"
-    " visits every source domain that a client has once with one batch; on data"
-    " without domains it is one gradient step.",
+    "Local training iterations per round (tau in the papers). An iteration is"
+    " one gradient step on a batch of each source domain of the client; without"
+    " domains it is one gradient step.",
     minimum=1,
   )
   local_epochs: int = hparam(
     0,
-    "If above 0, replaces local_steps: as many iterations as pass that often"
-    " over the client's examples, rounded up.",
+    "Local epochs per round; if above 0, replaces local_steps. The number of"
+    " iterations is rounded up.",
     minimum=0,
   )
-  batch_size: int = hparam(32, "Examples in a batch.", minimum=1)
+  batch_size: int = hparam(32, "Examples per batch.", minimum=1)
   optimizer: str = hparam(
     "sgd",
-    "The clients' optimizer; new at every round.",
+    "The clients' optimizer; its state is reset every round.",
     choices=("sgd", "adam", "adamw"),
   )
   momentum: float = hparam(
     0.0,
-    "Momentum of sgd; 0 is plain gradient descent.",
+    "Momentum of sgd; 0: plain gradient descent.",
     minimum=0,
     maximum=1,
   )
   weight_decay: float = hparam(
     0.0,
-    "Added to the gradient as weight_decay * weight (sgd, adam), or decoupled"
-    " from it (adamw); 0 is none.",
+    "Weight decay: added to the gradient as weight_decay * weight (sgd, adam)"
+    " or decoupled from it (adamw); 0: none.",
     minimum=0,
   )
   straggler_ratio: float = hparam(
     0.0,
     "Probability that a client trains only a random number of iterations,"
-    " uniform in 1..tau (Table 6 of the FedEvolve paper); 0 is never.",
+    " uniform in 1..tau (Table 6 of the FedEvolve paper); 0: never.",
     minimum=0,
     maximum=1,
   )
   client_weighting: str = hparam(
     "uniform",
-    "Weight of a client in the server's mean: uniform, as in Algorithms 3 and"
-    " 4 of the FedEvolve paper, or num_examples.",
+    "A client's weight in the server's mean: uniform (Algorithms 3 and 4 of"
+    " the FedEvolve paper) or num_examples.",
     choices=("uniform", "num_examples"),
   )
   personal_norm: str = hparam(
     "none",
-    "What of batch normalisation is a client's own: none (FedAvg); statistics,"
-    " its running means and variances (SiloBN); all, scale and shift as well"
-    " (FedBN).",
+    "Which parts of batch normalisation are personal: none (FedAvg);"
+    " statistics, the running means and variances (SiloBN); all, also scale and"
+    " shift (FedBN).",
     choices=("none", "statistics", "all"),
   )
 
   def check_together(self) -> None:
-    """See `HParams`."""
+    """Refuses more examples per round than an int32 can count."""
     if not self.local_epochs and self.local_steps * self.batch_size >= 2**31:
       raise ValueError(
         f"local_steps={self.local_steps} is not allowed with batch_size="
@@ -262,14 +262,14 @@ class LocalWorkHParams(HParams):
 
 @dataclasses.dataclass(frozen=True)
 class LocalHParams(LocalWorkHParams):
-  """Local training at a learning rate that is given."""
+  """Hyper-parameters of local training with a given learning rate."""
 
   learning_rate: float = hparam(
     0.05, "The clients' learning rate.", minimum=0, exclusive_minimum=True
   )
   cosine_rounds: int = hparam(
     0,
-    "If above 0, the rate falls from round to round along a half cosine and"
-    " is 0 after this many rounds; 0: the rate stays.",
+    "Cosine schedule of the learning rate: the number of rounds until it"
+    " reaches 0; 0: constant rate.",
     minimum=0,
   )

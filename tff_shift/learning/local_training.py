@@ -1,7 +1,7 @@
-"""The one local training loop, and how batches are drawn from a client's data.
+"""The local training loop, and how batches are drawn from a client's data.
 
-Everything here is a pure TensorFlow function of tensors: it can be tested alone
-and becomes part of a client's computation in TFF.
+All functions are pure TensorFlow functions of tensors: they can be tested alone
+and become part of a client's TFF computation.
 """
 
 import contextlib
@@ -23,16 +23,16 @@ from tff_shift.models import split_model
 
 
 class ClientData(NamedTuple):
-  """The examples of one client, domain by domain.
+  """The examples of one client, sorted by domain.
 
   Attributes:
     x: The examples, [num_examples, ...] uint8, int32 or float32.
     y: The classes, [num_examples] int32.
-    domain_sizes: How many of the examples belong to each domain, in order,
-      [num_domains] int32. Data without domains are one domain.
+    domain_sizes: The number of examples of each domain, in order,
+      [num_domains] int32. Data without domains have one domain.
     seed: The client's seed, [2] int32 (`randomness.client_seed`).
-    client_id: The client's number, an int32 scalar, for algorithms that tell
-      clients apart.
+    client_id: The client's id, an int32 scalar, for algorithms that
+      distinguish clients.
   """
 
   x: Any
@@ -49,12 +49,9 @@ def data_type(
 
   Args:
     model: The model.
-    num_domains: The number of domains. None: any, as for training data. What is
-      summed over clients needs a shape of its own, so data to predict have a
-      fixed number.
-
-  Returns:
-    The type.
+    num_domains: The number of domains. None: any number, as in training data.
+      Evaluation data have a fixed number, since sums over clients need a fixed
+      shape.
   """
   return tff.types.to_type(
     ClientData(
@@ -77,25 +74,25 @@ class Batch(NamedTuple):
 
 
 def _draw(size, num_draws, seed) -> tf.Tensor:
-  """Draws places among examples, in a walk through them.
+  """Draws indices of examples without replacement, epoch by epoch.
 
-  A walk goes through a random order of the examples and on into the next random
-  order where one ends, so that all batches are full and all examples are seen
-  equally often.
+  The draws run through a random order of the examples, then through the next
+  random order, and so on. All batches are therefore full, and all examples are
+  drawn equally often.
 
   Args:
     size: The number of examples, an int32 scalar.
-    num_draws: How many are drawn, an int32 scalar. The first ones do not depend
-      on it.
+    num_draws: The number of draws, an int32 scalar. It does not change the
+      first draws.
     seed: An int32 tensor of shape [2].
 
   Returns:
-    [num_draws] int32, each from 0 to size - 1; zeros where there is no example.
+    [num_draws] int32, each from 0 to size - 1; zeros if there are no examples.
   """
   size = tf.maximum(size, 1)
   num_orders = -(-num_draws // size)
-  # An order is that of random numbers: `RandomIndexShuffle`, which needs no
-  # memory, takes 10 microseconds for each place.
+  # Sorts random numbers: `RandomIndexShuffle`, which needs no memory, takes 10
+  # microseconds per index.
   numbers = tf.random.stateless_uniform(
     [num_orders, size], seed, minval=None, maxval=None, dtype=tf.int64
   )
@@ -104,7 +101,7 @@ def _draw(size, num_draws, seed) -> tf.Tensor:
 
 
 def _take(data: ClientData, places, number, batch_size: int) -> Batch:
-  """Returns batch `number` of those that are drawn, [n * batch_size] places."""
+  """Returns batch `number` of the drawn indices [n * batch_size]."""
   start = number * batch_size
   places = tf.ensure_shape(places[start : start + batch_size], [batch_size])
   return Batch(tf.gather(data.x, places), tf.gather(data.y, places))
@@ -113,19 +110,19 @@ def _take(data: ClientData, places, number, batch_size: int) -> Batch:
 def pooled_batches(
   data: ClientData, num_batches, batch_size: int, seed
 ) -> Callable[[Any], Batch]:
-  """Draws batches from all examples, whatever their domain.
+  """Draws batches from all examples, regardless of their domain.
 
-  All are drawn at once, before the loop that goes through them.
+  All batches are drawn at once, before the loop that uses them.
 
   Args:
     data: The client's data.
     num_batches: The number of batches, an int32 scalar.
-    batch_size: The number of examples of each.
-    seed: An int32 tensor of shape [2]; fixes the random order.
+    batch_size: The number of examples per batch.
+    seed: An int32 tensor of shape [2]; determines the random order.
 
   Returns:
     `(number) -> Batch`, with the number from 0, an int32 scalar. A batch does
-    not depend on how many are drawn.
+    not depend on `num_batches`.
   """
   places = _draw(tf.shape(data.y)[0], num_batches * batch_size, seed)
   return lambda number: _take(data, places, number, batch_size)
@@ -139,9 +136,9 @@ def domain_batches(
   Args:
     data: The client's data. A batch of a domain without examples is an error:
       see `without_empty_domains`.
-    num_visits: The number of batches of a domain, an int32 scalar.
-    batch_size: The number of examples of each.
-    seed: An int32 tensor of shape [2]; fixes the random orders.
+    num_visits: The number of batches per domain, an int32 scalar.
+    batch_size: The number of examples per batch.
+    seed: An int32 tensor of shape [2]; determines the random orders.
 
   Returns:
     `(domain, visit) -> Batch`, with the index of the domain and the number of
@@ -153,7 +150,7 @@ def domain_batches(
   def draw(domain):
     size = data.domain_sizes[domain]
     places = _draw(size, num_draws, randomness.fold(seed, domain))
-    # There is no example -1.
+    # Index -1 makes the gather fail for a domain without examples.
     return tf.where(size > 0, starts[domain] + places, -1)
 
   places = tf.map_fn(
@@ -170,15 +167,15 @@ def domain_of_example(data: ClientData) -> tf.Tensor:
 
 
 def num_domains(data: ClientData) -> tf.Tensor:
-  """Returns of how many domains a client has examples, an int32 scalar."""
+  """Returns the number of domains with examples, an int32 scalar."""
   return tf.math.count_nonzero(data.domain_sizes, dtype=tf.int32)
 
 
 def without_empty_domains(data: ClientData) -> ClientData:
-  """Leaves out the domains of which a client has no example.
+  """Removes the domains of which a client has no examples.
 
-  Those that are left follow each other: a client goes from a domain to the next
-  that it has. Of a client without any example one empty domain is left.
+  The remaining domains keep their order: the client steps from each to its next
+  one. A client without any examples keeps one empty domain.
   """
   sizes = data.domain_sizes
   held = tf.boolean_mask(sizes, sizes > 0)
@@ -188,25 +185,24 @@ def without_empty_domains(data: ClientData) -> ClientData:
 
 
 def epoch_steps(data: ClientData, batch_size: int) -> tf.Tensor:
-  """Returns the number of batches that pass over all examples once."""
+  """Returns the number of batches in one epoch."""
   return -(-tf.shape(data.y)[0] // batch_size)
 
 
 def num_local_steps(
   hparams: hyperparameters.LocalWorkHParams, data: ClientData, round_num
 ) -> tf.Tensor:
-  """Returns how many local iterations (tau) a client trains in a round.
+  """Returns the number of local iterations (tau) of a client in a round.
 
-  An iteration is a step in each domain of which it has examples.
+  An iteration is one step in each domain of which the client has examples.
 
   Args:
-    hparams: `local_steps`, `local_epochs` and `straggler_ratio` count.
+    hparams: `local_steps`, `local_epochs` and `straggler_ratio` are used.
     data: The client's data.
     round_num: The round, an int32 scalar.
 
   Returns:
-    An int32 scalar, at least 1; 0 for a client without examples, of which
-    there is no batch.
+    An int32 scalar, at least 1; 0 for a client without examples.
   """
   has_examples = tf.minimum(tf.shape(data.y)[0], 1)
   steps = tf.constant(hparams.local_steps)
@@ -229,13 +225,13 @@ def scheduled_rate(
   """Returns the learning rate of a round.
 
   Args:
-    hparams: `learning_rate` and `cosine_rounds` count.
-    round_num: The round from 0, an int32 scalar. None: outside of rounds, where
-      the rate does not fall.
+    hparams: `learning_rate` and `cosine_rounds` are used.
+    round_num: The round from 0, an int32 scalar. None: outside of rounds, the
+      rate without its schedule.
 
   Returns:
-    `learning_rate * (1 + cos(pi * round_num / cosine_rounds)) / 2`, and 0 from
-    then on; `learning_rate` itself without a schedule.
+    `learning_rate * (1 + cos(pi * round_num / cosine_rounds)) / 2`, and 0 after
+    `cosine_rounds`; `learning_rate` itself without a schedule.
   """
   if not hparams.cosine_rounds or round_num is None:
     return hparams.learning_rate
@@ -248,7 +244,7 @@ def scheduled_rate(
 def build_optimizer(
   hparams: hyperparameters.LocalWorkHParams, learning_rate: float | tf.Tensor
 ) -> tff.learning.optimizers.Optimizer:
-  """Builds the clients' optimizer from TFF's functional ones."""
+  """Builds the clients' optimizer from TFF's functional optimizers."""
   if hparams.optimizer == "sgd":
     return tff.learning.optimizers.build_sgdm(
       learning_rate, hparams.momentum or None
@@ -261,11 +257,11 @@ def build_optimizer(
 
 
 class TrainingResult(NamedTuple):
-  """What local training gives.
+  """The result of local training.
 
   Attributes:
-    weights: The trained weights, in the structure they came in.
-    carry: What `loss_fn` carried from step to step.
+    weights: The trained weights, in the structure of the initial ones.
+    carry: The last carry that `loss_fn` returned.
     loss: The mean of the losses, a float32 scalar.
   """
 
@@ -279,8 +275,8 @@ class Gradient(NamedTuple):
 
   Attributes:
     loss: The loss, a float32 scalar.
-    carry: What `loss_fn` carries to the next step.
-    gradients: A tensor for each weight that is trained, a tuple.
+    carry: The carry of `loss_fn` for the next step.
+    gradients: A tuple with a tensor for each trained weight.
   """
 
   loss: Any
@@ -305,36 +301,35 @@ def train(
   ] = lambda gradient_at, trained: gradient_at(trained),
   project: Callable[[Any], Any] | None = None,
 ) -> TrainingResult:
-  """Takes gradient steps: the one local loop of the package.
+  """Takes gradient steps: the only local training loop of the package.
 
   Args:
     loss_fn: `(weights, step, carry) -> (loss, carry)`; step is an int32 scalar
-      that counts from 0, loss a float32 scalar. No gradient flows from one step
-      to the next through `carry`. Models are in training (`modes`) where it
-      calls them, and the regularizers of their layers are added. Running
-      statistics of their scope move.
-    weights: The weights to start from, a nested structure of float32 tensors.
+      that counts from 0, loss a float32 scalar. No gradient flows from step to
+      step through `carry`. Models are called in training mode (`modes`): the
+      regularizers of their layers are added to the loss, and running statistics
+      of the scope are updated.
+    weights: The initial weights, a nested structure of float32 tensors.
     num_steps: The number of gradient steps, an int32 scalar.
-    hparams: Optimizer, momentum, weight decay, and the learning rate where
-      none is given.
-    seed: What random layers draw from, dropout for example, an int32 tensor of
-      shape [2]; each step has other numbers. None: models are in evaluation.
-    carry: The first value of what is carried, a nested structure of tensors.
-    trainable: A structure like `weights` of Python bools; weights that are
-      False stay as they are, bit for bit. None trains all.
-    decays: A structure like `weights` of Python bools: which weights the
-      weight decay applies to. None: to all.
-    learning_rate: A rate that is computed, a float32 scalar, in place of that
-      of `hparams`; or a function of the step to the rate of that step.
-    round_num: See `scheduled_rate`.
-    differentiate: `(gradient_at, trained) -> Gradient` says which gradient a
-      step goes down. `trained` are the weights that are trained, a tuple of
-      tensors, and `gradient_at` differentiates the loss of this step at any
-      such tuple, on the same batch. Sharpness-aware minimisation asks for the
-      gradient at `trained`, and then for that at weights moved along it. Weight
-      decay is added afterwards, at `trained`.
-    project: `(trained) -> trained` brings weights that a step has moved back to
-      where they may be. None: they may be anywhere.
+    hparams: Optimizer, momentum, weight decay, and the default learning rate.
+    seed: Seed of random layers such as dropout, an int32 tensor of shape [2];
+      each step derives its own. None: models are called in evaluation mode.
+    carry: The initial carry, a nested structure of tensors.
+    trainable: Python bools in the structure of `weights`; weights with False
+      stay bit-identical. None: all are trained.
+    decays: Python bools in the structure of `weights`: which weights decay.
+      None: all decay.
+    learning_rate: A computed rate, a float32 scalar, instead of the rate of
+      `hparams`; or a function from the step to its rate.
+    round_num: The round, for `scheduled_rate`.
+    differentiate: `(gradient_at, trained) -> Gradient` chooses the gradient of
+      a step. `trained` is the tuple of trained weights, and `gradient_at`
+      differentiates the loss of this step at any such tuple, on the same batch.
+      Sharpness-aware minimisation asks for the gradient at `trained`, then for
+      the gradient at weights perturbed along it. Weight decay is added
+      afterwards, at `trained`.
+    project: `(trained) -> trained` projects the weights onto a feasible set
+      after each step. None: no projection.
 
   Returns:
     A `TrainingResult`.
@@ -352,7 +347,7 @@ def train(
     learning_rate = scheduled_rate(hparams, round_num)
   rate_of_step = learning_rate if callable(learning_rate) else None
   first_rate = rate_of_step(tf.constant(0)) if rate_of_step else learning_rate
-  # adamw decays the weights itself, so those that do not decay have another.
+  # adamw decays weights itself, so weights without decay get their own adamw.
   decaying = weight_masks.take(decays, trainable)
   groups = [(decaying, build_optimizer(hparams, first_rate))]
   if not all(decaying):
@@ -380,7 +375,7 @@ def train(
   def mode_of(step):
     if seed is None:
       return modes.evaluation()
-    # Batches are drawn from the seed itself.
+    # Folded, because batches are drawn from the seed itself.
     return modes.training(
       lambda: randomness.fold(seed, randomness.Purpose.LAYERS, step)
     )
@@ -389,7 +384,7 @@ def train(
   names = sorted(current)
 
   def statistics_of(running):
-    # None of its own where there are none, or where they stay.
+    # No scope if there are no statistics, or if they are not updated.
     if not names:
       return contextlib.nullcontext({})
     return modes.with_statistics(dict(zip(names, running, strict=True)))
@@ -409,7 +404,7 @@ def train(
       gradients = tape.gradient(
         loss, point, unconnected_gradients=tf.UnconnectedGradients.ZERO
       )
-      # That of an embedding table comes as slices.
+      # The gradient of an embedding table is an IndexedSlices.
       gradients = tuple(map(tf.convert_to_tensor, gradients))
       return Gradient(loss, carry_after, gradients)
 
@@ -441,7 +436,7 @@ def train(
       tuple(states_after),
       carry_after,
       loss_sum + loss,
-      # A second gradient of the step moves nothing.
+      # Only the first gradient of a step updates statistics.
       tuple(moved_statistics[0]),
     )
 
@@ -480,12 +475,12 @@ def classification_loss(
   predict: Callable[[Any, tf.Tensor], tf.Tensor],
   penalty: Callable[[Any], tf.Tensor] | None = None,
 ) -> Callable[[Any, Batch], tf.Tensor]:
-  """Makes the loss of a batch: cross-entropy, and a penalty if there is one.
+  """Makes the loss of a batch: cross-entropy plus an optional penalty.
 
   Args:
     predict: `(weights, x) -> logits`.
-    penalty: `(weights) -> a float32 scalar` that is added, such as a proximal
-      term.
+    penalty: `(weights) -> a float32 scalar` added to the loss, for example a
+      proximal term.
 
   Returns:
     `(weights, batch) -> loss`, a float32 scalar.
@@ -513,12 +508,12 @@ def train_on_batches(
 
   Args:
     loss: `(weights, batch) -> loss`, a float32 scalar.
-    weights: The weights to start from.
+    weights: The initial weights.
     data: The client's data.
     num_steps: The number of gradient steps, an int32 scalar.
-    seed: An int32 tensor of shape [2]; fixes the batches and what random layers
-      draw.
-    hparams: See `train`.
+    seed: An int32 tensor of shape [2]; determines the batches and the draws of
+      random layers.
+    hparams: The batch size, and the options of `train`.
     **options: `trainable`, `learning_rate`, `round_num` and `differentiate` of
       `train`.
 
@@ -548,14 +543,15 @@ def train_on_pool(
 
   Args:
     predict: `(weights, x) -> logits`.
-    weights: See `train_on_batches`, as those that follow.
-    data: Likewise.
-    num_steps: Likewise.
-    seed: Likewise.
-    hparams: Likewise.
-    penalty: Counts in the loss that is reported as well, see
+    weights: The initial weights.
+    data: The client's data.
+    num_steps: The number of gradient steps, an int32 scalar.
+    seed: An int32 tensor of shape [2]; determines the batches and the draws of
+      random layers.
+    hparams: The batch size, and the options of `train`.
+    penalty: Added to the loss, and to the reported loss, see
       `classification_loss`.
-    **options: See `train_on_batches`.
+    **options: Passed to `train_on_batches`.
 
   Returns:
     A `TrainingResult` without carry.

@@ -1,8 +1,8 @@
-"""What a client trains on in a period, with what describes the period.
+"""A client's training data in a period, with a representation of the period.
 
 Fed-3DA: A Dynamic and Personalized Federated Learning Framework (Wang, Sun, Wo,
-Liu; ICASSP 2023), Section 2.3: beside the examples of a period, D^p, stands a
-vector r that represents their distribution.
+Liu; ICASSP 2023), Section 2.3: each period has its examples, D^p, and a vector
+r that represents their distribution.
 """
 
 from typing import Any
@@ -18,17 +18,17 @@ from tff_shift.models import split_model
 class PeriodData(NamedTuple):
   """A client's data in a period: a `ClientData` and a representation.
 
-  What takes a `local_training.ClientData` takes this as well.
-  `PeriodData(*client_data, representation)` makes one.
+  Functions that take a `local_training.ClientData` accept this as well. Build
+  it with `PeriodData(*client_data, representation)`.
 
   Attributes:
-    x: See `local_training.ClientData`, as for all but the last field.
-    y: The classes.
+    x: The examples, as in `local_training.ClientData`.
+    y: The classes, [num_examples] int32.
     domain_sizes: A period is one domain: [num_examples].
-    seed: The client's seed.
-    client_id: The client's number.
-    representation: r, [representation_size] float32, computed without classes.
-      A hypernetwork expects numbers of order 1.
+    seed: The client's seed, [2] int32.
+    client_id: The client's id, an int32 scalar.
+    representation: r, [representation_size] float32, computed without labels. A
+      hypernetwork expects values of order 1.
   """
 
   x: Any
@@ -45,11 +45,8 @@ def data_type(
   """Returns the TFF type of `PeriodData`.
 
   Args:
-    model: The model, whose inputs fix the type of an example.
+    model: The model, whose inputs determine the type of an example.
     representation_size: The length of r.
-
-  Returns:
-    The type.
   """
   return tff.types.to_type(
     PeriodData(

@@ -1,26 +1,24 @@
-"""The phases of a round, and what clients' work in them gives.
+"""The phases of a round, and the results of the clients' work.
 
-A client's work has diverged if a number in its update or in its new state is
-infinite or not a number. Then it is as if the client had not taken part: its
-state stays as it was before the phase, and its update counts with weight 0. A
-mean without weights has no such thing: to `dp` and to any other unweighted
-aggregator the client sends zeros and is counted. The estimates that clipping
-and zeroing make of the others' norms see its norm as 0.
+A client has diverged if its update or its new state contains an infinity or
+NaN. It then counts as absent: its state stays as before the phase, and its
+update has weight 0. Unweighted aggregators (such as `dp`) cannot down-weight a
+diverged client: it contributes a zero update and counts as a participant.
+Adaptive clipping and zeroing see the norm of its update as 0.
 
-A client without examples has weight 0 as well, also where all others count
-alike (`client_weighting` is `uniform`), and so has one that lacks those which a
-round asks for; its loss, of nothing, does not count; update and what it
-contributes beside it are zeros, as `dp` counts them. It cannot diverge: what is
-not a number in its new state, such as the mean of no loss, leaves its state as
-it was.
+Clients without examples get weight 0, even if `client_weighting` is `uniform`.
+So do clients without the examples that the round asks for. Their loss is
+ignored. Their update and plaintext sum are zeros, and `dp` counts them as such.
+They cannot diverge: if their new state is not finite, such as the mean of no
+losses, the old state is kept.
 
-A round of which no client counts, for none has examples, leaves all that the
-server holds as it is, bit for bit: weights, velocities, norms that adapt. Only
-the number of the round goes on, as the driver's does, and its mean loss, of
-nothing, is not a number. To a privacy account it is a round like any other.
+If no client of a round has examples, the server state stays bit-identical:
+weights, momentum, adaptive clipping norms. Only the round number increases, as
+the driver's does. The mean loss of the round is NaN. Privacy accounting counts
+the round.
 
-A loss is no part of that: where the update is finite and the loss is not, the
-client counts, and the mean loss of the round is what it is, not a number.
+The loss does not decide divergence: a client with a finite update and a loss
+that is not finite counts, and the mean loss of the round is then not finite.
 """
 
 import collections
@@ -40,11 +38,11 @@ class ServerState(NamedTuple):
   """The state of the server.
 
   Attributes:
-    weights: What all clients share, a nested structure of float32 tensors.
+    weights: The server weights, a nested structure of float32 tensors.
     aggregator: The state of the aggregator.
-    round_num: The number of rounds done, an int32 scalar.
-    seed: The seed of the initial weights, int32 [2], where clients start alike,
-      see `algorithm.AlgorithmSpec`, else ().
+    round_num: The number of completed rounds, an int32 scalar.
+    seed: The seed of the initial weights, int32 [2], if
+      `algorithm.AlgorithmSpec.starts_alike`; otherwise ().
   """
 
   weights: Any
@@ -54,25 +52,25 @@ class ServerState(NamedTuple):
 
 
 class ClientResult(NamedTuple):
-  """What a client's work in a phase gives.
+  """The result of a client's training phase.
 
   Attributes:
-    update: What the server averages: the change of its weights, in their
-      structure. Where `algorithm.AlgorithmSpec.update_server` says what becomes
-      of the mean, any nested structure of float32 tensors.
-    client_state: The client's new personal state; it stays with the client.
+    update: The model update that the server averages, in the structure of the
+      server weights. With an `algorithm.AlgorithmSpec.update_server`: any
+      nested structure of float32 tensors.
+    client_state: The client's new personal state; it stays on the client.
     loss: The mean training loss, a float32 scalar.
     weight: The client's weight in the mean, a scalar of at least 0, for
-      algorithms whose `factories.AggregationRequirements.weighted` says why.
-      Empty: it is the template's, see `client_weighting`.
-    contribution: What the server adds up over clients beside the update, a
-      nested structure of tensors of fixed shapes. It leaves the client as it
-      is, whatever the aggregator does to updates:
-      `factories.AggregationRequirements` has to say so. A client without
+      algorithms that set `factories.AggregationRequirements.own_weights`.
+      Empty: the template's weight, see `client_weighting`.
+    plaintext_sum: Values that the server sums over clients beside the updates,
+      a nested structure of tensors of fixed shapes. They leave the client in
+      plaintext, whatever the aggregator does to updates, so
+      `factories.AggregationRequirements` must declare them. A client without
       examples sends zeros.
-    has_trained: Whether the client has examples of those that the round asks
-      for, such as those of a domain, a bool scalar. One that has not counts as
-      one without any.
+    has_trained: Whether the client has the examples that the round asks for,
+      such as those of one domain, a bool scalar. If False, it counts as a
+      client without examples.
   """
 
   update: Any
@@ -84,10 +82,10 @@ class ClientResult(NamedTuple):
 
 
 class PersonalResult(NamedTuple):
-  """What a client's work on what is personal gives.
+  """The result of a client's personal phase.
 
   Attributes:
-    client_state: The client's new personal state; it stays with the client.
+    client_state: The client's new personal state; it stays on the client.
     loss: The mean training loss, a float32 scalar.
   """
 
@@ -101,7 +99,7 @@ def _next_round(round_num):
 
 
 def _has_diverged(values) -> tf.Tensor:
-  """Tells whether any number in a nested structure is not finite."""
+  """Returns whether any number in a nested structure is not finite."""
   tensors = map(tf.convert_to_tensor, tf.nest.flatten(values))
   are_finite = [
     tf.reduce_all(tf.math.is_finite(tensor))
@@ -114,12 +112,12 @@ def _has_diverged(values) -> tf.Tensor:
 def _report(
   loss, diverged, is_empty
 ) -> collections.OrderedDict[str, tf.Tensor]:
-  """Returns what a client tells of its loss, see `_metrics`."""
+  """Returns a client's report on its loss, see `_metrics`."""
   has_none = diverged | is_empty
   return collections.OrderedDict(
     loss=tf.where(has_none, 0.0, loss),
     counts=tf.where(has_none, 0.0, 1.0),
-    # What is not a number is then a mean of nothing, and no divergence.
+    # Without examples, NaN is the mean of nothing, not a divergence.
     diverged=tf.where(diverged & ~is_empty, 1.0, 0.0),
   )
 
@@ -133,25 +131,25 @@ def client_training(
   client_weight: Callable[[Any], Any],
   has_examples: Callable[[Any], Any],
 ) -> tff.Computation:
-  """Builds a client's part of the training phase.
+  """Builds the client's part of the training phase.
 
   Args:
-    shared_type: The type of what `train_client` takes as weights.
+    shared_type: The type of the weights that `train_client` takes.
     client_type: The type of a client's state.
     examples_type: The type of a client's data.
     train_client: `(weights, client_state, data, round_num) -> ClientResult`.
-    requirements: What the algorithm says of its weights and sums.
-    client_weight: `data -> weight` of a client whose result has none.
-    has_examples: `data -> 0 or 1`; with 0 the weight is 0, whatever the result
-      says.
+    requirements: Declares whether results have own weights or plaintext sums.
+    client_weight: `data -> weight` of a client whose result has no weight.
+    has_examples: `data -> 0 or 1`; 0 sets the weight to 0, whatever the result
+      contains.
 
   Returns:
     `(weights, client_state, data, round_num) -> <update, client_state, weight,
-    whether it is above 0, contribution, report>`.
+    whether it is above 0, plaintext_sum, report>`.
 
   Raises:
-    TypeError: If a result has a weight or a contribution, or has none, and
-      `needs` says otherwise.
+    TypeError: If a result has a weight or a plaintext sum, or lacks it, in
+      contradiction to `requirements`.
   """
 
   @tff.tensorflow.computation(shared_type, client_type, examples_type, np.int32)
@@ -182,7 +180,7 @@ def client_training(
     is_left_out = diverged | is_empty
     weight = tf.where(is_left_out, 0.0, weight)
     return (
-      # Not a number times a weight of 0 is not a number.
+      # NaN * 0 is NaN: a weight of 0 alone would not remove it.
       factories.either(~is_left_out, result.update, nothing),
       factories.either(~diverged, result.client_state, client_state),
       weight,
@@ -201,16 +199,16 @@ def training_phase(
   update_server: Callable[[Any, Any, Any, Any], Any] | None,
   is_last: bool,
 ) -> tff.Computation:
-  """Builds the phase: broadcast, train, average, apply.
+  """Builds the training phase: broadcast, train, average, apply.
 
   Args:
-    server_type: The type of what the phase takes at SERVER, see
+    server_type: The type of the phase's argument at SERVER, see
       `frozen_weights.server_type`.
-    training: A client's part, see `client_training`.
+    training: The client's part, from `client_training`.
     aggregate: Averages the updates.
-    update_server: `(weights, mean_update, contribution, round_num) -> weights`;
-      None adds the mean update.
-    is_last: Whether the phase ends a round.
+    update_server: `(weights, mean_update, plaintext_sum, round_num) ->
+      weights`; None adds the mean update.
+    is_last: Whether the phase is the last one of a round.
 
   Returns:
     The phase, see `algorithm.FederatedAlgorithm`.
@@ -229,7 +227,7 @@ def training_phase(
         return tf.nest.map_structure(tf.add, weights, mean_update)
       return update_server(weights, mean_update, summed, round_num)
 
-    # The mean of nothing is not a number, and there may be no update by it.
+    # Without participants the mean update is NaN and must not be applied.
     return factories.either(num_counted > 0, updated, lambda: weights)
 
   @tff.federated_computation(
@@ -286,19 +284,19 @@ def personal_phase(
   personalize_client: Callable[[Any, Any, Any, Any], PersonalResult],
   has_examples: Callable[[Any], Any],
 ) -> tff.Computation:
-  """Builds the phase: broadcast, work on what is personal, send a loss.
+  """Builds the personal phase: broadcast, personalize, report a loss.
 
   Args:
-    server_type: The type of what the phase takes at SERVER.
-    shared_type: The type of what `personalize_client` takes as weights.
+    server_type: The type of the phase's argument at SERVER.
+    shared_type: The type of the weights that `personalize_client` takes.
     client_type: The type of a client's state.
     examples_type: The type of a client's data.
     personalize_client: `(weights, client_state, data, round_num) ->
       PersonalResult`.
-    has_examples: See `client_training`.
+    has_examples: `data -> 0 or 1`; with 0 the client's loss is ignored.
 
   Returns:
-    The phase, see `algorithm.FederatedAlgorithm`. It ends a round.
+    The phase, see `algorithm.FederatedAlgorithm`. It is the last of a round.
   """
 
   @tff.tensorflow.computation(shared_type, client_type, examples_type, np.int32)
@@ -340,15 +338,15 @@ def personal_phase(
 
 
 def _metrics(report) -> tff.Value:
-  """What every phase tells the server of its clients' losses.
+  """Aggregates the clients' reports into the metrics of a phase.
 
   Args:
-    report: What `_report` gives, placed at CLIENTS. The loss of a client whose
-      work has diverged, or which has no examples, does not count.
+    report: The result of `_report`, placed at CLIENTS. The loss of a client
+      that has diverged or has no examples is ignored.
 
   Returns:
-    `loss`, the mean of those that count; `num_clients`, all of them;
-    `num_diverged`, those left out.
+    `loss`, the mean over the other clients; `num_clients`, the number of all
+    clients; `num_diverged`, the number of diverged clients.
   """
   return tff.federated_zip(
     collections.OrderedDict(

@@ -1,10 +1,10 @@
 """Seeds: every draw is a pure function of (run seed, round, client).
 
-A seed is an int32 vector of length 2, as TensorFlow's stateless random
-operations take it. A client's own seed is derived outside the graph from the
-run's seed and the client's id and travels with its data; inside the graph the
-round and the purpose are folded in. So the order in which clients happen to run
-changes nothing, and a resumed run draws what one that never stopped draws.
+A seed is an int32 vector of length 2, the argument of TensorFlow's stateless
+random operations. A client's seed is derived from the run's seed and the
+client's id, outside of the graph, and is part of its data; the graph folds in
+the round and the purpose. Results therefore do not depend on the order in which
+clients run, and a resumed run draws the same values as an uninterrupted one.
 """
 
 import enum
@@ -20,7 +20,7 @@ SEED_TYPE = tff.TensorType(np.int32, SEED_SHAPE)
 
 
 class Purpose(enum.IntEnum):
-  """What a seed is used for; keeps the streams of one client apart."""
+  """The use of a seed; separates the random streams of a client."""
 
   INITIALIZE = 0
   TRAIN = 1
@@ -36,18 +36,18 @@ class Purpose(enum.IntEnum):
 def derive(run_seed: int, *path: int) -> np.ndarray:
   """Derives a seed from the run's seed and a path of non-negative integers.
 
-  Different paths give different seeds, but for zeros at their end, which NumPy
-  does not tell from nothing: a purpose has paths of one length.
+  Different paths give different seeds, except for trailing zeros, which NumPy
+  ignores: all paths of a purpose must have the same length.
 
   Args:
     run_seed: The run's seed, from 0 to 2**32 - 1.
-    *path: Where in the run: a purpose, a client id, a round; each likewise.
+    *path: A purpose, client id, round and so on, each from 0 to 2**32 - 1.
 
   Returns:
     An int32 array of shape [2].
 
   Raises:
-    ValueError: If an integer is out of this range.
+    ValueError: If an integer is outside of this range.
   """
   words = [arguments.seed("run_seed", run_seed)]
   words += [arguments.seed("path", each) for each in path]
@@ -55,7 +55,7 @@ def derive(run_seed: int, *path: int) -> np.ndarray:
 
 
 def client_seed(run_seed: int, client_id: int) -> np.ndarray:
-  """Returns the seed, int32 [2], that travels with a client's data."""
+  """Returns the seed of a client's data, int32 [2]."""
   return derive(run_seed, Purpose.TRAIN, client_id)
 
 
@@ -65,7 +65,7 @@ def server_seed(run_seed: int) -> np.ndarray:
 
 
 def fold(seed, *values) -> tf.Tensor:
-  """Folds integers (tensors or Python's) into a seed, inside the graph."""
+  """Folds integers (tensors or Python ints) into a seed, in the graph."""
   for value in values:
     seed = tf.random.experimental.stateless_fold_in(
       seed, tf.cast(value, tf.int32)

@@ -1,20 +1,19 @@
-"""Lengths of vectors whose gradient is a number everywhere."""
+"""Norms of vectors with a finite gradient everywhere."""
 
 import tensorflow as tf
 
-# The root has no slope at 0: no length is below that of this square.
+# The square root has no finite slope at 0: squares are bounded from below.
 _SMALLEST_SQUARE = 1e-12
 
 
 def root(squares) -> tf.Tensor:
-  """Computes the root of squares, float32 of any shape.
+  """Computes the square root of squares, float32 of any shape.
 
   Args:
     squares: Not negative.
 
   Returns:
-    A tensor of the same shape. Roots below 1e-6 become 1e-6, and their gradient
-    is 0.
+    A tensor of the same shape. Roots below 1e-6 become 1e-6, with gradient 0.
   """
   return tf.sqrt(tf.maximum(squares, _SMALLEST_SQUARE))
 

@@ -1,4 +1,4 @@
-"""What an algorithm needs of memory at least, known before it runs."""
+"""Lower bounds of an algorithm's memory, checked before it runs."""
 
 import dataclasses
 import math
@@ -11,7 +11,7 @@ from tff_shift import memory
 from tff_shift.learning import hyperparameters
 from tff_shift.models import split_model
 
-# A larger number of anything makes what is kept large, see `asks_for_much`.
+# Integers above this may make a state too large, see `asks_for_much`.
 _MUCH = 1000
 
 
@@ -22,25 +22,25 @@ def check_batch(
 
   Args:
     model: The model; it takes examples as float32.
-    hparams: Hyper-parameters. Without a batch size, all is right.
+    hparams: Hyper-parameters. Without a `batch_size`, the check passes.
 
   Raises:
-    ValueError: In one line, if it does not.
+    ValueError: If it does not fit; one line.
   """
   size = getattr(hparams, "batch_size", 0)
   check_copies("batch_size", size, model.input_shape)
 
 
 def check_copies(hparam: str, number: int, shape: Sequence[int]) -> None:
-  """Refuses more arrays at the same time than fit in memory.
+  """Refuses more simultaneous arrays than fit in memory.
 
   Args:
-    hparam: The hyper-parameter that says how many.
+    hparam: The hyper-parameter that sets the number.
     number: Its value.
-    shape: The shape of one, float32.
+    shape: The shape of one array, float32.
 
   Raises:
-    ValueError: In one line, if they do not.
+    ValueError: If they do not fit; one line.
   """
   memory.check(
     number * math.prod(shape) * tf.float32.size,
@@ -55,18 +55,18 @@ def check_state(
 
   Args:
     name: The algorithm.
-    what: Whose state it is.
+    what: The name of the state, for the message.
     state: Its type.
-    hparams: What may have made it large.
+    hparams: The hyper-parameters; large values are named in the message.
 
   Raises:
-    ValueError: In one line, if it does not.
+    ValueError: If it does not fit; one line.
   """
   memory.check(num_bytes(state), f"{name}{_large(hparams)}, {what}")
 
 
 def num_bytes(value: tff.Type) -> int:
-  """Returns how much a value takes at least: dimensions not known are 0."""
+  """Returns a lower bound of a value's size; unknown dimensions are 0."""
   return sum(
     math.prod(size or 0 for size in spec.shape) * spec.dtype.size
     for spec in tf.nest.flatten(tff.types.type_to_tf_tensor_specs(value))
@@ -75,12 +75,12 @@ def num_bytes(value: tff.Type) -> int:
 
 
 def asks_for_much(hparams: hyperparameters.HParams) -> bool:
-  """Whether a number is so large that a state may not fit in memory."""
+  """Returns whether a number is so large that a state may not fit in memory."""
   return bool(_large(hparams))
 
 
 def _large(hparams: hyperparameters.HParams) -> str:
-  """Tells of the numbers that are large."""
+  """Lists the large numbers, for a message."""
   values = dataclasses.asdict(hparams).items()
   large = [
     f"{name}={value}"

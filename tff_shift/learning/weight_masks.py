@@ -1,4 +1,4 @@
-"""Some of a model's weights: those that are trained, sent or mixed."""
+"""Selections of a model's weights: to train, send or mix them."""
 
 import itertools
 from collections.abc import Sequence
@@ -8,11 +8,11 @@ import tensorflow as tf
 
 
 def take(weights: Any, chosen: Any) -> tuple[Any, ...]:
-  """Returns the chosen weights alone.
+  """Returns the chosen weights.
 
   Args:
     weights: A nested structure.
-    chosen: A structure like it of Python bools.
+    chosen: Python bools in the same structure.
 
   Returns:
     The weights whose bool is True, in order.
@@ -21,15 +21,12 @@ def take(weights: Any, chosen: Any) -> tuple[Any, ...]:
 
 
 def put(weights: Any, chosen: Any, values: Sequence[Any]) -> Any:
-  """Returns weights of which the chosen ones are replaced.
+  """Returns weights with the chosen ones replaced.
 
   Args:
     weights: A nested structure.
-    chosen: A structure like it of Python bools.
-    values: What stands in the place of each chosen weight, in order.
-
-  Returns:
-    The structure.
+    chosen: Python bools in the same structure.
+    values: The values for the chosen weights, in order.
   """
   supply = iter(values)
   flat = zip(*map(tf.nest.flatten, (weights, chosen)), strict=True)

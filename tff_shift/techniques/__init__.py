@@ -1,1 +1,1 @@
-"""Building blocks that algorithms share."""
+"""Building blocks shared by algorithms."""

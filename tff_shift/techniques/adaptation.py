@@ -1,13 +1,13 @@
-"""Adapting a deployed model to unlabelled data: what its methods share.
+"""Adaptation of a deployed model to unlabelled data: shared building blocks.
 
 Fed-ADE: Adaptive Learning Rate for Federated Post-adaptation under Distribution
 Shift (Park, Joe, Kim, Im, Kwon; 2026), Section 3. A client has labelled data
-from before deployment and, at a time step, unlabelled data of which it
-estimates the classes (BBSE); the risk on the labelled data, weighted by the
-estimate, stands for the risk on the unlabelled ones (eq. 4).
+from before deployment and, at each time step, unlabelled data, whose label
+distribution it estimates (BBSE). The risk on the labelled data, weighted by the
+estimate, replaces the risk on the unlabelled data (eq. 4).
 
-The type `AdaptationData` has no room for the classes of the stream: nothing
-that adapts can see them.
+The type `AdaptationData` does not contain the labels of the stream: adaptation
+cannot use them.
 """
 
 import dataclasses
@@ -27,18 +27,18 @@ from tff_shift.shift import bbse
 
 
 class AdaptationData(NamedTuple):
-  """What a client adapts to at a time step.
+  """A client's data at a time step.
 
   Attributes:
     x: The labelled examples from before deployment, [num_initial, ...].
     y: Their classes, [num_initial] int32.
     stream_x: The unlabelled examples of the time step, [num_stream, ...].
     timestep: The time step, an int32 scalar that counts from 1.
-    confusion: What the server measured before deployment and told the client,
+    confusion: The confusion matrix that the server measured before deployment,
       [num_classes, num_classes] float32: M[i, j] = P(predicted i | true j).
     seed: The client's seed, [2] int32 (`randomness.client_seed`).
-    client_id: The client's number, an int32 scalar, for algorithms that tell
-      clients apart.
+    client_id: The client's id, an int32 scalar, for algorithms that distinguish
+      clients.
   """
 
   x: Any
@@ -51,7 +51,7 @@ class AdaptationData(NamedTuple):
 
   @property
   def labelled(self) -> local_training.ClientData:
-    """The labelled examples, as local training takes them."""
+    """The labelled examples, as `ClientData` for local training."""
     return local_training.ClientData(
       x=self.x,
       y=self.y,
@@ -62,7 +62,7 @@ class AdaptationData(NamedTuple):
 
   @property
   def unlabelled(self) -> local_training.ClientData:
-    """The examples of the time step; zeros stand where classes would."""
+    """The examples of the time step, with zeros as labels."""
     num_examples = num_stream_examples(self)
     return self.labelled._replace(
       x=self.stream_x,
@@ -90,30 +90,30 @@ def data_type(model: split_model.SplitModel) -> tff.Type:
 
 
 def num_stream_examples(data: AdaptationData) -> tf.Tensor:
-  """Returns N_c^t, the client's weight in the mean of eq. 7."""
+  """Returns N_c^t, a client's weight in the mean of eq. 7."""
   return tf.shape(data.stream_x)[0]
 
 
 @dataclasses.dataclass(frozen=True)
 class LabelShiftHParams(hyperparameters.HParams):
-  """How a client estimates the classes of unlabelled data."""
+  """Hyper-parameters of the estimate of the stream's label distribution."""
 
   label_estimator: str = hyperparameters.hparam(
     "pretrained",
-    "Whose predictions the class distribution is estimated from: pretrained,"
-    " the model that the confusion matrix was measured with; current, the"
-    " client's model of the moment, for which that matrix is not right.",
+    "The model whose predictions give the label distribution: pretrained, the"
+    " model of the confusion matrix; current, the client's current model, for"
+    " which the matrix is not correct.",
     choices=("pretrained", "current"),
   )
   soft_predictions: bool = hyperparameters.hparam(
     False,
-    "Estimates from mean probabilities in place of the histogram of predicted"
-    " classes.",
+    "Estimates from mean probabilities instead of the histogram of predicted"
+    " labels.",
   )
   svd_threshold: float = hyperparameters.hparam(
     bbse.DEFAULT_THRESHOLD,
-    "Singular values of the confusion matrix below this share of the largest"
-    " are left out when it is inverted; 0 inverts all that are not 0.",
+    "Singular values of the confusion matrix below this fraction of the largest"
+    " one are dropped in its inverse; 0: only zeros are dropped.",
     minimum=0,
     maximum=1,
   )
@@ -132,13 +132,13 @@ def estimate_classes(
   weights: split_model.SplitWeights | None,
   data: AdaptationData,
 ) -> tf.Tensor:
-  """Estimates the class distribution of the stream, M^-1 Q_yhat of eq. 4.
+  """Estimates the label distribution of the stream, M^-1 Q_yhat of eq. 4.
 
   Args:
     model: The model; its initial weights are the pre-trained ones.
-    hparams: The estimator.
-    weights: The client's weights of the moment; only `label_estimator=current`
-      looks at them.
+    hparams: The hyper-parameters of the estimator.
+    weights: The client's current weights, used only with
+      `label_estimator=current`.
     data: The client's data.
 
   Returns:
@@ -156,11 +156,11 @@ def estimate_classes(
 
 
 def class_weights(class_distribution, y) -> tf.Tensor:
-  """Returns the weight of an example of each class in the risk of eq. 4.
+  """Returns the weight of each class's examples in the risk of eq. 4.
 
   The mean over examples of weight times loss is the sum over classes i of
   `class_distribution[i]` times the mean loss of the examples of class i. A
-  class of which the client has no labelled example drops out of the sum.
+  class without labelled examples drops out of the sum.
 
   Args:
     class_distribution: [num_classes] float32.
@@ -168,7 +168,7 @@ def class_weights(class_distribution, y) -> tf.Tensor:
 
   Returns:
     A weight for each class, [num_classes] float32: the distribution over the
-    share of the class among the examples, 0 where there is no example.
+    fraction of the examples in the class, 0 for a class without examples.
   """
   num_classes = tf.shape(class_distribution)[0]
   shares = tf.math.bincount(

@@ -7,22 +7,22 @@ Dirichlet(1, 1, 1) and m from Beta(1, 1), which is uniform, an augmentation is
 
     m x + (1 - m) (w_1 chain_1(x) + w_2 chain_2(x) + w_3 chain_3(x)).
 
-How much an operation does follows from a level that is uniform from 0.1 to
-`strength`. At the highest level, 10, it is: rotate by 30 degrees, shear by 0.3,
-translate by a third of the image, solarise from 0 on, posterise to 0 bits; at
-0: solarise from 256 on, posterise to 4 bits, else nothing. In between it is in
-proportion, and what comes in whole numbers is rounded towards what is at 0, as
-published. So at MEMO's strength, 1, an image of less than 30 pixels is not
-translated, and posterise leaves 4 bits.
+The amount of an operation follows from a level, uniform from 0.1 to `strength`.
+At the highest level, 10: rotate by 30 degrees, shear by 0.3, translate by a
+third of the image, solarise from 0 on, posterise to 0 bits. At level 0:
+solarise from 256 on, posterise to 4 bits, others do nothing. Levels in between
+are linear; integer amounts are rounded towards their value at level 0, as
+published. At MEMO's strength, 1, an image of less than 30 pixels is therefore
+not translated, and posterise keeps 4 bits.
 
 Pixels from outside of a rotated, sheared or translated image are 128, as in the
-programs of AugMix, MEMO and FedTHE. Those write Pillow's `fillcolor=128`, which
+programs of AugMix, MEMO and FedTHE. Those use Pillow's `fillcolor=128`, which
 for images of three channels is the dark red (128, 0, 0); here all channels are
 128. Pixels from outside of a crop are 0, as in the programs.
 
-Left out by default, because they change what a digit is: a flip (the mirror
-image of a 2 is none) and a random crop (AugMix and MEMO move images of 32x32 by
-up to 4 pixels). Both are options.
+Two augmentations are optional, because they change the class of a digit: a flip
+(a mirrored 2 is not a 2) and a random crop (AugMix and MEMO shift images of
+32x32 by up to 4 pixels).
 """
 
 from typing import NamedTuple
@@ -38,24 +38,24 @@ Operation = image_operations.Operation
 _NUM_CHAINS = 3
 _MAX_DEPTH = 3
 _LOWEST_LEVEL = 0.1
-# The largest level, to which the largest amounts belong.
+# The level at which operations have their largest amounts.
 _HIGHEST_LEVEL = 10.0
-# NONE is not drawn.
+# NONE is never drawn.
 _NUM_OPERATIONS = len(Operation) - 1
 
 
 class Chains(NamedTuple):
-  """What is drawn for some augmentations of one image.
+  """The random draws of augmentations of one image.
 
   Attributes:
-    operations: [count, chains, depth] int32, `Operation.NONE` where a chain has
-      ended.
-    amounts: What the operations are given, [count, chains, depth] float32.
-    weights: Those of the chains, which add up to 1, [count, chains] float32.
-    share: That of the image as it is, [count] float32.
-    shift: From how many columns and rows further each pixel comes before
-      anything else is done, [count, 2] int32.
-    is_flipped: Whether the image is mirrored before that, [count] bool.
+    operations: [count, chains, depth] int32, `Operation.NONE` after the end of
+      a chain.
+    amounts: The amounts of the operations, [count, chains, depth] float32.
+    weights: The weights of the chains, with sum 1, [count, chains] float32.
+    share: The weight of the original image, [count] float32.
+    shift: The offset, in columns and rows, from which each pixel is taken
+      before all operations, [count, 2] int32.
+    is_flipped: Whether the image is mirrored before the shift, [count] bool.
   """
 
   operations: tf.Tensor
@@ -67,27 +67,27 @@ class Chains(NamedTuple):
 
 
 def check_images(name: str, model: split_model.SplitModel) -> None:
-  """Refuses a model whose examples are no images.
+  """Refuses a model whose examples are not images.
 
   Args:
-    name: What asks for it, for the error.
+    name: The name of the caller, for the error.
     model: The model.
 
   Raises:
-    ValueError: If it takes anything but uint8 [height, width, 1 or 3].
+    ValueError: If its examples are not uint8 [height, width, 1 or 3].
   """
   shape = model.input_shape
   if (
     model.input_dtype != tf.uint8 or len(shape) != 3 or shape[-1] not in (1, 3)
   ):
     raise ValueError(
-      f"{name}: augmentations are of images, uint8 [height, width, 1 or 3], and"
+      f"{name}: augmentations need images, uint8 [height, width, 1 or 3], and"
       f" model {model.name!r} takes {model.input_dtype.name} {list(shape)}"
     )
 
 
 def _amounts(operation, level, is_positive, height, width) -> tf.Tensor:
-  """Returns what belongs to a level, in the shape of all three, float32."""
+  """Returns the amounts of operations at levels, in their shape, float32."""
   share = level / _HIGHEST_LEVEL
   sign = tf.where(is_positive, 1.0, -1.0)
   by_operation = {
@@ -115,10 +115,10 @@ def draw_chains(
   Args:
     seed: An int32 tensor of shape [2].
     count: The number of augmentations.
-    height: That of the image.
-    width: That of the image.
+    height: The height of the image.
+    width: The width of the image.
     strength: The largest level, from 0.1 to 10.
-    crop: See `augment`.
+    crop: The maximum shift in pixels, see `augment`.
 
   Returns:
     The chains.
@@ -148,7 +148,7 @@ def draw_chains(
 
 
 def _prepare(pixels, chains: Chains, flip: bool, crop: int) -> tf.Tensor:
-  """Flips and crops images, each where that is asked for."""
+  """Flips and shifts the images for which the chains say so."""
   if not flip and not crop:
     return pixels
   n, _, width, _ = pixels.shape
@@ -183,22 +183,24 @@ def augment(
 
   Args:
     x: The image, [height, width, channels] uint8, of known shape.
-    seed: An int32 tensor of shape [2]. The draws depend on the pixels as well:
-      images with one seed have draws of their own, wherever they stand.
+    seed: An int32 tensor of shape [2]. The draws also depend on the pixels:
+      different images with the same seed get different draws, wherever they are
+      in a batch.
     count: The number of augmentations.
-    strength: The largest level of an operation, from 0.1 to 10. MEMO has 1,
+    strength: The largest level of an operation, from 0.1 to 10. MEMO uses 1,
       AugMix 3.
-    flip: Whether every other augmentation starts from the mirror image.
-    crop: By how many pixels at most the image is moved, in both directions,
-      before the chains; 0 comes in from outside.
-    fill: The value of pixels that come from outside of an image that an
-      operation moves, in all channels.
+    flip: Whether an augmentation starts from the mirror image with probability
+      1/2.
+    crop: The maximum shift of the image in pixels, in both directions, before
+      the chains; pixels from outside are 0.
+    fill: The value of pixels from outside of the image after an operation, in
+      all channels.
 
   Returns:
     [count, height, width, channels] uint8, rounded to nearest.
   """
   height, width, _ = x.shape
-  # Eight bytes, as two numbers.
+  # The fingerprint has eight bytes: two int32.
   hashed = tf.reshape(tf.fingerprint(x[tf.newaxis]), [2, 4])
   hashed = tf.bitcast(hashed, tf.int32)
   seed = randomness.fold(seed, hashed[0], hashed[1])

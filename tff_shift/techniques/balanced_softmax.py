@@ -1,14 +1,13 @@
-"""Cross-entropy that does not learn which classes a client has more of.
+"""Balanced softmax: cross-entropy corrected for a client's class counts.
 
 Balanced Meta-Softmax for Long-Tailed Visual Recognition (Ren, Yu, Sheng, Ma,
 Zhao, Yi, Li; NeurIPS 2020). In training the logits z become
 
     z_c + gamma * log n_c,
 
-with n_c the number of the client's examples of class c, so that the probability
-of class c is proportional to n_c^gamma exp(z_c): a class that the client lacks
-has weight 0. Predictions are of z. What the class counts explain, the model
-need not learn.
+where n_c is the number of the client's examples of class c. The probability of
+class c is then proportional to n_c^gamma exp(z_c); an absent class has weight
+0. Predictions use z. The model need not learn what the class counts explain.
 """
 
 from typing import Any
@@ -17,9 +16,8 @@ import tensorflow as tf
 
 from tff_shift.learning import hyperparameters
 
-# Stands for the logarithm of 0. Finite, because the gradient of a softmax at
-# minus infinity is not a number. It never reaches a loss: every label of a
-# client is of a class that the client has.
+# Replaces log 0. Finite, because the gradient of a softmax at minus infinity is
+# NaN. It never reaches a loss: a client's labels are of classes that it has.
 _MASKED = -1e9
 
 
@@ -27,7 +25,7 @@ def gamma_hparam() -> Any:
   """Declares the hyper-parameter `gamma`."""
   return hyperparameters.hparam(
     1.0,
-    "Exponent of the class counts in the balanced softmax; 0 is the plain"
+    "Exponent of the class counts in the balanced softmax; 0: plain"
     " cross-entropy.",
     minimum=0,
   )
@@ -37,10 +35,10 @@ def class_counts_hparam(default: str = "observed") -> Any:
   """Declares the hyper-parameter `class_counts`."""
   return hyperparameters.hparam(
     default,
-    "The class counts of the balanced softmax: observed, as published, where a"
+    "Class counts of the balanced softmax: observed, as published, where a"
     " class that the client lacks has weight 0; at_least_one, where such a"
-    " class counts as one example; add_one, one more example of every class, as"
-    " in the program of the FedTHE paper.",
+    " class counts as one example; add_one, one extra example of every class,"
+    " as in the program of the FedTHE paper.",
     choices=("observed", "at_least_one", "add_one"),
   )
 
@@ -48,18 +46,18 @@ def class_counts_hparam(default: str = "observed") -> Any:
 def shift(
   y, num_classes: int, gamma: float, class_counts: str = "observed"
 ) -> tf.Tensor:
-  """Computes what is added to logits in training.
+  """Computes the shift of the logits in training.
 
   Args:
     y: The classes of all of a client's examples, [num_examples] int32.
     num_classes: The number of classes.
-    gamma: See `gamma_hparam`.
-    class_counts: See `class_counts_hparam`.
+    gamma: The exponent of the class counts, see `gamma_hparam`.
+    class_counts: How to count classes, see `class_counts_hparam`.
 
   Returns:
-    gamma * log(n_c) less its maximum, [num_classes] float32: zeros, to the bit,
-    where all classes are equally frequent, where gamma is 0, and for a client
-    without examples. Where n_c is 0 it is -1e9.
+    gamma * log(n_c) minus its maximum, [num_classes] float32. Exactly zero if
+    all classes are equally frequent, if gamma is 0, and for a client without
+    examples; -1e9 where n_c is 0.
   """
   counts = tf.reduce_sum(tf.one_hot(y, num_classes), axis=0)
   if class_counts == "add_one":

@@ -1,7 +1,7 @@
-"""Domains that are learned one after the other, each for a part of the rounds.
+"""Continual tasks: domains that are learned one after the other.
 
-Continual learning calls them tasks: in the rounds of a domain a client has the
-examples of that domain and no others.
+Each domain has a part of the rounds. During its rounds a client trains only on
+its examples of this domain.
 """
 
 from typing import Any
@@ -16,15 +16,15 @@ def task_rounds_hparam() -> Any:
   """Declares the hyper-parameter `task_rounds`."""
   return hyperparameters.hparam(
     0,
-    "The rounds in which the source domains are learned one after the other,"
-    " each in an equal part of them; the last one from then on. 0: each domain"
-    " has one round.",
+    "Number of rounds over which the source domains are learned one after the"
+    " other, in equal parts; later rounds train on the last one. 0: one round"
+    " per domain.",
     minimum=0,
   )
 
 
 def current_domain(task_rounds: int, round_num, num_domains) -> tf.Tensor:
-  """Returns the domain m that is learned in a round.
+  """Returns the domain m of a round.
 
   Args:
     task_rounds: The number of rounds R, see `task_rounds_hparam`.
@@ -32,8 +32,8 @@ def current_domain(task_rounds: int, round_num, num_domains) -> tf.Tensor:
     num_domains: The number of source domains M, an int32 scalar.
 
   Returns:
-    The m of which r is in [m R / M, (m + 1) R / M), an int32 scalar; M - 1 from
-    round R on.
+    The m with r in [m R / M, (m + 1) R / M), an int32 scalar; M - 1 from round
+    R on.
   """
   domain = round_num * num_domains // (task_rounds or num_domains)
   return tf.minimum(domain, num_domains - 1)
@@ -42,7 +42,7 @@ def current_domain(task_rounds: int, round_num, num_domains) -> tf.Tensor:
 def of_domain(
   data: local_training.ClientData, domain
 ) -> local_training.ClientData:
-  """Returns the data of one of a client's domains, an int32 scalar."""
+  """Returns a client's data of one domain, an int32 scalar."""
   end = tf.cumsum(data.domain_sizes)[domain]
   size = data.domain_sizes[domain]
   return data._replace(
@@ -58,7 +58,7 @@ def num_steps(
   current: local_training.ClientData,
   round_num,
 ) -> tf.Tensor:
-  """Returns how many gradient steps a client takes on its current domain.
+  """Returns the number of gradient steps of a client on its current domain.
 
   Args:
     hparams: See `local_training.num_local_steps`.
@@ -67,9 +67,8 @@ def num_steps(
     round_num: The round, an int32 scalar.
 
   Returns:
-    So many that all rounds together are as many as FedAvg takes, where domains
-    have equally many rounds; 0 without examples of the current one. An int32
-    scalar.
+    An int32 scalar; 0 without examples of the current domain. If all domains
+    have equally many rounds, the total over all rounds equals FedAvg's.
   """
   steps = local_training.num_local_steps(hparams, data, round_num)
   has_examples = tf.minimum(tf.size(current.y), 1)

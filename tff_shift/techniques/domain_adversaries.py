@@ -1,10 +1,10 @@
-"""Adapting to a stream against a domain classifier: what UDA and UNIDA share.
+"""Adaptation to a stream with a domain classifier, shared by UDA and UNIDA.
 
 Unsupervised Domain Adaptation by Backpropagation (Ganin, Lempitsky; ICML 2015).
-A client has labelled examples, the source, and those of its stream, the target.
-A domain classifier d learns to tell their embeddings apart; the backbone learns
-to class the source, and to make d fail: it goes down CE - lambda L where d goes
-down L, the loss of the domains. Nothing is shared; each client has its weights.
+A client has labelled examples, the source, and its stream, the target. A domain
+classifier d learns to distinguish their embeddings: it minimises the domain
+loss L. The backbone learns to classify the source and to fool d: it minimises
+CE - lambda L. Nothing is shared; each client has its own weights.
 """
 
 import dataclasses
@@ -23,19 +23,19 @@ from tff_shift.learning import randomness
 from tff_shift.models import split_model
 from tff_shift.techniques import adaptation
 
-# How fast lambda rises in Section 4 of the paper.
+# The steepness of lambda's schedule in Section 4 of the paper.
 _STEEPNESS = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
 class AdversarialHParams(hyperparameters.LocalHParams):
-  """Local training against a domain classifier."""
+  """Hyper-parameters of local training with a domain classifier."""
 
   local_epochs: int = hyperparameters.hparam(
     4,
-    "Passes over the client's labelled examples in a time step, rounded up to"
-    " whole batches; each has a batch of the stream beside it. 0: local_steps"
-    " counts.",
+    "Epochs over the client's labelled examples per time step, rounded up to"
+    " whole batches; each batch is paired with a batch of the stream. 0: use"
+    " local_steps.",
     minimum=0,
   )
   learning_rate: float = hyperparameters.hparam(
@@ -43,14 +43,14 @@ class AdversarialHParams(hyperparameters.LocalHParams):
   )
   domain_weight: float = hyperparameters.hparam(
     1.0,
-    "The largest lambda: what the reversed gradient of the domain loss counts"
-    " in the backbone. At 0 the backbone learns from labelled examples alone.",
+    "Largest lambda: weight of the reversed gradient of the domain loss in the"
+    " backbone. 0: the backbone learns from labelled examples only.",
     minimum=0,
   )
   domain_ramp: int = hyperparameters.hparam(
     20,
-    "Time steps in which lambda rises to its largest value, as 2 / (1 + exp(-10"
-    " p)) - 1 of the share p of them that has passed; 0: it is there at once.",
+    "Number of time steps in which lambda rises to its largest value, as 2 / (1"
+    " + exp(-10 p)) - 1 of the elapsed fraction p; 0: constant lambda.",
     minimum=0,
   )
   domain_width: int = hyperparameters.hparam(
@@ -71,7 +71,7 @@ class ClientState(NamedTuple):
 
 
 class Seen(NamedTuple):
-  """What a model makes of a batch.
+  """A model's outputs for a batch.
 
   Attributes:
     embeddings: [batch, embedding_size] float32.
@@ -96,11 +96,11 @@ def reversal_strength(hparams: AdversarialHParams, timestep) -> tf.Tensor:
 def initial_classifier(
   seed, embedding_size: int, width: int, num_hidden: int
 ) -> tuple[tf.Tensor, ...]:
-  """Draws a domain classifier, hidden layers of rectified units and one logit.
+  """Draws a domain classifier: hidden ReLU layers and one logit.
 
   Args:
     seed: An int32 tensor of shape [2].
-    embedding_size: The length of what it takes.
+    embedding_size: The length of an embedding.
     width: Units of a hidden layer.
     num_hidden: The number of hidden layers.
 
@@ -119,7 +119,7 @@ def initial_classifier(
 
 
 def domain_logits(classifier: tuple[tf.Tensor, ...], embeddings) -> tf.Tensor:
-  """Returns the logit that an embedding is of the source, [batch]."""
+  """Returns the logits that embeddings are from the source, [batch]."""
   *hidden, (kernel, bias) = zip(classifier[::2], classifier[1::2], strict=True)
   for layer_kernel, layer_bias in hidden:
     embeddings = tf.nn.relu(embeddings @ layer_kernel + layer_bias)
@@ -133,17 +133,17 @@ def domain_loss(
   source_weights=1.0,
   target_weights=1.0,
 ) -> tf.Tensor:
-  """Computes L: the cross-entropy of telling source (1) from target (0).
+  """Computes L: the cross-entropy of source (1) against target (0).
 
   Args:
     classifier: The weights of a domain classifier.
     source: Embeddings of labelled examples, [batch, embedding_size].
-    target: Those of examples of the stream, likewise.
-    source_weights: What an example of the source counts, [batch].
-    target_weights: What one of the target counts, [batch].
+    target: Embeddings of examples of the stream, [batch, embedding_size].
+    source_weights: Weights of the source examples, [batch].
+    target_weights: Weights of the target examples, [batch].
 
   Returns:
-    The mean over the source and that over the target, added up; a scalar.
+    The mean over the source plus the mean over the target, a scalar.
   """
   of_source = tf.nn.softplus(-domain_logits(classifier, source))
   of_target = tf.nn.softplus(domain_logits(classifier, target))
@@ -155,18 +155,18 @@ def domain_loss(
 def reversed_loss(
   classifier: tuple[tf.Tensor, ...], source, target, strength, *weights
 ) -> tf.Tensor:
-  """Computes L, with a gradient that is reversed behind the classifier.
+  """Computes L with its gradient reversed for the embeddings.
 
   Args:
-    classifier: See `domain_loss`.
-    source: See `domain_loss`.
-    target: See `domain_loss`.
+    classifier: The weights of a domain classifier.
+    source: Embeddings of labelled examples, [batch, embedding_size].
+    target: Embeddings of examples of the stream, [batch, embedding_size].
     strength: Lambda, a scalar.
-    *weights: See `domain_loss`.
+    *weights: The weights of the examples, see `domain_loss`.
 
   Returns:
-    L, a scalar. Its gradient is that of L for the classifier, and -lambda times
-    that of L for the embeddings.
+    L, a scalar. Its gradient is the gradient of L for the classifier, and
+    -lambda times the gradient of L for the embeddings.
   """
   stop = tf.stop_gradient
   followed = domain_loss(classifier, stop(source), stop(target), *weights)
@@ -184,7 +184,7 @@ def build(
   loss: Callable[[Any, Seen, Seen, Any], tf.Tensor],
   predict: Callable[[ClientState, Any], tf.Tensor] | None = None,
 ) -> algorithm.AlgorithmSpec:
-  """The functions of an algorithm with domain classifiers.
+  """Builds the spec of an algorithm with domain classifiers.
 
   Args:
     model: The model; its initial weights are the pre-trained ones.
@@ -192,10 +192,10 @@ def build(
     hidden_layers: The number of hidden layers of each classifier.
     loss: `(classifiers, source, target, strength) -> a float32 scalar` that is
       added to the cross-entropy of a batch of the source.
-    predict: `(client_state, x) -> logits`. None: the model's.
+    predict: `(client_state, x) -> logits`. None: predicts with the model.
 
   Returns:
-    The functions. A client's state is a `ClientState`; nothing is shared.
+    The spec. A client's state is a `ClientState`; nothing is shared.
   """
 
   def initial_client_state(seed, nothing):
@@ -224,7 +224,7 @@ def build(
     num_steps = local_training.num_local_steps(
       hparams, data.labelled, round_num
     )
-    # Without a target there is nothing to tell the source from.
+    # No training without a target.
     num_steps *= tf.minimum(adaptation.num_stream_examples(data), 1)
     source_batches, target_batches = (
       local_training.pooled_batches(

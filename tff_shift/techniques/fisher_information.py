@@ -1,4 +1,4 @@
-"""Moments of the gradients of examples, and of batches of them."""
+"""Moments of the gradients of examples and of batches."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,12 +16,12 @@ def differentiate(
 
   Args:
     model: The model.
-    weights: Where, `SplitWeights`.
-    data: The examples, one at least.
+    weights: The point at which to differentiate, `SplitWeights`.
+    data: The examples, at least one.
 
   Returns:
-    The mean over the examples of the cross-entropy, of its gradient, and of the
-    squares of its gradient.
+    The means over the examples of the cross-entropy, of its gradient, and of
+    the squares of its gradient.
   """
   size = tf.size(data.y)
 
@@ -61,20 +61,21 @@ def trace(
   batches: Callable[[Any], local_training.Batch],
   num_batches,
 ) -> tf.Tensor:
-  """Computes the trace of the Fisher information as FedAS does.
+  """Computes the trace of the Fisher information as in FedAS.
 
-  It is of the gradients of batches, not of examples, and a sum: it falls with
-  the size of a batch, and grows with their number.
+  It sums over gradients of batches, not of examples: it decreases with the
+  batch size and increases with the number of batches.
 
   Args:
     predict: `(weights, x) -> logits`.
-    weights: Where, a nested structure of float32 tensors.
+    weights: The point at which to differentiate, a nested structure of float32
+      tensors.
     batches: `(number) -> Batch`.
     num_batches: The number of batches, an int32 scalar.
 
   Returns:
-    The sum over batches of the squared length of the gradient of the batch's
-    mean cross-entropy, a float32 scalar.
+    The sum over batches of the squared norm of the gradient of the batch's mean
+    cross-entropy, a float32 scalar.
   """
   loss_of = local_training.classification_loss(predict)
 

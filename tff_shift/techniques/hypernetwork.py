@@ -1,18 +1,18 @@
 """A hypernetwork: maps a vector to the weights of a target network.
 
 Fed-3DA: A Dynamic and Personalized Federated Learning Framework (Wang, Sun, Wo,
-Liu; ICASSP 2023), Section 2.3: theta = hypernetwork(phi, r). The hypernetwork
-h(v; phi) of Personalized Federated Learning using Hypernetworks (Shamsian,
-Navon, Fetaya, Chechik; ICML 2021) is the same thing.
+Liu; ICASSP 2023), Section 2.3: theta = hypernetwork(phi, r). It is the
+hypernetwork h(v; phi) of Personalized Federated Learning using Hypernetworks
+(Shamsian, Navon, Fetaya, Chechik; ICML 2021).
 
-The first paper says no more of the hypernetwork than that it is deep. Here it
-has the form of the second: fully connected layers with ReLU and, for each
-weight tensor of the target network, one linear output of its own.
+The first paper says only that the hypernetwork is deep. Here it has the form of
+the second: fully connected layers with ReLU and a separate linear output for
+each weight tensor of the target network.
 
-Both papers are silent on initial weights. Here the biases of the outputs are
-initial weights of the target network and the kernels of the outputs small, so
-that at the start every vector gives nearly the same sensible target network,
-the one that federated averaging of the same seed starts from.
+Neither paper specifies initial weights. Here the biases of the outputs are
+initial weights of the target network, and the kernels of the outputs are small.
+Initially every vector therefore gives nearly the same target network, the one
+from which FedAvg with the same seed starts.
 """
 
 import dataclasses
@@ -27,21 +27,21 @@ from tff_shift.learning import hyperparameters
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 
-# How far the initial weights of a target network, root mean square, are from
-# those in the biases if the numbers of the vector are of order 1.
+# Root mean square difference between a target network's initial weights and the
+# biases, if the numbers of the vector are of order 1.
 _INITIAL_SPREAD = 0.01
 
-# Where the seeds of hidden and output layers part from those of the
-# target network, which takes 0 and 1 (`SplitModel.initial_weights`).
+# Folded into the seeds of hidden and output layers; the target network uses 0
+# and 1 (`SplitModel.initial_weights`).
 _HIDDEN, _OUTPUT = 2, 3
 
 
 @dataclasses.dataclass(frozen=True)
 class MetaHParams(hyperparameters.LocalHParams):
-  """Local training of a target network whose hypernetwork learns.
+  """Hyper-parameters of a hypernetwork and of its target network's training.
 
-  The paper on Fed-3DA gives no values; the defaults are those of the program of
-  the pFedHN paper's authors (https://github.com/AvivSham/pFedHN).
+  The Fed-3DA paper gives no values; the defaults are from the program of the
+  pFedHN paper's authors (https://github.com/AvivSham/pFedHN).
   """
 
   hidden_width: int = hyperparameters.hparam(
@@ -53,9 +53,9 @@ class MetaHParams(hyperparameters.LocalHParams):
   meta_learning_rate: float = hyperparameters.hparam(
     0.01,
     "Learning rate of the hypernetwork (alpha of Algorithm 2 of the Fed-3DA"
-    " paper). For a small rate, target networks move by rate * (1 + squared"
-    " length of the last hidden layer) of what the client's training moved"
-    " them, or more; at 0 the hypernetwork stays.",
+    " paper). For a small rate, a target network moves by at least rate * (1 +"
+    " squared norm of the last hidden layer) times its client's local update;"
+    " 0: the hypernetwork does not change.",
     minimum=0,
   )
 
@@ -71,9 +71,9 @@ class MetaWeights(NamedTuple):
   """The weights of a hypernetwork, phi.
 
   Attributes:
-    hidden: A `Linear` for each hidden layer, from the input on.
+    hidden: A `Linear` for each hidden layer, starting at the input.
     output: A `Linear` for each weight tensor of the target network, backbone
-      before head; its bias has the shape of that tensor.
+      before head; its bias has the shape of the tensor.
   """
 
   hidden: Any
@@ -104,8 +104,8 @@ class Hypernetwork:
   def initial_weights(self, seed) -> MetaWeights:
     """Draws initial weights; see the docstring of the module.
 
-    Kernels are normal: those of hidden layers of variance 2 / inputs, which
-    keeps the size of what passes through ReLU; biases of hidden layers are 0.
+    Kernels are normal. Kernels of hidden layers have variance 2 / inputs, which
+    preserves the scale through ReLU; biases of hidden layers are 0.
 
     Args:
       seed: An int32 tensor of shape [2]. Equal seeds give equal weights.
@@ -141,9 +141,6 @@ class Hypernetwork:
     Args:
       phi: The weights of the hypernetwork.
       r: A vector, [input_size] float32.
-
-    Returns:
-      The target network's weights.
     """
     features = r
     for layer in phi.hidden:
@@ -157,16 +154,16 @@ class Hypernetwork:
   def vector_jacobian_product(
     self, phi: MetaWeights, r, direction: split_model.SplitWeights
   ) -> tuple[MetaWeights, tf.Tensor]:
-    """Pulls a change of the target network's weights back through h.
+    """Computes the vector-Jacobian product of h with an update of theta.
 
     Args:
       phi: The weights of the hypernetwork.
       r: A vector, [input_size] float32.
-      direction: A change of theta, in the structure of theta.
+      direction: An update of theta, in the structure of theta.
 
     Returns:
-      The gradients of the scalar product of h(r; phi) and the direction, by phi
-      and by r: (dh/dphi)^T direction and (dh/dr)^T direction.
+      The gradients of the scalar product of h(r; phi) and the direction, with
+      respect to phi and r: (dh/dphi)^T direction and (dh/dr)^T direction.
     """
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch((phi, r))

@@ -1,10 +1,10 @@
-"""Operations on images, a different one for each, as pure functions.
+"""Operations on images, chosen per image, as pure functions.
 
-The operations are Pillow's. Four of them, autocontrast, equalise, posterise and
-solarise, are a table of 256 entries for each channel; five, rotate, shear and
-translate, are an affine map with bilinear interpolation and one value outside,
-`FILL` unless another is given. So it is one pass through tables and one through
-affine maps, whatever the operations.
+The operations are Pillow's. Autocontrast, equalise, posterise and solarise are
+a table of 256 entries for each channel. Rotate, shear and translate are affine
+maps with bilinear interpolation and a constant value outside, by default
+`FILL`. Any mix of operations therefore takes one pass through tables and one
+through affine maps.
 """
 
 import enum
@@ -14,24 +14,24 @@ import tensorflow as tf
 
 _NUM_VALUES = 256
 
-# What the programs of AugMix, MEMO and FedTHE give pixels from outside.
+# The value of outside pixels in the programs of AugMix, MEMO and FedTHE.
 FILL = 128
 
 
 class Operation(enum.IntEnum):
-  """What is done to an image, and what its amount means.
+  """An operation on an image, and the meaning of its amount.
 
   Attributes:
-    NONE: Nothing.
+    NONE: No operation.
     AUTOCONTRAST: Stretches the values of each channel to 0..255.
     EQUALIZE: Makes the values of each channel equally frequent.
-    POSTERIZE: Keeps so many bits.
+    POSTERIZE: Keeps this number of bits.
     SOLARIZE: Inverts values from the amount on.
-    ROTATE: By degrees, counter-clockwise, about the centre.
+    ROTATE: Rotates by degrees, counter-clockwise, about the centre.
     SHEAR_X: A row takes its pixels from the amount times y to the right.
     SHEAR_Y: A column takes its pixels from the amount times x below.
-    TRANSLATE_X: Pixels come from so many columns to the right.
-    TRANSLATE_Y: Pixels come from so many rows below.
+    TRANSLATE_X: Pixels come from this number of columns to the right.
+    TRANSLATE_Y: Pixels come from this number of rows below.
   """
 
   NONE = -1
@@ -51,12 +51,12 @@ def _is(operation, *which: Operation) -> tf.Tensor:
 
 
 def _tables(pixels, places, operation, amount) -> tf.Tensor:
-  """Returns what becomes of each value, [n, channels, 256] int32.
+  """Returns the lookup table of each operation, [n, channels, 256] int32.
 
   Args:
     pixels: [n, height, width, channels] int32.
-    places: Where the tables have the entries of the pixels, in the same shape.
-    operation: [n] int32; one without a table leaves values as they are.
+    places: The index of each pixel's entry in the tables, in the same shape.
+    operation: [n] int32; an operation without a table gets the identity.
     amount: [n] float32.
   """
   n, height, width, channels = pixels.shape
@@ -66,7 +66,7 @@ def _tables(pixels, places, operation, amount) -> tf.Tensor:
     for reduce in (tf.reduce_min, tf.reduce_max)
   )  # [n, channels, 1]
 
-  # Pillow computes in float64 and in this order, and cuts off the fraction.
+  # As in Pillow: float64, in this order, and truncated.
   spread = tf.cast(tf.maximum(highest - lowest, 1), tf.float64)
   scale = 255.0 / spread
   offset = -tf.cast(lowest, tf.float64) * scale
@@ -117,13 +117,13 @@ def _look_up(pixels, operation, amount) -> tf.Tensor:
 
 
 def map_pixels(pixels, matrix, fill: int) -> tf.Tensor:
-  """Takes each pixel from where an affine map says.
+  """Takes each pixel from the position given by an affine map.
 
   Args:
     pixels: [n, height, width, channels] int32.
     matrix: Six float32 tensors [n], a to f: the pixel with its centre at (x, y)
       comes from (a x + b y + c, d x + e y + f).
-    fill: The value of pixels that come from outside, in all channels.
+    fill: The value of pixels from outside, in all channels.
 
   Returns:
     Pixels, interpolated and rounded down.
@@ -162,7 +162,7 @@ def _matrix(operation, amount, height: int, width: int):
   """Returns the affine map of each operation, see `map_pixels`."""
   zeros = tf.zeros_like(amount)
   given = lambda which: tf.where(_is(operation, which), amount, zeros)  # noqa: E731
-  # The map leads back, so it turns the other way.
+  # The map leads from the result to the image, so it has the inverse rotation.
   angle = -given(Operation.ROTATE) * (math.pi / 180.0)
   cos, sin = tf.cos(angle), tf.sin(angle)
   x, y = width / 2, height / 2
@@ -177,17 +177,17 @@ def _matrix(operation, amount, height: int, width: int):
 
 
 def transform(pixels, operation, amount, fill: int = FILL) -> tf.Tensor:
-  """Does to each image its operation.
+  """Applies to each image its operation.
 
   Args:
     pixels: [n, height, width, channels] int32 from 0 to 255, of known shape.
     operation: An `Operation` for each, [n] int32.
-    amount: See `Operation`, [n] float32.
-    fill: The value of pixels that come from outside, in all channels.
+    amount: The amount of each, see `Operation`, [n] float32.
+    fill: The value of pixels from outside, in all channels.
 
   Returns:
     Images of the same shape and dtype. Tables give Pillow's pixels; affine maps
-    are computed in float32, and a pixel may be off by 1.
+    are computed in float32, and a pixel may differ by 1.
   """
   _, height, width, _ = pixels.shape
   pixels = _look_up(pixels, operation, amount)

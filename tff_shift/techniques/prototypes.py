@@ -1,4 +1,4 @@
-"""Class prototypes, and classification by the distance to them.
+"""Class prototypes, and classification by distance to them.
 
 Sources: Prototypical Networks for Few-shot Learning (Snell, Swersky, Zemel;
 NeurIPS 2017); Federated Learning under Evolving Distribution Shifts, eq. 3, 4
@@ -15,9 +15,9 @@ from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning import safe_norms
 
-# Takes a class out of a softmax of training. Finite, because the gradient of a
-# softmax at minus infinity is not a number. No reported number contains it: the
-# loss leaves out the examples of such a class.
+# Removes a class from a softmax in training. Finite, because the gradient of a
+# softmax at minus infinity is NaN. It never affects a reported number: the loss
+# excludes examples of such a class.
 _MASKED = -1e9
 
 DISTANCES = ("l2", "squared_l2", "cosine")
@@ -28,8 +28,8 @@ def distance_hparam() -> Any:
   """Declares the hyper-parameter `distance`."""
   return hyperparameters.hparam(
     "l2",
-    "The distance d to a prototype: l2 (Euclidean) or cosine, both of Table 14,"
-    " or squared_l2 (as in prototypical networks).",
+    "Distance d to a prototype: l2 (Euclidean) or cosine, both in Table 14, or"
+    " squared_l2 (as in prototypical networks).",
     choices=DISTANCES,
   )
 
@@ -38,15 +38,15 @@ def softmax_classes_hparam() -> Any:
   """Declares the hyper-parameter `softmax_classes`."""
   return hyperparameters.hparam(
     "batch",
-    "The classes with a prototype over which the softmax of eq. 4 and 6 goes:"
-    " domain, those that the client has in the domain (as printed), or batch,"
-    " those in the batch.",
+    "Classes in the softmax of eq. 4 and 6, among those with a prototype:"
+    " domain, the client's classes in the domain (as printed), or batch, the"
+    " classes in the batch.",
     choices=SOFTMAX_CLASSES,
   )
 
 
 class ClassSums(NamedTuple):
-  """Sums of embeddings by class; they add up over batches and clients.
+  """Sums of embeddings by class, which can be added over batches and clients.
 
   Attributes:
     total: The sum of the embeddings of each class, [num_classes, size] float32.
@@ -61,7 +61,7 @@ class Prototypes(NamedTuple):
   """The mean embedding of each class.
 
   Attributes:
-    mean: [num_classes, size] float32; zero where a class has no example.
+    mean: [num_classes, size] float32; zero for a class without examples.
     present: Whether a class has an example, [num_classes] bool.
   """
 
@@ -70,18 +70,15 @@ class Prototypes(NamedTuple):
 
 
 def class_sums(embeddings, y, num_classes: int) -> ClassSums:
-  """Adds up the embeddings of each class.
+  """Sums the embeddings of each class.
 
   Args:
     embeddings: [batch, size] float32.
     y: The classes, [batch] int32.
     num_classes: The number of classes.
-
-  Returns:
-    `ClassSums`.
   """
-  # A matrix product rather than a segment sum, whose order of addition is not
-  # fixed on a GPU.
+  # A matrix product, because a segment sum has no fixed order of addition on a
+  # GPU.
   membership = tf.one_hot(y, num_classes)  # [batch, num_classes]
   return ClassSums(
     tf.matmul(membership, embeddings, transpose_a=True),
@@ -104,18 +101,18 @@ def distances(embeddings, means, distance: str) -> tf.Tensor:
     embeddings: [batch, size] float32.
     means: [num_classes, size] float32.
     distance: `l2`, the Euclidean distance; `squared_l2`, its square, as Snell
-      et al. argue for; or `cosine`, 1 minus the cosine of the angle.
+      et al. recommend; or `cosine`, 1 minus the cosine of the angle.
 
   Returns:
-    [batch, num_classes] float32; not negative, but for the rounding of cosine.
-    The gradient of `l2` is 0 at distances below 1e-6, which become 1e-6.
+    [batch, num_classes] float32; not negative, except for rounding in cosine.
+    `l2` is at least 1e-6; smaller distances have gradient 0.
 
   Raises:
     ValueError: If the name of the distance is unknown.
   """
   if distance in ("l2", "squared_l2"):
-    # By the difference and not by the expanded square: the latter cancels where
-    # an embedding is close to a prototype.
+    # Not the expanded square, which cancels if an embedding is close to a
+    # prototype.
     squares = tf.reduce_sum(
       tf.math.squared_difference(embeddings[:, tf.newaxis], means), axis=-1
     )
@@ -145,8 +142,8 @@ def logits(
     embeddings: [batch, size] float32.
     prototypes: The prototypes.
     distance: See `distances`.
-    without_prototype: The logit of a class without prototype. The default suits
-      gradients; predictions have `evaluation.NO_LOGIT`.
+    without_prototype: The logit of a class without prototype. The default is
+      for gradients; predictions use `evaluation.NO_LOGIT`.
 
   Returns:
     [batch, num_classes] float32.
@@ -158,7 +155,7 @@ def logits(
 def softmax_classes(
   kind: str, data: local_training.ClientData, num_classes: int
 ) -> Callable[[Any], tf.Tensor | None]:
-  """Returns the classes that `alignment_loss` is given for each domain.
+  """Returns the argument `classes` of `alignment_loss` for each domain.
 
   Args:
     kind: One of `SOFTMAX_CLASSES`.
@@ -166,8 +163,8 @@ def softmax_classes(
     num_classes: The number of classes.
 
   Returns:
-    `(domain) -> classes`: those that the client has in the domain, an int32
-    scalar, as [num_classes] bool; None for those of the batch.
+    `(domain) -> classes`: the client's classes in the domain, an int32 scalar,
+    as [num_classes] bool; None for the classes of the batch.
   """
   if kind == "batch":
     return lambda domain: None
@@ -186,20 +183,20 @@ def alignment_loss(
 ) -> tf.Tensor:
   """Computes the loss of eq. 4 and 6 on a batch.
 
-  -log softmax(-d(embedding, C)) at the true class. The softmax goes over those
-  of the given classes that have a prototype. Examples whose class has no
-  prototype count for nothing; if there are no others, the loss is 0.
+  -log softmax(-d(embedding, C)) at the true class. The softmax is over the
+  given classes that have a prototype. Examples of a class without a prototype
+  are ignored; the loss is 0 if no others remain.
 
   Args:
     embeddings: [batch, size] float32.
     y: The classes, [batch] int32.
     prototypes: The prototypes.
     distance: See `distances`.
-    classes: [num_classes] bool, those of the batch among them. None: those of
-      the batch alone.
+    classes: [num_classes] bool, including those of the batch. None: only those
+      of the batch.
 
   Returns:
-    The mean over the examples that count, a float32 scalar.
+    The mean over the remaining examples, a float32 scalar.
   """
   if classes is None:
     num_classes = prototypes.present.shape[0]

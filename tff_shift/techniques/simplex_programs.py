@@ -2,8 +2,8 @@
 
     min over a of  a^T P a / 2 + q^T a,   a >= 0, sum of a = 1
 
-Servers that give each client a weight in a mixture solve them: FedPAC one for
-each client, ConFREE one for each layer.
+Used by servers that give each client a weight in a mixture: FedPAC solves one
+for each client, ConFREE one for each layer.
 
 The method is the primal-dual interior point method (Convex Optimization, Boyd,
 Vandenberghe; 2004, Section 11.7). From an inner point it takes Newton steps
@@ -11,20 +11,19 @@ towards
 
     P a + q - z + lambda = 0,   a_j z_j = mu,   sum of a = 1,
 
-while mu falls tenfold a step. It needs no rank of P, and where the minimum is
-not unique it comes to one in the middle of all: clients that are alike get
-equal weights.
+while mu decreases tenfold per step. P may be singular. If the minimum is not
+unique, the method converges to a central one: equal clients get equal weights.
 """
 
 import tensorflow as tf
 
-# After these a is exact to about 10 digits, whatever the condition of P.
+# Then a is exact to about 10 digits, for any condition number of P.
 _NUM_STEPS = 20
 _DECREASE = 0.1
 _SMALLEST_GAP = 1e-14
-# How much of the way to the nearest bound a step may take.
+# Fraction of the way to the nearest bound that a step may take.
 _SHARE_OF_WAY = 0.99
-# Beside a P of scale 1; keeps what is solved for unique.
+# Added to a P of scale 1; makes the linear systems regular.
 _RIDGE = 1e-12
 
 
@@ -34,17 +33,17 @@ def minimize_quadratic(matrix, slope, allowed) -> tf.Tensor:
   Args:
     matrix: P, symmetric and positive semidefinite, [batch, n, n] float64.
     slope: q, [batch, n] float64.
-    allowed: Which entries of a may be above 0, one at least in each row,
+    allowed: Which entries of a may be above 0, at least one in each row,
       [batch, n] bool.
 
   Returns:
-    a, [batch, n] float64. Entries that are not allowed are 0; others that
-    ought to be are below 1e-10.
+    a, [batch, n] float64. Entries that are not allowed are 0; other entries
+    that are 0 at the minimum are below 1e-10.
   """
   free = tf.cast(allowed, tf.float64)
   count = tf.reduce_sum(free, axis=1, keepdims=True)
   both_free = free[:, :, tf.newaxis] * free[:, tf.newaxis]
-  # What is minimised is multiplied by a number, so that its scale is 1.
+  # The objective is scaled to order 1.
   scale = tf.maximum(
     tf.reduce_max(tf.abs(matrix) * both_free, axis=[1, 2]),
     tf.reduce_max(tf.abs(slope) * free, axis=1),
@@ -55,7 +54,7 @@ def minimize_quadratic(matrix, slope, allowed) -> tf.Tensor:
   slope = tf.math.divide_no_nan(slope * free, scale[:, tf.newaxis])
 
   def way(values, change):
-    """Returns how far values may go along a change before one is 0."""
+    """Returns the step length along a change before a value reaches 0."""
     ratios = tf.where(change < 0, -values / tf.where(change < 0, change, 1), 1)
     return _SHARE_OF_WAY * tf.reduce_min(ratios, axis=1, keepdims=True)
 
@@ -69,7 +68,7 @@ def minimize_quadratic(matrix, slope, allowed) -> tf.Tensor:
       matrix + tf.linalg.diag(diagonal), tf.stack([-residual * free, free], -1)
     )
     towards, along = solved[:, :, 0], solved[:, :, 1]
-    # The sum of a stays 1.
+    # Keeps the sum of a at 1.
     rest = tf.reduce_sum(a + towards, axis=1, keepdims=True) - 1
     multiplier_change = rest / tf.reduce_sum(along, axis=1, keepdims=True)
     a_change = towards - multiplier_change * along
@@ -82,9 +81,9 @@ def minimize_quadratic(matrix, slope, allowed) -> tf.Tensor:
     )
 
   point = (free / count, free, tf.zeros_like(count))
-  # Not a loop in the graph, which takes longer for its bookkeeping.
+  # Not a loop in the graph, whose overhead is larger.
   for _ in range(_NUM_STEPS):
     point = newton_step(*point)
   solution = point[0]
-  # Steps that are solved for badly leave a rounding error there.
+  # Removes the rounding error of ill-conditioned steps.
   return solution / tf.reduce_sum(solution, axis=1, keepdims=True)

@@ -1,9 +1,9 @@
-"""What stands for the labels of a stream, for methods that ask for them.
+"""Substitutes for the labels of a stream, for methods that need labels.
 
 Fed-POE and FedCCFA learn from labels at every step, which a stream does not
 have. Fed-ADE: Adaptive Learning Rate for Federated Post-adaptation under
-Distribution Shift (Park, Joe, Kim, Im, Kwon; 2026), which compares itself with
-both, does not say what they learn from.
+Distribution Shift (Park, Joe, Kim, Im, Kwon; 2026) uses both as baselines, and
+does not say what they learn from.
 """
 
 import dataclasses
@@ -20,26 +20,27 @@ from tff_shift.techniques import adaptation
 
 @dataclasses.dataclass(frozen=True)
 class StreamLabelsHParams(adaptation.LabelShiftHParams):
-  """What a client learns from in place of a labelled stream."""
+  """Hyper-parameters of the substitute for a labelled stream."""
 
   stream_labels: str = hyperparameters.hparam(
     "risk",
-    "What stands for a labelled stream: risk, the labelled examples from before"
-    " deployment, weighted by the estimated classes of the stream (eq. 4 of"
-    " Fed-ADE); pseudo, the stream with the classes that the client predicts.",
+    "Substitute for a labelled stream: risk, the labelled examples from before"
+    " deployment, weighted by the estimated label distribution of the stream"
+    " (eq. 4 of Fed-ADE); pseudo, the stream with the client's predictions as"
+    " labels.",
     choices=("risk", "pseudo"),
   )
 
 
 class Lesson(NamedTuple):
-  """What a client learns from.
+  """A client's training data with class weights.
 
   Attributes:
     examples: A `local_training.ClientData`.
-    class_weights: What an example of each class counts in `adaptation.risk`,
+    class_weights: The weight of each class's examples in `adaptation.risk`,
       [num_classes] float32.
-    classes: The shares of the classes in the stream, as far as they are known,
-      [num_classes] float32.
+    classes: The estimated label distribution of the stream, [num_classes]
+      float32.
   """
 
   examples: Any
@@ -54,18 +55,16 @@ def lesson(
   data: adaptation.AdaptationData,
   predict: Callable[[Any], tf.Tensor],
 ) -> Lesson:
-  """Makes of a client's data what it learns from.
+  """Builds a client's training data from its data at a time step.
 
   Args:
     model: The model; its initial weights are the pre-trained ones.
-    hparams: What stands for the labels.
-    weights: The client's weights of the moment, for the estimate of classes.
+    hparams: The substitute for the labels.
+    weights: The client's current weights, for the estimate of the label
+      distribution.
     data: The client's data.
-    predict: `x -> logits [n, num_classes] float32`, the client's predictions of
-      the moment, for pseudo-labels.
-
-  Returns:
-    A `Lesson`.
+    predict: `x -> logits [n, num_classes] float32`, the client's current
+      predictions, for pseudo-labels.
   """
   if hparams.stream_labels == "risk":
     classes = adaptation.estimate_classes(model, hparams, weights, data)

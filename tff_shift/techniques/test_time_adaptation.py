@@ -1,9 +1,9 @@
-"""Adaptation at test time: example by example, without their classes.
+"""Test-time adaptation: example by example, without labels.
 
-What a method carries from an example to the next starts anew at every domain,
-and the order in which examples come is a pure function of a seed. So the
-predictions of a client for a domain depend neither on the classes, nor on other
-domains, nor on other clients.
+The history that a method carries from example to example is reset at every
+domain, and the order of the examples is a pure function of a seed. A client's
+predictions for a domain therefore do not depend on labels, on other domains or
+on other clients.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from tff_shift.learning import randomness
 
 
 def entropy(log_probabilities) -> tf.Tensor:
-  """Computes the entropy of each distribution of the last axis.
+  """Computes the entropy of distributions along the last axis.
 
   Args:
     log_probabilities: [..., num_classes] float32, finite.
@@ -33,13 +33,13 @@ def marginal_entropy(logits) -> tf.Tensor:
   """Computes the entropy of the mean of several predictions for one example.
 
   MEMO: Test Time Robustness via Adaptation and Augmentation (Zhang, Levine,
-  Finn; NeurIPS 2022). It is the entropy of the mean of the softmax over the
-  augmentations, not the mean of the entropies. The mean is computed in the
-  logarithm,
+  Finn; NeurIPS 2022). It is the entropy of the mean softmax over the
+  augmentations, not the mean of the entropies. The mean is computed in log
+  space,
 
       log pbar = logsumexp_i(log softmax(logits_i)) - log(num_augmentations),
 
-  which stays finite where a probability is too small for a float32.
+  which stays finite if a probability is too small for a float32.
 
   Args:
     logits: [num_augmentations, num_classes] float32.
@@ -61,11 +61,11 @@ def descend_marginal_entropy(
   num_steps,
   hparams: hyperparameters.LocalHParams,
 ) -> Any:
-  """Adapts weights to one example, as MEMO does.
+  """Adapts weights to one example, as in MEMO.
 
   Args:
     predict: `(weights, x) -> logits` [num_augmentations, num_classes] float32.
-    weights: The weights to start from, a nested structure of float32 tensors.
+    weights: The initial weights, a nested structure of float32 tensors.
     augment: `(step) -> x`, augmentations of the example, with the number of the
       step from 0, an int32 scalar.
     num_steps: The number of gradient steps, an int32 scalar.
@@ -84,7 +84,7 @@ def descend_marginal_entropy(
 
 
 def _order(size, domain, seed) -> tf.Tensor:
-  """Returns the order in which the examples of a domain come, [size] int32."""
+  """Returns the order of the examples of a domain, [size] int32."""
   if seed is None:
     return tf.range(size)
   numbers = tf.random.stateless_uniform(
@@ -106,25 +106,24 @@ def adapt_each(
   width: int,
   seed: Any = None,
 ) -> tf.Tensor:
-  """Adapts to one example after the other, and predicts each.
+  """Adapts to the examples one after the other, and predicts each.
 
   Args:
-    x: What is known of the examples, a nested structure of tensors with a first
-      axis of num_examples, domain by domain.
+    x: The examples, a nested structure of tensors with a first axis of
+      num_examples, sorted by domain.
     initial: The history before the first example of a domain, a nested
-      structure of tensors; () where examples have nothing to do with each
-      other.
+      structure of tensors; () if examples are independent.
     adapt_and_predict: `(history, example, domain, place) -> (prediction [width]
-      float32, history)`. `example` is a row of `x`, `domain` the number of its
-      domain and `place` its position in the domain as given, whenever it comes,
-      int32 scalars. An example sees the history of those that came before it.
-    domain_sizes: How many examples belong to each domain, [num_domains] int32.
+      float32, history)`. `example` is a row of `x`, `domain` the index of its
+      domain and `place` its position in the domain in `x` (not in the random
+      order), int32 scalars. The history contains the examples before it.
+    domain_sizes: The number of examples of each domain, [num_domains] int32.
     width: The length of a prediction.
-    seed: Fixes a random order of each domain, int32 [2]. None: examples come
-      as they are given.
+    seed: Determines a random order of each domain, int32 [2]. None: examples
+      keep their order.
 
   Returns:
-    The predictions in the order given, [num_examples, width] float32.
+    The predictions in the order of `x`, [num_examples, width] float32.
   """
   initial = tf.nest.map_structure(tf.convert_to_tensor, initial)
 
@@ -146,7 +145,7 @@ def adapt_each(
         initial,
         tf.TensorArray(tf.float32, size=size, element_shape=[width]),
       ),
-      # One after the other: an adapted model is as large as the model.
+      # Sequential, because each step holds an adapted copy of the model.
       parallel_iterations=1,
     )
     return outputs.stack()
@@ -162,15 +161,15 @@ def in_full_batches(
 ) -> tf.Tensor:
   """Applies a function to many examples, in batches of a fixed size.
 
-  What is optimised for each example has a size that the graph knows, as
-  optimizers ask for. The last batch is filled up with zeros.
+  State that is optimised for each example needs a static shape, as optimizers
+  require. The last batch is padded with zeros.
 
   Args:
     function: `batch -> [batch_size, width] float32`, example by example.
     x: The examples, a nested structure of tensors with a first axis of
       num_examples.
-    batch_size: The number of examples of a batch.
-    width: The length of the vector that `function` gives for an example.
+    batch_size: The number of examples in a batch.
+    width: The length of a row of `function`.
 
   Returns:
     A float32 tensor of shape [num_examples, width].

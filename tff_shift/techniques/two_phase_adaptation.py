@@ -1,14 +1,12 @@
 """Rounds of two phases that adapt a shared backbone and personal heads.
 
 Fed-ADE: Adaptive Learning Rate for Federated Post-adaptation under Distribution
-Shift (Park, Joe, Kim, Im, Kwon; 2026), eq. 4 and 6 to 8, at a learning rate
-from anywhere:
+Shift (Park, Joe, Kim, Im, Kwon; 2026), eq. 4 and 6 to 8, for any learning rate:
 
-  1. A client estimates the classes of its stream, which weight the risk on its
-     labelled data (eq. 4), and updates backbone and head together (eq. 6). The
-     server averages the backbones (eq. 7).
-  2. With the average, which stays as it is, the client updates its head alone
-     (eq. 8).
+  1. A client estimates the label distribution of its stream, which weights the
+     risk on its labelled data (eq. 4), and updates backbone and head together
+     (eq. 6). The server averages the backbones (eq. 7).
+  2. With the averaged backbone fixed, the client updates its head (eq. 8).
 """
 
 import dataclasses
@@ -31,22 +29,22 @@ from tff_shift.techniques import adaptation
 class TwoPhaseHParams(
   adaptation.LabelShiftHParams, hyperparameters.LocalWorkHParams
 ):
-  """What the updates of eq. 6 to 8 can be told, whatever sets their rate."""
+  """Hyper-parameters of eq. 6 to 8, without the learning rate."""
 
   local_epochs: int = hyperparameters.hparam(
     4,
-    "Passes over the client's labelled examples in the update of backbone and"
-    " head (eq. 6), rounded up to whole batches; 0: local_steps counts.",
+    "Epochs over the client's labelled examples for backbone and head (eq. 6),"
+    " rounded up to whole batches; 0: use local_steps.",
     minimum=0,
   )
   head_epochs: int = hyperparameters.hparam(
     4,
-    "Passes over the same examples in the update of the head alone (eq. 8).",
+    "Epochs over the same examples for the head alone (eq. 8).",
     minimum=1,
   )
   client_weighting: str = hyperparameters.hparam(
     "num_examples",
-    "Weight of a client in the server's mean: num_examples, the number of"
+    "A client's weight in the server's mean: num_examples, the number of"
     " unlabelled examples (eq. 7), or uniform.",
     choices=("uniform", "num_examples"),
   )
@@ -56,11 +54,11 @@ class ClientState(NamedTuple):
   """A client's state.
 
   Attributes:
-    head: The weights of its own head (the paper's phi).
-    classes: Its estimate of the class distribution of the stream when it last
-      took part, [num_classes] float32.
-    learning_rate: Its rate when it last took part, a float32 scalar.
-    dynamics: What else its rate comes from.
+    head: The weights of its personal head (the paper's phi).
+    classes: Its last estimate of the stream's label distribution,
+      [num_classes] float32.
+    learning_rate: Its last learning rate, a float32 scalar.
+    dynamics: The rest of the state that determines its rate.
   """
 
   head: Any
@@ -80,18 +78,18 @@ def build(
     ClientState,
   ] = lambda state, weights, data: state,
 ) -> algorithm.AlgorithmSpec:
-  """Returns the functions of an algorithm of two phases.
+  """Builds the spec of an algorithm with two phases.
 
   Args:
     model: The model; its initial weights are the pre-trained ones.
-    hparams: The updates.
-    initial_rate: The learning rate before anything was observed.
+    hparams: The hyper-parameters.
+    initial_rate: The learning rate before the first observation.
     initial_dynamics: `() -> dynamics` of a client's first state.
     observe: `(client_state, weights, data) -> client_state` sets the learning
-      rate, given the client's weights before it updates them.
+      rate, given the client's weights before its update.
 
   Returns:
-    The functions. A client's state is a `ClientState`.
+    The spec. A client's state is a `ClientState`.
   """
 
   def initial_client_state(seed, weights):
@@ -106,7 +104,7 @@ def build(
   def descend(
     predict, weights, examples, state, num_steps, seed
   ) -> local_training.TrainingResult:
-    """Takes steps down the risk of eq. 4 on batches of labelled examples."""
+    """Takes gradient steps on the risk of eq. 4, on labelled batches."""
     class_weights = adaptation.class_weights(state.classes, examples.y)
     return local_training.train_on_batches(
       lambda current, batch: adaptation.risk(
@@ -135,7 +133,7 @@ def build(
       randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num),
     )  # Eq. 6.
     return algorithm.ClientResult(
-      # Their mean, added to the old backbone, is that of eq. 7.
+      # The mean update, added to the old backbone, gives eq. 7.
       update=tf.nest.map_structure(
         tf.subtract, trained.weights.backbone, backbone
       ),
@@ -144,7 +142,7 @@ def build(
     )
 
   def personalize_client(backbone, state, data, round_num):
-    # The backbone stays as it is, so each example is embedded only once.
+    # The backbone is fixed, so each example is embedded only once.
     examples = data.labelled._replace(
       x=adaptation.embed(model, backbone, data.x)
     )
@@ -162,7 +160,7 @@ def build(
     )
 
   def predict_as_client(backbone, state, data, examples):
-    del data  # What a client knows of its stream is in its state.
+    del data  # The state contains what a client knows of its stream.
     weights = split_model.SplitWeights(backbone, state.head)
     return evaluation.predict(model, weights, examples.x)
 

@@ -326,7 +326,7 @@ class TestCheck:
         if name != "dp"
         else (
           "client_weighting=num_examples of toy is not allowed with"
-          " aggregator=dp, to which all clients count alike: it must be uniform"
+          " aggregator=dp, which ignores weights: it must be uniform"
         )
       )
       assert not refusal(self.UNIFORM)

@@ -141,7 +141,7 @@ class TestRange:
     assert 0.0675 < more < 0.6 * much
 
   @pytest.mark.parametrize(
-    "noise, amount", [(1e-170, "little"), (1e6, "much"), (1e300, "much")]
+    "noise, amount", [(1e-170, "small"), (1e6, "large"), (1e300, "large")]
   )
   def test_noise_that_the_accountant_fails_on_is_refused_by_name(
     self, noise, amount
@@ -150,7 +150,8 @@ class TestRange:
       account(noise_multiplier=noise)
     assert str(error.value) == (
       f"noise_multiplier={noise:g} is not allowed with 1 of 100 clients in a"
-      f" round: the accountant of epsilon cannot compute with so {amount} noise"
+      " round: the accountant of epsilon does not support such a"
+      f" {amount} value"
     )
 
   @pytest.mark.parametrize("noise", [-1.0, math.nan, math.inf])

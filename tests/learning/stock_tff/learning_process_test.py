@@ -247,13 +247,13 @@ class TestRefusals:
     with pytest.raises(ValueError) as error:
       learning_process.as_learning_process(going, client_data="sequence")
     assert str(error.value) == (
-      "fed_evp goes from domain to domain: the elements must be (x, y, domain),"
-      " and client_data their element_spec"
+      "fed_evp steps from domain to domain: the elements must be (x, y,"
+      " domain), and client_data their element_spec"
     )
 
   def test_personal_state(self, model):
     personal = algorithms.build("fed_rep", model)
-    with pytest.raises(ValueError, match=r"^fed_rep keeps a personal state"):
+    with pytest.raises(ValueError, match=r"^fed_rep keeps personal state"):
       learning_process.as_learning_process(personal, client_data="sequence")
 
   def test_data_of_another_kind(self, model):
@@ -265,7 +265,7 @@ class TestRefusals:
       learning_process.as_learning_process(periods, client_data="sequence")
 
   def test_evaluation_of_single_examples(self, model):
-    with pytest.raises(ValueError, match="goes through batches"):
+    with pytest.raises(ValueError, match="takes batches"):
       learning_process.functional_model(
         model, sequences.examples(local_training.data_type(model))
       )

@@ -72,8 +72,8 @@ class TestCheck:
       ((tf.TensorSpec(None, tf.float32), spec(tf.int32)), "elements must be"),
       (
         (spec(tf.float32, 3), spec(tf.int32)),
-        "x must be float32 of shape [2], or batches of such examples, as the"
-        " model takes them; got float32 [3]",
+        "x must be float32 of shape [2], or batches of such examples, the"
+        " inputs of the model; got float32 [3]",
       ),
       ((spec(tf.int32, 2), spec(tf.int32)), "x must be float32"),
       (

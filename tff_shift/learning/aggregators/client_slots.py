@@ -1,17 +1,17 @@
-"""What each client sends, side by side at the server.
+"""The values of individual clients, side by side at the server.
 
-Some methods compare clients one with another, or make something for each of
-them: FedPAC and FedCCFA combine heads, ConFREE looks for updates in conflict.
-TFF has sums, and no collection of clients' values. So a client puts its value
-into its own row of a table of zeros, and the sum of the tables is the table of
-all clients:
+Some methods compare clients with each other, or compute a value for each of
+them: FedPAC and FedCCFA combine heads, ConFREE looks for conflicting updates.
+TFF provides sums over clients, but no way to collect their values. A client
+therefore puts its value into its own row of a table of zeros, and the sum of
+the tables is the table of all clients:
 
-    contribution=client_slots.place(value, data.client_id, num_clients)
+    plaintext_sum=client_slots.place(value, data.client_id, num_clients)
 
-The server sees every single row. An algorithm that does so says why in
-`factories.AggregationRequirements.per_client`, and is refused where updates are
-hidden or compressed. A table has num_clients rows, however few take part in a
-round.
+The server sees every row. An algorithm that uses this must give the reason in
+`factories.AggregationRequirements.per_client_values`, and is refused with
+aggregators that hide or compress updates. A table has num_clients rows,
+regardless of the cohort size.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ class Slots(NamedTuple):
   Attributes:
     values: The structure of a value, each tensor with a first axis of
       num_clients; zeros for clients that have sent nothing.
-    present: Whether a client has sent its value, [num_clients] float32: 1 or 0.
+    present: Whether a client has sent a value, [num_clients] float32: 1 or 0.
   """
 
   values: Any
@@ -40,37 +40,37 @@ def place(value: Any, client_id, num_clients: int) -> Slots:
 
   Args:
     value: A nested structure of numeric tensors of fixed shapes.
-    client_id: The client, an int32 scalar from 0 to num_clients - 1. A client
-      of another id finds no row, and its value is lost.
+    client_id: The client, an int32 scalar from 0 to num_clients - 1. Values of
+      other ids are lost.
     num_clients: The number of rows.
 
   Returns:
-    `Slots` in which all other rows are zeros. The sum over different clients
-    holds the value of each of them, bit for bit.
+    `Slots` with zeros in all other rows. The sum over different clients
+    contains each value bit for bit.
   """
   row = tf.one_hot(client_id, num_clients, True, False)
 
   def spread(tensor):
     tensor = tf.convert_to_tensor(tensor)
     mask = tf.reshape(row, [num_clients] + [1] * tensor.shape.rank)
-    # Not a product: zero times infinity is not a number.
+    # Not a product: 0 * inf is NaN.
     return tf.where(mask, tensor, tf.zeros([], tensor.dtype))
 
   return Slots(tf.nest.map_structure(spread, value), tf.cast(row, tf.float32))
 
 
 def own_row(data: local_training.ClientData) -> tf.Tensor:
-  """Returns a client's id for `place`: one without examples has no row."""
+  """Returns a client's id for `place`; -1 (no row) without examples."""
   return tf.where(tf.size(data.y) > 0, data.client_id, -1)
 
 
 def row_of(slots: Slots, client_id, default: Any) -> Any:
-  """Reads a client's row again.
+  """Reads a client's row.
 
   Args:
-    slots: What `place` gives, added up over clients.
+    slots: The result of `place`, summed over clients.
     client_id: The client, an int32 scalar from 0 to num_clients - 1.
-    default: A value, for a client that has sent none.
+    default: The value for a client that has sent none.
 
   Returns:
     The client's value, in the structure of `default`.

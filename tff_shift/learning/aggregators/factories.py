@@ -1,32 +1,31 @@
-"""How the server combines the clients' updates: five ways, and what each needs.
+"""Aggregators of the clients' updates, and the algorithms' requirements.
 
   * `mean`: the weighted mean.
   * `robust`: the weighted mean of updates that are zeroed if their largest
-    number is far beyond the others', and clipped to a norm.
-  * `dp`: the mean of clipped updates, all clients alike, with Gaussian noise
-    (Learning Differentially Private Recurrent Language Models, McMahan, Ramage,
-    Talwar, Zhang; ICLR 2018). A norm that adapts is that of Differentially
-    Private Learning with Adaptive Clipping (Andrew, Thakkar, McMahan,
-    Ramaswamy; NeurIPS 2021).
-  * `secure`: as robust; the server sees no summand, only sums (Practical Secure
-    Aggregation for Privacy-Preserving Machine Learning, Bonawitz et al.; CCS
-    2017).
-  * `compressed`: as robust; tensors of more than 20,000 numbers are sent in 8
-    bits a number (Distributed Mean Estimation with Limited Communication,
+    absolute value is far above the others', and clipped to a norm.
+  * `dp`: the unweighted mean of clipped updates, with Gaussian noise (Learning
+    Differentially Private Recurrent Language Models, McMahan, Ramage, Talwar,
+    Zhang; ICLR 2018). The adaptive norm follows Differentially Private Learning
+    with Adaptive Clipping (Andrew, Thakkar, McMahan, Ramaswamy; NeurIPS 2021).
+  * `secure`: as robust; the server sees only sums (Practical Secure Aggregation
+    for Privacy-Preserving Machine Learning, Bonawitz et al.; CCS 2017).
+  * `compressed`: as robust; tensors of more than 20,000 numbers are sent with 8
+    bits per number (Distributed Mean Estimation with Limited Communication,
     Suresh, Yu, Kumar, McMahan; ICML 2017).
 
-All are made of the factories of `tff.learning` and `tff.aggregators`. After any
-of them the server may go on with momentum (FedAvgM; Measuring the Effects of
+All are built from the factories of `tff.learning` and `tff.aggregators`. Each
+can be combined with server momentum (FedAvgM; Measuring the Effects of
 Non-Identical Data Distribution for Federated Visual Classification, Hsu, Qi,
-Brown; 2019): it adds v <- momentum * v + mean of the updates to its weights.
+Brown; 2019): the server adds v <- momentum * v + mean of the updates to its
+weights.
 
-What is hidden is the update and, in `secure`, the client's weight. Losses,
+Aggregators hide the update and, in `secure`, the client's weight. Losses,
 counts and the sums of evaluations are measurements of the experiment: they are
-plain sums under every aggregator, and epsilon does not cover them.
+plaintext sums under every aggregator, and epsilon does not cover them.
 
-The noise of `dp` comes from TensorFlow's generator without a seed: whoever can
-compute the noise can take it away. Runs with noise are therefore the one kind
-of run that equal seeds do not repeat.
+The noise of `dp` comes from TensorFlow's generator without a seed, because
+anyone who can recompute the noise can subtract it. Runs with noise are the only
+runs that equal seeds do not reproduce.
 """
 
 import dataclasses
@@ -51,17 +50,16 @@ AggregatorHParams = aggregator_hparams.AggregatorHParams
 
 
 class Traits(NamedTuple):
-  """What an aggregator does to updates.
+  """Properties of an aggregator.
 
   Attributes:
-    name: What it is called in messages.
-    is_mean: Whether it is the mean and nothing else.
-    is_weighted: Whether clients' weights count.
-    bounds_updates: Whether it clips or zeroes.
-    hides_clients: Whether it is there to keep from the server what a single
-      client sends.
-    compresses: Whether it is there to send less.
-    noise: What it adds to the mean. None: nothing, or it is not known.
+    name: Its name in messages.
+    is_mean: Whether it is the plain mean.
+    is_weighted: Whether it uses clients' weights.
+    bounds_updates: Whether it clips or zeroes updates.
+    hides_clients: Whether it hides individual updates from the server.
+    compresses: Whether it compresses updates.
+    noise: The noise that it adds to the mean. None: no noise, or unknown.
   """
 
   name: str
@@ -74,11 +72,7 @@ class Traits(NamedTuple):
 
 
 class Aggregator(tff.aggregators.WeightedAggregationFactory):
-  """A factory that says what it does.
-
-  Attributes:
-    traits: What it does.
-  """
+  """An aggregation factory with its traits."""
 
   def __init__(
     self,
@@ -94,11 +88,11 @@ class Aggregator(tff.aggregators.WeightedAggregationFactory):
     """Wraps a factory.
 
     Args:
-      traits: What it does.
-      factory: The factory. One without weights ignores them.
-      is_secure: Whether all that leaves a client is a secure sum.
-      is_simulated: Whether secure sums become plain ones, see `build`.
-      momentum: The share of the result before that is added to a result.
+      traits: The properties of the factory.
+      factory: The factory. Unweighted factories ignore weights.
+      is_secure: Whether everything that leaves a client is a secure sum.
+      is_simulated: Whether secure sums become plaintext sums, see `build`.
+      momentum: Fraction of the previous result that is added to a result.
     """
     self.traits = traits
     self._momentum = momentum
@@ -118,8 +112,8 @@ class Aggregator(tff.aggregators.WeightedAggregationFactory):
       weight_type: The type of a client's weight.
 
     Returns:
-      The process. Where its state has tensors, a round in which all weights are
-      0 leaves them as they are, bit for bit, and the result is zeros.
+      The process. If all weights of a round are 0, its result is zeros, and a
+      state with tensors stays bit-identical.
     """
     with secure_sums.quiet():
       process = self._factory.create(value_type, weight_type)
@@ -153,9 +147,10 @@ def either(condition, one: Any, other: Any) -> Any:
 
   Args:
     condition: A bool scalar.
-    one: What is returned if it is true, or a function that gives it and is
-      called then only.
-    other: Likewise, if it is false; of the same form.
+    one: The result if the condition is true, or a function that returns it and
+      is called only then.
+    other: The result if the condition is false, or a function that returns it;
+      of the same structure.
 
   Returns:
     The chosen structure.
@@ -167,7 +162,7 @@ def either(condition, one: Any, other: Any) -> Any:
     forms.append(structure)
     return list(map(tf.convert_to_tensor, tf.nest.flatten(structure)))
 
-  # Neither is copied, as `tf.where` would.
+  # `tf.cond` copies neither; `tf.where` would.
   chosen = tf.cond(condition, lambda: flat(one), lambda: flat(other))
   return tf.nest.pack_sequence_as(forms[0], tf.nest.flatten(chosen))
 
@@ -175,7 +170,7 @@ def either(condition, one: Any, other: Any) -> Any:
 def _count_factory(
   is_secure: bool,
 ) -> tff.aggregators.UnweightedAggregationFactory:
-  """Returns what counts clients, each with 0 or 1."""
+  """Returns a factory that counts clients, each 0 or 1."""
   if is_secure:
     return tff.aggregators.SecureSumFactory(1, 0)
   return tff.aggregators.SumFactory()
@@ -188,14 +183,11 @@ def traits_of(
     | None
   ),
 ) -> Traits:
-  """Tells what a factory does.
+  """Returns the traits of a factory.
 
   Args:
-    factory: A factory; None is the mean. Of one that does not come from `build`
-      nothing is known but whether weights count.
-
-  Returns:
-    Its traits.
+    factory: A factory; None is the mean. For a factory that `build` did not
+      make, only `is_mean` and `is_weighted` are known.
   """
   if isinstance(factory, Aggregator):
     return factory.traits
@@ -213,18 +205,18 @@ def traits_of(
 
 @dataclasses.dataclass(frozen=True)
 class AggregationRequirements:
-  """What an algorithm requires of an aggregator.
+  """An algorithm's requirements on an aggregator.
 
-  Each field is the reason for a requirement, empty where there is none.
+  Each field is the reason for a requirement; empty: no requirement.
 
   Attributes:
     no_aggregation: Why nothing is aggregated.
     no_clipping: Why updates must be neither clipped nor zeroed.
     plaintext_sums: Which sums beside the update the server sees in plaintext.
       Hiding the updates would protect nothing.
-    per_client_values: Why the server must see what each client sends (see
-      `client_slots`). Hiding or compressing it would break the algorithm.
-    own_weights: Why clients weight themselves, so that uniform weights are
+    per_client_values: Why the server must see each client's values (see
+      `client_slots`). Hiding or compressing them would break the algorithm.
+    own_weights: Why clients set their own weights, so that uniform weights are
       wrong.
   """
 
@@ -249,17 +241,16 @@ def check(
   traits: Traits,
   hparams: hyperparameters.HParams,
 ) -> None:
-  """Refuses an aggregator that an algorithm cannot do with.
+  """Refuses an aggregator that does not meet an algorithm's requirements.
 
   Args:
     algorithm: The algorithm's name, for the message.
-    requirements: What it requires.
-    traits: What the aggregator does.
-    hparams: The algorithm's hyper-parameters, of which `client_weighting`
-      counts.
+    requirements: Its requirements.
+    traits: The traits of the aggregator.
+    hparams: The algorithm's hyper-parameters; `client_weighting` is used.
 
   Raises:
-    ValueError: If it cannot; one line with the reason.
+    ValueError: If a requirement is not met; one line with the reason.
   """
   if traits.is_mean:
     return
@@ -281,8 +272,7 @@ def check(
   if not traits.is_weighted and weighting != "uniform":
     raise ValueError(
       f"client_weighting={weighting} of {algorithm} is not allowed with"
-      f" aggregator={traits.name}, to which all clients count alike: it must"
-      " be uniform"
+      f" aggregator={traits.name}, which ignores weights: it must be uniform"
     )
 
 
@@ -297,19 +287,20 @@ def build(
 
   Args:
     name: One of `NAMES`.
-    hparams: What it is told; None: the defaults.
-    clients_per_round: How many clients take part in a round; `dp` needs it. Its
-      noise is for a sum, and its mean divides by this number whoever comes.
-    is_simulated: Whether secure sums are turned into plain ones, bit for bit
-      equal. No executor here speaks the protocol; what remains of `secure` is
-      its arithmetic, and a type that a platform which does can run (False).
+    hparams: The hyper-parameters; None: the defaults.
+    clients_per_round: The number of clients in a round, required by `dp`. Its
+      mean divides by this number, regardless of how many clients take part.
+    is_simulated: Whether secure sums are replaced by plaintext sums, bit for
+      bit equal. TFF's executors for simulations do not implement secure sums;
+      `secure` then keeps its arithmetic only. False keeps the secure sums for a
+      platform that implements them.
 
   Returns:
     The aggregator.
 
   Raises:
-    ValueError: If there is no such aggregator or it cannot be told so; one line
-      that names what is wrong.
+    ValueError: If the name or a hyper-parameter is not allowed; one line that
+      names it.
   """
   if name not in NAMES:
     raise ValueError(
@@ -324,7 +315,7 @@ def build(
     name=f"{name} with server_momentum={momentum}" if momentum else name,
     is_mean=name == "mean" and not momentum,
     is_weighted=name != "dp",
-    # A sum that is secure has a range, which cuts numbers off.
+    # The numbers of a secure sum are clipped to a range.
     bounds_updates=name in ("dp", "secure")
     or (name in aggregator_hparams.BOUNDED and (clips or hparams.zeroing)),
     hides_clients=name in ("dp", "secure"),
@@ -350,7 +341,7 @@ def build(
 def _with_momentum(
   process: tff.templates.AggregationProcess, momentum: float
 ) -> tff.templates.AggregationProcess:
-  """Makes results v <- momentum * v + result; v joins the process's state."""
+  """Makes results v <- momentum * v + result; v is added to the state."""
   _, value_type, weight_type = process.next.type_signature.parameter
   result_type = process.next.type_signature.result.result.member
 
@@ -389,10 +380,10 @@ def _unmoved_by_nobody(
   process: tff.templates.AggregationProcess,
   count: tff.aggregators.UnweightedAggregationFactory,
 ) -> tff.templates.AggregationProcess:
-  """Keeps a state in a round of which no client counts.
+  """Keeps the state in a round in which every client has weight 0.
 
-  The mean of nothing is not a number, and would stay in a velocity for ever; a
-  norm that adapts would shrink towards updates that nobody made.
+  Otherwise the mean of no updates, NaN, would stay in the momentum for ever,
+  and adaptive norms would shrink towards updates that do not exist.
   """
   state_type, value_type, weight_type = process.next.type_signature.parameter
   if not tff.structure.flatten(state_type.member):
@@ -434,7 +425,7 @@ def _bounded(
   hparams: AggregatorHParams,
   is_secure: bool,
 ) -> tff.aggregators.WeightedAggregationFactory:
-  """Zeroes and clips as told, and goes on with one of TFF's factories."""
+  """Builds one of TFF's factories with the configured zeroing and clipping."""
   if hparams.clipping != "fixed":
     return stock(
       zeroing=hparams.zeroing, clipping=hparams.clipping == "adaptive"
@@ -447,8 +438,8 @@ def _bounded(
   )
   if not hparams.zeroing:
     return factory
-  # TFF's own factories have no room between zeroing and their mean; this is the
-  # threshold that they zero at.
+  # TFF's own factories cannot clip to a fixed norm between zeroing and their
+  # mean; this is their zeroing threshold.
   threshold = tff.aggregators.PrivateQuantileEstimationProcess.no_noise(
     initial_estimate=10.0,
     target_quantile=0.98,
@@ -465,7 +456,7 @@ def _bounded(
 def _noise(
   hparams: AggregatorHParams, clients_per_round: int | None
 ) -> update_noise.Noise:
-  """Returns the noise of `dp`; refuses what it cannot be made of."""
+  """Returns the noise of `dp`; refuses hyper-parameters that do not fit."""
   if clients_per_round is None or clients_per_round < 1:
     raise ValueError(
       f"clients_per_round={clients_per_round} is not allowed with"
@@ -474,7 +465,7 @@ def _noise(
   if hparams.clipping == "none":
     raise ValueError(
       "clipping=none is not allowed with aggregator=dp: it must be adaptive"
-      " or fixed, for noise hides only what is bounded"
+      " or fixed, because noise hides only bounded updates"
     )
   multiplier = float(hparams.noise_multiplier)
   if hparams.clipping == "fixed" and not arguments.is_float32(
@@ -487,16 +478,16 @@ def _noise(
     )
   if hparams.clipping == "fixed" or not multiplier:
     return update_noise.Noise(multiplier, clients_per_round)
-  # How many updates are below the norm is itself told with noise, of the
-  # standard deviation clients / 20, which takes its part of the privacy.
+  # The number of updates below the norm gets noise too, of standard deviation
+  # clients / 20, which uses a part of the privacy budget.
   most = 0.1 * clients_per_round
   if multiplier >= most:
     raise ValueError(
       f"noise_multiplier={multiplier:g} is not allowed with clipping=adaptive"
-      f" and {clients_per_round} clients a round: it must be below {most:g}, or"
-      " clipping=fixed"
+      f" and {clients_per_round} clients per round: it must be below {most:g},"
+      " or use clipping=fixed"
     )
-  # The updates have the other part (Theorem 1 of Andrew et al.).
+  # The updates get the rest (Theorem 1 of Andrew et al.).
   return update_noise.Noise(
     (multiplier**-2 - most**-2) ** -0.5, clients_per_round
   )
@@ -507,8 +498,8 @@ def _private(
 ) -> tff.aggregators.UnweightedAggregationFactory:
   """Builds `dp`.
 
-  There is no zeroing: TFF finds its threshold without noise, from all updates,
-  which no epsilon covers.
+  It does not zero updates: TFF finds the zeroing threshold without noise, from
+  all updates, and epsilon would not cover that.
   """
   noise, clients = float(hparams.noise_multiplier), float(clients_per_round)
   if hparams.clipping == "fixed":

@@ -1,4 +1,4 @@
-"""What noise in the clients' sums guarantees, by Renyi divergences.
+"""The privacy guarantee of noise in the clients' sums, by Renyi divergences.
 
 Renyi Differential Privacy of the Sampled Gaussian Mechanism (Mironov, Talwar,
 Zhang; 2019); for clients drawn without replacement Subsampled Renyi
@@ -11,26 +11,26 @@ from typing import NamedTuple
 
 from tff_shift import arguments
 
-# The accountant's largest order is 1024: below this delta it adds more than
-# 0.07 to every epsilon, which then tells of the orders and not of the noise.
+# The accountant's largest order is 1024: for smaller deltas the limited orders
+# add more than 0.07 to every epsilon.
 LEAST_DELTA = 1e-30
 
 
 class Guarantee(NamedTuple):
-  """What the noise guarantees for the weights of a whole run.
+  """The privacy guarantee for the weights of a whole run.
 
-  Who sees all of a run's weights can tell whether a client was there no better
-  than (epsilon, delta)-differential privacy allows.
+  An observer of all weights of a run can detect a client's participation only
+  as well as (epsilon, delta)-differential privacy allows.
 
   Attributes:
-    epsilon: For a client more or less, if each takes part in a round
-      independently with the sampling probability (Poisson sampling).
-    replacement_epsilon: For a client replaced by another, if exactly that share
-      of the clients takes part in a round.
+    epsilon: For adding or removing a client, if each client takes part in a
+      round independently with the sampling probability (Poisson sampling).
+    replacement_epsilon: For replacing a client by another, if exactly this
+      fraction of the clients takes part in each round.
     delta: The delta of both.
-    sampling_probability: Clients in a round over clients, q.
+    sampling_probability: Clients per round over number of clients, q.
     noise_multiplier: Standard deviation of the noise in a sum, over the norm to
-      which a client's part of it is clipped.
+      which a client's addend is clipped.
     num_rounds: The number of rounds.
   """
 
@@ -54,17 +54,17 @@ def account(
 
   Args:
     noise_multiplier: See `Guarantee`; at 0 both epsilons are infinite.
-    num_clients: The number of clients there are.
-    clients_per_round: The number of them in a round, at least 1.
+    num_clients: The number of clients.
+    clients_per_round: The number of clients in a round, at least 1.
     num_rounds: The number of rounds.
-    delta: The delta that epsilon is computed for; 0: `num_clients ** -1.1`.
+    delta: The delta for which epsilon is computed; 0: `num_clients ** -1.1`.
 
   Returns:
     The guarantee.
 
   Raises:
-    ValueError: If delta or the noise is out of the accountant's range, or there
-      is but one client and no delta; one line that names it.
+    ValueError: If delta or the noise is outside of the accountant's range, or
+      delta is 0 with one client; one line that names it.
   """
   noise_multiplier = arguments.number(
     "noise_multiplier", noise_multiplier, "at least 0", lambda z: z >= 0
@@ -95,20 +95,20 @@ def account(
     try:
       accountant.compose(event, num_rounds)
       found = float(accountant.get_epsilon(delta))
-    # Of a sum that rounding has made negative, or of a number that is too large
-    # for a float.
+    # Raised if rounding makes a sum negative, or a number is too large for a
+    # float.
     except (ValueError, ArithmeticError):
       found = math.nan
     if not math.isfinite(found):
       raise ValueError(
         f"noise_multiplier={noise_multiplier:g} is not allowed with"
         f" {clients_per_round} of {num_clients} clients in a round: the"
-        " accountant of epsilon cannot compute with so"
-        f" {'much' if noise_multiplier > 1 else 'little'} noise"
+        " accountant of epsilon does not support such a"
+        f" {'large' if noise_multiplier > 1 else 'small'} value"
       )
     return found
 
-  # A client that is replaced moves the sum by up to twice the norm.
+  # Replacing a client changes the sum by up to twice the norm.
   gaussian, halved = (
     dp_accounting.GaussianDpEvent(noise_multiplier / moved) for moved in (1, 2)
   )

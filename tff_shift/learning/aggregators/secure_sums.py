@@ -1,7 +1,7 @@
-"""Secure sums where no executor speaks their protocol: the same sums, plain.
+"""Simulates secure sums by equal plaintext sums.
 
-TFF's executors for simulations know no secure sum. What a secure sum gives is
-the sum of integers; the plain sum of the same integers is the same number.
+TFF's executors for simulations do not implement secure sums. A secure sum is a
+sum of integers, so the plaintext sum of the same integers is equal.
 """
 
 import contextlib
@@ -14,14 +14,14 @@ _SECURE_SUM = "federated_secure_sum_bitwidth"
 
 
 def plaintext_sums(computation: tff.Computation) -> tff.Computation:
-  """Replaces the secure sums of a computation by plain ones.
+  """Replaces the secure sums of a computation by plaintext sums.
 
   Args:
-    computation: A computation of TFF's aggregators, whose secure sums all are
-      of integers of a given number of bits.
+    computation: A computation of TFF's aggregators whose secure sums are all
+      sums of integers of a given number of bits.
 
   Returns:
-    A computation of the same type that gives the same results, bit for bit.
+    A computation of the same type with the same results, bit for bit.
   """
 
   def replace(block):
@@ -36,7 +36,7 @@ def plaintext_sums(computation: tff.Computation) -> tff.Computation:
     plain_sum = tff.framework.Intrinsic(
       tff.framework.FEDERATED_SUM.uri,
       tff.FunctionType(
-        # A number that all clients share may go where they may differ.
+        # A value that is equal on all clients is allowed here as well.
         tff.FederatedType(summand.type_signature.member, tff.CLIENTS),
         block.type_signature,
       ),
@@ -46,7 +46,7 @@ def plaintext_sums(computation: tff.Computation) -> tff.Computation:
   block, _ = tff.framework.transform_postorder(
     computation.to_building_block(), replace
   )
-  # The types of the original know the Python containers.
+  # Only the original type contains the Python containers.
   return tff.framework.ConcreteComputation.with_type(
     tff.framework.ConcreteComputation.from_building_block(block),
     computation.type_signature,
@@ -54,9 +54,9 @@ def plaintext_sums(computation: tff.Computation) -> tff.Computation:
 
 
 def quiet() -> contextlib.AbstractContextManager:
-  """Keeps TensorFlow silent on assertions that TFF makes and does not use.
+  """Suppresses TensorFlow's log about unused assertions of TFF.
 
-  TFF's secure sums assert that what clients send is in range and drop the
-  operation; TensorFlow then writes a dozen lines on each to standard error.
+  TFF's secure sums assert that the clients' values are in range and drop the
+  operation; TensorFlow logs a dozen lines about each to standard error.
   """
   return library_logs.without("tensorflow", "Object was never used")

@@ -1,4 +1,4 @@
-"""How much of the mean of a round's updates is noise."""
+"""The norm of the aggregator's noise, compared to the updates."""
 
 import math
 import warnings
@@ -19,12 +19,12 @@ NoiseWarning = errors.NoiseWarning
 
 
 class Noise(NamedTuple):
-  """Gaussian noise in the mean of updates that are clipped to a norm.
+  """Gaussian noise in the mean of clipped updates.
 
   Attributes:
-    multiplier: Standard deviation of the noise in a number of the sum, over the
-      norm.
-    num_clients: The number that the sum is divided by.
+    multiplier: Standard deviation of the noise in each number of the sum, over
+      the clipping norm.
+    num_clients: The divisor of the sum.
   """
 
   multiplier: float
@@ -32,14 +32,14 @@ class Noise(NamedTuple):
 
 
 def ratio(noise: Noise | None, update_type: tff.Type) -> float:
-  """Returns the norm of the noise over that of the longest update.
+  """Returns the norm of the noise over the norm of the longest update.
 
-  The mean of updates of norm C at most is no longer than C. Its noise has the
-  norm C * multiplier * sqrt(num_weights) / num_clients, but for an error that
-  is small where there are many weights.
+  The mean of updates of norm at most C has norm at most C. Its noise has the
+  norm C * multiplier * sqrt(num_weights) / num_clients, up to an error that is
+  small for many weights.
 
   Args:
-    noise: The noise; None: there is none, or it is not known.
+    noise: The noise; None: no noise, or unknown.
     update_type: The type of an update.
 
   Returns:
@@ -59,11 +59,11 @@ def _num_weights(update_type: tff.Type) -> int:
 
 
 def warn(algorithm: str, noise: Noise | None, update_type: tff.Type) -> None:
-  """Issues a `NoiseWarning` where the noise is longer than any update.
+  """Issues a `NoiseWarning` if the noise is longer than any update.
 
   Args:
     algorithm: The algorithm's name, for the message.
-    noise: See `ratio`.
+    noise: The noise; None: no noise, or unknown.
     update_type: The type of an update.
   """
   found = ratio(noise, update_type)
@@ -81,11 +81,11 @@ def warn(algorithm: str, noise: Noise | None, update_type: tff.Type) -> None:
 
 
 def what_may_help(found: float, advice: str = "") -> str:
-  """Returns what may help a run that has diverged, without a full stop.
+  """Returns advice for a run that has diverged, without a full stop.
 
   Args:
     found: The `ratio` of the run.
-    advice: What may help beside a smaller learning rate.
+    advice: Alternatives to a smaller learning rate.
   """
   if found > 1:
     return (

@@ -1,12 +1,12 @@
-"""Clients' pipelines as a data source for the programs of TFF.
+"""A data source of clients' pipelines for TFF's programs.
 
-`tff.program.DatasetDataSource` is one, but `tff.learning.programs.train_model`
-copies its iterator in each round, and TensorFlow cannot copy a pipeline that
-has a function in it or was made by a `tff.simulation.datasets.ClientData`. It
-also draws clients from Python's global random numbers. Here pipelines, which
-never change, are shared by the copies, and who takes part in a round is a pure
-function of (seed, round): a program that was stopped goes on as one that was
-not.
+`tff.learning.programs.train_model` copies the iterator of its data source in
+each round. With `tff.program.DatasetDataSource` this fails, since TensorFlow
+cannot copy a pipeline that contains a function or was made by a
+`tff.simulation.datasets.ClientData`. That class also samples clients with
+Python's global random numbers. Here the copies share the pipelines, which never
+change, and the cohort of a round is a pure function of (seed, round): resumed
+programs sample the same cohorts as uninterrupted ones.
 """
 
 import copy
@@ -21,12 +21,12 @@ import tensorflow_federated as tff
 
 from tff_shift.learning import randomness
 
-# The seed, and the number of selections done.
+# The seed, and the number of completed selections.
 _HEADER = struct.Struct("<QQ")
 
 
 class ClientSource(tff.program.DatasetDataSource):
-  """Draws clients without replacement in a round, in their order."""
+  """Samples the clients of a round without replacement, sorted by index."""
 
   def __init__(self, pipelines: Sequence[tf.data.Dataset], seed: int = 0):
     """Makes a data source.
@@ -50,10 +50,10 @@ class ClientSource(tff.program.DatasetDataSource):
 
 
 class ClientSourceIterator(tff.program.DatasetDataSourceIterator):
-  """Selects the clients of a round after those of the round before.
+  """Selects the cohorts of consecutive rounds.
 
-  As TFF's own, it is saved with the pipelines, and so with all data that they
-  hold, in each program state.
+  Like TFF's own iterator, it is saved in each program state together with the
+  pipelines and all data that they contain.
   """
 
   def __init__(
@@ -69,7 +69,7 @@ class ClientSourceIterator(tff.program.DatasetDataSourceIterator):
       pipelines: One for each client.
       federated_type: The type of a selection.
       seed: The run's seed.
-      num_selections: How many selections were made before.
+      num_selections: The number of earlier selections.
     """
     super().__init__(pipelines, federated_type)
     self._seed = seed
@@ -77,7 +77,7 @@ class ClientSourceIterator(tff.program.DatasetDataSourceIterator):
 
   @classmethod
   def from_bytes(cls, buffer: bytes) -> Self:
-    """Makes an iterator of what `to_bytes` gave."""
+    """Restores an iterator from the result of `to_bytes`."""
     stock = tff.program.DatasetDataSourceIterator.from_bytes(
       buffer[_HEADER.size :]
     )
@@ -93,20 +93,20 @@ class ClientSourceIterator(tff.program.DatasetDataSourceIterator):
     return header + super().to_bytes()
 
   def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-    """Returns an iterator of its own with the same pipelines."""
+    """Returns a new iterator that shares the pipelines."""
     return copy.copy(self)
 
   def select(self, k: int | None = None) -> list[tf.data.Dataset]:
     """Selects clients.
 
     Args:
-      k: How many, from 1 to the number of clients.
+      k: The number of clients, from 1 to all of them.
 
     Returns:
-      Their pipelines, in the order in which the source was given them.
+      Their pipelines, in the order of the source.
 
     Raises:
-      ValueError: If there are not so many clients.
+      ValueError: If k is outside of this range.
     """
     num_clients = len(self._datasets)
     if k is None or not 1 <= k <= num_clients:
@@ -114,7 +114,7 @@ class ClientSourceIterator(tff.program.DatasetDataSourceIterator):
         f"the number of clients of a round must lie in 1..{num_clients}, got"
         f" {k}"
       )
-    # As `simulation.engine.rounds` draws them.
+    # The same draw as in `simulation.engine.rounds`.
     words = randomness.derive(
       self._seed, randomness.Purpose.SAMPLE_CLIENTS, self._num_selections
     )

@@ -1,14 +1,14 @@
-"""Algorithms as learning processes that TFF's own programs run.
+"""Algorithms as learning processes for TFF's own programs.
 
-A `tff.learning.templates.LearningProcess` has no place for what is personal: it
-is an algorithm whose clients keep nothing between rounds, with one phase a
-round. What its clients' data are, the caller chooses:
+A `tff.learning.templates.LearningProcess` does not support personal state: the
+clients of the algorithm must keep nothing between rounds, and a round must have
+one phase. The caller chooses the form of the clients' data:
 
   * "arrays": `local_training.ClientData`, as everywhere in this package. State,
     weights and metrics are the algorithm's own.
-  * sequences, as `tf.data` pipelines and the data sources of `tff.program` give
-    them. State, weights and metrics then have the form that
-    `tff.learning.programs.train_model` and its evaluation ask for.
+  * sequences, the form of `tf.data` pipelines and of the data sources of
+    `tff.program`. State, weights and metrics then have the form that
+    `tff.learning.programs.train_model` and its evaluation require.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ def as_learning_process(
   seed: int = 0,
   client_data: Any = ARRAYS,
 ) -> tff.learning.templates.LearningProcess:
-  """Makes a process that TFF's own training loops and programs run.
+  """Makes a process for TFF's own training loops and programs.
 
   Args:
     algorithm: An algorithm whose rounds have one phase and whose clients keep
       no state.
-    seed: The run's seed, from which the initial weights are drawn and, for
-      sequences, what clients draw.
-    client_data: What a client's data are: "arrays", a
+    seed: The run's seed. It determines the initial weights and, for
+      sequences, the clients' random draws.
+    client_data: The form of a client's data: "arrays", a
       `local_training.ClientData`; "sequence", a `tf.data.Dataset` of examples
-      `(x, y)`; or the `element_spec` of a pipeline that gives other elements,
-      see `sequences.check`: batches, mappings, or with the domain of each
-      example, which algorithms that go from domain to domain need.
+      `(x, y)`; or the `element_spec` of a pipeline with other elements, see
+      `sequences.check`: batches, mappings, or examples with their domain
+      (required by algorithms that step from domain to domain).
 
   Returns:
     A `LearningProcess` whose `next` takes `(S@SERVER, {D}@CLIENTS)`, with D
@@ -120,16 +120,16 @@ def server_state(
   algorithm: algorithm_lib.FederatedAlgorithm,
   state: tff.learning.templates.LearningAlgorithmState,
 ) -> phases.ServerState:
-  """Returns a state of a process on sequences as the algorithm's own.
+  """Converts the state of a process on sequences to the algorithm's own state.
 
-  `evaluate_clients` and `evaluate_server` take it.
+  `evaluate_clients` and `evaluate_server` take the result.
 
   Args:
-    algorithm: The algorithm of which the process was made.
+    algorithm: The algorithm from which the process was made.
     state: A state of the process, arrays or tensors.
 
   Returns:
-    The algorithm's state, of the same values.
+    The algorithm's state, with the same values.
   """
   server_type = algorithm.initialize.type_signature.result.member
   specs = tff.types.type_to_tf_tensor_specs(server_type.weights)
@@ -143,34 +143,34 @@ def server_state(
 def functional_model(
   model: split_model.SplitModel, element_spec: Any = None
 ) -> tff.learning.models.FunctionalModel:
-  """Makes a model that `tff.learning.algorithms.build_fed_eval` evaluates.
+  """Makes a model for `tff.learning.algorithms.build_fed_eval`.
 
-  It predicts as the server does in algorithms that share the whole model, such
-  as FedAvg and FedEvp: with the weights that their process on sequences gives.
+  It predicts like the server in algorithms that share the whole model, such as
+  FedAvg and FedEvp, with the weights of their process on sequences.
 
   Args:
     model: The model.
-    element_spec: The batches that it is evaluated on, `(x, y)` or a mapping of
-      these names, in the form of `tf.data.Dataset.element_spec`. None: `(x,
-      y)`, of the model's dtype and int32.
+    element_spec: The batches for evaluation, `(x, y)` or a mapping with these
+      names, as in `tf.data.Dataset.element_spec`. None: `(x, y)`, of the
+      model's dtype and int32.
 
   Returns:
     The model; its metrics are `loss` (cross-entropy), `accuracy` and
-    `num_examples`. Its initial weights are those of seed 0.
+    `num_examples`. Its initial weights have seed 0.
 
   Raises:
-    ValueError: If elements are not batches of what the model takes, or the
-      model has frozen weights.
+    ValueError: If elements are not batches of the model's inputs, or the model
+      has batch normalisation or frozen weights.
   """
   if model.statistics:
     raise ValueError(
-      f"model {model.name!r} has batch normalisation, for whose running"
-      " statistics a learning process has no place"
+      f"model {model.name!r} has batch normalisation; a learning process does"
+      " not support its running statistics"
     )
   if frozen_weights.has_any(model):
     raise ValueError(
-      f"model {model.name!r} has frozen weights, which stock evaluation would"
-      " not be given"
+      f"model {model.name!r} has frozen weights, which stock evaluation does"
+      " not support"
     )
   data_type = local_training.data_type(model)
   if element_spec is None:
@@ -181,8 +181,8 @@ def functional_model(
   elements = sequences.check(element_spec, data_type)
   if not elements.are_batches or elements.has_domains:
     raise ValueError(
-      "element_spec: stock evaluation goes through batches (x, y); end the"
-      " pipeline with .batch()"
+      "element_spec: stock evaluation takes batches (x, y); end the pipeline"
+      " with .batch()"
     )
   names = model.weight_names()
   initial = tf.function(model.initial_weights)(
@@ -191,14 +191,14 @@ def functional_model(
 
   @tf.function
   def predict(weights, x, training):
-    del training  # Models do the same in both.
+    del training  # Models behave the same in both modes.
     trainable, _ = weights
     return model.predict(
       tf.nest.pack_sequence_as(names, trainable), tf.cast(x, model.input_dtype)
     )
 
   def loss(output, label, sample_weight=None):
-    del sample_weight  # Examples count alike.
+    del sample_weight  # Examples are unweighted.
     return local_training.cross_entropy(output, label)
 
   return tff.learning.models.FunctionalModel(
@@ -220,17 +220,17 @@ def functional_model(
 
 
 def _the_phase(algorithm: algorithm_lib.FederatedAlgorithm) -> tff.Computation:
-  """Returns the one phase of an algorithm; refuses what has another form."""
+  """Returns the only phase of an algorithm; refuses other algorithms."""
   if not algorithm.is_stateless or len(algorithm.phases) != 1:
     raise ValueError(
-      f"{algorithm.name} keeps a personal state at clients or has not one phase"
-      " a round; a LearningProcess has no place for either"
+      f"{algorithm.name} keeps personal state at clients or does not have"
+      " exactly one phase per round; a LearningProcess supports neither"
     )
   phase = algorithm.phases[0]
   if isinstance(phase, frozen_weights.WithFrozen):
     raise ValueError(
       f"the model of {algorithm.name} has frozen weights, which a"
-      " LearningProcess has no place for"
+      " LearningProcess does not support"
     )
   return phase
 
@@ -241,7 +241,7 @@ def _collection(
   seed: int,
   client_data: Any,
 ) -> tff.Computation:
-  """Builds what makes of a client's sequence what the algorithm takes."""
+  """Builds the conversion of a client's sequence to the algorithm's data."""
   if isinstance(client_data, str) and client_data != SEQUENCE:
     raise ValueError(
       f"client_data must be {ARRAYS!r}, {SEQUENCE!r} or the element_spec of a"
@@ -250,14 +250,14 @@ def _collection(
   if data_type.python_container is not local_training.ClientData:
     raise ValueError(
       f"clients of {algorithm.name} have more than examples and classes, which"
-      " a sequence of examples has no place for"
+      " a sequence of examples cannot contain"
     )
   if isinstance(client_data, str):
     client_data = sequences.examples(data_type)
   elements = sequences.check(client_data, data_type)
   if algorithm.min_source_domains > 1 and not elements.has_domains:
     raise ValueError(
-      f"{algorithm.name} goes from domain to domain: the elements must be (x,"
+      f"{algorithm.name} steps from domain to domain: the elements must be (x,"
       " y, domain), and client_data their element_spec"
     )
   return sequences.collection(
@@ -268,7 +268,7 @@ def _collection(
 def _stock_state(
   state: phases.ServerState,
 ) -> tff.learning.templates.LearningAlgorithmState:
-  """Returns a server's state in the form of TFF's own algorithms."""
+  """Converts a server state to the form of TFF's own algorithms."""
   return tff.learning.templates.LearningAlgorithmState(
     global_model_weights=tff.learning.models.ModelWeights(
       trainable=tuple(tf.nest.flatten(state.weights)), non_trainable=()

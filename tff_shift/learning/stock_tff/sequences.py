@@ -1,10 +1,9 @@
-"""Clients' data as TFF's own pipelines give them: a `tf.data` of examples.
+"""Client data as TFF's own pipelines provide them: a `tf.data` of examples.
 
 Elsewhere in this package a client's data are arrays, and batches are drawn
-inside of the computation. Here a sequence becomes such arrays, inside of the
-graph: all of its examples, in their order. They are in memory at once, as any
-client's arrays are; there is no other bound on how many they may be than that
-of int32, 2**31 - 1.
+inside of the computation. Here the graph converts a sequence to such arrays:
+all of its examples, in order. They are in memory at once, as any client's
+arrays are. The only other limit on their number is int32, 2**31 - 1.
 """
 
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ import tensorflow_federated as tff
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 
-# What an element may have, in order; the last one may be missing.
+# The parts of an element, in order; the last one is optional.
 _NAMES = ("x", "y", "domain")
 
 # Sizes are int32.
@@ -26,12 +25,12 @@ _MAX_EXAMPLES = np.iinfo(np.int32).max
 
 
 class Elements(NamedTuple):
-  """The elements of a sequence, checked.
+  """The validated elements of a sequence.
 
   Attributes:
     type_signature: The type of an element.
-    are_batches: Whether an element is a batch, and not one example.
-    has_domains: Whether an element says the domain of an example.
+    are_batches: Whether an element is a batch instead of one example.
+    has_domains: Whether elements contain domains.
   """
 
   type_signature: tff.Type
@@ -40,7 +39,7 @@ class Elements(NamedTuple):
 
 
 def examples(data_type: tff.StructType) -> tuple[tf.TensorSpec, tf.TensorSpec]:
-  """Returns the elements `(x, y)`, an example each, of a type of client data.
+  """Returns the single-example elements `(x, y)` for a type of client data.
 
   Args:
     data_type: The type of a `local_training.ClientData`.
@@ -55,20 +54,20 @@ def examples(data_type: tff.StructType) -> tuple[tf.TensorSpec, tf.TensorSpec]:
 
 
 def check(element_spec: Any, data_type: tff.StructType) -> Elements:
-  """Checks what elements are made of.
+  """Validates the elements of a sequence.
 
   Args:
-    element_spec: What `tf.data.Dataset.element_spec` or
-      `tff.simulation.datasets.ClientData.element_type_structure` gives: `(x,
-      y)` or `(x, y, domain)`, or a mapping with these names, of single examples
-      or of batches of any size.
-    data_type: The type of the `local_training.ClientData` that they become.
+    element_spec: The result of `tf.data.Dataset.element_spec` or
+      `tff.simulation.datasets.ClientData.element_type_structure`: `(x, y)` or
+      `(x, y, domain)`, or a mapping with these names, of single examples or of
+      batches of any size.
+    data_type: The type of the `local_training.ClientData` to build from them.
 
   Returns:
     The elements.
 
   Raises:
-    ValueError: If elements cannot become such data; the message is one line.
+    ValueError: If elements cannot be converted to such data; one line.
   """
   try:
     fields = _fields(element_spec)
@@ -93,7 +92,7 @@ def check(element_spec: Any, data_type: tff.StructType) -> Elements:
   ):
     raise ValueError(
       f"client_data: x must be {dtype.name} of shape {list(shape)}, or batches"
-      f" of such examples, as the model takes them; got {_in_one_line(x)}"
+      f" of such examples, the inputs of the model; got {_in_one_line(x)}"
     )
   for name, spec in fields.items():
     if name != "x" and not (
@@ -114,7 +113,7 @@ def collection(
   run_seed: int,
   min_domains: int,
 ) -> tff.Computation:
-  """Builds what makes arrays of a client's sequence.
+  """Builds the conversion of a client's sequence to arrays.
 
   Args:
     elements: The elements.
@@ -123,24 +122,22 @@ def collection(
     min_domains: A client with examples of fewer domains is an error.
 
   Returns:
-    `(elements*) -> ClientData`. Examples go domain by domain, in ascending
-    order, and in the sequence's order within each; a domain that the client has
-    no example of does not count. The seed is `seed_of`; the number of the
-    client is 0.
+    `(elements*) -> ClientData`. Examples are sorted by domain, in ascending
+    order, and keep the sequence's order within a domain; domains without
+    examples are dropped. The seed is `seed_of`; the client id is 0.
   """
   x_shape, x_dtype = data_type.x.shape, data_type.x.dtype
 
   def as_arrays(*parts):
     fields = _fields(parts[0] if len(parts) == 1 else parts)
     y = tf.cast(fields["y"], tf.int32)
-    # Without domains all is one.
+    # Without domains, all examples have the same one.
     domain = tf.cast(fields.get("domain", tf.zeros_like(y)), tf.int32)
     return tf.cast(fields["x"], x_dtype), y, domain
 
   @tff.tensorflow.computation(tff.SequenceType(elements.type_signature))
   def collect(sequence):
-    # One example each, whatever the sizes of batches are; then one batch of
-    # all, or none at all.
+    # Unbatch to single examples, then make one batch of all of them, or none.
     sequence = sequence.map(as_arrays)
     if elements.are_batches:
       sequence = sequence.unbatch()
@@ -149,8 +146,8 @@ def collection(
       tf.zeros([0], tf.int32),
       tf.zeros([0], tf.int32),
     )
-    # `take`, because TensorFlow makes one operation of a function and the batch
-    # that follows on it, which goes on to the end of the batch's size.
+    # `take`, because TensorFlow fuses a function and the next batch into one
+    # operation, which iterates up to the batch size.
     everything = sequence.take(_MAX_EXAMPLES).batch(_MAX_EXAMPLES)
     x, y, domain = everything.reduce(nothing, lambda _, batch: batch)
     x, y = tf.ensure_shape(x, x_shape), tf.ensure_shape(y, [None])
@@ -169,10 +166,10 @@ def collection(
 
 
 def seed_of(x, y, run_seed: int) -> tf.Tensor:
-  """Derives a client's seed from its examples, for it has no number.
+  """Derives a client's seed from its examples, since it has no id.
 
-  Two clients with the same examples in the same order draw the same; then they
-  also learn the same. The round is folded in by the algorithm, as always.
+  Two clients with the same examples in the same order draw the same values, and
+  also learn the same. The algorithm folds in the round, as always.
 
   Args:
     x: The examples, [num_examples, ...].
@@ -191,7 +188,7 @@ def seed_of(x, y, run_seed: int) -> tf.Tensor:
 
 
 def _at_least(min_domains: int, sizes) -> tf.Tensor:
-  """Returns the sizes of a client's domains, checked; zeros if it has none."""
+  """Returns the checked sizes of a client's domains; zeros without any."""
   has_none = tf.equal(tf.size(sizes), 0)
   enough = tf.debugging.Assert(
     has_none | (tf.size(sizes) >= min_domains),
@@ -207,7 +204,7 @@ def _fields(element) -> dict[str, Any]:
   """Returns the parts of an element by name.
 
   Raises:
-    ValueError: If it has others than it should.
+    ValueError: If it has other parts.
   """
   if isinstance(element, Mapping):
     found = {name: element[name] for name in _NAMES if name in element}
@@ -223,7 +220,7 @@ def _fields(element) -> dict[str, Any]:
 
 
 def _in_one_line(spec) -> str:
-  """Writes a specification of tensors without their names."""
+  """Formats a specification of tensors without their names."""
   if isinstance(spec, tf.TensorSpec):
     shape = "?" if spec.shape.rank is None else spec.shape.as_list()
     return f"{spec.dtype.name} {shape}"

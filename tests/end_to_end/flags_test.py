@@ -154,8 +154,8 @@ def test_scaling_that_float32_does_not_hold_is_refused():
   with flagsaver.flagsaver():
     evolving_plan.define_flags()
     for flag, other, values in (
-      ("input_deviation", "input_mean", ("1e-320", "1e-40", "1e39", "-0.0")),
-      ("input_mean", "input_deviation", ("1e39", "-1e308", "nan")),
+      ("input_std", "input_mean", ("1e-320", "1e-40", "1e39", "-0.0")),
+      ("input_mean", "input_std", ("1e39", "-1e308", "nan")),
     ):
       for value in values:
         with np.errstate(over="ignore"):

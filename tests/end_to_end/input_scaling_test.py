@@ -220,7 +220,7 @@ def test_given_numbers_count(make_plan):
     guidance_plan,
     "--input_scaling=standardized",
     "--input_mean=0.25,0.5,0.75",
-    "--input_deviation=0.5",
+    "--input_std=0.5",
   )
   assert plan.model.input_scaling == input_scaling.InputScaling(
     (0.25, 0.5, 0.75), (0.5, 0.5, 0.5)
@@ -232,22 +232,21 @@ def test_given_numbers_count(make_plan):
   [
     ("--input_scaling=one", ["--input_scaling=one", "minus_one_one"]),
     (
-      "--input_mean=0.5 --input_deviation=0.5",
+      "--input_mean=0.5 --input_std=0.5",
       ["--input_mean belongs to --input_scaling=standardized"],
     ),
     (
       "--input_scaling=standardized --input_mean=0.5",
-      ["--input_mean without --input_deviation"],
+      ["--input_mean without --input_std"],
     ),
     *(
       (
-        f"--input_scaling=standardized --input_mean=1 --input_deviation=1"
-        f" {each}",
+        f"--input_scaling=standardized --input_mean=1 --input_std=1 {each}",
         [each, "one finite number", "or 3"],
       )
       for each in (
         *("--input_mean=a", "--input_mean=nan", "--input_mean=1,2"),
-        "--input_deviation=0",
+        "--input_std=0",
       )
     ),
   ],
@@ -269,7 +268,7 @@ def test_numbers_are_recorded_and_a_run_goes_on_with_no_others(
   assert run_here(guidance, guidance_plan, arguments) == 0
   config = json.loads((tmp_path / "run" / "config.json").read_text())
   recorded = {
-    name: config["flags"][name] for name in ("input_mean", "input_deviation")
+    name: config["flags"][name] for name in ("input_mean", "input_std")
   }
   # Three channels, for digits are tinted.
   assert [len(numbers) for numbers in recorded.values()] == [3, 3]

@@ -35,6 +35,7 @@ from absl import logging
 from tff_shift import errors
 from tff_shift import execution
 from tff_shift import files
+from tff_shift import renamed_flags
 from tff_shift import shown_names
 from tff_shift import user_modules
 from tff_shift.command_line import common_flags
@@ -226,7 +227,8 @@ def run(
         print(shown_names.lines(_help(main, define_flags)))
       sys.exit(0)
     try:
-      rest = flags.FLAGS(preset_flag.expand(arguments, _name(main)))
+      expanded = preset_flag.expand(arguments, _name(main))
+      rest = flags.FLAGS(renamed_flags.rewrite_arguments(expanded))
       common_flags.check_texts()
     except (flags.Error, common_flags.UsageError) as error:
       fail(error, 2)

@@ -20,7 +20,7 @@ FLAGS = flags.FLAGS
 # Larger features saturate a network with weights for inputs near 1.
 _LARGE = 100
 
-_NUMBERS = ("input_mean", "input_deviation")
+_NUMBERS = ("input_mean", "input_std")
 
 
 def define_flags(default: str) -> None:
@@ -101,7 +101,7 @@ def chosen(parts: Sequence[np.ndarray]) -> input_scaling.InputScaling | None:
   scaling = input_scaling.make(name, parts)
   if name == "standardized":
     FLAGS.input_mean = list(map(repr, scaling.mean))
-    FLAGS.input_deviation = list(map(repr, scaling.deviation))
+    FLAGS.input_std = list(map(repr, scaling.deviation))
   return scaling
 
 
@@ -122,7 +122,7 @@ def _parse(num_channels: int) -> input_scaling.InputScaling:
 
   values = []
   for flag in _NUMBERS:
-    limit = " above 0" if flag == "input_deviation" else ""
+    limit = " above 0" if flag == "input_std" else ""
     texts = FLAGS[flag].value
     try:
       numbers = tuple(map(float, texts))

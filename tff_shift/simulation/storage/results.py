@@ -37,11 +37,13 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
 from tff_shift import files
 from tff_shift import records
+from tff_shift import renamed_flags
 from tff_shift import shown_names
 from tff_shift.simulation.storage import folder_lock
 from tff_shift.simulation.storage import run_records
@@ -67,7 +69,8 @@ class Done(records.Record):
     files: The SHA-256 of config.json, metrics.csv and summary.json by name.
   """
 
-  FORMAT = 1
+  FORMAT = 2
+  UPGRADES: ClassVar = {1: renamed_flags.rewrite_config}
 
   flags: dict[str, Any]
   files: dict[str, str]

@@ -13,6 +13,7 @@ from typing import ClassVar
 import msgspec
 
 from tff_shift import records
+from tff_shift import renamed_flags
 
 CONFIG = "config.json"
 SUMMARY = "summary.json"
@@ -50,9 +51,9 @@ class RunConfig(records.Record, omit_defaults=True):
     resumed: When the run went on.
   """
 
-  FORMAT = 1
+  FORMAT = 2
   # Files without a format have the same fields.
-  UPGRADES: ClassVar = {0: dict}
+  UPGRADES: ClassVar = {0: dict, 1: renamed_flags.rewrite_config}
 
   flags: dict[str, Any]
   versions: dict[str, str | None]

@@ -1,5 +1,6 @@
 """Old names of flags: on command lines, in flag files, in files of runs."""
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -50,6 +51,8 @@ class TestArguments:
         f"--output_dir={tmp_path / 'run'}",
       ],
       cwd=_ROOT,
+      # As from a shell: TensorFlow has put settings into this process's.
+      env={k: v for k, v in os.environ.items() if k[:3] != "TF_"},
       capture_output=True,
       text=True,
     )

@@ -57,7 +57,7 @@ def training_images(plan):
   dataset = plan.datasets[plan.seeds[0]]
   if hasattr(dataset, "train"):
     return np.concatenate([each.x for each in dataset.train])
-  clients = evolving_plan.assemble(dataset, plan.seeds[0], np.inf)
+  clients = plan.clients[plan.seeds[0]]
   return np.concatenate([client.train.x for client in clients])
 
 

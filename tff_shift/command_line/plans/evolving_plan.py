@@ -116,11 +116,14 @@ class Plan(plan.Plan):
 
   Attributes:
     datasets: The domains, by seed.
-    dirichlet: The Dirichlet concentration of label distributions.
+    clients: The clients, by seed.
+    clients_without_target: The clients without the target domain, by selection
+      seed; empty if nothing is selected.
   """
 
   datasets: Mapping[int, evolving_data.EvolvingDataset]
-  dirichlet: float
+  clients: Mapping[int, Sequence[evolving_data.Client]]
+  clients_without_target: Mapping[int, Sequence[evolving_data.Client]]
 
 
 def _defaults(*_: Any) -> dict[str, Any]:
@@ -185,13 +188,19 @@ def make_plan() -> Plan:
     _check_test_fraction(datasets[seeds[0]])
     # Refuses splits that leave clients or domains without examples.
     clients = {
-      seed: _checked(assemble(dataset, seed, dirichlet), chosen)
+      seed: _checked(_assemble(dataset, seed, dirichlet), chosen)
       for seed, dataset in datasets.items()
     }
-    if FLAGS.select == LAST_SOURCE:
-      for seed, dataset in datasets.items():
-        held_out = evolving_data.without_target(dataset)
-        _checked(assemble(held_out, seed, dirichlet), chosen)
+    without_target = {
+      seed: _checked(
+        _assemble(
+          evolving_data.without_target(datasets[seed]), seed, dirichlet
+        ),
+        chosen,
+      )
+      for seed in selection_seeds
+      if FLAGS.select == LAST_SOURCE
+    }
     model = _build_model(datasets[seeds[0]], clients[seeds[0]])
     common_flags.check_sizes(
       chosen, model, sum(len(each.train.y) for each in clients[seeds[0]])
@@ -217,7 +226,8 @@ def make_plan() -> Plan:
     hparams_of_steps=("task_rounds",),
     datasets=datasets,
     selection_seeds=selection_seeds,
-    dirichlet=dirichlet,
+    clients=clients,
+    clients_without_target=without_target,
   )
 
 
@@ -336,7 +346,7 @@ def _load(seed: int) -> evolving_data.EvolvingDataset:
   )
 
 
-def assemble(
+def _assemble(
   dataset: evolving_data.EvolvingDataset, seed: int, dirichlet: float
 ) -> tuple[evolving_data.Client, ...]:
   """Partitions all domains into clients."""

@@ -10,7 +10,6 @@ from tff_shift.command_line import comparison
 from tff_shift.command_line.flags import selection_flags
 from tff_shift.command_line.plans import evolving_plan as planning
 from tff_shift.command_line.tuning import selection
-from tff_shift.data.shifts import evolving as evolving_data
 from tff_shift.learning import evaluation
 from tff_shift.reporting import summary
 from tff_shift.reporting.results import evolving_results
@@ -30,7 +29,7 @@ class _Runner:
 
   def run(self, trial: selection.Trial) -> dict[int, evolving.EvolvingResult]:
     """Runs a trial with each seed; evaluates on the target domain."""
-    return self._run(trial, _TARGET, self._plan.datasets)
+    return self._run(trial, _TARGET, self._plan.clients)
 
   def score(self, trial: selection.Trial) -> float:
     """Returns the client accuracy on the last source domain, in percent.
@@ -39,24 +38,21 @@ class _Runner:
     is the mean over selection seeds.
     """
     by_seed = self._run(
-      trial,
-      planning.LAST_SOURCE,
-      {
-        seed: evolving_data.without_target(self._plan.datasets[seed])
-        for seed in self._plan.selection_seeds
-      },
+      trial, planning.LAST_SOURCE, self._plan.clients_without_target
     )
     return float(
       np.mean([r.final.client["accuracy"] for r in by_seed.values()])
     )
 
-  def _run(self, trial, held_out, datasets):
+  def _run(self, trial, held_out, clients_by_seed):
+    domains = self._plan.datasets[self._plan.seeds[0]].domains
     algorithm = self._running.build(
       trial,
-      num_evaluation_domains=len(next(iter(datasets.values())).domains),
+      num_evaluation_domains=len(domains) - (held_out != _TARGET),
     )
     by_seed = {}
-    for seed, dataset in datasets.items():
+    for seed, clients in clients_by_seed.items():
+      dataset = self._plan.datasets[seed]
       with self._running.run(
         trial,
         seed,
@@ -67,7 +63,7 @@ class _Runner:
       ) as run:
         result = evolving.run(
           algorithm,
-          planning.assemble(dataset, seed, self._plan.dirichlet),
+          clients,
           num_rounds=FLAGS.rounds,
           run_seed=seed,
           participation=FLAGS.participation,

@@ -1,4 +1,4 @@
-"""Runs a table of a paper, and makes a page of it: the paper beside ours.
+"""Reproduces a table of a paper and writes a page that compares the two.
 
 python -m experiments.reproduce --help
 """

@@ -1,4 +1,4 @@
-"""Reproduces a table of a paper and writes a page that compares the two.
+"""Runs a table of a paper and writes a page with the paper's and our values.
 
 python -m experiments.reproduce --help
 """

@@ -7,7 +7,7 @@ The format of `--reduce` is comma-separated:
     num_settings=2         the two middle values of each selected
                            hyper-parameter
     learning_rate=0.1:0.2  these of the paper's values of a hyper-parameter
-    rounds=20              at most 20; any other numeric flag likewise
+    rounds=20              at most 20; the same for any other numeric flag
     rounds=50%             50 % of the paper's value
     evaluate_every=20      at least 20, for fewer evaluations
     model=guided_cnn       a smaller model

@@ -1,4 +1,4 @@
-r"""Reproduces a table of a paper and writes a page that compares the two.
+r"""Runs a table of a paper and writes a page with the paper's and our values.
 
   python -m experiments.reproduce --list
   python -m experiments.reproduce fed_evolve/1 --budget=2h \

@@ -1,1 +1,1 @@
-"""Programs to start from a checkout, their presets, and tables of papers."""
+"""Binaries for use in a checkout, their presets, and tables of papers."""

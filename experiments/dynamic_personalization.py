@@ -1,4 +1,4 @@
-"""Compares algorithms on clients whose data drift from period to period.
+"""Compares algorithms on clients with label shift between periods.
 
 python -m experiments.dynamic_personalization --help
 """

@@ -1,4 +1,4 @@
-"""Compares algorithms on domains that evolve; the last domain is unseen.
+"""Compares algorithms on evolving domains; the last domain is unseen.
 
 python -m experiments.evolving --help
 """

@@ -1,4 +1,4 @@
-"""Compares algorithms that answer queries from anywhere in a federation.
+"""Compares algorithms that answer queries, each routed to a client.
 
 python -m experiments.guidance --help
 """

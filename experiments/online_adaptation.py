@@ -1,4 +1,4 @@
-"""Adapts a deployed model to unlabelled, drifting data by several algorithms.
+"""Compares algorithms that adapt a deployed model to unlabelled drifting data.
 
 python -m experiments.online_adaptation --help
 """

@@ -1,4 +1,4 @@
-"""Predicts examples of a file with a model that a run has left.
+"""Predicts the examples of a file with a saved model of a run.
 
 python -m experiments.predict --help
 """

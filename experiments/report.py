@@ -1,4 +1,4 @@
-"""Makes a page of run folders, to be read, sorted and printed.
+"""Writes a report page of run folders.
 
 python -m experiments.report --help
 """

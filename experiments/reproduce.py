@@ -1,4 +1,4 @@
-"""Runs a table of a paper, and makes a page of it: the paper beside ours.
+"""Runs a table of a paper and writes a page with the paper's and our values.
 
 python -m experiments.reproduce --help
 """

@@ -67,8 +67,8 @@ def test_old_file_is_kept_where_writing_fails(tmp_path):
 @pytest.mark.parametrize(
   ("make", "message"),
   [
-    (os.mkdir, "is a folder; a file must be in its place"),
-    (os.mkfifo, "is a named pipe; a file must be in its place"),
+    (os.mkdir, "is a folder; it must be a file"),
+    (os.mkfifo, "is a named pipe; it must be a file"),
     (lambda path: path.write_bytes(b"abc"), "has 3 bytes; at most 2 are read"),
     (lambda path: path.write_bytes(b"\xff"), "is not UTF-8 text (byte 0)"),
   ],
@@ -149,8 +149,8 @@ def _link_to_nothing(path):
   ("make", "reason"),
   [
     (_link_to_nothing, "it is a link, and nothing is written through links"),
-    (os.mkdir, "it is a folder; a file must be in its place"),
-    (os.mkfifo, "it is a named pipe; a file must be in its place"),
+    (os.mkdir, "it is a folder; it must be a file"),
+    (os.mkfifo, "it is a named pipe; it must be a file"),
   ],
 )
 def test_nothing_but_a_file_is_appended_to(tmp_path, make, reason):

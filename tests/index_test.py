@@ -17,7 +17,7 @@ _ROOT = pathlib.Path(__file__).parents[1]
 
 def test_index_is_that_of_the_files():
   is_current = index.FILE.read_text() == index.to_json(write_index.make())
-  assert is_current, "write it again by `make index`"
+  assert is_current, "run `make index`"
 
 
 def test_described_hyperparameters_are_those_of_the_imported_file():

@@ -58,5 +58,5 @@ def test_what_is_merely_big_is_right(monkeypatch):
   with pytest.raises(memory.TooLargeError) as error:
     memory.check(2049, "--size=513")
   assert str(error.value) == (
-    "--size=513: this would need 2 KiB of memory, and there are 2 KiB"
+    "--size=513: this would need 2 KiB of memory, but only 2 KiB are available"
   )

@@ -62,7 +62,7 @@ def test_constants_are_of_the_first_version_alone(tmp_path):
   del fields["digest"]
   fields["format"] = 1
   path.write_text(json.dumps(fields | {"digest": records.digest(fields)}))
-  with pytest.raises(ValueError, match="NaN is no number of JSON"):
+  with pytest.raises(ValueError, match="NaN is not a JSON number"):
     records.read(path, checkpoints.Record)
 
 

@@ -12,11 +12,11 @@ import importlib
 import os
 from typing import Any
 
-# TensorFlow reads it when it is imported. Its notes, on start and on optimising
-# graphs, are of no use to who trains models. A value that is set counts.
+# TensorFlow reads it on import. Its messages about startup and graph
+# optimization do not help users. An existing value is kept.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# gRPC reads it when it is imported. What it logs of a connection that fails,
-# such as a refused certificate, comes as an error as well.
+# gRPC reads it on import. Failed connections, for example because of a refused
+# certificate, also raise errors.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 _SCENARIOS = "tff_shift.simulation.scenarios"

@@ -1,7 +1,7 @@
-"""Checks of what the library is told, before any work.
+"""Checks of arguments.
 
-A check returns the value as Python's own: with a number of NumPy a run has the
-same bits as with Python's.
+A check returns the value as a Python type. So NumPy numbers and Python numbers
+give bit-identical runs.
 """
 
 import difflib
@@ -19,21 +19,21 @@ import numpy as np
 
 from tff_shift import shown_names
 
-# What a message says is allowed of numbers that are computed with as float32.
+# Describes the range of numbers that are converted to float32, in messages.
 FLOAT32 = "of a size that float32 holds, 1.2e-38 to 3.4e+38"
 _FLOAT32 = np.finfo(np.float32)
 _LONGEST_VALUE = 50
 
-# Seeds, and what is derived from them, are words of 32 bits.
+# Seeds, and seeds derived from them, have 32 bits.
 _LARGEST_SEED = 2**32 - 1
 
 
 def as_python(value: Any) -> Any:
-  """Returns a scalar of NumPy as Python's own, and all else as it is."""
+  """Converts NumPy scalars to Python types; returns other values unchanged."""
   if not isinstance(value, np.generic):
     return value
   if isinstance(value, np.floating):
-    # `item` leaves a long double as it is.
+    # `item` does not convert long doubles.
     return float(value)
   return value.item()
 
@@ -47,13 +47,14 @@ def integer(
     name: The argument, for the message.
     value: The value.
     minimum: The smallest allowed value.
-    maximum: The largest allowed value; None: there is none.
+    maximum: The largest allowed value. None: no limit.
 
   Returns:
     The value as an `int`.
 
   Raises:
-    ValueError: If it is no integer (True and False are none) or out of range.
+    ValueError: If it is not an integer (nor are True and False), or out of
+      range.
   """
   found = as_python(value)
   if (
@@ -72,26 +73,26 @@ def integer(
 
 
 def is_number(value: Any) -> bool:
-  """Tells whether a value is a finite number; True and False are none."""
+  """Returns whether a value is a finite number, other than True and False."""
   found = as_python(value)
   return (
     isinstance(found, numbers.Real)
     and not isinstance(found, bool)
-    # Not infinite, not NaN, and no integer that no float holds.
+    # Excludes infinity, NaN, and integers beyond the range of floats.
     and abs(found) <= sys.float_info.max
   )
 
 
 def is_float32(value: float) -> bool:
-  """Tells whether a number stays what it is as a float32, but for rounding.
+  """Returns whether a number is in the range of float32.
 
-  It is neither infinite then, nor so small that it is computed with as 0.
+  Then it does not become infinite or 0 in float32.
   """
   return not value or bool(_FLOAT32.tiny <= abs(value) <= _FLOAT32.max)
 
 
 def shown(value: Any) -> str:
-  """Returns a value as a message has it, in one line of a bearable length."""
+  """Formats a value for messages, in one line of limited length."""
   return shown_names.shortened(repr(value), _LONGEST_VALUE)
 
 
@@ -106,14 +107,14 @@ def number(
   Args:
     name: The argument, for the message.
     value: The value.
-    limits: What is allowed, in words, for the message.
-    is_allowed: Whether a finite number is allowed.
+    limits: Describes the allowed numbers, for the message.
+    is_allowed: Returns whether a finite number is allowed.
 
   Returns:
     The value as a `float`.
 
   Raises:
-    ValueError: If it is no number, not finite or not allowed.
+    ValueError: If it is not a finite number, or not allowed.
   """
   if not is_number(value) or not is_allowed(value):
     wanted = f"a number {limits}" if limits else "a finite number"
@@ -122,7 +123,7 @@ def number(
 
 
 def participation(value: Any) -> float:
-  """Checks the share of clients in a round, see `number`."""
+  """Checks a client fraction, above 0 and at most 1; returns a `float`."""
   return number(
     "participation",
     value,
@@ -132,7 +133,7 @@ def participation(value: Any) -> float:
 
 
 def seed(name: str, value: Any) -> int:
-  """Checks a seed, see `integer`."""
+  """Checks a seed, an integer in [0, 2**32); returns an `int`."""
   try:
     return integer(name, value, 0, _LARGEST_SEED)
   except ValueError:
@@ -143,7 +144,7 @@ def seed(name: str, value: Any) -> int:
 
 
 def choice(name: str, value: Any, choices: Sequence[str]) -> str:
-  """Returns a choice; raises a ValueError unless it is among the choices."""
+  """Returns a value; raises a ValueError unless it is one of the choices."""
   if not isinstance(value, str) or value not in choices:
     raise ValueError(
       f"{name} must be one of {', '.join(choices)}, got"
@@ -153,14 +154,14 @@ def choice(name: str, value: Any, choices: Sequence[str]) -> str:
 
 
 def did_you_mean(value: Any, known: Iterable[str]) -> str:
-  """Suggests a name for one that is not known, to be put behind a message.
+  """Suggests a known name for an unknown one, to append to a message.
 
   Args:
-    value: What was given. Case, hyphens, underscores and spaces do not count.
-    known: The names that there are.
+    value: The unknown name. Case, hyphens, underscores and spaces are ignored.
+    known: The known names.
 
   Returns:
-    `; did you mean fed_avg?`, or "" if no name is near.
+    `; did you mean fed_avg?`, or "" if no name is similar.
   """
 
   def plain(text):
@@ -172,16 +173,16 @@ def did_you_mean(value: Any, known: Iterable[str]) -> str:
 
 
 def has(name: str, value: Any, attributes: Sequence[str], kind: str) -> None:
-  """Checks a value by what is needed of it.
+  """Checks that a value has attributes.
 
   Args:
     name: The argument, for the message.
     value: The value.
-    attributes: What it must have.
-    kind: What it should be, in words.
+    attributes: The required attributes.
+    kind: Describes the expected value, for the message.
 
   Raises:
-    ValueError: If it lacks one of the attributes.
+    ValueError: If an attribute is missing.
   """
   if not all(hasattr(value, each) for each in attributes):
     raise ValueError(
@@ -190,7 +191,7 @@ def has(name: str, value: Any, attributes: Sequence[str], kind: str) -> None:
 
 
 def functions(**given: Any) -> None:
-  """Raises a ValueError unless all arguments, by name, can be called."""
+  """Raises a ValueError unless all arguments are callable."""
   for name, value in given.items():
     if not callable(value):
       raise ValueError(
@@ -201,19 +202,19 @@ def functions(**given: Any) -> None:
 def sequence(
   name: str, values: Any, length: int | None = None, what: str = "client"
 ) -> int:
-  """Checks a sequence with an entry for each client, or whatever else.
+  """Checks a sequence with one entry per client, or per something else.
 
   Args:
     name: The argument, for the message.
     values: The sequence.
-    length: How many entries it must have. None: at least one.
-    what: What an entry is for.
+    length: The required number of entries. None: at least one.
+    what: What each entry is for, for the message.
 
   Returns:
     The number of entries.
 
   Raises:
-    ValueError: If it is no sequence, or has another number of entries.
+    ValueError: If it is not a sequence, or has another number of entries.
   """
   if not hasattr(values, "__len__") or isinstance(
     values, str | bytes | Mapping | Set

@@ -1,15 +1,15 @@
-"""Errors and warnings that command lines report in one line.
+"""Errors and warnings that the binaries report in one line.
 
 Does not import TensorFlow.
 """
 
 
 class DivergedError(RuntimeError):
-  """All clients of a round gave numbers that are not finite.
+  """The updates of all clients of a round are not finite.
 
   Attributes:
     algorithm: The name of the algorithm.
-    round_num: The round, from 1.
+    round_num: The round, starting at 1.
   """
 
   def __init__(
@@ -28,4 +28,4 @@ class DivergedError(RuntimeError):
 
 
 class NoiseWarning(UserWarning):
-  """Noise outweighs what is learned; the message is one line."""
+  """Noise dominates client updates; the message is one line."""

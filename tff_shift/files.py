@@ -1,4 +1,4 @@
-"""Files that are read whole or refused, and replaced in one step."""
+"""Reads files safely and replaces files atomically."""
 
 import contextlib
 import itertools
@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import IO
 
-# No file that is read whole is larger, so that a mistaken path fails at once.
+# The maximum size of a file that is read as a whole: wrong paths fail early.
 MAX_BYTES = 2**30
 
 _KINDS = {
@@ -21,13 +21,13 @@ _KINDS = {
   stat.S_IFCHR: "a device",
   stat.S_IFBLK: "a device",
 }
-# Whoever may write to a folder could have put it there, to have a file
+# Others who may write to a folder could place a link there, to have a file
 # elsewhere changed.
 _LINK = "it is a link, and nothing is written through links; remove it"
 
 
 class WriteError(OSError):
-  """A file cannot be written, as on a full disk; the message is one line."""
+  """A file cannot be written, for example on a full disk; one line."""
 
   def __init__(self, path: pathlib.Path, reason: str):
     super().__init__(f"{path} cannot be written: {reason}")
@@ -40,16 +40,16 @@ def read_bytes(
   """Reads a regular file.
 
   Args:
-    path: The file. A link is followed.
-    max_bytes: The largest size that is read.
+    path: The file. Links are followed.
+    max_bytes: The maximum size.
 
   Returns:
     The content.
 
   Raises:
-    FileNotFoundError: If there is no such file.
-    ValueError: If it is no regular file, is larger than `max_bytes`, or cannot
-      be read; one line that begins with the path.
+    FileNotFoundError: If the file does not exist.
+    ValueError: If it is not a regular file, is larger than `max_bytes`, or
+      cannot be read; one line that begins with the path.
   """
   with reading(path, max_bytes=max_bytes) as file:
     return file.read()
@@ -59,18 +59,18 @@ def read_bytes(
 def reading(
   path: str | os.PathLike[str], *, max_bytes: int | None = None
 ) -> Iterator[IO[bytes]]:
-  """Opens a regular file that need not be read whole, see `read_bytes`.
+  """Opens a regular file for reading bytes.
 
   Args:
-    path: The file. A link is followed.
-    max_bytes: The largest size. None: any.
+    path: The file. Links are followed.
+    max_bytes: The maximum size. None: no limit.
 
   Yields:
-    The file, open for reading bytes.
+    The open file.
 
   Raises:
-    FileNotFoundError: If there is no such file.
-    ValueError: See `read_bytes`.
+    FileNotFoundError: If the file does not exist.
+    ValueError: As in `read_bytes`.
   """
   try:
     # Opening a named pipe would wait for a writer.
@@ -88,14 +88,15 @@ def reading(
 
 
 def check_regular(path: str | os.PathLike[str]) -> None:
-  """Refuses what a library must not open, such as a named pipe.
+  """Checks that a file is regular, before a library opens it.
 
   Args:
-    path: The file. A link is followed.
+    path: The file. Links are followed.
 
   Raises:
-    FileNotFoundError: If there is no such file.
-    ValueError: If it is no regular file; one line that begins with the path.
+    FileNotFoundError: If the file does not exist.
+    ValueError: If it is not a regular file, for example a named pipe; one line
+      that begins with the path.
   """
   try:
     found = os.stat(path)
@@ -119,20 +120,20 @@ def _check_regular(
 
 def _no_file(found: os.stat_result) -> str:
   kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")
-  return f"{kind}; a file must be in its place"
+  return f"{kind}; it must be a file"
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-  """Reads a UTF-8 file, see `read_bytes`.
+  """Reads a UTF-8 file.
 
   Args:
-    path: The file.
+    path: The file. Links are followed.
 
   Returns:
     The text.
 
   Raises:
-    FileNotFoundError: If there is no such file.
+    FileNotFoundError: If the file does not exist.
     ValueError: If it cannot be read, or is not UTF-8; one line that begins with
       the path.
   """
@@ -147,11 +148,11 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 @contextlib.contextmanager
 def writing(path: pathlib.Path) -> Iterator[None]:
-  """Makes the errors of writing a file or folder a `WriteError`."""
+  """Converts errors of writing a file or folder to a `WriteError`."""
   try:
     yield
   except WriteError:
-    # It names the very file.
+    # It already names the file.
     raise
   except Exception as error:
     reason = _write_failure(error)
@@ -161,17 +162,17 @@ def writing(path: pathlib.Path) -> Iterator[None]:
 
 
 def _write_failure(error: Exception) -> str | None:
-  """Returns why a file was not written; None for an error of another kind."""
+  """Returns the reason of a write error, or None for other errors."""
   if isinstance(error, shutil.Error):
-    # Of many files: (from, to, why).
+    # Errors of many files: (source, destination, reason).
     return str(error.args[0][-1][-1])
   if isinstance(error, OSError):
     return error.strerror or str(error)
-  # Imported here because it takes seconds; who gets its errors has done so.
+  # Imported here because it takes seconds. Its errors only occur after import.
   import tensorflow as tf
 
   if isinstance(error, tf.errors.OpError):
-    # A node, the path, "; ", the reason, and what was tried in further lines.
+    # A node, the path, "; ", the reason, and further lines.
     first, *_ = error.message.rpartition("}} ")[2].strip().splitlines() or [""]
     return first.partition(" [Op:")[0].rpartition("; ")[2]
   return None
@@ -179,21 +180,21 @@ def _write_failure(error: Exception) -> str | None:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-  """Opens a new file that takes the place of `path` when the block ends.
+  """Opens a temporary file that replaces `path` at the end of the block.
 
-  A reader sees the old file or the new one, never half. The temporary file has
-  an unpredictable name in the same folder and is created exclusively, so that
-  nothing is written through a link that somebody planted; a link at `path`
-  itself is replaced, not followed. The file has the mode that the umask gives.
+  Readers see either the old or the new file. The temporary file is created
+  exclusively in the same folder with an unpredictable name, so that nothing is
+  written through planted links. A link at `path` is replaced, not followed. The
+  umask determines the file mode.
 
   Args:
     path: The file.
 
   Yields:
-    The file, open for writing bytes.
+    The temporary file, open for writing bytes.
 
   Raises:
-    WriteError: If it cannot be written; the old file is kept.
+    WriteError: If the file cannot be written; the old file is kept.
   """
   path = pathlib.Path(path)
   temporary = temporary_path(path)
@@ -210,26 +211,27 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 def temporary_path(path: pathlib.Path) -> pathlib.Path:
-  """Returns an unpredictable name beside `path`: `.<name>.<hex>.tmp`."""
-  # A file system takes names of 255 bytes.
+  """Returns an unpredictable path next to `path`: `.<name>.<hex>.tmp`."""
+  # File systems allow names of 255 bytes.
   return path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.tmp")
 
 
 @contextlib.contextmanager
 def replacing_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Makes a new folder that takes the place of `folder` when the block ends.
+  """Creates a folder that replaces `folder` at the end of the block.
 
-  What is said of `replacing` holds for it as well, but that there is a moment
-  without either.
+  As in `replacing`, nothing is written through links. For a moment neither the
+  old nor the new folder exists.
 
   Args:
-    folder: The folder, or a link, a file or nothing in its place.
+    folder: The folder. It may be missing, a link or a file.
 
   Yields:
-    The new folder, empty.
+    The new, empty folder.
 
   Raises:
-    WriteError: If it, or a file in it, cannot be written; the old one is kept.
+    WriteError: If the folder, or a file in it, cannot be written; the old one
+      is kept.
   """
   temporary = temporary_path(folder)
   with writing(folder):
@@ -243,7 +245,7 @@ def replacing_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def remove(path: pathlib.Path) -> None:
-  """Removes a file, a link, or a folder with all in it; or nothing."""
+  """Removes a file, a link or a folder with its content, if it exists."""
   if path.is_dir() and not path.is_symlink():
     shutil.rmtree(path)
   else:
@@ -251,14 +253,14 @@ def remove(path: pathlib.Path) -> None:
 
 
 def refuse_links(folder: pathlib.Path, *parts: str) -> None:
-  """Refuses a folder through which something elsewhere would be written.
+  """Refuses folders that are links, through which other files would change.
 
   Args:
-    folder: The folder, which need not exist. Those above it may be links.
-    *parts: Names of folders in it, one in the other.
+    folder: The folder, which need not exist. Its parents may be links.
+    *parts: The path of a folder in it, as names.
 
   Raises:
-    WriteError: If it or one of those in it is a link.
+    WriteError: If the folder, or a folder on the path, is a link.
   """
   for path in itertools.accumulate(
     parts, pathlib.Path.joinpath, initial=folder
@@ -268,10 +270,10 @@ def refuse_links(folder: pathlib.Path, *parts: str) -> None:
 
 
 def refuse_links_below(folder: pathlib.Path) -> None:
-  """Refuses a folder that is a link or has one in it, however deep.
+  """Refuses a folder that is a link or contains one at any depth.
 
   Raises:
-    WriteError: If there is one.
+    WriteError: If there is a link.
   """
   refuse_links(folder)
   for inner, folders, names in os.walk(folder):
@@ -280,17 +282,17 @@ def refuse_links_below(folder: pathlib.Path) -> None:
 
 
 def make_folder(folder: pathlib.Path, *parts: str) -> pathlib.Path:
-  """Makes a folder, and those above it, where they are missing.
+  """Creates a folder and its parents, if they are missing.
 
   Args:
-    folder: See `refuse_links`.
-    *parts: Likewise.
+    folder: A folder. Its parents may be links.
+    *parts: The path of the folder to create within `folder`, as names.
 
   Returns:
-    The innermost folder.
+    The created folder.
 
   Raises:
-    WriteError: If one is a link or cannot be made.
+    WriteError: If a folder is a link or cannot be created.
   """
   refuse_links(folder, *parts)
   path = folder.joinpath(*parts)
@@ -300,16 +302,16 @@ def make_folder(folder: pathlib.Path, *parts: str) -> pathlib.Path:
 
 
 def open_to_append(path: pathlib.Path) -> int:
-  """Opens a regular file, never through a link; makes it if it is missing.
+  """Opens a regular file for appending, not through links.
 
   Args:
-    path: The file.
+    path: The file, created if it is missing.
 
   Returns:
-    A descriptor for writing at its end.
+    A file descriptor for appending.
 
   Raises:
-    WriteError: If it is something else or cannot be written.
+    WriteError: If it is not a regular file, or cannot be written.
   """
   # Opening a named pipe would wait for a reader.
   flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
@@ -336,13 +338,13 @@ def _check_appendable(path: pathlib.Path, found: os.stat_result) -> None:
 
 
 def check_writable(folder: pathlib.Path) -> None:
-  """Tries whether a folder can be made and written; leaves nothing.
+  """Checks that a folder can be created and written; leaves no files.
 
   Args:
     folder: The folder, which need not exist.
 
   Raises:
-    WriteError: If not.
+    WriteError: If it cannot be written.
   """
   with writing(folder):
     while not folder.exists():
@@ -352,14 +354,14 @@ def check_writable(folder: pathlib.Path) -> None:
 
 
 def write_atomically(path: str | os.PathLike[str], text: str) -> None:
-  """Replaces a file by UTF-8 text, see `replacing`.
+  """Replaces a file atomically by UTF-8 text.
 
   Args:
     path: The file.
     text: Its new content.
 
   Raises:
-    WriteError: If it cannot be written; the old file is kept.
+    WriteError: If the file cannot be written; the old file is kept.
   """
   with replacing(path) as file:
     file.write(text.encode("utf-8"))

@@ -1,12 +1,12 @@
-"""Index of algorithms and models: metadata that needs no TensorFlow.
+"""Index of algorithms and models: metadata without importing TensorFlow.
 
-The files of algorithms and models import TensorFlow, which takes seconds.
-Command lines define and check their flags by `index.json` instead, which `make
-index` writes (`write_index`).
+The files of algorithms and models import TensorFlow, which takes seconds. The
+binaries use `index.json` instead to define and check their flags. `make index`
+writes it (`write_index`).
 
-The index holds a digest of each file that an entry was made from. Where a file
-is new or its digest differs, the functions below return None, and the caller
-imports the file.
+The index has the digest of each source file of an entry. If a file is new or
+its digest differs, the functions below return None, and the caller imports the
+file.
 """
 
 import functools
@@ -38,10 +38,10 @@ class Algorithm(records.Record):
   """Metadata of an algorithm.
 
   Attributes:
-    sources: The files that the entry was made from, relative to the package:
-      the algorithm's own and those that define its hyper-parameters.
+    sources: The source files of the entry, relative to the package: the file of
+      the algorithm, and files that define its hyper-parameters.
     summary: The first line of its docstring.
-    scenarios: See `algorithms`.
+    scenarios: Its scenarios, see `algorithms`.
     min_source_domains: See `algorithms.min_source_domains`.
     hparams: Its hyper-parameters.
   """
@@ -70,7 +70,7 @@ class Index(records.Record):
 
 @functools.cache
 def _index() -> Index:
-  return records.read(FILE, Index, "write it again by `make index`")
+  return records.read(FILE, Index, "run `make index`")
 
 
 def digest(source: str) -> str:
@@ -89,7 +89,7 @@ def _is_unchanged(source: str) -> bool:
 
 
 def algorithm(name: str) -> Algorithm | None:
-  """Returns the entry of an algorithm; None if it is missing or stale."""
+  """Returns the entry of an algorithm, or None if it is missing or stale."""
   found = _index().algorithms.get(name)
   if found is None or not all(map(_is_unchanged, found.sources)):
     return None
@@ -97,7 +97,7 @@ def algorithm(name: str) -> Algorithm | None:
 
 
 def is_model(name: str) -> bool | None:
-  """Tells whether a network is a model, None if its file is new or changed."""
+  """Returns whether a network is a model; None if its file has changed."""
   if not _is_unchanged(f"models/networks/{name}.py"):
     return None
   return name in _index().models

@@ -1,4 +1,4 @@
-"""Whether packages are there, and how they are brought if they are not."""
+"""Checks for packages, with installation instructions."""
 
 import importlib
 import importlib.util
@@ -6,21 +6,21 @@ import types
 
 
 def require_tff() -> None:
-  """Raises an ImportError of one line where TFF is missing.
+  """Raises an ImportError of one line if TFF is missing.
 
-  No installer can be told to bring it: TFF asks for a release of jaxlib that is
-  gone. What this package requires has all else that TFF needs.
+  This package cannot require TFF, because TFF requires a release of jaxlib that
+  is no longer available. It requires the other dependencies of TFF itself.
   """
   if importlib.util.find_spec("tensorflow_federated") is None:
     raise ImportError(
       "tff_shift: TensorFlow Federated is missing; install it with `pip install"
-      " --no-deps tensorflow-federated==0.87.0` (without --no-deps pip looks"
-      " for a release of jaxlib that is gone)"
+      " --no-deps tensorflow-federated==0.87.0` (without --no-deps, pip needs a"
+      " release of jaxlib that is no longer available)"
     )
 
 
 def require_text(name: str) -> types.ModuleType:
-  """Imports a module of the extra `text`, which need not be installed.
+  """Imports a module of the optional extra `text`.
 
   Args:
     name: The module.
@@ -29,7 +29,7 @@ def require_text(name: str) -> types.ModuleType:
     The module.
 
   Raises:
-    ValueError: If it is missing; one line that says what brings it.
+    ValueError: If it is missing; one line with the command to install it.
   """
   try:
     return importlib.import_module(name)

@@ -1,4 +1,4 @@
-"""What libraries log and nobody can do anything about."""
+"""Suppresses log messages of libraries that users cannot act on."""
 
 import contextlib
 import logging
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def without(name: str, text: str) -> Iterator[None]:
-  """Keeps messages out of the log within a `with`.
+  """Suppresses messages of a logger during the `with` block.
 
   Args:
-    name: The name of the logger that they are given to.
-    text: What is in each of them.
+    name: The name of the logger.
+    text: Suppresses messages that contain this text.
   """
 
   def is_other(record: logging.LogRecord) -> bool:

@@ -1,10 +1,10 @@
 """Records: JSON and TOML files with declared fields, validated on reading.
 
-A record is a subclass of `Record`. One declaration is the definition, the
-reader and the writer of a file: field names, types and ranges
-(`Annotated[int, msgspec.Meta(ge=1)]`), and in `__post_init__` what several
-fields must agree on. A file that does not fit is refused in one line that names
-the file and the field.
+A record is a subclass of `Record`. One declaration defines the format of a
+file, its reader and its writer: field names, types and ranges
+(`Annotated[int, msgspec.Meta(ge=1)]`), and in `__post_init__` the constraints
+between fields. An invalid file is refused in one line that names the file and
+the field.
 """
 
 import functools
@@ -27,28 +27,28 @@ import msgspec
 
 from tff_shift import files
 
-# Ranges that many fields share.
+# Common types of fields.
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 PositiveInt = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
-# A time as `datetime.isoformat` writes it, and one that may not have come yet:
-# msgspec cannot tell a text of a pattern from another text.
+# A time in the format of `datetime.isoformat`, and one that may be empty. The
+# latter is a pattern because msgspec does not support unions of text types.
 _TIME = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S*$"
 Time = Annotated[str, msgspec.Meta(pattern=_TIME)]
 TimeOrNone = Annotated[str, msgspec.Meta(pattern=f"^$|{_TIME}")]
-# A measured number: null for NaN, and infinity as text.
+# A measured number: NaN as null, and infinity as text.
 Number = float | None | Literal["inf", "-inf"]
-# One that is not below zero, such as seconds and standard deviations.
+# A number of at least 0, such as seconds and standard deviations.
 Magnitude = Annotated[float, msgspec.Meta(ge=0)] | None | Literal["inf"]
-# A number that comes back as it was; see `exact`.
+# A number that is restored exactly, including NaN; see `exact`.
 Exact = float | Literal["nan", "inf", "-inf"]
 
 _FOUND_LENGTH = 60
 _MESSAGE_LENGTH = 300
-# Deeper than any record, and less deep than what recursion can follow.
+# More than any record needs, and below the recursion limit.
 _MAX_DEPTH = 50
 _DIGEST = "digest"
-# Of a path as msgspec writes it: an item, a key of a mapping, a field.
+# A step of a path in msgspec's format: an item, a key of a mapping, a field.
 _STEP = re.compile(r"\[\d+\]|\[\.\.\.\]|\.[^.\[]+")
 
 
@@ -58,14 +58,14 @@ class Record(
   """A record, or a part of one.
 
   Attributes:
-    FORMAT: The number in the field `format` of the file, raised when its fields
+    FORMAT: The number in the field `format` of the file, increased when fields
       change their meaning. None: the file has no such field.
-    UPGRADES: By format, a function from the fields of that format to those of
-      the next one. A file without `format` is of format 0.
-    HAS_DIGEST: Whether the file ends with `digest`, that of its other fields,
-      so that no change of a bit passes; see `digest`.
+    UPGRADES: For each format, a function that converts its fields to the next
+      format. A file without `format` has format 0.
+    HAS_DIGEST: Whether the last field of the file is `digest`, the digest of
+      all other fields, to detect any change; see `digest`.
     HELD_CONSTANTS: Whether files of format 0 may have NaN and infinity as
-      numbers, which are none of JSON.
+      numbers, which JSON does not allow.
   """
 
   FORMAT: ClassVar[int | None] = None
@@ -74,11 +74,11 @@ class Record(
   HELD_CONSTANTS: ClassVar[bool] = False
 
   def to_fields(self) -> dict[str, Any]:
-    """Returns the fields by name, made of JSON types; nested ones too."""
+    """Returns the fields by name, as JSON types, including nested records."""
     return msgspec.to_builtins(self, enc_hook=to_json)
 
   def replace(self, **changes: Any) -> Self:
-    """Returns a copy with other values of some fields."""
+    """Returns a copy with changed fields."""
     return msgspec.structs.replace(self, **changes)
 
 
@@ -90,18 +90,18 @@ def read(path: str | os.PathLike[str], kind: type[_R], remedy: str = "") -> _R:
 
   Args:
     path: The file.
-    kind: The record.
-    remedy: What the user can do if the file is damaged, such as `export the
+    kind: The class of the record.
+    remedy: What the user can do if the file is damaged, for example `export the
       model again`.
 
   Returns:
     The record.
 
   Raises:
-    FileNotFoundError: If there is no such file.
-    ValueError: If the file cannot be read, is damaged, was written by a newer
-      version, or a field is missing, unknown, of another type or out of range;
-      one line that names file and field.
+    FileNotFoundError: If the file does not exist.
+    ValueError: If the file cannot be read, is damaged or was written by a newer
+      version, or if a field is missing, unknown, of another type or out of
+      range; one line that names file and field.
   """
   content = files.read_text(path)
   try:
@@ -115,16 +115,16 @@ def read(path: str | os.PathLike[str], kind: type[_R], remedy: str = "") -> _R:
 
 
 def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
-  """Reads what a TOML file holds, before it is made a record.
+  """Reads the fields of a TOML file, for `convert`.
 
   Args:
-    path: The file, see `read`.
+    path: The file.
 
   Returns:
-    What `convert` takes.
+    The fields.
 
   Raises:
-    FileNotFoundError: If there is no such file.
+    FileNotFoundError: If the file does not exist.
     ValueError: If the file cannot be read or is damaged; one line that names
       it.
   """
@@ -140,29 +140,29 @@ def decode(text: str, kind: type[_R]) -> _R:
 
   Args:
     text: The text.
-    kind: The record.
+    kind: The class of the record.
 
   Returns:
     The record.
 
   Raises:
-    ValueError: As for `read`, without the file.
+    ValueError: As in `read`, without the file name.
   """
   return convert(_parse_json(text, kind), kind)
 
 
 def convert(fields: Any, kind: type[_R]) -> _R:
-  """Makes a record from the fields that a file holds.
+  """Makes a record from the fields of a file.
 
   Args:
-    fields: What the file holds, made of JSON types.
-    kind: The record.
+    fields: The fields, as JSON types.
+    kind: The class of the record.
 
   Returns:
     The record.
 
   Raises:
-    ValueError: As for `read`, without the file.
+    ValueError: As in `read`, without the file name.
   """
   _check_depth(fields)
   if kind.HAS_DIGEST:
@@ -180,7 +180,7 @@ def encode(record: Record, *, indent: int | None = 2) -> str:
 
   Args:
     record: The record. NaN becomes null, infinity the text `inf` or `-inf`.
-    indent: See `json.dumps`.
+    indent: The argument of `json.dumps`.
 
   Raises:
     TypeError: If a value has no JSON form.
@@ -196,12 +196,12 @@ def encode(record: Record, *, indent: int | None = 2) -> str:
 def write(
   path: str | os.PathLike[str], record: Record, *, indent: int | None = 2
 ) -> None:
-  """Replaces a file by a record in one step.
+  """Replaces a file atomically by a record.
 
   Args:
     path: The file.
-    record: The record, see `encode`.
-    indent: See `json.dumps`.
+    record: The record.
+    indent: The argument of `json.dumps`.
 
   Raises:
     files.WriteError: If the file cannot be written; the old one is kept.
@@ -210,16 +210,18 @@ def write(
 
 
 def to_json(value: Any, where: str = "") -> Any:
-  """Returns a structure made of JSON types: NaN as null, infinity as text.
+  """Converts a value to JSON types: NaN to null, infinity to text.
 
   Args:
-    value: Numbers, texts, None, arrays, and mappings, lists and tuples of such.
-    where: Of what a message speaks, such as `config.json: flags`.
+    value: Numbers, texts, None, arrays, and mappings, lists and tuples of
+      these.
+    where: The location of the value, for the message, such as
+      `config.json: flags`.
 
   Raises:
-    TypeError: If it is something else.
+    TypeError: If a value has another type.
   """
-  # Arrays and numbers of NumPy.
+  # NumPy arrays and numbers.
   if hasattr(value, "tolist"):
     value = value.tolist()
   if isinstance(value, float) and not math.isfinite(value):
@@ -240,17 +242,17 @@ def to_json(value: Any, where: str = "") -> Any:
 
 
 def to_float(value: Number | Exact) -> float:
-  """Returns a measured number, where null is NaN."""
+  """Converts a number of a record to a float; null to NaN."""
   return math.nan if value is None else float(value)
 
 
 def exact(value: float) -> Exact:
-  """Returns a number as a record has it; `to_float` undoes it, NaN too."""
+  """Converts a number for a record; `to_float` restores it, also NaN."""
   return value if math.isfinite(value) else str(float(value))
 
 
 def digest(fields: Mapping[str, Any]) -> str:
-  """Returns the SHA-256 of fields of JSON types, whatever their order."""
+  """Returns the SHA-256 of fields of JSON types, independent of order."""
   text = json.dumps(fields, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()
 
@@ -261,7 +263,7 @@ def _without_digest(fields: Any) -> dict[str, Any]:
   rest = {name: value for name, value in fields.items() if name != _DIGEST}
   if fields.get(_DIGEST) != digest(rest):
     raise ValueError(
-      f"{_DIGEST}: it is not that of the other fields, which have changed"
+      f"{_DIGEST}: it does not match the other fields, which have changed"
     )
   return rest
 
@@ -281,7 +283,7 @@ def _check_depth(fields: Any) -> None:
 
 
 def one_line(text: str) -> str:
-  """Returns a message of limited length in one line, fit for a terminal."""
+  """Formats a message of limited length, printable in one line."""
   text = "".join(
     each if each.isprintable() else ascii(each)[1:-1] for each in text
   )
@@ -308,7 +310,7 @@ def _parse_json(text: str, kind: type[Record]) -> Any:
       parse_int=_bounded,
     )
     if "\\u" in text:
-      # Half of a surrogate pair is no text, and could not be printed.
+      # A single surrogate cannot be encoded or printed.
       json.dumps(found, ensure_ascii=False).encode("utf-8")
   except json.JSONDecodeError as error:
     raise ValueError(
@@ -316,12 +318,12 @@ def _parse_json(text: str, kind: type[Record]) -> Any:
       f" {error.msg})"
     ) from error
   except UnicodeEncodeError as error:
-    raise ValueError("a text in it has half of a surrogate pair") from error
+    raise ValueError("a text in it has a single surrogate") from error
   except RecursionError:
     raise ValueError("it is nested too deeply") from None
   is_old = isinstance(found, dict) and "format" not in found
   if constants and not (kind.HELD_CONSTANTS and is_old):
-    raise ValueError(f"{constants[0]} is no number of JSON")
+    raise ValueError(f"{constants[0]} is not a JSON number")
   return found
 
 
@@ -339,26 +341,26 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
   if len(found) < len(pairs):
     names = [name for name, _ in pairs]
     twice = next(name for name in names if names.count(name) > 1)
-    raise ValueError(f"{_shortened(twice)} stands in it twice")
+    raise ValueError(f"{_shortened(twice)} is a duplicate key")
   return found
 
 
 def _finite(text: str) -> float:
   value = float(text)
   if not math.isfinite(value):
-    raise ValueError(f"{text[:_FOUND_LENGTH]} is too large a number")
+    raise ValueError(f"{text[:_FOUND_LENGTH]} is too large")
   return value
 
 
 def _bounded(text: str) -> int:
-  # Python itself takes time that grows with the square of the digits.
+  # The time of Python's conversion is quadratic in the number of digits.
   if len(text) > _FOUND_LENGTH:
-    raise ValueError(f"{text[:_FOUND_LENGTH]}... is too large a number")
+    raise ValueError(f"{text[:_FOUND_LENGTH]}... is too large")
   return int(text)
 
 
 def _upgrade(fields: Any, kind: type[Record]) -> dict[str, Any]:
-  """Returns the fields in the present format, without `format`."""
+  """Returns the fields in the current format, without `format`."""
   if not isinstance(fields, dict):
     raise ValueError(f"expected an object, got {_shortened(fields)}")
   if "format" not in fields and 0 not in kind.UPGRADES:
@@ -382,7 +384,7 @@ def _upgrade(fields: Any, kind: type[Record]) -> dict[str, Any]:
 
 
 def _describe(error: msgspec.ValidationError, fields: Any, kind: type) -> str:
-  """Returns `field: what was expected, what was found`."""
+  """Formats an error as `field: what was expected, what was found`."""
   what, _, path = str(error).partition(" - at `$")
   path = path.rstrip("`")
   field = re.fullmatch(r"Object (missing|contains).* `(.*)`", what, re.DOTALL)
@@ -403,7 +405,7 @@ def _describe(error: msgspec.ValidationError, fields: Any, kind: type) -> str:
 
 
 def _literals(kind: type, steps: list[str]) -> list[Any]:
-  """Returns the literals that are allowed at a path, in order."""
+  """Returns the allowed literals at a path, in order."""
   kinds = [msgspec.inspect.type_info(kind)]
   for step in [*steps, ""]:
     while any(isinstance(each, msgspec.inspect.UnionType) for each in kinds):
@@ -416,7 +418,7 @@ def _literals(kind: type, steps: list[str]) -> list[Any]:
 
 
 def _members(kind: msgspec.inspect.Type, step: str) -> list[Any]:
-  """Returns the types at a step of a path, see `_STEP`."""
+  """Returns the types of the members at a step of a path, see `_STEP`."""
   if isinstance(kind, msgspec.inspect.StructType):
     return [each.type for each in kind.fields if f".{each.encode_name}" == step]
   if step == "[...]":
@@ -425,7 +427,7 @@ def _members(kind: msgspec.inspect.Type, step: str) -> list[Any]:
 
 
 def _failure(fields: Any, kind: type) -> str:
-  """Returns the message of msgspec; "" if the fields are valid."""
+  """Returns the error message of msgspec, or "" for valid fields."""
   try:
     msgspec.convert(fields, kind)
   except msgspec.ValidationError as error:
@@ -436,18 +438,18 @@ def _failure(fields: Any, kind: type) -> str:
 def _locate(
   path: str, fields: Any, failure: Callable[[Any], str]
 ) -> tuple[str, Any]:
-  """Names the place of an error, with the keys of mappings.
+  """Locates an error, including the keys of mappings.
 
-  msgspec writes `[...]` for a key of a mapping. The key is the first with which
-  alone the mapping fails at the same path.
+  msgspec writes `[...]` for a key of a mapping. The function finds the first
+  key for which the mapping with this key alone fails at the same path.
 
   Args:
     path: The path of msgspec after `$`.
-    fields: All that was read.
-    failure: Returns the message of msgspec for such fields.
+    fields: All fields of the file.
+    failure: Takes fields and returns the error message of msgspec.
 
   Returns:
-    The place, and the value there.
+    The location, and the value there.
   """
   where, value = "", fields
 
@@ -489,7 +491,7 @@ def _locate(
 
 
 def _shortened(value: Any) -> str:
-  """Returns a value in a few printable characters."""
+  """Formats a value with a limited number of printable characters."""
   try:
     text = json.dumps(value, default=str)
   except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Where the files are that come with the programs."""
+"""Locates files that are shipped with the binaries."""
 
 import pathlib
 
@@ -6,9 +6,9 @@ _PACKAGE = pathlib.Path(__file__).parent
 
 
 def folder(name: str) -> pathlib.Path:
-  """Returns a folder of `experiments`, such as that of the presets.
+  """Returns a folder of `experiments`, for example "presets".
 
-  An installed package has it inside; a checkout beside the package.
+  In an installed package it is inside the package, in a checkout next to it.
   """
   inside = _PACKAGE / name
   return inside if inside.is_dir() else _PACKAGE.parent / "experiments" / name

@@ -1,18 +1,18 @@
-"""Names and messages as pages, figures and terminals show them.
+"""Formats names and messages for pages, figures and terminals.
 
-Names of data, classes, clients and files come from outside, as do messages of
-libraries: a control character in one of them must not move the cursor of a
-terminal, erase a line or turn the order of what stands beside it.
+Names of data, classes, clients and files, and messages of libraries, come from
+outside. Control characters in them must not move the cursor of a terminal,
+erase a line or reverse the order of other text.
 """
 
 import hashlib
 import re
 import unicodedata
 
-# Control characters, halves of pairs, and ends of lines and paragraphs.
+# Control characters, surrogates, and line and paragraph separators.
 _UNSEEN = ("Cc", "Cs", "Zl", "Zp")
-# What changes the direction of the text behind it, joins nothing, or is to be
-# seen by nobody. Joiners and direction marks belong to words of some scripts.
+# Characters that change the direction of following text or are invisible.
+# Joiners and direction marks are allowed: some scripts need them in words.
 _FORMATS = frozenset(
   map(
     chr,
@@ -24,20 +24,20 @@ _FORMATS = frozenset(
     ),
   )
 )
-# A file system takes names of 255 bytes, some of which are an ending.
+# File systems allow 255 bytes, including the suffix.
 _LONGEST_FILE_NAME = 200
 
 
 def is_encodable(text: str) -> bool:
-  """Tells whether a file can hold a text: no half of a surrogate pair is in it.
+  """Returns whether a text can be encoded as UTF-8: it has no surrogates.
 
-  Python makes these of names of files that are not UTF-8.
+  Python represents file names that are not UTF-8 with surrogates.
   """
   return not re.search("[\ud800-\udfff]", text)
 
 
 def printable(name: str) -> str:
-  r"""Returns a name with escapes, as of `\n`, for what no font can show."""
+  r"""Escapes characters of a name that are not printable, such as `\n`."""
   return "".join(
     character.encode("unicode_escape").decode()
     if unicodedata.category(character) in _UNSEEN or character in _FORMATS
@@ -47,28 +47,29 @@ def printable(name: str) -> str:
 
 
 def line(text: object) -> str:
-  """Returns what a terminal shows in one line.
+  """Formats a text for a terminal, in one line.
 
   Args:
-    text: A message, or whatever else `str` takes; its lines become one.
+    text: A message, or any argument of `str`. Its lines are joined.
   """
   return printable(" ".join(str(text).split()))
 
 
 def lines(text: str) -> str:
-  r"""Returns what a terminal shows in the lines that `\n` divides."""
+  r"""Formats a text for a terminal, in the lines that `\n` separates."""
   return "\n".join(map(printable, text.split("\n")))
 
 
 def file_name(text: str) -> str:
-  """Returns a name of a file or folder, without an ending, for a text.
+  """Returns the name of a file or folder, without suffix, for a text.
 
   Args:
-    text: Names and numbers; what does not suit a file's name becomes `_`.
+    text: Names and numbers. Characters that file names should not have become
+      `_`.
 
   Returns:
-    A name of at most 200 bytes. Of a longer one the end is replaced by a digest
-    of the text.
+    A name of at most 200 bytes. The end of a longer name is replaced by a
+    digest of the text.
   """
   name = re.sub(r"[^\w.+-]+", "_", text)
   encoded = name.encode()
@@ -80,15 +81,15 @@ def file_name(text: str) -> str:
 
 
 def shortened(name: str, length: int) -> str:
-  """Returns a name of at most so many characters, at least 3.
+  """Shortens a name to a maximum length.
 
   Args:
     name: The name.
-    length: The number of characters.
+    length: The maximum number of characters, at least 3.
 
   Returns:
-    The name; of a longer one the begin and the end, for either may be what
-    tells it from others.
+    The name, or the beginning and end of a longer name, because either may
+    distinguish it from others.
   """
   if len(name) <= length:
     return name

@@ -1,7 +1,7 @@
-"""Modules of a user, by the path of a file or by a dotted name.
+"""Imports modules of the user, by file path or by dotted name.
 
-Whatever their code raises, ending the process included, is told in one line
-that names them: on import (`load`), and whenever they are called (`blame`).
+Errors that their code raises, including the end of the process, are reported in
+one line that names the module: on import by `load`, in calls by `blame`.
 """
 
 import hashlib
@@ -16,35 +16,35 @@ import types
 
 from tff_shift import files
 
-# Files are kept apart from the modules that Python finds by their names.
+# The prefix separates files from modules that Python finds by name.
 _PREFIX = "tff_shift_user_modules"
 _LONGEST_REASON = 200
 
-# By path and digest: a file that has not changed is imported once.
+# Modules by path and digest: an unchanged file is imported once.
 _loaded: dict[tuple[pathlib.Path, str], types.ModuleType] = {}
-# By what Python calls a module, the name that it was asked for by.
+# Maps the name of a module in Python to the name in the request.
 _asked: dict[str, str] = {}
 
 
 def is_file(name: str) -> bool:
-  """Whether a name is the path of a file, and not a dotted one."""
+  """Returns whether a name is a file path, and not a dotted name."""
   return name.endswith(".py")
 
 
 def load(name: str | os.PathLike[str]) -> types.ModuleType:
-  """Imports a module; a file that has changed since is imported again.
+  """Imports a module; imports a changed file again.
 
   Args:
-    name: The path of a Python file, which ends in `.py`, or a dotted name of
-      what Python can import from here. The file's folder is not searched for
-      what it imports itself.
+    name: The path of a Python file, which ends in `.py`, or a dotted name that
+      Python can import. The folder of a file is not searched for its own
+      imports.
 
   Returns:
     The module.
 
   Raises:
-    ValueError: If there is no such module, or it cannot be imported; one line.
-    KeyboardInterrupt: As it comes.
+    ValueError: If the module does not exist or cannot be imported; one line.
+    KeyboardInterrupt: After Ctrl-C.
   """
   name = os.fspath(name)
   if is_file(name):
@@ -67,7 +67,7 @@ def load(name: str | os.PathLike[str]) -> types.ModuleType:
       f"{error.name}."
     ):
       told = (
-        f"{name}: there is no module {error.name!r}; give the path of a file"
+        f"{name}: there is no module {error.name!r}; pass the path of a file"
         " that ends in .py, or a dotted name that can be imported from here"
       )
     elif isinstance(error, SyntaxError) and error.lineno is not None:
@@ -78,10 +78,10 @@ def load(name: str | os.PathLike[str]) -> types.ModuleType:
 
 
 class _SourceLoader(importlib.machinery.SourceFileLoader):
-  """Reads the source each time, and leaves no `__pycache__` beside it.
+  """Always reads the source, and writes no `__pycache__`.
 
-  Python would take the bytecode of before for a file that was changed within
-  the same second and has kept its size.
+  Python would use outdated bytecode for a file that changed within the same
+  second without changing its size.
   """
 
   def __init__(self, name: str, path: str, content: bytes):
@@ -105,7 +105,7 @@ def _load_file(asked: str, content: bytes) -> types.ModuleType:
     name, path, loader=_SourceLoader(name, os.fspath(path), content)
   )
   module = importlib.util.module_from_spec(spec)
-  # Dataclasses look their module up.
+  # Dataclasses look up their module.
   before = sys.modules.get(name)
   sys.modules[name] = module
   _asked[name] = asked
@@ -127,26 +127,26 @@ def _digest(content: bytes) -> str:
 def digest(module: types.ModuleType) -> str:
   """Returns the SHA-256 of a module's file, 64 hexadecimal digits."""
   for (_, known), loaded in _loaded.items():
-    # Of what was imported, whatever the file holds by now.
+    # The digest of the imported content; the file may have changed.
     if loaded is module:
       return known
   return _digest(files.read_bytes(module.__file__))
 
 
 def asked(module: types.ModuleType) -> str | None:
-  """Returns the name that a module was asked for by; None of one of ours."""
+  """Returns the name with which the user requested a module, or None."""
   return _asked.get(module.__name__)
 
 
 def blame(error: BaseException) -> str | None:
-  """Tells of an error that a module of the user has raised, in one line.
+  """Describes an error that a module of the user has raised, in one line.
 
   Args:
     error: The error, with its traceback.
 
   Returns:
-    The module's name as it was asked for, the line where it can be told, and
-    what happened. None: no such module was at work, or the error names it.
+    The requested name of the module, the line if known, and the error. None if
+    no module of the user is in the traceback, or if the error already names it.
   """
   told, cause = _said(error), error
   while cause is not None:
@@ -155,7 +155,7 @@ def blame(error: BaseException) -> str | None:
       if name is not None:
         if f"{name}: " in told:
           return None
-        # Not so of code that TensorFlow has made of the module's.
+        # Code that TensorFlow generated from the module has other lines.
         is_own = frame.f_code.co_filename == frame.f_globals.get("__file__")
         where = f"line {line}: " if is_own else ""
         return f"{name}: {where}{describe(cause)}"
@@ -164,11 +164,11 @@ def blame(error: BaseException) -> str | None:
 
 
 def describe(error: BaseException) -> str:
-  """Returns the kind of an error and what it says, in one line."""
+  """Returns the type and message of an error, in one line."""
   if isinstance(error, KeyboardInterrupt):
     return "interrupted"
   if isinstance(error, SystemExit):
-    return "it ends the process (sys.exit), and must not"
+    return "it ends the process (sys.exit), which is not allowed"
   said = _said(error)[:_LONGEST_REASON]
   return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
@@ -176,5 +176,5 @@ def describe(error: BaseException) -> str:
 def _said(error: BaseException) -> str:
   try:
     return " ".join(str(error).split())
-  except Exception:  # Errors of the user have methods of the user's.
+  except Exception:  # Errors of the user may have broken methods.
     return ""

@@ -120,7 +120,7 @@ def test_what_does_not_fit_in_memory_is_not_unpacked(
   monkeypatch.setattr(format, "read_array", pytest.fail)
   assert refusal(array_files.read_npz, path) == (
     "it is too large, above all its array 'x': this would need 7.63 MiB of"
-    " memory, and there are 7.63 MiB"
+    " memory, but only 7.63 MiB are available"
   )
 
 

@@ -258,7 +258,7 @@ def test_metric_that_is_added_is_in_rows_summary_figures_and_table(
 _REFUSED = [
   ("--algorithm=fedavg", "{}", "fed_avg, fed_avg_ft"),
   ("--algorithm=", "--algorithm", "fed_avg"),
-  ("--algorithm=local,local", "--algorithm", "twice"),
+  ("--algorithm=local,local", "--algorithm", "repeated"),
   ("--dataset=mnits", "{}", "rotated_mnist"),
   ("--learning_rate=-1", "--learning_rate=-1.0", "above 0"),
   ("--learning_rate=fast", "{}", "a number above 0"),
@@ -267,9 +267,9 @@ _REFUSED = [
   ("--local_steps=1,0", "--local_steps=0", "at least 1"),
   ("--local_steps=1,2.5", "{}", "an integer"),
   ("--optimizer=sgd,lion", "--optimizer='lion'", "sgd, adam, adamw"),
-  ("--optimizer=sgd,sgd", "{}", "twice"),
+  ("--optimizer=sgd,sgd", "{}", "duplicates"),
   ("--learning_rate=nan", "{}", "above 0"),
-  ("--learning_rate=1,1", "{}", "twice"),
+  ("--learning_rate=1,1", "{}", "duplicates"),
   ("--participation=0", "--participation=0.0", "at most 1"),
   ("--participation=1.5", "{}", "at most 1"),
   ("--rounds=two", "{}", "int"),
@@ -336,7 +336,7 @@ _REFUSED = [
   ),
   ("--dataset=portraits --data_dir=/nowhere", "/nowhere", "portraits"),
   ("--no_such_flag=1", "no_such_flag"),
-  ("word", "'word'", "--flags"),
+  ("word", "'word'", "unexpected positional argument"),
   *(
     (f"--{name}=0", f"--{name}=0", "at least 1")
     for name in (

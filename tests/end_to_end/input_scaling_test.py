@@ -211,7 +211,7 @@ def test_raw_features_train_and_a_saved_model_scales_alike(
 def test_scaling_of_images_is_not_that_of_features(refused, table, flag):
   arguments = [*_VECTORS[evolving_plan], f"--dataset={table}", flag]
   told = refused(evolving, evolving_plan, arguments)
-  assert "is for images" in told
+  assert "applies to images" in told
   assert "pass --input_scaling=standardized" in told
 
 
@@ -237,7 +237,7 @@ def test_given_numbers_count(make_plan):
     ),
     (
       "--input_scaling=standardized --input_mean=0.5",
-      ["--input_mean without --input_std"],
+      ["--input_mean needs --input_std"],
     ),
     *(
       (

@@ -299,7 +299,7 @@ _REFUSED = [
     "use_representation=False",
   ),
   ("--use_uncertainty=true,maybe", "{}", "True or False"),
-  ("--use_uncertainty=true,1", "{}", "twice"),
+  ("--use_uncertainty=true,1", "{}", "duplicates"),
   ("--eta_min=1e-5,1e-3", "--eta_max=0.0001", "eta_min=0.001"),
   ("--similarity=l2", "--similarity='l2'", "wasserstein"),
   ("--learning_rate=1e-5", "--learning_rate", "fix_lr"),
@@ -325,7 +325,7 @@ _REFUSED = [
     "fed_ccfa",
     "at least --num_clients=5",
   ),
-  ("--seeds=0,0", "{}", "twice"),
+  ("--seeds=0,0", "{}", "duplicates"),
   ("--dataset=cifar10 --data_dir=/nowhere", "/nowhere", "cifar10"),
   ("--dataset=tiny_imagenet --data_dir=/nowhere", "/nowhere", "tiny"),
   ("--shift_kind=covariate --corrupted_images=archive", "cifar10", "digits"),
@@ -349,7 +349,10 @@ _REFUSED = [
       *("initial_examples", "max_pretraining_examples", "pretraining_epochs"),
     )
   ),
-  ("--cache_dir=/proc/self/fdinfo/cache", "/cache: it cannot be written"),
+  (
+    "--cache_dir=/proc/self/fdinfo/cache",
+    "/cache: it must be a writable folder",
+  ),
   (f"--cache_dir={__file__}/cache", "--cache_dir"),
 ]
 

@@ -262,7 +262,7 @@ def test_clients_with_few_classes_and_labels_run_to_the_end(
       _DYNAMIC,
       "vectors",
       "--dataset=digits --dataset_sha256=abc",
-      "--dataset_sha256=abc: that of --dataset=digits is not known",
+      "--dataset_sha256=abc: the SHA-256 of --dataset=digits is unknown",
     ),
     (
       _DYNAMIC,

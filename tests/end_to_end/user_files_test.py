@@ -96,8 +96,7 @@ def test_files_of_a_user_run_and_resume(
     ),
     (
       ["--import={files}/other_type.py"],
-      "'batch_size' of other_type is of type float, and that of apfl of"
-      " type int",
+      "'batch_size' of other_type is of type float, but of apfl of type int",
     ),
     (["--flagfile={files}/no.flags"], "Unable to open flagfile"),
     (["--model={files}/mine.py:no"], "there is no function 'no'"),
@@ -151,7 +150,7 @@ def _broken(text, where, statement):
       "ZeroDivisionError: div",
     ),
     ("work", "exit(0)", 2, "it ends the process (sys.exit)"),
-    ("work", "raise KeyboardInterrupt", 130, "interrupted; partial results"),
+    ("work", "raise KeyboardInterrupt", 130, "interrupted; files written"),
     ("update_server", "weights[99]", 2, "IndexError: tuple index out of"),
     ("update_server", "tf.ones(2) + tf.ones(3)", 2, "Dimensions must be equal"),
     (

@@ -292,7 +292,7 @@ class TestBuild:
       build()
     assert str(error.value) == (
       "model 'mlp' for examples [3] of 4 classes, width=5, head_width=6: this"
-      " would need 1.69 KiB of memory, and there are 1.69 KiB"
+      " would need 1.69 KiB of memory, but only 1.69 KiB are available"
     )
 
   @pytest.mark.parametrize("name", ["mlp", "resnet"])

@@ -78,7 +78,7 @@ def test_runs_are_read_where_their_data_are_not(tmp_path):
   assert {each.wanted.dataset for each in planned if each.job} == {"cifar10"}
   assert {
     each.absent for each in planned if each.wanted.dataset == "fashion_mnist"
-  } == {"paper only: Fashion-MNIST is not at hand (no folder fashion_mnist)"}
+  } == {"paper only: Fashion-MNIST is not available (no folder fashion_mnist)"}
   assert jobs.chosen(planned, columns=["cifar10"])
 
 
@@ -182,23 +182,31 @@ reads = "client_accuracy"
     ('title = "Mine"', "title = 1", "title: expected str, got int"),
     ('title = "Mine"', "", "the field title is missing"),
     ('"evolving"', '"evolve"', "binary: it must be one of dyn"),
-    ('["circle"]', '["square"]', "nothing is said of 'square'"),
-    ('["fed_avg"]', '["fed_evp"]', "nothing is said of 'fed_evp'"),
-    ('["accuracy"]', '["loss"]', "nothing is said of 'loss'"),
+    ('["circle"]', '["square"]', "'square', which a cell has, is missing"),
+    ('["fed_avg"]', '["fed_evp"]', "'fed_evp', which a cell has"),
+    ('["accuracy"]', '["loss"]', "'loss', which a cell has"),
     ("reads =", "read =", "metrics.accuracy: the field read is unknown"),
     ('preset = "circle"', 'preset = "c"', "datasets.circle.preset: "),
     ("[methods.", 'flags.rounds = "x"\n[methods.', "circle.flags.rounds: "),
     ("[methods.", "flags.round = 1\n[methods.", "no flag --round"),
     ('algorithm = "fed_avg"', 'algorithm = "a"', "no algorithm 'a'"),
-    ("[ours]", "seeds = [0, 1, 0]\n[ours]", r"seeds: .*twice.* \[0, 1, 0\]"),
+    (
+      "[ours]",
+      "seeds = [0, 1, 0]\n[ours]",
+      r"seeds: .*duplicates.* \[0, 1, 0\]",
+    ),
     ("[ours]", "seeds = [0, 1.0]\n[ours]", r"seeds\[1\]: expected int, got f"),
     ("[ours]", "seeds = []\n[ours]", "seeds: expected array of length >= 1"),
     ("[ours]", f"seeds = [{2**31}]\n[ours]", r"seeds\[0\]: expected int <="),
-    ("[ours]", "selection_seeds = [1]\n[ours]", "must be a part of seeds"),
+    ("[ours]", "selection_seeds = [1]\n[ours]", "must be a subset of seeds"),
     ("[ours]", 'decisions = ["None"]\n[ours]', "has no heading 'None'"),
     ("[ours]", 'rungs = ["rounds=50%", "round=1"]\n[ours]', r"rungs\[1\]: "),
     ("[ours]", 'rungs = ["learning_rate=7"]\n[ours]', r"rungs\[0\]: .*paper's"),
-    ("[ours]", "flags.seeds = 1\n[ours]", "flags.seeds: --seeds is not among"),
+    (
+      "[ours]",
+      "flags.seeds = 1\n[ours]",
+      "flags.seeds: --seeds is not allowed",
+    ),
     ("[ours]", 'flags.rounds = ["x"]\n[ours]', "flags.rounds: --rounds=x: "),
     ("[ours]", "flags.rounds = [[1]]\n[ours]", r"flags.rounds\[0\]: expected"),
     ("[ours]", "flags.rounds = 1979-05-27\n[ours]", "flags.rounds: .*got date"),
@@ -227,7 +235,7 @@ def test_what_is_wrong_is_named(tmp_path, old, new, message):
 
 
 def test_a_table_that_there_is_not():
-  with pytest.raises(specification.SpecificationError, match="no such table"):
+  with pytest.raises(specification.SpecificationError, match="unknown table"):
     specification.load("fed_evolve/99")
 
 
@@ -247,7 +255,7 @@ def test_a_file_starts_from_files_in_other_folders(tmp_path):
 def test_a_file_that_starts_from_itself(tmp_path):
   (tmp_path / "a.toml").write_text('base = "b"\n')
   (tmp_path / "b.toml").write_text('base = "a"\n')
-  with pytest.raises(specification.SpecificationError, match="from itself"):
+  with pytest.raises(specification.SpecificationError, match="extends itself"):
     specification.load(str(tmp_path / "a.toml"))
 
 

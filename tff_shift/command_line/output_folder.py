@@ -71,7 +71,7 @@ class _ResumeParser(flags.BooleanParser):
   """Parses true, false or auto."""
 
   def parse(self, argument: Any) -> bool | str:
-    """See base class."""
+    """Returns True, False or "auto"."""
     if isinstance(argument, str) and argument.lower() == _AUTO:
       return _AUTO
     try:
@@ -80,7 +80,7 @@ class _ResumeParser(flags.BooleanParser):
       raise ValueError(f"it must be true, false or {_AUTO}") from error
 
   def flag_type(self) -> str:
-    """See base class."""
+    """Returns the description of the type."""
     return f"bool or {_AUTO}"
 
 

@@ -1,1 +1,1 @@
-"""Results for readers: metrics, figures, trackers, pages."""
+"""Reporting: metrics, figures, experiment trackers and pages."""

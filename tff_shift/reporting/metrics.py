@@ -1,29 +1,30 @@
-"""How steady the accuracy of clients is from period to period.
+"""Metrics of the stability of client accuracy over periods.
 
 Fed-3DA: A Dynamic and Personalized Federated Learning Framework (Wang, Sun, Wo,
 Liu; ICASSP 2023), Section 3.1. Both metrics compare the test accuracy of every
 client and period, TACC, with the validation accuracy of the model, VACC, over
-blocks of n periods: the i-th value is that of periods (i - 1) n + 1 to i n.
-Periods after the last full block are left out.
+blocks of n periods. The i-th value is for periods (i - 1) n + 1 to i n. Periods
+after the last full block are ignored.
 
-What the paper leaves open: whether VACC is one number or one for each client
-(both are taken), and the unit of MPV. Here accuracies are in percent, and MPV
-in squared percentage points. The paper's tables fit its own LAT only if MPV is
-given there in thousandths of squared shares: divide by `POINTS_PER_TABLE_UNIT`.
+The paper does not state whether VACC is one number or one per client (both are
+supported), nor the unit of MPV. Here accuracies are in percent, and MPV is in
+squared percentage points. The paper's tables are only consistent with its own
+LAT if MPV is in 1e-3 squared fractions there: divide by
+`POINTS_PER_TABLE_UNIT`.
 """
 
 import numpy as np
 from numpy import typing as npt
 
-# Squared percentage points in 1e-3, the unit in which Table 1 of the paper
-# seems to give MPV: 1e-3 * (100 points)^2.
+# Squared percentage points per 1e-3, the unit that Table 1 of the paper seems
+# to use for MPV: 1e-3 * (100 points)^2.
 POINTS_PER_TABLE_UNIT = 10.0
 
-# AT of Section 3.1, as a share of the validation accuracy.
+# AT of Section 3.1, as a fraction of the validation accuracy.
 LOW_ACCURACY = 0.9
 
-# In percentage points: an accuracy that is the threshold is not below it,
-# whatever its last bits.
+# In percentage points. An accuracy equal to the threshold up to rounding is not
+# below it.
 _TOLERANCE = 1e-4
 
 
@@ -34,19 +35,19 @@ def multi_period_variance(
 ) -> np.ndarray:
   """Computes MPV, the mean of (TACC - VACC)^2 (eq. 4).
 
-  The deviation is from VACC and not from the mean of TACC: a client that is
-  always better than VACC has a large MPV too.
+  The deviation is from VACC, not from the mean of TACC. So a client that is
+  always better than VACC also has a large MPV.
 
   Args:
     test_accuracy: In percent, [periods, clients].
     validation_accuracy: In percent, a number or [clients].
-    n: The number of periods in a block. None: all are one block.
+    n: The number of periods in a block. None: one block of all periods.
 
   Returns:
     [periods // n] float64, in squared percentage points.
 
   Raises:
-    ValueError: If shapes do not fit, an accuracy is not from 0 to 100, or there
+    ValueError: If shapes do not match, an accuracy is not in [0, 100], or there
       are fewer than n periods.
   """
   test, validation = _accuracies(test_accuracy, validation_accuracy)
@@ -60,19 +61,20 @@ def multi_period_variance_below(
 ) -> np.ndarray:
   """Computes the part of MPV that comes from accuracies below VACC.
 
-  It is ours: MPV grows when a client is better than VACC, this does not.
+  This metric is not in the paper. Unlike MPV, it does not grow when a client is
+  better than VACC.
 
   Args:
     test_accuracy: In percent, [periods, clients].
     validation_accuracy: In percent, a number or [clients].
-    n: The number of periods in a block. None: all are one block.
+    n: The number of periods in a block. None: one block of all periods.
 
   Returns:
     [periods // n] float64, in squared percentage points: the mean over all
     periods of min(TACC - VACC, 0)^2, at most MPV.
 
   Raises:
-    ValueError: As `multi_period_variance`.
+    ValueError: As in `multi_period_variance`.
   """
   test, validation = _accuracies(test_accuracy, validation_accuracy)
   return _block_means(np.square(np.minimum(test - validation, 0)), n)
@@ -83,22 +85,22 @@ def low_accuracy_share(
   validation_accuracy: npt.ArrayLike,
   n: int | None = None,
 ) -> np.ndarray:
-  """Computes LAT: how often the accuracy is below 90 % of the validation's.
+  """Computes LAT: how often TACC is below 90 % of VACC.
 
-  That is the text of Section 3.1. Eq. 5 as printed counts the opposite: its
-  condition, 0 <= (VACC - TACC) / VACC <= AT, with AT near 1, holds for all but
-  the lowest accuracies that do not exceed VACC.
+  This follows the text of Section 3.1. Eq. 5 as printed counts the opposite:
+  its condition, 0 <= (VACC - TACC) / VACC <= AT, with AT near 1, holds for all
+  accuracies up to VACC except the lowest.
 
   Args:
     test_accuracy: In percent, [periods, clients].
     validation_accuracy: In percent, a number or [clients].
-    n: The number of periods in a block. None: all are one block.
+    n: The number of periods in a block. None: one block of all periods.
 
   Returns:
     [periods // n] float64, percent of all pairs of client and period.
 
   Raises:
-    ValueError: As `multi_period_variance`.
+    ValueError: As in `multi_period_variance`.
   """
   test, validation = _accuracies(test_accuracy, validation_accuracy)
   is_low = test < LOW_ACCURACY * validation - _TOLERANCE
@@ -136,8 +138,8 @@ def _block_means(values, n) -> np.ndarray:
   n = num_periods if n is None else n
   if not isinstance(n, int | np.integer) or not 1 <= n <= num_periods:
     raise ValueError(
-      f"n must be an integer from 1 to the {num_periods} periods that there"
-      f" are, got {n!r}"
+      f"n must be an integer from 1 to {num_periods}, the number of periods,"
+      f" got {n!r}"
     )
   num_blocks = num_periods // n
   return values[: num_blocks * n].reshape(num_blocks, -1).mean(axis=1)

@@ -1,8 +1,7 @@
-"""The progress of a run: a bar on a terminal, elsewhere a line now and then.
+"""Shows the progress of a run: a bar on a terminal, otherwise lines.
 
-The bar is a thin wrapper over tqdm, which estimates the remaining time. Bar and
-lines go to standard error, so that standard output stays clean for tables and
-pipes.
+The bar is a thin wrapper of tqdm, which estimates the remaining time. Bar and
+lines go to standard error, so that standard output only has tables.
 """
 
 import contextlib
@@ -18,19 +17,19 @@ import tqdm
 
 from tff_shift import shown_names
 
-# Without the speed, so that all else fits into 80 columns.
+# Without the speed, to fit in 80 columns.
 _BAR_FORMAT = (
   "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 )
-# Seconds between two lines.
+# Seconds between lines.
 _INTERVAL = 30.0
 
 
 class Progress(Protocol):
-  """What `progress` yields."""
+  """Receives the progress of a run; yielded by `progress`."""
 
   def start(self) -> None:
-    """Tells that from here on time is spent, see `progress`."""
+    """Starts time measurement, after rounds that are replayed."""
 
   def update(
     self,
@@ -38,13 +37,13 @@ class Progress(Protocol):
     loss: float | None = None,
     accuracy: float | None = None,
   ) -> None:
-    """Takes a round and its values.
+    """Reports a finished round.
 
     Args:
-      round_number: Rounds finished so far (1 after the first round). Rounds may
-        be skipped.
-      loss: Shown with four significant digits; None leaves it out.
-      accuracy: In percent; None leaves it out.
+      round_number: The number of finished rounds (1 after the first round).
+        Rounds may be skipped.
+      loss: The loss, shown with four significant digits. None: not shown.
+      accuracy: The accuracy in percent. None: not shown.
     """
 
 
@@ -58,7 +57,7 @@ def _values(loss: float | None, accuracy: float | None) -> dict[str, str]:
 
 
 class _Bar:
-  """A bar that moves, see `Progress`."""
+  """A `Progress` that shows a bar."""
 
   def __init__(self, bar: tqdm.tqdm):
     self._bar = bar
@@ -72,9 +71,11 @@ class _Bar:
 
 
 class LinePrinter:
-  """Prints seldom: at once, with the first time left, and at intervals.
+  """Limits the rate of progress lines.
 
-  One for all that a process does, so that many short runs give few lines.
+  Prints the first line, the first line with a remaining time, and then one line
+  per interval. All runs of a process share a printer, so that many short runs
+  print few lines.
   """
 
   def __init__(
@@ -83,11 +84,11 @@ class LinePrinter:
     interval: float = _INTERVAL,
     clock: Callable[[], float] = time.monotonic,
   ):
-    """Prints nothing yet.
+    """Initializes the printer.
 
     Args:
-      interval: The seconds from one line to the next, at least.
-      clock: Gives the time in seconds.
+      interval: The minimum number of seconds between lines.
+      clock: Returns the time in seconds.
     """
     self.clock = clock
     self._interval = interval
@@ -99,8 +100,8 @@ class LinePrinter:
 
     Args:
       line: The line.
-      is_sure: Whether it says how much time is left, by more than the round
-        that compiles.
+      is_sure: Whether the line has a remaining time that is not only based on
+        the first round, which compiles.
     """
     now = self.clock()
     is_first = is_sure and not self._has_told_time
@@ -111,14 +112,14 @@ class LinePrinter:
 
 
 class _Mark(NamedTuple):
-  """When so many rounds were done."""
+  """The time at which a round ended."""
 
   seconds: float
   round_num: int
 
 
 class _Lines:
-  """Lines of a run, see `Progress`."""
+  """A `Progress` that prints lines."""
 
   def __init__(self, printer, total, description, unit, run):
     self._printer = printer
@@ -129,9 +130,9 @@ class _Lines:
     if run is not None:
       self._title += f" (run {run[0]} of {run[1]})"
     self._round_num = 0
-    # None while rounds of before are told again.
+    # None while earlier rounds are replayed.
     self._started = None
-    # After the first round, which compiles.
+    # The end of the first round, which compiles.
     self._compiled = None
 
   def start(self):
@@ -184,16 +185,17 @@ def progress(
   Args:
     total: Number of rounds of the whole run.
     enabled: False shows nothing. True shows a bar if standard error is a
-      terminal, else a line now and then. None shows the bar only.
-    description: Stands before it, for example algorithm and seed.
-    unit: What lines call a round.
-    run: The number of the run, from 1, and how many there are, for lines.
-    is_replayed: Whether `start` will be called: until then, rounds that another
-      process has done are told again, and no line is due.
-    printer: Prints the lines. None: one of its own.
+      terminal, otherwise lines. None only shows a bar.
+    description: The text before the bar, for example algorithm and seed.
+    unit: The name of a round in lines.
+    run: The number of the run, starting at 1, and the number of runs, for
+      lines.
+    is_replayed: Whether the caller calls `start`. Before that, rounds of an
+      earlier process are replayed and no line is printed.
+    printer: Prints the lines. None: a new one.
 
   Yields:
-    A `Progress`, to be updated after each round.
+    A `Progress` to update after each round.
   """
   description = shown_names.line(description)
   if enabled and not sys.stderr.isatty():
@@ -215,10 +217,10 @@ def progress(
 
 
 def _terminal_width() -> int | None:
-  """Returns the columns of the terminal; None where there is no terminal.
+  """Returns the columns of the terminal, or None without a terminal.
 
   Terminals in containers and under `script` may report a width of 0, for which
-  tqdm would draw nothing: 80 stands in for it.
+  tqdm would draw nothing. Then the width is 80.
   """
   try:
     return os.get_terminal_size(sys.stderr.fileno()).columns or 80

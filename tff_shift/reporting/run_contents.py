@@ -1,8 +1,8 @@
-"""Run folders of the binaries as the contents of a page.
+"""Converts run folders of the binaries to the contents of a page.
 
-An entry of a summary is a cell for each metric: its row is the algorithm with
-those of its own settings in which its entries differ, its column what was
-measured on what.
+Each metric of a summary entry is a cell. Its row is the algorithm, with the
+settings in which the entries of the algorithm differ. Its column is the metric,
+with data set and scenario settings.
 """
 
 import os
@@ -15,8 +15,8 @@ from tff_shift.reporting import run_folders
 from tff_shift.reporting.pages import contents as contents_lib
 from tff_shift.simulation.storage import run_records
 
-# What the binaries' runs are about. All else in an entry is a setting of its
-# method; a metric is compared between methods that have these in common.
+# Scenario settings. All other settings of an entry belong to its method. A
+# metric is compared between methods with equal scenario settings.
 _ABOUT = (
   *("dirichlet", "num_clients", "num_domains", "participation"),
   *("evaluation_clients", "mean_of_last", "angle_step"),
@@ -29,7 +29,7 @@ _ABOUT = (
   *("distance_threshold", "model", "model_parameters", "input_scaling"),
 )
 _NO_SELECTION = "none"
-# Parts of the names of metrics of which less is better.
+# Parts of the names of metrics where lower is better.
 _LESS_IS_BETTER = (
   *("loss", "variance", "not_finite", "low_accuracy", "false_positive"),
   *("request", "regret"),
@@ -41,7 +41,7 @@ def _words(name: str) -> str:
 
 
 def _differing(entries: Sequence[run_records.Entry], names) -> list[str]:
-  """Returns the settings of these names in which entries differ."""
+  """Returns those of the given settings in which entries differ."""
   return [
     name
     for name in names
@@ -50,22 +50,22 @@ def _differing(entries: Sequence[run_records.Entry], names) -> list[str]:
 
 
 def _elsewhere(command_line: str) -> str:
-  """Returns a command without where the Python of its machine is."""
+  """Returns a command without the path of its Python."""
   words = shlex.split(command_line)
   return shlex.join([pathlib.Path(word).name for word in words[:1]] + words[1:])
 
 
 def _own_names(entries):
-  """Returns the names of settings of methods, in their order."""
+  """Returns the names of method settings, in order."""
   names = dict.fromkeys(name for e in entries for name in e.setting)
   return [name for name in names if name not in (*_ABOUT, "selection")]
 
 
 def _row_names(entries: Sequence[run_records.Entry]) -> list[str]:
-  """Returns what each entry's row is called.
+  """Returns the row name of each entry.
 
-  An algorithm with several settings on the same data tells them; what was
-  chosen for each of several data sets is no other method.
+  The name has the settings of an algorithm that has several on the same data.
+  Settings that were selected per data set do not make different methods.
   """
   names = []
   for entry in entries:
@@ -87,14 +87,14 @@ def _row_names(entries: Sequence[run_records.Entry]) -> list[str]:
 
 
 def metric_names(folders: Sequence[run_folders.RunFolder]) -> list[str]:
-  """Returns the metrics that folders have, in alphabetical order."""
+  """Returns the metrics in run folders, in alphabetical order."""
   return sorted(
     {name for f in folders for entry in f.entries for name in entry.metrics}
   )
 
 
 def main_metrics(folders: Sequence[run_folders.RunFolder]) -> list[str]:
-  """Returns the metrics that tell most: accuracies, by mean over clients."""
+  """Returns the main metrics: accuracies averaged over clients, or else all."""
   names = metric_names(folders)
   accuracies = [
     name
@@ -108,7 +108,7 @@ def main_metrics(folders: Sequence[run_folders.RunFolder]) -> list[str]:
 
 
 def _column(entry, about, with_dataset, metric) -> tuple[str, ...]:
-  # What an entry has not, is of another scenario.
+  # Settings that an entry lacks belong to other scenarios.
   settings = [
     f"{_words(name)} {run_folders.text(entry.setting[name]) or 'none'}"
     for name in about
@@ -118,7 +118,7 @@ def _column(entry, about, with_dataset, metric) -> tuple[str, ...]:
 
 
 def _curves(folder, entry, row, column, metric):
-  """Returns the curves of an entry, one for each seed."""
+  """Returns the curves of an entry, one per seed."""
   step, by_seed = run_folders.curves(folder.path, folder.rows, entry, metric)
   return [
     contents_lib.Curve(
@@ -139,7 +139,7 @@ def _run(
       for name, values in flags.items()
       if name in setting and isinstance(values, list) and len(values) > 1
     }
-  # How long runs took that only chose is not known.
+  # The time of runs for selection is not known.
   seconds = None
   if not chosen:
     seconds = len(folder.seeds) * sum(
@@ -158,7 +158,7 @@ def _run(
 
 
 def _machine(folders) -> str:
-  """Returns the cores and versions of the runs, each once."""
+  """Returns the cores and software versions of runs, without duplicates."""
   found = dict.fromkeys(
     ", ".join(
       [
@@ -182,14 +182,14 @@ def to_contents(
   command: str,
   start: pathlib.Path,
 ) -> contents_lib.Contents:
-  """Puts run folders on one page.
+  """Returns the contents of a page of run folders.
 
   Args:
     folders: The folders.
     metrics: The metrics to show, in order.
-    title: What the page is called.
-    command: What makes it.
-    start: The folder of the page, from which links start.
+    title: The title of the page.
+    command: The command that writes it.
+    start: The folder of the page, to which links are relative.
 
   Returns:
     The contents.
@@ -213,7 +213,7 @@ def to_contents(
           higher_is_better=not any(part in metric for part in _LESS_IS_BETTER),
         ),
       )
-      # The same method in two folders is two methods: who knows why.
+      # The same method in two folders counts as two methods.
       name = row if (row, heading) not in cells else f"{row} ({folder.path})"
       cells[name, heading] = (
         folder,
@@ -238,7 +238,7 @@ def to_contents(
     command=command,
     machine=_machine(folders),
     date=max((f.config.start_time[:10] for f in folders), default=""),
-    # What is measured on the same stands side by side.
+    # Metrics on the same data and settings are adjacent.
     columns=sorted(
       columns.values(), key=lambda column: groups.index(column.heading[:-1])
     ),
@@ -246,8 +246,8 @@ def to_contents(
     protocol=_common(alone),
     curves=curves,
     problems=[
-      f"{folder.path}: {', '.join(folder.unfinished)} did not end; if nothing"
-      " runs there, --resume goes on"
+      f"{folder.path}: {', '.join(folder.unfinished)} did not finish; if it is"
+      " not running, continue with --resume"
       for folder in folders
       if folder.unfinished
     ],
@@ -255,7 +255,7 @@ def to_contents(
 
 
 def _missing(folders, cells):
-  """Yields the cells of algorithms whose runs have not ended."""
+  """Yields the cells of algorithms whose runs have not finished."""
   for folder in folders:
     columns = dict.fromkeys(
       heading for (_, heading), (owner, _) in cells.items() if owner is folder
@@ -266,12 +266,12 @@ def _missing(folders, cells):
           yield contents_lib.Cell(
             row=name,
             column=heading,
-            absent=f"not run: it has not ended in {folder.path}",
+            absent=f"not run: not finished in {folder.path}",
           )
 
 
 def _common(entries) -> list[contents_lib.Setting]:
-  """Returns the settings that all entries have in common."""
+  """Returns the settings that are equal in all entries."""
   if not entries:
     return []
   first = entries[0].setting

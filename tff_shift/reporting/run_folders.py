@@ -1,8 +1,7 @@
-"""Reads the folders that runs of the binaries leave, finished or not.
+"""Reads run folders of the binaries, finished or not.
 
-A folder has `config.json`, `metrics.csv` and `summary.json`, as
-`tff_shift.simulation.storage.results` writes them. Nothing of TensorFlow is
-needed.
+A folder has `config.json`, `metrics.csv` and `summary.json`, as written by
+`tff_shift.simulation.storage.results`. Does not import TensorFlow.
 """
 
 import csv
@@ -18,8 +17,8 @@ from tff_shift import records
 from tff_shift.simulation.storage import run_records
 
 _METRICS = "metrics.csv"
-# What is counted in the rows of a run, and what is held out where it is judged,
-# which rows of runs that only choose a setting have not.
+# The step columns of metrics.csv, and the values of the column `held_out` in
+# final runs. Runs for hyper-parameter selection have other values.
 _STEPS = ("round", "timestep", "period")
 _HELD_OUT = "held_out"
 _JUDGED = ("target", "test")
@@ -27,14 +26,14 @@ _JUDGED = ("target", "test")
 
 @dataclasses.dataclass(frozen=True)
 class RunFolder:
-  """What a run folder holds.
+  """The content of a run folder.
 
   Attributes:
     path: The folder.
-    config: What `config.json` holds.
-    entries: Those of `summary.json`.
-    rows: Those of `metrics.csv`.
-    seeds: The seeds in the order of the values of a summary.
+    config: The content of `config.json`.
+    entries: The entries of `summary.json`.
+    rows: The rows of `metrics.csv`.
+    seeds: The seeds, in the order of the values of a summary.
   """
 
   path: pathlib.Path
@@ -45,7 +44,7 @@ class RunFolder:
 
   @property
   def unfinished(self) -> list[str]:
-    """The algorithms that were asked for and have no entry."""
+    """The requested algorithms that have no entry."""
     asked = self.config.flags.get("algorithm") or []
     found = {entry.algorithm for entry in self.entries}
     return [name for name in asked if name not in found]
@@ -58,18 +57,18 @@ def read(path: pathlib.Path) -> RunFolder:
     path: The folder.
 
   Returns:
-    What it holds. A run that was stopped has no entry, or not all.
+    The content. Entries of an unfinished run are missing or incomplete.
 
   Raises:
-    ValueError: If it is none, or a file of it is damaged; one line that names
-      the folder or file.
+    ValueError: If it is not a run folder, or a file is damaged; one line that
+      names the folder or file.
   """
   if not path.is_dir():
     raise ValueError(f"{path}: there is no such folder")
   config = read_config(path)
   if config is None:
     raise ValueError(
-      f"{path}: not a run folder, for it has no {run_records.CONFIG}"
+      f"{path}: not a run folder, because it has no {run_records.CONFIG}"
     )
   seeds = _seeds(path, config)
   entries = read_entries(path)
@@ -79,7 +78,7 @@ def read(path: pathlib.Path) -> RunFolder:
 
 
 def read_config(path: pathlib.Path) -> run_records.RunConfig | None:
-  """Returns `config.json` of a folder; None if there is none.
+  """Returns `config.json` of a folder, or None if it does not exist.
 
   Raises:
     ValueError: If it is damaged; one line that names file and field.
@@ -91,7 +90,7 @@ def read_config(path: pathlib.Path) -> run_records.RunConfig | None:
 
 
 def read_entries(path: pathlib.Path) -> Sequence[run_records.Entry]:
-  """Returns the entries of `summary.json`; none if there is none.
+  """Returns the entries of `summary.json`; empty if it does not exist.
 
   Args:
     path: The folder.
@@ -106,9 +105,9 @@ def read_entries(path: pathlib.Path) -> Sequence[run_records.Entry]:
 
 
 def read_rows(path: pathlib.Path) -> Sequence[Mapping[str, str]]:
-  """Returns the rows of `metrics.csv`; none if there is none.
+  """Returns the rows of `metrics.csv`; empty if it does not exist.
 
-  What follows the last line's end was not written whole, and is no row.
+  An incomplete last line is ignored.
 
   Args:
     path: The folder.
@@ -125,11 +124,11 @@ def read_rows(path: pathlib.Path) -> Sequence[Mapping[str, str]]:
   try:
     columns = next(reader, [])
     if len(set(columns)) < len(columns):
-      raise ValueError("two columns have one name")
+      raise ValueError("two columns have the same name")
     for cells in reader:
       if len(cells) != len(columns):
         raise ValueError(
-          f"it has {len(cells)} cells, and there are {len(columns)} columns"
+          f"it has {len(cells)} cells for {len(columns)} columns"
         )
       row = dict(zip(columns, cells, strict=True))
       for name in {"seed", *_STEPS} & row.keys():
@@ -145,16 +144,16 @@ def read_rows(path: pathlib.Path) -> Sequence[Mapping[str, str]]:
 def check_seeds(
   path: pathlib.Path, number: int, entry: run_records.Entry, num_seeds: int
 ) -> None:
-  """Refuses an entry that is not of so many seeds.
+  """Checks the number of seeds of an entry.
 
   Args:
     path: The folder.
-    number: The place of the entry.
+    number: The index of the entry.
     entry: The entry.
     num_seeds: The number of seeds of the run.
 
   Raises:
-    ValueError: In one line that names file and field.
+    ValueError: If the numbers differ; one line that names file and field.
   """
   for name, metric in entry.metrics.items():
     if len(metric.seeds) != num_seeds:
@@ -166,7 +165,7 @@ def check_seeds(
 
 
 def _seeds(path: pathlib.Path, config: run_records.RunConfig) -> list[int]:
-  """Returns the seeds of a run; refuses lists that are none of a binary."""
+  """Returns the seeds of a run; checks the lists of seeds and algorithms."""
   for name in ("seeds", "algorithm"):
     value = config.flags.get(name)
     is_list = isinstance(value, list) and all(
@@ -185,17 +184,15 @@ def _seeds(path: pathlib.Path, config: run_records.RunConfig) -> list[int]:
 
 
 def _to_number(name: str, cell: str) -> float:
-  """Returns the number in a cell of `metrics.csv`."""
+  """Parses a number in a cell of `metrics.csv`."""
   try:
     return int(cell) if name == "seed" else float(cell)
   except ValueError as error:
-    raise ValueError(
-      f"{name} is {cell[:30]!r}, and must be a number"
-    ) from error
+    raise ValueError(f"{name} is {cell[:30]!r}; it must be a number") from error
 
 
 def text(value: Any) -> str:
-  """Returns a setting as rows of `metrics.csv` and tables have it."""
+  """Formats a setting as in `metrics.csv` and tables."""
   return "" if value is None else str(value)
 
 
@@ -205,20 +202,20 @@ def curves(
   entry: run_records.Entry,
   metric: str,
 ) -> tuple[str, dict[int, list[tuple[float, float]]]]:
-  """Returns how a metric went in the runs of an entry of a summary.
+  """Returns the curves of a metric in the runs of a summary entry.
 
   Args:
-    folder: Their folder.
-    rows: Those of `metrics.csv`.
-    entry: The entry; rows are its if they agree with what both have.
+    folder: The run folder.
+    rows: The rows of `metrics.csv`.
+    entry: The entry. A row belongs to it if all common settings are equal.
     metric: The metric.
 
   Returns:
-    What is counted, and by seed (step, value) in order; "" and nothing if the
+    The name of the step, and sorted (step, value) pairs by seed. Empty if the
     rows have no such column.
 
   Raises:
-    ValueError: If a cell is no number; one line that names the file.
+    ValueError: If a cell is not a number; one line that names the file.
   """
   step = next((name for name in _STEPS if rows and name in rows[0]), "")
   if not step or not {"seed", metric} <= rows[0].keys():

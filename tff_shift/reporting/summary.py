@@ -1,8 +1,8 @@
-"""Final metrics of runs over their seeds, and a table that compares them.
+"""Summarizes final metrics over seeds, and formats a table that compares runs.
 
-Spread is the sample standard deviation (divided by the number of seeds minus
-one) because the seeds are a sample of all runs; the papers do not say which
-form they print. With one seed it is 0.0. Accuracies are in percent throughout.
+The spread is the sample standard deviation (divided by the number of seeds
+minus one), because seeds are a sample of all runs. The papers do not state
+which form they report. Accuracies are in percent.
 """
 
 import dataclasses
@@ -19,10 +19,10 @@ from tff_shift import records
 from tff_shift import shown_names
 from tff_shift.simulation.storage import run_records
 
-# Before the name of a metric that is a mean over several evaluations.
+# The prefix of metrics that are means over the last evaluations.
 MEAN_OF_LAST = "mean_of_last_"
 
-# Of clients or domains in a line.
+# The maximum number of clients or domains in a line.
 _MOST_NAMES = 10
 
 
@@ -33,17 +33,17 @@ class RunSummary:
   Attributes:
     algorithm: Name of the algorithm, as in its file name.
     dataset: Name of the data set.
-    setting: What else distinguishes the run, for example the learning rate.
-    metrics_by_seed: For each seed, in the order to be kept, its final metrics
-      by name; all seeds have the same metrics, accuracies in percent.
+    setting: Further settings that distinguish the run, for example the learning
+      rate.
+    metrics_by_seed: The final metrics by seed and name, in the order of seeds.
+      All seeds have the same metrics; accuracies are in percent.
     rounds: Number of rounds of each seed.
     seconds_per_round: Wall-clock seconds per round, mean over the seeds.
-    num_diverged: For each seed, how many times the work of a client was left
-      out because it was not finite.
-    scores: Where a rule has chosen the setting, the score of each setting that
-      there was to choose from, by its label.
-    left_out: What some clients take no part in, such as `training`, and what
-      the data call these.
+    num_diverged: For each seed, the number of client updates that were dropped
+      because they were not finite.
+    scores: The score of each setting by label, if the setting was selected.
+    left_out: The names of clients that are excluded, by what they are excluded
+      from, such as `training`.
   """
 
   algorithm: str
@@ -82,15 +82,14 @@ class RunSummary:
     return run_records.mean(self.values(metric))
 
   def standard_deviation(self, metric: str) -> float:
-    """Returns the spread over the seeds.
+    """Returns the sample standard deviation of a metric over the seeds.
 
-    It is NaN for a single seed, of which nothing is known, and where a value is
-    not finite.
+    NaN for a single seed, or if a value is not finite.
     """
     values = self.values(metric)
     if len(values) == 1 or not all(map(math.isfinite, values)):
       return math.nan
-    # Like `mean` exact until its last rounding: equal values give 0.0.
+    # Exact up to the final rounding, as `mean`: equal values give 0.0.
     return statistics.stdev(values)
 
   def to_record(self) -> run_records.Entry:
@@ -129,20 +128,20 @@ class RunSummary:
 def last_and_mean(
   evaluations: Sequence[Mapping[str, float | None]], num_last: int
 ) -> dict[str, float]:
-  """Returns the final metrics of a run that is evaluated again and again.
+  """Returns the final metrics of a run with several evaluations.
 
-  One evaluation may be far from that before it; the mean over a few is steadier
-  and, unlike the best of them, not chosen by its result.
+  Single evaluations vary. The mean over the last ones is more stable. Unlike
+  the best evaluation, it is not selected by its result.
 
   Args:
-    evaluations: What was measured each time, in order, by name; at least one.
-      What is None was not measured, and is None each time.
-    num_last: The mean is over the last so many, at least 1, or over all where
-      there are fewer.
+    evaluations: The metrics of each evaluation in order, by name; at least one.
+      None means not measured, and then is None in all evaluations.
+    num_last: The number of last evaluations to average, at least 1. If there
+      are fewer, the mean is over all.
 
   Returns:
-    Each metric of the last evaluation, and its mean under a name that begins
-    with `MEAN_OF_LAST`.
+    The metrics of the last evaluation, and the means with the prefix
+    `MEAN_OF_LAST`.
   """
   names = [name for name, value in evaluations[-1].items() if value is not None]
   last = {name: evaluations[-1][name] for name in names}
@@ -155,7 +154,7 @@ def last_and_mean(
 
 
 def shortened(names: Iterable[str], separator: str = "; ") -> str:
-  """Joins names, the first ten of them, with the number of the others."""
+  """Joins the first ten names, and adds the number of the others."""
   names = list(names)
   others = len(names) - _MOST_NAMES
   if others > 0:
@@ -164,13 +163,13 @@ def shortened(names: Iterable[str], separator: str = "; ") -> str:
 
 
 def left_out_lines(runs: Sequence[RunSummary]) -> list[str]:
-  """Returns lines that say who has no part in what, and with which algorithm.
+  """Returns lines that name excluded clients and the algorithms concerned.
 
   Args:
     runs: The runs.
 
   Returns:
-    A line for each thing and group of clients; none where nobody is left out.
+    One line per group of excluded clients and what they are excluded from.
   """
   algorithms = {}
   for run in runs:
@@ -186,11 +185,11 @@ def left_out_lines(runs: Sequence[RunSummary]) -> list[str]:
 
 
 def title(metric: str, where: str = "") -> str:
-  """Returns what tables and figures call a metric, with its unit.
+  """Returns the title of a metric in tables and figures, with its unit.
 
   Args:
-    metric: Its name.
-    where: What stands between the name and the unit.
+    metric: The name of the metric.
+    where: Text between name and unit.
   """
   unit = " (%)" if metric.endswith("accuracy") else ""
   name = metric.removeprefix(MEAN_OF_LAST)
@@ -204,20 +203,21 @@ def comparison_table(
   metrics: Sequence[str] | None = None,
   settings: Sequence[str] | None = None,
 ) -> str:
-  """Formats runs as an aligned table of plain text.
+  """Formats runs as an aligned plain-text table.
 
   Args:
-    runs: One row each, in this order.
-    metrics: The metrics to show, in order, of those that occur; by default all.
-      Those named `...accuracy` are in percent.
-    settings: The settings to show, in order, where runs differ; by default all.
+    runs: One row per run, in this order.
+    metrics: The metrics to show, in order; those that no run has are skipped.
+      Default: all. Metrics named `...accuracy` are in percent.
+    settings: The settings to show, in order, if runs differ in them. Default:
+      all.
 
   Returns:
-    The table: algorithm, data set if there are several, the settings in which
-    the runs differ, `mean ± standard deviation` of each metric (the mean alone
-    for one seed, `-` where a run lacks the metric), seconds per round, and, if
-    there were any, how often a client diverged, all seeds together, and how
-    many clients had no part in training or evaluation.
+    The table. Its columns are the algorithm, the data set if there are several,
+    the settings in which runs differ, `mean ± standard deviation` of each
+    metric (only the mean for one seed, `-` if a run lacks the metric), seconds
+    per round, and, if any, the number of diverged client updates over all
+    seeds and of clients excluded from training or evaluation.
   """
   labels = {"algorithm": [run.algorithm for run in runs]}
   labels["dataset"] = [run.dataset for run in runs]
@@ -257,7 +257,7 @@ def comparison_table(
 
 
 def _metric_cell(run: RunSummary, metric: str) -> str:
-  """Returns the mean, and the spread if the run has several seeds."""
+  """Returns the mean, and the standard deviation of several seeds."""
   if metric not in run.metric_names:
     return "-"
   # Percentages have fixed widths, so that decimal points align in a column.

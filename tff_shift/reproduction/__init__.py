@@ -1,1 +1,1 @@
-"""How a table of a paper becomes runs, and runs a page; see `reproduce`."""
+"""Reproduces tables of papers: plans runs, runs them, writes a report page."""

@@ -1,4 +1,4 @@
-"""What flags the binaries have, and which of them belong to an algorithm."""
+"""The flags of the binaries: lookup, parsing and checks."""
 
 import contextlib
 import dataclasses
@@ -28,11 +28,8 @@ def _planning(binary: str) -> types.ModuleType:
 def of(binary: str) -> Mapping[str, flags.Flag]:
   """Returns the flags of a binary by name.
 
-  To be called before flags of other binaries are defined in this process: the
-  names are the same. The flags are taken away again.
-
-  Args:
-    binary: Its name.
+  Defines the flags and removes them again. Call it before this process defines
+  the flags of another binary, which have the same names.
   """
   planning = _planning(binary)
   with flagsaver.flagsaver():
@@ -42,7 +39,7 @@ def of(binary: str) -> Mapping[str, flags.Flag]:
 
 
 def shown(value: Any) -> str:
-  """Returns a value as it stands behind a flag's "="."""
+  """Formats a value as after the "=" of a flag."""
   if isinstance(value, list | tuple):
     return ",".join(map(shown, value))
   if isinstance(value, float):
@@ -51,30 +48,30 @@ def shown(value: Any) -> str:
 
 
 def argument(name: str, value: Any) -> str:
-  """Returns a flag with its value as an argument of a command."""
+  """Formats a flag and its value as a command-line argument."""
   if isinstance(value, bool):
     return f"--{name}" if value else f"--no{name}"
   return f"--{name}={shown(value)}"
 
 
 def parsed(arguments: list[str], binary: str) -> dict[str, str | bool]:
-  """Returns the flags of a list of arguments, checked.
+  """Parses and checks flags.
 
   Args:
     arguments: Each is "--name=value", "--name" or "--noname".
     binary: The binary.
 
   Returns:
-    Values by name: text, or a truth value.
+    Values by name: text or bool.
 
   Raises:
-    ValueError: If one is no flag of the binary, or has a wrong value.
+    ValueError: If the binary has no such flag, or a value is wrong.
   """
   found = {}
   for each in arguments:
     name, equals, value = each.lstrip("-").partition("=")
     if not each.startswith("--"):
-      raise ValueError(f"{each!r} is not of the form --name=value")
+      raise ValueError(f"{each!r}: it must be --name=value")
     if not equals:
       is_off = name not in of(binary) and name.startswith("no")
       name, value = (name[2:], False) if is_off else (name, True)
@@ -84,18 +81,18 @@ def parsed(arguments: list[str], binary: str) -> dict[str, str | bool]:
 
 
 def check(name: str, value: Any, binary: str) -> None:
-  """Refuses what is no flag of a binary, or a value that it does not take.
+  """Checks that a binary has a flag and accepts its value.
 
   Raises:
-    ValueError: In one line.
+    ValueError: If it does not.
   """
   known = of(binary)
   if name not in known:
     raise ValueError(f"experiments.{binary} has no flag --{name}")
   flag = known[name]
   if isinstance(value, bool) != flag.boolean:
-    wanted = "true or false" if flag.boolean else "a value"
-    raise ValueError(f"--{name}: {wanted} wanted")
+    wanted = "be true or false" if flag.boolean else "have a value"
+    raise ValueError(f"--{name}: it must {wanted}")
   try:
     if not flag.boolean:
       flag.parser.parse(shown(value))
@@ -125,26 +122,26 @@ def preset(binary: str, name: str) -> dict[str, str | bool]:
 
 @functools.cache
 def is_hparam(name: str, binary: str) -> bool:
-  """Whether a flag is a hyper-parameter, which not all algorithms have."""
+  """Returns whether a flag is a hyper-parameter of algorithms."""
   return name in hparam_flags.owners(binary)
 
 
 @functools.cache
 def has(algorithm: str, name: str) -> bool:
-  """Whether an algorithm has a hyper-parameter."""
+  """Returns whether an algorithm has a hyper-parameter."""
   kind = algorithms.describe(algorithm).hparams
   return name in {field.name for field in dataclasses.fields(kind)}
 
 
 def check_arguments(arguments: Sequence[str], binary: str) -> None:
-  """Lets a binary check its flags, as it does first of all when it is started.
+  """Runs the flag checks of a binary.
 
   Args:
-    arguments: See `parsed`.
+    arguments: The arguments, as in `parsed`.
     binary: The binary.
 
   Raises:
-    ValueError: In one line.
+    ValueError: If a flag is wrong.
   """
   planning = _planning(binary)
   with _alone(of(binary)):
@@ -157,7 +154,7 @@ def check_arguments(arguments: Sequence[str], binary: str) -> None:
 
 @contextlib.contextmanager
 def _alone(known: Mapping[str, flags.Flag]) -> Iterator[None]:
-  """Puts flags in the place of those of this process that have their names."""
+  """Temporarily replaces flags of this process that have the same names."""
   hidden = {name: flags.FLAGS[name] for name in known if name in flags.FLAGS}
   for name in hidden:
     delattr(flags.FLAGS, name)

@@ -1,4 +1,4 @@
-"""A table is checked whole before its first job: what only the binary knows."""
+"""Checks a table against its binary, before the first job starts."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from tff_shift.reproduction import reductions
 from tff_shift.reproduction import specification
 from tff_shift.reproduction.jobs import jobs as jobs_lib
 
-# A table has keys of its own for them, or the folder of a job decides.
+# Tables have separate keys for these flags, or the job folder sets them.
 _NOT_IN_FLAGS = (
   "algorithm",
   "output_dir",
@@ -23,13 +23,13 @@ _NOT_IN_FLAGS = (
 
 
 def check(spec: specification.Specification) -> None:
-  """Refuses flags, presets, algorithms and rungs that there are not.
+  """Checks flags, presets, algorithms and rungs of a table.
 
   Args:
-    spec: The specification of a table whose cells are not computed.
+    spec: The specification of a table that is not computed.
 
   Raises:
-    SpecificationError: Names the table and the key.
+    SpecificationError: If one is wrong; names the table and the key.
   """
   for key, check_it, *arguments in _each(spec):
     try:
@@ -41,7 +41,7 @@ def check(spec: specification.Specification) -> None:
 
 
 def _each(spec: specification.Specification):
-  """Yields keys with what checks them, and with what."""
+  """Yields tuples of a key, its check and the arguments of the check."""
   binary = spec.binary
   named = [("flags", spec.flags), ("grid", spec.grid)]
   for name, dataset in spec.datasets.items():
@@ -72,7 +72,7 @@ def _each(spec: specification.Specification):
     for name, value in cell.setting:
       for flag, given in spec.settings[name].flags_of(value).items():
         yield f"settings.{name}", check_flag, flag, given, binary
-  # One value of each: whether several can be chosen among, jobs will show.
+  # One value of each: planning the jobs checks whether selection is possible.
   reduced = reductions.Reductions({reductions.NUM_SETTINGS: "1"})
   yield "the plan", _check_plan, spec, reduced
   for number, rung in enumerate(spec.rungs):
@@ -83,10 +83,10 @@ def _each(spec: specification.Specification):
 
 
 def check_flag(name: str, value: Any, binary: str) -> None:
-  """Refuses what is no flag of a table, or a value that it does not take.
+  """Checks that a table may set a flag to a value.
 
   Raises:
-    ValueError: In one line.
+    ValueError: If it may not.
   """
   _check_name(name, binary)
   binary_flags.check(name, value, binary)
@@ -94,9 +94,7 @@ def check_flag(name: str, value: Any, binary: str) -> None:
 
 def _check_name(name: str, binary: str) -> None:
   if name in _NOT_IN_FLAGS:
-    raise ValueError(
-      f"--{name} is not among these flags: the table itself sets it"
-    )
+    raise ValueError(f"--{name} is not allowed here: the table itself sets it")
   if name not in binary_flags.of(binary):
     raise ValueError(f"experiments.{binary} has no flag --{name}")
 
@@ -109,9 +107,9 @@ def _check_algorithm(name: str, binary: str) -> None:
 def _check_plan(
   spec: specification.Specification, reduced: reductions.Reductions
 ) -> None:
-  """Refuses what cannot be planned, and cells that a page could not tell apart.
+  """Refuses tables that cannot be planned or have two cells in one place.
 
-  As if all data were at hand: what is wrong there is wrong here.
+  Plans all data sets, including those that are missing on this machine.
   """
   found = {}
   for each in jobs_lib.plan(spec, reduced, has_runs=lambda dataset: True):
@@ -119,22 +117,22 @@ def _check_plan(
     if other is not each:
       raise ValueError(
         f"two cells have the row {each.row!r} and the column"
-        f" {', '.join(each.column)!r}; give them other labels"
+        f" {', '.join(each.column)!r}; change their labels"
       )
 
 
 def check_jobs(
   jobs: Sequence[jobs_lib.Job], name: str, data_dir: str | None
 ) -> None:
-  """Lets the binaries check the flags of jobs.
+  """Runs the flag checks of the binary for each job.
 
   Args:
     jobs: The jobs.
-    name: That of their table.
+    name: The name of their table.
     data_dir: The folder of the data sets.
 
   Raises:
-    SpecificationError: Names the table and the job.
+    SpecificationError: If a flag is wrong; names the table and the job.
   """
   more = [binary_flags.argument("data_dir", data_dir)] if data_dir else []
   for job in jobs:
@@ -149,18 +147,18 @@ def check_jobs(
 def check_computed(
   spec: specification.Specification, of: specification.Specification
 ) -> None:
-  """Refuses a table whose cells cannot be computed from those of another.
+  """Checks that a table can be computed from the cells of another.
 
   Args:
     spec: The table.
-    of: The other one.
+    of: The other table.
 
   Raises:
-    SpecificationError: Names the table and the key.
+    SpecificationError: If not; names the table and the key.
   """
   reason = ""
   if of.computed:
-    reason = f"of: the cells of {of.name} are computed themselves"
+    reason = f"of: {of.name} is a computed table itself"
   for cell in spec.cells():
     versus: Mapping[str, Any] = dict(cell.setting)
     for method in (cell.method, str(versus.get("versus", ""))):

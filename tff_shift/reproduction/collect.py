@@ -1,4 +1,4 @@
-"""Run folders to what a page shows, beside what the paper prints."""
+"""Collects the contents of a page from run folders and the paper."""
 
 import functools
 import math
@@ -21,13 +21,13 @@ from tff_shift.simulation.storage import run_records
 
 
 class JobResult:
-  """What the run folder of a job holds, read once.
+  """The results in the run folder of a job, read once.
 
   Attributes:
     job: The job.
-    place: Where it is.
-    record: What is known of it; None if it was never started.
-    is_same: Whether it was made with the job's flags.
+    place: The files of the job.
+    record: The job record. None if the job was never started.
+    is_same: Whether the folder was written with the flags of the job.
   """
 
   def __init__(self, job: jobs_lib.Job, output_dir: pathlib.Path):
@@ -49,10 +49,10 @@ class JobResult:
     ]
 
   def entry(self, of: Mapping[str, str]) -> run_records.Entry | None:
-    """Returns the entry of summary.json that counts; None if there is none.
+    """Returns the matching (selected) entry of summary.json, or None.
 
     Args:
-      of: Settings that tell the entries of a run apart, or the algorithm.
+      of: Settings that distinguish the entries of a run, or the algorithm.
     """
     rule = self.job.flags.get("select")
     for each in self._entries:
@@ -63,18 +63,18 @@ class JobResult:
     return None
 
   def absence(self) -> str:
-    """Returns why there is no entry."""
+    """Returns the reason why there is no entry."""
     if self.record is None:
       return "not run"
     if not self.is_same:
       return "not run: the folder holds a run with other flags"
     code = self.record.exit_code
     if code is None or code in (0, 130, 143) or code < 0:
-      return "not run: begun, and not finished"
+      return "not run: started, but not finished"
     return f"failed: {self.place.last_line() or f'exit code {code}'}"
 
   def run(self, entry: run_records.Entry) -> contents.Run:
-    """Returns where an entry comes from."""
+    """Returns the run of an entry, for the page."""
     return contents.Run(
       folder=self.job.folder,
       command=shlex.join(self._command),
@@ -95,11 +95,11 @@ class JobResult:
   def by_seed(
     self, entry: run_records.Entry, metric: str
   ) -> dict[int, float] | None:
-    """Returns the values of a metric; None where it was not measured."""
+    """Returns the values of a metric by seed, or None if not measured."""
     if metric not in entry.metrics:
       return None
     values = entry.metrics[metric].values
-    # A value that is no number has no place in a mean.
+    # Values that are not finite are excluded from means.
     return {
       int(seed): value
       for seed, value in zip(self.job.flags["seeds"], values, strict=True)
@@ -109,14 +109,14 @@ class JobResult:
   def curves(
     self, entry: run_records.Entry, metric: str
   ) -> Iterator[tuple[int, str, list[tuple[float, float]]]]:
-    """Yields the seed, the step's name and (step, value) of each final run."""
+    """Yields seed, step name and (step, value) pairs of each final run."""
     step, by_seed = run_folders.curves(
       self.place.folder, self._rows(), entry, metric
     )
     for seed, points in by_seed.items():
       yield seed, step, points
 
-  @functools.cache  # noqa: B019 (lives as long as a page is made)
+  @functools.cache  # noqa: B019 (only lives while a page is written)
   def _rows(self) -> Sequence[Mapping[str, str]]:
     return run_folders.read_rows(self.place.folder)
 
@@ -133,19 +133,19 @@ def collect(
   failures: Sequence[str] = (),
   all_columns: bool = True,
 ) -> contents.Contents:
-  """Makes what a page shows of what there is in a folder.
+  """Returns the contents of a page for the results in a folder.
 
   Args:
     spec: The table.
     planned: Its cells.
     output_dir: The folder of the reproduction.
-    chosen: The jobs that were asked for.
+    chosen: The requested jobs.
     settings: The lines of the protocol, see `protocol`.
-    command: What makes the page.
+    command: The command that writes the page.
     is_full: Whether nothing was reduced.
-    failures: What failed, in one line each.
-    all_columns: Whether a column that has no run and was not asked for is
-      shown, as what the paper prints.
+    failures: The failed jobs, one line each.
+    all_columns: Whether to show the paper's values in columns that have no run
+      and were not requested.
 
   Returns:
     The contents.
@@ -175,7 +175,7 @@ def collect(
       each.job is None or each.job.folder in asked
     )
     if each.wanted.printed is None and not (cell.by_seed or is_asked):
-      continue  # A method or a column of ours that nobody asked for.
+      continue  # A method or column of ours that was not requested.
     cells.append(cell)
     told.append(each)
     if cell.by_seed:
@@ -231,7 +231,7 @@ def columns(
 def paper_value(
   spec: specification.Specification, printed: papers.Cell | None
 ) -> contents.PaperValue | None:
-  """Returns what a paper prints, as a page shows it."""
+  """Returns the value of a paper, for the page."""
   if printed is None:
     return None
   return contents.PaperValue(
@@ -247,7 +247,7 @@ def _cell(
   planned: jobs_lib.PlannedCell,
   found: JobResult | None,
 ) -> contents.Cell:
-  """Returns a cell with what there is of it."""
+  """Returns a cell with its values, or the reason for their absence."""
   metric = spec.metrics[planned.wanted.metric]
   by_seed, run, absent = {}, None, planned.absent
   if found is not None:
@@ -273,7 +273,7 @@ def _cell(
 
 
 def _machine(found: Sequence[JobResult]) -> str:
-  """Returns where runs were made, and with which versions."""
+  """Returns the machines and software versions of runs."""
   parts = {each.record.machine: None for each in found}
   for each in found:
     config = each.place.config()
@@ -288,7 +288,7 @@ def _machine(found: Sequence[JobResult]) -> str:
 
 
 def _problems(found: Sequence[JobResult]) -> list[str]:
-  """Returns what has failed before, or does not belong."""
+  """Returns earlier failures, and folders with runs of other flags."""
   lines = []
   for each in found:
     reason = "" if each.place.is_finished() else each.absence()

@@ -1,4 +1,4 @@
-"""Tables whose cells are computed from those of another table."""
+"""Computes tables from the cells of another table."""
 
 import statistics
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from tff_shift.reproduction import collect
 from tff_shift.reproduction import specification
 from tff_shift.reproduction.jobs import jobs as jobs_lib
 
-_ABSENT = "not run: one of the two has no value in some column of that table"
+_ABSENT = "not run: a value of one of the two methods is missing in that table"
 
 
 def paired_t(
@@ -22,19 +22,20 @@ def paired_t(
 ) -> list[contents.Cell]:
   """Computes two-sided p-values of paired t-tests over the columns.
 
-  The test compares a method with that of the setting `versus`, over their means
-  in the columns of the other table (three Dirichlet concentrations, client and
-  server, in Table 1 of the FedEvolve paper, whose Table 11 it is).
+  The test compares the means of a method and of the method in the setting
+  `versus` over the columns of the other table. (Table 11 of the FedEvolve paper
+  tests the columns of its Table 1: three Dirichlet concentrations, client and
+  server.)
 
   Args:
     spec: The table.
     planned: Its cells.
-    of_planned: Those of the table that it is computed from.
-    made: What a page of that table shows.
+    of_planned: The cells of the other table.
+    made: The page contents of the other table.
 
   Returns:
-    The cells. There is a value where both methods have all columns: one for all
-    seeds together, which stands under the first of them.
+    The cells. A cell has a value if both methods have all columns: one value
+    for all seeds, stored under the first seed.
   """
   rows = {each.wanted.method: each.row for each in of_planned}
   means = {}
@@ -64,7 +65,7 @@ def _p_value(
   right: Mapping[tuple[str, ...], float],
   columns: Sequence[tuple[str, ...]],
 ) -> float | None:
-  """Returns the p-value; None where a mean is missing."""
+  """Returns the p-value, or None if a mean is missing."""
   if not all(column in left and column in right for column in columns):
     return None
   return float(

@@ -1,7 +1,4 @@
-"""What BUILD_NOTES.md says below its headings, if it is there.
-
-A package that was installed from a wheel does not have it.
-"""
+"""Reads sections of BUILD_NOTES.md, which an installed wheel does not have."""
 
 import functools
 import pathlib
@@ -21,10 +18,10 @@ def _texts() -> Mapping[str, str]:
 
 
 def has(heading: str) -> bool:
-  """Whether there may be a heading: whether it is there, if the file is."""
+  """Returns whether the file has a heading; True without the file."""
   return not PATH.is_file() or heading in _texts()
 
 
 def on(heading: str) -> str:
-  """Returns what stands below a heading; empty if the file is not there."""
+  """Returns the text below a heading; empty without the file."""
   return _texts()[heading] if PATH.is_file() else ""

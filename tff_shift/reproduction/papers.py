@@ -1,6 +1,6 @@
-"""What the papers print: every cell of their tables, every setting they state.
+"""The numbers and settings that the papers report.
 
-One file for each paper in `reported_values`. They are read, never written.
+Read from one file per paper in `reported_values`.
 """
 
 import dataclasses
@@ -19,17 +19,17 @@ class Cell:
   """A number of a table.
 
   Attributes:
-    paper: The paper's name, as in `names`.
-    table: The table's number, as printed.
+    paper: The name of the paper, as in `names`.
+    table: The number of the table, as printed.
     dataset: The data set.
-    setting: What else the column, or the row, is about.
+    setting: Further settings of the column or row.
     method: The method.
-    metric: What is measured: accuracies and LAT in percent, `mpv` as printed,
+    metric: The metric: accuracies and LAT in percent, `mpv` as printed,
       `wall_seconds`, `transmission_ms`, `parameters` (a number of weights),
       `p_value`.
     mean: The number.
-    spread: What stands behind its "±", or None.
-    note: What is doubtful about it, or contradicts it inside the paper.
+    spread: The number after "±", or None.
+    note: Doubts about the number, or contradictions within the paper.
   """
 
   paper: str
@@ -48,14 +48,14 @@ class Paper:
   """A paper's tables and settings.
 
   Attributes:
-    name: Its short name.
-    title: Its title, authors and place.
-    num_seeds: Over how many runs its means are, None where it is silent.
-    spread: What its "±" is, in words.
-    cells: All numbers of its tables.
-    missing: (table, what cannot be read there).
-    settings: (what is set, to what) as stated.
-    not_stated: What it is silent about.
+    name: The short name.
+    title: The title, authors and venue.
+    num_seeds: The number of runs in a mean. None if the paper does not say.
+    spread: Describes what "±" means.
+    cells: All numbers of the tables.
+    missing: Pairs of a table and a number that is unreadable there.
+    settings: Pairs of a setting and its value, as stated.
+    not_stated: Settings that the paper does not state.
   """
 
   name: str
@@ -79,14 +79,7 @@ def names() -> list[str]:
 
 @functools.cache
 def get(name: str) -> Paper:
-  """Returns a paper.
-
-  Args:
-    name: One of `names`.
-
-  Returns:
-    The paper.
-  """
+  """Returns a paper by its short name, one of `names`."""
   read = json.loads((_FOLDER / f"{name}.json").read_text(encoding="utf-8"))
   columns = read["columns"]
   return Paper(

@@ -1,4 +1,4 @@
-"""The plan of a reproduction on the disk, so that it is made once."""
+"""Reads and writes `plan.json`, the plan of a reproduction."""
 
 import pathlib
 from typing import Annotated
@@ -15,13 +15,13 @@ NAME = "plan.json"
 
 
 class Plan(records.Record):
-  """What is run, beside the table's specification: `plan.json`.
+  """How much of a table is run, the content of `plan.json`.
 
   Attributes:
     reduce: The items of `reductions.Reductions`.
-    more_flags: `--flags`, argument by argument.
-    budget: `--budget`, where the reductions come from it.
-    estimate: What was estimated for them, in seconds, or None.
+    more_flags: The arguments in `--flags`.
+    budget: `--budget`, if it determined the reductions.
+    estimate: The estimated seconds, or None.
   """
 
   FORMAT = 1
@@ -34,9 +34,9 @@ class Plan(records.Record):
   estimate: Annotated[float, msgspec.Meta(ge=0)] | None = None
 
   def is_of(self, kept: "Plan") -> bool:
-    """Whether a plan that is kept is what these flags lead to.
+    """Returns whether the stored plan agrees with this one.
 
-    A budget leads to what was estimated once, then kept.
+    The reductions of a budget are estimated once and then stored.
     """
     if self.more_flags != kept.more_flags:
       return False
@@ -45,39 +45,39 @@ class Plan(records.Record):
     return self.reduce == kept.reduce
 
   def check(self, binary: str) -> None:
-    """Refuses what the command line would refuse.
+    """Checks the plan as the command line would be checked.
 
     Args:
-      binary: The binary that the table runs.
+      binary: The binary of the table.
 
     Raises:
-      ValueError: In one line.
+      ValueError: If a reduction or a flag is wrong.
     """
     text = ",".join(f"{name}={value}" for name, value in self.reduce.items())
     try:
       if reductions.parse(text, binary).items != self.reduce:
-        raise ValueError(f"--reduce={text}: name=value wanted")
+        raise ValueError(f"--reduce={text}: it must be name=value")
       binary_flags.parsed(list(self.more_flags), binary)
     except ValueError as error:
       raise ValueError(records.one_line(f"{NAME}: {error}")) from error
 
 
 def read(folder: pathlib.Path) -> Plan | None:
-  """Returns the plan of a folder; None if there is none.
+  """Returns the plan of a folder, or None if it has none.
 
   Raises:
-    ValueError: If the file is not what `write` has written.
+    ValueError: If the file was changed since `write`.
   """
   try:
     return records.read(
-      folder / NAME, Plan, "put it back, or remove it and give the flags again"
+      folder / NAME, Plan, "restore it, or remove it and set the flags again"
     )
   except FileNotFoundError:
     return None
 
 
 def write(folder: pathlib.Path, plan: Plan) -> None:
-  """Writes the plan into a folder, which is made if needed."""
+  """Writes the plan to a folder, which is created if needed."""
   with files.writing(folder):
     folder.mkdir(parents=True, exist_ok=True)
   records.write(folder / NAME, plan)

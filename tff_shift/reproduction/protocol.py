@@ -1,4 +1,4 @@
-"""The protocol, line by line: what a paper says, and what is run."""
+"""The protocol table of a page: settings of the paper and of our runs."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -9,14 +9,14 @@ from tff_shift.reproduction import binary_flags
 from tff_shift.reproduction import specification
 from tff_shift.reproduction.jobs import jobs as jobs_lib
 
-# What tells jobs apart, or has a line of its own.
+# Flags that distinguish jobs, or have a line of their own.
 _NOT_TOLD = frozenset(
   {"algorithm", "dataset", "progress", "save_model", "select"}
 )
 
 
 def _text(value: Any) -> str:
-  """Returns a value of a flag, in one form however it was written."""
+  """Formats a flag value; equal values have equal texts."""
   if value is None:
     return "not set"
   parts = []
@@ -41,9 +41,9 @@ def lines(
     more_flags: The flags of `--flags`.
 
   Returns:
-    A line for each setting that the jobs of a data set share, or in which one
-    is less than the paper says; then methods' own settings, the choice of
-    settings, and other differences.
+    Lines for the settings that all jobs of a data set share and for reduced
+    settings; then for settings of single methods, for hyper-parameter
+    selection, and for other differences.
   """
   told = []
   datasets = dict.fromkeys(job.dataset for job in jobs)
@@ -81,7 +81,7 @@ def lines(
   if spec.select:
     told.append(
       contents.Setting(
-        name="choice among several values",
+        name="hyper-parameter selection",
         paper="",
         ours=f"--select={spec.select}: the same values for every method; see"
         " the decisions",
@@ -91,7 +91,7 @@ def lines(
 
 
 def _varied(jobs: Sequence[jobs_lib.Job]) -> set[str]:
-  """Returns the flags in which the columns differ, by what the paper says."""
+  """Returns the flags that differ between columns according to the paper."""
   names = {name for job in jobs for name in job.of_paper}
   return {
     name
@@ -108,14 +108,14 @@ def _line(
   ours: str,
   more_flags: Mapping[str, Any],
 ) -> contents.Setting:
-  """Returns the line of a flag."""
+  """Returns the protocol line of a flag."""
   is_silent = name in spec.silent or paper == "not set"
   is_reduced = paper != ours and name not in ("evaluate_every", "select")
   if name == "selection_seeds":
     is_reduced, is_silent = False, True
   reason = ""
   if name in more_flags:
-    reason = "asked for by --flags"
+    reason = "set by --flags"
   elif is_reduced:
     reason = "reduced"
   return contents.Setting(

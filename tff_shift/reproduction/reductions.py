@@ -1,15 +1,15 @@
-"""What is run less of than a paper says: seeds, settings, rounds, examples.
+"""Reductions of a table: fewer seeds, settings, rounds and examples.
 
-Written as in `--reduce`, comma-separated:
+The format of `--reduce` is comma-separated:
 
     num_seeds=2            the first two seeds
     seeds=0:1              these seeds
-    num_settings=2         the two middle values of each hyper-parameter that
-                           selection chooses
-    learning_rate=0.1:0.2  these values of one, all of the paper's
-    rounds=20              any other flag that is a number, at most so much
-    rounds=50%             that share of what the paper says
-    evaluate_every=20      at least so much: fewer evaluations
+    num_settings=2         the two middle values of each selected
+                           hyper-parameter
+    learning_rate=0.1:0.2  these of the paper's values of a hyper-parameter
+    rounds=20              at most 20; the same for any other numeric flag
+    rounds=50%             50 % of the paper's value
+    evaluate_every=20      at least 20, for fewer evaluations
     model=guided_cnn       a smaller model
 """
 
@@ -32,34 +32,33 @@ _TEXTS = ("model",)
 
 @dataclasses.dataclass(frozen=True)
 class Reductions:
-  """What is reduced.
+  """Reductions by name.
 
   Attributes:
-    items: By name, the text behind the "=" of `--reduce`; what comes later
-      counts instead of what came before.
+    items: The text after the "=" in `--reduce`, by name.
   """
 
   items: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   def then(self, more: "Reductions") -> "Reductions":
-    """Returns these and more."""
+    """Returns the reductions, overridden and extended by more."""
     return Reductions({**self.items, **more.items})
 
   def seeds(self, of_paper: Sequence[int]) -> list[int]:
-    """Returns the seeds that are left."""
+    """Returns the reduced seeds."""
     if SEEDS in self.items:
       return [int(part) for part in self.items[SEEDS].split(":")]
     return list(of_paper)[: int(self.items.get(NUM_SEEDS, len(of_paper)))]
 
   def values(self, name: str, of_paper: Sequence[Any]) -> list[Any]:
-    """Returns the values of a hyper-parameter that are left.
+    """Returns the reduced values of a hyper-parameter.
 
     Args:
       name: The hyper-parameter.
-      of_paper: All of its values.
+      of_paper: All values of the paper.
 
     Raises:
-      ValueError: If another one is asked for.
+      ValueError: If a value is not in the paper.
     """
     if name not in self.items:
       return middle(of_paper, int(self.items.get(NUM_SETTINGS, len(of_paper))))
@@ -67,17 +66,17 @@ class Reductions:
     kept = [value for value in of_paper if _same(value) in wanted]
     if len(kept) != len(wanted):
       raise ValueError(
-        f"--reduce: {name}={self.items[name]}: the paper's are"
-        f" {':'.join(map(binary_flags.shown, of_paper))}"
+        f"--reduce: {name}={self.items[name]}: the values must be of the"
+        f" paper's {':'.join(map(binary_flags.shown, of_paper))}"
       )
     return kept
 
   def number(self, name: str, of_paper: Any) -> Any:
-    """Returns what a flag becomes, never more than what the paper says.
+    """Returns the reduced value of a flag, never more than the paper's.
 
     Args:
       name: The flag.
-      of_paper: Its value, or None if the paper, or the binary, sets no limit.
+      of_paper: The paper's value. None: no limit.
     """
     if name not in self.items:
       return of_paper
@@ -97,7 +96,7 @@ class Reductions:
 
 
 def _same(value: Any) -> float | str:
-  """Returns what is equal for equal values, however they are written."""
+  """Returns a key that is equal for equal values in any notation."""
   try:
     return float(value)
   except ValueError:
@@ -109,10 +108,10 @@ def _is_whole(value: Any) -> bool:
 
 
 def middle(values: Sequence[Any], number: int) -> list[Any]:
-  """Returns so many values from the middle; of an odd rest, the later ones.
+  """Returns the given number of middle values; ties go to later values.
 
-  For rates in ascending order the later middle is the larger: with fewer rounds
-  a larger step is needed.
+  Of ascending learning rates this prefers larger ones, because fewer rounds
+  need larger steps.
   """
   left_out = max(0, len(values) - number)
   start = math.ceil(left_out / 2)
@@ -120,24 +119,26 @@ def middle(values: Sequence[Any], number: int) -> list[Any]:
 
 
 def parse(text: str, binary: str) -> Reductions:
-  """Reads `--reduce`.
+  """Parses `--reduce`.
 
   Args:
-    text: See the module.
+    text: The text, in the format of the module docstring.
     binary: The binary whose flags are reduced.
 
   Returns:
     The reductions.
 
   Raises:
-    ValueError: In one line, if a part is not understood.
+    ValueError: If an item is invalid.
   """
   items = {}
   known = binary_flags.of(binary)
   for part in filter(None, (each.strip() for each in text.split(","))):
     name, equals, value = part.partition("=")
     if not equals or not value or name in items:
-      raise ValueError(f"--reduce: {part!r}: name=value wanted, none twice")
+      raise ValueError(
+        f"--reduce: {part!r}: it must be name=value, without duplicates"
+      )
     if name not in (NUM_SEEDS, NUM_SETTINGS, SEEDS) and name not in known:
       raise ValueError(
         f"--reduce: {name}: experiments.{binary} has no such flag"
@@ -150,7 +151,7 @@ def parse(text: str, binary: str) -> Reductions:
 def _check_value(
   name: str, value: str, known: Mapping[str, flags.Flag], binary: str
 ) -> None:
-  wrong = ValueError(f"--reduce: {name}={value}: that is no value of it")
+  wrong = ValueError(f"--reduce: {name}={value}: invalid value")
   if name in _TEXTS:
     return
   if name in (NUM_SEEDS, NUM_SETTINGS):
@@ -169,7 +170,7 @@ def _check_value(
   else:
     numbers = (flags.IntegerParser, flags.FloatParser)
     if not isinstance(known[name].parser, numbers):
-      raise ValueError(f"--reduce: {name} is no number, so it has no less")
+      raise ValueError(f"--reduce: {name} is not a number")
     try:
       is_right = 0 < float(value.removesuffix("%")) < math.inf
     except ValueError:

@@ -1,4 +1,4 @@
-r"""Runs a table of a paper, and makes a page of it: the paper beside ours.
+r"""Runs a table of a paper and writes a page with the paper's and our values.
 
   python -m experiments.reproduce --list
   python -m experiments.reproduce fed_evolve/1 --budget=2h \
@@ -8,16 +8,17 @@ r"""Runs a table of a paper, and makes a page of it: the paper beside ours.
   python -m experiments.reproduce fed_evolve/3 --merge=runs/a,runs/b \
       --output_dir=runs/whole
 
-Each method under each setting of a column is a job: a run folder of an ordinary
-binary, `<output_dir>/<data set>_<setting>/<method>`, with all rates of the grid
-and all seeds. What is finished is not run again. The page, report.html, shows
-what there is, also of a part. Exit code 3: a job has failed; the others ran on.
+Each method under each setting of a column is a job: a run of one of the other
+binaries with all values of the grid and all seeds, in the run folder
+`<output_dir>/<data set>_<setting>/<method>`. Finished jobs are not repeated.
+The page, report.html, shows all available results, also partial ones. Exit code
+3: a job failed; the other jobs completed.
 
-One of --full, --budget and --reduce says how much is run. --budget measures a
-few rounds and estimates; as long as that is too much it goes down the table's
-list of `rungs`: two seeds, two values of each hyper-parameter, fewer clients in
-a round, fewer rounds, examples and local steps. The page marks all of it. The
-plan is kept in plan.json, which --resume, other shards and --merge go by.
+Set one of --full, --budget and --reduce. --budget measures a few rounds and
+estimates the total time. If it is too long, reductions are applied in the order
+of the table's `rungs`: two seeds, two values of each hyper-parameter, smaller
+cohorts, fewer rounds, examples and local steps. The page marks all reductions.
+The plan is stored in plan.json and is used by --resume, --shard and --merge.
 """
 
 import os
@@ -59,69 +60,71 @@ _HOW_MUCH = ("full", "budget", "reduce")
 
 def define_flags() -> None:
   """Defines the flags."""
-  # Before those of this binary, some of which have the same names.
+  # Before the flags of this binary, some of which have the same names.
   for binary in specification.BINARIES:
     binary_flags.of(binary)
-  flags.DEFINE_bool("list", False, "Names all tables.")
-  flags.DEFINE_string("output_dir", None, "The folder of the reproduction.")
-  flags.DEFINE_bool("full", False, "Runs all that the paper says.")
+  flags.DEFINE_bool("list", False, "Prints the names of all tables.")
+  flags.DEFINE_string("output_dir", None, "Folder of the reproduction.")
+  flags.DEFINE_bool("full", False, "Runs the table without reductions.")
   flags.DEFINE_string(
     "reduce",
     None,
-    "Runs less of it: comma-separated name=value. num_seeds=2,"
-    " seeds=0:1, num_settings=2 (the middle values of each hyper-parameter that"
-    " is chosen), learning_rate=1e-2:1e-1 (these of the paper's), rounds=20 (at"
-    " most), rounds=50% (of the paper's); so for every flag of the binary that"
-    " is a number; evaluate_every=20 (at least); model=cnn.",
+    "Runs less: comma-separated name=value. num_seeds=2; seeds=0:1;"
+    " num_settings=2 (the middle values of each selected hyper-parameter);"
+    " learning_rate=1e-2:1e-1 (these of the paper's values); rounds=20 (at"
+    " most) or rounds=50% (of the paper's), and the same for every numeric flag"
+    " of the binary; evaluate_every=20 (at least); model=cnn.",
   )
   flags.DEFINE_string(
     "budget",
     None,
-    "Runs as much of it as a time such as 30m or 2h allows, by an estimate; see"
-    " above for what is left out first.",
+    "Runs as much as fits in a time such as 30m or 2h, by estimate; see above"
+    " for the order of reductions.",
   )
   flags.DEFINE_string(
     "shard",
     "1/1",
-    "i/n: runs the i-th of n parts, for n machines, with a folder for each or"
-    " one for all. See --merge.",
+    "i/n: runs the i-th of n parts, for n machines with separate folders or a"
+    " shared one. See --merge.",
   )
   flags.DEFINE_list(
     "merge",
     [],
-    "Comma-separated folders of shards: copies their runs to --output_dir, runs"
-    " nothing, and makes the page of all.",
+    "Comma-separated folders of shards. Copies their runs to --output_dir and"
+    " writes the page of all, without running anything.",
   )
-  flags.DEFINE_integer("jobs", 1, "Jobs that run at the same time.")
+  flags.DEFINE_integer("jobs", 1, "Number of jobs that run in parallel.")
   output_folder.define_resume(
-    "Goes on in --output_dir by the plan that is kept there."
+    "Resumes the reproduction in --output_dir with its stored plan."
   )
-  flags.DEFINE_list("only", [], "Comma-separated methods; default: all.")
+  flags.DEFINE_list("only", [], "Comma-separated methods. Default: all.")
   flags.DEFINE_list(
     "columns",
     [],
-    "Comma-separated parts of the names of folders, such as dirichlet_1.0;"
-    " default: all columns.",
+    "Comma-separated parts of folder names, such as dirichlet_1.0, that select"
+    " columns. Default: all columns.",
   )
   flags.DEFINE_bool(
-    "page_only", False, "Runs nothing; makes the page of what there is."
+    "page_only", False, "Writes the page of available results; runs nothing."
   )
   flags.DEFINE_string(
     "flags",
     None,
-    "Further flags of the binaries, blank-separated; the page marks them.",
+    "Further flags for the binaries, separated by blanks. The page marks them.",
   )
   flags.DEFINE_string(
     "data_dir", None, "Folder of the data sets. Default: TFDS_DATA_DIR."
   )
   flags.DEFINE_string(
-    "executor", None, "Passed on to the binaries, as the flags of its workers."
+    "executor",
+    None,
+    "Passed to the binaries, together with the flags of remote workers.",
   )
   worker_flags.define_flags()
 
 
 def _passed_on() -> list[str]:
-  """Returns the flags of this binary that change no result of the others."""
+  """Returns the flags to pass to the binaries; they do not change results."""
   names = ["executor", *execution.RemoteWorkers.__dataclass_fields__]
   return [
     binary_flags.argument(name, FLAGS[name].value)
@@ -131,16 +134,18 @@ def _passed_on() -> list[str]:
 
 
 def _asked(binary: str) -> plan_file.Plan | None:
-  """Returns the plan of the flags, without what a budget leads to.
+  """Returns the plan of the flags, before reductions for a budget.
 
-  None if no flag says anything of it.
+  Returns None if no flag of the plan is set.
 
   Raises:
     ValueError: If a flag is wrong.
   """
   given = [name for name in _HOW_MUCH if FLAGS[name].value]
   if len(given) > 1:
-    raise ValueError(" and ".join(f"--{n}" for n in given) + ": choose one")
+    raise ValueError(
+      " and ".join(f"--{n}" for n in given) + ": set only one of them"
+    )
   if FLAGS.budget:
     budget.parse(FLAGS.budget)
   more_flags = shlex.split(FLAGS.flags or "")
@@ -156,43 +161,42 @@ def _asked(binary: str) -> plan_file.Plan | None:
 
 
 def _plan(asked_table: table.Table, folder: pathlib.Path) -> plan_file.Plan:
-  """Returns the plan: the one that is kept, or that of the flags.
+  """Returns the stored plan, or else the plan of the flags.
 
   Raises:
-    ValueError: If neither is right, or both are and differ.
+    ValueError: If there is no valid plan, or the flags contradict the stored
+      plan.
   """
   asked, kept = _asked(asked_table.of.binary), plan_file.read(folder)
   if FLAGS.merge:
     kept = sharding.common_plan([*map(pathlib.Path, FLAGS.merge)])
   elif kept is None:
     if not any(FLAGS[name].value for name in _HOW_MUCH):
-      raise ValueError(
-        "give --full, --budget or --reduce: how much is to be run"
-      )
+      raise ValueError("one of --full, --budget and --reduce must be set")
     _check_empty(folder)
     return _within_budget(asked_table, asked) if asked.budget else asked
   elif not (FLAGS.resume or FLAGS.page_only):
     raise ValueError(
-      f"--output_dir={folder}: it holds a reproduction; add --resume to go on,"
-      " or name another"
+      f"--output_dir={folder}: it contains a reproduction; add --resume to"
+      " continue it, or name another folder"
     )
   if asked is not None and not asked.is_of(kept):
     raise ValueError(
-      f"--output_dir={folder}: its {plan_file.NAME} says otherwise than the"
-      " flags; leave out --full, --budget, --reduce and --flags to go on, or"
-      " name another folder"
+      f"--output_dir={folder}: its {plan_file.NAME} contradicts the flags; omit"
+      " --full, --budget, --reduce and --flags to continue it, or name another"
+      " folder"
     )
   kept.check(asked_table.of.binary)
   return kept
 
 
 def _check_empty(folder: pathlib.Path) -> None:
-  """Refuses a folder in which there is something else."""
+  """Refuses a folder with other files."""
   if folder.exists() and not folder.is_dir():
     raise ValueError(f"--output_dir={folder}: it is a file; name a folder")
   if folder.exists() and any(folder.iterdir()):
     raise ValueError(
-      f"--output_dir={folder}: it holds files but no {plan_file.NAME}; name"
+      f"--output_dir={folder}: it has files but no {plan_file.NAME}; name"
       " another folder"
     )
 
@@ -200,10 +204,11 @@ def _check_empty(folder: pathlib.Path) -> None:
 def _within_budget(
   asked_table: table.Table, asked: plan_file.Plan
 ) -> plan_file.Plan:
-  """Returns the plan with what the budget leaves.
+  """Returns the plan, reduced to the budget.
 
   Raises:
-    ValueError: If the least of it does not fit, or the measurement fails.
+    ValueError: If the smallest plan exceeds the budget, or the measurement
+      fails.
   """
   more_flags = binary_flags.parsed(
     list(asked.more_flags), asked_table.of.binary
@@ -241,7 +246,7 @@ def _within_budget(
 
 
 def _environment() -> dict[str, str]:
-  """Returns the variables that the binaries get beside those of this one."""
+  """Returns additional environment variables for the binaries."""
   if not FLAGS.data_dir:
     return {}
   return {"TFDS_DATA_DIR": os.path.abspath(FLAGS.data_dir)}
@@ -256,7 +261,7 @@ def _print_list() -> None:
 
 
 def _write_page(made: contents.Contents, folder: pathlib.Path) -> None:
-  # Here, because it imports what draws, which takes time.
+  # Imported here because plotting libraries take time to import.
   from tff_shift.reporting.pages import page
 
   page.write(made, folder)
@@ -264,7 +269,7 @@ def _write_page(made: contents.Contents, folder: pathlib.Path) -> None:
 
 
 def reproduce(name: str) -> int:
-  """Runs a table as the flags say, and makes its page.
+  """Runs a table as the flags define, and writes its page.
 
   Args:
     name: The table.
@@ -277,7 +282,9 @@ def reproduce(name: str) -> int:
   """
   common_flags.require_at_least_one("jobs")
   if not FLAGS.output_dir:
-    raise common_flags.UsageError("--output_dir: name the folder of results")
+    raise common_flags.UsageError(
+      "--output_dir: it must be set to the folder of results"
+    )
   folder = pathlib.Path(FLAGS.output_dir)
   failures = []
   with common_flags.usage_errors():
@@ -328,15 +335,15 @@ def reproduce(name: str) -> int:
 def _check_something_to_do(
   jobs: Sequence[jobs_lib.Job], folder: pathlib.Path, command: str
 ) -> None:
-  """Ends a start that would change nothing.
+  """Ends the binary if there is nothing to do.
 
   Args:
-    jobs: Those of this start.
+    jobs: The jobs of this shard.
     folder: The folder of the reproduction.
-    command: The command, which is on the page.
+    command: The command, which the page shows.
 
   Raises:
-    NothingToDoError: If all are finished, and the page was made after that.
+    NothingToDoError: If all jobs are finished and the page is newer.
   """
   page = folder / _PAGE
   places = [records.JobFolder(folder, job) for job in jobs]
@@ -347,17 +354,17 @@ def _check_something_to_do(
     and f">{markupsafe.escape(command)}<" in page.read_text(encoding="utf-8")
   ):
     raise output_folder.NothingToDoError(
-      f"nothing is left to do, for all jobs are done; page: {page}"
+      f"nothing to do: all jobs are done; page: {page}"
     )
 
 
 def _run(runner: running.Runner, jobs: Sequence[jobs_lib.Job]) -> list[str]:
-  """Runs jobs; returns what failed."""
+  """Runs jobs and returns the failures, one line each."""
   teller = telling.ProgressReporter(len(jobs), FLAGS.jobs)
   try:
     return runner.run(jobs, teller)
   except (KeyboardInterrupt, files.WriteError):
-    how = f"to go on: --resume --output_dir={FLAGS.output_dir}"
+    how = f"continue with --resume --output_dir={FLAGS.output_dir}"
     print(shown_names.printable(how), flush=True)
     raise
   finally:
@@ -365,23 +372,23 @@ def _run(runner: running.Runner, jobs: Sequence[jobs_lib.Job]) -> list[str]:
 
 
 def main(names: Sequence[str]) -> None:
-  """Does what the flags ask for.
+  """Lists tables or reproduces one.
 
   Args:
-    names: Of the table to run.
+    names: The positional arguments: the name of the table.
   """
   if FLAGS.list:
     _print_list()
     return
   if len(names) != 1:
     raise common_flags.UsageError(
-      "name one table, such as fed_evolve/1; --list names all"
+      "name one table, such as fed_evolve/1; --list prints all"
     )
   sys.exit(reproduce(names[0]))
 
 
 def run() -> None:
-  """Reads the command line and runs this binary, to the end of the process."""
+  """Runs this binary with the command line and ends the process."""
   program.run(main, define_flags, takes_arguments=True)
 
 

@@ -1,43 +1,43 @@
-"""Which runs a table of a paper is made of: a TOML file for each table.
+"""Specifications of tables, one TOML file per table.
 
-A file may start from another (`base`, a path beside it without .toml), whose
-keys it overrides one by one; that is where the methods, data sets and settings
-of a paper stand that its tables share. Keys (names of data sets, methods,
-settings and metrics are made of letters, digits and `_ . + -`):
+A file may extend another (`base`, a relative path without .toml) and override
+its keys one by one. The base file has the methods, data sets and settings that
+the tables of a paper share. Keys (names of data sets, methods, settings and
+metrics consist of letters, digits and `_ . + -`):
 
-    name             "<paper>/<table>"; the cells are those of `papers`
-    title            what the table shows
-    binary           the binary of `experiments` that makes the runs
-    select           the binary's rule of selection, "" if it has none
+    name             "<paper>/<table>"; its cells are read from `papers`
+    title            describes the table
+    binary           the binary of `experiments` for the runs
+    select           the selection criterion of the binary, "" without one
     seeds, selection_seeds
     flags            flags of all runs
-    grid             by hyper-parameter, the values of which `select` chooses
-                     one; each method gets those that it has
-    datasets.<name>  label, preset, flags, grid, needs (folders of the data
-                     directory that there must be), methods.<name> (flags of a
-                     method there), absent (why there are no runs)
+    grid             values of each hyper-parameter from which `select` selects;
+                     methods ignore hyper-parameters that they lack
+    datasets.<name>  label, preset, flags, grid, needs (required folders in the
+                     data directory), methods.<name> (flags of a method on this
+                     data set), absent (reason for no runs)
     methods.<name>   label, algorithm, flags, absent, absent_metrics.<metric>;
                      job (the method whose run folder it shares, instead of
-                     algorithm), reads (the algorithm of summary.json, where a
-                     run folder has several)
-    settings.<name>  label (with {}), labels.<value>; flag (its value is that of
-                     a flag) or flags.<value>, or entry (runs with all values;
-                     the setting of summary.json that tells them apart;
-                     values.<value> is what a value is called there), or
-                     neither: it only names a metric
-    metrics.<name>   label, reads (the metric of summary.json; {<setting>} in it
-                     is replaced), unit, divided_by, higher_is_better,
+                     algorithm), reads (the algorithm in summary.json, if a run
+                     folder has several)
+    settings.<name>  label (with {}), labels.<value>; flag (the flag with this
+                     value) or flags.<value>, or entry (one run has all values,
+                     and this setting in summary.json distinguishes them;
+                     values.<value> is the name of a value there), or neither:
+                     the setting only selects a metric
+    metrics.<name>   label, reads (the metric in summary.json; {<setting>} is
+                     replaced by its value), unit, divided_by, higher_is_better,
                      orderings, absent
-    rows_by          settings that make rows instead of columns
-    also             methods that the paper's table has not, run like its own
-    extras           the same, run only if they are asked for
-    ours             cells that the paper does not print: datasets, methods,
-                     metrics, settings.<name>, lists whose product is made
+    rows_by          settings that are rows instead of columns
+    also             methods that are not in the paper's table, run as well
+    extras           the same, but only run if requested
+    ours             cells that are not in the paper: the product of the lists
+                     datasets, methods, metrics and settings.<name>
     computed         how cells are computed from the runs of the table `of`
     decisions        headings of BUILD_NOTES.md
-    silent           flags about which the paper says nothing
+    silent           flags that the paper does not state
     differs          list of {name, paper, ours, reason}
-    rungs            what `--budget` reduces, in order, each as in `--reduce`
+    rungs            reductions for `--budget`, in order, each as in `--reduce`
 """
 
 import dataclasses
@@ -67,9 +67,9 @@ BINARIES = (
   "online_adaptation",
 )
 COMPUTED = ("paired_t",)
-# Tables of names of a file.
+# The keys of a file that map names to tables.
 _NAMED = ("datasets", "methods", "settings", "metrics")
-# Some become parts of paths, and some of templates.
+# Names become parts of paths or of templates.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 
 _Scalar = bool | int | float | str
@@ -88,7 +88,7 @@ class SpecificationError(ValueError):
 
 
 class Dataset(records.Record):
-  """See the module, `datasets`."""
+  """A data set of a table, the key `datasets.<name>`."""
 
   label: str = ""
   preset: str = ""
@@ -100,7 +100,7 @@ class Dataset(records.Record):
 
 
 class Method(records.Record):
-  """See the module, `methods`."""
+  """A method of a table, the key `methods.<name>`."""
 
   label: str = ""
   algorithm: str = ""
@@ -112,7 +112,7 @@ class Method(records.Record):
 
 
 class Setting(records.Record):
-  """See the module, `settings`."""
+  """A setting of a table, the key `settings.<name>`."""
 
   label: str = "{}"
   labels: dict[str, str] = msgspec.field(default_factory=dict)
@@ -124,23 +124,23 @@ class Setting(records.Record):
   def __post_init__(self):
     templates.check(self.label, {""})
     if sum(map(bool, (self.flag, self.flags, self.entry))) > 1:
-      raise ValueError("only one of flag, flags and entry may be given")
+      raise ValueError("only one of flag, flags and entry may be set")
     if self.values and not self.entry:
-      raise ValueError("values belong to entry, which is missing")
+      raise ValueError("values needs entry, which is missing")
 
   def shown(self, value: Any) -> str:
-    """Returns what a heading calls a value."""
+    """Formats a value for headings."""
     return self.labels.get(str(value)) or templates.fill(
       self.label, {"": value}
     )
 
   def flags_of(self, value: Any) -> _Flags:
-    """Returns the flags of a value; none if it only names a metric."""
+    """Returns the flags of a value; none if it only selects a metric."""
     return {self.flag: value} if self.flag else self.flags.get(str(value), {})
 
 
 class Metric(records.Record):
-  """See the module, `metrics`."""
+  """A metric of a table, the key `metrics.<name>`."""
 
   label: str = ""
   reads: str = ""
@@ -152,7 +152,7 @@ class Metric(records.Record):
 
 
 class Ours(records.Record):
-  """See the module, `ours`."""
+  """Cells that are not in the paper, the key `ours`."""
 
   datasets: _SomeNames
   methods: _SomeNames
@@ -163,7 +163,7 @@ class Ours(records.Record):
 
 
 class Difference(records.Record):
-  """See the module, `differs`."""
+  """A difference from the paper, an item of the key `differs`."""
 
   name: str
   paper: str
@@ -172,7 +172,7 @@ class Difference(records.Record):
 
 
 class Specification(records.Record):
-  """A table; see the module for what the fields are."""
+  """A table. The fields are the keys in the docstring of the module."""
 
   name: str
   title: str
@@ -207,7 +207,7 @@ class Specification(records.Record):
     return papers.get(paper) if paper in papers.names() else None
 
   def cells(self) -> list["WantedCell"]:
-    """Returns all cells: the paper's, then those of `also` and what follows."""
+    """Returns the cells of the paper, then of `also`, `extras` and `ours`."""
     printed = []
     if self.paper is not None:
       printed = self.paper.table(self.name.partition("/")[2])
@@ -246,14 +246,14 @@ class Specification(records.Record):
 
 @dataclasses.dataclass(frozen=True)
 class WantedCell:
-  """A cell that a table has, whether the paper prints it or not.
+  """A cell of a table, printed in the paper or not.
 
   Attributes:
     dataset: The data set.
     setting: Pairs of name and value.
     method: The method.
     metric: The metric.
-    printed: What the paper prints, or None.
+    printed: The cell in the paper, or None.
   """
 
   dataset: str
@@ -277,24 +277,23 @@ def _in_order(name: str) -> tuple[Any, ...]:
 
 
 def load(name: str) -> Specification:
-  """Reads the specification of a table, checked.
+  """Reads and checks the specification of a table.
 
   Args:
     name: One of `names`, or the path of a TOML file.
 
   Returns:
-    The specification. What only the binary knows, such as its flags, is checked
-    by `checks`.
+    The specification. The module `checks` checks flags of the binary.
 
   Raises:
-    SpecificationError: If there is none, or it is wrong.
+    SpecificationError: If it does not exist or is wrong.
   """
   path = pathlib.Path(name)
   if path.suffix != ".toml":
     path = _FOLDER / f"{name.replace('/', '_')}.toml"
     if name not in names():
       raise SpecificationError(
-        f"{name}: there is no such table; --list names all"
+        f"{name}: unknown table; --list prints all"
         f"{arguments.did_you_mean(name, names())}"
       )
   layers = _layers(path)
@@ -305,7 +304,7 @@ def load(name: str) -> Specification:
 
 
 def _layers(path: pathlib.Path) -> dict[pathlib.Path, dict[str, Any]]:
-  """Reads a file and those that it starts from; the lowest comes first."""
+  """Reads a file and its base files; the lowest base comes first."""
   layers, where = {}, ""
   while path.resolve() not in {each.resolve() for each in layers}:
     try:
@@ -324,13 +323,13 @@ def _layers(path: pathlib.Path) -> dict[pathlib.Path, dict[str, Any]]:
       return layers
     where = f"{path}: base"
     if not isinstance(base, str):
-      raise SpecificationError(f"{where}: the path of a file wanted")
+      raise SpecificationError(f"{where}: it must be the path of a file")
     path = path.parent / f"{base}.toml"
-  raise SpecificationError(f"{where}: the file starts from itself")
+  raise SpecificationError(f"{where}: the file extends itself")
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-  """Returns tables of tables joined; what is above counts."""
+  """Merges nested tables; values of `above` override those of `below`."""
   merged = dict(below)
   for key, value in above.items():
     both = isinstance(value, dict) and isinstance(merged.get(key), dict)
@@ -339,7 +338,7 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def _record(layers: Iterable[dict[str, Any]]) -> Specification:
-  """Makes the record of files, each over those before it."""
+  """Merges files, each overriding those before it, into a record."""
   try:
     merged = functools.reduce(_merged, layers)
   except RecursionError:
@@ -350,10 +349,10 @@ def _record(layers: Iterable[dict[str, Any]]) -> Specification:
 def _at_fault(
   layers: dict[pathlib.Path, dict[str, Any]], error: ValueError
 ) -> pathlib.Path:
-  """Returns the file of the field that an error names.
+  """Returns the file that causes an error.
 
-  That is the first from which on the error is always the same, or the last file
-  for what is in none.
+  This is the first file from which on the error stays the same, or the last
+  file for a missing field.
   """
   *lower, at_fault = layers
   if re.fullmatch(r"the field \w+ is missing", str(error)):
@@ -370,7 +369,7 @@ def _at_fault(
 
 
 def _check(spec: Specification) -> None:
-  """Refuses names that lead nowhere, and fields that do not agree."""
+  """Refuses unknown names, and fields that contradict each other."""
 
   def refuse(key, message):
     raise ValueError(f"{key}: {message}")
@@ -382,15 +381,15 @@ def _check(spec: Specification) -> None:
   for key in ("seeds", "selection_seeds"):
     given = getattr(spec, key)
     if len(set(given)) != len(given):
-      refuse(key, f"none may stand there twice, got {list(given)}")
+      refuse(key, f"it must not have duplicates, got {list(given)}")
   if not set(spec.selection_seeds) <= set(spec.seeds):
-    refuse("selection_seeds", "they must be a part of seeds")
+    refuse("selection_seeds", "it must be a subset of seeds")
   for key in _NAMED:
     for name in getattr(spec, key):
       if not _NAME.fullmatch(name):
-        refuse(key, f"{name!r} is no name of letters, digits and _ . + -")
+        refuse(key, f"{name!r} must consist of letters, digits and _ . + -")
   if bool(spec.computed) != bool(spec.of):
-    refuse("of", "it names the table from which cells are computed")
+    refuse("of", "computed and of must be set together")
   if spec.of and spec.of not in names():
     refuse("of", f"there is no table {spec.of}")
   for heading in spec.decisions:
@@ -402,11 +401,11 @@ def _check(spec: Specification) -> None:
   for name, method in spec.methods.items():
     num_given = sum(map(bool, (method.algorithm, method.absent, method.job)))
     if num_given != 1 and not spec.computed:
-      refuse(f"methods.{name}", "it needs one of algorithm, absent and job")
+      refuse(f"methods.{name}", "it needs one of algorithm, absent or job")
     if method.job and not spec.methods.get(method.job, Method()).algorithm:
       refuse(f"methods.{name}.job", f"{method.job!r} has no run folder")
     if method.job and method.flags:
-      refuse(f"methods.{name}.flags", f"they are those of {method.job!r}")
+      refuse(f"methods.{name}.flags", f"set them for {method.job!r} instead")
   for name, dataset in spec.datasets.items():
     for method in dataset.methods:
       if method not in spec.methods:
@@ -420,7 +419,7 @@ def _check(spec: Specification) -> None:
       refuse(f"metrics.{name}.reads", error)
   cells = spec.cells()
   if not cells:
-    refuse("ours", f"{spec.name} has no cell: neither the paper's nor ours")
+    refuse("ours", f"{spec.name} has no cells, of the paper or of ours")
   for cell in cells:
     for key, found, known in (
       ("datasets", cell.dataset, spec.datasets),
@@ -429,7 +428,7 @@ def _check(spec: Specification) -> None:
       *(("settings", name, spec.settings) for name, _ in cell.setting),
     ):
       if found not in known:
-        refuse(key, f"nothing is said of {found!r}, which a cell has")
+        refuse(key, f"{found!r}, which a cell has, is missing")
     try:
       templates.check(spec.metrics[cell.metric].reads, dict(cell.setting))
     except ValueError as error:
@@ -437,4 +436,4 @@ def _check(spec: Specification) -> None:
     for name, value in cell.setting:
       setting = spec.settings[name]
       if setting.flags and str(value) not in setting.flags:
-        refuse(f"settings.{name}.flags", f"nothing is said of {value!r}")
+        refuse(f"settings.{name}.flags", f"{value!r} is missing")

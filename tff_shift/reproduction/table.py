@@ -1,4 +1,4 @@
-"""A table on its way from a specification to a page."""
+"""Turns the specification of a table into jobs and page contents."""
 
 import dataclasses
 import pathlib
@@ -20,12 +20,12 @@ from tff_shift.reproduction.jobs import jobs as jobs_lib
 
 
 class Table:
-  """A table, with what of it is asked for.
+  """A table and its requested part.
 
   Attributes:
     spec: The specification.
-    of: That of the runs: the same, unless cells are computed from another
-      table's.
+    of: The specification of the runs: `spec`, or the table from whose cells
+      `spec` is computed.
   """
 
   def __init__(
@@ -40,14 +40,14 @@ class Table:
     """Reads the specification.
 
     Args:
-      name: See `specification.load`.
-      only: Methods; empty means all.
-      columns: See `jobs.chosen`.
+      name: The name or path of the table, see `specification.load`.
+      only: The requested methods; empty: all.
+      columns: The requested columns, see `jobs.chosen`.
       data_dir: The folder of the data sets.
-      runs_in: Folders whose runs are shown also where their data are not.
+      runs_in: Folders whose runs are shown even if their data set is missing.
 
     Raises:
-      SpecificationError: If it is wrong.
+      SpecificationError: If the specification is wrong.
     """
     self.spec = specification.load(name)
     self.of = specification.load(self.spec.of) if self.spec.of else self.spec
@@ -62,7 +62,7 @@ class Table:
     reductions: reductions_lib.Reductions,
     more_flags: Mapping[str, Any],
   ) -> list[jobs_lib.PlannedCell]:
-    """Returns the cells of the table of the runs, see `jobs.plan`."""
+    """Returns the planned cells of the table `of`, see `jobs.plan`."""
     return jobs_lib.plan(
       self.of,
       reductions,
@@ -80,7 +80,7 @@ class Table:
     return any(self._dataset_of(folder) == dataset for folder in folders)
 
   def _dataset_of(self, folder: str) -> str:
-    # "cifar10_corrupted_shift_linear" is not of "cifar10".
+    # "cifar10_corrupted_shift_linear" does not belong to "cifar10".
     fitting = (
       name for name in self.of.datasets if f"{folder}_".startswith(f"{name}_")
     )
@@ -89,7 +89,7 @@ class Table:
   def chosen(
     self, planned: Sequence[jobs_lib.PlannedCell]
   ) -> list[jobs_lib.Job]:
-    """Returns the jobs that are asked for, see `jobs.chosen`."""
+    """Returns the requested jobs, see `jobs.chosen`."""
     only = self._only
     if self.spec.computed and not only:
       wanted = self.spec.cells()
@@ -105,14 +105,14 @@ class Table:
     command: str,
     failures: Sequence[str],
   ) -> contents.Contents:
-    """Makes what the page shows of what there is in a folder.
+    """Returns the page contents for the results in a folder.
 
     Args:
-      plan: What was planned there.
-      planned: The cells by that plan, see `planned`.
+      plan: The plan of the folder.
+      planned: The cells of that plan, see `planned`.
       folder: The folder of the reproduction.
-      command: What makes the page.
-      failures: What failed, in one line each.
+      command: The command that writes the page.
+      failures: The failed jobs, one line each.
     """
     jobs = self.chosen(planned)
     more_flags = binary_flags.parsed(list(plan.more_flags), self.of.binary)
@@ -148,20 +148,20 @@ class Table:
     )
 
   def planned_of_computed(self) -> list[jobs_lib.PlannedCell]:
-    """Returns the cells of a table that is computed, which has no jobs."""
+    """Returns the cells of a computed table, which has no jobs."""
     return jobs_lib.plan(
       self.spec, reductions_lib.Reductions(), data_dir=self._data_dir
     )
 
 
 def _of_budget(plan: plan_file.Plan) -> contents.Setting:
-  """Returns the line on what a budget has led to."""
+  """Returns the protocol line of the budget and its reductions."""
   steps = ", ".join(f"{name}={text}" for name, text in plan.reduce.items())
   return contents.Setting(
     name="budget",
     paper="",
     ours=f"{plan.budget}, estimated {shown.duration(plan.estimate)}:"
-    f" {steps or 'nothing is reduced'}",
+    f" {steps or 'nothing reduced'}",
     is_reduced=bool(plan.reduce),
-    reason="reduced in the order of the table's rungs until it fitted",
+    reason="reduced in the order of the table's rungs until it fits",
   )

@@ -1,7 +1,7 @@
-"""Texts with names in braces, such as `{evaluated}_accuracy`.
+"""Templates: texts with names in braces, such as `{evaluated}_accuracy`.
 
-A name stands for a value, and nothing else can be said: no attribute, index,
-conversion or format. `{{` and `}}` are braces.
+Names are replaced by values. Attributes, indices, conversions and formats are
+not supported. `{{` and `}}` are literal braces.
 """
 
 import re
@@ -13,33 +13,33 @@ _PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 def check(template: str, known: Collection[str]) -> None:
-  """Refuses what is in braces and is no known name.
+  """Refuses unknown names in braces.
 
   Args:
     template: The text.
-    known: The names that may stand in it.
+    known: The allowed names.
 
   Raises:
-    ValueError: In one line that shows the part.
+    ValueError: If the template has another name or an unmatched brace.
   """
   for found in _PART.finditer(template):
     if found[0] not in ("{{", "}}") and found[1] not in known:
       allowed = ", ".join(f"{{{name}}}" for name in known) or "nothing"
       raise ValueError(
-        f"{found[0]} in {template!r} is not allowed; in braces there may be"
-        f" {allowed}"
+        f"{found[0]} in {template!r} is not allowed; the allowed names in"
+        f" braces are {allowed}"
       )
 
 
 def fill(template: str, values: Mapping[str, Any]) -> str:
-  """Puts values in the places of their names.
+  """Replaces names in braces by values.
 
   Args:
-    template: The text, see `check`.
-    values: By name.
+    template: The text.
+    values: The values by name.
 
   Raises:
-    ValueError: See `check`.
+    ValueError: If the template has another name or an unmatched brace.
   """
   check(template, values)
   return _PART.sub(

@@ -216,7 +216,7 @@ def test_full_disk_ends_a_process_in_one_line(tmp_path, start_binary):
   assert process.returncode == 5
   assert errors.count("\n") == 1
   assert "state_3 cannot be written: File too large; partial" in errors
-  assert errors.endswith(f"add --resume --output_dir={folder}\n")
+  assert errors.endswith(f"continue with --resume --output_dir={folder}\n")
   (run,) = (folder / "checkpoints").glob("fed_rep*")
   assert list(run.iterdir()) == []
 

@@ -189,10 +189,10 @@ def test_stopped_run_shows_what_is_missing(make, tmp_path):
   first, second = contents.cells
   assert not first.run.is_finished
   assert (second.row, second.column) == ("fed_evp", ("client accuracy",))
-  assert second.absent == f"not run: it has not ended in {tmp_path / 'a'}"
+  assert second.absent == f"not run: not finished in {tmp_path / 'a'}"
   assert contents.problems == [
-    f"{tmp_path / 'a'}: fed_evp did not end; if nothing runs there, --resume"
-    " goes on"
+    f"{tmp_path / 'a'}: fed_evp did not finish; if it is not running,"
+    " continue with --resume"
   ]
   nothing = contents_of(make("b", algorithm=["fed_evp"]))
   assert not nothing.cells and len(nothing.problems) == 1
@@ -259,8 +259,8 @@ def test_main_metrics_are_accuracies_of_clients(make):
       "summary.json: runs[0]: the field dataset is missing",
     ),
     ("metrics.csv", "round,seed\n1\n", "metrics.csv: line 2: it has 1 cells"),
-    ("metrics.csv", "round,seed\n1,x\n", "line 2: seed is 'x', and must be"),
-    ("metrics.csv", "round,round\n", "line 1: two columns have one name"),
+    ("metrics.csv", "round,seed\n1,x\n", "line 2: seed is 'x'; it must be"),
+    ("metrics.csv", "round,round\n", "line 1: two columns have the same name"),
     ("metrics.csv", "a\n" + 2**18 * "1" + "\n", "metrics.csv: line 2: field"),
   ],
 )
@@ -285,7 +285,9 @@ def test_file_that_is_none_is_refused(make):
       (os.rmdir if kind == "a folder" else os.unlink)(path / name)
     os.rename(path / "kept", path / name)
   (path / "config.json").unlink()
-  with pytest.raises(ValueError, match=r"a run folder, for it has no config"):
+  with pytest.raises(
+    ValueError, match=r"a run folder, because it has no config"
+  ):
     run_folders.read(path)
 
 

@@ -135,9 +135,9 @@ def test_orderings_are_told_in_one_line(contents, table):
   # odd above FedAvg holds; a_b% above odd and FedAvg does not; of the loss,
   # the means are equal, so that odd is not ahead.
   assert line.startswith(
-    "Orderings: 1 of 4 pairs are in the paper's order in our means, 0 of them"
+    "Orderings: 1 of 4 pairs have the paper's order in our means, 0 of them"
   )
-  assert "; 7 pairs cannot be told, for runs are missing" in line
+  assert "; 7 pairs are unknown because runs are missing" in line
 
 
 def test_text_without_any_cell(empty):

@@ -100,8 +100,7 @@ def test_one_command_starts_goes_on_and_does_nothing(
   times = {each: each.stat().st_mtime_ns for each in folder.rglob("*")}
   assert run_reproduce(*arguments) == 0
   assert capsys.readouterr() == (
-    "nothing is left to do, for all jobs are done; page:"
-    f" {folder / 'report.html'}\n",
+    f"nothing to do: all jobs are done; page: {folder / 'report.html'}\n",
     "",
   )
   assert times == {each: each.stat().st_mtime_ns for each in folder.rglob("*")}
@@ -199,17 +198,20 @@ def test_the_page_has_the_columns_that_are_asked_for(
 @pytest.mark.parametrize(
   "more, message",
   [
-    ((), "give --full, --budget or --reduce"),
-    (("--full", "--budget=1h"), "--full and --budget: choose one"),
-    (("--budget=1",), "--budget=1: a time such as 30m"),
-    (("--full", "--only=x"), "--only=x: there are fed_avg"),
-    (("--full", "--columns=x"), "--columns=x: there are rotated_digits"),
+    ((), "one of --full, --budget and --reduce"),
+    (("--full", "--budget=1h"), "--full and --budget: set only one"),
+    (("--budget=1",), "--budget=1: it must be a time such as 30m"),
+    (("--full", "--only=x"), "--only=x: it must be one of fed_avg"),
+    (
+      ("--full", "--columns=x"),
+      "--columns=x: it must be part of one of rotated_digits",
+    ),
     (("--full", "--shard=2/1"), "--shard=2/1"),
     (("--full", "--jobs=0"), "--jobs=0: it must be at least 1"),
     (("--full", "--flags=--x=1"), "no flag --x"),
-    (("--full", "--flags=rounds=1"), "'rounds=1' is not of the form"),
-    (("--merge=nowhere",), "nowhere holds no plan.json"),
-    (("--full", "--output_dir="), "--output_dir: name the folder"),
+    (("--full", "--flags=rounds=1"), "'rounds=1': it must be --name=value"),
+    (("--merge=nowhere",), "nowhere has no plan.json"),
+    (("--full", "--output_dir="), "--output_dir: it must be set"),
   ],
 )
 def test_wrong_flags_are_refused(
@@ -228,8 +230,8 @@ def test_other_plans_do_not_mix(tmp_path, run_reproduce, capsys):
   assert run_reproduce("demo/digits", folder, "--reduce=rounds=5", *only) == 0
   for more, message in (
     (["--reduce=rounds=5"], "add --resume"),
-    (["--reduce=rounds=6", "--resume"], "says otherwise"),
-    (["--resume", "--flags=--rounds=3"], "says otherwise"),
+    (["--reduce=rounds=6", "--resume"], "contradicts the flags"),
+    (["--resume", "--flags=--rounds=3"], "contradicts the flags"),
   ):
     assert run_reproduce("demo/digits", folder, *more, *only) == 2
     assert message in capsys.readouterr().err
@@ -238,7 +240,7 @@ def test_other_plans_do_not_mix(tmp_path, run_reproduce, capsys):
   plan.write_text(plan.read_text().replace('"5"', '"4"'))
   assert run_reproduce("demo/digits", folder, "--resume", *only) == 2
   error = capsys.readouterr().err
-  assert "holds another run" in error
+  assert "contains another run" in error
   assert "--rounds=5" in error and "--rounds=4" in error
   assert starts(tmp_path / "a") == {f"{_IID}/fed_avg": 1}
 
@@ -246,7 +248,7 @@ def test_other_plans_do_not_mix(tmp_path, run_reproduce, capsys):
 def test_a_folder_with_other_files_is_refused(tmp_path, run_reproduce, capsys):
   (tmp_path / "mine").write_text("mine")
   assert run_reproduce("demo/digits", f"--output_dir={tmp_path}", "--full") == 2
-  assert "holds files but no plan.json" in capsys.readouterr().err
+  assert "has files but no plan.json" in capsys.readouterr().err
   assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
@@ -286,7 +288,7 @@ def test_shards_of_other_plans_are_not_joined(tmp_path, run_reproduce, capsys):
     )
   both = f"--merge={tmp_path}/4,{tmp_path}/5"
   assert run_reproduce("demo/digits", both, f"--output_dir={tmp_path}/w") == 2
-  assert "by another plan" in capsys.readouterr().err
+  assert "has another plan" in capsys.readouterr().err
   assert not (tmp_path / "w").exists()
 
 

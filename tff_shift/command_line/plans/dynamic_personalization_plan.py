@@ -92,14 +92,15 @@ def define_flags() -> None:
     "periods_per_distribution",
     5,
     "Number of consecutive periods of a stream with the same distribution and"
-    " the same heavy labels. With 1, an update for the next period is always"
+    " the same dominant labels. With 1, an update for the next period is always"
     " too late.",
   )
   flags.DEFINE_string(
     "rest",
     "others",
-    "Labels of the examples outside the fractions of the heavy labels: others,"
-    " sampled from the remaining labels; or any, from all labels.",
+    "Labels of the remaining examples of a period, beyond the fractions that"
+    " its distribution defines: others, sampled from labels without a fraction;"
+    " or any, from all labels.",
   )
   flags.DEFINE_string(
     "representation",

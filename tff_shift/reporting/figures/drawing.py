@@ -1,18 +1,17 @@
-"""What all figures have in common: their look, spread over seeds, files.
+"""Common parts of all figures: style, spread over seeds, and files.
 
-Nothing here touches the global state of matplotlib: every figure is drawn on a
-canvas of its own, without pyplot, so it works without a display, in threads,
-and inside an application that has chosen another backend. Colours are those of
-Okabe and Ito ("Color Universal Design", 2008) and one of Tol's, which
-colour-blind readers can tell apart; markers and line styles repeat what the
-colour says, for print.
+Does not use the global state of matplotlib: every figure has its own canvas,
+without pyplot. So it works without a display, in threads, and in applications
+with another backend. Colours are those of Okabe and Ito ("Color Universal
+Design", 2008) and one of Tol's, which colour-blind readers can distinguish.
+Markers and line styles repeat the colour code, for print.
 
-Names of the user's are shown as they are written, whatever signs are in them:
-no text is a formula, and what the fonts lack is escaped. Long ones are cut.
+Names of the user are shown literally: no text is a formula, and characters that
+the fonts lack are escaped. Long names are shortened.
 
-What several seeds have measured has them as its first axis. Lines and points
-are means over them, bands and error bars one sample standard deviation up and
-down, and the legend says so.
+The first axis of values is the seed. Lines and points are means over seeds.
+Bands and error bars are one sample standard deviation up and down, as stated in
+the legend.
 """
 
 import functools
@@ -39,7 +38,7 @@ from tff_shift import files
 from tff_shift import shown_names
 
 DPI = 120
-# The last of them is Tol's wine: Okabe and Ito's yellow is too pale for lines.
+# The last one is Tol's wine: Okabe and Ito's yellow is too pale for lines.
 COLORS = (
   "#0072B2",  # blue
   "#D55E00",  # vermilion
@@ -59,24 +58,24 @@ _MAX_TICK_LABELS = 16
 TITLE_SIZE = 12
 LABEL_SIZE = 11
 TICK_SIZE = 9
-# In the label of what shows spread.
+# Part of the labels that explain spread.
 _SPREAD = "deviation over"
-# Characters of a line of the legend, and inches of its height.
+# The width of a legend line in characters, and its height in inches.
 _LEGEND_WIDTH = 30
 _LEGEND_LINE = 0.17
-# The same of its characters, and of those of a title.
+# The width in inches of a character of the legend, and of a title.
 _LEGEND_CHARACTER, TITLE_CHARACTER = 0.08, 0.1
-# Inches of the height of a line of a title.
+# The height of a title line in inches.
 TITLE_LINE = 0.2
-# Characters that names, and whole titles, have at most.
+# The maximum length of names, and of whole titles.
 _LONGEST_NAME, _LONGEST_TITLE = 30, 140
-# Entries of a legend, of which a thousand would be no picture any more.
+# The maximum number of legend entries; more make the figure too high.
 _MOST_ENTRIES = 100
-# Inches beside the axes: the labels of the vertical one, and margins.
+# Inches next to the axes: the labels of the vertical axis, and margins.
 _BESIDE_AXES = 1.0
-# Matplotlib leaves out of legends what begins with an underscore, or is empty.
+# Legends of matplotlib omit labels that are empty or start with an underscore.
 _SHOWN = "\N{WORD JOINER}"
-# Begins the id of a title, which goes on with the title as it was given.
+# The prefix of the id of a title, followed by the unbroken title.
 _TITLE = "title: "
 
 
@@ -84,7 +83,7 @@ class Curve(NamedTuple):
   """One learning curve.
 
   Attributes:
-    rounds: `[points]`, where the values were taken.
+    rounds: `[points]`, the rounds of the values.
     by_seed: `[seeds, points]` values.
   """
 
@@ -95,14 +94,14 @@ class Curve(NamedTuple):
 def mean_and_spread(
   by_seed: Sequence[Sequence[float]] | np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray | None]:
-  """Computes what stands for several seeds.
+  """Computes mean and sample standard deviation over seeds.
 
   Args:
     by_seed: `[seeds, ...]` values.
 
   Returns:
-    The mean over the seeds and their sample standard deviation, both `[...]`;
-    the spread of a single seed is None.
+    The mean and the sample standard deviation, both `[...]`. The latter is None
+    for a single seed.
   """
   spread = np.std(by_seed, axis=0, ddof=1) if len(by_seed) > 1 else None
   return np.mean(by_seed, axis=0), spread
@@ -124,7 +123,7 @@ def new_figure(title: str, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
 
 
 def style_axes(axes: Axes, title: str, xlabel: str, ylabel: str) -> None:
-  """Gives axes their title, their labels, and the look of all figures."""
+  """Sets title, labels and common style of axes."""
   set_title(axes, title)
   axes.set_xlabel(xlabel, fontsize=LABEL_SIZE)
   axes.set_ylabel(ylabel, fontsize=LABEL_SIZE)
@@ -135,7 +134,7 @@ def style_axes(axes: Axes, title: str, xlabel: str, ylabel: str) -> None:
 
 
 def shown(name: object, length: int = _LONGEST_NAME) -> str:
-  """Returns a name as figures show it, in one line of at most `length`."""
+  """Formats a name for figures, in one line of at most `length` characters."""
   drawable = "".join(
     each if ord(each) in _glyphs() else ascii(each)[1:-1] for each in str(name)
   )
@@ -144,7 +143,7 @@ def shown(name: object, length: int = _LONGEST_NAME) -> str:
 
 @functools.cache
 def _glyphs() -> frozenset[int]:
-  """Returns the characters that the fonts of figures have."""
+  """Returns the characters in the fonts of figures."""
   glyphs = set()
   for family in font_manager.FontProperties().get_family():
     properties = font_manager.FontProperties(family=[family])
@@ -154,31 +153,31 @@ def _glyphs() -> frozenset[int]:
 
 
 def label(name: object) -> str:
-  """Returns the label of an artist that the legend is to show, whatever it is.
+  """Returns the label of an artist in a form that legends always show.
 
   Args:
     name: The name.
 
   Returns:
-    The name as figures show it; `add_legend` takes off what is put before it.
+    The formatted name, possibly with a prefix that `add_legend` removes.
   """
   text = shown(name, 2 * _LEGEND_WIDTH)
   return text if text.strip() and text[0] != "_" else _SHOWN + text
 
 
 def title_lines(title: str, inches: float) -> str:
-  """Returns a title broken into lines that fit into a width."""
+  """Breaks a title into lines of a width."""
   width = max(int(inches / TITLE_CHARACTER), 1)
   return textwrap.fill(shown(title, _LONGEST_TITLE), width)
 
 
 def set_title(axes: Axes, title: str, inches: float | None = None) -> None:
-  """Puts a title above axes.
+  """Sets the title of axes.
 
   Args:
     axes: The axes.
     title: The title, in one line.
-    inches: The width that there is. None: that of the figure.
+    inches: The available width. None: the width of the figure.
   """
   if inches is None:
     inches = axes.figure.get_figwidth() - _BESIDE_AXES
@@ -191,7 +190,7 @@ def set_title(axes: Axes, title: str, inches: float | None = None) -> None:
 
 
 def set_figure_title(figure: Figure, title: str) -> None:
-  """Puts a title above all axes, at the left edge of the figure."""
+  """Sets the title of a figure, at its left edge."""
   figure.suptitle(
     title_lines(title, figure.get_figwidth()),
     fontsize=TITLE_SIZE,
@@ -203,13 +202,13 @@ def set_figure_title(figure: Figure, title: str) -> None:
 def name_ticks(
   axis: Axis, ticks: Sequence[float], names: Sequence[object], **style: object
 ) -> None:
-  """Names places on an axis.
+  """Labels positions on an axis.
 
   Args:
     axis: The axis.
-    ticks: The places.
-    names: A name for each.
-    **style: Of the texts.
+    ticks: The positions.
+    names: The label of each position.
+    **style: The style of the labels.
   """
   axis.set_ticks(ticks, [shown(name) for name in names], **style)
 
@@ -217,22 +216,22 @@ def name_ticks(
 def draw_curves(
   axes: Axes, curves: Mapping[str, Curve], *, in_legend: bool = True
 ) -> None:
-  """Draws curves, with bands where there are several seeds.
+  """Draws curves, with bands for several seeds.
 
   Args:
-    axes: Where to draw; its horizontal axis gets whole numbers only.
+    axes: The axes. The horizontal axis only gets whole numbers.
     curves: The curves by label.
-    in_legend: Whether the legend names them.
+    in_legend: Whether the curves are in the legend.
 
   Raises:
-    ValueError: If a curve has not one value per round, or no seed.
+    ValueError: If a curve does not have one value per round, or has no seed.
   """
   for index, (name, curve) in enumerate(curves.items()):
     rounds, by_seed = Curve(*curve)
     check_seeds(name, by_seed, len(rounds))
     mean, _ = mean_and_spread(by_seed)
     style = line_style(index)
-    # About ten markers on a line, and never on the same rounds for all lines.
+    # About ten markers per line, on different rounds for different lines.
     stride = max(1, len(rounds) // 10)
     first = index * stride // max(1, len(curves))
     axes.plot(
@@ -258,11 +257,11 @@ def draw_band(
   """Draws a band around the mean; nothing for a single seed.
 
   Args:
-    axes: Where to draw.
-    x: `[points]`, where the values were taken.
+    axes: The axes.
+    x: `[points]`, the positions of the values.
     by_seed: `[seeds, points]` values.
     color: The colour of the mean.
-    step: Where the band steps, as `fill_between` takes it.
+    step: The argument `step` of `fill_between`.
   """
   mean, spread = mean_and_spread(by_seed)
   if spread is None:
@@ -272,7 +271,7 @@ def draw_band(
   )
   text = _spread_label("band", len(by_seed))
   if text not in axes.get_legend_handles_labels()[1]:
-    # Of no curve's colour, because it stands for the bands of all.
+    # Grey, because it represents the bands of all curves.
     axes.add_collection(
       PolyCollection([], facecolors=GREY, label=text, **_BAND), autolim=False
     )
@@ -284,18 +283,18 @@ def draw_error_bars(
   by_seed: Sequence[Sequence[float]] | np.ndarray,
   color: str,
 ) -> None:
-  """Draws error bars around means; nothing where there is no spread.
+  """Draws error bars around means; nothing without spread.
 
   Args:
-    axes: Where to draw.
-    x: `[points]`, where the values were taken.
+    axes: The axes.
+    x: `[points]`, the positions of the values.
     by_seed: `[seeds, points]` values.
     color: The colour of the means.
   """
   mean, spread = mean_and_spread(by_seed)
   if spread is None:
     return
-  # Without a length, a bar would be a dash.
+  # A bar without length would look like a dash.
   shown = spread > 0
   if not shown.any():
     return
@@ -328,7 +327,7 @@ def _spread_label(kind: str, num_seeds: int) -> str:
 
 
 def line_style(index: int) -> dict[str, object]:
-  """Returns colour, marker and line style of the line with this index."""
+  """Returns colour, marker and line style of the line with an index."""
   return {
     "color": COLORS[index % len(COLORS)],
     "marker": MARKERS[index % len(MARKERS)],
@@ -341,11 +340,11 @@ def line_style(index: int) -> dict[str, object]:
 def add_legend(figure: Figure) -> None:
   """Adds the legend outside the axes, where it hides no data.
 
-  Long labels are broken into lines, and the figure becomes as high as all of
-  them need. What explains spread comes last, and once.
+  Breaks long labels into lines and increases the height of the figure if
+  needed. The explanation of spread comes last, and only once.
 
   Args:
-    figure: The figure, whose axes have been drawn.
+    figure: The figure with all its artists.
   """
   found = {}
   for axes in figure.axes:
@@ -354,7 +353,7 @@ def add_legend(figure: Figure) -> None:
   names = sorted(found, key=lambda text: _SPREAD in text)
   left_out = len(names) - _MOST_ENTRIES
   if left_out > 0:
-    # The last one may tell of spread.
+    # The last entry may explain spread.
     others = f"and {left_out} more"
     found[others] = Line2D([], [], linestyle="none")
     names[_MOST_ENTRIES - 1 : -1] = [others]
@@ -371,7 +370,7 @@ def add_legend(figure: Figure) -> None:
   )
   legend = figure.legend(
     [found[name] for name in names],
-    # What begins with an underscore is refused here too.
+    # Labels that start with an underscore are also refused here.
     [_SHOWN + text for text in labels],
     loc="outside right upper",
     fontsize=TICK_SIZE,
@@ -379,7 +378,7 @@ def add_legend(figure: Figure) -> None:
   )
   for each, text in zip(legend.get_texts(), labels, strict=True):
     each.set_text(text)
-  # The legend is beside the title, which goes on above the axes.
+  # The legend is next to the title, which must fit above the axes.
   longest = max(
     (len(line) for t in labels for line in t.split("\n")), default=0
   )
@@ -393,7 +392,7 @@ def add_legend(figure: Figure) -> None:
 
 
 def thinned(count: int, kept: int | None) -> list[int]:
-  """Returns evenly spaced indices, few enough to label, with `kept` among."""
+  """Returns evenly spaced indices, few enough to label, including `kept`."""
   stride = -(-count // _MAX_TICK_LABELS)
   indices = list(range(0, count, stride))
   if kept is not None and kept not in indices:
@@ -406,7 +405,7 @@ def thinned(count: int, kept: int | None) -> list[int]:
 def check_length(
   name: str, what: str, values: Sequence[float] | np.ndarray, expected: int
 ) -> None:
-  """Raises a ValueError if values have not the expected number of entries."""
+  """Raises a ValueError unless values have the expected length."""
   if len(values) != expected:
     raise ValueError(
       f"{name}: {what} must have {expected} entries; got {len(values)}"
@@ -418,7 +417,7 @@ def check_seeds(
   by_seed: Sequence[Sequence[float]] | np.ndarray,
   num_points: int,
 ) -> None:
-  """Raises a ValueError unless values are `[seeds, num_points]`."""
+  """Raises a ValueError unless values have shape `[seeds, num_points]`."""
   shape = np.shape(by_seed)
   if len(shape) != 2 or not shape[0] or shape[1] != num_points:
     raise ValueError(
@@ -429,32 +428,32 @@ def check_seeds(
 def save(
   figure: Figure, path: str | os.PathLike[str]
 ) -> str | os.PathLike[str]:
-  """Writes the figure as a PNG file, and beside it as a PDF file.
+  """Writes a figure as a PNG file and as a PDF file of the same name.
 
-  Equal figures give equal files: no date is in them.
+  Equal figures give equal files, because they have no date.
 
   Args:
-    figure: The figure, which is of no use afterwards.
+    figure: The figure. It cannot be used afterwards.
     path: The PNG file.
 
   Returns:
     `path`.
 
   Raises:
-    files.WriteError: If one cannot be written.
+    files.WriteError: If a file cannot be written.
   """
   for axes in figure.axes:
     for axis in (axes.xaxis, axes.yaxis):
-      # Makes the texts, which are else made when they are drawn.
+      # Creates the tick labels, which are otherwise created when drawing.
       axis.get_ticklabels()
   for each in figure.findobj(Text):
-    # What stands between two dollar signs is no formula.
+    # Text between dollar signs is not a formula.
     each.set_parse_math(False)
   with files.replacing(path) as file:
     FigureCanvasAgg(figure).print_png(file)
-  # Both have one layout, which takes most of the time.
+  # The PDF file reuses the layout, which takes most of the time.
   figure.set_layout_engine("none")
-  # The canvas of PDF files changes the resolution of the figure: it is last.
+  # PDF last, because its canvas changes the resolution of the figure.
   with files.replacing(pathlib.Path(path).with_suffix(".pdf")) as file:
     FigureCanvasPdf(figure).print_pdf(file, metadata={"CreationDate": None})
   return path

@@ -1,7 +1,7 @@
-"""Figures of data that drift from period to period, a PNG and a PDF file each.
+"""Figures of dynamic personalization, each a PNG and a PDF file.
 
-See `drawing` for what figures have in common. Periods count from 1: period 0
-only starts a stream.
+The module `drawing` has the common parts of figures. Evaluated periods start at
+1; period 0 only initializes a stream.
 """
 
 import math
@@ -21,19 +21,19 @@ def accuracy_over_periods(
   detected: Sequence[Sequence[float]] | np.ndarray,
   path: str | os.PathLike[str],
 ) -> str | os.PathLike[str]:
-  """Draws accuracies over the periods (Fed-3DA, Fig. 4), and drifts below them.
+  """Plots accuracies over periods (Fed-3DA, Fig. 4), and drifts below them.
 
-  A short line at the left marks the validation accuracy of the curve of its
-  colour. Below, bars tell how many clients drift in a period, and points how
-  many of them see a drift.
+  In the upper panel, a short line on the left marks the validation accuracy of
+  the curve of the same colour. In the lower panel, bars show the percentage of
+  clients with a drift, and points the percentage that detects one.
 
   Args:
-    curves: The curves by label, in the order of the legend, with a point for
-      each period, from 1 on, in percent.
+    curves: The curves by label, in the order of the legend, with one point per
+      period, starting at 1, in percent.
     validation: For each label, `[seeds]` validation accuracies in percent.
-    drifted: `[seeds, periods]` percent of the clients, whose data drift.
-    detected: `[seeds, periods]` percent of the clients, which see a drift.
-    path: The PNG file to write; the PDF file lies beside it.
+    drifted: `[seeds, periods]` percent of clients whose data drift.
+    detected: `[seeds, periods]` percent of clients that detect a drift.
+    path: The PNG file; the PDF file is written next to it.
 
   Returns:
     `path`.
@@ -58,13 +58,13 @@ def accuracy_over_periods(
   drawing.style_axes(upper, "", "", "Accuracy (%)")
   drawing.style_axes(lower, "", "Period", "Clients (%)")
   drawing.draw_curves(upper, curves)
-  # As wide as three hundredths of the periods, and left of the first.
+  # To the left of the first period, 3 % of all periods wide.
   left = 1 - 0.05 * num_periods
   right = 1 - 0.02 * num_periods
   of_validation = {"marker": "none", "linewidth": 2.5}
   for index, label in enumerate(curves):
     color = drawing.line_style(index)["color"]
-    # The same at both ends of the line.
+    # Both ends of the line have the same value.
     by_seed = np.repeat(np.reshape(validation[label], (-1, 1)), 2, axis=1)
     upper.plot(
       [left, right], by_seed.mean(axis=0), color=color, **of_validation
@@ -81,7 +81,7 @@ def accuracy_over_periods(
     color=drawing.PALE,
     label="drifts",
   )
-  # Beside those of the detection, which are in the middle of a bar.
+  # Next to the error bars of detection, which are in the middle of a bar.
   drawing.draw_error_bars(lower, steps - 0.25, drifted, drawing.GREY)
   drawing.draw_error_bars(lower, steps, detected, drawing.GREY)
   lower.plot(
@@ -106,17 +106,16 @@ def distance_over_periods(
   *,
   title: str,
 ) -> str | os.PathLike[str]:
-  """Draws how far a client's data are from those of the period before.
+  """Plots the distance of a client's data to the previous period.
 
-  Bands mark the periods that truly drift, and the points are those that the
-  client takes for a drift.
+  Bands mark true drifts, points mark detected drifts.
 
   Args:
-    distances: `[periods]`, from period 1 on.
-    drifted: `[periods]`, whether the distribution is another.
-    threshold: DT; infinity is not drawn.
-    path: The PNG file to write; the PDF file lies beside it.
-    title: Stands above the axes.
+    distances: `[periods]`, starting at period 1.
+    drifted: `[periods]`, whether the distribution has changed.
+    threshold: The drift threshold DT; infinity is not drawn.
+    path: The PNG file; the PDF file is written next to it.
+    title: The title.
 
   Returns:
     `path`.
@@ -129,11 +128,11 @@ def distance_over_periods(
   figure, axes = drawing.new_figure(title, "Period", "Distance")
   label = "drift"
   for index in np.flatnonzero(drifted):
-    # A period stands at its number.
+    # A period is centred at its number.
     axes.axvspan(
       index + 0.5, index + 1.5, color=drawing.PALE, linewidth=0, label=label
     )
-    # One band is enough for the legend.
+    # Only one band is in the legend.
     label = "_nolegend_"
   steps = np.arange(1, len(distances) + 1)
   style = drawing.line_style(0)

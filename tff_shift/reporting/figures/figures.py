@@ -1,6 +1,6 @@
-"""Figures of a run folder: plain arrays in, a PNG and a PDF file out.
+"""Figures of a run folder: plots arrays as a PNG and a PDF file.
 
-See `drawing` for what they have in common.
+The module `drawing` has the common parts of figures.
 """
 
 import os
@@ -17,18 +17,18 @@ from matplotlib.figure import Figure
 
 from tff_shift.reporting.figures import drawing
 
-# The share of a domain's width over which the lines are spread.
+# The fraction of a domain's width over which lines are spread.
 _DODGE = 0.5
 
-# Of example texts: their longest line in characters, the height of a line in
-# inches, and the share of the width that the names of the groups have.
+# Example texts: the maximum length of a line in characters, the height of a
+# line in inches, and the fraction of the width for the names of groups.
 _TEXT_WIDTH = 80
 _TEXT_LINE = 0.19
 _TEXT_INDENT = 0.16
-# The characters of a name that this width has room for.
+# The length of a name that fits in this width.
 _TEXT_NAME = 18
 
-# Inches that the title of a grid of images has at least.
+# The minimum width of the title of an image grid, in inches.
 _NARROWEST_TITLE = 3.0
 
 
@@ -39,20 +39,20 @@ def learning_curves(
   title: str = "",
   xlabel: str = "Round",
 ) -> str | os.PathLike[str]:
-  """Draws a value over the rounds, one line per label, with its spread.
+  """Plots a value over rounds, one line per label, with its spread.
 
   Args:
     curves: The curves by label, in the order of the legend.
-    path: The PNG file to write; the PDF file lies beside it.
+    path: The PNG file; the PDF file is written next to it.
     ylabel: Name and unit of the value.
-    title: Stands above the axes.
+    title: The title.
     xlabel: Name of the horizontal axis.
 
   Returns:
     `path`.
 
   Raises:
-    ValueError: If a curve has not one value per round, or no seed.
+    ValueError: If a curve does not have one value per round, or has no seed.
   """
   figure, axes = drawing.new_figure(title, xlabel, ylabel)
   drawing.draw_curves(axes, curves)
@@ -68,22 +68,22 @@ def accuracy_per_domain(
   title: str = "",
   ylabel: str = "Accuracy (%)",
 ) -> str | os.PathLike[str]:
-  """Draws a value on each domain, one line per label, with error bars.
+  """Plots a value per domain, one line per label, with error bars.
 
   Args:
     values: For each label, `[seeds, num_domains]` values; NaN leaves a gap.
-    domain_names: The names of the domains, in their order.
-    target_index: The domain to mark as the held-out target; None marks none.
-    path: The PNG file to write; the PDF file lies beside it.
-    title: Stands above the axes.
+    domain_names: The names of the domains, in order.
+    target_index: The index of the held-out target, which is marked, or None.
+    path: The PNG file; the PDF file is written next to it.
+    title: The title.
     ylabel: Name and unit of the value.
 
   Returns:
     `path`.
 
   Raises:
-    ValueError: If a label has not one value per domain, or if there is no
-      domain with the index of the target.
+    ValueError: If a label does not have one value per domain, or the target
+      index is out of range.
   """
   num_domains = len(domain_names)
   if target_index is not None and not 0 <= target_index < num_domains:
@@ -98,7 +98,7 @@ def accuracy_per_domain(
     )
   for index, (label, by_seed) in enumerate(values.items()):
     drawing.check_seeds(label, by_seed, num_domains)
-    # Side by side within a domain, so that error bars do not hide each other.
+    # Next to each other within a domain, so that error bars do not overlap.
     offset = 0.0
     if len(by_seed) > 1:
       offset = _DODGE * ((index + 0.5) / len(values) - 0.5)
@@ -119,22 +119,21 @@ def example_images(
   path: str | os.PathLike[str],
   title: str = "",
 ) -> str | os.PathLike[str]:
-  """Draws a grid of example images, one named row per domain or client.
+  """Plots a grid of example images, one named row per domain or client.
 
   Args:
     images_by_row: For each row, `[count, height, width]` or
       `[count, height, width, 1]` (grey) or `[count, height, width, 3]` (RGB)
-      uint8 images. Height and width are the same in all rows; the count may
-      differ.
-    path: The PNG file to write; the PDF file lies beside it.
-    title: Stands above the grid.
+      uint8 images. All rows have the same height and width; counts may differ.
+    path: The PNG file; the PDF file is written next to it.
+    title: The title.
 
   Returns:
     `path`.
 
   Raises:
-    ValueError: If the images are not uint8 images of one size, or if there are
-      none.
+    ValueError: If there are no images, or they are not uint8 images of one
+      size.
   """
   rows = [_as_rgb(name, images) for name, images in images_by_row.items()]
   sizes = {images.shape[1:3] for images in rows}
@@ -156,13 +155,13 @@ def example_images(
         enlarged
       )
 
-  # Margins in pixels; few characters of a label are wider than ten of them.
+  # Margins in pixels. Few characters of a label are wider than ten pixels.
   left = 20 + 10 * max(len(drawing.shown(name)) for name in images_by_row)
   inches = max(shape[1] / drawing.DPI, _NARROWEST_TITLE)
   title_lines = drawing.title_lines(title, inches).splitlines()
   line_height = round(drawing.TITLE_LINE * drawing.DPI)
   top = 12 + line_height * len(title_lines) if title else 6
-  # A title may be wider than a few small images.
+  # A title may be wider than the images.
   title_width = (
     drawing.DPI
     * drawing.TITLE_CHARACTER
@@ -198,19 +197,19 @@ def example_texts(
   path: str | os.PathLike[str],
   title: str = "",
 ) -> str | os.PathLike[str]:
-  """Writes example texts one below the other, in named groups.
+  """Plots example texts as lines in named groups.
 
   Args:
-    texts_by_row: For each domain, its texts; long ones are cut.
-    path: The PNG file to write; the PDF file lies beside it.
-    title: Stands above the texts.
+    texts_by_row: For each domain, its texts; long texts are shortened.
+    path: The PNG file; the PDF file is written next to it.
+    title: The title.
 
   Returns:
     `path`.
   """
   groups = [
     [
-      # Of a longer one, the begin alone.
+      # Keeps the beginning of a longer text.
       drawing.shown(
         textwrap.shorten(each, _TEXT_WIDTH, placeholder=" …"), _TEXT_WIDTH
       )
@@ -218,7 +217,7 @@ def example_texts(
     ]
     for texts in texts_by_row.values()
   ]
-  # Beside the title; a group has a line of space below it.
+  # Plus the title; each group is followed by an empty line.
   num_lines = 2 + sum(1 + len(group) for group in groups)
   figure = drawing.blank_figure(_TEXT_LINE * num_lines)
   axes = figure.add_subplot()
@@ -244,14 +243,14 @@ def scatter_domains(
   title: str = "",
   class_names: Sequence[str] | None = None,
 ) -> str | os.PathLike[str]:
-  """Draws the points of all domains: domain as colour, class as marker.
+  """Plots the points of all domains: domain as colour, class as marker.
 
   Args:
     points_by_domain: For each domain, in order, `[count, 2]` points.
     labels_by_domain: For each domain, `[count]` integer class labels.
-    path: The PNG file to write; the PDF file lies beside it.
-    title: Stands above the axes.
-    class_names: Names of the classes; by default `class 0` and so on.
+    path: The PNG file; the PDF file is written next to it.
+    title: The title.
+    class_names: Names of the classes. Default: `class 0` and so on.
 
   Returns:
     `path`.

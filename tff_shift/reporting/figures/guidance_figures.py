@@ -1,6 +1,6 @@
-"""Figures of the guidance of queries to clients, a PNG and a PDF file each.
+"""Figures of client guidance, each a PNG and a PDF file.
 
-See `drawing` for what figures have in common.
+The module `drawing` has the common parts of figures.
 """
 
 import math
@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from tff_shift.data.images import color_transforms
 from tff_shift.reporting.figures import drawing
 
-# More clients than these get more columns of images, and no numbers in cells.
+# With more clients, there are more image columns and no numbers in cells.
 _MAX_LARGE_IMAGES = 16
 _MAX_CLIENTS_WITH_NUMBERS = 16
 _FEW_COLUMNS, _MANY_COLUMNS = 4, 5
@@ -27,18 +27,18 @@ def client_transforms(
   transforms: Sequence[color_transforms.ColorTransform],
   path: str | os.PathLike[str],
 ) -> str | os.PathLike[str]:
-  """Draws one image as each client sees it (FedDRM, Fig. 7 and 9 to 11).
+  """Plots an image as each client sees it (FedDRM, Fig. 7 and 9 to 11).
 
   Args:
     sample: `[height, width, 3]` uint8, the image before any transform.
     transforms: The colour transform of each client.
-    path: The PNG file to write; the PDF file lies beside it.
+    path: The PNG file; the PDF file is written next to it.
 
   Returns:
     `path`.
 
   Raises:
-    ValueError: If the image is not such an array, or if there is no client.
+    ValueError: If the image has another shape or type, or there is no client.
   """
   if not transforms:
     raise ValueError("transforms must have at least 1 entry; got 0")
@@ -70,16 +70,16 @@ def class_counts(
   *,
   title: str,
 ) -> str | os.PathLike[str]:
-  """Draws how many examples of each class a client has (FedDRM, Fig. 8).
+  """Plots the number of examples per client and class (FedDRM, Fig. 8).
 
-  Above, the clients' sizes; below, a colour for each client and class, on one
-  scale that starts with 0.
+  The upper panel shows the clients' sizes. The lower panel shows a colour per
+  client and class, on a common scale from 0.
 
   Args:
     counts: `[clients, classes]` numbers of examples.
     class_names: The names of the classes.
-    path: The PNG file to write; the PDF file lies beside it.
-    title: Stands above the axes.
+    path: The PNG file; the PDF file is written next to it.
+    title: The title.
 
   Returns:
     `path`.
@@ -96,7 +96,7 @@ def class_counts(
   drawing.check_length("classes", "class_names", class_names, num_classes)
   figure = drawing.blank_figure(height=5.5)
   upper, lower = figure.subplots(2, sharex=True, height_ratios=(1, 3))
-  # Beside long names of classes, the axes leave it too little room.
+  # Above the figure: next to long class names, the axes are too narrow.
   drawing.set_figure_title(figure, title)
   drawing.style_axes(upper, "", "", "Examples")
   drawing.style_axes(lower, "", "Client", "Class")
@@ -120,15 +120,14 @@ def class_counts(
 def routing_matrix(
   counts: np.ndarray, path: str | os.PathLike[str], *, title: str
 ) -> str | os.PathLike[str]:
-  """Draws to which client the queries of each client are guided.
+  """Plots to which client the queries of each client are routed.
 
   Args:
-    counts: `[clients, clients]`; entry (i, j) is how many queries that come
-      from client i are guided to client j. Each row is shown in percent of its
-      sum, with numbers where there are few clients; a row without a query stays
-      grey.
-    path: The PNG file to write; the PDF file lies beside it.
-    title: Stands above the axes.
+    counts: `[clients, clients]`; entry (i, j) is the number of queries from
+      client i that are routed to client j. Rows are shown in percent of their
+      sum, with numbers if there are few clients. Rows without queries are grey.
+    path: The PNG file; the PDF file is written next to it.
+    title: The title.
 
   Returns:
     `path`.
@@ -165,7 +164,7 @@ def routing_matrix(
           ha="center",
           va="center",
           size=drawing.TICK_SIZE,
-          # The upper end of the colour map is bright.
+          # High values have bright colours.
           color="black" if share > 60 else "white",
         )
   _client_ticks(axes, len(counts))
@@ -181,32 +180,32 @@ def trade_off(
   curves: Mapping[str, Sequence[Sequence[float]] | np.ndarray],
   path: str | os.PathLike[str],
 ) -> str | os.PathLike[str]:
-  """Draws accuracies over the weight of the classes' loss (FedDRM, Fig. 4).
+  """Plots accuracies over the weight of the class loss (FedDRM, Fig. 4).
 
   Args:
     lambdas: `[points]` weights, ascending.
     curves: For each kind of accuracy, `[seeds, points]` values in percent.
-    path: The PNG file to write; the PDF file lies beside it.
+    path: The PNG file; the PDF file is written next to it.
 
   Returns:
     `path`.
 
   Raises:
-    ValueError: If a curve has not one value per weight.
+    ValueError: If a curve does not have one value per weight.
   """
   figure, axes = drawing.new_figure("", "Weight λ", "Accuracy (%)")
   drawing.draw_curves(
     axes,
     {name: drawing.Curve(lambdas, by_seed) for name, by_seed in curves.items()},
   )
-  # Weights are fractions, whereas rounds, for which curves are made, are not.
+  # Weights are fractions; `draw_curves` labels whole numbers, for rounds.
   axes.xaxis.set_major_locator(ticker.AutoLocator())
   drawing.add_legend(figure)
   return drawing.save(figure, path)
 
 
 def _caption(client: int, transform: color_transforms.ColorTransform) -> str:
-  """Returns two lines: the client and its gamma, and what else there is."""
+  """Returns two lines: client and gamma, then the other parameters."""
   gamma, hue, saturation, bits = transform
   first = f"client {client}: \N{GREEK SMALL LETTER GAMMA} {gamma:g}"
   second = f"Δh {hue:g}, κ {saturation:g}"
@@ -216,5 +215,5 @@ def _caption(client: int, transform: color_transforms.ColorTransform) -> str:
 
 
 def _client_ticks(axes: Axes, num_clients: int) -> None:
-  """Labels the horizontal axis with clients, as many as there is room for."""
+  """Labels the horizontal axis with as many clients as fit."""
   axes.set_xticks(drawing.thinned(num_clients, None))

@@ -1,7 +1,7 @@
-"""Figures of online adaptation: plain arrays in, a PNG and a PDF file out.
+"""Figures of online adaptation: plots arrays as a PNG and a PDF file.
 
-See `drawing` for what figures have in common. Time steps run from 1 to T; step
-0 is the state before adaptation, for which there is omega(0) but no accuracy.
+The module `drawing` has the common parts of figures. Time steps run from 1 to
+T. Step 0 is the state before adaptation; it has omega(0) but no accuracy.
 """
 
 import os
@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from tff_shift.reporting.figures import drawing
 
-# The ratio over which lines of one point are spread on a logarithmic axis.
+# The ratio over which the lines at a point are spread on a logarithmic axis.
 _DODGE = 1.1
 _REFERENCE_DASHES = ("--", ":", "-.")
 
@@ -29,20 +29,20 @@ def accuracy_over_time(
   *,
   ylabel: str,
 ) -> str | os.PathLike[str]:
-  """Draws the accuracy of each algorithm over time, with omega(t) below it.
+  """Plots the accuracy of each algorithm over time, with omega(t) below it.
 
   Args:
-    curves: The curves by label, in the order of the legend, of T points each.
-    omega: `[seeds, T + 1]`, the weight of the later distribution at the steps 0
-      to T, in [0, 1].
-    path: The PNG file to write; the PDF file lies beside it.
+    curves: The curves by label, in the order of the legend, with T points each.
+    omega: `[seeds, T + 1]`, the weight of the final distribution at steps 0 to
+      T, in [0, 1].
+    path: The PNG file; the PDF file is written next to it.
     ylabel: Name and unit of the accuracy.
 
   Returns:
     `path`.
 
   Raises:
-    ValueError: If a curve has not one value per time step.
+    ValueError: If a curve does not have one value per time step.
   """
   num_steps = np.shape(omega)[-1] - 1
   drawing.check_seeds("omega", omega, num_steps + 1)
@@ -51,7 +51,7 @@ def accuracy_over_time(
     drawing.check_length(label, "time steps", steps, num_steps)
   figure, upper, lower = _two_panels(ylabel, "Weight ω(t)", (3, 1))
   drawing.draw_curves(upper, curves)
-  # A step is centred at its time, because omega holds there and not between.
+  # Steps are centred at their time, because omega is only defined there.
   steps = np.arange(num_steps + 1)
   lower.step(
     steps,
@@ -62,7 +62,7 @@ def accuracy_over_time(
     linewidth=1.8,
   )
   drawing.draw_band(lower, steps, omega, drawing.GREY, step="mid")
-  # A little wider than [0, 1], so that no line is cut at the edge.
+  # Slightly wider than [0, 1], so that lines are not cut at the edge.
   lower.set_ylim(-0.08, 1.08)
   lower.set_yticks([0, 0.5, 1])
   drawing.add_legend(figure)
@@ -76,19 +76,19 @@ def rates_over_time(
   *,
   title: str,
 ) -> str | os.PathLike[str]:
-  """Draws clients' learning rates over time above their true shift.
+  """Plots clients' learning rates over time, and their true shift below.
 
   Args:
-    rates: For each client, `[T]` learning rates of the steps 1 to T.
+    rates: For each client, `[T]` learning rates of steps 1 to T.
     shifts: For each client of `rates`, `[T]` true shifts |Q_t - Q_{t-1}|_1.
-    path: The PNG file to write; the PDF file lies beside it.
-    title: Stands above the axes.
+    path: The PNG file; the PDF file is written next to it.
+    title: The title.
 
   Returns:
     `path`.
 
   Raises:
-    ValueError: If the clients differ, or their numbers of time steps.
+    ValueError: If clients or numbers of time steps differ.
   """
   num_steps = _check_series("shifts", rates, shifts)
   figure, upper, lower = _two_panels(
@@ -99,15 +99,15 @@ def rates_over_time(
   drawing.draw_curves(
     upper, {name: drawing.Curve(steps, [rates[name]]) for name in rates}
   )
-  # The legend has those of the upper panel.
+  # The legend already has the clients of the upper panel.
   drawing.draw_curves(
     lower,
     {name: drawing.Curve(steps, [shifts[name]]) for name in rates},
     in_legend=False,
   )
   for axes in (upper, lower):
-    # Clients jump at the same steps: thin lines hide nobody's peak, and markers
-    # show how high each one is.
+    # Clients have peaks at the same steps: thin lines hide no peak, and markers
+    # show its height.
     for line in axes.lines:
       line.set(linewidth=0.8, markersize=3.5, markevery=1)
     axes.ticklabel_format(axis="y", useOffset=False, scilimits=(-3, 4))
@@ -123,17 +123,17 @@ def class_distributions(
   *,
   title: str,
 ) -> str | os.PathLike[str]:
-  """Draws the estimated beside the true class distribution over time.
+  """Plots the estimated and the true label distribution over time.
 
-  The colour tells the square root of the probability, on one scale for both
-  sides: with many classes, most probabilities lie close to 0.
+  The colour is the square root of the probability, on a common scale, because
+  most probabilities are close to 0 with many classes.
 
   Args:
-    estimated: `[T, I]` probabilities of the steps 1 to T; NaN stays grey.
+    estimated: `[T, I]` probabilities of steps 1 to T; NaN is grey.
     true: `[T, I]` probabilities.
     class_names: The I names of the classes.
-    path: The PNG file to write; the PDF file lies beside it.
-    title: Stands above the figure.
+    path: The PNG file; the PDF file is written next to it.
+    title: The title.
 
   Returns:
     `path`.
@@ -187,27 +187,27 @@ def shift_scatter(
   ylabel: str,
   title: str,
 ) -> str | os.PathLike[str]:
-  """Draws measured against true cumulative shift, one point per client.
+  """Plots measured against true cumulative shift, one point per client.
 
   Args:
     true: For each schedule, `[C]` true cumulative shifts of the clients.
     estimated: For each schedule of `true`, `[C]` measured cumulative shifts.
-    path: The PNG file to write; the PDF file lies beside it.
+    path: The PNG file; the PDF file is written next to it.
     xlabel: Name of the true shift.
     ylabel: Name of the measured shift.
-    title: Stands above the axes.
+    title: The title.
 
   Returns:
     `path`.
 
   Raises:
-    ValueError: If the schedules differ, or their numbers of clients.
+    ValueError: If schedules or numbers of clients differ.
   """
   _check_series("estimated", true, estimated)
   figure, axes = drawing.new_figure(title, xlabel, ylabel)
   for index, name in enumerate(true):
     style = drawing.line_style(index) | {"linestyle": "none"}
-    # See-through, because clients lie upon each other.
+    # Translucent, because clients overlap.
     axes.plot(
       true[name],
       estimated[name],
@@ -228,16 +228,16 @@ def lines_with_slopes(
   xlabel: str,
   ylabel: str,
 ) -> str | os.PathLike[str]:
-  """Draws measured growth beside reference lines on logarithmic axes.
+  """Plots measured growth and reference lines on logarithmic axes.
 
-  A power of x is a straight line here and its exponent the slope.
+  A power of x is a straight line, whose slope is the exponent.
 
   Args:
     x: `[points]` positive values, in order.
     series: For each label, `[seeds, points]` positive values; NaN leaves a gap.
     references: For each label, `[points]` positive values, drawn dashed and
       without markers.
-    path: The PNG file to write; the PDF file lies beside it.
+    path: The PNG file; the PDF file is written next to it.
     xlabel: Name and unit of `x`.
     ylabel: Name and unit of the values.
 
@@ -245,8 +245,8 @@ def lines_with_slopes(
     `path`.
 
   Raises:
-    ValueError: If a label has not one value per point, or if a value is not
-      positive and so has no place on a logarithmic axis.
+    ValueError: If a label does not have one value per point, or if a value is
+      not positive.
   """
   single = {"x": x, **references}
   for name, values in series.items():
@@ -263,7 +263,7 @@ def lines_with_slopes(
   axes.set(xscale="log", yscale="log")
   for index, (name, by_seed) in enumerate(series.items()):
     style = drawing.line_style(index)
-    # Side by side, so that error bars do not hide each other.
+    # Next to each other, so that error bars do not overlap.
     offset = (index + 0.5) / len(series) - 0.5 if len(by_seed) > 1 else 0.0
     beside = np.asarray(x) * _DODGE**offset
     axes.plot(
@@ -280,7 +280,7 @@ def lines_with_slopes(
       linestyle=dashes,
       linewidth=1.4,
     )
-  # Limits of logarithmic axes, which error bars would move far down.
+  # Error bars would move the lower limits of logarithmic axes far down.
   shown = [np.ravel(values) for values in references.values()]
   for by_seed in series.values():
     mean, spread = drawing.mean_and_spread(by_seed)
@@ -292,7 +292,7 @@ def lines_with_slopes(
     margin = max(_DODGE, (high / low) ** 0.05)
     limit(low / margin, high * margin)
   for axis in (axes.xaxis, axes.yaxis):
-    # Powers of ten alone would leave the usual axis of one decade bare.
+    # An axis of one decade would have no labels with powers of ten only.
     axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter(ticker.FormatStrFormatter("%g"))
     axis.set_minor_locator(ticker.NullLocator())
@@ -303,7 +303,7 @@ def lines_with_slopes(
 def _two_panels(
   upper_label: str, lower_label: str, height_ratios: tuple[int, int]
 ) -> tuple[Figure, Axes, Axes]:
-  """Returns a figure with two axes, one above the other, over time steps."""
+  """Returns a figure with two panels over time steps."""
   figure = drawing.blank_figure(height=5.5)
   upper, lower = figure.subplots(2, sharex=True, height_ratios=height_ratios)
   drawing.style_axes(upper, "", "", upper_label)
@@ -316,7 +316,7 @@ def _check_series(
   first_series: Mapping[str, np.ndarray],
   second_series: Mapping[str, np.ndarray],
 ) -> int:
-  """Returns the common length of all series of both mappings."""
+  """Returns the common length of all series in both mappings."""
   if not first_series or first_series.keys() != second_series.keys():
     raise ValueError(
       f"{other} must have the series {list(first_series)}, at least one; got"

@@ -1,1 +1,1 @@
-"""Pages of results: what they show, its statistics, and their writers."""
+"""Pages of results: contents, statistics and writers."""

@@ -1,7 +1,7 @@
-"""The geometry of a page's figures: what is drawn where, in pixels.
+"""The geometry of a page's figures, in pixels.
 
-The template draws it as SVG, in the colours of the page, so that figures are
-dark where the page is. A method has one colour and one dash on the whole page.
+The template draws them as SVG in the colours of the page, so that they support
+its dark mode. Each method has one colour and one dash pattern on a page.
 """
 
 import dataclasses
@@ -17,42 +17,42 @@ from tff_shift.reporting.pages import contents as contents_lib
 from tff_shift.reporting.pages import shown
 from tff_shift.reporting.pages import statistics
 
-# Of the style sheet; dashes change when all colours are used up.
+# As in the style sheet. Dash patterns change after all colours are used.
 NUM_COLORS, NUM_DASHES = 8, 4
 _WIDTH, _ROW_HEIGHT, _CURVE_HEIGHT = 420, 20, 230
 _TOP, _BOTTOM, _RIGHT = 10, 34, 14
-# Pixels of a character of a label, and the most that labels may have.
+# The width of a character of a label, and the maximum width of labels.
 _CHARACTER, _MOST_LABEL = 6.2, 150
-# Beyond that, points of a line lie closer than a pixel.
+# More points would be closer than a pixel.
 _MOST_POINTS = 150
 
 
 @dataclasses.dataclass(frozen=True)
 class Tick:
-  """A labelled place on an axis."""
+  """A labelled position on an axis."""
 
   at: float
   label: str
 
 
 class Scale:
-  """Puts values on pixels.
+  """Maps values to pixels.
 
   Attributes:
-    ticks: Where the axis is labelled.
+    ticks: The labels of the axis.
   """
 
   def __init__(
     self, values: Iterable[float], start: float, end: float, *, whole=False
   ):
-    """Finds limits around all values.
+    """Computes limits around all values.
 
     Args:
-      values: What is to be shown; what is not finite is not.
+      values: The values to show; those that are not finite are ignored.
       start: The pixel of the lower limit.
       end: The pixel of the upper limit.
-      whole: Whether the values count something: ticks are whole numbers, and
-        limits the first and the last value. Else limits are round numbers.
+      whole: Whether values are counts. Then ticks are whole numbers, and limits
+        are the smallest and largest value. Otherwise limits are round numbers.
     """
     finite = [value for value in values if math.isfinite(value)] or [0.0]
     low, high = min(finite), max(finite)
@@ -60,7 +60,7 @@ class Scale:
       low, high = low - 0.5, high + 0.5
     locator = ticker.MaxNLocator(5, steps=[1, 2, 5, 10], integer=whole)
     found = locator.tick_values(low, high)
-    # What is counted ends with the last; what is measured at a round number.
+    # Counts end at their last value, measurements at a round number.
     if not whole:
       low, high = min(low, found[0]), max(high, found[-1])
     self._low, self._high = low, high
@@ -77,12 +77,12 @@ class Scale:
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-  """A mean with its bar.
+  """A mean with its error bar.
 
   Attributes:
-    x: Of the mean.
-    low: Of the bar's lower end; that of the mean if there is no spread.
-    high: Of its upper end.
+    x: The position of the mean.
+    low: The position of the bar's lower end, or of the mean without spread.
+    high: The position of the bar's upper end.
     text: The numbers.
   """
 
@@ -94,7 +94,7 @@ class Mark:
 
 @dataclasses.dataclass(frozen=True)
 class DotRow:
-  """A method in a dot plot; None is what there is not."""
+  """A method in a dot plot; marks that do not exist are None."""
 
   y: float
   label: str
@@ -105,7 +105,7 @@ class DotRow:
 
 @dataclasses.dataclass(frozen=True)
 class DotPlot:
-  """A column: a line for each method, ours and the paper's value on it."""
+  """The dot plot of a column: one line per method, ours and the paper's."""
 
   title: str
   caption: str
@@ -138,7 +138,7 @@ def dot_plot(
     entries: Its cells, in the order of the methods.
 
   Returns:
-    The plot of those cells that have a value; None if there is none.
+    The plot of all cells with a value, or None if there is none.
   """
   values = []
   for entry in entries:
@@ -182,15 +182,15 @@ def dot_plot(
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-  """A method in a plot of curves.
+  """A method in a curve plot.
 
   Attributes:
-    index: Of the method on the page, for its colour and dash.
+    index: The index of the method on the page, for colour and dash pattern.
     name: The method.
-    points: Of the mean over seeds, as SVG takes them.
+    points: The points of the mean over seeds, in SVG format.
     band: The outline of mean ± spread; "" for a single seed.
     end: The last point.
-    text: What is known of the end.
+    text: Describes the last value.
   """
 
   index: int
@@ -203,7 +203,7 @@ class Line:
 
 @dataclasses.dataclass(frozen=True)
 class CurvePlot:
-  """A column: a line for each method over rounds, time steps or domains."""
+  """The curves of a column, one line per method over rounds or time steps."""
 
   title: str
   caption: str
@@ -219,7 +219,7 @@ class CurvePlot:
 
 
 def _averaged(curves: Sequence[contents_lib.Curve]) -> np.ndarray:
-  """Returns [points, (step, mean, spread, seeds)]; spread 0 for one seed."""
+  """Returns [points, 4]: step, mean, spread (0 for one seed), seeds."""
   by_step = {}
   for curve in curves:
     for step, value in curve.points:
@@ -290,15 +290,15 @@ def _curve_plot(
 def curve_plots(
   contents: contents_lib.Contents, rows: Sequence[str]
 ) -> list[CurvePlot]:
-  """Lays out the curves: a plot for each column and what is counted in it.
+  """Lays out the curves, one plot per column and step name.
 
   Args:
     contents: The table.
-    rows: The methods in their order, which gives them their colours.
+    rows: The methods in order, which determines their colours.
 
   Returns:
-    The plots, in the order of the columns. A line is the mean over the seeds
-    that have got there, of at most so many points as can be told apart.
+    The plots, in the order of the columns. A line is the mean over all seeds
+    that have reached the step, thinned to the resolution of the plot.
   """
   plots = []
   for column in contents.columns:

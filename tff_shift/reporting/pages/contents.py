@@ -1,7 +1,8 @@
-"""What a page of results shows, without a word on how it looks.
+"""The contents of a page of results, independent of its format.
 
-`experiments.reproduce` makes it of a paper's table and `experiments.report` of
-any run folders; the writers of HTML, CSV, TeX and Markdown read nothing else.
+`experiments.reproduce` makes them from a paper's table, `experiments.report`
+from any run folders. They are the only input of the writers of HTML, CSV, TeX
+and Markdown.
 """
 
 import dataclasses
@@ -11,13 +12,13 @@ from collections.abc import Sequence
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PaperValue:
-  """A cell as a paper prints it.
+  """A cell as printed in a paper.
 
   Attributes:
     mean: The value, in the unit of the column.
-    spread: What stands behind its "±", or None.
-    num_seeds: Over how many runs, or None where the paper is silent.
-    note: What contradicts it inside the paper, or is doubtful about it.
+    spread: The number after "±", or None.
+    num_seeds: The number of runs. None if the paper does not say.
+    note: Doubts about the value, or contradictions within the paper.
   """
 
   mean: float
@@ -28,16 +29,16 @@ class PaperValue:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-  """A run folder that cells come from.
+  """A run folder, the source of cells.
 
   Attributes:
-    folder: Its path, relative to the page's own folder.
-    command: What makes it, to be pasted into a shell.
-    chosen: The setting that selection has chosen, by hyper-parameter.
-    scores: Setting, in words, to its score by the rule of selection.
-    seconds: Wall-clock seconds of all that ran there, or None.
-    is_finished: Whether nothing is left to run.
-    num_diverged: How often the work of a client was left out as not finite.
+    folder: The path, relative to the folder of the page.
+    command: The command of the run, for a shell.
+    chosen: The selected setting, by hyper-parameter.
+    scores: The selection score of each setting, by label.
+    seconds: Wall-clock seconds of all runs in the folder, or None.
+    is_finished: Whether all runs are finished.
+    num_diverged: The number of client updates that were dropped as not finite.
   """
 
   folder: str
@@ -51,19 +52,17 @@ class Run:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cell:
-  """One cell of a table: what the paper has, what we have, or why not.
+  """A cell of a table: the paper's value, and our values or their absence.
 
   Attributes:
-    row: The method, in words.
-    column: What the column is about, from the outermost heading to the
-      innermost, for example ("Dir = 1.0", "client").
-    metric: Its name in the run folders, with its unit in `Column`.
-    paper: The paper's value, or None where the paper has none.
-    by_seed: Our values by seed, in the unit of the column; empty if there are
-      none.
-    run: Where they come from.
-    absent: Why there is no value of ours: "paper only: ...", "failed: ...",
-      "not run". Empty if there is one.
+    row: The name of the method.
+    column: The headings of the column, from the outermost to the innermost, for
+      example ("Dir = 1.0", "client").
+    paper: The value in the paper, or None.
+    by_seed: Our values by seed, in the unit of the column; may be empty.
+    run: The run folder of our values.
+    absent: The reason why there is no value of ours: "paper only: ...",
+      "failed: ...", "not run". Empty if there is a value.
   """
 
   row: str
@@ -76,14 +75,14 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Column:
-  """What is measured in a column.
+  """A column of a table.
 
   Attributes:
-    heading: As in `Cell.column`.
-    metric: The name of the metric in words.
+    heading: The headings, as in `Cell.column`.
+    metric: The name of the metric.
     unit: "%" or "".
-    higher_is_better: Whether more is better.
-    orderings: Whether the methods of this column are compared with each other.
+    higher_is_better: Whether higher is better.
+    orderings: Whether the methods in this column are compared.
   """
 
   heading: tuple[str, ...]
@@ -98,11 +97,11 @@ class Setting:
   """A line of the protocol.
 
   Attributes:
-    name: What is set, in words.
-    paper: What the paper says, or "" where it is silent.
-    ours: What was run.
-    is_reduced: Whether what was run is less than what the paper says.
-    reason: Why it differs, if it does.
+    name: The name of the setting.
+    paper: The value in the paper, or "" if it does not state one.
+    ours: The value in our runs.
+    is_reduced: Whether our value is a reduction.
+    reason: The reason for a difference.
   """
 
   name: str
@@ -118,10 +117,10 @@ class Curve:
 
   Attributes:
     row: The method.
-    column: The column whose runs it shows.
+    column: The column of the runs.
     seed: The seed.
-    step: What is counted, "round" or "timestep".
-    points: (step, value) in order.
+    step: The name of the step, "round" or "timestep".
+    points: (step, value) pairs in order.
   """
 
   row: str
@@ -133,24 +132,24 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Contents:
-  """All that a page shows.
+  """The contents of a page.
 
   Attributes:
-    name: Of the table, for example "fed_evolve/1".
-    title: In words.
-    source: The paper, or "" for run folders of one's own.
-    command: What makes the page.
+    name: The name of the table, for example "fed_evolve/1".
+    title: The title.
+    source: The paper, or "" for other run folders.
+    command: The command that writes the page.
     machine: Cores, memory, accelerator, versions.
-    date: ISO day of the last run.
+    date: ISO date of the last run.
     is_full: Whether nothing was reduced.
-    rows: Methods in the order of the paper.
-    columns: In the order of the paper.
-    cells: All of them, in any order.
+    rows: The methods, in the order of the paper.
+    columns: The columns, in the order of the paper.
+    cells: All cells, in any order.
     protocol: The settings.
-    curves: Of our runs.
-    decisions: Paragraphs of BUILD_NOTES.md that concern the table, as
-      (heading, Markdown).
-    problems: What failed, in one line each.
+    curves: The curves of our runs.
+    decisions: Sections of BUILD_NOTES.md about the table, as pairs of heading
+      and Markdown.
+    problems: Failures, one line each.
   """
 
   name: str

@@ -1,4 +1,4 @@
-"""Notes in Markdown as HTML that is part of a page."""
+"""Renders Markdown notes as HTML for a page."""
 
 import re
 
@@ -6,14 +6,14 @@ import markdown
 import markupsafe
 from markdown import treeprocessors
 
-# A heading of notes is below that of its paragraph, which is of level 3.
+# Headings in notes are below the heading of the note, which has level 3.
 _LEVEL = 4
 
 
 class _OfAPage(treeprocessors.Treeprocessor):
-  """Takes links away that lead nowhere from a page, and lowers headings.
+  """Removes relative links and images, and lowers headings.
 
-  Links of notes start where the notes are, which the page is not.
+  Relative links do not work because the page is in another folder.
   """
 
   def run(self, root):
@@ -26,13 +26,13 @@ class _OfAPage(treeprocessors.Treeprocessor):
       elif re.fullmatch(r"h[1-6]", element.tag):
         element.tag = f"h{min(6, int(element.tag[1]) + _LEVEL - 1)}"
       elif element.tag == "img":
-        # A page asks nobody for anything.
+        # Pages are self-contained.
         element.tag, element.text = "span", element.get("alt", "")
         element.attrib.clear()
 
 
 def to_html(text: str) -> markupsafe.Markup:
-  """Renders Markdown with tables; HTML in it is shown, not obeyed."""
+  """Renders Markdown with tables; escapes HTML in it."""
   converter = markdown.Markdown(extensions=["tables", "fenced_code"])
   converter.preprocessors.deregister("html_block")
   converter.inlinePatterns.deregister("html")

@@ -1,4 +1,4 @@
-"""The files of a page: report.html, table.csv, table.tex and table.md."""
+"""Writes the files of a page: report.html, table.csv, table.tex, table.md."""
 
 import pathlib
 import urllib.parse
@@ -17,12 +17,12 @@ _TEMPLATES = pathlib.Path(__file__).parent / "templates"
 
 
 def _link(folder: str) -> str:
-  """Returns the address of a folder; no text of it is a scheme or a query."""
+  """Returns the relative link of a folder; escapes schemes and queries."""
   return urllib.parse.quote(folder) + "/"
 
 
 def to_html(contents: contents_lib.Contents, table: shown.Table) -> str:
-  """Returns the page: one file that asks no other, and works from a disk."""
+  """Renders the page as one self-contained HTML file."""
   environment = jinja2.Environment(
     loader=jinja2.FileSystemLoader(_TEMPLATES),
     autoescape=True,
@@ -71,15 +71,15 @@ def to_html(contents: contents_lib.Contents, table: shown.Table) -> str:
 
 
 def write(contents: contents_lib.Contents, folder: pathlib.Path) -> None:
-  """Writes the page of a table; each file is replaced in one step.
+  """Writes the page of a table; replaces each file atomically.
 
   Args:
-    contents: What the page shows.
-    folder: Where it is written; made if it is missing.
+    contents: The contents of the page.
+    folder: The folder, created if it is missing.
 
   Raises:
-    ValueError: If a cell is in no column, or in the place of another; nothing
-      is written.
+    ValueError: If a cell has no column, or two cells have the same place.
+      Nothing is written.
     files.WriteError: If a file cannot be written.
   """
   table = shown.Table(contents)

@@ -1,7 +1,4 @@
-"""How a page says what is in its table: numbers, states, headings.
-
-All writers take their words from here, so that they cannot disagree.
-"""
+"""Formats the numbers, states and headings of a page, for all writers."""
 
 import dataclasses
 import itertools
@@ -12,7 +9,7 @@ from tff_shift import shown_names
 from tff_shift.reporting.pages import contents as contents_lib
 from tff_shift.reporting.pages import statistics
 
-# What there is of a cell.
+# The states of a cell.
 DONE = "done"
 PARTIAL = "partial"
 PAPER_ONLY = "paper only"
@@ -26,12 +23,12 @@ NOTHING = "\N{EN DASH}"
 
 
 def number(value: float | None, unit: str, *, signed: bool = False) -> str:
-  """Returns a number as tables have it.
+  """Formats a number for tables.
 
   Args:
-    value: The number; None or one that is not finite is said in words.
-    unit: That of the column: two decimals for "%", else four digits.
-    signed: Whether a plus stands before what is not negative.
+    value: The number. None and numbers that are not finite become texts.
+    unit: The unit of the column: two decimals for "%", otherwise four digits.
+    signed: Whether numbers that are not negative get a plus sign.
   """
   if value is None:
     return NOTHING
@@ -45,7 +42,7 @@ def number(value: float | None, unit: str, *, signed: bool = False) -> str:
 def with_spread(
   mean: float | None, spread: float | None, unit: str, num_seeds: int | None
 ) -> str:
-  """Returns "mean ± spread (n)", without what is not known."""
+  """Formats "mean ± spread (n)", without unknown parts."""
   parts = [number(mean, unit)]
   if spread is not None:
     parts.append(f"± {number(spread, unit)}")
@@ -55,14 +52,14 @@ def with_spread(
 
 
 def p_value(p: float | None) -> str:
-  """Returns a p-value with two digits, or as below 0.0001."""
+  """Formats a p-value with two digits, or as "< 0.0001"."""
   if p is None:
     return NOTHING
   return "< 0.0001" if p < 1e-4 else f"{p:.2g}"
 
 
 def duration(seconds: float | None) -> str:
-  """Returns seconds in words, such as "2 h 05 min"."""
+  """Formats seconds, for example as "2 h 05 min"."""
   if seconds is None:
     return "not known"
   if seconds < 60:
@@ -73,24 +70,24 @@ def duration(seconds: float | None) -> str:
 
 
 def heading(parts: Sequence[str]) -> str:
-  """Returns the heading of a column in one line."""
+  """Formats the heading of a column in one line."""
   return shown_names.printable(", ".join(parts))
 
 
 def measured(column: contents_lib.Column) -> str:
-  """Returns what a column measures, with unit and direction."""
+  """Returns the metric of a column, with unit and direction."""
   return column.metric + _unit_and_direction(column)
 
 
 def _unit_and_direction(column: contents_lib.Column) -> str:
-  """Returns the unit of a column and its direction, to follow a name."""
-  direction = "more" if column.higher_is_better else "less"
+  """Returns the unit and direction of a column, to append to a name."""
+  direction = "higher" if column.higher_is_better else "lower"
   shown_unit = f" ({column.unit})" if column.unit else ""
   return f"{shown_unit}, {direction} is better"
 
 
 def caption(column: contents_lib.Column) -> str:
-  """Returns what a figure shows, to follow the heading of its column."""
+  """Returns the caption of a figure, to append to the column's heading."""
   if column.heading[-1] == column.metric:
     return _unit_and_direction(column)
   return f": {measured(column)}"
@@ -98,19 +95,19 @@ def caption(column: contents_lib.Column) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Entry:
-  """A cell with all that is said of it.
+  """A cell with its formatted values.
 
   Attributes:
     cell: The cell.
     column: Its column.
-    agreement: With the paper.
+    agreement: The comparison with the paper.
     state: One of `STATES`.
     ours: Our value, as text.
-    paper: The paper's, as text.
-    difference: Ours minus the paper's, as text.
-    verdict: `BETTER` or `WORSE` than the paper; "" where nothing is compared
-      or both are equal.
-    is_certain: Whether chance alone does not explain the difference.
+    paper: The value of the paper, as text.
+    difference: Our value minus the paper's, as text.
+    verdict: `BETTER` or `WORSE` than the paper; "" if they are equal or not
+      compared.
+    is_certain: Whether the difference is significant.
   """
 
   cell: contents_lib.Cell
@@ -125,7 +122,7 @@ class Entry:
 
   @property
   def sign(self) -> str:
-    """What repeats the colour of the verdict."""
+    """The sign of the verdict, in addition to its colour."""
     return SIGNS[self.verdict]
 
 
@@ -166,24 +163,24 @@ def _entry(agreement, column):
 
 
 class Table:
-  """A table in the order in which it is shown.
+  """A table in display order.
 
   Attributes:
-    rows: The methods: those of the contents, then others that cells have.
+    rows: The methods: the rows of the contents, then further ones of cells.
     columns: The columns.
-    entries: By row, then column; only those that the table has.
-    orderings: See `statistics.orderings`.
-    has_paper: Whether a cell has a value of a paper.
+    entries: The existing entries, by row, then column.
+    orderings: The comparisons of methods, see `statistics.orderings`.
+    has_paper: Whether a cell has a paper value.
   """
 
   def __init__(self, contents: contents_lib.Contents):
-    """Orders the contents.
+    """Arranges the contents.
 
     Args:
       contents: The contents.
 
     Raises:
-      ValueError: If a cell is in no column, or in the place of another.
+      ValueError: If a cell has no column, or two cells have the same place.
     """
     self.columns = list(contents.columns)
     self.rows = list(
@@ -213,19 +210,19 @@ class Table:
     self.has_paper = any(entry.cell.paper for entry in self.entries)
 
   def at(self, row: str, column: contents_lib.Column) -> Entry | None:
-    """Returns what is in a place, or None if the table has nothing there."""
+    """Returns the entry of a row and column, or None."""
     return self._entries.get((row, column.heading))
 
   def anchor(self, entry: Entry) -> str:
-    """Returns the name of the place on the page that tells all of a cell."""
+    """Returns the anchor of the detailed row of a cell."""
     return self._anchors[entry.cell.row, entry.cell.column]
 
   def count(self, state: str) -> int:
-    """Returns how many cells are in a state."""
+    """Returns the number of cells in a state."""
     return sum(entry.state == state for entry in self.entries)
 
   def runs(self) -> list[contents_lib.Run]:
-    """Returns the run folders, each once, in the order of the table."""
+    """Returns the run folders without duplicates, in table order."""
     found = {}
     for entry in self.entries:
       if entry.cell.run is not None:
@@ -233,12 +230,12 @@ class Table:
     return list(found.values())
 
   def heading_rows(self) -> list[list[tuple[str, int]]]:
-    """Returns the headings from the outermost level to the innermost.
+    """Returns the heading rows from the outermost level to the innermost.
 
     Returns:
-      For each level (heading, number of columns that it spans). The innermost
-      has one entry for each column; what a short heading lacks is "" at the
-      outside.
+      For each level, pairs of a heading and the number of columns that it
+      spans. The innermost level has one pair per column. Short headings are
+      padded with "" on the outer levels.
     """
     depth = max((len(column.heading) for column in self.columns), default=1)
     padded = [
@@ -258,10 +255,10 @@ class Table:
 
 
 def tally(orderings: Sequence[statistics.Ordering]) -> str:
-  """Returns how many orderings hold, in a sentence without its full stop.
+  """Summarizes how many orderings hold, in a sentence without full stop.
 
   Args:
-    orderings: Orderings of a paper, orderings without one, or both.
+    orderings: Orderings with or without a paper.
   """
   level = f"adjusted p below {statistics.LEVEL:g}"
   of_paper = [o for o in orderings if o.paper_difference is not None]
@@ -275,12 +272,12 @@ def tally(orderings: Sequence[statistics.Ordering]) -> str:
     missing = len(of_paper) - len(known)
     if known:
       told.append(
-        f"{len(held)} of {len(known)} pairs are in the paper's order in our"
-        f" means, {certain} of them with {level}; {reversed_} are in the other"
+        f"{len(held)} of {len(known)} pairs have the paper's order in our"
+        f" means, {certain} of them with {level}; {reversed_} have the reverse"
         f" order with {level}"
       )
     if missing:
-      told.append(f"{missing} pairs cannot be told, for runs are missing")
+      told.append(f"{missing} pairs are unknown because runs are missing")
   if others:
     certain = sum(each.holds and each.is_certain for each in others)
     told.append(

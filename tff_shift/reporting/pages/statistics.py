@@ -1,20 +1,19 @@
-"""What can be said of a table: paper against ours, and who is ahead of whom.
+"""Statistical tests of a table: agreement with the paper, order of methods.
 
-Three questions, each with a test of its own:
+- Agreement of our value with the paper's: Welch's t-test (Welch, 1947) on
+  means, standard deviations and numbers of seeds, because a paper reports no
+  more.
+- Order of methods as in the paper: paired t-test over seeds, because runs of
+  the same seed share data and clients.
+- Multiple tests: Holm's correction (Holm, 1979) over all tests of a kind in the
+  table. It is valid for tests that were fixed before the values were known,
+  such as the pairs that a paper separates. If our own values determine the best
+  method, the correction is over all pairs of methods, because each of them
+  could have been tested. Then at most 5 % of tables of equal methods have a
+  significant pair.
 
-- Is our value that of the paper? Welch's t-test (Welch, 1947) on means, spreads
-  and numbers of seeds, for of the paper no more is known.
-- Are methods in the order in which the paper has them? A t-test of the
-  differences seed by seed, for runs of the same seed share data and clients.
-- Which of so many answers are chance? Holm's correction (Holm, 1979) over all
-  tests of a kind in the table. It holds for tests that were chosen before the
-  values were seen: the pairs that a paper separates are. Where our own values
-  say which method is the best, it goes over all pairs of methods, for each of
-  them could have been the one that is asked about: then at most 5 % of tables
-  of equal methods have a certain pair.
-
-Spreads are sample standard deviations. That of a paper is taken for one too,
-for the papers do not say.
+Spreads are sample standard deviations. The papers do not define theirs; they
+are assumed to be sample standard deviations as well.
 """
 
 import dataclasses
@@ -30,21 +29,24 @@ from scipy import stats
 
 from tff_shift.reporting.pages import contents as contents_lib
 
-# Of tests, after correction.
+# The significance level of tests, after correction.
 LEVEL = 0.05
 
 
 def mean(cell: contents_lib.Cell) -> float | None:
-  """Returns the mean of our values; None if there are none.
+  """Returns the mean of our values, or None if there are none.
 
-  It is not finite where one of them is not.
+  It is not finite if a value is not finite.
   """
   values = list(cell.by_seed.values())
   return math.fsum(values) / len(values) if values else None
 
 
 def spread(cell: contents_lib.Cell) -> float | None:
-  """Returns the sample standard deviation of our values; None below two."""
+  """Returns the sample standard deviation of our values, or None.
+
+  It is None for fewer than two values, or if a value is not finite.
+  """
   values = list(cell.by_seed.values())
   if len(values) < 2 or not all(map(math.isfinite, values)):
     return None
@@ -55,12 +57,12 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
   """Adjusts p-values for the number of tests by Holm's step-down procedure.
 
   Args:
-    p_values: One for each test; None where none was made, which is not counted.
+    p_values: The p-value of each test. None: no test, not counted.
 
   Returns:
-    The adjusted p-values in the same order, None at the same places: the
+    The adjusted p-values in the same order, with None in the same places. The
     smallest is multiplied by the number of tests, the next by one less, and so
-    on; none is below one before it or above 1.
+    on. They are monotone and at most 1.
   """
   known = sorted(
     (p, index) for index, p in enumerate(p_values) if p is not None
@@ -74,16 +76,16 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Agreement:
-  """A value of ours beside the paper's.
+  """The comparison of our value with the paper's.
 
   Attributes:
     cell: The cell.
-    difference: Ours minus the paper's, in the unit of the column; None if one
-      of them is missing.
-    p_value: Of Welch's test that both have one mean, two-sided; None if there
-      is no test.
+    difference: Our value minus the paper's, in the unit of the column. None if
+      one of them is missing.
+    p_value: The two-sided p-value of Welch's test of equal means. None without
+      a test.
     adjusted: `p_value` after Holm's correction over the table.
-    why_no_test: Why there is none, or "".
+    why_no_test: The reason for no test, or "".
   """
 
   cell: contents_lib.Cell
@@ -94,7 +96,7 @@ class Agreement:
 
 
 def _why_no_test(cell: contents_lib.Cell) -> str:
-  """Returns why a cell is not tested against the paper; "" if it can be."""
+  """Returns why a cell cannot be tested against the paper, or ""."""
   ours = spread(cell)
   reasons = (
     (cell.paper is None, "no value in the paper"),
@@ -116,13 +118,13 @@ def _why_no_test(cell: contents_lib.Cell) -> str:
 
 
 def agreements(cells: Iterable[contents_lib.Cell]) -> list[Agreement]:
-  """Holds our values against the paper's.
+  """Compares our values with the paper's.
 
   Args:
-    cells: All cells of the table: the correction is over them.
+    cells: All cells of the table, over which p-values are corrected.
 
   Returns:
-    One for each cell, in their order.
+    One comparison per cell, in the same order.
   """
   found = []
   for cell in cells:
@@ -158,30 +160,29 @@ def agreements(cells: Iterable[contents_lib.Cell]) -> list[Agreement]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ordering:
-  """Whether a method is ahead of another in a column.
+  """The comparison of two methods in a column.
 
-  Differences count in favour of `better`: they are positive where it is ahead,
-  also where less is better.
+  Differences are positive if `better` is ahead, also if lower is better.
 
   Attributes:
-    column: The column's heading.
-    better: The method that should be ahead: that of the paper, or, where the
-      column has no values of a paper, that with our better mean.
-    worse: The other.
-    paper_difference: In the paper; None if the column has no values of one.
-    threshold: The larger of both spreads in the paper, above which the
-      difference had to be; None if the paper gives neither, so that any
+    column: The heading of the column.
+    better: The method that is ahead in the paper, or, in a column without paper
+      values, in our means.
+    worse: The other method.
+    paper_difference: The difference in the paper. None without paper values.
+    threshold: The larger of both spreads in the paper, which the paper's
+      difference exceeds. None if the paper reports no spread; then any
       difference counts.
-    difference: Of our means over the seeds that both have; None if there is no
-      such seed or it is not finite.
-    num_seeds: How many seeds both have.
-    num_held: In how many of them `better` is ahead.
-    interval: Of the difference, with 95 % confidence, for this pair alone; None
-      without a test.
-    p_value: Of the paired t-test, two-sided; None below two seeds, or where the
-      difference does not vary or is not finite.
-    adjusted: `p_value` after Holm's correction over the table, in which all
-      pairs of a column without values of a paper count.
+    difference: The difference of our means over common seeds. None without
+      common seeds, or if it is not finite.
+    num_seeds: The number of common seeds.
+    num_held: The number of common seeds in which `better` is ahead.
+    interval: The 95 % confidence interval of the difference, for this pair
+      alone. None without a test.
+    p_value: The two-sided p-value of the paired t-test. None for fewer than two
+      seeds, or if the difference does not vary or is not finite.
+    adjusted: `p_value` after Holm's correction over the table. All pairs of a
+      column without paper values count.
   """
 
   column: tuple[str, ...]
@@ -198,21 +199,21 @@ class Ordering:
 
   @property
   def holds(self) -> bool | None:
-    """Whether it holds in our means; None if there are none."""
+    """Whether `better` is ahead in our means. None without means."""
     return None if self.difference is None else self.difference > 0
 
   @property
   def is_certain(self) -> bool:
-    """Whether chance alone does not explain our difference."""
+    """Whether our difference is significant."""
     return self.adjusted is not None and self.adjusted < LEVEL
 
 
 def _paired(differences: np.ndarray) -> tuple[float, tuple[float, float]]:
-  """Returns the p-value of a mean of 0, and the interval of the mean."""
+  """Returns the p-value for mean 0, and the confidence interval of the mean."""
   freedom = len(differences) - 1
   centre = float(np.mean(differences))
   error = float(np.std(differences, ddof=1)) / math.sqrt(len(differences))
-  # Those of `scipy.stats.t`, which takes its time.
+  # Equal to `scipy.stats.t`, which is slow.
   p_value = 2 * float(special.stdtr(freedom, -abs(centre) / error))
   reach = float(special.stdtrit(freedom, 0.975)) * error
   return p_value, (centre - reach, centre + reach)
@@ -232,7 +233,7 @@ def _ordering(
   )
   is_finite = bool(seeds) and bool(np.isfinite(differences).all())
   p_value = interval = None
-  # What differs by rounding alone does not vary, and would be certain.
+  # Differences that only vary by rounding would always be significant.
   if (
     is_finite
     and len(seeds) > 1
@@ -254,7 +255,7 @@ def _ordering(
 
 
 def _separated(column, cells):
-  """Yields the orderings of the paper in a column."""
+  """Yields the pairs of a column that the paper separates."""
   for pair in itertools.combinations([c for c in cells if c.paper], 2):
     better, worse = sorted(
       pair, key=lambda cell: cell.paper.mean, reverse=column.higher_is_better
@@ -267,7 +268,7 @@ def _separated(column, cells):
 
 
 def _all_pairs(column, cells):
-  """Yields our methods against each other; the best of all comes first."""
+  """Yields all pairs of our methods, those of the best method first."""
   ours = [c for c in cells if c.by_seed and math.isfinite(mean(c))]
   ours.sort(key=mean, reverse=column.higher_is_better)
   for better, worse in itertools.combinations(ours, 2):
@@ -275,17 +276,17 @@ def _all_pairs(column, cells):
 
 
 def orderings(contents: contents_lib.Contents) -> list[Ordering]:
-  """Compares the methods of each column with each other.
+  """Compares the methods within each column.
 
   Args:
     contents: The table.
 
   Returns:
-    For each column whose methods are compared: all pairs that the paper
-    separates by more than the larger of both spreads, or, in a column without
-    values of a paper, our best method against each of the others, with p-values
-    that are adjusted for the choice of the best. Pairs whose runs are missing
-    are there as well, for they are part of what the paper claims.
+    For each compared column, all pairs that the paper separates by more than
+    the larger of both spreads. In a column without paper values, our best
+    method against each other method, with p-values that are corrected for the
+    selection of the best. Pairs with missing runs are included, because the
+    paper claims them.
   """
   found, is_shown = [], []
   for column in contents.columns:
@@ -295,7 +296,7 @@ def orderings(contents: contents_lib.Contents) -> list[Ordering]:
     by_paper = any(cell.paper for cell in cells)
     pairs = list((_separated if by_paper else _all_pairs)(column, cells))
     found += pairs
-    # The other pairs of our own methods count in the correction alone.
+    # The other pairs of our methods only count in the correction.
     is_shown += [by_paper or each.better == pairs[0].better for each in pairs]
   adjusted = holm([each.p_value for each in found])
   return [

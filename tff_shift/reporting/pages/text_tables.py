@@ -1,4 +1,4 @@
-"""The table of a page as CSV, TeX and Markdown."""
+"""Formats the table of a page as CSV, TeX and Markdown."""
 
 import csv
 import io
@@ -28,7 +28,7 @@ _TEX = {
 }
 
 
-# Two of them are another sign to TeX: a dash, or a quotation mark.
+# TeX joins two of these to a ligature: a dash or a quotation mark.
 _LIGATURES = re.compile(r"([-'`,])(?=\1)")
 
 
@@ -41,9 +41,9 @@ def _settings(values: Mapping[str, object]) -> str:
 
 
 def to_csv(table: shown.Table) -> str:
-  """Returns a line for each cell, with all that is known of it.
+  """Formats one line per cell, with all its data.
 
-  Numbers have all their digits. What is not known is empty.
+  Numbers have all digits. Unknown values are empty.
   """
   file = io.StringIO()
   writer = csv.writer(file, lineterminator="\n")
@@ -103,8 +103,8 @@ def to_csv(table: shown.Table) -> str:
 
 
 def escape_tex(text: str) -> str:
-  """Returns text as TeX sets it."""
-  # Braces around nothing, which the signs themselves must not have yet.
+  """Escapes text for TeX."""
+  # Empty braces break ligatures; they must not be escaped themselves.
   parts = _LIGATURES.split(shown_names.printable(text))
   return "{}".join(
     "".join(_TEX.get(sign, sign) for sign in before + pair)
@@ -115,7 +115,7 @@ def escape_tex(text: str) -> str:
 
 
 def to_tex(contents: contents_lib.Contents, table: shown.Table) -> str:
-  """Returns a `tabular`: a line of ours for each method, below it the paper's.
+  """Formats a `tabular` with our line and the paper's line per method.
 
   It needs the packages booktabs, amssymb and textcomp (T1 fonts).
   """
@@ -144,7 +144,7 @@ def to_tex(contents: contents_lib.Contents, table: shown.Table) -> str:
   for row in table.rows:
     entries = [table.at(row, column) for column in table.columns]
     ours = [_ours(entry) for entry in entries]
-    # Behind the end of a line, "[" and "*" would be an option of it.
+    # After a line end, TeX reads "[" and "*" as its options.
     lines.append("{}" + " & ".join(map(escape_tex, [row, *ours])) + r" \\")
     if table.has_paper:
       papers = [entry.paper if entry else "" for entry in entries]
@@ -156,7 +156,7 @@ def to_tex(contents: contents_lib.Contents, table: shown.Table) -> str:
 
 
 def _ours(entry: shown.Entry | None) -> str:
-  """Returns what stands for us in a place of the table."""
+  """Formats our value of an entry."""
   if entry is None:
     return ""
   if not entry.cell.by_seed:
@@ -168,7 +168,7 @@ def _ours(entry: shown.Entry | None) -> str:
 
 
 def escape_markdown(text: str) -> str:
-  """Returns text that Markdown shows as it is, also within a table."""
+  """Escapes text for Markdown, also within tables."""
   text = re.sub(r"([\\`*_{}\[\]<>|#~$])", r"\\\1", _one_line(text))
   return text.replace("&", "&amp;")
 
@@ -178,16 +178,15 @@ def _markdown_row(cells) -> str:
 
 
 def to_markdown(contents: contents_lib.Contents, table: shown.Table) -> str:
-  """Returns the page in short, as it stands in results/."""
+  """Formats a short version of the page, as used in results/."""
   parts = [f"# {escape_markdown(contents.title)}"]
   if contents.source:
     parts.append(f"Paper: {escape_markdown(contents.source)}")
   if not contents.is_full:
     parts.append(
-      "**Reduced**: what was run is less than what the paper says; see the"
-      " protocol."
+      "**Reduced**: the runs reduce settings of the paper; see the protocol."
     )
-  # An indented block shows what is in it, whatever that is.
+  # An indented block needs no escapes.
   parts.append("    " + "\n    ".join(contents.command.splitlines()))
   counts = [
     f"{table.count(state)} {state}"
@@ -229,7 +228,7 @@ def _protocol(contents):
   if not differing:
     return ""
   rows = [
-    _markdown_row(["setting", "paper", "run", "why"]),
+    _markdown_row(["setting", "paper", "run", "reason"]),
     "| --- | --- | --- | --- |",
   ]
   for each in differing:

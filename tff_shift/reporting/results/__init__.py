@@ -1,1 +1,1 @@
-"""What each scenario writes into the folder of a run."""
+"""Final metrics and figures of each scenario."""

@@ -1,4 +1,4 @@
-"""What use on drifting periods has shown: final metrics and figures."""
+"""Final metrics and figures of dynamic personalization."""
 
 from collections.abc import Mapping
 
@@ -14,21 +14,21 @@ from tff_shift.simulation.storage import results
 def final_metrics(
   inference: dynamic_personalization.Inference, validation_accuracy: float
 ) -> dict[str, float]:
-  """Returns what a stream has shown, by name.
+  """Returns the final metrics of a stream, by name.
 
   Args:
-    inference: The use on the stream.
+    inference: The predictions and drifts on the stream.
     validation_accuracy: VACC, in percent.
 
   Returns:
     `validation_accuracy`, in percent; the mean over clients and periods of each
-    metric of `evaluation.METRICS`; `multi_period_variance`, MPV over all
-    periods, in squared percentage points, and `multi_period_variance_below`,
-    its part from accuracies below VACC; `low_accuracy_share`, LAT, and
-    `request_share`, how often a client was sent another model, in percent of
-    all pairs of client and period; `true_positive_rate` and
-    `false_positive_rate` of the detection, in percent of the pairs with and
-    without a drift, NaN where there are none.
+    metric in `evaluation.METRICS`; `multi_period_variance`, MPV over all
+    periods, in squared percentage points; `multi_period_variance_below`, its
+    part from accuracies below VACC; `low_accuracy_share`, LAT, and
+    `request_share`, the frequency of model updates, in percent of all pairs of
+    client and period; `true_positive_rate` and `false_positive_rate` of drift
+    detection, in percent of the pairs with and without a drift (NaN without
+    such pairs).
   """
   (variance,) = metrics.multi_period_variance(
     inference.accuracy, validation_accuracy
@@ -65,7 +65,7 @@ def draw_distances(
   seed: int,
   folder: results.RunFolder,
 ) -> None:
-  """Draws the distances of client 0, with what it takes for drifts."""
+  """Plots the distances of client 0 and its detected drifts."""
   dynamic_personalization_figures.distance_over_periods(
     stream.distances[:, 0],
     stream.drifted[:, 0],
@@ -80,10 +80,10 @@ def draw_accuracy(
   distribution: str,
   folder: results.RunFolder,
 ) -> None:
-  """Draws the accuracy of all trials on the streams of a distribution.
+  """Plots the accuracy of all trials on the streams of a distribution.
 
   Args:
-    by_label: For each label, the results by seed; all on the same streams.
+    by_label: The results by label and seed, all on the same streams.
     distribution: The distribution.
     folder: The run's folder.
   """
@@ -99,7 +99,7 @@ def draw_accuracy(
     ]
 
   def share(happened):
-    # Of all clients, for each seed.
+    # Percent of clients, [seeds, periods].
     return 100 * np.mean(happened, axis=2)
 
   dynamic_personalization_figures.accuracy_over_periods(

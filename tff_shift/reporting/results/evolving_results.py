@@ -1,4 +1,4 @@
-"""The figures of a comparison on domains that evolve."""
+"""Figures of a comparison on evolving domains."""
 
 import itertools
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ _TITLES_PER_DOMAIN = 3
 def draw_domains(
   dataset: evolving_data.EvolvingDataset, folder: results.RunFolder
 ) -> None:
-  """Draws examples of each domain into a run's folder."""
+  """Plots examples of each domain."""
   title = f"Examples of each domain of {dataset.name}; the last is the target"
   path = folder.figure_path("domains")
   if dataset.vocabulary is not None:
@@ -60,7 +60,7 @@ def draw_domains(
 def _titles(
   domain: evolving_data.Domain, vocabulary: Sequence[str]
 ) -> list[str]:
-  """Returns some titles of a domain, spread over its examples."""
+  """Returns some titles of a domain, evenly spaced among its examples."""
   chosen = np.linspace(0, len(domain.y) - 1, _TITLES_PER_DOMAIN).astype(int)
   return [
     " ".join(vocabulary[word] for word in title if word != text.PADDING)
@@ -69,13 +69,13 @@ def _titles(
 
 
 def _in_the_plane(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-  """Returns vectors as points, by their first two principal components.
+  """Projects vectors onto their first two principal components.
 
   Args:
-    parts: Each `[n, features]`; points `[n, 2]` stay as they are.
+    parts: Arrays `[n, features]`. Two features are not changed.
 
   Returns:
-    Each `[n, 2]`; one feature gives points on a line.
+    Arrays `[n, 2]`. A single feature gives points on a line.
   """
   pooled = np.concatenate(parts)
   if pooled.shape[1] != 2:
@@ -91,11 +91,11 @@ def draw_results(
   dataset: evolving_data.EvolvingDataset,
   folder: results.RunFolder,
 ) -> None:
-  """Draws learning curves and the accuracy on each domain.
+  """Plots learning curves and the accuracy on each domain.
 
   Args:
-    by_label: For each label, the results by seed.
-    dataset: The domains, for their names.
+    by_label: The results by label and seed.
+    dataset: The data set, for the names of domains.
     folder: The run's folder.
   """
   for who, metric in itertools.product(

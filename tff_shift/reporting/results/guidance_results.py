@@ -1,4 +1,4 @@
-"""What runs with a guide have shown, as figures."""
+"""Figures of a comparison of client guidance."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from tff_shift.simulation.storage import results
 def draw_clients(
   dataset: guidance_data.GuidanceDataset, seed: int, folder: results.RunFolder
 ) -> None:
-  """Draws what tells clients apart: their classes, and colours that moved."""
+  """Plots the heterogeneity of clients: class counts and colour shifts."""
   if set(dataset.transforms) != {color_transforms.ColorTransform()}:
     guidance_figures.client_transforms(
       dataset.sample, dataset.transforms, folder.figure_path("transforms")
@@ -40,7 +40,7 @@ def draw_routing(
   result: guidance.GuidanceResult,
   folder: results.RunFolder,
 ) -> None:
-  """Draws which client's queries were routed where; nothing without a guide."""
+  """Plots the routes of each client's queries; nothing without a guide."""
   if result.routing is not None:
     guidance_figures.routing_matrix(
       result.routing,
@@ -53,7 +53,7 @@ def draw_accuracy(
   by_label: Mapping[str, Mapping[int, guidance.GuidanceResult]],
   folder: results.RunFolder,
 ) -> None:
-  """Draws each accuracy over the rounds, one line per trial."""
+  """Plots each accuracy over rounds, one line per trial."""
   for metric in ("system_accuracy", "average_accuracy", "client_accuracy"):
     curves = {}
     for label, by_seed in by_label.items():
@@ -75,13 +75,13 @@ def draw_accuracy(
 def draw_trade_off(
   summaries: Sequence[summary.RunSummary], folder: results.RunFolder
 ) -> None:
-  """Draws accuracies over lambda (Fig. 4) where several have been compared."""
+  """Plots accuracies over lambda (Fig. 4), if several lambdas are compared."""
   runs = sorted(
     (run for run in summaries if "lambda_" in run.setting),
     key=lambda run: run.setting["lambda_"],
   )
   lambdas = [run.setting["lambda_"] for run in runs]
-  # Several rates give several runs at a lambda, which are no curve.
+  # Several learning rates give several runs per lambda, which are no curve.
   if len(lambdas) < 2 or len(set(lambdas)) < len(lambdas):
     return
   guidance_figures.trade_off(

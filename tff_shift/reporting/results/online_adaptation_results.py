@@ -1,4 +1,4 @@
-"""What runs on drifting streams have shown: the measured shift, and figures."""
+"""Measured shift and figures of online adaptation."""
 
 from collections.abc import Mapping
 
@@ -19,7 +19,7 @@ _NUM_SHOWN_CLIENTS = 4
 
 
 def true_shift(client_streams: online_adaptation_data.Streams) -> np.ndarray:
-  """Returns how far clients moved at each step, [timesteps, num_clients]."""
+  """Returns the true shift at each step, [timesteps, num_clients]."""
   return np.array(
     [
       [
@@ -32,38 +32,37 @@ def true_shift(client_streams: online_adaptation_data.Streams) -> np.ndarray:
 
 
 def learning_rates(result: online_adaptation.OnlineResult) -> np.ndarray:
-  """Returns the rates of all clients, [timesteps, num_clients]."""
+  """Returns the learning rates, [timesteps, num_clients]."""
   return np.array([step.learning_rates for step in result.timesteps])
 
 
 def measured_shift(
   result: online_adaptation.OnlineResult, eta_min: float, eta_max: float
 ) -> np.ndarray:
-  """Returns S, from which the rates of Fed-ADE came (eq. 9 solved for S).
+  """Computes S from the learning rates of Fed-ADE (eq. 9 solved for S).
 
   Args:
-    result: A run in which all clients took part in each step.
-    eta_min: The rate without shift.
-    eta_max: The rate at the largest shift, above `eta_min`.
+    result: A run with full participation.
+    eta_min: The learning rate without shift.
+    eta_max: The learning rate at the largest shift, above `eta_min`.
 
   Returns:
     [timesteps, num_clients], between 0 and 1.
   """
   shift = (learning_rates(result) - eta_min) / (eta_max - eta_min)
-  # Rates are float32.
+  # Clips rounding errors: rates are float32.
   return np.clip(shift, 0.0, 1.0)
 
 
 def rank_correlation(measured: np.ndarray, true: np.ndarray) -> float:
-  """Returns Spearman's correlation of two shifts.
+  """Computes Spearman's rank correlation of measured and true shift.
 
   Args:
-    measured: Of any shape: the shift of each client at each step, or summed
-      over the steps.
-    true: Likewise.
+    measured: The measured shift of each client, per step or summed over steps.
+    true: The true shift, of the same shape.
 
   Returns:
-    A number from -1 to 1; NaN where one of them is the same throughout.
+    A number from -1 to 1. NaN if one of them is constant.
   """
   if np.ptp(measured) == 0 or np.ptp(true) == 0:
     return float("nan")
@@ -76,11 +75,11 @@ def draw_accuracy(
   folder: results.RunFolder,
   shift: str,
 ) -> None:
-  """Draws the metrics of all algorithms over time, with omega below.
+  """Plots the metrics of all algorithms over time, with omega below.
 
   Args:
-    by_label: For each label, the results by seed.
-    omega: The weight of eq. 1, [seeds, T + 1], at the steps 0..T.
+    by_label: The results by label and seed.
+    omega: The weight of eq. 1 at steps 0 to T, [seeds, T + 1].
     folder: The run's folder.
     shift: The schedule, for the name of the file.
   """
@@ -109,16 +108,16 @@ def draw_adaptation(
   seed: int,
   *names: str,
 ) -> None:
-  """Draws rates beside the true shift, and class estimates beside the truth.
+  """Plots learning rates and true shift, and estimated and true labels.
 
   Args:
-    result: A run of an algorithm whose clients set their rates.
-    client_streams: What it ran on.
-    class_names: The name of each class.
+    result: A run of an algorithm whose clients set their learning rates.
+    client_streams: The streams of the run.
+    class_names: The names of the classes.
     folder: The run's folder.
     shift: The schedule, for the names of the files.
-    seed: The run's seed.
-    *names: What else their names tell.
+    seed: The seed of the run.
+    *names: Further parts of the file names.
   """
   rates, shifts = learning_rates(result), true_shift(client_streams)
   shown = range(min(_NUM_SHOWN_CLIENTS, client_streams.num_clients))
@@ -145,14 +144,14 @@ def draw_adaptation(
 def draw_corruptions(
   image: np.ndarray, corruption_levels: str, folder: results.RunFolder
 ) -> None:
-  """Draws an image under every corruption at every severity.
+  """Plots an image under every corruption at every severity.
 
   Args:
     image: [height, width, channels] uint8.
     corruption_levels: One of `corruptions.LEVELS`.
     folder: The run's folder.
   """
-  # The image as it is, then each severity.
+  # The uncorrupted image, then each severity.
   severities = range(corruptions.MAX_SEVERITY + 1)
   figures.example_images(
     {

@@ -1,7 +1,7 @@
-"""A tracker that tells MLflow: parameters, scalars by step, files.
+"""Tracks parameters, scalars by step and files in MLflow.
 
-MLflow is the extra `mlflow` of this package. Its client alone is used, with no
-state of the process: a program that tracks runs of its own is left alone.
+MLflow is the extra `mlflow` of this package. Only its client is used, without
+global state, so that programs can track runs of their own.
 """
 
 import contextlib
@@ -19,16 +19,15 @@ from tff_shift.reporting.trackers import trackers
 
 _IDENTITY = "tff_shift.identity"
 _NAME = "tff_shift.name"
-# Of one request.
+# Limits of one request.
 _MOST_PARAMETERS = 100
 _MOST_RUNS = 1000
 
 
 def _import_mlflow():
-  # From version 3 on, MLflow tells its makers how it is used, unless this says
-  # no before it is imported.
+  # MLflow 3 sends telemetry unless this is set before its import.
   os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-  # Imported here because it takes seconds, and need not be installed.
+  # Imported here because it takes seconds and is optional.
   import mlflow
 
   return mlflow
@@ -36,7 +35,7 @@ def _import_mlflow():
 
 @contextlib.contextmanager
 def _writing(uri: str) -> Iterator[None]:
-  """Makes all that MLflow raises a `files.WriteError`."""
+  """Converts exceptions of MLflow to `files.WriteError`."""
   mlflow = _import_mlflow()
   try:
     with files.writing(uri):
@@ -48,8 +47,8 @@ def _writing(uri: str) -> Iterator[None]:
 class MLflow:
   """Tracks runs in an experiment of MLflow.
 
-  A run that is started again with the same identity and name goes on: its
-  points come once, for the first value of a step is kept.
+  A run that is started again with the same identity and name is resumed. The
+  first value of each step is kept, so that points are not duplicated.
   """
 
   def __init__(
@@ -59,18 +58,18 @@ class MLflow:
     identity: str,
     replaced: Sequence[str] = (),
   ):
-    """Finds the experiment, or makes it.
+    """Finds or creates the experiment.
 
     Args:
-      uri: Where MLflow keeps runs: a folder, `file:` or `http:` and so on.
+      uri: The tracking URI: a folder, `file:`, `http:` and so on.
       experiment: The name of the experiment.
-      identity: Tells these runs from others of the same names.
-      replaced: Identities whose runs are deleted, such as those of a run that
-        had fewer rounds: MLflow cannot take a point back.
+      identity: Distinguishes these runs from others of the same names.
+      replaced: Identities whose runs are deleted, for example of a run that had
+        fewer rounds, because MLflow cannot delete single points.
 
     Raises:
       ModuleNotFoundError: If MLflow is not installed.
-      files.WriteError: If MLflow cannot use the place.
+      files.WriteError: If MLflow cannot use the URI.
     """
     mlflow = _import_mlflow()
     self._uri = uri
@@ -108,16 +107,16 @@ class MLflow:
   def start(
     self, name: str, parameters: Mapping[str, Any]
   ) -> trackers.TrackedRun:
-    """Starts a run or goes on with it, see `trackers.Tracker`.
+    """Starts or resumes a run.
 
     Args:
       name: The name of the run.
-      parameters: Its parameters; those that it has already stay.
+      parameters: Its parameters. Existing parameters are kept.
 
     Raises:
-      files.WriteError: If MLflow cannot keep them.
+      files.WriteError: If MLflow cannot store them.
     """
-    # As classes of MLflow, which are there by now.
+    # MLflow has been imported by now.
     from mlflow import entities
 
     with _writing(self._uri):
@@ -149,7 +148,7 @@ class _MLflowRun:
     self._uri = uri
     self._client = client
     self._run_id = run_id
-    # The steps that MLflow has, by scalar.
+    # The steps that MLflow already has, by scalar.
     self._steps = {}
 
   def scalars(self, values, step, group=""):
@@ -187,5 +186,5 @@ class _MLflowRun:
 
 
 def _as_key(name: str) -> str:
-  """Returns a name of the characters that MLflow takes."""
+  """Replaces characters that MLflow does not allow in names."""
   return re.sub(r"[^\w\-. /]", "_", name, flags=re.ASCII)

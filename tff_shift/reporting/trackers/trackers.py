@@ -1,9 +1,9 @@
-"""Trackers: where what runs measure can be looked at, beside their own files.
+"""Experiment trackers: record the metrics of runs outside their run folders.
 
-A tracker is started for each run with its name and parameters, and then given
-scalars by step, files, and word of the end. `TensorBoard` is here, `mlflow` in
-`mlflow_tracker`; any object with the methods of `Tracker` will do. A driver
-takes one through its callbacks:
+A tracker starts a run with a name and parameters. The run then receives scalars
+by step and files, and is ended. `TensorBoard` is defined here, MLflow in
+`mlflow_tracker`; any object with the methods of `Tracker` works. Pass a tracker
+to a driver through callbacks:
 
     with trackers.started(tracker, "fed_avg", {"learning_rate": 0.1}) as run:
       evolving.run(..., on_round=trackers.on_round(run))
@@ -24,48 +24,48 @@ from tff_shift import files
 
 
 class TrackedRun(Protocol):
-  """A run that was started. A run that goes on tells all from its first step.
+  """A started run.
 
-  A tracker that keeps what a stopped run has told must therefore take each step
-  of a scalar once.
+  A resumed run reports all scalars again from its first step. A tracker that
+  keeps scalars of the interrupted run must ignore repeated steps.
   """
 
   def scalars(
     self, values: Mapping[str, float], step: int, group: str = ""
   ) -> None:
-    """Takes scalars by name.
+    """Records scalars.
 
     Args:
-      values: The scalars, which need not be finite.
+      values: The scalars by name; they may be infinite or NaN.
       step: The round, time step or period.
-      group: Tells scalars of one name and run apart, such as by data set.
+      group: Distinguishes scalars of the same name within a run.
     """
 
   def artifact(self, path: pathlib.Path, folder: str = "") -> None:
-    """Takes a file as it is now.
+    """Records the current content of a file.
 
     Args:
       path: The file.
-      folder: Where it is to be among the run's files.
+      folder: Its folder among the files of the run.
     """
 
   def end(self, is_done: bool = True) -> None:
     """Ends the run.
 
     Args:
-      is_done: Whether it came to its end, or was stopped by an error.
+      is_done: Whether it finished; False after an error.
     """
 
 
 class Tracker(Protocol):
-  """What starts runs."""
+  """Starts tracked runs."""
 
   def start(self, name: str, parameters: Mapping[str, Any]) -> TrackedRun:
-    """Starts a run, or goes on with it.
+    """Starts or resumes a run.
 
     Args:
-      name: The name, one for each run; slashes group runs.
-      parameters: What tells the run from others.
+      name: The unique name of the run; slashes group runs.
+      parameters: The parameters of the run.
     """
 
 
@@ -73,7 +73,7 @@ class Tracker(Protocol):
 def started(
   tracker: Tracker, name: str, parameters: Mapping[str, Any] | None = None
 ) -> Iterator[TrackedRun]:
-  """Starts a run, and ends it with the `with` block.
+  """Starts a run and ends it at the end of the `with` block.
 
   Args:
     tracker: The tracker.
@@ -87,7 +87,7 @@ def started(
   try:
     yield run
   except BaseException:
-    # What went wrong first is what is told.
+    # The first error is reported, not one of the tracker.
     with contextlib.suppress(OSError):
       run.end(is_done=False)
     raise
@@ -97,10 +97,7 @@ def started(
 def on_round(run: TrackedRun) -> Callable[[int, float, Any], None]:
   """Returns an `on_round` of `evolving.run` and `guidance.run`.
 
-  It tracks what evaluations measure; `on_loss` tracks losses.
-
-  Args:
-    run: The run.
+  It tracks the metrics of evaluations; `on_loss` tracks losses.
   """
 
   def track(round_num, train_loss, evaluation):
@@ -112,56 +109,49 @@ def on_round(run: TrackedRun) -> Callable[[int, float, Any], None]:
 
 
 def on_timestep(run: TrackedRun) -> Callable[[Any], None]:
-  """Returns an `on_timestep` of `online_adaptation.run`.
-
-  Args:
-    run: The run.
-  """
+  """Returns an `on_timestep` of `online_adaptation.run`, for all metrics."""
   return lambda step: run.scalars(present(step.measured()), step.timestep)
 
 
 def on_loss(run: TrackedRun) -> Callable[[int, float], None]:
-  """Returns a callback for the losses of a run.
+  """Returns a callback that tracks training losses.
 
-  It is an `on_loss` of any driver, or the `on_round` of
+  Use it as `on_loss` of a driver, or as `on_round` of
   `dynamic_personalization.run`.
-
-  Args:
-    run: The run.
   """
   return lambda round_num, loss: run.scalars({"train_loss": loss}, round_num)
 
 
 def present(measured: Mapping[str, float | None]) -> dict[str, float]:
-  """Returns what was measured, without what was not and is None."""
+  """Returns the metrics without those that are None."""
   return {name: value for name, value in measured.items() if value is not None}
 
 
 class TensorBoard:
-  """Writes scalars as event files, a folder for each run.
+  """Writes scalars as event files, one folder per run.
 
-  A group is a folder in that of its run. Parameters and files go nowhere.
+  Groups are subfolders. Parameters and files are ignored.
   """
 
   def __init__(self, folder: str | os.PathLike[str]):
-    """Writes nothing yet.
+    """Initializes the tracker.
 
     Args:
-      folder: What TensorBoard is to be given as `--logdir`.
+      folder: The folder for `tensorboard --logdir`.
     """
     self._folder = pathlib.Path(folder)
     self._writers = {}
 
   def start(self, name: str, parameters: Mapping[str, Any]) -> TrackedRun:
-    """Starts a run, see `Tracker`; what it wrote before, it writes anew."""
+    """Starts a run, and replaces its earlier event files."""
     del parameters
     return _TensorBoardRun(self, name)
 
   def release(self, name: str, values: Mapping[str, float], step: int) -> None:
-    """Writes scalars to the folder of a name.
+    """Writes scalars to the folder of a run.
 
     Args:
-      name: The run, with its group.
+      name: The name of the run, with its group.
       values: The scalars.
       step: The step.
 
@@ -175,11 +165,11 @@ class TensorBoard:
     with files.writing(path):
       if name not in self._writers:
         files.make_folder(self._folder, *pathlib.PurePath(name).parts)
-        # What a run that was stopped released, it releases again. Folders
-        # within are other names.
+        # A resumed run writes all scalars again. Subfolders belong to other
+        # names.
         for earlier in path.glob("events*"):
           files.remove(earlier)
-        # TensorFlow opens through a link, by a name that could be guessed.
+        # TensorFlow follows links, so the name must not be predictable.
         self._writers[name] = tf.summary.create_file_writer(
           str(path), filename_suffix=f".{secrets.token_hex(8)}"
         )
@@ -208,18 +198,18 @@ class _TensorBoardRun:
 
 
 class Several:
-  """Hands everything to each of several trackers, or to none."""
+  """Forwards everything to several trackers, or to none."""
 
   def __init__(self, trackers: Sequence[Tracker]):
-    """Makes one tracker of them.
+    """Combines trackers.
 
     Args:
-      trackers: The trackers, in the order in which they are told.
+      trackers: The trackers, in calling order.
     """
     self._trackers = tuple(trackers)
 
   def start(self, name: str, parameters: Mapping[str, Any]) -> TrackedRun:
-    """Starts a run with each tracker, see `Tracker`."""
+    """Starts a run with each tracker."""
     return _SeveralRuns(
       [tracker.start(name, parameters) for tracker in self._trackers]
     )

@@ -1,1 +1,1 @@
-"""The runs of a table, each a process of its own."""
+"""Jobs of a table: planning, costs, and running them in processes."""

@@ -1,4 +1,4 @@
-"""What `--budget` reduces: the rungs of a table, until the estimate fits."""
+"""Reduces a table to `--budget`: applies rungs until the estimate fits."""
 
 import dataclasses
 import pathlib
@@ -17,14 +17,14 @@ from tff_shift.reproduction.jobs import running
 from tff_shift.reproduction.jobs import telling
 
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
-# Of the quick measurement.
+# The number of rounds of the measurement.
 _ROUNDS = 3
-# What each further process adds: one of them keeps more than one core busy.
+# The gain of each additional process: one process uses more than one core.
 _GAIN = 0.5
 
 
 def parse(text: str) -> float:
-  """Reads `--budget`.
+  """Parses `--budget`.
 
   Args:
     text: A number with a unit: s, m, h or d.
@@ -33,28 +33,28 @@ def parse(text: str) -> float:
     Seconds.
 
   Raises:
-    ValueError: If it is not of that form.
+    ValueError: If the text has another format.
   """
   found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|min|h|d)", text)
   if not found or not float(found[1]):
-    raise ValueError(f"--budget={text}: a time such as 30m or 2h wanted")
+    raise ValueError(f"--budget={text}: it must be a time such as 30m or 2h")
   return float(found[1]) * _UNITS[found[2]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Speed:
-  """How fast this machine is, against the guesses of `costs`.
+  """The speed of this machine relative to the guesses of `costs`.
 
   Attributes:
-    startup: Seconds of a start, the first evaluation included.
-    factor: Measured seconds for each second that was guessed.
+    startup: Seconds to start a job, including the first evaluation.
+    factor: Measured seconds per guessed second.
   """
 
   startup: float = costs.STARTUP_SECONDS
   factor: float = 1.0
 
   def estimate(self, jobs: Sequence[jobs_lib.Job], num_processes: int) -> float:
-    """Returns the seconds that jobs take, so many side by side."""
+    """Estimates the seconds of jobs in the given number of processes."""
     each = [
       self.startup + self.factor * (costs.seconds(job) - costs.STARTUP_SECONDS)
       for job in jobs
@@ -68,19 +68,19 @@ def fit(
   estimate: Callable[[reductions_lib.Reductions], float],
   budget: float,
 ) -> tuple[reductions_lib.Reductions, float]:
-  """Goes down the rungs until the estimate is within the budget.
+  """Applies rungs until the estimate is within the budget.
 
   Args:
-    rungs: What each reduces, in order; later ones count instead of earlier
-      ones of the same name.
-    estimate: Reductions to seconds.
-    budget: Seconds.
+    rungs: The reductions, in order; later ones override earlier ones of the
+      same name.
+    estimate: Takes reductions and returns the estimated seconds.
+    budget: The budget in seconds.
 
   Returns:
-    All reductions up to the first rung that suffices, and their estimate.
+    The reductions up to the first rung that suffices, and their estimate.
 
   Raises:
-    ValueError: If the last rung does not suffice.
+    ValueError: If all rungs do not suffice.
   """
   reduced = reductions_lib.Reductions()
   found = estimate(reduced)
@@ -91,9 +91,9 @@ def fit(
     found = estimate(reduced)
   if found > budget:
     raise ValueError(
-      f"--budget={shown.duration(budget)}: the least that is worth running"
-      f" takes about {shown.duration(found)}; leave out methods (--only) or"
-      " columns (--columns)"
+      f"--budget={shown.duration(budget)}: the smallest useful plan takes about"
+      f" {shown.duration(found)}; select methods (--only) or columns"
+      " (--columns)"
     )
   return reduced, found
 
@@ -104,19 +104,19 @@ def measure(
   folder: pathlib.Path,
   environment: Mapping[str, str],
 ) -> Speed:
-  """Runs a few rounds of a job, thrown away afterwards.
+  """Measures the speed of this machine with a few rounds of a job.
 
   Args:
     job: The job.
-    plan: Reductions to the same job with less.
-    folder: A folder for it, which is empty.
-    environment: Variables beside those of this process.
+    plan: Takes reductions and returns the reduced job.
+    folder: An empty folder for the run.
+    environment: Additional environment variables.
 
   Returns:
     The speed.
 
   Raises:
-    ValueError: If it fails.
+    ValueError: If the run fails.
   """
   counted = "timesteps" if job.binary == "online_adaptation" else "rounds"
   short = plan(
@@ -135,7 +135,7 @@ def measure(
   failures = running.Runner(options).run([short], teller)
   teller.close()
   if failures:
-    raise ValueError(f"--budget: the measurement has failed: {failures[0]}")
+    raise ValueError(f"--budget: the measurement failed: {failures[0]}")
   place = records.JobFolder(folder, short)
   (entry, *_) = place.summary()
   trained = records_lib.to_float(entry.seconds_per_round) * _ROUNDS

@@ -1,4 +1,4 @@
-"""Starts a Python program that ends when its parent does, however that ends.
+"""Starts a Python program that is killed when its parent ends.
 
 Run as a file: `python child.py <process id of the parent> <arguments>...`
 """
@@ -12,11 +12,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-  """Becomes the program that the arguments name."""
+  """Replaces this process by the program in the arguments."""
   ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
   if os.getppid() != int(sys.argv[1]):
-    sys.exit(1)  # It has ended before it could be watched.
-  # What is started in the background of a shell ignores Ctrl-C.
+    sys.exit(1)  # The parent ended before prctl took effect.
+  # Background processes of a shell ignore Ctrl-C.
   signal.signal(signal.SIGINT, signal.SIG_DFL)
   os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 

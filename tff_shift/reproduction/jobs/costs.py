@@ -1,4 +1,4 @@
-"""What jobs cost, in seconds of a machine: guessed at first, then measured."""
+"""Guesses of the seconds that jobs take, which measurements calibrate."""
 
 import functools
 import math
@@ -12,14 +12,14 @@ from tff_shift import records
 from tff_shift.reproduction import binary_flags
 from tff_shift.reproduction.jobs import jobs as jobs_lib
 
-# Of each start: imports, data, graphs.
+# The time of imports, data loading and graph building of each job.
 STARTUP_SECONDS = 25.0
 
 _ByName = dict[str, Annotated[float, msgspec.Meta(gt=0, le=1e9)]]
 
 
 class _Guesses(records.Record):
-  """See costs.toml."""
+  """The relative costs in costs.toml."""
 
   datasets: _ByName
   training: _ByName
@@ -27,7 +27,7 @@ class _Guesses(records.Record):
 
   def __post_init__(self):
     if not {"default", "of_a_period"} <= set(self.evaluation):
-      raise ValueError("evaluation: default and of_a_period are wanted")
+      raise ValueError("evaluation: it needs default and of_a_period")
 
 
 @functools.cache
@@ -36,7 +36,7 @@ def _guesses() -> _Guesses:
 
 
 def _number(job: jobs_lib.Job, name: str) -> float:
-  """Returns the number that a flag of a job is; the binary has the default."""
+  """Returns the numeric value of a job's flag, or the binary's default."""
   flag = binary_flags.of(job.binary)[name]
   if name not in job.flags:
     return flag.default
@@ -44,17 +44,17 @@ def _number(job: jobs_lib.Job, name: str) -> float:
 
 
 def _count(value: Any) -> int:
-  """Returns how many values a flag has."""
+  """Returns the number of values of a flag."""
   return len(binary_flags.shown(value).split(","))
 
 
 def _largest(value: Any) -> float:
-  """Returns the largest number of a flag, which may have several."""
+  """Returns the largest of a flag's values."""
   return max(map(float, binary_flags.shown(value).split(",")))
 
 
 def num_runs(job: jobs_lib.Job) -> int:
-  """Returns the runs of a job: those that choose a setting, and the seeds."""
+  """Returns the number of runs of a job, including those for selection."""
   seeds = _count(job.flags["seeds"])
   if "select" not in job.flags:
     return seeds
@@ -63,7 +63,7 @@ def num_runs(job: jobs_lib.Job) -> int:
 
 
 def num_evaluations(job: jobs_lib.Job) -> int:
-  """Returns the rows of metrics.csv that a run leaves, about."""
+  """Returns the approximate number of rows in metrics.csv of a run."""
   if job.binary == "online_adaptation":
     return _number(job, "timesteps")
   if job.binary == "dynamic_personalization":
@@ -80,7 +80,7 @@ def num_evaluations(job: jobs_lib.Job) -> int:
 
 
 def training_seconds(job: jobs_lib.Job) -> float:
-  """Returns a guess of the seconds that all rounds of one run take."""
+  """Guesses the training seconds of one run."""
   if job.binary == "online_adaptation":
     rounds = _number(job, "timesteps") * _number(job, "rounds_per_step")
   else:
@@ -97,13 +97,13 @@ def training_seconds(job: jobs_lib.Job) -> float:
 
 
 def _per_round(job: jobs_lib.Job) -> float:
-  """Returns a guess for FedAvg with all clients and all of their steps."""
+  """Guesses the seconds of a FedAvg round with full participation."""
   per_client_values = _guesses().datasets.get(job.dataset, 1.0)
   return _number(job, "num_clients") * per_client_values
 
 
 def seconds(job: jobs_lib.Job) -> float:
-  """Returns a guess of the seconds that a job takes on two cores."""
+  """Guesses the seconds of a job on two cores."""
   guesses = _guesses().evaluation
   share = guesses.get(job.flags["algorithm"], guesses["default"])
   if job.binary in ("online_adaptation", "dynamic_personalization"):
@@ -115,7 +115,7 @@ def seconds(job: jobs_lib.Job) -> float:
 
 
 def _share_of_examples(job: jobs_lib.Job) -> float:
-  """Returns which part of the examples is left, about."""
+  """Returns the approximate fraction of the examples that is used."""
   whole = {"max_examples_per_domain": 5800, "max_examples": 60000}
   for name, all_examples in whole.items():
     if name in job.flags:

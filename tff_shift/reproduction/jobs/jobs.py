@@ -1,7 +1,8 @@
-"""The jobs of a table: a folder each, that one call of a binary fills.
+"""Plans the jobs of a table, one call of a binary and one run folder each.
 
 A job is a method under one setting of a column on one data set, with all values
-of its hyper-parameters and all seeds: `<data set>_<setting>/<method>`.
+of its hyper-parameters and all seeds. Its folder is
+`<data set>_<setting>/<method>`.
 """
 
 import dataclasses
@@ -20,24 +21,23 @@ from tff_shift.reproduction import reductions as reductions_lib
 from tff_shift.reproduction import specification
 from tff_shift.reproduction import templates
 
-# What no job leaves: models take time and space, and no table shows them.
+# Models are not saved: they take time and space, and tables do not need them.
 _ALWAYS = {"save_model": False, "progress": False}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-  """A run folder that is to be made.
+  """A run folder to produce.
 
   Attributes:
-    folder: Its path, relative to the folder of the reproduction.
+    folder: The path, relative to the folder of the reproduction.
     binary: The binary.
     dataset: The name of the data set.
     method: The name of the method.
-    flags: What the binary is told, by name, without where to write and where to
-      compute.
-    of_paper: The same for what the paper says.
-    compared: The hyper-parameters that selection chooses, and those of which it
-      could choose if nothing were reduced.
+    flags: The flags of the binary by name, without output folder and executor.
+    of_paper: The same flags with the values of the paper.
+    compared: The hyper-parameters with several values in the paper or in
+      `flags`.
   """
 
   folder: str
@@ -59,17 +59,17 @@ class Job:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlannedCell:
-  """Where a cell comes from.
+  """A cell and the source of its value.
 
   Attributes:
     wanted: The cell.
     row: Its row.
     column: Its column.
-    job: The job that gives it, or None.
-    entry: Which entry of summary.json it is, beside the chosen one: settings,
-      and the algorithm where there are several.
-    reads: The metric there.
-    absent: Why there is no job, or no such metric.
+    job: The job that computes it, or None.
+    entry: Settings, and the algorithm if there are several, that identify the
+      entry of summary.json, besides selection.
+    reads: The metric in the entry.
+    absent: The reason why there is no job or no such metric.
   """
 
   wanted: specification.WantedCell
@@ -93,17 +93,17 @@ def plan(
 
   Args:
     spec: The table.
-    reductions: What is run less of.
-    more_flags: Flags that count for all jobs instead of the table's.
+    reductions: The reductions.
+    more_flags: Flags that override those of the table in all jobs.
     data_dir: The folder of the data sets.
-    has_runs: Whether there are runs on a data set. They can be read without it,
-      so its cells are planned then.
+    has_runs: Returns whether there are runs on a data set. Then its cells are
+      planned even if the data set is missing.
 
   Returns:
-    The cells; those of one run folder share the job.
+    The cells. Cells of one run folder share their job.
 
   Raises:
-    ValueError: If a reduction or a flag does not suit the table.
+    ValueError: If a reduction or a flag does not fit the table.
   """
   made = {}
   cells = spec.cells()
@@ -134,7 +134,7 @@ def plan(
       if job != made_job:
         raise ValueError(
           f"{spec.name}: two jobs with different flags have one folder,"
-          f" {job.folder}; give data sets and settings other names or values"
+          f" {job.folder}; rename data sets or settings, or change values"
         )
     headings = [dataset.label] * several
     headings += [
@@ -167,11 +167,11 @@ def plan(
 
 
 def _missing_data(dataset: specification.Dataset, data_dir: str | None) -> str:
-  """Returns what is missing of a data set; empty if nothing is."""
+  """Returns what is missing of a data set; empty if it is complete."""
   folder = dataset_lib.data_folder(data_dir)
   for name in dataset.needs:
     if not (folder / name).is_dir():
-      return f"{dataset.label} is not at hand (no folder {name})"
+      return f"{dataset.label} is not available (no folder {name})"
   return ""
 
 
@@ -219,7 +219,7 @@ def _job(
   if any(_is_grid(name, reduced, spec) for name in compared):
     if not spec.select:
       raise ValueError(
-        f"experiments.{spec.binary} has no rule that chooses among several"
+        f"experiments.{spec.binary} has no criterion to select among several"
         f" values of --{compared[0]}"
       )
     chosen_with = [s for s in spec.selection_seeds if s in reduced["seeds"]]
@@ -238,7 +238,7 @@ def _job(
 
 
 def _values(value: Any) -> list[Any]:
-  """Returns the values of a flag, which may be given as text."""
+  """Returns the values of a flag, which may be comma-separated text."""
   if isinstance(value, list | tuple):
     return list(value)
   return value.split(",") if isinstance(value, str) else [value]
@@ -247,7 +247,7 @@ def _values(value: Any) -> list[Any]:
 def _is_grid(
   name: str, given: Mapping[str, Any], spec: specification.Specification
 ) -> bool:
-  """Whether a flag is a hyper-parameter with several values."""
+  """Returns whether a flag is a hyper-parameter with several values."""
   return (
     binary_flags.is_hparam(name, spec.binary) and len(_values(given[name])) > 1
   )
@@ -259,7 +259,7 @@ def _reduced(
   spec: specification.Specification,
   reductions: reductions_lib.Reductions,
 ) -> dict[str, Any]:
-  """Returns the flags with less of what is reduced."""
+  """Returns the flags with reductions."""
   reduced = dict(of_paper)
   reduced["seeds"] = reductions.seeds(spec.seeds)
   for name, value in of_paper.items():
@@ -277,7 +277,7 @@ def _reduced(
     number = reductions.number(name, of_paper.get(name))
     if number is not None:
       reduced[name] = number
-  # Steps of the head come before as many of the backbone, or fewer.
+  # There are at most as many head steps as body steps.
   steps = reduced.get("local_steps")
   if "local_steps" in reductions.items and "head_steps" not in reductions.items:
     default = getattr(
@@ -286,7 +286,7 @@ def _reduced(
     if default is not None:
       of_head = int(reduced.get("head_steps", default))
       reduced["head_steps"] = min(of_head, int(steps))
-  # The last rounds that count cannot be more than there are.
+  # Final metrics cannot average over more rounds than there are.
   rounds = int(reduced.get("rounds", 0))
   if int(reduced.get("final_rounds", 0)) > rounds:
     reduced["final_rounds"] = 1
@@ -299,22 +299,24 @@ def chosen(
   columns: Sequence[str] = (),
   left_out: Sequence[str] = (),
 ) -> list[Job]:
-  """Returns the jobs of cells, each once, in the order of the table.
+  """Returns the requested jobs, without duplicates, in table order.
 
   Args:
     planned: The cells.
-    only: Methods; empty means all but those left out.
-    columns: Parts of the names of folders, as in "dirichlet_1.0", or of what
-      headings say; empty means all.
-    left_out: Methods that are run only if `only` names them.
+    only: The requested methods; empty: all except `left_out`.
+    columns: Parts of folder names, such as "dirichlet_1.0", or headings; empty:
+      all columns.
+    left_out: Methods that only run if `only` names them.
 
   Raises:
-    ValueError: If a method or a column is not in the table.
+    ValueError: If the table has no such method or column.
   """
   methods = dict.fromkeys(each.wanted.method for each in planned)
   unknown = [name for name in only if name not in methods]
   if unknown:
-    raise ValueError(f"--only={unknown[0]}: there are {', '.join(methods)}")
+    raise ValueError(
+      f"--only={unknown[0]}: it must be one of {', '.join(methods)}"
+    )
   for part in columns:
     if not any(_is_of(each, part) for each in planned):
       shown = dict.fromkeys(
@@ -326,7 +328,9 @@ def chosen(
         raise ValueError(
           f"--columns={part}: there are no columns to run: {why}"
         )
-      raise ValueError(f"--columns={part}: there are {', '.join(shown)}")
+      raise ValueError(
+        f"--columns={part}: it must be part of one of {', '.join(shown)}"
+      )
   found = {}
   for each in planned:
     is_wanted = each.wanted.method in (only or methods)
@@ -347,7 +351,7 @@ def _is_of(cell: PlannedCell, part: str) -> bool:
 def command(
   job: Job, output_dir: pathlib.Path, more: Sequence[str] = ()
 ) -> list[str]:
-  """Returns the arguments of a job's binary, behind `python -m`."""
+  """Returns the command of a job after `python -m`."""
   return [
     f"experiments.{job.binary}",
     *job.arguments,

@@ -1,9 +1,9 @@
-"""What is known of a job on the disk, beside its run folder.
+"""The files of a job.
 
 <method>/           the run folder
-<method>.job.json   with which flags it was started, whether it is finished
-<method>.log        what the binary has printed
-<method>.lock       held by the process that runs it
+<method>.job.json   the flags of the job and its state
+<method>.log        the output of the binary
+<method>.lock       locked by the process that runs the job
 """
 
 import datetime
@@ -27,16 +27,16 @@ from tff_shift.simulation.storage import run_records
 
 
 class JobRecord(records_lib.Record):
-  """What is known of a job: `<method>.job.json`.
+  """The state of a job, the content of `<method>.job.json`.
 
   Attributes:
-    arguments: With which it was started, see `Job.arguments`.
-    exit_code: With which the binary ended last; None: it has not, or it was
-      killed with everything else.
-    summary: SHA-256 of its summary.json at that end.
-    seconds: Wall-clock seconds of all its starts that ended.
-    ended: When it ended last, as ISO text.
-    machine: Where it ran last.
+    arguments: The arguments of the binary, see `Job.arguments`.
+    exit_code: The last exit code. None if the job is running, or if it was
+      killed together with its parent.
+    summary: SHA-256 of summary.json at that time.
+    seconds: Total wall-clock seconds of all ended starts.
+    ended: The time of the last end, ISO format.
+    machine: The machine of the last start.
   """
 
   FORMAT = 1
@@ -54,16 +54,16 @@ class JobRecord(records_lib.Record):
     if (self.exit_code is None) != (not self.ended):
       raise ValueError(
         f"exit_code is {self.exit_code}, and ended is {self.ended!r}: both or"
-        " neither say that it has ended"
+        " neither must be set"
       )
 
 
 class JobFolder:
-  """Where a job's files are.
+  """The files of a job.
 
   Attributes:
     folder: The run folder.
-    log: What the binary has printed.
+    log: The file with the output of the binary.
   """
 
   def __init__(self, output_dir: pathlib.Path, job: jobs_lib.Job):
@@ -76,43 +76,43 @@ class JobFolder:
     return self.folder.with_name(f"{self.folder.name}.{suffix}")
 
   def read(self) -> JobRecord | None:
-    """Returns the record; None if the job was never started.
+    """Returns the record, or None if the job was never started.
 
     Raises:
-      ValueError: If the file is not what `write` has written.
+      ValueError: If the file was changed since `write`.
     """
     try:
       return records_lib.read(
         self._beside("job.json"),
         JobRecord,
-        f"remove it and {self.folder}, which is then run anew",
+        f"remove it and {self.folder} to repeat the run",
       )
     except FileNotFoundError:
       return None
 
   def write(self, record: JobRecord) -> None:
-    """Replaces the record in one step."""
+    """Replaces the record atomically."""
     records_lib.write(self._beside("job.json"), record)
 
   def check_same(self) -> None:
-    """Refuses a folder that holds a run with other flags.
+    """Refuses a folder with a run of other flags.
 
     Raises:
-      ValueError: In one line, with the flags that differ.
+      ValueError: If flags differ; names them.
     """
     record = self.read()
     if record is None or list(record.arguments) == self._job.arguments:
       return
     before, now = set(record.arguments), set(self._job.arguments)
-    changes = " ".join(sorted(before - now)) or "without more flags"
-    wanted = " ".join(sorted(now - before)) or "without these"
+    changes = " ".join(sorted(before - now)) or "no additional flags"
+    wanted = " ".join(sorted(now - before)) or "no additional flags"
     raise ValueError(
-      f"{self.folder} holds another run: it has {changes}, asked for is"
+      f"{self.folder} contains another run: it has {changes}, the command has"
       f" {wanted}; name another --output_dir"
     )
 
   def is_finished(self) -> bool:
-    """Whether the run folder is whole, and made with the job's flags."""
+    """Returns whether the run is complete and has the flags of the job."""
     record = self.read()
     return (
       record is not None
@@ -122,16 +122,16 @@ class JobFolder:
     )
 
   def ended_before(self, path: pathlib.Path) -> bool:
-    """Whether a file was written since the job, which is finished, ended."""
+    """Returns whether a file was written after the finished job ended."""
     ended = self._beside("job.json").stat().st_mtime_ns
     return ended <= path.stat().st_mtime_ns
 
   def can_resume(self) -> bool:
-    """Whether there is a run that a binary can go on with."""
+    """Returns whether the run folder has a run to resume."""
     return (self.folder / "metrics.csv").is_file()
 
   def digest(self) -> str | None:
-    """Returns the SHA-256 of summary.json; None if there is none."""
+    """Returns the SHA-256 of summary.json, or None if it does not exist."""
     try:
       content = files.read_bytes(self.folder / run_records.SUMMARY)
     except FileNotFoundError:
@@ -139,7 +139,7 @@ class JobFolder:
     return hashlib.sha256(content).hexdigest()
 
   def take(self) -> bool:
-    """Takes the job for this process; False if another process has it."""
+    """Locks the job; returns False if another process has locked it."""
     files.make_folder(self.folder.parent)
     lock = files.open_to_append(self._beside("lock"))
     try:
@@ -151,12 +151,12 @@ class JobFolder:
     return True
 
   def give_back(self) -> None:
-    """Lets other processes have the job."""
+    """Unlocks the job."""
     os.close(self._lock)
     self._lock = None
 
   def last_line(self) -> str:
-    """Returns the last line that the binary has printed, or nothing."""
+    """Returns the last line of the binary's output, or an empty string."""
     try:
       text = self.log.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -164,16 +164,16 @@ class JobFolder:
     return (text.strip().splitlines() or [""])[-1].strip()
 
   def summary(self) -> Sequence[run_records.Entry]:
-    """Returns the entries of summary.json; none if there is none yet."""
+    """Returns the entries of summary.json; empty if it does not exist."""
     return run_folders.read_entries(self.folder)
 
   def config(self) -> run_records.RunConfig | None:
-    """Returns config.json; None if there is none yet."""
+    """Returns config.json, or None if it does not exist."""
     return run_folders.read_config(self.folder)
 
 
 def machine() -> str:
-  """Returns what this machine is, in words."""
+  """Describes this machine: cores, memory and GPUs."""
   gigabytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
   gpus = []
   for path in glob.glob("/proc/driver/nvidia/gpus/*/information"):
@@ -188,5 +188,5 @@ def machine() -> str:
 
 
 def now() -> str:
-  """Returns the time as ISO text."""
+  """Returns the current UTC time in ISO format."""
   return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -1,4 +1,4 @@
-"""Runs jobs as processes side by side; what is finished is not run again."""
+"""Runs jobs in parallel processes; does not repeat finished jobs."""
 
 import dataclasses
 import os
@@ -19,22 +19,22 @@ from tff_shift.reproduction.jobs import records
 from tff_shift.reproduction.jobs import telling
 
 _POLL_SECONDS = 0.2
-# How long a binary may take to end after each signal.
+# The time for a binary to end after each signal.
 _GRACE_SECONDS = {signal.SIGINT: 30.0, signal.SIGTERM: 10.0}
-# A process that was killed may hold its folder a moment longer.
+# A killed process may hold its folder for another moment.
 _HELD = "a run is still going on in"
 _HELD_TRIES, _HELD_SECONDS = 20, 3.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-  """How jobs are run.
+  """Options for running jobs.
 
   Attributes:
     output_dir: The folder of the reproduction.
-    num_jobs: How many processes there are at a time.
-    more: Further arguments of each, which leave its results as they are.
-    environment: Variables beside those of this process.
+    num_jobs: The number of parallel processes.
+    more: Further arguments of each job, which do not change its results.
+    environment: Additional environment variables.
   """
 
   output_dir: pathlib.Path
@@ -44,7 +44,7 @@ class Options:
 
 
 class _Running:
-  """A job with its process."""
+  """A running job and its process."""
 
   def __init__(
     self,
@@ -55,7 +55,7 @@ class _Running:
   ):
     self.job = job
     self.place = place
-    # How often it was started while its folder was still held.
+    # The number of failed starts because its folder was still held.
     self.tries = max(0, tries)
     self.has_resumed = place.can_resume()
     earlier = place.read()
@@ -85,7 +85,7 @@ class _Running:
         stdout=log,
         stderr=subprocess.STDOUT,
         env={**os.environ, **options.environment},
-        # Ctrl-C goes to this process alone, which passes it on.
+        # Only this process receives Ctrl-C; it passes the signal on.
         process_group=0,
       )
 
@@ -95,7 +95,7 @@ class _Running:
     return time.monotonic() - self._start
 
   def end(self, exit_code: int) -> None:
-    """Notes how the process has ended; gives the job back."""
+    """Records the end of the process and unlocks the job."""
     self.place.write(
       records.JobRecord(
         arguments=tuple(self.job.arguments),
@@ -110,7 +110,7 @@ class _Running:
 
 
 class Runner:
-  """Runs jobs; `run` returns when all are done or have failed."""
+  """Runs jobs until all are finished or have failed."""
 
   def __init__(self, options: Options):
     self._options = options
@@ -119,10 +119,10 @@ class Runner:
     self._waiting: list[tuple[float, int, jobs_lib.Job]] = []
 
   def check(self, jobs: Sequence[jobs_lib.Job]) -> None:
-    """Refuses folders that hold runs with other flags.
+    """Refuses folders that contain runs with other flags.
 
     Raises:
-      ValueError: In one line.
+      ValueError: If there is one.
     """
     for job in jobs:
       records.JobFolder(self._options.output_dir, job).check_same()
@@ -130,17 +130,17 @@ class Runner:
   def run(
     self, jobs: Sequence[jobs_lib.Job], teller: telling.ProgressReporter
   ) -> list[str]:
-    """Runs jobs that were checked, the longest first.
+    """Runs checked jobs, the longest first.
 
     Args:
       jobs: The jobs.
-      teller: Tells how far they are.
+      teller: Reports progress.
 
     Returns:
-      What failed, a line for each.
+      The failures, one line each.
 
     Raises:
-      KeyboardInterrupt: After Ctrl-C, when all processes have ended.
+      KeyboardInterrupt: After Ctrl-C, once all processes have ended.
     """
     places = [records.JobFolder(self._options.output_dir, job) for job in jobs]
     self._teller = teller
@@ -171,11 +171,11 @@ class Runner:
     return failures
 
   def _only_elsewhere(self) -> bool:
-    """Whether what waits is run by other processes, none of it by this one."""
+    """Returns whether other processes run all waiting jobs."""
     return all(tries < 0 for _, tries, _ in self._waiting)
 
   def _start_some(self) -> None:
-    """Starts jobs while there is room; those of other processes wait."""
+    """Starts jobs up to the limit; jobs of other processes keep waiting."""
     left, self._waiting = self._waiting, []
     for not_before, tries, job in left:
       is_due = time.monotonic() >= not_before
@@ -187,7 +187,7 @@ class Runner:
         later = time.monotonic() + _HELD_SECONDS
         self._waiting.append((later, -1, job))
       elif place.is_finished():
-        # By another process, since this one looked.
+        # Another process has finished it in the meantime.
         place.give_back()
         self._teller.skipped(job)
       else:
@@ -196,7 +196,7 @@ class Runner:
         self._teller.started(job, running.has_resumed)
 
   def _collect(self) -> list[str]:
-    """Takes note of the processes that have ended; returns what failed."""
+    """Records ended processes and returns the failures."""
     failures = []
     for running in list(self._running):
       code = running.process.poll()
@@ -216,7 +216,7 @@ class Runner:
     return failures
 
   def _end_all(self) -> None:
-    """Ends what still runs: gently at first; its checkpoints are kept."""
+    """Ends running processes, gently first; keeps their checkpoints."""
     for kind, grace in (*_GRACE_SECONDS.items(), (signal.SIGKILL, None)):
       alive = [each for each in self._running if each.process.poll() is None]
       for running in alive:
@@ -230,7 +230,7 @@ class Runner:
 
 
 def _wait(process: subprocess.Popen, end: float | None) -> None:
-  """Waits for a process; an impatient Ctrl-C or the end of time cuts it."""
+  """Waits for a process until a time, or until another Ctrl-C."""
   try:
     process.wait(None if end is None else max(0.0, end - time.monotonic()))
   except (subprocess.TimeoutExpired, KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Jobs dealt to machines, and folders of machines joined."""
+"""Distributes jobs to machines, and merges the folders of machines."""
 
 import pathlib
 import re
@@ -13,35 +13,35 @@ from tff_shift.reproduction.jobs import records
 
 
 def parse(text: str) -> tuple[int, int]:
-  """Reads `--shard`.
+  """Parses `--shard`.
 
   Args:
-    text: "i/n", the i-th of n, from 1.
+    text: "i/n", the i-th of n, starting at 1.
 
   Returns:
     i and n.
 
   Raises:
-    ValueError: If it is not of that form.
+    ValueError: If the text has another format.
   """
   found = re.fullmatch(r"(\d+)/(\d+)", text)
   if not found or not 1 <= int(found[1]) <= int(found[2]):
-    raise ValueError(f"--shard={text}: i/n wanted, from 1/n to n/n")
+    raise ValueError(f"--shard={text}: it must be i/n, from 1/n to n/n")
   return int(found[1]), int(found[2])
 
 
 def deal(
   jobs: Sequence[jobs_lib.Job], index: int, number: int
 ) -> list[jobs_lib.Job]:
-  """Returns the jobs of a machine: about as much work for each.
+  """Returns the jobs of a machine; balances the load between machines.
 
-  The longest job goes first, each to the machine that has least so far. It
-  depends on guessed costs alone, so that all machines deal alike.
+  Assigns jobs in order of decreasing cost to the machine with the least load.
+  Only uses guessed costs, so that all machines compute the same assignment.
 
   Args:
     jobs: All jobs.
-    index: Which machine, from 1.
-    number: How many there are.
+    index: The number of the machine, starting at 1.
+    number: The number of machines.
   """
   shares = [[] for _ in range(number)]
   loads = [0.0] * number
@@ -55,23 +55,23 @@ def deal(
 
 
 def common_plan(folders: Sequence[pathlib.Path]) -> plan_file.Plan:
-  """Returns the plan that folders of shards have in common.
+  """Returns the common plan of the folders of shards.
 
   Raises:
-    ValueError: If one has none, or another one.
+    ValueError: If a folder has no plan, or plans differ.
   """
   plans = {}
   for folder in folders:
     plan = plan_file.read(folder)
     if plan is None:
-      raise ValueError(f"--merge: {folder} holds no {plan_file.NAME}")
+      raise ValueError(f"--merge: {folder} has no {plan_file.NAME}")
     plans[folder] = plan
   first = plans[folders[0]]
   for folder, plan in plans.items():
     if (plan.reduce, plan.more_flags) != (first.reduce, first.more_flags):
       raise ValueError(
-        f"--merge: {folder} was run by another plan than {folders[0]}; see"
-        f" {plan_file.NAME} in both"
+        f"--merge: {folder} has another plan than {folders[0]}; compare their"
+        f" {plan_file.NAME}"
       )
   return first
 
@@ -81,10 +81,10 @@ def merge(
   folders: Sequence[pathlib.Path],
   output_dir: pathlib.Path,
 ) -> int:
-  """Copies what folders of shards hold into one; what is there stays.
+  """Copies the runs of shards into one folder; keeps the runs there.
 
-  A finished run goes before one that is not; of two finished ones, the first
-  folder's is taken: they are equal but for their times.
+  Finished runs have precedence over unfinished ones. Of two finished runs, the
+  first folder's is copied; they only differ in their times.
 
   Args:
     jobs: The jobs of the table.
@@ -92,10 +92,10 @@ def merge(
     output_dir: The folder to copy to.
 
   Returns:
-    How many run folders were copied.
+    The number of copied run folders.
 
   Raises:
-    ValueError: If a folder holds a run with other flags, or is still run.
+    ValueError: If a folder has a run with other flags, or a job is running.
   """
   copied = 0
   for job in jobs:
@@ -116,9 +116,9 @@ def merge(
 
 
 def _copy(place: records.JobFolder, target: records.JobFolder) -> None:
-  """Copies a run; the record last, for it says that the run is whole."""
+  """Copies a run; its record last, because it marks the run as complete."""
   if not place.take():
-    raise ValueError(f"--merge: {place.folder} is still run; wait for its end")
+    raise ValueError(f"--merge: {place.folder} is still running; wait for it")
   try:
     files.make_folder(target.folder.parent)
     with files.replacing_folder(target.folder) as folder:

@@ -1,4 +1,4 @@
-"""Tells how far a reproduction is: a line for each event, and a bar of jobs."""
+"""Reports the progress of a reproduction: event lines and a progress bar."""
 
 import sys
 import time
@@ -13,16 +13,16 @@ from tff_shift.reproduction.jobs import costs
 from tff_shift.reproduction.jobs import jobs as jobs_lib
 from tff_shift.reproduction.jobs import records
 
-# Between two looks into the files of running jobs.
+# The interval between reads of the files of running jobs.
 _LOOK_SECONDS = 2.0
 
 
 class ProgressReporter:
-  """Prints events; the bar shows what is left.
+  """Prints events and shows the remaining jobs and time.
 
-  The time that is left follows from what jobs have cost so far, against the
-  guesses of `costs`: of those that are done, and of the share of the running
-  ones that their metrics.csv has rows of.
+  The remaining time is estimated from the ratio of measured seconds to the
+  guesses of `costs`. Finished jobs count in full, running jobs by the fraction
+  of expected rows in metrics.csv.
   """
 
   def __init__(
@@ -36,39 +36,39 @@ class ProgressReporter:
       disable=is_silent or None,
       bar_format="{desc}{bar}| {n_fmt}/{total_fmt} jobs [{elapsed}{postfix}]",
     )
-    # Guessed and measured seconds of all that is done.
+    # Guessed and measured seconds of finished jobs.
     self._guessed = self._measured = 0.0
     self._last_look = -_LOOK_SECONDS
 
   def close(self) -> None:
-    """Takes the bar away."""
+    """Removes the bar."""
     self._bar.close()
 
   def say(self, line: str) -> None:
-    """Prints a line beside the bar."""
+    """Prints a line above the bar."""
     if self._is_silent:
       return
     self._bar.write(shown_names.printable(line), file=sys.stdout)
     sys.stdout.flush()
 
   def skipped(self, job: jobs_lib.Job) -> None:
-    """Tells that a job was finished before."""
+    """Reports a job that was finished before."""
     self.say(f"done before  {job.folder}")
     self._bar.update()
 
   def started(self, job: jobs_lib.Job, has_resumed: bool) -> None:
-    """Tells that a job begins, or goes on."""
-    word = "goes on" if has_resumed else "begins"
+    """Reports that a job starts or resumes."""
+    word = "resumes" if has_resumed else "starts"
     self.say(f"{word:<12} {job.folder} ({costs.num_runs(job)} runs)")
 
   def finished(
     self, job: jobs_lib.Job, place: records.JobFolder, seconds: float
   ) -> None:
-    """Tells that a job is done."""
+    """Reports that a job is finished."""
     self._guessed += costs.seconds(job)
     self._measured += seconds
     rounds = {
-      f"{records_lib.to_float(entry.seconds_per_round):.3g} s a round"
+      f"{records_lib.to_float(entry.seconds_per_round):.3g} s per round"
       for entry in place.summary()
     }
     self.say(
@@ -78,13 +78,13 @@ class ProgressReporter:
     self._bar.update()
 
   def failed(self, job: jobs_lib.Job, line: str) -> None:
-    """Tells that a job has failed."""
+    """Reports that a job failed."""
     del job
     self.say(f"FAILED       {line}")
     self._bar.update()
 
   def elsewhere(self, job: jobs_lib.Job) -> None:
-    """Tells that another process has a job."""
+    """Reports a job that another process runs."""
     self.say(f"elsewhere    {job.folder}: another process runs it")
 
   def update(
@@ -92,11 +92,11 @@ class ProgressReporter:
     running: Sequence[tuple[jobs_lib.Job, records.JobFolder, float]],
     waiting: Sequence[jobs_lib.Job],
   ) -> None:
-    """Moves the bar.
+    """Updates the bar.
 
     Args:
-      running: Jobs, where they are, and for how many seconds they have run.
-      waiting: Those that have not begun.
+      running: The running jobs, their files and their seconds so far.
+      waiting: The jobs that have not started.
     """
     now = time.monotonic()
     if now - self._last_look < _LOOK_SECONDS:
@@ -112,7 +112,7 @@ class ProgressReporter:
     running: Sequence[tuple[jobs_lib.Job, records.JobFolder, float]],
     waiting: Sequence[jobs_lib.Job],
   ) -> float | None:
-    """Returns an estimate; None while nothing has been measured."""
+    """Estimates the remaining seconds; None before any measurement."""
     guessed, measured, left = self._guessed, self._measured, 0.0
     for job, place, seconds in running:
       guess = costs.seconds(job)
@@ -127,7 +127,7 @@ class ProgressReporter:
 
 
 def share_done(job: jobs_lib.Job, place: records.JobFolder) -> float:
-  """Returns which part of a job's evaluations there are, from 0 to 1."""
+  """Returns the fraction of a job's evaluations that are done."""
   try:
     with open(place.folder / "metrics.csv", "rb") as file:
       rows = sum(1 for _ in file) - 1

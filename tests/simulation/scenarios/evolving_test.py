@@ -511,7 +511,7 @@ class TestAbsentClients:
     "chosen, message",
     [
       ([0], "no client has training examples of 1 source domain$"),
-      ([2], "no client has a test example of the last domain, the target"),
+      ([2], "no client has test examples of the last domain, the target"),
     ],
   )
   def test_nobody_is_refused(self, algorithm, absent, chosen, message):

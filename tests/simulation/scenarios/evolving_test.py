@@ -348,7 +348,7 @@ class TestRun:
     assert last[:-1] == finished.result.final[:-1]
     assert last.client_per_domain is not None
     with pytest.raises(
-      ValueError, match="saved after 5 steps, more than the 4 it is to take"
+      ValueError, match="saved after 5 steps, more than the 4 requested"
     ):
       run(4)
 

@@ -1,4 +1,4 @@
-"""What is known of a data set before it is loaded: an entry of `datasets`."""
+"""The description of a data set before it is loaded: an entry of `datasets`."""
 
 import dataclasses
 import pathlib
@@ -12,20 +12,19 @@ from tff_shift.data import source
 
 @dataclasses.dataclass(frozen=True)
 class Evolution:
-  """How a data set evolves, with the numbers that hold unless others are given.
+  """How a data set evolves, with default numbers.
 
   A domain is a rotation of its images (`angle_step`), or the examples of a
   range of `Source.time` (`range_format`).
 
   Attributes:
-    num_domains: Number of domains, the target included.
+    num_domains: Number of domains, including the target.
     angle_step: Degrees between two domains; None: domains are not rotations.
-    time_range: The first and the last time, such as a year or an hour, which
-      the domains divide into ranges as equal as whole numbers allow. None: the
-      times are 1 to the number of domains, one for each.
-    range_format: What to call a range from its first and its last time.
-    time_names: What the times of `time_range` are called, where they are not
-      called by their numbers.
+    time_range: The first and the last time, such as a year or an hour. Domains
+      divide them into ranges that are as equal as possible. None: the times are
+      1 to the number of domains, one for each.
+    range_format: Format of a range's name from its first and last time.
+    time_names: The names of the times of `time_range`. None: their numbers.
   """
 
   num_domains: int
@@ -35,7 +34,7 @@ class Evolution:
   time_names: tuple[str, ...] | None = None
 
   def __post_init__(self):
-    """Refuses domains that are both or neither."""
+    """Refuses domains that are both kinds or neither."""
     is_rotated = self.angle_step is not None
     if is_rotated != (self.range_format is None):
       raise ValueError(
@@ -45,7 +44,7 @@ class Evolution:
       raise ValueError("an evolution by rotation must have no time_range")
 
   def range_name(self, first: int, last: int) -> str:
-    """Returns what to call the range of two times, both included."""
+    """Returns the name of the range of two times, inclusive."""
     if self.time_names is None:
       return self.range_format.format(first, last)
     start, _ = self.time_range
@@ -55,30 +54,32 @@ class Evolution:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dataset:
-  """A data set: what it holds, where it comes from, and who can use it.
+  """A data set: its content, its origin, and the scenarios that can use it.
 
   Attributes:
     shape: The shape of an example; `(height, width, channels)` of an image.
     dtype: `np.uint8` (images in 0..255), `np.int32` (ids of words, or tokens of
       a pre-trained model) or `np.float32`.
     num_classes: The number of classes.
-    models: For each scenario that can use the data set (the name of its
-      binary), the name of the model that it has by default.
-    load: From the folder of all data sets to the data set, always in the same
+    models: The default model for each scenario (name of its binary) that can
+      use the data set.
+    load: Maps the folder of all data sets to the data set, always in the same
       order.
-    generate: From a seed and a number of domains to the data set.
-    tokenize: From the folder of all data sets and that of a pre-trained model
-      to the data set: text, as tokens of this model. Of the three there is one.
+    generate: Maps a seed and a number of domains to the data set.
+    tokenize: Maps the folder of all data sets and the folder of a pre-trained
+      model to the data set: text, as tokens of this model. Exactly one of
+      `load`, `generate` and `tokenize` is given.
     evolution: How it evolves; None: it does not.
-    fine_labels: Name of the data set of the same examples in the same order
-      with finer classes, by which examples are dealt to clients. None: by its
-      own classes.
-    corrupted: `(corruption, severity, data_dir=...)` to the published corrupted
-      images, see `corrupted_sources.load_corrupted`. None: there are none.
-    num_clients: The number of clients who hold the examples. None: these are
-      still to be dealt.
-    vocabulary_size: For titles: how many ids of words a model tells apart, the
-      reserved ones of `text` included. None: its examples are no titles.
+    fine_labels: Name of a data set of the same examples in the same order with
+      finer classes, which are used to partition it over clients. None: its own
+      classes are used.
+    corrupted: `(corruption, severity, data_dir=...)` returns the published
+      corrupted images, see `corrupted_sources.load_corrupted`. None: there are
+      none.
+    num_clients: The number of clients that hold the examples. None: the
+      examples are not yet partitioned.
+    vocabulary_size: For titles: the number of word ids of a model, including
+      the reserved ones of `text`. None: its examples are not titles.
   """
 
   shape: tuple[int, ...]
@@ -95,17 +96,17 @@ class Dataset:
   vocabulary_size: int | None = None
 
   def __post_init__(self):
-    """Refuses an entry that contradicts itself."""
+    """Refuses an inconsistent entry."""
     origins = (self.load, self.generate, self.tokenize)
     if sum(origin is not None for origin in origins) != 1:
       raise ValueError(
-        "a data set must have load, generate or tokenize, and only one of them"
+        "a data set must have exactly one of load, generate and tokenize"
       )
     if self.generate is not None and self.evolution is None:
-      raise ValueError("a data set that is generated must have an evolution")
+      raise ValueError("a data set with generate must have an evolution")
     is_of_titles = self.dtype == np.int32 and self.tokenize is None
     if (self.vocabulary_size is not None) != is_of_titles:
       raise ValueError(
-        "a data set must have a vocabulary_size if it is int32 and no model has"
-        " given its tokens, and only then"
+        "a data set must have a vocabulary_size if and only if it is int32 and"
+        " not tokenized for a model"
       )

@@ -1,14 +1,13 @@
-"""What a data set is once it is loaded, where it lies, and what if it does not.
+"""Loaded data sets, their location, and the error if one is missing.
 
-Nothing is ever downloaded: a data set that is not on the disk ends in a
-`DatasetNotFoundError` with the command that fetches it. All of them live in one
-folder: `data_dir`, else the environment variable `TFDS_DATA_DIR`, else
-`~/tensorflow_datasets`.
+Nothing is ever downloaded: a missing data set raises a `DatasetNotFoundError`
+with the command that fetches it. All data sets are in one folder: `data_dir`,
+or the environment variable `TFDS_DATA_DIR`, or `~/tensorflow_datasets`.
 
     mnist/3.0.1/, cifar10/3.0.2/, …   written by tensorflow-datasets, see
     emnist/letters/3.1.0/             `tfds_archives`
-    tiny-imagenet-200/, caltran/, …   archives of image files as they unpack,
-                                      see `image_archives`
+    tiny-imagenet-200/, caltran/, …   unpacked archives of image files, see
+                                      `image_archives`
     reddit/                           files of texts, see `text_archives`
 """
 
@@ -22,7 +21,7 @@ DEFAULT_DATA_DIR = "~/tensorflow_datasets"
 
 
 class DatasetNotFoundError(FileNotFoundError):
-  """A data set is not on this machine; the message says how to fetch it."""
+  """A data set is missing on this machine; the message says how to fetch it."""
 
 
 class Source(NamedTuple):
@@ -35,12 +34,13 @@ class Source(NamedTuple):
     class_names: The name of each label.
     time: `[N]` integers, when an example was taken (the year for portraits, the
       hour for caltran, the number of the cloud for circle), or None.
-    num_train: How many leading examples are the archive's own training split;
-      its test or validation split follows. None: it has no such split.
-    client: `[N]` integers from 0, the client who holds an example. None: the
-      examples are still to be dealt.
-    vocabulary: The word of each id, of titles. None: they are none.
-    client_names: What the data set calls each client. None: by their numbers.
+    num_train: The number of leading examples that are the archive's own
+      training split; its test or validation split follows. None: it has no such
+      split.
+    client: `[N]` integers from 0, the client that holds an example. None: the
+      examples are not yet partitioned.
+    vocabulary: The word of each id, for titles. None: not titles.
+    client_names: The name of each client in the data set. None: their numbers.
   """
 
   x: np.ndarray
@@ -56,15 +56,12 @@ class Source(NamedTuple):
 def not_found(
   name: str, searched: pathlib.Path, fetch: str
 ) -> DatasetNotFoundError:
-  """Makes the one-line error of a data set that is not on the disk.
+  """Makes the one-line error for a data set that is not on the disk.
 
   Args:
     name: Name of the data set.
-    searched: The folder or file that is not there.
+    searched: The folder or file that is missing.
     fetch: The command that fetches it.
-
-  Returns:
-    The error, for the caller to raise.
   """
   return DatasetNotFoundError(
     f"data set {name!r} is not in {searched}; fetch it with: {fetch}"
@@ -75,7 +72,7 @@ def data_folder(data_dir: str | os.PathLike[str] | None) -> pathlib.Path:
   """Returns the folder of all data sets.
 
   Args:
-    data_dir: The folder; None or empty: that of `TFDS_DATA_DIR`, else
+    data_dir: The folder; None or empty: `TFDS_DATA_DIR`, or
       `~/tensorflow_datasets`.
 
   Returns:

@@ -353,7 +353,7 @@ class TestCopies:
   def test_copies_are_warned_of_or_kept_together(self, function):
     arguments = [[self.PAIR]] if function == "guidance" else self.PAIR
     call = getattr(from_arrays, function)
-    with pytest.warns(UserWarning, match="test examples stand among the train"):
+    with pytest.warns(UserWarning, match="test examples are also train"):
       call(*arguments)
     train, test = call(*arguments, keep_copies_together=True)
     if function == "guidance":

@@ -1,1 +1,1 @@
-"""Client data from a user's arrays, files and functions."""
+"""Client data from your own arrays, files and functions."""

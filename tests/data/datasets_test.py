@@ -196,14 +196,17 @@ class TestDataset:
   @pytest.mark.parametrize(
     "changes, message",
     [
-      ({"load": None}, "a data set must have load, generate or tokenize"),
+      (
+        {"load": None},
+        "a data set must have exactly one of load, generate and",
+      ),
       (
         {"generate": lambda seed, num_domains: LOADED},
-        "a data set must have load, generate or tokenize",
+        "a data set must have exactly one of load, generate and",
       ),
       (
         {"tokenize": lambda folder, model_dir: LOADED},
-        "a data set must have load, generate or tokenize",
+        "a data set must have exactly one of load, generate and",
       ),
       (
         {
@@ -211,10 +214,10 @@ class TestDataset:
           "generate": lambda seed, num_domains: LOADED,
           "evolution": None,
         },
-        "a data set that is generated must have an evolution",
+        "a data set with generate must have an evolution",
       ),
-      ({"dtype": np.int32}, "a data set must have a vocabulary_size if it is"),
-      ({"vocabulary_size": 9}, "a data set must have a vocabulary_size if it"),
+      ({"dtype": np.int32}, "a data set must have a vocabulary_size if and"),
+      ({"vocabulary_size": 9}, "a data set must have a vocabulary_size if and"),
     ],
   )
   def test_entry_that_contradicts_itself_is_refused(self, changes, message):

@@ -121,4 +121,4 @@ def test_what_it_lacks_is_said_in_one_line(
       [*_SMALL, "--algorithm=source", f"--output_dir={tmp_path / 'run'}"],
     )
   )
-  assert "model_dir must be the model's folder" in line
+  assert "model_dir must be the folder" in line

@@ -183,10 +183,10 @@ def test_clients_with_few_classes_and_labels_run_to_the_end(
   assert capsys.readouterr().err.splitlines() == [
     "online_adaptation: y of tabular.npz: the greatest label is 6, and 6 of the"
     " 7 classes 0..6 occur; classes without an example: 0",
-    "online_adaptation: pre-training on 75 examples of tabular.npz: the class"
+    "online_adaptation: pre-training on 75 examples of tabular.npz: the label"
     " distribution uniform cannot be kept, because 1 of 6 classes have less"
-    " than half of the examples that it asks for; they give all that they have"
-    " (5: 5 of 12.5)",
+    " than half of the required examples; they give all of theirs (5: 5 of"
+    " 12.5)",
     "online_adaptation: 1 of 3 clients have fewer labelled examples than"
     " --initial_examples=10 and use all of them (at least 4)",
   ]

@@ -1,4 +1,4 @@
-"""Files of arrays, which are read whole or refused in one line."""
+"""Array files, which are read completely or refused in one line."""
 
 import math
 import os
@@ -14,7 +14,7 @@ from tff_shift import memory
 
 
 def first_line(error: Exception) -> str:
-  """Returns what an error of a library says, in one line of bounded length."""
+  """Returns the message of a library's error as one line of bounded length."""
   # TensorFlow begins with the name of a node and ends with an operation.
   text = str(error).rpartition("}} ")[2].partition(" [Op:")[0]
   lines = text.strip().splitlines()
@@ -31,15 +31,16 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     The arrays by name.
 
   Raises:
-    FileNotFoundError: There is no such file.
-    ValueError: It is no such file, is not whole, is too large for the memory,
-      or holds something else than numbers and texts; the message is the reason.
+    FileNotFoundError: If there is no such file.
+    ValueError: If it is not an .npz file, is incomplete, is too large for the
+      memory, or has other content than numbers and texts; the message is the
+      reason.
   """
   try:
     with files.reading(path) as file:
       return _read_archive(file)
   except ValueError as error:
-    # That of a file that is none names it.
+    # An error of opening the file already names it.
     if not str(error).startswith(os.fspath(path)):
       raise
     reason = str(error).removeprefix(os.fspath(path))
@@ -50,7 +51,7 @@ _CHUNK = 2**20
 
 
 class _RefusedError(ValueError):
-  """What is wrong with a file, without its name."""
+  """The reason for refusing a file, without its name."""
 
 
 def _read_archive(file: IO[bytes]) -> dict[str, np.ndarray]:
@@ -68,14 +69,12 @@ def _read_archive(file: IO[bytes]) -> dict[str, np.ndarray]:
         )
       for each in members:
         if _name(each) in found:
-          raise _RefusedError(
-            f"it is damaged: {_name(each)!r} stands in it twice"
-          )
+          raise _RefusedError(f"it is damaged: {_name(each)!r} is in it twice")
         with archive.open(each) as member:
           found[_name(each)] = _read_member(member, each)
   except (_RefusedError, memory.TooLargeError):
     raise
-  # Which error depends on the place of the damage: there are more than ten.
+  # The error depends on the place of the damage: there are more than ten.
   except Exception as error:
     reason = first_line(error).replace(
       "Bad CRC-32 for file", "the checksum is not that of"
@@ -93,7 +92,7 @@ def _read_member(member: IO[bytes], told: zipfile.ZipInfo) -> np.ndarray:
   try:
     array = _read_array(member, told)
   except ValueError:
-    # A damaged header says anything.
+    # The header may be damaged: check the checksum first.
     _check_rest(member)
     raise
   _check_rest(member)
@@ -108,25 +107,25 @@ def _check_rest(member: IO[bytes]) -> None:
 def _read_array(member: IO[bytes], told: zipfile.ZipInfo) -> np.ndarray:
   name = _name(told)
   if member.read(len(format.MAGIC_PREFIX)) != format.MAGIC_PREFIX:
-    raise _RefusedError(f"{name!r} in it is no array (numpy.savez)")
+    raise _RefusedError(f"{name!r} in it is not an array (numpy.savez)")
   member.seek(0)
   read_header = _HEADERS.get(format.read_magic(member))
   if read_header is None:
-    raise _RefusedError(f"its array {name!r} holds neither numbers nor texts")
+    raise _RefusedError(f"its array {name!r} has neither numbers nor texts")
   shape, _, dtype = read_header(member)
   if dtype.hasobject:
     raise _RefusedError(
-      f"its array {name!r} holds Python objects, which are never loaded, for"
-      " loading them could run any code; save texts as texts"
+      f"its array {name!r} has Python objects, which are never loaded because"
+      " loading them can run any code; save texts as texts"
       " (array.astype(str)), numbers as numbers, and each array of a dictionary"
       " by its own name (numpy.savez(path, **dictionary))"
     )
   num_bytes = math.prod(shape) * dtype.itemsize
   rest = told.file_size - member.tell()
-  # Before memory is asked for: a header can say anything.
+  # Before memory is allocated: a damaged header can have any size.
   if min(shape, default=0) < 0 or num_bytes != rest:
     raise _RefusedError(
-      f"it is damaged: its array {name!r} says that it is {dtype}"
+      f"it is damaged: its array {name!r} is declared as {dtype}"
       f" {list(shape)}, {memory.described(num_bytes)}, and has"
       f" {memory.described(rest)}"
     )
@@ -134,7 +133,7 @@ def _read_array(member: IO[bytes], told: zipfile.ZipInfo) -> np.ndarray:
   return format.read_array(member, allow_pickle=False)
 
 
-# Another one is of arrays whose fields have names.
+# Version 3.0 is for arrays whose fields have names.
 _HEADERS = {
   (1, 0): format.read_array_header_1_0,
   (2, 0): format.read_array_header_2_0,
@@ -144,7 +143,7 @@ _HEADERS = {
 def write_npz(
   path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]
 ) -> None:
-  """Replaces an .npz file in one step, see `files.replacing`.
+  """Writes an .npz file atomically, see `files.replacing`.
 
   Args:
     path: The file.
@@ -153,8 +152,8 @@ def write_npz(
   Raises:
     files.WriteError: If it cannot be written; the old one is kept.
   """
-  # As `numpy.savez`, which leaves the archive open where writing fails: Python
-  # would print a second error when it closes it.
+  # Unlike `numpy.savez`, closes the archive if writing fails; otherwise Python
+  # prints a second error when it closes it.
   with files.replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
     for name, array in arrays.items():
       with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -162,19 +161,20 @@ def write_npz(
 
 
 def map_npy(path: str | os.PathLike[str]) -> np.ndarray:
-  """Maps an .npy file: only the rows that are used will be read.
+  """Maps an .npy file into memory: only the used rows are read.
 
   Args:
     path: A file that exists.
 
   Returns:
-    The array, which cannot be written to.
+    The array, read-only.
 
   Raises:
-    ValueError: It is no such file, or not whole; the message is the reason.
+    ValueError: If it is not an .npy file, or incomplete; the message is the
+      reason.
   """
   try:
-    with files.reading(path):  # NumPy would wait for the writer of a pipe.
+    with files.reading(path):  # NumPy would block on a pipe.
       return np.load(path, mmap_mode="r", allow_pickle=False)
   except Exception as error:
     raise ValueError(first_line(error)) from error

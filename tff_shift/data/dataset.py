@@ -1,14 +1,13 @@
 """A data set: its entry (`DatasetInfo`) and its examples (`Dataset`).
 
-Nothing is ever downloaded: a data set that is not on the disk ends in a
-`DatasetNotFoundError` with the command that fetches it. All of them live in one
-folder: `data_dir`, else the environment variable `TFDS_DATA_DIR`, else
-`~/tensorflow_datasets`.
+Nothing is ever downloaded: a missing data set raises a `DatasetNotFoundError`
+with the command that fetches it. All data sets are in one folder: `data_dir`,
+or the environment variable `TFDS_DATA_DIR`, or `~/tensorflow_datasets`.
 
     mnist/3.0.1/, cifar10/3.0.2/, …   written by tensorflow-datasets, see
     emnist/letters/3.1.0/             `tfds_archives`
-    tiny-imagenet-200/, caltran/, …   archives of image files as they unpack,
-                                      see `image_archives`
+    tiny-imagenet-200/, caltran/, …   unpacked archives of image files, see
+                                      `image_archives`
     reddit/                           files of texts, see `text_archives`
 """
 
@@ -25,7 +24,7 @@ DEFAULT_DATA_DIR = "~/tensorflow_datasets"
 
 
 class DatasetNotFoundError(FileNotFoundError):
-  """A data set is not on this machine; the message says how to fetch it."""
+  """A data set is missing on this machine; the message says how to fetch it."""
 
 
 class Dataset(NamedTuple):
@@ -38,12 +37,13 @@ class Dataset(NamedTuple):
     class_names: The name of each label.
     time: `[N]` integers, when an example was taken (the year for portraits, the
       hour for caltran, the number of the cloud for circle), or None.
-    num_train: How many leading examples are the archive's own training split;
-      its test or validation split follows. None: it has no such split.
-    client: `[N]` integers from 0, the client who holds an example. None: the
-      examples are still to be dealt.
-    vocabulary: The word of each id, of titles. None: they are none.
-    client_names: What the data set calls each client. None: by their numbers.
+    num_train: The number of leading examples that are the archive's own
+      training split; its test or validation split follows. None: it has no such
+      split.
+    client: `[N]` integers from 0, the client that holds an example. None: the
+      examples are not yet partitioned.
+    vocabulary: The word of each id, for titles. None: not titles.
+    client_names: The name of each client in the data set. None: their numbers.
   """
 
   x: np.ndarray
@@ -59,15 +59,12 @@ class Dataset(NamedTuple):
 def not_found(
   name: str, searched: pathlib.Path, fetch: str
 ) -> DatasetNotFoundError:
-  """Makes the one-line error of a data set that is not on the disk.
+  """Makes the one-line error for a data set that is not on the disk.
 
   Args:
     name: Name of the data set.
-    searched: The folder or file that is not there.
+    searched: The folder or file that is missing.
     fetch: The command that fetches it.
-
-  Returns:
-    The error, for the caller to raise.
   """
   return DatasetNotFoundError(
     f"data set {name!r} is not in {searched}; fetch it with: {fetch}"
@@ -78,7 +75,7 @@ def data_folder(data_dir: str | os.PathLike[str] | None) -> pathlib.Path:
   """Returns the folder of all data sets.
 
   Args:
-    data_dir: The folder; None or empty: that of `TFDS_DATA_DIR`, else
+    data_dir: The folder; None or empty: `TFDS_DATA_DIR`, or
       `~/tensorflow_datasets`.
 
   Returns:
@@ -90,20 +87,19 @@ def data_folder(data_dir: str | os.PathLike[str] | None) -> pathlib.Path:
 
 @dataclasses.dataclass(frozen=True)
 class Evolution:
-  """How a data set evolves, with the numbers that hold unless others are given.
+  """How a data set evolves, with default numbers.
 
   A domain is a rotation of its images (`angle_step`), or the examples of a
   range of `Dataset.time` (`range_format`).
 
   Attributes:
-    num_domains: Number of domains, the target included.
+    num_domains: Number of domains, including the target.
     angle_step: Degrees between two domains; None: domains are not rotations.
-    time_range: The first and the last time, such as a year or an hour, which
-      the domains divide into ranges as equal as whole numbers allow. None: the
-      times are 1 to the number of domains, one for each.
-    range_format: What to call a range from its first and its last time.
-    time_names: What the times of `time_range` are called, where they are not
-      called by their numbers.
+    time_range: The first and the last time, such as a year or an hour. Domains
+      divide them into ranges that are as equal as possible. None: the times are
+      1 to the number of domains, one for each.
+    range_format: Format of a range's name from its first and last time.
+    time_names: The names of the times of `time_range`. None: their numbers.
   """
 
   num_domains: int
@@ -113,7 +109,7 @@ class Evolution:
   time_names: tuple[str, ...] | None = None
 
   def __post_init__(self):
-    """Refuses domains that are both or neither."""
+    """Refuses domains that are both kinds or neither."""
     is_rotated = self.angle_step is not None
     if is_rotated != (self.range_format is None):
       raise ValueError(
@@ -123,7 +119,7 @@ class Evolution:
       raise ValueError("an evolution by rotation must have no time_range")
 
   def range_name(self, first: int, last: int) -> str:
-    """Returns what to call the range of two times, both included."""
+    """Returns the name of the range of two times, inclusive."""
     if self.time_names is None:
       return self.range_format.format(first, last)
     start, _ = self.time_range
@@ -133,30 +129,32 @@ class Evolution:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
-  """A data set: what it holds, where it comes from, and who can use it.
+  """A data set: its content, its origin, and the scenarios that can use it.
 
   Attributes:
     shape: The shape of an example; `(height, width, channels)` of an image.
     dtype: `np.uint8` (images in 0..255), `np.int32` (ids of words, or tokens of
       a pre-trained model) or `np.float32`.
     num_classes: The number of classes.
-    models: For each scenario that can use the data set (the name of its
-      binary), the name of the model that it has by default.
-    load: From the folder of all data sets to the data set, always in the same
+    models: The default model for each scenario (name of its binary) that can
+      use the data set.
+    load: Maps the folder of all data sets to the data set, always in the same
       order.
-    generate: From a seed and a number of domains to the data set.
-    tokenize: From the folder of all data sets and that of a pre-trained model
-      to the data set: text, as tokens of this model. Of the three there is one.
+    generate: Maps a seed and a number of domains to the data set.
+    tokenize: Maps the folder of all data sets and the folder of a pre-trained
+      model to the data set: text, as tokens of this model. Exactly one of
+      `load`, `generate` and `tokenize` is given.
     evolution: How it evolves; None: it does not.
-    fine_labels: Name of the data set of the same examples in the same order
-      with finer classes, by which examples are dealt to clients. None: by its
-      own classes.
-    corrupted: `(corruption, severity, data_dir=...)` to the published corrupted
-      images, see `corrupted_sources.load_corrupted`. None: there are none.
-    num_clients: The number of clients who hold the examples. None: these are
-      still to be dealt.
-    vocabulary_size: For titles: how many ids of words a model tells apart, the
-      reserved ones of `text` included. None: its examples are no titles.
+    fine_labels: Name of a data set of the same examples in the same order with
+      finer classes, which are used to partition it over clients. None: its own
+      classes are used.
+    corrupted: `(corruption, severity, data_dir=...)` returns the published
+      corrupted images, see `corrupted_sources.load_corrupted`. None: there are
+      none.
+    num_clients: The number of clients that hold the examples. None: the
+      examples are not yet partitioned.
+    vocabulary_size: For titles: the number of word ids of a model, including
+      the reserved ones of `text`. None: its examples are not titles.
   """
 
   shape: tuple[int, ...]
@@ -173,17 +171,17 @@ class DatasetInfo:
   vocabulary_size: int | None = None
 
   def __post_init__(self):
-    """Refuses an entry that contradicts itself."""
+    """Refuses an inconsistent entry."""
     origins = (self.load, self.generate, self.tokenize)
     if sum(origin is not None for origin in origins) != 1:
       raise ValueError(
-        "a data set must have load, generate or tokenize, and only one of them"
+        "a data set must have exactly one of load, generate and tokenize"
       )
     if self.generate is not None and self.evolution is None:
-      raise ValueError("a data set that is generated must have an evolution")
+      raise ValueError("a data set with generate must have an evolution")
     is_of_titles = self.dtype == np.int32 and self.tokenize is None
     if (self.vocabulary_size is not None) != is_of_titles:
       raise ValueError(
-        "a data set must have a vocabulary_size if it is int32 and no model has"
-        " given its tokens, and only then"
+        "a data set must have a vocabulary_size if and only if it is int32 and"
+        " not tokenized for a model"
       )

@@ -1,4 +1,4 @@
-"""Examples and their classes as typed arrays, and the check at the entrance."""
+"""Examples and their classes as typed arrays, and their validation on entry."""
 
 import hashlib
 import math
@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Of classes that never occur, so many are named.
+# Number of absent classes that a message names.
 _NUM_LISTED = 5
 
 
 class DataWarning(UserWarning):
-  """Data can be used, but may not be what is meant; the message is one line."""
+  """Data that can be used but may be a mistake; the message is one line."""
 
 
 def warn(message: str) -> None:
@@ -32,10 +32,10 @@ class Examples(NamedTuple):
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
-  """Closes an array to writing: what never changes is packed for clients once.
+  """Makes an array read-only: arrays that never change are packed only once.
 
   Args:
-    array: An array that nobody else writes to.
+    array: An array that nothing else writes to.
 
   Returns:
     The same array.
@@ -45,14 +45,14 @@ def read_only(array: np.ndarray) -> np.ndarray:
 
 
 def check_pool(pool: Examples, what: str = "the pool") -> None:
-  """Refuses a pool, x [N, ...] and y [N], of which the two differ in length.
+  """Refuses a pool whose x [N, ...] and y [N] differ in length.
 
   Args:
-    pool: Whatever has the arrays `x` and `y`.
-    what: What error messages call it.
+    pool: Any object with the arrays `x` and `y`.
+    what: Its name in error messages.
 
   Raises:
-    ValueError: The two differ in length, or a value is masked.
+    ValueError: If they differ in length, or a value is masked.
   """
   for name in Examples._fields:
     as_array(getattr(pool, name), f"{name} of {what}")
@@ -67,23 +67,23 @@ def take(source: Examples, positions: np.ndarray) -> Examples:
   """Copies examples.
 
   Args:
-    source: Whatever has the arrays `x` and `y`.
-    positions: The places of the examples, [n] integers.
+    source: Any object with the arrays `x` and `y`.
+    positions: The indices of the examples, [n] integers.
 
   Returns:
-    The examples; x is read only.
+    The examples; x is read-only.
   """
   return Examples(read_only(source.x[positions]), source.y[positions])
 
 
 def copies(*arrays: np.ndarray) -> np.ndarray:
-  """Returns for each example the place of the first that is the same.
+  """Returns for each example the index of its first exact copy.
 
   Args:
     *arrays: Each `[n, ...]`, such as the x of the examples, and their y.
 
   Returns:
-    `[n]` int64: examples are the same bit for bit where it is equal.
+    `[n]` int64: equal for examples that are equal bit for bit.
   """
   first = {}
   return np.array(
@@ -95,21 +95,18 @@ def copies(*arrays: np.ndarray) -> np.ndarray:
 def num_trained_on(
   train: Iterable[np.ndarray], test: Iterable[np.ndarray]
 ) -> int:
-  """Counts test examples that stand among the training examples, bit for bit.
+  """Counts test examples that are also training examples, bit for bit.
 
   Args:
     train: The x of training examples, each `[n, ...]`.
-    test: Likewise of test examples.
-
-  Returns:
-    The number.
+    test: The x of test examples, each `[n, ...]`.
   """
   trained = {key for x in train for key in _keys(x)}
   return sum(key in trained for x in test for key in _keys(x))
 
 
 def _keys(*arrays: np.ndarray) -> Iterator[bytes]:
-  """Yields a digest of each example: short, however large examples are."""
+  """Yields a digest of each example, short even if examples are large."""
   for rows in zip(*map(np.ascontiguousarray, arrays), strict=True):
     digest = hashlib.blake2b(digest_size=16)
     for row in rows:
@@ -127,35 +124,34 @@ def checked(
   num_classes: int,
   allow_empty: bool = False,
 ) -> Examples:
-  """Checks arrays that come from outside, and casts them.
+  """Validates and casts arrays from outside.
 
-  A cast loses nothing but the precision of wider floating-point numbers:
-  integers are cast where all of them fit, and never to floating point, for 0 to
-  255 and 0 to 1 mean the same image. Whoever is given the result can trust it.
+  A cast loses nothing except the precision of wider floating-point numbers:
+  integers are cast if all of them fit, and never to floating point, since 0 to
+  255 and 0 to 1 would mean the same image. The result needs no more checks.
 
   Args:
     x: `[n, *shape]`, of the kind of `dtype`.
     y: `[n]` integers.
-    what: What error messages call the two.
+    what: The name of both in error messages.
     shape: The shape of an example.
-    dtype: What the examples become, such as `np.uint8` or `np.float32`.
+    dtype: The type of the result's x, such as `np.uint8` or `np.float32`.
     num_classes: The number of classes.
-    allow_empty: Whether there may be no example.
+    allow_empty: Whether there may be no examples.
 
   Returns:
-    The examples, at least one unless `allow_empty`: x of `dtype`, finite, and
-    its squares as well; y int32, from 0 to `num_classes` - 1. An array that has
-    its type already is not copied.
+    The examples, at least one unless `allow_empty`: x of `dtype`, finite with
+    finite squares; y int32, from 0 to `num_classes` - 1. Arrays that already
+    have the right type are not copied.
 
   Raises:
-    ValueError: An array is something else; the message is one line that names
-      it.
+    ValueError: If an array is not valid; one line that names it.
   """
   x, y = as_array(x, f"x of {what}"), as_array(y, f"y of {what}")
   _check_shape(x, (None, *shape), f"x of {what}")
   if not len(x) and not allow_empty:
     raise ValueError(f"x of {what}: there must be at least one example")
-  # Norms, distances, variances and gradients have squares.
+  # Norms, distances, variances and gradients use squares.
   largest = largest_root(dtype) if issubclass(dtype, np.floating) else None
   x = _cast(x, dtype, f"x of {what}", largest)
   if y.shape != x.shape[:1]:
@@ -174,25 +170,25 @@ def checked(
 
 
 def num_classes_of(labels: Sequence[np.ndarray], names: Sequence[str]) -> int:
-  """Infers the number of classes: the greatest label and one.
+  """Infers the number of classes: the largest label plus one.
 
-  Labels of which fewer than half occur are taken for identifiers. Where others
-  do not occur, a warning says so.
+  If fewer than half of the classes occur, the labels are considered to be
+  identifiers and refused. If some classes do not occur, a warning is issued.
 
   Args:
     labels: Each `[n]` integers.
-    names: What error messages call each.
+    names: The name of each in error messages.
 
   Returns:
     The number, at least 1.
 
   Raises:
-    ValueError: Something is no vector of integers, a number is negative, or
+    ValueError: If labels are not a vector of integers, a number is negative, or
       fewer than half of the classes occur.
   """
   occurring, highest, where = [], 0, names[0]
   for array, what in zip(labels, names, strict=True):
-    # Identifiers may be greater than any int32.
+    # Identifiers may be larger than an int32.
     array = checked_array(array, what, shape=(None,), dtype=np.int64)
     if array.size and array.min() < 0:
       wrong = int(np.argmax(array < 0))
@@ -211,15 +207,15 @@ def num_classes_of(labels: Sequence[np.ndarray], names: Sequence[str]) -> int:
 def _check_classes_occur(
   occurring: np.ndarray, num_classes: int, what: str
 ) -> None:
-  """Refuses classes most of which never occur; warns of others.
+  """Refuses labels if most classes never occur; warns if some do not.
 
   Args:
     occurring: The classes that occur, ascending.
     num_classes: The number of classes.
-    what: What messages call the labels.
+    what: The name of the labels in messages.
 
   Raises:
-    ValueError: Fewer than half of the classes occur.
+    ValueError: If fewer than half of the classes occur.
   """
   num_absent = num_classes - len(occurring)
   if not len(occurring) or not num_absent:
@@ -235,7 +231,7 @@ def _check_classes_occur(
       f" and if there are {num_classes} classes, say so (class_names of a file,"
       " num_classes in Python)"
     )
-  # No larger than the labels themselves.
+  # At most as long as the labels themselves.
   absent = np.setdiff1d(np.arange(num_classes), occurring)[:_NUM_LISTED]
   warn(
     f"{found}; classes without an example:"
@@ -246,23 +242,23 @@ def _check_classes_occur(
 def checked_sizes(
   sizes: np.ndarray, num_examples: int, what: str, num_domains: int | None
 ) -> np.ndarray:
-  """Checks how many examples belong to each domain.
+  """Validates the number of examples of each domain.
 
   Args:
     sizes: `[num_domains]` integers.
-    num_examples: What they add up to.
-    what: What error messages call the client.
+    num_examples: Their required sum.
+    what: The client's name in error messages.
     num_domains: The number of domains. None: any.
 
   Returns:
-    The sizes as int32; not copied if they are.
+    The sizes as int32; not copied if they are int32.
 
   Raises:
-    ValueError: They are something else; the message is one line.
+    ValueError: If they are not valid; one line.
   """
   what = f"domain_sizes of {what}"
   sizes = checked_array(sizes, what, shape=(num_domains,), dtype=np.int32)
-  # In 64 bits: a sum that wraps around could be right by chance.
+  # In 64 bits: a sum that overflows could be right by chance.
   is_right = sizes.sum(dtype=np.int64) == num_examples
   if not is_right or (sizes.size and sizes.min() < 0):
     raise ValueError(
@@ -279,19 +275,19 @@ def checked_array(
   shape: tuple[int | None, ...],
   dtype: type[np.generic],
 ) -> np.ndarray:
-  """Checks an array that comes from outside, and casts it as `checked` does.
+  """Validates and casts an array from outside, as `checked` does.
 
   Args:
     array: The array, of the kind of `dtype`.
-    what: What error messages call it.
+    what: Its name in error messages.
     shape: Its shape; None is any size.
-    dtype: What it becomes.
+    dtype: The type of the result.
 
   Returns:
-    The array; not copied if it has its type. Floating-point numbers are finite.
+    The array, not copied if it has the type. Floating-point numbers are finite.
 
   Raises:
-    ValueError: It is something else; the message is one line that names it.
+    ValueError: If it is not valid; one line that names it.
   """
   array = as_array(array, what)
   _check_shape(array, shape, what)
@@ -299,19 +295,19 @@ def checked_array(
 
 
 def as_array(value: Any, what: str) -> np.ndarray | np.generic:
-  """Returns what is an array or can become one, without a mask.
+  """Converts a value to an array without a mask.
 
   Args:
     value: An array, or numbers in nested sequences.
-    what: What error messages call it.
+    what: Its name in error messages.
 
   Returns:
-    The array; the same object unless it is a masked one, whose data are
-    returned where it masks nothing.
+    The array, the same object unless it has a mask. If nothing is masked, the
+    data of the masked array.
 
   Raises:
-    ValueError: It is no array, or a value is masked: what lies below a mask is
-      a fill value, which nobody measured.
+    ValueError: If it is not an array, or a value is masked: masked values are
+      fill values, not measurements.
   """
   if not isinstance(value, np.ndarray | np.generic):
     for each in _masked_arrays(value):
@@ -335,9 +331,9 @@ def as_array(value: Any, what: str) -> np.ndarray | np.generic:
 
 
 def _masked_arrays(value: Any) -> Iterator[np.ma.MaskedArray]:
-  """Yields the masked arrays in nested sequences, of which one makes an array.
+  """Yields the masked arrays in nested sequences.
 
-  NumPy would stack what lies below their masks.
+  NumPy would stack the values below their masks.
   """
   if isinstance(value, np.ma.MaskedArray):
     yield value
@@ -349,7 +345,7 @@ def _masked_arrays(value: Any) -> Iterator[np.ma.MaskedArray]:
 def _check_shape(
   array: np.ndarray, shape: tuple[int | None, ...], what: str
 ) -> None:
-  """Refuses another shape."""
+  """Refuses arrays of another shape."""
   if array.ndim != len(shape) or any(
     size not in (None, found)
     for size, found in zip(shape, array.shape, strict=True)
@@ -366,14 +362,14 @@ def _cast(
   what: str,
   largest: float | None = None,
 ) -> np.ndarray:
-  """Casts an array; refuses what does not fit.
+  """Casts an array; refuses values that do not fit.
 
   Args:
     array: The array.
-    dtype: What it becomes.
-    what: What error messages call it.
-    largest: How far from 0 floating-point numbers may be. None: all are right
-      that are finite.
+    dtype: The type of the result.
+    what: Its name in error messages.
+    largest: The largest allowed absolute value of floating-point numbers. None:
+      any finite value.
 
   Returns:
     The array.
@@ -389,7 +385,7 @@ def _cast(
       )
     if not is_float:
       _check_range(array, dtype, what)
-    with np.errstate(over="ignore"):  # What overflows is refused below.
+    with np.errstate(over="ignore"):  # Overflows are refused below.
       array = array.astype(dtype)
   if is_float:
     _check_size(array, largest or float(np.finfo(dtype).max), what)
@@ -397,7 +393,7 @@ def _cast(
 
 
 def _check_range(array: np.ndarray, dtype: type[np.generic], what: str) -> None:
-  """Refuses integers that another type of integers does not have."""
+  """Refuses integers outside of the range of another integer type."""
   limits = np.iinfo(dtype)
   if array.size and (array.min() < limits.min or array.max() > limits.max):
     raise ValueError(
@@ -407,21 +403,21 @@ def _check_range(array: np.ndarray, dtype: type[np.generic], what: str) -> None:
 
 
 def largest_root(dtype: type[np.generic]) -> float:
-  """Returns the largest number whose square is a finite one of a type."""
+  """Returns the largest number whose square is finite in a type."""
   return math.sqrt(np.finfo(dtype).max)
 
 
 def first_beyond(array: np.ndarray, largest: float) -> tuple[int, ...] | None:
-  """Returns the place of the first number that is further from 0, or none.
+  """Returns the index of the first number with a larger absolute value.
 
   Args:
     array: Floating-point numbers.
-    largest: How far from 0 they may be.
+    largest: The largest allowed absolute value.
 
   Returns:
-    The place; None where there is no such number.
+    The index; None if there is no such number. NaN counts as larger.
   """
-  # Comparisons with what is no number are false.
+  # Comparisons with NaN are false.
   if not array.size or (-largest <= array.min() and array.max() <= largest):
     return None
   wrong = np.argmin((array >= -largest) & (array <= largest))
@@ -429,7 +425,7 @@ def first_beyond(array: np.ndarray, largest: float) -> tuple[int, ...] | None:
 
 
 def _check_size(array: np.ndarray, largest: float, what: str) -> None:
-  """Refuses numbers that are not finite, or are too far from 0."""
+  """Refuses numbers that are not finite, or too large in absolute value."""
   place = first_beyond(array, largest)
   if place is None:
     return

@@ -1,9 +1,9 @@
-"""Who gets which example: Dirichlet, label shards, and train beside test.
+"""Partitions of examples over clients: Dirichlet, label shards, train and test.
 
-Every function returns positions into the caller's array and never the examples
-themselves, so that one partition serves images, features and labels alike.
-Every draw is a pure function of its arguments and of a seed; a seed is one
-non-negative integer or a sequence of them, such as `(run seed, domain)`.
+All functions return indices into the caller's arrays and never the examples, so
+that one partition serves images, features and labels. Every draw is a pure
+function of its arguments and of a seed; a seed is one non-negative integer or a
+sequence of them, such as `(run seed, domain)`.
 """
 
 import math
@@ -16,36 +16,36 @@ from tff_shift.data import examples
 
 Seed = int | Sequence[int]
 
-# Beyond these, NumPy's sampler does not end (1e-12) or overflows (1e308).
+# Outside of these, NumPy's sampler does not end (1e-12) or overflows (1e308).
 _SMALLEST_ALPHA, _LARGEST_ALPHA = 1e-6, 1e6
 
-# Quotas are computed in floating point: two that differ by less are one.
+# Quotas are computed in floating point: smaller differences are ignored.
 _QUOTA_TOLERANCE = 1e-9
 
-# Draws of `dirichlet_over_clients` that may leave a client with too little.
+# Attempts of `dirichlet_over_clients` to give every client enough examples.
 _MAX_TRIES = 1000
 
 
 def generator(purpose: str, seed: Seed) -> np.random.Generator:
-  """Makes the random generator of one purpose.
+  """Makes a random generator for one purpose.
 
   Args:
-    purpose: What is drawn. Draws of different purposes are independent of each
-      other although they share a seed.
+    purpose: The purpose of the draws. Different purposes with the same seed are
+      independent.
     seed: One non-negative integer, or a sequence of them.
 
   Returns:
     A new generator, the same one for the same arguments.
 
   Raises:
-    ValueError: A part of the seed is not a non-negative integer.
+    ValueError: If a part of the seed is not a non-negative integer.
   """
   parts = (seed,) if np.ndim(seed) == 0 else tuple(seed)
   for part in parts:
     if not isinstance(part, int | np.integer) or part < 0:
       raise ValueError(f"seed must be a non-negative integer, got {part!r}")
   # The purpose comes first: NumPy pads a short seed with zeros, so that [s] and
-  # [s, 0] are one stream, and a trailing number could not tell purposes apart.
+  # [s, 0] are the same stream, and a trailing purpose would be ambiguous.
   return np.random.default_rng([zlib.crc32(purpose.encode()), *parts])
 
 
@@ -53,78 +53,79 @@ def check_positive_integer(name: str, value: int) -> None:
   """Raises ValueError unless `value` is an integer of at least 1.
 
   Args:
-    name: What the message calls the value.
+    name: The name of the value in the message.
     value: The value to check.
 
   Raises:
-    ValueError: It is not an integer, or it is below 1.
+    ValueError: If it is not an integer, or is below 1.
   """
   if not isinstance(value, int | np.integer) or value < 1:
     raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
 
 
 def check_position(name: str, value: int, first: int, last: int) -> None:
-  """Raises ValueError for a client, time step or period that is not there.
+  """Raises ValueError for a client, time step or period that does not exist.
 
   Args:
-    name: What the message calls it.
+    name: Its name in the message.
     value: Its number.
     first: The first number.
     last: The last number.
 
   Raises:
-    ValueError: It is no integer from `first` to `last`.
+    ValueError: If it is not an integer from `first` to `last`.
   """
   if not isinstance(value, int | np.integer) or not first <= value <= last:
     raise ValueError(
-      f"{name} {value} is not there: it must lie in {first}..{last}"
+      f"{name} {value} does not exist: it must lie in {first}..{last}"
     )
 
 
 def by_client(client: np.ndarray, num_clients: int) -> list[np.ndarray]:
-  """Returns who holds which example.
+  """Groups examples by client.
 
   Args:
     client: `[N]` integers from 0 to `num_clients` - 1, the client of each.
     num_clients: Number of clients.
 
   Returns:
-    For each client its positions, ascending int64; it may have none.
+    For each client its indices, ascending int64; may be empty.
 
   Raises:
-    ValueError: There are other clients than these, or one is masked.
+    ValueError: If there are other clients, or one is masked.
   """
   client = examples.as_array(client, "client")
   if client.size and client.max() >= num_clients:
     raise ValueError(
       f"num_clients must be at least {client.max() + 1}, the number of clients"
-      f" who hold the examples, got {num_clients}"
+      f" that hold the examples, got {num_clients}"
     )
   return [np.flatnonzero(client == each) for each in range(num_clients)]
 
 
 def client_called(client: int, names: Sequence[str] | None) -> str:
-  """Returns what messages call a client: by its name if it has one."""
+  """Returns a client's name in messages: its own name if it has one."""
   return f"client {client if names is None else repr(names[client])}"
 
 
 def dirichlet_proportions(
   num_clients: int, num_classes: int, alpha: float, seed: Seed
 ) -> np.ndarray:
-  """Draws each client's distribution over the classes, p_k ~ Dir(alpha 1_C).
+  """Draws each client's label distribution, p_k ~ Dir(alpha 1_C).
 
   Args:
     num_clients: Number of clients K.
     num_classes: Number of classes C.
-    alpha: Concentration. The smaller, the fewer classes a client has;
-      `math.inf` is the limit in which all have the uniform distribution.
+    alpha: Dirichlet concentration. The smaller, the fewer classes a client has;
+      `math.inf` is the limit in which all distributions are uniform.
     seed: Seed of the draw.
 
   Returns:
     `[num_clients, num_classes]` float64; every row sums to one.
 
   Raises:
-    ValueError: `alpha` is not positive or too extreme, or a count is below 1.
+    ValueError: If `alpha` is not positive or too extreme, or a count is below
+      1.
   """
   check_positive_integer("num_clients", num_clients)
   check_positive_integer("num_classes", num_classes)
@@ -138,21 +139,21 @@ def dirichlet_proportions(
 def dirichlet_over_classes(
   classes: Sequence[np.ndarray], num_classes: int, alpha: float, seed: Seed
 ) -> np.ndarray:
-  """Draws each client's distribution over its own classes.
+  """Draws each client's label distribution over its own classes.
 
-  It is what a Dirichlet draw over all classes becomes when it is limited to the
-  client's own and rescaled.
+  It is a Dirichlet draw over all classes, restricted to the client's classes
+  and rescaled.
 
   Args:
     classes: For each client its different classes, at least one.
     num_classes: Number of classes.
-    alpha: See `dirichlet_proportions`, whose draw this is for clients who have
-      all classes.
+    alpha: Dirichlet concentration. For clients with all classes, the draw
+      equals that of `dirichlet_proportions`.
     seed: Seed of the draw.
 
   Returns:
-    `[num_clients, num_classes]` float64; every row sums to one and is 0 where a
-    class is not the client's.
+    `[num_clients, num_classes]` float64; every row sums to one and is 0 for
+    classes that are not the client's.
 
   Raises:
     ValueError: See `dirichlet_proportions`.
@@ -179,26 +180,27 @@ def _check_concentration(name: str, alpha: float) -> None:
 def partition_by_class(
   labels: np.ndarray, proportions: np.ndarray, seed: Seed
 ) -> list[np.ndarray]:
-  """Deals the examples of every class to clients by their class distributions.
+  """Partitions the examples of every class by the clients' label distributions.
 
-  Client k receives the share p_k[c] / sum_j p_j[c] of the examples of class c.
-  Shares become whole numbers by largest remainder. Equal remainders (always the
-  case when all clients have the same distribution) go to the clients with the
-  fewest examples so far: then the sizes differ by at most one, per class and in
-  total. A class that no client wants is dealt evenly, so that every example
-  belongs to exactly one client.
+  Client k receives the fraction p_k[c] / sum_j p_j[c] of the examples of class
+  c. Fractions become whole numbers by largest remainder. Equal remainders go to
+  the clients with the fewest examples so far. (They always occur if all clients
+  have the same distribution; sizes then differ by at most one, per class and in
+  total.) A class with zero probability for all clients is split evenly, so that
+  every example belongs to exactly one client.
 
   Args:
     labels: `[N]` integers, each below the number of classes.
-    proportions: `[num_clients, num_classes]` as `dirichlet_proportions` draws.
-    seed: Seed of the shuffle within every class and of what breaks ties.
+    proportions: `[num_clients, num_classes]` as drawn by
+      `dirichlet_proportions`.
+    seed: Seed of the shuffle within every class and of tie-breaks.
 
   Returns:
-    For each client its positions in `labels`, ascending int64.
+    For each client its indices in `labels`, ascending int64.
 
   Raises:
-    ValueError: There are more clients than examples, or a label has no column
-      in `proportions`.
+    ValueError: If there are more clients than examples, or a label has no
+      column in `proportions`.
   """
   labels = examples.as_array(labels, "labels")
   num_clients, num_classes = proportions.shape
@@ -237,15 +239,15 @@ def _whole_shares(
   Args:
     total: The number to split.
     shares: `[num_clients]` float64 that sum to one.
-    held: `[num_clients]` int64, what each client already has; among equal
-      remainders, the client that would hold least comes first.
-    rng: Breaks the ties that are left.
+    held: `[num_clients]` int64, the number of examples of each client so far;
+      among equal remainders, clients with fewer examples come first.
+    rng: Breaks the remaining ties.
 
   Returns:
     `[num_clients]` int64 that sum to `total`.
   """
   quotas = total * shares
-  # A hair below the quota: rounding must never hand out more than `total`.
+  # Slightly below the quota: rounding must never exceed `total`.
   sizes = np.floor(quotas - _QUOTA_TOLERANCE).clip(min=0).astype(np.int64)
   remainders = (quotas - sizes) / _QUOTA_TOLERANCE
   lots = rng.permutation(len(shares))
@@ -262,36 +264,36 @@ def dirichlet_over_clients(
   seed: Seed,
   min_examples: int | None = None,
 ) -> list[np.ndarray]:
-  """Deals every class by a draw p ~ Dir(alpha 1_m) over the clients.
+  """Partitions every class by a draw p ~ Dir(alpha 1_m) over the clients.
 
   Yurochkin et al., "Bayesian Nonparametric Federated Learning of Neural
-  Networks" (ICML 2019), which the FedDRM paper follows; the details are those
-  of the program of FedDRM's authors. Classes are dealt in the order of their
-  labels. A client that already holds N / m examples or more receives nothing of
-  further classes, and the others' shares are rescaled to the sum one. Shares
-  become whole numbers by rounding down their running sums. All classes are
-  drawn anew until every client has `min_examples`.
+  Networks" (ICML 2019), which the FedDRM paper follows; the details follow the
+  program of FedDRM's authors. Classes are processed in the order of their
+  labels. A client that already holds N / m or more examples receives nothing
+  from further classes, and the other clients' fractions are rescaled to sum to
+  one. Fractions become whole numbers by rounding down their running sums. The
+  whole draw is repeated until every client has `min_examples`.
 
-  Clients differ in size here, and by much: `partition_by_class` draws a
-  distribution over the classes for each client instead.
+  Client sizes differ strongly here. `partition_by_class` instead draws a label
+  distribution for each client.
 
   Args:
     labels: `[N]` integers.
     num_clients: Number of clients m.
-    alpha: Concentration. The smaller, the fewer clients share a class;
-      `math.inf` is the limit, an even split: sizes differ by at most one, per
-      class and in total.
+    alpha: Dirichlet concentration. The smaller, the fewer clients share a
+      class; `math.inf` is the limit, an even split: sizes differ by at most
+      one, per class and in total.
     seed: Seed of all draws.
-    min_examples: What the smallest client has at least. None: as many as there
-      are different labels, as in the program.
+    min_examples: Minimum number of examples of a client. None: the number of
+      different labels, as in the program.
 
   Returns:
-    For each client its positions in `labels`, ascending int64; every example
+    For each client its indices in `labels`, ascending int64; every example
     belongs to exactly one client.
 
   Raises:
-    ValueError: A number is out of range, there are too few examples, or no draw
-      of many gave every client enough.
+    ValueError: If a number is out of range, there are too few examples, or no
+      draw gave every client enough.
   """
   check_positive_integer("num_clients", num_clients)
   classes, columns = np.unique(labels, return_inverse=True)
@@ -299,7 +301,7 @@ def dirichlet_over_clients(
   if min_examples is None:
     min_examples = len(classes)
   else:
-    # Who has not set it cannot set it otherwise.
+    # Only advise to change it if the caller has set it.
     advice = f"a smaller min_examples, {advice}"
   check_positive_integer("min_examples", min_examples)
   if num_clients * min_examples > len(columns):
@@ -336,23 +338,23 @@ def _sizes_over_clients(
   alpha: float,
   rng: np.random.Generator,
 ) -> np.ndarray:
-  """Draws once how many examples of each class each client receives.
+  """Draws the number of examples of each class for each client, once.
 
   Args:
     class_sizes: `[num_classes]` int64.
     num_clients: Number of clients.
-    alpha: Concentration, finite.
-    rng: What draws.
+    alpha: Dirichlet concentration, finite.
+    rng: The random generator.
 
   Returns:
     `[num_classes, num_clients]` int64; the rows sum to `class_sizes`.
   """
   sizes = np.zeros((len(class_sizes), num_clients), np.int64)
   for column, total in enumerate(class_sizes):
-    # There always is such a client: not everything has been dealt yet.
+    # There is always such a client: not all examples are assigned yet.
     is_open = sizes.sum(axis=0) * num_clients < class_sizes.sum()
-    # A part of a Dirichlet draw, rescaled, is a Dirichlet draw of that part. To
-    # draw it directly divides by no sum that may be 0 where alpha is small.
+    # A part of a Dirichlet draw, rescaled, is a Dirichlet draw of that part.
+    # Drawing it directly avoids a division by a sum that is 0 for small alpha.
     shares = rng.dirichlet(np.full(is_open.sum(), alpha))
     ends = np.floor(np.cumsum(shares) * total + _QUOTA_TOLERANCE)
     ends[-1] = total
@@ -363,24 +365,24 @@ def _sizes_over_clients(
 def shards(
   labels: np.ndarray, num_clients: int, shards_per_client: int, seed: Seed
 ) -> list[np.ndarray]:
-  """Sorts by label, cuts into equal shards, and deals the shards at random.
+  """Sorts by label, cuts into equal shards, and assigns them at random.
 
   McMahan et al., "Communication-Efficient Learning of Deep Networks from
   Decentralized Data" (AISTATS 2017), section 3. Shards differ in size by at
-  most one example; examples of a class are in random order before the cut.
+  most one example; examples of a class are shuffled before the cut.
 
   Args:
     labels: `[N]` integers.
     num_clients: Number of clients.
-    shards_per_client: Shards that each client receives.
-    seed: Seed of the order within a class and of the deal.
+    shards_per_client: Number of shards per client.
+    seed: Seed of the order within a class and of the assignment.
 
   Returns:
-    For each client its positions in `labels`, ascending int64; every example
+    For each client its indices in `labels`, ascending int64; every example
     belongs to exactly one client.
 
   Raises:
-    ValueError: A count is below 1, or there are more shards than examples.
+    ValueError: If a count is below 1, or there are more shards than examples.
   """
   check_positive_integer("num_clients", num_clients)
   check_positive_integer("shards_per_client", shards_per_client)
@@ -407,22 +409,22 @@ def split_train_test(
   seed: Seed,
   copies: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Splits positions at random into a training and a test part.
+  """Splits indices at random into a training and a test part.
 
   Args:
     indices: `[n]` integers.
-    test_fraction: Share of the test part. Its size is rounded, but training
+    test_fraction: Fraction of the test part. Its size is rounded, but training
       keeps at least one example.
     seed: Seed of the draw.
-    copies: `[N]` integers, equal for positions that must not be parted, such as
-      `examples.copies` gives; then the test part may be larger by some copies.
-      None: each position stands for itself, as where all integers differ.
+    copies: `[N]` integers, equal for indices that must stay in the same part,
+      as returned by `examples.copies`; the test part may then be larger by some
+      copies. None: all indices are independent.
 
   Returns:
-    The training positions and the test positions, both ascending.
+    The training indices and the test indices, both ascending.
 
   Raises:
-    ValueError: `test_fraction` is not strictly between 0 and 1.
+    ValueError: If `test_fraction` is not strictly between 0 and 1.
   """
   if not 0 < test_fraction < 1:
     raise ValueError(
@@ -439,14 +441,14 @@ def split_train_test(
 
 
 def _with_copies(groups: np.ndarray, num_test: int) -> np.ndarray:
-  """Tells which of some positions in random order are for testing.
+  """Returns which of some indices in random order are for testing.
 
   Args:
     groups: `[n]` integers, equal for copies.
-    num_test: How many positions to take, in their order, each with its copies.
+    num_test: The number of indices to take, in order, each with its copies.
 
   Returns:
-    `[n]` bool; at least one group is left over.
+    `[n]` bool; at least one group is False.
   """
   _, firsts, inverse, sizes = np.unique(
     groups, return_index=True, return_inverse=True, return_counts=True

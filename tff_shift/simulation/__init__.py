@@ -1,1 +1,1 @@
-"""Drivers, one per scenario, and what they share: results and progress."""
+"""Drivers, one per scenario, and their rounds, checkpoints and results."""

@@ -89,7 +89,7 @@ def refusal(data_dir, model_dir, kind=ValueError):
 
 def test_what_is_not_as_in_the_archive_is_named(data_dir, model_dir):
   archive = data_dir / "lama"
-  assert "model_dir must be the model's folder" in refusal(data_dir, None)
+  assert "model_dir must be the folder" in refusal(data_dir, None)
   one = archive / "TREx" / "P3.jsonl"
   one.write_text('{"sub_label": "a", "obj_label": "b"}\n{"sub_label": "a"}\n')
   assert f"{one}, line 2: " in refusal(data_dir, model_dir)

@@ -183,9 +183,9 @@ class TestRareClasses:
     assert drawn[3] == 12 and sum(drawn) == 100
     assert sorted(drawn[:3]) == [29, 29, 30]
     assert warned == [
-      "pre-training on 100 examples of mnist: the class distribution uniform"
+      "pre-training on 100 examples of mnist: the label distribution uniform"
       " cannot be kept, because 1 of 4 classes have less than half of the"
-      " examples that it asks for; they give all that they have (c3: 12 of 25)"
+      " required examples; they give all of theirs (c3: 12 of 25)"
     ]
 
   def test_number_that_is_asked_for_is_taken_and_warned_of(self, monkeypatch):
@@ -616,7 +616,7 @@ class TestFewClasses:
   )
   def test_client_with_nothing_to_draw_is_named(self, options):
     assert refusal(make_streams, [0, 1], **options).startswith(
-      "client 1 has no example to draw a stream from"
+      "client 1 cannot draw a stream"
     )
 
   def test_each_example_must_have_a_client(self):
@@ -641,12 +641,16 @@ class TestFewClasses:
   @pytest.mark.parametrize(
     "name, arguments, message",
     [
-      ("batch", (4, 1), "client 4 is not there: it must lie in 0..3"),
-      ("batch", (-1, 1), "client -1 is not there: it must lie in 0..3"),
-      ("batch", (0, 2), "timestep 2 is not there: it must lie in 0..1"),
-      ("class_distribution", (0, -1), "timestep -1 is not there: it must lie"),
-      ("severity", (-1,), "timestep -1 is not there: it must lie in 0..1"),
-      ("shift", (-1, 1), "client -1 is not there: it must lie in 0..3"),
+      ("batch", (4, 1), "client 4 does not exist: it must lie in 0..3"),
+      ("batch", (-1, 1), "client -1 does not exist: it must lie in 0..3"),
+      ("batch", (0, 2), "timestep 2 does not exist: it must lie in 0..1"),
+      (
+        "class_distribution",
+        (0, -1),
+        "timestep -1 does not exist: it must lie",
+      ),
+      ("severity", (-1,), "timestep -1 does not exist: it must lie in 0..1"),
+      ("shift", (-1, 1), "client -1 does not exist: it must lie in 0..3"),
     ],
   )
   def test_places_that_are_not_there_are_refused(

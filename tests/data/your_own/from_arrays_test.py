@@ -177,21 +177,21 @@ class TestPlaces:
     groups = make_groups([[1, 1, 1]])
     periods = from_arrays.dynamic_personalization(groups)
     with pytest.raises(
-      ValueError, match=r"^period 3 is not there: .* in 0..2$"
+      ValueError, match=r"^period 3 does not exist: .* in 0..2$"
     ):
       periods.batch(0, 3)
     with pytest.raises(
-      ValueError, match=r"^period 0 is not there: .* in 1..2$"
+      ValueError, match=r"^period 0 does not exist: .* in 1..2$"
     ):
       periods.is_drift(0, 0)
     _, streams = from_arrays.online_adaptation([groups[0][0]], [groups[0][1:]])
     for batch in (periods.batch, streams.batch):
       for client in (-1, 1):
         with pytest.raises(
-          ValueError, match=rf"^client {client} is not there: .* in 0..0$"
+          ValueError, match=rf"^client {client} does not exist: .* in 0..0$"
         ):
           batch(client, 1)
-    with pytest.raises(ValueError, match=r"^timestep 0 is not there"):
+    with pytest.raises(ValueError, match=r"^timestep 0 does not exist"):
       streams.batch(0, 0)
 
 
@@ -357,7 +357,7 @@ class TestCopies:
   def test_copies_are_warned_of_or_kept_together(self, function):
     arguments = [[self.PAIR]] if function == "guidance" else self.PAIR
     call = getattr(from_arrays, function)
-    with pytest.warns(UserWarning, match="test examples stand among the train"):
+    with pytest.warns(UserWarning, match="test examples are also train"):
       call(*arguments)
     train, test = call(*arguments, keep_copies_together=True)
     if function == "guidance":

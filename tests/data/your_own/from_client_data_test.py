@@ -141,9 +141,9 @@ def test_elements_may_be_pairs(client_data):
     (
       "guidance",
       KEYS | {"client_ids": ["a", "c"]},
-      "client_ids: there is no client 'c'; there are 2, the first of which is",
+      "client_ids: there is no client 'c'; there are 2, the first is",
     ),
-    ("evolving", KEYS, "domain_key or domain_of must tell"),
+    ("evolving", KEYS, "domain_key or domain_of must give"),
     (
       "evolving",
       KEYS | {"domain_key": "year", "domain_of": lambda *_: 0},
@@ -281,7 +281,7 @@ class TestRepeatedExamples:
     )
 
   def test_examples_to_test_that_are_given_are_warned_of(self, client_data):
-    with pytest.warns(UserWarning, match=r"^12 of 12 test examples stand amo"):
+    with pytest.warns(UserWarning, match=r"^12 of 12 test examples are also"):
       from_client_data.guidance(client_data, client_data, **KEYS)
 
   @pytest.mark.parametrize(

@@ -88,7 +88,10 @@ class TestFile:
     [
       ({"x": None}, "it has no x, uint8 images "),
       ({"y": None}, "it has no y, [n] integers"),
-      ({"clients": np.zeros(N)}, "what is 'clients'? Its arrays may be x, y, "),
+      (
+        {"clients": np.zeros(N)},
+        "unknown array 'clients'; its arrays may be x,",
+      ),
       ({"y": np.arange(N) - 1}, "y of {}: classes must count from 0, got -1"),
       ({"y": np.zeros(N, int)}, "y of {}: there must be at least 2 classes"),
       ({"y": np.arange(N - 1)}, "y of {}: the shape must be [60]"),
@@ -114,20 +117,20 @@ class TestFile:
       ),
       (
         {"class_names": np.array(["a", "b\udc80", "c"])},
-        r"class_names of {}: UTF-8 can hold no half of a surrogate pair, got"
+        r"class_names of {}: UTF-8 cannot encode half of a surrogate pair, got"
         r" 'b\udc80'",
       ),
       (
         {"client": np.array(["a", "\ud83d"])[np.arange(N) % 2]},
-        "client of {}: UTF-8 can hold no half of a surrogate pair, got",
+        "client of {}: UTF-8 cannot encode half of a surrogate pair, got",
       ),
       ({"num_train": np.array([1, 2])}, "num_train of {}: an integer wanted"),
       ({"num_train": np.array(N)}, "num_train of {}: it must lie in 1..59"),
-      ({"domain": np.zeros(N)}, "domain of {}: [n] integers whose order is"),
+      ({"domain": np.zeros(N)}, "domain of {}: [n] integers, ordered by"),
       ({"domain": np.zeros(N, int)}, "domain of {}: there must be at least 2"),
       (
         {"domain": np.arange(N - 1)},
-        "domain of {}: [n] integers whose order is",
+        "domain of {}: [n] integers, ordered by",
       ),
       (
         {"client": np.zeros((N, 1), int)},
@@ -350,7 +353,7 @@ class TestClients:
     assert held.transforms == color_transforms.pool(2, "low")
     assert held.sample.shape == (8, 8, 3)
     with pytest.raises(
-      ValueError, match=r"^intensity 'low' moves .* holds vectors of 2 numbers"
+      ValueError, match=r"^intensity 'low' moves .* has vectors of 2 numbers"
     ):
       guidance.load_guidance(
         save(), num_clients=2, partition="2_spc", intensity="low", seed=0
@@ -622,7 +625,9 @@ class TestTfds:
       },
       supervised_keys=supervised,
     )
-    with pytest.raises(ValueError, match=r"^tfds:toy_table has no two") as e:
+    with pytest.raises(
+      ValueError, match=r"^tfds:toy_table does not have two"
+    ) as e:
       datasets.get("tfds:toy_table", data_dir=tmp_path)
     assert told in str(e.value) and "tfds:toy_table:<x>,<y>" in str(e.value)
     # What the message says to do.

@@ -393,7 +393,8 @@ class TestUnusable:
       f"checkpoint {stopped / 'state_4'} cannot be used: its {reason}"
     )
     assert problem.endswith(
-      "; the run goes on from the one before, or starts again if there is none"
+      "; the run resumes from the previous one, or starts again if there is"
+      " none"
     )
     assert "\n" not in problem
 
@@ -411,7 +412,7 @@ class TestUnusable:
   @pytest.mark.parametrize(
     "options, reason",
     [
-      ({"key": "b"}, "it is of a run with other flags"),
+      ({"key": "b"}, "it belongs to a run with other flags"),
       ({"num_clients": 4}, "its states have another structure"),
       ({"width": 4}, "its states have another structure"),
     ],

@@ -420,7 +420,7 @@ class TestRounds:
       )
     (record,) = caplog.records
     assert record.getMessage() == (
-      "fed_rep, round 1: what 1 of 6 clients trained is not finite and is"
+      "fed_rep, round 1: the updates of 1 of 6 clients are not finite and are"
       " left out"
     )
 

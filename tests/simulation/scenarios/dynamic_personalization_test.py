@@ -685,7 +685,7 @@ class TestRun:
     assert self.bits(found) == self.bits(self.run(algorithm, met))
     # Another round less has as many steps as there are with a stream more.
     with pytest.raises(
-      ValueError, match="saved after 3 rounds, more than the 2 it is to take"
+      ValueError, match="saved after 3 rounds, more than the 2 requested"
     ):
       self.run(
         algorithm,

@@ -348,7 +348,7 @@ class TestRun:
     assert last[:-1] == finished.result.final[:-1]
     assert last.client_per_domain is not None
     with pytest.raises(
-      ValueError, match="saved after 5 steps, more than the 4 it is to take"
+      ValueError, match="saved after 5 steps, more than the 4 requested"
     ):
       run(4)
 
@@ -511,7 +511,7 @@ class TestAbsentClients:
     "chosen, message",
     [
       ([0], "no client has training examples of 1 source domain$"),
-      ([2], "no client has a test example of the last domain, the target"),
+      ([2], "no client has test examples of the last domain, the target"),
     ],
   )
   def test_nobody_is_refused(self, algorithm, absent, chosen, message):

@@ -346,7 +346,7 @@ class TestCache:
     with pytest.raises(_Again):
       pretrain(model)
     (warning,) = warnings
-    assert f"{path} cannot be used and is made again: " in warning
+    assert f"{path} cannot be used and is computed again: " in warning
     assert re.search(reason, warning) and "\n" not in warning
 
   def test_folder_in_the_place_of_a_result_costs_no_epochs(

@@ -99,7 +99,7 @@ def test_earliest_step_is_gone_after_two_others(path):
   file = open_file(path)
   file.restore(9, contents[2], 4)
   file.commit(9)
-  with pytest.raises(state_file.UnusableError, match="holds other ones"):
+  with pytest.raises(state_file.UnusableError, match="has other states"):
     file.restore(2, contents[0], 2)
   file.restore(4, contents[1], 4)
 
@@ -146,7 +146,7 @@ def other_database(path):
     ),
     (flip, "is damaged: that of client 1 has changed"),
     (change_content, "is damaged: that of client 1 has changed"),
-    (remove_row, "holds other ones"),
+    (remove_row, "has other states"),
     (other_key, "is of another run"),
     (other_database, "is damaged: no such table: run"),
   ],
@@ -217,7 +217,7 @@ def test_step_before_the_first_state_needs_no_file(path):
   file.restore(3, content, 3)
   assert len(file) == 0 and file.read(1) is None and not path.exists()
   file.write([(2, b"two")])
-  with pytest.raises(state_file.UnusableError, match="holds other ones"):
+  with pytest.raises(state_file.UnusableError, match="has other states"):
     content = file.commit(4)
     file.restore(3, state_file.Content(1, content.digest), 3)
 

@@ -1,8 +1,8 @@
 """One file per data set, found by its name.
 
 A new data set is a new file with `DATASET`, a `dataset.DatasetInfo`; there is
-no list to edit. Its docstring says where the data come from. What is asked for
-as `path/to/data.npz` or `tfds:<name>` needs no file here, see `own_datasets`.
+no list to edit. Its docstring gives the source of the data. Names of the form
+`path/to/data.npz` or `tfds:<name>` need no file here, see `own_datasets`.
 """
 
 import functools
@@ -21,7 +21,7 @@ from tff_shift.data.texts import text
 from tff_shift.data.your_own import own_datasets
 
 
-# The folder is read once; a package may be given further folders.
+# The folder is listed once per path: a package can be given further folders.
 @functools.cache
 def _files(path: tuple[str, ...]) -> tuple[str, ...]:
   return tuple(sorted(module.name for module in pkgutil.iter_modules(path)))
@@ -31,11 +31,8 @@ def names(scenario: str | None = None) -> tuple[str, ...]:
   """Returns the names of the data sets, in alphabetical order.
 
   Args:
-    scenario: Leaves only those that this scenario, a binary's name, can use.
-      None leaves all.
-
-  Returns:
-    The names.
+    scenario: Only the data sets that this scenario, a binary's name, can use.
+      None: all.
   """
   found = _files(tuple(__path__))
   if scenario is None:
@@ -44,13 +41,13 @@ def names(scenario: str | None = None) -> tuple[str, ...]:
 
 
 def choices(scenario: str | None = None) -> str:
-  """Returns all that `get` takes as a name, to be read by a user.
+  """Returns all names that `get` accepts, for a message.
 
   Args:
-    scenario: See `names`.
+    scenario: Only the data sets that this scenario can use. None: all.
 
   Returns:
-    The names, and the forms of data sets that have no file here.
+    The names, and the forms of names without a file here.
   """
   return f"{', '.join(names(scenario))}, {own_datasets.FORMS}"
 
@@ -64,18 +61,18 @@ def get(
   """Returns the entry of a data set.
 
   Args:
-    name: The data set's name, which is its file's; or `path/to/data.npz` or
-      `tfds:<name>`, see `own_datasets`. These two are read here, for nothing
-      else says what they hold.
-    scenario: The scenario that is to use it. None: any.
+    name: The data set's name (its file's); or `path/to/data.npz` or
+      `tfds:<name>`, see `own_datasets`. The latter two are read here, since
+      their entry depends on their content.
+    scenario: The scenario that uses it. None: any.
     data_dir: The folder of all data sets, see `source`.
 
   Returns:
     The entry.
 
   Raises:
-    ValueError: If there is no such data set, or the scenario cannot use it;
-      names those that there are.
+    ValueError: If there is no such data set, or the scenario cannot use it; the
+      message lists the existing ones.
     DatasetNotFoundError: If a file or a set of tensorflow-datasets is not on
       the disk.
   """
@@ -97,31 +94,32 @@ def load(
   num_domains: int | None = None,
   model_dir: str | os.PathLike[str] | None = None,
 ) -> dataset.Dataset:
-  """Loads or generates a data set, and checks it.
+  """Loads or generates a data set, and validates it.
 
   Args:
-    name: One that `get` knows.
+    name: A name that `get` accepts.
     data_dir: The folder of all data sets, see `source`.
-    seed: Seed of a data set that is generated; others do not look at it.
-    num_domains: Likewise, its number of domains. None: that of its evolution.
-    model_dir: The folder of the pre-trained model whose tokens texts become;
-      others do not look at it.
+    seed: Seed of a generated data set; ignored by others.
+    num_domains: Number of domains of a generated data set. None: the default of
+      its evolution.
+    model_dir: The folder of the pre-trained model that tokenizes texts; ignored
+      by other data sets.
 
   Returns:
     The data set, always in the same order.
 
   Raises:
-    ValueError: The name is unknown, or what is on the disk is not what the
-      entry says; or the data set is text and there is no model for it.
-    FileNotFoundError: The model's tokenizer is not there.
-    DatasetNotFoundError: The data set is not on the disk.
+    ValueError: If the name is unknown, the files do not match the entry, or the
+      data set is text and there is no model for it.
+    FileNotFoundError: If the model's tokenizer is missing.
+    DatasetNotFoundError: If the data set is not on the disk.
   """
   entry = get(name, data_dir=data_dir)
   if entry.tokenize is not None:
     if model_dir is None:
       raise ValueError(
-        f"data set {name!r} is text, which a pre-trained model's tokenizer"
-        " turns into numbers: model_dir must be the model's folder"
+        f"data set {name!r} is text, which must be tokenized: model_dir must be"
+        " the folder of a pre-trained model"
       )
     loaded = entry.tokenize(
       dataset.data_folder(data_dir), pathlib.Path(model_dir)
@@ -141,15 +139,15 @@ def checked(
   """Returns a data set in the types of its entry.
 
   Args:
-    loaded: The data set, or its corrupted images, whatever they hold.
+    loaded: The data set, or its corrupted images, not yet validated.
     entry: Its entry.
-    what: What error messages call it.
+    what: Its name in error messages.
 
   Returns:
-    The data set; all that `dataset.Dataset` and the entry say is true of it.
+    The data set, which satisfies `dataset.Dataset` and the entry.
 
   Raises:
-    ValueError: Something is not true of it.
+    ValueError: If it does not satisfy them.
   """
   x, y = examples.checked(
     loaded.x,
@@ -193,7 +191,7 @@ def checked(
 def _check_titles(
   x: np.ndarray, vocabulary: Sequence[str] | None, what: str
 ) -> None:
-  """Refuses ids of words that are none."""
+  """Refuses word ids outside of the vocabulary."""
   if vocabulary is None or tuple(vocabulary[:2]) != text.RESERVED:
     raise ValueError(
       f"vocabulary of {what}: it must name the word of each id, first"
@@ -203,7 +201,7 @@ def _check_titles(
 
 
 def _check_integers(array: np.ndarray, size: int, what: str) -> None:
-  """Refuses what is not an integer for each example."""
+  """Refuses arrays that are not one integer for each example."""
   if array.shape != (size,) or not np.issubdtype(array.dtype, np.integer):
     raise ValueError(
       f"{what}: {size} integers wanted, one for each example, got"

@@ -2,8 +2,8 @@
 
 A. Krizhevsky, "Learning Multiple Layers of Features from Tiny Images" (2009),
 as tensorflow-datasets stores it: the training split, then the test split.
-Examples are dealt to clients by the 100 fine labels, as in the program of
-FedDRM's authors.
+Examples are partitioned over clients by the 100 fine labels, as in the program
+of FedDRM's authors.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""Circle: Gaussian clouds along a half circle, which are generated.
+"""Circle: generated Gaussian clouds along a half circle.
 
 A. Pesaranghader and H. L. Viktor, "Fast Hoeffding Drift Detection Method for
 Evolving Data Streams" (ECML PKDD 2016), in the version of "Federated Learning
@@ -34,7 +34,7 @@ def generate(
     is the number of the cloud, from 1.
 
   Raises:
-    ValueError: A number is below 1, or the seed below 0.
+    ValueError: If a number is below 1, or the seed below 0.
   """
   partition.check_positive_integer("num_domains", num_domains)
   partition.check_positive_integer("examples_per_domain", examples_per_domain)
@@ -47,7 +47,7 @@ def generate(
     for domain, centre in enumerate(centres)
   ]
   x = np.concatenate(points).astype(np.float32)
-  # From the points as they are stored: no label contradicts its point.
+  # From the stored float32 points, so that labels are consistent with them.
   squared_radius = np.square(x.astype(np.float64)).sum(axis=1)
   y = (squared_radius <= RADIUS**2).astype(np.int32)
   time = np.repeat(

@@ -18,14 +18,14 @@ _MARGIN = 4
 def _load(folder: pathlib.Path) -> dataset.Dataset:
   """Loads the digits, upsampled from 8x8 to 20x20 in 28x28.
 
-  The margin is MNIST's: with it a digit stays in the image when that is turned.
+  The margin is MNIST's: with it, rotated digits stay in the image.
   """
   del folder  # They come with scikit-learn.
   from PIL import Image
   from sklearn import datasets
 
   bunch = datasets.load_digits()
-  # 0..16 -> 0..255. Pillow puts samples at pixel centres and repeats the edge.
+  # 0..16 -> 0..255. Pillow samples at pixel centres and repeats the edge.
   images = (bunch.images * (255 / 16)).astype(np.float32)
   size = (_SIZE - 2 * _MARGIN,) * 2
   bilinear = Image.Resampling.BILINEAR

@@ -1,7 +1,7 @@
 """LAMA, T-REx: 41 relations between subjects and objects of Wikidata.
 
 F. Petroni et al., "Language Models as Knowledge Bases?" (EMNLP 2019); see
-`lama_archive`. Examples are tokens of the pre-trained model that is asked for.
+`lama_archive`. Examples are tokens of the given pre-trained model.
 """
 
 import numpy as np

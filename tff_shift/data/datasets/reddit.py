@@ -1,8 +1,8 @@
-"""Reddit: titles of posts of 2014 to 2018; which of five subreddits.
+"""Reddit: titles of posts of 2014 to 2018, from five subreddits (the classes).
 
-J. Baumgartner et al., "The Pushshift Reddit Dataset" (ICWSM 2020), in files of
-the user's. Classes and domains are those of "Federated Learning under Evolving
-Distribution Shifts", Appendix E.2: half-years, 5,000 titles each.
+J. Baumgartner et al., "The Pushshift Reddit Dataset" (ICWSM 2020), in files
+that you provide. Classes and domains are those of "Federated Learning under
+Evolving Distribution Shifts", Appendix E.2: half-years, 5,000 titles each.
 """
 
 import numpy as np

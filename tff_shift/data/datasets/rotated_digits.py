@@ -1,4 +1,4 @@
-"""scikit-learn's digits, turned further from domain to domain.
+"""scikit-learn's digits, rotated further from domain to domain.
 
 The source of the images: `digits`.
 """

@@ -1,4 +1,4 @@
-"""The letters of EMNIST, turned further from domain to domain.
+"""The letters of EMNIST, rotated further from domain to domain.
 
 Domains and angles are those of "Federated Learning under Evolving Distribution
 Shifts", Appendix C; the source of the images: `emnist_letters`.

@@ -1,4 +1,4 @@
-"""MNIST, turned further from domain to domain.
+"""MNIST, rotated further from domain to domain.
 
 Domains and angles are those of "Federated Learning under Evolving Distribution
 Shifts", Appendix C; the source of the images: `mnist`.

@@ -1,15 +1,14 @@
-"""Synthetic relations: generated facts of invented names, as large as LAMA.
+"""Synthetic relations: generated facts about invented names, as many as LAMA.
 
-Nothing here is a fact, and what is measured on it says nothing of LAMA. There
-are 9 kinds of things with 16 invented names each. A relation is a pair of
-kinds, that of its subject and that of its object; 41 of the 81 pairs are
-relations, with 100 examples each. An example has a random name of either kind,
-with one of 8 words that mean nothing before each name in half of the cases. So
-neither name alone tells the relation.
+Nothing here is a real fact, and results on it say nothing about LAMA. There are
+9 kinds of things with 16 invented names each. A relation is a pair of kinds, of
+its subject and its object; 41 of the 81 pairs are relations, with 100 examples
+each. An example has a random name of either kind, preceded in half of the cases
+by one of 8 meaningless words. Neither name alone determines the relation.
 
-The texts become tokens as those of LAMA do, by the tokenizer of the model that
-is asked for; `python -m examples.tiny_llama` writes a model of random weights
-with a tokenizer of these words.
+Like LAMA's, the texts are tokenized for the given model;
+`python -m examples.tiny_llama` writes a model of random weights with a
+tokenizer of these words.
 """
 
 import pathlib
@@ -29,16 +28,16 @@ _CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
 
 
 def _invent(number: int) -> str:
-  """Returns the word of a number: two syllables, the same for all runs."""
+  """Returns the word with a number: two syllables, the same in all runs."""
   syllables = [c + v for c in _CONSONANTS for v in _VOWELS]
   size = len(syllables)
-  # A step without a common divisor: neighbours do not look alike.
+  # A step without a common divisor: neighbours look different.
   place = number * 7919 % size**2
   return f"{syllables[place // size]}{syllables[place % size]}"
 
 
 def words() -> tuple[str, ...]:
-  """Returns all words of the texts, the comma included."""
+  """Returns all words of the texts, including the comma."""
   num_words = _NUM_KINDS * _NAMES_PER_KIND + _NUM_FILLERS
   return (",", *map(_invent, range(num_words)))
 

@@ -1,21 +1,21 @@
-"""Synthetic titles: five classes whose words change, which are generated.
+"""Synthetic titles: generated titles of five classes whose words change.
 
-Nobody wrote these titles: they are rows of made-up words, for trying methods on
-text where no archive is at hand. Domain m = 0..M - 1 lies at u = m / (M - 1).
+The titles are rows of made-up words, for testing methods on text without an
+archive. Domain m = 0..M - 1 has the position u = m / (M - 1).
 
 There are three kinds of words.
   * A class has 32 topic words, k = 0..31. Word k comes into use and goes out of
-    use: at u its frequency is proportional to exp(-((u - c_k) / 0.08)^2 / 2),
+    use: its frequency at u is proportional to exp(-((u - c_k) / 0.08)^2 / 2),
     with c_k from -0.2 to 1.2 in equal steps.
-  * A class has 8 words that change sides: at u they speak for this class with
-    probability 1 - u, and with probability u for the next class (after the last
-    one comes the first).
-  * 40 words are common to all classes, and always in use.
-A title has 4 to 10 words, all numbers alike. Each word is drawn by itself: with
-probability 0.2 a topic word, with 0.15 one that changes sides, else one that is
-common.
+  * A class has 8 changing words: at u they occur in this class with probability
+    1 - u, and in the next class (cyclically) with probability u.
+  * 40 words are common to all classes, at any u.
+A title has 4 to 10 words, with equal probabilities. Each word is drawn
+independently: with probability 0.2 a topic word, with 0.15 a changing word,
+otherwise a common word.
 
-So words of the target may be new: no source domain has them, or hardly ever.
+The target may therefore have new words, which no source domain has, or hardly
+ever.
 """
 
 import numpy as np
@@ -53,7 +53,7 @@ def generate(
     in each class by class; `time` is the number of the domain, from 1.
 
   Raises:
-    ValueError: A number is below 1, or the seed below 0.
+    ValueError: If a number is below 1, or the seed below 0.
   """
   partition.check_positive_integer("num_domains", num_domains)
   partition.check_positive_integer("examples_per_class", examples_per_class)
@@ -84,7 +84,7 @@ def generate(
 def _titles(
   label: int, place: float, count: int, rng: np.random.Generator
 ) -> list[list[str]]:
-  """Draws the words of titles of a class at a place u from 0 to 1."""
+  """Draws the words of titles of a class at a position u from 0 to 1."""
   peaks = np.linspace(_FIRST_PEAK, _LAST_PEAK, _NUM_TOPIC_WORDS)
   frequencies = np.exp(-np.square((place - peaks) / _WIDTH) / 2)
   shares = (
@@ -99,8 +99,8 @@ def _titles(
       number = rng.choice(_NUM_TOPIC_WORDS, p=frequencies / frequencies.sum())
       return f"topic{label}word{number}"
     if kind == _CHANGING:
-      # The words that speak for a class are its own, or those of the class
-      # before it that have come over.
+      # A changing word of this class, or of the previous class if it has
+      # changed.
       of = (label - (rng.random() < place)) % len(CLASS_NAMES)
       return f"changing{of}word{rng.integers(_NUM_CHANGING_WORDS)}"
     return f"common{rng.integers(_NUM_COMMON_WORDS)}"

@@ -1,17 +1,17 @@
-"""Colour as covariate shift: each client sees its images in its own light.
+"""Colour as covariate shift: each client has its own colour transform.
 
 FedDRM, Section 3.1 ("Non-IID settings") and Appendix F.2.1 and F.2.2: gamma
-correction, a shift of the hue, and a scaling of the saturation, whose values
-differ from client to client; with many clients also posterisation, which keeps
-few bits of each channel.
+correction, a shift of the hue, and a scaling of the saturation, with different
+values for each client; with many clients also posterisation, which keeps few
+bits of each channel.
 
-What the paper leaves open, and what is done here: which client has which
-values, the order of the steps (saturation, hue, gamma, posterisation) and the
-2 bits are those of the program of FedDRM's authors. Hue and saturation are
-those of the HSV colour space, as in `tf.image`; that program blends with grey
-instead of scaling S. It rounds to 8 bits after every step and crops at random
-whenever it reads an image; here an image is rounded once, after the last step,
-and never cropped, so that a client's images are the same in every round.
+Choices that the paper leaves open: the assignment of values to clients, the
+order of the steps (saturation, hue, gamma, posterisation) and the 2 bits follow
+the program of FedDRM's authors. Hue and saturation are those of the HSV colour
+space, as in `tf.image`; that program blends with grey instead of scaling S. It
+rounds to 8 bits after every step and crops at random whenever it reads an
+image. Here an image is rounded once, after the last step, and never cropped, so
+that a client's images are the same in every round.
 """
 
 import itertools
@@ -22,7 +22,7 @@ import numpy as np
 from tff_shift import arguments
 from tff_shift.data import partition
 
-# The intensity that leaves all images as they are, grey ones grey.
+# The intensity without any change; grey images stay grey.
 NONE = "none"
 
 # Level of intensity -> (gamma, hue, saturation), two values each (F.2.2).
@@ -31,7 +31,7 @@ INTENSITIES = {
   "mid": ((0.75, 1.25), (-0.05, 0.05), (0.7, 1.3)),
   "high": ((0.6, 1.4), (-0.1, 0.1), (0.5, 1.5)),
 }
-# The finer values for more clients than the eight of a level (F.2.1).
+# The finer values for more than the eight clients of a level (F.2.1).
 _MANY_CLIENTS = ((0.6, 1.0, 1.4), (-0.15, 0.0, 0.15), (0.4, 1.0, 1.6))
 _ALL_BITS = 8
 _FEW_BITS = 2
@@ -44,13 +44,13 @@ _CHUNK_SIZE = 1024
 
 
 class ColorTransform(NamedTuple):
-  """What happens to all images of one client; the default changes nothing.
+  """The transform of all images of one client; the default changes nothing.
 
   Attributes:
-    gamma: The exponent of the channels in [0, 1]; below 1 makes brighter.
-    hue: What is added to the hue, in turns of the colour circle.
-    saturation: What the saturation is multiplied by, at least 0.
-    posterize_bits: How many bits of each channel are kept, 1 to 8 (all).
+    gamma: The exponent of the channels in [0, 1]; below 1: brighter.
+    hue: Added to the hue, in turns of the colour circle.
+    saturation: Factor of the saturation, at least 0.
+    posterize_bits: Number of bits that each channel keeps, 1 to 8 (all).
   """
 
   gamma: float = 1.0
@@ -62,24 +62,24 @@ class ColorTransform(NamedTuple):
 def pool(
   num_clients: int, intensity: str = "high"
 ) -> tuple[ColorTransform, ...]:
-  """Returns the transforms of the clients, all different unless none is asked.
+  """Returns the transforms of the clients, all different except with `NONE`.
 
   Up to 8 clients have the first of the 8 combinations of a level of intensity
-  (F.2.2), more of them the first of the 54 combinations of F.2.1. Gamma changes
-  from one client to the next, then the hue, then the saturation, at last
+  (F.2.2), more clients the first of the 54 combinations of F.2.1. From client
+  to client, gamma changes fastest, then the hue, the saturation and the
   posterisation.
 
   Args:
     num_clients: Number of clients, 1 to 54; with `NONE`, any.
-    intensity: One of `INTENSITIES`, with more than 8 clients "high"; or `NONE`,
-      with which no transform changes anything.
+    intensity: One of `INTENSITIES`, with more than 8 clients "high"; or `NONE`
+      for no changes.
 
   Returns:
-    For each client its transform.
+    The transform of each client.
 
   Raises:
-    ValueError: There are no or too many clients, or the intensity is unknown or
-      does not go with so many clients.
+    ValueError: If there are no or too many clients, or the intensity is unknown
+      or does not support this number of clients.
   """
   if intensity == NONE:
     partition.check_positive_integer("num_clients", num_clients)
@@ -107,15 +107,15 @@ def apply(images: np.ndarray, transform: ColorTransform) -> np.ndarray:
 
   Args:
     images: `[N, height, width, 3]` uint8, red, green and blue.
-    transform: What to do. A step that changes nothing is left out, so that the
+    transform: The transform. Steps without effect are skipped, so that the
       default transform returns the images bit for bit.
 
   Returns:
     A new array of the same shape and dtype.
 
   Raises:
-    ValueError: The images are not such an array, or a number of the transform
-      is out of range.
+    ValueError: If the images are not such an array, or a number of the
+      transform is out of range.
   """
   _check_images(images, 3)
   gamma, hue, saturation, bits = transform
@@ -141,9 +141,9 @@ def tint(images: np.ndarray) -> np.ndarray:
   """Colours grey images by `TINT`, so that they have a hue and a saturation.
 
   White becomes a bright orange and black stays black. The red channel is the
-  grey image itself, so nothing of it is lost; the three channels differ, so a
-  shift of the hue changes all of them; and a saturation of 1/2 leaves room for
-  the largest factor, 1.6, before anything is cut off at 1.
+  grey image itself, so no information is lost. The three channels differ, so a
+  shift of the hue changes all of them. A saturation of 1/2 allows the largest
+  factor, 1.6, without clipping at 1.
 
   Args:
     images: `[N, height, width, 1]` uint8.
@@ -152,10 +152,10 @@ def tint(images: np.ndarray) -> np.ndarray:
     `[N, height, width, 3]` uint8, rounded to nearest.
 
   Raises:
-    ValueError: The images are not such an array.
+    ValueError: If the images are not such an array.
   """
   _check_images(images, 1)
-  # One colour for each of the 256 greys: no image is ever held as floats.
+  # A table of 256 colours, so that no images are held as floats.
   colors = np.rint(np.outer(np.arange(256), TINT)).astype(np.uint8)
   return colors[images[..., 0]]
 
@@ -176,10 +176,10 @@ def _adjusted(
   images: np.ndarray, gamma: float, hue: float, saturation: float
 ) -> np.ndarray:
   """Scales the saturation, shifts the hue, corrects gamma, and rounds."""
-  # Here, so that who reads other data need not wait for TensorFlow.
+  # Here, so that other data do not import TensorFlow.
   import tensorflow as tf
 
-  # One place for all machines: the same images with or without a GPU.
+  # On the CPU everywhere, so that images do not depend on a GPU.
   with tf.device("CPU"):
     x = tf.image.convert_image_dtype(images, tf.float32)
     if saturation != 1:
@@ -187,13 +187,13 @@ def _adjusted(
     if hue != 0:
       x = tf.image.adjust_hue(x, hue)
     if gamma != 1:
-      # A hair below 0, after a change of colour space, has no power.
+      # Values slightly below 0, from the change of colour space, have no power.
       x = tf.image.adjust_gamma(tf.clip_by_value(x, 0, 1), gamma)
     return np.rint(255 * x.numpy().clip(0, 1)).astype(np.uint8)
 
 
 def _check_images(images: np.ndarray, num_channels: int) -> None:
-  """Raises ValueError unless images are uint8 with so many channels."""
+  """Raises ValueError unless images are uint8 with this number of channels."""
   if (
     images.dtype != np.uint8
     or images.ndim != 4

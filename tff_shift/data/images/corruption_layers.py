@@ -1,17 +1,17 @@
-"""What lies on the images of CIFAR-10-C: the ice of `frost`, drops of water.
+"""Layers on the images of CIFAR-10-C: the ice of `frost`, drops of water.
 
 D. Hendrycks and T. Dietterich, "Benchmarking Neural Network Robustness to
 Common Corruptions and Perturbations" (ICLR 2019).
 
-Their ice is cut out of photographs. Noise stands in for these, which has their
-mean colours, their standard deviations and about their correlation from one
-pixel to the next ones.
+Their ice is cut out of photographs. Here it is noise with the photographs' mean
+colours, standard deviations and approximate correlation between neighbouring
+pixels.
 
-Their operations on water are those of OpenCV on images of 8 bits, and are
-written here from what they compute: edges by the algorithm of J. Canny ("A
-Computational Approach to Edge Detection", IEEE TPAMI 8, 1986), distances by the
-5 x 5 chamfer of G. Borgefors ("Distance Transformations in Digital Images",
-CVGIP 34, 1986), equal shares of all levels, an emboss filter.
+Their water operations are OpenCV's on 8-bit images, reimplemented here: edges
+by the algorithm of J. Canny ("A Computational Approach to Edge Detection", IEEE
+TPAMI 8, 1986), distances by the 5 x 5 chamfer of G. Borgefors ("Distance
+Transformations in Digital Images", CVGIP 34, 1986), histogram equalisation, and
+an emboss filter.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ from scipy import ndimage
 from tff_shift.data.images import corruption_primitives as primitives
 from tff_shift.data.images.corruption_primitives import Generators
 
-# The photographs at a fifth of their size: mean red, green and blue, and the
-# standard deviation of grey, of 255. Two of the five are the same.
+# The photographs at a fifth of their size: mean red, green and blue, and
+# standard deviation of grey, out of 255. Two of the five are the same.
 _PHOTOGRAPHS = (
   (78, 149, 166, 18),
   (201, 205, 214, 22),
@@ -31,21 +31,21 @@ _PHOTOGRAPHS = (
   (138, 153, 165, 28),
   (112, 123, 135, 43),
 )
-# The octaves of ice: the blur of the noise in pixels, and their shares of the
-# variance; the rest of it is between one piece of a photograph and another.
+# The octaves of ice: the blur of the noise in pixels, and their fractions of
+# the variance; the rest is variance between pieces of a photograph.
 _ICE_OCTAVES = ((0.4, 0.5), (1, 0.15), (3, 0.15))
 _ICE_BETWEEN = 0.2
 
-# Brightens what rises from the upper left to the lower right.
+# Brightens surfaces that rise from the upper left to the lower right.
 EMBOSS = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]], np.float32)
 
-# A gradient above the first belongs to an edge if it is connected to one above
-# the second. Both are sums of the absolute values of the two Sobel filters.
+# Canny's thresholds: a gradient above the first is an edge if it is connected
+# to one above the second. Gradients are sums of absolute Sobel filters.
 _WEAK, _STRONG = 50, 150
-# Distances count up to this one, in pixels of an image of 32 x 32.
+# The largest distance, in pixels of an image of 32 x 32.
 _FARTHEST = 20
-# What steps to the nearest, the diagonal and the knight's places cost: 1, 1.4
-# and 2.1969, in OpenCV's binary fractions, which decide what is rounded down.
+# The cost of steps to the side, the diagonal and a knight's move: 1, 1.4 and
+# 2.1969, as OpenCV's binary fractions, which affect rounding down.
 _STEPS = ((0, 1, 1.0), (1, 1, 91750 / 2**16), (1, 2, 143976 / 2**16))
 # A direction is along an axis within 22.5 degrees of it.
 _AXIS = np.tan(np.pi / 8)
@@ -80,20 +80,20 @@ def ice(rngs: Generators, shape: Sequence[int], scale: float) -> np.ndarray:
 
 
 def light(surface: np.ndarray, inside: np.ndarray, scale: float) -> np.ndarray:
-  """Returns how much light each drop of water sends back.
+  """Returns the light reflected by drops of water.
 
   Args:
-    surface: `[N, height, width, 1]` float32, how thick water would lie.
-    inside: `[N, height, width, 1]` bool, where it lies.
-    scale: 1 for images of 32 x 32; distances are in proportion to it.
+    surface: `[N, height, width, 1]` float32, the thickness of the water.
+    inside: `[N, height, width, 1]` bool, the area of the drops.
+    scale: 1 for images of 32 x 32; distances are proportional to it.
 
   Returns:
-    `[N, height, width, 1]` float32, at least 0 and 0 outside of drops, in
-    whatever unit.
+    `[N, height, width, 1]` float32, at least 0 and 0 outside of drops, in an
+    arbitrary unit.
   """
   thickness = np.floor(255 * np.where(inside, surface, 0).clip(0, 1))[..., 0]
   distance = _distance(_edges(thickness), scale * _FARTHEST)
-  # The added millionth keeps what is whole but for its rounding.
+  # The added millionth corrects rounding errors of whole numbers.
   levels = np.floor(_mean_of_9(distance) + 1e-6).clip(0, 255)
   shades = ndimage.correlate(
     _equalized(levels), EMBOSS[np.newaxis], mode="mirror"
@@ -108,7 +108,7 @@ def _mean_of_9(images: np.ndarray) -> np.ndarray:
 
 
 def _edges(images: np.ndarray) -> np.ndarray:
-  """Returns where `[N, height, width]` images of 0..255 have edges, bool."""
+  """Returns the edges of `[N, height, width]` images of 0..255, bool."""
   down, right = (
     ndimage.correlate1d(
       ndimage.correlate1d(images, [-1, 0, 1], axis, mode="nearest"),
@@ -127,8 +127,8 @@ def _edges(images: np.ndarray) -> np.ndarray:
       :, 1 + rows : 1 + rows + height, 1 + columns : 1 + columns + width
     ]
 
-  # An edge is where the gradient is largest along its own direction. Of two
-  # equal ones along an axis the later one counts, along a diagonal neither.
+  # An edge is a maximum of the gradient along its own direction. Of two equal
+  # ones along an axis the later one counts, along a diagonal neither.
   along_width = np.abs(down) < _AXIS * np.abs(right)
   along_height = _AXIS * np.abs(down) > np.abs(right)
   falls = down * right < 0
@@ -151,7 +151,7 @@ def _edges(images: np.ndarray) -> np.ndarray:
 
 
 def _distance(edges: np.ndarray, farthest: float) -> np.ndarray:
-  """Returns how far the next edge is, `[N, height, width]` float64."""
+  """Returns the distance to the next edge, `[N, height, width]` float64."""
   distance = np.where(edges, 0.0, farthest)
   height, width = edges.shape[1:]
   steps = {
@@ -177,14 +177,14 @@ def _distance(edges: np.ndarray, farthest: float) -> np.ndarray:
 
 
 def _equalized(levels: np.ndarray) -> np.ndarray:
-  """Spreads levels over 0..255 by the shares of the pixels below them.
+  """Equalises the histogram of levels over 0..255.
 
   Args:
     levels: `[N, height, width]` float, whole numbers of 0..255.
 
   Returns:
     `[N, height, width]` float32. The lowest level of an image becomes 0; an
-    image with one level stays as it is.
+    image with one level is not changed.
   """
   equalized = levels.astype(np.float32)
   for image, result in zip(levels.astype(np.int64), equalized, strict=True):

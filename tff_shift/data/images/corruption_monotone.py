@@ -1,35 +1,35 @@
-"""Levels by which every severity changes images more than the one before it.
+"""Levels of severity whose error increases with every severity.
 
-The error of CIFAR-10-C does not rise with each severity. Where it does not, or
-only just, other levels stand here, and severity is monotone in the mean squared
-error, on average over images:
+The error of CIFAR-10-C does not increase with each severity. Where it does not,
+or only just, these levels differ from the published ones, and the mean squared
+error, averaged over images, is monotone in the severity:
 
 - defocus_blur: levels 4 and 5 smooth the edge of the disk by 0.5 and 0.3
   instead of 0.2 and 0.1: on images of 64 x 64 the published level 4 is below
   level 3, whose edge is smoothed by 0.6.
 - frosted_glass_blur: displaced pixels differ less when they are blurred. The
-  published levels 2 to 5 come in the order of their error, that is 3, 2, 5, 4,
-  behind one with a blur of 0.5 and one pass; level 1 blurs by 0.05, which does
-  as little as the 0.25 of level 2.
-- motion_blur: level 4 is as level 3 but for a longer line, beyond the reach of
+  published levels 2 to 5 are sorted by their error, that is 3, 2, 5, 4, after a
+  level with a blur of 0.5 and one pass; level 1 blurs by 0.05, which has as
+  little effect as the 0.25 of level 2.
+- motion_blur: level 4 is as level 3 but with a longer line, beyond the reach of
   the Gaussian along it; its sigma is 2.25 instead of 2.
 - zoom_blur: levels 1 and 2 average one zoom less.
-- snow: level 3 counts as flakes what exceeds 0.52 instead of 0.55, by which it
-  was hardly above level 2.
-- frost: levels 4 and 5 add 0.5 and 0.6 instead of 0.4 and 0.45 of the ice: as
-  published they lose to the image's dimming what they add.
-- elastic: the published affine part falls from 2.56 to 0.96 pixels and
-  dominates; its five values come in rising order.
-- spatter: water adds up to 0.3 instead of 0.5, and mud covers what exceeds 0.67
+- snow: the threshold of flakes in level 3 is 0.52 instead of 0.55, with which
+  it is hardly above level 2.
+- frost: levels 4 and 5 add 0.5 and 0.6 instead of 0.4 and 0.45 of the ice: in
+  the published levels the dimming of the image cancels the added ice.
+- elastic: the published affine part decreases from 2.56 to 0.96 pixels and
+  dominates; its five values are sorted.
+- spatter: water adds up to 0.3 instead of 0.5, and mud covers values above 0.67
   and 0.65 instead of 0.69 and 0.68: dark mud changes dark images little.
 - saturate: levels 3 to 5 are published as 1.5, 2 and 2.5 times the saturation
   plus 0, 0.1 and 0.2; levels 1 and 2, which remove it, would change more than
   level 3. Here the five levels go from 1.5 and 0 to 2.5 and 0.2 evenly.
 
-Operators are simpler where that makes the error rise evenly: zooms are exact
-about the middle, elastic interpolates once, water is shaded by an emboss filter
-on the surface of the drops, ice is the ridges of noise alone, and glass is not
-rounded between its blurs.
+Operators are simplified where this makes the error increase evenly: zooms are
+exact about the middle, elastic interpolates once, water is shaded by an emboss
+filter on the surface of the drops, ice consists of noise ridges only, and glass
+is not rounded between its blurs.
 """
 
 import functools
@@ -46,12 +46,12 @@ from tff_shift.data.images.corruption_primitives import Images
 
 # Red, green and blue of ice.
 _ICE = (0.82, 0.91, 1.0)
-# The octaves of ice: the blur of the noise in pixels, and their shares.
+# The octaves of ice: the blur of the noise in pixels, and their fractions.
 _ICE_OCTAVES = ((4.0, 0.4), (2.0, 0.35), (1.0, 0.25))
 
 
 def _ridges(rngs: Generators, shape: Sequence[int], scale: float) -> np.ndarray:
-  """Draws ice, see `corruption_layers.ice`, as the ridges of smooth noise."""
+  """Draws ice, see `corruption_layers.ice`, as ridges of smooth noise."""
   noise = primitives.normal(rngs, (*shape[:2], len(_ICE_OCTAVES)))
   texture = np.float32(0)
   for octave, (sigma, share) in enumerate(_ICE_OCTAVES):
@@ -72,9 +72,9 @@ def _elastic(
 ) -> Images:
   """Moves pixels by the sum of a random affine map and of smooth noise.
 
-  The affine map takes three corners of a square from up to `affine` pixels away
-  along each axis; `amplitude` times uniform noise, blurred by `sigma`, is
-  added.
+  The affine map moves three corners of a square by up to `affine` pixels along
+  each axis. The noise is uniform, blurred by `sigma` and multiplied by
+  `amplitude`.
   """
   height, width = images.shape[1:3]
   corners = np.stack([rng.uniform(-1, 1, (3, 2)) for rng in rngs])
@@ -82,7 +82,7 @@ def _elastic(
   noise = 2 * primitives.uniform(rngs, (height, width, 2)) - 1
   # Blurred twice as widely, noise is half as strong: the scale enters twice.
   moves = scale**2 * amplitude * primitives.blur(noise, scale * sigma)
-  # Places in sides of a square about the middle. Its corners (1, 1), (1, -1)
+  # Positions in sides of a square about the middle. Its corners (1, 1), (1, -1)
   # and (-1, -1), down and right, determine the affine map.
   side = min(height, width) // 3
   places = np.indices((height, width), np.float32)[..., np.newaxis]
@@ -105,8 +105,8 @@ def _light(surface: np.ndarray, inside: np.ndarray, scale: float) -> np.ndarray:
   return ndimage.uniform_filter(relief.clip(0), (0, 3, 3, 0), mode="nearest")
 
 
-# What differs from the published corruptions: the operator, and its numbers per
-# severity.
+# The corruptions that differ from the published ones: the operator, and its
+# numbers per severity.
 CORRUPTIONS = {
   "defocus_blur": (
     operators.defocus_blur,

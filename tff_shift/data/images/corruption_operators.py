@@ -8,11 +8,11 @@ CIFAR-10-C. Every operator has the signature
 
 - images: `[N, height, width, channels]` float32 in [0, 1], 1 or 3 channels. The
   result has the same shape and is not yet clipped to [0, 1].
-- rngs: one generator per image. An image is computed from its own pixels and
-  its own generator alone. What is drawn does not depend on the level, so that
-  all levels see the same noise, the same flakes, the same angle (`shot_noise`
-  alone draws from distributions that depend on it).
-- scale: what the level's lengths in pixels are multiplied with; 1 at 32 x 32.
+- rngs: one generator per image. The result for an image depends only on its own
+  pixels and generator. The draws do not depend on the level, so that all levels
+  have the same noise, flakes, angle and so on (except `shot_noise`, whose
+  distribution depends on the level).
+- scale: factor of the level's lengths in pixels; 1 at 32 x 32.
 - level: the numbers of one severity, named in each operator.
 """
 
@@ -29,7 +29,7 @@ from tff_shift.data.images import corruption_primitives as primitives
 from tff_shift.data.images.corruption_primitives import Generators
 from tff_shift.data.images.corruption_primitives import Images
 
-# The colours of what covers an image, red, green and blue.
+# The colours of layers, red, green and blue.
 _WATER = (175 / 255, 238 / 255, 238 / 255)
 _MUD = (63 / 255, 42 / 255, 20 / 255)
 # The most passes of `frosted_glass_blur`.
@@ -57,10 +57,10 @@ def shot_noise(
 def impulse_noise(
   images: Images, rngs: Generators, scale: float, amount: float
 ) -> Images:
-  """Sets a share of the values to 0 or 1, as often the one as the other."""
+  """Sets a fraction of the values to 0 or 1 with equal probabilities."""
   del scale
   chance = primitives.uniform(rngs, images.shape[1:])
-  # Every image has a 1: on a black one, zeros alone would not be seen.
+  # Every image gets a 1: on a black image, zeros would have no effect.
   salt = np.minimum(1 - amount / 2, primitives.largest(chance))
   salted = np.where(chance >= salt, np.float32(1), images)
   return np.where(chance < amount / 2, np.float32(0), salted)
@@ -69,7 +69,7 @@ def impulse_noise(
 def speckle_noise(
   images: Images, rngs: Generators, scale: float, deviation: float
 ) -> Images:
-  """Multiplies every value with 1 plus normal noise."""
+  """Multiplies every value by 1 plus normal noise."""
   del scale
   return images * (1 + deviation * primitives.normal(rngs, images.shape[1:]))
 
@@ -110,11 +110,10 @@ def frosted_glass_blur(
   *,
   whole: bool = True,
 ) -> Images:
-  """Replaces each pixel by a near one, between two blurs.
+  """Replaces each pixel by a nearby one, between two blurs.
 
-  The blurs soften single pixels, whatever the size of the image: `scale` is for
-  `reach` alone. With `whole`, what the first blur gives is rounded down to 8
-  bits.
+  The blurs soften single pixels at any image size: `scale` applies only to
+  `reach`. With `whole`, the result of the first blur is rounded down to 8 bits.
 
   The other pixel lies up to `reach` above and to the left, and less than that
   below and to the right. `reach + 1` rows and columns above and on the left
@@ -126,7 +125,7 @@ def frosted_glass_blur(
   inner = np.s_[:, reach + 1 : down_to, reach + 1 : right_to]
   which = np.arange(len(images))[:, np.newaxis, np.newaxis]
   rows, columns = np.indices((1, height, width))[1:]
-  # As many as any level needs, so that all levels begin with the same moves.
+  # The maximum of all levels, so that all levels start with the same moves.
   shape = (_MOST_PASSES, 2, *rows[inner].shape[1:])
   moves = np.stack([rng.integers(-reach, reach, shape) for rng in rngs], axis=2)
   mixed = primitives.blur(images, sigma)
@@ -142,7 +141,7 @@ def motion_blur(
 ) -> Images:
   """Smears towards one side, within 45 degrees of the horizontal.
 
-  The result is rounded to 8 bits: to nearest, unlike that of others.
+  The result is rounded to 8 bits, to nearest, unlike other operators.
   """
   angles = np.array([rng.uniform(-45, 45) for rng in rngs])
   smeared = primitives.smear(images, angles, scale * radius, scale * sigma)
@@ -177,11 +176,11 @@ def snow(
   *,
   whole_pixels: bool = True,
 ) -> Images:
-  """Whitens the image and adds flakes that fall, once from each side.
+  """Whitens the image and adds falling flakes, once from each side.
 
   The flakes are the values above `threshold` of noise of `mean` and
-  `deviation`, enlarged by `zoom` and smeared; `keep` of the image stays beside
-  its whitened self.
+  `deviation`, enlarged by `zoom` and smeared. The image is mixed from `keep` of
+  itself and its whitened version.
   """
   flakes = primitives.normal(rngs, (*images.shape[1:3], 1))
   flakes = mean + deviation * flakes
@@ -214,7 +213,7 @@ def fog(
   thickness: float,
   decay: float,
 ) -> Images:
-  """Adds a plasma fractal, and dims so that the brightest value stays."""
+  """Adds a plasma fractal, and dims to keep the maximum value."""
   del scale
   height, width = images.shape[1:3]
   plasma = primitives.plasma(rngs, max(height, width), decay)
@@ -227,11 +226,11 @@ def fog(
 def brightness(
   images: Images, rngs: Generators, scale: float, added: float
 ) -> Images:
-  """Adds to the value of HSV and keeps hue and saturation."""
+  """Increases the value of HSV and keeps hue and saturation."""
   del rngs, scale
   value = images.max(axis=3, keepdims=True)
   brighter = np.minimum(value + added, 1)
-  # Black has no hue and no saturation: it turns grey.
+  # Black has no hue or saturation and becomes grey.
   ratio = brighter / np.where(value > 0, value, 1)
   return np.where(value > 0, images * ratio, brighter)
 
@@ -251,9 +250,9 @@ def saturate(
 ) -> Images:
   """Multiplies the saturation of HSV and adds to it.
 
-  Grey images have no saturation; theirs is the same change of the value, by
-  which bright parts saturate in the sense of photography. A grey pixel of a
-  colour image has the hue of red, by the convention of HSV.
+  Grey images have no saturation; instead their value is changed in the same
+  way, so that bright parts saturate in the sense of photography. A grey pixel
+  of a colour image has the hue of red, by the convention of HSV.
   """
   del rngs, scale
   if images.shape[3] == 1:
@@ -298,22 +297,21 @@ def elastic(
 
 
 def _affine_moves(corners: np.ndarray, height: int, width: int) -> np.ndarray:
-  """Returns where pixels come from when three of them have moved.
+  """Returns the displacements of pixels for three moved corners.
 
   Args:
-    corners: `[N, 3, 2]`, how many pixels down and right the lower right, upper
-      right and upper left corner go of a square that is about two thirds as
-      large as the image.
-    height: That of the images.
-    width: That of the images.
+    corners: `[N, 3, 2]`, the moves, in pixels down and right, of the lower
+      right, upper right and upper left corner of a square that is about two
+      thirds as large as the image.
+    height: The height of the images.
+    width: The width of the images.
 
   Returns:
-    `[N, height, width, 2]` float32: a pixel's place before the map, from that
-    after it.
+    `[N, height, width, 2]` float32: the source of a pixel, relative to it.
   """
   side = min(height, width) // 3
-  # Places in sides of the square about the middle: that of (down, right) moves
-  # by shift + down * (lower - upper) + right * (righter - lefter).
+  # Positions in sides of the square about the middle: (down, right) moves by
+  # shift + down * (lower - upper) + right * (righter - lefter).
   lower_right, upper_right, upper_left = np.moveaxis(corners / side, 1, 0)
   shift = (lower_right + upper_left) / 2
   change = np.stack([lower_right - upper_right, upper_right - upper_left], 2)
@@ -328,7 +326,7 @@ def _affine_moves(corners: np.ndarray, height: int, width: int) -> np.ndarray:
 def pixelate(
   images: Images, rngs: Generators, scale: float, share: float
 ) -> Images:
-  """Shrinks to a share of the size, and back to blocks of one colour."""
+  """Shrinks to a fraction of the size, and back to blocks of one colour."""
   del rngs, scale
   height, width = images.shape[1:3]
   small = (int(width * share), int(height * share))
@@ -367,17 +365,16 @@ def spatter(
   *,
   light: Callable[..., np.ndarray] = corruption_layers.light,
 ) -> Images:
-  """Spatters drops where blurred noise exceeds `threshold`.
+  """Adds drops where blurred noise exceeds `threshold`.
 
-  Water adds `light(surface, inside, scale)`, of which the brightest becomes
-  `strength`. Mud covers the image wherever drops, blurred by `strength`, reach
-  0.8.
+  Water adds `light(surface, inside, scale)`, scaled to the maximum `strength`.
+  Mud covers the image where drops, blurred by `strength`, reach 0.8.
   """
   channels = images.shape[3]
   noise = primitives.normal(rngs, (*images.shape[1:3], 1))
   # Blurred twice as widely, noise is half as strong.
   surface = mean + scale * deviation * primitives.blur(noise, scale * sigma)
-  # Every image has a drop, if only where the noise is highest.
+  # Every image has a drop, at least at the maximum of the noise.
   inside = surface >= np.minimum(threshold, primitives.largest(surface))
   if mud:
     cover = primitives.blur(inside.astype(np.float32), scale * strength)

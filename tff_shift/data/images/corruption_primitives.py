@@ -1,8 +1,8 @@
-"""What the operators on images of `corruption_operators.py` are made of.
+"""Building blocks of the operators in `corruption_operators.py`.
 
-Images are `[N, height, width, channels]` float32. No function mixes images with
-each other, and the order of its floating-point operations on one image does not
-depend on how many there are: a batch of one gives the same bits.
+Images are `[N, height, width, channels]` float32. Functions process images
+independently, and the order of floating-point operations on an image does not
+depend on the batch size: a batch of one gives the same bits.
 """
 
 import functools
@@ -18,7 +18,7 @@ from scipy import sparse
 Images = np.ndarray
 Generators = Sequence[np.random.Generator]
 
-# Shares of red, green and blue in grey, ITU-R BT.601.
+# Weights of red, green and blue in grey, ITU-R BT.601.
 _LUMA = (0.299, 0.587, 0.114)
 
 
@@ -34,7 +34,7 @@ def uniform(rngs: Generators, shape: Sequence[int]) -> np.ndarray:
 
 def rounded_down(images: Images) -> np.ndarray:
   """Returns the whole numbers below 255 times the values, `0..255` float32."""
-  # What is added keeps whole numbers that are so but for float32's rounding.
+  # The added amount corrects rounding errors of float32 at whole numbers.
   return np.floor(255 * images.clip(0, 1) + np.float32(1e-4))
 
 
@@ -73,7 +73,7 @@ def tinted(
 
 
 def blur(images: Images, sigma: float) -> Images:
-  """Blurs with a Gaussian; beyond the edge its nearest pixel goes on."""
+  """Blurs with a Gaussian; the nearest pixel is repeated beyond the edge."""
   return ndimage.gaussian_filter(images, (0, sigma, sigma, 0), mode="nearest")
 
 
@@ -89,7 +89,7 @@ def smear(
     sigma: Standard deviation of the Gaussian, in pixels.
 
   Returns:
-    An array of the same shape; beyond the edge its nearest pixel goes on.
+    An array of the same shape; the nearest pixel is repeated beyond the edge.
   """
   height, width = images.shape[1:3]
   reach = math.ceil(2 * radius)
@@ -119,8 +119,8 @@ def zoom(
     images: `[N, height, width, channels]` float32.
     factors: Each at least 1; all are averaged.
     whole_pixels: Whether, as in CIFAR-10-C, a zoom cuts out whole pixels,
-      stretches them to whole pixels and cuts what is too much. It then differs
-      a little from its factor, and its middle from that of the image.
+      stretches them to whole pixels and crops the result. It then differs
+      slightly from its factor, and its middle from that of the image.
 
   Returns:
     `[N, height, width, channels]` float32.
@@ -152,24 +152,24 @@ def _zoom_matrix(
 
 
 def _exact_sources(length: int, factor: float) -> np.ndarray:
-  """Returns where each pixel of a line comes from that grows in its middle."""
+  """Returns the source of each pixel of a line enlarged about its middle."""
   middle = (length - 1) / 2
   return middle + (np.arange(length) - middle) / factor
 
 
 def _whole_pixel_sources(length: int, factor: float) -> np.ndarray:
-  """Returns the same for a piece of whole pixels that is stretched."""
+  """Returns the sources for a stretched piece of whole pixels."""
   piece = math.ceil(length / factor)
   stretched = round(piece * factor)
   first = (length - piece) // 2
   left_out = (stretched - length) // 2
-  # The outermost pixels of the piece become the outermost of the stretched one.
+  # The outermost pixels of the piece become the outermost stretched ones.
   share = (np.arange(length) + left_out) / (stretched - 1)
   return first + share * (piece - 1)
 
 
 def _interpolation(sources: np.ndarray) -> sparse.csr_matrix:
-  """Returns the linear interpolation of a line at `[length]` places."""
+  """Returns the linear interpolation of a line at `[length]` positions."""
   length = len(sources)
   lower = np.floor(sources).astype(np.int64).clip(0, length - 2)
   upper_weight = sources - lower
@@ -186,13 +186,13 @@ def _interpolation(sources: np.ndarray) -> sparse.csr_matrix:
 def sample(
   images: Images, moves: np.ndarray, *, repeat_edge: bool = False
 ) -> np.ndarray:
-  """Reads every pixel at a moved place: bilinear, mirrored at the edges.
+  """Reads every pixel at a moved position: bilinear, mirrored at the edges.
 
   Args:
     images: `[N, height, width, channels]` float32.
     moves: `[N, height, width, 2]` float32, rows down and columns right.
-    repeat_edge: Whether the mirror lies behind the pixels of the edge, so that
-      they come twice, or in them.
+    repeat_edge: Whether the mirror is behind the edge pixels, so that they are
+      repeated, or in them.
 
   Returns:
     An array of the shape of `images`.
@@ -226,12 +226,12 @@ def plasma(rngs: Generators, side: int, decay: float) -> np.ndarray:
 
   Args:
     rngs: One generator per fractal.
-    side: The least height and width.
+    side: The minimum height and width.
     decay: The noise shrinks by its square from one grid to the next finer one.
 
   Returns:
-    `[N, size, size]` float32 from 0 to 1, where `size` is the least power of
-    two that is not below `side`.
+    `[N, size, size]` float32 from 0 to 1, where `size` is the smallest power of
+    two that is at least `side`.
   """
   size = 2 ** math.ceil(math.log2(side))
   noise = 2 * uniform(rngs, (size, size)) - 1
@@ -240,7 +240,7 @@ def plasma(rngs: Generators, side: int, decay: float) -> np.ndarray:
   while step > 1:
     half = step // 2
     corners = plasma[:, ::step, ::step]
-    # First the middles of the squares: the mean of four corners, and noise.
+    # First the middles of the squares: the mean of four corners plus noise.
     pairs = corners + np.roll(corners, -1, axis=1)
     middles = np.s_[:, half::step, half::step]
     plasma[middles] = (pairs + np.roll(pairs, -1, axis=2)) / 4
@@ -261,7 +261,7 @@ def plasma(rngs: Generators, side: int, decay: float) -> np.ndarray:
 def by_pillow(
   images: Images, operation: Callable[[Image.Image], Image.Image]
 ) -> np.ndarray:
-  """Applies an operation of Pillow to one image after the other."""
+  """Applies an operation of Pillow to each image."""
   pixels = np.rint(255 * images).astype(np.uint8)
   if images.shape[3] == 1:
     pixels = pixels[..., 0]

@@ -2,36 +2,36 @@
 
 D. Hendrycks and T. Dietterich, "Benchmarking Neural Network Robustness to
 Common Corruptions and Perturbations" (ICLR 2019). Names are those of
-`cifar10_corrupted` in tensorflow-datasets. Levels are those by which the
+`cifar10_corrupted` in tensorflow-datasets. Levels are those with which the
 authors made CIFAR-10-C from images of 32 x 32. Lengths in pixels grow in
 proportion to the shorter side of larger images; they do not shrink on smaller
-ones, where a fraction of a pixel would do nothing. `pixelate` shrinks to a
-share of the size, and the blurs of `frosted_glass_blur` soften single pixels:
-these do not depend on the size.
+images, where a fraction of a pixel would have no effect. `pixelate` shrinks to
+a fraction of the size, and the blurs of `frosted_glass_blur` soften single
+pixels: these do not depend on the size.
 
-Every example has a seed of its own: it is corrupted in the same way in any
-batch, and all severities see the same draws.
+Every example has its own seed: its corruption does not depend on the batch, and
+all severities use the same draws.
 
-By default levels and operations are the published ones, though the published
-error does not rise with each severity (see `corruption_monotone`, which has
-levels by which it does). Where a batch is to be computed at once, or without
-what the authors' code uses, operations differ in detail:
+Levels and operations are the published ones by default, although the published
+error does not increase with each severity (see `corruption_monotone` for levels
+whose error does). To process batches at once, and without the dependencies of
+the authors' code, some operations differ in detail:
 
-- frost: noise with their colours, deviations and correlations stands in for the
-  authors' photographs, see `corruption_layers.ice`.
-- motion_blur, snow: the blur is written from the definition of ImageMagick's.
-- spatter: so is the shading of water from those of OpenCV's functions.
+- frost: noise with their colours, standard deviations and correlations replaces
+  the authors' photographs, see `corruption_layers.ice`.
+- motion_blur, snow: the blur is reimplemented from ImageMagick's definition.
+- spatter: the shading of water is reimplemented from OpenCV's functions.
 - frosted_glass_blur: pixels are copied and not swapped. So are those of
   CIFAR-10-C: the authors' swap assigns views of the array that it overwrites.
 - impulse_noise, spatter: every image has at least one white value or drop.
 - snow: flakes are not rounded to 8 bits before and after they are smeared.
-- elastic: places are not rounded to a 32nd of a pixel.
-- All: computed in float32, so that a value that is nearly whole may be rounded
-  to the other side.
+- elastic: positions are not rounded to a 32nd of a pixel.
+- All: computed in float32, so that a value close to a whole number may be
+  rounded to the other side.
 
-On grey images colours become their luma, and `saturate` acts on the value
-instead of the saturation, which grey has not. An image without the property
-that a corruption changes stays as it is: black in `shot_noise`,
+On grey images colours become their luma, and `saturate` changes the value
+instead of the saturation, which grey does not have. An image without the
+property that a corruption changes is not changed: black in `shot_noise`,
 `speckle_noise` and `fog`, one constant value under blurs and `contrast`.
 """
 
@@ -165,18 +165,18 @@ def names() -> tuple[str, ...]:
 
 
 def check_levels(levels: str) -> None:
-  """Raises ValueError unless there are levels of that name."""
+  """Raises ValueError unless there are levels of this name."""
   arguments.choice("corruption_levels", levels, LEVELS)
 
 
 def check_images(images: np.ndarray) -> None:
-  """Raises ValueError for an array that is no images, or too small ones.
+  """Raises ValueError for arrays that are not images, or too small ones.
 
   Args:
-    images: What is to be corrupted, see `corrupt`.
+    images: The images to corrupt, see `corrupt`.
 
   Raises:
-    ValueError: It cannot be corrupted.
+    ValueError: If they cannot be corrupted.
   """
   if images.dtype != np.uint8:
     raise ValueError(f"images must be uint8, got {images.dtype}")
@@ -205,19 +205,19 @@ def corrupt(
     images: `[N, height, width, channels]` uint8, with 1 or 3 channels and sides
       of at least 8 pixels.
     name: One of `names()`.
-    severity: 0 (the images as they are) to 5 (most corrupted).
-    seeds: `[N]` non-negative integers. What is drawn for an image is a function
-      of `name` and its seed.
+    severity: 0 (the images unchanged) to 5 (most corrupted).
+    seeds: `[N]` non-negative integers. The draws for an image are a function of
+      `name` and its seed.
     corruption_levels: One of `LEVELS`: `published`, those of CIFAR-10-C, or
-      `monotone`, by which each severity changes images more than the one below.
+      `monotone`, whose error increases with each severity.
 
   Returns:
     A new `[N, height, width, channels]` uint8 array.
 
   Raises:
-    ValueError: The images are of another dtype or shape, there is no corruption
-      of that name, no such severity or no such levels, or the seeds are not one
-      non-negative integer per image.
+    ValueError: If the images have another dtype or shape, the corruption, the
+      severity or the levels do not exist, or the seeds are not one non-negative
+      integer per image.
   """
   images, seeds = np.asarray(images), np.asarray(seeds)
   check_images(images)

@@ -2,15 +2,15 @@
 
 D. Hendrycks and T. Dietterich, "Benchmarking Neural Network Robustness to
 Common Corruptions and Perturbations" (ICLR 2019): the 10,000 test images of
-CIFAR under 19 corruptions at 5 severities. They are never downloaded here, and
-they lie in the folder of all data sets (see `source`):
+CIFAR under 19 corruptions at 5 severities. They are never downloaded here; they
+are in the folder of all data sets (see `source`):
 
     cifar10_corrupted/brightness_1/1.0.0/, …   written by tensorflow-datasets
-    CIFAR-100-C/brightness.npy, …, labels.npy  the archive as it unpacks
+    CIFAR-100-C/brightness.npy, …, labels.npy  the unpacked archive
 
-A file of the archive holds the five severities one after the other, each in the
-order of CIFAR's test images. tensorflow-datasets stores the images in an order
-of its own, which is the same one for every corruption and severity.
+A file of the archive contains the five severities one after the other, each in
+the order of CIFAR's test images. tensorflow-datasets stores the images in
+another order, which is the same for every corruption and severity.
 """
 
 import os
@@ -50,7 +50,7 @@ _FILE_OF = {
   "zoom_blur": "zoom_blur.npy",
 }
 
-# CIFAR's own names: neither archive carries them.
+# CIFAR's own names, which neither archive contains.
 _CIFAR10_WORDS = """
     airplane automobile bird cat deer dog frog horse ship truck
 """
@@ -81,7 +81,7 @@ def corruption_names(dataset: str) -> tuple[str, ...]:
     The names, the same ones for both, in alphabetical order.
 
   Raises:
-    ValueError: The data set is unknown.
+    ValueError: If the data set is unknown.
   """
   _check_dataset(dataset)
   return tuple(_FILE_OF)
@@ -106,9 +106,9 @@ def load_corrupted(
     split: `num_train` is None.
 
   Raises:
-    ValueError: A name or the severity is unknown, or a file on the disk is not
-      what the archive holds.
-    DatasetNotFoundError: The data set is not on the disk.
+    ValueError: If a name or the severity is unknown, or a file on the disk has
+      another content than the archive's.
+    DatasetNotFoundError: If the data set is not on the disk.
   """
   _check_dataset(dataset)
   if corruption not in _FILE_OF:
@@ -135,7 +135,7 @@ def _check_dataset(dataset: str) -> None:
 def _cifar10(
   folder: pathlib.Path, corruption: str, severity: int
 ) -> dataset_lib.Dataset:
-  """Loads a configuration that tensorflow-datasets has written."""
+  """Loads a configuration written by tensorflow-datasets."""
   images = tfds_archives.load(
     f"cifar10_corrupted/{corruption}_{severity}", folder, splits=("test",)
   )
@@ -186,7 +186,7 @@ def _cifar100(
 
 
 def _map_array(path: pathlib.Path) -> np.ndarray:
-  """Maps a .npy file: only the rows that are used will be read."""
+  """Maps a .npy file into memory: only the used rows are read."""
   try:
     return array_files.map_npy(path)
   except ValueError as error:

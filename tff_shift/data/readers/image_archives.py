@@ -1,7 +1,7 @@
 """Data sets that are published as folders of image files.
 
-Each function takes the folder of all data sets and reads the archive as it
-unpacks there; `datasets` has an entry for each.
+Each function takes the folder of all data sets and reads the unpacked archive
+in it; `datasets` has an entry for each.
 
     faces_aligned_small_mirrored_co_aligned_cropped_cleaned/{F,M}/1905_….png
     caltran/2013-03-04-08-00.jpg, …, caltran/caltran_dataset_labels.mat
@@ -19,7 +19,7 @@ unpacks there; `datasets` has an entry for each.
 - Tiny ImageNet: Y. Le and X. Yang, "Tiny ImageNet Visual Recognition Challenge"
   (CS 231N, Stanford, 2015). 200 classes of ImageNet with 500 training and 50
   validation images each; some of the files are grey. The labels of the test
-  images were never published: those are not read.
+  images were never published, so these are not read.
 """
 
 import pathlib
@@ -55,8 +55,8 @@ def portraits(folder: pathlib.Path) -> dataset.Dataset:
     The data set; `time` is the year.
 
   Raises:
-    ValueError: A file is not what the archive holds.
-    DatasetNotFoundError: The data set is not on the disk.
+    ValueError: If a file has another content than the archive's.
+    DatasetNotFoundError: If the data set is not on the disk.
   """
   archive = folder / PORTRAITS_FOLDER
   class_of = {"F": 0, "M": 1}
@@ -88,8 +88,8 @@ def caltran(folder: pathlib.Path) -> dataset.Dataset:
     The data set; `time` is the hour.
 
   Raises:
-    ValueError: A file is not what the archive holds.
-    DatasetNotFoundError: The data set is not on the disk.
+    ValueError: If a file has another content than the archive's.
+    DatasetNotFoundError: If the data set is not on the disk.
   """
   archive = folder / CALTRAN_FOLDER
   if not (archive / CALTRAN_LABELS).is_file():
@@ -109,7 +109,7 @@ def caltran(folder: pathlib.Path) -> dataset.Dataset:
     raise ValueError(
       f"{path} does not hold {error}; it must hold 'names' and 'labels'"
     ) from error
-  # Which error depends on the place of the damage.
+  # The error depends on the place of the damage.
   except Exception as error:
     reason = array_files.first_line(error)
     raise ValueError(
@@ -139,9 +139,8 @@ def caltran(folder: pathlib.Path) -> dataset.Dataset:
 def tiny_imagenet(folder: pathlib.Path) -> dataset.Dataset:
   """Loads Tiny ImageNet, 64x64 in colour: the training images class by class.
 
-  Labels follow the order of `wnids.txt`; the name of a class is what
-  `words.txt` says of it. The validation images come last, in the order of
-  their annotations.
+  Labels follow the order of `wnids.txt`; `words.txt` gives the name of a class.
+  The validation images come last, in the order of their annotations.
 
   Args:
     folder: The folder of all data sets.
@@ -150,8 +149,8 @@ def tiny_imagenet(folder: pathlib.Path) -> dataset.Dataset:
     The data set; `num_train` is the number of training images.
 
   Raises:
-    ValueError: A file is not what the archive holds.
-    DatasetNotFoundError: The data set is not on the disk.
+    ValueError: If a file has another content than the archive's.
+    DatasetNotFoundError: If the data set is not on the disk.
   """
   archive = folder / TINY_IMAGENET_FOLDER
   if not (archive / "wnids.txt").is_file():
@@ -198,17 +197,17 @@ def tiny_imagenet(folder: pathlib.Path) -> dataset.Dataset:
 
 
 def _read_table(path: pathlib.Path, num_columns: int) -> list[list[str]]:
-  """Reads a table whose columns are separated by tabs.
+  """Reads a table with columns separated by tabs.
 
   Args:
     path: The file.
-    num_columns: How many columns it has at least.
+    num_columns: The minimum number of columns.
 
   Returns:
-    The fields of each line; empty lines are left out.
+    The fields of each line; empty lines are skipped.
 
   Raises:
-    ValueError: The file is missing, or a line has too few fields.
+    ValueError: If the file is missing, or a line has too few fields.
   """
   try:
     text = path.read_text(encoding="utf-8")
@@ -227,7 +226,7 @@ def _read_table(path: pathlib.Path, num_columns: int) -> list[list[str]]:
 
 
 def _number_in_name(path: pathlib.Path, pattern: str) -> int:
-  """Returns the number in a file name that the first group of `pattern` is."""
+  """Returns the number in a file name, the first group of `pattern`."""
   match = re.fullmatch(pattern, path.name)
   if match is None:
     raise ValueError(f"{path} does not carry its time as {pattern} in its name")
@@ -248,7 +247,7 @@ def _read_images(
     `[len(paths), size, size, channels]` uint8.
 
   Raises:
-    ValueError: A file is missing or is not a whole image.
+    ValueError: If a file is missing or not a complete image.
   """
   from PIL import Image
 
@@ -259,8 +258,7 @@ def _read_images(
         resized = image.convert(mode).resize(
           (size, size), Image.Resampling.BILINEAR
         )
-    # Pillow's errors for what is damaged, or is too large to be an image, have
-    # no type in common.
+    # Pillow's errors for damaged and for too large images have no common type.
     except Exception as error:
       reason = array_files.first_line(error)
       raise ValueError(

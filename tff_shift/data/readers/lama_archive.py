@@ -1,19 +1,19 @@
-"""LAMA's facts of Wikidata, from the archive as it unpacks.
+"""LAMA's facts of Wikidata, from the unpacked archive.
 
 F. Petroni, T. Rocktäschel, S. Riedel, P. Lewis, A. Bakhtin, Y. Wu, A. Miller,
-"Language Models as Knowledge Bases?" (EMNLP 2019), the part T-REx. Below the
+"Language Models as Knowledge Bases?" (EMNLP 2019), the part T-REx. In the
 folder of all data sets:
 
     lama/relations.jsonl   {"relation": "P19", "label": "place of birth", ...}
     lama/TREx/P19.jsonl    {"sub_label": "...", "obj_label": "...", ...}
     lama/TREx/P20.jsonl, ...
 
-A relation without a file is left out, as in the authors' program.
+Relations without a file are skipped, as in the authors' program.
 
 Fed-ADE (Park, Joe, Kim, Im, Kwon; 2026), Appendix G.1, draws 100 examples of
-each of 41 relations at random. It does not say what a class is, nor what a
-prompt. Here the relation is the class, and a text is "subject, object": the
-words of the relation's template would tell the class.
+each of 41 relations at random. It defines neither the classes nor the prompts.
+Here the relation is the class, and a text is "subject, object": the words of
+the relation's template would reveal the class.
 """
 
 import pathlib
@@ -32,7 +32,7 @@ FOLDER = "lama"
 URL = "https://dl.fbaipublicfiles.com/LAMA/data.zip"
 NUM_RELATIONS = 41
 EXAMPLES_PER_RELATION = 100
-# Tokens of a text: names are short.
+# Tokens per text: names are short.
 LENGTH = 32
 
 
@@ -46,16 +46,16 @@ def load(folder: pathlib.Path, model_dir: pathlib.Path) -> dataset.Dataset:
 
   Args:
     folder: The folder of all data sets.
-    model_dir: That of the model, see `tokens.tokenize`.
+    model_dir: The folder of the model, see `tokens.tokenize`.
 
   Returns:
     The data set, relation by relation in the order of relations.jsonl; a class
     has the name of its relation.
 
   Raises:
-    ValueError: If a file is not what the archive holds, or the tokenizer cannot
-      be used.
-    FileNotFoundError: If the tokenizer is not there.
+    ValueError: If a file has another content than the archive's, or the
+      tokenizer cannot be used.
+    FileNotFoundError: If the tokenizer is missing.
     DatasetNotFoundError: If the data set is not on the disk.
   """
   archive = folder / FOLDER
@@ -101,17 +101,17 @@ def load(folder: pathlib.Path, model_dir: pathlib.Path) -> dataset.Dataset:
 def _records(
   path: pathlib.Path, keys: tuple[str, ...]
 ) -> Iterator[Mapping[str, Any]]:
-  """Reads the objects of a file, one in a line; each has texts of these keys.
+  """Reads the objects of a file, one per line, with text fields.
 
   Args:
     path: The file.
-    keys: The keys.
+    keys: The keys of the text fields.
 
   Yields:
     The objects.
 
   Raises:
-    ValueError: If a line is something else.
+    ValueError: If a line does not have such an object.
   """
   for number, found in text_files.json_objects(path):
     for key in keys:

@@ -1,14 +1,14 @@
-"""Data sets of texts, as files with a record for each.
+"""Data sets of texts, as files with a record for each text.
 
     reddit/*.jsonl    a JSON object in each line
-    reddit/*.csv      with a header, as RFC 4180 has it
+    reddit/*.csv      with a header, in the format of RFC 4180
 
 Reddit: titles of posts, with the fields `title`, `subreddit` and `created_utc`
 (seconds since 1970, UTC), which are those of J. Baumgartner et al., "The
-Pushshift Reddit Dataset" (ICWSM 2020); further fields are passed over, and
-posts of other subreddits and years whatever they lack. Files are UTF-8. They
-are read line by line, and twice, so that they may be larger than the memory;
-what was read last is kept, for each seed of a run asks for it.
+Pushshift Reddit Dataset" (ICWSM 2020). Other fields are ignored, and so are
+posts of other subreddits and years, even without the fields. Files are UTF-8.
+They are read line by line, and twice, so that they can be larger than the
+memory. The last result is cached, since each seed of a run loads it.
 """
 
 import calendar
@@ -42,7 +42,7 @@ HALF_YEARS = tuple(
 )
 TITLE_LENGTH = 30
 
-# How many titles of a class are drawn from a half-year.
+# Number of titles of a class drawn from a half-year.
 _TITLES_PER_CELL = 1000
 
 
@@ -63,24 +63,23 @@ class _Title(NamedTuple):
 
 
 def reddit(folder: pathlib.Path) -> dataset.Dataset:
-  """Loads titles of posts, as many of each class and half-year if there are.
+  """Loads titles of posts, balanced over classes and half-years if possible.
 
-  Of titles with the same words the earliest is kept, of whatever class. From
-  each half-year 1,000 titles of a class are drawn, or all where there are
-  fewer. The draws depend on the titles, and not on the files they are in.
+  Of titles with the same words the earliest is kept, from any class. From each
+  half-year 1,000 titles of a class are drawn, or all if there are fewer. The
+  draws depend on the titles, not on their files.
 
   Args:
     folder: The folder of all data sets.
 
   Returns:
-    The data set, half-year by half-year, its classes one after the other and
-    each in the order of time; `time` is the position of the half-year. Of a
-    title the first 30 words count.
+    The data set, sorted by half-year, then class, then time; `time` is the
+    index of the half-year. A title keeps its first 30 words.
 
   Raises:
-    ValueError: A line is not what it must be, or there is no title of a class
-      in a half-year.
-    DatasetNotFoundError: There are no such files.
+    ValueError: If a line is not valid, or there is no title of a class in a
+      half-year.
+    DatasetNotFoundError: If there are no such files.
   """
   archive = folder / REDDIT_FOLDER
   paths = _files(archive)
@@ -101,7 +100,7 @@ def reddit(folder: pathlib.Path) -> dataset.Dataset:
   )
 
 
-# Another state of a file is another file.
+# A changed file is read again.
 @functools.lru_cache(maxsize=1)
 def _read_reddit(
   archive: pathlib.Path, states: tuple[tuple[pathlib.Path, int, int], ...]
@@ -127,13 +126,13 @@ def _read_reddit(
 
 
 def _draw(archive: pathlib.Path) -> dict[int, int]:
-  """Returns, for each title that is drawn, its position in the data set.
+  """Returns, for each drawn title, its position in the data set.
 
   Args:
     archive: The folder of the files.
 
   Returns:
-    By the position among what `_titles` gives.
+    A dictionary by the position among the results of `_titles`.
   """
   table = np.fromiter(
     (
@@ -153,7 +152,7 @@ def _draw(archive: pathlib.Path) -> dict[int, int]:
       f" {FIRST_YEAR} to {LAST_YEAR}; its posts must have the fields"
       f" {', '.join(REDDIT_FIELDS)}"
     )
-  # The earliest of each; of those of one second, the class decides.
+  # The earliest of each; in the same second, the class decides.
   in_time = np.lexsort((table["label"], table["seconds"]))
   _, first = np.unique(table["digest"][in_time], return_index=True)
   kept = in_time[first]
@@ -178,7 +177,7 @@ def _draw(archive: pathlib.Path) -> dict[int, int]:
 
 
 def _digest(words: list[str]) -> int:
-  """Returns a number of 64 bits by which titles of the same words are known."""
+  """Returns a number of 64 bits that identifies titles with the same words."""
   digest = hashlib.blake2b(" ".join(words).encode(), digest_size=8).digest()
   return int.from_bytes(digest, "little")
 
@@ -190,11 +189,11 @@ def _titles(archive: pathlib.Path) -> Iterator[_Title]:
     archive: The folder of the files.
 
   Yields:
-    Those that have a word.
+    The titles with at least one word.
 
   Raises:
-    ValueError: A line is no record, or one that could be chosen has no time or
-      no title.
+    ValueError: If a line is not a record, or a record that could be chosen has
+      no time or no title.
   """
   label_of = {name.lower(): label for label, name in enumerate(SUBREDDITS)}
   start, end = (
@@ -204,8 +203,8 @@ def _titles(archive: pathlib.Path) -> Iterator[_Title]:
   for path in _files(archive):
     read = text_files.json_objects if path.suffix == ".jsonl" else _csv_records
     for line, record in read(path):
-      # Of what cannot be chosen, such as an advertisement without a subreddit,
-      # nothing else is looked at.
+      # Records that cannot be chosen, such as advertisements without a
+      # subreddit, are not checked.
       label = label_of.get(str(record.get("subreddit")).lower())
       if label is None:
         continue
@@ -230,20 +229,20 @@ def _titles(archive: pathlib.Path) -> Iterator[_Title]:
 def _field(
   path: pathlib.Path, line: int, record: Mapping[str, Any], field: str
 ) -> Any:
-  """Returns what a record has in a field; it must have something."""
+  """Returns a record's value of a field, which must exist."""
   if record.get(field) is None:
     raise ValueError(f"{path}, line {line}: it has no {field}")
   return record[field]
 
 
 def _half_year(seconds: int) -> int:
-  """Returns the position among `HALF_YEARS` of a time."""
+  """Returns the index of a time among `HALF_YEARS`."""
   when = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
   return 2 * (when.year - FIRST_YEAR) + (when.month > 6)
 
 
 def _seconds(value: Any) -> int | None:
-  """Returns a number of seconds, which may be given as text, else None."""
+  """Returns a number of seconds, possibly given as text; otherwise None."""
   try:
     seconds = math.nan if isinstance(value, bool) else float(value)
   except (TypeError, ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Images as tensorflow-datasets writes them to the disk.
+"""Images as stored by tensorflow-datasets.
 
 mnist/3.0.1/, cifar10/3.0.2/, …   <data set>/<version>/
 emnist/letters/3.1.0/             <data set>/<configuration>/<version>/
@@ -31,13 +31,13 @@ def load(
   label: str = "label",
   splits: Sequence[str] = ("train", "test"),
 ) -> dataset.Dataset:
-  """Loads images that tensorflow-datasets has written.
+  """Loads images written by tensorflow-datasets.
 
   Args:
     name: `data set` or `data set/configuration`.
     folder: The folder that contains the data set's own.
-    image: Name of the feature that holds the images, or vectors.
-    label: Name of the feature that holds the labels.
+    image: Name of the feature with the images, or vectors.
+    label: Name of the feature with the labels.
     splits: The splits to read, in this order.
 
   Returns:
@@ -45,8 +45,8 @@ def load(
     the first split is the training split.
 
   Raises:
-    DatasetNotFoundError: There is no written version of it in the folder.
-    ValueError: What is there is damaged.
+    DatasetNotFoundError: If there is no written version in the folder.
+    ValueError: If the files are damaged.
   """
   version = _newest(name, folder)
   with _whole(name, version, folder):
@@ -54,30 +54,30 @@ def load(
   return _with_classes(found, f"{label} of {name}", np.int32)
 
 
-# Of a class: a text of Python, and its place in a tuple.
+# Memory of a class name: a Python string, and its place in a tuple.
 _BYTES_OF_NAME = 64
 
 
 def load_any(
   name: str, folder: pathlib.Path, keys: tuple[str, str] | None = None
 ) -> dataset.Dataset:
-  """Loads a data set of which only the name is known.
+  """Loads a data set by its name only.
 
   Args:
     name: `data set` or `data set/configuration`.
     folder: The folder that contains the data set's own.
-    keys: Names of the features that hold the examples and the labels. None: its
-      supervised keys; `image` and `label` where it has none.
+    keys: Names of the features with the examples and the labels. None: its
+      supervised keys, or `image` and `label` if it has none.
 
   Returns:
-    The examples: the training split and then the test split, else the
-    validation split; without a training split, all that there is. Labels are
-    integers of any size.
+    The examples: the training split and then the test split, or the validation
+    split; without a training split, all splits. Labels are integers of any
+    size.
 
   Raises:
-    DatasetNotFoundError: There is no written version of it in the folder.
-    ValueError: What is there is damaged, or is neither images of one size nor
-      vectors with a label each.
+    DatasetNotFoundError: If there is no written version in the folder.
+    ValueError: If the files are damaged, or contain neither images of one size
+      nor vectors with a label each.
   """
   version = _newest(name, folder)
   import tensorflow_datasets as tfds
@@ -103,7 +103,7 @@ def load_any(
     raise ValueError(f"tfds:{name} holds no example")
   with _whole(name, version, folder):
     found = _read(builder, *keys, splits)
-  # Identifiers may be greater than any int32.
+  # Identifiers may be larger than an int32.
   return _with_classes(found, f"{keys[1]} of tfds:{name}", np.int64)
 
 
@@ -118,18 +118,18 @@ def _supervised_keys(
     features: Its features.
 
   Returns:
-    The two names; they need not be there.
+    The two names; they may not exist.
 
   Raises:
-    ValueError: Supervised keys are more than two features, as of tables, whose
-      columns no rule makes one vector: which are numbers, and in what units?
+    ValueError: If supervised keys are more than two features, as for tables,
+      whose columns cannot be combined into a vector automatically.
   """
   if not supervised:
     return "image", "label"
   if len(supervised) == 2 and all(isinstance(k, str) for k in supervised):
     return tuple(supervised)
   raise ValueError(
-    f"tfds:{name} has no two features for examples and labels, for its"
+    f"tfds:{name} does not have two features for examples and labels; its"
     f" supervised keys are {_structure(supervised)}; name two of"
     f" {', '.join(features)} as tfds:{name}:<x>,<y>, or write the columns that"
     " you want as vectors into an .npz file"
@@ -137,7 +137,7 @@ def _supervised_keys(
 
 
 def _structure(keys: Any) -> str:
-  """Tells of which kinds nested supervised keys are, in a few words."""
+  """Describes nested supervised keys in a few words."""
   if isinstance(keys, str):
     return keys
   if isinstance(keys, Mapping):
@@ -176,7 +176,7 @@ def _check_features(name: str, features: Any, keys: Sequence[str]) -> None:
 
 
 def _described(feature: Any) -> str:
-  """Returns the kind of a feature, and of a tensor its type and shape."""
+  """Returns the kind of a feature; for a tensor also its type and shape."""
   import tensorflow_datasets as tfds
 
   told = type(feature).__name__
@@ -186,9 +186,9 @@ def _described(feature: Any) -> str:
 
 
 def _newest(name: str, folder: pathlib.Path) -> str:
-  """Returns the newest version that is in a folder."""
-  # Looked up before the import: a missing data set is reported at once, and
-  # tensorflow-datasets never has a reason to ask the network.
+  """Returns the newest version in a folder."""
+  # Looked up before the import: a missing data set is reported immediately, and
+  # tensorflow-datasets never needs the network.
   versions = [
     info.parent.name
     for info in (folder / name).glob("*/dataset_info.json")
@@ -209,7 +209,7 @@ def _fetch(name: str, folder: pathlib.Path) -> str:
 
 @contextlib.contextmanager
 def _whole(name: str, version: str, folder: pathlib.Path) -> Iterator[None]:
-  """Makes the errors of reading a version the one of a damaged file."""
+  """Converts errors of reading a version to the error of a damaged file."""
   try:
     yield
   # Errors of tensorflow-datasets, TensorFlow and json, of many types.
@@ -224,7 +224,7 @@ def _whole(name: str, version: str, folder: pathlib.Path) -> Iterator[None]:
 
 
 def _builder(name: str, version: str, folder: pathlib.Path) -> Any:
-  """Opens a version of a data set that is there."""
+  """Opens an existing version of a data set."""
   import tensorflow_datasets as tfds
 
   return tfds.builder(f"{name}:{version}", data_dir=os.fspath(folder))
@@ -233,10 +233,10 @@ def _builder(name: str, version: str, folder: pathlib.Path) -> Any:
 def _read(
   builder: Any, image: str, label: str, splits: Sequence[str]
 ) -> dataset.Dataset:
-  """Reads the splits of a version, in this order; y as it is stored."""
+  """Reads the splits of a version, in this order; y as stored."""
   import tensorflow_datasets as tfds
 
-  # To decode a part, tensorflow-datasets uses what it has deprecated itself.
+  # Partial decoding in tensorflow-datasets uses its own deprecated code.
   with library_logs.without("absl", ".dtype` is deprecated"):
     found = tfds.as_numpy(
       builder.as_dataset(
@@ -244,7 +244,7 @@ def _read(
         decoders=tfds.decode.PartialDecoding({image: True, label: True}),
         batch_size=-1,
         shuffle_files=False,
-        # One file after the other, so that the order is the stored one.
+        # One file after the other, to keep the stored order.
         read_config=tfds.ReadConfig(interleave_cycle_length=1),
       )
     )
@@ -260,7 +260,7 @@ def _read(
 
 
 def _class_names(feature: Any, what: str) -> tuple[str, ...]:
-  """Returns the names of classes; none where they are counted by no feature."""
+  """Returns the names of classes; empty if the feature has none."""
   number = getattr(feature, "num_classes", None)
   if not number:
     return ()  # A plain integer.
@@ -271,13 +271,13 @@ def _class_names(feature: Any, what: str) -> tuple[str, ...]:
 def _with_classes(
   found: dataset.Dataset, what: str, dtype: type[np.integer]
 ) -> dataset.Dataset:
-  """Casts what was read as y; refuses what is no class."""
+  """Casts y; refuses values that are not classes."""
   y = examples.checked_array(found.y, what, shape=(None,), dtype=dtype)
   return found._replace(y=y)
 
 
 def _damaged_file(name: str, written: pathlib.Path) -> pathlib.Path | None:
-  """Returns the first file that is not whole; None if that cannot be told."""
+  """Returns the first damaged file; None if it cannot be determined."""
   import tensorflow as tf
 
   path = written / "features.json"

@@ -1,11 +1,10 @@
-"""Drawing examples by class: the class distribution of a batch is prescribed.
+"""Drawing examples by class, with a given label distribution.
 
 The label shift of Fed-ADE ("Fed-ADE: Adaptive Learning Rate for Federated
-Post-adaptation under Distribution Shift", Section 3 and Appendix G) moves the
-class distribution of what a client sees, and its model is pre-trained on
-examples of a chosen class distribution. Both draw from a pool of examples that
-has a distribution of its own; a `ClassPool` knows which example is of which
-class.
+Post-adaptation under Distribution Shift", Section 3 and Appendix G) changes the
+label distribution of a client's data, and its model is pre-trained on a chosen
+label distribution. Both draw from a pool with another distribution; a
+`ClassPool` indexes the pool by class.
 """
 
 from collections.abc import Callable
@@ -15,18 +14,18 @@ import numpy as np
 from tff_shift.data import examples
 from tff_shift.data import partition
 
-# Quotas are computed in floating point: two that differ by less are one.
+# Quotas are computed in floating point: smaller differences are ignored.
 _QUOTA_DECIMALS = 9
 
-# How far the sum of a distribution may be from one (float32 arithmetic).
+# Tolerance for the sum of a distribution (float32 arithmetic).
 _SUM_TOLERANCE = 1e-4
 
 
 class ClassPool:
-  """Examples that are drawn by class.
+  """A pool of examples, drawn by class.
 
   Attributes:
-    counts: `[num_classes]` int64, how many examples a class has.
+    counts: `[num_classes]` int64, the number of examples of each class.
   """
 
   def __init__(self, labels: np.ndarray, num_classes: int):
@@ -34,10 +33,10 @@ class ClassPool:
 
     Args:
       labels: `[N]` integers, each below `num_classes`.
-      num_classes: Number of classes; some may have no example.
+      num_classes: Number of classes; some may have no examples.
 
     Raises:
-      ValueError: A label is not an integer in 0..num_classes - 1, or
+      ValueError: If a label is not an integer in 0..num_classes - 1, or
         `num_classes` is below 1.
     """
     labels = _checked_labels(labels, num_classes)
@@ -57,17 +56,17 @@ class ClassPool:
     The class counts are multinomial.
 
     Args:
-      distribution: `[num_classes]`, non-negative with the sum 1; 0 for every
-        class without an example.
+      distribution: `[num_classes]`, non-negative with the sum 1; 0 for classes
+        without examples.
       size: Number of examples to draw, 0 or more.
-      generator: What draws.
+      generator: The random generator.
 
     Returns:
-      `[size]` int64 positions in `labels`, in random order.
+      `[size]` int64 indices of `labels`, in random order.
 
     Raises:
-      ValueError: `distribution` is not one, `size` is negative, or a class that
-        has a probability is without examples.
+      ValueError: If `distribution` is not valid, `size` is negative, or a class
+        with a probability has no examples.
     """
     probabilities = self._check(distribution, size)
     lacking = np.flatnonzero((probabilities > 0) & (self.counts == 0))
@@ -89,24 +88,24 @@ class ClassPool:
     size: int,
     generator: np.random.Generator,
   ) -> np.ndarray:
-    """Draws different examples, as near `distribution` as the pool allows.
+    """Draws different examples, as close to `distribution` as possible.
 
-    Class c receives min(counts[c], lambda distribution[c]) examples, with the
-    one lambda for which that gives `size`: a class that has too few gives all,
-    and the others share the rest in proportion. The numbers become whole by
-    largest remainder; among equal remainders lots decide.
+    Class c receives min(counts[c], lambda distribution[c]) examples, where
+    lambda is such that the sum is `size`: a class with too few examples gives
+    all of them, and the others share the rest in proportion. Numbers are
+    rounded by largest remainder, with random tie-breaks.
 
     Args:
       distribution: `[num_classes]`, non-negative with the sum 1.
       size: Number of examples to draw, 0 or more.
-      generator: What draws.
+      generator: The random generator.
 
     Returns:
-      `[size]` int64 positions in `labels`, all different, in random order.
+      `[size]` int64 indices of `labels`, all different, in random order.
 
     Raises:
-      ValueError: `distribution` is not one, `size` is negative, or the classes
-        that have a probability have fewer than `size` examples.
+      ValueError: If `distribution` is not valid, `size` is negative, or the
+        classes with a probability have fewer than `size` examples.
     """
     probabilities = self._check(distribution, size)
     available = self.counts[probabilities > 0].sum()
@@ -127,12 +126,12 @@ class ClassPool:
       )
       if count
     ]
-    # Typed: without any class, NumPy would make it float64.
+    # Typed: without any classes, NumPy would return float64.
     positions = np.concatenate([np.empty(0, np.int64), *drawn])
     return generator.permutation(positions)
 
   def _check(self, distribution: np.ndarray, size: int) -> np.ndarray:
-    """Returns `distribution` as float64; raises ValueError where it is none."""
+    """Returns `distribution` as float64; raises ValueError if not valid."""
     probabilities = np.asarray(distribution, np.float64)
     if probabilities.shape != self.counts.shape:
       raise ValueError(
@@ -158,12 +157,12 @@ class ClassPool:
     size: int,
     generator: np.random.Generator,
   ) -> np.ndarray:
-    """Splits `size` over the classes, none of which gives more than it has.
+    """Splits `size` over the classes, up to their numbers of examples.
 
     Args:
       probabilities: `[num_classes]` float64.
-      size: At most what the classes with a probability have.
-      generator: Draws the lots.
+      size: At most the number of examples of classes with a probability.
+      generator: Breaks ties.
 
     Returns:
       `[num_classes]` int64 with the sum `size`.
@@ -175,7 +174,7 @@ class ClassPool:
       quotas = np.round(size * (shares / shares.sum()), _QUOTA_DECIMALS)
       is_exhausted = is_open & (quotas > self.counts)
       if not is_exhausted.any():
-        # Quotas are at most whole capacities: rounding up stays within them.
+        # Capacities are whole numbers, so rounding up a quota stays within.
         whole = np.floor(quotas).astype(np.int64)
         lots = generator.permutation(len(quotas))
         # np.lexsort sorts by its last key first.
@@ -194,17 +193,17 @@ def held_classes(
   client: np.ndarray | None,
   num_clients: int,
 ) -> list[np.ndarray]:
-  """Returns the classes of which a client has an example.
+  """Returns the classes of each client's examples.
 
   Args:
     labels: `[N]` integers, each below `num_classes`.
-    num_classes: Number of classes; some may have no example.
-    client: `[N]` integers from 0 to `num_clients` - 1, who holds an example.
-      None: everybody holds all.
+    num_classes: Number of classes; some may have no examples.
+    client: `[N]` integers from 0 to `num_clients` - 1, the client that holds an
+      example. None: every client holds all examples.
     num_clients: Number of clients.
 
   Returns:
-    For each client its classes, ascending; it may have none.
+    For each client its classes, ascending; may be empty.
 
   Raises:
     ValueError: See `ClassPool`.
@@ -218,7 +217,7 @@ def held_classes(
 
 
 def _checked_labels(labels: np.ndarray, num_classes: int) -> np.ndarray:
-  """Returns labels as an array; refuses those that are none of the classes."""
+  """Returns labels as an array; refuses labels outside of the classes."""
   partition.check_positive_integer("num_classes", num_classes)
   labels = examples.as_array(labels, "labels")
   if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
@@ -237,7 +236,7 @@ def _checked_labels(labels: np.ndarray, num_classes: int) -> np.ndarray:
 def deal_classes(
   num_classes: int, num_clients: int, seed: int
 ) -> tuple[np.ndarray, ...]:
-  """Deals classes to clients, each to one.
+  """Assigns each class to one client.
 
   Source: Fed-ADE, Appendix G.1, of LAMA: "we assign disjoint subsets of tasks
   to different clients".
@@ -248,7 +247,7 @@ def deal_classes(
     seed: Seed of the draw.
 
   Returns:
-    For each client its classes, ascending; the numbers differ by at most one.
+    For each client its classes, ascending; their numbers differ by at most one.
 
   Raises:
     ValueError: If a client would have fewer than two classes.
@@ -256,24 +255,25 @@ def deal_classes(
   partition.check_positive_integer("num_clients", num_clients)
   if num_classes < 2 * num_clients:
     raise ValueError(
-      f"{num_classes} classes cannot be dealt to {num_clients} clients so that"
-      f" each has two; num_clients must be at most {num_classes // 2}"
+      f"{num_classes} classes are too few for {num_clients} clients with at"
+      f" least two each; num_clients must be at most {num_classes // 2}"
     )
   order = partition.generator("client classes", seed).permutation(num_classes)
   return tuple(map(np.sort, np.array_split(order, num_clients)))
 
 
 def pretraining_distribution(name: str, num_classes: int) -> np.ndarray:
-  """Returns a class distribution for pre-training.
+  """Returns a label distribution for pre-training.
 
-  Fed-ADE, Tables 1, 2, 9 and 10, names three and states no parameter of any;
-  these are the ones here, with I classes, i = 0..I - 1, before normalisation:
+  Fed-ADE, Tables 1, 2, 9 and 10, names three distributions without their
+  parameters. These are used here, with I classes, i = 0..I - 1, before
+  normalisation:
 
     uniform            p_i = 1
     gaussian           p_i = exp(-(i - (I - 1) / 2)^2 / (2 (I / 4)^2))
     exponential_decay  p_i = 10^(-i / (I - 1))
 
-  Gaussian: classes in the middle are the most frequent ones. Exponential decay:
+  Gaussian: classes in the middle are the most frequent. Exponential decay:
   class 0 is 10 times as frequent as the last class (an imbalance factor of 10
   in the sense of Y. Cui et al., "Class-Balanced Loss Based on Effective Number
   of Samples", CVPR 2019). For I = 10 the rarest class has 3.3 % (gaussian) and
@@ -287,7 +287,7 @@ def pretraining_distribution(name: str, num_classes: int) -> np.ndarray:
     `[num_classes]` float64 with the sum 1.
 
   Raises:
-    ValueError: The name is unknown, or `num_classes` is below 1.
+    ValueError: If the name is unknown, or `num_classes` is below 1.
   """
   if name not in PRETRAINING_DISTRIBUTIONS:
     raise ValueError(
@@ -309,7 +309,7 @@ def _gaussian(i: np.ndarray) -> np.ndarray:
 
 def _exponential_decay(i: np.ndarray) -> np.ndarray:
   """Weights of classes `i` `[I]`, from 1 to 1 / 10."""
-  # A single class has nothing to decay to, and no division by zero.
+  # Avoids a division by zero for a single class.
   return 10.0 ** (-i / max(len(i) - 1, 1))
 
 

@@ -1,23 +1,23 @@
-"""Periods of a client's data whose class distribution is drawn anew.
+"""Periods of a client's data with randomly drawn label distributions.
 
 Fed-3DA: A Dynamic and Personalized Federated Learning Framework (Wang, Sun, Wo,
-Liu; ICASSP 2023), Section 2.3 and Figure 3. Time is cut into periods of equal
-size. The data of a period have one of eight distributions: `iid` is a random
-sample of the pool; in `0.5` half of the examples have one label and the rest
-are random; in `0.1+0.8` a tenth have label A and eight tenths label B. A and B
-differ and are drawn at random. Labels that a distribution names are called
-heavy here.
+Liu; ICASSP 2023), Section 2.3 and Figure 3. Time is divided into periods of
+equal size. The data of a period have one of eight distributions: `iid` is a
+random sample of the pool; in `0.5` half of the examples have one label and the
+rest are random; in `0.1+0.8` a tenth have label A and eight tenths label B. A
+and B differ and are drawn at random. Labels with a fraction in the name are
+called heavy here.
 
-What the paper leaves open, and what is done here:
+Choices that the paper leaves open:
 
   - The rest has none of the heavy labels (`rest="others"`): only then does a
-    label have the share that names the distribution. With `rest="any"`, the
-    period of `0.5` has the label in 55 % of ten classes.
-  - The rest is a random sample of what it is drawn from, as iid is of the pool.
-  - Examples of a period differ from each other; those of two periods need not.
+    label have exactly the fraction in the name. With `rest="any"`, a period of
+    `0.5` has the label in 55 % of its examples, for ten classes.
+  - The rest is a random sample of its sources, as iid is of the pool.
+  - Examples of a period are different; two periods may share examples.
   - Every client draws its own distributions and heavy labels.
-  - How long a distribution lasts is the caller's choice; one period by default,
-    which is what "we randomize the distribution in each training period" says.
+  - The caller chooses how long a distribution lasts; one period by default:
+    "we randomize the distribution in each training period".
 """
 
 import fractions
@@ -36,7 +36,7 @@ from tff_shift.data import partition
 
 SCENARIO = "dynamic_personalization"
 
-# A name is `iid`, or the share of each heavy label.
+# A name is `iid`, or the fraction of each heavy label.
 DISTRIBUTIONS = (
   "iid",
   "0.5",
@@ -52,17 +52,17 @@ RESTS = ("others", "any")
 
 
 class DynamicDataset(NamedTuple):
-  """A data set in four parts that share no example.
+  """A data set in four disjoint parts.
 
   Attributes:
     name: Its name, see `datasets.get`.
-    train: What the periods of training are drawn from.
-    validation: Measures the validation accuracy of a model.
-    test: What the periods of inference are drawn from.
-    public: What the server knows: it fits representations and thresholds.
+    train: The pool of the training periods.
+    validation: The pool for the validation accuracy of a model.
+    test: The pool of the inference periods.
+    public: The server's data, for fitting representations and thresholds.
     class_names: The name of each class.
-    clients: For each part by its name, `[n]` integers, the client who holds an
-      example. None: all draw from all.
+    clients: For each part by its name, `[n]` integers, the client that holds an
+      example. None: all clients draw from all examples.
   """
 
   name: str
@@ -84,29 +84,30 @@ def load_dynamic(
   validation_fraction: float = 0.1,
   test_fraction: float = 0.2,
 ) -> DynamicDataset:
-  """Loads a data set and cuts it into its four parts.
+  """Loads a data set and splits it into its four parts.
 
-  Where examples have a client, those of each client are cut.
+  If examples belong to clients, the examples of each client are split.
 
   Args:
     dataset: See `datasets.get`.
-    seed: Seed of the cut.
+    seed: Seed of the split.
     data_dir: See `source`.
-    max_examples: So many examples of the whole data set at most, drawn at
-      random before the cut. None: all.
-    public_fraction: Share of what is not for the test.
-    validation_fraction: Likewise.
-    test_fraction: Share of the test where the archive has no test part of its
-      own (digits); where it has one, that is the test part.
+    max_examples: The maximum number of examples, drawn at random from the whole
+      data set before the split. None: all.
+    public_fraction: Fraction of the public part in the examples that are not
+      for the test.
+    validation_fraction: Fraction of the validation part in the same examples.
+    test_fraction: Fraction of the test part if the archive has no test part of
+      its own (digits); otherwise the archive's test part is used.
 
   Returns:
-    The data set; training has what the other parts leave.
+    The data set; the rest is the training part.
 
   Raises:
     ValueError: If a value is not allowed, or a part would be empty.
     DatasetNotFoundError: If the data set is not on the disk.
   """
-  # Refuses what the scenario cannot use.
+  # Refuses data sets that the scenario cannot use.
   datasets.get(dataset, SCENARIO, data_dir=data_dir)
   shares = {
     "public_fraction": public_fraction,
@@ -161,7 +162,7 @@ def load_dynamic(
 def _cut(
   order: np.ndarray, num_train: int | None, shares: Mapping[str, float]
 ) -> dict[str, np.ndarray]:
-  """Cuts shuffled positions into the parts of a `DynamicDataset`, by name."""
+  """Splits shuffled indices into the parts of a `DynamicDataset`, by name."""
   if num_train is None:
     num_test = round(shares["test_fraction"] * len(order))
     test, rest = order[:num_test], order[num_test:]
@@ -185,9 +186,9 @@ class Periods:
   """Draws the examples of each client and period.
 
   All methods are pure functions of (seed, client, period). Clients and periods
-  count from 0. Which distribution and heavy labels a period has does not depend
-  on the examples of the pool or the period's size (only on which classes the
-  pool has): with one seed, the periods of two pools go together.
+  count from 0. The distribution and the heavy labels of a period do not depend
+  on the examples of the pool or the period's size (only on the classes in the
+  pool): with the same seed, the periods of two pools correspond.
   """
 
   def __init__(
@@ -206,22 +207,23 @@ class Periods:
     """Sorts the pool by class.
 
     Args:
-      pool: What periods are drawn from, x [N, ...] and y [N] integers.
+      pool: The examples to draw from, x [N, ...] and y [N] integers.
       num_classes: The number of classes.
-      distribution: One of `DISTRIBUTIONS`, or several: then a client draws one
-        of them, each with the same probability.
+      distribution: One of `DISTRIBUTIONS`, or several, of which a client draws
+        one with equal probabilities.
       num_clients: The number of clients.
-      period_size: The number of examples of a period.
+      period_size: The number of examples in a period.
       seed: Seed of all draws.
       rest: `others`: the rest has none of the heavy labels. `any`: it is drawn
-        from all examples that are left.
-      periods_per_distribution: How many periods in a row keep a distribution
-        and its heavy labels; drawn anew after that, both may come again.
-      pool_client: `[N]` integers, the client who holds an example of the pool
-        and alone draws it. None: all draw from all.
+        from all remaining examples.
+      periods_per_distribution: The number of consecutive periods with the same
+        distribution and heavy labels; afterwards both are drawn again and may
+        be the same.
+      pool_client: `[N]` integers, the client that holds an example of the pool
+        and alone draws it. None: all clients draw from all examples.
 
     Raises:
-      ValueError: If a value is not allowed, or what a client draws from has
+      ValueError: If a value is not allowed, or the examples of a client have
         fewer classes than the distributions need.
     """
     names = (
@@ -248,14 +250,14 @@ class Periods:
     by_class = [np.flatnonzero(pool.y == label) for label in range(num_classes)]
     if sum(map(len, by_class)) != len(pool.y):
       raise ValueError(f"labels of the pool must lie in 0..{num_classes - 1}")
-    # What each client draws from, by class; all clients if there is one entry.
+    # Each client's indices by class; a single entry is for all clients.
     self._by_class = [by_class]
     if pool_client is not None:
       self._by_class = [
         [each[pool_client[each] == client] for each in by_class]
         for client in range(num_clients)
       ]
-    # A class without examples cannot be a heavy one.
+    # A class without examples cannot be heavy.
     self._classes = [
       np.flatnonzero([len(each) for each in own]) for own in self._by_class
     ]
@@ -276,26 +278,26 @@ class Periods:
     return name
 
   def heavy_labels(self, client: int, period: int) -> tuple[int, ...]:
-    """Returns the heavy labels, in the order of the name's shares; iid: ()."""
+    """Returns the heavy labels, in the order of the name; iid: ()."""
     _, labels = self._choice(client, period)
     return labels
 
   def is_drift(self, client: int, period: int) -> bool:
-    """Returns whether a period's distribution is not that of the one before.
+    """Returns whether a period's distribution differs from the previous one.
 
-    The two are equal if each label has the same share: iid follows iid without
-    drift, and `0.4+0.4` of labels 2 and 5 is that of 5 and 2. Of a client who
-    has two labels, `0.5` is the same whichever is heavy.
+    Two distributions are equal if each label has the same fraction: iid after
+    iid is not a drift, and `0.4+0.4` of labels 2 and 5 equals that of 5 and 2.
+    For a client with two labels, `0.5` is the same for either heavy label.
 
     Args:
       client: The client.
       period: The period, from 1.
 
     Returns:
-      True if the share of a label differs.
+      True if the fraction of a label differs.
 
     Raises:
-      ValueError: If nothing was before the period.
+      ValueError: If there is no previous period.
     """
     partition.check_positive_integer("period", period)
     return self._label_shares(client, period - 1) != self._label_shares(
@@ -305,11 +307,11 @@ class Periods:
   def batch(self, client: int, period: int) -> examples.Examples:
     """Draws the examples of a period.
 
-    The first heavy label has round(share * period_size) of them (halves to
-    even), and so has the second, but never more than are left (`0.5+0.5` of
-    three examples: two and one). Examples differ from each other unless there
-    are too few: a heavy label of which the pool has fewer is drawn with
-    replacement, and so is the rest.
+    The first heavy label has round(fraction * period_size) examples (halves to
+    even). So has the second, up to the remaining number (`0.5+0.5` of three
+    examples: two and one). Examples differ unless there are too few: a heavy
+    label with fewer examples in the pool is drawn with replacement, and so is
+    the rest.
 
     Args:
       client: The client.
@@ -337,7 +339,7 @@ class Periods:
     return examples.take(self._pool, positions)
 
   def _choice(self, client, period) -> tuple[str, tuple[int, ...]]:
-    """Draws the name of the distribution and the heavy labels."""
+    """Draws a period's distribution and heavy labels."""
     for name, value in (("client", client), ("period", period)):
       if not isinstance(value, int | np.integer) or value < 0:
         raise ValueError(
@@ -360,7 +362,7 @@ class Periods:
   def _label_shares(
     self, client: int, period: int
   ) -> dict[int, fractions.Fraction]:
-    """Returns the share of each label that a period has, heavy or not."""
+    """Returns the fraction of each label in a period, heavy or not."""
     name, labels = self._choice(client, period)
     found = dict(zip(labels, _shares(name), strict=True))
     rest = 1 - sum(found.values())
@@ -378,11 +380,11 @@ class Periods:
     return found
 
   def _of(self, client: int, entries: list[Any]) -> Any:
-    """Returns the entry of a client, which may be that of all."""
+    """Returns a client's entry; a single entry is for all clients."""
     return entries[client % len(entries)]
 
   def _rest_positions(self, client, labels, drawn, count) -> np.ndarray:
-    """Returns the positions that the `count` examples of the rest are from."""
+    """Returns the indices from which the `count` other examples are drawn."""
     by_class = self._of(client, self._by_class)
     if self._rest == "others":
       return np.concatenate(
@@ -398,8 +400,8 @@ class Periods:
 
 
 def _shares(name: str) -> tuple[fractions.Fraction, ...]:
-  """Returns the share of each heavy label; iid: ()."""
-  # Exact: as a float, 0.7 * 45 is less than a half above 31.
+  """Returns the fraction of each heavy label; iid: ()."""
+  # Exact: as a float, 0.7 * 45 is below 31.5.
   if name == "iid":
     return ()
   return tuple(fractions.Fraction(share) for share in name.split("+"))

@@ -1,21 +1,21 @@
-"""Evolving domains, and the clients that hold a part of each.
+"""Evolving domains, and clients with a part of each domain.
 
 "Federated Learning under Evolving Distribution Shifts", section 5.1 and
-Appendix C: a data set is an ordered sequence of domains, the last of which is
-the target that nobody trains on. A domain is a rotation of its images by k
+Appendix C: a data set is an ordered sequence of domains. The last one is the
+target, on which no client trains. A domain is a rotation of its images by k
 times an angle, a range of years or hours, or a place on a half circle. Every
 example belongs to exactly one domain.
 
-What the paper leaves open, and what is done here: images go to the domains of a
-rotation at random and in equal numbers (they differ by at most one); rotations
-are counter-clockwise; the last range of years has 13 of them, so that it ends
-with the data, in 2013; a client has the same class distribution in all domains;
-a client is tested on its own share of the target domain.
+Choices that the paper leaves open: images are assigned to the domains of a
+rotation at random and in equal numbers (which differ by at most one); rotations
+are counter-clockwise; the last range of years has 13 years, so that it ends
+with the data, in 2013; a client has the same label distribution in all domains;
+a client is tested on its own part of the target domain.
 
-Data of the user may be split into training and test already; then clients train
-on the one part and are tested on the other, in the target as well. The training
-and test splits of the package's data sets are one pool, as in the paper. Where
-examples have a client, it may lack any domain.
+Your own data can have a split into training and test; clients then train on one
+part and are tested on the other, also in the target. The training and test
+splits of the package's data sets are pooled, as in the paper. If examples
+belong to clients, a client may lack domains.
 """
 
 import dataclasses
@@ -37,10 +37,10 @@ from tff_shift.data.your_own import own_datasets
 
 SCENARIO = "evolving"
 
-# The number of domains where images are turned that no paper has turned.
+# The number of domains if images are rotated that no paper rotates.
 _NUM_ROTATIONS = 8
 
-# The share of a client's examples of a source domain that it is tested on.
+# The test fraction of a client's examples of a source domain.
 _TEST_FRACTION = 0.2
 
 
@@ -51,11 +51,11 @@ class Domain(NamedTuple):
     x: `[n, height, width, channels]` uint8 images, `[n, length]` int32 titles
       (ids of words), or `[n, features]` float32.
     y: `[n]` int32 labels.
-    name: What to call it in a figure, such as "15 deg" or "1905-1916".
-    client: `[n]` integers from 0, the client who holds an example. None: the
-      examples are still to be dealt.
-    is_test: `[n]` bool, whether an example is for testing alone; the others are
-      for training alone. None: clients split what they hold.
+    name: Its name in a figure, such as "15 deg" or "1905-1916".
+    client: `[n]` integers from 0, the client that holds an example. None: the
+      examples are not yet partitioned.
+    is_test: `[n]` bool, whether an example is only for testing; the others are
+      only for training. None: clients split their examples.
   """
 
   x: np.ndarray
@@ -66,17 +66,17 @@ class Domain(NamedTuple):
 
 
 class EvolvingDataset(NamedTuple):
-  """Domains in their order; the last one is the target.
+  """Domains in order; the last one is the target.
 
   `without_target` holds out the last source domain instead.
 
   Attributes:
-    name: What figures and messages call it.
+    name: Its name in figures and messages.
     domains: At least two domains.
     class_names: The name of each label.
-    vocabulary: The word of each id, of titles; no word that the target alone
-      has is among them. None: they are none.
-    client_names: What to call each client who holds examples. None: by their
+    vocabulary: The word of each id, for titles, without words that occur only
+      in the target. None: not titles.
+    client_names: The name of each client that holds examples. None: their
       numbers.
   """
 
@@ -88,15 +88,15 @@ class EvolvingDataset(NamedTuple):
 
   @property
   def has_own_split(self) -> bool:
-    """Whether the data say which examples are for testing."""
+    """Whether the data have their own test split."""
     return any(domain.is_test is not None for domain in self.domains)
 
 
 def without_target(dataset: EvolvingDataset) -> EvolvingDataset:
-  """Leaves the last domain out, so that the one before it is the target.
+  """Removes the last domain, so that the previous one becomes the target.
 
-  What is chosen by it sees no test example: of a domain that is split already,
-  the training examples are those that are predicted.
+  Selection on it uses no test examples: if this domain has a split, its
+  training examples are predicted.
   """
   *others, last = dataset.domains[:-1]
   if last.is_test is not None:
@@ -111,7 +111,7 @@ def without_target(dataset: EvolvingDataset) -> EvolvingDataset:
 
 
 class ClientExamples(NamedTuple):
-  """Examples of one client, stored domain by domain.
+  """Examples of one client, sorted by domain.
 
   Attributes:
     x: `[n, …]`, all examples of domain 0 before those of domain 1, and so on.
@@ -126,13 +126,13 @@ class ClientExamples(NamedTuple):
 
 
 class Client(NamedTuple):
-  """What one client holds.
+  """The data of one client.
 
   Attributes:
     client_id: Its position among the clients.
-    train: Training examples; none of them is of the target domain.
-    test: Test examples of every domain, and all it has of the target domain.
-    name: What the data call it. None: by its position.
+    train: Training examples, none of the target domain.
+    test: Test examples of every domain, including all examples of the target.
+    name: Its name in the data. None: its position.
   """
 
   client_id: int
@@ -155,27 +155,28 @@ def load_evolving(
   """Loads a data set and makes its domains.
 
   Args:
-    name: See `datasets.get`; the entry holds the defaults.
-    num_domains: Number of domains, the target included.
-    angle_step: Degrees between two domains of a rotated data set; any images
-      without domains of their own become one by it.
+    name: See `datasets.get`; the entry has the defaults.
+    num_domains: Number of domains, including the target.
+    angle_step: Degrees between two domains of a rotated data set; it also turns
+      images without domains into a rotated data set.
     first_angle: Degrees of the first domain of a rotated data set (Table 5 has
       7 domains from 75 and 10 domains from 30 degrees).
-    target_extra_angle: Degrees by which the target alone is turned further
+    target_extra_angle: Additional rotation of the target alone, in degrees
       (Table 12).
-    max_examples_per_domain: Keeps at most so many random examples of a domain.
+    max_examples_per_domain: Keeps at most this number of random examples per
+      domain.
     data_dir: The folder of all data sets, see `source`.
-    seed: Seed of which image goes to which domain, of what is kept, and of the
-      points of circle.
+    seed: Seed of the assignment of images to domains, of `max_examples_...` and
+      of the points of circle.
 
   Returns:
-    The domains in their order. Of titles they have the words that are most
-    frequent in all domains but the last.
+    The domains in order. Titles have the vocabulary of the most frequent words
+    in all domains except the last.
 
   Raises:
-    ValueError: A name, number or angle is wrong, does not apply to the data
+    ValueError: If a name, number or angle is wrong, does not apply to the data
       set, or asks for more domains than the data can fill.
-    DatasetNotFoundError: The data set is not on the disk.
+    DatasetNotFoundError: If the data set is not on the disk.
   """
   evolution = evolution_of(name, angle_step, data_dir=data_dir)
   if num_domains is None:
@@ -249,16 +250,16 @@ def evolution_of(
   """Returns how a data set evolves.
 
   Args:
-    name: See `load_evolving`.
-    angle_step: See `load_evolving`.
+    name: The data set, see `datasets.get`.
+    angle_step: Degrees between two domains of a rotated data set.
     data_dir: The folder of all data sets, see `source`.
 
   Returns:
-    The entry's evolution; if it is a rotation, with the given step.
+    The entry's evolution; for a rotation, with the given step.
 
   Raises:
-    ValueError: The data set has no domains, and no rotation makes them.
-    DatasetNotFoundError: The data set is not on the disk.
+    ValueError: If the data set has no domains and cannot be rotated.
+    DatasetNotFoundError: If the data set is not on the disk.
   """
   entry = datasets.get(name, SCENARIO, data_dir=data_dir)
   evolution = entry.evolution
@@ -266,12 +267,12 @@ def evolution_of(
     if entry.dtype != np.uint8:
       raise ValueError(
         f"{name} has no domains: it needs the array domain; its examples are"
-        " no images, which angle_step would turn"
+        " not images, which angle_step could rotate"
       )
     if angle_step is None:
       raise ValueError(
-        f"{name} has no domains: give angle_step, by which its images are"
-        " turned from domain to domain, or a file with the array domain"
+        f"{name} has no domains: give angle_step, the rotation of its images"
+        " between domains, or a file with the array domain"
       )
     return dataset_lib.Evolution(_NUM_ROTATIONS, angle_step=angle_step)
   if evolution.angle_step is None or angle_step is None:
@@ -287,34 +288,34 @@ def assemble_clients(
   test_fraction: float | None = None,
   seed: int = 0,
 ) -> tuple[Client, ...]:
-  """Deals every domain to the clients and splits each part into train and test.
+  """Partitions every domain over clients and splits each part into train/test.
 
-  Examples that have a client already stay there, and those that are for
-  training or for testing alone stay that. The examples of domain m are dealt
-  and split by (seed, m) and the classes that occur in any domain. So a data set
-  without its last domain gives every client the same examples in the domains
-  that are left, unless a class occurs in the last alone; only the domain that
-  is now last turns from train and test into test as a whole.
+  Examples that already belong to a client or to a split keep them. The
+  partition and split of domain m depend on (seed, m) and the classes that occur
+  in any domain. A data set without its last domain therefore gives every client
+  the same examples in the remaining domains, unless a class occurs only in the
+  last one; only the new last domain changes from train and test to test only.
 
   Args:
-    dataset: The domains; the last one goes to the test side as a whole, but for
-      what is for training alone: that is left out.
+    dataset: The domains; the last one is used for testing only. Its training
+      examples, if it has a split, are dropped.
     num_clients: Number of clients.
-    dirichlet: Concentration of the classes per client, the same distribution in
-      all domains; `math.inf`: iid. Nothing to examples that have a client.
-    test_fraction: Share of a client's examples of a source domain that it keeps
-      for testing. None: 0.2, unless the data say what is for testing.
+    dirichlet: Dirichlet concentration of the clients' label distributions,
+      which are the same in all domains; `math.inf`: IID. Ignored for examples
+      that belong to clients.
+    test_fraction: Test fraction of a client's examples of a source domain.
+      None: 0.2, unless the data have their own split.
     seed: Seed of all draws.
 
   Returns:
-    The clients, by id. Where the domains are dealt, each has at least one
-    training example in every source domain, and at least one test example in
-    the target domain. Where examples have a client, it has what it has, and
-    somebody has such an example in each domain.
+    The clients, by id. If domains are partitioned here, each client has at
+    least one training example in every source domain and one test example in
+    the target domain. If examples belong to clients, at least one client has
+    such an example in each domain.
 
   Raises:
-    ValueError: A number is out of range or does not apply, or clients or
-      domains would have no example.
+    ValueError: If a number is out of range or does not apply, or clients or
+      domains would have no examples.
   """
   if len(dataset.domains) < 2:
     raise ValueError(
@@ -325,8 +326,8 @@ def assemble_clients(
     test_fraction = _TEST_FRACTION
   elif dataset.has_own_split:
     raise ValueError(
-      f"test_fraction does not apply to {dataset.name}, which says by num_train"
-      " what is for testing"
+      f"test_fraction does not apply to {dataset.name}, whose test examples are"
+      " given by num_train"
     )
   partition.check_positive_integer("num_clients", num_clients)
   _check_num_clients(dataset, num_clients)
@@ -365,7 +366,7 @@ def assemble_clients(
       train = test = nothing
       if m != target:
         train = deal(np.flatnonzero(~domain.is_test), "training ")
-      # A source domain may be for training as a whole.
+      # A source domain may have no test examples.
       if m == target or domain.is_test.any():
         test = deal(np.flatnonzero(domain.is_test), "test ", 1)
     _check_domain(dataset, m, test if m == target else train)
@@ -384,7 +385,7 @@ def assemble_clients(
 
 
 def _check_num_clients(dataset: EvolvingDataset, num_clients: int) -> None:
-  """Refuses more clients than examples, or others than who hold them."""
+  """Refuses more clients than examples, or another number than in the data."""
   held = [each.client for each in dataset.domains if each.client is not None]
   if not held:
     # Before distributions are drawn for all of them.
@@ -394,7 +395,7 @@ def _check_num_clients(dataset: EvolvingDataset, num_clients: int) -> None:
   number = len(dataset.client_names or ()) or int(max(map(np.max, held))) + 1
   if num_clients != number:
     raise ValueError(
-      f"num_clients must be {number}, the number of clients who hold the"
+      f"num_clients must be {number}, the number of clients that hold the"
       f" examples of {dataset.name}, got {num_clients}"
     )
 
@@ -402,7 +403,7 @@ def _check_num_clients(dataset: EvolvingDataset, num_clients: int) -> None:
 def _check_domain(
   dataset: EvolvingDataset, m: int, parts: Sequence[np.ndarray]
 ) -> None:
-  """Refuses a domain of which nobody has what it is for."""
+  """Refuses a domain without training examples, or a target without test."""
   if any(map(len, parts)):
     return
   is_target = m == len(dataset.domains) - 1
@@ -418,7 +419,7 @@ def _check_domain(
 def _check_enough(
   domain: Domain, number: int, what: str, num_clients: int
 ) -> None:
-  """Refuses a domain that has fewer examples than there are clients."""
+  """Refuses a domain with fewer examples than clients."""
   if number < num_clients:
     raise ValueError(
       f"client {number} would have no {what}example in domain {domain.name!r},"
@@ -435,21 +436,21 @@ def _dealt_parts(
   dirichlet: float,
   seed: partition.Seed,
 ) -> list[np.ndarray]:
-  """Deals some of a domain's examples to the clients.
+  """Partitions some of a domain's examples over the clients.
 
   Args:
     domain: The domain.
-    positions: Those to deal.
-    what: What messages call them.
+    positions: The indices of the examples.
+    what: Their name in messages.
     proportions: See `partition.partition_by_class`.
-    dirichlet: For messages.
+    dirichlet: The concentration, for messages.
     seed: See `partition.partition_by_class`.
 
   Returns:
-    For each client places among the positions, at least one.
+    For each client indices of `positions`, at least one.
 
   Raises:
-    ValueError: A client would have none.
+    ValueError: If a client would have none.
   """
   num_clients = len(proportions)
   _check_enough(domain, len(positions), what, num_clients)
@@ -529,7 +530,7 @@ def _check_angles(
 def _random_groups(
   name: str, num_examples: int, num_domains: int, seed: int
 ) -> list[np.ndarray]:
-  """Deals all positions to the domains at random and in equal numbers."""
+  """Assigns all indices to domains at random and in equal numbers."""
   if num_domains > num_examples:
     raise ValueError(
       f"num_domains of {name} must be at most {num_examples}, one for each"
@@ -545,22 +546,22 @@ def _time_groups(
   time: np.ndarray,
   num_domains: int,
 ) -> tuple[list[np.ndarray], list[str]]:
-  """Groups positions by equal ranges of the data set's times.
+  """Groups indices by equal ranges of the data set's times.
 
   Args:
     name: The data set, for messages.
-    evolution: How it evolves; not a rotation.
+    evolution: Its evolution; not a rotation.
     time: `[N]` integers, the time of each example, such as its year.
     num_domains: Number of ranges.
 
   Returns:
-    For each range the positions of its examples, and its name.
+    For each range the indices of its examples, and its name.
 
   Raises:
-    ValueError: A range has no example, or an example lies in no range.
+    ValueError: If a range has no examples, or an example is in no range.
   """
   first, last = evolution.time_range or (1, num_domains)
-  # The 109 years of Portraits give eight ranges of 12, and one of 13 at last.
+  # The 109 years of Portraits give eight ranges of 12, and a last one of 13.
   edges = first + np.arange(num_domains + 1) * (last - first + 1) // num_domains
   groups = np.searchsorted(edges, time, side="right") - 1
   outside = time[(groups < 0) | (groups >= num_domains)]

@@ -1,4 +1,4 @@
-"""Streams and periods that are given, in the place of those that are drawn."""
+"""Streams and periods with given batches, instead of drawn ones."""
 
 from collections.abc import Sequence
 
@@ -9,11 +9,11 @@ from tff_shift.data import partition
 
 
 class Streams:
-  """Streams that are given, as `online_adaptation.Streams` draws them.
+  """Given streams, with the interface of `online_adaptation.Streams`.
 
   Attributes:
-    omega: A number for each of the time steps 0..T, `[T + 1]`; results show it,
-      and nothing depends on it.
+    omega: A number for each of the time steps 0..T, `[T + 1]`, for reports
+      only.
     num_classes: The number of classes.
     num_clients: The number of clients.
     num_timesteps: T.
@@ -25,11 +25,11 @@ class Streams:
     omega: np.ndarray,
     num_classes: int,
   ):
-    """Keeps what `from_arrays.online_adaptation` has checked.
+    """Stores arguments that `from_arrays.online` has validated.
 
     Args:
       batches: The examples by client and time step.
-      omega: See above.
+      omega: A number for each of the time steps 0..T.
       num_classes: The number of classes.
     """
     self._batches = batches
@@ -39,19 +39,19 @@ class Streams:
     self.num_timesteps = len(batches[0])
 
   def batch(self, client: int, timestep: int) -> examples_lib.Examples:
-    """Returns what a client meets at a time step, from 1."""
+    """Returns a client's examples at a time step, from 1."""
     partition.check_position("client", client, 0, self.num_clients - 1)
     partition.check_position("timestep", timestep, 1, self.num_timesteps)
     return self._batches[client][timestep - 1]
 
 
 class Periods:
-  """Periods that are given, as `periods.Periods` draws them.
+  """Given periods, with the interface of `dynamic_personalization.Periods`.
 
   Attributes:
     num_classes: The number of classes.
     num_clients: The number of clients.
-    num_periods: The number of periods of each.
+    num_periods: The number of periods of each client.
   """
 
   def __init__(
@@ -60,7 +60,7 @@ class Periods:
     drifted: np.ndarray,
     num_classes: int,
   ):
-    """Keeps what `from_arrays.dynamic_personalization` has checked.
+    """Stores arguments that `from_arrays.dynamic` has validated.
 
     Args:
       batches: The examples by client and period.
@@ -74,14 +74,11 @@ class Periods:
     self.num_clients, self.num_periods = drifted.shape
 
   def batch(self, client: int, period: int) -> examples_lib.Examples:
-    """Returns what a client holds in a period, from 0.
+    """Returns a client's examples in a period, from 0.
 
     Args:
       client: The client.
       period: The period.
-
-    Returns:
-      The examples.
 
     Raises:
       ValueError: If there is no such client or period.
@@ -91,7 +88,7 @@ class Periods:
     return self._batches[client][period]
 
   def is_drift(self, client: int, period: int) -> bool:
-    """Returns whether a period, from 1, differs from the one before."""
+    """Returns whether a period, from 1, differs from the previous one."""
     partition.check_position("client", client, 0, self.num_clients - 1)
     partition.check_position("period", period, 1, self.num_periods - 1)
     return bool(self._drifted[client, period])

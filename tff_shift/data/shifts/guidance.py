@@ -1,20 +1,19 @@
 """Clients that differ in their classes and in their colours.
 
-FedDRM, Section 3.1 and Appendix F: a data set is dealt to the clients by a
-Dirichlet distribution or by shards, each client splits its part 70/30 into
-training and test, and each client's images, training and test alike, get the
-client's own colour transform.
+FedDRM, Section 3.1 and Appendix F: a data set is partitioned over the clients
+by a Dirichlet distribution or by shards. Each client splits its part 70/30 into
+training and test. A colour transform of its own is applied to all its images.
 
-What the paper leaves open, and what is done here: training and test split of an
-archive are one pool (the paper counts 60,000 images of CIFAR-10); a Dirichlet
-draw that leaves a client with too little is repeated, see
-`partition.dirichlet_over_clients`; CIFAR-100 with its 20 superclasses is dealt
-by the 100 fine labels, as in the program of FedDRM's authors. Grey images are
-tinted first.
+Choices that the paper leaves open: training and test split of an archive are
+pooled (the paper counts 60,000 images of CIFAR-10); a Dirichlet draw that
+leaves a client with too little is repeated, see
+`partition.dirichlet_over_clients`; CIFAR-100 with its 20 superclasses is
+partitioned by the 100 fine labels, as in the program of FedDRM's authors. Grey
+images are tinted first.
 
-Data of the user stay as they are unless an intensity is given: they may be
-vectors, and any number of clients may hold them. Where they say what is for
-testing, clients train on the one part and are tested on the other.
+Your own data are not changed unless an intensity is given: they can be vectors,
+and any number of clients can hold them. If they have a test split, clients
+train on one part and are tested on the other.
 """
 
 import os
@@ -31,25 +30,25 @@ from tff_shift.data.shifts import class_pools
 from tff_shift.data.your_own import own_datasets
 
 SCENARIO = "guidance"
-# The share of a client's examples that it is tested on.
+# The test fraction of a client's examples.
 _TEST_FRACTION = 0.3
 
 _PARTITION = re.compile(r"dirichlet_(inf|\d*\.?\d+(?:e-?\d+)?)|(\d+)_spc")
 
 
 class GuidanceDataset(NamedTuple):
-  """What the clients hold; the position in a tuple is the client's id.
+  """The clients' data; the position in a tuple is the client's id.
 
   Attributes:
-    train: Training examples of each client, as the client sees them: `x`
-      `[n, height, width, 3]` uint8, or as the data of the user are, `y` `[n]`
+    train: Training examples of each client, after its transform: `x`
+      `[n, height, width, 3]` uint8, or in the form of your own data, `y` `[n]`
       int32.
-    test: Test examples of each client, as the client sees them.
+    test: Test examples of each client, after its transform.
     transforms: The colour transform of each client.
     class_names: The name of each class.
     sample: One example of the data set before any transform.
-    client_names: What to call clients who hold examples of their own. None: by
-      their numbers.
+    client_names: The names of clients that hold their own examples. None: their
+      numbers.
   """
 
   train: tuple[examples_lib.Examples, ...]
@@ -61,28 +60,28 @@ class GuidanceDataset(NamedTuple):
 
 
 def default_intensity(dataset: str) -> str:
-  """Returns how far colours are moved by default: those of one's own, not."""
+  """Returns the default intensity of colour changes; none for own data."""
   return color_transforms.NONE if own_datasets.is_own(dataset) else "high"
 
 
 def held_out_validation(
   dataset: GuidanceDataset, seed: int, validation_fraction: float = 0.2
 ) -> GuidanceDataset:
-  """Puts a part of what each client trains on in the place of its test.
+  """Replaces the test examples by a part of each client's training examples.
 
-  What is chosen with it has not seen the test examples.
+  Selection on this part uses no test examples.
 
   Args:
-    dataset: What the clients hold.
+    dataset: The clients' data.
     seed: Seed of the draw.
-    validation_fraction: Share of a client's training examples.
+    validation_fraction: Fraction of a client's training examples.
 
   Returns:
     The data set, with other `train` and `test`.
 
   Raises:
-    ValueError: A client has too few training examples, or all have where
-      clients hold examples of their own.
+    ValueError: If a client has too few training examples; for clients that hold
+      their own examples, if all have too few.
   """
   train, validation = [], []
   for client, own in enumerate(dataset.train):
@@ -106,17 +105,17 @@ def held_out_validation(
 
 
 def parse_partition(text: str) -> tuple[str, float | int]:
-  """Reads how a data set is dealt to the clients.
+  """Parses the partition of a data set over the clients.
 
   Args:
-    text: `dirichlet_<alpha>`, such as `dirichlet_0.3` (`dirichlet_inf` deals
-      evenly), or `<S>_spc`, such as `5_spc`, S shards per client.
+    text: `dirichlet_<alpha>`, such as `dirichlet_0.3` (`dirichlet_inf` is an
+      even split), or `<S>_spc`, such as `5_spc`, S shards per client.
 
   Returns:
     `("dirichlet", alpha)` or `("shards", S)`.
 
   Raises:
-    ValueError: The text is neither, or its number is not positive.
+    ValueError: If the text is neither, or its number is not positive.
   """
   found = _PARTITION.fullmatch(text)
   if found:
@@ -142,51 +141,51 @@ def load_guidance(
   test_fraction: float | None = None,
   data_dir: str | os.PathLike[str] | None = None,
 ) -> GuidanceDataset:
-  """Loads a data set, deals it to the clients, and transforms its colours.
+  """Loads a data set, partitions it over clients, and transforms its colours.
 
   Args:
     dataset: See `datasets.get`.
     num_clients: Number of clients, see `color_transforms.pool`.
-    partition: How examples are dealt, see `parse_partition`. None: they stay
-      with the clients who hold them.
-    intensity: How far colours are moved, see `color_transforms.pool`. None:
-      `default_intensity`.
-    seed: Seed of all draws. Who gets what does not depend on `intensity`.
-    max_examples: Deals at most so many examples, drawn by class in the
-      proportions of the data set. None: all.
-    test_fraction: Share of a client's examples that it keeps for testing. None:
-      0.3, unless the user's data say what is for testing.
+    partition: The partition, see `parse_partition`. None: examples stay with
+      the clients that hold them.
+    intensity: The intensity of colour changes, see `color_transforms.pool`.
+      None: `default_intensity`.
+    seed: Seed of all draws. The partition does not depend on `intensity`.
+    max_examples: The maximum number of examples to partition, drawn by class in
+      the proportions of the data set. None: all.
+    test_fraction: Test fraction of a client's examples. None: 0.3, unless your
+      own data have a test split.
     data_dir: The folder of all data sets, see `source`.
 
   Returns:
-    What the clients hold. Each has at least one training and one test example
-    unless it holds examples of its own; then some client has both.
+    The clients' data. Each client has at least one training and one test
+    example. If clients hold their own examples, at least one client has both.
 
   Raises:
-    ValueError: A name or number is wrong or does not apply, or a client would
-      have too few examples.
-    DatasetNotFoundError: The data set is not on the disk.
+    ValueError: If a name or number is wrong or does not apply, or a client
+      would have too few examples.
+    DatasetNotFoundError: If the data set is not on the disk.
   """
   entry = datasets.get(dataset, SCENARIO, data_dir=data_dir)
   if (partition is None) != (entry.num_clients is not None):
     raise ValueError(
-      f"partition {partition!r} does not go with {dataset}: examples are dealt"
-      " by a partition unless they have a client, and then by None"
+      f"partition {partition!r} does not go with {dataset}: it must be None if"
+      " and only if the examples belong to clients"
     )
-  # Checked before a large data set is read.
+  # Validated before a large data set is read.
   deal = None if partition is None else parse_partition(partition)
   if intensity is None:
     intensity = default_intensity(dataset)
   is_moved = intensity != color_transforms.NONE
   if is_moved and entry.dtype != np.uint8:
     raise ValueError(
-      f"intensity {intensity!r} moves the colours of images, and {dataset}"
-      f" holds vectors of {entry.shape[0]} numbers; leave it out"
+      f"intensity {intensity!r} changes the colours of images, and {dataset}"
+      f" has vectors of {entry.shape[0]} numbers; leave it out"
     )
   if deal is None and num_clients != entry.num_clients:
     raise ValueError(
-      f"num_clients must be {entry.num_clients}, the number of clients who hold"
-      f" the examples of {dataset}, got {num_clients}"
+      f"num_clients must be {entry.num_clients}, the number of clients that"
+      f" hold the examples of {dataset}, got {num_clients}"
     )
   transforms = color_transforms.pool(num_clients, intensity)
   source = datasets.load(dataset, data_dir=data_dir)
@@ -195,8 +194,8 @@ def load_guidance(
     test_fraction = _TEST_FRACTION
   elif num_train is not None:
     raise ValueError(
-      f"test_fraction does not apply to {dataset}, which says by num_train what"
-      " is for testing"
+      f"test_fraction does not apply to {dataset}, whose test examples are"
+      " given by num_train"
     )
   dealt_by = source.y
   if entry.fine_labels is not None:
@@ -263,11 +262,11 @@ def load_guidance(
 
 
 def _stratified(labels: np.ndarray, size: int, seed: int) -> np.ndarray:
-  """Draws positions in which classes are as frequent as they are in `labels`.
+  """Draws indices with the class frequencies of `labels`.
 
   Args:
     labels: `[N]` integers from 0.
-    size: Number of positions, at most N.
+    size: Number of indices, at most N.
     seed: Seed of the draw.
 
   Returns:

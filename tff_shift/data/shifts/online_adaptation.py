@@ -1,27 +1,26 @@
-"""Streams of unlabelled data whose distribution moves, client by client.
+"""Streams of unlabelled data with a drifting distribution for each client.
 
 Fed-ADE: Adaptive Learning Rate for Federated Post-adaptation under Distribution
-Shift (Park, Joe, Kim, Im, Kwon; 2026), eq. 1 and Appendix G. A data set is cut
-into four parts that share no example: one pre-trains the model, one stops that
-training and measures the confusion matrix, one gives clients their labelled
-data from before deployment, and one is what streams are drawn from.
+Shift (Park, Joe, Kim, Im, Kwon; 2026), eq. 1 and Appendix G. A data set is
+split into four disjoint parts: for pre-training; for its early stopping and the
+confusion matrix; for the clients' labelled data before deployment; and for the
+streams.
 
   - Label shift: Q_t = (1 - omega(t)) Q_0 + omega(t) Q_T, Q_0 uniform, Q_T drawn
     for each client from a Dirichlet distribution. Both are over the classes of
-    which the client can draw an example: those that occur, that it holds and
-    that are dealt to it. So what is drawn has the distribution Q_t.
+    which the client can draw examples: they occur, the client holds them, and
+    they are assigned to it. The drawn examples therefore have distribution Q_t.
   - Covariate shift: a client has one corruption; its severity is 5 omega(t),
     rounded; its classes are uniform.
 
-What the paper leaves open, and what is done here: omega is common to all
-clients, as eq. 1 has it; where a data set has a test part, streams are drawn
-from that; a client's labelled data have the class distribution of pre-training
-and may share examples with another client's; a stream is drawn with
-replacement.
+Choices that the paper leaves open: omega is the same for all clients, as in
+eq. 1; if a data set has a test part, streams are drawn from it; a client's
+labelled data have the label distribution of pre-training and may share examples
+with other clients; streams are drawn with replacement.
 
-Own data have classes that never occur and rare ones. Distributions of
-pre-training and of labelled data are over the classes that occur. A rare class
-gives all the examples that it has, see `load_online`.
+Your own data may have classes that never occur, and rare ones. The
+distributions of pre-training and of labelled data are over the classes that
+occur. A rare class gives all of its examples, see `load_online`.
 """
 
 import functools
@@ -43,12 +42,12 @@ from tff_shift.data.shifts import class_pools
 SCENARIO = "online_adaptation"
 SHIFT_KINDS = ("label", "covariate")
 
-# Shares of what streams are not drawn from: pre-training, held out, clients.
+# Fractions of the examples without streams: pre-training, held out, clients.
 _PART_SHARES = (0.65, 0.15, 0.2)
-# The share for streams of a data set without a test part.
+# The fraction for streams in a data set without a test part.
 _STREAM_SHARE = 0.3
 
-# Of rare classes, so many are named.
+# Number of rare classes that a message names.
 _NUM_LISTED = 3
 
 
@@ -57,18 +56,19 @@ class OnlineDataset(NamedTuple):
 
   Attributes:
     name: Its name, see `datasets.get`.
-    pretraining: What the model is pre-trained on.
-    validation: What stops that training; the confusion matrix is measured here.
-    initial: What clients' labelled data are drawn from.
-    stream: What streams are drawn from.
+    pretraining: The examples for pre-training.
+    validation: The examples for early stopping and the confusion matrix.
+    initial: The pool of the clients' labelled data.
+    stream: The pool of the streams.
     class_names: The name of each class.
-    class_distribution: That which is asked of pre-training, [num_classes]; 0
-      for a class that does not occur.
-    initial_client: `[n]` integers, the client who holds an example of
-      `initial`. None: all draw from all.
-    stream_client: Likewise, of `stream`.
+    class_distribution: The requested label distribution of pre-training,
+      [num_classes]; 0 for a class that does not occur.
+    initial_client: `[n]` integers, the client that holds an example of
+      `initial`. None: all clients draw from all examples.
+    stream_client: `[n]` integers, the client that holds an example of `stream`.
+      None: all clients draw from all examples.
     client_classes: The classes of each client, see `class_pools.deal_classes`;
-      those that occur are dealt. None: all have all.
+      only classes that occur are assigned. None: clients have all classes.
   """
 
   name: str
@@ -93,26 +93,26 @@ def load_online(
   model_dir: str | os.PathLike[str] | None = None,
   disjoint_clients: int | None = None,
 ) -> OnlineDataset:
-  """Loads a data set and cuts it into its four parts.
+  """Loads a data set and splits it into its four parts.
 
-  Where examples have a client, those of each client are cut.
+  If examples belong to clients, the examples of each client are split.
 
   A class is rare if pre-training has less than half of the examples that the
-  distribution gives it. It gives all that it has, the others share the rest in
-  proportion, and a warning says so.
+  distribution requires. Then it gives all of its examples, the other classes
+  share the rest in proportion, and a warning is issued.
 
   Args:
     name: See `datasets.get`.
     pretraining_distribution: `uniform`, `gaussian` or `exponential_decay`, see
       `class_pools.pretraining_distribution`; over the classes that occur.
-    max_pretraining_examples: Pre-trains on at most so many, in the distribution
-      as nearly as there are enough of each class. None: on half of the part;
-      without a rare class, on no more than keep the distribution.
+    max_pretraining_examples: The maximum number of examples for pre-training,
+      in the distribution as closely as possible. None: half of the part, but,
+      without a rare class, at most as many as keep the distribution.
     data_dir: See `source`.
-    seed: Seed of the cut.
+    seed: Seed of the split.
     model_dir: See `datasets.load`.
-    disjoint_clients: Deals the classes to so many clients, see
-      `class_pools.deal_classes`; pre-training has all of them. None: each
+    disjoint_clients: Assigns the classes to this number of clients, see
+      `class_pools.deal_classes`; pre-training has all classes. None: each
       client has all.
 
   Returns:
@@ -123,6 +123,7 @@ def load_online(
     FileNotFoundError: See `datasets.load`.
     DatasetNotFoundError: If the data set is not on the disk.
   """
+  # Refuses data sets that the scenario cannot use.
   # Refuses what the scenario cannot use.
   datasets.get(name, SCENARIO, data_dir=data_dir)
   source = datasets.load(name, data_dir=data_dir, model_dir=model_dir)
@@ -162,10 +163,10 @@ def load_online(
       for label in rare[:_NUM_LISTED]
     )
     examples_lib.warn(
-      f"pre-training on {size} examples of {name}: the class distribution"
+      f"pre-training on {size} examples of {name}: the label distribution"
       f" {pretraining_distribution} cannot be kept, because {len(rare)} of"
-      f" {len(occurring)} classes have less than half of the examples that it"
-      f" asks for; they give all that they have"
+      f" {len(occurring)} classes have less than half of the required examples;"
+      " they give all of theirs"
       f" ({listed}{', ...' * (len(rare) > _NUM_LISTED)})"
     )
   elif max_pretraining_examples is None:
@@ -202,7 +203,7 @@ def load_online(
 def _cut(
   positions: np.ndarray, num_train: int | None, rng: np.random.Generator
 ) -> list[np.ndarray]:
-  """Cuts positions: pre-training, held out, labelled, streams."""
+  """Splits indices: pre-training, held out, labelled, streams."""
   if num_train is None:
     order = rng.permutation(positions)
     num_stream = round(_STREAM_SHARE * len(order))
@@ -217,7 +218,7 @@ def _cut(
 def _clients_of(
   source: dataset_lib.Dataset, positions: np.ndarray
 ) -> np.ndarray | None:
-  """Returns who holds the examples of a part, in the order of the part."""
+  """Returns the clients of the examples of a part, in order."""
   return None if source.client is None else source.client[np.sort(positions)]
 
 
@@ -226,22 +227,22 @@ def initial_examples(
 ) -> examples_lib.Examples:
   """Draws a client's labelled examples from before deployment.
 
-  Where examples have a client, from its own; where classes have one, of its
-  own.
+  If examples belong to clients, they are drawn from the client's own; if
+  classes do, from the client's classes.
 
   Args:
     dataset: The data set.
-    num_examples: How many examples a client has; who holds fewer has all of
-      them, see `num_labelled`.
+    num_examples: The number of examples of a client; a client that holds fewer
+      gets all of them, see `num_labelled`.
     client_id: The client.
     seed: Seed of the draw.
 
   Returns:
-    Different examples in the class distribution of pre-training, as nearly as
-    there are enough of each class.
+    Different examples in the label distribution of pre-training, as closely as
+    possible.
 
   Raises:
-    ValueError: If the client holds no labelled example.
+    ValueError: If the client holds no labelled examples.
   """
   own, pool, distribution, available = _labelled(dataset, client_id)
   chosen = pool.draw_without_replacement(
@@ -253,17 +254,10 @@ def initial_examples(
 
 
 def num_labelled(dataset: OnlineDataset, client_id: int) -> int:
-  """Returns how many examples `initial_examples` can draw for a client.
-
-  Args:
-    dataset: The data set.
-    client_id: The client.
-
-  Returns:
-    The number, at least 1.
+  """Returns the number of examples that `initial_examples` can draw, from 1.
 
   Raises:
-    ValueError: If the client holds no labelled example.
+    ValueError: If the client holds no labelled examples.
   """
   return _labelled(dataset, client_id)[-1]
 
@@ -271,14 +265,14 @@ def num_labelled(dataset: OnlineDataset, client_id: int) -> int:
 def _labelled(
   dataset: OnlineDataset, client_id: int
 ) -> tuple[np.ndarray, class_pools.ClassPool, np.ndarray, int]:
-  """Returns what a client's labelled examples are drawn from.
+  """Returns the pool of a client's labelled examples.
 
   Args:
     dataset: The data set.
     client_id: The client.
 
   Returns:
-    The positions in `initial`, these as a pool, the class distribution, and the
+    The indices of `initial`, these as a pool, the label distribution, and the
     number of examples of its classes.
 
   Raises:
@@ -306,14 +300,14 @@ def _labelled(
 def archive_of(
   dataset: str, data_dir: str | os.PathLike[str] | None = None
 ) -> Callable[[str, int], examples_lib.Examples]:
-  """Returns what reads the published corrupted images of a data set.
+  """Returns a reader of the published corrupted images of a data set.
 
   Args:
     dataset: One whose entry has `corrupted`, such as `cifar10` (CIFAR-10-C).
     data_dir: See `source`.
 
   Returns:
-    `(corruption, severity) -> Examples`; what was read is kept.
+    `(corruption, severity) -> Examples`; results are cached.
 
   Raises:
     ValueError: If there is no such data set or archive.
@@ -347,8 +341,8 @@ class Streams:
 
   Attributes:
     omega: The weight of eq. 1 at the time steps 0..T, [T + 1].
-    targets: Q_T of each client, [num_clients, num_classes]; 0 for a class of
-      which the client cannot draw an example.
+    targets: Q_T of each client, [num_clients, num_classes]; 0 for classes of
+      which the client cannot draw examples.
     corruption_names: The corruption of each client; empty under label shift.
   """
 
@@ -368,28 +362,27 @@ class Streams:
     pool_client: np.ndarray | None = None,
     client_classes: Sequence[np.ndarray] | None = None,
   ):
-    """Draws what distinguishes the clients.
+    """Draws the targets and corruptions of the clients.
 
     Args:
-      pool: What streams are drawn from.
+      pool: The pool of the streams.
       num_classes: The number of classes.
       omega: The weight of eq. 1, [T + 1], see `schedules.omega`.
       num_clients: The number of clients.
       samples_per_step: The number of examples of a client at a time step.
       shift_kind: `label` or `covariate`.
       dirichlet: Concentration of the Dirichlet distribution of Q_T.
-      archive: Where corrupted images come from, see `archive_of`. None: they
-        are computed from the pool.
-      corruption_levels: Of those that are computed, one of
-        `corruptions.LEVELS`.
+      archive: The reader of corrupted images, see `archive_of`. None: they are
+        computed from the pool.
+      corruption_levels: For computed corruptions, one of `corruptions.LEVELS`.
       seed: Seed of all draws.
-      pool_client: `[N]` integers, the client who holds an example of the pool
-        and alone draws it. None: all draw from all.
-      client_classes: The classes that each client may draw, of those that it
+      pool_client: `[N]` integers, the client that holds an example of the pool
+        and alone draws it. None: all clients draw from all examples.
+      client_classes: The classes that each client may draw, among those that it
         has. None: all.
 
     Raises:
-      ValueError: If a value is not allowed, or a client has nothing to draw.
+      ValueError: If a value is not allowed, or a client cannot draw anything.
     """
     arguments.choice("shift_kind", shift_kind, SHIFT_KINDS)
     corruptions.check_levels(corruption_levels)
@@ -397,7 +390,7 @@ class Streams:
     partition.check_positive_integer("samples_per_step", samples_per_step)
     examples_lib.check_pool(pool)
     self.omega = omega
-    # The positions that a client draws from.
+    # The indices from which each client draws.
     self._own = None
     if pool_client is not None:
       if np.shape(pool_client) != np.shape(pool.y):
@@ -414,8 +407,8 @@ class Streams:
     for client, own in enumerate(drawable):
       if not len(own):
         raise ValueError(
-          f"client {client} has no example to draw a stream from, none of the"
-          f" {len(pool.y)} of the pool that is its own and of its classes"
+          f"client {client} cannot draw a stream: none of the"
+          f" {len(pool.y)} examples of the pool is its own and of its classes"
         )
     self._start, self.targets = (
       partition.dirichlet_over_classes(drawable, num_classes, alpha, seed)
@@ -423,7 +416,7 @@ class Streams:
     )
     self.corruption_names = ()
     if shift_kind == "covariate":
-      # All corruptions occur before one comes twice.
+      # Every corruption occurs before one is repeated.
       order = partition.generator("corruptions", seed).permutation(
         corruptions.names()
       )
@@ -452,7 +445,7 @@ class Streams:
     return len(self.omega) - 1
 
   def class_distribution(self, client: int, timestep: int) -> np.ndarray:
-    """Returns Q_t of a client (eq. 1), [num_classes]; by it `batch` draws."""
+    """Returns Q_t of a client (eq. 1), [num_classes], used by `batch`."""
     partition.check_position("client", client, 0, self.num_clients - 1)
     partition.check_position("timestep", timestep, 0, self.num_timesteps)
     start = self._start[client]
@@ -469,7 +462,7 @@ class Streams:
     return int(np.floor(corruptions.MAX_SEVERITY * self.omega[timestep] + 0.5))
 
   def shift(self, client: int, timestep: int) -> float:
-    """Returns how far a client's distribution moved since the step before.
+    """Returns the change of a client's distribution since the previous step.
 
     Args:
       client: The client.
@@ -480,7 +473,7 @@ class Streams:
       the severities over 5.
 
     Raises:
-      ValueError: If nothing was before the time step.
+      ValueError: If there is no previous time step.
     """
     partition.check_positive_integer("timestep", timestep)
     if self.corruption_names:
@@ -492,7 +485,7 @@ class Streams:
     return float(np.abs(change).sum())
 
   def batch(self, client: int, timestep: int) -> examples_lib.Examples:
-    """Draws what a client meets at a time step.
+    """Draws a client's examples at a time step.
 
     Args:
       client: The client.
@@ -503,7 +496,7 @@ class Streams:
 
     Raises:
       ValueError: If there is no such client or time step, or an archive lacks a
-        class that the pool has.
+        class of the pool.
     """
     distribution = self.class_distribution(client, timestep)
     severity = self.severity(timestep)
@@ -536,7 +529,7 @@ class Streams:
     return examples_lib.Examples(x, examples.y[positions])
 
   def _positions(self, own: int | None) -> np.ndarray | slice:
-    """Returns which examples of the pool a client draws from."""
+    """Returns the indices of the pool from which a client draws."""
     return slice(None) if own is None else self._own[own]
 
   def _examples(self, name: str, severity: int) -> examples_lib.Examples:

@@ -1,17 +1,15 @@
-"""Titles as numbers of words: what a word is, and which words are known.
+"""Titles as word ids: tokenization into words, and vocabularies.
 
-A word is a run of letters and digits of any alphabet, each with the marks that
-belong to it (accents, vowel signs of Hindi and Thai, points of Hebrew), with
-apostrophes and joiners inside it, in lower case; a typewriter's apostrophe
-stands for the typographic one. Spellings that Unicode calls canonically
-equivalent, such as é as one character or as e and an accent, are one word
-(normal form NFC). Scripts without spaces between words are not cut into words.
-A title is a row of ids of its first words, filled up on the right with
-`PADDING`.
+A word is a run of letters and digits of any alphabet, with their marks
+(accents, vowel signs of Hindi and Thai, points of Hebrew) and with apostrophes
+and joiners inside, in lower case; a typographic apostrophe is replaced by the
+typewriter's. Canonically equivalent spellings in Unicode, such as é as one
+character or as e and an accent, are the same word (normal form NFC). Scripts
+without spaces between words are not split into words. A title is a row of the
+ids of its first words, padded on the right with `PADDING`.
 
-A model knows the words that are most frequent in the source domains, and no
-others: those of the target have not been seen when it is trained. All others
-are one word, `UNKNOWN`.
+A model's vocabulary consists of the most frequent words in the source domains:
+the words of the target are unseen in training. All other words are `UNKNOWN`.
 """
 
 import functools
@@ -23,19 +21,19 @@ from collections.abc import Sequence
 import numpy as np
 
 PADDING, UNKNOWN = 0, 1
-# What the first ids stand for. No word is written like this.
+# The first ids. No real word is written like this.
 RESERVED = ("<padding>", "<unknown>")
 
 _LETTERS = r"[^\W_]"
-# Texts without marks are searched ten times as fast.
+# Searching texts without marks is ten times as fast.
 _ASCII_WORD = re.compile(f"{_LETTERS}+(?:'{_LETTERS}+)*")
-# Inside a Persian or Sinhala word they say how its letters are joined.
+# In Persian or Sinhala words these characters control how letters are joined.
 _JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
 
 
 @functools.cache
 def _word() -> re.Pattern[str]:
-  """Returns the pattern of a word; `re` knows no classes of Unicode."""
+  """Returns the pattern of a word; `re` has no Unicode classes."""
   marks = "".join(
     character
     for character in map(chr, range(sys.maxunicode + 1))
@@ -50,7 +48,7 @@ def words_of(title: str) -> list[str]:
   """Returns the words of a title, in order."""
   if title.isascii():
     return _ASCII_WORD.findall(title.lower())
-  # Capitals and their small letters may have different normal forms.
+  # Capitals and their lower-case letters may have different normal forms.
   title = unicodedata.normalize("NFC", title).lower()
   return _word().findall(
     unicodedata.normalize("NFC", title).replace(
@@ -62,12 +60,12 @@ def words_of(title: str) -> list[str]:
 def ids_of(
   titles: Sequence[Sequence[str]], vocabulary: Sequence[str], length: int
 ) -> np.ndarray:
-  """Turns the words of titles into ids.
+  """Converts the words of titles to ids.
 
   Args:
     titles: The words of each title.
     vocabulary: The word of each id, `RESERVED` first.
-    length: The number of ids of a title; further words are left out.
+    length: The number of ids of a title; further words are dropped.
 
   Returns:
     `[len(titles), length]` int32.
@@ -85,11 +83,12 @@ def ids_of(
 def number(
   titles: Sequence[Sequence[str]], length: int
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-  """Numbers the words that occur in titles, in alphabetical order.
+  """Numbers the words in titles, in alphabetical order.
 
   Args:
     titles: The words of each title.
-    length: See `ids_of`. Words that are left out are not numbered.
+    length: The number of ids of a title; further words are dropped and get no
+      number.
 
   Returns:
     The ids, and the word of each id.
@@ -102,17 +101,16 @@ def number(
 def keep_frequent(
   x: Sequence[np.ndarray], vocabulary: Sequence[str], size: int
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
-  """Leaves the most frequent words of all domains but the last.
+  """Keeps the most frequent words of all domains except the last.
 
   Args:
     x: The ids of each domain, in order, each `[n, length]` int32.
     vocabulary: The word of each id, `RESERVED` first.
-    size: The largest number of ids that are left, the reserved ones included.
+    size: The maximum number of ids, including the reserved ones.
 
   Returns:
-    New ids of each domain, in which the most frequent word is the first after
-    the reserved ones, and of words that are equally frequent the one that comes
-    first in the alphabet; and the word of each id.
+    New ids of each domain, sorted by descending frequency after the reserved
+    ones, and alphabetically for equal frequencies; and the word of each id.
   """
   counts = sum(
     np.bincount(each.ravel(), minlength=len(vocabulary)) for each in x[:-1]
@@ -129,15 +127,15 @@ def keep_frequent(
 
 
 def check_ids(x: np.ndarray, size: int, what: str) -> None:
-  """Refuses numbers that are ids of no words.
+  """Refuses ids that are not in a vocabulary.
 
   Args:
     x: Integers.
-    size: Ids are from 0 to it, less one.
-    what: What the message calls the examples.
+    size: The size of the vocabulary.
+    what: The name of the examples in the message.
 
   Raises:
-    ValueError: There is such a number.
+    ValueError: If there is such an id.
   """
   if x.size and (x.min() < 0 or x.max() >= size):
     raise ValueError(

@@ -1,4 +1,4 @@
-"""Files of texts, read line by line, whatever their size."""
+"""Text files, read line by line, regardless of their size."""
 
 import json
 import pathlib
@@ -16,16 +16,16 @@ def lines(path: pathlib.Path) -> Iterator[str]:
     path: The file, in UTF-8.
 
   Yields:
-    The lines. What else Unicode counts as the end of a line ends none.
+    The lines. Only newlines end a line, not Unicode's other line ends.
 
   Raises:
-    ValueError: A line is not UTF-8, or the file cannot be read; one line of
+    ValueError: If a line is not UTF-8, or the file cannot be read; one line of
       text that names the file.
   """
   try:
     with files.reading(path) as file:
       for number, line in enumerate(file, start=1):
-        # A mark at the start of a file belongs to no field.
+        # A byte order mark at the start does not belong to a field.
         yield line.decode("utf-8-sig" if number == 1 else "utf-8")
   except UnicodeDecodeError as error:
     raise ValueError(
@@ -38,7 +38,7 @@ def lines(path: pathlib.Path) -> Iterator[str]:
 def json_objects(
   path: pathlib.Path,
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
-  """Yields the objects of a file that has one in each line.
+  """Yields the objects of a file with one JSON object per line.
 
   Args:
     path: The file, in UTF-8.
@@ -47,7 +47,7 @@ def json_objects(
     The number of each line that is not empty, from 1, and its object.
 
   Raises:
-    ValueError: See `lines`; or a line is no JSON object.
+    ValueError: See `lines`; or if a line is not a JSON object.
   """
   for number, line in enumerate(lines(path), start=1):
     if not line.strip():
@@ -57,5 +57,5 @@ def json_objects(
     except (ValueError, RecursionError) as error:
       raise ValueError(f"{path}, line {number}: it is not JSON") from error
     if not isinstance(record, dict):
-      raise ValueError(f"{path}, line {number}: it is no JSON object")
+      raise ValueError(f"{path}, line {number}: it is not a JSON object")
     yield number, record

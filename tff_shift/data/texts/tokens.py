@@ -1,4 +1,4 @@
-"""Texts as the tokens of a pre-trained model, by its own `tokenizer.json`."""
+"""Texts as tokens of a pre-trained model, by its own `tokenizer.json`."""
 
 import pathlib
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from tff_shift import installed
 from tff_shift import records
 from tff_shift.data import array_files
 
-# Behind the last token of a text.
+# After the last token of a text.
 PADDING = -1
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "config.json"
@@ -21,7 +21,7 @@ _UNKNOWN, _BEGIN = "<unk>", "<s>"
 
 
 class ModelConfig(records.Record, forbid_unknown_fields=False):
-  """What `config.json` says of any language model.
+  """The part of `config.json` that all language models share.
 
   Attributes:
     vocabulary_size: The number of tokens.
@@ -35,21 +35,22 @@ class ModelConfig(records.Record, forbid_unknown_fields=False):
 def tokenize(
   texts: Sequence[str], model_dir: pathlib.Path, length: int
 ) -> np.ndarray:
-  """Turns texts into tokens of one length.
+  """Converts texts to tokens of a fixed length.
 
   Args:
     texts: The texts.
     model_dir: The folder of the model, with tokenizer.json and config.json.
-    length: Tokens of a text, those that the tokenizer puts before it included.
-      Of a longer one the last count; behind a shorter one stands `PADDING`.
+    length: Tokens per text, including those that the tokenizer adds in front.
+      Longer texts keep their last tokens; shorter ones are padded at the end
+      with `PADDING`.
 
   Returns:
     [len(texts), length] int32.
 
   Raises:
-    FileNotFoundError: If a file is not there.
-    ValueError: If the tokenizer cannot be used or is of another model, a text
-      has no token, or the package tokenizers is missing; one line.
+    FileNotFoundError: If a file is missing.
+    ValueError: If the tokenizer cannot be used or belongs to another model, a
+      text has no tokens, or the package tokenizers is missing; one line.
   """
   path = pathlib.Path(model_dir) / TOKENIZER_FILE
   try:
@@ -62,11 +63,11 @@ def tokenize(
   tokenizers = installed.require_text("tokenizers")
   try:
     tokenizer = tokenizers.Tokenizer.from_file(str(path))
-    # What the file says of them is for another use.
+    # Overrides the file's settings of padding and truncation.
     tokenizer.no_padding()
     tokenizer.enable_truncation(length, direction="left")
     encoded = [each.ids for each in tokenizer.encode_batch(list(texts))]
-  # The library's errors have no type of their own.
+  # The library's errors have no common type.
   except Exception as error:
     raise ValueError(
       f"{path} cannot be used as a tokenizer ({array_files.first_line(error)});"
@@ -88,20 +89,20 @@ def _check_vocabulary(path: pathlib.Path, found: np.ndarray) -> None:
   size = read.vocabulary_size
   if found.size and found.max() >= size:
     raise ValueError(
-      f"{path} gives the token {found.max()}, and {config} says that there are"
-      f" {size}: they are not of one model"
+      f"{path} gives the token {found.max()}, and {config} declares"
+      f" {size} tokens: they are not of one model"
     )
 
 
 def write_word_tokenizer(path: pathlib.Path, words: Sequence[str]) -> int:
-  """Writes a tokenizer whose tokens are words, as of generated texts.
+  """Writes a tokenizer whose tokens are words, for generated texts.
 
   Args:
     path: The file.
-    words: All words, none twice. Any other one is the token of what is unknown.
+    words: All words, without duplicates. Other words become the unknown token.
 
   Returns:
-    The number of tokens: the words, the unknown, and the begin of a text.
+    The number of tokens: the words, the unknown token, and the begin of a text.
   """
   tokenizers = installed.require_text("tokenizers")
   vocabulary = {

@@ -1,14 +1,14 @@
-"""Arrays of your own as what the drivers of the scenarios take.
+"""Your own arrays as data for the drivers of the scenarios.
 
-A function for each scenario. Examples are a pair: x `[n, ...]`, uint8 images or
-floating-point numbers, and y `[n]` integers, the classes from 0. All of a call
-have one shape and one kind of x. They are checked and cast here, once: x to
-uint8 or float32, y to int32; what does not fit is refused in one line that says
-where it is. The number of classes is that of the greatest class that occurs
-unless it is given, see `examples.num_classes_of`. An array that has its type
-already is not copied; a copy is closed to writing. Clients, domains and periods
-count from 0, time steps from 1. Messages call a client by its number, or by the
-name that is given.
+There is a function for each scenario. Examples are a pair: x `[n, ...]`, uint8
+images or floating-point numbers, and y `[n]` integers, the classes from 0. All
+examples of a call have the same shape and kind of x. They are validated and
+cast here, once: x to uint8 or float32, y to int32. Invalid arrays are refused
+in one line that names them. The number of classes is one more than the largest
+class that occurs unless it is given, see `examples.num_classes_of`. Arrays that
+already have the right type are not copied; copies are read-only. Clients,
+domains and periods count from 0, time steps from 1. Messages use a client's
+number, or its name if given.
 """
 
 import warnings
@@ -28,11 +28,11 @@ Pair = tuple[np.ndarray, np.ndarray]
 
 
 class Parts(NamedTuple):
-  """Two parts that share no example.
+  """Two disjoint parts.
 
   Attributes:
-    train: Of each client what it trains on; of `split`, one `Examples`.
-    test: Likewise, what is held out.
+    train: The training examples of each client; for `split`, one `Examples`.
+    test: The held-out examples of each client; for `split`, one `Examples`.
   """
 
   train: Any
@@ -40,11 +40,12 @@ class Parts(NamedTuple):
 
 
 class Online(NamedTuple):
-  """What `online_adaptation.run` takes beside a pre-trained model.
+  """The data for `online_adaptation.run`, beside a pre-trained model.
 
   Attributes:
-    initial: Each client's labelled examples, of `online_adaptation.Deployment`.
-    streams: What the clients meet.
+    initial: Each client's labelled examples, for
+      `online_adaptation.Deployment`.
+    streams: The clients' streams.
   """
 
   initial: tuple[examples_lib.Examples, ...]
@@ -65,24 +66,22 @@ def evolving(
 
   Args:
     clients: For each client and domain, in the order of time, `(x, y)`, which
-      may be without examples. The last domain is the target, which nobody
-      trains on.
+      may be empty. The last domain is the target, on which no client trains.
     num_classes: The number of classes. None: inferred.
-    test_fraction: Share of a client's examples of a source domain that it keeps
-      for testing.
-    seed: Seed of that draw.
-    client_names: What to call the clients. None: by their numbers.
-    domain_names: Likewise the domains.
+    test_fraction: Test fraction of a client's examples of a source domain.
+    seed: Seed of the split.
+    client_names: The names of the clients. None: their numbers.
+    domain_names: The names of the domains. None: their numbers.
     keep_copies_together: Whether examples of a client and domain that are equal
-      bit for bit all are for training, or all for testing. If not, a warning
-      tells how many test examples are trained on.
+      bit for bit are all for training or all for testing. Otherwise a warning
+      gives the number of test examples that are also training examples.
 
   Returns:
     The clients, by id.
 
   Raises:
-    ValueError: An array is wrong, clients differ in the number of their
-      domains, or nobody has an example of one.
+    ValueError: If an array is not valid, clients differ in the number of
+      domains, or no client has an example of a domain.
   """
   called = _names(client_names, len(clients), "client")
   _check_equal_lengths(clients, "domain", 2, called)
@@ -134,21 +133,21 @@ def evolving_domains(
   class_names: Sequence[str] | None = None,
   name: str = "own data",
 ) -> domains_lib.EvolvingDataset:
-  """Makes whole domains, for `evolving.assemble_clients` to deal to clients.
+  """Makes whole domains for `evolving.assemble_clients`.
 
   Args:
-    domains: For each domain, in the order of time, `(x, y)`; the last is the
-      target.
-    names: What to call the domains. None: by their numbers.
-    class_names: What to call the classes. None: by their numbers, so many as
-      are inferred.
-    name: What to call the data set.
+    domains: For each domain, in the order of time, `(x, y)`; the last one is
+      the target.
+    names: The names of the domains. None: their numbers.
+    class_names: The names of the classes. None: their numbers, as many as are
+      inferred.
+    name: The name of the data set.
 
   Returns:
     The domains.
 
   Raises:
-    ValueError: An array is wrong, or there are fewer than 2 domains.
+    ValueError: If an array is not valid, or there are fewer than 2 domains.
   """
   if len(domains) < 2:
     raise ValueError(
@@ -187,23 +186,23 @@ def guidance(
   client_names: Sequence[str] | None = None,
   keep_copies_together: bool = False,
 ) -> Parts:
-  """Makes what clients train on and are asked, for `guidance.run`.
+  """Makes training and test examples for `guidance.run`.
 
   Args:
     train: For each client `(x, y)`.
-    test: Likewise, what is asked. None: a part of `train`.
+    test: For each client `(x, y)`, the queries. None: a part of `train`.
     num_classes: The number of classes. None: inferred.
-    test_fraction: Without `test`, the share of a client's examples.
-    seed: Without `test`, seed of that draw.
-    client_names: What to call the clients. None: by their numbers.
+    test_fraction: Without `test`, the test fraction of a client's examples.
+    seed: Without `test`, seed of the split.
+    client_names: The names of the clients. None: their numbers.
     keep_copies_together: See `evolving`.
 
   Returns:
     The examples of each client.
 
   Raises:
-    ValueError: An array is wrong, clients are missing, or one has too few
-      examples for both parts.
+    ValueError: If an array is not valid, clients are missing, or one has too
+      few examples for both parts.
   """
   called = _names(client_names, len(train), "client")
   if test is not None:
@@ -250,21 +249,21 @@ def split(
   seed: int = 0,
   keep_copies_together: bool = False,
 ) -> Parts:
-  """Splits labelled examples, as for `pretraining.pretrain`.
+  """Splits labelled examples, for example for `pretraining.pretrain`.
 
   Args:
     x: The examples, `[n, ...]`.
     y: Their classes, `[n]` integers.
     num_classes: The number of classes. None: inferred.
-    test_fraction: Share of the examples that is held out.
-    seed: Seed of the draw.
+    test_fraction: Fraction of the held-out examples.
+    seed: Seed of the split.
     keep_copies_together: See `evolving`.
 
   Returns:
-    What is trained on, and what is held out.
+    The training examples and the held-out examples.
 
   Raises:
-    ValueError: An array is wrong, or there are too few examples.
+    ValueError: If an array is not valid, or there are too few examples.
   """
   what = "the examples"
   ((pair,),), _ = _checked([[(x, y)]], lambda *_: what, num_classes)
@@ -285,18 +284,18 @@ def online_adaptation(
 
   Args:
     initial: For each client `(x, y)`, labelled from before deployment.
-    stream: For each client and time step `(x, y)`; y is for evaluation, and
-      nothing that adapts is given it.
-    omega: A number for each of the time steps 0..T, such as how far the
-      distribution has moved. None: zeros.
+    stream: For each client and time step `(x, y)`; y is for evaluation only and
+      hidden from adaptation.
+    omega: A number for each of the time steps 0..T, such as the extent of the
+      shift. None: zeros.
     num_classes: The number of classes. None: inferred.
-    client_names: What to call the clients. None: by their numbers.
+    client_names: The names of the clients. None: their numbers.
 
   Returns:
-    Both, checked.
+    Both, validated.
 
   Raises:
-    ValueError: An array is wrong, or clients differ in their time steps.
+    ValueError: If an array is not valid, or clients differ in their time steps.
   """
   if len(initial) != len(stream):
     raise ValueError(
@@ -337,22 +336,22 @@ def dynamic_personalization(
 ) -> fixed_batches.Periods:
   """Makes periods of the clients, for training, validation or a stream.
 
-  A round of training takes a period: with fewer periods than rounds, give them
-  again and again (`[own * 10 for own in clients]` copies no array).
+  A round of training uses one period: with fewer periods than rounds, repeat
+  them (`[own * 10 for own in clients]` copies no array).
 
   Args:
     clients: For each client and period `(x, y)`.
-    drifted: For each client and period, whether its distribution is not that of
-      the period before; that of period 0 is not looked at. By it detection is
-      judged, and nothing that clients do depends on it. None: nowhere.
+    drifted: For each client and period, whether its distribution differs from
+      the previous period; ignored for period 0. It is used to evaluate drift
+      detection, and clients do not see it. None: no drift.
     num_classes: The number of classes. None: inferred.
-    client_names: What to call the clients. None: by their numbers.
+    client_names: The names of the clients. None: their numbers.
 
   Returns:
     The periods.
 
   Raises:
-    ValueError: An array is wrong, or clients differ in their periods.
+    ValueError: If an array is not valid, or clients differ in their periods.
   """
   called = _names(client_names, len(clients), "client")
   _check_equal_lengths(clients, "period", 1, called)
@@ -367,7 +366,7 @@ def dynamic_personalization(
   drifted = examples_lib.as_array(drifted, "drifted")
   if drifted.shape != shape or drifted.dtype != bool:
     raise ValueError(
-      f"drifted: {list(shape)} truth values wanted, for each client and"
+      f"drifted: {list(shape)} bools wanted, one for each client and"
       f" period, got {drifted.dtype} {list(drifted.shape)}"
     )
   return fixed_batches.Periods(batches, drifted, num_classes)
@@ -383,18 +382,18 @@ def _at_timestep(number: int) -> str:
 def _names(
   names: Sequence[str] | None, number: int, what: str
 ) -> Callable[[int], str]:
-  """Returns what messages call clients or domains, by their numbers.
+  """Returns the names of clients or domains in messages, by their numbers.
 
   Args:
-    names: What they are called. None: by their numbers.
-    number: How many there are.
+    names: Their names. None: their numbers.
+    number: The number of clients or domains.
     what: "client", or "domain".
 
   Returns:
     `(number) -> text`.
 
   Raises:
-    ValueError: There are more or fewer names.
+    ValueError: If the number of names differs.
   """
   if names is None:
     return lambda place: f"{what} {place}"
@@ -407,14 +406,14 @@ def _names(
 
 
 def _warn_of_copies(train: Sequence[Any], test: Sequence[Any]) -> None:
-  """Warns of test examples that are trained on."""
+  """Warns of test examples that are also training examples."""
   number = examples_lib.num_trained_on(
     (each.x for each in train), (each.x for each in test)
   )
   if number:
     warnings.warn(
-      f"{number} of {sum(len(each.y) for each in test)} test examples stand"
-      " among the training examples too, bit for bit",
+      f"{number} of {sum(len(each.y) for each in test)} test examples are"
+      " also training examples, bit for bit",
       stacklevel=3,
     )
 
@@ -426,21 +425,21 @@ def _checked(
   *,
   allow_empty: bool = False,
 ) -> tuple[list[list[examples_lib.Examples]], int]:
-  """Checks pairs of x and y, and casts them.
+  """Validates and casts pairs of x and y.
 
   Args:
     groups: The pairs, in two levels.
-    where: What messages call a pair, of its two positions.
+    where: Maps a pair's two positions to its name in messages.
     num_classes: The number of classes. None: inferred.
-    allow_empty: Whether a pair may be without examples.
+    allow_empty: Whether a pair may have no examples.
 
   Returns:
     The examples, and the number of classes.
 
   Raises:
-    ValueError: Something is wrong; the message is one line that names the pair.
+    ValueError: If a pair is not valid; one line that names it.
   """
-  # By the identity of the arrays: a pair that comes again is one.
+  # By the identity of the arrays: repeated pairs are processed once.
   pairs, names, places = {}, {}, []
   for i, group in enumerate(groups):
     places.append([])
@@ -456,7 +455,7 @@ def _checked(
           examples_lib.as_array(each, f"{name} of {what}")
           for name, each in (("x", x), ("y", y))
         )
-        # What is given stays alive beside them, and so do the identities.
+        # The originals are kept alive, so that their ids stay unique.
         pairs[key] = (*arrays, x, y)
         names[key] = what
       places[-1].append(key)
@@ -490,7 +489,7 @@ def _checked(
       allow_empty=allow_empty,
     )
     for array, original in zip(cast, given, strict=True):
-      # The data below a mask are the user's own memory.
+      # The data below a mask are the caller's own memory.
       if not isinstance(original, np.ma.MaskedArray) and array is not original:
         examples_lib.read_only(array)
     found[key] = cast
@@ -526,7 +525,7 @@ def _split(
   what: str,
   keep_copies_together: bool,
 ) -> Parts:
-  """Splits examples; refuses a part without any."""
+  """Splits examples; refuses empty parts."""
   copies = examples_lib.copies(pair.x) if keep_copies_together else None
   parts = partition.split_train_test(
     np.arange(len(pair.y)), test_fraction, seed, copies
@@ -543,7 +542,7 @@ def _split(
 def _take(
   pair: examples_lib.Examples, positions: np.ndarray
 ) -> examples_lib.Examples:
-  """Copies examples, closed to writing."""
+  """Copies examples, read-only."""
   x, y = examples_lib.take(pair, positions)
   return examples_lib.Examples(x, examples_lib.read_only(y))
 
@@ -551,7 +550,7 @@ def _take(
 def _join(
   parts: Sequence[examples_lib.Examples],
 ) -> domains_lib.ClientExamples:
-  """Joins a client's examples, domain by domain."""
+  """Concatenates a client's examples, sorted by domain."""
   return domains_lib.ClientExamples(
     *(
       examples_lib.read_only(np.concatenate(arrays))

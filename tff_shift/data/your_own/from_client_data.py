@@ -1,12 +1,12 @@
-"""TFF's `ClientData` as what the drivers of the scenarios take.
+"""TFF's `ClientData` as data for the drivers of the scenarios.
 
-A function for each scenario; they have the arguments of `read`, and beside them
-those of the function of `from_arrays` of the same name, which says what is
-checked. Clients count in the order of `client_ids`, and messages call them by
-these.
+There is a function for each scenario. Each takes the arguments of `read` and
+those of the function of the same name in `from_arrays`, which describes the
+validation. Clients are numbered in the order of `client_ids`, and messages use
+these names.
 
-A pipeline that repeats its examples puts none of them in training and test:
-copies stay together, and one without an end is refused.
+Copies of an example that a pipeline repeats stay together in training or test;
+infinite pipelines are refused.
 """
 
 import warnings
@@ -29,19 +29,19 @@ from tff_shift.data.your_own import from_arrays
 if TYPE_CHECKING:
   import tensorflow_federated as tff
 
-# Elements that are read at a time.
+# Number of elements that are read at a time.
 _BATCH_SIZE = 1024
 
 
 class ClientArrays(NamedTuple):
-  """All examples of a client that are used.
+  """All used examples of a client.
 
   Attributes:
     client_id: Its name.
     x: The examples, `[n, ...]`.
     y: Their classes, `[n]`.
-    domain: `[n]` integers, the domain, time step or period of each; None where
-      nothing tells.
+    domain: `[n]` integers, the domain, time step or period of each; None if
+      not given.
   """
 
   client_id: str
@@ -65,21 +65,21 @@ def read(
 
   Args:
     client_data: Its elements, one example each, are `(x, y)` or dictionaries.
-    x_key: Of a dictionary, the key of x.
-    y_key: Of a dictionary, the key of y.
-    domain_key: Of a dictionary, the key of the domain, an integer.
+    x_key: The key of x in a dictionary.
+    y_key: The key of y in a dictionary.
+    domain_key: The key of the domain, an integer, in a dictionary.
     domain_of: Instead, a function of the client's id and the element.
     client_ids: The clients, in this order. None: all.
-    max_examples_per_client: Keeps at most so many random examples of a client,
-      in their order.
-    seed: Seed of that draw.
+    max_examples_per_client: Keeps at most this number of random examples of a
+      client, in order.
+    seed: Seed of this draw.
 
   Returns:
     The examples of each client.
 
   Raises:
-    ValueError: A client or a key is not there, a client has no example or no
-      last one, its examples differ in their shapes, or one of its arrays is
+    ValueError: If a client or a key does not exist, a client has no examples or
+      infinitely many, its examples differ in shape, or one of its arrays is
       masked.
   """
   if None not in (domain_key, domain_of):
@@ -94,7 +94,7 @@ def read(
   if unknown:
     raise ValueError(
       f"client_ids: there is no client {unknown[0]!r}; there are {len(known)},"
-      f" the first of which is {known[0]!r}"
+      f" the first is {known[0]!r}"
     )
   found = []
   for number, client_id in enumerate(chosen):
@@ -132,17 +132,17 @@ def evolving(
   """Makes clients with examples in some domains, see `from_arrays.evolving`.
 
   Args:
-    client_data: See `read`, and there `domain_key` and `domain_of`.
-    num_classes: See `from_arrays.evolving`.
-    test_fraction: See `from_arrays.evolving`.
+    client_data: The client data; give `domain_key` or `domain_of`, see `read`.
+    num_classes: The number of classes. None: inferred.
+    test_fraction: Test fraction of a client's examples of a source domain.
     seed: Seed of all draws.
-    **reading: What else `read` takes.
+    **reading: Other arguments of `read`.
 
   Returns:
     The clients, by id.
 
   Raises:
-    ValueError: See `read`; or there are fewer than 2 domains.
+    ValueError: See `read`; or if there are fewer than 2 domains.
   """
   clients = read(client_data, seed=seed, **reading)
   values, by_domain = _by_domain(clients)
@@ -167,15 +167,15 @@ def evolving_domains(
   """Pools the clients' examples by domain, see `from_arrays.evolving_domains`.
 
   Args:
-    client_data: See `read`, and there `domain_key` and `domain_of`.
-    class_names: See `from_arrays.evolving_domains`.
-    name: See `from_arrays.evolving_domains`.
-    **reading: What else `read` takes.
+    client_data: The client data; give `domain_key` or `domain_of`, see `read`.
+    class_names: The names of the classes, see `from_arrays.evolving_domains`.
+    name: The name of the data set.
+    **reading: Other arguments of `read`.
 
   Returns:
-    The domains, for `evolving.assemble_clients` to deal to other clients.
-    Copies of an example of the domain are left out, which a warning tells:
-    they could not be kept together.
+    The domains, for `evolving.assemble_clients` with other clients. Copies of
+    an example of the domain are dropped with a warning: they could not be kept
+    together.
 
   Raises:
     ValueError: See `read`.
@@ -213,22 +213,21 @@ def guidance(
   seed: int = 0,
   **reading: Any,
 ) -> from_arrays.Parts:
-  """Makes what clients train on and are asked, see `from_arrays.guidance`.
+  """Makes training and test examples, see `from_arrays.guidance`.
 
   Args:
-    client_data: See `read`.
-    test: Likewise, of the same clients, what they are asked. None: a part of
-      `client_data`.
-    num_classes: See `from_arrays.guidance`.
-    test_fraction: See `from_arrays.guidance`.
+    client_data: The training data, see `read`.
+    test: The test data of the same clients. None: a part of `client_data`.
+    num_classes: The number of classes. None: inferred.
+    test_fraction: Without `test`, the test fraction of a client's examples.
     seed: Seed of all draws.
-    **reading: What else `read` takes.
+    **reading: Other arguments of `read`.
 
   Returns:
     The examples of each client.
 
   Raises:
-    ValueError: See `read`; or domains are told, which nothing here looks at.
+    ValueError: See `read`; or if domains are given, which would be ignored.
   """
   for key in ("domain_key", "domain_of"):
     if reading.get(key) is not None:
@@ -263,16 +262,16 @@ def online_adaptation(
 
   Args:
     client_data: See `read`; the domain of an example is its time step, and the
-      first of them is before deployment.
-    omega: See `from_arrays.online_adaptation`.
-    num_classes: See `from_arrays.online_adaptation`.
-    **reading: What else `read` takes.
+      first time step is before deployment.
+    omega: A number for each time step, see `from_arrays.online`.
+    num_classes: The number of classes. None: inferred.
+    **reading: Other arguments of `read`.
 
   Returns:
     Both.
 
   Raises:
-    ValueError: See `read`; or a client lacks a time step.
+    ValueError: See `read`; or if a client lacks a time step.
   """
   clients = read(client_data, **reading)
   _, by_domain = _by_domain(clients, "time step")
@@ -296,15 +295,15 @@ def dynamic_personalization(
 
   Args:
     client_data: See `read`; the domain of an example is its period.
-    drifted: See `from_arrays.dynamic_personalization`.
-    num_classes: See `from_arrays.dynamic_personalization`.
-    **reading: What else `read` takes.
+    drifted: Whether periods differ, see `from_arrays.dynamic`.
+    num_classes: The number of classes. None: inferred.
+    **reading: Other arguments of `read`.
 
   Returns:
     The periods.
 
   Raises:
-    ValueError: See `read`; or a client lacks a period.
+    ValueError: See `read`; or if a client lacks a period.
   """
   clients = read(client_data, **reading)
   _, by_domain = _by_domain(clients, "period")
@@ -321,8 +320,8 @@ def _check_masks(
 ) -> None:
   """Refuses masked arrays of a client of TFF's `TestClientData`.
 
-  TensorFlow takes what lies below a mask for the value, and no element of a
-  dataset tells. Where these arrays are is private to TFF.
+  TensorFlow uses the value below a mask, and elements of a dataset have no
+  masks. The arrays are in a private attribute of TFF.
   """
   fields = getattr(client_data, "_tensor_slices_dict", {}).get(client_id, ())
   if not isinstance(fields, Mapping):
@@ -340,11 +339,11 @@ def _elements(
   client_data: "tff.simulation.datasets.ClientData", client_id: str
 ) -> Any:
   """Returns all elements of a client, their arrays stacked."""
-  # Here, so that who reads other data need not wait for TensorFlow.
+  # Here, so that other data do not import TensorFlow.
   import tensorflow as tf
 
   try:
-    # What makes a client's data is called here, and may be the user's.
+    # Calls the function that builds a client's data, which may be user code.
     data = client_data.create_tf_dataset_for_client(client_id)
     has_end = data.cardinality() != tf.data.INFINITE_CARDINALITY
     batches = list(
@@ -364,7 +363,7 @@ def _elements(
     raise ValueError(f"client {client_id!r} has no example")
   first = batches[0]
   if isinstance(first, Mapping):
-    # What is no array, such as a dictionary of its own, cannot be used.
+    # Other values, such as nested dictionaries, cannot be used.
     return {
       key: np.concatenate([each[key] for each in batches])
       for key, value in first.items()
@@ -390,12 +389,12 @@ def _domains_of(
   elements: Any,
   kept: np.ndarray,
 ) -> np.ndarray:
-  """Returns what the user's function tells of elements, `[len(kept)]`."""
+  """Returns the results of the user's function for elements, `[len(kept)]`."""
   try:
     return np.array(
       [domain_of(client_id, _element(elements, place)) for place in kept]
     )
-  # Whatever the user's function raises.
+  # Any error of the user's function.
   except Exception as error:
     raise ValueError(
       f"domain_of of client {client_id!r}: {type(error).__name__}"
@@ -432,7 +431,7 @@ def _examples(
 def _field(
   elements: Any, key: str | None, argument: str, client_id: str
 ) -> np.ndarray:
-  """Returns what stacked elements have under a key."""
+  """Returns the values of stacked elements under a key."""
   if not isinstance(elements, Mapping):
     raise ValueError(
       f"{argument} {key!r}: elements are (x, y), which have no keys"
@@ -451,7 +450,7 @@ def _check_domains(clients: Sequence[ClientArrays]) -> None:
     raise ValueError("client_ids: there must be at least one client")
   if clients[0].domain is None:
     raise ValueError(
-      "domain_key or domain_of must tell the domain, time step or period of an"
+      "domain_key or domain_of must give the domain, time step or period of an"
       " example"
     )
 
@@ -470,7 +469,7 @@ def _by_domain(
     The domains' names, and for each client and domain (x, y).
 
   Raises:
-    ValueError: A client lacks what it must have, or nothing tells the domain.
+    ValueError: If a client lacks a required domain, or domains are not given.
   """
   _check_domains(clients)
   values = np.unique(np.concatenate([each.domain for each in clients]))

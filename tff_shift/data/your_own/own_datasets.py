@@ -1,13 +1,13 @@
-"""Data sets of the user: an .npz file, or what tensorflow-datasets has written.
+"""Your own data sets: an .npz file, or a set of tensorflow-datasets.
 
     path/to/data.npz       the arrays of `KEYS`
     tfds:<name>            a prepared set in the folder of all data sets, by its
-                           supervised keys (else `image` and `label`)
+                           supervised keys (or `image` and `label`)
     tfds:<name>:<x>,<y>    by these two features
 
-Both are read whole to learn what they hold, and kept, for they are needed next.
-Examples are uint8 images of one or three channels, or vectors of floating-point
-numbers.
+Both are read completely to determine their entry, and kept in memory for the
+next use. Examples are uint8 images of one or three channels, or vectors of
+floating-point numbers.
 """
 
 import functools
@@ -26,18 +26,18 @@ from tff_shift.data.readers import tfds_archives
 
 FORMS = "path/to/data.npz, or tfds:<name> (prepared by tensorflow-datasets)"
 
-# The arrays of a file: whether there must be one, and what it is.
+# The arrays of a file and their descriptions.
 KEYS = {
   "x": "uint8 images [n, height, width, 1 or 3], or floats [n, features]",
   "y": "[n] integers from 0, the class of each example",
-  "domain": "[n] integers whose order is that of time",
-  "client": "[n] integers or texts, who holds each example",
+  "domain": "[n] integers, ordered by time",
+  "client": "[n] integers or texts, the client that holds each example",
   "class_names": "[classes] texts",
-  "num_train": "how many leading examples are for training",
+  "num_train": "number of leading examples that are for training",
 }
 _REQUIRED = ("x", "y")
 
-# Why scenarios would ignore the domains of a file.
+# Why some scenarios would ignore the domains of a file.
 _WITHOUT_DOMAINS = {
   "online_adaptation": "it draws the drift itself",
   "dynamic_personalization": "it draws the drift itself",
@@ -50,17 +50,17 @@ _TFDS = re.compile(r"tfds:(\w[\w-]*(?:/\w[\w.-]*)?)(?::(\w+),(\w+))?")
 
 
 def is_own(name: str) -> bool:
-  """Tells whether a name is that of a file or of tensorflow-datasets."""
+  """Returns whether a name refers to a file or to tensorflow-datasets."""
   return name.endswith(_SUFFIX) or name.startswith(_PREFIX)
 
 
 def short_name(name: str) -> str:
-  """Returns what to call a data set in results: of a file, its stem."""
+  """Returns the name of a data set in results: for a file, its stem."""
   return pathlib.PurePath(name).stem if name.endswith(_SUFFIX) else name
 
 
 def checksum(name: str) -> str | None:
-  """Returns the SHA-256 of a file, in hexadecimal digits; None of others.
+  """Returns the SHA-256 of a file, in hexadecimal digits; None for others.
 
   Args:
     name: The name of a data set; a file exists.
@@ -79,17 +79,17 @@ def get(
   """Reads a data set and returns its entry.
 
   Args:
-    name: One for which `is_own` holds.
-    scenario: What it is for, which refuses what it would ignore. None: for any.
+    name: A name for which `is_own` is True.
+    scenario: The scenario that uses it; data that it would ignore are refused.
+      None: any.
     data_dir: The folder of all data sets, see `source`.
 
   Returns:
-    The entry, for every scenario. Its `load` gives what has been read.
+    The entry, for every scenario. Its `load` returns the data read here.
 
   Raises:
-    ValueError: Something is wrong with what it holds; the message is one line
-      that names it.
-    DatasetNotFoundError: It is not on the disk.
+    ValueError: If its content is not valid; one line that names it.
+    DatasetNotFoundError: If it is not on the disk.
   """
   if name.endswith(_SUFFIX):
     path = _path(name)
@@ -115,7 +115,7 @@ def _path(name: str) -> pathlib.Path:
   return pathlib.Path(name).expanduser()
 
 
-# The arrays of the last one stay in memory; another state is another file.
+# Keeps the arrays of the last file; a changed file is read again.
 @functools.lru_cache(maxsize=1)
 def _read_file(
   name: str, path: pathlib.Path, changed: int, size: int
@@ -132,7 +132,7 @@ def _read_file(
   for key in arrays:
     if key not in KEYS:
       raise ValueError(
-        f"{name}: what is {key!r}? Its arrays may be {', '.join(KEYS)}"
+        f"{name}: unknown array {key!r}; its arrays may be {', '.join(KEYS)}"
       )
   loaded = dataset.Dataset(
     arrays["x"],
@@ -172,7 +172,7 @@ def _read_file(
 
 @functools.lru_cache(maxsize=1)
 def _read_tfds(name: str, folder: pathlib.Path) -> dataset.DatasetInfo:
-  """Reads what tensorflow-datasets has written and makes its entry."""
+  """Reads a set of tensorflow-datasets and makes its entry."""
   found = _TFDS.fullmatch(name)
   if found is None:
     raise ValueError(
@@ -190,18 +190,18 @@ def _read_tfds(name: str, folder: pathlib.Path) -> dataset.DatasetInfo:
 def _entry(
   loaded: dataset.Dataset, name: str, evolution: dataset.Evolution | None
 ) -> dataset.DatasetInfo:
-  """Checks what was read, and makes the entry that gives it.
+  """Validates the data and makes their entry.
 
   Args:
-    loaded: The data set; without class names, they are the numbers of classes.
-    name: What messages call it.
-    evolution: How it evolves.
+    loaded: The data set; without class names, numbers are used.
+    name: Its name in messages.
+    evolution: Its evolution.
 
   Returns:
     The entry.
 
   Raises:
-    ValueError: Something is wrong with it.
+    ValueError: If it is not valid.
   """
   x = loaded.x
   is_image = x.ndim == 4 and x.shape[-1] in (1, 3) and x.dtype.kind in "iu"
@@ -239,9 +239,9 @@ def _entry(
 
 
 def _default_models(shape: tuple[int, ...]) -> dict[str, str]:
-  """Returns the model of each scenario for examples of a shape.
+  """Returns the default model of each scenario for examples of a shape.
 
-  They are those of digits and circle, and in colour of CIFAR-10.
+  They are those of digits and circle, and for colour images of CIFAR-10.
   """
   if len(shape) == 1:
     return dict.fromkeys(
@@ -257,7 +257,7 @@ def _default_models(shape: tuple[int, ...]) -> dict[str, str]:
 
 
 def _texts(array: np.ndarray | None, what: str) -> tuple[str, ...]:
-  """Returns texts; none where there is no array."""
+  """Returns texts; empty if there is no array."""
   if array is None:
     return ()
   if array.ndim != 1 or array.dtype.kind != "U":
@@ -273,7 +273,7 @@ def _check_encodable(texts: np.ndarray, what: str) -> None:
   for text in texts.tolist():
     if not shown_names.is_encodable(text):
       raise ValueError(
-        f"{what}: UTF-8 can hold no half of a surrogate pair, got {text!r}"
+        f"{what}: UTF-8 cannot encode half of a surrogate pair, got {text!r}"
       )
 
 
@@ -289,9 +289,9 @@ def _numbered(
   Args:
     array: A value for each example.
     loaded: The examples.
-    name: What messages call the file.
-    key: What they call the array.
-    kinds: NumPy's letters of the types that there may be.
+    name: The file's name in messages.
+    key: The array's name in messages.
+    kinds: NumPy's letters of the allowed types.
 
   Returns:
     The values, and `[n]` int32, for each example the number of its value.

@@ -1,1 +1,1 @@
-"""Rounds, client states, checkpoints: what all scenarios share."""
+"""Rounds, client states and checkpoints, shared by all scenarios."""

@@ -1,27 +1,27 @@
-"""Checkpoints: a run that was stopped goes on, and ends with the same bits.
+"""Checkpoints: interrupted runs resume and give bit-identical results.
 
-A driver loops over `steps`, which yields the steps that are still to be done
-and saves after every so many. A run that was finished goes on too, if it is to
-take more steps. A run has a folder of its own with its last two
-checkpoints, each of which is
+A driver loops over `steps`, which yields the remaining steps and saves a
+checkpoint at regular intervals. Finished runs can be continued with more steps.
+Each run has its own folder with its last two checkpoints. A checkpoint is
 
     state_<step>/       the states of the server and of the clients that have
-                        taken part, as `tff.program.FileProgramStateManager`
-                        writes them
-    state_<step>.json   the record: what was measured so far, durations and
-                        training losses of rounds, and digests, by which damage
-                        is noticed
+                        taken part, in the format of
+                        `tff.program.FileProgramStateManager`
+    state_<step>.json   the record: the measurements so far, durations and
+                        training losses of rounds, and digests that detect
+                        damage
 
-Where only so many states of clients stay in memory, those of both checkpoints
-are in one file instead, to which a checkpoint adds what has changed:
+If the number of client states in memory is limited, one file has the states of
+both checkpoints instead, and each checkpoint adds the changed states to it:
 
     states.sqlite       see `state_file`
 
-TFF makes the folder appear in one step, SQLite commits; the record follows, and
-a checkpoint without it is none. So a process may end at any moment and leaves
-the checkpoint before. What is damaged, or belongs to another run, is reported,
-and the checkpoint before it counts. All random numbers are functions of seed
-and round (`randomness`): there is nothing else to save.
+TFF creates the folder atomically, and SQLite commits. The record is written
+last, and a checkpoint without it is ignored. A process can therefore be killed
+at any time without damage to the previous checkpoint. Damaged checkpoints and
+those of another run are reported, and the checkpoint before them is used. All
+random numbers are functions of seed and round (`randomness`), so nothing else
+is saved.
 """
 
 import hashlib
@@ -64,21 +64,21 @@ class Record(records.Record):
   """A checkpoint's record, `state_<step>.json`.
 
   Attributes:
-    step: After which step it was saved.
+    step: The step after which it was saved.
     run: The key of the run.
-    structure: The digest of the structure of all that is saved.
+    structure: The digest of the structure of everything that is saved.
     files: The digest of the folder of states.
-    clients: The clients whose states are in that folder.
-    states: Those of a file of states. None: there is no such file.
-    seconds: See `rounds.Rounds`, as for the three that follow.
-    starts: Before which rounds the run started or went on.
-    num_diverged: How often a client's work was left out.
+    clients: The clients whose states are in the folder.
+    states: The content of the file of states. None: there is no such file.
+    seconds: The duration of each round, see `rounds.Rounds`.
+    starts: The rounds before which the run started or resumed.
+    num_diverged: The number of diverged client updates so far.
     losses: The training loss of each round.
-    measured: What was measured, see `encoding.to_json`.
+    measured: The measurements, see `encoding.to_json`.
   """
 
   FORMAT = 1
-  # Files without a format have the same fields.
+  # Files of format 0 have the same fields.
   UPGRADES: ClassVar = {0: dict}
   HAS_DIGEST = True
   HELD_CONSTANTS = True
@@ -119,18 +119,18 @@ class Checkpoints:
     max_states_in_memory: int | None = None,
     on_problem: Callable[[str], None] = _print_problem,
   ):
-    """Makes a place for them in a folder.
+    """Creates the checkpoints of an output folder.
 
     Args:
       folder: The output folder.
-      identity: All that determines the results of the runs, of JSON types. A
-        checkpoint of another identity is not used. The number of steps is not
-        in it where runs may take more of them.
-      every: Saves after every so many steps of a run, and after its last; 0
-        never saves.
-      max_states_in_memory: So many states of clients stay in memory, the others
-        on disk. None: all.
-      on_problem: Called with a line for each checkpoint that cannot be used.
+      identity: Everything that determines the results of the runs, in JSON
+        types. Checkpoints of another identity are not used. The number of steps
+        is left out if runs can be continued with more steps.
+      every: The number of steps between checkpoints; the last step is always
+        saved. 0: saves nothing.
+      max_states_in_memory: The number of client states in memory; the others
+        are on disk. None: all are in memory.
+      on_problem: Called with a line for each unusable checkpoint.
 
     Raises:
       ValueError: If a number is not allowed.
@@ -152,9 +152,9 @@ class Checkpoints:
     """Returns the checkpoints of a run.
 
     Args:
-      labels: What distinguishes it from the other runs, such as the columns of
-        `metrics.csv` that are the same in all its rows.
-      on_restored: See `Run`.
+      labels: The values that distinguish the run, such as the columns of
+        `metrics.csv` that are constant within a run.
+      on_restored: Called after the measurements were restored, see `Run`.
     """
     label = "-".join(str(value) for value in labels.values())
     name = shown_names.file_name(label)
@@ -175,7 +175,7 @@ class Checkpoints:
     )
 
   def remove_others(self) -> None:
-    """Removes the checkpoints of runs that this process has not asked for."""
+    """Removes the checkpoints of runs that this process has not requested."""
     with files.writing(self._folder.checkpoints):
       for path in list(self._folder.checkpoints.glob("*")):
         if path.is_dir() and path.name not in self._names:
@@ -186,7 +186,7 @@ class Run:
   """The checkpoints of one run, for `steps`.
 
   Attributes:
-    storage: Where its `rounds.Rounds` shall keep the states of clients.
+    storage: The storage of client states for its `rounds.Rounds`.
   """
 
   def __init__(
@@ -200,18 +200,20 @@ class Run:
     on_restored: Callable[[], None] = lambda: None,
     on_problem: Callable[[str], None] = _print_problem,
   ):
-    """Names where they are; nothing is read or written yet.
+    """Sets the paths; reads and writes nothing yet.
 
     Args:
-      path: The folder of this run; made when it is needed.
-      key: Of all that determines the results; see `array_cache.key`.
-      every: Saves after every so many steps and the last; 0 never saves.
+      path: The folder of this run, created when needed.
+      key: The key of everything that determines the results; see
+        `array_cache.key`.
+      every: The number of steps between checkpoints; the last step is always
+        saved. 0: saves nothing.
       max_states_in_memory: See `Checkpoints`.
       scratch: A folder for states on disk if nothing is ever saved. Default:
-        that above the folder of this run.
-      on_restored: Called when what was measured before has been handed over,
-        if there are steps to be done.
-      on_problem: Called with a line for each checkpoint that cannot be used.
+        the parent of the folder of this run.
+      on_restored: Called after earlier measurements were restored, if there are
+        steps left.
+      on_problem: Called with a line for each unusable checkpoint.
 
     Raises:
       ValueError: If a number is not allowed.
@@ -241,7 +243,7 @@ class Run:
     replay: Callable[[Any], None],
     revise: Callable[[int], int],
   ) -> Iterator[int]:
-    """See the function `steps`."""
+    """Yields the remaining steps, see the function `steps`."""
     saved = done = self._restore(running, measured, make)
     if saved > num_steps:
       raise too_long(saved, num_steps)
@@ -255,7 +257,7 @@ class Run:
       self._on_restored()
     for step in range(done + 1, num_steps + 1):
       yield step
-      # The driver has done the step, and asks for the next one.
+      # The driver has finished the step and requests the next one.
       if self._every and (step % self._every == 0 or step == num_steps):
         self._save(step, running, measured)
 
@@ -271,7 +273,7 @@ class Run:
     return self._path / f"{_PREFIX}{step}.json"
 
   def _recorded_steps(self) -> list[int]:
-    """Returns the steps that have a record, the last one first."""
+    """Returns the steps that have a record, in descending order."""
     names = re.compile(rf"{_PREFIX}(\d+)\.json")
     found = (names.fullmatch(path.name) for path in self._path.glob("*"))
     return sorted((int(each[1]) for each in found if each), reverse=True)
@@ -279,12 +281,13 @@ class Run:
   def _save_before(
     self, saved: int, done: int, running: rounds.Rounds, measured: Sequence[Any]
   ) -> None:
-    """Saves as of fewer steps what was restored, for later steps are undone.
+    """Saves a restored run again at a smaller step.
 
-    A process that ends in between finds one of the two.
+    Later steps are discarded. If the process is killed in between, one of the
+    two checkpoints remains.
     """
     with files.writing(self._path):
-      # The last ones by their numbers are kept.
+      # The checkpoints with the highest numbers would be kept.
       self._clear(0, kept=saved)
       self._save(done, running, measured, kept=saved)
       self._clear(done + 1)
@@ -299,8 +302,8 @@ class Run:
     """Saves a run after a step.
 
     Raises:
-      files.WriteError: If it cannot be written; what was saved before is
-        kept, and the step `kept`.
+      files.WriteError: If it cannot be written; earlier checkpoints and the
+        step `kept` remain.
     """
     states = running.states
     saved, content = {}, None
@@ -325,20 +328,20 @@ class Run:
         losses=tuple(map(records.exact, running.losses)),
         measured=tuple(map(encoding.to_json, measured)),
       )
-      # In one line: of a long run there are many numbers.
+      # On one line, because a long run has many numbers.
       records.write(self._record(step), record, indent=None)
     except files.WriteError:
       self._clear(step, kept)
       raise
     with files.writing(self._path):
       for earlier in self._recorded_steps()[_NUM_KEPT:]:
-        # In this order: a state without a record is no checkpoint.
+        # In this order: a state without a record is not a checkpoint.
         self._record(earlier).unlink()
         shutil.rmtree(self._state(earlier), ignore_errors=True)
       self._prune(states)
 
   def _save_states(self, step: int, values: Any) -> None:
-    # The name that TFF gives to what is not whole yet can be guessed.
+    # TFF's name for an unfinished folder is predictable.
     prefix = files.temporary_path(self._state(step)).name
     with files.writing(self._state(step)):
       asynchronous.run(self._manager(prefix).save(values, step))
@@ -346,7 +349,7 @@ class Run:
       os.rename(self._path / f"{prefix}{step}", self._state(step))
 
   def _prune(self, states: client_states.ClientStates) -> None:
-    """Removes states of clients that no checkpoint needs any more."""
+    """Removes client states that no checkpoint needs any more."""
     steps = self._recorded_steps()
     if states.storage is not None:
       states.storage.file.prune(min(steps))
@@ -358,7 +361,7 @@ class Run:
     try:
       return records.read(self._record(step), Record).states is not None
     except ValueError:
-      # It is damaged, and no run can use it.
+      # The record is damaged, so no run can use it.
       return False
 
   def _restore(
@@ -367,7 +370,7 @@ class Run:
     measured: list[Any],
     make: Callable[..., Any],
   ) -> int:
-    """Takes over the last checkpoint that can be used.
+    """Restores the last usable checkpoint.
 
     Returns:
       Its step; 0 if there is none.
@@ -381,7 +384,7 @@ class Run:
       except state_file.UnusableError as error:
         self._on_problem(
           f"checkpoint {self._state(step)} cannot be used: {error}; the run"
-          " goes on from the one before, or starts again if there is none"
+          " resumes from the previous one, or starts again if there is none"
         )
         continue
       running.resume(
@@ -402,7 +405,7 @@ class Run:
     return done
 
   def _read_record(self, step: int, running: rounds.Rounds) -> Record:
-    """Returns the record of a step, checked."""
+    """Returns the validated record of a step."""
     path = self._record(step)
     try:
       record = records.read(path, Record)
@@ -414,7 +417,7 @@ class Run:
         f"its record is damaged: {reason}"
       ) from error
     if record.run != self._key:
-      raise state_file.UnusableError("it is of a run with other flags")
+      raise state_file.UnusableError("it belongs to a run with other flags")
     if record.structure != _structure(running):
       raise state_file.UnusableError("its states have another structure")
     if record.files != _digest(self._state(step)):
@@ -422,13 +425,13 @@ class Run:
     return record
 
   def _restore_states(self, record: Record, running: rounds.Rounds) -> Any:
-    """Restores the states of clients, and returns that of the server."""
+    """Restores the states of clients and returns the server state."""
     step, clients = record.step, record.clients
     template = (
       running.server_state,
       tuple([running.states.template] * len(clients)),
     )
-    # TFF needs the structure, whatever its values.
+    # TFF needs the structure; the values are ignored.
     joined = asynchronous.run(
       self._manager().load(step, encoding.join(template))
     )
@@ -443,12 +446,12 @@ class Run:
         oldest=min(self._recorded_steps()),
       )
       if running.states.storage is None:
-        # It was read whole.
+        # All states were read into memory.
         self._states.close()
     return server_state
 
   def _clear(self, first: int, kept: int | None = None) -> None:
-    """Removes all from a step on but one, and what was never finished."""
+    """Removes everything from a step on except `kept`, and unfinished files."""
     name = re.compile(rf"\.?{_PREFIX}(\d+)(_temp\d+|\.json|\..*\.tmp.*)?")
     for path in list(self._path.glob("*")):
       found = name.fullmatch(path.name)
@@ -469,28 +472,27 @@ def steps(
   replay: Callable[[Any], None],
   revise: Callable[[int], int] = lambda step: step,
 ) -> Iterator[int]:
-  """Returns the steps of a run that are still to be done, from 1.
+  """Yields the remaining steps of a run, from 1.
 
-  The body of the loop does a step and appends what it measured. Before the
-  first one, a run that was stopped is as it was after its last checkpoint.
+  The body of the loop does a step and appends its measurements. Before the
+  first one, an interrupted run is restored from its last checkpoint.
 
   Args:
     checkpoint: The checkpoints of the run; None if it has none.
     num_steps: The number of rounds or time steps.
-    running: The rounds, as they are at the start.
-    measured: An empty list, filled with what was measured before; named tuples
+    running: The rounds, in their initial state.
+    measured: An empty list, filled with the earlier measurements; named tuples
       of numbers, strings, None, arrays and named tuples.
-    make: Makes such a named tuple from its fields; inner ones come as
+    make: Makes such a named tuple from its fields; nested ones are passed as
       dictionaries.
-    replay: Called with each of what was measured before, in order.
-    revise: Called before that with the step of the checkpoint, which may be of
-      a run of fewer steps: makes `measured` what a run of so many measures, and
-      returns the number of steps that are done.
+    replay: Called with each earlier measurement, in order.
+    revise: Called before that with the step of the checkpoint, which may belong
+      to a run of fewer steps. It changes `measured` to the measurements of a
+      run of this length and returns the number of completed steps.
 
-  Returns:
-    The steps; to go through them raises a `files.WriteError` if a checkpoint
-    cannot be written, and a `ValueError` if that which was restored is of more
-    steps.
+  Yields:
+    The steps. The iteration raises a `files.WriteError` if a checkpoint cannot
+    be written, and a `ValueError` if the restored run has more steps.
   """
   if checkpoint is None:
     return iter(range(1, num_steps + 1))
@@ -498,25 +500,25 @@ def steps(
 
 
 def too_long(done: int, asked: int, what: str = "steps") -> ValueError:
-  """Returns the error of a run that was saved after more than is asked for."""
+  """Returns the error for a run that has more steps than requested."""
   return ValueError(
     f"checkpoint: the run was saved after {done} {what}, more than the {asked}"
-    " it is to take; ask for as many or more, or start anew in another place"
+    " requested; request at least as many, or start a new run in another folder"
   )
 
 
 def _made(record: Record, make: Callable[..., Any]) -> list[Any]:
-  """Returns what was measured, as `make` makes it."""
+  """Returns the measurements, converted by `make`."""
   try:
     return [make(**encoding.from_json(each)) for each in record.measured]
   except (TypeError, ValueError, KeyError) as error:
     raise state_file.UnusableError(
-      f"what it measured is of another version ({error})"
+      f"its measurements are from another version ({error})"
     ) from error
 
 
 def _structure(running: rounds.Rounds) -> str:
-  """Returns a digest of the structure of all that is saved."""
+  """Returns a digest of the structure of everything that is saved."""
   return array_cache.key(
     {
       "server": encoding.structure(running.server_state),

@@ -1,4 +1,4 @@
-"""Checks of what all drivers are told, beside `arguments`."""
+"""Checks of arguments that all drivers share, beside `arguments`."""
 
 from typing import Any
 
@@ -7,28 +7,28 @@ from tff_shift.learning import algorithm as algorithm_lib
 
 
 def algorithm(value: Any) -> None:
-  """Raises a ValueError if it is no `algorithm.FederatedAlgorithm`."""
+  """Raises a ValueError if it is not an `algorithm.FederatedAlgorithm`."""
   arguments.has("algorithm", value, ["phases"], "what algorithms.build returns")
 
 
 def trains(value: algorithm_lib.FederatedAlgorithm) -> None:
-  """Raises a ValueError if a round of an algorithm has no phase."""
+  """Raises a ValueError if the rounds of an algorithm have no phase."""
   if not value.phases:
     raise ValueError(
-      f"algorithm {value.name} is not allowed: it trains nothing, and has no"
-      " rounds to be run"
+      f"algorithm {value.name} is not allowed: it trains nothing, so it has no"
+      " rounds to run"
     )
 
 
 def data_kind(value: algorithm_lib.FederatedAlgorithm, *kinds: type) -> None:
-  """Refuses an algorithm whose clients take other data than a driver gives.
+  """Refuses an algorithm whose clients take data of another type.
 
   Args:
     value: The algorithm.
-    *kinds: The named tuples that the driver gives to clients.
+    *kinds: The named tuples that the driver passes to clients.
 
   Raises:
-    ValueError: If its clients take something else.
+    ValueError: If its clients take another type.
   """
   data_type = value.evaluate_clients.type_signature.parameter[2].member
   found = data_type.python_container

@@ -1,7 +1,7 @@
-"""What a client trains on and what it predicts: made, and checked.
+"""Training data and evaluation data of clients, built and validated.
 
-Clients' data enter a simulation through a `ClientDataValidator`: what is inside
-can trust them, and TensorFlow never has to say what is wrong with them.
+Client data are validated once, on entry, so that errors are one-line
+ValueErrors instead of TensorFlow tracebacks.
 """
 
 import functools
@@ -19,20 +19,20 @@ from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 
-# The examples, which are checked together.
+# The fields of examples, which are checked together.
 _EXAMPLES = "x", "y", "domain_sizes"
-# Examples without classes.
+# The field of examples without classes.
 _STREAM = "stream_x"
 
 
 def training_data(
   examples: Sequence[examples_lib.Examples], run_seed: int
 ) -> list[local_training.ClientData]:
-  """Returns what each client trains on; a client's id is its position.
+  """Returns the training data of each client; a client's id is its position.
 
   Args:
     examples: The examples of each client; they are one domain.
-    run_seed: Fixes the clients' batches.
+    run_seed: Determines the clients' batches.
 
   Returns:
     The data of each client.
@@ -52,16 +52,17 @@ def training_data(
 def to_predict(
   x: np.ndarray, y: np.ndarray, domain_sizes: Sequence[int], client_id: int = 0
 ) -> local_training.ClientData:
-  """Returns examples to predict.
+  """Returns evaluation data.
 
   Args:
     x: The examples, [n, ...].
     y: Their classes, [n] int32.
-    domain_sizes: How many belong to each domain, in order, [num_domains].
+    domain_sizes: The number of examples of each domain, in order,
+      [num_domains].
     client_id: The client.
 
   Returns:
-    The data. Its seed is no client's: predictions draw nothing.
+    The data. Their seed is arbitrary: predictions are deterministic.
   """
   return local_training.ClientData(
     x=x,
@@ -75,18 +76,18 @@ def to_predict(
 def inputs(
   examples: examples_lib.Examples, what: str, shape: tuple[int, ...] | None
 ) -> np.ndarray:
-  """Checks examples before there is an algorithm that says what is right.
+  """Checks examples before the algorithm is built.
 
   Args:
     examples: The examples of a client, at least one.
-    what: What messages call them.
+    what: Their name in messages.
     shape: The shape of an example. None: any.
 
   Returns:
     Their x, uint8 or float32.
 
   Raises:
-    ValueError: Something is wrong; the message is one line.
+    ValueError: If an array is not valid; one line.
   """
   _check_fields(examples, what)
   x = np.asarray(examples.x)
@@ -101,7 +102,7 @@ def inputs(
 
 
 def _check_fields(examples: Any, what: str) -> None:
-  """Refuses what is no `Examples`."""
+  """Refuses values that are not `Examples`."""
   if not (hasattr(examples, "x") and hasattr(examples, "y")):
     raise ValueError(
       f"{what}: Examples(x, y) wanted, got {type(examples).__name__}"
@@ -109,12 +110,12 @@ def _check_fields(examples: Any, what: str) -> None:
 
 
 class LeftOut(NamedTuple):
-  """The clients that some of a run leaves out, by what the data call them.
+  """The clients that some parts of a run leave out, by their names in the data.
 
   Attributes:
-    training: Those without an example that is trained on; they have weight 0.
-    evaluation: Those without an example to predict, or without what their own
-      predictions need. No mean over clients counts them.
+    training: Clients without training examples; they have weight 0.
+    evaluation: Clients without evaluation examples, or without the data that
+      their own predictions need. Means over clients exclude them.
   """
 
   training: tuple[str, ...] = ()
@@ -122,57 +123,53 @@ class LeftOut(NamedTuple):
 
 
 class Validated(NamedTuple):
-  """A client's data before and after the check."""
+  """A client's data before and after validation."""
 
   given: Any
   checked: Any
 
 
 class ClientDataValidator:
-  """Checks clients' data against what an algorithm takes, and casts them.
+  """Validates client data for an algorithm and casts their types.
 
-  Data are named tuples such as `local_training.ClientData`. An array that has
-  its type already stays the same object: by it read-only arrays are known
-  again.
+  Data are named tuples such as `local_training.ClientData`. Arrays that already
+  have the right type stay the same object, so that read-only arrays can be
+  recognised.
   """
 
   def __init__(self, algorithm: algorithm_lib.FederatedAlgorithm):
-    """Looks at nothing yet.
-
-    Args:
-      algorithm: The algorithm; its types say what is right.
-    """
+    """Stores the algorithm, whose types define what is valid."""
     self._algorithm = algorithm
 
   def training(
     self, data: Any, client: int | str, *, allow_empty: bool = False
   ) -> Any:
-    """Checks what a client trains on or adapts to.
+    """Validates a client's data for training or adaptation.
 
     Args:
       data: The client's data.
       client: The client, for messages.
-      allow_empty: Whether there may be no example.
+      allow_empty: Whether the data may have no examples.
 
     Returns:
-      The data in the types that the algorithm takes, with at least one example
-      unless `allow_empty`.
+      The data in the types of the algorithm, with at least one example unless
+      `allow_empty`.
 
     Raises:
-      ValueError: Something is wrong; the message is one line that names the
-        client and the array.
+      ValueError: If an array is not valid; one line that names the client and
+        the array.
     """
     return self._check(data, 0, f"client {client}", allow_empty=allow_empty)
 
   def training_of_all(
     self, data: Sequence[Any], before: Sequence[Validated] = ()
   ) -> list[Validated]:
-    """Checks the data of all clients, see `training`.
+    """Validates the data of all clients, see `training`.
 
     Args:
       data: The data of each client.
-      before: What this gave the last time, if it did: arrays that come again
-        are not looked at again.
+      before: The previous result of this method, if any: the same arrays are
+        not checked again.
 
     Returns:
       The data of each client.
@@ -190,7 +187,7 @@ class ClientDataValidator:
   def examples(
     self, examples: examples_lib.Examples, client: int | str
   ) -> examples_lib.Examples:
-    """Checks the examples of a client, see `training`; there may be none."""
+    """Validates the examples of a client, possibly none, see `training`."""
     what = f"client {client}"
     _check_fields(examples, what)
     return self._checked_examples(
@@ -198,12 +195,12 @@ class ClientDataValidator:
     )
 
   def prediction(self, data: Any, client: int | str) -> Any:
-    """Checks what a client predicts, likewise; there may be no example."""
+    """Validates a client's evaluation data, possibly without examples."""
     what = f"client {client}, to predict"
     return self._check(data, 1, what, allow_empty=True)
 
   def queries(self, x: np.ndarray) -> np.ndarray:
-    """Checks examples without classes, any number of them, see `training`."""
+    """Validates examples without classes, any number, see `training`."""
     x_type = self._types[1]["x"]
     x = examples_lib.checked_array(
       x, "queries", shape=tuple(x_type.shape), dtype=x_type.dtype.type
@@ -213,7 +210,7 @@ class ClientDataValidator:
 
   @functools.cached_property
   def _types(self) -> list[dict[str, tff.Type]]:
-    """The types of the fields, of training and of prediction."""
+    """The types of the fields of training data and of evaluation data."""
     signature = self._algorithm.evaluate_clients.type_signature
     return [
       dict(tff.structure.iter_elements(signature.parameter[position].member))
@@ -229,17 +226,17 @@ class ClientDataValidator:
     *,
     allow_empty: bool = False,
   ) -> Any:
-    """Checks a client's data but for what is known.
+    """Validates a client's data except for the known arrays.
 
     Args:
       data: The data.
       use: 0: training; 1: prediction.
-      what: What messages call the client.
-      known: Other data of the client, before and after this.
-      allow_empty: Whether there may be no example.
+      what: The client's name in messages.
+      known: Other data of the client, before and after validation.
+      allow_empty: Whether the data may have no examples.
 
     Returns:
-      The data, the same object where nothing had to be cast.
+      The data, the same object if nothing had to be cast.
 
     Raises:
       ValueError: See `training`.
@@ -303,7 +300,7 @@ class ClientDataValidator:
     what: str,
     allow_empty: bool = False,
   ) -> examples_lib.Examples:
-    """Checks the `x` and `y` of something."""
+    """Validates the fields `x` and `y`."""
     found = examples_lib.checked(
       examples.x,
       examples.y,
@@ -317,7 +314,7 @@ class ClientDataValidator:
     return found
 
   def _check_ids(self, x: np.ndarray, what: str) -> None:
-    """Refuses ids of words that the model does not have."""
+    """Refuses word ids that the model does not have."""
     size = self._algorithm.model.vocabulary_size
     if size is not None:
       text.check_ids(x, size, what)
@@ -326,7 +323,7 @@ class ClientDataValidator:
 def _checked_field(
   value: Any, type_spec: tff.Type, name: str, what: str
 ) -> Any:
-  """Checks what stands beside the examples, if it is an array."""
+  """Validates a field beside the examples if it is an array."""
   if not isinstance(type_spec, tff.TensorType):
     return value
   what = f"{name} of {what}"

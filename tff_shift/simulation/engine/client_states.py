@@ -1,10 +1,9 @@
-"""The states of all clients, of which few need be in memory.
+"""The states of all clients, few of which need to be in memory.
 
-A client's first state is a function of its seed and of what the server holds at
-the moment: it is computed when it is asked for, and takes no memory until the
-client has another one. Of the other
-states so many as are allowed stay in memory, those that were used last; the
-rest goes to a file.
+A client's first state is a function of its seed and the current server state.
+It is computed on request and takes no memory until the client gets another
+state. Of the other states, the most recently used ones stay in memory, up to a
+limit; the rest are written to a file.
 """
 
 import itertools
@@ -20,15 +19,15 @@ import tensorflow as tf
 from tff_shift.simulation.storage import encoding
 from tff_shift.simulation.storage import state_file
 
-# So many are in memory while someone goes through all.
+# The number of states in memory while iterating over all of them.
 _CHUNK = 1000
 
 
 class Storage(NamedTuple):
-  """Where states go that are not to stay in memory.
+  """The storage of states that do not stay in memory.
 
   Attributes:
-    max_in_memory: So many stay, at least 1.
+    max_in_memory: The number of states in memory, at least 1.
     file: The file for the others.
   """
 
@@ -39,9 +38,9 @@ class Storage(NamedTuple):
 class ClientStates(Sequence):
   """The states of all clients by position; they share one structure.
 
-  To go through all of them computes the first state of each client that has no
-  other one, in memory for as long as the caller keeps it. `take` and `put` are
-  for those of some.
+  Iterating over all of them computes the first state of each client that has no
+  other one; it stays in memory as long as the caller keeps it. Use `take` and
+  `put` for some of the clients.
   """
 
   def __init__(
@@ -51,13 +50,13 @@ class ClientStates(Sequence):
     seed_of: Callable[[int], Any],
     storage: Storage | None = None,
   ):
-    """Computes nothing yet.
+    """Stores the arguments; computes nothing yet.
 
     Args:
       num_clients: The number of clients.
-      initialize: Seeds of clients to their first states.
-      seed_of: A client to its seed.
-      storage: Where states go that are not to stay in memory. None: all stay.
+      initialize: Maps seeds of clients to their first states.
+      seed_of: Maps a client to its seed.
+      storage: The storage of states that do not stay in memory. None: all stay.
     """
     self._num_clients = num_clients
     self._initialize = initialize
@@ -65,7 +64,7 @@ class ClientStates(Sequence):
     self._storage = storage
     # In the order of their last use, if there is a limit.
     self._in_memory = {}
-    # Those of them that differ from what is in the file.
+    # The states in memory that differ from the file.
     self._unwritten = set()
     self._example = None
 
@@ -84,12 +83,12 @@ class ClientStates(Sequence):
 
   @property
   def storage(self) -> Storage | None:
-    """Where states go that are not to stay in memory; None: all stay."""
+    """The storage of states that do not stay in memory; None: all stay."""
     return self._storage
 
   @property
   def template(self) -> Any:
-    """A state with the structure of all."""
+    """A state with the structure that all share."""
     if self._example is None:
       self._learn(self._initialize([self._seed_of(0)])[0])
     return self._example[0]
@@ -102,11 +101,11 @@ class ClientStates(Sequence):
   def take(
     self, clients: Sequence[int], seeds: Sequence[Any] | None = None
   ) -> list[Any]:
-    """Returns the states of some clients; those in need are computed at once.
+    """Returns the states of some clients; computes missing ones in one call.
 
     Args:
       clients: Different clients.
-      seeds: Their seeds, if they are at hand.
+      seeds: Their seeds, if available.
 
     Returns:
       The states, in the same order.
@@ -152,9 +151,9 @@ class ClientStates(Sequence):
     self._evict()
 
   def replace(self, states: Mapping[int, Any]) -> None:
-    """Puts the states of some clients, and gives all others their first one.
+    """Sets the states of some clients and resets all others to the first one.
 
-    A new file replaces that of before.
+    A new file replaces the old one.
     """
     self._in_memory, self._unwritten = {}, set()
     if self._storage is not None:
@@ -162,7 +161,7 @@ class ClientStates(Sequence):
     self.put(list(states), list(states.values()))
 
   def commit(self, step: int) -> state_file.Content:
-    """Writes all states to the file, to last; see `StateFile.commit`."""
+    """Writes all states to the file permanently; see `StateFile.commit`."""
     self._write(list(self._in_memory))
     return self._storage.file.commit(step)
 
@@ -173,16 +172,17 @@ class ClientStates(Sequence):
     content: state_file.Content,
     oldest: int,
   ) -> None:
-    """Goes back to the states at a step; see `StateFile.restore`.
+    """Restores the states at a step; see `StateFile.restore`.
 
     Args:
-      file: The file; that of the storage, or one that is read whole.
+      file: The file; the storage's file, or one that is read into memory.
       step: The step.
-      content: What it must hold.
+      content: The expected content.
       oldest: The first step that is still needed.
 
     Raises:
-      state_file.UnusableError: If it does not; all states are as before.
+      state_file.UnusableError: If the file has another content; all states stay
+        unchanged.
     """
     file.restore(step, content, oldest)
     if self._storage is not None and file is self._storage.file:
@@ -196,18 +196,18 @@ class ClientStates(Sequence):
       )
 
   def close(self) -> None:
-    """Ends the use of the file; what is there cannot be asked for any more."""
+    """Closes the file; its states are no longer available."""
     if self._storage is not None:
       self._storage.file.close()
 
   @property
   def _is_stateless(self) -> bool:
-    """Whether it is known that there is nothing to keep."""
+    """Whether the states are known to be empty."""
     return self._example is not None and not tf.nest.flatten(self._example)
 
   def _learn(self, state: Any) -> None:
     if self._example is None:
-      # In a tuple, for a state may be None.
+      # In a tuple, because a state can be None.
       self._example = (state,)
 
   def _find(self, client: int) -> tuple[Any] | None:
@@ -225,7 +225,7 @@ class ClientStates(Sequence):
     return None
 
   def _evict(self) -> None:
-    """Leaves so many in memory as are allowed."""
+    """Moves states out of memory until the limit is met."""
     if self._storage is not None:
       surplus = len(self._in_memory) - self._storage.max_in_memory
       oldest = list(itertools.islice(self._in_memory, max(surplus, 0)))
@@ -234,7 +234,7 @@ class ClientStates(Sequence):
         del self._in_memory[client]
 
   def _write(self, clients: Sequence[int]) -> None:
-    """Writes to the file what is not there as it is in memory."""
+    """Writes the states that differ from the file."""
     unwritten = [each for each in clients if each in self._unwritten]
     if unwritten:
       self._storage.file.write(

@@ -1,8 +1,8 @@
 """Rounds of an algorithm over a population of clients.
 
-Whatever the scenario, a round is the same: draw who takes part, gather their
-states in the order of their ids, run the phases, put the states back. Its time
-and memory depend on who takes part, not on how many clients there are.
+A round is the same in every scenario: sample the cohort, gather its states in
+the order of client ids, run the phases, store the states. Its time and memory
+depend on the cohort size, not on the number of clients.
 """
 
 import math
@@ -29,7 +29,7 @@ DivergedError = errors.DivergedError
 
 
 def num_sampled(num_clients: int, participation: float) -> int:
-  """Returns how many clients take part in a round, see `sample_clients`."""
+  """Returns the cohort size, see `sample_clients`."""
   num_clients = arguments.integer("num_clients", num_clients)
   participation = arguments.participation(participation)
   return max(1, math.floor(participation * num_clients + 0.5))
@@ -38,20 +38,20 @@ def num_sampled(num_clients: int, participation: float) -> int:
 def sample_clients(
   num_clients: int, participation: float, run_seed: int, round_num: int
 ) -> list[int]:
-  """Draws the clients of a round, a pure function of its arguments.
+  """Samples the cohort of a round, a pure function of its arguments.
 
-  The time it takes depends on their number alone, unless that is above one in
-  50 of more than 10,000 clients.
+  The time depends only on the cohort size, unless more than 1 in 50 of more
+  than 10,000 clients take part.
 
   Args:
-    num_clients: The number of clients there are.
-    participation: The share that takes part, above 0 and at most 1. At least
-      one client does.
+    num_clients: The number of clients.
+    participation: The client fraction, above 0 and at most 1. At least one
+      client is sampled.
     run_seed: The run's seed.
     round_num: The round, from 0.
 
   Returns:
-    The ids of different clients, in ascending order: the order of clients
+    The ids of different clients, in ascending order, since the order of clients
     changes the bits of a mean.
 
   Raises:
@@ -68,10 +68,10 @@ def sample_clients(
 
 
 class DataOnDemand(Sequence):
-  """The data of clients by position, each made when it is asked for.
+  """The data of clients by position, built on request.
 
   Attributes:
-    is_checked: Whether what is made has been checked.
+    is_checked: Whether the data are already validated.
   """
 
   def __init__(
@@ -81,14 +81,14 @@ class DataOnDemand(Sequence):
     *,
     is_checked: bool = False,
   ):
-    """Makes nothing yet.
+    """Stores the arguments; builds nothing yet.
 
     Args:
       num_clients: The number of clients, at least 1.
-      make: A client to its data; a pure function.
-      is_checked: Whether what is made has passed a
-        `client_data.ClientDataValidator` already. Else it does each time that
-        it is made.
+      make: Maps a client to its data; a pure function.
+      is_checked: Whether the data have already passed a
+        `client_data.ClientDataValidator`. Otherwise they are validated each
+        time that they are built.
     """
     self.is_checked = is_checked
     self._num_clients = arguments.integer("num_clients", num_clients)
@@ -105,21 +105,21 @@ class DataOnDemand(Sequence):
 
 
 class Rounds:
-  """The state of a run and the step to the next round.
+  """The state of a run, advanced round by round.
 
   Attributes:
     algorithm: The algorithm.
-    data: What each client trains on or adapts to, checked; may be replaced
-      between rounds. A round asks for that of its participants only.
+    data: The validated data for each client's training or adaptation; may be
+      replaced between rounds. A round reads only the data of its cohort.
     server_state: The server's state.
-    states: The clients' states, of which those of some can be had; see
-      `client_states`.
-    round_num: The number of rounds done.
-    seconds: The duration of each round done, in seconds.
-    losses: The training loss of each round done, the mean over its clients;
-      empty where a round has no phase.
-    starts: The rounds, from 0, that were the first of a process: they compile.
-    num_diverged: How many clients' work was left out so far, see `phases`.
+    states: The clients' states, see `client_states`.
+    round_num: The number of completed rounds.
+    seconds: The duration of each completed round, in seconds.
+    losses: The training loss of each completed round, the mean over its
+      clients; empty if rounds have no phase.
+    starts: The rounds, from 0, that were the first of a process and include
+      compilation.
+    num_diverged: The number of diverged client updates so far, see `phases`.
   """
 
   def __init__(
@@ -134,25 +134,25 @@ class Rounds:
   ):
     """Draws the initial state of the server.
 
-    A client's is drawn when it is first needed, with the seed of its data here.
+    A client's state is drawn when first needed, with the seed of its data.
 
     Args:
       algorithm: The algorithm.
-      data: What each client trains on or adapts to. A list or tuple is checked
-        here, and cast to the types that the algorithm takes; any other sequence
-        client by client when it is asked for, such as a `DataOnDemand` where
-        the data of all clients do not fit into memory.
+      data: The data for each client's training or adaptation. A list or tuple
+        is validated here and cast to the types of the algorithm. Any other
+        sequence is validated client by client on request, such as a
+        `DataOnDemand` if the data of all clients do not fit into memory.
       run_seed: The run's seed.
-      participation: The share of clients in a round, above 0 and at most 1.
-      storage: Where clients' states go that are not to stay in memory. None:
+      participation: The client fraction per round, above 0 and at most 1.
+      storage: The storage of client states that do not stay in memory. None:
         all stay.
-      on_loss: Called after each round with the number of rounds done and its
-        training loss; by `resume` first for those of before.
+      on_loss: Called after each round with the number of completed rounds and
+        the training loss; `resume` first calls it for earlier rounds.
 
     Raises:
-      ValueError: If an argument is not allowed, the data of a client are not
-        what the algorithm takes, or there are no clients or more than the
-        algorithm can tell apart.
+      ValueError: If an argument is not allowed, the data of a client do not
+        match the algorithm, or there are no clients or more than the algorithm
+        can distinguish.
     """
     checks.algorithm(algorithm)
     self._run_seed = arguments.seed("run_seed", run_seed)
@@ -161,8 +161,8 @@ class Rounds:
     max_clients = getattr(algorithm, "max_clients", None)
     if max_clients is not None and num_clients > max_clients:
       raise ValueError(
-        f"data must have an entry for at most {max_clients} clients, whom"
-        f" {algorithm.name} as it was built can tell apart, got {num_clients}"
+        f"data must have an entry for at most {max_clients} clients, the number"
+        f" that {algorithm.name} was built for, got {num_clients}"
       )
     self._num_clients = num_clients
     self.algorithm = algorithm
@@ -173,7 +173,7 @@ class Rounds:
     self.server_state = algorithm.initialize(randomness.server_seed(run_seed))
     self.states = client_states_lib.ClientStates(
       len(first_data),
-      # A client that has not taken part yet knows no other weights than these.
+      # Before its first round a client knows no other weights than these.
       lambda seeds: self.algorithm.initialize_client(self.server_state, seeds),
       lambda client: first_data[client].seed,
       storage,
@@ -183,13 +183,13 @@ class Rounds:
     self.losses = []
     self.starts = [0]
     self.num_diverged = 0
-    # Checked where it is used.
+    # Validated by `sample_clients`.
     self._participation = participation
     self._on_loss = on_loss
 
   @property
   def data(self) -> Sequence[Any]:
-    """What each client trains on or adapts to, checked."""
+    """The validated data for each client's training or adaptation."""
     return self._data
 
   @data.setter
@@ -209,14 +209,14 @@ class Rounds:
     """Runs a round.
 
     Returns:
-      The metrics of its last phase; none where a round has no phase. But
-      `num_diverged` is the largest of all phases: how many clients' work was
-      left out, see `phases`.
+      The metrics of its last phase; empty if rounds have no phase.
+      `num_diverged` is the maximum over the phases, see `phases`.
 
     Raises:
-      DivergedError: If the work of all clients in a phase has diverged. The run
-        stays as it was before the round.
-      ValueError: If data that are made on demand are wrong; likewise.
+      DivergedError: If all clients have diverged in a phase. The run stays as
+        before the round.
+      ValueError: If data built on request are not valid. The run stays as
+        before the round.
     """
     start = time.perf_counter()
     chosen = sample_clients(
@@ -245,14 +245,14 @@ class Rounds:
       metrics["num_diverged"] = num_diverged
     if num_diverged:
       logging.warning(
-        "%s, round %d: what %d of %d clients trained is not finite and is"
+        "%s, round %d: the updates of %d of %d clients are not finite and are"
         " left out",
         self.algorithm.name,
         self.round_num + 1,
         num_diverged,
         len(chosen),
       )
-    # Only now, so that an interrupted round leaves the run as it was.
+    # Last, so that an interrupted round leaves the run unchanged.
     self.server_state = server_state
     self.states.put(chosen, states)
     self.num_diverged += int(num_diverged)
@@ -272,14 +272,14 @@ class Rounds:
     num_diverged: int = 0,
     losses: Sequence[float] = (),
   ) -> None:
-    """Takes over the rounds that another process has done.
+    """Restores the rounds of another process.
 
     Args:
       server_state: The server's state after them.
       client_states: All clients' states after them. None: `states` has them.
       seconds: The duration of each, in seconds.
-      starts: Those that were the first of a process.
-      num_diverged: How many clients' work was left out in them.
+      starts: The rounds that were the first of a process.
+      num_diverged: The number of diverged client updates in them.
       losses: The training loss of each.
     """
     self.server_state = server_state
@@ -294,14 +294,14 @@ class Rounds:
       self._on_loss(round_num, loss)
 
   def close(self) -> None:
-    """Ends the use of a file of states, if there is one."""
+    """Closes the file of states, if there is one."""
     self.states.close()
 
   @property
   def client_states(self) -> list[Any]:
     """All clients' states by position, as computations take them.
 
-    They are in memory at once, and a change of the list changes no state.
+    All of them are in memory, and changing the list changes no state.
     """
     return self.states[:]
 
@@ -310,19 +310,16 @@ class Rounds:
     self.states.replace(dict(enumerate(states)))
 
   def kept_states(self) -> tuple[Any, Sequence[Any] | None]:
-    """Returns what stays after `close`: the states of server and clients.
+    """Returns the states that remain after `close`: of server and clients.
 
-    Those of the clients are None where a file has them.
+    The clients' states are None if they are in a file.
     """
     in_file = self.states.storage is not None
     return self.server_state, None if in_file else self.states
 
   @property
   def seconds_per_round(self) -> float:
-    """The mean duration of a round but for those that compile.
-
-    It is 0 if there was no round.
-    """
+    """The mean duration of rounds without compilation, 0 without rounds."""
     compiled = [
       seconds
       for round_num, seconds in enumerate(self.seconds)

@@ -1,6 +1,6 @@
-"""The clients of a federation in use: they predict, and ask for other models.
+"""The clients of a deployed federation: they predict and request new models.
 
-Nobody trains here. See `dynamic` for the scenario.
+There is no training here. See `dynamic_personalization` for the scenario.
 """
 
 from collections.abc import Callable
@@ -14,14 +14,14 @@ from tff_shift.learning import evaluation
 from tff_shift.simulation.engine import client_data
 from tff_shift.simulation.engine import rounds
 
-# The examples of a period, [n, ...], to r.
+# Maps the examples of a period, [n, ...], to r.
 Represent = Callable[[np.ndarray], np.ndarray]
 
 
 def check_domains(
   algorithm: algorithm_lib.FederatedAlgorithm, num_clients: int
 ) -> None:
-  """Refuses an algorithm that was not built with a domain for each client."""
+  """Refuses an algorithm that was not built with one domain per client."""
   to_predict = algorithm.evaluate_clients.type_signature.parameter[3].member
   (found,) = to_predict.domain_sizes.shape
   if found != num_clients:
@@ -32,22 +32,21 @@ def check_domains(
 
 
 class Clients:
-  """The clients of a federation in use, each with a model of its own."""
+  """The clients of a deployed federation, each with its own model."""
 
   def __init__(self, running: rounds.Rounds, represent: Represent | None):
     """Takes over the states after training.
 
     Args:
-      running: The rounds, of an algorithm that was built with
-        `num_evaluation_domains` as many as there are clients; they stay as they
-        are.
-      represent: Examples to r. None where the algorithm takes none.
+      running: The rounds, of an algorithm whose `num_evaluation_domains` is the
+        number of clients; they are not changed.
+      represent: Maps examples to r. None: the algorithm takes none.
 
     Raises:
-      ValueError: If the algorithm was built otherwise.
+      ValueError: If the algorithm has another number of evaluation domains.
     """
     algorithm = running.algorithm
-    # A list of its own: what is put there changes no state.
+    # A copy: changes to this list change no state.
     self._states = running.client_states
     check_domains(algorithm, len(self._states))
     self._running = running
@@ -57,7 +56,7 @@ class Clients:
   def measure(
     self, examples: Sequence[examples_lib.Examples]
   ) -> dict[str, np.ndarray]:
-    """Lets each client predict its own examples with its own model.
+    """Evaluates each client's own model on its own examples.
 
     Args:
       examples: The examples of each client, at least one of each.
@@ -67,13 +66,13 @@ class Clients:
       each.
 
     Raises:
-      ValueError: If examples are not what the algorithm takes.
+      ValueError: If examples do not match the algorithm.
     """
     examples = [
       self._door.examples(each, client) for client, each in enumerate(examples)
     ]
-    # Metrics come as means over clients, for each domain: a domain of which one
-    # client alone has examples gives that of the client.
+    # Metrics are means over clients for each domain: with one domain per client
+    # they are the client's.
     sizes = np.diag([len(each.y) for each in examples])
     means = self._running.algorithm.evaluate_clients(
       self._running.server_state,
@@ -84,25 +83,25 @@ class Clients:
         for client, each in enumerate(examples)
       ],
     )
-    # Percent are made in float32, so that a share such as 0.7 gives 70.
+    # Percentages are computed in float32, so that 0.7 gives exactly 70.
     found = evaluation.report(means, np.asarray)
     return {name: each.astype(np.float64) for name, each in found.items()}
 
   def request(
     self, examples: Sequence[examples_lib.Examples], wanted: np.ndarray
   ) -> np.ndarray:
-    """Lets clients ask for another model, with the r of what they have met.
+    """Lets clients request a new model with the r of their latest examples.
 
     Args:
       examples: The examples of each client.
-      wanted: Who would ask, [num_clients] bool.
+      wanted: The clients that request one, [num_clients] bool.
 
     Returns:
-      Who was answered, [num_clients] bool: nobody where the algorithm has no
-      answer, and else who asked.
+      The clients that were answered, [num_clients] bool: `wanted`, or none if
+      the algorithm does not answer requests.
 
     Raises:
-      ValueError: If examples are not what the algorithm takes.
+      ValueError: If examples do not match the algorithm.
     """
     algorithm = self._running.algorithm
     if algorithm.request is None:

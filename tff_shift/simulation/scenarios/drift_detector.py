@@ -1,13 +1,14 @@
-"""What clients measure their data with: r, distances and the threshold.
+"""Drift detection at clients: representations r, distances and the threshold.
 
 Fed-3DA: A Dynamic and Personalized Federated Learning Framework (Wang, Sun, Wo,
 Liu; ICASSP 2023), Sections 2.2 and 2.3. Everything is fitted at the server,
-before any client has seen a drift: representations and an extractor of features
-to public data, the threshold DT to iid periods of the pool of training.
+before any drift: representations and a feature extractor on public data, the
+threshold DT on IID periods of the training pool.
 
-The paper does not say in which space the distance is. Here it is that of
-pixels, as its Section 2.1 calls x the features, or that of the extractor, a
-small network that is trained on public data and then never changes.
+The paper does not specify the space of the distance. Here it is either the
+space of pixels, since its Section 2.1 calls x the features, or the feature
+space of the extractor, a small network that is trained on public data and then
+fixed.
 """
 
 import math
@@ -33,10 +34,10 @@ from tff_shift.shift import representations
 
 FEATURES = choices.FEATURES
 
-# Pairs of periods that give the threshold: enough for a quantile of 0.95.
+# The threshold's sample of distances: enough for a quantile of 0.95.
 _NUM_PAIRS = 200
 
-# Four convolutions of the extractor; as many features as the last has channels.
+# Channels of the extractor's four convolutions; the last gives the features.
 _EXTRACTOR_CHANNELS = (16, 32, 32, 32)
 _HELD_OUT_SHARE = 0.2
 
@@ -44,13 +45,13 @@ _Function = Callable[[np.ndarray], np.ndarray]
 
 
 class Instruments(NamedTuple):
-  """What a client measures with; none of it looks at a label.
+  """The functions with which a client detects drift, without labels.
 
   Attributes:
-    represent: Examples of a period to r. None: nobody needs it.
-    features: Examples to what distances compare, [n, ...].
-    distance: The features of two periods to their distance.
-    threshold: DT: a greater distance is a drift.
+    represent: Maps the examples of a period to r. None: not needed.
+    features: Maps examples to the features of distances, [n, ...].
+    distance: Maps the features of two periods to their distance.
+    threshold: DT: a larger distance is a drift.
   """
 
   represent: representations.Representation | None
@@ -75,8 +76,8 @@ def extractor_model(
     input_dtype: `tf.uint8` of images, `tf.float32` of vectors.
 
   Returns:
-    The network, with an embedding of 32: of images a `cnn`, of vectors an
-    `mlp`.
+    The network, with an embedding of size 32: a `cnn` for images, an `mlp` for
+    vectors.
   """
   width = _EXTRACTOR_CHANNELS[-1]
   if len(input_shape) == 1:
@@ -97,14 +98,15 @@ def extractor_model(
 def split_public(
   public: examples.Examples, seed: int
 ) -> tuple[examples.Examples, examples.Examples]:
-  """Splits public data into what trains the extractor and what stops that.
+  """Splits public data into the extractor's training and validation data.
 
   Args:
     public: The public data, at least two examples.
     seed: Seed of the split.
 
   Returns:
-    Four fifths, and one fifth but at least one example.
+    Four fifths for training; one fifth, at least one example, for validation
+    (early stopping).
   """
   order = partition.generator("extractor", seed).permutation(len(public.y))
   num_held_out = max(1, round(_HELD_OUT_SHARE * len(order)))
@@ -118,14 +120,14 @@ def split_public(
 def make_extractor(
   model: split_model.SplitModel, weights: split_model.SplitWeights
 ) -> _Function:
-  """Makes a function of a trained backbone, which runs where TFF runs.
+  """Makes a function of a trained backbone that runs on TFF's executor.
 
   Args:
     model: The model.
     weights: Its weights, NumPy arrays.
 
   Returns:
-    Examples [n, ...] to embeddings [n, embedding_size] float32.
+    Maps examples [n, ...] to embeddings [n, embedding_size] float32.
   """
 
   @tff.tensorflow.computation(
@@ -142,7 +144,7 @@ def make_extractor(
 
 
 def checked_threshold(threshold: float) -> float:
-  """Checks DT, a number; infinite: no distance is a drift."""
+  """Validates DT, a number; infinite: no distance is a drift."""
   if threshold == math.inf:
     return math.inf
   return arguments.number("threshold", threshold)
@@ -161,26 +163,27 @@ def fit(
   quantile: float = 0.95,
   seed: int = 0,
 ) -> Instruments:
-  """Fits what clients measure with.
+  """Fits the functions for drift detection.
 
   Args:
-    dataset: The data set; of its parts, `public` and `train`.
+    dataset: The data set; its parts `public` and `train` are used.
     representation: One of `representations.NAMES`. None: no client needs r.
-    representation_size: The length of r; for `moments`, which has its own, it
-      does not count.
+    representation_size: The length of r; ignored by `moments`, whose length is
+      fixed.
     distance_features: One of `FEATURES`. Features of the extractor are
-      standardised to mean 0 and deviation 1 on public data; pixels are not.
-    period_size: The number of examples of a period, which the threshold suits.
+      standardised to mean 0 and standard deviation 1 on public data; pixels are
+      not.
+    period_size: The number of examples in a period, for the threshold.
     extractor: For `moments` and for distances in its space.
-    input_scaling: How vectors are scaled where no extractor does it: what has
-      the largest unit would else be all that there is. Pixels have one unit.
-    threshold: DT. None: the quantile of distances between iid periods of the
-      pool of training.
-    quantile: The share of them that is no drift.
-    seed: Seed of what is random in fitting.
+    input_scaling: Scaling of vectors if no extractor scales them: otherwise the
+      feature with the largest unit would dominate. Pixels have a common unit.
+    threshold: DT. None: the quantile of distances between IID periods of the
+      training pool.
+    quantile: The fraction of these distances that is not a drift.
+    seed: Seed of the random steps of fitting.
 
   Returns:
-    The instruments.
+    The functions.
 
   Raises:
     ValueError: If a value is not allowed or does not fit the data.

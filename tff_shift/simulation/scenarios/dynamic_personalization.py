@@ -1,21 +1,21 @@
-"""Training in periods, and use on data that drift from period to period.
+"""Training in periods, then deployment on data that drift between periods.
 
 The driver of the scenario of Fed-3DA: A Dynamic and Personalized Federated
 Learning Framework (Wang, Sun, Wo, Liu; ICASSP 2023), Algorithms 1 and 2. In
-training, a round is a period: every client draws its data anew. In use, nobody
-trains. Clients measure how far their data have moved since the last period,
-and, where the algorithm answers, those that see a drift send r and are sent
-another model.
+training, a round is a period: every client draws new data. In deployment there
+is no training. Clients measure the distance of their data to the previous
+period. If the algorithm answers requests, clients that detect a drift send r
+and receive another model.
 
-What the paper leaves open, and what is done here:
+Choices that the paper leaves open:
 
-  - A client's first model in use: it asks for one with the r of period 0, which
-    only starts the stream and is not measured.
-  - VACC of eq. 4 and 5: one number for an algorithm, the mean over clients and
-    iid periods of examples held out. A client asks for its model with the r of
+  - A client requests its first model in deployment with the r of period 0,
+    which only starts the stream and is not measured.
+  - VACC of eq. 4 and 5 is one number per algorithm, the mean over clients and
+    IID periods of held-out examples. A client requests its model with the r of
     one more such period.
-  - The model for a drift comes into use a period after the one that showed it
-    (theta^{p+1}, as Algorithm 2 has it), or at once (`apply_update`).
+  - The model for a drift is used one period after the one that showed it
+    (theta^{p+1}, as in Algorithm 2), or at once (`apply_update`).
 """
 
 import contextlib
@@ -45,21 +45,21 @@ from tff_shift.simulation.storage import results
 
 APPLY_UPDATES = choices.APPLY_UPDATES
 
-# So many iid periods of each client give the validation accuracy.
+# The number of IID periods of each client for the validation accuracy.
 NUM_VALIDATION_PERIODS = 10
 
 _Represent = deployment.Represent
 
 
 class Stream(NamedTuple):
-  """What clients meet in use, and how far it is from what they met before.
+  """The clients' data in deployment, and their distances between periods.
 
   Attributes:
     drawn: The periods of all clients, from 0 on.
-    distances: From the period before, without labels, of the periods 1 to
-      num_periods, [num_periods, num_clients] float64.
-    drifted: Whether the distribution is not that of the period before, likewise
-      bool. Nothing that clients do depends on it.
+    distances: Distances to the previous period, computed without labels, for
+      the periods 1 to num_periods, [num_periods, num_clients] float64.
+    drifted: Whether the distribution differs from the previous period,
+      [num_periods, num_clients] bool. Clients do not use it.
   """
 
   drawn: dynamic_personalization.Periods
@@ -68,15 +68,15 @@ class Stream(NamedTuple):
 
 
 class Inference(NamedTuple):
-  """What use on a stream gives, each [num_periods, num_clients].
+  """The results of deployment on a stream, each [num_periods, num_clients].
 
   Attributes:
-    measured: The metrics of `evaluation.METRICS` of each client with the model
-      in use, by name.
+    measured: The metrics of `evaluation.METRICS` of each client's current
+      model, by name.
     distances: See `Stream`.
     drifted: See `Stream`.
     detected: Whether the distance is above the threshold.
-    requested: Whether the client was sent another model.
+    requested: Whether the client received another model.
   """
 
   measured: Mapping[str, np.ndarray]
@@ -87,7 +87,7 @@ class Inference(NamedTuple):
 
   @property
   def accuracy(self) -> np.ndarray:
-    """In percent, [num_periods, num_clients]."""
+    """The accuracy in percent, [num_periods, num_clients]."""
     return self.measured["accuracy"]
 
   def of_period(self, period: int) -> dict[str, float | int]:
@@ -106,18 +106,18 @@ class Inference(NamedTuple):
 
 
 class DynamicResult(NamedTuple):
-  """What a run gives.
+  """The result of a run.
 
   Attributes:
     validation_accuracy: VACC, in percent.
     inferences: By the name of the stream's distribution.
-    seconds_per_round: The mean duration of a round of training, without the
-      drawing of data and r.
-    num_diverged: How often the work of a client was left out, see `phases`.
-    server_state: The server's state at the end; None where it was not kept.
+    seconds_per_round: The mean duration of a training round, without drawing
+      data and r.
+    num_diverged: The number of diverged client updates, see `phases`.
+    server_state: The server's state at the end; None if it was not kept.
     client_states: The clients' states at the end, by client: a sequence that
-      draws the first state of who never took part when it is asked for. None
-      where a storage keeps them in a file.
+      draws the first state of clients without a round on request. None if they
+      are in a file of a storage.
   """
 
   validation_accuracy: float
@@ -145,7 +145,7 @@ def batches(
 
 
 def takes_representation(algorithm: algorithm_lib.FederatedAlgorithm) -> bool:
-  """Tells whether clients train on a `PeriodData`, which has an r."""
+  """Returns whether clients train on a `PeriodData`, which has an r."""
   data_at_clients = algorithm.phases[0].type_signature.parameter[2]
   return data_at_clients.member.python_container is period_data.PeriodData
 
@@ -157,21 +157,22 @@ def training_data(
   represent: _Represent | None,
   run_seed: int,
 ) -> list[Any]:
-  """Returns what each client trains on in a period.
+  """Returns the training data of each client in a period.
 
   Args:
-    algorithm: The algorithm; it fixes the kind of data, not the examples.
+    algorithm: The algorithm; it determines the type of the data, not the
+      examples.
     drawn: The periods.
     period: The period, from 0.
-    represent: Examples to r. None where the algorithm takes none.
-    run_seed: Fixes the clients' batches.
+    represent: Maps examples to r. None: the algorithm takes none.
+    run_seed: Determines the clients' batches.
 
   Returns:
-    A `PeriodData` for each client where `takes_representation`, else a
+    A `PeriodData` for each client if `takes_representation`, otherwise a
     `ClientData`.
 
   Raises:
-    ValueError: The examples are not what the algorithm takes.
+    ValueError: If the examples do not match the algorithm.
   """
   door = client_data.ClientDataValidator(algorithm)
   examples = [
@@ -194,25 +195,25 @@ def train(
   participation: float = 1.0,
   on_round: Callable[[int, float], None] = lambda round_num, loss: None,
 ) -> rounds.Rounds:
-  """Trains an algorithm, a period in each round.
+  """Trains an algorithm, one period per round.
 
   Args:
     algorithm: The algorithm.
     drawn: The periods of training.
     represent: See `training_data`.
     num_rounds: The number of rounds, at least 1.
-    run_seed: Fixes initial weights, batches and who takes part.
-    participation: The share of clients in a round, above 0 and at most 1. A
-      client that does not take part in a period never sees its examples.
-    on_round: Called after each round with the number of rounds done and the
-      mean training loss.
+    run_seed: Determines initial weights, batches and cohorts.
+    participation: The client fraction per round, above 0 and at most 1. A
+      client never sees its examples of a period in which it does not take part.
+    on_round: Called after each round with the number of completed rounds and
+      the mean training loss.
 
   Returns:
-    The rounds, with the states of server and clients after the last.
+    The rounds, with the states of server and clients after the last one.
 
   Raises:
-    ValueError: If an argument is not allowed, or examples are not what the
-      algorithm takes.
+    ValueError: If an argument is not allowed, or examples do not match the
+      algorithm.
   """
   num_rounds = arguments.integer("num_rounds", num_rounds)
   running, data_of = _start(
@@ -233,7 +234,7 @@ def _start(
   on_round: Callable[[int, float], None],
   checkpoint: checkpoints.Run | None = None,
 ) -> tuple[rounds.Rounds, Callable[[int], list[Any]]]:
-  """Returns the rounds before the first, and the data of a round, from 1."""
+  """Returns the initial rounds, and a function from a round to its data."""
   _check_algorithm(algorithm)
   run_seed = arguments.seed("run_seed", run_seed)
   participation = arguments.participation(participation)
@@ -242,7 +243,7 @@ def _start(
   if takes_representation(algorithm):
     arguments.functions(represent=represent)
 
-  # To draw a period and its r may take longer than to train on it.
+  # Drawing a period and its r can take longer than training on it.
   @functools.lru_cache(maxsize=1)
   def data_of(round_num):
     return training_data(algorithm, drawn, round_num - 1, represent, run_seed)
@@ -263,18 +264,18 @@ def validate(
   drawn: dynamic_personalization.Periods,
   represent: _Represent | None,
 ) -> float:
-  """Measures VACC, the accuracy on iid periods.
+  """Measures VACC, the accuracy on IID periods.
 
   Args:
     running: See `deployment.Clients`.
-    drawn: Periods of examples held out; iid.
+    drawn: IID periods of held-out examples.
     represent: See `training_data`.
 
   Returns:
     Percent, the mean over clients and periods.
 
   Raises:
-    ValueError: See `deployment.Clients`; or there are other clients.
+    ValueError: See `deployment.Clients`; or if the clients differ.
   """
   _check_clients("drawn", drawn, len(running.data))
   clients = deployment.Clients(running, represent)
@@ -295,20 +296,20 @@ def measure_stream(
   instruments: instruments_lib.Instruments,
   on_period: Callable[[int], None] = lambda period: None,
 ) -> Stream:
-  """Measures how far clients move, which no algorithm has a part in.
+  """Measures the clients' drift, which does not depend on an algorithm.
 
   Args:
     drawn: The periods.
     num_periods: The number of periods after period 0, at least 1.
-    instruments: Gives the distance.
+    instruments: Computes the distance.
     on_period: Called after each period with its number.
 
   Returns:
     The stream.
 
   Raises:
-    ValueError: If `num_periods` is not allowed, or a client's examples are
-      none, or not like those of client 0 in period 0.
+    ValueError: If `num_periods` is not allowed, or a client has no examples or
+      examples of another type than client 0 in period 0.
   """
   num_periods = arguments.integer("num_periods", num_periods)
   _check_periods("drawn", drawn)
@@ -341,20 +342,20 @@ def infer(
     lambda period, accuracy: None
   ),
 ) -> Inference:
-  """Uses a trained algorithm on a stream.
+  """Deploys a trained algorithm on a stream.
 
   Args:
-    running: See `deployment.Clients`. They stay as they are: another stream
-      finds the states after training.
+    running: See `deployment.Clients`. They are not changed: every stream starts
+      from the states after training.
     stream: The stream.
     represent: See `training_data`.
-    threshold: DT: a greater distance is a drift. Infinite: there is none.
+    threshold: DT: a larger distance is a drift. Infinite: no drifts.
     apply_update: One of `APPLY_UPDATES`.
     on_period: Called after each period with its number, from 1, and the
       accuracy of each client.
 
   Returns:
-    What was measured.
+    The measurements.
 
   Raises:
     ValueError: If an argument is not allowed; see `deployment.Clients`.
@@ -388,19 +389,19 @@ def infer(
 
 
 def _check_algorithm(algorithm: algorithm_lib.FederatedAlgorithm) -> None:
-  """Refuses what cannot be trained in periods."""
+  """Refuses algorithms that cannot be trained in periods."""
   checks.algorithm(algorithm)
   checks.trains(algorithm)
   checks.data_kind(algorithm, local_training.ClientData, period_data.PeriodData)
 
 
 def _check_periods(name: str, drawn: Any) -> None:
-  """Refuses what draws no periods."""
+  """Refuses values that are not periods."""
   arguments.has(name, drawn, ["batch", "num_clients"], "a periods.Periods")
 
 
 def _checked_threshold(threshold: float, apply_update: str) -> float:
-  """Checks how drifts are found and what becomes of them."""
+  """Validates the arguments of drift detection."""
   arguments.choice("apply_update", apply_update, APPLY_UPDATES)
   return instruments_lib.checked_threshold(threshold)
 
@@ -408,7 +409,7 @@ def _checked_threshold(threshold: float, apply_update: str) -> float:
 def _check_clients(
   name: str, drawn: dynamic_personalization.Periods, num_clients: int
 ) -> None:
-  """Refuses periods of other clients than those that are trained."""
+  """Refuses periods whose clients are not those of training."""
   _check_periods(name, drawn)
   if drawn.num_clients != num_clients:
     raise ValueError(
@@ -418,7 +419,7 @@ def _check_clients(
 
 
 class _Used(NamedTuple):
-  """Use on a stream, with all that is told and kept of it."""
+  """The result of one stream, in the form of a checkpoint's measurement."""
 
   distribution: str
   validation_accuracy: float
@@ -451,37 +452,36 @@ def run(
   on_end: Callable[[rounds.Rounds], None] = lambda running: None,
   checkpoint: checkpoints.Run | None = None,
 ) -> DynamicResult:
-  """Trains an algorithm, validates it, and uses it on streams.
+  """Trains an algorithm, validates it, and deploys it on streams.
 
   Args:
     algorithm: The algorithm.
-    training: See `train`.
-    validation: See `validate`.
-    met: The streams by the names of their distributions. Without one, the
-      algorithm is trained and validated.
+    training: The periods of training.
+    validation: IID periods of held-out examples.
+    met: The streams by the names of their distributions; may be empty.
     represent: See `training_data`.
-    num_rounds: See `train`.
-    run_seed: Fixes initial weights, batches and who takes part.
-    threshold: See `infer`.
-    participation: The share of clients in a round.
-    apply_update: See `infer`.
+    num_rounds: The number of rounds, at least 1.
+    run_seed: Determines initial weights, batches and cohorts.
+    threshold: DT, see `infer`.
+    participation: The client fraction per round.
+    apply_update: One of `APPLY_UPDATES`.
     on_round: See `train`.
-    on_period: Called as that of `infer`, after the name of the stream.
-    on_stream: Called with the name of each stream and what use on it gave.
-    on_end: Called once, at the end, with the rounds: the states of the server
-      and of the clients can be had there, also of those in a file. A run that
-      was finished and goes on calls it again.
-    checkpoint: Where the run is saved, and goes on if it was stopped or had
-      fewer rounds; a stream counts as a step, as a round does. Then `on_round`
-      is first called for the rounds of before, and `on_stream` for the streams,
+    on_period: Called like that of `infer`, with the name of the stream first.
+    on_stream: Called with the name of each stream and its results.
+    on_end: Called once, at the end, with the rounds, from which the states of
+      server and clients can be read, also from a file. Resuming a finished run
+      calls it again.
+    checkpoint: Saves the run, and resumes it if it was interrupted or had fewer
+      rounds; streams count as steps like rounds. On resumption, `on_round` is
+      first called for earlier rounds, and `on_stream` for earlier streams
       unless more rounds follow.
 
   Returns:
-    What was measured.
+    The measurements.
 
   Raises:
-    ValueError: If an argument is not allowed, or examples are not what the
-      algorithm takes.
+    ValueError: If an argument is not allowed, or examples do not match the
+      algorithm.
   """
   _check_algorithm(algorithm)
   checks.checkpoint(checkpoint)
@@ -511,7 +511,7 @@ def run(
     if running.round_num > num_rounds:
       raise checkpoints.too_long(running.round_num, num_rounds, "rounds")
     if running.round_num < num_rounds:
-      # What fewer rounds gave was used, which has left no trace in the states.
+      # Results of fewer rounds are obsolete; they did not change the states.
       used.clear()
       return running.round_num
     return step
@@ -546,7 +546,7 @@ def run(
       )
       used.append(_Used(distribution, validation_accuracy, inference))
       on_stream(distribution, inference)
-    # Also for a finished run that goes on.
+    # Also for a finished run that is resumed.
     running.data = data_of(num_rounds)
     if not met:
       validation_accuracy = validate(running, validation, represent)

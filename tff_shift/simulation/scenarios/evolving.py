@@ -1,9 +1,9 @@
-"""Training on domains that evolve, judged on the next, unseen one.
+"""Training on evolving domains, evaluated on the next, unseen domain.
 
 The driver of the scenario of Federated Learning under Evolving Distribution
-Shifts: clients train on the source domains; the last domain, the target, is
-only ever predicted, by every client with its own model on its own share and by
-the server on all clients' shares together.
+Shifts: clients train on the source domains. The last domain, the target, is
+only predicted: by every client with its own model on its own test data, and by
+the server on the clients' pooled test data.
 """
 
 import contextlib
@@ -30,17 +30,17 @@ from tff_shift.simulation.storage import results
 
 
 class Evaluation(NamedTuple):
-  """What is measured after a round, accuracies in percent.
+  """The measurements after a round, accuracies in percent.
 
   Attributes:
-    round_num: The number of rounds done.
+    round_num: The number of completed rounds.
     train_loss: The mean training loss of the round.
-    client: The metrics of `evaluation.METRICS` on the target: of the clients
-      that are evaluated, each with its own model on its own share.
-    server: Likewise, of the server's model on all their shares; None where the
-      server has no model.
-    client_per_domain: As `client`, each [num_domains], after the last round
-      only.
+    client: The metrics of `evaluation.METRICS` on the target, of the evaluated
+      clients, each with its own model on its own test data.
+    server: The same metrics of the server model on their pooled test data. None
+      if the server has no model.
+    client_per_domain: As `client`, each [num_domains], only after the last
+      round.
   """
 
   round_num: int
@@ -50,9 +50,9 @@ class Evaluation(NamedTuple):
   client_per_domain: Mapping[str, np.ndarray] | None
 
   def measured(self) -> dict[str, float | None]:
-    """Returns what is measured on the target, by names as `client_loss`.
+    """Returns the measurements on the target by names such as `client_loss`.
 
-    The values of a server that has no model are None.
+    The values of a server without a model are None.
     """
     return {
       f"{who}_{name}": means and means[name]
@@ -62,18 +62,18 @@ class Evaluation(NamedTuple):
 
 
 class EvolvingResult(NamedTuple):
-  """The evaluations of a run, the last of which counts.
+  """The evaluations of a run; the last one is final.
 
   Attributes:
     evaluations: In the order of rounds.
     seconds_per_round: The mean duration of a round, without evaluation.
-    num_diverged: How often the work of a client was left out, see `phases`.
-    server_state: The server's state at the end; None where it was not kept.
+    num_diverged: The number of diverged client updates, see `phases`.
+    server_state: The server's state at the end; None if it was not kept.
     client_states: The clients' states at the end, by client: a sequence that
-      draws the first state of who never took part when it is asked for. None
-      where a storage keeps them in a file.
-    left_out: Who is not trained, and who is not evaluated; nobody where clients
-      are made on demand, of whom nobody knows.
+      draws the first state of clients without a round on request. None if they
+      are in a file of a storage.
+    left_out: The clients that are not trained or not evaluated; empty if
+      clients are built on request, since their data are not known in advance.
   """
 
   evaluations: tuple[Evaluation, ...]
@@ -100,7 +100,7 @@ class EvolvingResult(NamedTuple):
 def training_data(
   client: evolving.Client, run_seed: int
 ) -> local_training.ClientData:
-  """Returns a client's examples of the source domains, and no others."""
+  """Returns a client's training data: its examples of the source domains."""
   domain_sizes = client.train.domain_sizes[:-1]
   end = int(domain_sizes.sum())
   return local_training.ClientData(
@@ -116,7 +116,7 @@ def _checked(
   algorithm: algorithm_lib.FederatedAlgorithm,
   clients: Sequence[evolving.Client],
 ) -> Sequence[evolving.Client]:
-  """Checks what clients hold, once, or when it is made."""
+  """Validates clients, in advance or when they are built."""
   door = client_data.ClientDataValidator(algorithm)
 
   def check(position):
@@ -155,7 +155,7 @@ def left_out(
   min_source_domains: int = 1,
   can_predict: Callable[[local_training.ClientData], Any] | None = None,
 ) -> client_data.LeftOut:
-  """Tells who cannot take part.
+  """Returns the clients that cannot take part.
 
   Args:
     clients: The clients.
@@ -163,11 +163,11 @@ def left_out(
     can_predict: See `algorithm.AlgorithmSpec`.
 
   Returns:
-    The clients without examples of so many source domains, and those without an
-    example of the target, or that cannot predict it.
+    The clients without training examples of enough source domains, and those
+    without test examples of the target or that cannot predict it.
 
   Raises:
-    ValueError: They are all clients.
+    ValueError: If no client remains.
   """
   names = [
     str(each.client_id) if each.name is None else each.name for each in clients
@@ -189,14 +189,14 @@ def left_out(
   )
   if len(unpredicted) == len(clients):
     raise ValueError(
-      "no client has a test example of the last domain, the target, and what"
-      " its prediction needs"
+      "no client has test examples of the last domain, the target, and the data"
+      " that its prediction needs"
     )
   return client_data.LeftOut(untrained, unpredicted)
 
 
 def _can_be_evaluated(client, can_predict) -> bool:
-  """Tells whether a client counts in the means over the target."""
+  """Returns whether a client counts in the means over the target."""
   has_target = client.test.domain_sizes[-1] > 0
   return bool(
     has_target
@@ -205,7 +205,7 @@ def _can_be_evaluated(client, can_predict) -> bool:
 
 
 def _only_target(examples: evolving.ClientExamples) -> evolving.ClientExamples:
-  """Leaves the other domains empty."""
+  """Empties the other domains."""
   size = int(examples.domain_sizes[-1])
   start = len(examples.y) - size
   sizes = np.zeros_like(examples.domain_sizes)
@@ -214,7 +214,7 @@ def _only_target(examples: evolving.ClientExamples) -> evolving.ClientExamples:
 
 
 def _pool(parts: Sequence[evolving.ClientExamples]) -> evolving.ClientExamples:
-  """Joins the examples of several clients, domain by domain."""
+  """Pools the examples of several clients, sorted by domain."""
   ends = [np.cumsum(part.domain_sizes) for part in parts]
   slices = [
     (part, slice(end[m] - part.domain_sizes[m], end[m]))
@@ -247,36 +247,34 @@ def run(
   """Trains and evaluates an algorithm.
 
   Args:
-    algorithm: The algorithm, built for as many evaluation domains as the
-      clients have domains.
+    algorithm: The algorithm, built with the clients' number of domains as
+      `num_evaluation_domains`.
     clients: The clients; none has training examples of the last domain.
     num_rounds: The number of rounds, at least 1.
-    run_seed: Fixes initial weights, batches and who takes part.
-    participation: The share of clients in a round, above 0 and at most 1.
-    evaluate_every: Evaluates after every so many rounds, at least 1, and after
-      the last.
-    evaluation_clients: So many of the clients that can be evaluated are drawn
-      anew for each evaluation, and all that is measured is measured on these;
-      0: all clients.
-    on_round: Called after each round with the number of rounds done, the
+    run_seed: Determines initial weights, batches and cohorts.
+    participation: The client fraction per round, above 0 and at most 1.
+    evaluate_every: The number of rounds between evaluations, at least 1; the
+      last round is always evaluated.
+    evaluation_clients: The number of clients sampled for each evaluation, among
+      those that can be evaluated; all metrics are over these. 0: all clients.
+    on_round: Called after each round with the number of completed rounds, the
       training loss and, if there was one, the evaluation.
-    on_loss: Called after each round with the number of rounds done and its
-      training loss; if the run goes on, first for the rounds of before.
-    on_end: Called once, at the end, with the rounds: the states of the server
-      and of the clients can be had there, also of those in a file. A run that
-      was finished and goes on calls it again.
-    checkpoint: Where the run is saved, and goes on if it was stopped or had
-      fewer rounds; then `on_round` is first called for the rounds that were
-      evaluated before.
+    on_loss: Called after each round with the number of completed rounds and the
+      training loss; on resumption, first for earlier rounds.
+    on_end: Called once, at the end, with the rounds, from which the states of
+      server and clients can be read, also from a file. Resuming a finished run
+      calls it again.
+    checkpoint: Saves the run, and resumes it if it was interrupted or had fewer
+      rounds; then `on_round` is first called for the earlier evaluations.
 
   Returns:
     The evaluations and the mean duration of a round.
 
   Raises:
-    ValueError: An argument is not allowed, what a client holds is not what the
-      algorithm takes, or nobody can be trained or evaluated. A list or tuple of
-      clients is looked at before the first round, any other sequence client by
-      client when it is asked for.
+    ValueError: If an argument is not allowed, a client's data do not match the
+      algorithm, or no client can be trained or evaluated. A list or tuple of
+      clients is validated before the first round, any other sequence client by
+      client on request.
   """
   checks.algorithm(algorithm)
   checks.data_kind(algorithm, local_training.ClientData)
@@ -337,7 +335,7 @@ def run(
       )
 
     def revise(done):
-      # The last evaluation of a run of fewer rounds is one of many, or none.
+      # The last evaluation of a shorter run is an intermediate one, or none.
       if evaluations and done < num_rounds:
         last = evaluations[-1]
         if last.client_per_domain is not None:
@@ -375,14 +373,14 @@ def run(
 def evaluated_clients(
   num_clients: int, num_evaluated: int, run_seed: int, round_num: int
 ) -> list[int]:
-  """Draws who is evaluated after a round, a pure function of its arguments.
+  """Samples the evaluated clients, a pure function of its arguments.
 
   Args:
-    num_clients: The number of clients there are.
-    num_evaluated: So many are drawn, 0 at least and `num_clients` at most; all
-      if it is 0.
+    num_clients: The number of clients.
+    num_evaluated: The number of sampled clients, from 0 to `num_clients`; 0:
+      all.
     run_seed: The run's seed.
-    round_num: The number of rounds done.
+    round_num: The number of completed rounds.
 
   Returns:
     Different clients, in ascending order.
@@ -408,7 +406,7 @@ def _evaluate(
   train_loss: float,
   all_domains: bool,
 ) -> Evaluation:
-  """Evaluates the models of some clients, and the server's on their shares."""
+  """Evaluates some clients' models, and the server's on their pooled data."""
   algorithm = run_rounds.algorithm
   data = [run_rounds.data[client] for client in chosen]
   tests = [clients[client].test for client in chosen]

@@ -1,9 +1,9 @@
-"""Training clients, and asking them what none of them alone would know.
+"""Training clients, then asking them queries that no client can answer alone.
 
 The driver of the scenario of Beyond Aggregation: Guiding Clients in
-Heterogeneous Federated Learning, Section 4: after rounds of training, queries
-from the pooled test sets of all clients reach the server. With a guide each is
-answered by one client; without, by the majority of all.
+Heterogeneous Federated Learning, Section 4: after rounds of training, the
+server receives queries from the pooled test sets of all clients. With a guide,
+one client answers each query; without, a majority vote of all clients does.
 """
 
 import contextlib
@@ -28,21 +28,23 @@ from tff_shift.simulation.storage import results
 
 
 class Evaluation(NamedTuple):
-  """What is measured after a round, accuracies in percent.
+  """The measurements after a round, accuracies in percent.
 
   Attributes:
-    system_accuracy: Over the pooled test sets of all clients: the answer of the
-      client that the guide names, corrected for the clients' shares; the vote
-      of all clients where there is no guide.
-    average_accuracy: Of each client on its own test set, if it has one,
-      weighted by its number of training examples.
-    not_finite: The share, from 0 to 1, of their own test sets that clients do
-      not predict with numbers, which counts as wrong.
-    uncorrected_system_accuracy: As `system_accuracy`, by the guide's
-      probabilities as they are; None without a guide.
-    client_accuracy: The share of queries that are routed to the client from
+    system_accuracy: Over the pooled test sets of all clients: the answers of
+      the guide's routes, corrected for the clients' fractions; without a guide,
+      the vote of all clients.
+    average_accuracy: Mean accuracy of clients on their own test sets, weighted
+      by their numbers of training examples; clients without a test set are
+      excluded.
+    not_finite: The fraction, from 0 to 1, of predictions on clients' own test
+      sets that are not finite and count as wrong.
+    uncorrected_system_accuracy: As `system_accuracy`, with the guide's
+      uncorrected probabilities; None without a guide.
+    client_accuracy: The fraction of queries that are routed to the client from
       which they come; None without a guide.
-    uncorrected_client_accuracy: Likewise, by the probabilities as they are.
+    uncorrected_client_accuracy: As `client_accuracy`, with the uncorrected
+      probabilities.
   """
 
   system_accuracy: float
@@ -61,17 +63,18 @@ class GuidanceResult(NamedTuple):
   """All evaluations of a run.
 
   Attributes:
-    evaluations: By the number of rounds done.
-    final_rounds: The evaluated rounds over which `final` takes its means.
-    routing: How many queries of each client were routed to each client after
+    evaluations: By the number of completed rounds.
+    final_rounds: The evaluated rounds over which `final` averages.
+    routing: The number of queries of each client routed to each client after
       the last round, [origin, route] int64; None without a guide.
     seconds_per_round: The mean duration of a round, without evaluation.
-    num_diverged: How often the work of a client was left out, see `phases`.
-    server_state: The server's state at the end; None where it was not kept.
+    num_diverged: The number of diverged client updates, see `phases`.
+    server_state: The server's state at the end; None if it was not kept.
     client_states: The clients' states at the end, by client: a sequence that
-      draws the first state of who never took part when it is asked for. None
-      where a storage keeps them in a file.
-    left_out: Who has nothing to train on, and who has no test example.
+      draws the first state of clients without a round on request. None if they
+      are in a file of a storage.
+    left_out: The clients without training examples, and those without test
+      examples.
   """
 
   evaluations: dict[int, Evaluation]
@@ -89,10 +92,10 @@ class GuidanceResult(NamedTuple):
     )
 
   def final(self) -> dict[str, float]:
-    """Returns each metric's mean over the final rounds, and its spread there.
+    """Returns each metric's mean and standard deviation over the final rounds.
 
-    The spread is the standard deviation over rounds of one run, which is what
-    the tables of the paper print; its name ends in `_over_rounds`.
+    The standard deviation is over rounds of one run, as in the tables of the
+    paper; its name ends in `_over_rounds`.
     """
     rows = [self.evaluations[each].measured() for each in self.final_rounds]
     found = {}
@@ -109,19 +112,19 @@ def evaluate(
   train_sizes: Sequence[int],
   test: Sequence[examples.Examples],
 ) -> tuple[Evaluation, np.ndarray | None]:
-  """Asks a federation all test examples of all clients.
+  """Evaluates a federation on all test examples of all clients.
 
   Args:
     federation: The federation.
     train_sizes: The number of training examples of each client.
-    test: The test examples of each client, of which some may have none.
+    test: The test examples of each client; they may be empty.
 
   Returns:
-    The evaluation; and how many queries of each client were routed to each,
+    The evaluation, and the number of queries of each client routed to each,
     [origin, route] int64, None without a guide.
 
   Raises:
-    ValueError: If a client lacks a number or a set, or numbers are not allowed.
+    ValueError: If an entry for a client is missing, or numbers are not allowed.
   """
   num_clients = arguments.sequence("test", test)
   arguments.sequence("train_sizes", train_sizes, num_clients)
@@ -145,7 +148,7 @@ def evaluate(
       weights=[train_sizes[i] for i in asked],
     )
   )
-  # Each was asked of a client: who gives no answer has no numbers.
+  # Each query was asked of a client, so a missing answer is not finite.
   not_finite = float(np.mean(own == learned.NO_CLIENT))
   if not federation.can_guide:
     vote = federation.vote(x)
@@ -154,7 +157,7 @@ def evaluate(
   found = []
   for corrected in (True, False):
     routes = federation.guide(x, corrected=corrected).routes
-    # Queries that go back to where they come from have their answer already.
+    # Queries routed to their origin are answered already.
     away = np.flatnonzero(routes != origins)
     classes = own.copy()
     classes[away] = federation.answer(x[away], routes[away]).classes
@@ -183,18 +186,18 @@ def left_out(
   test: Sequence[examples.Examples],
   client_names: Sequence[str] | None = None,
 ) -> client_data.LeftOut:
-  """Tells who has nothing to train on, and who has no test example.
+  """Returns the clients without training examples or without test examples.
 
   Args:
     train: The training examples of each client.
     test: The test examples of each client.
-    client_names: What to call the clients. None: by their numbers.
+    client_names: The names of the clients. None: their numbers.
 
   Returns:
     The clients.
 
   Raises:
-    ValueError: No client has both.
+    ValueError: If no client has both.
   """
   if not any(
     len(own.y) and len(asked.y) for own, asked in zip(train, test, strict=True)
@@ -212,7 +215,7 @@ def left_out(
 
 
 class _Measured(NamedTuple):
-  """An evaluation with all that is told and kept of it."""
+  """An evaluation, in the form of a checkpoint's measurement."""
 
   round_num: int
   train_loss: float
@@ -246,33 +249,32 @@ def run(
 
   Args:
     algorithm: The algorithm, built with `num_queries`.
-    train: The training examples of each client, of which some may have none.
-    test: The test examples of each client, likewise, in the same order; some
-      client has both.
+    train: The training examples of each client; some may be empty.
+    test: The test examples of each client, in the same order; some may be
+      empty, but at least one client has both.
     num_rounds: The number of rounds, at least 1.
-    run_seed: Fixes initial weights, batches and who takes part.
-    participation: The share of clients in a round, above 0 and at most 1.
-    evaluate_every: Evaluates after every so many rounds, at least 1.
-    num_final_rounds: Evaluates after each of the last so many rounds as well,
-      at least 1, over which final metrics are means; of fewer rounds all.
-    client_names: What to call the clients. None: by their numbers.
-    on_round: Called after each round with the number of rounds done, the
+    run_seed: Determines initial weights, batches and cohorts.
+    participation: The client fraction per round, above 0 and at most 1.
+    evaluate_every: The number of rounds between evaluations, at least 1.
+    num_final_rounds: The number of last rounds that are all evaluated, at least
+      1; final metrics are means over them. Shorter runs use all rounds.
+    client_names: The names of the clients. None: their numbers.
+    on_round: Called after each round with the number of completed rounds, the
       training loss and, if there was one, the evaluation.
-    on_loss: Called after each round with the number of rounds done and its
-      training loss; if the run goes on, first for the rounds of before.
-    on_end: Called once, at the end, with the rounds: the states of the server
-      and of the clients can be had there, also of those in a file. A run that
-      was finished and goes on calls it again.
-    checkpoint: Where the run is saved, and goes on if it was stopped or had
-      fewer rounds; then `on_round` is first called for the rounds that were
-      evaluated before.
+    on_loss: Called after each round with the number of completed rounds and the
+      training loss; on resumption, first for earlier rounds.
+    on_end: Called once, at the end, with the rounds, from which the states of
+      server and clients can be read, also from a file. Resuming a finished run
+      calls it again.
+    checkpoint: Saves the run, and resumes it if it was interrupted or had fewer
+      rounds; then `on_round` is first called for the earlier evaluations.
 
   Returns:
-    What was measured.
+    The measurements.
 
   Raises:
-    ValueError: If an argument is not allowed, or what a client holds is not
-      what the algorithm takes.
+    ValueError: If an argument is not allowed, or a client's data do not match
+      the algorithm.
   """
   checks.algorithm(algorithm)
   checks.data_kind(algorithm, local_training.ClientData)
@@ -313,7 +315,7 @@ def run(
     return done % evaluate_every == 0 or done >= first_final
 
   def revise(done):
-    # The final rounds of a run of fewer rounds are others.
+    # The final rounds of a shorter run are different ones.
     measured[:] = [each for each in measured if is_evaluated(each.round_num)]
     return done
 

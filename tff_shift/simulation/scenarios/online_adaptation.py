@@ -1,10 +1,10 @@
-"""Adapting a deployed model to streams that drift, a time step at a time.
+"""Adapting a deployed model to drifting streams, one time step at a time.
 
 The driver of the scenario of Fed-ADE: Adaptive Learning Rate for Federated
 Post-adaptation under Distribution Shift (Park, Joe, Kim, Im, Kwon; 2026),
-Section 6.1: at each time step clients adapt on unlabelled data in a number of
-rounds, and are evaluated on the same data with their classes, before and after.
-What the classes of the stream are is known to nothing that adapts.
+Section 6.1: at each time step clients adapt to unlabelled data in a number of
+rounds. They are evaluated on the same data with their classes, before and after
+these rounds. Adaptation never sees the classes of the stream.
 """
 
 import contextlib
@@ -32,17 +32,17 @@ from tff_shift.techniques import adaptation
 
 
 class Timestep(NamedTuple):
-  """What is measured at a time step, accuracies in percent.
+  """The measurements at a time step, accuracies in percent.
 
   Attributes:
     timestep: Counts from 1.
     omega: The weight of eq. 1.
-    before: The metrics of `evaluation.METRICS` of all clients, each with its
+    before: The metrics of `evaluation.METRICS` over all clients, each with its
       own model, before the step's rounds.
-    after: The same, after them.
-    learning_rates: Of all clients, [num_clients]; NaN where an algorithm has
-      none.
-    estimates: The clients' estimates of their class distribution,
+    after: The same metrics after the step's rounds.
+    learning_rates: Learning rates of all clients, [num_clients]; NaN if the
+      algorithm has none.
+    estimates: The clients' estimates of their label distributions,
       [num_clients, num_classes], or None.
   """
 
@@ -54,9 +54,9 @@ class Timestep(NamedTuple):
   estimates: np.ndarray | None
 
   def measured(self) -> dict[str, float | None]:
-    """Returns numbers by name, with those of `before` as `accuracy_before`.
+    """Returns the measurements by name; `before` as `accuracy_before` etc.
 
-    The mean learning rate is None where an algorithm has none.
+    The mean learning rate is None if the algorithm has none.
     """
     has_rates = not np.isnan(self.learning_rates).any()
     return {
@@ -70,16 +70,16 @@ class Timestep(NamedTuple):
 
 
 class OnlineResult(NamedTuple):
-  """All time steps of a run, and its speed.
+  """The measurements of all time steps of a run, and its speed.
 
   Attributes:
-    timesteps: What was measured, step by step.
-    seconds_per_round: The mean duration of a round; 0 if there was none.
-    num_diverged: How often the work of a client was left out, see `phases`.
-    server_state: The server's state at the end; None where it was not kept.
+    timesteps: The measurements, step by step.
+    seconds_per_round: The mean duration of a round; 0 without rounds.
+    num_diverged: The number of diverged client updates, see `phases`.
+    server_state: The server's state at the end; None if it was not kept.
     client_states: The clients' states at the end, by client: a sequence that
-      draws the first state of who never took part when it is asked for. None
-      where a storage keeps them in a file.
+      draws the first state of clients without a round on request. None if they
+      are in a file of a storage.
   """
 
   timesteps: tuple[Timestep, ...]
@@ -93,12 +93,12 @@ class OnlineResult(NamedTuple):
     return results.short_repr(self, timesteps=len(self.timesteps), **found)
 
   def mean(self, name: str) -> float:
-    """Returns the mean over the time steps of what they have measured."""
+    """Returns the mean of a measurement over the time steps."""
     return float(np.mean([step.measured()[name] for step in self.timesteps]))
 
 
 class Deployment(NamedTuple):
-  """What clients hold when a model is deployed.
+  """The data available when a model is deployed.
 
   Attributes:
     initial: Each client's labelled examples.
@@ -117,7 +117,7 @@ def adaptation_data(
   timestep: int,
   run_seed: int,
 ) -> adaptation.AdaptationData:
-  """Returns what a client adapts to; there is no class of the stream in it."""
+  """Returns a client's adaptation data, without classes of the stream."""
   return adaptation.AdaptationData(
     x=deployment.initial[client].x,
     y=deployment.initial[client].y,
@@ -130,7 +130,7 @@ def adaptation_data(
 
 
 class Adaptation:
-  """A run, a time step at a time.
+  """A run, advanced one time step at a time.
 
   Attributes:
     rounds: The rounds, with the states of server and clients.
@@ -154,22 +154,22 @@ class Adaptation:
     Args:
       algorithm: An algorithm whose clients take `AdaptationData`.
       client_streams: The streams of all clients.
-      deployment: What clients hold from before.
-      run_seed: Fixes batches and who takes part.
-      rounds_per_step: The rounds of a time step, at least 1. An algorithm
-        whose clients share nothing has one: there is no one to talk to.
-      participation: The share of clients in a round, above 0 and at most 1.
+      deployment: The data available at deployment.
+      run_seed: Determines batches and cohorts.
+      rounds_per_step: The number of rounds per time step, at least 1; 1 if the
+        algorithm's clients share nothing, since they do not communicate.
+      participation: The client fraction per round, above 0 and at most 1.
         Clients that share nothing adapt at each time step.
       prescribed_rates: The learning rate of each client at each time step,
-        [timesteps, num_clients] float32, for an algorithm whose clients have
-        one in their states and leave it as it is, such as FixLR. None: they
-        have their own.
+        [timesteps, num_clients] float32, for an algorithm whose clients have a
+        constant rate in their states, such as FixLR. None: clients use their
+        own rates.
       storage: See `rounds.Rounds`.
       on_loss: See `rounds.Rounds`.
 
     Raises:
-      ValueError: If an argument is not allowed, or what a client holds or meets
-        is not what the algorithm takes; so does `step`.
+      ValueError: If an argument is not allowed, or a client's data do not match
+        the algorithm; so does `step`.
     """
     checks.algorithm(algorithm)
     rounds_per_step = arguments.integer("rounds_per_step", rounds_per_step)
@@ -221,7 +221,7 @@ class Adaptation:
       )
 
   def data(self, timestep: int) -> list[adaptation.AdaptationData]:
-    """Returns what each client adapts to at a time step."""
+    """Returns the adaptation data of each client at a time step."""
     return [
       adaptation_data(
         self._deployment,
@@ -234,7 +234,7 @@ class Adaptation:
     ]
 
   def _batches(self, timestep: int) -> list[examples_lib.Examples]:
-    """Draws what each client meets; once, for corruption takes its time."""
+    """Draws each client's examples, once, since corruption is slow."""
     if self._drawn[0] != timestep:
       self._drawn = (
         timestep,
@@ -252,7 +252,7 @@ class Adaptation:
       timestep: Counts from 1.
 
     Returns:
-      What was measured.
+      The measurements.
 
     Raises:
       ValueError: If there is no such time step; see `__init__`.
@@ -290,7 +290,7 @@ class Adaptation:
     )
 
   def _prescribe(self, timestep: int) -> None:
-    """Gives each client its learning rate of a time step, if one was given."""
+    """Sets each client's prescribed learning rate of a time step, if any."""
     if self._prescribed_rates is None:
       return
     rates = self._prescribed_rates[timestep - 1]
@@ -331,26 +331,26 @@ def run(
   """Adapts an algorithm through all time steps.
 
   Args:
-    algorithm: See `Adaptation`.
-    client_streams: See `Adaptation`.
-    deployment: See `Adaptation`.
-    run_seed: See `Adaptation`.
-    rounds_per_step: See `Adaptation`.
-    participation: See `Adaptation`.
-    prescribed_rates: See `Adaptation`.
-    on_timestep: Called with what was measured after each time step.
-    on_loss: Called after each round, of whatever time step, with the number of
-      rounds done and its training loss; if the run goes on, first for the
-      rounds of before.
-    on_end: Called once, at the end, with the rounds: the states of the server
-      and of the clients can be had there, also of those in a file. A run that
-      was finished and goes on calls it again.
-    checkpoint: Where the run is saved, and goes on if it was stopped or had
-      fewer time steps of the same schedule; then `on_timestep` is first called
-      for the time steps of before.
+    algorithm: An algorithm whose clients take `AdaptationData`.
+    client_streams: The streams of all clients.
+    deployment: The data available at deployment.
+    run_seed: Determines batches and cohorts.
+    rounds_per_step: The number of rounds per time step, see `Adaptation`.
+    participation: The client fraction per round, see `Adaptation`.
+    prescribed_rates: Learning rates for FixLR, see `Adaptation`.
+    on_timestep: Called with the measurements after each time step.
+    on_loss: Called after each round, across time steps, with the number of
+      completed rounds and the training loss; on resumption, first for earlier
+      rounds.
+    on_end: Called once, at the end, with the rounds, from which the states of
+      server and clients can be read, also from a file. Resuming a finished run
+      calls it again.
+    checkpoint: Saves the run, and resumes it if it was interrupted or had fewer
+      time steps of the same schedule; then `on_timestep` is first called for
+      earlier time steps.
 
   Returns:
-    What was measured.
+    The measurements.
 
   Raises:
     ValueError: See `Adaptation`.
@@ -376,7 +376,7 @@ def run(
       if each.omega != now:
         raise ValueError(
           f"checkpoint: omega of time step {each.timestep} was {each.omega:g}"
-          f" and is {now:g}; a run goes on with the schedule of its start"
+          f" and is {now:g}; a run can only resume with its original schedule"
         )
     return done
 
@@ -392,7 +392,7 @@ def run(
     ):
       timesteps.append(running.step(timestep))
       on_timestep(timesteps[-1])
-    # Also for a finished run that goes on.
+    # Also for a finished run that is resumed.
     running.rounds.data = running.data(client_streams.num_timesteps)
     on_end(running.rounds)
   return OnlineResult(

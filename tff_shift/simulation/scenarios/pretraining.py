@@ -1,16 +1,16 @@
 """Pre-training of the global model at the server, before deployment (t = 0).
 
 Fed-ADE, Section 3: every client's model theta_c starts from a global model
-theta that was trained at the server on labelled data. Which classes these hold
-is the caller's choice; here are the training, its early stopping on held-out
-data, and a cache.
+theta that was trained at the server on labelled data. The caller chooses the
+data; this module trains with early stopping on held-out data, and caches the
+result.
 
-What the paper leaves open, and how it is settled here:
-  * Training: the package's local loop, an epoch at a time; at most `max_epochs`
-    of them, ended after `patience` epochs without a smaller cross-entropy on
-    the held-out data. The weights of the best epoch count.
-  * The optimizer starts anew in every epoch, as the clients' does in every
-    round: Adam's moments are of the epoch so far.
+Choices that the paper leaves open:
+  * Training: the package's local loop, one epoch at a time, for at most
+    `max_epochs`. It stops after `patience` epochs without a smaller
+    cross-entropy on the held-out data, and keeps the weights of the best epoch.
+  * The optimizer state is reset every epoch, as the clients' is every round:
+    Adam's moments cover the current epoch only.
   * No augmentation of the images.
 
 The cache is a folder of .npz files, named by a key of everything that
@@ -46,12 +46,12 @@ from tff_shift.models import split_model
 from tff_shift.simulation.scenarios import pretraining_hparams
 from tff_shift.simulation.storage import array_cache
 
-# Part of the key: to be raised with every change of the training or the file.
+# Part of the key: increase it with every change of the training or the file.
 FORMAT = 1
 
 
 class _Outcome(records.Record):
-  """How a training went; in the cache, an array for each field."""
+  """The outcome of a training; in the cache, an array for each field."""
 
   validation_accuracy: Annotated[float, msgspec.Meta(ge=0, le=100)]
   num_epochs: records.PositiveInt
@@ -64,7 +64,7 @@ class _Outcome(records.Record):
       )
 
 
-# What the file of a result holds besides the weights.
+# The arrays in a result's file beside the weights.
 _OTHER_ARRAYS = ("validation_logits", *_Outcome.__struct_fields__)
 
 
@@ -72,11 +72,11 @@ PretrainingHParams = pretraining_hparams.PretrainingHParams
 
 
 class Epoch(NamedTuple):
-  """What is reported after an epoch.
+  """The report on an epoch.
 
   Attributes:
     number: The number of the epoch, from 1.
-    training_loss: The mean of the losses of its batches.
+    training_loss: The mean loss of its batches.
     validation_loss: The mean cross-entropy on the held-out data.
     validation_accuracy: The accuracy on the held-out data, in percent.
   """
@@ -88,17 +88,18 @@ class Epoch(NamedTuple):
 
 
 class Pretrained(NamedTuple):
-  """A pre-trained model, and what it predicts on the held-out data.
+  """A pre-trained model and its predictions on the held-out data.
 
   Attributes:
     weights: The weights of the best epoch, `SplitWeights` of NumPy arrays.
-    statistics: The running statistics of batch normalisation after it, NumPy
-      arrays by the names of `SplitModel.statistics`.
-    validation_logits: What they predict, [num_validation, num_classes] float32.
+    statistics: The running statistics of batch normalisation after the best
+      epoch, NumPy arrays by the names of `SplitModel.statistics`.
+    validation_logits: The model's logits, [num_validation, num_classes]
+      float32.
     validation_y: The true classes, [num_validation] int32.
-    validation_accuracy: The share of right predictions, in percent.
-    num_epochs: The number of epochs that were run.
-    best_epoch: The number of the epoch of the weights, from 1.
+    validation_accuracy: The fraction of correct predictions, in percent.
+    num_epochs: The number of epochs run.
+    best_epoch: The number of the best epoch, from 1.
   """
 
   weights: split_model.SplitWeights
@@ -120,17 +121,18 @@ def pretrain(
   cache_dir: str | os.PathLike[str] | None = None,
   on_epoch: Callable[[Epoch], None] = lambda epoch: None,
 ) -> Pretrained:
-  """Trains a model, or takes it from the cache.
+  """Trains a model, or loads it from the cache.
 
   Args:
-    model: The model; it starts from its initial weights of the seed.
-    train: The training data, x [num_examples, ...] of the kind of the model's
-      input and y [num_examples] integers (see `examples.checked`).
-    validation: The held-out data, likewise.
+    model: The model; training starts from its initial weights for the seed.
+    train: The training data, x [num_examples, ...] of the model's input type
+      and y [num_examples] integers (see `examples.checked`).
+    validation: The held-out data, in the same form.
     hparams: The hyper-parameters.
-    seed: Fixes the initial weights and the order of the examples, at least 0.
-    cache_dir: The folder of the cache; it is made if missing. None: no cache.
-    on_epoch: Called after every epoch that is run: not for a cached result.
+    seed: Determines the initial weights and the order of the examples, at least
+      0.
+    cache_dir: The folder of the cache, created if missing. None: no cache.
+    on_epoch: Called after every epoch; not called for a cached result.
 
   Returns:
     The pre-trained model.
@@ -147,7 +149,7 @@ def pretrain(
     return _train(model, train, validation, hparams, seed, on_epoch)
   key = cache_key(model, train, validation, hparams, seed=seed)
   path = pathlib.Path(cache_dir) / f"pretrained-{key}.npz"
-  # Before the training: a folder that cannot be made costs no epochs.
+  # Before the training, so that an error costs no epochs.
   with files.writing(path.parent):
     path.parent.mkdir(parents=True, exist_ok=True)
   names = [*tf.nest.flatten(model.weight_names()), *model.statistics]
@@ -182,7 +184,7 @@ def _check_cached(
   hparams: PretrainingHParams,
   arrays: Mapping[str, np.ndarray],
 ) -> None:
-  """Refuses arrays that `pretrain` cannot have kept."""
+  """Refuses arrays that cannot be a result of `pretrain`."""
   weights = {k: v for k, v in arrays.items() if k not in _OTHER_ARRAYS}
   if any(each.dtype != np.float32 for each in weights.values()):
     raise ValueError("its weights are not float32")
@@ -198,7 +200,7 @@ def _check_cached(
 
 
 def _outcome(arrays: Mapping[str, np.ndarray]) -> _Outcome:
-  """Returns how a training went; raises a ValueError if no one can have."""
+  """Returns the outcome of a training; raises a ValueError if not valid."""
   return records.convert(
     {name: arrays[name].tolist() for name in _Outcome.__struct_fields__},
     _Outcome,
@@ -213,15 +215,15 @@ def cache_key(
   *,
   seed: int,
 ) -> str:
-  """Returns the key of everything that determines what `pretrain` gives.
+  """Returns the key of everything that determines the result of `pretrain`.
 
-  That is the model (names and shapes of weights, their initial values, and the
-  function itself as a graph: strides and numbers of groups leave no trace in
-  the weights), both sets of examples, the hyper-parameters, the seed, and the
-  versions of TensorFlow and of this module's format.
+  These are the model (names and shapes of weights, their initial values, and
+  the function itself as a graph, since strides and numbers of groups do not
+  show in the weights), both sets of examples, the hyper-parameters, the seed,
+  and the versions of TensorFlow and of this module's format.
 
   Args:
-    model: See `pretrain`, as for all arguments.
+    model: The model.
     train: The training data.
     validation: The held-out data.
     hparams: The hyper-parameters.
@@ -264,11 +266,11 @@ def cache_key(
 def with_pretrained(
   model: split_model.SplitModel, pretrained: Pretrained
 ) -> split_model.SplitModel:
-  """Makes a model start from pre-trained weights, whatever the seed.
+  """Makes a model start from pre-trained weights for every seed.
 
   Args:
-    model: The model that was pre-trained, or one of the same weights.
-    pretrained: What `pretrain` gave.
+    model: The pre-trained model, or one with the same weights.
+    pretrained: The result of `pretrain`.
 
   Returns:
     The model; see `split_model.with_weights`.
@@ -292,10 +294,7 @@ def _by_name(model, weights) -> dict[str, Any]:
 
 
 def _checked(model, train, validation, hparams) -> list[examples_lib.Examples]:
-  """Returns both sets of examples as the model takes them.
-
-  Refuses what cannot be trained on.
-  """
+  """Returns both sets of examples in the model's types, validated."""
   if not isinstance(hparams, PretrainingHParams):
     raise ValueError(
       f"hparams={hparams!r} is not allowed: it must be a PretrainingHParams"
@@ -350,7 +349,7 @@ def _train(model, train, validation, hparams, seed, on_epoch) -> Pretrained:
   batches_seed = randomness.derive(seed, randomness.Purpose.PRETRAIN)
 
   def run_epoch(frozen, weights, statistics, number, train, validation):
-    # An argument: they may be too large for a constant of a graph.
+    # Passed as an argument: they may be too large for a graph constant.
     bound = model.with_frozen(frozen)
     with modes.with_statistics(statistics) as moved:
       result = run_passes(bound, weights, number, train, validation)

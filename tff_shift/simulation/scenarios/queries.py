@@ -1,4 +1,4 @@
-"""Asking a federation: queries in any number, to the best client or to all."""
+"""Queries to a federation: any number, to the best client or to all."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,11 +15,12 @@ from tff_shift.simulation.engine import client_data
 
 
 class Routing(NamedTuple):
-  """Who is best equipped for each query.
+  """The routes of queries.
 
   Attributes:
-    routes: The clients, [num_queries] int32.
-    probabilities: Of each client, [num_queries, num_clients] float32.
+    routes: The best client for each query, [num_queries] int32.
+    probabilities: The probability of each client, [num_queries, num_clients]
+      float32.
   """
 
   routes: np.ndarray
@@ -27,10 +28,10 @@ class Routing(NamedTuple):
 
 
 class Answers(NamedTuple):
-  """What clients predict.
+  """The answers of clients.
 
   Attributes:
-    classes: The predicted classes, [num_queries] int32.
+    classes: The predicted labels, [num_queries] int32.
     routes: The clients that predicted them, [num_queries] int32.
   """
 
@@ -42,13 +43,13 @@ def check_algorithm(algorithm: algorithm_lib.FederatedAlgorithm) -> None:
   """Raises a ValueError if it was built without `num_queries`."""
   if algorithm.guidance is None:
     raise ValueError(
-      f"{algorithm.name} was built without num_queries, which says how many"
-      " queries it answers at a time"
+      f"{algorithm.name} was built without num_queries, the number of queries"
+      " that it answers at a time"
     )
 
 
 class Federation:
-  """A server and its clients, to be asked in batches of a fixed size."""
+  """A server and its clients, which answer queries in fixed-size batches."""
 
   def __init__(
     self,
@@ -57,17 +58,17 @@ class Federation:
     client_states: Sequence[Any],
     data: Sequence[Any],
   ):
-    """Takes over the states of a run; clients prepare for all queries.
+    """Takes over the states of a run, and prepares clients for all queries.
 
     Args:
       algorithm: An algorithm that was built with `num_queries`.
       server_state: The server's state.
       client_states: The clients' states, in the order of their ids.
-      data: What the clients train on, likewise.
+      data: The clients' training data, in the same order.
 
     Raises:
-      ValueError: If the algorithm was built without `num_queries`, there is not
-        a state and data of each client, or data are not what it takes.
+      ValueError: If the algorithm was built without `num_queries`, a state or
+        data of a client are missing, or data do not match the algorithm.
     """
     checks.algorithm(algorithm)
     check_algorithm(algorithm)
@@ -90,26 +91,26 @@ class Federation:
 
   @property
   def can_guide(self) -> bool:
-    """Whether the server can tell who is best equipped for a query."""
+    """Whether the server can rank the clients for a query."""
     return self._guidance.guide is not None
 
   def guide(self, queries: np.ndarray, *, corrected: bool = True) -> Routing:
-    """Tells which client is best equipped for each query.
+    """Chooses the best client for each query.
 
     Args:
       queries: [num_queries, ...], any number of them.
-      corrected: Whether the probabilities are corrected for the clients' shares
-        of the training examples, see `guidance.route`.
+      corrected: Whether the probabilities are corrected for the clients'
+        fractions of the training examples, see `guidance.route`.
 
     Returns:
       The routes and the probabilities.
 
     Raises:
-      ValueError: If the algorithm has no guide, or the queries are not what its
-        model takes.
+      ValueError: If the algorithm has no guide, or the queries do not match its
+        model.
     """
     if not self.can_guide:
-      raise ValueError(f"{self._name} has no guide; ask for a vote instead")
+      raise ValueError(f"{self._name} has no guide; use a vote instead")
     prefix = "" if corrected else "uncorrected_"
     names = f"{prefix}routes", f"{prefix}probabilities"
 
@@ -122,20 +123,20 @@ class Federation:
   def answer(
     self, queries: np.ndarray, routes: np.ndarray | None = None
   ) -> Answers:
-    """Lets one client predict each query with its own model.
+    """Predicts each query with one client's own model.
 
     Args:
       queries: [num_queries, ...], any number of them.
-      routes: The client to ask, [num_queries] integers. None: the guide's.
+      routes: The client for each, [num_queries] integers. None: the guide's.
 
     Returns:
-      Classes and routes. The class is `guidance.NO_CLIENT` where a route is no
+      Classes and routes. The class is `guidance.NO_CLIENT` if a route is not a
       client's id.
 
     Raises:
-      ValueError: If there are no routes and the algorithm has no guide, if
-        there is not a route for each query, or the queries are not what the
-        model takes.
+      ValueError: If there are no routes and the algorithm has no guide, if the
+        number of routes differs from the number of queries, or the queries do
+        not match the model.
     """
     queries = self._door.queries(queries)
     if routes is None:
@@ -163,9 +164,9 @@ class Federation:
     return Answers(classes, routes)
 
   def vote(self, queries: np.ndarray) -> np.ndarray:
-    """Lets clients predict each query; the class of most of them wins.
+    """Predicts each query by a majority vote of the clients.
 
-    Who has nothing to train on has no vote.
+    Clients without training examples have no vote.
 
     Args:
       queries: [num_queries, ...], any number of them.
@@ -174,7 +175,7 @@ class Federation:
       The classes, [num_queries] int32, see `guidance.winners`.
 
     Raises:
-      ValueError: If the queries are not what the model takes.
+      ValueError: If the queries do not match the model.
     """
     voters = [place for place, each in enumerate(self._data) if len(each.y)]
     prepared, data = (
@@ -189,9 +190,9 @@ class Federation:
     return self._in_batches(vote_batch, queries)[0]
 
   def _in_batches(self, ask, queries, routes=None):
-    """Fills batches up, asks, and leaves out what was filled in.
+    """Pads batches, asks them, and removes the padding.
 
-    With no query at all, one batch tells the shapes of what there is none of.
+    Without queries, one batch determines the shapes of the empty result.
     """
     queries = self._door.queries(queries)
     size = self._guidance.num_queries
@@ -207,6 +208,6 @@ class Federation:
 
 
 def _fill(values: np.ndarray, size: int, filling: int) -> np.ndarray:
-  """Fills up an array to a length with one value."""
+  """Pads an array to a length with one value."""
   width = [(0, size - len(values))] + [(0, 0)] * (values.ndim - 1)
   return np.pad(values, width, constant_values=filling)

@@ -1,16 +1,16 @@
-"""Controls of Fed-ADE: its rates, without what they follow.
+"""Ablations of Fed-ADE: its learning rates, without their dependence on shift.
 
-A method that sets rates by a measured shift may win by its mean rate, or by
-rates that vary, whatever they vary with. Two runs tell these apart, each of
-FixLR, whose updates are Fed-ADE's, at rates that come from a finished run of
-Fed-ADE of the same seed and schedule:
+A method that sets rates by a measured shift may win because of its mean rate,
+or because rates vary at all. Two ablations distinguish these. Each runs FixLR,
+whose updates are Fed-ADE's, with rates from a finished run of Fed-ADE with the
+same seed and schedule:
 
-    fix_lr_mean        its mean rate, for each client at each step
-    fed_ade_shuffled   its rates, dealt out anew over clients and steps
+    fix_lr_mean        a constant rate, the mean of Fed-ADE's
+    fed_ade_shuffled   Fed-ADE's rates, permuted over clients and steps
 
-The rates of a client at a time step are what the client holds at the end of the
-step. They are those that the step was run at unless a step has several rates,
-as with `compare=rounds` and more than one round a step.
+The rate of a client at a time step is the one in its state at the end of the
+step. It equals the rate used in the step unless a step has several rates, as
+with `compare=rounds` and more than one round per step.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ NAMES = ("fix_lr_mean", "fed_ade_shuffled")
 def fixed_rate(
   hparams: two_phase_adaptation.TwoPhaseHParams,
 ) -> fix_lr.HParams:
-  """Returns FixLR with the updates of another algorithm; its rate is any."""
+  """Returns FixLR with another algorithm's updates; its rate is a dummy."""
   return fix_lr.HParams(
     **{
       field.name: getattr(hparams, field.name)
@@ -46,16 +46,16 @@ def num_rounds(
   rounds_per_step: int,
   participation: float,
 ) -> np.ndarray:
-  """Counts in how many rounds each client takes part.
+  """Counts the rounds in which each client takes part.
 
-  Clients are drawn as in `online_adaptation.run`.
+  Clients are sampled as in `online_adaptation.run`.
 
   Args:
     num_timesteps: The number of time steps.
     num_clients: The number of clients.
-    run_seed: See `online_adaptation.Adaptation`.
-    rounds_per_step: See `online_adaptation.Adaptation`.
-    participation: See `online_adaptation.Adaptation`.
+    run_seed: The run's seed.
+    rounds_per_step: The number of rounds per time step.
+    participation: The client fraction per round.
 
   Returns:
     [num_timesteps, num_clients] int64.
@@ -78,22 +78,22 @@ def num_rounds(
 def prescribe(
   name: str, rates: np.ndarray, counts: np.ndarray, seed: int
 ) -> np.ndarray:
-  """Computes the rates of a control, a pure function of its arguments.
+  """Computes the rates of an ablation, a pure function of its arguments.
 
   Args:
     name: One of `NAMES`.
     rates: The rates of a run, [num_timesteps, num_clients] float32.
-    counts: See `num_rounds`. Rates that no round was run at do not count.
-    seed: What rates are dealt out by.
+    counts: The result of `num_rounds`. Rates without a round are ignored.
+    seed: Seed of the permutation.
 
   Returns:
-    Rates of the shape and type of `rates`. Rounds of clients are run at the
-    same mean rate as before, to within rounding; where rates are dealt out
-    anew, as many at each rate as before.
+    Rates of the shape and type of `rates`. The mean rate over the clients'
+    rounds is preserved up to rounding; permuted rates also preserve the number
+    of rounds at each rate.
 
   Raises:
-    ValueError: There is no such control, or rates and counts do not go together
-      or are of no round.
+    ValueError: If there is no such ablation, the shapes of rates and counts
+      differ, or there are no rounds.
   """
   if name not in NAMES:
     raise ValueError(f"no control {name!r}; there are {', '.join(NAMES)}")
@@ -107,7 +107,7 @@ def prescribe(
     return np.full_like(rates, mean)
   generator = partition.generator("shuffled rates", seed)
   dealt = rates.copy()
-  # Among those who take part equally often, for a rate counts each time.
+  # Only among equal counts, since a rate counts in each of its rounds.
   for count in np.unique(counts):
     places = counts == count
     dealt[places] = generator.permutation(rates[places])

@@ -1,23 +1,23 @@
-"""Dynamic regret of Fed-ADE on a convex problem that is solved exactly.
+"""Dynamic regret of Fed-ADE on a convex problem with exact solutions.
 
 Fed-ADE: Adaptive Learning Rate for Federated Post-adaptation under Distribution
 Shift (2026), section 5.2 and Appendix E. One client with fixed features and a
-linear head meets unlabelled batches whose class distribution Q_t drifts. It
-follows the gradient of the risk of eq. 4 at the rate of eq. 9. Its dynamic
-regret is what it loses in T steps to somebody who knows each Q_t:
+linear head receives unlabelled batches whose label distribution Q_t drifts. It
+takes gradient steps on the risk of eq. 4 at the rate of eq. 9. Its dynamic
+regret is its excess risk over T steps compared to knowing each Q_t:
 
     Reg_T = sum_t F^t(theta_t) - min_theta F^t(theta),
 
-where theta_t is what the client holds before it sees the batch of step t.
-Theorem 3 bounds the mean of Reg_T by O(eta T + 1 / eta + sqrt(V T / eta)), V
-being the cumulative shift, and eta* = Theta((V / T)^(1/3)) makes of it
+where theta_t is the client's parameter before it sees the batch of step t.
+Theorem 3 bounds the mean of Reg_T by O(eta T + 1 / eta + sqrt(V T / eta)),
+where V is the cumulative shift. With eta* = Theta((V / T)^(1/3)) this is
 O(V^(1/3) T^(2/3)), eq. 18. (Eq. 17 prints sqrt(V T) / eta. The proof in E.1 has
-eta under the root, and only that leads to eq. 18.)
+eta under the root, and only this leads to eq. 18.)
 
-What the theorem assumes holds here: a class is a finite set of examples, by
-which its risk and the confusion matrix are exact, and theta stays in a ball, of
-diameter Gamma. One thing does not hold where Q_t is near the border of the
-simplex: its estimate, which is clipped to the simplex, is biased there.
+The assumptions of the theorem hold here: a class is a finite set of examples,
+so its risk and the confusion matrix are exact, and theta stays in a ball of
+diameter Gamma. One assumption fails if Q_t is near the border of the simplex:
+its estimate, which is clipped to the simplex, is biased there.
 """
 
 import functools
@@ -37,10 +37,10 @@ from tff_shift.shift import bbse
 from tff_shift.shift import dynamics
 from tff_shift.techniques import adaptation
 
-# Classes overlap so much that four of five examples are predicted right.
+# Classes overlap such that four of five examples are classified correctly.
 _NUM_CLASSES, _EMBEDDING_SIZE, _CLASS_SIZE, _SPREAD = 5, 8, 40, 0.5
 
-# No entry of the gradient at what is taken for the optimum is larger.
+# The largest entry of the gradient at an accepted optimum.
 _GRADIENT_TOLERANCE = 1e-7
 
 
@@ -49,9 +49,9 @@ class Problem:
 
   The risk of class i is the mean cross-entropy of its examples and a quadratic
   term, F^{0,i}(theta) = mean_x -log p_i(x) + weight_decay / 2 |theta|^2, and
-  F = sum_i Q_i F^{0,i} (eq. 3). The term makes the optimum unique. As the risk
-  of theta = 0 is log(num_classes), no optimum is longer than `radius`, whatever
-  Q is: the projection onto that ball takes none away.
+  F = sum_i Q_i F^{0,i} (eq. 3). The term makes the optimum unique. Since the
+  risk of theta = 0 is log(num_classes), every optimum has norm at most
+  `radius`, for any Q: the projection onto this ball excludes none.
 
   Attributes:
     num_classes: Number of classes.
@@ -59,7 +59,7 @@ class Problem:
     radius: sqrt(2 log(num_classes) / weight_decay), half of Gamma.
     y: The classes in ascending order, [num_examples] int32.
     embeddings: [num_examples, embedding_size] float64.
-    inputs: The embeddings and a column of ones, which the bias multiplies.
+    inputs: The embeddings and a column of ones for the bias.
     shape: The shape of theta, (embedding_size + 1, num_classes).
   """
 
@@ -71,7 +71,7 @@ class Problem:
       seed: Seed of the examples.
 
     Raises:
-      ValueError: `weight_decay` is not above 0, or the seed is not made of
+      ValueError: If `weight_decay` is not above 0, or the seed is not made of
         non-negative integers.
     """
     if not (arguments.is_number(weight_decay) and weight_decay > 0):
@@ -127,14 +127,14 @@ class Problem:
 
     Args:
       distribution: Q, [num_classes].
-      start: Where the search starts; zeros by default.
+      start: The start of the search; zeros by default.
 
     Returns:
-      Of shape `shape`. No entry of the gradient there is above 1e-7, by which
-      the risk is at most size * 1e-14 / (2 weight_decay) above the smallest.
+      An array of shape `shape`. No entry of its gradient is above 1e-7, so its
+      risk is at most size * 1e-14 / (2 weight_decay) above the minimum.
 
     Raises:
-      RuntimeError: The search did not get there.
+      RuntimeError: If the search does not converge.
     """
 
     def risk_and_gradient(flat):
@@ -162,7 +162,7 @@ class Problem:
     return self.optimum(uniform).astype(np.float32)
 
   def optimal_risks(self, distributions: np.ndarray) -> np.ndarray:
-    """Computes min_theta F for each of several class distributions.
+    """Computes min_theta F for each of several label distributions.
 
     Args:
       distributions: [n, num_classes]. Equal ones are solved once.
@@ -170,7 +170,7 @@ class Problem:
     Returns:
       [n].
     """
-    # In their order, because neighbours have optima close to each other.
+    # Sorted, because neighbours have similar optima.
     unique, inverse = np.unique(distributions, axis=0, return_inverse=True)
     theta, risks = None, []
     for distribution in unique:
@@ -180,11 +180,11 @@ class Problem:
 
 
 class Stream(NamedTuple):
-  """What a client meets.
+  """A client's stream.
 
   Attributes:
     distributions: Q_t at the steps 0 to T, [T + 1, num_classes].
-    examples: The examples of the steps 1 to T as positions in `Problem.inputs`,
+    examples: The examples of the steps 1 to T as indices of `Problem.inputs`,
       [T, num_examples] int32.
   """
 
@@ -204,7 +204,7 @@ def draw_stream(
   num_examples: int,
   seed: partition.Seed,
 ) -> Stream:
-  """Draws the examples that a client meets while its classes drift.
+  """Draws a client's examples from a drifting label distribution.
 
   Args:
     problem: The problem.
@@ -217,8 +217,8 @@ def draw_stream(
     The stream. A class is drawn from Q_t, and one of its examples uniformly.
 
   Raises:
-    ValueError: `omega` or `target` are something else, `num_examples` is below
-      1, or the seed is not made of non-negative integers.
+    ValueError: If `omega` or `target` are not valid, `num_examples` is below 1,
+      or the seed is not made of non-negative integers.
   """
   partition.check_positive_integer("num_examples", num_examples)
   omega = examples_lib.checked_array(
@@ -234,14 +234,14 @@ def draw_stream(
   )
   if target.min() < 0 or not np.isclose(target.sum(), 1):
     raise ValueError(
-      f"target must be a class distribution, got {target.tolist()}"
+      f"target must be a label distribution, got {target.tolist()}"
     )
   weights = omega[:, None]
   distributions = (1 - weights) / problem.num_classes + weights * target
   rng = partition.generator("stream of the convex problem", seed)
   shape = (len(omega) - 1, num_examples)
   cumulative = np.cumsum(distributions[1:], axis=1)
-  # Without the last entry, whose rounding could leave a draw above it.
+  # Without the last entry, whose rounding error could be below a draw.
   classes = np.sum(
     rng.random(shape)[..., None] >= cumulative[:, None, :-1], axis=-1
   )
@@ -258,10 +258,10 @@ def bound(cumulative_shift: float, num_timesteps: int) -> float:
     num_timesteps: T.
 
   Returns:
-    The bound, without its constant.
+    The bound, up to its constant.
 
   Raises:
-    ValueError: V is negative, or T is below 1.
+    ValueError: If V is negative, or T is below 1.
   """
   cumulative_shift = arguments.number(
     "cumulative_shift", cumulative_shift, "at least 0", lambda value: value >= 0
@@ -274,10 +274,10 @@ def bound(cumulative_shift: float, num_timesteps: int) -> float:
 
 
 class Adaptation(NamedTuple):
-  """How clients adapted to streams of T steps.
+  """The clients' adaptation to streams of T steps.
 
   Attributes:
-    theta: What each held before each step, [num_streams, T, *shape].
+    theta: The parameters before each step, [num_streams, T, *shape].
     signals: S (eq. 10), [num_streams, T].
     learning_rates: eta (eq. 9), [num_streams, T].
   """
@@ -292,10 +292,11 @@ def build(
 ) -> Callable[[Sequence[Stream], Sequence[float]], Adaptation]:
   """Builds the adaptation of a client to a stream.
 
-  The client starts with the optimum for Q_0, from whose predictions BBSE
+  The client starts from the optimum for Q_0, from whose predictions BBSE
   estimates Q_t. It compares the summaries of a batch (eq. 11 and 13) with those
-  of the batch before, the first with those of the problem's examples, and takes
-  one step on the risk of eq. 4 at the rate of eq. 9, projected onto the ball.
+  of the previous batch, or of the problem's examples for the first batch. It
+  takes one step on the risk of eq. 4 at the rate of eq. 9, projected onto the
+  ball.
 
   Args:
     problem: The problem.
@@ -303,10 +304,10 @@ def build(
 
   Returns:
     A function of streams of equal size and of eta_max for each of them. It
-    raises a ValueError if they are not.
+    raises a ValueError if the sizes differ.
 
   Raises:
-    ValueError: `ratio` is not from 0 to 1.
+    ValueError: If `ratio` is not from 0 to 1.
   """
   if not (arguments.is_number(ratio) and 0 <= ratio <= 1):
     raise ValueError(f"ratio must be from 0 to 1, got {ratio}")
@@ -320,7 +321,7 @@ def build(
 
   @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)])
   def observe(examples):
-    """Computes what does not depend on theta: Q_t estimated, and S_rep."""
+    """Computes the parts that do not depend on theta: estimated Q_t, S_rep."""
     estimates, directions = tf.vectorized_map(
       lambda batch: (
         bbse.estimate(
@@ -346,7 +347,7 @@ def build(
     signal = dynamics.combine(
       dynamics.uncertainty_dynamics(previous, probabilities), representation
     )
-    # Eq. 9 in units of eta_max, of which each stream has its own.
+    # Eq. 9 in units of eta_max, which differs between streams.
     rate = eta_max * dynamics.learning_rate(signal, ratio, 1.0)
     with tf.GradientTape() as tape:
       tape.watch(theta)
@@ -357,7 +358,7 @@ def build(
     theta = tf.clip_by_norm(theta, problem.radius)
     return theta, probabilities, signal, rate
 
-  # Compiled by XLA: the step is so small that its calls would take longer.
+  # Compiled by XLA: calling the operations of this small step takes longer.
   @tf.function(
     jit_compile=True,
     input_signature=[
@@ -382,7 +383,7 @@ def build(
       observed,
       initial,
     )
-    # Before a step: what the step before it left.
+    # theta_t is the result of the previous step.
     return tf.concat([initial[0][None], theta[:-1]], axis=0), signals, rates
 
   def adapt(streams, eta_max):
@@ -395,13 +396,13 @@ def build(
     shapes = {stream.examples.shape for stream in streams}
     if len(shapes) > 1:
       raise ValueError(
-        "streams must have as many steps and examples as each other, got"
+        "streams must have equal numbers of steps and examples, got"
         f" {sorted(shapes)}"
       )
     observed = [
       (stream.examples, *observe(stream.examples)) for stream in streams
     ]
-    # Time comes first in what is scanned.
+    # Time is the first axis in a scan.
     by_step = tuple(
       tf.stack(parts, axis=1) for parts in zip(*observed, strict=True)
     )
@@ -426,10 +427,10 @@ def regrets(
     optimal_risks: min F^t, [T].
 
   Returns:
-    [T], not negative but for what the optima are off by.
+    [T], not negative, up to the error of the optima.
 
   Raises:
-    ValueError: They are not of one number of steps.
+    ValueError: If the numbers of steps differ.
   """
   num_steps = arguments.sequence("theta", theta, what="step")
   arguments.sequence("distributions", distributions, num_steps, "step")

@@ -1,7 +1,7 @@
 """A cache of results that are arrays: one .npz file per key.
 
-A key is a digest of everything that determines a result. A file appears whole
-or not at all, holds its own key, and one that is damaged counts as missing.
+A key is a digest of everything that determines a result. Files are written
+atomically and contain their key; damaged files count as missing.
 """
 
 import hashlib
@@ -30,8 +30,8 @@ def key(description: Mapping[str, Any]) -> str:
   """Returns the key of a result.
 
   Args:
-    description: All that determines the result, of JSON types; `array_digest`
-      stands for an array. The order of its keys has no part in it.
+    description: Everything that determines the result, in JSON types; use
+      `array_digest` for arrays. The order of its keys does not matter.
 
   Returns:
     A SHA-256 digest of 64 hexadecimal digits, the same in every process.
@@ -42,10 +42,10 @@ def key(description: Mapping[str, Any]) -> str:
 def save(
   path: pathlib.Path, key: str, arrays: Mapping[str, np.ndarray]
 ) -> None:
-  """Writes a result, so that a reader sees the whole file or none.
+  """Writes a result atomically.
 
   Args:
-    path: The file, in a folder that exists.
+    path: The file, in an existing folder.
     key: The key of the result.
     arrays: The result; no name is `key`.
 
@@ -63,20 +63,19 @@ def load(
 ) -> dict[str, np.ndarray] | None:
   """Reads a result.
 
-  A file that is damaged or holds something else is reported in one line of the
-  log.
+  A file that is damaged or has another content is logged in one line.
 
   Args:
     path: The file.
     key: The key of the result.
     names: The names of the arrays of the result.
-    check: Called with them; raises a ValueError if they are no result.
+    check: Called with the arrays; raises a ValueError if they are not valid.
 
   Returns:
-    The arrays by name; None if there is no such file or it cannot be used.
+    The arrays by name; None if the file is missing or cannot be used.
 
   Raises:
-    ValueError: A folder is in the place of the file, which nothing replaces.
+    ValueError: If the path is a folder.
   """
   if path.is_dir():
     raise ValueError(f"{path} is a folder; a file must be in its place")
@@ -98,7 +97,7 @@ def load(
   except ValueError as error:
     reason = " ".join(str(error).split())
   logging.warning(
-    "cached result %s cannot be used and is made again: %s",
+    "cached result %s cannot be used and is computed again: %s",
     shown_names.printable(str(path)),
     shown_names.line(reason),
   )

@@ -1,4 +1,4 @@
-"""Calls of TFF's asynchronous program API from code that is not."""
+"""Calls of TFF's asynchronous program API from synchronous code."""
 
 import asyncio
 import concurrent.futures
@@ -7,12 +7,8 @@ from typing import Any
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
-  """Runs a coroutine to its end and returns its result.
-
-  Args:
-    coroutine: The coroutine; what it raises is raised here.
-  """
-  # In a thread of its own: `asyncio.run` refuses to run where an event loop
-  # runs already, as it does in notebooks.
+  """Runs a coroutine, returns its result and raises its exceptions."""
+  # In a separate thread: `asyncio.run` fails in a running event loop, as in
+  # notebooks.
   with concurrent.futures.ThreadPoolExecutor(max_workers=1) as pool:
     return pool.submit(asyncio.run, coroutine).result()

@@ -1,7 +1,7 @@
-"""Nested structures of arrays in the forms in which they are saved.
+"""Nested structures of arrays in the formats in which they are saved.
 
-Every bit comes back, of NaN and negative zero too: as bytes, joined by type, or
-in JSON.
+The formats are bytes, arrays joined by type, and JSON. All preserve every bit,
+including NaN and negative zero.
 """
 
 import base64
@@ -27,14 +27,14 @@ def structure(states: Any) -> str:
 
 
 def to_bytes(states: Any, template: Any) -> bytes:
-  """Returns the leaves of a structure, one after the other.
+  """Returns the leaves of a structure as concatenated bytes.
 
   Args:
     states: The structure.
-    template: One whose leaves have the same types and shapes.
+    template: A structure whose leaves have the same types and shapes.
 
   Raises:
-    ValueError: If they have others.
+    ValueError: If the leaves have other types or shapes.
   """
   leaves = [np.asarray(leaf) for leaf in tf.nest.flatten(states)]
   found, wanted = (
@@ -47,7 +47,7 @@ def to_bytes(states: Any, template: Any) -> bytes:
 
 
 def from_bytes(content: bytes, template: Any) -> Any:
-  """Undoes `to_bytes`."""
+  """Inverts `to_bytes`."""
   start = 0
 
   def take(leaf):
@@ -55,7 +55,7 @@ def from_bytes(content: bytes, template: Any) -> Any:
     leaf = np.asarray(leaf)
     values = np.frombuffer(content, leaf.dtype, leaf.size, start)
     start += leaf.nbytes
-    # A copy may be written to; () makes a scalar of an array without shape.
+    # A copy is writable; [()] converts arrays without shape to scalars.
     return values.reshape(leaf.shape).copy()[()]
 
   return tf.nest.pack_sequence_as(
@@ -72,7 +72,7 @@ def join(states: Any) -> dict[str, np.ndarray]:
 
 
 def split(joined: Mapping[str, np.ndarray], template: Any) -> Any:
-  """Undoes `join`."""
+  """Inverts `join`."""
   starts = dict.fromkeys(joined, 0)
 
   def take(leaf):
@@ -80,7 +80,8 @@ def split(joined: Mapping[str, np.ndarray], template: Any) -> Any:
     name, start = leaf.dtype.name, starts[leaf.dtype.name]
     starts[name] = start + leaf.size
     values = joined[name][start : start + leaf.size]
-    # A copy, for a view keeps all clients' values in memory; () of a scalar.
+    # A copy, since a view keeps all clients' values in memory; [()] of a
+    # scalar.
     return values.reshape(leaf.shape).copy()[()]
 
   return tf.nest.pack_sequence_as(
@@ -89,14 +90,14 @@ def split(joined: Mapping[str, np.ndarray], template: Any) -> Any:
 
 
 def to_json(value: Any) -> Any:
-  """Returns a value made of JSON types, from which `from_json` has every bit.
+  """Converts a value to JSON types such that `from_json` restores every bit.
 
   Args:
     value: Numbers, strings, None, arrays, and named tuples or dictionaries of
-      such by name.
+      these by name.
 
   Raises:
-    TypeError: If it is something else.
+    TypeError: If it contains another type.
   """
   if isinstance(value, np.ndarray | np.generic):
     array = np.ascontiguousarray(value)
@@ -110,25 +111,25 @@ def to_json(value: Any) -> Any:
   if isinstance(value, Mapping):
     return {name: to_json(each) for name, each in value.items()}
   if isinstance(value, float) and not math.isfinite(value):
-    # JSON has no such numbers.
+    # JSON does not have such numbers.
     return {_FLOAT: records.exact(value)}
   if value is None or isinstance(value, bool | int | float | str):
     return value
   raise TypeError(
-    f"a {type(value).__name__} cannot be saved; what is measured consists of"
+    f"a {type(value).__name__} cannot be saved; measurements consist of"
     " numbers, strings, None, arrays, named tuples and dictionaries"
   )
 
 
 def from_json(value: Any) -> Any:
-  """Undoes `to_json`, but for named tuples, which come as dictionaries.
+  """Inverts `to_json`, except that named tuples become dictionaries.
 
   Args:
-    value: What `to_json` gave.
+    value: A result of `to_json`.
 
   Raises:
-    ValueError: If it is something else.
-    TypeError: Likewise.
+    ValueError: If its values are not valid.
+    TypeError: If its types are not valid.
   """
   if not isinstance(value, dict):
     return value

@@ -1,4 +1,4 @@
-"""A folder belongs to one process at a time."""
+"""A lock that reserves a folder for one process."""
 
 import fcntl
 import os
@@ -10,16 +10,16 @@ NAME = ".lock"
 
 
 def take(folder: pathlib.Path) -> None:
-  """Takes a folder for this process, until it ends, however it does.
+  """Locks a folder for this process until it ends.
 
   Args:
-    folder: The folder, which exists.
+    folder: An existing folder.
 
   Raises:
-    ValueError: If another process has it.
+    ValueError: If another process has locked it.
     files.WriteError: If the lock cannot be written.
   """
-  # Never closed: that would give it back.
+  # Never closed: closing releases the lock.
   lock = files.open_to_append(folder / NAME)
   try:
     fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

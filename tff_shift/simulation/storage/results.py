@@ -1,21 +1,21 @@
-"""The output folder of a run, in one form for every binary.
+"""The output folder of a run, in the same format for every binary.
 
     config.json    flags, versions, commit, start time, command line, cores
-    metrics.csv    one row per evaluation, on disk as soon as it is written;
-                   the first row names the columns
-    summary.json   mean, spread and every seed's value of each final metric, as
-                   `run_records.Entry` has them
+    metrics.csv    one row per evaluation, written to disk immediately; the
+                   first row names the columns
+    summary.json   mean, standard deviation and every seed's value of each final
+                   metric, see `run_records.Entry`
     figures/       PNG and PDF files
     tensorboard/   event files, one folder per run name, see `trackers`
-    mlruns/        MLflow's runs, see `mlflow_tracker`; those of a run that was
-                   overwritten stay
-    checkpoints/   from which a stopped run goes on, see `checkpoints`
-    model/         what was learned, a folder per run name, see `serving`
-    done.json      only of a run that came to its end: for which flags, and what
-                   the files above then were, see `Done`
+    mlruns/        MLflow's runs, see `mlflow_tracker`; kept when a run is
+                   overwritten
+    checkpoints/   from which interrupted runs resume, see `checkpoints`
+    model/         trained models, one folder per run name, see `serving`
+    done.json      only in finished runs: the flags, and digests of the files
+                   above, see `Done`
 
-Nothing is written through a link in the folder, which may be one itself. Values
-are written as they are handed in. Accuracies are in percent throughout.
+Nothing is written through links in the folder; the folder itself can be a link.
+Values are written as passed. All accuracies are in percent.
 """
 
 import contextlib
@@ -54,18 +54,18 @@ _DONE = "done.json"
 _FIGURES = "figures"
 _MODEL = "model"
 _FOLDERS = (_FIGURES, "tensorboard", _CHECKPOINTS, _MODEL)
-# What a run that goes on writes anew, from its first step.
+# Files that a resumed run writes again.
 _DERIVED = (run_records.SUMMARY, _FIGURES, "tensorboard", _MODEL)
 _OTHERS = (_DONE, run_records.CONFIG, run_records.SUMMARY, *_FOLDERS)
-# It stays where a run is overwritten.
+# Kept when a run is overwritten.
 _MLFLOW = "mlruns"
 
 
 class Done(records.Record):
-  """What a run that came to its end leaves: it need not go on.
+  """The record of a finished run, which need not be resumed.
 
   Attributes:
-    flags: The flags that it was asked for by, of JSON types.
+    flags: The flags that requested it, in JSON types.
     files: The SHA-256 of config.json, metrics.csv and summary.json by name.
   """
 
@@ -79,29 +79,29 @@ class Done(records.Record):
 class RunFolder:
   """The output folder `path` of one run.
 
-  It is made by `RunFolder.create`, or by `RunFolder.resume` for a run that was
-  stopped. In the latter, rows that are written again have no effect: what is in
-  `metrics.csv` stays there until a row differs or the rest is cut off.
+  Create it with `RunFolder.create`, or open it with `RunFolder.resume` for an
+  interrupted run. In a resumed run, rows that are written again have no effect:
+  `metrics.csv` keeps its rows until a row differs or the rest is cut off.
 
   Attributes:
     path: The folder.
-    identity: Tells the run from all others, also from one that it overwrites;
-      in `config.json`, so that it stays when the run goes on.
-    replaced: The identities that the run had before it took more rounds, time
-      steps or seeds.
+    identity: A unique id of the run, which differs from the id of a run that it
+      overwrites. It is saved in `config.json` and kept on resumption.
+    replaced: The identities that the run had before it was continued with more
+      rounds, time steps or seeds.
   """
 
   def __init__(self, path: pathlib.Path):
     self.path = path
     self.identity = uuid.uuid4().hex
     self.replaced = ()
-    # Of `metrics.csv`; known from the first row on.
+    # Of `metrics.csv`; known after the first row.
     self._columns = None
     self._start_time = datetime.datetime.now(datetime.UTC)
-    # The folders that `create` has made, outermost first.
+    # The folders that `create` has created, outermost first.
     self._made = []
     self._is_new = False
-    # What the run wrote to `metrics.csv` before, and has not yet again.
+    # Rows of `metrics.csv` that the run has not yet written again.
     self._earlier_rows = b""
 
   @classmethod
@@ -111,17 +111,17 @@ class RunFolder:
     *,
     overwrite: bool = False,
   ) -> "RunFolder":
-    """Makes the folder and an empty `metrics.csv` in it.
+    """Creates the folder and an empty `metrics.csv` in it.
 
     Args:
-      path: The folder. Parents are made where they are missing.
+      path: The folder. Missing parents are created.
       overwrite: Whether an earlier run's files may be replaced; other files in
-        the folder stay. Files without an earlier run are refused all the same.
+        the folder are kept. Files without an earlier run are always refused.
 
     Raises:
-      ValueError: If the folder holds files that may not be replaced, if a run
-        is going on in it, or if it cannot be written. Then nothing has been
-        made or changed.
+      ValueError: If the folder has files that may not be replaced, if a run is
+        active in it, or if it cannot be written. Then nothing was created or
+        changed.
     """
     made_by = cls(pathlib.Path(path))
     path, made = made_by.path, made_by._made
@@ -129,15 +129,15 @@ class RunFolder:
       has_files = _check_folder(path, overwrite)
       for folder in reversed([path, *path.parents]):
         if not folder.exists():
-          # Another run that starts at once may make it, too.
+          # Another run that starts at the same time may create it, too.
           with contextlib.suppress(FileExistsError):
             folder.mkdir()
             made.append(folder)
-      # Before anything of an earlier run is lost: it may be going on.
+      # Before files of an earlier run are removed: it may be active.
       folder_lock.take(path)
       if has_files:
         files.refuse_links_below(path / _MLFLOW)
-        # Replaced first: where this fails, the earlier run is still whole.
+        # Replaced first: if this fails, the earlier run is still complete.
         files.write_atomically(path / _METRICS, "")
         for name in _OTHERS:
           files.remove(path / name)
@@ -160,9 +160,9 @@ class RunFolder:
 
   @contextlib.contextmanager
   def beginning(self) -> Iterator[None]:
-    """Removes what `create` has made where a run cannot begin.
+    """Removes what `create` has created if the run fails to start.
 
-    Where it overwrote another run, that one is lost, and the folder stays.
+    If the run has overwritten another run, the folder stays.
     """
     try:
       yield
@@ -181,15 +181,15 @@ class RunFolder:
 
   @classmethod
   def resume(cls, path: str | os.PathLike[str]) -> "RunFolder":
-    """Opens the folder of a run that was stopped; changes nothing yet.
+    """Opens the folder of an interrupted run without changing it.
 
-    `write_resumption` must follow before anything else is written.
+    Call `write_resumption` before anything else is written.
 
     Args:
       path: The folder.
 
     Raises:
-      ValueError: If there is no run in the folder, or one that is going on.
+      ValueError: If there is no run in the folder, or an active one.
       files.WriteError: If something in it is a link through which the run would
         write.
     """
@@ -206,35 +206,35 @@ class RunFolder:
     return folder
 
   def has_run(self) -> bool:
-    """Whether there is a run in the folder, however far it came."""
+    """Whether there is a run in the folder, finished or not."""
     return (self.path / _METRICS).is_file()
 
   def is_done(self, flags: Mapping[str, Any]) -> bool:
-    """Whether the run came to its end with these flags; changes nothing.
+    """Returns whether the run finished with these flags; changes nothing.
 
     Args:
       flags: As for `write_done`.
 
     Raises:
-      ValueError: If it did, and a process is still there.
+      ValueError: If it did, and its process is still active.
     """
     try:
       done = records.read(self.path / _DONE, Done)
       is_done = done.flags == flags and done.files == self._digests()
     except (FileNotFoundError, ValueError):
-      # The run goes on to its end, and writes it anew.
+      # The run resumes and writes the record again.
       return False
     if is_done and (self.path / folder_lock.NAME).exists():
-      # Nothing will be written: it may be a folder that cannot be.
+      # Nothing will be written: the folder may be read-only.
       with contextlib.suppress(files.WriteError):
         folder_lock.take(self.path)
     return is_done
 
   def write_done(self, flags: Mapping[str, Any]) -> None:
-    """Notes that the run came to its end; nothing may be written after it.
+    """Records that the run is finished; nothing may be written afterwards.
 
     Args:
-      flags: The flags that say what was to be done, of JSON types.
+      flags: The flags that requested the run, in JSON types.
     """
     records.write(
       self.path / _DONE, Done(flags=dict(flags), files=self._digests())
@@ -250,25 +250,25 @@ class RunFolder:
 
   @property
   def checkpoints(self) -> pathlib.Path:
-    """The folder of checkpoints; made by whoever writes there."""
+    """The folder of checkpoints, created by its writer."""
     return self.path / _CHECKPOINTS
 
   def figure_path(self, *parts: str) -> pathlib.Path:
-    """Returns the path of a figure; makes the folder of figures if needed.
+    """Returns the path of a figure; creates the folder of figures if needed.
 
     Args:
-      *parts: Make its name, joined by `_`. What does not suit a file's name,
-        as in a label such as `fed_drm, lambda 0.6`, becomes `_` as well.
+      *parts: The parts of its name, joined by `_`. Characters that do not suit
+        a file name, as in a label such as `fed_drm, lambda 0.6`, become `_`.
     """
     folder = files.make_folder(self.path / _FIGURES)
     name = re.sub(r"[^\w.]+", "_", "_".join(parts))
     return folder / f"{shown_names.file_name(name)}.png"
 
   def products(self) -> Iterator[tuple[str, pathlib.Path]]:
-    """Yields what has been written for readers.
+    """Yields the output files for readers.
 
     Yields:
-      The name of the folder within this one, or nothing, and the file.
+      The name of the folder within this one, or "", and the file.
     """
     for name in (run_records.CONFIG, _METRICS, run_records.SUMMARY):
       yield "", self.path / name
@@ -276,13 +276,13 @@ class RunFolder:
       yield _FIGURES, path
 
   def describe(self, flags: Mapping[str, Any]) -> run_records.RunConfig:
-    """Returns the flags and what else the result depends on.
+    """Returns the flags and everything else that the results depend on.
 
     Args:
       flags: Every flag of the binary with its value.
 
     Raises:
-      TypeError: If a value has no JSON form.
+      TypeError: If a value cannot be written as JSON.
     """
     return run_records.RunConfig(
       flags=flags_to_json(flags),
@@ -301,21 +301,21 @@ class RunFolder:
     )
 
   def write_config(self, flags: Mapping[str, Any]) -> None:
-    """Writes `config.json`: what `describe` returns for the flags."""
+    """Writes `config.json`, the result of `describe`."""
     records.write(self.path / run_records.CONFIG, self.describe(flags))
 
   def read_config(self) -> run_records.RunConfig | None:
-    """Returns what `config.json` holds; None if the run never wrote it.
+    """Returns the content of `config.json`; None if it does not exist.
 
     Raises:
-      ValueError: If it is not what `write_config` has written.
+      ValueError: If it is not valid.
     """
     try:
       return records.read(
         self.path / run_records.CONFIG,
         run_records.RunConfig,
-        "without it nobody knows with which flags the run was started: put it"
-        " back, or start anew with --overwrite in place of --resume",
+        "without it the flags of the run are unknown: restore it, or start"
+        " again with --overwrite in place of --resume",
       )
     except FileNotFoundError:
       return None
@@ -323,14 +323,13 @@ class RunFolder:
   def write_resumption(
     self, flags: Mapping[str, Any], grown: Mapping[str, Any] | None = None
   ) -> None:
-    """Takes the folder over, and notes in `config.json` when and how.
+    """Takes over the folder and records the resumption in `config.json`.
 
     Args:
       flags: As for `write_config`, for a run that was stopped before that.
-      grown: The flags that are other than those of before, for the run is to
-        take more rounds, time steps or seeds, with their values of before. What
-        was derived of the shorter run then leaves the folder, and the run gets
-        an identity of its own.
+      grown: The earlier values of the flags that have changed because the run
+        continues with more rounds, time steps or seeds. Outputs derived from
+        the shorter run are removed, and the run gets a new identity.
     """
     files.remove(self.path / _DONE)
     for folder, pattern in (
@@ -343,7 +342,7 @@ class RunFolder:
     metrics = self.path / _METRICS
     self._earlier_rows = metrics.read_bytes()
     if metrics.stat().st_nlink > 1:
-      # Rows would be appended to what has another name elsewhere, too.
+      # Otherwise rows would also be appended to the file's other links.
       with files.replacing(metrics) as file:
         file.write(self._earlier_rows)
     config = self.read_config() or self.describe(flags)
@@ -371,11 +370,11 @@ class RunFolder:
     )
 
   def write_metrics(self, row: Mapping[str, Any]) -> None:
-    """Appends a row to `metrics.csv`, readable for others at return.
+    """Appends a row to `metrics.csv`, visible to other processes on return.
 
     Args:
-      row: Values by column. The first row names the columns, in order; where a
-        later one has no value, the column stays empty.
+      row: Values by column. The first row names the columns, in order; columns
+        without a value in later rows stay empty.
 
     Raises:
       ValueError: If a key is not a column.
@@ -389,7 +388,7 @@ class RunFolder:
     self._append(_csv_line([row.get(name) for name in self._columns]))
 
   def cut_metrics(self) -> None:
-    """Cuts off in one step what has not been written again since `resume`."""
+    """Atomically removes rows that were not written again since `resume`."""
     if self._earlier_rows:
       path = self.path / _METRICS
       whole = path.read_bytes()
@@ -404,18 +403,18 @@ class RunFolder:
       return
     self.cut_metrics()
     path = self.path / _METRICS
-    # One write of a whole line: an interrupt never leaves half a row behind.
+    # A single write of the line: an interrupt never leaves a partial row.
     with files.writing(path), open(files.open_to_append(path), "ab") as file:
       file.write(line.encode())
 
   def write_summary(self, entries: Iterable[run_records.Entry]) -> None:
-    """Writes `summary.json`, replacing an earlier one in one step.
+    """Writes `summary.json`, replacing an earlier one atomically.
 
     Args:
       entries: One per algorithm and setting.
 
     Raises:
-      TypeError: If a value has no JSON form; the earlier file is kept.
+      TypeError: If a value cannot be written as JSON; the earlier file is kept.
     """
     records.write(
       self.path / run_records.SUMMARY, run_records.Summary(runs=tuple(entries))
@@ -429,12 +428,12 @@ def short_repr(result: Any, **values: float) -> str:
 
 
 def _git_commit(path: pathlib.Path) -> str | None:
-  """Returns the commit of a file, `-dirty` behind it if files have changed.
+  """Returns the commit of a file, with `-dirty` if files have changed.
 
   None if git is missing or does not track the file: a package installed inside
   another project is not at that project's commit.
   """
-  # No tag is considered, so that the full commit name is left.
+  # Tags are excluded, so that the full commit hash is returned.
   describe = "describe --always --dirty --abbrev=40 --exclude=*"
   outputs = []
   try:
@@ -457,7 +456,7 @@ def _version(package: str) -> str | None:
 
 
 def _check_folder(path: pathlib.Path, overwrite: bool) -> bool:
-  """Returns whether the folder has files to replace; refuses it if not ours."""
+  """Returns whether the folder has files to replace; refuses foreign files."""
   if path.exists() and not path.is_dir():
     raise ValueError(f"--output_dir: {str(path)!r} is a file; name a folder")
   if not path.exists() or {each.name for each in path.iterdir()} <= {
@@ -478,7 +477,7 @@ def _check_folder(path: pathlib.Path, overwrite: bool) -> bool:
 
 
 def flags_to_json(flags: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns flags by name as `config.json` holds them; see `describe`."""
+  """Returns flags by name in the format of `config.json`; see `describe`."""
   return records.to_json(
     {name: flags[name] for name in sorted(flags)},
     f"{run_records.CONFIG}: flags",

@@ -1,6 +1,6 @@
-"""`config.json` and `summary.json`: what a run folder says of its run.
+"""The records of a run folder: `config.json` and `summary.json`.
 
-Nothing of TensorFlow is needed to read them.
+Reading them does not import TensorFlow.
 """
 
 import math
@@ -22,12 +22,12 @@ _Name = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class Resumption(records.Record, omit_defaults=True):
-  """When a run went on, and by which command.
+  """The time and command of a resumption.
 
   Attributes:
-    time: When it did.
+    time: The time.
     command_line: The command.
-    before: The values of before of the flags that it was given more of.
+    before: The earlier values of the flags that have grown.
   """
 
   time: records.Time
@@ -36,19 +36,19 @@ class Resumption(records.Record, omit_defaults=True):
 
 
 class RunConfig(records.Record, omit_defaults=True):
-  """What the results of a run depend on: `config.json`.
+  """Everything that the results of a run depend on: `config.json`.
 
   Attributes:
-    flags: The flags of the binary, made of JSON types.
-    versions: Of Python and the libraries, by name.
-    git_commit: The commit of the code, `-dirty` behind it if it was changed.
-    start_time: When the run started.
+    flags: The flags of the binary, in JSON types.
+    versions: Versions of Python and the libraries, by name.
+    git_commit: The commit of the code, with `-dirty` if it was changed.
+    start_time: The time when the run started.
     command_line: The command that started it.
-    cores: The number of cores that it had.
-    identity: Tells the run from all others. None: an earlier version ran it.
-    replaced: The identities that it had before it took more rounds, time steps
-      or seeds.
-    resumed: When the run went on.
+    cores: The number of available cores.
+    identity: A unique id of the run. None: written by an earlier version.
+    replaced: The identities that it had before it was continued with more
+      rounds, time steps or seeds.
+    resumed: The resumptions of the run.
   """
 
   FORMAT = 2
@@ -69,11 +69,11 @@ class RunConfig(records.Record, omit_defaults=True):
     try:
       shlex.split(self.command_line)
     except ValueError as error:
-      raise ValueError(f"command_line is none of a shell: {error}") from error
+      raise ValueError(f"command_line is not a shell's: {error}") from error
 
 
 class Metric(records.Record):
-  """A final metric: its mean, standard deviation and value of each seed."""
+  """A final metric: its mean, standard deviation and value for each seed."""
 
   mean: records.Number
   std: records.Magnitude
@@ -85,17 +85,17 @@ class Metric(records.Record):
       math.isfinite(found) or math.isfinite(mean(values))
     ):
       raise ValueError(
-        f"the mean {self.mean} is not that of the seeds, {mean(values)}"
+        f"the mean {self.mean} is not the mean of the seeds, {mean(values)}"
       )
 
   @property
   def values(self) -> list[float]:
-    """The value of each seed."""
+    """The value for each seed."""
     return list(map(records.to_float, self.seeds))
 
 
 class LeftOut(records.Record):
-  """The clients that take no part in something."""
+  """The clients that a part of a run leaves out."""
 
   num_clients: records.PositiveInt
   clients: tuple[str, ...]
@@ -114,14 +114,14 @@ class Entry(records.Record, omit_defaults=True):
   Attributes:
     algorithm: The name of the algorithm.
     dataset: The name of the data set.
-    setting: What else distinguishes the run, made of JSON types.
+    setting: Other values that distinguish the run, in JSON types.
     metrics: By name; all have the same seeds.
     rounds: The number of rounds of each seed.
     seconds_per_round: Wall-clock seconds per round, mean over the seeds.
-    num_diverged: For each seed, how often the work of a client was left out
-      because it was not finite; nothing where that is not counted.
-    scores: Of the settings that there were to choose from, by their labels.
-    left_out: By what they take no part in, the clients.
+    num_diverged: For each seed, the number of client updates that were left out
+      because they were not finite; empty if not counted.
+    scores: Scores of the settings in the hyper-parameter search, by label.
+    left_out: The clients that are left out, by part of the run.
   """
 
   algorithm: _Name
@@ -151,7 +151,7 @@ class Entry(records.Record, omit_defaults=True):
 
 
 def _from_format_0(fields: dict[str, Any]) -> dict[str, Any]:
-  """Adds what the first versions did not count, and did not choose by."""
+  """Adds fields that did not exist in the first versions."""
   runs = fields.get("runs")
   if not isinstance(runs, list):
     return fields
@@ -171,6 +171,6 @@ class Summary(records.Record):
 
 
 def mean(values: list[float]) -> float:
-  """Returns the mean; NaN or infinity where a value is not finite."""
+  """Returns the mean; NaN or infinity if a value is not finite."""
   finite = all(map(math.isfinite, values))
   return statistics.mean(values) if finite else sum(values)

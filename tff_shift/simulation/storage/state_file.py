@@ -1,15 +1,15 @@
-"""One file with the states of clients, in the versions that checkpoints need.
+"""One file with the client states of all checkpoints.
 
-An SQLite database, with a row for each version of a client's state. What is
-written after the checkpoint of step P has version P + 1, until the checkpoint
-of a step S makes it last, in one transaction. So checkpoint S needs of each
-client its last version up to S, and to go back to it is to remove the versions
-above. What a process wrote after its last checkpoint, SQLite removes if it
-ends, however it does.
+An SQLite database with one row for each version of a client's state. Writes
+after the checkpoint of step P have version P + 1; the checkpoint of a step S
+commits them in one transaction. Checkpoint S thus consists of each client's
+last version up to S, and restoring it removes the versions above. SQLite
+discards the writes after the last checkpoint if the process is killed.
 
-What a commit and a removal of old versions cost depends on the clients that
-changed, not on those there are. To see, when the file is opened again, that it
-holds what it ought to, all rows have digests, whose sum is kept up to date.
+The cost of a commit and of removing old versions depends on the number of
+changed clients, not on the number of clients. All rows have digests, whose sum
+is updated incrementally, so that the content is verified when the file is
+opened again.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from tff_shift import records
 _MODULUS = 2**256
 _SCHEMA = (
   "CREATE TABLE run (key TEXT NOT NULL)",
-  # The digest first: SQLite finds it without a look at a long content.
+  # The digest first: SQLite finds it without reading a long content.
   "CREATE TABLE states (client INTEGER, version INTEGER,"
   " digest BLOB NOT NULL, content BLOB NOT NULL,"
   " PRIMARY KEY (client, version))",
@@ -37,12 +37,12 @@ _WRITE = (
   " DO UPDATE SET digest = excluded.digest, content = excluded.content"
 )
 _LAST = "SELECT {} FROM states WHERE client = ? ORDER BY version DESC LIMIT 1"
-# Of a row with MAX, SQLite gives the other columns of that row.
+# In a query with MAX, SQLite takes the other columns from the same row.
 _ALL = (
   "SELECT client, digest, content, MAX(version) FROM states"
   " WHERE version <= ? GROUP BY client"
 )
-# The versions that have a newer one up to a step.
+# Deletes the versions that have a newer one up to a step.
 _PRUNE_ALL = (
   "DELETE FROM states AS old WHERE EXISTS (SELECT 1 FROM states AS newer"
   " WHERE newer.client = old.client AND newer.version > old.version"
@@ -50,34 +50,34 @@ _PRUNE_ALL = (
 )
 
 
-# What SQLite says of a file that is none of its own, or has no such table.
+# SQLite's errors for a file that is not a database or lacks the table.
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 
 
 class UnusableError(ValueError):
-  """Why a checkpoint cannot be used."""
+  """The reason why a checkpoint cannot be used."""
 
 
 class UseError(files.WriteError):
-  """The file cannot be used any longer, as on a full disk.
+  """The file cannot be used any longer, for example on a full disk.
 
   Attributes:
-    is_damage: Whether the reason is what the file holds.
+    is_damage: Whether the content of the file is the reason.
   """
 
   def __init__(self, path: pathlib.Path, error: sqlite3.Error):
     OSError.__init__(self, f"{path} cannot be used: {error}")
     self.strerror = str(error)
-    # Of an extended code, the last byte is the code.
+    # The last byte of an extended code is the basic code.
     self.is_damage = getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
 
 
 class Content(records.Record):
-  """What a file holds.
+  """The expected content of a file.
 
   Attributes:
-    num_clients: The clients that have a state.
-    digest: Of all their last states, 64 hexadecimal digits.
+    num_clients: The number of clients with a state.
+    digest: The digest of all their last states, 64 hexadecimal digits.
   """
 
   num_clients: records.Count
@@ -89,35 +89,35 @@ def _digest(client: int, content: bytes) -> bytes:
 
 
 class StateFile:
-  """The states of some clients as bytes; made when the first one is written.
+  """The states of some clients as bytes; created by the first write.
 
   Attributes:
-    path: The file. Of a temporary one, the folder: it has no name, and is gone
-      when the process has ended, however it does.
+    path: The file. For a temporary file, its folder: the file has no name and
+      is removed when the process ends.
   """
 
   def __init__(
     self, path: pathlib.Path, key: str = "", *, is_temporary: bool = False
   ):
-    """Names the file; nothing is read or written yet.
+    """Sets the path; reads and writes nothing yet.
 
     Args:
-      path: See above.
-      key: Of the run to which the file belongs.
-      is_temporary: Whether it has no name.
+      path: The file, or the folder of a temporary file.
+      key: The key of the run to which the file belongs.
+      is_temporary: Whether the file is temporary.
     """
     self.path = path
     self._key = key
     self._is_temporary = is_temporary
     self._connection = None
     self._version = 1
-    # The clients of each version that may have replaced another one.
+    # The clients written in each version, whose old versions can be pruned.
     self._written = {}
     self._num_clients = 0
     self._sum = 0
 
   def __len__(self) -> int:
-    """Returns how many clients have a state."""
+    """Returns the number of clients with a state."""
     return self._num_clients
 
   def read(self, client: int) -> bytes | None:
@@ -129,14 +129,14 @@ class StateFile:
     return row and row[0]
 
   def read_all(self) -> Iterator[tuple[int, bytes]]:
-    """Yields each client that has a state, in order, and its last state."""
+    """Yields each client with a state, in order, and its last state."""
     if self._num_clients:
       with self._using() as connection:
         for client, _, content, _ in connection.execute(_ALL, (2**62,)):
           yield client, content
 
   def write(self, states: Iterable[tuple[int, bytes]]) -> None:
-    """Writes new states of clients, to last from the next `commit` on.
+    """Writes new states of clients, made permanent by the next `commit`.
 
     Args:
       states: Clients and their states.
@@ -157,16 +157,16 @@ class StateFile:
         self._written.setdefault(self._version, set()).add(client)
 
   def commit(self, step: int) -> Content:
-    """Makes last what was written, as the states at a step.
+    """Makes the writes permanent, as the states at a step.
 
     Args:
-      step: The step, above those of earlier calls.
+      step: The step, above the steps of earlier calls.
 
     Returns:
-      What `restore` must be given.
+      The argument `content` of `restore`.
 
     Raises:
-      UseError: If it cannot be written.
+      UseError: If the file cannot be written.
     """
     if self._connection is not None:
       with self._using() as connection:
@@ -176,7 +176,7 @@ class StateFile:
     return self._content
 
   def prune(self, oldest: int) -> None:
-    """Removes the versions that no step needs, from some on.
+    """Removes the versions that are not needed from a step on.
 
     Args:
       oldest: The first step that is still needed.
@@ -193,19 +193,19 @@ class StateFile:
         )
 
   def restore(self, step: int, content: Content, oldest: int) -> None:
-    """Goes back to the states at a step, which it checks.
+    """Restores and verifies the states at a step.
 
     Args:
       step: The step.
-      content: What `commit` gave for it.
+      content: The result of `commit` for the step.
       oldest: The first step that is still needed.
 
     Raises:
-      UnusableError: If the file is missing, damaged or another one; it stays as
-        it is.
+      UnusableError: If the file is missing, damaged or of another run; it stays
+        unchanged.
     """
     if not content.num_clients:
-      # Nor had any before.
+      # Then earlier steps had no states either.
       self.remove()
     else:
       problem = self._problem(step, content)
@@ -218,7 +218,7 @@ class StateFile:
     self._sum = int(content.digest, 16)
 
   def _remove_above(self, step: int, oldest: int) -> None:
-    """Removes what is newer than a step, and what no step needs."""
+    """Removes newer versions than a step, and versions that no step needs."""
     with self._changing() as connection:
       connection.execute("DELETE FROM states WHERE version > ?", (step,))
       connection.execute(_PRUNE_ALL, (oldest,))
@@ -229,7 +229,7 @@ class StateFile:
         self._written.setdefault(version, set()).add(client)
 
   def _problem(self, step: int, content: Content) -> str | None:
-    """Returns why the file does not give the states of a step."""
+    """Returns why the file does not contain the states of a step."""
     if not self.path.exists():
       return "is missing"
     num_clients = total = 0
@@ -252,23 +252,23 @@ class StateFile:
         return f"is damaged: {error.strerror}"
       raise
     if content != _content(num_clients, total):
-      return "holds other ones"
+      return "has other states"
     return None
 
   def remove(self) -> None:
-    """Removes the file, whatever its condition; a write makes a new one."""
+    """Removes the file, even if damaged; a write creates a new one."""
     self._forget()
     if not self._is_temporary:
       for suffix in ("", "-journal"):
         files.remove(self.path.with_name(self.path.name + suffix))
 
   def close(self) -> None:
-    """Ends the use of the file; what was not committed is lost."""
+    """Closes the file; uncommitted writes are lost."""
     if self._connection is not None:
       self._connection.close()
 
   def _forget(self) -> None:
-    """Makes all as if the file had not been opened."""
+    """Resets the object to its state before the file was opened."""
     self.close()
     self._connection = None
     self._version, self._written = 1, {}
@@ -280,7 +280,7 @@ class StateFile:
 
   @contextlib.contextmanager
   def _using(self) -> Iterator[sqlite3.Connection]:
-    """Gives the open file."""
+    """Yields the open file."""
     try:
       if self._connection is None:
         self._connection = self._open()
@@ -290,7 +290,7 @@ class StateFile:
 
   @contextlib.contextmanager
   def _changing(self) -> Iterator[sqlite3.Connection]:
-    """Gives the open file in a transaction that stays open."""
+    """Yields the open file in a transaction that stays open."""
     with self._using() as connection:
       if not connection.in_transaction:
         connection.execute("BEGIN IMMEDIATE")
@@ -310,7 +310,7 @@ class StateFile:
       handle, name = tempfile.mkstemp(".tmp", ".states-", self.path)
       os.close(handle)
     connection = sqlite3.connect(name, isolation_level=None)
-    # It is never committed: nothing need survive the process.
+    # Never committed: nothing needs to survive the process.
     connection.execute("PRAGMA journal_mode = OFF")
     connection.execute("PRAGMA synchronous = OFF")
     os.unlink(name)

@@ -155,9 +155,9 @@ def test_blocks_are_those_of_their_periods_alone(
     (ACCURACY, np.nan, None, "validation_accuracy must be percentages "),
     (ACCURACY + np.nan, 80, None, "test_accuracy must be percentages "),
     (ACCURACY * 2, 80, None, "test_accuracy must be percentages "),
-    (ACCURACY, 80, 0, "n must be an integer from 1 to the 3 periods "),
-    (ACCURACY, 80, 4, "n must be an integer from 1 to the 3 periods "),
-    (ACCURACY, 80, 1.5, "n must be an integer from 1 to the 3 periods "),
+    (ACCURACY, 80, 0, "n must be an integer from 1 to 3, "),
+    (ACCURACY, 80, 4, "n must be an integer from 1 to 3, "),
+    (ACCURACY, 80, 1.5, "n must be an integer from 1 to 3, "),
   ],
 )
 def test_bad_values_are_refused(function, test, validation, n, start):

@@ -212,7 +212,11 @@ reads = "client_accuracy"
     ("[ours]", "flags.rounds = 1979-05-27\n[ours]", "flags.rounds: .*got date"),
     ("[ours]", 'grid.momentum = "x"\n[ours]', "grid.momentum: "),
     ("[ours]", '[[differs]]\nname = "a"\n[ours]', r"differs\[0\]: the field"),
-    ("[methods.", '[methods."../x"]\nabsent="a"\n[methods.', "'../x' is no"),
+    (
+      "[methods.",
+      '[methods."../x"]\nabsent="a"\n[methods.',
+      "'../x' must consist",
+    ),
     ("reads =", "divided_by = nan\nreads =", "divided_by: expected float > 0"),
     ('"client_', '"{x}_', r"accuracy.reads: \{x\} in .* is not allowed"),
     (

@@ -68,7 +68,7 @@ def test_empty_page(empty, tmp_path):
   page.write(empty, tmp_path)
   text = (tmp_path / "report.html").read_text(encoding="utf-8")
   checked(text)
-  assert "There is no cell yet." in text
+  assert "There are no cells yet." in text
   assert 'href="#orderings"' not in text
 
 

@@ -386,7 +386,7 @@ def test_what_another_process_runs_is_left_to_it(tmp_path, monkeypatch):
     runner = running.Runner(running.Options(output_dir=tmp_path))
     assert runner.run([job], _Silent()) == []
     assert not place.folder.exists()
-    with pytest.raises(ValueError, match="holds no plan"):
+    with pytest.raises(ValueError, match="has no plan"):
       sharding.common_plan([tmp_path])
     holder.stdin.close()
   assert runner.run([job], _Silent()) == []
